@@ -1,0 +1,69 @@
+"""Reading and writing files without surprises: checks before, whole files or none after."""
+
+from __future__ import annotations
+
+import hashlib
+import os
+from collections.abc import Iterator
+from contextlib import contextmanager
+from pathlib import Path
+
+from aam.errors import CannotCreate, MissingInput
+
+
+def require(path: Path, what: str) -> Path:
+    """Return `path` if it is a readable file.
+
+    Raises:
+        MissingInput: there is no such file, it is a folder, or it may not be read.
+    """
+    if not path.exists():
+        raise MissingInput(f"No {what}", f"'{path}' does not exist", "check the path")
+    if path.is_dir():
+        raise MissingInput(f"No {what}", f"'{path}' is a folder", "name the file in it")
+    if not os.access(path, os.R_OK):
+        raise MissingInput(f"The {what} may not be read", f"'{path}'", "check its permissions")
+    return path
+
+
+def sha256(path: Path) -> str:
+    """Return the SHA-256 of a file as hexadecimal digits."""
+    with path.open("rb") as stream:
+        digest = hashlib.sha256()
+        while block := stream.read(1 << 20):
+            digest.update(block)
+    return digest.hexdigest()
+
+
+def refuse_existing(path: Path, overwrite: bool) -> None:
+    """Refuse to replace `path` unless the user asked for it.
+
+    Raises:
+        CannotCreate: the file exists and `overwrite` is false.
+    """
+    if path.exists() and not overwrite:
+        raise CannotCreate("The output exists", f"'{path}'", "add --overwrite to replace it")
+
+
+@contextmanager
+def written_aside(path: Path) -> Iterator[Path]:
+    """Give a temporary path beside `path`; what is written there takes its place on success only.
+
+    Raises:
+        CannotCreate: the folder cannot be made or written to.
+    """
+    try:
+        path.parent.mkdir(parents=True, exist_ok=True)
+    except OSError as error:
+        raise CannotCreate(
+            "The folder cannot be made", f"'{path.parent}', {error.strerror}", "choose another"
+        ) from error
+    if not os.access(path.parent, os.W_OK):
+        raise CannotCreate("The folder cannot be written to", f"'{path.parent}'", "choose another")
+    # The suffix stays last: some writers choose the format by it.
+    aside = path.with_name(f".{path.stem}.{os.getpid()}{path.suffix}")
+    try:
+        yield aside
+        os.replace(aside, path)
+    finally:
+        aside.unlink(missing_ok=True)

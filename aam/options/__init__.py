@@ -1,0 +1,16 @@
+"""Every option of every command, declared once; needs nothing but the standard library."""
+
+from aam.options.commands import COMMANDS, find, names
+from aam.options.field import OptionSpec, Role, from_plain, option, specs, to_plain
+
+__all__ = [
+    "COMMANDS",
+    "OptionSpec",
+    "Role",
+    "find",
+    "from_plain",
+    "names",
+    "option",
+    "specs",
+    "to_plain",
+]

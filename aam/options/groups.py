@@ -1,0 +1,200 @@
+"""The options that several commands share, one small dataclass a subject.
+
+Names are those of the public AAM program where the meaning is the same.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Literal
+
+from aam.options.field import option
+
+Metric = Literal[
+    "unifrac", "unweighted", "weighted", "weighted_normalized", "generalized", "faith_pd"
+]
+AttnImplementation = Literal["auto", "sdpa", "math", "mem_efficient", "flash"]
+
+
+@dataclass(frozen=True)
+class TableOptions:
+    """The feature table and its sequences."""
+
+    table: Path = option(
+        "Feature table: BIOM 1 or 2.1, TSV, or QIIME 2 artifact (.qza).", role="input"
+    )
+    sequences: Path | None = option(
+        "Representative sequences (FASTA or .qza), for tables whose feature ids are hashes.",
+        default=None,
+        role="input",
+    )
+    drop_empty_samples: bool = option(
+        "Leave out samples without reads instead of refusing the table.", default=False
+    )
+
+
+@dataclass(frozen=True)
+class PhylogenyOptions:
+    """Where UniFrac comes from: a tree, or a matrix made elsewhere."""
+
+    tree: Path | None = option(
+        "Rooted phylogeny of the ASVs: Newick or .qza. UniFrac is computed from it batch by batch.",
+        default=None,
+        role="input",
+    )
+    unifrac_matrix: Path | None = option(
+        "Distance matrix instead of a tree: lsmat/TSV, .qza, ssu HDF5, CSV, or .npy in table order.",
+        default=None,
+        role="input",
+    )
+    unifrac_metric: Metric = option(
+        "Phylogenetic measure to learn ('unifrac' is another word for unweighted).",
+        default="unweighted",
+    )
+    unifrac_alpha: float = option("Alpha of generalized UniFrac, 0 to 1.", default=0.5)
+    drop_missing_asvs: bool = option(
+        "Leave out ASVs that the tree lacks instead of refusing the table.", default=False
+    )
+
+
+@dataclass(frozen=True)
+class SampleOptions:
+    """How the reads of a sample become a set of ASVs."""
+
+    rarefy_depth: int | Literal["auto"] = option(
+        "Reads drawn from each sample; shallower samples are left out of training. 'auto': the "
+        "depth that keeps 95 % of the samples, at most 5000. 0: all reads.",
+        default="auto",
+    )
+    rarefy_each_epoch: bool = option(
+        "Draw the training reads anew in each epoch (augmentation); validation stays fixed.",
+        default=True,
+    )
+    token_limit: int = option("Most ASVs of one sample that the model sees.", default=1024)
+    asv_sampling: Literal["abundance", "first", "random"] = option(
+        "Which ASVs stay when a sample has more than the token limit.", default="abundance"
+    )
+    max_bp: int | Literal["auto"] = option(
+        "Longest sequence in nucleotides; the rest is cut off. 'auto': the longest of the table.",
+        default="auto",
+    )
+
+
+@dataclass(frozen=True)
+class ModelOptions:
+    """The shape of the network."""
+
+    embedding_dim: int = option("Width of every embedding.", default=64)
+    attention_heads: int = option("Attention heads; must divide the width.", default=4)
+    attention_layers: int = option(
+        "Transformer layers of the nucleotide encoder and of the sample encoder, each.", default=2
+    )
+    nucleotide_patch: Literal[1, 3, 5] = option(
+        "Nucleotides that one token of the nucleotide encoder stands for.", default=5
+    )
+    dropout: float = option("Dropout outside attention, 0 to below 1.", default=0.1)
+
+
+@dataclass(frozen=True)
+class MaskOptions:
+    """The self-supervised tasks and their weights in the loss."""
+
+    nuc_mask_ratio: float = option("Fraction of nucleotides that are masked.", default=0.15)
+    nuc_mask_strategy: Literal["random", "span"] = option(
+        "Mask single nucleotides, or spans of 3 to 5.", default="random"
+    )
+    penalty: float = option("Weight of the UniFrac loss.", default=1.0)
+    nuc_penalty: float = option("Weight of the masked-nucleotide loss.", default=1.0)
+
+
+@dataclass(frozen=True)
+class LoopOptions:
+    """The training loop."""
+
+    epochs: int = option("Passes over the training samples.", default=100)
+    batch_size: int = option("Samples in a batch.", default=8)
+    gradient_accumulation_steps: int = option("Batches to one optimiser step.", default=1)
+    lr: float = option("Peak learning rate.", default=1e-3)
+    warmup_fraction: float = option(
+        "Part of all optimiser steps over which the learning rate rises.", default=0.1
+    )
+    weight_decay: float = option("Weight decay (not of biases, norms and embeddings).", default=0.01)
+    max_grad_norm: float = option("Gradient norm to clip at; 0 never clips.", default=1.0)
+    optimizer: Literal["adamw", "adam", "sgd"] = option("Optimiser.", default="adamw")
+    scheduler: Literal["warmup_cosine", "constant", "plateau"] = option(
+        "Learning rate after the warm-up: cosine to zero, constant, or lowered on plateaus.",
+        default="warmup_cosine",
+    )
+    patience: int = option(
+        "Epochs without a better validation before training stops; 0 never stops early.", default=20
+    )
+    seed: int = option("Seed of splits, weights, masks, rarefactions and order.", default=42)
+
+
+@dataclass(frozen=True)
+class DeviceOptions:
+    """What computes, and how."""
+
+    device: Literal["auto", "cpu", "cuda"] = option(
+        "'cuda' means any GPU, AMD's too; 'auto' takes a GPU where there is one.", default="auto"
+    )
+    num_workers: int = option("Processes that prepare batches; 0 for none.", default=0)
+    attn_implementation: AttnImplementation = option(
+        "Attention kernel ('sdpa' is another word for auto).", default="auto"
+    )
+
+
+@dataclass(frozen=True)
+class SpeedOptions:
+    """What trades memory, speed and precision while training."""
+
+    mixed_precision: Literal["none", "bf16", "fp16"] = option(
+        "Precision of the matrix products.", default="none"
+    )
+    compile_model: bool = option("Compile the network with torch.compile.", default=False)
+    gradient_checkpointing: bool = option(
+        "Recompute activations in the backward pass: less memory, a third more time.", default=False
+    )
+
+
+@dataclass(frozen=True)
+class RunOptions:
+    """The run folder."""
+
+    output_dir: Path = option("Folder of the run; made if it is not there.", role="output")
+    overwrite: bool = option("Replace a run that is already in the folder.", default=False)
+    resume_from: Path | None = option(
+        "Continue from this checkpoint, or from the last one of this run folder.",
+        default=None,
+        role="input",
+    )
+    checkpoint_every_n_steps: int = option(
+        "Also write last.ckpt after this many optimiser steps; 0: at the end of epochs only.",
+        default=0,
+    )
+
+
+@dataclass(frozen=True)
+class SplitOptions:
+    """Which samples train and which judge."""
+
+    test_size: float = option("Part of the samples held out for validation.", default=0.2)
+    group_column: str | None = option(
+        "Metadata column whose values stay together on one side (a subject, a study).", default=None
+    )
+    stratify: bool = option("Give both sides the same mix of classes.", default=False)
+    splits: Path | None = option(
+        "splits.tsv of another run, to use the same samples for the same purpose.",
+        default=None,
+        role="input",
+    )
+
+
+@dataclass(frozen=True)
+class TargetOptions:
+    """What a study asks."""
+
+    metadata: Path = option("Sample metadata (TSV, QIIME 2's rules).", role="input")
+    metadata_column: str = option("Column to predict.")
+    classifier: bool = option("Predict a category instead of a number.", default=False)
