@@ -1,0 +1,109 @@
+"""QIIME 2 artifacts (.qza): a zip with one folder, named by a UUID, around the file one wants.
+
+    <uuid>/VERSION         <uuid>/metadata.yaml       <uuid>/data/feature-table.biom
+           "QIIME 2"              uuid, type, format
+
+Read only, and only the payload: provenance and checksums are QIIME 2's own affair.
+"""
+
+from __future__ import annotations
+
+import zipfile
+import zlib
+from pathlib import Path
+
+from aam.errors import DataError, first_few
+from aam.files import require
+
+_ZIP_MAGIC = b"PK\x03\x04"
+_SUFFIXES = (".qza", ".qzv")
+
+
+def is_artifact(path: Path) -> bool:
+    """Tell whether a file is an artifact: a zip that is called .qza or holds a VERSION entry.
+
+    A broken zip called .qza counts, so that `payload` can say what is wrong with it.
+
+    Raises:
+        MissingInput: there is no such file.
+    """
+    with require(path, "file").open("rb") as stream:
+        if stream.read(len(_ZIP_MAGIC)) != _ZIP_MAGIC:
+            return False
+    if path.suffix.lower() in _SUFFIXES:
+        return True
+    try:
+        with zipfile.ZipFile(path) as archive:
+            return _root(archive) is not None
+    except zipfile.BadZipFile:
+        return False
+
+
+def payload(path: Path, name: str, semantic: str) -> bytes:
+    """Return the bytes of `data/<name>` of an artifact whose type begins with `semantic`.
+
+    Args:
+        path: the artifact.
+        name: the file to read in its data folder, such as `feature-table.biom`.
+        semantic: the beginning of the type, such as `FeatureTable` or `FeatureData[Sequence`.
+
+    Raises:
+        MissingInput: there is no such file.
+        DataError: the zip is broken, it is no artifact, of another type, or lacks the file.
+    """
+    require(path, "artifact")
+    try:
+        with zipfile.ZipFile(path) as archive:
+            return _checked(archive, path, name, semantic)
+    except (zipfile.BadZipFile, zlib.error, EOFError, RuntimeError, NotImplementedError) as error:
+        raise DataError(
+            "The QIIME 2 artifact is damaged",
+            f"'{path}', {error}",
+            "copy it again and compare the sizes",
+        ) from error
+
+
+def _checked(archive: zipfile.ZipFile, path: Path, name: str, semantic: str) -> bytes:
+    root = _root(archive)
+    if root is None:
+        raise DataError(
+            "The zip file is not a QIIME 2 artifact",
+            f"'{path}' has no VERSION entry",
+            f"give a {semantic.split('[')[0]} artifact, or unpack it and give the file inside",
+        )
+    kind = _semantic_type(archive, root)
+    if not kind.startswith(semantic):
+        raise DataError(
+            "The QIIME 2 artifact is of another type",
+            f"'{path}' is {kind or 'without a type'}",
+            f"a {semantic.split('[')[0]} is needed here (the type must begin with '{semantic}')",
+        )
+    try:
+        return archive.read(f"{root}/data/{name}")
+    except KeyError:
+        start = f"{root}/data/"
+        held = [entry[len(start) :] for entry in archive.namelist() if entry.startswith(start)]
+        raise DataError(
+            f"The QIIME 2 artifact does not hold '{name}'",
+            f"the files of '{path}' are {first_few(held)}",
+            f"a {kind} is expected to hold it; export it again",
+        ) from None
+
+
+def _root(archive: zipfile.ZipFile) -> str | None:
+    """Name the one folder of the zip that has a VERSION entry."""
+    for entry in archive.namelist():
+        folder, _, rest = entry.partition("/")
+        if rest == "VERSION":
+            return folder
+    return None
+
+
+def _semantic_type(archive: zipfile.ZipFile, root: str) -> str:
+    """Read `type` of metadata.yaml, which QIIME 2 writes as one plain scalar a line."""
+    try:
+        text = archive.read(f"{root}/metadata.yaml").decode("utf-8", "replace")
+    except KeyError:
+        return ""
+    found = (line.partition(":")[2] for line in text.splitlines() if line.startswith("type:"))
+    return next(found, "").strip().strip("'\"")
