@@ -8,6 +8,7 @@ Read only, and only the payload: provenance and checksums are QIIME 2's own affa
 
 from __future__ import annotations
 
+import gzip
 import zipfile
 import zlib
 from pathlib import Path
@@ -16,6 +17,7 @@ from aam.errors import DataError, first_few
 from aam.files import require
 
 _ZIP_MAGIC = b"PK\x03\x04"
+_GZIP_MAGIC = b"\x1f\x8b"
 _SUFFIXES = (".qza", ".qzv")
 
 
@@ -60,6 +62,26 @@ def payload(path: Path, name: str, semantic: str) -> bytes:
             "The QIIME 2 artifact is damaged",
             f"'{path}', {error}",
             "copy it again and compare the sizes",
+        ) from error
+
+
+def contents(path: Path, name: str, semantic: str) -> bytes:
+    """Return what a file holds: the payload of an artifact, else its bytes, gunzipped if need be.
+
+    Raises:
+        MissingInput: there is no such file.
+        DataError: as `payload`, or the gzip stream is damaged.
+    """
+    if is_artifact(path):
+        return payload(path, name, semantic)
+    data = path.read_bytes()
+    if not data.startswith(_GZIP_MAGIC):
+        return data
+    try:
+        return gzip.decompress(data)
+    except (OSError, EOFError, zlib.error) as error:
+        raise DataError(
+            "The gzip file is damaged", f"'{path}', {error}", "copy it again and compare the sizes"
         ) from error
 
 
