@@ -1,0 +1,34 @@
+"""The distance that two sample embeddings predict. Shape suffixes: see `aam.model`."""
+
+from __future__ import annotations
+
+import torch
+import torch.nn.functional as F
+from torch import Tensor, nn
+
+
+class PairwiseDistance(nn.Module):
+    """Root-mean-square difference of two embeddings, scaled by a learned positive number.
+
+    The mean over the width makes its range independent of the width. Bounded measures (all UniFrac
+    variants but plain weighted) go through tanh, so predictions lie in [0, 1); the distance of an
+    embedding to itself is exactly 0.
+    """
+
+    def __init__(self, bounded: bool) -> None:
+        super().__init__()
+        self.bounded = bounded
+        self.scale = nn.Parameter(torch.tensor(0.5))
+
+    def forward(self, a_ND: Tensor, b_ND: Tensor) -> Tensor:
+        """Distances [N] between the rows of `a_ND` and `b_ND`."""
+        square_N = (a_ND.float() - b_ND.float()).square().mean(dim=-1)
+        # The root has no gradient at 0, where the distance is 0 and stays 0.
+        apart_N = square_N > 0
+        root_N = torch.where(apart_N, square_N, 1.0).sqrt() * apart_N
+        distance_N = F.softplus(self.scale) * root_N
+        return distance_N.tanh() if self.bounded else distance_N
+
+    def matrix(self, embeddings_BD: Tensor) -> Tensor:
+        """Distances [B, B] of every two rows; symmetric, 0 on the diagonal."""
+        return torch.stack([self(row_D[None, :], embeddings_BD) for row_D in embeddings_BD])

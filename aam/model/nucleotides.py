@@ -1,0 +1,76 @@
+"""From DNA to one vector an ASV, and back to the nucleotides that were masked.
+
+A token stands for a patch of P neighbouring nucleotides: its embedding is the sum of one learned
+vector for each place in the patch, so a patch of 5 costs a fifth of the tokens and loses nothing
+of the sequence. Shape suffixes: see `aam.model`.
+"""
+
+from __future__ import annotations
+
+import torch
+import torch.nn.functional as F
+from torch import Tensor, nn
+
+from aam.model.shape import BASES, PAD, VOCABULARY, NetworkShape
+from aam.model.transformer import AttentionPooling, Transformer
+from aam.options.groups import AttnImplementation
+
+
+class NucleotideEncoder(nn.Module):
+    """Transformer over the patches of each sequence."""
+
+    def __init__(
+        self, shape: NetworkShape, implementation: AttnImplementation, recompute: bool
+    ) -> None:
+        super().__init__()
+        dim = shape.embedding_dim
+        self.patch = shape.nucleotide_patch
+        self.patch_embedding = nn.Embedding(self.patch * VOCABULARY, dim)
+        self.position = nn.Parameter(torch.empty(shape.tokens, dim))
+        self.transformer = Transformer(
+            dim,
+            shape.attention_heads,
+            shape.attention_layers,
+            shape.dropout,
+            implementation,
+            recompute,
+        )
+        self.pooling = AttentionPooling(dim)
+        self.norm = nn.LayerNorm(dim)
+        self.head = nn.Linear(dim, self.patch * BASES)
+        nn.init.normal_(self.patch_embedding.weight, std=self.patch**-0.5)
+        nn.init.normal_(self.position, std=0.02)
+
+    def forward(self, tokens_UL: Tensor, ragged: bool) -> tuple[Tensor, Tensor]:
+        """Encode sequences.
+
+        Args:
+            tokens_UL: integer tokens, padded on the right; L at most the network's `max_bp`.
+            ragged: whether the sequences differ in length; only then is a mask made.
+
+        Returns:
+            One vector an ASV [U, D] and the patches' hidden states [U, T, D].
+        """
+        tokens_UTP = self._patches(tokens_UL)
+        u, t, p = tokens_UTP.shape
+        attend_UT = (tokens_UTP != PAD).any(dim=-1) if ragged else None
+        place_P = torch.arange(p, device=tokens_UL.device) * VOCABULARY
+        index = (tokens_UTP.long() + place_P).view(u * t, p)
+        x_UTD = F.embedding_bag(index, self.patch_embedding.weight, mode="sum").view(u, t, -1)
+        hidden_UTD = self.transformer(x_UTD + self.position[:t], attend_UT)
+        return self.norm(self.pooling(hidden_UTD, attend_UT)), hidden_UTD
+
+    def masked_logits(self, hidden_UTD: Tensor, scored_UL: Tensor) -> Tensor:
+        """Logits [masked, 4] of A, C, G, T at the nucleotides where `scored_UL` is True."""
+        u, t, _ = hidden_UTD.shape
+        padded = F.pad(scored_UL, (0, t * self.patch - scored_UL.shape[1]))
+        scored_UTP = padded.view(u, t, self.patch)
+        # Only patches with a masked nucleotide go through the head.
+        chosen_UT = scored_UTP.any(dim=-1)
+        logits = self.head(hidden_UTD[chosen_UT]).view(-1, self.patch, BASES)
+        return logits[scored_UTP[chosen_UT]]
+
+    def _patches(self, tokens_UL: Tensor) -> Tensor:
+        u, length = tokens_UL.shape
+        t = -(-length // self.patch)
+        return F.pad(tokens_UL, (0, t * self.patch - length), value=PAD).view(u, t, self.patch)

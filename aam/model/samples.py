@@ -1,0 +1,70 @@
+"""From the ASVs of a sample and their abundances to one vector a sample.
+
+A sample is a set: there is no position, so the order of ASVs cannot matter. How much of an ASV
+there is enters with the ASV. Shape suffixes: see `aam.model`.
+"""
+
+from __future__ import annotations
+
+import torch
+from torch import Tensor, nn
+
+from aam.model.shape import NetworkShape
+from aam.model.transformer import AttentionPooling, Transformer
+from aam.options.groups import AttnImplementation
+
+ABUNDANCE_FEATURES = 3
+
+
+def abundance_features(counts_BS: Tensor) -> Tensor:
+    """Describe counts [B, S] by [B, S, 3]: log count, root and log of the relative abundance.
+
+    Absent members (count 0) give zeros. The log relative abundance is scaled to about -1..0.
+    """
+    total_B1 = counts_BS.sum(dim=1, keepdim=True).clamp_min(1.0)
+    relative_BS = counts_BS / total_B1
+    present_BS = counts_BS > 0
+    log_BS = torch.where(present_BS, relative_BS.clamp_min(1e-12).log10() / 4, 0.0)
+    return torch.stack([counts_BS.log1p() / 4, relative_BS.sqrt(), log_BS], dim=-1)
+
+
+class SampleEncoder(nn.Module):
+    """Transformer over the ASVs of each sample."""
+
+    def __init__(
+        self, shape: NetworkShape, implementation: AttnImplementation, recompute: bool
+    ) -> None:
+        super().__init__()
+        dim = shape.embedding_dim
+        self.abundance = nn.Sequential(
+            nn.Linear(ABUNDANCE_FEATURES, dim), nn.GELU(), nn.Linear(dim, dim)
+        )
+        self.transformer = Transformer(
+            dim,
+            shape.attention_heads,
+            shape.attention_layers,
+            shape.dropout,
+            implementation,
+            recompute,
+        )
+        self.pooling = AttentionPooling(dim)
+        self.out = nn.Linear(dim, dim)
+
+    def forward(
+        self, asvs_UD: Tensor, slots_BS: Tensor, counts_BS: Tensor, attend_BS: Tensor | None
+    ) -> tuple[Tensor, Tensor]:
+        """Encode samples.
+
+        Args:
+            asvs_UD: vectors of the distinct ASVs.
+            slots_BS: row of `asvs_UD` of each member.
+            counts_BS: reads of each member, 0 where there is none.
+            attend_BS: True where a member exists; None where all do.
+
+        Returns:
+            One vector a sample [B, D] and the members' hidden states [B, S, D].
+        """
+        features = abundance_features(counts_BS.float()).to(asvs_UD.dtype)
+        x_BSD = asvs_UD[slots_BS] + self.abundance(features)
+        hidden_BSD = self.transformer(x_BSD, attend_BS)
+        return self.out(self.pooling(hidden_BSD, attend_BS)), hidden_BSD

@@ -1,0 +1,35 @@
+"""The numbers that decide which weights a network has; stored in every checkpoint."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+VOCABULARY = 7
+"""Tokens that a nucleotide can be: pad (0), A, C, G, T, ambiguous, mask."""
+
+PAD = 0
+BASES = 4
+"""A, C, G and T: tokens 1 to 4, the only ones that are predicted."""
+
+
+@dataclass(frozen=True)
+class NetworkShape:
+    """Sizes of the encoder.
+
+    Attributes:
+        max_bp: longest sequence in nucleotides.
+        outputs: numbers that the target head gives; 0 for a network without a target.
+    """
+
+    max_bp: int
+    embedding_dim: int = 64
+    attention_heads: int = 4
+    attention_layers: int = 2
+    nucleotide_patch: int = 5
+    dropout: float = 0.1
+    outputs: int = 0
+
+    @property
+    def tokens(self) -> int:
+        """Tokens of the longest sequence."""
+        return -(-self.max_bp // self.nucleotide_patch)

@@ -1,0 +1,93 @@
+"""Pre-norm transformer blocks over sets and sequences, and the pooling of a set to one vector.
+
+Notable: fused query-key-value projection; layers start different from each other (each is
+initialised on its own); dropout on the residual branches only. Shape suffixes: see `aam.model`.
+"""
+
+from __future__ import annotations
+
+import torch
+import torch.nn.functional as F
+from torch import Tensor, nn
+from torch.utils.checkpoint import checkpoint
+
+from aam.model.attention import attention
+from aam.options.groups import AttnImplementation
+
+FEED_FORWARD = 4  # width of the feed-forward layer, in embedding widths
+
+
+class Block(nn.Module):
+    """One pre-norm transformer layer."""
+
+    def __init__(
+        self, dim: int, heads: int, dropout: float, implementation: AttnImplementation
+    ) -> None:
+        super().__init__()
+        self.heads = heads
+        self.implementation = implementation
+        self.attention_norm = nn.LayerNorm(dim)
+        self.qkv = nn.Linear(dim, 3 * dim)
+        self.out = nn.Linear(dim, dim)
+        self.feed_forward_norm = nn.LayerNorm(dim)
+        self.widen = nn.Linear(dim, FEED_FORWARD * dim)
+        self.narrow = nn.Linear(FEED_FORWARD * dim, dim)
+        self.dropout = nn.Dropout(dropout)
+
+    def forward(self, x_NKD: Tensor, attend_NK: Tensor | None) -> Tensor:
+        """Map [N, K, D] to [N, K, D]; `attend_NK` is None where every member exists."""
+        n, k, d = x_NKD.shape
+        qkv_NK3HE = self.qkv(self.attention_norm(x_NKD)).view(n, k, 3, self.heads, d // self.heads)
+        q_NHKE, k_NHKE, v_NHKE = qkv_NK3HE.permute(2, 0, 3, 1, 4).unbind(0)
+        mixed_NHKE = attention(q_NHKE, k_NHKE, v_NHKE, attend_NK, self.implementation)
+        mixed_NKD = mixed_NHKE.transpose(1, 2).reshape(n, k, d)
+        x_NKD = x_NKD + self.dropout(self.out(mixed_NKD))
+        wide = F.gelu(self.widen(self.feed_forward_norm(x_NKD)))
+        return x_NKD + self.dropout(self.narrow(wide))
+
+
+class Transformer(nn.Module):
+    """A stack of blocks and a final norm; recomputes activations when asked to."""
+
+    def __init__(
+        self,
+        dim: int,
+        heads: int,
+        layers: int,
+        dropout: float,
+        implementation: AttnImplementation = "auto",
+        recompute: bool = False,
+    ) -> None:
+        super().__init__()
+        self.recompute = recompute
+        self.blocks = nn.ModuleList(
+            Block(dim, heads, dropout, implementation) for _ in range(layers)
+        )
+        self.norm = nn.LayerNorm(dim)
+
+    def forward(self, x_NKD: Tensor, attend_NK: Tensor | None = None) -> Tensor:
+        """Map [N, K, D] to [N, K, D]."""
+        for block in self.blocks:
+            if self.recompute and self.training:
+                x_NKD = checkpoint(block, x_NKD, attend_NK, use_reentrant=False)
+            else:
+                x_NKD = block(x_NKD, attend_NK)
+        return self.norm(x_NKD)
+
+
+class AttentionPooling(nn.Module):
+    """A learned weighted mean of the members of a set."""
+
+    def __init__(self, dim: int) -> None:
+        super().__init__()
+        self.score = nn.Linear(dim, 1)
+
+    def forward(self, x_NKD: Tensor, attend_NK: Tensor | None = None) -> Tensor:
+        """Map [N, K, D] to [N, D]; sets without members give zeros."""
+        score_NK = self.score(x_NKD).squeeze(-1).float()
+        if attend_NK is not None:
+            score_NK = score_NK.masked_fill(~attend_NK, torch.finfo(score_NK.dtype).min)
+        weight_NK = score_NK.softmax(dim=-1)
+        if attend_NK is not None:
+            weight_NK = weight_NK * attend_NK
+        return torch.einsum("nk,nkd->nd", weight_NK.to(x_NKD.dtype), x_NKD)
