@@ -1,0 +1,242 @@
+"""Sample metadata: what a study knows about its samples, aligned to a table by sample id.
+
+Read by QIIME 2's rules (scikit-bio keeps them); ids and values stay the strings of the file, so
+that 2538.10 and 2538.1 are two samples. Numbers and classes are made where a column is asked for.
+"""
+
+from __future__ import annotations
+
+import csv
+import difflib
+import re
+from collections import Counter
+from collections.abc import Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from typing import TYPE_CHECKING
+
+import numpy as np
+from numpy.typing import NDArray
+
+from aam.console import say, warn
+from aam.errors import DataError, first_few
+from aam.files import require
+
+if TYPE_CHECKING:
+    import pandas as pd
+
+MISSING = frozenset(
+    # An empty cell is QIIME 2's only missing value; the words are those of its INSDC:missing
+    # scheme and of https://www.insdc.org/technical-specifications/missing-value-reporting/,
+    {"", "missing", "not applicable", "not collected", "not provided", "restricted access"}
+    # of Qiita's exports, and of R, pandas and spreadsheets.
+    | {"unspecified", "na", "n/a", "nan", "none", "null"}
+)
+"""Values that stand for none, in lower case; so does all that begins with 'missing:'."""
+
+
+@dataclass(frozen=True)
+class Metadata:
+    """A table of samples.
+
+    Attributes:
+        ids: n sample names, unique.
+        frame: n rows with `ids` as index; strings, "" where the file has nothing.
+    """
+
+    ids: tuple[str, ...]
+    frame: pd.DataFrame
+
+    def values(self, column: str, sample_ids: Sequence[str]) -> NDArray[np.str_]:
+        """Return the value of each sample, "" where it is missing or the sample has no row.
+
+        A whole number is written without decimals: 18.0 and 18 are one subject.
+
+        Returns:
+            str [N], in the order of `sample_ids`.
+
+        Raises:
+            DataError: no such column, or no sample in common.
+        """
+        texts = self._texts(column, sample_ids)
+        known = ["" if text is None or _is_missing(text) else _tidy(text) for text in texts]
+        return np.array(known, dtype=np.str_)
+
+    def _texts(self, column: str, sample_ids: Sequence[str]) -> list[str | None]:
+        """Return the cell of each sample as it is in the file, None where the sample has no row."""
+        if column not in self.frame.columns:
+            near = difflib.get_close_matches(column, self.frame.columns, n=3, cutoff=0.5)
+            raise DataError(
+                f"The metadata has no column '{column}'",
+                f"its columns are {', '.join(self.frame.columns) or 'none'}",
+                f"did you mean {' or '.join(near)}?" if near else "name one of them",
+            )
+        cells = dict(zip(self.ids, self.frame[column].tolist(), strict=True))
+        texts = [cells.get(name) for name in sample_ids]
+        if all(text is None for text in texts):
+            raise DataError(
+                "The table and the metadata have no sample in common",
+                f"the table has {first_few(sample_ids)}, the metadata {first_few(self.ids)}",
+                "make the ids alike (prefixes, '.' for '_', zeros lost in a spreadsheet)",
+            )
+        return texts
+
+
+def read_metadata(path: Path) -> Metadata:
+    """Read a metadata TSV.
+
+    Raises:
+        MissingInput: there is no such file.
+        DataError: it breaks QIIME 2's rules: another first header, duplicated ids, no tabs, ...
+    """
+    require(path, "metadata")
+    from skbio.metadata import SampleMetadata
+    from skbio.metadata.io import MetadataFileError
+
+    try:
+        names = SampleMetadata.load(str(path)).columns
+        # Once more, now that the columns are known: as categories they keep the file's spelling.
+        as_text = dict.fromkeys(names, "categorical")
+        frame = SampleMetadata.load(str(path), column_types=as_text).to_dataframe()
+    except (MetadataFileError, csv.Error, ValueError) as error:
+        raise _refused(path, error) from error
+    ids = tuple(str(name) for name in frame.index)
+    return Metadata(ids, frame.astype(object).where(frame.notna(), ""))
+
+
+def numeric_target(
+    metadata: Metadata, column: str, sample_ids: Sequence[str]
+) -> tuple[NDArray[np.int64], NDArray[np.float64]]:
+    """Return the samples that have a number in `column`, and the numbers.
+
+    Returns:
+        rows int64 [n], ascending positions in `sample_ids`; values float64 [n], finite.
+
+    Raises:
+        DataError: no such column; no sample in common or none with a value; a value that is no
+            finite number; the same number everywhere.
+    """
+    import pandas as pd
+
+    rows, texts = _known(metadata, column, sample_ids)
+    values = pd.to_numeric(pd.Series(texts, dtype=object), errors="coerce").to_numpy(np.float64)
+    wrong = [text for text, value in zip(texts, values, strict=True) if np.isnan(value)]
+    if wrong:
+        raise DataError(
+            f"The column '{column}' is not numeric",
+            f"{len(wrong)} of {len(texts)} values are no numbers, distinct ones: "
+            f"{first_few(dict.fromkeys(wrong))}",
+            "correct them, or add --classifier if it is a category",
+        )
+    infinite = [sample_ids[row] for row in rows[np.isinf(values)]]
+    if infinite:
+        raise DataError(
+            f"The column '{column}' has infinite values",
+            f"in samples {first_few(infinite)}",
+            "leave these cells empty",
+        )
+    if np.all(values == values[0]):
+        raise _constant(column, texts)
+    return rows, values
+
+
+def class_target(
+    metadata: Metadata, column: str, sample_ids: Sequence[str]
+) -> tuple[NDArray[np.int64], NDArray[np.int64], tuple[str, ...]]:
+    """Return the samples that have a class in `column`, their codes, and the classes.
+
+    Returns:
+        rows int64 [n], ascending positions in `sample_ids`; codes int64 [n], positions in the
+        classes; the names of the classes, sorted.
+
+    Raises:
+        DataError: no such column; no sample in common or none with a value; one class only.
+    """
+    rows, texts = _known(metadata, column, sample_ids)
+    labels = [_tidy(text) for text in texts]
+    classes = tuple(sorted(set(labels)))
+    if len(classes) < 2:
+        raise _constant(column, labels)
+    alone = [name for name, times in sorted(Counter(labels).items()) if times == 1]
+    if alone:
+        warn(f"Classes of '{column}' with a single sample: {first_few(alone)}.")
+    code = {name: number for number, name in enumerate(classes)}
+    return rows, np.array([code[label] for label in labels], dtype=np.int64), classes
+
+
+def groups(metadata: Metadata, column: str, sample_ids: Sequence[str]) -> NDArray[np.str_]:
+    """Return the group of each sample: the value of `column`, such as a subject.
+
+    A sample without a value is a group of its own, and a warning says so.
+
+    Returns:
+        str [N], in the order of `sample_ids`.
+
+    Raises:
+        DataError: no such column, or no sample in common.
+    """
+    found = metadata.values(column, sample_ids).tolist()
+    alone = found.count("")
+    if alone == len(found):
+        raise DataError(f"The column '{column}' is empty", f"{alone} samples", "name another")
+    if alone:
+        warn(f"Samples without a '{column}': {alone} of {len(found)}, each is its own group.")
+    named = zip(found, sample_ids, strict=True)
+    return np.array([name or f"{own} (no {column})" for name, own in named], dtype=np.str_)
+
+
+def _known(
+    metadata: Metadata, column: str, sample_ids: Sequence[str]
+) -> tuple[NDArray[np.int64], list[str]]:
+    """Return positions and values of the samples that have one; say how many have none, and why."""
+    texts = metadata._texts(column, sample_ids)
+    present = [(row, text) for row, text in enumerate(texts) if text is not None]
+    known = [(row, text) for row, text in present if not _is_missing(text)]
+    words = Counter(text for _, text in present if _is_missing(text))
+    reasons = [f"{times} with '{column}' '{word}'" for word, times in words.most_common()]
+    if len(present) < len(texts):
+        reasons.insert(0, f"{len(texts) - len(present)} without metadata")
+    counted = f"{len(texts) - len(known)} of {len(texts)} ({', '.join(reasons)})"
+    if not known:
+        raise DataError(
+            f"No sample has a value in the column '{column}'", counted, "name another column"
+        )
+    if reasons:
+        say(f"Samples left out: {counted}.")
+    rows = np.array([row for row, _ in known], dtype=np.int64)
+    return rows, [text for _, text in known]
+
+
+def _is_missing(text: str) -> bool:
+    word = text.strip().lower()
+    return word in MISSING or word.startswith("missing:")
+
+
+def _tidy(text: str) -> str:
+    whole = re.fullmatch(r"(-?[0-9]+)\.0*", text)
+    return whole[1] if whole else text
+
+
+def _constant(column: str, texts: Sequence[str]) -> DataError:
+    return DataError(
+        f"The column '{column}' has one value only",
+        f"'{texts[0]}' in {len(texts)} samples",
+        "there is nothing to learn; name another column",
+    )
+
+
+def _refused(path: Path, error: Exception) -> DataError:
+    reason = str(error).partition("\n\nThere may be more errors")[0]
+    reason = " ".join(
+        reason.removeprefix("There was an issue with loading the metadata file:").split()
+    )
+    with path.open("rb") as stream:
+        line = stream.readline(80).decode("utf-8", "replace").rstrip("\r\n")
+    cause = (
+        "Duplicated sample ids in" if "IDs are duplicated" in reason else "QIIME 2's rules refuse"
+    )
+    return DataError(
+        f"{cause} the metadata '{path}'",
+        f"{reason.rstrip('.')} (its first line is '{line}')",
+        "give tab-separated text whose first column is called sample-id",
+    )
