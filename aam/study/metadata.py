@@ -34,6 +34,8 @@ MISSING = frozenset(
 )
 """Values that stand for none, in lower case; so does all that begins with 'missing:'."""
 
+_LISTED_COLUMNS = 50
+
 
 @dataclass(frozen=True)
 class Metadata:
@@ -65,10 +67,14 @@ class Metadata:
     def _texts(self, column: str, sample_ids: Sequence[str]) -> list[str | None]:
         """Return the cell of each sample as it is in the file, None where the sample has no row."""
         if column not in self.frame.columns:
-            near = difflib.get_close_matches(column, self.frame.columns, n=3, cutoff=0.5)
+            columns = self.frame.columns.tolist()
+            listed = ", ".join(columns[:_LISTED_COLUMNS]) + ", ..." * (
+                len(columns) > _LISTED_COLUMNS
+            )
+            near = difflib.get_close_matches(column, columns, n=3, cutoff=0.5)
             raise DataError(
                 f"The metadata has no column '{column}'",
-                f"its columns are {', '.join(self.frame.columns) or 'none'}",
+                f"it has {len(columns)}: {listed}",
                 f"did you mean {' or '.join(near)}?" if near else "name one of them",
             )
         cells = dict(zip(self.ids, self.frame[column].tolist(), strict=True))

@@ -1,0 +1,165 @@
+"""Metadata: QIIME 2's rules, ids as strings, targets, classes and groups by sample id."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import numpy as np
+import pytest
+
+from aam.errors import DataError, MissingInput
+from aam.study.metadata import (
+    MISSING,
+    Metadata,
+    class_target,
+    groups,
+    numeric_target,
+    read_metadata,
+)
+
+IDS = ("2538.10", "2538.1", "10317.000001020", "s4")
+
+
+def metadata(tmp_path: Path, text: str) -> Metadata:
+    path = tmp_path / "metadata.tsv"
+    path.write_text(text)
+    return read_metadata(path)
+
+
+def column(tmp_path: Path, *values: str) -> tuple[Metadata, tuple[str, ...]]:
+    """Write a column called x, one sample a value."""
+    ids = tuple(f"s{number}" for number in range(len(values)))
+    lines = (f"{name}\t{value}\tfilled\n" for name, value in zip(ids, values, strict=True))
+    return metadata(tmp_path, "sample-id\tx\ty\n" + "".join(lines)), ids
+
+
+STUDY = (
+    "#SampleID\tage\tsubject\tsite\n"
+    "#q2:types\tnumeric\t\tcategorical\n"
+    "2538.10\t3\t18.0\tgut\n"
+    "2538.1\t4.50\t18\tskin\n"
+    "10317.000001020\t\t007\tgut\n"
+)
+
+
+def test_ids_and_values_stay_strings(tmp_path: Path) -> None:
+    read = metadata(tmp_path, STUDY)
+    assert read.ids == IDS[:3]
+    assert read.frame["age"].tolist() == ["3", "4.50", ""]
+    assert read.frame["subject"].tolist() == ["18.0", "18", "007"]
+    assert read.values("subject", IDS).tolist() == ["18", "18", "007", ""]
+
+
+def test_numbers_come_in_the_order_of_the_table(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    rows, values = numeric_target(metadata(tmp_path, STUDY), "age", ("s4", *reversed(IDS[:3])))
+    assert (rows.dtype, values.dtype) == (np.int64, np.float64)
+    assert rows.tolist() == [2, 3]
+    assert values.tolist() == [4.5, 3.0]
+    said = capsys.readouterr().err
+    assert said == "Samples left out: 2 of 4 (1 without metadata, 1 with 'age' '').\n"
+
+
+def test_classes_are_sorted_names(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    rows, codes, classes = class_target(metadata(tmp_path, STUDY), "site", IDS)
+    assert (rows.tolist(), codes.tolist(), classes) == ([0, 1, 2], [0, 1, 0], ("gut", "skin"))
+    assert "single sample: 1 (skin)" in capsys.readouterr().err
+
+
+def test_groups_keep_subjects_together(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    found = groups(metadata(tmp_path, STUDY), "subject", IDS)
+    assert found.tolist() == ["18", "18", "007", "s4 (no subject)"]
+    assert "without a 'subject': 1 of 4, each is its own group" in capsys.readouterr().err
+
+
+@pytest.mark.parametrize("word", sorted(MISSING) + ["NA", "N/A", "Missing: Not provided", "NaN"])
+def test_words_for_missing(tmp_path: Path, word: str) -> None:
+    read, ids = column(tmp_path, "1", word, "2")
+    assert numeric_target(read, "x", ids)[0].tolist() == [0, 2]
+    assert class_target(read, "x", ids)[2] == ("1", "2")
+    assert groups(read, "x", ids).tolist() == ["1", "s1 (no x)", "2"]
+
+
+def test_missing_scheme_of_the_file(tmp_path: Path) -> None:
+    text = "id\tx\n#q2:missing\tINSDC:missing\na\t1\nb\tnot collected\nc\t2\n"
+    assert metadata(tmp_path, text).values("x", ("a", "b", "c")).tolist() == ["1", "", "2"]
+
+
+@pytest.mark.parametrize(
+    ("values", "words"),
+    [
+        (("1", "high", "low", "high"), r"not numeric.*3 of 4.*2 \(high, low\).*--classifier"),
+        (("1", "2", "inf"), r"infinite.*1 \(s2\)"),
+        (("1", "1.0", "NA"), "one value only.*'1' in 2 samples"),
+        (("NA", "", ""), "No sample has a value.*3 of 3"),
+    ],
+)
+def test_columns_that_are_no_numeric_target(
+    tmp_path: Path, values: tuple[str, ...], words: str
+) -> None:
+    read, ids = column(tmp_path, *values)
+    with pytest.raises(DataError, match=words):
+        numeric_target(read, "x", ids)
+
+
+@pytest.mark.parametrize(
+    ("values", "words"),
+    [
+        (("a", "a", ""), "one value only.*'a' in 2 samples"),
+        (("18.0", "18"), "one value only.*'18'"),
+        (("", ""), "No sample has a value"),
+    ],
+)
+def test_columns_that_are_no_class(tmp_path: Path, values: tuple[str, ...], words: str) -> None:
+    read, ids = column(tmp_path, *values)
+    with pytest.raises(DataError, match=words):
+        class_target(read, "x", ids)
+
+
+def test_an_empty_column_has_no_groups(tmp_path: Path) -> None:
+    read, ids = column(tmp_path, "", "NA")
+    with pytest.raises(DataError, match="'x' is empty"):
+        groups(read, "x", ids)
+
+
+def test_an_absent_column_is_answered_with_names(tmp_path: Path) -> None:
+    with pytest.raises(DataError, match="no column 'sit'.*age, subject, site.*did you mean site"):
+        class_target(metadata(tmp_path, STUDY), "sit", IDS)
+    with pytest.raises(DataError, match="it has 3: .*name one of them"):
+        groups(metadata(tmp_path, STUDY), "zzzzzz", IDS)
+
+
+def test_no_sample_in_common(tmp_path: Path) -> None:
+    with pytest.raises(DataError, match=r"no sample in common.*2 \(a, b\).*3 \(2538.10, .*alike"):
+        numeric_target(metadata(tmp_path, STUDY), "age", ("a", "b"))
+
+
+@pytest.mark.parametrize(
+    ("text", "words"),
+    [
+        ("id\tx\na\t1\na\t2\n", "Duplicated sample ids.*'a'"),
+        ("id,x\na,1\n", "first line is 'id,x'.*tab-separated"),
+        ("Sample\tx\na\t1\n", "unrecognized ID column name 'Sample'"),
+        ("id\tx\tx\na\t1\t2\n", "Column names must be unique"),
+        ("id\tx\n#q2:types\tnumeric\na\thigh\n", "Cannot convert.*'high'"),
+        ("id\tx\n", "at least one ID"),
+        ("", "Failed to locate header"),
+        ('id\tx\n"a\t1\n', "unexpected end of data"),
+    ],
+)
+def test_files_that_break_the_rules(tmp_path: Path, text: str, words: str) -> None:
+    with pytest.raises(DataError, match=words) as caught:
+        metadata(tmp_path, text)
+    assert "\n" not in str(caught.value)
+    assert "Keemei" not in str(caught.value)
+
+
+def test_absent_and_binary_files(tmp_path: Path) -> None:
+    with pytest.raises(MissingInput, match="does not exist"):
+        read_metadata(tmp_path / "none.tsv")
+    with pytest.raises(MissingInput, match="is a folder"):
+        read_metadata(tmp_path)
+    (tmp_path / "m.tsv").write_bytes("id\tx\na\t1\n".encode("utf-16"))
+    with pytest.raises(DataError, match="UTF-16"):
+        read_metadata(tmp_path / "m.tsv")

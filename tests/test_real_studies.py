@@ -1,0 +1,58 @@
+"""Real studies, where a folder of them is at hand."""
+
+from __future__ import annotations
+
+import os
+from pathlib import Path
+
+import biom
+import numpy as np
+import pytest
+
+from aam.study.metadata import groups, numeric_target, read_metadata
+from aam.study.sequences import decode, encode, sequences_of
+from aam.study.table import read_table
+
+STUDIES = [
+    ("ecam", "month_of_life", 741, 150),
+    ("udca", "OTU100-observed_otus-PC1", 802, 150),
+    ("oral", "qiita_host_age", 2537, 100),
+]
+
+
+@pytest.fixture
+def data() -> Path:
+    folder = os.environ.get("AAM_SHARED_DATA")
+    if not folder:
+        pytest.skip("AAM_SHARED_DATA does not name a folder of real studies")
+    return Path(folder)
+
+
+@pytest.mark.parametrize(("study", "column", "known", "length"), STUDIES)
+def test_a_study_is_read_whole(
+    data: Path, study: str, column: str, known: int, length: int
+) -> None:
+    table = read_table(data / study / "table.biom")
+    expected = biom.load_table(str(data / study / "table.biom")).remove_empty(axis="observation")
+    assert table.sample_ids == tuple(expected.ids())
+    assert table.feature_ids == tuple(expected.ids(axis="observation"))
+    assert (table.counts != expected.matrix_data.T).nnz == 0
+
+    sequences = sequences_of(table.feature_ids, None)
+    codes = encode(sequences, None)
+    assert codes.shape == (len(table.feature_ids), length)
+    assert decode(codes) == sequences
+
+    rows, values = numeric_target(
+        read_metadata(data / study / "metadata.tsv"), column, table.sample_ids
+    )
+    assert rows.size == known
+    assert np.isfinite(values).all()
+
+
+def test_the_infants_of_ecam_are_groups(data: Path) -> None:
+    table = read_table(data / "ecam" / "table.biom")
+    metadata = read_metadata(data / "ecam" / "metadata.tsv")
+    found = groups(metadata, "host_subject_id", table.sample_ids)
+    assert found.shape == (741,)
+    assert not any(name.endswith(".0") for name in found)
