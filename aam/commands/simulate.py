@@ -1,0 +1,26 @@
+"""`aam simulate`: a study whose truth is known, to try everything else on."""
+
+from __future__ import annotations
+
+from aam.console import say
+from aam.files import refuse_existing
+from aam.options.commands import Simulate
+from aam.study.simulate import simulate
+from aam.study.simulated_files import write_study
+
+
+def run(options: Simulate) -> None:
+    """Make the study and write its files.
+
+    Raises:
+        UsageError: sizes that no study can have.
+        CannotCreate: a study is there already, or the folder cannot be written.
+    """
+    refuse_existing(options.output_dir / "table.biom", options.overwrite)
+    study = simulate(options)
+    places = write_study(study, options)
+    say(
+        f"{len(study.sample_ids)} samples x {len(study.sequences)} ASVs, "
+        f"{study.richness.mean():.0f} ASVs and {study.reads.mean():.0f} reads a sample on average: "
+        f"{', '.join(place.name for place in places)} in {options.output_dir}"
+    )
