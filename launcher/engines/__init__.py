@@ -1,0 +1,1 @@
+"""Engines: each turns a request into a plan, and the launcher becomes that program."""
