@@ -185,7 +185,7 @@ def _starts(
 ) -> NDArray[np.int64]:
     """Find the first node of each subtree: the one behind the bracket that its own closes."""
     depths = np.cumsum((codes == _OPEN).astype(np.int64) - (codes == _CLOSE))
-    nodes_before = np.cumsum(is_node) - is_node
+    nodes_before: NDArray[np.int64] = np.cumsum(is_node) - is_node
     opens, closes = np.flatnonzero(codes == _OPEN), np.flatnonzero(codes == _CLOSE)
     # Brackets of one depth open and close in turns.
     opens = opens[np.argsort(depths[opens], kind="stable")]

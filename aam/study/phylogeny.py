@@ -20,7 +20,7 @@ from pathlib import Path
 import numpy as np
 from numpy.typing import NDArray
 
-from aam.console import say
+from aam.console import say, warn
 from aam.errors import AamError, DataError, first_few
 from aam.files import require, written_aside
 from aam.study import artifact
@@ -71,7 +71,7 @@ def read_phylogeny(
         DataError: the file is no tree; a feature is absent from it or in it twice; a branch length
             is absent or negative.
     """
-    text = _tree_text(path)
+    text = artifact.contents(require(path, "tree"), "tree.nwk", "Phylogeny[Rooted]")
     cache = None
     # A tree of n tips has at least n - 1 commas.
     if text.count(b",") >= CACHED_FROM_TIPS:
@@ -81,18 +81,14 @@ def read_phylogeny(
             _tell_dropped(feature_ids, remembered[1])
             return remembered
     tree = parse(text, f"'{path}'")
+    if (branches := np.count_nonzero(tree.parents == tree.parents.size - 1)) > 2:
+        warn(f"The root of '{path}' has {branches} branches; UniFrac needs a tree that is rooted.")
     columns, tips = _match(tree, feature_ids, path, drop_missing)
     phylogeny = _shear(tree, tips, path)
     _tell_dropped(feature_ids, columns)
     if cache is not None:
         _save(cache, phylogeny, columns)
     return phylogeny, columns
-
-
-def _tree_text(path: Path) -> bytes:
-    if artifact.is_artifact(require(path, "tree")):
-        return artifact.payload(path, "tree.nwk", "Phylogeny[Rooted]")
-    return path.read_bytes()
 
 
 def _match(
@@ -107,10 +103,10 @@ def _match(
     if (twice := np.flatnonzero(times > 1)).size:
         raise DataError(
             "Features are in the tree more than once",
-            f"{first_few(feature_ids[column] for column in twice)} in '{path}'",
+            f"{first_few(feature_ids[column] for column in twice.tolist())} in '{path}'",
             "give every tip a name of its own",
         )
-    missing = [feature_ids[column] for column in np.flatnonzero(times == 0)]
+    missing = [feature_ids[column] for column in np.flatnonzero(times == 0).tolist()]
     if held.size == 0:
         raise DataError(
             "None of the table's features is in the tree",
@@ -195,10 +191,11 @@ def _ancestors(
 ) -> tuple[NDArray[np.int64], NDArray[np.int32]]:
     """List the branches from each of `tips` [F] to the root as CSR rows: indptr, indices."""
     counts = np.zeros(tips.size, dtype=np.int64)
-    features, branches = np.arange(tips.size), tips
+    features: NDArray[np.int64] = np.arange(tips.size, dtype=np.int64)
+    branches = tips
     steps = []  # One step towards the root for all features that are not there yet.
     while features.size:
-        steps.append((features, branches.astype(np.int32)))
+        steps.append((features, branches))
         counts[features] += 1
         above = parents[branches]
         features, branches = features[above >= 0], above[above >= 0]

@@ -1,4 +1,4 @@
-"""UniFrac and Faith's PD of a few samples: what a training batch needs, made when the batch is made.
+"""UniFrac and Faith's PD of the samples of a training batch, made when the batch is made.
 
 The cost depends on the samples at hand, not on the study or the tree: only the tree that the
 samples' own ASVs span is looked at. Sort those T ASVs as they stand in the tree, and every branch
@@ -160,13 +160,15 @@ def _spanned_branches(
     order = np.argsort(branches, kind="stable")
     branches = branches[order]
     news = np.flatnonzero(np.diff(branches, prepend=-1))
-    firsts = tips[order[news]]
+    firsts: NDArray[np.int64] = tips[order[news]]
     ends = tips[order[np.append(news[1:], order.size) - 1]] + 1 if news.size else firsts
     # Branches of one span are a chain in the spanned tree, and count as one.
-    spans = firsts * (features_T.size + 1) + ends
-    spans, which = np.unique(spans, return_inverse=True)
-    lengths = np.bincount(which, phylogeny.lengths_K[branches[news]], minlength=spans.size)
-    return spans // (features_T.size + 1), spans % (features_T.size + 1), lengths
+    width = features_T.size + 1
+    spans, which = np.unique(firsts * width + ends, return_inverse=True)
+    lengths: NDArray[np.float64] = np.bincount(
+        which, phylogeny.lengths_K[branches[news]], minlength=spans.size
+    ).astype(np.float64, copy=False)
+    return spans // width, spans % width, lengths
 
 
 def _unweighted(reads: _Reads, dtype: torch.dtype, device: str | torch.device) -> Tensor:
