@@ -1,1 +1,1 @@
-"""One thin module a command: `run(options)`."""
+"""One thin function per command: options in, work done elsewhere, files out."""

@@ -10,7 +10,6 @@ from __future__ import annotations
 from contextlib import nullcontext
 from typing import Any, get_args
 
-import torch
 import torch.nn.functional as F
 from torch import Tensor
 from torch.nn.attention import SDPBackend, sdpa_kernel

@@ -15,7 +15,7 @@ from torch import Tensor, nn
 from aam.model.distance import PairwiseDistance
 from aam.model.nucleotides import NucleotideEncoder
 from aam.model.samples import SampleEncoder
-from aam.model.shape import NetworkShape
+from aam.model.shape import PAD, NetworkShape
 from aam.model.transformer import AttentionPooling, Transformer
 from aam.options.groups import AttnImplementation, Metric
 
@@ -38,11 +38,13 @@ class Encoder(nn.Module):
         self.diversity = nn.Linear(shape.embedding_dim, 1)
 
     def encode_all(self, tokens_FL: Tensor, chunk: int = 512) -> Iterator[Tensor]:
-        """Yield the vectors of all sequences, `chunk` rows at a time, without gradient."""
+        """Yield the vectors [chunk, D] of all sequences (uint8, on the CPU), without gradient."""
+        device = self.nucleotides.position.device
         for start in range(0, len(tokens_FL), chunk):
             tokens_UL = tokens_FL[start : start + chunk]
+            ragged = bool((tokens_UL == PAD).any())
             with torch.no_grad():
-                yield self.nucleotides(tokens_UL, ragged=bool((tokens_UL == 0).any()))[0]
+                yield self.nucleotides(tokens_UL.to(device), ragged)[0]
 
 
 class Predictor(nn.Module):
@@ -74,9 +76,7 @@ class Predictor(nn.Module):
             nn.Linear(dim, shape.outputs),
         )
 
-    def target(
-        self, embedding_BD: Tensor, hidden_BSD: Tensor, attend_BS: Tensor | None
-    ) -> Tensor:
+    def target(self, embedding_BD: Tensor, hidden_BSD: Tensor, attend_BS: Tensor | None) -> Tensor:
         """Outputs [B, C] from the sample encoder's embedding and hidden states."""
         pooled_BD = self.pooling(self.transformer(hidden_BSD, attend_BS), attend_BS)
         return self.head(torch.cat([embedding_BD, pooled_BD], dim=-1))

@@ -119,7 +119,9 @@ class LoopOptions:
     warmup_fraction: float = option(
         "Part of all optimiser steps over which the learning rate rises.", default=0.1
     )
-    weight_decay: float = option("Weight decay (not of biases, norms and embeddings).", default=0.01)
+    weight_decay: float = option(
+        "Weight decay (not of biases, norms and embeddings).", default=0.01
+    )
     max_grad_norm: float = option("Gradient norm to clip at; 0 never clips.", default=1.0)
     optimizer: Literal["adamw", "adam", "sgd"] = option("Optimiser.", default="adamw")
     scheduler: Literal["warmup_cosine", "constant", "plateau"] = option(
@@ -139,7 +141,9 @@ class DeviceOptions:
     device: Literal["auto", "cpu", "cuda"] = option(
         "'cuda' means any GPU, AMD's too; 'auto' takes a GPU where there is one.", default="auto"
     )
-    num_workers: int = option("Processes that prepare batches; 0 for none.", default=0)
+    num_workers: int | Literal["auto"] = option(
+        "Processes that prepare batches; 'auto': none on a CPU, up to 4 for a GPU.", default="auto"
+    )
     attn_implementation: AttnImplementation = option(
         "Attention kernel ('sdpa' is another word for auto).", default="auto"
     )

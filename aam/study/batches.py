@@ -23,8 +23,8 @@ from aam.study.sequences import MASK, PAD
 from aam.study.study import Study
 from aam.study.unifrac import faith_pd, pairwise
 
-FIXED_DRAW = 1 << 20
-"""Number of the rarefaction that never changes: validation and prediction. No epoch gets so far."""
+FIXED_DRAW = 1 << 40
+"""First number of the draws that never change: validation and prediction. No epoch gets so far."""
 
 _MASKS, _CHOICE = 1, 2
 """Second words of seeds, so that masks and ASV choices are drawn apart from each other."""
@@ -86,7 +86,6 @@ class BatchPlan:
     Attributes:
         metric: phylogenetic measure to compute; None for none.
         mask_ratio: fraction of nucleotides masked; 0 leaves the nucleotide task out.
-        fresh: draw reads and masks anew for each epoch; False always makes the same.
     """
 
     seed: int
@@ -97,28 +96,32 @@ class BatchPlan:
     mask_strategy: Strategy = "random"
     metric: Metric | None = None
     alpha: float = 0.5
-    fresh: bool = False
-    fresh_masks: bool = False
 
 
-def make_batch(study: Study, plan: BatchPlan, rows: npt.NDArray[np.int64], draw: int) -> Batch:
+def make_batch(
+    study: Study,
+    plan: BatchPlan,
+    rows: npt.NDArray[np.int64],
+    reads_draw: int = FIXED_DRAW,
+    masks_draw: int | None = None,
+) -> Batch:
     """Make the batch of `rows`.
 
     Args:
         study: the samples.
         plan: how.
         rows: rows of the study's table.
-        draw: a number for each (epoch, step) of training; used where the plan says fresh.
+        reads_draw: number of the rarefaction.
+        masks_draw: number of the masks; None for the masks that are fixed for each ASV.
     """
-    epoch = draw if plan.fresh else FIXED_DRAW
-    drawn = _draw_reads(study, plan, rows, epoch)
-    kept = _limit(drawn, plan, [study.table.sample_ids[row] for row in rows], epoch)
+    drawn = _draw_reads(study, plan, rows, reads_draw)
+    kept = _limit(drawn, plan, [study.table.sample_ids[row] for row in rows], reads_draw)
     asvs_U, slots = np.unique(kept.indices, return_inverse=True)
     slots_BS, counts_BS = _pad(kept, slots)
     tokens_UL = study.tokens_FL[asvs_U]
     longest = int((tokens_UL != PAD).any(axis=0).sum())
     tokens_UL = tokens_UL[:, : max(longest, 1)]
-    masked_UL, scored_UL, hidden = _mask(study, plan, tokens_UL, asvs_U, rows, draw)
+    masked_UL, scored_UL, hidden = _mask(study, plan, tokens_UL, asvs_U, masks_draw)
     present_BS = counts_BS > 0
     return Batch(
         rows_B=torch.from_numpy(rows),
@@ -134,9 +137,7 @@ def make_batch(study: Study, plan: BatchPlan, rows: npt.NDArray[np.int64], draw:
     )
 
 
-def _draw_reads(
-    study: Study, plan: BatchPlan, rows: npt.NDArray[np.int64], draw: int
-) -> csr_array:
+def _draw_reads(study: Study, plan: BatchPlan, rows: npt.NDArray[np.int64], draw: int) -> csr_array:
     """Rarefied counts [B, F] of `rows`, without explicit zeros."""
     table = study.table
     picked = table.counts[rows]
@@ -193,13 +194,12 @@ def _mask(
     plan: BatchPlan,
     tokens_UL: npt.NDArray[np.uint8],
     asvs_U: npt.NDArray[np.int64],
-    rows: npt.NDArray[np.int64],
-    draw: int,
+    draw: int | None,
 ) -> tuple[npt.NDArray[np.uint8], Tensor | None, Tensor | None]:
     if plan.mask_ratio == 0:
         return tokens_UL, None, None
-    if plan.fresh_masks:
-        rng = np.random.default_rng([plan.seed, _MASKS, draw, int(rows[0])])
+    if draw is not None:
+        rng = np.random.default_rng([plan.seed, _MASKS, draw])
         scored_UL = choose(tokens_UL, plan.mask_ratio, plan.mask_strategy, rng)
     else:
         # One mask for each ASV of the study, whatever batch it comes in.

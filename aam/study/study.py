@@ -89,9 +89,7 @@ def _keep_placed(
     left = np.flatnonzero(np.diff(placed.counts.indptr))
     emptied = len(placed.sample_ids) - len(left)
     if emptied and not drop_empty:
-        raise DataError(
-            "Samples have no ASV of the tree", f"{emptied}", "add --drop-empty-samples"
-        )
+        raise DataError("Samples have no ASV of the tree", f"{emptied}", "add --drop-empty-samples")
     if emptied:
         say(f"{emptied} samples have no ASV of the tree and are left out.")
     return placed.take_samples(left)

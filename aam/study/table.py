@@ -1,7 +1,7 @@
 """The feature table: who holds how many reads of which ASV, as a sparse matrix of samples.
 
-The files are read in `table_formats`; here stand the rules. What a model of reads cannot use is refused with the names
-of the samples concerned; nothing is repaired in silence. Never densified.
+The files are read in `table_formats`; here stand the rules. What a model of reads cannot use is
+refused with the names of the samples concerned; nothing is repaired in silence. Never densified.
 """
 
 from __future__ import annotations

@@ -19,6 +19,7 @@ from aam.console import say
 from aam.errors import DataError, first_few
 
 _HDF5_MAGIC = b"\x89HDF\r\n\x1a\n"
+_BAD_CONTENT = (AttributeError, LookupError, OSError, RuntimeError, TypeError, ValueError)
 _TAXONOMY = frozenset({"taxonomy", "taxon", "consensus lineage", "consensuslineage"})
 _SAMPLE_HEADERS = frozenset({"#sampleid", "#sample id", "sampleid", "sample-id", "sample_name"})
 
@@ -55,7 +56,7 @@ def _from_hdf5(data: bytes) -> tuple[list[str], list[str], sparse.csr_array]:
             _check_ids(file["sample/ids"].asstr()[:].tolist(), "sample")
             _check_ids(file["observation/ids"].asstr()[:].tolist(), "feature")
             return _from_biom(biom.Table.from_hdf5(file))
-    except (BiomException, LookupError, OSError, RuntimeError, TypeError, ValueError) as error:
+    except (BiomException, *_BAD_CONTENT) as error:
         raise _unreadable("BIOM 2.1 (HDF5)", error) from error
 
 
@@ -68,7 +69,7 @@ def _from_json(text: str) -> tuple[list[str], list[str], sparse.csr_array]:
         _check_ids([str(column["id"]) for column in parsed["columns"]], "sample")
         _check_ids([str(row["id"]) for row in parsed["rows"]], "feature")
         return _from_biom(biom.Table.from_json(parsed))
-    except (BiomException, LookupError, TypeError, ValueError) as error:
+    except (BiomException, *_BAD_CONTENT) as error:
         raise _unreadable("BIOM 1 (JSON)", error) from error
 
 
@@ -79,21 +80,46 @@ def _from_biom(table: Any) -> tuple[list[str], list[str], sparse.csr_array]:
 
 
 def _from_tsv(text: str) -> tuple[list[str], list[str], sparse.csr_array]:
-    """Parse features x samples; comments are lines with '#' above the header.
+    """Parse features x samples, row by row (biom walks every cell in Python)."""
+    header, rows = _header_and_rows(text)
+    width = len(header)
+    if header[-1].strip().lower() in _TAXONOMY:
+        say(f"The column '{header[-1].strip()}' of the table is not read.")
+        width -= 1
+    features, columns, values = [], [np.empty(0, dtype=np.int64)], [np.empty(0)]
+    for number, line in rows:
+        cells = line.split("\t")
+        if len(cells) != len(header):
+            raise DataError(
+                "A row of another length",
+                f"line {number} has {len(cells)} cells, the header {len(header)}",
+                "is the file cut off, or are blanks used for tabs?",
+            )
+        counts = _numbers(cells[1:width], number)
+        found = np.flatnonzero(counts)
+        features.append(cells[0])
+        columns.append(found)
+        values.append(counts[found])
+    _check_ids(header[1:width], "sample")
+    _check_ids(features, "feature")
+    indptr = np.cumsum([len(found) for found in columns])
+    parts = (np.concatenate(values), np.concatenate(columns), indptr)
+    by_feature = sparse.csr_array(parts, shape=(len(features), width - 1))
+    return header[1:width], features, sparse.csr_array(by_feature.T)
 
-    Not by biom, which walks every cell in Python and loses the first sample of a header that
-    begins with a tab.
-    """
-    rows = [(number, line.rstrip("\r")) for number, line in enumerate(text.split("\n"), 1)]
-    rows = [(number, line) for number, line in rows if line.strip()]
-    first = next((i for i, (_, line) in enumerate(rows) if not line.startswith("#")), len(rows))
+
+def _header_and_rows(text: str) -> tuple[list[str], list[tuple[int, str]]]:
+    """Return the cells of the header, and the lines below it with their numbers."""
+    lines = [(number, line.rstrip("\r")) for number, line in enumerate(text.split("\n"), 1)]
+    lines = [(number, line) for number, line in lines if line.strip()]
+    first = next((i for i, (_, line) in enumerate(lines) if not line.startswith("#")), len(lines))
     # The header is the last commented line if that has columns, else the first plain one.
-    start = first if first > 0 and "\t" in rows[first - 1][1] else first + 1
-    header = rows[start - 1][1].split("\t") if start <= len(rows) else [""]
+    start = first if first > 0 and "\t" in lines[first - 1][1] else first + 1
+    header = lines[start - 1][1].split("\t") if start <= len(lines) else [""]
     if len(header) < 2:
         raise DataError(
             "No feature table",
-            f"line 1 is '{rows[0][1][:60]}'",
+            f"line 1 is '{lines[0][1][:60]}'",
             "give BIOM, a .qza artifact, or TSV with a row of sample ids and a column of features",
         )
     if header[0].strip().lower() in _SAMPLE_HEADERS:
@@ -102,35 +128,7 @@ def _from_tsv(text: str) -> tuple[list[str], list[str], sparse.csr_array]:
             f"the first column is '{header[0]}'",
             "give features as rows and samples as columns (is it the metadata?)",
         )
-    if header[-1].strip().lower() in _TAXONOMY:
-        say(f"The column '{header[-1].strip()}' of the table is not read.")
-        width = len(header) - 1
-    else:
-        width = len(header)
-    features, columns, values = [], [], []
-    for number, line in rows[start:]:
-        cells = line.split("\t")
-        if len(cells) != len(header):
-            raise DataError(
-                "A row of another length",
-                f"line {number} has {len(cells)} cells, the header {len(header)}",
-                "is the file cut off, or are blanks used for tabs?",
-            )
-        numbers = _numbers(cells[1:width], number)
-        found = np.flatnonzero(numbers)
-        features.append(cells[0])
-        columns.append(found)
-        values.append(numbers[found])
-    sizes = np.cumsum([0, *(len(found) for found in columns)])
-    parts = (
-        np.concatenate([*values, np.empty(0)]),
-        np.concatenate([*columns, np.empty(0, dtype=np.int64)]),
-        sizes,
-    )
-    _check_ids(header[1:width], "sample")
-    _check_ids(features, "feature")
-    by_feature = sparse.csr_array(parts, shape=(len(features), width - 1))
-    return header[1:width], features, sparse.csr_array(by_feature.T)
+    return header, lines[start:]
 
 
 def _numbers(cells: list[str], line: int) -> NDArray[np.float64]:

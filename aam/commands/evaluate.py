@@ -1,0 +1,34 @@
+"""`aam evaluate`: predictions against metadata."""
+
+from __future__ import annotations
+
+import json
+
+from aam.console import say
+from aam.files import refuse_existing, written_aside
+from aam.options.commands import Evaluate
+from aam.report.terminal import show
+from aam.study.metadata import read_metadata
+from aam.study.metrics import summary
+from aam.study.predictions import read_predictions, with_truth
+
+
+def run(options: Evaluate) -> None:
+    """Print the figures, and write them as JSON if a file is named.
+
+    Raises:
+        MissingInput: a file is not there.
+        DataError: no sample in common, no such column, or values of another kind.
+        CannotCreate: the output exists or cannot be written.
+    """
+    if options.output is not None:
+        refuse_existing(options.output, options.overwrite)
+    frame = read_predictions(options.predictions)
+    metadata = read_metadata(options.metadata)
+    judged = with_truth(frame, metadata, options.metadata_column, options.classifier)
+    found = summary(judged, options.metadata_column)
+    show(found)
+    if options.output is not None:
+        with written_aside(options.output) as aside:
+            aside.write_text(json.dumps(found, indent=2) + "\n", encoding="utf-8")
+        say(f"Figures: {options.output}")

@@ -1,0 +1,26 @@
+"""`aam predict`."""
+
+from __future__ import annotations
+
+from aam.console import say
+from aam.files import refuse_existing
+from aam.learn.devices import choose_device
+from aam.learn.outputs import prediction_table, write_table
+from aam.learn.prediction import answer, load_models, load_samples
+from aam.options.commands import Predict
+
+
+def run(options: Predict) -> None:
+    """Predict a column for every sample of a table."""
+    refuse_existing(options.output, options.overwrite)
+    models = load_models(options.model, options.device)
+    study = load_samples(options.input, models[0].recipe)
+    device = choose_device(options.device)
+    answers_MNC = answer(models, study, options.batch_size, device, options.prediction_passes)
+    target = models[0].recipe.target
+    assert target is not None
+    table = prediction_table(target, study.table.sample_ids, answers_MNC.mean(axis=0))
+    if len(answers_MNC) > 1 and not target.classes:
+        table["spread"] = answers_MNC[:, :, 0].std(axis=0)
+    write_table(options.output, table)
+    say(f"Predictions of '{target.column}' for {len(table)} samples: {options.output}")

@@ -1,0 +1,1 @@
+"""Training and using the network: losses, tasks, the loop, checkpoints, inference."""

@@ -1,0 +1,132 @@
+"""What happens around the loop: exact resumption, metrics.csv, and news for a person."""
+
+from __future__ import annotations
+
+import csv
+import io
+import time
+from pathlib import Path
+from typing import Any
+
+import lightning.pytorch as pl
+import torch
+from lightning.pytorch.callbacks import Callback, RichProgressBar
+from lightning.pytorch.callbacks.progress.rich_progress import CustomProgress
+
+from aam.console import console, say
+from aam.files import written_aside
+from aam.learn.checkpoints import attach
+from aam.learn.loaders import EpochSampler
+from aam.learn.recipe import Recipe
+
+
+class ExactResume(Callback):
+    """Stores what Lightning does not: the recipe, the generators' states, the place in the epoch."""
+
+    def __init__(self, recipe: Recipe, sampler: EpochSampler) -> None:
+        self.recipe, self.sampler = recipe, sampler
+        self._restore: dict[str, Any] | None = None
+
+    def on_save_checkpoint(
+        self, trainer: pl.Trainer, pl_module: pl.LightningModule, checkpoint: dict[str, Any]
+    ) -> None:
+        """Add the recipe and the states."""
+        attach(checkpoint, self.recipe)
+        states = {"cpu": torch.get_rng_state()}
+        if torch.cuda.is_available():
+            states["cuda"] = torch.cuda.get_rng_state()
+        checkpoint["generators"] = states
+
+    def on_load_checkpoint(
+        self, trainer: pl.Trainer, pl_module: pl.LightningModule, checkpoint: dict[str, Any]
+    ) -> None:
+        """Set the sampler to the next batch; generators are restored just before it."""
+        self._restore = checkpoint["generators"]
+        loop = checkpoint["loops"]["fit_loop"]
+        done = loop["epoch_loop.batch_progress"]["current"]["completed"]
+        epoch = loop["epoch_progress"]["current"]["processed"]
+        if done < self.sampler.steps:
+            self.sampler.resume(epoch, done)
+
+    def on_train_batch_start(
+        self, trainer: pl.Trainer, pl_module: pl.LightningModule, batch: Any, batch_idx: int
+    ) -> None:
+        """Restore the generators before the first resumed batch."""
+        if self._restore is not None:
+            torch.set_rng_state(self._restore["cpu"])
+            if "cuda" in self._restore and torch.cuda.is_available():
+                torch.cuda.set_rng_state(self._restore["cuda"])
+            self._restore = None
+
+
+class EpochTable(Callback):
+    """Writes metrics.csv, a row an epoch, and says each row where no progress bar is shown."""
+
+    FIRST = ("epoch", "step", "seconds", "lr")
+
+    def __init__(self, path: Path) -> None:
+        self.path = path
+        self.rows: list[dict[str, float]] = []
+        self._began = time.monotonic()
+
+    def on_fit_start(self, trainer: pl.Trainer, pl_module: pl.LightningModule) -> None:
+        """Keep the rows of earlier epochs when a run is resumed."""
+        if trainer.ckpt_path is not None and self.path.exists():
+            with self.path.open(newline="") as stream:
+                rows = [{k: float(v) for k, v in r.items() if v} for r in csv.DictReader(stream)]
+            self.rows = rows
+        self._began = time.monotonic() - (self.rows[-1]["seconds"] if self.rows else 0.0)
+
+    def on_train_epoch_start(self, trainer: pl.Trainer, pl_module: pl.LightningModule) -> None:
+        """Drop rows of epochs that will be done again."""
+        self.rows = [row for row in self.rows if row["epoch"] < trainer.current_epoch]
+
+    def on_train_epoch_end(self, trainer: pl.Trainer, pl_module: pl.LightningModule) -> None:
+        """Add the epoch's row and write the file."""
+        row = {
+            "epoch": trainer.current_epoch,
+            "step": trainer.global_step,
+            "seconds": time.monotonic() - self._began,
+            "lr": trainer.optimizers[0].param_groups[0]["lr"],
+            **{name: float(value) for name, value in trainer.callback_metrics.items()},
+        }
+        self.rows.append(row)
+        names = [*self.FIRST, *sorted({n for r in self.rows for n in r} - set(self.FIRST))]
+        text = io.StringIO()
+        writer = csv.DictWriter(text, names, restval="", lineterminator="\n")
+        writer.writeheader()
+        writer.writerows(self.rows)
+        with written_aside(self.path) as aside:
+            aside.write_text(text.getvalue())
+        if not console.is_terminal:
+            say(self._line(row, trainer))
+
+    def _line(self, row: dict[str, float], trainer: pl.Trainer) -> str:
+        shown = ("train_loss", "val_loss", "val_r2", "val_mae", "val_accuracy")
+        figures = "  ".join(f"{name} {row[name]:.4g}" for name in shown if name in row)
+        epochs = trainer.max_epochs or 0
+        done = int(row["epoch"]) + 1
+        left = row["seconds"] / done * (epochs - done)
+        return f"epoch {done}/{epochs}  {figures}  ({row['seconds']:.0f} s, {left:.0f} s left)"
+
+
+class TwoBars(RichProgressBar):
+    """Lightning's bar of the batches of an epoch, under one of the epochs of the run."""
+
+    def __init__(self) -> None:
+        super().__init__(leave=False)
+        self._epochs: Any = None
+
+    def on_train_epoch_start(self, trainer: pl.Trainer, pl_module: pl.LightningModule) -> None:
+        """Add the bar of the epochs once."""
+        super().on_train_epoch_start(trainer, pl_module)
+        if isinstance(self.progress, CustomProgress) and self._epochs is None:
+            self._epochs = self.progress.add_task(
+                "[white]All epochs", total=trainer.max_epochs, completed=trainer.current_epoch
+            )
+
+    def on_train_epoch_end(self, trainer: pl.Trainer, pl_module: pl.LightningModule) -> None:
+        """Advance the bar of the epochs."""
+        super().on_train_epoch_end(trainer, pl_module)
+        if self.progress is not None and self._epochs is not None:
+            self.progress.update(self._epochs, advance=1, visible=True)

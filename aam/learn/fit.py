@@ -1,0 +1,156 @@
+"""One fit: Lightning's trainer with this project's files, callbacks and checkpoints."""
+
+from __future__ import annotations
+
+import logging
+import math
+import warnings
+from dataclasses import dataclass
+from pathlib import Path
+
+import lightning.pytorch as pl
+from lightning.pytorch.callbacks import Callback, EarlyStopping, ModelCheckpoint
+from lightning.pytorch.loggers import TensorBoardLogger
+
+from aam.console import console
+from aam.errors import DataError
+from aam.learn import checkpoints
+from aam.learn.callbacks import EpochTable, ExactResume, TwoBars
+from aam.learn.devices import choose_device, choose_workers
+from aam.learn.loaders import EpochSampler, FixedBatches, TrainingBatches, loader
+from aam.learn.recipe import Recipe
+from aam.learn.task import Task
+from aam.learn.whole_files import WholeFiles
+from aam.options.groups import DeviceOptions, LoopOptions, RunOptions, SpeedOptions
+
+PRECISIONS = {"none": "32-true", "bf16": "bf16-mixed", "fp16": "16-mixed"}
+HIGHER_IS_BETTER = ("r2", "accuracy", "f1")
+
+
+@dataclass(frozen=True)
+class Fit:
+    """What a fit is run with."""
+
+    recipe: Recipe
+    loop: LoopOptions
+    speed: SpeedOptions
+    device: DeviceOptions
+    run: RunOptions
+    folder: Path
+    best_metric: str = "val_loss"
+
+
+@dataclass(frozen=True)
+class Outcome:
+    """What a fit ended with."""
+
+    checkpoint: Path
+    epochs: int
+    steps: int
+    best: dict[str, float]
+
+
+def optimiser_steps(samples: int, loop: LoopOptions) -> int:
+    """Count the optimiser steps of a whole run, accumulation included."""
+    batches = math.ceil(samples / loop.batch_size)
+    return loop.epochs * math.ceil(batches / loop.gradient_accumulation_steps)
+
+
+def check_sizes(training: int, loop: LoopOptions) -> None:
+    """Refuse a training split that does not fill one batch.
+
+    Raises:
+        DataError: fewer training samples than --batch-size.
+    """
+    if training < loop.batch_size:
+        raise DataError(
+            "Fewer training samples than a batch",
+            f"{training} samples, --batch-size {loop.batch_size}",
+            "choose a smaller --batch-size",
+        )
+
+
+def run(
+    fit: Fit, task: Task, training: TrainingBatches, validation: FixedBatches | None
+) -> Outcome:
+    """Train `task` and return where its best checkpoint is.
+
+    Without validation samples the last checkpoint is the best.
+    """
+    _quieten()
+    device = choose_device(fit.device)
+    workers = choose_workers(fit.device, device)
+    sampler = EpochSampler(training.steps)
+    pin = device.type == "cuda"
+    if fit.speed.compile_model:
+        task.encoder.nucleotides.compile(dynamic=True)
+    keeper, callbacks = _callbacks(fit, sampler, judged=validation is not None)
+    trainer = pl.Trainer(
+        default_root_dir=fit.folder,
+        accelerator="gpu" if device.type == "cuda" else "cpu",
+        devices=1,
+        precision=PRECISIONS[fit.speed.mixed_precision],  # type: ignore[arg-type]
+        max_epochs=fit.loop.epochs,
+        accumulate_grad_batches=fit.loop.gradient_accumulation_steps,
+        gradient_clip_val=fit.loop.max_grad_norm or None,
+        plugins=[WholeFiles()],
+        callbacks=callbacks,
+        logger=TensorBoardLogger(fit.folder, name="tensorboard", version=""),
+        enable_progress_bar=console.is_terminal,
+        enable_model_summary=False,
+        num_sanity_val_steps=0,
+        use_distributed_sampler=False,
+        log_every_n_steps=max(1, min(50, training.steps)),
+    )
+    resume = fit.run.resume_from and checkpoints.find(fit.run.resume_from, "last.ckpt")
+    trainer.fit(
+        task,
+        loader(training, sampler, workers, pin),
+        validation and loader(validation, None, workers, pin),
+        ckpt_path=resume,
+    )
+    best = {name: float(value) for name, value in trainer.callback_metrics.items()}
+    folder = fit.folder / "checkpoints"
+    chosen = (
+        Path(keeper.best_model_path or folder / "last.ckpt") if keeper else folder / "last.ckpt"
+    )
+    if keeper is not None and keeper.best_model_score is not None:
+        best = {f"best_{keeper.monitor}": float(keeper.best_model_score)}
+    return Outcome(chosen, trainer.current_epoch, trainer.global_step, best)
+
+
+def _callbacks(
+    fit: Fit, sampler: EpochSampler, judged: bool
+) -> tuple[ModelCheckpoint | None, list[Callback]]:
+    folder = fit.folder / "checkpoints"
+    name = fit.best_metric
+    monitor = name if name.startswith("val_") else f"val_{name}"
+    mode = "max" if name in HIGHER_IS_BETTER else "min"
+    callbacks: list[Callback] = [ExactResume(fit.recipe, sampler)]
+    keeper: ModelCheckpoint | None = None
+    if judged:
+        keeper = ModelCheckpoint(
+            folder, "best", monitor=monitor, mode=mode, enable_version_counter=False
+        )
+        callbacks.append(keeper)
+        if fit.loop.patience:
+            callbacks.append(EarlyStopping(monitor, patience=fit.loop.patience, mode=mode))
+    callbacks.append(
+        ModelCheckpoint(folder, "last", enable_version_counter=False, save_on_train_epoch_end=True)
+    )
+    if fit.run.checkpoint_every_n_steps:
+        every = fit.run.checkpoint_every_n_steps
+        callbacks.append(
+            ModelCheckpoint(folder, "last", enable_version_counter=False, every_n_train_steps=every)
+        )
+    callbacks.append(EpochTable(fit.folder / "metrics.csv"))
+    if console.is_terminal:
+        callbacks.append(TwoBars())
+    return keeper, callbacks
+
+
+def _quieten() -> None:
+    """Leave out Lightning's advice and the warnings that do not concern a user."""
+    logging.getLogger("lightning.pytorch").setLevel(logging.WARNING)
+    warnings.filterwarnings("ignore", module="lightning")
+    warnings.filterwarnings("ignore", message=".*lr_scheduler.step.*")

@@ -1,0 +1,88 @@
+"""Using a trained network: every ASV of a table is encoded once, then samples are read from memory."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from dataclasses import dataclass
+
+import numpy as np
+import numpy.typing as npt
+import torch
+from torch import Tensor
+
+from aam.console import track
+from aam.learn.loaders import FixedBatches
+from aam.model.network import Encoder, Predictor
+from aam.study.batches import FIXED_DRAW, BatchPlan
+from aam.study.study import Study
+
+CHUNK = 512
+"""Sequences encoded at a time."""
+
+
+@dataclass(frozen=True)
+class Readout:
+    """What a network says of samples, in the order of the rows asked for.
+
+    Attributes:
+        embeddings_ND: float32.
+        outputs_NC: float32; None for an encoder.
+    """
+
+    embeddings_ND: npt.NDArray[np.float32]
+    outputs_NC: Tensor | None
+
+
+def remember_asvs(encoder: Encoder, study: Study, device: torch.device) -> Tensor:
+    """Encode every distinct sequence of the study once; returns [F, D] on `device`."""
+    encoder.to(device).eval()
+    tokens_FL = torch.from_numpy(study.tokens_FL)
+    chunks = encoder.encode_all(tokens_FL, CHUNK)
+    total = -(-len(tokens_FL) // CHUNK)
+    return torch.cat(list(track(chunks, "Encoding ASVs", total, "chunks")))
+
+
+def read_out(
+    network: Encoder | Predictor,
+    study: Study,
+    plan: BatchPlan,
+    rows: npt.NDArray[np.int64],
+    batch_size: int,
+    device: torch.device,
+    remembered_FD: Tensor,
+    reads_pass: int = 0,
+) -> Readout:
+    """Run a network over samples.
+
+    Args:
+        network: in any mode; it is left in evaluation mode on `device`.
+        study: the samples.
+        plan: how batches are made.
+        rows: rows of the study.
+        batch_size: samples at a time; the answers do not depend on it.
+        device: where to compute.
+        remembered_FD: vectors of the study's ASVs.
+        reads_pass: number of the rarefaction; 0 is the one that validation uses.
+    """
+    network.to(device).eval()
+    encoder = network if isinstance(network, Encoder) else network.encoder
+    batches = FixedBatches(study, plan, rows, batch_size, FIXED_DRAW + reads_pass)
+    embeddings, outputs = [], []
+    with torch.no_grad():
+        for k in track(range(len(batches)), "Reading samples", len(batches), "batches"):
+            batch = batches[k].to(device)
+            embedding_BD, members_BSD = encoder.samples(
+                remembered_FD[batch.asvs_U], batch.slots_BS, batch.counts_BS, batch.attend_BS
+            )
+            embeddings.append(embedding_BD.float().cpu())
+            if isinstance(network, Predictor):
+                found = network.target(embedding_BD, members_BSD, batch.attend_BS)
+                outputs.append(found.float().cpu())
+    return Readout(torch.cat(embeddings).numpy(), torch.cat(outputs) if outputs else None)
+
+
+def shallow(study: Study, depth: int) -> Iterator[str]:
+    """Name the samples with fewer reads than the rarefaction depth."""
+    for name, reads in zip(study.table.sample_ids, study.reads, strict=True):
+        if reads < depth:
+            yield name

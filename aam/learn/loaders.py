@@ -1,0 +1,106 @@
+"""Batches in order: which samples meet in which step of which epoch, and who prepares them.
+
+A training batch is asked for by (epoch, step) and nothing else, so its content depends neither on
+the number of workers nor on where a run was stopped and resumed.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+
+import numpy as np
+import numpy.typing as npt
+import torch
+from torch.utils.data import DataLoader, Dataset, Sampler
+
+from aam.study.batches import FIXED_DRAW, Batch, BatchPlan, make_batch
+from aam.study.study import Study
+
+Rows = npt.NDArray[np.int64]
+Key = tuple[int, int]
+
+_ORDER = 3
+"""Second word of the seed of the order of samples (`aam.study.batches` has 1 and 2)."""
+
+
+class TrainingBatches(Dataset[Batch]):
+    """Shuffled batches of nearly equal size: an epoch sees every sample once."""
+
+    def __init__(
+        self, study: Study, plan: BatchPlan, rows: Rows, batch_size: int, fresh_reads: bool
+    ) -> None:
+        self.study, self.plan, self.rows = study, plan, rows
+        self.fresh_reads = fresh_reads
+        self.steps = -(-len(rows) // batch_size)
+        self._order: tuple[int, Rows] = (-1, rows)
+
+    def _shuffled(self, epoch: int) -> Rows:
+        if self._order[0] != epoch:
+            rng = np.random.default_rng([self.plan.seed, _ORDER, epoch])
+            self._order = (epoch, rng.permutation(self.rows))
+        return self._order[1]
+
+    def __getitem__(self, key: Key) -> Batch:
+        epoch, step = key
+        rows = np.array_split(self._shuffled(epoch), self.steps)[step]
+        reads_draw = epoch if self.fresh_reads else FIXED_DRAW
+        masks_draw = epoch * self.steps + step
+        return make_batch(self.study, self.plan, rows, reads_draw, masks_draw)
+
+
+class FixedBatches(Dataset[Batch]):
+    """Batches of samples in order, the same every time: validation and prediction."""
+
+    def __init__(
+        self, study: Study, plan: BatchPlan, rows: Rows, batch_size: int, draw: int = FIXED_DRAW
+    ) -> None:
+        self.study, self.plan, self.rows, self.draw = study, plan, rows, draw
+        self.batch_size = batch_size
+
+    def __len__(self) -> int:
+        return -(-len(self.rows) // self.batch_size)
+
+    def __getitem__(self, step: int) -> Batch:
+        rows = self.rows[step * self.batch_size : (step + 1) * self.batch_size]
+        return make_batch(self.study, self.plan, rows, self.draw)
+
+
+class EpochSampler(Sampler[Key]):
+    """Keys (epoch, step) of one epoch; Lightning calls `set_epoch`, a resumed run `resume`."""
+
+    def __init__(self, steps: int) -> None:
+        self.steps = steps
+        self.epoch = 0
+        self.resumed: Key = (0, 0)
+
+    def set_epoch(self, epoch: int) -> None:
+        """Say which epoch comes next."""
+        self.epoch = epoch
+
+    def resume(self, epoch: int, step: int) -> None:
+        """Begin epoch `epoch` at `step`; later epochs begin at 0."""
+        self.resumed = (epoch, step)
+
+    def __len__(self) -> int:
+        return self.steps
+
+    def __iter__(self) -> Iterator[Key]:
+        epoch, step = self.resumed
+        for k in range(step if epoch == self.epoch else 0, self.steps):
+            yield self.epoch, k
+
+
+def loader(
+    batches: Dataset[Batch], sampler: Sampler[Key] | None, workers: int, pin: bool
+) -> DataLoader[Batch]:
+    """Wrap batches for the loop; each item is a whole batch."""
+    return DataLoader(
+        batches,
+        batch_size=None,
+        sampler=sampler,
+        num_workers=workers,
+        persistent_workers=workers > 0,
+        pin_memory=pin,
+        # A generator of its own: opening a loader must not advance the dropout's.
+        generator=torch.Generator().manual_seed(0),
+    )

@@ -1,0 +1,57 @@
+"""The self-supervised losses, each as a sum and the number of things summed.
+
+Sums and numbers add up over batches (and, later, over processes) to exact means. Shape suffixes:
+see `aam.model`.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+import torch
+import torch.nn.functional as F
+from torch import Tensor
+
+from aam.model.distance import PairwiseDistance
+from aam.model.shape import BASES
+
+
+@dataclass(frozen=True)
+class Part:
+    """A sum over `number` things; both scalars."""
+
+    total: Tensor
+    number: Tensor
+
+    @property
+    def mean(self) -> Tensor:
+        """The mean, 0 where there is nothing."""
+        return self.total / self.number.clamp_min(1)
+
+
+def nucleotide_loss(logits: Tensor, hidden: Tensor) -> tuple[Part, Part]:
+    """Cross-entropy and accuracy of the masked nucleotides.
+
+    Args:
+        logits: [masked, 4].
+        hidden: tokens [masked] that the mask replaced, 1 to 4.
+    """
+    answer = hidden.long() - 1
+    number = torch.as_tensor(len(hidden), device=logits.device)
+    entropy = F.cross_entropy(logits.float(), answer, reduction="sum")
+    right = (logits[:, :BASES].argmax(dim=-1) == answer).sum()
+    return Part(entropy, number), Part(right, number)
+
+
+def distance_loss(head: PairwiseDistance, embeddings_BD: Tensor, distances_BB: Tensor) -> Part:
+    """Squared error of the distances of every two samples; the diagonal is in no loss."""
+    i, j = torch.triu_indices(*distances_BB.shape, offset=1, device=distances_BB.device)
+    predicted = head(embeddings_BD[i], embeddings_BD[j])
+    error = (predicted - distances_BB[i, j]).square().sum()
+    return Part(error, torch.as_tensor(len(i), device=error.device))
+
+
+def diversity_loss(predicted_B: Tensor, diversity_B: Tensor) -> Part:
+    """Squared error of standardised Faith PD."""
+    error = (predicted_B.float() - diversity_B).square().sum()
+    return Part(error, torch.as_tensor(len(predicted_B), device=error.device))

@@ -1,0 +1,49 @@
+"""The tables of a run folder: predictions and embeddings, written whole."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from pathlib import Path
+
+import numpy as np
+import numpy.typing as npt
+import pandas as pd
+
+from aam.files import written_aside
+from aam.learn.target import Target
+
+
+def prediction_table(
+    target: Target,
+    sample_ids: Sequence[str],
+    answers_BC: npt.NDArray[np.float64],
+    asked_B: npt.NDArray[np.float64] | None = None,
+) -> pd.DataFrame:
+    """Lay answers out: sample_id, [actual,] predicted, and p_<class> or q_<quantile> columns."""
+    predicted_B = target.predicted(answers_BC)
+    columns: dict[str, object] = {"sample_id": list(sample_ids)}
+    if asked_B is not None:
+        columns["actual"] = _shown(target, asked_B)
+    columns["predicted"] = _shown(target, predicted_B)
+    names = [f"p_{name}" for name in target.classes] or [f"q_{q:g}" for q in target.quantiles]
+    columns |= {name: answers_BC[:, i] for i, name in enumerate(names)}
+    return pd.DataFrame(columns)
+
+
+def write_table(path: Path, table: pd.DataFrame) -> None:
+    """Write a tab-separated file with six significant digits."""
+    with written_aside(path) as aside:
+        table.to_csv(aside, sep="\t", index=False, float_format="%.6g")
+
+
+def write_embeddings(
+    path: Path, sample_ids: Sequence[str], embeddings_ND: npt.NDArray[np.float32]
+) -> None:
+    """Write sample_id, e0, e1, ... ."""
+    table = pd.DataFrame(embeddings_ND, columns=[f"e{i}" for i in range(embeddings_ND.shape[1])])
+    table.insert(0, "sample_id", list(sample_ids))
+    write_table(path, table)
+
+
+def _shown(target: Target, values: npt.NDArray[np.float64]) -> object:
+    return [target.classes[int(code)] for code in values] if target.classes else values

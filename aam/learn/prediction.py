@@ -1,0 +1,103 @@
+"""Answers for new samples from checkpoints alone: one model, or the mean of a run's folds."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from pathlib import Path
+
+import numpy as np
+import numpy.typing as npt
+import torch
+
+from aam.console import say, warn
+from aam.errors import DataError, MissingInput, first_few
+from aam.learn import checkpoints
+from aam.learn.inference import Readout, read_out, remember_asvs, shallow
+from aam.learn.recipe import Recipe
+from aam.learn.samples import reading_plan
+from aam.model.network import Encoder, Predictor
+from aam.options.groups import DeviceOptions, TableOptions
+from aam.study.study import Study, load_study
+
+
+@dataclass(frozen=True)
+class Model:
+    """A network with its recipe, ready to read samples."""
+
+    recipe: Recipe
+    network: Encoder | Predictor
+
+
+def load_models(path: Path, device: DeviceOptions) -> list[Model]:
+    """Load the model of a checkpoint or run folder; of a cross-validated run, one a fold.
+
+    Raises:
+        MissingInput: there is no checkpoint.
+        DataError: it cannot be read, or is of another program or a newer version.
+    """
+    if not path.exists():
+        raise MissingInput(
+            "No model", f"'{path}' does not exist", "name a checkpoint or run folder"
+        )
+    folds = (
+        sorted(path.glob("fold-*"), key=lambda p: (len(p.name), p.name)) if path.is_dir() else []
+    )
+    return [_load(folder, device) for folder in (folds or [path])]
+
+
+def _load(path: Path, device: DeviceOptions) -> Model:
+    folder = path / "checkpoints"
+    name = "best.ckpt" if (folder / "best.ckpt").exists() else "last.ckpt"
+    recipe, content = checkpoints.read(checkpoints.find(path, name))
+    network = recipe.network(device.attn_implementation)
+    checkpoints.load_weights(network, content)
+    return Model(recipe, network)
+
+
+def load_samples(input: TableOptions, recipe: Recipe) -> Study:
+    """Read the table that a model is asked about; shallow samples are kept and named."""
+    study = load_study(input, max_bp=recipe.shape.max_bp)
+    few = list(shallow(study, recipe.plan.rarefy_depth))
+    if few:
+        warn(
+            f"Samples with fewer than the model's {recipe.plan.rarefy_depth} reads are read whole: "
+            f"{first_few(few)}."
+        )
+    return study
+
+
+def read_samples(
+    model: Model, study: Study, batch_size: int, device: torch.device, passes: int = 1
+) -> list[Readout]:
+    """Read every sample of a study once for each rarefaction."""
+    encoder = model.network if isinstance(model.network, Encoder) else model.network.encoder
+    remembered_FD = remember_asvs(encoder, study, device)
+    rows = np.arange(len(study.table.sample_ids))
+    plan = reading_plan(model.recipe.plan)
+    return [
+        read_out(model.network, study, plan, rows, batch_size, device, remembered_FD, number)
+        for number in range(passes)
+    ]
+
+
+def answer(
+    models: list[Model], study: Study, batch_size: int, device: torch.device, passes: int
+) -> npt.NDArray[np.float64]:
+    """Answers [models x passes, N, C] of predictors, in the target's units or as probabilities.
+
+    Raises:
+        DataError: a model was pretrained only and has no target.
+    """
+    answers = []
+    for model in models:
+        target = model.recipe.target
+        if target is None:
+            raise DataError(
+                "The model predicts nothing yet", "it was only pretrained", "use `aam train` first"
+            )
+        for found in read_samples(model, study, batch_size, device, passes):
+            assert found.outputs_NC is not None
+            answers.append(target.answer(found.outputs_NC))
+    if len(models) > 1:
+        say(f"Predictions are the mean of {len(models)} models, one of each fold.")
+    return np.stack(answers)

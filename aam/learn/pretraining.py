@@ -1,0 +1,158 @@
+"""A whole pretraining run, from files to a run folder."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import numpy as np
+import torch
+
+from aam.console import say
+from aam.errors import UsageError
+from aam.learn import checkpoints, fit, run_folder
+from aam.learn.devices import choose_device
+from aam.learn.inference import read_out, remember_asvs
+from aam.learn.loaders import FixedBatches, TrainingBatches
+from aam.learn.outputs import write_embeddings
+from aam.learn.recipe import Recipe
+from aam.learn.samples import (
+    batch_plan,
+    canonical,
+    choose_depth,
+    deep_enough,
+    longest,
+    reading_plan,
+    standardise,
+)
+from aam.learn.task import Task, Weights
+from aam.model.shape import NetworkShape
+from aam.options import to_plain
+from aam.options.commands import Pretrain
+from aam.options.groups import ModelOptions
+from aam.study.metadata import groups, read_metadata
+from aam.study.splits import make_splits, read_splits, write_splits
+from aam.study.study import Study, load_study
+
+
+def pretrain(options: Pretrain) -> None:
+    """Learn an encoder and write its run folder.
+
+    Raises:
+        AamError: see the readers; UsageError without a tree or matrix and with a UniFrac loss.
+    """
+    check_phylogeny(options)
+    folder = options.run.output_dir
+    run_folder.prepare(folder, options.run.overwrite, options.run.resume_from is not None)
+    study = load_study(options.input, options.phylogeny, longest(options.sample))
+    depth = choose_depth(study, options.sample)
+    study = study.take_samples(deep_enough(study, depth))
+    metric = canonical(options.phylogeny.unifrac_metric)
+    plan = batch_plan(depth, options.sample, options.loop, options.task, options.phylogeny, metric)
+    split, labels = _split(options, study)
+    fit.check_sizes(len(split.train), options.loop)
+    record = run_folder.begin("pretrain", options, folder)
+    write_splits(folder / "splits.tsv", study.table.sample_ids, [split], labels)
+
+    torch.manual_seed(options.loop.seed)
+    standard = standardise(study, plan, split.train)
+    recipe = Recipe(
+        "pretrain", shape_of(study, options.model), metric, plan, standard, None, to_plain(options)
+    )
+    network = recipe.network(
+        options.device.attn_implementation, options.speed.gradient_checkpointing
+    )
+    steps = fit.optimiser_steps(len(split.train), options.loop)
+    task = Task(network, Weights.of(options.task), options.loop, steps, standard=standard)
+    batch_size = options.loop.batch_size
+    outcome = fit.run(
+        fit.Fit(recipe, options.loop, options.speed, options.device, options.run, folder),
+        task,
+        TrainingBatches(study, plan, split.train, batch_size, options.sample.rarefy_each_epoch),
+        FixedBatches(study, plan, split.validation, batch_size),
+    )
+    _, content = checkpoints.read(outcome.checkpoint)
+    checkpoints.load_weights(network, content)
+    write_all_embeddings(folder, recipe, network, study, batch_size, choose_device(options.device))
+    record.finish(
+        samples={"training": len(split.train), "validation": len(split.validation)},
+        asvs=len(study.table.feature_ids),
+        rarefy_depth=depth,
+        parameters=sum(p.numel() for p in network.parameters()),
+        epochs=outcome.epochs,
+        steps=outcome.steps,
+        best=outcome.best,
+    )
+    say(f"Encoder: {outcome.checkpoint}")
+
+
+def check_phylogeny(options: Pretrain) -> None:
+    """Refuse to pretrain on nothing."""
+    related = options.phylogeny.tree or options.phylogeny.unifrac_matrix
+    if not related and options.task.penalty:
+        raise UsageError(
+            "UniFrac needs a phylogeny",
+            "neither --tree nor --unifrac-matrix was given",
+            "give one, or --penalty 0 to learn from nucleotides alone",
+        )
+    if not (options.task.penalty or options.task.nuc_penalty):
+        raise UsageError("Nothing to learn", "--penalty 0 --nuc-penalty 0", "raise one of them")
+
+
+def shape_of(study: Study, model: ModelOptions, outputs: int = 0) -> NetworkShape:
+    """Return the sizes of a network for a study.
+
+    Raises:
+        UsageError: a width that the heads do not divide.
+    """
+    if model.embedding_dim % model.attention_heads:
+        raise UsageError(
+            "The heads do not divide the width",
+            f"--embedding-dim {model.embedding_dim} --attention-heads {model.attention_heads}",
+            "choose a width that is a multiple of the heads",
+        )
+    return NetworkShape(
+        max_bp=study.tokens_FL.shape[1],
+        embedding_dim=model.embedding_dim,
+        attention_heads=model.attention_heads,
+        attention_layers=model.attention_layers,
+        nucleotide_patch=model.nucleotide_patch,
+        dropout=model.dropout,
+        outputs=outputs,
+    )
+
+
+def write_all_embeddings(
+    folder: Path,
+    recipe: Recipe,
+    network: torch.nn.Module,
+    study: Study,
+    batch_size: int,
+    device: torch.device,
+) -> None:
+    """Write embeddings.tsv of every sample of the study."""
+    encoder = getattr(network, "encoder", network)
+    remembered_FD = remember_asvs(encoder, study, device)
+    rows = np.arange(len(study.table.sample_ids))
+    plain = reading_plan(recipe.plan)
+    found = read_out(encoder, study, plain, rows, batch_size, device, remembered_FD)
+    write_embeddings(folder / "embeddings.tsv", study.table.sample_ids, found.embeddings_ND)
+
+
+def _split(options: Pretrain, study: Study):  # type: ignore[no-untyped-def]
+    ids = study.table.sample_ids
+    column = options.split.group_column
+    labels = None
+    if column is not None:
+        if options.metadata is None:
+            raise UsageError("--group-column needs metadata", column, "give --metadata")
+        labels = list(groups(read_metadata(options.metadata), column, ids))
+    if options.split.splits is not None:
+        return read_splits(options.split.splits, ids)[0], labels
+    made = make_splits(
+        len(ids),
+        test_size=options.split.test_size,
+        folds=1,
+        seed=options.loop.seed,
+        groups=labels,
+    )
+    return made[0], labels

@@ -1,0 +1,99 @@
+"""From options to samples that can be trained on: depth chosen, shallow samples out, plan made."""
+
+from __future__ import annotations
+
+import dataclasses
+
+import numpy as np
+import numpy.typing as npt
+import torch
+
+from aam.console import say
+from aam.errors import DataError, UsageError, first_few
+from aam.learn.recipe import Standard
+from aam.options.groups import LoopOptions, MaskOptions, Metric, PhylogenyOptions, SampleOptions
+from aam.study.batches import BatchPlan
+from aam.study.rarefaction import auto_depth
+from aam.study.study import Study
+from aam.study.unifrac import faith_pd
+
+
+def choose_depth(study: Study, options: SampleOptions) -> int:
+    """Return the rarefaction depth; 0 takes all reads."""
+    if options.rarefy_depth != "auto":
+        return options.rarefy_depth
+    depth = auto_depth(study.reads)
+    say(f"Rarefaction depth: {depth} reads (--rarefy-depth auto).")
+    return depth
+
+
+def deep_enough(study: Study, depth: int) -> npt.NDArray[np.int64]:
+    """Rows of the samples that reach the depth; the others are counted and named.
+
+    Raises:
+        DataError: fewer than two samples reach it.
+    """
+    rows = np.flatnonzero(study.reads >= depth)
+    if len(rows) < 2:
+        raise DataError(
+            "Hardly any sample reaches the rarefaction depth",
+            f"{len(rows)} of {len(study.reads)} have {depth} reads, the deepest {study.reads.max()}",
+            "choose a lower --rarefy-depth",
+        )
+    out = [study.table.sample_ids[row] for row in np.flatnonzero(study.reads < depth)]
+    if out:
+        say(f"Samples with fewer than {depth} reads are left out: {first_few(out)}.")
+    return rows
+
+
+def batch_plan(
+    depth: int,
+    sample: SampleOptions,
+    loop: LoopOptions,
+    task: MaskOptions,
+    phylogeny: PhylogenyOptions,
+    metric: Metric,
+) -> BatchPlan:
+    """Plan the batches of a run; parts of the loss with weight 0 are not prepared.
+
+    Raises:
+        UsageError: a ratio or limit that makes no sense.
+    """
+    if not 0 <= task.nuc_mask_ratio < 1:
+        raise UsageError("No fraction", f"--nuc-mask-ratio {task.nuc_mask_ratio}", "give 0 to 1")
+    if sample.token_limit < 1 or depth < 0:
+        raise UsageError("Too few", f"--token-limit {sample.token_limit}", "give 1 or more")
+    related = phylogeny.tree is not None or phylogeny.unifrac_matrix is not None
+    return BatchPlan(
+        seed=loop.seed,
+        rarefy_depth=depth,
+        token_limit=sample.token_limit,
+        asv_sampling=sample.asv_sampling,
+        mask_ratio=task.nuc_mask_ratio if task.nuc_penalty else 0.0,
+        mask_strategy=task.nuc_mask_strategy,
+        metric=metric if related and task.penalty else None,
+        alpha=phylogeny.unifrac_alpha,
+    )
+
+
+def canonical(metric: Metric) -> Metric:
+    """Return the metric's own name: 'unifrac' is another word for unweighted."""
+    return "unweighted" if metric == "unifrac" else metric
+
+
+def longest(sample: SampleOptions) -> int | None:
+    """Return the longest sequence to keep, None for the longest of the table."""
+    return None if sample.max_bp == "auto" else sample.max_bp
+
+
+def standardise(study: Study, plan: BatchPlan, rows: npt.NDArray[np.int64]) -> Standard:
+    """Measure mean and spread of Faith PD in the training samples, if that is what is learnt."""
+    if plan.metric != "faith_pd" or study.phylogeny is None:
+        return Standard()
+    values = faith_pd(study.table.counts[rows], study.phylogeny, torch.float64)
+    return Standard(float(values.mean()), float(values.std()) or 1.0)
+
+
+def reading_plan(plan: BatchPlan) -> BatchPlan:
+    """Return the plan without what only training needs: masks and phylogeny."""
+    return dataclasses.replace(plan, mask_ratio=0.0, metric=None)

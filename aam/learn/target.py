@@ -1,0 +1,93 @@
+"""What is predicted: its kind, its transform or classes, its loss, and how outputs become answers."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import Literal
+
+import numpy as np
+import numpy.typing as npt
+import torch
+import torch.nn.functional as F
+from torch import Tensor
+
+from aam.learn.transforms import TargetTransform
+
+LossType = Literal["mse", "mae", "huber", "quantile", "asymmetric"]
+
+
+@dataclass(frozen=True)
+class Target:
+    """A column to predict.
+
+    Attributes:
+        column: its name in the metadata.
+        classes: names of the categories; empty for a number.
+        class_weights: weight of each category in the loss; empty for equal weights.
+        transform: of a number; None for a category.
+        loss_type: loss of a number, on the transformed scale.
+        quantiles: levels predicted by the quantile loss, rising; empty otherwise.
+        over_penalty, under_penalty: weights of errors above and below in the asymmetric loss.
+    """
+
+    column: str
+    classes: tuple[str, ...] = ()
+    class_weights: tuple[float, ...] = ()
+    transform: TargetTransform | None = None
+    loss_type: LossType = "huber"
+    quantiles: tuple[float, ...] = ()
+    over_penalty: float = 1.0
+    under_penalty: float = 1.0
+
+    @property
+    def outputs(self) -> int:
+        """Numbers that the network gives for a sample."""
+        return len(self.classes) or len(self.quantiles) or 1
+
+    def encode(self, values: npt.NDArray[np.float64]) -> Tensor:
+        """Turn values (numbers in the target's units, or class codes) into what the loss takes."""
+        if self.classes:
+            return torch.from_numpy(values.astype(np.int64))
+        assert self.transform is not None
+        return torch.from_numpy(self.transform.apply(values).astype(np.float32))
+
+    def loss(self, outputs_BC: Tensor, target_B: Tensor) -> Tensor:
+        """Mean loss of a batch, a scalar."""
+        outputs_BC = outputs_BC.float()
+        if self.classes:
+            weights = outputs_BC.new_tensor(self.class_weights) if self.class_weights else None
+            return F.cross_entropy(outputs_BC, target_B, weights)
+        error_BC = outputs_BC - target_B[:, None]
+        if self.loss_type == "mse":
+            return error_BC.square().mean()
+        if self.loss_type == "mae":
+            return error_BC.abs().mean()
+        if self.loss_type == "huber":
+            return F.smooth_l1_loss(error_BC, torch.zeros_like(error_BC))
+        if self.loss_type == "quantile":
+            # Pinball loss (Koenker and Bassett 1978): level q weighs errors below by q.
+            level_C = outputs_BC.new_tensor(self.quantiles)
+            return torch.maximum(-level_C * error_BC, (1 - level_C) * error_BC).mean()
+        return torch.where(
+            error_BC > 0, self.over_penalty * error_BC, -self.under_penalty * error_BC
+        ).mean()
+
+    def answer(self, outputs_BC: Tensor) -> npt.NDArray[np.float64]:
+        """Answers [B, C]: class probabilities, or numbers in the target's units."""
+        outputs_BC = outputs_BC.detach().cpu().double()
+        if self.classes:
+            return outputs_BC.softmax(dim=-1).numpy()
+        assert self.transform is not None
+        if self.quantiles:
+            # Quantiles do not cross: sorting never increases the pinball loss.
+            outputs_BC = outputs_BC.sort(dim=-1).values
+        return self.transform.undo(outputs_BC.numpy())
+
+    def predicted(self, answers_BC: npt.NDArray[np.float64]) -> npt.NDArray[np.float64]:
+        """One value a sample: the likeliest class's code, the number, or the middle quantile."""
+        if self.classes:
+            return answers_BC.argmax(axis=-1).astype(np.float64)
+        middle = min(
+            range(len(self.quantiles)), key=lambda i: abs(self.quantiles[i] - 0.5), default=0
+        )
+        return answers_BC[:, middle]

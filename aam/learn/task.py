@@ -1,0 +1,255 @@
+"""What one step of training and one pass of validation compute, for Lightning's loop.
+
+One task serves pretraining and training: the parts of the loss that a batch or a network has no
+data for are absent. Validation adds sums over the whole split, never means of means.
+"""
+
+from __future__ import annotations
+
+import math
+from dataclasses import dataclass
+
+import lightning.pytorch as pl
+import numpy as np
+import numpy.typing as npt
+import torch
+from torch import Tensor
+from torch.optim import Optimizer
+
+from aam.learn.losses import Part, distance_loss, diversity_loss, nucleotide_loss
+from aam.learn.recipe import Standard
+from aam.learn.target import Target
+from aam.model.network import Encoder, Predictor
+from aam.options.groups import LoopOptions, MaskOptions
+from aam.study.batches import Batch
+
+
+@dataclass(frozen=True)
+class Weights:
+    """Weights of the parts of the loss; 0 leaves a part out."""
+
+    unifrac: float = 1.0
+    nucleotide: float = 1.0
+    target: float = 1.0
+
+    @classmethod
+    def of(cls, task: MaskOptions, target: float = 1.0) -> Weights:
+        """Take the weights from the options."""
+        return cls(task.penalty, task.nuc_penalty, target)
+
+
+class Task(pl.LightningModule):
+    """Losses of a network on batches.
+
+    Args:
+        network: an encoder, or a predictor with its target.
+        weights: of the parts of the loss.
+        loop: optimiser and schedule.
+        steps: optimiser steps of the whole run, for the schedule.
+        target: what the predictor predicts; None for an encoder.
+        target_values: the target of each row of the study, NaN where it has none.
+        remembered_FD: vectors of every ASV of the study, when the encoder is frozen.
+        standard: of Faith PD.
+    """
+
+    def __init__(
+        self,
+        network: Encoder | Predictor,
+        weights: Weights,
+        loop: LoopOptions,
+        steps: int,
+        target: Target | None = None,
+        target_values: npt.NDArray[np.float64] | None = None,
+        remembered_FD: Tensor | None = None,
+        standard: Standard | None = None,
+    ) -> None:
+        super().__init__()
+        self.network = network
+        self.weights, self.loop, self.steps = weights, loop, steps
+        self.target, self.target_values = target, target_values
+        self.standard = standard or Standard()
+        # Not a buffer: it is no part of a checkpoint.
+        self.remembered_FD = remembered_FD
+        self._sums: dict[str, tuple[Tensor, Tensor]] = {}
+        self._answers: list[npt.NDArray[np.float64]] = []
+        self._asked: list[npt.NDArray[np.float64]] = []
+
+    @property
+    def encoder(self) -> Encoder:
+        """The encoder, alone or inside the predictor."""
+        return self.network if isinstance(self.network, Encoder) else self.network.encoder
+
+    @property
+    def frozen(self) -> bool:
+        """Whether the encoder stays as it is."""
+        return self.remembered_FD is not None
+
+    def train(self, mode: bool = True) -> Task:
+        """Set training mode; a frozen encoder stays in evaluation mode, without dropout."""
+        super().train(mode)
+        if self.frozen:
+            self.encoder.eval()
+        return self
+
+    def training_step(self, batch: Batch, step: int) -> Tensor:
+        """Return the loss of a batch, the weighted sum of its parts."""
+        parts, _ = self._forward(batch, batch.tokens_UL, nucleotides=True)
+        loss = self._total(parts)
+        figures = {f"train_{name}": part.mean.detach() for name, part in parts.items()}
+        self.log("train_loss", loss.detach(), prog_bar=True, on_epoch=True, on_step=False,
+                 batch_size=len(batch.rows_B))  # fmt: skip
+        self.log_dict(figures, on_epoch=True, on_step=False, batch_size=len(batch.rows_B))
+        return loss
+
+    def validation_step(self, batch: Batch, step: int) -> None:
+        """Add a batch to the sums of the split.
+
+        A target is judged as `aam predict` will give it, on whole sequences; the nucleotide task on
+        masked ones.
+        """
+        if self.target is None:
+            parts, _ = self._forward(batch, batch.tokens_UL, nucleotides=True)
+        else:
+            parts, outputs_BC = self._forward(batch, unmasked(batch), nucleotides=False)
+            assert outputs_BC is not None and self.target_values is not None
+            if batch.scored_UL is not None and not self.frozen:
+                parts |= self._nucleotide_parts(batch)
+            self._answers.append(self.target.answer(outputs_BC))
+            self._asked.append(self.target_values[batch.rows_B.cpu().numpy()])
+        for name, part in parts.items():
+            total, number = self._sums.get(name, (0.0, 0))
+            self._sums[name] = (total + part.total.detach(), number + part.number)
+
+    def on_validation_epoch_end(self) -> None:
+        """Log the means over the whole split, and the figures of the target."""
+        parts = {name: Part(*both) for name, both in self._sums.items()}
+        figures = {f"val_{name}": part.mean for name, part in parts.items()}
+        figures["val_loss"] = self._total(parts)
+        if self.target is not None and self._answers:
+            judged = judge(self.target, np.concatenate(self._answers), np.concatenate(self._asked))
+            figures |= {f"val_{name}": torch.tensor(value) for name, value in judged.items()}
+        self.log_dict(figures)
+        self._sums, self._answers, self._asked = {}, [], []
+
+    def configure_optimizers(self) -> dict[str, object]:
+        """Build the optimiser and its schedule."""
+        optimizer = make_optimizer(self, self.loop)
+        if self.loop.scheduler == "plateau":
+            plateau = torch.optim.lr_scheduler.ReduceLROnPlateau(optimizer, factor=0.3, patience=5)
+            return {
+                "optimizer": optimizer,
+                "lr_scheduler": {"scheduler": plateau, "monitor": "val_loss"},
+            }
+        factor = schedule(self.loop, self.steps)
+        step = torch.optim.lr_scheduler.LambdaLR(optimizer, factor)
+        return {"optimizer": optimizer, "lr_scheduler": {"scheduler": step, "interval": "step"}}
+
+    def _forward(
+        self, batch: Batch, tokens_UL: Tensor, nucleotides: bool
+    ) -> tuple[dict[str, Part], Tensor | None]:
+        """Return the parts of the loss, and the target's outputs [B, C] if there is a target."""
+        parts: dict[str, Part] = {}
+        with torch.set_grad_enabled(torch.is_grad_enabled() and not self.frozen):
+            if self.remembered_FD is not None:
+                asvs_UD = self.remembered_FD[batch.asvs_U]
+            else:
+                asvs_UD, hidden_UTD = self.encoder.nucleotides(tokens_UL, batch.ragged)
+                if nucleotides and batch.scored_UL is not None:
+                    logits = self.encoder.nucleotides.masked_logits(hidden_UTD, batch.scored_UL)
+                    assert batch.hidden is not None
+                    entropy, right = nucleotide_loss(logits, batch.hidden)
+                    parts |= {"nucleotide": entropy, "nucleotide_accuracy": right}
+            embedding_BD, members_BSD = self.encoder.samples(
+                asvs_UD, batch.slots_BS, batch.counts_BS, batch.attend_BS
+            )
+            parts |= self._phylogenetic_parts(batch, embedding_BD)
+        if self.target is None:
+            return parts, None
+        assert isinstance(self.network, Predictor) and self.target_values is not None
+        outputs_BC = self.network.target(embedding_BD, members_BSD, batch.attend_BS)
+        values = self.target.encode(self.target_values[batch.rows_B.cpu().numpy()])
+        loss = self.target.loss(outputs_BC, values.to(outputs_BC.device))
+        number = torch.as_tensor(len(values), device=loss.device)
+        return parts | {"target": Part(loss * number, number)}, outputs_BC
+
+    def _nucleotide_parts(self, batch: Batch) -> dict[str, Part]:
+        assert batch.scored_UL is not None and batch.hidden is not None
+        _, hidden_UTD = self.encoder.nucleotides(batch.tokens_UL, batch.ragged)
+        logits = self.encoder.nucleotides.masked_logits(hidden_UTD, batch.scored_UL)
+        entropy, right = nucleotide_loss(logits, batch.hidden)
+        return {"nucleotide": entropy, "nucleotide_accuracy": right}
+
+    def _phylogenetic_parts(self, batch: Batch, embedding_BD: Tensor) -> dict[str, Part]:
+        if batch.diversity_B is not None:
+            asked_B = (batch.diversity_B - self.standard.mean) / self.standard.spread
+            predicted_B = self.encoder.diversity(embedding_BD).squeeze(-1)
+            return {"unifrac": diversity_loss(predicted_B, asked_B)}
+        if batch.distances_BB is not None:
+            return {
+                "unifrac": distance_loss(self.encoder.distance, embedding_BD, batch.distances_BB)
+            }
+        return {}
+
+    def _total(self, parts: dict[str, Part]) -> Tensor:
+        weighted = [
+            weight * parts[name].mean
+            for name, weight in vars(self.weights).items()
+            if weight and name in parts
+        ]
+        return torch.stack(weighted).sum() if weighted else torch.zeros(())
+
+
+def unmasked(batch: Batch) -> Tensor:
+    """Return the tokens [U, L] of a batch as they were before masking."""
+    if batch.scored_UL is None or batch.hidden is None:
+        return batch.tokens_UL
+    return batch.tokens_UL.masked_scatter(batch.scored_UL, batch.hidden)
+
+
+def judge(
+    target: Target, answers_BC: npt.NDArray[np.float64], asked_B: npt.NDArray[np.float64]
+) -> dict[str, float]:
+    """Return the few figures that are followed while training, in the target's own units."""
+    from aam.study.metrics import classification, regression
+
+    predicted_B = target.predicted(answers_BC)
+    if target.classes:
+        names = np.array(target.classes)
+        found = classification(
+            names[asked_B.astype(int)], names[predicted_B.astype(int)], names, answers_BC
+        )
+        return {"accuracy": found["accuracy"], "f1": found["f1"]}
+    found = regression(asked_B, predicted_B)
+    return {"r2": found["r2"], "mae": found["mae"]}
+
+
+def schedule(loop: LoopOptions, steps: int):  # type: ignore[no-untyped-def]
+    """Return the factor of the learning rate at each optimiser step, counted from 0."""
+    warmup = max(1, round(loop.warmup_fraction * steps))
+
+    def factor(step: int) -> float:
+        if step < warmup:
+            return (step + 1) / (warmup + 1)
+        if loop.scheduler == "constant":
+            return 1.0
+        done = (step - warmup) / max(1, steps - warmup)
+        return 0.5 * (1 + math.cos(math.pi * min(done, 1.0)))
+
+    return factor
+
+
+def make_optimizer(task: torch.nn.Module, loop: LoopOptions) -> Optimizer:
+    """Build the optimiser; biases, norms, positions and embeddings do not decay."""
+    decaying = {
+        id(module.weight) for module in task.modules() if isinstance(module, torch.nn.Linear)
+    }
+    learned = [p for p in task.parameters() if p.requires_grad]
+    groups = [
+        {"params": [p for p in learned if id(p) in decaying], "weight_decay": loop.weight_decay},
+        {"params": [p for p in learned if id(p) not in decaying], "weight_decay": 0.0},
+    ]
+    if loop.optimizer == "sgd":
+        return torch.optim.SGD(groups, lr=loop.lr, momentum=0.9)
+    if loop.optimizer == "adam":
+        return torch.optim.Adam(groups, lr=loop.lr)
+    return torch.optim.AdamW(groups, lr=loop.lr)

@@ -1,0 +1,80 @@
+"""Figures as an aligned table on standard output, where they can be piped."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from typing import Any
+
+import numpy as np
+from rich import box
+from rich.console import Console
+from rich.table import Table
+
+TITLES = {
+    "samples": "Samples",
+    "r2": "R²",
+    "mae": "MAE",
+    "rmse": "RMSE",
+    "median_error": "Median error",
+    "pearson": "Pearson",
+    "spearman": "Spearman",
+    "accuracy": "Accuracy",
+    "balanced_accuracy": "Balanced",
+    "macro_f1": "Macro F1",
+    "auc": "AUC",
+}
+"""Heading of each figure of `aam.study.metrics`, in their order."""
+
+MOST_CLASSES = 12
+
+
+def show(summary: Mapping[str, Any]) -> None:
+    """Print what `aam.study.metrics.summary` returned: a row a fold, their spread, and all."""
+    # Where nothing is known about the width (a pipe) no column is cut.
+    console = Console(highlight=False, width=None if Console().is_terminal else 200)
+    console.print(figure_table(summary))
+    confusion = summary.get("confusion")
+    if confusion and len(confusion["classes"]) <= MOST_CLASSES:
+        console.print(confusion_table(confusion["classes"], confusion["counts"]))
+
+
+def figure_table(summary: Mapping[str, Any]) -> Table:
+    """Lay the figures of all samples and of each fold out as a table."""
+    overall, folds = summary["overall"], summary["folds"]
+    names = [name for name in TITLES if name in overall]
+    table = Table(title=str(summary["column"]), box=box.SIMPLE_HEAD, title_justify="left")
+    table.add_column("")
+    for name in names:
+        table.add_column(TITLES[name], justify="right")
+    for fold, found in folds.items():
+        table.add_row(f"fold {fold}", *(shown(name, found.get(name)) for name in names))
+    if folds:
+        table.add_row("mean ± sd", *(spread(name, folds) for name in names), end_section=True)
+    table.add_row("all samples", *(shown(name, overall[name]) for name in names))
+    return table
+
+
+def confusion_table(classes: list[str], counts: list[list[int]]) -> Table:
+    """Lay the confusion matrix out: a row a true class, a column a predicted one."""
+    table = Table(title="true \\ predicted", box=box.SIMPLE_HEAD, title_justify="left")
+    table.add_column("")
+    for name in classes:
+        table.add_column(name, justify="right")
+    for name, row in zip(classes, counts, strict=True):
+        table.add_row(name, *(str(count) for count in row))
+    return table
+
+
+def shown(name: str, value: float | None) -> str:
+    """Write one figure as a person reads it; an en dash where it is not defined."""
+    if value is None:
+        return "–"  # noqa: RUF001
+    return f"{value:.0f}" if name == "samples" else f"{value:.3f}"
+
+
+def spread(name: str, folds: Mapping[str, Mapping[str, float | None]]) -> str:
+    """Write mean and standard deviation (n - 1) of a figure over the folds."""
+    values = [value for found in folds.values() if (value := found.get(name)) is not None]
+    if name == "samples" or len(values) < 2:
+        return ""
+    return f"{np.mean(values):.3f} ± {np.std(values, ddof=1):.3f}"
