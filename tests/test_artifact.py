@@ -49,7 +49,7 @@ def test_gzip_is_undone(tmp_path: Path) -> None:
     path.write_bytes(gzip.compress(b">a\nACGT\n"))
     assert contents(path, "dna-sequences.fasta", "FeatureData[Sequence") == b">a\nACGT\n"
     path.write_bytes(gzip.compress(b">a\nACGT\n" * 50)[:30])
-    with pytest.raises(DataError, match="gzip file is damaged.*copy it again"):
+    with pytest.raises(DataError, match=r"gzip file is damaged.*copy it again"):
         contents(path, "dna-sequences.fasta", "FeatureData[Sequence")
 
 
@@ -66,7 +66,7 @@ def test_a_payload_that_is_not_there(tree: Path) -> None:
 def test_a_damaged_artifact(tree: Path) -> None:
     tree.write_bytes(tree.read_bytes()[:80])
     assert is_artifact(tree)
-    with pytest.raises(DataError, match="damaged.*copy it again"):
+    with pytest.raises(DataError, match=r"damaged.*copy it again"):
         payload(tree, "tree.nwk", "Phylogeny")
 
 
@@ -74,12 +74,12 @@ def test_a_zip_that_is_no_artifact(tmp_path: Path) -> None:
     path = tmp_path / "a.qza"
     with zipfile.ZipFile(path, "w") as archive:
         archive.writestr("tree.nwk", "(a,b);")
-    with pytest.raises(DataError, match="not a QIIME 2 artifact.*VERSION"):
+    with pytest.raises(DataError, match=r"not a QIIME 2 artifact.*VERSION"):
         payload(path, "tree.nwk", "Phylogeny")
 
 
 def test_no_file(tmp_path: Path) -> None:
-    with pytest.raises(MissingInput, match="does not exist"):
+    with pytest.raises(MissingInput, match=r"does not exist"):
         is_artifact(tmp_path / "a.qza")
-    with pytest.raises(MissingInput, match="does not exist"):
+    with pytest.raises(MissingInput, match=r"does not exist"):
         payload(tmp_path / "a.qza", "tree.nwk", "Phylogeny")

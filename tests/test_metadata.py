@@ -54,7 +54,8 @@ def test_numbers_come_in_the_order_of_the_table(
     tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
     rows, values = numeric_target(metadata(tmp_path, STUDY), "age", ("s4", *reversed(IDS[:3])))
-    assert (rows.dtype, values.dtype) == (np.int64, np.float64)
+    assert rows.dtype == np.dtype(np.int64)
+    assert values.dtype == np.dtype(np.float64)
     assert rows.tolist() == [2, 3]
     assert values.tolist() == [4.5, 3.0]
     said = capsys.readouterr().err
@@ -73,7 +74,7 @@ def test_groups_keep_subjects_together(tmp_path: Path, capsys: pytest.CaptureFix
     assert "without a 'subject': 1 of 4, each is its own group" in capsys.readouterr().err
 
 
-@pytest.mark.parametrize("word", sorted(MISSING) + ["NA", "N/A", "Missing: Not provided", "NaN"])
+@pytest.mark.parametrize("word", [*sorted(MISSING), "NA", "N/A", "Missing: Not provided", "NaN"])
 def test_words_for_missing(tmp_path: Path, word: str) -> None:
     read, ids = column(tmp_path, "1", word, "2")
     assert numeric_target(read, "x", ids)[0].tolist() == [0, 2]
@@ -119,14 +120,14 @@ def test_columns_that_are_no_class(tmp_path: Path, values: tuple[str, ...], word
 
 def test_an_empty_column_has_no_groups(tmp_path: Path) -> None:
     read, ids = column(tmp_path, "", "NA")
-    with pytest.raises(DataError, match="'x' is empty"):
+    with pytest.raises(DataError, match=r"'x' is empty"):
         groups(read, "x", ids)
 
 
 def test_an_absent_column_is_answered_with_names(tmp_path: Path) -> None:
-    with pytest.raises(DataError, match="no column 'sit'.*age, subject, site.*did you mean site"):
+    with pytest.raises(DataError, match=r"no column 'sit'.*age, subject, site.*did you mean site"):
         class_target(metadata(tmp_path, STUDY), "sit", IDS)
-    with pytest.raises(DataError, match="it has 3: .*name one of them"):
+    with pytest.raises(DataError, match=r"it has 3: .*name one of them"):
         groups(metadata(tmp_path, STUDY), "zzzzzz", IDS)
 
 
@@ -156,10 +157,10 @@ def test_files_that_break_the_rules(tmp_path: Path, text: str, words: str) -> No
 
 
 def test_absent_and_binary_files(tmp_path: Path) -> None:
-    with pytest.raises(MissingInput, match="does not exist"):
+    with pytest.raises(MissingInput, match=r"does not exist"):
         read_metadata(tmp_path / "none.tsv")
-    with pytest.raises(MissingInput, match="is a folder"):
+    with pytest.raises(MissingInput, match=r"is a folder"):
         read_metadata(tmp_path)
     (tmp_path / "m.tsv").write_bytes("id\tx\na\t1\n".encode("utf-16"))
-    with pytest.raises(DataError, match="UTF-16"):
+    with pytest.raises(DataError, match=r"UTF-16"):
         read_metadata(tmp_path / "m.tsv")

@@ -87,7 +87,7 @@ def test_other_letters_are_refused(sequences: list[str], words: str) -> None:
 
 
 def test_max_bp_must_be_positive() -> None:
-    with pytest.raises(UsageError, match="--max-bp"):
+    with pytest.raises(UsageError, match=r"--max-bp"):
         encode(["ACGT"], 0)
 
 
@@ -114,18 +114,18 @@ def test_fasta(tmp_path: Path) -> None:
     ],
 )
 def test_what_is_not_fasta(tmp_path: Path, text: str, words: str) -> None:
-    with pytest.raises(DataError, match=f"(?s){words}"):
+    with pytest.raises(DataError, match=rf"(?s){words}"):
         read_sequences(fasta(tmp_path / "s.fasta", text))
 
 
 def test_bytes_and_absent_files(tmp_path: Path) -> None:
     (tmp_path / "s.fasta").write_bytes(b">a\xff\nACGT\n")
-    with pytest.raises(DataError, match="not text"):
+    with pytest.raises(DataError, match=r"not text"):
         read_sequences(tmp_path / "s.fasta")
-    with pytest.raises(MissingInput, match="does not exist"):
+    with pytest.raises(MissingInput, match=r"does not exist"):
         read_sequences(tmp_path / "t.fasta")
     path = write_artifact(tmp_path / "a.qza", "FeatureData[AlignedSequence]", {})
-    with pytest.raises(DataError, match="another type.*AlignedSequence"):
+    with pytest.raises(DataError, match=r"another type.*AlignedSequence"):
         read_sequences(path)
 
 
@@ -152,6 +152,6 @@ def test_ids_are_looked_up_and_hashes_checked(tmp_path: Path) -> None:
 
 def test_ids_that_the_file_lacks(tmp_path: Path) -> None:
     path = fasta(tmp_path / "s.fasta", ">x\nACGT\n")
-    ids = tuple(f"f{n}" for n in range(6)) + ("x",)
+    ids = ("f0", "f1", "f2", "f3", "f4", "f5", "x")
     with pytest.raises(DataError, match=r"without a sequence.*6 \(f0, f1, f2, f3, f4, ...\) of 7"):
         sequences_of(ids, path)

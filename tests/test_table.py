@@ -120,7 +120,7 @@ def test_samples_without_reads(tmp_path: Path, capsys: pytest.CaptureFixture[str
 def test_a_table_without_reads(tmp_path: Path) -> None:
     path = write_hdf5(tmp_path / "a.biom", COUNTS * 0)
     for drop in (False, True):
-        with pytest.raises(DataError, match="has no reads.*3 samples x 4 features"):
+        with pytest.raises(DataError, match=r"has no reads.*3 samples x 4 features"):
             read_table(path, drop)
 
 
@@ -158,7 +158,7 @@ def test_duplicated_ids_are_named(tmp_path: Path) -> None:
     parsed = json.loads(as_biom(COUNTS).to_json("a test"))
     parsed["rows"][1]["id"] = parsed["rows"][0]["id"]
     path.write_text(json.dumps(parsed))
-    with pytest.raises(DataError, match="Duplicated feature ids"):
+    with pytest.raises(DataError, match=r"Duplicated feature ids"):
         read_table(path)
 
     path.write_text("#OTU ID\ta\ta\nACGT\t1\t2\n")
@@ -201,19 +201,19 @@ def test_taxonomy_is_not_a_sample(tmp_path: Path, capsys: pytest.CaptureFixture[
 def test_damaged_and_foreign_files(tmp_path: Path) -> None:
     path = write_hdf5(tmp_path / "a.biom", COUNTS)
     path.write_bytes(path.read_bytes()[:3000])
-    with pytest.raises(DataError, match="Not a whole BIOM 2.1.*copy the file again"):
+    with pytest.raises(DataError, match=r"Not a whole BIOM 2.1.*copy the file again"):
         read_table(path)
     with h5py.File(tmp_path / "unifrac.h5", "w") as file:
         file["matrix"] = np.zeros((2, 2))
-    with pytest.raises(DataError, match="Not a whole BIOM 2.1"):
+    with pytest.raises(DataError, match=r"Not a whole BIOM 2.1"):
         read_table(tmp_path / "unifrac.h5")
     path.write_bytes(b"\xff\xfe\x00\x80")
-    with pytest.raises(DataError, match="neither HDF5 nor UTF-8"):
+    with pytest.raises(DataError, match=r"neither HDF5 nor UTF-8"):
         read_table(path)
     with pytest.raises(DataError, match=r"another type.*Phylogeny\[Rooted\].*FeatureTable"):
         read_table(write_artifact(tmp_path / "t.qza", "Phylogeny[Rooted]", {}))
 
 
 def test_no_file(tmp_path: Path) -> None:
-    with pytest.raises(MissingInput, match="does not exist"):
+    with pytest.raises(MissingInput, match=r"does not exist"):
         read_table(tmp_path / "none.biom")

@@ -1,0 +1,1 @@
+"""Tests with real files; nothing of the program is patched."""
