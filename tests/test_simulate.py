@@ -50,7 +50,20 @@ def test_the_same_seed_writes_the_same_bytes_and_another_seed_does_not(tmp_path:
 
 
 def test_the_command_writes_what_the_readers_read(tmp_path: Path) -> None:
-    words = "--samples 30 --asvs 120 --richness 25 --depth 800 --subjects 6 --length 60".split()
+    words = [
+        "--samples",
+        "30",
+        "--asvs",
+        "120",
+        "--richness",
+        "25",
+        "--depth",
+        "800",
+        "--subjects",
+        "6",
+        "--length",
+        "60",
+    ]
     assert main(["simulate", "--output-dir", str(tmp_path), *words]) == 0
     study = simulate(SMALL)
     table = read_table(tmp_path / "table.biom")

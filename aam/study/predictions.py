@@ -4,7 +4,6 @@ from __future__ import annotations
 
 from collections import Counter
 from collections.abc import Sequence
-from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING
 
@@ -121,7 +120,7 @@ def numbers(frame: pd.DataFrame, column: str) -> npt.NDArray[np.float64]:
     """
     import pandas as pd
 
-    values = pd.to_numeric(frame[column], errors="coerce").to_numpy(np.float64)
+    values = np.asarray(pd.to_numeric(frame[column], errors="coerce"), dtype=np.float64)
     wrong = np.flatnonzero(~np.isfinite(values))
     if wrong.size:
         named = first_few(frame["sample_id"].iloc[wrong])

@@ -1,0 +1,122 @@
+"""`aam baseline`: a random forest on the same split as a model."""
+
+from __future__ import annotations
+
+import json
+
+import numpy as np
+
+from aam.console import say
+from aam.errors import UsageError
+from aam.files import refuse_existing, written_aside
+from aam.learn.baseline import Answers, Forest, cross_validate
+from aam.options import to_plain
+from aam.options.commands import Baseline
+from aam.report.terminal import show
+from aam.study.metadata import Metadata, class_target, groups, numeric_target, read_metadata
+from aam.study.metrics import summary
+from aam.study.splits import Split, make_splits, read_splits, write_splits
+from aam.study.table import FeatureTable, read_table
+
+FILES = ("predictions.tsv", "metrics.json", "splits.tsv")
+
+
+def run(options: Baseline) -> None:
+    """Train and judge the forests; write predictions.tsv, metrics.json and splits.tsv.
+
+    Raises:
+        UsageError: options that make no sense.
+        MissingInput, DataError: see the readers.
+        CannotCreate: results are there already, or the folder cannot be written.
+    """
+    forest = _forest(options)
+    for name in FILES:
+        refuse_existing(options.output_dir / name, options.overwrite)
+    table = read_table(options.input.table, options.input.drop_empty_samples)
+    metadata = read_metadata(options.target.metadata)
+    column = options.target.metadata_column
+    target: np.ndarray
+    classes: tuple[str, ...] = ()
+    if options.target.classifier:
+        rows, target, classes = class_target(metadata, column, table.sample_ids)
+    else:
+        rows, target = numeric_target(metadata, column, table.sample_ids)
+    table = table.take_samples(rows)
+    splits, labels = _splits(options, table, metadata, target if classes else None)
+    answers = cross_validate(table.counts, target, classes, splits, forest)
+    found = summary(answers.judged, column) | {"model": "random forest", "split": answers.split}
+    show(found)
+    _write(options, table, answers, found)
+    write_splits(options.output_dir / "splits.tsv", table.sample_ids, splits, labels)
+    say(f"{', '.join(FILES)} in {options.output_dir}")
+
+
+def _forest(options: Baseline) -> Forest:
+    wrong = [
+        f"{flag} {value}"
+        for flag, value, fine in (
+            ("--n-estimators", options.n_estimators, options.n_estimators >= 1),
+            ("--max-features", options.max_features, 0 < options.max_features <= 1),
+            ("--min-samples-leaf", options.min_samples_leaf, options.min_samples_leaf >= 1),
+            ("--n-jobs", options.n_jobs, options.n_jobs >= 1 or options.n_jobs == -1),
+            ("--seed", options.seed, 0 <= options.seed < 2**32),
+        )
+        if not fine
+    ]
+    if wrong:
+        raise UsageError("No such forest", ", ".join(wrong), "see `aam baseline --help`")
+    return Forest(
+        options.n_estimators,
+        options.max_features,
+        options.min_samples_leaf,
+        options.seed,
+        options.n_jobs,
+    )
+
+
+def _splits(
+    options: Baseline,
+    table: FeatureTable,
+    metadata: Metadata,
+    classes: np.ndarray | None,
+) -> tuple[tuple[Split, ...], list[str] | None]:
+    """Return the splits and the group of each sample, as `aam train` makes them."""
+    asked = options.split
+    if asked.stratify and classes is None:
+        raise UsageError("--stratify is for classes", "without --classifier", "leave it out")
+    labels = None
+    if asked.group_column is not None:
+        labels = groups(metadata, asked.group_column, table.sample_ids).tolist()
+    if asked.splits is not None:
+        return read_splits(asked.splits, table.sample_ids), labels
+    made = make_splits(
+        len(table.sample_ids),
+        test_size=asked.test_size,
+        folds=options.folds,
+        seed=options.seed,
+        groups=labels,
+        classes=classes if asked.stratify else None,
+    )
+    return made, labels
+
+
+def _write(
+    options: Baseline, table: FeatureTable, answers: Answers, found: dict[str, object]
+) -> None:
+    import pandas as pd
+
+    judged, names = answers.judged, answers.judged.classes
+    columns: dict[str, object] = {
+        "sample_id": [table.sample_ids[row] for row in answers.rows],
+        "fold": answers.folds,
+        "split": answers.split,
+        "actual": [names[code] for code in judged.actual] if names else judged.actual,
+        "predicted": [names[code] for code in judged.predicted] if names else judged.predicted,
+    }
+    if judged.probabilities is not None:
+        columns |= {f"p_{name}": judged.probabilities[:, c] for c, name in enumerate(names)}
+    with written_aside(options.output_dir / "predictions.tsv") as aside:
+        pd.DataFrame(columns).to_csv(aside, sep="\t", index=False, float_format="%.6g")
+    with written_aside(options.output_dir / "metrics.json") as aside:
+        content = found | {"options": to_plain(options)}
+        aside.write_text(json.dumps(content, indent=2) + "\n", encoding="utf-8")

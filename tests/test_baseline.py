@@ -1,0 +1,143 @@
+"""`aam baseline` on a simulated study: figures, files, splits shared with other runs."""
+
+from __future__ import annotations
+
+import json
+import subprocess
+import sys
+from pathlib import Path
+
+import numpy as np
+import pytest
+from scipy import sparse
+
+from aam.cli import main
+from aam.errors import CannotCreate, DataError, UsageError
+from aam.learn.baseline import Forest, cross_validate, relative_abundances
+from aam.options.commands import Simulate
+from aam.study.simulate import simulate
+from aam.study.simulated_files import write_study
+from aam.study.splits import Split
+
+
+@pytest.fixture(scope="module")
+def study(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    folder = tmp_path_factory.mktemp("study")
+    options = Simulate(
+        output_dir=folder, samples=80, asvs=300, length=60, richness=60, depth=3000, subjects=20
+    )
+    write_study(simulate(options), options)
+    return folder
+
+
+def baseline(study: Path, output: Path, *more: str, column: str = "ph") -> int:
+    words = ["--table", str(study / "table.biom"), "--metadata", str(study / "metadata.tsv")]
+    words += ["--metadata-column", column, "--output-dir", str(output)]
+    return main(["baseline", *words, "--n-estimators", "40", "--n-jobs", "1", *more])
+
+
+def rows_of(path: Path) -> list[list[str]]:
+    return [line.split("\t") for line in path.read_text().splitlines()]
+
+
+def test_one_split_is_learnt_and_repeated(
+    study: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    assert baseline(study, tmp_path / "a") == 0
+    assert "R²" in capsys.readouterr().out
+    assert baseline(study, tmp_path / "b") == 0
+    for name in ("predictions.tsv", "splits.tsv"):
+        assert (tmp_path / "a" / name).read_bytes() == (tmp_path / "b" / name).read_bytes()
+    found = json.loads((tmp_path / "a" / "metrics.json").read_text())
+    assert found["overall"]["samples"] == 16
+    assert found["overall"]["r2"] > 0.3
+    assert found["split"] == "validation"
+    header, *rows = rows_of(tmp_path / "a" / "predictions.tsv")
+    assert header == ["sample_id", "fold", "split", "actual", "predicted"]
+    truth = {row[0]: row[1] for row in rows_of(study / "metadata.tsv")[2:]}
+    assert all(float(truth[row[0]]) == float(row[3]) for row in rows)
+    assert baseline(study, tmp_path / "a") == CannotCreate.status
+
+
+def test_folds_test_every_sample_once_and_keep_subjects_together(
+    study: Path, tmp_path: Path
+) -> None:
+    assert baseline(study, tmp_path, "--folds", "4", "--group-column", "subject") == 0
+    _, *rows = rows_of(tmp_path / "predictions.tsv")
+    assert len({row[0] for row in rows}) == len(rows) == 80
+    assert {row[2] for row in rows} == {"test"}
+    found = json.loads((tmp_path / "metrics.json").read_text())
+    assert list(found["folds"]) == ["1", "2", "3", "4"]
+    sides: dict[tuple[str, str], set[str]] = {}
+    for _, fold, part, group in rows_of(tmp_path / "splits.tsv")[1:]:
+        sides.setdefault((fold, group), set()).add(part)
+    assert all(len(parts) == 1 for parts in sides.values())
+
+
+def test_the_splits_of_another_run_are_used(study: Path, tmp_path: Path) -> None:
+    assert baseline(study, tmp_path / "a", "--test-size", "0.3", "--seed", "3") == 0
+    splits = str(tmp_path / "a" / "splits.tsv")
+    assert baseline(study, tmp_path / "b", "--splits", splits, "--seed", "4") == 0
+    one, two = (rows_of(tmp_path / name / "splits.tsv") for name in "ab")
+    assert sorted(one) == sorted(two)
+    assert len(rows_of(tmp_path / "b" / "predictions.tsv")) == 1 + 24
+
+
+def test_classes(study: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    more = ("--classifier", "--stratify", "--folds", "3")
+    assert baseline(study, tmp_path, *more, column="site") == 0
+    found = json.loads((tmp_path / "metrics.json").read_text())
+    assert found["overall"]["accuracy"] > 0.5
+    assert found["overall"]["auc"] > 0.7
+    header, *rows = rows_of(tmp_path / "predictions.tsv")
+    assert header[5:] == ["p_site-1", "p_site-2", "p_site-3"]
+    assert all(sum(map(float, row[5:])) == pytest.approx(1, abs=1e-4) for row in rows)
+    shown = capsys.readouterr().out
+    assert shown.count("site-3") == 2
+
+
+def test_it_agrees_with_evaluate(study: Path, tmp_path: Path) -> None:
+    assert baseline(study, tmp_path, "--folds", "3") == 0
+    words = ["--predictions", str(tmp_path / "predictions.tsv")]
+    words += ["--metadata", str(study / "metadata.tsv"), "--metadata-column", "ph"]
+    assert main(["evaluate", *words, "--output", str(tmp_path / "again.json")]) == 0
+    one = json.loads((tmp_path / "metrics.json").read_text())
+    two = json.loads((tmp_path / "again.json").read_text())
+    for name, value in one["overall"].items():
+        assert two["overall"][name] == pytest.approx(value, rel=1e-4)
+
+
+def test_a_class_that_no_training_sample_has() -> None:
+    rng = np.random.default_rng(0)
+    counts = sparse.csr_array(rng.integers(1, 9, (12, 5)).astype(np.int32))
+    codes = np.array([0, 2] * 5 + [1, 2])
+    split = Split(np.arange(10), np.arange(10, 12), np.arange(0))
+    answers = cross_validate(counts, codes, ("a", "b", "c"), [split], Forest(5, 1.0, 1, 0, 1))
+    assert answers.judged.probabilities is not None
+    assert answers.judged.probabilities.shape == (2, 3)
+    assert (answers.judged.probabilities[:, 1] == 0).all()
+
+
+def test_relative_abundances_add_up_to_one() -> None:
+    counts = sparse.csr_array(np.array([[3, 0, 1], [0, 5, 0]], dtype=np.int32))
+    assert relative_abundances(counts).toarray().tolist() == [[0.75, 0, 0.25], [0, 1, 0]]
+
+
+@pytest.mark.parametrize(
+    ("more", "status"),
+    [
+        (("--n-estimators", "0"), UsageError.status),
+        (("--max-features", "1.5"), UsageError.status),
+        (("--stratify",), UsageError.status),
+        (("--test-size", "0"), UsageError.status),
+        (("--group-column", "nowhere"), DataError.status),
+    ],
+)
+def test_refusals(study: Path, tmp_path: Path, more: tuple[str, ...], status: int) -> None:
+    assert baseline(study, tmp_path / "out", *more) == status
+    assert not (tmp_path / "out").exists()
+
+
+def test_no_torch_is_loaded() -> None:
+    code = "import sys, aam.commands.baseline; sys.exit('torch' in sys.modules)"
+    assert subprocess.run([sys.executable, "-c", code]).returncode == 0

@@ -1,0 +1,109 @@
+"""`aam evaluate` on written files: the join, the table, the JSON and the refusals."""
+
+from __future__ import annotations
+
+import json
+from pathlib import Path
+
+import pytest
+
+from aam.cli import main
+from aam.errors import CannotCreate, DataError, MissingInput
+
+METADATA = "sample-id\tage\till\na\t1\tyes\nb\t2\tno\nc\t3\tyes\nd\t\tno\ne\t5\tno\n"
+
+
+def evaluate(
+    folder: Path, predictions: str, *more: str, column: str = "age", metadata: str = METADATA
+) -> int:
+    (folder / "predictions.tsv").write_text(predictions)
+    (folder / "metadata.tsv").write_text(metadata)
+    words = ["--predictions", str(folder / "predictions.tsv")]
+    words += ["--metadata", str(folder / "metadata.tsv"), "--metadata-column", column]
+    return main(["evaluate", *words, *more])
+
+
+def test_rows_are_joined_by_id_not_by_order(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    output = tmp_path / "figures.json"
+    text = "sample_id\tpredicted\ne\t5\nc\t3\na\t2\nb\t2\nd\t9\n"
+    assert evaluate(tmp_path, text, "--output", str(output)) == 0
+    found = json.loads(output.read_text())
+    assert found["overall"]["samples"] == 4
+    assert found["overall"]["mae"] == pytest.approx(0.25)
+    assert found["folds"] == {}
+    shown = capsys.readouterr()
+    assert "R²" in shown.out
+    assert "0.250" in shown.out
+    assert "1 with 'age' ''" in shown.err
+    assert evaluate(tmp_path, text, "--output", str(output)) == CannotCreate.status
+    assert evaluate(tmp_path, text, "--output", str(output), "--overwrite") == 0
+
+
+def test_figures_of_folds_and_of_all(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    text = "sample_id\tfold\tpredicted\na\t1\t1\nb\t1\t3\nc\t2\t3\ne\t2\t4\n"
+    assert evaluate(tmp_path, text) == 0
+    lines = [line.split() for line in capsys.readouterr().out.splitlines() if line.strip()]
+    starts = [" ".join(line[:2]) for line in lines]
+    assert starts[-4:] == ["fold 1", "fold 2", "mean ±", "all samples"]
+    widths = {len(line) for line in lines[-4:-2]}
+    assert len(widths) == 1
+
+
+def test_only_rows_that_judge_count(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    text = "sample_id\tsplit\tpredicted\na\ttrain\t1\nb\tvalidation\t99\nc\ttest\t3\ne\ttest\t5\n"
+    assert evaluate(tmp_path, text, "--output", str(tmp_path / "f.json")) == 0
+    assert json.loads((tmp_path / "f.json").read_text())["overall"]["mae"] == 0
+    assert "2 test rows; left out: 1 train, 1 validation rows" in capsys.readouterr().err
+    assert evaluate(tmp_path, "sample_id\tsplit\tpredicted\na\ttrain\t1\n") == DataError.status
+
+
+def test_classes_with_probabilities(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    text = (
+        "sample_id\tpredicted\tp_no\tp_yes\na\tyes\t0.2\t0.8\nb\tno\t0.7\t0.3\nc\tno\t0.6\t0.4\n"
+        "e\tyes\t0.1\t0.9\n"
+    )
+    output = ["--classifier", "--output", str(tmp_path / "f.json")]
+    assert evaluate(tmp_path, text, *output, column="ill") == 0
+    found = json.loads((tmp_path / "f.json").read_text())
+    assert found["overall"]["accuracy"] == 0.5
+    assert found["overall"]["auc"] == 0.5
+    assert found["confusion"] == {"classes": ["no", "yes"], "counts": [[1, 1], [1, 1]]}
+    assert "true \\ predicted" in capsys.readouterr().out
+
+
+@pytest.mark.parametrize(
+    ("text", "column", "status", "words"),
+    [
+        (
+            "sample_id\tpredicted\nx\t1\ny\t2\n",
+            "age",
+            65,
+            "no sample in common: predicted are 2 (x",
+        ),
+        ("sample_id\tpredicted\na\t1\nb\t2\n", "agee", 65, "did you mean age"),
+        ("sample\tpredicted\na\t1\n", "age", 65, "no column sample_id"),
+        ("sample_id\tpredicted\na\tyes\nb\tno\n", "age", 65, "add --classifier"),
+        ("sample_id\tpredicted\na\t\nb\t2\n", "age", 65, "'' in samples 1 (a)"),
+        ("sample_id\tpredicted\na\t1\na\t2\n", "age", 65, "samples twice: 1 (a)"),
+        ("sample_id\tpredicted\n", "age", 65, "it has no rows"),
+        ("", "age", 65, "Not a table"),
+    ],
+)
+def test_refusals(
+    tmp_path: Path,
+    capsys: pytest.CaptureFixture[str],
+    text: str,
+    column: str,
+    status: int,
+    words: str,
+) -> None:
+    assert evaluate(tmp_path, text, column=column) == status
+    assert words in capsys.readouterr().err
+
+
+def test_a_missing_file_is_named(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    words = ["--predictions", str(tmp_path / "no.tsv"), "--metadata", "m.tsv"]
+    assert main(["evaluate", *words, "--metadata-column", "age"]) == MissingInput.status
+    assert "no.tsv" in capsys.readouterr().err

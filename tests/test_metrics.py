@@ -1,0 +1,103 @@
+"""Figures against hand-made numbers and against scikit-learn and SciPy."""
+
+from __future__ import annotations
+
+import json
+
+import numpy as np
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+from hypothesis.extra.numpy import arrays
+
+from aam.study.metrics import (
+    Judged,
+    by_fold,
+    classification,
+    confusion,
+    figures,
+    regression,
+    summary,
+)
+
+
+def test_regression_by_hand() -> None:
+    found = regression(np.array([1.0, 2.0, 3.0, 4.0]), np.array([1.0, 2.5, 2.0, 4.0]))
+    assert found["samples"] == 4
+    assert found["r2"] == pytest.approx(1 - 1.25 / 5)
+    assert found["mae"] == pytest.approx(0.375)
+    assert found["rmse"] == pytest.approx(np.sqrt(1.25 / 4))
+    assert found["median_error"] == pytest.approx(0.25)
+    assert found["spearman"] == pytest.approx(0.8)
+
+
+NUMBERS = st.floats(-1e3, 1e3).map(lambda value: round(value, 2))
+
+
+@settings(deadline=None)  # libraries are imported in the first example
+@given(arrays(np.float64, (2, 12), elements=NUMBERS))
+def test_regression_agrees_with_the_libraries(pair: np.ndarray) -> None:
+    from scipy.stats import pearsonr, spearmanr
+    from sklearn.metrics import mean_absolute_error, r2_score, root_mean_squared_error
+
+    actual, predicted = pair
+    found = regression(actual, predicted)
+    assert found["mae"] == pytest.approx(mean_absolute_error(actual, predicted))
+    assert found["rmse"] == pytest.approx(root_mean_squared_error(actual, predicted))
+    if len(set(actual)) > 1:
+        assert found["r2"] == pytest.approx(r2_score(actual, predicted))
+    if len(set(actual)) > 1 and len(set(predicted)) > 1:
+        assert found["pearson"] == pytest.approx(pearsonr(actual, predicted)[0], abs=1e-9)
+        assert found["spearman"] == pytest.approx(spearmanr(actual, predicted)[0], abs=1e-9)
+
+
+def test_what_is_not_defined_is_none() -> None:
+    one = regression(np.array([2.0]), np.array([3.0]))
+    assert (one["r2"], one["pearson"], one["mae"]) == (None, None, 1.0)
+    same = regression(np.array([2.0, 3.0]), np.array([1.0, 1.0]))
+    assert same["pearson"] is None
+    lone = classification(np.array([0, 0]), np.array([0, 0]), 2, np.array([[0.9, 0.1], [0.8, 0.2]]))
+    assert (lone["auc"], lone["accuracy"]) == (None, 1.0)
+
+
+@settings(deadline=None)  # libraries are imported in the first example
+@given(st.integers(2, 5), st.integers(0, 2**32 - 1))
+def test_classification_agrees_with_scikit_learn(classes: int, seed: int) -> None:
+    from sklearn.metrics import accuracy_score, balanced_accuracy_score, f1_score, roc_auc_score
+
+    rng = np.random.default_rng(seed)
+    actual = rng.permutation(np.arange(30) % classes)
+    chance = rng.dirichlet(np.ones(classes), 30) + 0.3 * np.eye(classes)[actual]
+    chance /= chance.sum(axis=1, keepdims=True)
+    predicted = chance.argmax(axis=1)
+    found = classification(actual, predicted, classes, chance)
+    assert found["accuracy"] == pytest.approx(accuracy_score(actual, predicted))
+    assert found["balanced_accuracy"] == pytest.approx(balanced_accuracy_score(actual, predicted))
+    assert found["macro_f1"] == pytest.approx(f1_score(actual, predicted, average="macro"))
+    score = chance[:, 1] if classes == 2 else chance
+    assert found["auc"] == pytest.approx(roc_auc_score(actual, score, multi_class="ovr"))
+
+
+def test_a_class_that_never_occurs_does_not_spoil_the_others() -> None:
+    actual, predicted = np.array([0, 0, 2, 2]), np.array([0, 0, 2, 0])
+    found = classification(actual, predicted, 3, np.eye(3)[predicted])
+    assert found["balanced_accuracy"] == pytest.approx(0.75)
+    assert found["auc"] == pytest.approx(0.75)
+    assert confusion(actual, predicted, 3).tolist() == [[2, 0, 0], [0, 0, 0], [1, 0, 1]]
+
+
+def test_folds_come_in_the_order_of_their_numbers() -> None:
+    folds = tuple(str(1 + k % 11) for k in range(33))
+    judged = Judged(np.arange(33.0), np.arange(33.0) + 1, folds)
+    found = by_fold(judged)
+    assert list(found) == [str(k) for k in range(1, 12)]
+    assert all(one["samples"] == 3 and one["mae"] == 1 for one in found.values())
+    assert figures(judged)["samples"] == 33
+
+
+def test_a_summary_survives_json() -> None:
+    judged = Judged(np.array([0, 1, 1]), np.array([0, 1, 0]), ("1", "1", "2"), ("no", "yes"))
+    found = summary(judged, "ill")
+    assert json.loads(json.dumps(found)) == found
+    assert found["confusion"] == {"classes": ["no", "yes"], "counts": [[1, 0], [1, 1]]}
+    assert "auc" not in found["overall"]
