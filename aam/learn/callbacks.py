@@ -43,7 +43,7 @@ class ExactResume(Callback):
         """Set the sampler to the next batch; generators are restored just before it."""
         self._restore = checkpoint["generators"]
         loop = checkpoint["loops"]["fit_loop"]
-        done = loop["epoch_loop.batch_progress"]["current"]["completed"]
+        done = loop["epoch_loop.batch_progress"]["current"]["processed"]
         epoch = loop["epoch_progress"]["current"]["processed"]
         if done < self.sampler.steps:
             self.sampler.resume(epoch, done)

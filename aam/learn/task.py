@@ -214,13 +214,13 @@ def judge(
 
     predicted_B = target.predicted(answers_BC)
     if target.classes:
-        names = np.array(target.classes)
-        found = classification(
-            names[asked_B.astype(int)], names[predicted_B.astype(int)], names, answers_BC
-        )
-        return {"accuracy": found["accuracy"], "f1": found["f1"]}
-    found = regression(asked_B, predicted_B)
-    return {"r2": found["r2"], "mae": found["mae"]}
+        codes = (asked_B.astype(np.int64), predicted_B.astype(np.int64))
+        found = classification(*codes, len(target.classes), answers_BC)
+        wanted = {"accuracy": "accuracy", "f1": "macro_f1"}
+    else:
+        found = regression(asked_B, predicted_B)
+        wanted = {"r2": "r2", "mae": "mae"}
+    return {name: math.nan if (v := found[key]) is None else v for name, key in wanted.items()}
 
 
 def schedule(loop: LoopOptions, steps: int):  # type: ignore[no-untyped-def]

@@ -181,7 +181,7 @@ def _unweighted(reads: _Reads, dtype: torch.dtype, device: str | torch.device) -
         shared += (present * length) @ present.T
         own += present @ length
     both = own[:, None] + own
-    return _finished((both - 2 * shared).clamp_(min=0), both - shared)
+    return _mirrored(ratio((both - 2 * shared).clamp_(min=0), both - shared))
 
 
 def _weighted(
@@ -196,7 +196,7 @@ def _weighted(
         # Half the pairs, one row at a time: 2 times faster than torch.cdist from 32 samples on.
         for row in range(samples - 1):
             apart[row, row + 1 :] += (parts[row + 1 :] - parts[row]).abs_().sum(1)
-    return _finished(apart, heights[:, None] + heights if normalized else None)
+    return _mirrored(ratio(apart, heights[:, None] + heights) if normalized else apart)
 
 
 def _generalized(
@@ -213,7 +213,7 @@ def _generalized(
             weight = power(both, alpha - 1)
             apart[row, row + 1 :] += ((parts[row + 1 :] - parts[row]).abs_() * weight) @ length
             whole[row, row + 1 :] += (both * weight) @ length
-    return _finished(apart, whole)
+    return _mirrored(ratio(apart, whole))
 
 
 def power(values: Tensor, exponent: float) -> Tensor:
@@ -222,9 +222,12 @@ def power(values: Tensor, exponent: float) -> Tensor:
     return values.rsqrt() if exponent == -0.5 else values**exponent
 
 
-def _finished(apart: Tensor, whole: Tensor | None) -> Tensor:
-    """Divide where there is something to divide by, and mirror the upper half on the lower."""
-    if whole is not None:
-        apart = torch.where(whole > 0, apart / whole, 0.0)
-    upper = torch.triu(apart, diagonal=1)
+def ratio(apart: Tensor, whole: Tensor) -> Tensor:
+    """Divide, and give 0 where there is nothing to divide by."""
+    return torch.where(whole > 0, apart / whole, 0.0)
+
+
+def _mirrored(distances: Tensor) -> Tensor:
+    """Copy the upper half onto the lower, with zeros between."""
+    upper = torch.triu(distances, diagonal=1)
     return upper + upper.T

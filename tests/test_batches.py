@@ -1,0 +1,162 @@
+"""Batches: distinct ASVs once, the same whatever the company, UniFrac of the reads drawn."""
+
+from __future__ import annotations
+
+import dataclasses
+
+import numpy as np
+import pytest
+import torch
+from aam.learn.loaders import EpochSampler, FixedBatches, TrainingBatches, loader
+from aam.learn.task import unmasked
+from aam.study.batches import BatchPlan, make_batch
+from aam.study.masking import choose
+from aam.study.rarefaction import auto_depth, rarefy
+from aam.study.study import Study
+from aam.study.unifrac import pairwise
+from hypothesis import given
+from hypothesis import strategies as st
+
+PLAN = BatchPlan(seed=1, rarefy_depth=300, token_limit=1024, asv_sampling="abundance")
+TASKS = dataclasses.replace(PLAN, mask_ratio=0.15, metric="unweighted")
+
+
+def test_a_batch_holds_each_asv_once_and_all_reads(study: Study) -> None:
+    rows = np.array([3, 0, 11])
+    batch = make_batch(study, PLAN, rows)
+    assert len(batch.asvs_U.unique()) == len(batch.asvs_U)
+    assert batch.counts_BS.sum(dim=1).tolist() == [300, 300, 300]
+    for i, row in enumerate(rows):
+        present = batch.counts_BS[i] > 0
+        named = set(batch.asvs_U[batch.slots_BS[i][present]].tolist())
+        held = set(study.table.counts[[row]].indices.tolist())
+        assert named <= held
+    np.testing.assert_array_equal(batch.tokens_UL.numpy(), study.tokens_FL[batch.asvs_U])
+
+
+def test_reads_do_not_depend_on_company_or_order(study: Study) -> None:
+    together = make_batch(study, PLAN, np.array([5, 2, 9]))
+    alone = make_batch(study, PLAN, np.array([2]))
+    reads = [
+        dict(zip(b.asvs_U[b.slots_BS[i]].tolist(), b.counts_BS[i].tolist(), strict=True))
+        for b, i in ((together, 1), (alone, 0))
+    ]
+    assert {k: v for k, v in reads[0].items() if v} == {k: v for k, v in reads[1].items() if v}
+
+
+def test_masks_hide_what_they_say(study: Study) -> None:
+    batch = make_batch(study, TASKS, np.arange(8), masks_draw=3)
+    assert batch.scored_UL is not None
+    assert batch.hidden is not None
+    assert (batch.tokens_UL[batch.scored_UL] == 6).all()
+    assert set(batch.hidden.tolist()) <= {1, 2, 3, 4}
+    np.testing.assert_array_equal(unmasked(batch).numpy(), study.tokens_FL[batch.asvs_U])
+    share = batch.scored_UL.float().mean().item()
+    assert 0.12 < share < 0.18
+
+
+def test_fixed_masks_belong_to_the_asv_not_the_batch(study: Study) -> None:
+    one, two = (make_batch(study, TASKS, rows) for rows in (np.arange(8), np.arange(6, 12)))
+    shared = np.intersect1d(one.asvs_U, two.asvs_U)
+    assert len(shared) > 5
+    assert one.scored_UL is not None
+    assert two.scored_UL is not None
+    for asv in shared:
+        i, j = (int((b.asvs_U == asv).nonzero()) for b in (one, two))
+        assert torch.equal(one.scored_UL[i], two.scored_UL[j])
+
+
+def test_unifrac_is_of_the_reads_drawn(study: Study) -> None:
+    rows = np.array([1, 4, 8, 20])
+    batch = make_batch(study, TASKS, rows, reads_draw=2)
+    counts = np.zeros((4, len(study.table.feature_ids)), dtype=np.int64)
+    for i in range(4):
+        np.add.at(counts[i], batch.asvs_U[batch.slots_BS[i]], batch.counts_BS[i].long())
+    from scipy.sparse import csr_array
+
+    assert study.phylogeny is not None
+    expected = pairwise(csr_array(counts), study.phylogeny, "unweighted")
+    assert batch.distances_BB is not None
+    torch.testing.assert_close(batch.distances_BB.double(), expected, rtol=0, atol=1e-6)
+
+
+@pytest.mark.parametrize("way", ["abundance", "first", "random"])
+def test_the_token_limit_cuts_but_unifrac_sees_all(study: Study, way: str) -> None:
+    plan = dataclasses.replace(TASKS, token_limit=5, asv_sampling=way)
+    whole, cut = (make_batch(study, p, np.arange(4)) for p in (TASKS, plan))
+    assert cut.slots_BS.shape == (4, 5)
+    assert whole.distances_BB is not None
+    assert cut.distances_BB is not None
+    assert torch.equal(whole.distances_BB, cut.distances_BB)
+    if way == "abundance":
+        most = whole.counts_BS.sort(dim=1, descending=True).values[:, :5]
+        assert torch.equal(cut.counts_BS.sort(dim=1, descending=True).values, most)
+
+
+def test_an_epoch_sees_every_sample_once_and_others_in_another_order(study: Study) -> None:
+    rows = np.arange(3, 30)
+    batches = TrainingBatches(study, TASKS, rows, 8, fresh_reads=True)
+    epochs = [[batches[(e, k)].rows_B.tolist() for k in range(batches.steps)] for e in (0, 1, 0)]
+    assert epochs[0] == epochs[2]
+    assert epochs[0] != epochs[1]
+    for epoch in epochs:
+        assert sorted(sum(epoch, [])) == rows.tolist()
+        assert {len(b) for b in epoch} <= {6, 7}
+
+
+def test_workers_make_the_same_batches(study: Study) -> None:
+    batches = TrainingBatches(study, TASKS, np.arange(20), 5, fresh_reads=True)
+    made = []
+    for workers in (0, 2):
+        sampler = EpochSampler(batches.steps)
+        sampler.set_epoch(4)
+        made.append(list(loader(batches, sampler, workers, pin=False)))
+    for one, two in zip(*made, strict=True):
+        assert torch.equal(one.tokens_UL, two.tokens_UL)
+        assert torch.equal(one.counts_BS, two.counts_BS)
+
+
+def test_a_resumed_epoch_begins_where_it_stopped() -> None:
+    sampler = EpochSampler(4)
+    sampler.resume(2, 3)
+    for epoch, expected in ((2, [(2, 3)]), (3, [(3, k) for k in range(4)])):
+        sampler.set_epoch(epoch)
+        assert list(sampler) == expected
+
+
+def test_fixed_batches_cover_all_rows(study: Study) -> None:
+    batches = FixedBatches(study, PLAN, np.arange(11), 4)
+    assert [len(batches[k].rows_B) for k in range(len(batches))] == [4, 4, 3]
+
+
+@given(st.lists(st.integers(0, 400), min_size=1, max_size=40), st.integers(0, 3000))
+def test_rarefaction_draws_exactly_the_depth(counts: list[int], depth: int) -> None:
+    array = np.array(counts, dtype=np.int32)
+    drawn = rarefy(array, depth, "a.1", seed=5, draw=2)
+    assert (drawn <= array).all()
+    assert drawn.sum() == (min(depth, sum(counts)) if depth else sum(counts))
+    np.testing.assert_array_equal(drawn, rarefy(array, depth, "a.1", seed=5, draw=2))
+
+
+def test_rarefaction_is_unbiased() -> None:
+    counts = np.array([600, 300, 100], dtype=np.int32)
+    mean = np.mean([rarefy(counts, 100, "s", 0, draw) for draw in range(2000)], axis=0)
+    np.testing.assert_allclose(mean, [60, 30, 10], atol=0.5)
+
+
+def test_auto_depth_keeps_95_in_100() -> None:
+    reads = np.arange(1, 101) * 10
+    depth = auto_depth(reads)
+    assert (reads >= depth).mean() >= 0.95
+    assert (reads >= depth + 1).mean() < 0.95 + 0.01
+    assert auto_depth(np.full(10, 90_000)) == 5000
+
+
+@pytest.mark.parametrize("strategy", ["random", "span"])
+@pytest.mark.parametrize("ratio", [0.05, 0.15, 0.4])
+def test_masks_cover_the_ratio(strategy: str, ratio: float) -> None:
+    tokens = np.random.default_rng(0).integers(0, 6, size=(400, 150)).astype(np.uint8)
+    chosen = choose(tokens, ratio, strategy, np.random.default_rng(1))  # type: ignore[arg-type]
+    bases = (tokens >= 1) & (tokens <= 4)
+    assert not chosen[~bases].any()
+    assert abs(chosen[bases].mean() - ratio) < 0.015

@@ -1,0 +1,172 @@
+"""Laws of the network: sets have no order, padding and neighbours do not matter, distances behave."""
+
+from __future__ import annotations
+
+import numpy as np
+import pytest
+import torch
+from aam.model.attention import attention
+from aam.model.distance import PairwiseDistance
+from aam.model.network import Predictor
+from aam.model.shape import NetworkShape
+from hypothesis import given, settings
+from hypothesis import strategies as st
+from torch import Tensor
+
+SHAPE = NetworkShape(max_bp=32, embedding_dim=16, attention_heads=2, outputs=1)
+
+
+def network(shape: NetworkShape = SHAPE, **options: bool) -> Predictor:
+    torch.manual_seed(0)
+    return Predictor(shape, "unweighted", **options).eval()
+
+
+def embed(net: Predictor, tokens_UL: Tensor, slots_BS: Tensor, counts_BS: Tensor) -> Tensor:
+    """Embeddings and outputs of samples, side by side."""
+    with torch.no_grad():
+        asvs_UD, _ = net.encoder.nucleotides(tokens_UL, bool((tokens_UL == 0).any()))
+        attend_BS = None if (counts_BS > 0).all() else counts_BS > 0
+        embedding_BD, members_BSD = net.encoder.samples(asvs_UD, slots_BS, counts_BS, attend_BS)
+        return torch.cat([embedding_BD, net.target(embedding_BD, members_BSD, attend_BS)], dim=1)
+
+
+def sequences(number: int, seed: int, shortest: int = 20) -> Tensor:
+    """Random tokens of unequal length, padded on the right to 32."""
+    rng = np.random.default_rng(seed)
+    tokens = rng.integers(1, 6, size=(number, 32)).astype(np.uint8)
+    for row, length in enumerate(rng.integers(shortest, 33, size=number)):
+        tokens[row, length:] = 0
+    return torch.from_numpy(tokens)
+
+
+def samples(sizes: list[int], asvs: int, seed: int) -> tuple[Tensor, Tensor]:
+    rng = np.random.default_rng(seed)
+    slots = np.zeros((len(sizes), max(sizes)), dtype=np.int64)
+    counts = np.zeros((len(sizes), max(sizes)), dtype=np.float32)
+    for row, size in enumerate(sizes):
+        slots[row, :size] = rng.choice(asvs, size, replace=False)
+        counts[row, :size] = rng.integers(1, 500, size)
+    return torch.from_numpy(slots), torch.from_numpy(counts)
+
+
+@given(st.integers(0, 10_000), st.sampled_from([1, 3, 5]))
+@settings(max_examples=20, deadline=None)
+def test_order_padding_and_neighbours_change_no_embedding(seed: int, patch: int) -> None:
+    net = network(NetworkShape(32, 16, 2, 2, patch, 0.1, 1))
+    tokens = sequences(12, seed)
+    rng = np.random.default_rng(seed)
+    slots, counts = samples([int(n) for n in rng.integers(1, 9, size=4)], 12, seed)
+    expected = embed(net, tokens, slots, counts)
+
+    order = torch.from_numpy(rng.permutation(slots.shape[1]))
+    torch.testing.assert_close(
+        embed(net, tokens, slots[:, order], counts[:, order]), expected, rtol=0, atol=1e-5
+    )
+    wide = (torch.nn.functional.pad(slots, (0, 5)), torch.nn.functional.pad(counts, (0, 5)))
+    torch.testing.assert_close(embed(net, tokens, *wide), expected, rtol=0, atol=1e-5)
+    size = int((counts[0] > 0).sum())
+    alone = embed(net, tokens, slots[:1, :size], counts[:1, :size])
+    torch.testing.assert_close(alone, expected[:1], rtol=0, atol=1e-5)
+
+
+@given(st.integers(0, 10_000))
+@settings(max_examples=10, deadline=None)
+def test_distinct_asvs_encoded_once_equal_every_copy_encoded(seed: int) -> None:
+    net = network()
+    tokens = sequences(6, seed)
+    slots, counts = samples([6, 4, 3], 6, seed)
+    copies = tokens[slots.reshape(-1)]
+    own_slots = torch.arange(slots.numel()).view_as(slots)
+    torch.testing.assert_close(
+        embed(net, copies, own_slots, counts), embed(net, tokens, slots, counts), rtol=0, atol=1e-5
+    )
+
+
+def test_longer_padding_of_sequences_changes_nothing() -> None:
+    net = network()
+    tokens = sequences(5, 3)
+    tokens[:, 25:] = 0
+    with torch.no_grad():
+        long, _ = net.encoder.nucleotides(tokens, True)
+        short, _ = net.encoder.nucleotides(tokens[:, :25], True)
+    torch.testing.assert_close(long, short, rtol=0, atol=1e-5)
+
+
+def test_abundance_is_an_input() -> None:
+    net = network()
+    tokens = sequences(6, 1)
+    slots, counts = samples([6], 6, 1)
+    other = counts.flip(1)
+    assert (embed(net, tokens, slots, counts) - embed(net, tokens, slots, other)).abs().max() > 1e-4
+
+
+def test_every_nucleotide_of_a_patch_matters() -> None:
+    net = network()
+    tokens = sequences(1, 5, shortest=32)
+    expected = net.encoder.nucleotides(tokens, False)[0]
+    for place in range(32):
+        changed = tokens.clone()
+        changed[0, place] = tokens[0, place] % 4 + 1
+        assert (net.encoder.nucleotides(changed, False)[0] - expected).abs().max() > 1e-5
+
+
+@pytest.mark.parametrize("patch", [1, 3, 5])
+def test_masked_logits_stand_at_the_masked_nucleotides(patch: int) -> None:
+    net = network(NetworkShape(32, 16, 2, 2, patch, 0.1, 1)).encoder.nucleotides
+    tokens = sequences(4, 2)
+    scored = torch.zeros(4, 32, dtype=torch.bool)
+    scored[0, 7] = scored[2, 11] = scored[2, 12] = True
+    _, hidden = net(tokens, True)
+    found = net.masked_logits(hidden, scored)
+    every = net.head(hidden).view(4, -1, 4)
+    torch.testing.assert_close(found, torch.stack([every[0, 7], every[2, 11], every[2, 12]]))
+
+
+@pytest.mark.parametrize("dim", [8, 64, 768])
+@pytest.mark.parametrize("bounded", [True, False])
+def test_distances(dim: int, bounded: bool) -> None:
+    torch.manual_seed(0)
+    head = PairwiseDistance(bounded)
+    embeddings = torch.nn.functional.layer_norm(torch.randn(40, dim), (dim,))
+    matrix = head.matrix(embeddings)
+    assert (matrix.diagonal() == 0).all()
+    torch.testing.assert_close(matrix, matrix.T, rtol=0, atol=0)
+    apart = matrix[~torch.eye(40, dtype=torch.bool)]
+    # The range of independent embeddings is the same whatever their width.
+    assert 0.75 < apart.mean() < (0.95 if bounded else 1.5)
+    if bounded:
+        assert (head(embeddings * 1e6, -embeddings * 1e6) <= 1).all()
+
+
+def test_equal_embeddings_have_a_finite_gradient() -> None:
+    head = PairwiseDistance(True)
+    embeddings = torch.ones(3, 8, requires_grad=True)
+    head.matrix(embeddings).sum().backward()
+    assert embeddings.grad is not None
+    assert embeddings.grad.isfinite().all()
+
+
+def test_sets_without_members_give_zeros() -> None:
+    q = torch.randn(3, 2, 5, 4)
+    attend = torch.tensor([[True] * 5, [False] * 5, [True, False, True, False, False]])
+    for implementation in ("auto", "math"):
+        out = attention(q, q, q, attend, implementation)
+        assert (out[1] == 0).all()
+        assert out.isfinite().all()
+        torch.testing.assert_close(out[0], attention(q, q, q)[0])
+        kept = q[2:, :, [0, 2]]
+        torch.testing.assert_close(out[2:, :, [0, 2]], attention(kept, kept, kept))
+
+
+def test_recomputation_gives_the_same_gradients() -> None:
+    shape = NetworkShape(32, 16, 2, 2, 5, 0.0, 1)
+    tokens, (slots, counts) = sequences(8, 4), samples([5, 8], 8, 4)
+    gradients = []
+    for recompute in (False, True):
+        net = network(shape, recompute=recompute).train()
+        asvs, _ = net.encoder.nucleotides(tokens, True)
+        embedding, members = net.encoder.samples(asvs, slots, counts, counts > 0)
+        net.target(embedding, members, counts > 0).sum().backward()
+        gradients.append([p.grad for p in net.parameters() if p.grad is not None])
+    for plain, recomputed in zip(*gradients, strict=True):
+        torch.testing.assert_close(plain, recomputed)
