@@ -1,0 +1,64 @@
+# Everything happens in .venv, which is made on demand and again when the interpreter, the
+# dependencies or their pins change. Choose another interpreter with PYTHON=python3.12.
+
+PYTHON ?= python3
+VENV ?= .venv
+PIP = $(VENV)/bin/python -m pip --disable-pip-version-check
+UV_OPTIONS ?=
+
+VERSION := $(shell $(PYTHON) -c 'import sys; print("%d.%d.%d" % sys.version_info[:3])')
+MADE := $(VENV)/made-$(VERSION)
+# A worker of pytest-xdist that starts a thread for each core only gets into the others' way.
+WORKERS ?= 2
+
+.PHONY: help demo test bench lock clean
+.DELETE_ON_ERROR:
+
+help:
+	@echo "make demo    a whole study, simulated, learned, predicted and reported, in a few minutes"
+	@echo "make test    lint, types and tests"
+	@echo "make bench   the tables of speed and memory"
+	@echo "make lock    requirements.lock anew (UV_OPTIONS=--upgrade takes newer versions)"
+	@echo "make clean   remove .venv, demo/ and caches"
+
+demo: $(VENV)/has-model
+	PATH="$(CURDIR)/$(VENV)/bin:$$PATH" ./demo.sh demo
+
+test: $(VENV)/has-dev
+	$(VENV)/bin/ruff check .
+	$(VENV)/bin/ruff format --check .
+	$(VENV)/bin/mypy
+	OMP_NUM_THREADS=1 $(VENV)/bin/python -m pytest -n $(WORKERS) $(PYTEST_OPTIONS)
+
+bench: $(VENV)/has-model
+	$(VENV)/bin/python benchmarks/speed.py
+
+$(MADE):
+	$(PYTHON) -m venv --clear $(VENV)
+	touch $@
+
+$(VENV)/has-model: $(MADE) pyproject.toml requirements.lock
+	$(PIP) install --constraint requirements.lock --editable '.[model]'
+	touch $@
+
+$(VENV)/has-dev: $(MADE) pyproject.toml requirements.lock
+	$(PIP) install --constraint requirements.lock --editable '.[model,dev]'
+	touch $@ $(VENV)/has-model
+
+# uv resolves for every interpreter at once. It must see the index, not a folder of local builds:
+# a version with a local part (2.13.0+cpu) could not be installed elsewhere, hence the check.
+lock: $(MADE)
+	$(PIP) install uv
+	cp requirements.lock .lock.new 2>/dev/null || touch .lock.new
+	$(VENV)/bin/uv pip compile --quiet --universal --python-version 3.10 \
+	    --extra model --extra dev --no-header --no-annotate $(UV_OPTIONS) \
+	    --output-file .lock.new pyproject.toml
+	@if grep '==.*+' .lock.new; then echo "A pin of a local build; resolve without it."; exit 1; fi
+	{ sed -n '/^#/p;/^#/!q' requirements.lock; grep -v '^#' .lock.new; } > .lock.out
+	mv .lock.out requirements.lock
+	rm .lock.new
+
+clean:
+	rm -rf $(VENV) demo bench build ./*.egg-info .lock.new .lock.out
+	rm -rf .pytest_cache .mypy_cache .ruff_cache .hypothesis
+	find aam launcher tests benchmarks -name __pycache__ -type d -exec rm -rf {} +

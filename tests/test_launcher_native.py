@@ -1,0 +1,240 @@
+"""The launcher up to the point where it becomes `aam`: real command lines, real processes."""
+
+from __future__ import annotations
+
+import json
+import os
+import shlex
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from aam import __version__
+from aam.options import find, names, specs
+from launcher.cli import main
+from launcher.engines.native import LIBRARIES, missing, plan
+from launcher.errors import UsageError
+from launcher.plan.plan import Plan
+from launcher.plan.request import OWN_FLAGS, Request, parse
+
+ROOT = Path(__file__).parents[1]
+SIMULATE = ["simulate", "--output-dir", "out"]
+
+
+def launch(*words: str, **settings: str) -> subprocess.CompletedProcess[str]:
+    """Run `aam-launch` as a process of its own, from anywhere."""
+    environment = {**os.environ, "PYTHONPATH": str(ROOT), **settings}
+    command = [sys.executable, "-m", "launcher.cli", *words]
+    return subprocess.run(command, capture_output=True, text=True, env=environment, check=False)
+
+
+# --- what is asked for
+
+
+def test_a_request_names_what_is_read_and_written() -> None:
+    words = ["train", "--table", "a b.biom", "--metadata=m.tsv", "--metadata-column", "age"]
+    request = parse([*words, "--output_dir", "out", "--no-stratify", "--epochs", "3"])
+    assert request.command == "train"
+    assert request.words == (*words[1:], "--output_dir", "out", "--no-stratify", "--epochs", "3")
+    assert request.inputs == (("--table", Path("a b.biom")), ("--metadata", Path("m.tsv")))
+    assert request.outputs == (("--output-dir", Path("out")),)
+    assert not request.dry_run
+
+
+def test_none_is_no_file() -> None:
+    request = parse(
+        ["predict", "--model", "m", "--table", "t", "--output", "None", "--sequences", "None"]
+    )
+    assert [flag for flag, _ in request.inputs] == ["--model", "--table"]
+    assert request.outputs == (("--output", Path("None")),)
+
+
+def test_negative_numbers_and_lists_are_values() -> None:
+    words = ["--table", "t", "--metadata", "m", "--metadata-column", "y", "--output-dir", "o"]
+    assert parse(["baseline", *words, "--n-jobs", "-1"]).words[-1] == "-1"
+    assert parse(["train", *words, "--quantiles", "0.1", "0.9", "--stratify"]).command == "train"
+
+
+def test_a_dry_run_may_be_asked_for_anywhere() -> None:
+    for words in (["--dry-run", *SIMULATE], [*SIMULATE, "--dry-run"]):
+        request = parse(words)
+        assert request.dry_run
+        assert request.words == ("--output-dir", "out")
+
+
+@pytest.mark.parametrize(
+    ("words", "sentence"),
+    [
+        (["trian"], "No such command: 'trian'; did you mean 'train'?"),
+        (["qqqq"], "No such command: 'qqqq'; see `aam-launch --help`."),
+        (
+            [*SIMULATE, "--sampels", "3"],
+            "`simulate` has no such option: '--sampels'; did you mean '--samples'?",
+        ),
+        (
+            [*SIMULATE, "--no-samples"],
+            "`simulate` has no such option: '--no-samples'; did you mean '--samples'?",
+        ),
+        (
+            [*SIMULATE, "-x"],
+            "`simulate` has no such option: '-x'; see `aam-launch simulate --help`.",
+        ),
+        (
+            [*SIMULATE, "--seed"],
+            "An option without its value: --seed; write the value after it.",
+        ),
+        (
+            [*SIMULATE, "--seed", "--asvs", "9"],
+            "An option without its value: --seed; write the value after it.",
+        ),
+        (
+            [*SIMULATE, "--seed", "1", "2"],
+            "A value without an option: '2' after --seed; quote values with spaces.",
+        ),
+        (
+            [*SIMULATE, "--overwrite", "yes"],
+            "A value without an option: 'yes' after --overwrite; quote values with spaces.",
+        ),
+        (
+            ["simulate", "3", "--output-dir", "out"],
+            "A value without an option: '3'; quote values with spaces.",
+        ),
+        (
+            ["evaluate", "--metadata", "m"],
+            "`evaluate` lacks required options: --predictions, --metadata-column; "
+            "give a value for each.",
+        ),
+    ],
+)
+def test_a_typo_is_answered_with_the_nearest_name(words: list[str], sentence: str) -> None:
+    with pytest.raises(UsageError) as caught:
+        parse(words)
+    assert str(caught.value) == sentence
+    assert caught.value.status == 64
+
+
+@pytest.mark.parametrize("command", names())
+def test_no_option_belongs_to_both_programs(command: str) -> None:
+    kind = find(command)
+    assert kind is not None
+    assert not {spec.flag for spec in specs(kind)} & set(OWN_FLAGS)
+
+
+# --- what will run
+
+
+def test_the_native_plan() -> None:
+    request = Request("simulate", ("--output-dir", "a b"), (), ())
+    made = plan(request, "/usr/bin/python3", absent=(), in_user_site=False)
+    assert made.argv == ("/usr/bin/python3", "-m", "aam.cli", "simulate", "--output-dir", "a b")
+    assert dict(made.variables) == {"PYTHONNOUSERSITE": "1", "PYTHONSAFEPATH": "1"}
+    assert made.environment({"HOME": "/h"})["HOME"] == "/h"
+
+
+def test_an_installation_in_the_user_site_keeps_it() -> None:
+    made = plan(Request("report", (), (), ()), "/usr/bin/python3", absent=(), in_user_site=True)
+    assert "PYTHONNOUSERSITE" not in dict(made.variables)
+
+
+def test_missing_libraries_are_found_without_importing() -> None:
+    assert missing(("json", "no_such_library_at_all")) == ("no_such_library_at_all",)
+    assert missing(LIBRARIES) == ()
+
+
+@given(st.lists(st.text(st.characters(exclude_characters="\0", exclude_categories=["Cs"]))))
+def test_a_command_line_can_be_pasted(words: list[str]) -> None:
+    made = Plan(("/usr/bin/python3", *words), (("A", "b c"),))
+    assert shlex.split(made.command_line()) == ["env", "A=b c", *made.argv]
+
+
+# --- the program itself
+
+
+def test_version_and_help(capsys: pytest.CaptureFixture[str]) -> None:
+    assert main(["--version"]) == 0
+    assert capsys.readouterr().out == f"aam-launch {__version__}\n"
+    assert main([]) == main(["--help"]) == 0
+    shown = capsys.readouterr().out
+    assert all(name in shown for name in (*names(), *OWN_FLAGS))
+
+
+@pytest.mark.parametrize("command", names())
+def test_help_of_a_command_needs_no_model(command: str, capsys: pytest.CaptureFixture[str]) -> None:
+    assert main([command, "--help"]) == 0
+    shown = capsys.readouterr().out
+    kind = find(command)
+    assert kind is not None
+    for spec in specs(kind):
+        assert spec.flag in shown
+        assert spec.help in shown
+
+
+def test_a_missing_input_is_found_before_anything_starts(tmp_path: Path) -> None:
+    (tmp_path / "p.tsv").touch()
+    here = ["evaluate", "--predictions", f"{tmp_path}/p.tsv", "--metadata-column", "y"]
+    done = launch(*here, "--metadata", f"{tmp_path}/m.tsv")
+    assert done.returncode == 66
+    assert done.stderr == (
+        f"aam-launch: No file for --metadata: '{tmp_path}/m.tsv' does not exist; check the path.\n"
+    )
+    assert done.stdout == ""
+
+
+def test_the_launcher_becomes_aam(tmp_path: Path) -> None:
+    out = tmp_path / "with space, comma: 'quote' ü"
+    done = launch("simulate", "--output-dir", str(out), "--samples", "20", "--asvs", "one")
+    assert done.returncode == 64  # of `aam`, which knows what a number is
+    assert "--asvs" in done.stdout + done.stderr
+    assert not out.exists()
+
+
+def test_a_dry_run_does_what_it_says_when_it_is_pasted(tmp_path: Path) -> None:
+    out = tmp_path / "with space, comma: 'quote' ü"
+    words = ["simulate", "--output-dir", str(out), "--samples", "9", "--asvs", "30"]
+    done = launch("--dry-run", *words, "--richness", "8", "--subjects", "3", "--depth", "100")
+    assert done.returncode == 0, done.stderr
+    assert not out.exists()
+    environment = {**os.environ, "PYTHONPATH": str(ROOT)}
+    subprocess.run(["bash", "-c", done.stdout], env=environment, check=True, capture_output=True)
+    assert (out / "table.biom").exists()
+
+
+def test_without_the_libraries_the_remedy_is_named(tmp_path: Path) -> None:
+    """An interpreter without site packages stands for a plain install."""
+    code = "import sys; from launcher.cli import main; sys.exit(main(sys.argv[1:]))"
+    done = subprocess.run(
+        [sys.executable, "-S", "-c", code, *SIMULATE],
+        capture_output=True,
+        text=True,
+        env={"PYTHONPATH": str(ROOT), "PATH": os.environ["PATH"]},
+        cwd=tmp_path,
+        check=False,
+    )
+    assert done.returncode == 69
+    assert "The libraries of the model are not installed" in done.stderr
+    assert "pip install 'aam[model]'" in done.stderr
+
+
+@pytest.mark.parametrize(
+    "words", [["--help"], ["train", "--help"], ["--dry-run", *SIMULATE], ["trian"], ["report"]]
+)
+def test_nothing_heavy_is_imported(words: list[str]) -> None:
+    code = (
+        "import json, sys\n"
+        "from launcher.cli import main\n"
+        "main(sys.argv[1:])\n"
+        "print(json.dumps(sorted({name.split('.')[0] for name in sys.modules})))"
+    )
+    done = subprocess.run(
+        [sys.executable, "-c", code, *words], capture_output=True, text=True, cwd=ROOT, check=True
+    )
+    loaded = set(json.loads(done.stdout.splitlines()[-1]))
+    foreign = loaded - set(sys.stdlib_module_names) - {"aam", "launcher", "__main__"}
+    # An environment may load a little of itself at start-up, such as a finder of editable installs.
+    assert not {
+        name for name in foreign if not name.startswith(("_", "__editable__", "sitecustom"))
+    }
