@@ -56,7 +56,7 @@ class Unavailable(AamError):
 
 
 class CannotCreate(AamError):
-    """Output that cannot be written: permission, a full disk, a run already there (EX_CANTCREAT)."""
+    """Output that cannot be written: permission, a full disk, a run in the way (EX_CANTCREAT)."""
 
     status = 73
 

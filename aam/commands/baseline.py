@@ -13,9 +13,10 @@ from aam.learn.baseline import Answers, Forest, cross_validate
 from aam.options import to_plain
 from aam.options.commands import Baseline
 from aam.report.terminal import show
-from aam.study.metadata import Metadata, class_target, groups, numeric_target, read_metadata
+from aam.study.metadata import read_metadata
 from aam.study.metrics import summary
-from aam.study.splits import Split, make_splits, read_splits, write_splits
+from aam.study.question import read_answers, split_samples
+from aam.study.splits import write_splits
 from aam.study.table import FeatureTable, read_table
 
 FILES = ("predictions.tsv", "metrics.json", "splits.tsv")
@@ -34,17 +35,22 @@ def run(options: Baseline) -> None:
         refuse_existing(options.output_dir / name, options.overwrite)
     table = read_table(options.input.table, options.input.drop_empty_samples)
     metadata = read_metadata(options.target.metadata)
-    column = options.target.metadata_column
-    target: np.ndarray
-    classes: tuple[str, ...] = ()
-    if options.target.classifier:
-        rows, target, classes = class_target(metadata, column, table.sample_ids)
-    else:
-        rows, target = numeric_target(metadata, column, table.sample_ids)
-    table = table.take_samples(rows)
-    splits, labels = _splits(options, table, metadata, target if classes else None)
+    asked = read_answers(options.target, metadata, table.sample_ids)
+    table, classes = table.take_samples(asked.rows), asked.classes
+    target = asked.values.astype(np.int64) if classes else asked.values
+    splits, labels = split_samples(
+        options.split,
+        options.folds,
+        options.seed,
+        table.sample_ids,
+        metadata,
+        asked.values.astype(np.int64) if classes else None,
+    )
     answers = cross_validate(table.counts, target, classes, splits, forest)
-    found = summary(answers.judged, column) | {"model": "random forest", "split": answers.split}
+    found = summary(answers.judged, options.target.metadata_column) | {
+        "model": "random forest",
+        "split": answers.split,
+    }
     show(found)
     _write(options, table, answers, found)
     write_splits(options.output_dir / "splits.tsv", table.sample_ids, splits, labels)
@@ -72,32 +78,6 @@ def _forest(options: Baseline) -> Forest:
         options.seed,
         options.n_jobs,
     )
-
-
-def _splits(
-    options: Baseline,
-    table: FeatureTable,
-    metadata: Metadata,
-    classes: np.ndarray | None,
-) -> tuple[tuple[Split, ...], list[str] | None]:
-    """Return the splits and the group of each sample, as `aam train` makes them."""
-    asked = options.split
-    if asked.stratify and classes is None:
-        raise UsageError("--stratify is for classes", "without --classifier", "leave it out")
-    labels = None
-    if asked.group_column is not None:
-        labels = groups(metadata, asked.group_column, table.sample_ids).tolist()
-    if asked.splits is not None:
-        return read_splits(asked.splits, table.sample_ids), labels
-    made = make_splits(
-        len(table.sample_ids),
-        test_size=asked.test_size,
-        folds=options.folds,
-        seed=options.seed,
-        groups=labels,
-        classes=classes if asked.stratify else None,
-    )
-    return made, labels
 
 
 def _write(

@@ -21,7 +21,7 @@ from aam.learn.recipe import Recipe
 
 
 class ExactResume(Callback):
-    """Stores what Lightning does not: the recipe, the generators' states, the place in the epoch."""
+    """Stores what Lightning does not: the recipe, the generators' states, the next batch."""
 
     def __init__(self, recipe: Recipe, sampler: EpochSampler) -> None:
         self.recipe, self.sampler = recipe, sampler

@@ -1,4 +1,4 @@
-"""Using a trained network: every ASV of a table is encoded once, then samples are read from memory."""
+"""Using a trained network: every ASV of a table is encoded once and remembered."""
 
 from __future__ import annotations
 

@@ -45,7 +45,7 @@ def nucleotide_loss(logits: Tensor, hidden: Tensor) -> tuple[Part, Part]:
 
 def distance_loss(head: PairwiseDistance, embeddings_BD: Tensor, distances_BB: Tensor) -> Part:
     """Squared error of the distances of every two samples; the diagonal is in no loss."""
-    i, j = torch.triu_indices(*distances_BB.shape, offset=1, device=distances_BB.device)
+    i, j = torch.triu_indices(len(distances_BB), len(distances_BB), 1, device=distances_BB.device)
     predicted = head(embeddings_BD[i], embeddings_BD[j])
     error = (predicted - distances_BB[i, j]).square().sum()
     return Part(error, torch.as_tensor(len(i), device=error.device))

@@ -25,12 +25,14 @@ from aam.learn.samples import (
     standardise,
 )
 from aam.learn.task import Task, Weights
+from aam.model.network import Encoder, Predictor
 from aam.model.shape import NetworkShape
 from aam.options import to_plain
 from aam.options.commands import Pretrain
 from aam.options.groups import ModelOptions
-from aam.study.metadata import groups, read_metadata
-from aam.study.splits import make_splits, read_splits, write_splits
+from aam.study.metadata import read_metadata
+from aam.study.question import split_samples
+from aam.study.splits import write_splits
 from aam.study.study import Study, load_study
 
 
@@ -48,7 +50,10 @@ def pretrain(options: Pretrain) -> None:
     study = study.take_samples(deep_enough(study, depth))
     metric = canonical(options.phylogeny.unifrac_metric)
     plan = batch_plan(depth, options.sample, options.loop, options.task, options.phylogeny, metric)
-    split, labels = _split(options, study)
+    metadata = None if options.metadata is None else read_metadata(options.metadata)
+    (split, *_), labels = split_samples(
+        options.split, 1, options.loop.seed, study.table.sample_ids, metadata
+    )
     fit.check_sizes(len(split.train), options.loop)
     record = run_folder.begin("pretrain", options, folder)
     write_splits(folder / "splits.tsv", study.table.sample_ids, [split], labels)
@@ -124,35 +129,15 @@ def shape_of(study: Study, model: ModelOptions, outputs: int = 0) -> NetworkShap
 def write_all_embeddings(
     folder: Path,
     recipe: Recipe,
-    network: torch.nn.Module,
+    network: Encoder | Predictor,
     study: Study,
     batch_size: int,
     device: torch.device,
 ) -> None:
     """Write embeddings.tsv of every sample of the study."""
-    encoder = getattr(network, "encoder", network)
+    encoder = network if isinstance(network, Encoder) else network.encoder
     remembered_FD = remember_asvs(encoder, study, device)
     rows = np.arange(len(study.table.sample_ids))
     plain = reading_plan(recipe.plan)
     found = read_out(encoder, study, plain, rows, batch_size, device, remembered_FD)
     write_embeddings(folder / "embeddings.tsv", study.table.sample_ids, found.embeddings_ND)
-
-
-def _split(options: Pretrain, study: Study):  # type: ignore[no-untyped-def]
-    ids = study.table.sample_ids
-    column = options.split.group_column
-    labels = None
-    if column is not None:
-        if options.metadata is None:
-            raise UsageError("--group-column needs metadata", column, "give --metadata")
-        labels = list(groups(read_metadata(options.metadata), column, ids))
-    if options.split.splits is not None:
-        return read_splits(options.split.splits, ids)[0], labels
-    made = make_splits(
-        len(ids),
-        test_size=options.split.test_size,
-        folds=1,
-        seed=options.loop.seed,
-        groups=labels,
-    )
-    return made[0], labels

@@ -37,7 +37,7 @@ def deep_enough(study: Study, depth: int) -> npt.NDArray[np.int64]:
     if len(rows) < 2:
         raise DataError(
             "Hardly any sample reaches the rarefaction depth",
-            f"{len(rows)} of {len(study.reads)} have {depth} reads, the deepest {study.reads.max()}",
+            f"{len(rows)} of {len(study.reads)} have {depth} reads, the deepest {max(study.reads)}",
             "choose a lower --rarefy-depth",
         )
     out = [study.table.sample_ids[row] for row in np.flatnonzero(study.reads < depth)]

@@ -1,4 +1,4 @@
-"""What is predicted: its kind, its transform or classes, its loss, and how outputs become answers."""
+"""What is predicted: its transform or classes, its loss, and how outputs become answers."""
 
 from __future__ import annotations
 
@@ -76,12 +76,14 @@ class Target:
         """Answers [B, C]: class probabilities, or numbers in the target's units."""
         outputs_BC = outputs_BC.detach().cpu().double()
         if self.classes:
-            return outputs_BC.softmax(dim=-1).numpy()
+            chance_BC: npt.NDArray[np.float64] = outputs_BC.softmax(dim=-1).numpy()
+            return chance_BC
         assert self.transform is not None
         if self.quantiles:
             # Quantiles do not cross: sorting never increases the pinball loss.
             outputs_BC = outputs_BC.sort(dim=-1).values
-        return self.transform.undo(outputs_BC.numpy())
+        numbers_BC: npt.NDArray[np.float64] = outputs_BC.numpy()
+        return self.transform.undo(numbers_BC)
 
     def predicted(self, answers_BC: npt.NDArray[np.float64]) -> npt.NDArray[np.float64]:
         """One value a sample: the likeliest class's code, the number, or the middle quantile."""

@@ -7,7 +7,9 @@ data for are absent. Validation adds sums over the whole split, never means of m
 from __future__ import annotations
 
 import math
+from collections.abc import Callable
 from dataclasses import dataclass
+from typing import Any
 
 import lightning.pytorch as pl
 import numpy as np
@@ -131,7 +133,7 @@ class Task(pl.LightningModule):
         self.log_dict(figures)
         self._sums, self._answers, self._asked = {}, [], []
 
-    def configure_optimizers(self) -> dict[str, object]:
+    def configure_optimizers(self) -> Any:
         """Build the optimiser and its schedule."""
         optimizer = make_optimizer(self, self.loop)
         if self.loop.scheduler == "plateau":
@@ -223,7 +225,7 @@ def judge(
     return {name: math.nan if (v := found[key]) is None else v for name, key in wanted.items()}
 
 
-def schedule(loop: LoopOptions, steps: int):  # type: ignore[no-untyped-def]
+def schedule(loop: LoopOptions, steps: int) -> Callable[[int], float]:
     """Return the factor of the learning rate at each optimiser step, counted from 0."""
     warmup = max(1, round(loop.warmup_fraction * steps))
 

@@ -36,8 +36,9 @@ from aam.model.network import Predictor
 from aam.options import to_plain
 from aam.options.commands import Train
 from aam.study.batches import BatchPlan
-from aam.study.metadata import class_target, groups, numeric_target, read_metadata
-from aam.study.splits import Split, make_splits, read_splits, write_splits
+from aam.study.metadata import read_metadata
+from aam.study.question import read_answers, split_samples
+from aam.study.splits import Split, write_splits
 from aam.study.study import Study, load_study
 
 
@@ -127,38 +128,26 @@ def ask(options: Train, base: Base | None) -> Question:
     max_bp = base.recipe.shape.max_bp if base else longest(options.sample)
     study = load_study(options.input, options.phylogeny, max_bp)
     metadata = read_metadata(options.target.metadata)
-    column, ids = options.target.metadata_column, study.table.sample_ids
-    classes: tuple[str, ...] = ()
-    if options.target.classifier:
-        rows, codes, classes = class_target(metadata, column, ids)
-        values = codes.astype(np.float64)
-    else:
-        rows, values = numeric_target(metadata, column, ids)
-    study = study.take_samples(rows)
+    found = read_answers(options.target, metadata, study.table.sample_ids)
+    study = study.take_samples(found.rows)
     depth = choose_depth(study, options.sample)
     deep = deep_enough(study, depth)
-    study, values = study.take_samples(deep), values[deep]
+    study, values = study.take_samples(deep), found.values[deep]
     if len(np.unique(values)) < 2:
         raise DataError(
-            f"The column '{column}' has one value in the samples that are left",
+            f"The column '{options.target.metadata_column}' has one value in the samples left",
             f"{len(values)} samples",
             "choose a lower --rarefy-depth or another column",
         )
-    ids = study.table.sample_ids
-    group = options.split.group_column
-    labels = None if group is None else list(groups(metadata, group, ids))
-    if options.split.splits is not None:
-        splits = read_splits(options.split.splits, ids)
-    else:
-        splits = make_splits(
-            len(ids),
-            test_size=options.split.test_size,
-            folds=options.folds,
-            seed=options.loop.seed,
-            groups=labels,
-            classes=values.astype(np.int64) if options.split.stratify else None,
-        )
-    return Question(study, values, classes, splits, labels, depth)
+    splits, labels = split_samples(
+        options.split,
+        options.folds,
+        options.loop.seed,
+        study.table.sample_ids,
+        metadata,
+        values.astype(np.int64) if found.classes else None,
+    )
+    return Question(study, values, found.classes, splits, labels, depth)
 
 
 def train_fold(
@@ -191,16 +180,17 @@ def train_fold(
     )
     batch_size, plan = options.loop.batch_size, recipe.plan
     fresh = options.sample.rarefy_each_epoch
+    given = fit.Fit(
+        recipe,
+        options.loop,
+        options.speed,
+        options.device,
+        options.run,
+        folder,
+        options.best_metric,
+    )
     outcome = fit.run(
-        fit.Fit(
-            recipe,
-            options.loop,
-            options.speed,
-            options.device,
-            options.run,
-            folder,
-            options.best_metric,
-        ),  # fmt: skip
+        given,
         task,
         TrainingBatches(asked.study, plan, split.train, batch_size, fresh),
         FixedBatches(asked.study, plan, split.validation, batch_size)
@@ -250,9 +240,10 @@ def _check_options(options: Train) -> None:
     regression_only = options.best_metric in ("r2", "mae")
     if regression_only == options.target.classifier and options.best_metric != "val_loss":
         raise UsageError(
-            "The metric does not fit the target", f"--best-metric {options.best_metric}",
+            "The metric does not fit the target",
+            f"--best-metric {options.best_metric}",
             "r2 and mae are for numbers, accuracy and f1 for classes",
-        )  # fmt: skip
+        )
     if options.loss_type == "quantile" and not all(0 < q < 1 for q in options.quantiles):
         raise UsageError("No quantiles", f"--quantiles {options.quantiles}", "give 0 to 1")
 

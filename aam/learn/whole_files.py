@@ -19,11 +19,10 @@ class WholeFiles(TorchCheckpointIO):
         self, checkpoint: dict[str, Any], path: Any, storage_options: Any | None = None
     ) -> None:
         """Write beside `path`, flush to the disk, rename."""
-        with written_aside(Path(path)) as aside:
-            with aside.open("wb") as stream:
-                torch.save(checkpoint, stream)
-                stream.flush()
-                os.fsync(stream.fileno())
+        with written_aside(Path(path)) as aside, aside.open("wb") as stream:
+            torch.save(checkpoint, stream)
+            stream.flush()
+            os.fsync(stream.fileno())
 
     def load_checkpoint(
         self, path: Any, map_location: Any = None, weights_only: bool | None = True

@@ -44,7 +44,7 @@ class PhylogenyOptions:
         role="input",
     )
     unifrac_matrix: Path | None = option(
-        "Distance matrix instead of a tree: lsmat/TSV, .qza, ssu HDF5, CSV, or .npy in table order.",
+        "Distance matrix instead of a tree: lsmat/TSV, .qza, ssu HDF5, CSV, or .npy (table order).",
         default=None,
         role="input",
     )
@@ -202,3 +202,4 @@ class TargetOptions:
     metadata: Path = option("Sample metadata (TSV, QIIME 2's rules).", role="input")
     metadata_column: str = option("Column to predict.")
     classifier: bool = option("Predict a category instead of a number.", default=False)
+    where: str | None = option("Use only samples whose metadata meets COLUMN=VALUE.", default=None)

@@ -9,6 +9,7 @@ from __future__ import annotations
 
 import dataclasses
 from dataclasses import dataclass
+from typing import Any
 
 import numpy as np
 import numpy.typing as npt
@@ -62,7 +63,7 @@ class Batch:
 
     def to(self, device: torch.device) -> Batch:
         """Copy every tensor to `device`."""
-        moved = {
+        moved: dict[str, Any] = {
             field.name: value.to(device, non_blocking=True)
             for field in dataclasses.fields(self)
             if isinstance(value := getattr(self, field.name), Tensor)
@@ -71,7 +72,7 @@ class Batch:
 
     def pin_memory(self) -> Batch:
         """Copy every tensor to page-locked memory (the data loader calls this)."""
-        pinned = {
+        pinned: dict[str, Any] = {
             field.name: value.pin_memory()
             for field in dataclasses.fields(self)
             if isinstance(value := getattr(self, field.name), Tensor)

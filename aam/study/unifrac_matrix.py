@@ -191,7 +191,7 @@ def _compared(parts: Tensor, rows: slice) -> Iterator[tuple[int, Tensor, Tensor,
         own = torch.nonzero(parts[:, row])[:, 0]
         for start in range(row + 1, samples, TILE):
             columns = slice(start, start + TILE)
-            yield row, own, parts[own, columns], columns
+            yield row, own, parts[:, columns].index_select(0, own), columns
 
 
 def _tiles(samples: int) -> Iterator[slice]:
