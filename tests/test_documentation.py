@@ -1,0 +1,66 @@
+"""What the documents show must be true: every command line in them is read by the real parser."""
+
+from __future__ import annotations
+
+import re
+import shlex
+from pathlib import Path
+
+import pytest
+
+from aam.cli import parse
+from aam.options import find, names, specs
+from launcher.plan.request import parse as parse_launch
+
+ROOT = Path(__file__).parents[1]
+DOCUMENTS = [ROOT / "README.md", ROOT / "CONTRIBUTING.md", *sorted((ROOT / "docs").glob("*.md"))]
+FENCE = re.compile(r"^ *```(?:bash|sh|console)\n(.*?)^ *```", re.MULTILINE | re.DOTALL)
+
+
+def command_lines(text: str) -> list[str]:
+    """Return the shell lines of `text` that call one of the two programs, joined where broken."""
+    lines = []
+    for block in FENCE.findall(text):
+        for line in block.replace("\\\n", " ").splitlines():
+            bare = line.strip().removeprefix("$ ")
+            if re.match(r"aam(-launch)? [a-z]", bare):
+                lines.append(bare)
+    return lines
+
+
+SHOWN = [
+    (f"{path.name}: {line}", line)
+    for path in [*DOCUMENTS, ROOT / "demo.sh"]
+    for line in command_lines(
+        path.read_text() if path.suffix == ".md" else f"```sh\n{path.read_text()}\n```"
+    )
+]
+
+
+@pytest.mark.parametrize("line", [line for _, line in SHOWN], ids=[name for name, _ in SHOWN])
+def test_a_command_line_is_understood(line: str) -> None:
+    program, command, *words = shlex.split(line, comments=True)
+    if program == "aam-launch":
+        assert parse_launch([command, *words]).command == command
+    parse(command, words)  # exits, and so fails, if an option or a value is wrong
+
+
+def test_the_walk_is_in_the_readme() -> None:
+    shown = command_lines((ROOT / "README.md").read_text())
+    commands = [shlex.split(line)[1] for line in shown if line.startswith("aam ")]
+    assert commands[:4] == ["pretrain", "train", "predict", "report"]
+
+
+def test_options_named_in_the_documents_exist() -> None:
+    known = {spec.flag for name in names() for spec in specs(find(name) or object)}
+    table = (ROOT / "docs" / "from_the_public_aam.md").read_text()
+    kept = re.findall(r"^\| `(--[a-z-]+)`[^|]*\| (?:kept|changed)", table, re.MULTILINE)
+    assert kept
+    assert not {flag for flag in kept if flag not in known}
+
+
+def test_links_between_documents_lead_somewhere() -> None:
+    for path in DOCUMENTS:
+        for target in re.findall(r"\]\(([^)#]+)(?:#[^)]*)?\)", path.read_text()):
+            if "://" not in target:
+                assert (path.parent / target).exists(), f"{path.name} links to {target}"
