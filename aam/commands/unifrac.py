@@ -1,0 +1,103 @@
+"""`aam unifrac`: the whole UniFrac matrix of a table, or the Faith PD of its samples."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import numpy as np
+import torch
+from numpy.typing import NDArray
+
+from aam.console import say
+from aam.errors import DataError, Unavailable, UsageError, first_few
+from aam.files import refuse_existing, written_aside
+from aam.options.commands import Unifrac
+from aam.study.distances import checked_suffix, write_distances
+from aam.study.phylogeny import Phylogeny, read_phylogeny
+from aam.study.table import FeatureTable, read_table
+from aam.study.unifrac_matrix import faith_pd_of_all, unifrac_matrix
+
+
+def run(options: Unifrac) -> None:
+    """Compute and write the matrix, or a TSV of sample_id and faith_pd.
+
+    Raises:
+        UsageError: options that make no sense.
+        MissingInput, DataError: see the readers.
+        Unavailable: the GPU or ssu is asked for and not there.
+        CannotCreate: the output exists, or its folder cannot be written to.
+    """
+    device = _check(options)
+    table, phylogeny = _read(options)
+    samples = f"{len(table.sample_ids)} samples"
+    if options.unifrac_metric == "faith_pd":
+        _write_diversity(options.output, table, faith_pd_of_all(table, phylogeny))
+        say(f"Faith PD of {samples} is in '{options.output}'.")
+        return
+    matrix = unifrac_matrix(
+        table,
+        phylogeny,
+        options.unifrac_metric,
+        options.unifrac_alpha,
+        options.engine,
+        options.max_memory_gb,
+        device,
+    )
+    write_distances(options.output, matrix)
+    upper = matrix.values[np.triu_indices(len(matrix.ids), 1)]
+    spread = f", {upper.min():.3f} to {upper.max():.3f}" if upper.size else ""
+    say(f"Distances of {samples}{spread}, are in '{options.output}'.")
+
+
+def _check(options: Unifrac) -> str:
+    """Refuse what cannot work before anything is read; return the device."""
+    if options.unifrac_metric == "faith_pd":
+        if options.output.suffix != ".tsv":
+            raise UsageError("Faith PD is a TSV", f"'{options.output.name}'", "end it with .tsv")
+        if options.engine == "ssu":
+            raise UsageError(
+                "ssu knows no Faith PD", "--engine ssu", "leave --engine out; torch computes it"
+            )
+    else:
+        checked_suffix(options.output)
+    if not 0 <= options.unifrac_alpha <= 1:
+        raise UsageError(
+            "Alpha is out of range", f"--unifrac-alpha {options.unifrac_alpha:g}", "give 0 to 1"
+        )
+    if not options.max_memory_gb > 0:
+        raise UsageError(
+            "No memory to work in", f"--max-memory-gb {options.max_memory_gb:g}", "give more than 0"
+        )
+    refuse_existing(options.output, options.overwrite)
+    if options.output.suffix == ".npy":
+        refuse_existing(options.output.with_suffix(".txt"), options.overwrite)
+    if options.device == "cuda" and not torch.cuda.is_available():
+        raise Unavailable("There is no GPU", "--device cuda", "choose --device auto")
+    return "cuda" if options.device != "cpu" and torch.cuda.is_available() else "cpu"
+
+
+def _read(options: Unifrac) -> tuple[FeatureTable, Phylogeny]:
+    """Read table and tree, and leave out samples that held only ASVs that the tree lacks."""
+    drop_empty = options.input.drop_empty_samples
+    table = read_table(options.input.table, drop_empty)
+    phylogeny, columns = read_phylogeny(options.tree, table.feature_ids, options.drop_missing_asvs)
+    if len(columns) == len(table.feature_ids):
+        return table, phylogeny
+    table = table.take_features(columns)
+    is_empty = np.diff(table.counts.indptr) == 0
+    if not is_empty.any():
+        return table, phylogeny
+    emptied = [table.sample_ids[row] for row in np.flatnonzero(is_empty).tolist()]
+    if not drop_empty:
+        raise DataError(
+            "Samples have no ASV of the tree", first_few(emptied), "add --drop-empty-samples"
+        )
+    say(f"Left out samples without an ASV of the tree: {first_few(emptied)}.")
+    return table.take_samples(np.flatnonzero(~is_empty)), phylogeny
+
+
+def _write_diversity(path: Path, table: FeatureTable, diversity: NDArray[np.float64]) -> None:
+    rows = zip(table.sample_ids, diversity.tolist(), strict=True)
+    with written_aside(path) as aside:
+        lines = ["sample_id\tfaith_pd\n", *(f"{name}\t{value:.9g}\n" for name, value in rows)]
+        aside.write_text("".join(lines), "utf-8")
