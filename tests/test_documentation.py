@@ -59,6 +59,16 @@ def test_options_named_in_the_documents_exist() -> None:
     assert not {flag for flag in kept if flag not in known}
 
 
+def test_defaults_named_in_the_table_are_those_of_the_options() -> None:
+    table = (ROOT / "docs" / "from_the_public_aam.md").read_text()
+    row = re.compile(r"^\| `(--[a-z-]+)` \| changed \|.*\bDefault `?([\w.]+)`?[,;: ]", re.MULTILINE)
+    options = [spec for name in names() for spec in specs(find(name) or object)]
+    named = row.findall(table)
+    assert named
+    for flag, default in named:
+        assert default in {str(spec.default) for spec in options if spec.flag == flag}, flag
+
+
 def test_links_between_documents_lead_somewhere() -> None:
     for path in DOCUMENTS:
         for target in re.findall(r"\]\(([^)#]+)(?:#[^)]*)?\)", path.read_text()):
