@@ -5,13 +5,14 @@ from __future__ import annotations
 from pathlib import Path
 
 import numpy as np
-import torch
 from numpy.typing import NDArray
 
 from aam.console import say
-from aam.errors import DataError, Unavailable, UsageError, first_few
+from aam.errors import DataError, UsageError, first_few
 from aam.files import refuse_existing, written_aside
+from aam.learn.devices import choose_device
 from aam.options.commands import Unifrac
+from aam.options.groups import DeviceOptions
 from aam.study.distances import checked_suffix, write_distances
 from aam.study.phylogeny import Phylogeny, read_phylogeny
 from aam.study.table import FeatureTable, read_table
@@ -71,9 +72,7 @@ def _check(options: Unifrac) -> str:
     refuse_existing(options.output, options.overwrite)
     if options.output.suffix == ".npy":
         refuse_existing(options.output.with_suffix(".txt"), options.overwrite)
-    if options.device == "cuda" and not torch.cuda.is_available():
-        raise Unavailable("There is no GPU", "--device cuda", "choose --device auto")
-    return "cuda" if options.device != "cpu" and torch.cuda.is_available() else "cpu"
+    return str(choose_device(DeviceOptions(device=options.device)))
 
 
 def _read(options: Unifrac) -> tuple[FeatureTable, Phylogeny]:

@@ -9,7 +9,7 @@ Training needs none of this (see `aam.study.unifrac`); people do, for ordination
       sum l |p_i - p_j| = sum l p_i + sum l p_j - 2 sum over branches of i of l min(p_i, p_j),
   and likewise for the sums of generalized UniFrac, to which a branch of j alone brings l p_j^a.
 
-`auto` takes torch: measured on one core of a laptop-class CPU with 948 samples of 4,910 ASVs, ssu
+`auto` takes torch: measured on one core with 948 samples of 4,910 ASVs, ssu
 needs the same time for unweighted (0.5 s) and three to five times as long for the others.
 
 Shapes: N samples, F features, K branches, u of them at a time, n samples of a tile.
