@@ -69,7 +69,8 @@ def shown(name: str, value: float | None) -> str:
     """Write one figure as a person reads it; an en dash where it is not defined."""
     if value is None:
         return "–"  # noqa: RUF001
-    return f"{value:.0f}" if name == "samples" else f"{value:.3f}"
+    # Adding 0 makes -0.000 a plain 0.000.
+    return f"{value:.0f}" if name == "samples" else f"{round(value, 3) + 0:.3f}"
 
 
 def spread(name: str, folds: Mapping[str, Mapping[str, float | None]]) -> str:

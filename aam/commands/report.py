@@ -1,0 +1,28 @@
+"""`aam report`: one page about a run folder."""
+
+from __future__ import annotations
+
+from aam.console import say
+from aam.files import written_aside
+from aam.options.commands import Report
+from aam.report.colours import choose_colour
+from aam.report.page import page
+from aam.report.run import read_run
+
+
+def run(options: Report) -> None:
+    """Write the page; one that is there already is replaced, since it can be made again.
+
+    Raises:
+        MissingInput: not a run folder, or no such metadata file.
+        DataError: a file of the run is not what its name says, or there is no such column.
+        UsageError: a column to colour by without metadata.
+        CannotCreate: the page cannot be written.
+    """
+    found = read_run(options.run_dir)
+    colour, without = choose_colour(found, options.metadata, options.color_by)
+    text = page(found, colour, without)
+    place = options.output or options.run_dir / "report.html"
+    with written_aside(place) as aside:
+        aside.write_text(text, encoding="utf-8")
+    say(f"Report: {place} ({len(text.encode()) / 1024:.0f} KiB)")

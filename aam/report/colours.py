@@ -1,0 +1,70 @@
+"""What colours an embedding: a metadata column as numbers or as categories, by sample id."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+from pathlib import Path
+
+import numpy as np
+import numpy.typing as npt
+
+from aam.errors import UsageError
+from aam.report.run import Run
+from aam.study.metadata import read_metadata
+
+FEW_VALUES = 6  # a column with no more distinct numbers than this is shown as categories
+
+
+@dataclass(frozen=True)
+class Colour:
+    """Numbers or labels of N samples; the other is None.
+
+    Attributes:
+        column: what they mean.
+        values: float64 [N], NaN where unknown.
+        labels: N categories, "" where unknown.
+    """
+
+    column: str
+    values: npt.NDArray[np.float64] | None = None
+    labels: tuple[str, ...] | None = None
+
+
+def choose_colour(run: Run, metadata: Path | None, column: str | None) -> tuple[Colour | None, str]:
+    """Return what colours the samples of `run.embedded_ids`, and a sentence if nothing does.
+
+    Args:
+        run: the run; its own metadata file and target are taken where nothing is asked for.
+        metadata: file asked for.
+        column: column asked for.
+
+    Raises:
+        UsageError: a column was asked for and no metadata is known.
+        MissingInput, DataError: what was asked for is not there; see `read_metadata`.
+    """
+    recorded = run.facts.get("inputs", {}).get("--metadata", {}).get("path")
+    path = metadata or (Path(recorded) if recorded else None)
+    chosen = column or run.target
+    if path is None and column is not None:
+        raise UsageError("No metadata to colour by", f"--color-by {column}", "give --metadata")
+    if chosen is None:
+        return None, "Colour it with --color-by and --metadata."
+    if path is None or (metadata is None and column is None and not path.is_file()):
+        return None, "It has no colours, since the metadata file is no longer where it was."
+    texts = read_metadata(path).values(chosen, run.embedded_ids).tolist()
+    classifier = chosen == run.target and bool(run.option("target", "classifier"))
+    return as_colour(chosen, texts, classifier), ""
+
+
+def as_colour(column: str, texts: Sequence[str], category: bool = False) -> Colour:
+    """Take texts ("" where unknown) as numbers if all are and there are several, else as labels."""
+    known = [text for text in texts if text]
+    if not category and len(set(known)) > FEW_VALUES:
+        try:
+            values = np.array([float(text) if text else np.nan for text in texts])
+        except ValueError:
+            values = np.array([])
+        if len(values) and np.isfinite([float(text) for text in known]).all():
+            return Colour(column, values=values)
+    return Colour(column, labels=tuple(texts))

@@ -1,0 +1,176 @@
+"""Learning curves and ordinations. Every function returns a figure."""
+
+from __future__ import annotations
+
+from collections import Counter
+from collections.abc import Mapping, Sequence
+from typing import TYPE_CHECKING, Any
+
+import numpy as np
+import numpy.typing as npt
+
+from aam.report.canvas import INK, MARKERS, MOST_VECTORS, SERIES, blank, styled
+
+if TYPE_CHECKING:
+    from matplotlib.axes import Axes
+    from matplotlib.colors import ListedColormap
+    from matplotlib.figure import Figure
+
+F64 = npt.NDArray[np.float64]
+Curves = Mapping[str, Mapping[str, F64]]
+"""Fold -> column of metrics.csv -> [epochs], NaN where nothing was measured."""
+
+MOST_CATEGORIES = 9
+
+
+@styled
+def curve_figure(
+    curves: Curves, columns: Mapping[str, str], title: str, mark: str | None = None
+) -> Figure:
+    """Draw columns of metrics.csv over epochs; several folds are thin lines under their mean.
+
+    Args:
+        curves: at least one fold, each with a column `epoch` (from 0).
+        columns: column -> its name in the legend; the first is dashed if there are two.
+        title: above the axes.
+        mark: column whose lowest point is marked as the chosen epoch; only with one fold.
+    """
+    from matplotlib.ticker import MaxNLocator
+
+    figure, axes = blank(3.7, 2.75)
+    several = len(curves) > 1
+    for number, (column, label) in enumerate(columns.items()):
+        colour = SERIES[1 - number if len(columns) == 2 else number]
+        dashes = "--" if len(columns) == 2 and number == 0 else "-"
+        drawn = [fold for fold in curves.values() if column in fold]
+        for fold in drawn if several else ():
+            axes.plot(fold["epoch"] + 1, fold[column], color=colour, alpha=0.35, lw=1, ls=dashes)
+        epochs, middle = _mean(drawn, column)
+        style = "." if len(epochs) == 1 else None
+        axes.plot(epochs, middle, color=colour, lw=2, ls=dashes, marker=style, label=label)
+        if mark == column and not several and np.isfinite(middle).any():
+            best = int(np.nanargmin(middle))
+            axes.plot(epochs[best], middle[best], "o", color=colour, ms=7)
+            axes.annotate(
+                f"epoch {epochs[best]:.0f}",
+                (epochs[best], middle[best]),
+                textcoords="offset points",
+                xytext=(0, 9),
+                ha="right" if best > len(epochs) / 2 else "left",
+                fontsize=9,
+            )
+    axes.set_title(title)
+    axes.set_xlabel("epoch")
+    axes.xaxis.set_major_locator(MaxNLocator(integer=True))
+    if len(columns) > 1:
+        figure.legend(loc="outside lower center", ncols=len(columns))
+    return figure
+
+
+@styled
+def ordination_figure(
+    coords: F64,
+    explained: Sequence[float],
+    title: str = "",
+    *,
+    values: F64 | None = None,
+    labels: Sequence[str] | None = None,
+    named: str = "",
+) -> Figure:
+    """Draw samples in the plane of two principal coordinates.
+
+    Args:
+        coords: [N, 2 or more]; the first two columns are drawn.
+        explained: part of the variance of each axis, 0 to 1.
+        title: above the axes.
+        values: [N] numbers that colour the samples; NaN where unknown.
+        labels: N categories that colour them; "" where unknown. Give one of both, or neither.
+        named: what the colours mean, for the legend or the colour bar.
+    """
+    figure, axes = blank(6.4, 4.6)
+    pixels = len(coords) > MOST_VECTORS
+    size = 36 if len(coords) <= 300 else 18 if len(coords) <= MOST_VECTORS else 7
+    alpha = 0.85 if len(coords) <= MOST_VECTORS else 0.6
+    look: dict[str, Any] = {"s": size, "alpha": alpha, "linewidths": 0, "rasterized": pixels}
+    if values is not None:
+        known = np.isfinite(values)
+        _unknown(axes, coords[~known], size, pixels)
+        # Plasma without its ends: neither as dark as a dark page nor as light as a light one.
+        drawn = axes.scatter(
+            coords[known, 0], coords[known, 1], c=values[known], cmap=_colours(), **look
+        )
+        bar = figure.colorbar(drawn, ax=axes, label=named, shrink=0.85)
+        bar.outline.set_visible(False)
+        bar.ax.grid(False)
+        if bar.solids is not None:
+            bar.solids.set_alpha(1)
+    elif labels is not None:
+        _categories(axes, coords, labels, named, look)
+    else:
+        axes.scatter(coords[:, 0], coords[:, 1], color=SERIES[0], **look)
+    axes.set_title(title)
+    axes.set_xlabel(f"PC1 ({explained[0]:.1%})")
+    axes.set_ylabel(f"PC2 ({explained[1]:.1%})")
+    return figure
+
+
+def _mean(folds: Sequence[Mapping[str, F64]], column: str) -> tuple[F64, F64]:
+    """Average over the folds that reached an epoch; epochs are counted from 1."""
+    epochs = np.unique(np.concatenate([fold["epoch"] for fold in folds]))
+    sums, times = np.zeros(len(epochs)), np.zeros(len(epochs))
+    for fold in folds:
+        known = np.isfinite(fold[column])
+        place = np.searchsorted(epochs, fold["epoch"][known])
+        sums[place] += fold[column][known]
+        times[place] += 1
+    with np.errstate(invalid="ignore"):
+        return epochs + 1, sums / times
+
+
+def _categories(
+    axes: Axes, coords: F64, labels: Sequence[str], named: str, look: Mapping[str, Any]
+) -> None:
+    """Draw the commonest categories with a colour and a marker each, the rest in grey."""
+    times = Counter(label for label in labels if label)
+    chosen = sorted(name for name, _ in times.most_common(MOST_CATEGORIES))
+    given = np.array(labels, dtype=str)
+    others = len(times) - len(chosen)
+    _unknown(axes, coords[given == ""], 18, False)
+    if others:
+        rest = coords[~np.isin(given, [*chosen, ""])]
+        axes.scatter(
+            rest[:, 0], rest[:, 1], color="#8b95a1", marker=".", label=f"{others} others", **look
+        )
+    for number, name in enumerate(chosen):
+        some = coords[given == name]
+        axes.scatter(
+            some[:, 0],
+            some[:, 1],
+            color=SERIES[number % len(SERIES)],
+            marker=MARKERS[number % len(MARKERS)],
+            label=f"{name if len(name) <= 24 else name[:23] + '…'} ({times[name]})",
+            **look,
+        )
+    axes.legend(title=named, loc="center left", bbox_to_anchor=(1.0, 0.5), alignment="left")
+
+
+def _unknown(axes: Axes, coords: F64, size: float, pixels: bool) -> None:
+    if len(coords):
+        axes.scatter(
+            coords[:, 0],
+            coords[:, 1],
+            s=size,
+            facecolors="none",
+            edgecolors=INK,
+            linewidths=0.7,
+            alpha=0.4,
+            rasterized=pixels,
+            label=f"no value ({len(coords)})",
+        )
+
+
+def _colours() -> ListedColormap:
+    import matplotlib
+    from matplotlib.colors import ListedColormap
+
+    return ListedColormap(matplotlib.colormaps["plasma"](np.linspace(0.08, 0.9, 256)))

@@ -1,0 +1,162 @@
+"""A run folder read back for a report: what is there is read, what is not there stays empty."""
+
+from __future__ import annotations
+
+import csv
+import json
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import numpy.typing as npt
+
+from aam.errors import DataError, MissingInput
+from aam.study.metrics import Judged
+from aam.study.predictions import judged_classes, judged_numbers, numbers, read_predictions
+
+F64 = npt.NDArray[np.float64]
+
+
+@dataclass(frozen=True)
+class Run:
+    """What a run folder holds.
+
+    Attributes:
+        folder: where it is.
+        facts: run.json.
+        curves: fold -> column of metrics.csv -> [epochs]; the fold is "" without folds.
+        sample_ids: samples of the predictions, n names.
+        judged: predictions with their truth; None where there are none.
+        part: what judges: "test" or "validation"; "" where it is not said.
+        embedded_ids: N samples with an embedding.
+        embeddings: [N, D]; None where there are none.
+        baseline: metrics.json of the baseline beside; None without one.
+        same_split: whether the baseline was judged on the same samples; None if unknown.
+    """
+
+    folder: Path
+    facts: dict[str, Any]
+    curves: dict[str, dict[str, F64]]
+    sample_ids: tuple[str, ...]
+    judged: Judged | None
+    part: str
+    embedded_ids: tuple[str, ...]
+    embeddings: F64 | None
+    baseline: dict[str, Any] | None
+    same_split: bool | None
+
+    @property
+    def target(self) -> str | None:
+        """The predicted column; None for a pretraining."""
+        column = self.option("target", "metadata_column")
+        return None if column is None else str(column)
+
+    def option(self, *path: str) -> Any:
+        """Return an option of the run by the names of its group and itself, None if not there."""
+        found: Any = self.facts.get("options", {})
+        for name in path:
+            found = found.get(name) if isinstance(found, dict) else None
+        return found
+
+
+def read_run(folder: Path) -> Run:
+    """Read a run folder.
+
+    Raises:
+        MissingInput: no such folder, or one without run.json.
+        DataError: a file in it that is not what its name says.
+    """
+    if not folder.is_dir():
+        raise MissingInput("No run folder", f"'{folder}'", "name the --output-dir of a run")
+    if not (folder / "run.json").is_file():
+        raise MissingInput(
+            "Not a run folder",
+            f"'{folder}' has no run.json",
+            "name the --output-dir of `aam pretrain` or `aam train`",
+        )
+    facts = _read_json(folder / "run.json")
+    folds = sorted(folder.glob("fold-*/metrics.csv"), key=lambda path: (len(str(path)), path))
+    curves = {path.parent.name.removeprefix("fold-"): _read_curves(path) for path in folds}
+    if (folder / "metrics.csv").is_file():
+        curves[""] = _read_curves(folder / "metrics.csv")
+    curves = {fold: columns for fold, columns in curves.items() if len(columns["epoch"])}
+    sample_ids, judged, part = _read_judged(folder / "predictions.tsv", facts)
+    embedded_ids, embeddings = _read_embeddings(folder / "embeddings.tsv")
+    beside = folder / "baseline"
+    has_baseline = (beside / "metrics.json").is_file()
+    return Run(
+        folder,
+        facts,
+        curves,
+        sample_ids,
+        judged,
+        part,
+        embedded_ids,
+        embeddings,
+        _read_json(beside / "metrics.json") if has_baseline else None,
+        _same_split(folder / "splits.tsv", beside / "splits.tsv", part),
+    )
+
+
+def _read_json(path: Path) -> dict[str, Any]:
+    try:
+        found = json.loads(path.read_text(encoding="utf-8"))
+    except (OSError, ValueError) as error:
+        raise DataError("Not JSON", f"'{path}', {error}", "is the run folder whole?") from error
+    if not isinstance(found, dict):
+        raise DataError("Not what aam writes", f"'{path}'", "is the run folder whole?")
+    return found
+
+
+def _read_curves(path: Path) -> dict[str, F64]:
+    with path.open(newline="", encoding="utf-8") as stream:
+        rows = list(csv.DictReader(stream))
+    names = list(rows[0]) if rows else ["epoch"]
+    try:
+        return {
+            name: np.array([float(row[name] or "nan") for row in rows], dtype=np.float64)
+            for name in {"epoch": None} | dict.fromkeys(names)
+        }
+    except (KeyError, TypeError, ValueError) as error:
+        raise DataError("No learning curves", f"'{path}', {error}", "was it edited?") from error
+
+
+def _read_judged(path: Path, facts: dict[str, Any]) -> tuple[tuple[str, ...], Judged | None, str]:
+    if not path.is_file():
+        return (), None, ""
+    frame = read_predictions(path)
+    if "actual" not in frame.columns:
+        return (), None, ""
+    target = facts.get("options", {}).get("target") or {}
+    if target.get("classifier"):
+        judged = judged_classes(frame, frame["actual"].tolist())
+    else:
+        judged = judged_numbers(frame, numbers(frame, "actual"))
+    part = str(frame["split"].iloc[0]) if "split" in frame.columns else ""
+    return tuple(frame["sample_id"]), judged, part
+
+
+def _read_embeddings(path: Path) -> tuple[tuple[str, ...], F64 | None]:
+    if not path.is_file():
+        return (), None
+    import pandas as pd
+
+    try:
+        frame = pd.read_csv(path, sep="\t", dtype={"sample_id": str}, keep_default_na=False)
+        ids = tuple(frame.pop("sample_id"))
+        vectors = frame.to_numpy(np.float64)
+    except (KeyError, ValueError) as error:
+        raise DataError("No embeddings", f"'{path}', {error}", "was it edited?") from error
+    return ids, vectors if vectors.size else None
+
+
+def _same_split(one: Path, two: Path, part: str) -> bool | None:
+    """Compare which samples judge in which fold; None if a file is not there."""
+    if not (one.is_file() and two.is_file() and part):
+        return None
+    judging = []
+    for path in (one, two):
+        lines = (line.split("\t") for line in path.read_text(encoding="utf-8").splitlines())
+        judging.append({tuple(line[:2]) for line in lines if line[2:3] == [part]})
+    return judging[0] == judging[1]

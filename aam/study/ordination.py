@@ -1,0 +1,36 @@
+"""Principal coordinates of embeddings: the plane in which samples lie farthest apart."""
+
+from __future__ import annotations
+
+import numpy as np
+import numpy.typing as npt
+
+F64 = npt.NDArray[np.float64]
+
+
+def principal_coordinates(vectors_ND: npt.ArrayLike, axes: int = 2) -> tuple[F64, F64]:
+    """Return the PCoA of the Euclidean distances between rows, without the N x N matrix.
+
+    It is the singular value decomposition of the centred vectors (Gower 1966). The sign of an axis
+    is chosen so that its largest coordinate is positive: the same input gives the same picture.
+
+    Args:
+        vectors_ND: N of 1 or more.
+        axes: how many; those beyond the rank are zero.
+
+    Returns:
+        coordinates float64 [N, axes]; part of the variance that each axis explains, [axes].
+    """
+    vectors = np.asarray(vectors_ND, dtype=np.float64)
+    centred = vectors - vectors.mean(axis=0)
+    left, singular, _ = np.linalg.svd(centred, full_matrices=False)
+    kept = min(axes, len(singular))
+    coordinates = np.zeros((len(vectors), axes))
+    coordinates[:, :kept] = left[:, :kept] * singular[:kept]
+    farthest = np.abs(coordinates).argmax(axis=0)
+    signs = np.sign(coordinates[farthest, np.arange(axes)])
+    explained = np.zeros(axes)
+    total = float(np.square(singular).sum())
+    if total > 0:
+        explained[:kept] = np.square(singular[:kept]) / total
+    return coordinates * np.where(signs < 0, -1.0, 1.0), explained
