@@ -140,8 +140,14 @@ def test_a_tree_of_another_table_is_refused_even_if_dropping() -> None:
         ("((a,b),c);", "The tree has no branch lengths: none of 5 branches"),
         ("((a:1,b):4,c:8);", "The tree has branches without a length: above the tips 1 (b)"),
         ("((a:1,c:1),b:8);", "The tree has branches without a length: above the tips 1 (a)"),
-        ("((a:1,b:-2):4,c:8);", "The tree has branches with a negative length: above the tips 1 (b"),
-        ("((a:1,b:2):-4,c:8);", "The tree has branches with a negative length: above the tips 1 (a"),
+        (
+            "((a:1,b:-2):4,c:8);",
+            "The tree has branches with a negative length: above the tips 1 (b",
+        ),
+        (
+            "((a:1,b:2):-4,c:8);",
+            "The tree has branches with a negative length: above the tips 1 (a",
+        ),
         ("(a:1,b:2):-4;", "The tree has branches with a negative length"),
         ("((a:1,a:2):4,b:8);", "Features are in the tree more than once: 1 (a)"),
         ("((a:1,b:2):4,c:8;", "The tree cannot be read as Newick: 1 '(' not closed"),
