@@ -219,6 +219,12 @@ def test_without_the_libraries_the_remedy_is_named(tmp_path: Path) -> None:
     assert "pip install 'aam[model]'" in done.stderr
 
 
+def test_a_reader_may_stop_early() -> None:
+    line = f"{shlex.quote(sys.executable)} -m launcher.cli train --help | true"
+    done = subprocess.run(["bash", "-o", "pipefail", "-c", line], cwd=ROOT, capture_output=True)
+    assert (done.returncode, done.stderr) == (0, b"")
+
+
 @pytest.mark.parametrize(
     "words", [["--help"], ["train", "--help"], ["--dry-run", *SIMULATE], ["trian"], ["report"]]
 )
