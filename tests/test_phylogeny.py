@@ -1,4 +1,4 @@
-"""Phylogenies: sheared as the tree says, remembered when big, refused when UniFrac would be wrong."""
+"""Phylogenies: sheared as the tree says, remembered when big, refused when wrong for UniFrac."""
 
 from __future__ import annotations
 
@@ -92,7 +92,7 @@ def test_paths_are_as_long_as_scikit_bio_says(
     for start, end in zip(phylogeny.indptr, phylogeny.indptr[1:], strict=False):
         assert (np.diff(phylogeny.indices[start:end]) > 0).all()
     order = np.argsort(phylogeny.indices[phylogeny.indptr[:-1]])
-    assert [features[column] for column in order] == [name for name in tips_of(tree, features)]
+    assert [features[column] for column in order] == tips_of(tree, features)
 
 
 def tips_of(tree: TreeNode, features: Sequence[str]) -> list[str]:

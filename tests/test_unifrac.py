@@ -144,6 +144,7 @@ def test_a_root_length_counts_as_in_scikit_bio() -> None:
 def test_words_for_the_same_measure() -> None:
     case = random_case(40, 5, 10, seed=2)
     phylogeny = phylogeny_of(case)
+    same: tuple[tuple[Metric, Metric, float], ...]
     same = (("unifrac", "unweighted", 0.5), ("generalized", "weighted_normalized", 1.0))
     for one, other, alpha in same:
         found = pairwise(case.table, phylogeny, one, alpha)
