@@ -100,8 +100,11 @@ def cross_validate(
 
 
 def _matrix(abundances: sparse.csr_array, rows: npt.NDArray[np.int64]) -> sparse.csc_matrix:
-    # Forests look at features one by one; scikit-learn wants the old matrix type.
-    return sparse.csc_matrix(abundances[rows])
+    # Forests look at features one by one; scikit-learn wants the old matrix type and 32 bits.
+    chosen = sparse.csc_matrix(abundances[rows])
+    chosen.indices = chosen.indices.astype(np.int32)
+    chosen.indptr = chosen.indptr.astype(np.int32)
+    return chosen
 
 
 def _model(forest: Forest, classifier: bool):  # type: ignore[no-untyped-def]

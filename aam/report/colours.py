@@ -46,6 +46,8 @@ def choose_colour(run: Run, metadata: Path | None, column: str | None) -> tuple[
     recorded = run.facts.get("inputs", {}).get("--metadata", {}).get("path")
     path = metadata or (Path(recorded) if recorded else None)
     chosen = column or run.target
+    if run.embeddings is None:
+        return None, ""
     if path is None and column is not None:
         raise UsageError("No metadata to colour by", f"--color-by {column}", "give --metadata")
     if chosen is None:

@@ -110,7 +110,7 @@ def baseline_note(run: Run) -> str:
     if run.same_split is None:
         return "Whether the baseline was judged on the same samples is not known."
     if run.same_split:
-        return "The random forest was judged on the same samples, fold by fold."
+        return "The random forest was judged on the same samples."
     return "The random forest was judged on other samples: compare with care."
 
 
@@ -159,12 +159,11 @@ def command_line(run: Run) -> str:
 
 
 def duration(seconds: float) -> str:
-    """Write a time in its two largest units."""
-    whole = round(seconds)
-    for unit, size, smaller, part in (("d", 86400, "h", 3600), ("h", 3600, "min", 60)):
-        if whole >= size:
-            return f"{whole // size} {unit} {whole % size // part} {smaller}"
-    return f"{whole // 60} min {whole % 60} s" if whole >= 60 else f"{seconds:.0f} s"
+    """Write a time in its largest unit, with two or three digits."""
+    for unit, size in (("d", 86400), ("h", 3600), ("min", 60)):
+        if seconds >= size:
+            return f"{seconds / size:.3g} {unit}"
+    return f"{seconds:.0f} s"
 
 
 def _judged_tiles(run: Run) -> list[Tile]:

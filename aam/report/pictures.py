@@ -131,8 +131,9 @@ def embedding_picture(run: Run, colour: Colour | None, without: str) -> Picture 
         named="" if colour is None else colour.column,
     )
     painted = "" if colour is None else f", coloured by {colour.column}"
+    model = " by the model of fold 1" if "1" in run.curves else ""
     caption = (
-        f"{len(coordinates)} samples by their embeddings, {run.embeddings.shape[1]} numbers each: "
+        f"{len(coordinates)} samples embedded{model}, {run.embeddings.shape[1]} numbers each: "
         f"PCoA of Euclidean distances{painted}. {without}"
     ).strip()
     words = f"Ordination of {caption} The axes explain {explained.sum():.1%} of the variance."

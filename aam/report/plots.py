@@ -151,7 +151,17 @@ def _categories(
             label=f"{name if len(name) <= 24 else name[:23] + '…'} ({times[name]})",
             **look,
         )
-    axes.legend(title=named, loc="center left", bbox_to_anchor=(1.0, 0.5), alignment="left")
+    handles, names = axes.get_legend_handles_labels()
+    # What is not a category of its own was drawn first, under the others, and is listed last.
+    first = len(handles) - len(chosen)
+    axes.legend(
+        handles[first:] + handles[:first],
+        names[first:] + names[:first],
+        title=named,
+        loc="center left",
+        bbox_to_anchor=(1.0, 0.5),
+        alignment="left",
+    )
 
 
 def _unknown(axes: Axes, coords: F64, size: float, pixels: bool) -> None:
