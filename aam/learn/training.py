@@ -289,7 +289,9 @@ def _recipe(
         asked.depth, options.sample, options.loop, task, options.phylogeny, metric
     )
     if base is not None:
-        shape = dataclasses.replace(base.recipe.shape, outputs=target.outputs)
+        shape = dataclasses.replace(
+            base.recipe.shape, outputs=target.outputs, dropout=options.model.dropout
+        )
         standard = base.recipe.standard
     else:
         shape = shape_of(asked.study, options.model, target.outputs)
