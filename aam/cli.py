@@ -8,13 +8,14 @@ from __future__ import annotations
 
 import difflib
 import importlib
+import os
 import sys
-from collections.abc import Sequence
+from collections.abc import Iterable, Sequence
 from typing import Any
 
 from aam import __version__
-from aam.errors import AamError, CannotCreate, UsageError
-from aam.options import COMMANDS, find, names
+from aam.errors import AamError, CannotCreate, Unavailable, UsageError
+from aam.options import COMMANDS, find, names, specs
 
 INTERRUPTED = 130
 DISK_FULL = (28, 122)  # ENOSPC, EDQUOT
@@ -24,10 +25,26 @@ def main(argv: Sequence[str] | None = None) -> int:
     """Run `aam` with `argv` (the process's by default) and return its exit status."""
     words = list(sys.argv[1:] if argv is None else argv)
     try:
-        return _dispatch(words)
+        status = _dispatch(words)
+        sys.stdout.flush()
+        return status
     except AamError as error:
         _complain(str(error))
         return error.status
+    except ModuleNotFoundError as error:
+        missing = (error.name or "").split(".")[0]
+        if missing in {"aam", ""} | sys.stdlib_module_names:
+            raise
+        absent = Unavailable(
+            "The libraries of the model are not installed",
+            f"no module '{missing}'",
+            "install them with `pip install 'aam[model]'`",
+        )
+        _complain(str(absent))
+        return absent.status
+    except BrokenPipeError:  # the reader, `head` for one, has seen enough
+        os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
+        return 0
     except OSError as error:
         if error.errno not in DISK_FULL:
             raise
@@ -61,9 +78,8 @@ def parse(name: str, words: Sequence[str]) -> Any:
     """
     kind = find(name)
     if kind is None:
-        near = difflib.get_close_matches(name, names(), n=1)
-        hint = f"did you mean '{near[0]}'?" if near else "see `aam --help`"
-        raise UsageError("No such command", f"'{name}'", hint)
+        raise UsageError("No such command", f"'{name}'", _nearest(name, names(), "aam"))
+    _check_flags(name, kind, words)
     import tyro
 
     flags = (tyro.conf.OmitArgPrefixes, tyro.conf.ConsolidateSubcommandArgs)
@@ -71,6 +87,24 @@ def parse(name: str, words: Sequence[str]) -> Any:
         return tyro.cli(kind, args=list(words), prog=f"aam {name}", config=flags)
     except SystemExit as stop:
         raise SystemExit(UsageError.status if stop.code else 0) from None
+
+
+def _check_flags(name: str, kind: type, words: Sequence[str]) -> None:
+    """Refuse an unknown option with the nearest known one, which tyro does not always name."""
+    known = {"--help"}
+    for spec in specs(kind):
+        known |= (
+            {spec.flag, spec.flag.replace("--", "--no-", 1)} if spec.type is bool else {spec.flag}
+        )
+    for word in words:
+        flag = word.partition("=")[0].replace("_", "-")
+        if flag.startswith("--") and flag not in known:
+            raise UsageError("No such option", f"'{word}'", _nearest(flag, known, f"aam {name}"))
+
+
+def _nearest(word: str, known: Iterable[str], program: str) -> str:
+    near = difflib.get_close_matches(word, list(known), n=1)
+    return f"did you mean '{near[0]}'?" if near else f"see `{program} --help`"
 
 
 def overview() -> str:

@@ -28,7 +28,8 @@ class AamError(Exception):
 
     def __str__(self) -> str:
         sentence = f"{self.cause}: {self.evidence}" if self.evidence else self.cause
-        return f"{sentence}; {self.remedy}." if self.remedy else f"{sentence}."
+        whole = f"{sentence}; {self.remedy}" if self.remedy else sentence
+        return whole if whole.endswith("?") else f"{whole}."
 
 
 class UsageError(AamError):

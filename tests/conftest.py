@@ -6,6 +6,7 @@ from pathlib import Path
 
 import pytest
 import torch
+
 from aam.options.commands import Simulate
 from aam.options.groups import PhylogenyOptions, TableOptions
 from aam.study.simulate import simulate

@@ -7,6 +7,9 @@ import dataclasses
 import numpy as np
 import pytest
 import torch
+from hypothesis import given
+from hypothesis import strategies as st
+
 from aam.learn.loaders import EpochSampler, FixedBatches, TrainingBatches, loader
 from aam.learn.task import unmasked
 from aam.study.batches import BatchPlan, make_batch
@@ -14,8 +17,6 @@ from aam.study.masking import choose
 from aam.study.rarefaction import auto_depth, rarefy
 from aam.study.study import Study
 from aam.study.unifrac import pairwise
-from hypothesis import given
-from hypothesis import strategies as st
 
 PLAN = BatchPlan(seed=1, rarefy_depth=300, token_limit=1024, asv_sampling="abundance")
 TASKS = dataclasses.replace(PLAN, mask_ratio=0.15, metric="unweighted")
@@ -100,7 +101,7 @@ def test_an_epoch_sees_every_sample_once_and_others_in_another_order(study: Stud
     assert epochs[0] == epochs[2]
     assert epochs[0] != epochs[1]
     for epoch in epochs:
-        assert sorted(sum(epoch, [])) == rows.tolist()
+        assert sorted(row for batch in epoch for row in batch) == rows.tolist()
         assert {len(b) for b in epoch} <= {6, 7}
 
 

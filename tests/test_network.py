@@ -1,17 +1,18 @@
-"""Laws of the network: sets have no order, padding and neighbours do not matter, distances behave."""
+"""Laws of the network: sets have no order, padding and neighbours do not matter."""
 
 from __future__ import annotations
 
 import numpy as np
 import pytest
 import torch
+from hypothesis import given, settings
+from hypothesis import strategies as st
+from torch import Tensor
+
 from aam.model.attention import attention
 from aam.model.distance import PairwiseDistance
 from aam.model.network import Predictor
 from aam.model.shape import NetworkShape
-from hypothesis import given, settings
-from hypothesis import strategies as st
-from torch import Tensor
 
 SHAPE = NetworkShape(max_bp=32, embedding_dim=16, attention_heads=2, outputs=1)
 

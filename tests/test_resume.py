@@ -8,6 +8,7 @@ from pathlib import Path
 import numpy as np
 import pytest
 import torch
+
 from aam.learn import checkpoints, fit
 from aam.learn.loaders import FixedBatches, TrainingBatches
 from aam.learn.recipe import Recipe, Standard

@@ -218,7 +218,8 @@ def train_fold(
             options.run.output_dir, recipe, network, asked.study, batch_size, device
         )
     figures = judge(target, answers, values)
-    say(f"Fold {fold}, {part}: " + ", ".join(f"{k} {v:.3f}" for k, v in figures.items()))
+    whose = f"Fold {fold} of {len(asked.splits)}, {part}" if len(asked.splits) > 1 else part.title()
+    say(f"{whose}: " + ", ".join(f"{name} {value:.3f}" for name, value in figures.items()))
     facts = {
         "parameters": sum(p.numel() for p in network.parameters()),
         "epochs": outcome.epochs,

@@ -74,7 +74,8 @@ def brownian(tree: Evolved, rng: np.random.Generator) -> npt.NDArray[np.float64]
     for node in range(1, len(steps)):
         values[node] = values[tree.parents[node]] + steps[node]
     tips = values[tree.tips]
-    return (tips - tips.mean()) / max(float(tips.std()), 1e-12)
+    standard: npt.NDArray[np.float64] = (tips - tips.mean()) / max(float(tips.std()), 1e-12)
+    return standard
 
 
 def evolve_dna(tree: Evolved, length: int, rng: np.random.Generator) -> tuple[str, ...]:

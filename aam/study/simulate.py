@@ -70,7 +70,8 @@ class SimulatedStudy:
     @property
     def richness(self) -> npt.NDArray[np.int64]:
         """ASVs that each sample was seen to hold, [N]."""
-        return np.diff(self.counts.indptr).astype(np.int64)
+        found: npt.NDArray[np.int64] = np.diff(self.counts.indptr).astype(np.int64)
+        return found
 
 
 def check(options: Simulate) -> None:

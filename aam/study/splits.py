@@ -126,12 +126,12 @@ def read_splits(path: Path, sample_ids: Sequence[str]) -> tuple[Split, ...]:
             absent[sample] = None
     if not folds or any(not parts["train"] for parts in folds.values()):
         raise DataError("The splits file leaves nobody to train", f"'{path}'", "check its ids")
-    unnamed = [name for name in sample_ids if not any((fold, name) in placed for fold in folds)]
-    if absent or unnamed:
-        say(
-            f"Splits: {first_few(absent)} ids of '{path.name}' are not in the table, "
-            f"{first_few(unnamed)} samples of the table are not in it and stay unused."
-        )
+    named = {sample for _, sample in placed}
+    unnamed = [name for name in sample_ids if name not in named]
+    if absent:
+        say(f"Ids of '{path.name}' that are not among the samples: {first_few(absent)}.")
+    if unnamed:
+        say(f"Samples that '{path.name}' does not name stay unused: {first_few(unnamed)}.")
     return tuple(
         Split(*(np.array(sorted(folds[name][part]), dtype=np.int64) for part in PARTS))
         for name in sorted(folds, key=lambda name: (len(name), name))

@@ -1,0 +1,62 @@
+"""`aam embed`: the embedding of every sample, and a picture of them."""
+
+from __future__ import annotations
+
+import pandas as pd
+
+from aam.console import say
+from aam.errors import UsageError
+from aam.files import refuse_existing, written_aside
+from aam.learn.devices import choose_device
+from aam.learn.outputs import write_embeddings, write_table
+from aam.learn.prediction import load_models, load_samples, read_samples
+from aam.options.commands import Embed
+from aam.report.colours import as_colour
+from aam.report.plots import ordination_figure
+from aam.study.metadata import read_metadata
+from aam.study.ordination import principal_coordinates
+
+FILES = ("embeddings.tsv", "pcoa.tsv", "pcoa.png")
+AXES = 10
+
+
+def run(options: Embed) -> None:
+    """Write embeddings.tsv, pcoa.tsv and pcoa.png.
+
+    The embedding is the first fold's where a run was cross-validated: embeddings of different
+    networks have no common axes.
+
+    Raises:
+        UsageError: --color-by without --metadata.
+        AamError: see the readers; CannotCreate if files are there already.
+    """
+    if options.color_by is not None and options.metadata is None:
+        raise UsageError("Colours need metadata", "--color-by", "add --metadata")
+    folder = options.output_dir
+    for name in FILES:
+        refuse_existing(folder / name, options.overwrite)
+    model = load_models(options.model, options.device)[0]
+    study = load_samples(options.input, model.recipe)
+    device = choose_device(options.device)
+    (found,) = read_samples(model, study, options.batch_size, device)
+    ids = study.table.sample_ids
+    coords, explained = principal_coordinates(found.embeddings_ND, AXES)
+    colour = None
+    if options.metadata is not None and options.color_by is not None:
+        texts = read_metadata(options.metadata).values(options.color_by, ids).tolist()
+        colour = as_colour(options.color_by, texts)
+    write_embeddings(folder / "embeddings.tsv", ids, found.embeddings_ND)
+    axes = pd.DataFrame(coords, columns=[f"PC{i + 1}" for i in range(coords.shape[1])])
+    axes.insert(0, "sample_id", list(ids))
+    write_table(folder / "pcoa.tsv", axes)
+    figure = ordination_figure(
+        coords,
+        explained.tolist(),
+        "Samples by their embedding",
+        values=colour.values if colour else None,
+        labels=colour.labels if colour else None,
+        named=colour.column if colour else "",
+    )
+    with written_aside(folder / "pcoa.png") as aside:
+        figure.savefig(aside, dpi=150)
+    say(f"{len(ids)} samples: {', '.join(FILES)} in {folder}")
