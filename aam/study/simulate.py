@@ -122,7 +122,7 @@ def simulate(options: Simulate) -> SimulatedStudy:
     within = sqrt(1 - SUBJECT_SHARE) * rng.standard_normal(options.samples)
     gradient = _uniform(between + within)
     noisy = PH_LOW + PH_SPAN * gradient + rng.normal(0, PH_NOISE, options.samples)
-    ph = np.round(np.clip(noisy, PH_LOW, PH_LOW + PH_SPAN), 2)
+    ph = np.round(np.clip(noisy, PH_LOW, PH_LOW + PH_SPAN), 2).astype(np.float64)
 
     rng = streams[3]
     present = _present(options)
