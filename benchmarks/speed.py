@@ -1,0 +1,304 @@
+"""Samples per CPU-second and peak memory: `make bench`.
+
+One simulated study of 200 samples and 2,000 ASVs of 150 nt (about 185 a sample), width 64, 2
+layers, 4 heads, batches of 8, on the CPU. Each way runs in a process of its own, so that its peak
+memory is its own:
+
+    plain     every ASV of every sample, padded to the token limit, activations recomputed, patch 1
+    patch 1   distinct ASVs once a batch, one nucleotide a token
+    default   the same at the default patch
+    frozen    training with the encoder frozen, after the ASVs were encoded
+    predict   a whole table, the encoding of its ASVs included
+
+Then growth: load and step at 200, 2,000 and 20,000 samples. CPU-seconds are those of all threads;
+an epoch is its number of steps times the mean step, which is exact since steps are alike.
+"""
+
+from __future__ import annotations
+
+import json
+import multiprocessing
+import resource
+import sys
+import tempfile
+import time
+from collections.abc import Callable
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+from rich.console import Console
+from rich.table import Table
+
+BATCH = 8
+TOKEN_LIMIT = 256
+SEED = 42
+
+
+@dataclass(frozen=True)
+class Measured:
+    """What one process found."""
+
+    samples: int
+    cpu: float
+    wall: float
+    peak_gib: float
+    extra: dict[str, float]
+
+    @property
+    def rate(self) -> float:
+        """Samples per CPU-second."""
+        return self.samples / self.cpu
+
+
+def main() -> None:
+    """Measure every way and print the tables; `--json FILE` keeps the figures."""
+    console = Console(width=100)
+    with tempfile.TemporaryDirectory() as folder:
+        study = simulate(Path(folder) / "study", samples=200)
+        ways: dict[str, Callable[[Path], Measured]] = {
+            "plain": plain,
+            "patch 1": patch_1,
+            "default": default,
+            "frozen": frozen,
+            "predict": predict,
+        }
+        found = {name: apart(way, study) for name, way in ways.items()}
+        console.print(speed_table(found))
+        grown = {n: apart(growth, simulate(Path(folder) / str(n), n)) for n in (200, 2000, 20_000)}
+        console.print(growth_table(grown))
+    if "--json" in sys.argv:
+        rows = {**found, **{f"growth {n}": m for n, m in grown.items()}}
+        target = Path(sys.argv[sys.argv.index("--json") + 1])
+        target.write_text(json.dumps({k: vars(v) for k, v in rows.items()}, indent=2) + "\n")
+
+
+def simulate(folder: Path, samples: int) -> Path:
+    """Make a study of 2,000 ASVs."""
+    from aam.options.commands import Simulate
+    from aam.study.simulate import simulate as make
+    from aam.study.simulated_files import write_study
+
+    options = Simulate(output_dir=folder, samples=samples, subjects=samples // 5, seed=SEED)
+    write_study(make(options), options)
+    return folder
+
+
+def apart(way: Callable[[Path], Measured], study: Path) -> Measured:
+    """Run `way` in a process of its own."""
+    context = multiprocessing.get_context("spawn")
+    with context.Pool(1) as pool:
+        return pool.apply(way, (study,))
+
+
+def plain(study: Path) -> Measured:
+    """Encode every ASV of every sample, padding included."""
+    return _pretrain(study, patch=1, steps=2, copies=True)
+
+
+def patch_1(study: Path) -> Measured:
+    """Encode distinct ASVs, one nucleotide a token."""
+    return _pretrain(study, patch=1, steps=5)
+
+
+def default(study: Path) -> Measured:
+    """Encode distinct ASVs at the default patch."""
+    return _pretrain(study, patch=None, steps=20)
+
+
+def frozen(study: Path) -> Measured:
+    """Train a predictor on remembered ASVs."""
+    import numpy as np
+    import torch
+
+    from aam.learn.inference import remember_asvs
+    from aam.learn.target import Target
+    from aam.learn.transforms import TargetTransform
+    from aam.model.network import Predictor
+
+    loaded, plan = _load(study, masks=False)
+    torch.manual_seed(SEED)
+    network = Predictor(_shape(None, outputs=1), "unweighted")
+    network.encoder.requires_grad_(False)
+    remembered = remember_asvs(network.encoder, loaded, torch.device("cpu"))
+    values = np.linspace(0, 1, len(loaded.reads))
+    target = Target("y", transform=TargetTransform("none", 0.0, 1.0))
+    return _steps(
+        loaded, plan, network, 25, target=target, target_values=values, remembered_FD=remembered
+    )
+
+
+def predict(study: Path) -> Measured:
+    """Read a whole table: encode its ASVs, then read all samples."""
+    import numpy as np
+    import torch
+
+    from aam.learn.inference import read_out, remember_asvs
+    from aam.model.network import Predictor
+
+    loaded, plan = _load(study, masks=False)
+    network = Predictor(_shape(None, outputs=1), "unweighted").eval()
+    rows = np.arange(len(loaded.reads))
+    cpu, wall = time.process_time(), time.perf_counter()
+    device = torch.device("cpu")
+    remembered = remember_asvs(network.encoder, loaded, device)
+    read_out(network, loaded, plan, rows, 32, device, remembered)
+    return _measured(len(rows), cpu, wall)
+
+
+def growth(study: Path) -> Measured:
+    """Load a study and take ten steps at the default patch."""
+    before = time.process_time()
+    loaded, _ = _load(study, masks=True)
+    load = time.process_time() - before
+    found = _pretrain(study, patch=None, steps=10)
+    counts = loaded.table.counts
+    table = (counts.data.nbytes + counts.indices.nbytes + counts.indptr.nbytes) / 2**20
+    extra = {"load": load, "table_mib": table, "samples": float(len(loaded.reads))}
+    return Measured(found.samples, found.cpu, found.wall, _peak(), extra)
+
+
+def _pretrain(study: Path, patch: int | None, steps: int, copies: bool = False) -> Measured:
+    import torch
+
+    from aam.model.network import Encoder
+
+    loaded, plan = _load(study, masks=True)
+    torch.manual_seed(SEED)
+    network = Encoder(_shape(patch), "unweighted", recompute=copies)
+    return _steps(loaded, plan, network, steps, copies)
+
+
+def _load(study: Path, masks: bool) -> Any:
+    from aam.options.groups import PhylogenyOptions, TableOptions
+    from aam.study.batches import BatchPlan
+    from aam.study.study import load_study
+
+    phylogeny = PhylogenyOptions(tree=study / "tree.nwk") if masks else None
+    loaded = load_study(TableOptions(table=study / "table.biom"), phylogeny)
+    plan = BatchPlan(
+        SEED,
+        5000,
+        TOKEN_LIMIT,
+        "abundance",
+        mask_ratio=0.15 if masks else 0.0,
+        metric="unweighted" if masks else None,
+    )
+    return loaded, plan
+
+
+def _shape(patch: int | None, outputs: int = 0) -> Any:
+    from aam.model.shape import NetworkShape
+    from aam.options.groups import ModelOptions
+
+    return NetworkShape(
+        max_bp=150,
+        embedding_dim=64,
+        attention_heads=4,
+        attention_layers=2,
+        nucleotide_patch=patch or ModelOptions().nucleotide_patch,
+        outputs=outputs,
+    )
+
+
+def _steps(
+    loaded: Any, plan: Any, network: Any, steps: int, copies: bool = False, **task_options: Any
+) -> Measured:
+    """Time whole training steps: batch, forward, backward, clipping, optimiser; one to warm up."""
+    import numpy as np
+    import torch
+
+    from aam.learn.loaders import TrainingBatches
+    from aam.learn.task import Task, Weights, make_optimizer
+    from aam.options.groups import LoopOptions
+
+    loop = LoopOptions(batch_size=BATCH)
+    task = Task(network, Weights(), loop, steps + 1, **task_options).train()
+    task.log = task.log_dict = lambda *a, **k: None  # type: ignore[method-assign]
+    optimizer = make_optimizer(task, loop)
+    rows = np.flatnonzero(loaded.reads >= plan.rarefy_depth)
+    batches = TrainingBatches(loaded, plan, rows, BATCH, fresh_reads=True)
+    seen = 0
+    for k in range(steps + 1):
+        if k == 1:
+            cpu, wall, seen = time.process_time(), time.perf_counter(), 0
+        batch = batches[divmod(k, batches.steps)]
+        batch = _with_copies(batch) if copies else batch
+        loss = task.training_step(batch, k)
+        optimizer.zero_grad()
+        loss.backward()
+        torch.nn.utils.clip_grad_norm_(task.parameters(), 1.0)
+        optimizer.step()
+        seen += len(batch.rows_B)
+    return _measured(seen, cpu, wall)
+
+
+def _with_copies(batch: Any) -> Any:
+    """Lay a batch out the plain way: one sequence for each place of each sample, padded."""
+    import dataclasses
+
+    import torch
+    import torch.nn.functional as F
+
+    wide = TOKEN_LIMIT - batch.slots_BS.shape[1]
+    slots = F.pad(batch.slots_BS, (0, wide))
+    counts = F.pad(batch.counts_BS, (0, wide))
+    flat, present = slots.reshape(-1), counts.reshape(-1) > 0
+    scored = batch.scored_UL[flat] & present[:, None]
+    whole = batch.tokens_UL.masked_scatter(batch.scored_UL, batch.hidden)
+    return dataclasses.replace(
+        batch,
+        asvs_U=batch.asvs_U[flat],
+        tokens_UL=batch.tokens_UL[flat] * present[:, None],
+        scored_UL=scored,
+        hidden=whole[flat][scored],
+        ragged=True,
+        slots_BS=torch.arange(len(flat)).view_as(slots),
+        counts_BS=counts,
+        attend_BS=counts > 0,
+    )
+
+
+def _measured(samples: int, cpu: float, wall: float) -> Measured:
+    spent, passed = time.process_time() - cpu, time.perf_counter() - wall
+    return Measured(samples, spent, passed, _peak(), {})
+
+
+def _peak() -> float:
+    return resource.getrusage(resource.RUSAGE_SELF).ru_maxrss / 2**20
+
+
+def speed_table(found: dict[str, Measured]) -> Table:
+    """Lay out the ways side by side."""
+    table = Table(title="200 samples x 2,000 ASVs of 150 nt, width 64, 2 layers, batch 8, CPU")
+    for name in ("way", "samples / CPU-s", "against plain", "samples / s", "peak GiB"):
+        table.add_column(name, justify="left" if name == "way" else "right")
+    for name, m in found.items():
+        times = m.rate / found["plain"].rate
+        wall = m.samples / m.wall
+        table.add_row(name, f"{m.rate:.2f}", f"{times:.1f} x", f"{wall:.2f}", f"{m.peak_gib:.2f}")
+    return table
+
+
+def growth_table(grown: dict[int, Measured]) -> Table:
+    """Lay out how cost grows with samples."""
+    table = Table(title="Growth at the default patch")
+    names = ("samples", "load CPU-s", "CPU-s / step", "CPU-s / epoch", "table MiB", "peak GiB")
+    for name in names:
+        table.add_column(name, justify="right")
+    for number, m in grown.items():
+        steps = m.samples / BATCH
+        epoch = m.cpu / m.samples * m.extra["samples"]
+        table.add_row(
+            f"{number:,}",
+            f"{m.extra['load']:.1f}",
+            f"{m.cpu / steps:.2f}",
+            f"{epoch:,.0f}",
+            f"{m.extra['table_mib']:.1f}",
+            f"{m.peak_gib:.2f}",
+        )
+    return table
+
+
+if __name__ == "__main__":
+    main()
