@@ -1,0 +1,139 @@
+"""AMD GPUs, as the kernel's compute driver (KFD) lists them.
+
+Format: drivers/gpu/drm/amd/amdkfd/kfd_topology.c, `node_show`. Lines "name value", decimal. Nodes
+are numbers and sort as such. Keys that old kernels lack (gfx_target_version, domain, unique_id,
+num_xcc) are not required. A node that may not be read belongs to another job: the device cgroup
+makes the kernel refuse (kfd_devcgroup_check_permission). Memory is never asked: the kernel prints
+local_mem_size 0 for every GPU.
+"""
+
+from __future__ import annotations
+
+from launcher.host import pci
+from launcher.host.facts import Driver, Gpu
+from launcher.host.tree import Tree
+
+VENDOR = 0x1002
+NODES = "/sys/class/kfd/kfd/topology/nodes"
+KFD = "/dev/kfd"
+UNREADABLE = "a GPU of another job"
+
+PRODUCTS = {
+    0x66A0: ("gfx906", "MI60"),
+    0x66A1: ("gfx906", "MI50"),
+    0x66AF: ("gfx906", "Radeon VII"),
+    0x738C: ("gfx908", "MI100"),
+    0x738E: ("gfx908", "MI100"),
+    0x7408: ("gfx90a", "MI250X"),
+    0x740C: ("gfx90a", "MI250"),
+    0x740F: ("gfx90a", "MI210"),
+    0x74A0: ("gfx942", "MI300A"),
+    0x74A1: ("gfx942", "MI300X"),
+    0x74A2: ("gfx942", "MI308X"),
+    0x74A5: ("gfx942", "MI325X"),
+    0x75A0: ("gfx950", "MI350X"),
+    0x744C: ("gfx1100", "Radeon RX 7900"),
+}
+"""PCI device -> arch and product; pci.ids of the PCI ID repository, archs of the ROCm documents."""
+
+INTEGRATED = frozenset(
+    ["gfx902", "gfx909", "gfx90c", "gfx1013", "gfx1033", "gfx1035", "gfx1036", "gfx1037",
+     "gfx1103", "gfx1150", "gfx1151", "gfx1152", "gfx1153"]
+)  # fmt: skip
+"""Archs of graphics inside desktop processors (LLVM's AMDGPU usage, column dGPU/APU)."""
+
+
+def gpus(tree: Tree) -> tuple[Gpu, ...]:
+    """List the GPUs in KFD order, then those that only the PCI bus knows."""
+    listed = [gpu for name in tree.names(NODES) if name.isdigit() if (gpu := _node(tree, name))]
+    cards = {gpu.card for gpu in listed}
+    hidden = any(not gpu.readable for gpu in listed)
+    for function in pci.functions(tree):
+        card = function.address.partition(".")[0]
+        known = function.device in PRODUCTS
+        # With nodes that may not be read, nobody can tell which card they are.
+        if function.vendor == VENDOR and known and not hidden and card not in cards:
+            arch, product = PRODUCTS[function.device]
+            listed.append(Gpu("amd", len(listed), arch, product, function.address, driven=False))
+    return tuple(listed)
+
+
+def driver(tree: Tree) -> Driver | None:
+    """Return the kernel driver; only AMD's own package states a version."""
+    path = "/sys/module/amdgpu/version"
+    try:
+        return Driver("amd", tree.text(path).strip(), path)
+    except OSError:
+        pass
+    if tree.has("/sys/module/amdgpu") or tree.has(NODES):
+        return Driver("amd", None, f"{path} is absent, so it came with the kernel")
+    return None
+
+
+def user_space(tree: Tree) -> str | None:
+    """Return the version of a ROCm installed on the host."""
+    try:
+        return tree.text("/opt/rocm/.info/version").strip() or None
+    except OSError:
+        return None
+
+
+def arch_of(version: int) -> str | None:
+    """Turn gfx_target_version into a name; minor and step are hexadecimal.
+
+    >>> arch_of(90010), arch_of(90402), arch_of(110003)
+    ('gfx90a', 'gfx942', 'gfx1103')
+    """
+    if version <= 0:
+        return None
+    return f"gfx{version // 10000}{version // 100 % 100:x}{version % 100:x}"
+
+
+def address_of(domain: int, location: int) -> str:
+    """Turn domain and location_id into a PCI address.
+
+    >>> address_of(3, 512), address_of(0, 1287)
+    ('0003:02:00.0', '0000:05:00.7')
+    """
+    return f"{domain:04x}:{location >> 8 & 255:02x}:{location >> 3 & 31:02x}.{location & 7}"
+
+
+def _node(tree: Tree, name: str) -> Gpu | None:
+    """Read one node; None for a processor."""
+    try:
+        keys = properties(tree.text(f"{NODES}/{name}/properties"))
+    except FileNotFoundError:
+        return None
+    except PermissionError:
+        return Gpu("amd", int(name), None, UNREADABLE, "", readable=False)
+    if not keys.get("simd_count"):
+        return None
+    arch = arch_of(keys.get("gfx_target_version", 0))
+    known, product = PRODUCTS.get(keys.get("device_id", 0), (None, ""))
+    address = address_of(keys.get("domain", 0), keys.get("location_id", 0))
+    whole = address.partition(".")[0] + ".0"
+    minor = keys.get("drm_render_minor", 0)
+    unique = keys.get("unique_id", 0)
+    arch = arch or known
+    return Gpu(
+        vendor="amd",
+        index=int(name),
+        arch=arch,
+        product=product or f"AMD {arch or 'GPU'}",
+        pci=address,
+        nodes=(f"/dev/dri/renderD{minor}",) if minor else (),
+        uuid=f"GPU-{unique:016x}" if unique else None,
+        mode=pci.attribute(tree, whole, "current_compute_partition"),
+        memory_mode=pci.attribute(tree, whole, "current_memory_partition"),
+        integrated=arch in INTEGRATED,
+    )
+
+
+def properties(text: str) -> dict[str, int]:
+    """Read lines "name value"; whatever else a kernel may print is skipped."""
+    keys = {}
+    for line in text.splitlines():
+        name, _, value = line.partition(" ")
+        if value.strip().isdecimal():
+            keys[name] = int(value)
+    return keys

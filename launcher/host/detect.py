@@ -1,0 +1,136 @@
+"""Put the facts together: one Host, from this host or from a capture of another."""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Mapping
+from pathlib import Path
+from typing import Any
+
+from launcher.host import amd, installed, nvidia, pci
+from launcher.host.facts import Driver, EngineFact, Gpu, Host, Node, Slurm, User
+from launcher.host.tree import Tree, open_tree
+
+CDI = ("/etc/cdi", "/var/run/cdi")
+
+
+def detect(root: Path = Path("/"), environment: Mapping[str, str] | None = None) -> Host:
+    """Read a host below `root`: "/", a folder holding sys/, proc/ and dev/, or a tar of one.
+
+    Args:
+        root: where to read.
+        environment: variables of the process; those of this one by default, and for a capture
+            those that it recorded.
+
+    Raises:
+        MissingInput: `root` is not there or cannot be read.
+    """
+    tree = open_tree(root)
+    live = tree.name == "/"
+    variables = os.environ if live else tree.manifest.get("environment", {})
+    variables = variables if environment is None else environment
+    user = _user(tree, live)
+    gpus = amd.gpus(tree) + nvidia.gpus(tree, ask_driver=live)
+    drivers = tuple(d for d in (amd.driver(tree), nvidia.driver(tree)) if d)
+    return Host(
+        root=tree.name,
+        name=_first_line(tree, "/proc/sys/kernel/hostname"),
+        kernel=_first_line(tree, "/proc/sys/kernel/osrelease"),
+        machine=os.uname().machine if live else str(tree.manifest.get("machine", "x86_64")),
+        gpus=gpus,
+        nodes=_nodes(tree, gpus, drivers, live),
+        drivers=drivers,
+        engines=_engines(tree, variables, user, live),
+        slurm=slurm(variables),
+        user=user,
+        rocm=amd.user_space(tree),
+        cdi=any("nvidia" in name for folder in CDI for name in tree.names(folder)),
+        bus=tuple(str(function) for function in pci.functions(tree)),
+        environment=dict(variables),
+    )
+
+
+def slurm(variables: Mapping[str, str]) -> Slurm | None:
+    """Read the allocation from Slurm's variables (sbatch(1), srun(1), "OUTPUT ENVIRONMENT")."""
+    job = variables.get("SLURM_JOB_ID")
+    if not job:
+        return None
+    listed = variables.get("SLURM_STEP_GPUS") or variables.get("SLURM_JOB_GPUS")
+    local = variables.get("SLURM_LOCALID", "")
+    tasks = variables.get("SLURM_STEP_NUM_TASKS") or variables.get("SLURM_NTASKS", "1")
+    return Slurm(
+        job=job,
+        gpus=numbers(listed) if listed else None,
+        tasks=int(tasks) if tasks.isdigit() else 1,
+        local_id=int(local) if local.isdigit() else None,
+    )
+
+
+def numbers(text: str) -> tuple[int, ...] | None:
+    """Read "0,2-4" as (0, 2, 3, 4); None for anything else."""
+    found: list[int] = []
+    for item in text.split(","):
+        first, _, last = item.partition("-")
+        if not (first.isdigit() and (last or first).isdigit()):
+            return None
+        found.extend(range(int(first), int(last or first) + 1))
+    return tuple(found)
+
+
+def _user(tree: Tree, live: bool) -> User | None:
+    if live:
+        return User(os.geteuid(), os.getegid(), tuple(sorted(os.getgroups())))
+    held = tree.manifest.get("user")
+    return User(held["uid"], held["gid"], tuple(held["groups"])) if held else None
+
+
+def _engines(
+    tree: Tree, variables: Mapping[str, str], user: User | None, live: bool
+) -> tuple[EngineFact, ...]:
+    if live:
+        return installed.engines(tree, variables, user.uid if user else 0)
+    return tuple(EngineFact(**held) for held in tree.manifest.get("engines", ()))
+
+
+def _nodes(
+    tree: Tree, gpus: tuple[Gpu, ...], drivers: tuple[Driver, ...], live: bool
+) -> tuple[Node, ...]:
+    """Look at every device node that the GPUs need."""
+    vendors = {gpu.vendor for gpu in gpus} | {driver.vendor for driver in drivers}
+    paths = [amd.KFD] if "amd" in vendors else []
+    paths += nvidia.SHARED_NODES if "nvidia" in vendors else ()
+    paths += [path for gpu in gpus for path in gpu.nodes]
+    recorded: dict[str, Any] = tree.manifest.get("nodes", {})
+    look = _look if live else lambda path: _recalled(tree, path, recorded)
+    return tuple(node for path in dict.fromkeys(paths) if (node := look(path)))
+
+
+def _look(path: str) -> Node | None:
+    try:
+        facts = os.stat(path)
+    except OSError:
+        return None
+    access = os.access(path, os.R_OK | os.W_OK)
+    return Node(path, facts.st_gid, _group(facts.st_gid), facts.st_mode & 0o7777, access)
+
+
+def _recalled(tree: Tree, path: str, recorded: dict[str, Any]) -> Node | None:
+    if path in recorded:
+        return Node(path, **recorded[path])
+    return Node(path, None, None, None, None) if tree.has(path) else None
+
+
+def _group(gid: int) -> str | None:
+    import grp
+
+    try:
+        return grp.getgrgid(gid).gr_name
+    except KeyError:
+        return None
+
+
+def _first_line(tree: Tree, path: str) -> str:
+    try:
+        return tree.text(path).strip()
+    except OSError:
+        return "unknown"

@@ -1,0 +1,152 @@
+"""What is known about a host: frozen facts, no judgement."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass, field
+from typing import Literal
+
+Vendor = Literal["amd", "nvidia"]
+VENDORS: tuple[Vendor, ...] = ("amd", "nvidia")
+
+
+@dataclass(frozen=True)
+class Gpu:
+    """One device that a runtime would enumerate: a card, or a partition of one.
+
+    Attributes:
+        vendor: who made it.
+        index: number of its KFD node (AMD), device minor (NVIDIA); orders the list.
+        arch: "gfx942", "sm_90", or None where nothing says.
+        product: name for people.
+        pci: address, "0000:02:00.0"; empty for a device whose facts may not be read.
+        nodes: its own device nodes ("/dev/dri/renderD136"); shared ones stand in `Host.nodes`.
+        uuid: "GPU-<16 hex>" (AMD, of a whole card), "GPU-..." (NVIDIA), or None.
+        mode: compute partition ("SPX", "CPX", "MIG"), or None.
+        memory_mode: memory partition ("NPS1", "NPS4"), or None.
+        integrated: part of a desktop processor, which no stack computes on.
+        readable: False where the kernel refuses: the device belongs to another job.
+        driven: False where only the PCI bus knows it, because no driver is loaded.
+        instances: MIG instances that it is cut into.
+    """
+
+    vendor: Vendor
+    index: int
+    arch: str | None
+    product: str
+    pci: str
+    nodes: tuple[str, ...] = ()
+    uuid: str | None = None
+    mode: str | None = None
+    memory_mode: str | None = None
+    integrated: bool = False
+    readable: bool = True
+    driven: bool = True
+    instances: int = 0
+
+    @property
+    def card(self) -> str:
+        """Domain, bus and device: what the partitions of one card have in common."""
+        return self.pci.partition(".")[0]
+
+
+@dataclass(frozen=True)
+class Node:
+    """A device node; `access` is None where nobody tried (a capture)."""
+
+    path: str
+    gid: int | None
+    group: str | None
+    mode: int | None
+    access: bool | None
+
+
+@dataclass(frozen=True)
+class Driver:
+    """A kernel driver: its version, None for one that comes with the kernel, and where it stood."""
+
+    vendor: Vendor
+    version: str | None
+    source: str
+
+
+@dataclass(frozen=True)
+class EngineFact:
+    """A container engine on PATH; `obstacle` says why it cannot start a container here."""
+
+    name: str
+    path: str
+    obstacle: str | None = None
+
+
+@dataclass(frozen=True)
+class Slurm:
+    """The allocation this process runs in; `gpus` are Slurm's numbers of whole-node devices."""
+
+    job: str
+    gpus: tuple[int, ...] | None
+    tasks: int
+    local_id: int | None
+
+
+@dataclass(frozen=True)
+class User:
+    """Who asks, and the groups he is in."""
+
+    uid: int
+    gid: int
+    groups: tuple[int, ...]
+
+
+@dataclass(frozen=True)
+class Host:
+    """Everything that decisions rest on.
+
+    Attributes:
+        root: where it was read: "/", or a capture.
+        name: host name.
+        kernel: release, "5.14.21-150500.55.49_13.0.56-cray_shasta_c".
+        machine: processor, "x86_64".
+        gpus: every GPU, AMD before NVIDIA, in the order in which a runtime counts them.
+        nodes: device nodes by path.
+        drivers: kernel drivers that are loaded.
+        engines: container engines on PATH.
+        slurm: the allocation, or None.
+        user: who asks; None where a capture does not say.
+        rocm: version of a ROCm installed on the host itself, which no image should see.
+        cdi: a CDI description of NVIDIA devices is there (podman needs one).
+        bus: display and accelerator functions on the PCI bus, as "0000:65:00.0 1a03:2000 0300".
+        environment: variables of the process.
+    """
+
+    root: str
+    name: str
+    kernel: str
+    machine: str
+    gpus: tuple[Gpu, ...]
+    nodes: tuple[Node, ...]
+    drivers: tuple[Driver, ...]
+    engines: tuple[EngineFact, ...]
+    slurm: Slurm | None
+    user: User | None
+    rocm: str | None = None
+    cdi: bool = False
+    bus: tuple[str, ...] = ()
+    environment: Mapping[str, str] = field(default_factory=dict, repr=False)
+
+    @property
+    def live(self) -> bool:
+        """This very host, not a capture of one."""
+        return self.root == "/"
+
+    def node(self, path: str) -> Node | None:
+        """Return the device node at `path`, or None."""
+        return next((node for node in self.nodes if node.path == path), None)
+
+    def driver(self, vendor: Vendor) -> Driver | None:
+        """Return the driver of `vendor`, or None."""
+        return next((driver for driver in self.drivers if driver.vendor == vendor), None)
+
+    def engine(self, name: str) -> EngineFact | None:
+        """Return the engine called `name`, or None."""
+        return next((engine for engine in self.engines if engine.name == name), None)

@@ -1,0 +1,52 @@
+"""The PCI bus: which display controllers and accelerators are plugged in, driver or not."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+from launcher.host.tree import Tree
+
+DEVICES = "/sys/bus/pci/devices"
+DISPLAY, ACCELERATOR = 0x03, 0x12  # base classes of the PCI code assignment specification
+
+
+@dataclass(frozen=True)
+class Function:
+    """A PCI function of class display (0x03) or processing accelerator (0x12)."""
+
+    address: str
+    vendor: int
+    device: int
+    kind: int
+
+    def __str__(self) -> str:
+        return f"{self.address} {self.vendor:04x}:{self.device:04x} {self.kind:04x}"
+
+
+def functions(tree: Tree) -> tuple[Function, ...]:
+    """List the graphics and accelerator functions in the order of their addresses."""
+    found = []
+    for address in sorted(tree.names(DEVICES)):
+        kind = _hex(tree, f"{DEVICES}/{address}/class")
+        if kind is None or kind >> 16 not in (DISPLAY, ACCELERATOR):
+            continue
+        vendor = _hex(tree, f"{DEVICES}/{address}/vendor")
+        device = _hex(tree, f"{DEVICES}/{address}/device")
+        if vendor is not None and device is not None:
+            found.append(Function(address, vendor, device, kind >> 8))
+    return tuple(found)
+
+
+def attribute(tree: Tree, address: str, name: str) -> str | None:
+    """Return an attribute of a device, such as `current_compute_partition`, or None."""
+    try:
+        return tree.text(f"{DEVICES}/{address}/{name}").strip() or None
+    except OSError:
+        return None
+
+
+def _hex(tree: Tree, path: str) -> int | None:
+    try:
+        return int(tree.text(path), 16)
+    except (OSError, ValueError):
+        return None

@@ -1,0 +1,253 @@
+"""What is found out about a host: captured ones and small ones that are built here."""
+
+from __future__ import annotations
+
+import os
+import sys
+import tarfile
+from pathlib import Path
+
+import pytest
+
+from launcher.errors import MissingInput
+from launcher.host import detect
+from launcher.host.amd import address_of, arch_of
+from launcher.host.detect import numbers
+from launcher.host.tree import natural
+from tests.launcher.hosts import MI50, MI250X, MI300A, MI300X, PHOENIX, RX7900, Tree, captured
+
+# --- captured hosts
+
+
+def test_four_mi300a() -> None:
+    host = detect(captured("mi300a-4apu-spx"))
+    assert [gpu.arch for gpu in host.gpus] == ["gfx942"] * 4
+    assert {gpu.product for gpu in host.gpus} == {"MI300A"}
+    assert [gpu.nodes[0][-3:] for gpu in host.gpus] == ["128", "136", "144", "152"]
+    # location_id is 512 on all four: only the domain differs
+    assert [gpu.pci for gpu in host.gpus] == [f"000{n}:02:00.0" for n in range(4)]
+    assert len({gpu.card for gpu in host.gpus}) == 4
+
+
+def test_eight_mi210() -> None:
+    host = detect(captured("mi210-8gpu"))
+    assert [gpu.arch for gpu in host.gpus] == ["gfx90a"] * 8
+    assert [gpu.index for gpu in host.gpus] == list(range(2, 10))
+    assert {gpu.product for gpu in host.gpus} == {"MI210"}
+
+
+def test_mi300x_in_63_partitions() -> None:
+    host = detect(captured("mi300x-cpx"))
+    assert len(host.gpus) == 63
+    assert [gpu.index for gpu in host.gpus] == sorted(gpu.index for gpu in host.gpus)
+    assert host.gpus[-1].index == 64
+    assert len({gpu.card for gpu in host.gpus}) == len({gpu.uuid for gpu in host.gpus}) == 8
+    assert len({gpu.nodes for gpu in host.gpus}) == 63
+
+
+def test_mi100() -> None:
+    (gpu,) = detect(captured("mi100")).gpus
+    assert (gpu.arch, gpu.product, gpu.nodes) == ("gfx908", "MI100", ("/dev/dri/renderD128",))
+
+
+def test_an_integrated_gpu_is_known_as_such() -> None:
+    (gpu,) = detect(captured("phoenix-igpu")).gpus
+    assert (gpu.arch, gpu.integrated, gpu.uuid) == ("gfx1103", True, None)
+
+
+@pytest.mark.parametrize(
+    ("name", "count", "arch", "vendor"),
+    [
+        ("corona", 8, "gfx906", "amd"),
+        ("sierra", 4, "sm_70", "nvidia"),
+        ("tuo.SPX", 4, "gfx942", "amd"),
+    ],
+)
+def test_from_the_pci_bus_alone(name: str, count: int, arch: str, vendor: str) -> None:
+    host = detect(captured("pci-from-hwloc") / name)
+    assert [(gpu.arch, gpu.vendor, gpu.driven) for gpu in host.gpus] == [
+        (arch, vendor, False)
+    ] * count
+    assert host.driver("amd") is host.driver("nvidia") is None  # the ASPEED chip is nobody's GPU
+
+
+# --- built hosts
+
+
+def test_mi50_and_its_driver(tmp_path: Path) -> None:
+    tree = Tree(tmp_path).cpu().amd(MI50, 0x03).amd_driver("6.8.5")
+    host = detect(tree.root)
+    assert [(g.arch, g.product) for g in host.gpus] == [("gfx906", "MI50")]
+    driver = host.driver("amd")
+    assert driver is not None
+    assert (driver.version, driver.source) == ("6.8.5", "/sys/module/amdgpu/version")
+
+
+def test_a_driver_of_the_kernel_has_no_version(tmp_path: Path) -> None:
+    driver = detect(Tree(tmp_path).amd(RX7900, 0x86).amd_driver(None).root).driver("amd")
+    assert driver is not None
+    assert driver.version is None
+
+
+def test_more_than_ten_nodes_keep_their_order(tmp_path: Path) -> None:
+    tree = Tree(tmp_path).cpu().cpu().cpu().cpu()
+    for bus in range(8):  # MI250X: 4 processors and 8 dies
+        tree.amd(MI250X, 0xC1 + bus)
+    assert [gpu.index for gpu in detect(tree.root).gpus] == list(range(4, 12))
+
+
+def test_an_old_kernel_lacks_keys(tmp_path: Path) -> None:
+    (gpu,) = detect(Tree(tmp_path).cpu().amd(MI50, 0x03, old_kernel=True).root).gpus
+    assert (gpu.arch, gpu.pci, gpu.uuid) == ("gfx906", "0000:03:00.0", None)
+    unknown = Tree(tmp_path / "2").amd((0, 0x1234), 0x03, old_kernel=True)
+    assert detect(unknown.root).gpus[0].arch is None
+
+
+def test_nodes_of_other_jobs_are_not_ours_and_not_fatal(tmp_path: Path) -> None:
+    tree = Tree(tmp_path).cpu()
+    for number in range(8):
+        tree.amd(MI300A, 0x02, domain=number, readable=number >= 4)
+    host = detect(tree.root)
+    assert [gpu.readable for gpu in host.gpus] == [False] * 4 + [True] * 4
+    assert all(gpu.driven for gpu in host.gpus)  # not taken for undriven ones from the PCI bus
+
+
+def test_partitions_of_a_card(tmp_path: Path) -> None:
+    tree = Tree(tmp_path)
+    for part in range(8):
+        tree.amd(MI300X, 0x05, function=part, unique=7)
+    tree.partition("0000:05:00.0", "CPX", "NPS4")
+    host = detect(tree.root)
+    assert {(g.card, g.uuid, g.mode, g.memory_mode) for g in host.gpus} == {
+        ("0000:05:00", "GPU-0000000000000007", "CPX", "NPS4")
+    }
+
+
+def test_garbage_in_properties_is_skipped(tmp_path: Path) -> None:
+    tree = Tree(tmp_path)
+    tree._node("simd_count 4\nnonsense\nname text\ngfx_target_version 90402\ndomain -1\n\n")
+    (gpu,) = detect(tree.root).gpus
+    assert (gpu.arch, gpu.nodes) == ("gfx942", ())
+
+
+def test_nvidia_with_its_driver(tmp_path: Path) -> None:
+    tree = Tree(tmp_path).nvidia(0x20B2, 0x81, 1, "NVIDIA A100-SXM4-80GB")
+    tree.nvidia(0x20B2, 0x01, 0, "NVIDIA A100-SXM4-80GB", mig=["gi1/ci0", "gi2/ci0"])
+    host = detect(tree.nvidia_driver("535.54.03").root)
+    first, second = host.gpus
+    assert (first.arch, first.mode, first.instances) == ("sm_80", "MIG", 2)
+    assert (second.arch, second.mode, second.nodes) == ("sm_80", None, ("/dev/nvidia1",))
+    assert second.uuid == "GPU-00000081-0000-0000-0000-000000000000"
+    driver = host.driver("nvidia")
+    assert driver is not None
+    assert driver.version == "535.54.03"
+
+
+def test_the_open_kernel_module_states_its_version_elsewhere(tmp_path: Path) -> None:
+    tree = Tree(tmp_path).nvidia(0x2335, 1, 0, "NVIDIA H200").nvidia_driver("555.42.02", True)
+    driver = detect(tree.root).driver("nvidia")
+    assert driver is not None
+    assert driver.version == "555.42.02"
+
+
+def test_both_vendors_and_a_server_vga(tmp_path: Path) -> None:
+    tree = Tree(tmp_path).amd(MI50, 0x03).nvidia(0x1DB1, 0x41, 0, "Tesla V100-SXM2-16GB")
+    tree.pci("0000:65:00.0", 0x1A03, 0x2000, 0x030000)
+    host = detect(tree.nvidia_driver("470.1").root)
+    assert [(gpu.vendor, gpu.arch) for gpu in host.gpus] == [("amd", "gfx906"), ("nvidia", "sm_70")]
+    assert "0000:65:00.0 1a03:2000 0300" in host.bus
+
+
+def test_an_integrated_and_a_real_one(tmp_path: Path) -> None:
+    tree = Tree(tmp_path).cpu().amd(RX7900, 0x03).amd(PHOENIX, 0x64, unique=0)
+    assert [(g.arch, g.integrated) for g in detect(tree.root).gpus] == [
+        ("gfx1100", False),
+        ("gfx1103", True),
+    ]
+
+
+def test_an_empty_host(tmp_path: Path) -> None:
+    host = detect(Tree(tmp_path).root)
+    assert host.gpus == host.drivers == host.engines == ()
+    assert host.slurm is host.user is None
+
+
+# --- where it is read from
+
+
+def test_a_tar_says_the_same_as_a_folder(tmp_path: Path) -> None:
+    tree = Tree(tmp_path / "h").cpu().amd(MI300A, 2).amd(MI300A, 2, domain=1, readable=False)
+    tree.recorded(environment={"SLURM_JOB_ID": "7", "SLURM_JOB_GPUS": "0-1,3"})
+    with tarfile.open(tmp_path / "h.tar.gz", "w:gz") as archive:
+        archive.add(tree.root, arcname="some/where")
+    folder, tar = detect(tree.root), detect(tmp_path / "h.tar.gz")
+    assert tar.gpus == folder.gpus
+    assert tar.slurm == folder.slurm
+    assert tar.slurm is not None
+    assert tar.slurm.gpus == (0, 1, 3)
+
+
+def test_a_hostile_tar_writes_nothing_and_is_read(tmp_path: Path) -> None:
+    with tarfile.open(tmp_path / "h.tar", "w") as archive:
+        for name in ("../../evil", "/etc/passwd", "sys/../../x", "proc/version"):
+            archive.addfile(tarfile.TarInfo(name))
+    before = set(tmp_path.rglob("*"))
+    assert detect(tmp_path / "h.tar").gpus == ()
+    assert set(tmp_path.rglob("*")) == before
+
+
+@pytest.mark.parametrize("content", [b"", b"not a tar", b"\x1f\x8b broken"])
+def test_a_capture_that_is_none(tmp_path: Path, content: bytes) -> None:
+    (tmp_path / "h.tar").write_bytes(content)
+    with pytest.raises(MissingInput, match=r"h\.tar"):
+        detect(tmp_path / "h.tar")
+    with pytest.raises(MissingInput, match="nothing"):
+        detect(tmp_path / "nothing")
+    (tmp_path / "empty").mkdir()
+    with pytest.raises(MissingInput, match="neither"):
+        detect(tmp_path / "empty")
+
+
+def test_this_host() -> None:
+    host = detect(environment={"PATH": os.environ["PATH"]})
+    assert host.live
+    assert host.user is not None
+    assert host.user.uid == os.geteuid()
+    assert host.kernel == os.uname().release
+
+
+def test_nothing_but_files_is_touched(tmp_path: Path) -> None:
+    """Detection runs no program and imports none of the libraries that do."""
+    code = (
+        "import sys; from launcher.host import detect; detect(); print('subprocess' in sys.modules)"
+    )
+    import subprocess
+
+    done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True)
+    assert done.stdout == "False\n"
+
+
+# --- small rules
+
+
+@pytest.mark.parametrize(
+    ("version", "arch"),
+    [(90006, "gfx906"), (90010, "gfx90a"), (90402, "gfx942"), (90500, "gfx950"),
+     (110501, "gfx1151"), (120001, "gfx1201"), (0, None)],
+)  # fmt: skip
+def test_arch_names_are_hexadecimal(version: int, arch: str | None) -> None:
+    assert arch_of(version) == arch
+
+
+def test_addresses() -> None:
+    assert address_of(0, 33536) == "0000:83:00.0"
+    assert address_of(1, 1287) == "0001:05:00.7"
+
+
+def test_numbers_sort_as_numbers() -> None:
+    assert natural(["10", "9", "x2", "x10", "1"]) == ["1", "9", "10", "x2", "x10"]
+
+
+def test_lists_of_devices() -> None:
+    assert numbers("0,2-4") == (0, 2, 3, 4)
+    assert numbers("GPU-1") is None
