@@ -15,7 +15,7 @@ from typing import Any
 
 from aam import __version__
 from aam.errors import AamError, CannotCreate, Unavailable, UsageError
-from aam.options import COMMANDS, find, names, specs
+from aam.options import COMMANDS, check, find, names, specs
 
 INTERRUPTED = 130
 DISK_FULL = (28, 122)  # ENOSPC, EDQUOT
@@ -64,6 +64,7 @@ def _dispatch(words: list[str]) -> int:
         print(f"aam {__version__}")
         return 0
     options = parse(words[0], words[1:])
+    check(options)
     command = importlib.import_module(f"aam.commands.{words[0]}")
     command.run(options)
     return 0

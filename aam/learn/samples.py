@@ -9,7 +9,7 @@ import numpy.typing as npt
 import torch
 
 from aam.console import say
-from aam.errors import DataError, UsageError, first_few
+from aam.errors import DataError, first_few
 from aam.learn.recipe import Standard
 from aam.options.groups import LoopOptions, MaskOptions, Metric, PhylogenyOptions, SampleOptions
 from aam.study.batches import BatchPlan
@@ -54,15 +54,7 @@ def batch_plan(
     phylogeny: PhylogenyOptions,
     metric: Metric,
 ) -> BatchPlan:
-    """Plan the batches of a run; parts of the loss with weight 0 are not prepared.
-
-    Raises:
-        UsageError: a ratio or limit that makes no sense.
-    """
-    if not 0 <= task.nuc_mask_ratio < 1:
-        raise UsageError("No fraction", f"--nuc-mask-ratio {task.nuc_mask_ratio}", "give 0 to 1")
-    if sample.token_limit < 1 or depth < 0:
-        raise UsageError("Too few", f"--token-limit {sample.token_limit}", "give 1 or more")
+    """Plan the batches of a run; parts of the loss with weight 0 are not prepared."""
     related = phylogeny.tree is not None or phylogeny.unifrac_matrix is not None
     return BatchPlan(
         seed=loop.seed,

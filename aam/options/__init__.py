@@ -1,12 +1,13 @@
 """Every option of every command, declared once; needs nothing but the standard library."""
 
 from aam.options.commands import COMMANDS, find, names
-from aam.options.field import OptionSpec, Role, from_plain, option, specs, to_plain
+from aam.options.field import OptionSpec, Role, check, from_plain, option, specs, to_plain
 
 __all__ = [
     "COMMANDS",
     "OptionSpec",
     "Role",
+    "check",
     "find",
     "from_plain",
     "names",

@@ -6,7 +6,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Literal
 
-from aam.options.field import option
+from aam.options.field import INSIDE_ONE, ONE_OR_MORE, ZERO_OR_MORE, option
 from aam.options.groups import (
     DeviceOptions,
     LoopOptions,
@@ -86,7 +86,7 @@ class Train:
         "Cross-validation: train this many models, each tested on another part; 1: one model.",
         default=1,
     )
-    target_penalty: float = option("Weight of the target's loss.", default=1.0)
+    target_penalty: float = option("Weight of the target's loss.", default=1.0, takes=ZERO_OR_MORE)
     target_transform: Literal["none", "minmax", "zscore", "log-minmax", "log-zscore"] = option(
         "Transform of a numeric target, fitted on the training samples and undone in every number "
         "shown.",
@@ -96,10 +96,14 @@ class Train:
         "Loss of a numeric target, on the transformed scale.", default="huber"
     )
     quantiles: tuple[float, ...] = option(
-        "Quantiles for --loss-type quantile.", default=(0.1, 0.5, 0.9)
+        "Quantiles for --loss-type quantile.", default=(0.1, 0.5, 0.9), takes=INSIDE_ONE
     )
-    over_penalty: float = option("Asymmetric loss: weight of predictions above.", default=1.0)
-    under_penalty: float = option("Asymmetric loss: weight of predictions below.", default=1.0)
+    over_penalty: float = option(
+        "Asymmetric loss: weight of predictions above.", default=1.0, takes=ZERO_OR_MORE
+    )
+    under_penalty: float = option(
+        "Asymmetric loss: weight of predictions below.", default=1.0, takes=ZERO_OR_MORE
+    )
     class_weights: Literal["none", "balanced"] = option(
         "Weigh classes by their inverse frequency.", default="none"
     )
@@ -116,10 +120,11 @@ class Predict:
     device: DeviceOptions
     model: Path = option("Checkpoint or run folder of `aam train`.", role="input")
     output: Path = option("TSV of predictions to write.", role="output")
-    batch_size: int = option("Samples in a batch.", default=32)
+    batch_size: int = option("Samples in a batch.", default=32, takes=ONE_OR_MORE)
     prediction_passes: int = option(
         "Rarefactions to average over; their spread is written too when there are several.",
         default=1,
+        takes=ONE_OR_MORE,
     )
     overwrite: bool = option("Replace the output file.", default=False)
 
@@ -134,7 +139,7 @@ class Embed:
     output_dir: Path = option("Folder for embeddings.tsv, pcoa.tsv and pcoa.png.", role="output")
     metadata: Path | None = option("Sample metadata.", default=None, role="input")
     color_by: str | None = option("Metadata column that colours the picture.", default=None)
-    batch_size: int = option("Samples in a batch.", default=32)
+    batch_size: int = option("Samples in a batch.", default=32, takes=ONE_OR_MORE)
     overwrite: bool = option("Replace files that are already there.", default=False)
 
 

@@ -7,23 +7,60 @@ An option is a field of a frozen dataclass made with `option`. The command line 
 from __future__ import annotations
 
 import dataclasses
+import sys
 import typing
+from collections.abc import Iterator
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, Literal, TypeVar
+
+from aam.errors import UsageError
 
 Role = Literal["value", "input", "output"]
 
 T = TypeVar("T")
 
 
-def option(help: str, *, default: Any = dataclasses.MISSING, role: Role = "value") -> Any:
+@dataclass(frozen=True)
+class Range:
+    """The numbers that an option takes, as a person says it and as it is tested."""
+
+    words: str
+    lowest: float
+    highest: float = sys.float_info.max
+    open_below: bool = False
+    open_above: bool = False
+
+    def holds(self, number: float) -> bool:
+        """Whether the number is one of them; NaN and infinity never are."""
+        above = number > self.lowest if self.open_below else number >= self.lowest
+        return above and (number < self.highest if self.open_above else number <= self.highest)
+
+
+ONE_OR_MORE = Range("1 or more", 1)
+ZERO_OR_MORE = Range("0 or more", 0)
+ABOVE_ZERO = Range("more than 0", 0, open_below=True)
+UP_TO_ONE = Range("0 to 1", 0, 1)
+BELOW_ONE = Range("0 to below 1", 0, 1, open_above=True)
+INSIDE_ONE = Range("more than 0 and less than 1", 0, 1, open_below=True, open_above=True)
+SEEDS = Range("0 to 4294967295", 0, 2**32 - 1)
+
+
+def option(
+    help: str,
+    *,
+    default: Any = dataclasses.MISSING,
+    role: Role = "value",
+    takes: Range | None = None,
+) -> Any:
     """Declare one option; without a default it is required.
 
     `role` says what a path is for: an `input` is read, an `output` is written, all else is `value`.
+    `takes` is the range of a number, or of each number of a tuple; `check` looks at it.
     """
     shown = help if role == "value" else f"{help} [{role}]"
-    return dataclasses.field(default=default, metadata={"help": shown, "role": role}, kw_only=True)
+    metadata = {"help": shown, "role": role, "takes": takes}
+    return dataclasses.field(default=default, metadata=metadata, kw_only=True)
 
 
 @dataclass(frozen=True)
@@ -63,6 +100,32 @@ def specs(command: type) -> tuple[OptionSpec, ...]:
             )
         )
     return tuple(found)
+
+
+def check(options: Any) -> None:
+    """Refuse numbers outside the range that their option takes, groups included.
+
+    Raises:
+        UsageError: names each of them and its range.
+    """
+    wrong = list(_out_of_range(options))
+    if wrong:
+        given = ", ".join(f"{flag} {value}" for flag, value, _ in wrong)
+        ranges = ", ".join(f"{words} for {flag}" for flag, _, words in wrong)
+        raise UsageError("Values that no run can have", given, f"give {ranges}")
+
+
+def _out_of_range(options: Any) -> Iterator[tuple[str, str, str]]:
+    """Yield flag, value and the range it should be in."""
+    for field in dataclasses.fields(options):
+        value, takes = getattr(options, field.name), field.metadata.get("takes")
+        if dataclasses.is_dataclass(value):
+            yield from _out_of_range(value)
+        elif takes is not None:
+            numbers = value if isinstance(value, tuple) else (value,)
+            if not all(takes.holds(n) for n in numbers if not isinstance(n, str)):
+                flag = "--" + field.name.replace("_", "-")
+                yield flag, " ".join(str(number) for number in numbers), takes.words
 
 
 def to_plain(options: Any) -> dict[str, Any]:

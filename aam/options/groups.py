@@ -9,7 +9,15 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Literal
 
-from aam.options.field import option
+from aam.options.field import (
+    ABOVE_ZERO,
+    BELOW_ONE,
+    ONE_OR_MORE,
+    SEEDS,
+    UP_TO_ONE,
+    ZERO_OR_MORE,
+    option,
+)
 
 Metric = Literal[
     "unifrac", "unweighted", "weighted", "weighted_normalized", "generalized", "faith_pd"
@@ -52,7 +60,9 @@ class PhylogenyOptions:
         "Phylogenetic measure to learn ('unifrac' is another word for unweighted).",
         default="unweighted",
     )
-    unifrac_alpha: float = option("Alpha of generalized UniFrac, 0 to 1.", default=0.5)
+    unifrac_alpha: float = option(
+        "Alpha of generalized UniFrac, 0 to 1.", default=0.5, takes=UP_TO_ONE
+    )
     drop_missing_asvs: bool = option(
         "Leave out ASVs that the tree lacks instead of refusing the table.", default=False
     )
@@ -66,18 +76,22 @@ class SampleOptions:
         "Reads drawn from each sample; shallower samples are left out of training. 'auto': the "
         "depth that keeps 95 % of the samples, at most 5000. 0: all reads.",
         default="auto",
+        takes=ZERO_OR_MORE,
     )
     rarefy_each_epoch: bool = option(
         "Draw the training reads anew in each epoch (augmentation); validation stays fixed.",
         default=True,
     )
-    token_limit: int = option("Most ASVs of one sample that the model sees.", default=1024)
+    token_limit: int = option(
+        "Most ASVs of one sample that the model sees.", default=1024, takes=ONE_OR_MORE
+    )
     asv_sampling: Literal["abundance", "first", "random"] = option(
         "Which ASVs stay when a sample has more than the token limit.", default="abundance"
     )
     max_bp: int | Literal["auto"] = option(
         "Longest sequence in nucleotides; the rest is cut off. 'auto': the longest of the table.",
         default="auto",
+        takes=ONE_OR_MORE,
     )
 
 
@@ -85,53 +99,73 @@ class SampleOptions:
 class ModelOptions:
     """The shape of the network."""
 
-    embedding_dim: int = option("Width of every embedding.", default=64)
-    attention_heads: int = option("Attention heads; must divide the width.", default=4)
+    embedding_dim: int = option("Width of every embedding.", default=64, takes=ONE_OR_MORE)
+    attention_heads: int = option(
+        "Attention heads; must divide the width.", default=4, takes=ONE_OR_MORE
+    )
     attention_layers: int = option(
-        "Transformer layers of the nucleotide encoder and of the sample encoder, each.", default=2
+        "Transformer layers of the nucleotide encoder and of the sample encoder, each.",
+        default=2,
+        takes=ONE_OR_MORE,
     )
     nucleotide_patch: Literal[1, 3, 5] = option(
         "Nucleotides that one token of the nucleotide encoder stands for.", default=5
     )
-    dropout: float = option("Dropout outside attention, 0 to below 1.", default=0.1)
+    dropout: float = option(
+        "Dropout outside attention, 0 to below 1.", default=0.1, takes=BELOW_ONE
+    )
 
 
 @dataclass(frozen=True)
 class MaskOptions:
     """The self-supervised tasks and their weights in the loss."""
 
-    nuc_mask_ratio: float = option("Fraction of nucleotides that are masked.", default=0.15)
+    nuc_mask_ratio: float = option(
+        "Fraction of nucleotides that are masked.", default=0.15, takes=BELOW_ONE
+    )
     nuc_mask_strategy: Literal["random", "span"] = option(
         "Mask single nucleotides, or spans of 3 to 5.", default="random"
     )
-    penalty: float = option("Weight of the UniFrac loss.", default=1.0)
-    nuc_penalty: float = option("Weight of the masked-nucleotide loss.", default=1.0)
+    penalty: float = option("Weight of the UniFrac loss.", default=1.0, takes=ZERO_OR_MORE)
+    nuc_penalty: float = option(
+        "Weight of the masked-nucleotide loss.", default=1.0, takes=ZERO_OR_MORE
+    )
 
 
 @dataclass(frozen=True)
 class LoopOptions:
     """The training loop."""
 
-    epochs: int = option("Passes over the training samples.", default=100)
-    batch_size: int = option("Samples in a batch.", default=8)
-    gradient_accumulation_steps: int = option("Batches to one optimiser step.", default=1)
-    lr: float = option("Peak learning rate.", default=1e-3)
+    epochs: int = option("Passes over the training samples.", default=100, takes=ONE_OR_MORE)
+    batch_size: int = option("Samples in a batch.", default=8, takes=ONE_OR_MORE)
+    gradient_accumulation_steps: int = option(
+        "Batches to one optimiser step.", default=1, takes=ONE_OR_MORE
+    )
+    lr: float = option("Peak learning rate.", default=1e-3, takes=ABOVE_ZERO)
     warmup_fraction: float = option(
-        "Part of all optimiser steps over which the learning rate rises.", default=0.1
+        "Part of all optimiser steps over which the learning rate rises.",
+        default=0.1,
+        takes=UP_TO_ONE,
     )
     weight_decay: float = option(
-        "Weight decay (not of biases, norms and embeddings).", default=0.01
+        "Weight decay (not of biases, norms and embeddings).", default=0.01, takes=ZERO_OR_MORE
     )
-    max_grad_norm: float = option("Gradient norm to clip at; 0 never clips.", default=1.0)
+    max_grad_norm: float = option(
+        "Gradient norm to clip at; 0 never clips.", default=1.0, takes=ZERO_OR_MORE
+    )
     optimizer: Literal["adamw", "adam", "sgd"] = option("Optimiser.", default="adamw")
     scheduler: Literal["warmup_cosine", "constant", "plateau"] = option(
         "Learning rate after the warm-up: cosine to zero, constant, or lowered on plateaus.",
         default="warmup_cosine",
     )
     patience: int = option(
-        "Epochs without a better validation before training stops; 0 never stops early.", default=20
+        "Epochs without a better validation before training stops; 0 never stops early.",
+        default=20,
+        takes=ZERO_OR_MORE,
     )
-    seed: int = option("Seed of splits, weights, masks, rarefactions and order.", default=42)
+    seed: int = option(
+        "Seed of splits, weights, masks, rarefactions and order.", default=42, takes=SEEDS
+    )
 
 
 @dataclass(frozen=True)
@@ -142,7 +176,9 @@ class DeviceOptions:
         "'cuda' means any GPU, AMD's too; 'auto' takes a GPU where there is one.", default="auto"
     )
     num_workers: int | Literal["auto"] = option(
-        "Processes that prepare batches; 'auto': none on a CPU, up to 4 for a GPU.", default="auto"
+        "Processes that prepare batches; 'auto': none on a CPU, up to 4 for a GPU.",
+        default="auto",
+        takes=ZERO_OR_MORE,
     )
     attn_implementation: AttnImplementation = option(
         "Attention kernel ('sdpa' is another word for auto).", default="auto"
@@ -176,6 +212,7 @@ class RunOptions:
     checkpoint_every_n_steps: int = option(
         "Also write last.ckpt after this many optimiser steps; 0: at the end of epochs only.",
         default=0,
+        takes=ZERO_OR_MORE,
     )
 
 
