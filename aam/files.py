@@ -2,13 +2,19 @@
 
 from __future__ import annotations
 
+import errno
 import hashlib
 import os
+import shutil
 from collections.abc import Iterator
 from contextlib import contextmanager
 from pathlib import Path
 
 from aam.errors import CannotCreate, MissingInput
+
+_FULL = (errno.ENOSPC, errno.EDQUOT)
+_NOTHING_LEFT = 64 * 1024
+"""Free bytes below which a failed write is put down to a full disk."""
 
 
 def require(path: Path, what: str) -> Path:
@@ -17,7 +23,14 @@ def require(path: Path, what: str) -> Path:
     Raises:
         MissingInput: there is no such file, it is a folder, or it may not be read.
     """
-    if not path.exists():
+    try:
+        is_there = path.exists()
+    except OSError as error:
+        reason = f"'{path}', {error.strerror}"
+        raise MissingInput(
+            f"The {what} may not be read", reason, "check the path and its permissions"
+        ) from error
+    if not is_there:
         raise MissingInput(f"No {what}", f"'{path}' does not exist", "check the path")
     if path.is_dir():
         raise MissingInput(f"No {what}", f"'{path}' is a folder", "name the file in it")
@@ -50,7 +63,7 @@ def written_aside(path: Path) -> Iterator[Path]:
     """Give a temporary path beside `path`; what is written there takes its place on success only.
 
     Raises:
-        CannotCreate: the folder cannot be made or written to.
+        CannotCreate: the folder cannot be made or written to, or its disk is full.
     """
     try:
         path.parent.mkdir(parents=True, exist_ok=True)
@@ -65,5 +78,26 @@ def written_aside(path: Path) -> Iterator[Path]:
     try:
         yield aside
         os.replace(aside, path)
+    except (OSError, RuntimeError) as error:
+        if not _is_full(error, path.parent):
+            raise
+        raise CannotCreate(
+            "The disk is full",
+            f"'{_mount(path.parent)}', while writing '{path}'",
+            "free some space or choose another folder",
+        ) from error
     finally:
         aside.unlink(missing_ok=True)
+
+
+def _is_full(error: Exception, folder: Path) -> bool:
+    """Whether writing failed for want of space; torch, numpy and HDF5 often hide the reason."""
+    if isinstance(error, OSError) and error.errno is not None:
+        return error.errno in _FULL
+    return shutil.disk_usage(folder).free < _NOTHING_LEFT
+
+
+def _mount(folder: Path) -> Path:
+    """Return the place where the disk of `folder` is mounted."""
+    place = folder.resolve()
+    return next((above for above in (place, *place.parents) if above.is_mount()), place)
