@@ -43,6 +43,8 @@ def pretrain(options: Pretrain) -> None:
         AamError: see the readers; UsageError without a tree or matrix and with a UniFrac loss.
     """
     check_phylogeny(options)
+    check_shape(options.model)
+    device = choose_device(options.device)
     folder = options.run.output_dir
     run_folder.prepare(folder, options.run.overwrite, options.run.resume_from is not None)
     study = load_study(options.input, options.phylogeny, longest(options.sample))
@@ -73,11 +75,11 @@ def pretrain(options: Pretrain) -> None:
         fit.Fit(recipe, options.loop, options.speed, options.device, options.run, folder),
         task,
         TrainingBatches(study, plan, split.train, batch_size, options.sample.rarefy_each_epoch),
-        FixedBatches(study, plan, split.validation, batch_size),
+        FixedBatches(study, plan, split.validation, batch_size) if len(split.validation) else None,
     )
     _, content = checkpoints.read(outcome.checkpoint)
     checkpoints.load_weights(network, content)
-    write_all_embeddings(folder, recipe, network, study, batch_size, choose_device(options.device))
+    write_all_embeddings(folder, recipe, network, study, batch_size, device)
     record.finish(
         samples={"training": len(split.train), "validation": len(split.validation)},
         asvs=len(study.table.feature_ids),
@@ -103,18 +105,18 @@ def check_phylogeny(options: Pretrain) -> None:
         raise UsageError("Nothing to learn", "--penalty 0 --nuc-penalty 0", "raise one of them")
 
 
-def shape_of(study: Study, model: ModelOptions, outputs: int = 0) -> NetworkShape:
-    """Return the sizes of a network for a study.
-
-    Raises:
-        UsageError: a width that the heads do not divide.
-    """
+def check_shape(model: ModelOptions) -> None:
+    """Refuse a width that the heads do not divide."""
     if model.embedding_dim % model.attention_heads:
         raise UsageError(
             "The heads do not divide the width",
             f"--embedding-dim {model.embedding_dim} --attention-heads {model.attention_heads}",
             "choose a width that is a multiple of the heads",
         )
+
+
+def shape_of(study: Study, model: ModelOptions, outputs: int = 0) -> NetworkShape:
+    """Return the sizes of a network for a study."""
     return NetworkShape(
         max_bp=study.tokens_FL.shape[1],
         embedding_dim=model.embedding_dim,

@@ -15,46 +15,59 @@ from pathlib import Path
 from typing import Any
 
 from aam import __version__
-from aam.errors import CannotCreate
+from aam.errors import CannotCreate, DataError, UsageError
 from aam.files import sha256, written_aside
+from aam.learn import checkpoints
 from aam.options import specs, to_plain
 
 _OURS = ("run.json", "checkpoints", "metrics.csv", "tensorboard", "splits.tsv",
          "predictions.tsv", "embeddings.tsv", "report.html")  # fmt: skip
+_DECISIVE = ("embedding_dim", "attention_heads", "attention_layers", "nucleotide_patch",
+             "metadata_column", "classifier", "target_transform", "loss_type", "quantiles",
+             "freeze_base", "unifrac_metric", "rarefy_depth", "batch_size",
+             "gradient_accumulation_steps", "seed")  # fmt: skip
 _LIBRARIES = ("torch", "lightning", "numpy", "scipy", "pandas", "scikit-bio", "biom-format",
               "scikit-learn")  # fmt: skip
 
 
 def prepare(folder: Path, overwrite: bool, resuming: bool) -> None:
-    """Make the run folder ready.
+    """Refuse a run folder that a run may not use; nothing is made or removed yet (see `begin`).
 
     Raises:
         CannotCreate: it holds a run and neither --overwrite nor --resume-from was given, or it
             cannot be made or written to.
     """
-    held = [name for name in _OURS if (folder / name).exists()]
-    held += [path.name for path in folder.glob("fold-*")] if folder.is_dir() else []
+    held = _held(folder)
     if held and not (overwrite or resuming):
         raise CannotCreate(
             "The folder already holds a run",
             f"'{folder}' has {', '.join(held)}",
             "continue it with --resume-from, replace it with --overwrite, or choose another",
         )
-    try:
-        folder.mkdir(parents=True, exist_ok=True)
-        probe = folder / f".probe.{os.getpid()}"
-        probe.write_bytes(b"")
-        probe.unlink()
-    except OSError as error:
+    place = folder.absolute()
+    there = next(above for above in (place, *place.parents) if os.path.lexists(above))
+    if not there.is_dir() or not os.access(there, os.W_OK | os.X_OK):
+        reason = "may not be written to" if there.is_dir() else "is no folder"
         raise CannotCreate(
-            "The run folder cannot be written to",
-            f"'{folder}', {error.strerror}",
+            "The run folder cannot be made or written to",
+            f"'{folder}', '{there}' {reason}",
             "choose another --output-dir",
-        ) from error
-    if overwrite and not resuming:
-        for name in held:
-            path = folder / name
-            shutil.rmtree(path) if path.is_dir() else path.unlink()
+        )
+
+
+def _held(folder: Path) -> list[str]:
+    """Name what a run left in the folder."""
+    if not folder.is_dir():
+        return []
+    held = [name for name in _OURS if (folder / name).exists()]
+    return held + sorted(path.name for path in folder.glob("fold-*"))
+
+
+def _clear(folder: Path) -> None:
+    """Remove what a run left in the folder, and nothing else."""
+    for name in _held(folder):
+        path = folder / name
+        shutil.rmtree(path) if path.is_dir() else path.unlink()
 
 
 @dataclass
@@ -79,7 +92,17 @@ class RunRecord:
 
 
 def begin(command: str, options: Any, folder: Path) -> RunRecord:
-    """Start the record of a run: versions, host, command line, options and inputs' SHA-256."""
+    """Start the record of a run: versions, host, command line, options and inputs' SHA-256.
+
+    Here a run that is to be replaced is removed: its files stay until the new input is known to
+    serve.
+
+    Raises:
+        MissingInput: nothing to resume from.
+        DataError: what is to be resumed cannot be read, or is of another command.
+        UsageError: options that decide the numbers differ from those of the run that is resumed.
+    """
+    plain = to_plain(options)
     content = {
         "aam": __version__,
         "command": command,
@@ -92,12 +115,46 @@ def begin(command: str, options: Any, folder: Path) -> RunRecord:
             "devices": _devices(),
         },
         "versions": {"python": platform.python_version()} | _versions(),
-        "options": to_plain(options),
+        "options": plain,
         "inputs": _inputs(options),
     }
+    if options.run.resume_from is not None:
+        _check_resumed(command, plain, options.run.resume_from)
+    elif options.run.overwrite:
+        _clear(folder)
     record = RunRecord(folder, content, time.monotonic())
     record.write()
     return record
+
+
+def _check_resumed(command: str, options: dict[str, Any], path: Path) -> None:
+    """Refuse to continue a run as if it were another."""
+    file = checkpoints.find(path, "last.ckpt")
+    recipe, _ = checkpoints.read(file)
+    if recipe.command != command:
+        raise DataError(
+            "The checkpoint is of another command",
+            f"'{file}' is of `aam {recipe.command}`",
+            f"resume it with that, or start `aam {command}` anew",
+        )
+    before, now = _decisive(recipe.options), _decisive(options)
+    other = [name for name in before if name in now and before[name] != now[name]]
+    if other:
+        changed = [f"--{n.replace('_', '-')} {now[n]} (was {before[n]})" for n in other]
+        raise UsageError(
+            "The run that is resumed had other options",
+            ", ".join(changed),
+            "give the same, or start anew without --resume-from",
+        )
+
+
+def _decisive(options: dict[str, Any]) -> dict[str, Any]:
+    """Options that a resumed run must share with its first part, by field."""
+    flat = {name: value for name, value in options.items() if name in _DECISIVE}
+    for group in options.values():
+        if isinstance(group, dict):
+            flat |= _decisive(group)
+    return flat
 
 
 def _now() -> str:

@@ -18,7 +18,7 @@ from aam.learn.devices import choose_device
 from aam.learn.inference import read_out, remember_asvs
 from aam.learn.loaders import FixedBatches, TrainingBatches
 from aam.learn.outputs import prediction_table, write_table
-from aam.learn.pretraining import shape_of, write_all_embeddings
+from aam.learn.pretraining import check_shape, shape_of, write_all_embeddings
 from aam.learn.recipe import Recipe
 from aam.learn.samples import (
     batch_plan,
@@ -84,6 +84,7 @@ def train(options: Train) -> None:
     asked = ask(options, base)
     for split in asked.splits:
         fit.check_sizes(len(split.train), options.loop)
+        _target(options, asked, split)
     record = run_folder.begin("train", options, folder)
     write_splits(folder / "splits.tsv", asked.study.table.sample_ids, asked.splits, asked.labels)
     results = [
@@ -230,6 +231,9 @@ def train_fold(
 
 
 def _check_options(options: Train) -> None:
+    choose_device(options.device)
+    if options.pretrained_encoder is None:
+        check_shape(options.model)
     if options.freeze_base and options.pretrained_encoder is None:
         raise UsageError(
             "Nothing to freeze", "--freeze-base without --pretrained-encoder", "name an encoder"
