@@ -236,13 +236,16 @@ def _refused(path: Path, error: Exception) -> DataError:
     reason = " ".join(
         reason.removeprefix("There was an issue with loading the metadata file:").split()
     )
+    if "IDs are duplicated" in reason:
+        return DataError(
+            f"Duplicated sample ids in the metadata '{path}'",
+            reason.rpartition(": ")[2].rstrip("."),
+            "keep one row of each",
+        )
     with path.open("rb") as stream:
         line = stream.readline(80).decode("utf-8", "replace").rstrip("\r\n")
-    cause = (
-        "Duplicated sample ids in" if "IDs are duplicated" in reason else "QIIME 2's rules refuse"
-    )
     return DataError(
-        f"{cause} the metadata '{path}'",
+        f"QIIME 2's rules refuse the metadata '{path}'",
         f"{reason.rstrip('.')} (its first line is '{line}')",
         "give tab-separated text whose first column is called sample-id",
     )

@@ -102,7 +102,8 @@ def read_splits(path: Path, sample_ids: Sequence[str]) -> tuple[Split, ...]:
 
     Raises:
         MissingInput: no such file.
-        DataError: not a splits file, an unknown part, a sample twice in a fold, or nobody to train.
+        DataError: not a splits file, an unknown part, a sample twice in a fold, or nobody to train
+            or to judge.
     """
     lines = require(path, "splits file").read_text(encoding="utf-8-sig").splitlines()
     if not lines or lines[0].split("\t")[:3] != HEADER.split("\t")[:3]:
@@ -126,6 +127,8 @@ def read_splits(path: Path, sample_ids: Sequence[str]) -> tuple[Split, ...]:
             absent[sample] = None
     if not folds or any(not parts["train"] for parts in folds.values()):
         raise DataError("The splits file leaves nobody to train", f"'{path}'", "check its ids")
+    if any(not (parts["validation"] or parts["test"]) for parts in folds.values()):
+        raise DataError("The splits file leaves nobody to judge", f"'{path}'", "check its ids")
     named = {sample for _, sample in placed}
     unnamed = [name for name in sample_ids if name not in named]
     if absent:
