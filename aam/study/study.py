@@ -21,7 +21,7 @@ class Study:
     """Samples, their ASVs, and what relates the ASVs.
 
     Attributes:
-        table: counts [N, F] with ids.
+        table: counts [N, F] with ids, ASVs ordered by id.
         tokens_FL: uint8, the sequence of each ASV.
         phylogeny: tree of the ASVs, aligned with the table's columns; None without one.
         distances: matrix made elsewhere, aligned with the table's rows; None without one.
@@ -61,7 +61,7 @@ def load_study(
     Raises:
         MissingInput, DataError, UsageError: see the readers.
     """
-    table = read_table(input.table, input.drop_empty_samples)
+    table = _in_order(read_table(input.table, input.drop_empty_samples))
     tree, distances = None, None
     if phylogeny is not None and phylogeny.tree is not None:
         if phylogeny.unifrac_matrix is not None:
@@ -77,6 +77,13 @@ def load_study(
         distances = matrix.aligned(table.sample_ids)
     tokens_FL = encode(sequences_of(table.feature_ids, input.sequences), max_bp)
     return Study(table, tokens_FL, tree, distances)
+
+
+def _in_order(table: FeatureTable) -> FeatureTable:
+    """Order the ASVs by id, so that the reads drawn do not depend on the order of the file."""
+    return table.take_features(
+        sorted(range(len(table.feature_ids)), key=table.feature_ids.__getitem__)
+    )
 
 
 def _keep_placed(
