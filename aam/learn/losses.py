@@ -18,7 +18,7 @@ from aam.model.shape import BASES
 
 @dataclass(frozen=True)
 class Part:
-    """A sum over `number` things; both scalars."""
+    """A sum over `number` things (or over things that weigh `number` together); both scalars."""
 
     total: Tensor
     number: Tensor
@@ -26,7 +26,7 @@ class Part:
     @property
     def mean(self) -> Tensor:
         """The mean, 0 where there is nothing."""
-        return self.total / self.number.clamp_min(1)
+        return self.total / torch.where(self.number > 0, self.number, 1)
 
 
 def nucleotide_loss(logits: Tensor, hidden: Tensor) -> tuple[Part, Part]:

@@ -11,6 +11,7 @@ import torch
 import torch.nn.functional as F
 from torch import Tensor
 
+from aam.learn.losses import Part
 from aam.learn.transforms import TargetTransform
 
 LossType = Literal["mse", "mae", "huber", "quantile", "asymmetric"]
@@ -51,12 +52,20 @@ class Target:
         assert self.transform is not None
         return torch.from_numpy(self.transform.apply(values).astype(np.float32))
 
-    def loss(self, outputs_BC: Tensor, target_B: Tensor) -> Tensor:
-        """Mean loss of a batch, a scalar."""
+    def loss(self, outputs_BC: Tensor, target_B: Tensor) -> Part:
+        """Loss summed over a batch, and the number (with class weights: the weight) of samples."""
         outputs_BC = outputs_BC.float()
-        if self.classes:
-            weights = outputs_BC.new_tensor(self.class_weights) if self.class_weights else None
-            return F.cross_entropy(outputs_BC, target_B, weights)
+        number = outputs_BC.new_tensor(len(target_B))
+        if not self.classes:
+            return Part(self._number_loss(outputs_BC, target_B) * number, number)
+        if not self.class_weights:
+            return Part(F.cross_entropy(outputs_BC, target_B, reduction="sum"), number)
+        weights_C = outputs_BC.new_tensor(self.class_weights)
+        total = F.cross_entropy(outputs_BC, target_B, weights_C, reduction="sum")
+        return Part(total, weights_C[target_B].sum())
+
+    def _number_loss(self, outputs_BC: Tensor, target_B: Tensor) -> Tensor:
+        """Mean loss of the numbers of a batch, a scalar."""
         error_BC = outputs_BC - target_B[:, None]
         if self.loss_type == "mse":
             return error_BC.square().mean()

@@ -6,6 +6,7 @@ data for are absent. Validation adds sums over the whole split, never means of m
 
 from __future__ import annotations
 
+import dataclasses
 import math
 from collections.abc import Callable
 from dataclasses import dataclass
@@ -73,6 +74,7 @@ class Task(pl.LightningModule):
         # Not a buffer: it is no part of a checkpoint.
         self.remembered_FD = remembered_FD
         self._sums: dict[str, tuple[Tensor, Tensor]] = {}
+        self._scored: list[Tensor] = []
         self._answers: list[npt.NDArray[np.float64]] = []
         self._asked: list[npt.NDArray[np.float64]] = []
 
@@ -107,15 +109,15 @@ class Task(pl.LightningModule):
         """Add a batch to the sums of the split.
 
         A target is judged as `aam predict` will give it, on whole sequences; the nucleotide task on
-        masked ones.
+        masked ones, where each ASV of the split counts once, however samples meet in batches.
         """
         if self.target is None:
-            parts, _ = self._forward(batch, batch.tokens_UL, nucleotides=True)
+            parts, _ = self._forward(self._unscored(batch), batch.tokens_UL, nucleotides=True)
         else:
             parts, outputs_BC = self._forward(batch, unmasked(batch), nucleotides=False)
             assert outputs_BC is not None and self.target_values is not None
             if batch.scored_UL is not None and not self.frozen:
-                parts |= self._nucleotide_parts(batch)
+                parts |= self._nucleotide_parts(self._unscored(batch))
             self._answers.append(self.target.answer(outputs_BC))
             self._asked.append(self.target_values[batch.rows_B.cpu().numpy()])
         for name, part in parts.items():
@@ -131,7 +133,7 @@ class Task(pl.LightningModule):
             judged = judge(self.target, np.concatenate(self._answers), np.concatenate(self._asked))
             figures |= {f"val_{name}": torch.tensor(value) for name, value in judged.items()}
         self.log_dict(figures)
-        self._sums, self._answers, self._asked = {}, [], []
+        self._sums, self._answers, self._asked, self._scored = {}, [], [], []
 
     def configure_optimizers(self) -> Any:
         """Build the optimiser and its schedule."""
@@ -171,15 +173,29 @@ class Task(pl.LightningModule):
         outputs_BC = self.network.target(embedding_BD, members_BSD, batch.attend_BS)
         values = self.target.encode(self.target_values[batch.rows_B.cpu().numpy()])
         loss = self.target.loss(outputs_BC, values.to(outputs_BC.device))
-        number = torch.as_tensor(len(values), device=loss.device)
-        return parts | {"target": Part(loss * number, number)}, outputs_BC
+        return parts | {"target": loss}, outputs_BC
 
     def _nucleotide_parts(self, batch: Batch) -> dict[str, Part]:
         assert batch.scored_UL is not None and batch.hidden is not None
-        _, hidden_UTD = self.encoder.nucleotides(batch.tokens_UL, batch.ragged)
-        logits = self.encoder.nucleotides.masked_logits(hidden_UTD, batch.scored_UL)
+        rows_U = batch.scored_UL.any(dim=1)
+        if not rows_U.any():
+            return {}
+        _, hidden_UTD = self.encoder.nucleotides(batch.tokens_UL[rows_U], batch.ragged)
+        logits = self.encoder.nucleotides.masked_logits(hidden_UTD, batch.scored_UL[rows_U])
         entropy, right = nucleotide_loss(logits, batch.hidden)
         return {"nucleotide": entropy, "nucleotide_accuracy": right}
+
+    def _unscored(self, batch: Batch) -> Batch:
+        """Return the batch with nothing to score in ASVs that an earlier batch has scored."""
+        if batch.scored_UL is None or batch.hidden is None:
+            return batch
+        known = torch.cat(self._scored) if self._scored else batch.asvs_U[:0]
+        fresh_U1 = ~torch.isin(batch.asvs_U, known)[:, None]
+        self._scored.append(batch.asvs_U[fresh_U1[:, 0]])
+        kept = fresh_U1.expand_as(batch.scored_UL)[batch.scored_UL]
+        return dataclasses.replace(
+            batch, scored_UL=batch.scored_UL & fresh_U1, hidden=batch.hidden[kept]
+        )
 
     def _phylogenetic_parts(self, batch: Batch, embedding_BD: Tensor) -> dict[str, Part]:
         if batch.diversity_B is not None:
