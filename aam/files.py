@@ -52,9 +52,14 @@ def refuse_existing(path: Path, overwrite: bool) -> None:
     """Refuse to replace `path` unless the user asked for it.
 
     Raises:
-        CannotCreate: the file exists and `overwrite` is false.
+        CannotCreate: the file exists and `overwrite` is false, or its folder may not be looked at.
     """
-    if path.exists() and not overwrite:
+    try:
+        is_there = path.exists()
+    except OSError as error:
+        reason = f"'{path}', {error.strerror}"
+        raise CannotCreate("The output cannot be written", reason, "choose another") from error
+    if is_there and not overwrite:
         raise CannotCreate("The output exists", f"'{path}'", "add --overwrite to replace it")
 
 

@@ -73,7 +73,7 @@ class EpochTable(Callback):
         """Keep the rows of earlier epochs when a run is resumed."""
         if trainer.ckpt_path is not None and self.path.exists():
             with self.path.open(newline="") as stream:
-                rows = [{k: float(v) for k, v in r.items() if v} for r in csv.DictReader(stream)]
+                rows = [{k: _number(v) for k, v in r.items() if v} for r in csv.DictReader(stream)]
             self.rows = rows
         self._began = time.monotonic() - (self.rows[-1]["seconds"] if self.rows else 0.0)
 
@@ -108,6 +108,10 @@ class EpochTable(Callback):
         done = int(row["epoch"]) + 1
         left = row["seconds"] / done * (epochs - done)
         return f"epoch {done}/{epochs}  {figures}  ({row['seconds']:.0f} s, {left:.0f} s left)"
+
+
+def _number(text: str) -> float:
+    return int(text) if text.isdecimal() else float(text)
 
 
 class TwoBars(RichProgressBar):

@@ -5,7 +5,6 @@ Beside the weights and the state of the loop a checkpoint holds a `Recipe`.
 
 from __future__ import annotations
 
-import pickle
 from pathlib import Path
 from typing import Any
 
@@ -41,7 +40,7 @@ def read(path: Path) -> tuple[Recipe, dict[str, Any]]:
     """
     try:
         content = torch.load(path, map_location="cpu", weights_only=True)
-    except (RuntimeError, EOFError, pickle.UnpicklingError, ValueError, OSError) as error:
+    except Exception as error:  # torch's reader raises what it stumbles over in a foreign file
         reason = str(error).splitlines()[0] if str(error) else type(error).__name__
         raise DataError(
             "The checkpoint cannot be read", f"'{path}', {reason}", "choose another"

@@ -37,7 +37,13 @@ def prepare(folder: Path, overwrite: bool, resuming: bool) -> None:
         CannotCreate: it holds a run and neither --overwrite nor --resume-from was given, or it
             cannot be made or written to.
     """
-    held = _held(folder)
+    try:
+        held = _held(folder)
+    except OSError as error:
+        reason = f"'{folder}', {error.strerror}"
+        raise CannotCreate(
+            "The run folder cannot be looked at", reason, "choose another --output-dir"
+        ) from error
     if held and not (overwrite or resuming):
         raise CannotCreate(
             "The folder already holds a run",
