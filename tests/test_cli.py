@@ -110,12 +110,9 @@ def test_an_unknown_command_is_answered_with_the_nearest(
 def test_an_unknown_option_is_answered_with_the_nearest(
     capsys: pytest.CaptureFixture[str],
 ) -> None:
-    with pytest.raises(SystemExit) as stop:
-        main(["simulate", "--output-dir", "out", "--sampels", "3"])
-    assert stop.value.code == 64
-    shown = capsys.readouterr()
-    assert "--sampels" in shown.out + shown.err
-    assert "--samples" in shown.out + shown.err
+    assert main(["simulate", "--output-dir", "out", "--sampels", "3"]) == 64
+    expected = "aam: No such option: '--sampels'; did you mean '--samples'?\n"
+    assert capsys.readouterr().err == expected
 
 
 @pytest.mark.parametrize(

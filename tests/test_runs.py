@@ -479,6 +479,9 @@ def test_a_frozen_encoder_stays_and_its_vectors_are_remembered(
     with torch.no_grad():
         fresh_UD, _ = network.encoder.nucleotides(batch.tokens_UL, batch.ragged)
     torch.testing.assert_close(remembered_FD[batch.asvs_U], fresh_UD, rtol=0, atol=1e-5)
+    task = Task(network, Weights(), LoopOptions(), 1, remembered_FD=remembered_FD).train()
+    assert task.network.training
+    assert not any(part.training for part in network.encoder.modules())
     values = np.linspace(4, 8, len(study.table.sample_ids))
     with_memory, without = (
         validate(network, recipe, study, 7, values, memory) for memory in (remembered_FD, None)
@@ -539,10 +542,10 @@ def test_validation_does_not_depend_on_the_batch_size(
 
 
 def test_class_weights_weigh_the_loss() -> None:
-    target = Target("site", ("a", "b"), (0.5, 2.0))
+    target = Target("site", ("a", "b"), (0.5, 3.0))
     logits, codes = torch.randn(6, 2), torch.tensor([0, 1, 1, 0, 0, 0])
     loss = target.loss(logits, codes)
-    expected = torch.nn.functional.cross_entropy(logits, codes, torch.tensor([0.5, 2.0]))
+    expected = torch.nn.functional.cross_entropy(logits, codes, torch.tensor([0.5, 3.0]))
     torch.testing.assert_close(loss.mean, expected)
 
 
