@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import dataclasses
+
 import numpy as np
 import pytest
 import torch
@@ -14,7 +16,7 @@ from aam.model.distance import PairwiseDistance
 from aam.model.network import Predictor
 from aam.model.shape import NetworkShape
 
-SHAPE = NetworkShape(max_bp=32, embedding_dim=16, attention_heads=2, outputs=1)
+SHAPE = NetworkShape(max_bp=32, embedding_dim=16, attention_heads=2, outputs=1, profile_features=24)
 
 
 def network(shape: NetworkShape = SHAPE, **options: bool) -> Predictor:
@@ -28,7 +30,10 @@ def embed(net: Predictor, tokens_UL: Tensor, slots_BS: Tensor, counts_BS: Tensor
         asvs_UD, _ = net.encoder.nucleotides(tokens_UL, bool((tokens_UL == 0).any()))
         attend_BS = None if (counts_BS > 0).all() else counts_BS > 0
         embedding_BD, members_BSD = net.encoder.samples(asvs_UD, slots_BS, counts_BS, attend_BS)
-        return torch.cat([embedding_BD, net.target(embedding_BD, members_BSD, attend_BS)], dim=1)
+        outputs_RBC = net.target(
+            embedding_BD, members_BSD, attend_BS, tokens_UL, slots_BS, counts_BS
+        )
+        return torch.cat([embedding_BD, *outputs_RBC], dim=1)
 
 
 def sequences(number: int, seed: int, shortest: int = 20) -> Tensor:
@@ -53,7 +58,7 @@ def samples(sizes: list[int], asvs: int, seed: int) -> tuple[Tensor, Tensor]:
 @given(st.integers(0, 10_000), st.sampled_from([1, 3, 5]))
 @settings(max_examples=20, deadline=None)
 def test_order_padding_and_neighbours_change_no_embedding(seed: int, patch: int) -> None:
-    net = network(NetworkShape(32, 16, 2, 2, patch, 0.1, 1))
+    net = network(dataclasses.replace(SHAPE, nucleotide_patch=patch))
     tokens = sequences(12, seed)
     rng = np.random.default_rng(seed)
     slots, counts = samples([int(n) for n in rng.integers(1, 9, size=4)], 12, seed)
@@ -113,7 +118,7 @@ def test_every_nucleotide_of_a_patch_matters() -> None:
 
 @pytest.mark.parametrize("patch", [1, 3, 5])
 def test_masked_logits_stand_at_the_masked_nucleotides(patch: int) -> None:
-    net = network(NetworkShape(32, 16, 2, 2, patch, 0.1, 1)).encoder.nucleotides
+    net = network(dataclasses.replace(SHAPE, nucleotide_patch=patch)).encoder.nucleotides
     tokens = sequences(4, 2)
     scored = torch.zeros(4, 32, dtype=torch.bool)
     scored[0, 7] = scored[2, 11] = scored[2, 12] = True
@@ -160,14 +165,14 @@ def test_sets_without_members_give_zeros() -> None:
 
 
 def test_recomputation_gives_the_same_gradients() -> None:
-    shape = NetworkShape(32, 16, 2, 2, 5, 0.0, 1)
+    shape = dataclasses.replace(SHAPE, dropout=0.0, profile_dropout=0.0)
     tokens, (slots, counts) = sequences(8, 4), samples([5, 8], 8, 4)
     gradients = []
     for recompute in (False, True):
         net = network(shape, recompute=recompute).train()
         asvs, _ = net.encoder.nucleotides(tokens, True)
         embedding, members = net.encoder.samples(asvs, slots, counts, counts > 0)
-        net.target(embedding, members, counts > 0).sum().backward()
+        net.target(embedding, members, counts > 0, tokens, slots, counts).sum().backward()
         gradients.append([p.grad for p in net.parameters() if p.grad is not None])
     for plain, recomputed in zip(*gradients, strict=True):
         torch.testing.assert_close(plain, recomputed)

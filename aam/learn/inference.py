@@ -76,9 +76,29 @@ def read_out(
             )
             embeddings.append(embedding_BD.float().cpu())
             if isinstance(network, Predictor):
-                found = network.target(embedding_BD, members_BSD, batch.attend_BS)
-                outputs.append(found.float().cpu())
+                found_RBC = network.target(
+                    embedding_BD,
+                    members_BSD,
+                    batch.attend_BS,
+                    batch.tokens_UL,
+                    batch.slots_BS,
+                    batch.counts_BS,
+                )
+                outputs.append(found_RBC.mean(dim=0).float().cpu())
     return Readout(torch.cat(embeddings).numpy(), torch.cat(outputs) if outputs else None)
+
+
+def fit_profile(
+    network: Predictor, study: Study, plan: BatchPlan, rows: npt.NDArray[np.int64]
+) -> None:
+    """Standardise a predictor's community profile on the training samples `rows`."""
+    if network.profile is None:
+        return
+    batches = FixedBatches(study, plan, rows, CHUNK // 8)
+    steps = track(range(len(batches)), "Profiles", len(batches), "batches")
+    made = (batches[k] for k in steps)
+    raw = network.profile.raw
+    network.profile.fit(raw(b.tokens_UL, b.slots_BS, b.counts_BS) for b in made)
 
 
 def shallow(study: Study, depth: int) -> Iterator[str]:

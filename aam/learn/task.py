@@ -170,10 +170,20 @@ class Task(pl.LightningModule):
         if self.target is None:
             return parts, None
         assert isinstance(self.network, Predictor) and self.target_values is not None
-        outputs_BC = self.network.target(embedding_BD, members_BSD, batch.attend_BS)
+        outputs_RBC = self.network.target(
+            embedding_BD,
+            members_BSD,
+            batch.attend_BS,
+            unmasked(batch),
+            batch.slots_BS,
+            batch.counts_BS,
+        )
         values = self.target.encode(self.target_values[batch.rows_B.cpu().numpy()])
-        loss = self.target.loss(outputs_BC, values.to(outputs_BC.device))
-        return parts | {"target": loss}, outputs_BC
+        losses = [
+            self.target.loss(outputs_BC, values.to(outputs_BC.device)) for outputs_BC in outputs_RBC
+        ]
+        total = torch.stack([loss.total for loss in losses]).mean()
+        return parts | {"target": Part(total, losses[0].number)}, outputs_RBC.mean(dim=0)
 
     def _nucleotide_parts(self, batch: Batch) -> dict[str, Part]:
         assert batch.scored_UL is not None and batch.hidden is not None

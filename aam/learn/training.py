@@ -15,7 +15,7 @@ from aam.console import say, warn
 from aam.errors import DataError, UsageError
 from aam.learn import checkpoints, fit, run_folder
 from aam.learn.devices import choose_device
-from aam.learn.inference import read_out, remember_asvs
+from aam.learn.inference import fit_profile, read_out, remember_asvs
 from aam.learn.loaders import FixedBatches, TrainingBatches
 from aam.learn.outputs import prediction_table, write_table
 from aam.learn.pretraining import check_shape, shape_of, write_all_embeddings
@@ -165,6 +165,7 @@ def train_fold(
     assert isinstance(network, Predictor)
     if base is not None:
         network.encoder.load_state_dict(base.weights)
+    fit_profile(network, asked.study, reading_plan(recipe.plan), split.train)
     remembered_FD = None
     if options.freeze_base:
         network.encoder.requires_grad_(False)
@@ -294,13 +295,18 @@ def _recipe(
         asked.depth, options.sample, options.loop, task, options.phylogeny, metric
     )
     if base is not None:
-        shape = dataclasses.replace(
-            base.recipe.shape, outputs=target.outputs, dropout=options.model.dropout
-        )
+        shape = base.recipe.shape
         standard = base.recipe.standard
     else:
-        shape = shape_of(asked.study, options.model, target.outputs)
+        shape = shape_of(asked.study, options.model)
         standard = standardise(asked.study, plan, split.train)
+    shape = dataclasses.replace(
+        shape,
+        outputs=target.outputs,
+        dropout=options.model.dropout,
+        profile_features=options.profile_features,
+        profile_dropout=options.profile_dropout,
+    )
     return Recipe("train", shape, metric, plan, standard, target, to_plain(options))
 
 

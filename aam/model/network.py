@@ -14,10 +14,14 @@ from torch import Tensor, nn
 
 from aam.model.distance import PairwiseDistance
 from aam.model.nucleotides import NucleotideEncoder
+from aam.model.profile import CommunityProfile
 from aam.model.samples import SampleEncoder
 from aam.model.shape import PAD, NetworkShape
 from aam.model.transformer import AttentionPooling, Transformer
 from aam.options.groups import AttnImplementation, Metric
+
+PROFILE_HIDDEN = 256
+"""Width of the hidden layer that reads the profile."""
 
 
 class Encoder(nn.Module):
@@ -48,10 +52,11 @@ class Encoder(nn.Module):
 
 
 class Predictor(nn.Module):
-    """An encoder, and a further transformer over its members that reads out the target.
+    """An encoder, and two ways to read the target from it, whose answers are averaged.
 
-    The target is read from the members' hidden states, not from the embedding alone: the embedding
-    keeps what UniFrac needs, the target may need something else.
+    One reads the members' hidden states with a further transformer: the embedding keeps what
+    UniFrac needs, the target may need something else. The other reads the community profile. Each
+    learns on its own (the loss is the mean of their losses), so that neither leans on the other.
     """
 
     def __init__(
@@ -75,8 +80,39 @@ class Predictor(nn.Module):
             nn.Dropout(shape.dropout),
             nn.Linear(dim, shape.outputs),
         )
+        self.profile: CommunityProfile | None = None
+        if shape.profile_features:
+            self.profile = CommunityProfile(shape.max_bp, shape.profile_features)
+            self.profile_head = nn.Sequential(
+                nn.Dropout(shape.profile_dropout),
+                nn.Linear(shape.profile_features, PROFILE_HIDDEN),
+                nn.GELU(),
+                nn.Dropout(shape.profile_dropout),
+                nn.Linear(PROFILE_HIDDEN, shape.outputs),
+            )
 
-    def target(self, embedding_BD: Tensor, hidden_BSD: Tensor, attend_BS: Tensor | None) -> Tensor:
-        """Outputs [B, C] from the sample encoder's embedding and hidden states."""
+    def target(
+        self,
+        embedding_BD: Tensor,
+        hidden_BSD: Tensor,
+        attend_BS: Tensor | None,
+        tokens_UL: Tensor,
+        slots_BS: Tensor,
+        counts_BS: Tensor,
+    ) -> Tensor:
+        """Outputs [R, B, C] of R readouts, from what the sample encoder gave and what it was given.
+
+        Args:
+            embedding_BD: embeddings of the samples.
+            hidden_BSD: hidden states of their members.
+            attend_BS: True where a member exists; None where all do.
+            tokens_UL: distinct sequences, not masked.
+            slots_BS: row of `tokens_UL` of each member.
+            counts_BS: its reads, 0 where there is none.
+        """
         pooled_BD = self.pooling(self.transformer(hidden_BSD, attend_BS), attend_BS)
-        return self.head(torch.cat([embedding_BD, pooled_BD], dim=-1))
+        outputs = [self.head(torch.cat([embedding_BD, pooled_BD], dim=-1))]
+        if self.profile is not None:
+            profile_BW = self.profile(tokens_UL, slots_BS, counts_BS)
+            outputs.append(self.profile_head(profile_BW).to(outputs[0].dtype))
+        return torch.stack(outputs)

@@ -14,11 +14,13 @@ BASES = 4
 
 @dataclass(frozen=True)
 class NetworkShape:
-    """Sizes of the encoder.
+    """Sizes of the network.
 
     Attributes:
         max_bp: longest sequence in nucleotides.
         outputs: numbers that the target head gives; 0 for a network without a target.
+        profile_features: random features of the community profile; 0 leaves it out.
+        profile_dropout: dropout of what reads the profile.
     """
 
     max_bp: int
@@ -28,6 +30,8 @@ class NetworkShape:
     nucleotide_patch: int = 5
     dropout: float = 0.1
     outputs: int = 0
+    profile_features: int = 0
+    profile_dropout: float = 0.7
 
     @property
     def tokens(self) -> int:

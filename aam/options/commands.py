@@ -6,7 +6,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Literal
 
-from aam.options.field import INSIDE_ONE, ONE_OR_MORE, ZERO_OR_MORE, option
+from aam.options.field import BELOW_ONE, INSIDE_ONE, ONE_OR_MORE, ZERO_OR_MORE, option
 from aam.options.groups import (
     DeviceOptions,
     LoopOptions,
@@ -85,6 +85,14 @@ class Train:
     folds: int = option(
         "Cross-validation: train this many models, each tested on another part; 1: one model.",
         default=1,
+    )
+    profile_features: int = option(
+        "Features of the community profile, which is read beside the encoder; 0 leaves it out.",
+        default=1024,
+        takes=ZERO_OR_MORE,
+    )
+    profile_dropout: float = option(
+        "Dropout of what reads the profile.", default=0.7, takes=BELOW_ONE
     )
     target_penalty: float = option("Weight of the target's loss.", default=1.0, takes=ZERO_OR_MORE)
     target_transform: Literal["none", "minmax", "zscore", "log-minmax", "log-zscore"] = option(

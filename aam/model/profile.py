@@ -1,0 +1,77 @@
+"""What a sample holds, sequence by sequence: a kernel mean embedding of its ASVs.
+
+Each sequence is turned into random Fourier features of its letters (Rahimi and Recht, NIPS 2007):
+the product of two sequences' features is close to exp(-differences / WIDTH), so equal sequences
+agree, near ones nearly, others not at all. A sample is the sum over its ASVs, weighted by the log
+of their abundance. Nothing here is learned: it keeps apart what a narrow learned vector blurs,
+which is why random forests on tables are strong, and it still knows which ASVs are alike.
+Shape suffixes: see `aam.model`; W profile features.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Iterable
+
+import torch
+import torch.nn.functional as F
+from torch import Tensor, nn
+
+from aam.model.shape import BASES, VOCABULARY
+
+WIDTH = 3.0
+"""Differing nucleotides over which the likeness of two sequences falls to 1/e."""
+
+FINEST = 1e4
+"""A relative abundance of 1/FINEST weighs log10(2), ten times as much weighs log10(11)."""
+
+
+class CommunityProfile(nn.Module):
+    """Standardised features of a sample; fixed numbers, kept in the checkpoint."""
+
+    frequencies: Tensor
+    phases: Tensor
+    centre: Tensor
+    spread: Tensor
+
+    def __init__(self, max_bp: int, features: int) -> None:
+        super().__init__()
+        # exp(-|x-y|^2 / (2 s^2)) with |x-y|^2 = 2 * differences, hence s^2 = WIDTH.
+        frequencies = torch.randn(max_bp * BASES, features) / math.sqrt(WIDTH)
+        self.register_buffer("frequencies", frequencies)
+        self.register_buffer("phases", torch.rand(features) * 2 * math.pi)
+        self.register_buffer("centre", torch.zeros(features))
+        self.register_buffer("spread", torch.ones(features))
+
+    def fit(self, profiles: Iterable[Tensor]) -> None:
+        """Take centre and spread from the raw profiles [B, W] of the training samples."""
+        number, total, squares = 0, torch.zeros(()), torch.zeros(())
+        for raw_BW in profiles:
+            raw_BW = raw_BW.double()
+            number += len(raw_BW)
+            total = total + raw_BW.sum(dim=0)
+            squares = squares + raw_BW.square().sum(dim=0)
+        mean = total / number
+        self.centre.copy_(mean)
+        self.spread.copy_((squares / number - mean.square()).clamp_min(1e-12).sqrt())
+
+    @torch.no_grad()
+    def raw(self, tokens_UL: Tensor, slots_BS: Tensor, counts_BS: Tensor) -> Tensor:
+        """Profiles [B, W] before they are standardised.
+
+        Args:
+            tokens_UL: distinct sequences, not masked; letters other than A, C, G, T count as none.
+            slots_BS: row of `tokens_UL` of each ASV of each sample.
+            counts_BS: its reads, 0 where there is none.
+        """
+        letters = F.one_hot(tokens_UL.long(), VOCABULARY)[..., 1 : BASES + 1].flatten(1).float()
+        angles_UW = letters @ self.frequencies[: letters.shape[1]].float() + self.phases
+        relative_BS = counts_BS / counts_BS.sum(dim=1, keepdim=True).clamp_min(1)
+        weight_BS = (1 + FINEST * relative_BS).log10()
+        weight_BU = weight_BS.new_zeros(len(slots_BS), len(tokens_UL))
+        weight_BU.scatter_add_(1, slots_BS, weight_BS)
+        return weight_BU @ angles_UW.cos()
+
+    def forward(self, tokens_UL: Tensor, slots_BS: Tensor, counts_BS: Tensor) -> Tensor:
+        """Return standardised profiles [B, W]; arguments as of `raw`."""
+        return (self.raw(tokens_UL, slots_BS, counts_BS) - self.centre) / self.spread
