@@ -5,13 +5,14 @@ from __future__ import annotations
 import os
 import sys
 from collections.abc import Sequence
+from pathlib import Path
 
 from aam import __version__
-from aam.options import COMMANDS
-from launcher.engines import native
 from launcher.errors import LaunchError
+from launcher.help import OWN, command_help, overview
 from launcher.inputs import require_inputs
-from launcher.plan.request import HELP, OWN_FLAGS, command_of, options_of, parse
+from launcher.plan.own import HELP, split_own
+from launcher.plan.request import command_of, parse
 
 INTERRUPTED = 130
 
@@ -44,43 +45,53 @@ def _dispatch(words: list[str]) -> int:
         print(f"aam-launch {__version__}")
         return 0
     if any(word in HELP for word in words):
-        asked = [word for word in words if word != "--dry-run"]
-        print(command_help(command_of(asked)))
+        _, rest = split_own([word for word in words if word not in HELP])
+        command = command_of(rest, OWN)
+        print(overview() if command in OWN else command_help(command))
         return 0
+    _, rest = split_own(words)
+    command = command_of(rest, OWN)
+    if command not in OWN:
+        return run(words)
+    at = words.index(command)
+    return _RUN[command]([*words[:at], *words[at + 1 :]])
+
+
+def run(words: Sequence[str]) -> int:
+    """Decide, then become the program; or print the line that would."""
+    from launcher.engines import become, shell_line
+    from launcher.explain import warn
+    from launcher.prepare import prepare
+
     request = parse(words)
     require_inputs(request)
-    plan = native.plan_here(request)
+    _, plan = prepare(request)
+    for line in warn(plan.findings):
+        print(line, file=sys.stderr)
     if request.dry_run:
-        print(plan.command_line())
+        print(shell_line(plan))
         return 0
-    native.become(plan)
+    sys.stdout.flush()
+    sys.stderr.flush()
+    become(plan)
     raise AssertionError("unreachable")
 
 
-def overview() -> str:
-    """Return the help page: the commands by group and the launcher's own options."""
-    lines = ["usage: aam-launch [--dry-run] COMMAND [OPTIONS]", ""]
-    lines.append(f"Run `aam` in the environment that suits this host. aam-launch {__version__}")
-    for group, commands in COMMANDS.items():
-        lines += ["", group]
-        for name, kind in commands.items():
-            lines.append(f"  {name:<10} {(kind.__doc__ or '').splitlines()[0]}")
-    lines += ["", "Options of the launcher"]
-    lines += [f"  {flag:<10} {help}" for flag, help in OWN_FLAGS.items()]
-    return "\n".join([*lines, "", "`aam-launch COMMAND --help` lists a command's options."])
+def explain(words: Sequence[str]) -> int:
+    """Print every decision about a command; runs nothing."""
+    from launcher.explain import as_json, text
+    from launcher.prepare import prepare
+
+    request = parse(words, incomplete=True)
+    capture = request.own.get("--host")
+    if capture is None:
+        require_inputs(request)
+    host, plan = prepare(request, Path(capture[-1] if capture else "/"))
+    print(as_json(host, plan) if "--json" in request.own else text(host, plan))
+    return 0
 
 
-def command_help(command: str) -> str:
-    """Return the options of a command of `aam`, a line each."""
-    lines = [f"usage: aam-launch [--dry-run] {command} [OPTIONS]"]
-    group = None
-    for spec in options_of(command).values():
-        if spec.group != group:
-            group = spec.group
-            lines += ["", group.removesuffix("Options") or group]
-        default = "required" if spec.required else f"default: {spec.default}"
-        lines.append(f"  {spec.flag:<28} {spec.help} ({default})")
-    return "\n".join(lines)
+_RUN = {"explain": explain}
 
 
 if __name__ == "__main__":

@@ -43,3 +43,21 @@ class Unavailable(LaunchError):
     """Nothing to run the program with (EX_UNAVAILABLE)."""
 
     status = 69
+
+
+class CannotCreate(LaunchError):
+    """Output, or a folder of the launcher's own, that cannot be written (EX_CANTCREAT)."""
+
+    status = 73
+
+
+class NotPermitted(LaunchError):
+    """A device or a folder that this user may not use (EX_NOPERM)."""
+
+    status = 77
+
+
+class ConfigurationError(LaunchError):
+    """A configuration file, a variable or a mask that makes no sense (EX_CONFIG)."""
+
+    status = 78

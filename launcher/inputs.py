@@ -2,10 +2,15 @@
 
 from __future__ import annotations
 
+import json
 import os
+from collections.abc import Iterator
 
-from launcher.errors import MissingInput
-from launcher.plan.request import Request
+from launcher.errors import CannotCreate, MissingInput
+from launcher.plan.mounts import PathFact
+from launcher.plan.request import PathWord, Request
+
+DEEPEST, MOST = 3, 2000  # folders below an input that are searched for links, and entries looked at
 
 
 def require_inputs(request: Request) -> None:
@@ -20,3 +25,102 @@ def require_inputs(request: Request) -> None:
         if not os.access(path, os.R_OK):
             remedy = "ask its owner for permission to read it"
             raise MissingInput(f"No access for {flag}", f"'{path}' may not be read", remedy)
+
+
+def require_outputs(facts: tuple[PathFact, ...]) -> None:
+    """Check that every output can be written: permission of the nearest folder, space on its disk.
+
+    Raises:
+        CannotCreate: naming the option and the folder.
+    """
+    for fact in facts:
+        if fact.role != "output":
+            continue
+        place = fact.real if fact.folder else os.path.dirname(fact.real)
+        while not os.path.exists(place):
+            place = os.path.dirname(place)
+        if not os.path.isdir(place):
+            remedy = "choose another place"
+            raise CannotCreate(f"No folder for {fact.flag}", f"'{place}' is a file", remedy)
+        if not os.access(place, os.W_OK | os.X_OK):
+            evidence = f"'{place}' may not be written to"
+            raise CannotCreate(f"No room for {fact.flag}", evidence, "choose another folder")
+        if os.statvfs(place).f_bavail == 0:
+            evidence = f"the disk of '{place}' is full"
+            raise CannotCreate(f"No room for {fact.flag}", evidence, "free some space")
+
+
+def look(request: Request, folder: str) -> tuple[PathFact, ...]:
+    """Find out what every path of a request is, and which files those files name."""
+    facts = []
+    for word in request.paths:
+        # Without --output, `report` writes its page into the run folder.
+        within = request.command == "report" and "--output" not in request.flags
+        role = "output" if within and word.flag == "--run-dir" else word.role
+        fact = _fact(word, role, folder)
+        facts.append(fact)
+        if fact.kind == "folder" and word.role == "input":
+            facts += [_plain_input(fact.flag, path) for path in _named_by_run(fact.real)]
+    return tuple(facts)
+
+
+def lexical(request: Request, folder: str) -> tuple[PathFact, ...]:
+    """Return the same without looking, for a host that is not this one."""
+    return tuple(
+        PathFact(w.flag, w.role, w.place, absolute, absolute, "nothing", w.folder)
+        for w in request.paths
+        if (absolute := os.path.normpath(os.path.join(folder, w.path)))
+    )
+
+
+def _fact(word: PathWord, role: str, folder: str) -> PathFact:
+    joined = os.path.join(folder, word.path)
+    # ".." after a link leads elsewhere than it reads, so only the kernel's answer will do.
+    absolute = os.path.realpath(joined) if ".." in word.path.parts else os.path.normpath(joined)
+    real = os.path.realpath(joined)
+    is_folder = os.path.isdir(real)
+    kind = "folder" if is_folder else "file" if os.path.exists(real) else "nothing"
+    links = tuple(_links(real)) if is_folder and role == "input" else ()
+    return PathFact(
+        word.flag,
+        role,
+        word.place,
+        absolute,
+        real,
+        kind,  # type: ignore[arg-type]
+        is_folder or (kind == "nothing" and word.folder),
+        links,
+    )
+
+
+def _plain_input(flag: str, path: str) -> PathFact:
+    real = os.path.realpath(path)
+    return PathFact(f"run.json of {flag}", "input", -1, path, real, "file", False)
+
+
+def _links(root: str) -> Iterator[str]:
+    """Yield where links inside a folder lead to, outside of it."""
+    left = MOST
+    for folder, folders, files in os.walk(root):
+        if folder.count("/") - root.count("/") >= DEEPEST:
+            folders.clear()
+        for name in (*folders, *files):
+            left -= 1
+            path = os.path.join(folder, name)
+            if os.path.islink(path) and os.path.exists(path):
+                target = os.path.realpath(path)
+                if not target.startswith(root + "/"):
+                    yield target
+        if left < 0:
+            return
+
+
+def _named_by_run(folder: str) -> list[str]:
+    """Return the inputs that the run.json of a run folder names; `aam report` reads them again."""
+    try:
+        with open(os.path.join(folder, "run.json"), encoding="utf-8") as stream:
+            inputs = json.load(stream)["inputs"].values()
+        paths = [str(held["path"]) for held in inputs]
+    except (OSError, ValueError, KeyError, TypeError, AttributeError):
+        return []
+    return [path for path in paths if path.startswith("/") and os.path.isfile(path)]

@@ -10,16 +10,19 @@ import sys
 from pathlib import Path
 
 import pytest
+import yaml
 from hypothesis import given
 from hypothesis import strategies as st
 
 from aam import __version__
 from aam.options import find, names, specs
 from launcher.cli import main
-from launcher.engines.native import LIBRARIES, missing, plan
+from launcher.engines import shell_line
+from launcher.engines.native import LIBRARIES, missing
 from launcher.errors import UsageError
+from launcher.plan.own import OWN_FLAGS
 from launcher.plan.plan import Plan
-from launcher.plan.request import OWN_FLAGS, Request, parse
+from launcher.plan.request import parse
 
 ROOT = Path(__file__).parents[1]
 SIMULATE = ["simulate", "--output-dir", "out"]
@@ -104,6 +107,18 @@ def test_a_dry_run_may_be_asked_for_anywhere() -> None:
             "A value without an option: '3'; quote values with spaces.",
         ),
         (
+            [*SIMULATE, "--asvs", "one"],
+            "A value that does not suit its option: --asvs 'one'; give a whole number.",
+        ),
+        (
+            ["report", "--run-dir", "r", "--image"],
+            "An option without its value: --image; write the value after it.",
+        ),
+        (
+            [*SIMULATE, "--runtme", "native"],
+            "`simulate` has no such option: '--runtme'; did you mean '--runtime'?",
+        ),
+        (
             ["evaluate", "--metadata", "m"],
             "`evaluate` lacks required options: --predictions, --metadata-column; "
             "give a value for each.",
@@ -127,19 +142,6 @@ def test_no_option_belongs_to_both_programs(command: str) -> None:
 # --- what will run
 
 
-def test_the_native_plan() -> None:
-    request = Request("simulate", ("--output-dir", "a b"), (), ())
-    made = plan(request, "/usr/bin/python3", absent=(), in_user_site=False)
-    assert made.argv == ("/usr/bin/python3", "-m", "aam.cli", "simulate", "--output-dir", "a b")
-    assert dict(made.variables) == {"PYTHONNOUSERSITE": "1", "PYTHONSAFEPATH": "1"}
-    assert made.environment({"HOME": "/h"})["HOME"] == "/h"
-
-
-def test_an_installation_in_the_user_site_keeps_it() -> None:
-    made = plan(Request("report", (), (), ()), "/usr/bin/python3", absent=(), in_user_site=True)
-    assert "PYTHONNOUSERSITE" not in dict(made.variables)
-
-
 def test_missing_libraries_are_found_without_importing() -> None:
     assert missing(("json", "no_such_library_at_all")) == ("no_such_library_at_all",)
     assert missing(LIBRARIES) == ()
@@ -147,8 +149,9 @@ def test_missing_libraries_are_found_without_importing() -> None:
 
 @given(st.lists(st.text(st.characters(exclude_characters="\0", exclude_categories=["Cs"]))))
 def test_a_command_line_can_be_pasted(words: list[str]) -> None:
-    made = Plan(("/usr/bin/python3", *words), (("A", "b c"),))
-    assert shlex.split(made.command_line()) == ["env", "A=b c", *made.argv]
+    made = Plan("native", "/usr/bin/python3", tuple(words), (("A", "b c"),), unset=("B",))
+    line = shlex.split(shell_line(made))
+    assert line == ["env", "-u", "B", "A=b c", "/usr/bin/python3", "-m", "aam.cli", *words]
 
 
 # --- the program itself
@@ -186,10 +189,11 @@ def test_a_missing_input_is_found_before_anything_starts(tmp_path: Path) -> None
 
 def test_the_launcher_becomes_aam(tmp_path: Path) -> None:
     out = tmp_path / "with space, comma: 'quote' ü"
-    done = launch("simulate", "--output-dir", str(out), "--samples", "20", "--asvs", "one")
-    assert done.returncode == 64  # of `aam`, which knows what a number is
-    assert "--asvs" in done.stdout + done.stderr
-    assert not out.exists()
+    (out / "x").mkdir(parents=True)
+    (out / "table.biom").touch()
+    done = launch("simulate", "--output-dir", str(out), "--samples", "20", "--asvs", "30")
+    assert done.returncode == 73  # of `aam`, which does not replace a study
+    assert done.stderr.startswith("aam: ")
 
 
 def test_a_dry_run_does_what_it_says_when_it_is_pasted(tmp_path: Path) -> None:
@@ -203,19 +207,27 @@ def test_a_dry_run_does_what_it_says_when_it_is_pasted(tmp_path: Path) -> None:
     assert (out / "table.biom").exists()
 
 
-def test_without_the_libraries_the_remedy_is_named(tmp_path: Path) -> None:
+@pytest.mark.parametrize("engine", [None, "apptainer"])
+def test_without_the_libraries_the_remedy_is_named(tmp_path: Path, engine: str | None) -> None:
     """An interpreter without site packages stands for a plain install."""
+    plain = tmp_path / "plain"
+    plain.mkdir()
+    (plain / "yaml").symlink_to(Path(yaml.__file__).parent)
+    if engine:
+        (tmp_path / engine).write_text("#!/bin/sh\n")
+        (tmp_path / engine).chmod(0o755)
     code = "import sys; from launcher.cli import main; sys.exit(main(sys.argv[1:]))"
     done = subprocess.run(
         [sys.executable, "-S", "-c", code, *SIMULATE],
         capture_output=True,
         text=True,
-        env={"PYTHONPATH": str(ROOT), "PATH": os.environ["PATH"]},
+        env={"PYTHONPATH": f"{ROOT}:{plain}", "PATH": str(tmp_path), "HOME": str(tmp_path)},
         cwd=tmp_path,
         check=False,
     )
     assert done.returncode == 69
-    assert "The libraries of the model are not installed" in done.stderr
+    cause = "Image cpu is not built" if engine else "There is nothing to run aam with"
+    assert cause in done.stderr
     assert "pip install 'aam[model]'" in done.stderr
 
 
@@ -226,7 +238,15 @@ def test_a_reader_may_stop_early() -> None:
 
 
 @pytest.mark.parametrize(
-    "words", [["--help"], ["train", "--help"], ["--dry-run", *SIMULATE], ["trian"], ["report"]]
+    "words",
+    [
+        ["--help"],
+        ["train", "--help"],
+        ["--dry-run", *SIMULATE],
+        ["explain", *SIMULATE],
+        ["trian"],
+        ["report"],
+    ],
 )
 def test_nothing_heavy_is_imported(words: list[str]) -> None:
     code = (
@@ -239,7 +259,8 @@ def test_nothing_heavy_is_imported(words: list[str]) -> None:
         [sys.executable, "-c", code, *words], capture_output=True, text=True, cwd=ROOT, check=True
     )
     loaded = set(json.loads(done.stdout.splitlines()[-1]))
-    foreign = loaded - set(sys.stdlib_module_names) - {"aam", "launcher", "__main__"}
+    expected = {"aam", "launcher", "yaml", "cython_runtime", "__main__"}
+    foreign = loaded - set(sys.stdlib_module_names) - expected
     # An environment may load a little of itself at start-up, such as a finder of editable installs.
     assert not {
         name for name in foreign if not name.startswith(("_", "__editable__", "sitecustom"))

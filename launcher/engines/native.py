@@ -4,16 +4,24 @@ from __future__ import annotations
 
 import importlib.util
 import os
+import re
 import site
 import sys
 from collections.abc import Sequence
+from pathlib import Path
 
-from launcher.errors import Unavailable
+from launcher.plan.choose import Native
 from launcher.plan.plan import Plan
-from launcher.plan.request import Request
 
 LIBRARIES = ("torch", "lightning", "tyro", "rich", "biom", "skbio", "sklearn", "h5py")
 """Modules that the extra `model` brings and that no plain install has."""
+
+STATED = re.compile(r"^(__version__|cuda|hip)\b[^=\n]*= *['\"]([^'\"]+)['\"]", re.MULTILINE)
+
+
+def command(plan: Plan) -> tuple[str, ...]:
+    """Return the command line."""
+    return (plan.program, "-m", "aam.cli", *plan.words)
 
 
 def missing(libraries: Sequence[str] = LIBRARIES) -> tuple[str, ...]:
@@ -21,41 +29,23 @@ def missing(libraries: Sequence[str] = LIBRARIES) -> tuple[str, ...]:
     return tuple(name for name in libraries if importlib.util.find_spec(name) is None)
 
 
-def plan(request: Request, python: str, absent: Sequence[str], in_user_site: bool) -> Plan:
-    """Decide how to run `request` with the interpreter `python`.
-
-    Args:
-        request: what to run.
-        python: absolute path of an interpreter that has `aam`.
-        absent: libraries of the model that it lacks.
-        in_user_site: `aam` itself is installed in the user's site folder, which must then stay on.
-
-    Raises:
-        Unavailable: a library is absent.
-    """
-    if absent:
-        raise Unavailable(
-            "The libraries of the model are not installed",
-            f"{python} has no {', '.join(absent)}",
-            f"install them with `{python} -m pip install 'aam[model]'`",
-        )
-    # Modules in the current folder must not replace those of the environment (Python >= 3.11).
-    variables = [("PYTHONSAFEPATH", "1")]
-    if not in_user_site:
-        variables.insert(0, ("PYTHONNOUSERSITE", "1"))
-    argv = (python, "-m", "aam.cli", request.command, *request.words)
-    return Plan(argv=argv, variables=tuple(variables))
-
-
-def plan_here(request: Request) -> Plan:
-    """Decide how to run `request` with the interpreter that is running now."""
+def here() -> Native:
+    """Describe the environment that is running now, without importing anything of it."""
     home = site.getusersitepackages() if site.ENABLE_USER_SITE else None
     in_user_site = home is not None and __file__.startswith(home + os.sep)
-    return plan(request, sys.executable, missing(), in_user_site)
+    torch, vendor = _torch()
+    return Native(sys.executable, missing(), in_user_site, torch, vendor)
 
 
-def become(plan: Plan) -> None:
-    """Replace this process by the planned program; does not return."""
-    sys.stdout.flush()
-    sys.stderr.flush()
-    os.execve(plan.argv[0], plan.argv, plan.environment(os.environ))
+def _torch() -> tuple[str | None, str]:
+    """Return PyTorch's version and whose GPUs it can use, from its version.py."""
+    found = importlib.util.find_spec("torch")
+    if found is None or not found.submodule_search_locations:
+        return None, "cpu"
+    try:
+        text = (Path(found.submodule_search_locations[0]) / "version.py").read_text()
+    except OSError:
+        return None, "cpu"
+    stated = dict(STATED.findall(text))
+    vendor = "amd" if "hip" in stated else "nvidia" if "cuda" in stated else "cpu"
+    return stated.get("__version__"), vendor

@@ -2,28 +2,70 @@
 
 from __future__ import annotations
 
-import shlex
 from collections.abc import Mapping
 from dataclasses import dataclass
+
+from launcher.host.facts import Gpu
+from launcher.plan.decision import Decision, Finding
+from launcher.plan.mounts import Mount
 
 
 @dataclass(frozen=True)
 class Plan:
-    """A program to become.
+    """A program to become, and what has to be there first.
 
     Attributes:
-        argv: the program and its arguments; the first is an absolute path.
-        variables: environment variables to set on top of those that are there.
+        engine: "native", "apptainer", "singularity", "podman" or "docker".
+        program: absolute path of the engine, or of the Python interpreter.
+        words: the command of `aam` and its options.
+        variables: what to set for `aam`, literally.
+        unset: what to remove from the environment of the program.
+        image: name of the image, None for native.
+        place: file or reference of the image.
+        digest: of the image, where it is known.
+        mounts: what the container sees of the host.
+        devices: device nodes that go in.
+        groups: numeric groups that own devices.
+        gpus: what is used.
+        folders: private folders to make first, readable by the user alone.
+        outputs: output folders to make first.
+        workdir: current folder inside.
+        nvidia: the engine's NVIDIA support is needed.
+        host_rocm: the host's ROCm libraries are asked for.
+        user: numeric user and group.
+        terminal: standard input and output are a terminal.
+        stack: vendor and version of PyTorch, for the record.
+        forced: misfits that --force overrode.
     """
 
-    argv: tuple[str, ...]
-    variables: tuple[tuple[str, str], ...]
+    engine: str
+    program: str
+    words: tuple[str, ...]
+    variables: tuple[tuple[str, str], ...] = ()
+    unset: tuple[str, ...] = ()
+    image: str | None = None
+    place: str | None = None
+    digest: str | None = None
+    mounts: tuple[Mount, ...] = ()
+    devices: tuple[str, ...] = ()
+    groups: tuple[int, ...] = ()
+    gpus: tuple[Gpu, ...] = ()
+    folders: tuple[str, ...] = ()
+    outputs: tuple[str, ...] = ()
+    workdir: str = "/"
+    nvidia: bool = False
+    host_rocm: bool = False
+    user: tuple[int, int] = (0, 0)
+    terminal: bool = False
+    stack: str = ""
+    forced: tuple[str, ...] = ()
+    decisions: tuple[Decision, ...] = ()
+    findings: tuple[Finding, ...] = ()
 
     def environment(self, present: Mapping[str, str]) -> dict[str, str]:
-        """Return the environment of the program, given the `present` one."""
-        return {**present, **dict(self.variables)}
+        """Return the environment of the program to become, given the `present` one.
 
-    def command_line(self) -> str:
-        """Return a line that does the same when it is pasted into a shell."""
-        settings = [f"{name}={value}" for name, value in self.variables]
-        return shlex.join(["env", *settings, *self.argv] if settings else self.argv)
+        A container's variables are set inside of it, so that no engine gets to interpret them.
+        """
+        kept = {name: value for name, value in present.items() if name not in self.unset}
+        return {**kept, **dict(self.variables)} if self.engine == "native" else kept

@@ -1,29 +1,39 @@
 """What the user asks for: the words of the command line, held against the options of `aam`.
 
-A typo is found here, where the user sits, not after an hour in a queue. Whether a value suits its
-option (a number, a choice) is left to `aam` itself.
+A typo is found here, where the user sits, not after an hour in a queue. A value is held against
+the kind of its option (a number, one of several words).
 """
 
 from __future__ import annotations
 
-import re
 import typing
-from collections.abc import Iterable, Sequence
-from dataclasses import dataclass
+from collections.abc import Iterable, Mapping, Sequence
+from dataclasses import dataclass, field
 from pathlib import Path
 
 from aam.options import OptionSpec, find, names, specs
 from launcher.errors import UsageError
+from launcher.plan.own import OWN_FLAGS, names_an_option, split_own
+from launcher.plan.spelling import nearest
 
-OWN_FLAGS = {
-    "--dry-run": "Print the command line that would run, and stop.",
-    "--help": "Show this page, or the options of a command.",
-    "--version": "Print the version.",
-}
-"""The launcher's own options; no option of `aam` may bear one of these names."""
 
-HELP = ("-h", "--help")
-NUMBER = re.compile(r"-\.?\d")
+@dataclass(frozen=True)
+class PathWord:
+    """A path on the command line.
+
+    Attributes:
+        flag: its option.
+        path: as the user wrote it.
+        role: "input" or "output".
+        folder: the option stands for a folder (its name ends in "dir").
+        place: index of the word of `Request.words` that ends with it.
+    """
+
+    flag: str
+    path: Path
+    role: str
+    folder: bool
+    place: int
 
 
 @dataclass(frozen=True)
@@ -33,52 +43,89 @@ class Request:
     Attributes:
         command: a command of `aam`.
         words: the options of that command as the user wrote them, in order.
-        inputs: flag and path of every file or folder that will be read.
-        outputs: flag and path of every file or folder that will be written.
-        dry_run: show what would run instead of running it.
+        paths: every file or folder that is named.
+        flags: the options of `aam` that are given, in their usual spelling.
+        own: the launcher's own options and their values.
+        absent: required options that are not given; only where that was allowed.
     """
 
     command: str
-    words: tuple[str, ...]
-    inputs: tuple[tuple[str, Path], ...]
-    outputs: tuple[tuple[str, Path], ...]
-    dry_run: bool = False
+    words: tuple[str, ...] = ()
+    paths: tuple[PathWord, ...] = ()
+    flags: tuple[str, ...] = ()
+    own: Mapping[str, tuple[str, ...]] = field(default_factory=dict)
+    absent: tuple[str, ...] = ()
+
+    @property
+    def inputs(self) -> tuple[tuple[str, Path], ...]:
+        """Flag and path of everything that will be read."""
+        return tuple((word.flag, word.path) for word in self.paths if word.role == "input")
+
+    @property
+    def outputs(self) -> tuple[tuple[str, Path], ...]:
+        """Flag and path of everything that will be written."""
+        return tuple((word.flag, word.path) for word in self.paths if word.role == "output")
+
+    @property
+    def dry_run(self) -> bool:
+        """Show what would run instead of running it."""
+        return "--dry-run" in self.own
+
+    def with_paths(self, paths: Mapping[int, str]) -> tuple[str, ...]:
+        """Return the words with other paths, by their places."""
+        words = list(self.words)
+        for word in self.paths:
+            if word.place in paths:
+                head = words[word.place].removesuffix(str(word.path))
+                inline = head if head.endswith("=") else ""
+                words[word.place] = inline + paths[word.place]
+        return tuple(words)
 
 
-def parse(argv: Sequence[str]) -> Request:
+def parse(argv: Sequence[str], *, incomplete: bool = False) -> Request:
     """Read the words after `aam-launch`; help and version are the caller's business.
 
+    Args:
+        argv: the words.
+        incomplete: allow required options to be absent (for `explain`).
+
     Raises:
-        UsageError: an unknown command or option, an option without its value, a value without an
-            option, or a required option that is not given. Unknown names bring the nearest known.
+        UsageError: an unknown command or option, an option without its value, a value of the wrong
+            kind or without an option, or a required option that is not given. Unknown names bring
+            the nearest known.
     """
-    words = [word for word in argv if word != "--dry-run"]
+    own, words = split_own(argv)
     command, rest = command_of(words), words[1:]
     known = options_of(command)
-    given = _pairs(rest, known, command)
-    absent = [spec.flag for spec in known.values() if spec.required and spec.flag not in given]
-    if absent:
+    given = _values(rest, known, command)
+    absent = tuple(s.flag for s in known.values() if s.required and s.flag not in given)
+    if absent and not incomplete:
         remedy = f"give a value for {'each' if len(absent) > 1 else 'it'}"
         raise UsageError(f"`{command}` lacks required options", ", ".join(absent), remedy)
+    for flag, values in given.items():
+        for value, _ in values:
+            _check(known[flag], value)
     return Request(
         command=command,
         words=tuple(rest),
-        inputs=_paths(given, known, "input"),
-        outputs=_paths(given, known, "output"),
-        dry_run="--dry-run" in argv,
+        paths=_paths(given, known),
+        flags=tuple(given),
+        own=own,
+        absent=absent,
     )
 
 
-def command_of(words: Sequence[str]) -> str:
-    """Return the command that `words` begin with.
+def command_of(words: Sequence[str], more: Iterable[str] = ()) -> str:
+    """Return the command that `words` begin with; `more` are commands of the launcher itself.
 
     Raises:
         UsageError: they begin with something else.
     """
     first = words[0] if words else ""
-    if find(first) is None:
-        known = (*names(), *OWN_FLAGS)
-        raise UsageError("No such command", f"'{first}'", nearest(first, known, "aam-launch"))
+    if find(first) is None and first not in more:
+        known = (*names(), *more, *OWN_FLAGS)
+        remedy = nearest(first, known, "see `aam-launch --help`")
+        raise UsageError("No such command", f"'{first}'", remedy)
     return first
 
 
@@ -89,26 +136,22 @@ def options_of(command: str) -> dict[str, OptionSpec]:
     return {spec.flag: spec for spec in specs(kind)}
 
 
-def nearest(word: str, known: Iterable[str], program: str) -> str:
-    """Return the remedy for a misspelt `word`: the nearest of `known`, or where to look."""
-    import difflib
-
-    near = difflib.get_close_matches(word, list(known), n=1)
-    return f"did you mean '{near[0]}'?" if near else f"see `{program} --help`"
+Given = dict[str, list[tuple[str, int]]]
 
 
-def _pairs(
-    words: Sequence[str], known: dict[str, OptionSpec], command: str
-) -> dict[str, list[str]]:
-    """Collect the values of each option; `--option value`, `--option=value` and switches."""
-    given: dict[str, list[str]] = {}
+def _values(words: Sequence[str], known: dict[str, OptionSpec], command: str) -> Given:
+    """Collect the values of each option, each with the index of its word.
+
+    `--option value`, `--option=value` and switches.
+    """
+    given: Given = {}
     flag, wanted = "", 0.0  # the option that may still take values, and how many
-    for word in words:
-        if not _names_an_option(word):
+    for place, word in enumerate(words):
+        if not names_an_option(word):
             if wanted < 1:
                 after = f"'{word}' after {flag}" if flag else f"'{word}'"
                 raise UsageError("A value without an option", after, "quote values with spaces")
-            given[flag].append(word)
+            given[flag].append((word, place))
             wanted -= 1
             continue
         _require_value(flag, given, wanted)
@@ -117,14 +160,10 @@ def _pairs(
         wanted = _room(known[flag])
         given[flag] = []
         if equals:
-            given[flag].append(value)
+            given[flag].append((value, place))
             wanted = 0
     _require_value(flag, given, wanted)
     return given
-
-
-def _names_an_option(word: str) -> bool:
-    return word.startswith("-") and word != "-" and not NUMBER.match(word)
 
 
 def _flag(name: str, known: dict[str, OptionSpec], command: str) -> str:
@@ -135,7 +174,7 @@ def _flag(name: str, known: dict[str, OptionSpec], command: str) -> str:
         return flag
     if positive in known and known[positive].type is bool:
         return positive
-    remedy = nearest(flag, known, f"aam-launch {command}")
+    remedy = nearest(flag, (*known, *OWN_FLAGS), f"see `aam-launch {command} --help`")
     raise UsageError(f"`{command}` has no such option", f"'{name}'", remedy)
 
 
@@ -145,18 +184,56 @@ def _room(spec: OptionSpec) -> float:
     return float("inf") if typing.get_origin(spec.type) is tuple else 1
 
 
-def _require_value(flag: str, given: dict[str, list[str]], wanted: float) -> None:
+def _require_value(flag: str, given: Given, wanted: float) -> None:
     if wanted >= 1 and not given[flag]:
         raise UsageError("An option without its value", flag, "write the value after it")
 
 
-def _paths(
-    given: dict[str, list[str]], known: dict[str, OptionSpec], role: str
-) -> tuple[tuple[str, Path], ...]:
+def _check(spec: OptionSpec, value: str) -> None:
+    """Hold a value against the kind of its option, where the kind is a number or a set of words."""
+    choices, numbers = _kinds(spec.type)
+    if not choices and not numbers:
+        return
+    if value in choices or any(_is(kind, value) for kind in numbers):
+        return
+    wanted = [*choices, *("a whole number" if kind is int else "a number" for kind in numbers)]
+    remedy = nearest(value, choices, f"give {' or '.join(wanted)}")
+    raise UsageError("A value that does not suit its option", f"{spec.flag} '{value}'", remedy)
+
+
+def _kinds(kind: typing.Any) -> tuple[list[str], list[type]]:
+    """Return the words and kinds of numbers that a type allows; nothing where any text will do."""
+    if kind in (int, float):
+        return [], [kind]
+    if typing.get_origin(kind) is typing.Literal:
+        return [str(word) for word in typing.get_args(kind)], []
+    members = [member for member in typing.get_args(kind) if member is not Ellipsis]
+    choices: list[str] = []
+    numbers: list[type] = []
+    for member in members:
+        words, found = (["None"], []) if member is type(None) else _kinds(member)
+        if not words and not found:
+            return [], []
+        choices += words
+        numbers += found
+    return choices, numbers
+
+
+def _is(kind: type, value: str) -> bool:
+    try:
+        kind(value)
+    except ValueError:
+        return False
+    return True
+
+
+def _paths(given: Given, known: dict[str, OptionSpec]) -> tuple[PathWord, ...]:
     found = []
     for flag, values in given.items():
-        optional = type(None) in typing.get_args(known[flag].type)
-        for value in values:
-            if known[flag].role == role and not (optional and value == "None"):
-                found.append((flag, Path(value)))
+        spec = known[flag]
+        optional = type(None) in typing.get_args(spec.type)
+        for value, place in values:
+            if spec.role != "value" and not (optional and value == "None"):
+                folder = spec.field.endswith("dir")
+                found.append(PathWord(flag, Path(value), spec.role, folder, place))
     return tuple(found)

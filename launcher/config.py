@@ -1,0 +1,74 @@
+"""Read the layers of configuration from their files, the environment and the command line."""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Mapping, Sequence
+from pathlib import Path
+
+from launcher.errors import ConfigurationError
+from launcher.plan.document import Entry, entries
+from launcher.plan.layers import KEYS, Layer, Settings, from_flags, from_variables, merge
+
+SYSTEM = Path("/etc/aam/launch.yaml")
+PROJECT = "aam-launch.yaml"
+SITES = (Path("/etc/aam/sites"), Path(__file__).with_name("sites"))
+
+
+def read(
+    flags: Mapping[str, Sequence[str]], variables: Mapping[str, str], folder: Path
+) -> Settings:
+    """Return the settings of all layers, with image_dir and scratch filled in.
+
+    Args:
+        flags: the launcher's own options of the command line.
+        variables: the environment.
+        folder: the current folder, which may hold aam-launch.yaml.
+
+    Raises:
+        ConfigurationError: a file or a variable is wrong.
+    """
+    home = Path(variables.get("HOME", "/"))
+    user = Path(variables.get("XDG_CONFIG_HOME") or home / ".config") / "aam/launch.yaml"
+    top: list[Layer] = [from_variables(variables), from_flags(flags)]
+    system, own, project = _file(SYSTEM), _file(user), _file(folder / PROJECT)
+    name = merge([system, own, project, *top]).text("site")
+    site = _file(_site(name)) if name else {}
+    cache = Path(variables.get("XDG_CACHE_HOME") or home / ".cache")
+    scratch = variables.get("SLURM_TMPDIR") or variables.get("TMPDIR") or "/tmp"
+    defaults = {
+        "image_dir": Entry(str(cache / "aam/images"), "default"),
+        "scratch": Entry(scratch, "default"),
+    }
+    return merge([defaults, system, site, own, project, *top])
+
+
+def private_folder(settings: Settings, uid: int, host: str, job: str | None) -> str:
+    """Return the folder of this user, job and node."""
+    scratch = os.path.abspath(settings.text("scratch"))
+    return f"{scratch}/aam-{uid}/{job or 'local'}-{host}"
+
+
+def _file(path: Path) -> dict[str, Entry]:
+    try:
+        text = path.read_text()
+    except (FileNotFoundError, NotADirectoryError):
+        return {}
+    except (OSError, UnicodeDecodeError) as error:
+        evidence = f"'{path}', {error}"
+        raise ConfigurationError("A configuration cannot be read", evidence, "mend it") from error
+    return entries(text, str(path), KEYS)
+
+
+def _site(name: str) -> Path:
+    """Return the file of a site: a path, or a name in one of SITES."""
+    if "/" in name or name.endswith(".yaml"):
+        places = [Path(name)]
+    else:
+        places = [folder / f"{name}.yaml" for folder in SITES]
+    for place in places:
+        if place.is_file():
+            return place
+    found = sorted(p.stem for folder in SITES if folder.is_dir() for p in folder.glob("*.yaml"))
+    known = f"known are {', '.join(found)}" if found else "name a file"
+    raise ConfigurationError("No such site", f"'{name}'", known)

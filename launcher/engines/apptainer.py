@@ -1,0 +1,27 @@
+"""Apptainer, SingularityCE and SingularityPro 4: `exec` in a SIF, contained.
+
+--contain gives a minimal /dev and no home, --cleanenv no variable of the host. AMD's devices are
+bound one by one; --rocm is refused unless a site asks for it, because it puts the host's ROCm
+libraries before the image's. NVIDIA's driver libraries can only come from the host, hence --nv.
+"""
+
+from __future__ import annotations
+
+from launcher.engines.words import fields, program
+from launcher.plan.plan import Plan
+
+
+def command(plan: Plan) -> tuple[str, ...]:
+    """Return the command line."""
+    assert plan.place is not None
+    words = [plan.program, "exec", "--contain", "--cleanenv", "--no-eval", "--no-home"]
+    words += ["--no-mount", "tmp", "--pwd", plan.workdir]
+    words += ["--rocm"] if plan.host_rocm else ["--no-rocm"]
+    words += ["--nv"] if plan.nvidia else ["--no-nv"]
+    for mount in plan.mounts:
+        mode = [] if mount.writable else ["ro"]
+        source, target = f"source={mount.source}", f"destination={mount.target}"
+        words += ["--mount", fields("type=bind", source, target, *mode)]
+    for device in plan.devices:
+        words += ["--mount", fields("type=bind", f"source={device}", f"destination={device}")]
+    return (*words, plan.place, *program(plan))

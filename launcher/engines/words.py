@@ -1,0 +1,29 @@
+"""What the container engines' command lines have in common."""
+
+from __future__ import annotations
+
+from launcher.plan.plan import Plan
+
+ENV = "/usr/bin/env"
+
+
+def program(plan: Plan) -> tuple[str, ...]:
+    """Return what runs inside: `env` sets the variables, so that no engine interprets a value.
+
+    Apptainer splits the values of its own --env at commas and has a shell evaluate them.
+    """
+    return (ENV, *(f"{name}={value}" for name, value in plan.variables), "aam", *plan.words)
+
+
+def fields(*values: str) -> str:
+    """Join the fields of a --mount value; it is read as CSV (RFC 4180), so quotes are doubled.
+
+    >>> fields("type=bind", "source=/a,b")
+    'type=bind,"source=/a,b"'
+    """
+    return ",".join(_quoted(value) for value in values)
+
+
+def _quoted(value: str) -> str:
+    special = any(mark in value for mark in ',"\r\n') or value.startswith(" ")
+    return '"' + value.replace('"', '""') + '"' if special else value

@@ -1,0 +1,43 @@
+"""The help pages of the launcher."""
+
+from __future__ import annotations
+
+from aam import __version__
+from aam.options import COMMANDS
+from launcher.plan.layers import KEYS
+from launcher.plan.own import SWITCHES, WITH_VALUE
+from launcher.plan.request import options_of
+
+OWN = {
+    "explain": "Show every decision about a command, why, and from where; runs nothing.",
+}
+
+
+def overview() -> str:
+    """Return the help page: the commands by group and the launcher's own options."""
+    lines = ["usage: aam-launch [OPTIONS OF THE LAUNCHER] COMMAND [OPTIONS]", ""]
+    lines.append(f"Run `aam` in the environment that suits this host. aam-launch {__version__}")
+    for group, commands in COMMANDS.items():
+        lines += ["", group]
+        for name, kind in commands.items():
+            lines.append(f"  {name:<10} {(kind.__doc__ or '').splitlines()[0]}")
+    lines += ["", "Understand"]
+    lines += [f"  {name:<10} {help}" for name, help in OWN.items()]
+    lines += ["", "Options of the launcher, anywhere on the line"]
+    lines += [f"  {spec.flag + ' ' + spec.metavar:<20} {spec.help}"
+              for spec in KEYS.values() if spec.flag]  # fmt: skip
+    lines += [f"  {flag:<20} {help}" for flag, help in (WITH_VALUE | SWITCHES).items()]
+    return "\n".join([*lines, "", "`aam-launch COMMAND --help` lists a command's options."])
+
+
+def command_help(command: str) -> str:
+    """Return the options of a command of `aam`, a line each."""
+    lines = [f"usage: aam-launch [OPTIONS OF THE LAUNCHER] {command} [OPTIONS]"]
+    group = None
+    for spec in options_of(command).values():
+        if spec.group != group:
+            group = spec.group
+            lines += ["", group.removesuffix("Options") or group]
+        default = "required" if spec.required else f"default: {spec.default}"
+        lines.append(f"  {spec.flag:<28} {spec.help} ({default})")
+    return "\n".join(lines)

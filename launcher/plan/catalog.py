@@ -1,0 +1,158 @@
+"""The catalog: images as data, which driver serves which, and known faults of stacks."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+from launcher.errors import ConfigurationError
+from launcher.plan.document import Entry, load
+from launcher.plan.spelling import nearest
+
+SHIPPED = Path(__file__).parents[1] / "catalog.yaml"
+CPU = "cpu"
+
+
+@dataclass(frozen=True)
+class Image:
+    """What an image pins and can serve.
+
+    Attributes:
+        name: "rocm63".
+        title: for people.
+        vendor: "amd", "nvidia" or "cpu"; None for a file about which nothing is known.
+        pins: versions: rocm or cuda, torch, aotriton, triton.
+        archs: what its torch was compiled for.
+        attention: archs with fused attention kernels.
+        prefer: archs for which it comes before others, and why.
+        least_driver: oldest NVIDIA driver.
+        definition: file it is built from, in this repository.
+        sif: file of the image, where a configuration names one.
+        reference: name of the image for podman and docker, where a configuration names one.
+        source: where this entry stands.
+    """
+
+    name: str
+    title: str
+    vendor: str | None
+    pins: Mapping[str, str]
+    archs: tuple[str, ...] = ()
+    attention: tuple[str, ...] = ()
+    prefer: tuple[tuple[str, str], ...] = ()
+    least_driver: str | None = None
+    definition: str | None = None
+    sif: str | None = None
+    reference: str | None = None
+    source: str = "catalog"
+
+
+@dataclass(frozen=True)
+class Fault:
+    """A known fault: the flags that avoid it, why, and where that is known from."""
+
+    name: str
+    vendor: str
+    torch: tuple[str, ...]
+    flags: tuple[str, ...]
+    reason: str
+    source: str
+
+
+@dataclass(frozen=True)
+class DriverRange:
+    """A kernel driver's release and the ROCm user spaces that were tested with it."""
+
+    prefix: str
+    release: str
+    serves: tuple[str, ...]
+
+
+@dataclass(frozen=True)
+class Catalog:
+    """Images in order of preference, drivers and faults."""
+
+    images: tuple[Image, ...]
+    drivers: tuple[DriverRange, ...]
+    faults: tuple[Fault, ...]
+
+    def image(self, name: str) -> Image | None:
+        """Return the image called `name`, or None."""
+        return next((image for image in self.images if image.name == name), None)
+
+    def range_of(self, version: str) -> DriverRange | None:
+        """Return what is known about an AMD kernel driver, by the first two numbers."""
+        return next((d for d in self.drivers if (version + ".").startswith(d.prefix + ".")), None)
+
+    def faults_of(self, vendor: str | None, torch: str | None) -> tuple[Fault, ...]:
+        """Return the known faults of a stack; a local part ("2.5.1+rocm6.2") does not matter."""
+        release = (torch or "").partition("+")[0]
+        return tuple(f for f in self.faults if f.vendor == vendor and release in f.torch)
+
+
+def shipped() -> Catalog:
+    """Read the catalog of this package."""
+    content = load(SHIPPED.read_text())
+    return Catalog(
+        images=tuple(_image(name, keys, "catalog") for name, keys in content["images"].items()),
+        drivers=tuple(
+            DriverRange(prefix, keys["release"], tuple(keys["serves"]))
+            for prefix, keys in content["drivers"].items()
+        ),
+        faults=tuple(
+            Fault(name, f["vendor"], tuple(f["torch"]), tuple(f["flags"]), f["reason"], f["source"])
+            for name, f in content["faults"].items()
+        ),
+    )
+
+
+def extended(catalog: Catalog, images: tuple[Entry, ...]) -> Catalog:
+    """Return the catalog with images of configurations changed or added.
+
+    Raises:
+        ConfigurationError: an image that is no mapping or has an unknown key.
+    """
+    found = {image.name: image for image in catalog.images}
+    for entry in images:
+        for name, keys in _mapping(entry.value, "images", entry.where).items():
+            keys = _mapping(keys, name, entry.where)
+            base = _plain(found[name]) if name in found else {"title": name, "vendor": None}
+            unknown = [key for key in keys if key not in KEYS]
+            if unknown:
+                evidence = f"'{unknown[0]}' of image {name} in {entry.where}"
+                remedy = nearest(unknown[0], KEYS, f"known are {', '.join(KEYS)}")
+                raise ConfigurationError("An unknown key", evidence, remedy)
+            found[name] = _image(name, {**base, **keys}, entry.where)
+    return Catalog(tuple(found.values()), catalog.drivers, catalog.faults)
+
+
+KEYS = ("title", "vendor", "pins", "archs", "attention", "prefer", "least_driver", "definition",
+        "sif", "reference")  # fmt: skip
+
+
+def _image(name: str, keys: Mapping[str, Any], source: str) -> Image:
+    return Image(
+        name=str(name),
+        title=str(keys["title"]),
+        vendor=keys["vendor"],
+        pins={key: str(value) for key, value in keys.get("pins", {}).items()},
+        archs=tuple(keys.get("archs", ())),
+        attention=tuple(keys.get("attention", ())),
+        prefer=tuple(dict(keys.get("prefer", {})).items()),
+        least_driver=keys.get("least_driver"),
+        definition=keys.get("definition"),
+        sif=keys.get("sif"),
+        reference=keys.get("reference"),
+        source=source,
+    )
+
+
+def _plain(image: Image) -> dict[str, Any]:
+    return {key: getattr(image, key) for key in KEYS}
+
+
+def _mapping(value: Any, what: str, where: str) -> Mapping[str, Any]:
+    if not isinstance(value, Mapping):
+        raise ConfigurationError("Not a mapping", f"'{what}' in {where}", "write `key: value`")
+    return value

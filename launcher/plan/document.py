@@ -1,0 +1,70 @@
+"""YAML with the line of every key, so that an error can name its place."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable
+from dataclasses import dataclass
+from typing import Any
+
+import yaml
+
+from launcher.errors import ConfigurationError
+from launcher.plan.spelling import nearest
+
+Loader: Any = getattr(yaml, "CSafeLoader", yaml.SafeLoader)
+
+
+@dataclass(frozen=True)
+class Entry:
+    """A value and where it stands ("/etc/aam/launch.yaml:3")."""
+
+    value: Any
+    where: str
+
+
+def load(text: str) -> Any:
+    """Read YAML that is ours."""
+    return yaml.load(text, Loader=Loader)
+
+
+def entries(text: str, name: str, known: Iterable[str]) -> dict[str, Entry]:
+    """Read the top-level mapping of a YAML file.
+
+    Args:
+        text: the file.
+        name: what to call it in messages.
+        known: the keys that may occur.
+
+    Raises:
+        ConfigurationError: broken YAML, no mapping, a key twice, or an unknown key, each with its
+            line; an unknown key with the nearest known one.
+    """
+    try:
+        loader = Loader(text)
+        try:
+            root = loader.get_single_node()
+            return _entries(loader, root, name, tuple(known)) if root is not None else {}
+        finally:
+            loader.dispose()
+    except yaml.YAMLError as error:
+        mark = getattr(error, "problem_mark", None)
+        where = f"{name}:{mark.line + 1}" if mark else name
+        problem = getattr(error, "problem", None) or "it cannot be read"
+        raise ConfigurationError("Broken YAML", f"{where}, {problem}", "correct it") from error
+
+
+def _entries(loader: Any, root: Any, name: str, known: tuple[str, ...]) -> dict[str, Entry]:
+    if not isinstance(root, yaml.MappingNode):
+        where = f"{name}:{root.start_mark.line + 1}"
+        raise ConfigurationError("Not a mapping", where, "write `key: value` lines")
+    found: dict[str, Entry] = {}
+    for key_node, value_node in root.value:
+        where = f"{name}:{key_node.start_mark.line + 1}"
+        key = str(key_node.value)
+        if key not in known:
+            remedy = nearest(key, known, f"known are {', '.join(known)}")
+            raise ConfigurationError("An unknown key", f"'{key}' in {where}", remedy)
+        if key in found:
+            raise ConfigurationError("A key twice", f"'{key}' in {where}", "keep one of them")
+        found[key] = Entry(loader.construct_object(value_node, deep=True), where)
+    return found

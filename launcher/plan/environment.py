@@ -1,0 +1,108 @@
+"""Variables: what goes into a container, what stays out, and where caches go.
+
+Only what is needed goes in: by name, literally, never evaluated by a shell.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Mapping
+
+from launcher.plan.decision import Decision
+from launcher.plan.masks import VARIABLES as MASKS
+
+PASSED = ("SLURM_*", "SLURMD_*", "PMI*", "MASTER_ADDR", "MASTER_PORT",
+          "WORLD_SIZE", "RANK", "LOCAL_RANK", "LOCAL_WORLD_SIZE", "NODE_RANK", "GROUP_RANK",
+          "TORCHELASTIC_*", "NCCL_*", "RCCL_*", "FI_*", "OMP_*", "MKL_NUM_THREADS", "HSA_*",
+          "PYTORCH_*", "TORCH_*", "MIOPEN_*", "TZ", "TERM", "COLORTERM", "NO_COLOR", "COLUMNS",
+          "AAM_*")  # fmt: skip
+"""What ranks, libraries and terminals need."""
+
+NEVER = ("AAM_LAUNCH_*", "AAM_IMAGE_DIR", *MASKS)
+
+LEAKS = ("PYTHONPATH", "PYTHONHOME", "PYTHONUSERBASE", "PYTHONSTARTUP", "VIRTUAL_ENV",
+         "CONDA_PREFIX",
+         "CONDA_DEFAULT_ENV", "LD_LIBRARY_PATH", "LD_PRELOAD", "LD_AUDIT", "ROCM_PATH", "HIP_PATH",
+         "CUDA_HOME", "CUDA_PATH")  # fmt: skip
+"""What breaks programs in an image when it gets in; `explain` lists those that are set."""
+
+ENGINE_LEAKS = tuple(
+    prefix + name
+    for prefix in ("APPTAINER", "SINGULARITY")
+    for name in ("_BIND", "_BINDPATH", "_MOUNT", "_NV", "_ROCM", "_CONTAIN", "_CONTAINALL", "_HOME",
+                 "_WORKDIR", "_ENV", "_CLEANENV", "_WRITABLE_TMPFS", "_OVERLAY", "_CONTAINLIBS")
+)  # fmt: skip
+"""Variables that change what an engine does; removed, so that the plan is all that counts."""
+
+CACHES = {
+    "XDG_CACHE_HOME": "cache",
+    "MIOPEN_USER_DB_PATH": "cache/miopen",
+    "MIOPEN_CUSTOM_CACHE_DIR": "cache/miopen",
+    "TRITON_CACHE_DIR": "cache/triton",
+    "TORCHINDUCTOR_CACHE_DIR": "cache/inductor",
+    "NUMBA_CACHE_DIR": "cache/numba",
+    "MPLCONFIGDIR": "cache/matplotlib",
+}
+"""Variable -> folder below the private one; on a shared file system these caches get damaged."""
+
+FIXED = {
+    "PYTHONNOUSERSITE": ("1", "packages of ~/.local must not replace the image's"),
+    "LC_ALL": ("C.UTF-8", "the host's locale may not exist in the image"),
+    "TMPDIR": ("/tmp", "a folder of this job's own is mounted there"),
+}
+
+
+def inside(
+    present: Mapping[str, str],
+    extra_patterns: Iterable[str],
+    asked: Mapping[str, tuple[str | None, str]],
+    private: str,
+) -> tuple[dict[str, str], list[Decision]]:
+    """Return the variables of a container and the decisions about them.
+
+    Args:
+        present: the environment of the launcher.
+        extra_patterns: names that a configuration lets in; a final * matches any ending.
+        asked: variable -> its value (None: that of the launcher) and who asked.
+        private: folder of this job.
+    """
+    variables: dict[str, str] = {}
+    decisions = []
+    for name, (value, why) in FIXED.items():
+        variables[name] = value
+        decisions.append(Decision("variable", f"{name}={value}", why, "default"))
+    variables["HOME"] = f"{private}/home"
+    decisions.append(
+        Decision("variable", f"HOME={private}/home", "a private one, not the user's", "default")
+    )
+    for name, folder in CACHES.items():
+        variables[name] = f"{private}/{folder}"
+        value, why = f"{name}={private}/{folder}", "a cache of this user, job and node alone"
+        decisions.append(Decision("variable", value, why, "default"))
+    patterns = (*PASSED, *extra_patterns)
+    for name in sorted(present):
+        if matches(name, patterns) and not matches(name, NEVER) and name not in variables:
+            variables[name] = present[name]
+            why = "ranks, libraries or the terminal need it"
+            decisions.append(Decision("variable", name, why, "environment"))
+    for name, (given, source) in asked.items():
+        literal = present.get(name) if given is None else given
+        if literal is not None:
+            variables[name] = literal
+            decisions.append(Decision("variable", f"{name}={literal}", "asked for", source))
+    for name in LEAKS:
+        if present.get(name) and name not in variables:
+            why = "it would put the host's libraries or packages before the image's"
+            decisions.append(Decision("kept out", name, why, "environment"))
+    return variables, decisions
+
+
+def matches(name: str, patterns: Iterable[str]) -> bool:
+    """Tell whether a name is one of `patterns`.
+
+    >>> matches("SLURM_JOB_ID", ["SLURM_*"]), matches("HOME", ["H"])
+    (True, False)
+    """
+    return any(
+        name.startswith(pattern[:-1]) if pattern.endswith("*") else name == pattern
+        for pattern in patterns
+    )

@@ -1,0 +1,88 @@
+"""The kinds of GPU of a host, what serves each, and which kind is best."""
+
+from __future__ import annotations
+
+from collections.abc import Container, Sequence
+from dataclasses import dataclass
+
+from launcher.errors import UsageError
+from launcher.host.facts import VENDORS, Gpu, Host
+from launcher.plan.catalog import Catalog, Image
+from launcher.plan.decision import Decision, Finding
+from launcher.plan.fit import fast, problems
+from launcher.plan.masks import Selection, select
+
+
+@dataclass(frozen=True)
+class Kind:
+    """GPUs of one arch of one vendor, and the images that fit them, best first."""
+
+    selection: Selection
+    gpus: tuple[Gpu, ...]
+    images: tuple[Image, ...]
+
+    @property
+    def arch(self) -> str:
+        """The arch, or "unknown"."""
+        return self.gpus[0].arch or "unknown"
+
+    @property
+    def fast(self) -> bool:
+        """The best image has fused attention kernels for it."""
+        return bool(self.images) and fast(self.images[0], self.arch)
+
+
+def kinds_of(
+    host: Host, catalog: Catalog, there: Container[str]
+) -> tuple[list[Kind], list[Decision], list[Finding]]:
+    """Sort the GPUs that may be used by vendor and arch; images that are `there` come first."""
+    kinds: list[Kind] = []
+    decisions: list[Decision] = []
+    findings = _idle(host)
+    for vendor in VENDORS:
+        gpus = [gpu for gpu in host.gpus if gpu.vendor == vendor]
+        if not any(gpu.driven for gpu in gpus):
+            continue
+        selection = select(vendor, gpus, host.environment, host.slurm)
+        decisions.append(Decision(f"{vendor} GPUs", selection.story, "masks", selection.source))
+        by_arch: dict[str | None, list[Gpu]] = {}
+        for gpu in selection.gpus:
+            if not gpu.integrated:
+                by_arch.setdefault(gpu.arch, []).append(gpu)
+        for arch, same in by_arch.items():
+            fitting = [i for i in catalog.images if i.vendor == vendor
+                       and not problems(i, same, catalog, host)]  # fmt: skip
+            fitting.sort(key=lambda i: (i.name not in there, arch not in dict(i.prefer)))
+            kinds.append(Kind(selection, tuple(same), tuple(fitting)))
+    return kinds, decisions, findings
+
+
+def _idle(host: Host) -> list[Finding]:
+    """Say which GPUs cannot be used and why."""
+    findings = []
+    undriven = [gpu for gpu in host.gpus if not gpu.driven]
+    if undriven:
+        module = "amdgpu" if undriven[0].vendor == "amd" else "nvidia"
+        evidence = f"{len(undriven)} x {undriven[0].product} on the PCI bus, no {module} driver"
+        remedy = f"load it (`modprobe {module}`) or install it"
+        findings.append(Finding("warning", "The GPU driver is not loaded", evidence, remedy))
+    for gpu in host.gpus:
+        if gpu.integrated:
+            evidence = f"{gpu.product} at {gpu.pci}"
+            remedy = "nothing to do; no stack computes on it"
+            findings.append(Finding("note", "An integrated GPU is not used", evidence, remedy))
+    return findings
+
+
+def best(kinds: Sequence[Kind]) -> Kind | None:
+    """Return the kind to use: fused attention, then number of GPUs; None if none is served."""
+    served_kinds = [kind for kind in kinds if kind.images]
+    if not served_kinds:
+        return None
+    ranked = sorted(served_kinds, key=lambda kind: (kind.fast, len(kind.gpus)), reverse=True)
+    rivals = [k for k in ranked[1:] if k.gpus[0].vendor != ranked[0].gpus[0].vendor]
+    if rivals and rivals[0].fast == ranked[0].fast:
+        names = " and ".join(f"{len(k.gpus)} x {k.gpus[0].product}" for k in (ranked[0], rivals[0]))
+        suits = " or ".join(k.images[0].name for k in (ranked[0], rivals[0]))
+        raise UsageError("Two vendors, equally supported", names, f"choose with --image {suits}")
+    return ranked[0]

@@ -1,0 +1,308 @@
+"""Make the plan: put request, host, choice, mounts and variables together. Pure."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Sequence
+from dataclasses import dataclass, replace
+
+from launcher.host.amd import KFD
+from launcher.host.facts import Gpu, Host
+from launcher.plan import environment, masks
+from launcher.plan.catalog import Catalog
+from launcher.plan.choose import Choice, Native
+from launcher.plan.decision import Decision, Finding
+from launcher.plan.environment import CACHES, ENGINE_LEAKS
+from launcher.plan.flags import required
+from launcher.plan.layers import Settings
+from launcher.plan.mounts import Mount, PathFact, fold, of_paths
+from launcher.plan.plan import Plan
+from launcher.plan.request import Request, options_of
+
+RECORD = "AAM_PLAN"
+"""The variable that hands the plan to `aam`, which keeps it in run.json."""
+
+
+@dataclass(frozen=True)
+class Here:
+    """What the process itself knows.
+
+    Attributes:
+        folder: the current one.
+        private: folder of this user, job and node.
+        home: the user's home folder.
+        terminal: standard input and output are a terminal.
+        asked_mounts: from --bind and configurations.
+    """
+
+    folder: str
+    private: str
+    home: str
+    terminal: bool
+    asked_mounts: tuple[Mount, ...] = ()
+
+
+def make(
+    request: Request,
+    host: Host,
+    choice: Choice,
+    catalog: Catalog,
+    settings: Settings,
+    paths: Sequence[PathFact],
+    native: Native,
+    here: Here,
+) -> Plan:
+    """Return the plan; its decisions tell everything that was decided."""
+    in_container = choice.image is not None
+    stack = choice.image.pins.get("torch") if choice.image else native.torch
+    vendor = choice.gpus[0].vendor if choice.gpus else None
+    added, flag_decisions, flag_findings = required(request, catalog.faults_of(vendor, stack))
+    words = request.words
+    if in_container:
+        words = request.with_paths({f.place: f.absolute for f in paths if f.place >= 0})
+    plan = (_contained if in_container else _natively)(
+        host, choice, settings, paths, native, here, (request.command, *words, *added)
+    )
+    decisions = (*choice.decisions, *flag_decisions, *plan.decisions)
+    findings = (*choice.findings, *flag_findings, *_warnings(host, choice))
+    plan = replace(
+        plan,
+        gpus=choice.gpus,
+        stack=f"torch {stack}" if stack else "",
+        forced=choice.forced,
+        decisions=decisions,
+        findings=findings,
+    )
+    if any(spec.group == "RunOptions" for spec in options_of(request.command).values()):
+        note = json.dumps(record(plan, request, host, here), separators=(",", ":"))
+        plan = replace(plan, variables=(*plan.variables, (RECORD, note)))
+    return plan
+
+
+def record(plan: Plan, request: Request, host: Host, here: Here) -> dict[str, object]:
+    """Return what a run's record says about its launch; enough to do it again."""
+    own = {flag: list(values) for flag, values in request.own.items() if flag != "--dry-run"}
+    driver = host.driver(plan.gpus[0].vendor) if plan.gpus else None
+    return {
+        "command": request.command,
+        "words": list(request.words),
+        "own": own,
+        "folder": here.folder,
+        "engine": plan.engine,
+        "program": plan.program,
+        "image": plan.image,
+        "place": plan.place,
+        "digest": plan.digest,
+        "stack": plan.stack,
+        "gpus": [f"{gpu.product} ({gpu.arch}) at {gpu.pci}" for gpu in plan.gpus],
+        "driver": driver.version if driver else None,
+        "kernel": host.kernel,
+        "job": host.slurm.job if host.slurm else None,
+        "mounts": [[m.source, m.target, "rw" if m.writable else "ro"] for m in plan.mounts],
+        "devices": list(plan.devices),
+        "forced": list(plan.forced),
+        "decisions": [
+            [d.subject, d.value, d.why, d.source]
+            for d in plan.decisions
+            if d.subject not in ("mount", "variable", "kept out")
+        ],
+    }
+
+
+def _natively(
+    host: Host,
+    choice: Choice,
+    settings: Settings,
+    paths: Sequence[PathFact],
+    native: Native,
+    here: Here,
+    words: tuple[str, ...],
+) -> Plan:
+    # Modules in the current folder must not replace those of the environment (Python >= 3.11).
+    variables = {"PYTHONSAFEPATH": "1"}
+    if not native.in_user_site:
+        variables["PYTHONNOUSERSITE"] = "1"
+    unset: tuple[str, ...] = ()
+    decisions = []
+    folders: tuple[str, ...] = ()
+    if choice.selection and (
+        choice.gpus != choice.selection.ours or choice.selection.source != "host"
+    ):
+        mask, unset = _mask(choice, choice.selection.ours)
+        variables |= dict([mask])
+        decisions.append(_mask_decision(mask, choice))
+    if choice.gpus and host.slurm:
+        caches = {n: f"{here.private}/{f}" for n, f in CACHES.items() if n not in host.environment}
+        variables |= caches
+        folders = (here.private, *dict.fromkeys(caches.values()))
+    asked, _ = environment.inside({}, (), _asked(settings), here.private)
+    given = {name: asked[name] for name in _asked(settings) if name in asked}
+    for name, value in (variables | given).items():
+        if name not in (masks.VARIABLES):
+            decisions.append(
+                Decision(
+                    "variable",
+                    f"{name}={value}",
+                    "keeps other packages out"
+                    if name.startswith("PYTHON")
+                    else "a cache of this job alone",
+                    "default",
+                )
+            )
+    return Plan(
+        engine="native",
+        program=native.python,
+        words=words,
+        variables=tuple((variables | given).items()),
+        unset=unset,
+        folders=folders,
+        outputs=(),
+        workdir=here.folder,
+        terminal=here.terminal,
+        decisions=tuple(decisions),
+    )
+
+
+def _contained(
+    host: Host,
+    choice: Choice,
+    settings: Settings,
+    paths: Sequence[PathFact],
+    native: Native,
+    here: Here,
+    words: tuple[str, ...],
+) -> Plan:
+    assert choice.image is not None
+    private = here.private
+    engine = host.engine(choice.engine)
+    visible = tuple(sorted(choice.gpus, key=lambda gpu: gpu.index))
+    variables, decisions = environment.inside(
+        host.environment,
+        [name for entry in settings.given("pass_env") for name in entry.value],
+        _asked(settings),
+        private,
+    )
+    nvidia = bool(choice.gpus) and choice.gpus[0].vendor == "nvidia"
+    amd = bool(choice.gpus) and not nvidia
+    if choice.selection and choice.gpus:
+        # All of NVIDIA's devices go in (the engine's own support does that), of AMD's the chosen.
+        mask, _ = _mask(choice, choice.selection.ours if nvidia else visible)
+        variables |= dict([mask])
+        decisions.append(_mask_decision(mask, choice))
+    devices: tuple[str, ...] = ()
+    if amd:
+        devices = (KFD, *(path for gpu in visible for path in gpu.nodes))
+        decisions += [
+            Decision("device", path, "compute driver" if path == KFD else "a GPU that is used",
+                     "host") for path in devices
+        ]  # fmt: skip
+    mounts = [
+        Mount(f"{private}", private, True, "private home and caches", "default"),
+        Mount(f"{private}/tmp", "/tmp", True, "temporary files of this job", "default"),
+        Mount("/dev/shm", "/dev/shm", True, "shared memory of loaders and ranks", "default"),
+        *of_paths(paths),
+        *here.asked_mounts,
+    ]
+    if settings.on("mount_home"):
+        mounts.append(
+            Mount(here.home, here.home, True, "home folder", settings.source("mount_home"))
+        )
+    folded = fold(mounts)
+    decisions += [
+        Decision("mount", f"{m.target} {'rw' if m.writable else 'ro'}"
+                 + (f" from {m.source}" if m.source != m.target else ""), m.why, m.origin)
+        for m in folded
+    ]  # fmt: skip
+    if nvidia:
+        why = "the driver's libraries have to come from the host"
+        decisions.append(Decision("engine option", "NVIDIA support", why, "default"))
+    elif amd:
+        wanted = settings.on("host_rocm") and choice.engine in ("apptainer", "singularity")
+        why = "asked for" if wanted else "it would replace the image's ROCm with the host's"
+        value = "--rocm" if wanted else "no --rocm"
+        decisions.append(Decision("engine option", value, why, settings.source("host_rocm")))
+    user = host.user
+    outputs = [f.absolute if f.folder else f.absolute.rpartition("/")[0] or "/"
+               for f in paths if f.role == "output" and f.kind != "file"]  # fmt: skip
+    return Plan(
+        engine=choice.engine,
+        program=engine.path if engine else choice.engine,
+        words=words,
+        variables=tuple(variables.items()),
+        unset=tuple(name for name in ENGINE_LEAKS if name in host.environment)
+        + tuple(n for n in host.environment if n.startswith(("APPTAINERENV_", "SINGULARITYENV_"))),
+        image=choice.image.name,
+        place=choice.built.place if choice.built else None,
+        digest=choice.built.digest if choice.built else None,
+        mounts=folded,
+        devices=devices,
+        groups=_groups(host, devices),
+        folders=(private, f"{private}/home", f"{private}/tmp",
+                 *(f"{private}/{folder}" for folder in dict.fromkeys(CACHES.values()))),
+        outputs=tuple(dict.fromkeys(outputs)),
+        workdir=f"{private}/home",
+        nvidia=nvidia,
+        host_rocm=amd and settings.on("host_rocm"),
+        user=(user.uid, user.gid) if user else (0, 0),
+        terminal=here.terminal,
+        decisions=tuple(decisions),
+    )  # fmt: skip
+
+
+def _mask(choice: Choice, visible: Sequence[Gpu]) -> tuple[tuple[str, str], tuple[str, ...]]:
+    """Return the one mask, and the variables that must not be there beside it."""
+    assert choice.selection is not None
+    kept = masks.Selection(
+        choice.selection.vendor, choice.gpus, choice.selection.ours, "", "",
+        choice.selection.literal,
+    )  # fmt: skip
+    name = masks.OUTER[choice.selection.vendor]
+    others = tuple(other for other in masks.VARIABLES if other != name)
+    return (name, masks.value_for(kept, visible)), others
+
+
+def _mask_decision(mask: tuple[str, str], choice: Choice) -> Decision:
+    assert choice.selection is not None
+    why = f"one mask instead of many: {choice.selection.story}"
+    return Decision("mask", f"{mask[0]}={mask[1]}", why, choice.selection.source)
+
+
+def _asked(settings: Settings) -> dict[str, tuple[str | None, str]]:
+    """Return the variables of --env and configurations, later layers last."""
+    return {
+        name: (None if value is None else str(value), entry.where)
+        for entry in settings.given("env")
+        for name, value in entry.value.items()
+    }
+
+
+def _groups(host: Host, devices: Sequence[str]) -> tuple[int, ...]:
+    """Return the groups that own the devices and that the user is in."""
+    mine = set(host.user.groups) if host.user else set()
+    owners = {node.gid for path in devices if (node := host.node(path)) and node.gid is not None}
+    return tuple(sorted(owners & mine))
+
+
+def _warnings(host: Host, choice: Choice) -> list[Finding]:
+    found = []
+    override = host.environment.get("HSA_OVERRIDE_GFX_VERSION")
+    if override and choice.gpus and choice.gpus[0].vendor == "amd":
+        found.append(
+            Finding(
+                "warning",
+                "The arch of the GPUs is overridden",
+                f"HSA_OVERRIDE_GFX_VERSION={override}, the kernel says {choice.gpus[0].arch}",
+                "unset it; no Instinct GPU needs it",
+            )
+        )
+    unnamed = choice.selection and choice.selection.literal is None
+    if unnamed and any(gpu.instances > 1 for gpu in choice.gpus):
+        found.append(
+            Finding(
+                "warning",
+                "Only one MIG instance will be used",
+                f"{sum(gpu.instances for gpu in choice.gpus)} there are",
+                "CUDA takes the first; choose with CUDA_VISIBLE_DEVICES=MIG-<uuid>",
+            )
+        )
+    return found

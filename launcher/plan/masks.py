@@ -1,0 +1,190 @@
+"""One mask: what Slurm, cgroups and the vendors' variables say, reconciled to one list of GPUs.
+
+ROCR_VISIBLE_DEVICES filters what the ROCm runtime enumerates; HIP_VISIBLE_DEVICES (or, where that
+is not set, CUDA_VISIBLE_DEVICES) then indexes into what is left, so that two masks that mean the
+same leave no GPU (rocm.docs.amd.com, "GPU isolation techniques"). Slurm sets all of them to the
+same text (gres.conf(5)). A device cgroup hides other jobs' GPUs, and what is left is numbered from
+0. So exactly one variable goes on, and it counts what the program will enumerate.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+
+from launcher.errors import ConfigurationError
+from launcher.host.facts import Gpu, Slurm, Vendor
+
+VARIABLES = ("ROCR_VISIBLE_DEVICES", "HIP_VISIBLE_DEVICES", "CUDA_VISIBLE_DEVICES",
+             "GPU_DEVICE_ORDINAL", "NVIDIA_VISIBLE_DEVICES", "AMD_VISIBLE_DEVICES")  # fmt: skip
+"""All of them; what is not written by this module is removed."""
+
+OUTER: dict[Vendor, str] = {"amd": "ROCR_VISIBLE_DEVICES", "nvidia": "CUDA_VISIBLE_DEVICES"}
+NOTHING = ("", "-1", "none", "void", "nodevfiles", "no_dev_files")
+
+
+@dataclass(frozen=True)
+class Selection:
+    """The GPUs of one vendor that the program is to see.
+
+    Attributes:
+        vendor: whose.
+        gpus: in the order asked for.
+        ours: those that this process may read, in the order in which a runtime counts them.
+        story: what was said and what it means, for `explain`.
+        source: what decided.
+        literal: a value to pass as it is (MIG instances).
+    """
+
+    vendor: Vendor
+    gpus: tuple[Gpu, ...]
+    ours: tuple[Gpu, ...]
+    story: str
+    source: str
+    literal: str | None = None
+
+
+def select(
+    vendor: Vendor, gpus: Sequence[Gpu], variables: Mapping[str, str], slurm: Slurm | None
+) -> Selection:
+    """Reconcile everything that was said about the GPUs of `vendor`.
+
+    Args:
+        vendor: whose GPUs.
+        gpus: all that the driver lists, in its order.
+        variables: the environment.
+        slurm: the allocation.
+
+    Raises:
+        ConfigurationError: a mask that names a GPU that is not there, or masks that contradict.
+    """
+    listed = tuple(gpu for gpu in gpus if gpu.vendor == vendor and gpu.driven)
+    ours = tuple(gpu for gpu in listed if gpu.readable)
+    counts = f"{len(listed)} listed, {len(ours)} readable"
+    said = _said(vendor, variables)
+    if not said:
+        confined = len(ours) < len(listed)
+        if slurm and slurm.gpus and not confined and max(slurm.gpus) < len(listed):
+            chosen = tuple(listed[number] for number in slurm.gpus)
+            numbers = ",".join(map(str, slurm.gpus))
+            story = f"{counts}, Slurm allocated {numbers} {_arrow(chosen)}"
+            return Selection(vendor, chosen, ours, story, "Slurm")
+        return Selection(vendor, ours, ours, f"{counts}, no mask {_arrow(ours)}", "host")
+    words = ", ".join(f"{name}={value}" for name, value in said)
+    source = " and ".join(name for name, _ in said)
+    if any("MIG-" in value for _, value in said):
+        literal = said[0][1]
+        return Selection(vendor, ours, ours, f"{counts}, {words}", source, literal)
+    chosen, first = ours, None
+    for name, value in said:
+        if value == first:
+            continue  # the same mask said twice
+        if first is None:
+            chosen = _resolve(name, value, ours, listed, slurm)
+        else:
+            chosen = _second(name, value, chosen, first, ours, listed, slurm)
+        first = value
+    return Selection(vendor, chosen, ours, f"{counts}, {words} {_arrow(chosen)}", source)
+
+
+def value_for(selection: Selection, visible: Sequence[Gpu]) -> str:
+    """Return the one mask, for a program that will enumerate `visible`.
+
+    Indices count what is enumerated. Where AMD GPUs of several kinds are visible the runtime may
+    enumerate them in another order, so they are named instead, if names are unique. NVIDIA's
+    are named wherever they can be: CUDA's own order depends on speed.
+    """
+    if selection.literal is not None:
+        return selection.literal
+    names = [gpu.uuid for gpu in selection.gpus if gpu.uuid]
+    named = len(set(names)) == len(selection.gpus)
+    mixed = len({gpu.arch for gpu in visible}) > 1
+    if named and (selection.vendor == "nvidia" or mixed):
+        return ",".join(names)
+    return ",".join(str(list(visible).index(gpu)) for gpu in selection.gpus)
+
+
+def _said(vendor: Vendor, variables: Mapping[str, str]) -> list[tuple[str, str]]:
+    """Return the masks that count, outermost first."""
+    outer = variables.get(OUTER[vendor])
+    said = [(OUTER[vendor], outer.strip())] if outer is not None else []
+    if vendor == "amd":
+        for name in ("HIP_VISIBLE_DEVICES", "CUDA_VISIBLE_DEVICES"):
+            if variables.get(name, "").strip():  # an empty one counts as not set
+                return [*said, (name, variables[name].strip())]
+    return said
+
+
+def _second(
+    name: str,
+    value: str,
+    chosen: tuple[Gpu, ...],
+    first: str,
+    ours: tuple[Gpu, ...],
+    listed: tuple[Gpu, ...],
+    slurm: Slurm | None,
+) -> tuple[Gpu, ...]:
+    """Apply an inner mask: it counts what the outer one leaves, or repeats the outer's numbers."""
+    inner, outer = value.split(","), first.split(",")
+    numbers = [item.strip() for item in inner]
+    if all(item.isdigit() for item in numbers) and any(int(n) >= len(chosen) for n in numbers):
+        if not set(numbers) <= {item.strip() for item in outer}:
+            evidence = f"{name}={value} counts what ROCR_VISIBLE_DEVICES={first} leaves"
+            remedy = f"unset one of them, or use numbers below {len(chosen)}"
+            raise ConfigurationError("Two masks that contradict each other", evidence, remedy)
+        return _resolve(name, value, ours, listed, slurm)
+    return _resolve(name, value, chosen, chosen, None)
+
+
+def _resolve(
+    name: str,
+    value: str,
+    pool: tuple[Gpu, ...],
+    listed: tuple[Gpu, ...],
+    slurm: Slurm | None,
+) -> tuple[Gpu, ...]:
+    """Return the GPUs that a mask names: numbers within `pool`, names, or numbers of the node.
+
+    In a confined job numbers count what may be read. They are those of the whole node if they
+    cannot mean that, or if Slurm, whose own list has the whole node's numbers, says the same.
+    """
+    if value.lower() in NOTHING:
+        return ()
+    if value.lower() == "all":
+        return pool
+    items = [item.strip() for item in value.split(",") if item.strip()]
+    numbers = [int(item) for item in items if item.isdigit()]
+    whole = len(pool) < len(listed) and (
+        any(number >= len(pool) for number in numbers)
+        or (slurm is not None and slurm.gpus == tuple(numbers))
+    )
+    field = listed if whole else pool
+    chosen: list[Gpu] = []
+    for item in items:
+        found = _named(item, field)
+        if not found or not all(gpu.readable for gpu in found):
+            evidence = f"'{item}' of {name}={value}, {len(pool)} can be used"
+            remedy = f"correct or unset {name}"
+            raise ConfigurationError("A mask names a GPU that is not there", evidence, remedy)
+        chosen += [gpu for gpu in found if gpu not in chosen]
+    return tuple(chosen)
+
+
+def _named(item: str, field: tuple[Gpu, ...]) -> tuple[Gpu, ...]:
+    """Return the GPU of a number, or those of a name or an unambiguous beginning of one."""
+    if item.isdigit():
+        return field[int(item) : int(item) + 1]
+    if not item.lower().startswith("gpu-"):
+        return ()
+    found = [gpu for gpu in field if gpu.uuid and gpu.uuid.lower().startswith(item.lower())]
+    # The partitions of a card share its name.
+    return tuple(found) if len({gpu.uuid for gpu in found}) == 1 else ()
+
+
+def _arrow(gpus: Sequence[Gpu]) -> str:
+    shown = ", ".join(_label(gpu) for gpu in gpus[:8]) + (", ..." if len(gpus) > 8 else "")
+    return f"→ {len(gpus)} used ({shown})" if gpus else "→ none used"
+
+
+def _label(gpu: Gpu) -> str:
+    return gpu.nodes[0].rpartition("/")[2] if gpu.nodes else gpu.pci

@@ -1,0 +1,138 @@
+"""Mounts: what of the host a container gets to see, decided from the roles of the paths.
+
+Inputs read-only, outputs read-write, at the same absolute paths. Nothing else: neither the home
+folder nor the current one.
+"""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Iterable, Sequence
+from dataclasses import dataclass
+from typing import Literal
+
+from launcher.errors import ConfigurationError
+
+IMAGE_FOLDERS = frozenset(
+    ["/", "/bin", "/boot", "/dev", "/etc", "/lib", "/lib32", "/lib64", "/opt", "/proc", "/run",
+     "/sbin", "/sys", "/usr", "/var"]
+)  # fmt: skip
+"""Folders without which an image does not work; nothing may be mounted over them."""
+
+
+@dataclass(frozen=True)
+class PathFact:
+    """A path of the command line, and what is there.
+
+    Attributes:
+        flag: its option.
+        role: "input" or "output".
+        place: index of its word, or -1 for a path that another file names.
+        absolute: where the program will look for it.
+        real: without symbolic links.
+        kind: what is there.
+        folder: it is a folder, or will be one.
+        links: where symbolic links inside a folder lead to, outside of it.
+    """
+
+    flag: str
+    role: str
+    place: int
+    absolute: str
+    real: str
+    kind: Literal["file", "folder", "nothing"]
+    folder: bool
+    links: tuple[str, ...] = ()
+
+
+@dataclass(frozen=True)
+class Mount:
+    """A folder or file of the host inside the container, why, and what asked for it."""
+
+    source: str
+    target: str
+    writable: bool
+    why: str
+    origin: str
+
+
+def of_paths(facts: Iterable[PathFact]) -> list[Mount]:
+    """Return the mounts that the paths of a command line need."""
+    mounts = []
+    for fact in facts:
+        if fact.role == "input":
+            mounts += _of_input(fact)
+        elif fact.folder:
+            why = "output folder"
+            mounts.append(Mount(fact.real, fact.absolute, True, why, fact.flag))
+        else:
+            # A file is written aside and renamed, so its folder has to be writable.
+            parent = os.path.dirname(fact.absolute)
+            why = "folder of an output file"
+            mounts.append(Mount(os.path.dirname(fact.real), parent, True, why, fact.flag))
+    return mounts
+
+
+def _of_input(fact: PathFact) -> list[Mount]:
+    mounts = [Mount(fact.real, fact.absolute, False, "input", fact.flag)]
+    if fact.kind == "folder" and fact.real != fact.absolute:
+        why = "input, where a link leads to"
+        mounts.append(Mount(fact.real, fact.real, False, why, fact.flag))
+    for link in fact.links:
+        why = "a link inside the input leads there"
+        mounts.append(Mount(link, link, False, why, fact.flag))
+    return mounts
+
+
+def asked_for(text: str, exists: bool, origin: str) -> Mount:
+    """Read a value of --bind: PATH, PATH:TARGET or PATH:TARGET:rw.
+
+    A path that exists as it is written is taken whole, colons and all.
+
+    Raises:
+        ConfigurationError: the target is not absolute.
+    """
+    source, target, writable = text, text, False
+    if not exists:
+        head, _, mode = text.rpartition(":")
+        if head and mode in ("rw", "ro"):
+            text, writable = head, mode == "rw"
+        source, colon, target = text.partition(":")
+        target = target if colon else source
+    source = os.path.abspath(source)
+    target = target if target.startswith("/") else os.path.abspath(target)
+    return Mount(source, os.path.normpath(target), writable, "asked for", origin)
+
+
+def fold(mounts: Sequence[Mount]) -> tuple[Mount, ...]:
+    """Drop what is covered by another mount, parents first.
+
+    Of two mounts at one place the writable one stays, else the last. What lies in an output folder
+    (not: in the folder of an output file) or in a read-only input is already visible there.
+
+    Raises:
+        ConfigurationError: a target would hide a part of the image.
+    """
+    chosen: dict[str, Mount] = {}
+    for mount in mounts:
+        if mount.target in IMAGE_FOLDERS:
+            evidence = f"'{mount.target}' ({mount.origin}) belongs to the image"
+            raise ConfigurationError(
+                "A folder that cannot be mounted", evidence, "use a folder below it"
+            )
+        present = chosen.get(mount.target)
+        if present is None or mount.writable or not present.writable:
+            chosen[mount.target] = mount
+    kept: list[Mount] = []
+    for mount in sorted(chosen.values(), key=lambda mount: mount.target.count("/")):
+        if not any(_covers(parent, mount) for parent in kept):
+            kept.append(mount)
+    return tuple(sorted(kept, key=lambda mount: mount.target))
+
+
+def _covers(parent: Mount, mount: Mount) -> bool:
+    inside = mount.target.startswith(parent.target + "/")
+    rest = mount.target[len(parent.target) :]
+    same_place = parent.source + rest == mount.source
+    enough = parent.writable == mount.writable or parent.why == "output folder"
+    return inside and same_place and enough

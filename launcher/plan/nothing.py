@@ -1,0 +1,49 @@
+"""What to say when there is nothing to run with."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+
+from launcher.errors import Unavailable
+from launcher.host.facts import Host
+from launcher.plan.catalog import CPU, Image
+from launcher.plan.layers import Settings
+
+
+def nothing(
+    candidates: Sequence[Image],
+    engines: Sequence[str],
+    python: str | None,
+    settings: Settings,
+    host: Host,
+) -> Unavailable:
+    """Explain why there is nothing to run with, and what would help."""
+    name = candidates[0].name if candidates else CPU
+    obstacles = "; ".join(f"{e.name}: {e.obstacle}" for e in host.engines if e.obstacle)
+    image = candidates[0] if candidates else None
+    if not engines:
+        evidence = obstacles or "neither apptainer, singularity, podman nor docker is on PATH"
+        remedy = "install one of them"
+        if python is not None:
+            remedy += f", or PyTorch here: `{python} -m pip install 'aam[model]'`"
+        return Unavailable("There is nothing to run aam with", evidence, remedy)
+    if image and image.vendor == "nvidia" and engines == ("podman",) and not host.cdi:
+        remedy = "`nvidia-ctk cdi generate --output=/etc/cdi/nvidia.yaml` makes it"
+        return Unavailable(
+            "podman needs a CDI description of NVIDIA GPUs", "none in /etc/cdi", remedy
+        )
+    folder = settings.text("image_dir")
+    where = f"no {folder}/{name}.sif, and {folder}/images.json names none for {', '.join(engines)}"
+    remedy = how_to_build(image, folder)
+    if python is not None:
+        remedy += f"; `{python} -m pip install 'aam[model]'` lets aam run without an image"
+    return Unavailable(f"Image {name} is not built", where, remedy)
+
+
+def how_to_build(image: Image | None, folder: str) -> str:
+    """Return the command that builds an image, as far as its definition is at hand."""
+    if image is None or not image.definition:
+        return f"put a SIF at {folder}, or name one with --image FILE"
+    if image.definition.endswith(".def"):
+        return f"`apptainer build {folder}/{image.name}.sif {image.definition}` builds it"
+    return f"`podman build -t aam:{image.name} -f {image.definition} .` builds it"

@@ -1,0 +1,82 @@
+"""From a request to a plan: gather what the decisions need, at the edge, and let them be made."""
+
+from __future__ import annotations
+
+import os
+import sys
+from pathlib import Path
+
+from launcher import config, images, inputs
+from launcher.engines import native
+from launcher.errors import NotPermitted
+from launcher.host import Host, detect
+from launcher.plan.catalog import extended, shipped
+from launcher.plan.choose import SIF_ENGINES, Built, choose
+from launcher.plan.layers import Settings
+from launcher.plan.make import Here, make
+from launcher.plan.mounts import Mount, asked_for
+from launcher.plan.plan import Plan
+from launcher.plan.request import Request
+
+
+def prepare(request: Request, host_root: Path = Path("/")) -> tuple[Host, Plan]:
+    """Decide how to run `request` on the host below `host_root`.
+
+    Raises:
+        LaunchError: whatever stands in the way.
+    """
+    folder = os.getcwd()
+    settings = config.read(request.own, os.environ, Path(folder))
+    catalog = extended(shipped(), settings.given("images"))
+    host = detect(host_root)
+    look = inputs.look if host.live else inputs.lexical
+    paths = look(request, folder)
+    there = images.built(settings, catalog) if host.live else images.assumed(settings, catalog)
+    environment = native.here()
+    choice = choose(host, catalog, settings, there, environment, "--force" in request.own)
+    if host.live:
+        _check(host, choice.built, choice.engine)
+        inputs.require_outputs(paths)
+    user = host.user.uid if host.user else 0
+    job = host.slurm.job if host.slurm else None
+    here = Here(
+        folder=folder,
+        private=config.private_folder(settings, user, host.name, job),
+        home=os.path.expanduser("~"),
+        terminal=sys.stdin.isatty() and sys.stdout.isatty(),
+        asked_mounts=_asked(settings),
+    )
+    plan = make(request, host, choice, catalog, settings, paths, environment, here)
+    require_devices(host, plan)
+    return host, plan
+
+
+def require_devices(host: Host, plan: Plan) -> None:
+    """Check that the user may use the devices of the plan.
+
+    Raises:
+        NotPermitted: with the group that may, and how to get into it.
+    """
+    nodes = plan.devices or tuple(path for gpu in plan.gpus for path in gpu.nodes)
+    for path in nodes:
+        node = host.node(path)
+        if node is not None and node.access is False:
+            group = node.group or str(node.gid)
+            raise NotPermitted(
+                "A GPU may not be used",
+                f"{path} belongs to group {group} (mode {node.mode or 0:o})",
+                f"`sudo usermod -aG {group} $USER`, then log in again",
+            )
+
+
+def _check(host: Host, built: Built | None, engine: str) -> None:
+    if built is not None and engine in SIF_ENGINES:
+        images.check_sif(built.place)
+
+
+def _asked(settings: Settings) -> tuple[Mount, ...]:
+    return tuple(
+        asked_for(text, os.path.exists(text), entry.where)
+        for entry in settings.given("bind")
+        for text in entry.value
+    )
