@@ -48,7 +48,7 @@ def test_reads_do_not_depend_on_company_or_order(study: Study) -> None:
 
 
 def test_masks_hide_what_they_say(study: Study) -> None:
-    batch = make_batch(study, TASKS, np.arange(8), masks_draw=3)
+    batch = make_batch(study, TASKS, np.arange(8), masks=3)
     assert batch.scored_UL is not None
     assert batch.hidden is not None
     assert (batch.tokens_UL[batch.scored_UL] == 6).all()
@@ -59,7 +59,8 @@ def test_masks_hide_what_they_say(study: Study) -> None:
 
 
 def test_fixed_masks_belong_to_the_asv_not_the_batch(study: Study) -> None:
-    one, two = (make_batch(study, TASKS, rows) for rows in (np.arange(8), np.arange(6, 12)))
+    batches = FixedBatches(study, TASKS, np.array([*range(8), *range(6, 14)]), 8)
+    one, two = batches[0], batches[1]
     shared = np.intersect1d(one.asvs_U, two.asvs_U)
     assert len(shared) > 5
     assert one.scored_UL is not None

@@ -13,7 +13,7 @@ import numpy.typing as npt
 import torch
 from torch.utils.data import DataLoader, Dataset, Sampler
 
-from aam.study.batches import FIXED_DRAW, Batch, BatchPlan, make_batch
+from aam.study.batches import FIXED_DRAW, Batch, BatchPlan, fixed_masks, make_batch
 from aam.study.study import Study
 
 Rows = npt.NDArray[np.int64]
@@ -44,8 +44,7 @@ class TrainingBatches(Dataset[Batch]):
         epoch, step = key
         rows = np.array_split(self._shuffled(epoch), self.steps)[step]
         reads_draw = epoch if self.fresh_reads else FIXED_DRAW
-        masks_draw = epoch * self.steps + step
-        return make_batch(self.study, self.plan, rows, reads_draw, masks_draw)
+        return make_batch(self.study, self.plan, rows, reads_draw, epoch * self.steps + step)
 
 
 class FixedBatches(Dataset[Batch]):
@@ -56,13 +55,14 @@ class FixedBatches(Dataset[Batch]):
     ) -> None:
         self.study, self.plan, self.rows, self.draw = study, plan, rows, draw
         self.batch_size = batch_size
+        self.masks = fixed_masks(study, plan) if plan.mask_ratio else 0
 
     def __len__(self) -> int:
         return -(-len(self.rows) // self.batch_size)
 
     def __getitem__(self, step: int) -> Batch:
         rows = self.rows[step * self.batch_size : (step + 1) * self.batch_size]
-        return make_batch(self.study, self.plan, rows, self.draw)
+        return make_batch(self.study, self.plan, rows, self.draw, self.masks)
 
 
 class EpochSampler(Sampler[Key]):

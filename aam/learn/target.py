@@ -52,6 +52,16 @@ class Target:
         assert self.transform is not None
         return torch.from_numpy(self.transform.apply(values).astype(np.float32))
 
+    def guess(self, values: npt.NDArray[np.float64]) -> Tensor:
+        """Outputs [C] that are best without knowing the sample: mean, quantiles or log shares."""
+        encoded = self.encode(values)
+        if self.classes:
+            share = torch.bincount(encoded, minlength=len(self.classes)) / len(encoded)
+            return share.log()
+        if self.quantiles:
+            return encoded.quantile(torch.tensor(self.quantiles))
+        return encoded.mean()[None]
+
     def loss(self, outputs_BC: Tensor, target_B: Tensor) -> Part:
         """Loss summed over a batch, and the number (with class weights: the weight) of samples."""
         outputs_BC = outputs_BC.float()

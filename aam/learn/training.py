@@ -82,6 +82,10 @@ def train(options: Train) -> None:
     run_folder.prepare(folder, options.run.overwrite, options.run.resume_from is not None)
     base = read_base(options)
     asked = ask(options, base)
+    if len(asked.splits) > 1 and options.run.resume_from is not None:
+        raise UsageError(
+            "Cross-validation is not resumed", "several folds with --resume-from", "start it again"
+        )
     for split in asked.splits:
         fit.check_sizes(len(split.train), options.loop)
         _target(options, asked, split)
@@ -165,6 +169,7 @@ def train_fold(
     assert isinstance(network, Predictor)
     if base is not None:
         network.encoder.load_state_dict(base.weights)
+    network.start_from(target.guess(asked.values[split.train]))
     fit_profile(network, asked.study, reading_plan(recipe.plan), split.train)
     remembered_FD = None
     if options.freeze_base:
@@ -238,10 +243,6 @@ def _check_options(options: Train) -> None:
     if options.freeze_base and options.pretrained_encoder is None:
         raise UsageError(
             "Nothing to freeze", "--freeze-base without --pretrained-encoder", "name an encoder"
-        )
-    if options.folds > 1 and options.run.resume_from is not None:
-        raise UsageError(
-            "Cross-validation is not resumed", "--folds with --resume-from", "start it again"
         )
     regression_only = options.best_metric in ("r2", "mae")
     if regression_only == options.target.classifier and options.best_metric != "val_loss":

@@ -86,7 +86,8 @@ class SampleOptions:
         "Most ASVs of one sample that the model sees.", default=1024, takes=ONE_OR_MORE
     )
     asv_sampling: Literal["abundance", "first", "random"] = option(
-        "Which ASVs stay when a sample has more than the token limit.", default="abundance"
+        "Which ASVs stay when a sample has more than the token limit (first: by id).",
+        default="abundance",
     )
     max_bp: int | Literal["auto"] = option(
         "Longest sequence in nucleotides; the rest is cut off. 'auto': the longest of the table.",

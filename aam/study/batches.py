@@ -104,7 +104,7 @@ def make_batch(
     plan: BatchPlan,
     rows: npt.NDArray[np.int64],
     reads_draw: int = FIXED_DRAW,
-    masks_draw: int | None = None,
+    masks: int | npt.NDArray[np.bool_] = 0,
 ) -> Batch:
     """Make the batch of `rows`.
 
@@ -113,7 +113,7 @@ def make_batch(
         plan: how.
         rows: rows of the study's table.
         reads_draw: number of the rarefaction.
-        masks_draw: number of the masks; None for the masks that are fixed for each ASV.
+        masks: number of the masks to draw, or the masks [F, L] of `fixed_masks`.
     """
     drawn = _draw_reads(study, plan, rows, reads_draw)
     kept = _limit(drawn, plan, [study.table.sample_ids[row] for row in rows], reads_draw)
@@ -122,7 +122,7 @@ def make_batch(
     tokens_UL = study.tokens_FL[asvs_U]
     longest = int((tokens_UL != PAD).any(axis=0).sum())
     tokens_UL = tokens_UL[:, : max(longest, 1)]
-    masked_UL, scored_UL, hidden = _mask(study, plan, tokens_UL, asvs_U, masks_draw)
+    masked_UL, scored_UL, hidden = _mask(plan, tokens_UL, asvs_U, masks)
     present_BS = counts_BS > 0
     return Batch(
         rows_B=torch.from_numpy(rows),
@@ -190,23 +190,25 @@ def _pad(
     return slots_BS, counts_BS
 
 
+def fixed_masks(study: Study, plan: BatchPlan) -> npt.NDArray[np.bool_]:
+    """One mask for each ASV of the study [F, L], whatever batch it comes in: for validation."""
+    rng = np.random.default_rng([plan.seed, _MASKS])
+    return choose(study.tokens_FL, plan.mask_ratio, plan.mask_strategy, rng)
+
+
 def _mask(
-    study: Study,
     plan: BatchPlan,
     tokens_UL: npt.NDArray[np.uint8],
     asvs_U: npt.NDArray[np.int64],
-    draw: int | None,
+    masks: int | npt.NDArray[np.bool_],
 ) -> tuple[npt.NDArray[np.uint8], Tensor | None, Tensor | None]:
     if plan.mask_ratio == 0:
         return tokens_UL, None, None
-    if draw is not None:
-        rng = np.random.default_rng([plan.seed, _MASKS, draw])
+    if isinstance(masks, int):
+        rng = np.random.default_rng([plan.seed, _MASKS, masks])
         scored_UL = choose(tokens_UL, plan.mask_ratio, plan.mask_strategy, rng)
     else:
-        # One mask for each ASV of the study, whatever batch it comes in.
-        rng = np.random.default_rng([plan.seed, _MASKS])
-        fixed_FL = choose(study.tokens_FL, plan.mask_ratio, plan.mask_strategy, rng)
-        scored_UL = fixed_FL[asvs_U, : tokens_UL.shape[1]]
+        scored_UL = masks[asvs_U, : tokens_UL.shape[1]]
     masked_UL = np.where(scored_UL, np.uint8(MASK), tokens_UL)
     return masked_UL, torch.from_numpy(scored_UL), torch.from_numpy(tokens_UL[scored_UL])
 
