@@ -11,7 +11,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 from torch import Tensor
 
-from aam.model.attention import attention
+from aam.model.attention import attention, runnable
 from aam.model.distance import PairwiseDistance
 from aam.model.network import Predictor
 from aam.model.shape import NetworkShape
@@ -176,3 +176,11 @@ def test_recomputation_gives_the_same_gradients() -> None:
         gradients.append([p.grad for p in net.parameters() if p.grad is not None])
     for plain, recomputed in zip(*gradients, strict=True):
         torch.testing.assert_close(plain, recomputed)
+
+
+def test_a_kernel_that_cannot_run_is_known_before() -> None:
+    cpu = torch.device("cpu")
+    assert runnable("auto", cpu)
+    assert runnable("math", cpu)
+    # torch has no memory-efficient kernel for the CPU.
+    assert not runnable("mem_efficient", cpu)

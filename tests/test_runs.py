@@ -589,3 +589,19 @@ def test_the_order_of_the_table_changes_no_study(study_dir: Path, tmp_path: Path
     assert one.table.feature_ids == two.table.feature_ids
     assert (one.table.counts != two.table.counts).nnz == 0
     np.testing.assert_array_equal(one.tokens_FL, two.tokens_FL)
+
+
+def test_a_kernel_that_cannot_run_is_replaced_and_said(
+    study_dir: Path, tree: tuple[str, Path], tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    words = (*tree, "--attn-implementation", "mem_efficient")
+    assert pretrain(study_dir, tmp_path / "run", *words) == 0
+    assert "mem_efficient cannot run on cpu; math runs instead" in capsys.readouterr().err
+
+
+def test_fp16_needs_a_gpu(
+    study_dir: Path, tree: tuple[str, Path], tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    assert pretrain(study_dir, tmp_path / "run", *tree, "--mixed-precision", "fp16") == 64
+    assert "fp16 needs a GPU" in capsys.readouterr().err
+    assert not (tmp_path / "run").exists()

@@ -6,8 +6,10 @@ import os
 
 import torch
 
-from aam.errors import Unavailable
-from aam.options.groups import DeviceOptions
+from aam.console import warn
+from aam.errors import Unavailable, UsageError
+from aam.model.attention import runnable
+from aam.options.groups import AttnImplementation, DeviceOptions, SpeedOptions
 
 
 def choose_device(options: DeviceOptions) -> torch.device:
@@ -20,6 +22,25 @@ def choose_device(options: DeviceOptions) -> torch.device:
         raise Unavailable("No GPU", "--device cuda", "use --device auto or cpu")
     there = options.device != "cpu" and torch.cuda.is_available()
     return torch.device("cuda", 0) if there else torch.device("cpu")
+
+
+def check_precision(options: SpeedOptions, device: torch.device) -> None:
+    """Refuse a precision that the device does not train in.
+
+    Raises:
+        UsageError: fp16 on a CPU.
+    """
+    if options.mixed_precision == "fp16" and device.type == "cpu":
+        raise UsageError("fp16 needs a GPU", "--mixed-precision fp16", "use bf16 or none on a CPU")
+
+
+def choose_attention(options: DeviceOptions, device: torch.device) -> AttnImplementation:
+    """Return the attention kernel that was asked for, or math where that one cannot run."""
+    asked = options.attn_implementation
+    if runnable(asked, device):
+        return asked
+    warn(f"--attn-implementation {asked} cannot run on {device.type}; math runs instead.")
+    return "math"
 
 
 def choose_workers(options: DeviceOptions, device: torch.device) -> int:

@@ -12,6 +12,7 @@ import torch
 from aam.console import say, warn
 from aam.errors import DataError, MissingInput, first_few
 from aam.learn import checkpoints
+from aam.learn.devices import choose_attention, choose_device
 from aam.learn.inference import Readout, read_out, remember_asvs, shallow
 from aam.learn.recipe import Recipe
 from aam.learn.samples import reading_plan
@@ -49,7 +50,7 @@ def _load(path: Path, device: DeviceOptions) -> Model:
     folder = path / "checkpoints"
     name = "best.ckpt" if (folder / "best.ckpt").exists() else "last.ckpt"
     recipe, content = checkpoints.read(checkpoints.find(path, name))
-    network = recipe.network(device.attn_implementation)
+    network = recipe.network(choose_attention(device, choose_device(device)))
     checkpoints.load_weights(network, content)
     return Model(recipe, network)
 

@@ -10,7 +10,7 @@ import torch
 from aam.console import say
 from aam.errors import UsageError
 from aam.learn import checkpoints, fit, run_folder
-from aam.learn.devices import choose_device
+from aam.learn.devices import check_precision, choose_attention, choose_device
 from aam.learn.inference import read_out, remember_asvs
 from aam.learn.loaders import FixedBatches, TrainingBatches
 from aam.learn.outputs import write_embeddings
@@ -45,6 +45,7 @@ def pretrain(options: Pretrain) -> None:
     check_phylogeny(options)
     check_shape(options.model)
     device = choose_device(options.device)
+    check_precision(options.speed, device)
     folder = options.run.output_dir
     run_folder.prepare(folder, options.run.overwrite, options.run.resume_from is not None)
     study = load_study(options.input, options.phylogeny, longest(options.sample))
@@ -66,7 +67,7 @@ def pretrain(options: Pretrain) -> None:
         "pretrain", shape_of(study, options.model), metric, plan, standard, None, to_plain(options)
     )
     network = recipe.network(
-        options.device.attn_implementation, options.speed.gradient_checkpointing
+        choose_attention(options.device, device), options.speed.gradient_checkpointing
     )
     steps = fit.optimiser_steps(len(split.train), options.loop)
     task = Task(network, Weights.of(options.task), options.loop, steps, standard=standard)

@@ -14,7 +14,7 @@ import torch
 from aam.console import say, warn
 from aam.errors import DataError, UsageError
 from aam.learn import checkpoints, fit, run_folder
-from aam.learn.devices import choose_device
+from aam.learn.devices import check_precision, choose_attention, choose_device
 from aam.learn.inference import fit_profile, read_out, remember_asvs
 from aam.learn.loaders import FixedBatches, TrainingBatches
 from aam.learn.outputs import prediction_table, write_table
@@ -164,7 +164,7 @@ def train_fold(
     target = _target(options, asked, split)
     recipe = _recipe(options, asked, base, split, target)
     network = recipe.network(
-        options.device.attn_implementation, options.speed.gradient_checkpointing
+        choose_attention(options.device, device), options.speed.gradient_checkpointing
     )
     assert isinstance(network, Predictor)
     if base is not None:
@@ -237,7 +237,7 @@ def train_fold(
 
 
 def _check_options(options: Train) -> None:
-    choose_device(options.device)
+    check_precision(options.speed, choose_device(options.device))
     if options.pretrained_encoder is None:
         check_shape(options.model)
     if options.freeze_base and options.pretrained_encoder is None:

@@ -10,6 +10,7 @@ from __future__ import annotations
 from contextlib import nullcontext
 from typing import Any, get_args
 
+import torch
 import torch.nn.functional as F
 from torch import Tensor
 from torch.nn.attention import SDPBackend, sdpa_kernel
@@ -24,6 +25,18 @@ BACKENDS: dict[str, list[SDPBackend] | None] = {
     "flash": [SDPBackend.FLASH_ATTENTION],
 }
 assert set(BACKENDS) == set(get_args(AttnImplementation))
+
+
+def runnable(implementation: AttnImplementation, device: torch.device) -> bool:
+    """Tell whether a kernel runs on a device at all, with and without a mask."""
+    q_NHKE = torch.zeros(2, 1, 8, 16, device=device)
+    attend_NK = torch.ones(2, 8, dtype=torch.bool, device=device)
+    try:
+        for mask_NK in (None, attend_NK):
+            attention(q_NHKE, q_NHKE, q_NHKE, mask_NK, implementation)
+    except RuntimeError:
+        return False
+    return True
 
 
 def attention(

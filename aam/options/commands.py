@@ -20,6 +20,7 @@ from aam.options.groups import (
     SplitOptions,
     TableOptions,
     TargetOptions,
+    TrainLoopOptions,
 )
 
 
@@ -70,7 +71,7 @@ class Train:
     model: ModelOptions
     task: MaskOptions
     split: SplitOptions
-    loop: LoopOptions
+    loop: TrainLoopOptions
     speed: SpeedOptions
     device: DeviceOptions
     pretrained_encoder: Path | None = option(

@@ -138,7 +138,7 @@ class LoopOptions:
     """The training loop."""
 
     epochs: int = option("Passes over the training samples.", default=100, takes=ONE_OR_MORE)
-    batch_size: int = option("Samples in a batch.", default=8, takes=ONE_OR_MORE)
+    batch_size: int = option("Samples in a batch.", default=16, takes=ONE_OR_MORE)
     gradient_accumulation_steps: int = option(
         "Batches to one optimiser step.", default=1, takes=ONE_OR_MORE
     )
@@ -149,7 +149,7 @@ class LoopOptions:
         takes=UP_TO_ONE,
     )
     weight_decay: float = option(
-        "Weight decay (not of biases, norms and embeddings).", default=0.01, takes=ZERO_OR_MORE
+        "Weight decay of the linear layers.", default=0.01, takes=ZERO_OR_MORE
     )
     max_grad_norm: float = option(
         "Gradient norm to clip at; 0 never clips.", default=1.0, takes=ZERO_OR_MORE
@@ -166,6 +166,21 @@ class LoopOptions:
     )
     seed: int = option(
         "Seed of splits, weights, masks, rarefactions and order.", default=42, takes=SEEDS
+    )
+
+
+@dataclass(frozen=True)
+class TrainLoopOptions(LoopOptions):
+    """The training loop.
+
+    With labels a small study is learnt by heart sooner than understood: fewer and smaller steps,
+    more decay than without.
+    """
+
+    epochs: int = option("Passes over the training samples.", default=20, takes=ONE_OR_MORE)
+    lr: float = option("Peak learning rate.", default=3e-4, takes=ABOVE_ZERO)
+    weight_decay: float = option(
+        "Weight decay of the linear layers.", default=0.1, takes=ZERO_OR_MORE
     )
 
 
