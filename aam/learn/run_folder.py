@@ -8,6 +8,7 @@ import platform
 import shutil
 import sys
 import time
+from collections.abc import Mapping
 from dataclasses import dataclass
 from datetime import datetime, timezone
 from importlib.metadata import PackageNotFoundError, version
@@ -123,6 +124,7 @@ def begin(command: str, options: Any, folder: Path) -> RunRecord:
         "versions": {"python": platform.python_version()} | _versions(),
         "options": plain,
         "inputs": _inputs(options),
+        "launch": launched_by(os.environ),
     }
     if options.run.resume_from is not None:
         _check_resumed(command, plain, options.run.resume_from)
@@ -161,6 +163,15 @@ def _decisive(options: dict[str, Any]) -> dict[str, Any]:
         if isinstance(group, dict):
             flat |= _decisive(group)
     return flat
+
+
+def launched_by(variables: Mapping[str, str]) -> dict[str, Any] | None:
+    """Return what `aam-launch` said of the plan it made (image, engine, masks), or None."""
+    try:
+        said = json.loads(variables.get("AAM_PLAN", "null"))
+    except ValueError:
+        return None
+    return said if isinstance(said, dict) else None
 
 
 def _now() -> str:
