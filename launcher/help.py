@@ -10,6 +10,10 @@ from launcher.plan.request import options_of
 
 OWN = {
     "explain": "Show every decision about a command, why, and from where; runs nothing.",
+    "doctor": "Say what this host has, what would fail, and the remedy.",
+    "images": "List the images: what they pin, where they are, what fits this host.",
+    "replay": "Run the run of a run.json again.",
+    "completion": "Print completions for bash, zsh or fish.",
 }
 
 

@@ -54,7 +54,9 @@ def built(settings: Settings, catalog: Catalog) -> tuple[Built, ...]:
                     Built(image.name, (engine,), str(held["reference"]), held.get("digest"))
                 )
     name = settings.text("image")
-    if catalog.image(name) is None and os.path.isfile(name) and "/" in name:
+    if name == "auto" or ("/" not in name and ":" not in name and not name.endswith(".sif")):
+        return tuple(found)
+    if catalog.image(name) is None and os.path.isfile(name):
         found.append(Built(name, SIF_ENGINES, os.path.abspath(name)))
     elif catalog.image(name) is None and name.endswith(".sif"):
         raise MissingInput("No such image", f"'{name}' does not exist", "check the path")

@@ -14,7 +14,7 @@ def command(plan: Plan) -> tuple[str, ...]:
     assert plan.place is not None
     words = [plan.program, "run", "--rm", "--interactive", "--pull=never", "--read-only"]
     words += ["--tty"] if plan.terminal else []
-    words += ["--network=host", "--ipc=host", "--pid=host"]
+    words += ["--network=host", "--pid=host"]
     words += ["--log-driver=none", "--no-healthcheck", "--security-opt=label=disable"]
     words += [f"--user={plan.user[0]}:{plan.user[1]}"]
     words += [f"--group-add={group}" for group in plan.groups]

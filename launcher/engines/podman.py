@@ -1,8 +1,9 @@
 """Podman, rootless or as root.
 
 The user keeps his numbers inside (--userns keep-id) and his groups. The network, the processes and
-the shared memory are the host's, as under Apptainer: ranks have to find each other, and a program
-that is not process 1 gets its signals. The image is never pulled.
+the shared memory (a mount; --ipc=host fails where a host has no /dev/mqueue) are the host's, as
+under Apptainer: ranks have to find each other, and a program that is not process 1 gets its
+signals. The image is never pulled.
 """
 
 from __future__ import annotations
@@ -16,7 +17,7 @@ def command(plan: Plan) -> tuple[str, ...]:
     assert plan.place is not None
     words = [plan.program, "run", "--rm", "--interactive", "--pull=never", "--read-only"]
     words += ["--tty"] if plan.terminal else []
-    words += ["--network=host", "--ipc=host", "--pid=host", "--http-proxy=false"]
+    words += ["--network=host", "--pid=host", "--http-proxy=false"]
     words += ["--log-driver=none", "--no-healthcheck", "--security-opt=label=disable"]
     if plan.user[0] != 0:
         words += ["--userns=keep-id"]

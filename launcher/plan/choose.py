@@ -178,7 +178,7 @@ def _named(
 ) -> Choice:
     """Take the image asked for, if it fits."""
     image, source = catalog.image(name), settings.source("image")
-    if image is None and "/" not in name and ":" not in name:
+    if image is None and not any(found.image == name for found in built):
         known = [known.name for known in catalog.images]
         raise UsageError(
             "No such image", f"'{name}'", nearest(name, known, f"known are {', '.join(known)}")

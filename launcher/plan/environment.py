@@ -33,6 +33,14 @@ ENGINE_LEAKS = tuple(
 )  # fmt: skip
 """Variables that change what an engine does; removed, so that the plan is all that counts."""
 
+PROXIES = tuple(
+    name + case
+    for case in ("_proxy", "_PROXY")
+    for name in (("http", "https", "ftp", "all", "no") if case == "_proxy" else
+                 ("HTTP", "HTTPS", "FTP", "ALL", "NO"))
+)  # fmt: skip
+"""Variables that Apptainer lets in even with --cleanenv; nothing in an image needs the network."""
+
 CACHES = {
     "XDG_CACHE_HOME": "cache",
     "MIOPEN_USER_DB_PATH": "cache/miopen",

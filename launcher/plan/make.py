@@ -12,7 +12,7 @@ from launcher.plan import environment, masks
 from launcher.plan.catalog import Catalog
 from launcher.plan.choose import Choice, Native
 from launcher.plan.decision import Decision, Finding
-from launcher.plan.environment import CACHES, ENGINE_LEAKS
+from launcher.plan.environment import CACHES, ENGINE_LEAKS, PROXIES
 from launcher.plan.flags import required
 from launcher.plan.layers import Settings
 from launcher.plan.mounts import Mount, PathFact, fold, of_paths
@@ -229,7 +229,7 @@ def _contained(
         program=engine.path if engine else choice.engine,
         words=words,
         variables=tuple(variables.items()),
-        unset=tuple(name for name in ENGINE_LEAKS if name in host.environment)
+        unset=tuple(name for name in (*ENGINE_LEAKS, *PROXIES) if name in host.environment)
         + tuple(n for n in host.environment if n.startswith(("APPTAINERENV_", "SINGULARITYENV_"))),
         image=choice.image.name,
         place=choice.built.place if choice.built else None,

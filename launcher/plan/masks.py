@@ -152,7 +152,7 @@ def _resolve(
         return ()
     if value.lower() == "all":
         return pool
-    items = [item.strip() for item in value.split(",") if item.strip()]
+    items = [one for item in value.split(",") if item.strip() for one in _expanded(item.strip())]
     numbers = [int(item) for item in items if item.isdigit()]
     whole = len(pool) < len(listed) and (
         any(number >= len(pool) for number in numbers)
@@ -168,6 +168,14 @@ def _resolve(
             raise ConfigurationError("A mask names a GPU that is not there", evidence, remedy)
         chosen += [gpu for gpu in found if gpu not in chosen]
     return tuple(chosen)
+
+
+def _expanded(item: str) -> list[str]:
+    """Write out a range; no runtime reads one, but people write them."""
+    first, _, last = item.partition("-")
+    if first.isdigit() and last.isdigit():
+        return [str(number) for number in range(int(first), int(last) + 1)]
+    return [item]
 
 
 def _named(item: str, field: tuple[Gpu, ...]) -> tuple[Gpu, ...]:

@@ -9,6 +9,7 @@ from __future__ import annotations
 import typing
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
+from functools import cache
 from pathlib import Path
 
 from aam.options import OptionSpec, find, names, specs
@@ -129,6 +130,7 @@ def command_of(words: Sequence[str], more: Iterable[str] = ()) -> str:
     return first
 
 
+@cache
 def options_of(command: str) -> dict[str, OptionSpec]:
     """Return the options of a command of `aam`, by flag."""
     kind = find(command)

@@ -1,0 +1,96 @@
+"""Write what decisions about this host rest on to a tar, to decide elsewhere or to test with.
+
+It holds the few files of sysfs and procfs that `launcher.host` reads, and a manifest: who asked,
+the device nodes, the engines, and those variables that matter; no other variables.
+"""
+
+from __future__ import annotations
+
+import dataclasses
+import io
+import json
+import os
+import tarfile
+from pathlib import Path
+
+from launcher.errors import CannotCreate
+from launcher.host.facts import Host
+from launcher.host.tree import MANIFEST
+from launcher.plan.environment import LEAKS, matches
+from launcher.plan.masks import VARIABLES
+
+PLACES = (
+    "/sys/class/kfd/kfd/topology/nodes/*/properties",
+    "/sys/module/amdgpu/version",
+    "/sys/module/amdgpu/initstate",
+    "/proc/driver/nvidia/version",
+    "/proc/driver/nvidia/gpus/*/information",
+    "/proc/driver/nvidia/capabilities/gpu*/mig/gi*/ci*/access",
+    "/proc/sys/kernel/hostname",
+    "/proc/sys/kernel/osrelease",
+    "/proc/sys/user/max_user_namespaces",
+    "/opt/rocm/.info/version",
+    "/etc/cdi/*nvidia*",
+)
+PCI = "/sys/bus/pci/devices"
+ATTRIBUTES = ("vendor", "device", "class", "current_compute_partition", "current_memory_partition")
+KEPT = ("SLURM_*", "HSA_OVERRIDE_GFX_VERSION", *VARIABLES)
+
+
+def write(host: Host, file: Path) -> int:
+    """Write the capture and return the number of files in it.
+
+    Raises:
+        CannotCreate: the tar cannot be written.
+    """
+    paths = [str(path) for place in PLACES for path in sorted(Path("/").glob(place[1:]))]
+    for function in host.bus:
+        folder = f"{PCI}/{function.split()[0]}"
+        paths += [p for name in ATTRIBUTES if os.path.exists(p := f"{folder}/{name}")]
+    aside = file.with_name(f".{file.name}.{os.getpid()}")
+    try:
+        with tarfile.open(aside, "w") as archive:
+            _add(archive, MANIFEST, json.dumps(_manifest(host), indent=1).encode(), 0o644)
+            for path in paths:
+                content, mode = _content(path)
+                _add(archive, path.lstrip("/"), content, mode)
+            if not any(path.startswith("/sys") for path in paths):
+                _add(archive, "sys/.keep", b"", 0o644)
+        os.replace(aside, file)
+    except OSError as error:
+        evidence = f"'{file}', {error.strerror}"
+        remedy = "choose another file"
+        raise CannotCreate("The capture cannot be written", evidence, remedy) from error
+    finally:
+        aside.unlink(missing_ok=True)
+    return len(paths) + 1
+
+
+def _manifest(host: Host) -> dict[str, object]:
+    variables = {n: v for n, v in host.environment.items() if matches(n, KEPT)}
+    variables |= {name: "set" for name in LEAKS if host.environment.get(name)}
+    nodes = {node.path: dataclasses.asdict(node) for node in host.nodes}
+    for node in nodes.values():
+        del node["path"]
+    return {
+        "machine": host.machine,
+        "user": dataclasses.asdict(host.user) if host.user else None,
+        "environment": variables,
+        "engines": [dataclasses.asdict(engine) for engine in host.engines],
+        "nodes": nodes,
+    }
+
+
+def _content(path: str) -> tuple[bytes, int]:
+    """Return what a file holds; one that may not be read is kept as such, with mode 000."""
+    try:
+        with open(path, "rb") as stream:
+            return stream.read(1 << 20), 0o444
+    except OSError:
+        return b"", 0
+
+
+def _add(archive: tarfile.TarFile, name: str, content: bytes, mode: int) -> None:
+    member = tarfile.TarInfo(name)
+    member.size, member.mode = len(content), mode
+    archive.addfile(member, io.BytesIO(content))

@@ -1,0 +1,150 @@
+"""What this host has, what would fail, and the remedy: checks that are pure, one for each cause."""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Callable, Sequence
+
+from launcher.errors import LaunchError
+from launcher.host.facts import VENDORS, Host
+from launcher.plan.catalog import Catalog, Image
+from launcher.plan.choose import SIF_ENGINES, Built
+from launcher.plan.decision import Finding
+from launcher.plan.environment import LEAKS
+from launcher.plan.fit import problems
+from launcher.plan.kinds import kinds_of
+from launcher.plan.masks import VARIABLES
+
+ROOM = 20 << 30  # bytes that an image and its building take
+
+
+def lines(host: Host, findings: Sequence[Finding], fitting: Sequence[Image]) -> list[str]:
+    """Return the report for a terminal."""
+    said = [f"{'host':<10} {host.name}, Linux {host.kernel}, {host.machine}"]
+    if host.slurm:
+        said.append(f"{'Slurm':<10} job {host.slurm.job}, {host.slurm.tasks} tasks")
+    for driver in host.drivers:
+        said.append(f"{'driver':<10} {driver.vendor} {driver.version or 'of the kernel'}")
+    for gpu in host.gpus:
+        state = (
+            "" if gpu.readable and gpu.driven else ", of another job" if gpu.driven else ", idle"
+        )
+        mode = f", {gpu.mode} {gpu.memory_mode or ''}".rstrip() if gpu.mode else ""
+        node = f", {gpu.nodes[0]}" if gpu.nodes else ""
+        said.append(f"{'GPU':<10} {gpu.product} ({gpu.arch or 'arch unknown'}) at "
+                    f"{gpu.pci or 'an unknown place'}{node}{mode}{state}")  # fmt: skip
+    for engine in host.engines:
+        said.append(
+            f"{'engine':<10} {engine.path}" + (f": {engine.obstacle}" if engine.obstacle else "")
+        )
+    said.append(f"{'images':<10} {', '.join(i.name for i in fitting) or 'none'} would fit")
+    said += [f"{finding.severity:<10} {finding}" for finding in findings]
+    return said
+
+
+def examine(host: Host, catalog: Catalog, built: Sequence[Built]) -> tuple[Finding, ...]:
+    """Run every check; one that has nothing to say is silent."""
+    found: list[Finding] = []
+    for check in CHECKS:
+        found += check(host)
+    try:
+        kinds, _, idle = kinds_of(host, catalog, {place.image for place in built})
+    except LaunchError as error:
+        return (*found, Finding("error", error.cause, error.evidence, error.remedy))
+    found += idle
+    for kind in kinds:
+        if not kind.images:
+            nearest = [i for i in catalog.images if i.vendor == kind.gpus[0].vendor][:1]
+            reasons = problems(nearest[0], kind.gpus, catalog, host) if nearest else ["unknown"]
+            evidence = f"{len(kind.gpus)} x {kind.gpus[0].product}: {'; '.join(reasons)}"
+            found.append(
+                Finding("warning", "No image serves these GPUs", evidence, "use --image cpu")
+            )
+    if not built:
+        evidence = f"of {', '.join(image.name for image in catalog.images)}"
+        found.append(Finding("note", "No image is built", evidence, "aam runs natively until then"))
+    return tuple(found)
+
+
+def fitting(host: Host, catalog: Catalog) -> tuple[Image, ...]:
+    """Return the images that fit this host, best first; the CPU image always does."""
+    try:
+        kinds, _, _ = kinds_of(host, catalog, ())
+    except LaunchError:
+        kinds = []
+    served = [image for kind in kinds for image in kind.images]
+    served += [image for image in catalog.images if image.vendor == "cpu"]
+    return tuple({image.name: image for image in served}.values())
+
+
+def _devices(host: Host) -> list[Finding]:
+    found = []
+    for node in host.nodes:
+        if node.access is False:
+            group = node.group or str(node.gid)
+            remedy = f"`sudo usermod -aG {group} $USER`, then log in again"
+            evidence = f"{node.path} belongs to group {group} (mode {node.mode or 0:o})"
+            found.append(Finding("error", "A GPU may not be used", evidence, remedy))
+    for vendor in VENDORS:
+        driven = [gpu for gpu in host.gpus if gpu.vendor == vendor and gpu.driven and gpu.readable]
+        absent = [path for gpu in driven for path in gpu.nodes if not host.node(path)]
+        if absent and host.live:
+            remedy = "ask for a node with GPUs, or load the driver again"
+            found.append(Finding("error", "A device node is absent", ", ".join(absent[:4]), remedy))
+    return found
+
+
+def _engines(host: Host) -> list[Finding]:
+    usable = [engine for engine in host.engines if engine.obstacle is None]
+    if usable or not host.live:
+        return []
+    evidence = "; ".join(f"{e.name}: {e.obstacle}" for e in host.engines) or "none is on PATH"
+    remedy = "install apptainer or podman; without one aam runs natively"
+    return [Finding("warning", "No engine can start a container", evidence, remedy)]
+
+
+def _variables(host: Host) -> list[Finding]:
+    found = []
+    override = host.environment.get("HSA_OVERRIDE_GFX_VERSION")
+    if override:
+        remedy = "unset it; no Instinct GPU needs it"
+        evidence = f"HSA_OVERRIDE_GFX_VERSION={override}"
+        found.append(Finding("warning", "The arch of the GPUs is overridden", evidence, remedy))
+    masks = [name for name in VARIABLES if name in host.environment]
+    if len(masks) > 1:
+        evidence = ", ".join(f"{name}={host.environment[name]}" for name in masks)
+        remedy = "nothing to do; they become one in the container"
+        found.append(Finding("note", "Several masks are set", evidence, remedy))
+    leaks = [name for name in LEAKS if host.environment.get(name)]
+    if leaks:
+        remedy = "nothing to do; containers do not get them"
+        found.append(
+            Finding("note", "Variables that break images are set", ", ".join(leaks), remedy)
+        )
+    return found
+
+
+def _library_lists(host: Host) -> list[Finding]:
+    if host.rocm and any(engine.name in SIF_ENGINES for engine in host.engines):
+        evidence = f"ROCm {host.rocm} in /opt/rocm"
+        remedy = "leave --rocm off, which would bind it over the image's"
+        return [Finding("note", "The host has a ROCm of its own", evidence, remedy)]
+    return []
+
+
+def room(folder: str) -> list[Finding]:
+    """Look whether an image has room; the only check that touches this host."""
+    place = folder
+    while not os.path.exists(place):
+        place = os.path.dirname(place)
+    facts = os.statvfs(place)
+    free = facts.f_bavail * facts.f_frsize
+    if free < ROOM:
+        evidence = f"{free >> 30} GiB free at '{place}'"
+        return [Finding("warning", "Little room for images", evidence, "set AAM_IMAGE_DIR")]
+    return []
+
+
+CHECKS: tuple[Callable[[Host], list[Finding]], ...] = (
+    _devices, _engines, _variables, _library_lists,
+)  # fmt: skip

@@ -1,0 +1,115 @@
+"""Real engines for tests: where they are, images with a probe in the place of `aam`, and a user.
+
+The environment variable AAM_ENGINES names a folder with `env.sh`, which makes the engines usable
+and sets AAM_TEST_BASE, the image to build from. Apptainer is run as the ordinary user `aamtest`.
+"""
+
+from __future__ import annotations
+
+import json
+import os
+import shlex
+import shutil
+import subprocess
+from collections.abc import Sequence
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Any
+
+import pytest
+import yaml
+
+ROOT = Path(__file__).parents[2]
+USER = "aamtest"
+PYTHON = "/usr/bin/python3"
+
+
+@dataclass(frozen=True)
+class Engines:
+    """A folder that the test user can read, with a copy of the launcher and the images."""
+
+    folder: Path
+    state: Path
+    images: Path
+    home: Path = field(default=Path("/home/aamtest"))
+
+    def run(
+        self, words: Sequence[str], *, user: str = USER, before: str = "", **options: Any
+    ) -> subprocess.CompletedProcess[str]:
+        """Run a command as `user` with the engines at hand; `before` is run as root just before."""
+        command = self.command(words, user=user, before=before)
+        return subprocess.run(
+            command, capture_output=True, text=True, check=False, timeout=120, **options
+        )
+
+    def command(self, words: Sequence[str], *, user: str = USER, before: str = "") -> list[str]:
+        script = f'. {shlex.quote(str(self.state / "env.sh"))}; exec "$@"'
+        home = "/root" if user == "root" else str(self.home)
+        inner = ["env", "-i", f"HOME={home}", "PATH=/usr/bin:/bin:/usr/sbin:/sbin", "LANG=C.UTF-8",
+                 f"PYTHONPATH={self.folder}/code", f"AAM_IMAGE_DIR={self.images}",
+                 "XDG_RUNTIME_DIR=", "sh", "-c", script, "sh", *words]  # fmt: skip
+        if user != "root":
+            inner = ["runuser", "-u", user, "--", *inner]
+        if before:
+            inner = ["unshare", "--mount", "sh", "-ec", f'{before}\nexec "$@"', "sh", *inner]
+        return inner
+
+    def launch(self, engine: str, *words: str, **options: Any) -> subprocess.CompletedProcess[str]:
+        """Run `aam-launch` with an engine and the probe image."""
+        own = ["--runtime", engine, "--image", "cpu"] if "--image" not in words else []
+        own = own or ["--runtime", engine]
+        return self.run([PYTHON, "-m", "launcher.cli", *own, *words], cwd=self.folder, **options)
+
+    def probe(self, engine: str, *words: str, **options: Any) -> dict[str, Any]:
+        """Run the probe and return what it says."""
+        done = self.launch(engine, *words, **options)
+        assert done.returncode == 0, done.stderr
+        said: dict[str, Any] = json.loads(done.stdout)
+        return said
+
+
+def start(folder: Path) -> Engines:
+    """Build the images with the probe; skip, or fail in CI, where there are no engines."""
+    state = os.environ.get("AAM_ENGINES")
+    if state is None:
+        pytest.skip("AAM_ENGINES names no folder with container engines")
+    if os.geteuid() != 0:
+        pytest.skip("the tests with engines set up devices and users, which takes root")
+    for part in ("aam", "launcher"):
+        shutil.copytree(ROOT / part, folder / "code" / part, ignore=_no_caches)
+    shutil.copytree(Path(yaml.__file__).parent, folder / "code/yaml", ignore=_no_caches)
+    images = folder / "images"
+    images.mkdir()
+    shutil.copy(Path(__file__).with_name("probe.py"), folder / "probe")
+    (folder / "probe").chmod(0o755)
+    engines = Engines(folder, Path(state), images)
+    base = engines.run(["sh", "-c", "echo $AAM_TEST_BASE"], user="root").stdout.strip()
+    (folder / "probe.def").write_text(
+        f"Bootstrap: docker\nFrom: {base}\n%files\n    {folder}/probe /usr/local/bin/aam\n"
+    )
+    (folder / "Dockerfile").write_text(f"FROM {base}\nCOPY probe /usr/local/bin/aam\n")
+    work = folder / "build"
+    work.mkdir()
+    shutil.chown(work, USER)
+    _must(engines.run(
+        ["env", "APPTAINER_NOHTTPS=1", f"APPTAINER_CACHEDIR={work}", f"APPTAINER_TMPDIR={work}",
+         "apptainer", "--quiet", "build", "--mksquashfs-args", "-comp zstd -Xcompression-level 1",
+         str(work / "cpu.sif"), str(folder / "probe.def")], cwd=work))  # fmt: skip
+    (work / "cpu.sif").rename(images / "cpu.sif")
+    for user in ("root", USER):
+        _must(engines.run(
+            ["podman", "build", "--quiet", "--tag", "localhost/aam:probe", str(folder)],
+            user=user, cwd=folder))  # fmt: skip
+    names = ("cpu", "rocm63")
+    listed = {name: {"podman": {"reference": "localhost/aam:probe"}} for name in names}
+    (images / "images.json").write_text(json.dumps(listed))
+    os.link(images / "cpu.sif", images / "rocm63.sif")
+    return engines
+
+
+def _must(done: subprocess.CompletedProcess[str]) -> None:
+    assert done.returncode == 0, done.stderr
+
+
+def _no_caches(folder: str, names: list[str]) -> list[str]:
+    return [name for name in names if name == "__pycache__"]

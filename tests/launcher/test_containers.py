@@ -1,0 +1,325 @@
+"""What a program sees inside real containers: devices, files, variables, user, signals."""
+
+from __future__ import annotations
+
+import json
+import os
+import shlex
+import shutil
+import signal
+import subprocess
+import time
+from collections.abc import Iterator
+from pathlib import Path
+
+import pytest
+from hypothesis import HealthCheck, given
+from hypothesis import settings as rules
+from hypothesis import strategies as st
+
+from tests.launcher.containers import PYTHON, USER, Engines, start
+from tests.launcher.hosts import MI300A, Tree
+
+pytestmark = pytest.mark.container
+
+ENGINES = [("apptainer", USER), ("singularity", USER), ("podman", USER), ("podman", "root")]
+each = pytest.mark.parametrize(("engine", "user"), ENGINES, ids=[f"{e}-{u}" for e, u in ENGINES])
+fewer = pytest.mark.parametrize(("engine", "user"), [ENGINES[0], ENGINES[2]])
+
+
+@pytest.fixture(scope="module")
+def engines(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Engines]:
+    folder = Path("/var/tmp") / f"aam-test-{os.getpid()}"
+    folder.mkdir(mode=0o755)
+    try:
+        yield start(folder)
+    finally:
+        shutil.rmtree(folder, ignore_errors=True)
+
+
+@pytest.fixture
+def place(engines: Engines) -> Iterator[Path]:
+    """A folder of the test user's own, outside of /tmp and of any home."""
+    folder = engines.folder / "work"
+    folder.mkdir()
+    shutil.chown(folder, USER)
+    yield folder
+    shutil.rmtree(folder)
+
+
+def study(place: Path, name: str = "table.biom") -> Path:
+    path = place / name
+    path.parent.mkdir(parents=True, exist_ok=True)
+    path.write_text("a table")
+    for each_path in (path.parent, path):
+        shutil.chown(each_path, USER)
+    return path
+
+
+@each
+def test_inputs_outputs_and_user(engines: Engines, place: Path, engine: str, user: str) -> None:
+    table, out = study(place, "in put/a,b:c'\" ü.biom"), place / "out/deep er"
+    words = ["pretrain", "--table", str(table), "--output-dir", str(out)]
+    said = engines.probe(engine, *words, user=user)
+    assert said["words"] == words
+    assert said["text"][str(table)] == "a table"
+    assert said["writable"] == {str(table): False, str(out): True}
+    assert out.stat().st_uid == said["uid"] == (0 if user == "root" else 1001)
+    assert said["root"] is False
+    assert USER not in said["home"]
+    assert all(said["caches"].values()), said["caches"]
+    assert said["folder"].endswith("/home")
+
+
+@each
+def test_the_environment(engines: Engines, place: Path, engine: str, user: str) -> None:
+    hostile = {"PYTHONPATH": f"{engines.folder}/code", "LD_LIBRARY_PATH": "/nowhere",
+               "SLURM_JOB_ID": "7", "SLURM_PROCID": "3", "MASTER_ADDR": "node-1", "SECRET": "x",
+               "APPTAINER_BIND": "/nothing/here", "APPTAINERENV_EVIL": "1", "http_proxy": "http://x",
+               "HIP_VISIBLE_DEVICES": "0"}  # fmt: skip
+    words = [f"{name}={value}" for name, value in hostile.items()]
+    value = "a,b 'c' \"d\" $HOME `id` \\ \n;é"
+    line = [
+        "env",
+        *words,
+        PYTHON,
+        "-m",
+        "launcher.cli",
+        "--runtime",
+        engine,
+        "--image",
+        "cpu",
+        "simulate",
+        "--output-dir",
+        str(place / "out"),
+        "--env",
+        f"ODD={value}",
+        "--env",
+        "SECRET",
+    ]
+    done = engines.run(line, user=user, cwd=engines.folder)
+    assert done.returncode == 0, done.stderr
+    seen = json.loads(done.stdout)["environment"]
+    assert seen["ODD"] == value
+    assert seen["SECRET"] == "x"  # asked for
+    assert (seen["SLURM_JOB_ID"], seen["SLURM_PROCID"], seen["MASTER_ADDR"]) == ("7", "3", "node-1")
+    assert seen["PYTHONNOUSERSITE"] == "1"
+    absent = (
+        "PYTHONPATH",
+        "LD_PRELOAD",
+        "EVIL",
+        "http_proxy",
+        "ROCR_VISIBLE_DEVICES",
+        "AAM_IMAGE_DIR",
+    )
+    assert not [name for name in absent if name in seen]
+    assert "nowhere" not in seen.get("LD_LIBRARY_PATH", "")
+    assert seen["HOME"].endswith("/7-" + os.uname().nodename + "/home")
+
+
+@fewer
+def test_symbolic_links_and_relative_paths(
+    engines: Engines, place: Path, engine: str, user: str
+) -> None:
+    table = study(place, "real/table.biom")
+    (place / "scratch").symlink_to(place / "real")
+    link = place / "link.biom"
+    link.symlink_to("scratch/table.biom")
+    relative = os.path.relpath(link, engines.folder)
+    words = ["pretrain", "--table", relative, "--output-dir", str(place / "scratch/new")]
+    said = engines.probe(engine, *words, user=user)
+    assert said["words"][2] == str(link)
+    assert said["text"][str(link)] == table.read_text()
+    assert (place / "real/new").is_dir()
+
+
+@fewer
+def test_a_report_writes_into_its_run(
+    engines: Engines, place: Path, engine: str, user: str
+) -> None:
+    run, table = place / "run", study(place, "elsewhere/metadata.tsv")
+    run.mkdir()
+    (run / "run.json").write_text(json.dumps({"inputs": {"--metadata": {"path": str(table)}}}))
+    shutil.chown(run, USER)
+    assert engines.probe(engine, "report", "--run-dir", str(run))["writable"][str(run)] is True
+    page = ["--output", str(place / "page/report.html")]
+    said = engines.probe(engine, "report", "--run-dir", str(run), *page)
+    assert said["writable"][str(run)] is False
+
+
+GPUS = """
+mount --bind {tree}/sys/class /sys/class
+chown {owner} /dev/kfd
+chmod {mode} /dev/kfd
+"""
+
+
+@pytest.fixture
+def gpus(tmp_path: Path) -> Iterator[Tree]:
+    """Four MI300A in sysfs; /dev/kfd and /dev/dri exist while the test runs."""
+    if os.path.exists("/dev/kfd"):
+        pytest.skip("there is a real AMD GPU here")
+    tree = Tree(tmp_path / "fake").cpu()
+    for number, minor in enumerate((128, 136, 144, 152)):
+        tree.amd(MI300A, 0x02, domain=number, minor=minor)
+    # Not in a mount namespace of the test: rootless podman keeps one of its own.
+    Path("/dev/dri").mkdir()
+    nodes = ["/dev/kfd", *(f"/dev/dri/renderD{minor}" for minor in (128, 136, 144, 152))]
+    for node in nodes:
+        subprocess.run(["mknod", "-m", "666", node, "c", "1", "3"], check=True)
+    tmp_path.chmod(0o755)
+    yield tree
+    for node in nodes:
+        os.unlink(node)
+    os.rmdir("/dev/dri")
+
+
+@each
+@pytest.mark.parametrize(
+    ("masks", "nodes", "mask"),
+    [
+        ({}, (128, 136, 144, 152), "0,1,2,3"),
+        ({"ROCR_VISIBLE_DEVICES": "3,1"}, (136, 152), "1,0"),
+        ({"ROCR_VISIBLE_DEVICES": "2,3", "HIP_VISIBLE_DEVICES": "2,3", "CUDA_VISIBLE_DEVICES": "2,3",
+          "GPU_DEVICE_ORDINAL": "2,3"}, (144, 152), "0,1"),
+    ],
+)  # fmt: skip
+def test_the_chosen_gpus_and_one_mask(
+    engines: Engines,
+    place: Path,
+    gpus: Tree,
+    engine: str,
+    user: str,
+    masks: dict[str, str],
+    nodes: tuple[int, ...],
+    mask: str,
+) -> None:
+    before = GPUS.format(tree=gpus.root, owner="root:root", mode="666")
+    line = [
+        "env",
+        *(f"{n}={v}" for n, v in masks.items()),
+        PYTHON,
+        "-m",
+        "launcher.cli",
+        "simulate",
+        "--runtime",
+        engine,
+        "--image",
+        "rocm63",
+        "--output-dir",
+        str(place / "out"),
+    ]
+    done = engines.run(line, user=user, before=before, cwd=engines.folder)
+    assert done.returncode == 0, done.stderr
+    said = json.loads(done.stdout)
+    seen = {path for path in said["devices"] if path.startswith(("/dev/dri", "/dev/kfd"))}
+    assert seen == {"/dev/kfd", *(f"/dev/dri/renderD{node}" for node in nodes)}
+    assert all(said["devices"][path] for path in seen)
+    given = {n: v for n, v in said["environment"].items() if n.endswith(("DEVICES", "ORDINAL"))}
+    assert given == {"ROCR_VISIBLE_DEVICES": mask}
+    assert not said["libs"]
+
+
+def test_no_permission_names_the_group(engines: Engines, place: Path, gpus: Tree) -> None:
+    before = GPUS.format(tree=gpus.root, owner="root:video", mode="660")
+    words = ["simulate", "--image", "rocm63", "--output-dir", str(place / "out")]
+    done = engines.launch("apptainer", *words, before=before)
+    assert done.returncode == 77
+    assert "usermod -aG video" in done.stderr
+    assert not (place / "out").exists()
+
+
+# Every character that a file name can have; the launcher's words are text, so it must decode.
+NAMES = st.text(
+    st.characters(exclude_characters="\0/", exclude_categories=["Cs"]), min_size=1, max_size=60
+).filter(lambda name: name not in (".", "..") and len(name.encode()) < 200 and name[0] != "-")
+VALUES = st.text(st.characters(exclude_characters="\0", exclude_categories=["Cs"]), max_size=200)
+few = rules(
+    max_examples=6, deadline=None, suppress_health_check=[HealthCheck.function_scoped_fixture]
+)
+
+
+@each
+@few
+@given(names=st.tuples(NAMES, NAMES, NAMES, NAMES), values=st.lists(VALUES, min_size=5, max_size=5))
+def test_paths_and_values_arrive_unchanged(
+    engines: Engines, engine: str, user: str, names: tuple[str, ...], values: list[str]
+) -> None:
+    place = engines.folder / "random"
+    shutil.rmtree(place, ignore_errors=True)
+    folder, table_name, tree_name, out_name = names
+    table, tree = study(place / folder, table_name), study(place / "x" / folder, tree_name)
+    out = place / "out" / folder / out_name
+    (place / "out").mkdir()
+    for made in (place, place / "out"):
+        shutil.chown(made, USER)
+    words = ["pretrain", f"--table={table}", "--tree", str(tree), f"--output-dir={out}"]
+    given = [word for n, v in enumerate(values) for word in ("--env", f"VALUE{n}={v}")]
+    said = engines.probe(engine, *words, *given, user=user)
+    assert said["words"] == words
+    assert said["text"][str(tree)] == "a table"
+    assert [said["environment"][f"VALUE{n}"] for n in range(5)] == values
+    assert out.is_dir()
+
+
+@each
+def test_exit_status_and_streams(engines: Engines, place: Path, engine: str, user: str) -> None:
+    words = ["simulate", "--output-dir", str(place / "out"), "--samples", "42"]
+    done = engines.launch(engine, *words, user=user)
+    assert done.returncode == 42, done.stderr
+    assert json.loads(done.stdout)["words"] == words
+
+
+@each
+def test_signals_reach_the_program(engines: Engines, place: Path, engine: str, user: str) -> None:
+    words = ["--runtime", engine, "--image", "cpu", "simulate", "--asvs", "0"]
+    line = [PYTHON, "-m", "launcher.cli", *words, "--output-dir", str(place / "out")]
+    command = engines.command(line, user=user)
+    # runuser forks, and a signal is for what it started, as a batch system's is.
+    process = subprocess.Popen(
+        command, stdout=subprocess.PIPE, text=True, cwd=engines.folder, start_new_session=True
+    )
+    assert process.stdout is not None
+    assert process.stdout.readline() == "waiting\n"
+    began = time.monotonic()
+    os.killpg(process.pid, signal.SIGTERM)
+    status = process.wait(timeout=30)
+    process.stdout.close()
+    assert status in (-signal.SIGTERM, 128 + signal.SIGTERM)
+    assert time.monotonic() - began < 9  # before an engine loses patience and kills
+
+
+@each
+def test_a_dry_run_can_be_pasted(engines: Engines, place: Path, engine: str, user: str) -> None:
+    table = study(place, "it's, a: table.biom")
+    words = ["pretrain", "--table", str(table), "--output-dir", str(place / "new out")]
+    done = engines.launch(engine, "--dry-run", *words, user=user)
+    assert done.returncode == 0, done.stderr
+    assert not (place / "new out").exists()
+    pasted = engines.run(["sh", "-c", done.stdout], user=user, cwd="/")
+    assert pasted.returncode == 0, pasted.stderr
+    assert json.loads(pasted.stdout)["words"] == words
+
+
+def test_a_broken_sif_is_known_before_it_starts(engines: Engines, place: Path) -> None:
+    whole = (engines.images / "cpu.sif").read_bytes()
+    for name, content in (
+        ("short", whole[: len(whole) // 2]),
+        ("none", b"ELF" * 999),
+        ("empty", b""),
+    ):
+        path = place / f"{name}.sif"
+        path.write_bytes(content)
+        words = ["simulate", "--output-dir", str(place / "out"), "--image", str(path)]
+        done = engines.launch("apptainer", *words)
+        assert done.returncode == 66, done.stderr
+        assert "Not a whole SIF" in done.stderr
+
+
+def test_a_folder_in_the_way_is_not_trusted(engines: Engines, place: Path) -> None:
+    (place / "aam-1001").mkdir(mode=0o777)
+    (place / "aam-1001" / f"local-{os.uname().nodename}").symlink_to("/etc")
+    words = ["simulate", "--output-dir", str(place / "out"), "--scratch", str(place)]
+    done = engines.launch("apptainer", *words)
+    assert done.returncode == 77, done.stderr
+    assert shlex.quote(str(place)) in done.stderr or str(place) in done.stderr

@@ -1,0 +1,152 @@
+"""Every combination of masks leads to one."""
+
+from __future__ import annotations
+
+from dataclasses import replace
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from launcher.errors import ConfigurationError
+from launcher.host.facts import Gpu, Slurm
+from launcher.plan.masks import Selection, select, value_for
+
+ROCR, HIP, CUDA = "ROCR_VISIBLE_DEVICES", "HIP_VISIBLE_DEVICES", "CUDA_VISIBLE_DEVICES"
+
+
+def gpus(count: int, hidden: tuple[int, ...] = ()) -> list[Gpu]:
+    return [
+        Gpu("amd", n + 2, None if n in hidden else "gfx942", "MI300A", f"{n:04x}:02:00.0",
+            (f"/dev/dri/renderD{128 + 8 * n}",), f"GPU-{n:016x}", readable=n not in hidden)
+        for n in range(count)
+    ]  # fmt: skip
+
+
+def chosen(
+    masks: dict[str, str], count: int = 8, hidden: tuple[int, ...] = (), slurm: str | None = None
+) -> list[int]:
+    allocation = Slurm("1", tuple(map(int, slurm.split(","))), 1, 0) if slurm else None
+    return [gpu.index - 2 for gpu in select("amd", gpus(count, hidden), masks, allocation).gpus]
+
+
+FIRST = (0, 1, 2, 3)
+
+
+@pytest.mark.parametrize(
+    ("masks", "hidden", "slurm", "expected"),
+    [
+        # nothing said
+        ({}, (), None, [0, 1, 2, 3, 4, 5, 6, 7]),
+        ({}, FIRST, None, [4, 5, 6, 7]),
+        ({}, (), "2,3", [2, 3]),  # allocated, not confined, no mask
+        ({}, FIRST, "4,5,6,7", [4, 5, 6, 7]),
+        # one mask, whole node
+        ({ROCR: "3,1"}, (), None, [3, 1]),
+        ({HIP: "3"}, (), None, [3]),
+        ({CUDA: "3"}, (), None, [3]),
+        ({ROCR: "0-2"}, (), None, [0, 1, 2]),
+        ({ROCR: " 1 , 2 "}, (), None, [1, 2]),
+        ({ROCR: "1,1"}, (), None, [1]),
+        ({ROCR: "GPU-0000000000000005"}, (), None, [5]),
+        ({ROCR: "gpu-0000000000000005,1"}, (), None, [5, 1]),
+        ({ROCR: ""}, (), None, []),
+        ({ROCR: "-1"}, (), None, []),
+        ({ROCR: "NoDevFiles"}, (), None, []),
+        ({ROCR: "all"}, (), None, [0, 1, 2, 3, 4, 5, 6, 7]),
+        ({HIP: ""}, (), None, [0, 1, 2, 3, 4, 5, 6, 7]),  # HIP takes an empty one for none
+        # the same said twice or three times, as Slurm does
+        ({ROCR: "4,5", HIP: "4,5"}, (), None, [4, 5]),
+        ({ROCR: "4,5", HIP: "4,5", CUDA: "4,5"}, (), "4,5", [4, 5]),
+        ({ROCR: "0,1", CUDA: "0,1"}, (), None, [0, 1]),
+        # one inside the other
+        ({ROCR: "4,5,6", HIP: "0,2"}, (), None, [4, 6]),
+        ({ROCR: "4,5", HIP: "4"}, (), None, [4]),  # cannot count what is left: the node's number
+        ({HIP: "1", CUDA: "2"}, (), None, [1]),  # CUDA's is not read where HIP's is set
+        # confined: numbers count what may be read
+        ({ROCR: "0,1,2,3"}, FIRST, None, [4, 5, 6, 7]),
+        ({ROCR: "1"}, FIRST, None, [5]),
+        # confined, but the node's numbers
+        ({ROCR: "4,5,6,7"}, FIRST, None, [4, 5, 6, 7]),
+        ({ROCR: "6"}, FIRST, "4,5,6,7", [6]),
+        ({ROCR: "1,2"}, (0, 3, 4, 5, 6, 7), "1,2", [1, 2]),
+        ({ROCR: "0,1"}, (0, 3, 4, 5, 6, 7), "1,2", [1, 2]),
+        ({ROCR: "1"}, (0, 3, 4, 5, 6, 7), "1,2", [2]),
+    ],
+)
+def test_combinations(
+    masks: dict[str, str], hidden: tuple[int, ...], slurm: str | None, expected: list[int]
+) -> None:
+    assert chosen(masks, hidden=hidden, slurm=slurm) == expected
+
+
+@pytest.mark.parametrize(
+    ("masks", "hidden"),
+    [
+        ({ROCR: "8"}, ()),
+        ({ROCR: "x"}, ()),
+        ({ROCR: "GPU-ffff"}, ()),
+        ({ROCR: "GPU-00"}, ()),  # the beginning of eight names
+        ({ROCR: "0,4"}, FIRST + (6,)),  # node's numbers, and 0 belongs to another job
+        ({ROCR: "4,5", HIP: "7"}, ()),
+    ],
+)
+def test_nonsense_is_named(masks: dict[str, str], hidden: tuple[int, ...]) -> None:
+    with pytest.raises(ConfigurationError) as caught:
+        chosen(masks, hidden=hidden)
+    assert next(iter(masks)) in str(caught.value)
+
+
+def test_the_story() -> None:
+    story = select("amd", gpus(8, FIRST), {ROCR: "0-3"}, None).story
+    assert story == (
+        "8 listed, 4 readable, ROCR_VISIBLE_DEVICES=0-3 → 4 used "
+        "(renderD160, renderD168, renderD176, renderD184)"
+    )
+
+
+@given(st.integers(1, 12), st.data())
+def test_a_mask_written_for_a_program_means_the_same_there(count: int, data: st.DataObject) -> None:
+    """What the one mask selects of what the program enumerates are the GPUs that were chosen."""
+    hidden = data.draw(st.sets(st.integers(0, count - 1), max_size=count - 1))
+    every = gpus(count, tuple(hidden))
+    left = count - len(hidden)
+    order = data.draw(st.lists(st.integers(0, left - 1), unique=True, min_size=1))
+    said = data.draw(st.sampled_from([(ROCR,), (HIP,), (CUDA,), (ROCR, HIP), (ROCR, HIP, CUDA)]))
+    mask = ",".join(map(str, order))
+    selection = select("amd", every, dict.fromkeys(said, mask), None)
+    assert len(selection.gpus) == len(order)
+    for visible in (selection.ours, tuple(sorted(selection.gpus, key=lambda gpu: gpu.index))):
+        inside = value_for(selection, visible)
+        renumbered = [replace(gpu, readable=True) for gpu in visible]
+        again = select("amd", renumbered, {ROCR: inside}, None)
+        assert [gpu.index for gpu in again.gpus] == [gpu.index for gpu in selection.gpus]
+
+
+def test_mixed_kinds_are_named_instead_of_counted() -> None:
+    every = gpus(2)
+    every[1] = replace(every[1], arch="gfx90a")
+    selection = select("amd", every, {ROCR: "1"}, None)
+    assert value_for(selection, every) == "GPU-0000000000000001"
+
+
+def test_nvidia_is_named_by_uuid() -> None:
+    cards = [Gpu("nvidia", n, "sm_80", "A100", f"0:{n}", uuid=f"GPU-{n}abc") for n in range(4)]
+    selection = select("nvidia", cards, {CUDA: "2,0", ROCR: "7"}, None)
+    assert value_for(selection, cards) == "GPU-2abc,GPU-0abc"
+    assert [g.index for g in select("nvidia", cards, {CUDA: "GPU-3"}, None).gpus] == [3]
+    nameless = [replace(card, uuid=None) for card in cards]
+    assert value_for(select("nvidia", nameless, {CUDA: "2"}, None), nameless) == "2"
+
+
+def test_mig_instances_pass_as_they_are() -> None:
+    card = Gpu("nvidia", 0, "sm_80", "A100", "0:1", uuid="GPU-a", mode="MIG", instances=2)
+    selection = select("nvidia", [card], {CUDA: "MIG-1b2c"}, None)
+    assert value_for(selection, [card]) == "MIG-1b2c"
+
+
+def test_partitions_of_a_card_share_a_name() -> None:
+    parts = [replace(gpu, uuid="GPU-00000000000000aa") for gpu in gpus(4)]
+    selection: Selection = select("amd", parts, {ROCR: "GPU-00000000000000aa"}, None)
+    assert len(selection.gpus) == 4
+    assert value_for(selection, parts) == "0,1,2,3"
