@@ -100,7 +100,7 @@ class SampleOptions:
 class ModelOptions:
     """The shape of the network."""
 
-    embedding_dim: int = option("Width of every embedding.", default=64, takes=ONE_OR_MORE)
+    embedding_dim: int = option("Width of every embedding.", default=128, takes=ONE_OR_MORE)
     attention_heads: int = option(
         "Attention heads; must divide the width.", default=4, takes=ONE_OR_MORE
     )
