@@ -23,6 +23,10 @@ RECORD = "AAM_PLAN"
 """The variable that hands the plan to `aam`, which keeps it in run.json."""
 
 
+PASSING = ("--dry-run", "--json", "--host")
+"""Options that are about showing a plan, not about the run."""
+
+
 @dataclass(frozen=True)
 class Here:
     """What the process itself knows.
@@ -81,7 +85,7 @@ def make(
 
 def record(plan: Plan, request: Request, host: Host, here: Here) -> dict[str, object]:
     """Return what a run's record says about its launch; enough to do it again."""
-    own = {flag: list(values) for flag, values in request.own.items() if flag != "--dry-run"}
+    own = {flag: list(given) for flag, given in request.own.items() if flag not in PASSING}
     driver = host.driver(plan.gpus[0].vendor) if plan.gpus else None
     return {
         "command": request.command,

@@ -77,8 +77,8 @@ class Request:
         words = list(self.words)
         for word in self.paths:
             if word.place in paths:
-                head = words[word.place].removesuffix(str(word.path))
-                inline = head if head.endswith("=") else ""
+                flag, equals, _ = words[word.place].partition("=")
+                inline = flag + equals if names_an_option(flag) and equals else ""
                 words[word.place] = inline + paths[word.place]
         return tuple(words)
 

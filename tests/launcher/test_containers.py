@@ -174,16 +174,20 @@ def gpus(tmp_path: Path) -> Iterator[Tree]:
     os.rmdir("/dev/dri")
 
 
+SET_BY_SLURM = (
+    "ROCR_VISIBLE_DEVICES", "HIP_VISIBLE_DEVICES", "CUDA_VISIBLE_DEVICES", "GPU_DEVICE_ORDINAL",
+)  # fmt: skip
+
+
 @each
 @pytest.mark.parametrize(
     ("masks", "nodes", "mask"),
     [
         ({}, (128, 136, 144, 152), "0,1,2,3"),
         ({"ROCR_VISIBLE_DEVICES": "3,1"}, (136, 152), "1,0"),
-        ({"ROCR_VISIBLE_DEVICES": "2,3", "HIP_VISIBLE_DEVICES": "2,3", "CUDA_VISIBLE_DEVICES": "2,3",
-          "GPU_DEVICE_ORDINAL": "2,3"}, (144, 152), "0,1"),
+        (dict.fromkeys(SET_BY_SLURM, "2,3"), (144, 152), "0,1"),
     ],
-)  # fmt: skip
+)
 def test_the_chosen_gpus_and_one_mask(
     engines: Engines,
     place: Path,

@@ -1,0 +1,271 @@
+"""The launcher's own commands as processes: explain, doctor, images, replay, completion."""
+
+from __future__ import annotations
+
+import json
+import os
+import struct
+import subprocess
+import sys
+import tarfile
+from pathlib import Path
+
+import pytest
+
+from aam import __version__
+from launcher import replay
+from launcher.completion import SHELLS, script
+from launcher.errors import MissingInput
+from launcher.images import DESCRIPTOR, DESCRIPTOR_SIZE, HEADER, check_sif
+from tests.launcher.hosts import MI300A, Tree, captured
+
+ROOT = Path(__file__).parents[2]
+RUN = ["pretrain", "--table", "{d}/t.biom", "--output-dir", "{d}/out"]
+
+
+def launch(folder: Path, *words: str, **variables: str) -> subprocess.CompletedProcess[str]:
+    """Run `aam-launch` in a folder, which is also its home; no engine is on its PATH."""
+    environment = {"PYTHONPATH": str(ROOT), "HOME": str(folder), "PATH": str(folder), **variables}
+    return subprocess.run(
+        [sys.executable, "-m", "launcher.cli", *(word.format(d=folder) for word in words)],
+        capture_output=True,
+        text=True,
+        env=environment,
+        cwd=folder,
+        check=False,
+    )
+
+
+@pytest.fixture
+def folder(tmp_path: Path) -> Path:
+    (tmp_path / "t.biom").touch()
+    return tmp_path
+
+
+# --- explain
+
+
+def test_explain_runs_nothing_and_tells_all(folder: Path) -> None:
+    done = launch(folder, "explain", *RUN, "--lr", "0.1")
+    assert done.returncode == 0, done.stderr
+    assert "native" in done.stdout
+    assert "--lr 0.1" in done.stdout
+    assert not (folder / "out").exists()
+
+
+def test_explain_as_json_is_the_same_every_time(folder: Path) -> None:
+    first = launch(folder, "explain", "--json", *RUN)
+    assert first.stdout == launch(folder, "explain", *RUN, "--json").stdout
+    said = json.loads(first.stdout)
+    assert {"host", "decisions", "findings", "plan", "command_line"} == set(said)
+    assert "environment" not in said["host"]
+    assert all(set(d) == {"subject", "value", "why", "source"} for d in said["decisions"])
+
+
+def test_explain_for_another_host(folder: Path) -> None:
+    host = captured("mi300a-4apu-spx")
+    done = launch(folder, "explain", "pretrain", "--host", str(host), "--json")
+    said = json.loads(done.stdout)
+    assert said["plan"]["image"] == "rocm63"
+    assert [path[-3:] for path in said["plan"]["devices"][1:]] == ["128", "136", "144", "152"]
+    assert dict(said["plan"]["variables"])["ROCR_VISIBLE_DEVICES"] == "0,1,2,3"
+
+
+def test_what_was_captured_is_decided_alike(folder: Path) -> None:
+    tree = Tree(folder / "h").cpu().amd(MI300A, 2, minor=128).amd(MI300A, 2, domain=1, minor=136)
+    tree.amd_driver("6.10.5")
+    tree.recorded(
+        environment={"ROCR_VISIBLE_DEVICES": "1"},
+        nodes={"/dev/kfd": {"gid": 44, "group": "video", "mode": 0o660, "access": True}},
+        user={"uid": 5, "gid": 5, "groups": [44]},
+        engines=[{"name": "podman", "path": "/usr/bin/podman", "obstacle": None}],
+    )
+    with tarfile.open(folder / "h.tar", "w") as archive:
+        archive.add(folder / "h", arcname=".")
+    outputs = []
+    for name in ("h", "h.tar"):
+        done = launch(folder, "explain", *RUN, "--host", f"{{d}}/{name}", "--json")
+        said = json.loads(done.stdout)
+        del said["host"]["root"]
+        outputs.append(said)
+    assert outputs[0] == outputs[1]
+    assert outputs[0]["plan"]["engine"] == "podman"
+    assert outputs[0]["plan"]["devices"] == ["/dev/kfd", "/dev/dri/renderD136"]
+
+
+def test_an_unreadable_capture(folder: Path) -> None:
+    done = launch(folder, "explain", *RUN, "--host", "{d}/t.biom")
+    assert done.returncode == 66
+    assert done.stderr.startswith("aam-launch: A capture that cannot be read")
+
+
+# --- errors that have a status of their own
+
+
+@pytest.mark.parametrize(
+    ("words", "status", "sentence"),
+    [
+        ([*RUN, "--image", "rocm36"], 64, "did you mean 'rocm63'"),
+        ([*RUN, "--image", "cpu"], 69, "neither apptainer"),
+        ([*RUN, "--image", "/no/such.sif"], 66, "does not exist"),
+        ([*RUN, "--runtime", "podman"], 69, "no podman on PATH"),
+        ([*RUN, "--runtime", "podmn"], 78, "did you mean 'podman'"),
+        ([*RUN, "--tree", "{d}/none.nwk"], 66, "No file for --tree"),
+        ([*RUN, "--site", "nowhere"], 78, "No such site"),
+        (["pretrain", "--table", "{d}/t.biom", "--output-dir", "{d}/t.biom/x"], 73, "is a file"),
+        (["replay"], 64, "Nothing to replay"),
+        (["replay", "{d}/none.json"], 66, "Not the record of a run"),
+        (["completion", "tcsh"], 64, "No such shell"),
+        (["doctor", "x"], 64, "takes no such word"),
+        (["doctor", "--capture", "/proc/x.tar"], 73, "cannot be written"),
+    ],
+)
+def test_causes_and_statuses(folder: Path, words: list[str], status: int, sentence: str) -> None:
+    done = launch(folder, *words)
+    assert done.returncode == status, done.stderr
+    assert sentence in done.stderr
+    assert "Traceback" not in done.stderr
+    assert done.stderr.count("\n") == 1
+
+
+def test_a_damaged_list_of_images(folder: Path) -> None:
+    (folder / "images.json").write_text("{")
+    done = launch(folder, *RUN, AAM_IMAGE_DIR=str(folder))
+    assert done.returncode == 78
+    assert "A damaged list of images" in done.stderr
+
+
+# --- doctor and images
+
+
+def test_doctor_here(folder: Path) -> None:
+    done = launch(folder, "doctor", PYTHONPATH=f"{ROOT}")
+    assert done.returncode == 0, done.stderr
+    assert "No engine can start a container: none is on PATH" in done.stdout
+    assert "Variables that break images are set: PYTHONPATH" in done.stdout
+
+
+def test_doctor_names_the_group_and_the_line(folder: Path) -> None:
+    tree = Tree(folder / "h").cpu().amd(MI300A, 2)
+    node = {"gid": 109, "group": "render", "mode": 0o660, "access": False}
+    masks = {"ROCR_VISIBLE_DEVICES": "0", "HIP_VISIBLE_DEVICES": "0"}
+    tree.recorded(nodes={"/dev/kfd": node}, environment=masks)
+    done = launch(folder, "doctor", "--host", str(tree.root), "--json")
+    assert done.returncode == 69
+    findings = json.loads(done.stdout)["findings"]
+    assert "usermod -aG render" in findings[0]["remedy"]
+    assert any(f["cause"] == "Several masks are set" for f in findings)
+
+
+def test_a_capture_comes_back(folder: Path) -> None:
+    done = launch(folder, "doctor", "--capture", "{d}/me.tar", SLURM_JOB_ID="5", SECRET="s3cret")
+    assert done.returncode == 0, done.stderr
+    said = json.loads(launch(folder, "doctor", "--host", "{d}/me.tar", "--json").stdout)
+    assert said["host"]["slurm"]["job"] == "5"
+    assert said["host"]["kernel"] == os.uname().release
+    assert b"s3cret" not in (folder / "me.tar").read_bytes()
+
+
+def test_images(folder: Path) -> None:
+    (folder / "rocm63.sif").touch()
+    done = launch(folder, "images", "--json", AAM_IMAGE_DIR=str(folder))
+    rows = {row["name"]: row for row in json.loads(done.stdout)}
+    assert rows["rocm63"]["places"] == [f"{folder}/rocm63.sif"]
+    assert rows["cpu"]["fits"]
+    assert "rocm62" in launch(folder, "images").stdout
+
+
+# --- replay
+
+
+def test_a_run_can_be_replayed(folder: Path, study_dir: Path) -> None:
+    for name in ("table.biom", "tree.nwk"):
+        (folder / name).write_bytes((study_dir / name).read_bytes())
+    words = ["pretrain", "--table", "table.biom", "--tree", "tree.nwk", "--output-dir", "run",
+             "--epochs", "1", "--embedding-dim", "8", "--attention-heads", "2"]  # fmt: skip
+    done = launch(folder, *words, OMP_NUM_THREADS="1")
+    assert done.returncode == 0, done.stderr
+    record = json.loads((folder / "run/run.json").read_text())
+    assert record["launch"]["engine"] == "native"
+    assert record["launch"]["words"] == words[1:]
+
+    again = launch(folder, "replay", "{d}/run", "--output-dir", "again", "--dry-run")
+    assert again.returncode == 0, again.stderr
+    assert "--output-dir again" in again.stdout
+    assert "--output-dir run" not in again.stdout
+
+    (folder / "tree.nwk").write_text("(a,b);")
+    changed = launch(folder, "replay", "{d}/run/run.json", "--dry-run")
+    assert changed.returncode == 69
+    assert "The input of --tree has changed" in changed.stderr
+    forced = launch(folder, "replay", "{d}/run", "--dry-run", "--force")
+    assert forced.returncode == 0, forced.stderr
+    assert "has changed" in forced.stderr
+    (folder / "tree.nwk").unlink()
+    assert "is gone" in launch(folder, "replay", "{d}/run").stderr
+
+
+def test_a_run_that_was_not_launched(tmp_path: Path) -> None:
+    (tmp_path / "run.json").write_text(json.dumps({"aam": __version__, "launch": None}))
+    with pytest.raises(MissingInput, match="did not start"):
+        replay.read(tmp_path)
+
+
+# --- completion
+
+
+@pytest.mark.parametrize("shell", SHELLS)
+def test_completions_know_every_command(shell: str) -> None:
+    text = script(shell)
+    assert all(word in text for word in ("explain", "pretrain", "--no-stratify" if shell != "fish"
+                                         else "no-stratify", "mem_efficient"))  # fmt: skip
+
+
+def test_bash_completes(tmp_path: Path) -> None:
+    (tmp_path / "c").write_text(script("bash"))
+    code = (
+        f'. {tmp_path}/c; COMP_WORDS=(aam-launch explain "$@"); COMP_CWORD=$#; ((COMP_CWORD++)); '
+    )
+    for words, expected in (
+        (["pre"], "pretrain predict"),
+        (["train", "--attn-implementation", "me"], "mem_efficient"),
+        (["train", "--no-strat"], "--no-stratify"),
+    ):
+        done = subprocess.run(
+            ["bash", "-c", code + '_aam_launch; echo "${COMPREPLY[*]}"', "bash", *words],
+            capture_output=True, text=True, check=True,
+        )  # fmt: skip
+        assert done.stdout.strip() == expected
+
+
+# --- SIF files
+
+
+def sif(path: Path, *, length: int = 100, total: int = 1) -> Path:
+    start = HEADER.size
+    offset = start + total * DESCRIPTOR_SIZE
+    header = HEADER.pack(b"#!/usr/bin/env run-singularity\n", b"SIF_MAGIC", b"01", b"02", b"u" * 16,
+                         0, 0, 0, total, start, total * DESCRIPTOR_SIZE, offset, length)  # fmt: skip
+    table = b"".join(
+        DESCRIPTOR.pack(0x4004, 1, 1, 0, 0, offset, length, length).ljust(DESCRIPTOR_SIZE, b"\0")
+        for _ in range(total)
+    )
+    path.write_bytes(header + table + b"x" * 100)
+    return path
+
+
+def test_a_whole_sif(tmp_path: Path) -> None:
+    check_sif(str(sif(tmp_path / "a.sif")))
+
+
+@pytest.mark.parametrize(
+    ("length", "total"), [(101, 1), (1 << 62, 1), (100, 0), (100, 5000), (100, -1)]
+)
+def test_a_sif_that_lies(tmp_path: Path, length: int, total: int) -> None:
+    path = sif(tmp_path / "a.sif", length=length, total=max(total, 0))
+    if total < 0:
+        content = bytearray(path.read_bytes())
+        struct.pack_into("<q", content, HEADER.size - 40, total)
+        path.write_bytes(content)
+    with pytest.raises(MissingInput, match="Not a whole SIF"):
+        check_sif(str(path))

@@ -1,0 +1,135 @@
+"""Layers of configuration: precedence, sources, and mistakes with their places."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import pytest
+
+from launcher import config
+from launcher.errors import ConfigurationError
+from launcher.plan.catalog import extended, shipped
+from launcher.plan.document import entries
+from launcher.plan.layers import KEYS, from_flags, from_variables, merge
+from launcher.plan.own import OWN_FLAGS
+
+
+@pytest.fixture
+def home(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
+    monkeypatch.setattr(config, "SYSTEM", tmp_path / "etc/launch.yaml")
+    monkeypatch.setattr(config, "SITES", (tmp_path / "sites",))
+    return tmp_path
+
+
+def put(path: Path, text: str) -> None:
+    path.parent.mkdir(parents=True, exist_ok=True)
+    path.write_text(text)
+
+
+def read(home: Path, *, flags: dict[str, tuple[str, ...]] | None = None, **variables: str):  # type: ignore[no-untyped-def]
+    folder = home / "project"
+    folder.mkdir(exist_ok=True)
+    return config.read(flags or {}, {"HOME": str(home), **variables}, folder)
+
+
+def test_every_layer_beats_the_one_below(home: Path) -> None:
+    order = []
+    assert read(home).text("image") == "auto"
+    for path, name in (
+        (home / "etc/launch.yaml", "system"),
+        (home / "sites/cosmos.yaml", "site"),
+        (home / ".config/aam/launch.yaml", "user"),
+        (home / "project/aam-launch.yaml", "project"),
+    ):
+        put(path, f"# a comment\nimage: {name}\nbind: [/{name}]\n")
+        settings = read(home, AAM_LAUNCH_SITE="cosmos" if name != "system" else "")
+        order.append(settings.text("image"))
+        assert settings.source("image") == f"{path}:2"
+    settings = read(home, AAM_LAUNCH_SITE="cosmos", AAM_LAUNCH_IMAGE="variable")
+    assert (settings.text("image"), settings.source("image")) == ("variable", "AAM_LAUNCH_IMAGE")
+    flags = {"--image": ("flag",), "--bind": ("/flag", "/more")}
+    settings = read(home, flags=flags, AAM_LAUNCH_SITE="cosmos", AAM_LAUNCH_IMAGE="variable")
+    assert settings.text("image") == "flag"
+    assert order == ["system", "site", "user", "project"]
+    bound = [path for entry in settings.given("bind") for path in entry.value]
+    assert bound == ["/system", "/site", "/user", "/project", "/flag", "/more"]
+
+
+def test_defaults_of_folders(home: Path) -> None:
+    settings = read(home, TMPDIR="/scratch/u")
+    assert settings.text("image_dir") == f"{home}/.cache/aam/images"
+    assert settings.text("scratch") == "/scratch/u"
+    assert read(home, AAM_IMAGE_DIR="/i").text("image_dir") == "/i"
+    assert read(home, XDG_CACHE_HOME="/x").text("image_dir") == "/x/aam/images"
+    assert config.private_folder(settings, 7, "n1", "42") == "/scratch/u/aam-7/42-n1"
+
+
+@pytest.mark.parametrize(
+    ("text", "words"),
+    [
+        ("\nimagee: x\n", ["'imagee'", "launch.yaml:2", "did you mean 'image'?"]),
+        ("image: [\n", ["Broken YAML", "launch.yaml:2"]),
+        ("- a\n", ["Not a mapping", "launch.yaml:1"]),
+        ("image: a\nimage: b\n", ["A key twice", "launch.yaml:2"]),
+        ("image: [a]\n", ["wrong kind", "launch.yaml:1", "give a word"]),
+        ("mount_home: perhaps\n", ["wrong kind", "give true or false"]),
+        ("bind: /a\n", ["wrong kind", "give a list of words"]),
+        ("runtime: dokcer\n", ["No such runtime", "did you mean 'docker'?"]),
+        ("site: nowhere\n", ["No such site", "'nowhere'"]),
+        ("image: \tx: y\n", ["Broken YAML"]),
+        ("a: &a [*a]\n", ["'a' in"]),
+    ],
+)
+def test_mistakes_have_places(home: Path, text: str, words: list[str]) -> None:
+    put(home / ".config/aam/launch.yaml", text)
+    with pytest.raises(ConfigurationError) as caught:
+        read(home)
+    assert caught.value.status == 78
+    for word in words:
+        assert word in str(caught.value)
+
+
+def test_a_file_that_is_no_text(home: Path) -> None:
+    (home / "project").mkdir()
+    (home / "project/aam-launch.yaml").write_bytes(b"\xff\xfe\x00")
+    with pytest.raises(ConfigurationError, match="aam-launch.yaml"):
+        read(home)
+
+
+def test_an_unknown_variable_is_no_silent_typo() -> None:
+    with pytest.raises(ConfigurationError, match="did you mean 'AAM_LAUNCH_IMAGE'"):
+        from_variables({"AAM_LAUNCH_IMAEG": "x"})
+
+
+def test_switches_lists_and_mappings() -> None:
+    layer = from_variables({"AAM_LAUNCH_MOUNT_HOME": "yes", "AAM_LAUNCH_BIND": "/a:/b"})
+    settings = merge([layer, from_flags({"--env": ("A=b=c", "D"), "--host-rocm": ()})])
+    assert settings.on("mount_home")
+    assert settings.on("host_rocm")
+    assert settings.given("bind")[0].value == ["/a", "/b"]
+    assert [dict(e.value) for e in settings.given("env")] == [{"A": "b=c"}, {"D": None}]
+    assert settings.source("host_rocm") == "command line, --host-rocm"
+
+
+def test_every_flag_of_a_setting_is_the_launchers_own() -> None:
+    assert {spec.flag for spec in KEYS.values() if spec.flag} < set(OWN_FLAGS)
+
+
+def test_images_of_a_configuration() -> None:
+    text = (
+        "images:\n  rocm63: {sif: /s/my.sif}\n  mine: {title: Mine, vendor: amd, archs: [gfx906]}\n"
+    )
+    found = entries(text, "x.yaml", KEYS)
+    catalog = extended(shipped(), (found["images"],))
+    changed, added = catalog.image("rocm63"), catalog.image("mine")
+    assert changed is not None
+    assert added is not None
+    assert (changed.sif, changed.pins["torch"], changed.source) == (
+        "/s/my.sif",
+        "2.7.1",
+        "x.yaml:1",
+    )
+    assert (added.vendor, added.archs) == ("amd", ("gfx906",))
+    wrong = entries("images:\n  rocm63: {siff: /s}\n", "x.yaml", KEYS)
+    with pytest.raises(ConfigurationError, match="did you mean 'sif'"):
+        extended(shipped(), (wrong["images"],))

@@ -1,0 +1,159 @@
+"""Mounts and the look at paths: links, relative paths, odd names, nesting."""
+
+from __future__ import annotations
+
+import json
+import os
+from pathlib import Path
+
+import pytest
+
+from launcher.engines.words import fields
+from launcher.errors import CannotCreate, ConfigurationError
+from launcher.inputs import look, require_outputs
+from launcher.plan.mounts import Mount, asked_for, fold, of_paths
+from launcher.plan.request import parse
+
+
+def mounts(folder: Path, *words: str) -> list[tuple[str, str, bool]]:
+    request = parse(words)
+    folded = fold(of_paths(look(request, str(folder))))
+    return [(m.source, m.target, m.writable) for m in folded]
+
+
+def words_of(folder: Path, *words: str) -> tuple[str, ...]:
+    request = parse(words)
+    return request.with_paths(
+        {f.place: f.absolute for f in look(request, str(folder)) if f.place >= 0}
+    )
+
+
+@pytest.fixture
+def here(tmp_path: Path) -> Path:
+    (tmp_path / "data").mkdir()
+    (tmp_path / "data/t.biom").touch()
+    return tmp_path
+
+
+def test_relative_paths_become_absolute(here: Path) -> None:
+    words = ("pretrain", "--table=./data//t.biom", "--output-dir", "./out/")
+    assert words_of(here, *words) == (f"--table={here}/data/t.biom", "--output-dir", f"{here}/out")
+    assert mounts(here, *words) == [
+        (f"{here}/data/t.biom", f"{here}/data/t.biom", False),
+        (f"{here}/out", f"{here}/out", True),
+    ]
+
+
+def test_a_path_with_equals_signs(here: Path) -> None:
+    (here / "a=b").touch()
+    assert words_of(here, "pretrain", "--table=a=b", "--output-dir", "o=p") == (
+        f"--table={here}/a=b", "--output-dir", f"{here}/o=p")  # fmt: skip
+
+
+def test_links_keep_their_names(here: Path) -> None:
+    (here / "link").symlink_to("data")
+    (here / "t").symlink_to("link/t.biom")
+    found = mounts(here, "pretrain", "--table", "t", "--output-dir", "link/out")
+    assert found == [
+        (f"{here}/data/out", f"{here}/link/out", True),
+        (f"{here}/data/t.biom", f"{here}/t", False),
+    ]
+
+
+def test_dots_after_a_link_go_where_the_kernel_goes(here: Path) -> None:
+    (here / "data/deep").mkdir()
+    (here / "link").symlink_to("data/deep")
+    assert words_of(here, "pretrain", "--table", "link/../t.biom", "--output-dir", "o")[1] == (
+        f"{here}/data/t.biom"
+    )
+
+
+def test_a_run_folder_brings_what_it_links_to_and_names(here: Path) -> None:
+    run = here / "run"
+    (run / "checkpoints").mkdir(parents=True)
+    (here / "far.ckpt").touch()
+    (run / "checkpoints/best.ckpt").symlink_to(here / "far.ckpt")
+    (run / "checkpoints/last.ckpt").symlink_to("best.ckpt")
+    (run / "broken").symlink_to("/no/where")
+    named = {"--table": {"path": str(here / "data/t.biom")}, "--tree": {"path": "/gone"}}
+    (run / "run.json").write_text(json.dumps({"inputs": named}))
+    found = mounts(here, "report", "--run-dir", "run", "--output", "page/r.html")
+    assert [target for _, target, _ in found] == [
+        f"{here}/data/t.biom", f"{here}/far.ckpt", f"{here}/page", f"{here}/run"]  # fmt: skip
+    assert {target: rw for _, target, rw in found}[f"{here}/run"] is False
+
+
+@pytest.mark.parametrize("text", ["", "[]", '{"inputs": 3}', '{"inputs": {"a": 1}}', "\xff"])
+def test_a_damaged_run_json_names_nothing(here: Path, text: str) -> None:
+    (here / "run").mkdir()
+    (here / "run/run.json").write_text(text)
+    assert mounts(here, "report", "--run-dir", "run") == [(f"{here}/run", f"{here}/run", True)]
+
+
+def test_nested_and_double_paths_are_folded(here: Path) -> None:
+    (here / "run").mkdir()
+    (here / "run/last.ckpt").touch()
+    words = ("pretrain", "--table", "data/t.biom", "--tree", "data/t.biom", "--output-dir", "run")
+    assert mounts(here, *words, "--resume-from", "run/last.ckpt") == [
+        (f"{here}/data/t.biom", f"{here}/data/t.biom", False),
+        (f"{here}/run", f"{here}/run", True),
+    ]
+
+
+def test_inputs_beside_an_output_file_stay_read_only(here: Path) -> None:
+    words = ("predict", "--table", "data/t.biom", "--model", "data", "--output", "data/p.tsv")
+    assert mounts(here, *words) == [
+        (f"{here}/data", f"{here}/data", True),
+        (f"{here}/data/t.biom", f"{here}/data/t.biom", False),
+    ]
+
+
+@pytest.mark.parametrize("target", ["/", "/usr", "/etc", "/dev"])
+def test_the_image_is_not_hidden(here: Path, target: str) -> None:
+    with pytest.raises(ConfigurationError, match="belongs to the image"):
+        mounts(here, "simulate", "--output-dir", target)
+
+
+def test_binds_that_are_asked_for() -> None:
+    def read(text: str, exists: bool = False) -> tuple[str, str, bool]:
+        mount = asked_for(text, exists, "")
+        return mount.source, mount.target, mount.writable
+
+    assert read("/a") == ("/a", "/a", False)
+    assert read("/a:/b:rw") == ("/a", "/b", True)
+    assert read("/a:ro") == ("/a", "/a", False)
+    assert read("/a:/b") == ("/a", "/b", False)
+    assert read("/odd:name,x", exists=True) == ("/odd:name,x", "/odd:name,x", False)
+    assert read("here") == (f"{os.getcwd()}/here", f"{os.getcwd()}/here", False)
+
+
+def test_a_later_mount_of_a_place_wins() -> None:
+    first, second = Mount("/a", "/t", False, "", ""), Mount("/b", "/t", False, "", "")
+    assert fold([first, second]) == (second,)
+    assert fold([Mount("/a", "/t", True, "", ""), second])[0].writable
+
+
+def test_fields_are_quoted_as_csv() -> None:
+    assert fields("source=/a") == "source=/a"
+    assert fields('source=/a,"b"\n', "ro") == '"source=/a,""b""\n",ro'
+
+
+def test_an_output_in_the_way_of_a_file(here: Path) -> None:
+    request = parse(["simulate", "--output-dir", "data/t.biom/out"])
+    with pytest.raises(CannotCreate, match="is a file"):
+        require_outputs(look(request, str(here)))
+
+
+@pytest.mark.skipif(os.geteuid() == 0, reason="root may write anywhere")
+def test_a_read_only_output(here: Path) -> None:
+    (here / "data").chmod(0o555)
+    request = parse(["simulate", "--output-dir", "data/new"])
+    with pytest.raises(CannotCreate, match="may not be written"):
+        require_outputs(look(request, str(here)))
+
+
+@pytest.mark.skipif(not os.access("/proc", os.X_OK), reason="no procfs")
+def test_a_full_disk_is_known_before(here: Path) -> None:
+    request = parse(["simulate", "--output-dir", "/proc/self/nothing/out"])
+    with pytest.raises(CannotCreate, match="No room for --output-dir"):
+        require_outputs(look(request, str(here)))
