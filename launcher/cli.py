@@ -201,10 +201,9 @@ def completion(words: Sequence[str]) -> int:
 
 def _configured(own: Mapping[str, tuple[str, ...]]) -> tuple[Settings, Catalog]:
     from launcher import config
-    from launcher.plan.catalog import extended, shipped
 
     settings = config.read(own, os.environ, Path.cwd())
-    return settings, extended(shipped(), settings.given("images"))
+    return settings, config.catalog(settings, os.environ)
 
 
 def _no_more(words: Sequence[str], command: str) -> None:

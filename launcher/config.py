@@ -6,9 +6,10 @@ import os
 from collections.abc import Mapping, Sequence
 from pathlib import Path
 
+from launcher import yaml_files
 from launcher.errors import ConfigurationError
-from launcher.plan.document import Entry, entries
-from launcher.plan.layers import KEYS, Layer, Settings, from_flags, from_variables, merge
+from launcher.plan.catalog import SHIPPED, Catalog, catalog_of, extended
+from launcher.plan.layers import KEYS, Entry, Layer, Settings, from_flags, from_variables, merge
 
 SYSTEM = Path("/etc/aam/launch.yaml")
 PROJECT = "aam-launch.yaml"
@@ -31,9 +32,10 @@ def read(
     home = Path(variables.get("HOME", "/"))
     user = Path(variables.get("XDG_CONFIG_HOME") or home / ".config") / "aam/launch.yaml"
     top: list[Layer] = [from_variables(variables), from_flags(flags)]
-    system, own, project = _file(SYSTEM), _file(user), _file(folder / PROJECT)
+    kept = yaml_files.cache_folder(variables)
+    system, own, project = (_file(path, kept) for path in (SYSTEM, user, folder / PROJECT))
     name = merge([system, own, project, *top]).text("site")
-    site = _file(_site(name)) if name else {}
+    site = _file(_site(name), kept) if name else {}
     cache = Path(variables.get("XDG_CACHE_HOME") or home / ".cache")
     scratch = variables.get("SLURM_TMPDIR") or variables.get("TMPDIR") or "/tmp"
     defaults = {
@@ -49,15 +51,20 @@ def private_folder(settings: Settings, uid: int, host: str, job: str | None) -> 
     return f"{scratch}/aam-{uid}/{job or 'local'}-{host}"
 
 
-def _file(path: Path) -> dict[str, Entry]:
+def catalog(settings: Settings, variables: Mapping[str, str]) -> Catalog:
+    """Return the catalog of this package, with the images of configurations."""
+    content = yaml_files.document(SHIPPED, yaml_files.cache_folder(variables))
+    return extended(catalog_of(content), settings.given("images"))
+
+
+def _file(path: Path, cache: Path) -> dict[str, Entry]:
     try:
-        text = path.read_text()
+        return yaml_files.entries(path, tuple(KEYS), cache)
     except (FileNotFoundError, NotADirectoryError):
         return {}
     except (OSError, UnicodeDecodeError) as error:
         evidence = f"'{path}', {error}"
         raise ConfigurationError("A configuration cannot be read", evidence, "mend it") from error
-    return entries(text, str(path), KEYS)
 
 
 def _site(name: str) -> Path:

@@ -10,7 +10,6 @@ from launcher import config, images, inputs
 from launcher.engines import native
 from launcher.errors import NotPermitted
 from launcher.host import Host, detect
-from launcher.plan.catalog import extended, shipped
 from launcher.plan.choose import SIF_ENGINES, Built, choose
 from launcher.plan.layers import Settings
 from launcher.plan.make import Here, make
@@ -27,7 +26,7 @@ def prepare(request: Request, host_root: Path = Path("/")) -> tuple[Host, Plan]:
     """
     folder = os.getcwd()
     settings = config.read(request.own, os.environ, Path(folder))
-    catalog = extended(shipped(), settings.given("images"))
+    catalog = config.catalog(settings, os.environ)
     host = detect(host_root)
     look = inputs.look if host.live else inputs.lexical
     paths = look(request, folder)

@@ -8,7 +8,7 @@ from pathlib import Path
 from typing import Any
 
 from launcher.errors import ConfigurationError
-from launcher.plan.document import Entry, load
+from launcher.plan.layers import Entry
 from launcher.plan.spelling import nearest
 
 SHIPPED = Path(__file__).parents[1] / "catalog.yaml"
@@ -91,9 +91,8 @@ class Catalog:
         return tuple(f for f in self.faults if f.vendor == vendor and release in f.torch)
 
 
-def shipped() -> Catalog:
-    """Read the catalog of this package."""
-    content = load(SHIPPED.read_text())
+def catalog_of(content: Mapping[str, Any]) -> Catalog:
+    """Return the catalog that a document (that of SHIPPED) describes."""
     return Catalog(
         images=tuple(_image(name, keys, "catalog") for name, keys in content["images"].items()),
         drivers=tuple(

@@ -3,23 +3,15 @@
 from __future__ import annotations
 
 from collections.abc import Iterable
-from dataclasses import dataclass
 from typing import Any
 
 import yaml
 
 from launcher.errors import ConfigurationError
+from launcher.plan.layers import Entry
 from launcher.plan.spelling import nearest
 
 Loader: Any = getattr(yaml, "CSafeLoader", yaml.SafeLoader)
-
-
-@dataclass(frozen=True)
-class Entry:
-    """A value and where it stands ("/etc/aam/launch.yaml:3")."""
-
-    value: Any
-    where: str
 
 
 def load(text: str) -> Any:

@@ -12,12 +12,19 @@ from dataclasses import dataclass
 from typing import Any, Literal
 
 from launcher.errors import ConfigurationError
-from launcher.plan.document import Entry
 from launcher.plan.spelling import nearest
 
 PREFIX = "AAM_LAUNCH_"
 RUNTIMES = ("auto", "apptainer", "singularity", "podman", "docker", "native")
 TRUE, FALSE = ("1", "true", "yes", "on"), ("0", "false", "no", "off")
+
+
+@dataclass(frozen=True)
+class Entry:
+    """A value and where it stands ("/etc/aam/launch.yaml:3")."""
+
+    value: Any
+    where: str
 
 
 @dataclass(frozen=True)

@@ -9,14 +9,14 @@ import pytest
 
 from launcher.errors import Unavailable, UsageError
 from launcher.host import EngineFact, Host, detect
-from launcher.plan.catalog import shipped
+from launcher.plan.catalog import SHIPPED, catalog_of
 from launcher.plan.choose import SIF_ENGINES, Built, Choice, Native, choose
-from launcher.plan.document import Entry
+from launcher.plan.document import load
 from launcher.plan.fit import served
-from launcher.plan.layers import merge
+from launcher.plan.layers import Entry, merge
 from tests.launcher.hosts import MI50, MI100, MI210, MI250X, MI300A, PHOENIX, RX7900, Tree, captured
 
-CATALOG = shipped()
+CATALOG = catalog_of(load(SHIPPED.read_text()))
 ALL = tuple(
     Built(image.name, ("apptainer", "podman"), f"/i/{image.name}.sif") for image in CATALOG.images
 )

@@ -244,8 +244,9 @@ def test_bash_completes(tmp_path: Path) -> None:
 def sif(path: Path, *, length: int = 100, total: int = 1) -> Path:
     start = HEADER.size
     offset = start + total * DESCRIPTOR_SIZE
-    header = HEADER.pack(b"#!/usr/bin/env run-singularity\n", b"SIF_MAGIC", b"01", b"02", b"u" * 16,
-                         0, 0, 0, total, start, total * DESCRIPTOR_SIZE, offset, length)  # fmt: skip
+    sizes = (0, 0, 0, total, start, total * DESCRIPTOR_SIZE, offset, length)
+    words = (b"#!/usr/bin/env run-singularity\n", b"SIF_MAGIC", b"01", b"02", b"u" * 16)
+    header = HEADER.pack(*words, *sizes)
     table = b"".join(
         DESCRIPTOR.pack(0x4004, 1, 1, 0, 0, offset, length, length).ljust(DESCRIPTOR_SIZE, b"\0")
         for _ in range(total)

@@ -20,7 +20,8 @@ from hypothesis import strategies as st
 from tests.launcher.containers import PYTHON, USER, Engines, start
 from tests.launcher.hosts import MI300A, Tree
 
-pytestmark = pytest.mark.container
+# One worker only: the device nodes that the tests make are those of the whole machine.
+pytestmark = [pytest.mark.container, pytest.mark.xdist_group("containers")]
 
 ENGINES = [("apptainer", USER), ("singularity", USER), ("podman", USER), ("podman", "root")]
 each = pytest.mark.parametrize(("engine", "user"), ENGINES, ids=[f"{e}-{u}" for e, u in ENGINES])

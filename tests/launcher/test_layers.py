@@ -8,8 +8,8 @@ import pytest
 
 from launcher import config
 from launcher.errors import ConfigurationError
-from launcher.plan.catalog import extended, shipped
-from launcher.plan.document import entries
+from launcher.plan.catalog import SHIPPED, catalog_of, extended
+from launcher.plan.document import entries, load
 from launcher.plan.layers import KEYS, from_flags, from_variables, merge
 from launcher.plan.own import OWN_FLAGS
 
@@ -120,7 +120,7 @@ def test_images_of_a_configuration() -> None:
         "images:\n  rocm63: {sif: /s/my.sif}\n  mine: {title: Mine, vendor: amd, archs: [gfx906]}\n"
     )
     found = entries(text, "x.yaml", KEYS)
-    catalog = extended(shipped(), (found["images"],))
+    catalog = extended(catalog_of(load(SHIPPED.read_text())), (found["images"],))
     changed, added = catalog.image("rocm63"), catalog.image("mine")
     assert changed is not None
     assert added is not None
@@ -132,4 +132,27 @@ def test_images_of_a_configuration() -> None:
     assert (added.vendor, added.archs) == ("amd", ("gfx906",))
     wrong = entries("images:\n  rocm63: {siff: /s}\n", "x.yaml", KEYS)
     with pytest.raises(ConfigurationError, match="did you mean 'sif'"):
-        extended(shipped(), (wrong["images"],))
+        extended(catalog_of(load(SHIPPED.read_text())), (wrong["images"],))
+
+
+def test_a_file_is_read_anew_when_it_changes(home: Path) -> None:
+    path = home / ".config/aam/launch.yaml"
+    put(path, "image: one\n")
+    assert read(home).text("image") == read(home).text("image") == "one"
+    kept = list((home / ".cache/aam/yaml").glob("*.json"))
+    assert len(kept) == 1
+    put(path, "image: another\n")
+    assert read(home).source("image") == f"{path}:1"
+    assert read(home).text("image") == "another"
+
+
+def test_a_damaged_or_forbidden_cache_is_no_matter(home: Path) -> None:
+    path = home / ".config/aam/launch.yaml"
+    put(path, "image: one\nimages:\n  mine: {pins: {date: 2020-01-01}}\n")  # a date is not JSON
+    assert read(home).text("image") == "one"
+    put(path, "image: two\n")
+    read(home)
+    for file in (home / ".cache/aam/yaml").iterdir():
+        file.write_text("[")
+    assert read(home).text("image") == "two"
+    assert read(home, XDG_CACHE_HOME="/proc/self/nothing").text("image") == "two"

@@ -11,8 +11,9 @@ import pytest
 from launcher.engines import command, shell_line
 from launcher.errors import NotPermitted
 from launcher.host import EngineFact, Host, Node, User, detect
-from launcher.plan.catalog import shipped
+from launcher.plan.catalog import SHIPPED, catalog_of
 from launcher.plan.choose import Built, Native, choose
+from launcher.plan.document import load
 from launcher.plan.layers import from_flags, merge
 from launcher.plan.make import RECORD, Here, make
 from launcher.plan.plan import Plan
@@ -20,7 +21,7 @@ from launcher.plan.request import parse
 from launcher.prepare import require_devices
 from tests.launcher.hosts import MI210, MI300A, Tree
 
-CATALOG = shipped()
+CATALOG = catalog_of(load(SHIPPED.read_text()))
 BUILT = tuple(
     Built(image.name, ("apptainer", "podman", "docker"), f"/i/{image.name}.sif", "sha256:1")
     for image in CATALOG.images

@@ -1,0 +1,89 @@
+"""What a launch costs before the program starts: `make bench`.
+
+Medians of 20 starts each, taken in turns so that a busy machine is unfair to none. The limit: 60 ms
+more than `python -c pass` for whatever happens before `exec`. With an image at hand
+
+    python benchmarks/launch.py --sif IMAGE.sif
+
+also holds a launch through Apptainer against `apptainer exec` of the same program in the same
+image; the limit there is 100 ms.
+"""
+
+from __future__ import annotations
+
+import argparse
+import statistics
+import subprocess
+import sys
+import tempfile
+import time
+from pathlib import Path
+
+ROUNDS = 20
+
+
+def seconds(command: list[str]) -> float:
+    began = time.perf_counter()
+    subprocess.run(command, stdout=subprocess.DEVNULL, stderr=subprocess.DEVNULL, check=False)
+    return time.perf_counter() - began
+
+
+def medians(commands: dict[str, list[str]]) -> dict[str, float]:
+    taken: dict[str, list[float]] = {name: [] for name in commands}
+    for command in commands.values():
+        seconds(command)  # once for the disk cache
+    for _ in range(ROUNDS):
+        for name, command in commands.items():
+            taken[name].append(seconds(command))
+    return {name: statistics.median(values) for name, values in taken.items()}
+
+
+def table(title: str, commands: dict[str, list[str]], limit: float) -> None:
+    found = medians(commands)
+    base = next(iter(found.values()))
+    print(f"\n{title}\n{'':<34}{'median':>10}{'more':>10}{'limit':>10}")
+    for name, value in found.items():
+        more = "" if value == base else f"{1e3 * (value - base):+.0f} ms"
+        bound = "" if value == base else f"{1e3 * limit:.0f} ms"
+        print(f"{name:<34}{1e3 * value:>7.0f} ms{more:>10}{bound:>10}")
+
+
+def main() -> None:
+    arguments = argparse.ArgumentParser(description=__doc__)
+    arguments.add_argument("--sif", type=Path)
+    sif = arguments.parse_args().sif
+    launch = [sys.executable, "-m", "launcher.cli"]
+    with tempfile.TemporaryDirectory() as folder:
+        file = Path(folder) / "t.biom"
+        file.touch()
+        words = ["pretrain", "--table", str(file), "--output-dir", f"{folder}/out"]
+        table(
+            "Before exec",
+            {
+                "python -c pass": [sys.executable, "-c", "pass"],
+                "aam-launch --dry-run pretrain": [*launch, "--dry-run", *words],
+                "aam-launch explain pretrain": [*launch, "explain", *words],
+                "aam-launch pretrain --tabel": [*launch, "pretrain", "--tabel", "x"],
+            },
+            0.060,
+        )
+        if sif:
+            words = ["simulate", "--output-dir", f"{folder}/out", "--samples", "0"]
+            table(
+                f"Through Apptainer, {sif.name}",
+                {
+                    "apptainer exec IMAGE aam simulate": [
+                        "apptainer",
+                        "exec",
+                        str(sif),
+                        "aam",
+                        *words,
+                    ],
+                    "aam-launch simulate": [*launch, "--image", str(sif), *words],
+                },
+                0.100,
+            )
+
+
+if __name__ == "__main__":
+    main()
