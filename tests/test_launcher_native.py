@@ -20,6 +20,7 @@ from launcher.cli import main
 from launcher.engines import shell_line
 from launcher.engines.native import LIBRARIES, missing
 from launcher.errors import UsageError
+from launcher.help import OWN
 from launcher.plan.own import OWN_FLAGS
 from launcher.plan.plan import Plan
 from launcher.plan.request import parse
@@ -137,6 +138,10 @@ def test_no_option_belongs_to_both_programs(command: str) -> None:
     kind = find(command)
     assert kind is not None
     assert not {spec.flag for spec in specs(kind)} & set(OWN_FLAGS)
+
+
+def test_no_command_belongs_to_both_programs() -> None:
+    assert not set(names()) & set(OWN)
 
 
 # --- what will run
