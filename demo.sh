@@ -16,12 +16,12 @@ aam-launch simulate --output-dir "$study" --samples 120 --asvs 400 --richness 60
 
 step "Pretrain: masked nucleotides and UniFrac, no labels"
 aam-launch pretrain --table "$study/table.biom" --tree "$study/tree.nwk" \
-    --output-dir "$out/pretrain" --epochs 10 --seed 7
+    --output-dir "$out/pretrain" --epochs 30 --embedding-dim 64 --seed 7
 
 step "Train: predict the pH, starting from the pretrained encoder"
 aam-launch train --table "$study/table.biom" --tree "$study/tree.nwk" \
     --metadata "$study/metadata.tsv" --metadata-column ph \
-    --pretrained-encoder "$out/pretrain" --output-dir "$out/train" --epochs 15 --seed 7
+    --pretrained-encoder "$out/pretrain" --freeze-base --output-dir "$out/train" --epochs 60 --seed 7
 
 step "Predict: the checkpoint and a table, nothing else"
 aam-launch predict --model "$out/train" --table "$study/table.biom" \
@@ -34,7 +34,7 @@ aam-launch evaluate --predictions "$out/train/predictions.tsv" \
 step "Baseline: a random forest on the same split"
 aam-launch baseline --table "$study/table.biom" \
     --metadata "$study/metadata.tsv" --metadata-column ph \
-    --splits "$out/train/splits.tsv" --output-dir "$out/baseline" --seed 7
+    --splits "$out/train/splits.tsv" --output-dir "$out/train/baseline" --seed 7
 
 step "Report"
 aam-launch report --run-dir "$out/train" --color-by site

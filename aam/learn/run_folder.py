@@ -195,12 +195,14 @@ def _versions() -> dict[str, str]:
 
 
 def _inputs(options: Any) -> dict[str, dict[str, Any]]:
-    """Path, size and SHA-256 of every input file that was given."""
+    """Path, size and SHA-256 of every input file that was given; of a run folder, its best model."""
     files = {}
     for spec in specs(type(options)):
         if spec.role != "input":
             continue
         path = value_of(options, spec.field)
+        if path is not None and path.is_dir():
+            path = path / "checkpoints" / "best.ckpt"
         if path is not None and path.is_file():
             files[spec.flag] = {
                 "path": str(path.resolve()),

@@ -177,7 +177,7 @@ class TrainLoopOptions(LoopOptions):
     more decay than without.
     """
 
-    epochs: int = option("Passes over the training samples.", default=20, takes=ONE_OR_MORE)
+    epochs: int = option("Passes over the training samples.", default=50, takes=ONE_OR_MORE)
     lr: float = option("Peak learning rate.", default=3e-4, takes=ABOVE_ZERO)
     weight_decay: float = option(
         "Weight decay of the linear layers.", default=0.1, takes=ZERO_OR_MORE
