@@ -128,7 +128,7 @@ class Task(pl.LightningModule):
         """Log the means over the whole split, and the figures of the target."""
         parts = {name: Part(*both) for name, both in self._sums.items()}
         figures = {f"val_{name}": part.mean for name, part in parts.items()}
-        figures["val_loss"] = self._total(parts)
+        self.log("val_loss", self._total(parts), prog_bar=True)
         if self.target is not None and self._answers:
             judged = judge(self.target, np.concatenate(self._answers), np.concatenate(self._asked))
             figures |= {f"val_{name}": torch.tensor(value) for name, value in judged.items()}

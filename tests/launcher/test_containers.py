@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import fcntl
 import json
 import os
 import shlex
@@ -20,8 +21,7 @@ from hypothesis import strategies as st
 from tests.launcher.containers import PYTHON, USER, Engines, start
 from tests.launcher.hosts import MI300A, Tree
 
-# One worker only: the device nodes that the tests make are those of the whole machine.
-pytestmark = [pytest.mark.container, pytest.mark.xdist_group("containers")]
+pytestmark = pytest.mark.container
 
 ENGINES = [("apptainer", USER), ("singularity", USER), ("podman", USER), ("podman", "root")]
 each = pytest.mark.parametrize(("engine", "user"), ENGINES, ids=[f"{e}-{u}" for e, u in ENGINES])
@@ -156,23 +156,28 @@ chmod {mode} /dev/kfd
 
 
 @pytest.fixture
-def gpus(tmp_path: Path) -> Iterator[Tree]:
+def gpus(engines: Engines, tmp_path: Path) -> Iterator[Tree]:
     """Four MI300A in sysfs; /dev/kfd and /dev/dri exist while the test runs."""
-    if os.path.exists("/dev/kfd"):
-        pytest.skip("there is a real AMD GPU here")
     tree = Tree(tmp_path / "fake").cpu()
     for number, minor in enumerate((128, 136, 144, 152)):
         tree.amd(MI300A, 0x02, domain=number, minor=minor)
-    # Not in a mount namespace of the test: rootless podman keeps one of its own.
-    Path("/dev/dri").mkdir()
-    nodes = ["/dev/kfd", *(f"/dev/dri/renderD{minor}" for minor in (128, 136, 144, 152))]
-    for node in nodes:
-        subprocess.run(["mknod", "-m", "666", node, "c", "1", "3"], check=True)
     tmp_path.chmod(0o755)
-    yield tree
-    for node in nodes:
-        os.unlink(node)
-    os.rmdir("/dev/dri")
+    nodes = ["/dev/kfd", *(f"/dev/dri/renderD{minor}" for minor in (128, 136, 144, 152))]
+    # Device nodes are those of the whole machine, so tests in other processes have to wait. They
+    # cannot be in a mount namespace of the test: rootless podman keeps one of its own.
+    with open("/var/tmp/aam-test-devices.lock", "w") as lock:
+        fcntl.flock(lock, fcntl.LOCK_EX)
+        if os.path.exists("/dev/kfd"):
+            pytest.skip("there is a real AMD GPU here")
+        Path("/dev/dri").mkdir()
+        try:
+            for node in nodes:
+                subprocess.run(["mknod", "-m", "666", node, "c", "1", "3"], check=True)
+            yield tree
+        finally:
+            for node in nodes:
+                Path(node).unlink(missing_ok=True)
+            os.rmdir("/dev/dri")
 
 
 SET_BY_SLURM = (
