@@ -191,7 +191,10 @@ def _versions() -> dict[str, str]:
             found[name] = version(name)
         except PackageNotFoundError:
             continue
-    return found
+    import torch
+
+    # The version of the build, such as 2.5.1+cu124, which the package's metadata may leave out.
+    return found | {"torch": str(torch.__version__)}
 
 
 def _inputs(options: Any) -> dict[str, dict[str, Any]]:

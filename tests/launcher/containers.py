@@ -45,14 +45,20 @@ class Engines:
     def command(self, words: Sequence[str], *, user: str = USER, before: str = "") -> list[str]:
         script = f'. {shlex.quote(str(self.state / "env.sh"))}; exec "$@"'
         home = "/root" if user == "root" else str(self.home)
-        inner = ["env", "-i", f"HOME={home}", "PATH=/usr/bin:/bin:/usr/sbin:/sbin", "LANG=C.UTF-8",
+        inner = ["env", "-i", f"HOME={home}", "PATH=/usr/bin:/bin:/usr/sbin:/sbin:/usr/local/bin", "LANG=C.UTF-8",
                  f"PYTHONPATH={self.folder}/code", f"AAM_IMAGE_DIR={self.images}",
-                 "XDG_RUNTIME_DIR=", "sh", "-c", script, "sh", *words]  # fmt: skip
+                 "XDG_RUNTIME_DIR=",
+                 *([f"DOCKER_HOST={os.environ['DOCKER_HOST']}"] if "DOCKER_HOST" in os.environ else []),
+                 "sh", "-c", script, "sh", *words]  # fmt: skip
         if user != "root":
             inner = ["runuser", "-u", user, "--", *inner]
         if before:
             inner = ["unshare", "--mount", "sh", "-ec", f'{before}\nexec "$@"', "sh", *inner]
         return inner
+
+    def has_docker(self) -> bool:
+        """Tell whether a daemon answers; none can be had on every test machine."""
+        return self.run(["docker", "info"]).returncode == 0
 
     def launch(self, engine: str, *words: str, **options: Any) -> subprocess.CompletedProcess[str]:
         """Run `aam-launch` with an engine and the probe image."""
@@ -100,8 +106,12 @@ def start(folder: Path) -> Engines:
         _must(engines.run(
             ["podman", "build", "--quiet", "--tag", "localhost/aam:probe", str(folder)],
             user=user, cwd=folder))  # fmt: skip
+    if engines.has_docker():
+        _must(engines.run(
+            ["docker", "build", "--quiet", "--tag", "aam:probe", str(folder)], cwd=folder))  # fmt: skip
     names = ("cpu", "rocm63")
-    listed = {name: {"podman": {"reference": "localhost/aam:probe"}} for name in names}
+    places = {"podman": {"reference": "localhost/aam:probe"}, "docker": {"reference": "aam:probe"}}
+    listed = dict.fromkeys(names, places)
     (images / "images.json").write_text(json.dumps(listed))
     os.link(images / "cpu.sif", images / "rocm63.sif")
     return engines

@@ -23,7 +23,8 @@ from tests.launcher.hosts import MI300A, Tree
 
 pytestmark = pytest.mark.container
 
-ENGINES = [("apptainer", USER), ("singularity", USER), ("podman", USER), ("podman", "root")]
+ENGINES = [("apptainer", USER), ("singularity", USER), ("podman", USER), ("podman", "root"),
+           ("docker", USER)]  # fmt: skip
 each = pytest.mark.parametrize(("engine", "user"), ENGINES, ids=[f"{e}-{u}" for e, u in ENGINES])
 fewer = pytest.mark.parametrize(("engine", "user"), [ENGINES[0], ENGINES[2]])
 
@@ -36,6 +37,13 @@ def engines(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Engines]:
         yield start(folder)
     finally:
         shutil.rmtree(folder, ignore_errors=True)
+
+
+@pytest.fixture(autouse=True)
+def docker_where_there_is_one(request: pytest.FixtureRequest, engines: Engines) -> None:
+    call = getattr(request.node, "callspec", None)
+    if call and call.params.get("engine") == "docker" and not engines.has_docker():
+        pytest.skip("no Docker daemon answers")
 
 
 @pytest.fixture
