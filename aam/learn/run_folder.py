@@ -15,6 +15,8 @@ from importlib.metadata import PackageNotFoundError, version
 from pathlib import Path
 from typing import Any
 
+import torch
+
 from aam import __version__
 from aam.errors import CannotCreate, DataError, UsageError
 from aam.files import sha256, written_aside
@@ -179,8 +181,6 @@ def _now() -> str:
 
 
 def _devices() -> list[str]:
-    import torch
-
     return [torch.cuda.get_device_name(i) for i in range(torch.cuda.device_count())]
 
 
@@ -191,8 +191,6 @@ def _versions() -> dict[str, str]:
             found[name] = version(name)
         except PackageNotFoundError:
             continue
-    import torch
-
     # The version of the build, such as 2.5.1+cu124, which the package's metadata may leave out.
     return found | {"torch": str(torch.__version__)}
 
