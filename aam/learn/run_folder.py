@@ -196,7 +196,7 @@ def _versions() -> dict[str, str]:
 
 
 def _inputs(options: Any) -> dict[str, dict[str, Any]]:
-    """Path, size and SHA-256 of every input file that was given; of a run folder, its best model."""
+    """Path, size and SHA-256 of every input file; of a run folder, its best checkpoint."""
     files = {}
     for spec in specs(type(options)):
         if spec.role != "input":
