@@ -44,12 +44,18 @@ class Engines:
 
     def command(self, words: Sequence[str], *, user: str = USER, before: str = "") -> list[str]:
         script = f'. {shlex.quote(str(self.state / "env.sh"))}; exec "$@"'
-        home = "/root" if user == "root" else str(self.home)
-        inner = ["env", "-i", f"HOME={home}", "PATH=/usr/bin:/bin:/usr/sbin:/sbin:/usr/local/bin", "LANG=C.UTF-8",
-                 f"PYTHONPATH={self.folder}/code", f"AAM_IMAGE_DIR={self.images}",
-                 "XDG_RUNTIME_DIR=",
-                 *([f"DOCKER_HOST={os.environ['DOCKER_HOST']}"] if "DOCKER_HOST" in os.environ else []),
-                 "sh", "-c", script, "sh", *words]  # fmt: skip
+        variables = {
+            "HOME": "/root" if user == "root" else str(self.home),
+            "PATH": "/usr/bin:/bin:/usr/sbin:/sbin:/usr/local/bin",
+            "LANG": "C.UTF-8",
+            "PYTHONPATH": f"{self.folder}/code",
+            "AAM_IMAGE_DIR": str(self.images),
+            "XDG_RUNTIME_DIR": "",
+        }
+        if "DOCKER_HOST" in os.environ:
+            variables["DOCKER_HOST"] = os.environ["DOCKER_HOST"]
+        named = [f"{name}={value}" for name, value in variables.items()]
+        inner = ["env", "-i", *named, "sh", "-c", script, "sh", *words]
         if user != "root":
             inner = ["runuser", "-u", user, "--", *inner]
         if before:
@@ -107,8 +113,8 @@ def start(folder: Path) -> Engines:
             ["podman", "build", "--quiet", "--tag", "localhost/aam:probe", str(folder)],
             user=user, cwd=folder))  # fmt: skip
     if engines.has_docker():
-        _must(engines.run(
-            ["docker", "build", "--quiet", "--tag", "aam:probe", str(folder)], cwd=folder))  # fmt: skip
+        build = ["docker", "build", "--quiet", "--tag", "aam:probe", str(folder)]
+        _must(engines.run(build, cwd=folder))
     names = ("cpu", "rocm63")
     places = {"podman": {"reference": "localhost/aam:probe"}, "docker": {"reference": "aam:probe"}}
     listed = dict.fromkeys(names, places)
