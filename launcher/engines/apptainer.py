@@ -3,6 +3,10 @@
 --contain gives a minimal /dev and no home, --cleanenv no variable of the host. AMD's devices are
 bound one by one; --rocm is refused unless a site asks for it, because it puts the host's ROCm
 libraries before the image's. NVIDIA's driver libraries can only come from the host, hence --nv.
+
+Under --contain /dev/shm is the container's own, and a mount there is skipped with a warning. Ranks
+in containers of their own do not share it; RCCL and NCCL see that by its device number and take
+another way (shmCanConnect in transport/shm.cc).
 """
 
 from __future__ import annotations

@@ -10,7 +10,7 @@ from launcher.host.amd import KFD
 from launcher.host.facts import Gpu, Host
 from launcher.plan import environment, masks
 from launcher.plan.catalog import Catalog
-from launcher.plan.choose import Choice, Native
+from launcher.plan.choose import OCI_ENGINES, Choice, Native
 from launcher.plan.decision import Decision, Finding
 from launcher.plan.environment import CACHES, ENGINE_LEAKS, PROXIES
 from launcher.plan.flags import required
@@ -203,7 +203,11 @@ def _contained(
     mounts = [
         Mount(f"{private}", private, True, "private home and caches", "default"),
         Mount(f"{private}/tmp", "/tmp", True, "temporary files of this job", "default"),
-        Mount("/dev/shm", "/dev/shm", True, "shared memory of loaders and ranks", "default"),
+        *(
+            [Mount("/dev/shm", "/dev/shm", True, "shared memory of loaders and ranks", "default")]
+            if choice.engine in OCI_ENGINES
+            else []
+        ),
         *of_paths(paths),
         *here.asked_mounts,
     ]

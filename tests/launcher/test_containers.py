@@ -69,7 +69,10 @@ def study(place: Path, name: str = "table.biom") -> Path:
 def test_inputs_outputs_and_user(engines: Engines, place: Path, engine: str, user: str) -> None:
     table, out = study(place, "in put/a,b:c'\" ü.biom"), place / "out/deep er"
     words = ["pretrain", "--table", str(table), "--output-dir", str(out)]
-    said = engines.probe(engine, *words, user=user)
+    done = engines.launch(engine, *words, user=user)
+    assert done.returncode == 0, done.stderr
+    assert done.stderr == ""
+    said = json.loads(done.stdout)
     assert said["words"] == words
     assert said["text"][str(table)] == "a table"
     assert said["writable"] == {str(table): False, str(out): True}
