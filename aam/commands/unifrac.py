@@ -8,13 +8,14 @@ import numpy as np
 from numpy.typing import NDArray
 
 from aam.console import say
-from aam.errors import DataError, UsageError, first_few
+from aam.errors import UsageError
 from aam.files import refuse_existing, written_aside
 from aam.learn.devices import choose_device
 from aam.options.commands import Unifrac
 from aam.options.groups import DeviceOptions
 from aam.study.distances import checked_suffix, write_distances
 from aam.study.phylogeny import Phylogeny, read_phylogeny
+from aam.study.study import keep_placed
 from aam.study.table import FeatureTable, read_table
 from aam.study.unifrac_matrix import faith_pd_of_all, unifrac_matrix
 
@@ -61,14 +62,6 @@ def _check(options: Unifrac) -> str:
             )
     else:
         checked_suffix(options.output)
-    if not 0 <= options.unifrac_alpha <= 1:
-        raise UsageError(
-            "Alpha is out of range", f"--unifrac-alpha {options.unifrac_alpha:g}", "give 0 to 1"
-        )
-    if not options.max_memory_gb > 0:
-        raise UsageError(
-            "No memory to work in", f"--max-memory-gb {options.max_memory_gb:g}", "give more than 0"
-        )
     refuse_existing(options.output, options.overwrite)
     if options.output.suffix == ".npy":
         refuse_existing(options.output.with_suffix(".txt"), options.overwrite)
@@ -80,19 +73,7 @@ def _read(options: Unifrac) -> tuple[FeatureTable, Phylogeny]:
     drop_empty = options.input.drop_empty_samples
     table = read_table(options.input.table, drop_empty)
     phylogeny, columns = read_phylogeny(options.tree, table.feature_ids, options.drop_missing_asvs)
-    if len(columns) == len(table.feature_ids):
-        return table, phylogeny
-    table = table.take_features(columns)
-    is_empty = np.diff(table.counts.indptr) == 0
-    if not is_empty.any():
-        return table, phylogeny
-    emptied = [table.sample_ids[row] for row in np.flatnonzero(is_empty).tolist()]
-    if not drop_empty:
-        raise DataError(
-            "Samples have no ASV of the tree", first_few(emptied), "add --drop-empty-samples"
-        )
-    say(f"Left out samples without an ASV of the tree: {first_few(emptied)}.")
-    return table.take_samples(np.flatnonzero(~is_empty)), phylogeny
+    return keep_placed(table, columns, drop_empty), phylogeny
 
 
 def _write_diversity(path: Path, table: FeatureTable, diversity: NDArray[np.float64]) -> None:

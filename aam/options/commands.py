@@ -6,7 +6,15 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Literal
 
-from aam.options.field import BELOW_ONE, INSIDE_ONE, ONE_OR_MORE, ZERO_OR_MORE, option
+from aam.options.field import (
+    ABOVE_ZERO,
+    BELOW_ONE,
+    INSIDE_ONE,
+    ONE_OR_MORE,
+    UP_TO_ONE,
+    ZERO_OR_MORE,
+    option,
+)
 from aam.options.groups import (
     DeviceOptions,
     LoopOptions,
@@ -193,11 +201,15 @@ class Unifrac:
         role="output",
     )
     unifrac_metric: Metric = option("Which measure.", default="unweighted")
-    unifrac_alpha: float = option("Alpha of generalized UniFrac, 0 to 1.", default=0.5)
+    unifrac_alpha: float = option(
+        "Alpha of generalized UniFrac, 0 to 1.", default=0.5, takes=UP_TO_ONE
+    )
     engine: Literal["auto", "torch", "ssu"] = option(
         "'ssu' runs the program of unifrac-binaries; 'auto' takes torch.", default="auto"
     )
-    max_memory_gb: float = option("Memory that the tiles may take, in GiB.", default=1.0)
+    max_memory_gb: float = option(
+        "Memory that the tiles may take, in GiB.", default=1.0, takes=ABOVE_ZERO
+    )
     drop_missing_asvs: bool = option(
         "Leave out ASVs that the tree lacks instead of refusing the table.", default=False
     )

@@ -8,7 +8,7 @@ import numpy as np
 import numpy.typing as npt
 
 from aam.console import say
-from aam.errors import DataError, UsageError
+from aam.errors import DataError, UsageError, first_few
 from aam.options.groups import PhylogenyOptions, TableOptions
 from aam.study.distances import DistanceMatrix, read_distances
 from aam.study.phylogeny import Phylogeny, read_phylogeny
@@ -69,7 +69,7 @@ def load_study(
         tree, columns = read_phylogeny(
             phylogeny.tree, table.feature_ids, phylogeny.drop_missing_asvs
         )
-        table = _keep_placed(table, columns, input.drop_empty_samples)
+        table = keep_placed(table, columns, input.drop_empty_samples)
     elif phylogeny is not None and phylogeny.unifrac_matrix is not None:
         if phylogeny.unifrac_metric == "faith_pd":
             raise UsageError("Faith PD is no distance", "--unifrac-matrix", "give --tree")
@@ -86,17 +86,28 @@ def _in_order(table: FeatureTable) -> FeatureTable:
     )
 
 
-def _keep_placed(
+def keep_placed(
     table: FeatureTable, columns: npt.NDArray[np.int64], drop_empty: bool
 ) -> FeatureTable:
-    """Leave out the ASVs that the tree lacks, and samples that held nothing else."""
+    """Leave out the ASVs that the tree lacks, and samples that held nothing else.
+
+    Args:
+        table: the table.
+        columns: the ASVs that the tree has, as `read_phylogeny` returns them.
+        drop_empty: leave such samples out instead of refusing the table.
+
+    Raises:
+        DataError: samples hold nothing else, and `drop_empty` is false.
+    """
     if len(columns) == len(table.feature_ids):
         return table
     placed = table.take_features(columns)
-    left = np.flatnonzero(np.diff(placed.counts.indptr))
-    emptied = len(placed.sample_ids) - len(left)
+    sizes = np.diff(placed.counts.indptr)
+    emptied = [placed.sample_ids[row] for row in np.flatnonzero(sizes == 0)]
     if emptied and not drop_empty:
-        raise DataError("Samples have no ASV of the tree", f"{emptied}", "add --drop-empty-samples")
+        raise DataError(
+            "Samples have no ASV of the tree", first_few(emptied), "add --drop-empty-samples"
+        )
     if emptied:
-        say(f"{emptied} samples have no ASV of the tree and are left out.")
-    return placed.take_samples(left)
+        say(f"Left out samples without an ASV of the tree: {first_few(emptied)}.")
+    return placed.take_samples(np.flatnonzero(sizes))

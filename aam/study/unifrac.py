@@ -149,7 +149,8 @@ def _spanned_branches(
     """Find the branches above features that are in tree order, as spans of them, each span once.
 
     Sorting the gathered ancestors keeps no state and never touches an array of the whole tree's
-    size. Marks in such an array would save 0.1 ms (of 0.2) on 1,000 ASVs under 42 branches each.
+    size. Marks in such an array would take 0.2 ms instead of 0.4 for 1,000 ASVs under 42 branches
+    each, out of the 1.2 ms of a batch.
     """
     starts = phylogeny.indptr[features_T]
     depths = phylogeny.indptr[features_T + 1] - starts
