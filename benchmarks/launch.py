@@ -52,7 +52,9 @@ def main() -> None:
     arguments = argparse.ArgumentParser(description=__doc__)
     arguments.add_argument("--sif", type=Path)
     sif = arguments.parse_args().sif
-    launch = [sys.executable, "-m", "launcher.cli"]
+    # What the installed command does.
+    code = "import sys; from launcher.cli import main; sys.exit(main())"
+    launch = [sys.executable, "-c", code]
     with tempfile.TemporaryDirectory() as folder:
         file = Path(folder) / "t.biom"
         file.touch()

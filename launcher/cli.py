@@ -108,11 +108,13 @@ def doctor(words: Sequence[str]) -> int:
     from launcher import doctor as checks
     from launcher.explain import facts
     from launcher.host import detect
+    from launcher.host.versions import with_versions
 
     own, rest = split_own(words)
     _no_more(rest, "doctor")
     settings, catalog = _configured(own)
     host = detect(Path(own.get("--host", ("/",))[-1]))
+    host = with_versions(host) if host.live else host
     if "--capture" in own:
         file = Path(own["--capture"][-1])
         print(f"{capture.write(host, file)} files in {file}")

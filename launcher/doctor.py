@@ -34,9 +34,9 @@ def lines(host: Host, findings: Sequence[Finding], fitting: Sequence[Image]) -> 
         said.append(f"{'GPU':<10} {gpu.product} ({gpu.arch or 'arch unknown'}) at "
                     f"{gpu.pci or 'an unknown place'}{node}{mode}{state}")  # fmt: skip
     for engine in host.engines:
-        said.append(
-            f"{'engine':<10} {engine.path}" + (f": {engine.obstacle}" if engine.obstacle else "")
-        )
+        version = f" {engine.version}" if engine.version else ""
+        obstacle = f": {engine.obstacle}" if engine.obstacle else ""
+        said.append(f"{'engine':<10} {engine.path}{version}{obstacle}")
     said.append(f"{'images':<10} {', '.join(i.name for i in fitting) or 'none'} would fit")
     said += [f"{finding.severity:<10} {finding}" for finding in findings]
     return said

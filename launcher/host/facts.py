@@ -72,11 +72,15 @@ class Driver:
 
 @dataclass(frozen=True)
 class EngineFact:
-    """A container engine on PATH; `obstacle` says why it cannot start a container here."""
+    """A container engine on PATH; `obstacle` says why it cannot start a container here.
+
+    Its version takes starting it, so only `doctor` and captures have it.
+    """
 
     name: str
     path: str
     obstacle: str | None = None
+    version: str | None = None
 
 
 @dataclass(frozen=True)

@@ -145,6 +145,15 @@ def test_doctor_here(folder: Path) -> None:
     assert "Variables that break images are set: PYTHONPATH" in done.stdout
 
 
+def test_doctor_asks_engines_for_their_versions(folder: Path) -> None:
+    for name, answer in (("apptainer", "echo apptainer version 1.4.5-2"), ("podman", "exit 1")):
+        (folder / name).write_text(f"#!/bin/sh\n{answer}\n")
+        (folder / name).chmod(0o755)
+    said = json.loads(launch(folder, "doctor", "--json").stdout)
+    versions = {engine["name"]: engine["version"] for engine in said["host"]["engines"]}
+    assert versions == {"apptainer": "1.4.5-2", "podman": None}
+
+
 def test_doctor_names_the_group_and_the_line(folder: Path) -> None:
     tree = Tree(folder / "h").cpu().amd(MI300A, 2)
     node = {"gid": 109, "group": "render", "mode": 0o660, "access": False}
