@@ -49,3 +49,13 @@ def test_the_training_profiles_become_standard() -> None:
     standard = profile(tokens, slots, counts)
     torch.testing.assert_close(standard.mean(dim=0), torch.zeros(16), rtol=0, atol=1e-4)
     torch.testing.assert_close(standard.std(dim=0, correction=0), torch.ones(16), rtol=0, atol=1e-4)
+
+
+def test_mixed_precision_leaves_profiles_alone() -> None:
+    torch.manual_seed(0)
+    profile = CommunityProfile(150, 16)
+    tokens = torch.randint(1, 5, (5, 150))
+    slots, counts = torch.tensor([[0, 1, 2]]), torch.tensor([[5.0, 2.0, 9.0]])
+    plain = profile.raw(tokens, slots, counts)
+    with torch.autocast("cpu", dtype=torch.bfloat16):
+        assert torch.equal(profile.raw(tokens, slots, counts), plain)
