@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import importlib.util
 import os
-import re
 import site
 import sys
 from collections.abc import Sequence
@@ -15,8 +14,6 @@ from launcher.plan.plan import Plan
 
 LIBRARIES = ("torch", "lightning", "tyro", "rich", "biom", "skbio", "sklearn", "h5py")
 """Modules that the extra `model` brings and that no plain install has."""
-
-STATED = re.compile(r"^(__version__|cuda|hip)\b[^=\n]*= *['\"]([^'\"]+)['\"]", re.MULTILINE)
 
 
 def command(plan: Plan) -> tuple[str, ...]:
@@ -46,6 +43,11 @@ def _torch() -> tuple[str | None, str]:
         text = (Path(found.submodule_search_locations[0]) / "version.py").read_text()
     except OSError:
         return None, "cpu"
-    stated = dict(STATED.findall(text))
+    lines = (line.partition("=") for line in text.splitlines())
+    stated = {
+        name.partition(":")[0].strip(): value.strip(" '\"")
+        for name, _, value in lines
+        if value.strip().startswith(("'", '"'))
+    }
     vendor = "amd" if "hip" in stated else "nvidia" if "cuda" in stated else "cpu"
     return stated.get("__version__"), vendor

@@ -18,7 +18,7 @@ VENDOR = 0x10DE
 ROOT = "/proc/driver/nvidia"
 SHARED_NODES = ("/dev/nvidiactl", "/dev/nvidia-uvm")
 CHIPS = Path(__file__).with_name("nvidia_chips.txt")
-VERSION = re.compile(r"NVRM version:.*?(\d+(?:\.\d+)+)")
+VERSION = r"NVRM version:.*?(\d+(?:\.\d+)+)"
 
 
 def gpus(tree: Tree, ask_driver: bool) -> tuple[Gpu, ...]:
@@ -65,7 +65,7 @@ def driver(tree: Tree) -> Driver | None:
     """
     path = f"{ROOT}/version"
     try:
-        match = VERSION.search(tree.text(path))
+        match = re.search(VERSION, tree.text(path))
     except OSError:
         return None
     return Driver("nvidia", match[1] if match else None, path)

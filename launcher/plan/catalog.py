@@ -15,7 +15,7 @@ SHIPPED = Path(__file__).parents[1] / "catalog.yaml"
 CPU = "cpu"
 
 
-@dataclass(frozen=True)
+@dataclass(frozen=True, eq=False)
 class Image:
     """What an image pins and can serve.
 
@@ -48,7 +48,7 @@ class Image:
     source: str = "catalog"
 
 
-@dataclass(frozen=True)
+@dataclass(frozen=True, eq=False)
 class Fault:
     """A known fault: the flags that avoid it, why, and where that is known from."""
 
@@ -60,7 +60,7 @@ class Fault:
     source: str
 
 
-@dataclass(frozen=True)
+@dataclass(frozen=True, eq=False)
 class DriverRange:
     """A kernel driver's release and the ROCm user spaces that were tested with it."""
 
@@ -69,7 +69,7 @@ class DriverRange:
     serves: tuple[str, ...]
 
 
-@dataclass(frozen=True)
+@dataclass(frozen=True, eq=False)
 class Catalog:
     """Images in order of preference, drivers and faults."""
 

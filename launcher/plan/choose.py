@@ -27,7 +27,7 @@ OCI_ENGINES = ("podman", "docker")
 NATIVE = "native"
 
 
-@dataclass(frozen=True)
+@dataclass(frozen=True, eq=False)
 class Built:
     """An image that is there: for SIF engines a file, for podman or docker a reference."""
 
@@ -37,7 +37,7 @@ class Built:
     digest: str | None = None
 
 
-@dataclass(frozen=True)
+@dataclass(frozen=True, eq=False)
 class Native:
     """The environment that the launcher runs in, as a stack.
 
@@ -56,7 +56,7 @@ class Native:
     vendor: str
 
 
-@dataclass(frozen=True)
+@dataclass(frozen=True, eq=False)
 class Choice:
     """The outcome: what runs where.
 

@@ -13,7 +13,7 @@ from launcher.plan.fit import fast, problems
 from launcher.plan.masks import Selection, select
 
 
-@dataclass(frozen=True)
+@dataclass(frozen=True, eq=False)
 class Kind:
     """GPUs of one arch of one vendor, and the images that fit them, best first."""
 

@@ -27,7 +27,7 @@ PASSING = ("--dry-run", "--json", "--host")
 """Options that are about showing a plan, not about the run."""
 
 
-@dataclass(frozen=True)
+@dataclass(frozen=True, eq=False)
 class Here:
     """What the process itself knows.
 

@@ -20,7 +20,7 @@ IMAGE_FOLDERS = frozenset(
 """Folders without which an image does not work; nothing may be mounted over them."""
 
 
-@dataclass(frozen=True)
+@dataclass(frozen=True, eq=False)
 class PathFact:
     """A path of the command line, and what is there.
 

@@ -18,7 +18,7 @@ from launcher.plan.own import OWN_FLAGS, names_an_option, split_own
 from launcher.plan.spelling import nearest
 
 
-@dataclass(frozen=True)
+@dataclass(frozen=True, eq=False)
 class PathWord:
     """A path on the command line.
 
@@ -37,7 +37,7 @@ class PathWord:
     place: int
 
 
-@dataclass(frozen=True)
+@dataclass(frozen=True, eq=False)
 class Request:
     """A checked command line.
 
