@@ -27,8 +27,10 @@ _OURS = ("run.json", "checkpoints", "metrics.csv", "tensorboard", "splits.tsv",
          "predictions.tsv", "embeddings.tsv", "report.html")  # fmt: skip
 _DECISIVE = ("embedding_dim", "attention_heads", "attention_layers", "nucleotide_patch",
              "metadata_column", "classifier", "target_transform", "loss_type", "quantiles",
-             "freeze_base", "unifrac_metric", "rarefy_depth", "batch_size",
-             "gradient_accumulation_steps", "seed")  # fmt: skip
+             "freeze_base", "profile_features", "unifrac_metric", "rarefy_depth", "token_limit",
+             "nuc_mask_ratio", "nuc_mask_strategy", "test_size", "batch_size",
+             "gradient_accumulation_steps", "optimizer", "scheduler", "lr", "warmup_fraction",
+             "weight_decay", "seed")  # fmt: skip
 _LIBRARIES = ("torch", "lightning", "numpy", "scipy", "pandas", "scikit-bio", "biom-format",
               "scikit-learn")  # fmt: skip
 

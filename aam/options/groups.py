@@ -208,7 +208,9 @@ class SpeedOptions:
     mixed_precision: Literal["none", "bf16", "fp16"] = option(
         "Precision of the matrix products.", default="none"
     )
-    compile_model: bool = option("Compile the network with torch.compile.", default=False)
+    compile_model: bool = option(
+        "Compile the nucleotide encoder with torch.compile.", default=False
+    )
     gradient_checkpointing: bool = option(
         "Recompute activations in the backward pass: less memory, a third more time.", default=False
     )
