@@ -189,7 +189,11 @@ def _load(study: Path, masks: bool) -> Any:
 
 def _shape(patch: int | None, outputs: int = 0) -> Any:
     from aam.model.shape import NetworkShape
+    from aam.options import specs
+    from aam.options.commands import Train
     from aam.options.groups import ModelOptions
+
+    profile = next(spec.default for spec in specs(Train) if spec.field == "profile_features")
 
     return NetworkShape(
         max_bp=150,
@@ -198,6 +202,7 @@ def _shape(patch: int | None, outputs: int = 0) -> Any:
         attention_layers=2,
         nucleotide_patch=patch or ModelOptions().nucleotide_patch,
         outputs=outputs,
+        profile_features=profile if outputs else 0,
     )
 
 

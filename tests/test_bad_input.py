@@ -507,6 +507,8 @@ def test_a_run_is_resumed_only_as_itself(
     given = ("--output-dir", folder, "--resume-from", folder, "--epochs", 3)
     assert bench.train(*given, "--embedding-dim", 16) == USAGE
     assert "--embedding-dim 16 (was 8)" in capsys.readouterr().err
+    assert bench.train(*given, "--lr", 0.5) == USAGE
+    assert "--lr 0.5 (was 0.0003)" in capsys.readouterr().err
     assert bench.train(*given, "--metadata-column", "depth") == USAGE
     assert "--metadata-column depth (was ph)" in capsys.readouterr().err
     assert bench.train(*given, "--resume-from", pretrained) == DATA
