@@ -19,7 +19,7 @@ import pytest
 import torch
 
 from aam.learn.recipe import FORMAT
-from tests.commands import TINY, aam, pretrain, train
+from tests.commands import TINY, aam, pretrain, read, train
 
 ROOT = Path(__file__).parents[1]
 NOBODY = 65534
@@ -364,6 +364,16 @@ def test_splits_that_are_wrong(
         lines = ["sample_id\tfold\tsplit\tgroup", *lines[1:]]
     path = bench.text("splits.tsv", "".join(f"{line}\n" for line in lines))
     refused(bench.train("--splits", path), DATA, *words, "splits.tsv")
+
+
+def test_splits_that_tear_a_group_apart(bench: Bench, refused: Refused) -> None:
+    header = "sample_id\tfold\tsplit\tgroup"
+    ids = read(bench.good / "metadata.tsv")["sample-id"].iloc[1:]
+    parts = ("train" if row % 4 else "validation" for row in range(len(ids)))
+    lines = [f"{name}\t1\t{part}\t" for name, part in zip(ids, parts, strict=True)]
+    path = bench.text("splits.tsv", "\n".join([header, *lines]) + "\n")
+    words = ("groups on two sides", "leave out --group-column")
+    refused(bench.train("--splits", path, "--group-column", "subject"), DATA, *words)
 
 
 # Files that are not there

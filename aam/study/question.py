@@ -12,10 +12,10 @@ import numpy as np
 import numpy.typing as npt
 
 from aam.console import say
-from aam.errors import DataError, UsageError
+from aam.errors import DataError, UsageError, first_few
 from aam.options.groups import SplitOptions, TargetOptions
 from aam.study.metadata import Metadata, class_target, groups, numeric_target
-from aam.study.splits import Split, make_splits, read_splits
+from aam.study.splits import PARTS, Split, make_splits, read_splits
 
 
 @dataclass(frozen=True)
@@ -72,7 +72,7 @@ def split_samples(
 
     Raises:
         UsageError: options that miss what they need.
-        DataError: see `make_splits` and `read_splits`.
+        DataError: see `make_splits` and `read_splits`; a file that tears groups apart.
     """
     if options.stratify and codes is None:
         raise UsageError("--stratify is for classes", "without --classifier", "leave it out")
@@ -82,7 +82,10 @@ def split_samples(
             raise UsageError("Groups need metadata", "--group-column", "add --metadata")
         labels = groups(metadata, options.group_column, sample_ids).tolist()
     if options.splits is not None:
-        return read_splits(options.splits, sample_ids), labels
+        read = read_splits(options.splits, sample_ids)
+        if labels is not None:
+            _check_apart(read, labels)
+        return read, labels
     made = make_splits(
         len(sample_ids),
         test_size=options.test_size,
@@ -92,6 +95,19 @@ def split_samples(
         classes=codes if options.stratify else None,
     )
     return made, labels
+
+
+def _check_apart(splits: Sequence[Split], labels: Sequence[str]) -> None:
+    """Refuse splits of a file that put a group on two sides."""
+    for split in splits:
+        sides = [{labels[row] for row in getattr(split, part)} for part in PARTS]
+        torn = (sides[0] & sides[1]) | (sides[0] & sides[2]) | (sides[1] & sides[2])
+        if torn:
+            raise DataError(
+                "The splits file puts groups on two sides",
+                first_few(sorted(torn)),
+                "choose another file, or leave out --group-column",
+            )
 
 
 def _where(
