@@ -69,9 +69,7 @@ class Predictor(nn.Module):
         super().__init__()
         dim = shape.embedding_dim
         self.encoder = Encoder(shape, metric, implementation, recompute)
-        self.transformer = Transformer(
-            dim, shape.attention_heads, 1, shape.dropout, implementation, recompute
-        )
+        self.transformer = Transformer(shape, 1, implementation, recompute)
         self.pooling = AttentionPooling(dim)
         self.head = nn.Sequential(
             nn.LayerNorm(2 * dim),

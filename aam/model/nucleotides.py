@@ -27,14 +27,7 @@ class NucleotideEncoder(nn.Module):
         self.patch = shape.nucleotide_patch
         self.patch_embedding = nn.Embedding(self.patch * VOCABULARY, dim)
         self.position = nn.Parameter(torch.empty(shape.tokens, dim))
-        self.transformer = Transformer(
-            dim,
-            shape.attention_heads,
-            shape.attention_layers,
-            shape.dropout,
-            implementation,
-            recompute,
-        )
+        self.transformer = Transformer(shape, shape.attention_layers, implementation, recompute)
         self.pooling = AttentionPooling(dim)
         self.norm = nn.LayerNorm(dim)
         self.head = nn.Linear(dim, self.patch * BASES)

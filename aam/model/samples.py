@@ -39,14 +39,7 @@ class SampleEncoder(nn.Module):
         self.abundance = nn.Sequential(
             nn.Linear(ABUNDANCE_FEATURES, dim), nn.GELU(), nn.Linear(dim, dim)
         )
-        self.transformer = Transformer(
-            dim,
-            shape.attention_heads,
-            shape.attention_layers,
-            shape.dropout,
-            implementation,
-            recompute,
-        )
+        self.transformer = Transformer(shape, shape.attention_layers, implementation, recompute)
         self.pooling = AttentionPooling(dim)
         self.out = nn.Linear(dim, dim)
 

@@ -12,6 +12,7 @@ from torch import Tensor, nn
 from torch.utils.checkpoint import checkpoint
 
 from aam.model.attention import attention
+from aam.model.shape import NetworkShape
 from aam.options.groups import AttnImplementation
 
 FEED_FORWARD = 4  # width of the feed-forward layer, in embedding widths
@@ -51,19 +52,18 @@ class Transformer(nn.Module):
 
     def __init__(
         self,
-        dim: int,
-        heads: int,
+        shape: NetworkShape,
         layers: int,
-        dropout: float,
         implementation: AttnImplementation = "auto",
         recompute: bool = False,
     ) -> None:
         super().__init__()
         self.recompute = recompute
         self.blocks = nn.ModuleList(
-            Block(dim, heads, dropout, implementation) for _ in range(layers)
+            Block(shape.embedding_dim, shape.attention_heads, shape.dropout, implementation)
+            for _ in range(layers)
         )
-        self.norm = nn.LayerNorm(dim)
+        self.norm = nn.LayerNorm(shape.embedding_dim)
 
     def forward(self, x_NKD: Tensor, attend_NK: Tensor | None = None) -> Tensor:
         """Map [N, K, D] to [N, K, D]."""
