@@ -6,6 +6,7 @@ from pathlib import Path
 
 import numpy as np
 import torch
+from torch import Tensor
 
 from aam.console import say
 from aam.errors import UsageError
@@ -69,6 +70,7 @@ def pretrain(options: Pretrain) -> None:
     network = recipe.network(
         choose_attention(options.device, device), options.speed.gradient_checkpointing
     )
+    assert isinstance(network, Encoder)
     steps = fit.optimiser_steps(len(split.train), options.loop)
     task = Task(network, Weights.of(options.task), options.loop, steps, standard=standard)
     batch_size = options.loop.batch_size
@@ -80,7 +82,8 @@ def pretrain(options: Pretrain) -> None:
     )
     _, content = checkpoints.read(outcome.checkpoint)
     checkpoints.load_weights(network, content)
-    write_all_embeddings(folder, recipe, network, study, batch_size, device)
+    remembered_FD = remember_asvs(network, study, device)
+    write_all_embeddings(folder, recipe, network, study, batch_size, device, remembered_FD)
     record.finish(
         samples={"training": len(split.train), "validation": len(split.validation)},
         asvs=len(study.table.feature_ids),
@@ -116,7 +119,7 @@ def check_shape(model: ModelOptions) -> None:
         )
 
 
-def shape_of(study: Study, model: ModelOptions, outputs: int = 0) -> NetworkShape:
+def shape_of(study: Study, model: ModelOptions) -> NetworkShape:
     """Return the sizes of a network for a study."""
     return NetworkShape(
         max_bp=study.tokens_FL.shape[1],
@@ -125,7 +128,6 @@ def shape_of(study: Study, model: ModelOptions, outputs: int = 0) -> NetworkShap
         attention_layers=model.attention_layers,
         nucleotide_patch=model.nucleotide_patch,
         dropout=model.dropout,
-        outputs=outputs,
     )
 
 
@@ -136,10 +138,10 @@ def write_all_embeddings(
     study: Study,
     batch_size: int,
     device: torch.device,
+    remembered_FD: Tensor,
 ) -> None:
-    """Write embeddings.tsv of every sample of the study."""
+    """Write embeddings.tsv of every sample of the study, from the vectors of its ASVs."""
     encoder = network if isinstance(network, Encoder) else network.encoder
-    remembered_FD = remember_asvs(encoder, study, device)
     rows = np.arange(len(study.table.sample_ids))
     plain = reading_plan(recipe.plan)
     found = read_out(encoder, study, plain, rows, batch_size, device, remembered_FD)

@@ -91,7 +91,13 @@ def train_fold(
     table.insert(2, "split", part)
     if fold == 1:
         write_all_embeddings(
-            options.run.output_dir, begun.recipe, network, asked.study, batch_size, device
+            options.run.output_dir,
+            begun.recipe,
+            network,
+            asked.study,
+            batch_size,
+            device,
+            remembered_FD,
         )
     figures = judge(target, answers, values)
     whose = f"Fold {fold} of {len(asked.splits)}, {part}" if len(asked.splits) > 1 else part.title()
