@@ -200,22 +200,7 @@ def _contained(
             Decision("device", path, "compute driver" if path == KFD else "a GPU that is used",
                      "host") for path in devices
         ]  # fmt: skip
-    mounts = [
-        Mount(f"{private}", private, True, "private home and caches", "default"),
-        Mount(f"{private}/tmp", "/tmp", True, "temporary files of this job", "default"),
-        *(
-            [Mount("/dev/shm", "/dev/shm", True, "shared memory of loaders and ranks", "default")]
-            if choice.engine in OCI_ENGINES
-            else []
-        ),
-        *of_paths(paths),
-        *here.asked_mounts,
-    ]
-    if settings.on("mount_home"):
-        mounts.append(
-            Mount(here.home, here.home, True, "home folder", settings.source("mount_home"))
-        )
-    folded = fold(mounts)
+    folded = _mounts(choice, settings, paths, here)
     decisions += [
         Decision("mount", f"{m.target} {'rw' if m.writable else 'ro'}"
                  + (f" from {m.source}" if m.source != m.target else ""), m.why, m.origin)
@@ -255,6 +240,26 @@ def _contained(
         terminal=here.terminal,
         decisions=tuple(decisions),
     )  # fmt: skip
+
+
+def _mounts(
+    choice: Choice, settings: Settings, paths: Sequence[PathFact], here: Here
+) -> tuple[Mount, ...]:
+    """What goes into a container: the private folders, the request's paths, what was asked for."""
+    private = here.private
+    mounts = [
+        Mount(f"{private}", private, True, "private home and caches", "default"),
+        Mount(f"{private}/tmp", "/tmp", True, "temporary files of this job", "default"),
+    ]
+    if choice.engine in OCI_ENGINES:
+        why = "shared memory of loaders and ranks"
+        mounts.append(Mount("/dev/shm", "/dev/shm", True, why, "default"))
+    mounts += [*of_paths(paths), *here.asked_mounts]
+    if settings.on("mount_home"):
+        mounts.append(
+            Mount(here.home, here.home, True, "home folder", settings.source("mount_home"))
+        )
+    return fold(mounts)
 
 
 def _mask(choice: Choice, visible: Sequence[Gpu]) -> tuple[tuple[str, str], tuple[str, ...]]:
