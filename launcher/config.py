@@ -45,6 +45,12 @@ def read(
     return merge([defaults, system, site, own, project, *top])
 
 
+def configured(flags: Mapping[str, Sequence[str]]) -> tuple[Settings, Catalog]:
+    """Return the settings and the catalog of this process: its environment, its current folder."""
+    settings = read(flags, os.environ, Path.cwd())
+    return settings, catalog(settings, os.environ)
+
+
 def private_folder(settings: Settings, uid: int, host: str, job: str | None) -> str:
     """Return the folder of this user, job and node."""
     scratch = os.path.abspath(settings.text("scratch"))

@@ -13,7 +13,7 @@ from typing import Any
 from aam import __version__
 from launcher.errors import MissingInput
 from launcher.plan.decision import Finding
-from launcher.plan.own import names_an_option
+from launcher.plan.own import names_an_option, spelled
 from launcher.plan.plan import Plan
 
 
@@ -45,12 +45,7 @@ def read(path: Path) -> Recorded:
     if not isinstance(launch, dict):
         remedy = "its argv stands in the file"
         raise MissingInput("A run that aam-launch did not start", f"'{file}'", remedy)
-    own = [
-        word
-        for flag, values in launch["own"].items()
-        for word in ([f"{flag}={value}" for value in values] or [flag])
-    ]
-    words = (*own, launch["command"], *launch["words"])
+    words = (*spelled(launch["own"]), launch["command"], *launch["words"])
     return Recorded(tuple(words), launch["folder"], launch, inputs, version)
 
 

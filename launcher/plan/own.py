@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import re
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 
 from launcher.errors import UsageError
 from launcher.plan.layers import KEYS
@@ -55,6 +55,15 @@ def split_own(argv: Sequence[str]) -> tuple[dict[str, tuple[str, ...]], list[str
                 raise UsageError("An option without its value", flag, "write the value after it")
             own[flag] = (*own.get(flag, ()), found)
     return own, rest
+
+
+def spelled(own: Mapping[str, Sequence[str]]) -> list[str]:
+    """Write the launcher's own options out again.
+
+    >>> spelled({"--image": ("cpu",), "--force": ()})
+    ['--image=cpu', '--force']
+    """
+    return [w for flag, given in own.items() for w in ([f"{flag}={v}" for v in given] or [flag])]
 
 
 def names_an_option(word: str) -> bool:

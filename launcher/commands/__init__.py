@@ -1,0 +1,28 @@
+"""The launcher's own commands, a module each with `run(words)`, and what they have in common.
+
+A new command is a module here and its line in `launcher.help.OWN`.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+
+from launcher.errors import UsageError
+
+
+def no_more(words: Sequence[str], command: str) -> None:
+    """Refuse words that a command does not take.
+
+    Raises:
+        UsageError: there are some.
+    """
+    if words:
+        remedy = f"see `aam-launch {command} --help`"
+        raise UsageError(f"`{command}` takes no such word", f"'{words[0]}'", remedy)
+
+
+def print_json(content: object) -> None:
+    """Print `content` for programs."""
+    import json
+
+    print(json.dumps(content, indent=2, ensure_ascii=False))

@@ -1,0 +1,17 @@
+"""`aam-launch completion`: what a shell has to source."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+
+from launcher.completion import SHELLS, script
+from launcher.errors import UsageError
+
+
+def run(words: Sequence[str]) -> int:
+    """Print the completions of one shell."""
+    if len(words) != 1:
+        remedy = f"write `aam-launch completion {SHELLS[0]}`"
+        raise UsageError("Which shell?", f"one of {', '.join(SHELLS)}", remedy)
+    print(script(words[0]), end="")
+    return 0

@@ -1,0 +1,37 @@
+"""`aam-launch replay`: the run of a run.json again; options that follow replace those of then."""
+
+from __future__ import annotations
+
+import os
+import sys
+from collections.abc import Sequence
+from pathlib import Path
+
+from launcher import replay
+from launcher.commands.start import start
+from launcher.errors import Unavailable, UsageError
+from launcher.plan.own import spelled, split_own
+from launcher.plan.request import parse
+from launcher.prepare import prepare
+
+
+def run(words: Sequence[str]) -> int:
+    """Hold the run against its record, then start it."""
+    own, rest = split_own(words)
+    if not rest:
+        raise UsageError("Nothing to replay", "no run.json is named", "name one, or a run folder")
+    recorded = replay.read(Path(rest[0]))
+    os.chdir(recorded.folder)
+    request = parse(replay.changed(recorded.words, [*rest[1:], *spelled(own)]))
+    differs = replay.inputs_differ(recorded)
+    plan = None
+    if not any("is gone" in finding.cause for finding in differs):
+        _, plan = prepare(request)
+        differs += replay.plan_differs(recorded, plan)
+    if plan is None or (differs and "--force" not in own):
+        evidence = "; ".join(str(finding).rstrip(".") for finding in differs)
+        remedy = "--force runs what can be run"
+        raise Unavailable("This run cannot be repeated as it was", evidence, remedy)
+    for finding in differs:
+        print(f"aam-launch: warning: {finding}", file=sys.stderr)
+    return start(plan, request.dry_run)

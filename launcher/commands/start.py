@@ -1,0 +1,33 @@
+"""Run a command of `aam`: decide how, then become it, or print the line that would."""
+
+from __future__ import annotations
+
+import sys
+from collections.abc import Sequence
+
+from launcher.engines import become, shell_line
+from launcher.explain import warn
+from launcher.inputs import require_inputs
+from launcher.plan.plan import Plan
+from launcher.plan.request import parse
+from launcher.prepare import prepare
+
+
+def run(words: Sequence[str]) -> int:
+    """Decide, then become the program; or print the line that would."""
+    request = parse(words)
+    require_inputs(request)
+    return start(prepare(request)[1], request.dry_run)
+
+
+def start(plan: Plan, dry_run: bool) -> int:
+    """Become the program of a plan; returns only from a dry run."""
+    for line in warn(plan.findings):
+        print(line, file=sys.stderr)
+    if dry_run:
+        print(shell_line(plan))
+        return 0
+    sys.stdout.flush()
+    sys.stderr.flush()
+    become(plan)
+    raise AssertionError("unreachable")
