@@ -596,7 +596,7 @@ def test_a_kernel_that_cannot_run_is_replaced_and_said(
 ) -> None:
     words = (*tree, "--attn-implementation", "mem_efficient")
     assert pretrain(study_dir, tmp_path / "run", *words) == 0
-    assert "mem_efficient cannot run on cpu; math runs instead" in capsys.readouterr().err
+    assert "mem_efficient cannot run on cpu; flash runs instead" in capsys.readouterr().err
 
 
 def test_fp16_needs_a_gpu(

@@ -8,8 +8,9 @@ import torch
 
 from aam.console import warn
 from aam.errors import Unavailable, UsageError
-from aam.model.attention import runnable
-from aam.options.groups import AttnImplementation, DeviceOptions, SpeedOptions
+from aam.model.attention import TORCH, Backend, Backends, runs
+from aam.options.groups import DeviceOptions, SpeedOptions
+from aam.stack.choice import Standing, Use, choose
 
 
 def choose_device(options: DeviceOptions) -> torch.device:
@@ -34,13 +35,16 @@ def check_precision(options: SpeedOptions, device: torch.device) -> None:
         raise UsageError("fp16 needs a GPU", "--mixed-precision fp16", "use bf16 or none on a CPU")
 
 
-def choose_attention(options: DeviceOptions, device: torch.device) -> AttnImplementation:
-    """Return the attention kernel that was asked for, or math where that one cannot run."""
-    asked = options.attn_implementation
-    if runnable(asked, device):
-        return asked
-    warn(f"--attn-implementation {asked} cannot run on {device.type}; math runs instead.")
-    return "math"
+def choose_attention(options: DeviceOptions, device: torch.device) -> Backends:
+    """Return the attention backends that were asked for, or others where those cannot run."""
+
+    def known(backend: Backend, use: Use) -> Standing:
+        return "right" if runs(backend, device, masked=use == "masked") else "absent"
+
+    found = choose(options.attn_implementation, TORCH, known, device.type)
+    for sentence in found.said:
+        warn(sentence)
+    return found.backends
 
 
 def choose_workers(options: DeviceOptions, device: torch.device) -> int:

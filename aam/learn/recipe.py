@@ -12,9 +12,10 @@ from aam import __version__
 from aam.errors import DataError
 from aam.learn.target import Target
 from aam.learn.transforms import TargetTransform
+from aam.model.attention import AUTO, Backends
 from aam.model.network import Encoder, Predictor
 from aam.model.shape import VOCABULARY, NetworkShape
-from aam.options.groups import AttnImplementation, Metric
+from aam.options.groups import Metric
 from aam.study.batches import BatchPlan
 from aam.study.sequences import VOCABULARY as LETTERS
 
@@ -52,12 +53,10 @@ class Recipe:
     target: Target | None
     options: dict[str, Any]
 
-    def network(
-        self, implementation: AttnImplementation = "auto", recompute: bool = False
-    ) -> Encoder | Predictor:
+    def network(self, backends: Backends = AUTO, recompute: bool = False) -> Encoder | Predictor:
         """Build the network with fresh weights."""
         kind = Encoder if self.target is None else Predictor
-        return kind(self.shape, self.metric, implementation, recompute)
+        return kind(self.shape, self.metric, backends, recompute)
 
 
 def to_plain(recipe: Recipe) -> dict[str, Any]:

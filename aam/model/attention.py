@@ -1,14 +1,19 @@
-"""The one place where attention is computed, and where its kernel is chosen.
+"""The one place where attention is computed, and where its backend is chosen.
 
-The kernel is chosen inside the function: under gradient checkpointing the recomputation calls the
-same function and so runs the same kernel. There is no dropout on attention weights: on the CPU it
-would take the slow path, four times slower. Shape suffixes: see `aam.model`.
+A backend is a value: a name and a function. A network is given the backends it may use and holds no
+other state about them, so a test can hand it a faulty one. The choice between them is made inside
+`attention`: under gradient checkpointing the recomputation calls the same function and so runs the
+same backend, which a context around the network would not bring about (it is gone in the backward
+pass). There is no dropout on attention weights: on the CPU it would take the slow path, four times
+slower. Shape suffixes: see `aam.model`.
 """
 
 from __future__ import annotations
 
-from contextlib import nullcontext
-from typing import Any, get_args
+from collections.abc import Callable
+from dataclasses import dataclass
+from functools import partial
+from typing import get_args
 
 import torch
 import torch.nn.functional as F
@@ -17,26 +22,62 @@ from torch.nn.attention import SDPBackend, sdpa_kernel
 
 from aam.options.groups import AttnImplementation
 
-BACKENDS: dict[str, list[SDPBackend] | None] = {
-    "auto": None,
-    "sdpa": None,
-    "math": [SDPBackend.MATH],
-    "mem_efficient": [SDPBackend.EFFICIENT_ATTENTION],
-    "flash": [SDPBackend.FLASH_ATTENTION],
-}
-assert set(BACKENDS) == set(get_args(AttnImplementation))
+Function = Callable[[Tensor, Tensor, Tensor, Tensor | None], Tensor]
+"""Queries, keys, values [N, H, K, E], and a mask [N, 1, 1, K] (True: attend) or None."""
 
 
-def runnable(implementation: AttnImplementation, device: torch.device) -> bool:
-    """Tell whether a kernel runs on a device at all, with and without a mask."""
-    q_NHKE = torch.zeros(2, 1, 8, 16, device=device)
-    attend_NK = torch.ones(2, 8, dtype=torch.bool, device=device)
-    try:
-        for mask_NK in (None, attend_NK):
-            attention(q_NHKE, q_NHKE, q_NHKE, mask_NK, implementation)
-    except RuntimeError:
-        return False
-    return True
+@dataclass(frozen=True)
+class Backend:
+    """One way to compute attention.
+
+    Attributes:
+        name: a word of --attn-implementation.
+        function: raises RuntimeError where it cannot run on a device, dtype or mask.
+    """
+
+    name: str
+    function: Function
+
+
+def _torch(kernel: str | None, q: Tensor, k: Tensor, v: Tensor, mask: Tensor | None) -> Tensor:
+    """Scaled dot-product attention by torch's `kernel`; None leaves the choice to torch."""
+    if kernel is None:
+        return F.scaled_dot_product_attention(q, k, v, attn_mask=mask)
+    with sdpa_kernel([getattr(SDPBackend, kernel)]):
+        return F.scaled_dot_product_attention(q, k, v, attn_mask=mask)
+
+
+TORCH = (
+    Backend("auto", partial(_torch, None)),
+    Backend("flash", partial(_torch, "FLASH_ATTENTION")),
+    Backend("mem_efficient", partial(_torch, "EFFICIENT_ATTENTION")),
+    Backend("math", partial(_torch, "MATH")),
+)
+"""The backends of torch, in the order in which they are preferred."""
+assert {backend.name for backend in TORCH} | {"sdpa"} == set(get_args(AttnImplementation))
+
+
+@dataclass(frozen=True)
+class Backends:
+    """What a network computes attention with.
+
+    Attributes:
+        plain: where all members of all sets exist.
+        masked: where a mask is needed, which some backends cannot take.
+    """
+
+    plain: Backend
+    masked: Backend
+
+
+def named(name: AttnImplementation, backends: tuple[Backend, ...] = TORCH) -> Backend:
+    """Return a backend by its word; "sdpa" is another word for auto."""
+    wanted = "auto" if name == "sdpa" else name
+    return next(backend for backend in backends if backend.name == wanted)
+
+
+AUTO = Backends(named("auto"), named("auto"))
+"""Torch chooses."""
 
 
 def attention(
@@ -44,29 +85,36 @@ def attention(
     k_NHKE: Tensor,
     v_NHKE: Tensor,
     attend_NK: Tensor | None = None,
-    implementation: AttnImplementation = "auto",
+    backends: Backends = AUTO,
 ) -> Tensor:
     """Scaled dot-product attention of each member of a set to all members.
 
     Args:
         q_NHKE, k_NHKE, v_NHKE: queries, keys and values.
         attend_NK: True where a member exists; None where all do (a mask is never passed then).
-        implementation: kernel; "auto" leaves the choice to torch.
+        backends: what computes.
 
     Returns:
         Tensor [N, H, K, E]; sets without any member give zeros on every torch version.
 
     Raises:
-        RuntimeError: the kernel asked for cannot run on this device, dtype or mask.
+        RuntimeError: the backend cannot run on this device, dtype or mask.
     """
-    backends = BACKENDS[implementation]
-    chosen: Any = nullcontext() if backends is None else sdpa_kernel(backends)
     if attend_NK is None:
-        with chosen:
-            return F.scaled_dot_product_attention(q_NHKE, k_NHKE, v_NHKE)
+        return backends.plain.function(q_NHKE, k_NHKE, v_NHKE, None)
     # A row with nothing to attend to is 0/0 in some kernels: let it attend to all, then zero it.
     inhabited_N = attend_NK.any(dim=-1)
     safe_N11K = (attend_NK | ~inhabited_N[:, None])[:, None, None, :]
-    with chosen:
-        out_NHKE = F.scaled_dot_product_attention(q_NHKE, k_NHKE, v_NHKE, attn_mask=safe_N11K)
+    out_NHKE = backends.masked.function(q_NHKE, k_NHKE, v_NHKE, safe_N11K)
     return out_NHKE * inhabited_N[:, None, None, None].to(out_NHKE.dtype)
+
+
+def runs(backend: Backend, device: torch.device, masked: bool) -> bool:
+    """Tell whether a backend runs on a device at all, with or without a mask."""
+    q_NHKE = torch.zeros(2, 1, 8, 16, device=device)
+    mask_N11K = torch.ones(2, 1, 1, 8, dtype=torch.bool, device=device) if masked else None
+    try:
+        backend.function(q_NHKE, q_NHKE, q_NHKE, mask_N11K)
+    except RuntimeError:
+        return False
+    return True

@@ -12,13 +12,14 @@ from collections.abc import Iterator
 import torch
 from torch import Tensor, nn
 
+from aam.model.attention import AUTO, Backends
 from aam.model.distance import PairwiseDistance
 from aam.model.nucleotides import NucleotideEncoder
 from aam.model.profile import CommunityProfile
 from aam.model.samples import SampleEncoder
 from aam.model.shape import PAD, NetworkShape
 from aam.model.transformer import AttentionPooling, Transformer
-from aam.options.groups import AttnImplementation, Metric
+from aam.options.groups import Metric
 
 PROFILE_HIDDEN = 256
 """Width of the hidden layer that reads the profile."""
@@ -31,13 +32,13 @@ class Encoder(nn.Module):
         self,
         shape: NetworkShape,
         metric: Metric,
-        implementation: AttnImplementation = "auto",
+        backends: Backends = AUTO,
         recompute: bool = False,
     ) -> None:
         super().__init__()
         self.shape = shape
-        self.nucleotides = NucleotideEncoder(shape, implementation, recompute)
-        self.samples = SampleEncoder(shape, implementation, recompute)
+        self.nucleotides = NucleotideEncoder(shape, backends, recompute)
+        self.samples = SampleEncoder(shape, backends, recompute)
         self.distance = PairwiseDistance(bounded=metric != "weighted")
         self.diversity = nn.Linear(shape.embedding_dim, 1)
 
@@ -63,13 +64,13 @@ class Predictor(nn.Module):
         self,
         shape: NetworkShape,
         metric: Metric,
-        implementation: AttnImplementation = "auto",
+        backends: Backends = AUTO,
         recompute: bool = False,
     ) -> None:
         super().__init__()
         dim = shape.embedding_dim
-        self.encoder = Encoder(shape, metric, implementation, recompute)
-        self.transformer = Transformer(shape, 1, implementation, recompute)
+        self.encoder = Encoder(shape, metric, backends, recompute)
+        self.transformer = Transformer(shape, 1, backends, recompute)
         self.pooling = AttentionPooling(dim)
         self.head = nn.Sequential(
             nn.LayerNorm(2 * dim),

@@ -11,23 +11,21 @@ import torch
 import torch.nn.functional as F
 from torch import Tensor, nn
 
+from aam.model.attention import Backends
 from aam.model.shape import BASES, PAD, VOCABULARY, NetworkShape
 from aam.model.transformer import AttentionPooling, Transformer
-from aam.options.groups import AttnImplementation
 
 
 class NucleotideEncoder(nn.Module):
     """Transformer over the patches of each sequence."""
 
-    def __init__(
-        self, shape: NetworkShape, implementation: AttnImplementation, recompute: bool
-    ) -> None:
+    def __init__(self, shape: NetworkShape, backends: Backends, recompute: bool) -> None:
         super().__init__()
         dim = shape.embedding_dim
         self.patch = shape.nucleotide_patch
         self.patch_embedding = nn.Embedding(self.patch * VOCABULARY, dim)
         self.position = nn.Parameter(torch.empty(shape.tokens, dim))
-        self.transformer = Transformer(shape, shape.attention_layers, implementation, recompute)
+        self.transformer = Transformer(shape, shape.attention_layers, backends, recompute)
         self.pooling = AttentionPooling(dim)
         self.norm = nn.LayerNorm(dim)
         self.head = nn.Linear(dim, self.patch * BASES)

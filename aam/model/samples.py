@@ -9,9 +9,9 @@ from __future__ import annotations
 import torch
 from torch import Tensor, nn
 
+from aam.model.attention import Backends
 from aam.model.shape import NetworkShape
 from aam.model.transformer import AttentionPooling, Transformer
-from aam.options.groups import AttnImplementation
 
 ABUNDANCE_FEATURES = 3
 
@@ -31,15 +31,13 @@ def abundance_features(counts_BS: Tensor) -> Tensor:
 class SampleEncoder(nn.Module):
     """Transformer over the ASVs of each sample."""
 
-    def __init__(
-        self, shape: NetworkShape, implementation: AttnImplementation, recompute: bool
-    ) -> None:
+    def __init__(self, shape: NetworkShape, backends: Backends, recompute: bool) -> None:
         super().__init__()
         dim = shape.embedding_dim
         self.abundance = nn.Sequential(
             nn.Linear(ABUNDANCE_FEATURES, dim), nn.GELU(), nn.Linear(dim, dim)
         )
-        self.transformer = Transformer(shape, shape.attention_layers, implementation, recompute)
+        self.transformer = Transformer(shape, shape.attention_layers, backends, recompute)
         self.pooling = AttentionPooling(dim)
         self.out = nn.Linear(dim, dim)
 

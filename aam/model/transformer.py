@@ -11,9 +11,8 @@ import torch.nn.functional as F
 from torch import Tensor, nn
 from torch.utils.checkpoint import checkpoint
 
-from aam.model.attention import attention
+from aam.model.attention import AUTO, Backends, attention
 from aam.model.shape import NetworkShape
-from aam.options.groups import AttnImplementation
 
 FEED_FORWARD = 4  # width of the feed-forward layer, in embedding widths
 
@@ -21,12 +20,10 @@ FEED_FORWARD = 4  # width of the feed-forward layer, in embedding widths
 class Block(nn.Module):
     """One pre-norm transformer layer."""
 
-    def __init__(
-        self, dim: int, heads: int, dropout: float, implementation: AttnImplementation
-    ) -> None:
+    def __init__(self, dim: int, heads: int, dropout: float, backends: Backends) -> None:
         super().__init__()
         self.heads = heads
-        self.implementation = implementation
+        self.backends = backends
         self.attention_norm = nn.LayerNorm(dim)
         self.qkv = nn.Linear(dim, 3 * dim)
         self.out = nn.Linear(dim, dim)
@@ -40,7 +37,7 @@ class Block(nn.Module):
         n, k, d = x_NKD.shape
         qkv_NK3HE = self.qkv(self.attention_norm(x_NKD)).view(n, k, 3, self.heads, d // self.heads)
         q_NHKE, k_NHKE, v_NHKE = qkv_NK3HE.permute(2, 0, 3, 1, 4).unbind(0)
-        mixed_NHKE = attention(q_NHKE, k_NHKE, v_NHKE, attend_NK, self.implementation)
+        mixed_NHKE = attention(q_NHKE, k_NHKE, v_NHKE, attend_NK, self.backends)
         mixed_NKD = mixed_NHKE.transpose(1, 2).reshape(n, k, d)
         x_NKD = x_NKD + self.dropout(self.out(mixed_NKD))
         wide = F.gelu(self.widen(self.feed_forward_norm(x_NKD)))
@@ -54,13 +51,13 @@ class Transformer(nn.Module):
         self,
         shape: NetworkShape,
         layers: int,
-        implementation: AttnImplementation = "auto",
+        backends: Backends = AUTO,
         recompute: bool = False,
     ) -> None:
         super().__init__()
         self.recompute = recompute
         self.blocks = nn.ModuleList(
-            Block(shape.embedding_dim, shape.attention_heads, shape.dropout, implementation)
+            Block(shape.embedding_dim, shape.attention_heads, shape.dropout, backends)
             for _ in range(layers)
         )
         self.norm = nn.LayerNorm(shape.embedding_dim)
