@@ -13,6 +13,7 @@ import numpy.typing as npt
 import torch
 from torch.utils.data import DataLoader, Dataset, Sampler
 
+from aam.study.balance import bounds
 from aam.study.batches import FIXED_DRAW, Batch, BatchPlan, fixed_masks, make_batch
 from aam.study.study import Study
 
@@ -42,7 +43,7 @@ class TrainingBatches(Dataset[Batch]):
 
     def __getitem__(self, key: Key) -> Batch:
         epoch, step = key
-        rows = np.array_split(self._shuffled(epoch), self.steps)[step]
+        rows = self._shuffled(epoch)[bounds(len(self.rows), self.steps, step)]
         reads_draw = epoch if self.fresh_reads else FIXED_DRAW
         return make_batch(self.study, self.plan, rows, reads_draw, epoch * self.steps + step)
 
