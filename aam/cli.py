@@ -15,7 +15,7 @@ from typing import Any
 
 from aam import __version__
 from aam.errors import AamError, CannotCreate, Unavailable, UsageError
-from aam.options import COMMANDS, check, find, names, specs
+from aam.options import COMMANDS, check, find, names, specs, spell_out, split
 
 INTERRUPTED = 130
 DISK_FULL = (28, 122)  # ENOSPC, EDQUOT
@@ -63,11 +63,12 @@ def _dispatch(words: list[str]) -> int:
     if words[0] == "--version":
         print(f"aam {__version__}")
         return 0
-    options = parse(words[0], words[1:])
+    name, rest = split(words)
+    options = parse(name, rest)
     check(options)
-    command = importlib.import_module(f"aam.commands.{words[0]}")
-    command.run(options)
-    return 0
+    command = importlib.import_module(f"aam.commands.{name.replace(' ', '_')}")
+    # A command that judges returns its verdict as an exit status; others return nothing.
+    return command.run(options) or 0
 
 
 def parse(name: str, words: Sequence[str]) -> Any:
@@ -78,8 +79,12 @@ def parse(name: str, words: Sequence[str]) -> Any:
         SystemExit: 0 after printing help, 64 after printing what is wrong with an option.
     """
     kind = find(name)
+    longer = [known for known in names() if known.startswith(f"{name} ")]
+    if longer:
+        raise UsageError("A command of two words", f"`{name}`", f"give `{'` or `'.join(longer)}`")
     if kind is None:
         raise UsageError("No such command", f"'{name}'", _nearest(name, names(), "aam"))
+    words = spell_out(kind, words)
     _check_flags(name, kind, words)
     import tyro
 
@@ -114,7 +119,7 @@ def overview() -> str:
     for group, commands in COMMANDS.items():
         lines += ["", group]
         for name, kind in commands.items():
-            lines.append(f"  {name:<10} {(kind.__doc__ or '').splitlines()[0]}")
+            lines.append(f"  {name:<15} {(kind.__doc__ or '').splitlines()[0]}")
     return "\n".join([*lines, "", "`aam COMMAND --help` lists a command's options."])
 
 

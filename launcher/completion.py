@@ -31,6 +31,16 @@ def _commands() -> dict[str, str]:
     return known | OWN
 
 
+def _second_words() -> dict[str, list[str]]:
+    """List what may follow the first word of the commands of two words."""
+    found: dict[str, list[str]] = {}
+    for command in _commands():
+        first, _, second = command.partition(" ")
+        if second:
+            found.setdefault(first, []).append(second)
+    return found
+
+
 def _flags(command: str) -> list[str]:
     own = [*OWN_FLAGS]
     if command in OWN:
@@ -55,16 +65,21 @@ def _choices(command: str) -> dict[str, list[str]]:
 def _bash() -> str:
     cases, values = [], []
     for command in _commands():
-        cases.append(f"    {command}) words='{' '.join(_flags(command))}' ;;")
+        cases.append(f"    '{command}') words='{' '.join(_flags(command))}' ;;")
         for flag, choices in _choices(command).items():
-            values.append(f"    {command}:{flag}) words='{' '.join(choices)}' ;;")
+            values.append(f"    '{command}:{flag}') words='{' '.join(choices)}' ;;")
+    firsts = {command.split()[0]: None for command in _commands()}
+    two = _second_words()
+    openings = "".join(f" {first}) command={first} ;;" for first in two)
+    seconds = [f"    {first}) words='{' '.join(words)}' ;;" for first, words in two.items()]
     return "\n".join(
         [
             "_aam_launch() {",
             "  local word=${COMP_WORDS[COMP_CWORD]} before=${COMP_WORDS[COMP_CWORD-1]} command=''",
             "  local candidate words=''",
             "  for candidate in \"${COMP_WORDS[@]:1:COMP_CWORD-1}\"; do",
-            "    case $candidate in explain|-*) ;; *) command=$candidate; break ;; esac",
+            f"    case $candidate in explain|-*) ;;{openings}",
+            "    *) command=\"${command:+$command }$candidate\"; break ;; esac",
             "  done",
             "  COMPREPLY=()",
             "  case $command:$before in",
@@ -76,7 +91,11 @@ def _bash() -> str:
             f"    *) words='{' '.join(OWN_FLAGS)}' ;;",
             "    esac",
             "  elif [ -z \"$command\" ]; then",
-            f"    words='{' '.join(_commands())}'",
+            f"    words='{' '.join(firsts)}'",
+            "  else",
+            "    case $command in",
+            *(seconds or ["    *) ;;"]),
+            "    esac",
             "  fi",
             "  [ -n \"$words\" ] && COMPREPLY=($(compgen -W \"$words\" -- \"$word\"))",
             "}",
@@ -94,10 +113,18 @@ def _fish() -> str:
     lines = ["complete -c aam-launch -n __fish_use_subcommand -f"]
     for command, summary in _commands().items():
         quoted = summary.replace("\\", "\\\\").replace("'", "\\'")
-        lines.append(f"complete -c aam-launch -n __fish_use_subcommand -a {command} -d '{quoted}'")
+        first, _, second = command.partition(" ")
+        seen = f"__fish_seen_subcommand_from {first}"
+        if second:
+            lines.append(f"complete -c aam-launch -n __fish_use_subcommand -a {first}")
+            lines.append(f"complete -c aam-launch -n '{seen}' -a {second} -d '{quoted}'")
+            seen += f"; and __fish_seen_subcommand_from {second}"
+        else:
+            lines.append(
+                f"complete -c aam-launch -n __fish_use_subcommand -a {first} -d '{quoted}'"
+            )
         choices = _choices(command)
         for flag in _flags(command):
             words = f" -x -a '{' '.join(choices[flag])}'" if flag in choices else ""
-            seen = f"'__fish_seen_subcommand_from {command}'"
-            lines.append(f"complete -c aam-launch -n {seen} -l {flag[2:]}{words}")
+            lines.append(f"complete -c aam-launch -n '{seen}' -l {flag[2:]}{words}")
     return "\n".join(lines) + "\n"

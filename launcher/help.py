@@ -24,9 +24,9 @@ def overview() -> str:
     for group, commands in COMMANDS.items():
         lines += ["", group]
         for name, kind in commands.items():
-            lines.append(f"  {name:<10} {(kind.__doc__ or '').splitlines()[0]}")
+            lines.append(f"  {name:<15} {(kind.__doc__ or '').splitlines()[0]}")
     lines += ["", "Understand"]
-    lines += [f"  {name:<10} {help}" for name, help in OWN.items()]
+    lines += [f"  {name:<15} {help}" for name, help in OWN.items()]
     lines += ["", "Options of the launcher, anywhere on the line"]
     lines += [f"  {spec.flag + ' ' + spec.metavar:<20} {spec.help}"
               for spec in KEYS.values() if spec.flag]  # fmt: skip

@@ -45,7 +45,7 @@ def read(path: Path) -> Recorded:
     if not isinstance(launch, dict):
         remedy = "its argv stands in the file"
         raise MissingInput("A run that aam-launch did not start", f"'{file}'", remedy)
-    words = (*spelled(launch["own"]), launch["command"], *launch["words"])
+    words = (*spelled(launch["own"]), *launch["command"].split(), *launch["words"])
     return Recorded(tuple(words), launch["folder"], launch, inputs, version)
 
 

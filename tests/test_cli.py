@@ -14,6 +14,7 @@ import pytest
 from aam import __version__
 from aam.cli import main, parse
 from aam.options import OptionSpec, find, from_plain, names, specs, to_plain
+from launcher.plan.request import parse as parse_launch
 
 ROOT = Path(__file__).parents[1]
 HEAVY = {"torch", "numpy", "tyro", "rich", "lightning", "biom", "skbio", "sklearn", "pandas"}
@@ -31,7 +32,7 @@ def help_pages() -> dict[str, str]:
     pages = {}
     for name in names():
         done = subprocess.run(
-            [sys.executable, "-m", "aam.cli", name, "--help"],
+            [sys.executable, "-m", "aam.cli", *name.split(), "--help"],
             capture_output=True,
             text=True,
             cwd=ROOT,
@@ -131,6 +132,24 @@ def test_a_wrong_value_is_a_usage_error(
         main(words)
     assert stop.value.code == 64
     assert capsys.readouterr().err
+
+
+@pytest.mark.parametrize(
+    ("words", "expected"),
+    [
+        ([], "off"),
+        (["--compile-model"], "auto"),
+        (["--compile-model", "--device", "cpu"], "auto"),
+        (["--compile_model", "force"], "force"),
+        (["--compile-model=force"], "force"),
+        (["--compile-model", "off"], "off"),
+    ],
+)
+def test_an_option_may_stand_alone_in_both_programs(words: list[str], expected: str) -> None:
+    line = ["--table", "t.biom", "--output-dir", "out", *words]
+    assert parse("pretrain", line).speed.compile_model == expected
+    launched = parse_launch(["pretrain", *line])
+    assert parse("pretrain", launched.words).speed.compile_model == expected
 
 
 def test_options_survive_a_checkpoint() -> None:

@@ -7,9 +7,9 @@ import os
 import torch
 
 from aam.console import warn
-from aam.errors import Unavailable, UsageError
+from aam.errors import Unavailable
 from aam.model.attention import TORCH, Backend, Backends, runs
-from aam.options.groups import DeviceOptions, SpeedOptions
+from aam.options.groups import DeviceOptions
 from aam.stack.choice import Standing, Use, choose
 
 
@@ -23,16 +23,6 @@ def choose_device(options: DeviceOptions) -> torch.device:
         raise Unavailable("No GPU", "--device cuda", "use --device auto or cpu")
     there = options.device != "cpu" and torch.cuda.is_available()
     return torch.device("cuda", 0) if there else torch.device("cpu")
-
-
-def check_precision(options: SpeedOptions, device: torch.device) -> None:
-    """Refuse a precision that the device does not train in.
-
-    Raises:
-        UsageError: fp16 on a CPU.
-    """
-    if options.mixed_precision == "fp16" and device.type == "cpu":
-        raise UsageError("fp16 needs a GPU", "--mixed-precision fp16", "use bf16 or none on a CPU")
 
 
 def choose_attention(options: DeviceOptions, device: torch.device) -> Backends:

@@ -19,9 +19,11 @@ from aam.learn.callbacks import EpochTable, ExactResume, TwoBars
 from aam.learn.devices import choose_device, choose_workers
 from aam.learn.loaders import EpochSampler, FixedBatches, TrainingBatches, loader
 from aam.learn.recipe import Recipe
+from aam.learn.speed import CompiledEncoder, Fp32Report, Note, unrecorded
 from aam.learn.task import Task
 from aam.learn.whole_files import WholeFiles
 from aam.options.groups import DeviceOptions, LoopOptions, RunOptions, SpeedOptions
+from aam.stack.precision import Precision, arch_of, choose_precision
 
 PRECISIONS = {"none": "32-true", "bf16": "bf16-mixed", "fp16": "16-mixed"}
 HIGHER_IS_BETTER = ("r2", "accuracy", "f1")
@@ -29,7 +31,7 @@ HIGHER_IS_BETTER = ("r2", "accuracy", "f1")
 
 @dataclass(frozen=True)
 class Fit:
-    """What a fit is run with."""
+    """What a fit is run with; `note` puts facts into the record of the run."""
 
     recipe: Recipe
     loop: LoopOptions
@@ -38,6 +40,7 @@ class Fit:
     run: RunOptions
     folder: Path
     best_metric: str = "val_loss"
+    note: Note = unrecorded
 
 
 @dataclass(frozen=True)
@@ -82,14 +85,15 @@ def run(
     workers = choose_workers(fit.device, device)
     sampler = EpochSampler(training.steps)
     pin = device.type == "cuda"
-    if fit.speed.compile_model:
-        task.encoder.nucleotides.compile(dynamic=True)
+    precision = choose_precision(fit.speed.mixed_precision, arch_of(device))
+    fit.note("precision", precision)
     keeper, callbacks = _callbacks(fit, sampler, judged=validation is not None)
+    callbacks += _first_steps(fit, precision)
     trainer = pl.Trainer(
         default_root_dir=fit.folder,
         accelerator="gpu" if device.type == "cuda" else "cpu",
         devices=1,
-        precision=PRECISIONS[fit.speed.mixed_precision],  # type: ignore[arg-type]
+        precision=PRECISIONS[precision],  # type: ignore[arg-type]
         max_epochs=fit.loop.epochs,
         accumulate_grad_batches=fit.loop.gradient_accumulation_steps,
         gradient_clip_val=fit.loop.max_grad_norm or None,
@@ -147,6 +151,15 @@ def _callbacks(
     if console.is_terminal:
         callbacks.append(TwoBars())
     return keeper, callbacks
+
+
+def _first_steps(fit: Fit, precision: Precision) -> list[Callback]:
+    """Return what is done once, in the first steps."""
+    report = Fp32Report(precision, fit.note) if fit.speed.report_fp32_fallbacks else None
+    callbacks: list[Callback] = [] if report is None else [report]
+    if fit.speed.compile_model != "off":
+        callbacks.append(CompiledEncoder(fit.speed.compile_model, precision, fit.note, report))
+    return callbacks
 
 
 def _quieten() -> None:

@@ -11,7 +11,7 @@ from torch import Tensor
 from aam.console import say
 from aam.errors import UsageError
 from aam.learn import checkpoints, fit, run_folder
-from aam.learn.devices import check_precision, choose_attention, choose_device
+from aam.learn.devices import choose_attention, choose_device
 from aam.learn.inference import read_out, remember_asvs
 from aam.learn.loaders import FixedBatches, TrainingBatches
 from aam.learn.outputs import write_embeddings
@@ -31,6 +31,7 @@ from aam.model.shape import NetworkShape
 from aam.options import to_plain
 from aam.options.commands import Pretrain
 from aam.options.groups import ModelOptions
+from aam.stack.precision import arch_of, choose_precision
 from aam.study.metadata import read_metadata
 from aam.study.question import split_samples
 from aam.study.splits import write_splits
@@ -46,7 +47,7 @@ def pretrain(options: Pretrain) -> None:
     check_phylogeny(options)
     check_shape(options.model)
     device = choose_device(options.device)
-    check_precision(options.speed, device)
+    choose_precision(options.speed.mixed_precision, arch_of(device))
     folder = options.run.output_dir
     run_folder.prepare(folder, options.run.overwrite, options.run.resume_from is not None)
     study = load_study(options.input, options.phylogeny, longest(options.sample))
@@ -75,7 +76,15 @@ def pretrain(options: Pretrain) -> None:
     task = Task(network, Weights.of(options.task), options.loop, steps, standard=standard)
     batch_size = options.loop.batch_size
     outcome = fit.run(
-        fit.Fit(recipe, options.loop, options.speed, options.device, options.run, folder),
+        fit.Fit(
+            recipe,
+            options.loop,
+            options.speed,
+            options.device,
+            options.run,
+            folder,
+            note=record.note,
+        ),
         task,
         TrainingBatches(study, plan, split.train, batch_size, options.sample.rarefy_each_epoch),
         FixedBatches(study, plan, split.validation, batch_size) if len(split.validation) else None,

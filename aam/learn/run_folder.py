@@ -89,6 +89,11 @@ class RunRecord:
     content: dict[str, Any]
     began: float
 
+    def note(self, name: str, fact: Any) -> None:
+        """Add a fact of a run that goes on, and write the file."""
+        self.content[name] = fact
+        self.write()
+
     def finish(self, **results: Any) -> None:
         """Add results and the time taken, and write the file."""
         self.content |= results

@@ -11,7 +11,7 @@ from aam.console import say
 from aam.errors import UsageError
 from aam.learn import checkpoints, fit, run_folder
 from aam.learn.asking import Question, ask, fit_target
-from aam.learn.devices import check_precision, choose_device
+from aam.learn.devices import choose_device
 from aam.learn.inference import read_out, remember_asvs
 from aam.learn.loaders import FixedBatches, TrainingBatches
 from aam.learn.outputs import prediction_table, write_table
@@ -21,6 +21,7 @@ from aam.learn.starting import Base, Start, read_base, start
 from aam.learn.target import Target
 from aam.learn.task import Task, Weights, judge
 from aam.options.commands import Train
+from aam.stack.precision import arch_of, choose_precision
 from aam.study.splits import Split, write_splits
 
 
@@ -46,7 +47,9 @@ def train(options: Train) -> None:
     record = run_folder.begin("train", options, folder)
     write_splits(folder / "splits.tsv", asked.study.table.sample_ids, asked.splits, asked.labels)
     results = [
-        train_fold(options, asked, base, split, fold, _fold_folder(folder, asked.splits, fold))
+        train_fold(
+            options, asked, base, split, fold, _fold_folder(folder, asked.splits, fold), record
+        )
         for fold, split in enumerate(asked.splits, start=1)
     ]
     tables = [table for table, _ in results]
@@ -66,14 +69,20 @@ def train(options: Train) -> None:
 
 
 def train_fold(
-    options: Train, asked: Question, base: Base | None, split: Split, fold: int, folder: Path
+    options: Train,
+    asked: Question,
+    base: Base | None,
+    split: Split,
+    fold: int,
+    folder: Path,
+    record: run_folder.RunRecord,
 ) -> tuple[pd.DataFrame, dict[str, object]]:
     """Train the model of one split; returns its predictions and what is worth recording."""
     torch.manual_seed(options.loop.seed + fold - 1)
     device = choose_device(options.device)
     target = fit_target(options, asked, split)
     begun = start(options, asked, base, split, target, device)
-    outcome = _fit(options, asked, begun, target, split, folder)
+    outcome = _fit(options, asked, begun, target, split, folder, record)
     network = begun.network
     _, content = checkpoints.read(outcome.checkpoint)
     checkpoints.load_weights(network, content)
@@ -112,7 +121,13 @@ def train_fold(
 
 
 def _fit(
-    options: Train, asked: Question, begun: Start, target: Target, split: Split, folder: Path
+    options: Train,
+    asked: Question,
+    begun: Start,
+    target: Target,
+    split: Split,
+    folder: Path,
+    record: run_folder.RunRecord,
 ) -> fit.Outcome:
     """Run the loop for one split."""
     loop, plan = options.loop, begun.recipe.plan
@@ -137,12 +152,13 @@ def _fit(
         options.run,
         folder,
         options.best_metric,
+        record.note,
     )
     return fit.run(given, task, training, judging if len(split.validation) else None)
 
 
 def _check_options(options: Train) -> None:
-    check_precision(options.speed, choose_device(options.device))
+    choose_precision(options.speed.mixed_precision, arch_of(choose_device(options.device)))
     if options.pretrained_encoder is None:
         check_shape(options.model)
     if options.freeze_base and options.pretrained_encoder is None:

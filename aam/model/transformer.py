@@ -15,6 +15,7 @@ from aam.model.attention import AUTO, Backends, attention
 from aam.model.shape import NetworkShape
 
 FEED_FORWARD = 4  # width of the feed-forward layer, in embedding widths
+PRODUCTS = 6  # matrix products in a row of one block: qkv, scores, mix, out, widen, narrow
 
 
 class Block(nn.Module):

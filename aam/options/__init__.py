@@ -1,7 +1,16 @@
 """Every option of every command, declared once; needs nothing but the standard library."""
 
-from aam.options.commands import COMMANDS, find, names
-from aam.options.field import OptionSpec, Role, check, from_plain, option, specs, to_plain
+from aam.options.commands import COMMANDS, find, names, split
+from aam.options.field import (
+    OptionSpec,
+    Role,
+    check,
+    from_plain,
+    option,
+    specs,
+    spell_out,
+    to_plain,
+)
 
 __all__ = [
     "COMMANDS",
@@ -13,5 +22,7 @@ __all__ = [
     "names",
     "option",
     "specs",
+    "spell_out",
+    "split",
     "to_plain",
 ]

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Literal
@@ -252,3 +253,14 @@ def find(name: str) -> type | None:
 def names() -> tuple[str, ...]:
     """List the command names in the order of the help page."""
     return tuple(name for group in COMMANDS.values() for name in group)
+
+
+def split(words: Sequence[str]) -> tuple[str, list[str]]:
+    """Take the name of a command, of one or two words, off the front of a command line.
+
+    What is no command comes back as its first word.
+    """
+    two = " ".join(words[:2])
+    if len(words) > 1 and find(two) is not None:
+        return two, list(words[2:])
+    return (words[0] if words else ""), list(words[1:])

@@ -9,7 +9,7 @@ from __future__ import annotations
 import dataclasses
 import sys
 import typing
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, Literal, TypeVar
@@ -52,14 +52,18 @@ def option(
     default: Any = dataclasses.MISSING,
     role: Role = "value",
     takes: Range | None = None,
+    alone: str | None = None,
+    first: bool = False,
 ) -> Any:
     """Declare one option; without a default it is required.
 
     `role` says what a path is for: an `input` is read, an `output` is written, all else is `value`.
     `takes` is the range of a number, or of each number of a tuple; `check` looks at it.
+    `alone` is the value that the flag means where none follows it.
+    `first` lets the flag be left out where the value is the first word (see `spell_out`).
     """
     shown = help if role == "value" else f"{help} [{role}]"
-    metadata = {"help": shown, "role": role, "takes": takes}
+    metadata = {"help": shown, "role": role, "takes": takes, "alone": alone, "first": first}
     return dataclasses.field(default=default, metadata=metadata, kw_only=True)
 
 
@@ -75,6 +79,8 @@ class OptionSpec:
     help: str
     role: Role
     group: str
+    alone: str | None = None
+    first: bool = False
 
 
 def specs(command: type) -> tuple[OptionSpec, ...]:
@@ -97,9 +103,31 @@ def specs(command: type) -> tuple[OptionSpec, ...]:
                 help=field.metadata["help"],
                 role=field.metadata["role"],
                 group=command.__name__,
+                alone=field.metadata["alone"],
+                first=field.metadata["first"],
             )
         )
     return tuple(found)
+
+
+def spell_out(command: type, words: Sequence[str]) -> list[str]:
+    """Write out what a person may leave out: the flag of the first word, the value of a flag.
+
+    `golden compare DIR` becomes `--golden-dir DIR`, `--compile-model` becomes `--compile-model
+    auto`; both command lines, of `aam` and of the launcher, are read from the result.
+    """
+    options = specs(command)
+    full = list(words)
+    leading = next((spec.flag for spec in options if spec.first), None)
+    if leading is not None and full and not full[0].startswith("-"):
+        full.insert(0, leading)
+    alone = {spec.flag: spec.alone for spec in options if spec.alone is not None}
+    for place in range(len(full) - 1, -1, -1):
+        value = alone.get(full[place].replace("_", "-"))
+        followed = place + 1 < len(full) and not full[place + 1].startswith("-")
+        if value is not None and not followed:
+            full.insert(place + 1, value)
+    return full
 
 
 def check(options: Any) -> None:

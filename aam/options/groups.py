@@ -22,6 +22,8 @@ from aam.options.field import (
 Metric = Literal[
     "unifrac", "unweighted", "weighted", "weighted_normalized", "generalized", "faith_pd"
 ]
+MixedPrecision = Literal["none", "bf16", "fp16", "auto"]
+CompileModel = Literal["off", "auto", "force"]
 AttnImplementation = Literal["auto", "sdpa", "math", "mem_efficient", "flash"]
 
 
@@ -205,11 +207,19 @@ class DeviceOptions:
 class SpeedOptions:
     """What trades memory, speed and precision while training."""
 
-    mixed_precision: Literal["none", "bf16", "fp16"] = option(
-        "Precision of the matrix products.", default="none"
+    mixed_precision: MixedPrecision = option(
+        "Precision of the matrix products; fp16 with loss scaling. 'auto': bf16 on a GPU that has "
+        "it, else none.",
+        default="none",
     )
-    compile_model: bool = option(
-        "Compile the nucleotide encoder with torch.compile.", default=False
+    report_fp32_fallbacks: bool = option(
+        "List the modules that run in fp32 under mixed precision.", default=False
+    )
+    compile_model: CompileModel = option(
+        "Compile the nucleotide encoder while training. 'auto', also meant by the flag alone: not "
+        "with ROCm, whose Triton has a fault; 'force': there too.",
+        default="off",
+        alone="auto",
     )
     gradient_checkpointing: bool = option(
         "Recompute activations in the backward pass: less memory, a third more time.", default=False

@@ -65,7 +65,7 @@ def make(
     if in_container:
         words = request.with_paths({f.place: f.absolute for f in paths if f.place >= 0})
     plan = (_contained if in_container else _natively)(
-        host, choice, settings, paths, native, here, (request.command, *words, *added)
+        host, choice, settings, paths, native, here, (*request.command.split(), *words, *added)
     )
     decisions = (*choice.decisions, *flag_decisions, *plan.decisions)
     findings = (*choice.findings, *flag_findings, *_warnings(host, choice))

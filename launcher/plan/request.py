@@ -12,7 +12,7 @@ from dataclasses import dataclass, field
 from functools import cache
 from pathlib import Path
 
-from aam.options import OptionSpec, find, names, specs
+from aam.options import OptionSpec, find, names, specs, spell_out, split
 from launcher.errors import UsageError
 from launcher.plan.own import OWN_FLAGS, names_an_option, split_own
 from launcher.plan.spelling import nearest
@@ -42,8 +42,8 @@ class Request:
     """A checked command line.
 
     Attributes:
-        command: a command of `aam`.
-        words: the options of that command as the user wrote them, in order.
+        command: a command of `aam`, of one or two words.
+        words: the options of that command as the user wrote them, in order, and spelled out.
         paths: every file or folder that is named.
         flags: the options of `aam` that are given, in their usual spelling.
         own: the launcher's own options and their values.
@@ -96,7 +96,10 @@ def parse(argv: Sequence[str], *, incomplete: bool = False) -> Request:
             the nearest known.
     """
     own, words = split_own(argv)
-    command, rest = command_of(words), words[1:]
+    command = command_of(words)
+    kind = find(command)
+    assert kind is not None
+    rest = spell_out(kind, split(words)[1])
     known = options_of(command)
     given = _values(rest, known, command)
     absent = tuple(s.flag for s in known.values() if s.required and s.flag not in given)
@@ -122,7 +125,7 @@ def command_of(words: Sequence[str], more: Iterable[str] = ()) -> str:
     Raises:
         UsageError: they begin with something else.
     """
-    first = words[0] if words else ""
+    first, _ = split(words)
     if find(first) is None and first not in more:
         known = (*names(), *more, *OWN_FLAGS)
         remedy = nearest(first, known, "see `aam-launch --help`")
