@@ -9,7 +9,7 @@ from collections.abc import Sequence
 
 from aam import __version__
 from launcher.errors import LaunchError
-from launcher.help import OWN, command_help, overview
+from launcher.help import OWN, command_help, overview, own_help
 from launcher.plan.own import HELP, spelled, split_own
 from launcher.plan.request import command_of
 
@@ -46,7 +46,7 @@ def _dispatch(words: list[str]) -> int:
     if any(word in HELP for word in words):
         _, rest = split_own([word for word in words if word not in HELP])
         command = command_of(rest, OWN)
-        print(overview() if command in OWN else command_help(command))
+        print(own_help(command) if command in OWN else command_help(command))
         return 0
     own, rest = split_own(words)
     command = command_of(rest, OWN)

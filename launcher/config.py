@@ -3,11 +3,12 @@
 from __future__ import annotations
 
 import os
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from pathlib import Path
 
 from launcher import yaml_files
 from launcher.errors import ConfigurationError
+from launcher.jobs.site import SITE_KEYS, Site, settings_of, site_of
 from launcher.plan.catalog import SHIPPED, Catalog, catalog_of, extended
 from launcher.plan.layers import KEYS, Entry, Layer, Settings, from_flags, from_variables, merge
 
@@ -35,7 +36,9 @@ def read(
     kept = yaml_files.cache_folder(variables)
     system, own, project = (_file(path, kept) for path in (SYSTEM, user, folder / PROJECT))
     name = merge([system, own, project, *top]).text("site")
-    site = _file(_site(name), kept) if name else {}
+    site: Layer = {}
+    if name:
+        site = settings_of(_file(_site(name), kept, (*KEYS, *SITE_KEYS)), who(variables))
     cache = Path(variables.get("XDG_CACHE_HOME") or home / ".cache")
     scratch = variables.get("SLURM_TMPDIR") or variables.get("TMPDIR") or "/tmp"
     defaults = {
@@ -51,6 +54,34 @@ def configured(flags: Mapping[str, Sequence[str]]) -> tuple[Settings, Catalog]:
     return settings, catalog(settings, os.environ)
 
 
+def site(name: str, variables: Mapping[str, str]) -> Site:
+    """Return what is known of a site: a name, or a path.
+
+    Raises:
+        ConfigurationError: there is no such site, or its file is wrong.
+    """
+    file = _site(name)
+    entries = _file(file, yaml_files.cache_folder(variables), (*KEYS, *SITE_KEYS))
+    return site_of(file.stem, entries)
+
+
+def who(variables: Mapping[str, str]) -> dict[str, str]:
+    """Return what `$USER` and `$HOME` of a site file stand for."""
+    import pwd
+
+    try:
+        account = pwd.getpwuid(os.getuid())
+        known = {"USER": account.pw_name, "HOME": account.pw_dir}
+    except KeyError:  # a number without a name
+        known = {}
+    return {**known, **{name: variables[name] for name in ("USER", "HOME") if name in variables}}
+
+
+def sites() -> list[str]:
+    """Return the names of the sites that are known."""
+    return sorted({p.stem for folder in SITES if folder.is_dir() for p in folder.glob("*.yaml")})
+
+
 def private_folder(settings: Settings, uid: int, host: str, job: str | None) -> str:
     """Return the folder of this user, job and node."""
     scratch = os.path.abspath(settings.text("scratch"))
@@ -63,9 +94,9 @@ def catalog(settings: Settings, variables: Mapping[str, str]) -> Catalog:
     return extended(catalog_of(content), settings.given("images"))
 
 
-def _file(path: Path, cache: Path) -> dict[str, Entry]:
+def _file(path: Path, cache: Path, known: Iterable[str] = KEYS) -> dict[str, Entry]:
     try:
-        return yaml_files.entries(path, tuple(KEYS), cache)
+        return yaml_files.entries(path, tuple(known), cache)
     except (FileNotFoundError, NotADirectoryError):
         return {}
     except (OSError, UnicodeDecodeError) as error:
@@ -82,6 +113,6 @@ def _site(name: str) -> Path:
     for place in places:
         if place.is_file():
             return place
-    found = sorted(p.stem for folder in SITES if folder.is_dir() for p in folder.glob("*.yaml"))
+    found = sites()
     known = f"known are {', '.join(found)}" if found else "name a file"
     raise ConfigurationError("No such site", f"'{name}'", known)

@@ -4,6 +4,8 @@ from __future__ import annotations
 
 from aam import __version__
 from aam.options import COMMANDS
+from launcher.jobs.wishes import FLAGS
+from launcher.jobs.wishes import SWITCHES as SUBMIT_SWITCHES
 from launcher.plan.layers import KEYS
 from launcher.plan.own import SWITCHES, WITH_VALUE
 from launcher.plan.request import options_of
@@ -12,6 +14,9 @@ OWN = {
     "explain": "Show every decision about a command, why, and from where; runs nothing.",
     "doctor": "Say what this host has, what would fail, and the remedy.",
     "images": "List the images: what they pin, where they are, what fits this host.",
+    "submit": "Check a command and queue it as a Slurm job.",
+    "jobs": "List what was submitted: state, time left, last figures.",
+    "site": "Show or check what is known of a cluster: `site show NAME`.",
     "replay": "Run the run of a run.json again.",
     "completion": "Print completions for bash, zsh or fish.",
 }
@@ -32,6 +37,19 @@ def overview() -> str:
               for spec in KEYS.values() if spec.flag]  # fmt: skip
     lines += [f"  {flag:<20} {help}" for flag, help in (WITH_VALUE | SWITCHES).items()]
     return "\n".join([*lines, "", "`aam-launch COMMAND --help` lists a command's options."])
+
+
+def own_help(command: str) -> str:
+    """Return the page of one of the launcher's own commands; most have no options of their own."""
+    if command != "submit":
+        return overview()
+    lines = ["usage: aam-launch submit COMMAND [OPTIONS OF THE JOB] [OPTIONS OF COMMAND]", ""]
+    lines += [OWN["submit"] + " --dry-run prints its script.", ""]
+    lines += [f"  {f'{flag} {metavar}':<22} {help}" for flag, (metavar, help) in FLAGS.items()]
+    lines += [f"  {flag:<22} {help}" for flag, help in SUBMIT_SWITCHES.items()]
+    return "\n".join(
+        [*lines, "", "The launcher's own options (--site, --image) may stand anywhere."]
+    )
 
 
 def command_help(command: str) -> str:

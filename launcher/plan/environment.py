@@ -12,9 +12,9 @@ from launcher.plan.masks import VARIABLES as MASKS
 
 PASSED = ("SLURM_*", "SLURMD_*", "PMI*", "MASTER_ADDR", "MASTER_PORT",
           "WORLD_SIZE", "RANK", "LOCAL_RANK", "LOCAL_WORLD_SIZE", "NODE_RANK", "GROUP_RANK",
-          "TORCHELASTIC_*", "NCCL_*", "RCCL_*", "FI_*", "OMP_*", "MKL_NUM_THREADS", "HSA_*",
-          "PYTORCH_*", "TORCH_*", "MIOPEN_*", "TZ", "TERM", "COLORTERM", "NO_COLOR", "COLUMNS",
-          "AAM_*")  # fmt: skip
+          "TORCHELASTIC_*", "NCCL_*", "RCCL_*", "GLOO_*", "FI_*", "OMP_*", "MKL_NUM_THREADS",
+          "HSA_*", "PYTORCH_*", "TORCH_*", "MIOPEN_*", "TZ", "TERM", "COLORTERM", "NO_COLOR",
+          "COLUMNS", "AAM_*")  # fmt: skip
 """What ranks, libraries and terminals need."""
 
 NEVER = ("AAM_LAUNCH_*", "AAM_IMAGE_DIR", *MASKS)

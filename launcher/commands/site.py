@@ -1,0 +1,66 @@
+"""`aam-launch site show|check NAME`: what is known of a cluster, and whether it is so."""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Sequence
+
+from launcher import config
+from launcher.commands import print_json
+from launcher.errors import Unavailable, UsageError
+from launcher.jobs.site import SITE_KEYS, Fact, Site
+from launcher.jobs.site_check import Answer, examine
+from launcher.plan.own import split_own
+from launcher.plan.spelling import nearest
+
+VERBS = ("show", "check")
+
+
+def run(words: Sequence[str]) -> int:
+    """Print the facts of a site, or hold them against this host; 69 if one is wrong."""
+    own, rest = split_own(words)
+    if len(rest) != 2 or rest[0] not in VERBS:
+        verb = rest[0] if rest else ""
+        remedy = nearest(verb, VERBS, "write `aam-launch site show cosmos`")
+        if verb in VERBS:
+            remedy = f"known are {', '.join(config.sites())}"
+        raise UsageError("Which site?", f"'{' '.join(rest)}'", remedy)
+    site = config.site(rest[1], os.environ)
+    answers = examine(site) if rest[0] == "check" else []
+    if "--json" in own:
+        print_json({"site": site.name, "facts": {k: vars(f) for k, f in site.facts.items()},
+                    "answers": [vars(answer) for answer in answers]})  # fmt: skip
+    elif rest[0] == "show":
+        print("\n".join(_facts(site)))
+    else:
+        print("\n".join(_answers(answers)))
+    return Unavailable.status if any(a.verdict == "differs" for a in answers) else 0
+
+
+def _facts(site: Site) -> list[str]:
+    lines = [f"{site.text('title') or site.name}  ({site.name})"]
+    for key, fact in site.facts.items():
+        if key == "title" or key.startswith("sources."):
+            continue
+        lines += ["", f"{key}: {_value(fact)}"]
+        help = SITE_KEYS[key].help if key in SITE_KEYS else ""
+        lines += [f"    {help}"] if help else []
+        if fact.source:
+            lines.append(f"    from {fact.source}")
+        if fact.confirmed is not None:
+            word = "confirmed" if fact.confirmed else "not confirmed"
+            lines.append(f"    {word}" + (f"; to confirm: {fact.confirm}" if fact.confirm else ""))
+    letters = {k.partition(".")[2]: f.value for k, f in site.facts.items() if "sources." in k}
+    if letters:
+        lines += ["", *(f"[{letter}] {title}" for letter, title in letters.items())]
+    return lines
+
+
+def _value(fact: Fact) -> str:
+    if isinstance(fact.value, bool):
+        return "yes" if fact.value else "no"
+    return ", ".join(map(str, fact.value)) if isinstance(fact.value, list) else str(fact.value)
+
+
+def _answers(answers: Sequence[Answer]) -> list[str]:
+    return [f"{a.verdict:<8} {a.key:<16} {a.said}" for a in answers]

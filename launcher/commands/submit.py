@@ -1,0 +1,154 @@
+"""`aam-launch submit`: check everything that can be checked here, then queue a job."""
+
+from __future__ import annotations
+
+import os
+import sys
+from collections.abc import Sequence
+from datetime import datetime, timezone
+from pathlib import Path
+
+from launcher import config, images, inputs
+from launcher.engines import native
+from launcher.errors import ConfigurationError, LaunchError, MissingInput, Unavailable, UsageError
+from launcher.explain import warn
+from launcher.host import detect
+from launcher.jobs import checks, decide, ledger, queue
+from launcher.jobs.job import Job
+from launcher.jobs.node import node_of
+from launcher.jobs.script import script
+from launcher.jobs.sweep import tasks_of
+from launcher.jobs.wishes import Wishes, split_wishes
+from launcher.plan.choose import choose
+from launcher.plan.document import entries
+from launcher.plan.layers import Entry
+from launcher.plan.make import Here, make
+from launcher.plan.mounts import PathFact, asked_for
+from launcher.plan.request import Request, options_of, parse
+
+PLAIN_SITE = "slurm"
+
+
+def run(words: Sequence[str]) -> int:
+    """Queue a command of `aam` as a job, or print its script."""
+    wishes, rest = split_wishes(words)
+    if not [word for word in rest if not word.startswith("--")]:
+        raise UsageError("Nothing to submit", "no command is named", "write `submit pretrain ...`")
+    request = parse(rest)
+    outputs = [word for word in request.paths if word.role == "output"]
+    if not outputs:
+        evidence = f"`{request.command}` has no --output"
+        raise UsageError("A job needs an output", evidence, "name a file for it")
+    job, paths, problems = decided(request, wishes)
+    text = script(job)
+    if request.dry_run:
+        for problem in problems:
+            print(f"aam-launch: warning: {problem}", file=sys.stderr)
+        print(text, end="")
+        return 0
+    if problems:
+        raise problems[0]
+    return _queue(job, text, request, paths)
+
+
+def decided(
+    request: Request, wishes: Wishes
+) -> tuple[Job, tuple[PathFact, ...], list[LaunchError]]:
+    """Decide what the job is, and find out what stands in its way.
+
+    Raises:
+        LaunchError: there is no deciding.
+    """
+    folder = os.getcwd()
+    settings = config.read(request.own, os.environ, Path(folder))
+    catalog = config.catalog(settings, os.environ)
+    name = settings.text("site") or PLAIN_SITE
+    site = config.site(name, os.environ)
+    force = "--force" in request.own
+    paths = inputs.look(request, folder)
+    grid = _grid(wishes, request.command)
+    absolute = request.with_paths({f.place: f.absolute for f in paths if f.place >= 0})
+    shared, tasks = tasks_of(request.command, absolute, grid) if grid else (absolute, ())
+    log = _log(paths, bool(tasks))
+    what = decide.allocation(request.command, wishes, site, log, len(tasks))
+    node = node_of(site, detect(), what.ranks)
+    there = images.built(settings, catalog)
+    assumed = there or images.assumed(settings, catalog)
+    problems: list[LaunchError] = []
+    problems += decide.over_limits(what, site) if not force else []
+    problems += checks.files(request, paths, site)
+    problems += checks.run_in_the_way(request, paths)
+    try:
+        choice = choose(node, catalog, settings, there, native.here(), force)
+        place = choice.built
+        problems += checks.image(place, choice.image.name if choice.image else "", site, force)
+    except Unavailable as error:
+        if not request.dry_run:
+            raise problems[0] if problems else error from None
+        problems.append(error)
+        choice = choose(node, catalog, settings, assumed, native.here(), force)
+    asked = tuple(
+        asked_for(text, os.path.exists(text), entry.where)
+        for entry in settings.given("bind")
+        for text in entry.value
+    )
+    here = Here(folder, decide.PRIVATE, os.path.expanduser("~"), False, asked)
+    plan = make(request, node, choice, catalog, settings, paths, native.here(), here)
+    for line in warn((*plan.findings, *checks.advice(paths, site))):
+        print(line, file=sys.stderr)
+    several = what.nodes * what.ranks > 1
+    program = decide.program(plan, shared, tasks, paths, settings, site, several)
+    return Job(what, program, decide.place(site)), paths, problems
+
+
+def _grid(wishes: Wishes, command: str) -> dict[str, Entry]:
+    """Read the file of --array: options that may vary, and their values."""
+    file = wishes.text("--array")
+    if not file:
+        return {}
+    known = [name for spec in options_of(command).values() if spec.role == "value"
+             for name in (spec.flag[2:], spec.field)]  # fmt: skip
+    try:
+        text = Path(file).read_text()
+    except (OSError, UnicodeDecodeError) as error:
+        raise MissingInput("No file for --array", f"'{file}', {error}", "check the path") from error
+    found = entries(text, file, known)
+    if not found:
+        raise ConfigurationError("No array", f"'{file}' is empty", "write `option: [a, b]`")
+    return found
+
+
+def _log(paths: Sequence[PathFact], array: bool) -> str:
+    """Return the log beside the output: `%j` is the job's number."""
+    fact = next(fact for fact in paths if fact.role == "output")
+    if not fact.absolute.isprintable():
+        raise UsageError("A path that no job script can hold", repr(fact.absolute), "rename it")
+    return fact.absolute.replace("%", "%%") + ("-%A_%a.log" if array else "-%j.log")
+
+
+def _queue(job: Job, text: str, request: Request, paths: Sequence[PathFact]) -> int:
+    queue.test(text)
+    fact = next(fact for fact in paths if fact.role == "output")
+    output = Path(fact.absolute)
+    with ledger.reserved(output, fact.folder, queue.queued()) as taken:
+        number = queue.submit(text)
+        taken.append(number)
+    tasks = job.program.sweep
+    folders = {f"{number}_{k}": words[-1] for k, words in enumerate(tasks)}
+    log = job.allocation.log.replace("%j", number).replace("%A", number).replace("%%", "%")
+    entry = ledger.Submitted(
+        job=number,
+        name=job.allocation.name,
+        command=request.command,
+        site=job.place.title,
+        when=datetime.now(timezone.utc).isoformat(timespec="seconds"),
+        log=log,
+        folders=folders or {number: str(output)},
+    )
+    kept = ledger.add(ledger.state_folder(os.environ), entry, text)
+    print(f"Job {number}: aam {request.command}, {job.allocation.nodes} x {job.allocation.ranks} "
+          f"ranks, {job.allocation.time or 'no time limit of its own'}"
+          + (f", {len(tasks)} tasks" if tasks else ""))  # fmt: skip
+    print(f"follow   tail -F {log.replace('%a', '0')}\nstate    aam-launch jobs")
+    print(f"stop     scancel {number}\nscript   {kept}")
+    return 0

@@ -1,0 +1,211 @@
+# --- the job: prepare each node, start a rank for each GPU, stop before the limit, go on afterwards
+
+main() {
+    : "${USER:=$(id -un)}"
+    read_options "$@"
+    choose_folder
+    notes=${run_folder:-$here}/.aam-job-$SLURM_JOB_ID # what this job knows of itself
+    case ${AAM_ROLE:-job} in
+        prepare) prepare_node ;;
+        rank) run_rank ;;
+        clean) rm -rf -- "$here" ;;
+        job) run_job "$@" ;;
+    esac
+}
+
+# Signals reach this shell only (--signal=B:...); it hands them to the ranks.
+step='' asked='' interrupted=no left=no plugin_path=''
+stop() {
+    asked=${asked:-$1} interrupted=yes
+    [ -z "$step" ] || kill -s USR1 "$step" 2>/dev/null # srun gives it to every rank
+}
+
+# Waits for a process and returns its status, whatever signals come meanwhile.
+wait_for() {
+    local status=127 found
+    while :; do
+        interrupted=no
+        wait "$1"
+        found=$?
+        [ "$found" = 127 ] || status=$found
+        [ "$interrupted" = yes ] || return "$status"
+    done
+}
+
+# Every node gets this script as a text, so it needs no file there.
+on_each_node() { # on_each_node ROLE WORDS...
+    AAM_ROLE=$1 srun --nodes="$SLURM_NNODES" --ntasks="$SLURM_NNODES" --ntasks-per-node=1 \
+        bash -c "$script" aam-job "${@:2}"
+}
+
+prepare_node() {
+    load_modules
+    make_folders
+    check_image
+    stage "$here/staged" "${AAM_SUMS-}" "${inputs[@]}" || exit
+    [ "$local_run" = no ] || restore_run "$run_folder" "$here/run" || exit
+}
+
+run_job() {
+    local status=0 before syncing='' cpus
+    script=$(<"$0")
+    export SLURM_EXPORT_ENV=ALL AAM_SUMS=''
+    cpus=$((SLURM_CPUS_ON_NODE / ranks_per_node))
+    export SRUN_CPUS_PER_TASK=$((cpus > 0 ? cpus : 1))
+    export OMP_NUM_THREADS=${OMP_NUM_THREADS:-$SRUN_CPUS_PER_TASK}
+    trap 'stop USR1' USR1
+    trap 'stop TERM' TERM
+    say "job $SLURM_JOB_ID on $SLURM_JOB_NODELIST, start $((${SLURM_RESTART_COUNT:-0} + 1)), $(date -u +%FT%TZ)"
+    go_on "$@"
+    set -- "${options[@]}"
+    load_modules
+    make_folders
+    if [ "$stage_most_gb" -gt 0 ]; then AAM_SUMS=$(sum_inputs "${inputs[@]}") || finish 66; fi
+    on_each_node prepare "$@" &
+    wait_for $! || finish $?
+    if [ -n "$asked" ]; then
+        say "The time was up before the program could start; give the job more." && asked=''
+        finish 75
+    fi
+    set_ranks
+    before=$(saved)
+    if [ "$local_run" = yes ]; then keep_syncing "$here/run" "$run_folder" & syncing=$!; fi
+    AAM_ROLE=rank srun --kill-on-bad-exit=1 --wait=0 bash -c "$script" aam-job "$@" &
+    step=$!
+    wait_for "$step"
+    status=$?
+    step=''
+    status=$(first_status "$status")
+    if [ -n "$syncing" ]; then
+        kill "$syncing" 2>/dev/null
+        wait "$syncing" 2>/dev/null
+        trap '' TERM # the last copy is not to be cut short
+        sync_last "$here/run" "$run_folder" || { status=73 && left=yes; }
+    fi
+    if [ "$status" = 75 ] && [ "$asked" = USR1 ] && [ "$(saved)" = "$before" ]; then
+        say "Nothing was saved since the job started, so it would not get further; not queued again."
+        asked=''
+    fi
+    finish "$status"
+}
+
+# A job that starts again goes on with its run: no --overwrite, and the last whole checkpoint.
+go_on() {
+    local word skip=no
+    options=()
+    if [ "${SLURM_RESTART_COUNT:-0}" -eq 0 ] || [ "$resumable" = no ] || [ ! "$run_folder/run.json" -nt "$notes.began" ]; then
+        options=("$@")
+        [ -z "$run_folder" ] || { mkdir -p -- "$run_folder" && touch -d "@$(date +%s)" -- "$notes.began"; }
+        return 0
+    fi
+    for word in "$@"; do
+        case $word in
+            --overwrite | --resume-from=*) ;;
+            --resume-from) skip=yes ;;
+            *) if [ "$skip" = yes ]; then skip=no; else options+=("$word"); fi ;;
+        esac
+    done
+    options+=(--resume-from auto)
+    read_options "${options[@]}"
+}
+
+# Where the ranks meet: the first node, by the address that Slurm itself uses.
+set_ranks() {
+    local address
+    address=$(scontrol show node "$SLURMD_NODENAME" --oneliner | grep -o 'NodeAddr=[^ ]*')
+    export MASTER_ADDR=${address#NodeAddr=} MASTER_PORT=$((20000 + SLURM_JOB_ID % 10000))
+    rm -f -- "$notes.status"
+}
+
+saved() { stat -c '%s %i %.Y' -- "$run_folder/checkpoints/last.ckpt" 2>/dev/null; }
+
+# The status of the rank that failed first; those that were stopped because of it do not count.
+first_status() {
+    local found=''
+    [ ! -e "$notes.status" ] || read -r found _ <"$notes.status"
+    echo "${found:-$1}"
+}
+
+run_rank() {
+    local cpus='' status told=no pid
+    local -a bound=() started=()
+    load_modules
+    set_network
+    drop_variables
+    if [ "$whole_nodes" = yes ] && [ "$ranks_per_node" -gt 1 ]; then cpus=$(cpus_near_gpu "$SLURM_LOCALID"); fi
+    [ -z "$cpus" ] || bound=(taskset -c "$cpus")
+    program
+    trap 'kill -s USR1 "$pid" 2>/dev/null' USR1
+    trap 'told=yes; kill -s TERM "$pid" 2>/dev/null' TERM
+    "${bound[@]}" "${started[@]}" &
+    pid=$!
+    wait_for "$pid"
+    status=$?
+    if [ "$status" -ne 0 ] && [ "$told" = no ]; then
+        (set -o noclobber && echo "$status rank $SLURM_PROCID" >"$notes.status") 2>/dev/null
+    fi
+    # A rank that has stopped on request leaves the others time to do so.
+    if [ "$status" = 75 ]; then exit 0; fi
+    exit "$status"
+}
+
+# The words that start aam: in the image, or as it is installed here.
+program() {
+    local number mounts=() path
+    if [ "$engine" = native ]; then
+        started=(env PYTHONSAFEPATH=1 "${variables[@]}" ${record:+"AAM_PLAN=$record"} "${native[@]}" "${words[@]}")
+        return
+    fi
+    carry_variables
+    mounts+=("$(bind "$here" "$here")" "$(bind "$here/tmp" /tmp)")
+    for path in "${outputs[@]}"; do
+        if [ "$path" = "$run_folder" ] && [ "$local_run" = yes ]; then
+            mounts+=("$(bind "$here/run" "$path")")
+        else
+            is_folder "$path" || path=$(dirname -- "$path")
+            mkdir -p -- "$path" && mounts+=("$(bind "$(realpath -- "$path")" "$path")")
+        fi
+    done
+    for ((number = 0; number < ${#inputs[@]}; number++)); do
+        [[ -z $run_folder || ${inputs[number]}/ != "$run_folder"/* ]] || continue # there already
+        path=$here/staged/$((number + 1))
+        [ -f "$path" ] || path=$(realpath -- "${inputs[number]}")
+        mounts+=("$(bind "$path" "${inputs[number]}" ro)")
+    done
+    mounts+=("${binds[@]}")
+    for path in "${devices[@]}"; do
+        if [ -e "$path" ]; then mounts+=("$(bind "$path" "$path")"); fi
+    done
+    started=("$engine" exec --contain --cleanenv --no-eval --no-home --no-mount tmp --pwd "$here/home" "${gpu_flags[@]}")
+    for path in "${mounts[@]}"; do started+=(--mount "$path"); done
+    [ -z "$record" ] || carried+=("AAM_PLAN=$record")
+    started+=("$image")
+    # shellcheck disable=SC2016  # for the shell inside: the image's own libraries stay first
+    [ -z "$plugin_path" ] || started+=(/bin/sh -c 'LD_LIBRARY_PATH=${LD_LIBRARY_PATH:+$LD_LIBRARY_PATH:}$0 exec "$@"' "$plugin_path")
+    started+=(/usr/bin/env "${carried[@]}" aam "${words[@]}")
+}
+
+bind() { # bind SOURCE TARGET [ro]: a value of --mount, whose fields are read as CSV
+    printf 'type=bind,%s,%s%s' "$(field "source=$1")" "$(field "destination=$2")" "${3:+,$3}"
+}
+
+field() {
+    case $1 in
+        *[,\"]*) printf '"%s"' "${1//\"/\"\"}" ;;
+        *) printf '%s' "$1" ;;
+    esac
+}
+
+finish() { # finish STATUS
+    local status=$1
+    if [ "$status" = 75 ] && [ "$asked" = USR1 ] && [ "$requeue" = yes ]; then
+        on_each_node clean "${options[@]}"
+        say "stopped before the time limit; queued again"
+        if scontrol requeue "$SLURM_JOB_ID"; then sleep 60; else say "Slurm did not queue it again."; fi
+    elif [ "$left" = no ]; then
+        on_each_node clean "${options[@]}"
+    fi
+    rm -f -- "$notes".*
+    say "ended with status $status, $(date -u +%FT%TZ)"
+    exit "$status"
+}

@@ -1,0 +1,128 @@
+"""Sites: the files that are shipped, what a file may say, and what is said about mistakes."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import pytest
+
+from launcher import config
+from launcher.cli import main
+from launcher.errors import ConfigurationError
+from launcher.jobs.site import SITE_KEYS, Site, filled
+from launcher.jobs.site_check import examine
+from launcher.plan.layers import KEYS
+
+SHIPPED = ("cosmos", "slurm", "workstation")
+
+
+def site(path: Path, text: str) -> Site:
+    path.write_text(text)
+    return config.site(str(path), {"HOME": str(path.parent)})
+
+
+def test_what_is_shipped() -> None:
+    assert set(SHIPPED) <= set(config.sites())
+    assert not set(SITE_KEYS) & set(KEYS)
+
+
+@pytest.mark.parametrize("name", SHIPPED)
+def test_a_shipped_site_is_shown(name: str, capsys: pytest.CaptureFixture[str]) -> None:
+    assert main(["site", "show", name]) == 0
+    shown = capsys.readouterr().out
+    assert config.site(name, {}).text("title") in shown
+
+
+def test_nothing_about_cosmos_is_claimed_to_be_confirmed(
+    capsys: pytest.CaptureFixture[str],
+) -> None:
+    facts = config.site("cosmos", {}).facts
+    stated = {k: f for k, f in facts.items() if k != "title" and not k.startswith("sources.")}
+    assert len(stated) > 20
+    for key, fact in stated.items():
+        assert fact.source, key
+        assert fact.confirmed is False, key
+        assert fact.confirm, key
+    main(["site", "show", "cosmos"])
+    shown = capsys.readouterr().out
+    assert shown.count("not confirmed; to confirm:") == len(stated)
+    assert "[G] SDSC, Cosmos User Guide" in shown
+
+
+def test_a_value_stands_alone_or_with_its_source(tmp_path: Path) -> None:
+    found = site(
+        tmp_path / "mine.yaml",
+        "partition: {value: a, source: mail, confirmed: yes}\nmax_nodes: 3\nwhole_nodes: yes\n"
+        "modules: [one, two]\nnetwork:\n  NCCL_NET: {value: OFI, source: hearsay}\n  FI_X: 1\n"
+        "runtime: {value: singularity, source: guide}\n",
+    )
+    assert (found.text("partition"), found.number("max_nodes"), found.on("whole_nodes")) == (
+        "a", 3, True,
+    )  # fmt: skip
+    assert found.words("modules") == ("one", "two")
+    assert found.network == {"NCCL_NET": "OFI", "FI_X": "1"}
+    assert found.facts["partition"].confirmed is True
+    assert found.facts["max_nodes"].confirmed is None
+    assert found.facts["modules"].where == f"{tmp_path}/mine.yaml:4"
+    settings = config.read({"--site": (f"{tmp_path}/mine.yaml",)}, {"HOME": "/h"}, tmp_path)
+    assert settings.text("runtime") == "singularity"
+    assert settings.source("runtime") == f"{tmp_path}/mine.yaml:8"
+
+
+def test_names_of_the_user_are_filled_in_and_those_of_the_job_are_not(tmp_path: Path) -> None:
+    (tmp_path / "s.yaml").write_text("image_dir: /v/$USER/${USER}s/$HOME\n")
+    flags = {"--site": (f"{tmp_path}/s.yaml",)}
+    settings = config.read(flags, {"HOME": "/h", "USER": "ada"}, tmp_path)
+    assert settings.text("image_dir") == "/v/ada/adas//h"
+    assert filled("$USERS/$SLURM_JOB_ID", {"USER": "ada"}) == "$USERS/$SLURM_JOB_ID"
+
+
+@pytest.mark.parametrize(
+    ("text", "sentence"),
+    [
+        ("partiton: a", "An unknown key: 'partiton' in {f}:1; did you mean 'partition'?"),
+        ("a: 1\nb: 2", "An unknown key: 'a' in {f}:1"),
+        ("title: t\npartition: {value: a, sorce: b}",
+         "An unknown key: 'sorce' of partition in {f}:2; did you mean 'source'?"),
+        ("nodes: many", "'nodes' in {f}:1 is 'many'; give a whole number."),
+        ("nodes: -1", "'nodes' in {f}:1 is -1; give a whole number."),
+        ("whole_nodes: 1", "'whole_nodes' in {f}:1 is 1; give yes or no."),
+        ("modules: rocm", "'modules' in {f}:1 is 'rocm'; give a list of words."),
+        ("network: [a]", "'network' in {f}:1 is ['a']; give `name: value` pairs."),
+        ("network: {a b: 1}", "Not a variable's name: 'a b' in {f}:1"),
+        ("partition: {value: a, confirmed: maybe}", "'confirmed' of partition in {f}:1"),
+        ("partition: a\npartition: b", "A key twice: 'partition' in {f}:2"),
+        ("partition: [", "Broken YAML: {f}:"),
+    ],
+)  # fmt: skip
+def test_mistakes_name_their_place(tmp_path: Path, text: str, sentence: str) -> None:
+    with pytest.raises(ConfigurationError) as caught:
+        site(tmp_path / "s.yaml", text)
+    assert sentence.format(f=tmp_path / "s.yaml") in str(caught.value)
+
+
+@pytest.mark.parametrize(
+    ("words", "status", "sentence"),
+    [
+        (["site"], 64, "Which site?: ''; write `aam-launch site show cosmos`."),
+        (["site", "shwo", "cosmos"], 64, "did you mean 'show'?"),
+        (["site", "show"], 64, "known are cosmos, slurm, workstation."),
+        (["site", "show", "kosmos"], 78, "No such site: 'kosmos'; known are cosmos"),
+    ],
+)
+def test_bad_words(
+    words: list[str], status: int, sentence: str, capsys: pytest.CaptureFixture[str]
+) -> None:
+    assert main(words) == status
+    assert sentence in capsys.readouterr().err
+
+
+def test_what_differs_is_found(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    there = tmp_path / "there"
+    there.mkdir()
+    path = tmp_path / "s.yaml"
+    found = site(path, f"shared: [{there}]\nhome: {tmp_path}/none\nlocal: /x\n")
+    verdicts = {answer.key: answer.verdict for answer in examine(found)}
+    assert verdicts == {"shared": "holds", "home": "differs", "local": "unknown"}
+    assert main(["site", "check", str(path)]) == 69
+    assert f"no folder {tmp_path}/none" in capsys.readouterr().out

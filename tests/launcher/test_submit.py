@@ -1,0 +1,283 @@
+"""Jobs before they are queued: the script as a text, and every refusal. Needs no Slurm."""
+
+from __future__ import annotations
+
+import os
+import re
+import shlex
+import shutil
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from aam.options import find, names, specs
+from launcher import config
+from launcher.jobs import checks, decide, wishes
+from launcher.jobs.job import Allocation, Job, Place, Program
+from launcher.jobs.script import script
+from launcher.jobs.sweep import tasks_of
+from launcher.jobs.wishes import split_wishes
+from launcher.plan.document import entries
+from launcher.plan.own import OWN_FLAGS
+
+ROOT = Path(__file__).parents[2]
+SHELLCHECK = shutil.which("shellcheck", path=f"{Path(sys.executable).parent}:{os.environ['PATH']}")
+SITE = """title: a test site
+partition: gpu
+nodes: 8
+max_nodes: 2
+max_time: "12:00:00"
+gpus_per_node: 4
+vendor: amd
+arch: gfx942
+runtime: apptainer
+stage_most_gb: 10
+"""
+
+
+def submit(folder: Path, *words: str, **variables: str) -> subprocess.CompletedProcess[str]:
+    """Run `aam-launch submit` in `folder` as a process of its own, with no Slurm on PATH."""
+    environment = {
+        "PATH": f"{folder}/bin", "HOME": str(folder), "PYTHONPATH": str(ROOT), "USER": "ada",
+        "AAM_IMAGE_DIR": f"{folder}/images", **variables,
+    }  # fmt: skip
+    command = [sys.executable, "-m", "launcher.cli", "submit", *words]
+    return subprocess.run(
+        command, capture_output=True, text=True, env=environment, cwd=folder, check=False
+    )
+
+
+@pytest.fixture
+def place(tmp_path: Path) -> Path:
+    (tmp_path / "table.biom").write_text("x")
+    (tmp_path / "tree.nwk").write_text("(a,b);")
+    (tmp_path / "site.yaml").write_text(SITE)
+    return tmp_path
+
+
+WORDS = ("--site", "./site.yaml", "pretrain", "--table", "table.biom", "--tree", "tree.nwk",
+         "--output-dir", "out")  # fmt: skip
+
+
+# --- the script
+
+
+def test_a_dry_run_needs_no_slurm_and_prints_the_script(place: Path) -> None:
+    done = submit(place, *WORDS, "--gpus", "1", "--time", "2:00:00", "--dry-run")
+    assert done.returncode == 0, done.stderr
+    assert "Image rocm63 is not built" in done.stderr
+    lines = done.stdout.splitlines()
+    header = [line.removeprefix("#SBATCH ") for line in lines if line.startswith("#SBATCH")]
+    assert header == [
+        "--job-name=pretrain", "--partition=gpu", "--nodes=1", "--ntasks-per-node=1",
+        "--time=2:00:00", "--signal=B:USR1@600", "--requeue", "--open-mode=append",
+        f"--output={place}/out-%j.log",
+    ]  # fmt: skip
+    assert f"        --table {place}/table.biom \\" in lines
+    assert f"image={place}/images/rocm63.sif" in lines
+    assert "devices=(/dev/kfd /dev/dri)" in lines
+    assert "gpu_flags=(--no-rocm --no-nv)" in lines
+    assert not (place / "out").exists()
+
+
+def test_the_same_request_gives_the_same_script(place: Path) -> None:
+    first, second = (submit(place, *WORDS, "--gpus", "1", "--dry-run").stdout for _ in range(2))
+    assert first == second
+
+
+def test_a_site_decides_image_and_flags_as_a_host_would(place: Path) -> None:
+    done = submit(place, *WORDS, "--gpus", "1", "--image", "rocm62", "--dry-run")
+    assert done.returncode == 0, done.stderr
+    assert "flags=(--attn-implementation math --no-gradient-checkpointing)" in done.stdout
+    assert f"image={place}/images/rocm62.sif" in done.stdout
+
+
+@pytest.mark.skipif(SHELLCHECK is None and "CI" not in os.environ, reason="no shellcheck")
+@pytest.mark.parametrize("more", [(), ("--image", "rocm62"), ("--runtime", "native")])
+def test_scripts_are_clean(place: Path, more: tuple[str, ...]) -> None:
+    done = submit(place, *WORDS, "--gpus", "1", "--dry-run", "--force", *more)
+    assert done.returncode == 0, done.stderr
+    assert SHELLCHECK is not None
+    checked = subprocess.run(
+        [SHELLCHECK, "-"], input=done.stdout, capture_output=True, text=True, check=False
+    )
+    assert checked.returncode == 0, checked.stdout
+
+
+WORD = st.text(st.characters(exclude_characters="\0", exclude_categories=["Cs"]), min_size=1)
+
+
+@given(st.lists(WORD.filter(lambda word: not word.startswith("--")), min_size=1, max_size=4))
+def test_any_word_arrives_as_it_was_written(words: list[str]) -> None:
+    job = Job(Allocation("n"), Program("pretrain", ("--table", *words), engine="native"), Place())
+    text = script(job)
+    start = text.index("if [ $# -eq 0 ]; then")
+    block = text[start : text.index("command=pretrain")]
+    shown = subprocess.run(
+        ["bash", "-c", block + "printf '%s\\0' \"$@\""], capture_output=True, check=True
+    )
+    assert shown.stdout.decode().split("\0")[:-1] == ["--table", *words]
+
+
+def test_names_with_spaces_and_quotes(place: Path) -> None:
+    odd = place / 'it\'s a "run" 100%'
+    done = submit(
+        place, *WORDS[:-1], str(odd), "--gpus", "1", "--dry-run", "--job-name", 'my "job" \\1'
+    )
+    assert done.returncode == 0, done.stderr
+    assert '#SBATCH "--job-name=my \\"job\\" \\\\1"' in done.stdout
+    assert f'#SBATCH "--output={place}/it\'s a \\"run\\" 100%%-%j.log"' in done.stdout
+    assert shlex.quote(str(odd)) in done.stdout
+
+
+def test_options_of_submit_are_no_options_of_a_command() -> None:
+    flags = {*wishes.FLAGS, *wishes.SWITCHES}
+    assert not flags & set(OWN_FLAGS)
+    for name in names():
+        assert not flags & {spec.flag for spec in specs(find(name) or object)}
+
+
+# --- arrays
+
+
+def test_a_grid_is_every_combination(place: Path) -> None:
+    (place / "sweep.yaml").write_text("lr: [0.001, 0.0003]\nstratify: [true, false]\n")
+    done = submit(place, *WORDS, "--lr", "9", "--gpus", "1", "--array", "sweep.yaml", "--dry-run")
+    assert done.returncode == 0, done.stderr
+    assert "#SBATCH --array=0-3" in done.stdout
+    assert f"--output={place}/out-%A_%a.log" in done.stdout
+    tasks = re.findall(r'^ +(\d)\) set -- "\$@" (.*) ;;$', done.stdout, re.MULTILINE)
+    assert [number for number, _ in tasks] == list("0123")
+    assert tasks[0][1] == f"--lr 0.001 --stratify --output-dir {place}/out/lr-0.001_stratify"
+    assert (
+        tasks[3][1] == f"--lr 0.0003 --no-stratify --output-dir {place}/out/lr-0.0003_no-stratify"
+    )
+    assert "--lr 9" not in done.stdout.partition("# --- with what")[0]
+
+
+def test_a_task_overrides_what_the_command_line_says() -> None:
+    grid = entries("seed: [1, 2]", "s", ["seed"])
+    words = ["--table", "t", "--seed=5", "--output-dir=o", "--epochs", "2"]
+    shared, tasks = tasks_of("pretrain", words, grid)
+    assert shared == ["--table", "t", "--epochs", "2"]
+    assert tasks == (("--seed", "1", "--output-dir", "o/seed-1"),
+                     ("--seed", "2", "--output-dir", "o/seed-2"))  # fmt: skip
+
+
+# --- refusals
+
+REFUSED = [
+    (["--nodes", "3"], 64, "More nodes than the site allows: --nodes 3, and 2 is the most on a "
+     "test site; give --nodes 2 or less, or --force."),
+    (["--nodes", "9"], 64, "--nodes 9, and 2 is the most"),
+    (["--time", "1-0"], 64, "More time than the site allows: --time 1-0, and 12:00:00"),
+    (["--time", "soon"], 64, "Not a time: --time 'soon'"),
+    (["--gpus", "5"], 64, "a node of a test site has 4"),
+    (["--nodes", "0"], 64, "--nodes '0'; give 1 or more."),
+    (["--nodes"], 64, "An option without its value: --nodes"),
+    (["--job-name", "a\nb"], 64, "A value that no job script can hold: --job-name 'a\\nb'"),
+    (["--image", "rocm99"], 64, "No such image: 'rocm99'; did you mean"),
+    (["--tabel", "x"], 64, "did you mean '--table'?"),
+    (["--array", "none.yaml"], 66, "No file for --array: 'none.yaml'"),
+    ([], 69, "Image rocm63 is not built"),
+]  # fmt: skip
+
+
+@pytest.mark.parametrize(("more", "status", "sentence"), REFUSED)
+def test_what_is_refused(place: Path, more: list[str], status: int, sentence: str) -> None:
+    gpus = [] if "--gpus" in more else ["--gpus", "1"]
+    done = submit(place, *WORDS, *gpus, *more)
+    assert (done.returncode, done.stdout) == (status, "")
+    assert sentence in done.stderr
+    assert done.stderr.count("\n") == 1
+
+
+@pytest.mark.parametrize(
+    ("grid", "status", "sentence"),
+    [
+        ("lrr: [1]", 78, "An unknown key: 'lrr' in sweep.yaml:1; did you mean 'lr'?"),
+        ("table: [a]", 78, "An unknown key: 'table'"),
+        ("lr: 1", 78, "No list of values: 'lr' in sweep.yaml:1 is 1"),
+        ("lr: []", 78, "No list of values"),
+        ("lr: [fast]", 64, "A value that does not suit its option: --lr 'fast'"),
+        ("", 78, "'sweep.yaml' is empty"),
+        (f"seed: {list(range(1001))}", 78, "1001 combinations"),
+    ],
+)
+def test_sweeps_that_make_no_sense(place: Path, grid: str, status: int, sentence: str) -> None:
+    (place / "sweep.yaml").write_text(grid)
+    done = submit(place, *WORDS, "--gpus", "1", "--array", "sweep.yaml")
+    assert (done.returncode, done.stdout) == (status, "")
+    assert sentence in done.stderr
+
+
+def test_files_that_the_nodes_do_not_see(place: Path) -> None:
+    (place / "site.yaml").write_text(SITE + f"shared: [{place}/shared]\n")
+    (place / "shared").mkdir()
+    done = submit(place, *WORDS, "--gpus", "1")
+    assert done.returncode == 66
+    assert f"'{place}/table.biom' is not below {place}/shared" in done.stderr
+    for name in ("table.biom", "tree.nwk"):
+        (place / name).rename(place / "shared" / name)
+    words = [f"shared/{word}" if word.endswith(("biom", "nwk")) else word for word in WORDS]
+    done = submit(place, *words, "--gpus", "1")
+    assert done.returncode == 73
+    assert "The nodes do not see the output of --output-dir" in done.stderr
+    (place / "site.yaml").write_text(SITE + f"unshared: [{place}/shared]\n")
+    assert "which each host has for itself" in submit(place, *words, "--gpus", "1").stderr
+
+
+def test_an_output_that_is_there(place: Path) -> None:
+    (place / "out").mkdir()
+    (place / "out/run.json").write_text("{}")
+    done = submit(place, *WORDS, "--gpus", "1")
+    assert done.returncode == 73
+    assert "--overwrite replaces it, --resume-from continues it" in done.stderr
+    assert submit(place, *WORDS, "--gpus", "1", "--overwrite").returncode == 69  # the image
+
+
+def test_a_full_disk(place: Path, tmp_path: Path) -> None:
+    site = config.site(str(place / "site.yaml"), {})
+    full = Path("/dev/full")
+    assert full.exists()
+    fact = decide.PathFact("--output-dir", "output", 0, "/proc", "/proc", "folder", True)
+    assert "Little room" in str(checks.room(fact)[0])
+    assert checks.unseen(str(tmp_path), site) == ""
+
+
+def test_one_process_commands_take_one_gpu(place: Path) -> None:
+    words = ["--site", "./site.yaml", "unifrac", "--table", "table.biom", "--tree", "tree.nwk",
+             "--output", "d.npy"]  # fmt: skip
+    done = submit(place, *words, "--nodes", "2")
+    assert done.returncode == 64
+    assert "`unifrac` runs in one process: 2 nodes" in done.stderr
+    done = submit(place, *words, "--dry-run")
+    assert "#SBATCH --signal" not in done.stdout
+    assert "--no-requeue" in done.stdout
+    assert submit(place, "explain").returncode == 64
+
+
+def test_no_slurm_on_this_host(place: Path) -> None:
+    done = submit(place, *WORDS, "--gpus", "1", "--runtime", "native")
+    assert done.returncode == 69
+    assert "There is no Slurm on this host: sbatch is not on PATH" in done.stderr
+    assert "--dry-run prints the script." in done.stderr
+
+
+@pytest.mark.parametrize("words", [["--nodes=2", "a", "--time", "5"], ["a", "--nodes", "2"]])
+def test_options_of_the_job_stand_anywhere(words: list[str]) -> None:
+    found, rest = split_wishes(words)
+    assert rest == ["a"]
+    assert found.number("--nodes", 1) == 2
+
+
+def test_the_warning_leaves_time_to_work(place: Path) -> None:
+    for time, expected in (("12:00:00", 600), ("10", 150), ("1", 15)):
+        done = submit(place, *WORDS, "--gpus", "1", "--time", time, "--dry-run")
+        assert f"#SBATCH --signal=B:USR1@{expected}\n" in done.stdout
+    done = submit(place, *WORDS, "--gpus", "1", "--no-requeue", "--dry-run")
+    assert "#SBATCH --signal" not in done.stdout
