@@ -6,10 +6,11 @@ import os
 from collections.abc import Callable, Sequence
 
 from launcher.errors import LaunchError
-from launcher.host.facts import VENDORS, Host
+from launcher.host.facts import Host
 from launcher.plan.catalog import Catalog, Image
 from launcher.plan.choose import SIF_ENGINES, Built
 from launcher.plan.decision import Finding
+from launcher.plan.devices import denials, needed
 from launcher.plan.environment import LEAKS
 from launcher.plan.fit import problems
 from launcher.plan.kinds import kinds_of
@@ -78,20 +79,9 @@ def fitting(host: Host, catalog: Catalog) -> tuple[Image, ...]:
 
 
 def _devices(host: Host) -> list[Finding]:
-    found = []
-    for node in host.nodes:
-        if node.access is False:
-            group = node.group or str(node.gid)
-            remedy = f"`sudo usermod -aG {group} $USER`, then log in again"
-            evidence = f"{node.path} belongs to group {group} (mode {node.mode or 0:o})"
-            found.append(Finding("error", "A GPU may not be used", evidence, remedy))
-    for vendor in VENDORS:
-        driven = [gpu for gpu in host.gpus if gpu.vendor == vendor and gpu.driven and gpu.readable]
-        absent = [path for gpu in driven for path in gpu.nodes if not host.node(path)]
-        if absent and host.live:
-            remedy = "ask for a node with GPUs, or load the driver again"
-            found.append(Finding("error", "A device node is absent", ", ".join(absent[:4]), remedy))
-    return found
+    ours = [gpu for gpu in host.gpus if gpu.driven and gpu.readable]
+    parts = [path for gpu in ours for part in gpu.instances for path in part.nodes]
+    return list(denials(host, dict.fromkeys([*needed(ours), *parts])))
 
 
 def _engines(host: Host) -> list[Finding]:

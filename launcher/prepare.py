@@ -8,9 +8,10 @@ from pathlib import Path
 
 from launcher import config, images, inputs
 from launcher.engines import native
-from launcher.errors import NotPermitted
+from launcher.errors import NotPermitted, Unavailable
 from launcher.host import Host, detect
 from launcher.plan.choose import SIF_ENGINES, Built, choose
+from launcher.plan.devices import ABSENT, denials, needed
 from launcher.plan.layers import Settings
 from launcher.plan.make import Here, make
 from launcher.plan.mounts import Mount, asked_for
@@ -55,17 +56,11 @@ def require_devices(host: Host, plan: Plan) -> None:
 
     Raises:
         NotPermitted: with the group that may, and how to get into it.
+        Unavailable: a device node is not there.
     """
-    nodes = plan.devices or tuple(path for gpu in plan.gpus for path in gpu.nodes)
-    for path in nodes:
-        node = host.node(path)
-        if node is not None and node.access is False:
-            group = node.group or str(node.gid)
-            raise NotPermitted(
-                "A GPU may not be used",
-                f"{path} belongs to group {group} (mode {node.mode or 0:o})",
-                f"`sudo usermod -aG {group} $USER`, then log in again",
-            )
+    for denial in denials(host, needed(plan.gpus)):
+        kind = Unavailable if denial.cause == ABSENT else NotPermitted
+        raise kind(denial.cause, denial.evidence, denial.remedy)
 
 
 def _check(host: Host, built: Built | None, engine: str) -> None:

@@ -36,6 +36,9 @@ PRODUCTS = {
 }
 """PCI device -> arch and product; pci.ids of the PCI ID repository, archs of the ROCm documents."""
 
+ACCELERATORS = (0x1200, 0x0380)
+"""PCI classes of AMD's Instinct: processing accelerator (MI300), display controller (MI50)."""
+
 INTEGRATED = frozenset(
     ["gfx902", "gfx909", "gfx90c", "gfx1013", "gfx1033", "gfx1035", "gfx1036", "gfx1037",
      "gfx1103", "gfx1150", "gfx1151", "gfx1152", "gfx1153"]
@@ -50,10 +53,12 @@ def gpus(tree: Tree) -> tuple[Gpu, ...]:
     hidden = any(not gpu.readable for gpu in listed)
     for function in pci.functions(tree):
         card = function.address.partition(".")[0]
-        known = function.device in PRODUCTS
+        # A device that no table has may be a desktop's display, unless it is a pure accelerator.
+        known = function.device in PRODUCTS or function.kind in ACCELERATORS
         # With nodes that may not be read, nobody can tell which card they are.
         if function.vendor == VENDOR and known and not hidden and card not in cards:
-            arch, product = PRODUCTS[function.device]
+            unknown = (None, f"AMD 1002:{function.device:04x}")
+            arch, product = PRODUCTS.get(function.device, unknown)
             listed.append(Gpu("amd", len(listed), arch, product, function.address, driven=False))
     return tuple(listed)
 

@@ -8,6 +8,7 @@ from pathlib import Path
 from typing import Any
 
 from launcher.host import amd, installed, nvidia, pci
+from launcher.host.access import confined
 from launcher.host.facts import Driver, EngineFact, Gpu, Host, Node, Slurm, User
 from launcher.host.tree import Tree, open_tree
 
@@ -32,13 +33,14 @@ def detect(root: Path = Path("/"), environment: Mapping[str, str] | None = None)
     user = _user(tree, live)
     gpus = amd.gpus(tree) + nvidia.gpus(tree, ask_driver=live)
     drivers = tuple(d for d in (amd.driver(tree), nvidia.driver(tree)) if d)
+    nodes = _nodes(tree, gpus, drivers, live)
     return Host(
         root=tree.name,
         name=_first_line(tree, "/proc/sys/kernel/hostname"),
         kernel=_first_line(tree, "/proc/sys/kernel/osrelease"),
         machine=os.uname().machine if live else str(tree.manifest.get("machine", "x86_64")),
-        gpus=gpus,
-        nodes=_nodes(tree, gpus, drivers, live),
+        gpus=confined(gpus, nodes, user),
+        nodes=nodes,
         drivers=drivers,
         engines=_engines(tree, variables, user, live),
         slurm=slurm(variables),
@@ -100,6 +102,7 @@ def _nodes(
     paths = [amd.KFD] if "amd" in vendors else []
     paths += nvidia.SHARED_NODES if "nvidia" in vendors else ()
     paths += [path for gpu in gpus for path in gpu.nodes]
+    paths += [path for gpu in gpus for part in gpu.instances for path in part.nodes]
     recorded: dict[str, Any] = tree.manifest.get("nodes", {})
     look = _look if live else lambda path: _recalled(tree, path, recorded)
     return tuple(node for path in dict.fromkeys(paths) if (node := look(path)))

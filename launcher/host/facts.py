@@ -15,6 +15,28 @@ VENDORS: tuple[Vendor, ...] = ("amd", "nvidia")
 
 
 @dataclass(frozen=True)
+class Instance:
+    """A MIG compute instance of an NVIDIA card.
+
+    Attributes:
+        gpu: number of its GPU instance.
+        compute: number of its compute instance within that.
+        nodes: the capability nodes without which it cannot be opened.
+        uuid: "MIG-...", which only the driver's library knows; None where nobody could ask.
+    """
+
+    gpu: int
+    compute: int
+    nodes: tuple[str, ...] = ()
+    uuid: str | None = None
+
+    @property
+    def place(self) -> str:
+        """GPU and compute instance, "1/0"."""
+        return f"{self.gpu}/{self.compute}"
+
+
+@dataclass(frozen=True)
 class Gpu:
     """One device that a runtime would enumerate: a card, or a partition of one.
 
@@ -29,9 +51,9 @@ class Gpu:
         mode: compute partition ("SPX", "CPX", "MIG"), or None.
         memory_mode: memory partition ("NPS1", "NPS4"), or None.
         integrated: part of a desktop processor, which no stack computes on.
-        readable: False where the kernel refuses: the device belongs to another job.
+        readable: False where the kernel refuses, or a device cgroup: it belongs to another job.
         driven: False where only the PCI bus knows it, because no driver is loaded.
-        instances: MIG instances that it is cut into.
+        instances: the MIG instances that it is cut into and that may be opened.
     """
 
     vendor: Vendor
@@ -46,7 +68,7 @@ class Gpu:
     integrated: bool = False
     readable: bool = True
     driven: bool = True
-    instances: int = 0
+    instances: tuple[Instance, ...] = ()
 
     @property
     def card(self) -> str:

@@ -2,16 +2,17 @@
 
 `/proc/driver/nvidia/gpus/<address>/information` has "Model:", "GPU UUID:" and "Device Minor:". The
 compute capability is not there: it follows from the PCI device (`nvidia_chips.txt`), or is asked of
-the driver's library when that is loaded on this very host.
+the driver's library (`nvml`) on this very host, as are the names of MIG instances.
 """
 
 from __future__ import annotations
 
 import re
+from dataclasses import replace
 from pathlib import Path
 
 from launcher.host import pci
-from launcher.host.facts import Driver, Gpu
+from launcher.host.facts import Driver, Gpu, Instance
 from launcher.host.tree import Tree
 
 VENDOR = 0x10DE
@@ -28,33 +29,44 @@ def gpus(tree: Tree, ask_driver: bool) -> tuple[Gpu, ...]:
     if not functions and not driven:
         return ()
     chips = capabilities(CHIPS.read_text())
-    found = []
-    for number, address in enumerate(sorted(driven)):
-        keys = _information(tree, address)
-        minor = int(keys.get("device minor", number))
-        device = functions[address].device if address in functions else _device(tree, address)
-        instances = _instances(tree, minor)
-        arch = chips.get(device, (None, ""))[0] or (_asked(address) if ask_driver else None)
-        found.append(
-            Gpu(
-                vendor="nvidia",
-                index=minor,
-                arch=arch,
-                product=keys.get("model", "NVIDIA GPU"),
-                pci=address,
-                nodes=(f"/dev/nvidia{minor}",),
-                uuid=keys.get("gpu uuid"),
-                mode="MIG" if instances else None,
-                instances=instances,
-            )
-        )
+    found = [
+        _driven(tree, number, address, chips, ask_driver)
+        for number, address in enumerate(sorted(driven))
+    ]
     for function in functions.values():
-        # Class 0300 or 0302; a device without a driver that is not in the table is no computer's.
-        if function.address not in driven and function.device in chips:
-            arch, chip = chips[function.device]
-            product = f"NVIDIA {chip}"
-            found.append(Gpu("nvidia", len(found), arch, product, function.address, driven=False))
+        if function.address not in driven:
+            arch, chip = chips.get(function.device, (None, f"10de:{function.device:04x}"))
+            place = function.address
+            found.append(Gpu("nvidia", len(found), arch, f"NVIDIA {chip}", place, driven=False))
     return tuple(found)
+
+
+def _driven(
+    tree: Tree, number: int, address: str, chips: dict[int, tuple[str, str]], ask_driver: bool
+) -> Gpu:
+    """Describe a GPU that the driver lists."""
+    keys = _information(tree, address)
+    minor = int(keys.get("device minor", number))
+    device = pci.attribute(tree, address, "device")
+    arch = chips[int(device, 16)][0] if device and int(device, 16) in chips else None
+    instances = _instances(tree, minor)
+    if ask_driver and (arch is None or instances):
+        from launcher.host import nvml
+
+        arch = arch or nvml.capability(address)
+        names = nvml.instances(address) if instances else {}
+        instances = tuple(replace(i, uuid=names.get((i.gpu, i.compute))) for i in instances)
+    return Gpu(
+        vendor="nvidia",
+        index=minor,
+        arch=arch,
+        product=keys.get("model", "NVIDIA GPU"),
+        pci=address,
+        nodes=(f"/dev/nvidia{minor}",),
+        uuid=keys.get("gpu uuid"),
+        mode="MIG" if instances else None,
+        instances=instances,
+    )
 
 
 def driver(tree: Tree) -> Driver | None:
@@ -78,7 +90,10 @@ def capabilities(text: str) -> dict[int, tuple[str, str]]:
         if line and not line.startswith("#"):
             chip, capability, *devices = line.split()
             arch = "sm_" + capability.replace(".", "")
-            table.update({int(device, 16): (arch, chip) for device in devices})
+            for device in devices:
+                first, _, last = device.partition("-")
+                block = range(int(first, 16), int(last or first, 16) + 1)
+                table.update(dict.fromkeys(block, (arch, chip)))
     return table
 
 
@@ -91,37 +106,32 @@ def _information(tree: Tree, address: str) -> dict[str, str]:
     return {name.strip().lower(): value.strip() for name, _, value in pairs}
 
 
-def _device(tree: Tree, address: str) -> int:
-    text = pci.attribute(tree, address, "device")
-    return int(text, 16) if text else 0
+def _instances(tree: Tree, minor: int) -> tuple[Instance, ...]:
+    """List the MIG compute instances of a GPU, each with the two nodes that open it.
 
-
-def _instances(tree: Tree, minor: int) -> int:
-    """Count the MIG compute instances of a GPU from its capabilities."""
+    Source: MIG user guide, "Device Nodes and Capabilities".
+    """
     base = f"{ROOT}/capabilities/gpu{minor}/mig"
-    return sum(
-        name.startswith("ci")
+    return tuple(
+        Instance(
+            int(group[2:]),
+            int(name[2:]),
+            tuple(
+                node
+                for place in (f"{base}/{group}", f"{base}/{group}/{name}")
+                if (node := _capability_node(tree, place))
+            ),
+        )
         for group in tree.names(base)
-        if group.startswith("gi")
+        if group.startswith("gi") and group[2:].isdigit()
         for name in tree.names(f"{base}/{group}")
+        if name.startswith("ci") and name[2:].isdigit()
     )
 
 
-def _asked(address: str) -> str | None:
-    """Ask NVML, if the driver's library can be loaded; never an error."""
-    import ctypes
-
+def _capability_node(tree: Tree, place: str) -> str | None:
     try:
-        library = ctypes.CDLL("libnvidia-ml.so.1")
-        if library.nvmlInit_v2() != 0:
-            return None
-        device, major, minor = ctypes.c_void_p(), ctypes.c_int(), ctypes.c_int()
-        name = ctypes.c_char_p(address.encode())
-        failed = library.nvmlDeviceGetHandleByPciBusId_v2(name, ctypes.byref(device))
-        failed = failed or library.nvmlDeviceGetCudaComputeCapability(
-            device, ctypes.byref(major), ctypes.byref(minor)
-        )
-        library.nvmlShutdown()
-    except (OSError, AttributeError):
+        match = re.search(r"DeviceFileMinor:\s*(\d+)", tree.text(f"{place}/access"))
+    except OSError:
         return None
-    return None if failed else f"sm_{major.value}{minor.value}"
+    return f"/dev/nvidia-caps/nvidia-cap{match[1]}" if match else None

@@ -253,6 +253,8 @@ def _choice(
         left = [gpu for gpu in kind.selection.gpus if gpu not in gpus]
         names = ", ".join(f"{gpu.product} ({gpu.arch})" for gpu in left[:4])
         why = f"one kind at a time, and {image.name} runs on {kind.arch}"
+        if gpus[0].instances and gpus[0].arch == left[0].arch:
+            why = "CUDA computes on one MIG instance at a time"
         decisions.append(Decision("left out", names, why, "host"))
     if kind and gpus and image.attention and not fast(image, kind.arch):
         evidence = f"{image.name} has no fused attention kernels for {kind.arch}"

@@ -20,7 +20,8 @@ def problems(image: Image, gpus: Sequence[Gpu], catalog: Catalog, host: Host) ->
         return [f"it is for GPUs of {image.vendor.upper()}, not of {', '.join(sorted(vendors))}"]
     for arch in sorted({gpu.arch or "unknown" for gpu in gpus}):
         if image.archs and not served(image, arch):
-            found.append(f"its PyTorch was not compiled for {arch}")
+            whom = "a GPU of unknown arch" if arch == "unknown" else arch
+            found.append(f"its PyTorch was not compiled for {whom}")
     driver = host.driver(gpus[0].vendor)
     return found + (_driver_problems(image, driver, catalog) if driver else [])
 

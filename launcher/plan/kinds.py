@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections import Counter
 from collections.abc import Container, Sequence
 from dataclasses import dataclass
 
@@ -15,7 +16,7 @@ from launcher.plan.masks import Selection, select
 
 @dataclass(frozen=True, eq=False)
 class Kind:
-    """GPUs of one arch of one vendor, and the images that fit them, best first."""
+    """GPUs of one arch of one vendor, whole or cut by MIG, and the images that fit, best first."""
 
     selection: Selection
     gpus: tuple[Gpu, ...]
@@ -45,11 +46,12 @@ def kinds_of(
             continue
         selection = select(vendor, gpus, host.environment, host.slurm)
         decisions.append(Decision(f"{vendor} GPUs", selection.story, "masks", selection.source))
-        by_arch: dict[str | None, list[Gpu]] = {}
+        by_kind: dict[tuple[str | None, bool], list[Gpu]] = {}
         for gpu in selection.gpus:
             if not gpu.integrated:
-                by_arch.setdefault(gpu.arch, []).append(gpu)
-        for arch, same in by_arch.items():
+                by_kind.setdefault((gpu.arch, bool(gpu.instances)), []).append(gpu)
+        for (arch, cut), same in by_kind.items():
+            same = same[:1] if cut else same  # CUDA computes on one MIG instance at a time
             fitting = [i for i in catalog.images if i.vendor == vendor
                        and not problems(i, same, catalog, host)]  # fmt: skip
             fitting.sort(key=lambda i: (i.name not in there, arch not in dict(i.prefer)))
@@ -60,12 +62,19 @@ def kinds_of(
 def _idle(host: Host) -> list[Finding]:
     """Say which GPUs cannot be used and why."""
     findings = []
-    undriven = [gpu for gpu in host.gpus if not gpu.driven]
-    if undriven:
-        module = "amdgpu" if undriven[0].vendor == "amd" else "nvidia"
-        evidence = f"{len(undriven)} x {undriven[0].product} on the PCI bus, no {module} driver"
-        remedy = f"load it (`modprobe {module}`) or install it"
-        findings.append(Finding("warning", "The GPU driver is not loaded", evidence, remedy))
+    for vendor, module in (("amd", "amdgpu"), ("nvidia", "nvidia")):
+        undriven = [gpu for gpu in host.gpus if gpu.vendor == vendor and not gpu.driven]
+        if undriven:
+            products = Counter(gpu.product for gpu in undriven)
+            counted = ", ".join(f"{count} x {product}" for product, count in products.items())
+            evidence = f"{counted} on the PCI bus, no {module} driver"
+            remedy = f"load it (`modprobe {module}`) or install it"
+            findings.append(Finding("warning", "The GPU driver is not loaded", evidence, remedy))
+    for gpu in host.gpus:
+        if gpu.driven and gpu.readable and gpu.arch is None:
+            evidence = f"{gpu.product} at {gpu.pci} is in no table and no library tells"
+            remedy = "name an --image and add --force to run on it all the same"
+            findings.append(Finding("warning", "A GPU of unknown arch", evidence, remedy))
     for gpu in host.gpus:
         if gpu.integrated:
             evidence = f"{gpu.product} at {gpu.pci}"

@@ -12,6 +12,7 @@ from launcher.plan import environment, masks
 from launcher.plan.catalog import Catalog
 from launcher.plan.choose import OCI_ENGINES, Choice, Native
 from launcher.plan.decision import Decision, Finding
+from launcher.plan.devices import needed
 from launcher.plan.environment import CACHES, ENGINE_LEAKS, PROXIES
 from launcher.plan.flags import required
 from launcher.plan.layers import Settings
@@ -195,7 +196,7 @@ def _contained(
         decisions.append(_mask_decision(mask, choice))
     devices: tuple[str, ...] = ()
     if amd:
-        devices = (KFD, *(path for gpu in visible for path in gpu.nodes))
+        devices = needed(visible)
         decisions += [
             Decision("device", path, "compute driver" if path == KFD else "a GPU that is used",
                      "host") for path in devices
@@ -308,14 +309,10 @@ def _warnings(host: Host, choice: Choice) -> list[Finding]:
                 "unset it; no Instinct GPU needs it",
             )
         )
-    unnamed = choice.selection and choice.selection.literal is None
-    if unnamed and any(gpu.instances > 1 for gpu in choice.gpus):
-        found.append(
-            Finding(
-                "warning",
-                "Only one MIG instance will be used",
-                f"{sum(gpu.instances for gpu in choice.gpus)} there are",
-                "CUDA takes the first; choose with CUDA_VISIBLE_DEVICES=MIG-<uuid>",
-            )
-        )
+    named = choice.selection and choice.selection.literal
+    parts = [part.uuid or part.place for gpu in choice.gpus for part in gpu.instances]
+    if len(parts) > 1 and not (named and "," not in named):
+        remedy = "choose with CUDA_VISIBLE_DEVICES=MIG-<uuid>"
+        evidence = f"CUDA takes the first of {', '.join(parts)}"
+        found.append(Finding("warning", "Only one MIG instance is used", evidence, remedy))
     return found

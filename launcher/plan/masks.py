@@ -60,7 +60,9 @@ def select(
     """
     listed = tuple(gpu for gpu in gpus if gpu.vendor == vendor and gpu.driven)
     ours = tuple(gpu for gpu in listed if gpu.readable)
-    counts = f"{len(listed)} listed, {len(ours)} readable"
+    cards = len({gpu.card for gpu in listed if gpu.card})
+    on_cards = f" on {cards} cards" if 0 < cards < len(listed) and len(ours) == len(listed) else ""
+    counts = f"{len(listed)} listed{on_cards}, {len(ours)} readable"
     said = _said(vendor, variables)
     if not said:
         confined = len(ours) < len(listed)
@@ -72,9 +74,11 @@ def select(
         return Selection(vendor, ours, ours, f"{counts}, no mask {_arrow(ours)}", "host")
     words = ", ".join(f"{name}={value}" for name, value in said)
     source = " and ".join(name for name, _ in said)
-    if any("MIG-" in value for _, value in said):
-        literal = said[0][1]
-        return Selection(vendor, ours, ours, f"{counts}, {words}", source, literal)
+    if any("MIG-" in value.upper() for _, value in said):
+        name, value = said[0]
+        chosen = _owners(name, value, ours)
+        story = f"{counts}, {words} {_arrow(chosen)}"
+        return Selection(vendor, chosen, ours, story, source, value)
     chosen, first = ours, None
     for name, value in said:
         if value == first:
@@ -92,10 +96,14 @@ def value_for(selection: Selection, visible: Sequence[Gpu]) -> str:
 
     Indices count what is enumerated. Where AMD GPUs of several kinds are visible the runtime may
     enumerate them in another order, so they are named instead, if names are unique. NVIDIA's
-    are named wherever they can be: CUDA's own order depends on speed.
+    are named wherever they can be: CUDA's own order depends on speed. Of MIG instances CUDA
+    computes on one (MIG user guide, "CUDA Device Enumeration"), so the first is named.
     """
     if selection.literal is not None:
         return selection.literal
+    parts = [part.uuid for gpu in selection.gpus for part in gpu.instances]
+    if parts and parts[0]:
+        return parts[0]
     names = [gpu.uuid for gpu in selection.gpus if gpu.uuid]
     named = len(set(names)) == len(selection.gpus)
     mixed = len({gpu.arch for gpu in visible}) > 1
@@ -166,6 +174,34 @@ def _resolve(
             evidence = f"'{item}' of {name}={value}, {len(pool)} can be used"
             remedy = f"correct or unset {name}"
             raise ConfigurationError("A mask names a GPU that is not there", evidence, remedy)
+        chosen += [gpu for gpu in found if gpu not in chosen]
+    return tuple(chosen)
+
+
+def _owners(name: str, value: str, ours: tuple[Gpu, ...]) -> tuple[Gpu, ...]:
+    """Return the cards of MIG instances, by names that nobody could ask for all of them.
+
+    "MIG-<uuid>", or, for drivers before R470, "MIG-GPU-<uuid of the card>/<GPU>/<compute>".
+    """
+    chosen: list[Gpu] = []
+    cut = [gpu for gpu in ours if gpu.instances]
+    for item in (item.strip() for item in value.split(",") if item.strip()):
+        card, _, place = item[len("MIG-") :].partition("/")
+        found = [
+            gpu
+            for gpu in cut
+            for part in gpu.instances
+            if (part.uuid or "").lower().startswith(item.lower())
+            or (place == part.place and (gpu.uuid or "").lower() == card.lower())
+        ]
+        if not place and any(part.uuid is None for gpu in cut for part in gpu.instances):
+            found = cut
+        if not found:
+            known = [part.uuid or part.place for gpu in cut for part in gpu.instances]
+            evidence = f"'{item}' of {name}={value}, there is {', '.join(known) or 'none'}"
+            remedy = f"correct or unset {name}"
+            raise ConfigurationError("A mask names a MIG instance that is not there", evidence,
+                                     remedy)  # fmt: skip
         chosen += [gpu for gpu in found if gpu not in chosen]
     return tuple(chosen)
 

@@ -109,8 +109,11 @@ class Tree:
             base / "gpus" / address / "information",
             f"{information}Bus Type: \t PCIe\nDevice Minor: \t {minor}\n",
         )
-        for place in mig:  # "gi1/ci0"
-            write(base / f"capabilities/gpu{minor}/mig/{place}/access", "DeviceFileMinor: 1\n")
+        for number, place in enumerate(mig, 1):  # "gi1/ci0"
+            folder = base / f"capabilities/gpu{minor}/mig" / place
+            rest = "DeviceFileMode: 292\nDeviceFileModify: 1\n"
+            for node, where in ((10 * number, folder.parent), (10 * number + 1, folder)):
+                write(where / "access", f"DeviceFileMinor: {node}\n{rest}")
         return self
 
     def nvidia_driver(self, version: str, open_module: bool = False) -> Tree:

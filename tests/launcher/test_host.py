@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import os
+import shutil
+import subprocess
 import sys
 import tarfile
 from pathlib import Path
@@ -13,6 +15,8 @@ from launcher.errors import MissingInput
 from launcher.host import detect
 from launcher.host.amd import address_of, arch_of
 from launcher.host.detect import numbers
+from launcher.host.facts import Gpu, Instance
+from launcher.host.nvidia import CHIPS, capabilities
 from launcher.host.tree import natural
 from tests.launcher.hosts import MI50, MI250X, MI300A, MI300X, PHOENIX, RX7900, Tree, captured
 
@@ -135,12 +139,104 @@ def test_nvidia_with_its_driver(tmp_path: Path) -> None:
     tree.nvidia(0x20B2, 0x01, 0, "NVIDIA A100-SXM4-80GB", mig=["gi1/ci0", "gi2/ci0"])
     host = detect(tree.nvidia_driver("535.54.03").root)
     first, second = host.gpus
-    assert (first.arch, first.mode, first.instances) == ("sm_80", "MIG", 2)
+    assert (first.arch, first.mode) == ("sm_80", "MIG")
+    caps = "/dev/nvidia-caps/nvidia-cap"
+    assert first.instances == (
+        Instance(1, 0, (f"{caps}10", f"{caps}11")),
+        Instance(2, 0, (f"{caps}20", f"{caps}21")),
+    )
     assert (second.arch, second.mode, second.nodes) == ("sm_80", None, ("/dev/nvidia1",))
     assert second.uuid == "GPU-00000081-0000-0000-0000-000000000000"
     driver = host.driver("nvidia")
     assert driver is not None
     assert driver.version == "535.54.03"
+
+
+@pytest.mark.parametrize(
+    ("device", "arch"),
+    [(0x1DB1, "sm_70"), (0x20B2, "sm_80"), (0x2235, "sm_86"), (0x26B9, "sm_89"), (0x2335, "sm_90"),
+     (0x2901, "sm_100"), (0x3182, "sm_103"), (0x2B85, "sm_120")],
+)  # fmt: skip
+def test_the_chips_of_every_generation(device: int, arch: str) -> None:
+    assert capabilities(CHIPS.read_text())[device][0] == arch
+
+
+def test_a_chip_that_no_table_has_is_there_without_an_arch(tmp_path: Path) -> None:
+    tree = Tree(tmp_path).nvidia(0xFFF0, 1, 0, "NVIDIA X1000").nvidia_driver("600.1")
+    tree.pci("0000:02:00.0", 0x10DE, 0xFFF1, 0x030200)
+    driven, idle = detect(tree.root).gpus
+    assert (driven.product, driven.arch, driven.driven) == ("NVIDIA X1000", None, True)
+    assert (idle.product, idle.arch, idle.driven) == ("NVIDIA 10de:fff1", None, False)
+
+
+MODES = {"gid": 44, "group": "video", "mode": 0o660}
+
+
+def partly(tmp_path: Path, nodes: dict[str, dict[str, object]]) -> tuple[Gpu, ...]:
+    """Two A100, one of them cut in two, as somebody of the group video sees them."""
+    tree = Tree(tmp_path).nvidia(0x20B2, 0x01, 0, "A100", mig=["gi1/ci0", "gi2/ci0"])
+    tree.nvidia(0x20B2, 0x81, 1, "A100").nvidia_driver("535.54.03")
+    tree.recorded(nodes=nodes, user={"uid": 5, "gid": 5, "groups": [44]})
+    return detect(tree.root).gpus
+
+
+def test_a_device_cgroup_hides_a_card_that_permissions_would_open(tmp_path: Path) -> None:
+    cut, whole = partly(tmp_path, {
+        "/dev/nvidia0": {**MODES, "access": False}, "/dev/nvidia1": {**MODES, "access": True},
+    })  # fmt: skip
+    assert (cut.readable, whole.readable) == (False, True)
+    # without the group it is a matter of permission, which somebody can give
+    nodes = {f"/dev/nvidia{n}": {**MODES, "gid": 9, "access": False} for n in (0, 1)}
+    assert [gpu.readable for gpu in partly(tmp_path, nodes)] == [True, True]
+    # a container that was given one card has no node of the other
+    one = partly(tmp_path, {"/dev/nvidia1": {**MODES, "access": True}})
+    assert [gpu.readable for gpu in one] == [False, True]
+
+
+def test_mig_instances_of_other_jobs_are_not_ours(tmp_path: Path) -> None:
+    caps = {
+        f"/dev/nvidia-caps/nvidia-cap{n}": {**MODES, "access": n >= 20} for n in (10, 11, 20, 21)
+    }
+    cards = {f"/dev/nvidia{n}": {**MODES, "access": True} for n in (0, 1)}
+    cut, _ = partly(tmp_path, cards | caps)
+    assert [part.place for part in cut.instances] == ["2/0"]
+
+
+NVML = """
+#include <string.h>
+static int name(char *to, const char *from) { strcpy(to, from); return 0; }
+int nvmlInit_v2(void) { return 0; }
+int nvmlShutdown(void) { return 0; }
+int nvmlDeviceGetHandleByPciBusId_v2(const char *bus, void **d) {
+  *d = (void *)1; return strcmp(bus, "0000:01:00.0") != 0; }
+int nvmlDeviceGetCudaComputeCapability(void *d, int *major, int *minor) {
+  *major = 13; *minor = 1; return 0; }
+int nvmlDeviceGetMaxMigDeviceCount(void *d, unsigned *n) { *n = 7; return 0; }
+int nvmlDeviceGetMigDeviceHandleByIndex(void *d, unsigned i, void **m) {
+  *m = (void *)(long)(i + 2); return i < 2 ? 0 : 6; }
+int nvmlDeviceGetGpuInstanceId(void *m, unsigned *id) { *id = (unsigned)(long)m - 1; return 0; }
+int nvmlDeviceGetComputeInstanceId(void *m, unsigned *id) { *id = 0; return 0; }
+int nvmlDeviceGetUUID(void *m, char *to, unsigned n) {
+  return name(to, m == (void *)2 ? "MIG-one" : "MIG-two"); }
+"""
+
+
+@pytest.mark.skipif(shutil.which("cc") is None, reason="there is no C compiler")
+def test_the_drivers_library_is_asked_through_its_interface(tmp_path: Path) -> None:
+    """A library with NVML's symbols stands in for the driver's, which no test machine has."""
+    source = tmp_path / "nvml.c"
+    source.write_text(NVML)
+    library = str(tmp_path / "libnvidia-ml.so.1")
+    subprocess.run(["cc", "-shared", "-fPIC", "-o", library, str(source)], check=True)
+    code = (
+        "from launcher.host import nvml; at = '0000:01:00.0';"
+        "print(nvml.capability(at), nvml.instances(at), nvml.capability('0000:02:00.0'))"
+    )
+    variables = {**os.environ, "LD_LIBRARY_PATH": str(tmp_path)}
+    done = subprocess.run(
+        [sys.executable, "-c", code], capture_output=True, text=True, env=variables, check=True
+    )
+    assert done.stdout == "sm_131 {(1, 0): 'MIG-one', (2, 0): 'MIG-two'} None\n"
 
 
 def test_the_open_kernel_module_states_its_version_elsewhere(tmp_path: Path) -> None:
@@ -221,8 +317,6 @@ def test_nothing_but_files_is_touched(tmp_path: Path) -> None:
     code = (
         "import sys; from launcher.host import detect; detect(); print('subprocess' in sys.modules)"
     )
-    import subprocess
-
     done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True)
     assert done.stdout == "False\n"
 

@@ -9,7 +9,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from launcher.errors import ConfigurationError
-from launcher.host.facts import Gpu, Slurm
+from launcher.host.facts import Gpu, Instance, Slurm
 from launcher.plan.masks import Selection, select, value_for
 
 ROCR, HIP, CUDA = "ROCR_VISIBLE_DEVICES", "HIP_VISIBLE_DEVICES", "CUDA_VISIBLE_DEVICES"
@@ -139,10 +139,39 @@ def test_nvidia_is_named_by_uuid() -> None:
     assert value_for(select("nvidia", nameless, {CUDA: "2"}, None), nameless) == "2"
 
 
-def test_mig_instances_pass_as_they_are() -> None:
-    card = Gpu("nvidia", 0, "sm_80", "A100", "0:1", uuid="GPU-a", mode="MIG", instances=2)
-    selection = select("nvidia", [card], {CUDA: "MIG-1b2c"}, None)
-    assert value_for(selection, [card]) == "MIG-1b2c"
+def cut(index: int, *uuids: str | None) -> Gpu:
+    parts = tuple(Instance(number, 0, uuid=uuid) for number, uuid in enumerate(uuids, 1))
+    return Gpu("nvidia", index, "sm_80", "A100", f"0:{index}", uuid=f"GPU-{index}", mode="MIG",
+               instances=parts)  # fmt: skip
+
+
+@pytest.mark.parametrize(
+    ("mask", "cards"),
+    [("MIG-bb", [0]), ("MIG-cc", [1]), ("mig-c", [1]), ("MIG-aa,MIG-cc", [0, 1]),
+     ("MIG-GPU-1/1/0", [1])],
+)  # fmt: skip
+def test_mig_instances_pass_as_they_are(mask: str, cards: list[int]) -> None:
+    every = [cut(0, "MIG-aa", "MIG-bb"), cut(1, "MIG-cc")]
+    selection = select("nvidia", every, {CUDA: mask}, None)
+    assert [gpu.index for gpu in selection.gpus] == cards
+    assert value_for(selection, every) == mask
+
+
+@pytest.mark.parametrize("mask", ["MIG-dd", "MIG-GPU-0/3/0", "MIG-GPU-9/1/0"])
+def test_a_mig_instance_that_is_not_there(mask: str) -> None:
+    with pytest.raises(ConfigurationError, match="MIG-aa"):
+        select("nvidia", [cut(0, "MIG-aa")], {CUDA: mask}, None)
+
+
+def test_a_name_that_nobody_can_check_passes() -> None:
+    selection = select("nvidia", [cut(0, None)], {CUDA: "MIG-dd"}, None)
+    assert value_for(selection, selection.gpus) == "MIG-dd"
+
+
+def test_without_a_mask_the_first_mig_instance_is_named() -> None:
+    every = [cut(0, "MIG-aa", "MIG-bb")]
+    assert value_for(select("nvidia", every, {}, None), every) == "MIG-aa"
+    assert value_for(select("nvidia", [cut(0, None)], {}, None), every) == "GPU-0"
 
 
 def test_partitions_of_a_card_share_a_name() -> None:
