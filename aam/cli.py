@@ -16,6 +16,7 @@ from typing import Any
 from aam import __version__
 from aam.errors import AamError, CannotCreate, Unavailable, UsageError
 from aam.options import COMMANDS, check, find, names, specs, spell_out, split
+from aam.record import Record
 
 INTERRUPTED = 130
 DISK_FULL = (28, 122)  # ENOSPC, EDQUOT
@@ -67,8 +68,11 @@ def _dispatch(words: list[str]) -> int:
     options = parse(name, rest)
     check(options)
     command = importlib.import_module(f"aam.commands.{name.replace(' ', '_')}")
+    record = Record(name, options)
     # A command that judges returns its verdict as an exit status; others return nothing.
-    return command.run(options) or 0
+    status = command.run(options) or 0
+    record.leave()
+    return status
 
 
 def parse(name: str, words: Sequence[str]) -> Any:

@@ -82,6 +82,11 @@ def sites() -> list[str]:
     return sorted({p.stem for folder in SITES if folder.is_dir() for p in folder.glob("*.yaml")})
 
 
+def answers() -> Path:
+    """Return the folder for what engines said of their version."""
+    return yaml_files.cache_folder(os.environ).with_name("engines")
+
+
 def private_folder(settings: Settings, uid: int, host: str, job: str | None) -> str:
     """Return the folder of this user, job and node."""
     scratch = os.path.abspath(settings.text("scratch"))

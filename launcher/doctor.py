@@ -19,30 +19,6 @@ from launcher.plan.masks import VARIABLES
 ROOM = 20 << 30  # bytes that an image and its building take
 
 
-def lines(host: Host, findings: Sequence[Finding], fitting: Sequence[Image]) -> list[str]:
-    """Return the report for a terminal."""
-    said = [f"{'host':<10} {host.name}, Linux {host.kernel}, {host.machine}"]
-    if host.slurm:
-        said.append(f"{'Slurm':<10} job {host.slurm.job}, {host.slurm.tasks} tasks")
-    for driver in host.drivers:
-        said.append(f"{'driver':<10} {driver.vendor} {driver.version or 'of the kernel'}")
-    for gpu in host.gpus:
-        state = (
-            "" if gpu.readable and gpu.driven else ", of another job" if gpu.driven else ", idle"
-        )
-        mode = f", {gpu.mode} {gpu.memory_mode or ''}".rstrip() if gpu.mode else ""
-        node = f", {gpu.nodes[0]}" if gpu.nodes else ""
-        said.append(f"{'GPU':<10} {gpu.product} ({gpu.arch or 'arch unknown'}) at "
-                    f"{gpu.pci or 'an unknown place'}{node}{mode}{state}")  # fmt: skip
-    for engine in host.engines:
-        version = f" {engine.version}" if engine.version else ""
-        obstacle = f": {engine.obstacle}" if engine.obstacle else ""
-        said.append(f"{'engine':<10} {engine.path}{version}{obstacle}")
-    said.append(f"{'images':<10} {', '.join(i.name for i in fitting) or 'none'} would fit")
-    said += [f"{finding.severity:<10} {finding}" for finding in findings]
-    return said
-
-
 def examine(host: Host, catalog: Catalog, built: Sequence[Built]) -> tuple[Finding, ...]:
     """Run every check; one that has nothing to say is silent."""
     found: list[Finding] = []

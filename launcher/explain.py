@@ -4,12 +4,18 @@ from __future__ import annotations
 
 import dataclasses
 import json
+import shlex
+from collections.abc import Iterator
+from itertools import groupby
 
-from launcher.engines import shell_line
+from launcher.engines import command, shell_line
 from launcher.host.facts import Host
+from launcher.host_lines import shortened
 from launcher.plan.decision import Decision, Finding
+from launcher.plan.make import RECORD
 from launcher.plan.plan import Plan
 
+WHOLE = "--dry-run instead of explain prints the whole line"
 ORDER = ("amd GPUs", "nvidia GPUs", "left out", "image", "engine", "engine option", "mask",
          "device", "flag", "mount", "variable", "kept out")  # fmt: skip
 
@@ -17,21 +23,40 @@ ORDER = ("amd GPUs", "nvidia GPUs", "left out", "image", "engine", "engine optio
 def text(host: Host, plan: Plan) -> str:
     """Return the explanation for a terminal."""
     lines = [
-        f"host      {host.name}, Linux {host.kernel}" + ("" if host.live else f" ({host.root})")
+        f"{'host':<13} {host.name}, Linux {host.kernel}" + ("" if host.live else f" ({host.root})")
     ]
     if host.slurm:
         lines.append(f"{'':<13} Slurm job {host.slurm.job}")
     for driver in host.drivers:
         version = driver.version or "of unknown version"
         lines.append(f"{'driver':<13} {driver.vendor} {version} ({driver.source})")
+    for engine in host.engines:
+        lines += [f"{'engine':<13} {engine.name}: `{setting}`, {answer}"
+                  for setting, answer in engine.conf if engine.name == plan.engine]  # fmt: skip
     subject = ""
-    for decision in sorted(plan.decisions, key=_rank):
-        shown = decision.subject if decision.subject != subject else ""
-        subject = decision.subject
-        lines.append(f"{shown:<13} {decision.value}")
-        lines.append(f"{'':<15}{decision.why} [{decision.source}]")
+    for (about, why, source), same in groupby(sorted(plan.decisions, key=_rank), key=_reason):
+        values = [decision.value for decision in same]
+        if about == "device":
+            values = [shortened(values)]
+        for value in values:
+            lines.append(f"{about if about != subject else '':<13} {value}")
+            subject = about
+        lines.append(f"{'':<15}{why} [{source}]")
     lines += [f"{finding.severity:<13} {finding}" for finding in plan.findings]
-    return "\n".join([*lines, "", "would run", f"  {shell_line(plan)}"])
+    return "\n".join([*lines, "", f"would run ({WHOLE})", *_readable(plan)])
+
+
+def _readable(plan: Plan) -> Iterator[str]:
+    """Yield the command line broken at its options, the record left out."""
+    line = "  "
+    for word in command(plan):
+        shown = f"{RECORD}=..." if word.startswith(f"{RECORD}=") else shlex.quote(word)
+        breaks = word.startswith("-") or "=" in word.partition("/")[0] or word == plan.place
+        if breaks and line.split()[-1:] != ["--mount"]:
+            yield line
+            line = "     "
+        line += f" {shown}"
+    yield line
 
 
 def as_json(host: Host, plan: Plan) -> str:
@@ -60,6 +85,10 @@ def facts(host: Host) -> dict[str, object]:
 def warn(findings: tuple[Finding, ...]) -> list[str]:
     """Return the lines to show before a start: what is more than a note."""
     return [f"aam-launch: {f.severity}: {f}" for f in findings if f.severity != "note"]
+
+
+def _reason(decision: Decision) -> tuple[str, str, str]:
+    return decision.subject, decision.why, decision.source
 
 
 def _rank(decision: Decision) -> int:

@@ -10,6 +10,7 @@ from launcher import config, images, inputs
 from launcher.engines import native
 from launcher.errors import NotPermitted, Unavailable
 from launcher.host import Host, detect
+from launcher.host.versions import with_versions
 from launcher.plan.choose import SIF_ENGINES, Built, choose
 from launcher.plan.devices import ABSENT, denials, needed
 from launcher.plan.layers import Settings
@@ -19,8 +20,16 @@ from launcher.plan.plan import Plan
 from launcher.plan.request import Request
 
 
-def prepare(request: Request, host_root: Path = Path("/")) -> tuple[Host, Plan]:
+def prepare(
+    request: Request, host_root: Path = Path("/"), starting: bool = False
+) -> tuple[Host, Plan]:
     """Decide how to run `request` on the host below `host_root`.
+
+    Args:
+        request: what is asked for.
+        host_root: "/", or a capture.
+        starting: the plan will run, so that its record wants the engine's version; a program that
+            was never asked for it is started, which `explain` has no time for.
 
     Raises:
         LaunchError: whatever stands in the way.
@@ -35,6 +44,7 @@ def prepare(request: Request, host_root: Path = Path("/")) -> tuple[Host, Plan]:
     environment = native.here()
     choice = choose(host, catalog, settings, there, environment, "--force" in request.own)
     if host.live:
+        host = with_versions(host, config.answers(), ask=(choice.engine,) if starting else ())
         _check(host, choice.built, choice.engine)
         inputs.require_outputs(paths)
     user = host.user.uid if host.user else 0

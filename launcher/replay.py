@@ -12,9 +12,13 @@ from typing import Any
 
 from aam import __version__
 from launcher.errors import MissingInput
+from launcher.host.facts import Host
 from launcher.plan.decision import Finding
+from launcher.plan.make import engine_version
 from launcher.plan.own import names_an_option, spelled
 from launcher.plan.plan import Plan
+
+REMEDY = "name the run.json of a run folder, or the .run.json beside an output"
 
 
 @dataclass(frozen=True)
@@ -34,19 +38,33 @@ def read(path: Path) -> Recorded:
     Raises:
         MissingInput: it is not there, is none, or the run was not started by the launcher.
     """
-    file = path / "run.json" if path.is_dir() else path
+    file = _record_in(path) if path.is_dir() else path
     try:
         content = json.loads(file.read_text())
         launch = content["launch"]
         inputs, version = content.get("inputs", {}), str(content["aam"])
-    except (OSError, ValueError, KeyError, TypeError) as error:
-        remedy = "name the run.json of a run folder"
-        raise MissingInput("Not the record of a run", f"'{file}', {error}", remedy) from error
+    except OSError as error:
+        evidence = f"'{file}', {error.strerror}"
+        raise MissingInput("No record of a run", evidence, REMEDY) from error
+    except (ValueError, KeyError, TypeError) as error:
+        evidence = f"'{file}', {type(error).__name__}: {error}"
+        raise MissingInput("Not the record of a run", evidence, REMEDY) from error
     if not isinstance(launch, dict):
         remedy = "its argv stands in the file"
         raise MissingInput("A run that aam-launch did not start", f"'{file}'", remedy)
     words = (*spelled(launch["own"]), *launch["command"].split(), *launch["words"])
     return Recorded(tuple(words), launch["folder"], launch, inputs, version)
+
+
+def _record_in(folder: Path) -> Path:
+    """Return the record in a folder: its run.json, else the only one of another command."""
+    others = sorted(folder.glob("*.run.json"))
+    if (folder / "run.json").is_file() or not others:
+        return folder / "run.json"
+    if len(others) > 1:
+        names = ", ".join(other.name for other in others)
+        raise MissingInput("Several runs left a record", f"'{folder}' has {names}", "name one")
+    return others[0]
 
 
 def changed(words: Sequence[str], more: Sequence[str]) -> list[str]:
@@ -78,8 +96,12 @@ def inputs_differ(recorded: Recorded) -> list[Finding]:
     return found
 
 
-def plan_differs(recorded: Recorded, plan: Plan) -> list[Finding]:
-    """Hold the plan against that of the record."""
+def plan_differs(recorded: Recorded, host: Host, plan: Plan) -> list[Finding]:
+    """Hold the plan against that of the record.
+
+    Another image, PyTorch or kind of GPU may give other numbers: errors. Another kernel, driver or
+    version of the engine is said, and no reason not to run.
+    """
     now: dict[str, Any] = {
         "engine": plan.engine,
         "image": plan.image,
@@ -92,6 +114,17 @@ def plan_differs(recorded: Recorded, plan: Plan) -> list[Finding]:
         Finding("error", f"Another {name}", f"{then.get(name)} then, {value} now", "")
         for name, value in now.items()
         if then.get(name) != value
+    ]
+    driver = host.driver(plan.gpus[0].vendor) if plan.gpus else None
+    around = {
+        "kernel": host.kernel,
+        "driver": driver.version if driver else None,
+        "engine_version": engine_version(plan, host),
+    }
+    found += [
+        Finding("warning", f"Another {name.replace('_', ' ')}", f"{then[name]} then, {value} now")
+        for name, value in around.items()
+        if name in then and then[name] != value
     ]
     if recorded.version != __version__:
         evidence = f"{recorded.version} then, {__version__} now"

@@ -443,7 +443,8 @@ def test_embeddings_are_those_of_the_run(
     words = ("--metadata", study_dir / "metadata.tsv", "--color-by", "site", "--device", "cpu")
     table = ("--table", study_dir / "table.biom")
     assert aam("embed", *table, "--model", folder, "--output-dir", out, *words) == 0
-    assert {path.name for path in out.iterdir()} == {"embeddings.tsv", "pcoa.tsv", "pcoa.png"}
+    written = {"embeddings.tsv", "pcoa.tsv", "pcoa.png", "embed.run.json"}
+    assert {path.name for path in out.iterdir()} == written
     expected = read(folder / "embeddings.tsv").set_index("sample_id")
     found = read(out / "embeddings.tsv").set_index("sample_id").loc[expected.index]
     np.testing.assert_allclose(found, expected, rtol=1e-4, atol=1e-5)

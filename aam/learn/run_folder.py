@@ -2,26 +2,18 @@
 
 from __future__ import annotations
 
-import json
 import os
-import platform
 import shutil
-import sys
 import time
-from collections.abc import Mapping
 from dataclasses import dataclass
-from datetime import datetime, timezone
-from importlib.metadata import PackageNotFoundError, version
 from pathlib import Path
 from typing import Any
 
 import torch
 
-from aam import __version__
+from aam import record
 from aam.errors import CannotCreate, DataError, UsageError
-from aam.files import sha256, written_aside
 from aam.learn import checkpoints
-from aam.options import specs, to_plain
 
 _OURS = ("run.json", "checkpoints", "metrics.csv", "tensorboard", "splits.tsv",
          "predictions.tsv", "embeddings.tsv", "report.html")  # fmt: skip
@@ -31,8 +23,6 @@ _DECISIVE = ("embedding_dim", "attention_heads", "attention_layers", "nucleotide
              "nuc_mask_ratio", "nuc_mask_strategy", "test_size", "batch_size",
              "gradient_accumulation_steps", "optimizer", "scheduler", "lr", "warmup_fraction",
              "weight_decay", "seed")  # fmt: skip
-_LIBRARIES = ("torch", "lightning", "numpy", "scipy", "pandas", "scikit-bio", "biom-format",
-              "scikit-learn")  # fmt: skip
 
 
 def prepare(folder: Path, overwrite: bool, resuming: bool) -> None:
@@ -97,14 +87,13 @@ class RunRecord:
     def finish(self, **results: Any) -> None:
         """Add results and the time taken, and write the file."""
         self.content |= results
-        self.content["finished"] = _now()
+        self.content["finished"] = record.now()
         self.content["seconds"] = round(time.monotonic() - self.began, 1)
         self.write()
 
     def write(self) -> None:
         """Write the file whole."""
-        with written_aside(self.folder / "run.json") as aside:
-            aside.write_text(json.dumps(self.content, indent=2, default=str) + "\n")
+        record.write(self.folder / "run.json", self.content)
 
 
 def begin(command: str, options: Any, folder: Path) -> RunRecord:
@@ -118,30 +107,15 @@ def begin(command: str, options: Any, folder: Path) -> RunRecord:
         DataError: what is to be resumed cannot be read, or is of another command.
         UsageError: options that decide the numbers differ from those of the run that is resumed.
     """
-    plain = to_plain(options)
-    content = {
-        "aam": __version__,
-        "command": command,
-        "argv": sys.argv,
-        "started": _now(),
-        "host": {
-            "name": platform.node(),
-            "system": platform.platform(),
-            "cores": os.cpu_count(),
-            "devices": _devices(),
-        },
-        "versions": {"python": platform.python_version()} | _versions(),
-        "options": plain,
-        "inputs": _inputs(options),
-        "launch": launched_by(os.environ),
-    }
+    content = record.describe(command, options)
+    content["host"]["devices"] = _devices()
     if options.run.resume_from is not None:
-        _check_resumed(command, plain, options.run.resume_from)
+        _check_resumed(command, content["options"], options.run.resume_from)
     elif options.run.overwrite:
         _clear(folder)
-    record = RunRecord(folder, content, time.monotonic())
-    record.write()
-    return record
+    run = RunRecord(folder, content, time.monotonic())
+    run.write()
+    return run
 
 
 def _check_resumed(command: str, options: dict[str, Any], path: Path) -> None:
@@ -174,57 +148,5 @@ def _decisive(options: dict[str, Any]) -> dict[str, Any]:
     return flat
 
 
-def launched_by(variables: Mapping[str, str]) -> dict[str, Any] | None:
-    """Return what `aam-launch` said of the plan it made (image, engine, masks), or None."""
-    try:
-        said = json.loads(variables.get("AAM_PLAN", "null"))
-    except ValueError:
-        return None
-    return said if isinstance(said, dict) else None
-
-
-def _now() -> str:
-    return datetime.now(timezone.utc).isoformat(timespec="seconds")
-
-
 def _devices() -> list[str]:
     return [torch.cuda.get_device_name(i) for i in range(torch.cuda.device_count())]
-
-
-def _versions() -> dict[str, str]:
-    found = {}
-    for name in _LIBRARIES:
-        try:
-            found[name] = version(name)
-        except PackageNotFoundError:
-            continue
-    # The version of the build, such as 2.5.1+cu124, which the package's metadata may leave out.
-    return found | {"torch": str(torch.__version__)}
-
-
-def _inputs(options: Any) -> dict[str, dict[str, Any]]:
-    """Path, size and SHA-256 of every input file; of a run folder, its best checkpoint."""
-    files = {}
-    for spec in specs(type(options)):
-        if spec.role != "input":
-            continue
-        path = value_of(options, spec.field)
-        if path is not None and path.is_dir():
-            path = path / "checkpoints" / "best.ckpt"
-        if path is not None and path.is_file():
-            files[spec.flag] = {
-                "path": str(path.resolve()),
-                "bytes": path.stat().st_size,
-                "sha256": sha256(path),
-            }
-    return files
-
-
-def value_of(options: Any, field: str) -> Any:
-    """Return the value of the option `field`, in the options or in one of their groups."""
-    if hasattr(options, field) and not hasattr(getattr(options, field), "__dataclass_fields__"):
-        return getattr(options, field)
-    for group in vars(options).values():
-        if hasattr(group, "__dataclass_fields__") and hasattr(group, field):
-            return getattr(group, field)
-    raise AttributeError(field)

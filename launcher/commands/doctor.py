@@ -3,16 +3,34 @@
 from __future__ import annotations
 
 import dataclasses
-from collections.abc import Sequence
+import os
+from collections.abc import Iterator, Sequence
 from pathlib import Path
 
-from launcher import capture, config, doctor, images
+from launcher import capture, config, doctor, images, trial
 from launcher.commands import no_more, print_json
 from launcher.errors import Unavailable
 from launcher.explain import facts
-from launcher.host import detect
+from launcher.host import Host, detect
+from launcher.host.installed import NAMES
 from launcher.host.versions import with_versions
+from launcher.host_lines import host_lines
+from launcher.plan.catalog import Image
+from launcher.plan.choose import Built
+from launcher.plan.decision import Finding
 from launcher.plan.own import split_own
+
+
+def _trials(host: Host, fitting: Sequence[Image], built: Sequence[Built]) -> Iterator[Finding]:
+    """Start the best image that is built once with every engine that can run it."""
+    names = [image.name for image in fitting]
+    programs = set()
+    for engine in host.engines:
+        places = [place for place in built if engine.name in place.engines and place.image in names]
+        program = os.path.realpath(engine.path)
+        if engine.obstacle is None and places and program not in programs:
+            programs.add(program)
+            yield trial.start(engine, min(places, key=lambda p: names.index(p.image)), os.environ)
 
 
 def run(words: Sequence[str]) -> int:
@@ -21,18 +39,22 @@ def run(words: Sequence[str]) -> int:
     no_more(rest, "doctor")
     settings, catalog = config.configured(own)
     host = detect(Path(own.get("--host", ("/",))[-1]))
-    host = with_versions(host) if host.live else host
+    if host.live:
+        host = with_versions(host, config.answers(), ask=NAMES)
     if "--capture" in own:
         file = Path(own["--capture"][-1])
         print(f"{capture.write(host, file)} files in {file}")
         return 0
     built = images.built(settings, catalog) if host.live else images.assumed(settings, catalog)
-    findings = doctor.examine(host, catalog, built)
-    findings += tuple(doctor.room(settings.text("image_dir"))) if host.live else ()
     fitting = doctor.fitting(host, catalog)
+    findings = doctor.examine(host, catalog, built)
+    if host.live:
+        findings += (*doctor.room(settings.text("image_dir")), *_trials(host, fitting, built))
     if "--json" in own:
         said = {"host": facts(host), "fitting": [image.name for image in fitting]}
         print_json({**said, "findings": [dataclasses.asdict(finding) for finding in findings]})
     else:
-        print("\n".join(doctor.lines(host, findings, fitting)))
+        names = ", ".join(image.name for image in fitting)
+        lines = [*host_lines(host, catalog), f"{'images':<10} {names} would fit"]
+        print("\n".join([*lines, *(f"{f.severity:<10} {f}" for f in findings)]))
     return Unavailable.status if any(f.severity == "error" for f in findings) else 0

@@ -26,9 +26,10 @@ def run(words: Sequence[str]) -> int:
     differs = replay.inputs_differ(recorded)
     plan = None
     if not any("is gone" in finding.cause for finding in differs):
-        _, plan = prepare(request)
-        differs += replay.plan_differs(recorded, plan)
-    if plan is None or (differs and "--force" not in own):
+        host, plan = prepare(request, starting=True)
+        differs += replay.plan_differs(recorded, host, plan)
+    grave = [finding for finding in differs if finding.severity == "error"]
+    if plan is None or (grave and "--force" not in own):
         evidence = "; ".join(str(finding).rstrip(".") for finding in differs)
         remedy = "--force runs what can be run"
         raise Unavailable("This run cannot be repeated as it was", evidence, remedy)

@@ -17,7 +17,8 @@ def run(words: Sequence[str]) -> int:
     """Decide, then become the program; or print the line that would."""
     request = parse(words)
     require_inputs(request)
-    return start(prepare(request)[1], request.dry_run)
+    _, plan = prepare(request, starting=not request.dry_run)
+    return start(plan, request.dry_run)
 
 
 def start(plan: Plan, dry_run: bool) -> int:

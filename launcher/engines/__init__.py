@@ -13,6 +13,7 @@ from collections.abc import Callable
 
 from launcher.engines import apptainer, docker, native, podman
 from launcher.engines.folders import make_private, make_shared
+from launcher.errors import Unavailable
 from launcher.plan.plan import Plan
 
 COMMANDS: dict[str, Callable[[Plan], tuple[str, ...]]] = {
@@ -49,8 +50,13 @@ def become(plan: Plan) -> None:
 
     Raises:
         CannotCreate, NotPermitted: a folder cannot be made, or is somebody else's.
+        Unavailable: the program cannot be started.
     """
     make_private(plan.folders)
     make_shared(plan.outputs)
     words = command(plan)
-    os.execve(words[0], words, plan.environment(os.environ))
+    try:
+        os.execve(words[0], words, plan.environment(os.environ))
+    except OSError as error:  # E2BIG: thousands of mounts; ENOEXEC, ENOENT: a broken program
+        evidence = f"'{words[0]}', {error.strerror}"
+        raise Unavailable("The program cannot be started", evidence, "try --dry-run") from error

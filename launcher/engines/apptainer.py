@@ -1,8 +1,11 @@
 """Apptainer, SingularityCE and SingularityPro 4: `exec` in a SIF, contained.
 
---contain gives a minimal /dev and no home, --cleanenv no variable of the host. AMD's devices are
-bound one by one; --rocm is refused unless a site asks for it, because it puts the host's ROCm
-libraries before the image's. NVIDIA's driver libraries can only come from the host, hence --nv.
+--contain gives a minimal /dev, no home and no `bind path` of the site but /etc/hosts and
+/etc/localtime; --cleanenv no variable of the host. `mount hostfs = yes` of a site holds even under
+--contain, hence --no-mount hostfs. AMD's devices are bound one by one; --rocm is refused unless
+a site asks for it, because it puts the host's ROCm libraries before the image's, and --no-rocm (in
+no help page, but an option of Apptainer and of Singularity 4.1) overrules `always use rocm = yes`.
+NVIDIA's driver libraries can only come from the host, hence --nv.
 
 Under --contain /dev/shm is the container's own, and a mount there is skipped with a warning. Ranks
 in containers of their own do not share it; RCCL and NCCL see that by its device number and take
@@ -19,7 +22,7 @@ def command(plan: Plan) -> tuple[str, ...]:
     """Return the command line."""
     assert plan.place is not None
     words = [plan.program, "exec", "--contain", "--cleanenv", "--no-eval", "--no-home"]
-    words += ["--no-mount", "tmp", "--pwd", plan.workdir]
+    words += ["--no-mount", "tmp,hostfs", "--pwd", plan.workdir]
     words += ["--rocm"] if plan.host_rocm else ["--no-rocm"]
     words += ["--nv"] if plan.nvidia else ["--no-nv"]
     for mount in plan.mounts:

@@ -91,7 +91,10 @@ def _engines(
 ) -> tuple[EngineFact, ...]:
     if live:
         return installed.engines(tree, variables, user.uid if user else 0)
-    return tuple(EngineFact(**held) for held in tree.manifest.get("engines", ()))
+    return tuple(
+        EngineFact(**{**held, "conf": tuple(map(tuple, held.get("conf", ())))})
+        for held in tree.manifest.get("engines", ())
+    )
 
 
 def _nodes(

@@ -98,15 +98,22 @@ class Driver:
 
 @dataclass(frozen=True, eq=False)
 class EngineFact:
-    """A container engine on PATH; `obstacle` says why it cannot start a container here.
+    """A container engine on PATH.
 
-    Its version takes starting it, so only `doctor` and captures have it.
+    Attributes:
+        name: "apptainer", "singularity", "podman" or "docker".
+        path: of its program.
+        obstacle: why it cannot start a container here, or None.
+        version: takes starting it, so only where it was asked (`host.versions`).
+        conf: settings of its site that would break a promise of the launcher, each with what is
+            done about it (`host.engine_conf`).
     """
 
     name: str
     path: str
     obstacle: str | None = None
     version: str | None = None
+    conf: tuple[tuple[str, str], ...] = ()
 
 
 @dataclass(frozen=True)

@@ -5,10 +5,12 @@ from __future__ import annotations
 import os
 from collections.abc import Mapping
 
+from launcher.host import engine_conf
 from launcher.host.facts import EngineFact
 from launcher.host.tree import Tree
 
 NAMES = ("apptainer", "singularity", "podman", "docker")
+SIF_ENGINES = NAMES[:2]
 DOCKER_SOCKET = "/var/run/docker.sock"
 STARTERS = ("libexec/{}/bin/starter-suid", "lib/x86_64-linux-gnu/{}/bin/starter-suid")
 
@@ -19,8 +21,22 @@ def engines(tree: Tree, environment: Mapping[str, str], uid: int) -> tuple[Engin
     for name in NAMES:
         path = which(name, environment.get("PATH", os.defpath))
         if path:
-            found.append(EngineFact(name, path, _obstacle(name, path, tree, environment, uid)))
+            found.append(_engine(name, path, tree, environment, uid))
     return tuple(found)
+
+
+def _engine(
+    name: str, path: str, tree: Tree, environment: Mapping[str, str], uid: int
+) -> EngineFact:
+    obstacle = _obstacle(name, path, tree, environment, uid)
+    if name not in SIF_ENGINES:
+        return EngineFact(name, path, obstacle)
+    # `singularity` may be a link to apptainer, which then reads its own configuration.
+    program = os.path.realpath(path)
+    place = engine_conf.path_of(os.path.basename(program), program)
+    conf = engine_conf.read(tree, place)
+    obstacle = obstacle or engine_conf.obstacle(conf, place)
+    return EngineFact(name, path, obstacle, conf=tuple(engine_conf.remarks(conf)))
 
 
 def which(name: str, search: str) -> str | None:
@@ -53,9 +69,42 @@ def _obstacle(
 ) -> str | None:
     if name == "docker":
         return _docker_obstacle(environment)
-    if uid == 0 or (name in ("apptainer", "singularity") and _set_uid(name, path)):
+    if uid == 0 or (name in SIF_ENGINES and _set_uid(name, path)):
         return None
-    return user_namespaces(tree)
+    return user_namespaces(tree) or (_no_subordinate_ids(tree, uid) if name == "podman" else None)
+
+
+def _no_subordinate_ids(tree: Tree, uid: int) -> str | None:
+    """Return what rootless podman lacks: a range of user numbers (subuid(5)), or None."""
+    import pwd
+
+    try:
+        user = pwd.getpwuid(uid).pw_name
+    except KeyError:
+        user = str(uid)
+    for path in ("/etc/subuid", "/etc/subgid"):
+        try:
+            owners = [line.split(":")[0] for line in tree.text(path).splitlines()]
+        except FileNotFoundError:
+            owners = []
+        except OSError:
+            return None
+        if not {user, str(uid)} & set(owners) and not _subordinate_ids_elsewhere(tree):
+            return f"{path} has no line for {user}; `usermod --add-subuids` makes one"
+    return None
+
+
+def _subordinate_ids_elsewhere(tree: Tree) -> bool:
+    """Tell whether a service such as SSSD hands out the ranges (nsswitch.conf(5), "subid")."""
+    try:
+        lines = tree.text("/etc/nsswitch.conf").splitlines()
+    except OSError:
+        return False
+    return any(
+        line.split(":")[0].strip() == "subid" and line.split(":")[1].split() != ["files"]
+        for line in lines
+        if ":" in line
+    )
 
 
 def _docker_obstacle(environment: Mapping[str, str]) -> str | None:

@@ -1,13 +1,17 @@
 """Versions of the engines: the one thing about a host that takes starting programs.
 
-Not a part of `detect`, which starts none; for `doctor` and captures.
+Not a part of `detect`, which starts none. What a program said is kept in the user's cache folder
+under its time and size, so a launch asks an engine once; `explain` only looks there.
 """
 
 from __future__ import annotations
 
+import json
+import os
 import re
-import subprocess
+from collections.abc import Container
 from dataclasses import replace
+from pathlib import Path
 
 from launcher.host.facts import Host
 
@@ -15,14 +19,25 @@ PATIENCE = 10  # seconds
 NUMBER = re.compile(r"\d+(?:\.\d+)+[^\s,]*")
 
 
-def with_versions(host: Host) -> Host:
-    """Return the host with the version of every engine that tells it."""
-    known = tuple(replace(engine, version=version(engine.path)) for engine in host.engines)
+def with_versions(host: Host, cache: Path, ask: Container[str]) -> Host:
+    """Return the host with the versions of its engines.
+
+    Args:
+        host: facts.
+        cache: folder for what programs said before.
+        ask: names of the engines that may be started to be asked.
+    """
+    known = tuple(
+        replace(engine, version=_version(engine.path, cache, engine.name in ask))
+        for engine in host.engines
+    )
     return replace(host, engines=known)
 
 
 def version(program: str) -> str | None:
     """Return what `program --version` says, as a number; None if it says none in time."""
+    import subprocess
+
     try:
         done = subprocess.run(
             [program, "--version"], capture_output=True, text=True, timeout=PATIENCE, check=False
@@ -31,3 +46,25 @@ def version(program: str) -> str | None:
         return None
     found = NUMBER.search(done.stdout)
     return found[0] if found else None
+
+
+def _version(program: str, cache: Path, ask: bool) -> str | None:
+    facts = os.stat(program)
+    name = f"{facts.st_dev:x}-{facts.st_ino:x}-{facts.st_mtime_ns:x}-{facts.st_size:x}"
+    place = cache / f"version-{name}.json"
+    try:
+        held = json.loads(place.read_bytes())
+        if held["program"] == program:
+            return str(held["version"])
+    except (OSError, ValueError, KeyError, TypeError):
+        pass
+    said = version(program) if ask else None
+    if said:
+        try:
+            cache.mkdir(parents=True, exist_ok=True)
+            aside = place.with_name(f".{place.name}.{os.getpid()}")
+            aside.write_text(json.dumps({"program": program, "version": said}))
+            os.replace(aside, place)
+        except OSError:  # a cache that cannot be written is no matter
+            pass
+    return said

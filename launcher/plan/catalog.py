@@ -62,11 +62,19 @@ class Fault:
 
 @dataclass(frozen=True, eq=False)
 class DriverRange:
-    """A kernel driver's release and the ROCm user spaces that were tested with it."""
+    """A kernel driver's release and the ROCm user spaces that were tested with it.
+
+    Attributes:
+        prefix: first two numbers of its version.
+        release: the ROCm that it came with.
+        serves: ROCm releases.
+        confirmed: a document or a machine says so; else it follows from AMD's rules.
+    """
 
     prefix: str
     release: str
     serves: tuple[str, ...]
+    confirmed: bool = True
 
 
 @dataclass(frozen=True, eq=False)
@@ -96,7 +104,7 @@ def catalog_of(content: Mapping[str, Any]) -> Catalog:
     return Catalog(
         images=tuple(_image(name, keys, "catalog") for name, keys in content["images"].items()),
         drivers=tuple(
-            DriverRange(prefix, keys["release"], tuple(keys["serves"]))
+            DriverRange(prefix, keys["release"], tuple(keys["serves"]), keys.get("confirmed", True))
             for prefix, keys in content["drivers"].items()
         ),
         faults=tuple(

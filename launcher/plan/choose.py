@@ -282,7 +282,9 @@ def _why(image: Image, kind: Kind | None, catalog: Catalog, host: Host) -> str:
     driver = host.driver(gpus[0].vendor)
     known = catalog.range_of(driver.version) if driver and driver.version else None
     if known and gpus[0].vendor == "amd" and driver:
-        return f"{why}; driver {driver.version} was tested with ROCm {', '.join(known.serves)}"
+        doubt = "" if known.confirmed else " by AMD's rules, unconfirmed"
+        tested = f"was tested with ROCm {', '.join(known.serves)}{doubt}"
+        return f"{why}; driver {driver.version} {tested}"
     if driver and driver.version:
         return f"{why}; driver {driver.version}"
     return f"{why}; the driver's tested range is unknown"

@@ -47,7 +47,8 @@ def _driver_problems(image: Image, driver: Driver, catalog: Catalog) -> list[str
     release = ".".join(image.pins.get("rocm", "").split(".")[:2])
     if driver.vendor == "amd" and known and release and release not in known.serves:
         tested = ", ".join(known.serves)
-        return [f"driver {driver.version} was tested with ROCm {tested}, not with {release}"]
+        doubt = "" if known.confirmed else " (by AMD's rules, unconfirmed)"
+        return [f"driver {driver.version} was tested with ROCm {tested}{doubt}, not with {release}"]
     return []
 
 

@@ -45,7 +45,11 @@ def kinds_of(
         if not any(gpu.driven for gpu in gpus):
             continue
         selection = select(vendor, gpus, host.environment, host.slurm)
-        decisions.append(Decision(f"{vendor} GPUs", selection.story, "masks", selection.source))
+        decisions.append(
+            Decision(
+                f"{vendor} GPUs", selection.story, "what jobs and masks leave", selection.source
+            )
+        )
         by_kind: dict[tuple[str | None, bool], list[Gpu]] = {}
         for gpu in selection.gpus:
             if not gpu.integrated:

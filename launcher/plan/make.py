@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import platform
 from collections.abc import Sequence
 from dataclasses import dataclass, replace
 
@@ -10,7 +11,7 @@ from launcher.host.amd import KFD
 from launcher.host.facts import Gpu, Host
 from launcher.plan import environment, masks
 from launcher.plan.catalog import Catalog
-from launcher.plan.choose import OCI_ENGINES, Choice, Native
+from launcher.plan.choose import NATIVE, OCI_ENGINES, Choice, Native
 from launcher.plan.decision import Decision, Finding
 from launcher.plan.devices import needed
 from launcher.plan.environment import CACHES, ENGINE_LEAKS, PROXIES
@@ -21,8 +22,10 @@ from launcher.plan.plan import Plan
 from launcher.plan.request import Request, options_of
 
 RECORD = "AAM_PLAN"
-"""The variable that hands the plan to `aam`, which keeps it in run.json."""
+"""The variable that hands the plan to `aam`, which keeps it in the record of the run."""
 
+LONGEST = 100_000
+"""Bytes of a variable: Linux takes 131072 (MAX_ARG_STRLEN, execve(2)). Mounts go first."""
 
 PASSING = ("--dry-run", "--json", "--host")
 """Options that are about showing a plan, not about the run."""
@@ -78,8 +81,11 @@ def make(
         decisions=decisions,
         findings=findings,
     )
-    if any(spec.group == "RunOptions" for spec in options_of(request.command).values()):
-        note = json.dumps(record(plan, request, host, here), separators=(",", ":"))
+    if any(spec.role == "output" for spec in options_of(request.command).values()):
+        said = record(plan, request, host, here)
+        note = json.dumps(said, separators=(",", ":"))
+        if len(note) > LONGEST:
+            note = json.dumps({**said, "mounts": None}, separators=(",", ":"))
         plan = replace(plan, variables=(*plan.variables, (RECORD, note)))
     return plan
 
@@ -93,7 +99,9 @@ def record(plan: Plan, request: Request, host: Host, here: Here) -> dict[str, ob
         "words": list(request.words),
         "own": own,
         "folder": here.folder,
+        "host": host.name,
         "engine": plan.engine,
+        "engine_version": engine_version(plan, host),
         "program": plan.program,
         "image": plan.image,
         "place": plan.place,
@@ -109,9 +117,17 @@ def record(plan: Plan, request: Request, host: Host, here: Here) -> dict[str, ob
         "decisions": [
             [d.subject, d.value, d.why, d.source]
             for d in plan.decisions
-            if d.subject not in ("mount", "variable", "kept out")
+            if d.subject not in ("mount", "variable", "kept out", "device")
         ],
     }
+
+
+def engine_version(plan: Plan, host: Host) -> str | None:
+    """Return the version of what starts the program; of Python where nothing else does."""
+    if plan.engine == NATIVE:
+        return platform.python_version()
+    fact = host.engine(plan.engine)
+    return fact.version if fact else None
 
 
 def _natively(
@@ -277,7 +293,7 @@ def _mask(choice: Choice, visible: Sequence[Gpu]) -> tuple[tuple[str, str], tupl
 
 def _mask_decision(mask: tuple[str, str], choice: Choice) -> Decision:
     assert choice.selection is not None
-    why = f"one mask instead of many: {choice.selection.story}"
+    why = "one mask instead of many; it counts what the program will see"
     return Decision("mask", f"{mask[0]}={mask[1]}", why, choice.selection.source)
 
 

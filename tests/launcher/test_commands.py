@@ -114,7 +114,7 @@ def test_an_unreadable_capture(folder: Path) -> None:
         ([*RUN, "--site", "nowhere"], 78, "No such site"),
         (["pretrain", "--table", "{d}/t.biom", "--output-dir", "{d}/t.biom/x"], 73, "is a file"),
         (["replay"], 64, "Nothing to replay"),
-        (["replay", "{d}/none.json"], 66, "Not the record of a run"),
+        (["replay", "{d}/none.json"], 66, "No record of a run"),
         (["completion", "tcsh"], 64, "No such shell"),
         (["doctor", "x"], 64, "takes no such word"),
         (["doctor", "--capture", "/proc/x.tar"], 73, "cannot be written"),
@@ -214,10 +214,67 @@ def test_a_run_can_be_replayed(folder: Path, study_dir: Path) -> None:
     assert "is gone" in launch(folder, "replay", "{d}/run").stderr
 
 
+def test_commands_without_a_run_folder_are_replayed_too(folder: Path, study_dir: Path) -> None:
+    for name in ("table.biom", "tree.nwk"):
+        (folder / name).write_bytes((study_dir / name).read_bytes())
+    words = ["unifrac", "--table", "table.biom", "--tree", "tree.nwk", "--output", "u.tsv"]
+    assert launch(folder, *words, OMP_NUM_THREADS="1").returncode == 0
+    first = (folder / "u.tsv").read_text()
+    place = folder / "u.tsv.run.json"
+    record = json.loads(place.read_text())
+    assert record["launch"]["engine"] == "native"
+    assert record["launch"]["engine_version"] == record["versions"]["python"]
+    assert set(record["inputs"]) == {"--table", "--tree"}
+
+    again = launch(folder, "replay", str(place), "--output", "v.tsv", OMP_NUM_THREADS="1")
+    assert again.returncode == 0, again.stderr
+    assert (folder / "v.tsv").read_text() == first
+
+    record["launch"] |= {"kernel": "5.0", "engine_version": "3.0"}
+    place.write_text(json.dumps(record))
+    other = launch(folder, "replay", str(place), "--dry-run")
+    assert other.returncode == 0, other.stderr
+    assert "Another kernel: 5.0 then" in other.stderr
+    assert "Another engine version: 3.0 then" in other.stderr
+    (folder / "v.tsv.run.json").unlink()
+    assert launch(folder, "replay", "{d}", "--dry-run").returncode == 0  # the only one there
+    place.with_name("x.run.json").touch()
+    assert "Several runs left a record" in launch(folder, "replay", "{d}").stderr
+
+
 def test_a_run_that_was_not_launched(tmp_path: Path) -> None:
     (tmp_path / "run.json").write_text(json.dumps({"aam": __version__, "launch": None}))
     with pytest.raises(MissingInput, match="did not start"):
         replay.read(tmp_path)
+
+
+# --- engines
+
+
+def engine(folder: Path, name: str, answer: str = "") -> Path:
+    """Put a program on PATH that notes each start and answers as `name --version` does."""
+    program = folder / name
+    program.write_text(f"#!/bin/sh\necho $1 >> '{folder}/started'\necho {answer or name}\n")
+    program.chmod(0o755)
+    return program
+
+
+def test_an_engine_is_asked_once_for_its_version(folder: Path) -> None:
+    engine(folder, "apptainer", "apptainer version 1.4.5")
+    sif(folder / "cpu.sif")
+
+    def known() -> str | None:
+        said = json.loads(
+            launch(folder, "explain", "--json", *RUN, AAM_IMAGE_DIR=str(folder)).stdout
+        )
+        return str(said["host"]["engines"][0]["version"])
+
+    assert known() == "None"
+    assert not (folder / "started").exists()  # explain starts nothing
+    assert launch(folder, *RUN, AAM_IMAGE_DIR=str(folder)).returncode == 0
+    assert launch(folder, *RUN, AAM_IMAGE_DIR=str(folder)).returncode == 0
+    assert (folder / "started").read_text().split() == ["--version", "exec", "exec"]
+    assert known() == "1.4.5"
 
 
 # --- completion

@@ -241,6 +241,29 @@ def test_the_chosen_gpus_and_one_mask(
     assert not said["libs"]
 
 
+def test_a_site_cannot_break_the_promises(engines: Engines, place: Path) -> None:
+    """`always use rocm`, `always use nv`, `mount hostfs` and `bind path` of a site are answered."""
+    conf = place / "apptainer.conf"
+    text = Path("/etc/apptainer/apptainer.conf").read_text()
+    for key in ("always use nv", "always use rocm", "mount hostfs"):
+        text = text.replace(f"{key} = no", f"{key} = yes")
+    conf.write_text(f"{text}\nbind path = {engines.state}:/sneaked\n")
+    table = study(place)
+    words = ["pretrain", "--table", str(table), "--output-dir", str(place / "out")]
+    line = engines.launch("apptainer", "--dry-run", *words).stdout
+    line = line.replace("apptainer exec", f"apptainer --config {shlex.quote(str(conf))} exec")
+    mounts = "cut -d' ' -f5 /proc/self/mountinfo"
+    seen = engines.run(["sh", "-c", line]).stdout
+    assert json.loads(seen)["libs"] == []
+    assert json.loads(seen)["text"] == {str(table): "a table"}
+    image = shlex.quote(str(engines.images / "cpu.sif"))
+    listing = line.partition(image)[0] + f"{image} sh -c {shlex.quote(mounts)}"
+    mounted = engines.run(["sh", "-c", listing]).stdout.split()
+    assert str(table) in mounted
+    outside = [path for path in mounted if path.startswith(("/sneaked", "/mnt", "/home"))]
+    assert not outside
+
+
 def test_no_permission_names_the_group(engines: Engines, place: Path, gpus: Tree) -> None:
     before = GPUS.format(tree=gpus.root, owner="root:video", mode="660")
     words = ["simulate", "--image", "rocm63", "--output-dir", str(place / "out")]

@@ -16,6 +16,7 @@ from launcher.plan.choose import Built, Native, choose
 from launcher.plan.document import load
 from launcher.plan.layers import from_flags, merge
 from launcher.plan.make import RECORD, Here, make
+from launcher.plan.mounts import Mount
 from launcher.plan.plan import Plan
 from launcher.plan.request import parse
 from launcher.prepare import require_devices
@@ -31,7 +32,12 @@ ENGINES = tuple(EngineFact(name, f"/usr/bin/{name}") for name in ("apptainer", "
 
 
 def planned(
-    host: Host, *words: str, native: str = "2.13.0+cpu", vendor: str = "cpu", terminal: bool = False
+    host: Host,
+    *words: str,
+    native: str = "2.13.0+cpu",
+    vendor: str = "cpu",
+    terminal: bool = False,
+    mounts: tuple[Mount, ...] = (),
 ) -> Plan:
     from launcher.inputs import lexical
 
@@ -39,7 +45,7 @@ def planned(
     settings = merge([from_flags(request.own)])
     stack = Native("/usr/bin/python3", (), False, native, vendor)
     choice = choose(host, CATALOG, settings, BUILT, stack, "--force" in request.own)
-    here = Here("/d", "/s/aam-7/1-n", "/home/u", terminal)
+    here = Here("/d", "/s/aam-7/1-n", "/home/u", terminal, mounts)
     return make(request, host, choice, CATALOG, settings, lexical(request, "/d"), stack, here)
 
 
@@ -189,7 +195,16 @@ def test_the_record_is_enough_to_run_again(mi300a: Host) -> None:
     assert said["own"] == {"--image": ["rocm62"], "--env": ["A=1"]}
     assert (said["image"], said["digest"], said["stack"]) == ("rocm62", "sha256:1", "torch 2.5.1")
     assert len(said["gpus"]) == 4
-    assert RECORD not in dict(planned(mi300a, "simulate", "--output-dir", "/o/s").variables)
+    assert RECORD in dict(planned(mi300a, "simulate", "--output-dir", "/o/s").variables)
+    printed = ("evaluate", "--predictions", "/i/p", "--metadata", "/i/m", "--metadata-column", "c")
+    assert dict(planned(mi300a, *printed).variables)[RECORD]  # it may name an output
+
+
+def test_a_record_fits_into_a_variable(mi300a: Host) -> None:
+    many = tuple(Mount(p := f"/{'x' * 40}/{n}", p, False, "", "") for n in range(2000))
+    said = dict(planned(mi300a, *PRETRAIN, mounts=many).variables)[RECORD]
+    assert len(said) < 131_072
+    assert json.loads(said)["mounts"] is None
 
 
 def test_a_device_that_may_not_be_used(mi300a: Host) -> None:

@@ -1,0 +1,104 @@
+"""A host in lines for a terminal; the partitions of a card share one."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Sequence
+
+from launcher.host.facts import Driver, Gpu, Host, Node
+from launcher.plan.catalog import Catalog
+
+SHOWN = 4  # members of a list; of a longer one the first and the last
+
+
+def host_lines(host: Host, catalog: Catalog) -> Iterator[str]:
+    """Yield what is known about a host, a subject and its value on each line."""
+    yield _line("host", f"{host.name}, Linux {host.kernel}, {host.machine}")
+    if host.user:
+        groups = ", ".join(map(str, dict.fromkeys((host.user.gid, *host.user.groups))))
+        yield _line("user", f"number {host.user.uid}, in groups {groups}")
+    if host.slurm:
+        gpus = host.slurm.gpus
+        listed = f", GPUs {','.join(map(str, gpus))} of the node" if gpus else ""
+        yield _line("Slurm", f"job {host.slurm.job}, {host.slurm.tasks} tasks{listed}")
+    for driver in host.drivers:
+        yield _line("driver", _driver(driver, catalog))
+    if host.rocm:
+        yield _line("ROCm", f"{host.rocm} in /opt/rocm, which images do not see")
+    cards: dict[str, list[Gpu]] = {}
+    for number, gpu in enumerate(host.gpus):
+        cards.setdefault(gpu.card or str(number), []).append(gpu)
+    for card, parts in cards.items():
+        yield _line("GPU", _card(card, parts))
+    for nodes in _alike(host.nodes):
+        yield _line("device", _owners(nodes))
+    for engine in host.engines:
+        version = f" {engine.version}" if engine.version else ""
+        obstacle = f": {engine.obstacle}" if engine.obstacle else ""
+        yield _line("engine", f"{engine.path}{version}{obstacle}")
+        for setting, answer in engine.conf:
+            yield _line("", f"  `{setting}`: {answer}")
+
+
+def shortened(members: Sequence[str]) -> str:
+    """Name `members`: all of a few, else the first, the last, and how many.
+
+    >>> shortened([str(n) for n in range(9)])
+    '0 ... 8 (9)'
+    """
+    if len(members) <= SHOWN:
+        return ", ".join(members)
+    return f"{members[0]} ... {members[-1]} ({len(members)})"
+
+
+def _line(subject: str, value: str) -> str:
+    return f"{subject:<10} {value}"
+
+
+def _driver(driver: Driver, catalog: Catalog) -> str:
+    if driver.version is None:
+        return f"{driver.vendor}, version unknown: {driver.source}"
+    known = catalog.range_of(driver.version) if driver.vendor == "amd" else None
+    serves = f", tested with ROCm {', '.join(known.serves)}" if known else ""
+    doubt = " (unconfirmed)" if known and not known.confirmed else ""
+    return f"{driver.vendor} {driver.version}{serves}{doubt}"
+
+
+def _card(card: str, parts: Sequence[Gpu]) -> str:
+    first = parts[0]
+    place = first.pci if len(parts) == 1 else card
+    said = [f"{first.product} ({first.arch or 'arch unknown'}) at {place or 'an unknown place'}"]
+    if len(parts) > 1:
+        said.append(f"{len(parts)} partitions")
+    if first.mode and not first.instances:
+        said.append(f"{first.mode} {first.memory_mode or ''}".rstrip())
+    nodes = [path for gpu in parts for path in gpu.nodes]
+    if nodes:
+        said.append(shortened(nodes))
+    if first.integrated:
+        said.append("integrated")
+    if not all(gpu.readable for gpu in parts):
+        said.append("of another job")
+    if not first.driven:
+        said.append("no driver")
+    if first.instances:
+        names = [f"{part.place} {part.uuid or ''}".rstrip() for part in first.instances]
+        said.append(f"MIG {shortened(names)}")
+    return ", ".join(said)
+
+
+def _alike(nodes: Sequence[Node]) -> list[list[Node]]:
+    """Group the device nodes that have the same owner and permissions."""
+    groups: dict[tuple[object, ...], list[Node]] = {}
+    for node in nodes:
+        groups.setdefault((node.gid, node.mode, node.access), []).append(node)
+    return list(groups.values())
+
+
+def _owners(nodes: Sequence[Node]) -> str:
+    first = nodes[0]
+    paths = shortened([node.path for node in nodes])
+    if first.mode is None:
+        return f"{paths}: owner unknown"
+    group = f"group {first.group or '?'} ({first.gid}), mode {first.mode:o}"
+    answer = {True: "yours to use", False: "not yours to use", None: ""}[first.access]
+    return f"{paths}: {group}" + (f", {answer}" if answer else "")
