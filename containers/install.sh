@@ -1,0 +1,87 @@
+#!/bin/sh
+# The one installation of every image, run as root in a Debian base by each .def and .Dockerfile.
+#
+#     install.sh NAME BASE SNAPSHOT TORCH TORCH_INDEX
+#
+# NAME         rocm63, ...: which lock
+# BASE         the base image, for the record
+# SNAPSHOT     day of snapshot.debian.org that Debian's packages come from; "base": the base's own sources
+# TORCH        version of PyTorch; another than the lock's is installed without a hash, and the record says so
+# TORCH_INDEX  package index that has it
+#
+# /opt/aam/containers holds this folder, /opt/aam/source the package aam. Where wheels are mounted at
+# /mnt, Python packages come from there alone, without a network.
+set -eu
+NAME=$1 BASE=$2 SNAPSHOT=$3 TORCH=$4 TORCH_INDEX=$5
+AAM=/opt/aam
+export DEBIAN_FRONTEND=noninteractive PYTHONNOUSERSITE=1 PIP_DISABLE_PIP_VERSION_CHECK=1 LC_ALL=C.UTF-8
+step() { printf '\n== %s\n' "$1"; }
+
+step "Debian packages: $SNAPSHOT"
+if [ "$SNAPSHOT" != base ]; then
+    rm -f /etc/apt/sources.list.d/*
+    for suite in debian/"$SNAPSHOT"=bookworm debian/"$SNAPSHOT"=bookworm-updates \
+        debian-security/"$SNAPSHOT"=bookworm-security; do
+        echo "deb [check-valid-until=no] http://snapshot.debian.org/archive/${suite%=*} ${suite#*=} main"
+    done > /etc/apt/sources.list
+fi
+# Some builds map one user alone: apt cannot become _apt there.
+apt='apt-get -qq -o APT::Sandbox::User=root -o Acquire::Retries=3'
+$apt update
+# ssu is in unifrac-tools; Triton and Inductor call a compiler; libdrm looks for the names of GPUs.
+$apt install -y --no-install-recommends ca-certificates python3 python3-venv python3-dev gcc g++ libc6-dev \
+    unifrac-tools libdrm-common > /dev/null
+
+step "Python packages: PyTorch $TORCH and $NAME.txt"
+python3 -m venv "$AAM"
+set -- --no-cache-dir --no-compile --no-deps --only-binary :all: --progress-bar off --quiet
+if ls /mnt/*.whl > /dev/null 2>&1; then
+    set -- "$@" --no-index --find-links /mnt
+elif [ "$TORCH_INDEX" != pypi ]; then
+    set -- "$@" --extra-index-url "$TORCH_INDEX"
+fi
+lock=$AAM/containers/locks/$NAME.txt
+if grep -q "^torch==$TORCH\( \|$\)" "$lock"; then
+    cp "$lock" "$AAM/lock.txt"
+else
+    echo "PyTorch $TORCH replaces that of the lock, and is installed without a hash."
+    sed '/^# torch: /,$d' "$lock" > "$AAM/lock.txt"
+    "$AAM/bin/pip" install "$@" "torch==$TORCH"
+fi
+"$AAM/bin/pip" install "$@" --require-hashes -r "$AAM/lock.txt"
+
+step "aam"
+packages=$("$AAM/bin/python" -c 'import sysconfig; print(sysconfig.get_path("purelib"))')
+cp -R "$AAM/source/aam" "$packages/aam"
+find "$packages/aam" -name __pycache__ -type d -prune -exec rm -rf {} +
+version=$("$AAM/bin/python" -c 'import aam; print(aam.__version__)')
+info=$packages/aam-$version.dist-info
+mkdir "$info"
+printf 'Metadata-Version: 2.1\nName: aam\nVersion: %s\n' "$version" > "$info/METADATA"
+printf '[console_scripts]\naam = aam.cli:main\n' > "$info/entry_points.txt"
+echo images > "$info/INSTALLER"
+cat > "$AAM/bin/aam" <<SCRIPT
+#!$AAM/bin/python
+import sys
+
+from aam.cli import main
+
+sys.exit(main())
+SCRIPT
+chmod 755 "$AAM/bin/aam"
+ln -s "$packages/torch/lib" "$AAM/torch-lib"
+# Where the libdrm of ROCm's wheels looks for the names of GPUs; without it every start complains.
+mkdir -p /opt/amdgpu/share/libdrm
+ln -s /usr/share/libdrm/amdgpu.ids /opt/amdgpu/share/libdrm/amdgpu.ids
+
+step "Bytecode"
+# Python does not compare it with its source, so it serves a read-only root and any date of a file.
+"$AAM/bin/python" -m compileall -q -j 0 --invalidation-mode unchecked-hash "$packages" || true
+
+step "Labels"
+"$AAM/bin/python" "$AAM/containers/measure.py" "$NAME" "$BASE" "$SNAPSHOT" "$TORCH" "$TORCH_INDEX"
+
+step "Clean"
+rm -rf "$AAM/source" /var/lib/apt/lists/* /var/cache/apt/*.bin /var/cache/apt/archives/*.deb \
+    /var/cache/ldconfig/aux-cache /var/log/apt /var/log/*.log /var/log/alternatives.log /root/.cache
+chmod -R a+rX "$AAM"

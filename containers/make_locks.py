@@ -1,0 +1,111 @@
+"""Make the lock of every image: each Python package by version and hash (`make locks`).
+
+    make_locks.py [NAME ...]
+
+uv resolves against PyPI and keeps to requirements.lock wherever this PyTorch lets it, so that images
+hold what the tests ran with.
+PyTorch and what it alone brings stand last, below a line `# torch: INDEX`. The index of PyTorch's
+ROCm and CPU builds is not asked: their hashes are kept from the lock that is there, and one that
+is not known is marked `# unresolved`, for `aam-launch images lock` to fill in.
+"""
+
+from __future__ import annotations
+
+import re
+import subprocess
+import sys
+import tempfile
+import tomllib
+from pathlib import Path
+from typing import Any
+
+import yaml
+
+ROOT = Path(__file__).parents[1]
+LOCKS = ROOT / "containers/locks"
+PYTHON, PLATFORM = "3.11", "x86_64-manylinux_2_36"  # Debian 12
+WITH_TORCH = re.compile(r"(torch|triton|nvidia-.*|cuda-.*|pytorch-triton-rocm)==")
+WHEEL = re.compile(
+    r"-(?:cp311-cp311|(?:cp3[2-9]|cp31[01])-abi3|(?:py2\.)?py3-none)-(?:any|(?:many)?linux\S*x86_64)\.whl$"
+)
+HEAD = """\
+# Every Python package of the image {name}, by version and hash; made by `make locks`.
+# Python {python} on {platform}. What follows `# torch:` comes from that index.
+"""
+
+
+def main(names: list[str]) -> int:
+    """Write the locks."""
+    images = yaml.safe_load((ROOT / "launcher/catalog.yaml").read_text())["images"]
+    for name in names or images:
+        path = LOCKS / f"{name}.txt"
+        held = path.read_text() if path.is_file() else ""
+        text = lock(name, images[name], resolve(images[name]["pins"]["torch"]), held)
+        aside = path.with_name(f".{path.name}.new")
+        aside.write_text(text)
+        aside.rename(path)
+        print(f"{path.relative_to(ROOT)}: {text.count('==')} packages, "
+              f"{text.count('# unresolved')} unresolved")  # fmt: skip
+    return 0
+
+
+def resolve(torch: str) -> list[str]:
+    """Return the requirements that uv finds for the extra `model` with this release of PyTorch."""
+    with tempfile.TemporaryDirectory() as folder:
+        # Versions in the file to write are uv's preference, not a must.
+        pins, torch_only = Path(folder, "pins.txt"), Path(folder, "torch.txt")
+        held = (ROOT / "requirements.lock").read_text().splitlines()
+        pins.write_text("\n".join(line for line in held if not WITH_TORCH.match(line)))
+        torch_only.write_text(f"torch=={torch}\n")
+        _uv("--extra", "model", "--override", torch_only, "--output-file", pins, "pyproject.toml")
+        wheels = Path(folder, "pylock.toml")
+        _uv("--no-deps", "--format", "pylock.toml", "--output-file", wheels, pins)
+        found = tomllib.loads(wheels.read_text())["packages"]
+    return [_requirement(package) for package in found]
+
+
+def _uv(*words: str | Path) -> None:
+    fixed = ["--no-config", "--no-annotate", "--no-header", "--only-binary", ":all:"]
+    platform = ["--python-version", PYTHON, "--python-platform", PLATFORM]
+    subprocess.run(["uv", "pip", "compile", "--quiet", *fixed, *platform, *words], cwd=ROOT,
+                   stdout=subprocess.DEVNULL, check=True)  # fmt: skip
+
+
+def _requirement(package: dict[str, Any]) -> str:
+    """Return a package's pin with the hashes of the wheels that this Python can install."""
+    pin = f"{package['name']}=={package['version']}"
+    hashes = sorted(
+        wheel["hashes"]["sha256"]
+        for wheel in package["wheels"]
+        if WHEEL.search(wheel["url"].rpartition("/")[2])
+    )
+    if not hashes:
+        raise SystemExit(f"{pin} has no wheel for Python {PYTHON} on {PLATFORM}")
+    return " \\\n".join([pin, *(f"    --hash=sha256:{value}" for value in hashes)])
+
+
+def lock(name: str, image: dict[str, object], found: list[str], held: str) -> str:
+    """Return the text of a lock; `held` is the one that is there."""
+    arguments, pins = image["arguments"], image["pins"]
+    assert isinstance(arguments, dict)
+    assert isinstance(pins, dict)
+    index, torch = arguments["TORCH_INDEX"], arguments["TORCH"]
+    common = [line for line in found if not WITH_TORCH.match(line)]
+    if index == "pypi":
+        of_torch = [line for line in found if WITH_TORCH.match(line)]
+    else:
+        of_torch = [_kept(f"torch=={torch}", held)]
+        if "rocm" in pins:
+            of_torch.append(_kept(f"pytorch-triton-rocm=={pins['triton']}", held))
+    head = HEAD.format(name=name, python=PYTHON, platform=PLATFORM)
+    return "\n".join([head.rstrip(), *common, f"# torch: {index}", *of_torch]) + "\n"
+
+
+def _kept(pin: str, held: str) -> str:
+    """Return a pin with the hashes that the lock has for it already."""
+    known = re.search(rf"^{re.escape(pin)} \\\n(?:    --hash=\S+(?: \\\n|\n?))+", held, re.MULTILINE)
+    return known[0].rstrip("\n") if known else f"{pin}  # unresolved"
+
+
+if __name__ == "__main__":
+    sys.exit(main(sys.argv[1:]))

@@ -1,0 +1,151 @@
+"""Measure an image from within, while it is built, and write its labels to /opt/aam/labels.json.
+
+    measure.py NAME BASE SNAPSHOT TORCH TORCH_INDEX
+
+What cannot be measured has no label; the catalog speaks for it. Nothing here needs a GPU.
+"""
+
+from __future__ import annotations
+
+import ctypes
+import hashlib
+import json
+import platform
+import re
+import sys
+from collections.abc import Iterable, Mapping
+from importlib.metadata import PackageNotFoundError, distributions, version
+from pathlib import Path
+
+AAM = Path("/opt/aam")
+AOTRITON = re.compile(r"libaotriton_v2\.so\.(\d+\.\d+(?:\.\d+)?)$")
+COMMENT = re.compile(rb"AOTriton (\d+\.\d+(?:\.\d+)?)")
+IMAGES = re.compile(r"amd-(gfx[0-9a-fx]+)")
+EMBEDDED = re.compile(rb"amd-(gfx[0-9a-fx]+)")
+TRITONS = ("triton", "pytorch-triton-rocm", "triton-rocm")
+
+
+def main(words: list[str]) -> int:
+    """Write the labels and print them."""
+    name, base, snapshot, torch, index = words
+    lock = (AAM / "lock.txt").read_bytes()
+    arguments = {"BASE": base, "SNAPSHOT": snapshot, "TORCH": torch, "TORCH_INDEX": index}
+    labels = {
+        "org.opencontainers.image.title": f"aam {name}",
+        "org.opencontainers.image.licenses": "BSD-3-Clause",
+        "org.opencontainers.image.version": version("aam"),
+        "org.opencontainers.image.base.name": base.partition("@")[0],
+        "org.opencontainers.image.base.digest": base.partition("@")[2],
+        "org.opencontainers.image.revision": _revision(AAM / "source/revision"),
+        "org.aam.name": name,
+        "org.aam.version": version("aam"),
+        "org.aam.source": digest(AAM / "source/aam"),
+        "org.aam.python": platform.python_version(),
+        "org.aam.glibc": platform.libc_ver()[1],
+        "org.aam.debian": Path("/etc/debian_version").read_text().strip(),
+        "org.aam.lock": f"sha256:{hashlib.sha256(lock).hexdigest()}",
+        "org.aam.packages": packages(),
+        "org.aam.arguments": " ".join(f"{key}={value}" for key, value in arguments.items()),
+        "org.aam.triton": next(filter(None, map(_version, TRITONS)), ""),
+        **of_torch(),
+    }
+    known = {key: value for key, value in sorted(labels.items()) if value}
+    (AAM / "labels.json").write_text(json.dumps(known, indent=1) + "\n")
+    for key, value in known.items():
+        print(f"{key:<38} {value}")
+    return 0
+
+
+def of_torch() -> dict[str, str]:
+    """Return what PyTorch says of itself and what lies beside it."""
+    import torch
+
+    library = Path(torch.__file__).parent / "lib"
+    hip, cuda = torch.version.hip, torch.version.cuda
+    # Absent from builds without a GPU; needs none where it is there.
+    archs = getattr(torch._C, "_cuda_getArchFlags", lambda: None)() or ""
+    found = {"org.aam.torch": str(torch.__version__), "org.aam.archs": archs}
+    if hip:
+        found["org.aam.hip"] = hip
+        found["org.aam.rocm"] = rocm(library) or ".".join(hip.split(".")[:2])
+        found["org.aam.aotriton"] = aotriton(library) or ""
+        found["org.aam.attention-archs"] = " ".join(attention_archs(library))
+    elif cuda:
+        found["org.aam.cuda"] = cuda
+    return found
+
+
+def rocm(library: Path) -> str | None:
+    """Ask the wheel's own librocm-core for its release (rocm_version.h, getROCmVersion)."""
+    for path in sorted(library.glob("librocm-core*.so*")):
+        numbers = [ctypes.c_uint() for _ in range(3)]
+        try:
+            ask = ctypes.CDLL(str(path)).getROCmVersion
+        except (OSError, AttributeError):
+            continue
+        if ask(*(ctypes.byref(number) for number in numbers)) == 0:
+            return ".".join(str(number.value) for number in numbers)
+    return None
+
+
+def aotriton(library: Path) -> str | None:
+    """Find aotriton's version: in the name of its library, else in its ELF comment."""
+    paths = sorted(library.glob("libaotriton*.so*"))
+    named = [found[1] for path in paths if (found := AOTRITON.search(path.name))]
+    if named:
+        return named[0]
+    said = [found[1].decode() for path in paths if (found := COMMENT.search(path.read_bytes()))]
+    return said[0] if said else None
+
+
+def attention_archs(library: Path) -> list[str]:
+    """List the archs that aotriton has kernels for: folders beside it, or names inside of it."""
+    folders = {found[1] for path in library.glob("aotriton.images/*")
+               if (found := IMAGES.fullmatch(path.name))}  # fmt: skip
+    if not folders:
+        for path in library.glob("libaotriton*.so*"):
+            folders |= {name.decode() for name in EMBEDDED.findall(path.read_bytes())}
+    return sorted(folders)
+
+
+def packages() -> str:
+    """Return one digest of every Python package and its version."""
+    names = sorted(f"{d.metadata['Name'].lower()}=={d.version}" for d in distributions())
+    return f"sha256:{hashlib.sha256(chr(10).join(names).encode()).hexdigest()}"
+
+
+def digest(folder: Path) -> str:
+    """Return one digest of the names and the contents of a folder's files."""
+    total = hashlib.sha256()
+    for path in _files(folder):
+        total.update(f"{path.relative_to(folder)}\0{path.stat().st_size}\0".encode())
+        total.update(path.read_bytes())
+    return f"sha256:{total.hexdigest()}"
+
+
+def _files(folder: Path) -> Iterable[Path]:
+    return (path for path in sorted(folder.rglob("*"))
+            if path.is_file() and "__pycache__" not in path.parts)  # fmt: skip
+
+
+def _revision(path: Path) -> str:
+    return path.read_text().strip() if path.is_file() else ""
+
+
+def _version(name: str) -> str | None:
+    try:
+        return version(name)
+    except PackageNotFoundError:
+        return None
+
+
+def label_lines(labels: Mapping[str, str]) -> list[str]:
+    """Return labels as Apptainer reads them during a build: a name, a space, a value."""
+    return [f"{key} {value}" for key, value in labels.items()]
+
+
+if __name__ == "__main__":
+    if sys.argv[1:] == ["--apptainer"]:
+        print("\n".join(label_lines(json.loads((AAM / "labels.json").read_text()))))
+    else:
+        sys.exit(main(sys.argv[1:]))

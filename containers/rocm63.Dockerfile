@@ -1,0 +1,26 @@
+# The image rocm63 for Docker and podman: ROCm 6.3, PyTorch 2.7.1.
+# From the root of a checkout:  podman build --format docker -f containers/rocm63.Dockerfile -t aam:rocm63 .
+# Definitions differ in what they pin, nothing else; containers/install.sh is what all of them do.
+ARG BASE=debian:bookworm-20260824-slim@sha256:88200866dfff7ea7f5cbcb6ec7c8a701889efe6fe859fe64d6990e4b07ea4171
+FROM $BASE
+
+ARG BASE
+ARG SNAPSHOT=20260824T000000Z
+ARG TORCH=2.7.1+rocm6.3
+ARG TORCH_INDEX=https://download.pytorch.org/whl/rocm6.3
+
+COPY aam /opt/aam/source/aam
+COPY containers /opt/aam/containers
+RUN sh /opt/aam/containers/install.sh rocm63 "$BASE" "$SNAPSHOT" "$TORCH" "$TORCH_INDEX"
+
+ENV PATH="/opt/aam/bin:/usr/local/sbin:/usr/local/bin:/usr/sbin:/usr/bin:/sbin:/bin"
+ENV LD_LIBRARY_PATH="/opt/aam/torch-lib"
+ENV LANG="C.UTF-8"
+ENV LC_ALL="C.UTF-8"
+ENV PYTHONNOUSERSITE="1"
+ENV PYTHONDONTWRITEBYTECODE="1"
+ENV PYTHONPATH=""
+
+ENTRYPOINT ["/opt/aam/bin/aam"]
+CMD ["--help"]
+HEALTHCHECK --interval=10m --timeout=5m CMD ["/opt/aam/bin/python", "/opt/aam/containers/smoke.py"]

@@ -1,0 +1,104 @@
+"""The test of an image, from within: its packages, its versions, `aam`, and a small study learned.
+
+    smoke.py            all of it, about half a minute
+    smoke.py --quick    no study
+
+Prints a line for each check; the exit status is 1 when one fails. Writes nothing but a temporary
+folder, so it serves any user, a read-only root and no home.
+"""
+
+from __future__ import annotations
+
+import importlib
+import json
+import re
+import shutil
+import subprocess
+import sys
+import tempfile
+from importlib.metadata import version
+from pathlib import Path
+
+AAM = Path("/opt/aam")
+MODULES = ("torch", "lightning", "biom", "skbio", "sklearn", "h5py", "matplotlib", "tyro", "aam")
+PIN = re.compile(r"^([A-Za-z0-9._-]+)==(\S+)")
+TINY = (
+    *("--embedding-dim", "16", "--attention-heads", "2", "--attention-layers", "1"),
+    *("--epochs", "2", "--batch-size", "8", "--device", "cpu", "--seed", "1"),
+)
+
+
+class Failed(Exception):
+    """A check that did not hold."""
+
+
+def imports() -> str:
+    """Import what the model needs."""
+    for name in MODULES:
+        importlib.import_module(name)
+    return ", ".join(MODULES)
+
+
+def versions() -> str:
+    """Compare every installed package with the lock, and PyTorch with the argument."""
+    pins = [found.groups() for line in (AAM / "lock.txt").read_text().splitlines()
+            if (found := PIN.match(line))]  # fmt: skip
+    wrong = [f"{name} {version(name)}, not {pin}" for name, pin in pins if version(name) != pin]
+    labels = json.loads((AAM / "labels.json").read_text())
+    asked = dict(word.split("=", 1) for word in labels["org.aam.arguments"].split())["TORCH"]
+    torch = labels["org.aam.torch"]
+    if torch != asked and torch.partition("+")[0] != asked:
+        wrong.append(f"torch {torch}, not {asked}")
+    if wrong:
+        raise Failed("; ".join(wrong))
+    return f"{len(pins)} packages as locked, torch {torch}"
+
+
+def program() -> str:
+    """Ask the program for its version."""
+    return _run("aam", "--version").strip()
+
+
+def unifrac() -> str:
+    """Look whether the second opinion on UniFrac is there."""
+    found = shutil.which("ssu")
+    if found is None:
+        raise Failed("no ssu on PATH")
+    return found
+
+
+def study() -> str:
+    """Simulate a study and learn from it."""
+    with tempfile.TemporaryDirectory(prefix="aam-smoke-") as folder:
+        made, out = f"{folder}/study", f"{folder}/out"
+        _run("aam", "simulate", "--output-dir", made, "--samples", "24", "--asvs", "60",
+             "--richness", "20", "--seed", "1")  # fmt: skip
+        _run("aam", "pretrain", *TINY, "--table", f"{made}/table.biom", "--tree",
+             f"{made}/tree.nwk", "--output-dir", out)  # fmt: skip
+        if not Path(out, "checkpoints/best.ckpt").is_file():
+            raise Failed("pretrain wrote no checkpoint")
+    return "simulated, pretrained"
+
+
+def _run(*words: str) -> str:
+    done = subprocess.run(words, capture_output=True, text=True, check=False)
+    if done.returncode:
+        raise Failed(f"{' '.join(words[:2])}: status {done.returncode}\n{done.stderr[-2000:]}")
+    return done.stdout
+
+
+def main(words: list[str]) -> int:
+    """Run the checks."""
+    checks = [imports, versions, program, unifrac]
+    failed = 0
+    for check in checks if words == ["--quick"] else [*checks, study]:
+        try:
+            print(f"ok      {check.__name__:<9} {check()}", flush=True)
+        except (Failed, ImportError, OSError) as error:
+            failed = 1
+            print(f"FAILED  {check.__name__:<9} {error}", flush=True)
+    return failed
+
+
+if __name__ == "__main__":
+    sys.exit(main(sys.argv[1:]))
