@@ -2,8 +2,9 @@
 
     make_locks.py [NAME ...]
 
-uv resolves against PyPI and keeps to requirements.lock wherever this PyTorch lets it, so that images
-hold what the tests ran with.
+uv resolves against PyPI and keeps to requirements.lock wherever this PyTorch lets it, so that
+images hold what the tests ran with.
+
 PyTorch and what it alone brings stand last, below a line `# torch: INDEX`. The index of PyTorch's
 ROCm and CPU builds is not asked: their hashes are kept from the lock that is there, and one that
 is not known is marked `# unresolved`, for `aam-launch images lock` to fill in.
@@ -15,10 +16,10 @@ import re
 import subprocess
 import sys
 import tempfile
-import tomllib
 from pathlib import Path
 from typing import Any
 
+import tomllib
 import yaml
 
 ROOT = Path(__file__).parents[1]
@@ -103,7 +104,9 @@ def lock(name: str, image: dict[str, object], found: list[str], held: str) -> st
 
 def _kept(pin: str, held: str) -> str:
     """Return a pin with the hashes that the lock has for it already."""
-    known = re.search(rf"^{re.escape(pin)} \\\n(?:    --hash=\S+(?: \\\n|\n?))+", held, re.MULTILINE)
+    known = re.search(
+        rf"^{re.escape(pin)} \\\n(?:    --hash=\S+(?: \\\n|\n?))+", held, re.MULTILINE
+    )
     return known[0].rstrip("\n") if known else f"{pin}  # unresolved"
 
 

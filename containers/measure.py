@@ -36,7 +36,7 @@ def main(words: list[str]) -> int:
         "org.opencontainers.image.version": version("aam"),
         "org.opencontainers.image.base.name": base.partition("@")[0],
         "org.opencontainers.image.base.digest": base.partition("@")[2],
-        "org.opencontainers.image.revision": _revision(AAM / "source/revision"),
+        "org.opencontainers.image.revision": _revision(AAM / "containers/revision"),
         "org.aam.name": name,
         "org.aam.version": version("aam"),
         "org.aam.source": digest(AAM / "source/aam"),

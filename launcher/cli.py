@@ -46,7 +46,7 @@ def _dispatch(words: list[str]) -> int:
     if any(word in HELP for word in words):
         _, rest = split_own([word for word in words if word not in HELP])
         command = command_of(rest, OWN)
-        print(own_help(command) if command in OWN else command_help(command))
+        print(own_help(command, rest[1:]) if command in OWN else command_help(command))
         return 0
     own, rest = split_own(words)
     command = command_of(rest, OWN)

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
+
 from aam import __version__
 from aam.options import COMMANDS
 from launcher.jobs.wishes import FLAGS
@@ -13,7 +15,7 @@ from launcher.plan.request import options_of
 OWN = {
     "explain": "Show every decision about a command, why, and from where; runs nothing.",
     "doctor": "Say what this host has, what would fail, and the remedy.",
-    "images": "List the images: what they pin, where they are, what fits this host.",
+    "images": "List, build, lock, verify and remove images: `images build NAME`.",
     "submit": "Check a command and queue it as a Slurm job.",
     "jobs": "List what was submitted: state, time left, last figures.",
     "site": "Show or check what is known of a cluster: `site show NAME`.",
@@ -39,8 +41,15 @@ def overview() -> str:
     return "\n".join([*lines, "", "`aam-launch COMMAND --help` lists a command's options."])
 
 
-def own_help(command: str) -> str:
-    """Return the page of one of the launcher's own commands; most have no options of their own."""
+def own_help(command: str, rest: Sequence[str] = ()) -> str:
+    """Return the page of one of the launcher's own commands; most have no options of their own.
+
+    `rest` is what follows it: `images build` has a page of its own.
+    """
+    if command == "images":
+        from launcher.images.words import help_page
+
+        return help_page(rest)
     if command != "submit":
         return overview()
     lines = ["usage: aam-launch submit COMMAND [OPTIONS OF THE JOB] [OPTIONS OF COMMAND]", ""]

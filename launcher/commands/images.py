@@ -1,21 +1,50 @@
-"""`aam-launch images`: what each image pins, where it is, whether it fits this host."""
+"""`aam-launch images`: list, build, lock, verify and remove images."""
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+import os
+from collections.abc import Callable, Mapping, Sequence
+from pathlib import Path
 
 from launcher import config, doctor, images
 from launcher.commands import no_more, print_json
+from launcher.errors import UsageError
 from launcher.host import detect
+from launcher.images.words import Asked, ask
+from launcher.plan.catalog import Catalog, Image
 from launcher.plan.own import split_own
+from launcher.plan.spelling import nearest
 
 
 def run(words: Sequence[str]) -> int:
-    """List the catalog."""
+    """Do what is asked; a bare `images` lists."""
     own, rest = split_own(words)
-    no_more(rest, "images")
     settings, catalog = config.configured(own)
-    built = images.built(settings, catalog)
+    folder = Path(settings.text("image_dir")).expanduser().absolute()
+    action, rest = (rest[0], rest[1:]) if rest else ("list", rest)
+    if action not in ACTIONS:
+        remedy = nearest(action, ACTIONS, f"known are {', '.join(ACTIONS)}")
+        raise UsageError("`images` has no such part", f"'{action}'", remedy)
+    if action == "list":
+        no_more(rest, "images list")
+        return _list(own, catalog, images.built(settings, catalog))
+    asked = ask(action, rest)
+    chosen = [_image(name, catalog) for name in asked.names]
+    return ACTIONS[action](chosen, asked, folder)
+
+
+def _image(name: str, catalog: Catalog) -> Image:
+    image = catalog.image(name)
+    if image is None:
+        known = [known.name for known in catalog.images]
+        remedy = nearest(name, known, f"known are {', '.join(known)}")
+        raise UsageError("No such image", f"'{name}'", remedy)
+    return image
+
+
+def _list(
+    own: Mapping[str, tuple[str, ...]], catalog: Catalog, built: Sequence[images.Built]
+) -> int:
     fitting = {image.name for image in doctor.fitting(detect(), catalog)}
     rows = [
         {
@@ -24,6 +53,7 @@ def run(words: Sequence[str]) -> int:
             "fits": image.name in fitting,
             "pins": dict(image.pins),
             "places": [place.place for place in built if place.image == image.name],
+            "digests": [place.digest for place in built if place.image == image.name],
         }
         for image in catalog.images
     ]
@@ -35,3 +65,48 @@ def run(words: Sequence[str]) -> int:
         fits = "fits this host" if row["fits"] else "does not fit"
         print(f"{row['name']:<10} {row['title']:<28} {fits:<15} {places}")
     return 0
+
+
+def _build(chosen: Sequence[Image], asked: Asked, folder: Path) -> int:
+    from launcher.images import build, builder, definitions
+
+    found = builder.find(detect().engines, asked.engine)
+    jobs = [
+        build.Job(image, found, folder, definitions.arguments(image, asked.arguments),
+                  asked.wheels, asked.source, asked.fast, asked.test, asked.force)
+        for image in chosen
+    ]  # fmt: skip
+    for job in jobs:
+        made = build.build(job)
+        place = made.get("reference") or folder / f"{job.image.name}.sif"
+        said = "" if made["new"] else " (built of the same inputs before; --anew builds it again)"
+        digest = f"sha256:{made['sha256']}" if "sha256" in made else made["digest"]
+        print(f"{job.image.name:<10} {place}  {digest}{said}")
+    return 0
+
+
+def _lock(chosen: Sequence[Image], asked: Asked, folder: Path) -> int:
+    from launcher.images import lock
+
+    return lock.lock(chosen, folder)
+
+
+def _verify(chosen: Sequence[Image], asked: Asked, folder: Path) -> int:
+    from launcher.images import verify
+
+    return verify.verify(chosen, asked.engine, folder, detect().engines, asked.test)
+
+
+def _remove(chosen: Sequence[Image], asked: Asked, folder: Path) -> int:
+    from launcher.images import remove
+
+    return remove.remove(chosen, asked.engine, folder, os.environ)
+
+
+ACTIONS: dict[str, Callable[[Sequence[Image], Asked, Path], int]] = {
+    "list": lambda chosen, asked, folder: 0,
+    "build": _build,
+    "lock": _lock,
+    "verify": _verify,
+    "rm": _remove,
+}

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
@@ -29,6 +29,8 @@ class Image:
         prefer: archs for which it comes before others, and why.
         least_driver: oldest NVIDIA driver.
         definition: file it is built from, in this repository.
+        arguments: build arguments: the base, Debian's day, torch and its index.
+        room: GiB that building it takes, and GiB of the image.
         sif: file of the image, where a configuration names one.
         reference: name of the image for podman and docker, where a configuration names one.
         source: where this entry stands.
@@ -43,6 +45,8 @@ class Image:
     prefer: tuple[tuple[str, str], ...] = ()
     least_driver: str | None = None
     definition: str | None = None
+    arguments: Mapping[str, str] = field(default_factory=dict)
+    room: tuple[float, float] = (0, 0)
     sif: str | None = None
     reference: str | None = None
     source: str = "catalog"
@@ -135,7 +139,7 @@ def extended(catalog: Catalog, images: tuple[Entry, ...]) -> Catalog:
 
 
 KEYS = ("title", "vendor", "pins", "archs", "attention", "prefer", "least_driver", "definition",
-        "sif", "reference")  # fmt: skip
+        "arguments", "room", "sif", "reference")  # fmt: skip
 
 
 def _image(name: str, keys: Mapping[str, Any], source: str) -> Image:
@@ -149,6 +153,8 @@ def _image(name: str, keys: Mapping[str, Any], source: str) -> Image:
         prefer=tuple(dict(keys.get("prefer", {})).items()),
         least_driver=keys.get("least_driver"),
         definition=keys.get("definition"),
+        arguments={key: str(value) for key, value in keys.get("arguments", {}).items()},
+        room=tuple(keys.get("room", (0, 0))),
         sif=keys.get("sif"),
         reference=keys.get("reference"),
         source=source,

@@ -39,7 +39,7 @@ class Engines:
         """Run a command as `user` with the engines at hand; `before` is run as root just before."""
         command = self.command(words, user=user, before=before)
         return subprocess.run(
-            command, capture_output=True, text=True, check=False, timeout=120, **options
+            command, capture_output=True, text=True, check=False, **{"timeout": 120, **options}
         )
 
     def command(self, words: Sequence[str], *, user: str = USER, before: str = "") -> list[str]:

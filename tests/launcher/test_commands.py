@@ -16,7 +16,7 @@ from aam import __version__
 from launcher import replay
 from launcher.completion import SHELLS, script
 from launcher.errors import MissingInput
-from launcher.images import DESCRIPTOR, DESCRIPTOR_SIZE, HEADER, check_sif
+from launcher.images.sif import DESCRIPTOR, DESCRIPTOR_SIZE, HEADER, check_sif
 from tests.launcher.hosts import MI300A, Tree, captured
 
 ROOT = Path(__file__).parents[2]

@@ -1,0 +1,142 @@
+"""What images are made of: definitions, locks, build arguments and the folder they are built from.
+
+A build needs the folder `containers` and the package `aam`. In a checkout both lie beside the
+launcher; a plain install has the folder as data (share/aam/containers), so that `pip install aam`
+on a login node is enough to build.
+"""
+
+from __future__ import annotations
+
+import hashlib
+import re
+import shutil
+import subprocess
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from importlib import metadata
+from pathlib import Path
+
+import aam
+from launcher.errors import MissingInput, UsageError
+from launcher.plan.catalog import Image
+from launcher.plan.spelling import nearest
+
+INSTALL = "install.sh"
+MARK = "# unresolved"
+PIN = re.compile(r"^([A-Za-z0-9._-]+)==(\S+)", re.MULTILINE)
+_NO_CACHES = shutil.ignore_patterns("__pycache__", "*.pyc")
+
+
+@dataclass(frozen=True, eq=False)
+class Sources:
+    """Where the parts of a build lie.
+
+    Attributes:
+        containers: the folder of definitions.
+        package: the folder of the package `aam`.
+        checkout: the root of the checkout, if this is one.
+    """
+
+    containers: Path
+    package: Path
+    checkout: Path | None
+
+
+def sources() -> Sources:
+    """Find the parts of a build.
+
+    Raises:
+        MissingInput: this installation has no definitions.
+    """
+    package = Path(aam.__file__).parent
+    beside = package.parent / "containers"
+    if (beside / INSTALL).is_file():
+        return Sources(beside, package, package.parent)
+    try:
+        files = metadata.files("aam") or []
+    except metadata.PackageNotFoundError:
+        files = []
+    for file in files:
+        if file.parts[-3:] == ("aam", "containers", INSTALL):
+            return Sources(Path(str(file.locate())).resolve().parent, package, None)
+    remedy = "install it again, or run the launcher of a checkout"
+    raise MissingInput("The definitions of images are not here", f"no '{beside}'", remedy)
+
+
+def arguments(image: Image, given: Sequence[str]) -> dict[str, str]:
+    """Return the build arguments of an image, with those `given` as NAME=VALUE.
+
+    Engines refuse an unknown argument late, or use the default of a misspelt one; hence the check.
+
+    Raises:
+        UsageError: an unknown name, one given twice, or no value.
+    """
+    known = dict(image.arguments)
+    if not known:
+        evidence = f"the catalog has no arguments for {image.name}"
+        raise UsageError("This image cannot be built here", evidence, "build it where it is from")
+    changed: dict[str, str] = {}
+    for word in given:
+        name, equals, value = word.partition("=")
+        if name not in known:
+            remedy = nearest(name, tuple(known), f"known are {', '.join(known)}")
+            raise UsageError("No such build argument", f"'{name}' of {image.name}", remedy)
+        if not equals or not value or any(mark.isspace() for mark in value):
+            raise UsageError("A build argument without its value", f"'{word}'",
+                             f"write --build-arg {name}=VALUE, without spaces")  # fmt: skip
+        if name in changed:
+            raise UsageError("A build argument twice", f"'{name}'", "give it once")
+        changed[name] = value
+    return {**known, **changed}
+
+
+def unresolved(lock: str, arguments: Mapping[str, str]) -> list[str]:
+    """List what is pinned by no digest although this build would install it."""
+    found = [] if "@sha256:" in arguments["BASE"] else [arguments["BASE"]]
+    if f"torch=={arguments['TORCH']}" in lock.split():
+        found += [line.split()[0] for line in lock.splitlines() if line.endswith(MARK)]
+    return found
+
+
+def lock_of(sources: Sources, image_dir: Path, name: str) -> Path:
+    """Return the lock of an image: one that `images lock` wrote beside the images, or the shipped.
+
+    The former counts as long as it pins the same versions.
+    """
+    shipped = sources.containers / "locks" / f"{name}.txt"
+    own = image_dir / "locks" / f"{name}.txt"
+    if own.is_file() and PIN.findall(own.read_text()) == PIN.findall(shipped.read_text()):
+        return own
+    return shipped
+
+
+def stage(sources: Sources, name: str, lock: Path, folder: Path) -> str:
+    """Put together the folder to build from, and return one digest of all that is in it."""
+    shutil.copytree(sources.package, folder / "aam", ignore=_NO_CACHES)
+    shutil.copytree(sources.containers, folder / "containers", ignore=_NO_CACHES)
+    shutil.copy(lock, folder / "containers/locks" / f"{name}.txt")
+    (folder / "containers/revision").write_text(revision(sources) + "\n")
+    total = hashlib.sha256()
+    for path in sorted(folder.rglob("*")):
+        if path.is_file():
+            total.update(f"{path.relative_to(folder)}\0{path.stat().st_size}\0".encode())
+            total.update(path.read_bytes())
+    # An image is for everybody, whatever the umask of who builds it.
+    for path in [folder, *folder.rglob("*")]:
+        path.chmod(0o755 if path.is_dir() else 0o644)
+    return total.hexdigest()
+
+
+def revision(sources: Sources) -> str:
+    """Return the commit of a checkout, marked where files were changed; else the version."""
+    if sources.checkout is None or not (sources.checkout / ".git").exists():
+        return aam.__version__
+    try:
+        said = [
+            subprocess.run(["git", "-C", str(sources.checkout), *words], capture_output=True,
+                           text=True, check=True).stdout.strip()
+            for words in (["rev-parse", "HEAD"], ["status", "--porcelain", "aam", "containers"])
+        ]  # fmt: skip
+    except (OSError, subprocess.CalledProcessError):
+        return aam.__version__
+    return said[0] + ("-changed" if said[1] else "")

@@ -1,0 +1,105 @@
+"""Resolve what is pinned without a digest, and record images that were copied in.
+
+In a checkout the outcome is written where the pin stands: the lock, the definitions, the catalog.
+A plain install cannot be written; there the lock goes to `locks/` of the image folder.
+"""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Sequence
+from pathlib import Path
+
+from launcher.errors import Unavailable
+from launcher.images import definitions, record, registry
+from launcher.images.build import own_labels, sha256
+from launcher.images.definitions import MARK, Sources
+from launcher.images.sif import check_sif, labels_of
+from launcher.plan.catalog import Image
+
+FILES = ("-cp311-cp311-manylinux_2_28_x86_64.whl", "-cp311-cp311-linux_x86_64.whl")
+
+
+def lock(images: Sequence[Image], folder: Path) -> int:
+    """Lock images; says what was written.
+
+    Raises:
+        Unavailable: a registry or an index cannot be asked.
+    """
+    for image in images:
+        _record(image.name, folder)
+        if image.arguments:
+            sources = definitions.sources()
+            _wheels(image, sources, folder)
+            _base(image, sources)
+    return 0
+
+
+def _record(name: str, folder: Path) -> None:
+    """Record a SIF that was copied into the image folder."""
+    place = folder / f"{name}.sif"
+    if not place.is_file() or record.entry(record.read(folder), name, "sif"):
+        return
+    check_sif(str(place))
+    facts = {"sha256": sha256(place), "bytes": place.stat().st_size,
+             "labels": own_labels(labels_of(place)), "from": "a copy"}  # fmt: skip
+    record.write(folder, name, "sif", facts)
+    print(f"{name:<10} recorded {place} as sha256:{facts['sha256']}")
+
+
+def _wheels(image: Image, sources: Sources, folder: Path) -> None:
+    """Write the hashes of PyTorch's own builds, which its index tells."""
+    path = definitions.lock_of(sources, folder, image.name)
+    lines = path.read_text().splitlines()
+    if not any(line.endswith(MARK) for line in lines):
+        print(f"{image.name:<10} every package has a hash: {path}")
+        return
+    for place, line in enumerate(lines):
+        if line.endswith(MARK):
+            name, _, version = line.split()[0].partition("==")
+            value = _hash(image.arguments["TORCH_INDEX"], name, version)
+            lines[place] = f"{name}=={version} \\\n    --hash=sha256:{value}"
+            print(f"{image.name:<10} {name}=={version} sha256:{value}")
+    if sources.checkout is None:
+        path = folder / "locks" / path.name
+        path.parent.mkdir(parents=True, exist_ok=True)
+    _replace(path, "\n".join(lines) + "\n")
+    print(f"{image.name:<10} written: {path}")
+
+
+def _hash(index: str, name: str, version: str) -> str:
+    known = registry.wheel_hashes(index, name)
+    for ending in FILES:
+        value = known.get(f"{name.replace('-', '_')}-{version}{ending}")
+        if value:
+            return value
+    evidence = f"no {name} {version} for Python 3.11 in {index}"
+    raise Unavailable("The index has no such wheel", evidence, "choose a version that it has")
+
+
+def _base(image: Image, sources: Sources) -> None:
+    """Resolve the base's digest, or compare what is pinned with what the tag is now."""
+    base = image.arguments["BASE"]
+    tag, _, pinned = base.partition("@")
+    now = registry.digest(tag)
+    if pinned:
+        said = "is what its tag is" if pinned == now else f"is pinned; its tag is now {now}"
+        print(f"{image.name:<10} {base} {said}")
+        return
+    if sources.checkout is None:
+        remedy = f"build with --build-arg BASE={tag}@{now}"
+        raise Unavailable("An installed catalog cannot be written", base, remedy)
+    places = [sources.containers / f"{image.name}.def",
+              sources.containers / f"{image.name}.Dockerfile",
+              sources.checkout / "launcher/catalog.yaml"]  # fmt: skip
+    for path in places:
+        text = path.read_text()
+        _replace(path, text.replace(f"{base}\n", f"{base}@{now}\n")
+                           .replace(f'{base}"', f'{base}@{now}"'))  # fmt: skip
+        print(f"{image.name:<10} {tag}@{now}: {path}")
+
+
+def _replace(path: Path, text: str) -> None:
+    aside = path.with_name(f".{path.name}.{os.getpid()}")
+    aside.write_text(text)
+    aside.replace(path)

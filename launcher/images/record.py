@@ -1,0 +1,93 @@
+"""images.json, the lock file of an image folder: what was built there, byte for byte.
+
+    {"rocm63": {"sif": {"sha256": "...", "bytes": 1234, "labels": {...}, ...},
+                "podman": {"reference": "localhost/aam:rocm63", "digest": "sha256:...", ...}}}
+
+It is written aside and renamed, under a lock of its own, so that a reader never sees half of it and
+two writers do not lose each other's entry.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import fcntl
+import json
+import os
+from collections.abc import Iterator, Mapping
+from pathlib import Path
+from typing import Any
+
+from launcher.errors import CannotCreate, ConfigurationError
+
+LIST = "images.json"
+Entries = dict[str, dict[str, Any]]
+
+
+def read(folder: Path) -> Entries:
+    """Return what a folder's lock file says; nothing if there is none.
+
+    Raises:
+        ConfigurationError: it is damaged.
+    """
+    path = folder / LIST
+    try:
+        content = json.loads(path.read_text())
+    except FileNotFoundError:
+        return {}
+    except (OSError, ValueError) as error:
+        remedy = "remove it; `podman images` shows what is there"
+        raise ConfigurationError(
+            "A damaged list of images", f"'{path}', {error}", remedy
+        ) from error
+    if not isinstance(content, dict) or not all(isinstance(v, dict) for v in content.values()):
+        raise ConfigurationError("A damaged list of images", f"'{path}'", "remove it")
+    return content
+
+
+def entry(entries: Entries, image: str, kind: str) -> Mapping[str, Any]:
+    """Return the entry of an image for "sif", "podman" or "docker"; empty if there is none."""
+    held = entries.get(image, {}).get(kind)
+    return held if isinstance(held, dict) else {}
+
+
+def write(folder: Path, image: str, kind: str, facts: Mapping[str, Any] | None) -> None:
+    """Set an entry, or remove it where `facts` is None.
+
+    Raises:
+        CannotCreate: the folder cannot be written.
+    """
+    with locked(folder, LIST):
+        entries = read(folder)
+        of_image = {**entries.pop(image, {}), kind: facts}
+        of_image = {key: value for key, value in of_image.items() if value is not None}
+        if of_image:
+            entries[image] = of_image
+        aside = folder / f".{LIST}.{os.getpid()}"
+        aside.write_text(json.dumps(dict(sorted(entries.items())), indent=1) + "\n")
+        os.replace(aside, folder / LIST)
+
+
+@contextlib.contextmanager
+def locked(folder: Path, name: str, wait: str = "") -> Iterator[None]:
+    """Hold the lock `.NAME.lock` of a folder; say `wait` on standard error before waiting for it.
+
+    Raises:
+        CannotCreate: the folder cannot be written.
+    """
+    try:
+        folder.mkdir(parents=True, exist_ok=True)
+        stream = (folder / f".{name}.lock").open("a")
+    except OSError as error:
+        evidence = f"'{folder}', {error.strerror}"
+        remedy = "set AAM_IMAGE_DIR to a folder of yours"
+        raise CannotCreate("The image folder cannot be written", evidence, remedy) from error
+    with stream:
+        try:
+            fcntl.flock(stream, fcntl.LOCK_EX | fcntl.LOCK_NB)
+        except BlockingIOError:
+            if wait:
+                import sys
+
+                print(wait, file=sys.stderr, flush=True)
+            fcntl.flock(stream, fcntl.LOCK_EX)
+        yield

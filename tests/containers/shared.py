@@ -1,0 +1,120 @@
+"""What the tests with real images share: a copy of the project, wheels, and images built once.
+
+Everything lies below AAM_ENGINES (see tests.launcher.containers), is made by the first that asks
+and can be read by every user. The product's own lock lets one worker build and the others wait.
+"""
+
+from __future__ import annotations
+
+import hashlib
+import os
+import shutil
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+import yaml
+
+from launcher.images.record import locked
+from tests.launcher.containers import PYTHON, ROOT, USER, Engines
+
+PARTS = ("aam", "launcher", "containers")
+WHEEL_TAGS = [f"manylinux_2_{minor}_x86_64" for minor in range(5, 37)]
+WHEEL_TAGS += ["manylinux2014_x86_64", "manylinux2010_x86_64", "manylinux1_x86_64", "linux_x86_64"]
+PYTORCH_INDEX = "https://download.pytorch.org/whl/cpu"
+
+
+def workshop() -> Engines:
+    """Return engines with a copy of the project and a shared image folder.
+
+    Skips, or fails in CI, where there are none.
+    """
+    state = os.environ.get("AAM_ENGINES")
+    if state is None:
+        pytest.skip("AAM_ENGINES names no folder with container engines")
+    if os.geteuid() != 0:
+        pytest.skip("the tests with engines run as several users, which takes root")
+    images = Path(state) / "aam-images"
+    with locked(Path(state), "aam-workshop"):
+        if not images.is_dir():
+            images.mkdir(mode=0o755)
+            shutil.chown(images, USER, USER)
+        return Engines(_copy(Path(state)), Path(state), images)
+
+
+def cpu_sif() -> Path:
+    """Return the whole image `cpu` as a SIF; the first call builds it, in two to seven minutes."""
+    engines = workshop()
+    done = engines.run(build_words(engines, "cpu", "apptainer"), cwd=engines.folder, timeout=1500)
+    assert done.returncode == 0, done.stderr
+    return engines.images / "cpu.sif"
+
+
+def build_words(engines: Engines, name: str, engine: str, *more: str) -> list[str]:
+    """Return the command that builds an image on the stand-in base, as fast as can be."""
+    return [
+        *(PYTHON, "-m", "launcher.cli", "images", "build", name, "--engine", engine),
+        *("--build-arg", f"BASE={base(engines)}", "--build-arg", "SNAPSHOT=base"),
+        *("--wheels", str(wheels()), *(["--fast"] if engine == "apptainer" else []), *more),
+    ]
+
+
+def base(engines: Engines) -> str:
+    """Return the reference of the stand-in base image, with its digest."""
+    return engines.run(["sh", "-c", "echo $AAM_TEST_BASE"], user="root").stdout.strip()
+
+
+def wheels() -> Path:
+    """Return a folder with every wheel of the lock of `cpu`; the first call fetches them."""
+    state = Path(os.environ["AAM_ENGINES"])
+    lock = ROOT / "containers/locks/cpu.txt"
+    folder = state / f"aam-wheels-{hashlib.sha256(lock.read_bytes()).hexdigest()[:12]}"
+    with locked(state, "aam-wheels"):
+        if not folder.is_dir():
+            aside = folder.with_suffix(".new")
+            shutil.rmtree(aside, ignore_errors=True)
+            _fetch(lock, aside)
+            aside.chmod(0o755)
+            aside.rename(folder)
+    return folder
+
+
+def _fetch(lock: Path, folder: Path) -> None:
+    """Fetch the wheels for the images' Python, whatever Python this is."""
+    pip = [sys.executable if _has_pip(sys.executable) else "python3", "-m", "pip", "download"]
+    pip += ["--quiet", "--no-deps", "--only-binary", ":all:", "--require-hashes"]
+    pip += ["--python-version", "3.11", "--implementation", "cp"]
+    pip += ["--abi", "cp311", "--abi", "abi3", "--abi", "none"]
+    pip += [word for tag in WHEEL_TAGS for word in ("--platform", tag)]
+    pip += ["--requirement", str(lock), "--dest", str(folder)]
+    # PyTorch's CPU build may lie in a folder that pip's configuration names; else its index has it.
+    done = subprocess.run(pip, capture_output=True, text=True, check=False)
+    if done.returncode:
+        pip += ["--extra-index-url", PYTORCH_INDEX]
+        done = subprocess.run(pip, capture_output=True, text=True, check=False)
+    assert done.returncode == 0, done.stderr
+
+
+def _has_pip(python: str) -> bool:
+    return subprocess.run([python, "-c", "import pip"], capture_output=True).returncode == 0
+
+
+def _copy(state: Path) -> Path:
+    """Copy the project to where the test user can read it, once for each state of the project."""
+    total = hashlib.sha256()
+    for part in PARTS:
+        for path in sorted((ROOT / part).rglob("*")):
+            if path.is_file() and "__pycache__" not in path.parts:
+                total.update(f"{path.relative_to(ROOT)}\0".encode() + path.read_bytes())
+    folder = state / f"aam-project-{total.hexdigest()[:12]}"
+    if not folder.is_dir():
+        aside = folder.with_suffix(".new")
+        shutil.rmtree(aside, ignore_errors=True)
+        ignore = shutil.ignore_patterns("__pycache__")
+        for part in PARTS:
+            shutil.copytree(ROOT / part, aside / "code" / part, ignore=ignore)
+        shutil.copytree(Path(yaml.__file__).parent, aside / "code/yaml", ignore=ignore)
+        subprocess.run(["chmod", "-R", "a+rX", str(aside)], check=True)
+        aside.rename(folder)
+    return folder
