@@ -23,7 +23,7 @@ from launcher.errors import UsageError
 from launcher.help import OWN
 from launcher.plan.own import OWN_FLAGS
 from launcher.plan.plan import Plan
-from launcher.plan.request import parse
+from launcher.plan.request import JSON, parse
 
 ROOT = Path(__file__).parents[1]
 SIMULATE = ["simulate", "--output-dir", "out"]
@@ -137,7 +137,13 @@ def test_a_typo_is_answered_with_the_nearest_name(words: list[str], sentence: st
 def test_no_option_belongs_to_both_programs(command: str) -> None:
     kind = find(command)
     assert kind is not None
-    assert not {spec.flag for spec in specs(kind)} & set(OWN_FLAGS)
+    assert {spec.flag for spec in specs(kind)} & set(OWN_FLAGS) <= {JSON}
+
+
+def test_json_is_of_the_command_that_has_it() -> None:
+    assert parse(["--json", "check", "--quick"]).words == ("--quick", "--json")
+    assert "--json" in parse(["check", "--json"], incomplete=True).own
+    assert "--json" in parse([*SIMULATE, "--json"]).own
 
 
 def test_no_command_belongs_to_both_programs() -> None:

@@ -8,9 +8,10 @@ import torch
 
 from aam.console import warn
 from aam.errors import Unavailable
-from aam.model.attention import TORCH, Backend, Backends, runs
-from aam.options.groups import DeviceOptions
-from aam.stack.choice import Standing, Use, choose
+from aam.model.shape import NetworkShape
+from aam.options.groups import DeviceOptions, ModelOptions
+from aam.stack.guard import Guard, Guarded, Need, guarded
+from aam.stack.precision import Precision
 
 
 def choose_device(options: DeviceOptions) -> torch.device:
@@ -25,16 +26,37 @@ def choose_device(options: DeviceOptions) -> torch.device:
     return torch.device("cuda", 0) if there else torch.device("cpu")
 
 
-def choose_attention(options: DeviceOptions, device: torch.device) -> Backends:
-    """Return the attention backends that were asked for, or others where those cannot run."""
+def choose_attention(
+    options: DeviceOptions,
+    device: torch.device,
+    sizes: NetworkShape | ModelOptions,
+    guard: Guard,
+    precision: Precision = "none",
+    recomputed: bool = False,
+) -> Guarded:
+    """Choose attention backends that compute right here: those asked for, or the next ones.
 
-    def known(backend: Backend, use: Use) -> Standing:
-        return "right" if runs(backend, device, masked=use == "masked") else "absent"
+    Args:
+        sizes: of the network that will compute.
+        guard: what there is to choose from.
+        precision: of training; what comes after it computes in fp32.
+        recomputed: under gradient checkpointing.
 
-    found = choose(options.attn_implementation, TORCH, known, device.type)
-    for sentence in found.said:
+    Raises:
+        Unavailable: none computes right, or the GPU does not answer.
+    """
+    need = Need(
+        options.attn_implementation,
+        options.check,
+        ("fp32",) if precision == "none" else ("fp32", precision),
+        recomputed,
+        sizes.attention_heads,
+        sizes.embedding_dim // sizes.attention_heads,
+    )
+    found = guarded(need, device, os.environ, guard)
+    for sentence in found.warnings:
         warn(sentence)
-    return found.backends
+    return found
 
 
 def choose_workers(options: DeviceOptions, device: torch.device) -> int:

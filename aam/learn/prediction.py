@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 from pathlib import Path
+from typing import Any
 
 import numpy as np
 import numpy.typing as npt
@@ -16,8 +17,10 @@ from aam.learn.devices import choose_attention, choose_device
 from aam.learn.inference import Readout, read_out, remember_asvs, shallow
 from aam.learn.recipe import Recipe
 from aam.learn.samples import reading_plan
+from aam.model.attention import Backends
 from aam.model.network import Encoder, Predictor
 from aam.options.groups import DeviceOptions, TableOptions
+from aam.stack.guard import GUARD, Guard
 from aam.study.study import Study, load_study
 
 
@@ -29,8 +32,10 @@ class Model:
     network: Encoder | Predictor
 
 
-def load_models(path: Path, device: DeviceOptions) -> list[Model]:
+def load_models(path: Path, device: DeviceOptions, guard: Guard = GUARD) -> list[Model]:
     """Load the model of a checkpoint or run folder; of a cross-validated run, one a fold.
+
+    `guard` holds the attention backends that may compute.
 
     Raises:
         MissingInput: there is no checkpoint.
@@ -43,14 +48,20 @@ def load_models(path: Path, device: DeviceOptions) -> list[Model]:
     folds = (
         sorted(path.glob("fold-*"), key=lambda p: (len(p.name), p.name)) if path.is_dir() else []
     )
-    return [_load(folder, device) for folder in (folds or [path])]
+    read = [_read(folder) for folder in (folds or [path])]
+    shape = read[0][0].shape  # that of all folds
+    chosen = choose_attention(device, choose_device(device), shape, guard)
+    return [_model(recipe, content, chosen.backends) for recipe, content in read]
 
 
-def _load(path: Path, device: DeviceOptions) -> Model:
+def _read(path: Path) -> tuple[Recipe, dict[str, Any]]:
     folder = path / "checkpoints"
     name = "best.ckpt" if (folder / "best.ckpt").exists() else "last.ckpt"
-    recipe, content = checkpoints.read(checkpoints.find(path, name))
-    network = recipe.network(choose_attention(device, choose_device(device)))
+    return checkpoints.read(checkpoints.find(path, name))
+
+
+def _model(recipe: Recipe, content: dict[str, Any], backends: Backends) -> Model:
+    network = recipe.network(backends)
     checkpoints.load_weights(network, content)
     return Model(recipe, network)
 

@@ -31,6 +31,7 @@ from aam.model.shape import NetworkShape
 from aam.options import to_plain
 from aam.options.commands import Pretrain
 from aam.options.groups import ModelOptions
+from aam.stack.guard import GUARD, Guard
 from aam.stack.precision import arch_of, choose_precision
 from aam.study.metadata import read_metadata
 from aam.study.question import split_samples
@@ -38,8 +39,10 @@ from aam.study.splits import write_splits
 from aam.study.study import Study, load_study
 
 
-def pretrain(options: Pretrain) -> None:
+def pretrain(options: Pretrain, guard: Guard = GUARD) -> None:
     """Learn an encoder and write its run folder.
+
+    `guard` holds the attention backends that may compute.
 
     Raises:
         AamError: see the readers; UsageError without a tree or matrix and with a UniFrac loss.
@@ -47,7 +50,7 @@ def pretrain(options: Pretrain) -> None:
     check_phylogeny(options)
     check_shape(options.model)
     device = choose_device(options.device)
-    choose_precision(options.speed.mixed_precision, arch_of(device))
+    precision = choose_precision(options.speed.mixed_precision, arch_of(device))
     folder = options.run.output_dir
     run_folder.prepare(folder, options.run.overwrite, options.run.resume_from is not None)
     study = load_study(options.input, options.phylogeny, longest(options.sample))
@@ -60,7 +63,9 @@ def pretrain(options: Pretrain) -> None:
         options.split, 1, options.loop.seed, study.table.sample_ids, metadata
     )
     fit.check_sizes(len(split.train), options.loop)
-    record = run_folder.begin("pretrain", options, folder)
+    recompute = options.speed.gradient_checkpointing
+    chosen = choose_attention(options.device, device, options.model, guard, precision, recompute)
+    record = run_folder.begin("pretrain", options, folder, attention=chosen.record)
     write_splits(folder / "splits.tsv", study.table.sample_ids, [split], labels)
 
     torch.manual_seed(options.loop.seed)
@@ -68,9 +73,7 @@ def pretrain(options: Pretrain) -> None:
     recipe = Recipe(
         "pretrain", shape_of(study, options.model), metric, plan, standard, None, to_plain(options)
     )
-    network = recipe.network(
-        choose_attention(options.device, device), options.speed.gradient_checkpointing
-    )
+    network = recipe.network(chosen.backends, recompute)
     assert isinstance(network, Encoder)
     steps = fit.optimiser_steps(len(split.train), options.loop)
     task = Task(network, Weights.of(options.task), options.loop, steps, standard=standard)

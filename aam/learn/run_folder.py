@@ -96,8 +96,10 @@ class RunRecord:
         record.write(self.folder / "run.json", self.content)
 
 
-def begin(command: str, options: Any, folder: Path) -> RunRecord:
+def begin(command: str, options: Any, folder: Path, **facts: Any) -> RunRecord:
     """Start the record of a run: versions, host, command line, options and inputs' SHA-256.
+
+    `facts` are added as they are.
 
     Here a run that is to be replaced is removed: its files stay until the new input is known to
     serve.
@@ -107,7 +109,7 @@ def begin(command: str, options: Any, folder: Path) -> RunRecord:
         DataError: what is to be resumed cannot be read, or is of another command.
         UsageError: options that decide the numbers differ from those of the run that is resumed.
     """
-    content = record.describe(command, options)
+    content = {**record.describe(command, options), **facts}
     content["host"]["devices"] = _devices()
     if options.run.resume_from is not None:
         _check_resumed(command, content["options"], options.run.resume_from)

@@ -11,12 +11,12 @@ from torch import Tensor
 from aam.console import say, warn
 from aam.learn import checkpoints
 from aam.learn.asking import Question
-from aam.learn.devices import choose_attention
 from aam.learn.inference import fit_profile, remember_asvs
 from aam.learn.pretraining import shape_of
 from aam.learn.recipe import Recipe
 from aam.learn.samples import batch_plan, canonical, reading_plan, standardise
 from aam.learn.target import Target
+from aam.model.attention import Backends
 from aam.model.network import Predictor
 from aam.options import to_plain
 from aam.options.commands import Train
@@ -66,12 +66,11 @@ def start(
     split: Split,
     target: Target,
     device: torch.device,
+    backends: Backends,
 ) -> Start:
     """Build the model of one split."""
     recipe = _recipe(options, asked, base, split, target)
-    network = recipe.network(
-        choose_attention(options.device, device), options.speed.gradient_checkpointing
-    )
+    network = recipe.network(backends, options.speed.gradient_checkpointing)
     assert isinstance(network, Predictor)
     if base is not None:
         network.encoder.load_state_dict(base.weights)

@@ -11,7 +11,7 @@ from aam.console import say
 from aam.errors import UsageError
 from aam.learn import checkpoints, fit, run_folder
 from aam.learn.asking import Question, ask, fit_target
-from aam.learn.devices import choose_device
+from aam.learn.devices import choose_attention, choose_device
 from aam.learn.inference import read_out, remember_asvs
 from aam.learn.loaders import FixedBatches, TrainingBatches
 from aam.learn.outputs import prediction_table, write_table
@@ -20,13 +20,17 @@ from aam.learn.samples import longest, reading_plan
 from aam.learn.starting import Base, Start, read_base, start
 from aam.learn.target import Target
 from aam.learn.task import Task, Weights, judge
+from aam.model.attention import Backends
 from aam.options.commands import Train
+from aam.stack.guard import GUARD, Guard, Guarded
 from aam.stack.precision import arch_of, choose_precision
 from aam.study.splits import Split, write_splits
 
 
-def train(options: Train) -> None:
+def train(options: Train, guard: Guard = GUARD) -> None:
     """Train one model, or one a fold, and write the run folder.
+
+    `guard` holds the attention backends that may compute.
 
     Raises:
         AamError: see the readers and `ask`.
@@ -44,11 +48,19 @@ def train(options: Train) -> None:
     for split in asked.splits:
         fit.check_sizes(len(split.train), options.loop)
         fit_target(options, asked, split)
-    record = run_folder.begin("train", options, folder)
+    chosen = _attention(options, base, guard)
+    record = run_folder.begin("train", options, folder, attention=chosen.record)
     write_splits(folder / "splits.tsv", asked.study.table.sample_ids, asked.splits, asked.labels)
     results = [
         train_fold(
-            options, asked, base, split, fold, _fold_folder(folder, asked.splits, fold), record
+            options,
+            asked,
+            base,
+            split,
+            fold,
+            _fold_folder(folder, asked.splits, fold),
+            record,
+            chosen.backends,
         )
         for fold, split in enumerate(asked.splits, start=1)
     ]
@@ -76,12 +88,13 @@ def train_fold(
     fold: int,
     folder: Path,
     record: run_folder.RunRecord,
+    backends: Backends,
 ) -> tuple[pd.DataFrame, dict[str, object]]:
     """Train the model of one split; returns its predictions and what is worth recording."""
     torch.manual_seed(options.loop.seed + fold - 1)
     device = choose_device(options.device)
     target = fit_target(options, asked, split)
-    begun = start(options, asked, base, split, target, device)
+    begun = start(options, asked, base, split, target, device, backends)
     outcome = _fit(options, asked, begun, target, split, folder, record)
     network = begun.network
     _, content = checkpoints.read(outcome.checkpoint)
@@ -155,6 +168,15 @@ def _fit(
         record.note,
     )
     return fit.run(given, task, training, judging if len(split.validation) else None)
+
+
+def _attention(options: Train, base: Base | None, guard: Guard) -> Guarded:
+    """Choose the attention backends of all folds."""
+    device = choose_device(options.device)
+    precision = choose_precision(options.speed.mixed_precision, arch_of(device))
+    sizes = base.recipe.shape if base else options.model
+    recompute = options.speed.gradient_checkpointing
+    return choose_attention(options.device, device, sizes, guard, precision, recompute)
 
 
 def _check_options(options: Train) -> None:

@@ -109,9 +109,11 @@ def attention(
     return out_NHKE * inhabited_N[:, None, None, None].to(out_NHKE.dtype)
 
 
-def runs(backend: Backend, device: torch.device, masked: bool) -> bool:
+def runs(
+    backend: Backend, device: torch.device, masked: bool, dtype: torch.dtype = torch.float32
+) -> bool:
     """Tell whether a backend runs on a device at all, with or without a mask."""
-    q_NHKE = torch.zeros(2, 1, 8, 16, device=device)
+    q_NHKE = torch.zeros(2, 1, 8, 16, device=device, dtype=dtype)
     mask_N11K = torch.ones(2, 1, 1, 8, dtype=torch.bool, device=device) if masked else None
     try:
         backend.function(q_NHKE, q_NHKE, q_NHKE, mask_N11K)

@@ -236,11 +236,28 @@ class Report:
     )
 
 
+@dataclass(frozen=True)
+class Check:
+    """Measure whether this GPU, driver and PyTorch compute attention right."""
+
+    device: Literal["auto", "cpu", "cuda"] = option(
+        "'cuda' means any GPU, AMD's too; 'auto' takes a GPU where there is one.", default="auto"
+    )
+    quick: bool = option("Small probes and no times: seconds.", default=False)
+    json: bool = option("Print the verdict as JSON.", default=False)
+    timeout: float = option(
+        "Seconds without a result after which a GPU is taken to hang.",
+        default=120.0,
+        takes=ABOVE_ZERO,
+    )
+
+
 COMMANDS: dict[str, dict[str, type]] = {
     "Learn": {"pretrain": Pretrain, "train": Train},
     "Use": {"predict": Predict, "embed": Embed, "evaluate": Evaluate, "report": Report},
     "Compare": {"baseline": Baseline, "unifrac": Unifrac},
     "Try": {"simulate": Simulate},
+    "Trust": {"check": Check},
 }
 """Group of the help page -> command name -> its options."""
 

@@ -201,6 +201,11 @@ class DeviceOptions:
     attn_implementation: AttnImplementation = option(
         "Attention kernel ('sdpa' is another word for auto).", default="auto"
     )
+    check: bool = option(
+        "Measure first whether this GPU computes attention right; a kernel that does not is not "
+        "used.",
+        default=True,
+    )
 
 
 @dataclass(frozen=True)

@@ -11,12 +11,11 @@ from aam.model.attention import Backend, Backends, named
 from aam.options.groups import AttnImplementation
 
 Use = Literal["plain", "masked"]
-Standing = Literal["right", "shielded", "wrong", "absent"]
+Standing = Literal["right", "harmless", "wrong", "absent"]
 """What is known of a backend in a use.
 
-right: it computes what it should, or nobody has measured it and it runs. shielded: it is wrong in
-something that the attention function never asks for. wrong: it is not to be trusted. absent: it
-cannot run.
+right: it computes what it should, or nobody has measured it and it runs. harmless: it is wrong in
+a way that no model notices. wrong: it is not to be trusted. absent: it cannot run.
 """
 
 Known = Callable[[Backend, Use], Standing]
@@ -50,21 +49,21 @@ def choose(
 
 
 def _first(wanted: Backend, rest: list[Backend], use: Use, known: Known) -> Backend:
-    shielded = None
+    harmless = None
     for backend in (wanted, *rest):
         standing = known(backend, use)
         if standing == "right":
             return backend
-        if standing == "shielded" and shielded is None:
-            shielded = backend
-    if shielded is None:
+        if standing == "harmless" and harmless is None:
+            harmless = backend
+    if harmless is None:
         names = ", ".join(f"{b.name} {known(b, use)}" for b in (wanted, *rest))
         raise Unavailable(
             "No attention backend computes right here",
             names,
             "run `aam check`; --device cpu computes right, --no-check runs all the same",
         )
-    return shielded
+    return harmless
 
 
 def _said(wanted: Backend, plain: Backend, masked: Backend, known: Known, device: str) -> list[str]:

@@ -17,6 +17,9 @@ from launcher.errors import UsageError
 from launcher.plan.own import OWN_FLAGS, names_an_option, split_own
 from launcher.plan.spelling import nearest
 
+JSON = "--json"
+"""The one option that both programs have: of `explain` and its like, else of the command."""
+
 
 @dataclass(frozen=True, eq=False)
 class PathWord:
@@ -101,6 +104,9 @@ def parse(argv: Sequence[str], *, incomplete: bool = False) -> Request:
     assert kind is not None
     rest = spell_out(kind, split(words)[1])
     known = options_of(command)
+    if JSON in own and JSON in known and not incomplete:
+        own = {flag: given for flag, given in own.items() if flag != JSON}
+        rest.append(JSON)
     given = _values(rest, known, command)
     absent = tuple(s.flag for s in known.values() if s.required and s.flag not in given)
     if absent and not incomplete:

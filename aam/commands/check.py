@@ -1,0 +1,71 @@
+"""`aam check`: does this GPU, driver and PyTorch compute attention right?"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable
+
+import torch
+
+from aam.console import say
+from aam.errors import Unavailable
+from aam.model.attention import TORCH, Backend
+from aam.options.commands import Check
+from aam.options.groups import DeviceOptions
+from aam.stack.check import Event, Plan, conclude, measure
+from aam.stack.table import show
+from aam.stack.verdict import UNUSABLE, Verdict, to_json, worst
+from aam.stack.watch import watched
+
+WRONG = 1
+"""Exit status where a usable backend computes wrong."""
+
+
+def run(options: Check, backends: tuple[Backend, ...] = TORCH) -> int:
+    """Measure, show, and return 0 if every usable backend is right, else 1.
+
+    Raises:
+        Unavailable: no GPU although one was asked for, one that does not answer, or no backend
+            that answers.
+    """
+    from aam.learn.devices import choose_device
+
+    device = choose_device(DeviceOptions(device=options.device))
+    if device.type == "cpu" and options.device == "auto":
+        say("No GPU here: the processor is measured.")
+    plan = Plan(options.quick, recomputed=not options.quick)
+    verdict = conclude(_events(backends, plan, device, options.timeout), options.quick)
+    _require_answers(verdict)
+    if options.json:
+        print(to_json(verdict))
+    else:
+        show(verdict)
+    return WRONG if verdict.wrong else 0
+
+
+def _events(
+    backends: tuple[Backend, ...], plan: Plan, device: torch.device, patience: float
+) -> Iterable[Event]:
+    if device.type == "cpu":
+        return measure(backends, plan, device)
+    return watched(backends, plan, device, patience)
+
+
+def _require_answers(verdict: Verdict) -> None:
+    """Refuse to judge where nothing answered.
+
+    Raises:
+        Unavailable: no backend could be measured.
+    """
+    outcomes = {name: worst(verdict.of(name, verdict.dtypes)) for name in verdict.backends}
+    if any(case.outcome not in UNUSABLE for case in verdict.cases):
+        return
+    notes = {c.backend: c.note for c in verdict.cases if c.outcome in ("failed", "memory")}
+    if "memory" in outcomes.values():
+        remedy = "another program holds the GPU's memory: end it, or take another GPU"
+        raise Unavailable("Out of memory during the check", _said(notes), remedy)
+    remedy = "this PyTorch may not be made for this GPU; choose another image"
+    raise Unavailable("No attention backend answers", _said(notes), remedy)
+
+
+def _said(notes: dict[str, str]) -> str:
+    return "; ".join(f"{name}: {note}" for name, note in notes.items()) or "none can run"

@@ -1,0 +1,133 @@
+"""The check in a process of its own: a GPU that hangs or kills its process leaves ours alone.
+
+A hanging call cannot be interrupted from within (it may hold Python's lock), so somebody outside
+has to look at the clock. A process that dies is followed by another that leaves the culprit out. It
+is no `multiprocessing.Process`: Python would wait for those at its end, and one that is stuck in
+the driver never ends.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import json
+import os
+import pickle
+import signal
+import subprocess
+import sys
+from collections.abc import Generator, Iterator
+from multiprocessing.connection import Connection
+
+import torch
+
+from aam.errors import Unavailable
+from aam.model.attention import Backend
+from aam.stack.check import Begin, Event, Plan, case_for, measure
+
+PATIENCE = 120.0
+"""Seconds without news after which a GPU is taken to hang; loading its first kernel takes a few."""
+
+_CONFIRMED = 5
+"""Seconds that a killed process gets to go."""
+
+_BOOT = (
+    "import json, sys; sys.path[:] = json.loads(sys.argv[2]); "
+    "from aam.stack.watch import work; work(int(sys.argv[1]))"
+)
+
+
+def watched(
+    backends: tuple[Backend, ...], plan: Plan, device: torch.device, patience: float = PATIENCE
+) -> Iterator[Event]:
+    """Ask everything in another process.
+
+    Args:
+        backends: their functions must be picklable.
+        patience: seconds to wait for each answer.
+
+    Raises:
+        Unavailable: nothing comes any more, or the GPU cannot even be started.
+    """
+    left = backends
+    while left:
+        culprit = yield from _round(left, plan, device, patience)
+        if culprit is None:
+            return
+        names = [backend.name for backend in left]
+        left = left[names.index(culprit) + 1 :]
+
+
+def _round(
+    backends: tuple[Backend, ...], plan: Plan, device: torch.device, patience: float
+) -> Generator[Event, None, str | None]:
+    """Pass on what one process says; returns the backend that killed it, if others are left."""
+    reading, writing = os.pipe()
+    words = [sys.executable, "-c", _BOOT, str(writing), json.dumps(sys.path)]
+    process = subprocess.Popen(words, stdin=subprocess.PIPE, pass_fds=(writing,))
+    os.close(writing)
+    begun = Begin()
+    with contextlib.closing(Connection(reading, writable=False)) as news:
+        try:
+            assert process.stdin is not None
+            with contextlib.suppress(BrokenPipeError), process.stdin as stream:
+                pickle.dump((backends, plan, device), stream)
+            while True:
+                event = _next(news, patience, begun, device)
+                if event is None:
+                    return None
+                if isinstance(event, Begin):
+                    begun = event
+                yield event
+        except EOFError:
+            cause = _death(process)
+            if begun.probe is None:
+                raise Unavailable(
+                    "The GPU cannot be started", f"the process that tried {cause}", _REMEDY
+                ) from None
+            yield case_for(begun.backend, begun.probe, "crashed", cause)
+            return None if begun.timing else begun.backend
+        finally:
+            process.kill()
+            with contextlib.suppress(subprocess.TimeoutExpired):
+                process.wait(_CONFIRMED)
+
+
+_REMEDY = "look at the kernel's log (`dmesg`), take another node, or --device cpu"
+
+
+def _next(news: Connection, patience: float, begun: Begin, device: torch.device) -> Event | None:
+    """Return the next event, None at the end.
+
+    Raises:
+        EOFError: the process died.
+        Unavailable: nothing comes in time, or the process says that it cannot start.
+    """
+    if not news.poll(patience):
+        raise Unavailable(
+            "The GPU answers but computes nothing",
+            f"no result for {patience:g} s since {begun}",
+            _REMEDY,
+        )
+    event = news.recv()
+    if isinstance(event, str):
+        raise Unavailable("The GPU cannot be used", event, _REMEDY)
+    return event  # type: ignore[no-any-return]
+
+
+def _death(process: subprocess.Popen[bytes]) -> str:
+    status = process.wait()
+    if status >= 0:
+        return f"ended with status {status}"
+    return f"was killed by {signal.Signals(-status).name}"
+
+
+def work(writing: int) -> None:
+    """Be that process: read what to ask from standard input, send events to `writing`."""
+    news = Connection(writing, readable=False)
+    backends, plan, device = pickle.load(sys.stdin.buffer)
+    try:
+        for event in measure(backends, plan, device):
+            news.send(event)
+    except RuntimeError as error:
+        news.send((str(error).splitlines() or [type(error).__name__])[0])
+    news.send(None)

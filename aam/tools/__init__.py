@@ -1,0 +1,1 @@
+"""Programs for a single purpose, each run with `python -m`."""
