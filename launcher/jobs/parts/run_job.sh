@@ -13,11 +13,13 @@ main() {
     esac
 }
 
-# Signals reach this shell only (--signal=B:...); it hands them to the ranks.
+# Signals reach this shell only (--signal=B:...). It asks rank 0, which runs on this node; the ranks
+# agree among themselves. Slurm's own way would signal every process of a rank: squashfuse, which
+# holds the image, would end, and the program with a bus error.
 step='' asked='' interrupted=no left=no plugin_path=''
 stop() {
     asked=${asked:-$1} interrupted=yes
-    [ -z "$step" ] || kill -s USR1 "$step" 2>/dev/null # srun gives it to every rank
+    [ -z "$step" ] || kill -s USR1 "$(cat "$here/rank.pid")" 2>/dev/null
 }
 
 # Waits for a process and returns its status, whatever signals come meanwhile.
@@ -53,7 +55,8 @@ run_job() {
     cpus=$((SLURM_CPUS_ON_NODE / ranks_per_node))
     export SRUN_CPUS_PER_TASK=$((cpus > 0 ? cpus : 1))
     export OMP_NUM_THREADS=${OMP_NUM_THREADS:-$SRUN_CPUS_PER_TASK}
-    trap 'stop USR1' USR1
+    trap 'stop USR1' USR1 # save and go on later
+    trap 'stop USR2' USR2 # save and end
     trap 'stop TERM' TERM
     say "job $SLURM_JOB_ID on $SLURM_JOB_NODELIST, start $((${SLURM_RESTART_COUNT:-0} + 1)), $(date -u +%FT%TZ)"
     go_on "$@"
@@ -135,10 +138,10 @@ run_rank() {
     if [ "$whole_nodes" = yes ] && [ "$ranks_per_node" -gt 1 ]; then cpus=$(cpus_near_gpu "$SLURM_LOCALID"); fi
     [ -z "$cpus" ] || bound=(taskset -c "$cpus")
     program
-    trap 'kill -s USR1 "$pid" 2>/dev/null' USR1
-    trap 'told=yes; kill -s TERM "$pid" 2>/dev/null' TERM
+    trap 'interrupted=yes told=yes; kill -s TERM "$pid" 2>/dev/null' TERM
     "${bound[@]}" "${started[@]}" &
     pid=$!
+    [ "$SLURM_PROCID" != 0 ] || echo "$pid" >"$here/rank.pid"
     wait_for "$pid"
     status=$?
     if [ "$status" -ne 0 ] && [ "$told" = no ]; then
