@@ -116,7 +116,7 @@ def image(built: Built | None, name: str, site: Site, force: bool) -> list[Launc
         return found
     if built.digest is None:
         evidence = f"no SHA-256 of '{built.place}' is recorded"
-        remedy = "lock it with `aam-launch images lock`, or --force"
+        remedy = f"lock it with `aam-launch images lock {name}`, or --force"
         return [Unavailable(f"Image {name} is not locked", evidence, remedy)]
     if built.digest != f"sha256:{_sha256(built.place)}":
         evidence = f"'{built.place}' is not {built.digest}"
