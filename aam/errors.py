@@ -56,6 +56,12 @@ class Unavailable(AamError):
     status = 69
 
 
+class Interrupted(AamError):
+    """A run that was asked to stop and left a checkpoint to go on from (EX_TEMPFAIL)."""
+
+    status = 75
+
+
 class CannotCreate(AamError):
     """Output that cannot be written: permission, a full disk, a run in the way (EX_CANTCREAT)."""
 

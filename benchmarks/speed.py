@@ -214,7 +214,8 @@ def _steps(
     import torch
 
     from aam.learn.loaders import TrainingBatches
-    from aam.learn.task import Task, Weights, make_optimizer
+    from aam.learn.optimiser import make_optimizer
+    from aam.learn.task import Task, Weights
     from aam.options.groups import LoopOptions
 
     loop = LoopOptions(batch_size=BATCH)

@@ -18,6 +18,7 @@ from aam.options.groups import (
     PhylogenyOptions,
     RunOptions,
     SampleOptions,
+    ScaleOptions,
     SpeedOptions,
     SplitOptions,
     TableOptions,
@@ -129,6 +130,7 @@ def _write_record(path: Path, files: Path, study: SimulatedStudy, kind: str, spl
         "loop": LoopOptions(epochs=EPOCHS),
         "speed": SpeedOptions(),
         "device": DeviceOptions(),
+        "scale": ScaleOptions(),
     }
     if kind != "pretrain":
         groups["target"] = TargetOptions(

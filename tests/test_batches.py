@@ -11,10 +11,10 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from aam.learn.loaders import EpochSampler, FixedBatches, TrainingBatches, loader
-from aam.learn.task import unmasked
 from aam.study.batches import BatchPlan, make_batch
 from aam.study.masking import choose
 from aam.study.rarefaction import auto_depth, rarefy
+from aam.study.shares import unmasked
 from aam.study.study import Study
 from aam.study.unifrac import pairwise
 

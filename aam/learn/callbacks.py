@@ -9,6 +9,7 @@ from pathlib import Path
 from typing import Any
 
 import lightning.pytorch as pl
+import numpy as np
 import torch
 from lightning.pytorch.callbacks import Callback, RichProgressBar
 from lightning.pytorch.callbacks.progress.rich_progress import CustomProgress
@@ -19,29 +20,30 @@ from aam.learn.checkpoints import attach
 from aam.learn.loaders import EpochSampler
 from aam.learn.recipe import Recipe
 
+_DROPOUT = 5
+"""Second word of the seed of dropout (`aam.study.batches` and `aam.learn.loaders` have others)."""
+
 
 class ExactResume(Callback):
-    """Stores what Lightning does not: the recipe, the generators' states, the next batch."""
+    """Stores what Lightning does not, the recipe and the next batch, and seeds every step.
 
-    def __init__(self, recipe: Recipe, sampler: EpochSampler) -> None:
-        self.recipe, self.sampler = recipe, sampler
-        self._restore: dict[str, Any] | None = None
+    The dropout of a step depends on the seed, the epoch, the step and the rank alone, so there is
+    no state of generators to carry over, on however many ranks a run goes on.
+    """
+
+    def __init__(self, recipe: Recipe, sampler: EpochSampler, rank: int = 0) -> None:
+        self.recipe, self.sampler, self.rank = recipe, sampler, rank
 
     def on_save_checkpoint(
         self, trainer: pl.Trainer, pl_module: pl.LightningModule, checkpoint: dict[str, Any]
     ) -> None:
-        """Add the recipe and the states."""
+        """Add the recipe."""
         attach(checkpoint, self.recipe)
-        states = {"cpu": torch.get_rng_state()}
-        if torch.cuda.is_available():
-            states["cuda"] = torch.cuda.get_rng_state()
-        checkpoint["generators"] = states
 
     def on_load_checkpoint(
         self, trainer: pl.Trainer, pl_module: pl.LightningModule, checkpoint: dict[str, Any]
     ) -> None:
-        """Set the sampler to the next batch; generators are restored just before it."""
-        self._restore = checkpoint["generators"]
+        """Set the sampler to the next batch."""
         loop = checkpoint["loops"]["fit_loop"]
         done = loop["epoch_loop.batch_progress"]["current"]["processed"]
         epoch = loop["epoch_progress"]["current"]["processed"]
@@ -51,12 +53,10 @@ class ExactResume(Callback):
     def on_train_batch_start(
         self, trainer: pl.Trainer, pl_module: pl.LightningModule, batch: Any, batch_idx: int
     ) -> None:
-        """Restore the generators before the first resumed batch."""
-        if self._restore is not None:
-            torch.set_rng_state(self._restore["cpu"])
-            if "cuda" in self._restore and torch.cuda.is_available():
-                torch.cuda.set_rng_state(self._restore["cuda"])
-            self._restore = None
+        """Seed the generators of all devices for this step."""
+        words = [self.recipe.plan.seed, _DROPOUT, trainer.current_epoch, batch_idx, self.rank]
+        seed = np.random.SeedSequence(words).generate_state(1, np.uint64)[0]
+        torch.manual_seed(int(seed) >> 1)
 
 
 class EpochTable(Callback):
@@ -69,9 +69,9 @@ class EpochTable(Callback):
         self.rows: list[dict[str, float]] = []
         self._began = time.monotonic()
 
-    def on_fit_start(self, trainer: pl.Trainer, pl_module: pl.LightningModule) -> None:
+    def on_train_start(self, trainer: pl.Trainer, pl_module: pl.LightningModule) -> None:
         """Keep the rows of earlier epochs when a run is resumed."""
-        if trainer.ckpt_path is not None and self.path.exists():
+        if trainer.global_step > 0 and self.path.exists():
             with self.path.open(newline="") as stream:
                 rows = [{k: _number(v) for k, v in r.items() if v} for r in csv.DictReader(stream)]
             self.rows = rows
@@ -96,8 +96,9 @@ class EpochTable(Callback):
         writer = csv.DictWriter(text, names, restval="", lineterminator="\n")
         writer.writeheader()
         writer.writerows(self.rows)
-        with written_aside(self.path) as aside:
-            aside.write_text(text.getvalue())
+        if trainer.is_global_zero:
+            with written_aside(self.path) as aside:
+                aside.write_text(text.getvalue())
         if not console.is_terminal:
             say(self._line(row, trainer))
 

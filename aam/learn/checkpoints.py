@@ -10,9 +10,11 @@ from typing import Any
 
 import torch
 
-from aam.errors import DataError, MissingInput
+from aam.errors import AamError, DataError, MissingInput
+from aam.learn import sharded
 from aam.learn.recipe import Recipe, from_plain, to_plain
 from aam.model.network import Encoder, Predictor
+from aam.options.groups import RunOptions
 
 _KEY = "aam"
 """Where the recipe lies in a checkpoint."""
@@ -24,22 +26,44 @@ def find(path: Path, name: str) -> Path:
     Raises:
         MissingInput: there is no such file.
     """
-    file = path / "checkpoints" / name if path.is_dir() else path
-    if not file.is_file():
+    folder = path.is_dir() and not sharded.is_sharded(path)
+    file = path / "checkpoints" / name if folder else path
+    if not file.is_file() and not sharded.is_sharded(file):
         raise MissingInput(
             "No checkpoint", f"'{file}' does not exist", "name a file or a run folder"
         )
     return file
 
 
+def to_resume(run: RunOptions) -> Path | None:
+    """Return the checkpoint that a run goes on from; None if it begins.
+
+    Raises:
+        MissingInput: the one that was named is not there.
+    """
+    if run.resume_from is None:
+        return None
+    if run.resume_from == "auto":
+        file = run.output_dir / "checkpoints" / "last.ckpt"
+        return file if file.exists() else None
+    return find(run.resume_from, "last.ckpt")
+
+
 def read(path: Path) -> tuple[Recipe, dict[str, Any]]:
-    """Read the recipe and the whole content of a checkpoint file, on the CPU.
+    """Read the recipe and the whole content of a checkpoint, on the CPU.
+
+    It may be one file or the shards of several ranks.
 
     Raises:
         DataError: the file is damaged, of another program, or newer than this program.
     """
     try:
-        content = torch.load(path, map_location="cpu", weights_only=True)
+        if sharded.is_sharded(path):
+            content = sharded.read(path)
+        else:
+            content = torch.load(path, map_location="cpu", weights_only=True)
+    except AamError:
+        raise
     except Exception as error:  # torch's reader raises what it stumbles over in a foreign file
         reason = str(error).splitlines()[0] if str(error) else type(error).__name__
         raise DataError(

@@ -15,7 +15,7 @@ from aam.stack.precision import Precision
 
 
 def choose_device(options: DeviceOptions) -> torch.device:
-    """Return the device that the options mean here.
+    """Return the device that the options mean here; of several GPUs the process's current one.
 
     Raises:
         Unavailable: a GPU was asked for and there is none.
@@ -23,7 +23,7 @@ def choose_device(options: DeviceOptions) -> torch.device:
     if options.device == "cuda" and not torch.cuda.is_available():
         raise Unavailable("No GPU", "--device cuda", "use --device auto or cpu")
     there = options.device != "cpu" and torch.cuda.is_available()
-    return torch.device("cuda", 0) if there else torch.device("cpu")
+    return torch.device("cuda", torch.cuda.current_device()) if there else torch.device("cpu")
 
 
 def choose_attention(

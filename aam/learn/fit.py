@@ -5,7 +5,7 @@ from __future__ import annotations
 import logging
 import math
 import warnings
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from pathlib import Path
 
 import lightning.pytorch as pl
@@ -17,12 +17,16 @@ from aam.errors import DataError
 from aam.learn import checkpoints
 from aam.learn.callbacks import EpochTable, ExactResume, TwoBars
 from aam.learn.devices import choose_device, choose_workers
+from aam.learn.interruption import Requests, StopTogether
 from aam.learn.loaders import EpochSampler, FixedBatches, TrainingBatches, loader
+from aam.learn.optimiser import freeze_idle
 from aam.learn.recipe import Recipe
 from aam.learn.speed import CompiledEncoder, Fp32Report, Note, unrecorded
+from aam.learn.strategies import choose as choose_strategy
 from aam.learn.task import Task
+from aam.learn.team import ALONE_TEAM, Team
 from aam.learn.whole_files import WholeFiles
-from aam.options.groups import DeviceOptions, LoopOptions, RunOptions, SpeedOptions
+from aam.options.groups import DeviceOptions, LoopOptions, RunOptions, ScaleOptions, SpeedOptions
 from aam.stack.precision import Precision, arch_of, choose_precision
 
 PRECISIONS = {"none": "32-true", "bf16": "bf16-mixed", "fp16": "16-mixed"}
@@ -41,6 +45,8 @@ class Fit:
     folder: Path
     best_metric: str = "val_loss"
     note: Note = unrecorded
+    scale: ScaleOptions = field(default_factory=ScaleOptions)
+    team: Team = ALONE_TEAM
 
 
 @dataclass(frozen=True)
@@ -84,35 +90,45 @@ def run(
     device = choose_device(fit.device)
     workers = choose_workers(fit.device, device)
     sampler = EpochSampler(training.steps)
+    ranks = fit.team.ranks
+    for batches in (training, validation):
+        if batches is not None:
+            batches.ranks, batches.letters = ranks, task.target is not None
+    _freeze_idle(task, training)
+    requests = Requests()
     pin = device.type == "cuda"
     precision = choose_precision(fit.speed.mixed_precision, arch_of(device))
     fit.note("precision", precision)
-    keeper, callbacks = _callbacks(fit, sampler, judged=validation is not None)
+    keeper, callbacks = _callbacks(fit, sampler, requests, judged=validation is not None)
     callbacks += _first_steps(fit, precision)
     trainer = pl.Trainer(
         default_root_dir=fit.folder,
         accelerator="gpu" if device.type == "cuda" else "cpu",
         devices=1,
+        strategy=choose_strategy(fit.scale, ranks, device),
         precision=PRECISIONS[precision],  # type: ignore[arg-type]
         max_epochs=fit.loop.epochs,
         accumulate_grad_batches=fit.loop.gradient_accumulation_steps,
         gradient_clip_val=fit.loop.max_grad_norm or None,
         plugins=[WholeFiles()],
         callbacks=callbacks,
-        logger=TensorBoardLogger(fit.folder, name="tensorboard", version=""),
-        enable_progress_bar=console.is_terminal,
+        logger=TensorBoardLogger(fit.folder, name="tensorboard", version="")
+        if ranks.first
+        else False,
+        enable_progress_bar=console.is_terminal and ranks.first,
         enable_model_summary=False,
         num_sanity_val_steps=0,
         use_distributed_sampler=False,
         log_every_n_steps=max(1, min(50, training.steps)),
     )
-    resume = fit.run.resume_from and checkpoints.find(fit.run.resume_from, "last.ckpt")
-    trainer.fit(
-        task,
-        loader(training, sampler, workers, pin),
-        validation and loader(validation, None, workers, pin),
-        ckpt_path=resume,
-    )
+    resume = checkpoints.to_resume(fit.run)
+    with requests.heard():
+        trainer.fit(
+            task,
+            loader(training, sampler, workers, pin),
+            validation and loader(validation, None, workers, pin),
+            ckpt_path=resume,
+        )
     best = {name: float(value) for name, value in trainer.callback_metrics.items()}
     folder = fit.folder / "checkpoints"
     chosen = (
@@ -124,13 +140,14 @@ def run(
 
 
 def _callbacks(
-    fit: Fit, sampler: EpochSampler, judged: bool
+    fit: Fit, sampler: EpochSampler, requests: Requests, judged: bool
 ) -> tuple[ModelCheckpoint | None, list[Callback]]:
     folder = fit.folder / "checkpoints"
     name = fit.best_metric
     monitor = name if name.startswith("val_") else f"val_{name}"
     mode = "max" if name in HIGHER_IS_BETTER else "min"
-    callbacks: list[Callback] = [ExactResume(fit.recipe, sampler)]
+    stop = StopTogether(requests, fit.team, folder / "last.ckpt")
+    callbacks: list[Callback] = [ExactResume(fit.recipe, sampler, fit.team.ranks.rank), stop]
     keeper: ModelCheckpoint | None = None
     if judged:
         keeper = ModelCheckpoint(
@@ -148,7 +165,7 @@ def _callbacks(
             ModelCheckpoint(folder, "last", enable_version_counter=False, every_n_train_steps=every)
         )
     callbacks.append(EpochTable(fit.folder / "metrics.csv"))
-    if console.is_terminal:
+    if console.is_terminal and fit.team.ranks.first:
         callbacks.append(TwoBars())
     return keeper, callbacks
 
@@ -160,6 +177,19 @@ def _first_steps(fit: Fit, precision: Precision) -> list[Callback]:
     if fit.speed.compile_model != "off":
         callbacks.append(CompiledEncoder(fit.speed.compile_model, precision, fit.note, report))
     return callbacks
+
+
+def _freeze_idle(task: Task, training: TrainingBatches) -> None:
+    """Freeze what the loss of this run does not reach."""
+    plan, weights = training.plan, task.weights
+    related = plan.metric is not None and weights.unifrac > 0 and not task.frozen
+    by_diversity = plan.metric == "faith_pd" and training.study.distances is None
+    freeze_idle(
+        task.network,
+        nucleotides=plan.mask_ratio > 0 and weights.nucleotide > 0 and not task.frozen,
+        diversity=by_diversity if related else None,
+        target=task.target is not None and weights.target > 0,
+    )
 
 
 def _quieten() -> None:

@@ -13,8 +13,10 @@ import numpy.typing as npt
 import torch
 from torch.utils.data import DataLoader, Dataset, Sampler
 
+from aam.learn.processes import ALONE, Ranks
 from aam.study.balance import bounds
 from aam.study.batches import FIXED_DRAW, Batch, BatchPlan, fixed_masks, make_batch
+from aam.study.shares import share
 from aam.study.study import Study
 
 Rows = npt.NDArray[np.int64]
@@ -25,7 +27,13 @@ _ORDER = 3
 
 
 class TrainingBatches(Dataset[Batch]):
-    """Shuffled batches of nearly equal size: an epoch sees every sample once."""
+    """Shuffled batches of nearly equal size: an epoch sees every sample once.
+
+    The batch of a step is the same on any number of ranks; each takes its share of it.
+    """
+
+    ranks = ALONE
+    letters = False
 
     def __init__(
         self, study: Study, plan: BatchPlan, rows: Rows, batch_size: int, fresh_reads: bool
@@ -45,11 +53,16 @@ class TrainingBatches(Dataset[Batch]):
         epoch, step = key
         rows = self._shuffled(epoch)[bounds(len(self.rows), self.steps, step)]
         reads_draw = epoch if self.fresh_reads else FIXED_DRAW
-        return make_batch(self.study, self.plan, rows, reads_draw, epoch * self.steps + step)
+        masks = epoch * self.steps + step
+        batch = make_batch(self.study, self.plan, rows, reads_draw, masks)
+        return share_of(batch, self.ranks, self.letters)
 
 
 class FixedBatches(Dataset[Batch]):
     """Batches of samples in order, the same every time: validation and prediction."""
+
+    ranks = ALONE
+    letters = False
 
     def __init__(
         self, study: Study, plan: BatchPlan, rows: Rows, batch_size: int, draw: int = FIXED_DRAW
@@ -63,7 +76,16 @@ class FixedBatches(Dataset[Batch]):
 
     def __getitem__(self, step: int) -> Batch:
         rows = self.rows[step * self.batch_size : (step + 1) * self.batch_size]
-        return make_batch(self.study, self.plan, rows, self.draw, self.masks)
+        batch = make_batch(self.study, self.plan, rows, self.draw, self.masks)
+        return share_of(batch, self.ranks, self.letters)
+
+
+def share_of(batch: Batch, ranks: Ranks, letters: bool) -> Batch:
+    """Return a rank's share of a batch; the batch itself where there is one rank."""
+    if ranks.size == 1:
+        return batch
+    samples, asvs = ranks.portion(len(batch.rows_B)), ranks.portion(len(batch.asvs_U))
+    return share(batch, samples, asvs, letters)
 
 
 class EpochSampler(Sampler[Key]):

@@ -13,7 +13,7 @@ import torch.nn.functional as F
 from torch import Tensor
 
 from aam.model.distance import PairwiseDistance
-from aam.model.shape import BASES
+from aam.model.shape import BASES, at_least_fp32
 
 
 @dataclass(frozen=True)
@@ -38,20 +38,36 @@ def nucleotide_loss(logits: Tensor, hidden: Tensor) -> tuple[Part, Part]:
     """
     answer = hidden.long() - 1
     number = torch.as_tensor(len(hidden), device=logits.device)
-    entropy = F.cross_entropy(logits.float(), answer, reduction="sum")
+    entropy = F.cross_entropy(at_least_fp32(logits), answer, reduction="sum")
     right = (logits[:, :BASES].argmax(dim=-1) == answer).sum()
     return Part(entropy, number), Part(right, number)
 
 
-def distance_loss(head: PairwiseDistance, embeddings_BD: Tensor, distances_BB: Tensor) -> Part:
-    """Squared error of the distances of every two samples; the diagonal is in no loss."""
-    i, j = torch.triu_indices(len(distances_BB), len(distances_BB), 1, device=distances_BB.device)
-    predicted = head(embeddings_BD[i], embeddings_BD[j])
-    error = (predicted - distances_BB[i, j]).square().sum()
+def distance_loss(
+    head: PairwiseDistance,
+    own_BD: Tensor,
+    distances_BA: Tensor,
+    all_AD: Tensor | None = None,
+    first: int = 0,
+) -> Part:
+    """Squared error of the distances of every two samples; the diagonal is in no loss.
+
+    Args:
+        head: predicts a distance from two embeddings.
+        own_BD: embeddings of the samples whose pairs with all later ones are counted.
+        distances_BA: what is right.
+        all_AD: embeddings of all samples of the batch; None if `own_BD` are all.
+        first: number of the first of `own_BD` in `all_AD`.
+    """
+    all_AD = own_BD if all_AD is None else all_AD
+    rows, columns = distances_BA.shape
+    i, j = torch.triu_indices(rows, columns, first + 1, device=distances_BA.device)
+    predicted = head(own_BD[i], all_AD[j])
+    error = (predicted - distances_BA[i, j]).square().sum()
     return Part(error, torch.as_tensor(len(i), device=error.device))
 
 
 def diversity_loss(predicted_B: Tensor, diversity_B: Tensor) -> Part:
     """Squared error of standardised Faith PD."""
-    error = (predicted_B.float() - diversity_B).square().sum()
+    error = (at_least_fp32(predicted_B) - diversity_B).square().sum()
     return Part(error, torch.as_tensor(len(predicted_B), device=error.device))

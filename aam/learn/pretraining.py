@@ -13,6 +13,7 @@ from aam.errors import UsageError
 from aam.learn import checkpoints, fit, run_folder
 from aam.learn.devices import choose_attention, choose_device
 from aam.learn.inference import read_out, remember_asvs
+from aam.learn.joining import joined
 from aam.learn.loaders import FixedBatches, TrainingBatches
 from aam.learn.outputs import write_embeddings
 from aam.learn.recipe import Recipe
@@ -26,6 +27,7 @@ from aam.learn.samples import (
     standardise,
 )
 from aam.learn.task import Task, Weights
+from aam.learn.team import Team
 from aam.model.network import Encoder, Predictor
 from aam.model.shape import NetworkShape
 from aam.options import to_plain
@@ -49,6 +51,13 @@ def pretrain(options: Pretrain, guard: Guard = GUARD) -> None:
     """
     check_phylogeny(options)
     check_shape(options.model)
+    with joined(options.scale, options.device, options.loop.batch_size) as team:
+        _pretrain(options, guard, team)
+
+
+def _pretrain(options: Pretrain, guard: Guard, team: Team) -> None:
+    """Do what `pretrain` says, as one of several processes."""
+    team.same_options(options)
     device = choose_device(options.device)
     precision = choose_precision(options.speed.mixed_precision, arch_of(device))
     folder = options.run.output_dir
@@ -65,8 +74,9 @@ def pretrain(options: Pretrain, guard: Guard = GUARD) -> None:
     fit.check_sizes(len(split.train), options.loop)
     recompute = options.speed.gradient_checkpointing
     chosen = choose_attention(options.device, device, options.model, guard, precision, recompute)
-    record = run_folder.begin("pretrain", options, folder, attention=chosen.record)
-    write_splits(folder / "splits.tsv", study.table.sample_ids, [split], labels)
+    record = run_folder.begin("pretrain", options, folder, team.ranks, attention=chosen.record)
+    if team.ranks.first:
+        write_splits(folder / "splits.tsv", study.table.sample_ids, [split], labels)
 
     torch.manual_seed(options.loop.seed)
     standard = standardise(study, plan, split.train)
@@ -75,6 +85,7 @@ def pretrain(options: Pretrain, guard: Guard = GUARD) -> None:
     )
     network = recipe.network(chosen.backends, recompute)
     assert isinstance(network, Encoder)
+    team.same_data(study=study, split=split, plan=plan, weights=network.state_dict())
     steps = fit.optimiser_steps(len(split.train), options.loop)
     task = Task(network, Weights.of(options.task), options.loop, steps, standard=standard)
     batch_size = options.loop.batch_size
@@ -87,11 +98,17 @@ def pretrain(options: Pretrain, guard: Guard = GUARD) -> None:
             options.run,
             folder,
             note=record.note,
+            scale=options.scale,
+            team=team,
         ),
         task,
         TrainingBatches(study, plan, split.train, batch_size, options.sample.rarefy_each_epoch),
         FixedBatches(study, plan, split.validation, batch_size) if len(split.validation) else None,
     )
+    if not team.ranks.first:
+        return
+    network = recipe.network(chosen.backends)
+    assert isinstance(network, Encoder)
     _, content = checkpoints.read(outcome.checkpoint)
     checkpoints.load_weights(network, content)
     remembered_FD = remember_asvs(network, study, device)

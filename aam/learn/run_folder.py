@@ -12,8 +12,10 @@ from typing import Any
 import torch
 
 from aam import record
+from aam.console import say
 from aam.errors import CannotCreate, DataError, UsageError
 from aam.learn import checkpoints
+from aam.learn.processes import ALONE, Ranks
 
 _OURS = ("run.json", "checkpoints", "metrics.csv", "tensorboard", "splits.tsv",
          "predictions.tsv", "embeddings.tsv", "report.html")  # fmt: skip
@@ -73,11 +75,15 @@ def _clear(folder: Path) -> None:
 
 @dataclass
 class RunRecord:
-    """What `run.json` says; written at the start, and again at the end with the results."""
+    """What `run.json` says; written at the start, and again at the end with the results.
+
+    Only the first of several processes writes it.
+    """
 
     folder: Path
     content: dict[str, Any]
     began: float
+    first: bool = True
 
     def note(self, name: str, fact: Any) -> None:
         """Add a fact of a run that goes on, and write the file."""
@@ -93,10 +99,13 @@ class RunRecord:
 
     def write(self) -> None:
         """Write the file whole."""
-        record.write(self.folder / "run.json", self.content)
+        if self.first:
+            record.write(self.folder / "run.json", self.content)
 
 
-def begin(command: str, options: Any, folder: Path, **facts: Any) -> RunRecord:
+def begin(
+    command: str, options: Any, folder: Path, ranks: Ranks = ALONE, **facts: Any
+) -> RunRecord:
     """Start the record of a run: versions, host, command line, options and inputs' SHA-256.
 
     `facts` are added as they are.
@@ -111,23 +120,26 @@ def begin(command: str, options: Any, folder: Path, **facts: Any) -> RunRecord:
     """
     content = {**record.describe(command, options), **facts}
     content["host"]["devices"] = _devices()
-    if options.run.resume_from is not None:
-        _check_resumed(command, content["options"], options.run.resume_from)
-    elif options.run.overwrite:
+    content["host"]["processes"] = ranks.size
+    resumed = checkpoints.to_resume(options.run)
+    if resumed is not None:
+        _check_resumed(command, content["options"], resumed)
+    elif options.run.overwrite and ranks.first:
         _clear(folder)
-    run = RunRecord(folder, content, time.monotonic())
+    if options.run.resume_from == "auto":
+        say(f"Resuming from '{resumed}'." if resumed else "Nothing to resume from; starting.")
+    run = RunRecord(folder, content, time.monotonic(), ranks.first)
     run.write()
     return run
 
 
 def _check_resumed(command: str, options: dict[str, Any], path: Path) -> None:
     """Refuse to continue a run as if it were another."""
-    file = checkpoints.find(path, "last.ckpt")
-    recipe, _ = checkpoints.read(file)
+    recipe, _ = checkpoints.read(path)
     if recipe.command != command:
         raise DataError(
             "The checkpoint is of another command",
-            f"'{file}' is of `aam {recipe.command}`",
+            f"'{path}' is of `aam {recipe.command}`",
             f"resume it with that, or start `aam {command}` anew",
         )
     before, now = _decisive(recipe.options), _decisive(options)

@@ -13,6 +13,7 @@ from torch import Tensor
 
 from aam.learn.losses import Part
 from aam.learn.transforms import TargetTransform
+from aam.model.shape import at_least_fp32
 
 LossType = Literal["mse", "mae", "huber", "quantile", "asymmetric"]
 
@@ -64,10 +65,12 @@ class Target:
 
     def loss(self, outputs_BC: Tensor, target_B: Tensor) -> Part:
         """Loss summed over a batch, and the number (with class weights: the weight) of samples."""
-        outputs_BC = outputs_BC.float()
+        outputs_BC = at_least_fp32(outputs_BC)
         number = outputs_BC.new_tensor(len(target_B))
         if not self.classes:
-            return Part(self._number_loss(outputs_BC, target_B) * number, number)
+            # The sum over no samples at all is 0, while their mean is none.
+            mean = self._number_loss(outputs_BC, target_B) if len(target_B) else outputs_BC.sum()
+            return Part(mean * number, number)
         if not self.class_weights:
             return Part(F.cross_entropy(outputs_BC, target_B, reduction="sum"), number)
         weights_C = outputs_BC.new_tensor(self.class_weights)

@@ -2,13 +2,16 @@
 
 One task serves pretraining and training: the parts of the loss that a batch or a network has no
 data for are absent. Validation adds sums over the whole split, never means of means.
+
+Of several ranks each does a `Share` of the batch: it encodes some of the ASVs, whose vectors are
+gathered, and reads some of the samples, whose embeddings are gathered. Each part of the loss is a
+sum over all ranks, divided by the number of all ranks, so the gradient is that of the whole batch.
 """
 
 from __future__ import annotations
 
 import dataclasses
 import math
-from collections.abc import Callable
 from dataclasses import dataclass
 from typing import Any
 
@@ -17,14 +20,17 @@ import numpy as np
 import numpy.typing as npt
 import torch
 from torch import Tensor
-from torch.optim import Optimizer
 
+from aam.learn.collect import add_up, gather_arrays, gather_rows, ranks
 from aam.learn.losses import Part, distance_loss, diversity_loss, nucleotide_loss
+from aam.learn.optimiser import make_optimizer, schedule
+from aam.learn.processes import portions
 from aam.learn.recipe import Standard
 from aam.learn.target import Target
 from aam.model.network import Encoder, Predictor
 from aam.options.groups import LoopOptions, MaskOptions
 from aam.study.batches import Batch
+from aam.study.shares import Share, unmasked
 
 
 @dataclass(frozen=True)
@@ -73,10 +79,10 @@ class Task(pl.LightningModule):
         self.standard = standard or Standard()
         # Not a buffer: it is no part of a checkpoint.
         self.remembered_FD = remembered_FD
-        self._sums: dict[str, tuple[Tensor, Tensor]] = {}
+        self._sums: dict[str, Part] = {}
         self._scored: list[Tensor] = []
         self._answers: list[npt.NDArray[np.float64]] = []
-        self._asked: list[npt.NDArray[np.float64]] = []
+        self._rows: list[npt.NDArray[np.int64]] = []
 
     @property
     def encoder(self) -> Encoder:
@@ -97,13 +103,17 @@ class Task(pl.LightningModule):
 
     def training_step(self, batch: Batch, step: int) -> Tensor:
         """Return the loss of a batch, the weighted sum of its parts."""
-        parts, _ = self._forward(batch, batch.tokens_UL, nucleotides=True)
-        loss = self._total(parts)
-        figures = {f"train_{name}": part.mean.detach() for name, part in parts.items()}
-        self.log("train_loss", loss.detach(), prog_bar=True, on_epoch=True, on_step=False,
-                 batch_size=len(batch.rows_B))  # fmt: skip
-        self.log_dict(figures, on_epoch=True, on_step=False, batch_size=len(batch.rows_B))
-        return loss
+        own, _ = self._forward(batch, batch.tokens_UL, nucleotides=True)
+        whole = over_ranks(own)
+        figures = {f"train_{name}": part.mean for name, part in whole.items()}
+        figures["train_loss"] = self._total(whole)
+        samples = batch.samples if isinstance(batch, Share) else len(batch.rows_B)
+        self.log("train_loss", figures.pop("train_loss"), prog_bar=True, on_epoch=True,
+                 on_step=False, batch_size=samples)  # fmt: skip
+        self.log_dict(figures, on_epoch=True, on_step=False, batch_size=samples)
+        # Strategies divide the sum of the ranks' gradients by their number.
+        mine = {name: Part(ranks() * part.total, whole[name].number) for name, part in own.items()}
+        return self._total(mine)
 
     def validation_step(self, batch: Batch, step: int) -> None:
         """Add a batch to the sums of the split.
@@ -119,21 +129,31 @@ class Task(pl.LightningModule):
             if batch.scored_UL is not None and not self.frozen:
                 parts |= self._nucleotide_parts(self._unscored(batch))
             self._answers.append(self.target.answer(outputs_BC))
-            self._asked.append(self.target_values[batch.rows_B.cpu().numpy()])
+            self._rows.append(batch.rows_B.cpu().numpy())
         for name, part in parts.items():
-            total, number = self._sums.get(name, (0.0, 0))
-            self._sums[name] = (total + part.total.detach(), number + part.number)
+            before = self._sums.get(name)
+            own = Part(part.total.detach().double(), part.number.double())
+            self._sums[name] = (
+                Part(before.total + own.total, before.number + own.number) if before else own
+            )
 
     def on_validation_epoch_end(self) -> None:
         """Log the means over the whole split, and the figures of the target."""
-        parts = {name: Part(*both) for name, both in self._sums.items()}
-        figures = {f"val_{name}": part.mean for name, part in parts.items()}
-        self.log("val_loss", self._total(parts), prog_bar=True)
+        parts = over_ranks(self._sums)
+        figures = {f"val_{name}": part.mean.float() for name, part in parts.items()}
+        self.log("val_loss", self._total(parts).float(), prog_bar=True)
         if self.target is not None and self._answers:
-            judged = judge(self.target, np.concatenate(self._answers), np.concatenate(self._asked))
+            assert self.target_values is not None
+            rows = np.concatenate(self._rows)
+            own = np.column_stack([rows.astype(np.float64), np.concatenate(self._answers)])
+            found = gather_arrays(own, self.device)
+            # In the order of the study, so that sums are the same on any number of ranks.
+            found = found[np.argsort(found[:, 0], kind="stable")]
+            asked = self.target_values[found[:, 0].astype(np.int64)]
+            judged = judge(self.target, found[:, 1:], asked)
             figures |= {f"val_{name}": torch.tensor(value) for name, value in judged.items()}
         self.log_dict(figures)
-        self._sums, self._answers, self._asked, self._scored = {}, [], [], []
+        self._sums, self._answers, self._rows, self._scored = {}, [], [], []
 
     def configure_optimizers(self) -> Any:
         """Build the optimiser and its schedule."""
@@ -163,6 +183,8 @@ class Task(pl.LightningModule):
                     assert batch.hidden is not None
                     entropy, right = nucleotide_loss(logits, batch.hidden)
                     parts |= {"nucleotide": entropy, "nucleotide_accuracy": right}
+                if isinstance(batch, Share):
+                    asvs_UD = gather_rows(asvs_UD, portions(len(batch.asvs_U), ranks()))
             embedding_BD, members_BSD = self.encoder.samples(
                 asvs_UD, batch.slots_BS, batch.counts_BS, batch.attend_BS
             )
@@ -170,13 +192,13 @@ class Task(pl.LightningModule):
         if self.target is None:
             return parts, None
         assert isinstance(self.network, Predictor) and self.target_values is not None
+        letters_ML, slots_BS = (
+            (batch.letters_ML, batch.letter_slots_BS)
+            if isinstance(batch, Share)
+            else (unmasked(batch), batch.slots_BS)
+        )
         outputs_RBC = self.network.target(
-            embedding_BD,
-            members_BSD,
-            batch.attend_BS,
-            unmasked(batch),
-            batch.slots_BS,
-            batch.counts_BS,
+            embedding_BD, members_BSD, batch.attend_BS, letters_ML, slots_BS, batch.counts_BS
         )
         values = self.target.encode(self.target_values[batch.rows_B.cpu().numpy()])
         losses = [
@@ -188,8 +210,6 @@ class Task(pl.LightningModule):
     def _nucleotide_parts(self, batch: Batch) -> dict[str, Part]:
         assert batch.scored_UL is not None and batch.hidden is not None
         rows_U = batch.scored_UL.any(dim=1)
-        if not rows_U.any():
-            return {}
         _, hidden_UTD = self.encoder.nucleotides(batch.tokens_UL[rows_U], batch.ragged)
         logits = self.encoder.nucleotides.masked_logits(hidden_UTD, batch.scored_UL[rows_U])
         entropy, right = nucleotide_loss(logits, batch.hidden)
@@ -202,6 +222,8 @@ class Task(pl.LightningModule):
         known = torch.cat(self._scored) if self._scored else batch.asvs_U[:0]
         fresh_U1 = ~torch.isin(batch.asvs_U, known)[:, None]
         self._scored.append(batch.asvs_U[fresh_U1[:, 0]])
+        if isinstance(batch, Share):
+            fresh_U1 = fresh_U1[batch.first_asv :][: len(batch.tokens_UL)]
         kept = fresh_U1.expand_as(batch.scored_UL)[batch.scored_UL]
         return dataclasses.replace(
             batch, scored_UL=batch.scored_UL & fresh_U1, hidden=batch.hidden[kept]
@@ -212,11 +234,14 @@ class Task(pl.LightningModule):
             asked_B = (batch.diversity_B - self.standard.mean) / self.standard.spread
             predicted_B = self.encoder.diversity(embedding_BD).squeeze(-1)
             return {"unifrac": diversity_loss(predicted_B, asked_B)}
-        if batch.distances_BB is not None:
-            return {
-                "unifrac": distance_loss(self.encoder.distance, embedding_BD, batch.distances_BB)
-            }
-        return {}
+        if batch.distances_BB is None:
+            return {}
+        whole_AD, first = embedding_BD, 0
+        if isinstance(batch, Share):
+            whole_AD = gather_rows(embedding_BD, portions(batch.samples, ranks()))
+            first = batch.first_sample
+        head = self.encoder.distance
+        return {"unifrac": distance_loss(head, embedding_BD, batch.distances_BB, whole_AD, first)}
 
     def _total(self, parts: dict[str, Part]) -> Tensor:
         weighted = [
@@ -227,11 +252,13 @@ class Task(pl.LightningModule):
         return torch.stack(weighted).sum() if weighted else torch.zeros(())
 
 
-def unmasked(batch: Batch) -> Tensor:
-    """Return the tokens [U, L] of a batch as they were before masking."""
-    if batch.scored_UL is None or batch.hidden is None:
-        return batch.tokens_UL
-    return batch.tokens_UL.masked_scatter(batch.scored_UL, batch.hidden)
+def over_ranks(parts: dict[str, Part]) -> dict[str, Part]:
+    """Add the parts of the loss up over the ranks; what comes back has no gradient."""
+    if not parts or ranks() == 1:
+        return {name: Part(part.total.detach(), part.number) for name, part in parts.items()}
+    both = [value.double() for part in parts.values() for value in (part.total, part.number)]
+    sums = add_up(torch.stack([value.detach() for value in both]))
+    return {name: Part(sums[2 * i], sums[2 * i + 1]) for i, name in enumerate(parts)}
 
 
 def judge(
@@ -249,35 +276,3 @@ def judge(
         found = regression(asked_B, predicted_B)
         wanted = {"r2": "r2", "mae": "mae"}
     return {name: math.nan if (v := found[key]) is None else v for name, key in wanted.items()}
-
-
-def schedule(loop: LoopOptions, steps: int) -> Callable[[int], float]:
-    """Return the factor of the learning rate at each optimiser step, counted from 0."""
-    warmup = max(1, round(loop.warmup_fraction * steps))
-
-    def factor(step: int) -> float:
-        if step < warmup:
-            return (step + 1) / (warmup + 1)
-        if loop.scheduler == "constant":
-            return 1.0
-        done = (step - warmup) / max(1, steps - warmup)
-        return 0.5 * (1 + math.cos(math.pi * min(done, 1.0)))
-
-    return factor
-
-
-def make_optimizer(task: torch.nn.Module, loop: LoopOptions) -> Optimizer:
-    """Build the optimiser; biases, norms, positions and embeddings do not decay."""
-    decaying = {
-        id(module.weight) for module in task.modules() if isinstance(module, torch.nn.Linear)
-    }
-    learned = [p for p in task.parameters() if p.requires_grad]
-    groups = [
-        {"params": [p for p in learned if id(p) in decaying], "weight_decay": loop.weight_decay},
-        {"params": [p for p in learned if id(p) not in decaying], "weight_decay": 0.0},
-    ]
-    if loop.optimizer == "sgd":
-        return torch.optim.SGD(groups, lr=loop.lr, momentum=0.9)
-    if loop.optimizer == "adam":
-        return torch.optim.Adam(groups, lr=loop.lr)
-    return torch.optim.AdamW(groups, lr=loop.lr)

@@ -13,6 +13,7 @@ from aam.learn import checkpoints, fit, run_folder
 from aam.learn.asking import Question, ask, fit_target
 from aam.learn.devices import choose_attention, choose_device
 from aam.learn.inference import read_out, remember_asvs
+from aam.learn.joining import joined
 from aam.learn.loaders import FixedBatches, TrainingBatches
 from aam.learn.outputs import prediction_table, write_table
 from aam.learn.pretraining import check_shape, write_all_embeddings
@@ -20,7 +21,9 @@ from aam.learn.samples import longest, reading_plan
 from aam.learn.starting import Base, Start, read_base, start
 from aam.learn.target import Target
 from aam.learn.task import Task, Weights, judge
+from aam.learn.team import Team
 from aam.model.attention import Backends
+from aam.model.network import Predictor
 from aam.options.commands import Train
 from aam.stack.guard import GUARD, Guard, Guarded
 from aam.stack.precision import arch_of, choose_precision
@@ -35,6 +38,13 @@ def train(options: Train, guard: Guard = GUARD) -> None:
     Raises:
         AamError: see the readers and `ask`.
     """
+    with joined(options.scale, options.device, options.loop.batch_size) as team:
+        _train(options, guard, team)
+
+
+def _train(options: Train, guard: Guard, team: Team) -> None:
+    """Do what `train` says, as one of several processes."""
+    team.same_options(options)
     _check_options(options)
     folder = options.run.output_dir
     run_folder.prepare(folder, options.run.overwrite, options.run.resume_from is not None)
@@ -49,9 +59,12 @@ def train(options: Train, guard: Guard = GUARD) -> None:
         fit.check_sizes(len(split.train), options.loop)
         fit_target(options, asked, split)
     chosen = _attention(options, base, guard)
-    record = run_folder.begin("train", options, folder, attention=chosen.record)
-    write_splits(folder / "splits.tsv", asked.study.table.sample_ids, asked.splits, asked.labels)
-    results = [
+    record = run_folder.begin("train", options, folder, team.ranks, attention=chosen.record)
+    if team.ranks.first:
+        write_splits(
+            folder / "splits.tsv", asked.study.table.sample_ids, asked.splits, asked.labels
+        )
+    found = [
         train_fold(
             options,
             asked,
@@ -61,9 +74,13 @@ def train(options: Train, guard: Guard = GUARD) -> None:
             _fold_folder(folder, asked.splits, fold),
             record,
             chosen.backends,
+            team,
         )
         for fold, split in enumerate(asked.splits, start=1)
     ]
+    results = [result for result in found if result is not None]
+    if not results:
+        return
     tables = [table for table, _ in results]
     predictions = pd.concat(tables, ignore_index=True)
     write_table(folder / "predictions.tsv", predictions)
@@ -89,14 +106,24 @@ def train_fold(
     folder: Path,
     record: run_folder.RunRecord,
     backends: Backends,
-) -> tuple[pd.DataFrame, dict[str, object]]:
-    """Train the model of one split; returns its predictions and what is worth recording."""
+    team: Team,
+) -> tuple[pd.DataFrame, dict[str, object]] | None:
+    """Train the model of one split; returns its predictions and what is worth recording.
+
+    Of several processes only the first one applies the model; the others return None.
+    """
     torch.manual_seed(options.loop.seed + fold - 1)
     device = choose_device(options.device)
     target = fit_target(options, asked, split)
     begun = start(options, asked, base, split, target, device, backends)
-    outcome = _fit(options, asked, begun, target, split, folder, record)
-    network = begun.network
+    team.same_data(
+        study=asked.study, values=asked.values, split=split, weights=begun.network.state_dict()
+    )
+    outcome = _fit(options, asked, begun, target, split, folder, record, team)
+    if not team.ranks.first:
+        return None
+    network = begun.recipe.network(backends)
+    assert isinstance(network, Predictor)
     _, content = checkpoints.read(outcome.checkpoint)
     checkpoints.load_weights(network, content)
     remembered_FD = begun.remembered_FD
@@ -141,6 +168,7 @@ def _fit(
     split: Split,
     folder: Path,
     record: run_folder.RunRecord,
+    team: Team,
 ) -> fit.Outcome:
     """Run the loop for one split."""
     loop, plan = options.loop, begun.recipe.plan
@@ -166,6 +194,8 @@ def _fit(
         folder,
         options.best_metric,
         record.note,
+        options.scale,
+        team,
     )
     return fit.run(given, task, training, judging if len(split.validation) else None)
 

@@ -10,6 +10,7 @@ import torch
 from lightning.pytorch.plugins.io import TorchCheckpointIO
 
 from aam.files import written_aside
+from aam.learn import sharded
 
 
 class WholeFiles(TorchCheckpointIO):
@@ -28,5 +29,7 @@ class WholeFiles(TorchCheckpointIO):
         self, path: Any, map_location: Any = None, weights_only: bool | None = True
     ) -> dict[str, Any]:
         """Read tensors, numbers, strings and containers of them; nothing is executed."""
+        if sharded.is_sharded(Path(path)):
+            return sharded.read(Path(path))
         content: dict[str, Any] = torch.load(path, map_location=map_location, weights_only=True)
         return content

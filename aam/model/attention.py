@@ -100,6 +100,8 @@ def attention(
     Raises:
         RuntimeError: the backend cannot run on this device, dtype or mask.
     """
+    if len(v_NHKE) == 0:  # a rank with fewer sets than others; some kernels refuse to start
+        return v_NHKE
     if attend_NK is None:
         return backends.plain.function(q_NHKE, k_NHKE, v_NHKE, None)
     # A row with nothing to attend to is 0/0 in some kernels: let it attend to all, then zero it.

@@ -6,6 +6,8 @@ import torch
 import torch.nn.functional as F
 from torch import Tensor, nn
 
+from aam.model.shape import at_least_fp32
+
 
 class PairwiseDistance(nn.Module):
     """Root-mean-square difference of two embeddings, scaled by a learned positive number.
@@ -18,11 +20,12 @@ class PairwiseDistance(nn.Module):
     def __init__(self, bounded: bool) -> None:
         super().__init__()
         self.bounded = bounded
-        self.scale = nn.Parameter(torch.tensor(0.5))
+        # One number in a vector: what is sharded must have a dimension.
+        self.scale = nn.Parameter(torch.tensor([0.5]))
 
     def forward(self, a_ND: Tensor, b_ND: Tensor) -> Tensor:
         """Distances [N] between the rows of `a_ND` and `b_ND`."""
-        square_N = (a_ND.float() - b_ND.float()).square().mean(dim=-1)
+        square_N = (at_least_fp32(a_ND) - at_least_fp32(b_ND)).square().mean(dim=-1)
         # The root has no gradient at 0, where the distance is 0 and stays 0.
         apart_N = square_N > 0
         root_N = torch.where(apart_N, square_N, 1.0).sqrt() * apart_N

@@ -47,7 +47,8 @@ class NucleotideEncoder(nn.Module):
         attend_UT = (tokens_UTP != PAD).any(dim=-1) if ragged else None
         place_P = torch.arange(p, device=tokens_UL.device) * VOCABULARY
         index = (tokens_UTP.long() + place_P).view(u * t, p)
-        x_UTD = F.embedding_bag(index, self.patch_embedding.weight, mode="sum").view(u, t, -1)
+        x_ND = F.embedding_bag(index, self.patch_embedding.weight, mode="sum")
+        x_UTD = x_ND.view(u, t, x_ND.shape[1])
         hidden_UTD = self.transformer(x_UTD + self.position[:t], attend_UT)
         return self.norm(self.pooling(hidden_UTD, attend_UT)), hidden_UTD
 

@@ -64,7 +64,8 @@ class CommunityProfile(nn.Module):
             slots_BS: row of `tokens_UL` of each ASV of each sample.
             counts_BS: its reads, 0 where there is none.
         """
-        letters = F.one_hot(tokens_UL.long(), VOCABULARY)[..., 1 : BASES + 1].flatten(1).float()
+        letters = F.one_hot(tokens_UL.long(), VOCABULARY)[..., 1 : BASES + 1].flatten(1)
+        letters = letters.to(self.frequencies.dtype)
         relative_BS = counts_BS / counts_BS.sum(dim=1, keepdim=True).clamp_min(1)
         weight_BS = (1 + FINEST * relative_BS).log10()
         weight_BU = weight_BS.new_zeros(len(slots_BS), len(tokens_UL))
@@ -72,7 +73,7 @@ class CommunityProfile(nn.Module):
         # The angles are tens of radians: half precision would leave nothing of their cosine.
         with torch.autocast(tokens_UL.device.type, enabled=False):
             angles_UW = letters @ self.frequencies[: letters.shape[1]] + self.phases
-            return weight_BU @ angles_UW.cos()
+            return weight_BU.to(angles_UW.dtype) @ angles_UW.cos()
 
     def forward(self, tokens_UL: Tensor, slots_BS: Tensor, counts_BS: Tensor) -> Tensor:
         """Return standardised profiles [B, W]; arguments as of `raw`."""

@@ -4,6 +4,9 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 
+import torch
+from torch import Tensor
+
 VOCABULARY = 7
 """Tokens that a nucleotide can be: pad (0), A, C, G, T, ambiguous, mask."""
 
@@ -37,3 +40,8 @@ class NetworkShape:
     def tokens(self) -> int:
         """Tokens of the longest sequence."""
         return -(-self.max_bp // self.nucleotide_patch)
+
+
+def at_least_fp32(x: Tensor) -> Tensor:
+    """Return a tensor of half precision in single; what is more precise stays as it is."""
+    return x.float() if x.dtype in (torch.float16, torch.bfloat16) else x

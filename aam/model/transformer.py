@@ -12,7 +12,7 @@ from torch import Tensor, nn
 from torch.utils.checkpoint import checkpoint
 
 from aam.model.attention import AUTO, Backends, attention
-from aam.model.shape import NetworkShape
+from aam.model.shape import NetworkShape, at_least_fp32
 
 FEED_FORWARD = 4  # width of the feed-forward layer, in embedding widths
 PRODUCTS = 6  # matrix products in a row of one block: qkv, scores, mix, out, widen, narrow
@@ -82,7 +82,7 @@ class AttentionPooling(nn.Module):
 
     def forward(self, x_NKD: Tensor, attend_NK: Tensor | None = None) -> Tensor:
         """Map [N, K, D] to [N, D]; sets without members give zeros."""
-        score_NK = self.score(x_NKD).squeeze(-1).float()
+        score_NK = at_least_fp32(self.score(x_NKD).squeeze(-1))
         if attend_NK is not None:
             score_NK = score_NK.masked_fill(~attend_NK, torch.finfo(score_NK.dtype).min)
         weight_NK = score_NK.softmax(dim=-1)

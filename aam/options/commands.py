@@ -25,6 +25,7 @@ from aam.options.groups import (
     PhylogenyOptions,
     RunOptions,
     SampleOptions,
+    ScaleOptions,
     SpeedOptions,
     SplitOptions,
     TableOptions,
@@ -63,6 +64,7 @@ class Pretrain:
     loop: LoopOptions
     speed: SpeedOptions
     device: DeviceOptions
+    scale: ScaleOptions
     metadata: Path | None = option(
         "Sample metadata; only needed for --group-column.", default=None, role="input"
     )
@@ -83,6 +85,7 @@ class Train:
     loop: TrainLoopOptions
     speed: SpeedOptions
     device: DeviceOptions
+    scale: ScaleOptions
     pretrained_encoder: Path | None = option(
         "Checkpoint or run folder of `aam pretrain` to start from; it decides the encoder's shape.",
         default=None,

@@ -140,7 +140,11 @@ class LoopOptions:
     """The training loop."""
 
     epochs: int = option("Passes over the training samples.", default=100, takes=ONE_OR_MORE)
-    batch_size: int = option("Samples in a batch.", default=16, takes=ONE_OR_MORE)
+    batch_size: int = option(
+        "Samples in a batch: of all processes together, each takes its share.",
+        default=16,
+        takes=ONE_OR_MORE,
+    )
     gradient_accumulation_steps: int = option(
         "Batches to one optimiser step.", default=1, takes=ONE_OR_MORE
     )
@@ -232,13 +236,43 @@ class SpeedOptions:
 
 
 @dataclass(frozen=True)
+class ScaleOptions:
+    """More than one process: torchrun, srun or `aam-launch --gpus` starts them."""
+
+    distributed: bool = option(
+        "Share every batch among the processes; each has the whole network (DDP).", default=False
+    )
+    fsdp: bool = option(
+        "Share every batch among the processes; each has a part of the network (FSDP).",
+        default=False,
+    )
+    fsdp_sharded_checkpoint: bool = option(
+        "With --fsdp: every process writes its part of a checkpoint, which is a folder then.",
+        default=False,
+    )
+    data_parallel: bool = option(
+        "Share every batch among all GPUs of this machine; needs nothing to start the processes.",
+        default=False,
+    )
+    sync_batchnorm: bool = option(
+        "Taken and without effect: there is no batch norm in the network.", default=False
+    )
+    rank_timeout: float = option(
+        "Seconds of silence after which a process counts as dead and the others stop.",
+        default=60.0,
+        takes=ABOVE_ZERO,
+    )
+
+
+@dataclass(frozen=True)
 class RunOptions:
     """The run folder."""
 
     output_dir: Path = option("Folder of the run; made if it is not there.", role="output")
     overwrite: bool = option("Replace a run that is already in the folder.", default=False)
-    resume_from: Path | None = option(
-        "Continue from this checkpoint, or from the last one of this run folder.",
+    resume_from: Literal["auto"] | Path | None = option(
+        "Continue from this checkpoint, or from the last one of this run folder. 'auto': from the "
+        "last whole one of --output-dir, or start where there is none.",
         default=None,
         role="input",
     )

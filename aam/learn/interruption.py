@@ -1,0 +1,81 @@
+"""Stopping when asked to: a checkpoint at the next step, on all ranks at the same one.
+
+Slurm sends a signal before the time is up, a scheduler that needs the node sends another. The
+signal may reach one process, some or all, at different moments: after every step the processes ask
+each other whether any has got one.
+"""
+
+from __future__ import annotations
+
+import signal
+from collections.abc import Iterator
+from contextlib import contextmanager
+from pathlib import Path
+from types import FrameType
+from typing import Any
+
+import lightning.pytorch as pl
+from lightning.pytorch.callbacks import Callback
+
+from aam.errors import Interrupted
+from aam.learn.team import Team
+
+SIGNALS = (signal.SIGUSR1, signal.SIGTERM)
+
+
+class Requests:
+    """Remembers the first signal that asked this process to stop."""
+
+    def __init__(self) -> None:
+        self.received: signal.Signals | None = None
+
+    def __call__(self, number: int, frame: FrameType | None) -> None:
+        """Take a signal (Python calls this between two instructions)."""
+        self.received = self.received or signal.Signals(number)
+
+    @contextmanager
+    def heard(self) -> Iterator[Requests]:
+        """Hear the signals while the block runs."""
+        before = {number: signal.signal(number, self) for number in SIGNALS}
+        try:
+            yield self
+        finally:
+            for number, handler in before.items():
+                signal.signal(number, handler)
+
+
+class StopTogether(Callback):
+    """After each optimiser step, stops all ranks with a checkpoint if any was asked to stop."""
+
+    def __init__(self, requests: Requests, team: Team, path: Path) -> None:
+        self.requests, self.team, self.path = requests, team, path
+        self._step = -1
+
+    def on_train_start(self, trainer: pl.Trainer, pl_module: pl.LightningModule) -> None:
+        """Take the signals back from Lightning, whose handler talks to other ranks at any time."""
+        for number in SIGNALS:
+            signal.signal(number, self.requests)
+        self._step = trainer.global_step
+
+    def on_train_batch_end(
+        self,
+        trainer: pl.Trainer,
+        pl_module: pl.LightningModule,
+        outputs: Any,
+        batch: Any,
+        batch_idx: int,
+    ) -> None:
+        """Stop if any rank was asked to; between two optimiser steps gradients would be lost."""
+        if trainer.global_step == self._step:
+            return
+        self._step = trainer.global_step
+        self.team.reached(self._step)
+        received = self.requests.received
+        if not self.team.any(received is not None):
+            return
+        trainer.save_checkpoint(self.path)
+        raise Interrupted(
+            f"Stopped at step {self._step}" + (f" by {received.name}" if received else ""),
+            f"'{self.path}' is written",
+            "go on with --resume-from auto",
+        )

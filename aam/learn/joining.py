@@ -1,0 +1,154 @@
+"""A run of several processes begins and ends here: who takes part, where, and what was agreed.
+
+    with joined(options.scale, options.device, options.loop.batch_size) as team: ...
+
+Inside, torch's process group is there (NCCL, which is RCCL on AMD, for GPUs; gloo for CPUs), every
+process watches the others (`aam.learn.watch`), and only the first one speaks.
+"""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Iterator
+from contextlib import contextmanager
+from datetime import timedelta
+
+import torch
+import torch.distributed as dist
+from torch.distributed.distributed_c10d import PrefixStore, Store
+from torch.distributed.rendezvous import rendezvous
+
+from aam.console import console, say
+from aam.errors import UsageError
+from aam.learn import fabric, watch
+from aam.learn.devices import choose_device
+from aam.learn.processes import Ranks, found
+from aam.learn.team import Team
+from aam.options.groups import DeviceOptions, ScaleOptions
+
+_MEET = timedelta(minutes=10)
+"""How long processes wait for each other at the start: a queue may start them minutes apart."""
+
+_LONGEST = timedelta(hours=2)
+"""How long any message may take. Death is noticed by the watcher, long before."""
+
+
+def check(scale: ScaleOptions, ranks: Ranks, batch_size: int) -> None:
+    """Refuse what no set of processes can do.
+
+    Raises:
+        UsageError: strategies that exclude each other, several processes without a strategy, or a
+            batch of fewer samples than processes.
+    """
+    chosen = [
+        f"--{name.replace('_', '-')}"
+        for name in ("distributed", "fsdp", "data_parallel")
+        if getattr(scale, name)
+    ]
+    if len(chosen) > 1:
+        raise UsageError("Strategies that exclude each other", " ".join(chosen), "choose one")
+    if scale.fsdp_sharded_checkpoint and not scale.fsdp:
+        raise UsageError(
+            "Nothing is sharded", "--fsdp-sharded-checkpoint without --fsdp", "add --fsdp"
+        )
+    if ranks.size > 1 and not chosen:
+        raise UsageError(
+            f"{ranks.started_by} started {ranks.size} processes that would all do the same",
+            "neither --distributed nor --fsdp was given",
+            "add one of them, or start one process",
+        )
+    if scale.data_parallel and ranks.size > ranks.local_size:
+        raise UsageError(
+            "--data-parallel is for one machine",
+            f"{ranks.size} processes, {ranks.local_size} on this machine",
+            "use --distributed",
+        )
+    if batch_size < ranks.size:
+        raise UsageError(
+            "The batch is smaller than the processes",
+            f"--batch-size {batch_size}, {ranks.size} processes",
+            "choose a larger --batch-size, which is of all processes together, or fewer processes",
+        )
+
+
+@contextmanager
+def joined(scale: ScaleOptions, device: DeviceOptions, batch_size: int) -> Iterator[Team]:
+    """Let this process take part in its run, and leave it at the end.
+
+    Raises:
+        UsageError: see `check` and `aam.learn.fabric.check`.
+        Lost: another process died; `aam.learn.watch` says which.
+    """
+    ranks = found(os.environ)
+    check(scale, ranks, batch_size)
+    if scale.sync_batchnorm:
+        say("--sync-batchnorm: there is no batch norm in the network; nothing to synchronise.")
+    if ranks.size == 1 and not scale.fsdp:
+        if scale.distributed or scale.data_parallel:
+            say("One process: nothing to share. torchrun, srun or `aam-launch --gpus` start more.")
+        yield Team()
+        return
+    if not ranks.first:
+        console.quiet = True
+    place = choose_device(device)
+    if place.type == "cuda":
+        _take_gpu(ranks)
+        fabric.check(os.environ)
+    store = _meet(ranks)
+    watcher = watch.Watcher(store, ranks, scale.rank_timeout)
+    try:
+        with watcher.watching():
+            dist.init_process_group(
+                "nccl" if place.type == "cuda" else "gloo",
+                store=PrefixStore("group", store),
+                rank=ranks.rank,
+                world_size=ranks.size,
+                timeout=_LONGEST,
+            )
+            how = "FSDP" if scale.fsdp else "DDP"
+            say(f"{ranks.size} processes ({how}), {place.type}, batches of {batch_size} samples: "
+                f"{_each(batch_size, ranks.size)} each.")  # fmt: skip
+            for line in fabric.found(os.environ, place.type):
+                say(line)
+            yield Team(ranks, watcher, dist.new_group(backend="gloo"))
+    finally:
+        console.quiet = False
+        if dist.is_initialized():
+            dist.destroy_process_group()
+
+
+def _take_gpu(ranks: Ranks) -> None:
+    """Make another GPU the current one in each process of this machine.
+
+    Raises:
+        UsageError: there are more processes than GPUs.
+    """
+    number = torch.cuda.device_count()
+    # Slurm may show each process its own GPU only.
+    if ranks.local_size > number and not (number == 1 and ranks.started_by == "srun"):
+        raise UsageError(
+            "More processes than GPUs",
+            f"{ranks.local_size} processes on this machine, {number} GPUs",
+            "start one process for each GPU",
+        )
+    torch.cuda.set_device(ranks.local_rank % number)
+
+
+def _each(number: int, size: int) -> str:
+    low, rest = divmod(number, size)
+    return f"{low} to {low + 1}" if rest else str(low)
+
+
+def _meet(ranks: Ranks) -> Store:
+    """Return the store in which the processes find each other."""
+    os.environ |= {
+        "RANK": str(ranks.rank),
+        "WORLD_SIZE": str(ranks.size),
+        "LOCAL_RANK": str(ranks.local_rank),
+        "MASTER_ADDR": ranks.address,
+        "MASTER_PORT": str(ranks.port),
+    }
+    if ranks.size == 1:
+        return dist.HashStore()  # type: ignore[attr-defined]
+    store, _, _ = next(rendezvous("env://", timeout=_MEET))
+    return store

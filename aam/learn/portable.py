@@ -1,0 +1,152 @@
+"""States of a network and its optimiser that fit any strategy and any number of ranks.
+
+Whatever a strategy wraps or shards, the state goes by the parameters' own names, and it is whole
+when it is loaded. Optimisers of torch number their parameters instead, in an order of their own:
+read by another strategy, such a state would land on the wrong parameters without a word.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Mapping
+from typing import Any
+
+import torch
+import torch.distributed as dist
+from torch import Tensor, nn
+from torch.distributed.tensor import DTensor
+from torch.optim import Optimizer
+
+from aam.errors import DataError
+
+State = dict[str, Any]
+
+
+def whole(value: Tensor) -> Tensor:
+    """Return all of a tensor that may be sharded; all ranks have to ask."""
+    return value.full_tensor() if isinstance(value, DTensor) else value
+
+
+def model_state(module: nn.Module, keep: bool, sharded: bool) -> dict[str, Tensor]:
+    """Return the weights by name.
+
+    Args:
+        module: of which all or, if it is sharded, a part is here.
+        keep: this rank will write them; others get nothing (but have to ask).
+        sharded: return what is here, as it is sharded.
+    """
+    if sharded:
+        return dict(module.state_dict())
+    return {
+        name: found.detach().cpu()
+        for name, value in module.state_dict().items()
+        if (found := _kept(value, keep)) is not None
+    }
+
+
+def optimizer_state(module: nn.Module, optimizer: Optimizer, keep: bool, sharded: bool) -> State:
+    """Return an optimiser's state by the names of parameters; arguments as of `model_state`."""
+    names = _names(module)
+    state: dict[str, State] = {}
+    for parameter, values in optimizer.state.items():
+        found = {key: value if sharded else _kept(value, keep) for key, value in values.items()}
+        state[names[id(parameter)]] = {
+            key: value.detach().cpu() if isinstance(value, Tensor) and not sharded else value
+            for key, value in found.items()
+        }
+    groups = [
+        {**group, "params": [names[id(parameter)] for parameter in group["params"]]}
+        for group in optimizer.param_groups
+    ]
+    return {"state": state if keep or sharded else {}, "param_groups": groups}
+
+
+def load_model(module: nn.Module, state: Mapping[str, Tensor]) -> None:
+    """Give a module, sharded or not, the whole weights `state`.
+
+    Raises:
+        DataError: they are of another network.
+    """
+    own = module.state_dict()
+    wrong = sorted(own.keys() ^ state.keys()) or [
+        name for name, value in own.items() if value.shape != state[name].shape
+    ]
+    if wrong:
+        raise DataError(
+            "The checkpoint is of another network",
+            f"'{wrong[0]}' differs, and {len(wrong) - 1} more",
+            "give the options that the checkpoint was made with",
+        )
+    with torch.no_grad():
+        for name, value in own.items():
+            _copy(value, state[name])
+
+
+def load_optimizer(module: nn.Module, optimizer: Optimizer, stored: State) -> None:
+    """Give an optimiser the state that `optimizer_state` returned, whole.
+
+    Raises:
+        DataError: the state is of another optimiser, or numbered as in earlier versions.
+    """
+    names = _names(module)
+    groups = [[names[id(p)] for p in group["params"]] for group in optimizer.param_groups]
+    if groups != [list(group["params"]) for group in stored["param_groups"]]:
+        raise DataError(
+            "The optimiser of the checkpoint taught other parameters",
+            f"{sum(map(len, groups))} now",
+            "give the options that the checkpoint was made with, or start anew",
+        )
+    for group, other in zip(optimizer.param_groups, stored["param_groups"], strict=True):
+        group.update({key: value for key, value in other.items() if key != "params"})
+    for group in optimizer.param_groups:
+        for parameter in group["params"]:
+            values = stored["state"].get(names[id(parameter)])
+            if values is not None:
+                optimizer.state[parameter] = {
+                    key: _like(parameter, value) for key, value in values.items()
+                }
+
+
+def _names(module: nn.Module) -> dict[int, str]:
+    return {id(parameter): name for name, parameter in module.named_parameters()}
+
+
+def _kept(value: Any, keep: bool) -> Any:
+    """Return the whole of a value where it is kept; gathering takes all ranks."""
+    found = whole(value) if isinstance(value, Tensor) else value
+    return found if keep else None
+
+
+def _like(parameter: Tensor, value: Any) -> Any:
+    """Return what belongs beside `parameter`: its shard of `value`, or `value` itself."""
+    if not isinstance(value, Tensor) or value.shape != parameter.shape:
+        return value  # a number of steps, which stays on the CPU
+    made = torch.empty_like(parameter, dtype=value.dtype)
+    _copy(made, value)
+    return made
+
+
+def _copy(into: Tensor, value: Tensor) -> None:
+    """Copy the whole `value`, or the shard of it that `into` is."""
+    if isinstance(into, DTensor):
+        local = into.to_local()
+        begin = _offset(into)
+        local.copy_(value[begin : begin + len(local)])
+    else:
+        into.copy_(value)
+
+
+def _offset(value: DTensor) -> int:
+    """Return where a shard begins: `torch.chunk` cuts the first dimension."""
+    (placement,) = value.placements
+    assert placement.is_shard(0)
+    return dist.get_rank() * -(-len(value) // value.device_mesh.size())
+
+
+def tensors(state: State, prefix: str = "") -> Iterator[tuple[str, State, str]]:
+    """Yield the path of every tensor in nested dictionaries, the dictionary and the key."""
+    for key, value in state.items():
+        path = f"{prefix}{key}"
+        if isinstance(value, Tensor):
+            yield path, state, key
+        elif isinstance(value, dict):
+            yield from tensors(value, f"{path}/")

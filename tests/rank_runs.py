@@ -1,0 +1,139 @@
+"""What the processes of `tests.teams` do: fits of tiny networks in double precision."""
+
+from __future__ import annotations
+
+import dataclasses
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import torch
+
+from aam.learn import checkpoints, fit
+from aam.learn.loaders import FixedBatches, TrainingBatches
+from aam.learn.portable import whole
+from aam.learn.recipe import Recipe, Standard
+from aam.learn.target import Target
+from aam.learn.task import Task, Weights
+from aam.learn.team import ALONE_TEAM, Team
+from aam.model.network import Predictor
+from aam.model.shape import NetworkShape
+from aam.options.groups import (
+    DeviceOptions,
+    LoopOptions,
+    PhylogenyOptions,
+    RunOptions,
+    ScaleOptions,
+    SpeedOptions,
+    TableOptions,
+)
+from aam.study.batches import BatchPlan
+from aam.study.study import Study, load_study
+
+PLAN = BatchPlan(1, 200, 1024, "abundance", mask_ratio=0.15, metric="unweighted")
+ALONE = ScaleOptions()
+LOOP = LoopOptions(epochs=5, batch_size=6, lr=1e-2, seed=1)
+SITES = Target("site", ("a", "b", "c"), class_weights=(0.5, 2.0, 1.0))
+
+
+@dataclasses.dataclass(frozen=True)
+class Case:
+    """A fit.
+
+    Attributes:
+        scale: strategy.
+        target: what is predicted; None pretrains.
+        plan: how batches are made.
+        loop: 23 samples in batches of 6 are four batches of 6, 6, 6 and 5.
+        validation: samples that judge; 7 in batches of 6 leave one alone.
+        stop: leave after this many optimiser steps, as a killed run would.
+    """
+
+    scale: ScaleOptions = ALONE
+    target: Target | None = None
+    plan: BatchPlan = PLAN
+    loop: LoopOptions = LOOP
+    validation: int = 7
+    every: int = 0
+    resume: Any = None
+    stop: int = 0
+
+
+class PowerCut(RuntimeError):
+    """What a machine that stops looks like from inside."""
+
+
+class Watched(Task):
+    """Keeps the gradient of the first optimiser step, and may end the run after a later one."""
+
+    stop = 0
+    first: dict[str, torch.Tensor] | None = None
+
+    def on_before_optimizer_step(self, optimizer: Any) -> None:
+        if self.first is None:
+            self.first = {
+                name: whole(p.grad).clone()
+                for name, p in self.named_parameters()
+                if p.grad is not None
+            }
+
+    def on_train_batch_start(self, batch: Any, batch_idx: int) -> None:
+        if self.stop and self.global_step >= self.stop:
+            raise PowerCut
+
+
+def read(folder: Path) -> Study:
+    return load_study(
+        TableOptions(table=folder / "table.biom"), PhylogenyOptions(tree=folder / "tree.nwk")
+    )
+
+
+def learn(team: Team, study_dir: Path, folder: Path, case: Case) -> dict[str, Any]:
+    """Fit; return the loss of every epoch, the first gradient, and the last weights."""
+    study = read(study_dir)
+    torch.manual_seed(3)
+    shape = NetworkShape(60, 8, 2, 1, 5, dropout=0.0)
+    if case.target is not None:
+        shape = dataclasses.replace(shape, outputs=case.target.outputs, profile_features=16)
+        shape = dataclasses.replace(shape, profile_dropout=0.0)
+    command = "pretrain" if case.target is None else "train"
+    recipe = Recipe(command, shape, "unweighted", case.plan, Standard(), case.target, {})
+    network = recipe.network().double()
+    values = (np.arange(36) % 3).astype(np.float64)
+    if isinstance(network, Predictor):
+        torch.nn.init.normal_(network.head[-1].weight)
+    steps = fit.optimiser_steps(23, case.loop)
+    task = Watched(network, Weights(), case.loop, steps, case.target, values)
+    task.stop = case.stop
+    training = TrainingBatches(
+        study, case.plan, np.arange(23), case.loop.batch_size, fresh_reads=True
+    )
+    judging = FixedBatches(study, case.plan, np.arange(23, 23 + case.validation), 6)
+    run = RunOptions(
+        output_dir=folder, resume_from=case.resume, checkpoint_every_n_steps=case.every
+    )
+    given = fit.Fit(
+        recipe, case.loop, SpeedOptions(), DeviceOptions(device="cpu", num_workers=0), run, folder,
+        scale=case.scale, team=team,
+    )  # fmt: skip
+    try:
+        fit.run(given, task, training, judging)
+    except PowerCut:
+        assert case.stop
+    result: dict[str, Any] = {"gradient": task.first}
+    if team.ranks.first:
+        _, content = checkpoints.read(folder / "checkpoints" / "last.ckpt")
+        table = np.genfromtxt(folder / "metrics.csv", delimiter=",", names=True)
+        losses = {name: table[name] for name in table.dtype.names if "_" in name}
+        result |= {"weights": content["state_dict"], "losses": losses}
+    return result
+
+
+def learn_all(team: Team, study_dir: Path, folder: Path, cases: list[Case]) -> list[Any]:
+    """Fit one after the other."""
+    return [learn(team, study_dir, folder / str(k), case) for k, case in enumerate(cases)]
+
+
+def alone(study_dir: Path, folder: Path, case: Case) -> dict[str, Any]:
+    """Fit in this process."""
+    return learn(ALONE_TEAM, study_dir, folder, case)

@@ -1,0 +1,119 @@
+"""Several processes in a test: each joins the others as those of a run do, over gloo.
+
+They are forked from a server that has imported everything once, so that starting them is cheap.
+"""
+
+from __future__ import annotations
+
+import multiprocessing
+import os
+import pickle
+import signal
+import socket
+import sys
+import time
+from collections.abc import Callable
+from contextlib import ExitStack
+from dataclasses import dataclass
+from multiprocessing.connection import Connection
+from typing import Any
+
+import torch
+
+from aam.learn.joining import joined
+from aam.learn.team import Team
+from aam.options.groups import DeviceOptions, ScaleOptions
+
+CPU = DeviceOptions(device="cpu", num_workers=0)
+
+_context = multiprocessing.get_context("forkserver")
+_context.set_forkserver_preload(["tests.rank_runs"])
+
+
+@dataclass
+class Crew:
+    """Processes that run together.
+
+    Attributes:
+        processes: one a rank.
+        ends: where each of them tells its result.
+    """
+
+    processes: list[Any]
+    ends: list[Connection]
+
+    def kill(self, rank: int, number: signal.Signals = signal.SIGKILL) -> None:
+        """Send a signal to one of them."""
+        os.kill(self.processes[rank].pid, number)
+
+    def results(self, timeout: float = 120) -> list[Any]:
+        """Wait for all; return what each function returned, or (status, sentence) of its error."""
+        until = time.monotonic() + timeout
+        found = []
+        for process, end in zip(self.processes, self.ends, strict=True):
+            told = None
+            try:
+                if end.poll(max(0.0, until - time.monotonic())):
+                    told = pickle.loads(end.recv_bytes())
+            except EOFError:
+                pass
+            process.join(max(1.0, until - time.monotonic()))
+            if process.is_alive():
+                for other in self.processes:
+                    other.kill()
+                raise AssertionError(f"a process did not end within {timeout} s")
+            found.append(told if told is not None else (process.exitcode, ""))
+        return found
+
+
+def start(
+    size: int, scale: ScaleOptions, function: Callable[..., Any], *args: Any, batch_size: int = 64
+) -> Crew:
+    """Start `function(team, *args)` in `size` processes."""
+    with socket.socket() as free:
+        free.bind(("127.0.0.1", 0))
+        port = free.getsockname()[1]
+    crew = Crew([], [])
+    for rank in range(size):
+        mine, theirs = _context.Pipe(duplex=False)
+        variables = {
+            "RANK": str(rank), "LOCAL_RANK": str(rank), "WORLD_SIZE": str(size),
+            "MASTER_ADDR": "127.0.0.1", "MASTER_PORT": str(port),
+        }  # fmt: skip
+        process = _context.Process(
+            target=_one, args=(theirs, variables, scale, batch_size, function, args)
+        )
+        process.start()
+        theirs.close()
+        crew.processes.append(process)
+        crew.ends.append(mine)
+    return crew
+
+
+def together(size: int, scale: ScaleOptions, function: Callable[..., Any], *args: Any) -> list[Any]:
+    """Run `function(team, *args)` in `size` processes; return what each returned."""
+    return start(size, scale, function, *args).results()
+
+
+def _one(
+    end: Connection,
+    variables: dict[str, str],
+    scale: ScaleOptions,
+    batch_size: int,
+    function: Callable[..., Any],
+    args: tuple[Any, ...],
+) -> None:
+    from aam.errors import AamError
+
+    torch.set_num_threads(1)
+    os.environ.update(variables)
+    if "AAM_TEST_LOUD" not in os.environ:
+        sys.stderr = open(os.devnull, "w")  # noqa: SIM115
+    try:
+        with ExitStack() as stack:
+            team: Team = stack.enter_context(joined(scale, CPU, batch_size))
+            found = function(team, *args)
+        end.send_bytes(pickle.dumps(found))
+    except AamError as error:
+        end.send_bytes(pickle.dumps((error.status, str(error))))
+        sys.exit(error.status)
