@@ -70,6 +70,23 @@ def written_aside(path: Path) -> Iterator[Path]:
     Raises:
         CannotCreate: the folder cannot be made or written to, or its disk is full.
     """
+    make_parent(path)
+    # The suffix stays last: some writers choose the format by it.
+    aside = path.with_name(f".{path.stem}.{os.getpid()}{path.suffix}")
+    try:
+        with full_disk_named(path):
+            yield aside
+            os.replace(aside, path)
+    finally:
+        aside.unlink(missing_ok=True)
+
+
+def make_parent(path: Path) -> None:
+    """Make the folder of an output that is not there yet.
+
+    Raises:
+        CannotCreate: it cannot be made or written to.
+    """
     try:
         path.parent.mkdir(parents=True, exist_ok=True)
     except OSError as error:
@@ -78,11 +95,17 @@ def written_aside(path: Path) -> Iterator[Path]:
         ) from error
     if not os.access(path.parent, os.W_OK):
         raise CannotCreate("The folder cannot be written to", f"'{path.parent}'", "choose another")
-    # The suffix stays last: some writers choose the format by it.
-    aside = path.with_name(f".{path.stem}.{os.getpid()}{path.suffix}")
+
+
+@contextmanager
+def full_disk_named(path: Path) -> Iterator[None]:
+    """Turn the failures of a full disk, while `path` is written, into one sentence.
+
+    Raises:
+        CannotCreate: the disk is full.
+    """
     try:
-        yield aside
-        os.replace(aside, path)
+        yield
     except (OSError, RuntimeError) as error:
         if not _is_full(error, path.parent):
             raise
@@ -91,8 +114,6 @@ def written_aside(path: Path) -> Iterator[Path]:
             f"'{_mount(path.parent)}', while writing '{path}'",
             "free some space or choose another folder",
         ) from error
-    finally:
-        aside.unlink(missing_ok=True)
 
 
 def _is_full(error: Exception, folder: Path) -> bool:

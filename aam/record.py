@@ -130,12 +130,22 @@ def _versions() -> dict[str, str]:
 
 
 def _inputs(options: Any) -> dict[str, dict[str, Any]]:
-    """Path, size and SHA-256 of every input file; of a run folder, its best checkpoint."""
+    """Path, size and SHA-256 of every input file; of a run folder, its best checkpoint.
+
+    Of a store of `aam prepare` it is the SHA-256 of its header, which holds those of its files.
+    """
     files = {}
     for spec in specs(type(options)):
         if spec.role != "input":
             continue
         path = value_of(options, spec.field)
+        if path is not None and (path / "store.json").is_file():
+            files[spec.flag] = {
+                "path": str(path.resolve()),
+                "bytes": sum(file.stat().st_size for file in path.iterdir()),
+                "sha256": sha256(path / "store.json"),
+            }
+            continue
         if path is not None and path.is_dir():
             path = path / "checkpoints" / "best.ckpt"
         if path is not None and path.is_file():

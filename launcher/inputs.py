@@ -5,6 +5,7 @@ from __future__ import annotations
 import json
 import os
 from collections.abc import Iterator
+from typing import Literal
 
 from launcher.errors import CannotCreate, MissingInput
 from launcher.plan.mounts import PathFact
@@ -95,7 +96,9 @@ def _fact(word: PathWord, role: str, folder: str) -> PathFact:
 
 def _plain_input(flag: str, path: str) -> PathFact:
     real = os.path.realpath(path)
-    return PathFact(f"run.json of {flag}", "input", -1, path, real, "file", False)
+    is_folder = os.path.isdir(real)  # A store of `aam prepare`.
+    kind: Literal["file", "folder"] = "folder" if is_folder else "file"
+    return PathFact(f"run.json of {flag}", "input", -1, path, real, kind, is_folder)
 
 
 def _links(root: str) -> Iterator[str]:
@@ -123,4 +126,4 @@ def _named_by_run(folder: str) -> list[str]:
         paths = [str(held["path"]) for held in inputs]
     except (OSError, ValueError, KeyError, TypeError, AttributeError):
         return []
-    return [path for path in paths if path.startswith("/") and os.path.isfile(path)]
+    return [path for path in paths if path.startswith("/") and os.path.exists(path)]

@@ -88,9 +88,11 @@ def inputs_differ(recorded: Recorded) -> list[Finding]:
     found = []
     for flag, held in recorded.inputs.items():
         path = str(held["path"])
-        if not os.path.isfile(path):
+        # Of a store of `aam prepare` the header tells, which holds the checksums of its files.
+        file = os.path.join(path, "store.json") if os.path.isdir(path) else path
+        if not os.path.isfile(file):
             found.append(Finding("error", f"The input of {flag} is gone", f"'{path}'", ""))
-        elif _sha256(path) != held["sha256"]:
+        elif _sha256(file) != held["sha256"]:
             evidence = f"'{path}' has another SHA-256 than then"
             found.append(Finding("error", f"The input of {flag} has changed", evidence, ""))
     return found

@@ -544,29 +544,6 @@ def test_an_output_that_cannot_be_made(
     assert file.read_text() == "mine"
 
 
-@pytest.fixture
-def small_disk(tmp_path: Path) -> Iterator[Callable[[int], Path]]:
-    """Mount disks of so many KiB; only root can."""
-    mounted: list[Path] = []
-
-    def mount(kib: int) -> Path:
-        place = tmp_path / f"disk-{kib}"
-        place.mkdir()
-        command = ["mount", "-t", "tmpfs", "-o", f"size={kib}k", "tmpfs", str(place)]
-        done = subprocess.run(command, capture_output=True, text=True)
-        if done.returncode:
-            reason = f"cannot mount a small disk: {done.stderr.strip()}"
-            if os.environ.get("CI") == "true" and os.geteuid() == 0:
-                pytest.fail(reason)
-            pytest.skip(reason)
-        mounted.append(place)
-        return place
-
-    yield mount
-    for place in mounted:
-        subprocess.run(["umount", str(place)], check=True)
-
-
 def whole(path: Path) -> None:
     """Check that a file of a run is complete."""
     if path.suffix == ".ckpt":

@@ -45,8 +45,8 @@ STUDY = (
 def test_ids_and_values_stay_strings(tmp_path: Path) -> None:
     read = metadata(tmp_path, STUDY)
     assert read.ids == IDS[:3]
-    assert read.frame["age"].tolist() == ["3", "4.50", ""]
-    assert read.frame["subject"].tolist() == ["18.0", "18", "007"]
+    assert read.columns["age"] == ["3", "4.50", ""]
+    assert read.columns["subject"] == ["18.0", "18", "007"]
     assert read.values("subject", IDS).tolist() == ["18", "18", "007", ""]
 
 

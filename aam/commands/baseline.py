@@ -17,7 +17,8 @@ from aam.study.metadata import read_metadata
 from aam.study.metrics import summary
 from aam.study.question import read_answers, split_samples
 from aam.study.splits import write_splits
-from aam.study.table import FeatureTable, read_table
+from aam.study.study import load_table
+from aam.study.table import FeatureTable
 
 FILES = ("predictions.tsv", "metrics.json", "splits.tsv")
 
@@ -33,7 +34,7 @@ def run(options: Baseline) -> None:
     forest = _forest(options)
     for name in FILES:
         refuse_existing(options.output_dir / name, options.overwrite)
-    table = read_table(options.input.table, options.input.drop_empty_samples)
+    table = load_table(options.input)
     metadata = read_metadata(options.target.metadata)
     asked = read_answers(options.target, metadata, table.sample_ids)
     table, classes = table.take_samples(asked.rows), asked.classes

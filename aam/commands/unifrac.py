@@ -15,7 +15,9 @@ from aam.options.commands import Unifrac
 from aam.options.groups import DeviceOptions
 from aam.study.distances import checked_suffix, write_distances
 from aam.study.phylogeny import Phylogeny, read_phylogeny
-from aam.study.study import keep_placed
+from aam.study.store import open_store
+from aam.study.store_files import is_store
+from aam.study.study import keep_placed, refuse_beside_store
 from aam.study.table import FeatureTable, read_table
 from aam.study.unifrac_matrix import faith_pd_of_all, unifrac_matrix
 
@@ -69,7 +71,21 @@ def _check(options: Unifrac) -> str:
 
 
 def _read(options: Unifrac) -> tuple[FeatureTable, Phylogeny]:
-    """Read table and tree, and leave out samples that held only ASVs that the tree lacks."""
+    """Read table and tree, and leave out samples that held only ASVs that the tree lacks.
+
+    Raises:
+        UsageError: no tree.
+        MissingInput, DataError: see the readers.
+    """
+    path = options.input.table
+    if is_store(path):
+        refuse_beside_store(options.input, options.tree)
+        store = open_store(path)
+        if store.phylogeny is None:
+            raise UsageError("The store has no tree", f"'{path}'", "make it again with --tree")
+        return store.in_memory(), store.phylogeny
+    if options.tree is None:
+        raise UsageError("UniFrac needs a tree", "--tree was not given", "give one")
     drop_empty = options.input.drop_empty_samples
     table = read_table(options.input.table, drop_empty)
     phylogeny, columns = read_phylogeny(options.tree, table.feature_ids, options.drop_missing_asvs)

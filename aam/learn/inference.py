@@ -36,10 +36,12 @@ class Readout:
 def remember_asvs(encoder: Encoder, study: Study, device: torch.device) -> Tensor:
     """Encode every distinct sequence of the study once; returns [F, D] on `device`."""
     encoder.to(device).eval()
-    tokens_FL = torch.from_numpy(study.tokens_FL)
-    chunks = encoder.encode_all(tokens_FL, CHUNK)
-    total = -(-len(tokens_FL) // CHUNK)
-    return torch.cat(list(track(chunks, "Encoding ASVs", total, "chunks")))
+    tokens_FL = study.tokens_FL
+    starts = range(0, len(tokens_FL), CHUNK)
+    # Copied by the chunk, for the array may be a file.
+    chunks = (torch.from_numpy(tokens_FL[start : start + CHUNK].copy()) for start in starts)
+    encoded = encoder.encode_all(chunks)
+    return torch.cat(list(track(encoded, "Encoding ASVs", len(starts), "chunks")))
 
 
 def read_out(
@@ -103,6 +105,5 @@ def fit_profile(
 
 def shallow(study: Study, depth: int) -> Iterator[str]:
     """Name the samples with fewer reads than the rarefaction depth."""
-    for name, reads in zip(study.table.sample_ids, study.reads, strict=True):
-        if reads < depth:
-            yield name
+    for row in np.flatnonzero(study.reads < depth).tolist():
+        yield study.table.sample_ids[row]

@@ -38,7 +38,8 @@ from aam.stack.precision import arch_of, choose_precision
 from aam.study.metadata import read_metadata
 from aam.study.question import split_samples
 from aam.study.splits import write_splits
-from aam.study.study import Study, load_study
+from aam.study.store_files import is_store
+from aam.study.study import Study, load_study, related
 
 
 def pretrain(options: Pretrain, guard: Guard = GUARD) -> None:
@@ -66,7 +67,8 @@ def _pretrain(options: Pretrain, guard: Guard, team: Team) -> None:
     depth = choose_depth(study, options.sample)
     study = study.take_samples(deep_enough(study, depth))
     metric = canonical(options.phylogeny.unifrac_metric)
-    plan = batch_plan(depth, options.sample, options.loop, options.task, options.phylogeny, metric)
+    alpha = options.phylogeny.unifrac_alpha
+    plan = batch_plan(depth, options.sample, options.loop, options.task, study, metric, alpha)
     metadata = None if options.metadata is None else read_metadata(options.metadata)
     (split, *_), labels = split_samples(
         options.split, 1, options.loop.seed, study.table.sample_ids, metadata
@@ -127,11 +129,11 @@ def _pretrain(options: Pretrain, guard: Guard, team: Team) -> None:
 
 def check_phylogeny(options: Pretrain) -> None:
     """Refuse to pretrain on nothing."""
-    related = options.phylogeny.tree or options.phylogeny.unifrac_matrix
-    if not related and options.task.penalty:
+    if options.task.penalty and not related(options.input, options.phylogeny):
+        made = " and the store has no tree" if is_store(options.input.table) else ""
         raise UsageError(
             "UniFrac needs a phylogeny",
-            "neither --tree nor --unifrac-matrix was given",
+            f"neither --tree nor --unifrac-matrix was given{made}",
             "give one, or --penalty 0 to learn from nucleotides alone",
         )
     if not (options.task.penalty or options.task.nuc_penalty):

@@ -11,11 +11,14 @@ import torch
 from aam.console import say
 from aam.errors import DataError, first_few
 from aam.learn.recipe import Standard
-from aam.options.groups import LoopOptions, MaskOptions, Metric, PhylogenyOptions, SampleOptions
+from aam.options.groups import LoopOptions, MaskOptions, Metric, SampleOptions
 from aam.study.batches import BatchPlan
 from aam.study.rarefaction import auto_depth
 from aam.study.study import Study
 from aam.study.unifrac import faith_pd
+
+_AT_ONCE = 256
+"""Samples whose Faith PD is computed together: what they span is dense in memory."""
 
 
 def choose_depth(study: Study, options: SampleOptions) -> int:
@@ -40,7 +43,7 @@ def deep_enough(study: Study, depth: int) -> npt.NDArray[np.int64]:
             f"{len(rows)} of {len(study.reads)} have {depth} reads, the deepest {max(study.reads)}",
             "choose a lower --rarefy-depth",
         )
-    out = [study.table.sample_ids[row] for row in np.flatnonzero(study.reads < depth)]
+    out = [study.table.sample_ids[row] for row in np.flatnonzero(study.reads < depth).tolist()]
     if out:
         say(f"Samples with fewer than {depth} reads are left out: {first_few(out)}.")
     return rows
@@ -51,11 +54,12 @@ def batch_plan(
     sample: SampleOptions,
     loop: LoopOptions,
     task: MaskOptions,
-    phylogeny: PhylogenyOptions,
+    study: Study,
     metric: Metric,
+    alpha: float,
 ) -> BatchPlan:
     """Plan the batches of a run; parts of the loss with weight 0 are not prepared."""
-    related = phylogeny.tree is not None or phylogeny.unifrac_matrix is not None
+    related = study.phylogeny is not None or study.distances is not None
     return BatchPlan(
         seed=loop.seed,
         rarefy_depth=depth,
@@ -64,7 +68,7 @@ def batch_plan(
         mask_ratio=task.nuc_mask_ratio if task.nuc_penalty else 0.0,
         mask_strategy=task.nuc_mask_strategy,
         metric=metric if related and task.penalty else None,
-        alpha=phylogeny.unifrac_alpha,
+        alpha=alpha,
     )
 
 
@@ -82,7 +86,9 @@ def standardise(study: Study, plan: BatchPlan, rows: npt.NDArray[np.int64]) -> S
     """Measure mean and spread of Faith PD in the training samples, if that is what is learnt."""
     if plan.metric != "faith_pd" or study.phylogeny is None:
         return Standard()
-    values = faith_pd(study.table.counts[rows], study.phylogeny, torch.float64)
+    runs = (rows[start : start + _AT_ONCE] for start in range(0, len(rows), _AT_ONCE))
+    parts = [faith_pd(study.table.counts[run], study.phylogeny, torch.float64) for run in runs]
+    values = torch.cat(parts)
     return Standard(float(values.mean()), float(values.std()) or 1.0)
 
 

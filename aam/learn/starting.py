@@ -94,7 +94,8 @@ def _recipe(
     if options.freeze_base:
         # A frozen encoder learns nothing from its own tasks.
         task = dataclasses.replace(task, penalty=0.0, nuc_penalty=0.0)
-    plan = batch_plan(asked.depth, options.sample, options.loop, task, options.phylogeny, metric)
+    alpha = options.phylogeny.unifrac_alpha
+    plan = batch_plan(asked.depth, options.sample, options.loop, task, asked.study, metric, alpha)
     if base is not None:
         shape = base.recipe.shape
         standard = base.recipe.standard

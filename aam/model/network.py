@@ -7,7 +7,7 @@ encoder is frozen. Shape suffixes: see `aam.model`.
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Iterable, Iterator
 
 import torch
 from torch import Tensor, nn
@@ -42,11 +42,10 @@ class Encoder(nn.Module):
         self.distance = PairwiseDistance(bounded=metric != "weighted")
         self.diversity = nn.Linear(shape.embedding_dim, 1)
 
-    def encode_all(self, tokens_FL: Tensor, chunk: int = 512) -> Iterator[Tensor]:
-        """Yield the vectors [chunk, D] of all sequences (uint8, on the CPU), without gradient."""
+    def encode_all(self, chunks: Iterable[Tensor]) -> Iterator[Tensor]:
+        """Yield the vectors [U, D] of chunks of sequences (uint8 [U, L]), without gradient."""
         device = self.nucleotides.position.device
-        for start in range(0, len(tokens_FL), chunk):
-            tokens_UL = tokens_FL[start : start + chunk]
+        for tokens_UL in chunks:
             ragged = bool((tokens_UL == PAD).any())
             with torch.no_grad():
                 yield self.nucleotides(tokens_UL.to(device), ragged)[0]

@@ -198,7 +198,11 @@ class Unifrac:
     """Compute a whole UniFrac matrix (or Faith PD) of a table."""
 
     input: TableOptions
-    tree: Path = option("Rooted phylogeny: Newick or .qza.", role="input")
+    tree: Path | None = option(
+        "Rooted phylogeny: Newick or .qza; a folder of `aam prepare` has its own.",
+        default=None,
+        role="input",
+    )
     output: Path = option(
         "Matrix to write: .tsv or .lsmat, .npy (ids in a .txt beside it), or .h5 as ssu writes it; "
         "Faith PD is always a TSV.",
@@ -255,10 +259,36 @@ class Check:
     )
 
 
+@dataclass(frozen=True)
+class Prepare:
+    """Write a study once as memory-mapped files, which every command takes as its --table.
+
+    The folder stands for table, sequences and tree, and for --metadata where that was given here.
+    """
+
+    input: TableOptions
+    tree: Path | None = option("Rooted phylogeny: Newick or .qza.", default=None, role="input")
+    metadata: Path | None = option(
+        "Sample metadata (TSV, QIIME 2's rules) to keep with the samples.",
+        default=None,
+        role="input",
+    )
+    output: Path | None = option("Folder to write, such as study.aam.", default=None, role="output")
+    drop_missing_asvs: bool = option(
+        "Leave out ASVs that the tree lacks instead of refusing the table.", default=False
+    )
+    verify: bool = option(
+        "Write nothing; compare every byte of the folder that --table names with its checksums.",
+        default=False,
+    )
+    overwrite: bool = option("Replace the output.", default=False)
+
+
 COMMANDS: dict[str, dict[str, type]] = {
     "Learn": {"pretrain": Pretrain, "train": Train},
     "Use": {"predict": Predict, "embed": Embed, "evaluate": Evaluate, "report": Report},
     "Compare": {"baseline": Baseline, "unifrac": Unifrac},
+    "Large studies": {"prepare": Prepare},
     "Try": {"simulate": Simulate},
     "Trust": {"check": Check},
 }

@@ -32,7 +32,9 @@ class TableOptions:
     """The feature table and its sequences."""
 
     table: Path = option(
-        "Feature table: BIOM 1 or 2.1, TSV, or QIIME 2 artifact (.qza).", role="input"
+        "Feature table: BIOM 1 or 2.1, TSV, or QIIME 2 artifact (.qza); or a folder of `aam "
+        "prepare`, which has sequences and tree in it.",
+        role="input",
     )
     sequences: Path | None = option(
         "Representative sequences (FASTA or .qza), for tables whose feature ids are hashes.",

@@ -52,7 +52,7 @@ def choose_colour(run: Run, metadata: Path | None, column: str | None) -> tuple[
         raise UsageError("No metadata to colour by", f"--color-by {column}", "give --metadata")
     if chosen is None:
         return None, "Colour it with --color-by and --metadata."
-    if path is None or (metadata is None and column is None and not path.is_file()):
+    if path is None or (metadata is None and column is None and not path.exists()):
         return None, "It has no colours, since the metadata file is no longer where it was."
     texts = read_metadata(path).values(chosen, run.embedded_ids).tolist()
     classifier = chosen == run.target and bool(run.option("target", "classifier"))

@@ -12,6 +12,7 @@ import gzip
 import zipfile
 import zlib
 from pathlib import Path
+from typing import IO
 
 from aam.errors import DataError, first_few
 from aam.files import require
@@ -19,6 +20,16 @@ from aam.files import require
 _ZIP_MAGIC = b"PK\x03\x04"
 _GZIP_MAGIC = b"\x1f\x8b"
 _SUFFIXES = (".qza", ".qzv")
+
+DAMAGE = (
+    zipfile.BadZipFile,
+    gzip.BadGzipFile,
+    zlib.error,
+    EOFError,
+    RuntimeError,
+    NotImplementedError,
+)
+"""What reading a broken archive raises."""
 
 
 def is_artifact(path: Path) -> bool:
@@ -57,12 +68,33 @@ def payload(path: Path, name: str, semantic: str) -> bytes:
     try:
         with zipfile.ZipFile(path) as archive:
             return _checked(archive, path, name, semantic)
-    except (zipfile.BadZipFile, zlib.error, EOFError, RuntimeError, NotImplementedError) as error:
-        raise DataError(
-            "The QIIME 2 artifact is damaged",
-            f"'{path}', {error}",
-            "copy it again and compare the sizes",
-        ) from error
+    except DAMAGE as error:
+        raise damaged(path, error) from error
+
+
+def opened(path: Path, name: str, semantic: str) -> IO[bytes] | gzip.GzipFile | None:
+    """Open what an artifact or a gzip file holds, to be read piece by piece; None for other files.
+
+    Raises:
+        MissingInput: there is no such file.
+        DataError: as `payload`; reading on may raise one of `DAMAGE`.
+    """
+    if is_artifact(path):
+        try:
+            with zipfile.ZipFile(path) as archive:
+                return archive.open(_member(archive, path, name, semantic))
+        except DAMAGE as error:
+            raise damaged(path, error) from error
+    with path.open("rb") as stream:
+        return gzip.open(path) if stream.read(2) == _GZIP_MAGIC else None
+
+
+def damaged(path: Path, error: Exception) -> DataError:
+    """Say that an artifact or a gzip file is damaged."""
+    what = "QIIME 2 artifact" if is_artifact(path) else "gzip file"
+    return DataError(
+        f"The {what} is damaged", f"'{path}', {error}", "copy it again and compare the sizes"
+    )
 
 
 def contents(path: Path, name: str, semantic: str) -> bytes:
@@ -80,12 +112,15 @@ def contents(path: Path, name: str, semantic: str) -> bytes:
     try:
         return gzip.decompress(data)
     except (OSError, EOFError, zlib.error) as error:
-        raise DataError(
-            "The gzip file is damaged", f"'{path}', {error}", "copy it again and compare the sizes"
-        ) from error
+        raise damaged(path, error) from error
 
 
 def _checked(archive: zipfile.ZipFile, path: Path, name: str, semantic: str) -> bytes:
+    return archive.read(_member(archive, path, name, semantic))
+
+
+def _member(archive: zipfile.ZipFile, path: Path, name: str, semantic: str) -> str:
+    """Return the entry of `data/<name>`."""
     root = _root(archive)
     if root is None:
         raise DataError(
@@ -100,16 +135,15 @@ def _checked(archive: zipfile.ZipFile, path: Path, name: str, semantic: str) -> 
             f"'{path}' is {kind or 'without a type'}",
             f"a {semantic.split('[')[0]} is needed here (the type must begin with '{semantic}')",
         )
-    try:
-        return archive.read(f"{root}/data/{name}")
-    except KeyError:
-        start = f"{root}/data/"
+    start = f"{root}/data/"
+    if f"{start}{name}" not in archive.namelist():
         held = [entry[len(start) :] for entry in archive.namelist() if entry.startswith(start)]
         raise DataError(
             f"The QIIME 2 artifact does not hold '{name}'",
             f"the files of '{path}' are {first_few(held)}",
             f"a {kind} is expected to hold it; export it again",
-        ) from None
+        )
+    return f"{start}{name}"
 
 
 def _root(archive: zipfile.ZipFile) -> str | None:

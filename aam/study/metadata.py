@@ -10,10 +10,9 @@ import csv
 import difflib
 import re
 from collections import Counter
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
-from typing import TYPE_CHECKING
 
 import numpy as np
 from numpy.typing import NDArray
@@ -21,9 +20,8 @@ from numpy.typing import NDArray
 from aam.console import say, warn
 from aam.errors import DataError, first_few
 from aam.files import require
-
-if TYPE_CHECKING:
-    import pandas as pd
+from aam.study.store import stored_metadata
+from aam.study.store_files import is_store
 
 MISSING = frozenset(
     # An empty cell is QIIME 2's only missing value; the words are those of its INSDC:missing
@@ -43,11 +41,11 @@ class Metadata:
 
     Attributes:
         ids: n sample names, unique.
-        frame: n rows with `ids` as index; strings, "" where the file has nothing.
+        columns: the n cells of each column, by its name; "" where the file has nothing.
     """
 
-    ids: tuple[str, ...]
-    frame: pd.DataFrame
+    ids: Sequence[str]
+    columns: Mapping[str, Sequence[str]]
 
     def values(self, column: str, sample_ids: Sequence[str]) -> NDArray[np.str_]:
         """Return the value of each sample, "" where it is missing or the sample has no row.
@@ -66,8 +64,8 @@ class Metadata:
 
     def _texts(self, column: str, sample_ids: Sequence[str]) -> list[str | None]:
         """Return the cell of each sample as it is in the file, None where the sample has no row."""
-        if column not in self.frame.columns:
-            columns = self.frame.columns.tolist()
+        if column not in self.columns:
+            columns = list(self.columns)
             listed = ", ".join(columns[:_LISTED_COLUMNS]) + ", ..." * (
                 len(columns) > _LISTED_COLUMNS
             )
@@ -77,7 +75,7 @@ class Metadata:
                 f"it has {len(columns)}: {listed}",
                 f"did you mean {' or '.join(near)}?" if near else "name one of them",
             )
-        cells = dict(zip(self.ids, self.frame[column].tolist(), strict=True))
+        cells = dict(zip(self.ids, self.columns[column], strict=True))
         texts = [cells.get(name) for name in sample_ids]
         if all(text is None for text in texts):
             raise DataError(
@@ -89,12 +87,15 @@ class Metadata:
 
 
 def read_metadata(path: Path) -> Metadata:
-    """Read a metadata TSV.
+    """Read a metadata TSV, or the metadata that a store holds.
 
     Raises:
         MissingInput: there is no such file.
-        DataError: it breaks QIIME 2's rules: another first header, duplicated ids, no tabs, ...
+        DataError: it breaks QIIME 2's rules: another first header, duplicated ids, no tabs, ...; a
+            store that is damaged or holds none.
     """
+    if is_store(path):
+        return Metadata(*stored_metadata(path))
     require(path, "metadata")
     from skbio.metadata import SampleMetadata
     from skbio.metadata.io import MetadataFileError
@@ -107,7 +108,8 @@ def read_metadata(path: Path) -> Metadata:
     except (MetadataFileError, csv.Error, ValueError) as error:
         raise _refused(path, error) from error
     ids = tuple(str(name) for name in frame.index)
-    return Metadata(ids, frame.astype(object).where(frame.notna(), ""))
+    known = frame.astype(object).where(frame.notna(), "")
+    return Metadata(ids, {str(name): known[name].tolist() for name in known.columns})
 
 
 def numeric_target(

@@ -2,7 +2,11 @@
 
 from __future__ import annotations
 
+import dataclasses
+from collections.abc import Iterable
 from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
 
 import numpy as np
 import numpy.typing as npt
@@ -12,8 +16,27 @@ from aam.errors import DataError, UsageError, first_few
 from aam.options.groups import PhylogenyOptions, TableOptions
 from aam.study.distances import DistanceMatrix, read_distances
 from aam.study.phylogeny import Phylogeny, read_phylogeny
-from aam.study.sequences import encode, sequences_of
+from aam.study.sequences import PAD, encode, sequences_of
+from aam.study.store import has_tree, open_store
+from aam.study.store_files import is_store
 from aam.study.table import FeatureTable, read_table
+
+
+@dataclass(frozen=True)
+class Origin:
+    """How to map a study again.
+
+    Attributes:
+        path: the store.
+        max_bp: longest sequence kept; None for whole ones.
+        with_tree: whether its phylogeny is part of the study.
+        rows: int64 [N], samples of the store; None for all.
+    """
+
+    path: Path
+    max_bp: int | None
+    with_tree: bool
+    rows: npt.NDArray[np.int64] | None = None
 
 
 @dataclass(frozen=True)
@@ -25,27 +48,35 @@ class Study:
         tokens_FL: uint8, the sequence of each ASV.
         phylogeny: tree of the ASVs, aligned with the table's columns; None without one.
         distances: matrix made elsewhere, aligned with the table's rows; None without one.
+        origin: the store it is mapped from; None for a study in memory.
     """
 
     table: FeatureTable
     tokens_FL: npt.NDArray[np.uint8]
     phylogeny: Phylogeny | None = None
     distances: DistanceMatrix | None = None
+    origin: Origin | None = None
 
     @property
     def reads(self) -> npt.NDArray[np.int64]:
         """Reads of each sample, [N]."""
-        return np.asarray(self.table.counts.sum(axis=1, dtype=np.int64)).ravel()
+        return self.table.reads
 
     def take_samples(self, rows: npt.NDArray[np.int64]) -> Study:
         """Keep the samples of `rows`, in that order; ASVs stay."""
-        table = FeatureTable(
-            tuple(self.table.sample_ids[row] for row in rows),
-            self.table.feature_ids,
-            self.table.counts[rows],
-        )
+        table = self.table.take_samples(rows)
         distances = self.distances and self.distances.aligned(table.sample_ids)
-        return Study(table, self.tokens_FL, self.phylogeny, distances)
+        origin = self.origin
+        if origin is not None:
+            kept = rows if origin.rows is None else origin.rows[rows]
+            origin = dataclasses.replace(origin, rows=kept)
+        return Study(table, self.tokens_FL, self.phylogeny, distances, origin)
+
+    def __reduce__(self) -> Any:
+        # A process that is sent a mapped study maps it too, instead of being sent a copy.
+        if self.origin is not None and self.distances is None:
+            return _reopened, (self.origin,)
+        return super().__reduce__()
 
 
 def load_study(
@@ -61,6 +92,8 @@ def load_study(
     Raises:
         MissingInput, DataError, UsageError: see the readers.
     """
+    if is_store(input.table):
+        return _load_store(input, phylogeny, max_bp)
     table = _in_order(read_table(input.table, input.drop_empty_samples))
     tree, distances = None, None
     if phylogeny is not None and phylogeny.tree is not None:
@@ -71,12 +104,83 @@ def load_study(
         )
         table = keep_placed(table, columns, input.drop_empty_samples)
     elif phylogeny is not None and phylogeny.unifrac_matrix is not None:
-        if phylogeny.unifrac_metric == "faith_pd":
-            raise UsageError("Faith PD is no distance", "--unifrac-matrix", "give --tree")
-        matrix = read_distances(phylogeny.unifrac_matrix, table.sample_ids)
-        distances = matrix.aligned(table.sample_ids)
+        distances = _read_matrix(phylogeny, phylogeny.unifrac_matrix, table)
     tokens_FL = encode(sequences_of(table.feature_ids, input.sequences), max_bp)
     return Study(table, tokens_FL, tree, distances)
+
+
+def load_table(input: TableOptions) -> FeatureTable:
+    """Read a table alone into memory, with its ASVs in the order of its file.
+
+    Raises:
+        MissingInput, DataError, UsageError: see the readers.
+    """
+    if is_store(input.table):
+        refuse_beside_store(input, None)
+        return open_store(input.table).as_read()
+    return read_table(input.table, input.drop_empty_samples)
+
+
+def related(input: TableOptions, phylogeny: PhylogenyOptions) -> bool:
+    """Tell whether `load_study` will find a tree or a matrix for these options.
+
+    Raises:
+        MissingInput, DataError: a store whose header is not what it should be.
+    """
+    if phylogeny.tree is not None or phylogeny.unifrac_matrix is not None:
+        return True
+    return is_store(input.table) and has_tree(input.table)
+
+
+def refuse_beside_store(input: TableOptions, tree: Path | None) -> None:
+    """Refuse options that would say otherwise than the store.
+
+    Raises:
+        UsageError: --sequences or --tree.
+    """
+    given = {"--tree": tree, "--sequences": input.sequences}
+    if beside := [f"{flag} {path}" for flag, path in given.items() if path is not None]:
+        raise UsageError(
+            "A store has its own tree and sequences",
+            f"{', '.join(beside)} beside '{input.table}'",
+            "leave them out, or make the store again with them (`aam prepare`)",
+        )
+
+
+def _load_store(
+    input: TableOptions, phylogeny: PhylogenyOptions | None, max_bp: int | None
+) -> Study:
+    """Map a store: its tree is used unless no phylogeny, or a matrix, is asked for."""
+    refuse_beside_store(input, None if phylogeny is None else phylogeny.tree)
+    path = input.table.absolute()
+    if phylogeny is None or phylogeny.unifrac_matrix is None:
+        return _reopened(Origin(path, max_bp, with_tree=phylogeny is not None))
+    study = _reopened(Origin(path, max_bp, with_tree=False))
+    distances = _read_matrix(phylogeny, phylogeny.unifrac_matrix, study.table)
+    return dataclasses.replace(study, distances=distances)
+
+
+def _reopened(origin: Origin) -> Study:
+    """Map what `origin` names."""
+    store = open_store(origin.path)
+    tokens_FL = store.tokens_FL[:, : origin.max_bp]
+    if origin.max_bp is not None and tokens_FL.shape[1] < store.tokens_FL.shape[1]:
+        longer = int((store.tokens_FL[:, origin.max_bp] != PAD).sum())
+        say(f"Cut to {origin.max_bp} nucleotides: {longer} of {len(tokens_FL)} sequences.")
+    study = Study(
+        store.table,
+        tokens_FL,
+        store.phylogeny if origin.with_tree else None,
+        origin=dataclasses.replace(origin, rows=None),
+    )
+    return study if origin.rows is None else study.take_samples(origin.rows)
+
+
+def _read_matrix(options: PhylogenyOptions, path: Path, table: FeatureTable) -> DistanceMatrix:
+    if options.unifrac_metric == "faith_pd":
+        raise UsageError("Faith PD is no distance", "--unifrac-matrix", "give --tree")
+    matrix = read_distances(path, tuple(table.sample_ids))
+    return matrix.aligned(table.sample_ids)
 
 
 def _in_order(table: FeatureTable) -> FeatureTable:
@@ -102,12 +206,20 @@ def keep_placed(
     if len(columns) == len(table.feature_ids):
         return table
     placed = table.take_features(columns)
-    sizes = np.diff(placed.counts.indptr)
-    emptied = [placed.sample_ids[row] for row in np.flatnonzero(sizes == 0)]
-    if emptied and not drop_empty:
-        raise DataError(
-            "Samples have no ASV of the tree", first_few(emptied), "add --drop-empty-samples"
-        )
-    if emptied:
-        say(f"Left out samples without an ASV of the tree: {first_few(emptied)}.")
+    sizes = placed.richness
+    if not sizes.all():
+        emptied = (placed.sample_ids[row] for row in np.flatnonzero(sizes == 0).tolist())
+        check_emptied(emptied, drop_empty)
     return placed.take_samples(np.flatnonzero(sizes))
+
+
+def check_emptied(emptied: Iterable[str], drop_empty: bool) -> None:
+    """Refuse samples that held only ASVs that the tree lacks, or say that they are left out.
+
+    Raises:
+        DataError: `drop_empty` is false.
+    """
+    named = first_few(emptied)
+    if not drop_empty:
+        raise DataError("Samples have no ASV of the tree", named, "add --drop-empty-samples")
+    say(f"Left out samples without an ASV of the tree: {named}.")

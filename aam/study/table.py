@@ -6,17 +6,19 @@ refused with the names of the samples concerned; nothing is repaired in silence.
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 
 import numpy as np
-from numpy.typing import ArrayLike
+from numpy.typing import ArrayLike, NDArray
 from scipy import sparse
 
 from aam.console import say
 from aam.errors import AamError, DataError, first_few
 from aam.study.artifact import contents
+from aam.study.mapped import MappedCounts
+from aam.study.packed import taken
 from aam.study.table_formats import parse
 
 _MOST_READS = int(np.iinfo(np.int32).max)
@@ -27,23 +29,42 @@ class FeatureTable:
     """Counts of reads with their ids.
 
     Attributes:
-        sample_ids: N names, unique.
+        sample_ids: N names, unique; a tuple, or packed if they lie in a file.
         feature_ids: F names, unique; often the sequences themselves.
-        counts: int32 [N, F], without explicit zeros, column indices sorted within a row.
+        counts: int32 [N, F], without explicit zeros, column indices sorted within a row; or
+            `MappedCounts`, whose rows lie in a file.
     """
 
-    sample_ids: tuple[str, ...]
-    feature_ids: tuple[str, ...]
+    sample_ids: Sequence[str]
+    feature_ids: Sequence[str]
     counts: sparse.csr_array
 
+    @property
+    def reads(self) -> NDArray[np.int64]:
+        """Reads of each sample, [N]."""
+        if isinstance(self.counts, MappedCounts):
+            return self.counts.reads
+        return np.asarray(self.counts.sum(axis=1, dtype=np.int64)).ravel()
+
+    @property
+    def richness(self) -> NDArray[np.int64]:
+        """ASVs of each sample, [N]."""
+        if isinstance(self.counts, MappedCounts):
+            return self.counts.richness
+        return np.asarray(np.diff(self.counts.indptr), dtype=np.int64)
+
     def take_samples(self, rows: ArrayLike) -> FeatureTable:
-        """Return the table of the samples at `rows` (int [n]), in that order."""
+        """Return the table of the samples at `rows` (int [n]), in that order.
+
+        Counts that lie in a file stay there.
+        """
         chosen = np.asarray(rows, dtype=np.int64)
-        ids = tuple(self.sample_ids[row] for row in chosen)
-        return FeatureTable(ids, self.feature_ids, self.counts[chosen])
+        mapped = isinstance(self.counts, MappedCounts)
+        counts = self.counts.take(chosen) if mapped else self.counts[chosen]
+        return FeatureTable(taken(self.sample_ids, chosen), self.feature_ids, counts)
 
     def take_features(self, columns: ArrayLike) -> FeatureTable:
-        """Return the table of the features at `columns` (int [f]), in that order."""
+        """Return the table of the features at `columns` (int [f]), in that order, in memory."""
         chosen = np.asarray(columns, dtype=np.int64)
         ids = tuple(self.feature_ids[column] for column in chosen)
         counts = self.counts[:, chosen]
@@ -68,19 +89,23 @@ def read_table(path: Path, drop_empty_samples: bool = False) -> FeatureTable:
     except AamError as error:
         raise DataError(f"{error.cause} in '{path}'", error.evidence, error.remedy) from error
     values.eliminate_zeros()
-    _check_counts(values, samples, path)
+    check_counts(values, samples, path)
     counts = sparse.csr_array(values, dtype=np.int32)
     counts.sort_indices()
     table = FeatureTable(tuple(samples), tuple(features), counts)
     return _without_empty(table, path, drop_empty_samples)
 
 
-def _check_counts(values: sparse.csr_array, samples: Sequence[str], path: Path) -> None:
+def check_counts(values: sparse.csr_array, samples: Sequence[str], path: Path) -> None:
     """Refuse values that cannot be numbers of reads.
 
     Args:
         values: float64 [N, F].
         samples: N names.
+        path: what to call the table.
+
+    Raises:
+        DataError: with the samples concerned.
     """
     data = values.data
     finite = np.isfinite(data)
@@ -100,23 +125,47 @@ def _check_counts(values: sparse.csr_array, samples: Sequence[str], path: Path) 
 
 
 def _without_empty(table: FeatureTable, path: Path, drop_empty_samples: bool) -> FeatureTable:
-    if not table.counts.nnz:
-        raise DataError(
-            "The feature table has no reads",
-            f"'{path}' is {len(table.sample_ids)} samples x {len(table.feature_ids)} features",
-            "check how it was filtered",
-        )
-    empty = np.flatnonzero(np.diff(table.counts.indptr) == 0)
-    if empty.size:
-        named = first_few(table.sample_ids[row] for row in empty)
-        if not drop_empty_samples:
-            raise DataError(
-                f"Samples without reads in '{path}'", named, "add --drop-empty-samples to go on"
-            )
-        say(f"Samples without reads are left out: {named}.")
-        table = table.take_samples(np.flatnonzero(np.diff(table.counts.indptr)))
+    sizes = table.richness
+    check_reads(int(sizes.sum()), (len(table.sample_ids), len(table.feature_ids)), path)
+    if not sizes.all():
+        empty = (table.sample_ids[row] for row in np.flatnonzero(sizes == 0).tolist())
+        check_empty(empty, path, drop_empty_samples)
+        table = table.take_samples(np.flatnonzero(sizes))
     used = np.bincount(table.counts.indices, minlength=len(table.feature_ids)) > 0
     if not used.all():
-        say(f"Features without reads are left out: {int((~used).sum())} of {used.size}.")
+        tell_unused(used)
         table = table.take_features(np.flatnonzero(used))
     return table
+
+
+def check_reads(entries: int, shape: tuple[int, int], path: Path) -> None:
+    """Refuse a table without reads.
+
+    Raises:
+        DataError: `entries` is 0.
+    """
+    if not entries:
+        raise DataError(
+            "The feature table has no reads",
+            f"'{path}' is {shape[0]} samples x {shape[1]} features",
+            "check how it was filtered",
+        )
+
+
+def check_empty(empty: Iterable[str], path: Path, drop: bool) -> None:
+    """Refuse samples without reads, or say that they are left out.
+
+    Raises:
+        DataError: `drop` is false.
+    """
+    named = first_few(empty)
+    if not drop:
+        raise DataError(
+            f"Samples without reads in '{path}'", named, "add --drop-empty-samples to go on"
+        )
+    say(f"Samples without reads are left out: {named}.")
+
+
+def tell_unused(used: NDArray[np.bool_]) -> None:
+    """Say how many features have no reads; `used` [F] tells which have."""
+    say(f"Features without reads are left out: {int((~used).sum())} of {used.size}.")

@@ -71,7 +71,9 @@ def unifrac_matrix(
     if metric == "faith_pd":
         raise ValueError(f"{metric} is no distance between samples")
     if engine == "ssu":
-        return DistanceMatrix(table.sample_ids, run_ssu(table.counts, phylogeny, metric, alpha))
+        return DistanceMatrix(
+            tuple(table.sample_ids), run_ssu(table.counts, phylogeny, metric, alpha)
+        )
     width = int(max_memory_gb * 2**30 / _BYTES_PER_VALUE / max(1, len(table.sample_ids)))
     blocks = _Blocks(table.counts, phylogeny, max(1, width), device)
     if metric in ("unifrac", "unweighted"):
@@ -80,7 +82,7 @@ def unifrac_matrix(
         distances = _generalized(blocks, alpha)
     else:
         distances = _weighted(blocks, metric != "weighted")
-    return DistanceMatrix(table.sample_ids, _mirrored(distances))
+    return DistanceMatrix(tuple(table.sample_ids), _mirrored(distances))
 
 
 def faith_pd_of_all(table: FeatureTable, phylogeny: Phylogeny) -> NDArray[np.float64]:

@@ -1,0 +1,47 @@
+"""`aam prepare`: a study once, as files that every command maps instead of reading."""
+
+from __future__ import annotations
+
+from aam.console import say
+from aam.errors import UsageError
+from aam.files import refuse_existing
+from aam.folders import folder_written_aside
+from aam.options.commands import Prepare
+from aam.study.preparing import Sources, prepare
+from aam.study.store_check import verify
+from aam.study.store_files import is_store, read_header
+
+
+def run(options: Prepare) -> None:
+    """Write the store, or compare one with its checksums.
+
+    Raises:
+        UsageError: no output, or a store as input.
+        MissingInput, DataError: see the readers.
+        CannotCreate: the output exists, or cannot be written.
+    """
+    table, output = options.input.table, options.output
+    if options.verify:
+        header = read_header(table)
+        verify(table, header)
+        say(f"'{table}' is whole: {len(header.facts)} files have their checksums.")
+        return
+    if output is None:
+        raise UsageError("Nowhere to write", "--output was not given", "name a folder")
+    if is_store(table):
+        raise UsageError("The table is a store already", f"'{table}'", "use it as it is")
+    refuse_existing(output, options.overwrite)
+    sources = Sources(
+        table,
+        options.input.sequences,
+        options.tree,
+        options.metadata,
+        options.input.drop_empty_samples,
+        options.drop_missing_asvs,
+    )
+    with folder_written_aside(output, options.overwrite) as folder:
+        sizes = prepare(sources, folder)
+    say(
+        f"{sizes.samples} samples x {sizes.asvs} ASVs, {sizes.entries} counts: '{output}'. "
+        f"Give it as --table{', and as --metadata' if options.metadata else ''}."
+    )
