@@ -293,7 +293,7 @@ def test_bash_completes(tmp_path: Path) -> None:
         f'. {tmp_path}/c; COMP_WORDS=(aam-launch explain "$@"); COMP_CWORD=$#; ((COMP_CWORD++)); '
     )
     for words, expected in (
-        (["pre"], "pretrain predict"),
+        (["pre"], "pretrain predict prepare"),
         (["train", "--attn-implementation", "me"], "mem_efficient"),
         (["train", "--no-strat"], "--no-stratify"),
     ):
