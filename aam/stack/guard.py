@@ -17,6 +17,7 @@ from aam import __version__
 from aam.errors import DataError
 from aam.model.attention import TORCH, Backend, Backends, runs
 from aam.options.groups import AttnImplementation
+from aam.record import launched_by
 from aam.stack.check import Plan, conclude, measure
 from aam.stack.choice import Known, Standing, Use, choose
 from aam.stack.identity import Identity, identify
@@ -125,7 +126,7 @@ def _verdict(
     if text:
         try:
             verdict = from_json(text)
-            problem = unsuited(verdict, identify(device), need)
+            problem = unsuited(verdict, identify(device), need, launched_by(environment))
         except DataError as error:
             problem = str(error).rstrip(".")
         if problem is None:
@@ -139,22 +140,26 @@ def _verdict(
     return conclude(events, quick=True), "measured before this run", warnings
 
 
-def unsuited(verdict: Verdict, here: Identity, need: Need) -> str | None:
+def unsuited(
+    verdict: Verdict, here: Identity, need: Need, launch: Mapping[str, Any] | None
+) -> str | None:
     """Say why a verdict does not tell about this stack or this run; None if it does.
 
-    The launcher alone knows the digest of the image; the version of the build of torch stands in
-    for it here.
+    Args:
+        launch: what the launcher says of the run; it alone knows the digest of the image.
     """
     if verdict.key is None:
-        return "it says not what it was made for"
+        return "it does not say what it was made for"
     held = {
         "arch": (verdict.key.arch, here.arch),
-        "driver": (verdict.key.driver, here.driver),
+        "driver": (verdict.key.driver, here.driver or "none"),
         "aam": (verdict.key.aam, __version__),
         "torch": (verdict.identity.get("torch"), here.torch),
         "vendor": (verdict.identity.get("vendor"), here.vendor),
         "aotriton": (verdict.identity.get("aotriton"), here.aotriton),
     }
+    if launch and launch.get("image"):
+        held["image"] = (verdict.key.image, launch.get("digest"))
     for name, (then, now) in held.items():
         if then != now:
             return f"it was made for {name} {then}, here is {now}"
