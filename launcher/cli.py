@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import importlib
+import io
 import os
 import sys
 from collections.abc import Sequence
@@ -22,6 +23,10 @@ def main(argv: Sequence[str] | None = None) -> int:
     Returns only to report: an exit status after help, a dry run or an error.
     """
     words = list(sys.argv[1:] if argv is None else argv)
+    # A file name may be no text of this locale; it goes out as the bytes that it came in as.
+    for stream in (sys.stdout, sys.stderr):
+        if isinstance(stream, io.TextIOWrapper):
+            stream.reconfigure(errors="surrogateescape")
     try:
         status = _dispatch(words)
         sys.stdout.flush()
@@ -42,6 +47,11 @@ def _dispatch(words: list[str]) -> int:
         return 0
     if words[0] == "--version":
         print(f"aam-launch {__version__}")
+        return 0
+    if words[:2] == ["completion", "--"]:  # a shell asks, about words that need not make sense
+        from launcher.completion import candidates
+
+        print("\n".join(candidates(words[2:])))
         return 0
     if any(word in HELP for word in words):
         _, rest = split_own([word for word in words if word not in HELP])

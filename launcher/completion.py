@@ -1,17 +1,56 @@
-"""Completions for bash, zsh and fish, made from the options themselves."""
+"""Completions: the shell asks `aam-launch completion -- WORD...`, so they are never out of date.
+
+The last word is the one being typed. Where there is nothing to say the shell offers file names.
+"""
 
 from __future__ import annotations
 
 import typing
+from collections.abc import Iterator, Sequence
 
-from aam.options import COMMANDS
-from launcher.errors import UsageError
+from aam.options import names, split
+from launcher.errors import LaunchError, UsageError
 from launcher.help import OWN
-from launcher.plan.own import OWN_FLAGS
+from launcher.jobs.wishes import FLAGS as OF_JOBS
+from launcher.jobs.wishes import SWITCHES as SWITCHES_OF_JOBS
+from launcher.plan.layers import RUNTIMES
+from launcher.plan.own import OWN_FLAGS, takes_value
 from launcher.plan.request import options_of
 from launcher.plan.spelling import nearest
 
-SHELLS = ("bash", "zsh", "fish")
+ASK = "--"
+"""What a shell puts before the words of a line that it wants completed."""
+
+BEFORE_A_COMMAND = ("explain", "submit")
+
+SCRIPTS = {
+    "bash": """\
+_aam_launch() {
+  local IFS=$'\\n'
+  COMPREPLY=($(aam-launch completion -- "${COMP_WORDS[@]:1:COMP_CWORD}" 2>/dev/null))
+}
+complete -o default -F _aam_launch aam-launch
+""",
+    "zsh": """\
+#compdef aam-launch
+_aam_launch() {
+  local -a found
+  found=(${(f)"$(aam-launch completion -- "${(@)words[2,CURRENT]}" 2>/dev/null)"})
+  if (( $#found )); then compadd -- $found; else _files; fi
+}
+(( $+functions[compdef] )) || { autoload -Uz compinit && compinit; }
+compdef _aam_launch aam-launch
+""",
+    "fish": """\
+function __aam_launch
+  set -l words (commandline -opc)
+  set -l word (commandline -ct | string collect --allow-empty)
+  aam-launch completion -- $words[2..-1] $word 2>/dev/null
+end
+complete -c aam-launch -a '(__aam_launch)'
+""",
+}
+SHELLS = tuple(SCRIPTS)
 
 
 def script(shell: str) -> str:
@@ -23,108 +62,81 @@ def script(shell: str) -> str:
     if shell not in SHELLS:
         remedy = nearest(shell, SHELLS, f"known are {', '.join(SHELLS)}")
         raise UsageError("No such shell", f"'{shell}'", remedy)
-    return {"bash": _bash, "zsh": _zsh, "fish": _fish}[shell]()
+    return SCRIPTS[shell]
 
 
-def _commands() -> dict[str, str]:
-    known = {n: (k.__doc__ or "").splitlines()[0] for g in COMMANDS.values() for n, k in g.items()}
-    return known | OWN
+def candidates(line: Sequence[str]) -> list[str]:
+    """Return what the last word of a command line (after `aam-launch`) may become.
+
+    >>> candidates(["explain", "pret"])
+    ['pretrain']
+    """
+    *before, word = [one for one in line if one != "="] if line[-1:] != ["="] else [*line[:-1], ""]
+    offered = dict.fromkeys(_offered(before, word))
+    return [one for one in offered if one.startswith(word)]
 
 
-def _second_words() -> dict[str, list[str]]:
-    """List what may follow the first word of the commands of two words."""
-    found: dict[str, list[str]] = {}
-    for command in _commands():
-        first, _, second = command.partition(" ")
-        if second:
-            found.setdefault(first, []).append(second)
-    return found
+def _offered(before: Sequence[str], word: str) -> Iterator[str]:
+    last = before[-1] if before else ""
+    if takes_value(last):
+        yield from _values_of_own(last)
+        return
+    rest = _without_own(before)
+    opening = rest[0] if rest and rest[0] in BEFORE_A_COMMAND else None
+    rest = rest[1:] if opening else rest
+    command, _ = split(rest)
+    if command in names():
+        spec = options_of(command).get(last)
+        if spec and typing.get_origin(spec.type) is typing.Literal:
+            yield from map(str, typing.get_args(spec.type))
+        elif word.startswith("-"):
+            yield from _flags(command, opening)
+    elif command == "completion":
+        yield from SHELLS
+    elif command in OWN:
+        yield from OWN_FLAGS if word.startswith("-") else ()
+    elif word.startswith("-"):
+        yield from OWN_FLAGS
+    elif command:
+        yield from (name.split()[1] for name in names() if name.startswith(f"{command} "))
+    else:
+        yield from (name.split()[0] for name in names())
+        yield from () if opening else OWN
 
 
-def _flags(command: str) -> list[str]:
-    own = [*OWN_FLAGS]
-    if command in OWN:
-        return own
-    flags = []
-    for spec in options_of(command).values():
-        flags.append(spec.flag)
-        if spec.type is bool:
-            flags.append("--no-" + spec.flag[2:])
-    return flags + own
-
-
-def _choices(command: str) -> dict[str, list[str]]:
-    found = {}
-    if command not in OWN:
-        for spec in options_of(command).values():
-            if typing.get_origin(spec.type) is typing.Literal:
-                found[spec.flag] = [str(word) for word in typing.get_args(spec.type)]
-    return found
-
-
-def _bash() -> str:
-    cases, values = [], []
-    for command in _commands():
-        cases.append(f"    '{command}') words='{' '.join(_flags(command))}' ;;")
-        for flag, choices in _choices(command).items():
-            values.append(f"    '{command}:{flag}') words='{' '.join(choices)}' ;;")
-    firsts = {command.split()[0]: None for command in _commands()}
-    two = _second_words()
-    openings = "".join(f" {first}) command={first} ;;" for first in two)
-    seconds = [f"    {first}) words='{' '.join(words)}' ;;" for first, words in two.items()]
-    return "\n".join(
-        [
-            "_aam_launch() {",
-            "  local word=${COMP_WORDS[COMP_CWORD]} before=${COMP_WORDS[COMP_CWORD-1]} command=''",
-            "  local candidate words=''",
-            "  for candidate in \"${COMP_WORDS[@]:1:COMP_CWORD-1}\"; do",
-            f"    case $candidate in explain|-*) ;;{openings}",
-            "    *) command=\"${command:+$command }$candidate\"; break ;; esac",
-            "  done",
-            "  COMPREPLY=()",
-            "  case $command:$before in",
-            *values,
-            "  esac",
-            "  if [ -z \"$words\" ] && [[ $word == -* ]]; then",
-            "    case $command in",
-            *cases,
-            f"    *) words='{' '.join(OWN_FLAGS)}' ;;",
-            "    esac",
-            "  elif [ -z \"$command\" ]; then",
-            f"    words='{' '.join(firsts)}'",
-            "  else",
-            "    case $command in",
-            *(seconds or ["    *) ;;"]),
-            "    esac",
-            "  fi",
-            "  [ -n \"$words\" ] && COMPREPLY=($(compgen -W \"$words\" -- \"$word\"))",
-            "}",
-            "complete -o default -F _aam_launch aam-launch",
-            "",
-        ]
-    )  # fmt: skip
-
-
-def _zsh() -> str:
-    return "autoload -U +X bashcompinit && bashcompinit\n" + _bash()
-
-
-def _fish() -> str:
-    lines = ["complete -c aam-launch -n __fish_use_subcommand -f"]
-    for command, summary in _commands().items():
-        quoted = summary.replace("\\", "\\\\").replace("'", "\\'")
-        first, _, second = command.partition(" ")
-        seen = f"__fish_seen_subcommand_from {first}"
-        if second:
-            lines.append(f"complete -c aam-launch -n __fish_use_subcommand -a {first}")
-            lines.append(f"complete -c aam-launch -n '{seen}' -a {second} -d '{quoted}'")
-            seen += f"; and __fish_seen_subcommand_from {second}"
+def _without_own(words: Sequence[str]) -> list[str]:
+    """Leave out the launcher's own options and their values."""
+    rest, value = [], False
+    for word in words:
+        if value:
+            value = False
+        elif word.partition("=")[0] in OWN_FLAGS:
+            value = takes_value(word)
         else:
-            lines.append(
-                f"complete -c aam-launch -n __fish_use_subcommand -a {first} -d '{quoted}'"
-            )
-        choices = _choices(command)
-        for flag in _flags(command):
-            words = f" -x -a '{' '.join(choices[flag])}'" if flag in choices else ""
-            lines.append(f"complete -c aam-launch -n '{seen}' -l {flag[2:]}{words}")
-    return "\n".join(lines) + "\n"
+            rest.append(word)
+    return rest
+
+
+def _flags(command: str, opening: str | None) -> Iterator[str]:
+    for spec in options_of(command).values():
+        yield spec.flag
+        if spec.type is bool:
+            yield "--no-" + spec.flag[2:]
+    if opening == "submit":
+        yield from (*OF_JOBS, *SWITCHES_OF_JOBS)
+    yield from OWN_FLAGS
+
+
+def _values_of_own(flag: str) -> Iterator[str]:
+    """Yield the values of an option of the launcher; none where only a file would do."""
+    from launcher import config
+
+    if flag == "--runtime":
+        yield from RUNTIMES
+    elif flag == "--site":
+        yield from config.sites()
+    elif flag == "--image":
+        try:
+            yield from (image.name for image in config.configured({})[1].images)
+        except LaunchError:  # a broken configuration is not this line's business
+            return

@@ -7,6 +7,7 @@ from collections.abc import Callable, Sequence
 
 from launcher.errors import LaunchError
 from launcher.host.facts import Host
+from launcher.inputs import nearest_folder
 from launcher.plan.catalog import Catalog, Image
 from launcher.plan.choose import SIF_ENGINES, Built
 from launcher.plan.decision import Finding
@@ -100,9 +101,7 @@ def _library_lists(host: Host) -> list[Finding]:
 
 def room(folder: str) -> list[Finding]:
     """Look whether an image has room; the only check that touches this host."""
-    place = folder
-    while not os.path.exists(place):
-        place = os.path.dirname(place)
+    place = nearest_folder(folder)
     facts = os.statvfs(place)
     free = facts.f_bavail * facts.f_frsize
     if free < ROOM:

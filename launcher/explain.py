@@ -72,7 +72,7 @@ def as_json(host: Host, plan: Plan) -> str:
         },
         "command_line": shell_line(plan),
     }
-    return json.dumps(content, indent=2, ensure_ascii=False)
+    return json.dumps(content, indent=2)
 
 
 def facts(host: Host) -> dict[str, object]:

@@ -11,6 +11,7 @@ from launcher.errors import CannotCreate, MissingInput
 from launcher.plan.mounts import PathFact
 from launcher.plan.request import PathWord, Request
 
+LEAST = 64 << 20  # bytes that a checkpoint and its copy take, or the caches of compiled kernels
 DEEPEST, MOST = 3, 2000  # folders below an input that are searched for links, and entries looked at
 
 
@@ -37,18 +38,38 @@ def require_outputs(facts: tuple[PathFact, ...]) -> None:
     for fact in facts:
         if fact.role != "output":
             continue
-        place = fact.real if fact.folder else os.path.dirname(fact.real)
-        while not os.path.exists(place):
-            place = os.path.dirname(place)
+        place = nearest_folder(fact.real if fact.folder else os.path.dirname(fact.real))
         if not os.path.isdir(place):
             remedy = "choose another place"
             raise CannotCreate(f"No folder for {fact.flag}", f"'{place}' is a file", remedy)
         if not os.access(place, os.W_OK | os.X_OK):
             evidence = f"'{place}' may not be written to"
             raise CannotCreate(f"No room for {fact.flag}", evidence, "choose another folder")
-        if os.statvfs(place).f_bavail == 0:
-            evidence = f"the disk of '{place}' is full"
-            raise CannotCreate(f"No room for {fact.flag}", evidence, "free some space")
+        require_room(place, f"No room for {fact.flag}", "free some space, or choose another folder")
+
+
+def require_room(place: str, cause: str, remedy: str) -> None:
+    """Check that the disk of an existing folder has space left, and room for more files.
+
+    A quota is not asked for: file systems tell it only to whoever tries.
+
+    Raises:
+        CannotCreate: with `cause` and `remedy`.
+    """
+    facts = os.statvfs(place)
+    free = facts.f_bavail * facts.f_frsize
+    if free < LEAST:
+        evidence = f"the disk of '{place}' has {free >> 20} MiB left of the {LEAST >> 20} it takes"
+        raise CannotCreate(cause, evidence, remedy)
+    if facts.f_files and facts.f_favail == 0:  # file systems without a table of files say 0 of 0
+        raise CannotCreate(cause, f"the disk of '{place}' can hold no more files", remedy)
+
+
+def nearest_folder(path: str) -> str:
+    """Return `path`, or the nearest above it that exists."""
+    while not os.path.exists(path):
+        path = os.path.dirname(path)
+    return path
 
 
 def look(request: Request, folder: str) -> tuple[PathFact, ...]:

@@ -58,6 +58,11 @@ def prepare(
     )
     plan = make(request, host, choice, catalog, settings, paths, environment, here)
     require_devices(host, plan)
+    if host.live and plan.folders:
+        place = inputs.nearest_folder(plan.folders[0])
+        inputs.require_room(
+            place, "No room for caches and temporary files", "give another --scratch"
+        )
     return host, plan
 
 

@@ -25,4 +25,4 @@ def print_json(content: object) -> None:
     """Print `content` for programs."""
     import json
 
-    print(json.dumps(content, indent=2, ensure_ascii=False))
+    print(json.dumps(content, indent=2))

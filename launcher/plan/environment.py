@@ -97,6 +97,8 @@ def inside(
         if literal is not None:
             variables[name] = literal
             decisions.append(Decision("variable", f"{name}={literal}", "asked for", source))
+        else:
+            decisions.append(Decision("kept out", name, "asked for, but not set here", source))
     for name in LEAKS:
         if present.get(name) and name not in variables:
             why = "it would put the host's libraries or packages before the image's"

@@ -17,7 +17,7 @@ from launcher.plan.devices import needed
 from launcher.plan.environment import CACHES, ENGINE_LEAKS, PROXIES
 from launcher.plan.flags import required
 from launcher.plan.layers import Settings
-from launcher.plan.mounts import Mount, PathFact, fold, of_paths
+from launcher.plan.mounts import Mount, PathFact, fold, of_paths, require_passable
 from launcher.plan.plan import Plan
 from launcher.plan.request import Request, options_of
 
@@ -218,6 +218,10 @@ def _contained(
                      "host") for path in devices
         ]  # fmt: skip
     folded = _mounts(choice, settings, paths, here)
+    names = [path for mount in folded for path in (mount.source, mount.target)]
+    require_passable(
+        folded, [*words, *names, *(variables.get(name, "") for name in _asked(settings))]
+    )
     decisions += [
         Decision("mount", f"{m.target} {'rw' if m.writable else 'ro'}"
                  + (f" from {m.source}" if m.source != m.target else ""), m.why, m.origin)

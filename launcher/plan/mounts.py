@@ -11,7 +11,7 @@ from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
 from typing import Literal
 
-from launcher.errors import ConfigurationError
+from launcher.errors import ConfigurationError, UsageError
 
 IMAGE_FOLDERS = frozenset(
     ["/", "/bin", "/boot", "/dev", "/etc", "/lib", "/lib32", "/lib64", "/opt", "/proc", "/run",
@@ -128,6 +128,30 @@ def fold(mounts: Sequence[Mount]) -> tuple[Mount, ...]:
         if not any(_covers(parent, mount) for parent in kept):
             kept.append(mount)
     return tuple(sorted(kept, key=lambda mount: mount.target))
+
+
+def require_passable(mounts: Iterable[Mount], words: Iterable[str]) -> None:
+    """Check that an engine can be told every name.
+
+    Engines keep what they are told as JSON, which holds no byte that is not UTF-8, and read --mount
+    as CSV, which has one kind of line end (tried with Apptainer 1.4.5 and podman 4.3.1).
+
+    Raises:
+        UsageError: naming the first that is not.
+    """
+    for name in words:
+        if any("\udc80" <= mark <= "\udcff" for mark in name):
+            raise _impassable(name, "it is not UTF-8")
+    for mount in mounts:
+        for path in (mount.source, mount.target):
+            if "\r\n" in path:
+                raise _impassable(path, "it has a line end of two characters")
+
+
+def _impassable(name: str, why: str) -> UsageError:
+    evidence = f"{name!a}, {why}"
+    remedy = "rename it, or take --runtime native"
+    return UsageError("A name that no container engine can be given", evidence, remedy)
 
 
 def _covers(parent: Mount, mount: Mount) -> bool:

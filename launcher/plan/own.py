@@ -57,6 +57,11 @@ def split_own(argv: Sequence[str]) -> tuple[dict[str, tuple[str, ...]], list[str
     return own, rest
 
 
+def takes_value(word: str) -> bool:
+    """Tell whether a word is one of the launcher's own options that wants a value after it."""
+    return word in OWN_FLAGS and word not in _SWITCHES
+
+
 def spelled(own: Mapping[str, Sequence[str]]) -> list[str]:
     """Write the launcher's own options out again.
 

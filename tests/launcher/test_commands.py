@@ -4,6 +4,8 @@ from __future__ import annotations
 
 import json
 import os
+import select
+import shutil
 import struct
 import subprocess
 import sys
@@ -14,7 +16,7 @@ import pytest
 
 from aam import __version__
 from launcher import replay
-from launcher.completion import SHELLS, script
+from launcher.completion import candidates, script
 from launcher.errors import MissingInput
 from launcher.images.sif import DESCRIPTOR, DESCRIPTOR_SIZE, HEADER, check_sif
 from tests.launcher.hosts import MI300A, Tree, captured
@@ -30,6 +32,7 @@ def launch(folder: Path, *words: str, **variables: str) -> subprocess.CompletedP
         [sys.executable, "-m", "launcher.cli", *(word.format(d=folder) for word in words)],
         capture_output=True,
         text=True,
+        errors="surrogateescape",
         env=environment,
         cwd=folder,
         check=False,
@@ -60,6 +63,18 @@ def test_explain_as_json_is_the_same_every_time(folder: Path) -> None:
     assert {"host", "decisions", "findings", "plan", "command_line"} == set(said)
     assert "environment" not in said["host"]
     assert all(set(d) == {"subject", "value", "why", "source"} for d in said["decisions"])
+
+
+def test_names_that_are_no_text_are_shown_as_they_are(folder: Path) -> None:
+    name = os.fsencode(folder) + b"/latin\xe9.biom"
+    Path(os.fsdecode(name)).touch()
+    words = ["pretrain", "--table", os.fsdecode(name), "--output-dir", "{d}/out"]
+    variables = {"LC_ALL": "en_US.UTF-8", "PYTHONUTF8": "1"}
+    explained = launch(folder, "explain", *words, **variables)
+    assert explained.returncode == 0, explained.stderr
+    assert os.fsdecode(name) in explained.stdout
+    assert os.fsdecode(name) in launch(folder, "--dry-run", *words, **variables).stdout
+    json.loads(launch(folder, "explain", "--json", *words, **variables).stdout)
 
 
 def test_explain_for_another_host(folder: Path) -> None:
@@ -280,28 +295,106 @@ def test_an_engine_is_asked_once_for_its_version(folder: Path) -> None:
 # --- completion
 
 
-@pytest.mark.parametrize("shell", SHELLS)
-def test_completions_know_every_command(shell: str) -> None:
-    text = script(shell)
-    assert all(word in text for word in ("explain", "pretrain", "--no-stratify" if shell != "fish"
-                                         else "no-stratify", "mem_efficient"))  # fmt: skip
+@pytest.mark.parametrize(
+    ("line", "expected"),
+    [
+        ("pr", {"pretrain", "predict", "prepare"}),
+        ("explain predi", {"predict"}),
+        ("--image x --force tra", {"train"}),
+        ("doc", {"doctor"}),
+        ("explain doc", set()),
+        ("train --attn-implementation me", {"mem_efficient"}),
+        ("train --attn-implementation = me", {"mem_efficient"}),  # bash parts words at "="
+        ("train --attn-implementation =", {"auto", "sdpa", "math", "mem_efficient", "flash"}),
+        ("train --no-strat", {"--no-stratify"}),
+        ("train --table ", set()),  # the shell offers files
+        ("train --dry", {"--dry-run"}),
+        ("train --runtime po", {"podman"}),
+        ("--image rocm", {"rocm63", "rocm62", "rocm60"}),
+        ("completion ", {"bash", "zsh", "fish"}),
+        ("submit train --gp", {"--gpus"}),
+        ("--fo", {"--force"}),
+        ("doctor --cap", {"--capture"}),
+    ],
+)
+def test_what_a_word_may_become(line: str, expected: set[str]) -> None:
+    assert set(candidates(line.split(" "))) == expected
 
 
-def test_bash_completes(tmp_path: Path) -> None:
-    (tmp_path / "c").write_text(script("bash"))
-    code = (
-        f'. {tmp_path}/c; COMP_WORDS=(aam-launch explain "$@"); COMP_CWORD=$#; ((COMP_CWORD++)); '
-    )
+def on_path(folder: Path) -> dict[str, str]:
+    """Put `aam-launch` on a PATH of its own."""
+    program = folder / "aam-launch"
+    program.write_text(f'#!/bin/sh\nexec {sys.executable} -m launcher.cli "$@"\n')
+    program.chmod(0o755)
+    (folder / "zz file").touch()
+    path = f"{folder}:{os.environ['PATH']}"
+    return {**os.environ, "PATH": path, "PYTHONPATH": str(ROOT), "HOME": str(folder)}
+
+
+def test_bash_completes(folder: Path) -> None:
+    (folder / "c").write_text(script("bash"))
+    code = '. ./c; COMP_WORDS=(aam-launch "$@"); COMP_CWORD=$#; _aam_launch; echo "${COMPREPLY[*]}"'
     for words, expected in (
-        (["pre"], "pretrain predict prepare"),
-        (["train", "--attn-implementation", "me"], "mem_efficient"),
-        (["train", "--no-strat"], "--no-stratify"),
+        (["pretr"], "pretrain"),
+        (["explain", "train", "--attn-implementation", "me"], "mem_efficient"),
+        (["train", "--table", ""], ""),
     ):
         done = subprocess.run(
-            ["bash", "-c", code + '_aam_launch; echo "${COMPREPLY[*]}"', "bash", *words],
-            capture_output=True, text=True, check=True,
+            ["bash", "-c", code, "bash", *words],
+            capture_output=True, text=True, check=True, env=on_path(folder), cwd=folder,
         )  # fmt: skip
         assert done.stdout.strip() == expected
+
+
+@pytest.mark.skipif(shutil.which("fish") is None, reason="fish is not installed")
+def test_fish_completes(folder: Path) -> None:
+    (folder / "c").write_text(script("fish"))
+    for line, expected in (
+        ("pretr", ["pretrain"]),
+        ("train --attn-implementation me", ["mem_efficient"]),
+        ("train --table zz", ["zz file"]),
+    ):
+        code = f'source c; complete -C "aam-launch {line}"'
+        done = subprocess.run(
+            ["fish", "--no-config", "-c", code],
+            capture_output=True, text=True, check=True, env=on_path(folder), cwd=folder,
+        )  # fmt: skip
+        assert sorted(done.stdout.splitlines()) == expected
+
+
+@pytest.mark.skipif(shutil.which("zsh") is None, reason="zsh is not installed")
+def test_zsh_completes(folder: Path) -> None:
+    """In a terminal of its own, since zsh completes nowhere else: type, press Tab, look."""
+    (folder / "c").write_text(script("zsh"))
+    for line, expected in (
+        ("explain pretr", "explain pretrain "),
+        ("train --attn-implementation me", "--attn-implementation mem_efficient "),
+        ("train --table zz", "--table zz\\ file"),
+    ):
+        parent, child = os.openpty()
+        zsh = subprocess.Popen(
+            ["zsh", "-f", "-i"], stdin=child, stdout=child, stderr=child, cwd=folder,
+            env={**on_path(folder), "TERM": "dumb", "PS1": "> "}, start_new_session=True,
+        )  # fmt: skip
+        os.close(child)
+        try:
+            os.write(parent, b". ./c; print re''ady\n")
+            seen = read_until(parent, "ready\r\n")
+            os.write(parent, f"aam-launch {line}\t".encode())
+            seen = read_until(parent, expected)
+            assert expected in seen
+        finally:
+            zsh.kill()
+            zsh.wait()
+            os.close(parent)
+
+
+def read_until(terminal: int, expected: str) -> str:
+    """Return what a terminal shows, up to `expected` or until nothing has come for 20 s."""
+    seen = ""
+    while expected not in seen and select.select([terminal], [], [], 20)[0]:
+        seen += os.read(terminal, 4096).decode(errors="replace")
+    return seen
 
 
 # --- SIF files

@@ -4,14 +4,16 @@ from __future__ import annotations
 
 import json
 import os
+import subprocess
+from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
 
 from launcher.engines.words import fields
-from launcher.errors import CannotCreate, ConfigurationError
-from launcher.inputs import look, require_outputs
-from launcher.plan.mounts import Mount, asked_for, fold, of_paths
+from launcher.errors import CannotCreate, ConfigurationError, UsageError
+from launcher.inputs import LEAST, look, require_outputs, require_room
+from launcher.plan.mounts import Mount, asked_for, fold, of_paths, require_passable
 from launcher.plan.request import parse
 
 
@@ -33,6 +35,18 @@ def here(tmp_path: Path) -> Path:
     (tmp_path / "data").mkdir()
     (tmp_path / "data/t.biom").touch()
     return tmp_path
+
+
+@pytest.mark.parametrize(
+    ("name", "why"), [("a\r\nb", "line end"), (os.fsdecode(b"latin\xe9"), "not UTF-8")]
+)
+def test_names_that_no_engine_can_be_given(name: str, why: str) -> None:
+    odd = Mount(f"/d/{name}", f"/d/{name}", False, "input", "--table")
+    with pytest.raises(UsageError, match=why) as caught:
+        require_passable([odd], [odd.source])
+    str(caught.value).encode()  # it can be printed anywhere
+    for fine in ("cr\rx", "lf\nx", "ü", " ", "a,b:c"):
+        require_passable([Mount(fine, fine, False, "", "")], [fine])
 
 
 def test_relative_paths_become_absolute(here: Path) -> None:
@@ -157,3 +171,27 @@ def test_a_full_disk_is_known_before(here: Path) -> None:
     request = parse(["simulate", "--output-dir", "/proc/self/nothing/out"])
     with pytest.raises(CannotCreate, match="No room for --output-dir"):
         require_outputs(look(request, str(here)))
+
+
+@pytest.fixture
+def small_disk(tmp_path: Path) -> Iterator[Path]:
+    """A file system of 1 MiB, which takes root; a full disk for everybody else."""
+    if os.geteuid() != 0:
+        pytest.skip("mounting a small file system takes root")
+    place = tmp_path / "small"
+    place.mkdir()
+    size = ["mount", "-t", "tmpfs", "-o", "size=1m", "tmpfs", str(place)]
+    if subprocess.run(size, check=False).returncode:
+        pytest.skip("no file system may be mounted here")
+    yield place
+    subprocess.run(["umount", str(place)], check=True)
+
+
+def test_a_disk_without_room_is_known_before_the_start(small_disk: Path, here: Path) -> None:
+    words = ["pretrain", "--table", str(here / "data/t.biom"), "--output-dir"]
+    request = parse([*words, str(small_disk / "a/out")])
+    with pytest.raises(CannotCreate, match=f"has 1 MiB left of the {LEAST >> 20}"):
+        require_outputs(look(request, str(here)))
+    with pytest.raises(CannotCreate, match="caches.*--scratch"):
+        require_room(str(small_disk), "No room for caches", "give another --scratch")
+    require_room(str(here), "No room", "")
