@@ -5,12 +5,15 @@ from __future__ import annotations
 import os
 from collections.abc import Iterable, Mapping, Sequence
 from pathlib import Path
+from typing import TYPE_CHECKING
 
 from launcher import yaml_files
 from launcher.errors import ConfigurationError
-from launcher.jobs.site import SITE_KEYS, Site, settings_of, site_of
 from launcher.plan.catalog import SHIPPED, Catalog, catalog_of, extended
 from launcher.plan.layers import KEYS, Entry, Layer, Settings, from_flags, from_variables, merge
+
+if TYPE_CHECKING:
+    from launcher.jobs.site import Site
 
 SYSTEM = Path("/etc/aam/launch.yaml")
 PROJECT = "aam-launch.yaml"
@@ -38,6 +41,8 @@ def read(
     name = merge([system, own, project, *top]).text("site")
     site: Layer = {}
     if name:
+        from launcher.jobs.site import SITE_KEYS, settings_of
+
         site = settings_of(_file(_site(name), kept, (*KEYS, *SITE_KEYS)), who(variables))
     cache = Path(variables.get("XDG_CACHE_HOME") or home / ".cache")
     scratch = variables.get("SLURM_TMPDIR") or variables.get("TMPDIR") or "/tmp"
@@ -60,6 +65,8 @@ def site(name: str, variables: Mapping[str, str]) -> Site:
     Raises:
         ConfigurationError: there is no such site, or its file is wrong.
     """
+    from launcher.jobs.site import SITE_KEYS, site_of
+
     file = _site(name)
     entries = _file(file, yaml_files.cache_folder(variables), (*KEYS, *SITE_KEYS))
     return site_of(file.stem, entries)

@@ -6,10 +6,8 @@ from collections.abc import Sequence
 
 from aam import __version__
 from aam.options import COMMANDS
-from launcher.jobs.wishes import FLAGS
-from launcher.jobs.wishes import SWITCHES as SUBMIT_SWITCHES
 from launcher.plan.layers import KEYS
-from launcher.plan.own import SWITCHES, WITH_VALUE
+from launcher.plan.own import OWN_FLAGS, SWITCHES, WITH_VALUE
 from launcher.plan.request import options_of
 
 OWN = {
@@ -22,6 +20,15 @@ OWN = {
     "replay": "Run the run of a run.json again.",
     "completion": "Print completions for bash, zsh or fish.",
 }
+
+
+USAGE = {
+    "explain": ("COMMAND [OPTIONS]", ("--json", "--host", "--image", "--runtime", "--site")),
+    "doctor": ("", ("--json", "--host", "--capture", "--image-dir")),
+    "replay": ("RUN.JSON [OPTIONS THAT REPLACE THOSE OF THEN]", ("--dry-run", "--force")),
+    "completion": ("bash|zsh|fish", ()),
+}
+"""What follows a command of the launcher's own, and which options it reads."""
 
 
 def overview() -> str:
@@ -50,8 +57,16 @@ def own_help(command: str, rest: Sequence[str] = ()) -> str:
         from launcher.images.words import help_page
 
         return help_page(rest)
+    if command in USAGE:
+        words, flags = USAGE[command]
+        page = [f"usage: aam-launch {command} {words}".rstrip(), "", OWN[command], ""]
+        page += [f"  {flag:<22} {OWN_FLAGS[flag]}" for flag in flags]
+        return "\n".join(page).rstrip()
     if command != "submit":
         return overview()
+    from launcher.jobs.wishes import FLAGS
+    from launcher.jobs.wishes import SWITCHES as SUBMIT_SWITCHES
+
     lines = ["usage: aam-launch submit COMMAND [OPTIONS OF THE JOB] [OPTIONS OF COMMAND]", ""]
     lines += [OWN["submit"] + " --dry-run prints its script.", ""]
     lines += [f"  {f'{flag} {metavar}':<22} {help}" for flag, (metavar, help) in FLAGS.items()]

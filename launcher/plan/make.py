@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import json
-import platform
+import sys
 from collections.abc import Sequence
 from dataclasses import dataclass, replace
 
@@ -125,7 +125,7 @@ def record(plan: Plan, request: Request, host: Host, here: Here) -> dict[str, ob
 def engine_version(plan: Plan, host: Host) -> str | None:
     """Return the version of what starts the program; of Python where nothing else does."""
     if plan.engine == NATIVE:
-        return platform.python_version()
+        return sys.version.split()[0]
     fact = host.engine(plan.engine)
     return fact.version if fact else None
 

@@ -16,7 +16,7 @@ SWITCHES = {
     "--version": "Print the version.",
 }
 WITH_VALUE = {
-    "--host": "explain: decide for another host, captured in a tar or a folder.",
+    "--host": "explain, doctor: another host, captured in a tar or a folder.",
     "--capture": "doctor: write what decisions about this host rest on to a tar.",
 }
 OWN_FLAGS: dict[str, str] = {
