@@ -11,6 +11,7 @@
 #
 # /opt/aam/containers holds this folder, /opt/aam/source the package aam. Where wheels are mounted at
 # /mnt, Python packages come from there alone, without a network.
+# Every step may be done twice, so that an image may be the base of another.
 set -eu
 umask 022
 NAME=$1 BASE=$2 SNAPSHOT=$3 TORCH=$4 TORCH_INDEX=$5
@@ -53,6 +54,7 @@ fi
 
 step "aam"
 packages=$("$AAM/bin/python" -c 'import sysconfig; print(sysconfig.get_path("purelib"))')
+rm -rf "$packages/aam" "$packages"/aam-*.dist-info
 cp -R "$AAM/source/aam" "$packages/aam"
 find "$packages/aam" -name __pycache__ -type d -prune -exec rm -rf {} +
 version=$("$AAM/bin/python" -c 'import aam; print(aam.__version__)')
@@ -70,10 +72,10 @@ from aam.cli import main
 sys.exit(main())
 SCRIPT
 chmod 755 "$AAM/bin/aam"
-ln -s "$packages/torch/lib" "$AAM/torch-lib"
+ln -sfn "$packages/torch/lib" "$AAM/torch-lib"
 # Where the libdrm of ROCm's wheels looks for the names of GPUs; without it every start complains.
 mkdir -p /opt/amdgpu/share/libdrm
-ln -s /usr/share/libdrm/amdgpu.ids /opt/amdgpu/share/libdrm/amdgpu.ids
+ln -sf /usr/share/libdrm/amdgpu.ids /opt/amdgpu/share/libdrm/amdgpu.ids
 
 step "Bytecode"
 # Python does not compare it with its source, so it serves a read-only root and any date of a file.

@@ -8,7 +8,7 @@ from pathlib import Path
 
 from launcher import config, images, inputs
 from launcher.engines import native
-from launcher.errors import NotPermitted, Unavailable
+from launcher.errors import MissingInput, NotPermitted, Unavailable
 from launcher.host import Host, detect
 from launcher.host.versions import with_versions
 from launcher.plan.choose import SIF_ENGINES, Built, choose
@@ -41,6 +41,7 @@ def prepare(
     look = inputs.look if host.live else inputs.lexical
     paths = look(request, folder)
     there = images.built(settings, catalog) if host.live else images.assumed(settings, catalog)
+    catalog = images.measured(catalog, there, settings.text("runtime"))
     environment = native.here()
     choice = choose(host, catalog, settings, there, environment, "--force" in request.own)
     if host.live:
@@ -81,6 +82,9 @@ def require_devices(host: Host, plan: Plan) -> None:
 def _check(host: Host, built: Built | None, engine: str) -> None:
     if built is not None and engine in SIF_ENGINES:
         images.check_sif(built.place)
+        if built.doubt:
+            evidence, remedy = built.doubt
+            raise MissingInput("The image is not locked", f"'{built.place}', {evidence}", remedy)
 
 
 def _asked(settings: Settings) -> tuple[Mount, ...]:

@@ -46,6 +46,7 @@ def run(words: Sequence[str]) -> int:
         print(f"{capture.write(host, file)} files in {file}")
         return 0
     built = images.built(settings, catalog) if host.live else images.assumed(settings, catalog)
+    catalog = images.measured(catalog, built, settings.text("runtime"))
     fitting = doctor.fitting(host, catalog)
     findings = doctor.examine(host, catalog, built)
     if host.live:

@@ -73,6 +73,7 @@ def decided(
     what = decide.allocation(request.command, wishes, site, log, len(tasks))
     node = node_of(site, detect(), what.ranks)
     there = images.built(settings, catalog)
+    catalog = images.measured(catalog, there, settings.text("runtime"))
     assumed = there or images.assumed(settings, catalog)
     problems: list[LaunchError] = []
     problems += decide.over_limits(what, site) if not force else []

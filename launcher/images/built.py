@@ -13,14 +13,20 @@ What an image's labels say was measured in it when it was built, and counts more
 from __future__ import annotations
 
 import os
+from collections.abc import Mapping, Sequence
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
 from launcher.errors import MissingInput
 from launcher.images import record
-from launcher.plan.catalog import Catalog
+from launcher.images.sif import labels_of
+from launcher.plan.catalog import Catalog, Image
 from launcher.plan.choose import OCI_ENGINES, SIF_ENGINES, Built
 from launcher.plan.layers import Settings
+
+PINS = ("torch", "rocm", "cuda", "triton", "aotriton")
+"""Pins that a label may hold, as org.aam.NAME."""
 
 
 def built(settings: Settings, catalog: Catalog) -> tuple[Built, ...]:
@@ -28,33 +34,24 @@ def built(settings: Settings, catalog: Catalog) -> tuple[Built, ...]:
 
     Raises:
         ConfigurationError: images.json is damaged.
+        MissingInput: an image asked for by its path is not there.
     """
     folder = Path(settings.text("image_dir"))
     listed = record.read(folder)
     found: list[Built] = []
     for image in catalog.images:
-        entries = listed.get(image.name, {})
-        sif = Path(image.sif).expanduser() if image.sif else folder / f"{image.name}.sif"
-        if sif.is_file():
-            found.append(Built(image.name, SIF_ENGINES, str(sif), _locked(entries, sif)))
+        if image.sif:
+            sif = Path(image.sif).expanduser()
+            found += [_file(image.name, sif, {}, named=True)] if sif.is_file() else []
+        elif (sif := folder / f"{image.name}.sif").is_file():
+            found.append(_file(image.name, sif, record.entry(listed, image.name, "sif")))
         if image.reference:
             found.append(Built(image.name, OCI_ENGINES, image.reference))
         for engine in OCI_ENGINES:
-            held = entries.get(engine)
-            if isinstance(held, dict) and held.get("reference"):
-                found.append(
-                    Built(image.name, (engine,), str(held["reference"]), held.get("digest"))
-                )
-    name = settings.text("image")
-    if name == "auto" or ("/" not in name and ":" not in name and not name.endswith(".sif")):
-        return tuple(found)
-    if catalog.image(name) is None and os.path.isfile(name):
-        found.append(Built(name, SIF_ENGINES, os.path.abspath(name)))
-    elif catalog.image(name) is None and name.endswith(".sif"):
-        raise MissingInput("No such image", f"'{name}' does not exist", "check the path")
-    elif catalog.image(name) is None:
-        found.append(Built(name, OCI_ENGINES, name))
-    return tuple(found)
+            held = record.entry(listed, image.name, engine)
+            if held.get("reference"):
+                found.append(_held(image.name, engine, held))
+    return (*found, *_asked_for(settings.text("image"), catalog))
 
 
 def assumed(settings: Settings, catalog: Catalog) -> tuple[Built, ...]:
@@ -66,9 +63,63 @@ def assumed(settings: Settings, catalog: Catalog) -> tuple[Built, ...]:
     )
 
 
-def _locked(entries: dict[str, Any], sif: Path) -> str | None:
-    """Return the digest that was recorded for a SIF, if the file can still be that one."""
-    held = entries.get("sif")
-    if isinstance(held, dict) and held.get("bytes") == sif.stat().st_size:
-        return f"sha256:{held.get('sha256')}"
-    return None
+def measured(catalog: Catalog, there: Sequence[Built], runtime: str = "auto") -> Catalog:
+    """Return the catalog with what the labels of the images say in the place of what it says.
+
+    Of several forms of an image the first counts that `runtime` can run.
+    """
+    labels: dict[str, Mapping[str, str]] = {}
+    for found in there:
+        if found.labels and runtime in ("auto", *found.engines):
+            labels.setdefault(found.image, found.labels)
+    images = (_measured(i, labels[i.name]) if i.name in labels else i for i in catalog.images)
+    return replace(catalog, images=tuple(images))
+
+
+def _measured(image: Image, labels: Mapping[str, str]) -> Image:
+    known = {key: labels[f"org.aam.{key}"] for key in PINS if f"org.aam.{key}" in labels}
+    archs = _archs(labels.get("org.aam.archs", "")) or image.archs
+    attention = _archs(labels.get("org.aam.attention-archs", "")) or image.attention
+    return replace(image, pins={**image.pins, **known}, archs=archs, attention=attention,
+                   source="label")  # fmt: skip
+
+
+def _archs(text: str) -> tuple[str, ...]:
+    """Return the archs of a label, without features (gfx90a:xnack-) and virtual ones (compute_90).
+
+    >>> _archs("gfx90a:xnack- sm_90 compute_90")
+    ('gfx90a', 'sm_90')
+    """
+    names = (word.partition(":")[0] for word in text.split())
+    return tuple(dict.fromkeys(name for name in names if name.startswith(("gfx", "sm_"))))
+
+
+def _file(name: str, sif: Path, held: Mapping[str, Any], named: bool = False) -> Built:
+    """Return a SIF; one that a configuration names needs no record."""
+    digest = f"sha256:{held['sha256']}" if "sha256" in held else None
+    doubt = None
+    if digest is None and not named:
+        doubt = "it has no record in images.json", f"`aam-launch images lock {name}` makes one"
+    elif digest and held.get("bytes") != sif.stat().st_size:
+        evidence = f"it has {sif.stat().st_size} bytes, recorded were {held.get('bytes')}"
+        doubt = evidence, f"`aam-launch images build {name}` builds it again"
+    return Built(name, SIF_ENGINES, str(sif), digest, labels_of(sif), doubt)
+
+
+def _held(name: str, engine: str, held: Mapping[str, Any]) -> Built:
+    """Return an image of podman or docker: by its id, which no later tag can change."""
+    place, labels = str(held.get("id") or held["reference"]), held.get("labels", {})
+    return Built(name, (engine,), place, held.get("digest"), labels)
+
+
+def _asked_for(name: str, catalog: Catalog) -> list[Built]:
+    """Return the image that is asked for by a path or a reference instead of its name."""
+    if name == "auto" or ("/" not in name and ":" not in name and not name.endswith(".sif")):
+        return []
+    if catalog.image(name) is not None:
+        return []
+    if os.path.isfile(name):
+        return [Built(name, SIF_ENGINES, os.path.abspath(name))]
+    if name.endswith(".sif"):
+        raise MissingInput("No such image", f"'{name}' does not exist", "check the path")
+    return [Built(name, OCI_ENGINES, name)]

@@ -81,11 +81,10 @@ def _base(image: Image, sources: Sources) -> None:
     """Resolve the base's digest, or compare what is pinned with what the tag is now."""
     base = image.arguments["BASE"]
     tag, _, pinned = base.partition("@")
-    now = registry.digest(tag)
     if pinned:
-        said = "is what its tag is" if pinned == now else f"is pinned; its tag is now {now}"
-        print(f"{image.name:<10} {base} {said}")
+        print(f"{image.name:<10} {base} {_said_of(tag, pinned)}")
         return
+    now = registry.digest(tag)
     if sources.checkout is None:
         remedy = f"build with --build-arg BASE={tag}@{now}"
         raise Unavailable("An installed catalog cannot be written", base, remedy)
@@ -97,6 +96,15 @@ def _base(image: Image, sources: Sources) -> None:
         _replace(path, text.replace(f"{base}\n", f"{base}@{now}\n")
                            .replace(f'{base}"', f'{base}@{now}"'))  # fmt: skip
         print(f"{image.name:<10} {tag}@{now}: {path}")
+
+
+def _said_of(tag: str, pinned: str) -> str:
+    """Compare a pinned digest with what its tag is now; a registry moves tags."""
+    try:
+        now = registry.digest(tag)
+    except Unavailable as error:
+        return f"is pinned; not compared with its tag: {error.evidence}"
+    return "is what its tag is" if pinned == now else f"is pinned; its tag is now {now}"
 
 
 def _replace(path: Path, text: str) -> None:

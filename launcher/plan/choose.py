@@ -8,8 +8,8 @@ the arch, then its order.
 
 from __future__ import annotations
 
-from collections.abc import Sequence
-from dataclasses import dataclass
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, field
 
 from launcher.errors import Unavailable, UsageError
 from launcher.host.facts import Gpu, Host
@@ -29,12 +29,23 @@ NATIVE = "native"
 
 @dataclass(frozen=True, eq=False)
 class Built:
-    """An image that is there: for SIF engines a file, for podman or docker a reference."""
+    """An image that is there: for SIF engines a file, for podman or docker a reference.
+
+    Attributes:
+        image: its name.
+        engines: those that can run it there.
+        place: the file, the id or the reference.
+        digest: what was recorded when it was built.
+        labels: what was measured in it then.
+        doubt: what is wrong with its record, and the remedy; a job does not use it then.
+    """
 
     image: str
     engines: tuple[str, ...]
     place: str
     digest: str | None = None
+    labels: Mapping[str, str] = field(default_factory=dict)
+    doubt: tuple[str, str] | None = None
 
 
 @dataclass(frozen=True, eq=False)

@@ -60,4 +60,10 @@ def fast(image: Image, arch: str) -> bool:
     """Tell whether the image has fused attention kernels for `arch`."""
     if arch.startswith("sm_"):
         return served(image, arch)
-    return arch in image.attention
+    return any(_covers(known, arch) for known in image.attention)
+
+
+def _covers(known: str, arch: str) -> bool:
+    """Compare archs; aotriton names a family with an x for any digit (gfx11xx)."""
+    pairs = zip(known[3:], arch[3:], strict=False)
+    return len(known) == len(arch) and all(a in ("x", b) for a, b in pairs)

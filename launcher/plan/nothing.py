@@ -44,6 +44,4 @@ def how_to_build(image: Image | None, folder: str) -> str:
     """Return the command that builds an image, as far as its definition is at hand."""
     if image is None or not image.definition:
         return f"put a SIF at {folder}, or name one with --image FILE"
-    if image.definition.endswith(".def"):
-        return f"`apptainer build {folder}/{image.name}.sif {image.definition}` builds it"
-    return f"`podman build -t aam:{image.name} -f {image.definition} .` builds it"
+    return f"`aam-launch images build {image.name}` builds it"

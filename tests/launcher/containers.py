@@ -6,6 +6,7 @@ and sets AAM_TEST_BASE, the image to build from. Apptainer is run as the ordinar
 
 from __future__ import annotations
 
+import hashlib
 import json
 import os
 import shlex
@@ -117,7 +118,9 @@ def start(folder: Path) -> Engines:
         _must(engines.run(build, cwd=folder))
     names = ("cpu", "rocm63")
     places = {"podman": {"reference": "localhost/aam:probe"}, "docker": {"reference": "aam:probe"}}
-    listed = dict.fromkeys(names, places)
+    sif = (images / "cpu.sif").read_bytes()
+    lock = {"sha256": hashlib.sha256(sif).hexdigest(), "bytes": len(sif)}
+    listed = {name: {**places, "sif": lock} for name in names}
     (images / "images.json").write_text(json.dumps(listed))
     os.link(images / "cpu.sif", images / "rocm63.sif")
     return engines

@@ -18,6 +18,7 @@ from aam import __version__
 from launcher import replay
 from launcher.completion import candidates, script
 from launcher.errors import MissingInput
+from launcher.images import record
 from launcher.images.sif import DESCRIPTOR, DESCRIPTOR_SIZE, HEADER, check_sif
 from tests.launcher.hosts import MI300A, Tree, captured
 
@@ -277,6 +278,8 @@ def engine(folder: Path, name: str, answer: str = "") -> Path:
 def test_an_engine_is_asked_once_for_its_version(folder: Path) -> None:
     engine(folder, "apptainer", "apptainer version 1.4.5")
     sif(folder / "cpu.sif")
+    size = (folder / "cpu.sif").stat().st_size
+    record.write(folder, "cpu", "sif", {"sha256": "0" * 64, "bytes": size})
 
     def known() -> str | None:
         said = json.loads(

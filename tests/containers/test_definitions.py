@@ -1,0 +1,185 @@
+"""Definitions, locks and the catalog say the same; what differs between stacks is what they pin."""
+
+from __future__ import annotations
+
+import re
+import subprocess
+from pathlib import Path
+
+import pytest
+
+from aam import __version__
+from launcher.config import catalog as shipped_catalog
+from launcher.config import read
+from launcher.errors import UsageError
+from launcher.images import definitions
+from launcher.images.builder import Builder, labelled, oci, sif
+from launcher.plan.catalog import Catalog, Image
+from tests.launcher.containers import ROOT
+
+CONTAINERS = ROOT / "containers"
+ARGUMENT = re.compile(r"^(?:ARG |    )(BASE|SNAPSHOT|TORCH|TORCH_INDEX)=(\S+)$", re.MULTILINE)
+HASHED = re.compile(r"^[a-z0-9._-]+==\S+ \\\n(    --hash=sha256:[0-9a-f]{64}( \\\n)?)+$")
+NAMES = ("rocm63", "rocm62", "rocm60", "cuda", "cpu")
+each = pytest.mark.parametrize("name", NAMES)
+
+
+def catalog() -> Catalog:
+    return shipped_catalog(read({}, {}, Path("/")), {"HOME": "/nonexistent"})
+
+
+def image(name: str) -> Image:
+    found = catalog().image(name)
+    assert found is not None
+    return found
+
+
+def test_every_image_of_the_catalog_has_its_definitions() -> None:
+    assert tuple(image.name for image in catalog().images) == NAMES
+    for name in NAMES:
+        assert image(name).definition == f"containers/{name}.def"
+        for file in (f"{name}.def", f"{name}.Dockerfile", f"locks/{name}.txt"):
+            assert (CONTAINERS / file).is_file()
+
+
+@each
+@pytest.mark.parametrize("ending", ["def", "Dockerfile"])
+def test_values_in_the_files_are_the_catalogs(name: str, ending: str) -> None:
+    text = (CONTAINERS / f"{name}.{ending}").read_text()
+    assert dict(ARGUMENT.findall(text)) == dict(image(name).arguments)
+    assert re.search(r"@sha256:[0-9a-f]{64}$", image(name).arguments["BASE"])
+
+
+@each
+@pytest.mark.parametrize("ending", ["def", "Dockerfile"])
+def test_definitions_differ_in_their_pins_alone(name: str, ending: str) -> None:
+    def bare(of: str) -> str:
+        text = (CONTAINERS / f"{of}.{ending}").read_text()
+        text = ARGUMENT.sub(r"\1", text).partition("\n")[2]  # the first line is the title
+        return re.sub(rf"\b{of}\b", "NAME", text)
+
+    assert bare(name) == bare("cpu")
+
+
+@each
+def test_both_kinds_set_the_same_environment(name: str) -> None:
+    ours = re.findall(r'^export (\w+)="(.*)"$', (CONTAINERS / "environment.sh").read_text(), re.M)
+    text = (CONTAINERS / f"{name}.Dockerfile").read_text()
+    assert re.findall(r'^ENV (\w+)="(.*)"$', text, re.M) == ours
+
+
+@each
+def test_locks_pin_what_the_catalog_says(name: str) -> None:
+    text = (CONTAINERS / "locks" / f"{name}.txt").read_text()
+    arguments, pins = image(name).arguments, image(name).pins
+    common, marker, of_torch = text.partition(f"# torch: {arguments['TORCH_INDEX']}\n")
+    assert marker
+    assert re.search(rf"^torch=={re.escape(arguments['TORCH'])}( |$)", of_torch, re.M)
+    assert arguments["TORCH"].partition("+")[0] == pins["torch"]
+    if "rocm" in pins:
+        assert re.search(rf"^pytorch-triton-rocm=={pins['triton']}( |$)", of_torch, re.M)
+    # Every package has a hash; where none is known it is marked, and only PyTorch's own may be.
+    entries = re.split(r"\n(?=[a-z])", common.partition("absl")[1] + common.partition("absl")[2])
+    assert len(entries) > 60
+    assert all(HASHED.match(entry.strip()) for entry in entries)
+    for entry in re.split(r"\n(?=[a-z])", of_torch.strip()):
+        assert HASHED.match(entry) or entry.endswith("  # unresolved")
+
+
+def test_install_script_is_sh(tmp_path: Path) -> None:
+    for script in ("install.sh", "environment.sh"):
+        subprocess.run(["sh", "-n", str(CONTAINERS / script)], check=True)
+
+
+# --- arguments
+
+
+def test_arguments_replace_the_catalogs() -> None:
+    found = definitions.arguments(image("rocm63"), ["TORCH=2.13.0+cpu"])
+    assert found == {**image("rocm63").arguments, "TORCH": "2.13.0+cpu"}
+
+
+@pytest.mark.parametrize(
+    ("words", "said"),
+    [
+        (["TORHC=1"], "did you mean 'TORCH'"),
+        (["base=x"], "BASE"),
+        (["WHEELS=/x"], "No such build argument"),
+        (["TORCH"], "--build-arg TORCH=VALUE"),
+        (["TORCH="], "--build-arg TORCH=VALUE"),
+        (["TORCH=2 3"], "without spaces"),
+        (["TORCH=1", "TORCH=2"], "twice"),
+    ],
+)
+def test_wrong_arguments_are_refused_before_an_engine_sees_them(
+    words: list[str], said: str
+) -> None:
+    with pytest.raises(UsageError, match=said):
+        definitions.arguments(image("cpu"), words)
+
+
+def test_what_has_no_digest_is_named() -> None:
+    lock = (CONTAINERS / "locks/rocm63.txt").read_text()
+    arguments = dict(image("rocm63").arguments)
+    marked = [line.split()[0] for line in lock.splitlines() if line.endswith(definitions.MARK)]
+    assert definitions.unresolved(lock, arguments) == marked
+    assert definitions.unresolved(lock, {**arguments, "TORCH": "2.13.0+cpu"}) == []
+    bare = {**arguments, "BASE": "debian:bookworm-slim", "TORCH": "2.13.0+cpu"}
+    assert definitions.unresolved(lock, bare) == ["debian:bookworm-slim"]
+
+
+# --- what engines are told
+
+APPTAINER = Builder("apptainer", "/usr/bin/apptainer", "1.4")
+DOCKER = Builder("docker", "/usr/bin/docker", "27.0")
+
+
+def test_singularity_gets_no_reference_with_both_tag_and_digest() -> None:
+    given = {"BASE": "127.0.0.1:5000/aam/base:tag@sha256:12"}
+    words = sif(Builder("singularity", "/s", "4.1"), "x.def", Path("/o.sif"), given, fast=False)
+    assert "BASE=127.0.0.1:5000/aam/base@sha256:12" in words
+    words = sif(APPTAINER, "x.def", Path("/o.sif"), given, fast=False)
+    assert "BASE=127.0.0.1:5000/aam/base:tag@sha256:12" in words
+
+
+def test_docker_is_told_what_podman_is_but_for_its_own_options() -> None:
+    podman = Builder("podman", "/usr/bin/docker", "4.3")
+    words = [oci(b, Path("/c"), "cpu", "t", {"TORCH": "1"}, 9) for b in (podman, DOCKER)]
+    own = {"--format", "docker", "--force-rm", "--timestamp", "9", "--provenance=false"}
+    assert [w for w in words[0] if w not in own] == [w for w in words[1] if w not in own]
+    made = labelled(DOCKER, {"org.aam.torch": "1"}, Path("/r/Dockerfile"), "t", 9)
+    assert made[-3:] == ["--label", "org.aam.torch=1", "/r"]
+
+
+# --- the folder that is built from
+
+
+def test_the_context_is_the_same_whoever_stages_it(tmp_path: Path) -> None:
+    sources = definitions.sources()
+    lock = definitions.lock_of(sources, tmp_path, "cpu")
+    one = definitions.stage(sources, "cpu", lock, tmp_path / "one")
+    (tmp_path / "one/aam/cli.py").chmod(0o600)
+    assert definitions.stage(sources, "cpu", lock, tmp_path / "two") == one
+    assert not list((tmp_path / "one").rglob("__pycache__"))
+    assert {p.name for p in (tmp_path / "one").iterdir()} == {"aam", "containers"}
+
+
+def test_the_revision_tells_a_changed_checkout(tmp_path: Path) -> None:
+    def git(*words: str) -> str:
+        settings = ["-c", "user.name=a", "-c", "user.email=a@b", "-c", "commit.gpgsign=false"]
+        done = subprocess.run(["git", "-C", str(tmp_path), *settings, *words],
+                              capture_output=True, text=True, check=True)  # fmt: skip
+        return done.stdout.strip()
+
+    for part in ("aam", "containers"):
+        (tmp_path / part).mkdir()
+        (tmp_path / part / "file").write_text("1")
+    sources = definitions.Sources(tmp_path / "containers", tmp_path / "aam", tmp_path)
+    assert definitions.revision(sources) == __version__
+    git("init", "--quiet")
+    git("add", ".")
+    git("commit", "--quiet", "--message", "first")
+    head = git("rev-parse", "HEAD")
+    assert definitions.revision(sources) == head
+    (tmp_path / "aam/file").write_text("2")
+    assert definitions.revision(sources) == f"{head}-changed"
