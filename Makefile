@@ -11,7 +11,7 @@ MADE := $(VENV)/made-$(VERSION)
 # A worker of pytest-xdist that starts a thread for each core only gets into the others' way.
 WORKERS ?= 2
 
-.PHONY: help demo test bench lock clean
+.PHONY: help demo test bench lock locks clean
 .DELETE_ON_ERROR:
 
 help:
@@ -19,6 +19,7 @@ help:
 	@echo "make test    lint, types and tests"
 	@echo "make bench   the tables of speed and memory"
 	@echo "make lock    requirements.lock anew (UV_OPTIONS=--upgrade takes newer versions)"
+	@echo "make locks   the lock of every image anew, from requirements.lock and launcher/catalog.yaml"
 	@echo "make clean   remove .venv, demo/ and caches"
 
 demo: $(VENV)/has-model
@@ -58,6 +59,11 @@ lock: $(MADE)
 	{ sed -n '/^#/p;/^#/!q' requirements.lock; grep -v '^#' .lock.new; } > .lock.out
 	mv .lock.out requirements.lock
 	rm .lock.new
+
+# The lock of every image, with hashes, for the images' own Python.
+locks: $(MADE)
+	$(PIP) install uv PyYAML
+	PATH="$(CURDIR)/$(VENV)/bin:$$PATH" $(VENV)/bin/python containers/make_locks.py
 
 clean:
 	rm -rf $(VENV) demo bench build ./*.egg-info .lock.new .lock.out

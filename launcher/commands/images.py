@@ -86,9 +86,9 @@ def _build(chosen: Sequence[Image], asked: Asked, folder: Path) -> int:
 
 
 def _lock(chosen: Sequence[Image], asked: Asked, folder: Path) -> int:
-    from launcher.images import lock
+    from launcher.images.lock import lock
 
-    return lock.lock(chosen, folder)
+    return lock(chosen, folder)
 
 
 def _verify(chosen: Sequence[Image], asked: Asked, folder: Path) -> int:

@@ -112,5 +112,7 @@ def _open(url: str, headers: dict[str, str], method: str) -> HTTPMessage:
 
 
 def _unreachable(url: str, error: Exception) -> Unavailable:
+    if isinstance(error, urllib.error.HTTPError):
+        return Unavailable("Not in the registry or index", f"{url}, {error}", "check its name")
     reason = getattr(error, "reason", None) or error
     return Unavailable("No answer", f"{url}, {reason}", "run this on a machine with a network")

@@ -13,6 +13,7 @@ from pathlib import Path
 
 from launcher.errors import CannotCreate
 
+PATIENCE = 15  # seconds
 TAIL = 12  # lines of the log that a failure shows
 NETWORK = (
     "temporary failure in name resolution",
@@ -72,9 +73,7 @@ class Log:
                         self.say(line.strip("= \n"))
             status = process.wait()
         finally:
-            if process.poll() is None:
-                process.terminate()
-                process.wait()
+            _end(process)
         if status:
             raise self._failed(words, status, last)
 
@@ -92,6 +91,17 @@ class Log:
         else:
             remedy = "mend what its last lines say and build again; nothing was left in the cache"
         return CannotCreate("The image was not built", evidence, remedy)
+
+
+def _end(process: subprocess.Popen[str]) -> None:
+    """End a command that is still running; an engine in the middle of a copy hears no SIGTERM."""
+    if process.poll() is None:
+        process.terminate()
+        try:
+            process.wait(PATIENCE)
+        except subprocess.TimeoutExpired:
+            process.kill()
+            process.wait()
 
 
 @contextlib.contextmanager

@@ -7,6 +7,7 @@ and can be read by every user. The product's own lock lets one worker build and 
 from __future__ import annotations
 
 import hashlib
+import json
 import os
 import shutil
 import subprocess
@@ -118,3 +119,36 @@ def _copy(state: Path) -> Path:
         subprocess.run(["chmod", "-R", "a+rX", str(aside)], check=True)
         aside.rename(folder)
     return folder
+
+
+def cpu_podman() -> Engines:
+    """Return engines whose image folder, root's own, has the whole image `cpu` for podman.
+
+    Root's, because the storage of an ordinary user here copies every layer in full.
+    """
+    engines = workshop()
+    folder = engines.state / "aam-images-root"
+    folder.mkdir(mode=0o755, exist_ok=True)
+    ours = Engines(engines.folder, engines.state, folder)
+    done = in_podman(ours, build_words(ours, "cpu", "podman"))
+    assert done.returncode == 0, done.stderr
+    return ours
+
+
+def in_podman(engines: Engines, words: list[str]) -> subprocess.CompletedProcess[str]:
+    """Run a command of the launcher as root, whose storage podman uses."""
+    return engines.run(words, user="root", cwd=engines.folder, timeout=1500)
+
+
+def warm_base() -> str:
+    """Return a base that has the packages of `cpu`: that image itself, in the loopback registry."""
+    engines = cpu_podman()
+    held = json.loads((engines.images / "images.json").read_text())["cpu"]["podman"]
+    name = f"{base(engines).partition('/')[0]}/aam/warm"
+    place = engines.state / f"aam-warm-{held['id'][7:19]}.digest"
+    with locked(engines.state, "aam-warm"):
+        if not place.is_file():
+            words = ["podman", "push", "--quiet", "--digestfile", str(place), held["id"]]
+            done = in_podman(engines, [*words, f"docker://{name}:cpu"])
+            assert done.returncode == 0, done.stderr
+    return f"{name}@{place.read_text().strip()}"

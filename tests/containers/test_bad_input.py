@@ -1,0 +1,311 @@
+"""What goes wrong when images are built, checked and used, made to happen for real."""
+
+from __future__ import annotations
+
+import functools
+import hashlib
+import http.server
+import os
+import shutil
+import socket
+import stat
+import subprocess
+import sys
+import threading
+from collections.abc import Iterator
+from pathlib import Path
+
+import pytest
+
+from launcher.errors import CannotCreate, Unavailable
+from launcher.images import registry, room
+from launcher.images.room import GIB, Need
+from tests.containers.shared import base, build_words, warm_base, workshop
+from tests.launcher.containers import PYTHON, ROOT, USER, Engines
+
+container = pytest.mark.container
+LAUNCH = ("-m", "launcher.cli", "images")
+
+
+@pytest.fixture
+def alone(tmp_path: Path) -> Iterator[Engines]:
+    """Engines with an empty image folder of their own, which the test user may write."""
+    engines = workshop()
+    folder = Path("/var/tmp") / f"aam-images-{os.getpid()}"
+    folder.mkdir()
+    shutil.chown(folder, USER, USER)
+    try:
+        yield Engines(engines.folder, engines.state, folder)
+    finally:
+        shutil.rmtree(folder)
+
+
+def here(folder: Path, *words: str, **variables: str) -> subprocess.CompletedProcess[str]:
+    """Run `aam-launch images` natively, with nothing but the given programs on PATH."""
+    environment = {"PATH": str(folder / "bin"), "HOME": str(folder), "AAM_IMAGE_DIR": str(folder)}
+    return subprocess.run([sys.executable, *LAUNCH, *words], capture_output=True, text=True,
+                          cwd=ROOT, env={**environment, **variables}, check=False)  # fmt: skip
+
+
+def program(folder: Path, name: str, *lines: str) -> None:
+    (folder / "bin").mkdir(exist_ok=True)
+    path = folder / "bin" / name
+    path.write_text("\n".join(["#!/bin/sh", *lines, ""]))
+    path.chmod(path.stat().st_mode | stat.S_IXUSR)
+
+
+# --- before anything is begun
+
+
+@pytest.mark.parametrize(
+    ("words", "status", "said"),
+    [
+        (["bild", "cpu"], 64, "did you mean 'build'?"),
+        (["build"], 64, "NAME"),
+        (["build", "cup"], 64, "did you mean 'cpu'?"),
+        (["build", "cpu", "--engin", "podman"], 64, "--engin"),
+        (["build", "cpu", "--engine", "lxc"], 64, "invalid choice: 'lxc'"),
+        (["build", "cpu"], 69, "none of apptainer, singularity, podman, docker on PATH"),
+        (["build", "cpu", "--engine", "podman"], 69, "no podman on PATH"),
+        (["build", "cpu", "--wheels", "/nonexistent"], 66, "pip download"),
+        (["verify", "cpu"], 66, "No such image is recorded"),
+        (["rm", "cpu"], 66, "No such image is built"),
+    ],
+)
+def test_refused_at_once(tmp_path: Path, words: list[str], status: int, said: str) -> None:
+    done = here(tmp_path, *words)
+    assert (done.returncode, said in done.stderr) == (status, True), done.stderr
+    assert "Traceback" not in done.stderr
+
+
+@pytest.mark.parametrize(
+    ("name", "says", "needed"),
+    [
+        ("apptainer", "apptainer version 1.1.9-1.el8", "apptainer 1.2"),
+        ("singularity", "singularity-ce version 3.11.4", "singularity 4.0"),
+        ("singularity", "apptainer version 1.1.0", "apptainer 1.2"),
+        ("podman", "podman version 3.4.2", "podman 4.0"),
+    ],
+)
+def test_an_engine_that_is_too_old(tmp_path: Path, name: str, says: str, needed: str) -> None:
+    program(tmp_path, name, f"echo '{says}'")
+    done = here(tmp_path, "build", "cpu", "--engine", name)
+    assert done.returncode == 69
+    assert needed in done.stderr
+    assert "too old" in done.stderr
+
+
+def test_a_misspelt_argument_never_reaches_the_engine(tmp_path: Path) -> None:
+    program(tmp_path, "apptainer", f"echo x >> {tmp_path}/asked", "echo apptainer version 1.4.5")
+    done = here(tmp_path, "build", "cpu", "--build-arg", "TORCHINDEX=x")
+    assert done.returncode == 64
+    assert "did you mean 'TORCH_INDEX'?" in done.stderr
+    assert (tmp_path / "asked").read_text().split() == ["x"]  # its version alone
+
+
+def test_pins_without_a_digest_are_refused(tmp_path: Path) -> None:
+    program(tmp_path, "apptainer", "echo apptainer version 1.4.5")
+    done = here(tmp_path, "build", "rocm63")
+    assert done.returncode == 69
+    assert "torch==2.7.1+rocm6.3" in done.stderr
+    assert "images lock rocm63" in done.stderr
+
+
+# --- room
+
+
+def test_room_is_added_up_for_each_file_system(tmp_path: Path) -> None:
+    free = shutil.disk_usage(tmp_path).free
+    halves = [Need(what, tmp_path, free * 2 // 3, f"set {what}") for what in ("ONE", "TWO")]
+    room.require(halves[:1])
+    with pytest.raises(CannotCreate, match="set TWO"):
+        room.require(halves)
+
+
+def test_the_variables_that_move_a_build(tmp_path: Path) -> None:
+    given = {"HOME": "/h", "TMPDIR": "/t", "SINGULARITY_CACHEDIR": "/c"}
+    found = {n.what: n for n in room.needs("apptainer", "", (5, 1), tmp_path, given)}
+    assert found["unpacking"].folder == Path("/t")
+    assert "APPTAINER_TMPDIR" in found["unpacking"].remedy
+    assert found["cache"].folder == Path("/c")
+    assert "SINGULARITY_CACHEDIR" in found["cache"].remedy
+    assert found["image"].size == GIB
+    given = {"HOME": "/h", "APPTAINER_TMPDIR": "/a", "TMPDIR": "/t"}
+    assert room.needs("apptainer", "", (5, 1), tmp_path, given)[0].folder == Path("/a")
+
+
+@container
+def test_no_room(alone: Engines) -> None:
+    small = f"mount -t tmpfs -o size=100m tmpfs {alone.images}"
+    done = alone.run(build_words(alone, "cpu", "apptainer"), before=small, cwd=alone.folder)
+    assert done.returncode == 73, done.stderr
+    assert "0.1 GiB free" in done.stderr
+    assert "set AAM_IMAGE_DIR" in done.stderr
+    small = "mount -t tmpfs -o size=100m tmpfs /mnt"
+    words = ["env", "APPTAINER_TMPDIR=/mnt", *build_words(alone, "cpu", "apptainer")]
+    done = alone.run(words, before=small, cwd=alone.folder)
+    assert done.returncode == 73, done.stderr
+    assert "set APPTAINER_TMPDIR" in done.stderr
+
+
+# --- while it is built
+
+
+def left(folder: Path) -> list[str]:
+    """Return what a build left in the image folder, but for its log and the locks."""
+    names = sorted(path.name for path in folder.iterdir())
+    return [name for name in names if name != "logs" and not name.endswith(".lock")]
+
+
+@container
+@pytest.mark.slow
+def test_a_build_that_fails_half_way_leaves_its_log(alone: Engines) -> None:
+    words = build_words(alone, "cpu", "apptainer", "--build-arg", "TORCH=9.9.9")
+    words = [f"BASE={warm_base()}" if word.startswith("BASE=") else word for word in words]
+    done = alone.run(words, cwd=alone.folder, timeout=600)
+    assert done.returncode == 73, done.stderr
+    log = alone.images / "logs/cpu-apptainer.log"
+    assert str(log) in done.stderr
+    assert "torch==9.9.9" in log.read_text()
+    assert left(alone.images) == []
+
+
+@container
+def test_no_network_names_the_step_and_the_way_without(alone: Engines) -> None:
+    """In a network namespace of its own, a host has no network."""
+    words = ["unshare", "--net", "--map-root-user", *build_words(alone, "cpu", "apptainer")]
+    done = alone.run(words, cwd=alone.folder)
+    assert done.returncode == 73, done.stderr
+    assert "needs a network for its base, Debian's packages and the wheels" in done.stderr
+    assert "--from FILE" in done.stderr
+    assert left(alone.images) == []
+
+
+@container
+def test_an_archive_that_is_none(alone: Engines) -> None:
+    words = [PYTHON, *LAUNCH, "build", "cpu", "--engine", "apptainer", "--from"]
+    done = alone.run([*words, "/nonexistent.tar"], cwd=alone.folder)
+    assert done.returncode == 66, done.stderr
+    done = alone.run([*words, "/etc/passwd"], cwd=alone.folder)
+    assert done.returncode == 73, done.stderr
+    assert left(alone.images) == []
+
+
+# --- a SIF that is not what was built
+
+
+@container
+def test_a_sif_is_locked_before_a_job_uses_it(alone: Engines) -> None:
+    place = alone.images / "cpu.sif"
+    recipe = alone.images / "small.def"
+    recipe.write_text(f"Bootstrap: docker\nFrom: {base(alone)}\n")
+    fast = ["--mksquashfs-args", "-comp zstd -Xcompression-level 1"]
+    made = alone.run(["apptainer", "build", *fast, str(place), str(recipe)], cwd=alone.images)
+    assert made.returncode == 0, made.stderr
+    job = [PYTHON, "-m", "launcher.cli", "--dry-run", "--image", "cpu", "--runtime", "apptainer",
+           "simulate", "--output-dir", str(alone.images / "out")]  # fmt: skip
+    done = alone.run(job, cwd=alone.folder)
+    assert done.returncode == 66, done.stderr
+    assert "aam-launch images lock cpu" in done.stderr
+    lock = alone.run([PYTHON, *LAUNCH, "lock", "cpu"], cwd=alone.folder)
+    assert lock.returncode == 0, lock.stderr
+    before = hashlib.sha256(place.read_bytes()).hexdigest()
+    assert f"sha256:{before}" in lock.stdout
+    assert alone.run(job, cwd=alone.folder).returncode == 0
+    verify = [PYTHON, *LAUNCH, "verify", "cpu", "--no-test"]
+    assert alone.run(verify, cwd=alone.folder).returncode == 0
+    with place.open("r+b") as stream:
+        stream.seek(-5000, os.SEEK_END)
+        byte = stream.read(1)
+        stream.seek(-1, os.SEEK_CUR)
+        stream.write(bytes([byte[0] ^ 1]))
+    after = hashlib.sha256(place.read_bytes()).hexdigest()
+    done = alone.run(verify, cwd=alone.folder)
+    assert done.returncode == 66
+    assert f"sha256:{after}" in done.stderr
+    assert f"sha256:{before}" in done.stderr
+    with place.open("ab") as stream:
+        stream.write(b"\0")
+    done = alone.run(job, cwd=alone.folder)
+    assert done.returncode == 66
+    assert "The image is not locked" in done.stderr
+
+
+# --- digests that are resolved
+
+
+@container
+def test_a_registry_tells_the_digest_of_a_tag() -> None:
+    engines = workshop()
+    name, _, digest = base(engines).partition("@")
+    assert registry.digest(f"{name}:stand-in") == digest
+    with pytest.raises(Unavailable, match="404"):
+        registry.digest(f"{name}:none")
+
+
+def test_nobody_answers() -> None:
+    with socket.socket() as free:
+        free.bind(("127.0.0.1", 0))
+        port = free.getsockname()[1]
+        with pytest.raises(Unavailable, match="machine with a network"):
+            registry.digest(f"127.0.0.1:{port}/a:b")
+
+
+@pytest.mark.parametrize(
+    ("reference", "parts"),
+    [
+        ("debian", ("registry-1.docker.io", "library/debian", "latest")),
+        ("debian:12@sha256:ab", ("registry-1.docker.io", "library/debian", "12")),
+        ("rocm/dev:6", ("registry-1.docker.io", "rocm/dev", "6")),
+        ("ghcr.io/a/b/c:d", ("ghcr.io", "a/b/c", "d")),
+        ("127.0.0.1:5000/a", ("127.0.0.1:5000", "a", "latest")),
+    ],
+)
+def test_references_are_read_like_docker_does(reference: str, parts: tuple[str, ...]) -> None:
+    assert registry._split(reference) == parts
+
+
+@pytest.fixture
+def index(tmp_path: Path) -> Iterator[str]:
+    """A package index with the wheels that the lock of rocm63 has no hash of."""
+    for project, wheel in (
+        ("torch", "torch-2.7.1%2Brocm6.3-cp311-cp311-manylinux_2_28_x86_64.whl"),
+        ("pytorch-triton-rocm", "pytorch_triton_rocm-3.3.1-cp311-cp311-linux_x86_64.whl"),
+    ):
+        page = tmp_path / "served" / project / "index.html"
+        page.parent.mkdir(parents=True)
+        links = [
+            (wheel.replace("cp311", "cp312"), "0" * 64),
+            (wheel, project[0].encode().hex() * 32),
+        ]
+        page.write_text("".join(f'<a href="/x/{w}#sha256={h}">{w}</a>\n' for w, h in links))
+    handler = functools.partial(http.server.SimpleHTTPRequestHandler, directory=tmp_path / "served")
+    with http.server.ThreadingHTTPServer(("127.0.0.1", 0), handler) as server:
+        threading.Thread(target=server.serve_forever, daemon=True).start()
+        yield f"http://127.0.0.1:{server.server_address[1]}"
+        server.shutdown()
+
+
+@container
+def test_lock_writes_what_it_resolves_into_a_checkout(tmp_path: Path, index: str) -> None:
+    engines = workshop()
+    name, _, digest = base(engines).partition("@")
+    project = tmp_path / "project"
+    shutil.copytree(engines.folder / "code", project)
+    files = [project / "launcher/catalog.yaml", *(project / "containers").glob("rocm63.*"),
+             project / "containers/locks/rocm63.txt"]  # fmt: skip
+    for path in files:
+        text = path.read_text().replace("https://download.pytorch.org/whl/rocm6.3", index)
+        old = (
+            text.partition("debian:bookworm-")[2].split()[0].strip('"') if "debian:" in text else ""
+        )
+        path.write_text(text.replace(f"debian:bookworm-{old}", f"{name}:stand-in"))
+    variables = {"HOME": str(tmp_path), "PATH": "/usr/bin", "PYTHONPATH": str(project)}
+    done = subprocess.run([sys.executable, *LAUNCH, "lock", "rocm63"], cwd=project, check=False,
+                          env=variables, capture_output=True, text=True)  # fmt: skip
+    assert done.returncode == 0, done.stderr
+    lock = files[-1].read_text()
+    assert "unresolved" not in lock
+    assert f"torch==2.7.1+rocm6.3 \\\n    --hash=sha256:{'74' * 32}\n" in lock
+    for path in files[:-1]:
+        assert f"{name}:stand-in@{digest}" in path.read_text(), path

@@ -1,0 +1,79 @@
+"""The same study, natively, in the SIF and in podman: the same numbers."""
+
+from __future__ import annotations
+
+import shutil
+import subprocess
+import sys
+from collections.abc import Iterator
+from pathlib import Path
+
+import numpy as np
+import pytest
+
+from tests.commands import read
+from tests.containers.shared import cpu_podman, cpu_sif, workshop
+from tests.launcher.containers import PYTHON, ROOT, USER, Engines
+
+pytestmark = [pytest.mark.container, pytest.mark.slow]
+TINY = (
+    *("--embedding-dim", "16", "--attention-heads", "2", "--attention-layers", "1"),
+    *("--epochs", "2", "--batch-size", "8", "--device", "cpu", "--seed", "3"),
+)
+
+
+@pytest.fixture(scope="module")
+def place(study_dir: Path) -> Iterator[Path]:
+    """A folder of the test user with a study and a model that was trained natively."""
+    folder = Path("/var/tmp") / f"aam-equal-{study_dir.parent.name}"
+    shutil.rmtree(folder, ignore_errors=True)
+    shutil.copytree(study_dir, folder / "study")
+    table = ["--table", f"{folder}/study/table.biom", "--tree", f"{folder}/study/tree.nwk"]
+    native("pretrain", *TINY, *table, "--output-dir", f"{folder}/native")
+    native("train", *TINY, *table, "--metadata", f"{folder}/study/metadata.tsv",
+           "--metadata-column", "ph", "--output-dir", f"{folder}/model")  # fmt: skip
+    native("predict", "--model", f"{folder}/model", *table[:2], "--output", f"{folder}/native.tsv",
+           "--device", "cpu")  # fmt: skip
+    subprocess.run(["chown", "-R", f"{USER}:", str(folder)], check=True)
+    yield folder
+    shutil.rmtree(folder)
+
+
+def native(*words: str) -> None:
+    done = subprocess.run([sys.executable, "-m", "aam.cli", *words], cwd=ROOT,
+                          capture_output=True, text=True, check=False)  # fmt: skip
+    assert done.returncode == 0, done.stderr
+
+
+@pytest.mark.parametrize("engine", ["apptainer", "podman"])
+def test_pretrain_and_predict_are_those_of_the_native_run(place: Path, engine: str) -> None:
+    engines, user = (cpu_podman(), "root") if engine == "podman" else (workshop(), USER)
+    if engine == "apptainer":
+        cpu_sif()
+
+    def launch(engines: Engines, *words: str) -> None:
+        own = ["env", "OMP_NUM_THREADS=1", PYTHON, "-m", "launcher.cli", "--image", "cpu",
+               "--runtime", engine]  # fmt: skip
+        done = engines.run([*own, *words], user=user, cwd=engines.folder, timeout=600)
+        assert done.returncode == 0, done.stderr
+
+    out = place / engine
+    table = ["--table", f"{place}/study/table.biom", "--tree", f"{place}/study/tree.nwk"]
+    launch(engines, "pretrain", *TINY, *table, "--output-dir", str(out))
+    launch(engines, "predict", "--model", f"{place}/model", *table[:2],
+           "--output", f"{out}.tsv", "--device", "cpu")  # fmt: skip
+    ours, theirs = (read(folder / "metrics.csv") for folder in (out, place / "native"))
+    timed = [name for name in ours if "second" in name or "time" in name]
+    compare(ours.drop(columns=timed), theirs.drop(columns=timed))
+    compare(read(out.with_suffix(".tsv")), read(place / "native.tsv"))
+
+
+def compare(ours: object, theirs: object) -> None:
+    assert list(ours.columns) == list(theirs.columns)  # type: ignore[attr-defined]
+    assert len(ours) == len(theirs) > 0  # type: ignore[arg-type]
+    for name in ours.columns:  # type: ignore[attr-defined]
+        one, other = ours[name], theirs[name]  # type: ignore[index]
+        if np.issubdtype(one.dtype, np.number):
+            np.testing.assert_allclose(one, other, rtol=1e-5, atol=1e-5, err_msg=name)
+        else:
+            assert list(one) == list(other), name
