@@ -62,6 +62,12 @@ class Interrupted(AamError):
     status = 75
 
 
+class NotFinite(AamError):
+    """A computation that gave what is no number: diverged, overflowed, or wrong (EX_SOFTWARE)."""
+
+    status = 70
+
+
 class CannotCreate(AamError):
     """Output that cannot be written: permission, a full disk, a run in the way (EX_CANTCREAT)."""
 

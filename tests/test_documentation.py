@@ -9,7 +9,7 @@ from pathlib import Path
 import pytest
 
 from aam.cli import parse
-from aam.options import find, names, specs
+from aam.options import find, names, specs, split
 from launcher.help import OWN
 from launcher.plan.own import split_own
 from launcher.plan.request import parse as parse_launch
@@ -41,16 +41,16 @@ SHOWN = [
 
 @pytest.mark.parametrize("line", [line for _, line in SHOWN], ids=[name for name, _ in SHOWN])
 def test_a_command_line_is_understood(line: str) -> None:
-    program, command, *words = shlex.split(line, comments=True)
+    program, *said = shlex.split(line, comments=True)
     if program == "aam-launch":
-        _, rest = split_own([command, *words])
+        _, rest = split_own(said)
         if rest[0] in OWN:
             assert rest[0] != "explain" or parse_launch(rest[1:], incomplete=True)
             return
-        request = parse_launch([command, *words])
-        assert request.command == command
-        words = list(request.words)
-    parse(command, words)  # exits, and so fails, if an option or a value is wrong
+        request = parse_launch(said)
+        parse(request.command, request.words)
+        return
+    parse(*split(said))  # exits, and so fails, if an option or a value is wrong
 
 
 def test_the_walk_is_in_the_readme() -> None:

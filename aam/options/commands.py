@@ -17,10 +17,12 @@ from aam.options.field import (
     option,
 )
 from aam.options.groups import (
+    AttnImplementation,
     DeviceOptions,
     LoopOptions,
     MaskOptions,
     Metric,
+    MixedPrecision,
     ModelOptions,
     PhylogenyOptions,
     RunOptions,
@@ -284,13 +286,55 @@ class Prepare:
     overwrite: bool = option("Replace the output.", default=False)
 
 
+@dataclass(frozen=True)
+class GoldenOptions:
+    """What computes the golden case; nothing is checked first, and no backend replaced if wrong."""
+
+    device: Literal["auto", "cpu", "cuda"] = option(
+        "'cuda' means any GPU, AMD's too; 'auto' takes a GPU where there is one.", default="auto"
+    )
+    attn_implementation: AttnImplementation = option(
+        "Attention kernel ('sdpa' is another word for auto).", default="auto"
+    )
+    mixed_precision: MixedPrecision = option(
+        "Precision of the matrix products; 'auto': bf16 on a GPU that has it, else none.",
+        default="none",
+    )
+
+
+@dataclass(frozen=True)
+class GoldenGenerate:
+    """Compute a small fixed case on this stack and keep every stage of it."""
+
+    stack: GoldenOptions
+    golden_dir: Path = option(
+        "Folder for the golden files; `--golden-dir` may be left out.", role="output", first=True
+    )
+    overwrite: bool = option("Replace the golden files of the folder.", default=False)
+
+
+@dataclass(frozen=True)
+class GoldenCompare:
+    """Compute the same case here and say which stage departs first; status 1 if any."""
+
+    stack: GoldenOptions
+    golden_dir: Path = option(
+        "Folder of `aam golden generate`; `--golden-dir` may be left out.", role="input", first=True
+    )
+    json: bool = option("Print the comparison as JSON.", default=False)
+
+
 COMMANDS: dict[str, dict[str, type]] = {
     "Learn": {"pretrain": Pretrain, "train": Train},
     "Use": {"predict": Predict, "embed": Embed, "evaluate": Evaluate, "report": Report},
     "Compare": {"baseline": Baseline, "unifrac": Unifrac},
     "Large studies": {"prepare": Prepare},
     "Try": {"simulate": Simulate},
-    "Trust": {"check": Check},
+    "Trust": {
+        "check": Check,
+        "golden generate": GoldenGenerate,
+        "golden compare": GoldenCompare,
+    },
 }
 """Group of the help page -> command name -> its options."""
 

@@ -1,0 +1,32 @@
+"""`aam golden generate`: compute the golden case here and keep it."""
+
+from __future__ import annotations
+
+from aam.console import say
+from aam.errors import NotFinite
+from aam.golden import case
+from aam.golden.finite import first_not_finite
+from aam.golden.folder import Golden, Stack, refuse, write
+from aam.golden.measure import measure
+from aam.golden.place import on
+from aam.options.commands import GoldenGenerate
+
+
+def run(options: GoldenGenerate) -> None:
+    """Write the golden folder.
+
+    Raises:
+        UsageError, Unavailable: a device or precision that is not there.
+        CannotCreate: the folder holds a golden run, or cannot be written to.
+        NotFinite: this stack computes something that is no number.
+    """
+    refuse(options.golden_dir, options.overwrite)
+    device, precision, backends = on(options.stack)
+    stack = Stack.here(device, precision, (backends.plain.name, backends.masked.name))
+    weights, batches = case.weights(), {name: case.batch(name) for name in case.CASES}
+    measured = measure(weights, batches, device, backends, precision)
+    wrong = first_not_finite(measured)
+    if wrong is not None:
+        raise NotFinite("This stack computes values that are not finite", wrong, "run `aam check`")
+    write(options.golden_dir, Golden(stack, weights, batches, measured))
+    say(f"{stack}: {options.golden_dir}")

@@ -1,0 +1,114 @@
+"""What is computed: one small network with all its parts, and two batches.
+
+"even" has sequences of one length and sets of one size, so that no mask is passed; "ragged" has
+neither, so that every sequence and every sample has a mask of its own.
+"""
+
+from __future__ import annotations
+
+import math
+
+import numpy as np
+import torch
+from torch import Tensor
+
+from aam.golden import drawn
+from aam.learn.target import Target
+from aam.learn.task import Task, Weights
+from aam.learn.transforms import TargetTransform
+from aam.model.attention import AUTO, Backends
+from aam.model.network import Predictor
+from aam.model.shape import BASES, NetworkShape
+from aam.options.groups import LoopOptions
+from aam.study.batches import Batch
+from aam.study.sequences import MASK, PAD
+
+SHAPE = NetworkShape(
+    max_bp=60,
+    embedding_dim=16,
+    attention_heads=2,
+    attention_layers=2,
+    nucleotide_patch=5,
+    dropout=0.0,
+    outputs=1,
+    profile_features=16,
+    profile_dropout=0.0,
+)
+STEPS = 50
+"""Training steps of the loss curve; even and ragged batches in turn."""
+
+CASES = ("even", "ragged")
+_SAMPLES = {"even": (6, 6, 6, 6), "ragged": (9, 2, 7, 4, 5)}
+"""ASVs of each sample."""
+_ASVS = 14
+_FIRST_ROW = {"even": 0, "ragged": len(_SAMPLES["even"])}
+_LOOP = LoopOptions(lr=3e-3)
+
+
+def network(backends: Backends = AUTO) -> Predictor:
+    """Return the network, with the weights that it happens to be made with."""
+    return Predictor(SHAPE, "unweighted", backends)
+
+
+def weights() -> dict[str, Tensor]:
+    """Fixed weights and buffers of the network, by name."""
+    return {name: _weight(name, value) for name, value in network().state_dict().items()}
+
+
+def _weight(name: str, value: Tensor) -> Tensor:
+    """Draw a tensor of about the size that it has after some training."""
+    shape, last = value.shape, name.rpartition(".")[2]
+    if value.ndim == 0:
+        return torch.tensor(0.5)
+    noise = drawn.uniform(name, *shape)
+    if last in ("phases", "spread"):
+        return (noise + 1) * math.pi if last == "phases" else 4 + noise
+    if value.ndim == 1:
+        return 1 + noise / 8 if last == "weight" and "norm" in name else noise / 8
+    # Variance 1 / inputs, as after the initialisation of a linear layer.
+    return noise * math.sqrt(3 / shape[-1])
+
+
+def task(net: Predictor) -> Task:
+    """Put the real losses and the real optimiser around the network."""
+    target = Target("golden", transform=TargetTransform("none", 0.0, 1.0))
+    values = drawn.uniform("target", sum(map(len, _SAMPLES.values()))).double().numpy()
+    return Task(net, Weights(), _LOOP, STEPS, target, values.astype(np.float64))
+
+
+def max_grad_norm() -> float:
+    """Return the norm that gradients are clipped at."""
+    return _LOOP.max_grad_norm
+
+
+def batch(case: str) -> Batch:
+    """Return one of the two batches."""
+    sizes = _SAMPLES[case]
+    tokens_UL = drawn.integers(f"{case} tokens", 1, 1 + BASES, _ASVS, SHAPE.max_bp)
+    if case == "ragged":
+        lengths_U = drawn.integers("ragged lengths", 23, SHAPE.max_bp + 1, _ASVS)
+        lengths_U[0] = SHAPE.max_bp
+        tokens_UL[torch.arange(SHAPE.max_bp) >= lengths_U[:, None]] = PAD
+    masked_UL = drawn.uniform(f"{case} masks", _ASVS, SHAPE.max_bp) < 0.3 - 1
+    scored_UL = masked_UL & (tokens_UL != PAD)
+    hidden = tokens_UL[scored_UL].to(torch.uint8)
+    tokens_UL[scored_UL] = MASK
+    slots_BS = torch.zeros(len(sizes), max(sizes), dtype=torch.int64)
+    counts_BS = torch.zeros(len(sizes), max(sizes))
+    for row, size in enumerate(sizes):
+        slots_BS[row, :size] = drawn.order(f"{case} slots {row}", _ASVS)[:size]
+        counts_BS[row, :size] = drawn.integers(f"{case} counts {row}", 1, 400, size).float()
+    attend_BS = counts_BS > 0
+    apart_BB = (drawn.uniform(f"{case} distances", len(sizes), len(sizes)) + 1) / 2
+    return Batch(
+        rows_B=torch.arange(len(sizes)) + _FIRST_ROW[case],
+        asvs_U=torch.arange(_ASVS),
+        tokens_UL=tokens_UL.to(torch.uint8),
+        scored_UL=scored_UL,
+        hidden=hidden,
+        ragged=case == "ragged",
+        slots_BS=slots_BS,
+        counts_BS=counts_BS,
+        attend_BS=None if attend_BS.all() else attend_BS,
+        distances_BB=apart_BB.triu(1) + apart_BB.triu(1).T,
+    )

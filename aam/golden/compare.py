@@ -1,0 +1,137 @@
+"""Hold two measurements of the case against each other, stage by stage."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Callable, Iterable
+from dataclasses import dataclass
+
+import torch
+from torch import Tensor
+
+from aam.golden.case import CASES, SHAPE
+from aam.golden.measure import Measured, is_stage, stage_of
+from aam.model.network import Predictor
+from aam.model.transformer import FEED_FORWARD
+from aam.stack.precision import Precision
+from aam.stack.tolerance import tolerance
+
+INNER = FEED_FORWARD * SHAPE.embedding_dim
+"""Inner size of the network's largest matrix product."""
+
+
+@dataclass(frozen=True)
+class Row:
+    """One line of the comparison.
+
+    Attributes:
+        kind: "output", "gradient" or "loss".
+        stage: what is compared.
+        apart: by case, the largest difference relative to the largest value; NaN where a value is
+            not finite.
+        allowed: difference that is still rounding.
+    """
+
+    kind: str
+    stage: str
+    apart: dict[str, float]
+    allowed: float
+
+    @property
+    def departs(self) -> tuple[str, ...]:
+        """The cases that differ by more than rounding."""
+        return tuple(case for case, value in self.apart.items() if not value <= self.allowed)
+
+
+def compare(
+    golden: Measured, found: Measured, precisions: Iterable[Precision], network: Predictor
+) -> list[Row]:
+    """Return the rows in the order of computation: outputs, then gradients, then the loss curve.
+
+    Args:
+        golden: what is right.
+        found: what is judged.
+        precisions: of both; the coarser one decides what is rounding.
+        network: that was measured, for the order of its parts.
+    """
+    used = [*precisions]
+    depth = max(golden.products.values())
+
+    def allowed(products: int) -> float:
+        return max(tolerance(precision, products, INNER) for precision in used)
+
+    rows = [*_outputs(golden, found, allowed)]
+    # Forward to the losses and back to the first layer: one bound for all gradients.
+    rows += _gradients(golden, found, allowed(3 * depth), network)
+    # Losses are means and training does not amplify rounding: measured over the 50 steps, with
+    # other kernels and in bf16, they stay below a fifth of the bound of one forward pass.
+    return [*rows, *_curve(golden.losses, found.losses, allowed(depth))]
+
+
+def first_departure(rows: Iterable[Row]) -> Row | None:
+    """Return the first row, in the order of computation, that differs by more than rounding."""
+    return next((row for row in rows if row.departs), None)
+
+
+def _outputs(golden: Measured, found: Measured, allowed: Callable[[int], float]) -> Iterable[Row]:
+    stages = {key.partition("/")[2]: products for key, products in golden.products.items()}
+    for stage, products in stages.items():
+        apart = {}
+        for case in CASES:
+            key = f"{case}/{stage}"
+            if key in golden.stages:
+                apart[case] = _apart([golden.stages[key]], [found.stages.get(key)])
+        yield Row("output", stage, apart, allowed(products))
+
+
+def _gradients(
+    golden: Measured, found: Measured, allowed: float, network: Predictor
+) -> Iterable[Row]:
+    for stage, names in _groups(network).items():
+        apart = {}
+        for case in CASES:
+            keys = [key for name in names if (key := f"{case}/{name}") in golden.gradients]
+            if keys:
+                right = [golden.gradients[key] for key in keys]
+                apart[case] = _apart(right, [found.gradients.get(key) for key in keys])
+        if apart:
+            yield Row("gradient", stage, apart, allowed)
+
+
+def _groups(network: Predictor) -> dict[str, list[str]]:
+    """List the parameters of each stage, from the losses backwards."""
+    stages = {name for name, module in network.named_modules() if is_stage(name, module)}
+    found: dict[str, list[str]] = {}
+    for parameter, _ in reversed([*network.named_parameters()]):
+        module = parameter.rpartition(".")[0]
+        above = [name for name in stages if module == name or module.startswith(f"{name}.")]
+        within = [name for name in above if name.count(".") > 1 or not name.startswith("encoder.")]
+        stage = stage_of(max(within, key=len) if within else module)
+        found.setdefault(stage, []).append(parameter)
+    return found
+
+
+def _curve(golden: list[float], found: list[float], allowed: float) -> Iterable[Row]:
+    """Yield a row for every fifth of the loss curve."""
+    each = max(1, len(golden) // 5)
+    for start in range(0, len(golden), each):
+        apart = {}
+        for turn, case in enumerate(CASES):
+            steps = [k for k in range(start, start + each) if k % len(CASES) == turn]
+            apart[case] = max((_step_apart(golden[k], found[k]) for k in steps), default=0.0)
+        yield Row("loss", f"steps {start + 1}-{start + each}", apart, allowed)
+
+
+def _step_apart(golden: float, found: float) -> float:
+    return abs(found - golden) / abs(golden) if math.isfinite(found) else math.nan
+
+
+def _apart(golden: list[Tensor], found: list[Tensor | None]) -> float:
+    """Largest difference among tensors, relative to the largest value among the right ones."""
+    scale = max(float(right.abs().max()) for right in golden)
+    worst = 0.0
+    for right, other in zip(golden, found, strict=True):
+        if other is None or other.shape != right.shape or not bool(torch.isfinite(other).all()):
+            return math.nan
+        worst = max(worst, float((other - right).abs().max()))
+    return worst / max(scale, torch.finfo(torch.float32).tiny)

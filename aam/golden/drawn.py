@@ -1,0 +1,43 @@
+"""Numbers that look random and are the same on every machine, version and device.
+
+SplitMix64 (Steele, Lea and Flood, OOPSLA 2014) of a counter, started from a name: each number of a
+tensor depends on the tensor's name and on its place there alone.
+"""
+
+from __future__ import annotations
+
+import hashlib
+import math
+
+import numpy as np
+import numpy.typing as npt
+import torch
+from torch import Tensor
+
+_GAMMA = np.uint64(0x9E3779B97F4A7C15)
+
+
+def _bits(name: str, number: int) -> npt.NDArray[np.uint64]:
+    """Return `number` words of 64 bits."""
+    start = np.uint64(int.from_bytes(hashlib.sha256(name.encode()).digest()[:8], "little"))
+    z = np.arange(1, number + 1, dtype=np.uint64) * _GAMMA + start
+    z = (z ^ (z >> np.uint64(30))) * np.uint64(0xBF58476D1CE4E5B9)
+    z = (z ^ (z >> np.uint64(27))) * np.uint64(0x94D049BB133111EB)
+    return z ^ (z >> np.uint64(31))
+
+
+def uniform(name: str, *shape: int) -> Tensor:
+    """Float32 tensor of numbers in [-1, 1), each a multiple of 2^-23 and so exact."""
+    words = _bits(name, math.prod(shape)) >> np.uint64(40)
+    return torch.from_numpy((words.astype(np.float32) / np.float32(2**23) - 1).reshape(shape))
+
+
+def integers(name: str, low: int, high: int, *shape: int) -> Tensor:
+    """Int64 tensor of numbers in [low, high)."""
+    words = _bits(name, math.prod(shape)) >> np.uint64(33)
+    return torch.from_numpy((words.astype(np.int64) % (high - low) + low).reshape(shape))
+
+
+def order(name: str, number: int) -> Tensor:
+    """Int64 permutation of `number` places."""
+    return torch.from_numpy(np.argsort(_bits(name, number), kind="stable"))

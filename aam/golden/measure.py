@@ -1,0 +1,175 @@
+"""Run the case on a device: outputs of every stage, gradients, the loss curve.
+
+The loop of `Trainer` is written out here, because Lightning's would hide the gradients: forward,
+backward, clip, step, as in `aam.learn`.
+"""
+
+from __future__ import annotations
+
+import warnings
+from collections.abc import Iterator
+from contextlib import AbstractContextManager, contextmanager, nullcontext
+from dataclasses import dataclass, field
+from typing import Any
+
+import torch
+from torch import Tensor, nn
+
+from aam.golden import case as golden_case
+from aam.learn.task import Task
+from aam.model.attention import Backends
+from aam.model.transformer import AttentionPooling, Block
+from aam.stack.precision import Precision
+from aam.study.batches import Batch
+
+_ATTENTION = 2
+"""Matrix products inside attention: scores and mix."""
+_LOSS_SCALE = {"none": 1.0, "bf16": 1.0, "fp16": 1024.0}
+"""A fixed factor keeps gradients inside the range of fp16; training finds one by itself."""
+
+
+@dataclass
+class Measured:
+    """What the case gave.
+
+    Attributes:
+        stages: output of each stage by "CASE/STAGE", in the order in which they were computed.
+        products: matrix products done before the output of each stage.
+        gradients: by "CASE/PARAMETER", in the order in which they arise, from the losses backwards.
+        losses: of each step of training.
+    """
+
+    stages: dict[str, Tensor] = field(default_factory=dict)
+    products: dict[str, int] = field(default_factory=dict)
+    gradients: dict[str, Tensor] = field(default_factory=dict)
+    losses: list[float] = field(default_factory=list)
+
+
+def measure(
+    weights: dict[str, Tensor],
+    batches: dict[str, Batch],
+    device: torch.device,
+    backends: Backends,
+    precision: Precision,
+) -> Measured:
+    """Compute everything, with outputs and gradients of each batch from the given weights."""
+    measured = Measured()
+    here = {name: batch.to(device) for name, batch in batches.items()}
+    task = _fresh(weights, device, backends)
+    for name, batch in here.items():
+        task.zero_grad()
+        with _recorded(task.network, measured, name):
+            torch.autograd.backward(_loss(task, batch, precision) * _LOSS_SCALE[precision])
+        found = [(n, p.grad) for n, p in task.network.named_parameters() if p.grad is not None]
+        for parameter, gradient in reversed(found):
+            unscaled = gradient.float().cpu() / _LOSS_SCALE[precision]
+            measured.gradients[f"{name}/{parameter}"] = unscaled
+    measured.losses = list(_curve(_fresh(weights, device, backends), here, precision))
+    return measured
+
+
+def _fresh(weights: dict[str, Tensor], device: torch.device, backends: Backends) -> Task:
+    net = golden_case.network(backends)
+    net.load_state_dict(weights)
+    return golden_case.task(net).to(device).train()
+
+
+def _loss(task: Task, batch: Batch, precision: Precision) -> Tensor:
+    with _autocast(batch.counts_BS.device, precision), warnings.catch_warnings():
+        # There is no trainer to log to.
+        warnings.filterwarnings("ignore", message=".*self.log.*")
+        return task.training_step(batch, 0)
+
+
+def _autocast(device: torch.device, precision: Precision) -> AbstractContextManager[Any]:
+    if precision == "none":
+        return nullcontext()
+    dtype = torch.bfloat16 if precision == "bf16" else torch.float16
+    return torch.autocast(device.type, dtype)
+
+
+def _curve(task: Task, batches: dict[str, Batch], precision: Precision) -> Iterator[float]:
+    """Yield the loss of each step."""
+    made = task.configure_optimizers()
+    optimizer, schedule = made["optimizer"], made["lr_scheduler"]["scheduler"]
+    turns = list(batches.values())
+    for step in range(golden_case.STEPS):
+        optimizer.zero_grad()
+        loss = _loss(task, turns[step % len(turns)], precision)
+        torch.autograd.backward(loss * _LOSS_SCALE[precision])
+        learned = [p for p in task.parameters() if p.grad is not None]
+        for parameter in learned:
+            assert parameter.grad is not None
+            parameter.grad /= _LOSS_SCALE[precision]
+        nn.utils.clip_grad_norm_(learned, golden_case.max_grad_norm())
+        optimizer.step()
+        schedule.step()
+        yield loss.item()
+
+
+@contextmanager
+def _recorded(network: nn.Module, measured: Measured, case: str) -> Iterator[None]:
+    """Take down the output of every stage while the block runs, and count products."""
+    products = 0
+
+    def count(number: int) -> None:
+        nonlocal products
+        products += number
+
+    def take(stage: str, value: Tensor) -> None:
+        key = f"{case}/{stage}"
+        measured.stages[key] = value.detach().float().cpu()
+        measured.products[key] = max(products, 1)
+
+    def attended(stage: str) -> Any:
+        def hook(module: nn.Module, inputs: tuple[Tensor, ...]) -> None:
+            count(_ATTENTION)
+            take(f"{stage}.attention", inputs[0])
+
+        return hook
+
+    def done(stage: str) -> Any:
+        def hook(module: nn.Module, inputs: Any, output: Tensor | tuple[Tensor, ...]) -> None:
+            count(1 if isinstance(module, AttentionPooling) else 0)
+            take(stage, output if isinstance(output, Tensor) else output[0])
+
+        return hook
+
+    def counted(module: nn.Module, inputs: Any, output: Tensor) -> None:
+        count(1)
+
+    hooks = []
+    for name, module in network.named_modules():
+        if isinstance(module, nn.Linear):
+            hooks.append(module.register_forward_hook(counted))
+        if isinstance(module, Block):
+            hooks.append(module.out.register_forward_pre_hook(attended(stage_of(name))))
+        if is_stage(name, module):
+            hooks.append(module.register_forward_hook(done(stage_of(name))))
+    try:
+        yield
+    finally:
+        for hook in hooks:
+            hook.remove()
+
+
+_STAGES = ("abundance", "distance", "head", "nucleotides", "profile", "profile_head", "samples")
+"""Modules whose output is a stage, beside transformers, their blocks and poolings."""
+
+
+def is_stage(name: str, module: nn.Module) -> bool:
+    """Whether the output of a module is taken down."""
+    return name.rpartition(".")[2] in _STAGES or isinstance(module, AttentionPooling | Block)
+
+
+def stage_of(name: str) -> str:
+    """Turn the name of a module of the network into that of a stage.
+
+    >>> stage_of("encoder.samples.transformer.blocks.1")
+    'samples.blocks.1'
+    >>> stage_of("transformer.blocks.0")
+    'target.blocks.0'
+    """
+    whose, _, rest = name.partition(".")
+    within = rest if whose == "encoder" else f"target.{name}"
+    return ".".join(part for part in within.split(".") if part != "transformer")
