@@ -11,7 +11,7 @@ MADE := $(VENV)/made-$(VERSION)
 # A worker of pytest-xdist that starts a thread for each core only gets into the others' way.
 WORKERS ?= 2
 
-.PHONY: help demo test bench lock locks clean
+.PHONY: help demo test bench lock locks slurm clean
 .DELETE_ON_ERROR:
 
 help:
@@ -20,6 +20,7 @@ help:
 	@echo "make bench   the tables of speed and memory"
 	@echo "make lock    requirements.lock anew (UV_OPTIONS=--upgrade takes newer versions)"
 	@echo "make locks   the lock of every image anew, from requirements.lock and launcher/catalog.yaml"
+	@echo "make slurm   the job scripts of slurm/ anew"
 	@echo "make clean   remove .venv, demo/ and caches"
 
 demo: $(VENV)/has-model
@@ -64,6 +65,10 @@ lock: $(MADE)
 locks: $(MADE)
 	$(PIP) install uv PyYAML
 	PATH="$(CURDIR)/$(VENV)/bin:$$PATH" $(VENV)/bin/python containers/make_locks.py
+
+# The job scripts of slurm/, from what `aam-launch submit` writes; a test holds them against it.
+slurm: $(VENV)/has-dev
+	$(VENV)/bin/python -m launcher.jobs.files slurm
 
 clean:
 	rm -rf $(VENV) demo bench build ./*.egg-info .lock.new .lock.out

@@ -139,16 +139,18 @@ def _inputs(options: Any) -> dict[str, dict[str, Any]]:
         if spec.role != "input":
             continue
         path = value_of(options, spec.field)
-        if path is not None and (path / "store.json").is_file():
+        if not isinstance(path, Path):  # none, or a word such as `auto`
+            continue
+        if (path / "store.json").is_file():
             files[spec.flag] = {
                 "path": str(path.resolve()),
                 "bytes": sum(file.stat().st_size for file in path.iterdir()),
                 "sha256": sha256(path / "store.json"),
             }
             continue
-        if path is not None and path.is_dir():
+        if path.is_dir():
             path = path / "checkpoints" / "best.ckpt"
-        if path is not None and path.is_file():
+        if path.is_file():
             files[spec.flag] = {
                 "path": str(path.resolve()),
                 "bytes": path.stat().st_size,

@@ -5,7 +5,7 @@ from __future__ import annotations
 import os
 from collections.abc import Iterable, Mapping, Sequence
 from pathlib import Path
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
 from launcher import yaml_files
 from launcher.errors import ConfigurationError
@@ -70,6 +70,14 @@ def site(name: str, variables: Mapping[str, str]) -> Site:
     file = _site(name)
     entries = _file(file, yaml_files.cache_folder(variables), (*KEYS, *SITE_KEYS))
     return site_of(file.stem, entries)
+
+
+def site_settings(name: str, variables: Mapping[str, str]) -> dict[str, Any]:
+    """Return what a site file says of the launcher's settings, alone."""
+    from launcher.jobs.site import SITE_KEYS, settings_of
+
+    entries = _file(_site(name), yaml_files.cache_folder(variables), (*KEYS, *SITE_KEYS))
+    return {key: entry.value for key, entry in settings_of(entries, variables).items()}
 
 
 def who(variables: Mapping[str, str]) -> dict[str, str]:

@@ -57,6 +57,11 @@ def test_none_is_no_file() -> None:
     assert request.outputs == (("--output", Path("None")),)
 
 
+def test_a_word_of_an_option_is_no_file() -> None:
+    request = parse(["pretrain", "--table", "t", "--output-dir", "o", "--resume-from", "auto"])
+    assert [flag for flag, _ in request.inputs] == ["--table"]
+
+
 def test_negative_numbers_and_lists_are_values() -> None:
     words = ["--table", "t", "--metadata", "m", "--metadata-column", "y", "--output-dir", "o"]
     assert parse(["baseline", *words, "--n-jobs", "-1"]).words[-1] == "-1"

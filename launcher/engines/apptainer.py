@@ -18,13 +18,18 @@ from launcher.engines.words import fields, program
 from launcher.plan.plan import Plan
 
 
+def contained(host_rocm: bool, nvidia: bool) -> list[str]:
+    """Return what every container is started with; job scripts hold it too."""
+    words = ["exec", "--contain", "--cleanenv", "--no-eval", "--no-home"]
+    words += ["--no-mount", "tmp,hostfs"]
+    words += ["--rocm"] if host_rocm else ["--no-rocm"]
+    return [*words, "--nv" if nvidia else "--no-nv"]
+
+
 def command(plan: Plan) -> tuple[str, ...]:
     """Return the command line."""
     assert plan.place is not None
-    words = [plan.program, "exec", "--contain", "--cleanenv", "--no-eval", "--no-home"]
-    words += ["--no-mount", "tmp,hostfs", "--pwd", plan.workdir]
-    words += ["--rocm"] if plan.host_rocm else ["--no-rocm"]
-    words += ["--nv"] if plan.nvidia else ["--no-nv"]
+    words = [plan.program, *contained(plan.host_rocm, plan.nvidia), "--pwd", plan.workdir]
     for mount in plan.mounts:
         mode = [] if mount.writable else ["ro"]
         source, target = f"source={mount.source}", f"destination={mount.target}"

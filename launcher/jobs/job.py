@@ -102,8 +102,9 @@ class Place:
 
 @dataclass(frozen=True)
 class Job:
-    """A whole job."""
+    """A whole job; `more` names files of the shell that change what it does."""
 
     allocation: Allocation
     program: Program
     place: Place = field(default_factory=Place)
+    more: tuple[str, ...] = ()

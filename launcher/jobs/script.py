@@ -12,13 +12,21 @@ from collections.abc import Iterable, Sequence
 from pathlib import Path
 
 from aam import __version__
+from launcher.engines.apptainer import contained as contained_by
 from launcher.jobs.job import Allocation, Job, Program
 from launcher.plan.environment import NEVER, PASSED
 from launcher.plan.masks import OUTER
 from launcher.plan.request import options_of
 
 PARTS = Path(__file__).with_name("parts")
-NAMES = ("job_setup.sh", "stage_data.sh", "sync_checkpoints.sh", "run_job.sh")
+NAMES = (
+    "say.sh",
+    "job_setup.sh",
+    "program.sh",
+    "stage_data.sh",
+    "sync_checkpoints.sh",
+    "run_job.sh",
+)
 OWN = ("AAM_ROLE", "AAM_SUMS", "AAM_SYS", "AAM_ENGINE", "AAM_IMAGE")
 """Variables of the script itself."""
 PLAIN = re.compile(r"[A-Za-z0-9_./${}-]*\Z")
@@ -28,8 +36,8 @@ PLAIN = re.compile(r"[A-Za-z0-9_./${}-]*\Z")
 def script(job: Job) -> str:
     """Return the script of a job."""
     record = ["# --- the plan, for run.json", "", f"record={shlex.quote(job.program.record)}", ""]
-    parts = [*_header(job), *_facts(job), *(part(name) for name in NAMES), *record, 'main "$@"']
-    return "\n".join(parts) + "\n"
+    parts = [*_header(job), *_facts(job), *(part(name) for name in (*NAMES, *job.more)), *record]
+    return "\n".join([*parts, 'main "$@"']) + "\n"
 
 
 def part(name: str) -> str:
@@ -59,7 +67,8 @@ def _header(job: Job) -> list[str]:
         f"# Written by aam-launch {__version__}; it needs the image and Slurm, nothing else."
     )
     # What people wrote stands in single quotes, whatever it holds.
-    return [*lines, "# shellcheck disable=SC2016", "set -uo pipefail", ""]
+    quiet = "SC2016,SC2329" if job.more else "SC2016"
+    return [*lines, f"# shellcheck disable={quiet}", "set -uo pipefail", ""]
 
 
 def sbatch_options(what: Allocation) -> list[str]:
@@ -83,14 +92,13 @@ def _facts(job: Job) -> list[str]:
     run = resumable(program.command)
     contained = program.engine != "native"
     amd = program.vendor == "amd"
-    gpu_flags = ["--rocm" if program.host_rocm else "--no-rocm"]
-    gpu_flags += ["--nv" if program.vendor == "nvidia" else "--no-nv"]
+    engine_flags = contained_by(program.host_rocm, program.vendor == "nvidia")
     return [
         "# --- what runs",
         "",
         *_arguments(program),
         f"command={program.command}",
-        _array("flags", program.flags),
+        array("flags", program.flags),
         f"input_flags='{' '.join(roles['input'])}'",
         f"output_flags='{' '.join(roles['output'])}'",
         f"writes_folder={_yes('--output-dir' in roles['output'])}",
@@ -100,12 +108,12 @@ def _facts(job: Job) -> list[str]:
         "# --- with what",
         "",
         *_image(program),
-        _array("native", program.native),
-        _array("gpu_flags", gpu_flags),
-        _array("devices", ("/dev/kfd", "/dev/dri") if amd else ()),
+        array("native", program.native),
+        array("engine_flags", engine_flags),
+        array("devices", ("/dev/kfd", "/dev/dri") if amd else ()),
         f"mask={OUTER[program.vendor] if program.vendor else ''}",  # type: ignore[index]
-        _array("variables", program.variables),
-        _array("binds", program.binds),
+        array("variables", program.variables),
+        array("binds", program.binds),
         f"carried_patterns={_one_of((*PASSED, *program.passed))}",
         f"never_carried={_one_of((*NEVER, *OWN))}",
         "",
@@ -113,15 +121,15 @@ def _facts(job: Job) -> list[str]:
         "",
         f"ranks_per_node={what.ranks}",
         f"whole_nodes={_yes(what.whole_nodes)}",
-        _array("modules", place.modules),
+        array("modules", place.modules),
         f'local_disk="{_plain(place.local)}"',
         f"stage_most_gb={place.stage_most_gb if contained else 0}",
         f"local_run={_yes(run and contained and place.stage_most_gb > 0)}",
         f"sync_seconds={place.sync_seconds}",
         f"sync_patience={place.sync_patience}",
-        _array("interfaces", place.interfaces),
-        _array("plugin", place.plugin),
-        _array("network", place.network),
+        array("interfaces", place.interfaces),
+        array("plugin", place.plugin),
+        array("network", place.network),
         "",
     ]  # fmt: skip
 
@@ -164,8 +172,15 @@ def _example(command: str) -> list[str]:
     return [word for spec in required for word in (spec.flag, spec.field.upper())]
 
 
-def _array(name: str, words: Iterable[str]) -> str:
-    return f"{name}=({shlex.join(words)})"
+def array(name: str, words: Iterable[str]) -> str:
+    """Return an array of the shell's."""
+    return f"{name}=({' '.join(map(_quoted, words))})"
+
+
+def _quoted(word: str) -> str:
+    """Quote a word of an array; a comma is quoted too, or it looks like a mistake."""
+    quoted = shlex.quote(word)
+    return f"'{word}'" if quoted == word and "," in word else quoted
 
 
 def _one_of(patterns: Iterable[str]) -> str:

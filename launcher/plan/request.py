@@ -242,9 +242,10 @@ def _paths(given: Given, known: dict[str, OptionSpec]) -> tuple[PathWord, ...]:
     found = []
     for flag, values in given.items():
         spec = known[flag]
-        optional = type(None) in typing.get_args(spec.type)
+        words = [word for kind in typing.get_args(spec.type) for word in _kinds(kind)[0]]
+        words += ["None"] if type(None) in typing.get_args(spec.type) else []
         for value, place in values:
-            if spec.role != "value" and not (optional and value == "None"):
+            if spec.role != "value" and value not in words:
                 folder = spec.field.endswith("dir")
                 found.append(PathWord(flag, Path(value), spec.role, folder, place))
     return tuple(found)

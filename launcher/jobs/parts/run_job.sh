@@ -8,6 +8,7 @@ main() {
     case ${AAM_ROLE:-job} in
         prepare) prepare_node ;;
         rank) run_rank ;;
+        tests) run_tests ;;
         clean) rm -rf -- "$here" ;;
         job) run_job "$@" ;;
     esac
@@ -16,7 +17,7 @@ main() {
 # Signals reach this shell only (--signal=B:...). It asks rank 0, which runs on this node; the ranks
 # agree among themselves. Slurm's own way would signal every process of a rank: squashfuse, which
 # holds the image, would end, and the program with a bus error.
-step='' asked='' interrupted=no left=no plugin_path=''
+step='' asked='' interrupted=no left=no plugin_path='' instead=()
 stop() {
     asked=${asked:-$1} interrupted=yes
     [ -z "$step" ] || kill -s USR1 "$(cat "$here/rank.pid")" 2>/dev/null
@@ -150,53 +151,6 @@ run_rank() {
     # A rank that has stopped on request leaves the others time to do so.
     if [ "$status" = 75 ]; then exit 0; fi
     exit "$status"
-}
-
-# The words that start aam: in the image, or as it is installed here.
-program() {
-    local number mounts=() path
-    if [ "$engine" = native ]; then
-        started=(env PYTHONSAFEPATH=1 "${variables[@]}" ${record:+"AAM_PLAN=$record"} "${native[@]}" "${words[@]}")
-        return
-    fi
-    carry_variables
-    mounts+=("$(bind "$here" "$here")" "$(bind "$here/tmp" /tmp)")
-    for path in "${outputs[@]}"; do
-        if [ "$path" = "$run_folder" ] && [ "$local_run" = yes ]; then
-            mounts+=("$(bind "$here/run" "$path")")
-        else
-            is_folder "$path" || path=$(dirname -- "$path")
-            mkdir -p -- "$path" && mounts+=("$(bind "$(realpath -- "$path")" "$path")")
-        fi
-    done
-    for ((number = 0; number < ${#inputs[@]}; number++)); do
-        [[ -z $run_folder || ${inputs[number]}/ != "$run_folder"/* ]] || continue # there already
-        path=$here/staged/$((number + 1))
-        [ -f "$path" ] || path=$(realpath -- "${inputs[number]}")
-        mounts+=("$(bind "$path" "${inputs[number]}" ro)")
-    done
-    mounts+=("${binds[@]}")
-    for path in "${devices[@]}"; do
-        if [ -e "$path" ]; then mounts+=("$(bind "$path" "$path")"); fi
-    done
-    started=("$engine" exec --contain --cleanenv --no-eval --no-home --no-mount tmp --pwd "$here/home" "${gpu_flags[@]}")
-    for path in "${mounts[@]}"; do started+=(--mount "$path"); done
-    [ -z "$record" ] || carried+=("AAM_PLAN=$record")
-    started+=("$image")
-    # shellcheck disable=SC2016  # for the shell inside: the image's own libraries stay first
-    [ -z "$plugin_path" ] || started+=(/bin/sh -c 'LD_LIBRARY_PATH=${LD_LIBRARY_PATH:+$LD_LIBRARY_PATH:}$0 exec "$@"' "$plugin_path")
-    started+=(/usr/bin/env "${carried[@]}" aam "${words[@]}")
-}
-
-bind() { # bind SOURCE TARGET [ro]: a value of --mount, whose fields are read as CSV
-    printf 'type=bind,%s,%s%s' "$(field "source=$1")" "$(field "destination=$2")" "${3:+,$3}"
-}
-
-field() {
-    case $1 in
-        *[,\"]*) printf '"%s"' "${1//\"/\"\"}" ;;
-        *) printf '%s' "$1" ;;
-    esac
 }
 
 finish() { # finish STATUS

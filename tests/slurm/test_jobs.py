@@ -1,0 +1,365 @@
+"""Jobs on a real Slurm of two nodes, in a real image: they train, and survive what happens to them.
+
+Nothing here is timed; a test waits for what a job does. Jobs share two nodes, so the tests of this
+file are run by one worker.
+"""
+
+from __future__ import annotations
+
+import os
+import re
+import shutil
+import signal
+import subprocess
+from collections.abc import Iterator
+from pathlib import Path
+
+import pytest
+import torch
+
+from launcher.jobs.files import files
+from tests.containers.shared import workshop
+from tests.launcher.containers import USER
+from tests.slurm.cluster import Cluster, Job, rows, start, until, weights
+
+pytestmark = [pytest.mark.slurm, pytest.mark.container, pytest.mark.xdist_group("slurm")]
+
+ROOT = Path(__file__).parents[2]
+EPOCHS = 4
+LONG = 40
+AGAIN = "aam-job: stopped before the time limit; queued again"
+
+
+@pytest.fixture(scope="module")
+def cluster() -> Iterator[Cluster]:
+    folder = Path("/var/tmp") / f"aam-slurm-{os.getpid()}"
+    folder.mkdir(mode=0o755)
+    try:
+        yield start(folder)
+    finally:
+        shutil.rmtree(folder, ignore_errors=True)
+
+
+@pytest.fixture(scope="module")
+def alone(cluster: Cluster) -> Path:
+    """A run without Slurm, in the same image."""
+    words = cluster.pretraining("alone", EPOCHS)
+    done = cluster.launch("--runtime", "apptainer", "--image", "cpu", *words)
+    assert done.returncode == 0, done.stderr
+    return cluster.folder / "alone"
+
+
+@pytest.fixture(scope="module")
+def whole(cluster: Cluster) -> Path:
+    """A longer run that nothing interrupts."""
+    done = cluster.launch(
+        "--runtime", "apptainer", "--image", "cpu", *cluster.pretraining("whole", LONG)
+    )
+    assert done.returncode == 0, done.stderr
+    return cluster.folder / "whole"
+
+
+def same(one: Path, other: Path) -> None:
+    """Check that two runs ended with the same weights, bit for bit."""
+    expected, found = weights(one), weights(other)
+    assert expected.keys() == found.keys()
+    for name, value in expected.items():
+        assert torch.equal(found[name], value), name
+    assert rows(one) == rows(other)
+
+
+def near(one: Path, other: Path) -> None:
+    """Check that two runs ended with the same weights but for the order of sums."""
+    expected, found = weights(one), weights(other)
+    for name, value in expected.items():
+        torch.testing.assert_close(found[name], value, atol=2e-3, rtol=2e-2)
+
+
+# --- jobs that nothing happens to
+
+
+def test_one_rank_trains_as_without_slurm(cluster: Cluster, alone: Path) -> None:
+    job = cluster.submit("--gpus", "1", *cluster.pretraining("single", EPOCHS))
+    assert job.ended() == "COMPLETED", job.said
+    same(alone, cluster.folder / "single")
+    assert cluster.jobs()[job.number] == "finished"
+    assert "aam-job: ended with status 0" in job.said
+    left = [p.name for p in (cluster.folder / "single").iterdir() if p.name.startswith(".")]
+    assert left == [".aam-job"]
+    assert not list(Path("/tmp").glob(f"aam-*-{job.number}-*"))
+
+
+def test_a_node_and_two_nodes_train_alike(cluster: Cluster, alone: Path) -> None:
+    node = cluster.submit("--gpus", "4", *cluster.pretraining("node", EPOCHS))
+    assert node.ended() == "COMPLETED", node.said
+    two = cluster.submit("--nodes", "2", "--gpus", "2", *cluster.pretraining("two", EPOCHS))
+    assert two.ended() == "COMPLETED", two.said
+    assert "4 processes (DDP)" in node.said
+    assert "4 processes (DDP)" in two.said
+    near(cluster.folder / "node", cluster.folder / "two")
+    near(alone, cluster.folder / "two")
+
+
+def test_training_and_prediction(cluster: Cluster, alone: Path) -> None:
+    study, folder = cluster.folder / "study", cluster.folder
+    job = cluster.submit(
+        "--gpus", "1", "train", "--table", study / "table.biom", "--metadata",
+        study / "metadata.tsv", "--metadata-column", "ph", "--pretrained-encoder", alone,
+        "--output-dir", folder / "a 'model'", "--epochs", "2", "--batch-size", "8",
+        "--device", "cpu", "--job-name", 'my "model"',
+    )  # fmt: skip
+    assert job.ended() == "COMPLETED", job.said
+    assert cluster.jobs()[job.number] == "finished"
+    words = ("predict", "--model", folder / "a 'model'", "--table", study / "table.biom",
+             "--device", "cpu", "--output")  # fmt: skip
+    job = cluster.submit(*words, folder / "predictions.tsv")
+    assert job.ended() == "COMPLETED", job.said
+    own = cluster.launch("--runtime", "apptainer", "--image", "cpu", *words, folder / "own.tsv")
+    assert own.returncode == 0, own.stderr
+    assert (folder / "predictions.tsv").read_text() == (folder / "own.tsv").read_text()
+
+
+def test_an_array_trains_each_combination(cluster: Cluster) -> None:
+    (cluster.folder / "sweep.yaml").write_text("lr: [0.001, 0.002]\n")
+    job = cluster.submit(
+        "--gpus", "1", "--array", cluster.folder / "sweep.yaml", *cluster.pretraining("array", 1)
+    )
+    tasks = {f"{job.number}_0", f"{job.number}_1"}
+    until(lambda: {k for k, v in cluster.jobs().items() if v == "finished"} >= tasks, job)
+    for value in ("0.001", "0.002"):
+        assert rows(cluster.folder / f"array/lr-{value}") == 1
+
+
+# --- jobs that are interrupted
+
+
+def test_a_job_that_is_told_to_stop_ends_as_if_it_had_not_been(
+    cluster: Cluster, whole: Path
+) -> None:
+    job = cluster.submit("--gpus", "1", *cluster.pretraining("cut", LONG))
+    for epoch in (3, 9):
+        job.until_epoch(cluster.folder / "cut", epoch)
+        cluster.slurm("scancel", "--signal=USR1", "--batch", job.number)
+        until(lambda epoch=epoch: job.said.count(AGAIN) == 1 + (epoch > 3), job)  # type: ignore[misc]
+        until(lambda: job.state == "PENDING", job)
+        assert "pending again" in cluster.jobs()[job.number]
+        job.hurry()
+    assert job.ended() == "COMPLETED", job.said
+    same(whole, cluster.folder / "cut")
+
+
+def test_a_time_limit_cuts_a_job_and_it_goes_on(cluster: Cluster) -> None:
+    """Slurm's own clock: two ranks on two nodes, two minutes, and far too many epochs."""
+    words = cluster.pretraining("limit", 100_000)
+    job = cluster.submit("--nodes", "2", "--gpus", "1", "--warn-seconds", "20", *words, time="2")
+    until(lambda: AGAIN in job.said, job)
+    until(lambda: job.state == "PENDING", job)
+    run = cluster.folder / "limit"
+    before = rows(run)
+    step = int(re.findall(r"Stopped at step (\d+)", job.said)[-1])
+    assert before > 0
+    job.hurry()
+    job.until_epoch(run, before + 2)
+    table = (run / "metrics.csv").read_text().splitlines()[1:]
+    assert [int(line.split(",")[0]) for line in table[: before + 2]] == list(range(before + 2))
+    assert int(table[before + 1].split(",")[1]) > step
+    cluster.slurm("scancel", job.number)
+    assert job.ended() == "CANCELLED"
+
+
+def test_a_job_that_is_cancelled_leaves_a_whole_run(cluster: Cluster, whole: Path) -> None:
+    run = cluster.folder / "cancelled"
+    job = cluster.submit("--gpus", "1", *cluster.pretraining("cancelled", LONG))
+    job.until_epoch(run, 3)
+    cluster.slurm("scancel", job.number)
+    assert job.ended() == "CANCELLED"
+    assert cluster.jobs()[job.number].startswith("cancelled")
+    assert weights(run)
+    again = cluster.submit(
+        "--gpus", "1", *cluster.pretraining("cancelled", LONG), "--resume-from", "auto"
+    )
+    assert again.ended() == "COMPLETED", again.said
+    same(whole, run)
+
+
+def test_save_and_end(cluster: Cluster) -> None:
+    run = cluster.folder / "saved"
+    job = cluster.submit("--gpus", "1", *cluster.pretraining("saved", 10_000))
+    job.until_epoch(run, 2)
+    cluster.slurm("scancel", "--signal=USR2", "--batch", job.number)
+    assert job.ended() == "FAILED"
+    assert "aam-job: ended with status 75" in job.said
+    assert cluster.jobs()[job.number] == "failed (status 75)"
+    assert weights(run)
+
+
+def test_a_rank_that_is_killed_ends_the_job_with_its_status(cluster: Cluster) -> None:
+    run = cluster.folder / "killed"
+    job = cluster.submit("--nodes", "2", "--gpus", "1", *cluster.pretraining("killed", 10_000))
+    job.until_epoch(run, 2)
+    os.kill(ranks(job)[-1], signal.SIGKILL)
+    assert job.ended() == "FAILED", job.said
+    assert "aam-job: ended with status 137" in job.said
+    assert cluster.jobs()[job.number] == "failed (status 137)"
+    assert weights(run)
+
+
+def ranks(job: Job) -> list[int]:
+    """Return the processes of `aam` itself."""
+    found = []
+    for number in job.processes():
+        words = Path(f"/proc/{number}/cmdline").read_bytes().split(b"\0")
+        if words[0].endswith(b"python") or b"/opt/aam/bin/aam" in words[:2]:
+            found.append(number)
+    assert found
+    return found
+
+
+def test_a_node_that_dies_costs_some_steps_and_no_run(cluster: Cluster, whole: Path) -> None:
+    run = cluster.folder / "dead"
+    job = cluster.submit("--gpus", "1", *cluster.pretraining("dead", LONG))
+    job.until_epoch(run, 3)
+    node = re.search(r"BatchHost=(\S+)", cluster.slurm("scontrol", "show", "job", job.number))
+    assert node
+    daemon = int((cluster.state / f"slurmd.{node[1]}.pid").read_text())
+    os.kill(daemon, signal.SIGKILL)
+    for number in job.processes():
+        os.kill(number, signal.SIGKILL)
+    try:
+        # What slurmctld does by itself after SlurmdTimeout, five minutes.
+        cluster.slurm("scontrol", "update", f"NodeName={node[1]}", "State=DOWN", "Reason=test")
+        until(lambda: job.state in ("PENDING", "RUNNING"), job)
+    finally:
+        conf = str(cluster.state / "slurm.conf")
+        subprocess.run(["slurmd", "-f", conf, "-N", node[1]], check=True)
+        cluster.slurm("scontrol", "update", f"NodeName={node[1]}", "State=RESUME")
+    assert job.ended() == "COMPLETED", job.said
+    same(whole, run)
+
+
+def test_a_disk_that_fills_up_is_told_and_costs_nothing(cluster: Cluster) -> None:
+    disk = cluster.folder / "disk"
+    image = cluster.folder / "disk.img"
+    disk.mkdir()
+    with image.open("wb") as stream:
+        stream.truncate(1300 << 20)
+    subprocess.run(["mkfs.ext4", "-q", "-m", "0", str(image)], check=True)
+    subprocess.run(["mount", "-o", "loop", str(image), str(disk)], check=True)
+    try:
+        shutil.chown(disk, USER)
+        job = cluster.submit("--gpus", "1", *cluster.pretraining("disk/run", 10_000))
+        job.until_epoch(disk / "run", 2)
+        free = shutil.disk_usage(disk).free
+        subprocess.run(["fallocate", "-l", str(free - 8192), str(disk / "filler")], check=False)
+        subprocess.run(["dd", "if=/dev/zero", f"of={disk}/rest", "bs=1024"], check=False)
+        until(lambda: "could not be copied" in job.said, job)
+        kept = weights(disk / "run")
+        cluster.slurm("scancel", "--signal=USR2", "--batch", job.number)
+        assert job.ended() == "FAILED", job.said
+        assert "No space left on device" in job.said
+        assert "aam-job: ended with status 73" in job.said
+        assert kept.keys() == weights(disk / "run").keys()
+        (disk / "filler").unlink()
+        place = re.findall(r"the rest is at '(.*)' on", job.said)[-1]
+        assert weights(Path(place))
+        shutil.rmtree(Path(place).parent)
+    finally:
+        subprocess.run(["umount", str(disk)], check=True)
+        image.unlink()
+
+
+def test_inputs_are_copied_to_the_node_once_and_checked(cluster: Cluster) -> None:
+    job = cluster.submit("--gpus", "2", *cluster.pretraining("staged", 10_000))
+    job.until_epoch(cluster.folder / "staged", 1)
+    here = next(Path("/tmp").glob(f"aam-*-{job.number}-*"))
+    table = cluster.folder / "study/table.biom"
+    assert (here / "staged/1").read_bytes() == table.read_bytes()
+    mounts = Path(f"/proc/{ranks(job)[-1]}/mountinfo").read_text()
+    mounted = [line.split()[4] for line in mounts.splitlines() if "/staged/1 " in line]
+    assert mounted == [str(table)]
+    cluster.slurm("scancel", job.number)
+    assert job.ended() == "CANCELLED"
+
+
+# --- what is refused, and files
+
+
+def test_what_slurm_refuses_is_said_before_anything_is_queued(cluster: Cluster) -> None:
+    own = ["submit", "--site", cluster.folder / "site.yaml", "--image", "cpu", "--gpus", "1"]
+    words = cluster.pretraining("refused", 1)
+    for more, status, sentence in (
+        (["--partition", "nowhere"], 64, "No such partition: "),
+        (["--reservation", "none"], 64, "Slurm refuses the job: "),
+        (["--time", "25", "--nodes", "3"], 64, "More nodes than the site allows"),
+        (["--time", "2:00:00"], 64, "More time than the site allows"),
+        (["--time", "2:00:00", "--force"], 64, "More time than the partition allows"),
+    ):
+        done = cluster.launch(*own, *more, *words)
+        assert (done.returncode, done.stdout) == (status, ""), done.stderr
+        assert sentence in done.stderr
+        assert done.stderr.count("\n") == 1
+    assert "there are gpu." in cluster.launch(*own, "--partition", "nowhere", *words).stderr
+
+
+def test_two_jobs_cannot_write_one_output(cluster: Cluster) -> None:
+    job = cluster.submit("--gpus", "1", *cluster.pretraining("twice", 10_000))
+    own = ["submit", "--site", cluster.folder / "site.yaml", "--image", "cpu", "--gpus", "1"]
+    for more in ([], ["--overwrite"]):
+        done = cluster.launch(*own, *cluster.pretraining("twice", 1), *more)
+        assert done.returncode == 73
+    assert f"belongs to job {job.number}" in done.stderr
+    cluster.slurm("scancel", job.number)
+    assert job.ended() == "CANCELLED"
+    again = cluster.submit("--gpus", "1", *cluster.pretraining("twice", 1), "--overwrite")
+    assert again.ended() == "COMPLETED", again.said
+
+
+def test_an_image_that_was_not_locked(cluster: Cluster, tmp_path: Path) -> None:
+    images = cluster.folder / "images"
+    images.mkdir()
+    os.link(workshop().images / "cpu.sif", images / "cpu.sif")
+    own = ["submit", "--site", cluster.folder / "site.yaml", "--image-dir", images, "--image",
+           "cpu", "--gpus", "1"]  # fmt: skip
+    words = cluster.pretraining("unlocked", 1)
+    done = cluster.launch(*own, *words)
+    assert done.returncode == 69
+    assert "Image cpu is not locked" in done.stderr
+    size = (images / "cpu.sif").stat().st_size
+    (images / "images.json").write_text(
+        f'{{"cpu": {{"sif": {{"sha256": "{"0" * 64}", "bytes": {size}}}}}}}'
+    )
+    done = cluster.launch(*own, *words)
+    assert done.returncode == 69
+    assert "is not the one that was locked" in done.stderr
+
+
+@pytest.mark.parametrize("name", files())
+def test_slurm_accepts_every_file(cluster: Cluster, name: str) -> None:
+    variables = {**os.environ, "SLURM_CONF": f"{cluster.state}/slurm.conf"}
+    options = ["--partition=gpu", "--nodes=1-2", "--time=10"]
+    done = subprocess.run(
+        ["sbatch", "--test-only", *options, str(ROOT / "slurm" / name)],
+        capture_output=True, text=True, env=variables, check=False,
+    )  # fmt: skip
+    assert done.returncode == 0, done.stderr
+
+
+def test_a_file_trains_as_a_submitted_job(cluster: Cluster, alone: Path) -> None:
+    script = cluster.folder / "pretrain_single.sh"
+    shutil.copy(ROOT / "slurm/pretrain_single.sh", script)
+    log = cluster.folder / "file.log"
+    image = cluster.engines.images / "cpu.sif"
+    export = f"AAM_ENGINE=apptainer,AAM_IMAGE={image},OMP_NUM_THREADS=1,PATH=/usr/bin:/bin"
+    # A cluster without modules.
+    text = re.sub(r"^modules=.*$", "modules=()", script.read_text(), flags=re.MULTILINE)
+    script.write_text(text)
+    done = subprocess.run(
+        ["runuser", "-u", USER, "--", "env", f"SLURM_CONF={cluster.state}/slurm.conf", "sbatch",
+         "--parsable", "--partition=gpu", "--time=20", f"--output={log}", f"--export={export}",
+         str(script), *map(str, cluster.pretraining("file", EPOCHS)[1:])],
+        capture_output=True, text=True, check=False, cwd=cluster.folder,
+    )  # fmt: skip
+    assert done.returncode == 0, done.stderr
+    job = Job(cluster, done.stdout.strip(), log)
+    assert job.ended() == "COMPLETED", job.said
+    same(alone, cluster.folder / "file")
