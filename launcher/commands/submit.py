@@ -74,7 +74,7 @@ def decided(
     node = node_of(site, detect(), what.ranks)
     there = images.built(settings, catalog)
     catalog = images.measured(catalog, there, settings.text("runtime"))
-    assumed = there or images.assumed(settings, catalog)
+    assumed = (*there, *images.assumed(settings, catalog))
     problems: list[LaunchError] = []
     problems += decide.over_limits(what, site) if not force else []
     problems += checks.files(request, paths, site)
