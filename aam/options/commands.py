@@ -263,7 +263,7 @@ class Check:
 
 @dataclass(frozen=True)
 class Prepare:
-    """Write a study once as memory-mapped files, which every command takes as its --table.
+    """Write a study once as files that every command maps as its --table.
 
     The folder stands for table, sequences and tree, and for --metadata where that was given here.
     """

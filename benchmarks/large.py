@@ -1,0 +1,208 @@
+"""A study of 100,000 samples in bounded memory: `python benchmarks/large.py FOLDER [SAMPLES]`.
+
+Made in FOLDER a block at a time: SAMPLES samples of 200 ASVs each out of 50,000 of 150 nt, with a
+tree and metadata. Then, each in a process of its own, so that its memory is its own:
+
+    prepare    `aam prepare`: peak of private memory, against that of a process that imports the
+               same and reads nothing, and against the block of the table that is read at a time
+    train      what `aam pretrain` does until its first steps, then 12 steps of 8 samples, width 32;
+               memory, private and of files, and time of a step, for 1,000 samples of the store
+               and for all of them
+    sharing    two of the latter at once: pages of the store that are shared, and private ones
+"""
+
+from __future__ import annotations
+
+import multiprocessing
+import resource
+import sys
+import time
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+from rich.console import Console
+from rich.table import Table
+
+ASVS, LENGTH, RICHNESS = 50_000, 150, 200
+SITES = 8
+BLOCK = 5_000
+MIB = 2**20
+
+
+def main() -> None:
+    """Make the study if it is not there, measure, print a table."""
+    folder = Path(sys.argv[1])
+    samples = int(sys.argv[2]) if len(sys.argv) > 2 else 100_000
+    study = folder / f"large-{samples}"
+    if not (study / "metadata.tsv").exists():
+        apart(make, study, samples)
+    rows = Table(title=f"{samples:,} samples x {ASVS:,} ASVs, {RICHNESS} ASVs a sample")
+    for name in ("what", "private MiB", "peak MiB", "of files MiB", "seconds"):
+        rows.add_column(name, justify="left" if name == "what" else "right")
+
+    def add(what: str, found: dict[str, float]) -> None:
+        names = ("private", "peak", "files", "seconds")
+        rows.add_row(what, *(f"{found[name]:.2f}" if name in found else "" for name in names))
+
+    add("imports alone", apart(idle, study))
+    add("prepare", apart(prepare, study))
+    add("open and 12 steps, 1,000 samples: a step", apart(steps, study, 1000))
+    add("open and 12 steps, all samples: a step", apart(steps, study, samples))
+    with multiprocessing.get_context("spawn").Pool(2) as pool:
+        both = [pool.apply_async(steps, (study, samples)) for _ in range(2)]
+        for one in both:
+            add("the same, two at once", one.get())
+    Console(width=110).print(rows)
+
+
+def apart(what: Callable[..., Any], *given: Any) -> Any:
+    """Run `what` in a fresh process."""
+    with multiprocessing.get_context("spawn").Pool(1) as pool:
+        return pool.apply(what, given)
+
+
+def make(folder: Path, samples: int) -> None:
+    """Write table.biom, tree.nwk and metadata.tsv."""
+    import h5py
+
+    from aam.study.evolution import evolve_dna, newick, yule_tree
+
+    folder.mkdir(parents=True, exist_ok=True)
+    rng = np.random.default_rng(5)
+    tree = yule_tree(ASVS, rng)
+    names = evolve_dna(tree, LENGTH, rng)
+    (folder / "tree.nwk").write_text(newick(tree, names))
+    ids = [f"S{row:07d}" for row in range(samples)]
+    text = h5py.string_dtype()
+    with h5py.File(folder / "table.biom", "w") as file:
+        file.attrs["format-version"] = (2, 1)
+        file.attrs["shape"] = (ASVS, samples)
+        file.create_dataset("sample/ids", data=ids, dtype=text)
+        file.create_dataset("observation/ids", data=list(names), dtype=text)
+        group = file.create_group("sample/matrix")
+        kinds = {"data": np.float64, "indices": np.int32}
+        parts = {
+            name: group.create_dataset(name, (samples * RICHNESS,), kind, compression="gzip",
+                                       compression_opts=1, chunks=(1 << 16,))
+            for name, kind in kinds.items()
+        }  # fmt: skip
+        group.create_dataset("indptr", data=np.arange(samples + 1) * RICHNESS, dtype=np.int32)
+        for start in range(0, samples, BLOCK):
+            held = min(BLOCK, samples - start)
+            here = slice(start * RICHNESS, (start + held) * RICHNESS)
+            parts["indices"][here] = members(rng, held).ravel()
+            reads = 1 + rng.lognormal(2.5, 1.2, size=held * RICHNESS).astype(np.int64)
+            parts["data"][here] = reads
+    with (folder / "metadata.tsv").open("w") as file:
+        file.write("sample-id\tage\tsite\tsubject\n")
+        for row, name in enumerate(ids):
+            file.write(f"{name}\t{rng.normal(50, 15):.1f}\tsite-{row % SITES}\tp{row // 4}\n")
+
+
+def members(rng: np.random.Generator, samples: int) -> np.ndarray[Any, np.dtype[np.int32]]:
+    """Distinct ASVs of each sample [n, RICHNESS], ascending: few common ones, many rare ones."""
+    common = np.cumsum(1 / np.arange(10, ASVS + 10))
+    drawn = np.searchsorted(common, rng.random((samples, 4 * RICHNESS)) * common[-1])
+    # Each site has common ASVs of its own.
+    shift = rng.integers(0, SITES, size=(samples, 1)) * (ASVS // SITES)
+    found = np.empty((samples, RICHNESS), dtype=np.int32)
+    for row, asvs in enumerate((drawn + shift) % ASVS):
+        _, first = np.unique(asvs, return_index=True)
+        found[row] = np.sort(asvs[np.sort(first)[:RICHNESS]])
+    return found
+
+
+def idle(study: Path) -> dict[str, float]:
+    """Import what `aam prepare` imports."""
+    import biom  # noqa: F401
+    import h5py  # noqa: F401
+    import pandas  # noqa: F401
+    import skbio.metadata  # noqa: F401
+
+    import aam.commands.prepare  # noqa: F401
+
+    return memory()
+
+
+def prepare(study: Path) -> dict[str, float]:
+    """Run `aam prepare`."""
+    from aam.cli import main as aam
+
+    began = time.perf_counter()
+    paths = ("table.biom", "tree.nwk", "metadata.tsv", "study.aam")
+    table, tree, metadata, output = (str(study / name) for name in paths)
+    given = ("--table", table, "--tree", tree, "--metadata", metadata, "--output", output)
+    assert aam(["prepare", *given, "--overwrite"]) == 0
+    return memory() | {"seconds": time.perf_counter() - began}
+
+
+def steps(study: Path, samples: int) -> dict[str, float]:
+    """Do what pretraining does up to its first steps, on the first `samples` of the store."""
+    import torch
+
+    from aam.learn.loaders import FixedBatches, TrainingBatches
+    from aam.learn.samples import batch_plan, choose_depth, deep_enough, standardise
+    from aam.learn.task import Task, Weights, make_optimizer
+    from aam.model.network import Encoder
+    from aam.model.shape import NetworkShape
+    from aam.options.groups import (
+        LoopOptions,
+        MaskOptions,
+        PhylogenyOptions,
+        SampleOptions,
+        SplitOptions,
+        TableOptions,
+    )
+    from aam.study.question import split_samples
+    from aam.study.study import load_study
+
+    loop, task, sample = LoopOptions(batch_size=8), MaskOptions(), SampleOptions()
+    loaded = load_study(TableOptions(table=study / "study.aam"), PhylogenyOptions())
+    loaded = loaded.take_samples(np.arange(samples))
+    depth = choose_depth(loaded, sample)
+    loaded = loaded.take_samples(deep_enough(loaded, depth))
+    plan = batch_plan(depth, sample, loop, task, loaded, "unweighted", 0.5)
+    (split, *_), _ = split_samples(SplitOptions(), 1, 42, loaded.table.sample_ids, None)
+    standardise(loaded, plan, split.train)
+    shape = NetworkShape(
+        max_bp=loaded.tokens_FL.shape[1],
+        embedding_dim=32,
+        attention_heads=4,
+        attention_layers=2,
+        nucleotide_patch=5,
+    )
+    network = Encoder(shape, "unweighted")
+    learner = Task(network, Weights(), loop, 100).train()
+    learner.log = learner.log_dict = lambda *a, **k: None  # type: ignore[method-assign]
+    optimizer = make_optimizer(learner, loop)
+    batches = TrainingBatches(loaded, plan, split.train, loop.batch_size, fresh_reads=True)
+    judging = FixedBatches(loaded, plan, split.validation, loop.batch_size)
+    times = []
+    for step in range(12):
+        began = time.perf_counter()
+        optimizer.zero_grad()
+        loss = learner.training_step(batches[divmod(step, batches.steps)], step)
+        loss.backward()
+        torch.nn.utils.clip_grad_norm_(learner.parameters(), 1.0)
+        optimizer.step()
+        times.append(time.perf_counter() - began)
+    with torch.no_grad():
+        learner.validation_step(judging[0], 0)
+    return memory() | {"seconds": float(np.median(times[2:]))}
+
+
+def memory() -> dict[str, float]:
+    """Peak and present memory of this process in MiB; pages of files do not count as private."""
+    found = {}
+    for line in Path("/proc/self/status").read_text().splitlines():
+        name, _, rest = line.partition(":")
+        if name in ("RssAnon", "RssFile"):
+            found[name] = int(rest.split()[0]) / 1024
+    peak = resource.getrusage(resource.RUSAGE_SELF).ru_maxrss / 1024
+    return {"private": found["RssAnon"], "files": found["RssFile"], "peak": peak}
+
+
+if __name__ == "__main__":
+    main()
