@@ -39,11 +39,11 @@ def main() -> None:
     if not (study / "metadata.tsv").exists():
         apart(make, study, samples)
     rows = Table(title=f"{samples:,} samples x {ASVS:,} ASVs, {RICHNESS} ASVs a sample")
-    for name in ("what", "private MiB", "peak MiB", "of files MiB", "seconds"):
+    for name in ("what", "private MiB", "peak MiB", "of files MiB", "seconds", "of a batch"):
         rows.add_column(name, justify="left" if name == "what" else "right")
 
     def add(what: str, found: dict[str, float]) -> None:
-        names = ("private", "peak", "files", "seconds")
+        names = ("private", "peak", "files", "seconds", "batch")
         rows.add_row(what, *(f"{found[name]:.2f}" if name in found else "" for name in names))
 
     add("imports alone", apart(idle, study))
@@ -179,18 +179,23 @@ def steps(study: Path, samples: int) -> dict[str, float]:
     optimizer = make_optimizer(learner, loop)
     batches = TrainingBatches(loaded, plan, split.train, loop.batch_size, fresh_reads=True)
     judging = FixedBatches(loaded, plan, split.validation, loop.batch_size)
-    times = []
+    times, made = [], []
     for step in range(12):
         began = time.perf_counter()
+        batch = batches[divmod(step, batches.steps)]
+        made.append(time.perf_counter() - began)
         optimizer.zero_grad()
-        loss = learner.training_step(batches[divmod(step, batches.steps)], step)
+        loss = learner.training_step(batch, step)
         loss.backward()
         torch.nn.utils.clip_grad_norm_(learner.parameters(), 1.0)
         optimizer.step()
         times.append(time.perf_counter() - began)
     with torch.no_grad():
         learner.validation_step(judging[0], 0)
-    return memory() | {"seconds": float(np.median(times[2:]))}
+    return memory() | {
+        "seconds": float(np.median(times[2:])),
+        "batch": float(np.median(made[2:])),
+    }
 
 
 def memory() -> dict[str, float]:

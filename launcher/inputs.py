@@ -110,7 +110,8 @@ def _fact(word: PathWord, role: str, folder: str) -> PathFact:
         absolute,
         real,
         kind,  # type: ignore[arg-type]
-        is_folder or (kind == "nothing" and word.folder),
+        # What is renamed into place, a store of `aam prepare` for one, needs the folder around it.
+        word.folder if role == "output" else is_folder or (kind == "nothing" and word.folder),
         links,
     )
 

@@ -2,13 +2,19 @@
 
 from __future__ import annotations
 
+from pathlib import Path
+
 import numpy as np
 import numpy.typing as npt
 from hypothesis import given
 from hypothesis import strategies as st
 from scipy.sparse import csr_array
 
-from aam.study.balance import bounds, order, parts
+from aam.learn.loaders import TrainingBatches
+from aam.study.balance import bounds, order
+from aam.study.batches import BatchPlan
+from aam.study.study import Study
+from tests.commands import pretrain, read
 
 costs = st.lists(st.integers(0, 1000), min_size=1, max_size=60)
 
@@ -63,28 +69,23 @@ def test_batches_are_more_even_in_distinct_asvs() -> None:
     assert found["even"] < 0.7 * found["chance"]
 
 
-@given(st.integers(1, 40), st.integers(1, 8), st.integers(0, 100))
-def test_ranks_divide_a_batch(samples: int, ranks: int, seed: int) -> None:
-    rng = np.random.default_rng(seed)
-    counts = presence(rng, samples, 30)
-    rows = rng.permutation(1000)[:samples]
-    found = parts(rows, counts, ranks)
-    assert sorted(np.concatenate(found).tolist()) == sorted(rows.tolist())
-    expected = [len(part) for part in np.array_split(rows, ranks)]
-    assert [len(part) for part in found] == expected
-    for one, two in zip(found, parts(rows, counts, ranks), strict=True):
-        np.testing.assert_array_equal(one, two)
+def test_even_batches_see_what_batches_by_chance_see(study: Study) -> None:
+    plan = BatchPlan(seed=1, rarefy_depth=300, token_limit=1024, asv_sampling="abundance")
+    rows = np.arange(2, 33)
+    made = {}
+    for even in (False, True):
+        batches = TrainingBatches(study, plan, rows, 8, fresh_reads=True, even=even)
+        made[even] = [batches[3, step].rows_B.tolist() for step in range(batches.steps)]
+    seen = [sorted(row for batch in found for row in batch) for found in made.values()]
+    assert seen == [rows.tolist()] * 2
+    assert [len(batch) for batch in made[False]] == [len(batch) for batch in made[True]]
+    assert made[False] != made[True]
 
 
-def test_ranks_share_asvs_rather_than_repeat_them() -> None:
-    rng = np.random.default_rng(5)
-    community = rng.permutation(np.repeat(np.arange(4), 8))
-    counts = np.zeros((32, 400), dtype=np.int32)
-    for row, own in enumerate(community):
-        counts[row, own * 100 + rng.choice(100, rng.integers(20, 90), replace=False)] = 1
-    members, rows = csr_array(counts), np.arange(32)
-
-    def slowest(divided: list[npt.NDArray[np.int64]]) -> int:
-        return max(len(np.unique(members[part].indices)) for part in divided)
-
-    assert slowest(parts(rows, members, 4)) < 0.6 * slowest(np.array_split(rows, 4))
+def test_even_batches_are_an_option(study_dir: Path, tmp_path: Path) -> None:
+    losses = []
+    for words in ((), ("--even-batches",)):
+        folder = tmp_path / str(len(words))
+        assert pretrain(study_dir, folder, "--tree", study_dir / "tree.nwk", *words) == 0
+        losses.append(read(folder / "metrics.csv")["train_loss"].tolist())
+    assert losses[0] != losses[1]

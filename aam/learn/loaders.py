@@ -14,7 +14,7 @@ import torch
 from torch.utils.data import DataLoader, Dataset, Sampler
 
 from aam.learn.processes import ALONE, Ranks
-from aam.study.balance import bounds
+from aam.study.balance import bounds, order
 from aam.study.batches import FIXED_DRAW, Batch, BatchPlan, fixed_masks, make_batch
 from aam.study.shares import share
 from aam.study.study import Study
@@ -36,18 +36,29 @@ class TrainingBatches(Dataset[Batch]):
     letters = False
 
     def __init__(
-        self, study: Study, plan: BatchPlan, rows: Rows, batch_size: int, fresh_reads: bool
+        self,
+        study: Study,
+        plan: BatchPlan,
+        rows: Rows,
+        batch_size: int,
+        fresh_reads: bool,
+        even: bool = False,
     ) -> None:
         self.study, self.plan, self.rows = study, plan, rows
-        self.fresh_reads = fresh_reads
+        self.fresh_reads, self.even = fresh_reads, even
         self.steps = -(-len(rows) // batch_size)
         self._order: tuple[int, Rows] = (-1, rows)
 
     def _shuffled(self, epoch: int) -> Rows:
         if self._order[0] != epoch:
             rng = np.random.default_rng([self.plan.seed, _ORDER, epoch])
-            self._order = (epoch, rng.permutation(self.rows))
+            self._order = (epoch, self._evenly(rng) if self.even else rng.permutation(self.rows))
         return self._order[1]
+
+    def _evenly(self, rng: np.random.Generator) -> Rows:
+        """Order the samples so that batches hold about as many distinct ASVs each."""
+        richness = self.study.table.richness[self.rows]
+        return order(self.rows, np.minimum(richness, self.plan.token_limit), self.steps, rng)
 
     def __getitem__(self, key: Key) -> Batch:
         epoch, step = key

@@ -104,7 +104,14 @@ def _pretrain(options: Pretrain, guard: Guard, team: Team) -> None:
             team=team,
         ),
         task,
-        TrainingBatches(study, plan, split.train, batch_size, options.sample.rarefy_each_epoch),
+        TrainingBatches(
+            study,
+            plan,
+            split.train,
+            batch_size,
+            options.sample.rarefy_each_epoch,
+            options.loop.even_batches,
+        ),
         FixedBatches(study, plan, split.validation, batch_size) if len(split.validation) else None,
     )
     if not team.ranks.first:

@@ -23,8 +23,8 @@ _DECISIVE = ("embedding_dim", "attention_heads", "attention_layers", "nucleotide
              "metadata_column", "classifier", "target_transform", "loss_type", "quantiles",
              "freeze_base", "profile_features", "unifrac_metric", "rarefy_depth", "token_limit",
              "nuc_mask_ratio", "nuc_mask_strategy", "test_size", "batch_size",
-             "gradient_accumulation_steps", "optimizer", "scheduler", "lr", "warmup_fraction",
-             "weight_decay", "seed")  # fmt: skip
+             "gradient_accumulation_steps", "even_batches", "optimizer", "scheduler", "lr",
+             "warmup_fraction", "weight_decay", "seed")  # fmt: skip
 
 
 def prepare(folder: Path, overwrite: bool, resuming: bool) -> None:

@@ -183,7 +183,9 @@ def _fit(
         begun.recipe.standard,
     )
     fresh = options.sample.rarefy_each_epoch
-    training = TrainingBatches(asked.study, plan, split.train, loop.batch_size, fresh)
+    training = TrainingBatches(
+        asked.study, plan, split.train, loop.batch_size, fresh, loop.even_batches
+    )
     judging = FixedBatches(asked.study, plan, split.validation, loop.batch_size)
     given = fit.Fit(
         begun.recipe,

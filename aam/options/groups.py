@@ -150,6 +150,11 @@ class LoopOptions:
     gradient_accumulation_steps: int = option(
         "Batches to one optimiser step.", default=1, takes=ONE_OR_MORE
     )
+    even_batches: bool = option(
+        "Deal samples out so that every batch holds about as many distinct ASVs: the largest batch, "
+        "and the memory for it, is smaller.",
+        default=False,
+    )
     lr: float = option("Peak learning rate.", default=1e-3, takes=ABOVE_ZERO)
     warmup_fraction: float = option(
         "Part of all optimiser steps over which the learning rate rises.",

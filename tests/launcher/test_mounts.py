@@ -82,6 +82,26 @@ def test_dots_after_a_link_go_where_the_kernel_goes(here: Path) -> None:
     )
 
 
+def test_a_store_is_an_input_like_any_other_and_its_output_is_renamed(here: Path) -> None:
+    store = here / "data/study.aam"
+    found = mounts(here, "prepare", "--table", "data/t.biom", "--output", "data/study.aam")
+    assert found[0] == (f"{here}/data", f"{here}/data", True)
+    store.mkdir()
+    (store / "store.json").touch()
+    again = ("prepare", "--table", "data/t.biom", "--output", "data/study.aam", "--overwrite")
+    assert mounts(here, *again)[0] == (f"{here}/data", f"{here}/data", True)
+    used = ("train", "--table", "data/study.aam", "--metadata", "data/study.aam",
+            "--metadata-column", "x", "--output-dir", "o")  # fmt: skip
+    assert mounts(here, *used) == [
+        (str(store), str(store), False),
+        (f"{here}/o", f"{here}/o", True),
+    ]
+    (here / "run").mkdir()
+    named = {"--metadata": {"path": str(store)}}
+    (here / "run/run.json").write_text(json.dumps({"inputs": named}))
+    assert (str(store), str(store), False) in mounts(here, "report", "--run-dir", "run")
+
+
 def test_a_run_folder_brings_what_it_links_to_and_names(here: Path) -> None:
     run = here / "run"
     (run / "checkpoints").mkdir(parents=True)

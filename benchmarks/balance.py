@@ -1,0 +1,156 @@
+"""What even batches bring: `python benchmarks/balance.py [--table T --tree N] [--epochs E]`.
+
+For a study (simulated without arguments), batches dealt by chance and evenly:
+
+    spread   distinct ASVs of a batch over two epochs: mean, standard deviation, the largest
+    train    pretraining with both, two seeds each: samples a CPU-second, peak memory, and
+             validation loss after the same steps; each run in a process of its own
+"""
+
+from __future__ import annotations
+
+import argparse
+import multiprocessing
+import resource
+import tempfile
+import time
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+from rich.console import Console
+from rich.table import Table
+
+SIZES = (8, 16, 64)
+SEEDS = (1, 2)
+BATCH = 16
+
+
+def main() -> None:
+    """Measure and print both tables."""
+    reader = argparse.ArgumentParser()
+    reader.add_argument("--table", type=Path)
+    reader.add_argument("--tree", type=Path)
+    reader.add_argument("--epochs", type=int, default=4)
+    given = reader.parse_args()
+    console = Console(width=110)
+    with tempfile.TemporaryDirectory() as folder:
+        table, tree = given.table, given.tree
+        if table is None:
+            table, tree = simulated(Path(folder))
+        console.print(apart(spread, table))
+        rows = Table(
+            "batches", "seed", "samples / CPU-s", "peak MiB", "validation loss", title="train"
+        )
+        for seed in SEEDS:
+            for even in (False, True):
+                found = apart(train, table, tree, given.epochs, seed, even)
+                rows.add_row("even" if even else "chance", str(seed), *found)
+        console.print(rows)
+
+
+def simulated(folder: Path) -> tuple[Path, Path]:
+    """Make a study whose samples differ in richness as those of guts do."""
+    from aam.options.commands import Simulate
+    from aam.study.simulate import simulate
+    from aam.study.simulated_files import write_study
+
+    options = Simulate(output_dir=folder, samples=400, asvs=1000, richness=60, depth=2000)
+    write_study(simulate(options), options)
+    return folder / "table.biom", folder / "tree.nwk"
+
+
+def apart(what: Any, *given: Any) -> Any:
+    """Run `what` in a fresh process."""
+    with multiprocessing.get_context("spawn").Pool(1) as pool:
+        return pool.apply(what, given)
+
+
+def _study(table: Path, tree: Path | None) -> Any:
+    from aam.learn.samples import deep_enough
+    from aam.options.groups import PhylogenyOptions, TableOptions
+    from aam.study.rarefaction import auto_depth
+    from aam.study.study import load_study
+
+    study = load_study(TableOptions(table=table), PhylogenyOptions(tree=tree))
+    depth = auto_depth(study.reads)
+    return study.take_samples(deep_enough(study, depth)), depth
+
+
+def spread(path: Path) -> Table:
+    """Count the distinct ASVs of the batches of two epochs."""
+    from aam.learn.loaders import TrainingBatches
+    from aam.study.batches import BatchPlan
+
+    study, depth = _study(path, None)
+    plan = BatchPlan(42, depth, 1024, "abundance")
+    rows = np.arange(len(study.reads))
+    table = Table(
+        "batch", "dealt", "mean", "deviation", "largest", title="distinct ASVs of a batch"
+    )
+    for size in SIZES:
+        for even in (False, True):
+            batches = TrainingBatches(study, plan, rows, size, fresh_reads=True, even=even)
+            keys = [(epoch, step) for epoch in range(2) for step in range(batches.steps)]
+            found = np.array([len(batches[key].asvs_U) for key in keys])
+            how = "evenly" if even else "by chance"
+            figures = (found.mean(), found.std(), found.max())
+            table.add_row(str(size), how, *(f"{value:.0f}" for value in figures))
+    return table
+
+
+def train(path: Path, tree: Path | None, epochs: int, seed: int, even: bool) -> tuple[str, ...]:
+    """Pretrain at width 32; returns samples a CPU-second, peak MiB and validation loss."""
+    import torch
+
+    from aam.learn.loaders import FixedBatches, TrainingBatches
+    from aam.learn.task import Task, Weights, make_optimizer, schedule
+    from aam.model.network import Encoder
+    from aam.model.shape import NetworkShape
+    from aam.options.groups import LoopOptions
+    from aam.study.batches import BatchPlan
+    from aam.study.splits import make_splits
+
+    study, depth = _study(path, tree)
+    metric = "unweighted" if tree is not None else None
+    plan = BatchPlan(seed, depth, 1024, "abundance", mask_ratio=0.15, metric=metric)
+    (split,) = make_splits(len(study.reads), test_size=0.2, folds=1, seed=7)
+    torch.manual_seed(seed)
+    shape = NetworkShape(
+        max_bp=study.tokens_FL.shape[1],
+        embedding_dim=32,
+        attention_heads=4,
+        attention_layers=1,
+        nucleotide_patch=5,
+    )
+    loop = LoopOptions(batch_size=BATCH, epochs=epochs)
+    batches = TrainingBatches(study, plan, split.train, BATCH, fresh_reads=True, even=even)
+    total = epochs * batches.steps
+    task = Task(Encoder(shape, metric or "unweighted"), Weights(), loop, total).train()
+    logged: dict[str, float] = {}
+    task.log = lambda name, value, **_: logged.update({name: float(value)})  # type: ignore[method-assign]
+    task.log_dict = lambda figures, **_: None  # type: ignore[method-assign]
+    optimizer = make_optimizer(task, loop)
+    rate = torch.optim.lr_scheduler.LambdaLR(optimizer, schedule(loop, total))
+    began = time.process_time()
+    for epoch in range(epochs):
+        for step in range(batches.steps):
+            optimizer.zero_grad()
+            task.training_step(batches[epoch, step], step).backward()
+            torch.nn.utils.clip_grad_norm_(task.parameters(), 1.0)
+            optimizer.step()
+            rate.step()
+    spent = time.process_time() - began
+    peak = resource.getrusage(resource.RUSAGE_SELF).ru_maxrss / 1024
+    judging = FixedBatches(study, plan, split.validation, BATCH)
+    task.eval()
+    with torch.no_grad():
+        for step in range(len(judging)):
+            task.validation_step(judging[step], step)
+        task.on_validation_epoch_end()
+    rate_found = epochs * len(split.train) / spent
+    return f"{rate_found:.1f}", f"{peak:.0f}", f"{logged['val_loss']:.4f}"
+
+
+if __name__ == "__main__":
+    main()
