@@ -151,8 +151,8 @@ class LoopOptions:
         "Batches to one optimiser step.", default=1, takes=ONE_OR_MORE
     )
     even_batches: bool = option(
-        "Deal samples out so that every batch holds about as many distinct ASVs: the largest batch, "
-        "and the memory for it, is smaller.",
+        "Deal samples out so that every batch holds about as many distinct ASVs: the largest "
+        "batch, and the memory for it, is smaller.",
         default=False,
     )
     lr: float = option("Peak learning rate.", default=1e-3, takes=ABOVE_ZERO)

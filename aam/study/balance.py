@@ -1,8 +1,8 @@
 """Batches of even cost: how the samples of an epoch are dealt out.
 
 What a batch costs is the number of distinct ASVs in it, for each of them goes through the
-nucleotide encoder once, and memory has to hold the largest batch. How the work of a batch is divided
-among ranks is even by itself (`aam.study.shares`).
+nucleotide encoder once, and memory has to hold the largest batch. How the work of a batch is
+divided among ranks is even by itself (`aam.study.shares`).
 """
 
 from __future__ import annotations
