@@ -99,6 +99,8 @@ class Tar:
                         self.files[path] = content if member.mode & 0o444 else None
                     elif not member.isdir():
                         self.files[path] = ""  # a device node or a link: there, nothing to read
+        except tarfile.ReadError as error:
+            raise _unreadable(file, "it is no tar, or only the beginning of one") from error
         except (OSError, tarfile.TarError, EOFError) as error:
             raise _unreadable(file, str(error)) from error
         held = self.files.get(f"/{MANIFEST}")

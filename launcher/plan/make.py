@@ -17,7 +17,7 @@ from launcher.plan.devices import needed
 from launcher.plan.environment import CACHES, ENGINE_LEAKS, PROXIES
 from launcher.plan.flags import required
 from launcher.plan.layers import Settings
-from launcher.plan.mounts import Mount, PathFact, fold, of_paths, require_passable
+from launcher.plan.mounts import HOME, Mount, PathFact, fold, of_paths, require_passable
 from launcher.plan.plan import Plan
 from launcher.plan.request import Request, options_of
 
@@ -277,9 +277,7 @@ def _mounts(
         mounts.append(Mount("/dev/shm", "/dev/shm", True, why, "default"))
     mounts += [*of_paths(paths), *here.asked_mounts]
     if settings.on("mount_home"):
-        mounts.append(
-            Mount(here.home, here.home, True, "home folder", settings.source("mount_home"))
-        )
+        mounts.append(Mount(here.home, here.home, True, HOME, settings.source("mount_home")))
     return fold(mounts)
 
 

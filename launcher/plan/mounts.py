@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import os
 from collections.abc import Iterable, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Literal
 
 from launcher.errors import ConfigurationError, UsageError
@@ -18,6 +18,10 @@ IMAGE_FOLDERS = frozenset(
      "/sbin", "/sys", "/usr", "/var"]
 )  # fmt: skip
 """Folders without which an image does not work; nothing may be mounted over them."""
+
+
+ASKED, HOME = "asked for", "home folder"
+"""Why of mounts that no path of the command line needs."""
 
 
 @dataclass(frozen=True, eq=False)
@@ -101,20 +105,21 @@ def asked_for(text: str, exists: bool, origin: str) -> Mount:
         target = target if colon else source
     source = os.path.abspath(source)
     target = target if target.startswith("/") else os.path.abspath(target)
-    return Mount(source, os.path.normpath(target), writable, "asked for", origin)
+    return Mount(source, os.path.normpath(target), writable, ASKED, origin)
 
 
 def fold(mounts: Sequence[Mount]) -> tuple[Mount, ...]:
     """Drop what is covered by another mount, parents first.
 
     Of two mounts at one place the writable one stays, else the last. What lies in an output folder
-    (not: in the folder of an output file) or in a read-only input is already visible there.
+    (not: in the folder of an output file) or in a read-only input is already visible there. A link
+    that is visible there leads on, so what it leads to is mounted where that is.
 
     Raises:
         ConfigurationError: a target would hide a part of the image.
     """
     chosen: dict[str, Mount] = {}
-    for mount in mounts:
+    for mount in (_beside_its_link(mount, mounts) for mount in mounts):
         if mount.target in IMAGE_FOLDERS:
             evidence = f"'{mount.target}' ({mount.origin}) belongs to the image"
             raise ConfigurationError(
@@ -152,6 +157,24 @@ def _impassable(name: str, why: str) -> UsageError:
     evidence = f"{name!a}, {why}"
     remedy = "rename it, or take --runtime native"
     return UsageError("A name that no container engine can be given", evidence, remedy)
+
+
+def _beside_its_link(mount: Mount, mounts: Sequence[Mount]) -> Mount:
+    """Return a mount at the place a link leads to, where another mount shows the link itself.
+
+    Apptainer cannot mount onto a symbolic link.
+    """
+    if mount.target == mount.source or mount.why in (ASKED, HOME):
+        return mount
+    for parent in mounts:
+        of_host = parent.origin != "default" and (
+            parent.why != ASKED or parent.source == parent.target
+        )
+        rest = mount.target[len(parent.target) :]
+        inside = mount.target.startswith(parent.target + "/")
+        if of_host and inside and parent.source + rest != mount.source:
+            return replace(mount, target=mount.source)
+    return mount
 
 
 def _covers(parent: Mount, mount: Mount) -> bool:

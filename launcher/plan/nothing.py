@@ -34,14 +34,15 @@ def nothing(
         )
     folder = settings.text("image_dir")
     where = f"no {folder}/{name}.sif, and {folder}/images.json names none for {', '.join(engines)}"
-    remedy = how_to_build(image, folder)
+    remedy = how_to_build(image, engines, folder)
     if python is not None:
         remedy += f"; `{python} -m pip install 'aam[model]'` lets aam run without an image"
     return Unavailable(f"Image {name} is not built", where, remedy)
 
 
-def how_to_build(image: Image | None, folder: str) -> str:
-    """Return the command that builds an image, as far as its definition is at hand."""
+def how_to_build(image: Image | None, engines: Sequence[str], folder: str) -> str:
+    """Return the command that builds an image, with an engine that is there."""
     if image is None or not image.definition:
         return f"put a SIF at {folder}, or name one with --image FILE"
-    return f"`aam-launch images build {image.name}` builds it"
+    with_engine = "" if set(engines) & {"apptainer", "singularity"} else f" --engine {engines[0]}"
+    return f"`aam-launch images build {image.name}{with_engine}` builds it"

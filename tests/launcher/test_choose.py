@@ -222,7 +222,7 @@ def test_podman_needs_cdi_for_nvidia(tmp_path: Path) -> None:
 def test_not_built_names_the_command_that_builds() -> None:
     with pytest.raises(Unavailable) as caught:
         decide(_empty(APPTAINER), built=(), native=PLAIN, image="cpu")
-    assert "aam-launch images build cpu" in str(caught.value)
+    assert "`aam-launch images build cpu` builds it" in str(caught.value)
     with pytest.raises(Unavailable, match="neither apptainer"):
         decide(_empty(), built=(), native=PLAIN)
     with pytest.raises(Unavailable, match="The libraries of the model are not installed"):

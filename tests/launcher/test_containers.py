@@ -146,6 +146,20 @@ def test_symbolic_links_and_relative_paths(
 
 
 @fewer
+def test_a_link_in_an_output_folder(engines: Engines, place: Path, engine: str, user: str) -> None:
+    table = study(place, "real/table.biom")
+    (place / "out").mkdir()
+    shutil.chown(place / "out", USER)
+    link = place / "out/link.biom"
+    link.symlink_to("../real/table.biom")
+    words = ["pretrain", "--table", str(link), "--output-dir", str(place / "out")]
+    said = engines.probe(engine, *words, user=user)
+    assert said["words"] == words
+    assert said["text"] == {str(link): table.read_text()}
+    assert said["writable"] == {str(link): False, str(place / "out"): True}
+
+
+@fewer
 def test_a_report_writes_into_its_run(
     engines: Engines, place: Path, engine: str, user: str
 ) -> None:

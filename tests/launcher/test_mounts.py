@@ -58,6 +58,22 @@ def test_relative_paths_become_absolute(here: Path) -> None:
     ]
 
 
+def test_a_link_inside_another_mount_leads_on(here: Path) -> None:
+    """Apptainer cannot mount onto the link, which the other mount shows."""
+    (here / "out").mkdir()
+    (here / "out/link.biom").symlink_to("../data/t.biom")
+    words = ("pretrain", "--table", "out/link.biom", "--output-dir", "out")
+    assert words_of(here, *words)[1] == f"{here}/out/link.biom"
+    assert mounts(here, *words) == [
+        (f"{here}/data/t.biom", f"{here}/data/t.biom", False),
+        (f"{here}/out", f"{here}/out", True),
+    ]
+    # one that nothing else shows is mounted where it stands
+    (here / "link.biom").symlink_to("data/t.biom")
+    alone = mounts(here, "pretrain", "--table", "link.biom", "--output-dir", "out")
+    assert alone[0] == (f"{here}/data/t.biom", f"{here}/link.biom", False)
+
+
 def test_a_path_with_equals_signs(here: Path) -> None:
     (here / "a=b").touch()
     assert words_of(here, "pretrain", "--table=a=b", "--output-dir", "o=p") == (
