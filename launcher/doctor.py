@@ -13,7 +13,6 @@ from launcher.plan.choose import SIF_ENGINES, Built
 from launcher.plan.decision import Finding
 from launcher.plan.devices import denials, needed
 from launcher.plan.environment import LEAKS
-from launcher.plan.fit import problems
 from launcher.plan.kinds import kinds_of
 from launcher.plan.masks import VARIABLES
 
@@ -26,18 +25,10 @@ def examine(host: Host, catalog: Catalog, built: Sequence[Built]) -> tuple[Findi
     for check in CHECKS:
         found += check(host)
     try:
-        kinds, _, idle = kinds_of(host, catalog, {place.image for place in built})
+        _, _, idle = kinds_of(host, catalog, {place.image for place in built})
     except LaunchError as error:
         return (*found, Finding("error", error.cause, error.evidence, error.remedy))
     found += idle
-    for kind in kinds:
-        if not kind.images:
-            nearest = [i for i in catalog.images if i.vendor == kind.gpus[0].vendor][:1]
-            reasons = problems(nearest[0], kind.gpus, catalog, host) if nearest else ["unknown"]
-            evidence = f"{len(kind.gpus)} x {kind.gpus[0].product}: {'; '.join(reasons)}"
-            found.append(
-                Finding("warning", "No image serves these GPUs", evidence, "use --image cpu")
-            )
     if not built:
         evidence = f"of {', '.join(image.name for image in catalog.images)}"
         found.append(Finding("note", "No image is built", evidence, "aam runs natively until then"))

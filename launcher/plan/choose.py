@@ -16,7 +16,7 @@ from launcher.host.facts import Gpu, Host
 from launcher.plan.catalog import CPU, Catalog, Image
 from launcher.plan.decision import Decision, Finding
 from launcher.plan.fit import fast, problems
-from launcher.plan.kinds import Kind, best, kinds_of
+from launcher.plan.kinds import Kind, best, kinds_of, left_out
 from launcher.plan.layers import Settings
 from launcher.plan.masks import Selection
 from launcher.plan.nothing import nothing
@@ -134,6 +134,7 @@ def choose(
                 why += f"; {others[0].name} would come before it but is not built"
             decisions.append(Decision("image", image.name, why, image.source))
             decisions.append(_engine_decision(engine, runtime, settings, host))
+            decisions += left_out(kinds, kind, image.name)
             return _choice(engine, image, place, kind, decisions, findings)
     if runtime != "auto" or native.absent:
         raise nothing(candidates, engines, native.python, settings, host)
@@ -199,7 +200,7 @@ def _named(
     kind = next((k for k in kinds if image in k.images), None)
     same = [k for k in kinds if image.vendor is None or k.gpus[0].vendor == image.vendor]
     if kind is None and same and image.vendor != CPU:
-        kind = max(same, key=lambda k: (k.fast, len(k.gpus)))
+        kind = max(same, key=lambda k: k.rank)
     found = problems(image, kind.gpus if kind else (), catalog, host)
     if found and not force:
         fitting = best(kinds)
@@ -214,6 +215,7 @@ def _named(
         raise nothing((image,), engines, None, settings, host)
     decisions.append(_engine_decision(engine, settings.text("runtime"), settings, host))
     kind = None if image.vendor == CPU else kind
+    decisions += left_out(kinds, kind, name)
     return _choice(engine, image, place, kind, decisions, findings, forced)
 
 
@@ -238,7 +240,8 @@ def _native(
         evidence = f"PyTorch {native.torch} in {native.python} cannot use {gpus}"
         remedy = "build an image, or install a PyTorch that can"
         findings.append(Finding("warning", "The GPUs stay idle", evidence, remedy))
-    kind = max(usable, key=lambda k: len(k.gpus), default=None)
+    kind = max(usable, key=lambda k: k.rank[1:], default=None)
+    decisions += left_out(kinds, kind, f"PyTorch {native.torch}") if kind else []
     return Choice(
         engine=NATIVE,
         image=None,
@@ -260,13 +263,6 @@ def _choice(
     forced: tuple[str, ...] = (),
 ) -> Choice:
     gpus = kind.gpus if kind else ()
-    if kind and len(gpus) < len(kind.selection.gpus):
-        left = [gpu for gpu in kind.selection.gpus if gpu not in gpus]
-        names = ", ".join(f"{gpu.product} ({gpu.arch})" for gpu in left[:4])
-        why = f"one kind at a time, and {image.name} runs on {kind.arch}"
-        if gpus[0].instances and gpus[0].arch == left[0].arch:
-            why = "CUDA computes on one MIG instance at a time"
-        decisions.append(Decision("left out", names, why, "host"))
     if kind and gpus and image.attention and not fast(image, kind.arch):
         evidence = f"{image.name} has no fused attention kernels for {kind.arch}"
         findings.append(Finding("note", "Attention takes the math path", evidence, ""))

@@ -120,14 +120,38 @@ def test_of_several_kinds_the_best_supported_is_used(tmp_path: Path) -> None:
     tree = Tree(tmp_path).cpu().amd(MI100, 1).amd(MI100, 2).amd(MI210, 3).amd(PHOENIX, 4)
     choice = decide(detect(tree.root))
     assert [gpu.product for gpu in choice.gpus] == ["MI210"]  # MI100 has no fused attention
-    left = next(d.value for d in choice.decisions if d.subject == "left out")
-    assert "MI100" in left
+    left = [(d.value, d.why) for d in choice.decisions if d.subject == "left out"]
+    assert left == [("2 x MI100 (gfx908)", "one kind at a time, and rocm63 runs on MI210 (gfx90a)")]
 
 
 def test_an_arch_that_no_image_serves(tmp_path: Path) -> None:
     choice = decide(detect(Tree(tmp_path).amd((90500, 0x75A0), 1).root))
     assert name_of(choice) == "cpu"
     assert "no image serves" in why(choice, "image")
+    assert why(choice, "left out") == "cpu computes on the processor"
+    assert "rocm63, its PyTorch was not compiled for gfx950" in str(choice.findings[0])
+
+
+def test_a_gpu_of_unknown_arch_is_named_and_not_guessed(tmp_path: Path) -> None:
+    tree = Tree(tmp_path).nvidia(0xFFF0, 1, 0, "NVIDIA X1000").nvidia_driver("600.1")
+    choice = decide(detect(tree.root))
+    assert name_of(choice) == "cpu"
+    causes = [finding.cause for finding in choice.findings]
+    assert causes == ["A GPU of unknown arch", "No image serves these GPUs"]
+    with pytest.raises(Unavailable, match="not compiled for a GPU of unknown arch"):
+        decide(detect(tree.root), image="cuda")
+    assert len(decide(detect(tree.root), image="cuda", force=True).gpus) == 1
+
+
+def test_of_mig_instances_one_is_used(tmp_path: Path) -> None:
+    tree = Tree(tmp_path).nvidia_driver("535.1")
+    for minor in (0, 1):
+        tree.nvidia(0x20B2, minor + 1, minor, "A100", mig=["gi1/ci0", "gi2/ci0"])
+    choice = decide(detect(tree.root))
+    assert [gpu.index for gpu in choice.gpus] == [0]
+    assert why(choice, "left out") == "CUDA computes on one MIG instance at a time"
+    tree.nvidia(0x20B2, 9, 2, "A100")  # a whole one is better than a part
+    assert [gpu.index for gpu in decide(detect(tree.root)).gpus] == [2]
 
 
 def test_two_vendors_equally_supported_are_not_guessed(tmp_path: Path) -> None:
@@ -142,7 +166,9 @@ def test_two_vendors_equally_supported_are_not_guessed(tmp_path: Path) -> None:
 
 def test_two_vendors_of_which_one_is_better_supported(tmp_path: Path) -> None:
     tree = Tree(tmp_path).amd(MI50, 1).nvidia(0x1DB1, 2, 0, "V100").nvidia_driver("535.1")
-    assert name_of(decide(detect(tree.root))) == "cuda"
+    choice = decide(detect(tree.root))
+    assert name_of(choice) == "cuda"
+    assert [d.value for d in choice.decisions if d.subject == "left out"] == ["1 x MI50 (gfx906)"]
 
 
 def test_a_misfit_is_refused_with_the_nearest_fit(tmp_path: Path) -> None:
