@@ -25,6 +25,7 @@ PLACES = (
     "/sys/module/amdgpu/initstate",
     "/proc/driver/nvidia/version",
     "/proc/driver/nvidia/gpus/*/information",
+    "/proc/driver/nvidia/capabilities/gpu*/mig/gi*/access",
     "/proc/driver/nvidia/capabilities/gpu*/mig/gi*/ci*/access",
     "/proc/sys/kernel/hostname",
     "/proc/sys/kernel/osrelease",
@@ -78,6 +79,11 @@ def _manifest(host: Host) -> dict[str, object]:
         "environment": variables,
         "engines": [dataclasses.asdict(engine) for engine in host.engines],
         "nodes": nodes,
+        "nvml": {
+            gpu.pci: {"arch": gpu.arch, "mig": {part.place: part.uuid for part in gpu.instances}}
+            for gpu in host.gpus
+            if gpu.vendor == "nvidia" and gpu.driven
+        },
     }
 
 

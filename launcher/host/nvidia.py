@@ -56,6 +56,10 @@ def _driven(
         arch = arch or nvml.capability(address)
         names = nvml.instances(address) if instances else {}
         instances = tuple(replace(i, uuid=names.get((i.gpu, i.compute))) for i in instances)
+    elif not ask_driver:  # a capture, which may have what the library said
+        said = tree.manifest.get("nvml", {}).get(address, {})
+        arch = arch or said.get("arch")
+        instances = tuple(replace(i, uuid=said.get("mig", {}).get(i.place)) for i in instances)
     return Gpu(
         vendor="nvidia",
         index=minor,

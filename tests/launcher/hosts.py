@@ -135,6 +135,7 @@ class Tree:
         nodes: Mapping[str, Mapping[str, Any]] | None = None,
         user: Mapping[str, Any] | None = None,
         engines: Iterable[Mapping[str, Any]] = (),
+        nvml: Mapping[str, Any] | None = None,
     ) -> Tree:
         """Write what `doctor --capture` would say beside the files of the kernel."""
         self.manifest = {
@@ -142,6 +143,7 @@ class Tree:
             "nodes": dict(nodes or {}),
             "user": user or {"uid": 1000, "gid": 1000, "groups": [1000]},
             "engines": list(engines),
+            "nvml": dict(nvml or {}),
         }
         write(self.root / "aam-capture.json", json.dumps(self.manifest))
         return self

@@ -202,6 +202,14 @@ def test_mig_instances_of_other_jobs_are_not_ours(tmp_path: Path) -> None:
     assert [part.place for part in cut.instances] == ["2/0"]
 
 
+def test_a_capture_has_what_the_library_said(tmp_path: Path) -> None:
+    tree = Tree(tmp_path).nvidia(0xFFF0, 1, 0, "X1000", mig=["gi1/ci0"]).nvidia_driver("600.1")
+    tree.recorded(nvml={"0000:01:00.0": {"arch": "sm_140", "mig": {"1/0": "MIG-aa"}}})
+    (gpu,) = detect(tree.root).gpus
+    assert gpu.arch == "sm_140"
+    assert [part.uuid for part in gpu.instances] == ["MIG-aa"]
+
+
 NVML = """
 #include <string.h>
 static int name(char *to, const char *from) { strcpy(to, from); return 0; }
