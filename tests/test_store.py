@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import gzip
 import json
 import os
 import pickle
@@ -10,6 +11,7 @@ import signal
 import subprocess
 import sys
 import time
+import tracemalloc
 from collections.abc import Callable
 from pathlib import Path
 from tempfile import TemporaryDirectory
@@ -27,8 +29,9 @@ from aam.study.preparing import Sources, prepare
 from aam.study.store import open_store
 from aam.study.study import Study, load_study
 from aam.study.table import read_table
+from tests.artifacts import write_artifact
 from tests.commands import aam, pretrain, read, train
-from tests.test_table import whole, write_all
+from tests.test_table import whole, write_all, write_hdf5
 
 USAGE, DATA, NO_INPUT, CANNOT_CREATE = 64, 65, 66, 73
 
@@ -217,6 +220,28 @@ def test_what_is_left_out_is_said(
         assert one.dtype == two.dtype
 
 
+def test_files_that_are_no_tables(
+    study_dir: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    table = (study_dir / "table.biom").read_bytes()
+    packed = gzip.compress(table)
+    artifact = write_artifact(tmp_path / "whole.qza", "FeatureTable[Frequency]",
+                              {"feature-table.biom": table}).read_bytes()  # fmt: skip
+    for name, content, words in (
+        ("cut.biom", table[:5000], "Not a whole BIOM 2.1 (HDF5) table"),
+        ("cut.gz", packed[: len(packed) // 2], "The gzip file is damaged"),
+        ("cut.qza", artifact[: len(artifact) // 2], "The QIIME 2 artifact is damaged"),
+        ("empty.tsv", b"", "the file is empty"),
+        ("prose.txt", b"no table\n", "line 1 is 'no table'"),
+        ("latin.tsv", b"#OTU ID\ts1\nACGT\t1\n\xff\t1\n", "neither HDF5 nor UTF-8 text"),
+        ("json", b'{"rows": []}', "Not a whole BIOM 1 (JSON) table"),
+    ):
+        (tmp_path / name).write_bytes(content)
+        status = aam("prepare", "--table", tmp_path / name, "--output", tmp_path / "s.aam")
+        refused(capsys, status, DATA, words, name)
+        assert not [path for path in tmp_path.iterdir() if "s.aam" in path.name]
+
+
 # Memory
 
 
@@ -257,6 +282,26 @@ sys.stdin.readline()
     for resident, private in told:
         assert resident > 0
         assert private == 0
+
+
+def test_preparing_holds_less_than_two_blocks(tmp_path: Path) -> None:
+    rng = np.random.default_rng(0)
+    counts = rng.integers(1, 9, size=(1200, 300)) * (rng.random((1200, 300)) < 0.5)
+    path = write_hdf5(tmp_path / "t.biom", counts, tuple(f"s{row}" for row in range(1200)))
+
+    def peak(block_bytes: int) -> int:
+        folder = tmp_path / str(block_bytes)
+        folder.mkdir()
+        tracemalloc.start()
+        prepare(Sources(path), folder, block_bytes)
+        found = tracemalloc.get_traced_memory()[1]
+        tracemalloc.stop()
+        return found
+
+    block = 1 << 20
+    peak(1 << 14)  # What is imported on the way counts once.
+    # What is as long as the samples or the ASVs is in both.
+    assert block / 2 < peak(block) - peak(1 << 13) < 2 * block
 
 
 def test_a_selection_of_samples_copies_no_counts(store: Path) -> None:

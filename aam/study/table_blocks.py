@@ -77,6 +77,8 @@ def open_blocks(path: Path, scratch: Path, block_bytes: int = BLOCK_BYTES) -> Ta
     with plain.open("rb") as stream:
         start = stream.read(4096)
     try:
+        if not start.strip():
+            raise DataError("No feature table", "the file is empty", "make it again")
         if start.startswith(HDF5_MAGIC):
             return _of_hdf5(plain, block_bytes)
         if start.removeprefix(b"\xef\xbb\xbf").lstrip().startswith(b"{"):
