@@ -58,8 +58,8 @@ def weights() -> dict[str, Tensor]:
 def _weight(name: str, value: Tensor) -> Tensor:
     """Draw a tensor of about the size that it has after some training."""
     shape, last = value.shape, name.rpartition(".")[2]
-    if value.ndim == 0:
-        return torch.tensor(0.5)
+    if last == "scale":
+        return torch.full(shape, 0.5)
     noise = drawn.uniform(name, *shape)
     if last in ("phases", "spread"):
         return (noise + 1) * math.pi if last == "phases" else 4 + noise
