@@ -16,6 +16,7 @@ from typing import Any
 from aam import __version__
 from aam.errors import AamError, CannotCreate, Unavailable, UsageError
 from aam.options import COMMANDS, check, find, names, specs, spell_out, split
+from aam.options.groups import ScaleOptions
 from aam.record import Record
 
 INTERRUPTED = 130
@@ -67,6 +68,14 @@ def _dispatch(words: list[str]) -> int:
     name, rest = split(words)
     options = parse(name, rest)
     check(options)
+    if isinstance(scale := getattr(options, "scale", None), ScaleOptions):
+        from aam import local
+
+        number = local.wanted(scale, options.device, options.loop.batch_size)
+        if number:
+            return local.run(number, words, patience=3 * scale.rank_timeout)
+        # PyTorch's C++ tells at length of every broken line; who broke it is said by us.
+        os.environ.setdefault("TORCH_CPP_LOG_LEVEL", "ERROR")
     command = importlib.import_module(f"aam.commands.{name.replace(' ', '_')}")
     record = Record(name, options)
     # A command that judges returns its verdict as an exit status; others return nothing.
@@ -128,7 +137,9 @@ def overview() -> str:
 
 
 def _complain(sentence: str) -> None:
-    print(f"aam: {sentence}", file=sys.stderr)
+    rank = os.environ.get("RANK", "0")
+    who = "aam" if rank == "0" else f"aam: rank {rank}"
+    print(f"{who}: {sentence}", file=sys.stderr)
 
 
 if __name__ == "__main__":

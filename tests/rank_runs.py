@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import dataclasses
+import os
 from pathlib import Path
 from typing import Any
 
@@ -46,7 +47,10 @@ class Case:
         plan: how batches are made.
         loop: 23 samples in batches of 6 are four batches of 6, 6, 6 and 5.
         validation: samples that judge; 7 in batches of 6 leave one alone.
-        stop: leave after this many optimiser steps, as a killed run would.
+        every: steps between checkpoints; 0: at the end of epochs only.
+        resume: --resume-from.
+        stop: leave after this many optimiser steps, as a run does whose machine fails.
+        signal: rank, step and number of a signal that a process gets.
     """
 
     scale: ScaleOptions = ALONE
@@ -57,6 +61,7 @@ class Case:
     every: int = 0
     resume: Any = None
     stop: int = 0
+    signal: tuple[int, int, int] | None = None
 
 
 class PowerCut(RuntimeError):
@@ -64,9 +69,10 @@ class PowerCut(RuntimeError):
 
 
 class Watched(Task):
-    """Keeps the gradient of the first optimiser step, and may end the run after a later one."""
+    """Keeps the gradient of the first optimiser step, and may be disturbed at a later one."""
 
     stop = 0
+    signal: tuple[int, int, int] | None = None
     first: dict[str, torch.Tensor] | None = None
 
     def on_before_optimizer_step(self, optimizer: Any) -> None:
@@ -80,6 +86,8 @@ class Watched(Task):
     def on_train_batch_start(self, batch: Any, batch_idx: int) -> None:
         if self.stop and self.global_step >= self.stop:
             raise PowerCut
+        if self.signal and (self.global_rank, self.global_step) == self.signal[:2]:
+            os.kill(os.getpid(), self.signal[2])
 
 
 def read(folder: Path) -> Study:
@@ -104,7 +112,7 @@ def learn(team: Team, study_dir: Path, folder: Path, case: Case) -> dict[str, An
         torch.nn.init.normal_(network.head[-1].weight)
     steps = fit.optimiser_steps(23, case.loop)
     task = Watched(network, Weights(), case.loop, steps, case.target, values)
-    task.stop = case.stop
+    task.stop, task.signal = case.stop, case.signal
     training = TrainingBatches(
         study, case.plan, np.arange(23), case.loop.batch_size, fresh_reads=True
     )

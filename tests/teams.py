@@ -26,6 +26,7 @@ from aam.options.groups import DeviceOptions, ScaleOptions
 
 CPU = DeviceOptions(device="cpu", num_workers=0)
 
+os.environ.setdefault("TORCH_CPP_LOG_LEVEL", "ERROR")  # the server has to start with it
 _context = multiprocessing.get_context("forkserver")
 _context.set_forkserver_preload(["tests.rank_runs"])
 
@@ -55,7 +56,7 @@ class Crew:
             try:
                 if end.poll(max(0.0, until - time.monotonic())):
                     told = pickle.loads(end.recv_bytes())
-            except EOFError:
+            except (EOFError, OSError):  # it was killed, maybe while it told
                 pass
             process.join(max(1.0, until - time.monotonic()))
             if process.is_alive():

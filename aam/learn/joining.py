@@ -22,7 +22,7 @@ from aam.console import console, say
 from aam.errors import UsageError
 from aam.learn import fabric, watch
 from aam.learn.devices import choose_device
-from aam.learn.processes import Ranks, found
+from aam.learn.processes import Ranks, check, found
 from aam.learn.team import Team
 from aam.options.groups import DeviceOptions, ScaleOptions
 
@@ -31,44 +31,6 @@ _MEET = timedelta(minutes=10)
 
 _LONGEST = timedelta(hours=2)
 """How long any message may take. Death is noticed by the watcher, long before."""
-
-
-def check(scale: ScaleOptions, ranks: Ranks, batch_size: int) -> None:
-    """Refuse what no set of processes can do.
-
-    Raises:
-        UsageError: strategies that exclude each other, several processes without a strategy, or a
-            batch of fewer samples than processes.
-    """
-    chosen = [
-        f"--{name.replace('_', '-')}"
-        for name in ("distributed", "fsdp", "data_parallel")
-        if getattr(scale, name)
-    ]
-    if len(chosen) > 1:
-        raise UsageError("Strategies that exclude each other", " ".join(chosen), "choose one")
-    if scale.fsdp_sharded_checkpoint and not scale.fsdp:
-        raise UsageError(
-            "Nothing is sharded", "--fsdp-sharded-checkpoint without --fsdp", "add --fsdp"
-        )
-    if ranks.size > 1 and not chosen:
-        raise UsageError(
-            f"{ranks.started_by} started {ranks.size} processes that would all do the same",
-            "neither --distributed nor --fsdp was given",
-            "add one of them, or start one process",
-        )
-    if scale.data_parallel and ranks.size > ranks.local_size:
-        raise UsageError(
-            "--data-parallel is for one machine",
-            f"{ranks.size} processes, {ranks.local_size} on this machine",
-            "use --distributed",
-        )
-    if batch_size < ranks.size:
-        raise UsageError(
-            "The batch is smaller than the processes",
-            f"--batch-size {batch_size}, {ranks.size} processes",
-            "choose a larger --batch-size, which is of all processes together, or fewer processes",
-        )
 
 
 @contextmanager

@@ -10,6 +10,7 @@ from collections.abc import Mapping
 from dataclasses import dataclass
 
 from aam.errors import UsageError
+from aam.options.groups import ScaleOptions
 from aam.study.balance import bounds
 
 _PORTS = (15_000, 20_000)
@@ -88,6 +89,44 @@ def found(variables: Mapping[str, str]) -> Ranks:
     if int(variables.get("SLURM_STEP_NUM_TASKS", "1") or 1) > 1:
         return _checked(_of_slurm(variables))
     return ALONE
+
+
+def check(scale: ScaleOptions, ranks: Ranks, batch_size: int) -> None:
+    """Refuse what no set of processes can do.
+
+    Raises:
+        UsageError: strategies that exclude each other, several processes without a strategy, or a
+            batch of fewer samples than processes.
+    """
+    chosen = [
+        f"--{name.replace('_', '-')}"
+        for name in ("distributed", "fsdp", "data_parallel")
+        if getattr(scale, name)
+    ]
+    if len(chosen) > 1:
+        raise UsageError("Strategies that exclude each other", " ".join(chosen), "choose one")
+    if scale.fsdp_sharded_checkpoint and not scale.fsdp:
+        raise UsageError(
+            "Nothing is sharded", "--fsdp-sharded-checkpoint without --fsdp", "add --fsdp"
+        )
+    if ranks.size > 1 and not chosen:
+        raise UsageError(
+            f"{ranks.started_by} started {ranks.size} processes that would all do the same",
+            "neither --distributed nor --fsdp was given",
+            "add one of them, or start one process",
+        )
+    if scale.data_parallel and ranks.size > ranks.local_size:
+        raise UsageError(
+            "--data-parallel is for one machine",
+            f"{ranks.size} processes, {ranks.local_size} on this machine",
+            "use --distributed",
+        )
+    if batch_size < ranks.size:
+        raise UsageError(
+            "The batch is smaller than the processes",
+            f"--batch-size {batch_size}, {ranks.size} processes",
+            "choose a larger --batch-size, which is of all processes together, or fewer processes",
+        )
 
 
 def _of_slurm(variables: Mapping[str, str]) -> Ranks:

@@ -19,7 +19,7 @@ from dataclasses import dataclass
 import torch.distributed as dist
 from torch.distributed.distributed_c10d import Store
 
-from aam.errors import AamError
+from aam.errors import AamError, Interrupted
 from aam.learn.processes import Ranks
 
 _BEAT = 1.0
@@ -81,6 +81,9 @@ class Watcher:
         try:
             yield
             self._leave(thread)
+        except Interrupted:  # all have agreed to stop
+            self._leave(thread)
+            raise
         except Exception as error:
             cut = isinstance(error, dist.DistError | RuntimeError | OSError) and any(
                 word in str(error).lower() for word in _LINE

@@ -10,6 +10,7 @@ from aam.options.field import (
     specs,
     spell_out,
     to_plain,
+    words_of,
 )
 
 __all__ = [
@@ -25,4 +26,5 @@ __all__ = [
     "spell_out",
     "split",
     "to_plain",
+    "words_of",
 ]

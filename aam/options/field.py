@@ -178,12 +178,22 @@ def _plain(value: Any) -> Any:
     return value
 
 
+def words_of(kind: Any) -> tuple[str, ...]:
+    """Return the words that an option takes beside values of other kinds.
+
+    >>> words_of(Literal["auto"] | Path | None)
+    ('auto',)
+    """
+    literals = (c for c in typing.get_args(kind) if typing.get_origin(c) is Literal)
+    return tuple(word for literal in literals for word in typing.get_args(literal))
+
+
 def _typed(kind: Any, value: Any) -> Any:
     if dataclasses.is_dataclass(kind):
         return from_plain(typing.cast(type, kind), value)
     choices = typing.get_args(kind)
     if isinstance(value, str) and (kind is Path or Path in choices):
-        return Path(value)
+        return value if value in words_of(kind) else Path(value)
     if isinstance(value, list):
         return tuple(_typed(choices[0], item) for item in value)
     return value

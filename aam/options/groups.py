@@ -244,7 +244,7 @@ class SpeedOptions:
 
 @dataclass(frozen=True)
 class ScaleOptions:
-    """More than one process: torchrun, srun or `aam-launch --gpus` starts them."""
+    """More than one process: --processes, `aam-launch --gpus`, torchrun or srun starts them."""
 
     distributed: bool = option(
         "Share every batch among the processes; each has the whole network (DDP).", default=False
@@ -258,11 +258,17 @@ class ScaleOptions:
         default=False,
     )
     data_parallel: bool = option(
-        "Share every batch among all GPUs of this machine; needs nothing to start the processes.",
+        "Share every batch among all GPUs of this machine; they are started too.",
         default=False,
     )
     sync_batchnorm: bool = option(
         "Taken and without effect: there is no batch norm in the network.", default=False
+    )
+    processes: int = option(
+        "Processes to start on this machine, one for each GPU or for some cores each; 0: they are "
+        "started already, or there is one.",
+        default=0,
+        takes=ZERO_OR_MORE,
     )
     rank_timeout: float = option(
         "Seconds of silence after which a process counts as dead and the others stop.",

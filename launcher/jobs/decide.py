@@ -17,6 +17,7 @@ from launcher.plan.make import RECORD
 from launcher.plan.masks import VARIABLES as MASKS
 from launcher.plan.mounts import PathFact
 from launcher.plan.plan import Plan
+from launcher.plan.ranks import shares
 
 PRIVATE = "$here"
 """The folder of a job on its node, as the script calls it."""
@@ -119,7 +120,7 @@ def program(
     """
     command = plan.words[0]
     added = _added(plan)
-    flags = ["--distributed"] if several and "--distributed" not in options else []
+    flags = ["--distributed"] if several and not shares(options) else []
     own = {*FIXED, *CACHES, *MASKS, "HOME", RECORD}
     given = [f"{name}={value}" for name, value in plan.variables if name not in own]
     record = dict(plan.variables).get(RECORD, "")

@@ -19,6 +19,7 @@ from launcher.plan.flags import required
 from launcher.plan.layers import Settings
 from launcher.plan.mounts import HOME, Mount, PathFact, fold, of_paths, require_passable
 from launcher.plan.plan import Plan
+from launcher.plan.ranks import processes
 from launcher.plan.request import Request, options_of
 
 RECORD = "AAM_PLAN"
@@ -65,13 +66,15 @@ def make(
     stack = choice.image.pins.get("torch") if choice.image else native.torch
     vendor = choice.gpus[0].vendor if choice.gpus else None
     added, flag_decisions, flag_findings = required(request, catalog.faults_of(vendor, stack))
+    more, rank_decisions = processes(request, choice.gpus)
+    added += more
     words = request.words
     if in_container:
         words = request.with_paths({f.place: f.absolute for f in paths if f.place >= 0})
     plan = (_contained if in_container else _natively)(
         host, choice, settings, paths, native, here, (*request.command.split(), *words, *added)
     )
-    decisions = (*choice.decisions, *flag_decisions, *plan.decisions)
+    decisions = (*choice.decisions, *flag_decisions, *rank_decisions, *plan.decisions)
     findings = (*choice.findings, *flag_findings, *_warnings(host, choice))
     plan = replace(
         plan,

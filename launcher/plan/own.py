@@ -17,6 +17,7 @@ SWITCHES = {
 }
 WITH_VALUE = {
     "--host": "explain, doctor: another host, captured in a tar or a folder.",
+    "--gpus": "pretrain, train: a process for each of so many GPUs; they share every batch.",
     "--capture": "doctor: write what decisions about this host rest on to a tar.",
 }
 OWN_FLAGS: dict[str, str] = {

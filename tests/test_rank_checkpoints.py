@@ -1,0 +1,165 @@
+"""Checkpoints of any strategy, runs that are asked to stop, and runs that are killed."""
+
+from __future__ import annotations
+
+import dataclasses
+import pickle
+import random
+import shutil
+import signal
+import time
+from pathlib import Path
+from typing import Any
+
+import pytest
+import torch
+
+from aam.errors import DataError
+from aam.learn import checkpoints, sharded
+from aam.options.groups import LoopOptions, ScaleOptions
+from tests.commands import aam
+from tests.rank_runs import Case, alone, learn, learn_all
+from tests.teams import start, together
+
+ALONE = ScaleOptions()
+DDP = ScaleOptions(distributed=True, rank_timeout=2)
+FSDP = ScaleOptions(fsdp=True, rank_timeout=2)
+SHARDED = ScaleOptions(fsdp=True, fsdp_sharded_checkpoint=True, rank_timeout=2)
+
+SHORT = Case(loop=LoopOptions(epochs=2, batch_size=6, lr=1e-2, seed=1), every=1)
+STATUS = 75
+
+
+@pytest.fixture(scope="module")
+def whole(study_dir: Path, tmp_path_factory: pytest.TempPathFactory) -> dict[str, torch.Tensor]:
+    """Weights of a run of one process that never stopped."""
+    return alone(study_dir, tmp_path_factory.mktemp("whole"), SHORT)["weights"]
+
+
+@pytest.fixture(scope="module")
+def halves(study_dir: Path, tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """Runs that stopped at step 5, one of each kind: alone, 0 (DDP), 1 (FSDP), 2 (sharded)."""
+    folder = tmp_path_factory.mktemp("halves")
+    half = dataclasses.replace(SHORT, stop=5)
+    alone(study_dir, folder / "alone", half)
+    cases = [dataclasses.replace(half, scale=scale) for scale in (DDP, FSDP, SHARDED)]
+    together(2, DDP, learn_all, study_dir, folder, cases)
+    return folder
+
+
+def same(found: dict[str, torch.Tensor], expected: dict[str, torch.Tensor]) -> None:
+    assert found.keys() == expected.keys()
+    for name, value in expected.items():
+        torch.testing.assert_close(found[name], value, rtol=1e-9, atol=1e-9, msg=name)
+
+
+def test_any_checkpoint_resumes_on_any_strategy(
+    study_dir: Path, tmp_path: Path, halves: Path, whole: dict[str, torch.Tensor]
+) -> None:
+    writers = ("alone", "0", "1", "2")
+    assert (halves / "2/checkpoints/last.ckpt").is_dir()
+    cases = [
+        dataclasses.replace(SHORT, scale=scale, resume=halves / writer)
+        for writer in writers
+        for scale in (DDP, FSDP)
+    ]
+    for found in together(2, DDP, learn_all, study_dir, tmp_path, cases)[0]:
+        same(found["weights"], whole)
+    for writer in writers:
+        resumed = dataclasses.replace(SHORT, resume=halves / writer)
+        same(alone(study_dir, tmp_path / writer, resumed)["weights"], whole)
+    resumed = dataclasses.replace(SHORT, scale=SHARDED, resume=halves / "2")
+    [found, *_] = together(4, SHARDED, learn, study_dir, tmp_path / "four", resumed)
+    same(found["weights"], whole)
+
+
+def test_a_sharded_checkpoint_is_used_like_a_file(
+    study_dir: Path, tmp_path: Path, halves: Path
+) -> None:
+    for kind, name in (("2", "sharded"), ("0", "file")):
+        words = ("--table", study_dir / "table.biom", "--device", "cpu")
+        assert aam("embed", *words, "--model", halves / kind / "checkpoints/last.ckpt",
+                   "--output-dir", tmp_path / name) == 0  # fmt: skip
+    texts = [(tmp_path / name / "embeddings.tsv").read_text() for name in ("sharded", "file")]
+    assert texts[0] == texts[1]
+
+
+def test_shards_that_do_more_than_hold_tensors_are_refused(halves: Path, tmp_path: Path) -> None:
+    class Wicked:
+        def __reduce__(self) -> Any:
+            return (print, ("run",))
+
+    place = tmp_path / "last.ckpt"
+    shutil.copytree((halves / "2/checkpoints/last.ckpt").resolve(), place)
+    assert sharded.is_sharded(place)
+    checkpoints.read(place)
+    (place / ".metadata").write_bytes(pickle.dumps(Wicked()))
+    with pytest.raises(DataError, match="no place in an index"):
+        checkpoints.read(place)
+
+
+@pytest.mark.parametrize(
+    ("scale", "number"), [(DDP, signal.SIGUSR1), (SHARDED, signal.SIGTERM)], ids=["ddp", "fsdp"]
+)
+def test_a_signal_to_one_process_stops_all_at_the_same_step(
+    study_dir: Path,
+    tmp_path: Path,
+    whole: dict[str, torch.Tensor],
+    scale: ScaleOptions,
+    number: signal.Signals,
+) -> None:
+    case = dataclasses.replace(SHORT, scale=scale, every=0, signal=(1, 2, int(number)))
+    found = together(2, scale, learn, study_dir, tmp_path, case)
+    for status, sentence in found:
+        assert status == STATUS
+        assert "Stopped at step 3" in sentence
+        assert "--resume-from auto" in sentence
+    assert number.name in found[1][1]
+    _, content = checkpoints.read(tmp_path / "checkpoints/last.ckpt")
+    assert content["global_step"] == 3
+    rest = dataclasses.replace(SHORT, scale=scale, resume="auto")
+    same(together(2, scale, learn, study_dir, tmp_path, rest)[0]["weights"], whole)
+
+
+def test_a_dead_process_ends_the_others_and_is_named(study_dir: Path, tmp_path: Path) -> None:
+    case = dataclasses.replace(SHORT, scale=DDP, signal=(1, 3, int(signal.SIGKILL)))
+    found = together(3, DDP, learn, study_dir, tmp_path, case)
+    assert found[1][0] == -signal.SIGKILL
+    for status, sentence in (found[0], found[2]):
+        assert status == 70
+        assert "Rank 1 was not heard of" in sentence
+        assert "its last step was" in sentence
+
+
+def test_the_death_of_the_first_process_is_noticed_too(study_dir: Path, tmp_path: Path) -> None:
+    case = dataclasses.replace(SHORT, scale=DDP, signal=(0, 3, int(signal.SIGKILL)))
+    found = together(2, DDP, learn, study_dir, tmp_path, case)
+    assert found[0][0] == -signal.SIGKILL
+    assert found[1][0] == 70
+    assert "Rank 0 cannot be reached" in found[1][1]
+
+
+def test_twenty_kills_lose_nothing(
+    study_dir: Path, tmp_path: Path, whole: dict[str, torch.Tensor]
+) -> None:
+    chance, kills, runs = random.Random(20), 0, 0
+    while kills < 20:
+        folder = tmp_path / str(runs)
+        runs += 1
+        while True:
+            scale = chance.choice([DDP, DDP, SHARDED])
+            case = dataclasses.replace(SHORT, scale=scale, resume="auto")
+            crew = start(2, scale, learn, study_dir, folder, case)
+            if kills < 20:
+                time.sleep(chance.uniform(0, 4))
+                for rank in chance.choice([(0,), (1,), (0, 1)]):
+                    crew.kill(rank)
+                kills += 1
+            found = crew.results()
+            last = folder / "checkpoints/last.ckpt"
+            if last.exists():
+                checkpoints.read(last)
+            if isinstance(found[0], dict):
+                same(found[0]["weights"], whole)
+                break
+            assert all(status in (-9, 70) for status, _ in found), found

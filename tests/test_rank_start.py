@@ -1,0 +1,202 @@
+"""Who is who, what is refused at the start, and processes that `aam` starts itself."""
+
+from __future__ import annotations
+
+import dataclasses
+import signal
+import subprocess
+import sys
+import time
+from pathlib import Path
+
+import pytest
+
+from aam.errors import DataError, UsageError
+from aam.learn import fabric
+from aam.learn.processes import Ranks, check, found
+from aam.learn.team import Team
+from aam.options.commands import Pretrain
+from aam.options.groups import ScaleOptions
+from tests.commands import TINY, pretrain
+from tests.teams import start, together
+
+DDP = ScaleOptions(distributed=True, rank_timeout=2)
+
+TORCHRUN = {"RANK": "5", "WORLD_SIZE": "8", "LOCAL_RANK": "1", "LOCAL_WORLD_SIZE": "4",
+            "MASTER_ADDR": "n1", "MASTER_PORT": "2950"}  # fmt: skip
+SRUN = {
+    "SLURM_PROCID": "5", "SLURM_STEP_NUM_TASKS": "6", "SLURM_LOCALID": "1", "SLURM_JOB_ID": "77",
+    "SLURM_STEP_TASKS_PER_NODE": "4,2", "SLURM_NODEID": "1", "SLURM_STEP_ID": "2",
+    "SLURM_STEP_NODELIST": "gpu[07-08]",
+}  # fmt: skip
+
+
+def test_torchrun_says_who_a_process_is() -> None:
+    assert found(TORCHRUN) == Ranks(5, 8, 1, 4, "n1", 2950, "torchrun")
+
+
+def test_srun_says_who_a_process_is_and_a_batch_script_is_alone() -> None:
+    ranks = found(SRUN)
+    assert (ranks.rank, ranks.size, ranks.local_rank, ranks.local_size) == (5, 6, 1, 2)
+    assert ranks.address == "gpu07"
+    assert ranks.port == found(SRUN | {"SLURM_PROCID": "0", "SLURM_NODEID": "0"}).port
+    assert ranks.port != found(SRUN | {"SLURM_JOB_ID": "78"}).port
+    assert found({"SLURM_JOB_ID": "77", "SLURM_NTASKS": "6", "SLURM_PROCID": "0"}) == Ranks()
+    assert found({}) == Ranks()
+
+
+@pytest.mark.parametrize(
+    ("change", "evidence"),
+    [
+        ({"RANK": "8"}, "process 8 of 8"),
+        ({"WORLD_SIZE": "many"}, "WORLD_SIZE='many'"),
+        ({"LOCAL_RANK": "4"}, "4 of 4 here"),
+    ],
+)
+def test_variables_that_make_no_sense_are_refused(change: dict[str, str], evidence: str) -> None:
+    with pytest.raises(UsageError, match=evidence):
+        found(TORCHRUN | change)
+    with pytest.raises(UsageError, match="MASTER_PORT is not"):
+        found({name: value for name, value in TORCHRUN.items() if name != "MASTER_PORT"})
+
+
+@pytest.mark.parametrize("number", [1, 2, 5, 7, 64])
+def test_portions_make_up_the_whole(number: int) -> None:
+    things = list(range(number))
+    parts = [things[Ranks(rank, 4, rank, 4).portion(number)] for rank in range(4)]
+    assert [thing for part in parts for thing in part] == things
+    assert max(map(len, parts)) - min(map(len, parts)) <= 1
+
+
+@pytest.mark.parametrize(
+    ("scale", "size", "batch", "cause"),
+    [
+        (ScaleOptions(distributed=True, fsdp=True), 2, 8, "exclude each other"),
+        (ScaleOptions(data_parallel=True, fsdp=True), 1, 8, "exclude each other"),
+        (ScaleOptions(distributed=True, fsdp_sharded_checkpoint=True), 2, 8, "Nothing is sharded"),
+        (ScaleOptions(), 2, 8, "would all do the same"),
+        (ScaleOptions(distributed=True), 4, 3, "The batch is smaller than the processes"),
+    ],
+)
+def test_what_no_processes_can_do_is_refused(
+    scale: ScaleOptions, size: int, batch: int, cause: str
+) -> None:
+    with pytest.raises(UsageError, match=cause):
+        check(scale, Ranks(0, size, 0, size, started_by="torchrun"), batch)
+
+
+def test_an_interface_that_does_not_exist_is_refused(tmp_path: Path) -> None:
+    for name in ("hsn0", "hsn1", "lo"):
+        (tmp_path / "sys/class/net" / name).mkdir(parents=True)
+    for right in ("hsn", "=hsn1", "^lo", "hsn0,eth9", ""):
+        fabric.check({"NCCL_SOCKET_IFNAME": right}, tmp_path)
+    for wrong in ("ib0", "=hsn", "ib0,ib1"):
+        with pytest.raises(UsageError, match="this machine has hsn0, hsn1, lo"):
+            fabric.check({"NCCL_SOCKET_IFNAME": wrong}, tmp_path)
+    with pytest.raises(UsageError, match="GLOO_SOCKET_IFNAME=hsn;"):
+        fabric.check({"GLOO_SOCKET_IFNAME": "hsn"}, tmp_path)
+
+
+def test_the_network_is_told_once_with_what_was_found(tmp_path: Path) -> None:
+    (tmp_path / "sys/class/net/hsn0").mkdir(parents=True)
+    plugin = tmp_path / "librccl-net-ofi.so"
+    settings = {"NCCL_SOCKET_IFNAME": "hsn0", "FI_PROVIDER": "cxi", "NCCL_NET_PLUGIN": "ofi",
+                "HOME": "/root"}  # fmt: skip
+    first, second = fabric.found(settings, "cuda", tmp_path)
+    assert "FI_PROVIDER=cxi, NCCL_NET_PLUGIN=ofi, NCCL_SOCKET_IFNAME=hsn0; there are hsn0" in first
+    assert "not found; traffic goes over sockets" in second
+    plugin.touch()
+    [_, second] = fabric.found(settings | {"LD_LIBRARY_PATH": str(tmp_path)}, "cuda", tmp_path)
+    assert f"found at {plugin}" in second
+
+
+# What is compared at the start
+
+
+def options(study_dir: Path, folder: Path, lr: float) -> Pretrain:
+    from aam.cli import parse
+
+    words = ("--table", study_dir / "table.biom", "--output-dir", folder, *TINY)
+    made: Pretrain = parse("pretrain", [str(word) for word in words])
+    return dataclasses.replace(made, loop=dataclasses.replace(made.loop, lr=lr))
+
+
+def differ(team: Team, study_dir: Path, what: str) -> None:
+    mine = team.ranks.rank == 1
+    if what == "options":
+        team.same_options(options(study_dir, study_dir / "out", 0.01 if mine else 0.001))
+    else:
+        team.same_data(study={"reads": [1, 2, 3 + mine]}, split=(0, 1))
+
+
+@pytest.mark.parametrize(
+    ("what", "status", "evidence"),
+    [
+        ("options", UsageError.status, "--lr 0.01 instead of 0.001"),
+        ("data", DataError.status, "study"),
+    ],
+)
+def test_processes_that_differ_are_refused(
+    study_dir: Path, what: str, status: int, evidence: str
+) -> None:
+    for told, sentence in together(2, DDP, differ, study_dir, what):
+        assert told == status
+        assert "Process 1 differs from process 0" in sentence
+        assert evidence in sentence
+
+
+def fail_alone(team: Team) -> None:
+    if team.ranks.rank == 1:
+        raise DataError("No such column", "'age'")
+    team.any(False)
+
+
+def test_an_error_of_one_process_ends_the_others_with_its_sentence() -> None:
+    found = start(2, DDP, fail_alone).results()
+    assert found[1] == (DataError.status, "No such column: 'age'.")
+    assert found[0][0] == 70
+    assert "Rank 1 stopped: No such column: 'age'" in found[0][1]
+
+
+# The command line
+
+
+@pytest.mark.slow
+def test_aam_starts_processes_and_ends_with_their_status(study_dir: Path, tmp_path: Path) -> None:
+    words = ["pretrain", *TINY, "--table", study_dir / "table.biom", "--output-dir", tmp_path,
+             "--tree", study_dir / "tree.nwk", "--epochs", 400, "--processes", 2, "--fsdp",
+             "--resume-from", "auto", "--checkpoint-every-n-steps", 1]  # fmt: skip
+    line = [sys.executable, "-m", "aam.cli", *map(str, words)]
+    run = subprocess.Popen(line, stderr=subprocess.PIPE, text=True)
+    until = time.monotonic() + 240
+    while not (tmp_path / "checkpoints/last.ckpt").exists():
+        assert run.poll() is None
+        assert time.monotonic() < until
+        time.sleep(0.2)
+    run.send_signal(signal.SIGUSR1)
+    _, said = run.communicate(timeout=120)
+    assert run.returncode == 75, said
+    assert "2 processes (FSDP), cpu, batches of 8 samples: 4 each." in said
+    assert "Nothing to resume from; starting." in said
+    assert "go on with --resume-from auto" in said
+
+
+def test_a_batch_norm_is_not_there_and_that_is_said(
+    study_dir: Path, tmp_path: Path, capfd: pytest.CaptureFixture[str]
+) -> None:
+    words = ("--sync-batchnorm", "--data-parallel", "--penalty", 0)
+    assert pretrain(study_dir, tmp_path, *words) == 0
+    said = capfd.readouterr().err
+    assert "there is no batch norm" in said
+    assert "One process: nothing to share" in said
+
+
+def test_resuming_automatically_starts_where_there_is_nothing(
+    study_dir: Path, tmp_path: Path, capfd: pytest.CaptureFixture[str]
+) -> None:
+    words = ("--resume-from", "auto", "--penalty", 0)
+    assert pretrain(study_dir, tmp_path, *words) == 0
+    assert "Nothing to resume from" in capfd.readouterr().err
+    assert pretrain(study_dir, tmp_path, *words, "--epochs", 2) == 0
+    assert "last.ckpt" in capfd.readouterr().err
+    assert len((tmp_path / "metrics.csv").read_text().splitlines()) == 3
