@@ -27,7 +27,7 @@ from aam.learn.samples import (
     standardise,
 )
 from aam.learn.task import Task, Weights
-from aam.learn.team import Team
+from aam.learn.team import Team, identity
 from aam.model.network import Encoder, Predictor
 from aam.model.shape import NetworkShape
 from aam.options import to_plain
@@ -87,7 +87,7 @@ def _pretrain(options: Pretrain, guard: Guard, team: Team) -> None:
     )
     network = recipe.network(chosen.backends, recompute)
     assert isinstance(network, Encoder)
-    team.same_data(study=study, split=split, plan=plan, weights=network.state_dict())
+    team.same_data(study=identity(study), split=split, plan=plan, weights=network.state_dict())
     steps = fit.optimiser_steps(len(split.train), options.loop)
     task = Task(network, Weights.of(options.task), options.loop, steps, standard=standard)
     batch_size = options.loop.batch_size

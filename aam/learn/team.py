@@ -19,6 +19,7 @@ from aam import __version__
 from aam.errors import AamError, DataError, UsageError
 from aam.learn.processes import ALONE, Ranks
 from aam.learn.watch import Watcher
+from aam.study.study import Study
 
 
 @dataclass(frozen=True)
@@ -150,6 +151,18 @@ def _add(sum_: Any, value: Any) -> None:
         sum_.update(f"{value!r} ".encode())
     else:
         raise TypeError(f"no digest of {type(value).__name__}")
+
+
+def identity(study: Study) -> Any:
+    """Return what tells a study from another; of a mapped one its header, not all of its pages.
+
+    The header holds the checksums of the store's files. Paths may differ from machine to machine.
+    """
+    origin = study.origin
+    if origin is None:
+        return study
+    header = (origin.path / "store.json").read_text()
+    return header, origin.max_bp, origin.with_tree, origin.rows, study.distances
 
 
 ALONE_TEAM = Team()

@@ -21,7 +21,7 @@ from aam.learn.samples import longest, reading_plan
 from aam.learn.starting import Base, Start, read_base, start
 from aam.learn.target import Target
 from aam.learn.task import Task, Weights, judge
-from aam.learn.team import Team
+from aam.learn.team import Team, identity
 from aam.model.attention import Backends
 from aam.model.network import Predictor
 from aam.options.commands import Train
@@ -117,7 +117,10 @@ def train_fold(
     target = fit_target(options, asked, split)
     begun = start(options, asked, base, split, target, device, backends)
     team.same_data(
-        study=asked.study, values=asked.values, split=split, weights=begun.network.state_dict()
+        study=identity(asked.study),
+        values=asked.values,
+        split=split,
+        weights=begun.network.state_dict(),
     )
     outcome = _fit(options, asked, begun, target, split, folder, record, team)
     if not team.ranks.first:
