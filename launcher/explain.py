@@ -13,11 +13,12 @@ from launcher.host.facts import Host
 from launcher.host_lines import shortened
 from launcher.plan.decision import Decision, Finding
 from launcher.plan.make import RECORD
+from launcher.plan.measured import VARIABLE
 from launcher.plan.plan import Plan
 
 WHOLE = "--dry-run instead of explain prints the whole line"
 ORDER = ("amd GPUs", "nvidia GPUs", "left out", "image", "engine", "engine option", "mask",
-         "device", "flag", "mount", "variable", "kept out")  # fmt: skip
+         "device", "verdict", "flag", "mount", "variable", "kept out")  # fmt: skip
 
 
 def text(host: Host, plan: Plan) -> str:
@@ -50,7 +51,8 @@ def _readable(plan: Plan) -> Iterator[str]:
     """Yield the command line broken at its options, the record left out."""
     line = "  "
     for word in command(plan):
-        shown = f"{RECORD}=..." if word.startswith(f"{RECORD}=") else shlex.quote(word)
+        name = word.partition("=")[0]
+        shown = f"{name}=..." if name in (RECORD, VARIABLE) else shlex.quote(word)
         breaks = word.startswith("-") or "=" in word.partition("/")[0] or word == plan.place
         if breaks and line.split()[-1:] != ["--mount"]:
             yield line

@@ -2,10 +2,12 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator, Mapping, Sequence
+from typing import Any
 
 from launcher.host.facts import Driver, Gpu, Host, Node
 from launcher.plan.catalog import Catalog
+from launcher.plan.measured import Key, summary
 
 SHOWN = 4  # members of a list; of a longer one the first and the last
 
@@ -37,6 +39,15 @@ def host_lines(host: Host, catalog: Catalog) -> Iterator[str]:
         yield _line("engine", f"{engine.path}{version}{obstacle}")
         for setting, answer in engine.conf:
             yield _line("", f"  `{setting}`: {answer}")
+
+
+def verdict_lines(host: Host, verdicts: Sequence[Mapping[str, Any]]) -> Iterator[str]:
+    """Yield what was measured about the GPUs of a host, the latest first."""
+    for document in verdicts:
+        key = Key(**document["key"])
+        yield _line("verdict", f"{summary(document)}; {document['made']}, {key}")
+    if host.gpus and not verdicts:
+        yield _line("verdict", "not yet measured; the first run on a GPU does that")
 
 
 def shortened(members: Sequence[str]) -> str:

@@ -4,13 +4,16 @@ from __future__ import annotations
 
 import os
 import sys
+from collections.abc import Sequence
 from pathlib import Path
 
 from launcher import config, images, inputs
 from launcher.engines import native
 from launcher.errors import MissingInput, NotPermitted, Unavailable
 from launcher.host import Host, detect
+from launcher.host.facts import Gpu
 from launcher.host.versions import with_versions
+from launcher.measuring import measured
 from launcher.plan.choose import SIF_ENGINES, Built, choose
 from launcher.plan.devices import ABSENT, denials, needed
 from launcher.plan.layers import Settings
@@ -57,8 +60,14 @@ def prepare(
         terminal=sys.stdin.isatty() and sys.stdout.isatty(),
         asked_mounts=_asked(settings),
     )
-    plan = make(request, host, choice, catalog, settings, paths, environment, here)
-    require_devices(host, plan)
+
+    def alike(other: Request) -> Plan:
+        """Plan another request that names no file, with the same choice."""
+        return make(other, host, choice, catalog, settings, (), environment, here)
+
+    require_devices(host, choice.gpus)
+    known = measured(request, host, choice, environment, alike, starting)
+    plan = make(request, host, choice, catalog, settings, paths, environment, here, known)
     if host.live and plan.folders:
         place = inputs.nearest_folder(plan.folders[0])
         inputs.require_room(
@@ -67,14 +76,14 @@ def prepare(
     return host, plan
 
 
-def require_devices(host: Host, plan: Plan) -> None:
-    """Check that the user may use the devices of the plan.
+def require_devices(host: Host, gpus: Sequence[Gpu]) -> None:
+    """Check that the user may use the devices of the GPUs that were chosen.
 
     Raises:
         NotPermitted: with the group that may, and how to get into it.
         Unavailable: a device node is not there.
     """
-    for denial in denials(host, needed(plan.gpus)):
+    for denial in denials(host, needed(gpus)):
         kind = Unavailable if denial.cause == ABSENT else NotPermitted
         raise kind(denial.cause, denial.evidence, denial.remedy)
 

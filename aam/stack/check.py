@@ -133,9 +133,9 @@ def case_for(backend: str, probe: Probe, outcome: Outcome, note: str = "") -> Ca
         backend,
         probe.dtype,
         probe.mask,
+        outcome,
         probe.shape.name,
         probe.shape.members,
-        outcome,
         allowed=_figure(tolerance(probe)) or 0.0,
         note=note,
     )

@@ -32,8 +32,9 @@ class Case:
     """The answer of a backend to one probe.
 
     Attributes:
-        backend, dtype, mask, shape, members: what was asked of whom.
+        backend, dtype, mask: what was asked of whom.
         outcome: see `Outcome`.
+        shape, members: sizes; left out where a verdict is handed over.
         forward: largest difference of the output, in units of the largest true value.
         backward: that of the three gradients.
         allowed: the tolerance of both.
@@ -44,9 +45,9 @@ class Case:
     backend: str
     dtype: str
     mask: str
-    shape: str
-    members: int
     outcome: Outcome
+    shape: str = ""
+    members: int = 0
     forward: float | None = None
     backward: float | None = None
     allowed: float = 0.0

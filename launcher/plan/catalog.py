@@ -54,7 +54,10 @@ class Image:
 
 @dataclass(frozen=True, eq=False)
 class Fault:
-    """A known fault: the flags that avoid it, why, and where that is known from."""
+    """A known fault: the flags that avoid it, why, and where that is known from.
+
+    Of one that was measured, `known_from` says so.
+    """
 
     name: str
     vendor: str
@@ -62,6 +65,7 @@ class Fault:
     flags: tuple[str, ...]
     reason: str
     source: str
+    known_from: str = "catalog"
 
 
 @dataclass(frozen=True, eq=False)

@@ -29,7 +29,7 @@ def required(
         if said is None:
             words += fault.flags
             why = f"{fault.reason} ({fault.source})"
-            decisions.append(Decision("flag", " ".join(fault.flags), why, "catalog"))
+            decisions.append(Decision("flag", " ".join(fault.flags), why, fault.known_from))
         elif said != [flag, *values]:
             remedy = f"{' '.join(fault.flags)} is what it needs"
             findings.append(

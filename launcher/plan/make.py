@@ -10,13 +10,14 @@ from dataclasses import dataclass, replace
 from launcher.host.amd import KFD
 from launcher.host.facts import Gpu, Host
 from launcher.plan import environment, masks
-from launcher.plan.catalog import Catalog
+from launcher.plan.catalog import Catalog, Fault
 from launcher.plan.choose import NATIVE, OCI_ENGINES, Choice, Native
 from launcher.plan.decision import Decision, Finding
 from launcher.plan.devices import needed
 from launcher.plan.environment import CACHES, ENGINE_LEAKS, PROXIES
 from launcher.plan.flags import required
 from launcher.plan.layers import Settings
+from launcher.plan.measured import VARIABLE, Measured, settle, variable
 from launcher.plan.mounts import HOME, Mount, PathFact, fold, of_paths, require_passable
 from launcher.plan.plan import Plan
 from launcher.plan.ranks import processes
@@ -28,7 +29,7 @@ RECORD = "AAM_PLAN"
 LONGEST = 100_000
 """Bytes of a variable: Linux takes 131072 (MAX_ARG_STRLEN, execve(2)). Mounts go first."""
 
-PASSING = ("--dry-run", "--json", "--host")
+PASSING = ("--dry-run", "--json", "--host", "--recheck")
 """Options that are about showing a plan, not about the run."""
 
 
@@ -60,12 +61,21 @@ def make(
     paths: Sequence[PathFact],
     native: Native,
     here: Here,
+    measured: Measured | None = None,
 ) -> Plan:
-    """Return the plan; its decisions tell everything that was decided."""
+    """Return the plan; its decisions tell everything that was decided.
+
+    `measured` is what is known of the stack by measurement; None where that does not matter.
+    """
     in_container = choice.image is not None
     stack = choice.image.pins.get("torch") if choice.image else native.torch
     vendor = choice.gpus[0].vendor if choice.gpus else None
-    added, flag_decisions, flag_findings = required(request, catalog.faults_of(vendor, stack))
+    faults: Sequence[Fault] = catalog.faults_of(vendor, stack)
+    verdict: list[Decision] = []
+    doubts: list[Finding] = []
+    if measured is not None:
+        faults, verdict, doubts = settle(faults, measured, request.words)
+    added, flag_decisions, flag_findings = required(request, faults)
     more, rank_decisions = processes(request, choice.gpus)
     added += more
     words = request.words
@@ -74,8 +84,13 @@ def make(
     plan = (_contained if in_container else _natively)(
         host, choice, settings, paths, native, here, (*request.command.split(), *words, *added)
     )
-    decisions = (*choice.decisions, *flag_decisions, *rank_decisions, *plan.decisions)
-    findings = (*choice.findings, *flag_findings, *_warnings(host, choice))
+    decisions = (
+        *choice.decisions, *verdict, *flag_decisions, *rank_decisions, *plan.decisions,
+    )  # fmt: skip
+    findings = (*choice.findings, *doubts, *flag_findings, *_warnings(host, choice))
+    if measured is not None and measured.document is not None:
+        handed = (VARIABLE, variable(measured.document))
+        plan = replace(plan, variables=(*plan.variables, handed))
     plan = replace(
         plan,
         gpus=choice.gpus,

@@ -210,7 +210,7 @@ def test_a_record_fits_into_a_variable(mi300a: Host) -> None:
 def test_a_device_that_may_not_be_used(mi300a: Host) -> None:
     host = replace(mi300a, nodes=(Node("/dev/kfd", 109, "render", 0o660, False),))
     with pytest.raises(NotPermitted) as caught:
-        require_devices(host, planned(host, *PRETRAIN))
+        require_devices(host, planned(host, *PRETRAIN).gpus)
     assert caught.value.status == 77
     assert "usermod -aG render" in str(caught.value)
 
