@@ -50,6 +50,10 @@ def devices(folder="/dev"):
 words = sys.argv[1:]
 pairs = list(zip(words, words[1:]))  # noqa: B905, RUF007
 paths = [v for k, v in pairs if k in ("--table", "--output-dir", "--tree", "--run-dir", "--output")]
+if words[:1] == ["check"]:
+    # What a GPU would be found to compute; there is none here.
+    print(os.environ["AAM_TEST_VERDICT"])
+    sys.exit(int(os.environ.get("AAM_TEST_STATUS", "0")))
 if ("--asvs", "0") in pairs:
     print("waiting", flush=True)
     time.sleep(60)

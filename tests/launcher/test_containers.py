@@ -278,6 +278,68 @@ def test_a_site_cannot_break_the_promises(engines: Engines, place: Path) -> None
     assert not outside
 
 
+def case(backend: str, outcome: str, mask: str = "each", fault: str = "") -> dict[str, str]:
+    return {"backend": backend, "dtype": "fp32", "mask": mask, "outcome": outcome, "fault": fault}
+
+
+FOUND = {
+    "format": 1,
+    "made": "2026-01-02T03:04:05+00:00",
+    "quick": False,
+    "seconds": 9.0,
+    "identity": {},
+    "costs": [],
+    "cases": [case("auto", "wrong", fault="first mask for all"), case("math", "right")],
+}
+
+
+def test_a_stack_is_measured_once_and_the_verdict_goes_in(
+    engines: Engines, place: Path, gpus: Tree
+) -> None:
+    """The probe stands for `aam check`, whose own tests are elsewhere: there is no GPU here."""
+    before = GPUS.format(tree=gpus.root, owner="root:root", mode="666")
+    table = study(place)
+
+    def run(*words: str, status: int = 0) -> subprocess.CompletedProcess[str]:
+        variables = [f"AAM_TEST_VERDICT={json.dumps(FOUND)}", f"XDG_CACHE_HOME={place}/cache"]
+        own = ["--runtime", "apptainer", "--image", "rocm63"]
+        line = ["env", *variables, f"AAM_TEST_STATUS={status}", PYTHON, "-m", "launcher.cli"]
+        line += [*own, *words, "--table", str(table), "--output-dir", str(place / "out")]
+        return engines.run(line, before=before, cwd=engines.folder)
+
+    told = run("explain", "pretrain")
+    assert "not yet measured" in told.stdout, told.stderr
+    assert not (place / "cache/aam/verdicts").exists()
+
+    first = run("pretrain", status=1)
+    assert first.returncode == 0, first.stderr
+    assert "measuring attention once for gfx942" in first.stderr
+    assert "Catalog and measurement disagree" in first.stderr
+    said = json.loads(first.stdout)
+    assert said["words"][-2:] == ["--attn-implementation", "math"]
+    handed = json.loads(said["environment"]["AAM_VERDICT"])
+    assert handed["cases"][0]["fault"] == "first mask for all"
+    assert handed["key"]["arch"] == "gfx942"
+
+    again = run("pretrain")
+    assert "measuring" not in again.stderr
+    assert json.loads(json.loads(again.stdout)["environment"]["AAM_VERDICT"]) == handed
+    told = run("explain", "pretrain")
+    assert "auto wrong (first mask for all), math right" in told.stdout
+    assert "measured 2026-01-02" in told.stdout
+    assert "AAM_VERDICT=..." in told.stdout
+    assert "measuring" in run("pretrain", "--recheck").stderr
+    unchecked = run("pretrain", "--no-check")
+    assert "AAM_VERDICT" not in json.loads(unchecked.stdout)["environment"]
+
+    refused = run("pretrain", "--recheck", status=69)
+    assert refused.returncode == 69
+    assert "The GPU does not compute" in refused.stderr
+    failed = run("pretrain", "--recheck", status=64)
+    assert failed.returncode == 0
+    assert "The stack could not be measured" in failed.stderr
+
+
 def test_no_permission_names_the_group(engines: Engines, place: Path, gpus: Tree) -> None:
     before = GPUS.format(tree=gpus.root, owner="root:video", mode="660")
     words = ["simulate", "--image", "rocm63", "--output-dir", str(place / "out")]
