@@ -49,7 +49,7 @@ def comment(library: Path) -> bytes:
         fields = _HEADER.unpack(head)
         if fields[:3] != (b"\x7fELF", 2, 1):
             return b""
-        table, size, number, names_at = fields[7], fields[11], fields[12], fields[13]
+        table, size, number, names_at = fields[8], fields[13], fields[14], fields[15]
         sections = list(_sections(stream, table, size, number))
         if names_at >= len(sections):
             return b""

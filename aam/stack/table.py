@@ -52,7 +52,7 @@ def show(verdict: Verdict) -> None:
 def page(verdict: Verdict) -> RenderableType:
     """Lay a verdict out."""
     parts: list[RenderableType] = [_stack(verdict), _table(verdict)]
-    parts += [Padding(note, (0, 1)) for note in _notes(verdict)]
+    parts += [Padding(note, (0, 0, 0, 1), expand=False) for note in _notes(verdict)]
     return Group(*parts)
 
 

@@ -126,6 +126,8 @@ def work(writing: int) -> None:
     news = Connection(writing, readable=False)
     backends, plan, device = pickle.load(sys.stdin.buffer)
     try:
+        if device.type == "cuda":
+            torch.cuda.set_device(device)
         for event in measure(backends, plan, device):
             news.send(event)
     except RuntimeError as error:
