@@ -10,7 +10,7 @@ import difflib
 import importlib
 import os
 import sys
-from collections.abc import Iterable, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from typing import Any
 
 from aam import __version__
@@ -78,10 +78,12 @@ def _dispatch(words: list[str]) -> int:
         os.environ.setdefault("TORCH_CPP_LOG_LEVEL", "ERROR")
     command = importlib.import_module(f"aam.commands.{name.replace(' ', '_')}")
     record = Record(name, options)
-    # A command that judges returns its verdict as an exit status; others return nothing.
-    status = command.run(options) or 0
-    record.leave()
-    return status
+    # A command that judges returns its verdict as an exit status, one that knows more of its run
+    # than its options say returns facts for the record; others return nothing.
+    found = command.run(options)
+    facts = found if isinstance(found, Mapping) else {}
+    record.leave(facts)
+    return found if isinstance(found, int) else 0
 
 
 def parse(name: str, words: Sequence[str]) -> Any:

@@ -69,8 +69,8 @@ class Record:
         self.command, self.options = command, options
         self.started, self.began = now(), time.monotonic()
 
-    def leave(self) -> None:
-        """Write the record, if the run left an output.
+    def leave(self, facts: Mapping[str, Any]) -> None:
+        """Write the record with `facts`, if the run left an output.
 
         Raises:
             CannotCreate: it cannot be written.
@@ -82,6 +82,7 @@ class Record:
             "started": self.started,
             "finished": now(),
             "seconds": round(time.monotonic() - self.began, 1),
+            **facts,
         }
         write(place, content)
 

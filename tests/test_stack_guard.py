@@ -25,7 +25,7 @@ from aam.stack.identity import identify
 from aam.stack.verdict import Key, Verdict, to_json
 from tests import backends as emulated
 from tests.backends import faulty
-from tests.commands import TINY, read
+from tests.commands import TINY, aam, read
 
 CPU = torch.device("cpu")
 FAULTS: list[tuple[Callable[..., torch.Tensor], str, faults.Fault]] = [
@@ -109,7 +109,7 @@ def test_a_right_stack_runs_as_asked(runs: Runs, capsys: pytest.CaptureFixture[s
     record = attention(runs(TORCH))
     assert (record["without_mask"], record["with_mask"]) == ("auto", "auto")
     assert record["faults"] == {}
-    assert "attention" not in capsys.readouterr().err
+    assert "attention backend" not in capsys.readouterr().err
 
 
 def test_on_a_processor_nothing_is_measured_by_itself(runs: Runs) -> None:
@@ -148,8 +148,14 @@ def test_training_and_predicting_are_guarded_too(
     train(parse("train", [str(word) for word in words]), guard)
     assert attention(tmp_path / "out")["with_mask"] == "flash"
     capsys.readouterr()
-    load_models(tmp_path / "out", DeviceOptions(device="cpu"), guard)
+    (model,) = load_models(tmp_path / "out", DeviceOptions(device="cpu"), guard)
+    assert model.attention["with_mask"] == "flash"
     assert "flash runs instead" in capsys.readouterr().err
+    out = tmp_path / "predictions.tsv"
+    files = ("--table", study / "table.biom", "--output", out)
+    assert aam("predict", "--model", tmp_path / "out", *files, "--device", "cpu") == 0
+    record = json.loads((tmp_path / "predictions.tsv.run.json").read_text())
+    assert record["attention"]["evidence"] == "not measured on a cpu"
 
 
 # --- a verdict that came with the launch

@@ -20,8 +20,8 @@ FILES = ("embeddings.tsv", "pcoa.tsv", "pcoa.png")
 AXES = 10
 
 
-def run(options: Embed) -> None:
-    """Write embeddings.tsv, pcoa.tsv and pcoa.png.
+def run(options: Embed) -> dict[str, object]:
+    """Write embeddings.tsv, pcoa.tsv and pcoa.png; returns facts for the record.
 
     The embedding is the first fold's where a run was cross-validated: embeddings of different
     networks have no common axes.
@@ -60,3 +60,4 @@ def run(options: Embed) -> None:
     with written_aside(folder / "pcoa.png") as aside:
         figure.savefig(aside, dpi=150)
     say(f"{len(ids)} samples: {', '.join(FILES)} in {folder}")
+    return {"attention": model.attention}

@@ -10,8 +10,8 @@ from aam.learn.prediction import answer, load_models, load_samples
 from aam.options.commands import Predict
 
 
-def run(options: Predict) -> None:
-    """Predict a column for every sample of a table."""
+def run(options: Predict) -> dict[str, object]:
+    """Predict a column for every sample of a table; returns facts for the record."""
     refuse_existing(options.output, options.overwrite)
     models = load_models(options.model, options.device)
     study = load_samples(options.input, models[0].recipe)
@@ -24,3 +24,4 @@ def run(options: Predict) -> None:
         table["spread"] = answers_MNC[:, :, 0].std(axis=0)
     write_table(options.output, table)
     say(f"Predictions of '{target.column}' for {len(table)} samples: {options.output}")
+    return {"attention": models[0].attention}

@@ -17,19 +17,22 @@ from aam.learn.devices import choose_attention, choose_device
 from aam.learn.inference import Readout, read_out, remember_asvs, shallow
 from aam.learn.recipe import Recipe
 from aam.learn.samples import reading_plan
-from aam.model.attention import Backends
 from aam.model.network import Encoder, Predictor
 from aam.options.groups import DeviceOptions, TableOptions
-from aam.stack.guard import GUARD, Guard
+from aam.stack.guard import GUARD, Guard, Guarded
 from aam.study.study import Study, load_study
 
 
 @dataclass(frozen=True)
 class Model:
-    """A network with its recipe, ready to read samples."""
+    """A network with its recipe, ready to read samples.
+
+    `attention` tells for the record what computes it (see `aam.stack.guard`).
+    """
 
     recipe: Recipe
     network: Encoder | Predictor
+    attention: dict[str, Any]
 
 
 def load_models(path: Path, device: DeviceOptions, guard: Guard = GUARD) -> list[Model]:
@@ -51,7 +54,7 @@ def load_models(path: Path, device: DeviceOptions, guard: Guard = GUARD) -> list
     read = [_read(folder) for folder in (folds or [path])]
     shape = read[0][0].shape  # that of all folds
     chosen = choose_attention(device, choose_device(device), shape, guard)
-    return [_model(recipe, content, chosen.backends) for recipe, content in read]
+    return [_model(recipe, content, chosen) for recipe, content in read]
 
 
 def _read(path: Path) -> tuple[Recipe, dict[str, Any]]:
@@ -60,10 +63,10 @@ def _read(path: Path) -> tuple[Recipe, dict[str, Any]]:
     return checkpoints.read(checkpoints.find(path, name))
 
 
-def _model(recipe: Recipe, content: dict[str, Any], backends: Backends) -> Model:
-    network = recipe.network(backends)
+def _model(recipe: Recipe, content: dict[str, Any], chosen: Guarded) -> Model:
+    network = recipe.network(chosen.backends)
     checkpoints.load_weights(network, content)
-    return Model(recipe, network)
+    return Model(recipe, network, chosen.record)
 
 
 def load_samples(input: TableOptions, recipe: Recipe) -> Study:

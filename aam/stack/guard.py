@@ -14,6 +14,7 @@ from typing import Any
 import torch
 
 from aam import __version__
+from aam.console import say
 from aam.errors import DataError
 from aam.model.attention import TORCH, Backend, Backends, runs
 from aam.options.groups import AttnImplementation
@@ -132,6 +133,8 @@ def _verdict(
         if problem is None:
             return verdict, f"measured for this stack, {verdict.made}", []
         warnings.append(f"The verdict that came with the launch is not used: {problem}.")
+    where = "processor" if device.type == "cpu" else "GPU"
+    say(f"Measuring whether this {where} computes attention right.")
     plan = Plan(True, need.dtypes, need.recomputed, need.heads, need.width)
     if device.type == "cpu":
         events = measure(guard.backends, plan, device)
