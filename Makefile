@@ -30,7 +30,7 @@ test: $(VENV)/has-dev
 	$(VENV)/bin/ruff check .
 	$(VENV)/bin/ruff format --check .
 	$(VENV)/bin/mypy
-	OMP_NUM_THREADS=1 $(VENV)/bin/python -m pytest -n $(WORKERS) $(PYTEST_OPTIONS)
+	OMP_NUM_THREADS=1 $(VENV)/bin/python -m pytest -n $(WORKERS) --dist loadgroup $(PYTEST_OPTIONS)
 
 bench: $(VENV)/has-model
 	$(VENV)/bin/python benchmarks/speed.py

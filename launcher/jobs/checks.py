@@ -21,9 +21,7 @@ from launcher.plan.mounts import PathFact
 from launcher.plan.request import Request
 
 PROBE = 1 << 20
-"""Bytes that are written to see whether a quota or a disk has room."""
-LEAST = 1 << 30
-"""Free bytes below which a run is not worth starting: checkpoints, tables and a report."""
+"""Bytes that are written to see whether a quota has room; statvfs(2) knows of the disk alone."""
 
 
 def files(request: Request, paths: Sequence[PathFact], site: Site) -> list[LaunchError]:
@@ -83,20 +81,16 @@ def room(fact: PathFact) -> list[LaunchError]:
     place = fact.real if fact.folder else os.path.dirname(fact.real)
     while not os.path.isdir(place):
         place = os.path.dirname(place)
-    free = os.statvfs(place)
-    left = free.f_bavail * free.f_frsize
-    if left < LEAST:
-        evidence = f"{left // 10**6} MB are free on the disk of '{place}'"
-        return [CannotCreate(f"Little room for {fact.flag}", evidence, "free a GB or more")]
     probe = os.path.join(place, f".aam-room-{os.getpid()}")
     try:
-        handle = os.open(probe, os.O_WRONLY | os.O_CREAT | os.O_EXCL, 0o600)
         try:
-            os.write(handle, b"\0" * PROBE)
-            os.fsync(handle)
+            with open(probe, "xb") as stream:
+                stream.write(bytes(PROBE))
+                stream.flush()
+                os.fsync(stream.fileno())
         finally:
-            os.close(handle)
-            os.unlink(probe)
+            if os.path.exists(probe):
+                os.unlink(probe)
     except OSError as error:
         why = {errno.EDQUOT: "your quota is reached", errno.ENOSPC: "the disk is full"}
         evidence = f"'{place}', {why.get(error.errno or 0, error.strerror)}"

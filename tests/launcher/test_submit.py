@@ -15,8 +15,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from aam.options import find, names, specs
-from launcher import config
-from launcher.jobs import checks, decide, wishes
+from launcher.jobs import wishes
 from launcher.jobs.job import Allocation, Job, Place, Program
 from launcher.jobs.script import script
 from launcher.jobs.sweep import tasks_of
@@ -240,13 +239,31 @@ def test_an_output_that_is_there(place: Path) -> None:
     assert submit(place, *WORDS, "--gpus", "1", "--overwrite").returncode == 69  # the image
 
 
-def test_a_full_disk(place: Path, tmp_path: Path) -> None:
-    site = config.site(str(place / "site.yaml"), {})
-    full = Path("/dev/full")
-    assert full.exists()
-    fact = decide.PathFact("--output-dir", "output", 0, "/proc", "/proc", "folder", True)
-    assert "Little room" in str(checks.room(fact)[0])
-    assert checks.unseen(str(tmp_path), site) == ""
+@pytest.mark.skipif(os.geteuid() != 0, reason="mounting a small disk takes root")
+def test_an_output_on_a_full_disk(place: Path) -> None:
+    (place / "disk").mkdir()
+    line = 'mount -t tmpfs -o size=1m tmpfs disk && exec "$@"'
+    done = limited(place, "disk/out", "unshare", "--mount", "sh", "-c", line, "sh")
+    assert done.returncode == 73
+    assert "No room for --output-dir: the disk of" in done.stderr
+
+
+def test_what_only_writing_shows(place: Path) -> None:
+    """A quota is not to be had on every test machine; a limit for files is refused likewise."""
+    done = limited(place, "out", "prlimit", "--fsize=500000")
+    assert done.returncode == 73
+    assert f"No room for --output-dir: '{place}', File too large" in done.stderr
+    assert not list(place.glob(".aam-room*"))
+
+
+def limited(place: Path, output: str, *before: str) -> subprocess.CompletedProcess[str]:
+    """Run `submit` under something that limits it."""
+    environment = {"PATH": os.environ["PATH"], "HOME": str(place), "PYTHONPATH": str(ROOT)}
+    words = ["-m", "launcher.cli", "submit", *WORDS[:-1], output, "--gpus", "1"]
+    return subprocess.run(
+        [*before, sys.executable, *words],
+        capture_output=True, text=True, env=environment, cwd=place, check=False,
+    )  # fmt: skip
 
 
 def test_one_process_commands_take_one_gpu(place: Path) -> None:

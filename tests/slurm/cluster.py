@@ -35,7 +35,7 @@ sync_seconds: 1
 sync_patience: 4
 """
 TINY = ("--embedding-dim", "8", "--attention-heads", "2", "--attention-layers", "1",
-        "--batch-size", "8", "--patience", "0", "--device", "cpu")  # fmt: skip
+        "--batch-size", "8", "--patience", "0", "--dropout", "0", "--device", "cpu")  # fmt: skip
 PATIENCE = 240
 ENDED = ("COMPLETED", "FAILED", "CANCELLED", "TIMEOUT", "NODE_FAIL", "")
 
@@ -188,6 +188,7 @@ def start(folder: Path) -> Cluster:
     write_study(simulate(options), options)
     (folder / "site.yaml").write_text(SITE)
     (folder / "home").mkdir()
+            f"bind: ['{engines.folder}/code/aam:/opt/aam/lib/python3.11/site-packages/aam']\n"
     for place in (folder, folder / "home"):
         shutil.chown(place, USER)
     subprocess.run(["chmod", "-R", "a+rX", str(folder)], check=True)

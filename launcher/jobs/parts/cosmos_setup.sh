@@ -8,7 +8,7 @@ setup() {
         if [ ! -e "$HOME/aam-$name" ]; then ln -s -- "$home_of_runs/$name" "$HOME/aam-$name"; fi
     done
     free=$(df --output=avail -B1G -- "$home_of_runs" | tail -n1)
-    [ "$free" -ge 20 ] || die 73 "Only $free GB are free at '$home_of_runs'; the image takes up to 20 GB while it is made."
+    [ "$free" -ge 45 ] || die 73 "Only $free GB are free at '$home_of_runs'; the image takes 43 GB while it is made."
     load_modules
     command -v "$engine" >/dev/null || die 69 "No $engine after 'module load ${modules[*]}'."
     say "$("$engine" --version)"
