@@ -26,6 +26,8 @@ USAGE = {
     "explain": ("COMMAND [OPTIONS]", ("--json", "--host", "--image", "--runtime", "--site")),
     "doctor": ("", ("--json", "--host", "--capture", "--image-dir")),
     "replay": ("RUN.JSON [OPTIONS THAT REPLACE THOSE OF THEN]", ("--dry-run", "--force")),
+    "jobs": ("", ("--json",)),
+    "site": ("show|check NAME", ("--json",)),
     "completion": ("bash|zsh|fish", ()),
 }
 """What follows a command of the launcher's own, and which options it reads."""

@@ -11,7 +11,7 @@ from launcher.plan.layers import KEYS
 SWITCHES = {
     "--dry-run": "Print the command line that would run, and stop.",
     "--force": "Run in an image that does not fit this host; the record says so.",
-    "--json": "explain, doctor, images: print JSON.",
+    "--json": "explain, doctor, images, jobs, site: print JSON.",
     "--recheck": "Measure again whether the GPU computes attention right.",
     "--help": "Show this page, or the options of a command.",
     "--version": "Print the version.",
