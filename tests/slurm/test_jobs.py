@@ -292,7 +292,6 @@ def test_what_slurm_refuses_is_said_before_anything_is_queued(cluster: Cluster) 
         (["--reservation", "none"], 64, "Slurm refuses the job: "),
         (["--time", "25", "--nodes", "3"], 64, "More nodes than the site allows"),
         (["--time", "2:00:00"], 64, "More time than the site allows"),
-        (["--time", "2:00:00", "--force"], 64, "More time than the partition allows"),
     ):
         done = cluster.launch(*own, *more, *words)
         assert (done.returncode, done.stdout) == (status, ""), done.stderr
