@@ -188,7 +188,6 @@ def start(folder: Path) -> Cluster:
     write_study(simulate(options), options)
     (folder / "site.yaml").write_text(SITE)
     (folder / "home").mkdir()
-            f"bind: ['{engines.folder}/code/aam:/opt/aam/lib/python3.11/site-packages/aam']\n"
     for place in (folder, folder / "home"):
         shutil.chown(place, USER)
     subprocess.run(["chmod", "-R", "a+rX", str(folder)], check=True)
