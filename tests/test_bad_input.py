@@ -626,6 +626,11 @@ def test_checkpoints_of_another_kind(
     torch.save(content, bench.work / "newer.ckpt")
     words = ("written by a newer version", "aam 99.1", f"format {FORMAT + 1}")
     refused(predict(bench.work / "newer.ckpt"), DATA, *words)
+    strange = torch.load(best, weights_only=True)
+    name = next(name for name in strange["state_dict"] if name.endswith("weight"))
+    strange["state_dict"]["network.stranger"] = strange["state_dict"].pop(name)
+    torch.save(strange, bench.work / "strange.ckpt")
+    refused(predict(bench.work / "strange.ckpt"), DATA, "The checkpoint is of another network")
     for flag in ("--pretrained-encoder", "--resume-from"):
         refused(bench.train(flag, bench.work / "newer.ckpt"), DATA, *words)
         refused(bench.train(flag, cut), DATA, "cannot be read", "cut.ckpt")

@@ -409,6 +409,20 @@ def test_a_checkpoint_alone_predicts_what_the_run_did(
             assert found[column].tolist() == expected[column].tolist()
 
 
+def test_a_checkpoint_of_the_first_format_is_read(
+    study_dir: Path, numbers: Path, tmp_path: Path
+) -> None:
+    best = numbers / "checkpoints/best.ckpt"
+    content = torch.load(best, weights_only=True)
+    content["aam"]["format"] = 1
+    name = "network.encoder.distance.scale"
+    content["state_dict"][name] = content["state_dict"][name].squeeze()
+    torch.save(content, tmp_path / "first.ckpt")
+    table = study_dir / "table.biom"
+    found = predict(table, tmp_path / "first.ckpt", tmp_path / "first.tsv")
+    pd.testing.assert_frame_equal(found, predict(table, best, tmp_path / "now.tsv"))
+
+
 def test_answers_do_not_depend_on_the_other_samples_or_on_any_order(
     study_dir: Path, numbers: Path, tmp_path: Path
 ) -> None:

@@ -11,7 +11,7 @@ from typing import Any
 import torch
 
 from aam.errors import AamError, DataError, MissingInput
-from aam.learn import sharded
+from aam.learn import portable, sharded
 from aam.learn.recipe import Recipe, from_plain, to_plain
 from aam.model.network import Encoder, Predictor
 from aam.options.groups import RunOptions
@@ -73,19 +73,25 @@ def read(path: Path) -> tuple[Recipe, dict[str, Any]]:
         raise DataError(
             "Not a checkpoint of this program", f"'{path}'", "name one that `aam` wrote"
         )
-    return from_plain(content[_KEY], path), content
+    recipe = from_plain(content[_KEY], path)
+    if content[_KEY]["format"] < 2:
+        _from_first_format(content["state_dict"])
+    return recipe, content
 
 
 def load_weights(network: Encoder | Predictor, content: dict[str, Any]) -> None:
-    """Give `network` the weights of a checkpoint's content."""
+    """Give `network` the weights of a checkpoint's content.
+
+    Raises:
+        DataError: they are of another network.
+    """
     prefix = "network."
-    network.load_state_dict(
-        {
-            name.removeprefix(prefix): value
-            for name, value in content["state_dict"].items()
-            if name.startswith(prefix)
-        }
-    )
+    weights = {
+        name.removeprefix(prefix): value
+        for name, value in content["state_dict"].items()
+        if name.startswith(prefix)
+    }
+    portable.load_model(network, weights)
 
 
 def encoder_weights(recipe: Recipe, content: dict[str, Any]) -> dict[str, torch.Tensor]:
@@ -93,6 +99,13 @@ def encoder_weights(recipe: Recipe, content: dict[str, Any]) -> dict[str, torch.
     prefix = "network." if recipe.target is None else "network.encoder."
     weights = content["state_dict"]
     return {k.removeprefix(prefix): v for k, v in weights.items() if k.startswith(prefix)}
+
+
+def _from_first_format(weights: dict[str, torch.Tensor]) -> None:
+    """Bring the weights of format 1 up to date: the scale of distances was a number there."""
+    for name, value in weights.items():
+        if name.endswith("distance.scale"):
+            weights[name] = value.reshape(1)
 
 
 def attach(content: dict[str, Any], recipe: Recipe) -> None:

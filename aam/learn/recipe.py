@@ -19,8 +19,8 @@ from aam.options.groups import Metric
 from aam.study.batches import BatchPlan
 from aam.study.sequences import VOCABULARY as LETTERS
 
-FORMAT = 1
-"""Version of the recipe; a newer one is refused."""
+FORMAT = 2
+"""Version of a checkpoint; a newer one is refused, an older one is brought up to date when read."""
 
 
 @dataclass(frozen=True)

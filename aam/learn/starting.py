@@ -9,7 +9,7 @@ import torch
 from torch import Tensor
 
 from aam.console import say, warn
-from aam.learn import checkpoints
+from aam.learn import checkpoints, portable
 from aam.learn.asking import Question
 from aam.learn.inference import fit_profile, remember_asvs
 from aam.learn.pretraining import shape_of
@@ -73,7 +73,7 @@ def start(
     network = recipe.network(backends, options.speed.gradient_checkpointing)
     assert isinstance(network, Predictor)
     if base is not None:
-        network.encoder.load_state_dict(base.weights)
+        portable.load_model(network.encoder, base.weights)
     network.start_from(target.guess(asked.values[split.train]))
     fit_profile(network, asked.study, reading_plan(recipe.plan), split.train)
     remembered_FD = None
