@@ -41,6 +41,8 @@ def measured(
     if NO_CHECK in (word.replace("_", "-") for word in request.words):
         return Measured(absent=NO_CHECK)
     key = verdicts.key_of(host, choice, native)
+    if key is None and not host.live:
+        return Measured(absent="nothing is measured on a capture")
     if key is None:
         return Measured(absent="nothing names the image for good, so aam measures before each run")
     cache = verdicts.folder(os.environ)

@@ -63,7 +63,7 @@ def key_of(host: Host, choice: Choice, native: Native) -> Key | None:
 def _version(host: Host, gpu: Gpu) -> str:
     """Return the version of a GPU's kernel driver as a verdict calls it."""
     driver = host.driver(gpu.vendor)
-    return driver.version if driver and driver.version else "unknown"
+    return driver.version if driver and driver.version else f"kernel {host.kernel}"
 
 
 def place(key: Key, cache: Path) -> Path:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 import re
 from dataclasses import dataclass
 from importlib.metadata import PackageNotFoundError, version
@@ -32,7 +33,7 @@ class Identity:
         triton: version of the compiler.
         device: name of the GPU or processor.
         arch: "gfx942", "sm_90"; "cpu" without a GPU.
-        driver: version of the kernel driver; "unknown" for one that came with the kernel.
+        driver: version of the kernel driver; "kernel 6.8.0" for one that came with the kernel.
     """
 
     vendor: str
@@ -60,13 +61,14 @@ def identify(device: torch.device, root: Path = Path("/")) -> Identity:
 
 def driver(vendor: str, root: Path = Path("/")) -> str:
     """Return the version of a vendor's kernel driver, which containers see too."""
+    of_kernel = f"kernel {os.uname().release}"
     try:
         if vendor == "amd":
-            return (root / AMD_DRIVER).read_text().strip() or "unknown"
+            return (root / AMD_DRIVER).read_text().strip() or of_kernel
         found = _NVIDIA.search((root / NVIDIA_DRIVER).read_text())
     except OSError:
-        return "unknown"
-    return found[1] if found else "unknown"
+        return of_kernel
+    return found[1] if found else of_kernel
 
 
 def _of(

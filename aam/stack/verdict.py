@@ -79,7 +79,7 @@ class Key:
     Attributes:
         image: digest of the image, or "native" and the version of PyTorch.
         arch: of the GPU.
-        driver: version of its kernel driver; "unknown" where it has none of its own.
+        driver: version of its kernel driver, or of the kernel that it came with.
         aam: version of this program.
     """
 

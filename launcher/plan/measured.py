@@ -35,7 +35,7 @@ class Key:
     Attributes:
         image: digest of the image; "file:..." of a SIF without one, "native:..." without an image.
         arch: of the GPUs.
-        driver: version of their kernel driver, or "unknown".
+        driver: version of their kernel driver; "kernel ..." for one that came with the kernel.
         aam: version of the program.
     """
 
@@ -145,8 +145,9 @@ def settle(
     """
     document = measured.document
     if document is None:
-        known = "; ".join(fault.reason for fault in faults) or "no fault of this stack"
-        why = f"{measured.absent}; the catalog knows {'of ' if faults else ''}{known}"
+        flags = ", ".join(" ".join(fault.flags) for fault in faults)
+        belief = f"asks for {flags}" if faults else "knows no fault of this stack"
+        why = f"{measured.absent}; the catalog {belief}"
         said = Decision("verdict", "not yet measured", why, "catalog")
         return list(faults), [said], list(measured.findings)
     found = _asked_for(document, wanted(words))
