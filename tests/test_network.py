@@ -210,3 +210,11 @@ def test_a_backend_that_cannot_run_is_known_before() -> None:
     assert runs(named("math"), cpu, masked=True)
     # torch has no memory-efficient kernel for the CPU.
     assert not runs(named("mem_efficient"), cpu, masked=False)
+
+
+def test_no_number_is_no_distance() -> None:
+    head = PairwiseDistance(True)
+    embeddings = torch.tensor([[1.0, 2.0], [torch.nan, 2.0], [1.0, 2.0]])
+    matrix = head.matrix(embeddings)
+    assert matrix[1].isnan().all()
+    assert matrix[0, 2] == 0

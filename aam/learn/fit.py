@@ -17,6 +17,7 @@ from aam.errors import DataError
 from aam.learn import checkpoints
 from aam.learn.callbacks import EpochTable, ExactResume, TwoBars
 from aam.learn.devices import choose_device, choose_workers
+from aam.learn.finite import Finite
 from aam.learn.interruption import Requests, StopTogether
 from aam.learn.loaders import EpochSampler, FixedBatches, TrainingBatches, loader
 from aam.learn.optimiser import freeze_idle
@@ -101,6 +102,9 @@ def run(
     fit.note("precision", precision)
     keeper, callbacks = _callbacks(fit, sampler, requests, judged=validation is not None)
     callbacks += _first_steps(fit, precision)
+    ids = training.study.table.sample_ids
+    # After what seeds a step, before what judges and keeps it.
+    callbacks.insert(1, Finite(ids, fit.folder / "checkpoints" / "last.ckpt", fit.note))
     trainer = pl.Trainer(
         default_root_dir=fit.folder,
         accelerator="gpu" if device.type == "cuda" else "cpu",

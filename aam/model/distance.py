@@ -27,7 +27,8 @@ class PairwiseDistance(nn.Module):
         """Distances [N] between the rows of `a_ND` and `b_ND`."""
         square_N = (at_least_fp32(a_ND) - at_least_fp32(b_ND)).square().mean(dim=-1)
         # The root has no gradient at 0, where the distance is 0 and stays 0.
-        apart_N = square_N > 0
+        # NaN is not 0 either: it must not pass for no distance.
+        apart_N = square_N != 0
         root_N = torch.where(apart_N, square_N, 1.0).sqrt() * apart_N
         distance_N = F.softplus(self.scale) * root_N
         return distance_N.tanh() if self.bounded else distance_N
