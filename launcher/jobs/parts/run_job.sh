@@ -158,7 +158,9 @@ finish() { # finish STATUS
     if [ "$status" = 75 ] && [ "$asked" = USR1 ] && [ "$requeue" = yes ]; then
         on_each_node clean "${options[@]}"
         say "stopped before the time limit; queued again"
-        if scontrol requeue "$SLURM_JOB_ID"; then sleep 60; else say "Slurm did not queue it again."; fi
+        # What the job knows of itself stays for the next start, which Slurm prepares by ending this one.
+        if scontrol requeue "$SLURM_JOB_ID"; then sleep 60 && exit "$status"; fi
+        say "Slurm did not queue it again."
     elif [ "$left" = no ]; then
         on_each_node clean "${options[@]}"
     fi
