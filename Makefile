@@ -11,12 +11,13 @@ MADE := $(VENV)/made-$(VERSION)
 # A worker of pytest-xdist that starts a thread for each core only gets into the others' way.
 WORKERS ?= 2
 
-.PHONY: help demo test bench lock locks slurm clean
+.PHONY: help demo test test-torch bench lock locks slurm clean
 .DELETE_ON_ERROR:
 
 help:
 	@echo "make demo    a whole study, simulated, learned, predicted and reported, in a few minutes"
 	@echo "make test    lint, types and tests"
+	@echo "make test-torch TORCH=2.5.1   the tests with another torch; large downloads"
 	@echo "make bench   the tables of speed and memory"
 	@echo "make lock    requirements.lock anew (UV_OPTIONS=--upgrade takes newer versions)"
 	@echo "make locks   the lock of every image anew, from requirements.lock and launcher/catalog.yaml"
@@ -31,6 +32,23 @@ test: $(VENV)/has-dev
 	$(VENV)/bin/ruff format --check .
 	$(VENV)/bin/mypy
 	OMP_NUM_THREADS=1 $(VENV)/bin/python -m pytest -n $(WORKERS) --dist loadgroup $(PYTEST_OPTIONS)
+
+# The tests with another torch, in an environment of its own: make test-torch TORCH=2.5.1. Its wheels
+# bring gigabytes of CUDA. What torch pins itself is left to it, everything else is as locked.
+TORCH ?= 2.5.1
+OTHER = .venv-torch-$(TORCH)
+PINNED_BY_TORCH = torch|triton|nvidia-.*|cuda-.*|sympy|mpmath
+
+test-torch: $(OTHER)/has-dev
+	OMP_NUM_THREADS=1 $(OTHER)/bin/python -m pytest -n $(WORKERS) --dist loadgroup \
+	    $(PYTEST_OPTIONS)
+
+$(OTHER)/has-dev: pyproject.toml requirements.lock
+	$(PYTHON) -m venv --clear $(OTHER)
+	grep -vE '^($(PINNED_BY_TORCH))==' requirements.lock > $(OTHER)/constraints.txt
+	$(OTHER)/bin/python -m pip --disable-pip-version-check install \
+	    --constraint $(OTHER)/constraints.txt 'torch==$(TORCH)' --editable '.[model,dev]'
+	touch $@
 
 bench: $(VENV)/has-model
 	$(VENV)/bin/python benchmarks/speed.py
@@ -71,6 +89,6 @@ slurm: $(VENV)/has-dev
 	$(VENV)/bin/python -m launcher.jobs.files slurm
 
 clean:
-	rm -rf $(VENV) demo bench build ./*.egg-info .lock.new .lock.out
+	rm -rf $(VENV) .venv-torch-* demo bench build ./*.egg-info .lock.new .lock.out
 	rm -rf .pytest_cache .mypy_cache .ruff_cache .hypothesis
 	find aam launcher tests benchmarks -name __pycache__ -type d -exec rm -rf {} +
