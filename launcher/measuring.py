@@ -6,7 +6,6 @@ import os
 from collections.abc import Callable
 from dataclasses import replace
 
-from launcher import verdicts
 from launcher.host.facts import Host
 from launcher.plan.choose import Choice, Native
 from launcher.plan.decision import Finding
@@ -40,6 +39,8 @@ def measured(
         return None
     if NO_CHECK in (word.replace("_", "-") for word in request.words):
         return Measured(absent=NO_CHECK)
+    from launcher import verdicts  # what it imports takes milliseconds of every other start
+
     key = verdicts.key_of(host, choice, native)
     if key is None and not host.live:
         return Measured(absent="nothing is measured on a capture")

@@ -57,7 +57,7 @@ def test_a_usable_backend_that_is_wrong_gives_status_1(capsys: pytest.CaptureFix
     assert run(QUICK, wrong) == 1
     page = capsys.readouterr().out
     assert "WRONG" in row(page, "auto")
-    assert "right, not with masks" in row(page, "flash")
+    assert "right, no masks" in row(page, "flash")
     assert "auto, fp32, fp16, bf16: first mask for all" in page
     assert "ROCm/aotriton PR 68" in " ".join(page.split())
     assert "Wrong here: auto. aam uses flash, and math with masks." in " ".join(page.split())
@@ -134,8 +134,8 @@ def test_speed_and_memory_are_relative_to_math(of_torch: Verdict) -> None:
         for mask in ("none", "each")
     )
     page = shown(Verdict(**{**vars(of_torch), "costs": costs}), width=120)
-    assert "2.5 x   0.25 x" in row(page, "flash")
-    assert "1.0 x   1.00 x" in row(page, "math")
+    assert "2.5 x  0.25 x" in row(page, "flash")
+    assert "1.0 x  1.00 x" in row(page, "math")
     assert "relative to math" in page
 
 

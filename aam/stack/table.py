@@ -20,13 +20,13 @@ from aam.stack.guard import Need, of_verdict
 from aam.stack.verdict import UNUSABLE, WRONG, Case, Cost, Verdict, worst
 
 MASKS = {
-    "none": "no mask",
-    "shared": "one mask",
-    "each": "own masks",
-    "empty": "empty sets",
-    "recomputed": "recomputed",
+    "none": ("no mask", ""),
+    "shared": ("one", "one mask for all samples"),
+    "each": ("own", "one for each"),
+    "empty": ("empty", "samples without members"),
+    "recomputed": ("again", "recomputed in the backward pass"),
 }
-"""Heading of each kind of mask."""
+"""Heading of each kind of mask, and what it means where the heading does not say."""
 
 WORDS = {
     "right": ("right", "green"),
@@ -76,13 +76,13 @@ def _stack(verdict: Verdict) -> Table:
 
 
 def _table(verdict: Verdict) -> Table:
-    table = Table(box=box.SIMPLE_HEAD, pad_edge=False, padding=(0, 1))
+    table = Table(box=box.SIMPLE_HEAD, pad_edge=False, padding=(0, 1, 0, 0))
     table.add_column(" backend", no_wrap=True)
     table.add_column("dtype", no_wrap=True)
     asked = [mask for mask in MASKS if any(case.mask == mask for case in verdict.cases)]
     for mask in asked:
-        table.add_column(MASKS[mask], justify="right", no_wrap=True)
-    table.add_column("allowed", justify="right", style="dim", no_wrap=True)
+        table.add_column(MASKS[mask][0], justify="right", no_wrap=True)
+    table.add_column("limit", justify="right", style="dim", no_wrap=True)
     timed = bool(verdict.costs)
     counted = any(cost.peak_bytes is not None for cost in verdict.costs)
     if timed:
@@ -119,7 +119,7 @@ def _cell(cases: Sequence[Case]) -> Text:
 def _word(cases: Sequence[Case]) -> Text:
     outcome = worst(cases)
     if outcome == "absent" and any(case.outcome == "right" for case in cases):
-        return Text("right, not with masks", style="green")
+        return Text("right, no masks", style="green")
     word, style = WORDS[outcome]
     return Text(word, style=style)
 
@@ -151,7 +151,10 @@ def _notes(verdict: Verdict) -> Iterator[Text]:
     if verdict.costs:
         figures += "; speed" + (" and memory" if verdict.costs[0].peak_bytes is not None else "")
         figures += " relative to math"
-    yield Text(f"{figures}.", style="dim")
+    asked = {case.mask for case in verdict.cases}
+    masks = ", ".join(f"{name}: {what}" for mask, (name, what) in MASKS.items()
+                      if what and mask in asked)  # fmt: skip
+    yield Text(f"{figures}. Masks: {masks}.", style="dim")
     for name in verdict.backends:
         for fault in verdict.faults(name, verdict.dtypes):
             dtypes = [d for d in verdict.dtypes if fault in verdict.faults(name, [d])]
