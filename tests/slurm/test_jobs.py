@@ -6,6 +6,7 @@ file are run by one worker.
 
 from __future__ import annotations
 
+import csv
 import os
 import re
 import shutil
@@ -68,10 +69,16 @@ def same(one: Path, other: Path) -> None:
 
 
 def near(one: Path, other: Path) -> None:
-    """Check that two runs ended with the same weights but for the order of sums."""
+    """Check that two runs with as many ranks ended with the same weights."""
     expected, found = weights(one), weights(other)
     for name, value in expected.items():
-        torch.testing.assert_close(found[name], value, atol=2e-3, rtol=2e-2)
+        torch.testing.assert_close(found[name], value, atol=1e-6, rtol=1e-5)
+
+
+def losses(run: Path) -> list[float]:
+    """Return the validation loss of each epoch."""
+    with (run / "metrics.csv").open(newline="") as stream:
+        return [float(row["val_loss"]) for row in csv.DictReader(stream)]
 
 
 # --- jobs that nothing happens to
@@ -97,7 +104,8 @@ def test_a_node_and_two_nodes_train_alike(cluster: Cluster, alone: Path) -> None
     assert "4 processes (DDP)" in node.said
     assert "4 processes (DDP)" in two.said
     near(cluster.folder / "node", cluster.folder / "two")
-    near(alone, cluster.folder / "two")
+    # One process sums in another order; Adam makes more of that in the weights than in the loss.
+    assert losses(cluster.folder / "two") == pytest.approx(losses(alone), rel=2e-3)
 
 
 def test_training_and_prediction(cluster: Cluster, alone: Path) -> None:
