@@ -105,7 +105,7 @@ def test_a_node_and_two_nodes_train_alike(cluster: Cluster, alone: Path) -> None
     assert "4 processes (DDP)" in two.said
     near(cluster.folder / "node", cluster.folder / "two")
     # One process sums in another order; Adam makes more of that in the weights than in the loss.
-    assert losses(cluster.folder / "two") == pytest.approx(losses(alone), rel=2e-3)
+    assert losses(cluster.folder / "two") == pytest.approx(losses(alone), rel=1e-4)
 
 
 def test_training_and_prediction(cluster: Cluster, alone: Path) -> None:
