@@ -18,6 +18,9 @@ from launcher.images.sif import check_sif, labels_of
 from launcher.plan.catalog import Image
 from launcher.plan.choose import SIF_ENGINES
 
+WRONG = 1
+"""Status of `aam check` where an attention backend computes wrong, as some stacks' is known to."""
+
 
 def verify(
     images: Sequence[Image],
@@ -101,13 +104,15 @@ def _check_device(name: str, found: Builder, folder: Path) -> None:
     if "check" not in commands():
         return
     words = [sys.executable, "-m", "launcher.cli", f"--image-dir={folder}", "--image", name,
-             "--runtime", found.engine, "check"]  # fmt: skip
-    _run(words, "aam check")
+             "--runtime", found.engine, "check", "--quick"]  # fmt: skip
+    if _run(words, "aam check", fine=(0, WRONG)) == WRONG:
+        print("note    a backend computes wrong here; jobs are kept from it")
 
 
-def _run(words: Sequence[str], what: str) -> None:
+def _run(words: Sequence[str], what: str, fine: tuple[int, ...] = (0,)) -> int:
     sys.stdout.flush()
     done = subprocess.run(words, check=False)
-    if done.returncode:
+    if done.returncode not in fine:
         evidence = f"{what} ended with status {done.returncode}"
         raise Unavailable("The image does not work here", evidence, "read what it said above")
+    return done.returncode
