@@ -13,7 +13,11 @@ from typing import Any
 import torch
 import torch.distributed as dist
 from torch import Tensor, nn
-from torch.distributed.tensor import DTensor
+
+try:
+    from torch.distributed.tensor import DTensor
+except ImportError:  # PyTorch 2.4, which the image for MI50 has
+    from torch.distributed._tensor import DTensor
 from torch.optim import Optimizer
 
 from aam.errors import DataError

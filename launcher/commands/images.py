@@ -12,6 +12,7 @@ from launcher.errors import UsageError
 from launcher.host import detect
 from launcher.images.words import Asked, ask
 from launcher.plan.catalog import Catalog, Image
+from launcher.plan.choose import SIF_ENGINES
 from launcher.plan.own import split_own
 from launcher.plan.spelling import nearest
 
@@ -70,7 +71,10 @@ def _list(
 def _build(chosen: Sequence[Image], asked: Asked, folder: Path) -> int:
     from launcher.images import build, builder, definitions
 
-    found = builder.find(detect().engines, asked.engine)
+    present = detect().engines
+    if asked.source:
+        present = tuple(engine for engine in present if engine.name in SIF_ENGINES)
+    found = builder.find(present, asked.engine)
     jobs = [
         build.Job(image, found, folder, definitions.arguments(image, asked.arguments),
                   asked.wheels, asked.source, asked.fast, asked.test, asked.force)

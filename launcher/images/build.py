@@ -66,12 +66,20 @@ def build(job: Job) -> Mapping[str, Any]:
     name = job.image.name
     wait = f"Another build of {name} is under way in '{job.folder}'; waiting for it."
     with stoppable(), record.locked(job.folder, f"{name}.build", wait):
-        for left in job.folder.glob(f".{name}.sif.*"):
-            left.unlink()  # of a build that was killed: nobody else holds the lock
+        _clear(job.folder, name)
         with tempfile.TemporaryDirectory(prefix=f".{name}.", dir=job.folder) as scratch:
             if job.source:
                 return _converted(job, Path(scratch))
             return _built(job, Path(scratch))
+
+
+def _clear(folder: Path, name: str) -> None:
+    """Remove what a build that was killed has left: nobody else holds the lock."""
+    for left in folder.glob(f".{name}.*"):
+        if left.is_dir():
+            shutil.rmtree(left, ignore_errors=True)
+        elif left.suffix != ".lock":
+            left.unlink()
 
 
 def _built(job: Job, scratch: Path) -> Mapping[str, Any]:

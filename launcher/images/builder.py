@@ -135,9 +135,13 @@ def inside(builder: Builder, image: str, words: Sequence[str]) -> list[str]:
 
 
 def _plain(builder: Builder, epoch: int) -> list[str]:
-    """Return what makes two builds alike: podman sets the date of all that it adds."""
+    """Return what makes two builds alike: podman sets the date of all that it adds.
+
+    Without layers a build that fails leaves nothing in podman's storage.
+    """
     if builder.engine == "podman":
-        return ["--format", "docker", "--force-rm", "--timestamp", str(epoch)]
+        plain = ["--format", "docker", "--force-rm", "--layers=false"]
+        return [*plain, "--timestamp", str(epoch)]
     return ["--provenance=false"]
 
 

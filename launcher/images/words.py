@@ -10,6 +10,7 @@ from typing import NoReturn
 
 from launcher.errors import MissingInput, UsageError
 from launcher.images.builder import LEAST
+from launcher.plan.choose import SIF_ENGINES
 
 
 @dataclass(frozen=True)
@@ -43,11 +44,16 @@ def ask(action: str, words: Sequence[str]) -> Asked:
     if wheels and not any(wheels.glob("*.whl")):
         remedy = "fill it: pip download --no-deps --require-hashes -r containers/locks/NAME.txt"
         raise MissingInput("No wheels to install from", f"'{wheels}'", remedy)
+    source, engine = getattr(given, "source", None), getattr(given, "engine", None)
+    if source and (given.build_arg or wheels or engine not in (None, *SIF_ENGINES)):
+        evidence = "--from makes a SIF of what is built already"
+        remedy = "leave --build-arg, --wheels and other engines out"
+        raise UsageError("Options that exclude each other", evidence, remedy)
     return Asked(
         names=tuple(given.names),
-        engine=getattr(given, "engine", None),
+        engine=engine,
         arguments=tuple(getattr(given, "build_arg", ())),
-        source=getattr(given, "source", None),
+        source=source,
         wheels=wheels,
         fast=getattr(given, "fast", False),
         test=not getattr(given, "no_test", False),

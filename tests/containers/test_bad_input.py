@@ -68,6 +68,8 @@ def program(folder: Path, name: str, *lines: str) -> None:
         (["build", "cpu"], 69, "none of apptainer, singularity, podman, docker on PATH"),
         (["build", "cpu", "--engine", "podman"], 69, "no podman on PATH"),
         (["build", "cpu", "--wheels", "/nonexistent"], 66, "pip download"),
+        (["build", "cpu", "--from", "a.tar", "--engine", "podman"], 64, "--from makes a SIF"),
+        (["build", "cpu", "--from", "a.tar", "--build-arg", "TORCH=1"], 64, "--from makes a SIF"),
         (["verify", "cpu"], 66, "No such image is recorded"),
         (["rm", "cpu"], 66, "No such image is built"),
     ],

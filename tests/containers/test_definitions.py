@@ -145,7 +145,9 @@ def test_singularity_gets_no_reference_with_both_tag_and_digest() -> None:
 def test_docker_is_told_what_podman_is_but_for_its_own_options() -> None:
     podman = Builder("podman", "/usr/bin/docker", "4.3")
     words = [oci(b, Path("/c"), "cpu", "t", {"TORCH": "1"}, 9) for b in (podman, DOCKER)]
-    own = {"--format", "docker", "--force-rm", "--timestamp", "9", "--provenance=false"}
+    own = {"--format", "docker", "--force-rm", "--layers=false", "--timestamp", "9"} | {
+        "--provenance=false"
+    }
     assert [w for w in words[0] if w not in own] == [w for w in words[1] if w not in own]
     made = labelled(DOCKER, {"org.aam.torch": "1"}, Path("/r/Dockerfile"), "t", 9)
     assert made[-3:] == ["--label", "org.aam.torch=1", "/r"]
