@@ -130,7 +130,7 @@ def inside(builder: Builder, image: str, words: Sequence[str]) -> list[str]:
         start = [builder.program, "exec", "--contain", "--cleanenv", "--no-home"]
         return [*start, image, *words]
     start = [builder.program, "run", "--rm", "--network=none", "--read-only", "--tmpfs=/tmp"]
-    start += ["--pull=never", "--user=65534:65534"]
+    start += ["--pull=never", "--no-healthcheck", "--user=65534:65534"]
     return [*start, "--entrypoint", words[0], image, *words[1:]]
 
 
