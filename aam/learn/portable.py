@@ -17,7 +17,7 @@ from torch import Tensor, nn
 try:
     from torch.distributed.tensor import DTensor
 except ImportError:  # PyTorch 2.4, which the image for MI50 has
-    from torch.distributed._tensor import DTensor
+    from torch.distributed._tensor import DTensor  # type: ignore[attr-defined]
 from torch.optim import Optimizer
 
 from aam.errors import DataError
