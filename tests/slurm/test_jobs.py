@@ -6,6 +6,7 @@ file are run by one worker.
 
 from __future__ import annotations
 
+import contextlib
 import csv
 import os
 import re
@@ -230,12 +231,14 @@ def test_a_node_that_dies_costs_some_steps_and_no_run(cluster: Cluster, whole: P
     node = re.search(r"BatchHost=(\S+)", cluster.slurm("scontrol", "show", "job", job.number))
     assert node
     daemon = int((cluster.state / f"slurmd.{node[1]}.pid").read_text())
+    left = job.processes()
     os.kill(daemon, signal.SIGKILL)
-    for number in job.processes():
-        os.kill(number, signal.SIGKILL)
     try:
         # What slurmctld does by itself after SlurmdTimeout, five minutes.
         cluster.slurm("scontrol", "update", f"NodeName={node[1]}", "State=DOWN", "Reason=test")
+        for number in left:
+            with contextlib.suppress(ProcessLookupError):
+                os.kill(number, signal.SIGKILL)
         until(lambda: job.state in ("PENDING", "RUNNING"), job)
     finally:
         conf = str(cluster.state / "slurm.conf")
