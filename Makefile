@@ -11,14 +11,14 @@ MADE := $(VENV)/made-$(VERSION)
 # A worker of pytest-xdist that starts a thread for each core only gets into the others' way.
 WORKERS ?= 2
 
-.PHONY: help demo test test-torch bench lock locks slurm clean
+.PHONY: help demo test test-torch bench bench-scale lock locks slurm clean
 .DELETE_ON_ERROR:
 
 help:
 	@echo "make demo    a whole study, simulated, learned, predicted and reported, in a few minutes"
 	@echo "make test    lint, types and tests"
 	@echo "make test-torch TORCH=2.5.1   the tests with another torch; large downloads"
-	@echo "make bench   the tables of speed and memory"
+	@echo "make bench   the tables of speed and memory; bench-scale those of several processes"
 	@echo "make lock    requirements.lock anew (UV_OPTIONS=--upgrade takes newer versions)"
 	@echo "make locks   the lock of every image anew, from requirements.lock and launcher/catalog.yaml"
 	@echo "make slurm   the job scripts of slurm/ anew"
@@ -53,6 +53,9 @@ $(OTHER)/has-dev: pyproject.toml requirements.lock
 bench: $(VENV)/has-model
 	$(VENV)/bin/python benchmarks/speed.py
 	$(VENV)/bin/python benchmarks/launch.py
+
+bench-scale: $(VENV)/has-model
+	$(VENV)/bin/python benchmarks/scale.py
 
 $(MADE):
 	$(PYTHON) -m venv --clear $(VENV)

@@ -18,12 +18,15 @@ from dataclasses import dataclass
 from multiprocessing.connection import Connection
 from typing import Any
 
+import pytest
 import torch
 
 from aam.learn.joining import joined
+from aam.learn.strategies import SHARDS_ON_CPU
 from aam.learn.team import Team
 from aam.options.groups import DeviceOptions, ScaleOptions
 
+NEEDS_FSDP = pytest.mark.skipif(not SHARDS_ON_CPU, reason="PyTorch 2.5 shards on GPUs alone")
 CPU = DeviceOptions(device="cpu", num_workers=0)
 
 os.environ.setdefault("TORCH_CPP_LOG_LEVEL", "ERROR")  # the server has to start with it
@@ -47,7 +50,7 @@ class Crew:
         """Send a signal to one of them."""
         os.kill(self.processes[rank].pid, number)
 
-    def results(self, timeout: float = 120) -> list[Any]:
+    def results(self, timeout: float = 400) -> list[Any]:
         """Wait for all; return what each function returned, or (status, sentence) of its error."""
         until = time.monotonic() + timeout
         found = []

@@ -19,7 +19,7 @@ from aam.learn import checkpoints, sharded
 from aam.options.groups import LoopOptions, ScaleOptions
 from tests.commands import aam
 from tests.rank_runs import Case, alone, learn, learn_all
-from tests.teams import start, together
+from tests.teams import NEEDS_FSDP, start, together
 
 ALONE = ScaleOptions()
 DDP = ScaleOptions(distributed=True, rank_timeout=2)
@@ -53,6 +53,7 @@ def same(found: dict[str, torch.Tensor], expected: dict[str, torch.Tensor]) -> N
         torch.testing.assert_close(found[name], value, rtol=1e-9, atol=1e-9, msg=name)
 
 
+@NEEDS_FSDP
 def test_any_checkpoint_resumes_on_any_strategy(
     study_dir: Path, tmp_path: Path, halves: Path, whole: dict[str, torch.Tensor]
 ) -> None:
@@ -73,6 +74,7 @@ def test_any_checkpoint_resumes_on_any_strategy(
     same(found["weights"], whole)
 
 
+@NEEDS_FSDP
 def test_a_sharded_checkpoint_is_used_like_a_file(
     study_dir: Path, tmp_path: Path, halves: Path
 ) -> None:
@@ -84,6 +86,7 @@ def test_a_sharded_checkpoint_is_used_like_a_file(
     assert texts[0] == texts[1]
 
 
+@NEEDS_FSDP
 def test_shards_that_do_more_than_hold_tensors_are_refused(halves: Path, tmp_path: Path) -> None:
     class Wicked:
         def __reduce__(self) -> Any:
@@ -99,7 +102,11 @@ def test_shards_that_do_more_than_hold_tensors_are_refused(halves: Path, tmp_pat
 
 
 @pytest.mark.parametrize(
-    ("scale", "number"), [(DDP, signal.SIGUSR1), (SHARDED, signal.SIGTERM)], ids=["ddp", "fsdp"]
+    ("scale", "number"),
+    [
+        pytest.param(DDP, signal.SIGUSR1, id="ddp"),
+        pytest.param(SHARDED, signal.SIGTERM, id="fsdp", marks=NEEDS_FSDP),
+    ],
 )
 def test_a_signal_to_one_process_stops_all_at_the_same_step(
     study_dir: Path,
@@ -139,6 +146,7 @@ def test_the_death_of_the_first_process_is_noticed_too(study_dir: Path, tmp_path
     assert "Rank 0 cannot be reached" in found[1][1]
 
 
+@NEEDS_FSDP
 def test_twenty_kills_lose_nothing(
     study_dir: Path, tmp_path: Path, whole: dict[str, torch.Tensor]
 ) -> None:

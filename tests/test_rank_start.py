@@ -18,7 +18,7 @@ from aam.learn.team import Team
 from aam.options.commands import Pretrain
 from aam.options.groups import ScaleOptions
 from tests.commands import TINY, pretrain
-from tests.teams import start, together
+from tests.teams import NEEDS_FSDP, start, together
 
 DDP = ScaleOptions(distributed=True, rank_timeout=2)
 
@@ -161,6 +161,7 @@ def test_an_error_of_one_process_ends_the_others_with_its_sentence() -> None:
 # The command line
 
 
+@NEEDS_FSDP
 @pytest.mark.slow
 def test_aam_starts_processes_and_ends_with_their_status(study_dir: Path, tmp_path: Path) -> None:
     words = ["pretrain", *TINY, "--table", study_dir / "table.biom", "--output-dir", tmp_path,

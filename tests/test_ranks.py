@@ -12,7 +12,7 @@ import torch
 
 from aam.options.groups import LoopOptions, ScaleOptions
 from tests.rank_runs import PLAN, SITES, Case, alone, learn_all
-from tests.teams import together
+from tests.teams import NEEDS_FSDP, together
 
 DDP = ScaleOptions(distributed=True)
 FSDP = ScaleOptions(fsdp=True)
@@ -54,8 +54,8 @@ def ones(study_dir: Path, tmp_path_factory: pytest.TempPathFactory) -> Any:
     [
         pytest.param(DDP, 2, (PLAIN, ACCUMULATED, TRAINED, TARGET_ALONE), id="ddp-2"),
         pytest.param(DDP, 4, (PLAIN, FAITH, TRAINED), id="ddp-4"),
-        pytest.param(FSDP, 2, (PLAIN, ACCUMULATED, TRAINED), id="fsdp-2"),
-        pytest.param(FSDP, 4, (PLAIN,), id="fsdp-4"),
+        pytest.param(FSDP, 2, (PLAIN, ACCUMULATED, TRAINED), id="fsdp-2", marks=NEEDS_FSDP),
+        pytest.param(FSDP, 4, (PLAIN,), id="fsdp-4", marks=NEEDS_FSDP),
     ],
 )
 def test_the_number_of_processes_changes_nothing(

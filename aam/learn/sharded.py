@@ -12,7 +12,7 @@ import os
 import pickle
 import shutil
 from pathlib import Path
-from typing import IO, Any
+from typing import Any
 
 import torch
 import torch.distributed as dist
@@ -27,13 +27,27 @@ from aam.learn.portable import tensors
 _REST = "rest.pt"
 _INDEX = ".metadata"
 
-_PLAIN = {
-    "builtins": {"set", "frozenset", "dict", "list", "tuple"},
+_CHECKPOINT = "torch.distributed.checkpoint"
+_DESCRIBES = {
+    "builtins": {"set", "frozenset"},
     "collections": {"OrderedDict"},
     "pathlib": {"Path", "PosixPath"},
+    "pathlib._local": {"Path", "PosixPath"},  # Python 3.13
     "torch": {"Size", "device"},
     "torch.serialization": {"_get_layout"},
+    f"{_CHECKPOINT}.filesystem": {"_StorageInfo", "_StoragePrefix"},
+    f"{_CHECKPOINT}.metadata": {
+        "BytesStorageMetadata",
+        "ChunkStorageMetadata",
+        "Metadata",
+        "MetadataIndex",
+        "StorageMeta",
+        "TensorProperties",
+        "TensorStorageMetadata",
+        "_MEM_FORMAT_ENCODING",
+    },
 }
+"""Module -> the classes in it that an index is made of."""
 
 
 def is_sharded(path: Path) -> bool:
@@ -136,16 +150,8 @@ class _Reader(FileSystemReader):
 class _Unpickler(pickle.Unpickler):
     """Knows the classes of an index, and nothing that does anything."""
 
-    def __init__(self, stream: IO[bytes]) -> None:
-        super().__init__(stream)
-
     def find_class(self, module: str, name: str) -> Any:
-        if "." not in name and (
-            name in _PLAIN.get(module, ())
-            or (module in ("torch.distributed.checkpoint.metadata",
-                          "torch.distributed.checkpoint.filesystem")
-            and name[0].isupper()) or name == "_StorageInfo" or name == "_MEM_FORMAT_ENCODING"
-        ):  # fmt: skip
+        if name in _DESCRIBES.get(module, ()):
             return super().find_class(module, name)
         if module == "torch" and isinstance(getattr(torch, name, None), torch.dtype):
             return getattr(torch, name)

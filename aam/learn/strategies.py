@@ -19,6 +19,7 @@ from torch import nn
 from torch.distributed.device_mesh import init_device_mesh
 from torch.optim import Optimizer
 
+from aam.errors import Unavailable
 from aam.learn import portable, sharded
 from aam.learn.processes import Ranks
 from aam.model.transformer import Block
@@ -26,7 +27,10 @@ from aam.options.groups import ScaleOptions
 
 try:
     from torch.distributed.fsdp import fully_shard
+
+    SHARDS_ON_CPU = True
 except ImportError:  # PyTorch 2.5
+    SHARDS_ON_CPU = False
     from torch.distributed._composable.fsdp import fully_shard  # type: ignore[attr-defined]
 
 
@@ -194,7 +198,17 @@ class FullySharded(Replicated):
 
 
 def choose(scale: ScaleOptions, ranks: Ranks, device: torch.device) -> Strategy:
-    """Return the strategy that the options ask for."""
+    """Return the strategy that the options ask for.
+
+    Raises:
+        Unavailable: --fsdp on a processor with PyTorch 2.5 ("FSDP requires CUDA for streams").
+    """
+    if scale.fsdp and device.type == "cpu" and not SHARDS_ON_CPU:
+        raise Unavailable(
+            "FSDP needs a GPU with this PyTorch",
+            f"--fsdp on a processor, PyTorch {torch.__version__}",
+            "use --distributed, or PyTorch 2.6 or later",
+        )
     if ranks.size == 1 and not scale.fsdp:
         return Alone(device)
     if scale.fsdp:
