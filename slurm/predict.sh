@@ -151,6 +151,10 @@ read_options() {
     words=("$command" "${flags[@]}") inputs=() outputs=() run_folder=''
     for word in "$@"; do
         case $word in
+            # Every rank writes a part of it: the folder must be one that all nodes see.
+            --fsdp-sharded-checkpoint | --fsdp_sharded_checkpoint) local_run=no ;;
+        esac
+        case $word in
             --*=*) flag=${word%%=*} && words+=("$flag") && note "$flag" "${word#*=}" ;;
             --*) flag=$word && words+=("$word") ;;
             *) note "$flag" "$word" ;;

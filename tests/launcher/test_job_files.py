@@ -233,6 +233,15 @@ def test_interfaces_are_found_in_the_order_of_the_patterns(tmp_path: Path) -> No
     assert done.stdout == "hsn0,hsn1\n"
 
 
+@pytest.mark.parametrize(("word", "local"), [("--fsdp", "yes"), ("--fsdp-sharded-checkpoint", "no")])
+def test_parts_of_a_checkpoint_are_written_where_all_nodes_see_them(word: str, local: str) -> None:
+    code = f"""command=pretrain flags=() input_flags='' output_flags='' resumable=yes local_run=yes
+    read_options --lr 0.1 {word} --seed 1
+    echo "$local_run"
+    """
+    assert bash(code, "program.sh").stdout.strip() == local
+
+
 def test_the_container_is_started_as_the_launcher_would_start_it(tmp_path: Path) -> None:
     """The same flags in the same order; mounts and variables are the job's own."""
     table = tmp_path / 'a,"b" table.biom'
