@@ -233,7 +233,9 @@ def test_interfaces_are_found_in_the_order_of_the_patterns(tmp_path: Path) -> No
     assert done.stdout == "hsn0,hsn1\n"
 
 
-@pytest.mark.parametrize(("word", "local"), [("--fsdp", "yes"), ("--fsdp-sharded-checkpoint", "no")])
+@pytest.mark.parametrize(
+    ("word", "local"), [("--fsdp", "yes"), ("--fsdp-sharded-checkpoint", "no")]
+)
 def test_parts_of_a_checkpoint_are_written_where_all_nodes_see_them(word: str, local: str) -> None:
     code = f"""command=pretrain flags=() input_flags='' output_flags='' resumable=yes local_run=yes
     read_options --lr 0.1 {word} --seed 1
