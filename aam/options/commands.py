@@ -36,7 +36,7 @@ from aam.options.groups import (
 )
 
 
-@dataclass(frozen=True)
+@dataclass(frozen=True, eq=False, repr=False)
 class Simulate:
     """Make a study whose truth is known: tree, sequences, counts and metadata."""
 
@@ -52,7 +52,7 @@ class Simulate:
     overwrite: bool = option("Replace a study that is already in the folder.", default=False)
 
 
-@dataclass(frozen=True)
+@dataclass(frozen=True, eq=False, repr=False)
 class Pretrain:
     """Learn without labels from masked nucleotides and UniFrac distances."""
 
@@ -72,7 +72,7 @@ class Pretrain:
     )
 
 
-@dataclass(frozen=True)
+@dataclass(frozen=True, eq=False, repr=False)
 class Train:
     """Learn to predict a metadata column, from scratch or from a pretrained encoder."""
 
@@ -135,7 +135,7 @@ class Train:
     )
 
 
-@dataclass(frozen=True)
+@dataclass(frozen=True, eq=False, repr=False)
 class Predict:
     """Predict a column for the samples of a table from a checkpoint alone."""
 
@@ -152,7 +152,7 @@ class Predict:
     overwrite: bool = option("Replace the output file.", default=False)
 
 
-@dataclass(frozen=True)
+@dataclass(frozen=True, eq=False, repr=False)
 class Embed:
     """Write the embedding of every sample, and a PCoA picture of them."""
 
@@ -166,7 +166,7 @@ class Embed:
     overwrite: bool = option("Replace files that are already there.", default=False)
 
 
-@dataclass(frozen=True)
+@dataclass(frozen=True, eq=False, repr=False)
 class Evaluate:
     """Measure predictions against metadata."""
 
@@ -178,7 +178,7 @@ class Evaluate:
     overwrite: bool = option("Replace the output file.", default=False)
 
 
-@dataclass(frozen=True)
+@dataclass(frozen=True, eq=False, repr=False)
 class Baseline:
     """Train a random forest on the same split, to know what a model has to beat."""
 
@@ -195,7 +195,7 @@ class Baseline:
     overwrite: bool = option("Replace files that are already there.", default=False)
 
 
-@dataclass(frozen=True)
+@dataclass(frozen=True, eq=False, repr=False)
 class Unifrac:
     """Compute a whole UniFrac matrix (or Faith PD) of a table."""
 
@@ -227,7 +227,7 @@ class Unifrac:
     overwrite: bool = option("Replace the output file.", default=False)
 
 
-@dataclass(frozen=True)
+@dataclass(frozen=True, eq=False, repr=False)
 class Report:
     """Draw one self-contained HTML page about a run folder."""
 
@@ -245,7 +245,7 @@ class Report:
     )
 
 
-@dataclass(frozen=True)
+@dataclass(frozen=True, eq=False, repr=False)
 class Check:
     """Measure whether this GPU, driver and PyTorch compute attention right."""
 
@@ -261,7 +261,7 @@ class Check:
     )
 
 
-@dataclass(frozen=True)
+@dataclass(frozen=True, eq=False, repr=False)
 class Prepare:
     """Write a study once as files that every command maps as its --table.
 
@@ -286,7 +286,7 @@ class Prepare:
     overwrite: bool = option("Replace the output.", default=False)
 
 
-@dataclass(frozen=True)
+@dataclass(frozen=True, eq=False, repr=False)
 class GoldenOptions:
     """What computes the golden case; nothing is checked first, and no backend replaced if wrong."""
 
@@ -302,7 +302,7 @@ class GoldenOptions:
     )
 
 
-@dataclass(frozen=True)
+@dataclass(frozen=True, eq=False, repr=False)
 class GoldenGenerate:
     """Compute a small fixed case on this stack and keep every stage of it."""
 
@@ -313,7 +313,7 @@ class GoldenGenerate:
     overwrite: bool = option("Replace the golden files of the folder.", default=False)
 
 
-@dataclass(frozen=True)
+@dataclass(frozen=True, eq=False, repr=False)
 class GoldenCompare:
     """Compute the same case here and say which stage departs first; status 1 if any."""
 

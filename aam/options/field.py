@@ -21,7 +21,7 @@ Role = Literal["value", "input", "output"]
 T = TypeVar("T")
 
 
-@dataclass(frozen=True)
+@dataclass(frozen=True, eq=False, repr=False)
 class Range:
     """The numbers that an option takes, as a person says it and as it is tested."""
 
@@ -67,7 +67,7 @@ def option(
     return dataclasses.field(default=default, metadata=metadata, kw_only=True)
 
 
-@dataclass(frozen=True)
+@dataclass(frozen=True, eq=False, repr=False)
 class OptionSpec:
     """One option of one command, as the launcher and the documentation see it."""
 

@@ -27,7 +27,7 @@ CompileModel = Literal["off", "auto", "force"]
 AttnImplementation = Literal["auto", "sdpa", "math", "mem_efficient", "flash"]
 
 
-@dataclass(frozen=True)
+@dataclass(frozen=True, eq=False, repr=False)
 class TableOptions:
     """The feature table and its sequences."""
 
@@ -46,7 +46,7 @@ class TableOptions:
     )
 
 
-@dataclass(frozen=True)
+@dataclass(frozen=True, eq=False, repr=False)
 class PhylogenyOptions:
     """Where UniFrac comes from: a tree, or a matrix made elsewhere."""
 
@@ -72,7 +72,7 @@ class PhylogenyOptions:
     )
 
 
-@dataclass(frozen=True)
+@dataclass(frozen=True, eq=False, repr=False)
 class SampleOptions:
     """How the reads of a sample become a set of ASVs."""
 
@@ -100,7 +100,7 @@ class SampleOptions:
     )
 
 
-@dataclass(frozen=True)
+@dataclass(frozen=True, eq=False, repr=False)
 class ModelOptions:
     """The shape of the network."""
 
@@ -121,7 +121,7 @@ class ModelOptions:
     )
 
 
-@dataclass(frozen=True)
+@dataclass(frozen=True, eq=False, repr=False)
 class MaskOptions:
     """The self-supervised tasks and their weights in the loss."""
 
@@ -137,7 +137,7 @@ class MaskOptions:
     )
 
 
-@dataclass(frozen=True)
+@dataclass(frozen=True, eq=False, repr=False)
 class LoopOptions:
     """The training loop."""
 
@@ -182,7 +182,7 @@ class LoopOptions:
     )
 
 
-@dataclass(frozen=True)
+@dataclass(frozen=True, eq=False, repr=False)
 class TrainLoopOptions(LoopOptions):
     """The training loop.
 
@@ -197,7 +197,7 @@ class TrainLoopOptions(LoopOptions):
     )
 
 
-@dataclass(frozen=True)
+@dataclass(frozen=True, eq=False, repr=False)
 class DeviceOptions:
     """What computes, and how."""
 
@@ -219,7 +219,7 @@ class DeviceOptions:
     )
 
 
-@dataclass(frozen=True)
+@dataclass(frozen=True, eq=False, repr=False)
 class SpeedOptions:
     """What trades memory, speed and precision while training."""
 
@@ -242,7 +242,7 @@ class SpeedOptions:
     )
 
 
-@dataclass(frozen=True)
+@dataclass(frozen=True, eq=False, repr=False)
 class ScaleOptions:
     """More than one process: --processes, `aam-launch --gpus`, torchrun or srun starts them."""
 
@@ -277,7 +277,7 @@ class ScaleOptions:
     )
 
 
-@dataclass(frozen=True)
+@dataclass(frozen=True, eq=False, repr=False)
 class RunOptions:
     """The run folder."""
 
@@ -296,7 +296,7 @@ class RunOptions:
     )
 
 
-@dataclass(frozen=True)
+@dataclass(frozen=True, eq=False, repr=False)
 class SplitOptions:
     """Which samples train and which judge."""
 
@@ -312,7 +312,7 @@ class SplitOptions:
     )
 
 
-@dataclass(frozen=True)
+@dataclass(frozen=True, eq=False, repr=False)
 class TargetOptions:
     """What a study asks."""
 

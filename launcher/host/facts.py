@@ -1,7 +1,7 @@
 """What is known about a host: frozen facts, no judgement.
 
-Here and in `plan`, classes that nobody compares say so (eq=False): making a comparing dataclass
-takes 0.3 ms of every start, and there are many.
+Here, in `plan` and in `aam.options` classes that nobody compares or prints say so (eq=False,
+repr=False): each of these methods is compiled at every start, and there are many classes.
 """
 
 from __future__ import annotations
@@ -76,7 +76,7 @@ class Gpu:
         return self.pci.partition(".")[0]
 
 
-@dataclass(frozen=True, eq=False)
+@dataclass(frozen=True, eq=False, repr=False)
 class Node:
     """A device node; `access` is None where nobody tried (a capture)."""
 
@@ -87,7 +87,7 @@ class Node:
     access: bool | None
 
 
-@dataclass(frozen=True, eq=False)
+@dataclass(frozen=True, eq=False, repr=False)
 class Driver:
     """A kernel driver: its version, None for one that comes with the kernel, and where it stood."""
 
@@ -96,7 +96,7 @@ class Driver:
     source: str
 
 
-@dataclass(frozen=True, eq=False)
+@dataclass(frozen=True, eq=False, repr=False)
 class EngineFact:
     """A container engine on PATH.
 
@@ -135,7 +135,7 @@ class User:
     groups: tuple[int, ...]
 
 
-@dataclass(frozen=True, eq=False)
+@dataclass(frozen=True, eq=False, repr=False)
 class Host:
     """Everything that decisions rest on.
 

@@ -10,7 +10,7 @@ DEVICES = "/sys/bus/pci/devices"
 DISPLAY, ACCELERATOR = 0x03, 0x12  # base classes of the PCI code assignment specification
 
 
-@dataclass(frozen=True, eq=False)
+@dataclass(frozen=True, eq=False, repr=False)
 class Function:
     """A PCI function of class display (0x03) or processing accelerator (0x12)."""
 

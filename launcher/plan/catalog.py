@@ -15,7 +15,7 @@ SHIPPED = Path(__file__).parents[1] / "catalog.yaml"
 CPU = "cpu"
 
 
-@dataclass(frozen=True, eq=False)
+@dataclass(frozen=True, eq=False, repr=False)
 class Image:
     """What an image pins and can serve.
 
@@ -52,7 +52,7 @@ class Image:
     source: str = "catalog"
 
 
-@dataclass(frozen=True, eq=False)
+@dataclass(frozen=True, eq=False, repr=False)
 class Fault:
     """A known fault: the flags that avoid it, why, and where that is known from.
 
@@ -68,7 +68,7 @@ class Fault:
     known_from: str = "catalog"
 
 
-@dataclass(frozen=True, eq=False)
+@dataclass(frozen=True, eq=False, repr=False)
 class DriverRange:
     """A kernel driver's release and the ROCm user spaces that were tested with it.
 
@@ -85,7 +85,7 @@ class DriverRange:
     confirmed: bool = True
 
 
-@dataclass(frozen=True, eq=False)
+@dataclass(frozen=True, eq=False, repr=False)
 class Catalog:
     """Images in order of preference, drivers and faults."""
 

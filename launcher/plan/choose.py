@@ -27,7 +27,7 @@ OCI_ENGINES = ("podman", "docker")
 NATIVE = "native"
 
 
-@dataclass(frozen=True, eq=False)
+@dataclass(frozen=True, eq=False, repr=False)
 class Built:
     """An image that is there: for SIF engines a file, for podman or docker a reference.
 
@@ -48,7 +48,7 @@ class Built:
     doubt: tuple[str, str] | None = None
 
 
-@dataclass(frozen=True, eq=False)
+@dataclass(frozen=True, eq=False, repr=False)
 class Native:
     """The environment that the launcher runs in, as a stack.
 
@@ -67,7 +67,7 @@ class Native:
     vendor: str
 
 
-@dataclass(frozen=True, eq=False)
+@dataclass(frozen=True, eq=False, repr=False)
 class Choice:
     """The outcome: what runs where.
 

@@ -8,7 +8,7 @@ from typing import Literal
 Severity = Literal["note", "warning", "error"]
 
 
-@dataclass(frozen=True, eq=False)
+@dataclass(frozen=True, eq=False, repr=False)
 class Decision:
     """One decision.
 
@@ -26,7 +26,7 @@ class Decision:
     source: str
 
 
-@dataclass(frozen=True, eq=False)
+@dataclass(frozen=True, eq=False, repr=False)
 class Finding:
     """Something that a user should know: cause, evidence, remedy."""
 

@@ -14,7 +14,7 @@ from launcher.plan.fit import fast, problems
 from launcher.plan.masks import Selection, select
 
 
-@dataclass(frozen=True, eq=False)
+@dataclass(frozen=True, eq=False, repr=False)
 class Kind:
     """GPUs of one arch of one vendor, whole or cut by MIG, and the images that fit, best first."""
 

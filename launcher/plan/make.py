@@ -33,7 +33,7 @@ PASSING = ("--dry-run", "--json", "--host", "--recheck")
 """Options that are about showing a plan, not about the run."""
 
 
-@dataclass(frozen=True, eq=False)
+@dataclass(frozen=True, eq=False, repr=False)
 class Here:
     """What the process itself knows.
 

@@ -23,7 +23,7 @@ OUTER: dict[Vendor, str] = {"amd": "ROCR_VISIBLE_DEVICES", "nvidia": "CUDA_VISIB
 NOTHING = ("", "-1", "none", "void", "nodevfiles", "no_dev_files")
 
 
-@dataclass(frozen=True, eq=False)
+@dataclass(frozen=True, eq=False, repr=False)
 class Selection:
     """The GPUs of one vendor that the program is to see.
 

@@ -28,7 +28,7 @@ BAD = ("wrong", "crashed")
 UNUSABLE = ("absent", "failed", "memory")
 
 
-@dataclass(frozen=True, eq=False)
+@dataclass(frozen=True, eq=False, repr=False)
 class Key:
     """What a verdict is for; another value of any of these makes it worthless.
 
@@ -53,7 +53,7 @@ class Key:
         return f"{self.arch}, driver {self.driver}, {image}, aam {self.aam}"
 
 
-@dataclass(frozen=True, eq=False)
+@dataclass(frozen=True, eq=False, repr=False)
 class Measured:
     """A verdict that was found or made, or why there is none.
 

@@ -24,7 +24,7 @@ ASKED, HOME = "asked for", "home folder"
 """Why of mounts that no path of the command line needs."""
 
 
-@dataclass(frozen=True, eq=False)
+@dataclass(frozen=True, eq=False, repr=False)
 class PathFact:
     """A path of the command line, and what is there.
 

@@ -10,7 +10,7 @@ from launcher.plan.decision import Decision, Finding
 from launcher.plan.mounts import Mount
 
 
-@dataclass(frozen=True, eq=False)
+@dataclass(frozen=True, eq=False, repr=False)
 class Plan:
     """A program to become, and what has to be there first.
 

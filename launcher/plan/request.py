@@ -21,7 +21,7 @@ JSON = "--json"
 """The one option that both programs have: of `explain` and its like, else of the command."""
 
 
-@dataclass(frozen=True, eq=False)
+@dataclass(frozen=True, eq=False, repr=False)
 class PathWord:
     """A path on the command line.
 
@@ -40,7 +40,7 @@ class PathWord:
     place: int
 
 
-@dataclass(frozen=True, eq=False)
+@dataclass(frozen=True, eq=False, repr=False)
 class Request:
     """A checked command line.
 
