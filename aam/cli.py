@@ -69,7 +69,7 @@ def _dispatch(words: list[str]) -> int:
     options = parse(name, rest)
     check(options)
     if isinstance(scale := getattr(options, "scale", None), ScaleOptions):
-        from aam import local
+        from aam.ranks import local
 
         number = local.wanted(scale, options.device, options.loop.batch_size)
         if number:

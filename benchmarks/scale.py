@@ -116,8 +116,8 @@ def _one(
     os.environ.update(variables)
     import torch
 
-    from aam.learn.joining import joined
     from aam.options.groups import DeviceOptions, ScaleOptions
+    from aam.ranks.joining import joined
 
     torch.set_num_threads(threads)
     scale = ScaleOptions(distributed=how == "ddp", fsdp=how == "fsdp")

@@ -12,11 +12,9 @@ import torch
 
 from aam.learn import checkpoints, fit
 from aam.learn.loaders import FixedBatches, TrainingBatches
-from aam.learn.portable import whole
 from aam.learn.recipe import Recipe, Standard
 from aam.learn.target import Target
 from aam.learn.task import Task, Weights
-from aam.learn.team import ALONE_TEAM, Team
 from aam.model.network import Predictor
 from aam.model.shape import NetworkShape
 from aam.options.groups import (
@@ -28,6 +26,8 @@ from aam.options.groups import (
     SpeedOptions,
     TableOptions,
 )
+from aam.ranks.portable import whole
+from aam.ranks.team import ALONE_TEAM, Team
 from aam.study.batches import BatchPlan
 from aam.study.study import Study, load_study
 

@@ -21,10 +21,10 @@ from typing import Any
 import pytest
 import torch
 
-from aam.learn.joining import joined
-from aam.learn.strategies import SHARDS_ON_CPU
-from aam.learn.team import Team
 from aam.options.groups import DeviceOptions, ScaleOptions
+from aam.ranks.joining import joined
+from aam.ranks.strategies import SHARDS_ON_CPU
+from aam.ranks.team import Team
 
 NEEDS_FSDP = pytest.mark.skipif(not SHARDS_ON_CPU, reason="PyTorch 2.5 shards on GPUs alone")
 CPU = DeviceOptions(device="cpu", num_workers=0)

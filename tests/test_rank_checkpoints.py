@@ -15,8 +15,9 @@ import pytest
 import torch
 
 from aam.errors import DataError
-from aam.learn import checkpoints, sharded
+from aam.learn import checkpoints
 from aam.options.groups import LoopOptions, ScaleOptions
+from aam.ranks import sharded
 from tests.commands import aam
 from tests.rank_runs import Case, alone, learn, learn_all
 from tests.teams import NEEDS_FSDP, start, together

@@ -12,11 +12,11 @@ from pathlib import Path
 import pytest
 
 from aam.errors import DataError, UsageError
-from aam.learn import fabric
-from aam.learn.processes import Ranks, check, found
-from aam.learn.team import Team
 from aam.options.commands import Pretrain
 from aam.options.groups import ScaleOptions
+from aam.ranks import fabric
+from aam.ranks.processes import Ranks, check, found
+from aam.ranks.team import Team
 from tests.commands import TINY, pretrain
 from tests.teams import NEEDS_FSDP, start, together
 

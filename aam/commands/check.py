@@ -27,7 +27,7 @@ def run(options: Check, backends: tuple[Backend, ...] = TORCH) -> int:
         Unavailable: no GPU although one was asked for, one that does not answer, or no backend
             that answers.
     """
-    from aam.learn.devices import choose_device
+    from aam.stack.device import choose_device
 
     device = choose_device(DeviceOptions(device=options.device))
     if device.type == "cpu" and options.device == "auto":

@@ -7,12 +7,12 @@ import pandas as pd
 from aam.console import say
 from aam.errors import UsageError
 from aam.files import refuse_existing, written_aside
-from aam.learn.devices import choose_device
 from aam.learn.outputs import write_embeddings, write_table
 from aam.learn.prediction import load_models, load_samples, read_samples
 from aam.options.commands import Embed
 from aam.report.colours import as_colour
 from aam.report.plots import ordination_figure
+from aam.stack.device import choose_device
 from aam.study.metadata import read_metadata
 from aam.study.ordination import principal_coordinates
 

@@ -4,10 +4,10 @@ from __future__ import annotations
 
 from aam.console import say
 from aam.files import refuse_existing
-from aam.learn.devices import choose_device
 from aam.learn.outputs import prediction_table, write_table
 from aam.learn.prediction import answer, load_models, load_samples
 from aam.options.commands import Predict
+from aam.stack.device import choose_device
 
 
 def run(options: Predict) -> dict[str, object]:

@@ -10,9 +10,9 @@ from numpy.typing import NDArray
 from aam.console import say
 from aam.errors import UsageError
 from aam.files import refuse_existing, written_aside
-from aam.learn.devices import choose_device
 from aam.options.commands import Unifrac
 from aam.options.groups import DeviceOptions
+from aam.stack.device import choose_device
 from aam.study.distances import checked_suffix, write_distances
 from aam.study.phylogeny import Phylogeny, read_phylogeny
 from aam.study.store import open_store

@@ -11,10 +11,10 @@ from typing import Any
 import torch
 
 from aam.errors import AamError, DataError, MissingInput
-from aam.learn import portable, sharded
 from aam.learn.recipe import Recipe, from_plain, to_plain
 from aam.model.network import Encoder, Predictor
 from aam.options.groups import RunOptions
+from aam.ranks import portable, sharded
 
 _KEY = "aam"
 """Where the recipe lies in a checkpoint."""

@@ -1,4 +1,4 @@
-"""Where to compute, and with how many helpers."""
+"""With which attention to compute, and with how many helpers."""
 
 from __future__ import annotations
 
@@ -7,23 +7,10 @@ import os
 import torch
 
 from aam.console import warn
-from aam.errors import Unavailable
 from aam.model.shape import NetworkShape
 from aam.options.groups import DeviceOptions, ModelOptions
 from aam.stack.guard import Guard, Guarded, Need, guarded
 from aam.stack.precision import Precision
-
-
-def choose_device(options: DeviceOptions) -> torch.device:
-    """Return the device that the options mean here; of several GPUs the process's current one.
-
-    Raises:
-        Unavailable: a GPU was asked for and there is none.
-    """
-    if options.device == "cuda" and not torch.cuda.is_available():
-        raise Unavailable("No GPU", "--device cuda", "use --device auto or cpu")
-    there = options.device != "cpu" and torch.cuda.is_available()
-    return torch.device("cuda", torch.cuda.current_device()) if there else torch.device("cpu")
 
 
 def choose_attention(

@@ -16,18 +16,19 @@ from aam.console import console
 from aam.errors import DataError
 from aam.learn import checkpoints
 from aam.learn.callbacks import EpochTable, ExactResume, TwoBars
-from aam.learn.devices import choose_device, choose_workers
+from aam.learn.devices import choose_workers
 from aam.learn.finite import Finite
-from aam.learn.interruption import Requests, StopTogether
 from aam.learn.loaders import EpochSampler, FixedBatches, TrainingBatches, loader
 from aam.learn.optimiser import freeze_idle
 from aam.learn.recipe import Recipe
 from aam.learn.speed import CompiledEncoder, Fp32Report, Note, unrecorded
-from aam.learn.strategies import choose as choose_strategy
 from aam.learn.task import Task
-from aam.learn.team import ALONE_TEAM, Team
 from aam.learn.whole_files import WholeFiles
 from aam.options.groups import DeviceOptions, LoopOptions, RunOptions, ScaleOptions, SpeedOptions
+from aam.ranks.interruption import Requests, StopTogether
+from aam.ranks.strategies import choose as choose_strategy
+from aam.ranks.team import ALONE_TEAM, Team
+from aam.stack.device import choose_device
 from aam.stack.precision import Precision, arch_of, choose_precision
 
 PRECISIONS = {"none": "32-true", "bf16": "bf16-mixed", "fp16": "16-mixed"}

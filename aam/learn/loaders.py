@@ -13,7 +13,7 @@ import numpy.typing as npt
 import torch
 from torch.utils.data import DataLoader, Dataset, Sampler
 
-from aam.learn.processes import ALONE, Ranks
+from aam.ranks.processes import ALONE, Ranks
 from aam.study.balance import bounds, order
 from aam.study.batches import FIXED_DRAW, Batch, BatchPlan, fixed_masks, make_batch
 from aam.study.shares import share

@@ -13,12 +13,13 @@ import torch
 from aam.console import say, warn
 from aam.errors import DataError, MissingInput, first_few
 from aam.learn import checkpoints
-from aam.learn.devices import choose_attention, choose_device
+from aam.learn.devices import choose_attention
 from aam.learn.inference import Readout, read_out, remember_asvs, shallow
 from aam.learn.recipe import Recipe
 from aam.learn.samples import reading_plan
 from aam.model.network import Encoder, Predictor
 from aam.options.groups import DeviceOptions, TableOptions
+from aam.stack.device import choose_device
 from aam.stack.guard import GUARD, Guard, Guarded
 from aam.study.study import Study, load_study
 

@@ -11,9 +11,8 @@ from torch import Tensor
 from aam.console import say
 from aam.errors import UsageError
 from aam.learn import checkpoints, fit, run_folder
-from aam.learn.devices import choose_attention, choose_device
+from aam.learn.devices import choose_attention
 from aam.learn.inference import read_out, remember_asvs
-from aam.learn.joining import joined
 from aam.learn.loaders import FixedBatches, TrainingBatches
 from aam.learn.outputs import write_embeddings
 from aam.learn.recipe import Recipe
@@ -27,12 +26,14 @@ from aam.learn.samples import (
     standardise,
 )
 from aam.learn.task import Task, Weights
-from aam.learn.team import Team, identity
 from aam.model.network import Encoder, Predictor
 from aam.model.shape import NetworkShape
 from aam.options import to_plain
 from aam.options.commands import Pretrain
 from aam.options.groups import ModelOptions
+from aam.ranks.joining import joined
+from aam.ranks.team import Team, identity
+from aam.stack.device import choose_device
 from aam.stack.guard import GUARD, Guard
 from aam.stack.precision import arch_of, choose_precision
 from aam.study.metadata import read_metadata

@@ -15,7 +15,7 @@ from aam import record
 from aam.console import say
 from aam.errors import CannotCreate, DataError, UsageError
 from aam.learn import checkpoints
-from aam.learn.processes import ALONE, Ranks
+from aam.ranks.processes import ALONE, Ranks
 
 _OURS = ("run.json", "checkpoints", "metrics.csv", "tensorboard", "splits.tsv",
          "predictions.tsv", "embeddings.tsv", "report.html")  # fmt: skip

@@ -9,7 +9,7 @@ import torch
 from torch import Tensor
 
 from aam.console import say, warn
-from aam.learn import checkpoints, portable
+from aam.learn import checkpoints
 from aam.learn.asking import Question
 from aam.learn.inference import fit_profile, remember_asvs
 from aam.learn.pretraining import shape_of
@@ -20,6 +20,7 @@ from aam.model.attention import Backends
 from aam.model.network import Predictor
 from aam.options import to_plain
 from aam.options.commands import Train
+from aam.ranks import portable
 from aam.study.splits import Split
 
 

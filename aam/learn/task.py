@@ -21,14 +21,14 @@ import numpy.typing as npt
 import torch
 from torch import Tensor
 
-from aam.learn.collect import add_up, gather_arrays, gather_rows, ranks
 from aam.learn.losses import Part, distance_loss, diversity_loss, nucleotide_loss
 from aam.learn.optimiser import make_optimizer, schedule
-from aam.learn.processes import portions
 from aam.learn.recipe import Standard
 from aam.learn.target import Target
 from aam.model.network import Encoder, Predictor
 from aam.options.groups import LoopOptions, MaskOptions
+from aam.ranks.collect import add_up, gather_arrays, gather_rows, ranks
+from aam.ranks.processes import portions
 from aam.study.batches import Batch
 from aam.study.shares import Share, unmasked
 

@@ -11,9 +11,8 @@ from aam.console import say
 from aam.errors import UsageError
 from aam.learn import checkpoints, fit, run_folder
 from aam.learn.asking import Question, ask, fit_target
-from aam.learn.devices import choose_attention, choose_device
+from aam.learn.devices import choose_attention
 from aam.learn.inference import read_out, remember_asvs
-from aam.learn.joining import joined
 from aam.learn.loaders import FixedBatches, TrainingBatches
 from aam.learn.outputs import prediction_table, write_table
 from aam.learn.pretraining import check_shape, write_all_embeddings
@@ -21,10 +20,12 @@ from aam.learn.samples import longest, reading_plan
 from aam.learn.starting import Base, Start, read_base, start
 from aam.learn.target import Target
 from aam.learn.task import Task, Weights, judge
-from aam.learn.team import Team, identity
 from aam.model.attention import Backends
 from aam.model.network import Predictor
 from aam.options.commands import Train
+from aam.ranks.joining import joined
+from aam.ranks.team import Team, identity
+from aam.stack.device import choose_device
 from aam.stack.guard import GUARD, Guard, Guarded
 from aam.stack.precision import arch_of, choose_precision
 from aam.study.splits import Split, write_splits

@@ -10,7 +10,7 @@ import torch
 from lightning.pytorch.plugins.io import TorchCheckpointIO
 
 from aam.files import written_aside
-from aam.learn import sharded
+from aam.ranks import sharded
 
 
 class WholeFiles(TorchCheckpointIO):

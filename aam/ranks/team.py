@@ -17,8 +17,8 @@ from scipy.sparse import csr_array
 
 from aam import __version__
 from aam.errors import AamError, DataError, UsageError
-from aam.learn.processes import ALONE, Ranks
-from aam.learn.watch import Watcher
+from aam.ranks.processes import ALONE, Ranks
+from aam.ranks.watch import Watcher
 from aam.study.study import Study
 
 

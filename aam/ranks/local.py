@@ -3,7 +3,7 @@
 The parent does nothing else and needs no torch. Its exit status is that of the first process that
 failed, so that 75 ("try again") arrives at whoever started it; a process killed by a signal counts
 128 and the signal's number, as in a shell. When one fails the others get time to find out why and
-say so (`aam.learn.watch`), then they are ended.
+say so (`aam.ranks.watch`), then they are ended.
 """
 
 from __future__ import annotations
@@ -19,8 +19,8 @@ from collections.abc import Sequence
 from types import FrameType
 
 from aam.errors import Unavailable
-from aam.learn.processes import Ranks, check
 from aam.options.groups import DeviceOptions, ScaleOptions
+from aam.ranks.processes import Ranks, check
 
 STARTED_BY = "AAM_STARTED_BY"
 """Variable that tells the processes who started them."""

@@ -22,7 +22,7 @@ from torch.distributed.checkpoint.state_dict_loader import load
 from torch.distributed.checkpoint.state_dict_saver import save
 
 from aam.errors import DataError
-from aam.learn.portable import tensors
+from aam.ranks.portable import tensors
 
 _REST = "rest.pt"
 _INDEX = ".metadata"

@@ -20,10 +20,10 @@ from torch.distributed.device_mesh import init_device_mesh
 from torch.optim import Optimizer
 
 from aam.errors import Unavailable
-from aam.learn import portable, sharded
-from aam.learn.processes import Ranks
 from aam.model.transformer import Block
 from aam.options.groups import ScaleOptions
+from aam.ranks import portable, sharded
+from aam.ranks.processes import Ranks
 
 try:
     from torch.distributed.fsdp import fully_shard

@@ -3,7 +3,7 @@
     with joined(options.scale, options.device, options.loop.batch_size) as team: ...
 
 Inside, torch's process group is there (NCCL, which is RCCL on AMD, for GPUs; gloo for CPUs), every
-process watches the others (`aam.learn.watch`), and only the first one speaks.
+process watches the others (`aam.ranks.watch`), and only the first one speaks.
 """
 
 from __future__ import annotations
@@ -20,11 +20,11 @@ from torch.distributed.rendezvous import rendezvous
 
 from aam.console import console, say
 from aam.errors import UsageError
-from aam.learn import fabric, watch
-from aam.learn.devices import choose_device
-from aam.learn.processes import Ranks, check, found
-from aam.learn.team import Team
 from aam.options.groups import DeviceOptions, ScaleOptions
+from aam.ranks import fabric, watch
+from aam.ranks.processes import Ranks, check, found
+from aam.ranks.team import Team
+from aam.stack.device import choose_device
 
 _MEET = timedelta(minutes=10)
 """How long processes wait for each other at the start: a queue may start them minutes apart."""
@@ -38,8 +38,8 @@ def joined(scale: ScaleOptions, device: DeviceOptions, batch_size: int) -> Itera
     """Let this process take part in its run, and leave it at the end.
 
     Raises:
-        UsageError: see `check` and `aam.learn.fabric.check`.
-        Lost: another process died; `aam.learn.watch` says which.
+        UsageError: see `check` and `aam.ranks.fabric.check`.
+        Lost: another process died; `aam.ranks.watch` says which.
     """
     ranks = found(os.environ)
     check(scale, ranks, batch_size)

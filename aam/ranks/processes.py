@@ -1,4 +1,4 @@
-"""Which process this is, of how many: read from what torchrun, srun or `aam.local` leave behind.
+"""Which process this is, of how many: as torchrun, srun or `aam.ranks.local` have left word.
 
 Nothing is started and nothing is joined here; torch is not needed.
 """
@@ -62,8 +62,8 @@ def portions(number: int, size: int) -> tuple[int, ...]:
 def found(variables: Mapping[str, str]) -> Ranks:
     """Read who this process is; alone if nothing says otherwise.
 
-    torchrun and `aam.local` set RANK and its like. Under Slurm only a step (`srun`) starts several
-    processes: a batch script sees SLURM_NTASKS too, but there is one of it.
+    torchrun and `aam.ranks.local` set RANK and its like. Under Slurm only a step (`srun`) starts
+    several processes: a batch script sees SLURM_NTASKS too, but there is one of it.
 
     Raises:
         UsageError: variables that contradict each other or make no sense.

@@ -20,7 +20,7 @@ import torch.distributed as dist
 from torch.distributed.distributed_c10d import Store
 
 from aam.errors import AamError, Interrupted
-from aam.learn.processes import Ranks
+from aam.ranks.processes import Ranks
 
 _BEAT = 1.0
 """Seconds between two signs of life."""

@@ -18,7 +18,7 @@ import lightning.pytorch as pl
 from lightning.pytorch.callbacks import Callback
 
 from aam.errors import Interrupted
-from aam.learn.team import Team
+from aam.ranks.team import Team
 
 SIGNALS = (signal.SIGUSR1, signal.SIGTERM)
 

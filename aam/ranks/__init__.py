@@ -1,0 +1,1 @@
+"""Several processes, one run: who is who, what they share, how they stop and die."""
