@@ -1,7 +1,5 @@
 """Every command of `aam`: its options, its one-line summary and its place in the help."""
 
-from __future__ import annotations
-
 from collections.abc import Sequence
 from dataclasses import dataclass
 from pathlib import Path

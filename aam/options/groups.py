@@ -3,8 +3,6 @@
 Names are those of the public AAM program where the meaning is the same.
 """
 
-from __future__ import annotations
-
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Literal
