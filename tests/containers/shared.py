@@ -9,6 +9,7 @@ from __future__ import annotations
 import hashlib
 import json
 import os
+import re
 import shutil
 import subprocess
 import sys
@@ -67,18 +68,36 @@ def base(engines: Engines) -> str:
 
 
 def wheels() -> Path:
-    """Return a folder with every wheel of the lock of `cpu`; the first call fetches them."""
+    """Return a folder with the wheels of all locks, PyTorch's for `cpu` alone.
+
+    The first call fetches them.
+    """
     state = Path(os.environ["AAM_ENGINES"])
-    lock = ROOT / "containers/locks/cpu.txt"
-    folder = state / f"aam-wheels-{hashlib.sha256(lock.read_bytes()).hexdigest()[:12]}"
+    locks = sorted((ROOT / "containers/locks").glob("*.txt"))
+    total = hashlib.sha256(b"".join(lock.read_bytes() for lock in locks)).hexdigest()
+    folder = state / f"aam-wheels-{total[:12]}"
     with locked(state, "aam-wheels"):
         if not folder.is_dir():
             aside = folder.with_suffix(".new")
             shutil.rmtree(aside, ignore_errors=True)
-            _fetch(lock, aside)
+            lock_of_cpu = ROOT / "containers/locks/cpu.txt"
+            _fetch(lock_of_cpu, aside)
+            there = set(_requirements(lock_of_cpu))
+            for lock in locks:
+                other = [wanted for wanted in _requirements(lock) if wanted not in there]
+                if other:
+                    listed = state / f"aam-{lock.name}"
+                    listed.write_text("\n".join(other))
+                    _fetch(listed, aside)
             aside.chmod(0o755)
             aside.rename(folder)
     return folder
+
+
+def _requirements(lock: Path) -> list[str]:
+    """Return a lock's packages but for PyTorch's part, each with its hashes."""
+    packages = lock.read_text().partition("# torch: ")[0]
+    return [block for block in re.split(r"\n(?=\S)", packages) if not block.startswith("#")]
 
 
 def _fetch(lock: Path, folder: Path) -> None:
