@@ -8,7 +8,7 @@ import sys
 from collections.abc import Iterator
 from pathlib import Path
 
-import numpy as np
+import pandas as pd
 import pytest
 
 from tests.commands import read
@@ -68,12 +68,6 @@ def test_pretrain_and_predict_are_those_of_the_native_run(place: Path, engine: s
     compare(read(out.with_suffix(".tsv")), read(place / "native.tsv"))
 
 
-def compare(ours: object, theirs: object) -> None:
-    assert list(ours.columns) == list(theirs.columns)  # type: ignore[attr-defined]
-    assert len(ours) == len(theirs) > 0  # type: ignore[arg-type]
-    for name in ours.columns:  # type: ignore[attr-defined]
-        one, other = ours[name], theirs[name]  # type: ignore[index]
-        if np.issubdtype(one.dtype, np.number):
-            np.testing.assert_allclose(one, other, rtol=1e-5, atol=1e-5, err_msg=name)
-        else:
-            assert list(one) == list(other), name
+def compare(ours: pd.DataFrame, theirs: pd.DataFrame) -> None:
+    assert len(ours) > 0
+    pd.testing.assert_frame_equal(ours, theirs, rtol=1e-5, atol=1e-5)
