@@ -8,7 +8,8 @@ UV_OPTIONS ?=
 
 VERSION := $(shell $(PYTHON) -c 'import sys; print("%d.%d.%d" % sys.version_info[:3])')
 MADE := $(VENV)/made-$(VERSION)
-# A worker of pytest-xdist that starts a thread for each core only gets into the others' way.
+# A worker of pytest-xdist that starts a thread for each core only gets into the others' way. A file
+# goes to one worker as a whole: what its tests share is made once, and a cluster is used by one.
 WORKERS ?= 2
 
 .PHONY: help demo test test-torch bench bench-scale lock locks slurm clean
@@ -31,7 +32,7 @@ test: $(VENV)/has-dev
 	$(VENV)/bin/ruff check .
 	$(VENV)/bin/ruff format --check .
 	$(VENV)/bin/mypy
-	OMP_NUM_THREADS=1 $(VENV)/bin/python -m pytest -n $(WORKERS) --dist loadgroup $(PYTEST_OPTIONS)
+	OMP_NUM_THREADS=1 $(VENV)/bin/python -m pytest -n $(WORKERS) --dist loadfile $(PYTEST_OPTIONS)
 
 # The tests with another torch, in an environment of its own: make test-torch TORCH=2.5.1. Its wheels
 # bring gigabytes of CUDA. What torch pins itself is left to it, everything else is as locked.
@@ -40,7 +41,7 @@ OTHER = .venv-torch-$(TORCH)
 PINNED_BY_TORCH = torch|triton|nvidia-.*|cuda-.*|sympy|mpmath
 
 test-torch: $(OTHER)/has-dev
-	OMP_NUM_THREADS=1 $(OTHER)/bin/python -m pytest -n $(WORKERS) --dist loadgroup \
+	OMP_NUM_THREADS=1 $(OTHER)/bin/python -m pytest -n $(WORKERS) --dist loadfile \
 	    $(PYTEST_OPTIONS)
 
 $(OTHER)/has-dev: pyproject.toml requirements.lock

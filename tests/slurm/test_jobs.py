@@ -24,7 +24,7 @@ from tests.containers.shared import workshop
 from tests.launcher.containers import USER
 from tests.slurm.cluster import Cluster, Job, rows, start, until, weights
 
-pytestmark = [pytest.mark.slurm, pytest.mark.container, pytest.mark.xdist_group("slurm")]
+pytestmark = [pytest.mark.slurm, pytest.mark.container]
 
 ROOT = Path(__file__).parents[2]
 EPOCHS = 4
