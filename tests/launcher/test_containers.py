@@ -192,9 +192,13 @@ def gpus(engines: Engines, tmp_path: Path) -> Iterator[Tree]:
     # cannot be in a mount namespace of the test: rootless podman keeps one of its own.
     with open("/var/tmp/aam-test-devices.lock", "w") as lock:
         fcntl.flock(lock, fcntl.LOCK_EX)
+        for node in nodes:
+            # What a test that was killed left behind stands for /dev/null, a GPU does not.
+            if os.path.exists(node) and os.stat(node).st_rdev == os.makedev(1, 3):
+                os.unlink(node)
         if os.path.exists("/dev/kfd"):
             pytest.skip("there is a real AMD GPU here")
-        Path("/dev/dri").mkdir()
+        Path("/dev/dri").mkdir(exist_ok=True)
         try:
             for node in nodes:
                 subprocess.run(["mknod", "-m", "666", node, "c", "1", "3"], check=True)
