@@ -13,7 +13,7 @@ import socket
 import sys
 import time
 from collections.abc import Callable
-from contextlib import ExitStack
+from contextlib import ExitStack, suppress
 from dataclasses import dataclass
 from multiprocessing.connection import Connection
 from typing import Any
@@ -28,6 +28,9 @@ from aam.ranks.team import Team
 
 NEEDS_FSDP = pytest.mark.skipif(not SHARDS_ON_CPU, reason="PyTorch 2.5 shards on GPUs alone")
 CPU = DeviceOptions(device="cpu", num_workers=0)
+
+AFTER_A_DEATH = 60
+"""Seconds in which those that live notice it."""
 
 os.environ.setdefault("TORCH_CPP_LOG_LEVEL", "ERROR")  # the server has to start with it
 _context = multiprocessing.get_context("forkserver")
@@ -47,27 +50,37 @@ class Crew:
     ends: list[Connection]
 
     def kill(self, rank: int, number: signal.Signals = signal.SIGKILL) -> None:
-        """Send a signal to one of them."""
-        os.kill(self.processes[rank].pid, number)
+        """Send a signal to one of them; it may have ended."""
+        with suppress(ProcessLookupError):
+            os.kill(self.processes[rank].pid, number)
 
     def results(self, timeout: float = 400) -> list[Any]:
-        """Wait for all; return what each function returned, or (status, sentence) of its error."""
-        until = time.monotonic() + timeout
-        found = []
-        for process, end in zip(self.processes, self.ends, strict=True):
-            told = None
-            try:
-                if end.poll(max(0.0, until - time.monotonic())):
-                    told = pickle.loads(end.recv_bytes())
-            except (EOFError, OSError):  # it was killed, maybe while it told
-                pass
-            process.join(max(1.0, until - time.monotonic()))
-            if process.is_alive():
-                for other in self.processes:
-                    other.kill()
-                raise AssertionError(f"a process did not end within {timeout} s")
-            found.append(told if told is not None else (process.exitcode, ""))
-        return found
+        """Wait for all; return what each function returned, or (status, sentence) of its error.
+
+        One that has not met the others yet waits ten minutes for them, as a queue may ask. What
+        starts processes (srun, torchrun, `aam.ranks.local`) ends them when one has died, after a
+        while in which they can say so, and so does this.
+        """
+        told: dict[int, Any] = {}
+        until, dead = time.monotonic() + timeout, False
+        while any(process.is_alive() for process in self.processes):
+            self._listen(told)
+            if not dead and any((process.exitcode or 0) < 0 for process in self.processes):
+                dead, until = True, min(until, time.monotonic() + AFTER_A_DEATH)
+            if time.monotonic() > until:
+                for process in self.processes:
+                    process.kill()
+                assert dead, f"a process did not end within {timeout} s"
+            time.sleep(0.02)
+        self._listen(told)
+        return [told.get(n, (p.exitcode, "")) for n, p in enumerate(self.processes)]
+
+    def _listen(self, told: dict[int, Any]) -> None:
+        """Take what has been told; one that was killed may have told a part, or nothing."""
+        for number, end in enumerate(self.ends):
+            with suppress(EOFError, OSError):
+                if number not in told and end.poll():
+                    told[number] = pickle.loads(end.recv_bytes())
 
 
 def start(

@@ -171,4 +171,5 @@ def test_twenty_kills_lose_nothing(
             if isinstance(found[0], dict):
                 same(found[0]["weights"], whole)
                 break
-            assert all(status in (-9, 70) for status, _ in found), found
+            # A rank may have finished before the other was killed.
+            assert all(isinstance(told, dict) or told[0] in (-9, 70) for told in found), found

@@ -112,5 +112,13 @@ def _meet(ranks: Ranks) -> Store:
     }
     if ranks.size == 1:
         return dist.HashStore()  # type: ignore[attr-defined]
-    store, _, _ = next(rendezvous("env://", timeout=_MEET))
+    try:
+        store, _, _ = next(rendezvous("env://", timeout=_MEET))
+    except dist.DistError as error:
+        reason = str(error).splitlines()[0]
+        raise watch.Lost(
+            "The processes did not meet",
+            f"{ranks.address}, port {ranks.port}, {reason}",
+            "see what the others printed",
+        ) from error
     return store

@@ -133,18 +133,24 @@ class Job:
         until(lambda: rows(run) >= epoch, self)
 
     def processes(self) -> list[int]:
-        """Return the processes of the job on this machine, the innermost last."""
-        found = []
+        """Return the processes of the job on this machine, Slurm's own of its steps first.
+
+        As long as one of those lives it tells Slurm how the others ended; a dead node does not.
+        """
+        steps, found = [], []
         for place in Path("/proc").iterdir():
             if not place.name.isdigit():
                 continue
             try:
+                line = (place / "cmdline").read_bytes()
                 variables = (place / "environ").read_bytes().split(b"\0")
             except OSError:
                 continue
-            if f"SLURM_JOB_ID={self.number}".encode() in variables:
+            if line.startswith(f"slurmstepd: [{self.number}.".encode()):
+                steps.append(int(place.name))
+            elif f"SLURM_JOB_ID={self.number}".encode() in variables:
                 found.append(int(place.name))
-        return sorted(found)
+        return sorted(steps) + sorted(found)
 
 
 def until(true: Callable[[], bool], job: Job) -> None:
