@@ -85,8 +85,9 @@ class Watcher:
             self._leave(thread)
             raise
         except Exception as error:
-            cut = isinstance(error, dist.DistError | RuntimeError | OSError) and any(
-                word in str(error).lower() for word in _LINE
+            cut = isinstance(error, dist.DistError) or (
+                isinstance(error, RuntimeError | OSError)
+                and any(word in str(error).lower() for word in _LINE)
             )
             lost = self._wait_for_culprit() if cut else None
             self._stop.set()
