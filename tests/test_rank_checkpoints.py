@@ -171,6 +171,5 @@ def test_twenty_kills_lose_nothing(
             if isinstance(found[0], dict):
                 same(found[0]["weights"], whole)
                 break
-            # A rank may have finished before the other was killed. With which status one ends whose
-            # peer dies is asked above, of processes that have met.
-            assert all(isinstance(told, dict) or told[0] != 0 for told in found), found
+            # A rank may have finished before the other was killed.
+            assert all(isinstance(told, dict) or told[0] in (-9, 70) for told in found), found

@@ -6,6 +6,7 @@ file are run by one worker.
 
 from __future__ import annotations
 
+import contextlib
 import csv
 import os
 import re
@@ -221,6 +222,30 @@ def ranks(job: Job) -> list[int]:
             found.append(number)
     assert found
     return found
+
+
+def test_a_node_that_dies_costs_some_steps_and_no_run(cluster: Cluster, whole: Path) -> None:
+    run = cluster.folder / "dead"
+    job = cluster.submit("--gpus", "1", *cluster.pretraining("dead", LONG))
+    job.until_epoch(run, 3)
+    node = re.search(r"BatchHost=(\S+)", cluster.slurm("scontrol", "show", "job", job.number))
+    assert node
+    daemon = int((cluster.state / f"slurmd.{node[1]}.pid").read_text())
+    left = job.processes()
+    os.kill(daemon, signal.SIGKILL)
+    try:
+        # What slurmctld does by itself after SlurmdTimeout, five minutes.
+        cluster.slurm("scontrol", "update", f"NodeName={node[1]}", "State=DOWN", "Reason=test")
+        for number in left:
+            with contextlib.suppress(ProcessLookupError):
+                os.kill(number, signal.SIGKILL)
+        until(lambda: job.state in ("PENDING", "RUNNING"), job)
+    finally:
+        conf = str(cluster.state / "slurm.conf")
+        subprocess.run(["slurmd", "-f", conf, "-N", node[1]], check=True)
+        cluster.slurm("scontrol", "update", f"NodeName={node[1]}", "State=RESUME")
+    assert job.ended() == "COMPLETED", job.said
+    same(whole, run)
 
 
 def test_a_disk_that_fills_up_is_told_and_costs_nothing(cluster: Cluster) -> None:
