@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import gc
 import importlib
 import io
 import os
@@ -23,6 +24,7 @@ def main(argv: Sequence[str] | None = None) -> int:
     Returns only to report: an exit status after help, a dry run or an error.
     """
     words = list(sys.argv[1:] if argv is None else argv)
+    gc.disable()  # a launch is over before there is garbage worth looking for
     # A file name may be no text of this locale; it goes out as the bytes that it came in as.
     for stream in (sys.stdout, sys.stderr):
         if isinstance(stream, io.TextIOWrapper):

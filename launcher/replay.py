@@ -6,11 +6,11 @@ import hashlib
 import json
 import os
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
 from aam import __version__
+from aam.frozen import dataclass
 from launcher.errors import MissingInput
 from launcher.host.facts import Host
 from launcher.plan.decision import Finding

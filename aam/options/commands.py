@@ -1,10 +1,10 @@
 """Every command of `aam`: its options, its one-line summary and its place in the help."""
 
 from collections.abc import Sequence
-from dataclasses import dataclass
 from pathlib import Path
 from typing import Literal
 
+from aam.frozen import dataclass
 from aam.options.field import (
     ABOVE_ZERO,
     BELOW_ONE,
@@ -34,7 +34,7 @@ from aam.options.groups import (
 )
 
 
-@dataclass(frozen=True, eq=False, repr=False)
+@dataclass(frozen=True)
 class Simulate:
     """Make a study whose truth is known: tree, sequences, counts and metadata."""
 
@@ -50,7 +50,7 @@ class Simulate:
     overwrite: bool = option("Replace a study that is already in the folder.", default=False)
 
 
-@dataclass(frozen=True, eq=False, repr=False)
+@dataclass(frozen=True)
 class Pretrain:
     """Learn without labels from masked nucleotides and UniFrac distances."""
 
@@ -70,7 +70,7 @@ class Pretrain:
     )
 
 
-@dataclass(frozen=True, eq=False, repr=False)
+@dataclass(frozen=True)
 class Train:
     """Learn to predict a metadata column, from scratch or from a pretrained encoder."""
 
@@ -133,7 +133,7 @@ class Train:
     )
 
 
-@dataclass(frozen=True, eq=False, repr=False)
+@dataclass(frozen=True)
 class Predict:
     """Predict a column for the samples of a table from a checkpoint alone."""
 
@@ -150,7 +150,7 @@ class Predict:
     overwrite: bool = option("Replace the output file.", default=False)
 
 
-@dataclass(frozen=True, eq=False, repr=False)
+@dataclass(frozen=True)
 class Embed:
     """Write the embedding of every sample, and a PCoA picture of them."""
 
@@ -164,7 +164,7 @@ class Embed:
     overwrite: bool = option("Replace files that are already there.", default=False)
 
 
-@dataclass(frozen=True, eq=False, repr=False)
+@dataclass(frozen=True)
 class Evaluate:
     """Measure predictions against metadata."""
 
@@ -176,7 +176,7 @@ class Evaluate:
     overwrite: bool = option("Replace the output file.", default=False)
 
 
-@dataclass(frozen=True, eq=False, repr=False)
+@dataclass(frozen=True)
 class Baseline:
     """Train a random forest on the same split, to know what a model has to beat."""
 
@@ -193,7 +193,7 @@ class Baseline:
     overwrite: bool = option("Replace files that are already there.", default=False)
 
 
-@dataclass(frozen=True, eq=False, repr=False)
+@dataclass(frozen=True)
 class Unifrac:
     """Compute a whole UniFrac matrix (or Faith PD) of a table."""
 
@@ -225,7 +225,7 @@ class Unifrac:
     overwrite: bool = option("Replace the output file.", default=False)
 
 
-@dataclass(frozen=True, eq=False, repr=False)
+@dataclass(frozen=True)
 class Report:
     """Draw one self-contained HTML page about a run folder."""
 
@@ -243,7 +243,7 @@ class Report:
     )
 
 
-@dataclass(frozen=True, eq=False, repr=False)
+@dataclass(frozen=True)
 class Check:
     """Measure whether this GPU, driver and PyTorch compute attention right."""
 
@@ -259,7 +259,7 @@ class Check:
     )
 
 
-@dataclass(frozen=True, eq=False, repr=False)
+@dataclass(frozen=True)
 class Prepare:
     """Write a study once as files that every command maps as its --table.
 
@@ -284,7 +284,7 @@ class Prepare:
     overwrite: bool = option("Replace the output.", default=False)
 
 
-@dataclass(frozen=True, eq=False, repr=False)
+@dataclass(frozen=True)
 class GoldenOptions:
     """What computes the golden case; nothing is checked first, and no backend replaced if wrong."""
 
@@ -300,7 +300,7 @@ class GoldenOptions:
     )
 
 
-@dataclass(frozen=True, eq=False, repr=False)
+@dataclass(frozen=True)
 class GoldenGenerate:
     """Compute a small fixed case on this stack and keep every stage of it."""
 
@@ -311,7 +311,7 @@ class GoldenGenerate:
     overwrite: bool = option("Replace the golden files of the folder.", default=False)
 
 
-@dataclass(frozen=True, eq=False, repr=False)
+@dataclass(frozen=True)
 class GoldenCompare:
     """Compute the same case here and say which stage departs first; status 1 if any."""
 

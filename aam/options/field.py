@@ -12,18 +12,18 @@ import dataclasses
 import sys
 import typing
 from collections.abc import Iterator, Sequence
-from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, Literal, TypeVar
 
 from aam.errors import UsageError
+from aam.frozen import dataclass
 
 Role = Literal["value", "input", "output"]
 
 T = TypeVar("T")
 
 
-@dataclass(frozen=True, eq=False, repr=False)
+@dataclass(frozen=True)
 class Range:
     """The numbers that an option takes, as a person says it and as it is tested."""
 
@@ -69,7 +69,7 @@ def option(
     return dataclasses.field(default=default, metadata=metadata, kw_only=True)
 
 
-@dataclass(frozen=True, eq=False, repr=False)
+@dataclass(frozen=True)
 class OptionSpec:
     """One option of one command, as the launcher and the documentation see it."""
 

@@ -3,10 +3,10 @@
 Names are those of the public AAM program where the meaning is the same.
 """
 
-from dataclasses import dataclass
 from pathlib import Path
 from typing import Literal
 
+from aam.frozen import dataclass
 from aam.options.field import (
     ABOVE_ZERO,
     BELOW_ONE,
@@ -25,7 +25,7 @@ CompileModel = Literal["off", "auto", "force"]
 AttnImplementation = Literal["auto", "sdpa", "math", "mem_efficient", "flash"]
 
 
-@dataclass(frozen=True, eq=False, repr=False)
+@dataclass(frozen=True)
 class TableOptions:
     """The feature table and its sequences."""
 
@@ -44,7 +44,7 @@ class TableOptions:
     )
 
 
-@dataclass(frozen=True, eq=False, repr=False)
+@dataclass(frozen=True)
 class PhylogenyOptions:
     """Where UniFrac comes from: a tree, or a matrix made elsewhere."""
 
@@ -70,7 +70,7 @@ class PhylogenyOptions:
     )
 
 
-@dataclass(frozen=True, eq=False, repr=False)
+@dataclass(frozen=True)
 class SampleOptions:
     """How the reads of a sample become a set of ASVs."""
 
@@ -98,7 +98,7 @@ class SampleOptions:
     )
 
 
-@dataclass(frozen=True, eq=False, repr=False)
+@dataclass(frozen=True)
 class ModelOptions:
     """The shape of the network."""
 
@@ -119,7 +119,7 @@ class ModelOptions:
     )
 
 
-@dataclass(frozen=True, eq=False, repr=False)
+@dataclass(frozen=True)
 class MaskOptions:
     """The self-supervised tasks and their weights in the loss."""
 
@@ -135,7 +135,7 @@ class MaskOptions:
     )
 
 
-@dataclass(frozen=True, eq=False, repr=False)
+@dataclass(frozen=True)
 class LoopOptions:
     """The training loop."""
 
@@ -180,7 +180,7 @@ class LoopOptions:
     )
 
 
-@dataclass(frozen=True, eq=False, repr=False)
+@dataclass(frozen=True)
 class TrainLoopOptions(LoopOptions):
     """The training loop.
 
@@ -195,7 +195,7 @@ class TrainLoopOptions(LoopOptions):
     )
 
 
-@dataclass(frozen=True, eq=False, repr=False)
+@dataclass(frozen=True)
 class DeviceOptions:
     """What computes, and how."""
 
@@ -217,7 +217,7 @@ class DeviceOptions:
     )
 
 
-@dataclass(frozen=True, eq=False, repr=False)
+@dataclass(frozen=True)
 class SpeedOptions:
     """What trades memory, speed and precision while training."""
 
@@ -240,7 +240,7 @@ class SpeedOptions:
     )
 
 
-@dataclass(frozen=True, eq=False, repr=False)
+@dataclass(frozen=True)
 class ScaleOptions:
     """More than one process: --processes, `aam-launch --gpus`, torchrun or srun starts them."""
 
@@ -275,7 +275,7 @@ class ScaleOptions:
     )
 
 
-@dataclass(frozen=True, eq=False, repr=False)
+@dataclass(frozen=True)
 class RunOptions:
     """The run folder."""
 
@@ -294,7 +294,7 @@ class RunOptions:
     )
 
 
-@dataclass(frozen=True, eq=False, repr=False)
+@dataclass(frozen=True)
 class SplitOptions:
     """Which samples train and which judge."""
 
@@ -310,7 +310,7 @@ class SplitOptions:
     )
 
 
-@dataclass(frozen=True, eq=False, repr=False)
+@dataclass(frozen=True)
 class TargetOptions:
     """What a study asks."""
 

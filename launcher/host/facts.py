@@ -1,14 +1,12 @@
-"""What is known about a host: frozen facts, no judgement.
-
-Here, in `plan` and in `aam.options` classes that nobody compares or prints say so (eq=False,
-repr=False): each of these methods is compiled at every start, and there are many classes.
-"""
+"""What is known about a host: frozen facts, no judgement."""
 
 from __future__ import annotations
 
 from collections.abc import Mapping
-from dataclasses import dataclass, field
+from dataclasses import field
 from typing import Literal
+
+from aam.frozen import dataclass
 
 Vendor = Literal["amd", "nvidia"]
 VENDORS: tuple[Vendor, ...] = ("amd", "nvidia")
@@ -76,7 +74,7 @@ class Gpu:
         return self.pci.partition(".")[0]
 
 
-@dataclass(frozen=True, eq=False, repr=False)
+@dataclass(frozen=True)
 class Node:
     """A device node; `access` is None where nobody tried (a capture)."""
 
@@ -87,7 +85,7 @@ class Node:
     access: bool | None
 
 
-@dataclass(frozen=True, eq=False, repr=False)
+@dataclass(frozen=True)
 class Driver:
     """A kernel driver: its version, None for one that comes with the kernel, and where it stood."""
 
@@ -96,7 +94,7 @@ class Driver:
     source: str
 
 
-@dataclass(frozen=True, eq=False, repr=False)
+@dataclass(frozen=True)
 class EngineFact:
     """A container engine on PATH.
 
@@ -135,7 +133,7 @@ class User:
     groups: tuple[int, ...]
 
 
-@dataclass(frozen=True, eq=False, repr=False)
+@dataclass(frozen=True)
 class Host:
     """Everything that decisions rest on.
 

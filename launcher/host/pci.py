@@ -2,15 +2,14 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass
-
+from aam.frozen import dataclass
 from launcher.host.tree import Tree
 
 DEVICES = "/sys/bus/pci/devices"
 DISPLAY, ACCELERATOR = 0x03, 0x12  # base classes of the PCI code assignment specification
 
 
-@dataclass(frozen=True, eq=False, repr=False)
+@dataclass(frozen=True)
 class Function:
     """A PCI function of class display (0x03) or processing accelerator (0x12)."""
 

@@ -14,10 +14,10 @@ import shutil
 import subprocess
 import tempfile
 from collections.abc import Mapping
-from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
+from aam.frozen import dataclass
 from launcher.errors import CannotCreate, MissingInput, Unavailable
 from launcher.images import builder as engines
 from launcher.images import definitions, record, room
@@ -30,7 +30,7 @@ REPOSITORY = "localhost/aam"
 DAY = "%Y%m%dT%H%M%SZ"
 
 
-@dataclass(frozen=True, eq=False)
+@dataclass(frozen=True)
 class Job:
     """What to build.
 

@@ -8,9 +8,9 @@ from __future__ import annotations
 import re
 import subprocess
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
 from pathlib import Path
 
+from aam.frozen import dataclass
 from launcher.errors import Unavailable
 from launcher.host.facts import EngineFact
 from launcher.plan.choose import SIF_ENGINES

@@ -12,11 +12,11 @@ import re
 import shutil
 import subprocess
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
 from importlib import metadata
 from pathlib import Path
 
 import aam
+from aam.frozen import dataclass
 from launcher.errors import MissingInput, UsageError
 from launcher.plan.catalog import Image
 from launcher.plan.spelling import nearest
@@ -27,7 +27,7 @@ PIN = re.compile(r"^([A-Za-z0-9._-]+)==(\S+)", re.MULTILINE)
 _NO_CACHES = shutil.ignore_patterns("__pycache__", "*.pyc")
 
 
-@dataclass(frozen=True, eq=False)
+@dataclass(frozen=True)
 class Sources:
     """Where the parts of a build lie.
 

@@ -10,9 +10,9 @@ from __future__ import annotations
 import os
 import subprocess
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
 from pathlib import Path
 
+from aam.frozen import dataclass
 from launcher.errors import CannotCreate
 
 GIB = 1 << 30

@@ -10,10 +10,10 @@ from __future__ import annotations
 import json
 import os
 import struct
-from dataclasses import dataclass
 from pathlib import Path
 from typing import BinaryIO
 
+from aam.frozen import dataclass
 from launcher.errors import MissingInput
 
 MAGIC, MAGIC_AT = b"SIF_MAGIC", 32

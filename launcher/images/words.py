@@ -4,10 +4,10 @@ from __future__ import annotations
 
 import argparse
 from collections.abc import Sequence
-from dataclasses import dataclass
 from pathlib import Path
 from typing import NoReturn
 
+from aam.frozen import dataclass
 from launcher.errors import MissingInput, UsageError
 from launcher.images.builder import LEAST
 from launcher.plan.choose import SIF_ENGINES

@@ -11,9 +11,10 @@ import json
 import os
 from collections.abc import Iterator, Mapping
 from contextlib import contextmanager
-from dataclasses import asdict, dataclass
+from dataclasses import asdict
 from pathlib import Path
 
+from aam.frozen import dataclass
 from launcher.errors import CannotCreate
 from launcher.jobs.queue import Queued
 

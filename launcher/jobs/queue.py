@@ -5,8 +5,8 @@ from __future__ import annotations
 import shutil
 import subprocess
 from collections.abc import Sequence
-from dataclasses import dataclass
 
+from aam.frozen import dataclass
 from launcher.errors import LaunchError, Unavailable, UsageError
 
 ACTIVE = ("PENDING", "CONFIGURING", "RUNNING", "SUSPENDED", "COMPLETING", "REQUEUED", "RESIZING",
@@ -15,7 +15,7 @@ ACTIVE = ("PENDING", "CONFIGURING", "RUNNING", "SUSPENDED", "COMPLETING", "REQUE
 LONGEST = 60
 
 
-@dataclass(frozen=True, eq=False)
+@dataclass(frozen=True)
 class Queued:
     """What Slurm says of a job, or of a task of an array."""
 

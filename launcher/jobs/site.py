@@ -12,9 +12,9 @@ from __future__ import annotations
 
 import re
 from collections.abc import Mapping
-from dataclasses import dataclass
 from typing import Any, Literal
 
+from aam.frozen import dataclass
 from launcher.errors import ConfigurationError
 from launcher.plan.layers import KEYS, Entry
 from launcher.plan.spelling import nearest
@@ -24,7 +24,7 @@ FACT = ("value", "source", "confirmed", "confirm")
 NAME = re.compile(r"[A-Za-z_][A-Za-z0-9_]*\Z")
 
 
-@dataclass(frozen=True, eq=False)
+@dataclass(frozen=True)
 class SiteKey:
     """One thing to know of a site."""
 
@@ -67,7 +67,7 @@ SITE_KEYS: dict[str, SiteKey] = {
 """Everything that a site file may say beside the launcher's settings."""
 
 
-@dataclass(frozen=True, eq=False)
+@dataclass(frozen=True)
 class Fact:
     """A value, where it stands, and what is known of it.
 
@@ -86,7 +86,7 @@ class Fact:
     confirm: str = ""
 
 
-@dataclass(frozen=True, eq=False)
+@dataclass(frozen=True)
 class Site:
     """A site: its name and its facts by key; those of mappings as "network.NAME"."""
 

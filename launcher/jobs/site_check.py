@@ -9,9 +9,9 @@ import os
 import shutil
 import subprocess
 from collections.abc import Callable
-from dataclasses import dataclass
 from typing import Literal
 
+from aam.frozen import dataclass
 from launcher import config
 from launcher.jobs import queue
 from launcher.jobs.site import Site, filled

@@ -6,9 +6,9 @@ import csv
 import os
 import re
 from collections.abc import Mapping
-from dataclasses import dataclass
 from pathlib import Path
 
+from aam.frozen import dataclass
 from launcher.jobs.ledger import Submitted
 from launcher.jobs.queue import Queued
 

@@ -4,8 +4,8 @@ from __future__ import annotations
 
 import re
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
 
+from aam.frozen import dataclass
 from launcher.errors import UsageError
 from launcher.plan.own import names_an_option
 
@@ -30,7 +30,7 @@ _TIME = re.compile(
 )
 
 
-@dataclass(frozen=True, eq=False)
+@dataclass(frozen=True)
 class Wishes:
     """What the user asks of Slurm; flag -> value."""
 

@@ -3,10 +3,11 @@
 from __future__ import annotations
 
 from collections.abc import Mapping
-from dataclasses import dataclass, field
+from dataclasses import field
 from pathlib import Path
 from typing import Any
 
+from aam.frozen import dataclass
 from launcher.errors import ConfigurationError
 from launcher.plan.layers import Entry
 from launcher.plan.spelling import nearest
@@ -15,7 +16,7 @@ SHIPPED = Path(__file__).parents[1] / "catalog.yaml"
 CPU = "cpu"
 
 
-@dataclass(frozen=True, eq=False, repr=False)
+@dataclass(frozen=True)
 class Image:
     """What an image pins and can serve.
 
@@ -52,7 +53,7 @@ class Image:
     source: str = "catalog"
 
 
-@dataclass(frozen=True, eq=False, repr=False)
+@dataclass(frozen=True)
 class Fault:
     """A known fault: the flags that avoid it, why, and where that is known from.
 
@@ -68,7 +69,7 @@ class Fault:
     known_from: str = "catalog"
 
 
-@dataclass(frozen=True, eq=False, repr=False)
+@dataclass(frozen=True)
 class DriverRange:
     """A kernel driver's release and the ROCm user spaces that were tested with it.
 
@@ -85,7 +86,7 @@ class DriverRange:
     confirmed: bool = True
 
 
-@dataclass(frozen=True, eq=False, repr=False)
+@dataclass(frozen=True)
 class Catalog:
     """Images in order of preference, drivers and faults."""
 

@@ -9,8 +9,9 @@ the arch, then its order.
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass, field
+from dataclasses import field
 
+from aam.frozen import dataclass
 from launcher.errors import Unavailable, UsageError
 from launcher.host.facts import Gpu, Host
 from launcher.plan.catalog import CPU, Catalog, Image
@@ -27,7 +28,7 @@ OCI_ENGINES = ("podman", "docker")
 NATIVE = "native"
 
 
-@dataclass(frozen=True, eq=False, repr=False)
+@dataclass(frozen=True)
 class Built:
     """An image that is there: for SIF engines a file, for podman or docker a reference.
 
@@ -48,7 +49,7 @@ class Built:
     doubt: tuple[str, str] | None = None
 
 
-@dataclass(frozen=True, eq=False, repr=False)
+@dataclass(frozen=True)
 class Native:
     """The environment that the launcher runs in, as a stack.
 
@@ -67,7 +68,7 @@ class Native:
     vendor: str
 
 
-@dataclass(frozen=True, eq=False, repr=False)
+@dataclass(frozen=True)
 class Choice:
     """The outcome: what runs where.
 

@@ -2,13 +2,14 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass
 from typing import Literal
+
+from aam.frozen import dataclass
 
 Severity = Literal["note", "warning", "error"]
 
 
-@dataclass(frozen=True, eq=False, repr=False)
+@dataclass(frozen=True)
 class Decision:
     """One decision.
 
@@ -26,7 +27,7 @@ class Decision:
     source: str
 
 
-@dataclass(frozen=True, eq=False, repr=False)
+@dataclass(frozen=True)
 class Finding:
     """Something that a user should know: cause, evidence, remedy."""
 

@@ -4,8 +4,8 @@ from __future__ import annotations
 
 from collections import Counter
 from collections.abc import Container, Sequence
-from dataclasses import dataclass
 
+from aam.frozen import dataclass
 from launcher.errors import UsageError
 from launcher.host.facts import VENDORS, Gpu, Host, Vendor
 from launcher.plan.catalog import Catalog, Image
@@ -14,7 +14,7 @@ from launcher.plan.fit import fast, problems
 from launcher.plan.masks import Selection, select
 
 
-@dataclass(frozen=True, eq=False, repr=False)
+@dataclass(frozen=True)
 class Kind:
     """GPUs of one arch of one vendor, whole or cut by MIG, and the images that fit, best first."""
 

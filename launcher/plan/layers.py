@@ -8,9 +8,9 @@ mapping. Every value keeps its source.
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
 from typing import Any, Literal
 
+from aam.frozen import dataclass
 from launcher.errors import ConfigurationError
 from launcher.plan.spelling import nearest
 
@@ -19,7 +19,7 @@ RUNTIMES = ("auto", "apptainer", "singularity", "podman", "docker", "native")
 TRUE, FALSE = ("1", "true", "yes", "on"), ("0", "false", "no", "off")
 
 
-@dataclass(frozen=True, eq=False, repr=False)
+@dataclass(frozen=True)
 class Entry:
     """A value and where it stands ("/etc/aam/launch.yaml:3")."""
 
@@ -27,7 +27,7 @@ class Entry:
     where: str
 
 
-@dataclass(frozen=True, eq=False, repr=False)
+@dataclass(frozen=True)
 class Key:
     """One setting: its kind, its default and its help; `flag` where the command line has it."""
 
@@ -66,7 +66,7 @@ KEYS: dict[str, Key] = {
 """Every setting by its name in YAML; AAM_LAUNCH_<NAME> as a variable."""
 
 
-@dataclass(frozen=True, eq=False, repr=False)
+@dataclass(frozen=True)
 class Settings:
     """The outcome of all layers: for each key its entries, in order of precedence."""
 

@@ -5,8 +5,9 @@ from __future__ import annotations
 import json
 import sys
 from collections.abc import Sequence
-from dataclasses import dataclass, replace
+from dataclasses import replace
 
+from aam.frozen import dataclass
 from launcher.host.amd import KFD
 from launcher.host.facts import Gpu, Host
 from launcher.plan import environment, masks
@@ -33,7 +34,7 @@ PASSING = ("--dry-run", "--json", "--host", "--recheck")
 """Options that are about showing a plan, not about the run."""
 
 
-@dataclass(frozen=True, eq=False, repr=False)
+@dataclass(frozen=True)
 class Here:
     """What the process itself knows.
 

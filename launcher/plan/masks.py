@@ -10,8 +10,8 @@ same text (gres.conf(5)). A device cgroup hides other jobs' GPUs, and what is le
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
 
+from aam.frozen import dataclass
 from launcher.errors import ConfigurationError
 from launcher.host.facts import Gpu, Slurm, Vendor
 
@@ -23,7 +23,7 @@ OUTER: dict[Vendor, str] = {"amd": "ROCR_VISIBLE_DEVICES", "nvidia": "CUDA_VISIB
 NOTHING = ("", "-1", "none", "void", "nodevfiles", "no_dev_files")
 
 
-@dataclass(frozen=True, eq=False, repr=False)
+@dataclass(frozen=True)
 class Selection:
     """The GPUs of one vendor that the program is to see.
 

@@ -9,9 +9,9 @@ from __future__ import annotations
 
 import json
 from collections.abc import Iterable, Mapping, Sequence
-from dataclasses import dataclass
 from typing import Any
 
+from aam.frozen import dataclass
 from launcher.plan.catalog import Fault
 from launcher.plan.decision import Decision, Finding
 
@@ -28,7 +28,7 @@ BAD = ("wrong", "crashed")
 UNUSABLE = ("absent", "failed", "memory")
 
 
-@dataclass(frozen=True, eq=False, repr=False)
+@dataclass(frozen=True)
 class Key:
     """What a verdict is for; another value of any of these makes it worthless.
 
@@ -53,7 +53,7 @@ class Key:
         return f"{self.arch}, driver {self.driver}, {image}, aam {self.aam}"
 
 
-@dataclass(frozen=True, eq=False, repr=False)
+@dataclass(frozen=True)
 class Measured:
     """A verdict that was found or made, or why there is none.
 

@@ -8,9 +8,10 @@ from __future__ import annotations
 
 import os
 from collections.abc import Iterable, Sequence
-from dataclasses import dataclass, replace
+from dataclasses import replace
 from typing import Literal
 
+from aam.frozen import dataclass
 from launcher.errors import ConfigurationError, UsageError
 
 IMAGE_FOLDERS = frozenset(
@@ -24,7 +25,7 @@ ASKED, HOME = "asked for", "home folder"
 """Why of mounts that no path of the command line needs."""
 
 
-@dataclass(frozen=True, eq=False, repr=False)
+@dataclass(frozen=True)
 class PathFact:
     """A path of the command line, and what is there.
 

@@ -3,14 +3,14 @@
 from __future__ import annotations
 
 from collections.abc import Mapping
-from dataclasses import dataclass
 
+from aam.frozen import dataclass
 from launcher.host.facts import Gpu
 from launcher.plan.decision import Decision, Finding
 from launcher.plan.mounts import Mount
 
 
-@dataclass(frozen=True, eq=False, repr=False)
+@dataclass(frozen=True)
 class Plan:
     """A program to become, and what has to be there first.
 

@@ -8,10 +8,11 @@ from __future__ import annotations
 
 import typing
 from collections.abc import Iterable, Mapping, Sequence
-from dataclasses import dataclass, field
+from dataclasses import field
 from functools import cache
 from pathlib import Path
 
+from aam.frozen import dataclass
 from aam.options import OptionSpec, find, names, specs, spell_out, split
 from launcher.errors import UsageError
 from launcher.plan.own import OWN_FLAGS, names_an_option, split_own
@@ -21,7 +22,7 @@ JSON = "--json"
 """The one option that both programs have: of `explain` and its like, else of the command."""
 
 
-@dataclass(frozen=True, eq=False, repr=False)
+@dataclass(frozen=True)
 class PathWord:
     """A path on the command line.
 
@@ -40,7 +41,7 @@ class PathWord:
     place: int
 
 
-@dataclass(frozen=True, eq=False, repr=False)
+@dataclass(frozen=True)
 class Request:
     """A checked command line.
 
