@@ -439,7 +439,13 @@ main() {
 step='' asked='' interrupted=no left=no plugin_path='' instead=()
 stop() {
     asked=${asked:-$1} interrupted=yes
-    [ -z "$step" ] || kill -s USR1 "$(cat "$here/rank.pid")" 2>/dev/null
+    if [ -n "$step" ]; then ask_program & fi
+}
+
+# A program that does not hear signals yet would end by this one.
+ask_program() {
+    while [ ! -e "$here/hears" ] && kill -0 "$step" 2>/dev/null; do sleep 0.2; done
+    [ ! -e "$here/hears" ] || kill -s USR1 "$(cat "$here/rank.pid")" 2>/dev/null
 }
 
 # Waits for a process and returns its status, whatever signals come meanwhile.
@@ -495,6 +501,7 @@ run_job() {
     if [ "$local_run" = yes ]; then keep_syncing "$here/run" "$run_folder" & syncing=$!; fi
     AAM_ROLE=rank srun --kill-on-bad-exit=1 --wait=0 bash -c "$script" aam-job "$@" &
     step=$!
+    if [ -n "$asked" ]; then ask_program & fi
     wait_for "$step"
     status=$?
     step=''
@@ -557,6 +564,10 @@ run_rank() {
     drop_variables
     if [ "$whole_nodes" = yes ] && [ "$ranks_per_node" -gt 1 ]; then cpus=$(cpus_near_gpu "$SLURM_LOCALID"); fi
     [ -z "$cpus" ] || bound=(taskset -c "$cpus")
+    if [ "$SLURM_PROCID" = 0 ]; then
+        rm -f -- "$here/hears"
+        variables+=("AAM_HEARS=$here/hears")
+    fi
     program
     trap 'interrupted=yes told=yes; kill -s TERM "$pid" 2>/dev/null' TERM
     "${bound[@]}" "${started[@]}" &

@@ -29,7 +29,7 @@ from aam.ranks.team import Team
 NEEDS_FSDP = pytest.mark.skipif(not SHARDS_ON_CPU, reason="PyTorch 2.5 shards on GPUs alone")
 CPU = DeviceOptions(device="cpu", num_workers=0)
 
-AFTER_A_DEATH = 60
+AFTER_A_DEATH = 30
 """Seconds in which those that live notice it."""
 
 os.environ.setdefault("TORCH_CPP_LOG_LEVEL", "ERROR")  # the server has to start with it

@@ -129,9 +129,12 @@ def test_a_signal_to_one_process_stops_all_at_the_same_step(
     same(together(2, scale, learn, study_dir, tmp_path, rest)[0]["weights"], whole)
 
 
-def test_a_dead_process_ends_the_others_and_is_named(study_dir: Path, tmp_path: Path) -> None:
-    case = dataclasses.replace(SHORT, scale=DDP, signal=(1, 3, int(signal.SIGKILL)))
-    found = together(3, DDP, learn, study_dir, tmp_path, case)
+@pytest.mark.parametrize("scale", [DDP, pytest.param(FSDP, marks=NEEDS_FSDP)])
+def test_a_dead_process_ends_the_others_and_is_named(
+    study_dir: Path, tmp_path: Path, scale: ScaleOptions
+) -> None:
+    case = dataclasses.replace(SHORT, scale=scale, signal=(1, 3, int(signal.SIGKILL)))
+    found = together(3, scale, learn, study_dir, tmp_path, case)
     assert found[1][0] == -signal.SIGKILL
     for status, sentence in (found[0], found[2]):
         assert status == 70

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import logging
 import math
+import os
 import warnings
 from dataclasses import dataclass, field
 from pathlib import Path
@@ -26,6 +27,7 @@ from aam.learn.task import Task
 from aam.learn.whole_files import WholeFiles
 from aam.options.groups import DeviceOptions, LoopOptions, RunOptions, ScaleOptions, SpeedOptions
 from aam.ranks.interruption import Requests, StopTogether
+from aam.ranks.processes import Ranks
 from aam.ranks.strategies import choose as choose_strategy
 from aam.ranks.team import ALONE_TEAM, Team
 from aam.stack.device import choose_device
@@ -97,7 +99,7 @@ def run(
         if batches is not None:
             batches.ranks, batches.letters = ranks, task.target is not None
     _freeze_idle(task, training)
-    requests = Requests()
+    requests = Requests(_marker(ranks))
     pin = device.type == "cuda"
     precision = choose_precision(fit.speed.mixed_precision, arch_of(device))
     fit.note("precision", precision)
@@ -142,6 +144,11 @@ def run(
     if keeper is not None and keeper.best_model_score is not None:
         best = {f"best_{keeper.monitor}": float(keeper.best_model_score)}
     return Outcome(chosen, trainer.current_epoch, trainer.global_step, best)
+
+
+def _marker(ranks: Ranks) -> Path | None:
+    named = os.environ.get("AAM_HEARS")
+    return Path(named) if named and ranks.first else None
 
 
 def _callbacks(

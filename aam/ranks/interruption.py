@@ -2,7 +2,8 @@
 
 Slurm sends a signal before the time is up, a scheduler that needs the node sends another. The
 signal may reach one process, some or all, at different moments: after every step the processes ask
-each other whether any has got one.
+each other whether any has got one. One that comes before it is heard ends a process at once, so the
+variable AAM_HEARS may name a file, which the first process keeps while it hears.
 """
 
 from __future__ import annotations
@@ -24,10 +25,15 @@ SIGNALS = (signal.SIGUSR1, signal.SIGTERM)
 
 
 class Requests:
-    """Remembers the first signal that asked this process to stop."""
+    """Remembers the first signal that asked this process to stop.
 
-    def __init__(self) -> None:
+    Args:
+        marker: a file that is there while signals are heard, for those who send them.
+    """
+
+    def __init__(self, marker: Path | None = None) -> None:
         self.received: signal.Signals | None = None
+        self._marker = marker
 
     def __call__(self, number: int, frame: FrameType | None) -> None:
         """Take a signal (Python calls this between two instructions)."""
@@ -40,8 +46,17 @@ class Requests:
         try:
             yield self
         finally:
+            if self._marker:
+                self._marker.unlink(missing_ok=True)
             for number, handler in before.items():
                 signal.signal(number, handler)
+
+    def hear(self) -> None:
+        """Take the signals from whoever has them, and say that they are heard."""
+        for number in SIGNALS:
+            signal.signal(number, self)
+        if self._marker:
+            self._marker.touch()
 
 
 class StopTogether(Callback):
@@ -53,8 +68,7 @@ class StopTogether(Callback):
 
     def on_train_start(self, trainer: pl.Trainer, pl_module: pl.LightningModule) -> None:
         """Take the signals back from Lightning, whose handler talks to other ranks at any time."""
-        for number in SIGNALS:
-            signal.signal(number, self.requests)
+        self.requests.hear()
         self._step = trainer.global_step
 
     def on_train_batch_end(

@@ -28,6 +28,9 @@ _BEAT = 1.0
 _CUT = 5.0
 """Seconds of silence that are enough to call a process dead when a line was cut."""
 
+_MOMENT = 10.0
+"""Seconds, at least, in which the main thread of a process may notice by itself who is dead."""
+
 _LINE = ("connection", "gloo", "nccl", "broken pipe", "socket", "timed out")
 """Words of the errors by which a dead process shows in the others."""
 
@@ -85,11 +88,7 @@ class Watcher:
             self._leave(thread)
             raise
         except Exception as error:
-            cut = isinstance(error, dist.DistError) or (
-                isinstance(error, RuntimeError | OSError)
-                and any(word in str(error).lower() for word in _LINE)
-            )
-            lost = self._wait_for_culprit() if cut else None
+            lost = self._wait_for_culprit() if _of_a_cut_line(error) else None
             self._stop.set()
             thread.join()
             self._tell(f"lost {lost}" if lost else f"failed {_first_line(error)}")
@@ -122,8 +121,8 @@ class Watcher:
     def _watch(self) -> None:
         while not self._stop.wait(_BEAT):
             lost = self._culprit(self._timeout)
-            # The main thread may wait in a kernel for ever; it has a moment to notice by itself.
-            if lost and not self._stop.wait(self._timeout):
+            # The main thread says it better, but it may wait in a kernel for ever.
+            if lost and not self._stop.wait(max(self._timeout, _MOMENT)):
                 self._tell(f"lost {lost}")
                 print(f"aam: rank {self._ranks.rank}: {lost}", file=sys.stderr, flush=True)
                 os._exit(lost.status)
@@ -177,6 +176,20 @@ class Watcher:
     @staticmethod
     def _key(rank: int) -> str:
         return f"alive/{rank}"
+
+
+def _of_a_cut_line(error: BaseException | None) -> bool:
+    """Whether an error comes from a cut line, at once or by way of others.
+
+    Lightning takes a network down after an error; one that is sharded, in the middle of a step,
+    makes that fail in turn.
+    """
+    while error is not None:
+        said = isinstance(error, RuntimeError | OSError) and str(error).lower()
+        if isinstance(error, dist.DistError) or (said and any(word in said for word in _LINE)):
+            return True
+        error = error.__cause__ or error.__context__
+    return False
 
 
 def _first_line(error: BaseException) -> str:

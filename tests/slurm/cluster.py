@@ -10,9 +10,11 @@ from __future__ import annotations
 import os
 import re
 import shutil
+import signal
 import subprocess
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
 from dataclasses import dataclass
 from pathlib import Path
 
@@ -87,6 +89,17 @@ class Cluster:
         done = subprocess.run(words, capture_output=True, text=True, env=variables, check=False)
         return done.stdout
 
+    @contextmanager
+    def without(self, node: str) -> Iterator[None]:
+        """Kill the daemon of a node; at the end it is there again, and used again."""
+        os.kill(int((self.state / f"slurmd.{node}.pid").read_text()), signal.SIGKILL)
+        try:
+            yield
+        finally:
+            conf = str(self.state / "slurm.conf")
+            subprocess.run(["slurmd", "-f", conf, "-N", node], check=True)
+            self.slurm("scontrol", "update", f"NodeName={node}", "State=RESUME")
+
     def jobs(self) -> dict[str, str]:
         """Return what `aam-launch jobs` says: state by number."""
         lines = self.launch("jobs").stdout.splitlines()[1:]
@@ -107,6 +120,19 @@ class Job:
         shown = self.cluster.slurm("scontrol", "show", "job", self.number)
         found = re.search(r"JobState=(\w+)", shown)
         return found[1] if found else ""
+
+    @property
+    def node(self) -> str:
+        """The node that its batch script runs on, or ran on."""
+        shown = self.cluster.slurm("scontrol", "show", "job", self.number)
+        found = re.search(r"BatchHost=(\S+)", shown)
+        assert found, shown
+        return found[1]
+
+    @property
+    def started(self) -> bool:
+        """Whether the first rank of this start has been started."""
+        return any(Path("/tmp").glob(f"aam-*-{self.number}-*/rank.pid"))
 
     @property
     def said(self) -> str:
