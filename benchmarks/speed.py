@@ -258,7 +258,7 @@ def _with_copies(batch: Any) -> Any:
         tokens_UL=batch.tokens_UL[flat] * present[:, None],
         scored_UL=scored,
         hidden=whole[flat][scored],
-        ragged=True,
+        shortest=0,
         slots_BS=torch.arange(len(flat)).view_as(slots),
         counts_BS=counts,
         attend_BS=counts > 0,

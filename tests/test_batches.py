@@ -35,6 +35,19 @@ def test_a_batch_holds_each_asv_once_and_all_reads(study: Study) -> None:
     np.testing.assert_array_equal(batch.tokens_UL.numpy(), study.tokens_FL[batch.asvs_U])
 
 
+def test_a_batch_knows_whether_its_sequences_differ_in_patches(study: Study) -> None:
+    rows = np.array([3, 0])
+    length = study.tokens_FL.shape[1]
+    assert not make_batch(study, PLAN, rows).ragged(5)
+    cut = study.tokens_FL.copy()
+    cut[make_batch(study, PLAN, rows).asvs_U[0], length - 3 :] = 0
+    batch = make_batch(dataclasses.replace(study, tokens_FL=cut), PLAN, rows)
+    assert batch.shortest == length - 3
+    assert not batch.ragged(5)
+    assert batch.ragged(3)
+    assert batch.ragged(1)
+
+
 def test_reads_do_not_depend_on_company_or_order(study: Study) -> None:
     together = make_batch(study, PLAN, np.array([5, 2, 9]))
     alone = make_batch(study, PLAN, np.array([2]))

@@ -62,9 +62,9 @@ def test_what_is_kept_is_small_and_is_what_would_be_made_now(golden: Golden) -> 
 
 def test_the_cases_have_masks_and_no_masks() -> None:
     even, ragged = case.batch("even"), case.batch("ragged")
-    assert not even.ragged
+    assert not even.ragged(case.SHAPE.nucleotide_patch)
     assert even.attend_BS is None
-    assert ragged.ragged
+    assert ragged.ragged(case.SHAPE.nucleotide_patch)
     assert ragged.attend_BS is not None
     # No sample has the mask of another one.
     assert len({tuple(row) for row in ragged.attend_BS.tolist()}) == len(ragged.attend_BS)

@@ -30,7 +30,7 @@ def network(
 def embed(net: Predictor, tokens_UL: Tensor, slots_BS: Tensor, counts_BS: Tensor) -> Tensor:
     """Embeddings and outputs of samples, side by side."""
     with torch.no_grad():
-        asvs_UD, _ = net.encoder.nucleotides(tokens_UL, bool((tokens_UL == 0).any()))
+        asvs_UD, _ = net.encoder.nucleotides(tokens_UL, net.encoder.nucleotides.ragged(tokens_UL))
         attend_BS = None if (counts_BS > 0).all() else counts_BS > 0
         embedding_BD, members_BSD = net.encoder.samples(asvs_UD, slots_BS, counts_BS, attend_BS)
         outputs_RBC = net.target(
@@ -99,6 +99,18 @@ def test_longer_padding_of_sequences_changes_nothing() -> None:
         long, _ = net.encoder.nucleotides(tokens, True)
         short, _ = net.encoder.nucleotides(tokens[:, :25], True)
     torch.testing.assert_close(long, short, rtol=0, atol=1e-5)
+
+
+@pytest.mark.parametrize(("shortest", "ragged"), [(32, False), (31, False), (30, True), (20, True)])
+def test_no_mask_where_sequences_differ_within_the_last_patch(shortest: int, ragged: bool) -> None:
+    """With 32 nucleotides and patches of 5 the last patch has two."""
+    encoder = network().encoder.nucleotides
+    tokens = sequences(6, 3, shortest=32)
+    tokens[2, shortest:] = 0
+    assert encoder.ragged(tokens) == ragged
+    with torch.no_grad():
+        masked, plain = encoder(tokens, True)[0], encoder(tokens, ragged)[0]
+    torch.testing.assert_close(masked, plain, rtol=0, atol=1e-6)
 
 
 def test_abundance_is_an_input() -> None:

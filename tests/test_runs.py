@@ -493,7 +493,9 @@ def test_a_frozen_encoder_stays_and_its_vectors_are_remembered(
     remembered_FD = remember_asvs(network.encoder, study, torch.device("cpu"))
     batch = FixedBatches(study, recipe.plan, np.arange(8), 8)[0]
     with torch.no_grad():
-        fresh_UD, _ = network.encoder.nucleotides(batch.tokens_UL, batch.ragged)
+        fresh_UD, _ = network.encoder.nucleotides(
+            batch.tokens_UL, batch.ragged(network.encoder.nucleotides.patch)
+        )
     torch.testing.assert_close(remembered_FD[batch.asvs_U], fresh_UD, rtol=0, atol=1e-5)
     task = Task(network, Weights(), LoopOptions(), 1, remembered_FD=remembered_FD).train()
     assert task.network.training

@@ -20,7 +20,7 @@ from aam.model.attention import AUTO, Backends
 from aam.model.network import Predictor
 from aam.model.shape import BASES, NetworkShape
 from aam.options.groups import LoopOptions
-from aam.study.batches import Batch
+from aam.study.batches import Batch, shortest
 from aam.study.sequences import MASK, PAD
 
 SHAPE = NetworkShape(
@@ -106,7 +106,7 @@ def batch(case: str) -> Batch:
         tokens_UL=tokens_UL.to(torch.uint8),
         scored_UL=scored_UL,
         hidden=hidden,
-        ragged=case == "ragged",
+        shortest=shortest(tokens_UL),
         slots_BS=slots_BS,
         counts_BS=counts_BS,
         attend_BS=None if attend_BS.all() else attend_BS,

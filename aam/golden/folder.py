@@ -24,7 +24,7 @@ from aam.golden import case as golden_case
 from aam.golden.finite import first_not_finite
 from aam.golden.measure import Measured
 from aam.stack.precision import Precision, arch_of
-from aam.study.batches import Batch
+from aam.study.batches import Batch, shortest
 
 FORMAT = 1
 """Version of the folder and of the case; folders of another one cannot be compared."""
@@ -200,5 +200,5 @@ def _batch(case: str, inputs: dict[str, Tensor]) -> Batch:
     own = {
         key.partition("/")[2]: value for key, value in inputs.items() if key.startswith(f"{case}/")
     }
-    given: dict[str, Any] = {"attend_BS": None, "ragged": case == "ragged", **own}
+    given: dict[str, Any] = {"attend_BS": None, "shortest": shortest(own["tokens_UL"]), **own}
     return Batch(**given)

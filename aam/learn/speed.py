@@ -113,7 +113,7 @@ class CompiledEncoder(Callback):
             encoder = pl_module.encoder
             reason = compile_in_place(
                 encoder.nucleotides,
-                (batch.tokens_UL, batch.ragged),
+                (batch.tokens_UL, batch.ragged(encoder.nucleotides.patch)),
                 trainer.precision_plugin.forward_context,
                 self.precision,
                 PRODUCTS * encoder.shape.attention_layers + 2,

@@ -177,7 +177,9 @@ class Task(pl.LightningModule):
             if self.remembered_FD is not None:
                 asvs_UD = self.remembered_FD[batch.asvs_U]
             else:
-                asvs_UD, hidden_UTD = self.encoder.nucleotides(tokens_UL, batch.ragged)
+                asvs_UD, hidden_UTD = self.encoder.nucleotides(
+                    tokens_UL, batch.ragged(self.encoder.nucleotides.patch)
+                )
                 if nucleotides and batch.scored_UL is not None:
                     logits = self.encoder.nucleotides.masked_logits(hidden_UTD, batch.scored_UL)
                     assert batch.hidden is not None
@@ -210,7 +212,9 @@ class Task(pl.LightningModule):
     def _nucleotide_parts(self, batch: Batch) -> dict[str, Part]:
         assert batch.scored_UL is not None and batch.hidden is not None
         rows_U = batch.scored_UL.any(dim=1)
-        _, hidden_UTD = self.encoder.nucleotides(batch.tokens_UL[rows_U], batch.ragged)
+        _, hidden_UTD = self.encoder.nucleotides(
+            batch.tokens_UL[rows_U], batch.ragged(self.encoder.nucleotides.patch)
+        )
         logits = self.encoder.nucleotides.masked_logits(hidden_UTD, batch.scored_UL[rows_U])
         entropy, right = nucleotide_loss(logits, batch.hidden)
         return {"nucleotide": entropy, "nucleotide_accuracy": right}

@@ -17,7 +17,7 @@ from aam.model.distance import PairwiseDistance
 from aam.model.nucleotides import NucleotideEncoder
 from aam.model.profile import CommunityProfile
 from aam.model.samples import SampleEncoder
-from aam.model.shape import PAD, NetworkShape
+from aam.model.shape import NetworkShape
 from aam.model.transformer import AttentionPooling, Transformer
 from aam.options.groups import Metric
 
@@ -46,7 +46,7 @@ class Encoder(nn.Module):
         """Yield the vectors [U, D] of chunks of sequences (uint8 [U, L]), without gradient."""
         device = self.nucleotides.position.device
         for tokens_UL in chunks:
-            ragged = bool((tokens_UL == PAD).any())
+            ragged = self.nucleotides.ragged(tokens_UL)
             with torch.no_grad():
                 yield self.nucleotides(tokens_UL.to(device), ragged)[0]
 

@@ -37,7 +37,7 @@ class NucleotideEncoder(nn.Module):
 
         Args:
             tokens_UL: integer tokens, padded on the right; L at most the network's `max_bp`.
-            ragged: whether the sequences differ in length; only then is a mask made.
+            ragged: whether a sequence has fewer patches than others; only then is a mask made.
 
         Returns:
             One vector an ASV [U, D] and the patches' hidden states [U, T, D].
@@ -51,6 +51,11 @@ class NucleotideEncoder(nn.Module):
         x_UTD = x_ND.view(u, t, x_ND.shape[1])
         hidden_UTD = self.transformer(x_UTD + self.position[:t], attend_UT)
         return self.norm(self.pooling(hidden_UTD, attend_UT)), hidden_UTD
+
+    def ragged(self, tokens_UL: Tensor) -> bool:
+        """Whether a sequence of these has no nucleotide in the last patch."""
+        last = max(tokens_UL.shape[1] - 1, 0) // self.patch * self.patch
+        return bool((tokens_UL[:, last] == PAD).any())
 
     def masked_logits(self, hidden_UTD: Tensor, scored_UL: Tensor) -> Tensor:
         """Logits [masked, 4] of A, C, G, T at the nucleotides where `scored_UL` is True."""

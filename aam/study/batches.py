@@ -41,7 +41,7 @@ class Batch:
         tokens_UL: uint8, their sequences; masked nucleotides hold the mask token.
         scored_UL: bool, where nucleotides are masked; None without the nucleotide task.
         hidden: uint8 [masked], the tokens that the mask replaced; None without the task.
-        ragged: whether sequences differ in length.
+        shortest: nucleotides of its shortest sequence.
         slots_BS: int64, row of `asvs_U` of each ASV of each sample.
         counts_BS: float32, its reads, 0 where the sample has fewer ASVs.
         attend_BS: bool, where a sample has an ASV; None if all samples have S.
@@ -54,12 +54,16 @@ class Batch:
     tokens_UL: Tensor
     scored_UL: Tensor | None
     hidden: Tensor | None
-    ragged: bool
+    shortest: int
     slots_BS: Tensor
     counts_BS: Tensor
     attend_BS: Tensor | None
     distances_BB: Tensor | None = None
     diversity_B: Tensor | None = None
+
+    def ragged(self, patch: int) -> bool:
+        """Whether a sequence has fewer patches of `patch` nucleotides than `tokens_UL` has."""
+        return -(-self.shortest // patch) < -(-self.tokens_UL.shape[1] // patch)
 
     def to(self, device: torch.device) -> Batch:
         """Copy every tensor to `device`."""
@@ -99,6 +103,12 @@ class BatchPlan:
     alpha: float = 0.5
 
 
+def shortest(tokens_UL: Tensor) -> int:
+    """Count the nucleotides of the shortest of several sequences; all of L where there is none."""
+    lengths_U = (tokens_UL != PAD).sum(dim=1)
+    return int(lengths_U.min()) if len(lengths_U) else tokens_UL.shape[1]
+
+
 def make_batch(
     study: Study,
     plan: BatchPlan,
@@ -130,7 +140,7 @@ def make_batch(
         tokens_UL=torch.from_numpy(masked_UL),
         scored_UL=scored_UL,
         hidden=hidden,
-        ragged=bool((tokens_UL == PAD).any()),
+        shortest=shortest(torch.from_numpy(tokens_UL)),
         slots_BS=torch.from_numpy(slots_BS),
         counts_BS=torch.from_numpy(counts_BS),
         attend_BS=None if present_BS.all() else torch.from_numpy(present_BS),

@@ -17,8 +17,7 @@ from typing import Any
 import torch
 from torch import Tensor
 
-from aam.study.batches import Batch
-from aam.study.sequences import PAD
+from aam.study.batches import Batch, shortest
 
 
 @dataclass(frozen=True)
@@ -67,7 +66,7 @@ def share(batch: Batch, samples: slice, asvs: slice, letters: bool) -> Share:
         | own
         | _own_asvs(batch, asvs)
         | {
-            "ragged": batch.ragged and bool((batch.tokens_UL[asvs] == PAD).any()),
+            "shortest": shortest(batch.tokens_UL[asvs]),
             "attend_BS": None if bool(present_BS.all()) else present_BS,
             "distances_BB": None if distances_BA is None else distances_BA[samples],
             "diversity_B": None if diversity_B is None else diversity_B[samples],
