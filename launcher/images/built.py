@@ -20,7 +20,7 @@ from typing import Any
 
 from launcher.errors import MissingInput
 from launcher.images import record
-from launcher.images.sif import labels_of
+from launcher.images.sif import id_of, labels_of
 from launcher.plan.catalog import Catalog, Image
 from launcher.plan.choose import OCI_ENGINES, SIF_ENGINES, Built
 from launcher.plan.layers import Settings
@@ -103,7 +103,7 @@ def _file(name: str, sif: Path, held: Mapping[str, Any], named: bool = False) ->
     elif digest and held.get("bytes") != sif.stat().st_size:
         evidence = f"it has {sif.stat().st_size} bytes, recorded were {held.get('bytes')}"
         doubt = evidence, f"`aam-launch images build {name}` builds it again"
-    return Built(name, SIF_ENGINES, str(sif), digest, labels_of(sif), doubt)
+    return Built(name, SIF_ENGINES, str(sif), digest or id_of(sif), labels_of(sif), doubt)
 
 
 def _held(name: str, engine: str, held: Mapping[str, Any]) -> Built:
@@ -119,7 +119,7 @@ def _asked_for(name: str, catalog: Catalog) -> list[Built]:
     if catalog.image(name) is not None:
         return []
     if os.path.isfile(name):
-        return [Built(name, SIF_ENGINES, os.path.abspath(name))]
+        return [Built(name, SIF_ENGINES, os.path.abspath(name), id_of(name))]
     if name.endswith(".sif"):
         raise MissingInput("No such image", f"'{name}' does not exist", "check the path")
     return [Built(name, OCI_ENGINES, name)]

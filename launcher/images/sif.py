@@ -1,4 +1,4 @@
-"""Read a SIF without an engine: whether it is whole, and its labels.
+"""Read a SIF without an engine: whether it is whole, its id, and its labels.
 
 A SIF is a header, a table of descriptors and what they point to (sylabs/sif, pkg/sif/sif.go). The
 builder leaves the outcome of `inspect` in it as a JSON object called inspect-metadata.json, labels
@@ -46,6 +46,19 @@ def check_sif(path: str) -> None:
     """
     with open(path, "rb") as stream:
         _parts(path, stream)
+
+
+def id_of(path: str | Path) -> str | None:
+    """Return "sif:UUID", the id that a build gives to a SIF, or None if the file is none."""
+    try:
+        with open(path, "rb") as stream:
+            head = stream.read(HEADER.size)
+    except OSError:
+        return None
+    if len(head) < HEADER.size or not head[MAGIC_AT:].startswith(MAGIC):
+        return None
+    given: bytes = HEADER.unpack(head)[4]
+    return f"sif:{given.hex()}" if any(given) else None
 
 
 def labels_of(path: str | Path) -> dict[str, str]:

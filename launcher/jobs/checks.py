@@ -108,7 +108,7 @@ def image(built: Built | None, name: str, site: Site, force: bool) -> list[Launc
         found.append(MissingInput("The nodes do not see the image", hidden, "set image_dir"))
     if found or force:
         return found
-    if built.digest is None:
+    if built.digest is None or not built.digest.startswith("sha256:"):
         evidence = f"no SHA-256 of '{built.place}' is recorded"
         remedy = f"lock it with `aam-launch images lock {name}`, or --force"
         return [Unavailable(f"Image {name} is not locked", evidence, remedy)]

@@ -36,7 +36,8 @@ class Built:
         image: its name.
         engines: those that can run it there.
         place: the file, the id or the reference.
-        digest: what was recorded when it was built.
+        digest: "sha256:..." as it was recorded when it was built; of a SIF without a record
+            "sif:...", the id that the build gave it.
         labels: what was measured in it then.
         doubt: what is wrong with its record, and the remedy; a job does not use it then.
     """

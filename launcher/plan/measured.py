@@ -33,7 +33,7 @@ class Key:
     """What a verdict is for; another value of any of these makes it worthless.
 
     Attributes:
-        image: digest of the image; "file:..." of a SIF without one, "native:..." without an image.
+        image: digest of the image; "file:..." of a file without one, "native:..." without an image.
         arch: of the GPUs.
         driver: version of their kernel driver; "kernel ..." for one that came with the kernel.
         aam: version of the program.

@@ -19,7 +19,7 @@ from launcher import replay
 from launcher.completion import candidates, script
 from launcher.errors import MissingInput
 from launcher.images import record
-from launcher.images.sif import DESCRIPTOR, DESCRIPTOR_SIZE, HEADER, check_sif
+from launcher.images.sif import DESCRIPTOR, DESCRIPTOR_SIZE, HEADER, check_sif, id_of
 from tests.launcher.hosts import MI300A, Tree, captured
 
 ROOT = Path(__file__).parents[2]
@@ -403,11 +403,11 @@ def read_until(terminal: int, expected: str) -> str:
 # --- SIF files
 
 
-def sif(path: Path, *, length: int = 100, total: int = 1) -> Path:
+def sif(path: Path, *, length: int = 100, total: int = 1, name: bytes = b"u" * 16) -> Path:
     start = HEADER.size
     offset = start + total * DESCRIPTOR_SIZE
     sizes = (0, 0, 0, total, start, total * DESCRIPTOR_SIZE, offset, length)
-    words = (b"#!/usr/bin/env run-singularity\n", b"SIF_MAGIC", b"01", b"02", b"u" * 16)
+    words = (b"#!/usr/bin/env run-singularity\n", b"SIF_MAGIC", b"01", b"02", name)
     header = HEADER.pack(*words, *sizes)
     table = b"".join(
         DESCRIPTOR.pack(0x4004, 1, 1, 0, 0, offset, length, length).ljust(DESCRIPTOR_SIZE, b"\0")
@@ -419,6 +419,24 @@ def sif(path: Path, *, length: int = 100, total: int = 1) -> Path:
 
 def test_a_whole_sif(tmp_path: Path) -> None:
     check_sif(str(sif(tmp_path / "a.sif")))
+
+
+def test_a_sif_has_the_id_of_its_build(tmp_path: Path) -> None:
+    assert id_of(sif(tmp_path / "a.sif")) == f"sif:{'75' * 16}"
+    assert id_of(sif(tmp_path / "none.sif", name=b"\0" * 16)) is None
+    (tmp_path / "short.sif").write_bytes(b"#!")
+    assert id_of(tmp_path / "short.sif") is id_of(tmp_path / "absent.sif") is None
+
+
+def test_an_image_named_by_its_path_is_known_by_its_id(folder: Path) -> None:
+    """The record says it, so that a replay notices another build in the same place."""
+    (folder / "apptainer").touch(mode=0o755)
+    told = []
+    for name in (b"u" * 16, b"v" * 16):
+        image = sif(folder / "own.sif", name=name)
+        done = launch(folder, "explain", "--json", "--image", str(image), *RUN)
+        told.append(json.loads(done.stdout)["plan"]["digest"])
+    assert told == [f"sif:{'75' * 16}", f"sif:{'76' * 16}"]
 
 
 @pytest.mark.parametrize(
