@@ -87,6 +87,11 @@ def ranks(
         port = free.getsockname()[1]
     queue: Any = context.Queue()
     crew = []
+    if shape is WIDE:  # glibc gives large blocks back at once, or peaks are those of its heap
+        os.environ |= {
+            "MALLOC_MMAP_THRESHOLD_": str(1 << 20),
+            "MALLOC_TRIM_THRESHOLD_": str(1 << 20),
+        }
     for rank in range(size):
         variables = {"OMP_NUM_THREADS": str(threads)}
         if size > 1:
@@ -222,14 +227,15 @@ def expected(way: Found, gloo: bool = True, element: int = 4) -> Found:
 
         gathering   vectors of ASVs and samples, forward f (U + B) D e; backward the same by
                     reduce-scatter (NCCL), twice that by all-reduce (gloo)
-        gradients   DDP 2 f 4 P (ring all-reduce); FSDP 3 f 4 P (gathered twice, scattered once),
-                    what is outside the layers being gathered once
+        gradients   DDP 2 f 4 P (ring all-reduce); FSDP 3 f 4 P (gathered twice, scattered once;
+                    gloo scatters by all-reduce: 4), what is outside the layers being gathered once
     """
     f = (way["ranks"] - 1) / way["ranks"]
     rows = (way["asvs"] + way["batch"]) * way["dim"] * element
+    times = (4 if gloo else 3) if way["sharded"] else 2
     return {
         "gathering": f * rows * (3 if gloo else 2),
-        "gradients": f * 4 * way["parameters"] * (3 if way["sharded"] else 2),
+        "gradients": f * 4 * way["parameters"] * times,
     }
 
 
@@ -240,7 +246,7 @@ def measured_table(found: dict[str, Found]) -> Table:
     columns = ("way", "samples/s", "against 2 threads", "peak of a rank, MiB")
     columns += ("received a step, MB", "gathering by formula", "gradients by formula")
     for name in columns:
-        table.add_column(name, justify="left" if name == "way" else "right")
+        table.add_column(name, justify="left" if name == "way" else "right", no_wrap=name == "way")
     for name, way in found.items():
         small = way["dim"] == SMALL["dim"]
         formula = expected(way)
