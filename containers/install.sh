@@ -79,10 +79,11 @@ ln -sf /usr/share/libdrm/amdgpu.ids /opt/amdgpu/share/libdrm/amdgpu.ids
 
 step "Bytecode"
 # Python does not compare it with its source, so it serves a read-only root and any date of a file.
-# Tests are left out; some of them are no Python of this version. What a process has compiled before
-# shows in its bytecode, so each gets the same packages in the same order in every build.
+# Tests are left out; some of them are no Python of this version. What has run already left bytecode
+# with a date in it, hence -f; what a process has compiled before shows in the next, so each gets the
+# same packages in the same order in every build.
 ls -d "$packages"/* | LC_ALL=C sort | PYTHONHASHSEED=0 xargs -P "$(nproc)" -n 8 \
-    "$AAM/bin/python" -m compileall -q --invalidation-mode unchecked-hash \
+    "$AAM/bin/python" -m compileall -qf --invalidation-mode unchecked-hash \
     -x '/(tests|testing/_internal)/'
 
 step "Labels"

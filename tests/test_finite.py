@@ -17,6 +17,7 @@ from aam.errors import NotFinite
 from aam.learn import checkpoints, fit
 from aam.learn.finite import OVERFLOWS, Finite
 from aam.learn.loaders import EpochSampler, FixedBatches, TrainingBatches, loader
+from aam.learn.optimiser import clip
 from aam.learn.recipe import Recipe, Standard
 from aam.learn.task import Task, Weights
 from aam.model.attention import AUTO, Backend, Backends, named
@@ -30,6 +31,22 @@ PLAN = BatchPlan(1, 200, 1024, "abundance", mask_ratio=0.15, metric="unweighted"
 SHAPE = NetworkShape(60, 16, 2, 1, 5, dropout=0.2)
 LOOP = LoopOptions(epochs=3, batch_size=6, lr=1e-2, gradient_accumulation_steps=2, seed=1)
 MATH = named("math").function
+
+
+@pytest.mark.parametrize("limit", [0.5, 100.0])
+def test_gradients_are_clipped_as_torch_does(limit: float) -> None:
+    """Sharded ones: tests.test_ranks."""
+    rng = torch.Generator().manual_seed(1)
+    ours = [torch.randn(size, generator=rng) for size in ((7, 3), (5,), ())]
+    theirs = [torch.nn.Parameter(torch.zeros_like(gradient)) for gradient in ours]
+    for parameter, gradient in zip(theirs, ours, strict=True):
+        parameter.grad = gradient.clone()
+    clip(ours, limit)
+    torch.nn.utils.clip_grad_norm_(theirs, limit)
+    for parameter, gradient in zip(theirs, ours, strict=True):
+        assert parameter.grad is not None
+        assert torch.equal(parameter.grad, gradient)
+    clip([], limit)
 
 
 class Spoiled(TrainingBatches):

@@ -23,6 +23,7 @@ from aam.errors import NotFinite, first_few
 from aam.learn.speed import Note
 from aam.learn.suspects import Suspect, compute_again
 from aam.learn.task import Task
+from aam.ranks.portable import local
 from aam.study.batches import Batch
 
 OVERFLOWS = 32
@@ -104,10 +105,9 @@ class Finite(Callback):
         self, trainer: pl.Trainer, pl_module: pl.LightningModule, optimizer: Any
     ) -> None:
         """Look at the gradients, which loss scaling has been taken out of."""
-        found = [p.grad for p in pl_module.parameters() if p.grad is not None]
         # Of a sharded gradient each rank looks at its own part.
-        gradients = [g.to_local() if hasattr(g, "to_local") else g for g in found]
-        # What clip_grad_norm_ does; torch names it in public from 2.6 on.
+        gradients = [local(p.grad) for p in pl_module.parameters() if p.grad is not None]
+        # As in `clip`; torch names it in public from 2.6 on.
         norm = torch.stack(torch._foreach_norm(gradients)).norm()
         bad = ~norm.isfinite()
         scaled = getattr(trainer.precision_plugin, "scaler", None) is not None

@@ -3,13 +3,16 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 
 import torch
+from torch import Tensor
 from torch.optim import Optimizer
 
 from aam.model.network import Encoder, Predictor
 from aam.options.groups import LoopOptions
+from aam.ranks.collect import add_up
+from aam.ranks.portable import local
 
 
 def schedule(loop: LoopOptions, steps: int) -> Callable[[int], float]:
@@ -42,6 +45,21 @@ def make_optimizer(task: torch.nn.Module, loop: LoopOptions) -> Optimizer:
     if loop.optimizer == "adam":
         return torch.optim.Adam(groups, lr=loop.lr)
     return torch.optim.AdamW(groups, lr=loop.lr)
+
+
+def clip(gradients: Sequence[Tensor], limit: float) -> None:
+    """Shrink gradients in place until the norm of all of them together is at most `limit`.
+
+    As `torch.nn.utils.clip_grad_norm_` does. That of PyTorch 2.7 takes its divisor of each rank's
+    part of a sharded gradient, so a run on other ranks got other weights by some 1e-7.
+    """
+    own = [local(gradient) for gradient in gradients]
+    if not own:
+        return
+    norm = torch.stack(torch._foreach_norm(own)).norm()
+    if own[0] is not gradients[0]:
+        norm = add_up(norm.square()).sqrt()
+    torch._foreach_mul_(own, (limit / (norm + 1e-6)).clamp(max=1))
 
 
 def freeze_idle(

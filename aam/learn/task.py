@@ -22,7 +22,7 @@ import torch
 from torch import Tensor
 
 from aam.learn.losses import Part, distance_loss, diversity_loss, nucleotide_loss
-from aam.learn.optimiser import make_optimizer, schedule
+from aam.learn.optimiser import clip, make_optimizer, schedule
 from aam.learn.recipe import Standard
 from aam.learn.target import Target
 from aam.model.network import Encoder, Predictor
@@ -154,6 +154,17 @@ class Task(pl.LightningModule):
             figures |= {f"val_{name}": torch.tensor(value) for name, value in judged.items()}
         self.log_dict(figures)
         self._sums, self._answers, self._rows, self._scored = {}, [], [], []
+
+    def configure_gradient_clipping(
+        self,
+        optimizer: Any,
+        gradient_clip_val: float | None = None,
+        gradient_clip_algorithm: str | None = None,
+    ) -> None:
+        """Clip all gradients by their common norm (Lightning calls this)."""
+        if gradient_clip_val:
+            found = [p.grad for p in self.parameters() if p.grad is not None]
+            clip(found, float(gradient_clip_val))
 
     def configure_optimizers(self) -> Any:
         """Build the optimiser and its schedule."""

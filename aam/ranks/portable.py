@@ -30,6 +30,11 @@ def whole(value: Tensor) -> Tensor:
     return value.full_tensor() if isinstance(value, DTensor) else value
 
 
+def local(value: Tensor) -> Tensor:
+    """Return the part of a tensor that this rank holds."""
+    return value.to_local() if isinstance(value, DTensor) else value
+
+
 def model_state(module: nn.Module, keep: bool, sharded: bool) -> dict[str, Tensor]:
     """Return the weights by name.
 
