@@ -64,7 +64,7 @@ def main() -> None:
     arguments.add_argument("--sif", type=Path)
     sif = arguments.parse_args().sif
     # What the installed command does.
-    code = "import sys; from launcher.cli import main; sys.exit(main())"
+    code = "from launcher.cli import run; run()"
     launch = [sys.executable, "-c", code]
     with tempfile.TemporaryDirectory() as folder:
         file = Path(folder) / "t.biom"

@@ -66,6 +66,14 @@ def test_explain_as_json_is_the_same_every_time(folder: Path) -> None:
     assert all(set(d) == {"subject", "value", "why", "source"} for d in said["decisions"])
 
 
+def test_an_output_that_is_full_is_said(folder: Path) -> None:
+    command = [sys.executable, "-m", "launcher.cli", "--version"]
+    with open("/dev/full", "w") as full:
+        done = subprocess.run(command, stdout=full, stderr=subprocess.PIPE, text=True, cwd=ROOT)
+    assert done.returncode == 73
+    assert done.stderr.startswith("aam-launch: The disk is full: standard output, No space left")
+
+
 def test_names_that_are_no_text_are_shown_as_they_are(folder: Path) -> None:
     name = os.fsencode(folder) + b"/latin\xe9.biom"
     Path(os.fsdecode(name)).touch()
