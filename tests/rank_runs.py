@@ -51,6 +51,7 @@ class Case:
         resume: --resume-from.
         stop: leave after this many optimiser steps, as a run does whose machine fails.
         signal: rank, step and number of a signal that a process gets.
+        killed: the machine fails while the first epoch is judged.
     """
 
     scale: ScaleOptions = ALONE
@@ -62,6 +63,7 @@ class Case:
     resume: Any = None
     stop: int = 0
     signal: tuple[int, int, int] | None = None
+    killed: bool = False
 
 
 class PowerCut(RuntimeError):
@@ -71,7 +73,7 @@ class PowerCut(RuntimeError):
 class Watched(Task):
     """Keeps the gradient of the first optimiser step, and may be disturbed at a later one."""
 
-    stop = 0
+    stop, killed = 0, False
     signal: tuple[int, int, int] | None = None
     first: dict[str, torch.Tensor] | None = None
 
@@ -82,6 +84,10 @@ class Watched(Task):
                 for name, p in self.named_parameters()
                 if p.grad is not None
             }
+
+    def on_validation_start(self) -> None:
+        if self.killed:
+            raise PowerCut
 
     def on_train_batch_start(self, batch: Any, batch_idx: int) -> None:
         if self.stop and self.global_step >= self.stop:
@@ -112,7 +118,7 @@ def learn(team: Team, study_dir: Path, folder: Path, case: Case) -> dict[str, An
         torch.nn.init.normal_(network.head[-1].weight)
     steps = fit.optimiser_steps(23, case.loop)
     task = Watched(network, Weights(), case.loop, steps, case.target, values)
-    task.stop, task.signal = case.stop, case.signal
+    task.stop, task.signal, task.killed = case.stop, case.signal, case.killed
     training = TrainingBatches(
         study, case.plan, np.arange(23), case.loop.batch_size, fresh_reads=True
     )
@@ -127,7 +133,9 @@ def learn(team: Team, study_dir: Path, folder: Path, case: Case) -> dict[str, An
     try:
         fit.run(given, task, training, judging)
     except PowerCut:
-        assert case.stop
+        assert case.stop or case.killed
+        if case.killed:
+            return {}
     result: dict[str, Any] = {"gradient": task.first}
     if team.ranks.first:
         _, content = checkpoints.read(folder / "checkpoints" / "last.ckpt")

@@ -129,6 +129,37 @@ def test_a_signal_to_one_process_stops_all_at_the_same_step(
     same(together(2, scale, learn, study_dir, tmp_path, rest)[0]["weights"], whole)
 
 
+def test_a_stop_at_the_end_of_an_epoch_waits_for_what_judges_it(
+    study_dir: Path, tmp_path: Path, whole: dict[str, torch.Tensor]
+) -> None:
+    """Four steps an epoch: the signal comes in the fourth, and then in the eighth, the last."""
+    case = dataclasses.replace(SHORT, scale=DDP, signal=(1, 3, int(signal.SIGUSR1)))
+    for status, sentence in together(2, DDP, learn, study_dir, tmp_path, case):
+        assert status == STATUS
+        assert "Stopped at step 4" in sentence
+    assert epochs(tmp_path) == [0]
+    rest = dataclasses.replace(SHORT, resume="auto", signal=(0, 7, int(signal.SIGUSR1)))
+    same(alone(study_dir, tmp_path, rest)["weights"], whole)
+    assert epochs(tmp_path) == [0, 1]
+
+
+def test_a_checkpoint_within_an_epoch_is_not_its_end(
+    study_dir: Path, tmp_path: Path, whole: dict[str, torch.Tensor]
+) -> None:
+    """Killed while the first epoch is judged: it goes on with the third step, and judges it."""
+    alone(study_dir, tmp_path, dataclasses.replace(SHORT, killed=True))
+    _, content = checkpoints.read(tmp_path / "checkpoints/last.ckpt")
+    assert content["global_step"] == 3
+    same(alone(study_dir, tmp_path, dataclasses.replace(SHORT, resume="auto"))["weights"], whole)
+    assert epochs(tmp_path) == [0, 1]
+
+
+def epochs(folder: Path) -> list[int]:
+    """Return the epochs that metrics.csv has a row of."""
+    lines = (folder / "metrics.csv").read_text().splitlines()[1:]
+    return [int(line.split(",")[0]) for line in lines]
+
+
 @pytest.mark.parametrize("scale", [DDP, pytest.param(FSDP, marks=NEEDS_FSDP)])
 def test_a_dead_process_ends_the_others_and_is_named(
     study_dir: Path, tmp_path: Path, scale: ScaleOptions

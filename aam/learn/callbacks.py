@@ -11,7 +11,7 @@ from typing import Any
 import lightning.pytorch as pl
 import numpy as np
 import torch
-from lightning.pytorch.callbacks import Callback, RichProgressBar
+from lightning.pytorch.callbacks import Callback, ModelCheckpoint, RichProgressBar
 from lightning.pytorch.callbacks.progress.rich_progress import CustomProgress
 
 from aam.console import console, say
@@ -57,6 +57,33 @@ class ExactResume(Callback):
         words = [self.recipe.plan.seed, _DROPOUT, trainer.current_epoch, batch_idx, self.rank]
         seed = np.random.SeedSequence(words).generate_state(1, np.uint64)[0]
         torch.manual_seed(int(seed) >> 1)
+
+
+class WithinEpochs(ModelCheckpoint):
+    """Saves every so many steps, but not after the last step of an epoch.
+
+    A run that goes on from there would leave out what judges the epoch; it is saved after that.
+    """
+
+    _step = 0
+
+    def on_train_start(self, trainer: pl.Trainer, pl_module: pl.LightningModule) -> None:
+        """Remember where the run begins."""
+        super().on_train_start(trainer, pl_module)
+        self._step = trainer.global_step
+
+    def on_train_batch_end(
+        self,
+        trainer: pl.Trainer,
+        pl_module: pl.LightningModule,
+        outputs: Any,
+        batch: Any,
+        batch_idx: int,
+    ) -> None:
+        """Save, unless the epoch ends or gradients are still being added up."""
+        moved, self._step = trainer.global_step != self._step, trainer.global_step
+        if moved and not trainer.is_last_batch:
+            super().on_train_batch_end(trainer, pl_module, outputs, batch, batch_idx)
 
 
 class EpochTable(Callback):

@@ -16,7 +16,7 @@ from lightning.pytorch.loggers import TensorBoardLogger
 from aam.console import console
 from aam.errors import DataError
 from aam.learn import checkpoints
-from aam.learn.callbacks import EpochTable, ExactResume, TwoBars
+from aam.learn.callbacks import EpochTable, ExactResume, TwoBars, WithinEpochs
 from aam.learn.devices import choose_workers
 from aam.learn.finite import Finite
 from aam.learn.loaders import EpochSampler, FixedBatches, TrainingBatches, loader
@@ -174,7 +174,7 @@ def _callbacks(
     if fit.run.checkpoint_every_n_steps:
         every = fit.run.checkpoint_every_n_steps
         callbacks.append(
-            ModelCheckpoint(folder, "last", enable_version_counter=False, every_n_train_steps=every)
+            WithinEpochs(folder, "last", enable_version_counter=False, every_n_train_steps=every)
         )
     callbacks.append(EpochTable(fit.folder / "metrics.csv"))
     if console.is_terminal and fit.team.ranks.first:

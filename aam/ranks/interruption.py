@@ -60,16 +60,20 @@ class Requests:
 
 
 class StopTogether(Callback):
-    """After each optimiser step, stops all ranks with a checkpoint if any was asked to stop."""
+    """After each optimiser step, stops all ranks with a checkpoint if any was asked to stop.
+
+    Nobody stops after the last step of an epoch: what judges it belongs to it, and a run that goes
+    on would not make up for it. They stop before the next epoch instead.
+    """
 
     def __init__(self, requests: Requests, team: Team, path: Path) -> None:
         self.requests, self.team, self.path = requests, team, path
-        self._step = -1
+        self._step, self._moved = -1, False
 
     def on_train_start(self, trainer: pl.Trainer, pl_module: pl.LightningModule) -> None:
         """Take the signals back from Lightning, whose handler talks to other ranks at any time."""
         self.requests.hear()
-        self._step = trainer.global_step
+        self._step, self._moved = trainer.global_step, False
 
     def on_train_batch_end(
         self,
@@ -82,13 +86,23 @@ class StopTogether(Callback):
         """Stop if any rank was asked to; between two optimiser steps gradients would be lost."""
         if trainer.global_step == self._step:
             return
-        self._step = trainer.global_step
+        self._step, self._moved = trainer.global_step, True
         self.team.reached(self._step)
+        if not trainer.is_last_batch and self._asked():
+            trainer.save_checkpoint(self.path)
+            raise self._stopped()
+
+    def on_train_epoch_start(self, trainer: pl.Trainer, pl_module: pl.LightningModule) -> None:
+        """Stop if any rank was asked to while the epoch before ended, which has been saved."""
+        if self._moved and self._asked():
+            raise self._stopped()
+
+    def _asked(self) -> bool:
+        return self.team.any(self.requests.received is not None)
+
+    def _stopped(self) -> Interrupted:
         received = self.requests.received
-        if not self.team.any(received is not None):
-            return
-        trainer.save_checkpoint(self.path)
-        raise Interrupted(
+        return Interrupted(
             f"Stopped at step {self._step}" + (f" by {received.name}" if received else ""),
             f"'{self.path}' is written",
             "go on with --resume-from auto",
