@@ -20,7 +20,7 @@ else:
 
         def make(kind: type) -> type:
             for method in (__init__, __repr__, __eq__, __hash__, __setattr__, __delattr__):
-                if method.__name__ not in kind.__dict__ or method is __hash__:
+                if method.__name__ not in kind.__dict__:
                     setattr(kind, method.__name__, method)
             return dataclasses.dataclass(init=False, repr=False, eq=False)(kind)
 
@@ -52,16 +52,22 @@ else:
             self.__dict__[field.name] = value
 
     def __repr__(self) -> str:
-        values = ", ".join(f"{name}={value!r}" for name, value in self.__dict__.items())
+        shown = (field.name for field in dataclasses.fields(self) if field.repr)
+        values = ", ".join(f"{name}={getattr(self, name)!r}" for name in shown)
         return f"{type(self).__qualname__}({values})"
 
     def __eq__(self, other: object) -> bool:
         if type(other) is not type(self):
             return NotImplemented
-        return self.__dict__ == other.__dict__
+        return compared(self) == compared(other)
 
     def __hash__(self) -> int:
-        return hash(tuple(self.__dict__.values()))
+        return hash(compared(self))
+
+    def compared(self: object) -> tuple:
+        """Return the values that make two of a class equal."""
+        fields = dataclasses.fields(self)
+        return tuple(getattr(self, field.name) for field in fields if field.compare)
 
     def __setattr__(self, name: str, value: object) -> None:
         raise dataclasses.FrozenInstanceError(f"cannot assign to field {name!r}")

@@ -21,6 +21,7 @@ class Point:
     y: int = 2
     rest: list[int] = dataclasses.field(default_factory=list)
     name: str = dataclasses.field(default="p", kw_only=True)
+    secret: str = dataclasses.field(default="s", repr=False, compare=False)
 
 
 @dataclasses.dataclass(frozen=True)
@@ -31,6 +32,7 @@ class Standard:
     y: int = 2
     rest: list[int] = dataclasses.field(default_factory=list)
     name: str = dataclasses.field(default="p", kw_only=True)
+    secret: str = dataclasses.field(default="s", repr=False, compare=False)
 
 
 @dataclass(frozen=True)
@@ -49,7 +51,7 @@ WRONG: tuple[Callable[[Any], Any], ...] = (
     lambda kind: kind(),
     lambda kind: kind(1, x=1),
     lambda kind: kind(1, w=1),
-    lambda kind: kind(1, 2, [], "name"),
+    lambda kind: kind(1, 2, [], "t", "name"),
 )
 
 
@@ -84,6 +86,9 @@ def test_equal_ones_have_one_hash_and_kinds_differ() -> None:
     one, other = Point(1, rest=(), name="q"), Point(name="q", rest=(), x=1)  # type: ignore[arg-type]
     assert hash(one) == hash(other)
     assert {one: 1}[other] == 1
+    assert dataclasses.replace(one, secret="t") == one
     assert Farther(1) != Point(1)
-    assert [field.name for field in dataclasses.fields(Farther)] == ["x", "y", "rest", "name", "z"]
-    assert Farther(1, 2, [], 4).z == 4
+    assert [field.name for field in dataclasses.fields(Farther)] == [
+        *("x", "y", "rest", "name", "secret", "z")
+    ]
+    assert Farther(1, 2, [], "t", 4).z == 4
