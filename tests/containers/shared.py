@@ -14,6 +14,7 @@ import shutil
 import subprocess
 import sys
 from pathlib import Path
+from typing import Any
 
 import pytest
 import yaml
@@ -24,6 +25,12 @@ from tests.launcher.containers import PYTHON, ROOT, USER, Engines
 PARTS = ("aam", "launcher", "containers")
 WHEEL_TAGS = [f"manylinux_2_{minor}_x86_64" for minor in range(5, 37)]
 WHEEL_TAGS += ["manylinux2014_x86_64", "manylinux2010_x86_64", "manylinux1_x86_64", "linux_x86_64"]
+OTHERS = pytest.mark.parametrize("name", ["rocm63", "rocm62", "rocm60", "cuda"])
+"""The images that are not built in full."""
+
+CPU_TORCH = "TORCH=2.13.0+cpu"
+"""The build argument by which they get the only PyTorch that can be had here."""
+
 PYTORCH_INDEX = "https://download.pytorch.org/whl/cpu"
 
 
@@ -161,6 +168,11 @@ def cpu_podman() -> Engines:
 def in_podman(engines: Engines, words: list[str]) -> subprocess.CompletedProcess[str]:
     """Run a command of the launcher as root, whose storage podman uses."""
     return engines.run(words, user="root", cwd=engines.folder, timeout=1500)
+
+
+def recorded(engines: Engines, name: str, kind: str) -> Any:
+    """Return what images.json holds of an image."""
+    return json.loads((engines.images / "images.json").read_text())[name][kind]
 
 
 def warm_base() -> str:

@@ -1,0 +1,90 @@
+"""Every definition built for real with podman, and what is so in all of its images.
+
+What is replaced is told in tests.containers.test_apptainer_builds. A file of its own, so that two
+workers share the builds.
+"""
+
+from __future__ import annotations
+
+import json
+from pathlib import Path
+
+import pytest
+
+from launcher.images.sif import labels_of
+from tests.containers.shared import (
+    CPU_TORCH,
+    OTHERS,
+    build_words,
+    cpu_podman,
+    cpu_sif,
+    in_podman,
+    recorded,
+    warm_base,
+)
+from tests.launcher.containers import PYTHON
+
+pytestmark = [pytest.mark.container, pytest.mark.slow]
+
+
+def test_labels_of_podman_are_those_of_apptainer() -> None:
+    in_root = cpu_podman()
+    held = recorded(in_root, "cpu", "podman")
+    said = in_root.run(["podman", "image", "inspect", "--format", "{{json .Labels}}",
+                        str(held["id"])], user="root")  # fmt: skip
+    labels = json.loads(said.stdout)
+    assert held["labels"].items() <= labels.items()
+    ours = {k: v for k, v in labels_of(cpu_sif()).items() if k.startswith("org.aam.")}
+    # Both engines made the same of the same inputs: same packages, same source, same versions.
+    assert {k: v for k, v in labels.items() if k.startswith("org.aam.")} == ours
+
+
+def test_podman_runs_by_hand_as_any_user_without_root_home_or_network(tmp_path: Path) -> None:
+    engines = cpu_podman()
+    hard = ["podman", "run", "--rm", "--no-healthcheck", "--read-only", "--network=none"]
+    hard += ["--user=54321:54321", "--env=HOME=/nonexistent"]
+    image = str(recorded(engines, "cpu", "podman")["id"])
+    done = engines.run([*hard, image, "--version"], user="root")
+    assert done.stdout.startswith("aam "), done.stderr
+    tmp_path.chmod(0o777)
+    made = engines.run([*hard, f"--volume={tmp_path}:/out", image, "simulate", "--samples", "48",
+                        "--asvs", "60", "--richness", "20", "--output-dir", "/out/study"],
+                       user="root")  # fmt: skip
+    assert made.returncode == 0, made.stderr
+    assert (tmp_path / "study/table.biom").stat().st_uid == 54321
+    told = engines.run(["podman", "image", "inspect", image], user="root")
+    assert "smoke.py" in str(json.loads(told.stdout)[0]["Healthcheck"])
+
+
+@OTHERS
+def test_definition_for_podman(name: str) -> None:
+    engines = cpu_podman()
+    words = build_words(engines, name, "podman", "--build-arg", CPU_TORCH, "--no-test")
+    words = [f"BASE={warm_base()}" if word.startswith("BASE=") else word for word in words]
+    done = in_podman(engines, words)
+    assert done.returncode == 0, done.stderr
+    held = recorded(engines, name, "podman")
+    assert held["labels"]["org.aam.name"] == name
+    removed = in_podman(engines, [PYTHON, "-m", "launcher.cli", "images", "rm", name])
+    assert removed.returncode == 0, removed.stderr
+    left = engines.run(["podman", "images", "--format", "{{.Tag}}", "localhost/aam"], user="root")
+    assert name not in left.stdout.split()
+
+
+def test_from_podman_to_a_sif_without_a_registry() -> None:
+    """Root holds the image in podman and makes the SIF; the launcher reads its labels from it."""
+    engines = cpu_podman()
+    words = [PYTHON, "-m", "launcher.cli", "images", "build", "cpu", "--engine", "apptainer",
+             "--from", "podman", "--fast", "--no-test"]  # fmt: skip
+    done = in_podman(engines, words)
+    assert done.returncode == 0, done.stderr
+    try:
+        labels = labels_of(engines.images / "cpu.sif")
+        held = recorded(engines, "cpu", "podman")
+        assert held["labels"].items() <= labels.items()
+        assert recorded(engines, "cpu", "sif")["digest"] == held["digest"]
+        said = engines.run(["apptainer", "run", str(engines.images / "cpu.sif"), "--version"])
+        assert said.stdout.startswith("aam "), said.stderr
+    finally:
+        in_podman(engines, [PYTHON, "-m", "launcher.cli", "images", "rm", "cpu", "--engine",
+                            "apptainer"])  # fmt: skip
