@@ -20,6 +20,7 @@ from lightning.pytorch.callbacks import Callback
 from torch import Tensor
 
 from aam.errors import NotFinite, first_few
+from aam.learn.optimiser import norm_of
 from aam.learn.speed import Note
 from aam.learn.suspects import Suspect, compute_again
 from aam.learn.task import Task
@@ -107,8 +108,7 @@ class Finite(Callback):
         """Look at the gradients, which loss scaling has been taken out of."""
         # Of a sharded gradient each rank looks at its own part.
         gradients = [local(p.grad) for p in pl_module.parameters() if p.grad is not None]
-        # As in `clip`; torch names it in public from 2.6 on.
-        norm = torch.stack(torch._foreach_norm(gradients)).norm()
+        norm = norm_of(gradients)
         bad = ~norm.isfinite()
         scaled = getattr(trainer.precision_plugin, "scaler", None) is not None
         if scaled:

@@ -47,6 +47,11 @@ def make_optimizer(task: torch.nn.Module, loop: LoopOptions) -> Optimizer:
     return torch.optim.AdamW(groups, lr=loop.lr)
 
 
+def norm_of(parts: list[Tensor]) -> Tensor:
+    """Return the norm of several tensors together; torch names it in public from 2.6 on."""
+    return torch.stack(torch._foreach_norm(parts)).norm()
+
+
 def clip(gradients: Sequence[Tensor], limit: float) -> None:
     """Shrink gradients in place until the norm of all of them together is at most `limit`.
 
@@ -56,7 +61,7 @@ def clip(gradients: Sequence[Tensor], limit: float) -> None:
     own = [local(gradient) for gradient in gradients]
     if not own:
         return
-    norm = torch.stack(torch._foreach_norm(own)).norm()
+    norm = norm_of(own)
     if own[0] is not gradients[0]:
         norm = add_up(norm.square()).sqrt()
     torch._foreach_mul_(own, (limit / (norm + 1e-6)).clamp(max=1))
