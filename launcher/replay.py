@@ -10,7 +10,7 @@ from pathlib import Path
 from typing import Any
 
 from aam import __version__
-from aam.frozen import dataclass
+from aam.options.frozen import dataclass
 from launcher.errors import MissingInput
 from launcher.host.facts import Host
 from launcher.plan.decision import Finding

@@ -10,7 +10,7 @@ from typing import Any
 
 import pytest
 
-from aam.frozen import dataclass
+from aam.options.frozen import dataclass
 
 
 @dataclass(frozen=True)

@@ -4,7 +4,6 @@ from collections.abc import Sequence
 from pathlib import Path
 from typing import Literal
 
-from aam.frozen import dataclass
 from aam.options.field import (
     ABOVE_ZERO,
     BELOW_ONE,
@@ -14,6 +13,7 @@ from aam.options.field import (
     ZERO_OR_MORE,
     option,
 )
+from aam.options.frozen import dataclass
 from aam.options.groups import (
     AttnImplementation,
     DeviceOptions,

@@ -16,7 +16,7 @@ from pathlib import Path
 from typing import Any, Literal, TypeVar
 
 from aam.errors import UsageError
-from aam.frozen import dataclass
+from aam.options.frozen import dataclass
 
 Role = Literal["value", "input", "output"]
 

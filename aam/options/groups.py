@@ -6,7 +6,6 @@ Names are those of the public AAM program where the meaning is the same.
 from pathlib import Path
 from typing import Literal
 
-from aam.frozen import dataclass
 from aam.options.field import (
     ABOVE_ZERO,
     BELOW_ONE,
@@ -16,6 +15,7 @@ from aam.options.field import (
     ZERO_OR_MORE,
     option,
 )
+from aam.options.frozen import dataclass
 
 Metric = Literal[
     "unifrac", "unweighted", "weighted", "weighted_normalized", "generalized", "faith_pd"

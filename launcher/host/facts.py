@@ -6,7 +6,7 @@ from collections.abc import Mapping
 from dataclasses import field
 from typing import Literal
 
-from aam.frozen import dataclass
+from aam.options.frozen import dataclass
 
 Vendor = Literal["amd", "nvidia"]
 VENDORS: tuple[Vendor, ...] = ("amd", "nvidia")

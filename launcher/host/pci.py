@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from aam.frozen import dataclass
+from aam.options.frozen import dataclass
 from launcher.host.tree import Tree
 
 DEVICES = "/sys/bus/pci/devices"

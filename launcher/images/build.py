@@ -17,7 +17,7 @@ from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
 
-from aam.frozen import dataclass
+from aam.options.frozen import dataclass
 from launcher.errors import CannotCreate, MissingInput, Unavailable
 from launcher.images import builder as engines
 from launcher.images import definitions, record, room

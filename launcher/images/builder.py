@@ -10,7 +10,7 @@ import subprocess
 from collections.abc import Mapping, Sequence
 from pathlib import Path
 
-from aam.frozen import dataclass
+from aam.options.frozen import dataclass
 from launcher.errors import Unavailable
 from launcher.host.facts import EngineFact
 from launcher.plan.choose import SIF_ENGINES

@@ -16,7 +16,7 @@ from importlib import metadata
 from pathlib import Path
 
 import aam
-from aam.frozen import dataclass
+from aam.options.frozen import dataclass
 from launcher.errors import MissingInput, UsageError
 from launcher.plan.catalog import Image
 from launcher.plan.spelling import nearest

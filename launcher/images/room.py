@@ -12,7 +12,7 @@ import subprocess
 from collections.abc import Mapping, Sequence
 from pathlib import Path
 
-from aam.frozen import dataclass
+from aam.options.frozen import dataclass
 from launcher.errors import CannotCreate
 
 GIB = 1 << 30

@@ -13,7 +13,7 @@ import struct
 from pathlib import Path
 from typing import BinaryIO
 
-from aam.frozen import dataclass
+from aam.options.frozen import dataclass
 from launcher.errors import MissingInput
 
 MAGIC, MAGIC_AT = b"SIF_MAGIC", 32

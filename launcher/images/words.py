@@ -7,7 +7,7 @@ from collections.abc import Sequence
 from pathlib import Path
 from typing import NoReturn
 
-from aam.frozen import dataclass
+from aam.options.frozen import dataclass
 from launcher.errors import MissingInput, UsageError
 from launcher.images.builder import LEAST
 from launcher.plan.choose import SIF_ENGINES

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from dataclasses import field
 
-from aam.frozen import dataclass
+from aam.options.frozen import dataclass
 
 
 @dataclass(frozen=True)

@@ -14,7 +14,7 @@ from contextlib import contextmanager
 from dataclasses import asdict
 from pathlib import Path
 
-from aam.frozen import dataclass
+from aam.options.frozen import dataclass
 from launcher.errors import CannotCreate
 from launcher.jobs.queue import Queued
 

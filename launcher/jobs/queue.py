@@ -6,7 +6,7 @@ import shutil
 import subprocess
 from collections.abc import Sequence
 
-from aam.frozen import dataclass
+from aam.options.frozen import dataclass
 from launcher.errors import LaunchError, Unavailable, UsageError
 
 ACTIVE = ("PENDING", "CONFIGURING", "RUNNING", "SUSPENDED", "COMPLETING", "REQUEUED", "RESIZING",

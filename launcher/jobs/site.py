@@ -14,7 +14,7 @@ import re
 from collections.abc import Mapping
 from typing import Any, Literal
 
-from aam.frozen import dataclass
+from aam.options.frozen import dataclass
 from launcher.errors import ConfigurationError
 from launcher.plan.layers import KEYS, Entry
 from launcher.plan.spelling import nearest

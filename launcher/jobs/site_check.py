@@ -11,7 +11,7 @@ import subprocess
 from collections.abc import Callable
 from typing import Literal
 
-from aam.frozen import dataclass
+from aam.options.frozen import dataclass
 from launcher import config
 from launcher.jobs import queue
 from launcher.jobs.site import Site, filled

@@ -8,7 +8,7 @@ import re
 from collections.abc import Mapping
 from pathlib import Path
 
-from aam.frozen import dataclass
+from aam.options.frozen import dataclass
 from launcher.jobs.ledger import Submitted
 from launcher.jobs.queue import Queued
 

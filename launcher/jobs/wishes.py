@@ -5,7 +5,7 @@ from __future__ import annotations
 import re
 from collections.abc import Mapping, Sequence
 
-from aam.frozen import dataclass
+from aam.options.frozen import dataclass
 from launcher.errors import UsageError
 from launcher.plan.own import names_an_option
 

@@ -7,7 +7,7 @@ from dataclasses import field
 from pathlib import Path
 from typing import Any
 
-from aam.frozen import dataclass
+from aam.options.frozen import dataclass
 from launcher.errors import ConfigurationError
 from launcher.plan.layers import Entry
 from launcher.plan.spelling import nearest

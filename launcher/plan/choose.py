@@ -11,7 +11,7 @@ from __future__ import annotations
 from collections.abc import Mapping, Sequence
 from dataclasses import field
 
-from aam.frozen import dataclass
+from aam.options.frozen import dataclass
 from launcher.errors import Unavailable, UsageError
 from launcher.host.facts import Gpu, Host
 from launcher.plan.catalog import CPU, Catalog, Image

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from typing import Literal
 
-from aam.frozen import dataclass
+from aam.options.frozen import dataclass
 
 Severity = Literal["note", "warning", "error"]
 

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections import Counter
 from collections.abc import Container, Sequence
 
-from aam.frozen import dataclass
+from aam.options.frozen import dataclass
 from launcher.errors import UsageError
 from launcher.host.facts import VENDORS, Gpu, Host, Vendor
 from launcher.plan.catalog import Catalog, Image

@@ -10,7 +10,7 @@ from __future__ import annotations
 from collections.abc import Mapping, Sequence
 from typing import Any, Literal
 
-from aam.frozen import dataclass
+from aam.options.frozen import dataclass
 from launcher.errors import ConfigurationError
 from launcher.plan.spelling import nearest
 

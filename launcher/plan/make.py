@@ -7,7 +7,7 @@ import sys
 from collections.abc import Sequence
 from dataclasses import replace
 
-from aam.frozen import dataclass
+from aam.options.frozen import dataclass
 from launcher.host.amd import KFD
 from launcher.host.facts import Gpu, Host
 from launcher.plan import environment, masks

@@ -11,7 +11,7 @@ from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
 
-from aam.frozen import dataclass
+from aam.options.frozen import dataclass
 from launcher.errors import ConfigurationError
 from launcher.host.facts import Gpu, Slurm, Vendor
 

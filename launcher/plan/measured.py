@@ -11,7 +11,7 @@ import json
 from collections.abc import Iterable, Mapping, Sequence
 from typing import Any
 
-from aam.frozen import dataclass
+from aam.options.frozen import dataclass
 from launcher.plan.catalog import Fault
 from launcher.plan.decision import Decision, Finding
 

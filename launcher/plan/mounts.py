@@ -11,7 +11,7 @@ from collections.abc import Iterable, Sequence
 from dataclasses import replace
 from typing import Literal
 
-from aam.frozen import dataclass
+from aam.options.frozen import dataclass
 from launcher.errors import ConfigurationError, UsageError
 
 IMAGE_FOLDERS = frozenset(

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 
-from aam.frozen import dataclass
+from aam.options.frozen import dataclass
 from launcher.host.facts import Gpu
 from launcher.plan.decision import Decision, Finding
 from launcher.plan.mounts import Mount

@@ -12,8 +12,8 @@ from dataclasses import field
 from functools import cache
 from pathlib import Path
 
-from aam.frozen import dataclass
 from aam.options import OptionSpec, find, names, specs, spell_out, split
+from aam.options.frozen import dataclass
 from launcher.errors import UsageError
 from launcher.plan.own import OWN_FLAGS, names_an_option, split_own
 from launcher.plan.spelling import nearest
