@@ -3,13 +3,17 @@
 from __future__ import annotations
 
 import os
+import stat
 from collections.abc import Iterable, Mapping, Sequence
+from dataclasses import replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from launcher import yaml_files
+from launcher import trust
 from launcher.errors import ConfigurationError
+from launcher.plan import document
 from launcher.plan.catalog import SHIPPED, Catalog, catalog_of, extended
+from launcher.plan.decision import Finding
 from launcher.plan.layers import KEYS, Entry, Layer, Settings, from_flags, from_variables, merge
 
 if TYPE_CHECKING:
@@ -17,6 +21,7 @@ if TYPE_CHECKING:
 
 SYSTEM = Path("/etc/aam/launch.yaml")
 PROJECT = "aam-launch.yaml"
+LONGEST = 1 << 20  # bytes of a settings file
 SITES = (Path("/etc/aam/sites"), Path(__file__).with_name("sites"))
 
 
@@ -28,7 +33,8 @@ def read(
     Args:
         flags: the launcher's own options of the command line.
         variables: the environment.
-        folder: the current folder, which may hold aam-launch.yaml.
+        folder: the current folder, which may hold aam-launch.yaml; of a file that the user has
+            not accepted only harmless settings apply (`launcher.trust`).
 
     Raises:
         ConfigurationError: a file or a variable is wrong.
@@ -36,27 +42,28 @@ def read(
     home = Path(variables.get("HOME", "/"))
     user = Path(variables.get("XDG_CONFIG_HOME") or home / ".config") / "aam/launch.yaml"
     top: list[Layer] = [from_variables(variables), from_flags(flags)]
-    kept = yaml_files.cache_folder(variables)
-    system, own, project = (_file(path, kept) for path in (SYSTEM, user, folder / PROJECT))
+    system, own = _file(SYSTEM), _file(user)
+    project, ignored = _project(folder / PROJECT, variables)
     name = merge([system, own, project, *top]).text("site")
     site: Layer = {}
     if name:
         from launcher.jobs.site import SITE_KEYS, settings_of
 
-        site = settings_of(_file(_site(name), kept, (*KEYS, *SITE_KEYS)), who(variables))
+        site = settings_of(_file(_site(name), (*KEYS, *SITE_KEYS)), who(variables))
     cache = Path(variables.get("XDG_CACHE_HOME") or home / ".cache")
     scratch = variables.get("SLURM_TMPDIR") or variables.get("TMPDIR") or "/tmp"
     defaults = {
         "image_dir": Entry(str(cache / "aam/images"), "default"),
         "scratch": Entry(scratch, "default"),
     }
-    return merge([defaults, system, site, own, project, *top])
+    settings = merge([defaults, system, site, own, project, *top])
+    return replace(settings, findings=ignored)
 
 
 def configured(flags: Mapping[str, Sequence[str]]) -> tuple[Settings, Catalog]:
     """Return the settings and the catalog of this process: its environment, its current folder."""
     settings = read(flags, os.environ, Path.cwd())
-    return settings, catalog(settings, os.environ)
+    return settings, catalog(settings)
 
 
 def site(name: str, variables: Mapping[str, str]) -> Site:
@@ -68,15 +75,14 @@ def site(name: str, variables: Mapping[str, str]) -> Site:
     from launcher.jobs.site import SITE_KEYS, site_of
 
     file = _site(name)
-    entries = _file(file, yaml_files.cache_folder(variables), (*KEYS, *SITE_KEYS))
-    return site_of(file.stem, entries)
+    return site_of(file.stem, _file(file, (*KEYS, *SITE_KEYS)))
 
 
 def site_settings(name: str, variables: Mapping[str, str]) -> dict[str, Any]:
     """Return what a site file says of the launcher's settings, alone."""
     from launcher.jobs.site import SITE_KEYS, settings_of
 
-    entries = _file(_site(name), yaml_files.cache_folder(variables), (*KEYS, *SITE_KEYS))
+    entries = _file(_site(name), (*KEYS, *SITE_KEYS))
     return {key: entry.value for key, entry in settings_of(entries, variables).items()}
 
 
@@ -99,7 +105,8 @@ def sites() -> list[str]:
 
 def answers() -> Path:
     """Return the folder for what engines said of their version."""
-    return yaml_files.cache_folder(os.environ).with_name("engines")
+    cache = os.environ.get("XDG_CACHE_HOME") or Path(os.environ.get("HOME", "/")) / ".cache"
+    return Path(cache) / "aam/engines"
 
 
 def private_folder(settings: Settings, uid: int, host: str, job: str | None) -> str:
@@ -108,20 +115,66 @@ def private_folder(settings: Settings, uid: int, host: str, job: str | None) -> 
     return f"{scratch}/aam-{uid}/{job or 'local'}-{host}"
 
 
-def catalog(settings: Settings, variables: Mapping[str, str]) -> Catalog:
+def catalog(settings: Settings) -> Catalog:
     """Return the catalog of this package, with the images of configurations."""
-    content = yaml_files.document(SHIPPED, yaml_files.cache_folder(variables))
-    return extended(catalog_of(content), settings.given("images"))
+    return extended(catalog_of(document.load(SHIPPED.read_text())), settings.given("images"))
 
 
-def _file(path: Path, cache: Path, known: Iterable[str] = KEYS) -> dict[str, Entry]:
+def content(path: Path) -> bytes | None:
+    """Return the content of a settings file, or None if there is no such file.
+
+    Raises:
+        ConfigurationError: the path is no regular file, too long or not readable.
+    """
     try:
-        return yaml_files.entries(path, tuple(known), cache)
+        # Without O_NONBLOCK, opening a FIFO waits for its writer.
+        with open(os.open(path, os.O_RDONLY | os.O_NONBLOCK | os.O_CLOEXEC), "rb") as stream:
+            if not stat.S_ISREG(os.fstat(stream.fileno()).st_mode):
+                raise _unreadable(path, "it is no regular file")
+            found = stream.read(LONGEST + 1)
     except (FileNotFoundError, NotADirectoryError):
-        return {}
-    except (OSError, UnicodeDecodeError) as error:
-        evidence = f"'{path}', {error}"
-        raise ConfigurationError("A configuration cannot be read", evidence, "mend it") from error
+        return None
+    except OSError as error:
+        raise _unreadable(path, str(error.strerror)) from error
+    if len(found) > LONGEST:
+        raise _unreadable(path, f"it is longer than {LONGEST} bytes")
+    return found
+
+
+def entries(path: Path, found: bytes, known: Iterable[str] = KEYS) -> dict[str, Entry]:
+    """Return the settings that a file's content holds, each with its line.
+
+    Raises:
+        ConfigurationError: the content is not text or not YAML, or has an unknown key.
+    """
+    try:
+        text = found.decode()
+    except UnicodeDecodeError as error:
+        raise _unreadable(path, str(error)) from error
+    return document.entries(text, str(path), known)
+
+
+def _project(
+    path: Path, variables: Mapping[str, str]
+) -> tuple[dict[str, Entry], tuple[Finding, ...]]:
+    """Return the settings of the current folder that apply, and a warning about the others."""
+    found = content(path)
+    if found is None:
+        return {}, ()
+    given = entries(path, found)
+    if trust.is_trusted(trust.digest(path, found), variables):
+        return given, ()
+    return trust.harmless(given)
+
+
+def _file(path: Path, known: Iterable[str] = KEYS) -> dict[str, Entry]:
+    found = content(path)
+    return {} if found is None else entries(path, found, known)
+
+
+def _unreadable(path: Path, evidence: str) -> ConfigurationError:
+    cause = "A settings file cannot be read"
+    return ConfigurationError(cause, f"'{path}', {evidence}", "correct or remove it")
 
 
 def _site(name: str) -> Path:

@@ -17,6 +17,7 @@ OWN = {
     "submit": "Check a command and queue it as a Slurm job.",
     "jobs": "List what was submitted: state, time left, last figures.",
     "site": "Show or check what is known of a cluster: `site show NAME`.",
+    "trust": "Accept the settings of the current folder (aam-launch.yaml) as they are now.",
     "replay": "Run the run of a run.json again.",
     "completion": "Print completions for bash, zsh or fish.",
 }
@@ -26,6 +27,7 @@ USAGE = {
     "explain": ("COMMAND [OPTIONS]", ("--json", "--host", "--image", "--runtime", "--site")),
     "doctor": ("", ("--json", "--host", "--capture", "--image-dir")),
     "replay": ("RUN.JSON [OPTIONS THAT REPLACE THOSE OF THEN]", ("--dry-run", "--force")),
+    "trust": ("[FOLDER or FILE] [--revoke]", ()),
     "jobs": ("", ("--json",)),
     "site": ("show|check NAME", ("--json",)),
     "completion": ("bash|zsh|fish", ()),

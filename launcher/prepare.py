@@ -39,7 +39,7 @@ def prepare(
     """
     folder = os.getcwd()
     settings = config.read(request.own, os.environ, Path(folder))
-    catalog = config.catalog(settings, os.environ)
+    catalog = config.catalog(settings)
     host = detect(host_root)
     look = inputs.look if host.live else inputs.lexical
     paths = look(request, folder)

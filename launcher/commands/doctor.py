@@ -48,7 +48,7 @@ def run(words: Sequence[str]) -> int:
     built = images.built(settings, catalog) if host.live else images.assumed(settings, catalog)
     catalog = images.measured(catalog, built, settings.text("runtime"))
     fitting = doctor.fitting(host, catalog)
-    findings = doctor.examine(host, catalog, built)
+    findings = (*settings.findings, *doctor.examine(host, catalog, built))
     if host.live:
         findings += (*doctor.room(settings.text("image_dir")), *_trials(host, fitting, built))
     held = verdicts.of_host(host, verdicts.folder(os.environ))

@@ -3,12 +3,14 @@
 from __future__ import annotations
 
 import os
+import sys
 from collections.abc import Callable, Mapping, Sequence
 from pathlib import Path
 
 from launcher import config, doctor, images
 from launcher.commands import no_more, print_json
 from launcher.errors import UsageError
+from launcher.explain import warn
 from launcher.host import detect
 from launcher.images.words import Asked, ask
 from launcher.plan.catalog import Catalog, Image
@@ -21,6 +23,8 @@ def run(words: Sequence[str]) -> int:
     """Do what is asked; a bare `images` lists."""
     own, rest = split_own(words)
     settings, catalog = config.configured(own)
+    for line in warn(settings.findings):
+        print(line, file=sys.stderr)
     folder = Path(settings.text("image_dir")).expanduser().absolute()
     action, rest = (rest[0], rest[1:]) if rest else ("list", rest)
     if action not in ACTIONS:

@@ -61,7 +61,7 @@ def decided(
     """
     folder = os.getcwd()
     settings = config.read(request.own, os.environ, Path(folder))
-    catalog = config.catalog(settings, os.environ)
+    catalog = config.catalog(settings)
     name = settings.text("site") or PLAIN_SITE
     site = config.site(name, os.environ)
     force = "--force" in request.own

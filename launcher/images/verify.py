@@ -105,13 +105,16 @@ def _check_device(name: str, found: Builder, folder: Path) -> None:
         return
     words = [sys.executable, "-m", "launcher.cli", f"--image-dir={folder}", "--image", name,
              "--runtime", found.engine, "check", "--quick"]  # fmt: skip
-    if _run(words, "aam check", fine=(0, WRONG)) == WRONG:
+    # Python imports from the current folder with -m; the root folder holds no modules.
+    if _run(words, "aam check", fine=(0, WRONG), folder="/") == WRONG:
         print("note    a backend computes wrong here; jobs are kept from it")
 
 
-def _run(words: Sequence[str], what: str, fine: tuple[int, ...] = (0,)) -> int:
+def _run(
+    words: Sequence[str], what: str, fine: tuple[int, ...] = (0,), folder: str | None = None
+) -> int:
     sys.stdout.flush()
-    done = subprocess.run(words, check=False)
+    done = subprocess.run(words, check=False, cwd=folder)
     if done.returncode not in fine:
         evidence = f"{what} ended with status {done.returncode}"
         raise Unavailable("The image does not work here", evidence, "read what it said above")

@@ -139,7 +139,12 @@ def extended(catalog: Catalog, images: tuple[Entry, ...]) -> Catalog:
                 evidence = f"'{unknown[0]}' of image {name} in {entry.where}"
                 remedy = nearest(unknown[0], KEYS, f"known are {', '.join(KEYS)}")
                 raise ConfigurationError("An unknown key", evidence, remedy)
-            found[name] = _image(name, {**base, **keys}, entry.where)
+            try:
+                found[name] = _image(name, {**base, **keys}, entry.where)
+            except (TypeError, ValueError, AttributeError) as error:
+                evidence = f"image {name} in {entry.where}, {error}"
+                remedy = "compare it with launcher/catalog.yaml"
+                raise ConfigurationError("A value of the wrong kind", evidence, remedy) from error
     return Catalog(tuple(found.values()), catalog.drivers, catalog.faults)
 
 
@@ -159,11 +164,19 @@ def _image(name: str, keys: Mapping[str, Any], source: str) -> Image:
         least_driver=keys.get("least_driver"),
         definition=keys.get("definition"),
         arguments={key: str(value) for key, value in keys.get("arguments", {}).items()},
-        room=tuple(keys.get("room", (0, 0))),
-        sif=keys.get("sif"),
-        reference=keys.get("reference"),
+        room=_room(*keys.get("room", (0, 0))),
+        sif=_text(keys.get("sif")),
+        reference=_text(keys.get("reference")),
         source=source,
     )
+
+
+def _room(building: Any, image: Any) -> tuple[float, float]:
+    return float(building), float(image)
+
+
+def _text(value: Any) -> str | None:
+    return None if value is None else str(value)
 
 
 def _plain(image: Image) -> dict[str, Any]:

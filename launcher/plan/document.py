@@ -12,6 +12,8 @@ from launcher.plan.layers import Entry
 from launcher.plan.spelling import nearest
 
 Loader: Any = getattr(yaml, "CSafeLoader", yaml.SafeLoader)
+DEEPEST = 20
+"""Levels of lists and mappings; the C loader recurses without a limit and would crash."""
 
 
 def load(text: str) -> Any:
@@ -28,10 +30,11 @@ def entries(text: str, name: str, known: Iterable[str]) -> dict[str, Entry]:
         known: the keys that may occur.
 
     Raises:
-        ConfigurationError: broken YAML, no mapping, a key twice, or an unknown key, each with its
-            line; an unknown key with the nearest known one.
+        ConfigurationError: broken YAML, no mapping, a key twice, an unknown key, or a value that no
+            setting can hold, each with its line; an unknown key with the nearest known one.
     """
     try:
+        _require_plain(text, name)
         loader = Loader(text)
         try:
             root = loader.get_single_node()
@@ -43,6 +46,26 @@ def entries(text: str, name: str, known: Iterable[str]) -> dict[str, Entry]:
         where = f"{name}:{mark.line + 1}" if mark else name
         problem = getattr(error, "problem", None) or "it cannot be read"
         raise ConfigurationError("Broken YAML", f"{where}, {problem}", "correct it") from error
+
+
+def _require_plain(text: str, name: str) -> None:
+    """Check that no value holds a NUL character and that lists and mappings are not nested deeply.
+
+    Raises:
+        ConfigurationError: with the line.
+    """
+    depth = 0
+    for event in yaml.parse(text, Loader=Loader):
+        where = f"{name}:{event.start_mark.line + 1}" if event.start_mark else name
+        if isinstance(event, yaml.CollectionStartEvent):
+            depth += 1
+            if depth > DEEPEST:
+                evidence = f"{where}, more than {DEEPEST} levels"
+                raise ConfigurationError("Lists nested too deeply", evidence, "correct it")
+        elif isinstance(event, yaml.CollectionEndEvent):
+            depth -= 1
+        elif isinstance(event, yaml.ScalarEvent) and "\0" in event.value:
+            raise ConfigurationError("A NUL character in a value", where, "remove it")
 
 
 def _entries(loader: Any, root: Any, name: str, known: tuple[str, ...]) -> dict[str, Entry]:
@@ -58,5 +81,10 @@ def _entries(loader: Any, root: Any, name: str, known: tuple[str, ...]) -> dict[
             raise ConfigurationError("An unknown key", f"'{key}' in {where}", remedy)
         if key in found:
             raise ConfigurationError("A key twice", f"'{key}' in {where}", "keep one of them")
-        found[key] = Entry(loader.construct_object(value_node, deep=True), where)
+        try:
+            value = loader.construct_object(value_node, deep=True)
+        except (ValueError, OverflowError) as error:  # a date with month 13, a number too long
+            remedy = "correct it, or quote it to make it text"
+            raise ConfigurationError("Not a value", f"{where}, {error}", remedy) from error
+        found[key] = Entry(value, where)
     return found

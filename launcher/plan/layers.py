@@ -1,21 +1,27 @@
 """The launcher's settings and the layers they come from.
 
 defaults < /etc/aam/launch.yaml < site file < ~/.config/aam/launch.yaml < ./aam-launch.yaml
-< AAM_LAUNCH_* variables < flags. A later layer replaces a single value and adds to a list or a
+< AAM_LAUNCH_* variables < flags. Of ./aam-launch.yaml only harmless settings apply until the user
+accepts the file (`launcher.trust`). A later layer replaces a single value and adds to a list or a
 mapping. Every value keeps its source.
 """
 
 from __future__ import annotations
 
+import re
+import reprlib
 from collections.abc import Mapping, Sequence
 from typing import Any, Literal
 
 from aam.options.frozen import dataclass
 from launcher.errors import ConfigurationError
+from launcher.plan.decision import Finding
 from launcher.plan.spelling import nearest
 
 PREFIX = "AAM_LAUNCH_"
 RUNTIMES = ("auto", "apptainer", "singularity", "podman", "docker", "native")
+VARIABLE = re.compile(r"[A-Za-z_][A-Za-z0-9_]*\Z")
+"""A name that `env` takes for a variable; a name that begins with a dash would be an option."""
 TRUE, FALSE = ("1", "true", "yes", "on"), ("0", "false", "no", "off")
 
 
@@ -68,9 +74,15 @@ KEYS: dict[str, Key] = {
 
 @dataclass(frozen=True)
 class Settings:
-    """The outcome of all layers: for each key its entries, in order of precedence."""
+    """The outcome of all layers.
+
+    Attributes:
+        entries: for each key its entries, in order of precedence.
+        findings: warnings about settings that were ignored.
+    """
 
     entries: Mapping[str, tuple[Entry, ...]]
+    findings: tuple[Finding, ...] = ()
 
     def text(self, key: str) -> str:
         """Return the value of the highest layer."""
@@ -169,6 +181,13 @@ def _checked(key: str, entry: Entry) -> Entry:
     if not right:
         wanted = {"text": "a word", "switch": "true or false", "list": "a list of words",
                   "mapping": "`name: value` pairs"}[kind]  # fmt: skip
-        evidence = f"'{key}' in {entry.where} is {value!r}"
+        evidence = f"'{key}' in {entry.where} is {reprlib.repr(value)}"
         raise ConfigurationError("A value of the wrong kind", evidence, f"give {wanted}")
+    if key == "env":
+        for name in value:
+            if not isinstance(name, str) or not VARIABLE.match(name):
+                evidence = f"{reprlib.repr(name)} in {entry.where}"
+                raise ConfigurationError(
+                    "Not the name of a variable", evidence, "use letters, digits and _"
+                )
     return entry

@@ -88,7 +88,13 @@ def make(
     decisions = (
         *choice.decisions, *verdict, *flag_decisions, *rank_decisions, *plan.decisions,
     )  # fmt: skip
-    findings = (*choice.findings, *doubts, *flag_findings, *_warnings(host, choice))
+    findings = (
+        *settings.findings,
+        *choice.findings,
+        *doubts,
+        *flag_findings,
+        *_warnings(host, choice),
+    )
     if measured is not None and measured.document is not None:
         handed = (VARIABLE, variable(measured.document))
         plan = replace(plan, variables=(*plan.variables, handed))

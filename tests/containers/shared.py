@@ -28,6 +28,7 @@ WHEEL_TAGS += ["manylinux2014_x86_64", "manylinux2010_x86_64", "manylinux1_x86_6
 OTHERS = pytest.mark.parametrize("name", ["rocm63", "rocm62", "rocm60", "cuda"])
 """The images that are not built in full."""
 
+SITE = "small.yaml"
 CPU_TORCH = "TORCH=2.13.0+cpu"
 """The build argument by which they get the only PyTorch that can be had here."""
 
@@ -64,6 +65,7 @@ def build_words(engines: Engines, name: str, engine: str, *more: str) -> list[st
     """Return the command that builds an image on the stand-in base, as fast as can be."""
     return [
         *(PYTHON, "-m", "launcher.cli", "images", "build", name, "--engine", engine),
+        *("--site", f"{engines.folder}/{SITE}"),
         *("--build-arg", f"BASE={base(engines)}", "--build-arg", "SNAPSHOT=base"),
         *("--wheels", str(wheels()), *(["--fast"] if engine == "apptainer" else []), *more),
     ]
@@ -145,7 +147,7 @@ def _copy(state: Path) -> Path:
         # What is built here is as small as `cpu`, whatever its name asks room for.
         names = ("rocm63", "rocm62", "rocm60", "cuda")
         small = {"images": {name: {"room": [5, 1]} for name in names}}
-        (aside / "aam-launch.yaml").write_text(yaml.safe_dump(small))
+        (aside / SITE).write_text(yaml.safe_dump(small))
         subprocess.run(["chmod", "-R", "a+rX", str(aside)], check=True)
         aside.rename(folder)
     return folder

@@ -25,7 +25,7 @@ each = pytest.mark.parametrize("name", NAMES)
 
 
 def catalog() -> Catalog:
-    return shipped_catalog(read({}, {}, Path("/")), {"HOME": "/nonexistent"})
+    return shipped_catalog(read({}, {}, Path("/")))
 
 
 def image(name: str) -> Image:

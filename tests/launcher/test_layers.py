@@ -2,11 +2,12 @@
 
 from __future__ import annotations
 
+import os
 from pathlib import Path
 
 import pytest
 
-from launcher import config
+from launcher import config, trust
 from launcher.errors import ConfigurationError
 from launcher.plan.catalog import SHIPPED, catalog_of, extended
 from launcher.plan.document import entries, load
@@ -42,6 +43,8 @@ def test_every_layer_beats_the_one_below(home: Path) -> None:
         (home / "project/aam-launch.yaml", "project"),
     ):
         put(path, f"# a comment\nimage: {name}\nbind: [/{name}]\n")
+        if name == "project":
+            trust.accept(trust.digest(path, path.read_bytes()), {"HOME": str(home)})
         settings = read(home, AAM_LAUNCH_SITE="cosmos" if name != "system" else "")
         order.append(settings.text("image"))
         assert settings.source("image") == f"{path}:2"
@@ -78,6 +81,14 @@ def test_defaults_of_folders(home: Path) -> None:
         ("site: nowhere\n", ["No such site", "'nowhere'"]),
         ("image: \tx: y\n", ["Broken YAML"]),
         ("a: &a [*a]\n", ["'a' in"]),
+        ("env: {DAY: 2020-13-45}\n", ["Not a value", "launch.yaml:1", "month must be in 1..12"]),
+        ('\nimage: "a\\0b"\n', ["NUL", "launch.yaml:2"]),
+        ("image: \0\n", ["Broken YAML", "launch.yaml"]),
+        (f"bind: {'[' * 100_000}\n", ["nested too deeply", "launch.yaml:1"]),
+        (f"image: {'9' * 5000}\nmount_home: {'9' * 5000}\n", ["Not a value", "launch.yaml:1"]),
+        ("bind: {a: &a [b, b, b, b], c: [*a, *a, *a, *a]}\n", ["wrong kind", "give a list"]),
+        ("env: {A=B: c}\n", ["Not the name of a variable", "'A=B'"]),
+        ("env: {-S: c}\n", ["Not the name of a variable", "'-S'"]),
     ],
 )
 def test_mistakes_have_places(home: Path, text: str, words: list[str]) -> None:
@@ -135,24 +146,24 @@ def test_images_of_a_configuration() -> None:
         extended(catalog_of(load(SHIPPED.read_text())), (wrong["images"],))
 
 
-def test_a_file_is_read_anew_when_it_changes(home: Path) -> None:
-    path = home / ".config/aam/launch.yaml"
-    put(path, "image: one\n")
-    assert read(home).text("image") == read(home).text("image") == "one"
-    kept = list((home / ".cache/aam/yaml").glob("*.json"))
-    assert len(kept) == 1
-    put(path, "image: another\n")
-    assert read(home).source("image") == f"{path}:1"
-    assert read(home).text("image") == "another"
+@pytest.mark.parametrize("text", ["{pins: 3}", "{archs: 3}", "{arguments: [a]}", "{room: {}}"])
+def test_images_with_values_of_the_wrong_type(text: str) -> None:
+    found = entries(f"images: {{mine: {text}}}", "x.yaml", KEYS)
+    with pytest.raises(ConfigurationError, match=r"image mine in x.yaml:1|'mine' in x.yaml:1"):
+        extended(catalog_of(load(SHIPPED.read_text())), (found["images"],))
 
 
-def test_a_damaged_or_forbidden_cache_is_no_matter(home: Path) -> None:
-    path = home / ".config/aam/launch.yaml"
-    put(path, "image: one\nimages:\n  mine: {pins: {date: 2020-01-01}}\n")  # a date is not JSON
-    assert read(home).text("image") == "one"
-    put(path, "image: two\n")
-    read(home)
-    for file in (home / ".cache/aam/yaml").iterdir():
-        file.write_text("[")
-    assert read(home).text("image") == "two"
-    assert read(home, XDG_CACHE_HOME="/proc/self/nothing").text("image") == "two"
+@pytest.mark.parametrize("sort", ["fifo", "device", "folder", "long"])
+def test_only_regular_files_of_a_bounded_size_are_read(home: Path, sort: str) -> None:
+    path = home / "project/aam-launch.yaml"
+    path.parent.mkdir()
+    if sort == "fifo":
+        os.mkfifo(path)
+    elif sort == "device":
+        path.symlink_to("/dev/zero")
+    elif sort == "folder":
+        path.mkdir()
+    else:
+        put(path, "#" * (config.LONGEST + 1))
+    with pytest.raises(ConfigurationError, match="aam-launch.yaml"):
+        read(home)

@@ -1,0 +1,37 @@
+"""`aam-launch trust`: accept the settings of the current folder as they are now, or revoke that."""
+
+from __future__ import annotations
+
+import os
+import reprlib
+from collections.abc import Sequence
+from pathlib import Path
+
+from launcher import config, trust
+from launcher.errors import MissingInput, UsageError
+
+REVOKE = "--revoke"
+
+
+def run(words: Sequence[str]) -> int:
+    """Print what a settings file does and record the user's trust in it, or remove that record."""
+    files = [word for word in words if word != REVOKE]
+    if len(files) > 1 or any(word.startswith("-") for word in files):
+        remedy = "see `aam-launch trust --help`"
+        raise UsageError("`trust` takes one file", " ".join(files), remedy)
+    path = Path(files[0] if files else config.PROJECT)
+    path = path / config.PROJECT if path.is_dir() else path
+    content = config.content(path)
+    if content is None:
+        remedy = f"name a folder with {config.PROJECT}"
+        raise MissingInput("No settings to trust", f"no '{path}'", remedy)
+    file_digest = trust.digest(path, content)
+    if REVOKE in words:
+        removed = trust.revoke(file_digest, os.environ)
+        print(f"{path} {'is no longer trusted' if removed else 'was not trusted'}")
+        return 0
+    for key, entry in config.entries(path, content).items():
+        print(f"{entry.where:<24} {key}: {reprlib.repr(entry.value)}")
+    trust.accept(file_digest, os.environ)
+    print(f"{path} is trusted until it changes; `aam-launch trust --revoke` takes that back")
+    return 0
