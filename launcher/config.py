@@ -110,7 +110,14 @@ def answers() -> Path:
 
 
 def private_folder(settings: Settings, uid: int, host: str, job: str | None) -> str:
-    """Return the folder of this user, job and node."""
+    """Return the folder of this user, job and node.
+
+    Raises:
+        ConfigurationError: the job is not a number, so that it could lead to another folder.
+    """
+    if job is not None and not (job.isascii() and job.isdigit()):
+        remedy = "unset it outside of Slurm"
+        raise ConfigurationError("Not the number of a Slurm job", f"SLURM_JOB_ID={job!r}", remedy)
     scratch = os.path.abspath(settings.text("scratch"))
     return f"{scratch}/aam-{uid}/{job or 'local'}-{host}"
 

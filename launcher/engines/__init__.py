@@ -12,7 +12,7 @@ import shlex
 from collections.abc import Callable
 
 from launcher.engines import apptainer, docker, native, podman
-from launcher.engines.folders import make_private, make_shared
+from launcher.engines.folders import make_outputs, make_private
 from launcher.errors import Unavailable
 from launcher.plan.plan import Plan
 
@@ -34,7 +34,10 @@ def shell_line(plan: Plan) -> str:
     """Return a line that does the same when it is pasted into a shell."""
     parts = []
     if plan.folders:
+        outer = plan.folders[0]
         parts.append(shlex.join(["mkdir", "-m", "700", "-p", *plan.folders]))
+        # A folder or a link that another user made first is no private folder.
+        parts.append(f"[ -O {shlex.quote(outer)} ] && [ ! -L {shlex.quote(outer)} ]")
     if plan.outputs:
         parts.append(shlex.join(["mkdir", "-p", *plan.outputs]))
     settings = [word for name in plan.unset for word in ("-u", name)]
@@ -53,7 +56,7 @@ def become(plan: Plan) -> None:
         Unavailable: the program cannot be started.
     """
     make_private(plan.folders)
-    make_shared(plan.outputs)
+    make_outputs(plan.outputs)
     words = command(plan)
     try:
         os.execve(words[0], words, plan.environment(os.environ))

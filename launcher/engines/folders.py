@@ -1,38 +1,45 @@
-"""Make the folders that a plan needs before its program starts."""
+"""Private and output folders: what a plan needs on the host before its program starts."""
 
 from __future__ import annotations
 
 import os
 import stat
-from collections.abc import Iterable
+from collections.abc import Sequence
 from pathlib import Path
 
 from launcher.errors import CannotCreate, NotPermitted
 
 
-def make_private(folders: Iterable[str]) -> None:
-    """Make folders that only this user may enter; they lie where others can write too.
+def make_private(folders: Sequence[str]) -> None:
+    """Make folders that only this user may enter, the outermost first.
+
+    They lie in a scratch folder where others may write, so each folder has to be this user's and
+    closed to other writers before anything inside it is made or used. The scratch folder itself has
+    to keep others from renaming what is not theirs (a sticky bit where everybody may write).
 
     Raises:
-        NotPermitted: there is a link or somebody else's folder in the way.
-        CannotCreate: it cannot be made.
+        NotPermitted: a link, or a folder that somebody else owns or may write to, is in the way.
+        CannotCreate: a folder cannot be made.
     """
-    for folder in folders:
-        for place in (os.path.dirname(folder), folder):
-            try:
-                os.makedirs(os.path.dirname(place), exist_ok=True)
-                os.mkdir(place, 0o700)
-            except FileExistsError:
-                continue
-            except OSError as error:
-                raise _cannot(place, error) from error
+    for number, folder in enumerate(folders):
+        try:
+            if number == 0:
+                os.makedirs(os.path.dirname(folder), exist_ok=True)
+                _require_protected(os.path.realpath(os.path.dirname(folder)))
+            os.mkdir(folder, 0o700)
+        except FileExistsError:
+            pass
+        except OSError as error:
+            raise _cannot(folder, error) from error
         facts = os.lstat(folder)
         if not stat.S_ISDIR(facts.st_mode) or facts.st_uid != os.geteuid():
-            evidence = f"'{folder}' is not a folder of yours"
-            raise NotPermitted("Something is in the way", evidence, "choose another --scratch")
+            raise _refused(f"'{folder}' is not a folder of yours")
+        if facts.st_mode & (stat.S_IWGRP | stat.S_IWOTH):
+            mode = stat.S_IMODE(facts.st_mode)
+            raise _refused(f"others may write to '{folder}' (mode {mode:o})")
 
 
-def make_shared(folders: Iterable[str]) -> None:
+def make_outputs(folders: Sequence[str]) -> None:
     """Make output folders and their parents.
 
     Raises:
@@ -43,6 +50,19 @@ def make_shared(folders: Iterable[str]) -> None:
             Path(folder).mkdir(parents=True, exist_ok=True)
         except OSError as error:
             raise _cannot(folder, error) from error
+
+
+def _require_protected(scratch: str) -> None:
+    """Check that no other user may rename what this user makes in the scratch folder."""
+    for place in (scratch, *map(str, Path(scratch).parents)):
+        mode = os.stat(place).st_mode
+        if mode & stat.S_IWOTH and not mode & stat.S_ISVTX:
+            raise _refused(f"everybody may rename what lies in '{place}' (it has no sticky bit)")
+
+
+def _refused(evidence: str) -> NotPermitted:
+    remedy = "remove it or choose another --scratch"
+    return NotPermitted("The private folder of the job is not safe to use", evidence, remedy)
 
 
 def _cannot(folder: str, error: OSError) -> CannotCreate:

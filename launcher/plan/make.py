@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import os
 import sys
 from collections.abc import Sequence
 from dataclasses import replace
@@ -180,7 +181,7 @@ def _natively(
     if choice.gpus and host.slurm:
         caches = {n: f"{here.private}/{f}" for n, f in CACHES.items() if n not in host.environment}
         variables |= caches
-        folders = (here.private, *dict.fromkeys(caches.values()))
+        folders = (os.path.dirname(here.private), here.private, *dict.fromkeys(caches.values()))
     asked, _ = environment.inside({}, (), _asked(settings), here.private)
     given = {name: asked[name] for name in _asked(settings) if name in asked}
     for name, value in (variables | given).items():
@@ -276,7 +277,7 @@ def _contained(
         mounts=folded,
         devices=devices,
         groups=_groups(host, devices),
-        folders=(private, f"{private}/home", f"{private}/tmp",
+        folders=(os.path.dirname(private), private, f"{private}/home", f"{private}/tmp",
                  *(f"{private}/{folder}" for folder in dict.fromkeys(CACHES.values()))),
         outputs=tuple(dict.fromkeys(outputs)),
         workdir=f"{private}/home",

@@ -1,0 +1,87 @@
+"""Private folders in a scratch folder where an attacker may write, too."""
+
+from __future__ import annotations
+
+import os
+import subprocess
+from pathlib import Path
+
+import pytest
+
+from launcher import config
+from launcher.engines import shell_line
+from launcher.engines.folders import make_private
+from launcher.errors import ConfigurationError, NotPermitted
+from launcher.plan.plan import Plan
+
+NOBODY = 65534
+
+
+@pytest.fixture
+def scratch(tmp_path: Path) -> Path:
+    folder = tmp_path / "scratch"
+    folder.mkdir()
+    folder.chmod(0o1777)
+    return folder
+
+
+def folders(scratch: Path) -> list[str]:
+    own = scratch / f"aam-{os.geteuid()}"
+    return [str(own), str(own / "7-n1"), str(own / "7-n1/home")]
+
+
+def test_private_folders_are_closed_to_others(scratch: Path) -> None:
+    for _ in range(2):  # the second time they are there
+        make_private(folders(scratch))
+    assert {os.stat(folder).st_mode & 0o777 for folder in folders(scratch)} == {0o700}
+
+
+@pytest.mark.parametrize("number", [0, 1, 2])
+def test_a_folder_that_others_may_write_to_is_refused(scratch: Path, number: int) -> None:
+    make_private(folders(scratch))
+    os.chmod(folders(scratch)[number], 0o777)
+    with pytest.raises(NotPermitted, match=r"others may write to '.*mode 777"):
+        make_private(folders(scratch))
+
+
+@pytest.mark.skipif(os.geteuid() != 0, reason="giving a folder to another user takes root")
+@pytest.mark.parametrize("number", [0, 1, 2])
+def test_a_folder_of_another_user_is_refused(scratch: Path, number: int) -> None:
+    """The outermost is the one whose child its owner could swap between check and use."""
+    make_private(folders(scratch))
+    os.chown(folders(scratch)[number], NOBODY, NOBODY)
+    with pytest.raises(NotPermitted, match="is not a folder of yours"):
+        make_private(folders(scratch))
+
+
+@pytest.mark.parametrize("number", [0, 1, 2])
+def test_a_link_is_refused(scratch: Path, tmp_path: Path, number: int) -> None:
+    (tmp_path / "elsewhere").mkdir()
+    make_private(folders(scratch)[:number])
+    os.symlink(tmp_path / "elsewhere", folders(scratch)[number])
+    with pytest.raises(NotPermitted, match="is not a folder of yours"):
+        make_private(folders(scratch))
+    assert list((tmp_path / "elsewhere").iterdir()) == []
+
+
+def test_a_scratch_folder_where_others_may_rename_is_refused(scratch: Path) -> None:
+    scratch.chmod(0o777)
+    with pytest.raises(NotPermitted, match="no sticky bit"):
+        make_private(folders(scratch))
+
+
+@pytest.mark.parametrize("job", ["../../etc", "1/../../x", "", "1 2", "٣", "-1"])
+def test_the_job_of_a_private_folder_is_a_number(job: str) -> None:
+    settings = config.read({"--scratch": ("/scratch",)}, {"HOME": "/nonexistent"}, Path("/"))
+    assert config.private_folder(settings, 7, "n1", "42") == "/scratch/aam-7/42-n1"
+    with pytest.raises(ConfigurationError, match="SLURM_JOB_ID"):
+        config.private_folder(settings, 7, "n1", job)
+
+
+def test_a_pasted_line_refuses_them_too(scratch: Path) -> None:
+    own = folders(scratch)[0]
+    os.symlink(scratch, own)
+    plan = Plan("native", "/bin/echo", ("simulate",), folders=tuple(folders(scratch)))
+    done = subprocess.run(["sh", "-c", shell_line(plan)], capture_output=True, text=True)
+    assert done.returncode != 0
+    assert done.stdout == ""
