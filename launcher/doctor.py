@@ -9,11 +9,11 @@ from launcher.errors import LaunchError
 from launcher.host.facts import Host
 from launcher.inputs import nearest_folder
 from launcher.plan.catalog import Catalog, Image
-from launcher.plan.choose import SIF_ENGINES, Built
+from launcher.plan.choose import SIF_ENGINES, Built, for_processors
 from launcher.plan.decision import Finding
 from launcher.plan.devices import denials, needed
 from launcher.plan.environment import LEAKS
-from launcher.plan.kinds import kinds_of
+from launcher.plan.kinds import survey
 from launcher.plan.masks import VARIABLES
 
 ROOM = 20 << 30  # bytes that an image and its building take
@@ -25,10 +25,10 @@ def examine(host: Host, catalog: Catalog, built: Sequence[Built]) -> tuple[Findi
     for check in CHECKS:
         found += check(host)
     try:
-        _, _, idle = kinds_of(host, catalog, {place.image for place in built})
+        gpus = survey(host, catalog, {place.image for place in built})
     except LaunchError as error:
         return (*found, Finding("error", error.cause, error.evidence, error.remedy))
-    found += idle
+    found += (*gpus.findings, *gpus.obstacles)
     if not built:
         evidence = f"of {', '.join(image.name for image in catalog.images)}"
         found.append(Finding("note", "No image is built", evidence, "aam runs natively until then"))
@@ -38,11 +38,11 @@ def examine(host: Host, catalog: Catalog, built: Sequence[Built]) -> tuple[Findi
 def fitting(host: Host, catalog: Catalog) -> tuple[Image, ...]:
     """Return the images that fit this host, best first; the CPU image always does."""
     try:
-        kinds, _, _ = kinds_of(host, catalog, ())
+        kinds = survey(host, catalog, ()).kinds
     except LaunchError:
-        kinds = []
+        kinds = ()
     served = [image for kind in kinds for image in kind.images]
-    served += [image for image in catalog.images if image.vendor == "cpu"]
+    served += for_processors(catalog, host)
     return tuple({image.name: image for image in served}.values())
 
 

@@ -68,10 +68,11 @@ def _line(subject: str, value: str) -> str:
 def _driver(driver: Driver, catalog: Catalog) -> str:
     if driver.version is None:
         return f"{driver.vendor}, version unknown: {driver.source}"
-    known = catalog.range_of(driver.version) if driver.vendor == "amd" else None
-    serves = f", tested with ROCm {', '.join(known.serves)}" if known else ""
-    doubt = " (unconfirmed)" if known and not known.confirmed else ""
-    return f"{driver.vendor} {driver.version}{serves}{doubt}"
+    if driver.vendor != "amd":
+        return f"{driver.vendor} {driver.version}"
+    known = catalog.range_of(driver.version)
+    serves = f"supports ROCm {known.tested}" if known else "the ROCm it supports is unknown"
+    return f"{driver.vendor} {driver.version}, {serves}"
 
 
 def _card(card: str, parts: Sequence[Gpu]) -> str:

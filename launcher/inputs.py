@@ -77,7 +77,7 @@ def look(request: Request, folder: str) -> tuple[PathFact, ...]:
     facts = []
     for word in request.paths:
         # Without --output, `report` writes its page into the run folder.
-        within = request.command == "report" and "--output" not in request.flags
+        within = request.command == "report" and "--output" not in request.values
         role = "output" if within and word.flag == "--run-dir" else word.role
         fact = _fact(word, role, folder)
         facts.append(fact)

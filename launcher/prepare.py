@@ -16,6 +16,7 @@ from launcher.host.versions import with_versions
 from launcher.measuring import measured
 from launcher.plan.choose import SIF_ENGINES, Built, choose
 from launcher.plan.devices import ABSENT, denials, needed
+from launcher.plan.gpu_use import gpu_use
 from launcher.plan.layers import Settings
 from launcher.plan.make import Here, make
 from launcher.plan.mounts import Mount, asked_for
@@ -46,7 +47,10 @@ def prepare(
     there = images.built(settings, catalog) if host.live else images.assumed(settings, catalog)
     catalog = images.measured(catalog, there, settings.text("runtime"))
     environment = native.here()
-    choice = choose(host, catalog, settings, there, environment, "--force" in request.own)
+    choice = choose(
+        host, catalog, settings, there, environment, "--force" in request.own,
+        gpu_use(request, host.slurm),
+    )  # fmt: skip
     if host.live:
         host = with_versions(host, config.answers(), ask=(choice.engine,) if starting else ())
         _check(host, choice.built, choice.engine)

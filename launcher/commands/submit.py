@@ -21,6 +21,7 @@ from launcher.jobs.sweep import tasks_of
 from launcher.jobs.wishes import Wishes, split_wishes
 from launcher.plan.choose import choose
 from launcher.plan.document import entries
+from launcher.plan.gpu_use import gpu_use
 from launcher.plan.layers import Entry
 from launcher.plan.make import Here, make
 from launcher.plan.mounts import PathFact, asked_for
@@ -79,15 +80,16 @@ def decided(
     problems += decide.over_limits(what, site) if not force else []
     problems += checks.files(request, paths, site)
     problems += checks.run_in_the_way(request, paths)
+    use = gpu_use(request, None)
     try:
-        choice = choose(node, catalog, settings, there, native.here(), force)
+        choice = choose(node, catalog, settings, there, native.here(), force, use)
         place = choice.built
         problems += checks.image(place, choice.image.name if choice.image else "", site, force)
     except Unavailable as error:
         if not request.dry_run:
             raise problems[0] if problems else error from None
         problems.append(error)
-        choice = choose(node, catalog, settings, assumed, native.here(), force)
+        choice = choose(node, catalog, settings, assumed, native.here(), force, use)
     asked = tuple(
         asked_for(text, os.path.exists(text), entry.where)
         for entry in settings.given("bind")

@@ -19,6 +19,14 @@ KFD = "/dev/kfd"
 UNREADABLE = "a GPU of another job"
 
 PRODUCTS = {
+    0x6860: ("gfx900", "MI25"),
+    0x6861: ("gfx900", "Radeon Pro WX 9100"),
+    0x6862: ("gfx900", "Radeon Pro SSG"),
+    0x6863: ("gfx900", "Radeon Vega Frontier"),
+    0x6864: ("gfx900", "Radeon Pro V340"),
+    0x6868: ("gfx900", "Radeon Pro WX 8200"),
+    0x686C: ("gfx900", "MI25"),
+    0x687F: ("gfx900", "Radeon RX Vega"),
     0x66A0: ("gfx906", "MI60"),
     0x66A1: ("gfx906", "MI50"),
     0x66AF: ("gfx906", "Radeon VII"),

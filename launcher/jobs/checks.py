@@ -49,7 +49,7 @@ def files(request: Request, paths: Sequence[PathFact], site: Site) -> list[Launc
 
 def run_in_the_way(request: Request, paths: Sequence[PathFact]) -> list[LaunchError]:
     """Refuse what `aam` would refuse hours later: a folder or a file that is there already."""
-    if "--overwrite" in request.flags or "--resume-from" in request.flags:
+    if "--overwrite" in request.values or "--resume-from" in request.values:
         return []
     for fact in paths:
         if fact.role != "output":

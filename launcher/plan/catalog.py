@@ -25,6 +25,7 @@ class Image:
         title: for people.
         vendor: "amd", "nvidia" or "cpu"; None for a file about which nothing is known.
         pins: versions: rocm or cuda, torch, aotriton, triton.
+        machines: processors that it is built for (`uname -m`); empty where nothing is known.
         archs: what its torch was compiled for.
         attention: archs with fused attention kernels.
         prefer: archs for which it comes before others, and why.
@@ -41,6 +42,7 @@ class Image:
     title: str
     vendor: str | None
     pins: Mapping[str, str]
+    machines: tuple[str, ...] = ()
     archs: tuple[str, ...] = ()
     attention: tuple[str, ...] = ()
     prefer: tuple[tuple[str, str], ...] = ()
@@ -71,19 +73,25 @@ class Fault:
 
 @dataclass(frozen=True)
 class DriverRange:
-    """A kernel driver's release and the ROCm user spaces that were tested with it.
+    """A release of AMD's kernel driver and the ROCm user spaces that AMD lists for it.
 
     Attributes:
-        prefix: first two numbers of its version.
-        release: the ROCm that it came with.
+        release: the ROCm that it came with ("6.2"), or its own number ("30.10").
+        module: first numbers of the kernel module's version.
         serves: ROCm releases.
-        confirmed: a document or a machine says so; else it follows from AMD's rules.
+        confirmed: a published table has it; else it follows from AMD's rules.
     """
 
-    prefix: str
     release: str
+    module: tuple[str, ...]
     serves: tuple[str, ...]
     confirmed: bool = True
+
+    @property
+    def tested(self) -> str:
+        """The ROCm releases for a message, with the doubt about them."""
+        doubt = "" if self.confirmed else " (by AMD's rules, unconfirmed)"
+        return ", ".join(self.serves) + doubt
 
 
 @dataclass(frozen=True)
@@ -99,8 +107,11 @@ class Catalog:
         return next((image for image in self.images if image.name == name), None)
 
     def range_of(self, version: str) -> DriverRange | None:
-        """Return what is known about an AMD kernel driver, by the first two numbers."""
-        return next((d for d in self.drivers if (version + ".").startswith(d.prefix + ".")), None)
+        """Return what is known about an AMD kernel driver, by the version of its module."""
+        return next(
+            (known for known in self.drivers
+             if any(f"{version}.".startswith(f"{prefix}.") for prefix in known.module)), None
+        )  # fmt: skip
 
     def faults_of(self, vendor: str | None, torch: str | None) -> tuple[Fault, ...]:
         """Return the known faults of a stack; a local part ("2.5.1+rocm6.2") does not matter."""
@@ -113,8 +124,10 @@ def catalog_of(content: Mapping[str, Any]) -> Catalog:
     return Catalog(
         images=tuple(_image(name, keys, "catalog") for name, keys in content["images"].items()),
         drivers=tuple(
-            DriverRange(prefix, keys["release"], tuple(keys["serves"]), keys.get("confirmed", True))
-            for prefix, keys in content["drivers"].items()
+            DriverRange(
+                release, tuple(keys["module"]), tuple(keys["serves"]), keys.get("confirmed", True)
+            )
+            for release, keys in content["drivers"].items()
         ),
         faults=tuple(
             Fault(name, f["vendor"], tuple(f["torch"]), tuple(f["flags"]), f["reason"], f["source"])
@@ -148,8 +161,8 @@ def extended(catalog: Catalog, images: tuple[Entry, ...]) -> Catalog:
     return Catalog(tuple(found.values()), catalog.drivers, catalog.faults)
 
 
-KEYS = ("title", "vendor", "pins", "archs", "attention", "prefer", "least_driver", "definition",
-        "arguments", "room", "sif", "reference")  # fmt: skip
+KEYS = ("title", "vendor", "pins", "machines", "archs", "attention", "prefer", "least_driver",
+        "definition", "arguments", "room", "sif", "reference")  # fmt: skip
 
 
 def _image(name: str, keys: Mapping[str, Any], source: str) -> Image:
@@ -158,6 +171,7 @@ def _image(name: str, keys: Mapping[str, Any], source: str) -> Image:
         title=str(keys["title"]),
         vendor=keys["vendor"],
         pins={key: str(value) for key, value in keys.get("pins", {}).items()},
+        machines=tuple(keys.get("machines", ())),
         archs=tuple(keys.get("archs", ())),
         attention=tuple(keys.get("attention", ())),
         prefer=tuple(dict(keys.get("prefer", {})).items()),

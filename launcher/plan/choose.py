@@ -1,9 +1,10 @@
 """Choose: which GPUs, which image, which engine. Pure; every choice says why.
 
-An image fits when it is of the GPUs' vendor, its torch was compiled for their arch and its user
-space is one that their kernel driver was tested with (an unknown driver is no obstacle). Of the
-images that fit, one that is built comes before one that is not, then the catalog's preference for
-the arch, then its order.
+An image fits when it is built for the processor and for the vendor of the GPUs, its PyTorch was
+compiled for their arch, and their kernel driver supports its user space (an unknown driver is no
+obstacle). Of the images that fit, one that is built comes before one that is not, then the
+catalog's preference for the arch, then its order. GPUs that no image serves are never passed over
+in silence: the processor is used only if there is no GPU to use, or if the user chose it.
 """
 
 from __future__ import annotations
@@ -17,7 +18,8 @@ from launcher.host.facts import Gpu, Host
 from launcher.plan.catalog import CPU, Catalog, Image
 from launcher.plan.decision import Decision, Finding
 from launcher.plan.fit import fast, problems
-from launcher.plan.kinds import Kind, best, kinds_of, left_out
+from launcher.plan.gpu_use import GpuUse
+from launcher.plan.kinds import Kind, Survey, best, counted, left_out, survey
 from launcher.plan.layers import Settings
 from launcher.plan.masks import Selection
 from launcher.plan.nothing import nothing
@@ -99,6 +101,7 @@ def choose(
     built: Sequence[Built],
     native: Native,
     force: bool = False,
+    use: GpuUse = "automatic",
 ) -> Choice:
     """Decide which GPUs, image and engine to use.
 
@@ -110,41 +113,85 @@ def choose(
             the caller passes all of them.
         native: the environment of the launcher.
         force: use the image asked for even if it does not fit.
+        use: whether the command needs a GPU, takes one where there is one, or computes without.
 
     Raises:
-        Unavailable: no image fits, or none is built and native is impossible.
+        Unavailable: no image fits or serves the GPUs, none is built and native is impossible, or
+            a GPU is required and none can be used.
         UsageError: an unknown image, or GPUs of two vendors between which nothing decides.
         ConfigurationError: masks that make no sense.
     """
-    kinds, decisions, findings = kinds_of(host, catalog, {found.image for found in built})
+    gpus = survey(host, catalog, {found.image for found in built})
     runtime = settings.text("runtime")
     if runtime == NATIVE:
-        return _native(kinds, native, decisions, findings, settings.source("runtime"), "asked for")
+        return _native(gpus, native, host, use, settings.source("runtime"), "asked for")
     engines = _engines(host, runtime)
     name = settings.text("image")
     if name != "auto":
-        return _named(name, settings, catalog, host, kinds, engines, built, force,
-                      decisions, findings)  # fmt: skip
-    kind = best(kinds)
-    candidates = kind.images if kind else tuple(i for i in catalog.images if i.vendor == CPU)
+        return _named(name, settings, catalog, host, gpus, engines, built, force, use)
+    kind = best(gpus.kinds) if use != "never" else None
+    if kind is None and use != "never":
+        vendors = {unserved.gpus[0].vendor for unserved in gpus.kinds}
+        if host.live and runtime == "auto" and not native.absent and native.vendor in vendors:
+            why = f"no image serves the GPUs, and PyTorch {native.torch} is installed here"
+            return _native(gpus, native, host, use, "host", why)
+        require_served(gpus, host, use)
+    candidates = kind.images if kind else for_processors(catalog, host)
+    if use == "never":  # an image for GPUs computes on the processor too
+        candidates += tuple(image for kind_ in gpus.kinds for image in kind_.images)
     for image in candidates:
         place, engine = _place(image, engines, built, host)
         if place and engine:
             others = [other for other in candidates if other is not image]
-            why = _why(image, kind, catalog, host)
+            why = _why(image, kind, catalog, host, gpus, use)
             if others and others[0] in candidates[: candidates.index(image)]:
                 why += f"; {others[0].name} would come before it but is not built"
-            decisions.append(Decision("image", image.name, why, image.source))
-            decisions.append(_engine_decision(engine, runtime, settings, host))
-            decisions += left_out(kinds, kind, image.name)
-            return _choice(engine, image, place, kind, decisions, findings)
+            decisions = [
+                Decision("image", image.name, why, image.source),
+                _engine_decision(engine, runtime, settings, host),
+            ]
+            return _choice(engine, image, place, kind, gpus, decisions)
     if runtime != "auto" or native.absent:
+        if not candidates:
+            raise _wrong_processor(catalog, host, native)
         raise nothing(candidates, engines, native.python, settings, host)
-    first = candidates[0].name if candidates else CPU
+    first = candidates[0].name if candidates else None
     why = f"no image is built ({first} would suit), and PyTorch {native.torch} is installed here"
-    if not engines:
+    if first is None:
+        why = f"no image is built for {host.machine}, and PyTorch {native.torch} is installed here"
+    elif not engines:
         why = f"there is no engine that can start a container, and PyTorch {native.torch} is here"
-    return _native(kinds, native, decisions, findings, "host", why)
+    return _native(gpus, native, host, use, "host", why, kind)
+
+
+def require_served(gpus: Survey, host: Host, use: GpuUse) -> None:
+    """Check that computing on the processor is what the user wants.
+
+    Raises:
+        Unavailable: there are GPUs that cannot be used, or a GPU is required and there is none.
+    """
+    without = "add --device cpu (or --image cpu) to compute on the processor"
+    if gpus.obstacles:
+        evidence = "; ".join(finding.evidence for finding in gpus.obstacles)
+        remedies = [finding.remedy for finding in gpus.obstacles if finding.remedy]
+        raise Unavailable(gpus.obstacles[0].cause, evidence, ", or ".join([*remedies, without]))
+    if use == "required":
+        evidence = no_gpu(gpus, host)
+        raise Unavailable("A GPU is requested and none can be used", evidence, without)
+
+
+def for_processors(catalog: Catalog, host: Host) -> tuple[Image, ...]:
+    """Return the images for computing without a GPU that are built for this processor."""
+    return tuple(
+        i for i in catalog.images if i.vendor == CPU and not problems(i, (), catalog, host)
+    )
+
+
+def _wrong_processor(catalog: Catalog, host: Host, native: Native) -> Unavailable:
+    machines = sorted({machine for image in catalog.images for machine in image.machines})
+    evidence = f"{host.machine}; the images are built for {', '.join(machines)}"
+    remedy = f"install PyTorch here: `{native.python} -m pip install 'aam[model]'`"
+    return Unavailable("No image is built for this processor", evidence, remedy)
 
 
 def _engines(host: Host, runtime: str) -> tuple[str, ...]:
@@ -183,12 +230,11 @@ def _named(
     settings: Settings,
     catalog: Catalog,
     host: Host,
-    kinds: Sequence[Kind],
+    gpus: Survey,
     engines: tuple[str, ...],
     built: Sequence[Built],
     force: bool,
-    decisions: list[Decision],
-    findings: list[Finding],
+    use: GpuUse,
 ) -> Choice:
     """Take the image asked for, if it fits."""
     image, source = catalog.image(name), settings.source("image")
@@ -199,51 +245,70 @@ def _named(
         )
     if image is None:
         image = Image(name, "an image that the catalog does not know", None, {}, source=source)
-    kind = next((k for k in kinds if image in k.images), None)
-    same = [k for k in kinds if image.vendor is None or k.gpus[0].vendor == image.vendor]
+    kind = next((k for k in gpus.kinds if image in k.images), None)
+    same = [k for k in gpus.kinds if image.vendor in (None, k.gpus[0].vendor)]
     if kind is None and same and image.vendor != CPU:
         kind = max(same, key=lambda k: k.rank)
     found = problems(image, kind.gpus if kind else (), catalog, host)
     if found and not force:
-        fitting = best(kinds)
-        near = fitting.images[0].name if fitting else CPU
-        remedy = f"the nearest fit is --image {near}; --force runs it anyway"
-        raise Unavailable(f"Image {name} does not fit this host", "; ".join(found), remedy)
-    forced = tuple(found)
+        raise _misfit(name, found, gpus, catalog, host)
+    if kind is None and use == "required":
+        evidence = f"image {name}" if image.vendor == CPU else no_gpu(gpus, host)
+        remedy = "name an image for the GPUs, or leave --device and --gpus out"
+        raise Unavailable("A GPU is requested and none can be used", evidence, remedy)
     why = f"asked for, although {'; '.join(found)}" if found else "asked for"
-    decisions.append(Decision("image", name, why, source))
     place, engine = _place(image, engines, built, host)
     if place is None or engine is None:
         raise nothing((image,), engines, None, settings, host)
-    decisions.append(_engine_decision(engine, settings.text("runtime"), settings, host))
-    kind = None if image.vendor == CPU else kind
-    decisions += left_out(kinds, kind, name)
-    return _choice(engine, image, place, kind, decisions, findings, forced)
+    decisions = [
+        Decision("image", name, why, source),
+        _engine_decision(engine, settings.text("runtime"), settings, host),
+    ]
+    kind = None if image.vendor == CPU or use == "never" else kind
+    return _choice(engine, image, place, kind, gpus, decisions, tuple(found))
+
+
+def _misfit(
+    name: str, found: Sequence[str], gpus: Survey, catalog: Catalog, host: Host
+) -> Unavailable:
+    fitting = [image for kind in gpus.kinds for image in kind.images]
+    near = (fitting or list(for_processors(catalog, host)))[:1]
+    remedy = f"the nearest fit is --image {near[0].name}; " if near else ""
+    evidence = "; ".join(found)
+    cause = f"Image {name} does not fit this host"
+    return Unavailable(cause, evidence, f"{remedy}--force runs it anyway")
 
 
 def _native(
-    kinds: Sequence[Kind],
+    gpus: Survey,
     native: Native,
-    decisions: list[Decision],
-    findings: list[Finding],
+    host: Host,
+    use: GpuUse,
     source: str,
     why: str,
+    served: Kind | None = None,
 ) -> Choice:
+    """Take the environment of the launcher; `served` are GPUs that an image would serve."""
     if native.absent:
         raise Unavailable(
             "The libraries of the model are not installed",
             f"{native.python} has no {', '.join(native.absent)}",
             f"install them with `{native.python} -m pip install 'aam[model]'`",
         )
-    decisions.append(Decision("engine", NATIVE, why, source))
-    usable = [kind for kind in kinds if kind.gpus[0].vendor == native.vendor]
-    if kinds and not usable:
-        gpus = ", ".join(f"{len(kind.gpus)} x {kind.gpus[0].product}" for kind in kinds)
-        evidence = f"PyTorch {native.torch} in {native.python} cannot use {gpus}"
-        remedy = "build an image, or install a PyTorch that can"
-        findings.append(Finding("warning", "The GPUs stay idle", evidence, remedy))
-    kind = max(usable, key=lambda k: k.rank[1:], default=None)
-    decisions += left_out(kinds, kind, f"PyTorch {native.torch}") if kind else []
+    usable = [kind for kind in gpus.kinds if kind.gpus[0].vendor == native.vendor]
+    kind = max(usable, key=lambda k: k.rank[1:], default=None) if use != "never" else None
+    if kind is None and use != "never":
+        if gpus.kinds:
+            idle = ", ".join(counted(kind.gpus) for kind in gpus.kinds)
+            evidence = f"PyTorch {native.torch} in {native.python} cannot use {idle}"
+            remedy = "install a PyTorch that can"
+            if served:
+                remedy = f"build an image with `aam-launch images build {served.images[0].name}`"
+            remedy += ", or add --device cpu to compute on the processor"
+            raise Unavailable("The GPUs would stay idle", evidence, remedy)
+        require_served(gpus, host, use)
+    decisions = [*gpus.decisions, Decision("engine", NATIVE, why, source)]
+    decisions += left_out(gpus.kinds, kind, f"PyTorch {native.torch}")
     return Choice(
         engine=NATIVE,
         image=None,
@@ -251,7 +316,7 @@ def _native(
         gpus=kind.gpus if kind else (),
         selection=kind.selection if kind else None,
         decisions=tuple(decisions),
-        findings=tuple(findings),
+        findings=(*gpus.findings, *gpus.undriven),
     )
 
 
@@ -260,43 +325,57 @@ def _choice(
     image: Image,
     built: Built,
     kind: Kind | None,
-    decisions: list[Decision],
-    findings: list[Finding],
+    gpus: Survey,
+    decisions: Sequence[Decision],
     forced: tuple[str, ...] = (),
 ) -> Choice:
-    gpus = kind.gpus if kind else ()
-    if kind and gpus and image.attention and not fast(image, kind.arch):
+    findings = [*gpus.findings, *gpus.undriven]
+    if kind and image.attention and not fast(image, kind.arch):
         evidence = f"{image.name} has no fused attention kernels for {kind.arch}"
         findings.append(Finding("note", "Attention takes the math path", evidence, ""))
     return Choice(
-        engine, image, built, gpus, kind.selection if kind else None,
-        tuple(decisions), tuple(findings), forced,
-    )  # fmt: skip
+        engine=engine,
+        image=image,
+        built=built,
+        gpus=kind.gpus if kind else (),
+        selection=kind.selection if kind else None,
+        decisions=(*gpus.decisions, *decisions, *left_out(gpus.kinds, kind, image.name)),
+        findings=tuple(findings),
+        forced=forced,
+    )
 
 
-def _why(image: Image, kind: Kind | None, catalog: Catalog, host: Host) -> str:
+def no_gpu(gpus: Survey, host: Host) -> str:
+    """Return the reason why no GPU is used where none of the usable ones is unserved."""
+    for selection in gpus.selections:
+        if any(not gpu.integrated for gpu in selection.ours) and not selection.gpus:
+            return f"{selection.source} leaves none of the {len(selection.ours)} GPUs"
+    if any(not gpu.driven for gpu in host.gpus):
+        return "there are GPUs but no driver is loaded for them"
+    if any(gpu.driven and not gpu.readable for gpu in host.gpus):
+        return "the GPUs of this host belong to other jobs"
+    if any(gpu.integrated for gpu in host.gpus):
+        return "the only GPU is an integrated one, which no image computes on"
+    return "there is no GPU"
+
+
+def _why(
+    image: Image, kind: Kind | None, catalog: Catalog, host: Host, gpus: Survey, use: GpuUse
+) -> str:
     if kind is None:
-        if any(not gpu.driven for gpu in host.gpus):
-            return "there are GPUs but no driver is loaded for them"
-        if any(gpu.integrated for gpu in host.gpus):
-            return "the only GPU is an integrated one, which no stack computes on"
-        return (
-            "no image serves the GPUs" if any(g.readable for g in host.gpus) else "there is no GPU"
-        )
-    arch, gpus = kind.arch, kind.gpus
-    why = f"{len(gpus)} x {gpus[0].product} ({arch}) are in its PyTorch's list"
+        return "the command computes on the processor" if use == "never" else no_gpu(gpus, host)
+    arch = kind.arch
+    why = f"{counted(kind.gpus)} are in its PyTorch's list"
     preference = dict(image.prefer).get(arch)
     if preference:
-        why = f"{len(gpus)} x {gpus[0].product}: {preference}"
-    driver = host.driver(gpus[0].vendor)
+        why = f"{len(kind.gpus)} x {kind.gpus[0].product}: {preference}"
+    driver = host.driver(kind.gpus[0].vendor)
     known = catalog.range_of(driver.version) if driver and driver.version else None
-    if known and gpus[0].vendor == "amd" and driver:
-        doubt = "" if known.confirmed else " by AMD's rules, unconfirmed"
-        tested = f"was tested with ROCm {', '.join(known.serves)}{doubt}"
-        return f"{why}; driver {driver.version} {tested}"
-    if driver and driver.version:
+    if driver and driver.vendor == "amd" and known:
+        return f"{why}; driver {driver.version} ({known.release}) supports ROCm {known.tested}"
+    if driver and driver.version and driver.vendor != "amd":
         return f"{why}; driver {driver.version}"
-    return f"{why}; the driver's tested range is unknown"
+    return f"{why}; the ROCm releases that its driver supports are unknown"
 
 
 def _engine_decision(engine: str, runtime: str, settings: Settings, host: Host) -> Decision:

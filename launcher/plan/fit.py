@@ -6,21 +6,26 @@ from collections.abc import Sequence
 
 from launcher.host.facts import Driver, Gpu, Host
 from launcher.plan.catalog import CPU, Catalog, Image
+from launcher.plan.decision import Finding, Severity
 
 
 def problems(image: Image, gpus: Sequence[Gpu], catalog: Catalog, host: Host) -> list[str]:
-    """Say why `image` does not fit `gpus`; nothing if it does."""
-    if image.vendor in (CPU, None):
-        return []
-    if not gpus:
-        return [f"it needs a GPU of {image.vendor.upper()}, and there is none to use"]
+    """List the reasons why `image` does not fit this processor, `gpus` and their driver."""
     found = []
+    if image.machines and host.machine not in image.machines:
+        built = " and ".join(image.machines)
+        found.append(f"it is built for {built} and the processor is {host.machine}")
+    if image.vendor in (CPU, None):
+        return found
+    if not gpus:
+        return [*found, f"it needs a GPU of {image.vendor.upper()} and none can be used"]
     vendors = {gpu.vendor for gpu in gpus}
     if vendors != {image.vendor}:
-        return [f"it is for GPUs of {image.vendor.upper()}, not of {', '.join(sorted(vendors))}"]
+        names = ", ".join(sorted(vendors)).upper()
+        return [*found, f"it is for GPUs of {image.vendor.upper()}, not of {names}"]
     for arch in sorted({gpu.arch or "unknown" for gpu in gpus}):
         if image.archs and not served(image, arch):
-            whom = "a GPU of unknown arch" if arch == "unknown" else arch
+            whom = "a GPU of unknown architecture" if arch == "unknown" else arch
             found.append(f"its PyTorch was not compiled for {whom}")
     driver = host.driver(gpus[0].vendor)
     return found + (_driver_problems(image, driver, catalog) if driver else [])
@@ -42,14 +47,29 @@ def _driver_problems(image: Image, driver: Driver, catalog: Catalog) -> list[str
     if driver.version is None:
         return []
     if image.least_driver and _numbers(driver.version) < _numbers(image.least_driver):
-        return [f"it needs a driver of at least {image.least_driver}, here is {driver.version}"]
+        return [f"it needs driver {image.least_driver} or later and the host has {driver.version}"]
     known = catalog.range_of(driver.version)
     release = ".".join(image.pins.get("rocm", "").split(".")[:2])
     if driver.vendor == "amd" and known and release and release not in known.serves:
-        tested = ", ".join(known.serves)
-        doubt = "" if known.confirmed else " (by AMD's rules, unconfirmed)"
-        return [f"driver {driver.version} was tested with ROCm {tested}{doubt}, not with {release}"]
+        supported = f"driver {driver.version} ({known.release}) supports ROCm {known.tested}"
+        return [f"{supported}, not {release}"]
     return []
+
+
+def unknown_driver(driver: Driver, catalog: Catalog) -> Finding | None:
+    """Return a finding if nothing is known about the user spaces that a driver supports."""
+    if driver.vendor != "amd" or (driver.version and catalog.range_of(driver.version)):
+        return None
+    evidence = f"amdgpu {driver.version} is not in the catalog"
+    if driver.version is None:
+        evidence = f"amdgpu states no version ({driver.source})"
+    remedy = (
+        "no image is refused because of it; `aam-launch check` measures whether the one that is "
+        "chosen computes correctly"
+    )
+    severity: Severity = "note" if driver.version is None else "warning"
+    return Finding(severity, "The ROCm releases that the driver supports are unknown", evidence,
+                   remedy)  # fmt: skip
 
 
 def _numbers(version: str) -> tuple[int, ...]:

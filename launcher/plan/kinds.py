@@ -3,14 +3,14 @@
 from __future__ import annotations
 
 from collections import Counter
-from collections.abc import Container, Sequence
+from collections.abc import Container, Iterator, Sequence
 
 from aam.options.frozen import dataclass
 from launcher.errors import UsageError
 from launcher.host.facts import VENDORS, Gpu, Host, Vendor
 from launcher.plan.catalog import Catalog, Image
 from launcher.plan.decision import Decision, Finding
-from launcher.plan.fit import fast, problems
+from launcher.plan.fit import fast, problems, unknown_driver
 from launcher.plan.masks import Selection, select
 
 
@@ -38,23 +38,53 @@ class Kind:
         return self.fast, not self.gpus[0].instances, len(self.gpus)
 
 
-def kinds_of(
-    host: Host, catalog: Catalog, there: Container[str]
-) -> tuple[list[Kind], list[Decision], list[Finding]]:
+@dataclass(frozen=True)
+class Survey:
+    """The GPUs of a host, sorted.
+
+    Attributes:
+        kinds: the selected GPUs by vendor and arch, each with the images that fit.
+        selections: what jobs and masks leave of the GPUs of each vendor.
+        findings: what a user should know about GPUs and drivers, whatever is chosen.
+        unserved: for each kind that no image fits, the reason.
+        undriven: the GPUs without a driver.
+    """
+
+    kinds: tuple[Kind, ...] = ()
+    selections: tuple[Selection, ...] = ()
+    findings: tuple[Finding, ...] = ()
+    unserved: tuple[Finding, ...] = ()
+    undriven: tuple[Finding, ...] = ()
+
+    @property
+    def decisions(self) -> list[Decision]:
+        """What jobs and masks leave, as decisions."""
+        return [
+            Decision(f"{s.vendor} GPUs", s.story, "what jobs and masks leave", s.source)
+            for s in self.selections
+        ]
+
+    @property
+    def obstacles(self) -> tuple[Finding, ...]:
+        """The reasons why GPUs of this host cannot be used by any image."""
+        return (*self.unserved, *self.undriven)
+
+
+def survey(host: Host, catalog: Catalog, there: Container[str]) -> Survey:
     """Sort the GPUs that may be used by vendor and arch; images that are `there` come first."""
     kinds: list[Kind] = []
-    decisions: list[Decision] = []
-    findings = _idle(host)
+    selections: list[Selection] = []
+    unserved: list[Finding] = []
+    findings = _remarks(host)
     for vendor in VENDORS:
         gpus = [gpu for gpu in host.gpus if gpu.vendor == vendor]
         if not any(gpu.driven for gpu in gpus):
             continue
+        driver = host.driver(vendor)
+        doubt = unknown_driver(driver, catalog) if driver else None
+        findings += [doubt] if doubt else []
         selection = select(vendor, gpus, host.environment, host.slurm)
-        decisions.append(
-            Decision(
-                f"{vendor} GPUs", selection.story, "what jobs and masks leave", selection.source
-            )
-        )
+        selections.append(selection)
         by_kind: dict[tuple[str | None, bool], list[Gpu]] = {}
         for gpu in selection.gpus:
             if not gpu.integrated:
@@ -65,39 +95,43 @@ def kinds_of(
                        and not problems(i, same, catalog, host)]  # fmt: skip
             fitting.sort(key=lambda i: (i.name not in there, arch not in dict(i.prefer)))
             kinds.append(Kind(selection, tuple(same), tuple(fitting)))
-            findings += [] if fitting else [_unserved(vendor, same, catalog, host)]
-    return kinds, decisions, findings
+            unserved += [] if fitting else [_unserved(vendor, same, catalog, host)]
+    return Survey(
+        tuple(kinds), tuple(selections), tuple(findings), tuple(unserved), tuple(_undriven(host))
+    )
 
 
 def _unserved(vendor: Vendor, gpus: Sequence[Gpu], catalog: Catalog, host: Host) -> Finding:
-    """Say why no image serves GPUs, by the example of the first of their vendor."""
+    """Return the reason why no image serves GPUs, by the example of the first of their vendor."""
     first = next((image for image in catalog.images if image.vendor == vendor), None)
-    reasons = problems(first, gpus, catalog, host) if first else ["there is none for them"]
-    evidence = f"{_counted(gpus)}: {first.name + ', ' if first else ''}{'; '.join(reasons)}"
-    remedy = "they stay idle; name an --image with --force to try one"
-    return Finding("warning", "No image serves these GPUs", evidence, remedy)
+    reasons = problems(first, gpus, catalog, host) if first else []
+    why = f"{first.name}: {'; '.join(reasons)}" if first else "no image is for this vendor"
+    return Finding("warning", "No image serves these GPUs", f"{counted(gpus)}; {why}", "")
 
 
-def _idle(host: Host) -> list[Finding]:
-    """Say which GPUs cannot be used and why."""
-    findings = []
+def _undriven(host: Host) -> Iterator[Finding]:
     for vendor, module in (("amd", "amdgpu"), ("nvidia", "nvidia")):
         undriven = [gpu for gpu in host.gpus if gpu.vendor == vendor and not gpu.driven]
         if undriven:
             products = Counter(gpu.product for gpu in undriven)
-            counted = ", ".join(f"{count} x {product}" for product, count in products.items())
-            evidence = f"{counted} on the PCI bus, no {module} driver"
+            names = ", ".join(f"{count} x {product}" for product, count in products.items())
+            evidence = f"{names} on the PCI bus, no {module} driver"
             remedy = f"load it (`modprobe {module}`) or install it"
-            findings.append(Finding("warning", "The GPU driver is not loaded", evidence, remedy))
+            yield Finding("warning", "The GPU driver is not loaded", evidence, remedy)
+
+
+def _remarks(host: Host) -> list[Finding]:
+    """Return what is unusual about single GPUs."""
+    findings = []
     for gpu in host.gpus:
         if gpu.driven and gpu.readable and gpu.arch is None:
-            evidence = f"{gpu.product} at {gpu.pci} is in no table and no library tells"
-            remedy = "tell what it is, so that the table can have it"
-            findings.append(Finding("warning", "A GPU of unknown arch", evidence, remedy))
-    for gpu in host.gpus:
+            evidence = f"{gpu.product} at {gpu.pci} is in no table"
+            remedy = "report it, so that the table can have it"
+            cause = "A GPU of unknown architecture"
+            findings.append(Finding("warning", cause, evidence, remedy))
         if gpu.integrated:
             evidence = f"{gpu.product} at {gpu.pci}"
-            remedy = "nothing to do; no stack computes on it"
+            remedy = "nothing to do; no image computes on it"
             findings.append(Finding("note", "An integrated GPU is not used", evidence, remedy))
     return findings
 
@@ -123,14 +157,16 @@ def left_out(kinds: Sequence[Kind], used: Kind | None, runs: str) -> list[Decisi
         if kind is not used:
             why = f"{runs} computes on the processor"
             if used:
-                why = f"one kind at a time, and {runs} runs on {used.gpus[0].product} ({used.arch})"
-            said.append(Decision("left out", _counted(kind.gpus), why, "host"))
+                why = f"one kind at a time, and {runs} runs on {counted(used.gpus)}"
+            said.append(Decision("left out", counted(kind.gpus), why, "host"))
     if used and used.gpus[0].instances:
         cut = [gpu for gpu in used.selection.gpus if gpu.instances and gpu not in used.gpus]
         why = "CUDA computes on one MIG instance at a time"
-        said += [Decision("left out", _counted(cut), why, "host")] if cut else []
+        said += [Decision("left out", counted(cut), why, "host")] if cut else []
     return said
 
 
-def _counted(gpus: Sequence[Gpu]) -> str:
-    return f"{len(gpus)} x {gpus[0].product} ({gpus[0].arch or 'arch unknown'})"
+def counted(gpus: Sequence[Gpu]) -> str:
+    """Return number, product and arch of alike GPUs, such as "4 x MI300A (gfx942)"."""
+    cut = ", cut by MIG" if gpus[0].instances else ""
+    return f"{len(gpus)} x {gpus[0].product} ({gpus[0].arch or 'arch unknown'}{cut})"

@@ -49,7 +49,7 @@ class Request:
         command: a command of `aam`, of one or two words.
         words: the options of that command as the user wrote them, in order, and spelled out.
         paths: every file or folder that is named.
-        flags: the options of `aam` that are given, in their usual spelling.
+        values: the options of `aam` that are given, in their usual spelling, and their values.
         own: the launcher's own options and their values.
         absent: required options that are not given; only where that was allowed.
     """
@@ -57,7 +57,7 @@ class Request:
     command: str
     words: tuple[str, ...] = ()
     paths: tuple[PathWord, ...] = ()
-    flags: tuple[str, ...] = ()
+    values: Mapping[str, tuple[str, ...]] = field(default_factory=dict)
     own: Mapping[str, tuple[str, ...]] = field(default_factory=dict)
     absent: tuple[str, ...] = ()
 
@@ -70,6 +70,10 @@ class Request:
     def outputs(self) -> tuple[tuple[str, Path], ...]:
         """Flag and path of everything that will be written."""
         return tuple((word.flag, word.path) for word in self.paths if word.role == "output")
+
+    def value(self, flag: str) -> str | None:
+        """Return the last value given for an option; None if there is none."""
+        return next(reversed(self.values.get(flag, ())), None)
 
     @property
     def dry_run(self) -> bool:
@@ -120,7 +124,7 @@ def parse(argv: Sequence[str], *, incomplete: bool = False) -> Request:
         command=command,
         words=tuple(rest),
         paths=_paths(given, known),
-        flags=tuple(given),
+        values={flag: tuple(value for value, _ in found) for flag, found in given.items()},
         own=own,
         absent=absent,
     )

@@ -16,6 +16,7 @@ import pytest
 NODES = "sys/class/kfd/kfd/topology/nodes"
 
 # arch -> (gfx_target_version, device_id); values of the kernel, see launcher/host/amd.py
+MI25 = (90000, 0x6860)
 MI50 = (90006, 0x66A1)
 MI100 = (90008, 0x738C)
 MI210 = (90010, 0x740F)
@@ -136,9 +137,11 @@ class Tree:
         user: Mapping[str, Any] | None = None,
         engines: Iterable[Mapping[str, Any]] = (),
         nvml: Mapping[str, Any] | None = None,
+        machine: str = "x86_64",
     ) -> Tree:
         """Write what `doctor --capture` would say beside the files of the kernel."""
         self.manifest = {
+            "machine": machine,
             "environment": dict(environment or {}),
             "nodes": dict(nodes or {}),
             "user": user or {"uid": 1000, "gid": 1000, "groups": [1000]},

@@ -13,8 +13,20 @@ from launcher.plan.catalog import SHIPPED, catalog_of
 from launcher.plan.choose import SIF_ENGINES, Built, Choice, Native, choose
 from launcher.plan.document import load
 from launcher.plan.fit import served
+from launcher.plan.gpu_use import GpuUse
 from launcher.plan.layers import Entry, merge
-from tests.launcher.hosts import MI50, MI100, MI210, MI250X, MI300A, PHOENIX, RX7900, Tree, captured
+from tests.launcher.hosts import (
+    MI25,
+    MI50,
+    MI100,
+    MI210,
+    MI250X,
+    MI300A,
+    PHOENIX,
+    RX7900,
+    Tree,
+    captured,
+)
 
 CATALOG = catalog_of(load(SHIPPED.read_text()))
 ALL = tuple(
@@ -30,11 +42,12 @@ def decide(
     built: tuple[Built, ...] = ALL,
     native: Native = NATIVE,
     force: bool = False,
+    use: GpuUse = "automatic",
     **asked: str,
 ) -> Choice:
     layer = {key: Entry(value, f"command line, --{key}") for key, value in asked.items()}
     defaults = {"image_dir": Entry("/i", "default")}
-    return choose(host, CATALOG, merge([defaults, layer]), built, native, force)
+    return choose(host, CATALOG, merge([defaults, layer]), built, native, force, use)
 
 
 def name_of(choice: Choice) -> str | None:
@@ -60,9 +73,6 @@ def live(tree: Tree, *engines: EngineFact) -> Host:
         ("mi300x-cpx", "rocm63", 63),
         ("mi100", "rocm63", 1),
         ("phoenix-igpu", "cpu", 0),
-        ("pci-from-hwloc/corona", "cpu", 0),
-        ("pci-from-hwloc/sierra", "cpu", 0),
-        ("pci-from-hwloc/tuo.SPX", "cpu", 0),
     ],
 )
 def test_captured_hosts(name: str, image: str, count: int) -> None:
@@ -73,12 +83,26 @@ def test_captured_hosts(name: str, image: str, count: int) -> None:
 def test_what_is_said_about_captured_hosts() -> None:
     phoenix = decide(detect(captured("phoenix-igpu")))
     assert "integrated" in why(phoenix, "image")
-    corona = decide(detect(captured("pci-from-hwloc/corona")))
-    assert "The GPU driver is not loaded: 8 x MI50" in str(corona.findings[0])
-    sierra = decide(detect(captured("pci-from-hwloc/sierra")))
-    assert "modprobe nvidia" in str(sierra.findings[0])
     mi100 = decide(detect(captured("mi100")))
-    assert "Attention takes the math path" in str(mi100.findings[0])
+    assert "Attention takes the math path" in str(mi100.findings[-1])
+
+
+@pytest.mark.parametrize(
+    ("name", "gpus", "module"),
+    [
+        ("pci-from-hwloc/corona", "8 x MI50", "amdgpu"),
+        ("pci-from-hwloc/sierra", "4 x NVIDIA GV100", "nvidia"),
+        ("pci-from-hwloc/tuo.SPX", "4 x MI300A", "amdgpu"),
+    ],
+)
+def test_captured_hosts_without_a_driver_are_refused(name: str, gpus: str, module: str) -> None:
+    host = detect(captured(name))
+    with pytest.raises(Unavailable, match="The GPU driver is not loaded") as caught:
+        decide(host)
+    assert gpus in str(caught.value)
+    assert f"modprobe {module}" in str(caught.value)
+    assert "--device cpu" in str(caught.value)
+    assert name_of(decide(host, use="never")) == name_of(decide(host, image="cpu")) == "cpu"
 
 
 # --- built hosts
@@ -87,18 +111,27 @@ def test_what_is_said_about_captured_hosts() -> None:
 @pytest.mark.parametrize(
     ("kind", "driver", "image"),
     [
+        (MI25, None, "rocm63"),  # listed for gfx900, which an old kernel does not state
         (MI50, "6.8.5", "rocm60"),  # the stack that is kept for it
         (MI50, None, "rocm60"),
         (MI50, "6.10.5", "rocm63"),  # a driver that was not tested with ROCm 6.0
         (MI250X, "6.8.5", "rocm63"),
         (MI300A, "6.10.5", "rocm63"),
-        (MI300A, "30.30.1", "rocm63"),  # 6.2 is outside of what it was tested with
+        (MI300A, "6.16.13", "rocm63"),  # release 30.30, which does not support 6.2
+        (MI300A, "6.14.14", "rocm63"),  # release 30.10
+        (MI300A, "6.7.0", "rocm63"),  # ROCm 6.1, which supports 6.3 and 6.4
+        (MI300A, "6.3.6", "rocm62"),  # ROCm 6.0, which does not support 6.3
+        (RX7900, "6.3.6", "rocm62"),
+        (MI50, "6.3.6", "rocm60"),
+        (MI210, "6.2.4", "rocm60"),  # ROCm 5.7
+        (MI300A, "6.19.0", "rocm63"),  # no table has it
         (RX7900, None, "rocm63"),
         ((120001, 0x7550), None, "rocm63"),
     ],
 )
 def test_amd(tmp_path: Path, kind: tuple[int, int], driver: str | None, image: str) -> None:
-    host = detect(Tree(tmp_path).cpu().amd(kind, 3).amd_driver(driver).root)
+    tree = Tree(tmp_path).cpu().amd(kind, 3, old_kernel=kind == MI25)
+    host = detect(tree.amd_driver(driver).root)
     assert name_of(decide(host)) == image
 
 
@@ -108,7 +141,6 @@ def test_amd(tmp_path: Path, kind: tuple[int, int], driver: str | None, image: s
         (0x1DB1, "535.54.03", "cuda"),
         (0x20B2, "525.60.13", "cuda"),
         (0x2684, "555.42.02", "cuda"),  # sm_89 runs what was compiled for sm_86
-        (0x20B2, "470.82.01", "cpu"),
     ],
 )
 def test_nvidia(tmp_path: Path, device: int, driver: str, image: str) -> None:
@@ -121,26 +153,130 @@ def test_of_several_kinds_the_best_supported_is_used(tmp_path: Path) -> None:
     choice = decide(detect(tree.root))
     assert [gpu.product for gpu in choice.gpus] == ["MI210"]  # MI100 has no fused attention
     left = [(d.value, d.why) for d in choice.decisions if d.subject == "left out"]
-    assert left == [("2 x MI100 (gfx908)", "one kind at a time, and rocm63 runs on MI210 (gfx90a)")]
+    assert left == [
+        ("2 x MI100 (gfx908)", "one kind at a time, and rocm63 runs on 1 x MI210 (gfx90a)")
+    ]
 
 
-def test_an_arch_that_no_image_serves(tmp_path: Path) -> None:
-    choice = decide(detect(Tree(tmp_path).amd((90500, 0x75A0), 1).root))
-    assert name_of(choice) == "cpu"
-    assert "no image serves" in why(choice, "image")
-    assert why(choice, "left out") == "cpu computes on the processor"
-    assert "rocm63, its PyTorch was not compiled for gfx950" in str(choice.findings[0])
+@pytest.mark.parametrize(
+    ("version", "known"),
+    [("6.19.0", "amdgpu 6.19.0 is not in the catalog"), (None, "amdgpu states no version")],
+)
+def test_an_unknown_driver_is_reported_as_unknown(
+    tmp_path: Path, version: str | None, known: str
+) -> None:
+    choice = decide(detect(Tree(tmp_path).cpu().amd(MI300A, 3).amd_driver(version).root))
+    found = next(str(f) for f in choice.findings if "driver supports are unknown" in f.cause)
+    assert known in found
+    assert "no image is refused because of it" in found
+    assert "the ROCm releases that its driver supports are unknown" in why(choice, "image")
+
+
+# --- processors
+
+
+def test_an_image_for_another_processor_is_refused(tmp_path: Path) -> None:
+    tree = Tree(tmp_path).nvidia(0x2342, 1, 0, "NVIDIA GH200 480GB").nvidia_driver("560.28")
+    tree.recorded(machine="aarch64")
+    host = detect(tree.root)
+    refused = "built for x86_64 and the processor is aarch64"
+    with pytest.raises(Unavailable, match=f"1 x NVIDIA GH200 480GB .*{refused}"):
+        decide(host)
+    with pytest.raises(Unavailable, match=refused):
+        decide(host, image="cuda")
+    with pytest.raises(
+        Unavailable, match="No image is built for this processor: aarch64"
+    ) as caught:
+        decide(host, native=PLAIN, use="never")
+    assert "pip install 'aam[model]'" in str(caught.value)
+    assert refused in decide(host, image="cuda", force=True).forced[0]
+    able = replace(NATIVE, vendor="nvidia", torch="2.7.1+cu128")
+    choice = decide(replace(host, root="/", engines=(APPTAINER,)), native=able)
+    assert (choice.engine, len(choice.gpus)) == ("native", 1)
+    assert decide(replace(host, root="/"), native=able, use="never").engine == "native"
+
+
+# --- GPUs that no image serves, and requests for GPUs
+
+
+UNSERVED = [
+    ("RTX 5090", 0x2B85, 1, "sm_120"),
+    ("NVIDIA B200", 0x2901, 8, "sm_100"),
+    ("Tesla K80", 0x102D, 2, "sm_37"),
+]
+
+
+@pytest.mark.parametrize(("model", "device", "count", "arch"), UNSERVED)
+def test_gpus_that_no_image_serves_are_not_passed_over(
+    tmp_path: Path, model: str, device: int, count: int, arch: str
+) -> None:
+    tree = Tree(tmp_path).nvidia_driver("580.65.06")
+    for minor in range(count):
+        tree.nvidia(device, minor + 1, minor, model)
+    host = detect(tree.root)
+    with pytest.raises(Unavailable) as caught:
+        decide(host)
+    said = str(caught.value)
+    assert f"{count} x {model} ({arch}); cuda: its PyTorch was not compiled for {arch}" in said
+    assert "add --device cpu (or --image cpu)" in said
+    assert name_of(decide(host, image="cpu")) == "cpu"
+    processor = decide(host, use="never")
+    assert (name_of(processor), processor.gpus) == ("cpu", ())
+    assert why(processor, "image") == "the command computes on the processor"
+    assert why(processor, "left out") == "cpu computes on the processor"
+    forced = decide(host, image="cuda", force=True)
+    assert len(forced.gpus) == count
+    assert not [str(f) for f in forced.findings if "idle" in str(f) or "No image" in str(f)]
+    assert "not compiled for" in forced.forced[0]
+
+
+def test_amd_gpus_that_no_image_serves(tmp_path: Path) -> None:
+    host = detect(Tree(tmp_path).amd((90500, 0x75A0), 1).root)
+    with pytest.raises(Unavailable, match="1 x MI350X .gfx950.; rocm63: its PyTorch was not"):
+        decide(host)
+
+
+def test_a_driver_that_is_too_old_for_every_image(tmp_path: Path) -> None:
+    tree = Tree(tmp_path).nvidia(0x20B2, 1, 0, "A100").nvidia_driver("470.82.01")
+    with pytest.raises(Unavailable, match=r"needs driver 525.60.13 or later .* has 470.82.01"):
+        decide(detect(tree.root))
 
 
 def test_a_gpu_of_unknown_arch_is_named_and_not_guessed(tmp_path: Path) -> None:
     tree = Tree(tmp_path).nvidia(0xFFF0, 1, 0, "NVIDIA X1000").nvidia_driver("600.1")
-    choice = decide(detect(tree.root))
-    assert name_of(choice) == "cpu"
-    causes = [finding.cause for finding in choice.findings]
-    assert causes == ["A GPU of unknown arch", "No image serves these GPUs"]
-    with pytest.raises(Unavailable, match="not compiled for a GPU of unknown arch"):
-        decide(detect(tree.root), image="cuda")
-    assert len(decide(detect(tree.root), image="cuda", force=True).gpus) == 1
+    with pytest.raises(Unavailable, match="compiled for a GPU of unknown architecture"):
+        decide(detect(tree.root))
+    forced = decide(detect(tree.root), image="cuda", force=True)
+    assert len(forced.gpus) == 1
+    assert forced.findings[0].cause == "A GPU of unknown architecture"
+
+
+def test_a_request_for_a_gpu_is_refused_without_one(tmp_path: Path) -> None:
+    tree = Tree(tmp_path).cpu().amd(MI300A, 1, readable=False)
+    none = detect(Tree(tmp_path / "none").root)
+    for host, reason in (
+        (none, "there is no GPU"),
+        (detect(tree.root), "the GPUs of this host belong to other jobs"),
+        (detect(Tree(tmp_path / "igpu").amd(PHOENIX, 4).root), "is an integrated one"),
+    ):
+        assert name_of(decide(host)) == "cpu"
+        with pytest.raises(Unavailable, match="requested and none can be used") as caught:
+            decide(host, use="required")
+        assert reason in str(caught.value)
+        with pytest.raises(Unavailable, match="requested and none can be used: image cpu"):
+            decide(host, use="required", image="cpu")
+        with pytest.raises(Unavailable, match="requested and none can be used"):
+            decide(host, use="required", runtime="native")
+
+
+def test_a_mask_that_leaves_nothing_is_the_reason(tmp_path: Path) -> None:
+    tree = Tree(tmp_path).nvidia(0x20B2, 1, 0, "A100").nvidia_driver("535.1")
+    tree.recorded(environment={"CUDA_VISIBLE_DEVICES": ""})
+    host = detect(tree.root)
+    reason = "CUDA_VISIBLE_DEVICES leaves none of the 1 GPUs"
+    assert why(decide(host), "image") == reason
+    with pytest.raises(Unavailable, match=reason):
+        decide(host, use="required")
 
 
 def test_of_mig_instances_one_is_used(tmp_path: Path) -> None:
@@ -172,15 +308,17 @@ def test_two_vendors_of_which_one_is_better_supported(tmp_path: Path) -> None:
 
 
 def test_a_misfit_is_refused_with_the_nearest_fit(tmp_path: Path) -> None:
-    host = detect(Tree(tmp_path).amd(MI300A, 1).amd_driver("30.30.1").root)
+    host = detect(Tree(tmp_path).amd(MI300A, 1).amd_driver("6.16.13").root)
     with pytest.raises(Unavailable) as caught:
         decide(host, image="rocm62")
-    assert "driver 30.30.1 was tested with ROCm 6.3, 6.4" in str(caught.value)
+    assert "driver 6.16.13 (30.30) supports ROCm 6.3, 6.4, 7.0, 7.1, 7.2, not 6.2" in str(
+        caught.value
+    )
     assert "nearest fit is --image rocm63" in str(caught.value)
     forced = decide(host, image="rocm62", force=True)
     assert name_of(forced) == "rocm62"
-    assert "30.30.1" in forced.forced[0]
-    with pytest.raises(Unavailable, match="for GPUs of NVIDIA, not of amd|needs a GPU of NVIDIA"):
+    assert "6.16.13" in forced.forced[0]
+    with pytest.raises(Unavailable, match="for GPUs of NVIDIA, not of AMD|needs a GPU of NVIDIA"):
         decide(host, image="cuda")
     with pytest.raises(Unavailable, match="needs a GPU of AMD"):
         decide(detect(Tree(tmp_path / "none").root), image="rocm63")
@@ -208,13 +346,16 @@ def test_native_where_nothing_is_built() -> None:
     assert "no engine" in why(decide(_empty()), "engine")
 
 
-def test_native_says_that_gpus_stay_idle(tmp_path: Path) -> None:
-    choice = decide(live(Tree(tmp_path).amd(MI300A, 1)), built=())
-    assert choice.engine == "native"
-    assert "The GPUs stay idle" in str(choice.findings[-1])
-    able = decide(
-        live(Tree(tmp_path)), built=(), native=replace(NATIVE, vendor="amd", torch="2.7.1")
-    )
+def test_native_does_not_leave_gpus_idle(tmp_path: Path) -> None:
+    host = live(Tree(tmp_path).amd(MI300A, 1))
+    with pytest.raises(Unavailable, match="The GPUs would stay idle: .*1 x MI300A") as caught:
+        decide(host, built=())
+    assert "`aam-launch images build rocm63`" in str(caught.value)
+    with pytest.raises(Unavailable, match="install a PyTorch that can, or add --device cpu"):
+        decide(host, runtime="native")
+    choice = decide(host, built=(), use="never")
+    assert (choice.engine, choice.gpus) == ("native", ())
+    able = decide(host, built=(), native=replace(NATIVE, vendor="amd", torch="2.7.1"))
     assert len(able.gpus) == 1
 
 

@@ -57,6 +57,31 @@ def test_explain_runs_nothing_and_tells_all(folder: Path) -> None:
     assert not (folder / "out").exists()
 
 
+@pytest.mark.parametrize("asked", [["--device", "cuda"], ["--gpus", "2"], []])
+def test_a_launch_that_asks_for_a_gpu_is_refused_without_one(
+    folder: Path, asked: list[str]
+) -> None:
+    job = {} if asked else {"SLURM_JOB_ID": "7", "SLURM_JOB_GPUS": "0"}
+    for words in ([*RUN, *asked], ["explain", *RUN, *asked]):
+        done = launch(folder, *words, **job)
+        assert done.returncode == 69
+        assert "A GPU is requested and none can be used: there is no GPU" in done.stderr
+        assert "--device cpu" in done.stderr
+    cpu = [word for word in asked if word not in ("--device", "cuda")]
+    assert launch(folder, "explain", *RUN, *cpu, "--device", "cpu", **job).returncode == 0
+    assert not (folder / "out").exists()
+
+
+def test_explain_refuses_what_a_launch_would_refuse(folder: Path) -> None:
+    tree = Tree(folder / "h").nvidia(0x2B85, 1, 0, "RTX 5090").nvidia_driver("580.65")
+    done = launch(folder, "explain", *RUN, "--host", str(tree.root))
+    assert (done.returncode, done.stdout) == (69, "")
+    assert done.stderr.startswith("aam-launch: No image serves these GPUs: 1 x RTX 5090 (sm_120)")
+    done = launch(folder, "explain", *RUN, "--host", str(tree.root), "--device", "cpu")
+    assert done.returncode == 0
+    assert "the command computes on the processor" in done.stdout
+
+
 def test_explain_as_json_is_the_same_every_time(folder: Path) -> None:
     first = launch(folder, "explain", "--json", *RUN)
     assert first.stdout == launch(folder, "explain", *RUN, "--json").stdout

@@ -96,7 +96,9 @@ def test_a_site_decides_image_and_flags_as_a_host_would(place: Path) -> None:
 
 
 @pytest.mark.skipif(SHELLCHECK is None and "CI" not in os.environ, reason="no shellcheck")
-@pytest.mark.parametrize("more", [(), ("--image", "rocm62"), ("--runtime", "native")])
+@pytest.mark.parametrize(
+    "more", [(), ("--image", "rocm62"), ("--runtime", "native", "--device", "cpu")]
+)
 def test_scripts_are_clean(place: Path, more: tuple[str, ...]) -> None:
     done = submit(place, *WORDS, "--gpus", "1", "--dry-run", "--force", *more)
     assert done.returncode == 0, done.stderr
@@ -279,8 +281,15 @@ def test_one_process_commands_take_one_gpu(place: Path) -> None:
     assert submit(place, "explain").returncode == 64
 
 
-def test_no_slurm_on_this_host(place: Path) -> None:
+def test_a_job_for_gpus_needs_a_pytorch_that_can_use_them(place: Path) -> None:
     done = submit(place, *WORDS, "--gpus", "1", "--runtime", "native")
+    assert done.returncode == 69
+    assert "The GPUs would stay idle" in done.stderr
+    assert "--device cpu" in done.stderr
+
+
+def test_no_slurm_on_this_host(place: Path) -> None:
+    done = submit(place, *WORDS, "--runtime", "native", "--device", "cpu")
     assert done.returncode == 69
     assert "There is no Slurm on this host: sbatch is not on PATH" in done.stderr
     assert "--dry-run prints the script." in done.stderr

@@ -1,0 +1,28 @@
+"""Whether a command computes on a GPU: required, where there is one, or never."""
+
+from __future__ import annotations
+
+from typing import Literal
+
+from launcher.host.facts import Slurm
+from launcher.plan.request import Request, options_of
+
+GpuUse = Literal["required", "automatic", "never"]
+
+DEVICE, GPUS = "--device", "--gpus"
+
+
+def gpu_use(request: Request, slurm: Slurm | None) -> GpuUse:
+    """Return what a command line and its allocation say about GPUs.
+
+    `--device cpu` and commands without that option never use one. Another `--device` than `auto`,
+    `--gpus` and a Slurm allocation with GPUs require one, so that a job whose GPU is not visible
+    fails in its first second instead of training on the processor for its whole allocation.
+    """
+    if DEVICE not in options_of(request.command):
+        return "never"
+    device = request.value(DEVICE)
+    if device == "cpu":
+        return "never"
+    required = device not in (None, "auto") or GPUS in request.own or bool(slurm and slurm.gpus)
+    return "required" if required else "automatic"
