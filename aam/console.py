@@ -5,6 +5,7 @@ Standard output stays free for results, so that a command can be piped.
 
 from __future__ import annotations
 
+import time
 from collections.abc import Iterable, Iterator
 from typing import TypeVar
 
@@ -20,6 +21,9 @@ from rich.progress import (
 
 T = TypeVar("T")
 
+LINE_EVERY = 60.0
+"""Seconds between two lines about progress where there is no terminal."""
+
 console = Console(stderr=True, highlight=False, soft_wrap=True)
 
 
@@ -33,8 +37,28 @@ def warn(message: str) -> None:
     console.print(f"warning: {message}", style="yellow", markup=False)
 
 
-def track(items: Iterable[T], what: str, total: int, unit: str) -> Iterator[T]:
-    """Yield `items` behind a progress bar with rate and time left; silent where no terminal is."""
+def duration(seconds: float) -> str:
+    """Write a time span with the two units that matter.
+
+    >>> duration(42), duration(754), duration(12000), duration(200000)
+    ('42 s', '12 min 34 s', '3 h 20 min', '2 d 7 h')
+    """
+    minutes, rest = divmod(round(seconds), 60)
+    hours, minutes = divmod(minutes, 60)
+    days, hours = divmod(hours, 24)
+    parts = [(days, "d"), (hours, "h"), (minutes, "min"), (rest, "s")]
+    largest = next((k for k, (number, _) in enumerate(parts) if number), 3)
+    shown = parts[largest : largest + 2]
+    return " ".join(f"{number} {unit}" for number, unit in shown if number) or "0 s"
+
+
+def track(
+    items: Iterable[T], what: str, total: int, unit: str, line_every: float = LINE_EVERY
+) -> Iterator[T]:
+    """Yield `items` behind a progress bar with rate and time left.
+
+    Without a terminal a line with the same figures appears every `line_every` seconds.
+    """
     columns = (
         TextColumn("{task.description}"),
         BarColumn(),
@@ -45,8 +69,14 @@ def track(items: Iterable[T], what: str, total: int, unit: str) -> Iterator[T]:
     )
     with Progress(*columns, console=console, disable=not console.is_terminal) as progress:
         task = progress.add_task(what, total=total, rate="")
-        for item in items:
+        began = line = time.monotonic()
+        for number, item in enumerate(items, start=1):
             yield item
+            now = time.monotonic()
+            if not console.is_terminal and now - line >= line_every:
+                line, pace = now, (now - began) / number
+                left = duration(pace * (total - number))
+                say(f"{what}: {number}/{total}, {1 / pace:.3g} {unit}/s, {left} left")
             speed = progress.tasks[0].finished_speed or progress.tasks[0].speed
             rate = f"{speed:.1f} {unit}/s" if speed else ""
             progress.update(task, advance=1, rate=rate)

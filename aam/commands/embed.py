@@ -12,7 +12,7 @@ from aam.learn.prediction import load_models, load_samples, read_samples
 from aam.options.commands import Embed
 from aam.report.colours import as_colour
 from aam.report.plots import ordination_figure
-from aam.stack.device import choose_device
+from aam.stack.device import choose_device, print_device
 from aam.study.metadata import read_metadata
 from aam.study.ordination import principal_coordinates
 
@@ -35,9 +35,10 @@ def run(options: Embed) -> dict[str, object]:
     folder = options.output_dir
     for name in FILES:
         refuse_existing(folder / name, options.overwrite)
+    device = choose_device(options.device)
+    print_device(device)
     model = load_models(options.model, options.device)[0]
     study = load_samples(options.input, model.recipe)
-    device = choose_device(options.device)
     (found,) = read_samples(model, study, options.batch_size, device)
     ids = study.table.sample_ids
     coords, explained = principal_coordinates(found.embeddings_ND, AXES)

@@ -7,15 +7,16 @@ from aam.files import refuse_existing
 from aam.learn.outputs import prediction_table, write_table
 from aam.learn.prediction import answer, load_models, load_samples
 from aam.options.commands import Predict
-from aam.stack.device import choose_device
+from aam.stack.device import choose_device, print_device
 
 
 def run(options: Predict) -> dict[str, object]:
     """Predict a column for every sample of a table; returns facts for the record."""
     refuse_existing(options.output, options.overwrite)
+    device = choose_device(options.device)
+    print_device(device)
     models = load_models(options.model, options.device)
     study = load_samples(options.input, models[0].recipe)
-    device = choose_device(options.device)
     answers_MNC = answer(models, study, options.batch_size, device, options.prediction_passes)
     target = models[0].recipe.target
     assert target is not None

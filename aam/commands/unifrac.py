@@ -12,7 +12,7 @@ from aam.errors import UsageError
 from aam.files import refuse_existing, written_aside
 from aam.options.commands import Unifrac
 from aam.options.groups import DeviceOptions
-from aam.stack.device import choose_device
+from aam.stack.device import choose_device, print_device
 from aam.study.distances import checked_suffix, write_distances
 from aam.study.phylogeny import Phylogeny, read_phylogeny
 from aam.study.store import open_store
@@ -67,7 +67,10 @@ def _check(options: Unifrac) -> str:
     refuse_existing(options.output, options.overwrite)
     if options.output.suffix == ".npy":
         refuse_existing(options.output.with_suffix(".txt"), options.overwrite)
-    return str(choose_device(DeviceOptions(device=options.device)))
+    device = choose_device(DeviceOptions(device=options.device))
+    if options.engine != "ssu" and options.unifrac_metric != "faith_pd":
+        print_device(device)
+    return str(device)
 
 
 def _read(options: Unifrac) -> tuple[FeatureTable, Phylogeny]:

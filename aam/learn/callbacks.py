@@ -5,6 +5,7 @@ from __future__ import annotations
 import csv
 import io
 import time
+from datetime import timedelta
 from pathlib import Path
 from typing import Any
 
@@ -12,12 +13,15 @@ import lightning.pytorch as pl
 import numpy as np
 import torch
 from lightning.pytorch.callbacks import Callback, ModelCheckpoint, RichProgressBar
-from lightning.pytorch.callbacks.progress.rich_progress import CustomProgress
+from lightning.pytorch.callbacks.progress.rich_progress import CustomProgress, CustomTimeColumn
+from rich.progress import Task
+from rich.text import Text
 
-from aam.console import console, say
+from aam.console import console, duration, say
 from aam.files import written_aside
 from aam.learn.checkpoints import attach
 from aam.learn.loaders import EpochSampler
+from aam.learn.progress import Progress
 from aam.learn.recipe import Recipe
 
 _DROPOUT = 5
@@ -91,8 +95,8 @@ class EpochTable(Callback):
 
     FIRST = ("epoch", "step", "seconds", "lr")
 
-    def __init__(self, path: Path) -> None:
-        self.path = path
+    def __init__(self, path: Path, progress: Progress) -> None:
+        self.path, self.progress = path, progress
         self.rows: list[dict[str, float]] = []
         self._began = time.monotonic()
 
@@ -132,29 +136,49 @@ class EpochTable(Callback):
     def _line(self, row: dict[str, float], trainer: pl.Trainer) -> str:
         shown = ("train_loss", "val_loss", "val_r2", "val_mae", "val_accuracy")
         figures = "  ".join(f"{name} {row[name]:.4g}" for name in shown if name in row)
-        epochs = trainer.max_epochs or 0
-        done = int(row["epoch"]) + 1
-        left = row["seconds"] / done * (epochs - done)
-        return f"epoch {done}/{epochs}  {figures}  ({row['seconds']:.0f} s, {left:.0f} s left)"
+        left = self.progress.seconds_left
+        times = duration(row["seconds"]) + (f", {duration(left)} left" if left is not None else "")
+        return f"epoch {int(row['epoch']) + 1}/{trainer.max_epochs}  {figures}  ({times})"
 
 
 def _number(text: str) -> float:
     return int(text) if text.isdecimal() else float(text)
 
 
+class _Times(CustomTimeColumn):
+    """Time that has passed and time left; of the bar of the whole run as `Progress` measures it."""
+
+    def render(self, task: Task) -> Text:
+        """Return the two times."""
+        run: Progress | None = task.fields.get("run")
+        if run is None or run.seconds_left is None:
+            return super().render(task)
+        spans = (timedelta(seconds=int(s)) for s in (task.elapsed or 0, run.seconds_left))
+        return Text(" • ".join(map(str, spans)), style=self.style)
+
+
 class TwoBars(RichProgressBar):
     """Lightning's bar of the batches of an epoch, under one of the epochs of the run."""
 
-    def __init__(self) -> None:
+    def __init__(self, progress: Progress) -> None:
         super().__init__(leave=False)
+        self.run = progress
         self._epochs: Any = None
+
+    def configure_columns(self, trainer: pl.Trainer) -> list[Any]:
+        """Take the time left of the run from its progress: Rich forgets what is 30 s old."""
+        columns = super().configure_columns(trainer)
+        return [_Times(c.style) if isinstance(c, CustomTimeColumn) else c for c in columns]
 
     def on_train_epoch_start(self, trainer: pl.Trainer, pl_module: pl.LightningModule) -> None:
         """Add the bar of the epochs once."""
         super().on_train_epoch_start(trainer, pl_module)
         if isinstance(self.progress, CustomProgress) and self._epochs is None:
             self._epochs = self.progress.add_task(
-                "[white]All epochs", total=trainer.max_epochs, completed=trainer.current_epoch
+                "[white]All epochs",
+                total=trainer.max_epochs,
+                completed=trainer.current_epoch,
+                run=self.run,
             )
 
     def on_train_epoch_end(self, trainer: pl.Trainer, pl_module: pl.LightningModule) -> None:

@@ -10,6 +10,7 @@ from dataclasses import dataclass, field
 from pathlib import Path
 
 import lightning.pytorch as pl
+import torch
 from lightning.pytorch.callbacks import Callback, EarlyStopping, ModelCheckpoint
 from lightning.pytorch.loggers import TensorBoardLogger
 
@@ -21,6 +22,7 @@ from aam.learn.devices import choose_workers
 from aam.learn.finite import Finite
 from aam.learn.loaders import EpochSampler, FixedBatches, TrainingBatches, loader
 from aam.learn.optimiser import freeze_idle
+from aam.learn.progress import Length, Progress
 from aam.learn.recipe import Recipe
 from aam.learn.speed import CompiledEncoder, Fp32Report, Note, unrecorded
 from aam.learn.task import Task
@@ -30,7 +32,7 @@ from aam.ranks.interruption import Requests, StopTogether
 from aam.ranks.processes import Ranks
 from aam.ranks.strategies import choose as choose_strategy
 from aam.ranks.team import ALONE_TEAM, Team
-from aam.stack.device import choose_device
+from aam.stack.device import choose_device, device_name
 from aam.stack.precision import Precision, arch_of, choose_precision
 
 PRECISIONS = {"none": "32-true", "bf16": "bf16-mixed", "fp16": "16-mixed"}
@@ -51,6 +53,8 @@ class Fit:
     note: Note = unrecorded
     scale: ScaleOptions = field(default_factory=ScaleOptions)
     team: Team = ALONE_TEAM
+    fold: int = 1
+    folds: int = 1
 
 
 @dataclass(frozen=True)
@@ -103,7 +107,8 @@ def run(
     pin = device.type == "cuda"
     precision = choose_precision(fit.speed.mixed_precision, arch_of(device))
     fit.note("precision", precision)
-    keeper, callbacks = _callbacks(fit, sampler, requests, judged=validation is not None)
+    progress = _progress(fit, task, training, device)
+    keeper, callbacks = _callbacks(fit, sampler, requests, progress, validation is not None)
     callbacks += _first_steps(fit, precision)
     ids = training.study.table.sample_ids
     # After what seeds a step, before what judges and keeps it.
@@ -146,13 +151,18 @@ def run(
     return Outcome(chosen, trainer.current_epoch, trainer.global_step, best)
 
 
+def _progress(fit: Fit, task: Task, training: TrainingBatches, device: torch.device) -> Progress:
+    length = Length(task.steps, fit.loop.epochs, len(training.rows), fit.fold, fit.folds)
+    return Progress(fit.run.output_dir / "progress.json", length, device_name(device))
+
+
 def _marker(ranks: Ranks) -> Path | None:
     named = os.environ.get("AAM_HEARS")
     return Path(named) if named and ranks.first else None
 
 
 def _callbacks(
-    fit: Fit, sampler: EpochSampler, requests: Requests, judged: bool
+    fit: Fit, sampler: EpochSampler, requests: Requests, progress: Progress, judged: bool
 ) -> tuple[ModelCheckpoint | None, list[Callback]]:
     folder = fit.folder / "checkpoints"
     name = fit.best_metric
@@ -176,9 +186,9 @@ def _callbacks(
         callbacks.append(
             WithinEpochs(folder, "last", enable_version_counter=False, every_n_train_steps=every)
         )
-    callbacks.append(EpochTable(fit.folder / "metrics.csv"))
+    callbacks += [progress, EpochTable(fit.folder / "metrics.csv", progress)]
     if console.is_terminal and fit.team.ranks.first:
-        callbacks.append(TwoBars())
+        callbacks.append(TwoBars(progress))
     return keeper, callbacks
 
 

@@ -17,7 +17,7 @@ from aam.errors import CannotCreate, DataError, UsageError
 from aam.learn import checkpoints
 from aam.ranks.processes import ALONE, Ranks
 
-_OURS = ("run.json", "checkpoints", "metrics.csv", "tensorboard", "splits.tsv",
+_OURS = ("run.json", "checkpoints", "metrics.csv", "progress.json", "tensorboard", "splits.tsv",
          "predictions.tsv", "embeddings.tsv", "report.html")  # fmt: skip
 _DECISIVE = ("embedding_dim", "attention_heads", "attention_layers", "nucleotide_patch",
              "metadata_column", "classifier", "target_transform", "loss_type", "quantiles",

@@ -123,7 +123,7 @@ def train_fold(
         split=split,
         weights=begun.network.state_dict(),
     )
-    outcome = _fit(options, asked, begun, target, split, folder, record, team)
+    outcome = _fit(options, asked, begun, target, split, fold, folder, record, team)
     if not team.ranks.first:
         return None
     network = begun.recipe.network(backends)
@@ -170,6 +170,7 @@ def _fit(
     begun: Start,
     target: Target,
     split: Split,
+    fold: int,
     folder: Path,
     record: run_folder.RunRecord,
     team: Team,
@@ -202,6 +203,8 @@ def _fit(
         record.note,
         options.scale,
         team,
+        fold,
+        len(asked.splits),
     )
     return fit.run(given, task, training, judging if len(split.validation) else None)
 

@@ -24,7 +24,7 @@ from aam.options.groups import DeviceOptions, ScaleOptions
 from aam.ranks import fabric, watch
 from aam.ranks.processes import Ranks, check, found
 from aam.ranks.team import Team
-from aam.stack.device import choose_device
+from aam.stack.device import choose_device, print_device
 
 _MEET = timedelta(minutes=10)
 """How long processes wait for each other at the start: a queue may start them minutes apart."""
@@ -43,6 +43,12 @@ def joined(scale: ScaleOptions, device: DeviceOptions, batch_size: int) -> Itera
     """
     ranks = found(os.environ)
     check(scale, ranks, batch_size)
+    if not ranks.first:
+        console.quiet = True
+    place = choose_device(device)
+    if ranks.size > 1 and place.type == "cuda":
+        place = _take_gpu(ranks)
+    print_device(place)
     if scale.sync_batchnorm:
         say("--sync-batchnorm: there is no batch norm in the network; nothing to synchronise.")
     if ranks.size == 1 and not scale.fsdp:
@@ -50,11 +56,7 @@ def joined(scale: ScaleOptions, device: DeviceOptions, batch_size: int) -> Itera
             say("One process: nothing to share. torchrun, srun or `aam-launch --gpus` start more.")
         yield Team()
         return
-    if not ranks.first:
-        console.quiet = True
-    place = choose_device(device)
     if place.type == "cuda":
-        _take_gpu(ranks)
         fabric.check(os.environ)
     store = _meet(ranks)
     watcher = watch.Watcher(store, ranks, scale.rank_timeout)
@@ -79,8 +81,8 @@ def joined(scale: ScaleOptions, device: DeviceOptions, batch_size: int) -> Itera
             dist.destroy_process_group()
 
 
-def _take_gpu(ranks: Ranks) -> None:
-    """Make another GPU the current one in each process of this machine.
+def _take_gpu(ranks: Ranks) -> torch.device:
+    """Make another GPU the current one in each process of this machine, and return it.
 
     Raises:
         UsageError: there are more processes than GPUs.
@@ -93,7 +95,9 @@ def _take_gpu(ranks: Ranks) -> None:
             f"{ranks.local_size} processes on this machine, {number} GPUs",
             "start one process for each GPU",
         )
-    torch.cuda.set_device(ranks.local_rank % number)
+    device = torch.device("cuda", ranks.local_rank % number)
+    torch.cuda.set_device(device)
+    return device
 
 
 def _each(number: int, size: int) -> str:

@@ -1,9 +1,10 @@
-"""Where to compute."""
+"""The device of a run: its choice and its name."""
 
 from __future__ import annotations
 
 import torch
 
+from aam.console import say
 from aam.errors import Unavailable
 from aam.options.groups import DeviceOptions
 
@@ -18,3 +19,16 @@ def choose_device(options: DeviceOptions) -> torch.device:
         raise Unavailable("No GPU", "--device cuda", "use --device auto or cpu")
     there = options.device != "cpu" and torch.cuda.is_available()
     return torch.device("cuda", torch.cuda.current_device()) if there else torch.device("cpu")
+
+
+def device_name(device: torch.device) -> str:
+    """Return the name of a device for a person, such as "GPU 0, NVIDIA H200"."""
+    if device.type == "cuda":
+        return f"GPU {device.index or 0}, {torch.cuda.get_device_name(device)}"
+    threads = torch.get_num_threads()
+    return f"CPU, {threads} thread{'s' if threads > 1 else ''}"
+
+
+def print_device(device: torch.device) -> None:
+    """Print the device: the first line of a run, so that a log shows at once where it computes."""
+    say(f"Device: {device_name(device)}")
