@@ -1,4 +1,4 @@
-"""Writing a whole folder: aside, flushed to the disk, renamed; what a kill left is removed.
+"""Atomic write of a folder: aside, flushed to the disk, renamed; leftovers of a kill are removed.
 
 A folder cannot take another's place in one step, as a file can, so replacing one leaves a moment in
 which neither is there.

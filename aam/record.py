@@ -19,7 +19,7 @@ from pathlib import Path
 from typing import Any
 
 from aam import __version__
-from aam.files import sha256, written_aside
+from aam.files import is_regular, sha256, written_aside
 from aam.options import specs, to_plain
 
 LIBRARIES = ("torch", "lightning", "numpy", "scipy", "pandas", "scikit-bio", "biom-format",
@@ -151,7 +151,7 @@ def _inputs(options: Any) -> dict[str, dict[str, Any]]:
             continue
         if path.is_dir():
             path = path / "checkpoints" / "best.ckpt"
-        if path.is_file():
+        if is_regular(path):
             files[spec.flag] = {
                 "path": str(path.resolve()),
                 "bytes": path.stat().st_size,

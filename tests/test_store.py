@@ -464,18 +464,20 @@ def test_metadata_of_a_store_is_that_of_the_file(study_dir: Path, store: Path) -
 def test_a_killed_prepare_leaves_nothing_that_looks_whole(
     study_dir: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
-    # It waits for somebody to write into the pipe, long after the counts were written.
-    pipe = tmp_path / "metadata.tsv"
-    os.mkfifo(pipe)
-    folder = tmp_path / "study.aam"
-    words = ("--table", study_dir / "table.biom", "--metadata", pipe, "--output", folder)
-    command = [sys.executable, "-m", "aam.cli", "prepare", *map(str, words)]
-    process = subprocess.Popen(command, cwd=Path(__file__).parents[1])
-    for _ in range(600):
+    # A table that takes seconds, so that the process can be stopped in the middle.
+    table, folder = tmp_path / "table.tsv", tmp_path / "study.aam"
+    samples = "\t".join(f"s{number}" for number in range(400))
+    rows = ("\t".join([f"{'ACGT' * 3}{name:b}", *["7"] * 400]) for name in range(4000))
+    dna = str.maketrans("01", "AC")
+    table.write_text("\n".join([f"#OTU ID\t{samples}", *(row.translate(dna) for row in rows)]))
+    command = [sys.executable, "-m", "aam.cli", "prepare", "--table", table, "--output", folder]
+    process = subprocess.Popen([str(word) for word in command], cwd=Path(__file__).parents[1])
+    for _ in range(60_000):
         left = [path for path in tmp_path.iterdir() if path.name.endswith(".partial")]
-        if left and (left[0] / "samples_ends.npy").exists():
+        if left and (left[0] / "counts.npy").exists():
             break
-        time.sleep(0.1)
+        time.sleep(0.001)
+    process.send_signal(signal.SIGSTOP)
     # Another one leaves it alone while it lives.
     assert make(study_dir, folder) == 0
     assert "of one that still writes" in capsys.readouterr().err
@@ -488,7 +490,7 @@ def test_a_killed_prepare_leaves_nothing_that_looks_whole(
     assert make(study_dir, folder) == 0
     assert f"Removed '{left[0]}'" in capsys.readouterr().err
     assert {path.name for path in tmp_path.iterdir()} - {"m.tsv.run.json"} == {
-        "metadata.tsv", "study.aam", "study.aam.run.json"
+        "table.tsv", "study.aam", "study.aam.run.json"
     }  # fmt: skip
     assert aam("prepare", "--table", folder, "--verify") == 0
 

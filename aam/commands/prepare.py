@@ -2,8 +2,11 @@
 
 from __future__ import annotations
 
+import os
+from pathlib import Path
+
 from aam.console import say
-from aam.errors import UsageError
+from aam.errors import CannotCreate, UsageError
 from aam.files import refuse_existing
 from aam.folders import folder_written_aside
 from aam.options.commands import Prepare
@@ -30,7 +33,7 @@ def run(options: Prepare) -> None:
         raise UsageError("Nowhere to write", "--output was not given", "name a folder")
     if is_store(table):
         raise UsageError("The table is a store already", f"'{table}'", "use it as it is")
-    refuse_existing(output, options.overwrite)
+    _refuse_existing(output, options.overwrite)
     sources = Sources(
         table,
         options.input.sequences,
@@ -45,3 +48,21 @@ def run(options: Prepare) -> None:
         f"{sizes.samples} samples x {sizes.asvs} ASVs, {sizes.entries} counts: '{output}'. "
         f"Give it as --table{', and as --metadata' if options.metadata else ''}."
     )
+
+
+def _refuse_existing(output: Path, overwrite: bool) -> None:
+    """Refuse an output that exists; `--overwrite` replaces a prepared study, and nothing else.
+
+    Raises:
+        CannotCreate: it exists, or is something else than a prepared study.
+    """
+    if not os.path.isdir(output):  # pathlib's raises for a name that is too long.
+        refuse_existing(output, overwrite)
+    elif not overwrite:
+        raise CannotCreate("The output exists", f"'{output}'", "add --overwrite to replace it")
+    elif not is_store(output) and any(output.iterdir()):
+        raise CannotCreate(
+            "The output is a folder that `aam prepare` did not write",
+            f"'{output}'",
+            "--overwrite replaces a prepared study only; name another folder",
+        )

@@ -1,33 +1,47 @@
-"""QIIME 2 artifacts (.qza): a zip with one folder, named by a UUID, around the file one wants.
+"""Bytes of an input file: of a QIIME 2 artifact's payload, of a gzip stream, or as they are.
+
+An artifact (.qza) is a zip with one folder, named by a UUID, around the file one wants.
 
     <uuid>/VERSION         <uuid>/metadata.yaml       <uuid>/data/feature-table.biom
            "QIIME 2"              uuid, type, format
 
-Read only, and only the payload: provenance and checksums are QIIME 2's own affair.
+Read only, and only the payload: provenance and checksums are QIIME 2's own affair. What is unpacked
+is counted, so that a small file cannot fill the memory.
 """
 
 from __future__ import annotations
 
 import gzip
+import io
+import lzma
+import struct
 import zipfile
 import zlib
+from collections.abc import Iterator
+from contextlib import contextmanager
 from pathlib import Path
 from typing import IO
 
 from aam.errors import DataError, first_few
 from aam.files import require
+from aam.memory import memory_budget, shown_size
 
 _ZIP_MAGIC = b"PK\x03\x04"
 _GZIP_MAGIC = b"\x1f\x8b"
 _SUFFIXES = (".qza", ".qzv")
+_MOST_METADATA = 1 << 20
 
 DAMAGE = (
     zipfile.BadZipFile,
-    gzip.BadGzipFile,
     zlib.error,
+    lzma.LZMAError,
+    struct.error,
     EOFError,
+    OSError,  # gzip and bz2 raise it for damaged streams
     RuntimeError,
-    NotImplementedError,
+    ValueError,
+    LookupError,
+    OverflowError,
 )
 """What reading a broken archive raises."""
 
@@ -35,7 +49,7 @@ DAMAGE = (
 def is_artifact(path: Path) -> bool:
     """Tell whether a file is an artifact: a zip that is called .qza or holds a VERSION entry.
 
-    A broken zip called .qza counts, so that `payload` can say what is wrong with it.
+    A broken zip called .qza counts, so that `opened` can say what is wrong with it.
 
     Raises:
         MissingInput: there is no such file.
@@ -48,75 +62,103 @@ def is_artifact(path: Path) -> bool:
     try:
         with zipfile.ZipFile(path) as archive:
             return _root(archive) is not None
-    except zipfile.BadZipFile:
+    except DAMAGE:
         return False
 
 
-def payload(path: Path, name: str, semantic: str) -> bytes:
-    """Return the bytes of `data/<name>` of an artifact whose type begins with `semantic`.
-
-    Args:
-        path: the artifact.
-        name: the file to read in its data folder, such as `feature-table.biom`.
-        semantic: the beginning of the type, such as `FeatureTable` or `FeatureData[Sequence`.
+def is_packed(path: Path) -> bool:
+    """Return whether the content of a file has to be unpacked: an artifact or a gzip file.
 
     Raises:
         MissingInput: there is no such file.
-        DataError: the zip is broken, it is no artifact, of another type, or lacks the file.
     """
-    require(path, "artifact")
-    try:
-        with zipfile.ZipFile(path) as archive:
-            return _checked(archive, path, name, semantic)
-    except DAMAGE as error:
-        raise damaged(path, error) from error
+    with require(path, "file").open("rb") as stream:
+        return stream.read(2) == _GZIP_MAGIC or is_artifact(path)
 
 
-def opened(path: Path, name: str, semantic: str) -> IO[bytes] | gzip.GzipFile | None:
-    """Open what an artifact or a gzip file holds, to be read piece by piece; None for other files.
-
-    Raises:
-        MissingInput: there is no such file.
-        DataError: as `payload`; reading on may raise one of `DAMAGE`.
-    """
-    if is_artifact(path):
-        try:
-            with zipfile.ZipFile(path) as archive:
-                return archive.open(_member(archive, path, name, semantic))
-        except DAMAGE as error:
-            raise damaged(path, error) from error
-    with path.open("rb") as stream:
-        return gzip.open(path) if stream.read(2) == _GZIP_MAGIC else None
-
-
-def damaged(path: Path, error: Exception) -> DataError:
-    """Say that an artifact or a gzip file is damaged."""
-    what = "QIIME 2 artifact" if is_artifact(path) else "gzip file"
-    return DataError(
-        f"The {what} is damaged", f"'{path}', {error}", "copy it again and compare the sizes"
-    )
-
-
-def contents(path: Path, name: str, semantic: str) -> bytes:
+def contents(path: Path, name: str, semantic: str, max_bytes: int | None = None) -> bytes:
     """Return what a file holds: the payload of an artifact, else its bytes, gunzipped if need be.
 
+    Args:
+        path: the file.
+        name: the file to read in the data folder of an artifact, such as `feature-table.biom`.
+        semantic: the beginning of an artifact's type, such as `FeatureTable` or
+            `FeatureData[Sequence`.
+        max_bytes: most bytes to return; None for half of the available memory.
+
     Raises:
         MissingInput: there is no such file.
-        DataError: as `payload`, or the gzip stream is damaged.
+        DataError: it holds more than `max_bytes`; the archive is damaged, is no artifact, is of
+            another type, or lacks the file.
     """
+    with opened(path, name, semantic, max_bytes) as stream:
+        return stream.read()
+
+
+def opened(path: Path, name: str, semantic: str, max_bytes: int | None = None) -> io.BufferedReader:
+    """Open what a file holds, to be read from its start piece by piece; see `contents`.
+
+    Raises:
+        MissingInput, DataError: as `contents`; reading raises the latter too.
+    """
+    limit = memory_budget() if max_bytes is None else max_bytes
     if is_artifact(path):
-        return payload(path, name, semantic)
-    data = path.read_bytes()
-    if not data.startswith(_GZIP_MAGIC):
-        return data
+        with _damage_named(path), zipfile.ZipFile(path) as archive:
+            source: IO[bytes] = archive.open(_member(archive, path, name, semantic))
+    else:
+        plain = path.open("rb")
+        packed = plain.peek(2)[:2] == _GZIP_MAGIC
+        source = gzip.GzipFile(fileobj=plain) if packed else plain  # type: ignore[assignment]
+    return io.BufferedReader(_Bounded(source, path, limit), 1 << 16)
+
+
+class _Bounded(io.RawIOBase):
+    """A stream that refuses to give more than so many bytes, and names its file if damaged."""
+
+    def __init__(self, source: IO[bytes], path: Path, limit: int) -> None:
+        self._source, self._path, self._limit = source, path, limit
+        self._given = 0
+
+    def readable(self) -> bool:
+        return True
+
+    def readinto(self, buffer: object) -> int:
+        view = memoryview(buffer)  # type: ignore[arg-type]
+        with _damage_named(self._path):
+            data = self._source.read(min(len(view), 1 << 20))
+        view[: len(data)] = data
+        self._given += len(data)
+        if self._given > self._limit:
+            size = self._path.stat().st_size
+            raise DataError(
+                "The file holds more than the memory for it",
+                f"'{self._path}' of {shown_size(size)} has more than {shown_size(self._limit)} "
+                "of content",
+                "if it is what you mean, raise --max-memory-gb",
+            )
+        return len(data)
+
+    def close(self) -> None:
+        if not self.closed:
+            self._source.close()
+        super().close()
+
+
+@contextmanager
+def _damage_named(path: Path) -> Iterator[None]:
+    """Turn the errors of reading an archive into one sentence.
+
+    Raises:
+        DataError: the archive is damaged.
+    """
     try:
-        return gzip.decompress(data)
-    except (OSError, EOFError, zlib.error) as error:
-        raise damaged(path, error) from error
-
-
-def _checked(archive: zipfile.ZipFile, path: Path, name: str, semantic: str) -> bytes:
-    return archive.read(_member(archive, path, name, semantic))
+        yield
+    except DAMAGE as error:
+        what = "QIIME 2 artifact" if is_artifact(path) else "gzip file"
+        reason = " ".join(str(error).split())[:200] or type(error).__name__
+        raise DataError(
+            f"The {what} is damaged", f"'{path}', {reason}", "copy it again and compare the sizes"
+        ) from error
 
 
 def _member(archive: zipfile.ZipFile, path: Path, name: str, semantic: str) -> str:
@@ -158,7 +200,8 @@ def _root(archive: zipfile.ZipFile) -> str | None:
 def _semantic_type(archive: zipfile.ZipFile, root: str) -> str:
     """Read `type` of metadata.yaml, which QIIME 2 writes as one plain scalar a line."""
     try:
-        text = archive.read(f"{root}/metadata.yaml").decode("utf-8", "replace")
+        with archive.open(f"{root}/metadata.yaml") as stream:
+            text = stream.read(_MOST_METADATA).decode("utf-8", "replace")
     except KeyError:
         return ""
     found = (line.partition(":")[2] for line in text.splitlines() if line.startswith("type:"))

@@ -26,7 +26,13 @@ from aam.study.phylogeny import read_phylogeny
 from aam.study.sequences import encode, sequences_of
 from aam.study.store_files import ArrayFacts, ArrayFile, write_array, write_header
 from aam.study.study import check_emptied
-from aam.study.table import check_counts, check_empty, check_reads, tell_unused
+from aam.study.table import (
+    check_counts,
+    check_empty,
+    check_orientation,
+    check_reads,
+    tell_unused,
+)
 from aam.study.table_blocks import BLOCK_BYTES, Block, TableBlocks, open_blocks
 
 
@@ -40,6 +46,7 @@ class Sources:
     metadata: Path | None = None
     drop_empty_samples: bool = False
     drop_missing_asvs: bool = False
+    max_bytes: int | None = None
 
 
 @dataclass(frozen=True)
@@ -72,7 +79,8 @@ def prepare(sources: Sources, folder: Path, block_bytes: int = BLOCK_BYTES) -> S
     """
     scratch = folder / "scratch"
     scratch.mkdir()
-    blocks = open_blocks(sources.table, scratch, block_bytes)
+    blocks = open_blocks(sources.table, scratch, block_bytes, sources.max_bytes)
+    check_orientation(blocks.sample_ids, blocks.feature_ids, sources.table)
     judged = _judge(blocks, sources)
     # ASVs are ordered by id; those that nobody holds are left out.
     names = blocks.feature_ids

@@ -1,11 +1,13 @@
-"""The feature table: who holds how many reads of which ASV, as a sparse matrix of samples.
+"""Feature tables: numbers of reads as a sparse matrix of samples x features, checked.
 
-The files are read in `table_formats`; here stand the rules. What a model of reads cannot use is
-refused with the names of the samples concerned; nothing is repaired in silence. Never densified.
+The files are read by `aam.study.table_blocks`; here are the rules. What a model of reads cannot use
+is refused with the names of the samples concerned; nothing is repaired silently. Never densified.
 """
 
 from __future__ import annotations
 
+import re
+import sys
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
 from pathlib import Path
@@ -15,13 +17,14 @@ from numpy.typing import ArrayLike, NDArray
 from scipy import sparse
 
 from aam.console import say
-from aam.errors import AamError, DataError, first_few
-from aam.study.artifact import contents
+from aam.errors import DataError, first_few
 from aam.study.mapped import MappedCounts
 from aam.study.packed import taken
-from aam.study.table_formats import parse
+from aam.study.table_blocks import open_blocks
+from aam.study.table_formats import TRANSPOSED
 
 _MOST_READS = int(np.iinfo(np.int32).max)
+_ASV = re.compile(r"[ACGTUN]{20,}|[0-9a-f]{32}|[0-9a-f]{40}", re.IGNORECASE)
 
 
 @dataclass(frozen=True)
@@ -72,28 +75,58 @@ class FeatureTable:
         return FeatureTable(self.sample_ids, ids, counts)
 
 
-def read_table(path: Path, drop_empty_samples: bool = False) -> FeatureTable:
+def read_table(
+    path: Path, drop_empty_samples: bool = False, max_bytes: int | None = None
+) -> FeatureTable:
     """Read a feature table and check that it is one of reads.
 
     Features without any read are left out, and so are samples without reads if
     `drop_empty_samples`; both are said.
 
+    Args:
+        path: BIOM 2.1, BIOM 1 or TSV, gzipped or not, or a FeatureTable artifact.
+        drop_empty_samples: leave out samples without reads instead of refusing the table.
+        max_bytes: most memory that reading may take; None for half of what is available.
+
     Raises:
         MissingInput: there is no such file.
-        DataError: not a table; duplicated or missing ids; counts that are not whole numbers from 0
-            to 2**31 - 1; samples without reads; nothing left.
+        DataError: not a table; more than memory holds; duplicated or missing ids; samples and
+            features exchanged; counts that are not whole numbers from 0 to 2**31 - 1; samples
+            without reads; nothing left.
     """
-    data = contents(path, "feature-table.biom", "FeatureTable")
-    try:
-        samples, features, values = parse(data)
-    except AamError as error:
-        raise DataError(f"{error.cause} in '{path}'", error.evidence, error.remedy) from error
+    blocks = open_blocks(path, block_bytes=sys.maxsize, max_bytes=max_bytes)
+    shape = (len(blocks.sample_ids), len(blocks.feature_ids))
+    check_orientation(blocks.sample_ids, blocks.feature_ids, path)
+    found = list(blocks.blocks())  # One block, or none of a table without samples.
+    check_reads(sum(block.data.size for block in found), shape, path)
+    (whole,) = found
+    parts = (whole.data, whole.indices, whole.indptr)
+    values = sparse.csr_array(parts, shape=shape)
     values.eliminate_zeros()
-    check_counts(values, samples, path)
+    check_counts(values, blocks.sample_ids, path)
     counts = sparse.csr_array(values, dtype=np.int32)
     counts.sort_indices()
-    table = FeatureTable(tuple(samples), tuple(features), counts)
+    table = FeatureTable(tuple(blocks.sample_ids), tuple(blocks.feature_ids), counts)
     return _without_empty(table, path, drop_empty_samples)
+
+
+def check_orientation(samples: Sequence[str], features: Sequence[str], path: Path) -> None:
+    """Refuse a table whose samples are named as ASVs are, and whose features are not.
+
+    Raises:
+        DataError: it is transposed.
+    """
+    if samples and all(map(_is_asv, samples)) and not any(map(_is_asv, features)):
+        raise DataError(
+            "The table is transposed: its samples are ASVs",
+            f"'{path}' has the samples {first_few(samples)} and the features {first_few(features)}",
+            TRANSPOSED,
+        )
+
+
+def _is_asv(name: str) -> bool:
+    """Return whether a name is DNA, or the MD5 or SHA-1 of a sequence."""
+    return bool(_ASV.fullmatch(name))
 
 
 def check_counts(values: sparse.csr_array, samples: Sequence[str], path: Path) -> None:

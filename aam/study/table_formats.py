@@ -1,16 +1,15 @@
-"""The forms of a feature table: BIOM 2.1 (HDF5), BIOM 1 (JSON) and TSV, told apart by content.
+"""Parsers of feature tables as text: TSV line by line, BIOM 1 (JSON) as a whole.
 
-Whether the values are counts of reads is not judged here.
+`aam.study.table_blocks` chooses among them; whether the values are counts of reads is checked in
+`aam.study.table`.
 """
 
 from __future__ import annotations
 
-import io
 import json
 from collections import Counter
 from collections.abc import Iterable, Iterator, Sequence
 from itertools import chain
-from typing import Any
 
 import numpy as np
 from numpy.typing import NDArray
@@ -19,88 +18,81 @@ from scipy import sparse
 from aam.console import say
 from aam.errors import DataError, first_few
 
-HDF5_MAGIC = b"\x89HDF\r\n\x1a\n"
-BAD_CONTENT = (AttributeError, LookupError, OSError, RuntimeError, TypeError, ValueError)
+BAD_CONTENT = (
+    ArithmeticError,
+    AttributeError,
+    LookupError,
+    OSError,
+    RuntimeError,  # RecursionError is one
+    TypeError,
+    ValueError,
+)
 _TAXONOMY = frozenset({"taxonomy", "taxon", "consensus lineage", "consensuslineage"})
 _SAMPLE_HEADERS = frozenset({"#sampleid", "#sample id", "sampleid", "sample-id", "sample_name"})
+TRANSPOSED = "give features as rows and samples as columns, or BIOM, which names its axes"
 
 
-def parse(data: bytes) -> tuple[list[str], list[str], sparse.csr_array]:
-    """Return sample ids, feature ids and the float64 [N, F] values, as the file has them.
+def parse_json(text: str) -> tuple[list[str], list[str], sparse.csr_array]:
+    """Parse BIOM 1, whose matrix is a list of rows or of (feature, sample, value) triples.
+
+    Returns:
+        Sample ids, feature ids and the float64 [N, F] values.
 
     Raises:
-        DataError: none of these forms, a damaged file, or duplicated or missing ids.
+        DataError: not a whole BIOM 1 table; an index outside the table, or used twice; duplicated
+            or missing ids.
     """
-    if data.startswith(HDF5_MAGIC):
-        return _from_hdf5(data)
-    if not data.strip():
-        raise DataError("No feature table", "the file is empty", "make it again")
     try:
-        text = data.decode("utf-8-sig")
-    except UnicodeDecodeError as error:
-        raise no_text() from error
-    return _from_json(text) if text.lstrip().startswith("{") else _from_tsv(text)
-
-
-def _from_hdf5(data: bytes) -> tuple[list[str], list[str], sparse.csr_array]:
-    import biom
-    import h5py
-    from biom.exception import BiomException
-
-    try:
-        with h5py.File(io.BytesIO(data)) as file:
-            # biom refuses duplicated ids too, but does not name them.
-            check_ids(file["sample/ids"].asstr()[:].tolist(), "sample")
-            check_ids(file["observation/ids"].asstr()[:].tolist(), "feature")
-            return _from_biom(biom.Table.from_hdf5(file))
-    except (BiomException, *BAD_CONTENT) as error:
-        raise unreadable("BIOM 2.1 (HDF5)", error) from error
-
-
-def _from_json(text: str) -> tuple[list[str], list[str], sparse.csr_array]:
-    import biom
-    from biom.exception import BiomException
-
-    try:
-        parsed = json.loads(text)
-        check_ids([str(column["id"]) for column in parsed["columns"]], "sample")
-        check_ids([str(row["id"]) for row in parsed["rows"]], "feature")
-        return _from_biom(biom.Table.from_json(parsed))
-    except (BiomException, *BAD_CONTENT) as error:
+        content = json.loads(text)
+        samples = [str(column["id"]) for column in content["columns"]]
+        features = [str(row["id"]) for row in content["rows"]]
+        data = content["data"]
+        is_sparse = content.get("matrix_type", "sparse") == "sparse"
+        matrix = np.array(data, dtype=np.float64).reshape(-1, 3 if is_sparse else len(samples))
+        if is_sparse:
+            rows, columns = _indices(matrix, (len(features), len(samples)))
+            values = matrix[:, 2]
+        else:
+            rows, columns = np.nonzero(matrix)
+            values = matrix[rows, columns]
+            if len(matrix) != len(features):
+                raise ValueError(f"{len(matrix)} rows of values, but {len(features)} of ids")
+    except BAD_CONTENT as error:
         raise unreadable("BIOM 1 (JSON)", error) from error
-
-
-def _from_biom(table: Any) -> tuple[list[str], list[str], sparse.csr_array]:
-    samples = [str(name) for name in table.ids()]
-    features = [str(name) for name in table.ids(axis="observation")]
-    return samples, features, sparse.csr_array(table.matrix_data.T, dtype=np.float64)
-
-
-def _from_tsv(text: str) -> tuple[list[str], list[str], sparse.csr_array]:
-    """Parse features x samples, row by row (biom walks every cell in Python)."""
-    samples, rows = tsv(text.split("\n"))
-    features, columns, values = [], [np.empty(0, dtype=np.int64)], [np.empty(0)]
-    for name, counts in rows:
-        found = np.flatnonzero(counts)
-        features.append(name)
-        columns.append(found)
-        values.append(counts[found])
     check_ids(samples, "sample")
     check_ids(features, "feature")
-    indptr = np.cumsum([len(found) for found in columns])
-    parts = (np.concatenate(values), np.concatenate(columns), indptr)
-    by_feature = sparse.csr_array(parts, shape=(len(features), len(samples)))
-    return samples, features, sparse.csr_array(by_feature.T)
+    shape = (len(samples), len(features))
+    return samples, features, sparse.csr_array((values, (columns, rows)), shape=shape)
 
 
-def tsv(
-    lines: Iterable[str], quiet: bool = False
+def _indices(
+    triples: NDArray[np.float64], shape: tuple[int, int]
+) -> tuple[NDArray[np.int64], NDArray[np.int64]]:
+    """Return the rows and columns of triples [entries, 3].
+
+    Raises:
+        ValueError: one is no whole number, outside the table, or a place occurs twice.
+    """
+    for axis, name in enumerate(("row", "column")):
+        given = triples[:, axis]
+        wrong = ~((given >= 0) & (given < shape[axis]) & (given == np.floor(given)))
+        if wrong.any():
+            raise ValueError(
+                f"{name} index {given[wrong][0]:g} in a table of {shape[0]} x {shape[1]}"
+            )
+    rows, columns = triples[:, 0].astype(np.int64), triples[:, 1].astype(np.int64)
+    if len(np.unique(rows * shape[1] + columns)) < len(rows):
+        raise ValueError("a sample has two values for one feature")
+    return rows, columns
+
+
+def parse_tsv(
+    lines: Iterable[str],
 ) -> tuple[list[str], Iterator[tuple[str, NDArray[np.float64]]]]:
-    """Read the header of a TSV of features x samples; its rows follow as they are asked for.
+    """Read the header of a TSV of features x samples; its rows follow as they are iterated over.
 
     Args:
         lines: of the file, with or without line ends.
-        quiet: do not say what is not read.
 
     Returns:
         Sample ids [N], and an iterator of feature ids with their float64 values [N].
@@ -114,8 +106,7 @@ def tsv(
     width = len(header)
     if header[-1].strip().lower() in _TAXONOMY:
         width -= 1
-        if not quiet:
-            say(f"The column '{header[-1].strip()}' of the table is not read.")
+        say(f"The column '{header[-1].strip()}' of the table is not read.")
     return header[1:width], _rows(chain(first, there), len(header), width)
 
 
@@ -155,7 +146,7 @@ def _header(lines: Iterator[tuple[int, str]]) -> tuple[list[str], list[tuple[int
         raise DataError(
             "The rows are samples",
             f"the first column is '{header[0]}'",
-            "give features as rows and samples as columns (is it the metadata?)",
+            f"{TRANSPOSED} (is it the metadata?)",
         )
     return header, [plain] if commented and plain[0] else []
 
@@ -164,26 +155,18 @@ def _numbers(cells: list[str], line: int) -> NDArray[np.float64]:
     try:
         return np.array(cells, dtype=np.float64)
     except ValueError as error:
+        comma = any("," in cell for cell in cells)
         raise DataError(
             "A count that is not a number",
-            f"line {line}, {error}",
-            "write 0 where a sample has no reads",
+            f"line {line}, {' '.join(str(error).split())[:200]}",
+            "write decimal points, not commas" if comma else "write 0 where a sample has no reads",
         ) from error
 
 
-def no_text() -> DataError:
-    """Say that a file is no table of any form."""
-    return DataError(
-        "No feature table",
-        "the file is neither HDF5 nor UTF-8 text",
-        "give BIOM, TSV or a .qza artifact",
-    )
-
-
-def unreadable(kind: str, error: Exception) -> DataError:
-    """Say that a file of some kind is damaged."""
+def unreadable(form: str, error: Exception) -> DataError:
+    """Return the error of a damaged file of some form."""
     reason = " ".join(str(error).split())[:200] or type(error).__name__
-    return DataError(f"Not a whole {kind} table", reason, "copy the file again or make it again")
+    return DataError(f"Not a whole {form} table", reason, "copy the file again or make it again")
 
 
 def check_ids(ids: Sequence[str], what: str) -> None:

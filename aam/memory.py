@@ -1,0 +1,90 @@
+"""Memory that this process may still take, and the budget for reading input files.
+
+A small file can describe far more than memory holds: a gzip stream of zeros, an HDF5 dataset that
+was never written, a .npy header. Readers compare what a file describes with the budget before they
+allocate it.
+"""
+
+from __future__ import annotations
+
+import resource
+from pathlib import Path
+
+GIB = 2**30
+_UNKNOWN = 16 * GIB
+"""Taken where the system does not say how much memory is free."""
+
+
+def memory_available(root: Path = Path("/")) -> int:
+    """Return the bytes that this process can still allocate.
+
+    It is the least of the free memory of the host, the limit of the control group (Slurm and
+    containers set one) and the limit of the address space (`ulimit -v`).
+
+    Args:
+        root: where proc and sys are mounted.
+    """
+    limits = [_free_on_host(root), _limit_of_cgroup(root), _free_address_space(root)]
+    return max(0, min((limit for limit in limits if limit is not None), default=_UNKNOWN))
+
+
+def memory_budget(max_memory_gb: float | str = "auto") -> int:
+    """Return the bytes that reading may take: so many GiB, or half of what is available."""
+    if isinstance(max_memory_gb, str):
+        return memory_available() // 2
+    return int(min(max_memory_gb, 2**30) * GIB)
+
+
+def shown_size(size: float) -> str:
+    """Write a number of bytes for a person.
+
+    >>> shown_size(5 * 2**30)
+    '5.0 GiB'
+    """
+    for unit in ("bytes", "KiB", "MiB", "GiB", "TiB"):
+        if size < 1024 or unit == "TiB":
+            break
+        size /= 1024
+    return f"{size:.0f} bytes" if unit == "bytes" else f"{size:.1f} {unit}"
+
+
+def _free_on_host(root: Path) -> int | None:
+    return _field(root / "proc/meminfo", "MemAvailable")
+
+
+def _limit_of_cgroup(root: Path) -> int | None:
+    """Return the lowest limit of this process's control group and those above it (v2, then v1)."""
+    limits = []
+    for line in _text(root / "proc/self/cgroup").splitlines():
+        controllers, _, group = line.partition(":")[2].partition(":")
+        if controllers in ("", "memory"):
+            top = root / "sys/fs/cgroup" / controllers
+            name = "memory.limit_in_bytes" if controllers else "memory.max"
+            place = top / group.lstrip("/")
+            for folder in (place, *place.parents):
+                if folder.is_relative_to(top):
+                    limits.append(_text(folder / name).strip())
+    return min((int(limit) for limit in limits if limit.isdecimal()), default=None)
+
+
+def _free_address_space(root: Path) -> int | None:
+    limit, _ = resource.getrlimit(resource.RLIMIT_AS)
+    if limit == resource.RLIM_INFINITY:
+        return None
+    return limit - (_field(root / "proc/self/status", "VmSize") or 0)
+
+
+def _field(path: Path, name: str) -> int | None:
+    """Return a number of kB of a file of lines `Name:  123 kB`, in bytes."""
+    for line in _text(path).splitlines():
+        key, _, value = line.partition(":")
+        if key == name:
+            return int(value.split()[0]) * 1024
+    return None
+
+
+def _text(path: Path) -> str:
+    try:
+        return path.read_text()
+    except OSError:
+        return ""

@@ -1,0 +1,367 @@
+"""Hostile input: one sentence that names the cause, its exit status, bounded memory and time.
+
+Every case makes its file itself. The worst ones run in a process of their own whose address space
+is limited, so that a reader that believes what a small file describes fails the test.
+"""
+
+from __future__ import annotations
+
+import bz2
+import gzip
+import io
+import json
+import os
+import resource
+import subprocess
+import sys
+import zipfile
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+import h5py
+import numpy as np
+import pytest
+
+from tests.artifacts import write_artifact
+from tests.commands import aam
+
+ROOT = Path(__file__).parents[1]
+USAGE, DATA, NO_INPUT, CANNOT_CREATE = 64, 65, 66, 73
+SECONDS = 90
+ADDRESS_SPACE = 3 << 30
+TABLE = "#OTU ID\ts1\ts2\ts3\nACGT\t5\t0\t1\nACCA\t1\t2\t0\nGGTT\t0\t3\t4\n"
+TREE = "((ACGT:1,ACCA:2):1,GGTT:3);"
+METADATA = "sample-id\tx\ns1\t1\ns2\t2\ns3\t3\n"
+
+Make = Callable[[Path], Any]
+
+
+@pytest.fixture
+def folder(tmp_path: Path) -> Path:
+    """A folder with a small study."""
+    (tmp_path / "table.tsv").write_text(TABLE)
+    (tmp_path / "tree.nwk").write_text(TREE)
+    (tmp_path / "metadata.tsv").write_text(METADATA)
+    return tmp_path
+
+
+def biom_file(path: Path, **changed: Any) -> None:
+    """Write BIOM 2.1 of 3 samples x 3 features; `changed` replaces arrays of the sample's matrix.
+
+    A shape in the place of an array makes a dataset that is declared and never written.
+    """
+    arrays = {"data": np.array([5.0, 1, 2, 3, 1, 4]), "indices": np.array([0, 1, 1, 2, 0, 2]),
+              "indptr": np.array([0, 2, 4, 6])}  # fmt: skip
+    text = h5py.string_dtype()
+    with h5py.File(path, "w") as file:
+        file.create_dataset("sample/ids", data=["s1", "s2", "s3"], dtype=text)
+        file.create_dataset("observation/ids", data=["ACGT", "ACCA", "GGTT"], dtype=text)
+        for name, array in (arrays | changed).items():
+            if isinstance(array, tuple):
+                options = {"chunks": (1 << 20,), "compression": "gzip"}
+                file.create_dataset(f"sample/matrix/{name}", array, "i8", **options)
+            else:
+                file.create_dataset(f"sample/matrix/{name}", data=array)
+
+
+def biom_json(path: Path, data: Any, matrix_type: str = "sparse") -> None:
+    content = {
+        "matrix_type": matrix_type, "shape": [2, 2], "data": data,
+        "rows": [{"id": "ACGT"}, {"id": "ACCA"}], "columns": [{"id": "s1"}, {"id": "s2"}],
+    }  # fmt: skip
+    path.write_text(json.dumps(content))
+
+
+def refused(capsys: pytest.CaptureFixture[str], status: int, expected: int, words: str) -> None:
+    shown = capsys.readouterr().err
+    assert status == expected, shown
+    *_, sentence = shown.splitlines()
+    assert sentence.startswith("aam: "), shown
+    assert sentence.endswith((".", "?"))
+    assert words in sentence
+    assert "Traceback" not in shown
+
+
+# Tables
+
+
+def index_of(value: int) -> Make:
+    return lambda path: biom_file(path, indices=np.array([0, 1, 1, value, 0, 2]))
+
+
+TABLES: dict[str, tuple[Make, str]] = {
+    "an index beyond the features": (index_of(3_000_000), "feature index 3000000 in a table of 3"),
+    "a negative index": (index_of(-1), "feature index -1 in a table of 3 features"),
+    "an index beyond 32 bits": (index_of(2**32), "feature index 4294967296"),
+    "a feature twice": (index_of(1), "a sample has two values for one feature"),
+    "indices that are not numbers": (
+        lambda path: biom_file(path, indices=np.array([0, 1, 1, np.nan, 0, 2])),
+        "indices of the type float64",
+    ),
+    "ends that fall": (
+        lambda path: biom_file(path, indptr=np.array([0, 4, 2, 6])), "samples overlap"
+    ),
+    "ends beyond 63 bits": (
+        lambda path: biom_file(path, indptr=np.array([0, 2, 4, 2**63 + 6], dtype=np.uint64)),
+        "different sizes",
+    ),
+    "more ends than samples": (
+        lambda path: biom_file(path, indptr=np.array([0, 2, 4, 5, 6])), "different sizes"
+    ),
+    "json index beyond": (lambda path: biom_json(path, [[2, 0, 1]]), "row index 2"),
+    "json negative index": (lambda path: biom_json(path, [[0, -1, 1]]), "column index -1"),
+    "json NaN index": (lambda path: biom_json(path, [[0, float("nan"), 1]]), "column index nan"),
+    "json fractional index": (lambda path: biom_json(path, [[0.5, 0, 1]]), "row index 0.5"),
+    "json value twice": (lambda path: biom_json(path, [[0, 0, 1], [0, 0, 1]]), "two values"),
+    "json integer beyond 64 bits": (lambda path: biom_json(path, [[0, 0, 2**70]]), "Counts beyond"),
+    "json integer beyond a float": (lambda path: biom_json(path, [[0, 0, 10**400]]), "BIOM 1"),
+    "json ragged": (lambda path: biom_json(path, [[1, 2], [3]], "dense"), "BIOM 1"),
+    "json dense, short": (lambda path: biom_json(path, [[1, 2]], "dense"), "1 rows of values"),
+    "json nested deeply": (lambda path: path.write_text("{" + '"a":[' * 200_000), "BIOM 1"),
+    "integer beyond 64 bits": (
+        lambda path: path.write_text(f"#OTU ID\ts1\nACGT\t{10**30}\n"), "Counts beyond 2147483647"
+    ),
+    "decimal commas": (
+        lambda path: path.write_text("#OTU ID\ts1\nACGT\t1,5\n"), "write decimal points, not commas"
+    ),
+    "UTF-16": (lambda path: path.write_text(TABLE, "utf-16"), "neither HDF5 nor UTF-8"),
+    "transposed": (
+        lambda path: path.write_text(f"#OTU ID\t{'ACGT' * 9}\t{'ACGA' * 9}\ns1\t1\t2\n"),
+        "The table is transposed: its samples are ASVs",
+    ),
+    "NUL bytes": (lambda path: path.write_bytes(bytes(5000)), "No feature table"),
+    "a carriage return in a row": (
+        lambda path: path.write_text("#OTU ID\ts1\ts2\nACGT\t1\r\t2\n"), "A row of another length"
+    ),
+}  # fmt: skip
+
+
+@pytest.mark.parametrize("name", TABLES)
+def test_tables(name: str, folder: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    make, words = TABLES[name]
+    make(folder / "hostile")
+    given = ("--table", folder / "hostile")
+    refused(capsys, aam("prepare", *given, "--output", folder / "s.aam"), DATA, words)
+    tree = ("--tree", folder / "tree.nwk", "--output", folder / "m.tsv")
+    refused(capsys, aam("unifrac", *given, *tree), DATA, words)
+    assert {path.name for path in folder.iterdir()} == {
+        "table.tsv", "tree.nwk", "metadata.tsv", "hostile"
+    }  # fmt: skip
+
+
+@pytest.mark.parametrize("end", ["\r", "\r\n", "\n"])
+def test_every_line_end_is_read(folder: Path, end: str) -> None:
+    (folder / "other.tsv").write_text(TABLE.replace("\n", end), newline="")
+    for number, table in enumerate(("table.tsv", "other.tsv")):
+        given = ("--table", folder / table, "--tree", folder / "tree.nwk")
+        assert aam("unifrac", *given, "--output", folder / f"{number}.tsv") == 0
+    assert (folder / "0.tsv").read_bytes() == (folder / "1.tsv").read_bytes()
+
+
+# Archives
+
+
+def member(content: bytes, method: int) -> bytes:
+    """An artifact whose payload is packed by a method and damaged in its middle."""
+    stream = io.BytesIO()
+    with zipfile.ZipFile(stream, "w") as archive:
+        archive.writestr("u/VERSION", "QIIME 2")
+        archive.writestr("u/metadata.yaml", "type: FeatureTable[Frequency]\n")
+        archive.writestr("u/data/feature-table.biom", content, method)
+    packed = {zipfile.ZIP_BZIP2: bz2.compress, zipfile.ZIP_DEFLATED: None}.get(method)
+    whole = bytearray(stream.getvalue())
+    start = whole.index(b"feature-table.biom") + 18
+    size = len(packed(content)) if packed else 400
+    for place in range(start + size // 4, start + size // 2):
+        whole[place] ^= 0x55
+    return bytes(whole)
+
+
+@pytest.mark.parametrize(
+    "method",
+    [zipfile.ZIP_DEFLATED, zipfile.ZIP_BZIP2, zipfile.ZIP_LZMA],
+    ids=["zip", "bz2", "lzma"],
+)
+def test_corrupt_members_of_an_artifact(
+    folder: Path, capsys: pytest.CaptureFixture[str], method: int
+) -> None:
+    content = np.random.default_rng(0).bytes(4000)
+    (folder / "t.qza").write_bytes(member(content, method))
+    status = aam("prepare", "--table", folder / "t.qza", "--output", folder / "s.aam")
+    refused(capsys, status, DATA, "The QIIME 2 artifact is damaged")
+
+
+def test_no_flipped_byte_of_an_artifact_is_a_traceback(
+    folder: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    biom_file(folder / "t.biom")
+    content = {"feature-table.biom": (folder / "t.biom").read_bytes()}
+    whole = write_artifact(folder / "t.qza", "FeatureTable[Frequency]", content).read_bytes()
+    rng = np.random.default_rng(1)
+    for _ in range(150):
+        spoilt = bytearray(whole)
+        for place in rng.integers(len(whole), size=3):
+            spoilt[place] ^= int(rng.integers(1, 256))
+        (folder / "t.qza").write_bytes(spoilt)
+        words = ("--table", folder / "t.qza", "--output", folder / "s.aam", "--overwrite")
+        assert aam("prepare", *words) in (0, DATA)
+        assert "Traceback" not in capsys.readouterr().err
+
+
+# Bombs: a limited process, as what they describe may not be allocated
+
+
+def limited(*words: object) -> tuple[int, str]:
+    """Run `aam` in a process of bounded memory and time; return exit status and messages."""
+
+    def limit() -> None:
+        resource.setrlimit(resource.RLIMIT_AS, (ADDRESS_SPACE, ADDRESS_SPACE))
+
+    variables = os.environ | {"OMP_NUM_THREADS": "1", "OPENBLAS_NUM_THREADS": "1"}
+    done = subprocess.run(
+        [sys.executable, "-m", "aam.cli", *map(str, words)],
+        cwd=ROOT, env=variables, preexec_fn=limit, capture_output=True, text=True, timeout=SECONDS,
+    )  # fmt: skip
+    return done.returncode, done.stderr
+
+
+def zeros(stream: Any) -> None:
+    """Write a GiB of zeros."""
+    for _ in range(64):
+        stream.write(bytes(1 << 24))
+
+
+def gzip_bomb(path: Path) -> None:
+    with gzip.open(path, "wb", 1) as stream:
+        zeros(stream)
+
+
+def qza_bomb(path: Path) -> None:
+    with zipfile.ZipFile(path, "w", zipfile.ZIP_DEFLATED) as archive:
+        archive.writestr("u/VERSION", "QIIME 2")
+        archive.writestr("u/metadata.yaml", "type: FeatureTable[Frequency]\n")
+        with archive.open("u/data/feature-table.biom", "w") as stream:
+            zeros(stream)
+
+
+def hdf5_ids(path: Path) -> None:
+    """Declare 10**12 ids, none of which is written."""
+    biom_file(path)
+    with h5py.File(path, "a") as file:
+        del file["sample/ids"]
+        file.create_dataset("sample/ids", (10**12,), h5py.string_dtype(), chunks=(1 << 16,))
+
+
+def long_row(path: Path) -> None:
+    with gzip.open(path, "wb", 1) as stream:
+        stream.write(b"#OTU ID\ts1\nACGT")
+        for _ in range(100):
+            stream.write(b"\t0" * (1 << 20))
+
+
+BOMBS: dict[str, tuple[Make, str]] = {
+    "gzip": (gzip_bomb, "more memory than there is"),
+    "artifact": (qza_bomb, "more memory than there is"),
+    "7 TB of entries": (
+        lambda path: biom_file(path, data=(10**12,), indices=(10**12,)), "of different sizes"
+    ),
+    "7 TB of ends": (lambda path: biom_file(path, indptr=(10**12,)), "of different sizes"),
+    "10^12 ids": (hdf5_ids, "more memory than there is"),
+    "a row of 100 million cells": (long_row, "more memory than there is"),
+}  # fmt: skip
+
+
+@pytest.mark.parametrize("name", BOMBS)
+@pytest.mark.parametrize("command", ["prepare", "unifrac"])
+def test_bombs(folder: Path, name: str, command: str) -> None:
+    make, words = BOMBS[name]
+    make(folder / "bomb")
+    given = ["--table", folder / "bomb", "--output", folder / "out.tsv"]
+    if command == "unifrac":
+        given += ["--tree", folder / "tree.nwk", "--device", "cpu"]
+    status, shown = limited(command, *given)
+    assert status == DATA, shown
+    assert words in shown
+    assert "Traceback" not in shown
+    assert not (folder / "out.tsv").exists()
+
+
+# Inputs that are no regular files
+
+
+@pytest.fixture
+def pipe(tmp_path: Path) -> Path:
+    os.mkfifo(tmp_path / "pipe")
+    return tmp_path / "pipe"
+
+
+SPECIAL = ["/dev/zero", "/dev/null", "/dev/urandom", "/proc/self/environ", "PIPE"]
+
+
+@pytest.mark.parametrize("flag", ["--table", "--tree", "--metadata", "--sequences"])
+@pytest.mark.parametrize("place", SPECIAL)
+def test_devices_and_pipes(
+    folder: Path, pipe: Path, capsys: pytest.CaptureFixture[str], flag: str, place: str
+) -> None:
+    given = ["--table", folder / "table.tsv", "--output", folder / "s.aam"]
+    given += [flag, pipe if place == "PIPE" else place]
+    refused(capsys, aam("prepare", *given), NO_INPUT, "is not a regular file")
+
+
+# Outputs
+
+
+OUTPUTS: dict[str, tuple[str, str]] = {
+    "a name that is too long": ("x" * 300 + ".tsv", "too long"),
+    "a path that is too long": ("/".join(["d" * 100] * 50) + "/m.tsv", "File name too long"),
+    "a folder": ("full", "is a folder"),
+    "a file as folder": ("table.tsv/m.tsv", "The folder cannot be made"),
+}
+
+
+@pytest.mark.parametrize("command", ["unifrac", "prepare", "simulate"])
+@pytest.mark.parametrize("name", OUTPUTS)
+def test_outputs(folder: Path, capsys: pytest.CaptureFixture[str], command: str, name: str) -> None:
+    output, words = OUTPUTS[name]
+    (folder / "full").mkdir()
+    (folder / "full" / "mine.txt").write_text("mine")
+    if command == "simulate":
+        (folder / "full" / "metadata.tsv").mkdir()
+        given = ["--output-dir", folder / output, "--samples", 3, "--asvs", 9, "--richness", 2]
+        given += ["--subjects", 3, "--depth", 20]
+    else:
+        given = ["--table", folder / "table.tsv", "--tree", folder / "tree.nwk"]
+        given += ["--output", folder / output]
+        if command == "unifrac" and name == "a folder":
+            (folder / "full").rename(folder / "full.tsv")
+            given[-1] = folder / "full.tsv"
+    refused(capsys, aam(command, *given, "--overwrite"), CANNOT_CREATE, words)
+    [mine] = folder.glob("full*/mine.txt")
+    assert mine.read_text() == "mine"
+
+
+# What killed processes leave
+
+
+def test_leftovers_of_a_killed_process(folder: Path) -> None:
+    """A process is killed while it writes; the next one removes what it left, of no other."""
+    code = (
+        "import os, sys; from pathlib import Path; from aam.files import written_aside\n"
+        "with written_aside(Path(sys.argv[1])) as aside:\n"
+        "    aside.write_text('half'); print(aside, flush=True); os.kill(os.getpid(), 9)"
+    )
+    done = subprocess.run(
+        [sys.executable, "-c", code, str(folder / "table.biom")], capture_output=True, cwd=ROOT
+    )
+    left = Path(done.stdout.decode().strip())
+    assert left.read_text() == "half"
+    living = left.with_name(left.name.replace(left.stem.rpartition("-")[2], str(os.getppid())))
+    foreign = left.with_name(".table.elsewhere-1.biom")
+    for path in (living, foreign):
+        path.write_text("of another")
+    words = ("--samples", 3, "--asvs", 9, "--richness", 2, "--subjects", 3, "--depth", 20)
+    assert aam("simulate", "--output-dir", folder, *words, "--overwrite") == 0
+    assert not left.exists()
+    assert living.exists()
+    assert foreign.exists()
