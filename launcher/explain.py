@@ -8,17 +8,17 @@ import shlex
 from collections.abc import Iterator
 from itertools import groupby
 
+from aam.contract.check_report import VARIABLE
 from launcher.engines import command, shell_line
 from launcher.host.facts import Host
 from launcher.host_lines import shortened
 from launcher.plan.decision import Decision, Finding
 from launcher.plan.make import RECORD
-from launcher.plan.measured import VARIABLE
 from launcher.plan.plan import Plan
 
 WHOLE = "--dry-run instead of explain prints the whole line"
 ORDER = ("amd GPUs", "nvidia GPUs", "left out", "image", "engine", "engine option", "mask",
-         "device", "verdict", "flag", "mount", "variable", "kept out")  # fmt: skip
+         "device", "aam check", "attention", "flag", "mount", "variable", "kept out")  # fmt: skip
 
 
 def text(host: Host, plan: Plan) -> str:

@@ -2,12 +2,11 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping, Sequence
-from typing import Any
+from collections.abc import Iterator, Sequence
 
+from aam.contract.check_report import CheckReport, summary
 from launcher.host.facts import Driver, Gpu, Host, Node
 from launcher.plan.catalog import Catalog
-from launcher.plan.measured import Key, summary
 
 SHOWN = 4  # members of a list; of a longer one the first and the last
 
@@ -41,13 +40,12 @@ def host_lines(host: Host, catalog: Catalog) -> Iterator[str]:
             yield _line("", f"  `{setting}`: {answer}")
 
 
-def verdict_lines(host: Host, verdicts: Sequence[Mapping[str, Any]]) -> Iterator[str]:
-    """Yield what was measured about the GPUs of a host, the latest first."""
-    for document in verdicts:
-        key = Key(**document["key"])
-        yield _line("verdict", f"{summary(document)}; {document['made']}, {key}")
-    if host.gpus and not verdicts:
-        yield _line("verdict", "not yet measured; the first run on a GPU does that")
+def report_lines(host: Host, reports: Sequence[CheckReport]) -> Iterator[str]:
+    """Yield what `aam check` measured on the GPUs of a host, the latest first."""
+    for report in reports:
+        yield _line("aam check", f"{summary(report)}; {report.made}, {report.key}")
+    if host.gpus and not reports:
+        yield _line("aam check", "not yet measured; the first run on a GPU does that")
 
 
 def shortened(members: Sequence[str]) -> str:

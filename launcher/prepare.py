@@ -8,12 +8,12 @@ from collections.abc import Sequence
 from pathlib import Path
 
 from launcher import config, images, inputs
+from launcher.check_reports import report_for
 from launcher.engines import native
 from launcher.errors import MissingInput, NotPermitted, Unavailable
 from launcher.host import Host, detect
 from launcher.host.facts import Gpu
 from launcher.host.versions import with_versions
-from launcher.measuring import measured
 from launcher.plan.choose import SIF_ENGINES, Built, choose
 from launcher.plan.devices import ABSENT, denials, needed
 from launcher.plan.gpu_use import gpu_use
@@ -70,7 +70,7 @@ def prepare(
         return make(other, host, choice, catalog, settings, (), environment, here)
 
     require_devices(host, choice.gpus)
-    known = measured(request, host, choice, environment, alike, starting)
+    known = report_for(request, host, choice, environment, alike, starting)
     plan = make(request, host, choice, catalog, settings, paths, environment, here, known)
     if host.live and plan.folders:
         place = inputs.nearest_folder(plan.folders[0])

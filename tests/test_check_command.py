@@ -14,13 +14,13 @@ import torch
 from rich.console import Console
 
 from aam.commands.check import run
+from aam.contract.check_report import CheckReport, Cost, from_json
 from aam.errors import Unavailable
 from aam.model.attention import TORCH, Backend
 from aam.options.commands import Check
 from aam.stack import aotriton, table
 from aam.stack.check import Plan, conclude, measure
 from aam.stack.identity import AMD_DRIVER, NVIDIA_DRIVER, driver, identify
-from aam.stack.verdict import Cost, Verdict, from_json
 from tests import backends as emulated
 from tests.backends import RIGHT, faulty
 from tests.commands import aam
@@ -29,10 +29,10 @@ CPU = torch.device("cpu")
 QUICK = Check(quick=True, device="cpu")
 
 
-def shown(verdict: Verdict, width: int = 100) -> str:
+def shown(report: CheckReport, width: int = 100) -> str:
     console = Console(width=width, highlight=False, color_system=None)
     with console.capture() as capture:
-        console.print(table.page(verdict))
+        console.print(table.page(report))
     return capture.get()
 
 
@@ -118,33 +118,33 @@ def test_the_whole_check_has_times_and_recomputation(capsys: pytest.CaptureFixtu
 # --- the table
 
 
-def verdict(*backends: Backend) -> Verdict:
+def report(*backends: Backend) -> CheckReport:
     return conclude(measure(backends, Plan(True, ("fp32", "bf16")), CPU), quick=True)
 
 
 @pytest.fixture(scope="module")
-def of_torch() -> Verdict:
-    return verdict(*TORCH)
+def of_torch() -> CheckReport:
+    return report(*TORCH)
 
 
-def test_speed_and_memory_are_relative_to_math(of_torch: Verdict) -> None:
+def test_speed_and_memory_are_relative_to_math(of_torch: CheckReport) -> None:
     costs = tuple(
         Cost(name, "fp32", mask, "sample encoder", time, memory)
         for name, time, memory in (("flash", 2.0, 100), ("math", 5.0, 400))
         for mask in ("none", "each")
     )
-    page = shown(Verdict(**{**vars(of_torch), "costs": costs}), width=120)
+    page = shown(CheckReport(**{**vars(of_torch), "costs": costs}), width=120)
     assert "2.5 x  0.25 x" in row(page, "flash")
     assert "1.0 x  1.00 x" in row(page, "math")
     assert "relative to math" in page
 
 
-def test_the_table_fits_a_terminal(of_torch: Verdict) -> None:
+def test_the_table_fits_a_terminal(of_torch: CheckReport) -> None:
     assert all(len(line.rstrip()) <= 100 for line in shown(of_torch).splitlines())
 
 
 def test_a_faulty_figure_is_shown_as_such() -> None:
-    page = shown(verdict(faulty(emulated.nan_empty), faulty(emulated.half_odd, "flash"), RIGHT))
+    page = shown(report(faulty(emulated.nan_empty), faulty(emulated.half_odd, "flash"), RIGHT))
     assert "NaN" in row(page, "auto")
     assert "harmless" in row(page, "auto")
     assert "flash, bf16: wrong in half precision" in page
@@ -153,7 +153,7 @@ def test_a_faulty_figure_is_shown_as_such() -> None:
 
 
 def test_where_nothing_is_right_that_is_said() -> None:
-    page = shown(verdict(faulty(emulated.ignoring, "math")))
+    page = shown(report(faulty(emulated.ignoring, "math")))
     assert "No attention backend computes right here" in " ".join(page.split())
 
 
@@ -208,9 +208,9 @@ def test_the_comment_of_a_real_library_is_read() -> None:
     assert b"GCC" in aotriton.comment(libraries[0])
 
 
-def test_an_unknown_aotriton_is_said(of_torch: Verdict) -> None:
+def test_an_unknown_aotriton_is_said(of_torch: CheckReport) -> None:
     identity = {**of_torch.identity, "aotriton": "unknown", "arch": "gfx942", "driver": "6.8.5"}
-    page = shown(Verdict(**{**vars(of_torch), "identity": identity}))
+    page = shown(CheckReport(**{**vars(of_torch), "identity": identity}))
     assert "unknown: the library does not say, as before 0.9" in page
     assert "(gfx942)" in page
     assert "6.8.5" in page

@@ -13,6 +13,7 @@ import torch
 from safetensors.torch import load, save
 from torch import Tensor
 
+from aam.contract.precision import Precision
 from aam.errors import AamError, DataError, MissingInput
 from aam.golden import case, drawn
 from aam.golden.compare import Row, compare, first_departure
@@ -20,7 +21,6 @@ from aam.golden.folder import RECORD, Golden, Stack, read
 from aam.golden.measure import Measured, measure
 from aam.golden.shown import as_plain, lines, verdict
 from aam.model.attention import AUTO, Backend, Backends, named
-from aam.stack.precision import Precision
 from tests.commands import aam
 
 KEPT = Path(__file__).parent / "golden"

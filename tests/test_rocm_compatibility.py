@@ -75,8 +75,8 @@ def test_the_library_is_the_one_of_the_build() -> None:
 def test_attention_is_right(capsys: pytest.CaptureFixture[str]) -> None:
     """With masks of their own for several samples; see `aam check`."""
     status = main(["check", "--device", "cuda", "--quick", "--json"])
-    verdict = json.loads(capsys.readouterr().out)
-    assert status == 0, verdict
+    report = json.loads(capsys.readouterr().out)
+    assert status == 0, report
 
 
 def test_training_gives_what_the_processor_gives(studied: Path, tmp_path: Path) -> None:

@@ -12,13 +12,13 @@ from collections.abc import Callable
 import pytest
 import torch
 
+from aam.contract.check_report import CheckReport, from_json, to_json, worst
 from aam.errors import DataError, Unavailable
 from aam.model.attention import TORCH, Backend
 from aam.stack import faults
 from aam.stack.check import Plan, case_of, conclude, measure
 from aam.stack.judge import right, tolerance
 from aam.stack.probes import DTYPES, MASKS, Probe, answer, ask, shapes, truth
-from aam.stack.verdict import Verdict, from_json, to_json, worst
 from aam.stack.watch import watched
 from tests import backends as emulated
 from tests.backends import RIGHT, faulty
@@ -35,12 +35,12 @@ def device(request: pytest.FixtureRequest) -> torch.device:
     return torch.device(request.param)
 
 
-def check(*backends: Backend, plan: Plan = QUICK, on: torch.device = CPU) -> Verdict:
+def check(*backends: Backend, plan: Plan = QUICK, on: torch.device = CPU) -> CheckReport:
     return conclude(measure(backends, plan, on), plan.quick)
 
 
-def named(verdict: Verdict, dtype: str, backend: str = "auto") -> set[str]:
-    return set(verdict.faults(backend, [dtype]))
+def named(report: CheckReport, dtype: str, backend: str = "auto") -> set[str]:
+    return set(report.faults(backend, [dtype]))
 
 
 FOUND: list[tuple[Callable[..., torch.Tensor], faults.Fault]] = [
@@ -65,12 +65,12 @@ FOUND: list[tuple[Callable[..., torch.Tensor], faults.Fault]] = [
 def test_a_fault_is_caught_and_named(
     function: Callable[..., torch.Tensor], fault: faults.Fault, dtype: str, device: torch.device
 ) -> None:
-    verdict = check(faulty(function), RIGHT, plan=Plan(True, (dtype,)), on=device)
+    report = check(faulty(function), RIGHT, plan=Plan(True, (dtype,)), on=device)
     expected = {"harmless"} if fault.harmless else {"wrong"}
-    assert named(verdict, dtype) == {fault.name}
-    assert {case.outcome for case in verdict.of("auto", [dtype])} - {"right"} == expected
-    assert verdict.wrong != fault.harmless
-    assert worst(verdict.of("math", [dtype])) == "right"
+    assert named(report, dtype) == {fault.name}
+    assert {case.outcome for case in report.of("auto", [dtype])} - {"right"} == expected
+    assert report.wrong != fault.harmless
+    assert worst(report.of("math", [dtype])) == "right"
 
 
 @pytest.mark.parametrize("dtype", ["fp16", "bf16"])
@@ -85,32 +85,32 @@ def test_right_in_fp32_and_wrong_in_half_precision(dtype: str, device: torch.dev
 
 
 def test_tf32_is_told_from_fp32(device: torch.device) -> None:
-    verdict = check(faulty(emulated.tf32), on=device)
-    assert named(verdict, "fp32") == {faults.TF32.name}
-    assert named(verdict, "fp16") == named(verdict, "bf16") == set()
-    assert not verdict.wrong
+    report = check(faulty(emulated.tf32), on=device)
+    assert named(report, "fp32") == {faults.TF32.name}
+    assert named(report, "fp16") == named(report, "bf16") == set()
+    assert not report.wrong
 
 
 def test_the_real_backends_are_right(device: torch.device) -> None:
     """On a GPU whose stack is at fault this fails, which is what it is for."""
-    verdict = check(*TORCH, plan=Plan(True, recomputed=True), on=device)
-    assert not verdict.wrong, [case for case in verdict.cases if case.outcome == "wrong"]
-    assert worst(verdict.of("math", DTYPES)) == "right"
-    assert worst(verdict.of("auto", DTYPES)) == "right"
+    report = check(*TORCH, plan=Plan(True, recomputed=True), on=device)
+    assert not report.wrong, [case for case in report.cases if case.outcome == "wrong"]
+    assert worst(report.of("math", DTYPES)) == "right"
+    assert worst(report.of("auto", DTYPES)) == "right"
 
 
 def test_recomputation_that_fails_is_named(device: torch.device) -> None:
     plan = Plan(True, ("fp32",), recomputed=True)
-    verdict = check(faulty(emulated.Unrepeatable()), plan=plan, on=device)
-    wrong = [case for case in verdict.cases if case.outcome == "wrong"]
+    report = check(faulty(emulated.Unrepeatable()), plan=plan, on=device)
+    wrong = [case for case in report.cases if case.outcome == "wrong"]
     assert {case.mask for case in wrong} == {"recomputed"}
     assert {case.fault for case in wrong} == {faults.RECOMPUTED.name}
 
 
 def test_one_set_or_one_mask_finds_nothing() -> None:
     """Why every probe has sets with masks of their own: others pass on the known faulty kernels."""
-    verdict = check(faulty(emulated.first_mask))
-    outcomes = {mask: worst([c for c in verdict.cases if c.mask == mask]) for mask in MASKS[:4]}
+    report = check(faulty(emulated.first_mask))
+    outcomes = {mask: worst([c for c in report.cases if c.mask == mask]) for mask in MASKS[:4]}
     assert outcomes == {"none": "right", "shared": "right", "each": "wrong", "empty": "wrong"}
     alone = dataclasses.replace(shapes(True)[0], sets=1)
     case = case_of(faulty(emulated.first_mask), Probe(alone, "fp32", "each"), CPU)
@@ -140,18 +140,18 @@ def test_what_is_right_is_far_from_the_tolerance(dtype: str) -> None:
 
 
 def test_a_backend_without_masks_is_usable_without() -> None:
-    verdict = check(faulty(emulated.unmasked_only, "flash"))
-    outcomes = {case.mask: case.outcome for case in verdict.cases}
+    report = check(faulty(emulated.unmasked_only, "flash"))
+    outcomes = {case.mask: case.outcome for case in report.cases}
     assert outcomes == {"none": "right", "shared": "absent", "each": "absent", "empty": "absent"}
-    assert not verdict.wrong
+    assert not report.wrong
 
 
 def test_other_errors_are_kept() -> None:
-    verdict = check(faulty(emulated.broken), faulty(emulated.full, "flash"))
-    assert {c.outcome for c in verdict.of("auto", DTYPES)} == {"failed"}
-    assert {c.note for c in verdict.of("auto", DTYPES)} == {"HIP error: invalid device function"}
-    assert {c.outcome for c in verdict.of("flash", DTYPES)} == {"memory"}
-    assert not verdict.wrong
+    report = check(faulty(emulated.broken), faulty(emulated.full, "flash"))
+    assert {c.outcome for c in report.of("auto", DTYPES)} == {"failed"}
+    assert {c.note for c in report.of("auto", DTYPES)} == {"HIP error: invalid device function"}
+    assert {c.outcome for c in report.of("flash", DTYPES)} == {"memory"}
+    assert not report.wrong
 
 
 def test_a_gpu_that_hangs_is_named_in_time() -> None:
@@ -167,12 +167,12 @@ def test_a_gpu_that_hangs_is_named_in_time() -> None:
 
 def test_a_backend_that_kills_its_process_is_left_out() -> None:
     backends = (faulty(emulated.killing), RIGHT)
-    verdict = conclude(watched(backends, Plan(True, ("fp32",)), CPU), quick=True)
-    crashed, *others = verdict.cases
+    report = conclude(watched(backends, Plan(True, ("fp32",)), CPU), quick=True)
+    crashed, *others = report.cases
     assert (crashed.backend, crashed.outcome) == ("auto", "crashed")
     assert crashed.note == "was killed by SIGABRT"
     assert {(case.backend, case.outcome) for case in others} == {("math", "right")}
-    assert verdict.wrong
+    assert report.wrong
 
 
 def test_another_process_finds_what_this_one_does() -> None:
@@ -185,8 +185,8 @@ def test_another_process_finds_what_this_one_does() -> None:
 
 
 def test_a_verdict_survives_json() -> None:
-    verdict = check(faulty(emulated.nan_empty), RIGHT, plan=Plan(True, ("fp32",)))
-    assert from_json(to_json(verdict)) == verdict
+    report = check(faulty(emulated.nan_empty), RIGHT, plan=Plan(True, ("fp32",)))
+    assert from_json(to_json(report)) == report
 
 
 @pytest.mark.parametrize(

@@ -12,6 +12,7 @@ import torch
 
 from aam import __version__
 from aam.cli import parse
+from aam.contract.check_report import VARIABLE, CheckReport, Key, to_json
 from aam.errors import Unavailable
 from aam.learn.prediction import load_models
 from aam.learn.pretraining import pretrain
@@ -20,9 +21,8 @@ from aam.model.attention import TORCH, Backend
 from aam.options.groups import DeviceOptions
 from aam.stack import faults
 from aam.stack.check import Plan, conclude, measure
-from aam.stack.guard import VERDICT, Guard, Need, guarded
+from aam.stack.guard import Guard, Need, guarded
 from aam.stack.identity import identify
-from aam.stack.verdict import Key, Verdict, to_json
 from tests import backends as emulated
 from tests.backends import faulty
 from tests.commands import TINY, aam, read
@@ -158,30 +158,32 @@ def test_training_and_predicting_are_guarded_too(
     assert record["attention"]["evidence"] == "not measured on a cpu"
 
 
-# --- a verdict that came with the launch
+# --- a report that came with the launch
 
 
-def verdict(backends: tuple[Backend, ...], dtypes: tuple[str, ...] = ("fp32", "bf16")) -> Verdict:
+def report(
+    backends: tuple[Backend, ...], dtypes: tuple[str, ...] = ("fp32", "bf16")
+) -> CheckReport:
     """What a check of these backends on this processor says, for the key of this processor."""
     found = conclude(measure(backends, Plan(True, dtypes), CPU), quick=True)
     return dataclasses.replace(found, key=Key("sha256:1", "cpu", "none", __version__))
 
 
 @pytest.fixture(scope="module")
-def of_a_faulty_stack() -> Verdict:
-    return verdict(among(emulated.first_mask))
+def of_a_faulty_stack() -> CheckReport:
+    return report(among(emulated.first_mask))
 
 
 GUARD = Guard(TORCH, ("cpu",))
 
 
-def with_verdict(text: str, **needs: object) -> tuple[dict[str, object], str]:
-    found = guarded(Need("auto", **needs), CPU, {VERDICT: text}, GUARD)  # type: ignore[arg-type]
+def with_report(text: str, **needs: object) -> tuple[dict[str, object], str]:
+    found = guarded(Need("auto", **needs), CPU, {VARIABLE: text}, GUARD)  # type: ignore[arg-type]
     return found.record, " ".join(found.warnings)
 
 
-def test_a_verdict_of_this_stack_is_believed(of_a_faulty_stack: Verdict) -> None:
-    record, said = with_verdict(to_json(of_a_faulty_stack), dtypes=("fp32", "bf16"))
+def test_a_report_of_this_stack_is_believed(of_a_faulty_stack: CheckReport) -> None:
+    record, said = with_report(to_json(of_a_faulty_stack), dtypes=("fp32", "bf16"))
     assert record["with_mask"] == "flash"
     assert str(record["evidence"]).startswith("measured for this stack")
     assert "not used" not in said
@@ -195,42 +197,42 @@ def test_a_verdict_of_this_stack_is_believed(of_a_faulty_stack: Verdict) -> None
         ({"aam": "0.0.9"}, "made for aam 0.0.9"),
     ],
 )
-def test_a_verdict_of_another_stack_is_not_used(
-    of_a_faulty_stack: Verdict, change: dict[str, str], reason: str
+def test_a_report_of_another_stack_is_not_used(
+    of_a_faulty_stack: CheckReport, change: dict[str, str], reason: str
 ) -> None:
     key = of_a_faulty_stack.key
     assert key is not None
     other = dataclasses.replace(of_a_faulty_stack, key=dataclasses.replace(key, **change))
-    record, said = with_verdict(to_json(other))
-    assert f"The verdict that came with the launch is not used: it was {reason}" in said
+    record, said = with_report(to_json(other))
+    assert f"The check report that came with the launch is not used: it was {reason}" in said
     assert record["evidence"] == "measured before this run"
     assert record["with_mask"] == "auto"  # torch's own, measured here, is right
 
 
-def test_a_verdict_of_another_image_is_not_used(of_a_faulty_stack: Verdict) -> None:
+def test_a_report_of_another_image_is_not_used(of_a_faulty_stack: CheckReport) -> None:
     text = to_json(of_a_faulty_stack)
     for digest, believed in (("sha256:1", True), ("sha256:2", False), (None, False)):
         plan = json.dumps({"image": "rocm63", "digest": digest})
-        found = guarded(Need("auto"), CPU, {VERDICT: text, "AAM_PLAN": plan}, GUARD)
+        found = guarded(Need("auto"), CPU, {VARIABLE: text, "AAM_PLAN": plan}, GUARD)
         assert (found.record["evidence"] != "measured before this run") is believed, digest
 
 
-def test_a_verdict_of_another_torch_or_precision_is_not_used(of_a_faulty_stack: Verdict) -> None:
+def test_a_report_of_another_torch_or_precision_is_not_used(of_a_faulty_stack: CheckReport) -> None:
     identity = {**of_a_faulty_stack.identity, "torch": "2.5.1+rocm6.2"}
-    _, said = with_verdict(to_json(dataclasses.replace(of_a_faulty_stack, identity=identity)))
+    _, said = with_report(to_json(dataclasses.replace(of_a_faulty_stack, identity=identity)))
     assert "made for torch 2.5.1+rocm6.2" in said
-    _, said = with_verdict(to_json(of_a_faulty_stack), dtypes=("fp32", "fp16"))
+    _, said = with_report(to_json(of_a_faulty_stack), dtypes=("fp32", "fp16"))
     assert "it says nothing about fp16" in said
-    _, said = with_verdict(to_json(dataclasses.replace(of_a_faulty_stack, key=None)))
+    _, said = with_report(to_json(dataclasses.replace(of_a_faulty_stack, key=None)))
     assert "does not say what it was made for" in said
 
 
 def test_a_damaged_verdict_is_not_used() -> None:
-    record, said = with_verdict('{"format": 1, "cases"')
-    assert "not used: A damaged verdict" in said
+    record, said = with_report('{"format": 1, "cases"')
+    assert "not used: A damaged check report" in said
     assert record["evidence"] == "measured before this run"
 
 
-def test_the_key_of_a_verdict_is_that_of_the_identity() -> None:
+def test_the_key_of_a_report_is_that_of_the_identity() -> None:
     found = identify(CPU)
     assert (found.vendor, found.arch, found.torch) == ("cpu", "cpu", str(torch.__version__))

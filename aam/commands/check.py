@@ -7,13 +7,13 @@ from collections.abc import Iterable
 import torch
 
 from aam.console import say
+from aam.contract.check_report import UNUSABLE, CheckReport, to_json, worst
 from aam.errors import Unavailable
 from aam.model.attention import TORCH, Backend
 from aam.options.commands import Check
 from aam.options.groups import DeviceOptions
 from aam.stack.check import Event, Plan, conclude, measure
 from aam.stack.table import show
-from aam.stack.verdict import UNUSABLE, Verdict, to_json, worst
 from aam.stack.watch import watched
 
 WRONG = 1
@@ -33,13 +33,13 @@ def run(options: Check, backends: tuple[Backend, ...] = TORCH) -> int:
     if device.type == "cpu" and options.device == "auto":
         say("No GPU here: the processor is measured.")
     plan = Plan(options.quick, recomputed=not options.quick)
-    verdict = conclude(_events(backends, plan, device, options.timeout), options.quick)
-    _require_answers(verdict)
+    report = conclude(_events(backends, plan, device, options.timeout), options.quick)
+    _require_answers(report)
     if options.json:
-        print(to_json(verdict))
+        print(to_json(report))
     else:
-        show(verdict)
-    return WRONG if verdict.wrong else 0
+        show(report)
+    return WRONG if report.wrong else 0
 
 
 def _events(
@@ -50,16 +50,16 @@ def _events(
     return watched(backends, plan, device, patience)
 
 
-def _require_answers(verdict: Verdict) -> None:
+def _require_answers(report: CheckReport) -> None:
     """Refuse to judge where nothing answered.
 
     Raises:
         Unavailable: no backend could be measured.
     """
-    outcomes = {name: worst(verdict.of(name, verdict.dtypes)) for name in verdict.backends}
-    if any(case.outcome not in UNUSABLE for case in verdict.cases):
+    outcomes = {name: worst(report.of(name, report.dtypes)) for name in report.backends}
+    if any(case.outcome not in UNUSABLE for case in report.cases):
         return
-    notes = {c.backend: c.note for c in verdict.cases if c.outcome in ("failed", "memory")}
+    notes = {c.backend: c.note for c in report.cases if c.outcome in ("failed", "memory")}
     if "memory" in outcomes.values():
         remedy = "another program holds the GPU's memory: end it, or take another GPU"
         raise Unavailable("Out of memory during the check", _said(notes), remedy)

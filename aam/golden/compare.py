@@ -9,11 +9,11 @@ from dataclasses import dataclass
 import torch
 from torch import Tensor
 
+from aam.contract.precision import Precision
 from aam.golden.case import CASES, SHAPE
 from aam.golden.measure import Measured, is_stage, stage_of
 from aam.model.network import Predictor
 from aam.model.transformer import FEED_FORWARD
-from aam.stack.precision import Precision
 from aam.stack.tolerance import tolerance
 
 INNER = FEED_FORWARD * SHAPE.embedding_dim

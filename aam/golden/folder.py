@@ -18,12 +18,13 @@ from safetensors.torch import load, save
 from torch import Tensor
 
 from aam import __version__
+from aam.contract.precision import Precision
 from aam.errors import DataError, MissingInput
 from aam.files import refuse_existing, require, sha256, written_aside
 from aam.golden import case as golden_case
 from aam.golden.finite import first_not_finite
 from aam.golden.measure import Measured
-from aam.stack.precision import Precision, arch_of
+from aam.stack.device import arch_of
 from aam.study.batches import Batch, shortest
 
 FORMAT = 1

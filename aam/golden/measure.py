@@ -15,11 +15,11 @@ from typing import Any
 import torch
 from torch import Tensor, nn
 
+from aam.contract.precision import Precision
 from aam.golden import case as golden_case
 from aam.learn.task import Task
 from aam.model.attention import Backends
 from aam.model.transformer import AttentionPooling, Block
-from aam.stack.precision import Precision
 from aam.study.batches import Batch
 
 _ATTENTION = 2

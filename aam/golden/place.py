@@ -4,14 +4,14 @@ from __future__ import annotations
 
 import torch
 
+from aam.contract.precision import Precision, choose_precision
 from aam.golden.case import SHAPE
 from aam.learn.devices import choose_attention
 from aam.model.attention import Backends
 from aam.options.commands import GoldenOptions
 from aam.options.groups import DeviceOptions
-from aam.stack.device import choose_device
+from aam.stack.device import arch_of, choose_device
 from aam.stack.guard import GUARD
-from aam.stack.precision import Precision, arch_of, choose_precision
 
 
 def on(options: GoldenOptions) -> tuple[torch.device, Precision, Backends]:

@@ -7,10 +7,10 @@ import os
 import torch
 
 from aam.console import warn
+from aam.contract.precision import Precision, dtypes_of
 from aam.model.shape import NetworkShape
 from aam.options.groups import DeviceOptions, ModelOptions
 from aam.stack.guard import Guard, Guarded, Need, guarded
-from aam.stack.precision import Precision
 
 
 def choose_attention(
@@ -35,7 +35,7 @@ def choose_attention(
     need = Need(
         options.attn_implementation,
         options.check,
-        ("fp32",) if precision == "none" else ("fp32", precision),
+        dtypes_of(precision),
         recomputed,
         sizes.attention_heads,
         sizes.embedding_dim // sizes.attention_heads,

@@ -15,6 +15,7 @@ from lightning.pytorch.callbacks import Callback, EarlyStopping, ModelCheckpoint
 from lightning.pytorch.loggers import TensorBoardLogger
 
 from aam.console import console
+from aam.contract.precision import Precision, choose_precision
 from aam.errors import DataError
 from aam.learn import checkpoints
 from aam.learn.callbacks import EpochTable, ExactResume, TwoBars, WithinEpochs
@@ -32,8 +33,7 @@ from aam.ranks.interruption import Requests, StopTogether
 from aam.ranks.processes import Ranks
 from aam.ranks.strategies import choose as choose_strategy
 from aam.ranks.team import ALONE_TEAM, Team
-from aam.stack.device import choose_device, device_name
-from aam.stack.precision import Precision, arch_of, choose_precision
+from aam.stack.device import arch_of, choose_device, device_name
 
 PRECISIONS = {"none": "32-true", "bf16": "bf16-mixed", "fp16": "16-mixed"}
 HIGHER_IS_BETTER = ("r2", "accuracy", "f1")

@@ -9,6 +9,7 @@ import torch
 from torch import Tensor
 
 from aam.console import say
+from aam.contract.precision import choose_precision
 from aam.errors import UsageError
 from aam.learn import checkpoints, fit, run_folder
 from aam.learn.devices import choose_attention
@@ -33,9 +34,8 @@ from aam.options.commands import Pretrain
 from aam.options.groups import ModelOptions
 from aam.ranks.joining import joined
 from aam.ranks.team import Team, identity
-from aam.stack.device import choose_device
+from aam.stack.device import arch_of, choose_device
 from aam.stack.guard import GUARD, Guard
-from aam.stack.precision import arch_of, choose_precision
 from aam.study.metadata import read_metadata
 from aam.study.question import split_samples
 from aam.study.splits import write_splits

@@ -12,11 +12,11 @@ from lightning.pytorch.callbacks import Callback
 from torch import Tensor, nn
 
 from aam.console import say, warn
+from aam.contract.precision import Precision
 from aam.learn.task import Task
 from aam.model.transformer import FEED_FORWARD, PRODUCTS
 from aam.options.groups import CompileModel
 from aam.stack.compile import Compilation, compile_in_place, eager_again, refusal
-from aam.stack.precision import Precision
 from aam.study.batches import Batch
 
 Note = Callable[[str, Any], None]

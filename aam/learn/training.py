@@ -8,6 +8,7 @@ import pandas as pd
 import torch
 
 from aam.console import say
+from aam.contract.precision import choose_precision
 from aam.errors import UsageError
 from aam.learn import checkpoints, fit, run_folder
 from aam.learn.asking import Question, ask, fit_target
@@ -25,9 +26,8 @@ from aam.model.network import Predictor
 from aam.options.commands import Train
 from aam.ranks.joining import joined
 from aam.ranks.team import Team, identity
-from aam.stack.device import choose_device
+from aam.stack.device import arch_of, choose_device
 from aam.stack.guard import GUARD, Guard, Guarded
-from aam.stack.precision import arch_of, choose_precision
 from aam.study.splits import Split, write_splits
 
 

@@ -13,13 +13,13 @@ from __future__ import annotations
 from collections.abc import Callable
 from dataclasses import dataclass
 from functools import partial
-from typing import get_args
 
 import torch
 import torch.nn.functional as F
 from torch import Tensor
 from torch.nn.attention import SDPBackend, sdpa_kernel
 
+from aam.contract.attention import BACKENDS
 from aam.options.groups import AttnImplementation
 
 Function = Callable[[Tensor, Tensor, Tensor, Tensor | None], Tensor]
@@ -54,7 +54,7 @@ TORCH = (
     Backend("math", partial(_torch, "MATH")),
 )
 """The backends of torch, in the order in which they are preferred."""
-assert {backend.name for backend in TORCH} | {"sdpa"} == set(get_args(AttnImplementation))
+assert tuple(backend.name for backend in TORCH) == BACKENDS
 
 
 @dataclass(frozen=True)

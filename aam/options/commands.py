@@ -251,7 +251,7 @@ class Check:
         "'cuda' means any GPU, AMD's too; 'auto' takes a GPU where there is one.", default="auto"
     )
     quick: bool = option("Small probes and no times: seconds.", default=False)
-    json: bool = option("Print the verdict as JSON.", default=False)
+    json: bool = option("Print the report as JSON.", default=False)
     timeout: float = option(
         "Seconds without a result after which a GPU is taken to hang.",
         default=120.0,

@@ -1,6 +1,6 @@
 """Whether this stack (GPU, driver, PyTorch) computes attention right, and what to use where not.
 
-    probes + faults ──► check ──► verdict ──► guard ──► the backends of a run
+    probes + faults ──► check ──► report ──► guard ──► the backends of a run
     identity ─────────────────────┘
 
 Knows the attention of `aam.model` and nothing of studies or of learning.

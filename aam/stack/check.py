@@ -1,4 +1,4 @@
-"""Put every probe to every backend; what comes out are events, and at the end a verdict.
+"""Put every probe to every backend; what comes out are events, and at the end a report.
 
 Events, so that whoever waits can say what is being done when nothing comes any more.
 """
@@ -14,12 +14,12 @@ from datetime import datetime, timezone
 
 import torch
 
+from aam.contract.check_report import Case, CheckReport, Cost, Outcome
 from aam.model.attention import Backend
 from aam.stack.faults import HALF, RECOMPUTED, Fault, recognise
 from aam.stack.identity import Identity, identify
 from aam.stack.judge import differences, tolerance
 from aam.stack.probes import DTYPES, MASKS, Probe, Shape, answer, ask, shapes, truth
-from aam.stack.verdict import Case, Cost, Outcome, Verdict
 
 REPETITIONS = 3
 COST_SHAPES = {
@@ -205,8 +205,8 @@ def cost_of(backend: Backend, probe: Probe, device: torch.device) -> Cost | None
     return Cost(backend.name, probe.dtype, probe.mask, probe.shape.name, spent, peak)
 
 
-def conclude(events: Iterable[Event], quick: bool) -> Verdict:
-    """Gather events to a verdict."""
+def conclude(events: Iterable[Event], quick: bool) -> CheckReport:
+    """Gather events to a report."""
     began = time.monotonic()
     identity: Identity | None = None
     cases, costs = [], []
@@ -218,7 +218,7 @@ def conclude(events: Iterable[Event], quick: bool) -> Verdict:
         elif isinstance(event, Cost):
             costs.append(event)
     assert identity is not None
-    return Verdict(
+    return CheckReport(
         made=datetime.now(timezone.utc).isoformat(timespec="seconds"),
         quick=quick,
         seconds=round(time.monotonic() - began, 1),

@@ -14,8 +14,8 @@ from typing import Any
 import torch
 from torch import Tensor, nn
 
+from aam.contract.precision import Precision
 from aam.options.groups import CompileModel
-from aam.stack.precision import Precision
 from aam.stack.tolerance import tolerance
 
 

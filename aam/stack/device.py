@@ -1,10 +1,11 @@
-"""The device of a run: its choice and its name."""
+"""The device of a run: its choice, its name and its architecture."""
 
 from __future__ import annotations
 
 import torch
 
 from aam.console import say
+from aam.contract.precision import CPU
 from aam.errors import Unavailable
 from aam.options.groups import DeviceOptions
 
@@ -32,3 +33,14 @@ def device_name(device: torch.device) -> str:
 def print_device(device: torch.device) -> None:
     """Print the device: the first line of a run, so that a log shows at once where it computes."""
     say(f"Device: {device_name(device)}")
+
+
+def arch_of(device: torch.device) -> str:
+    """Name the architecture of a device: gfx942, sm_90, or cpu."""
+    if device.type != "cuda":
+        return CPU
+    properties = torch.cuda.get_device_properties(device)
+    if torch.version.hip is not None:
+        # Followed by features, as in gfx90a:sramecc+:xnack-.
+        return str(properties.gcnArchName).partition(":")[0]
+    return f"sm_{properties.major}{properties.minor}"

@@ -1,8 +1,8 @@
-"""Before a run: no backend that computes wrong is used.
+"""Selection of attention backends before a run: none that computes wrong is used.
 
-On a GPU the quick check runs, unless a verdict came with the launch and is for this very stack. On
-a processor nothing is measured: no fault is known there, and it would cost a second each time. The
-backends and the kinds of devices are values, so that a test can hand in faulty ones.
+On a GPU the quick check runs, unless the launcher passes a report that is valid for this stack.
+On a CPU nothing is measured: no fault is known there, and it would cost a second each time. The
+backends and the device types are values, so that a test can pass faulty ones.
 """
 
 from __future__ import annotations
@@ -15,29 +15,26 @@ import torch
 
 from aam import __version__
 from aam.console import say
+from aam.contract.attention import Status, StatusOf, Use, reported_status, select_backends
+from aam.contract.check_report import VARIABLE, CheckReport, from_json
 from aam.errors import DataError
 from aam.model.attention import TORCH, Backend, Backends, runs
 from aam.options.groups import AttnImplementation
 from aam.record import launched_by
 from aam.stack.check import Plan, conclude, measure
-from aam.stack.choice import Known, Standing, Use, choose
 from aam.stack.identity import Identity, identify
 from aam.stack.probes import DTYPES
-from aam.stack.verdict import UNUSABLE, WRONG, Verdict, from_json, worst
 from aam.stack.watch import PATIENCE, watched
-
-VERDICT = "AAM_VERDICT"
-"""The variable in which the launcher hands over a verdict."""
 
 
 @dataclass(frozen=True)
 class Guard:
-    """What is guarded, and where.
+    """The backends to choose from, and where they are measured.
 
     Attributes:
-        backends: those to choose from, in order of preference.
-        devices: kinds of devices on which they are measured.
-        patience: seconds after which a GPU is taken to hang.
+        backends: in order of preference.
+        devices: types of devices on which they are measured.
+        patience: seconds after which a GPU counts as hanging.
     """
 
     backends: tuple[Backend, ...] = TORCH
@@ -51,17 +48,17 @@ GUARD = Guard()
 
 @dataclass(frozen=True)
 class Need:
-    """What a run asks of attention.
+    """The attention of a run.
 
     Attributes:
-        asked: --attn-implementation.
+        implementation: --attn-implementation.
         check: False for --no-check.
-        dtypes: in which the run computes, names of `probes.DTYPES`.
+        dtypes: those the run computes in, names of `probes.DTYPES`.
         recomputed: under gradient checkpointing.
         heads, width: of the network; 0 for the default.
     """
 
-    asked: AttnImplementation
+    implementation: AttnImplementation
     check: bool = True
     dtypes: tuple[str, ...] = ("fp32",)
     recomputed: bool = False
@@ -71,11 +68,11 @@ class Need:
 
 @dataclass(frozen=True)
 class Guarded:
-    """The outcome.
+    """The selected backends.
 
     Attributes:
         backends: what the network computes attention with.
-        warnings: what has to be said.
+        warnings: sentences for the user.
         record: for run.json.
     """
 
@@ -87,52 +84,56 @@ class Guarded:
 def guarded(
     need: Need, device: torch.device, environment: Mapping[str, str], guard: Guard
 ) -> Guarded:
-    """Choose the backends of a run.
+    """Select the backends of a run.
 
     Raises:
         Unavailable: no backend computes right, or the GPU does not answer.
     """
-    verdict, evidence, warnings = _verdict(need, device, environment, guard)
-    known = _running(device, need) if verdict is None else of_verdict(verdict, need)
-    choice = choose(need.asked, guard.backends, known, device.type)
-    warnings += list(choice.said)
+    by_name = {backend.name: backend for backend in guard.backends}
+    report, evidence, warnings = _report(need, device, environment, guard)
+    status_of = _tried(by_name, device, need)
+    if report is not None:
+        status_of = reported_status(report, need.dtypes, need.recomputed)
+    choice = select_backends(need.implementation, list(by_name), status_of, device.type)
+    warnings += choice.warnings
     record: dict[str, Any] = {
-        "asked": need.asked,
-        "without_mask": choice.backends.plain.name,
-        "with_mask": choice.backends.masked.name,
+        "asked": need.implementation,
+        "without_mask": choice.plain,
+        "with_mask": choice.masked,
         "evidence": evidence,
     }
-    if verdict is not None:
-        wrong = {b: verdict.faults(b, need.dtypes) for b in verdict.backends}
+    if report is not None:
+        wrong = {b: report.faults(b, need.dtypes) for b in report.backends}
         record["faults"] = {name: list(faults) for name, faults in wrong.items() if faults}
-        record["stack"] = verdict.identity
+        record["stack"] = report.identity
         warnings += [
             f"attention backend {name}: {', '.join(faults)}"
             for name, faults in record["faults"].items()
-            if choice.said and name == need.asked.replace("sdpa", "auto")
+            if choice.warnings and name == need.implementation.replace("sdpa", "auto")
         ]
-    return Guarded(choice.backends, tuple(warnings), record)
+    backends = Backends(by_name[choice.plain], by_name[choice.masked])
+    return Guarded(backends, tuple(warnings), record)
 
 
-def _verdict(
+def _report(
     need: Need, device: torch.device, environment: Mapping[str, str], guard: Guard
-) -> tuple[Verdict | None, str, list[str]]:
-    """Return a verdict to rely on, if any, where it comes from, and what has to be said."""
+) -> tuple[CheckReport | None, str, list[str]]:
+    """Return a report to rely on, if any, where it comes from, and warnings."""
     if device.type not in guard.devices:
         return None, f"not measured on a {device.type}", []
     if not need.check:
         return None, "not measured: --no-check", []
-    text = environment.get(VERDICT)
+    text = environment.get(VARIABLE)
     warnings = []
     if text:
         try:
-            verdict = from_json(text)
-            problem = unsuited(verdict, identify(device), need, launched_by(environment))
+            report = from_json(text)
+            problem = invalid_because(report, identify(device), need, launched_by(environment))
         except DataError as error:
             problem = str(error).rstrip(".")
         if problem is None:
-            return verdict, f"measured for this stack, {verdict.made}", []
-        warnings.append(f"The verdict that came with the launch is not used: {problem}.")
+            return report, f"measured for this stack, {report.made}", []
+        warnings.append(f"The check report that came with the launch is not used: {problem}.")
     where = "processor" if device.type == "cpu" else "GPU"
     say(f"Measuring whether this {where} computes attention right.")
     plan = Plan(True, need.dtypes, need.recomputed, need.heads, need.width)
@@ -143,57 +144,41 @@ def _verdict(
     return conclude(events, quick=True), "measured before this run", warnings
 
 
-def unsuited(
-    verdict: Verdict, here: Identity, need: Need, launch: Mapping[str, Any] | None
+def invalid_because(
+    report: CheckReport, here: Identity, need: Need, launch: Mapping[str, Any] | None
 ) -> str | None:
-    """Say why a verdict does not tell about this stack or this run; None if it does.
+    """Return why a report is not valid for this stack or this run; None if it is.
 
     Args:
-        launch: what the launcher says of the run; it alone knows the digest of the image.
+        launch: the launcher's record of the run, which alone holds the digest of the image.
     """
-    if verdict.key is None:
+    if report.key is None:
         return "it does not say what it was made for"
     held = {
-        "arch": (verdict.key.arch, here.arch),
-        "driver": (verdict.key.driver, here.driver or "none"),
-        "aam": (verdict.key.aam, __version__),
-        "torch": (verdict.identity.get("torch"), here.torch),
-        "vendor": (verdict.identity.get("vendor"), here.vendor),
-        "aotriton": (verdict.identity.get("aotriton"), here.aotriton),
+        "arch": (report.key.arch, here.arch),
+        "driver": (report.key.driver, here.driver or "none"),
+        "aam": (report.key.aam, __version__),
+        "torch": (report.identity.get("torch"), here.torch),
+        "vendor": (report.identity.get("vendor"), here.vendor),
+        "aotriton": (report.identity.get("aotriton"), here.aotriton),
     }
     if launch and launch.get("image"):
-        held["image"] = (verdict.key.image, launch.get("digest"))
+        held["image"] = (report.key.image, launch.get("digest"))
     for name, (then, now) in held.items():
         if then != now:
             return f"it was made for {name} {then}, here is {now}"
-    missing = set(need.dtypes) - set(verdict.dtypes)
+    missing = set(need.dtypes) - set(report.dtypes)
     if missing:
         return f"it says nothing about {', '.join(sorted(missing))}"
     return None
 
 
-def of_verdict(verdict: Verdict, need: Need) -> Known:
-    """What a verdict says of each backend: one that is wrong anywhere is trusted nowhere."""
+def _tried(backends: Mapping[str, Backend], device: torch.device, need: Need) -> StatusOf:
+    """Return the status of each backend by whether it runs at all."""
 
-    def known(backend: Backend, use: Use) -> Standing:
-        cases = verdict.of(backend.name, need.dtypes)
-        cases = tuple(c for c in cases if need.recomputed or c.mask != "recomputed")
-        if any(case.outcome in WRONG for case in cases):
-            return "wrong"
-        found = worst([case for case in cases if (case.mask == "none") == (use == "plain")])
-        if found in UNUSABLE:
-            return "absent"
-        return "harmless" if found == "harmless" else "right"
-
-    return known
-
-
-def _running(device: torch.device, need: Need) -> Known:
-    """What merely trying says of each backend."""
-
-    def known(backend: Backend, use: Use) -> Standing:
+    def status_of(name: str, use: Use) -> Status:
         masked = use == "masked"
-        fine = all(runs(backend, device, masked, DTYPES[name]) for name in need.dtypes)
+        fine = all(runs(backends[name], device, masked, DTYPES[d]) for d in need.dtypes)
         return "right" if fine else "absent"
 
-    return known
+    return status_of

@@ -10,8 +10,9 @@ from pathlib import Path
 
 import torch
 
+from aam.contract.precision import CPU
 from aam.stack import aotriton
-from aam.stack.precision import CPU, arch_of
+from aam.stack.device import arch_of
 
 TRITON = ("triton", "triton-rocm", "pytorch-triton-rocm", "pytorch-triton")
 """Names under which Triton is installed; for ROCm the name changed with torch 2.10."""

@@ -1,4 +1,4 @@
-"""A verdict for people: what the stack is, a row for each backend and dtype, and what it means."""
+"""The check report as a table for the terminal: the stack, and a row for each backend and dtype."""
 
 from __future__ import annotations
 
@@ -12,12 +12,10 @@ from rich.padding import Padding
 from rich.table import Table
 from rich.text import Text
 
+from aam.contract.attention import BACKENDS, reported_status, select_backends
+from aam.contract.check_report import UNUSABLE, WRONG, Case, CheckReport, Cost, worst
 from aam.errors import Unavailable
-from aam.model.attention import TORCH
-from aam.stack.choice import choose
 from aam.stack.faults import FAULTS, HALF
-from aam.stack.guard import Need, of_verdict
-from aam.stack.verdict import UNUSABLE, WRONG, Case, Cost, Verdict, worst
 
 MASKS = {
     "none": ("no mask", ""),
@@ -43,21 +41,21 @@ TELLING = ("failed", "memory", "crashed")
 """Outcomes whose note is worth a line."""
 
 
-def show(verdict: Verdict) -> None:
-    """Print a verdict on standard output."""
+def show(report: CheckReport) -> None:
+    """Print a check report on standard output."""
     console = Console(highlight=False, width=None if Console().is_terminal else 120)
-    console.print(page(verdict))
+    console.print(page(report))
 
 
-def page(verdict: Verdict) -> RenderableType:
-    """Lay a verdict out."""
-    parts: list[RenderableType] = [_stack(verdict), _table(verdict)]
-    parts += [Padding(note, (0, 0, 0, 1), expand=False) for note in _notes(verdict)]
+def page(report: CheckReport) -> RenderableType:
+    """Lay a check report out."""
+    parts: list[RenderableType] = [_stack(report), _table(report)]
+    parts += [Padding(note, (0, 0, 0, 1), expand=False) for note in _notes(report)]
     return Group(*parts)
 
 
-def _stack(verdict: Verdict) -> Table:
-    said = verdict.identity
+def _stack(report: CheckReport) -> Table:
+    said = report.identity
     kernels = said["aotriton"]
     if kernels == "unknown":
         kernels = "unknown: the library does not say, as before 0.9"
@@ -75,30 +73,30 @@ def _stack(verdict: Verdict) -> Table:
     return grid
 
 
-def _table(verdict: Verdict) -> Table:
+def _table(report: CheckReport) -> Table:
     table = Table(box=box.SIMPLE_HEAD, pad_edge=False, padding=(0, 1, 0, 0))
     table.add_column(" backend", no_wrap=True)
     table.add_column("dtype", no_wrap=True)
-    asked = [mask for mask in MASKS if any(case.mask == mask for case in verdict.cases)]
+    asked = [mask for mask in MASKS if any(case.mask == mask for case in report.cases)]
     for mask in asked:
         table.add_column(MASKS[mask][0], justify="right", no_wrap=True)
     table.add_column("limit", justify="right", style="dim", no_wrap=True)
-    timed = bool(verdict.costs)
-    counted = any(cost.peak_bytes is not None for cost in verdict.costs)
+    timed = bool(report.costs)
+    counted = any(cost.peak_bytes is not None for cost in report.costs)
     if timed:
         table.add_column("speed", justify="right", no_wrap=True)
     if counted:
         table.add_column("memory", justify="right", no_wrap=True)
     table.add_column("verdict", no_wrap=True)
-    for name in verdict.backends:
-        for place, dtype in enumerate(verdict.dtypes):
-            cases = verdict.of(name, [dtype])
+    for name in report.backends:
+        for place, dtype in enumerate(report.dtypes):
+            cases = report.of(name, [dtype])
             cells: list[str | Text] = [f" {name}" if place == 0 else "", dtype]
             cells += [_cell([case for case in cases if case.mask == mask]) for mask in asked]
             cells.append(f"{max((case.allowed for case in cases), default=0):.0e}")
-            cells += [_speed(verdict.costs, name, dtype)] if timed else []
-            cells += [_memory(verdict.costs, name, dtype)] if counted else []
-            table.add_row(*cells, _word(cases), end_section=place == len(verdict.dtypes) - 1)
+            cells += [_speed(report.costs, name, dtype)] if timed else []
+            cells += [_memory(report.costs, name, dtype)] if counted else []
+            table.add_row(*cells, _word(cases), end_section=place == len(report.dtypes) - 1)
     return table
 
 
@@ -145,26 +143,26 @@ def _against_math(costs: Sequence[Cost], name: str, dtype: str) -> Iterator[tupl
             yield cost, base
 
 
-def _notes(verdict: Verdict) -> Iterator[Text]:
+def _notes(report: CheckReport) -> Iterator[Text]:
     """Say what the figures are, what is wrong and what `aam` does about it."""
     figures = "Figures: largest difference from float64, of output and gradients"
-    if verdict.costs:
-        figures += "; speed" + (" and memory" if verdict.costs[0].peak_bytes is not None else "")
+    if report.costs:
+        figures += "; speed" + (" and memory" if report.costs[0].peak_bytes is not None else "")
         figures += " relative to math"
-    asked = {case.mask for case in verdict.cases}
+    asked = {case.mask for case in report.cases}
     masks = ", ".join(f"{name}: {what}" for mask, (name, what) in MASKS.items()
                       if what and mask in asked)  # fmt: skip
     yield Text(f"{figures}. Masks: {masks}.", style="dim")
-    for name in verdict.backends:
-        for fault in verdict.faults(name, verdict.dtypes):
-            dtypes = [d for d in verdict.dtypes if fault in verdict.faults(name, [d])]
+    for name in report.backends:
+        for fault in report.faults(name, report.dtypes):
+            dtypes = [d for d in report.dtypes if fault in report.faults(name, [d])]
             yield Text.assemble(
                 (f"{name}, {', '.join(dtypes)}: {fault}", "bold"), f": {explain(fault)}"
             )
-        told = (c for c in verdict.of(name, verdict.dtypes) if c.outcome in TELLING)
+        told = (c for c in report.of(name, report.dtypes) if c.outcome in TELLING)
         for note in sorted({case.note for case in told}):
             yield Text.assemble((name, "bold"), f": {note}")
-    yield _conclusion(verdict)
+    yield _conclusion(report)
 
 
 def explain(fault: str) -> str:
@@ -175,19 +173,14 @@ def explain(fault: str) -> str:
     return f"{what}; {known.remedy}."
 
 
-def _conclusion(verdict: Verdict) -> Text:
+def _conclusion(report: CheckReport) -> Text:
     try:
-        known = of_verdict(verdict, Need("auto", dtypes=verdict.dtypes))
-        chosen = choose("auto", TORCH, known, "this device").backends
+        status_of = reported_status(report, report.dtypes)
+        uses = select_backends("auto", BACKENDS, status_of, "this device")
     except Unavailable as error:
         return Text(str(error), style="bold red")
-    bad = [name for name in verdict.backends if worst(verdict.of(name, verdict.dtypes)) in WRONG]
-    uses = (
-        chosen.plain.name
-        if chosen.plain is chosen.masked
-        else f"{chosen.plain.name}, and {chosen.masked.name} with masks"
-    )
-    seconds = math.ceil(verdict.seconds)
+    bad = [name for name in report.backends if worst(report.of(name, report.dtypes)) in WRONG]
+    seconds = math.ceil(report.seconds)
     if bad:
         return Text(
             f"Wrong here: {', '.join(bad)}. aam uses {uses}. ({seconds} s)", style="bold red"

@@ -7,14 +7,14 @@ import os
 from collections.abc import Iterator, Sequence
 from pathlib import Path
 
-from launcher import capture, config, doctor, images, trial, verdicts
+from launcher import capture, check_reports, config, doctor, images, trial
 from launcher.commands import no_more, print_json
 from launcher.errors import Unavailable
 from launcher.explain import facts
 from launcher.host import Host, detect
 from launcher.host.installed import NAMES
 from launcher.host.versions import with_versions
-from launcher.host_lines import host_lines, verdict_lines
+from launcher.host_lines import host_lines, report_lines
 from launcher.plan.catalog import Image
 from launcher.plan.choose import Built
 from launcher.plan.decision import Finding
@@ -51,17 +51,17 @@ def run(words: Sequence[str]) -> int:
     findings = (*settings.findings, *doctor.examine(host, catalog, built))
     if host.live:
         findings += (*doctor.room(settings.text("image_dir")), *_trials(host, fitting, built))
-    held = verdicts.of_host(host, verdicts.folder(os.environ))
+    held = check_reports.of_host(host, check_reports.folder(os.environ))
     if "--json" in own:
         said = {
             "host": facts(host),
             "fitting": [image.name for image in fitting],
-            "verdicts": [dict(document) for document in held],
+            "check_reports": [dataclasses.asdict(report) for report in held],
         }
         print_json({**said, "findings": [dataclasses.asdict(finding) for finding in findings]})
     else:
         names = ", ".join(image.name for image in fitting)
         lines = [*host_lines(host, catalog), f"{'images':<10} {names} would fit"]
-        lines += verdict_lines(host, held)
+        lines += report_lines(host, held)
         print("\n".join([*lines, *(f"{f.severity:<10} {f}" for f in findings)]))
     return Unavailable.status if any(f.severity == "error" for f in findings) else 0

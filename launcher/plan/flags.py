@@ -25,7 +25,7 @@ def required(
         positive = flag if flag in known else "--" + flag.removeprefix("--no-")
         if positive not in known:
             continue
-        said = _said(request, positive)
+        said = last_setting(request, positive)
         if said is None:
             words += fault.flags
             why = f"{fault.reason} ({fault.source})"
@@ -39,7 +39,7 @@ def required(
     return words, decisions, findings
 
 
-def _said(request: Request, flag: str) -> list[str] | None:
+def last_setting(request: Request, flag: str) -> list[str] | None:
     """Return the last words that set `flag`, in the usual spelling, or None."""
     said = None
     words = request.words

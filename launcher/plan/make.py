@@ -8,10 +8,12 @@ import sys
 from collections.abc import Sequence
 from dataclasses import replace
 
+from aam.contract.check_report import VARIABLE, compact, to_json
 from aam.options.frozen import dataclass
 from launcher.host.amd import KFD
 from launcher.host.facts import Gpu, Host
 from launcher.plan import environment, masks
+from launcher.plan.attention import KnownReport, settle
 from launcher.plan.catalog import Catalog, Fault
 from launcher.plan.choose import NATIVE, OCI_ENGINES, Choice, Native
 from launcher.plan.decision import Decision, Finding
@@ -19,7 +21,6 @@ from launcher.plan.devices import needed
 from launcher.plan.environment import CACHES, ENGINE_LEAKS, PROXIES
 from launcher.plan.flags import required
 from launcher.plan.layers import Settings
-from launcher.plan.measured import VARIABLE, Measured, settle, variable
 from launcher.plan.mounts import HOME, Mount, PathFact, fold, of_paths, require_passable
 from launcher.plan.plan import Plan
 from launcher.plan.ranks import processes
@@ -63,20 +64,21 @@ def make(
     paths: Sequence[PathFact],
     native: Native,
     here: Here,
-    measured: Measured | None = None,
+    known: KnownReport | None = None,
 ) -> Plan:
     """Return the plan; its decisions tell everything that was decided.
 
-    `measured` is what is known of the stack by measurement; None where that does not matter.
+    `known` is the check report of the stack; None where no GPU computes attention.
     """
     in_container = choice.image is not None
     stack = choice.image.pins.get("torch") if choice.image else native.torch
     vendor = choice.gpus[0].vendor if choice.gpus else None
     faults: Sequence[Fault] = catalog.faults_of(vendor, stack)
-    verdict: list[Decision] = []
+    measured: list[Decision] = []
     doubts: list[Finding] = []
-    if measured is not None:
-        faults, verdict, doubts = settle(faults, measured, request.words)
+    if known is not None:
+        arch = choice.gpus[0].arch or "unknown"
+        faults, measured, doubts = settle(faults, known, request, arch)
     added, flag_decisions, flag_findings = required(request, faults)
     more, rank_decisions = processes(request, choice.gpus)
     added += more
@@ -87,7 +89,7 @@ def make(
         host, choice, settings, paths, native, here, (*request.command.split(), *words, *added)
     )
     decisions = (
-        *choice.decisions, *verdict, *flag_decisions, *rank_decisions, *plan.decisions,
+        *choice.decisions, *measured, *flag_decisions, *rank_decisions, *plan.decisions,
     )  # fmt: skip
     findings = (
         *settings.findings,
@@ -96,8 +98,8 @@ def make(
         *flag_findings,
         *_warnings(host, choice),
     )
-    if measured is not None and measured.document is not None:
-        handed = (VARIABLE, variable(measured.document))
+    if known is not None and known.report is not None:
+        handed = (VARIABLE, to_json(compact(known.report), brief=True))
         plan = replace(plan, variables=(*plan.variables, handed))
     plan = replace(
         plan,

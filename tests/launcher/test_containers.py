@@ -321,20 +321,20 @@ def test_a_stack_is_measured_once_and_the_verdict_goes_in(
     assert "Catalog and measurement disagree" in first.stderr
     said = json.loads(first.stdout)
     assert said["words"][-2:] == ["--attn-implementation", "math"]
-    handed = json.loads(said["environment"]["AAM_VERDICT"])
+    handed = json.loads(said["environment"]["AAM_CHECK_REPORT"])
     assert handed["cases"][0]["fault"] == "first mask for all"
     assert handed["key"]["arch"] == "gfx942"
 
     again = run("pretrain")
     assert "measuring" not in again.stderr
-    assert json.loads(json.loads(again.stdout)["environment"]["AAM_VERDICT"]) == handed
+    assert json.loads(json.loads(again.stdout)["environment"]["AAM_CHECK_REPORT"]) == handed
     told = run("explain", "pretrain")
     assert "auto wrong (first mask for all), math right" in told.stdout
     assert "measured 2026-01-02" in told.stdout
-    assert "AAM_VERDICT=..." in told.stdout
+    assert "AAM_CHECK_REPORT=..." in told.stdout
     assert "measuring" in run("pretrain", "--recheck").stderr
     unchecked = run("pretrain", "--no-check")
-    assert "AAM_VERDICT" not in json.loads(unchecked.stdout)["environment"]
+    assert "AAM_CHECK_REPORT" not in json.loads(unchecked.stdout)["environment"]
 
     refused = run("pretrain", "--recheck", status=69)
     assert refused.returncode == 69

@@ -1,15 +1,13 @@
-"""Which precision a device trains in. Decided by its architecture.
+"""Selection of the training precision by GPU architecture. Pure.
 
-`torch.cuda.is_bf16_supported()` cannot be asked: with ROCm it is true for every GPU, those without
-bf16 too.
+`torch.cuda.is_bf16_supported()` cannot decide this: with ROCm it is true for every GPU, also for
+those without bf16.
 """
 
 from __future__ import annotations
 
 import re
 from typing import Literal
-
-import torch
 
 from aam.errors import UsageError
 from aam.options.groups import MixedPrecision
@@ -18,25 +16,18 @@ Precision = Literal["none", "bf16", "fp16"]
 
 CPU = "cpu"
 WITH_BF16 = ("gfx908", "gfx90a", "gfx94", "gfx950", "gfx11", "gfx12")
-"""AMD targets, or their beginnings, with bf16 matrix instructions: MFMA, or WMMA from gfx11 on."""
+"""Prefixes of AMD targets with bf16 matrix instructions: MFMA, or WMMA from gfx11 on."""
 WITHOUT_BF16 = ("gfx8", "gfx900", "gfx902", "gfx904", "gfx906", "gfx909", "gfx90c", "gfx10")
 FIRST_CUDA_WITH_BF16 = 80
 """Compute capability 8.0, Ampere."""
 
 
-def arch_of(device: torch.device) -> str:
-    """Name the architecture of a device: gfx942, sm_90, or cpu."""
-    if device.type != "cuda":
-        return CPU
-    properties = torch.cuda.get_device_properties(device)
-    if torch.version.hip is not None:
-        # Followed by features, as in gfx90a:sramecc+:xnack-.
-        return str(properties.gcnArchName).partition(":")[0]
-    return f"sm_{properties.major}{properties.minor}"
-
-
 def has_bf16(arch: str) -> bool | None:
-    """Whether an architecture multiplies in bf16; None for one that is not known."""
+    """Return whether an architecture multiplies in bf16; None for an unknown one.
+
+    Args:
+        arch: such as gfx942, sm_90 or cpu.
+    """
     if arch == CPU or arch.startswith(WITH_BF16):
         return True
     if arch.startswith(WITHOUT_BF16):
@@ -45,21 +36,26 @@ def has_bf16(arch: str) -> bool | None:
     return int(capability[1]) >= FIRST_CUDA_WITH_BF16 if capability else None
 
 
-def choose_precision(asked: MixedPrecision, arch: str) -> Precision:
+def choose_precision(requested: MixedPrecision, arch: str) -> Precision:
     """Return the precision to train in.
 
     'auto' is bf16 on a GPU that is known to have it, else none: fp16 needs loss scaling and can
-    overflow, so it has to be asked for. A CPU gains nothing from either.
+    overflow, so it must be requested. A CPU gains nothing from either.
 
     Raises:
         UsageError: bf16 on a GPU without it, or fp16 on a CPU.
     """
-    if asked == "auto":
+    if requested == "auto":
         return "bf16" if arch != CPU and has_bf16(arch) else "none"
-    if asked == "fp16" and arch == CPU:
+    if requested == "fp16" and arch == CPU:
         raise UsageError("fp16 needs a GPU", "--mixed-precision fp16", "use bf16 or none on a CPU")
-    if asked == "bf16" and has_bf16(arch) is False:
+    if requested == "bf16" and has_bf16(arch) is False:
         raise UsageError(
             "This GPU has no bf16", f"--mixed-precision bf16 on {arch}", "use fp16 or none"
         )
-    return asked
+    return requested
+
+
+def dtypes_of(precision: Precision) -> tuple[str, ...]:
+    """Return the dtypes that a run computes in; what follows the training computes in fp32."""
+    return ("fp32",) if precision == "none" else ("fp32", precision)

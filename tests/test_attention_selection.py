@@ -1,41 +1,47 @@
-"""Which backend runs, given what is known of each."""
+"""Selection of the attention backends by the status of each."""
 
 from __future__ import annotations
 
 import pytest
 
+from aam.contract.attention import (
+    BACKENDS,
+    AttentionChoice,
+    Status,
+    StatusOf,
+    Use,
+    select_backends,
+)
 from aam.errors import Unavailable
-from aam.model.attention import TORCH, Backend
 from aam.options.groups import AttnImplementation
-from aam.stack.choice import Choice, Known, Standing, Use, choose
 
-ALL_RIGHT: dict[str, Standing] = {b.name: "right" for b in TORCH}
-
-
-def chosen(asked: AttnImplementation, **standings: Standing) -> Choice:
-    """Choose where every backend is right but for `standings`; `flash_masked` is of one use."""
-
-    def known(backend: Backend, use: Use) -> Standing:
-        return standings.get(f"{backend.name}_{use}") or standings.get(backend.name, "right")
-
-    return choose(asked, TORCH, known, "cuda")
+ALL_RIGHT: dict[str, Status] = dict.fromkeys(BACKENDS, "right")
 
 
-def names(choice: Choice) -> tuple[str, str]:
-    return choice.backends.plain.name, choice.backends.masked.name
+def chosen(requested: AttnImplementation, **statuses: Status) -> AttentionChoice:
+    """Select where all backends are right but for `statuses`; `flash_masked` is one use."""
+
+    def status_of(backend: str, use: Use) -> Status:
+        return statuses.get(f"{backend}_{use}") or statuses.get(backend, "right")
+
+    return select_backends(requested, BACKENDS, status_of, "cuda")
+
+
+def names(choice: AttentionChoice) -> tuple[str, str]:
+    return choice.plain, choice.masked
 
 
 @pytest.mark.parametrize("asked", ["auto", "sdpa", "flash", "mem_efficient", "math"])
 def test_what_is_right_runs_as_asked(asked: AttnImplementation) -> None:
     found = chosen(asked)
     assert names(found) == (("auto",) * 2 if asked == "sdpa" else (asked,) * 2)
-    assert found.said == ()
+    assert found.warnings == ()
 
 
 def test_a_backend_without_masks_shares_the_work() -> None:
     found = chosen("flash", flash_masked="absent")
     assert names(found) == ("flash", "mem_efficient")
-    assert found.said == (
+    assert found.warnings == (
         "--attn-implementation flash takes no mask on cuda; mem_efficient runs where there is one.",
     )
 
@@ -43,7 +49,7 @@ def test_a_backend_without_masks_shares_the_work() -> None:
 def test_a_backend_that_cannot_run_is_replaced() -> None:
     found = chosen("mem_efficient", mem_efficient="absent", flash_masked="absent")
     assert names(found) == ("flash", "math")
-    assert found.said == (
+    assert found.warnings == (
         "--attn-implementation mem_efficient cannot run on cuda; "
         "flash, and math with masks, run instead.",
     )
@@ -52,12 +58,12 @@ def test_a_backend_that_cannot_run_is_replaced() -> None:
 def test_what_is_wrong_is_replaced_by_the_next_right_one() -> None:
     found = chosen("auto", auto="wrong", mem_efficient="wrong", flash_masked="absent")
     assert names(found) == ("flash", "math")
-    assert "computes wrong on cuda" in found.said[0]
+    assert "computes wrong on cuda" in found.warnings[0]
 
 
 def test_a_harmless_fault_is_avoided_where_that_is_possible() -> None:
     assert names(chosen("auto", auto="harmless")) == ("flash", "flash")
-    others: dict[str, Standing] = {b.name: "wrong" for b in TORCH}
+    others: dict[str, Status] = dict.fromkeys(BACKENDS, "wrong")
     assert names(chosen("math", **{**others, "math": "harmless"})) == ("math", "math")
 
 
@@ -71,10 +77,10 @@ def test_the_search_stops_at_the_first_right_one() -> None:
     """Trying a backend costs time on a GPU."""
     tried = []
 
-    def known(backend: Backend, use: Use) -> Standing:
-        tried.append((backend.name, use))
+    def status_of(backend: str, use: Use) -> Status:
+        tried.append((backend, use))
         return "right"
 
-    counted: Known = known
-    choose("math", TORCH, counted, "cuda")
+    counted: StatusOf = status_of
+    select_backends("math", BACKENDS, counted, "cuda")
     assert tried == [("math", "plain"), ("math", "masked")]

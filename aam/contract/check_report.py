@@ -1,0 +1,230 @@
+"""The report of `aam check`: what was measured about a stack, as plain data and as JSON.
+
+A report that comes with a launch bears the key it was made for: another driver, GPU architecture,
+image or version of `aam` makes it invalid.
+"""
+
+from __future__ import annotations
+
+import dataclasses
+import json
+from collections.abc import Collection
+from dataclasses import dataclass
+from typing import Any, Literal, get_args
+
+from aam import __version__
+from aam.errors import DataError
+from aam.options.field import from_plain, to_plain
+
+VARIABLE = "AAM_CHECK_REPORT"
+"""The environment variable in which the launcher passes a report to `aam`."""
+
+FORMAT = 1
+"""Version of the document; another one is not read."""
+
+Outcome = Literal["right", "harmless", "wrong", "absent", "failed", "memory", "crashed"]
+"""absent: the backend reports that it cannot run. failed: it raised another error. memory: out of
+memory. crashed: it ended the process."""
+
+WRONG: tuple[Outcome, ...] = ("crashed", "wrong")
+UNUSABLE: tuple[Outcome, ...] = ("absent", "failed", "memory")
+WORST_FIRST: tuple[Outcome, ...] = (*WRONG, *UNUSABLE, "harmless", "right")
+
+
+@dataclass(frozen=True)
+class Case:
+    """The result of one probe of one backend.
+
+    Attributes:
+        backend, dtype, mask: of the probe.
+        outcome: see `Outcome`.
+        shape, members: sizes; empty in a report that is passed to `aam`.
+        forward: largest difference of the output, relative to the largest true value.
+        backward: that of the three gradients.
+        allowed: tolerance of both.
+        fault: name of a fault of `aam.stack.faults`; "" if none.
+        note: first line of the backend's error, where it raised one.
+    """
+
+    backend: str
+    dtype: str
+    mask: str
+    outcome: Outcome
+    shape: str = ""
+    members: int = 0
+    forward: float | None = None
+    backward: float | None = None
+    allowed: float = 0.0
+    fault: str = ""
+    note: str = ""
+
+
+@dataclass(frozen=True)
+class Cost:
+    """Time and memory of one forward and backward pass.
+
+    Attributes:
+        milliseconds: median of several.
+        peak_bytes: memory beyond the inputs; None on a CPU, where it is not measured.
+    """
+
+    backend: str
+    dtype: str
+    mask: str
+    shape: str
+    milliseconds: float
+    peak_bytes: int | None = None
+
+
+@dataclass(frozen=True)
+class Key:
+    """What a report is valid for.
+
+    Attributes:
+        image: digest of the image; "file:..." of a file without one, "native:..." and the version
+            of PyTorch without an image.
+        arch: architecture of the GPU.
+        driver: version of its kernel driver; "kernel ..." of one that is part of the kernel.
+        aam: version of this program.
+    """
+
+    image: str
+    arch: str
+    driver: str
+    aam: str
+
+    def __str__(self) -> str:
+        image = self.image if len(self.image) < 30 else f"{self.image[:19]}..."
+        return f"{self.arch}, driver {self.driver}, {image}, aam {self.aam}"
+
+
+@dataclass(frozen=True)
+class CheckReport:
+    """Everything that one `aam check` found.
+
+    Attributes:
+        made: time in UTC.
+        quick: only the quick probes were made.
+        seconds: how long it took.
+        identity: of the stack, see `aam.stack.identity`, as plain values.
+        key: what it is valid for; None for one that is not kept.
+    """
+
+    made: str
+    quick: bool
+    seconds: float
+    identity: dict[str, Any]
+    cases: tuple[Case, ...]
+    costs: tuple[Cost, ...] = ()
+    key: Key | None = None
+
+    def of(self, backend: str, dtypes: Collection[str]) -> tuple[Case, ...]:
+        """Return the cases of a backend in some dtypes."""
+        return tuple(c for c in self.cases if c.backend == backend and c.dtype in dtypes)
+
+    def faults(self, backend: str, dtypes: Collection[str]) -> tuple[str, ...]:
+        """Return the names of a backend's faults in some dtypes, each once."""
+        found = (c.fault for c in self.of(backend, dtypes) if c.fault)
+        return tuple(dict.fromkeys(found))
+
+    @property
+    def backends(self) -> tuple[str, ...]:
+        """The measured backends, in order."""
+        return tuple(dict.fromkeys(case.backend for case in self.cases))
+
+    @property
+    def dtypes(self) -> tuple[str, ...]:
+        """The measured dtypes, in order."""
+        return tuple(dict.fromkeys(case.dtype for case in self.cases))
+
+    @property
+    def wrong(self) -> bool:
+        """Whether a backend that runs computes wrong."""
+        return any(case.outcome in WRONG for case in self.cases)
+
+    @property
+    def recomputed(self) -> bool:
+        """Whether recomputation under gradient checkpointing was measured."""
+        return any(case.mask == "recomputed" for case in self.cases)
+
+
+def worst(cases: Collection[Case]) -> Outcome:
+    """Return the worst outcome of some cases; "absent" where there is none."""
+    found = {case.outcome for case in cases}
+    return next((outcome for outcome in WORST_FIRST if outcome in found), "absent")
+
+
+def summary(report: CheckReport) -> str:
+    """Return one line that names each backend with its result and its faults."""
+    parts = []
+    for backend in report.backends:
+        cases = [c for c in report.of(backend, report.dtypes) if c.mask != "recomputed"]
+        outcome = worst(cases)
+        faults = dict.fromkeys(c.fault for c in cases if c.outcome in WRONG and c.fault)
+        text = "wrong" if outcome in WRONG else "right"
+        if outcome in UNUSABLE:
+            plain = worst([case for case in cases if case.mask == "none"])
+            text = "cannot run" if plain in UNUSABLE else "right without masks"
+        parts.append(f"{backend} {text}" + (f" ({', '.join(faults)})" if faults else ""))
+    return ", ".join(parts)
+
+
+def compact(report: CheckReport) -> CheckReport:
+    """Return a report with the worst case of each backend, dtype and mask, without figures."""
+    kept: dict[tuple[str, str, str], Case] = {}
+    for case in report.cases:
+        place = (case.backend, case.dtype, case.mask)
+        bare = Case(*place, case.outcome, fault=case.fault)
+        if place not in kept or worst([kept[place], bare]) != kept[place].outcome:
+            kept[place] = bare
+    return dataclasses.replace(report, cases=tuple(kept.values()), costs=())
+
+
+def to_json(report: CheckReport, brief: bool = False) -> str:
+    """Return the document of a report on one line; `brief` leaves default values out."""
+    content = {"format": FORMAT, "aam": __version__, **to_plain(report)}
+    for name in ("cases", "costs"):
+        content[name] = [_plain(item, brief) for item in getattr(report, name)]
+    return json.dumps(content, separators=(",", ":"), ensure_ascii=False)
+
+
+def _plain(item: Case | Cost, brief: bool) -> dict[str, Any]:
+    defaults = {field.name: field.default for field in dataclasses.fields(item)}
+    content = dataclasses.asdict(item)
+    return {k: v for k, v in content.items() if not brief or v != defaults[k]}
+
+
+def from_json(text: str) -> CheckReport:
+    """Undo `to_json`.
+
+    Raises:
+        DataError: the document is damaged, or of another format.
+    """
+    try:
+        content = json.loads(text)
+        if content["format"] != FORMAT:
+            reason = f"format {content['format']}, this program reads {FORMAT}"
+            raise DataError("A check report of another version", reason, "run the check again")
+        key = content.get("key")
+        cases = tuple(_case(case) for case in content["cases"])
+        if not cases:
+            raise ValueError("no cases")
+        return CheckReport(
+            made=str(content["made"]),
+            quick=bool(content["quick"]),
+            seconds=float(content["seconds"]),
+            identity=dict(content["identity"]),
+            cases=cases,
+            costs=tuple(Cost(**cost) for cost in content["costs"]),
+            key=key and Key(**{name: str(key[name]) for name in Key.__dataclass_fields__}),
+        )
+    except (ValueError, KeyError, TypeError, AttributeError, RecursionError) as error:
+        reason = f"{type(error).__name__}: {error}"
+        raise DataError("A damaged check report", reason, "run the check again") from error
+
+
+def _case(content: dict[str, Any]) -> Case:
+    case = from_plain(Case, content)
+    if case.outcome not in get_args(Outcome) or not case.backend:
+        raise ValueError(f"no such outcome: {case.outcome}")
+    return case

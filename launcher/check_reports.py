@@ -1,0 +1,232 @@
+"""Check reports of GPUs: kept in the user's cache, found by key, measured where there is none.
+
+A report decides what a run computes with, so a file that another user could have written is not
+used: neither one of another owner, nor one that others may write, nor a link.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import dataclasses
+import hashlib
+import json
+import os
+import stat
+import subprocess
+import sys
+from collections.abc import Callable, Mapping
+from pathlib import Path
+
+from aam import __version__
+from aam.contract.check_report import CheckReport, Key, from_json, to_json
+from aam.errors import DataError
+from launcher.engines import command
+from launcher.engines.folders import make_private
+from launcher.errors import Unavailable
+from launcher.host.facts import Gpu, Host
+from launcher.plan.attention import ATTENTION, KnownReport
+from launcher.plan.choose import NATIVE, Choice, Native
+from launcher.plan.decision import Finding
+from launcher.plan.plan import Plan
+from launcher.plan.request import Request, options_of, parse
+
+CHECK = ("check", "--json", "--device", "cuda")
+"""The command that measures."""
+
+TIMEOUT = 900
+"""Seconds that a check may take, the start of a container included; one that hangs ends itself."""
+
+LONGEST = 1 << 20
+"""Bytes of a report file that are read."""
+
+NO_CHECK = "--no-check"
+RECHECK = "--recheck"
+
+
+def report_for(
+    request: Request,
+    host: Host,
+    choice: Choice,
+    native: Native,
+    make: Callable[[Request], Plan],
+    starting: bool,
+) -> KnownReport | None:
+    """Return the report on the stack that was chosen; None where no GPU computes attention.
+
+    Args:
+        request: the command that will run.
+        host: facts.
+        choice: GPUs, image and engine.
+        native: the Python environment of the launcher.
+        make: makes a plan of a request with that choice.
+        starting: the plan will run, so a missing report is measured; `explain` runs nothing.
+
+    Raises:
+        Unavailable: the GPU does not compute.
+    """
+    if not choice.gpus or ATTENTION not in options_of(request.command):
+        return None
+    if NO_CHECK in (word.replace("_", "-") for word in request.words):
+        return KnownReport(absent=NO_CHECK)
+    key = key_of(host, choice, native)
+    if key is None and not host.live:
+        return KnownReport(absent="nothing is measured on a capture")
+    if key is None:
+        return KnownReport(absent="the image has no digest, so aam measures before each run")
+    cache = folder(os.environ)
+    found = stored(key, cache)
+    repeat = RECHECK in request.own
+    if not starting or request.dry_run or (found.report is not None and not repeat):
+        return found
+    if host.slurm is not None and host.slurm.local_id:
+        absent = "the first rank of a node measures for the launcher, the others before they run"
+        return dataclasses.replace(found, absent=absent)
+    try:
+        report = measure(make(parse(CHECK)), key)
+    except ValueError as error:
+        remedy = "aam measures by itself before it runs"
+        failed = Finding("warning", "The stack could not be measured", str(error), remedy)
+        return KnownReport(absent="the check failed", findings=(*found.findings, failed))
+    problem = store(report, key, cache)
+    findings = (*found.findings, problem) if problem else found.findings
+    return KnownReport(report, str(place(key, cache)), findings=findings)
+
+
+def folder(variables: Mapping[str, str]) -> Path:
+    """Return the folder of the reports."""
+    base = variables.get("XDG_CACHE_HOME") or Path(variables.get("HOME", "/")) / ".cache"
+    return Path(base) / "aam" / "check-reports"
+
+
+def key_of(host: Host, choice: Choice, native: Native) -> Key | None:
+    """Return the key of the reports for a choice; None if nothing identifies the image."""
+    gpu = choice.gpus[0]
+    if choice.engine == NATIVE:
+        image = f"native:{native.torch}"
+    elif choice.built is None:
+        return None
+    elif choice.built.digest:
+        image = choice.built.digest
+    else:
+        try:
+            facts = os.stat(choice.built.place)
+        except OSError:  # the name of an image that an engine keeps
+            return None
+        image = f"file:{facts.st_size:x}-{facts.st_mtime_ns:x}"
+    return Key(image, gpu.arch or "unknown", _driver(host, gpu), __version__)
+
+
+def _driver(host: Host, gpu: Gpu) -> str:
+    """Return the version of a GPU's kernel driver as reports name it."""
+    driver = host.driver(gpu.vendor)
+    return driver.version if driver and driver.version else f"kernel {host.kernel}"
+
+
+def place(key: Key, cache: Path) -> Path:
+    """Return the file of a key."""
+    content = json.dumps(dataclasses.asdict(key), sort_keys=True)
+    return cache / f"{hashlib.sha256(content.encode()).hexdigest()[:32]}.json"
+
+
+def stored(key: Key, cache: Path) -> KnownReport:
+    """Return the report that is kept for a key, or why none is used."""
+    file = place(key, cache)
+    absent = f"nothing is kept for {key}"
+    try:
+        report = _read(file)
+    except FileNotFoundError:
+        return KnownReport(absent=absent)
+    except (OSError, ValueError, DataError) as error:
+        return KnownReport(absent=absent, findings=(_unused(file, str(error).rstrip(".")),))
+    if report.key != key:
+        return KnownReport(absent=absent, findings=(_unused(file, "it is for another key"),))
+    return KnownReport(report, str(file))
+
+
+def of_host(host: Host, cache: Path) -> list[CheckReport]:
+    """Return the reports that are kept for the GPUs and driver of a host, the latest first."""
+    here = {(gpu.arch or "unknown", _driver(host, gpu)) for gpu in host.gpus}
+    found = []
+    for file in sorted(cache.glob("*.json")):
+        with contextlib.suppress(OSError, ValueError, DataError):
+            found.append(_read(file))
+    fitting = [r for r in found if r.key and (r.key.arch, r.key.driver) in here]
+    return sorted(fitting, key=lambda report: report.made, reverse=True)
+
+
+def store(report: CheckReport, key: Key, cache: Path) -> Finding | None:
+    """Keep a report; return a warning if it cannot be kept, which is no obstacle to a run."""
+    file = place(key, cache)
+    aside = file.with_name(f".{file.name}.{os.getpid()}")
+    try:
+        cache.mkdir(mode=0o700, parents=True, exist_ok=True)
+        handle = os.open(aside, os.O_WRONLY | os.O_CREAT | os.O_EXCL | os.O_NOFOLLOW, 0o600)
+        with open(handle, "w") as stream:
+            stream.write(to_json(report))
+        os.replace(aside, file)
+    except OSError as error:
+        evidence = f"'{file}', {error.strerror}"
+        return Finding("warning", "The check report cannot be kept", evidence, "make room for it")
+    finally:
+        with contextlib.suppress(OSError):
+            aside.unlink()
+    return None
+
+
+def measure(plan: Plan, key: Key) -> CheckReport:
+    """Run the check of `plan`, which is one of `CHECK`, and return its report with the key.
+
+    Raises:
+        Unavailable: the GPU cannot compute, or does not answer.
+        ValueError: there is no report.
+    """
+    print(f"aam-launch: measuring attention once for {key}", file=sys.stderr, flush=True)
+    make_private(plan.folders)
+    words = command(plan)
+    try:
+        done = subprocess.run(
+            words, capture_output=True, text=True, errors="replace", timeout=TIMEOUT, check=False,
+            env=plan.environment(os.environ), stdin=subprocess.DEVNULL,
+        )  # fmt: skip
+    except subprocess.TimeoutExpired as error:
+        raise _refused(f"no answer in {TIMEOUT} s") from error
+    except OSError as error:
+        raise ValueError(f"'{words[0]}', {error.strerror}") from error
+    lines = [line for line in done.stderr.splitlines() if line.strip()]
+    last = lines[-1].strip() if lines else f"exit status {done.returncode}"
+    if done.returncode == Unavailable.status:
+        raise _refused(last.removeprefix("aam: "))
+    if done.returncode not in (0, 1):
+        raise ValueError(last)
+    try:
+        report = from_json(done.stdout)
+    except DataError as error:
+        raise ValueError(f"{last}: {error}") from error
+    return dataclasses.replace(report, key=key)
+
+
+def _refused(evidence: str) -> Unavailable:
+    remedy = "use another node or image; --no-check starts all the same"
+    return Unavailable("The GPU does not compute", evidence.rstrip("."), remedy)
+
+
+def _read(file: Path) -> CheckReport:
+    """Return the report in a file.
+
+    Raises:
+        OSError, ValueError, DataError: why it is not used.
+    """
+    handle = os.open(file, os.O_RDONLY | os.O_NOFOLLOW | os.O_NONBLOCK)
+    with open(handle, "rb") as stream:
+        for facts in (os.fstat(handle), os.stat(file.parent)):
+            if facts.st_uid != os.geteuid():
+                raise ValueError("it belongs to another user")
+            if facts.st_mode & (stat.S_IWGRP | stat.S_IWOTH):
+                raise ValueError("others may write it")
+        if not stat.S_ISREG(os.fstat(handle).st_mode):
+            raise ValueError("it is not a regular file")
+        return from_json(stream.read(LONGEST).decode(errors="replace"))
+
+
+def _unused(file: Path, why: str) -> Finding:
+    return Finding("warning", "A stored check report is not used", f"'{file}', {why}", "remove it")

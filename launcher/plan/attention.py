@@ -1,0 +1,117 @@
+"""The attention backends of a run: the catalog's faults until `aam check` has measured. Pure.
+
+`aam` alone selects the backends. The launcher passes it the check report, and shows in `explain`
+what it will select by calling the same function of the contract. Where the report and the catalog
+disagree, the report counts and both are shown.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+
+from aam.contract.attention import BACKENDS, reported_status, select_backends
+from aam.contract.check_report import WRONG, CheckReport, summary
+from aam.contract.precision import choose_precision, dtypes_of
+from aam.errors import AamError
+from launcher.plan.catalog import Fault
+from launcher.plan.decision import Decision, Finding
+from launcher.plan.flags import last_setting
+from launcher.plan.request import Request
+
+ATTENTION = "--attn-implementation"
+CHECKPOINTING = "--no-gradient-checkpointing"
+
+
+@dataclass(frozen=True)
+class KnownReport:
+    """The check report of a stack, or the reason why there is none.
+
+    Attributes:
+        report: None if there is none.
+        source: its file, or where it was measured.
+        absent: why there is none.
+        findings: warnings about stored reports that are not used.
+    """
+
+    report: CheckReport | None = None
+    source: str = ""
+    absent: str = ""
+    findings: tuple[Finding, ...] = ()
+
+
+def settle(
+    faults: Sequence[Fault], known: KnownReport, request: Request, arch: str
+) -> tuple[list[Fault], list[Decision], list[Finding]]:
+    """Return the faults that still count, the decisions, and where catalog and report disagree.
+
+    Args:
+        faults: of the catalog, for this stack.
+        known: the report, if there is one.
+        request: the command and its options.
+        arch: architecture of the GPUs.
+    """
+    report, findings = known.report, list(known.findings)
+    if report is None:
+        flags = ", ".join(" ".join(fault.flags) for fault in faults)
+        catalog = f"requires {flags}" if faults else "lists no fault of this stack"
+        why = f"{known.absent}; the catalog {catalog}"
+        return list(faults), [Decision("aam check", "not yet measured", why, "catalog")], findings
+    measured = {ATTENTION: _wrong(report, "auto", recomputed=False)}
+    if report.recomputed:
+        measured[CHECKPOINTING] = _wrong(report, _without_recomputation(report), recomputed=True)
+    for flag, wrong in measured.items():
+        listed = [fault for fault in faults if fault.flags[0] == flag]
+        if bool(listed) != wrong:
+            findings.append(_disagreement(listed, flag, report))
+    left = [fault for fault in faults if fault.flags[0] not in measured]
+    why = f"measured {report.made} for {report.key}"
+    decisions = [Decision("aam check", summary(report), why, known.source)]
+    try:
+        selected = _selection(report, request, arch)
+    except AamError as error:  # `aam` ends with the same sentence
+        findings.append(Finding("warning", "aam will refuse", str(error).rstrip(".")))
+    else:
+        why = "selected by aam from this report"
+        decisions.append(Decision("attention", selected, why, known.source))
+    return left, decisions, findings
+
+
+def _selection(report: CheckReport, request: Request, arch: str) -> str:
+    """Return the backends that `aam` selects for a command."""
+    precision = choose_precision(_value(request, "--mixed-precision", "none"), arch)  # type: ignore[arg-type]
+    recomputed = last_setting(request, "--gradient-checkpointing") == ["--gradient-checkpointing"]
+    status_of = reported_status(report, dtypes_of(precision), recomputed)
+    requested = _value(request, ATTENTION, "auto")
+    return str(select_backends(requested, BACKENDS, status_of, arch))  # type: ignore[arg-type]
+
+
+def _value(request: Request, flag: str, default: str) -> str:
+    setting = last_setting(request, flag)
+    return setting[1] if setting and len(setting) > 1 else default
+
+
+def _without_recomputation(report: CheckReport) -> str:
+    """Return the backend that computes where there are masks; "auto" where none is right."""
+    try:
+        status_of = reported_status(report, report.dtypes)
+        return select_backends("auto", BACKENDS, status_of, "").masked
+    except AamError:
+        return "auto"
+
+
+def _wrong(report: CheckReport, backend: str, recomputed: bool) -> bool:
+    cases = report.of(backend, report.dtypes)
+    return any(c.outcome in WRONG for c in cases if (c.mask == "recomputed") == recomputed)
+
+
+def _disagreement(listed: Sequence[Fault], flag: str, report: CheckReport) -> Finding:
+    measured = f"measured {report.made}: {summary(report)}"
+    if listed:
+        evidence = f"the catalog lists that {listed[0].reason} ({listed[0].source}); {measured}"
+    elif flag == CHECKPOINTING:
+        evidence = f"recomputation is wrong, which the catalog does not list; {measured}"
+    else:
+        evidence = f"attention is wrong, which the catalog does not list; {measured}"
+    remedy = "the measurement counts; --recheck repeats it"
+    return Finding("warning", "Catalog and measurement disagree", evidence, remedy)
