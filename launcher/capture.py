@@ -6,16 +6,16 @@ the device nodes, the engines, and those variables that matter; no other variabl
 
 from __future__ import annotations
 
-import dataclasses
 import io
 import json
 import os
 import tarfile
 from pathlib import Path
 
+from launcher import documents
 from launcher.errors import CannotCreate
 from launcher.host.facts import Host
-from launcher.host.tree import MANIFEST
+from launcher.host.manifest import FILE, Manifest
 from launcher.plan.environment import LEAKS, matches
 from launcher.plan.masks import VARIABLES
 
@@ -51,7 +51,7 @@ def write(host: Host, file: Path) -> int:
     aside = file.with_name(f".{file.name}.{os.getpid()}")
     try:
         with tarfile.open(aside, "w") as archive:
-            _add(archive, MANIFEST, json.dumps(_manifest(host), indent=1).encode(), 0o644)
+            _add(archive, FILE, json.dumps(_manifest(host).plain(), indent=1).encode(), 0o644)
             for path in paths:
                 content, mode = _content(path)
                 _add(archive, path.lstrip("/"), content, mode)
@@ -67,32 +67,23 @@ def write(host: Host, file: Path) -> int:
     return len(paths) + 1
 
 
-def _manifest(host: Host) -> dict[str, object]:
+def _manifest(host: Host) -> Manifest:
     variables = {n: v for n, v in host.environment.items() if matches(n, KEPT)}
     variables |= {name: "set" for name in LEAKS if host.environment.get(name)}
-    nodes = {node.path: dataclasses.asdict(node) for node in host.nodes}
-    for node in nodes.values():
-        del node["path"]
-    return {
-        "machine": host.machine,
-        "user": dataclasses.asdict(host.user) if host.user else None,
-        "environment": variables,
-        "engines": [dataclasses.asdict(engine) for engine in host.engines],
-        "nodes": nodes,
-        "nvml": {
-            gpu.pci: {"arch": gpu.arch, "mig": {part.place: part.uuid for part in gpu.instances}}
-            for gpu in host.gpus
-            if gpu.vendor == "nvidia" and gpu.driven
-        },
+    nvml = {
+        gpu.pci: {"arch": gpu.arch, "mig": {part.place: part.uuid for part in gpu.instances}}
+        for gpu in host.gpus
+        if gpu.vendor == "nvidia" and gpu.driven
     }
+    nodes = {node.path: node for node in host.nodes}
+    return Manifest(host.machine, host.user, variables, nodes, host.engines, {"nvml": nvml})
 
 
 def _content(path: str) -> tuple[bytes, int]:
     """Return what a file holds; one that may not be read is kept as such, with mode 000."""
     try:
-        with open(path, "rb") as stream:
-            return stream.read(1 << 20), 0o444
-    except OSError:
+        return documents.regular(path), 0o444
+    except (OSError, ValueError):
         return b"", 0
 
 

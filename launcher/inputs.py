@@ -2,16 +2,17 @@
 
 from __future__ import annotations
 
-import json
 import os
 from collections.abc import Iterator
 from typing import Literal
 
+from launcher import documents
 from launcher.errors import CannotCreate, MissingInput
 from launcher.plan.mounts import PathFact
 from launcher.plan.request import PathWord, Request
 
 LEAST = 64 << 20  # bytes that a checkpoint and its copy take, or the caches of compiled kernels
+RECORD = 64 << 20  # bytes of the record of a run
 DEEPEST, MOST = 3, 2000  # folders below an input that are searched for links, and entries looked at
 
 
@@ -143,8 +144,8 @@ def _links(root: str) -> Iterator[str]:
 def _named_by_run(folder: str) -> list[str]:
     """Return the inputs that the run.json of a run folder names; `aam report` reads them again."""
     try:
-        with open(os.path.join(folder, "run.json"), encoding="utf-8") as stream:
-            inputs = json.load(stream)["inputs"].values()
+        record = documents.parsed(documents.regular(os.path.join(folder, "run.json"), RECORD))
+        inputs = record["inputs"].values()
         paths = [str(held["path"]) for held in inputs]
     except (OSError, ValueError, KeyError, TypeError, AttributeError):
         return []

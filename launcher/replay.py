@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import hashlib
-import json
 import os
 from collections.abc import Mapping, Sequence
 from pathlib import Path
@@ -11,6 +10,7 @@ from typing import Any
 
 from aam import __version__
 from aam.options.frozen import dataclass
+from launcher import documents
 from launcher.errors import MissingInput
 from launcher.host.facts import Host
 from launcher.plan.decision import Finding
@@ -18,6 +18,7 @@ from launcher.plan.make import engine_version
 from launcher.plan.own import names_an_option, spelled
 from launcher.plan.plan import Plan
 
+LARGEST = 64 << 20
 REMEDY = "name the run.json of a run folder, or the .run.json beside an output"
 
 
@@ -36,24 +37,49 @@ def read(path: Path) -> Recorded:
     """Read a run.json, or that of a run folder.
 
     Raises:
-        MissingInput: it is not there, is none, or the run was not started by the launcher.
+        MissingInput: it is not there, is none, is damaged, or the run was not started by the
+            launcher.
     """
     file = _record_in(path) if path.is_dir() else path
     try:
-        content = json.loads(file.read_text())
+        content = documents.parsed(documents.regular(file, LARGEST))
         launch = content["launch"]
         inputs, version = content.get("inputs", {}), str(content["aam"])
     except OSError as error:
         evidence = f"'{file}', {error.strerror}"
         raise MissingInput("No record of a run", evidence, REMEDY) from error
-    except (ValueError, KeyError, TypeError) as error:
+    except (ValueError, KeyError, TypeError, AttributeError) as error:
         evidence = f"'{file}', {type(error).__name__}: {error}"
         raise MissingInput("Not the record of a run", evidence, REMEDY) from error
     if not isinstance(launch, dict):
         remedy = "its argv stands in the file"
         raise MissingInput("A run that aam-launch did not start", f"'{file}'", remedy)
+    damaged = _damaged(launch, inputs)
+    if damaged:
+        raise MissingInput("Not the record of a run", f"'{file}', {damaged}", REMEDY)
     words = (*spelled(launch["own"]), *launch["command"].split(), *launch["words"])
     return Recorded(tuple(words), launch["folder"], launch, inputs, version)
+
+
+def _damaged(launch: Mapping[str, Any], inputs: object) -> str | None:
+    """Return what is wrong with the parts of a record that a replay reads, or None."""
+    own = launch.get("own")
+    for name in ("command", "folder"):
+        if not isinstance(launch.get(name), str):
+            return f"launch.{name} is not text"
+    for name in ("words", "gpus"):
+        if not documents.strings(launch.get(name)):
+            return f"launch.{name} is not a list of texts"
+    if not isinstance(own, dict) or not all(documents.strings(given) for given in own.values()):
+        return "launch.own is not a mapping of lists"
+    if not isinstance(inputs, dict):
+        return "inputs is not a mapping"
+    for flag, held in inputs.items():
+        if not isinstance(held, dict) or not all(
+            isinstance(held.get(key), str) for key in ("path", "sha256")
+        ):
+            return f"inputs.{flag} lacks a path or a sha256"
+    return None
 
 
 def _record_in(folder: Path) -> Path:

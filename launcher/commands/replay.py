@@ -9,7 +9,7 @@ from pathlib import Path
 
 from launcher import replay
 from launcher.commands.start import start
-from launcher.errors import Unavailable, UsageError
+from launcher.errors import MissingInput, Unavailable, UsageError
 from launcher.plan.own import spelled, split_own
 from launcher.plan.request import parse
 from launcher.prepare import prepare
@@ -21,7 +21,12 @@ def run(words: Sequence[str]) -> int:
     if not rest:
         raise UsageError("Nothing to replay", "no run.json is named", "name one, or a run folder")
     recorded = replay.read(Path(rest[0]))
-    os.chdir(recorded.folder)
+    try:
+        os.chdir(recorded.folder)
+    except OSError as error:
+        evidence = f"'{recorded.folder}', {error.strerror}"
+        remedy = "make it, or run the command of the record elsewhere"
+        raise MissingInput("The folder of the run is gone", evidence, remedy) from error
     request = parse(replay.changed(recorded.words, [*rest[1:], *spelled(own)]))
     differs = replay.inputs_differ(recorded)
     plan = None

@@ -11,6 +11,7 @@ from __future__ import annotations
 
 from launcher.host import pci
 from launcher.host.facts import Driver, Gpu
+from launcher.host.numbers import whole_number
 from launcher.host.tree import Tree
 
 VENDOR = 0x1002
@@ -56,7 +57,7 @@ INTEGRATED = frozenset(
 
 def gpus(tree: Tree) -> tuple[Gpu, ...]:
     """List the GPUs in KFD order, then those that only the PCI bus knows."""
-    listed = [gpu for name in tree.names(NODES) if name.isdigit() if (gpu := _node(tree, name))]
+    listed = [gpu for name in tree.names(NODES) if name.isdecimal() if (gpu := _node(tree, name))]
     cards = {gpu.card for gpu in listed}
     hidden = any(not gpu.readable for gpu in listed)
     for function in pci.functions(tree):
@@ -147,6 +148,7 @@ def properties(text: str) -> dict[str, int]:
     keys = {}
     for line in text.splitlines():
         name, _, value = line.partition(" ")
-        if value.strip().isdecimal():
-            keys[name] = int(value)
+        number = whole_number(value)
+        if number is not None:
+            keys[name] = number
     return keys

@@ -5,11 +5,11 @@ from __future__ import annotations
 import os
 from collections.abc import Mapping
 from pathlib import Path
-from typing import Any
 
 from launcher.host import amd, installed, nvidia, pci
 from launcher.host.access import confined
 from launcher.host.facts import Driver, EngineFact, Gpu, Host, Node, Slurm, User
+from launcher.host.numbers import numbers, whole_number
 from launcher.host.tree import Tree, open_tree
 
 CDI = ("/etc/cdi", "/var/run/cdi")
@@ -28,7 +28,7 @@ def detect(root: Path = Path("/"), environment: Mapping[str, str] | None = None)
     """
     tree = open_tree(root)
     live = tree.name == "/"
-    variables = os.environ if live else tree.manifest.get("environment", {})
+    variables = os.environ if live else tree.manifest.environment
     variables = variables if environment is None else environment
     user = _user(tree, live)
     gpus = amd.gpus(tree) + nvidia.gpus(tree, ask_driver=live)
@@ -38,7 +38,7 @@ def detect(root: Path = Path("/"), environment: Mapping[str, str] | None = None)
         root=tree.name,
         name=_first_line(tree, "/proc/sys/kernel/hostname"),
         kernel=_first_line(tree, "/proc/sys/kernel/osrelease"),
-        machine=os.uname().machine if live else str(tree.manifest.get("machine", "x86_64")),
+        machine=os.uname().machine if live else tree.manifest.machine,
         gpus=confined(gpus, nodes, user),
         nodes=nodes,
         drivers=drivers,
@@ -58,32 +58,19 @@ def slurm(variables: Mapping[str, str]) -> Slurm | None:
     if not job:
         return None
     listed = variables.get("SLURM_STEP_GPUS") or variables.get("SLURM_JOB_GPUS")
-    local = variables.get("SLURM_LOCALID", "")
     tasks = variables.get("SLURM_STEP_NUM_TASKS") or variables.get("SLURM_NTASKS", "1")
     return Slurm(
         job=job,
         gpus=numbers(listed) if listed else None,
-        tasks=int(tasks) if tasks.isdigit() else 1,
-        local_id=int(local) if local.isdigit() else None,
+        tasks=whole_number(tasks) or 1,
+        local_id=whole_number(variables.get("SLURM_LOCALID", "")),
     )
-
-
-def numbers(text: str) -> tuple[int, ...] | None:
-    """Read "0,2-4" as (0, 2, 3, 4); None for anything else."""
-    found: list[int] = []
-    for item in text.split(","):
-        first, _, last = item.partition("-")
-        if not (first.isdigit() and (last or first).isdigit()):
-            return None
-        found.extend(range(int(first), int(last or first) + 1))
-    return tuple(found)
 
 
 def _user(tree: Tree, live: bool) -> User | None:
     if live:
         return User(os.geteuid(), os.getegid(), tuple(sorted(os.getgroups())))
-    held = tree.manifest.get("user")
-    return User(held["uid"], held["gid"], tuple(held["groups"])) if held else None
+    return tree.manifest.user
 
 
 def _engines(
@@ -91,10 +78,7 @@ def _engines(
 ) -> tuple[EngineFact, ...]:
     if live:
         return installed.engines(tree, variables, user.uid if user else 0)
-    return tuple(
-        EngineFact(**{**held, "conf": tuple(map(tuple, held.get("conf", ())))})
-        for held in tree.manifest.get("engines", ())
-    )
+    return tree.manifest.engines
 
 
 def _nodes(
@@ -106,8 +90,7 @@ def _nodes(
     paths += nvidia.SHARED_NODES if "nvidia" in vendors else ()
     paths += [path for gpu in gpus for path in gpu.nodes]
     paths += [path for gpu in gpus for part in gpu.instances for path in part.nodes]
-    recorded: dict[str, Any] = tree.manifest.get("nodes", {})
-    look = _look if live else lambda path: _recalled(tree, path, recorded)
+    look = _look if live else lambda path: _recalled(tree, path)
     return tuple(node for path in dict.fromkeys(paths) if (node := look(path)))
 
 
@@ -120,9 +103,9 @@ def _look(path: str) -> Node | None:
     return Node(path, facts.st_gid, _group(facts.st_gid), facts.st_mode & 0o7777, access)
 
 
-def _recalled(tree: Tree, path: str, recorded: dict[str, Any]) -> Node | None:
-    if path in recorded:
-        return Node(path, **recorded[path])
+def _recalled(tree: Tree, path: str) -> Node | None:
+    if path in tree.manifest.nodes:
+        return tree.manifest.nodes[path]
     return Node(path, None, None, None, None) if tree.has(path) else None
 
 

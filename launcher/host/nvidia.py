@@ -13,6 +13,7 @@ from pathlib import Path
 
 from launcher.host import pci
 from launcher.host.facts import Driver, Gpu, Instance
+from launcher.host.numbers import whole_number
 from launcher.host.tree import Tree
 
 VENDOR = 0x10DE
@@ -46,20 +47,23 @@ def _driven(
 ) -> Gpu:
     """Describe a GPU that the driver lists."""
     keys = _information(tree, address)
-    minor = int(keys.get("device minor", number))
-    device = pci.attribute(tree, address, "device")
-    arch = chips[int(device, 16)][0] if device and int(device, 16) in chips else None
+    minor = whole_number(keys.get("device minor", ""))
+    minor = number if minor is None else minor
+    device = pci.number(tree, address, "device")
+    arch, _ = chips.get(device or 0, (None, ""))
     instances = _instances(tree, minor)
     if ask_driver and (arch is None or instances):
         from launcher.host import nvml
 
         arch = arch or nvml.capability(address)
-        names = nvml.instances(address) if instances else {}
-        instances = tuple(replace(i, uuid=names.get((i.gpu, i.compute))) for i in instances)
+        uuids = nvml.instances(address) if instances else {}
+        instances = tuple(replace(i, uuid=uuids.get((i.gpu, i.compute))) for i in instances)
     elif not ask_driver:  # a capture, which may have what the library said
-        said = tree.manifest.get("nvml", {}).get(address, {})
-        arch = arch or said.get("arch")
-        instances = tuple(replace(i, uuid=said.get("mig", {}).get(i.place)) for i in instances)
+        said = tree.manifest.answers.get("nvml", {}).get(address, {})
+        arch = arch or _text(said.get("arch"))
+        names = said.get("mig")
+        known = names if isinstance(names, dict) else {}
+        instances = tuple(replace(i, uuid=_text(known.get(i.place))) for i in instances)
     return Gpu(
         vendor="nvidia",
         index=minor,
@@ -71,6 +75,11 @@ def _driven(
         mode="MIG" if instances else None,
         instances=instances,
     )
+
+
+def _text(value: object) -> str | None:
+    """Return a text of a capture; None for anything else."""
+    return value if isinstance(value, str) else None
 
 
 def driver(tree: Tree) -> Driver | None:
@@ -127,9 +136,9 @@ def _instances(tree: Tree, minor: int) -> tuple[Instance, ...]:
             ),
         )
         for group in tree.names(base)
-        if group.startswith("gi") and group[2:].isdigit()
+        if group.startswith("gi") and whole_number(group[2:]) is not None
         for name in tree.names(f"{base}/{group}")
-        if name.startswith("ci") and name[2:].isdigit()
+        if name.startswith("ci") and whole_number(name[2:]) is not None
     )
 
 

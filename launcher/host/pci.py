@@ -26,11 +26,11 @@ def functions(tree: Tree) -> tuple[Function, ...]:
     """List the graphics and accelerator functions in the order of their addresses."""
     found = []
     for address in sorted(tree.names(DEVICES)):
-        kind = _hex(tree, f"{DEVICES}/{address}/class")
+        kind = number(tree, address, "class")
         if kind is None or kind >> 16 not in (DISPLAY, ACCELERATOR):
             continue
-        vendor = _hex(tree, f"{DEVICES}/{address}/vendor")
-        device = _hex(tree, f"{DEVICES}/{address}/device")
+        vendor = number(tree, address, "vendor")
+        device = number(tree, address, "device")
         if vendor is not None and device is not None:
             found.append(Function(address, vendor, device, kind >> 8))
     return tuple(found)
@@ -44,8 +44,9 @@ def attribute(tree: Tree, address: str, name: str) -> str | None:
         return None
 
 
-def _hex(tree: Tree, path: str) -> int | None:
+def number(tree: Tree, address: str, name: str) -> int | None:
+    """Return a hexadecimal attribute of a device, such as `device`, or None."""
     try:
-        return int(tree.text(path), 16)
-    except (OSError, ValueError):
+        return int(attribute(tree, address, name) or "", 16)
+    except ValueError:
         return None

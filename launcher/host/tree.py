@@ -1,31 +1,44 @@
 """Where facts are read: the host itself, a folder that holds sys/, proc/ and dev/, or a tar of one.
 
-A capture may hold `aam-capture.json` (written by `aam-launch doctor --capture`): who asked, the
-environment, the device nodes, and which files existed but could not be read. A tar is never
-unpacked, so what its members are called can do no harm.
+A capture may hold a manifest (`launcher.host.manifest`). A tar is never unpacked to disk, so the
+names of its members can do no harm. Everything read is bounded: regular files alone, their size,
+the number of names in a folder, and the size that a tar decompresses to.
 """
 
 from __future__ import annotations
 
-import json
+import bz2
+import gzip
+import io
+import lzma
 import os
 import re
+import zlib
 from collections.abc import Iterable
+from itertools import islice
 from pathlib import Path
 from typing import Any, Protocol
 
+from launcher import documents
 from launcher.errors import MissingInput
+from launcher.host import manifest
+from launcher.host.manifest import Manifest
 
-MANIFEST = "aam-capture.json"
-TOPS = ("sys", "proc", "dev", "etc", "opt", MANIFEST)
-LONGEST = 1 << 20
+TOPS = ("sys", "proc", "dev", "etc", "opt", manifest.FILE)
+LARGEST_TAR = 64 << 20
+MOST_NAMES = 10_000
+LONGEST_PATH = 4096  # PATH_MAX of Linux
+COMPRESSED: dict[bytes, Any] = {
+    b"\x1f\x8b": gzip.open, b"BZh": bz2.open, b"\xfd7zXZ": lzma.open
+}  # fmt: skip
+"""First bytes of a compressed file, and what opens it."""
 
 
 class Tree(Protocol):
     """Files of a host by absolute path; unreadable is not the same as absent."""
 
     name: str
-    manifest: dict[str, Any]
+    manifest: Manifest
 
     def text(self, path: str) -> str:
         """Return the content; raises FileNotFoundError or PermissionError."""
@@ -46,29 +59,27 @@ class Folder:
     def __init__(self, root: Path) -> None:
         self.name = str(root)
         self.root = "" if self.name == "/" else self.name
-        self.manifest = _manifest(self.text(f"/{MANIFEST}")) if self._captured() else {}
-
-    def _captured(self) -> bool:
-        return bool(self.root) and self.has(f"/{MANIFEST}")
+        captured = self.root and self.has(f"/{manifest.FILE}")
+        self.manifest = manifest.parse(self.text(f"/{manifest.FILE}")) if captured else Manifest()
 
     def text(self, path: str) -> str:
         """Return the content; a file of mode 000 in a capture stands for an unreadable one."""
         place = self.root + path
-        if self.root and os.path.lexists(place) and not os.stat(place).st_mode & 0o444:
-            raise PermissionError(path)
         try:
+            if self.root and not os.stat(place).st_mode & 0o444:
+                raise PermissionError(path)
             # As bytes: text files of sysfs are small, and a codec's set-up costs more than they do.
-            with open(place, "rb", buffering=0) as stream:
-                return stream.read(LONGEST).decode(errors="replace")
+            return documents.regular(place).decode(errors="replace")
         except FileNotFoundError:
             raise
-        except OSError as error:  # EPERM of a device cgroup, EIO of a sleeping device
+        except (OSError, ValueError) as error:  # EPERM of a device cgroup, EIO of a sleeping device
             raise PermissionError(path) from error
 
     def names(self, path: str) -> list[str]:
         """Return what a folder holds, numbers in their order."""
         try:
-            return natural(os.listdir(self.root + path))
+            with os.scandir(self.root + path) as entries:
+                return natural(entry.name for entry in islice(entries, MOST_NAMES))
         except OSError:
             return []
 
@@ -78,7 +89,7 @@ class Folder:
 
 
 class Tar:
-    """A host in a tar, read into memory."""
+    """A host in a tar, compressed or not, read into memory within bounds."""
 
     def __init__(self, file: Path) -> None:
         import tarfile
@@ -87,10 +98,10 @@ class Tar:
         self.files: dict[str, str | None] = {}
         self.folders: dict[str, set[str]] = {}
         try:
-            with tarfile.open(file) as archive:
+            with tarfile.open(fileobj=io.BytesIO(_unpacked(file)), mode="r:") as archive:
                 for member in archive:
                     path = _below_root(member.name)
-                    if path is None or member.size > LONGEST:
+                    if path is None or member.size > documents.LARGEST:
                         continue
                     self._enter(path)
                     if member.isreg():
@@ -101,10 +112,10 @@ class Tar:
                         self.files[path] = ""  # a device node or a link: there, nothing to read
         except tarfile.ReadError as error:
             raise _unreadable(file, "it is no tar, or only the beginning of one") from error
-        except (OSError, tarfile.TarError, EOFError) as error:
+        except (OSError, tarfile.TarError, EOFError, ValueError, zlib.error) as error:
             raise _unreadable(file, str(error)) from error
-        held = self.files.get(f"/{MANIFEST}")
-        self.manifest = _manifest(held) if held else {}
+        held = self.files.get(f"/{manifest.FILE}")
+        self.manifest = manifest.parse(held) if held else Manifest()
 
     def _enter(self, path: str) -> None:
         while path != "/":
@@ -130,11 +141,30 @@ class Tar:
         return path in self.files or path in self.folders
 
 
+def _unpacked(file: Path) -> bytes:
+    """Return the bytes of a tar, which may be compressed.
+
+    A few kilobytes can decompress to any size, so no more than LARGEST_TAR bytes are taken.
+
+    Raises:
+        OSError, EOFError, ValueError: it cannot be read, is damaged, or is too large.
+    """
+    packed = documents.regular(file, LARGEST_TAR)
+    for magic, opener in COMPRESSED.items():
+        if packed.startswith(magic):
+            with opener(io.BytesIO(packed)) as stream:
+                content: bytes = stream.read(LARGEST_TAR + 1)
+            if len(content) > LARGEST_TAR:
+                raise ValueError(f"it unpacks to more than {LARGEST_TAR >> 20} MiB")
+            return content
+    return packed
+
+
 def open_tree(root: Path) -> Tree:
     """Return the tree at `root`.
 
     Raises:
-        MissingInput: there is nothing, or it holds neither sys/ nor proc/.
+        MissingInput: it is neither a folder nor a file, or it holds neither sys/ nor proc/.
     """
     if not root.exists():
         raise MissingInput("No such capture", f"'{root}'", "name a tar or a folder with sys/")
@@ -146,32 +176,18 @@ def open_tree(root: Path) -> Tree:
 
 def natural(names: Iterable[str]) -> list[str]:
     """Sort names so that 10 comes after 9."""
-    return sorted(names, key=lambda name: [int(p) if p.isdigit() else p for p in _split(name)])
-
-
-def _split(name: str) -> list[str]:
-    return re.split(r"(\d+)", name)
+    return sorted(names, key=lambda name: [p.zfill(20) for p in re.split(r"(\d+)", name)])
 
 
 def _below_root(name: str) -> str | None:
     """Return the path of a tar's member on its host; what lies above sys/ or proc/ is dropped."""
     parts = [part for part in name.split("/") if part not in ("", ".")]
-    if ".." in parts:
+    if ".." in parts or len(name) > LONGEST_PATH:
         return None
     for start, part in enumerate(parts):
         if part in TOPS:
             return "/" + "/".join(parts[start:])
     return None
-
-
-def _manifest(text: str) -> dict[str, Any]:
-    try:
-        content = json.loads(text)
-    except ValueError:
-        content = None
-    if not isinstance(content, dict):
-        raise MissingInput("A damaged capture", f"{MANIFEST} is not JSON", "make it again")
-    return content
 
 
 def _unreadable(root: Path, evidence: str) -> MissingInput:

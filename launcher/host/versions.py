@@ -13,6 +13,7 @@ from collections.abc import Container
 from dataclasses import replace
 from pathlib import Path
 
+from launcher import documents
 from launcher.host.facts import Host
 
 PATIENCE = 10  # seconds
@@ -53,7 +54,7 @@ def _version(program: str, cache: Path, ask: bool) -> str | None:
     name = f"{facts.st_dev:x}-{facts.st_ino:x}-{facts.st_mtime_ns:x}-{facts.st_size:x}"
     place = cache / f"version-{name}.json"
     try:
-        held = json.loads(place.read_bytes())
+        held = documents.parsed(documents.regular(place))
         if held["program"] == program:
             return str(held["version"])
     except (OSError, ValueError, KeyError, TypeError):

@@ -17,9 +17,12 @@ from collections.abc import Iterator, Mapping
 from pathlib import Path
 from typing import Any
 
+from launcher import documents
 from launcher.errors import CannotCreate, ConfigurationError
 
 LIST = "images.json"
+LARGEST = 64 << 20
+TEXTS = ("sha256", "digest", "reference", "id")
 Entries = dict[str, dict[str, Any]]
 
 
@@ -31,7 +34,7 @@ def read(folder: Path) -> Entries:
     """
     path = folder / LIST
     try:
-        content = json.loads(path.read_text())
+        content = documents.parsed(documents.regular(path, LARGEST))
     except FileNotFoundError:
         return {}
     except (OSError, ValueError) as error:
@@ -39,9 +42,31 @@ def read(folder: Path) -> Entries:
         raise ConfigurationError(
             "A damaged list of images", f"'{path}', {error}", remedy
         ) from error
-    if not isinstance(content, dict) or not all(isinstance(v, dict) for v in content.values()):
-        raise ConfigurationError("A damaged list of images", f"'{path}'", "remove it")
-    return content
+    damaged = _damaged(content)
+    if damaged:
+        evidence = f"'{path}', {damaged}"
+        raise ConfigurationError("A damaged list of images", evidence, "remove it")
+    entries: Entries = content
+    return entries
+
+
+def _damaged(content: object) -> str | None:
+    """Return what is wrong with a list of images, or None."""
+    if not isinstance(content, dict):
+        return "it is not a mapping"
+    for image, kinds in content.items():
+        if not isinstance(kinds, dict):
+            return f"{image} is not a mapping"
+        for kind, facts in kinds.items():
+            if not isinstance(facts, dict):
+                return f"{image}.{kind} is not a mapping"
+            labels = facts.get("labels", {})
+            texts = [facts[key] for key in TEXTS if key in facts]
+            if not isinstance(labels, dict) or not all(
+                isinstance(text, str) for text in (*texts, *labels.values())
+            ):
+                return f"{image}.{kind} holds a value that is not text"
+    return None
 
 
 def entry(entries: Entries, image: str, kind: str) -> Mapping[str, Any]:

@@ -14,6 +14,7 @@ from collections.abc import Mapping, Sequence
 from aam.options.frozen import dataclass
 from launcher.errors import ConfigurationError
 from launcher.host.facts import Gpu, Slurm, Vendor
+from launcher.host.numbers import numbers, whole_number
 
 VARIABLES = ("ROCR_VISIBLE_DEVICES", "HIP_VISIBLE_DEVICES", "CUDA_VISIBLE_DEVICES",
              "GPU_DEVICE_ORDINAL", "NVIDIA_VISIBLE_DEVICES", "AMD_VISIBLE_DEVICES")  # fmt: skip
@@ -134,9 +135,10 @@ def _second(
 ) -> tuple[Gpu, ...]:
     """Apply an inner mask: it counts what the outer one leaves, or repeats the outer's numbers."""
     inner, outer = value.split(","), first.split(",")
-    numbers = [item.strip() for item in inner]
-    if all(item.isdigit() for item in numbers) and any(int(n) >= len(chosen) for n in numbers):
-        if not set(numbers) <= {item.strip() for item in outer}:
+    items = [item.strip() for item in inner]
+    counts = [number for item in items if (number := whole_number(item)) is not None]
+    if len(counts) == len(items) and any(count >= len(chosen) for count in counts):
+        if not set(items) <= {item.strip() for item in outer}:
             evidence = f"{name}={value} counts what ROCR_VISIBLE_DEVICES={first} leaves"
             remedy = f"unset one of them, or use numbers below {len(chosen)}"
             raise ConfigurationError("Two masks that contradict each other", evidence, remedy)
@@ -161,10 +163,10 @@ def _resolve(
     if value.lower() == "all":
         return pool
     items = [one for item in value.split(",") if item.strip() for one in _expanded(item.strip())]
-    numbers = [int(item) for item in items if item.isdigit()]
+    given = [number for item in items if (number := whole_number(item)) is not None]
     whole = len(pool) < len(listed) and (
-        any(number >= len(pool) for number in numbers)
-        or (slurm is not None and slurm.gpus == tuple(numbers))
+        any(number >= len(pool) for number in given)
+        or (slurm is not None and slurm.gpus == tuple(given))
     )
     field = listed if whole else pool
     chosen: list[Gpu] = []
@@ -208,16 +210,15 @@ def _owners(name: str, value: str, ours: tuple[Gpu, ...]) -> tuple[Gpu, ...]:
 
 def _expanded(item: str) -> list[str]:
     """Write out a range; no runtime reads one, but people write them."""
-    first, _, last = item.partition("-")
-    if first.isdigit() and last.isdigit():
-        return [str(number) for number in range(int(first), int(last) + 1)]
-    return [item]
+    written_out = numbers(item) if "-" in item else None
+    return [item] if written_out is None else [str(number) for number in written_out]
 
 
 def _named(item: str, field: tuple[Gpu, ...]) -> tuple[Gpu, ...]:
     """Return the GPU of a number, or those of a name or an unambiguous beginning of one."""
-    if item.isdigit():
-        return field[int(item) : int(item) + 1]
+    number = whole_number(item)
+    if number is not None:
+        return field[number : number + 1]
     if not item.lower().startswith("gpu-"):
         return ()
     found = [gpu for gpu in field if gpu.uuid and gpu.uuid.lower().startswith(item.lower())]

@@ -142,6 +142,63 @@ def test_what_was_captured_is_decided_alike(folder: Path) -> None:
     assert outputs[0]["plan"]["devices"] == ["/dev/kfd", "/dev/dri/renderD136"]
 
 
+@pytest.mark.parametrize("command", ["explain", "doctor"])
+@pytest.mark.parametrize("host", ["/dev/zero", "{d}/fifo"])
+def test_a_host_that_never_ends_is_refused(folder: Path, command: str, host: str) -> None:
+    os.mkfifo(folder / "fifo")
+    words = RUN if command == "explain" else []
+    done = launch(folder, command, *words, "--host", host)
+    assert done.returncode == 66
+    assert "it is not a regular file" in done.stderr
+    assert done.stderr.count("\n") == 1
+
+
+RECORD = {
+    "aam": "1", "launch": {"own": {}, "command": "pretrain", "words": [], "folder": "/", "gpus": []}
+}  # fmt: skip
+
+
+@pytest.mark.parametrize(
+    ("content", "named"),
+    [
+        ("[" * 100_000, "nested too deeply"),
+        (json.dumps({**RECORD, "launch": {}}), "launch.command is not text"),
+        (json.dumps({**RECORD, "launch": {**RECORD["launch"], "own": {"--image": 1}}}),  # type: ignore[dict-item]
+         "launch.own"),
+        (json.dumps({**RECORD, "launch": {**RECORD["launch"], "folder": "/\0"}}), "NUL"),  # type: ignore[dict-item]
+        (json.dumps({**RECORD, "inputs": {"--table": {"path": "/t"}}}), "inputs.--table lacks"),
+        (json.dumps({**RECORD, "launch": {**RECORD["launch"], "folder": "/no/such"}}),  # type: ignore[dict-item]
+         "The folder of the run is gone"),
+    ],
+)  # fmt: skip
+def test_a_damaged_record_is_one_sentence(folder: Path, content: str, named: str) -> None:
+    (folder / "run.json").write_text(content)
+    done = launch(folder, "replay", "{d}/run.json")
+    assert done.returncode == 66, done.stderr
+    assert named in done.stderr
+    assert done.stderr.count("\n") == 1
+
+
+@pytest.mark.parametrize(
+    ("content", "named"),
+    [
+        ("[" * 100_000, "nested too deeply"),
+        ('{"cpu": 5}', "cpu is not a mapping"),
+        ('{"cpu": {"sif": 5}}', "cpu.sif is not a mapping"),
+        ('{"cpu": {"podman": {"reference": "a\\u0000b"}}}', "NUL"),
+        ('{"cpu": {"podman": {"reference": "a", "labels": [1]}}}', "not text"),
+        ('{"cpu": {"podman": {"reference": 5}}}', "not text"),
+    ],
+)
+def test_a_damaged_list_of_images_is_one_sentence(folder: Path, content: str, named: str) -> None:
+    (folder / "images.json").write_text(content)
+    for words in (["explain", *RUN], ["doctor"], ["images"]):
+        done = launch(folder, *words, AAM_IMAGE_DIR=str(folder))
+        assert done.returncode == 78, (words, done.stderr)
+        assert named in done.stderr
+        assert done.stderr.count("\n") == 1
+
+
 def test_an_unreadable_capture(folder: Path) -> None:
     done = launch(folder, "explain", *RUN, "--host", "{d}/t.biom")
     assert done.returncode == 66

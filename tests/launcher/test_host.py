@@ -2,23 +2,36 @@
 
 from __future__ import annotations
 
+import io
 import os
 import shutil
 import subprocess
 import sys
 import tarfile
 from pathlib import Path
+from typing import Literal
 
 import pytest
 
 from launcher.errors import MissingInput
 from launcher.host import detect
 from launcher.host.amd import address_of, arch_of
-from launcher.host.detect import numbers
 from launcher.host.facts import Gpu, Instance
+from launcher.host.numbers import numbers
 from launcher.host.nvidia import CHIPS, capabilities
 from launcher.host.tree import natural
-from tests.launcher.hosts import MI50, MI250X, MI300A, MI300X, PHOENIX, RX7900, Tree, captured
+from tests.launcher.hosts import (
+    MI50,
+    MI250X,
+    MI300A,
+    MI300X,
+    NODES,
+    PHOENIX,
+    RX7900,
+    Tree,
+    captured,
+    write,
+)
 
 # --- captured hosts
 
@@ -353,3 +366,97 @@ def test_numbers_sort_as_numbers() -> None:
 def test_lists_of_devices() -> None:
     assert numbers("0,2-4") == (0, 2, 3, 4)
     assert numbers("GPU-1") is None
+
+
+# --- bounded reads and damaged captures
+
+
+def endless(folder: Path, kind: str) -> Path:
+    """A path whose content never ends, or never begins."""
+    if kind == "device":
+        return Path("/dev/zero")
+    os.mkfifo(folder / "fifo")
+    return folder / "fifo"
+
+
+@pytest.mark.parametrize("kind", ["device", "fifo"])
+def test_only_regular_files_are_read(tmp_path: Path, kind: str) -> None:
+    path = endless(tmp_path, kind)
+    with pytest.raises(MissingInput, match="not a regular file"):
+        detect(path)
+    tree = Tree(tmp_path / "h").cpu().amd(MI300A, 2).amd_driver("6.10.5")
+    version = tree.root / "sys/module/amdgpu/version"
+    version.unlink()
+    version.symlink_to(path)
+    (driver,) = detect(tree.root).drivers
+    assert driver.version is None
+
+
+@pytest.mark.parametrize("suffix", ["", ".gz", ".bz2", ".xz"])
+def test_a_tar_is_bounded_whatever_it_unpacks_to(tmp_path: Path, suffix: str) -> None:
+    kinds: dict[str, Literal["w", "w:gz", "w:bz2", "w:xz"]] = {
+        "": "w", ".gz": "w:gz", ".bz2": "w:bz2", ".xz": "w:xz"
+    }  # fmt: skip
+    for size, refused in ((2 << 20, False), (65 << 20, True)):
+        file = tmp_path / f"{size}.tar{suffix}"
+        with tarfile.open(file, kinds[suffix]) as archive:
+            member = tarfile.TarInfo("proc/large")
+            member.size = size
+            archive.addfile(member, io.BytesIO(bytes(size)))
+        if refused:
+            with pytest.raises(MissingInput, match="more than 64 MiB"):
+                detect(file)
+        else:
+            with pytest.raises(MissingInput, match="holds neither"):  # the member is left out
+                detect(file)
+
+
+def test_a_tar_with_very_deep_names_is_read(tmp_path: Path) -> None:
+    with tarfile.open(tmp_path / "h.tar", "w") as archive:
+        archive.addfile(tarfile.TarInfo("proc/" + "a/" * 100_000))
+        archive.addfile(tarfile.TarInfo("proc/" + "9" * 3000))
+        archive.addfile(tarfile.TarInfo("sys/class/kfd/kfd/topology/nodes/²/properties"))
+    assert detect(tmp_path / "h.tar").gpus == ()
+
+
+@pytest.mark.parametrize(
+    ("content", "named"),
+    [
+        ("[" * 100_000, "nested too deeply"),
+        ("[]", "the whole is not a mapping"),
+        ("{", "it is not JSON"),
+        ('{"user": {"uid": 1}}', "user.groups is not a list"),
+        ('{"user": {"gid": 1, "groups": []}}', "user.uid is not a number"),
+        ('{"user": [1]}', "user is not a mapping"),
+        ('{"environment": ["A"]}', "environment is not a mapping"),
+        ('{"environment": {"A": 1}}', "environment.A is not text"),
+        ('{"environment": {"A": "\\u0000"}}', "NUL character"),
+        ('{"engines": [{"name": "podman"}]}', "engines.path is not text"),
+        ('{"engines": [{"name": "p", "path": "/p", "conf": [["a"]]}]}', "list of pairs"),
+        ('{"nodes": {"/dev/kfd": 5}}', "nodes./dev/kfd is not a mapping"),
+        ('{"nodes": {"/dev/kfd": {"mode": "rw"}}}', "nodes./dev/kfd.mode is not a number"),
+        ('{"nodes": {"/dev/kfd": {"access": "no"}}}', "nodes./dev/kfd.access"),
+        ('{"nvml": {"0000:01:00.0": []}}', "nvml.0000:01:00.0 is not a mapping"),
+        ('{"machine": 5}', "machine is not text"),
+    ],
+)
+def test_a_damaged_manifest_is_one_sentence(tmp_path: Path, content: str, named: str) -> None:
+    tree = Tree(tmp_path).cpu().amd(MI300A, 2)
+    write(tree.root / "aam-capture.json", content)
+    with pytest.raises(MissingInput, match="A damaged capture") as caught:
+        detect(tree.root)
+    assert named in str(caught.value)
+
+
+def test_files_of_a_capture_that_hold_nonsense(tmp_path: Path) -> None:
+    tree = Tree(tmp_path).cpu().amd(MI300A, 2).nvidia(0x20B2, 1, 0, "A100").nvidia_driver("535.1")
+    tree.recorded(environment={"SLURM_JOB_ID": "1", "SLURM_JOB_GPUS": "0-99999999999",
+                               "SLURM_NTASKS": "²"})  # fmt: skip
+    write(tree.root / NODES / "7/properties", "simd_count " + "9" * 5000 + "\n")
+    write(tree.root / "sys/bus/pci/devices/0000:01:00.0/device", "no number\n")
+    information = tree.root / "proc/driver/nvidia/gpus/0000:01:00.0/information"
+    write(information, "Model: A100\nDevice Minor: N/A\n")
+    host = detect(tree.root)
+    assert [(gpu.vendor, gpu.arch) for gpu in host.gpus] == [("amd", "gfx942"), ("nvidia", None)]
+    assert host.slurm is not None
+    assert (host.slurm.gpus, host.slurm.tasks) == (None, 1)
