@@ -1,4 +1,4 @@
-"""What happens around the loop: exact resumption, metrics.csv, and news for a person."""
+"""Callbacks of the loop: checkpoints within epochs, metrics.csv, progress bars."""
 
 from __future__ import annotations
 
@@ -10,8 +10,6 @@ from pathlib import Path
 from typing import Any
 
 import lightning.pytorch as pl
-import numpy as np
-import torch
 from lightning.pytorch.callbacks import Callback, ModelCheckpoint, RichProgressBar
 from lightning.pytorch.callbacks.progress.rich_progress import CustomProgress, CustomTimeColumn
 from rich.progress import Task
@@ -19,48 +17,8 @@ from rich.text import Text
 
 from aam.console import console, duration, say
 from aam.files import written_aside
-from aam.learn.checkpoints import attach
-from aam.learn.loaders import EpochSampler
 from aam.learn.progress import Progress
-from aam.learn.recipe import Recipe
-
-_DROPOUT = 5
-"""Second word of the seed of dropout (`aam.study.batches` and `aam.learn.loaders` have others)."""
-
-
-class ExactResume(Callback):
-    """Stores what Lightning does not, the recipe and the next batch, and seeds every step.
-
-    The dropout of a step depends on the seed, the epoch, the step and the rank alone, so there is
-    no state of generators to carry over, on however many ranks a run goes on.
-    """
-
-    def __init__(self, recipe: Recipe, sampler: EpochSampler, rank: int = 0) -> None:
-        self.recipe, self.sampler, self.rank = recipe, sampler, rank
-
-    def on_save_checkpoint(
-        self, trainer: pl.Trainer, pl_module: pl.LightningModule, checkpoint: dict[str, Any]
-    ) -> None:
-        """Add the recipe."""
-        attach(checkpoint, self.recipe)
-
-    def on_load_checkpoint(
-        self, trainer: pl.Trainer, pl_module: pl.LightningModule, checkpoint: dict[str, Any]
-    ) -> None:
-        """Set the sampler to the next batch."""
-        loop = checkpoint["loops"]["fit_loop"]
-        done = loop["epoch_loop.batch_progress"]["current"]["processed"]
-        epoch = loop["epoch_progress"]["current"]["processed"]
-        if done < self.sampler.steps:
-            self.sampler.resume(epoch, done)
-
-    def on_train_batch_start(
-        self, trainer: pl.Trainer, pl_module: pl.LightningModule, batch: Any, batch_idx: int
-    ) -> None:
-        """Seed the generators of all devices for this step."""
-        words = [self.recipe.plan.seed, _DROPOUT, trainer.current_epoch, batch_idx, self.rank]
-        seed = np.random.SeedSequence(words).generate_state(1, np.uint64)[0]
-        torch.manual_seed(int(seed) >> 1)
+from aam.learn.task import Task as LearningTask
 
 
 class WithinEpochs(ModelCheckpoint):
@@ -100,26 +58,34 @@ class EpochTable(Callback):
         self.rows: list[dict[str, float]] = []
         self._began = time.monotonic()
 
+    def state_dict(self) -> dict[str, Any]:
+        """Return the rows so far and the seconds that the run has taken."""
+        return {"rows": self.rows, "seconds": time.monotonic() - self._began}
+
+    def load_state_dict(self, state_dict: dict[str, Any]) -> None:
+        """Go on with the rows of a run that is resumed."""
+        self.rows = state_dict["rows"]
+        self._began = time.monotonic() - state_dict["seconds"]
+
     def on_train_start(self, trainer: pl.Trainer, pl_module: pl.LightningModule) -> None:
-        """Keep the rows of earlier epochs when a run is resumed."""
-        if trainer.global_step > 0 and self.path.exists():
+        """Read the rows of earlier epochs from the file where the checkpoint is without them."""
+        if trainer.global_step > 0 and not self.rows and self.path.exists():
             with self.path.open(newline="") as stream:
                 rows = [{k: _number(v) for k, v in r.items() if v} for r in csv.DictReader(stream)]
-            self.rows = rows
-        self._began = time.monotonic() - (self.rows[-1]["seconds"] if self.rows else 0.0)
-
-    def on_train_epoch_start(self, trainer: pl.Trainer, pl_module: pl.LightningModule) -> None:
-        """Drop rows of epochs that will be done again."""
-        self.rows = [row for row in self.rows if row["epoch"] < trainer.current_epoch]
+            self.rows = [row for row in rows if row["epoch"] < trainer.current_epoch]
+            self._began = time.monotonic() - (self.rows[-1]["seconds"] if self.rows else 0.0)
 
     def on_train_epoch_end(self, trainer: pl.Trainer, pl_module: pl.LightningModule) -> None:
         """Add the epoch's row and write the file."""
+        assert isinstance(pl_module, LearningTask)
+        means = {f"train_{name}": part.mean.float() for name, part in pl_module.train_sums.items()}
+        pl_module.log_dict(means)
         row = {
             "epoch": trainer.current_epoch,
             "step": trainer.global_step,
             "seconds": time.monotonic() - self._began,
             "lr": trainer.optimizers[0].param_groups[0]["lr"],
-            **{name: float(value) for name, value in trainer.callback_metrics.items()},
+            **{n: float(v) for n, v in (trainer.callback_metrics | means).items()},
         }
         self.rows.append(row)
         names = [*self.FIRST, *sorted({n for r in self.rows for n in r} - set(self.FIRST))]

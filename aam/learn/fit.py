@@ -18,19 +18,21 @@ from aam.console import console
 from aam.contract.precision import Precision, choose_precision
 from aam.errors import DataError
 from aam.learn import checkpoints
-from aam.learn.callbacks import EpochTable, ExactResume, TwoBars, WithinEpochs
+from aam.learn.callbacks import EpochTable, TwoBars, WithinEpochs
 from aam.learn.devices import choose_workers
 from aam.learn.finite import Finite
 from aam.learn.loaders import EpochSampler, FixedBatches, TrainingBatches, loader
 from aam.learn.optimiser import freeze_idle
 from aam.learn.progress import Length, Progress
 from aam.learn.recipe import Recipe
+from aam.learn.resume import ExactResume, PlateauStep
 from aam.learn.speed import CompiledEncoder, Fp32Report, Note, unrecorded
 from aam.learn.task import Task
 from aam.learn.whole_files import WholeFiles
 from aam.options.groups import DeviceOptions, LoopOptions, RunOptions, ScaleOptions, SpeedOptions
-from aam.ranks.interruption import Requests, StopTogether
+from aam.ranks.interruption import StopTogether
 from aam.ranks.processes import Ranks
+from aam.ranks.signals import Requests
 from aam.ranks.strategies import choose as choose_strategy
 from aam.ranks.team import ALONE_TEAM, Team
 from aam.stack.device import arch_of, choose_device, device_name
@@ -169,7 +171,8 @@ def _callbacks(
     monitor = name if name.startswith("val_") else f"val_{name}"
     mode = "max" if name in HIGHER_IS_BETTER else "min"
     stop = StopTogether(requests, fit.team, folder / "last.ckpt")
-    callbacks: list[Callback] = [ExactResume(fit.recipe, sampler, fit.team.ranks.rank), stop]
+    resume = ExactResume(fit.recipe, sampler, folder, fit.loop.patience, fit.team.ranks.rank)
+    callbacks: list[Callback] = [resume, stop]
     keeper: ModelCheckpoint | None = None
     if judged:
         keeper = ModelCheckpoint(
@@ -186,7 +189,8 @@ def _callbacks(
         callbacks.append(
             WithinEpochs(folder, "last", enable_version_counter=False, every_n_train_steps=every)
         )
-    callbacks += [progress, EpochTable(fit.folder / "metrics.csv", progress)]
+    # The row of an epoch shows the learning rate that it had.
+    callbacks += [progress, EpochTable(fit.folder / "metrics.csv", progress), PlateauStep()]
     if console.is_terminal and fit.team.ranks.first:
         callbacks.append(TwoBars(progress))
     return keeper, callbacks

@@ -14,6 +14,7 @@ import torch
 from torch.utils.data import DataLoader, Dataset, Sampler
 
 from aam.ranks.processes import ALONE, Ranks
+from aam.ranks.signals import ignore_signals
 from aam.study.balance import bounds, order
 from aam.study.batches import FIXED_DRAW, Batch, BatchPlan, fixed_masks, make_batch
 from aam.study.shares import share
@@ -100,7 +101,12 @@ def share_of(batch: Batch, ranks: Ranks, letters: bool) -> Batch:
 
 
 class EpochSampler(Sampler[Key]):
-    """Keys (epoch, step) of one epoch; Lightning calls `set_epoch`, a resumed run `resume`."""
+    """Keys (epoch, step) of one epoch; Lightning calls `set_epoch`, a resumed run `resume`.
+
+    The keys are decided when the iterator is made, so that worker processes, which fetch batches
+    before they are needed, get the same ones as a loop without workers. A resumed run makes its
+    first iterator before Lightning calls `set_epoch`, hence `resume` sets the epoch as well.
+    """
 
     def __init__(self, steps: int) -> None:
         self.steps = steps
@@ -108,20 +114,20 @@ class EpochSampler(Sampler[Key]):
         self.resumed: Key = (0, 0)
 
     def set_epoch(self, epoch: int) -> None:
-        """Say which epoch comes next."""
+        """Set the epoch of the next iterator."""
         self.epoch = epoch
 
     def resume(self, epoch: int, step: int) -> None:
         """Begin epoch `epoch` at `step`; later epochs begin at 0."""
-        self.resumed = (epoch, step)
+        self.epoch, self.resumed = epoch, (epoch, step)
 
     def __len__(self) -> int:
         return self.steps
 
     def __iter__(self) -> Iterator[Key]:
         epoch, step = self.resumed
-        for k in range(step if epoch == self.epoch else 0, self.steps):
-            yield self.epoch, k
+        first = step if epoch == self.epoch else 0
+        return iter([(self.epoch, k) for k in range(first, self.steps)])
 
 
 def loader(
@@ -134,6 +140,7 @@ def loader(
         sampler=sampler,
         num_workers=workers,
         persistent_workers=workers > 0,
+        worker_init_fn=ignore_signals,
         pin_memory=pin,
         # A generator of its own: opening a loader must not advance the dropout's.
         generator=torch.Generator().manual_seed(0),

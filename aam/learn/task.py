@@ -79,6 +79,8 @@ class Task(pl.LightningModule):
         self.standard = standard or Standard()
         # Not a buffer: it is no part of a checkpoint.
         self.remembered_FD = remembered_FD
+        self.train_sums: dict[str, Part] = {}
+        """Sums of the training metrics over the samples of the epoch so far."""
         self._sums: dict[str, Part] = {}
         self._scored: list[Tensor] = []
         self._answers: list[npt.NDArray[np.float64]] = []
@@ -101,16 +103,19 @@ class Task(pl.LightningModule):
             self.encoder.eval()
         return self
 
+    def on_train_epoch_start(self) -> None:
+        """Begin the training metrics of an epoch; one that is resumed goes on with those so far."""
+        self.train_sums = {}
+
     def training_step(self, batch: Batch, step: int) -> Tensor:
         """Return the loss of a batch, the weighted sum of its parts."""
         own, _ = self._forward(batch, batch.tokens_UL, nucleotides=True)
         whole = over_ranks(own)
-        figures = {f"train_{name}": part.mean for name, part in whole.items()}
-        figures["train_loss"] = self._total(whole)
-        samples = batch.samples if isinstance(batch, Share) else len(batch.rows_B)
-        self.log("train_loss", figures.pop("train_loss"), prog_bar=True, on_epoch=True,
-                 on_step=False, batch_size=samples)  # fmt: skip
-        self.log_dict(figures, on_epoch=True, on_step=False, batch_size=samples)
+        figures = {name: part.mean for name, part in whole.items()} | {"loss": self._total(whole)}
+        samples = torch.tensor(batch.samples if isinstance(batch, Share) else len(batch.rows_B))
+        for name, value in figures.items():
+            _add(self.train_sums, name, Part(value.detach() * samples, samples))
+        self.log("train_loss", self.train_sums["loss"].mean.float(), prog_bar=True, logger=False)
         # Strategies divide the sum of the ranks' gradients by their number.
         mine = {name: Part(ranks() * part.total, whole[name].number) for name, part in own.items()}
         return self._total(mine)
@@ -131,11 +136,7 @@ class Task(pl.LightningModule):
             self._answers.append(self.target.answer(outputs_BC))
             self._rows.append(batch.rows_B.cpu().numpy())
         for name, part in parts.items():
-            before = self._sums.get(name)
-            own = Part(part.total.detach().double(), part.number.double())
-            self._sums[name] = (
-                Part(before.total + own.total, before.number + own.number) if before else own
-            )
+            _add(self._sums, name, part)
 
     def on_validation_epoch_end(self) -> None:
         """Log the means over the whole split, and the figures of the target."""
@@ -178,6 +179,11 @@ class Task(pl.LightningModule):
         factor = schedule(self.loop, self.steps)
         step = torch.optim.lr_scheduler.LambdaLR(optimizer, factor)
         return {"optimizer": optimizer, "lr_scheduler": {"scheduler": step, "interval": "step"}}
+
+    def lr_scheduler_step(self, scheduler: Any, metric: Any) -> None:
+        """Step a schedule; that of plateaus is stepped by `aam.learn.resume.PlateauStep`."""
+        if not isinstance(scheduler, torch.optim.lr_scheduler.ReduceLROnPlateau):
+            super().lr_scheduler_step(scheduler, metric)
 
     def _forward(
         self, batch: Batch, tokens_UL: Tensor, nucleotides: bool
@@ -265,6 +271,15 @@ class Task(pl.LightningModule):
             if weight and name in parts
         ]
         return torch.stack(weighted).sum() if weighted else torch.zeros(())
+
+
+def _add(sums: dict[str, Part], name: str, part: Part) -> None:
+    """Add a part to the sum of its name, in double precision."""
+    total, number = part.total.detach().double(), part.number.double()
+    before = sums.get(name)
+    sums[name] = (
+        Part(before.total + total, before.number + number) if before else Part(total, number)
+    )
 
 
 def over_ranks(parts: dict[str, Part]) -> dict[str, Part]:

@@ -1,62 +1,20 @@
-"""Stopping when asked to: a checkpoint at the next step, on all ranks at the same one.
+"""Stopping on request: a checkpoint after the same optimiser step on all ranks.
 
-Slurm sends a signal before the time is up, a scheduler that needs the node sends another. The
-signal may reach one process, some or all, at different moments: after every step the processes ask
-each other whether any has got one. One that comes before it is heard ends a process at once, so the
-variable AAM_HEARS may name a file, which the first process keeps while it hears.
+A stop request (`aam.ranks.signals`) may reach one rank, some or all, at different moments, so the
+ranks exchange after every step whether any of them has one.
 """
 
 from __future__ import annotations
 
-import signal
-from collections.abc import Iterator
-from contextlib import contextmanager
 from pathlib import Path
-from types import FrameType
 from typing import Any
 
 import lightning.pytorch as pl
 from lightning.pytorch.callbacks import Callback
 
 from aam.errors import Interrupted
+from aam.ranks.signals import Requests
 from aam.ranks.team import Team
-
-SIGNALS = (signal.SIGUSR1, signal.SIGTERM)
-
-
-class Requests:
-    """Remembers the first signal that asked this process to stop.
-
-    Args:
-        marker: a file that is there while signals are heard, for those who send them.
-    """
-
-    def __init__(self, marker: Path | None = None) -> None:
-        self.received: signal.Signals | None = None
-        self._marker = marker
-
-    def __call__(self, number: int, frame: FrameType | None) -> None:
-        """Take a signal (Python calls this between two instructions)."""
-        self.received = self.received or signal.Signals(number)
-
-    @contextmanager
-    def heard(self) -> Iterator[Requests]:
-        """Hear the signals while the block runs."""
-        before = {number: signal.signal(number, self) for number in SIGNALS}
-        try:
-            yield self
-        finally:
-            if self._marker:
-                self._marker.unlink(missing_ok=True)
-            for number, handler in before.items():
-                signal.signal(number, handler)
-
-    def hear(self) -> None:
-        """Take the signals from whoever has them, and say that they are heard."""
-        for number in SIGNALS:
-            signal.signal(number, self)
-        if self._marker:
-            self._marker.touch()
 
 
 class StopTogether(Callback):
