@@ -12,12 +12,13 @@ MADE := $(VENV)/made-$(VERSION)
 # goes to one worker as a whole: what its tests share is made once, and a cluster is used by one.
 WORKERS ?= 2
 
-.PHONY: help demo test test-torch bench bench-scale lock locks slurm clean
+.PHONY: help demo test test-fast test-torch bench bench-scale lint lock locks slurm clean
 .DELETE_ON_ERROR:
 
 help:
 	@echo "make demo    a whole study, simulated, learned, predicted and reported, in a few minutes"
-	@echo "make test    lint, types and tests"
+	@echo "make test-fast   lint, types and unit tests, in under three minutes"
+	@echo "make test    lint, types and all tests"
 	@echo "make test-torch TORCH=2.5.1   the tests with another torch; large downloads"
 	@echo "make bench   the tables of speed and memory; bench-scale those of several processes"
 	@echo "make lock    requirements.lock anew (UV_OPTIONS=--upgrade takes newer versions)"
@@ -28,10 +29,16 @@ help:
 demo: $(VENV)/has-model
 	PATH="$(CURDIR)/$(VENV)/bin:$$PATH" ./demo.sh demo
 
-test: $(VENV)/has-dev
+lint: $(VENV)/has-dev
 	$(VENV)/bin/ruff check .
 	$(VENV)/bin/ruff format --check .
 	$(VENV)/bin/mypy
+
+test-fast: lint
+	OMP_NUM_THREADS=1 $(VENV)/bin/python -m pytest -n $(WORKERS) --dist loadfile \
+	    -m 'not slow and not container and not slurm' $(PYTEST_OPTIONS)
+
+test: lint
 	OMP_NUM_THREADS=1 $(VENV)/bin/python -m pytest -n $(WORKERS) --dist loadfile $(PYTEST_OPTIONS)
 
 # The tests with another torch, in an environment of its own: make test-torch TORCH=2.5.1. Its wheels

@@ -14,6 +14,7 @@ from collections.abc import Iterable, Mapping, Sequence
 from typing import Any
 
 from aam import __version__
+from aam.contract.installation import install_command
 from aam.errors import AamError, CannotCreate, Unavailable, UsageError
 from aam.options import COMMANDS, check, find, names, specs, spell_out, split
 from aam.options.groups import ScaleOptions
@@ -40,7 +41,7 @@ def main(argv: Sequence[str] | None = None) -> int:
         absent = Unavailable(
             "The libraries of the model are not installed",
             f"no module '{missing}'",
-            "install them with `pip install 'aam[model]'`",
+            f"install them with `{install_command()}`",
         )
         _complain(str(absent))
         return absent.status

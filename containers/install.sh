@@ -54,13 +54,13 @@ fi
 
 step "aam"
 packages=$("$AAM/bin/python" -c 'import sysconfig; print(sysconfig.get_path("purelib"))')
-rm -rf "$packages/aam" "$packages"/aam-*.dist-info
+rm -rf "$packages/aam" "$packages"/attention_all_microbes-*.dist-info
 cp -R "$AAM/source/aam" "$packages/aam"
 find "$packages/aam" -name __pycache__ -type d -prune -exec rm -rf {} +
 version=$("$AAM/bin/python" -c 'import aam; print(aam.__version__)')
-info=$packages/aam-$version.dist-info
+info=$packages/attention_all_microbes-$version.dist-info
 mkdir "$info"
-printf 'Metadata-Version: 2.1\nName: aam\nVersion: %s\n' "$version" > "$info/METADATA"
+printf 'Metadata-Version: 2.1\nName: attention-all-microbes\nVersion: %s\n' "$version" > "$info/METADATA"
 printf '[console_scripts]\naam = aam.cli:main\n' > "$info/entry_points.txt"
 echo images > "$info/INSTALLER"
 cat > "$AAM/bin/aam" <<SCRIPT

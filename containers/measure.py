@@ -22,6 +22,7 @@ AOTRITON = re.compile(r"libaotriton_v2\.so\.(\d+\.\d+(?:\.\d+)?)$")
 COMMENT = re.compile(rb"AOTriton (\d+\.\d+(?:\.\d+)?)")
 IMAGES = re.compile(r"amd-(gfx[0-9a-fx]+)")
 EMBEDDED = re.compile(rb"amd-(gfx[0-9a-fx]+)")
+DISTRIBUTION = "attention-all-microbes"
 TRITONS = ("triton", "pytorch-triton-rocm", "triton-rocm")
 
 
@@ -33,12 +34,12 @@ def main(words: list[str]) -> int:
     labels = {
         "org.opencontainers.image.title": f"aam {name}",
         "org.opencontainers.image.licenses": "BSD-3-Clause",
-        "org.opencontainers.image.version": version("aam"),
+        "org.opencontainers.image.version": version(DISTRIBUTION),
         "org.opencontainers.image.base.name": base.partition("@")[0],
         "org.opencontainers.image.base.digest": base.partition("@")[2],
         "org.opencontainers.image.revision": _revision(AAM / "containers/revision"),
         "org.aam.name": name,
-        "org.aam.version": version("aam"),
+        "org.aam.version": version(DISTRIBUTION),
         "org.aam.source": digest(AAM / "source/aam"),
         "org.aam.python": platform.python_version(),
         "org.aam.glibc": platform.libc_ver()[1],

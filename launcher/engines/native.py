@@ -9,6 +9,7 @@ import sys
 from collections.abc import Sequence
 from pathlib import Path
 
+from aam.contract.installation import install_command
 from launcher.plan.choose import Native
 from launcher.plan.plan import Plan
 
@@ -18,7 +19,7 @@ LIBRARIES = ("torch", "lightning", "tyro", "rich", "biom", "skbio", "sklearn", "
 
 def command(plan: Plan) -> tuple[str, ...]:
     """Return the command line."""
-    return (plan.program, "-m", "aam.cli", *plan.words)
+    return (plan.program, "-m", "aam", *plan.words)
 
 
 def missing(libraries: Sequence[str] = LIBRARIES) -> tuple[str, ...]:
@@ -31,7 +32,7 @@ def here() -> Native:
     home = site.getusersitepackages() if site.ENABLE_USER_SITE else None
     in_user_site = home is not None and __file__.startswith(home + os.sep)
     torch, vendor = _torch()
-    return Native(sys.executable, missing(), in_user_site, torch, vendor)
+    return Native(sys.executable, missing(), in_user_site, torch, vendor, install_command())
 
 
 def _torch() -> tuple[str | None, str]:

@@ -62,6 +62,7 @@ class Native:
         in_user_site: `aam` itself is installed in the user's site folder.
         torch: version of PyTorch ("2.13.0+cpu"), or None.
         vendor: whose GPUs that PyTorch can use: "amd", "nvidia" or "cpu".
+        install: the command that installs those libraries.
     """
 
     python: str
@@ -69,6 +70,7 @@ class Native:
     in_user_site: bool
     torch: str | None
     vendor: str
+    install: str = "pip install '.[model]'"
 
 
 @dataclass(frozen=True)
@@ -154,7 +156,7 @@ def choose(
     if runtime != "auto" or native.absent:
         if not candidates:
             raise _wrong_processor(catalog, host, native)
-        raise nothing(candidates, engines, native.python, settings, host)
+        raise nothing(candidates, engines, native.install, settings, host)
     first = candidates[0].name if candidates else None
     why = f"no image is built ({first} would suit), and PyTorch {native.torch} is installed here"
     if first is None:
@@ -190,7 +192,7 @@ def for_processors(catalog: Catalog, host: Host) -> tuple[Image, ...]:
 def _wrong_processor(catalog: Catalog, host: Host, native: Native) -> Unavailable:
     machines = sorted({machine for image in catalog.images for machine in image.machines})
     evidence = f"{host.machine}; the images are built for {', '.join(machines)}"
-    remedy = f"install PyTorch here: `{native.python} -m pip install 'aam[model]'`"
+    remedy = f"install PyTorch here: `{native.install}`"
     return Unavailable("No image is built for this processor", evidence, remedy)
 
 
@@ -293,7 +295,7 @@ def _native(
         raise Unavailable(
             "The libraries of the model are not installed",
             f"{native.python} has no {', '.join(native.absent)}",
-            f"install them with `{native.python} -m pip install 'aam[model]'`",
+            f"install them with `{native.install}`",
         )
     usable = [kind for kind in gpus.kinds if kind.gpus[0].vendor == native.vendor]
     kind = max(usable, key=lambda k: k.rank[1:], default=None) if use != "never" else None

@@ -13,7 +13,7 @@ from launcher.plan.layers import Settings
 def nothing(
     candidates: Sequence[Image],
     engines: Sequence[str],
-    python: str | None,
+    install: str | None,
     settings: Settings,
     host: Host,
 ) -> Unavailable:
@@ -24,8 +24,8 @@ def nothing(
     if not engines:
         evidence = obstacles or "neither apptainer, singularity, podman nor docker is on PATH"
         remedy = "install one of them"
-        if python is not None:
-            remedy += f", or PyTorch here: `{python} -m pip install 'aam[model]'`"
+        if install is not None:
+            remedy += f", or PyTorch here: `{install}`"
         return Unavailable("There is nothing to run aam with", evidence, remedy)
     if image and image.vendor == "nvidia" and engines == ("podman",) and not host.cdi:
         remedy = "`nvidia-ctk cdi generate --output=/etc/cdi/nvidia.yaml` makes it"
@@ -35,8 +35,8 @@ def nothing(
     folder = settings.text("image_dir")
     where = f"no {folder}/{name}.sif, and {folder}/images.json names none for {', '.join(engines)}"
     remedy = how_to_build(image, engines, folder)
-    if python is not None:
-        remedy += f"; `{python} -m pip install 'aam[model]'` lets aam run without an image"
+    if install is not None:
+        remedy += f"; `{install}` lets aam run without an image"
     return Unavailable(f"Image {name} is not built", where, remedy)
 
 

@@ -188,7 +188,7 @@ def test_an_image_for_another_processor_is_refused(tmp_path: Path) -> None:
         Unavailable, match="No image is built for this processor: aarch64"
     ) as caught:
         decide(host, native=PLAIN, use="never")
-    assert "pip install 'aam[model]'" in str(caught.value)
+    assert "pip install '.[model]'" in str(caught.value)
     assert refused in decide(host, image="cuda", force=True).forced[0]
     able = replace(NATIVE, vendor="nvidia", torch="2.7.1+cu128")
     choice = decide(replace(host, root="/", engines=(APPTAINER,)), native=able)

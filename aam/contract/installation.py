@@ -1,0 +1,46 @@
+"""The installation that runs: its origin, and the pip command that adds the model's libraries."""
+
+from __future__ import annotations
+
+import json
+import shlex
+import sys
+from importlib.metadata import PackageNotFoundError, distribution
+from pathlib import Path
+from urllib.parse import unquote, urlsplit
+
+DISTRIBUTION = "attention-all-microbes"
+"""Name on the package index, where `aam` is another project."""
+
+
+def origin() -> str:
+    """Return what `pip install` installs this program from.
+
+    That is the folder or URL it was installed from (PEP 610), its checkout where it was not
+    installed, else the name of the distribution.
+    """
+    try:
+        text = distribution(DISTRIBUTION).read_text("direct_url.json")
+    except PackageNotFoundError:
+        checkout = Path(__file__).resolve().parents[2]
+        return str(checkout) if (checkout / "pyproject.toml").is_file() else DISTRIBUTION
+    if text is None:
+        return DISTRIBUTION
+    source = json.loads(text)
+    url = str(source["url"])
+    if url.startswith("file:"):
+        return unquote(urlsplit(url).path)
+    vcs = source.get("vcs_info", {}).get("vcs")
+    return f"{vcs}+{url}" if vcs else url
+
+
+def install_command(extra: str = "model", python: str | None = None) -> str:
+    """Return the command that installs an extra of this installation.
+
+    Args:
+        extra: name of the extra.
+        python: the interpreter; the running one by default.
+    """
+    source = origin()
+    what = f"{DISTRIBUTION}[{extra}] @ {source}" if "://" in source else f"{source}[{extra}]"
+    return f"{shlex.quote(python or sys.executable)} -m pip install {shlex.quote(what)}"
