@@ -76,7 +76,7 @@ def _manifest(host: Host) -> Manifest:
         if gpu.vendor == "nvidia" and gpu.driven
     }
     nodes = {node.path: node for node in host.nodes}
-    return Manifest(host.machine, host.user, variables, nodes, host.engines, {"nvml": nvml})
+    return Manifest(True, host.machine, host.user, variables, nodes, host.engines, {"nvml": nvml})
 
 
 def _content(path: str) -> tuple[bytes, int]:

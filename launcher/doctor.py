@@ -1,9 +1,14 @@
-"""What this host has, what would fail, and the remedy: checks that are pure, one for each cause."""
+"""Checks of a host: pure functions from facts to findings, one for each cause.
+
+Whether a launch would be refused is no check of its own: `aam-launch doctor` makes the plan that a
+launch makes, and shows the error that comes of it.
+"""
 
 from __future__ import annotations
 
 import os
 from collections.abc import Callable, Sequence
+from dataclasses import replace
 
 from launcher.errors import LaunchError
 from launcher.host.facts import Host
@@ -20,14 +25,14 @@ ROOM = 20 << 30  # bytes that an image and its building take
 
 
 def examine(host: Host, catalog: Catalog, built: Sequence[Built]) -> tuple[Finding, ...]:
-    """Run every check; one that has nothing to say is silent."""
+    """Return the findings of every check."""
     found: list[Finding] = []
     for check in CHECKS:
         found += check(host)
     try:
         gpus = survey(host, catalog, {place.image for place in built})
-    except LaunchError as error:
-        return (*found, Finding("error", error.cause, error.evidence, error.remedy))
+    except LaunchError:  # the plan fails for the same reason
+        return tuple(found)
     found += (*gpus.findings, *gpus.obstacles)
     if not built:
         evidence = f"of {', '.join(image.name for image in catalog.images)}"
@@ -49,13 +54,16 @@ def fitting(host: Host, catalog: Catalog) -> tuple[Image, ...]:
 def _devices(host: Host) -> list[Finding]:
     ours = [gpu for gpu in host.gpus if gpu.driven and gpu.readable]
     parts = [path for gpu in ours for part in gpu.instances for path in part.nodes]
-    return list(denials(host, dict.fromkeys([*needed(ours), *parts])))
+    denied = denials(host, dict.fromkeys([*needed(ours), *parts]))
+    return [replace(finding, severity="warning") for finding in denied]
 
 
 def _engines(host: Host) -> list[Finding]:
-    usable = [engine for engine in host.engines if engine.obstacle is None]
-    if usable or not host.live:
+    if any(engine.obstacle is None for engine in host.engines):
         return []
+    if not host.live and not host.engines:
+        cause = "The capture records no engine"
+        return [Finding("note", cause, "apptainer is assumed", "make it on the host itself")]
     evidence = "; ".join(f"{e.name}: {e.obstacle}" for e in host.engines) or "none is on PATH"
     remedy = "install apptainer or podman; without one aam runs natively"
     return [Finding("warning", "No engine can start a container", evidence, remedy)]

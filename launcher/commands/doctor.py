@@ -4,12 +4,12 @@ from __future__ import annotations
 
 import dataclasses
 import os
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from pathlib import Path
 
 from launcher import capture, check_reports, config, doctor, images, trial
 from launcher.commands import no_more, print_json
-from launcher.errors import Unavailable
+from launcher.errors import LaunchError, Unavailable
 from launcher.explain import facts
 from launcher.host import Host, detect
 from launcher.host.installed import NAMES
@@ -18,7 +18,9 @@ from launcher.host_lines import host_lines, report_lines
 from launcher.plan.catalog import Image
 from launcher.plan.choose import Built
 from launcher.plan.decision import Finding
-from launcher.plan.own import split_own
+from launcher.plan.own import spelled, split_own
+from launcher.plan.request import parse
+from launcher.prepare import prepare
 
 
 def _trials(host: Host, fitting: Sequence[Image], built: Sequence[Built]) -> Iterator[Finding]:
@@ -33,12 +35,23 @@ def _trials(host: Host, fitting: Sequence[Image], built: Sequence[Built]) -> Ite
             yield trial.start(engine, min(places, key=lambda p: names.index(p.image)), os.environ)
 
 
+def refusal(own: Mapping[str, Sequence[str]], root: Path) -> LaunchError | None:
+    """Return the error of a launch that computes on a GPU where there is one; None if it starts."""
+    passed = {flag: given for flag, given in own.items() if flag not in ("--json", "--host")}
+    try:
+        prepare(parse(["check", *spelled(passed)]), root)
+    except LaunchError as error:
+        return error
+    return None
+
+
 def run(words: Sequence[str]) -> int:
-    """Report, or write a capture; 69 if something would fail."""
+    """Report, or write a capture; the exit status is that of a launch that would be refused."""
     own, rest = split_own(words)
     no_more(rest, "doctor")
     settings, catalog = config.configured(own)
-    host = detect(Path(own.get("--host", ("/",))[-1]))
+    root = Path(own.get("--host", ("/",))[-1])
+    host = detect(root)
     if host.live:
         host = with_versions(host, config.answers(), ask=NAMES)
     if "--capture" in own:
@@ -51,6 +64,10 @@ def run(words: Sequence[str]) -> int:
     findings = (*settings.findings, *doctor.examine(host, catalog, built))
     if host.live:
         findings += (*doctor.room(settings.text("image_dir")), *_trials(host, fitting, built))
+    error = refusal(own, root)
+    if error:
+        cause = f"A launch would be refused: {error.cause}"
+        findings += (Finding("error", cause, error.evidence, error.remedy),)
     held = check_reports.of_host(host, check_reports.folder(os.environ))
     if "--json" in own:
         said = {
@@ -64,4 +81,6 @@ def run(words: Sequence[str]) -> int:
         lines = [*host_lines(host, catalog), f"{'images':<10} {names} would fit"]
         lines += report_lines(host, held)
         print("\n".join([*lines, *(f"{f.severity:<10} {f}" for f in findings)]))
+    if error:
+        return error.status
     return Unavailable.status if any(f.severity == "error" for f in findings) else 0

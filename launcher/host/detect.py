@@ -49,6 +49,7 @@ def detect(root: Path = Path("/"), environment: Mapping[str, str] | None = None)
         cdi=any("nvidia" in name for folder in CDI for name in tree.names(folder)),
         bus=tuple(str(function) for function in pci.functions(tree)),
         environment=dict(variables),
+        complete=live or tree.manifest.complete,
     )
 
 

@@ -139,6 +139,7 @@ class Host:
 
     Attributes:
         root: where it was read: "/", or a capture.
+        complete: device nodes and engines are known: this host, or a capture with a manifest.
         name: host name.
         kernel: release, "5.14.21-150500.55.49_13.0.56-cray_shasta_c".
         machine: processor, "x86_64".
@@ -168,6 +169,7 @@ class Host:
     cdi: bool = False
     bus: tuple[str, ...] = ()
     environment: Mapping[str, str] = field(default_factory=dict, repr=False)
+    complete: bool = True
 
     @property
     def live(self) -> bool:

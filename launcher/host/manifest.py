@@ -24,6 +24,7 @@ class Manifest:
     """What a capture records beside files.
 
     Attributes:
+        complete: there is a manifest; without one, nothing is known that files do not tell.
         machine: of the processor, as `uname -m` prints it.
         user: who made it, or None.
         environment: the variables that decisions read.
@@ -32,6 +33,7 @@ class Manifest:
         answers: under a name of the GPU vendor's own, what its library answered by PCI address.
     """
 
+    complete: bool = False
     machine: str = "x86_64"
     user: User | None = None
     environment: Mapping[str, str] = dataclasses.field(default_factory=dict)
@@ -67,6 +69,7 @@ def parse(text: str) -> Manifest:
     held = _mapping(content, "the whole")
     user = held.get("user")
     return Manifest(
+        complete=True,
         machine=_text(held.get("machine", "x86_64"), "machine"),
         user=_user(user) if user is not None else None,
         environment={

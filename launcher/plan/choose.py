@@ -153,7 +153,8 @@ def choose(
                 _engine_decision(engine, runtime, settings, host),
             ]
             return _choice(engine, image, place, kind, gpus, decisions)
-    if runtime != "auto" or native.absent:
+    # The environment of this process is not that of a captured host.
+    if runtime != "auto" or native.absent or not host.live:
         if not candidates:
             raise _wrong_processor(catalog, host, native)
         raise nothing(candidates, engines, native.install, settings, host)
@@ -218,7 +219,8 @@ def _place(
     image: Image, engines: Sequence[str], built: Sequence[Built], host: Host
 ) -> tuple[Built | None, str | None]:
     """Return where the image is and the first engine that can run it there."""
-    for engine in engines or (() if host.live else SIF_ENGINES[:1]):
+    assumed = SIF_ENGINES[:1] if not host.live and not host.engines else ()
+    for engine in engines or assumed:
         if engine == "podman" and image.vendor == "nvidia" and not host.cdi:
             continue
         for found in built:

@@ -20,7 +20,7 @@ def denials(host: Host, paths: Iterable[str]) -> Iterator[Finding]:
     for path in paths:
         node = host.node(path)
         if node is None:
-            if host.live and not path.startswith("/dev/nvidia"):
+            if host.complete and not path.startswith("/dev/nvidia"):
                 remedy = "load the driver again, or ask for a node with GPUs"
                 yield Finding("error", ABSENT, path, remedy)
         elif node.access is False:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import importlib.util
 import json
 import os
 import select
@@ -20,7 +21,7 @@ from launcher.completion import candidates, script
 from launcher.errors import MissingInput
 from launcher.images import record
 from launcher.images.sif import DESCRIPTOR, DESCRIPTOR_SIZE, HEADER, check_sif, id_of
-from tests.launcher.hosts import MI300A, Tree, captured
+from tests.launcher.hosts import MI210, MI300A, Tree, captured
 
 ROOT = Path(__file__).parents[2]
 RUN = ["pretrain", "--table", "{d}/t.biom", "--output-dir", "{d}/out"]
@@ -125,7 +126,10 @@ def test_what_was_captured_is_decided_alike(folder: Path) -> None:
     tree.amd_driver("6.10.5")
     tree.recorded(
         environment={"ROCR_VISIBLE_DEVICES": "1"},
-        nodes={"/dev/kfd": {"gid": 44, "group": "video", "mode": 0o660, "access": True}},
+        nodes={
+            path: {"gid": 44, "group": "video", "mode": 0o660, "access": True}
+            for path in ("/dev/kfd", "/dev/dri/renderD128", "/dev/dri/renderD136")
+        },
         user={"uid": 5, "gid": 5, "groups": [44]},
         engines=[{"name": "podman", "path": "/usr/bin/podman", "obstacle": None}],
     )
@@ -266,10 +270,69 @@ def test_doctor_names_the_group_and_the_line(folder: Path) -> None:
     masks = {"ROCR_VISIBLE_DEVICES": "0", "HIP_VISIBLE_DEVICES": "0"}
     tree.recorded(nodes={"/dev/kfd": node}, environment=masks)
     done = launch(folder, "doctor", "--host", str(tree.root), "--json")
-    assert done.returncode == 69
+    assert done.returncode == 77
     findings = json.loads(done.stdout)["findings"]
     assert "usermod -aG render" in findings[0]["remedy"]
     assert any(f["cause"] == "Several masks are set" for f in findings)
+
+
+NODE = {"gid": 44, "group": "video", "mode": 0o660, "access": True}
+PODMAN = {"name": "podman", "path": "/usr/bin/podman"}
+REFUSED = {
+    "two vendors": (
+        lambda tree: tree.amd(MI210, 1).nvidia(0x20B2, 2, 0, "A100").nvidia_driver("535.1"),
+        (), 64, "Two vendors, equally supported"),
+    "podman without CDI": (
+        lambda tree: tree.nvidia(0x20B2, 2, 0, "A100").nvidia_driver("535.1").recorded(
+            engines=[PODMAN], nodes={"/dev/nvidia0": NODE}),
+        (), 69, "podman needs a CDI description of NVIDIA GPUs"),
+    "an engine with an obstacle": (
+        lambda tree: tree.amd(MI300A, 1).recorded(engines=[{**PODMAN, "obstacle": "no subuid"}]),
+        (), 69, "podman: no subuid"),
+    "a missing device node": (
+        lambda tree: tree.amd(MI300A, 1).recorded(nodes={"/dev/dri/renderD128": NODE}),
+        (), 69, "A device node is absent: /dev/kfd"),
+    "a GPU that no image serves": (
+        lambda tree: tree.nvidia(0x2B85, 1, 0, "RTX 5090").nvidia_driver("580.65"),
+        (), 69, "No image serves these GPUs"),
+    "a mask of a GPU that is not there": (
+        lambda tree: tree.amd(MI300A, 1).recorded(environment={"ROCR_VISIBLE_DEVICES": "4"}),
+        (), 78, "'4' of ROCR_VISIBLE_DEVICES=4"),
+    "a native PyTorch without support of the GPUs": (
+        lambda tree: tree.amd(MI300A, 1), ("--runtime", "native"), 69, "The GPUs would stay idle"),
+}  # fmt: skip
+
+
+@pytest.mark.parametrize("case", REFUSED)
+def test_doctor_fails_where_a_launch_would_be_refused(folder: Path, case: str) -> None:
+    make, options, status, reason = REFUSED[case]
+    host = ("--host", str(make(Tree(folder / "h")).root), *options)
+    explained = launch(folder, "explain", *RUN, *host)
+    assert (explained.returncode, explained.stdout) == (status, "")
+    assert reason in explained.stderr
+    done = launch(folder, "doctor", *host)
+    assert done.returncode == status
+    (line,) = [line for line in done.stdout.splitlines() if line.startswith("error")]
+    assert line.partition("refused: ")[2] == explained.stderr.partition(": ")[2].rstrip()
+
+
+def test_doctor_fails_where_native_lacks_libraries(folder: Path) -> None:
+    """Another interpreter with the launcher, PyYAML and no library of the model."""
+    python = folder / "venv/bin/python"
+    subprocess.run([sys.executable, "-m", "venv", "--without-pip", folder / "venv"], check=True)
+    yaml = Path(importlib.util.find_spec("yaml").origin).parents[1]  # type: ignore[union-attr, arg-type]
+    (folder / "lib").mkdir()
+    for name in ("yaml", "_yaml"):
+        if (yaml / name).exists():
+            (folder / "lib" / name).symlink_to(yaml / name)
+    environment = {"PYTHONPATH": f"{ROOT}:{folder}/lib", "HOME": str(folder), "PATH": str(folder)}
+    for words in (["doctor"], ["explain", *RUN]):
+        done = subprocess.run(
+            [python, "-m", "launcher.cli", *(word.format(d=folder) for word in words)],
+            capture_output=True, text=True, env=environment, cwd=folder, check=False,
+        )  # fmt: skip
+        assert done.returncode == 69
+        assert "There is nothing to run aam with" in done.stdout + done.stderr
 
 
 def test_a_capture_comes_back(folder: Path) -> None:
