@@ -1,4 +1,4 @@
-"""Checkpoint files: self-sufficient, and read without running code from them.
+"""Checkpoint files: self-sufficient, validated, and read without running code from them.
 
 Beside the weights and the state of the loop a checkpoint holds a `Recipe`.
 """
@@ -10,11 +10,14 @@ from typing import Any
 
 import torch
 
-from aam.errors import AamError, DataError, MissingInput
+from aam import archive
+from aam.errors import DataError, MissingInput
+from aam.learn.checkpoint_schema import check_content, check_weights
 from aam.learn.recipe import Recipe, from_plain, to_plain
 from aam.model.network import Encoder, Predictor
 from aam.options.groups import RunOptions
 from aam.ranks import portable, sharded
+from aam.schema import Mismatch
 
 _KEY = "aam"
 """Where the recipe lies in a checkpoint."""
@@ -28,7 +31,7 @@ def find(path: Path, name: str) -> Path:
     """
     folder = path.is_dir() and not sharded.is_sharded(path)
     file = path / "checkpoints" / name if folder else path
-    if not file.is_file() and not sharded.is_sharded(file):
+    if not file.exists() or (file.is_dir() and not sharded.is_sharded(file)):
         raise MissingInput(
             "No checkpoint", f"'{file}' does not exist", "name a file or a run folder"
         )
@@ -52,30 +55,28 @@ def to_resume(run: RunOptions) -> Path | None:
 def read(path: Path) -> tuple[Recipe, dict[str, Any]]:
     """Read the recipe and the whole content of a checkpoint, on the CPU.
 
-    It may be one file or the shards of several ranks.
+    It may be one file or the shards of several ranks. Everything in it is held against its schema
+    before any of it is used.
 
     Raises:
-        DataError: the file is damaged, of another program, or newer than this program.
+        MissingInput: the file may not be read.
+        DataError: it is damaged, of another program, or newer than this program.
     """
-    try:
-        if sharded.is_sharded(path):
-            content = sharded.read(path)
-        else:
-            content = torch.load(path, map_location="cpu", weights_only=True)
-    except AamError:
-        raise
-    except Exception as error:  # torch's reader raises what it stumbles over in a foreign file
-        reason = str(error).splitlines()[0] if str(error) else type(error).__name__
-        raise DataError(
-            "The checkpoint cannot be read", f"'{path}', {reason}", "choose another"
-        ) from error
+    content = sharded.read(path) if sharded.is_sharded(path) else archive.read(path)
     if not isinstance(content, dict) or _KEY not in content:
         raise DataError(
             "Not a checkpoint of this program", f"'{path}'", "name one that `aam` wrote"
         )
-    recipe = from_plain(content[_KEY], path)
-    if content[_KEY]["format"] < 2:
-        _from_first_format(content["state_dict"])
+    try:
+        recipe = from_plain(content[_KEY], path)
+        check_content(content)
+        if content[_KEY]["format"] < 2:
+            _from_first_format(content["state_dict"])
+        check_weights(recipe, content["state_dict"])
+    except Mismatch as error:
+        raise DataError(
+            "The checkpoint holds what no run writes", f"'{path}', {error}", "choose another one"
+        ) from error
     return recipe, content
 
 
@@ -104,7 +105,7 @@ def encoder_weights(recipe: Recipe, content: dict[str, Any]) -> dict[str, torch.
 def _from_first_format(weights: dict[str, torch.Tensor]) -> None:
     """Bring the weights of format 1 up to date: the scale of distances was a number there."""
     for name, value in weights.items():
-        if name.endswith("distance.scale"):
+        if name.endswith("distance.scale") and value.numel() == 1:
             weights[name] = value.reshape(1)
 
 

@@ -12,6 +12,7 @@ from torch import Tensor
 
 from aam.console import track
 from aam.learn.loaders import FixedBatches
+from aam.learn.outputs import require_finite
 from aam.model.network import Encoder, Predictor
 from aam.study.batches import FIXED_DRAW, BatchPlan
 from aam.study.study import Study
@@ -65,6 +66,9 @@ def read_out(
         device: where to compute.
         remembered_FD: vectors of the study's ASVs.
         reads_pass: number of the rarefaction; 0 is the one that validation uses.
+
+    Raises:
+        NotFinite: an embedding or an output is NaN or infinite.
     """
     network.to(device).eval()
     encoder = network if isinstance(network, Encoder) else network.encoder
@@ -87,7 +91,12 @@ def read_out(
                     batch.counts_BS,
                 )
                 outputs.append(found_RBC.mean(dim=0).float().cpu())
-    return Readout(torch.cat(embeddings).numpy(), torch.cat(outputs) if outputs else None)
+    found = Readout(torch.cat(embeddings).numpy(), torch.cat(outputs) if outputs else None)
+    ids = [study.table.sample_ids[row] for row in rows.tolist()]
+    require_finite("embeddings", ids, found.embeddings_ND)
+    if found.outputs_NC is not None:
+        require_finite("predictions", ids, found.outputs_NC.numpy())
+    return found
 
 
 def fit_profile(

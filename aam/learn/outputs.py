@@ -4,11 +4,13 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from pathlib import Path
+from typing import Any
 
 import numpy as np
 import numpy.typing as npt
 import pandas as pd
 
+from aam.errors import NotFinite, first_few
 from aam.files import written_aside
 from aam.learn.target import Target
 
@@ -19,7 +21,12 @@ def prediction_table(
     answers_BC: npt.NDArray[np.float64],
     asked_B: npt.NDArray[np.float64] | None = None,
 ) -> pd.DataFrame:
-    """Lay answers out: sample_id, [actual,] predicted, and p_<class> or q_<quantile> columns."""
+    """Lay answers out: sample_id, [actual,] predicted, and p_<class> or q_<quantile> columns.
+
+    Raises:
+        NotFinite: an answer is NaN or infinite.
+    """
+    require_finite("predictions", sample_ids, answers_BC)
     predicted_B = target.predicted(answers_BC)
     columns: dict[str, object] = {"sample_id": list(sample_ids)}
     if asked_B is not None:
@@ -28,6 +35,23 @@ def prediction_table(
     names = [f"p_{name}" for name in target.classes] or [f"q_{q:g}" for q in target.quantiles]
     columns |= {name: answers_BC[:, i] for i, name in enumerate(names)}
     return pd.DataFrame(columns)
+
+
+def require_finite(
+    what: str, sample_ids: Sequence[str], values_BC: npt.NDArray[np.floating[Any]]
+) -> None:
+    """Refuse values that a table would show as empty cells.
+
+    Raises:
+        NotFinite: names the samples that have NaN or infinite values.
+    """
+    wrong = np.flatnonzero(~np.isfinite(values_BC).all(axis=1))
+    if len(wrong):
+        raise NotFinite(
+            f"The model's {what} are not finite numbers",
+            f"samples {first_few(sample_ids[row] for row in wrong.tolist())} of {len(sample_ids)}",
+            "run `aam check` on this device, or use another checkpoint",
+        )
 
 
 def write_table(path: Path, table: pd.DataFrame) -> None:

@@ -2,20 +2,21 @@
 
 from __future__ import annotations
 
-from dataclasses import asdict, dataclass
+from dataclasses import asdict, dataclass, fields
 from pathlib import Path
-from typing import Any
+from typing import Annotated, Any, Literal, TypedDict
 
 import torch
 
-from aam import __version__
+from aam import __version__, schema
 from aam.errors import DataError
 from aam.learn.target import Target
-from aam.learn.transforms import TargetTransform
 from aam.model.attention import AUTO, Backends
 from aam.model.network import Encoder, Predictor
 from aam.model.shape import VOCABULARY, NetworkShape
+from aam.options.field import ABOVE_ZERO, ONE_OR_MORE
 from aam.options.groups import Metric
+from aam.schema import Mismatch
 from aam.study.batches import BatchPlan
 from aam.study.sequences import VOCABULARY as LETTERS
 
@@ -28,7 +29,7 @@ class Standard:
     """Mean and spread of Faith PD in the training samples."""
 
     mean: float = 0.0
-    spread: float = 1.0
+    spread: Annotated[float, ABOVE_ZERO] = 1.0
 
 
 @dataclass(frozen=True)
@@ -70,36 +71,62 @@ def to_plain(recipe: Recipe) -> dict[str, Any]:
     }
 
 
-def from_plain(stored: dict[str, Any], path: Path) -> Recipe:
+class _Version(TypedDict):
+    format: Annotated[int, ONE_OR_MORE]
+    version: str
+    vocabulary: str
+
+
+_Value = bool | int | float | str | None
+_Options = dict[str, _Value | list[_Value] | dict[str, _Value | list[_Value]]]
+
+
+class _Stored(_Version):
+    command: Literal["pretrain", "train"]
+    shape: NetworkShape
+    metric: Metric
+    plan: BatchPlan
+    standard: Standard
+    target: Target | None
+    options: _Options
+
+
+def from_plain(stored: Any, path: Path) -> Recipe:
     """Undo `to_plain`.
 
     Raises:
         DataError: the recipe is of a newer format or of another vocabulary.
+        Mismatch: an entry is missing, of another type or out of range.
     """
-    if stored["format"] > FORMAT:
+    version = schema.parse(_Version, stored, "aam")
+    if version["format"] > FORMAT:
         raise DataError(
             "The checkpoint was written by a newer version",
-            f"'{path}', aam {stored['version']}, format {stored['format']}",
+            f"'{path}', aam {version['version']}, format {version['format']}",
             f"use that version (this is {__version__})",
         )
-    if stored["vocabulary"] != "".join(LETTERS):
+    if version["vocabulary"] != "".join(LETTERS):
         raise DataError(
-            "The checkpoint has another vocabulary", f"'{stored['vocabulary']}'", "train it again"
+            "The checkpoint has another vocabulary",
+            f"'{path}', '{version['vocabulary']}' instead of '{''.join(LETTERS)}'",
+            "train it again",
         )
     assert len(LETTERS) == VOCABULARY
-    target = stored["target"]
-    return Recipe(
-        command=stored["command"],
-        shape=NetworkShape(**stored["shape"]),
-        metric=stored["metric"],
-        plan=BatchPlan(**stored["plan"]),
-        standard=Standard(**stored["standard"]),
-        target=target and _target(target),
-        options=stored["options"],
-    )
+    found = schema.parse(_Stored, stored, "aam")
+    recipe = Recipe(**{field.name: found[field.name] for field in fields(Recipe)})
+    target = recipe.target
+    if (target is None) != (recipe.command == "pretrain"):
+        raise Mismatch(f"aam.target does not belong to `aam {recipe.command}`")
+    if target is not None:
+        _check_target(target, recipe.shape.outputs)
+    return recipe
 
 
-def _target(stored: dict[str, Any]) -> Target:
-    transform = stored["transform"]
-    lists = {name: tuple(stored[name]) for name in ("classes", "class_weights", "quantiles")}
-    return Target(**{**stored, **lists, "transform": transform and TargetTransform(**transform)})
+def _check_target(target: Target, outputs: int) -> None:
+    """Refuse a target whose parts contradict each other."""
+    if bool(target.classes) == (target.transform is not None):
+        raise Mismatch("aam.target has both classes and a transform, or neither")
+    if target.class_weights and len(target.class_weights) != len(target.classes):
+        raise Mismatch("aam.target has other numbers of classes and of class weights")
+    if target.outputs != outputs:
+        raise Mismatch(f"aam.target has {target.outputs} outputs, aam.shape has {outputs}")

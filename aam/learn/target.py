@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from dataclasses import dataclass
-from typing import Literal
+from typing import Annotated, Literal
 
 import numpy as np
 import numpy.typing as npt
@@ -14,6 +14,7 @@ from torch import Tensor
 from aam.learn.losses import Part
 from aam.learn.transforms import TargetTransform
 from aam.model.shape import at_least_fp32
+from aam.options.field import INSIDE_ONE, ZERO_OR_MORE
 
 LossType = Literal["mse", "mae", "huber", "quantile", "asymmetric"]
 
@@ -34,12 +35,12 @@ class Target:
 
     column: str
     classes: tuple[str, ...] = ()
-    class_weights: tuple[float, ...] = ()
+    class_weights: tuple[Annotated[float, ZERO_OR_MORE], ...] = ()
     transform: TargetTransform | None = None
     loss_type: LossType = "huber"
-    quantiles: tuple[float, ...] = ()
-    over_penalty: float = 1.0
-    under_penalty: float = 1.0
+    quantiles: tuple[Annotated[float, INSIDE_ONE], ...] = ()
+    over_penalty: Annotated[float, ZERO_OR_MORE] = 1.0
+    under_penalty: Annotated[float, ZERO_OR_MORE] = 1.0
 
     @property
     def outputs(self) -> int:

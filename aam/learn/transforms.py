@@ -3,12 +3,13 @@
 from __future__ import annotations
 
 from dataclasses import dataclass
-from typing import Literal
+from typing import Annotated, Literal
 
 import numpy as np
 import numpy.typing as npt
 
 from aam.errors import DataError
+from aam.options.field import ABOVE_ZERO
 
 Kind = Literal["none", "minmax", "zscore", "log-minmax", "log-zscore"]
 Values = npt.NDArray[np.float64]
@@ -20,7 +21,7 @@ class TargetTransform:
 
     kind: Kind
     shift: float
-    scale: float
+    scale: Annotated[float, ABOVE_ZERO]
 
     def apply(self, values: Values) -> Values:
         """Transform values in the target's units."""

@@ -1,4 +1,4 @@
-"""Lightning's checkpoint files, replaced as a whole and read without running code from them."""
+"""Lightning's checkpoint files, replaced as a whole and read by this program's own reader."""
 
 from __future__ import annotations
 
@@ -10,7 +10,7 @@ import torch
 from lightning.pytorch.plugins.io import TorchCheckpointIO
 
 from aam.files import written_aside
-from aam.ranks import sharded
+from aam.learn import checkpoints
 
 
 class WholeFiles(TorchCheckpointIO):
@@ -28,8 +28,5 @@ class WholeFiles(TorchCheckpointIO):
     def load_checkpoint(
         self, path: Any, map_location: Any = None, weights_only: bool | None = True
     ) -> dict[str, Any]:
-        """Read tensors, numbers, strings and containers of them; nothing is executed."""
-        if sharded.is_sharded(Path(path)):
-            return sharded.read(Path(path))
-        content: dict[str, Any] = torch.load(path, map_location=map_location, weights_only=True)
-        return content
+        """Read and validate a checkpoint, on the CPU."""
+        return checkpoints.read(Path(path))[1]

@@ -3,9 +3,12 @@
 from __future__ import annotations
 
 from dataclasses import dataclass
+from typing import Annotated
 
 import torch
 from torch import Tensor
+
+from aam.options.field import ONE_OR_MORE, UP_TO_ONE, ZERO_OR_MORE
 
 VOCABULARY = 7
 """Tokens that a nucleotide can be: pad (0), A, C, G, T, ambiguous, mask."""
@@ -26,15 +29,15 @@ class NetworkShape:
         profile_dropout: dropout of what reads the profile.
     """
 
-    max_bp: int
-    embedding_dim: int = 64
-    attention_heads: int = 4
-    attention_layers: int = 2
-    nucleotide_patch: int = 5
-    dropout: float = 0.1
-    outputs: int = 0
-    profile_features: int = 0
-    profile_dropout: float = 0.7
+    max_bp: Annotated[int, ONE_OR_MORE]
+    embedding_dim: Annotated[int, ONE_OR_MORE] = 64
+    attention_heads: Annotated[int, ONE_OR_MORE] = 4
+    attention_layers: Annotated[int, ONE_OR_MORE] = 2
+    nucleotide_patch: Annotated[int, ONE_OR_MORE] = 5
+    dropout: Annotated[float, UP_TO_ONE] = 0.1
+    outputs: Annotated[int, ZERO_OR_MORE] = 0
+    profile_features: Annotated[int, ZERO_OR_MORE] = 0
+    profile_dropout: Annotated[float, UP_TO_ONE] = 0.7
 
     @property
     def tokens(self) -> int:

@@ -7,7 +7,7 @@ read by another strategy, such a state would land on the wrong parameters withou
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterator, Mapping, Sequence
 from typing import Any
 
 import torch
@@ -21,6 +21,7 @@ except ImportError:  # PyTorch 2.4, which the image for MI50 has
 from torch.optim import Optimizer
 
 from aam.errors import DataError
+from aam.schema import Mismatch, like
 
 State = dict[str, Any]
 
@@ -94,25 +95,57 @@ def load_optimizer(module: nn.Module, optimizer: Optimizer, stored: State) -> No
     """Give an optimiser the state that `optimizer_state` returned, whole.
 
     Raises:
-        DataError: the state is of another optimiser, or numbered as in earlier versions.
+        Mismatch: the state is of another optimiser or of other parameters, or these are numbered as
+            in earlier versions.
     """
     names = _names(module)
+    own = [{k: v for k, v in group.items() if k != "params"} for group in optimizer.param_groups]
     groups = [[names[id(p)] for p in group["params"]] for group in optimizer.param_groups]
     if groups != [list(group["params"]) for group in stored["param_groups"]]:
-        raise DataError(
-            "The optimiser of the checkpoint taught other parameters",
-            f"{sum(map(len, groups))} now",
-            "give the options that the checkpoint was made with, or start anew",
-        )
-    for group, other in zip(optimizer.param_groups, stored["param_groups"], strict=True):
-        group.update({key: value for key, value in other.items() if key != "params"})
-    for group in optimizer.param_groups:
+        raise Mismatch(f"its optimiser taught other parameters than these {sum(map(len, groups))}")
+    kept = like(own, stored["param_groups"], "optimizer_states.param_groups")
+    for group, values in zip(optimizer.param_groups, kept, strict=True):
+        group.update(values)
         for parameter in group["params"]:
-            values = stored["state"].get(names[id(parameter)])
-            if values is not None:
+            name = names[id(parameter)]
+            state = stored["state"].get(name)
+            if state is not None:
+                _check_state(optimizer, parameter, name, state)
                 optimizer.state[parameter] = {
-                    key: _like(parameter, value) for key, value in values.items()
+                    key: _beside(parameter, value) for key, value in state.items()
                 }
+
+
+def load_schedulers(configured: Sequence[Any], stored: Sequence[State]) -> list[State]:
+    """Return the states of learning-rate schedulers as the fresh schedulers take them.
+
+    Args:
+        configured: Lightning's `LRSchedulerConfig` of each.
+        stored: states of a checkpoint.
+
+    Raises:
+        Mismatch: they are of other schedulers.
+    """
+    own = [config.scheduler.state_dict() for config in configured]
+    states: list[State] = like(own, stored, "lr_schedulers")
+    return states
+
+
+_ADAM = frozenset(("step", "exp_avg", "exp_avg_sq"))
+_STATES = {"Adam": _ADAM, "AdamW": _ADAM, "SGD": frozenset(("momentum_buffer",))}
+"""Entries of the state of a parameter, by optimiser (`aam.learn.optimiser.make_optimizer`)."""
+
+
+def _check_state(optimizer: Optimizer, parameter: Tensor, name: str, state: Any) -> None:
+    """Refuse a state of a parameter that the optimiser could not go on with."""
+    missing = _STATES.get(type(optimizer).__name__, frozenset()) - state.keys()
+    if missing:
+        raise Mismatch(f"the optimiser's state of '{name}' has no '{min(missing)}'")
+    for key, value in state.items():
+        if not isinstance(value, Tensor) or value.shape not in ((), parameter.shape):
+            raise Mismatch(f"the optimiser's '{key}' of '{name}' has another shape")
+        if not bool(torch.isfinite(value).all()):
+            raise Mismatch(f"the optimiser's '{key}' of '{name}' has values that are not finite")
 
 
 def _names(module: nn.Module) -> dict[int, str]:
@@ -125,7 +158,7 @@ def _kept(value: Any, keep: bool) -> Any:
     return found if keep else None
 
 
-def _like(parameter: Tensor, value: Any) -> Any:
+def _beside(parameter: Tensor, value: Any) -> Any:
     """Return what belongs beside `parameter`: its shard of `value`, or `value` itself."""
     if not isinstance(value, Tensor) or value.shape != parameter.shape:
         return value  # a number of steps, which stays on the CPU

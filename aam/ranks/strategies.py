@@ -19,11 +19,12 @@ from torch import nn
 from torch.distributed.device_mesh import init_device_mesh
 from torch.optim import Optimizer
 
-from aam.errors import Unavailable
+from aam.errors import DataError, Unavailable
 from aam.model.transformer import Block
 from aam.options.groups import ScaleOptions
 from aam.ranks import portable, sharded
 from aam.ranks.processes import Ranks
+from aam.schema import Mismatch
 
 try:
     from torch.distributed.fsdp import fully_shard
@@ -107,10 +108,25 @@ class _Portable(Strategy):
         portable.load_model(self.lightning_module, checkpoint["state_dict"])
 
     def load_optimizer_state_dict(self, checkpoint: Mapping[str, Any]) -> None:
-        """Load the optimisers' states by name."""
+        """Load the optimisers' states by name; Lightning loads those of the schedulers next.
+
+        Raises:
+            DataError: they are of other parameters, optimisers or schedulers.
+        """
         assert self.lightning_module is not None
-        for optimizer, stored in zip(self.optimizers, checkpoint["optimizer_states"], strict=True):
-            portable.load_optimizer(self.lightning_module, optimizer, stored)
+        states, schedules = checkpoint["optimizer_states"], checkpoint["lr_schedulers"]
+        try:
+            if len(states) != len(self.optimizers):
+                raise Mismatch(f"it has the state of {len(states)} optimisers")
+            for optimizer, stored in zip(self.optimizers, states, strict=True):
+                portable.load_optimizer(self.lightning_module, optimizer, stored)
+            schedules[:] = portable.load_schedulers(self.lr_scheduler_configs, schedules)
+        except Mismatch as error:
+            raise DataError(
+                "The checkpoint holds no state of training that fits this run",
+                f"'{self.lightning_module.trainer.ckpt_path}', {error}",
+                "resume from another one, or start anew without --resume-from",
+            ) from error
 
     def save_checkpoint(
         self, checkpoint: dict[str, Any], filepath: Any, storage_options: Any | None = None

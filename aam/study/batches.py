@@ -9,7 +9,7 @@ from __future__ import annotations
 
 import dataclasses
 from dataclasses import dataclass
-from typing import Any
+from typing import Annotated, Any, Literal
 
 import numpy as np
 import numpy.typing as npt
@@ -17,6 +17,7 @@ import torch
 from scipy.sparse import csr_array
 from torch import Tensor
 
+from aam.options.field import BELOW_ONE, ONE_OR_MORE, SEEDS, UP_TO_ONE, ZERO_OR_MORE
 from aam.options.groups import Metric
 from aam.study.masking import Strategy, choose
 from aam.study.rarefaction import rarefy
@@ -93,14 +94,14 @@ class BatchPlan:
         mask_ratio: fraction of nucleotides masked; 0 leaves the nucleotide task out.
     """
 
-    seed: int
-    rarefy_depth: int
-    token_limit: int
-    asv_sampling: str
-    mask_ratio: float = 0.0
+    seed: Annotated[int, SEEDS]
+    rarefy_depth: Annotated[int, ZERO_OR_MORE]
+    token_limit: Annotated[int, ONE_OR_MORE]
+    asv_sampling: Literal["abundance", "first", "random"]
+    mask_ratio: Annotated[float, BELOW_ONE] = 0.0
     mask_strategy: Strategy = "random"
     metric: Metric | None = None
-    alpha: float = 0.5
+    alpha: Annotated[float, UP_TO_ONE] = 0.5
 
 
 def shortest(tokens_UL: Tensor) -> int:
