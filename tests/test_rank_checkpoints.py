@@ -14,7 +14,8 @@ from typing import Any
 import pytest
 import torch
 
-from aam.errors import DataError
+from aam import archive
+from aam.errors import DataError, MissingInput
 from aam.learn import checkpoints
 from aam.options.groups import LoopOptions, ScaleOptions
 from aam.ranks import sharded
@@ -87,19 +88,77 @@ def test_a_sharded_checkpoint_is_used_like_a_file(
     assert texts[0] == texts[1]
 
 
-@NEEDS_FSDP
-def test_shards_that_do_more_than_hold_tensors_are_refused(halves: Path, tmp_path: Path) -> None:
-    class Wicked:
-        def __reduce__(self) -> Any:
-            return (print, ("run",))
-
+@pytest.fixture
+def shards(halves: Path, tmp_path: Path) -> Path:
+    """A copy of a sharded checkpoint."""
     place = tmp_path / "last.ckpt"
     shutil.copytree((halves / "2/checkpoints/last.ckpt").resolve(), place)
     assert sharded.is_sharded(place)
-    checkpoints.read(place)
-    (place / ".metadata").write_bytes(pickle.dumps(Wicked()))
-    with pytest.raises(DataError, match="no place in an index"):
-        checkpoints.read(place)
+    return place
+
+
+def without_digest(shards: Path) -> None:
+    """Take the digest of the index away, as in checkpoints of earlier versions."""
+    rest = archive.read(shards / "rest.pt")
+    del rest["index"]
+    torch.save(rest, shards / "rest.pt")
+
+
+@NEEDS_FSDP
+def test_shards_that_do_more_than_hold_tensors_are_refused(shards: Path) -> None:
+    class Call:
+        def __reduce__(self) -> Any:
+            return (print, ("run",))
+
+    expected = sharded.read(shards)
+    (shards / ".metadata").write_bytes(pickle.dumps(Call()))
+    with pytest.raises(DataError, match="the SHA-256 of its .metadata"):
+        checkpoints.read(shards)
+    without_digest(shards)
+    with pytest.raises(DataError, match=r"refers to 'builtins\.print'"):
+        checkpoints.read(shards)
+    assert expected["state_dict"]
+
+
+@NEEDS_FSDP
+def test_shards_of_an_earlier_version_are_read(shards: Path) -> None:
+    expected = checkpoints.read(shards)[1]["state_dict"]
+    without_digest(shards)
+    same(checkpoints.read(shards)[1]["state_dict"], expected)
+
+
+@NEEDS_FSDP
+def test_a_flipped_byte_of_shards_is_never_used(shards: Path) -> None:
+    expected = checkpoints.read(shards)[1]
+    rng = random.Random(5)
+    refused = 0
+    for file in sorted(shards.iterdir()):
+        good = file.read_bytes()
+        for place in rng.sample(range(len(good)), 20):
+            changed = bytearray(good)
+            changed[place] ^= 1 << rng.randrange(8)
+            file.write_bytes(changed)
+            try:
+                found = checkpoints.read(shards)[1]
+            except DataError:
+                refused += 1
+            else:
+                assert file.suffix, "the index has a digest"
+                weights = found["state_dict"]
+                torch.testing.assert_close(weights, expected["state_dict"], rtol=0, atol=0)
+        file.write_bytes(good)
+    assert refused > 40
+
+
+@NEEDS_FSDP
+@pytest.mark.parametrize(
+    ("name", "reason"),
+    [("rest.pt", "rest.pt"), ("__0_0.distcp", "larger than"), ("__1_0.distcp", "larger than")],
+)
+def test_shards_of_which_a_file_is_missing(shards: Path, name: str, reason: str) -> None:
+    (shards / name).unlink()
+    with pytest.raises((DataError, MissingInput), match=reason):
+        checkpoints.read(shards)
 
 
 @pytest.mark.parametrize(

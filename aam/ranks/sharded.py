@@ -1,53 +1,56 @@
-"""Sharded checkpoints: a folder to which every rank writes what it holds.
+"""Sharded checkpoints: a folder to which every rank writes the tensors that it holds.
 
-The tensors are written by torch.distributed.checkpoint. Everything else lies beside them in one
-file that is read without running code; so is the index of the tensors, which is a pickle: only the
-classes that describe tensors are let in. The folder is made aside; the checkpoint's name is a link
-to it that is replaced at once, so a run killed at any moment leaves the last whole one.
+The tensors are written by torch.distributed.checkpoint: each part of a tensor is an archive of
+torch.save in `__RANK_N.distcp`, and `.metadata`, a pickle, says where it lies. Everything else is
+in `rest.pt`, with the SHA-256 of that index. `aam.archive` and `aam.unpickle` read all of it. The
+folder is made aside; the checkpoint's name is a link to it that is replaced at once, so a run that
+is killed at any moment leaves the last whole one.
 """
 
 from __future__ import annotations
 
+import io
+import math
 import os
-import pickle
+import re
 import shutil
+from collections.abc import Iterable
+from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
 import torch
 import torch.distributed as dist
-from torch.distributed.checkpoint.filesystem import FileSystemReader, FileSystemWriter
-from torch.distributed.checkpoint.metadata import Metadata, StorageMeta, TensorStorageMetadata
-from torch.distributed.checkpoint.state_dict_loader import load
+from torch import Tensor
+from torch.distributed.checkpoint.filesystem import FileSystemWriter
 from torch.distributed.checkpoint.state_dict_saver import save
 
-from aam.errors import DataError
+from aam import archive, unpickle
+from aam.files import sha256
 from aam.ranks.portable import tensors
+from aam.unpickle import Damaged, Name, Record
 
 _REST = "rest.pt"
 _INDEX = ".metadata"
 
 _CHECKPOINT = "torch.distributed.checkpoint"
-_DESCRIBES = {
-    "builtins": {"set", "frozenset"},
-    "collections": {"OrderedDict"},
-    "pathlib": {"Path", "PosixPath"},
-    "pathlib._local": {"Path", "PosixPath"},  # Python 3.13
-    "torch": {"Size", "device"},
-    "torch.serialization": {"_get_layout"},
-    f"{_CHECKPOINT}.filesystem": {"_StorageInfo", "_StoragePrefix"},
-    f"{_CHECKPOINT}.metadata": {
-        "BytesStorageMetadata",
-        "ChunkStorageMetadata",
-        "Metadata",
-        "MetadataIndex",
-        "StorageMeta",
-        "TensorProperties",
-        "TensorStorageMetadata",
-        "_MEM_FORMAT_ENCODING",
-    },
-}
-"""Module -> the classes in it that an index is made of."""
+_DESCRIBES = (
+    "pathlib.Path",
+    "pathlib.PosixPath",
+    "pathlib._local.Path",  # Python 3.13
+    "pathlib._local.PosixPath",
+    "torch.serialization._get_layout",
+    f"{_CHECKPOINT}.filesystem._StorageInfo",
+    f"{_CHECKPOINT}.filesystem._StoragePrefix",
+    f"{_CHECKPOINT}.metadata.ChunkStorageMetadata",
+    f"{_CHECKPOINT}.metadata.Metadata",
+    f"{_CHECKPOINT}.metadata.MetadataIndex",
+    f"{_CHECKPOINT}.metadata.StorageMeta",
+    f"{_CHECKPOINT}.metadata.TensorProperties",
+    f"{_CHECKPOINT}.metadata.TensorStorageMetadata",
+    f"{_CHECKPOINT}.metadata._MEM_FORMAT_ENCODING",
+)
+"""Names in an index; none of them is imported."""
 
 
 def is_sharded(path: Path) -> bool:
@@ -83,7 +86,8 @@ def write(content: dict[str, Any], path: Path) -> None:
     save(kept, storage_writer=writer)
     if first:
         with (place / _REST).open("wb") as stream:
-            torch.save({**content, "sharded": sharded}, stream)
+            rest = {**content, "sharded": sharded, "index": sha256(place / _INDEX)}
+            torch.save(rest, stream)
             stream.flush()
             os.fsync(stream.fileno())
         _replace(path, place)
@@ -105,54 +109,115 @@ def read(path: Path) -> dict[str, Any]:
     """Read a whole checkpoint from the shards of all ranks, on the CPU of this process alone.
 
     Raises:
+        MissingInput: a file of it may not be read.
         DataError: it is damaged or not of this program.
     """
-    try:
-        content: dict[str, Any] = torch.load(path / _REST, map_location="cpu", weights_only=True)
-        reader = _Reader(path)
-        index = reader.read_metadata().state_dict_metadata
-        found = {
-            name: torch.empty(at.size, dtype=at.properties.dtype)
-            for name, at in index.items()
-            if isinstance(at, TensorStorageMetadata)
-        }
-        if len(found) != len(index):
-            raise ValueError("it holds more than tensors")
-        load(found, storage_reader=reader, no_dist=True)
-    except Exception as error:  # a foreign or damaged file makes its readers raise anything
-        reason = str(error).splitlines()[0] if str(error) else type(error).__name__
-        raise DataError(
-            "The checkpoint cannot be read", f"'{path}', {reason}", "choose another"
-        ) from error
-    sharded = content.pop("sharded")
-    for name, value in found.items():
-        *above, key = name.split("/")
-        holder = sharded
-        for part in above:
-            holder = holder[int(part) if part.isdecimal() and part not in holder else part]
-        holder[key] = value
-    content["state_dict"] = sharded["state_dict"]
-    content["optimizer_states"] = list(sharded["optimizer_states"].values())
+    content = archive.read(path / _REST)
+    with archive.refused(path):
+        if not isinstance(content, dict):
+            raise Damaged(f"its {_REST} holds no dictionary")
+        # Checkpoints of earlier versions have no digest.
+        if content.pop("index", None) not in (None, sha256(path / _INDEX)):
+            raise Damaged(f"the SHA-256 of its {_INDEX} is another one")
+        sharded = content.pop("sharded")
+        for name, value in _tensors(path).items():
+            *above, key = name.split("/")
+            holder = sharded
+            for part in above:
+                holder = holder[int(part) if part.isdecimal() and part not in holder else part]
+            holder[key] = value
+        content["state_dict"] = sharded["state_dict"]
+        states = sharded["optimizer_states"]
+        content["optimizer_states"] = [states[number] for number in range(len(states))]
     return content
 
 
-class _Reader(FileSystemReader):
-    """Reads the index without running what a stranger may have put there."""
+@dataclass(frozen=True)
+class _Part:
+    """A part of a tensor, and where it lies."""
 
-    def read_metadata(self, *args: Any, **kwargs: Any) -> Metadata:
-        with (Path(self.path) / _INDEX).open("rb") as stream:
-            found: Metadata = _Unpickler(stream).load()
-        found.storage_meta = found.storage_meta or StorageMeta()
-        found.storage_meta.load_id = self.load_id
-        return found
+    offsets: tuple[int, ...]
+    sizes: tuple[int, ...]
+    file: str
+    begin: int
+    length: int
 
 
-class _Unpickler(pickle.Unpickler):
-    """Knows the classes of an index, and nothing that does anything."""
+def _tensors(folder: Path) -> dict[str, Tensor]:
+    """Read all tensors, whole."""
+    index = _read_index(folder)
+    held = sum(path.stat().st_size for path in folder.glob("*.distcp"))
+    if sum(part.length for _, parts in index.values() for part in parts) > held:
+        raise Damaged("its tensors are larger than its files")
+    return {name: _whole(folder, size, parts) for name, (size, parts) in index.items()}
 
-    def find_class(self, module: str, name: str) -> Any:
-        if name in _DESCRIBES.get(module, ()):
-            return super().find_class(module, name)
-        if module == "torch" and isinstance(getattr(torch, name, None), torch.dtype):
-            return getattr(torch, name)
-        raise pickle.UnpicklingError(f"'{module}.{name}' has no place in an index")
+
+def _read_index(folder: Path) -> dict[str, tuple[tuple[int, ...], list[_Part]]]:
+    """Read the size and the parts of every tensor from the index."""
+    with archive.opened(folder / _INDEX) as stream:
+        data = stream.read(archive.LARGEST_PICKLE + 1)
+    if len(data) > archive.LARGEST_PICKLE:
+        raise Damaged(f"its {_INDEX} has more than {archive.LARGEST_PICKLE >> 20} MiB")
+    described = {name: lambda *arguments: Record(arguments) for name in _DESCRIBES}
+    found = _state(unpickle.load(data, {**described, "torch.Size": tuple}, _is_type))
+    places = {}
+    for key, place in found["storage_data"].items():
+        part = _state(key)
+        places[part["fqn"], part["offset"]] = _state(place)
+    index = {}
+    for name, stored in found["state_dict_metadata"].items():
+        tensor = _state(stored)
+        parts = []
+        for stored_part in tensor["chunks"]:
+            part = _state(stored_part)
+            place = places[name, part["offsets"]]
+            if place.get("transform_descriptors"):
+                raise Damaged("its tensors are compressed")
+            where = (place["relative_path"], place["offset"], place["length"])
+            parts.append(_Part(_sizes(part["offsets"]), _sizes(part["sizes"]), *where))
+        index[name] = (_sizes(tensor["size"]), parts)
+    return index
+
+
+def _state(record: Any) -> dict[str, Any]:
+    if not isinstance(record, Record) or not isinstance(record.state, dict):
+        raise Damaged(f"its {_INDEX} is damaged")
+    return record.state
+
+
+def _sizes(given: Any) -> tuple[int, ...]:
+    if not isinstance(given, tuple) or any(type(n) is not int or n < 0 for n in given):
+        raise Damaged(f"its {_INDEX} has a size that is none")
+    return given
+
+
+def _is_type(name: Name) -> bool:
+    return name.module == "torch" and isinstance(getattr(torch, name.name, None), torch.dtype)
+
+
+def _whole(folder: Path, size: tuple[int, ...], parts: Iterable[_Part]) -> Tensor:
+    """Put a tensor together; its parts have to cover it, each element once."""
+    read = [(part, _read_part(folder, part)) for part in parts]
+    if sum(value.numel() for _, value in read) != math.prod(size) or not read:
+        raise Damaged("parts of a tensor are missing")
+    whole = torch.empty(size, dtype=read[0][1].dtype)
+    missing = torch.ones(size, dtype=torch.bool)
+    for part, value in read:
+        place = tuple(slice(a, a + n) for a, n in zip(part.offsets, part.sizes, strict=True))
+        whole[place] = value
+        missing[place] = False
+    if bool(missing.any()):
+        raise Damaged("parts of a tensor overlap")
+    return whole
+
+
+def _read_part(folder: Path, part: _Part) -> Tensor:
+    if not re.fullmatch(r"__\d+_\d+\.distcp", part.file):
+        raise Damaged("a tensor lies in a file of another name")
+    with archive.opened(folder / part.file) as stream:
+        stream.seek(part.begin)
+        data = stream.read(part.length)
+    value = archive.load(io.BytesIO(data))
+    if not isinstance(value, Tensor) or tuple(value.shape) != part.sizes:
+        raise Damaged("a part of a tensor has another shape than its index says")
+    return value
