@@ -84,7 +84,7 @@ def test_a_flipped_byte_is_never_used(last: Path, tmp_path: Path) -> None:
         changed[place] ^= 1 << rng.randrange(8)
         path.write_bytes(changed)
 
-    for member in rng.sample(used, 40):
+    for member in rng.sample(used, 25):
         # The local header has 30 bytes, the name and a padding.
         name = member.filename.encode()
         begin = good.index(name, member.header_offset) + len(name)
@@ -93,7 +93,7 @@ def test_a_flipped_byte_is_never_used(last: Path, tmp_path: Path) -> None:
         with pytest.raises(DataError, match="Bad CRC-32|pickle"):
             checkpoints.read(path)
     refused = 0
-    for place in (*rng.sample(range(len(good)), 100), *range(len(good) - 200, len(good))):
+    for place in (*rng.sample(range(len(good)), 40), *range(len(good) - 80, len(good))):
         flip(place)
         try:
             found = archive.read(path)
@@ -101,7 +101,7 @@ def test_a_flipped_byte_is_never_used(last: Path, tmp_path: Path) -> None:
             refused += 1
         else:
             same(found, expected)
-    assert refused > 100
+    assert refused > 50
 
 
 def refusals(
