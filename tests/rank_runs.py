@@ -7,11 +7,14 @@ import os
 from pathlib import Path
 from typing import Any
 
+import lightning.pytorch as pl
 import numpy as np
 import torch
 
 from aam.learn import checkpoints, fit
-from aam.learn.loaders import FixedBatches, TrainingBatches
+from aam.learn.finite import Finite, replay
+from aam.learn.loaders import EpochSampler, FixedBatches, TrainingBatches, loader
+from aam.learn.optimiser import freeze_idle
 from aam.learn.recipe import Recipe, Standard
 from aam.learn.target import Target
 from aam.learn.task import Task, Weights
@@ -26,7 +29,8 @@ from aam.options.groups import (
     SpeedOptions,
     TableOptions,
 )
-from aam.ranks.portable import whole
+from aam.ranks.portable import local, whole
+from aam.ranks.strategies import choose
 from aam.ranks.team import ALONE_TEAM, Team
 from aam.study.batches import BatchPlan
 from aam.study.study import Study, load_study
@@ -153,3 +157,53 @@ def learn_all(team: Team, study_dir: Path, folder: Path, cases: list[Case]) -> l
 def alone(study_dir: Path, folder: Path, case: Case) -> dict[str, Any]:
     """Fit in this process."""
     return learn(ALONE_TEAM, study_dir, folder, case)
+
+
+class Repeating(Finite):
+    """Repeats every optimizer step and notes whether its gradients are the same bits."""
+
+    def on_before_optimizer_step(
+        self, trainer: pl.Trainer, pl_module: pl.LightningModule, optimizer: Any
+    ) -> None:
+        window = list(self._window)
+        super().on_before_optimizer_step(trainer, pl_module, optimizer)
+        assert isinstance(pl_module, Task)
+        before = {n: p.grad.clone() for n, p in pl_module.named_parameters() if p.grad is not None}
+        losses = [loss for _, loss in replay(trainer, pl_module, window)]
+        assert len(losses) == trainer.accumulate_grad_batches
+        after = {n: p.grad for n, p in pl_module.named_parameters() if p.grad is not None}
+        same = before.keys() == after.keys() and all(
+            torch.equal(local(after[name]), local(value)) for name, value in before.items()
+        )
+        self.note("same", same)
+
+
+def repeat_steps(team: Team, study_dir: Path, scale: ScaleOptions) -> list[bool]:
+    """Train two epochs of two steps; return whether each step was repeated exactly."""
+    study = read(study_dir)
+    torch.manual_seed(3)
+    shape = NetworkShape(60, 16, 2, 1, 5, dropout=0.2)
+    recipe = Recipe("pretrain", shape, "unweighted", PLAN, Standard(), None, {})
+    loop = dataclasses.replace(LOOP, gradient_accumulation_steps=2)
+    training = TrainingBatches(study, PLAN, np.arange(24), loop.batch_size, fresh_reads=True)
+    training.ranks = team.ranks
+    task = Task(recipe.network(), Weights(), loop, 4)
+    freeze_idle(task.network, nucleotides=True, diversity=False, target=False)
+    same: list[bool] = []
+    trainer = pl.Trainer(
+        accelerator="cpu",
+        strategy=choose(scale, team.ranks, torch.device("cpu")),
+        max_epochs=2,
+        accumulate_grad_batches=2,
+        callbacks=[
+            Repeating((), Path("none"), lambda name, fact: same.append(fact), loop.lr, team)
+        ],
+        logger=False,
+        enable_checkpointing=False,
+        enable_progress_bar=False,
+        enable_model_summary=False,
+        use_distributed_sampler=False,
+        gradient_clip_val=1.0,
+    )
+    trainer.fit(task, loader(training, EpochSampler(training.steps), 0, False))
+    return same

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import dataclasses
 import json
+import threading
 from pathlib import Path
 
 import lightning.pytorch as pl
@@ -22,10 +23,12 @@ from aam.learn.recipe import Recipe, Standard
 from aam.learn.task import Task, Weights
 from aam.model.attention import AUTO, Backend, Backends, named
 from aam.model.shape import NetworkShape
-from aam.options.groups import DeviceOptions, LoopOptions, RunOptions, SpeedOptions
+from aam.options.groups import DeviceOptions, LoopOptions, RunOptions, ScaleOptions, SpeedOptions
+from aam.ranks.team import ALONE_TEAM
 from aam.study.batches import Batch, BatchPlan
 from aam.study.study import Study
-from tests.commands import pretrain, read
+from tests.commands import pretrain, read, train
+from tests.rank_runs import repeat_steps
 
 PLAN = BatchPlan(1, 200, 1024, "abundance", mask_ratio=0.15, metric="unweighted")
 SHAPE = NetworkShape(60, 16, 2, 1, 5, dropout=0.2)
@@ -103,22 +106,53 @@ def kept(folder: Path) -> dict[str, Tensor]:
 def test_a_learning_rate_that_is_too_high(
     study_dir: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
-    words = ("--tree", study_dir / "tree.nwk", "--optimizer", "sgd", "--lr", "1e25")
+    words = ("--tree", study_dir / "tree.nwk", "--optimizer", "sgd", "--lr", "1e6")
     more = ("--max-grad-norm", "0", "--checkpoint-every-n-steps", "1", "--epochs", "3")
     assert pretrain(study_dir, tmp_path / "run", *words, *more) == 70
     said = capsys.readouterr().err.splitlines()[-1]
     record = json.loads((tmp_path / "run" / "run.json").read_text())["not_finite"]
-    assert record["step"] == 2
-    assert (record["epoch"], record["batch"]) == (1, 2)
-    assert "blocks.0" in record["where"]
+    assert record["step"] == 3
+    assert (record["epoch"], record["batch"]) == (1, 3)
+    assert record["reproduced"] is True
     trained = read(tmp_path / "run" / "splits.tsv").query("split == 'train'")["sample_id"]
     assert set(record["samples"]) < set(trained)
-    assert said.startswith("aam: The loss is not finite: step 2 (epoch 1, batch 2), first in ")
-    assert record["where"] in said
+    assert said.startswith("aam: The loss exploded at step 3 with --lr 1e+06: ")
+    assert f" not finite, epoch 1, batch 3, {record['where']}, " in said
     assert f"samples {len(record['samples'])} ({record['samples'][0]}, " in said
+    assert "the largest weight grew from " in said
     assert "lower --lr; '" in said
     assert said.endswith("last.ckpt' is from before that.")
     assert all(value.isfinite().all() for value in kept(tmp_path / "run").values())
+
+
+EXPLOSIONS = {
+    # In the first three all gradients are finite and their norm overflows.
+    "adamw": ("pretrain", "--lr", "1e6"),
+    "adam": ("pretrain", "--lr", "1e6", "--optimizer", "adam"),
+    "regression": ("train", "--lr", "100"),
+    "sgd": ("pretrain", "--lr", "1e4", "--optimizer", "sgd", "--scheduler", "constant"),
+    "plateau": ("train", "--lr", "1e4", "--scheduler", "plateau"),
+    "unclipped": ("pretrain", "--lr", "100", "--max-grad-norm", "0", "--optimizer", "sgd"),
+    "accumulated": ("pretrain", "--lr", "1e4", "--gradient-accumulation-steps", "2"),
+    "classes": ("train", "--lr", "100", "--max-grad-norm", "0", "--optimizer", "sgd",
+                "--classifier", "--metadata-column", "site"),
+}  # fmt: skip
+
+
+@pytest.mark.parametrize("case", EXPLOSIONS)
+def test_an_explosion_is_no_fault_of_the_device(
+    study_dir: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str], case: str
+) -> None:
+    command, *words = EXPLOSIONS[case]
+    run = {"pretrain": pretrain, "train": train}[command]
+    same = ("--tree", study_dir / "tree.nwk", "--epochs", "6", "--seed", "1")
+    assert run(study_dir, tmp_path, *same, *words) == 70
+    said = capsys.readouterr().err.splitlines()[-1]
+    assert said.startswith("aam: The loss exploded at step ")
+    assert f" with --lr {float(words[1]):g}: " in said
+    assert "lower --lr" in said
+    assert "aam check" not in said
+    assert not [thread for thread in threading.enumerate() if thread.name == "progress"]
 
 
 def test_a_number_in_a_batch(study: Study, tmp_path: Path) -> None:
@@ -127,7 +161,7 @@ def test_a_number_in_a_batch(study: Study, tmp_path: Path) -> None:
     assert isinstance(error, NotFinite)
     assert error.cause == "The batch is not finite"
     # 4 batches an epoch, two to a step: the third batch of the second epoch is in the fourth step.
-    assert "step 4 (epoch 2, batch 3), its distances_BB already, samples 6 (" in error.evidence
+    assert "step 4, epoch 2, batch 3, in its distances_BB, samples 6 (" in error.evidence
     assert isinstance(record, dict)
     rows = TrainingBatches(study, PLAN, np.arange(24), 6, True)[1, 2].rows_B
     assert record["samples"] == [study.table.sample_ids[row] for row in rows.tolist()]
@@ -155,6 +189,20 @@ class NanGradient(torch.autograd.Function):
     @staticmethod
     def backward(ctx: object, gradient: Tensor) -> Tensor:
         return gradient * torch.nan
+
+
+class SteepGradient(torch.autograd.Function):
+    @staticmethod
+    def forward(ctx: object, x: Tensor) -> Tensor:
+        return x.clone()
+
+    @staticmethod
+    def backward(ctx: object, gradient: Tensor) -> Tensor:
+        return gradient * 1e24
+
+
+def steep_gradient(q: Tensor, k: Tensor, v: Tensor, mask: Tensor | None) -> Tensor:
+    return MATH(q, k, SteepGradient.apply(v) if mask is not None else v, mask)
 
 
 def nan_gradient(q: Tensor, k: Tensor, v: Tensor, mask: Tensor | None) -> Tensor:
@@ -186,10 +234,15 @@ FAULTS = {
         "The gradients are not finite",
         "first at the output of samples.transformer.blocks.0.qkv",
     ),
+    "norm": (
+        steep_gradient,
+        "The norm of the gradients is not finite",
+        "epoch 1, batch 2, although each gradient is finite",
+    ),
     "once": (
         OnceOnly(),
         "Loss or gradients were not finite",
-        "but not when it was computed again: run `aam check`",
+        "but are in an exact repetition of the step, so the device may be at fault",
     ),
 }
 
@@ -204,13 +257,19 @@ def test_the_module_is_named(study: Study, tmp_path: Path, fault: str) -> None:
     assert error.status == 70
     assert error.cause == cause
     assert where in error.evidence
-    assert ("step 1 (" in error.evidence) == (fault != "once")
+    assert ("step 1, " in error.evidence) == (fault != "once")
 
 
 def test_all_is_watched_and_nothing_changed_where_all_is_finite(
     study: Study, tmp_path: Path
 ) -> None:
     assert run(study, tmp_path).keys() == {"precision"}
+
+
+def test_a_step_is_repeated_exactly(study_dir: Path) -> None:
+    """With dropout and accumulation; several ranks: tests.test_ranks."""
+    steps = repeat_steps(ALONE_TEAM, study_dir, ScaleOptions())
+    assert steps == [True] * 4
 
 
 def scaled(
@@ -228,7 +287,9 @@ def scaled(
         accelerator="cpu",
         max_epochs=loop.epochs,
         plugins=[MixedPrecision("16-mixed", "cpu", scaler)],
-        callbacks=[Finite(study.table.sample_ids, folder / "last.ckpt", lambda name, fact: None)],
+        callbacks=[
+            Finite(study.table.sample_ids, folder / "last.ckpt", lambda name, fact: None, loop.lr)
+        ],
         logger=False,
         enable_checkpointing=False,
         enable_progress_bar=False,
@@ -251,7 +312,7 @@ def test_gradients_that_no_factor_helps_are_one(study: Study, tmp_path: Path) ->
     faulty = Backend("faulty", nan_gradient)
     with pytest.raises(NotFinite, match="use --mixed-precision bf16 or none") as caught:
         scaled(study, tmp_path, 2.0**16, Backends(faulty, faulty))
-    assert f"step {OVERFLOWS} (" in caught.value.evidence
+    assert f"step {OVERFLOWS}, " in caught.value.evidence
     assert "first at the output of samples.transformer.blocks.0.qkv" in caught.value.evidence
 
 
@@ -259,5 +320,5 @@ def test_a_loss_that_overflows_fp16_is_one(study: Study, tmp_path: Path) -> None
     def large(q: Tensor, k: Tensor, v: Tensor, mask: Tensor | None) -> Tensor:
         return MATH(q, k, v, mask) * 1e6
 
-    with pytest.raises(NotFinite, match="The loss is not finite: step 1 "):
+    with pytest.raises(NotFinite, match="The loss is not finite: step 1, "):
         scaled(study, tmp_path, 2.0**16, Backends(Backend("large", large), Backend("large", large)))

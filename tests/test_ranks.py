@@ -11,7 +11,8 @@ import pytest
 import torch
 
 from aam.options.groups import LoopOptions, ScaleOptions
-from tests.rank_runs import PLAN, SITES, Case, alone, learn_all
+from tests.commands import pretrain
+from tests.rank_runs import PLAN, SITES, Case, alone, learn_all, repeat_steps
 from tests.teams import NEEDS_FSDP, together
 
 DDP = ScaleOptions(distributed=True)
@@ -73,3 +74,22 @@ def test_the_number_of_processes_changes_nothing(
         for other in found[1:]:
             for name, value in found[0][k]["gradient"].items():
                 assert torch.equal(value, other[k]["gradient"][name]), name
+
+
+@pytest.mark.parametrize("scale", [DDP, pytest.param(FSDP, marks=NEEDS_FSDP)])
+def test_a_step_is_repeated_exactly(study_dir: Path, scale: ScaleOptions) -> None:
+    """With dropout and accumulation, whose first batch is not synchronised."""
+    assert together(2, scale, repeat_steps, study_dir, scale) == [[True] * 4] * 2
+
+
+def test_an_explosion_is_no_fault_of_the_device_on_two_ranks(
+    study_dir: Path, tmp_path: Path, capfd: pytest.CaptureFixture[str]
+) -> None:
+    words = ("--tree", study_dir / "tree.nwk", "--lr", "1e6", "--epochs", "6", "--seed", "1")
+    assert pretrain(study_dir, tmp_path, *words, "--processes", 2, "--distributed") == 70
+    ends = [line for line in capfd.readouterr().err.splitlines() if line.startswith("aam: ")]
+    assert {line.removeprefix("aam: rank 1: ").removeprefix("aam: ") for line in ends} == {
+        ends[0].removeprefix("aam: rank 1: ").removeprefix("aam: ")
+    }
+    assert "The loss exploded at step 2 with --lr 1e+06: " in ends[0]
+    assert "aam check" not in ends[0]

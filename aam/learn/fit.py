@@ -113,8 +113,9 @@ def run(
     keeper, callbacks = _callbacks(fit, sampler, requests, progress, validation is not None)
     callbacks += _first_steps(fit, precision)
     ids = training.study.table.sample_ids
-    # After what seeds a step, before what judges and keeps it.
-    callbacks.insert(1, Finite(ids, fit.folder / "checkpoints" / "last.ckpt", fit.note))
+    last = fit.folder / "checkpoints" / "last.ckpt"
+    # After what seeds a step, before what validates and keeps it.
+    callbacks.insert(1, Finite(ids, last, fit.note, fit.loop.lr, fit.team))
     trainer = pl.Trainer(
         default_root_dir=fit.folder,
         accelerator="gpu" if device.type == "cuda" else "cpu",

@@ -151,15 +151,16 @@ class Progress(Callback):
         self.pace = replace(self.pace, epoch=trainer.current_epoch + 1)
 
     def on_train_end(self, trainer: pl.Trainer, pl_module: pl.LightningModule) -> None:
-        """Write the last state."""
+        """Stop the lines and write the last state."""
+        self._stop()
         if trainer.is_global_zero:
             self._write()
 
-    def teardown(self, trainer: pl.Trainer, pl_module: pl.LightningModule, stage: str) -> None:
-        """Stop the lines, also after an error."""
-        self._done.set()
-        if self._lines is not None:
-            self._lines.join()
+    def on_exception(
+        self, trainer: pl.Trainer, pl_module: pl.LightningModule, exception: BaseException
+    ) -> None:
+        """Stop the lines."""
+        self._stop()
 
     def content(self) -> dict[str, Any]:
         """Return the content of progress.json."""
@@ -191,6 +192,11 @@ class Progress(Callback):
             return f"{place}, the first step is running for {waited}"
         rate, left = found["samples_per_second"], duration(self.seconds_left)
         return f"{place}, {rate:.3g} samples/s, {left} left"
+
+    def _stop(self) -> None:
+        self._done.set()
+        if self._lines is not None:
+            self._lines.join()
 
     def _print(self) -> None:
         wait = self.first_line

@@ -1,88 +1,83 @@
-"""Where in a network values stop being finite: one batch, computed again and watched."""
+"""Hooks that name the module of a network where values or gradients stop being finite."""
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator
-from contextlib import AbstractContextManager, contextmanager
-from dataclasses import dataclass
+from collections.abc import Iterator
+from contextlib import contextmanager
+from dataclasses import dataclass, field
 from typing import Any
 
-import torch
 from torch import Tensor, nn
 
-from aam.learn.task import Task
-from aam.stack.compile import eager_again
+from aam.ranks.portable import local
 from aam.study.batches import Batch
+
+INPUT, WEIGHTS, FORWARD, BACKWARD = range(4)
+"""Stages of a step, in order."""
 
 
 @dataclass(frozen=True)
 class Suspect:
-    """What is not finite, and where that begins.
+    """A value that is not finite, and where it begins.
 
     Attributes:
-        what: the beginning of a sentence, "The loss is".
-        where: a module, a part of the batch.
+        stage: of the step.
+        what: subject and verb of a sentence, "The loss is".
+        where: a module, or a part of the batch.
+        advice: what to do, where the learning rate is not the cause.
     """
 
+    stage: int
     what: str
     where: str
+    advice: str = ""
 
 
-def compute_again(
-    task: Task,
-    batch: Batch,
-    context: Callable[[], AbstractContextManager[Any]],
-    scale: float,
-) -> Suspect | None:
-    """Compute a batch forward and backward in the eager network; None if all is finite.
+@dataclass
+class Trace:
+    """Places where values (forward) and gradients (backward) are not finite, in order."""
 
-    Args:
-        task: in the mode of training; its gradients are lost.
-        batch: on its device.
-        context: the precision of the run.
-        scale: factor of the loss under fp16.
-    """
-    given = [name for name, value in vars(batch).items() if not _finite(value)]
-    if given:
-        return Suspect("The batch is", f"its {', '.join(given)} already")
-    for name, value in task.network.state_dict().items():
-        if not _finite(value):
-            return Suspect("Weights are", f"{name} already")
-    eager_again(task.encoder.nucleotides)
-    task.zero_grad()
-    with _watched(task.network) as (forward, backward):
-        with torch.enable_grad(), context():
-            loss = task.training_step(batch, 0)
+    network: nn.Module
+    forward: list[str] = field(default_factory=list)
+    backward: list[str] = field(default_factory=list)
+
+    def suspect(self, batch: Batch, loss: Tensor) -> Suspect | None:
+        """Return the first value that is not finite after a batch was computed; None if none is."""
+        given = [name for name, value in vars(batch).items() if not _finite(value)]
+        if given:
+            return Suspect(INPUT, "The batch is", f"in its {', '.join(given)}", "correct the input")
+        for name, value in self.network.named_parameters():
+            if not _finite(local(value)):
+                return Suspect(WEIGHTS, "Weights are", f"in {name}")
         if not _finite(loss):
-            return Suspect("The loss is", forward[0] if forward else "first in the loss itself")
-        if forward:
-            return Suspect("Values of the network are", forward[0])
-        torch.autograd.backward(loss * scale)
-    if backward:
-        return Suspect("The gradients are", backward[0])
-    for name, parameter in task.network.named_parameters():
-        if not _finite(parameter.grad):
-            return Suspect("The gradients are", f"first in that of {name}")
-    return None
+            where = self.forward[0] if self.forward else "first in the loss itself"
+            return Suspect(FORWARD, "The loss is", where)
+        if self.forward:
+            return Suspect(FORWARD, "Values of the network are", self.forward[0])
+        if self.backward:
+            return Suspect(BACKWARD, "The gradients are", self.backward[0])
+        for name, parameter in self.network.named_parameters():
+            if parameter.grad is not None and not _finite(local(parameter.grad)):
+                return Suspect(BACKWARD, "The gradients are", f"first in that of {name}")
+        return None
 
 
 @contextmanager
-def _watched(network: nn.Module) -> Iterator[tuple[list[str], list[str]]]:
-    """Give two lists, in the order of computation, of where values and gradients are not finite."""
-    forward: list[str] = []
-    backward: list[str] = []
+def traced(network: nn.Module) -> Iterator[Trace]:
+    """Watch the modules of a network, forward and backward, while the block runs."""
+    trace = Trace(network)
 
     def entered(name: str) -> Any:
         def hook(module: nn.Module, inputs: Any) -> None:
             if not _finite(inputs):
-                forward.append(f"first before {name}")
+                trace.forward.append(f"first before {name}")
 
         return hook
 
     def left(name: str) -> Any:
         def hook(module: nn.Module, inputs: Any, output: Any) -> None:
             if not _finite(output):
-                forward.append(f"first in {name}")
+                trace.forward.append(f"first in {name}")
             for tensor in output if isinstance(output, tuple) else (output,):
                 if isinstance(tensor, Tensor) and tensor.requires_grad:
                     tensor.register_hook(returned(name))  # type: ignore[no-untyped-call]
@@ -92,7 +87,7 @@ def _watched(network: nn.Module) -> Iterator[tuple[list[str], list[str]]]:
     def returned(name: str) -> Any:
         def hook(gradient: Tensor) -> None:
             if not _finite(gradient):
-                backward.append(f"first at the output of {name}")
+                trace.backward.append(f"first at the output of {name}")
 
         return hook
 
@@ -102,7 +97,7 @@ def _watched(network: nn.Module) -> Iterator[tuple[list[str], list[str]]]:
             hooks.append(module.register_forward_pre_hook(entered(name)))
             hooks.append(module.register_forward_hook(left(name)))
     try:
-        yield forward, backward
+        yield trace
     finally:
         for hook in hooks:
             hook.remove()

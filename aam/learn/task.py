@@ -142,7 +142,7 @@ class Task(pl.LightningModule):
         """Log the means over the whole split, and the figures of the target."""
         parts = over_ranks(self._sums)
         figures = {f"val_{name}": part.mean.float() for name, part in parts.items()}
-        self.log("val_loss", self._total(parts).float(), prog_bar=True)
+        loss = self._total(parts).float()
         if self.target is not None and self._answers:
             assert self.target_values is not None
             rows = np.concatenate(self._rows)
@@ -151,8 +151,12 @@ class Task(pl.LightningModule):
             # In the order of the study, so that sums are the same on any number of ranks.
             found = found[np.argsort(found[:, 0], kind="stable")]
             asked = self.target_values[found[:, 0].astype(np.int64)]
-            judged = judge(self.target, found[:, 1:], asked)
-            figures |= {f"val_{name}": torch.tensor(value) for name, value in judged.items()}
+            if np.isfinite(found).all():
+                judged = judge(self.target, found[:, 1:], asked)
+                figures |= {f"val_{name}": torch.tensor(value) for name, value in judged.items()}
+            else:  # no score is defined; `aam.learn.finite` ends the run
+                loss = torch.full_like(loss, torch.nan)
+        self.log("val_loss", loss, prog_bar=True)
         self.log_dict(figures)
         self._sums, self._answers, self._rows, self._scored = {}, [], [], []
 

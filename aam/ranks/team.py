@@ -8,7 +8,7 @@ import sys
 from collections.abc import Mapping
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Any
+from typing import Any, TypeVar
 
 import numpy as np
 import torch
@@ -20,6 +20,8 @@ from aam.errors import AamError, DataError, UsageError
 from aam.ranks.processes import ALONE, Ranks
 from aam.ranks.watch import Watcher
 from aam.study.study import Study
+
+T = TypeVar("T")
 
 
 @dataclass(frozen=True)
@@ -43,6 +45,14 @@ class Team:
         found = torch.tensor([flag], dtype=torch.int32)
         dist.all_reduce(found, dist.ReduceOp.MAX, group=self.control)
         return bool(found.item())
+
+    def gather(self, value: T) -> list[T]:
+        """Return the values of all processes, in the order of ranks; all have to call it."""
+        if self.control is None:
+            return [value]
+        values: list[Any] = [None] * self.ranks.size
+        dist.all_gather_object(values, value, group=self.control)
+        return values
 
     def told(self, value: Any) -> Any:
         """Return the first process's value."""
@@ -69,9 +79,7 @@ class Team:
         """
         if self.control is None:
             return
-        own = {name: str(value) for name, value in what.items()}
-        all_of: list[dict[str, str]] = [{} for _ in range(self.ranks.size)]
-        dist.all_gather_object(all_of, own, group=self.control)
+        all_of = self.gather({name: str(value) for name, value in what.items()})
         for rank, theirs in enumerate(all_of):
             other = [
                 f"{name} {theirs.get(name, 'nothing')} instead of {all_of[0].get(name, 'nothing')}"
