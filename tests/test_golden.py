@@ -15,11 +15,11 @@ from torch import Tensor
 
 from aam.contract.precision import Precision
 from aam.errors import AamError, DataError, MissingInput
-from aam.golden import case, drawn
-from aam.golden.compare import Row, compare, first_departure
+from aam.golden import case, random_numbers
+from aam.golden.compare import Row, compare, first_difference
+from aam.golden.comparison_table import as_plain, conclusion, lines
 from aam.golden.folder import RECORD, Golden, Stack, read
 from aam.golden.measure import Measured, measure
-from aam.golden.shown import as_plain, lines, verdict
 from aam.model.attention import AUTO, Backend, Backends, named
 from tests.commands import aam
 
@@ -70,7 +70,7 @@ def test_the_cases_have_masks_and_no_masks() -> None:
     assert len({tuple(row) for row in ragged.attend_BS.tolist()}) == len(ragged.attend_BS)
 
 
-def test_drawn_numbers_are_those_of_splitmix64() -> None:
+def test_random_numbers_are_those_of_splitmix64() -> None:
     # The same, word by word, in Python's own integers.
     start = int.from_bytes(hashlib.sha256(b"x").digest()[:8], "little")
     state, words = start, []
@@ -81,30 +81,32 @@ def test_drawn_numbers_are_those_of_splitmix64() -> None:
         z = (z ^ (z >> 27)) * 0x94D049BB133111EB % 2**64
         words.append(z ^ (z >> 31))
     expected = [(word >> 40) / 2**23 - 1 for word in words]
-    assert drawn.uniform("x", 3).tolist() == expected
-    assert drawn.uniform("x", 3, 5).flatten()[:3].tolist() == expected
-    assert drawn.uniform("y", 3).tolist() != expected
-    assert drawn.integers("x", 4, 9, 3).tolist() == [(word >> 33) % 5 + 4 for word in words]
-    assert sorted(drawn.order("x", 20).tolist()) == list(range(20))
+    assert random_numbers.uniform("x", 3).tolist() == expected
+    assert random_numbers.uniform("x", 3, 5).flatten()[:3].tolist() == expected
+    assert random_numbers.uniform("y", 3).tolist() != expected
+    assert random_numbers.integers("x", 4, 9, 3).tolist() == [
+        (word >> 33) % 5 + 4 for word in words
+    ]
+    assert sorted(random_numbers.permutation("x", 20).tolist()) == list(range(20))
 
 
 @pytest.mark.parametrize("precision", ["bf16", "fp16"])
 def test_half_precision_is_rounding(golden: Golden, precision: Precision) -> None:
     rows = again(golden, precision=precision)
-    assert first_departure(rows) is None
+    assert first_difference(rows) is None
     # But it is not fp32: held to that, the first product is out.
     found = measure(golden.weights, golden.batches, CPU, AUTO, precision)
     strict = compare(golden.measured, found, ("none",), case.network())
-    departed = first_departure(strict)
-    assert departed is not None
-    assert departed.stage == "nucleotides.blocks.0.attention"
-    assert departed.departs == ("even", "ragged")
+    first = first_difference(strict)
+    assert first is not None
+    assert first.stage == "nucleotides.blocks.0.attention"
+    assert first.differs == ("even", "ragged")
 
 
 def test_another_right_kernel_is_rounding(golden: Golden) -> None:
     rows = again(golden, Backends(named("math"), named("math")))
-    assert first_departure(rows) is None
-    assert any(value > 0 for row in rows for value in row.apart.values())
+    assert first_difference(rows) is None
+    assert any(value > 0 for row in rows for value in row.difference.values())
 
 
 def mask_of_the_first(q: Tensor, k: Tensor, v: Tensor, mask: Tensor | None) -> Tensor:
@@ -153,21 +155,21 @@ def test_a_fault_is_found_at_its_stage(golden: Golden, fault: str) -> None:
     function, (kind, stage, cases) = FAULTS[fault]
     faulty = Backend("faulty", function)
     rows = again(golden, Backends(faulty, faulty))
-    first = first_departure(rows)
+    first = first_difference(rows)
     assert first is not None
-    assert (first.kind, first.stage, first.departs) == (kind, stage, cases)
+    assert (first.kind, first.stage, first.differs) == (kind, stage, cases)
     # The loss curve shows it too, as it would to a person who watches nothing else.
-    assert any(row.departs for row in rows if row.kind == "loss")
-    said = verdict(rows)
-    assert f"They depart first at the {kind} of {stage}" in said
+    assert any(row.differs for row in rows if row.kind == "loss")
+    said = conclusion(rows)
+    assert f"They first differ at the {kind} of {stage}" in said
     assert ("need masks, and not without" in said) == (cases == ("ragged",))
     assert ("is not finite" in said) == (fault == "nan")
     stack = Stack.here(CPU, "none", ("faulty", "faulty"))
     text = "\n".join(lines(rows, golden.stack, stack))
-    assert "  departs" in text
+    assert "  differs" in text
     assert ("not finite" in text) == (fault == "nan")
     plain = json.loads(json.dumps(as_plain(rows, golden.stack, stack), allow_nan=False))
-    assert plain["departs_first"] == {"kind": kind, "stage": stage}
+    assert plain["first_difference"] == {"kind": kind, "stage": stage}
     assert plain["agree"] is False
 
 
@@ -176,7 +178,7 @@ def test_a_fault_shows_in_half_precision_where_it_is_larger_than_rounding(
     golden: Golden, fault: str
 ) -> None:
     faulty = Backend("faulty", FAULTS[fault][0])
-    first = first_departure(again(golden, Backends(faulty, faulty), "bf16"))
+    first = first_difference(again(golden, Backends(faulty, faulty), "bf16"))
     # 1 % is less than what bf16 rounds away.
     assert (first is not None) == (fault == "mask of the first")
 
@@ -200,7 +202,7 @@ def test_generate_and_compare_as_a_person_would(
     assert aam("golden", "compare", KEPT, *words) == 0
 
 
-def departing(folder: Path) -> None:
+def edited(folder: Path) -> None:
     """Change one kept number, as another stack would have computed it."""
     file = folder / "outputs.safetensors"
     tensors = load(file.read_bytes())
@@ -211,14 +213,14 @@ def departing(folder: Path) -> None:
     (folder / RECORD).write_text(json.dumps(record))
 
 
-def test_the_exit_status_is_the_verdict(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+def test_the_exit_status_of_compare(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
     folder = shutil.copytree(KEPT, tmp_path / "golden")
-    departing(folder)
+    edited(folder)
     assert aam("golden", "compare", folder, "--device", "cpu") == 1
     said = capsys.readouterr().out
-    assert "They depart first at the output of samples.blocks.1, where no mask is needed" in said
+    assert "They first differ at the output of samples.blocks.1, where no mask is needed" in said
     assert aam("golden", "compare", folder, "--device", "cpu", "--json") == 1
-    first = json.loads(capsys.readouterr().out)["departs_first"]
+    first = json.loads(capsys.readouterr().out)["first_difference"]
     assert first == {"kind": "output", "stage": "samples.blocks.1"}
 
 
@@ -280,7 +282,7 @@ BAD = {
     without_tensors: (MissingInput, "gradients.safetensors' does not exist"),
     cut_short: (
         DataError,
-        "damaged: '.*outputs.safetensors' is not what was written; make it anew",
+        "damaged: '.*outputs.safetensors' is not what was written; create it again",
     ),
     no_json: (DataError, "damaged: '.*golden.json' is not what was written"),
     lacking: (DataError, "damaged: .*KeyError 'losses'"),
@@ -289,7 +291,7 @@ BAD = {
         DataError,
         r"another model: .*encoder.samples.out.weight is \(8, 8\) there, \(16, 16\) here; ",
     ),
-    not_finite: (DataError, "not finite: .*output ragged/samples; make it anew"),
+    not_finite: (DataError, "not finite: .*output ragged/samples; create it again"),
 }
 
 
@@ -308,10 +310,10 @@ def test_a_folder_that_cannot_be_compared(
     assert isinstance(caught.value, AamError)
 
 
-def test_a_measurement_without_a_stage_departs(golden: Golden) -> None:
+def test_a_measurement_without_a_stage_differs(golden: Golden) -> None:
     lost = dataclasses.replace(golden.measured, stages={})
     assert isinstance(lost, Measured)
-    first = first_departure(compare(golden.measured, lost, ("none",), case.network()))
+    first = first_difference(compare(golden.measured, lost, ("none",), case.network()))
     assert first is not None
     assert first.stage == "nucleotides.blocks.0.attention"
 

@@ -1,15 +1,14 @@
-"""`aam golden compare`: compute the golden case here and hold it against a golden folder."""
+"""`aam golden compare`: compute the golden case here and compare it with a golden folder."""
 
 from __future__ import annotations
 
 import json
 
 from aam.golden import case
-from aam.golden.compare import compare, first_departure
+from aam.golden.compare import compare, first_difference
+from aam.golden.comparison_table import as_plain, lines
 from aam.golden.folder import Stack, read
-from aam.golden.measure import measure
-from aam.golden.place import on
-from aam.golden.shown import as_plain, lines
+from aam.golden.measure import device_of, measure
 from aam.options.commands import GoldenCompare
 
 
@@ -22,7 +21,7 @@ def run(options: GoldenCompare) -> int:
         UsageError, Unavailable: a device or precision that is not there.
     """
     golden = read(options.golden_dir)
-    device, precision, backends = on(options.stack)
+    device, precision, backends = device_of(options.stack)
     here = Stack.here(device, precision, (backends.plain.name, backends.masked.name))
     found = measure(golden.weights, golden.batches, device, backends, precision)
     precisions = (golden.stack.precision, precision)
@@ -31,4 +30,4 @@ def run(options: GoldenCompare) -> int:
         print(json.dumps(as_plain(rows, golden.stack, here), indent=2))
     else:
         print("\n".join(lines(rows, golden.stack, here)))
-    return 0 if first_departure(rows) is None else 1
+    return 0 if first_difference(rows) is None else 1

@@ -1,14 +1,12 @@
-"""`aam golden generate`: compute the golden case here and keep it."""
+"""`aam golden generate`: compute the golden case here and save it."""
 
 from __future__ import annotations
 
 from aam.console import say
 from aam.errors import NotFinite
 from aam.golden import case
-from aam.golden.finite import first_not_finite
 from aam.golden.folder import Golden, Stack, refuse, write
-from aam.golden.measure import measure
-from aam.golden.place import on
+from aam.golden.measure import device_of, first_not_finite, measure
 from aam.options.commands import GoldenGenerate
 
 
@@ -18,10 +16,10 @@ def run(options: GoldenGenerate) -> None:
     Raises:
         UsageError, Unavailable: a device or precision that is not there.
         CannotCreate: the folder holds a golden run, or cannot be written to.
-        NotFinite: this stack computes something that is no number.
+        NotFinite: this stack computes values that are not finite.
     """
     refuse(options.golden_dir, options.overwrite)
-    device, precision, backends = on(options.stack)
+    device, precision, backends = device_of(options.stack)
     stack = Stack.here(device, precision, (backends.plain.name, backends.masked.name))
     weights, batches = case.weights(), {name: case.batch(name) for name in case.CASES}
     measured = measure(weights, batches, device, backends, precision)

@@ -1,7 +1,7 @@
-"""The same small computation on two stacks, compared stage by stage.
+"""Golden runs: the same small computation on two stacks, compared stage by stage.
 
-    drawn ──► case ──► measure ──► folder (safetensors, golden.json)
-                          └───────► compare ◄──┘
+    random_numbers ──► case ──► measure ──► folder (safetensors, golden.json)
+                                   └───────► compare ◄──┘
 
 Fixed weights and inputs that depend on no random generator of torch; the real network, the real
 losses and the real optimiser.

@@ -1,4 +1,4 @@
-"""What is computed: one small network with all its parts, and two batches.
+"""The golden case: one small network with all its parts, and two batches.
 
 "even" has sequences of one length and sets of one size, so that no mask is passed; "ragged" has
 neither, so that every sequence and every sample has a mask of its own.
@@ -12,7 +12,7 @@ import numpy as np
 import torch
 from torch import Tensor
 
-from aam.golden import drawn
+from aam.golden import random_numbers as rng
 from aam.learn.target import Target
 from aam.learn.task import Task, Weights
 from aam.learn.transforms import TargetTransform
@@ -46,12 +46,12 @@ _LOOP = LoopOptions(lr=3e-3)
 
 
 def network(backends: Backends = AUTO) -> Predictor:
-    """Return the network, with the weights that it happens to be made with."""
+    """Return the network with its random initial weights."""
     return Predictor(SHAPE, "unweighted", backends)
 
 
 def weights() -> dict[str, Tensor]:
-    """Fixed weights and buffers of the network, by name."""
+    """Return fixed weights and buffers of the network, by name."""
     return {name: _weight(name, value) for name, value in network().state_dict().items()}
 
 
@@ -60,7 +60,7 @@ def _weight(name: str, value: Tensor) -> Tensor:
     shape, last = value.shape, name.rpartition(".")[2]
     if last == "scale":
         return torch.full(shape, 0.5)
-    noise = drawn.uniform(name, *shape)
+    noise = rng.uniform(name, *shape)
     if last in ("phases", "spread"):
         return (noise + 1) * math.pi if last == "phases" else 4 + noise
     if value.ndim == 1:
@@ -70,36 +70,36 @@ def _weight(name: str, value: Tensor) -> Tensor:
 
 
 def task(net: Predictor) -> Task:
-    """Put the real losses and the real optimiser around the network."""
+    """Return the training module with the real losses and optimizer around the network."""
     target = Target("golden", transform=TargetTransform("none", 0.0, 1.0))
-    values = drawn.uniform("target", sum(map(len, _SAMPLES.values()))).double().numpy()
+    values = rng.uniform("target", sum(map(len, _SAMPLES.values()))).double().numpy()
     return Task(net, Weights(), _LOOP, STEPS, target, values.astype(np.float64))
 
 
 def max_grad_norm() -> float:
-    """Return the norm that gradients are clipped at."""
+    """Return the norm to which gradients are clipped."""
     return _LOOP.max_grad_norm
 
 
 def batch(case: str) -> Batch:
     """Return one of the two batches."""
     sizes = _SAMPLES[case]
-    tokens_UL = drawn.integers(f"{case} tokens", 1, 1 + BASES, _ASVS, SHAPE.max_bp)
+    tokens_UL = rng.integers(f"{case} tokens", 1, 1 + BASES, _ASVS, SHAPE.max_bp)
     if case == "ragged":
-        lengths_U = drawn.integers("ragged lengths", 23, SHAPE.max_bp + 1, _ASVS)
+        lengths_U = rng.integers("ragged lengths", 23, SHAPE.max_bp + 1, _ASVS)
         lengths_U[0] = SHAPE.max_bp
         tokens_UL[torch.arange(SHAPE.max_bp) >= lengths_U[:, None]] = PAD
-    masked_UL = drawn.uniform(f"{case} masks", _ASVS, SHAPE.max_bp) < 0.3 - 1
+    masked_UL = rng.uniform(f"{case} masks", _ASVS, SHAPE.max_bp) < 0.3 - 1
     scored_UL = masked_UL & (tokens_UL != PAD)
     hidden = tokens_UL[scored_UL].to(torch.uint8)
     tokens_UL[scored_UL] = MASK
     slots_BS = torch.zeros(len(sizes), max(sizes), dtype=torch.int64)
     counts_BS = torch.zeros(len(sizes), max(sizes))
     for row, size in enumerate(sizes):
-        slots_BS[row, :size] = drawn.order(f"{case} slots {row}", _ASVS)[:size]
-        counts_BS[row, :size] = drawn.integers(f"{case} counts {row}", 1, 400, size).float()
+        slots_BS[row, :size] = rng.permutation(f"{case} slots {row}", _ASVS)[:size]
+        counts_BS[row, :size] = rng.integers(f"{case} counts {row}", 1, 400, size).float()
     attend_BS = counts_BS > 0
-    apart_BB = (drawn.uniform(f"{case} distances", len(sizes), len(sizes)) + 1) / 2
+    distances_BB = (rng.uniform(f"{case} distances", len(sizes), len(sizes)) + 1) / 2
     return Batch(
         rows_B=torch.arange(len(sizes)) + _FIRST_ROW[case],
         asvs_U=torch.arange(_ASVS),
@@ -110,5 +110,5 @@ def batch(case: str) -> Batch:
         slots_BS=slots_BS,
         counts_BS=counts_BS,
         attend_BS=None if attend_BS.all() else attend_BS,
-        distances_BB=apart_BB.triu(1) + apart_BB.triu(1).T,
+        distances_BB=distances_BB.triu(1) + distances_BB.triu(1).T,
     )

@@ -1,4 +1,4 @@
-"""Hold two measurements of the case against each other, stage by stage."""
+"""Comparison of two measurements of the golden case, stage by stage."""
 
 from __future__ import annotations
 
@@ -27,20 +27,20 @@ class Row:
     Attributes:
         kind: "output", "gradient" or "loss".
         stage: what is compared.
-        apart: by case, the largest difference relative to the largest value; NaN where a value is
-            not finite.
-        allowed: difference that is still rounding.
+        difference: by case, the largest difference relative to the largest value; NaN where a
+            value is not finite.
+        allowed: tolerance, the difference that rounding explains.
     """
 
     kind: str
     stage: str
-    apart: dict[str, float]
+    difference: dict[str, float]
     allowed: float
 
     @property
-    def departs(self) -> tuple[str, ...]:
+    def differs(self) -> tuple[str, ...]:
         """The cases that differ by more than rounding."""
-        return tuple(case for case, value in self.apart.items() if not value <= self.allowed)
+        return tuple(case for case, value in self.difference.items() if not value <= self.allowed)
 
 
 def compare(
@@ -49,10 +49,10 @@ def compare(
     """Return the rows in the order of computation: outputs, then gradients, then the loss curve.
 
     Args:
-        golden: what is right.
-        found: what is judged.
-        precisions: of both; the coarser one decides what is rounding.
-        network: that was measured, for the order of its parts.
+        golden: the reference.
+        found: the measurement to compare with it.
+        precisions: of both; the coarser one decides the tolerance.
+        network: the network that was measured, for the order of its parts.
     """
     used = [*precisions]
     depth = max(golden.products.values())
@@ -68,34 +68,34 @@ def compare(
     return [*rows, *_curve(golden.losses, found.losses, allowed(depth))]
 
 
-def first_departure(rows: Iterable[Row]) -> Row | None:
+def first_difference(rows: Iterable[Row]) -> Row | None:
     """Return the first row, in the order of computation, that differs by more than rounding."""
-    return next((row for row in rows if row.departs), None)
+    return next((row for row in rows if row.differs), None)
 
 
 def _outputs(golden: Measured, found: Measured, allowed: Callable[[int], float]) -> Iterable[Row]:
     stages = {key.partition("/")[2]: products for key, products in golden.products.items()}
     for stage, products in stages.items():
-        apart = {}
+        differences = {}
         for case in CASES:
             key = f"{case}/{stage}"
             if key in golden.stages:
-                apart[case] = _apart([golden.stages[key]], [found.stages.get(key)])
-        yield Row("output", stage, apart, allowed(products))
+                differences[case] = _difference([golden.stages[key]], [found.stages.get(key)])
+        yield Row("output", stage, differences, allowed(products))
 
 
 def _gradients(
     golden: Measured, found: Measured, allowed: float, network: Predictor
 ) -> Iterable[Row]:
     for stage, names in _groups(network).items():
-        apart = {}
+        differences = {}
         for case in CASES:
             keys = [key for name in names if (key := f"{case}/{name}") in golden.gradients]
             if keys:
                 right = [golden.gradients[key] for key in keys]
-                apart[case] = _apart(right, [found.gradients.get(key) for key in keys])
-        if apart:
-            yield Row("gradient", stage, apart, allowed)
+                differences[case] = _difference(right, [found.gradients.get(key) for key in keys])
+        if differences:
+            yield Row("gradient", stage, differences, allowed)
 
 
 def _groups(network: Predictor) -> dict[str, list[str]]:
@@ -115,19 +115,21 @@ def _curve(golden: list[float], found: list[float], allowed: float) -> Iterable[
     """Yield a row for every fifth of the loss curve."""
     each = max(1, len(golden) // 5)
     for start in range(0, len(golden), each):
-        apart = {}
+        differences = {}
         for turn, case in enumerate(CASES):
             steps = [k for k in range(start, start + each) if k % len(CASES) == turn]
-            apart[case] = max((_step_apart(golden[k], found[k]) for k in steps), default=0.0)
-        yield Row("loss", f"steps {start + 1}-{start + each}", apart, allowed)
+            differences[case] = max(
+                (_step_difference(golden[k], found[k]) for k in steps), default=0.0
+            )
+        yield Row("loss", f"steps {start + 1}-{start + each}", differences, allowed)
 
 
-def _step_apart(golden: float, found: float) -> float:
+def _step_difference(golden: float, found: float) -> float:
     return abs(found - golden) / abs(golden) if math.isfinite(found) else math.nan
 
 
-def _apart(golden: list[Tensor], found: list[Tensor | None]) -> float:
-    """Largest difference among tensors, relative to the largest value among the right ones."""
+def _difference(golden: list[Tensor], found: list[Tensor | None]) -> float:
+    """Return the largest difference of tensors, relative to the largest golden value."""
     scale = max(float(right.abs().max()) for right in golden)
     worst = 0.0
     for right, other in zip(golden, found, strict=True):

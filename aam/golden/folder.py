@@ -1,6 +1,6 @@
-"""The files of a golden folder: tensors as safetensors, and golden.json, which says what they are.
+"""Golden folders: tensors as safetensors files, described by golden.json.
 
-golden.json is written last and holds the SHA-256 of the others, so half a folder is none.
+golden.json is written last and holds the SHA-256 of the others, so an incomplete folder has none.
 """
 
 from __future__ import annotations
@@ -22,8 +22,7 @@ from aam.contract.precision import Precision
 from aam.errors import DataError, MissingInput
 from aam.files import refuse_existing, require, sha256, written_aside
 from aam.golden import case as golden_case
-from aam.golden.finite import first_not_finite
-from aam.golden.measure import Measured
+from aam.golden.measure import Measured, first_not_finite
 from aam.stack.device import arch_of
 from aam.study.batches import Batch, shortest
 
@@ -32,12 +31,12 @@ FORMAT = 1
 
 RECORD = "golden.json"
 TENSORS = ("weights", "inputs", "outputs", "gradients")
-_AGAIN = "make it anew with `aam golden generate`"
+_REMEDY = "create it again with `aam golden generate`"
 
 
 @dataclass(frozen=True)
 class Stack:
-    """Where something was computed."""
+    """The stack that computed a golden run."""
 
     version: str
     pytorch: str
@@ -50,7 +49,7 @@ class Stack:
 
     @classmethod
     def here(cls, device: torch.device, precision: Precision, attention: tuple[str, str]) -> Stack:
-        """Describe this one."""
+        """Return the stack of this process."""
         gpu = device.type == "cuda"
         name = torch.cuda.get_device_name(device) if gpu else platform.machine()
         return cls(
@@ -76,7 +75,7 @@ class Stack:
 
 @dataclass(frozen=True)
 class Golden:
-    """What a golden folder holds."""
+    """The content of a golden folder."""
 
     stack: Stack
     weights: dict[str, Tensor]
@@ -85,7 +84,7 @@ class Golden:
 
 
 def refuse(folder: Path, overwrite: bool) -> None:
-    """Refuse to replace a golden folder unless that was asked for.
+    """Refuse to replace a golden folder without --overwrite.
 
     Raises:
         CannotCreate: it holds a golden run.
@@ -94,7 +93,7 @@ def refuse(folder: Path, overwrite: bool) -> None:
 
 
 def write(folder: Path, golden: Golden) -> None:
-    """Write a golden folder; one that is replaced is none until the new one is whole."""
+    """Write a golden folder; golden.json is removed first, so no mix of two runs is complete."""
     measured = golden.measured
     files = {
         "weights": golden.weights,
@@ -143,11 +142,11 @@ def read(folder: Path) -> Golden:
         batches = {name: _batch(name, tensors["inputs"]) for name in golden_case.CASES}
     except (KeyError, TypeError, ValueError) as error:
         reason = f"'{folder}', {type(error).__name__} {error}"
-        raise DataError("The golden folder is damaged", reason, _AGAIN) from error
+        raise DataError("The golden folder is damaged", reason, _REMEDY) from error
     wrong = first_not_finite(measured)
     if wrong is not None:
         reason = f"'{folder}', {wrong}"
-        raise DataError("The golden folder holds values that are not finite", reason, _AGAIN)
+        raise DataError("The golden folder holds values that are not finite", reason, _REMEDY)
     return Golden(stack, tensors["weights"], batches, measured)
 
 
@@ -160,7 +159,7 @@ def _record(folder: Path) -> dict[str, Any]:
         kind = content["format"]
     except (ValueError, KeyError, TypeError) as error:
         reason = f"'{file}' is not what was written"
-        raise DataError("The golden folder is damaged", reason, _AGAIN) from error
+        raise DataError("The golden folder is damaged", reason, _REMEDY) from error
     if kind != FORMAT:
         raise DataError(
             "The golden folder is of another version",
@@ -173,7 +172,9 @@ def _record(folder: Path) -> dict[str, Any]:
 
 def _tensors(folder: Path, name: str, content: dict[str, Any]) -> dict[str, Tensor]:
     file = require(folder / f"{name}.safetensors", "file of the golden folder")
-    damaged = DataError("The golden folder is damaged", f"'{file}' is not what was written", _AGAIN)
+    damaged = DataError(
+        "The golden folder is damaged", f"'{file}' is not what was written", _REMEDY
+    )
     if content.get("sha256", {}).get(name) != sha256(file):
         raise damaged
     try:

@@ -1,11 +1,12 @@
-"""Run the case on a device: outputs of every stage, gradients, the loss curve.
+"""Measurement of the golden case on a device: outputs of every stage, gradients, loss curve.
 
-The loop of `Trainer` is written out here, because Lightning's would hide the gradients: forward,
-backward, clip, step, as in `aam.learn`.
+The training loop is written out (forward, backward, clip, step, as in `aam.learn`), since
+Lightning's would not show the gradients.
 """
 
 from __future__ import annotations
 
+import math
 import warnings
 from collections.abc import Iterator
 from contextlib import AbstractContextManager, contextmanager, nullcontext
@@ -15,27 +16,32 @@ from typing import Any
 import torch
 from torch import Tensor, nn
 
-from aam.contract.precision import Precision
+from aam.contract.precision import Precision, choose_precision
 from aam.golden import case as golden_case
+from aam.learn.devices import choose_attention
 from aam.learn.task import Task
 from aam.model.attention import Backends
 from aam.model.transformer import AttentionPooling, Block
+from aam.options.commands import GoldenOptions
+from aam.options.groups import DeviceOptions
+from aam.stack.device import arch_of, choose_device
+from aam.stack.guard import GUARD
 from aam.study.batches import Batch
 
 _ATTENTION = 2
 """Matrix products inside attention: scores and mix."""
 _LOSS_SCALE = {"none": 1.0, "bf16": 1.0, "fp16": 1024.0}
-"""A fixed factor keeps gradients inside the range of fp16; training finds one by itself."""
+"""Factor that keeps gradients in the range of fp16; in training GradScaler finds it."""
 
 
 @dataclass
 class Measured:
-    """What the case gave.
+    """Outputs, gradients and losses of the golden case.
 
     Attributes:
         stages: output of each stage by "CASE/STAGE", in the order in which they were computed.
-        products: matrix products done before the output of each stage.
-        gradients: by "CASE/PARAMETER", in the order in which they arise, from the losses backwards.
+        products: number of matrix products before the output of each stage.
+        gradients: by "CASE/PARAMETER", in the order of the backward pass.
         losses: of each step of training.
     """
 
@@ -52,7 +58,7 @@ def measure(
     backends: Backends,
     precision: Precision,
 ) -> Measured:
-    """Compute everything, with outputs and gradients of each batch from the given weights."""
+    """Compute outputs and gradients of each batch from `weights`, then the loss curve."""
     measured = Measured()
     here = {name: batch.to(device) for name, batch in batches.items()}
     task = _fresh(weights, device, backends)
@@ -109,14 +115,14 @@ def _curve(task: Task, batches: dict[str, Batch], precision: Precision) -> Itera
 
 @contextmanager
 def _recorded(network: nn.Module, measured: Measured, case: str) -> Iterator[None]:
-    """Take down the output of every stage while the block runs, and count products."""
+    """Record the output of every stage while the block runs, and count matrix products."""
     products = 0
 
     def count(number: int) -> None:
         nonlocal products
         products += number
 
-    def take(stage: str, value: Tensor) -> None:
+    def record(stage: str, value: Tensor) -> None:
         key = f"{case}/{stage}"
         measured.stages[key] = value.detach().float().cpu()
         measured.products[key] = max(products, 1)
@@ -124,14 +130,14 @@ def _recorded(network: nn.Module, measured: Measured, case: str) -> Iterator[Non
     def attended(stage: str) -> Any:
         def hook(module: nn.Module, inputs: tuple[Tensor, ...]) -> None:
             count(_ATTENTION)
-            take(f"{stage}.attention", inputs[0])
+            record(f"{stage}.attention", inputs[0])
 
         return hook
 
     def done(stage: str) -> Any:
         def hook(module: nn.Module, inputs: Any, output: Tensor | tuple[Tensor, ...]) -> None:
             count(1 if isinstance(module, AttentionPooling) else 0)
-            take(stage, output if isinstance(output, Tensor) else output[0])
+            record(stage, output if isinstance(output, Tensor) else output[0])
 
         return hook
 
@@ -154,16 +160,16 @@ def _recorded(network: nn.Module, measured: Measured, case: str) -> Iterator[Non
 
 
 _STAGES = ("abundance", "distance", "head", "nucleotides", "profile", "profile_head", "samples")
-"""Modules whose output is a stage, beside transformers, their blocks and poolings."""
+"""Modules whose output is a stage, beside the blocks and poolings of transformers."""
 
 
 def is_stage(name: str, module: nn.Module) -> bool:
-    """Whether the output of a module is taken down."""
+    """Return whether the output of a module is recorded."""
     return name.rpartition(".")[2] in _STAGES or isinstance(module, AttentionPooling | Block)
 
 
 def stage_of(name: str) -> str:
-    """Turn the name of a module of the network into that of a stage.
+    """Return the name of the stage of a module of the network.
 
     >>> stage_of("encoder.samples.transformer.blocks.1")
     'samples.blocks.1'
@@ -173,3 +179,31 @@ def stage_of(name: str) -> str:
     whose, _, rest = name.partition(".")
     within = rest if whose == "encoder" else f"target.{name}"
     return ".".join(part for part in within.split(".") if part != "transformer")
+
+
+def first_not_finite(measured: Measured) -> str | None:
+    """Return the first output, gradient or step whose values are not finite; None if all are."""
+    for kind, tensors in (("output", measured.stages), ("gradient", measured.gradients)):
+        for name, value in tensors.items():
+            if not bool(torch.isfinite(value).all()):
+                return f"{kind} {name}"
+    steps = (step for step, loss in enumerate(measured.losses, 1) if not math.isfinite(loss))
+    step = next(steps, None)
+    return None if step is None else f"loss of step {step}"
+
+
+def device_of(options: GoldenOptions) -> tuple[torch.device, Precision, Backends]:
+    """Return device, precision and backends; a backend is replaced where it cannot run at all.
+
+    Wrong backends are kept, since the comparison is made to find them.
+
+    Raises:
+        UsageError, Unavailable: a device or precision that is not there.
+    """
+    requested = DeviceOptions(
+        device=options.device, attn_implementation=options.attn_implementation, check=False
+    )
+    device = choose_device(requested)
+    precision = choose_precision(options.mixed_precision, arch_of(device))
+    guarded = choose_attention(requested, device, golden_case.SHAPE, GUARD, precision)
+    return device, precision, guarded.backends

@@ -313,7 +313,7 @@ class GoldenGenerate:
 
 @dataclass(frozen=True)
 class GoldenCompare:
-    """Compute the same case here and say which stage departs first; status 1 if any."""
+    """Compute the same case here and name the first stage that differs; status 1 if any."""
 
     stack: GoldenOptions
     golden_dir: Path = option(

@@ -1,4 +1,4 @@
-"""Numbers that look random and are the same on every machine, version and device.
+"""Pseudo-random numbers that are the same on every machine, version and device.
 
 SplitMix64 (Steele, Lea and Flood, OOPSLA 2014) of a counter, started from a name: each number of a
 tensor depends on the tensor's name and on its place there alone.
@@ -27,17 +27,17 @@ def _bits(name: str, number: int) -> npt.NDArray[np.uint64]:
 
 
 def uniform(name: str, *shape: int) -> Tensor:
-    """Float32 tensor of numbers in [-1, 1), each a multiple of 2^-23 and so exact."""
+    """Return a float32 tensor in [-1, 1); each value is a multiple of 2^-23 and so exact."""
     words = _bits(name, math.prod(shape)) >> np.uint64(40)
     return torch.from_numpy((words.astype(np.float32) / np.float32(2**23) - 1).reshape(shape))
 
 
 def integers(name: str, low: int, high: int, *shape: int) -> Tensor:
-    """Int64 tensor of numbers in [low, high)."""
+    """Return an int64 tensor of numbers in [low, high)."""
     words = _bits(name, math.prod(shape)) >> np.uint64(33)
     return torch.from_numpy((words.astype(np.int64) % (high - low) + low).reshape(shape))
 
 
-def order(name: str, number: int) -> Tensor:
-    """Int64 permutation of `number` places."""
+def permutation(name: str, number: int) -> Tensor:
+    """Return an int64 permutation of `number` indices."""
     return torch.from_numpy(np.argsort(_bits(name, number), kind="stable"))
