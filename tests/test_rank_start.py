@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import dataclasses
+import os
 import signal
 import subprocess
 import sys
@@ -201,3 +202,31 @@ def test_resuming_automatically_starts_where_there_is_nothing(
     assert pretrain(study_dir, tmp_path, *words, "--epochs", 2) == 0
     assert "last.ckpt" in capfd.readouterr().err
     assert len((tmp_path / "metrics.csv").read_text().splitlines()) == 3
+
+
+def test_a_batch_script_of_several_tasks_starts_one_process(
+    study_dir: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """`#SBATCH --ntasks=4` without srun: Lightning looks for srun and at SLURM_NTASKS."""
+    (tmp_path / "bin").mkdir()
+    (tmp_path / "bin" / "srun").write_text("#!/bin/sh\nexit 1\n")
+    (tmp_path / "bin" / "srun").chmod(0o755)
+    monkeypatch.setenv("PATH", f"{tmp_path / 'bin'}:{os.environ['PATH']}")
+    for name, value in {"NTASKS": "4", "JOB_ID": "7", "PROCID": "0", "LOCALID": "0",
+                        "NODEID": "0", "JOB_NAME": "train", "NODELIST": "n1"}.items():  # fmt: skip
+        monkeypatch.setenv(f"SLURM_{name}", value)
+    words = ("--tree", study_dir / "tree.nwk")
+    assert pretrain(study_dir, tmp_path / "run", *words) == 0
+
+
+def test_modules_of_the_current_folder_are_not_imported(study_dir: Path, tmp_path: Path) -> None:
+    for name in ("json", "difflib", "torch", "tyro", "aam"):
+        (tmp_path / f"{name}.py").write_text("raise SystemExit('imported from here')")
+    words = ["pretrain", *TINY, "--table", study_dir / "table.biom", "--output-dir", "run",
+             "--tree", study_dir / "tree.nwk", "--processes", 2, "--distributed"]  # fmt: skip
+    path = [entry for entry in sys.path if entry] + [str(Path(__file__).parents[1])]
+    start = f"import sys; sys.path[:] = {path!r}; from aam.cli import main; sys.exit(main())"
+    line = [sys.executable, "-c", start, *map(str, words)]
+    run = subprocess.run(line, cwd=tmp_path, capture_output=True, text=True)
+    assert run.returncode == 0, run.stderr
+    assert (tmp_path / "run/checkpoints/best.ckpt").exists()

@@ -64,6 +64,8 @@ def run(number: int, words: Sequence[str], patience: float) -> int:
         free.bind(("127.0.0.1", 0))
         port = free.getsockname()[1]
     cores = len(os.sched_getaffinity(0))
+    # `python -m` would import modules of the current folder.
+    boot = f"import sys; sys.path[:] = {sys.path!r}; from aam.cli import main; sys.exit(main())"
     children = []
     for rank in range(number):
         variables = os.environ | {
@@ -78,7 +80,7 @@ def run(number: int, words: Sequence[str], patience: float) -> int:
         variables.setdefault("OMP_NUM_THREADS", str(max(1, cores // number)))
         children.append(
             subprocess.Popen(
-                [sys.executable, "-m", "aam.cli", *words],
+                [sys.executable, "-c", boot, *words],
                 env=variables,
                 stdin=None if rank == 0 else subprocess.DEVNULL,
                 preexec_fn=_end_with_parent,

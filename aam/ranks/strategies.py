@@ -23,7 +23,7 @@ from aam.errors import DataError, Unavailable
 from aam.model.transformer import Block
 from aam.options.groups import ScaleOptions
 from aam.ranks import portable, sharded
-from aam.ranks.processes import Ranks
+from aam.ranks.processes import ALONE, Ranks
 from aam.schema import Mismatch
 
 try:
@@ -35,8 +35,11 @@ except ImportError:  # PyTorch 2.5
     from torch.distributed._composable.fsdp import fully_shard  # type: ignore[attr-defined]
 
 
-class _Known(ClusterEnvironment):
-    """Tells Lightning what is known already; it starts and joins nothing."""
+class RankEnvironment(ClusterEnvironment):
+    """The rank and world size of `Ranks` for Lightning, which would look for them by itself.
+
+    Lightning's own environment of Slurm takes SLURM_NTASKS of a batch script for ranks.
+    """
 
     def __init__(self, ranks: Ranks) -> None:
         self.ranks = ranks
@@ -144,14 +147,18 @@ class _Portable(Strategy):
 
 
 class Alone(_Portable, SingleDeviceStrategy):
-    """One process, one device."""
+    """One process, one device, also where Slurm's variables or torchrun's speak of more."""
+
+    def __init__(self, device: torch.device) -> None:
+        super().__init__(device)
+        self.cluster_environment = RankEnvironment(ALONE)
 
 
 class Replicated(_Portable, DDPStrategy):
     """DDP: every rank has the whole network; gradients are averaged as they come."""
 
     def __init__(self, ranks: Ranks, device: torch.device, **options: Any) -> None:
-        super().__init__(cluster_environment=_Known(ranks), **options)
+        super().__init__(cluster_environment=RankEnvironment(ranks), **options)
         self._device = device
 
     @property

@@ -9,7 +9,6 @@ the driver never ends.
 from __future__ import annotations
 
 import contextlib
-import json
 import os
 import pickle
 import signal
@@ -29,11 +28,6 @@ PATIENCE = 120.0
 
 _CONFIRMED = 5
 """Seconds that a killed process gets to go."""
-
-_BOOT = (
-    "import json, sys; sys.path[:] = json.loads(sys.argv[2]); "
-    "from aam.stack.watch import work; work(int(sys.argv[1]))"
-)
 
 
 def watched(
@@ -62,7 +56,11 @@ def _round(
 ) -> Generator[Event, None, str | None]:
     """Pass on what one process says; returns the backend that killed it, if others are left."""
     reading, writing = os.pipe()
-    words = [sys.executable, "-c", _BOOT, str(writing), json.dumps(sys.path)]
+    # The path comes first, so that no module of the current folder is imported.
+    boot = (
+        f"import sys; sys.path[:] = {sys.path!r}; from aam.stack.watch import work; work({writing})"
+    )
+    words = [sys.executable, "-c", boot]
     process = subprocess.Popen(words, stdin=subprocess.PIPE, pass_fds=(writing,))
     os.close(writing)
     begun = Begin()
