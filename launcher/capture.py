@@ -14,28 +14,18 @@ from pathlib import Path
 
 from launcher import documents
 from launcher.errors import CannotCreate
+from launcher.gpus import VENDORS, masks
 from launcher.host.facts import Host
 from launcher.host.manifest import FILE, Manifest
+from launcher.host.pci import DEVICES
 from launcher.plan.environment import LEAKS, matches
-from launcher.plan.masks import VARIABLES
 
 PLACES = (
-    "/sys/class/kfd/kfd/topology/nodes/*/properties",
-    "/sys/module/amdgpu/version",
-    "/sys/module/amdgpu/initstate",
-    "/proc/driver/nvidia/version",
-    "/proc/driver/nvidia/gpus/*/information",
-    "/proc/driver/nvidia/capabilities/gpu*/mig/gi*/access",
-    "/proc/driver/nvidia/capabilities/gpu*/mig/gi*/ci*/access",
     "/proc/sys/kernel/hostname",
     "/proc/sys/kernel/osrelease",
     "/proc/sys/user/max_user_namespaces",
-    "/opt/rocm/.info/version",
-    "/etc/cdi/*nvidia*",
 )
-PCI = "/sys/bus/pci/devices"
-ATTRIBUTES = ("vendor", "device", "class", "current_compute_partition", "current_memory_partition")
-KEPT = ("SLURM_*", "HSA_OVERRIDE_GFX_VERSION", *VARIABLES)
+ATTRIBUTES = ("vendor", "device", "class")
 
 
 def write(host: Host, file: Path) -> int:
@@ -44,10 +34,12 @@ def write(host: Host, file: Path) -> int:
     Raises:
         CannotCreate: the tar cannot be written.
     """
-    paths = [str(path) for place in PLACES for path in sorted(Path("/").glob(place[1:]))]
+    places = [*PLACES, *(place for vendor in VENDORS.values() for place in vendor.files)]
+    attributes = [*ATTRIBUTES, *(a for vendor in VENDORS.values() for a in vendor.attributes)]
+    paths = [str(path) for place in places for path in sorted(Path("/").glob(place[1:]))]
     for function in host.bus:
-        folder = f"{PCI}/{function.split()[0]}"
-        paths += [p for name in ATTRIBUTES if os.path.exists(p := f"{folder}/{name}")]
+        folder = f"{DEVICES}/{function.split()[0]}"
+        paths += [p for name in attributes if os.path.exists(p := f"{folder}/{name}")]
     aside = file.with_name(f".{file.name}.{os.getpid()}")
     try:
         with tarfile.open(aside, "w") as archive:
@@ -68,15 +60,18 @@ def write(host: Host, file: Path) -> int:
 
 
 def _manifest(host: Host) -> Manifest:
-    variables = {n: v for n, v in host.environment.items() if matches(n, KEPT)}
+    kept = ("SLURM_*", *masks(), *(v for vendor in VENDORS.values() for v in vendor.variables))
+    variables = {n: v for n, v in host.environment.items() if matches(n, kept)}
     variables |= {name: "set" for name in LEAKS if host.environment.get(name)}
-    nvml = {
-        gpu.pci: {"arch": gpu.arch, "mig": {part.place: part.uuid for part in gpu.instances}}
-        for gpu in host.gpus
-        if gpu.vendor == "nvidia" and gpu.driven
+    answers = {
+        name: answer
+        for vendor in VENDORS.values()
+        for name, answer in vendor.answers(
+            [gpu for gpu in host.gpus if gpu.vendor == vendor.name]
+        ).items()
     }
     nodes = {node.path: node for node in host.nodes}
-    return Manifest(True, host.machine, host.user, variables, nodes, host.engines, {"nvml": nvml})
+    return Manifest(True, host.machine, host.user, variables, nodes, host.engines, answers)
 
 
 def _content(path: str) -> tuple[bytes, int]:

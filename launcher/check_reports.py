@@ -23,10 +23,10 @@ from aam.errors import DataError
 from launcher.engines import command
 from launcher.engines.folders import make_private
 from launcher.errors import Unavailable
+from launcher.findings import Finding
 from launcher.host.facts import Gpu, Host
 from launcher.plan.attention import ATTENTION, KnownReport
 from launcher.plan.choose import NATIVE, Choice, Native
-from launcher.plan.decision import Finding
 from launcher.plan.plan import Plan
 from launcher.plan.request import Request, options_of, parse
 

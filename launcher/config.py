@@ -11,9 +11,9 @@ from typing import TYPE_CHECKING, Any
 
 from launcher import trust
 from launcher.errors import ConfigurationError
+from launcher.findings import Finding
 from launcher.plan import document
 from launcher.plan.catalog import SHIPPED, Catalog, catalog_of, extended
-from launcher.plan.decision import Finding
 from launcher.plan.layers import KEYS, Entry, Layer, Settings, from_flags, from_variables, merge
 
 if TYPE_CHECKING:

@@ -9,17 +9,19 @@ from __future__ import annotations
 import os
 from collections.abc import Callable, Sequence
 from dataclasses import replace
+from functools import partial
 
 from launcher.errors import LaunchError
+from launcher.findings import Finding
+from launcher.gpus import VENDORS, masks
 from launcher.host.facts import Host
 from launcher.inputs import nearest_folder
 from launcher.plan.catalog import Catalog, Image
-from launcher.plan.choose import SIF_ENGINES, Built, for_processors
-from launcher.plan.decision import Finding
-from launcher.plan.devices import denials, needed
+from launcher.plan.choose import Built, for_processors
+from launcher.plan.devices import denials
 from launcher.plan.environment import LEAKS
+from launcher.plan.fit import served
 from launcher.plan.kinds import survey
-from launcher.plan.masks import VARIABLES
 
 ROOM = 20 << 30  # bytes that an image and its building take
 
@@ -34,6 +36,10 @@ def examine(host: Host, catalog: Catalog, built: Sequence[Built]) -> tuple[Findi
     except LaunchError:  # the plan fails for the same reason
         return tuple(found)
     found += (*gpus.findings, *gpus.obstacles)
+    for vendor in VENDORS.values():
+        theirs = [gpu for gpu in host.gpus if gpu.vendor == vendor.name]
+        images = [image for image in catalog.images if image.vendor == vendor.name]
+        found += vendor.checks(host, theirs, partial(_served, images))
     if not built:
         evidence = f"of {', '.join(image.name for image in catalog.images)}"
         found.append(Finding("note", "No image is built", evidence, "aam runs natively until then"))
@@ -51,11 +57,13 @@ def fitting(host: Host, catalog: Catalog) -> tuple[Image, ...]:
     return tuple({image.name: image for image in served}.values())
 
 
+def _served(images: Sequence[Image], arch: str) -> bool:
+    return any(served(image, arch) for image in images)
+
+
 def _devices(host: Host) -> list[Finding]:
     ours = [gpu for gpu in host.gpus if gpu.driven and gpu.readable]
-    parts = [path for gpu in ours for part in gpu.instances for path in part.nodes]
-    denied = denials(host, dict.fromkeys([*needed(ours), *parts]))
-    return [replace(finding, severity="warning") for finding in denied]
+    return [replace(finding, severity="warning") for finding in denials(host, ours)]
 
 
 def _engines(host: Host) -> list[Finding]:
@@ -71,14 +79,9 @@ def _engines(host: Host) -> list[Finding]:
 
 def _variables(host: Host) -> list[Finding]:
     found = []
-    override = host.environment.get("HSA_OVERRIDE_GFX_VERSION")
-    if override:
-        remedy = "unset it; no Instinct GPU needs it"
-        evidence = f"HSA_OVERRIDE_GFX_VERSION={override}"
-        found.append(Finding("warning", "The arch of the GPUs is overridden", evidence, remedy))
-    masks = [name for name in VARIABLES if name in host.environment]
-    if len(masks) > 1:
-        evidence = ", ".join(f"{name}={host.environment[name]}" for name in masks)
+    set_here = [name for name in masks() if name in host.environment]
+    if len(set_here) > 1:
+        evidence = ", ".join(f"{name}={host.environment[name]}" for name in set_here)
         remedy = "nothing to do; they become one in the container"
         found.append(Finding("note", "Several masks are set", evidence, remedy))
     leaks = [name for name in LEAKS if host.environment.get(name)]
@@ -90,12 +93,12 @@ def _variables(host: Host) -> list[Finding]:
     return found
 
 
-def _library_lists(host: Host) -> list[Finding]:
-    if host.rocm and any(engine.name in SIF_ENGINES for engine in host.engines):
-        evidence = f"ROCm {host.rocm} in /opt/rocm"
-        remedy = "leave --rocm off, which would bind it over the image's"
-        return [Finding("note", "The host has a ROCm of its own", evidence, remedy)]
-    return []
+def _libraries(host: Host) -> list[Finding]:
+    remedy = "nothing to do; images have their own, and --host-rocm would bind this over it"
+    return [
+        Finding("note", "The host has GPU libraries of its own", place, remedy)
+        for place in host.user_space.values()
+    ]
 
 
 def room(folder: str) -> list[Finding]:
@@ -110,5 +113,5 @@ def room(folder: str) -> list[Finding]:
 
 
 CHECKS: tuple[Callable[[Host], list[Finding]], ...] = (
-    _devices, _engines, _variables, _library_lists,
+    _devices, _engines, _variables, _libraries,
 )  # fmt: skip

@@ -10,15 +10,16 @@ from itertools import groupby
 
 from aam.contract.check_report import VARIABLE
 from launcher.engines import command, shell_line
+from launcher.findings import Finding
 from launcher.host.facts import Host
 from launcher.host_lines import shortened
-from launcher.plan.decision import Decision, Finding
+from launcher.plan.decision import Decision
 from launcher.plan.make import RECORD
 from launcher.plan.plan import Plan
 
 WHOLE = "--dry-run instead of explain prints the whole line"
-ORDER = ("amd GPUs", "nvidia GPUs", "left out", "image", "engine", "engine option", "mask",
-         "device", "aam check", "attention", "flag", "mount", "variable", "kept out")  # fmt: skip
+ORDER = ("left out", "image", "engine", "engine option", "mask", "device", "aam check", "attention",
+         "flag", "mount", "variable", "kept out")  # fmt: skip
 
 
 def text(host: Host, plan: Plan) -> str:
@@ -94,4 +95,6 @@ def _reason(decision: Decision) -> tuple[str, str, str]:
 
 
 def _rank(decision: Decision) -> int:
+    if decision.subject.endswith(" GPUs"):  # of each vendor, before everything else
+        return -1
     return ORDER.index(decision.subject) if decision.subject in ORDER else len(ORDER)

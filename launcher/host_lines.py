@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Iterator, Sequence
 
 from aam.contract.check_report import CheckReport, summary
+from launcher.gpus import VENDORS
 from launcher.host.facts import Driver, Gpu, Host, Node
 from launcher.plan.catalog import Catalog
 
@@ -23,8 +24,8 @@ def host_lines(host: Host, catalog: Catalog) -> Iterator[str]:
         yield _line("Slurm", f"job {host.slurm.job}, {host.slurm.tasks} tasks{listed}")
     for driver in host.drivers:
         yield _line("driver", _driver(driver, catalog))
-    if host.rocm:
-        yield _line("ROCm", f"{host.rocm} in /opt/rocm, which images do not see")
+    for place in host.user_space.values():
+        yield _line("libraries", f"{place}, which images do not see")
     cards: dict[str, list[Gpu]] = {}
     for number, gpu in enumerate(host.gpus):
         cards.setdefault(gpu.card or str(number), []).append(gpu)
@@ -64,13 +65,10 @@ def _line(subject: str, value: str) -> str:
 
 
 def _driver(driver: Driver, catalog: Catalog) -> str:
-    if driver.version is None:
-        return f"{driver.vendor}, version unknown: {driver.source}"
-    if driver.vendor != "amd":
-        return f"{driver.vendor} {driver.version}"
-    known = catalog.range_of(driver.version)
-    serves = f"supports ROCm {known.tested}" if known else "the ROCm it supports is unknown"
-    return f"{driver.vendor} {driver.version}, {serves}"
+    ranges = catalog.drivers.get(driver.vendor, ())
+    known = VENDORS[driver.vendor].driver_text(driver, ranges)
+    source = "" if driver.version else f" ({driver.source})"
+    return f"{driver.vendor}, {known}{source}"
 
 
 def _card(card: str, parts: Sequence[Gpu]) -> str:
@@ -92,7 +90,7 @@ def _card(card: str, parts: Sequence[Gpu]) -> str:
         said.append("no driver")
     if first.instances:
         names = [f"{part.place} {part.uuid or ''}".rstrip() for part in first.instances]
-        said.append(f"MIG {shortened(names)}")
+        said.append(f"{VENDORS[first.vendor].instance.rstrip('-')} {shortened(names)}")
     return ", ".join(said)
 
 

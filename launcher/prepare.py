@@ -9,13 +9,13 @@ from pathlib import Path
 
 from launcher import config, images, inputs
 from launcher.check_reports import report_for
+from launcher.detect import detect
 from launcher.engines import native
 from launcher.errors import MissingInput, NotPermitted, Unavailable
-from launcher.host import Host, detect
-from launcher.host.facts import Gpu
+from launcher.host.facts import Gpu, Host
 from launcher.host.versions import with_versions
 from launcher.plan.choose import SIF_ENGINES, Built, choose
-from launcher.plan.devices import ABSENT, denials, needed
+from launcher.plan.devices import ABSENT, denials
 from launcher.plan.gpu_use import gpu_use
 from launcher.plan.layers import Settings
 from launcher.plan.make import Here, make
@@ -87,7 +87,7 @@ def require_devices(host: Host, gpus: Sequence[Gpu]) -> None:
         NotPermitted: with the group that may, and how to get into it.
         Unavailable: a device node is not there.
     """
-    for denial in denials(host, needed(gpus)):
+    for denial in denials(host, gpus):
         kind = Unavailable if denial.cause == ABSENT else NotPermitted
         raise kind(denial.cause, denial.evidence, denial.remedy)
 

@@ -12,8 +12,8 @@ from aam import __version__
 from aam.options.frozen import dataclass
 from launcher import documents
 from launcher.errors import MissingInput
+from launcher.findings import Finding
 from launcher.host.facts import Host
-from launcher.plan.decision import Finding
 from launcher.plan.make import engine_version
 from launcher.plan.own import names_an_option, spelled
 from launcher.plan.plan import Plan

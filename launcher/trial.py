@@ -9,9 +9,9 @@ import time
 from collections.abc import Mapping
 
 from launcher.engines import command
+from launcher.findings import Finding
 from launcher.host.facts import EngineFact
 from launcher.plan.choose import Built
-from launcher.plan.decision import Finding
 from launcher.plan.plan import Plan
 
 COLOUR = re.compile("\x1b\\[[0-9;]*m")

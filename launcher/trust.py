@@ -18,7 +18,7 @@ from collections.abc import Mapping
 from pathlib import Path
 
 from launcher.errors import CannotCreate
-from launcher.plan.decision import Finding
+from launcher.findings import Finding
 from launcher.plan.layers import Entry
 
 PLAIN_NAME = re.compile(r"[A-Za-z0-9][A-Za-z0-9_-]*\Z")

@@ -9,15 +9,16 @@ from pathlib import Path
 
 from launcher import capture, check_reports, config, doctor, images, trial
 from launcher.commands import no_more, print_json
+from launcher.detect import detect
 from launcher.errors import LaunchError, Unavailable
 from launcher.explain import facts
-from launcher.host import Host, detect
+from launcher.findings import Finding
+from launcher.host.facts import Host
 from launcher.host.installed import NAMES
 from launcher.host.versions import with_versions
 from launcher.host_lines import host_lines, report_lines
 from launcher.plan.catalog import Image
 from launcher.plan.choose import Built
-from launcher.plan.decision import Finding
 from launcher.plan.own import spelled, split_own
 from launcher.plan.request import parse
 from launcher.prepare import prepare

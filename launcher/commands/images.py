@@ -9,9 +9,9 @@ from pathlib import Path
 
 from launcher import config, doctor, images
 from launcher.commands import no_more, print_json
+from launcher.detect import detect
 from launcher.errors import UsageError
 from launcher.explain import warn
-from launcher.host import detect
 from launcher.images.words import Asked, ask
 from launcher.plan.catalog import Catalog, Image
 from launcher.plan.choose import SIF_ENGINES

@@ -9,10 +9,10 @@ from datetime import datetime, timezone
 from pathlib import Path
 
 from launcher import config, images, inputs
+from launcher.detect import detect
 from launcher.engines import native
 from launcher.errors import ConfigurationError, LaunchError, MissingInput, Unavailable, UsageError
 from launcher.explain import warn
-from launcher.host import detect
 from launcher.jobs import checks, decide, ledger, queue
 from launcher.jobs.job import Job
 from launcher.jobs.node import node_of

@@ -15,21 +15,30 @@ another way (shmCanConnect in transport/shm.cc).
 from __future__ import annotations
 
 from launcher.engines.words import fields, program
+from launcher.gpus import VENDORS
 from launcher.plan.plan import Plan
 
 
-def contained(host_rocm: bool, nvidia: bool) -> list[str]:
-    """Return what every container is started with; job scripts hold it too."""
+def contained(host_libraries: str) -> list[str]:
+    """Return what every container is started with; job scripts hold it too.
+
+    Args:
+        host_libraries: the vendor whose libraries of the host are bound; those of the others are
+            kept out, whatever the site's configuration says.
+    """
     words = ["exec", "--contain", "--cleanenv", "--no-eval", "--no-home"]
     words += ["--no-mount", "tmp,hostfs"]
-    words += ["--rocm"] if host_rocm else ["--no-rocm"]
-    return [*words, "--nv" if nvidia else "--no-nv"]
+    for vendor in VENDORS.values():
+        if vendor.library_flags:
+            bring, keep_out = vendor.library_flags
+            words.append(bring if vendor.name == host_libraries else keep_out)
+    return words
 
 
 def command(plan: Plan) -> tuple[str, ...]:
     """Return the command line."""
     assert plan.place is not None
-    words = [plan.program, *contained(plan.host_rocm, plan.nvidia), "--pwd", plan.workdir]
+    words = [plan.program, *contained(plan.host_libraries), "--pwd", plan.workdir]
     for mount in plan.mounts:
         mode = [] if mount.writable else ["ro"]
         source, target = f"source={mount.source}", f"destination={mount.target}"

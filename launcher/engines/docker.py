@@ -21,7 +21,7 @@ def command(plan: Plan) -> tuple[str, ...]:
     for device in plan.devices:
         words += ["--device", device]
     words += ["--security-opt=seccomp=unconfined"] if plan.devices else []
-    words += ["--gpus", "all"] if plan.nvidia else []
+    words += ["--gpus", "all"] if plan.cdi else []
     for mount in plan.mounts:
         mode = [] if mount.writable else ["readonly"]
         source, target = f"source={mount.source}", f"target={mount.target}"

@@ -10,6 +10,7 @@ from collections.abc import Sequence
 from pathlib import Path
 
 from aam.contract.installation import install_command
+from launcher.gpus import VENDORS
 from launcher.plan.choose import Native
 from launcher.plan.plan import Plan
 
@@ -50,5 +51,6 @@ def _torch() -> tuple[str | None, str]:
         for name, _, value in lines
         if value.strip().startswith(("'", '"'))
     }
-    vendor = "amd" if "hip" in stated else "nvidia" if "cuda" in stated else "cpu"
+    fields = {vendor.torch_field: vendor.name for vendor in VENDORS.values() if vendor.torch_field}
+    vendor = next((name for field, name in fields.items() if field in stated), "cpu")
     return stated.get("__version__"), vendor

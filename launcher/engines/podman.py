@@ -29,7 +29,7 @@ def command(plan: Plan) -> tuple[str, ...]:
         words += ["--device", device]
     # AMD's own advice for memory that host and device share (ROCm documents, "Docker").
     words += ["--security-opt=seccomp=unconfined"] if plan.devices else []
-    words += ["--device", "nvidia.com/gpu=all"] if plan.nvidia else []
+    words += ["--device", plan.cdi] if plan.cdi else []
     for mount in plan.mounts:
         mode = [] if mount.writable else ["ro"]
         source, target = f"source={mount.source}", f"target={mount.target}"

@@ -9,7 +9,7 @@ from __future__ import annotations
 from collections.abc import Sequence
 from dataclasses import replace
 
-from launcher.host.facts import VENDORS, Gpu, Node, User
+from launcher.host.facts import Gpu, Node, User
 
 
 def permitted(node: Node, user: User | None) -> bool:
@@ -41,7 +41,7 @@ def confined(gpus: Sequence[Gpu], nodes: Sequence[Node], user: User | None) -> t
         return node is not None and not refused(node, user)
 
     kept = []
-    for vendor in VENDORS:
+    for vendor in dict.fromkeys(gpu.vendor for gpu in gpus):
         same = [gpu for gpu in gpus if gpu.vendor == vendor]
         some = any(path in by_path for gpu in same for path in gpu.nodes)
         for gpu in same:

@@ -4,23 +4,19 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 from dataclasses import field
-from typing import Literal
 
 from aam.options.frozen import dataclass
-
-Vendor = Literal["amd", "nvidia"]
-VENDORS: tuple[Vendor, ...] = ("amd", "nvidia")
 
 
 @dataclass(frozen=True)
 class Instance:
-    """A MIG compute instance of an NVIDIA card.
+    """A hardware partition of a card that is a device of its own (NVIDIA: MIG compute instance).
 
     Attributes:
         gpu: number of its GPU instance.
         compute: number of its compute instance within that.
         nodes: the capability nodes without which it cannot be opened.
-        uuid: "MIG-...", which only the driver's library knows; None where nobody could ask.
+        uuid: its name, which only the driver's library knows; None where that cannot be loaded.
     """
 
     gpu: int
@@ -39,22 +35,22 @@ class Gpu:
     """One device that a runtime would enumerate: a card, or a partition of one.
 
     Attributes:
-        vendor: who made it.
-        index: number of its KFD node (AMD), device minor (NVIDIA); orders the list.
-        arch: "gfx942", "sm_90", or None where nothing says.
+        vendor: name in `launcher.gpus.VENDORS`.
+        index: number by which the kernel driver lists it; orders the list.
+        arch: "gfx942", "sm_90", or None if it is unknown.
         product: name for people.
         pci: address, "0000:02:00.0"; empty for a device whose facts may not be read.
         nodes: its own device nodes ("/dev/dri/renderD136"); shared ones stand in `Host.nodes`.
-        uuid: "GPU-<16 hex>" (AMD, of a whole card), "GPU-..." (NVIDIA), or None.
+        uuid: name of the device, or of the whole card for its partitions; None if it has none.
         mode: compute partition ("SPX", "CPX", "MIG"), or None.
         memory_mode: memory partition ("NPS1", "NPS4"), or None.
         integrated: part of a desktop processor, which no stack computes on.
         readable: False where the kernel refuses, or a device cgroup: it belongs to another job.
         driven: False where only the PCI bus knows it, because no driver is loaded.
-        instances: the MIG instances that it is cut into and that may be opened.
+        instances: the hardware partitions that it is cut into and that may be opened.
     """
 
-    vendor: Vendor
+    vendor: str
     index: int
     arch: str | None
     product: str
@@ -89,7 +85,7 @@ class Node:
 class Driver:
     """A kernel driver: its version, None for one that comes with the kernel, and where it stood."""
 
-    vendor: Vendor
+    vendor: str
     version: str | None
     source: str
 
@@ -143,14 +139,14 @@ class Host:
         name: host name.
         kernel: release, "5.14.21-150500.55.49_13.0.56-cray_shasta_c".
         machine: processor, "x86_64".
-        gpus: every GPU, AMD before NVIDIA, in the order in which a runtime counts them.
+        gpus: every GPU by vendor, in the order in which a runtime counts them.
         nodes: device nodes by path.
         drivers: kernel drivers that are loaded.
         engines: container engines on PATH.
         slurm: the allocation, or None.
         user: who asks; None where a capture does not say.
-        rocm: version of a ROCm installed on the host itself, which no image should see.
-        cdi: a CDI description of NVIDIA devices is there (podman needs one).
+        user_space: by vendor, its user space on the host itself, which no image should see.
+        cdi: names of the descriptions of devices for the Container Device Interface.
         bus: display and accelerator functions on the PCI bus, as "0000:65:00.0 1a03:2000 0300".
         environment: variables of the process.
     """
@@ -165,8 +161,8 @@ class Host:
     engines: tuple[EngineFact, ...]
     slurm: Slurm | None
     user: User | None
-    rocm: str | None = None
-    cdi: bool = False
+    user_space: Mapping[str, str] = field(default_factory=dict)
+    cdi: tuple[str, ...] = ()
     bus: tuple[str, ...] = ()
     environment: Mapping[str, str] = field(default_factory=dict, repr=False)
     complete: bool = True
@@ -180,7 +176,7 @@ class Host:
         """Return the device node at `path`, or None."""
         return next((node for node in self.nodes if node.path == path), None)
 
-    def driver(self, vendor: Vendor) -> Driver | None:
+    def driver(self, vendor: str) -> Driver | None:
         """Return the driver of `vendor`, or None."""
         return next((driver for driver in self.drivers if driver.vendor == vendor), None)
 

@@ -12,11 +12,11 @@ from collections.abc import Callable, Iterator, Sequence
 from pathlib import Path
 
 from launcher.errors import CannotCreate, LaunchError, MissingInput, Unavailable
+from launcher.findings import Finding
 from launcher.images import check_sif
 from launcher.inputs import require_inputs, require_outputs
 from launcher.jobs.site import Site
 from launcher.plan.choose import Built
-from launcher.plan.decision import Finding
 from launcher.plan.mounts import PathFact
 from launcher.plan.request import Request
 

@@ -7,6 +7,7 @@ from collections.abc import Sequence
 
 from launcher.engines.words import fields
 from launcher.errors import ConfigurationError, UsageError
+from launcher.gpus import masks
 from launcher.jobs.job import Allocation, Place, Program
 from launcher.jobs.script import PLAIN, resumable
 from launcher.jobs.site import Site
@@ -14,7 +15,6 @@ from launcher.jobs.wishes import Wishes, seconds
 from launcher.plan.environment import CACHES, FIXED
 from launcher.plan.layers import Settings
 from launcher.plan.make import RECORD
-from launcher.plan.masks import VARIABLES as MASKS
 from launcher.plan.mounts import PathFact
 from launcher.plan.plan import Plan
 from launcher.plan.ranks import shares
@@ -121,7 +121,7 @@ def program(
     command = plan.words[0]
     added = _added(plan)
     flags = ["--distributed"] if several and not shares(options) else []
-    own = {*FIXED, *CACHES, *MASKS, "HOME", RECORD}
+    own = {*FIXED, *CACHES, *masks(), "HOME", RECORD}
     given = [f"{name}={value}" for name, value in plan.variables if name not in own]
     record = dict(plan.variables).get(RECORD, "")
     direct = {fact.absolute for fact in paths if fact.place >= 0}
@@ -141,7 +141,7 @@ def program(
         image=plan.place or "",
         native=(plan.program, "-m", "aam.cli") if plan.engine == "native" else ("aam",),
         vendor=site.text("vendor"),
-        host_rocm=plan.host_rocm,
+        host_libraries=plan.host_libraries,
         variables=tuple(given),
         passed=tuple(n for entry in settings.given("pass_env") for n in entry.value),
         binds=tuple(binds),

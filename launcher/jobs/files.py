@@ -14,6 +14,7 @@ from pathlib import Path
 
 from aam import __version__
 from launcher import config
+from launcher.gpus import host_libraries
 from launcher.jobs import decide
 from launcher.jobs.job import Allocation, Job, Program
 from launcher.jobs.script import array, part, sbatch_options, script
@@ -82,7 +83,7 @@ def _job(name: str, site: Site) -> Job:
         engine=engine,
         fallback=IMAGE,
         vendor=site.text("vendor"),
-        host_rocm=bool(settings["host_rocm"]),
+        host_libraries=host_libraries(site.text("vendor"), bool(settings["host_rocm"])),
     )
     more = ("test_runner.sh",) if name == "test_runner.sh" else ()
     what = replace(what, name=name.removesuffix(".sh"))

@@ -51,8 +51,8 @@ class Program:
         image: the SIF; None: the variable AAM_IMAGE, or `fallback`.
         fallback: where the image is looked for if nobody says; may hold variables of the job.
         native: words that start `aam` without an image.
-        vendor: whose GPUs: "amd", "nvidia" or "".
-        host_rocm: give --rocm to the engine.
+        vendor: whose GPUs: a name of `launcher.gpus.VENDORS`, or "".
+        host_libraries: the vendor whose libraries of the host the engine binds; "" for none.
         variables: NAME=VALUE to set, literally.
         passed: names of more variables to let in; a final * matches any ending.
         binds: further mounts, as the engine's --mount takes them.
@@ -68,7 +68,7 @@ class Program:
     fallback: str = ""
     native: tuple[str, ...] = ("aam",)
     vendor: str = ""
-    host_rocm: bool = False
+    host_libraries: str = ""
     variables: tuple[str, ...] = ()
     passed: tuple[str, ...] = ()
     binds: tuple[str, ...] = ()

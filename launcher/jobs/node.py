@@ -3,7 +3,8 @@
 from __future__ import annotations
 
 from launcher.errors import ConfigurationError
-from launcher.host.facts import VENDORS, Driver, EngineFact, Gpu, Host
+from launcher.gpus import VENDORS
+from launcher.host.facts import Driver, EngineFact, Gpu, Host
 from launcher.jobs.site import Site
 
 ENGINES = ("apptainer", "singularity")
@@ -41,5 +42,4 @@ def node_of(site: Site, here: Host, gpus_used: int) -> Host:
         engines=tuple(EngineFact(e.name, e.name) for e in here.engines if e.name in ENGINES),
         slurm=None,
         user=here.user,
-        rocm=None,
     )

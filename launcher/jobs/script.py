@@ -13,9 +13,9 @@ from pathlib import Path
 
 from aam import __version__
 from launcher.engines.apptainer import contained as contained_by
+from launcher.gpus import VENDORS, masks
 from launcher.jobs.job import Allocation, Job, Program
 from launcher.plan.environment import NEVER, PASSED
-from launcher.plan.masks import OUTER
 from launcher.plan.request import options_of
 
 PARTS = Path(__file__).with_name("parts")
@@ -91,8 +91,8 @@ def _facts(job: Job) -> list[str]:
     roles = {role: [s.flag for s in known if s.role == role] for role in ("input", "output")}
     run = resumable(program.command)
     contained = program.engine != "native"
-    amd = program.vendor == "amd"
-    engine_flags = contained_by(program.host_rocm, program.vendor == "nvidia")
+    vendor = VENDORS.get(program.vendor)
+    engine_flags = contained_by(program.host_libraries)
     return [
         "# --- what runs",
         "",
@@ -110,12 +110,13 @@ def _facts(job: Job) -> list[str]:
         *_image(program),
         array("native", program.native),
         array("engine_flags", engine_flags),
-        array("devices", ("/dev/kfd", "/dev/dri") if amd else ()),
-        f"mask={OUTER[program.vendor] if program.vendor else ''}",  # type: ignore[index]
+        array("devices", (*vendor.shared_nodes, "/dev/dri")
+              if vendor and not vendor.host_libraries else ()),
+        f"mask={vendor.visible_devices if vendor else ''}",
         array("variables", program.variables),
         array("binds", program.binds),
         f"carried_patterns={_one_of((*PASSED, *program.passed))}",
-        f"never_carried={_one_of((*NEVER, *OWN))}",
+        f"never_carried={_one_of((*NEVER, *masks(), *OWN))}",
         "",
         f"# --- where: {place.title}",
         "",

@@ -16,6 +16,7 @@ from typing import Any, Literal
 
 from aam.options.frozen import dataclass
 from launcher.errors import ConfigurationError
+from launcher.gpus import VENDORS
 from launcher.plan.layers import KEYS, Entry
 from launcher.plan.spelling import nearest
 
@@ -42,7 +43,7 @@ SITE_KEYS: dict[str, SiteKey] = {
     "max_nodes": SiteKey("number", 0, "Most nodes of one job; 0: no limit."),
     "max_time": SiteKey("text", "", "Longest time of one job; none: no limit."),
     "whole_nodes": SiteKey("switch", False, "A job gets nodes for itself."),
-    "vendor": SiteKey("text", "", "Whose GPUs: amd or nvidia; none: no GPU."),
+    "vendor": SiteKey("text", "", f"Whose GPUs: {' or '.join(VENDORS)}; none: no GPU."),
     "gpu": SiteKey("text", "GPU", "What the GPUs are called."),
     "arch": SiteKey("text", "", "Their arch: gfx942, sm_90."),
     "gpus_per_node": SiteKey("number", 1, "GPUs (or ranks, without a GPU) of a node."),

@@ -9,6 +9,7 @@ from typing import Any
 
 from aam.options.frozen import dataclass
 from launcher.errors import ConfigurationError
+from launcher.gpus.base import DriverRange
 from launcher.plan.layers import Entry
 from launcher.plan.spelling import nearest
 
@@ -23,13 +24,13 @@ class Image:
     Attributes:
         name: "rocm63".
         title: for people.
-        vendor: "amd", "nvidia" or "cpu"; None for a file about which nothing is known.
+        vendor: name in `launcher.gpus.VENDORS`, or "cpu"; None where nothing is known.
         pins: versions: rocm or cuda, torch, aotriton, triton.
         machines: processors that it is built for (`uname -m`); empty where nothing is known.
         archs: what its torch was compiled for.
         attention: archs with fused attention kernels.
         prefer: archs for which it comes before others, and why.
-        least_driver: oldest NVIDIA driver.
+        least_driver: oldest kernel driver.
         definition: file it is built from, in this repository.
         arguments: build arguments: the base, Debian's day, torch and its index.
         room: GiB that building it takes, and GiB of the image.
@@ -72,46 +73,16 @@ class Fault:
 
 
 @dataclass(frozen=True)
-class DriverRange:
-    """A release of AMD's kernel driver and the ROCm user spaces that AMD lists for it.
-
-    Attributes:
-        release: the ROCm that it came with ("6.2"), or its own number ("30.10").
-        module: first numbers of the kernel module's version.
-        serves: ROCm releases.
-        confirmed: a published table has it; else it follows from AMD's rules.
-    """
-
-    release: str
-    module: tuple[str, ...]
-    serves: tuple[str, ...]
-    confirmed: bool = True
-
-    @property
-    def tested(self) -> str:
-        """The ROCm releases for a message, with the doubt about them."""
-        doubt = "" if self.confirmed else " (by AMD's rules, unconfirmed)"
-        return ", ".join(self.serves) + doubt
-
-
-@dataclass(frozen=True)
 class Catalog:
     """Images in order of preference, drivers and faults."""
 
     images: tuple[Image, ...]
-    drivers: tuple[DriverRange, ...]
+    drivers: Mapping[str, tuple[DriverRange, ...]]
     faults: tuple[Fault, ...]
 
     def image(self, name: str) -> Image | None:
         """Return the image called `name`, or None."""
         return next((image for image in self.images if image.name == name), None)
-
-    def range_of(self, version: str) -> DriverRange | None:
-        """Return what is known about an AMD kernel driver, by the version of its module."""
-        return next(
-            (known for known in self.drivers
-             if any(f"{version}.".startswith(f"{prefix}.") for prefix in known.module)), None
-        )  # fmt: skip
 
     def faults_of(self, vendor: str | None, torch: str | None) -> tuple[Fault, ...]:
         """Return the known faults of a stack; a local part ("2.5.1+rocm6.2") does not matter."""
@@ -123,12 +94,15 @@ def catalog_of(content: Mapping[str, Any]) -> Catalog:
     """Return the catalog that a document (that of SHIPPED) describes."""
     return Catalog(
         images=tuple(_image(name, keys, "catalog") for name, keys in content["images"].items()),
-        drivers=tuple(
-            DriverRange(
-                release, tuple(keys["module"]), tuple(keys["serves"]), keys.get("confirmed", True)
+        drivers={
+            vendor: tuple(
+                DriverRange(
+                    release, tuple(r["module"]), tuple(r["serves"]), r.get("confirmed", True)
+                )
+                for release, r in releases.items()
             )
-            for release, keys in content["drivers"].items()
-        ),
+            for vendor, releases in content["drivers"].items()
+        },
         faults=tuple(
             Fault(name, f["vendor"], tuple(f["torch"]), tuple(f["flags"]), f["reason"], f["source"])
             for name, f in content["faults"].items()

@@ -14,15 +14,17 @@ from dataclasses import field
 
 from aam.options.frozen import dataclass
 from launcher.errors import Unavailable, UsageError
+from launcher.findings import Finding
+from launcher.gpus import VENDORS
 from launcher.host.facts import Gpu, Host
 from launcher.plan.catalog import CPU, Catalog, Image
-from launcher.plan.decision import Decision, Finding
+from launcher.plan.decision import Decision
 from launcher.plan.fit import fast, problems
 from launcher.plan.gpu_use import GpuUse
 from launcher.plan.kinds import Kind, Survey, best, counted, left_out, survey
 from launcher.plan.layers import Settings
 from launcher.plan.masks import Selection
-from launcher.plan.nothing import nothing
+from launcher.plan.nothing import needs_cdi, nothing
 from launcher.plan.spelling import nearest
 
 SIF_ENGINES = ("apptainer", "singularity")
@@ -61,7 +63,7 @@ class Native:
         absent: libraries of the model that it lacks.
         in_user_site: `aam` itself is installed in the user's site folder.
         torch: version of PyTorch ("2.13.0+cpu"), or None.
-        vendor: whose GPUs that PyTorch can use: "amd", "nvidia" or "cpu".
+        vendor: whose GPUs that PyTorch can use: a name of `launcher.gpus.VENDORS`, or "cpu".
         install: the command that installs those libraries.
     """
 
@@ -221,7 +223,7 @@ def _place(
     """Return where the image is and the first engine that can run it there."""
     assumed = SIF_ENGINES[:1] if not host.live and not host.engines else ()
     for engine in engines or assumed:
-        if engine == "podman" and image.vendor == "nvidia" and not host.cdi:
+        if engine == "podman" and needs_cdi(image, host):
             continue
         for found in built:
             if found.image == image.name and engine in found.engines:
@@ -354,7 +356,7 @@ def no_gpu(gpus: Survey, host: Host) -> str:
     for selection in gpus.selections:
         if any(not gpu.integrated for gpu in selection.ours) and not selection.gpus:
             return f"{selection.source} leaves none of the {len(selection.ours)} GPUs"
-    if any(not gpu.driven for gpu in host.gpus):
+    if any(not gpu.driven and not gpu.integrated for gpu in host.gpus):
         return "there are GPUs but no driver is loaded for them"
     if any(gpu.driven and not gpu.readable for gpu in host.gpus):
         return "the GPUs of this host belong to other jobs"
@@ -373,13 +375,11 @@ def _why(
     preference = dict(image.prefer).get(arch)
     if preference:
         why = f"{len(kind.gpus)} x {kind.gpus[0].product}: {preference}"
-    driver = host.driver(kind.gpus[0].vendor)
-    known = catalog.range_of(driver.version) if driver and driver.version else None
-    if driver and driver.vendor == "amd" and known:
-        return f"{why}; driver {driver.version} ({known.release}) supports ROCm {known.tested}"
-    if driver and driver.version and driver.vendor != "amd":
-        return f"{why}; driver {driver.version}"
-    return f"{why}; the ROCm releases that its driver supports are unknown"
+    vendor = kind.selection.vendor
+    driver = host.driver(vendor)
+    if driver is None:
+        return why
+    return f"{why}; {VENDORS[vendor].driver_text(driver, catalog.drivers.get(vendor, ()))}"
 
 
 def _engine_decision(engine: str, runtime: str, settings: Settings, host: Host) -> Decision:

@@ -1,12 +1,8 @@
-"""What was decided, why, and where that came from; and what deserves a warning."""
+"""Decisions: what was decided, why, and where that came from."""
 
 from __future__ import annotations
 
-from typing import Literal
-
 from aam.options.frozen import dataclass
-
-Severity = Literal["note", "warning", "error"]
 
 
 @dataclass(frozen=True)
@@ -25,17 +21,3 @@ class Decision:
     value: str
     why: str
     source: str
-
-
-@dataclass(frozen=True)
-class Finding:
-    """Something that a user should know: cause, evidence, remedy."""
-
-    severity: Severity
-    cause: str
-    evidence: str
-    remedy: str = ""
-
-    def __str__(self) -> str:
-        sentence = f"{self.cause}: {self.evidence}"
-        return f"{sentence}; {self.remedy}." if self.remedy else f"{sentence}."

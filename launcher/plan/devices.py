@@ -4,23 +4,20 @@ from __future__ import annotations
 
 from collections.abc import Iterable, Iterator
 
+from launcher.findings import Finding
+from launcher.gpus import VENDORS
 from launcher.host.access import refused
-from launcher.host.amd import KFD
 from launcher.host.facts import Gpu, Host
-from launcher.plan.decision import Finding
 
 ABSENT = "A device node is absent"
 
 
-def denials(host: Host, paths: Iterable[str]) -> Iterator[Finding]:
-    """Yield an error for every node of `paths` that may not be opened, or is not there.
-
-    NVIDIA's nodes may be absent: the driver's own helper makes them when CUDA first starts.
-    """
-    for path in paths:
+def denials(host: Host, gpus: Iterable[Gpu]) -> Iterator[Finding]:
+    """Yield an error for every device node of `gpus` that may not be opened, or is not there."""
+    for vendor, path in _nodes(gpus):
         node = host.node(path)
         if node is None:
-            if host.complete and not path.startswith("/dev/nvidia"):
+            if host.complete and not VENDORS[vendor].late_nodes:
                 remedy = "load the driver again, or ask for a node with GPUs"
                 yield Finding("error", ABSENT, path, remedy)
         elif node.access is False:
@@ -33,8 +30,10 @@ def denials(host: Host, paths: Iterable[str]) -> Iterator[Finding]:
             yield Finding("error", "A GPU may not be used", evidence, remedy)
 
 
-def needed(gpus: Iterable[Gpu]) -> tuple[str, ...]:
-    """Return the nodes that these GPUs are used through: AMD's share one."""
+def _nodes(gpus: Iterable[Gpu]) -> list[tuple[str, str]]:
+    """Return the vendor and the path of every node that GPUs are used through, each path once."""
     chosen = tuple(gpus)
-    shared = (KFD,) if any(gpu.vendor == "amd" for gpu in chosen) else ()
-    return shared + tuple(path for gpu in chosen for path in gpu.nodes)
+    shared = [(g.vendor, path) for g in chosen for path in VENDORS[g.vendor].shared_nodes]
+    own = [(g.vendor, path) for g in chosen for path in g.nodes]
+    parts = [(g.vendor, p) for g in chosen for part in g.instances for p in part.nodes]
+    return list(dict.fromkeys([*shared, *own, *parts]))

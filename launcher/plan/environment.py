@@ -7,8 +7,8 @@ from __future__ import annotations
 
 from collections.abc import Iterable, Mapping
 
+from launcher.gpus import masks
 from launcher.plan.decision import Decision
-from launcher.plan.masks import VARIABLES as MASKS
 
 PASSED = ("SLURM_*", "SLURMD_*", "PMI*", "MASTER_ADDR", "MASTER_PORT",
           "WORLD_SIZE", "RANK", "LOCAL_RANK", "LOCAL_WORLD_SIZE", "NODE_RANK", "GROUP_RANK",
@@ -17,7 +17,7 @@ PASSED = ("SLURM_*", "SLURMD_*", "PMI*", "MASTER_ADDR", "MASTER_PORT",
           "COLUMNS", "AAM_*")  # fmt: skip
 """What ranks, libraries and terminals need."""
 
-NEVER = ("AAM_LAUNCH_*", "AAM_IMAGE_DIR", *MASKS)
+NEVER = ("AAM_LAUNCH_*", "AAM_IMAGE_DIR")
 
 LEAKS = ("PYTHONPATH", "PYTHONHOME", "PYTHONUSERBASE", "PYTHONSTARTUP", "VIRTUAL_ENV",
          "CONDA_PREFIX",
@@ -86,9 +86,10 @@ def inside(
         variables[name] = f"{private}/{folder}"
         value, why = f"{name}={private}/{folder}", "a cache of this user, job and node alone"
         decisions.append(Decision("variable", value, why, "default"))
+    never = (*NEVER, *masks())
     patterns = (*PASSED, *extra_patterns)
     for name in sorted(present):
-        if matches(name, patterns) and not matches(name, NEVER) and name not in variables:
+        if matches(name, patterns) and not matches(name, never) and name not in variables:
             variables[name] = present[name]
             why = "ranks, libraries or the terminal need it"
             decisions.append(Decision("variable", name, why, "environment"))

@@ -4,8 +4,9 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 
+from launcher.findings import Finding
 from launcher.plan.catalog import Fault
-from launcher.plan.decision import Decision, Finding
+from launcher.plan.decision import Decision
 from launcher.plan.request import Request, options_of
 
 

@@ -7,16 +7,18 @@ from collections.abc import Container, Iterator, Sequence
 
 from aam.options.frozen import dataclass
 from launcher.errors import UsageError
-from launcher.host.facts import VENDORS, Gpu, Host, Vendor
+from launcher.findings import Finding
+from launcher.gpus import VENDORS
+from launcher.host.facts import Gpu, Host
 from launcher.plan.catalog import Catalog, Image
-from launcher.plan.decision import Decision, Finding
-from launcher.plan.fit import fast, problems, unknown_driver
+from launcher.plan.decision import Decision
+from launcher.plan.fit import fast, problems
 from launcher.plan.masks import Selection, select
 
 
 @dataclass(frozen=True)
 class Kind:
-    """GPUs of one arch of one vendor, whole or cut by MIG, and the images that fit, best first."""
+    """GPUs of one arch of one vendor, whole or cut, and the images that fit, best first."""
 
     selection: Selection
     gpus: tuple[Gpu, ...]
@@ -76,12 +78,12 @@ def survey(host: Host, catalog: Catalog, there: Container[str]) -> Survey:
     selections: list[Selection] = []
     unserved: list[Finding] = []
     findings = _remarks(host)
-    for vendor in VENDORS:
+    for vendor, known in VENDORS.items():
         gpus = [gpu for gpu in host.gpus if gpu.vendor == vendor]
         if not any(gpu.driven for gpu in gpus):
             continue
         driver = host.driver(vendor)
-        doubt = unknown_driver(driver, catalog) if driver else None
+        doubt = known.driver_doubt(driver, catalog.drivers.get(vendor, ())) if driver else None
         findings += [doubt] if doubt else []
         selection = select(vendor, gpus, host.environment, host.slurm)
         selections.append(selection)
@@ -90,7 +92,7 @@ def survey(host: Host, catalog: Catalog, there: Container[str]) -> Survey:
             if not gpu.integrated:
                 by_kind.setdefault((gpu.arch, bool(gpu.instances)), []).append(gpu)
         for (arch, cut), same in by_kind.items():
-            same = same[:1] if cut else same  # CUDA computes on one MIG instance at a time
+            same = same[:1] if cut else same
             fitting = [i for i in catalog.images if i.vendor == vendor
                        and not problems(i, same, catalog, host)]  # fmt: skip
             fitting.sort(key=lambda i: (i.name not in there, arch not in dict(i.prefer)))
@@ -101,22 +103,26 @@ def survey(host: Host, catalog: Catalog, there: Container[str]) -> Survey:
     )
 
 
-def _unserved(vendor: Vendor, gpus: Sequence[Gpu], catalog: Catalog, host: Host) -> Finding:
+def _unserved(vendor: str, gpus: Sequence[Gpu], catalog: Catalog, host: Host) -> Finding:
     """Return the reason why no image serves GPUs, by the example of the first of their vendor."""
     first = next((image for image in catalog.images if image.vendor == vendor), None)
-    reasons = problems(first, gpus, catalog, host) if first else []
-    why = f"{first.name}: {'; '.join(reasons)}" if first else "no image is for this vendor"
+    why = f"the catalog has no image for GPUs of {VENDORS[vendor].title}"
+    if first:
+        why = f"{first.name}: {'; '.join(problems(first, gpus, catalog, host))}"
     return Finding("warning", "No image serves these GPUs", f"{counted(gpus)}; {why}", "")
 
 
 def _undriven(host: Host) -> Iterator[Finding]:
-    for vendor, module in (("amd", "amdgpu"), ("nvidia", "nvidia")):
-        undriven = [gpu for gpu in host.gpus if gpu.vendor == vendor and not gpu.driven]
+    for vendor in VENDORS.values():
+        undriven = [
+            gpu for gpu in host.gpus
+            if gpu.vendor == vendor.name and not gpu.driven and not gpu.integrated
+        ]  # fmt: skip
         if undriven:
             products = Counter(gpu.product for gpu in undriven)
             names = ", ".join(f"{count} x {product}" for product, count in products.items())
-            evidence = f"{names} on the PCI bus, no {module} driver"
-            remedy = f"load it (`modprobe {module}`) or install it"
+            evidence = f"{names} on the PCI bus, no {vendor.module} driver"
+            remedy = f"load it (`modprobe {vendor.module}`) or install it"
             yield Finding("warning", "The GPU driver is not loaded", evidence, remedy)
 
 
@@ -124,7 +130,7 @@ def _remarks(host: Host) -> list[Finding]:
     """Return what is unusual about single GPUs."""
     findings = []
     for gpu in host.gpus:
-        if gpu.driven and gpu.readable and gpu.arch is None:
+        if gpu.driven and gpu.readable and gpu.arch is None and not gpu.integrated:
             evidence = f"{gpu.product} at {gpu.pci} is in no table"
             remedy = "report it, so that the table can have it"
             cause = "A GPU of unknown architecture"
@@ -151,7 +157,7 @@ def best(kinds: Sequence[Kind]) -> Kind | None:
 
 
 def left_out(kinds: Sequence[Kind], used: Kind | None, runs: str) -> list[Decision]:
-    """Say which GPUs stay unused: those of other kinds, and further cards that MIG cuts."""
+    """Say which GPUs stay unused: those of other kinds, and further cards that are cut."""
     said = []
     for kind in kinds:
         if kind is not used:
@@ -161,12 +167,14 @@ def left_out(kinds: Sequence[Kind], used: Kind | None, runs: str) -> list[Decisi
             said.append(Decision("left out", counted(kind.gpus), why, "host"))
     if used and used.gpus[0].instances:
         cut = [gpu for gpu in used.selection.gpus if gpu.instances and gpu not in used.gpus]
-        why = "CUDA computes on one MIG instance at a time"
+        why = VENDORS[used.selection.vendor].one_instance
         said += [Decision("left out", counted(cut), why, "host")] if cut else []
     return said
 
 
 def counted(gpus: Sequence[Gpu]) -> str:
     """Return number, product and arch of alike GPUs, such as "4 x MI300A (gfx942)"."""
-    cut = ", cut by MIG" if gpus[0].instances else ""
-    return f"{len(gpus)} x {gpus[0].product} ({gpus[0].arch or 'arch unknown'}{cut})"
+    first = gpus[0]
+    name = VENDORS[first.vendor].instance.rstrip("-")
+    cut = f", cut by {name}" if first.instances else ""
+    return f"{len(gpus)} x {first.product} ({first.arch or 'arch unknown'}{cut})"

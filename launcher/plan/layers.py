@@ -15,7 +15,7 @@ from typing import Any, Literal
 
 from aam.options.frozen import dataclass
 from launcher.errors import ConfigurationError
-from launcher.plan.decision import Finding
+from launcher.findings import Finding
 from launcher.plan.spelling import nearest
 
 PREFIX = "AAM_LAUNCH_"

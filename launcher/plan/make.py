@@ -10,15 +10,17 @@ from dataclasses import replace
 
 from aam.contract.check_report import VARIABLE, compact, to_json
 from aam.options.frozen import dataclass
-from launcher.host.amd import KFD
+from launcher.findings import Finding
+from launcher.gpus import VENDORS, device_nodes, host_libraries
+from launcher.gpus import masks as gpu_masks
 from launcher.host.facts import Gpu, Host
 from launcher.plan import environment, masks
 from launcher.plan.attention import KnownReport, settle
 from launcher.plan.catalog import Catalog, Fault
-from launcher.plan.choose import NATIVE, OCI_ENGINES, Choice, Native
-from launcher.plan.decision import Decision, Finding
-from launcher.plan.devices import needed
+from launcher.plan.choose import NATIVE, OCI_ENGINES, SIF_ENGINES, Choice, Native
+from launcher.plan.decision import Decision
 from launcher.plan.environment import CACHES, ENGINE_LEAKS, PROXIES
+from launcher.plan.fit import served
 from launcher.plan.flags import required
 from launcher.plan.layers import Settings
 from launcher.plan.mounts import HOME, Mount, PathFact, fold, of_paths, require_passable
@@ -96,7 +98,7 @@ def make(
         *choice.findings,
         *doubts,
         *flag_findings,
-        *_warnings(host, choice),
+        *_warnings(host, choice, catalog),
     )
     if known is not None and known.report is not None:
         handed = (VARIABLE, to_json(compact(known.report), brief=True))
@@ -187,7 +189,7 @@ def _natively(
     asked, _ = environment.inside({}, (), _asked(settings), here.private)
     given = {name: asked[name] for name in _asked(settings) if name in asked}
     for name, value in (variables | given).items():
-        if name not in (masks.VARIABLES):
+        if name not in gpu_masks():
             decisions.append(
                 Decision(
                     "variable",
@@ -231,19 +233,20 @@ def _contained(
         _asked(settings),
         private,
     )
-    nvidia = bool(choice.gpus) and choice.gpus[0].vendor == "nvidia"
-    amd = bool(choice.gpus) and not nvidia
-    if choice.selection and choice.gpus:
-        # All of NVIDIA's devices go in (the engine's own support does that), of AMD's the chosen.
-        mask, _ = _mask(choice, choice.selection.ours if nvidia else visible)
+    vendor = VENDORS[choice.gpus[0].vendor] if choice.gpus else None
+    devices: tuple[str, ...] = ()
+    if vendor and choice.selection:
+        # An engine's own support binds every device; else the chosen ones are all that is there.
+        seen = choice.selection.ours if vendor.host_libraries else visible
+        mask, _ = _mask(choice, seen)
         variables |= dict([mask])
         decisions.append(_mask_decision(mask, choice))
-    devices: tuple[str, ...] = ()
-    if amd:
-        devices = needed(visible)
+    if vendor and not vendor.host_libraries:
+        devices = device_nodes(visible)
         decisions += [
-            Decision("device", path, "compute driver" if path == KFD else "a GPU that is used",
-                     "host") for path in devices
+            Decision("device", path, "a node that all GPUs of the vendor share"
+                     if path in vendor.shared_nodes else "a GPU that is used", "host")
+            for path in devices
         ]  # fmt: skip
     folded = _mounts(choice, settings, paths, here)
     names = [path for mount in folded for path in (mount.source, mount.target)]
@@ -255,14 +258,16 @@ def _contained(
                  + (f" from {m.source}" if m.source != m.target else ""), m.why, m.origin)
         for m in folded
     ]  # fmt: skip
-    if nvidia:
-        why = "the driver's libraries have to come from the host"
-        decisions.append(Decision("engine option", "NVIDIA support", why, "default"))
-    elif amd:
-        wanted = settings.on("host_rocm") and choice.engine in ("apptainer", "singularity")
-        why = "asked for" if wanted else "it would replace the image's ROCm with the host's"
-        value = "--rocm" if wanted else "no --rocm"
-        decisions.append(Decision("engine option", value, why, settings.source("host_rocm")))
+    asked = settings.on("host_rocm") and choice.engine in SIF_ENGINES
+    libraries = host_libraries(vendor.name if vendor else "", asked)
+    if vendor and vendor.library_flags:
+        bring, keep_out = vendor.library_flags
+        why = "asked for" if libraries else "it would replace the image's libraries with the host's"
+        if vendor.host_libraries:
+            why = "the driver's libraries have to come from the host"
+        value = bring if libraries else keep_out
+        source = "default" if vendor.host_libraries else settings.source("host_rocm")
+        decisions.append(Decision("engine option", value, why, source))
     user = host.user
     outputs = [f.absolute if f.folder else f.absolute.rpartition("/")[0] or "/"
                for f in paths if f.role == "output" and f.kind != "file"]  # fmt: skip
@@ -283,8 +288,8 @@ def _contained(
                  *(f"{private}/{folder}" for folder in dict.fromkeys(CACHES.values()))),
         outputs=tuple(dict.fromkeys(outputs)),
         workdir=f"{private}/home",
-        nvidia=nvidia,
-        host_rocm=amd and settings.on("host_rocm"),
+        host_libraries=libraries,
+        cdi=vendor.cdi if vendor else "",
         user=(user.uid, user.gid) if user else (0, 0),
         terminal=here.terminal,
         decisions=tuple(decisions),
@@ -316,8 +321,8 @@ def _mask(choice: Choice, visible: Sequence[Gpu]) -> tuple[tuple[str, str], tupl
         choice.selection.vendor, choice.gpus, choice.selection.ours, "", "",
         choice.selection.literal,
     )  # fmt: skip
-    name = masks.OUTER[choice.selection.vendor]
-    others = tuple(other for other in masks.VARIABLES if other != name)
+    name = VENDORS[choice.selection.vendor].visible_devices
+    others = tuple(other for other in gpu_masks() if other != name)
     return (name, masks.value_for(kept, visible)), others
 
 
@@ -343,22 +348,20 @@ def _groups(host: Host, devices: Sequence[str]) -> tuple[int, ...]:
     return tuple(sorted(owners & mine))
 
 
-def _warnings(host: Host, choice: Choice) -> list[Finding]:
-    found = []
-    override = host.environment.get("HSA_OVERRIDE_GFX_VERSION")
-    if override and choice.gpus and choice.gpus[0].vendor == "amd":
-        found.append(
-            Finding(
-                "warning",
-                "The arch of the GPUs is overridden",
-                f"HSA_OVERRIDE_GFX_VERSION={override}, the kernel says {choice.gpus[0].arch}",
-                "unset it; no Instinct GPU needs it",
-            )
-        )
+def _warnings(host: Host, choice: Choice, catalog: Catalog) -> list[Finding]:
+    if not choice.gpus:
+        return []
+    vendor = VENDORS[choice.gpus[0].vendor]
+    images = [image for image in catalog.images if image.vendor == vendor.name]
+    found = vendor.checks(
+        host, choice.gpus, lambda arch: any(served(image, arch) for image in images)
+    )
     named = choice.selection and choice.selection.literal
     parts = [part.uuid or part.place for gpu in choice.gpus for part in gpu.instances]
     if len(parts) > 1 and not (named and "," not in named):
-        remedy = "choose with CUDA_VISIBLE_DEVICES=MIG-<uuid>"
-        evidence = f"CUDA takes the first of {', '.join(parts)}"
-        found.append(Finding("warning", "Only one MIG instance is used", evidence, remedy))
+        prefix = vendor.instance
+        remedy = f"choose with {vendor.visible_devices}={prefix}<uuid>"
+        evidence = f"the first of {', '.join(parts)}; {vendor.one_instance}"
+        cause = f"Only one {prefix.rstrip('-')} instance is used"
+        found.append(Finding("warning", cause, evidence, remedy))
     return found

@@ -1,10 +1,8 @@
 """One mask: what Slurm, cgroups and the vendors' variables say, reconciled to one list of GPUs.
 
-ROCR_VISIBLE_DEVICES filters what the ROCm runtime enumerates; HIP_VISIBLE_DEVICES (or, where that
-is not set, CUDA_VISIBLE_DEVICES) then indexes into what is left, so that two masks that mean the
-same leave no GPU (rocm.docs.amd.com, "GPU isolation techniques"). Slurm sets all of them to the
-same text (gres.conf(5)). A device cgroup hides other jobs' GPUs, and what is left is numbered from
-0. So exactly one variable goes on, and it counts what the program will enumerate.
+Slurm sets the variables of all vendors to the same text (gres.conf(5)). A device cgroup hides other
+jobs' GPUs, and what is left is numbered from 0. Some variables count what another one leaves (see
+the vendors). So exactly one variable goes on, and it counts what the program will enumerate.
 """
 
 from __future__ import annotations
@@ -13,14 +11,10 @@ from collections.abc import Mapping, Sequence
 
 from aam.options.frozen import dataclass
 from launcher.errors import ConfigurationError
-from launcher.host.facts import Gpu, Slurm, Vendor
+from launcher.gpus import VENDORS
+from launcher.host.facts import Gpu, Slurm
 from launcher.host.numbers import numbers, whole_number
 
-VARIABLES = ("ROCR_VISIBLE_DEVICES", "HIP_VISIBLE_DEVICES", "CUDA_VISIBLE_DEVICES",
-             "GPU_DEVICE_ORDINAL", "NVIDIA_VISIBLE_DEVICES", "AMD_VISIBLE_DEVICES")  # fmt: skip
-"""All of them; what is not written by this module is removed."""
-
-OUTER: dict[Vendor, str] = {"amd": "ROCR_VISIBLE_DEVICES", "nvidia": "CUDA_VISIBLE_DEVICES"}
 NOTHING = ("", "-1", "none", "void", "nodevfiles", "no_dev_files")
 
 
@@ -34,10 +28,10 @@ class Selection:
         ours: those that this process may read, in the order in which a runtime counts them.
         story: what was said and what it means, for `explain`.
         source: what decided.
-        literal: a value to pass as it is (MIG instances).
+        literal: a value to pass as it is (names of hardware partitions).
     """
 
-    vendor: Vendor
+    vendor: str
     gpus: tuple[Gpu, ...]
     ours: tuple[Gpu, ...]
     story: str
@@ -46,7 +40,7 @@ class Selection:
 
 
 def select(
-    vendor: Vendor, gpus: Sequence[Gpu], variables: Mapping[str, str], slurm: Slurm | None
+    vendor: str, gpus: Sequence[Gpu], variables: Mapping[str, str], slurm: Slurm | None
 ) -> Selection:
     """Reconcile everything that was said about the GPUs of `vendor`.
 
@@ -75,9 +69,10 @@ def select(
         return Selection(vendor, ours, ours, f"{counts}, no mask {_arrow(ours)}", "host")
     words = ", ".join(f"{name}={value}" for name, value in said)
     source = " and ".join(name for name, _ in said)
-    if any("MIG-" in value.upper() for _, value in said):
+    instance = VENDORS[vendor].instance
+    if instance and any(instance in value.upper() for _, value in said):
         name, value = said[0]
-        chosen = _owners(name, value, ours)
+        chosen = _owners(name, value, ours, instance)
         story = f"{counts}, {words} {_arrow(chosen)}"
         return Selection(vendor, chosen, ours, story, source, value)
     chosen, first = ours, None
@@ -95,10 +90,10 @@ def select(
 def value_for(selection: Selection, visible: Sequence[Gpu]) -> str:
     """Return the one mask, for a program that will enumerate `visible`.
 
-    Indices count what is enumerated. Where AMD GPUs of several kinds are visible the runtime may
-    enumerate them in another order, so they are named instead, if names are unique. NVIDIA's
-    are named wherever they can be: CUDA's own order depends on speed. Of MIG instances CUDA
-    computes on one (MIG user guide, "CUDA Device Enumeration"), so the first is named.
+    Indices count what is enumerated. Where GPUs of several kinds are visible the runtime may
+    enumerate them in another order, so they are named instead, if names are unique; those of a
+    vendor whose runtime has an order of its own are named wherever they can be. Of hardware
+    partitions one is used, so the first is named.
     """
     if selection.literal is not None:
         return selection.literal
@@ -108,19 +103,19 @@ def value_for(selection: Selection, visible: Sequence[Gpu]) -> str:
     names = [gpu.uuid for gpu in selection.gpus if gpu.uuid]
     named = len(set(names)) == len(selection.gpus)
     mixed = len({gpu.arch for gpu in visible}) > 1
-    if named and (selection.vendor == "nvidia" or mixed):
+    if named and (VENDORS[selection.vendor].by_uuid or mixed):
         return ",".join(names)
     return ",".join(str(list(visible).index(gpu)) for gpu in selection.gpus)
 
 
-def _said(vendor: Vendor, variables: Mapping[str, str]) -> list[tuple[str, str]]:
+def _said(vendor: str, variables: Mapping[str, str]) -> list[tuple[str, str]]:
     """Return the masks that count, outermost first."""
-    outer = variables.get(OUTER[vendor])
-    said = [(OUTER[vendor], outer.strip())] if outer is not None else []
-    if vendor == "amd":
-        for name in ("HIP_VISIBLE_DEVICES", "CUDA_VISIBLE_DEVICES"):
-            if variables.get(name, "").strip():  # an empty one counts as not set
-                return [*said, (name, variables[name].strip())]
+    known = VENDORS[vendor]
+    outer = variables.get(known.visible_devices)
+    said = [(known.visible_devices, outer.strip())] if outer is not None else []
+    for name in known.inner_masks:
+        if variables.get(name, "").strip():  # an empty one counts as not set
+            return [*said, (name, variables[name].strip())]
     return said
 
 
@@ -135,11 +130,12 @@ def _second(
 ) -> tuple[Gpu, ...]:
     """Apply an inner mask: it counts what the outer one leaves, or repeats the outer's numbers."""
     inner, outer = value.split(","), first.split(",")
+    outermost = VENDORS[listed[0].vendor].visible_devices
     items = [item.strip() for item in inner]
     counts = [number for item in items if (number := whole_number(item)) is not None]
     if len(counts) == len(items) and any(count >= len(chosen) for count in counts):
         if not set(items) <= {item.strip() for item in outer}:
-            evidence = f"{name}={value} counts what ROCR_VISIBLE_DEVICES={first} leaves"
+            evidence = f"{name}={value} counts what {outermost}={first} leaves"
             remedy = f"unset one of them, or use numbers below {len(chosen)}"
             raise ConfigurationError("Two masks that contradict each other", evidence, remedy)
         return _resolve(name, value, ours, listed, slurm)
@@ -180,15 +176,15 @@ def _resolve(
     return tuple(chosen)
 
 
-def _owners(name: str, value: str, ours: tuple[Gpu, ...]) -> tuple[Gpu, ...]:
-    """Return the cards of MIG instances, by names that nobody could ask for all of them.
+def _owners(name: str, value: str, ours: tuple[Gpu, ...], prefix: str) -> tuple[Gpu, ...]:
+    """Return the cards of hardware partitions, whose names may be known to the driver alone.
 
     "MIG-<uuid>", or, for drivers before R470, "MIG-GPU-<uuid of the card>/<GPU>/<compute>".
     """
     chosen: list[Gpu] = []
     cut = [gpu for gpu in ours if gpu.instances]
     for item in (item.strip() for item in value.split(",") if item.strip()):
-        card, _, place = item[len("MIG-") :].partition("/")
+        card, _, place = item[len(prefix) :].partition("/")
         found = [
             gpu
             for gpu in cut
@@ -202,8 +198,8 @@ def _owners(name: str, value: str, ours: tuple[Gpu, ...]) -> tuple[Gpu, ...]:
             known = [part.uuid or part.place for gpu in cut for part in gpu.instances]
             evidence = f"'{item}' of {name}={value}, there is {', '.join(known) or 'none'}"
             remedy = f"correct or unset {name}"
-            raise ConfigurationError("A mask names a MIG instance that is not there", evidence,
-                                     remedy)  # fmt: skip
+            cause = f"A mask names a {prefix.rstrip('-')} instance that is not there"
+            raise ConfigurationError(cause, evidence, remedy)
         chosen += [gpu for gpu in found if gpu not in chosen]
     return tuple(chosen)
 
@@ -227,8 +223,11 @@ def _named(item: str, field: tuple[Gpu, ...]) -> tuple[Gpu, ...]:
 
 
 def _arrow(gpus: Sequence[Gpu]) -> str:
-    shown = ", ".join(_label(gpu) for gpu in gpus[:8]) + (", ..." if len(gpus) > 8 else "")
-    return f"→ {len(gpus)} used ({shown})" if gpus else "→ none used"
+    """Return what is selected; integrated GPUs are enumerated and never used."""
+    shown = [_label(gpu) for gpu in gpus if not gpu.integrated]
+    if not shown:
+        return "→ none selected"
+    return f"→ {len(shown)} selected ({', '.join(shown[:8])}{', ...' if len(shown) > 8 else ''})"
 
 
 def _label(gpu: Gpu) -> str:

@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Sequence
 
 from launcher.errors import Unavailable
+from launcher.gpus import VENDORS
 from launcher.host.facts import Host
 from launcher.plan.catalog import CPU, Image
 from launcher.plan.layers import Settings
@@ -27,17 +28,25 @@ def nothing(
         if install is not None:
             remedy += f", or PyTorch here: `{install}`"
         return Unavailable("There is nothing to run aam with", evidence, remedy)
-    if image and image.vendor == "nvidia" and engines == ("podman",) and not host.cdi:
-        remedy = "`nvidia-ctk cdi generate --output=/etc/cdi/nvidia.yaml` makes it"
-        return Unavailable(
-            "podman needs a CDI description of NVIDIA GPUs", "none in /etc/cdi", remedy
-        )
+    if image and engines == ("podman",) and needs_cdi(image, host):
+        vendor = VENDORS[image.vendor or ""]
+        remedy = f"`{vendor.cdi_command}` makes it"
+        cause = f"podman needs a CDI description of {vendor.title} GPUs"
+        return Unavailable(cause, "none in /etc/cdi", remedy)
     folder = settings.text("image_dir")
     where = f"no {folder}/{name}.sif, and {folder}/images.json names none for {', '.join(engines)}"
     remedy = how_to_build(image, engines, folder)
     if install is not None:
         remedy += f"; `{install}` lets aam run without an image"
     return Unavailable(f"Image {name} is not built", where, remedy)
+
+
+def needs_cdi(image: Image, host: Host) -> bool:
+    """Return whether podman lacks the description of the devices that the image needs."""
+    vendor = VENDORS.get(image.vendor or "")
+    if vendor is None or not vendor.cdi:
+        return False
+    return not any(vendor.name in name for name in host.cdi)
 
 
 def how_to_build(image: Image | None, engines: Sequence[str], folder: str) -> str:

@@ -5,8 +5,9 @@ from __future__ import annotations
 from collections.abc import Mapping
 
 from aam.options.frozen import dataclass
+from launcher.findings import Finding
 from launcher.host.facts import Gpu
-from launcher.plan.decision import Decision, Finding
+from launcher.plan.decision import Decision
 from launcher.plan.mounts import Mount
 
 
@@ -30,8 +31,8 @@ class Plan:
         folders: private folders to make first, readable by the user alone.
         outputs: output folders to make first.
         workdir: current folder inside.
-        nvidia: the engine's NVIDIA support is needed.
-        host_rocm: the host's ROCm libraries are asked for.
+        host_libraries: the vendor whose libraries of the host the engine binds; empty: none.
+        cdi: names of the devices in the Container Device Interface, where the engine binds them.
         user: numeric user and group.
         terminal: standard input and output are a terminal.
         stack: vendor and version of PyTorch, for the record.
@@ -53,8 +54,8 @@ class Plan:
     folders: tuple[str, ...] = ()
     outputs: tuple[str, ...] = ()
     workdir: str = "/"
-    nvidia: bool = False
-    host_rocm: bool = False
+    host_libraries: str = ""
+    cdi: str = ""
     user: tuple[int, int] = (0, 0)
     terminal: bool = False
     stack: str = ""

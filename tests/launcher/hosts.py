@@ -15,7 +15,7 @@ import pytest
 
 NODES = "sys/class/kfd/kfd/topology/nodes"
 
-# arch -> (gfx_target_version, device_id); values of the kernel, see launcher/host/amd.py
+# arch -> (gfx_target_version, device_id); values of the kernel, see launcher/gpus/amd.py
 MI25 = (90000, 0x6860)
 MI50 = (90006, 0x66A1)
 MI100 = (90008, 0x738C)
@@ -24,6 +24,7 @@ MI250X = (90010, 0x7408)
 MI300A = (90402, 0x74A0)
 MI300X = (90402, 0x74A1)
 RX7900 = (110000, 0x744C)
+NAVI22 = (100301, 0x73DF)
 PHOENIX = (110003, 5567)
 
 

@@ -22,7 +22,7 @@ from aam.stack.guard import Guard, Need, guarded
 from launcher import check_reports
 from launcher.engines.native import here
 from launcher.errors import Unavailable
-from launcher.host import Host
+from launcher.host.facts import Host
 from launcher.host_lines import report_lines
 from launcher.plan.attention import KnownReport, settle
 from launcher.plan.choose import Choice, choose

@@ -7,8 +7,9 @@ from pathlib import Path
 
 import pytest
 
+from launcher.detect import detect
 from launcher.errors import Unavailable, UsageError
-from launcher.host import EngineFact, Host, detect
+from launcher.host.facts import EngineFact, Host
 from launcher.plan.catalog import SHIPPED, catalog_of
 from launcher.plan.choose import SIF_ENGINES, Built, Choice, Native, choose
 from launcher.plan.document import load
@@ -169,7 +170,7 @@ def test_an_unknown_driver_is_reported_as_unknown(
     found = next(str(f) for f in choice.findings if "driver supports are unknown" in f.cause)
     assert known in found
     assert "no image is refused because of it" in found
-    assert "the ROCm releases that its driver supports are unknown" in why(choice, "image")
+    assert "for which the ROCm releases are unknown" in why(choice, "image")
 
 
 # --- processors
@@ -383,7 +384,7 @@ def test_podman_needs_cdi_for_nvidia(tmp_path: Path) -> None:
     built = (Built("cuda", ("podman",), "localhost/aam:cuda"),)
     with pytest.raises(Unavailable, match="nvidia-ctk cdi generate"):
         decide(host, built, image="cuda")
-    assert decide(replace(host, cdi=True), built, image="cuda").engine == "podman"
+    assert decide(replace(host, cdi=("nvidia.yaml",)), built, image="cuda").engine == "podman"
 
 
 def test_not_built_names_the_command_that_builds() -> None:

@@ -13,12 +13,12 @@ from typing import Literal
 
 import pytest
 
+from launcher.detect import detect
 from launcher.errors import MissingInput
-from launcher.host import detect
-from launcher.host.amd import address_of, arch_of
+from launcher.gpus.amd import address_of, arch_of
+from launcher.gpus.nvidia import CHIPS, capabilities
 from launcher.host.facts import Gpu, Instance
 from launcher.host.numbers import numbers
-from launcher.host.nvidia import CHIPS, capabilities
 from launcher.host.tree import natural
 from tests.launcher.hosts import (
     MI50,
@@ -250,7 +250,7 @@ def test_the_drivers_library_is_asked_through_its_interface(tmp_path: Path) -> N
     library = str(tmp_path / "libnvidia-ml.so.1")
     subprocess.run(["cc", "-shared", "-fPIC", "-o", library, str(source)], check=True)
     code = (
-        "from launcher.host import nvml; at = '0000:01:00.0';"
+        "from launcher.gpus import nvml; at = '0000:01:00.0';"
         "print(nvml.capability(at), nvml.instances(at), nvml.capability('0000:02:00.0'))"
     )
     variables = {**os.environ, "LD_LIBRARY_PATH": str(tmp_path)}
@@ -336,7 +336,8 @@ def test_this_host() -> None:
 def test_nothing_but_files_is_touched(tmp_path: Path) -> None:
     """Detection runs no program and imports none of the libraries that do."""
     code = (
-        "import sys; from launcher.host import detect; detect(); print('subprocess' in sys.modules)"
+        "import sys; from launcher.detect import detect; detect();"
+        "print('subprocess' in sys.modules)"
     )
     done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True)
     assert done.stdout == "False\n"

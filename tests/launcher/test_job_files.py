@@ -250,7 +250,7 @@ def test_the_container_is_started_as_the_launcher_would_start_it(tmp_path: Path)
     table.write_text("x")
     code = f"""command=pretrain flags=(--distributed) input_flags=--table output_flags=--output-dir
     resumable=yes writes_folder=yes local_run=no engine=/bin/e image=/i.sif
-    engine_flags=({" ".join(contained(False, False))})
+    engine_flags=({" ".join(contained(""))})
     devices=() binds=() variables=(A='b c') record='' instead=() plugin_path='' here=/h
     whole_nodes=yes mask='' carried_patterns='@(SLURM_*)' never_carried='@(SLURM_NODELIST)'
     read_options --table "$TABLE" --output-dir "{tmp_path}/out" --resume-from auto

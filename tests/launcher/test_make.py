@@ -8,9 +8,10 @@ from pathlib import Path
 
 import pytest
 
+from launcher.detect import detect
 from launcher.engines import command, shell_line
 from launcher.errors import NotPermitted
-from launcher.host import EngineFact, Host, Node, User, detect
+from launcher.host.facts import EngineFact, Host, Node, User
 from launcher.plan.catalog import SHIPPED, catalog_of
 from launcher.plan.choose import Built, Native, choose
 from launcher.plan.document import load
@@ -142,7 +143,9 @@ def test_podman_and_docker(mi300a: Host) -> None:
 
 def test_nvidia_support_is_the_engines_own(tmp_path: Path) -> None:
     tree = Tree(tmp_path).nvidia(0x20B2, 1, 0, "A100").nvidia(0x20B2, 2, 1, "A100")
-    host = replace(host_of(tree.nvidia_driver("535.1"), CUDA_VISIBLE_DEVICES="1"), cdi=True)
+    host = replace(
+        host_of(tree.nvidia_driver("535.1"), CUDA_VISIBLE_DEVICES="1"), cdi=("nvidia.yaml",)
+    )
     for engine, option in (
         ("apptainer", "--nv"),
         ("podman", "nvidia.com/gpu=all"),
@@ -186,7 +189,7 @@ def test_an_override_of_the_arch_is_warned_of(mi300a: Host) -> None:
     host = replace(mi300a, environment={"HSA_OVERRIDE_GFX_VERSION": "10.3.0"})
     plan = planned(host, *PRETRAIN)
     found = [str(finding) for finding in plan.findings if finding.severity == "warning"]
-    assert "HSA_OVERRIDE_GFX_VERSION=10.3.0, the kernel says gfx942" in found[0]
+    assert "HSA_OVERRIDE_GFX_VERSION=10.3.0, the kernel reports gfx942" in found[0]
 
 
 def test_the_record_is_enough_to_run_again(mi300a: Host) -> None:

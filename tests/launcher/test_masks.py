@@ -100,7 +100,7 @@ def test_nonsense_is_named(masks: dict[str, str], hidden: tuple[int, ...]) -> No
 def test_the_story() -> None:
     story = select("amd", gpus(8, FIRST), {ROCR: "0-3"}, None).story
     assert story == (
-        "8 listed, 4 readable, ROCR_VISIBLE_DEVICES=0-3 → 4 used "
+        "8 listed, 4 readable, ROCR_VISIBLE_DEVICES=0-3 → 4 selected "
         "(renderD160, renderD168, renderD176, renderD184)"
     )
 

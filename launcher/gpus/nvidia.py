@@ -1,4 +1,4 @@
-"""NVIDIA GPUs, as their kernel driver lists them in procfs, and those that only the PCI bus knows.
+"""NVIDIA: GPUs as the kernel driver lists them in procfs, MIG, CUDA, and its masks.
 
 `/proc/driver/nvidia/gpus/<address>/information` has "Model:", "GPU UUID:" and "Device Minor:". The
 compute capability is not there: it follows from the PCI device (`nvidia_chips.txt`), or is asked of
@@ -8,38 +8,101 @@ the driver's library (`nvml`) on this very host, as are the names of MIG instanc
 from __future__ import annotations
 
 import re
+from collections.abc import Mapping, Sequence
 from dataclasses import replace
 from pathlib import Path
+from typing import Any
 
+from launcher.gpus.base import Vendor
 from launcher.host import pci
 from launcher.host.facts import Driver, Gpu, Instance
 from launcher.host.numbers import whole_number
 from launcher.host.tree import Tree
 
-VENDOR = 0x10DE
+PCI_VENDOR = 0x10DE
 ROOT = "/proc/driver/nvidia"
-SHARED_NODES = ("/dev/nvidiactl", "/dev/nvidia-uvm")
 CHIPS = Path(__file__).with_name("nvidia_chips.txt")
 VERSION = r"NVRM version:.*?(\d+(?:\.\d+)+)"
 
 
-def gpus(tree: Tree, ask_driver: bool) -> tuple[Gpu, ...]:
-    """List the GPUs by PCI address; `ask_driver` allows loading the driver's library."""
-    functions = {f.address: f for f in pci.functions(tree) if f.vendor == VENDOR}
-    driven = tree.names(f"{ROOT}/gpus")
-    if not functions and not driven:
-        return ()
-    chips = capabilities(CHIPS.read_text())
-    found = [
-        _driven(tree, number, address, chips, ask_driver)
-        for number, address in enumerate(sorted(driven))
-    ]
-    for function in functions.values():
-        if function.address not in driven:
-            arch, chip = chips.get(function.device, (None, f"10de:{function.device:04x}"))
-            place = function.address
-            found.append(Gpu("nvidia", len(found), arch, f"NVIDIA {chip}", place, driven=False))
-    return tuple(found)
+class Nvidia(Vendor):
+    """GPUs of NVIDIA, used through CUDA; the driver's libraries come from the host."""
+
+    name = "nvidia"
+    title = "NVIDIA"
+    module = "nvidia"
+    visible_devices = "CUDA_VISIBLE_DEVICES"
+    other_masks = ("NVIDIA_VISIBLE_DEVICES",)
+    by_uuid = True  # CUDA's own order depends on speed
+    shared_nodes = ("/dev/nvidiactl", "/dev/nvidia-uvm")
+    late_nodes = True  # the driver's helper makes them when CUDA first starts
+    host_libraries = True
+    library_flags = ("--nv", "--no-nv")
+    cdi = "nvidia.com/gpu=all"
+    cdi_command = "nvidia-ctk cdi generate --output=/etc/cdi/nvidia.yaml"
+    instance = "MIG-"
+    one_instance = "CUDA computes on one MIG instance at a time"
+    torch_field = "cuda"
+    files = (
+        f"{ROOT}/version",
+        f"{ROOT}/gpus/*/information",
+        f"{ROOT}/capabilities/gpu*/mig/gi*/access",
+        f"{ROOT}/capabilities/gpu*/mig/gi*/ci*/access",
+        "/etc/cdi/*nvidia*",
+    )
+
+    def gpus(self, tree: Tree, live: bool) -> tuple[Gpu, ...]:
+        """List the GPUs by PCI address, then those that only the PCI bus knows."""
+        functions = {f.address: f for f in pci.functions(tree) if f.vendor == PCI_VENDOR}
+        driven = tree.names(f"{ROOT}/gpus")
+        if not functions and not driven:
+            return ()
+        chips = capabilities(CHIPS.read_text())
+        found = [
+            _driven(tree, number, address, chips, live)
+            for number, address in enumerate(sorted(driven))
+        ]
+        for function in functions.values():
+            if function.address not in driven:
+                arch, chip = chips.get(function.device, (None, f"10de:{function.device:04x}"))
+                place = function.address
+                found.append(Gpu("nvidia", len(found), arch, f"NVIDIA {chip}", place, driven=False))
+        return tuple(found)
+
+    def driver(self, tree: Tree) -> Driver | None:
+        """Return the kernel driver and its version.
+
+        Both forms are known: "... UNIX x86_64 Kernel Module  535.54.03 ..." and
+        "... UNIX Open Kernel Module for x86_64  555.42.02 ...".
+        """
+        path = f"{ROOT}/version"
+        try:
+            match = re.search(VERSION, tree.text(path))
+        except OSError:
+            return None
+        return Driver("nvidia", match[1] if match else None, path)
+
+    def serves(self, archs: Sequence[str], arch: str) -> bool:
+        """Return whether code runs on `arch`.
+
+        CUDA code runs on every chip of the same major capability and no smaller minor one (CUDA
+        programming guide, "binary compatibility").
+        """
+        major, minor = arch[3:-1], arch[-1]
+        return any(known[3:-1] == major and known[-1] <= minor for known in archs)
+
+    def answers(self, gpus: Sequence[Gpu]) -> Mapping[str, Mapping[str, Any]]:
+        """Return arch and MIG instances of each GPU, which only the driver's library may know."""
+        return {
+            "nvml": {
+                gpu.pci: {
+                    "arch": gpu.arch,
+                    "mig": {part.place: part.uuid for part in gpu.instances},
+                }
+                for gpu in gpus
+                if gpu.driven
+            }
+        }
 
 
 def _driven(
@@ -53,7 +116,7 @@ def _driven(
     arch, _ = chips.get(device or 0, (None, ""))
     instances = _instances(tree, minor)
     if ask_driver and (arch is None or instances):
-        from launcher.host import nvml
+        from launcher.gpus import nvml
 
         arch = arch or nvml.capability(address)
         uuids = nvml.instances(address) if instances else {}
@@ -80,20 +143,6 @@ def _driven(
 def _text(value: object) -> str | None:
     """Return a text of a capture; None for anything else."""
     return value if isinstance(value, str) else None
-
-
-def driver(tree: Tree) -> Driver | None:
-    """Return the kernel driver and its version.
-
-    Both forms are known: "... UNIX x86_64 Kernel Module  535.54.03 ..." and
-    "... UNIX Open Kernel Module for x86_64  555.42.02 ...".
-    """
-    path = f"{ROOT}/version"
-    try:
-        match = re.search(VERSION, tree.text(path))
-    except OSError:
-        return None
-    return Driver("nvidia", match[1] if match else None, path)
 
 
 def capabilities(text: str) -> dict[int, tuple[str, str]]:

@@ -6,7 +6,8 @@ import os
 from collections.abc import Mapping
 from pathlib import Path
 
-from launcher.host import amd, installed, nvidia, pci
+from launcher.gpus import VENDORS
+from launcher.host import installed, pci
 from launcher.host.access import confined
 from launcher.host.facts import Driver, EngineFact, Gpu, Host, Node, Slurm, User
 from launcher.host.numbers import numbers, whole_number
@@ -31,8 +32,9 @@ def detect(root: Path = Path("/"), environment: Mapping[str, str] | None = None)
     variables = os.environ if live else tree.manifest.environment
     variables = variables if environment is None else environment
     user = _user(tree, live)
-    gpus = amd.gpus(tree) + nvidia.gpus(tree, ask_driver=live)
-    drivers = tuple(d for d in (amd.driver(tree), nvidia.driver(tree)) if d)
+    gpus = tuple(gpu for vendor in VENDORS.values() for gpu in vendor.gpus(tree, live))
+    drivers = tuple(driver for vendor in VENDORS.values() if (driver := vendor.driver(tree)))
+    spaces = {name: vendor.user_space(tree) for name, vendor in VENDORS.items()}
     nodes = _nodes(tree, gpus, drivers, live)
     return Host(
         root=tree.name,
@@ -45,8 +47,8 @@ def detect(root: Path = Path("/"), environment: Mapping[str, str] | None = None)
         engines=_engines(tree, variables, user, live),
         slurm=slurm(variables),
         user=user,
-        rocm=amd.user_space(tree),
-        cdi=any("nvidia" in name for folder in CDI for name in tree.names(folder)),
+        user_space={name: space for name, space in spaces.items() if space},
+        cdi=tuple(name for folder in CDI for name in tree.names(folder)),
         bus=tuple(str(function) for function in pci.functions(tree)),
         environment=dict(variables),
         complete=live or tree.manifest.complete,
@@ -86,9 +88,8 @@ def _nodes(
     tree: Tree, gpus: tuple[Gpu, ...], drivers: tuple[Driver, ...], live: bool
 ) -> tuple[Node, ...]:
     """Look at every device node that the GPUs need."""
-    vendors = {gpu.vendor for gpu in gpus} | {driver.vendor for driver in drivers}
-    paths = [amd.KFD] if "amd" in vendors else []
-    paths += nvidia.SHARED_NODES if "nvidia" in vendors else ()
+    present = {gpu.vendor for gpu in gpus} | {driver.vendor for driver in drivers}
+    paths = [p for name in VENDORS if name in present for p in VENDORS[name].shared_nodes]
     paths += [path for gpu in gpus for path in gpu.nodes]
     paths += [path for gpu in gpus for part in gpu.instances for path in part.nodes]
     look = _look if live else lambda path: _recalled(tree, path)

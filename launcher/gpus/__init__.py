@@ -1,0 +1,48 @@
+"""GPU vendors: the registry, and the questions that are put to all of them.
+
+A new vendor is a module with a class that inherits `launcher.gpus.base.Vendor`, and a line here.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable
+
+from launcher.gpus.amd import Amd
+from launcher.gpus.base import Vendor
+from launcher.gpus.intel import Intel
+from launcher.gpus.nvidia import Nvidia
+from launcher.host.facts import Gpu
+
+VENDORS: dict[str, Vendor] = {vendor.name: vendor for vendor in (Amd(), Nvidia(), Intel())}
+"""By name, in the order in which their GPUs are listed."""
+
+
+def device_nodes(gpus: Iterable[Gpu]) -> tuple[str, ...]:
+    """Return the device nodes that GPUs are used through, the shared ones first."""
+    chosen = tuple(gpus)
+    vendors = dict.fromkeys(gpu.vendor for gpu in chosen)
+    shared = [path for name in vendors for path in VENDORS[name].shared_nodes]
+    return (*shared, *(path for gpu in chosen for path in gpu.nodes))
+
+
+def host_libraries(name: str, asked: bool) -> str:
+    """Return the vendor whose libraries of the host go into a container: needed, or asked for."""
+    vendor = VENDORS.get(name)
+    if vendor is None:
+        return ""
+    return name if vendor.host_libraries or (asked and vendor.library_flags) else ""
+
+
+def masks() -> tuple[str, ...]:
+    """Return every variable that selects devices; what the launcher does not set is removed."""
+    names = (
+        name
+        for vendor in VENDORS.values()
+        for name in (vendor.visible_devices, *vendor.inner_masks, *vendor.other_masks)
+    )
+    return tuple(dict.fromkeys(name for name in names if name))
+
+
+def title(name: str) -> str:
+    """Return the title of a vendor; the name itself if it is not registered."""
+    return VENDORS[name].title if name in VENDORS else name

@@ -1,0 +1,250 @@
+"""AMD: GPUs as the kernel's compute driver (KFD) lists them, ROCm, and its masks.
+
+Topology: drivers/gpu/drm/amd/amdkfd/kfd_topology.c, `node_show`. Lines "name value", decimal. Nodes
+are numbers and sort as such. Keys that old kernels lack (gfx_target_version, domain, unique_id,
+num_xcc) are not required. A node that may not be read belongs to another job: the device cgroup
+makes the kernel refuse (kfd_devcgroup_check_permission). Memory is not read: the kernel prints
+local_mem_size 0 for every GPU.
+
+Masks: ROCR_VISIBLE_DEVICES filters what the ROCm runtime enumerates; HIP_VISIBLE_DEVICES (or, where
+that is not set, CUDA_VISIBLE_DEVICES) then indexes into what is left, so that two masks that mean
+the same leave no GPU (rocm.docs.amd.com, "GPU isolation techniques").
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping, Sequence
+
+from launcher.findings import Finding, Severity
+from launcher.gpus.base import DriverRange, Vendor, range_of
+from launcher.host import pci
+from launcher.host.facts import Driver, Gpu, Host
+from launcher.host.numbers import whole_number
+from launcher.host.tree import Tree
+
+PCI_VENDOR = 0x1002
+NODES = "/sys/class/kfd/kfd/topology/nodes"
+KFD = "/dev/kfd"
+OVERRIDE = "HSA_OVERRIDE_GFX_VERSION"
+UNREADABLE = "a GPU of another job"
+
+PRODUCTS = {
+    0x6860: ("gfx900", "MI25"),
+    0x6861: ("gfx900", "Radeon Pro WX 9100"),
+    0x6862: ("gfx900", "Radeon Pro SSG"),
+    0x6863: ("gfx900", "Radeon Vega Frontier"),
+    0x6864: ("gfx900", "Radeon Pro V340"),
+    0x6868: ("gfx900", "Radeon Pro WX 8200"),
+    0x686C: ("gfx900", "MI25"),
+    0x687F: ("gfx900", "Radeon RX Vega"),
+    0x66A0: ("gfx906", "MI60"),
+    0x66A1: ("gfx906", "MI50"),
+    0x66AF: ("gfx906", "Radeon VII"),
+    0x738C: ("gfx908", "MI100"),
+    0x738E: ("gfx908", "MI100"),
+    0x7408: ("gfx90a", "MI250X"),
+    0x740C: ("gfx90a", "MI250"),
+    0x740F: ("gfx90a", "MI210"),
+    0x74A0: ("gfx942", "MI300A"),
+    0x74A1: ("gfx942", "MI300X"),
+    0x74A2: ("gfx942", "MI308X"),
+    0x74A5: ("gfx942", "MI325X"),
+    0x75A0: ("gfx950", "MI350X"),
+    0x744C: ("gfx1100", "Radeon RX 7900"),
+}
+"""PCI device -> arch and product; pci.ids of the PCI ID repository, archs of the ROCm documents."""
+
+ACCELERATORS = (0x1200, 0x0380)
+"""PCI classes of AMD's Instinct: processing accelerator (MI300), display controller (MI50)."""
+
+INTEGRATED = frozenset(
+    ["gfx902", "gfx909", "gfx90c", "gfx1013", "gfx1033", "gfx1035", "gfx1036", "gfx1037",
+     "gfx1103", "gfx1150", "gfx1151", "gfx1152", "gfx1153"]
+)  # fmt: skip
+"""Archs of graphics inside desktop processors (LLVM's AMDGPU usage, column dGPU/APU)."""
+
+
+class Amd(Vendor):
+    """GPUs of AMD, used through ROCm; images bring ROCm, the host only the kernel driver."""
+
+    name = "amd"
+    title = "AMD"
+    module = "amdgpu"
+    visible_devices = "ROCR_VISIBLE_DEVICES"
+    inner_masks = ("HIP_VISIBLE_DEVICES", "CUDA_VISIBLE_DEVICES")
+    other_masks = ("GPU_DEVICE_ORDINAL", "AMD_VISIBLE_DEVICES")
+    shared_nodes = (KFD,)
+    library_flags = ("--rocm", "--no-rocm")
+    torch_field = "hip"
+    files = (
+        f"{NODES}/*/properties",
+        "/sys/module/amdgpu/version",
+        "/sys/module/amdgpu/initstate",
+        "/opt/rocm/.info/version",
+    )
+    attributes = ("current_compute_partition", "current_memory_partition")
+    variables = (OVERRIDE,)
+
+    def gpus(self, tree: Tree, live: bool) -> tuple[Gpu, ...]:
+        """List the GPUs in KFD order, then those that only the PCI bus knows."""
+        listed = [
+            gpu for name in tree.names(NODES) if name.isdecimal() if (gpu := _node(tree, name))
+        ]
+        cards = {gpu.card for gpu in listed}
+        hidden = any(not gpu.readable for gpu in listed)
+        for function in pci.functions(tree):
+            card = function.address.partition(".")[0]
+            # A device that no table has may be a desktop's display, unless it is an accelerator.
+            known = function.device in PRODUCTS or function.kind in ACCELERATORS
+            # With nodes that may not be read, nothing tells which card they are.
+            if function.vendor == PCI_VENDOR and known and not hidden and card not in cards:
+                unknown = (None, f"AMD 1002:{function.device:04x}")
+                arch, product = PRODUCTS.get(function.device, unknown)
+                address = function.address
+                listed.append(Gpu("amd", len(listed), arch, product, address, driven=False))
+        return tuple(listed)
+
+    def driver(self, tree: Tree) -> Driver | None:
+        """Return the kernel driver; only AMD's own package states a version."""
+        path = "/sys/module/amdgpu/version"
+        try:
+            return Driver("amd", tree.text(path).strip(), path)
+        except OSError:
+            pass
+        if tree.has("/sys/module/amdgpu") or tree.has(NODES):
+            return Driver("amd", None, f"{path} is absent, so it came with the kernel")
+        return None
+
+    def user_space(self, tree: Tree) -> str | None:
+        """Return the ROCm that is installed on the host."""
+        try:
+            version = tree.text("/opt/rocm/.info/version").strip()
+        except OSError:
+            return None
+        return f"ROCm {version} in /opt/rocm" if version else None
+
+    def fused(self, archs: Sequence[str], arch: str) -> bool:
+        """Return whether aotriton has kernels; it names a family with an x for any digit."""
+        return any(
+            len(known) == len(arch)
+            and all(a in ("x", b) for a, b in zip(known[3:], arch[3:], strict=True))
+            for known in archs
+        )
+
+    def driver_misfit(
+        self,
+        driver: Driver,
+        pins: Mapping[str, str],
+        least: str | None,
+        ranges: Sequence[DriverRange],
+    ) -> str | None:
+        """Return the reason why AMD does not list the image's ROCm for the driver."""
+        known = range_of(driver.version, ranges)
+        release = ".".join(pins.get("rocm", "").split(".")[:2])
+        if known and release and release not in known.serves:
+            return f"{self.driver_text(driver, ranges)}, not {release}"
+        return None
+
+    def driver_text(self, driver: Driver, ranges: Sequence[DriverRange]) -> str:
+        """Return the version of the driver and the ROCm releases that it supports."""
+        known = range_of(driver.version, ranges)
+        if known is None:
+            name = f"driver {driver.version}" if driver.version else "the kernel's own driver"
+            return f"{name}, for which the ROCm releases are unknown"
+        return f"driver {driver.version} ({known.release}) supports ROCm {known.tested}"
+
+    def driver_doubt(self, driver: Driver, ranges: Sequence[DriverRange]) -> Finding | None:
+        """Return a finding if no table has the driver."""
+        if range_of(driver.version, ranges):
+            return None
+        severity: Severity = "warning" if driver.version else "note"
+        evidence = f"amdgpu {driver.version} is not in the catalog"
+        if driver.version is None:
+            evidence = f"amdgpu states no version ({driver.source})"
+        remedy = (
+            "no image is refused because of it; `aam-launch check` measures whether the one that "
+            "is chosen computes correctly"
+        )
+        cause = "The ROCm releases that the driver supports are unknown"
+        return Finding(severity, cause, evidence, remedy)
+
+    def checks(
+        self, host: Host, gpus: Sequence[Gpu], served: Callable[[str], bool]
+    ) -> list[Finding]:
+        """Return a warning if the arch that the runtime reports is overridden."""
+        override = host.environment.get(OVERRIDE)
+        archs = sorted({gpu.arch for gpu in gpus if gpu.arch})
+        if not override or not archs:
+            return []
+        names = ", ".join(archs)
+        remedy = f"unset it: images have code for {names}"
+        if not any(served(arch) for arch in archs):
+            remedy = (
+                f"no image has code for {names}; with --image NAME --force the override runs that "
+                "of another arch, and `aam-launch check` measures whether it computes correctly"
+            )
+        evidence = f"{OVERRIDE}={override}, the kernel reports {names}"
+        cause = "The arch of the GPUs is overridden"
+        return [Finding("warning", cause, evidence, remedy)]
+
+
+def arch_of(version: int) -> str | None:
+    """Turn gfx_target_version into a name; minor and step are hexadecimal.
+
+    >>> arch_of(90010), arch_of(90402), arch_of(110003)
+    ('gfx90a', 'gfx942', 'gfx1103')
+    """
+    if version <= 0:
+        return None
+    return f"gfx{version // 10000}{version // 100 % 100:x}{version % 100:x}"
+
+
+def address_of(domain: int, location: int) -> str:
+    """Turn domain and location_id into a PCI address.
+
+    >>> address_of(3, 512), address_of(0, 1287)
+    ('0003:02:00.0', '0000:05:00.7')
+    """
+    return f"{domain:04x}:{location >> 8 & 255:02x}:{location >> 3 & 31:02x}.{location & 7}"
+
+
+def _node(tree: Tree, name: str) -> Gpu | None:
+    """Read one node; None for a processor."""
+    try:
+        keys = properties(tree.text(f"{NODES}/{name}/properties"))
+    except FileNotFoundError:
+        return None
+    except PermissionError:
+        return Gpu("amd", int(name), None, UNREADABLE, "", readable=False)
+    if not keys.get("simd_count"):
+        return None
+    arch = arch_of(keys.get("gfx_target_version", 0))
+    known, product = PRODUCTS.get(keys.get("device_id", 0), (None, ""))
+    address = address_of(keys.get("domain", 0), keys.get("location_id", 0))
+    whole = address.partition(".")[0] + ".0"
+    minor = keys.get("drm_render_minor", 0)
+    unique = keys.get("unique_id", 0)
+    arch = arch or known
+    return Gpu(
+        vendor="amd",
+        index=int(name),
+        arch=arch,
+        product=product or f"AMD {arch or 'GPU'}",
+        pci=address,
+        nodes=(f"/dev/dri/renderD{minor}",) if minor else (),
+        uuid=f"GPU-{unique:016x}" if unique else None,
+        mode=pci.attribute(tree, whole, "current_compute_partition"),
+        memory_mode=pci.attribute(tree, whole, "current_memory_partition"),
+        integrated=arch in INTEGRATED,
+    )
+
+
+def properties(text: str) -> dict[str, int]:
+    """Read lines "name value"; whatever else a kernel may print is skipped."""
+    keys = {}
+    for line in text.splitlines():
+        name, _, value = line.partition(" ")
+        number = whole_number(value)
+        if number is not None:
+            keys[name] = number
+    return keys

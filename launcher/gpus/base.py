@@ -1,0 +1,174 @@
+"""The Protocol of a GPU vendor, with the defaults that most vendors share."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping, Sequence
+from typing import Any, Protocol
+
+from aam.options.frozen import dataclass
+from launcher.findings import Finding
+from launcher.host.facts import Driver, Gpu, Host
+from launcher.host.tree import Tree
+
+
+@dataclass(frozen=True)
+class DriverRange:
+    """A release of a kernel driver and the user spaces that its vendor lists for it.
+
+    Attributes:
+        release: the user space that it came with ("6.2"), or its own number ("30.10").
+        module: first numbers of the kernel module's version.
+        serves: releases of the user space.
+        confirmed: a published table has it; else it follows from the vendor's rules.
+    """
+
+    release: str
+    module: tuple[str, ...]
+    serves: tuple[str, ...]
+    confirmed: bool = True
+
+    @property
+    def tested(self) -> str:
+        """The releases for a message, with the doubt about them."""
+        doubt = "" if self.confirmed else " (by the vendor's rules, unconfirmed)"
+        return ", ".join(self.serves) + doubt
+
+
+def range_of(version: str | None, ranges: Sequence[DriverRange]) -> DriverRange | None:
+    """Return what is known about a kernel driver, by the version of its module.
+
+    >>> known = DriverRange("6.0", ("6.3",), ("6.1", "6.2"))
+    >>> range_of("6.3.6", [known]) is known, range_of("6.30", [known])
+    (True, None)
+    """
+    return next(
+        (known for known in ranges
+         if any(f"{version}.".startswith(f"{prefix}.") for prefix in known.module)), None
+    )  # fmt: skip
+
+
+class Vendor(Protocol):
+    """Everything that the launcher knows about the GPUs of one vendor.
+
+    A vendor is a class that inherits this one, sets `name`, `title` and `module`, has `gpus` and
+    `driver`, and overrides what differs from the defaults. Adding one is a module and its line in
+    `launcher.gpus.VENDORS`; no other module names a vendor.
+
+    Attributes:
+        name: in the catalog, in sites and in records ("amd").
+        title: in messages ("AMD").
+        module: the kernel driver's module, for `modprobe`.
+        visible_devices: the variable that selects devices; the launcher sets this one alone.
+        inner_masks: variables that count what `visible_devices` leaves; the first that is set
+            counts.
+        other_masks: further variables that select devices; no program gets them.
+        by_uuid: whether devices are selected by UUID wherever they have one.
+        shared_nodes: device nodes that all devices share.
+        late_nodes: whether the driver makes its nodes only when a program first needs them.
+        host_libraries: whether the driver's libraries have to come from the host, so that the
+            engine's own support binds them and every device; else the device nodes of the chosen
+            GPUs are bound one by one.
+        library_flags: options of Apptainer and Singularity that bring in the host's libraries, and
+            that keep them out; empty if there are none.
+        cdi: name of all devices in the Container Device Interface; empty if it is not needed.
+        cdi_command: what makes the description of the devices for it.
+        instance: prefix of the names of a card's hardware partitions ("MIG-"); empty if none.
+        one_instance: why one of them is used.
+        torch_field: field of PyTorch's version.py that is set in a build for this vendor; empty if
+            `aam` cannot compute on this vendor's GPUs yet.
+        files: patterns of the files that a capture holds.
+        attributes: attributes of a PCI device that a capture holds.
+        variables: variables that a capture holds.
+    """
+
+    name: str
+    title: str
+    module: str
+    visible_devices: str = ""
+    inner_masks: tuple[str, ...] = ()
+    other_masks: tuple[str, ...] = ()
+    by_uuid: bool = False
+    shared_nodes: tuple[str, ...] = ()
+    late_nodes: bool = False
+    host_libraries: bool = False
+    library_flags: tuple[str, str] | tuple[()] = ()
+    cdi: str = ""
+    cdi_command: str = ""
+    instance: str = ""
+    one_instance: str = ""
+    torch_field: str = ""
+    files: tuple[str, ...] = ()
+    attributes: tuple[str, ...] = ()
+    variables: tuple[str, ...] = ()
+
+    def gpus(self, tree: Tree, live: bool) -> tuple[Gpu, ...]:
+        """List the GPUs in the order in which the runtime counts them.
+
+        Args:
+            tree: where facts are read.
+            live: it is this host, so that the driver's library may be loaded.
+        """
+        ...
+
+    def driver(self, tree: Tree) -> Driver | None:
+        """Return the kernel driver and its version, or None if none is loaded."""
+        ...
+
+    def user_space(self, tree: Tree) -> str | None:
+        """Return the name and place of a user space on the host itself, or None."""
+        return None
+
+    def serves(self, archs: Sequence[str], arch: str) -> bool:
+        """Return whether code compiled for `archs` runs on `arch`."""
+        return arch in archs
+
+    def fused(self, archs: Sequence[str], arch: str) -> bool:
+        """Return whether fused attention kernels compiled for `archs` run on `arch`."""
+        return self.serves(archs, arch)
+
+    def driver_misfit(
+        self,
+        driver: Driver,
+        pins: Mapping[str, str],
+        least: str | None,
+        ranges: Sequence[DriverRange],
+    ) -> str | None:
+        """Return the reason why a kernel driver cannot serve an image, or None.
+
+        Args:
+            driver: of the host.
+            pins: versions in the image.
+            least: the oldest driver that the image needs.
+            ranges: what the catalog knows of this vendor's drivers.
+        """
+        if driver.version and least and _numbers(driver.version) < _numbers(least):
+            return f"it needs driver {least} or later and the host has {driver.version}"
+        return None
+
+    def driver_text(self, driver: Driver, ranges: Sequence[DriverRange]) -> str:
+        """Return the version of a driver and what it supports, for `explain` and `doctor`."""
+        return f"driver {driver.version}" if driver.version else "a driver of unknown version"
+
+    def driver_doubt(self, driver: Driver, ranges: Sequence[DriverRange]) -> Finding | None:
+        """Return a finding if it is unknown what a driver supports."""
+        return None
+
+    def checks(
+        self, host: Host, gpus: Sequence[Gpu], served: Callable[[str], bool]
+    ) -> list[Finding]:
+        """Return the findings of the checks that concern this vendor alone.
+
+        Args:
+            host: facts.
+            gpus: those of this vendor that are looked at.
+            served: whether some image has code for an arch.
+        """
+        return []
+
+    def answers(self, gpus: Sequence[Gpu]) -> Mapping[str, Mapping[str, Any]]:
+        """Return what a capture keeps of the answers of the driver's library, under one name."""
+        return {}
+
+
+def _numbers(version: str) -> tuple[int, ...]:
+    return tuple(int(part) for part in version.split(".") if part.isdecimal())

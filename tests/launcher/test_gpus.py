@@ -1,0 +1,222 @@
+"""GPU vendors: Intel, what each vendor reports, and a made-up vendor through the registry alone."""
+
+from __future__ import annotations
+
+import json
+import subprocess
+import sys
+from dataclasses import replace
+from pathlib import Path
+
+import pytest
+
+from launcher.detect import detect
+from launcher.doctor import examine
+from launcher.errors import Unavailable
+from launcher.gpus import VENDORS
+from launcher.host.facts import Host
+from launcher.plan.kinds import survey
+from tests.launcher.hosts import MI300A, NAVI22, PHOENIX, Tree, write
+from tests.launcher.test_choose import CATALOG, decide, name_of, why
+from tests.launcher.test_commands import ROOT
+
+# --- Intel
+
+
+def intel(
+    tree: Tree, device: int, address: str = "0000:03:00.0", module: str | None = "xe"
+) -> Tree:
+    """Add a GPU of Intel; without a module it has no render node."""
+    tree.pci(address, 0x8086, device, 0x038000)
+    if module:
+        write(tree.root / f"sys/module/{module}/initstate", "live\n")
+        write(tree.root / f"sys/bus/pci/devices/{address}/drm/renderD128/dev", "226:128\n")
+        (tree.root / f"sys/bus/pci/devices/{address}/drm/card0").mkdir()
+    return tree
+
+
+@pytest.mark.parametrize(
+    ("device", "arch", "product"),
+    [(0x0BD5, "pvc", "Intel Data Center GPU Max 1550"), (0x56A0, "dg2", "Intel Arc A770"),
+     (0xFFFF, None, "Intel 8086:ffff")],
+)  # fmt: skip
+def test_a_gpu_of_intel_is_listed_and_refused(
+    tmp_path: Path, device: int, arch: str | None, product: str
+) -> None:
+    host = detect(intel(Tree(tmp_path), device).root)
+    (gpu,) = host.gpus
+    assert (gpu.vendor, gpu.arch, gpu.product, gpu.driven) == ("intel", arch, product, True)
+    assert gpu.nodes == ("/dev/dri/renderD128",)
+    (driver,) = host.drivers
+    assert (driver.vendor, driver.version) == ("intel", None)
+    refused = "the catalog has no image for GPUs of Intel; add --device cpu"
+    with pytest.raises(Unavailable, match=refused) as caught:
+        decide(host)
+    assert f"1 x {product} ({arch or 'arch unknown'})" in str(caught.value)
+    with pytest.raises(Unavailable, match="it needs a GPU of NVIDIA and none can be used"):
+        decide(host, image="cuda")
+    assert name_of(decide(host, use="never")) == "cpu"
+
+
+def test_an_intel_gpu_without_a_driver(tmp_path: Path) -> None:
+    host = detect(intel(Tree(tmp_path), 0x0BD5, module=None).root)
+    with pytest.raises(Unavailable, match="no xe driver; load it .`modprobe xe`."):
+        decide(host)
+
+
+def test_graphics_inside_a_processor_stops_nothing(tmp_path: Path) -> None:
+    for module in ("i915", None):
+        tree = intel(Tree(tmp_path / str(module)), 0xA7A0, "0000:00:02.0", module)
+        choice = decide(detect(tree.root))
+        assert name_of(choice) == "cpu"
+        assert "is an integrated one" in why(choice, "image")
+        assert [f.cause for f in choice.findings] == ["An integrated GPU is not used"]
+    tree.amd(MI300A, 0x41)
+    assert name_of(decide(detect(tree.root))) == "rocm63"
+
+
+def test_a_capture_of_a_host_with_intel_gpus_is_complete(tmp_path: Path) -> None:
+    """What the patterns of all vendors match is enough to detect the same GPUs."""
+    tree = intel(Tree(tmp_path / "h"), 0x0BD5).cpu().amd(MI300A, 0x41).amd_driver("6.10.5")
+    tree.nvidia(0x20B2, 0x81, 0, "A100", mig=["gi1/ci0"]).nvidia_driver("535.1")
+    patterns = [pattern for vendor in VENDORS.values() for pattern in vendor.files]
+    attributes = [f"sys/bus/pci/devices/*/{name}" for name in ("vendor", "device", "class")]
+    for pattern in (*(pattern[1:] for pattern in patterns), *attributes):
+        for path in tree.root.glob(pattern):
+            write(tmp_path / "copy" / path.relative_to(tree.root), path.read_text())
+    first, second = detect(tree.root), detect(tmp_path / "copy")
+    assert (first.gpus, first.drivers) == (second.gpus, second.drivers)
+    assert [gpu.vendor for gpu in second.gpus] == ["amd", "nvidia", "intel"]
+
+
+# --- reasons
+
+
+def test_what_is_selected_counts_no_integrated_gpu(tmp_path: Path) -> None:
+    tree = Tree(tmp_path).cpu().amd(MI300A, 3, minor=128).amd(PHOENIX, 0x64, minor=129)
+    (selection,) = survey(detect(tree.root), CATALOG, ()).selections
+    assert selection.story.endswith("→ 1 selected (renderD128)")
+
+
+def test_a_card_cut_by_mig_is_left_out_by_name(tmp_path: Path) -> None:
+    tree = Tree(tmp_path).nvidia(0x20B2, 1, 0, "A100", mig=["gi1/ci0"]).nvidia_driver("535.1")
+    tree.nvidia(0x20B2, 2, 1, "A100")
+    choice = decide(detect(tree.root))
+    left = [(d.value, d.why) for d in choice.decisions if d.subject == "left out"]
+    reason = "one kind at a time, and cuda runs on 1 x A100 (sm_80)"
+    assert left == [("1 x A100 (sm_80, cut by MIG)", reason)]
+
+
+def overridden(tree: Tree) -> list[str]:
+    tree.recorded(environment={"HSA_OVERRIDE_GFX_VERSION": "10.3.0"})
+    found = examine(detect(tree.root), CATALOG, ())
+    return [str(f) for f in found if f.cause == "The arch of the GPUs is overridden"]
+
+
+def test_the_remedy_for_an_override_follows_from_the_images(tmp_path: Path) -> None:
+    (instinct,) = overridden(Tree(tmp_path / "a").amd(MI300A, 1))
+    assert "unset it: images have code for gfx942" in instinct
+    (radeon,) = overridden(Tree(tmp_path / "b").amd(NAVI22, 1))
+    assert "no image has code for gfx1031; with --image NAME --force" in radeon
+    assert "unset" not in radeon
+    assert overridden(Tree(tmp_path / "c")) == []
+
+
+# --- a made-up vendor, by the registry alone
+
+ACME = """
+import sys
+from launcher import cli
+from launcher.gpus import VENDORS
+from launcher.gpus.base import Vendor
+from launcher.host import pci
+from launcher.host.facts import Driver, Gpu
+
+
+class Acme(Vendor):
+    name = "acme"
+    title = "Acme"
+    module = "anvil"
+    visible_devices = "ACME_VISIBLE"
+    shared_nodes = ("/dev/acmectl",)
+
+    def gpus(self, tree, live):
+        found = [f for f in pci.functions(tree) if f.vendor == 0xACEE]
+        return tuple(
+            Gpu("acme", n, "anvil1", "Anvil 1", f.address, (f"/dev/acme{n}",))
+            for n, f in enumerate(found)
+        )
+
+    def driver(self, tree):
+        path = "/sys/module/anvil/version"
+        return Driver("acme", tree.text(path).strip(), path) if tree.has(path) else None
+
+    def driver_misfit(self, driver, pins, least, ranges):
+        return None if driver.version >= pins["anvil"] else f"driver {driver.version} is too old"
+
+
+VENDORS["acme"] = Acme()
+sys.exit(cli.main())
+"""
+IMAGES = """images:
+  acme: {title: our own, vendor: acme, archs: [anvil1], pins: {torch: "2.7.1", anvil: "2"}}
+"""
+
+
+def acme(folder: Path, *words: str) -> subprocess.CompletedProcess[str]:
+    """Run `aam-launch` with the vendor registered, about a captured host with two of its GPUs."""
+    return subprocess.run(
+        [sys.executable, "-c", ACME, *words, "--host", str(folder / "h")],
+        capture_output=True, text=True, cwd=folder, check=False,
+        env={"PYTHONPATH": str(ROOT), "HOME": str(folder), "PATH": str(folder)},
+    )  # fmt: skip
+
+
+@pytest.fixture
+def acme_host(tmp_path: Path) -> Path:
+    tree = Tree(tmp_path / "h")
+    for bus in (1, 2):
+        tree.pci(f"0000:0{bus}:00.0", 0xACEE, 0x0001, 0x120000)
+    write(tree.root / "sys/module/anvil/version", "2.1\n")
+    node = {"gid": 44, "group": "video", "mode": 0o660, "access": True}
+    nodes = dict.fromkeys(("/dev/acmectl", "/dev/acme0", "/dev/acme1"), node)
+    tree.recorded(environment={"ACME_VISIBLE": "1"}, nodes=nodes)
+    write(tmp_path / ".config/aam/launch.yaml", IMAGES)
+    (tmp_path / "t.biom").touch()
+    return tmp_path
+
+
+WORDS = ("pretrain", "--table", "t.biom", "--output-dir", "out")
+
+
+def test_a_made_up_vendor_is_detected_explained_and_planned(acme_host: Path) -> None:
+    done = acme(acme_host, "explain", *WORDS, "--json")
+    assert done.returncode == 0, done.stderr
+    said = json.loads(done.stdout)
+    assert [gpu["product"] for gpu in said["host"]["gpus"]] == ["Anvil 1", "Anvil 1"]
+    assert said["plan"]["image"] == "acme"
+    assert said["plan"]["devices"] == ["/dev/acmectl", "/dev/acme1"]
+    assert dict(said["plan"]["variables"])["ACME_VISIBLE"] == "0"
+    assert "source=/dev/acme1,destination=/dev/acme1" in said["command_line"]
+    assert "/dev/acme0" not in said["command_line"]
+    text = acme(acme_host, "explain", *WORDS).stdout
+    assert "acme GPUs     2 listed, 2 readable, ACME_VISIBLE=1" in text
+    assert "1 x Anvil 1 (anvil1) are in its PyTorch's list; driver 2.1" in text
+
+
+def test_doctor_knows_a_made_up_vendor(acme_host: Path) -> None:
+    done = acme(acme_host, "doctor")
+    assert done.returncode == 0, done.stdout + done.stderr
+    assert "driver     acme, driver 2.1" in done.stdout
+    assert "Anvil 1 (anvil1) at 0000:01:00.0, /dev/acme0" in done.stdout
+    assert "acme, cpu would fit" in done.stdout
+    write(acme_host / "h/sys/module/anvil/version", "1.9\n")
+    done = acme(acme_host, "doctor")
+    assert done.returncode == 69
+    assert "1 x Anvil 1 (anvil1); acme: driver 1.9 is too old" in done.stdout
+
+
+def test_an_unregistered_vendor_is_not_seen(acme_host: Path) -> None:
+    host: Host = replace(detect(acme_host / "h"), environment={})
+    assert host.gpus == ()
+    assert "acme" not in VENDORS
