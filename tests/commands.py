@@ -40,4 +40,4 @@ def train(study_dir: Path, folder: Path, *words: object, column: str = "ph") -> 
 def read(path: Path) -> pd.DataFrame:
     """Read a table of a run folder; ids and classes stay text."""
     separator = "," if path.suffix == ".csv" else "\t"
-    return pd.read_csv(path, sep=separator, dtype={"sample_id": str, "group": str})
+    return pd.read_csv(path, sep=separator, dtype={"sample-id": str, "group": str})

@@ -91,7 +91,7 @@ def _write_embeddings(path: Path, study: SimulatedStudy) -> None:
     rng = np.random.default_rng(0)
     away = (study.gradient - 6.5)[:, None] * rng.standard_normal(16)
     vectors = away + np.eye(16)[study.site] + rng.normal(0, 0.4, (len(study.ph), 16))
-    lines = ["sample_id\t" + "\t".join(f"e{k}" for k in range(16))]
+    lines = ["sample-id\t" + "\t".join(f"e{k}" for k in range(16))]
     for name, vector in zip(study.sample_ids, vectors, strict=True):
         lines.append(name + "\t" + "\t".join(f"{value:.6g}" for value in vector))
     path.write_text("\n".join(lines) + "\n")
@@ -104,7 +104,7 @@ def _write_predictions(
     target = study.site if classifier else study.ph
     found = cross_validate(study.counts, target, names, splits, Forest(30, n_jobs=1))
     judged = found.judged
-    header = ["sample_id", "fold", "split", "actual", "predicted", *(f"p_{n}" for n in names)]
+    header = ["sample-id", "fold", "split", "actual", "predicted", *(f"p_{n}" for n in names)]
     lines = ["\t".join(header)]
     for k, row in enumerate(found.rows):
         cells = [study.sample_ids[row], found.folds[k], found.split]

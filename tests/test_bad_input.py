@@ -315,7 +315,7 @@ def test_a_target_that_the_transform_or_the_split_cannot_take(
     values = ["-4", *(str(k) for k in range(35))]
     words = ("no logarithm", "1 of -1 or less", "--target-transform zscore")
     refused(bench.train(*bench.column(values), "--target-transform", "log-zscore"), DATA, *words)
-    header = "sample_id\tfold\tsplit\tgroup"
+    header = "sample-id\tfold\tsplit\tgroup"
     rare = ["a"] * 18 + ["b"] * 17 + ["c"]
     sides = ["train"] * 30 + ["validation"] * 6
     lines = [f"{row[0]}\t1\t{side}\t" for row, side in zip(bench.rows[1:], sides, strict=True)]
@@ -349,7 +349,7 @@ def test_groups_that_are_not_there(bench: Bench, refused: Refused) -> None:
 @pytest.mark.parametrize(
     ("lines", "words"),
     [
-        (["a\tb"], ("Not a splits file", "'sample_id\tfold\tsplit\tgroup'")),
+        (["a\tb"], ("Not a splits file", "'sample-id\tfold\tsplit\tgroup'")),
         (["", "S01\t1\ttrian\t"], ("line 2", "has the split 'trian'")),
         (["", "S01\t1\ttrain\t", "S01\t1\tvalidation\t"], ("line 3", "names a sample twice")),
         (["", "Z01\t1\ttrain\t"], ("leaves nobody to train",)),
@@ -361,13 +361,13 @@ def test_splits_that_are_wrong(
     bench: Bench, refused: Refused, lines: list[str], words: tuple[str, ...]
 ) -> None:
     if lines and not lines[0]:
-        lines = ["sample_id\tfold\tsplit\tgroup", *lines[1:]]
+        lines = ["sample-id\tfold\tsplit\tgroup", *lines[1:]]
     path = bench.text("splits.tsv", "".join(f"{line}\n" for line in lines))
     refused(bench.train("--splits", path), DATA, *words, "splits.tsv")
 
 
 def test_splits_that_tear_a_group_apart(bench: Bench, refused: Refused) -> None:
-    header = "sample_id\tfold\tsplit\tgroup"
+    header = "sample-id\tfold\tsplit\tgroup"
     ids = read(bench.good / "metadata.tsv")["sample-id"].iloc[1:]
     parts = ("train" if row % 4 else "validation" for row in range(len(ids)))
     lines = [f"{name}\t1\t{part}\t" for name, part in zip(ids, parts, strict=True)]
@@ -443,7 +443,7 @@ def test_a_path_that_may_not_be_read(
     folder, words = open_folder / "closed", ("--metadata", "absent", "--metadata-column", "ph")
     folder.mkdir()
     table = folder / "predictions.tsv"
-    table.write_text("sample_id\tpredicted\n")
+    table.write_text("sample-id\tpredicted\n")
     # The first call, as root, imports what the second one needs.
     assert aam("evaluate", "--predictions", "absent", *words) == NO_INPUT
     capsys.readouterr()

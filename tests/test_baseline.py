@@ -53,7 +53,7 @@ def test_one_split_is_learnt_and_repeated(
     assert found["overall"]["r2"] > 0.3
     assert found["split"] == "validation"
     header, *rows = rows_of(tmp_path / "a" / "predictions.tsv")
-    assert header == ["sample_id", "fold", "split", "actual", "predicted"]
+    assert header == ["sample-id", "fold", "split", "actual", "predicted"]
     truth = {row[0]: row[1] for row in rows_of(study / "metadata.tsv")[2:]}
     assert all(float(truth[row[0]]) == float(row[3]) for row in rows)
     assert baseline(study, tmp_path / "a") == CannotCreate.status

@@ -114,7 +114,7 @@ def test_a_learning_rate_that_is_too_high(
     assert record["step"] == 3
     assert (record["epoch"], record["batch"]) == (1, 3)
     assert record["reproduced"] is True
-    trained = read(tmp_path / "run" / "splits.tsv").query("split == 'train'")["sample_id"]
+    trained = read(tmp_path / "run" / "splits.tsv").query("split == 'train'")["sample-id"]
     assert set(record["samples"]) < set(trained)
     assert said.startswith("aam: The loss exploded at step 3 with --lr 1e+06: ")
     assert f" not finite, epoch 1, batch 3, {record['where']}, " in said

@@ -214,13 +214,18 @@ def test_no_flipped_byte_of_an_artifact_is_a_traceback(
 
 def limited(*words: object) -> tuple[int, str]:
     """Run `aam` in a process of bounded memory and time; return exit status and messages."""
+    return limited_python("-m", "aam.cli", *words)
+
+
+def limited_python(*words: object) -> tuple[int, str]:
+    """Run Python in a process of bounded memory and time; return exit status and messages."""
 
     def limit() -> None:
         resource.setrlimit(resource.RLIMIT_AS, (ADDRESS_SPACE, ADDRESS_SPACE))
 
     variables = os.environ | {"OMP_NUM_THREADS": "1", "OPENBLAS_NUM_THREADS": "1"}
     done = subprocess.run(
-        [sys.executable, "-m", "aam.cli", *map(str, words)],
+        [sys.executable, *map(str, words)],
         cwd=ROOT, env=variables, preexec_fn=limit, capture_output=True, text=True, timeout=SECONDS,
     )  # fmt: skip
     return done.returncode, done.stderr
@@ -272,6 +277,87 @@ BOMBS: dict[str, tuple[Make, str]] = {
 }  # fmt: skip
 
 
+def npy(path: Path, shape: tuple[int, ...], dtype: str = "<f8") -> None:
+    """Write the header of an array and 80 bytes of its content."""
+    with path.open("wb") as stream:
+        header = {"descr": dtype, "fortran_order": False, "shape": shape}
+        np.lib.format.write_array_header_1_0(stream, header)
+        stream.write(bytes(80))
+
+
+def npz_bomb(path: Path) -> None:
+    header = {"descr": "<f8", "fortran_order": False, "shape": (1 << 13, 1 << 14)}
+    deflated = zipfile.ZipFile(path, "w", zipfile.ZIP_DEFLATED)
+    with deflated as archive, archive.open("matrix.npy", "w") as stream:
+        np.lib.format.write_array_header_1_0(stream, header)
+        zeros(stream)
+
+
+def hdf5_matrix(path: Path) -> None:
+    with h5py.File(path, "w") as file:
+        file.create_dataset("matrix", (10**6, 10**6), "f4", chunks=(1000, 1000), compression="gzip")
+
+
+def wide_matrix(path: Path) -> None:
+    path.write_text("\t" + "\t".join(f"s{n}" for n in range(300_000)) + "\ns0\t0\n")
+
+
+MATRICES: dict[str, tuple[Make, str]] = {
+    "npy": (lambda path: npy(path, (10**6, 10**6)), "its header tells of 8000000000000 bytes"),
+    "npy beyond 64 bits": (lambda path: npy(path, (10**12, 10**12)), "its header tells of 8"),
+    "npy of a negative size": (lambda path: npy(path, (-1, -4)), "cannot be read"),
+    "npz": (npz_bomb, "more memory than there is for it"),
+    "hdf5": (hdf5_matrix, "more memory than there is for it"),
+    "gzip": (gzip_bomb, "more than the memory for it"),
+    "300,000 columns": (wide_matrix, "has 300000 columns and 1 rows"),
+}
+
+
+@pytest.mark.parametrize("name", MATRICES)
+def test_bombs_of_matrices(folder: Path, name: str) -> None:
+    make, words = MATRICES[name]
+    make(folder / "bomb")
+    code = "import sys; from pathlib import Path; from aam.study.distances import read_distances\n"
+    code += "read_distances(Path(sys.argv[1]))"
+    _, shown = limited_python("-c", code, folder / "bomb")
+    *_, last = shown.splitlines()
+    assert last.startswith("aam.errors.DataError"), shown
+    assert words in last
+
+
+def test_a_bomb_of_a_matrix_in_a_command(folder: Path) -> None:
+    npy(folder / "bomb.npy", (10**6, 10**6))
+    given = ["--table", folder / "table.tsv", "--output-dir", folder / "run", "--device", "cpu"]
+    status, shown = limited("pretrain", *given, "--unifrac-matrix", folder / "bomb.npy")
+    assert status == DATA, shown
+    assert "its header tells of 8000000000000 bytes" in shown
+    assert "Traceback" not in shown
+
+
+TEXTS: dict[str, tuple[str, Make, str]] = {
+    "gzipped tree": ("--tree", gzip_bomb, "more than the memory for it"),
+    "gzipped sequences": ("--sequences", gzip_bomb, "more than the memory for it"),
+    "gzipped metadata": ("--metadata", gzip_bomb, "more than the memory for it"),
+    "tree of 10^9 ancestors": ("--tree", lambda path: deep_tree(path), "Features of the table"),
+}
+
+
+def deep_tree(path: Path) -> None:
+    closed = "".join(f",t{tip}:1):1" for tip in range(200_000))
+    path.write_text("(" * 200_000 + "ACGT:1" + closed.removesuffix(":1") + ";")
+
+
+@pytest.mark.parametrize("name", TEXTS)
+def test_bombs_of_texts(folder: Path, name: str) -> None:
+    flag, make, words = TEXTS[name]
+    make(folder / "bomb")
+    given = ["--table", folder / "table.tsv", "--output", folder / "s.aam"]
+    status, shown = limited("prepare", *given, flag, folder / "bomb")
+    assert status == DATA, shown
+    assert words in shown
+    assert "Traceback" not in shown
+
+
 @pytest.mark.parametrize("name", BOMBS)
 @pytest.mark.parametrize("command", ["prepare", "unifrac"])
 def test_bombs(folder: Path, name: str, command: str) -> None:
@@ -285,6 +371,42 @@ def test_bombs(folder: Path, name: str, command: str) -> None:
     assert words in shown
     assert "Traceback" not in shown
     assert not (folder / "out.tsv").exists()
+
+
+# Small files that are wrong in themselves
+
+
+FILES: dict[str, tuple[str, str | bytes, str]] = {
+    "tree of lengths that overflow": ("--tree", TREE.replace("1", "1e308"), "too large"),
+    "tree of 1e37": ("--tree", TREE.replace("1", "1e37"), "branch lengths of the tree are too"),
+    "tree without a root": ("--tree", "(ACGT:1,ACCA:1,GGTT:1);", "The tree is not rooted"),
+    "tree in UTF-16": ("--tree", TREE.encode("utf-16"), "is UTF-16"),
+    "sequences in UTF-16": ("--sequences", ">ACGT\nACGT\n".encode("utf-16"), "is UTF-16"),
+    "matrix in UTF-16": ("--unifrac-matrix", "\ts1\ns1\t0\n".encode("utf-16"), "is UTF-16"),
+    "matrix of a long cell": (
+        "--unifrac-matrix", "\ts1\ns1\t" + "0" * 200_000 + "\n", "field larger than field limit"
+    ),
+    "matrix of NUL": ("--unifrac-matrix", "\ts1\ns1\t0\0\n", "is"),
+    "splits in UTF-16": (
+        "--splits", "sample_id\tfold\tsplit\tgroup\n".encode("utf-16"), "is UTF-16"
+    ),
+    "splits of a long number": (
+        "--splits",
+        "sample-id\tfold\tsplit\tgroup\n" + f"s1\t{'9' * 9999}\ttrain\t\n", "nobody to judge"
+    ),
+}  # fmt: skip
+
+
+@pytest.mark.parametrize("name", FILES)
+def test_files(name: str, folder: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    flag, content, words = FILES[name]
+    data = content.encode() if isinstance(content, str) else content
+    (folder / "hostile").write_bytes(data)
+    given = ["--table", folder / "table.tsv", "--output-dir", folder / "run", "--device", "cpu"]
+    if flag != "--unifrac-matrix":
+        given += ["--tree", folder / "tree.nwk"]
+    refused(capsys, aam("pretrain", *given, flag, folder / "hostile"), DATA, words)
+    assert not (folder / "run").exists()
 
 
 # Inputs that are no regular files

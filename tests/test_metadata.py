@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import gzip
 from pathlib import Path
 
 import numpy as np
@@ -94,6 +95,7 @@ def test_missing_scheme_of_the_file(tmp_path: Path) -> None:
         (("1", "2", "inf"), r"infinite.*1 \(s2\)"),
         (("1", "1.0", "NA"), "one value only.*'1' in 2 samples"),
         (("NA", "", ""), "No sample has a value.*3 of 3"),
+        (("3,5", "4,25", "1"), "not numeric.*2 of 3.*write decimal points, not commas"),
     ],
 )
 def test_columns_that_are_no_numeric_target(
@@ -110,6 +112,7 @@ def test_columns_that_are_no_numeric_target(
         (("a", "a", ""), "one value only.*'a' in 2 samples"),
         (("18.0", "18"), "one value only.*'18'"),
         (("", ""), "No sample has a value"),
+        (tuple(f"{day}.5" for day in range(12)), "numeric: it has 12 different numbers in 12"),
     ],
 )
 def test_columns_that_are_no_class(tmp_path: Path, values: tuple[str, ...], words: str) -> None:
@@ -140,7 +143,7 @@ def test_no_sample_in_common(tmp_path: Path) -> None:
     ("text", "words"),
     [
         ("id\tx\na\t1\na\t2\n", "Duplicated sample ids.*'a'"),
-        ("id,x\na,1\n", "first line is 'id,x'.*tab-separated"),
+        ("id,x\na,1\n", "comma-separated.*first line is 'id,x'; save it as tab-separated"),
         ("Sample\tx\na\t1\n", "unrecognized ID column name 'Sample'"),
         ("id\tx\tx\na\t1\t2\n", "Column names must be unique"),
         ("id\tx\n#q2:types\tnumeric\na\thigh\n", "Cannot convert.*'high'"),
@@ -154,6 +157,14 @@ def test_files_that_break_the_rules(tmp_path: Path, text: str, words: str) -> No
         metadata(tmp_path, text)
     assert "\n" not in str(caught.value)
     assert "Keemei" not in str(caught.value)
+
+
+def test_gzip_and_the_header_of_earlier_versions(tmp_path: Path) -> None:
+    expected = metadata(tmp_path, STUDY)
+    packed = tmp_path / "metadata.tsv.gz"
+    packed.write_bytes(gzip.compress(STUDY.encode()))
+    assert read_metadata(packed) == expected
+    assert metadata(tmp_path, STUDY.replace("#SampleID", "sample_id")) == expected
 
 
 def test_absent_and_binary_files(tmp_path: Path) -> None:

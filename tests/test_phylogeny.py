@@ -162,9 +162,35 @@ def test_what_is_sheared_away_need_not_be_right() -> None:
     assert lists(of("((a:1,b:2):4,(x:-1,x):-8);", ["a", "b"])) == [[1, 4], [2, 4]]
 
 
-def test_a_root_of_three_branches_is_warned_of(capsys: pytest.CaptureFixture[str]) -> None:
-    of("(a:1,b:2,c:8);", ["a", "b"])
-    assert "has 3 branches" in capsys.readouterr().err
+def test_a_root_of_three_branches_is_refused_or_put_at_the_midpoint(tmp_path: Path) -> None:
+    text = "(a:1,(b:2,d_d:1):1,c:8);"
+    assert "The tree is not rooted: the root of" in refusal(text, ["a", "b"])
+    path = tmp_path / "tree.nwk"
+    path.write_text(text)
+    phylogeny, _ = read_phylogeny(path, ["a", "b", "c", "d_d"], root_at_midpoint=True)
+    # The path from b to c is 11 long, so 5.5 from either.
+    assert [sum(lengths) for lengths in lists(phylogeny)] == pytest.approx([3.5, 5.5, 5.5, 4.5])
+    path.write_text("(a,b,c);")
+    with pytest.raises(DataError, match="cannot be rooted|no branch lengths"):
+        read_phylogeny(path, ["a", "b"], root_at_midpoint=True)
+
+
+@pytest.mark.parametrize(
+    ("length", "words"),
+    [("1e37", "too large: those above the ASVs add up to 3e+37"), ("1e308", "too large"),
+     ("1e-40", "too small")],
+)  # fmt: skip
+def test_lengths_that_cannot_be_added_up(length: str, words: str) -> None:
+    assert words in refusal(f"(a:{length},(b:{length},c:{length}):{length});", ["a", "b"])
+
+
+def test_a_deep_tree_of_many_ancestors_is_refused(tmp_path: Path) -> None:
+    """A tree of 40,000 nested brackets has 10^9 pairs of a feature and a branch above it."""
+    tips, path = 40_000, tmp_path / "tree.nwk"
+    closed = "".join(f",t{tip}:1):1" for tip in range(1, tips))
+    path.write_text("(" * (tips - 1) + "t0:1" + closed.removesuffix(":1") + ";")
+    with pytest.raises(DataError, match="takes more memory than there is for it"):
+        read_phylogeny(path, [f"t{tip}" for tip in range(tips)], max_bytes=1 << 30)
 
 
 @pytest.fixture(scope="module")

@@ -77,7 +77,7 @@ def check_one_side(splits: pd.DataFrame) -> None:
     """No group and no sample is on two sides of a fold."""
     sides = splits.groupby(["fold", "group"])["split"].nunique()
     assert (sides == 1).all()
-    assert not splits.duplicated(["fold", "sample_id"]).any()
+    assert not splits.duplicated(["fold", "sample-id"]).any()
 
 
 def weights(folder: Path) -> dict[str, torch.Tensor]:
@@ -158,7 +158,7 @@ def test_pretrain(
     assert files(tmp_path / "run") == FILES
     check_metrics(tmp_path / "run/metrics.csv", columns(*parts))
     embeddings = read(tmp_path / "run/embeddings.tsv")
-    assert list(embeddings.columns) == ["sample_id", *(f"e{i}" for i in range(8))]
+    assert list(embeddings.columns) == ["sample-id", *(f"e{i}" for i in range(8))]
     assert np.isfinite(embeddings.iloc[:, 1:].to_numpy()).all()
     recipe, _ = checkpoints.read(tmp_path / "run/checkpoints/last.ckpt")
     assert (recipe.command, recipe.target) == ("pretrain", None)
@@ -220,7 +220,7 @@ def test_train_numbers(study_dir: Path, tree: tuple[str, Path], tmp_path: Path, 
     assert files(folder) == FILES | {"predictions.tsv"}
     check_metrics(folder / "metrics.csv", columns(*BOTH) | NUMBER)
     predictions = read(folder / "predictions.tsv")
-    assert list(predictions.columns) == ["sample_id", "fold", "split", "actual", "predicted"]
+    assert list(predictions.columns) == ["sample-id", "fold", "split", "actual", "predicted"]
     if "none" not in words:
         # A model that has learnt nothing yet answers near the mean of what it was trained on.
         actual = read(study_dir / "metadata.tsv")["ph"].drop(index=0).astype(float)
@@ -253,7 +253,7 @@ def test_classes(study_dir: Path, classes: Path) -> None:
     likeliest = [names[i] for i in chances.to_numpy().argmax(axis=1)]
     assert predictions["predicted"].tolist() == likeliest
     truth = read(study_dir / "metadata.tsv").set_index("sample-id")["site"]
-    assert predictions["actual"].tolist() == truth[predictions["sample_id"]].tolist()
+    assert predictions["actual"].tolist() == truth[predictions["sample-id"]].tolist()
     # Stratified: each site is judged by the same share of its samples.
     shares = predictions["actual"].value_counts() / truth.iloc[1:].value_counts()
     assert shares.max() - shares.min() < 0.15
@@ -274,10 +274,10 @@ def test_folds_test_every_sample_once(
     splits = read(tmp_path / "run/splits.tsv")
     check_one_side(splits)
     tested = splits[splits["split"] == "test"]
-    assert sorted(tested["sample_id"]) == sorted(splits[splits["fold"] == 1]["sample_id"])
+    assert sorted(tested["sample-id"]) == sorted(splits[splits["fold"] == 1]["sample-id"])
     predictions = read(tmp_path / "run/predictions.tsv")
     assert set(predictions["split"]) == {"test"}
-    key = ["sample_id", "fold"]
+    key = ["sample-id", "fold"]
     assert predictions[key].values.tolist() == tested[key].values.tolist()
     record = json.loads((tmp_path / "run/run.json").read_text())
     assert [set(fold) >= {"best", "epochs", "parameters"} for fold in record["folds"]] == [True] * 3
@@ -360,10 +360,10 @@ def test_run_json_says_who_ran_what(study_dir: Path, numbers: Path, encoder: Pat
 
 def test_splits_keep_groups_on_one_side(study_dir: Path, numbers: Path) -> None:
     splits = read(numbers / "splits.tsv")
-    assert list(splits.columns) == ["sample_id", "fold", "split", "group"]
+    assert list(splits.columns) == ["sample-id", "fold", "split", "group"]
     check_one_side(splits)
     truth = read(study_dir / "metadata.tsv").set_index("sample-id")["subject"]
-    assert splits["group"].tolist() == truth[splits["sample_id"]].tolist()
+    assert splits["group"].tolist() == truth[splits["sample-id"]].tolist()
 
 
 def test_figures_of_the_run_are_those_of_its_predictions(
@@ -400,8 +400,8 @@ def test_a_checkpoint_alone_predicts_what_the_run_did(
     shutil.copy(folder / "checkpoints/best.ckpt", tmp_path / "model.ckpt")
     shutil.copy(study_dir / "table.biom", tmp_path / "elsewhere.biom")
     found = predict(tmp_path / "elsewhere.biom", tmp_path / "model.ckpt", tmp_path / "p.tsv")
-    expected = read(folder / "predictions.tsv").set_index("sample_id")
-    found = found.set_index("sample_id").loc[expected.index]
+    expected = read(folder / "predictions.tsv").set_index("sample-id")
+    found = found.set_index("sample-id").loc[expected.index]
     for column in found.columns:
         if found[column].dtype.kind == "f":
             # Both files hold six digits.
@@ -435,8 +435,8 @@ def test_answers_do_not_depend_on_the_other_samples_or_on_any_order(
         table.to_csv(tmp_path / f"{name}.tsv", sep="\t", index_label="#OTU ID")
         found = predict(tmp_path / f"{name}.tsv", numbers, tmp_path / f"{name}-out.tsv",
                         "--batch-size", 5)  # fmt: skip
-        assert found["sample_id"].tolist() == list(table.columns)
-        expected = whole.set_index("sample_id").loc[found["sample_id"], "predicted"]
+        assert found["sample-id"].tolist() == list(table.columns)
+        expected = whole.set_index("sample-id").loc[found["sample-id"], "predicted"]
         np.testing.assert_allclose(found["predicted"], expected, rtol=1e-5)
 
 
@@ -458,10 +458,10 @@ def test_embeddings_are_those_of_the_run(
     words = ("--metadata", study_dir / "metadata.tsv", "--color-by", "site", "--device", "cpu")
     table = ("--table", study_dir / "table.biom")
     assert aam("embed", *table, "--model", folder, "--output-dir", out, *words) == 0
-    written = {"embeddings.tsv", "pcoa.tsv", "pcoa.png", "embed.run.json"}
+    written = {"embeddings.tsv", "ordination.txt", "pcoa.png", "embed.run.json"}
     assert {path.name for path in out.iterdir()} == written
-    expected = read(folder / "embeddings.tsv").set_index("sample_id")
-    found = read(out / "embeddings.tsv").set_index("sample_id").loc[expected.index]
+    expected = read(folder / "embeddings.tsv").set_index("sample-id")
+    found = read(out / "embeddings.tsv").set_index("sample-id").loc[expected.index]
     np.testing.assert_allclose(found, expected, rtol=1e-4, atol=1e-5)
 
 

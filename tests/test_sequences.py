@@ -120,7 +120,7 @@ def test_what_is_not_fasta(tmp_path: Path, text: str, words: str) -> None:
 
 def test_bytes_and_absent_files(tmp_path: Path) -> None:
     (tmp_path / "s.fasta").write_bytes(b">a\xff\nACGT\n")
-    with pytest.raises(DataError, match=r"not text"):
+    with pytest.raises(DataError, match=r"not UTF-8 text"):
         read_sequences(tmp_path / "s.fasta")
     with pytest.raises(MissingInput, match=r"does not exist"):
         read_sequences(tmp_path / "t.fasta")

@@ -85,7 +85,7 @@ def test_training_predicting_and_embedding_are_the_same(
         given = ("--model", a, "--table", table, "--device", "cpu")
         assert aam("predict", *given, "--output", folder / "p.tsv") == 0
         assert aam("embed", *given, "--output-dir", folder / "e") == 0
-    same_files(a, b, "p.tsv", "e/embeddings.tsv", "e/pcoa.tsv")
+    same_files(a, b, "p.tsv", "e/embeddings.tsv", "e/ordination.txt")
     assert aam("report", "--run-dir", b) == 0
     assert "no colours" not in (b / "report.html").read_text()
 

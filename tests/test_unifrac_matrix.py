@@ -160,7 +160,7 @@ def test_the_command_writes_faith_pd(study: Path) -> None:
     table = read_table(study / "table.biom")
     phylogeny, _ = read_phylogeny(study / "tree.nwk", table.feature_ids)
     header, *rows = (study / "faith.tsv").read_text().splitlines()
-    assert header == "sample_id\tfaith_pd"
+    assert header == "sample-id\tfaith_pd"
     assert tuple(row.split("\t")[0] for row in rows) == table.sample_ids
     found = [float(row.split("\t")[1]) for row in rows]
     np.testing.assert_allclose(found, faith_pd(table.counts, phylogeny), rtol=1e-8)
@@ -174,7 +174,12 @@ def test_the_command_writes_faith_pd(study: Path) -> None:
         ("m.tsv", ["--unifrac-metric", "faith_pd", "--engine", "ssu"], 64, "ssu knows no Faith"),
         ("m.tsv", ["--unifrac-alpha", "1.5"], 64, "give 0 to 1 for --unifrac-alpha"),
         ("m.tsv", ["--unifrac-alpha", "nan"], 64, "give 0 to 1 for --unifrac-alpha"),
-        ("m.tsv", ["--max-memory-gb", "0"], 64, "give more than 0 for --max-memory-gb"),
+        (
+            "m.tsv",
+            ["--max-memory-gb", "0"],
+            64,
+            "give more than 0, at most 1048576 for --max-memory-gb",
+        ),
         ("tree.nwk/m.tsv", [], 73, "The folder cannot be made"),
     ],
 )

@@ -13,7 +13,7 @@ from aam.learn.baseline import Answers, Forest, cross_validate
 from aam.options import to_plain
 from aam.options.commands import Baseline
 from aam.report.terminal import show
-from aam.study.metadata import read_metadata
+from aam.study.metadata import ID_HEADER, read_metadata
 from aam.study.metrics import summary
 from aam.study.question import read_answers, split_samples
 from aam.study.splits import write_splits
@@ -88,7 +88,7 @@ def _write(
 
     judged, names = answers.judged, answers.judged.classes
     columns: dict[str, object] = {
-        "sample_id": [table.sample_ids[row] for row in answers.rows],
+        ID_HEADER: [table.sample_ids[row] for row in answers.rows],
         "fold": answers.folds,
         "split": answers.split,
         "actual": [names[code] for code in judged.actual] if names else judged.actual,
@@ -97,7 +97,7 @@ def _write(
     if judged.probabilities is not None:
         columns |= {f"p_{name}": judged.probabilities[:, c] for c, name in enumerate(names)}
     with written_aside(options.output_dir / "predictions.tsv") as aside:
-        pd.DataFrame(columns).to_csv(aside, sep="\t", index=False, float_format="%.6g")
+        pd.DataFrame(columns).to_csv(aside, sep="\t", index=False)
     with written_aside(options.output_dir / "metrics.json") as aside:
         content = found | {"options": to_plain(options)}
         aside.write_text(json.dumps(content, indent=2) + "\n", encoding="utf-8")

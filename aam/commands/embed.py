@@ -2,21 +2,19 @@
 
 from __future__ import annotations
 
-import pandas as pd
-
 from aam.console import say
 from aam.errors import UsageError
 from aam.files import refuse_existing, written_aside
-from aam.learn.outputs import write_embeddings, write_table
+from aam.learn.outputs import write_embeddings
 from aam.learn.prediction import load_models, load_samples, read_samples
 from aam.options.commands import Embed
 from aam.report.colours import as_colour
 from aam.report.plots import ordination_figure
 from aam.stack.device import choose_device, print_device
 from aam.study.metadata import read_metadata
-from aam.study.ordination import principal_coordinates
+from aam.study.ordination import principal_coordinates, write_ordination
 
-FILES = ("embeddings.tsv", "pcoa.tsv", "pcoa.png")
+FILES = ("embeddings.tsv", "ordination.txt", "pcoa.png")
 AXES = 10
 
 
@@ -47,9 +45,8 @@ def run(options: Embed) -> dict[str, object]:
         texts = read_metadata(options.metadata).values(options.color_by, ids).tolist()
         colour = as_colour(options.color_by, texts)
     write_embeddings(folder / "embeddings.tsv", ids, found.embeddings_ND)
-    axes = pd.DataFrame(coords, columns=[f"PC{i + 1}" for i in range(coords.shape[1])])
-    axes.insert(0, "sample_id", list(ids))
-    write_table(folder / "pcoa.tsv", axes)
+    with written_aside(folder / "ordination.txt") as aside:
+        write_ordination(aside, ids, coords, explained)
     figure = ordination_figure(
         coords,
         explained.tolist(),

@@ -9,6 +9,7 @@ from aam.console import say
 from aam.errors import CannotCreate, UsageError
 from aam.files import refuse_existing
 from aam.folders import folder_written_aside
+from aam.memory import memory_budget
 from aam.options.commands import Prepare
 from aam.study.preparing import Sources, prepare
 from aam.study.store_check import verify
@@ -41,6 +42,8 @@ def run(options: Prepare) -> None:
         options.metadata,
         options.input.drop_empty_samples,
         options.drop_missing_asvs,
+        options.root_at_midpoint,
+        memory_budget(options.input.max_memory_gb),
     )
     with folder_written_aside(output, options.overwrite) as folder:
         sizes = prepare(sources, folder)

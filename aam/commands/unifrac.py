@@ -8,12 +8,14 @@ import numpy as np
 from numpy.typing import NDArray
 
 from aam.console import say
-from aam.errors import UsageError
+from aam.errors import DataError, UsageError
 from aam.files import refuse_existing, written_aside
+from aam.memory import memory_available, memory_budget, shown_size
 from aam.options.commands import Unifrac
 from aam.options.groups import DeviceOptions
 from aam.stack.device import choose_device, print_device
 from aam.study.distances import checked_suffix, write_distances
+from aam.study.metadata import ID_HEADER
 from aam.study.phylogeny import Phylogeny, read_phylogeny
 from aam.study.store import open_store
 from aam.study.store_files import is_store
@@ -23,7 +25,7 @@ from aam.study.unifrac_matrix import faith_pd_of_all, unifrac_matrix
 
 
 def run(options: Unifrac) -> None:
-    """Compute and write the matrix, or a TSV of sample_id and faith_pd.
+    """Compute and write the matrix, or a TSV of sample-id and faith_pd.
 
     Raises:
         UsageError: options that make no sense.
@@ -38,19 +40,35 @@ def run(options: Unifrac) -> None:
         _write_diversity(options.output, table, faith_pd_of_all(table, phylogeny))
         say(f"Faith PD of {samples} is in '{options.output}'.")
         return
+    _check_size(len(table.sample_ids), options.unifrac_metric)
     matrix = unifrac_matrix(
         table,
         phylogeny,
         options.unifrac_metric,
         options.unifrac_alpha,
         options.engine,
-        options.max_memory_gb,
+        1.0 if isinstance(tiles := options.input.max_memory_gb, str) else tiles,
         device,
     )
     write_distances(options.output, matrix)
     upper = matrix.values[np.triu_indices(len(matrix.ids), 1)]
     spread = f", {upper.min():.3f} to {upper.max():.3f}" if upper.size else ""
     say(f"Distances of {samples}{spread}, are in '{options.output}'.")
+
+
+def _check_size(samples: int, metric: str) -> None:
+    """Refuse a matrix that memory does not hold.
+
+    Raises:
+        DataError: the matrix of float32, of which generalized UniFrac keeps two, is larger.
+    """
+    size = 4 * samples**2 * (2 if metric == "generalized" else 1)
+    if size > (available := memory_available()):
+        raise DataError(
+            "The distance matrix does not fit in memory",
+            f"{samples} samples take {shown_size(size)}, {shown_size(available)} are available",
+            "`aam pretrain` needs no matrix; for one, use fewer samples or more memory",
+        )
 
 
 def _check(options: Unifrac) -> str:
@@ -90,13 +108,20 @@ def _read(options: Unifrac) -> tuple[FeatureTable, Phylogeny]:
     if options.tree is None:
         raise UsageError("UniFrac needs a tree", "--tree was not given", "give one")
     drop_empty = options.input.drop_empty_samples
-    table = read_table(options.input.table, drop_empty)
-    phylogeny, columns = read_phylogeny(options.tree, table.feature_ids, options.drop_missing_asvs)
+    budget = memory_budget(options.input.max_memory_gb)
+    table = read_table(options.input.table, drop_empty, budget)
+    phylogeny, columns = read_phylogeny(
+        options.tree,
+        table.feature_ids,
+        options.drop_missing_asvs,
+        options.root_at_midpoint,
+        budget,
+    )
     return keep_placed(table, columns, drop_empty), phylogeny
 
 
 def _write_diversity(path: Path, table: FeatureTable, diversity: NDArray[np.float64]) -> None:
     rows = zip(table.sample_ids, diversity.tolist(), strict=True)
     with written_aside(path) as aside:
-        lines = ["sample_id\tfaith_pd\n", *(f"{name}\t{value:.9g}\n" for name, value in rows)]
+        lines = [f"{ID_HEADER}\tfaith_pd\n", *(f"{name}\t{value!r}\n" for name, value in rows)]
         aside.write_text("".join(lines), "utf-8")

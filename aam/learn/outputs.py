@@ -13,6 +13,7 @@ import pandas as pd
 from aam.errors import NotFinite, first_few
 from aam.files import written_aside
 from aam.learn.target import Target
+from aam.study.metadata import ID_HEADER
 
 
 def prediction_table(
@@ -21,14 +22,14 @@ def prediction_table(
     answers_BC: npt.NDArray[np.float64],
     asked_B: npt.NDArray[np.float64] | None = None,
 ) -> pd.DataFrame:
-    """Lay answers out: sample_id, [actual,] predicted, and p_<class> or q_<quantile> columns.
+    """Lay answers out: sample-id, [actual,] predicted, and p_<class> or q_<quantile> columns.
 
     Raises:
         NotFinite: an answer is NaN or infinite.
     """
     require_finite("predictions", sample_ids, answers_BC)
     predicted_B = target.predicted(answers_BC)
-    columns: dict[str, object] = {"sample_id": list(sample_ids)}
+    columns: dict[str, object] = {ID_HEADER: list(sample_ids)}
     if asked_B is not None:
         columns["actual"] = _shown(target, asked_B)
     columns["predicted"] = _shown(target, predicted_B)
@@ -55,17 +56,17 @@ def require_finite(
 
 
 def write_table(path: Path, table: pd.DataFrame) -> None:
-    """Write a tab-separated file with six significant digits."""
+    """Write a tab-separated file; numbers have all their digits."""
     with written_aside(path) as aside:
-        table.to_csv(aside, sep="\t", index=False, float_format="%.6g")
+        table.to_csv(aside, sep="\t", index=False)
 
 
 def write_embeddings(
     path: Path, sample_ids: Sequence[str], embeddings_ND: npt.NDArray[np.float32]
 ) -> None:
-    """Write sample_id, e0, e1, ... ."""
+    """Write sample-id, e0, e1, ... ."""
     table = pd.DataFrame(embeddings_ND, columns=[f"e{i}" for i in range(embeddings_ND.shape[1])])
-    table.insert(0, "sample_id", list(sample_ids))
+    table.insert(0, ID_HEADER, list(sample_ids))
     write_table(path, table)
 
 

@@ -157,7 +157,9 @@ class Embed:
     input: TableOptions
     device: DeviceOptions
     model: Path = option("Checkpoint or run folder of `aam pretrain` or `aam train`.", role="input")
-    output_dir: Path = option("Folder for embeddings.tsv, pcoa.tsv and pcoa.png.", role="output")
+    output_dir: Path = option(
+        "Folder for embeddings.tsv, ordination.txt (PCoA) and pcoa.png.", role="output"
+    )
     metadata: Path | None = option("Sample metadata.", default=None, role="input")
     color_by: str | None = option("Metadata column that colours the picture.", default=None)
     batch_size: int = option("Samples in a batch.", default=32, takes=ONE_OR_MORE)
@@ -215,11 +217,13 @@ class Unifrac:
     engine: Literal["auto", "torch", "ssu"] = option(
         "'ssu' runs the program of unifrac-binaries; 'auto' takes torch.", default="auto"
     )
-    max_memory_gb: float = option(
-        "Memory that the tiles may take, in GiB.", default=1.0, takes=ABOVE_ZERO
-    )
     drop_missing_asvs: bool = option(
         "Leave out ASVs that the tree lacks instead of refusing the table.", default=False
+    )
+    root_at_midpoint: bool = option(
+        "Root the tree between the two tips that are farthest apart; trees without a root are "
+        "refused otherwise.",
+        default=False,
     )
     device: Literal["auto", "cpu", "cuda"] = option("Where torch computes.", default="auto")
     overwrite: bool = option("Replace the output file.", default=False)
@@ -276,6 +280,11 @@ class Prepare:
     output: Path | None = option("Folder to write, such as study.aam.", default=None, role="output")
     drop_missing_asvs: bool = option(
         "Leave out ASVs that the tree lacks instead of refusing the table.", default=False
+    )
+    root_at_midpoint: bool = option(
+        "Root the tree between the two tips that are farthest apart; trees without a root are "
+        "refused otherwise.",
+        default=False,
     )
     verify: bool = option(
         "Write nothing; compare every byte of the folder that --table names with its checksums.",

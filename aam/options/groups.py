@@ -13,6 +13,7 @@ from aam.options.field import (
     SEEDS,
     UP_TO_ONE,
     ZERO_OR_MORE,
+    Range,
     option,
 )
 from aam.options.frozen import dataclass
@@ -42,6 +43,12 @@ class TableOptions:
     drop_empty_samples: bool = option(
         "Leave out samples without reads instead of refusing the table.", default=False
     )
+    max_memory_gb: float | Literal["auto"] = option(
+        "Memory in GiB that reading table, tree and sequences may take, each, and the tiles of "
+        "`aam unifrac`. 'auto': half of what is available, and 1 GiB for tiles.",
+        default="auto",
+        takes=Range("more than 0, at most 1048576", 0, 2**20, open_below=True),
+    )
 
 
 @dataclass(frozen=True)
@@ -67,6 +74,11 @@ class PhylogenyOptions:
     )
     drop_missing_asvs: bool = option(
         "Leave out ASVs that the tree lacks instead of refusing the table.", default=False
+    )
+    root_at_midpoint: bool = option(
+        "Root the tree between the two tips that are farthest apart; trees without a root are "
+        "refused otherwise.",
+        default=False,
     )
 
 

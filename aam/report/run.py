@@ -12,6 +12,7 @@ import numpy as np
 import numpy.typing as npt
 
 from aam.errors import DataError, MissingInput
+from aam.study.metadata import ID_HEADER, OLD_ID_HEADER
 from aam.study.metrics import Judged
 from aam.study.predictions import judged_classes, judged_numbers, numbers, read_predictions
 
@@ -134,7 +135,7 @@ def _read_judged(path: Path, facts: dict[str, Any]) -> tuple[tuple[str, ...], Ju
     else:
         judged = judged_numbers(frame, numbers(frame, "actual"))
     part = str(frame["split"].iloc[0]) if "split" in frame.columns else ""
-    return tuple(frame["sample_id"]), judged, part
+    return tuple(frame[ID_HEADER]), judged, part
 
 
 def _read_embeddings(path: Path) -> tuple[tuple[str, ...], F64 | None]:
@@ -143,8 +144,10 @@ def _read_embeddings(path: Path) -> tuple[tuple[str, ...], F64 | None]:
     import pandas as pd
 
     try:
-        frame = pd.read_csv(path, sep="\t", dtype={"sample_id": str}, keep_default_na=False)
-        ids = tuple(frame.pop("sample_id"))
+        names = {ID_HEADER: str, OLD_ID_HEADER: str}
+        frame = pd.read_csv(path, sep="\t", dtype=names, keep_default_na=False)
+        ids = tuple(frame.rename(columns={OLD_ID_HEADER: ID_HEADER}).pop(ID_HEADER))
+        frame = frame.iloc[:, 1:]
         vectors = frame.to_numpy(np.float64)
     except (KeyError, ValueError) as error:
         raise DataError("No embeddings", f"'{path}', {error}", "was it edited?") from error

@@ -58,12 +58,15 @@ class DistanceMatrix:
         return DistanceMatrix(tuple(sample_ids), self.values[np.ix_(rows, rows)])
 
 
-def read_distances(path: Path, sample_ids: Sequence[str] | None = None) -> DistanceMatrix:
+def read_distances(
+    path: Path, sample_ids: Sequence[str] | None = None, max_bytes: int | None = None
+) -> DistanceMatrix:
     """Read and check a distance matrix.
 
     Args:
         path: the file, in one of the forms of `distance_files`.
         sample_ids: the table's samples, to name the rows of a matrix without ids.
+        max_bytes: most memory that the matrix may take; None for half of what is available.
 
     Raises:
         MissingInput: there is no such file.
@@ -71,7 +74,7 @@ def read_distances(path: Path, sample_ids: Sequence[str] | None = None) -> Dista
             if it has no ids; ids occur twice; a distance is absent, negative or differs from the
             one across; the diagonal is not zero.
     """
-    ids, values = read_form(require(path, "distance matrix"))
+    ids, values = read_form(require(path, "distance matrix"), max_bytes)
     if values.ndim == 1:
         values = _squared(values, path)
     if values.ndim != 2 or values.shape[0] != values.shape[1] or not values.size:

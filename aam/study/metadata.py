@@ -1,4 +1,4 @@
-"""Sample metadata: what a study knows about its samples, aligned to a table by sample id.
+"""Sample metadata: columns about samples, aligned to a table by sample id.
 
 Read by QIIME 2's rules (scikit-bio keeps them); ids and values stay the strings of the file, so
 that 2538.10 and 2538.1 are two samples. Numbers and classes are made where a column is asked for.
@@ -9,6 +9,7 @@ from __future__ import annotations
 import csv
 import difflib
 import re
+import tempfile
 from collections import Counter
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
@@ -20,8 +21,11 @@ from numpy.typing import NDArray
 from aam.console import say, warn
 from aam.errors import DataError, first_few
 from aam.files import require
+from aam.memory import memory_budget
+from aam.study.artifact import contents
 from aam.study.store import stored_metadata
 from aam.study.store_files import is_store
+from aam.study.text import decoded
 
 MISSING = frozenset(
     # An empty cell is QIIME 2's only missing value; the words are those of its INSDC:missing
@@ -32,7 +36,16 @@ MISSING = frozenset(
 )
 """Values that stand for none, in lower case; so does all that begins with 'missing:'."""
 
+ID_HEADER = "sample-id"
+"""First header of every table of samples that this program writes; QIIME 2 reads it."""
+
+OLD_ID_HEADER = "sample_id"
+"""The same in tables of earlier versions, which are still read."""
+
 _LISTED_COLUMNS = 50
+_FEW_SAMPLES = 10
+_OBJECT_BYTES = 40
+"""Bytes of memory that a byte of metadata takes as it is read: scikit-bio keeps a string a cell."""
 
 
 @dataclass(frozen=True)
@@ -87,26 +100,41 @@ class Metadata:
 
 
 def read_metadata(path: Path) -> Metadata:
-    """Read a metadata TSV, or the metadata that a store holds.
+    """Read a metadata TSV, gzipped or not, or the metadata that a store holds.
 
     Raises:
         MissingInput: there is no such file.
-        DataError: it breaks QIIME 2's rules: another first header, duplicated ids, no tabs, ...; a
-            store that is damaged or holds none.
+        DataError: it breaks QIIME 2's rules: another first header, duplicated ids, no tabs, ...; it
+            is more than memory holds; a store that is damaged or holds none.
     """
     if is_store(path):
         return Metadata(*stored_metadata(path))
     require(path, "metadata")
+    most = memory_budget() // _OBJECT_BYTES
+    text = decoded(contents(path, "metadata.tsv", "ImmutableMetadata", most), path, "metadata")
+    header = text.partition("\n")[0]
+    if "\t" not in header and "," in header:
+        raise DataError(
+            f"The metadata is comma-separated: '{path}'",
+            f"its first line is '{header[:80].rstrip()}'",
+            "save it as tab-separated text (.tsv)",
+        )
+    if header.startswith(OLD_ID_HEADER):
+        text = text.replace(OLD_ID_HEADER, ID_HEADER, 1)
     from skbio.metadata import SampleMetadata
     from skbio.metadata.io import MetadataFileError
 
-    try:
-        names = SampleMetadata.load(str(path)).columns
-        # Once more, now that the columns are known: as categories they keep the file's spelling.
-        as_text = dict.fromkeys(names, "categorical")
-        frame = SampleMetadata.load(str(path), column_types=as_text).to_dataframe()
-    except (MetadataFileError, csv.Error, ValueError) as error:
-        raise _refused(path, error) from error
+    # scikit-bio reads files alone.
+    with tempfile.NamedTemporaryFile("w", suffix=".tsv", encoding="utf-8", newline="") as plain:
+        plain.write(text)
+        plain.flush()
+        try:
+            names = SampleMetadata.load(plain.name).columns
+            # Once more, now that the columns are known: as categories they keep their spelling.
+            as_text = dict.fromkeys(names, "categorical")
+            frame = SampleMetadata.load(plain.name, column_types=as_text).to_dataframe()
+        except (MetadataFileError, csv.Error, ValueError) as error:
+            raise _refused(path, header, error) from error
     ids = tuple(str(name) for name in frame.index)
     known = frame.astype(object).where(frame.notna(), "")
     return Metadata(ids, {str(name): known[name].tolist() for name in known.columns})
@@ -134,7 +162,9 @@ def numeric_target(
             f"The column '{column}' is not numeric",
             f"{len(wrong)} of {len(texts)} values are no numbers, distinct ones: "
             f"{first_few(dict.fromkeys(wrong))}",
-            "correct them, or add --classifier if it is a category",
+            "write decimal points, not commas"
+            if all(re.fullmatch(r"\s*[-+]?\d+,\d+\s*", text) for text in wrong)
+            else "correct them, or add --classifier if it is a category",
         )
     infinite = [sample_ids[row] for row in rows[np.isinf(values)]]
     if infinite:
@@ -158,13 +188,20 @@ def class_target(
         classes; the names of the classes, sorted.
 
     Raises:
-        DataError: no such column; no sample in common or none with a value; one class only.
+        DataError: no such column; no sample in common or none with a value; one class only; more
+            than half of the values are different numbers.
     """
     rows, texts = _known(metadata, column, sample_ids)
     labels = [_tidy(text) for text in texts]
     classes = tuple(sorted(set(labels)))
     if len(classes) < 2:
         raise _constant(column, labels)
+    if 2 * len(classes) > len(labels) > _FEW_SAMPLES and all(map(_is_number, classes)):
+        raise DataError(
+            f"The column '{column}' is numeric",
+            f"it has {len(classes)} different numbers in {len(labels)} samples",
+            "leave out --classifier",
+        )
     alone = [name for name, times in sorted(Counter(labels).items()) if times == 1]
     if alone:
         warn(f"Classes of '{column}' with a single sample: {first_few(alone)}.")
@@ -220,6 +257,14 @@ def _is_missing(text: str) -> bool:
     return word in MISSING or word.startswith("missing:")
 
 
+def _is_number(text: str) -> bool:
+    try:
+        float(text)
+    except ValueError:
+        return False
+    return True
+
+
 def _tidy(text: str) -> str:
     whole = re.fullmatch(r"(-?[0-9]+)\.0*", text)
     return whole[1] if whole else text
@@ -233,7 +278,7 @@ def _constant(column: str, texts: Sequence[str]) -> DataError:
     )
 
 
-def _refused(path: Path, error: Exception) -> DataError:
+def _refused(path: Path, header: str, error: Exception) -> DataError:
     reason = str(error).partition("\n\nThere may be more errors")[0]
     reason = " ".join(
         reason.removeprefix("There was an issue with loading the metadata file:").split()
@@ -244,10 +289,8 @@ def _refused(path: Path, error: Exception) -> DataError:
             reason.rpartition(": ")[2].rstrip("."),
             "keep one row of each",
         )
-    with path.open("rb") as stream:
-        line = stream.readline(80).decode("utf-8", "replace").rstrip("\r\n")
     return DataError(
         f"QIIME 2's rules refuse the metadata '{path}'",
-        f"{reason.rstrip('.')} (its first line is '{line}')",
+        f"{reason.rstrip('.')} (its first line is '{header[:80].rstrip()}')",
         "give tab-separated text whose first column is called sample-id",
     )

@@ -1,6 +1,9 @@
-"""Principal coordinates of embeddings: the plane in which samples lie farthest apart."""
+"""Principal coordinates analysis (PCoA) of embeddings."""
 
 from __future__ import annotations
+
+from collections.abc import Sequence
+from pathlib import Path
 
 import numpy as np
 import numpy.typing as npt
@@ -34,3 +37,27 @@ def principal_coordinates(vectors_ND: npt.ArrayLike, axes: int = 2) -> tuple[F64
     if total > 0:
         explained[:kept] = np.square(singular[:kept]) / total
     return coordinates * np.where(signs < 0, -1.0, 1.0), explained
+
+
+def write_ordination(
+    path: Path, sample_ids: Sequence[str], coordinates_NA: F64, explained_A: F64
+) -> None:
+    """Write `ordination.txt`, the text format of scikit-bio that QIIME 2 imports as PCoAResults.
+
+    Args:
+        path: the file.
+        sample_ids: N names.
+        coordinates_NA: of N samples on A axes.
+        explained_A: part of the variance that each axis explains.
+    """
+    import pandas as pd
+    from skbio import OrdinationResults
+
+    axes = [f"PC{axis + 1}" for axis in range(coordinates_NA.shape[1])]
+    OrdinationResults(
+        "PCoA",
+        "Principal Coordinate Analysis",
+        eigvals=pd.Series(np.square(coordinates_NA).sum(axis=0), axes),
+        samples=pd.DataFrame(coordinates_NA, list(sample_ids), axes),
+        proportion_explained=pd.Series(explained_A, axes),
+    ).write(str(path))

@@ -1,4 +1,4 @@
-"""The phylogeny of a table's ASVs, as UniFrac needs it: branch lengths and who lies below them.
+"""Phylogeny of a table's ASVs, as UniFrac needs it: branch lengths and the ASVs below each branch.
 
 A tree is read whole (`aam.study.newick`), sheared to the table's features, and its unary chains are
 collapsed into single branches. What lies above the features' common ancestor, a length on the root
@@ -11,6 +11,7 @@ Big trees are remembered in the user's cache, so that a tree of millions of tips
 from __future__ import annotations
 
 import hashlib
+import io
 import os
 import zipfile
 from collections.abc import Sequence
@@ -20,16 +21,23 @@ from pathlib import Path
 import numpy as np
 from numpy.typing import NDArray
 
-from aam.console import say, warn
+from aam.console import say
 from aam.errors import AamError, DataError, first_few
 from aam.files import require, written_aside
+from aam.memory import memory_budget, shown_size
 from aam.study import artifact
 from aam.study.newick import Tree, parse
+from aam.study.text import decoded
 
 CACHED_FROM_TIPS = 20_000
 """Trees with fewer tips are parsed in less time than a look into the cache is worth."""
 
-_LAYOUT = b"aam phylogeny 1"  # Part of the cache's key: change it with the meaning of the arrays.
+_NODE_BYTES = 230
+"""Bytes of memory that a node takes while its tree is parsed, measured on trees of 400,000 tips."""
+
+_ANCESTOR_BYTES = 24
+_LARGEST = 1e30
+_LAYOUT = b"aam phylogeny 2"  # Part of the cache's key: change it with the meaning of the arrays.
 
 
 @dataclass(frozen=True)
@@ -53,7 +61,11 @@ class Phylogeny:
 
 
 def read_phylogeny(
-    path: Path, feature_ids: Sequence[str], drop_missing: bool = False
+    path: Path,
+    feature_ids: Sequence[str],
+    drop_missing: bool = False,
+    root_at_midpoint: bool = False,
+    max_bytes: int | None = None,
 ) -> tuple[Phylogeny, NDArray[np.int64]]:
     """Read a tree and shear it to a table's features.
 
@@ -61,6 +73,8 @@ def read_phylogeny(
         path: Newick file, or QIIME 2 artifact of a rooted phylogeny.
         feature_ids: the F' features of the table, in column order.
         drop_missing: leave out features that the tree lacks instead of refusing them.
+        root_at_midpoint: put the root between the two tips that are farthest apart.
+        max_bytes: most memory that the tree may take; None for half of what is available.
 
     Returns:
         The phylogeny of the F features that the tree holds, in column order, and their int64
@@ -68,27 +82,78 @@ def read_phylogeny(
 
     Raises:
         MissingInput: there is no such file.
-        DataError: the file is no tree; a feature is absent from it or in it twice; a branch length
-            is absent or negative.
+        DataError: the file is no tree or more than memory holds; the tree is not rooted; a feature
+            is absent from it or in it twice; a branch length is absent, negative, or too large or
+            small to be added up.
     """
-    text = artifact.contents(require(path, "tree"), "tree.nwk", "Phylogeny[Rooted]")
+    budget = memory_budget() if max_bytes is None else max_bytes
+    semantic = "Phylogeny[" if root_at_midpoint else "Phylogeny[Rooted]"
+    text = artifact.contents(require(path, "tree"), "tree.nwk", semantic, budget // 2)
+    if text.startswith((b"\xff\xfe", b"\xfe\xff")):
+        decoded(text, path, "tree")  # Raises; names need not be UTF-8, but this is UTF-16.
+    nodes = text.count(b",") + text.count(b")") + 1
+    _check_size(2 * len(text) + _NODE_BYTES * nodes, budget, path)
     cache = None
     # A tree of n tips has at least n - 1 commas.
     if text.count(b",") >= CACHED_FROM_TIPS:
-        cache = _cache_path(text, feature_ids, drop_missing)
+        cache = _cache_path(text, feature_ids, drop_missing, root_at_midpoint)
         remembered = _load(cache)
         if remembered is not None:
             _tell_dropped(feature_ids, remembered[1])
             return remembered
     tree = parse(text, f"'{path}'")
-    if (branches := np.count_nonzero(tree.parents == tree.parents.size - 1)) > 2:
-        warn(f"The root of '{path}' has {branches} branches; UniFrac needs a tree that is rooted.")
+    if root_at_midpoint:
+        tree = parse(_rooted_at_midpoint(text, path), f"'{path}', rooted at its midpoint")
+    elif (branches := np.count_nonzero(tree.parents == tree.parents.size - 1)) > 2:
+        raise DataError(
+            "The tree is not rooted",
+            f"the root of '{path}' has {branches} branches, a rooted tree has 2",
+            "root it (`qiime phylogeny midpoint-root`), or add --root-at-midpoint",
+        )
     columns, tips = _match(tree, feature_ids, path, drop_missing)
-    phylogeny = _shear(tree, tips, path)
+    phylogeny = _shear(tree, tips, path, budget)
     _tell_dropped(feature_ids, columns)
     if cache is not None:
         _save(cache, phylogeny, columns)
     return phylogeny, columns
+
+
+def _check_size(size: int, budget: int, path: Path) -> None:
+    """Refuse a tree that memory does not hold.
+
+    Raises:
+        DataError: `size` bytes are more than the budget.
+    """
+    if size > budget:
+        raise DataError(
+            "The tree takes more memory than there is for it",
+            f"'{path}' takes {shown_size(size)}, {shown_size(budget)} may be taken",
+            "shear it to the ASVs of the table, or raise --max-memory-gb",
+        )
+
+
+def _rooted_at_midpoint(text: bytes, path: Path) -> bytes:
+    """Return the Newick of a tree with its root between the two tips that are farthest apart.
+
+    Raises:
+        DataError: branches have no lengths, or the tree has a single tip.
+    """
+    from skbio import TreeNode
+    from skbio.tree import TreeError
+
+    try:
+        tree = TreeNode.read(
+            io.StringIO(text.decode("utf-8", "replace")), "newick", convert_underscores=False
+        )
+        rooted = io.StringIO()
+        tree.root_at_midpoint().write(rooted)
+    except (TreeError, TypeError, ValueError, AttributeError, LookupError) as error:
+        raise DataError(
+            "The tree cannot be rooted at its midpoint",
+            f"'{path}', {error}",
+            "give a rooted tree with a length on every branch",
+        ) from error
+    return rooted.getvalue().encode()
 
 
 def _match(
@@ -130,7 +195,7 @@ def _tell_dropped(feature_ids: Sequence[str], columns: NDArray[np.int64]) -> Non
         say(f"Left out features that the tree lacks: {first_few(dropped)} of {len(feature_ids)}.")
 
 
-def _shear(tree: Tree, tips: NDArray[np.int64], path: Path) -> Phylogeny:
+def _shear(tree: Tree, tips: NDArray[np.int64], path: Path, budget: int) -> Phylogeny:
     """Keep the branches above `tips` [F], chains collapsed; features are numbered as `tips`."""
     is_kept_tip = np.zeros(tree.parents.size, dtype=np.int64)
     is_kept_tip[tips] = 1
@@ -155,6 +220,8 @@ def _shear(tree: Tree, tips: NDArray[np.int64], path: Path) -> Phylogeny:
         # No stem. (A single feature's only branch is its own, and stays.)
         lengths_K, parents = lengths_K[:-1], parents[:-1]
         parents[parents == lengths_K.size] = -1
+    # Every branch is an ancestor of the features below it, and `_ancestors` lists them twice.
+    _check_size(_ANCESTOR_BYTES * int(below[kept[bottoms]].sum()), budget, path)
     indptr, indices = _ancestors(parents, branch_of[tips])
     return Phylogeny(lengths_K, indptr, indices)
 
@@ -162,7 +229,10 @@ def _shear(tree: Tree, tips: NDArray[np.int64], path: Path) -> Phylogeny:
 def _check_lengths(
     tree: Tree, kept: NDArray[np.int64], lengths: NDArray[np.float64], path: Path
 ) -> None:
-    """Refuse branches above features whose length is absent or negative."""
+    """Refuse branches above features whose length is absent, negative or out of range.
+
+    UniFrac of whole tables is computed in float32, whose largest number is 3e38.
+    """
     if kept.size > 1 and np.isnan(tree.lengths[kept[:-1]]).all():
         raise DataError(
             "The tree has no branch lengths",
@@ -184,6 +254,15 @@ def _check_lengths(
                 f"above the tips {first_few(first_tips)} of '{path}'",
                 remedy,
             )
+    with np.errstate(over="ignore"):
+        total = float(lengths.sum())
+    if total > _LARGEST or 0 < total < 1 / _LARGEST:
+        raise DataError(
+            f"The branch lengths of the tree are too {'large' if total > 1 else 'small'}",
+            f"those above the ASVs add up to {total:g} in '{path}'",
+            f"give lengths that add up to {1 / _LARGEST:g} to {_LARGEST:g}, such as substitutions "
+            "per site",
+        )
 
 
 def _ancestors(
@@ -206,9 +285,12 @@ def _ancestors(
     return indptr, indices
 
 
-def _cache_path(text: bytes, feature_ids: Sequence[str], drop_missing: bool) -> Path:
+def _cache_path(
+    text: bytes, feature_ids: Sequence[str], drop_missing: bool, root_at_midpoint: bool
+) -> Path:
     base = os.environ.get("XDG_CACHE_HOME") or Path.home() / ".cache"
     digest = hashlib.sha256(_LAYOUT + (b" dropping" if drop_missing else b""))
+    digest.update(b" midpoint" if root_at_midpoint else b"")
     digest.update(hashlib.sha256(text).digest())
     digest.update("\0".join(feature_ids).encode())
     return Path(base) / "aam" / f"phylogeny-{digest.hexdigest()}.npz"

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import io
 from collections import Counter
 from collections.abc import Sequence
 from pathlib import Path
@@ -12,9 +13,9 @@ import numpy.typing as npt
 
 from aam.console import say
 from aam.errors import DataError, first_few
-from aam.files import require
-from aam.study.metadata import Metadata, class_target, numeric_target
+from aam.study.metadata import ID_HEADER, OLD_ID_HEADER, Metadata, class_target, numeric_target
 from aam.study.metrics import Judged, codes_of
+from aam.study.text import read_text
 
 if TYPE_CHECKING:
     import pandas as pd
@@ -29,16 +30,17 @@ def read_predictions(path: Path) -> pd.DataFrame:
 
     Raises:
         MissingInput: no such file.
-        DataError: no sample_id or predicted column, no row that judges, a sample twice in a fold.
+        DataError: no sample-id or predicted column, no row that judges, a sample twice in a fold.
     """
     import pandas as pd
 
-    require(path, "predictions file")
+    text = io.StringIO(read_text(path, "predictions file"))
     try:
-        frame = pd.read_csv(path, sep="\t", dtype=str, keep_default_na=False, encoding="utf-8-sig")
+        frame = pd.read_csv(text, sep="\t", dtype=str, keep_default_na=False)
     except (ValueError, pd.errors.ParserError) as error:
         raise DataError("Not a table", f"'{path}', {error}", "give predictions.tsv") from error
-    lacking = [name for name in ("sample_id", "predicted") if name not in frame.columns]
+    frame = frame.rename(columns={OLD_ID_HEADER: ID_HEADER})
+    lacking = [name for name in (ID_HEADER, "predicted") if name not in frame.columns]
     if lacking:
         raise DataError(
             f"The predictions have no column {' and '.join(lacking)}",
@@ -48,7 +50,7 @@ def read_predictions(path: Path) -> pd.DataFrame:
     if "split" in frame.columns:
         frame = _judging(frame, path)
     folds = frame["fold"] if "fold" in frame.columns else [""] * len(frame)
-    times = Counter(zip(frame["sample_id"], folds, strict=True))
+    times = Counter(zip(frame[ID_HEADER], folds, strict=True))
     twice = [sample for (sample, _), number in times.items() if number > 1]
     if twice or not len(frame):
         named = f"samples twice: {first_few(twice)}" if twice else "it has no rows"
@@ -62,7 +64,7 @@ def with_truth(frame: pd.DataFrame, metadata: Metadata, column: str, classifier:
     Raises:
         DataError: no id in common, no such column, or values that do not fit the kind of column.
     """
-    ids = frame["sample_id"].tolist()
+    ids = frame[ID_HEADER].tolist()
     if not set(ids) & set(metadata.ids):
         raise DataError(
             "The predictions and the metadata have no sample in common",
@@ -123,7 +125,7 @@ def numbers(frame: pd.DataFrame, column: str) -> npt.NDArray[np.float64]:
     values = np.asarray(pd.to_numeric(frame[column], errors="coerce"), dtype=np.float64)
     wrong = np.flatnonzero(~np.isfinite(values))
     if wrong.size:
-        named = first_few(frame["sample_id"].iloc[wrong])
+        named = first_few(frame[ID_HEADER].iloc[wrong])
         shown = f"'{frame[column].iloc[wrong[0]]}' in samples {named}"
         hint = "add --classifier if it is a category" if column == "predicted" else "check the file"
         raise DataError(f"The column '{column}' of the predictions is not numeric", shown, hint)

@@ -46,6 +46,7 @@ class Sources:
     metadata: Path | None = None
     drop_empty_samples: bool = False
     drop_missing_asvs: bool = False
+    root_at_midpoint: bool = False
     max_bytes: int | None = None
 
 
@@ -89,13 +90,19 @@ def prepare(sources: Sources, folder: Path, block_bytes: int = BLOCK_BYTES) -> S
     facts: dict[str, ArrayFacts] = {}
     if sources.tree is not None:
         ids = [names[column] for column in columns.tolist()]
-        phylogeny, placed = read_phylogeny(sources.tree, ids, sources.drop_missing_asvs)
+        phylogeny, placed = read_phylogeny(
+            sources.tree,
+            ids,
+            sources.drop_missing_asvs,
+            sources.root_at_midpoint,
+            sources.max_bytes,
+        )
         columns = columns[placed]
         facts["lengths"] = write_array(folder, "lengths", phylogeny.lengths_K)
         facts["ancestors"] = write_array(folder, "ancestors", phylogeny.indices)
         facts["ancestors_ends"] = write_array(folder, "ancestors_ends", phylogeny.indptr)
         del phylogeny
-    facts |= _write_asvs(folder, names, columns, sources.sequences)
+    facts |= _write_asvs(folder, names, columns, sources)
     counts, kept = _write_counts(folder, blocks, judged, columns, sources)
     facts |= counts
     samples = [name for name, is_kept in zip(blocks.sample_ids, kept, strict=True) if is_kept]
@@ -210,10 +217,11 @@ def _placed(block: Block, place_of: NDArray[np.int32], asvs: int) -> csr_array:
 
 
 def _write_asvs(
-    folder: Path, names: Sequence[str], columns: NDArray[np.int64], sequences: Path | None
+    folder: Path, names: Sequence[str], columns: NDArray[np.int64], sources: Sources
 ) -> dict[str, ArrayFacts]:
     ids = tuple(names[column] for column in columns.tolist())
-    tokens_FL = encode(sequences_of(ids, sequences), None)
+    sequences = sequences_of(ids, sources.sequences, sources.max_bytes)
+    tokens_FL = encode(sequences, None, sources.max_bytes)
     kept_order = np.argsort(np.argsort(columns)).astype(np.int64)
     return {
         "tokens": write_array(folder, "tokens", tokens_FL),

@@ -17,7 +17,9 @@ from numpy.typing import NDArray
 from aam.console import say
 from aam.errors import DataError, UsageError, first_few
 from aam.files import require
+from aam.memory import memory_budget, shown_size
 from aam.study.artifact import contents
+from aam.study.text import decoded
 
 VOCABULARY = ("-", "A", "C", "G", "T", "N", "?")
 """Letter of each code: padding, four nucleotides, any ambiguous letter, a masked position."""
@@ -26,6 +28,8 @@ PAD, AMBIGUOUS, MASK = 0, 5, 6
 
 _AMBIGUITY_LETTERS = "NRYSWKMBDHV"
 _UNKNOWN = 255
+_FASTA_BYTES = 6
+"""Bytes of memory that a byte of FASTA takes as it is read."""
 _HASHES = {32: hashlib.md5, 40: hashlib.sha1}
 _LIKE_SEQUENCE = re.compile(rf"[ACGTU{_AMBIGUITY_LETTERS}.-]+", re.IGNORECASE)
 
@@ -44,20 +48,28 @@ def _code_of_byte() -> NDArray[np.uint8]:
 _CODE_OF_BYTE = _code_of_byte()
 
 
-def read_sequences(path: Path) -> dict[str, str]:
+def read_sequences(path: Path, max_bytes: int | None = None) -> dict[str, str]:
     """Read FASTA (gzipped or not) or a FeatureData[Sequence] artifact: id -> sequence.
 
     The id is the first word after '>'; letters are kept as they are, line ends are not.
 
+    Args:
+        path: the file.
+        max_bytes: most memory that reading may take; None for half of what is available.
+
     Raises:
         MissingInput: there is no such file.
-        DataError: not FASTA, no sequence, one without letters or an id that occurs twice.
+        DataError: not FASTA, more than memory holds, no sequence, one without letters or an id that
+            occurs twice.
     """
-    data = contents(require(path, "sequences"), "dna-sequences.fasta", "FeatureData[Sequence")
-    try:
-        text = data.decode("utf-8-sig").strip()
-    except UnicodeDecodeError as error:
-        raise DataError("Not FASTA", f"'{path}' is not text", "give FASTA or a .qza") from error
+    budget = memory_budget() if max_bytes is None else max_bytes
+    data = contents(
+        require(path, "sequences"),
+        "dna-sequences.fasta",
+        "FeatureData[Sequence",
+        budget // _FASTA_BYTES,
+    )
+    text = decoded(data, path, "sequences file").strip().replace("\r\n", "\n").replace("\r", "\n")
     if not text.startswith(">"):
         start = f"'{path}' begins with '{text[:40]}'" if text else f"'{path}' is empty"
         raise DataError("Not FASTA", start, "give records that begin with '>'")
@@ -83,7 +95,9 @@ def read_sequences(path: Path) -> dict[str, str]:
     return found
 
 
-def sequences_of(feature_ids: Sequence[str], path: Path | None) -> tuple[str, ...]:
+def sequences_of(
+    feature_ids: Sequence[str], path: Path | None, max_bytes: int | None = None
+) -> tuple[str, ...]:
     """Return the sequence of each feature: the id itself, or the record of `path` with that id.
 
     Ids of 32 or 40 hexadecimal digits are taken for the MD5 or SHA-1 of the sequence, as QIIME 2
@@ -103,7 +117,7 @@ def sequences_of(feature_ids: Sequence[str], path: Path | None) -> tuple[str, ..
                 "give their representative sequences with --sequences",
             )
         return tuple(feature_ids)
-    known = read_sequences(path)
+    known = read_sequences(path, max_bytes)
     absent = [name for name in feature_ids if name not in known]
     if absent:
         raise DataError(
@@ -122,7 +136,9 @@ def sequences_of(feature_ids: Sequence[str], path: Path | None) -> tuple[str, ..
     return found
 
 
-def encode(sequences: Sequence[str], max_bp: int | None) -> NDArray[np.uint8]:
+def encode(
+    sequences: Sequence[str], max_bp: int | None, max_bytes: int | None = None
+) -> NDArray[np.uint8]:
     """Write sequences as codes of `VOCABULARY`, padded on the right.
 
     Lower case and U are read as A, C, G, T; what was normalised, cut or made equal is said.
@@ -130,13 +146,15 @@ def encode(sequences: Sequence[str], max_bp: int | None) -> NDArray[np.uint8]:
     Args:
         sequences: F sequences of IUPAC nucleotide letters, aligned or gapped ones excluded.
         max_bp: letters to keep of each; None keeps all.
+        max_bytes: most memory that the codes may take; None for half of what is available.
 
     Returns:
         uint8 [F, L], L the length of the longest after the cut.
 
     Raises:
         UsageError: `max_bp` is below 1.
-        DataError: a sequence is empty or has a gap or another letter.
+        DataError: a sequence is empty or has a gap or another letter; a sequence is so long that
+            memory does not hold all of that length.
     """
     if max_bp is not None and max_bp < 1:
         raise UsageError("--max-bp is too small", str(max_bp), "give 1 or more")
@@ -146,11 +164,20 @@ def encode(sequences: Sequence[str], max_bp: int | None) -> NDArray[np.uint8]:
         raise DataError(
             "Empty sequences", f"{int((lengths == 0).sum())} of {len(kept)}", "remove them"
         )
+    longest = int(lengths.max(initial=0))
+    budget = memory_budget() if max_bytes is None else max_bytes
+    # The codes, and a mask of the same size.
+    if (size := 2 * len(kept) * longest) > budget:
+        raise DataError(
+            "The sequences take more memory than there is for them",
+            f"{len(kept)} of up to {longest} nucleotides take {shown_size(size)}, "
+            f"{shown_size(budget)} may be taken",
+            "cut them with --max-bp, or raise --max-memory-gb",
+        )
     text = "".join(kept)
     flat = _CODE_OF_BYTE[np.frombuffer(text.encode("ascii", "replace"), dtype=np.uint8)]
     if (flat == _UNKNOWN).any():
         _refuse_letters(kept)
-    longest = int(lengths.max(initial=0))
     codes = np.zeros((len(kept), longest), dtype=np.uint8)
     codes[np.arange(longest) < lengths[:, None]] = flat
     _report(sequences, kept, codes)

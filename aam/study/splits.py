@@ -1,4 +1,4 @@
-"""Which samples train, which stop and choose (validation), which judge (test).
+"""Splits of samples into training, validation (stops and chooses) and test (judges).
 
 One split has training and validation samples. Cross-validation has one split a fold: the fold is
 the test part, and validation samples are taken out of the rest, so that no test sample ever
@@ -16,11 +16,13 @@ import numpy.typing as npt
 
 from aam.console import say
 from aam.errors import DataError, UsageError, first_few
-from aam.files import require, written_aside
+from aam.files import written_aside
+from aam.study.metadata import ID_HEADER, OLD_ID_HEADER
+from aam.study.text import read_text
 
 Rows = npt.NDArray[np.int64]
 PARTS = ("train", "validation", "test")
-HEADER = "sample_id\tfold\tsplit\tgroup"
+HEADER = f"{ID_HEADER}\tfold\tsplit\tgroup"
 
 
 @dataclass(frozen=True)
@@ -84,7 +86,7 @@ def write_splits(
     splits: Sequence[Split],
     groups: Sequence[str] | None = None,
 ) -> None:
-    """Write one line per sample and fold: sample_id, fold (from 1), split, group."""
+    """Write one line per sample and fold: sample-id, fold (from 1), split, group."""
     lines = [HEADER]
     for fold, split in enumerate(splits, start=1):
         for part in PARTS:
@@ -105,8 +107,9 @@ def read_splits(path: Path, sample_ids: Sequence[str]) -> tuple[Split, ...]:
         DataError: not a splits file, an unknown part, a sample twice in a fold, or nobody to train
             or to judge.
     """
-    lines = require(path, "splits file").read_text(encoding="utf-8-sig").splitlines()
-    if not lines or lines[0].split("\t")[:3] != HEADER.split("\t")[:3]:
+    lines = read_text(path, "splits file").splitlines()
+    header = lines[0].replace(OLD_ID_HEADER, ID_HEADER, 1) if lines else ""
+    if header.split("\t")[:3] != HEADER.split("\t")[:3]:
         raise DataError("Not a splits file", f"'{path}'", f"its first line must be '{HEADER}'")
     row_of = {name: row for row, name in enumerate(sample_ids)}
     folds: dict[str, dict[str, list[int]]] = {}

@@ -13,6 +13,7 @@ import numpy.typing as npt
 
 from aam.console import say
 from aam.errors import DataError, UsageError, first_few
+from aam.memory import memory_budget
 from aam.options.groups import PhylogenyOptions, TableOptions
 from aam.study.distances import DistanceMatrix, read_distances
 from aam.study.phylogeny import Phylogeny, read_phylogeny
@@ -94,18 +95,24 @@ def load_study(
     """
     if is_store(input.table):
         return _load_store(input, phylogeny, max_bp)
-    table = _in_order(read_table(input.table, input.drop_empty_samples))
+    budget = memory_budget(input.max_memory_gb)
+    table = _in_order(read_table(input.table, input.drop_empty_samples, budget))
     tree, distances = None, None
     if phylogeny is not None and phylogeny.tree is not None:
         if phylogeny.unifrac_matrix is not None:
             raise UsageError("Both a tree and a matrix", "--tree --unifrac-matrix", "give one")
         tree, columns = read_phylogeny(
-            phylogeny.tree, table.feature_ids, phylogeny.drop_missing_asvs
+            phylogeny.tree,
+            table.feature_ids,
+            phylogeny.drop_missing_asvs,
+            phylogeny.root_at_midpoint,
+            budget,
         )
         table = keep_placed(table, columns, input.drop_empty_samples)
     elif phylogeny is not None and phylogeny.unifrac_matrix is not None:
-        distances = _read_matrix(phylogeny, phylogeny.unifrac_matrix, table)
-    tokens_FL = encode(sequences_of(table.feature_ids, input.sequences), max_bp)
+        distances = _read_matrix(phylogeny, phylogeny.unifrac_matrix, table, budget)
+    sequences = sequences_of(table.feature_ids, input.sequences, budget)
+    tokens_FL = encode(sequences, max_bp, budget)
     return Study(table, tokens_FL, tree, distances)
 
 
@@ -118,7 +125,8 @@ def load_table(input: TableOptions) -> FeatureTable:
     if is_store(input.table):
         refuse_beside_store(input, None)
         return open_store(input.table).as_read()
-    return read_table(input.table, input.drop_empty_samples)
+    budget = memory_budget(input.max_memory_gb)
+    return read_table(input.table, input.drop_empty_samples, budget)
 
 
 def related(input: TableOptions, phylogeny: PhylogenyOptions) -> bool:
@@ -156,7 +164,9 @@ def _load_store(
     if phylogeny is None or phylogeny.unifrac_matrix is None:
         return _reopened(Origin(path, max_bp, with_tree=phylogeny is not None))
     study = _reopened(Origin(path, max_bp, with_tree=False))
-    distances = _read_matrix(phylogeny, phylogeny.unifrac_matrix, study.table)
+    distances = _read_matrix(
+        phylogeny, phylogeny.unifrac_matrix, study.table, memory_budget(input.max_memory_gb)
+    )
     return dataclasses.replace(study, distances=distances)
 
 
@@ -176,10 +186,12 @@ def _reopened(origin: Origin) -> Study:
     return study if origin.rows is None else study.take_samples(origin.rows)
 
 
-def _read_matrix(options: PhylogenyOptions, path: Path, table: FeatureTable) -> DistanceMatrix:
+def _read_matrix(
+    options: PhylogenyOptions, path: Path, table: FeatureTable, budget: int
+) -> DistanceMatrix:
     if options.unifrac_metric == "faith_pd":
         raise UsageError("Faith PD is no distance", "--unifrac-matrix", "give --tree")
-    matrix = read_distances(path, tuple(table.sample_ids))
+    matrix = read_distances(path, tuple(table.sample_ids), budget)
     return matrix.aligned(table.sample_ids)
 
 
