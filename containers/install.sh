@@ -77,17 +77,21 @@ ln -sfn "$packages/torch/lib" "$AAM/torch-lib"
 mkdir -p /opt/amdgpu/share/libdrm
 ln -sf /usr/share/libdrm/amdgpu.ids /opt/amdgpu/share/libdrm/amdgpu.ids
 
+step "Tests of other packages"
+# Nothing that runs imports them; some are no Python of this version.
+find "$packages" -type d -name tests -prune -exec rm -rf {} +
+rm -rf "$packages/torch/test"
+
 step "Bytecode"
 # Python does not compare it with its source, so it serves a read-only root and any date of a file.
-# Tests are left out, some of which are no Python of this version, but for what torch imports at every
-# start. What a process has compiled before shows in its bytecode, so each gets the same packages in
+# Of torch's helpers for tests only what it imports at every start is compiled. What a process has compiled before shows in its bytecode, so each gets the same packages in
 # the same order in every build; what ran until here left bytecode with a date in it, and what runs
 # later is to leave none.
 find "$packages" -name '*.pyc' -delete
 export PYTHONDONTWRITEBYTECODE=1
 ls -d "$packages"/* | LC_ALL=C sort | PYTHONHASHSEED=0 xargs -P "$(nproc)" -n 8 \
     "$AAM/bin/python" -m compileall -q --invalidation-mode unchecked-hash \
-    -x '/tests/|/testing/_internal/(?!(__init__|common_dtype|logging_tensor)\.py$)'
+    -x '/testing/_internal/(?!(__init__|common_dtype|logging_tensor)\.py$)'
 
 step "Labels"
 "$AAM/bin/python" "$AAM/containers/measure.py" "$NAME" "$BASE" "$SNAPSHOT" "$TORCH" "$TORCH_INDEX"

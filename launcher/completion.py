@@ -13,7 +13,6 @@ from launcher.errors import LaunchError, UsageError
 from launcher.help import OWN
 from launcher.jobs.wishes import FLAGS as OF_JOBS
 from launcher.jobs.wishes import SWITCHES as SWITCHES_OF_JOBS
-from launcher.plan.layers import RUNTIMES
 from launcher.plan.own import OWN_FLAGS, takes_value
 from launcher.plan.request import options_of
 from launcher.plan.spelling import nearest
@@ -132,7 +131,7 @@ def _values_of_own(flag: str) -> Iterator[str]:
     from launcher import config
 
     if flag == "--runtime":
-        yield from RUNTIMES
+        yield from config.runtimes()
     elif flag == "--site":
         yield from config.sites()
     elif flag == "--image":

@@ -10,11 +10,13 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from launcher import trust
+from launcher.engines import ENGINES
 from launcher.errors import ConfigurationError
 from launcher.findings import Finding
 from launcher.plan import document
 from launcher.plan.catalog import SHIPPED, Catalog, catalog_of, extended
 from launcher.plan.layers import KEYS, Entry, Layer, Settings, from_flags, from_variables, merge
+from launcher.plan.spelling import nearest
 
 if TYPE_CHECKING:
     from launcher.jobs.site import Site
@@ -57,7 +59,17 @@ def read(
         "scratch": Entry(scratch, "default"),
     }
     settings = merge([defaults, system, site, own, project, *top])
+    runtime = settings.text("runtime")
+    if runtime not in runtimes():
+        evidence = f"'{runtime}' from {settings.source('runtime')}"
+        known = f"known are {', '.join(runtimes())}"
+        raise ConfigurationError("No such runtime", evidence, nearest(runtime, runtimes(), known))
     return replace(settings, findings=ignored)
+
+
+def runtimes() -> tuple[str, ...]:
+    """Return the values of --runtime."""
+    return ("auto", *ENGINES)
 
 
 def configured(flags: Mapping[str, Sequence[str]]) -> tuple[Settings, Catalog]:

@@ -6,10 +6,11 @@ import os
 from collections.abc import Mapping
 from pathlib import Path
 
+from launcher import engines
 from launcher.gpus import VENDORS
-from launcher.host import installed, pci
+from launcher.host import pci
 from launcher.host.access import confined
-from launcher.host.facts import Driver, EngineFact, Gpu, Host, Node, Slurm, User
+from launcher.host.facts import Driver, Gpu, Host, Node, Slurm, User
 from launcher.host.numbers import numbers, whole_number
 from launcher.host.tree import Tree, open_tree
 
@@ -36,6 +37,7 @@ def detect(root: Path = Path("/"), environment: Mapping[str, str] | None = None)
     drivers = tuple(driver for vendor in VENDORS.values() if (driver := vendor.driver(tree)))
     spaces = {name: vendor.user_space(tree) for name, vendor in VENDORS.items()}
     nodes = _nodes(tree, gpus, drivers, live)
+    found = engines.found(tree, variables, user.uid if user else 0, live)
     return Host(
         root=tree.name,
         name=_first_line(tree, "/proc/sys/kernel/hostname"),
@@ -44,7 +46,8 @@ def detect(root: Path = Path("/"), environment: Mapping[str, str] | None = None)
         gpus=confined(gpus, nodes, user),
         nodes=nodes,
         drivers=drivers,
-        engines=_engines(tree, variables, user, live),
+        engines=found,
+        absent_engines=engines.absent(found),
         slurm=slurm(variables),
         user=user,
         user_space={name: space for name, space in spaces.items() if space},
@@ -74,14 +77,6 @@ def _user(tree: Tree, live: bool) -> User | None:
     if live:
         return User(os.geteuid(), os.getegid(), tuple(sorted(os.getgroups())))
     return tree.manifest.user
-
-
-def _engines(
-    tree: Tree, variables: Mapping[str, str], user: User | None, live: bool
-) -> tuple[EngineFact, ...]:
-    if live:
-        return installed.engines(tree, variables, user.uid if user else 0)
-    return tree.manifest.engines
 
 
 def _nodes(

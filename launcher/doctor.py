@@ -73,7 +73,8 @@ def _engines(host: Host) -> list[Finding]:
         cause = "The capture records no engine"
         return [Finding("note", cause, "apptainer is assumed", "make it on the host itself")]
     evidence = "; ".join(f"{e.name}: {e.obstacle}" for e in host.engines) or "none is on PATH"
-    remedy = "install apptainer or podman; without one aam runs natively"
+    known = ", ".join(engine.name for engine in host.absent_engines)
+    remedy = f"install one of {known}; without one aam runs natively"
     return [Finding("warning", "No engine can start a container", evidence, remedy)]
 
 

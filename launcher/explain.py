@@ -79,9 +79,11 @@ def as_json(host: Host, plan: Plan) -> str:
 
 
 def facts(host: Host) -> dict[str, object]:
-    """Return a host without its environment, which is nobody's business."""
+    """Return the facts of a host without its environment, which may hold secrets."""
     plain = dataclasses.asdict(host)
-    del plain["environment"]
+    del plain["environment"], plain["absent_engines"]
+    for engine in plain["engines"]:
+        del engine["traits"]
     return plain
 
 

@@ -10,11 +10,12 @@ from pathlib import Path
 from launcher import config, images, inputs
 from launcher.check_reports import report_for
 from launcher.detect import detect
-from launcher.engines import native
+from launcher.engines import ENGINES, native
+from launcher.engines.sif import SIF
 from launcher.errors import MissingInput, NotPermitted, Unavailable
 from launcher.host.facts import Gpu, Host
 from launcher.host.versions import with_versions
-from launcher.plan.choose import SIF_ENGINES, Built, choose
+from launcher.plan.choose import Built, choose
 from launcher.plan.devices import ABSENT, denials
 from launcher.plan.gpu_use import gpu_use
 from launcher.plan.layers import Settings
@@ -93,7 +94,7 @@ def require_devices(host: Host, gpus: Sequence[Gpu]) -> None:
 
 
 def _check(host: Host, built: Built | None, engine: str) -> None:
-    if built is not None and engine in SIF_ENGINES:
+    if built is not None and ENGINES[engine].traits.image_format == SIF:
         images.check_sif(built.place)
         if built.doubt:
             evidence, remedy = built.doubt

@@ -12,6 +12,7 @@ from launcher.engines import command
 from launcher.findings import Finding
 from launcher.host.facts import EngineFact
 from launcher.plan.choose import Built
+from launcher.plan.environment import unset
 from launcher.plan.plan import Plan
 
 COLOUR = re.compile("\x1b\\[[0-9;]*m")
@@ -27,6 +28,7 @@ def start(engine: EngineFact, image: Built, present: Mapping[str, str]) -> Findi
         image=image.image,
         place=image.place,
         user=(os.geteuid(), os.getegid()),
+        unset=unset(present, engine.traits),
     )
     began = time.monotonic()
     try:

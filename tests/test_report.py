@@ -7,6 +7,7 @@ import os
 import re
 import shutil
 import subprocess
+import sys
 from html.parser import HTMLParser
 from pathlib import Path
 
@@ -338,3 +339,12 @@ def test_a_narrow_window_does_not_overflow(study_folder: Path, tmp_path: Path) -
     width = re.search(r"<title>(\d+)</title>", done.stdout)
     assert width is not None
     assert int(width[1]) <= 500
+
+
+def test_a_read_only_home_is_no_reason_to_warn() -> None:
+    """A container often has no folder where matplotlib could keep its fonts."""
+    code = "from aam.report.canvas import blank; blank(1, 1)"
+    variables = {"HOME": "/proc/none", "PATH": os.environ["PATH"]}
+    done = subprocess.run([sys.executable, "-c", code], env=variables, capture_output=True,
+                          text=True, check=True, cwd=Path(__file__).parents[1])  # fmt: skip
+    assert done.stderr == ""

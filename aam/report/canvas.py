@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import html
 import io
+import logging
 import re
 from collections.abc import Callable
 from functools import wraps
@@ -51,6 +52,9 @@ STYLE: Any = {
     "svg.hashsalt": "aam",
 }
 
+
+# Where the home folder is read-only, matplotlib warns that its cache is a temporary one.
+logging.getLogger("matplotlib").setLevel(logging.ERROR)
 
 P = ParamSpec("P")
 T = TypeVar("T")

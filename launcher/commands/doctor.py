@@ -10,11 +10,11 @@ from pathlib import Path
 from launcher import capture, check_reports, config, doctor, images, trial
 from launcher.commands import no_more, print_json
 from launcher.detect import detect
+from launcher.engines import ENGINES
 from launcher.errors import LaunchError, Unavailable
 from launcher.explain import facts
 from launcher.findings import Finding
 from launcher.host.facts import Host
-from launcher.host.installed import NAMES
 from launcher.host.versions import with_versions
 from launcher.host_lines import host_lines, report_lines
 from launcher.plan.catalog import Image
@@ -54,7 +54,7 @@ def run(words: Sequence[str]) -> int:
     root = Path(own.get("--host", ("/",))[-1])
     host = detect(root)
     if host.live:
-        host = with_versions(host, config.answers(), ask=NAMES)
+        host = with_versions(host, config.answers(), ask=ENGINES)
     if "--capture" in own:
         file = Path(own["--capture"][-1])
         print(f"{capture.write(host, file)} files in {file}")

@@ -10,11 +10,11 @@ from pathlib import Path
 from launcher import config, doctor, images
 from launcher.commands import no_more, print_json
 from launcher.detect import detect
+from launcher.engines.sif import SIF
 from launcher.errors import UsageError
 from launcher.explain import warn
 from launcher.images.words import Asked, ask
 from launcher.plan.catalog import Catalog, Image
-from launcher.plan.choose import SIF_ENGINES
 from launcher.plan.own import split_own
 from launcher.plan.spelling import nearest
 
@@ -77,7 +77,7 @@ def _build(chosen: Sequence[Image], asked: Asked, folder: Path) -> int:
 
     present = detect().engines
     if asked.source:
-        present = tuple(engine for engine in present if engine.name in SIF_ENGINES)
+        present = tuple(engine for engine in present if engine.traits.image_format == SIF)
     found = builder.find(present, asked.engine)
     jobs = [
         build.Job(image, found, folder, definitions.arguments(image, asked.arguments),

@@ -1,33 +1,67 @@
-"""Engines act: each module turns a Plan into the words of a command line, nothing else.
+"""Engines: everything that can run `aam`, and the one step from a plan to a running program.
 
-    command(plan) -> words, the first of them an absolute path
-
-A new engine is a new module and a line here.
+`ENGINES` is the registry, in order of preference; `launcher.engines.base.Engine` is the interface.
 """
 
 from __future__ import annotations
 
 import os
 import shlex
-from collections.abc import Callable
+from collections.abc import Mapping
+from dataclasses import replace
 
-from launcher.engines import apptainer, docker, native, podman
+from launcher.engines import apptainer, docker, native, podman, singularity
+from launcher.engines.base import Engine
 from launcher.engines.folders import make_outputs, make_private
 from launcher.errors import Unavailable
+from launcher.host.facts import EngineFact
+from launcher.host.tree import Tree
 from launcher.plan.plan import Plan
 
-COMMANDS: dict[str, Callable[[Plan], tuple[str, ...]]] = {
-    "apptainer": apptainer.command,
-    "singularity": apptainer.command,
-    "podman": podman.command,
-    "docker": docker.command,
-    "native": native.command,
-}
+ENGINES: dict[str, Engine] = {
+    engine.name: engine
+    for engine in (
+        apptainer.ENGINE, singularity.ENGINE, podman.ENGINE, docker.ENGINE, native.ENGINE,
+    )
+}  # fmt: skip
+
+
+def containers() -> tuple[Engine, ...]:
+    """Return the engines that run images, in order of preference."""
+    return tuple(engine for engine in ENGINES.values() if engine.traits.image_format)
+
+
+def found(
+    tree: Tree, environment: Mapping[str, str], user_id: int, live: bool
+) -> tuple[EngineFact, ...]:
+    """Return the engines of a host: detected on this one, as a capture recorded them on another."""
+    if live:
+        facts = (engine.detect(tree, environment, user_id) for engine in containers())
+        return tuple(fact for fact in facts if fact is not None)
+    return tuple(
+        replace(fact, traits=ENGINES[fact.name].traits)
+        for fact in tree.manifest.engines
+        if fact.name in ENGINES
+    )
+
+
+def absent(host_engines: tuple[EngineFact, ...]) -> tuple[EngineFact, ...]:
+    """Return the engines that run images and that a host does not have."""
+    names = {fact.name for fact in host_engines}
+    return tuple(
+        EngineFact(engine.name, engine.name, traits=engine.traits)
+        for engine in containers() if engine.name not in names
+    )  # fmt: skip
+
+
+def run_flags(plan: Plan) -> tuple[str, ...]:
+    """Return the words between the engine's program and the image of a plan."""
+    return ENGINES[plan.engine].run_flags(plan)
 
 
 def command(plan: Plan) -> tuple[str, ...]:
-    """Return the words of the program to become."""
-    return COMMANDS[plan.engine](plan)
+    """Return the command line that runs a plan."""
+    return ENGINES[plan.engine].command(plan)
 
 
 def shell_line(plan: Plan) -> str:
@@ -41,7 +75,7 @@ def shell_line(plan: Plan) -> str:
     if plan.outputs:
         parts.append(shlex.join(["mkdir", "-p", *plan.outputs]))
     settings = [word for name in plan.unset for word in ("-u", name)]
-    if plan.engine == "native":
+    if plan.image is None:
         settings += [f"{name}={value}" for name, value in plan.variables]
     words = command(plan)
     parts.append(shlex.join(["env", *settings, *words] if settings else words))

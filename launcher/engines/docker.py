@@ -5,26 +5,68 @@ NVIDIA's devices all go in (--gpus all needs the NVIDIA container toolkit) and t
 
 from __future__ import annotations
 
-from launcher.engines.words import ENV, fields, program
-from launcher.plan.plan import Plan
+import os
+from collections.abc import Mapping
+from typing import TYPE_CHECKING, Any
+
+from launcher.engines.base import Build, Log
+from launcher.engines.installed import which
+from launcher.engines.oci import OciEngine
+from launcher.errors import Unavailable
+from launcher.host.facts import EngineFact, Traits
+from launcher.host.tree import Tree
+
+if TYPE_CHECKING:
+    from launcher.plan.plan import Plan
+
+SOCKET = "/var/run/docker.sock"
 
 
-def command(plan: Plan) -> tuple[str, ...]:
-    """Return the command line."""
-    assert plan.place is not None
-    words = [plan.program, "run", "--rm", "--interactive", "--pull=never", "--read-only"]
-    words += ["--tty"] if plan.terminal else []
-    words += ["--network=host", "--pid=host"]
-    words += ["--log-driver=none", "--no-healthcheck", "--security-opt=label=disable"]
-    words += [f"--user={plan.user[0]}:{plan.user[1]}"]
-    words += [f"--group-add={group}" for group in plan.groups]
-    for device in plan.devices:
-        words += ["--device", device]
-    words += ["--security-opt=seccomp=unconfined"] if plan.devices else []
-    words += ["--gpus", "all"] if plan.cdi else []
-    for mount in plan.mounts:
-        mode = [] if mount.writable else ["readonly"]
-        source, target = f"source={mount.source}", f"target={mount.target}"
-        words += ["--mount", fields("type=bind", source, target, *mode)]
-    words += ["--workdir", plan.workdir, "--entrypoint", ENV, plan.place]
-    return (*words, *program(plan)[1:])
+class Docker(OciEngine):
+    """Docker 23, which builds with BuildKit by default (its change log)."""
+
+    name = "docker"
+    least = (23, 0)
+    read_only = "readonly"
+    storage = "{{.DockerRootDir}}"
+    move = "set data-root in /etc/docker/daemon.json to a folder with room"
+    traits = Traits(image_format="docker")
+
+    def detect(self, tree: Tree, environment: Mapping[str, str], user_id: int) -> EngineFact | None:
+        """Find the program and its daemon."""
+        path = which(self.name, environment.get("PATH", os.defpath))
+        if path is None:
+            return None
+        return EngineFact(self.name, path, _obstacle(environment), traits=self.traits)
+
+    def identity_flags(self, plan: Plan) -> list[str]:
+        """Name the user and his groups, and give NVIDIA's devices."""
+        words = [f"--user={plan.user[0]}:{plan.user[1]}"]
+        words += [f"--group-add={group}" for group in plan.groups]
+        return [*words, *(["--gpus", "all"] if plan.cdi else [])]
+
+    def build_flags(self, build: Build) -> list[str]:
+        """Leave out what names the builder."""
+        return ["--provenance=false"]
+
+    def build(self, build: Build, log: Log) -> dict[str, Any]:
+        """Build as the others do, but mount no wheels."""
+        if build.wheels:
+            evidence, remedy = f"--wheels {build.wheels}", "use --engine podman or apptainer"
+            raise Unavailable("docker mounts no folder while it builds", evidence, remedy)
+        return super().build(build, log)
+
+
+def _obstacle(environment: Mapping[str, str]) -> str | None:
+    address = environment.get("DOCKER_HOST", f"unix://{SOCKET}")
+    if not address.startswith("unix://"):
+        return None
+    socket = address.removeprefix("unix://")
+    if not os.path.exists(socket):
+        return f"no daemon listens at {socket}"
+    if not os.access(socket, os.R_OK | os.W_OK):
+        return f"{socket} may not be used; are you in the group docker?"
+    return None
+
+
+ENGINE = Docker()

@@ -6,21 +6,44 @@ import importlib.util
 import os
 import site
 import sys
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from pathlib import Path
+from typing import TYPE_CHECKING
 
 from aam.contract.installation import install_command
+from launcher.engines.base import Engine
 from launcher.gpus import VENDORS
+from launcher.host.facts import Traits
+from launcher.host.tree import Tree
 from launcher.plan.choose import Native
-from launcher.plan.plan import Plan
+
+if TYPE_CHECKING:
+    from launcher.plan.plan import Plan
 
 LIBRARIES = ("torch", "lightning", "tyro", "rich", "biom", "skbio", "sklearn", "h5py")
 """Modules that the extra `model` brings and that no plain install has."""
 
 
-def command(plan: Plan) -> tuple[str, ...]:
-    """Return the command line."""
-    return (plan.program, "-m", "aam", *plan.words)
+class NativeEngine(Engine):
+    """No container; --runtime auto takes it where no image can be run."""
+
+    name = "native"
+    traits = Traits()
+    least = None
+
+    def detect(self, tree: Tree, environment: Mapping[str, str], user_id: int) -> None:
+        """Return None: a host needs no engine for it."""
+
+    def run_flags(self, plan: Plan) -> tuple[str, ...]:
+        """Return how Python starts `aam`."""
+        return ("-m", "aam")
+
+    def command(self, plan: Plan) -> tuple[str, ...]:
+        """Return the command line that runs a plan."""
+        return (plan.program, *self.run_flags(plan), *plan.words)
+
+
+ENGINE = NativeEngine()
 
 
 def missing(libraries: Sequence[str] = LIBRARIES) -> tuple[str, ...]:

@@ -1,38 +1,107 @@
 """Podman, rootless or as root.
 
-The user keeps his numbers inside (--userns keep-id) and his groups. The network, the processes and
-the shared memory (a mount; --ipc=host fails where a host has no /dev/mqueue) are the host's, as
-under Apptainer: ranks have to find each other, and a program that is not process 1 gets its
-signals. The image is never pulled.
+The user keeps his numbers inside (--userns keep-id) and his groups. The shared memory is the host's
+by a mount; --ipc=host fails where a host has no /dev/mqueue. Docker Hub's images have no part in
+this: --pull=never.
+
+containers.conf of the site or the user adds variables, mounts and devices to every container, and
+no option takes them away again; `explain` and `doctor` show what it adds.
 """
 
 from __future__ import annotations
 
-from launcher.engines.words import ENV, fields, program
-from launcher.plan.plan import Plan
+import os
+from collections.abc import Mapping
+from pathlib import Path
+from typing import TYPE_CHECKING
+
+from launcher.engines import containers_conf
+from launcher.engines.base import Build, Log
+from launcher.engines.installed import user_namespaces, which
+from launcher.engines.oci import OciEngine
+from launcher.host.facts import EngineFact, Traits
+from launcher.host.tree import Tree
+
+if TYPE_CHECKING:
+    from launcher.plan.plan import Plan
 
 
-def command(plan: Plan) -> tuple[str, ...]:
-    """Return the command line."""
-    assert plan.place is not None
-    words = [plan.program, "run", "--rm", "--interactive", "--pull=never", "--read-only"]
-    words += ["--tty"] if plan.terminal else []
-    words += ["--network=host", "--pid=host", "--http-proxy=false"]
-    words += ["--log-driver=none", "--no-healthcheck", "--security-opt=label=disable"]
-    if plan.user[0] != 0:
-        words += ["--userns=keep-id"]
-        # Supplementary groups of the user cannot be named in his own user namespace.
-        words += ["--group-add=keep-groups"] if plan.groups else []
-    else:
-        words += [f"--group-add={group}" for group in plan.groups]
-    for device in plan.devices:
-        words += ["--device", device]
-    # AMD's own advice for memory that host and device share (ROCm documents, "Docker").
-    words += ["--security-opt=seccomp=unconfined"] if plan.devices else []
-    words += ["--device", plan.cdi] if plan.cdi else []
-    for mount in plan.mounts:
-        mode = [] if mount.writable else ["ro"]
-        source, target = f"source={mount.source}", f"target={mount.target}"
-        words += ["--mount", fields("type=bind", source, target, *mode)]
-    words += ["--workdir", plan.workdir, "--entrypoint", ENV, plan.place]
-    return (*words, *program(plan)[1:])
+class Podman(OciEngine):
+    """Podman 4; `--timestamp` and `--volume` of a build came together with it (its change log)."""
+
+    name = "podman"
+    least = (4, 0)
+    read_only = "ro"
+    storage = "{{.Store.GraphRoot}}"
+    move = "set graphroot in ~/.config/containers/storage.conf to a folder with room"
+    traits = Traits(
+        image_format="podman",
+        needs_cdi=True,
+        hidden=("PODMAN_*", "CONTAINER_*"),  # a default user namespace, a remote host
+    )
+
+    def detect(self, tree: Tree, environment: Mapping[str, str], user_id: int) -> EngineFact | None:
+        """Find the program, what keeps it from starting, and what its configuration adds."""
+        path = which(self.name, environment.get("PATH", os.defpath))
+        if path is None:
+            return None
+        obstacle = None
+        if user_id != 0:
+            obstacle = user_namespaces(tree) or _no_subordinate_ids(tree, user_id)
+        conf = tuple(containers_conf.additions(tree, environment, user_id))
+        return EngineFact(self.name, path, obstacle, conf=conf, traits=self.traits)
+
+    def identity_flags(self, plan: Plan) -> list[str]:
+        """Keep the numbers of the user and his groups, which cannot be named one by one."""
+        if plan.user[0] == 0:
+            words = [f"--group-add={group}" for group in plan.groups]
+        else:
+            words = ["--userns=keep-id", *(["--group-add=keep-groups"] if plan.groups else [])]
+        words += ["--device", plan.cdi] if plan.cdi else []
+        return ["--http-proxy=false", *words]
+
+    def build_flags(self, build: Build) -> list[str]:
+        """Set the date of all files; without layers a failed build leaves nothing behind."""
+        plain = ["--format", "docker", "--force-rm", "--layers=false"]
+        return [*plain, "--timestamp", str(build.epoch)]
+
+    def export(self, program: str, held: Mapping[str, object], archive: Path, log: Log) -> None:
+        """Write an image of the storage to a Docker archive."""
+        words = [program, "save", "--format", "docker-archive", "--output", str(archive)]
+        log.run([*words, str(held["id"])], archive.parent)
+
+
+def _no_subordinate_ids(tree: Tree, user_id: int) -> str | None:
+    """Return what rootless podman lacks: a range of user numbers (subuid(5)), or None."""
+    import pwd
+
+    try:
+        user = pwd.getpwuid(user_id).pw_name
+    except KeyError:
+        user = str(user_id)
+    for path in ("/etc/subuid", "/etc/subgid"):
+        try:
+            owners = [line.split(":")[0] for line in tree.text(path).splitlines()]
+        except FileNotFoundError:
+            owners = []
+        except OSError:
+            return None
+        if not {user, str(user_id)} & set(owners) and not _subordinate_ids_elsewhere(tree):
+            return f"{path} has no line for {user}; `usermod --add-subuids` makes one"
+    return None
+
+
+def _subordinate_ids_elsewhere(tree: Tree) -> bool:
+    """Return whether a service such as SSSD hands out the ranges (nsswitch.conf(5), "subid")."""
+    try:
+        lines = tree.text("/etc/nsswitch.conf").splitlines()
+    except OSError:
+        return False
+    return any(
+        line.split(":")[0].strip() == "subid" and line.split(":")[1].split() != ["files"]
+        for line in lines
+        if ":" in line
+    )
+
+
+ENGINE = Podman()

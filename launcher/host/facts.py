@@ -91,16 +91,39 @@ class Driver:
 
 
 @dataclass(frozen=True)
+class Traits:
+    """What decisions need to know of an engine, whichever it is.
+
+    Attributes:
+        image_format: "sif" for files, else the engine's own storage; empty: it runs no image.
+        own_shm: a container keeps a /dev/shm of its own; the host's cannot be mounted.
+        host_libraries: it can put the host's GPU libraries before the image's on request.
+        needs_cdi: it gives GPUs of vendors with a CDI description to a container by that alone.
+        hidden: patterns of variables that would change what it does; they do not reach it.
+        passed: variables that reach it although a pattern hides them.
+        several_ranks: a job of several ranks can be started with it, without set-up of the nodes.
+    """
+
+    image_format: str = ""
+    own_shm: bool = False
+    host_libraries: bool = False
+    needs_cdi: bool = False
+    hidden: tuple[str, ...] = ()
+    passed: tuple[str, ...] = ()
+    several_ranks: bool = False
+
+
+@dataclass(frozen=True)
 class EngineFact:
     """A container engine on PATH.
 
     Attributes:
-        name: "apptainer", "singularity", "podman" or "docker".
+        name: as --runtime takes it.
         path: of its program.
         obstacle: why it cannot start a container here, or None.
         version: takes starting it, so only where it was asked (`host.versions`).
-        conf: settings of its site that would break a promise of the launcher, each with what is
-            done about it (`host.engine_conf`).
+        conf: settings of its site or user that change a container, each with what that means.
+        traits: what decisions need to know of it.
     """
 
     name: str
@@ -108,6 +131,7 @@ class EngineFact:
     obstacle: str | None = None
     version: str | None = None
     conf: tuple[tuple[str, str], ...] = ()
+    traits: Traits = Traits()
 
 
 @dataclass(frozen=True)
@@ -143,6 +167,7 @@ class Host:
         nodes: device nodes by path.
         drivers: kernel drivers that are loaded.
         engines: container engines on PATH.
+        absent_engines: those that the launcher knows and this host does not have.
         slurm: the allocation, or None.
         user: who asks; None where a capture does not say.
         user_space: by vendor, its user space on the host itself, which no image should see.
@@ -166,6 +191,7 @@ class Host:
     bus: tuple[str, ...] = ()
     environment: Mapping[str, str] = field(default_factory=dict, repr=False)
     complete: bool = True
+    absent_engines: tuple[EngineFact, ...] = ()
 
     @property
     def live(self) -> bool:
@@ -183,3 +209,8 @@ class Host:
     def engine(self, name: str) -> EngineFact | None:
         """Return the engine called `name`, or None."""
         return next((engine for engine in self.engines if engine.name == name), None)
+
+    def traits(self, name: str) -> Traits:
+        """Return the traits of an engine, whether or not this host has it."""
+        known = (*self.engines, *self.absent_engines)
+        return next((engine.traits for engine in known if engine.name == name), Traits())

@@ -51,7 +51,14 @@ class Manifest:
             "user": dataclasses.asdict(self.user) if self.user else None,
             "environment": dict(self.environment),
             "nodes": nodes,
-            "engines": [dataclasses.asdict(engine) for engine in self.engines],
+            "engines": [
+                {
+                    name: value
+                    for name, value in dataclasses.asdict(engine).items()
+                    if name != "traits"
+                }
+                for engine in self.engines
+            ],
             **{name: dict(answer) for name, answer in self.answers.items()},
         }
 
@@ -115,7 +122,7 @@ def _node(path: str, value: object) -> Node:
 
 def _engine(value: object) -> EngineFact:
     held = _mapping(value, "engines")
-    optional = {key: held.get(key) for key in ("obstacle", "version")}
+    obstacle, version = held.get("obstacle"), held.get("version")
     conf = [tuple(_list(pair, "engines.conf")) for pair in _list(held.get("conf", []), "conf")]
     if any(len(pair) != 2 or not all(isinstance(s, str) for s in pair) for pair in conf):
         raise _damaged("engines.conf is not a list of pairs")
@@ -123,7 +130,8 @@ def _engine(value: object) -> EngineFact:
         name=_text(held.get("name"), "engines.name"),
         path=_text(held.get("path"), "engines.path"),
         conf=tuple((key, remark) for key, remark in conf),
-        **{key: None if value is None else _text(value, key) for key, value in optional.items()},
+        obstacle=None if obstacle is None else _text(obstacle, "engines.obstacle"),
+        version=None if version is None else _text(version, "engines.version"),
     )
 
 

@@ -1,11 +1,8 @@
 """Which images are there, and what they say of themselves.
 
-A SIF lies in the image folder under the image's name, or where a configuration says. What podman
-and docker have is listed in `images.json` of that folder, because asking them takes longer than
-everything else together:
-
-    {"rocm63": {"podman": {"reference": "localhost/aam:rocm63", "digest": "sha256:..."},
-                "sif": {"sha256": "...", "bytes": 1234}}}
+A SIF lies in the image folder under the image's name, or where a configuration says. What the
+storages of other engines have is listed in `images.json` of that folder (see `record`), because
+asking them takes longer than everything else together.
 
 What an image's labels say was measured in it when it was built, and counts more than the catalog.
 """
@@ -18,11 +15,13 @@ from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
+from launcher.engines import containers
+from launcher.engines.sif import SIF, difference
+from launcher.engines.sif_file import id_of, labels_of
 from launcher.errors import MissingInput
 from launcher.images import record
-from launcher.images.sif import id_of, labels_of
 from launcher.plan.catalog import Catalog, Image
-from launcher.plan.choose import OCI_ENGINES, SIF_ENGINES, Built
+from launcher.plan.choose import Built
 from launcher.plan.layers import Settings
 
 PINS = ("torch", "rocm", "cuda", "triton", "aotriton")
@@ -46,11 +45,11 @@ def built(settings: Settings, catalog: Catalog) -> tuple[Built, ...]:
         elif (sif := folder / f"{image.name}.sif").is_file():
             found.append(_file(image.name, sif, record.entry(listed, image.name, "sif")))
         if image.reference:
-            found.append(Built(image.name, OCI_ENGINES, image.reference))
-        for engine in OCI_ENGINES:
-            held = record.entry(listed, image.name, engine)
+            found.append(Built(image.name, _with_storage(), image.reference))
+        for engine in containers():
+            held = record.entry(listed, image.name, engine.traits.image_format)
             if held.get("reference"):
-                found.append(_held(image.name, engine, held))
+                found.append(_held(image.name, engine.name, held))
     return (*found, *_asked_for(settings.text("image"), catalog))
 
 
@@ -58,7 +57,7 @@ def assumed(settings: Settings, catalog: Catalog) -> tuple[Built, ...]:
     """Pretend that every image is there, to decide for another host."""
     folder = settings.text("image_dir")
     return tuple(
-        Built(image.name, SIF_ENGINES + OCI_ENGINES, f"{folder}/{image.name}.sif")
+        Built(image.name, tuple(e.name for e in containers()), f"{folder}/{image.name}.sif")
         for image in catalog.images
     )
 
@@ -96,18 +95,24 @@ def _archs(text: str) -> tuple[str, ...]:
 
 def _file(name: str, sif: Path, held: Mapping[str, Any], named: bool = False) -> Built:
     """Return a SIF; one that a configuration names needs no record."""
-    digest = f"sha256:{held['sha256']}" if "sha256" in held else None
+    changed = difference(sif, held) if "sha256" in held else "it has no record in images.json"
+    digest = None if changed else f"sha256:{held['sha256']}"
     doubt = None
-    if digest is None and not named:
-        doubt = "it has no record in images.json", f"`aam-launch images lock {name}` makes one"
-    elif digest and held.get("bytes") != sif.stat().st_size:
-        evidence = f"it has {sif.stat().st_size} bytes, recorded were {held.get('bytes')}"
-        doubt = evidence, f"`aam-launch images build {name}` builds it again"
-    return Built(name, SIF_ENGINES, str(sif), digest or id_of(sif), labels_of(sif), doubt)
+    if changed and not named:
+        doubt = changed, f"`aam-launch images lock {name}` compares its digest and records it"
+    return Built(name, _of_sif(), str(sif), digest or id_of(sif), labels_of(sif), doubt)
+
+
+def _of_sif() -> tuple[str, ...]:
+    return tuple(e.name for e in containers() if e.traits.image_format == SIF)
+
+
+def _with_storage() -> tuple[str, ...]:
+    return tuple(e.name for e in containers() if e.traits.image_format != SIF)
 
 
 def _held(name: str, engine: str, held: Mapping[str, Any]) -> Built:
-    """Return an image of podman or docker: by its id, which no later tag can change."""
+    """Return an image of an engine's storage: by its id, which no later tag can change."""
     place, labels = str(held.get("id") or held["reference"]), held.get("labels", {})
     return Built(name, (engine,), place, held.get("digest"), labels)
 
@@ -119,7 +124,7 @@ def _asked_for(name: str, catalog: Catalog) -> list[Built]:
     if catalog.image(name) is not None:
         return []
     if os.path.isfile(name):
-        return [Built(name, SIF_ENGINES, os.path.abspath(name), id_of(name))]
+        return [Built(name, _of_sif(), os.path.abspath(name), id_of(name))]
     if name.endswith(".sif"):
         raise MissingInput("No such image", f"'{name}' does not exist", "check the path")
-    return [Built(name, OCI_ENGINES, name)]
+    return [Built(name, _with_storage(), name)]

@@ -1,13 +1,14 @@
 """What images are made of: definitions, locks, build arguments and the folder they are built from.
 
 A build needs the folder `containers` and the package `aam`. In a checkout both lie beside the
-launcher; a plain install has the folder as data (share/aam/containers), so that `pip install aam`
+launcher; a plain install has the folder as data (share/aam/containers), so that an installation
 on a login node is enough to build.
 """
 
 from __future__ import annotations
 
 import hashlib
+import json
 import re
 import shutil
 import subprocess
@@ -16,6 +17,7 @@ from importlib import metadata
 from pathlib import Path
 
 import aam
+from aam.contract.installation import DISTRIBUTION
 from aam.options.frozen import dataclass
 from launcher.errors import MissingInput, UsageError
 from launcher.plan.catalog import Image
@@ -53,7 +55,7 @@ def sources() -> Sources:
     if (beside / INSTALL).is_file():
         return Sources(beside, package, package.parent)
     try:
-        files = metadata.files("aam") or []
+        files = metadata.files(DISTRIBUTION) or []
     except metadata.PackageNotFoundError:
         files = []
     for file in files:
@@ -88,6 +90,19 @@ def arguments(image: Image, given: Sequence[str]) -> dict[str, str]:
             raise UsageError("A build argument twice", f"'{name}'", "give it once")
         changed[name] = value
     return {**known, **changed}
+
+
+def by_digest(reference: str) -> str:
+    """Return a reference without its tag where it has a digest, too; not every engine reads both.
+
+    >>> by_digest("127.0.0.1:5000/aam/base:tag@sha256:12")
+    '127.0.0.1:5000/aam/base@sha256:12'
+    """
+    name, at, digest = reference.partition("@")
+    if not at:
+        return reference
+    folder, slash, last = name.rpartition("/")
+    return f"{folder}{slash}{last.partition(':')[0]}@{digest}"
 
 
 def unresolved(lock: str, arguments: Mapping[str, str]) -> list[str]:
@@ -128,9 +143,13 @@ def stage(sources: Sources, name: str, lock: Path, folder: Path) -> str:
 
 
 def revision(sources: Sources) -> str:
-    """Return the commit of a checkout, marked where files were changed; else the version."""
+    """Return the commit that is built, or nothing where it is not known.
+
+    Of a checkout it is marked where files were changed; of an installation from a repository pip
+    keeps it (PEP 610).
+    """
     if sources.checkout is None or not (sources.checkout / ".git").exists():
-        return aam.__version__
+        return _installed_commit()
     try:
         said = [
             subprocess.run(["git", "-C", str(sources.checkout), *words], capture_output=True,
@@ -138,5 +157,13 @@ def revision(sources: Sources) -> str:
             for words in (["rev-parse", "HEAD"], ["status", "--porcelain", "aam", "containers"])
         ]  # fmt: skip
     except (OSError, subprocess.CalledProcessError):
-        return aam.__version__
+        return ""
     return said[0] + ("-changed" if said[1] else "")
+
+
+def _installed_commit() -> str:
+    try:
+        text = metadata.distribution(DISTRIBUTION).read_text("direct_url.json")
+        return str(json.loads(text or "{}").get("vcs_info", {}).get("commit_id", ""))
+    except (metadata.PackageNotFoundError, ValueError):
+        return ""

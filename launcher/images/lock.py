@@ -10,11 +10,11 @@ import os
 from collections.abc import Sequence
 from pathlib import Path
 
-from launcher.errors import Unavailable
+from launcher.engines.sif import difference, record_of
+from launcher.engines.sif_file import check_sif
+from launcher.errors import MissingInput, Unavailable
 from launcher.images import definitions, record, registry
-from launcher.images.build import own_labels, sha256
 from launcher.images.definitions import MARK, Sources
-from launcher.images.sif import check_sif, labels_of
 from launcher.plan.catalog import Image
 
 FILES = ("-cp311-cp311-manylinux_2_28_x86_64.whl", "-cp311-cp311-linux_x86_64.whl")
@@ -36,14 +36,22 @@ def lock(images: Sequence[Image], folder: Path) -> int:
 
 
 def _record(name: str, folder: Path) -> None:
-    """Record a SIF that was copied into the image folder."""
+    """Record a SIF that was copied into the image folder, or copied with its record.
+
+    Raises:
+        MissingInput: the SIF is another one than was recorded.
+    """
     place = folder / f"{name}.sif"
-    if not place.is_file() or record.entry(record.read(folder), name, "sif"):
+    held = record.entry(record.read(folder), name, "sif")
+    if not place.is_file() or (held and difference(place, held) is None):
         return
     check_sif(str(place))
-    facts = {"sha256": sha256(place), "bytes": place.stat().st_size,
-             "labels": own_labels(labels_of(place)), "from": "a copy"}  # fmt: skip
-    record.write(folder, name, "sif", facts)
+    facts = record_of(place)
+    if held and held.get("sha256") != facts["sha256"]:
+        evidence = f"'{place}' is sha256:{facts['sha256']}, recorded was sha256:{held['sha256']}"
+        remedy = f"build it again with --anew, or `aam-launch images rm {name}` and copy it again"
+        raise MissingInput("The image is another one than was recorded", evidence, remedy)
+    record.write(folder, name, "sif", {**(held or {"from": "a copy"}), **facts})
     print(f"{name:<10} recorded {place} as sha256:{facts['sha256']}")
 
 
@@ -93,9 +101,11 @@ def _base(image: Image, sources: Sources) -> None:
               sources.checkout / "launcher/catalog.yaml"]  # fmt: skip
     for path in places:
         text = path.read_text()
-        _replace(path, text.replace(f"{base}\n", f"{base}@{now}\n")
-                           .replace(f'{base}"', f'{base}@{now}"'))  # fmt: skip
-        print(f"{image.name:<10} {tag}@{now}: {path}")
+        found = f"{tag}@{now}"  # the catalog keeps the tag, to compare it with the digest later
+        found = found if path.suffix == ".yaml" else definitions.by_digest(found)
+        _replace(path, text.replace(f"{base}\n", f"{found}\n")
+                           .replace(f'{base}"', f'{found}"'))  # fmt: skip
+        print(f"{image.name:<10} {found}: {path}")
 
 
 def _said_of(tag: str, pinned: str) -> str:

@@ -1,6 +1,6 @@
 """images.json, the lock file of an image folder: what was built there, byte for byte.
 
-    {"rocm63": {"sif": {"sha256": "...", "bytes": 1234, "labels": {...}, ...},
+    {"rocm63": {"sif": {"sha256": "...", "bytes": 1234, "mtime_ns": ..., "labels": {...}, ...},
                 "podman": {"reference": "localhost/aam:rocm63", "digest": "sha256:...", ...}}}
 
 It is written aside and renamed, under a lock of its own, so that a reader never sees half of it and
@@ -33,19 +33,19 @@ def read(folder: Path) -> Entries:
         ConfigurationError: it is damaged.
     """
     path = folder / LIST
+    remedy = "remove it, then `aam-launch images lock` or `build`"
     try:
         content = documents.parsed(documents.regular(path, LARGEST))
     except FileNotFoundError:
         return {}
     except (OSError, ValueError) as error:
-        remedy = "remove it; `podman images` shows what is there"
         raise ConfigurationError(
             "A damaged list of images", f"'{path}', {error}", remedy
         ) from error
     damaged = _damaged(content)
     if damaged:
         evidence = f"'{path}', {damaged}"
-        raise ConfigurationError("A damaged list of images", evidence, "remove it")
+        raise ConfigurationError("A damaged list of images", evidence, remedy)
     entries: Entries = content
     return entries
 
@@ -69,9 +69,9 @@ def _damaged(content: object) -> str | None:
     return None
 
 
-def entry(entries: Entries, image: str, kind: str) -> Mapping[str, Any]:
-    """Return the entry of an image for "sif", "podman" or "docker"; empty if there is none."""
-    held = entries.get(image, {}).get(kind)
+def entry(entries: Entries, image: str, image_format: str) -> Mapping[str, Any]:
+    """Return the entry of an image in a format of `Traits.image_format`; empty if none."""
+    held = entries.get(image, {}).get(image_format)
     return held if isinstance(held, dict) else {}
 
 

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import contextlib
-import os
 import signal
 import subprocess
 import sys
@@ -26,7 +25,7 @@ NETWORK = (
     "failed to establish a new connection",
     "connection timed out",
 )
-FULL = "the disk is full; set APPTAINER_TMPDIR, TMPDIR and AAM_IMAGE_DIR to folders with room"
+FULL = "the disk is full; set TMPDIR, AAM_IMAGE_DIR and what the log names to folders with room"
 OFFLINE = (
     "a build needs a network for its base, Debian's packages and the wheels; without one, build "
     "elsewhere, and bring the image: `aam-launch images build NAME --from FILE`"
@@ -49,9 +48,14 @@ class Log:
             stream.write(f"== {text}\n")
 
     def run(
-        self, words: Sequence[str], folder: Path, more: Mapping[str, str] | None = None
+        self, words: Sequence[str], folder: Path, environment: Mapping[str, str] | None = None
     ) -> None:
         """Run a command; lines that begin with "== " or "ok " are shown.
+
+        Args:
+            words: the command.
+            folder: where it runs.
+            environment: its variables; those of this process by default.
 
         Raises:
             CannotCreate: it failed, with the end of its log and what may have been the reason.
@@ -59,7 +63,7 @@ class Log:
         with self.path.open("a") as stream:
             stream.write("$ " + " ".join(words) + "\n")
         process = subprocess.Popen(
-            words, cwd=folder, env={**os.environ, **(more or {})}, text=True, errors="replace",
+            words, cwd=folder, env=environment, text=True, errors="replace",
             stdin=subprocess.DEVNULL, stdout=subprocess.PIPE, stderr=subprocess.STDOUT,
         )  # fmt: skip
         assert process.stdout is not None

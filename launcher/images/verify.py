@@ -6,17 +6,15 @@ import subprocess
 import sys
 from collections.abc import Mapping, Sequence
 from pathlib import Path
-from typing import Any
 
 from aam.options import names as commands
+from launcher.engines import ENGINES, containers
+from launcher.engines.sif import PYTHON, SMOKE
 from launcher.errors import MissingInput, Unavailable
 from launcher.host.facts import EngineFact
 from launcher.images import builder, record
-from launcher.images.build import inspected, own_labels, sha256
 from launcher.images.builder import Builder
-from launcher.images.sif import check_sif, labels_of
 from launcher.plan.catalog import Image
-from launcher.plan.choose import SIF_ENGINES
 
 WRONG = 1
 """Status of `aam check` where an attention backend computes wrong, as some stacks' is known to."""
@@ -37,50 +35,27 @@ def verify(
     """
     for image in images:
         entries = record.read(folder).get(image.name, {})
-        wanted = "sif" if engine in SIF_ENGINES else engine
-        kinds = [kind for kind in entries if wanted in (None, kind)]
-        if not kinds:
+        wanted = ENGINES[engine].traits.image_format if engine else None
+        formats = [found for found in entries if wanted in (None, found)]
+        if not formats:
             remedy = f"`aam-launch images build {image.name}`, or `lock` for one that was copied"
             raise MissingInput("No such image is recorded", f"{image.name} in '{folder}'", remedy)
-        for kind in kinds:
-            found = builder.find(engines, engine or _engine(kind, engines))
-            place = _unchanged(image.name, kind, entries[kind], folder, found)
-            print(f"ok      {image.name} ({kind}) is what was recorded")
-            _pins(image, entries[kind].get("labels", {}))
+        for image_format in formats:
+            found = builder.find(engines, engine or _engine(image_format, engines))
+            held, place = entries[image_format], folder / f"{image.name}.sif"
+            name = found.engine.verify(found.program, image.name, held, place)
+            print(f"ok      {image.name} ({image_format}) is what was recorded")
+            _pins(image, held.get("labels", {}))
             if test:
-                _run(builder.inside(found, place, [builder.PYTHON, builder.SMOKE]), "its own test")
+                _run(found.engine.inside(found.program, name, [PYTHON, SMOKE]), "its own test")
                 _check_device(image.name, found, folder)
     return 0
 
 
-def _engine(kind: str, engines: Sequence[EngineFact]) -> str:
-    """Return the engine for a kind of image: podman, docker, or the first that runs a SIF."""
-    if kind != "sif":
-        return kind
-    return next((e.name for e in engines if e.name in SIF_ENGINES), "apptainer")
-
-
-def _unchanged(name: str, kind: str, held: Mapping[str, Any], folder: Path, found: Builder) -> str:
-    """Check the digest; return what the engine calls the image."""
-    remedy = f"build it again: `aam-launch images build {name} --anew`"
-    if kind == "sif":
-        place = folder / f"{name}.sif"
-        if not place.is_file():
-            raise MissingInput("The image is gone", f"'{place}'", remedy)
-        check_sif(str(place))
-        now = sha256(place)
-        if now != held.get("sha256"):
-            evidence = f"'{place}' is sha256:{now}, recorded was sha256:{held.get('sha256')}"
-            raise MissingInput("The image is another one", evidence, remedy)
-        if own_labels(labels_of(place)) != held.get("labels"):
-            raise MissingInput("The labels are others than were recorded", f"'{place}'", remedy)
-        return str(place)
-    reference = str(held["reference"])
-    now = inspected(found.program, reference).get("id", "gone")
-    if now != held.get("id"):
-        evidence = f"{reference} is {now}, recorded was {held.get('id')}"
-        raise MissingInput("The image is another one", evidence, remedy)
-    return str(held["id"])
+def _engine(image_format: str, engines: Sequence[EngineFact]) -> str:
+    """Return the first engine here that runs images of a format, or the first that could."""
+    known = [e.name for e in containers() if e.traits.image_format == image_format]
+    return next((e.name for e in engines if e.name in known), known[0])
 
 
 def _pins(image: Image, labels: Mapping[str, str]) -> None:
@@ -104,7 +79,7 @@ def _check_device(name: str, found: Builder, folder: Path) -> None:
     if "check" not in commands():
         return
     words = [sys.executable, "-m", "launcher.cli", f"--image-dir={folder}", "--image", name,
-             "--runtime", found.engine, "check", "--quick"]  # fmt: skip
+             "--runtime", found.engine.name, "check", "--quick"]  # fmt: skip
     # Python imports from the current folder with -m; the root folder holds no modules.
     if _run(words, "aam check", fine=(0, WRONG), folder="/") == WRONG:
         print("note    a backend computes wrong here; jobs are kept from it")

@@ -8,9 +8,9 @@ from pathlib import Path
 from typing import NoReturn
 
 from aam.options.frozen import dataclass
+from launcher.engines import ENGINES
+from launcher.engines.sif import SIF
 from launcher.errors import MissingInput, UsageError
-from launcher.images.builder import LEAST
-from launcher.plan.choose import SIF_ENGINES
 
 
 @dataclass(frozen=True)
@@ -45,7 +45,7 @@ def ask(action: str, words: Sequence[str]) -> Asked:
         remedy = "fill it: pip download --no-deps --require-hashes -r containers/locks/NAME.txt"
         raise MissingInput("No wheels to install from", f"'{wheels}'", remedy)
     source, engine = getattr(given, "source", None), getattr(given, "engine", None)
-    if source and (given.build_arg or wheels or engine not in (None, *SIF_ENGINES)):
+    if source and (given.build_arg or wheels or _format(engine) not in (None, SIF)):
         evidence = "--from makes a SIF of what is built already"
         remedy = "leave --build-arg, --wheels and other engines out"
         raise UsageError("Options that exclude each other", evidence, remedy)
@@ -61,6 +61,10 @@ def ask(action: str, words: Sequence[str]) -> Asked:
     )
 
 
+def _format(engine: str | None) -> str | None:
+    return ENGINES[engine].traits.image_format if engine else None
+
+
 def parser(action: str) -> argparse.ArgumentParser:
     """Return the parser of an action."""
     found = _Parser(prog=f"aam-launch images {action}", description=ABOUT[action],
@@ -68,12 +72,16 @@ def parser(action: str) -> argparse.ArgumentParser:
     add = found.add_argument
     add("names", metavar="NAME", nargs="+", help="an image of `aam-launch images`")
     if action != "lock":
-        add("--engine", choices=tuple(LEAST), help="with which; the first that can by default")
+        add(
+            "--engine",
+            choices=[engine.name for engine in ENGINES.values() if engine.least],
+            help="with which; the first that can by default",
+        )
     if action == "build":
         add("--build-arg", action="append", default=[], metavar="NAME=VALUE",
             help="set a build argument: BASE, SNAPSHOT, TORCH, TORCH_INDEX")  # fmt: skip
         add("--from", dest="source", metavar="FILE",
-            help="make a SIF of an archive, or of what podman or docker hold")  # fmt: skip
+            help="make a SIF of an archive, or of what another engine holds")  # fmt: skip
         add("--wheels", metavar="FOLDER", help="install from these wheels, without an index")
         add("--fast", action="store_true", help="compress less: a larger SIF, much sooner")
         add("--anew", action="store_true", help="build even what is built of the same inputs")

@@ -5,7 +5,7 @@ from __future__ import annotations
 import re
 from collections.abc import Sequence
 
-from launcher.engines.words import fields
+from launcher.engines.mount_words import fields
 from launcher.errors import ConfigurationError, UsageError
 from launcher.gpus import masks
 from launcher.jobs.job import Allocation, Place, Program

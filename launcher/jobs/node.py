@@ -7,9 +7,6 @@ from launcher.gpus import VENDORS
 from launcher.host.facts import Driver, EngineFact, Gpu, Host
 from launcher.jobs.site import Site
 
-ENGINES = ("apptainer", "singularity")
-"""Engines that a job of several ranks can be started with; podman and docker need set-up a node."""
-
 
 def node_of(site: Site, here: Host, gpus_used: int) -> Host:
     """Return a node of `site`, seen from the host where jobs are submitted, with the GPUs used.
@@ -39,7 +36,11 @@ def node_of(site: Site, here: Host, gpus_used: int) -> Host:
         gpus=gpus,
         nodes=(),
         drivers=driver,
-        engines=tuple(EngineFact(e.name, e.name) for e in here.engines if e.name in ENGINES),
+        engines=tuple(
+            EngineFact(e.name, e.name, traits=e.traits)
+            for e in here.engines
+            if e.traits.several_ranks
+        ),
         slurm=None,
         user=here.user,
     )

@@ -12,7 +12,7 @@ from collections.abc import Iterable, Sequence
 from pathlib import Path
 
 from aam import __version__
-from launcher.engines.apptainer import contained as contained_by
+from launcher.engines.sif import contained as contained_by
 from launcher.gpus import VENDORS, masks
 from launcher.jobs.job import Allocation, Job, Program
 from launcher.plan.environment import NEVER, PASSED

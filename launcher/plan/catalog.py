@@ -35,7 +35,7 @@ class Image:
         arguments: build arguments: the base, Debian's day, torch and its index.
         room: GiB that building it takes, and GiB of the image.
         sif: file of the image, where a configuration names one.
-        reference: name of the image for podman and docker, where a configuration names one.
+        reference: name of the image in an engine's own storage, where a configuration names one.
         source: where this entry stands.
     """
 

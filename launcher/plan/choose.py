@@ -24,17 +24,15 @@ from launcher.plan.gpu_use import GpuUse
 from launcher.plan.kinds import Kind, Survey, best, counted, left_out, survey
 from launcher.plan.layers import Settings
 from launcher.plan.masks import Selection
-from launcher.plan.nothing import needs_cdi, nothing
+from launcher.plan.nothing import lacks_cdi, nothing
 from launcher.plan.spelling import nearest
 
-SIF_ENGINES = ("apptainer", "singularity")
-OCI_ENGINES = ("podman", "docker")
 NATIVE = "native"
 
 
 @dataclass(frozen=True)
 class Built:
-    """An image that is there: for SIF engines a file, for podman or docker a reference.
+    """An image that is there: a file, or a reference to an engine's own storage.
 
     Attributes:
         image: its name.
@@ -80,7 +78,7 @@ class Choice:
     """The outcome: what runs where.
 
     Attributes:
-        engine: "apptainer", ..., "native".
+        engine: its name.
         image: None for native.
         built: the image's place; None for native, or if it is not built (explanations only).
         gpus: the GPUs of one kind that are used; empty on a processor.
@@ -221,9 +219,10 @@ def _place(
     image: Image, engines: Sequence[str], built: Sequence[Built], host: Host
 ) -> tuple[Built | None, str | None]:
     """Return where the image is and the first engine that can run it there."""
-    assumed = SIF_ENGINES[:1] if not host.live and not host.engines else ()
-    for engine in engines or assumed:
-        if engine == "podman" and needs_cdi(image, host):
+    # Of a capture without engines the first that the launcher knows is assumed.
+    assumed = () if host.live or host.engines else host.absent_engines[:1]
+    for engine in engines or tuple(fact.name for fact in assumed):
+        if host.traits(engine).needs_cdi and lacks_cdi(image, host):
             continue
         for found in built:
             if found.image == image.name and engine in found.engines:

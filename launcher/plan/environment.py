@@ -8,6 +8,7 @@ from __future__ import annotations
 from collections.abc import Iterable, Mapping
 
 from launcher.gpus import masks
+from launcher.host.facts import Traits
 from launcher.plan.decision import Decision
 
 PASSED = ("SLURM_*", "SLURMD_*", "PMI*", "MASTER_ADDR", "MASTER_PORT",
@@ -25,21 +26,13 @@ LEAKS = ("PYTHONPATH", "PYTHONHOME", "PYTHONUSERBASE", "PYTHONSTARTUP", "VIRTUAL
          "CUDA_HOME", "CUDA_PATH")  # fmt: skip
 """What breaks programs in an image when it gets in; `explain` lists those that are set."""
 
-ENGINE_LEAKS = tuple(
-    prefix + name
-    for prefix in ("APPTAINER", "SINGULARITY")
-    for name in ("_BIND", "_BINDPATH", "_MOUNT", "_NV", "_ROCM", "_CONTAIN", "_CONTAINALL", "_HOME",
-                 "_WORKDIR", "_ENV", "_CLEANENV", "_WRITABLE_TMPFS", "_OVERLAY", "_CONTAINLIBS")
-)  # fmt: skip
-"""Variables that change what an engine does; removed, so that the plan is all that counts."""
-
 PROXIES = tuple(
     name + case
     for case in ("_proxy", "_PROXY")
     for name in (("http", "https", "ftp", "all", "no") if case == "_proxy" else
                  ("HTTP", "HTTPS", "FTP", "ALL", "NO"))
 )  # fmt: skip
-"""Variables that Apptainer lets in even with --cleanenv; nothing in an image needs the network."""
+"""Variables that engines let in whatever their options; nothing in an image needs the network."""
 
 CACHES = {
     "XDG_CACHE_HOME": "cache",
@@ -105,6 +98,15 @@ def inside(
             why = "it would put the host's libraries or packages before the image's"
             decisions.append(Decision("kept out", name, why, "environment"))
     return variables, decisions
+
+
+def unset(present: Iterable[str], traits: Traits) -> tuple[str, ...]:
+    """Return the variables that must not reach an engine, so that the plan is all that counts."""
+    return tuple(
+        name
+        for name in present
+        if name in PROXIES or (matches(name, traits.hidden) and not matches(name, traits.passed))
+    )
 
 
 def matches(name: str, patterns: Iterable[str]) -> bool:

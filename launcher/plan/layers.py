@@ -19,7 +19,6 @@ from launcher.findings import Finding
 from launcher.plan.spelling import nearest
 
 PREFIX = "AAM_LAUNCH_"
-RUNTIMES = ("auto", "apptainer", "singularity", "podman", "docker", "native")
 VARIABLE = re.compile(r"[A-Za-z_][A-Za-z0-9_]*\Z")
 """A name that `env` takes for a variable; a name that begins with a dash would be an option."""
 TRUE, FALSE = ("1", "true", "yes", "on"), ("0", "false", "no", "off")
@@ -47,10 +46,11 @@ class Key:
 KEYS: dict[str, Key] = {
     "image": Key(
         "text", "auto", "Image to run in: a name of `aam-launch images`, a SIF, or a reference "
-        "that podman or docker knows; 'auto' suits the host.", "NAME", "--image"
+        "that an engine's own storage knows; 'auto' suits the host.", "NAME", "--image"
     ),
     "runtime": Key(
-        "text", "auto", f"What starts it: {', '.join(RUNTIMES)}.", "NAME", "--runtime"
+        "text", "auto", "Engine that starts it; 'auto' takes the first that can.", "NAME",
+        "--runtime"
     ),
     "image_dir": Key("text", "", "Folder of images.", "FOLDER", "--image-dir"),
     "scratch": Key(
@@ -64,7 +64,7 @@ KEYS: dict[str, Key] = {
     "pass_env": Key("list", (), "Let these variables in; a final * matches any ending."),
     "mount_home": Key("switch", False, "Mount the home folder too.", "", "--mount-home"),
     "host_rocm": Key(
-        "switch", False, "Give --rocm to apptainer, which replaces the image's libraries with the "
+        "switch", False, "Give --rocm to the engine, which replaces the image's libraries with the "
         "host's.", "", "--host-rocm"
     ),
     "images": Key("mapping", {}, "Images to change or to add."),
@@ -108,20 +108,14 @@ def merge(layers: Sequence[Layer]) -> Settings:
     """Put layers together, lowest first, and check every value.
 
     Raises:
-        ConfigurationError: a value of the wrong kind, or an unknown runtime.
+        ConfigurationError: a value of the wrong kind.
     """
     merged = {key: [Entry(spec.default, "default")] for key, spec in KEYS.items()}
     for layer in layers:
         for key, given in layer.items():
             for entry in given if isinstance(given, tuple) else (given,):
                 merged[key].append(_checked(key, entry))
-    settings = Settings({key: tuple(found) for key, found in merged.items()})
-    runtime = settings.text("runtime")
-    if runtime not in RUNTIMES:
-        evidence = f"'{runtime}' from {settings.source('runtime')}"
-        known = f"known are {', '.join(RUNTIMES)}"
-        raise ConfigurationError("No such runtime", evidence, nearest(runtime, RUNTIMES, known))
-    return settings
+    return Settings({key: tuple(found) for key, found in merged.items()})
 
 
 def from_variables(variables: Mapping[str, str]) -> dict[str, Entry]:

@@ -13,13 +13,13 @@ from aam.options.frozen import dataclass
 from launcher.findings import Finding
 from launcher.gpus import VENDORS, device_nodes, host_libraries
 from launcher.gpus import masks as gpu_masks
-from launcher.host.facts import Gpu, Host
+from launcher.host.facts import Gpu, Host, Traits
 from launcher.plan import environment, masks
 from launcher.plan.attention import KnownReport, settle
 from launcher.plan.catalog import Catalog, Fault
-from launcher.plan.choose import NATIVE, OCI_ENGINES, SIF_ENGINES, Choice, Native
+from launcher.plan.choose import NATIVE, Choice, Native
 from launcher.plan.decision import Decision
-from launcher.plan.environment import CACHES, ENGINE_LEAKS, PROXIES
+from launcher.plan.environment import CACHES
 from launcher.plan.fit import served
 from launcher.plan.flags import required
 from launcher.plan.layers import Settings
@@ -225,7 +225,7 @@ def _contained(
 ) -> Plan:
     assert choice.image is not None
     private = here.private
-    engine = host.engine(choice.engine)
+    engine, traits = host.engine(choice.engine), host.traits(choice.engine)
     visible = tuple(sorted(choice.gpus, key=lambda gpu: gpu.index))
     variables, decisions = environment.inside(
         host.environment,
@@ -248,7 +248,7 @@ def _contained(
                      if path in vendor.shared_nodes else "a GPU that is used", "host")
             for path in devices
         ]  # fmt: skip
-    folded = _mounts(choice, settings, paths, here)
+    folded = _mounts(traits, settings, paths, here)
     names = [path for mount in folded for path in (mount.source, mount.target)]
     require_passable(
         folded, [*words, *names, *(variables.get(name, "") for name in _asked(settings))]
@@ -258,7 +258,7 @@ def _contained(
                  + (f" from {m.source}" if m.source != m.target else ""), m.why, m.origin)
         for m in folded
     ]  # fmt: skip
-    asked = settings.on("host_rocm") and choice.engine in SIF_ENGINES
+    asked = settings.on("host_rocm") and traits.host_libraries
     libraries = host_libraries(vendor.name if vendor else "", asked)
     if vendor and vendor.library_flags:
         bring, keep_out = vendor.library_flags
@@ -276,8 +276,7 @@ def _contained(
         program=engine.path if engine else choice.engine,
         words=words,
         variables=tuple(variables.items()),
-        unset=tuple(name for name in (*ENGINE_LEAKS, *PROXIES) if name in host.environment)
-        + tuple(n for n in host.environment if n.startswith(("APPTAINERENV_", "SINGULARITYENV_"))),
+        unset=environment.unset(host.environment, traits),
         image=choice.image.name,
         place=choice.built.place if choice.built else None,
         digest=choice.built.digest if choice.built else None,
@@ -297,7 +296,7 @@ def _contained(
 
 
 def _mounts(
-    choice: Choice, settings: Settings, paths: Sequence[PathFact], here: Here
+    traits: Traits, settings: Settings, paths: Sequence[PathFact], here: Here
 ) -> tuple[Mount, ...]:
     """What goes into a container: the private folders, the request's paths, what was asked for."""
     private = here.private
@@ -305,7 +304,7 @@ def _mounts(
         Mount(f"{private}", private, True, "private home and caches", "default"),
         Mount(f"{private}/tmp", "/tmp", True, "temporary files of this job", "default"),
     ]
-    if choice.engine in OCI_ENGINES:
+    if not traits.own_shm:
         why = "shared memory of loaders and ranks"
         mounts.append(Mount("/dev/shm", "/dev/shm", True, why, "default"))
     mounts += [*of_paths(paths), *here.asked_mounts]

@@ -140,7 +140,7 @@ def require_passable(mounts: Iterable[Mount], words: Iterable[str]) -> None:
     """Check that an engine can be told every name.
 
     Engines keep what they are told as JSON, which holds no byte that is not UTF-8, and read --mount
-    as CSV, which has one kind of line end (tried with Apptainer 1.4.5 and podman 4.3.1).
+    as CSV, which has one kind of line end (`docs/containers.md` names the tried versions).
 
     Raises:
         UsageError: naming the first that is not.
@@ -163,7 +163,7 @@ def _impassable(name: str, why: str) -> UsageError:
 def _beside_its_link(mount: Mount, mounts: Sequence[Mount]) -> Mount:
     """Return a mount at the place a link leads to, where another mount shows the link itself.
 
-    Apptainer cannot mount onto a symbolic link.
+    An engine may be unable to mount onto a symbolic link.
     """
     if mount.target == mount.source or mount.why in (ASKED, HOME):
         return mount

@@ -16,7 +16,7 @@ class Plan:
     """A program to become, and what has to be there first.
 
     Attributes:
-        engine: "native", "apptainer", "singularity", "podman" or "docker".
+        engine: name of the engine.
         program: absolute path of the engine, or of the Python interpreter.
         words: the command of `aam` and its options.
         variables: what to set for `aam`, literally.
@@ -69,4 +69,4 @@ class Plan:
         A container's variables are set inside of it, so that no engine gets to interpret them.
         """
         kept = {name: value for name, value in present.items() if name not in self.unset}
-        return {**kept, **dict(self.variables)} if self.engine == "native" else kept
+        return {**kept, **dict(self.variables)} if self.image is None else kept

@@ -14,7 +14,7 @@ from pathlib import Path
 
 import pytest
 
-from launcher.images.sif import check_sif, labels_of
+from launcher.engines.sif_file import check_sif, labels_of
 from tests.containers.shared import (
     CPU_TORCH,
     OTHERS,

@@ -17,9 +17,11 @@ from pathlib import Path
 
 import pytest
 
+from launcher.engines import apptainer
+from launcher.engines.base import Need
+from launcher.engines.sif import GIB
 from launcher.errors import CannotCreate, Unavailable
 from launcher.images import registry, room
-from launcher.images.room import GIB, Need
 from tests.containers.shared import base, build_words, warm_base, workshop
 from tests.launcher.containers import PYTHON, ROOT, USER, Engines
 
@@ -126,14 +128,14 @@ def test_room_is_added_up_for_each_file_system(tmp_path: Path) -> None:
 
 def test_the_variables_that_move_a_build(tmp_path: Path) -> None:
     given = {"HOME": "/h", "TMPDIR": "/t", "SINGULARITY_CACHEDIR": "/c"}
-    found = {n.what: n for n in room.needs("apptainer", "", (5, 1), tmp_path, given)}
+    found = {n.what: n for n in apptainer.ENGINE.needs("", (5, 1), tmp_path, given)}
     assert found["unpacking"].folder == Path("/t")
     assert "APPTAINER_TMPDIR" in found["unpacking"].remedy
     assert found["cache"].folder == Path("/c")
     assert "SINGULARITY_CACHEDIR" in found["cache"].remedy
     assert found["image"].size == GIB
     given = {"HOME": "/h", "APPTAINER_TMPDIR": "/a", "TMPDIR": "/t"}
-    assert room.needs("apptainer", "", (5, 1), tmp_path, given)[0].folder == Path("/a")
+    assert apptainer.ENGINE.needs("", (5, 1), tmp_path, given)[0].folder == Path("/a")
 
 
 @container

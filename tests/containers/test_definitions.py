@@ -2,18 +2,22 @@
 
 from __future__ import annotations
 
+import json
+import os
 import re
 import subprocess
+import sys
 from pathlib import Path
+from typing import Any
 
 import pytest
 
-from aam import __version__
 from launcher.config import catalog as shipped_catalog
 from launcher.config import read
+from launcher.engines import apptainer, docker, podman
+from launcher.engines.base import Build
 from launcher.errors import UsageError
 from launcher.images import definitions
-from launcher.images.builder import Builder, labelled, oci, sif
 from launcher.plan.catalog import Catalog, Image
 from tests.launcher.containers import ROOT
 
@@ -46,8 +50,10 @@ def test_every_image_of_the_catalog_has_its_definitions() -> None:
 @pytest.mark.parametrize("ending", ["def", "Dockerfile"])
 def test_values_in_the_files_are_the_catalogs(name: str, ending: str) -> None:
     text = (CONTAINERS / f"{name}.{ending}").read_text()
-    assert dict(ARGUMENT.findall(text)) == dict(image(name).arguments)
-    assert re.search(r"@sha256:[0-9a-f]{64}$", image(name).arguments["BASE"])
+    arguments = dict(image(name).arguments)
+    assert dict(ARGUMENT.findall(text)) == {
+        **arguments, "BASE": definitions.by_digest(arguments["BASE"])
+    }  # fmt: skip
 
 
 @each
@@ -59,6 +65,38 @@ def test_definitions_differ_in_their_pins_alone(name: str, ending: str) -> None:
         return re.sub(rf"\b{of}\b", "NAME", text)
 
     assert bare(name) == bare("cpu")
+
+
+@each
+def test_the_health_check_is_cheap(name: str) -> None:
+    """It runs every ten minutes beside a training, so it must not train itself."""
+    text = (CONTAINERS / f"{name}.Dockerfile").read_text()
+    (check,) = re.findall(r"^HEALTHCHECK .* CMD (.*)$", text, re.MULTILINE)
+    assert json.loads(check) == ["/opt/aam/bin/aam", "--version"]
+
+
+def test_the_revision_of_an_installation_is_its_commit_or_nothing(tmp_path: Path) -> None:
+    """A plain installation has no checkout beside it; pip keeps the commit of a repository."""
+    place = tmp_path / "site/attention_all_microbes-9.dist-info"
+    place.mkdir(parents=True)
+    (place / "METADATA").write_text(
+        "Metadata-Version: 2.1\nName: attention-all-microbes\nVersion: 9\n"
+    )
+    code = (
+        "from pathlib import Path; from launcher.images import definitions as d; "
+        "print(repr(d.revision(d.Sources(Path('/c'), Path('/p'), None))))"
+    )
+
+    def said() -> str:
+        variables = {"PYTHONPATH": f"{tmp_path}/site:{ROOT}", "PATH": os.environ["PATH"]}
+        words = [sys.executable, "-c", code]
+        done = subprocess.run(words, env=variables, capture_output=True, text=True, check=True)
+        return done.stdout.strip()
+
+    assert said() == "''"
+    url = {"url": "https://git.example/aam", "vcs_info": {"vcs": "git", "commit_id": "c0ffee"}}
+    (place / "direct_url.json").write_text(json.dumps(url))
+    assert said() == "'c0ffee'"
 
 
 @each
@@ -128,28 +166,61 @@ def test_what_has_no_digest_is_named() -> None:
     assert definitions.unresolved(lock, bare) == ["debian:bookworm-slim"]
 
 
-# --- what engines are told
-
-APPTAINER = Builder("apptainer", "/usr/bin/apptainer", "1.4")
-DOCKER = Builder("docker", "/usr/bin/docker", "27.0")
+# --- command lines of builds
 
 
-def test_singularity_gets_no_reference_with_both_tag_and_digest() -> None:
-    given = {"BASE": "127.0.0.1:5000/aam/base:tag@sha256:12"}
-    words = sif(Builder("singularity", "/s", "4.1"), "x.def", Path("/o.sif"), given, fast=False)
-    assert "BASE=127.0.0.1:5000/aam/base@sha256:12" in words
-    words = sif(APPTAINER, "x.def", Path("/o.sif"), given, fast=False)
-    assert "BASE=127.0.0.1:5000/aam/base:tag@sha256:12" in words
+def job(arguments: dict[str, str], **more: Any) -> Build:
+    facts: dict[str, Any] = {
+        "program": "/usr/bin/engine", "name": "cpu", "arguments": arguments, "context": Path("/c"),
+        "scratch": Path("/s"), "epoch": 9, "wheels": None, "archive": None, "fast": False,
+        "test": True, "place": Path("/i/cpu.sif"),
+    }  # fmt: skip
+    return Build(**{**facts, **more})
 
 
-def test_docker_is_told_what_podman_is_but_for_its_own_options() -> None:
-    podman = Builder("podman", "/usr/bin/docker", "4.3")
-    words = [oci(b, Path("/c"), "cpu", "t", {"TORCH": "1"}, 9) for b in (podman, DOCKER)]
+@each
+def test_a_base_is_named_by_its_digest_alone(name: str) -> None:
+    """Apptainer 1.2 and 1.3 and SingularityCE read no reference with both a tag and a digest."""
+    base = image(name).arguments["BASE"]
+    assert re.fullmatch(r"debian:bookworm-\d+-slim@sha256:[0-9a-f]{64}", base)
+    for ending in ("def", "Dockerfile"):
+        values = dict(ARGUMENT.findall((CONTAINERS / f"{name}.{ending}").read_text()))
+        assert values["BASE"] == definitions.by_digest(base)
+        assert ":" not in values["BASE"].partition("@")[0]
+
+
+@pytest.mark.parametrize(
+    ("given", "read"),
+    [
+        ("127.0.0.1:5000/aam/base:tag@sha256:12", "127.0.0.1:5000/aam/base@sha256:12"),
+        ("debian:bookworm-slim@sha256:12", "debian@sha256:12"),
+        ("localhost:5000/base@sha256:12", "localhost:5000/base@sha256:12"),
+        ("debian:bookworm-slim", "debian:bookworm-slim"),
+    ],
+)
+def test_references_without_their_tag(given: str, read: str) -> None:
+    assert definitions.by_digest(given) == read
+
+
+@pytest.mark.parametrize("has_it", [True, False])
+def test_the_compression_is_an_option_of_newer_engines(tmp_path: Path, has_it: bool) -> None:
+    program = tmp_path / "engine"
+    program.write_text(f"#!/bin/sh\necho '  {'--mksquashfs-args string' if has_it else '-s'}'\n")
+    program.chmod(0o755)
+    fast = job({}, program=str(program), fast=True)
+    words = apptainer.ENGINE.build_words(fast, Path("/o.sif"))
+    assert ("--mksquashfs-args" in words) == has_it
+    slow = apptainer.ENGINE.build_words(job({}, program=str(program)), Path("/o.sif"))
+    assert "--mksquashfs-args" not in slow
+
+
+def test_docker_and_podman_differ_in_their_own_options_alone() -> None:
+    words = [e.ENGINE.build_words(job({"TORCH": "1"}), "t") for e in (podman, docker)]
     own = {"--format", "docker", "--force-rm", "--layers=false", "--timestamp", "9"} | {
         "--provenance=false"
     }
     assert [w for w in words[0] if w not in own] == [w for w in words[1] if w not in own]
-    made = labelled(DOCKER, {"org.aam.torch": "1"}, Path("/r/Dockerfile"), "t", 9)
+    made = docker.ENGINE.label_words(job({}), {"org.aam.torch": "1"}, Path("/r/Dockerfile"), "t")
     assert made[-3:] == ["--label", "org.aam.torch=1", "/r"]
 
 
@@ -177,7 +248,7 @@ def test_the_revision_tells_a_changed_checkout(tmp_path: Path) -> None:
         (tmp_path / part).mkdir()
         (tmp_path / part / "file").write_text("1")
     sources = definitions.Sources(tmp_path / "containers", tmp_path / "aam", tmp_path)
-    assert definitions.revision(sources) == __version__
+    assert definitions.revision(sources) == ""  # a version is no revision
     git("init", "--quiet")
     git("add", ".")
     git("commit", "--quiet", "--message", "first")

@@ -12,8 +12,8 @@ from types import ModuleType
 import pytest
 
 from launcher.config import read
+from launcher.engines.sif_file import labels_of
 from launcher.images import measured
-from launcher.images.sif import labels_of
 from launcher.plan.choose import Built
 from launcher.plan.fit import fast, served
 from tests.containers.test_definitions import catalog

@@ -11,7 +11,7 @@ from pathlib import Path
 
 import pytest
 
-from launcher.images.sif import labels_of
+from launcher.engines.sif_file import labels_of
 from tests.containers.shared import (
     CPU_TORCH,
     OTHERS,
@@ -53,7 +53,8 @@ def test_podman_runs_by_hand_as_any_user_without_root_home_or_network(tmp_path: 
     assert made.returncode == 0, made.stderr
     assert (tmp_path / "study/table.biom").stat().st_uid == 54321
     told = engines.run(["podman", "image", "inspect", image], user="root")
-    assert "smoke.py" in str(json.loads(told.stdout)[0]["Healthcheck"])
+    check = json.loads(told.stdout)[0]["Healthcheck"]["Test"]
+    assert check == ["CMD", "/opt/aam/bin/aam", "--version"]
 
 
 @OTHERS

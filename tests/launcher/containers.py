@@ -119,7 +119,11 @@ def start(folder: Path) -> Engines:
     names = ("cpu", "rocm63")
     places = {"podman": {"reference": "localhost/aam:probe"}, "docker": {"reference": "aam:probe"}}
     sif = (images / "cpu.sif").read_bytes()
-    lock = {"sha256": hashlib.sha256(sif).hexdigest(), "bytes": len(sif)}
+    lock = {
+        "sha256": hashlib.sha256(sif).hexdigest(),
+        "bytes": len(sif),
+        "mtime_ns": (images / "cpu.sif").stat().st_mtime_ns,
+    }
     listed = {name: {**places, "sif": lock} for name in names}
     (images / "images.json").write_text(json.dumps(listed))
     os.link(images / "cpu.sif", images / "rocm63.sif")

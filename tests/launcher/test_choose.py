@@ -7,11 +7,13 @@ from pathlib import Path
 
 import pytest
 
+from launcher import engines
 from launcher.detect import detect
+from launcher.engines import ENGINES
 from launcher.errors import Unavailable, UsageError
 from launcher.host.facts import EngineFact, Host
 from launcher.plan.catalog import SHIPPED, catalog_of
-from launcher.plan.choose import SIF_ENGINES, Built, Choice, Native, choose
+from launcher.plan.choose import Built, Choice, Native, choose
 from launcher.plan.document import load
 from launcher.plan.fit import served
 from launcher.plan.gpu_use import GpuUse
@@ -35,7 +37,14 @@ ALL = tuple(
 )
 NATIVE = Native("/usr/bin/python3", (), False, "2.13.0+cpu", "cpu")
 PLAIN = Native("/usr/bin/python3", ("torch",), False, None, "cpu")
-APPTAINER = EngineFact("apptainer", "/usr/bin/apptainer")
+SIF_ENGINES = ("apptainer", "singularity")
+
+
+def engine(name: str, obstacle: str | None = None) -> EngineFact:
+    return EngineFact(name, f"/usr/bin/{name}", obstacle, traits=ENGINES[name].traits)
+
+
+APPTAINER = engine("apptainer")
 
 
 def decide(
@@ -367,10 +376,10 @@ def test_a_built_image_comes_before_a_better_one(tmp_path: Path) -> None:
 
 
 def test_the_engine_that_has_the_image() -> None:
-    podman = EngineFact("podman", "/usr/bin/podman")
+    podman = engine("podman")
     built = (Built("cpu", ("podman",), "localhost/aam:cpu"),)
     assert decide(_empty(APPTAINER, podman), built).engine == "podman"
-    broken = EngineFact("podman", "/usr/bin/podman", "no user namespaces")
+    broken = engine("podman", "no user namespaces")
     assert decide(_empty(APPTAINER, broken), built).engine == "native"
     with pytest.raises(Unavailable, match="no user namespaces"):
         decide(_empty(broken), built, runtime="podman")
@@ -380,7 +389,7 @@ def test_the_engine_that_has_the_image() -> None:
 
 def test_podman_needs_cdi_for_nvidia(tmp_path: Path) -> None:
     tree = Tree(tmp_path).nvidia(0x20B2, 2, 0, "A100").nvidia_driver("535.1")
-    host = live(tree, EngineFact("podman", "/usr/bin/podman"))
+    host = live(tree, engine("podman"))
     built = (Built("cuda", ("podman",), "localhost/aam:cuda"),)
     with pytest.raises(Unavailable, match="nvidia-ctk cdi generate"):
         decide(host, built, image="cuda")
@@ -391,8 +400,9 @@ def test_not_built_names_the_command_that_builds() -> None:
     with pytest.raises(Unavailable) as caught:
         decide(_empty(APPTAINER), built=(), native=PLAIN, image="cpu")
     assert "`aam-launch images build cpu` builds it" in str(caught.value)
-    with pytest.raises(Unavailable, match="neither apptainer"):
-        decide(_empty(), built=(), native=PLAIN)
+    none = replace(_empty(), absent_engines=engines.absent(()))
+    with pytest.raises(Unavailable, match="none of apptainer, singularity, podman, docker is on"):
+        decide(none, built=(), native=PLAIN)
     with pytest.raises(Unavailable, match="The libraries of the model are not installed"):
         decide(_empty(), native=PLAIN, runtime="native")
 

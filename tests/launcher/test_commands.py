@@ -18,9 +18,10 @@ import pytest
 from aam import __version__
 from launcher import replay
 from launcher.completion import candidates, script
+from launcher.engines.sif import record_of
+from launcher.engines.sif_file import DESCRIPTOR, DESCRIPTOR_SIZE, HEADER, check_sif, id_of
 from launcher.errors import MissingInput
 from launcher.images import record
-from launcher.images.sif import DESCRIPTOR, DESCRIPTOR_SIZE, HEADER, check_sif, id_of
 from tests.launcher.hosts import MI210, MI300A, Tree, captured
 
 ROOT = Path(__file__).parents[2]
@@ -216,7 +217,7 @@ def test_an_unreadable_capture(folder: Path) -> None:
     ("words", "status", "sentence"),
     [
         ([*RUN, "--image", "rocm36"], 64, "did you mean 'rocm63'"),
-        ([*RUN, "--image", "cpu"], 69, "neither apptainer"),
+        ([*RUN, "--image", "cpu"], 69, "none of apptainer"),
         ([*RUN, "--image", "/no/such.sif"], 66, "does not exist"),
         ([*RUN, "--runtime", "podman"], 69, "no podman on PATH"),
         ([*RUN, "--runtime", "podmn"], 78, "did you mean 'podman'"),
@@ -430,9 +431,7 @@ def engine(folder: Path, name: str, answer: str = "") -> Path:
 
 def test_an_engine_is_asked_once_for_its_version(folder: Path) -> None:
     engine(folder, "apptainer", "apptainer version 1.4.5")
-    sif(folder / "cpu.sif")
-    size = (folder / "cpu.sif").stat().st_size
-    record.write(folder, "cpu", "sif", {"sha256": "0" * 64, "bytes": size})
+    record.write(folder, "cpu", "sif", record_of(sif(folder / "cpu.sif")))
 
     def known() -> str | None:
         said = json.loads(

@@ -129,6 +129,64 @@ def test_the_environment(engines: Engines, place: Path, engine: str, user: str) 
     assert seen["HOME"].endswith("/7-" + os.uname().nodename + "/home")
 
 
+OF_A_SHELL = {
+    "FAKEROOT": "1", "SECURITY": "uid:0", "SCRATCH": "/opt", "FUSESPEC": "container:x /mnt",
+    "CWD": "/", "PWD": "/", "HOSTNAME": "evil", "DNS": "1.2.3.4", "NETWORK": "none",
+    "OVERLAYIMAGE": "/nothing/here", "BIND": "/etc/shadow:/evil", "WRITABLE_TMPFS": "1",
+    "ADD_CAPS": "all", "KEEP_PRIVS": "1", "ALLOW_SETUID": "1", "UNSQUASH": "1", "USERNS": "1",
+    "COMPAT": "1", "PID": "1", "IPC": "1", "UTS": "1",
+}  # fmt: skip
+
+
+@each
+def test_variables_of_the_shell_do_not_change_the_container(
+    engines: Engines, place: Path, engine: str, user: str
+) -> None:
+    hostile = {f"{prefix}_{name}": value for prefix in ("APPTAINER", "SINGULARITY")
+               for name, value in OF_A_SHELL.items()}  # fmt: skip
+    hostile |= {"PODMAN_USERNS": "host", "CONTAINER_HOST": "unix:///nothing",
+                "APPTAINERENV_LD_PRELOAD": "/evil.so"}  # fmt: skip
+    own = [PYTHON, "-m", "launcher.cli", "--runtime", engine, "--image", "cpu"]
+    words = [*own, "simulate", "--output-dir", str(place / "out")]
+    seen = []
+    for variables in ({}, hostile):
+        line = ["env", *(f"{name}={value}" for name, value in variables.items()), *words]
+        done = engines.run(line, user=user, cwd=engines.folder)
+        assert done.returncode == 0, done.stderr
+        said = json.loads(done.stdout)
+        for name in ("AAM_PLAN", "SHLVL", "HOSTNAME", "container_uuid"):
+            said["environment"].pop(name, None)
+        seen.append(said)
+    assert seen[1] == seen[0]
+    assert seen[1]["uid"] == (0 if user == "root" else 1001)
+
+
+def test_what_podmans_configuration_adds_is_shown(engines: Engines, place: Path) -> None:
+    usual = engines.run(["sh", "-c", "cat $CONTAINERS_CONF"]).stdout
+    conf = place / "containers.conf"
+    conf.write_text(
+        usual.replace(
+            "[containers]",
+            f"""[containers]
+env = ["EVIL=1"]
+volumes = ["{place}:/evil"]""",
+            1,
+        )
+    )
+    conf.chmod(0o644)
+    words = ["simulate", "--output-dir", str(place / "out")]
+    own = [PYTHON, "-m", "launcher.cli", "--runtime", "podman", "--image", "cpu"]
+    adding = ["env", f"CONTAINERS_CONF={conf}"]
+    done = engines.run([*adding, *own, *words], cwd=engines.folder)
+    assert json.loads(done.stdout)["environment"]["EVIL"] == "1"  # no option keeps it out
+    for shown in ([*own, "explain", *words], [*own[:3], "doctor"]):
+        done = engines.run([*adding, *shown], cwd=engines.folder)
+        assert f"`env = [EVIL=1]`: {conf} adds it to every container" in done.stdout.replace(
+            "`, ", "`: "
+        ), done.stderr
+        assert f"`volumes = [{place}:/evil]`" in done.stdout
+
+
 @fewer
 def test_symbolic_links_and_relative_paths(
     engines: Engines, place: Path, engine: str, user: str
@@ -240,7 +298,9 @@ def test_the_chosen_gpus_and_one_mask(
         PYTHON,
         "-m",
         "launcher.cli",
-        "simulate",
+        "pretrain",
+        "--table",
+        str(study(place)),
         "--runtime",
         engine,
         "--image",
@@ -346,7 +406,8 @@ def test_a_stack_is_measured_once_and_the_verdict_goes_in(
 
 def test_no_permission_names_the_group(engines: Engines, place: Path, gpus: Tree) -> None:
     before = GPUS.format(tree=gpus.root, owner="root:video", mode="660")
-    words = ["simulate", "--image", "rocm63", "--output-dir", str(place / "out")]
+    words = ["pretrain", "--table", str(study(place)), "--image", "rocm63"]
+    words += ["--output-dir", str(place / "out")]
     done = engines.launch("apptainer", *words, before=before)
     assert done.returncode == 77
     assert "usermod -aG video" in done.stderr

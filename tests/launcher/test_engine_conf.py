@@ -7,8 +7,9 @@ from pathlib import Path
 
 import pytest
 
-from launcher.host import engine_conf, installed
-from launcher.host.engine_conf import obstacle, path_of, remarks
+from launcher import engines
+from launcher.engines import sif_conf
+from launcher.engines.sif_conf import obstacle, path_of, remarks
 from launcher.host.tree import Folder
 
 SHIPPED = """
@@ -27,18 +28,18 @@ mount hostfs = no
 """
 
 
-def read(tmp_path: Path, text: str) -> engine_conf.Conf:
+def read(tmp_path: Path, text: str) -> sif_conf.Conf:
     place = tmp_path / "etc/apptainer/apptainer.conf"
     place.parent.mkdir(parents=True, exist_ok=True)
     place.write_text(text)
-    return engine_conf.read(Folder(tmp_path), "/etc/apptainer/apptainer.conf")
+    return sif_conf.read(Folder(tmp_path), "/etc/apptainer/apptainer.conf")
 
 
 def test_what_is_shipped_needs_no_answer(tmp_path: Path) -> None:
     conf = read(tmp_path, SHIPPED)
     assert obstacle(conf, "/c") is None
     assert list(remarks(conf)) == []
-    assert engine_conf.read(Folder(tmp_path), "/etc/none") == {}
+    assert sif_conf.read(Folder(tmp_path), "/etc/none") == {}
 
 
 @pytest.mark.parametrize(
@@ -85,7 +86,7 @@ def facts(tmp_path: Path, uid: int) -> dict[str, str | None]:
         program.touch()
         program.chmod(0o755)
     path = {"PATH": str(tmp_path / "bin")}
-    found = installed.engines(Folder(tmp_path), path, uid)
+    found = engines.found(Folder(tmp_path), path, uid, live=True)
     return {fact.name: fact.obstacle for fact in found}
 
 

@@ -9,7 +9,8 @@ from pathlib import Path
 
 import pytest
 
-from launcher.engines.apptainer import command, contained
+from launcher.engines import command
+from launcher.engines.sif import contained
 from launcher.jobs.files import files
 from launcher.jobs.script import NAMES, part
 from launcher.plan.mounts import Mount

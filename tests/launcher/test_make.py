@@ -9,7 +9,7 @@ from pathlib import Path
 import pytest
 
 from launcher.detect import detect
-from launcher.engines import command, shell_line
+from launcher.engines import ENGINES, command, shell_line
 from launcher.errors import NotPermitted
 from launcher.host.facts import EngineFact, Host, Node, User
 from launcher.plan.catalog import SHIPPED, catalog_of
@@ -29,7 +29,10 @@ BUILT = tuple(
     for image in CATALOG.images
 )
 PRETRAIN = ["pretrain", "--table", "/d/t.biom", "--output-dir", "/d/out"]
-ENGINES = tuple(EngineFact(name, f"/usr/bin/{name}") for name in ("apptainer", "podman", "docker"))
+FACTS = tuple(
+    EngineFact(name, f"/usr/bin/{name}", traits=ENGINES[name].traits)
+    for name in ("apptainer", "podman", "docker")
+)
 
 
 def planned(
@@ -52,7 +55,7 @@ def planned(
 
 def host_of(tree: Tree, **variables: str) -> Host:
     host = detect(tree.root, variables)
-    return replace(host, root="/", engines=ENGINES, user=User(7, 7, (7, 44)))
+    return replace(host, root="/", engines=FACTS, user=User(7, 7, (7, 44)))
 
 
 @pytest.fixture

@@ -10,7 +10,7 @@ from pathlib import Path
 
 import pytest
 
-from launcher.engines.words import fields
+from launcher.engines.mount_words import fields
 from launcher.errors import CannotCreate, ConfigurationError, UsageError
 from launcher.inputs import LEAST, look, require_outputs, require_room
 from launcher.plan.mounts import Mount, asked_for, fold, of_paths, require_passable

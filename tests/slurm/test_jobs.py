@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import contextlib
 import csv
+import json
 import os
 import re
 import shutil
@@ -340,10 +341,9 @@ def test_an_image_that_was_not_locked(cluster: Cluster, tmp_path: Path) -> None:
     done = cluster.launch(*own, *words)
     assert done.returncode == 69
     assert "Image cpu is not locked" in done.stderr
-    size = (images / "cpu.sif").stat().st_size
-    (images / "images.json").write_text(
-        f'{{"cpu": {{"sif": {{"sha256": "{"0" * 64}", "bytes": {size}}}}}}}'
-    )
+    now = (images / "cpu.sif").stat()
+    held = {"sha256": "0" * 64, "bytes": now.st_size, "mtime_ns": now.st_mtime_ns}
+    (images / "images.json").write_text(json.dumps({"cpu": {"sif": held}}))
     done = cluster.launch(*own, *words)
     assert done.returncode == 69
     assert "is not the one that was locked" in done.stderr

@@ -10,6 +10,7 @@ from __future__ import annotations
 import json
 import os
 import struct
+from collections.abc import Mapping
 from pathlib import Path
 from typing import BinaryIO
 
@@ -74,6 +75,12 @@ def labels_of(path: str | Path) -> dict[str, str]:
     except (OSError, MissingInput, ValueError, KeyError, TypeError, AttributeError):
         pass
     return {}
+
+
+def own_labels(labels: Mapping[str, str]) -> dict[str, str]:
+    """Return the labels that this project gives, without those of the engine."""
+    return {key: value for key, value in labels.items()
+            if key.startswith(("org.aam.", "org.opencontainers."))}  # fmt: skip
 
 
 def _parts(path: str, stream: BinaryIO) -> list[Part]:

@@ -1,0 +1,155 @@
+"""Engine: the interface of everything that can run `aam`, one module per engine.
+
+To add an engine, write a module whose `ENGINE` has these members and enter it in
+`launcher.engines.ENGINES`. No other module names an engine: the choices of --runtime, detection,
+`explain`, `doctor`, plans and command lines come from that registry.
+
+An engine that runs images has an `image_format`, the name under which images.json records what it
+builds ("sif" for a file in the image folder, else the engine's own storage).
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from pathlib import Path
+from typing import TYPE_CHECKING, Any, Protocol
+
+from aam.options.frozen import dataclass
+from launcher.errors import Unavailable
+from launcher.host.facts import EngineFact, Traits
+from launcher.host.tree import Tree
+
+if TYPE_CHECKING:
+    from launcher.plan.plan import Plan
+
+
+@dataclass(frozen=True)
+class Build:
+    """What to build.
+
+    Attributes:
+        program: absolute path of the engine.
+        name: of the image.
+        arguments: build arguments by name.
+        context: folder with `containers` and `aam`, from which definitions copy.
+        scratch: folder for temporary files, removed afterwards.
+        epoch: date of every file that the build adds, in seconds since 1970.
+        wheels: folder of wheels to install instead of those of an index.
+        archive: an image to convert instead of building a definition: a SIF or a Docker archive.
+        fast: compress less.
+        test: run the image's own test before it replaces another.
+        place: file to write, for an engine whose images are files.
+    """
+
+    program: str
+    name: str
+    arguments: Mapping[str, str]
+    context: Path
+    scratch: Path
+    epoch: int
+    wheels: Path | None
+    archive: Path | None
+    fast: bool
+    test: bool
+    place: Path
+
+
+@dataclass(frozen=True)
+class Need:
+    """Bytes that a step of a build takes in a folder, and how to move that step elsewhere."""
+
+    what: str
+    folder: Path
+    size: int
+    remedy: str
+
+
+class Log(Protocol):
+    """Where a build reports its steps; see `launcher.images.steps.Log`."""
+
+    def say(self, text: str) -> None:
+        """Print a line with the time since the start, and log it."""
+
+    def run(
+        self, words: Sequence[str], folder: Path, environment: Mapping[str, str] | None = None
+    ) -> None:
+        """Run a command; raises CannotCreate with the end of its log if it fails."""
+
+
+class Engine(Protocol):
+    """Everything about one engine; one that builds no images inherits the second half.
+
+    Attributes:
+        name: as --runtime takes it.
+        traits: what decisions need to know of it.
+        least: the oldest version that can build images; None: it builds none.
+    """
+
+    name: str
+    traits: Traits
+    least: tuple[int, int] | None
+
+    def detect(self, tree: Tree, environment: Mapping[str, str], user_id: int) -> EngineFact | None:
+        """Return what this host has of the engine, without starting it; None if it is absent."""
+
+    def run_flags(self, plan: Plan) -> tuple[str, ...]:
+        """Return the words between the engine's program and the image, mounts among them."""
+
+    def command(self, plan: Plan) -> tuple[str, ...]:
+        """Return the command line that runs a plan; its first word is an absolute path."""
+
+    def needs(
+        self, program: str, room: tuple[float, float], folder: Path, variables: Mapping[str, str]
+    ) -> list[Need]:
+        """Return what a build takes on disk.
+
+        Args:
+            program: path of the engine.
+            room: GiB of building, and GiB of the image.
+            folder: the image folder.
+            variables: the environment.
+        """
+        return []
+
+    def build(self, build: Build, log: Log) -> dict[str, Any]:
+        """Build, test and label an image, put it in its place, and return what to record.
+
+        Raises:
+            CannotCreate: a step failed; nothing but the log is left behind.
+        """
+        raise self._cannot("build")
+
+    def inside(self, program: str, place: str, words: Sequence[str]) -> list[str]:
+        """Return the command that runs a program in an image with nothing of the host."""
+        raise self._cannot("test")
+
+    def is_there(self, program: str, held: Mapping[str, Any], place: Path) -> bool:
+        """Return whether the image that was recorded as `held` is still there; a cheap look."""
+        return False
+
+    def verify(self, program: str, name: str, held: Mapping[str, Any], place: Path) -> str:
+        """Compare an image byte for byte with its record; return what the engine calls it.
+
+        Raises:
+            MissingInput: it is gone, or another one than was recorded.
+        """
+        raise self._cannot("verify")
+
+    def export(self, program: str, held: Mapping[str, Any], archive: Path, log: Log) -> None:
+        """Write an image of the engine's storage to a Docker archive.
+
+        Raises:
+            CannotCreate: the command fails.
+        """
+        raise self._cannot("export")
+
+    def remove(self, program: str, held: Mapping[str, Any], place: Path) -> None:
+        """Remove an image; one that is gone already is no error.
+
+        Raises:
+            CannotCreate: the engine refuses.
+        """
+        raise self._cannot("remove")
+
+    def _cannot(self, action: str) -> Unavailable:
+        return Unavailable(f"{self.name} cannot {action} images", self.name, "use another --engine")

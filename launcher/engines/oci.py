@@ -1,0 +1,174 @@
+"""Engines that keep images in a storage of their own: what podman and Docker share.
+
+Network and processes are the host's, as under Apptainer: ranks have to find each other, and a
+program that is not process 1 gets its signals. An image is never pulled.
+"""
+
+from __future__ import annotations
+
+import json
+import subprocess
+from collections.abc import Mapping, Sequence
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+from launcher.engines.base import Build, Engine, Log, Need
+from launcher.engines.mount_words import ENV, fields, program
+from launcher.engines.sif import GIB, PYTHON, SMOKE, WHEELS
+from launcher.errors import CannotCreate, MissingInput
+
+if TYPE_CHECKING:
+    from launcher.plan.plan import Plan
+
+REPOSITORY = "localhost/aam"
+LABELS = "/opt/aam/labels.json"
+GONE = ("no such image", "image not known")
+
+
+class OciEngine(Engine):
+    """An engine with a storage; its subclasses add the options that differ.
+
+    Attributes:
+        read_only: how --mount says so.
+        storage: template of `info` for the folder of the storage.
+        move: how to move that folder.
+    """
+
+    read_only: str
+    storage: str
+    move: str
+
+    def identity_flags(self, plan: Plan) -> list[str]:
+        """Return the options for the user, his groups and NVIDIA's devices."""
+        raise NotImplementedError
+
+    def build_flags(self, build: Build) -> list[str]:
+        """Return the options that make two builds of the same inputs equal."""
+        raise NotImplementedError
+
+    def run_flags(self, plan: Plan) -> tuple[str, ...]:
+        """Return the options of `run`, the mounts and the devices."""
+        words = ["run", "--rm", "--interactive", "--pull=never", "--read-only"]
+        words += ["--tty"] if plan.terminal else []
+        words += ["--network=host", "--pid=host", "--log-driver=none", "--no-healthcheck"]
+        words += ["--security-opt=label=disable", *self.identity_flags(plan)]
+        for device in plan.devices:
+            words += ["--device", device]
+        # AMD's own advice for memory that host and device share (ROCm documents, "Docker").
+        words += ["--security-opt=seccomp=unconfined"] if plan.devices else []
+        for mount in plan.mounts:
+            mode = [] if mount.writable else [self.read_only]
+            source, target = f"source={mount.source}", f"target={mount.target}"
+            words += ["--mount", fields("type=bind", source, target, *mode)]
+        return (*words, "--workdir", plan.workdir, "--entrypoint", ENV)
+
+    def command(self, plan: Plan) -> tuple[str, ...]:
+        """Return the command line that runs a plan."""
+        assert plan.place is not None
+        return (plan.program, *self.run_flags(plan), plan.place, *program(plan)[1:])
+
+    def needs(
+        self, program: str, room: tuple[float, float], folder: Path, variables: Mapping[str, str]
+    ) -> list[Need]:
+        """Return what the storage takes, where the engine tells its folder."""
+        words = [program, "info", "--format", self.storage]
+        done = subprocess.run(words, capture_output=True, text=True, check=False)
+        said = done.stdout.strip()
+        if done.returncode or not said.startswith("/"):
+            return []
+        return [Need("storage", Path(said), int(room[0] * GIB), self.move)]
+
+    def build(self, build: Build, log: Log) -> dict[str, Any]:
+        """Build an image without labels, then one with the labels that were measured in it."""
+        bare, aside = f"{REPOSITORY}:{build.name}-bare", f"{REPOSITORY}:{build.name}-new"
+        reference = f"{REPOSITORY}:{build.name}"
+        try:
+            log.run(self.build_words(build, bare), build.context)
+            labels = json.loads(_output(self.inside(build.program, bare, ["cat", LABELS])))
+            recipe = build.scratch / "labels" / "Dockerfile"
+            recipe.parent.mkdir()
+            recipe.write_text(f"FROM {bare}\n")
+            log.run(self.label_words(build, labels, recipe, aside), recipe.parent)
+            if build.test:
+                log.say("test")
+                log.run(self.inside(build.program, aside, [PYTHON, SMOKE]), build.scratch)
+            log.run([build.program, "tag", aside, reference], build.scratch)
+        finally:
+            for tag in (aside, bare):
+                subprocess.run([build.program, "rmi", tag], capture_output=True, check=False)
+        return {"reference": reference, **inspected(build.program, reference), "labels": labels}
+
+    def build_words(self, build: Build, tag: str) -> list[str]:
+        """Return the command that builds an image of its definition."""
+        recipe = build.context / "containers" / f"{build.name}.Dockerfile"
+        words = [build.program, "build", "--file", str(recipe), "--tag", tag]
+        words += self.build_flags(build)
+        words += ["--volume", f"{build.wheels}:{WHEELS}:ro"] if build.wheels else []
+        for key, value in build.arguments.items():
+            words += ["--build-arg", f"{key}={value}"]
+        return [*words, str(build.context)]
+
+    def label_words(
+        self, build: Build, labels: Mapping[str, str], recipe: Path, tag: str
+    ) -> list[str]:
+        """Return the command that gives an image its labels and its tag."""
+        words = [build.program, "build", "--file", str(recipe), "--tag", tag]
+        words += self.build_flags(build)
+        for name, value in labels.items():
+            words += ["--label", f"{name}={value}"]
+        return [*words, str(recipe.parent)]
+
+    def inside(self, program: str, place: str, words: Sequence[str]) -> list[str]:
+        """Return the command that runs a program in an image with nothing of the host."""
+        start = [program, "run", "--rm", "--network=none", "--read-only", "--tmpfs=/tmp"]
+        start += ["--pull=never", "--no-healthcheck", "--user=65534:65534"]
+        return [*start, "--entrypoint", words[0], place, *words[1:]]
+
+    def is_there(self, program: str, held: Mapping[str, Any], place: Path) -> bool:
+        """Return whether the storage has the image that was recorded."""
+        return bool(held.get("id")) and inspected(program, str(held["id"])) != {}
+
+    def verify(self, program: str, name: str, held: Mapping[str, Any], place: Path) -> str:
+        """Compare the id that the reference has with the recorded one."""
+        reference = str(held["reference"])
+        now = inspected(program, reference).get("id", "gone")
+        if now != held.get("id"):
+            evidence = f"{reference} is {now}, recorded was {held.get('id')}"
+            remedy = f"build it again: `aam-launch images build {name} --anew`"
+            raise MissingInput("The image is another one", evidence, remedy)
+        return str(held["id"])
+
+    def export(self, program: str, held: Mapping[str, Any], archive: Path, log: Log) -> None:
+        """Write an image of the storage to a Docker archive."""
+        log.run([program, "save", "--output", str(archive), str(held["id"])], archive.parent)
+
+    def remove(self, program: str, held: Mapping[str, Any], place: Path) -> None:
+        """Remove the image from the storage."""
+        words = [program, "rmi", str(held.get("reference"))]
+        try:
+            done = subprocess.run(words, capture_output=True, text=True, check=False)
+        except OSError as error:
+            evidence, remedy = str(error), f"install {self.name}"
+            raise CannotCreate("The image cannot be removed", evidence, remedy) from error
+        if done.returncode and not any(said in done.stderr.lower() for said in GONE):
+            evidence = done.stderr.strip()
+            raise CannotCreate("The image cannot be removed", evidence, "stop what uses it")
+
+
+def inspected(program: str, image: str) -> dict[str, str]:
+    """Return the id and the digest of an image of a storage; nothing if it has none."""
+    done = subprocess.run([program, "image", "inspect", image], capture_output=True, text=True,
+                          check=False)  # fmt: skip
+    if done.returncode:
+        return {}
+    said = json.loads(done.stdout)[0]
+    ident = "sha256:" + str(said["Id"]).removeprefix("sha256:")
+    return {"id": ident, "digest": str(said.get("Digest") or ident)}
+
+
+def _output(words: list[str]) -> str:
+    done = subprocess.run(words, capture_output=True, text=True, check=False)
+    if done.returncode:
+        evidence, remedy = done.stderr.strip()[-300:], "build it again"
+        raise CannotCreate("The labels of the image cannot be read", evidence, remedy)
+    return done.stdout

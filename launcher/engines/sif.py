@@ -1,0 +1,254 @@
+"""Engines that run SIF files: Apptainer, SingularityCE and SingularityPro 4, by `exec`, contained.
+
+--contain gives a minimal /dev, no home and no `bind path` of the site but /etc/hosts and
+/etc/localtime; --cleanenv no variable of the host. `mount hostfs = yes` of a site holds even under
+--contain, hence --no-mount hostfs. AMD's devices are bound one by one; --rocm is refused unless
+a site asks for it, because it puts the host's ROCm libraries before the image's, and --no-rocm (in
+no help page, but an option of Apptainer and of Singularity 4.1) overrules `always use rocm = yes`.
+NVIDIA's driver libraries can only come from the host, hence --nv.
+
+Under --contain /dev/shm is the container's own, and a mount there is skipped with a warning.
+
+Every option has a variable (APPTAINER_FAKEROOT, APPTAINER_SECURITY, ...), so that a shell could
+make the user root inside or mount a folder. Only those that move caches or change messages reach
+the engine.
+"""
+
+from __future__ import annotations
+
+import hashlib
+import os
+import shutil
+import subprocess
+from collections.abc import Mapping, Sequence
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+from launcher.engines import sif_conf
+from launcher.engines.base import Build, Engine, Log, Need
+from launcher.engines.installed import user_namespaces, which
+from launcher.engines.mount_words import fields, program
+from launcher.engines.sif_file import check_sif, labels_of, own_labels
+from launcher.errors import MissingInput
+from launcher.gpus import VENDORS
+from launcher.host.facts import EngineFact, Traits
+from launcher.host.tree import Tree
+
+if TYPE_CHECKING:
+    from launcher.plan.plan import Plan
+
+SIF = "sif"
+PREFIXES = ("APPTAINER", "SINGULARITY")
+SAFE = ("CACHEDIR", "TMPDIR", "LOCALCACHEDIR", "CONFIGDIR", "DISABLE_CACHE", "MESSAGELEVEL",
+        "DEBUG", "VERBOSE", "QUIET", "SILENT", "NOCOLOR")  # fmt: skip
+"""Where caches and configuration lie, and how much is printed."""
+BUILDING = ("DOCKER_USERNAME", "DOCKER_PASSWORD", "AUTHFILE", "NOHTTPS", "NO_HTTPS", "FAKEROOT",
+            "USERNS", "IGNORE_SUBUID", "IGNORE_FAKEROOT_COMMAND", "IGNORE_USERNS")  # fmt: skip
+"""How a build, which runs as the user wants it, fetches its base and becomes root inside."""
+STARTERS = ("libexec/{}/bin/starter-suid", "lib/x86_64-linux-gnu/{}/bin/starter-suid")
+SQUASHFS_OPTION = "--mksquashfs-args"
+FAST = "-comp zstd -Xcompression-level 1"
+WHEELS = "/mnt"
+PYTHON = "/opt/aam/bin/python"
+SMOKE = "/opt/aam/containers/smoke.py"
+GIB = 1 << 30
+
+TRAITS = Traits(
+    image_format=SIF,
+    own_shm=True,
+    host_libraries=True,
+    hidden=tuple(f"{prefix}*" for prefix in PREFIXES),
+    passed=tuple(f"{prefix}_{name}" for prefix in PREFIXES for name in SAFE),
+    several_ranks=True,
+)
+
+
+def contained(host_libraries: str) -> list[str]:
+    """Return the options that every container starts with, in jobs too.
+
+    Args:
+        host_libraries: the vendor whose libraries of the host are bound; those of the others are
+            kept out, whatever the site's configuration says.
+    """
+    words = ["exec", "--contain", "--cleanenv", "--no-eval", "--no-home"]
+    words += ["--no-mount", "tmp,hostfs"]
+    for vendor in VENDORS.values():
+        if vendor.library_flags:
+            bring, keep_out = vendor.library_flags
+            words.append(bring if vendor.name == host_libraries else keep_out)
+    return words
+
+
+class SifEngine(Engine):
+    """Apptainer or Singularity; one that is a link to the other reads the other's configuration."""
+
+    traits = TRAITS
+
+    def __init__(self, name: str, least: tuple[int, int]) -> None:
+        self.name, self.least = name, least
+
+    def detect(self, tree: Tree, environment: Mapping[str, str], user_id: int) -> EngineFact | None:
+        """Find the program, its site's configuration, and what keeps it from starting."""
+        path = which(self.name, environment.get("PATH", os.defpath))
+        if path is None:
+            return None
+        real = os.path.realpath(path)
+        place = sif_conf.path_of(os.path.basename(real), real)
+        conf = sif_conf.read(tree, place)
+        may_start = user_id == 0 or self._is_set_uid(real)
+        obstacle = None if may_start else user_namespaces(tree)
+        obstacle = obstacle or sif_conf.obstacle(conf, place)
+        remarks = tuple(sif_conf.remarks(conf))
+        return EngineFact(self.name, path, obstacle, conf=remarks, traits=self.traits)
+
+    def _is_set_uid(self, real: str) -> bool:
+        prefix = os.path.dirname(os.path.dirname(real))
+        starters = [os.path.join(prefix, place.format(self.name)) for place in STARTERS]
+        return any(os.path.exists(s) and os.stat(s).st_mode & 0o4000 for s in starters)
+
+    def run_flags(self, plan: Plan) -> tuple[str, ...]:
+        """Return the options of `exec`, the mounts and the devices."""
+        words = [*contained(plan.host_libraries), "--pwd", plan.workdir]
+        for mount in plan.mounts:
+            mode = [] if mount.writable else ["ro"]
+            source, target = f"source={mount.source}", f"destination={mount.target}"
+            words += ["--mount", fields("type=bind", source, target, *mode)]
+        for device in plan.devices:
+            words += ["--mount", fields("type=bind", f"source={device}", f"destination={device}")]
+        return tuple(words)
+
+    def command(self, plan: Plan) -> tuple[str, ...]:
+        """Return the command line that runs a plan."""
+        assert plan.place is not None
+        return (plan.program, *self.run_flags(plan), plan.place, *program(plan))
+
+    def needs(
+        self, program: str, room: tuple[float, float], folder: Path, variables: Mapping[str, str]
+    ) -> list[Need]:
+        """Return what unpacking, the cache and the file take.
+
+        Setting the cache alone, and not the temporary folder, is the common way to fill /tmp
+        (sylabs/singularity 2030, 2913).
+        """
+        building, image = (int(part * GIB) for part in room)
+        temporary, temporary_name = self.temporary_folder(variables)
+        cache, cache_name = self._named("CACHEDIR", variables)
+        home = Path(variables.get("HOME", "/")) / f".{self.name}" / "cache"
+        return [
+            Need("unpacking", temporary, building, f"set {temporary_name} to a folder with room"),
+            Need("cache", cache or home, GIB // 4, f"set {cache_name} to a folder with room"),
+            Need("image", folder, image, "set AAM_IMAGE_DIR to a folder with room"),
+        ]
+
+    def temporary_folder(self, variables: Mapping[str, str]) -> tuple[Path, str]:
+        """Return where a build unpacks, and the variable that moves it."""
+        folder, name = self._named("TMPDIR", variables)
+        return folder or Path(variables.get("TMPDIR") or "/tmp"), name
+
+    def _named(self, ending: str, variables: Mapping[str, str]) -> tuple[Path | None, str]:
+        """Return the folder that a variable names; Apptainer reads Singularity's too."""
+        names = [f"{self.name.upper()}_{ending}", f"SINGULARITY_{ending}"]
+        for name in names:
+            if variables.get(name):
+                return Path(variables[name]), name
+        return None, names[0]
+
+    def build(self, build: Build, log: Log) -> dict[str, Any]:
+        """Write a SIF aside, test it, and put it in its place."""
+        aside = build.place.with_name(f".{build.place.name}.{os.getpid()}")
+        try:
+            if build.archive is not None and build.archive.suffix == ".sif":
+                check_sif(str(build.archive))
+                shutil.copy(build.archive, aside)
+            else:
+                environment = {**self._building(os.environ), "SOURCE_DATE_EPOCH": str(build.epoch)}
+                log.run(self.build_words(build, aside, log), build.context, environment)
+            check_sif(str(aside))
+            if build.test:
+                log.say("test")
+                log.run(self.inside(build.program, str(aside), [PYTHON, SMOKE]), build.scratch,
+                        self._building(os.environ))  # fmt: skip
+            aside.chmod(0o755)
+            os.replace(aside, build.place)
+        finally:
+            aside.unlink(missing_ok=True)
+        return record_of(build.place)
+
+    def build_words(self, build: Build, target: Path, log: Log | None = None) -> list[str]:
+        """Return the command that makes a SIF of a definition or of an archive."""
+        # The test of the definition is that of the image; it runs once, when the SIF is whole.
+        words = [build.program, "build", "--notest"]
+        arguments = {} if build.archive else build.arguments
+        for name, value in arguments.items():
+            words += ["--build-arg", f"{name}={value}"]
+        words += ["--bind", f"{build.wheels}:{WHEELS}:ro"] if build.wheels else []
+        if build.fast:
+            if has_option(build.program, "build", SQUASHFS_OPTION):
+                words += [SQUASHFS_OPTION, FAST]
+            elif log is not None:
+                log.say(f"{self.name} has no {SQUASHFS_OPTION}, so it compresses in full")
+        archive, definition = build.archive, f"containers/{build.name}.def"
+        return [*words, str(target), f"docker-archive:{archive}" if archive else definition]
+
+    def inside(self, program: str, place: str, words: Sequence[str]) -> list[str]:
+        """Return the command that runs a program in a SIF with nothing of the host."""
+        return [program, "exec", "--contain", "--cleanenv", "--no-home", place, *words]
+
+    def is_there(self, program: str, held: Mapping[str, Any], place: Path) -> bool:
+        """Return whether the file has the size and the time that were recorded."""
+        return place.is_file() and difference(place, held) is None
+
+    def verify(self, program: str, name: str, held: Mapping[str, Any], place: Path) -> str:
+        """Compare the SHA-256 and the labels of the file with the record."""
+        remedy = f"build it again: `aam-launch images build {name} --anew`"
+        if not place.is_file():
+            raise MissingInput("The image is gone", f"'{place}'", remedy)
+        check_sif(str(place))
+        now = sha256(place)
+        if now != held.get("sha256"):
+            evidence = f"'{place}' is sha256:{now}, recorded was sha256:{held.get('sha256')}"
+            raise MissingInput("The image is another one", evidence, remedy)
+        if own_labels(labels_of(place)) != held.get("labels"):
+            raise MissingInput("The labels are others than were recorded", f"'{place}'", remedy)
+        return str(place)
+
+    def remove(self, program: str, held: Mapping[str, Any], place: Path) -> None:
+        """Remove the file."""
+        place.unlink(missing_ok=True)
+
+    def _building(self, variables: Mapping[str, str]) -> dict[str, str]:
+        """Return the environment of a build: nothing of the shell changes what is in the image."""
+        passed = {f"{prefix}_{name}" for prefix in PREFIXES for name in (*SAFE, *BUILDING)}
+        return {k: v for k, v in variables.items() if k in passed or not k.startswith(PREFIXES)}
+
+
+def record_of(place: Path) -> dict[str, Any]:
+    """Return what images.json records of a SIF: SHA-256, size, time of change and labels."""
+    before = place.stat()
+    facts = {"sha256": sha256(place), "bytes": before.st_size, "mtime_ns": before.st_mtime_ns}
+    return {**facts, "labels": own_labels(labels_of(place))}
+
+
+def difference(place: Path, held: Mapping[str, Any]) -> str | None:
+    """Return how a SIF differs from its record in size or time of change, or None."""
+    facts = place.stat()
+    if facts.st_size != held.get("bytes"):
+        return f"it has {facts.st_size} bytes, recorded were {held.get('bytes')}"
+    if facts.st_mtime_ns != held.get("mtime_ns"):
+        return "it was written after it was recorded"
+    return None
+
+
+def sha256(path: Path) -> str:
+    """Return the SHA-256 of a file."""
+    total = hashlib.sha256()
+    with path.open("rb") as stream:
+        while block := stream.read(1 << 22):
+            total.update(block)
+    return total.hexdigest()
+
+
+def has_option(program: str, command: str, option: str) -> bool:
+    """Return whether the help of a program's command lists an option."""
+    done = subprocess.run([program, command, "--help"], capture_output=True, text=True, check=False)
+    return option in (done.stdout + done.stderr).split()

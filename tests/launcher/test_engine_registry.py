@@ -1,0 +1,112 @@
+"""A made-up engine: registered by one entry, it works everywhere without another change."""
+
+from __future__ import annotations
+
+import json
+import os
+from collections.abc import Mapping
+from pathlib import Path
+
+import pytest
+
+from launcher import cli
+from launcher.engines import ENGINES
+from launcher.engines.base import Engine
+from launcher.engines.installed import which
+from launcher.engines.mount_words import program
+from launcher.host.facts import EngineFact, Traits
+from launcher.host.tree import Tree
+from launcher.plan.plan import Plan
+
+
+class Barge(Engine):
+    """An engine with a storage of its own."""
+
+    name = "barge"
+    least = None
+    traits = Traits(image_format="barge", hidden=("BARGE_*",), passed=("BARGE_CACHE",))
+
+    def detect(self, tree: Tree, environment: Mapping[str, str], user_id: int) -> EngineFact | None:
+        path = which(self.name, environment.get("PATH", ""))
+        conf = (("cargo = /secret", "barge.conf adds it to every container"),)
+        return (path and EngineFact(self.name, path, conf=conf, traits=self.traits)) or None
+
+    def run_flags(self, plan: Plan) -> tuple[str, ...]:
+        mounts = (f"--load={m.source}:{m.target}:{'rw' if m.writable else 'ro'}"
+                  for m in plan.mounts)  # fmt: skip
+        return ("sail", *mounts)
+
+    def command(self, plan: Plan) -> tuple[str, ...]:
+        assert plan.place is not None
+        return (plan.program, *self.run_flags(plan), plan.place, *program(plan))
+
+
+@pytest.fixture
+def place(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
+    """A host with the engine on PATH, an image in its storage, and a study."""
+    barge = tmp_path / "barge"
+    barge.write_text("#!/bin/sh\necho barge version 7.1\n")
+    barge.chmod(0o755)
+    (tmp_path / "t.biom").touch()
+    held = {"barge": {"reference": "aam:cpu", "id": "b1", "digest": "sha256:12"}}
+    (tmp_path / "images.json").write_text(json.dumps({"cpu": held}))
+    for name, value in {"PATH": str(tmp_path), "HOME": str(tmp_path), "BARGE_ROOT": "1",
+                        "BARGE_CACHE": "2", "AAM_IMAGE_DIR": str(tmp_path)}.items():  # fmt: skip
+        monkeypatch.setenv(name, value)
+    monkeypatch.chdir(tmp_path)
+    monkeypatch.setitem(ENGINES, "barge", Barge())
+    return tmp_path
+
+
+RUN = ("pretrain", "--table", "t.biom", "--output-dir", "out", "--device", "cpu")
+
+
+def test_detection_and_doctor(place: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    assert cli.main(["doctor"]) == 0
+    said = capsys.readouterr().out
+    assert f"{place}/barge 7.1" in said
+    assert "`cargo = /secret`: barge.conf adds it to every container" in said
+
+
+@pytest.mark.parametrize("own", [(), ("--runtime", "barge")])
+def test_plan_and_explanation(
+    place: Path, own: tuple[str, ...], capsys: pytest.CaptureFixture[str]
+) -> None:
+    assert cli.main(["explain", "--json", *own, *RUN]) == 0
+    said = json.loads(capsys.readouterr().out)
+    plan = said["plan"]
+    assert (plan["engine"], plan["place"], plan["digest"]) == ("barge", "b1", "sha256:12")
+    assert "BARGE_ROOT" in plan["unset"]
+    assert "BARGE_CACHE" not in plan["unset"]
+    assert any(mount["target"] == "/dev/shm" for mount in plan["mounts"])
+    assert cli.main(["explain", *own, *RUN]) == 0
+    said = capsys.readouterr().out
+    assert "`cargo = /secret`" in said
+    assert f"{place}/barge sail" in said
+
+
+def test_the_command_line(place: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    assert cli.main(["--dry-run", *RUN]) == 0
+    said = capsys.readouterr().out
+    assert f"--load={place}/t.biom:{place}/t.biom:ro" in said
+    assert "-u BARGE_ROOT" in said
+    assert " b1 /usr/bin/env " in said
+    assert said.rstrip().endswith(f"aam pretrain --table {place}/t.biom "
+                                  f"--output-dir {place}/out --device cpu")  # fmt: skip
+
+
+def test_choices_and_messages(place: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    assert cli.main(["completion", "--", "train", "--runtime", "ba"]) == 0
+    assert capsys.readouterr().out.split() == ["barge"]
+    assert cli.main(["--runtime", "bargee", *RUN]) == 78
+    assert "did you mean 'barge'?" in capsys.readouterr().err
+    os.unlink(place / "barge")
+    assert cli.main(["--runtime", "barge", *RUN]) == 69
+    assert "no barge on PATH" in capsys.readouterr().err
+
+
+def test_images_that_it_cannot_build(place: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    assert cli.main(["images", "build", "cpu"]) == 69
+    assert "none of apptainer, singularity, podman, docker on PATH" in capsys.readouterr().err
+    assert cli.main(["images", "rm", "cpu"]) == 69
+    assert "barge cannot remove images" in capsys.readouterr().err

@@ -1,0 +1,78 @@
+"""Images in the image folder: a SIF against its record, damaged records."""
+
+from __future__ import annotations
+
+import os
+from pathlib import Path
+
+import pytest
+
+from launcher import config, images
+from launcher.engines.sif import record_of
+from launcher.errors import ConfigurationError, MissingInput
+from launcher.images import lock, record
+from launcher.plan.choose import Built
+from tests.launcher.test_commands import sif
+
+
+def found(folder: Path) -> Built:
+    flags = {"--image-dir": (str(folder),)}
+    settings = config.read(flags, {"HOME": "/nonexistent"}, Path("/"))
+    (only,) = images.built(settings, config.catalog(settings))
+    return only
+
+
+@pytest.fixture
+def place(tmp_path: Path) -> Path:
+    """A SIF with its record."""
+    path = sif(tmp_path / "cpu.sif")
+    record.write(tmp_path, "cpu", "sif", record_of(path))
+    return path
+
+
+def test_a_recorded_sif_has_its_digest(place: Path) -> None:
+    image = found(place.parent)
+    assert image.doubt is None
+    assert image.digest == f"sha256:{record_of(place)['sha256']}"
+
+
+def test_a_sif_that_changed_at_the_same_size_is_not_used_under_its_old_digest(place: Path) -> None:
+    """The record of a run, which takes this digest, states none that is out of date."""
+    before = place.stat()
+    content = place.read_bytes()
+    place.write_bytes(content[:-1] + bytes([content[-1] ^ 1]))
+    os.utime(place, ns=(before.st_atime_ns, before.st_mtime_ns + 1))
+    assert place.stat().st_size == before.st_size
+    image = found(place.parent)
+    assert image.doubt is not None
+    assert "written after it was recorded" in image.doubt[0]
+    assert not str(image.digest).startswith("sha256:")
+    with pytest.raises(MissingInput, match="another one than was recorded"):
+        lock._record("cpu", place.parent)
+    place.write_bytes(content)  # the recorded bytes, copied again
+    lock._record("cpu", place.parent)
+    assert found(place.parent).doubt is None
+
+
+def test_a_record_without_a_time_of_change_is_completed_by_lock(place: Path) -> None:
+    held = {k: v for k, v in record_of(place).items() if k != "mtime_ns"}
+    record.write(place.parent, "cpu", "sif", {**held, "engine": "apptainer 1.4"})
+    doubt = found(place.parent).doubt
+    assert doubt is not None
+    assert "aam-launch images lock cpu" in doubt[1]
+    lock._record("cpu", place.parent)
+    assert found(place.parent).doubt is None
+    assert record.read(place.parent)["cpu"]["sif"]["engine"] == "apptainer 1.4"
+
+
+@pytest.mark.parametrize(
+    "text",
+    ["[" * 100_000, '{"cpu": ' * 50_000, "{", "[]", '{"cpu": 3}', '{"cpu": {"sif": 3}}', "\0",
+     '{"cpu": {"sif": {"sha256": 3}}}', '{"cpu": {"podman": {"reference": 1, "labels": 2}}}',
+     '{"cpu": {"podman": {"reference": "a\\u0000b"}}}'],
+)  # fmt: skip
+def test_a_damaged_record_is_one_sentence(tmp_path: Path, text: str) -> None:
+    (tmp_path / "images.json").write_text(text)
+    sif(tmp_path / "cpu.sif")
+    with pytest.raises(ConfigurationError, match=r"images\.json"):
+        found(tmp_path)
