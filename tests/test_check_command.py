@@ -19,7 +19,7 @@ from aam.errors import Unavailable
 from aam.model.attention import TORCH, Backend
 from aam.options.commands import Check
 from aam.stack import aotriton, table
-from aam.stack.check import Plan, conclude, measure
+from aam.stack.check import CheckPlan, conclude, measure
 from aam.stack.identity import AMD_DRIVER, NVIDIA_DRIVER, driver, identify
 from tests import backends as emulated
 from tests.backends import RIGHT, faulty
@@ -119,7 +119,7 @@ def test_the_whole_check_has_times_and_recomputation(capsys: pytest.CaptureFixtu
 
 
 def report(*backends: Backend) -> CheckReport:
-    return conclude(measure(backends, Plan(True, ("fp32", "bf16")), CPU), quick=True)
+    return conclude(measure(backends, CheckPlan(True, ("fp32", "bf16")), CPU), quick=True)
 
 
 @pytest.fixture(scope="module")
@@ -149,7 +149,7 @@ def test_a_faulty_figure_is_shown_as_such() -> None:
     assert "harmless" in row(page, "auto")
     assert "flash, bf16: wrong in half precision" in page
     words = " ".join(page.split())
-    assert "nothing to do: the model never asks for such rows" in words
+    assert "nothing to do: the model never computes such rows" in words
 
 
 def test_where_nothing_is_right_that_is_said() -> None:

@@ -16,15 +16,15 @@ from aam.contract.check_report import CheckReport, from_json, to_json, worst
 from aam.errors import DataError, Unavailable
 from aam.model.attention import TORCH, Backend
 from aam.stack import faults
-from aam.stack.check import Plan, case_of, conclude, measure
+from aam.stack.check import CheckPlan, case_of, conclude, measure
 from aam.stack.judge import right, tolerance
-from aam.stack.probes import DTYPES, MASKS, Probe, answer, ask, shapes, truth
+from aam.stack.probes import DTYPES, MASKS, Probe, expected_result, probe_input, run_probe, shapes
 from aam.stack.watch import watched
 from tests import backends as emulated
 from tests.backends import RIGHT, faulty
 
 CPU = torch.device("cpu")
-QUICK = Plan(quick=True)
+QUICK = CheckPlan(quick=True)
 GPU = pytest.param("cuda", marks=pytest.mark.gpu)
 
 
@@ -35,7 +35,7 @@ def device(request: pytest.FixtureRequest) -> torch.device:
     return torch.device(request.param)
 
 
-def check(*backends: Backend, plan: Plan = QUICK, on: torch.device = CPU) -> CheckReport:
+def check(*backends: Backend, plan: CheckPlan = QUICK, on: torch.device = CPU) -> CheckReport:
     return conclude(measure(backends, plan, on), plan.quick)
 
 
@@ -43,7 +43,7 @@ def named(report: CheckReport, dtype: str, backend: str = "auto") -> set[str]:
     return set(report.faults(backend, [dtype]))
 
 
-FOUND: list[tuple[Callable[..., torch.Tensor], faults.Fault]] = [
+FOUND: list[tuple[Callable[..., torch.Tensor], faults.KernelFault]] = [
     (emulated.first_mask, faults.FIRST_MASK),
     (emulated.aotriton_08, faults.FIRST_MASK),
     (emulated.nan_empty, faults.NAN_EMPTY),
@@ -63,9 +63,12 @@ FOUND: list[tuple[Callable[..., torch.Tensor], faults.Fault]] = [
 @pytest.mark.parametrize("dtype", DTYPES)
 @pytest.mark.parametrize(("function", "fault"), FOUND, ids=[f.__name__ for f, _ in FOUND])
 def test_a_fault_is_caught_and_named(
-    function: Callable[..., torch.Tensor], fault: faults.Fault, dtype: str, device: torch.device
+    function: Callable[..., torch.Tensor],
+    fault: faults.KernelFault,
+    dtype: str,
+    device: torch.device,
 ) -> None:
-    report = check(faulty(function), RIGHT, plan=Plan(True, (dtype,)), on=device)
+    report = check(faulty(function), RIGHT, plan=CheckPlan(True, (dtype,)), on=device)
     expected = {"harmless"} if fault.harmless else {"wrong"}
     assert named(report, dtype) == {fault.name}
     assert {case.outcome for case in report.of("auto", [dtype])} - {"right"} == expected
@@ -75,7 +78,7 @@ def test_a_fault_is_caught_and_named(
 
 @pytest.mark.parametrize("dtype", ["fp16", "bf16"])
 def test_right_in_fp32_and_wrong_in_half_precision(dtype: str, device: torch.device) -> None:
-    plan = Plan(True, ("fp32", dtype))
+    plan = CheckPlan(True, ("fp32", dtype))
     odd = check(faulty(emulated.half_odd), plan=plan, on=device)
     assert named(odd, "fp32") == set()
     assert named(odd, dtype) == {"wrong in half precision"}
@@ -93,14 +96,14 @@ def test_tf32_is_told_from_fp32(device: torch.device) -> None:
 
 def test_the_real_backends_are_right(device: torch.device) -> None:
     """On a GPU whose stack is at fault this fails, which is what it is for."""
-    report = check(*TORCH, plan=Plan(True, recomputed=True), on=device)
+    report = check(*TORCH, plan=CheckPlan(True, recomputed=True), on=device)
     assert not report.wrong, [case for case in report.cases if case.outcome == "wrong"]
     assert worst(report.of("math", DTYPES)) == "right"
     assert worst(report.of("auto", DTYPES)) == "right"
 
 
 def test_recomputation_that_fails_is_named(device: torch.device) -> None:
-    plan = Plan(True, ("fp32",), recomputed=True)
+    plan = CheckPlan(True, ("fp32",), recomputed=True)
     report = check(faulty(emulated.Unrepeatable()), plan=plan, on=device)
     wrong = [case for case in report.cases if case.outcome == "wrong"]
     assert {case.mask for case in wrong} == {"recomputed"}
@@ -131,9 +134,9 @@ def test_what_is_right_is_far_from_the_tolerance(dtype: str) -> None:
     for shape in shapes(True):
         for mask in MASKS:
             probe = Probe(shape, dtype, mask)
-            found = answer(RIGHT, ask(probe), CPU)
-            apart = faults.differences(found, truth(probe))
-            assert all(right(part, tolerance(probe) / 2) for part in apart), probe
+            found = run_probe(RIGHT, probe_input(probe), CPU)
+            errors = faults.differences(found, expected_result(probe))
+            assert all(right(part, tolerance(probe) / 2) for part in errors), probe
 
 
 # --- what does not answer
@@ -157,7 +160,7 @@ def test_other_errors_are_kept() -> None:
 def test_a_gpu_that_hangs_is_named_in_time() -> None:
     backends = (RIGHT, faulty(emulated.hanging, "flash"))
     with pytest.raises(Unavailable) as caught:
-        conclude(watched(backends, Plan(True, ("fp32",)), CPU, patience=20), quick=True)
+        conclude(watched(backends, CheckPlan(True, ("fp32",)), CPU, patience=20), quick=True)
     assert str(caught.value).startswith(
         "The GPU answers but computes nothing: no result for 20 s since flash, fp32, mask none, "
         "nucleotide encoder"
@@ -167,7 +170,7 @@ def test_a_gpu_that_hangs_is_named_in_time() -> None:
 
 def test_a_backend_that_kills_its_process_is_left_out() -> None:
     backends = (faulty(emulated.killing), RIGHT)
-    report = conclude(watched(backends, Plan(True, ("fp32",)), CPU), quick=True)
+    report = conclude(watched(backends, CheckPlan(True, ("fp32",)), CPU), quick=True)
     crashed, *others = report.cases
     assert (crashed.backend, crashed.outcome) == ("auto", "crashed")
     assert crashed.note == "was killed by SIGABRT"
@@ -176,16 +179,16 @@ def test_a_backend_that_kills_its_process_is_left_out() -> None:
 
 
 def test_another_process_finds_what_this_one_does() -> None:
-    plan = Plan(True, ("bf16",))
-    apart = conclude(watched((faulty(emulated.transposed), RIGHT), plan, CPU), quick=True)
-    assert apart.cases == check(faulty(emulated.transposed), RIGHT, plan=plan).cases
+    plan = CheckPlan(True, ("bf16",))
+    errors = conclude(watched((faulty(emulated.transposed), RIGHT), plan, CPU), quick=True)
+    assert errors.cases == check(faulty(emulated.transposed), RIGHT, plan=plan).cases
 
 
 # --- the document
 
 
 def test_a_verdict_survives_json() -> None:
-    report = check(faulty(emulated.nan_empty), RIGHT, plan=Plan(True, ("fp32",)))
+    report = check(faulty(emulated.nan_empty), RIGHT, plan=CheckPlan(True, ("fp32",)))
     assert from_json(to_json(report)) == report
 
 
@@ -201,6 +204,6 @@ def test_a_verdict_survives_json() -> None:
     ],
 )
 def test_a_damaged_verdict_is_refused(change: Callable[[str], str]) -> None:
-    text = to_json(check(RIGHT, plan=Plan(True, ("fp32",))))
+    text = to_json(check(RIGHT, plan=CheckPlan(True, ("fp32",))))
     with pytest.raises(DataError, match="run the check again"):
         from_json(change(text))

@@ -20,15 +20,15 @@ from aam.learn.training import train
 from aam.model.attention import TORCH, Backend
 from aam.options.groups import DeviceOptions
 from aam.stack import faults
-from aam.stack.check import Plan, conclude, measure
-from aam.stack.guard import Guard, Need, guarded
+from aam.stack.check import CheckPlan, conclude, measure
+from aam.stack.guard import AttentionNeed, Guard, guarded
 from aam.stack.identity import identify
 from tests import backends as emulated
 from tests.backends import faulty
 from tests.commands import TINY, aam, read
 
 CPU = torch.device("cpu")
-FAULTS: list[tuple[Callable[..., torch.Tensor], str, faults.Fault]] = [
+FAULTS: list[tuple[Callable[..., torch.Tensor], str, faults.KernelFault]] = [
     (emulated.aotriton_08, "none", faults.FIRST_MASK),
     (emulated.nan_empty, "none", faults.NAN_EMPTY),
     (emulated.gradient_off, "none", faults.SCALED),
@@ -82,7 +82,7 @@ def test_a_faulty_backend_is_replaced_and_the_loss_is_that_of_a_right_stack(
     capsys: pytest.CaptureFixture[str],
     function: Callable[..., torch.Tensor],
     precision: str,
-    fault: faults.Fault,
+    fault: faults.KernelFault,
 ) -> None:
     words = ("--mixed-precision", precision)
     run = runs(among(function), *words)
@@ -165,7 +165,7 @@ def report(
     backends: tuple[Backend, ...], dtypes: tuple[str, ...] = ("fp32", "bf16")
 ) -> CheckReport:
     """What a check of these backends on this processor says, for the key of this processor."""
-    found = conclude(measure(backends, Plan(True, dtypes), CPU), quick=True)
+    found = conclude(measure(backends, CheckPlan(True, dtypes), CPU), quick=True)
     return dataclasses.replace(found, key=Key("sha256:1", "cpu", "none", __version__))
 
 
@@ -178,7 +178,7 @@ GUARD = Guard(TORCH, ("cpu",))
 
 
 def with_report(text: str, **needs: object) -> tuple[dict[str, object], str]:
-    found = guarded(Need("auto", **needs), CPU, {VARIABLE: text}, GUARD)  # type: ignore[arg-type]
+    found = guarded(AttentionNeed("auto", **needs), CPU, {VARIABLE: text}, GUARD)  # type: ignore[arg-type]
     return found.record, " ".join(found.warnings)
 
 
@@ -213,7 +213,7 @@ def test_a_report_of_another_image_is_not_used(of_a_faulty_stack: CheckReport) -
     text = to_json(of_a_faulty_stack)
     for digest, believed in (("sha256:1", True), ("sha256:2", False), (None, False)):
         plan = json.dumps({"image": "rocm63", "digest": digest})
-        found = guarded(Need("auto"), CPU, {VARIABLE: text, "AAM_PLAN": plan}, GUARD)
+        found = guarded(AttentionNeed("auto"), CPU, {VARIABLE: text, "AAM_PLAN": plan}, GUARD)
         assert (found.record["evidence"] != "measured before this run") is believed, digest
 
 

@@ -12,7 +12,7 @@ from aam.errors import Unavailable
 from aam.model.attention import TORCH, Backend
 from aam.options.commands import Check
 from aam.options.groups import DeviceOptions
-from aam.stack.check import Event, Plan, conclude, measure
+from aam.stack.check import CheckPlan, Event, conclude, measure
 from aam.stack.table import show
 from aam.stack.watch import watched
 
@@ -32,7 +32,7 @@ def run(options: Check, backends: tuple[Backend, ...] = TORCH) -> int:
     device = choose_device(DeviceOptions(device=options.device))
     if device.type == "cpu" and options.device == "auto":
         say("No GPU here: the processor is measured.")
-    plan = Plan(options.quick, recomputed=not options.quick)
+    plan = CheckPlan(options.quick, recomputed=not options.quick)
     report = conclude(_events(backends, plan, device, options.timeout), options.quick)
     _require_answers(report)
     if options.json:
@@ -43,7 +43,7 @@ def run(options: Check, backends: tuple[Backend, ...] = TORCH) -> int:
 
 
 def _events(
-    backends: tuple[Backend, ...], plan: Plan, device: torch.device, patience: float
+    backends: tuple[Backend, ...], plan: CheckPlan, device: torch.device, patience: float
 ) -> Iterable[Event]:
     if device.type == "cpu":
         return measure(backends, plan, device)

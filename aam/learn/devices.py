@@ -10,7 +10,7 @@ from aam.console import warn
 from aam.contract.precision import Precision, dtypes_of
 from aam.model.shape import NetworkShape
 from aam.options.groups import DeviceOptions, ModelOptions
-from aam.stack.guard import Guard, Guarded, Need, guarded
+from aam.stack.guard import AttentionNeed, Guard, Guarded, guarded
 
 
 def choose_attention(
@@ -32,7 +32,7 @@ def choose_attention(
     Raises:
         Unavailable: none computes right, or the GPU does not answer.
     """
-    need = Need(
+    need = AttentionNeed(
         options.attn_implementation,
         options.check,
         dtypes_of(precision),

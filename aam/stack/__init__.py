@@ -1,7 +1,7 @@
-"""Whether this stack (GPU, driver, PyTorch) computes attention right, and what to use where not.
+"""Numerics of a stack (GPU, driver, PyTorch): attention check, precision, compilation.
 
     probes + faults ──► check ──► report ──► guard ──► the backends of a run
     identity ─────────────────────┘
 
-Knows the attention of `aam.model` and nothing of studies or of learning.
+It depends on the attention of `aam.model`, not on data or training.
 """

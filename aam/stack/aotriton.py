@@ -1,9 +1,8 @@
-"""The version of aotriton, AMD's attention kernels, as its library states it.
+"""Version of aotriton, AMD's attention kernels, as its library states it.
 
 Since 0.9 the library carries "AOTriton 0.9.2" in its ELF section `.comment` (ROCm/aotriton PR 74);
-0.9.1 states 0.9.0 (pytorch PR 148615). Older ones state nothing, and the version of torch does not
-tell either: AMD's own builds of one torch version hold different ones. What is not stated is not
-guessed.
+0.9.1 states 0.9.0 (pytorch PR 148615). Older ones state nothing, and the version of torch does
+not imply it: AMD's own builds of one torch version hold different ones. It is then "unknown".
 """
 
 from __future__ import annotations

@@ -1,6 +1,6 @@
-"""Put every probe to every backend; what comes out are events, and at the end a report.
+"""Attention check: every probe on every backend, as a stream of events that ends in a report.
 
-Events, so that whoever waits can say what is being done when nothing comes any more.
+Events tell a waiting process which probe was running when the stream stops.
 """
 
 from __future__ import annotations
@@ -16,33 +16,42 @@ import torch
 
 from aam.contract.check_report import Case, CheckReport, Cost, Outcome
 from aam.model.attention import Backend
-from aam.stack.faults import HALF, RECOMPUTED, Fault, recognise
+from aam.stack.faults import HALF, RECOMPUTED, KernelFault, identify_fault
 from aam.stack.identity import Identity, identify
 from aam.stack.judge import differences, tolerance
-from aam.stack.probes import DTYPES, MASKS, Probe, Shape, answer, ask, shapes, truth
+from aam.stack.probes import (
+    DTYPES,
+    MASKS,
+    Probe,
+    Shape,
+    expected_result,
+    probe_input,
+    run_probe,
+    shapes,
+)
 
 REPETITIONS = 3
 COST_SHAPES = {
     "cuda": (Shape("nucleotide encoder", 512, 4, 30, 32), Shape("sample encoder", 16, 4, 1024, 32)),
     "cpu": (Shape("nucleotide encoder", 128, 4, 30, 32), Shape("sample encoder", 2, 4, 512, 32)),
 }
-"""Sizes of a batch, smaller on a processor, where only the ratios are of interest."""
+"""Sizes of a batch; smaller on a CPU, where only the ratios matter."""
 
 LONG = 1000
-"""Members from which on only two masks are asked for; on a processor the truth takes a while."""
+"""Set size from which on only two masks are probed, since the expected result takes long."""
 
 _ABSENT = ("no available kernel", "no viable backend", "not compiled", "not supported")
-"""What torch says of a kernel that does not exist for a device, dtype or mask."""
+"""Errors of torch for a kernel that does not exist for a device, dtype or mask."""
 
 
 @dataclass(frozen=True)
-class Plan:
-    """What a check is to ask.
+class CheckPlan:
+    """The probes of a check.
 
     Attributes:
         quick: small probes, no times.
         dtypes: names of `probes.DTYPES`.
-        recomputed: also ask for recomputation, which makes torch import its compiler.
+        recomputed: also probe recomputation, for which torch imports its compiler.
         heads, width: of the network; 0 for the default.
     """
 
@@ -63,12 +72,12 @@ class Plan:
 
 @dataclass(frozen=True)
 class Begin:
-    """Something is about to be asked of a backend.
+    """The start of a probe of a backend.
 
     Attributes:
         backend: its name; "" while the device starts.
-        probe: what is asked; None while the device starts.
-        timing: its time is measured, after all answers are there.
+        probe: None while the device starts.
+        timing: the probe is timed, after all results are there.
     """
 
     backend: str = ""
@@ -84,8 +93,10 @@ class Begin:
 Event = Begin | Identity | Case | Cost
 
 
-def measure(backends: tuple[Backend, ...], plan: Plan, device: torch.device) -> Iterator[Event]:
-    """Ask everything, in this process."""
+def measure(
+    backends: tuple[Backend, ...], plan: CheckPlan, device: torch.device
+) -> Iterator[Event]:
+    """Run all probes in this process."""
     yield Begin()
     yield identify(device)
     for backend in backends:
@@ -103,13 +114,13 @@ def measure(backends: tuple[Backend, ...], plan: Plan, device: torch.device) -> 
 
 
 def case_of(backend: Backend, probe: Probe, device: torch.device) -> Case:
-    """Ask a backend one question and judge the answer."""
-    question, true = ask(probe), truth(probe)
+    """Run one probe on a backend and compare the result with the expected one."""
+    given, true = probe_input(probe), expected_result(probe)
     case = case_for(backend.name, probe, "right")
     try:
-        found = answer(backend, question, device)
-        fault = recognise(
-            probe, question, found, true, lambda: answer(backend, question, device, packed=False)
+        found = run_probe(backend, given, device)
+        fault = identify_fault(
+            probe, given, found, true, lambda: run_probe(backend, given, device, packed=False)
         )
     except RuntimeError as error:
         if type(error).__name__ == "CheckpointError":  # its module brings torch's compiler along
@@ -117,12 +128,12 @@ def case_of(backend: Backend, probe: Probe, device: torch.device) -> Case:
                 case, outcome="wrong", fault=RECOMPUTED.name, note=_first_line(error)
             )
         return dataclasses.replace(case, outcome=_refusal(error), note=_first_line(error))
-    apart = differences(found, true)
+    errors = differences(found, true)
     return dataclasses.replace(
         case,
         outcome=_outcome(fault),
-        forward=_figure(apart[0].largest),
-        backward=_figure(max(part.largest for part in apart[1:])),
+        forward=_figure(errors[0].largest),
+        backward=_figure(max(part.largest for part in errors[1:])),
         fault=fault.name if fault else "",
     )
 
@@ -141,19 +152,19 @@ def case_for(backend: str, probe: Probe, outcome: Outcome, note: str = "") -> Ca
     )
 
 
-def _outcome(fault: Fault | None) -> Outcome:
+def _outcome(fault: KernelFault | None) -> Outcome:
     if fault is None:
         return "right"
     return "harmless" if fault.harmless else "wrong"
 
 
 def _refusal(error: RuntimeError) -> Outcome:
-    """Tell a kernel that does not exist from one that breaks."""
+    """Return whether a kernel does not exist, is out of memory, or fails."""
     if isinstance(error, torch.cuda.OutOfMemoryError):
         torch.cuda.empty_cache()
         return "memory"
-    said = str(error).lower()
-    return "absent" if any(words in said for words in _ABSENT) else "failed"
+    message = str(error).lower()
+    return "absent" if any(words in message for words in _ABSENT) else "failed"
 
 
 def _first_line(error: Exception) -> str:
@@ -161,11 +172,11 @@ def _first_line(error: Exception) -> str:
 
 
 def _figure(number: float) -> float | None:
-    """Return a number that JSON knows; NaN is none of them."""
+    """Return a number as JSON can hold it; None for NaN and infinity."""
     return float(f"{number:.3g}") if number == number and number != float("inf") else None
 
 
-def _cost_probes(plan: Plan, device: torch.device) -> Iterator[Probe]:
+def _cost_probes(plan: CheckPlan, device: torch.device) -> Iterator[Probe]:
     for dtype in plan.dtypes:
         for shape in COST_SHAPES[device.type]:
             for mask in ("none", "each"):
@@ -173,11 +184,11 @@ def _cost_probes(plan: Plan, device: torch.device) -> Iterator[Probe]:
 
 
 def cost_of(backend: Backend, probe: Probe, device: torch.device) -> Cost | None:
-    """Measure time and peak memory; None where the backend cannot."""
-    question = ask.__wrapped__(probe)  # large, and asked once
-    qkv = question.qkv_NK3HE.to(device).permute(2, 0, 3, 1, 4).detach().requires_grad_()
-    mask = None if question.mask_N11K is None else question.mask_N11K.to(device)
-    upstream = question.upstream_NHKE.to(device)
+    """Measure time and peak memory; None where the backend cannot run."""
+    given = probe_input.__wrapped__(probe)  # large, and used once
+    qkv = given.qkv_NK3HE.to(device).permute(2, 0, 3, 1, 4).detach().requires_grad_()
+    mask = None if given.mask_N11K is None else given.mask_N11K.to(device)
+    upstream = given.upstream_NHKE.to(device)
     gpu, times, peak = device.type == "cuda", [], None
 
     def once() -> None:
@@ -206,7 +217,7 @@ def cost_of(backend: Backend, probe: Probe, device: torch.device) -> Cost | None
 
 
 def conclude(events: Iterable[Event], quick: bool) -> CheckReport:
-    """Gather events to a report."""
+    """Collect events into a report."""
     began = time.monotonic()
     identity: Identity | None = None
     cases, costs = [], []
@@ -229,7 +240,7 @@ def conclude(events: Iterable[Event], quick: bool) -> CheckReport:
 
 
 def across(cases: Collection[Case]) -> Iterator[Case]:
-    """Name what only a comparison of dtypes shows: right in fp32 and wrong in a half precision."""
+    """Mark cases that are right in fp32 and wrong in a half precision."""
     single = {
         (c.backend, c.mask, c.shape, c.members): c.outcome for c in cases if c.dtype == "fp32"
     }

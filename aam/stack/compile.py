@@ -1,7 +1,7 @@
-"""Whether to compile a module with torch.compile, and the trial that it has to pass.
+"""torch.compile with a trial: a compiled module is used only if it reproduces the eager one.
 
-A compiled module is used only after it has run forward and backward here and has given the numbers
-of the eager one: a stack's compiler (Triton, or a C++ compiler) may be absent, broken or wrong.
+The trial runs forward and backward on this device, since the compiler of a stack (Triton or C++)
+may be absent, broken or wrong.
 """
 
 from __future__ import annotations
@@ -21,10 +21,10 @@ from aam.stack.tolerance import tolerance
 
 @dataclass(frozen=True)
 class Compilation:
-    """What became of --compile-model.
+    """The outcome of --compile-model.
 
     Attributes:
-        asked: the value of the option.
+        asked: value of the option.
         used: whether the compiled module runs.
         reason: why not; empty where it runs.
     """
@@ -35,7 +35,7 @@ class Compilation:
 
 
 def refusal(asked: CompileModel, hip: str | None) -> str:
-    """Say why the compiler is not even tried here; empty if it is.
+    """Return why the compiler is not tried here; empty if it is.
 
     With ROCm, torch gives Triton the loads of masks as int8 where the loop that carries them has
     int1, which Triton refuses: upstream's cast is left out for ROCm (pytorch#110531), in torch
@@ -59,9 +59,9 @@ def compile_in_place(
     products: int,
     inner: int,
 ) -> str:
-    """Compile `module` and hold it against itself; returns why it stays eager, or nothing.
+    """Compile `module` in place and compare it with itself; return why it stays eager, or "".
 
-    Neither its mode, its gradients nor the state of random numbers change.
+    Its mode, its gradients and the random state do not change.
 
     Args:
         module: gives a tensor or a tuple of tensors.
@@ -80,18 +80,18 @@ def compile_in_place(
                 expected = _tensors(module(*arguments))
                 module.compile(dynamic=True)
                 found = _tensors(module(*arguments))
-            apart = max(map(_apart, expected, found))
+            difference = max(map(_relative_difference, expected, found))
             allowed = tolerance(precision, products, inner)
-            if not apart <= allowed:
+            if not difference <= allowed:
                 raise ArithmeticError(
-                    f"its numbers differ by {apart:.1g} of the largest, {allowed:.1g} is rounding"
+                    f"its values differ by {difference:.1g} of the largest; rounding: {allowed:.1g}"
                 )
             module.train()
             with torch.enable_grad(), context():
                 total = torch.stack([t.float().sum() for t in _tensors(module(*arguments))]).sum()
             learned = [p for p in module.parameters() if p.requires_grad]
             torch.autograd.grad(total, learned, allow_unused=True)
-        # A compiler raises whatever it stumbles over; a fault of the network itself comes again.
+        # A compiler raises errors of any type; one of the network itself is raised again later.
         except Exception as error:
             eager_again(module)
             return _shortly(error)
@@ -109,17 +109,17 @@ def _tensors(outputs: Tensor | tuple[Tensor, ...]) -> tuple[Tensor, ...]:
     return (outputs,) if isinstance(outputs, Tensor) else outputs
 
 
-def _apart(expected: Tensor, found: Tensor) -> float:
+def _relative_difference(expected: Tensor, found: Tensor) -> float:
     """Largest difference relative to the largest value."""
     scale = expected.abs().max().clamp_min(torch.finfo(torch.float32).tiny)
     return float(((expected - found).abs().max() / scale).float())
 
 
 def _shortly(error: BaseException) -> str:
-    """Name an error by the cause at its bottom, on one line."""
+    """Return the root cause of an error on one line."""
     while error.__cause__ is not None:
         error = error.__cause__
     lines = [line.strip().rstrip(".") for line in str(error).splitlines() if line.strip()]
     # torch puts "backend='inductor' raised:" on a line before what was raised.
-    said = next((line for line in lines if not line.endswith("raised:")), "")
-    return f"{type(error).__name__}: {said[:300]}" if said else type(error).__name__
+    message = next((line for line in lines if not line.endswith("raised:")), "")
+    return f"{type(error).__name__}: {message[:300]}" if message else type(error).__name__

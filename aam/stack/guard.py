@@ -21,7 +21,7 @@ from aam.errors import DataError
 from aam.model.attention import TORCH, Backend, Backends, runs
 from aam.options.groups import AttnImplementation
 from aam.record import launched_by
-from aam.stack.check import Plan, conclude, measure
+from aam.stack.check import CheckPlan, conclude, measure
 from aam.stack.identity import Identity, identify
 from aam.stack.probes import DTYPES
 from aam.stack.watch import PATIENCE, watched
@@ -47,7 +47,7 @@ GUARD = Guard()
 
 
 @dataclass(frozen=True)
-class Need:
+class AttentionNeed:
     """The attention of a run.
 
     Attributes:
@@ -82,7 +82,7 @@ class Guarded:
 
 
 def guarded(
-    need: Need, device: torch.device, environment: Mapping[str, str], guard: Guard
+    need: AttentionNeed, device: torch.device, environment: Mapping[str, str], guard: Guard
 ) -> Guarded:
     """Select the backends of a run.
 
@@ -116,7 +116,7 @@ def guarded(
 
 
 def _report(
-    need: Need, device: torch.device, environment: Mapping[str, str], guard: Guard
+    need: AttentionNeed, device: torch.device, environment: Mapping[str, str], guard: Guard
 ) -> tuple[CheckReport | None, str, list[str]]:
     """Return a report to rely on, if any, where it comes from, and warnings."""
     if device.type not in guard.devices:
@@ -136,7 +136,7 @@ def _report(
         warnings.append(f"The check report that came with the launch is not used: {problem}.")
     where = "processor" if device.type == "cpu" else "GPU"
     say(f"Measuring whether this {where} computes attention right.")
-    plan = Plan(True, need.dtypes, need.recomputed, need.heads, need.width)
+    plan = CheckPlan(True, need.dtypes, need.recomputed, need.heads, need.width)
     if device.type == "cpu":
         events = measure(guard.backends, plan, device)
     else:
@@ -145,7 +145,7 @@ def _report(
 
 
 def invalid_because(
-    report: CheckReport, here: Identity, need: Need, launch: Mapping[str, Any] | None
+    report: CheckReport, here: Identity, need: AttentionNeed, launch: Mapping[str, Any] | None
 ) -> str | None:
     """Return why a report is not valid for this stack or this run; None if it is.
 
@@ -173,7 +173,7 @@ def invalid_because(
     return None
 
 
-def _tried(backends: Mapping[str, Backend], device: torch.device, need: Need) -> StatusOf:
+def _tried(backends: Mapping[str, Backend], device: torch.device, need: AttentionNeed) -> StatusOf:
     """Return the status of each backend by whether it runs at all."""
 
     def status_of(name: str, use: Use) -> Status:

@@ -1,4 +1,4 @@
-"""What the stack is that computes: torch, ROCm or CUDA, aotriton, Triton, GPU and kernel driver."""
+"""Identity of a stack: versions of torch, ROCm or CUDA, aotriton, Triton, GPU and kernel driver."""
 
 from __future__ import annotations
 
@@ -24,7 +24,7 @@ _NVIDIA = re.compile(r"NVRM version:.*?(\d+(?:\.\d+)+)")
 
 @dataclass(frozen=True)
 class Identity:
-    """A stack; None is what does not exist there, "unknown" what exists and does not say.
+    """Versions of a stack; None for an absent part, "unknown" for one that states no version.
 
     Attributes:
         vendor: "amd", "nvidia" or "cpu".
@@ -48,7 +48,7 @@ class Identity:
 
 
 def identify(device: torch.device, root: Path = Path("/")) -> Identity:
-    """Find out what computes on `device`; this starts the GPU's runtime."""
+    """Return the identity of the stack of `device`; this initializes the GPU's runtime."""
     if device.type == "cpu":
         return _of("cpu", None, None, _processor(root), CPU, None)
     facts = torch.cuda.get_device_properties(device)

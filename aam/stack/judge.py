@@ -1,10 +1,9 @@
-"""Whether an answer is right: differences from the truth, against what the dtype's rounding allows.
+"""Accuracy of a probe: differences from the expected result and the tolerance of rounding.
 
 Two figures for each of output and gradients. The largest difference, in units of the largest true
-value, finds what is wrong in some places. The slope of the answer over the truth, set by set, finds
-what is wrong a little everywhere: rounding does not lean to one side, so a slope is known far
-better than a single value, and an error of one per cent shows even in bf16, whose values are
-rounded to 0.4 %.
+value, finds what is wrong in some places. The slope of the result over the expected one, set by
+set, finds a small error everywhere: rounding is not biased, so a slope is known far better than a
+single value, and an error of one per cent shows even in bf16, whose values are rounded to 0.4 %.
 """
 
 from __future__ import annotations
@@ -14,7 +13,7 @@ from dataclasses import dataclass
 import torch
 from torch import Tensor
 
-from aam.stack.probes import DTYPES, Answer, Probe
+from aam.stack.probes import DTYPES, Probe, ProbeResult
 
 ROUNDINGS = 8
 """Values that are rounded to the dtype on the longest way from the inputs to a gradient: scores,
@@ -23,17 +22,18 @@ weights, their gradients before and after the softmax, products of each, the res
 TF32_UNIT = 2.0**-10
 """Unit of the format with ten bits that some GPUs round products in fp32 to."""
 
-LEANING = 8
+SLOPE_FACTOR = 8
 """The tolerance of a slope is this part of that of a value."""
 
 
 @dataclass(frozen=True)
 class Difference:
-    """How far one part of an answer is from the truth.
+    """Difference of one part of a result from the expected one.
 
     Attributes:
         largest: largest difference over the largest true value; NaN where one is not finite.
-        slopes_N: slope of the answer over the truth in each set; 1 where the truth is all zeros.
+        slopes_N: slope of the result over the expected one in each set; 1 where all expected
+            values are zero.
         finite: all values are finite.
     """
 
@@ -52,7 +52,7 @@ def tolerance(probe: Probe) -> float:
     return ROUNDINGS * unit + probe.shape.members * single
 
 
-def differences(found: Answer, true: Answer) -> tuple[Difference, ...]:
+def differences(found: ProbeResult, true: ProbeResult) -> tuple[Difference, ...]:
     """Compare output and gradients, in the order of `probes.PARTS`."""
     return tuple(difference(f, t) for f, t in zip(found.parts, true.parts, strict=True))
 
@@ -71,6 +71,6 @@ def difference(found: Tensor, true: Tensor) -> Difference:
 
 
 def right(difference: Difference, allowed: float) -> bool:
-    """Tell whether a difference can be rounding."""
+    """Return whether rounding explains a difference."""
     leaning = max(abs(slope - 1) for slope in difference.slopes_N)
-    return difference.finite and difference.largest <= allowed and leaning <= allowed / LEANING
+    return difference.finite and difference.largest <= allowed and leaning <= allowed / SLOPE_FACTOR

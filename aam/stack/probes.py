@@ -1,11 +1,11 @@
-"""What is measured: attention as the model uses it, and what it should give.
+"""Probes of attention: inputs as the model uses them, and expected results.
 
-Each probe has at least two sets with masks of their own: the known faulty kernels give every set
-the mask of the first, and a probe with one set, or with one mask for all, finds them right.
+Each probe has at least two sets with masks of their own: the known faulty kernels apply the mask of
+the first set to all, and a probe with one set, or with one mask for all, passes on them.
 Queries, keys and values are views of one packed tensor, as in the model's blocks, and the numbers
-of members are no multiples of eight. The truth is computed in float64 on the CPU from the same
-rounded inputs and from the formula, not by one of the functions that are measured. Shape suffixes:
-see `aam.model`.
+of members are no multiples of eight. The expected result is computed in float64 on the CPU from
+the same rounded inputs by the formula, not by one of the functions that are measured. Shape
+suffixes: see `aam.model`.
 """
 
 from __future__ import annotations
@@ -38,7 +38,7 @@ class Shape:
     """Sizes of a probe.
 
     Attributes:
-        name: whose they are.
+        name: of the encoder that has them.
         sets: N, at least 2.
         heads: H.
         members: K.
@@ -54,7 +54,7 @@ class Shape:
 
 @dataclass(frozen=True)
 class Probe:
-    """One question to a backend."""
+    """One measurement: sizes, dtype and kind of mask."""
 
     shape: Shape
     dtype: str
@@ -65,8 +65,8 @@ class Probe:
 
 
 @dataclass(frozen=True)
-class Question:
-    """What a backend is given.
+class ProbeInput:
+    """Inputs of a probe.
 
     Attributes:
         qkv_NK3HE: packed queries, keys and values, in the dtype of the probe.
@@ -82,17 +82,17 @@ class Question:
 
 
 @dataclass(frozen=True)
-class Answer:
+class ProbeResult:
     """Output and gradients by queries, keys and values, each [N, H, K, E] in float64 on the CPU."""
 
     parts: tuple[Tensor, Tensor, Tensor, Tensor]
 
 
 def shapes(quick: bool, heads: int = 0, width: int = 0) -> tuple[Shape, ...]:
-    """Return the sizes that the model has by default, or with `heads` of `width`.
+    """Return the sizes of the default model, or of one with `heads` heads of `width`.
 
-    Quick ones have the same heads and fewer members: what a kernel gets wrong does not depend on
-    how often it does it.
+    Quick ones have the same heads and smaller sets: a fault does not depend on the number of
+    members.
     """
     model, sample = ModelOptions(), SampleOptions()
     heads = heads or model.attention_heads
@@ -106,14 +106,14 @@ def shapes(quick: bool, heads: int = 0, width: int = 0) -> tuple[Shape, ...]:
 
 
 @cache
-def ask(probe: Probe) -> Question:
+def probe_input(probe: Probe) -> ProbeInput:
     """Return the inputs of a probe on the CPU; the same for every backend and on every machine."""
     n, h, k, e = probe.shape.sets, probe.shape.heads, probe.shape.members, probe.shape.width
     generator = torch.Generator().manual_seed(1000 * k + n)
     dtype = DTYPES[probe.dtype]
     qkv = torch.randn(n, k, 3, h, e, generator=generator).to(dtype)
     upstream = torch.randn(n, h, k, e, generator=generator).to(dtype)
-    return Question(qkv, upstream, _mask(probe), probe.mask == "recomputed")
+    return ProbeInput(qkv, upstream, _mask(probe), probe.mask == "recomputed")
 
 
 def _mask(probe: Probe) -> Tensor | None:
@@ -132,18 +132,18 @@ def _mask(probe: Probe) -> Tensor | None:
 
 
 @cache
-def truth(probe: Probe) -> Answer:
-    """Return what the probe should give."""
-    question = ask(probe)
-    return true_answer(question, question.mask_N11K)
+def expected_result(probe: Probe) -> ProbeResult:
+    """Return the expected result of a probe."""
+    given = probe_input(probe)
+    return expected_for_mask(given, given.mask_N11K)
 
 
-def true_answer(question: Question, mask: Tensor | None) -> Answer:
-    """Return the attention of `question` under `mask` (which may be another) in float64.
+def expected_for_mask(given: ProbeInput, mask: Tensor | None) -> ProbeResult:
+    """Return the attention of `given` under `mask` (which may be another) in float64.
 
     out = softmax(Q K' / sqrt(E)) V, zeros for rows that attend to nothing (Vaswani et al. 2017).
     """
-    packed = question.qkv_NK3HE.double().permute(2, 0, 3, 1, 4)
+    packed = given.qkv_NK3HE.double().permute(2, 0, 3, 1, 4)
     q, k, v = (part.clone().requires_grad_() for part in packed.unbind(0))
     scores_NHKK = q @ k.transpose(-1, -2) / q.shape[-1] ** 0.5
     if mask is not None:
@@ -153,36 +153,36 @@ def true_answer(question: Question, mask: Tensor | None) -> Answer:
     else:
         weights_NHKK = scores_NHKK.softmax(dim=-1)
     out = weights_NHKK @ v
-    out.backward(question.upstream_NHKE.double())
+    out.backward(given.upstream_NHKE.double())
     assert q.grad is not None and k.grad is not None and v.grad is not None
-    return Answer((out.detach(), q.grad, k.grad, v.grad))
+    return ProbeResult((out.detach(), q.grad, k.grad, v.grad))
 
 
-def answer(
-    backend: Backend, question: Question, device: torch.device, packed: bool = True
-) -> Answer:
-    """Let a backend compute on `device`, forward and backward.
+def run_probe(
+    backend: Backend, given: ProbeInput, device: torch.device, packed: bool = True
+) -> ProbeResult:
+    """Run a probe forward and backward on a backend and device.
 
     Args:
-        packed: give it views of one tensor, as the model does; else tensors of their own.
+        packed: pass views of one tensor, as the model does; else separate tensors.
 
     Raises:
-        RuntimeError: what the backend raises.
+        RuntimeError: raised by the backend.
     """
-    qkv = question.qkv_NK3HE.to(device).permute(2, 0, 3, 1, 4)
-    mask = None if question.mask_N11K is None else question.mask_N11K.to(device)
+    qkv = given.qkv_NK3HE.to(device).permute(2, 0, 3, 1, 4)
+    mask = None if given.mask_N11K is None else given.mask_N11K.to(device)
     qkv = qkv.detach().requires_grad_() if packed else qkv.contiguous().detach().requires_grad_()
     q, k, v = qkv.unbind(0)
-    if question.recomputed:
+    if given.recomputed:
         from torch.utils.checkpoint import checkpoint
 
         out = checkpoint(backend.function, q, k, v, mask, use_reentrant=False)
     else:
         out = backend.function(q, k, v, mask)
-    out.backward(question.upstream_NHKE.to(device))
+    out.backward(given.upstream_NHKE.to(device))
     assert qkv.grad is not None
     found = (out.detach(), *qkv.grad.unbind(0))
     if device.type != "cpu":
         torch.cuda.synchronize(device)
     output, by_q, by_k, by_v = (part.double().cpu() for part in found)
-    return Answer((output, by_q, by_k, by_v))
+    return ProbeResult((output, by_q, by_k, by_v))

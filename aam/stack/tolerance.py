@@ -1,4 +1,4 @@
-"""How far two right computations of the same thing may lie apart, from what rounding does.
+"""Tolerance of rounding between two correct computations of the same result.
 
 A product of inner size K in a precision of unit roundoff u is off by about sqrt(K) u, relative to
 its largest value (Higham and Mary, SIAM J. Sci. Comput. 2019: rounding errors are independent, so
@@ -17,14 +17,14 @@ UNIT = {"none": 2.0**-24, "fp16": 2.0**-11, "bf16": 2.0**-8}
 """Unit roundoff of each precision; none is fp32 (IEEE 754, and bf16's 8 significant bits)."""
 
 SAFETY = 8.0
-"""How many times the expected error is still called rounding.
+"""Factor from the expected rounding error to the tolerance.
 
 The largest of thousands of errors lies four or five standard deviations out, and two computations
 are compared that are both off."""
 
 
 def tolerance(precision: MixedPrecision, products: int, inner: int) -> float:
-    """Largest difference of two right results, relative to the largest value among them.
+    """Return the largest difference of two correct results, relative to their largest value.
 
     Args:
         precision: of the matrix products, never "auto".

@@ -1,9 +1,9 @@
-"""The check in a process of its own: a GPU that hangs or kills its process leaves ours alone.
+"""Attention check in a child process, which survives a GPU that hangs or crashes its process.
 
-A hanging call cannot be interrupted from within (it may hold Python's lock), so somebody outside
-has to look at the clock. A process that dies is followed by another that leaves the culprit out. It
-is no `multiprocessing.Process`: Python would wait for those at its end, and one that is stuck in
-the driver never ends.
+A hanging call cannot be interrupted from within (it may hold the interpreter lock), so the parent
+has a timeout. A child that crashes is followed by another without the backend that crashed it. It
+is no `multiprocessing.Process`, for which Python would wait at its end even if it is stuck in the
+driver.
 """
 
 from __future__ import annotations
@@ -21,26 +21,26 @@ import torch
 
 from aam.errors import Unavailable
 from aam.model.attention import Backend
-from aam.stack.check import Begin, Event, Plan, case_for, measure
+from aam.stack.check import Begin, CheckPlan, Event, case_for, measure
 
 PATIENCE = 120.0
-"""Seconds without news after which a GPU is taken to hang; loading its first kernel takes a few."""
+"""Seconds without an event after which a GPU counts as hanging; its first kernel takes a few."""
 
 _CONFIRMED = 5
-"""Seconds that a killed process gets to go."""
+"""Seconds to wait for a killed process."""
 
 
 def watched(
-    backends: tuple[Backend, ...], plan: Plan, device: torch.device, patience: float = PATIENCE
+    backends: tuple[Backend, ...], plan: CheckPlan, device: torch.device, patience: float = PATIENCE
 ) -> Iterator[Event]:
-    """Ask everything in another process.
+    """Run all probes in a child process.
 
     Args:
         backends: their functions must be picklable.
-        patience: seconds to wait for each answer.
+        patience: seconds to wait for each event.
 
     Raises:
-        Unavailable: nothing comes any more, or the GPU cannot even be started.
+        Unavailable: no event comes in time, or the GPU cannot be initialized.
     """
     left = backends
     while left:
@@ -52,9 +52,9 @@ def watched(
 
 
 def _round(
-    backends: tuple[Backend, ...], plan: Plan, device: torch.device, patience: float
+    backends: tuple[Backend, ...], plan: CheckPlan, device: torch.device, patience: float
 ) -> Generator[Event, None, str | None]:
-    """Pass on what one process says; returns the backend that killed it, if others are left."""
+    """Yield the events of one child; return the backend that crashed it, if others are left."""
     reading, writing = os.pipe()
     # The path comes first, so that no module of the current folder is imported.
     boot = (
@@ -77,7 +77,7 @@ def _round(
                     begun = event
                 yield event
         except EOFError:
-            cause = _death(process)
+            cause = _exit_cause(process)
             if begun.probe is None:
                 raise Unavailable(
                     "The GPU cannot be started", f"the process that tried {cause}", _REMEDY
@@ -90,15 +90,15 @@ def _round(
                 process.wait(_CONFIRMED)
 
 
-_REMEDY = "look at the kernel's log (`dmesg`), take another node, or --device cpu"
+_REMEDY = "look at the kernel log (`dmesg`), use another node, or --device cpu"
 
 
 def _next(news: Connection, patience: float, begun: Begin, device: torch.device) -> Event | None:
     """Return the next event, None at the end.
 
     Raises:
-        EOFError: the process died.
-        Unavailable: nothing comes in time, or the process says that it cannot start.
+        EOFError: the process ended.
+        Unavailable: no event comes in time, or the process reports that it cannot start.
     """
     if not news.poll(patience):
         raise Unavailable(
@@ -112,7 +112,7 @@ def _next(news: Connection, patience: float, begun: Begin, device: torch.device)
     return event  # type: ignore[no-any-return]
 
 
-def _death(process: subprocess.Popen[bytes]) -> str:
+def _exit_cause(process: subprocess.Popen[bytes]) -> str:
     status = process.wait()
     if status >= 0:
         return f"ended with status {status}"
@@ -120,7 +120,7 @@ def _death(process: subprocess.Popen[bytes]) -> str:
 
 
 def work(writing: int) -> None:
-    """Be that process: read what to ask from standard input, send events to `writing`."""
+    """Run the child: read the probes from standard input, send events to `writing`."""
     news = Connection(writing, readable=False)
     backends, plan, device = pickle.load(sys.stdin.buffer)
     try:

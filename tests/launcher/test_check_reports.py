@@ -16,9 +16,9 @@ import torch
 from aam import __version__
 from aam.contract.check_report import VARIABLE, CheckReport, Key, compact, from_json, to_json
 from aam.model.attention import TORCH, Backend
-from aam.stack.check import Plan as Check
+from aam.stack.check import CheckPlan as Check
 from aam.stack.check import conclude, measure
-from aam.stack.guard import Guard, Need, guarded
+from aam.stack.guard import AttentionNeed, Guard, guarded
 from launcher import check_reports
 from launcher.engines.native import here
 from launcher.errors import Unavailable
@@ -134,14 +134,14 @@ FAULTY: dict[str, tuple[Backend, ...]] = {
     "bf16": (faulty(emulated.half_odd),),
     "math": (faulty(emulated.ignoring, "math"),),
 }
-COMMANDS: tuple[tuple[tuple[str, ...], Need], ...] = (
-    ((), Need("auto")),
-    (("--attn-implementation", "math"), Need("math")),
-    (("--attn_implementation=flash",), Need("flash")),
-    (("--mixed-precision=bf16",), Need("auto", dtypes=("fp32", "bf16"))),
-    (("--mixed-precision", "auto"), Need("auto", dtypes=("fp32", "bf16"))),
-    (("--gradient-checkpointing",), Need("auto", recomputed=True)),
-    (("--gradient-checkpointing", "--no-gradient-checkpointing"), Need("auto")),
+COMMANDS: tuple[tuple[tuple[str, ...], AttentionNeed], ...] = (
+    ((), AttentionNeed("auto")),
+    (("--attn-implementation", "math"), AttentionNeed("math")),
+    (("--attn_implementation=flash",), AttentionNeed("flash")),
+    (("--mixed-precision=bf16",), AttentionNeed("auto", dtypes=("fp32", "bf16"))),
+    (("--mixed-precision", "auto"), AttentionNeed("auto", dtypes=("fp32", "bf16"))),
+    (("--gradient-checkpointing",), AttentionNeed("auto", recomputed=True)),
+    (("--gradient-checkpointing", "--no-gradient-checkpointing"), AttentionNeed("auto")),
 )
 
 
@@ -183,7 +183,7 @@ def test_a_refusal_of_aam_is_shown_before_the_start(mi300a: Host) -> None:
 
 
 def test_aam_refuses_a_report_of_another_gpu(wrong: CheckReport) -> None:
-    found = guarded(Need("auto"), CPU, {VARIABLE: to_json(wrong)}, Guard(TORCH, ("cpu",)))
+    found = guarded(AttentionNeed("auto"), CPU, {VARIABLE: to_json(wrong)}, Guard(TORCH, ("cpu",)))
     assert "made for arch gfx942, here is cpu" in found.warnings[0]
 
 
