@@ -6,7 +6,9 @@ gets a real signal in the middle of one of its optimiser steps.
 
 from __future__ import annotations
 
+import json
 import os
+import shutil
 import signal
 import time
 from collections.abc import Sequence
@@ -19,7 +21,12 @@ from torch.optim.optimizer import register_optimizer_step_post_hook
 
 import aam.commands.pretrain
 import aam.commands.train
+from aam.errors import CannotCreate, DataError, UsageError
+from aam.learn import run_lock
+from aam.options.commands import Simulate
 from aam.ranks.signals import Requests
+from aam.study.simulate import simulate
+from aam.study.simulated_files import write_study
 from tests.commands import TINY, aam
 
 USR1, KILL, INT = signal.SIGUSR1, signal.SIGKILL, signal.SIGINT
@@ -29,10 +36,20 @@ RUNS = {
     "pretraining": ("pretrain",),
     "regression": ("train", "--metadata-column", "ph"),
     "classification": ("train", "--metadata-column", "site", "--classifier"),
+    "folds": ("train", "--metadata-column", "ph", "--folds", "2"),
 }
-"""29 samples train in batches of 8: epochs of 4 steps, runs of 12."""
+"""28 samples train in batches of 8: epochs of 4 steps, runs of 12; in a fold epochs of 2, of 6."""
 
 Stop = tuple[int, signal.Signals]
+STOPS: dict[bool, list[Stop]] = {
+    # Stopped in step 1; in 4, the last of an epoch; in 5, its checkpoint being that of step 4; in
+    # 7; in 8, which is done again from the end of the epoch before; in 9 and 12, the last of all.
+    False: [(1, USR1), (3, TERM), (1, KILL), (3, INT), (1, KILL), (1, USR1), (3, KILL)],
+    # Stopped in step 1; in 5, after an epoch; in the second step of the second fold, the last of an
+    # epoch; in its third step; and in the one after the next.
+    True: [(1, USR1), (4, KILL), (4, INT), (1, USR1), (2, KILL)],
+}
+"""Steps that a part of a run makes before its signal; of folds or of one model."""
 
 
 def words(study_dir: Path, name: str, folder: Path, *more: object) -> list[str]:
@@ -125,16 +142,23 @@ def whole(study_dir: Path, tmp_path_factory: pytest.TempPathFactory) -> Any:
     return run
 
 
+@pytest.fixture(scope="module")
+def other_study(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    folder = tmp_path_factory.mktemp("other")
+    options = Simulate(
+        output_dir=folder, samples=36, asvs=90, length=60, richness=25, depth=900, subjects=12,
+        seed=8,
+    )  # fmt: skip
+    write_study(simulate(options), options)
+    return folder
+
+
 @pytest.mark.parametrize("workers", [0, 2])
 @pytest.mark.parametrize("name", RUNS)
 def test_a_run_stopped_at_the_edges_of_epochs_is_the_same(
     study_dir: Path, whole: Any, tmp_path: Path, name: str, workers: int
 ) -> None:
-    # Stopped in step 1; in 4, the last of an epoch; in 5, its checkpoint being that of step 4; in
-    # 7; in 8, which is done again from the end of the epoch before; in 9 and 12, the last of all.
-    stops = [(1, USR1), (3, TERM), (1, KILL), (3, INT), (1, KILL), (1, USR1), (3, KILL)]
-    line = words(study_dir, name, tmp_path, "--num-workers", workers)
-    in_parts(line, stops)
+    in_parts(words(study_dir, name, tmp_path, "--num-workers", workers), STOPS[name == "folds"])
     same_runs(whole(name), tmp_path)
 
 
@@ -194,3 +218,127 @@ def test_a_run_stopped_at_any_step_by_any_signal_is_the_same(
     else:
         in_parts(line, [(step, number)])
     same_runs(whole("pretraining"), tmp_path)
+
+
+# Which run goes on, and where
+
+
+def test_a_run_that_was_moved_keeps_its_best_model(study_dir: Path, tmp_path: Path) -> None:
+    diverging = ("--lr", 1, "--warmup-fraction", 1, "--max-grad-norm", 0)
+
+    def line(folder: Path, *more: object) -> list[str]:
+        return words(study_dir, "pretraining", folder, *diverging, *more)
+
+    assert part(line(tmp_path / "whole")) == 0
+    rows = metrics(tmp_path / "whole" / "metrics.csv")
+    losses = [float(row[rows[0].index("val_loss")]) for row in rows[1:]]
+    assert losses[2] > min(losses[:2]), "the test needs a last epoch that is not the best"
+    assert part(line(tmp_path / "first"), (9, USR1)) == STOPPED
+    shutil.copytree(tmp_path / "first", tmp_path / "moved")
+    elsewhere = line(tmp_path / "elsewhere", "--resume-from", tmp_path / "first")
+    assert part(elsewhere) == 0
+    same_runs(tmp_path / "whole", tmp_path / "elsewhere")
+    shutil.rmtree(tmp_path / "first")
+    assert part(line(tmp_path / "moved")) == 0
+    same_runs(tmp_path / "whole", tmp_path / "moved")
+
+
+def test_a_resumed_run_has_the_options_and_the_split_of_before(
+    study_dir: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    line = words(study_dir, "regression", tmp_path)
+    assert part(line, (3, USR1)) == STOPPED
+    for option in (("--group-column", "subject"), ("--penalty", "0.3"), ("--dropout", "0.5")):
+        assert aam(*line, *option) == UsageError.status
+        assert f"had other options: {' '.join(option)} (was " in capsys.readouterr().err
+
+    # A split that another version of this program might have made: two samples change sides.
+    path = tmp_path / "splits.tsv"
+    made = path.read_text().splitlines()
+    first, second = (next(k for k, row in enumerate(made) if f"\t{side}\t" in row)
+                     for side in ("train", "validation"))  # fmt: skip
+    swapped = list(made)
+    for here, there in ((first, second), (second, first)):
+        swapped[here] = "\t".join([made[there].split("\t")[0], *made[here].split("\t")[1:]])
+    path.write_text("\n".join(swapped) + "\n")
+    assert part([*line, "--num-workers", "1", "--checkpoint-every-n-steps", "2"]) == 0
+    assert sorted(path.read_text().splitlines()) == sorted(swapped) != sorted(made)
+
+
+def test_a_resumed_run_has_the_input_of_before(
+    study_dir: Path, other_study: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    line = words(study_dir, "pretraining", tmp_path / "run")
+    assert part(line, (5, USR1)) == STOPPED
+    assert aam(*words(other_study, "pretraining", tmp_path / "run")) == DataError.status
+    said = capsys.readouterr().err
+    assert f"had other input files: --table '{other_study / 'table.biom'}', SHA-256 " in said
+    assert "--pretrained-encoder" in said
+    shutil.copytree(study_dir, tmp_path / "copy")
+    assert part(words(tmp_path / "copy", "pretraining", tmp_path / "run")) == 0
+
+
+def test_pretraining_goes_on_with_another_study_as_a_new_run(
+    study_dir: Path, other_study: Path, tmp_path: Path
+) -> None:
+    assert part(words(study_dir, "pretraining", tmp_path / "first")) == 0
+    line = words(other_study, "pretraining", tmp_path / "second", "--embedding-dim", 12,
+                 "--attention-heads", 5, "--pretrained-encoder", tmp_path / "first",
+                 "--lr", 1e-30)  # fmt: skip
+    assert part(line) == 0
+    best = tmp_path / "first/checkpoints/best.ckpt", tmp_path / "second/checkpoints/last.ckpt"
+    first, second = (torch.load(path, weights_only=True)["state_dict"] for path in best)
+    assert alike(first, second)
+    record = json.loads((tmp_path / "second" / "run.json").read_text())
+    assert record["inputs"]["--pretrained-encoder"]["path"] == str(best[0])
+
+
+def test_one_training_at_a_time_writes_to_a_folder(
+    study_dir: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    line = words(study_dir, "pretraining", tmp_path, "--epochs", 1)
+    reading, writing = os.pipe()
+    pid = os.fork()
+    if pid == 0:
+        with run_lock.locked(tmp_path):
+            os.write(writing, b"locked")
+            signal.pause()
+    assert os.read(reading, 6) == b"locked"
+    assert aam(*line) == CannotCreate.status
+    said = capsys.readouterr().err
+    assert f"Another training writes to the run folder: '{tmp_path}', process {pid} on " in said
+    os.kill(pid, KILL)
+    os.waitpid(pid, 0)
+    (tmp_path / "checkpoints").mkdir()
+    (tmp_path / "notes.txt").touch()
+    left = ["checkpoints/.last.4242.ckpt", "checkpoints/.best.another-node-7.ckpt", ".run.77.json"]
+    for name in left:
+        (tmp_path / name).write_text("of a process that was killed")
+    assert aam(*line) == 0
+    assert not any((tmp_path / name).exists() for name in left)
+    assert (tmp_path / "notes.txt").exists()
+
+
+def test_a_requeued_job_does_not_wait_for_the_lock_of_its_failed_node(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setenv("SLURM_JOB_ID", "12")
+    reading, writing = os.pipe()
+    pid = os.fork()
+    if pid == 0:
+        with run_lock.locked(tmp_path):
+            os.write(writing, b"locked")
+            signal.pause()
+    os.read(reading, 6)
+    try:
+        with pytest.raises(CannotCreate), run_lock.locked(tmp_path):
+            pass
+        monkeypatch.setenv("SLURM_RESTART_COUNT", "1")
+        with run_lock.locked(tmp_path) as held:
+            assert not held
+        monkeypatch.setenv("SLURM_JOB_ID", "13")
+        with pytest.raises(CannotCreate):
+            run_lock.check(tmp_path)
+    finally:
+        os.kill(pid, KILL)
+        os.waitpid(pid, 0)

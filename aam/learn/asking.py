@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
+import dataclasses
 from dataclasses import dataclass
+from pathlib import Path
 
 import numpy as np
 import numpy.typing as npt
@@ -39,12 +41,13 @@ class Question:
     depth: int
 
 
-def ask(options: Train, max_bp: int | None) -> Question:
+def ask(options: Train, max_bp: int | None, splits: Path | None = None) -> Question:
     """Read the study and the target, and decide splits.
 
     Args:
         options: of the command.
         max_bp: longest sequence to keep; None for the longest of the table.
+        splits: file of the splits, which the options decide otherwise.
 
     Raises:
         AamError: see the readers; DataError if the samples or their values do not serve.
@@ -62,15 +65,15 @@ def ask(options: Train, max_bp: int | None) -> Question:
             f"{len(values)} samples",
             "choose a lower --rarefy-depth or another column",
         )
-    splits, labels = split_samples(
-        options.split,
+    decided, labels = split_samples(
+        options.split if splits is None else dataclasses.replace(options.split, splits=splits),
         options.folds,
         options.loop.seed,
         study.table.sample_ids,
         metadata,
         values.astype(np.int64) if found.classes else None,
     )
-    return Question(study, values, found.classes, splits, labels, depth)
+    return Question(study, values, found.classes, decided, labels, depth)
 
 
 def fit_target(options: Train, asked: Question, split: Split) -> Target:

@@ -58,6 +58,16 @@ class EpochTable(Callback):
         self.rows: list[dict[str, float]] = []
         self._began = time.monotonic()
 
+    @property
+    def latest(self) -> dict[str, float]:
+        """The metrics of the last epoch."""
+        return {n: v for n, v in self.rows[-1].items() if n not in self.FIRST} if self.rows else {}
+
+    @property
+    def epochs(self) -> int:
+        """Epochs that have ended, those before a resumption included."""
+        return int(self.rows[-1]["epoch"]) + 1 if self.rows else 0
+
     def state_dict(self) -> dict[str, Any]:
         """Return the rows so far and the seconds that the run has taken."""
         return {"rows": self.rows, "seconds": time.monotonic() - self._began}

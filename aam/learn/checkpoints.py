@@ -5,13 +5,15 @@ Beside the weights and the state of the loop a checkpoint holds a `Recipe`.
 
 from __future__ import annotations
 
+import shutil
 from pathlib import Path
 from typing import Any
 
 import torch
 
 from aam import archive
-from aam.errors import DataError, MissingInput
+from aam.errors import DataError, MissingInput, UsageError
+from aam.files import written_aside
 from aam.learn.checkpoint_schema import check_content, check_weights
 from aam.learn.recipe import Recipe, from_plain, to_plain
 from aam.model.network import Encoder, Predictor
@@ -29,8 +31,7 @@ def find(path: Path, name: str) -> Path:
     Raises:
         MissingInput: there is no such file.
     """
-    folder = path.is_dir() and not sharded.is_sharded(path)
-    file = path / "checkpoints" / name if folder else path
+    file = path / "checkpoints" / name if _is_run(path) else path
     if not file.exists() or (file.is_dir() and not sharded.is_sharded(file)):
         raise MissingInput(
             "No checkpoint", f"'{file}' does not exist", "name a file or a run folder"
@@ -38,18 +39,66 @@ def find(path: Path, name: str) -> Path:
     return file
 
 
-def to_resume(run: RunOptions) -> Path | None:
-    """Return the checkpoint that a run goes on from; None if it begins.
+def to_resume(run: RunOptions, folder: Path) -> Path | None:
+    """Return the checkpoint that the fit of `folder` resumes from; None if it begins.
+
+    `folder` is the run folder or that of a fold in it.
+    """
+    source = run.output_dir if run.resume_from == "auto" else run.resume_from
+    if source is None or (source.exists() and not _is_run(source)):
+        return source
+    file = source / folder.relative_to(run.output_dir) / "checkpoints" / "last.ckpt"
+    return file if file.exists() else None
+
+
+def resumed(run: RunOptions) -> Path | None:
+    """Return a checkpoint of the run that is resumed, of any of its folds; None if a run begins.
 
     Raises:
-        MissingInput: the one that was named is not there.
+        MissingInput: the run that was named has none.
     """
-    if run.resume_from is None:
+    source = run.output_dir if run.resume_from == "auto" else run.resume_from
+    if source is None:
         return None
-    if run.resume_from == "auto":
-        file = run.output_dir / "checkpoints" / "last.ckpt"
-        return file if file.exists() else None
-    return find(run.resume_from, "last.ckpt")
+    last = Path("checkpoints") / "last.ckpt"
+    places = (source, *sorted(source.glob("fold-*"))) if _is_run(source) else ()
+    found = next((place / last for place in places if (place / last).exists()), None)
+    return found if found or run.resume_from == "auto" else find(source, "last.ckpt")
+
+
+def check_folds(run: RunOptions) -> None:
+    """Refuse to resume several folds from one checkpoint.
+
+    Raises:
+        UsageError: --resume-from names a checkpoint.
+    """
+    if isinstance(run.resume_from, Path) and not _is_run(run.resume_from):
+        raise UsageError(
+            "A cross-validation resumes from its run folder",
+            f"--resume-from '{run.resume_from}' is one checkpoint",
+            "name the folder that has the folds in it",
+        )
+
+
+def run_of(checkpoint: Path) -> Path:
+    """Return the run folder that a checkpoint lies in."""
+    folder = checkpoint.parent.parent
+    return folder.parent if (folder.parent / "run.json").exists() else folder
+
+
+def _is_run(path: Path) -> bool:
+    return path.is_dir() and not sharded.is_sharded(path)
+
+
+def copy(checkpoint: Path, folder: Path) -> None:
+    """Copy a checkpoint, one file or shards, into a folder of checkpoints, as a whole."""
+    with written_aside(folder / checkpoint.name) as aside:
+        if sharded.is_sharded(checkpoint):
+            shards = checkpoint.resolve()
+            shutil.copytree(shards, folder / shards.name, dirs_exist_ok=True)
+            aside.symlink_to(shards.name)
+        else:
+            shutil.copyfile(checkpoint, aside)
 
 
 def read(path: Path) -> tuple[Recipe, dict[str, Any]]:

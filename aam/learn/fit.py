@@ -110,7 +110,8 @@ def run(
     precision = choose_precision(fit.speed.mixed_precision, arch_of(device))
     fit.note("precision", precision)
     progress = _progress(fit, task, training, device)
-    keeper, callbacks = _callbacks(fit, sampler, requests, progress, validation is not None)
+    table = EpochTable(fit.folder / "metrics.csv", progress)
+    keeper, callbacks = _callbacks(fit, sampler, requests, table, validation is not None)
     callbacks += _first_steps(fit, precision)
     ids = training.study.table.sample_ids
     last = fit.folder / "checkpoints" / "last.ckpt"
@@ -136,7 +137,10 @@ def run(
         use_distributed_sampler=False,
         log_every_n_steps=max(1, min(50, training.steps)),
     )
-    resume = checkpoints.to_resume(fit.run)
+    resume = checkpoints.to_resume(fit.run, fit.folder)
+    folder = fit.folder / "checkpoints"
+    if resume is not None:
+        _take_best(resume.with_name("best.ckpt"), folder, fit.team)
     with requests.heard():
         trainer.fit(
             task,
@@ -144,14 +148,20 @@ def run(
             validation and loader(validation, None, workers, pin),
             ckpt_path=resume,
         )
-    best = {name: float(value) for name, value in trainer.callback_metrics.items()}
-    folder = fit.folder / "checkpoints"
+    best = table.latest
     chosen = (
         Path(keeper.best_model_path or folder / "last.ckpt") if keeper else folder / "last.ckpt"
     )
     if keeper is not None and keeper.best_model_score is not None:
         best = {f"best_{keeper.monitor}": float(keeper.best_model_score)}
-    return Outcome(chosen, trainer.current_epoch, trainer.global_step, best)
+    return Outcome(chosen, table.epochs, trainer.global_step, best)
+
+
+def _take_best(best: Path, folder: Path, team: Team) -> None:
+    """Copy the best checkpoint of the run that is resumed, if that lies in another folder."""
+    if team.ranks.first and best.exists() and best.parent.resolve() != folder.resolve():
+        checkpoints.copy(best, folder)
+    team.any(False)  # wait: every rank looks whether it is there
 
 
 def _progress(fit: Fit, task: Task, training: TrainingBatches, device: torch.device) -> Progress:
@@ -165,7 +175,7 @@ def _marker(ranks: Ranks) -> Path | None:
 
 
 def _callbacks(
-    fit: Fit, sampler: EpochSampler, requests: Requests, progress: Progress, judged: bool
+    fit: Fit, sampler: EpochSampler, requests: Requests, table: EpochTable, judged: bool
 ) -> tuple[ModelCheckpoint | None, list[Callback]]:
     folder = fit.folder / "checkpoints"
     name = fit.best_metric
@@ -191,9 +201,9 @@ def _callbacks(
             WithinEpochs(folder, "last", enable_version_counter=False, every_n_train_steps=every)
         )
     # The row of an epoch shows the learning rate that it had.
-    callbacks += [progress, EpochTable(fit.folder / "metrics.csv", progress), PlateauStep()]
+    callbacks += [table.progress, table, PlateauStep()]
     if console.is_terminal and fit.team.ranks.first:
-        callbacks.append(TwoBars(progress))
+        callbacks.append(TwoBars(table.progress))
     return keeper, callbacks
 
 

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import dataclasses
 from pathlib import Path
 
 import numpy as np
@@ -16,29 +17,24 @@ from aam.learn.devices import choose_attention
 from aam.learn.inference import read_out, remember_asvs
 from aam.learn.loaders import FixedBatches, TrainingBatches
 from aam.learn.outputs import write_embeddings
+from aam.learn.pretrained import Base, choose_length, choose_metric, choose_shape, read_base
 from aam.learn.recipe import Recipe
-from aam.learn.samples import (
-    batch_plan,
-    canonical,
-    choose_depth,
-    deep_enough,
-    longest,
-    reading_plan,
-    standardise,
-)
+from aam.learn.samples import batch_plan, choose_depth, deep_enough, reading_plan
 from aam.learn.task import Task, Weights
+from aam.model.attention import Backends
 from aam.model.network import Encoder, Predictor
-from aam.model.shape import NetworkShape
 from aam.options import to_plain
 from aam.options.commands import Pretrain
-from aam.options.groups import ModelOptions
+from aam.options.groups import Metric, ModelOptions
+from aam.ranks import portable
 from aam.ranks.joining import joined
 from aam.ranks.team import Team, identity
 from aam.stack.device import arch_of, choose_device
 from aam.stack.guard import GUARD, Guard
+from aam.study.batches import BatchPlan
 from aam.study.metadata import read_metadata
 from aam.study.question import split_samples
-from aam.study.splits import write_splits
+from aam.study.splits import Split, write_splits
 from aam.study.store_files import is_store
 from aam.study.study import Study, load_study, related
 
@@ -52,7 +48,8 @@ def pretrain(options: Pretrain, guard: Guard = GUARD) -> None:
         AamError: see the readers; UsageError without a tree or matrix and with a UniFrac loss.
     """
     check_phylogeny(options)
-    check_shape(options.model)
+    if options.pretrained_encoder is None:
+        check_shape(options.model)
     with joined(options.scale, options.device, options.loop.batch_size) as team:
         _pretrain(options, guard, team)
 
@@ -62,32 +59,51 @@ def _pretrain(options: Pretrain, guard: Guard, team: Team) -> None:
     team.same_options(options)
     device = choose_device(options.device)
     precision = choose_precision(options.speed.mixed_precision, arch_of(device))
-    folder = options.run.output_dir
-    run_folder.prepare(folder, options.run.overwrite, options.run.resume_from is not None)
-    study = load_study(options.input, options.phylogeny, longest(options.sample))
+    prepared = run_folder.prepare("pretrain", options, team.ranks)
+    base = read_base(options.pretrained_encoder)
+    study = load_study(options.input, options.phylogeny, choose_length(base, options.sample))
     depth = choose_depth(study, options.sample)
     study = study.take_samples(deep_enough(study, depth))
-    metric = canonical(options.phylogeny.unifrac_metric)
+    metric = choose_metric(base, options.phylogeny.unifrac_metric)
     alpha = options.phylogeny.unifrac_alpha
     plan = batch_plan(depth, options.sample, options.loop, options.task, study, metric, alpha)
     metadata = None if options.metadata is None else read_metadata(options.metadata)
+    decided = options.split
+    if prepared.splits is not None:
+        decided = dataclasses.replace(decided, splits=prepared.splits)
     (split, *_), labels = split_samples(
-        options.split, 1, options.loop.seed, study.table.sample_ids, metadata
+        decided, 1, options.loop.seed, study.table.sample_ids, metadata
     )
     fit.check_sizes(len(split.train), options.loop)
     recompute = options.speed.gradient_checkpointing
-    chosen = choose_attention(options.device, device, options.model, guard, precision, recompute)
-    record = run_folder.begin("pretrain", options, folder, team.ranks, attention=chosen.record)
-    if team.ranks.first:
-        write_splits(folder / "splits.tsv", study.table.sample_ids, [split], labels)
+    sizes = base.recipe.shape if base else options.model
+    chosen = choose_attention(options.device, device, sizes, guard, precision, recompute)
+    with run_folder.begin(prepared, team.ranks, attention=chosen.record) as record:
+        if team.ranks.first:
+            write_splits(prepared.folder / "splits.tsv", study.table.sample_ids, [split], labels)
+        _learn(options, study, split, plan, metric, base, record, chosen.backends, team)
 
+
+def _learn(
+    options: Pretrain,
+    study: Study,
+    split: Split,
+    plan: BatchPlan,
+    metric: Metric,
+    base: Base | None,
+    record: run_folder.RunRecord,
+    backends: Backends,
+    team: Team,
+) -> None:
+    """Train the encoder, and apply it to the study."""
+    folder, device = options.run.output_dir, choose_device(options.device)
     torch.manual_seed(options.loop.seed)
-    standard = standardise(study, plan, split.train)
-    recipe = Recipe(
-        "pretrain", shape_of(study, options.model), metric, plan, standard, None, to_plain(options)
-    )
-    network = recipe.network(chosen.backends, recompute)
+    shape, standard = choose_shape(base, study, options.model, plan, split.train)
+    recipe = Recipe("pretrain", shape, metric, plan, standard, None, to_plain(options))
+    network = recipe.network(backends, options.speed.gradient_checkpointing)
     assert isinstance(network, Encoder)
+    if base is not None:
+        portable.load_model(network, base.weights)
     team.same_data(study=identity(study), split=split, plan=plan, weights=network.state_dict())
     steps = fit.optimiser_steps(len(split.train), options.loop)
     task = Task(network, Weights.of(options.task), options.loop, steps, standard=standard)
@@ -117,7 +133,7 @@ def _pretrain(options: Pretrain, guard: Guard, team: Team) -> None:
     )
     if not team.ranks.first:
         return
-    network = recipe.network(chosen.backends)
+    network = recipe.network(backends)
     assert isinstance(network, Encoder)
     _, content = checkpoints.read(outcome.checkpoint)
     checkpoints.load_weights(network, content)
@@ -126,7 +142,7 @@ def _pretrain(options: Pretrain, guard: Guard, team: Team) -> None:
     record.finish(
         samples={"training": len(split.train), "validation": len(split.validation)},
         asvs=len(study.table.feature_ids),
-        rarefy_depth=depth,
+        rarefy_depth=plan.rarefy_depth,
         parameters=sum(p.numel() for p in network.parameters()),
         epochs=outcome.epochs,
         steps=outcome.steps,
@@ -156,18 +172,6 @@ def check_shape(model: ModelOptions) -> None:
             f"--embedding-dim {model.embedding_dim} --attention-heads {model.attention_heads}",
             "choose a width that is a multiple of the heads",
         )
-
-
-def shape_of(study: Study, model: ModelOptions) -> NetworkShape:
-    """Return the sizes of a network for a study."""
-    return NetworkShape(
-        max_bp=study.tokens_FL.shape[1],
-        embedding_dim=model.embedding_dim,
-        attention_heads=model.attention_heads,
-        attention_layers=model.attention_layers,
-        nucleotide_patch=model.nucleotide_patch,
-        dropout=model.dropout,
-    )
 
 
 def write_all_embeddings(

@@ -1,10 +1,13 @@
-"""The run folder: what may be in it before a run, and `run.json`, which says who ran what."""
+"""The run folder: whether a run may begin or resume in it, and its record `run.json`."""
 
 from __future__ import annotations
 
+import json
 import os
 import shutil
 import time
+from collections.abc import Iterator
+from contextlib import contextmanager, nullcontext
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -12,28 +15,77 @@ from typing import Any
 import torch
 
 from aam import record
-from aam.console import say
+from aam.console import say, warn
 from aam.errors import CannotCreate, DataError, UsageError
-from aam.learn import checkpoints
+from aam.learn import checkpoints, run_lock
+from aam.options import from_plain, specs
 from aam.ranks.processes import ALONE, Ranks
 
 _OURS = ("run.json", "checkpoints", "metrics.csv", "progress.json", "tensorboard", "splits.tsv",
          "predictions.tsv", "embeddings.tsv", "report.html")  # fmt: skip
-_DECISIVE = ("embedding_dim", "attention_heads", "attention_layers", "nucleotide_patch",
-             "metadata_column", "classifier", "target_transform", "loss_type", "quantiles",
-             "freeze_base", "profile_features", "unifrac_metric", "rarefy_depth", "token_limit",
-             "nuc_mask_ratio", "nuc_mask_strategy", "test_size", "batch_size",
-             "gradient_accumulation_steps", "even_batches", "optimizer", "scheduler", "lr",
-             "warmup_fraction", "weight_decay", "seed")  # fmt: skip
+_WRITTEN = ("run.json", "checkpoints/last.ckpt", "checkpoints/best.ckpt", "metrics.csv",
+            "progress.json", "splits.tsv", "predictions.tsv", "embeddings.tsv")  # fmt: skip
 
 
-def prepare(folder: Path, overwrite: bool, resuming: bool) -> None:
-    """Refuse a run folder that a run may not use; nothing is made or removed yet (see `begin`).
+@dataclass(frozen=True)
+class Prepared:
+    """A run folder that a run may use, and what the run's record begins with.
+
+    Attributes:
+        folder: the run folder.
+        content: of `run.json`: versions, host, command line, options, inputs' SHA-256.
+        resumed: folder of the run that is resumed; None if a run begins.
+        overwrite: whether a run that is in the folder is to be replaced.
+        usable: whether the folder may hold a run.
+    """
+
+    folder: Path
+    content: dict[str, Any]
+    resumed: Path | None
+    overwrite: bool
+    usable: bool
+
+    @property
+    def splits(self) -> Path | None:
+        """The splits of the run that is resumed, if it has left them."""
+        path = self.resumed and self.resumed / "splits.tsv"
+        return path if path and path.exists() else None
+
+
+def prepare(command: str, options: Any, ranks: Ranks = ALONE) -> Prepared:
+    """Refuse a run folder that a run may not use, or a run that may not be resumed.
+
+    Nothing is made or removed yet (see `begin`).
 
     Raises:
-        CannotCreate: it holds a run and neither --overwrite nor --resume-from was given, or it
-            cannot be made or written to.
+        CannotCreate: the folder holds a run and neither --overwrite nor --resume-from was given,
+            another training writes to it, or it cannot be made or written to.
+        MissingInput: nothing to resume from.
+        DataError: what is to be resumed cannot be read, is of another command or of other input.
+        UsageError: options that a resumed run may not change differ.
     """
+    folder, resume_from = options.run.output_dir, options.run.resume_from
+    usable = options.run.overwrite or resume_from is not None
+    _check_folder(folder, usable)
+    if ranks.first:
+        run_lock.check(folder)
+    content = record.describe(command, options)
+    content["host"]["devices"] = _devices()
+    content["host"]["processes"] = ranks.size
+    checkpoint = checkpoints.resumed(options.run)
+    if checkpoint is None:
+        if resume_from == "auto":
+            say("Nothing to resume from; starting.")
+        return Prepared(folder, content, None, options.run.overwrite, usable)
+    _check_options(command, options, checkpoint)
+    resumed = checkpoints.run_of(checkpoint)
+    _check_inputs(content["inputs"], resumed)
+    say(f"Resuming from '{resume_from if resume_from != 'auto' else resumed}'.")
+    return Prepared(folder, content, resumed, overwrite=False, usable=True)
+
+
+def _check_folder(folder: Path, usable: bool) -> None:
+    """Refuse a folder that cannot be written to, or that holds a run unless that is `usable`."""
     try:
         held = _held(folder)
     except OSError as error:
@@ -41,7 +93,7 @@ def prepare(folder: Path, overwrite: bool, resuming: bool) -> None:
         raise CannotCreate(
             "The run folder cannot be looked at", reason, "choose another --output-dir"
         ) from error
-    if held and not (overwrite or resuming):
+    if held and not usable:
         raise CannotCreate(
             "The folder already holds a run",
             f"'{folder}' has {', '.join(held)}",
@@ -64,6 +116,15 @@ def _held(folder: Path) -> list[str]:
         return []
     held = [name for name in _OURS if (folder / name).exists()]
     return held + sorted(path.name for path in folder.glob("fold-*"))
+
+
+def _remove_leftovers(folder: Path) -> None:
+    """Remove the temporary files that killed processes, of any host, left in a locked folder."""
+    for place in (folder, *folder.glob("fold-*")):
+        for name in _WRITTEN:
+            file = place / name
+            for left in file.parent.glob(f".{file.stem}.*{file.suffix}"):
+                left.unlink(missing_ok=True)
 
 
 def _clear(folder: Path) -> None:
@@ -103,37 +164,31 @@ class RunRecord:
             record.write(self.folder / "run.json", self.content)
 
 
-def begin(
-    command: str, options: Any, folder: Path, ranks: Ranks = ALONE, **facts: Any
-) -> RunRecord:
-    """Start the record of a run: versions, host, command line, options and inputs' SHA-256.
+@contextmanager
+def begin(prepared: Prepared, ranks: Ranks = ALONE, **facts: Any) -> Iterator[RunRecord]:
+    """Lock the run folder while the block runs, and start the record of the run in it.
 
-    `facts` are added as they are.
-
-    Here a run that is to be replaced is removed: its files stay until the new input is known to
-    serve.
+    `facts` are added to the record as they are. Here a run that is to be replaced is removed: its
+    files stay until the new input is known to serve.
 
     Raises:
-        MissingInput: nothing to resume from.
-        DataError: what is to be resumed cannot be read, or is of another command.
-        UsageError: options that decide the numbers differ from those of the run that is resumed.
+        CannotCreate: another training has begun in the folder.
     """
-    content = {**record.describe(command, options), **facts}
-    content["host"]["devices"] = _devices()
-    content["host"]["processes"] = ranks.size
-    resumed = checkpoints.to_resume(options.run)
-    if resumed is not None:
-        _check_resumed(command, content["options"], resumed)
-    elif options.run.overwrite and ranks.first:
-        _clear(folder)
-    if options.run.resume_from == "auto":
-        say(f"Resuming from '{resumed}'." if resumed else "Nothing to resume from; starting.")
-    run = RunRecord(folder, content, time.monotonic(), ranks.first)
-    run.write()
-    return run
+    folder = prepared.folder
+    with run_lock.locked(folder) if ranks.first else nullcontext(False) as held:
+        if ranks.first:
+            # Another training may have begun, and even ended, since `prepare`.
+            _check_folder(folder, prepared.usable)
+            if prepared.overwrite:
+                _clear(folder)
+        if held:
+            _remove_leftovers(folder)
+        run = RunRecord(folder, prepared.content | facts, time.monotonic(), ranks.first)
+        run.write()
+        yield run
 
 
-def _check_resumed(command: str, options: dict[str, Any], path: Path) -> None:
+def _check_options(command: str, options: Any, path: Path) -> None:
     """Refuse to continue a run as if it were another."""
     recipe, _ = checkpoints.read(path)
     if recipe.command != command:
@@ -142,10 +197,13 @@ def _check_resumed(command: str, options: dict[str, Any], path: Path) -> None:
             f"'{path}' is of `aam {recipe.command}`",
             f"resume it with that, or start `aam {command}` anew",
         )
-    before, now = _decisive(recipe.options), _decisive(options)
-    other = [name for name in before if name in now and before[name] != now[name]]
-    if other:
-        changed = [f"--{n.replace('_', '-')} {now[n]} (was {before[n]})" for n in other]
+    before = from_plain(type(options), recipe.options)
+    changed = []
+    for spec in specs(type(options)):
+        was, now = (record.value_of(of, spec.field) for of in (before, options))
+        if not spec.resumable and spec.role == "value" and was != now:
+            changed.append(f"{spec.flag} {now} (was {was})")
+    if changed:
         raise UsageError(
             "The run that is resumed had other options",
             ", ".join(changed),
@@ -153,13 +211,28 @@ def _check_resumed(command: str, options: dict[str, Any], path: Path) -> None:
         )
 
 
-def _decisive(options: dict[str, Any]) -> dict[str, Any]:
-    """Options that a resumed run must share with its first part, by field."""
-    flat = {name: value for name, value in options.items() if name in _DECISIVE}
-    for group in options.values():
-        if isinstance(group, dict):
-            flat |= _decisive(group)
-    return flat
+def _check_inputs(inputs: dict[str, dict[str, Any]], resumed: Path) -> None:
+    """Refuse to continue a run on other input files; paths may differ, contents may not."""
+    try:
+        before = json.loads((resumed / "run.json").read_text())["inputs"]
+    except (OSError, ValueError, KeyError):
+        warn(f"'{resumed}' has no record of its input files; they are not compared.")
+        return
+    changed = [
+        f"{flag} {_named(inputs.get(flag))} (was {_named(before.get(flag))})"
+        for flag in sorted((inputs.keys() | before.keys()) - {"--resume-from"})
+        if inputs.get(flag, {}).get("sha256") != before.get(flag, {}).get("sha256")
+    ]
+    if changed:
+        raise DataError(
+            "The run that is resumed had other input files",
+            ", ".join(changed),
+            "give the same, or start a new run from its weights with --pretrained-encoder",
+        )
+
+
+def _named(file: dict[str, Any] | None) -> str:
+    return f"'{file['path']}', SHA-256 {file['sha256'][:12]}" if file else "not given"
 
 
 def _devices() -> list[str]:

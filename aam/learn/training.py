@@ -16,9 +16,10 @@ from aam.learn.devices import choose_attention
 from aam.learn.inference import read_out, remember_asvs
 from aam.learn.loaders import FixedBatches, TrainingBatches
 from aam.learn.outputs import prediction_table, write_table
+from aam.learn.pretrained import Base, choose_length, read_base
 from aam.learn.pretraining import check_shape, write_all_embeddings
-from aam.learn.samples import longest, reading_plan
-from aam.learn.starting import Base, Start, read_base, start
+from aam.learn.samples import reading_plan
+from aam.learn.starting import Start, start
 from aam.learn.target import Target
 from aam.learn.task import Task, Weights, judge
 from aam.model.attention import Backends
@@ -47,20 +48,32 @@ def _train(options: Train, guard: Guard, team: Team) -> None:
     """Do what `train` says, as one of several processes."""
     team.same_options(options)
     _check_options(options)
-    folder = options.run.output_dir
-    run_folder.prepare(folder, options.run.overwrite, options.run.resume_from is not None)
-    base = read_base(options)
-    max_bp = base.recipe.shape.max_bp if base else longest(options.sample)
-    asked = ask(options, max_bp)
-    if len(asked.splits) > 1 and options.run.resume_from is not None:
-        raise UsageError(
-            "Cross-validation is not resumed", "several folds with --resume-from", "start it again"
-        )
+    prepared = run_folder.prepare("train", options, team.ranks)
+    base = read_base(options.pretrained_encoder)
+    asked = ask(options, choose_length(base, options.sample), prepared.splits)
+    if len(asked.splits) > 1:
+        checkpoints.check_folds(options.run)
     for split in asked.splits:
         fit.check_sizes(len(split.train), options.loop)
         fit_target(options, asked, split)
     chosen = _attention(options, base, guard)
-    record = run_folder.begin("train", options, folder, team.ranks, attention=chosen.record)
+    with run_folder.begin(prepared, team.ranks, attention=chosen.record) as record:
+        _train_folds(options, asked, base, record, chosen.backends, team)
+
+
+def _train_folds(
+    options: Train,
+    asked: Question,
+    base: Base | None,
+    record: run_folder.RunRecord,
+    backends: Backends,
+    team: Team,
+) -> None:
+    """Train the model of each split; of a run that is resumed, what is left of each.
+
+    A fold that has ended is only applied again.
+    """
+    folder = options.run.output_dir
     if team.ranks.first:
         write_splits(
             folder / "splits.tsv", asked.study.table.sample_ids, asked.splits, asked.labels
@@ -74,7 +87,7 @@ def _train(options: Train, guard: Guard, team: Team) -> None:
             fold,
             _fold_folder(folder, asked.splits, fold),
             record,
-            chosen.backends,
+            backends,
             team,
         )
         for fold, split in enumerate(asked.splits, start=1)

@@ -68,6 +68,12 @@ class Pretrain:
     metadata: Path | None = option(
         "Sample metadata; only needed for --group-column.", default=None, role="input"
     )
+    pretrained_encoder: Path | None = option(
+        "Checkpoint or run folder to start from, of this study or of another; it decides the "
+        "encoder's shape.",
+        default=None,
+        role="input",
+    )
 
 
 @dataclass(frozen=True)

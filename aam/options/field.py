@@ -56,6 +56,7 @@ def option(
     takes: Range | None = None,
     alone: str | None = None,
     first: bool = False,
+    resumable: bool = False,
 ) -> Any:
     """Declare one option; without a default it is required.
 
@@ -63,9 +64,18 @@ def option(
     `takes` is the range of a number, or of each number of a tuple; `check` looks at it.
     `alone` is the value that the flag means where none follows it.
     `first` lets the flag be left out where the value is the first word (see `spell_out`).
+    `resumable` lets a run that is resumed have another value than before; the files of an `input`
+    may lie elsewhere, but have to be the same.
     """
     shown = help if role == "value" else f"{help} [{role}]"
-    metadata = {"help": shown, "role": role, "takes": takes, "alone": alone, "first": first}
+    metadata = {
+        "help": shown,
+        "role": role,
+        "takes": takes,
+        "alone": alone,
+        "first": first,
+        "resumable": resumable,
+    }
     return dataclasses.field(default=default, metadata=metadata, kw_only=True)
 
 
@@ -83,6 +93,7 @@ class OptionSpec:
     group: str
     alone: str | None = None
     first: bool = False
+    resumable: bool = False
 
 
 def specs(command: type) -> tuple[OptionSpec, ...]:
@@ -106,6 +117,7 @@ def specs(command: type) -> tuple[OptionSpec, ...]:
                 group=command.__name__,
                 alone=field.metadata["alone"],
                 first=field.metadata["first"],
+                resumable=field.metadata["resumable"],
             )
         )
     return tuple(found)

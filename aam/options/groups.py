@@ -151,7 +151,9 @@ class MaskOptions:
 class LoopOptions:
     """The training loop."""
 
-    epochs: int = option("Passes over the training samples.", default=100, takes=ONE_OR_MORE)
+    epochs: int = option(
+        "Passes over the training samples.", default=100, takes=ONE_OR_MORE, resumable=True
+    )
     batch_size: int = option(
         "Samples in a batch: of all processes together, each takes its share.",
         default=16,
@@ -186,6 +188,7 @@ class LoopOptions:
         "Epochs without a better validation before training stops; 0 never stops early.",
         default=20,
         takes=ZERO_OR_MORE,
+        resumable=True,
     )
     seed: int = option(
         "Seed of splits, weights, masks, rarefactions and order.", default=42, takes=SEEDS
@@ -200,7 +203,9 @@ class TrainLoopOptions(LoopOptions):
     more decay than without.
     """
 
-    epochs: int = option("Passes over the training samples.", default=50, takes=ONE_OR_MORE)
+    epochs: int = option(
+        "Passes over the training samples.", default=50, takes=ONE_OR_MORE, resumable=True
+    )
     lr: float = option("Peak learning rate.", default=3e-4, takes=ABOVE_ZERO)
     weight_decay: float = option(
         "Weight decay of the linear layers.", default=0.1, takes=ZERO_OR_MORE
@@ -212,20 +217,24 @@ class DeviceOptions:
     """What computes, and how."""
 
     device: Literal["auto", "cpu", "cuda"] = option(
-        "'cuda' means any GPU, AMD's too; 'auto' takes a GPU where there is one.", default="auto"
+        "'cuda' means any GPU, AMD's too; 'auto' takes a GPU where there is one.",
+        default="auto",
+        resumable=True,
     )
     num_workers: int | Literal["auto"] = option(
         "Processes that prepare batches; 'auto': none on a CPU, up to 4 for a GPU.",
         default="auto",
         takes=ZERO_OR_MORE,
+        resumable=True,
     )
     attn_implementation: AttnImplementation = option(
-        "Attention kernel ('sdpa' is another word for auto).", default="auto"
+        "Attention kernel ('sdpa' is another word for auto).", default="auto", resumable=True
     )
     check: bool = option(
         "Measure first whether this GPU computes attention right; a kernel that does not is not "
         "used.",
         default=True,
+        resumable=True,
     )
 
 
@@ -237,18 +246,22 @@ class SpeedOptions:
         "Precision of the matrix products; fp16 with loss scaling. 'auto': bf16 on a GPU that has "
         "it, else none.",
         default="none",
+        resumable=True,
     )
     report_fp32_fallbacks: bool = option(
-        "List the modules that run in fp32 under mixed precision.", default=False
+        "List the modules that run in fp32 under mixed precision.", default=False, resumable=True
     )
     compile_model: CompileModel = option(
         "Compile the nucleotide encoder while training. 'auto', also meant by the flag alone: not "
         "with ROCm, whose Triton has a fault; 'force': there too.",
         default="off",
         alone="auto",
+        resumable=True,
     )
     gradient_checkpointing: bool = option(
-        "Recompute activations in the backward pass: less memory, a third more time.", default=False
+        "Recompute activations in the backward pass: less memory, a third more time.",
+        default=False,
+        resumable=True,
     )
 
 
@@ -257,33 +270,42 @@ class ScaleOptions:
     """More than one process: --processes, `aam-launch --gpus`, torchrun or srun starts them."""
 
     distributed: bool = option(
-        "Share every batch among the processes; each has the whole network (DDP).", default=False
+        "Share every batch among the processes; each has the whole network (DDP).",
+        default=False,
+        resumable=True,
     )
     fsdp: bool = option(
         "Share every batch among the processes; each has a part of the network (FSDP).",
         default=False,
+        resumable=True,
     )
     fsdp_sharded_checkpoint: bool = option(
         "With --fsdp: every process writes its part of a checkpoint, which is a folder then.",
         default=False,
+        resumable=True,
     )
     data_parallel: bool = option(
         "Share every batch among all GPUs of this machine; they are started too.",
         default=False,
+        resumable=True,
     )
     sync_batchnorm: bool = option(
-        "Taken and without effect: there is no batch norm in the network.", default=False
+        "Taken and without effect: there is no batch norm in the network.",
+        default=False,
+        resumable=True,
     )
     processes: int = option(
         "Processes to start on this machine, one for each GPU or for some cores each; 0: they are "
         "started already, or there is one.",
         default=0,
         takes=ZERO_OR_MORE,
+        resumable=True,
     )
     rank_timeout: float = option(
         "Seconds of silence after which a process counts as dead and the others stop.",
         default=60.0,
         takes=ABOVE_ZERO,
+        resumable=True,
     )
 
 
@@ -291,18 +313,24 @@ class ScaleOptions:
 class RunOptions:
     """The run folder."""
 
-    output_dir: Path = option("Folder of the run; made if it is not there.", role="output")
-    overwrite: bool = option("Replace a run that is already in the folder.", default=False)
+    output_dir: Path = option(
+        "Folder of the run; made if it is not there.", role="output", resumable=True
+    )
+    overwrite: bool = option(
+        "Replace a run that is already in the folder.", default=False, resumable=True
+    )
     resume_from: Literal["auto"] | Path | None = option(
         "Continue from this checkpoint, or from the last one of this run folder. 'auto': from the "
         "last whole one of --output-dir, or start where there is none.",
         default=None,
         role="input",
+        resumable=True,
     )
     checkpoint_every_n_steps: int = option(
         "Also write last.ckpt after this many optimiser steps; 0: at the end of epochs only.",
         default=0,
         takes=ZERO_OR_MORE,
+        resumable=True,
     )
 
 
