@@ -17,10 +17,10 @@ from launcher.gpus import VENDORS, masks
 from launcher.host.facts import Host
 from launcher.inputs import nearest_folder
 from launcher.plan.catalog import Catalog, Image
-from launcher.plan.choose import Built, for_processors
+from launcher.plan.choose import Built
 from launcher.plan.devices import denials
 from launcher.plan.environment import LEAKS
-from launcher.plan.fit import served
+from launcher.plan.fit import for_processors, served
 from launcher.plan.kinds import survey
 
 ROOM = 20 << 30  # bytes that an image and its building take

@@ -19,12 +19,19 @@ from launcher.gpus import VENDORS
 from launcher.host.facts import Gpu, Host
 from launcher.plan.catalog import CPU, Catalog, Image
 from launcher.plan.decision import Decision
-from launcher.plan.fit import fast, problems
+from launcher.plan.fit import fast, for_processors, problems, processor_problems
 from launcher.plan.gpu_use import GpuUse
 from launcher.plan.kinds import Kind, Survey, best, counted, left_out, survey
 from launcher.plan.layers import Settings
 from launcher.plan.masks import Selection
-from launcher.plan.nothing import lacks_cdi, nothing
+from launcher.plan.refusals import (
+    lacks_cdi,
+    misfit,
+    no_gpu,
+    nothing,
+    require_served,
+    wrong_processor,
+)
 from launcher.plan.spelling import nearest
 
 NATIVE = "native"
@@ -156,7 +163,7 @@ def choose(
     # The environment of this process is not that of a captured host.
     if runtime != "auto" or native.absent or not host.live:
         if not candidates:
-            raise _wrong_processor(catalog, host, native)
+            raise wrong_processor(catalog, host, native.install)
         raise nothing(candidates, engines, native.install, settings, host)
     first = candidates[0].name if candidates else None
     why = f"no image is built ({first} would suit), and PyTorch {native.torch} is installed here"
@@ -165,36 +172,6 @@ def choose(
     elif not engines:
         why = f"there is no engine that can start a container, and PyTorch {native.torch} is here"
     return _native(gpus, native, host, use, "host", why, kind)
-
-
-def require_served(gpus: Survey, host: Host, use: GpuUse) -> None:
-    """Check that computing on the processor is what the user wants.
-
-    Raises:
-        Unavailable: there are GPUs that cannot be used, or a GPU is required and there is none.
-    """
-    without = "add --device cpu (or --image cpu) to compute on the processor"
-    if gpus.obstacles:
-        evidence = "; ".join(finding.evidence for finding in gpus.obstacles)
-        remedies = [finding.remedy for finding in gpus.obstacles if finding.remedy]
-        raise Unavailable(gpus.obstacles[0].cause, evidence, ", or ".join([*remedies, without]))
-    if use == "required":
-        evidence = no_gpu(gpus, host)
-        raise Unavailable("A GPU is requested and none can be used", evidence, without)
-
-
-def for_processors(catalog: Catalog, host: Host) -> tuple[Image, ...]:
-    """Return the images for computing without a GPU that are built for this processor."""
-    return tuple(
-        i for i in catalog.images if i.vendor == CPU and not problems(i, (), catalog, host)
-    )
-
-
-def _wrong_processor(catalog: Catalog, host: Host, native: Native) -> Unavailable:
-    machines = sorted({machine for image in catalog.images for machine in image.machines})
-    evidence = f"{host.machine}; the images are built for {', '.join(machines)}"
-    remedy = f"install PyTorch here: `{native.install}`"
-    return Unavailable("No image is built for this processor", evidence, remedy)
 
 
 def _engines(host: Host, runtime: str) -> tuple[str, ...]:
@@ -255,8 +232,10 @@ def _named(
     if kind is None and same and image.vendor != CPU:
         kind = max(same, key=lambda k: k.rank)
     found = problems(image, kind.gpus if kind else (), catalog, host)
+    if use == "never":  # an image for GPUs computes on the processor too
+        kind, found = None, processor_problems(image, host)
     if found and not force:
-        raise _misfit(name, found, gpus, catalog, host)
+        raise misfit(name, found, gpus, for_processors(catalog, host))
     if kind is None and use == "required":
         evidence = f"image {name}" if image.vendor == CPU else no_gpu(gpus, host)
         remedy = "name an image for the GPUs, or leave --device and --gpus out"
@@ -269,19 +248,8 @@ def _named(
         Decision("image", name, why, source),
         _engine_decision(engine, settings.text("runtime"), settings, host),
     ]
-    kind = None if image.vendor == CPU or use == "never" else kind
+    kind = None if image.vendor == CPU else kind
     return _choice(engine, image, place, kind, gpus, decisions, tuple(found))
-
-
-def _misfit(
-    name: str, found: Sequence[str], gpus: Survey, catalog: Catalog, host: Host
-) -> Unavailable:
-    fitting = [image for kind in gpus.kinds for image in kind.images]
-    near = (fitting or list(for_processors(catalog, host)))[:1]
-    remedy = f"the nearest fit is --image {near[0].name}; " if near else ""
-    evidence = "; ".join(found)
-    cause = f"Image {name} does not fit this host"
-    return Unavailable(cause, evidence, f"{remedy}--force runs it anyway")
 
 
 def _native(
@@ -348,20 +316,6 @@ def _choice(
         findings=tuple(findings),
         forced=forced,
     )
-
-
-def no_gpu(gpus: Survey, host: Host) -> str:
-    """Return the reason why no GPU is used where none of the usable ones is unserved."""
-    for selection in gpus.selections:
-        if any(not gpu.integrated for gpu in selection.ours) and not selection.gpus:
-            return f"{selection.source} leaves none of the {len(selection.ours)} GPUs"
-    if any(not gpu.driven and not gpu.integrated for gpu in host.gpus):
-        return "there are GPUs but no driver is loaded for them"
-    if any(gpu.driven and not gpu.readable for gpu in host.gpus):
-        return "the GPUs of this host belong to other jobs"
-    if any(gpu.integrated for gpu in host.gpus):
-        return "the only GPU is an integrated one, which no image computes on"
-    return "there is no GPU"
 
 
 def _why(

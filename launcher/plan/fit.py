@@ -11,10 +11,7 @@ from launcher.plan.catalog import CPU, Catalog, Image
 
 def problems(image: Image, gpus: Sequence[Gpu], catalog: Catalog, host: Host) -> list[str]:
     """List the reasons why `image` does not fit this processor, `gpus` and their driver."""
-    found = []
-    if image.machines and host.machine not in image.machines:
-        built = " and ".join(image.machines)
-        found.append(f"it is built for {built} and the processor is {host.machine}")
+    found = processor_problems(image, host)
     if image.vendor in (CPU, None):
         return found
     if not gpus:
@@ -34,6 +31,22 @@ def problems(image: Image, gpus: Sequence[Gpu], catalog: Catalog, host: Host) ->
         misfit = vendor.driver_misfit(driver, image.pins, image.least_driver, ranges)
         found += [misfit] if misfit else []
     return found
+
+
+def processor_problems(image: Image, host: Host) -> list[str]:
+    """List the reasons why `image` does not run on this processor."""
+    if not image.machines or host.machine in image.machines:
+        return []
+    built = " and ".join(image.machines)
+    return [f"it is built for {built} and the processor is {host.machine}"]
+
+
+def for_processors(catalog: Catalog, host: Host) -> tuple[Image, ...]:
+    """Return the images for computing without a GPU that are built for this processor."""
+    return tuple(
+        image for image in catalog.images
+        if image.vendor == CPU and not processor_problems(image, host)
+    )  # fmt: skip
 
 
 def served(image: Image, arch: str) -> bool:

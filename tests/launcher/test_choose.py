@@ -330,8 +330,11 @@ def test_a_misfit_is_refused_with_the_nearest_fit(tmp_path: Path) -> None:
     assert "6.16.13" in forced.forced[0]
     with pytest.raises(Unavailable, match="for GPUs of NVIDIA, not of AMD|needs a GPU of NVIDIA"):
         decide(host, image="cuda")
+    none = detect(Tree(tmp_path / "none").root)
     with pytest.raises(Unavailable, match="needs a GPU of AMD"):
-        decide(detect(Tree(tmp_path / "none").root), image="rocm63")
+        decide(none, image="rocm63")
+    without = decide(none, image="rocm63", use="never")  # it computes on the processor too
+    assert (name_of(without), without.gpus, without.forced) == ("rocm63", (), ())
 
 
 def test_an_unknown_image() -> None:

@@ -1,0 +1,109 @@
+"""Refusals: why there is nothing to run with or no GPU to use, and what the user can do."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+
+from launcher.errors import Unavailable
+from launcher.gpus import VENDORS
+from launcher.host.facts import Host
+from launcher.plan.catalog import CPU, Catalog, Image
+from launcher.plan.gpu_use import GpuUse
+from launcher.plan.kinds import Survey
+from launcher.plan.layers import Settings
+
+
+def require_served(gpus: Survey, host: Host, use: GpuUse) -> None:
+    """Check that computing on the processor is what the user wants.
+
+    Raises:
+        Unavailable: there are GPUs that cannot be used, or a GPU is required and there is none.
+    """
+    without = "add --device cpu (or --image cpu) to compute on the processor"
+    if gpus.obstacles:
+        evidence = "; ".join(finding.evidence for finding in gpus.obstacles)
+        remedies = [finding.remedy for finding in gpus.obstacles if finding.remedy]
+        raise Unavailable(gpus.obstacles[0].cause, evidence, ", or ".join([*remedies, without]))
+    if use == "required":
+        evidence = no_gpu(gpus, host)
+        raise Unavailable("A GPU is requested and none can be used", evidence, without)
+
+
+def no_gpu(gpus: Survey, host: Host) -> str:
+    """Return the reason why no GPU is used where none of the usable ones is unserved."""
+    for selection in gpus.selections:
+        if any(not gpu.integrated for gpu in selection.ours) and not selection.gpus:
+            return f"{selection.source} leaves none of the {len(selection.ours)} GPUs"
+    if any(not gpu.driven and not gpu.integrated for gpu in host.gpus):
+        return "there are GPUs but no driver is loaded for them"
+    if any(gpu.driven and not gpu.readable for gpu in host.gpus):
+        return "the GPUs of this host belong to other jobs"
+    if any(gpu.integrated for gpu in host.gpus):
+        return "the only GPU is an integrated one, which no image computes on"
+    return "there is no GPU"
+
+
+def misfit(name: str, found: Sequence[str], gpus: Survey, without: Sequence[Image]) -> Unavailable:
+    """Return the error for an image asked for that does not fit; `without` need no GPU."""
+    fitting = [image for kind in gpus.kinds for image in kind.images]
+    near = [*fitting, *without][:1]
+    remedy = f"the nearest fit is --image {near[0].name}; " if near else ""
+    evidence = "; ".join(found)
+    cause = f"Image {name} does not fit this host"
+    return Unavailable(cause, evidence, f"{remedy}--force runs it anyway")
+
+
+def wrong_processor(catalog: Catalog, host: Host, install: str) -> Unavailable:
+    """Return the error where no image is built for the processor; `install` gets PyTorch."""
+    machines = sorted({machine for image in catalog.images for machine in image.machines})
+    evidence = f"{host.machine}; the images are built for {', '.join(machines)}"
+    remedy = f"install PyTorch here: `{install}`"
+    return Unavailable("No image is built for this processor", evidence, remedy)
+
+
+def nothing(
+    candidates: Sequence[Image],
+    engines: Sequence[str],
+    install: str | None,
+    settings: Settings,
+    host: Host,
+) -> Unavailable:
+    """Explain why there is nothing to run with, and what would help."""
+    name = candidates[0].name if candidates else CPU
+    obstacles = "; ".join(f"{e.name}: {e.obstacle}" for e in host.engines if e.obstacle)
+    image = candidates[0] if candidates else None
+    if not engines:
+        known = ", ".join(engine.name for engine in host.absent_engines)
+        evidence = obstacles or f"none of {known} is on PATH"
+        remedy = "install one of them"
+        if install is not None:
+            remedy += f", or PyTorch here: `{install}`"
+        return Unavailable("There is nothing to run aam with", evidence, remedy)
+    if image and lacks_cdi(image, host) and all(host.traits(e).needs_cdi for e in engines):
+        vendor = VENDORS[image.vendor or ""]
+        remedy = f"`{vendor.cdi_command}` makes it"
+        cause = f"{engines[0]} needs a CDI description of {vendor.title} GPUs"
+        return Unavailable(cause, "none in /etc/cdi", remedy)
+    folder = settings.text("image_dir")
+    where = f"no {folder}/{name}.sif, and {folder}/images.json names none for {', '.join(engines)}"
+    remedy = how_to_build(image, engines, folder, host)
+    if install is not None:
+        remedy += f"; `{install}` lets aam run without an image"
+    return Unavailable(f"Image {name} is not built", where, remedy)
+
+
+def lacks_cdi(image: Image, host: Host) -> bool:
+    """Return whether the host has no CDI description of the devices that the image needs."""
+    vendor = VENDORS.get(image.vendor or "")
+    if vendor is None or not vendor.cdi:
+        return False
+    return not any(vendor.name in name for name in host.cdi)
+
+
+def how_to_build(image: Image | None, engines: Sequence[str], folder: str, host: Host) -> str:
+    """Return the command that builds an image, with an engine that is there."""
+    if image is None or not image.definition:
+        return f"put a SIF at {folder}, or name one with --image FILE"
+    usual = next((engine.name for engine in host.engines if engine.obstacle is None), None)
+    with_engine = "" if usual in engines else f" --engine {engines[0]}"
+    return f"`aam-launch images build {image.name}{with_engine}` builds it"
