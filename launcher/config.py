@@ -3,13 +3,12 @@
 from __future__ import annotations
 
 import os
-import stat
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from launcher import trust
+from launcher import documents, trust
 from launcher.engines import ENGINES
 from launcher.errors import ConfigurationError
 from launcher.findings import Finding
@@ -23,7 +22,6 @@ if TYPE_CHECKING:
 
 SYSTEM = Path("/etc/aam/launch.yaml")
 PROJECT = "aam-launch.yaml"
-LONGEST = 1 << 20  # bytes of a settings file
 SITES = (Path("/etc/aam/sites"), Path(__file__).with_name("sites"))
 
 
@@ -146,18 +144,13 @@ def content(path: Path) -> bytes | None:
         ConfigurationError: the path is no regular file, too long or not readable.
     """
     try:
-        # Without O_NONBLOCK, opening a FIFO waits for its writer.
-        with open(os.open(path, os.O_RDONLY | os.O_NONBLOCK | os.O_CLOEXEC), "rb") as stream:
-            if not stat.S_ISREG(os.fstat(stream.fileno()).st_mode):
-                raise _unreadable(path, "it is no regular file")
-            found = stream.read(LONGEST + 1)
+        return documents.regular(path)
     except (FileNotFoundError, NotADirectoryError):
         return None
     except OSError as error:
         raise _unreadable(path, str(error.strerror)) from error
-    if len(found) > LONGEST:
-        raise _unreadable(path, f"it is longer than {LONGEST} bytes")
-    return found
+    except ValueError as error:
+        raise _unreadable(path, str(error)) from error
 
 
 def entries(path: Path, found: bytes, known: Iterable[str] = KEYS) -> dict[str, Entry]:

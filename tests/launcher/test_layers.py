@@ -7,7 +7,7 @@ from pathlib import Path
 
 import pytest
 
-from launcher import config, trust
+from launcher import config, documents, trust
 from launcher.errors import ConfigurationError
 from launcher.plan.catalog import SHIPPED, catalog_of, extended
 from launcher.plan.document import entries, load
@@ -164,6 +164,6 @@ def test_only_regular_files_of_a_bounded_size_are_read(home: Path, sort: str) ->
     elif sort == "folder":
         path.mkdir()
     else:
-        put(path, "#" * (config.LONGEST + 1))
+        put(path, "#" * (documents.LARGEST + 1))
     with pytest.raises(ConfigurationError, match="aam-launch.yaml"):
         read(home)
