@@ -10,7 +10,7 @@ import difflib
 import importlib
 import os
 import sys
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Iterable, Mapping, MutableMapping, Sequence
 from typing import Any
 
 from aam import __version__
@@ -69,6 +69,7 @@ def _dispatch(words: list[str]) -> int:
     name, rest = split(words)
     options = parse(name, rest)
     check(options)
+    _rest_idle_threads(os.environ)
     if isinstance(scale := getattr(options, "scale", None), ScaleOptions):
         from aam.ranks import local
 
@@ -85,6 +86,17 @@ def _dispatch(words: list[str]) -> int:
     facts = found if isinstance(found, Mapping) else {}
     record.leave(facts)
     return found if isinstance(found, int) else 0
+
+
+def _rest_idle_threads(environment: MutableMapping[str, str]) -> None:
+    """Let threads sleep between parallel loops, unless the user chose otherwise.
+
+    OpenMP lets them spin, which takes the processor from other programs, and from each other where
+    there are more of them than free cores. It reads the variable when torch is imported.
+    """
+    chosen = ("OMP_WAIT_POLICY", "GOMP_SPINCOUNT", "KMP_BLOCKTIME", "KMP_LIBRARY")
+    if not any(name in environment for name in chosen):
+        environment["OMP_WAIT_POLICY"] = "PASSIVE"
 
 
 def parse(name: str, words: Sequence[str]) -> Any:

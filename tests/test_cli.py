@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import os
 import re
 import subprocess
 import sys
@@ -158,3 +159,24 @@ def test_options_survive_a_checkpoint() -> None:
     kind = typing.cast(type, find("train"))
     plain = json.loads(json.dumps(to_plain(options)))
     assert to_plain(from_plain(kind, plain)) == to_plain(options)
+
+
+@pytest.mark.parametrize(
+    ("chosen", "policy"),
+    [({}, "PASSIVE"), ({"OMP_WAIT_POLICY": "active"}, "ACTIVE")],
+)
+def test_threads_sleep_while_they_wait_unless_the_user_chose(
+    tmp_path: Path, chosen: dict[str, str], policy: str
+) -> None:
+    """OpenMP prints its settings when torch is imported, before the table is missed."""
+    variables = {k: v for k, v in os.environ.items() if not k.startswith(("OMP_", "GOMP_"))}
+    words = ["predict", "--table", "none.biom", "--model", "none", "--output", "out.tsv"]
+    done = subprocess.run(
+        [sys.executable, "-m", "aam.cli", *words],
+        env=variables | {"OMP_DISPLAY_ENV": "true"} | chosen,
+        cwd=tmp_path,
+        capture_output=True,
+        text=True,
+    )
+    assert done.returncode == 66
+    assert f"OMP_WAIT_POLICY = '{policy}'" in done.stderr
