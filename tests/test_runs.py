@@ -8,6 +8,7 @@ import json
 import math
 import shutil
 from pathlib import Path
+from typing import Any
 
 import biom
 import lightning.pytorch as pl
@@ -27,6 +28,7 @@ from aam.learn.target import Target
 from aam.learn.task import Task, Weights
 from aam.model.distance import PairwiseDistance
 from aam.model.network import Encoder, Predictor
+from aam.model.shape import NetworkShape, least_weights
 from aam.options.commands import Pretrain
 from aam.options.groups import LoopOptions, PhylogenyOptions, TableOptions
 from aam.study.study import Study, load_study
@@ -622,4 +624,47 @@ def test_fp16_needs_a_gpu(
 ) -> None:
     assert pretrain(study_dir, tmp_path / "run", *tree, "--mixed-precision", "fp16") == 64
     assert "fp16 needs a GPU" in capsys.readouterr().err
+    assert not (tmp_path / "run").exists()
+
+
+@pytest.mark.parametrize(("dim", "layers"), [(64, 1), (256, 4)])
+def test_the_predicted_number_of_weights_is_a_close_lower_bound(dim: int, layers: int) -> None:
+    network = Encoder(NetworkShape(150, dim, 4, layers), "unweighted")
+    number = sum(parameter.numel() for parameter in network.parameters())
+    assert 0.8 * number < least_weights(dim, layers) < number
+
+
+@pytest.mark.parametrize(
+    ("words", "said"),
+    [
+        (("--embedding-dim", 10**9), "--embedding-dim 1000000000; give 1 to 65536"),
+        (("--attention-layers", 100_000), "--attention-layers 100000; give 1 to 1000"),
+        (("--embedding-dim", 65_536, "--attention-layers", 1000), "does not fit into memory"),
+        (("--num-workers", 10**6), "--num-workers 1000000; give 0 to 1024"),
+        (("--processes", 10**6), "--processes 1000000; give 0 to 1024"),
+        (("--lr", "1e300"), "--lr 1e+300; give more than 0 and at most 1000000"),
+        (("--weight-decay", "1e300"), "--weight-decay 1e+300; give 0 to 1000000"),
+        (("--penalty", "1e300"), "--penalty 1e+300; give 0 to 1000000"),
+        (("--rank-timeout", "1e300"), "--rank-timeout 1e+300; give more than 0"),
+        (("--batch-size", 10**18), "--batch-size 1000000000000000000; choose a smaller"),
+        (("--rarefy-depth", 10**18), "1000000000000000000"),
+    ],
+)
+def test_options_at_their_extremes_are_refused(
+    study_dir: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str], words: Any, said: str
+) -> None:
+    tree = ("--tree", study_dir / "tree.nwk")
+    assert pretrain(study_dir, tmp_path / "run", *tree, *words) in (64, 65)
+    last = capsys.readouterr().err.splitlines()[-1]
+    assert last.startswith("aam: ") and said in last
+    assert not (tmp_path / "run").exists()
+
+
+def test_a_plateau_needs_validation(
+    study_dir: Path, tree: tuple[str, Path], tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    words = ("--scheduler", "plateau", "--folds", 2, "--test-size", 0)
+    assert train(study_dir, tmp_path / "run", *tree, *words) == 64
+    last = capsys.readouterr().err.splitlines()[-1]
+    assert last.startswith("aam: --scheduler plateau needs validation samples: ")
     assert not (tmp_path / "run").exists()

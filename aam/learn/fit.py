@@ -16,7 +16,7 @@ from lightning.pytorch.loggers import TensorBoardLogger
 
 from aam.console import console
 from aam.contract.precision import Precision, choose_precision
-from aam.errors import DataError
+from aam.errors import DataError, UsageError
 from aam.learn import checkpoints
 from aam.learn.callbacks import EpochTable, TwoBars, WithinEpochs
 from aam.learn.devices import choose_workers
@@ -36,6 +36,7 @@ from aam.ranks.signals import Requests
 from aam.ranks.strategies import choose as choose_strategy
 from aam.ranks.team import ALONE_TEAM, Team
 from aam.stack.device import arch_of, choose_device, device_name
+from aam.study.splits import Split
 
 PRECISIONS = {"none": "32-true", "bf16": "bf16-mixed", "fp16": "16-mixed"}
 HIGHER_IS_BETTER = ("r2", "accuracy", "f1")
@@ -75,17 +76,24 @@ def optimiser_steps(samples: int, loop: LoopOptions) -> int:
     return loop.epochs * math.ceil(batches / loop.gradient_accumulation_steps)
 
 
-def check_sizes(training: int, loop: LoopOptions) -> None:
-    """Refuse a training split that does not fill one batch.
+def check_split(split: Split, loop: LoopOptions) -> None:
+    """Refuse a split that the training loop cannot use.
 
     Raises:
         DataError: fewer training samples than --batch-size.
+        UsageError: a learning rate that follows validations, and no validation samples.
     """
-    if training < loop.batch_size:
+    if len(split.train) < loop.batch_size:
         raise DataError(
             "Fewer training samples than a batch",
-            f"{training} samples, --batch-size {loop.batch_size}",
+            f"{len(split.train)} samples, --batch-size {loop.batch_size}",
             "choose a smaller --batch-size",
+        )
+    if loop.scheduler == "plateau" and not len(split.validation):
+        raise UsageError(
+            "--scheduler plateau needs validation samples",
+            "the split has none",
+            "raise --test-size or choose another scheduler",
         )
 
 

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import dataclasses
+import os
 from pathlib import Path
 
 import numpy as np
@@ -21,13 +22,16 @@ from aam.learn.pretrained import Base, choose_length, choose_metric, choose_shap
 from aam.learn.recipe import Recipe
 from aam.learn.samples import batch_plan, choose_depth, deep_enough, reading_plan
 from aam.learn.task import Task, Weights
+from aam.memory import memory_available, shown_size
 from aam.model.attention import Backends
 from aam.model.network import Encoder, Predictor
+from aam.model.shape import least_weights
 from aam.options import to_plain
 from aam.options.commands import Pretrain
-from aam.options.groups import Metric, ModelOptions
+from aam.options.groups import DeviceOptions, Metric, ModelOptions, ScaleOptions
 from aam.ranks import portable
 from aam.ranks.joining import joined
+from aam.ranks.processes import found
 from aam.ranks.team import Team, identity
 from aam.stack.device import arch_of, choose_device
 from aam.stack.guard import GUARD, Guard
@@ -37,6 +41,9 @@ from aam.study.question import split_samples
 from aam.study.splits import Split, write_splits
 from aam.study.store_files import is_store
 from aam.study.study import Study, load_study, related
+
+_FP32 = 4
+"""Bytes of a number."""
 
 
 def pretrain(options: Pretrain, guard: Guard = GUARD) -> None:
@@ -49,7 +56,7 @@ def pretrain(options: Pretrain, guard: Guard = GUARD) -> None:
     """
     check_phylogeny(options)
     if options.pretrained_encoder is None:
-        check_shape(options.model)
+        check_shape(options.model, options.device, options.scale)
     with joined(options.scale, options.device, options.loop.batch_size) as team:
         _pretrain(options, guard, team)
 
@@ -74,7 +81,7 @@ def _pretrain(options: Pretrain, guard: Guard, team: Team) -> None:
     (split, *_), labels = split_samples(
         decided, 1, options.loop.seed, study.table.sample_ids, metadata
     )
-    fit.check_sizes(len(split.train), options.loop)
+    fit.check_split(split, options.loop)
     recompute = options.speed.gradient_checkpointing
     sizes = base.recipe.shape if base else options.model
     chosen = choose_attention(options.device, device, sizes, guard, precision, recompute)
@@ -164,13 +171,33 @@ def check_phylogeny(options: Pretrain) -> None:
         raise UsageError("Nothing to learn", "--penalty 0 --nuc-penalty 0", "raise one of them")
 
 
-def check_shape(model: ModelOptions) -> None:
-    """Refuse a width that the heads do not divide."""
+def check_shape(model: ModelOptions, device: DeviceOptions, scale: ScaleOptions) -> None:
+    """Refuse a network that cannot be built: before anything is read or allocated.
+
+    Raises:
+        UsageError: the heads do not divide the width, or the weights, their gradients and the two
+            moments of Adam exceed the memory of the device.
+    """
     if model.embedding_dim % model.attention_heads:
         raise UsageError(
             "The heads do not divide the width",
             f"--embedding-dim {model.embedding_dim} --attention-heads {model.attention_heads}",
             "choose a width that is a multiple of the heads",
+        )
+    place = choose_device(device)
+    if place.type == "cuda":
+        memory, where = torch.cuda.get_device_properties(place).total_memory, "of the GPU"
+    else:
+        memory, where = memory_available(), "available"
+    weights = least_weights(model.embedding_dim, model.attention_layers)
+    needed = 4 * _FP32 * weights // (found(os.environ).size if scale.fsdp else 1)
+    if needed > memory:
+        raise UsageError(
+            "The network does not fit into memory",
+            f"--embedding-dim {model.embedding_dim} --attention-layers {model.attention_layers}: "
+            f"{weights:,} weights, which need {shown_size(needed)} with gradients and optimiser; "
+            f"{shown_size(memory)} {where}",
+            "choose a smaller width or fewer layers",
         )
 
 

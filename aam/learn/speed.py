@@ -111,6 +111,7 @@ class CompiledEncoder(Callback):
             reason = "the encoder is frozen, every ASV is encoded once"
         if not reason:
             encoder = pl_module.encoder
+            say("Compiling the nucleotide encoder; this can take some minutes.")
             reason = compile_in_place(
                 encoder.nucleotides,
                 (batch.tokens_UL, batch.ragged(encoder.nucleotides.patch)),

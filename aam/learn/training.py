@@ -54,7 +54,7 @@ def _train(options: Train, guard: Guard, team: Team) -> None:
     if len(asked.splits) > 1:
         checkpoints.check_folds(options.run)
     for split in asked.splits:
-        fit.check_sizes(len(split.train), options.loop)
+        fit.check_split(split, options.loop)
         fit_target(options, asked, split)
     chosen = _attention(options, base, guard)
     with run_folder.begin(prepared, team.ranks, attention=chosen.record) as record:
@@ -234,7 +234,7 @@ def _attention(options: Train, base: Base | None, guard: Guard) -> Guarded:
 def _check_options(options: Train) -> None:
     choose_precision(options.speed.mixed_precision, arch_of(choose_device(options.device)))
     if options.pretrained_encoder is None:
-        check_shape(options.model)
+        check_shape(options.model, options.device, options.scale)
     if options.freeze_base and options.pretrained_encoder is None:
         raise UsageError(
             "Nothing to freeze", "--freeze-base without --pretrained-encoder", "name an encoder"

@@ -45,6 +45,15 @@ class NetworkShape:
         return -(-self.max_bp // self.nucleotide_patch)
 
 
+def least_weights(embedding_dim: int, attention_layers: int) -> int:
+    """Return the weights of the transformer layers of both encoders; a network has some more.
+
+    A layer has 3 D^2 for queries, keys and values, D^2 for their mixture, 8 D^2 for the
+    feed-forward part, and 13 D of biases and norms.
+    """
+    return 2 * attention_layers * embedding_dim * (12 * embedding_dim + 13)
+
+
 def at_least_fp32(x: Tensor) -> Tensor:
     """Return a tensor of half precision in single; what is more precise stays as it is."""
     return x.float() if x.dtype in (torch.float16, torch.bfloat16) else x

@@ -7,10 +7,11 @@ from typing import Literal
 from aam.options.field import (
     ABOVE_ZERO,
     BELOW_ONE,
+    FEATURES,
     INSIDE_ONE,
     ONE_OR_MORE,
     UP_TO_ONE,
-    ZERO_OR_MORE,
+    WEIGHTS,
     option,
 )
 from aam.options.frozen import dataclass
@@ -108,12 +109,12 @@ class Train:
     profile_features: int = option(
         "Features of the community profile, which is read beside the encoder; 0 leaves it out.",
         default=1024,
-        takes=ZERO_OR_MORE,
+        takes=FEATURES,
     )
     profile_dropout: float = option(
         "Dropout of what reads the profile.", default=0.7, takes=BELOW_ONE
     )
-    target_penalty: float = option("Weight of the target's loss.", default=1.0, takes=ZERO_OR_MORE)
+    target_penalty: float = option("Weight of the target's loss.", default=1.0, takes=WEIGHTS)
     target_transform: Literal["none", "minmax", "zscore", "log-minmax", "log-zscore"] = option(
         "Transform of a numeric target, fitted on the training samples and undone in every number "
         "shown.",
@@ -126,10 +127,10 @@ class Train:
         "Quantiles for --loss-type quantile.", default=(0.1, 0.5, 0.9), takes=INSIDE_ONE
     )
     over_penalty: float = option(
-        "Asymmetric loss: weight of predictions above.", default=1.0, takes=ZERO_OR_MORE
+        "Asymmetric loss: weight of predictions above.", default=1.0, takes=WEIGHTS
     )
     under_penalty: float = option(
-        "Asymmetric loss: weight of predictions below.", default=1.0, takes=ZERO_OR_MORE
+        "Asymmetric loss: weight of predictions below.", default=1.0, takes=WEIGHTS
     )
     class_weights: Literal["none", "balanced"] = option(
         "Weigh classes by their inverse frequency.", default="none"

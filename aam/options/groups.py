@@ -7,11 +7,16 @@ from pathlib import Path
 from typing import Literal
 
 from aam.options.field import (
-    ABOVE_ZERO,
     BELOW_ONE,
+    LAYERS,
     ONE_OR_MORE,
+    PROCESSES,
+    RATES,
+    SECONDS,
     SEEDS,
     UP_TO_ONE,
+    WEIGHTS,
+    WIDTHS,
     ZERO_OR_MORE,
     Range,
     option,
@@ -114,14 +119,14 @@ class SampleOptions:
 class ModelOptions:
     """The shape of the network."""
 
-    embedding_dim: int = option("Width of every embedding.", default=128, takes=ONE_OR_MORE)
+    embedding_dim: int = option("Width of every embedding.", default=128, takes=WIDTHS)
     attention_heads: int = option(
-        "Attention heads; must divide the width.", default=4, takes=ONE_OR_MORE
+        "Attention heads; must divide the width.", default=4, takes=WIDTHS
     )
     attention_layers: int = option(
         "Transformer layers of the nucleotide encoder and of the sample encoder, each.",
         default=2,
-        takes=ONE_OR_MORE,
+        takes=LAYERS,
     )
     nucleotide_patch: Literal[1, 3, 5] = option(
         "Nucleotides that one token of the nucleotide encoder stands for.", default=5
@@ -141,10 +146,8 @@ class MaskOptions:
     nuc_mask_strategy: Literal["random", "span"] = option(
         "Mask single nucleotides, or spans of 3 to 5.", default="random"
     )
-    penalty: float = option("Weight of the UniFrac loss.", default=1.0, takes=ZERO_OR_MORE)
-    nuc_penalty: float = option(
-        "Weight of the masked-nucleotide loss.", default=1.0, takes=ZERO_OR_MORE
-    )
+    penalty: float = option("Weight of the UniFrac loss.", default=1.0, takes=WEIGHTS)
+    nuc_penalty: float = option("Weight of the masked-nucleotide loss.", default=1.0, takes=WEIGHTS)
 
 
 @dataclass(frozen=True)
@@ -167,15 +170,13 @@ class LoopOptions:
         "batch, and the memory for it, is smaller.",
         default=False,
     )
-    lr: float = option("Peak learning rate.", default=1e-3, takes=ABOVE_ZERO)
+    lr: float = option("Peak learning rate.", default=1e-3, takes=RATES)
     warmup_fraction: float = option(
         "Part of all optimiser steps over which the learning rate rises.",
         default=0.1,
         takes=UP_TO_ONE,
     )
-    weight_decay: float = option(
-        "Weight decay of the linear layers.", default=0.01, takes=ZERO_OR_MORE
-    )
+    weight_decay: float = option("Weight decay of the linear layers.", default=0.01, takes=WEIGHTS)
     max_grad_norm: float = option(
         "Gradient norm to clip at; 0 never clips.", default=1.0, takes=ZERO_OR_MORE
     )
@@ -206,10 +207,8 @@ class TrainLoopOptions(LoopOptions):
     epochs: int = option(
         "Passes over the training samples.", default=50, takes=ONE_OR_MORE, resumable=True
     )
-    lr: float = option("Peak learning rate.", default=3e-4, takes=ABOVE_ZERO)
-    weight_decay: float = option(
-        "Weight decay of the linear layers.", default=0.1, takes=ZERO_OR_MORE
-    )
+    lr: float = option("Peak learning rate.", default=3e-4, takes=RATES)
+    weight_decay: float = option("Weight decay of the linear layers.", default=0.1, takes=WEIGHTS)
 
 
 @dataclass(frozen=True)
@@ -224,7 +223,7 @@ class DeviceOptions:
     num_workers: int | Literal["auto"] = option(
         "Processes that prepare batches; 'auto': none on a CPU, up to 4 for a GPU.",
         default="auto",
-        takes=ZERO_OR_MORE,
+        takes=PROCESSES,
         resumable=True,
     )
     attn_implementation: AttnImplementation = option(
@@ -298,13 +297,13 @@ class ScaleOptions:
         "Processes to start on this machine, one for each GPU or for some cores each; 0: they are "
         "started already, or there is one.",
         default=0,
-        takes=ZERO_OR_MORE,
+        takes=PROCESSES,
         resumable=True,
     )
     rank_timeout: float = option(
         "Seconds of silence after which a process counts as dead and the others stop.",
         default=60.0,
-        takes=ABOVE_ZERO,
+        takes=SECONDS,
         resumable=True,
     )
 
