@@ -71,7 +71,8 @@ def _engines(host: Host) -> list[Finding]:
         return []
     if not host.live and not host.engines:
         cause = "The capture records no engine"
-        return [Finding("note", cause, "apptainer is assumed", "make it on the host itself")]
+        evidence = f"{host.absent_engines[0].name} is assumed"
+        return [Finding("note", cause, evidence, "make it on the host itself")]
     evidence = "; ".join(f"{e.name}: {e.obstacle}" for e in host.engines) or "none is on PATH"
     known = ", ".join(engine.name for engine in host.absent_engines)
     remedy = f"install one of {known}; without one aam runs natively"

@@ -23,6 +23,14 @@ if TYPE_CHECKING:
     from launcher.plan.plan import Plan
 
 
+GIB = 1 << 30
+WHEELS = "/mnt"
+"""Where a build mounts a folder of wheels; containers/install.sh looks there."""
+PYTHON = "/opt/aam/bin/python"
+SMOKE = "/opt/aam/containers/smoke.py"
+"""The test of an image, inside of it."""
+
+
 @dataclass(frozen=True)
 class Build:
     """What to build.

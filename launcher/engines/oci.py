@@ -12,9 +12,8 @@ from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from launcher.engines.base import Build, Engine, Log, Need
+from launcher.engines.base import GIB, PYTHON, SMOKE, WHEELS, Build, Engine, Log, Need
 from launcher.engines.mount_words import ENV, fields, program
-from launcher.engines.sif import GIB, PYTHON, SMOKE, WHEELS
 from launcher.errors import CannotCreate, MissingInput
 
 if TYPE_CHECKING:

@@ -25,7 +25,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from launcher.engines import sif_conf
-from launcher.engines.base import Build, Engine, Log, Need
+from launcher.engines.base import GIB, PYTHON, SMOKE, WHEELS, Build, Engine, Log, Need
 from launcher.engines.installed import user_namespaces, which
 from launcher.engines.mount_words import fields, program
 from launcher.engines.sif_file import check_sif, labels_of, own_labels
@@ -48,10 +48,6 @@ BUILDING = ("DOCKER_USERNAME", "DOCKER_PASSWORD", "AUTHFILE", "NOHTTPS", "NO_HTT
 STARTERS = ("libexec/{}/bin/starter-suid", "lib/x86_64-linux-gnu/{}/bin/starter-suid")
 SQUASHFS_OPTION = "--mksquashfs-args"
 FAST = "-comp zstd -Xcompression-level 1"
-WHEELS = "/mnt"
-PYTHON = "/opt/aam/bin/python"
-SMOKE = "/opt/aam/containers/smoke.py"
-GIB = 1 << 30
 
 TRAITS = Traits(
     image_format=SIF,

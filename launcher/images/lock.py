@@ -27,7 +27,7 @@ def lock(images: Sequence[Image], folder: Path) -> int:
         Unavailable: a registry or an index cannot be asked.
     """
     for image in images:
-        _record(image.name, folder)
+        record_copy(image.name, folder)
         if image.arguments:
             sources = definitions.sources()
             _wheels(image, sources, folder)
@@ -35,7 +35,7 @@ def lock(images: Sequence[Image], folder: Path) -> int:
     return 0
 
 
-def _record(name: str, folder: Path) -> None:
+def record_copy(name: str, folder: Path) -> None:
     """Record a SIF that was copied into the image folder, or copied with its record.
 
     Raises:

@@ -5,8 +5,7 @@ from __future__ import annotations
 import os
 from collections.abc import Sequence
 
-from launcher.engines.base import Need
-from launcher.engines.sif import GIB
+from launcher.engines.base import GIB, Need
 from launcher.errors import CannotCreate
 
 

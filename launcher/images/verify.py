@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 import subprocess
 import sys
 from collections.abc import Mapping, Sequence
@@ -9,12 +10,13 @@ from pathlib import Path
 
 from aam.options import names as commands
 from launcher.engines import ENGINES, containers
-from launcher.engines.sif import PYTHON, SMOKE
+from launcher.engines.base import PYTHON, SMOKE
 from launcher.errors import MissingInput, Unavailable
 from launcher.host.facts import EngineFact
 from launcher.images import builder, record
 from launcher.images.builder import Builder
 from launcher.plan.catalog import Image
+from launcher.plan.environment import unset
 
 WRONG = 1
 """Status of `aam check` where an attention backend computes wrong, as some stacks' is known to."""
@@ -47,7 +49,9 @@ def verify(
             print(f"ok      {image.name} ({image_format}) is what was recorded")
             _pins(image, held.get("labels", {}))
             if test:
-                _run(found.engine.inside(found.program, name, [PYTHON, SMOKE]), "its own test")
+                words = found.engine.inside(found.program, name, [PYTHON, SMOKE])
+                hidden = unset(os.environ, found.engine.traits)
+                _run(words, "its own test", hidden=hidden)
                 _check_device(image.name, found, folder)
     return 0
 
@@ -86,10 +90,15 @@ def _check_device(name: str, found: Builder, folder: Path) -> None:
 
 
 def _run(
-    words: Sequence[str], what: str, fine: tuple[int, ...] = (0,), folder: str | None = None
+    words: Sequence[str],
+    what: str,
+    fine: tuple[int, ...] = (0,),
+    folder: str | None = None,
+    hidden: Sequence[str] = (),
 ) -> int:
     sys.stdout.flush()
-    done = subprocess.run(words, check=False, cwd=folder)
+    variables = {name: value for name, value in os.environ.items() if name not in hidden}
+    done = subprocess.run(words, check=False, cwd=folder, env=variables)
     if done.returncode not in fine:
         evidence = f"{what} ended with status {done.returncode}"
         raise Unavailable("The image does not work here", evidence, "read what it said above")

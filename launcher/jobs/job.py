@@ -63,7 +63,7 @@ class Program:
     options: tuple[str, ...] | None
     sweep: tuple[tuple[str, ...], ...] = ()
     flags: tuple[str, ...] = ()
-    engine: str = "apptainer"
+    engine: str = ""
     image: str | None = None
     fallback: str = ""
     native: tuple[str, ...] = ("aam",)

@@ -18,8 +18,7 @@ from pathlib import Path
 import pytest
 
 from launcher.engines import apptainer
-from launcher.engines.base import Need
-from launcher.engines.sif import GIB
+from launcher.engines.base import GIB, Need
 from launcher.errors import CannotCreate, Unavailable
 from launcher.images import registry, room
 from tests.containers.shared import base, build_words, warm_base, workshop

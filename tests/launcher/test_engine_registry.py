@@ -2,8 +2,10 @@
 
 from __future__ import annotations
 
+import ast
 import json
 import os
+import re
 from collections.abc import Mapping
 from pathlib import Path
 
@@ -110,3 +112,30 @@ def test_images_that_it_cannot_build(place: Path, capsys: pytest.CaptureFixture[
     assert "none of apptainer, singularity, podman, docker on PATH" in capsys.readouterr().err
     assert cli.main(["images", "rm", "cpu"]) == 69
     assert "barge cannot remove images" in capsys.readouterr().err
+
+
+NAMES = re.compile(r"apptainer|singularity|podman|docker", re.IGNORECASE)
+FORMATS = ("launcher/images/registry.py", ".Dockerfile")
+"""What names Docker's registry protocol or its files, which every engine uses."""
+
+
+def test_no_module_outside_of_the_registry_names_an_engine() -> None:
+    root = Path(cli.__file__).parent
+    found = []
+    for path in sorted(root.rglob("*.py")):
+        place = str(path.relative_to(root.parent))
+        if place.startswith(("launcher/engines/", *FORMATS)):
+            continue
+        module = ast.parse(path.read_text())
+        strings = {id(node.value) for node in ast.walk(module) if isinstance(node, ast.Expr)}
+        for node in ast.walk(module):
+            text = ""
+            if isinstance(node, ast.Constant) and id(node) not in strings:  # no docstring
+                text = str(node.value)
+            elif isinstance(node, ast.ImportFrom):
+                text = " ".join([node.module or "", *(alias.name for alias in node.names)])
+            elif isinstance(node, (ast.Name, ast.Attribute)):
+                text = node.id if isinstance(node, ast.Name) else node.attr
+            if NAMES.search(text) and text not in FORMATS:
+                found.append(f"{place}:{node.lineno} {text}")
+    assert found == []

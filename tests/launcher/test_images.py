@@ -48,9 +48,9 @@ def test_a_sif_that_changed_at_the_same_size_is_not_used_under_its_old_digest(pl
     assert "written after it was recorded" in image.doubt[0]
     assert not str(image.digest).startswith("sha256:")
     with pytest.raises(MissingInput, match="another one than was recorded"):
-        lock._record("cpu", place.parent)
+        lock.record_copy("cpu", place.parent)
     place.write_bytes(content)  # the recorded bytes, copied again
-    lock._record("cpu", place.parent)
+    lock.record_copy("cpu", place.parent)
     assert found(place.parent).doubt is None
 
 
@@ -60,7 +60,7 @@ def test_a_record_without_a_time_of_change_is_completed_by_lock(place: Path) -> 
     doubt = found(place.parent).doubt
     assert doubt is not None
     assert "aam-launch images lock cpu" in doubt[1]
-    lock._record("cpu", place.parent)
+    lock.record_copy("cpu", place.parent)
     assert found(place.parent).doubt is None
     assert record.read(place.parent)["cpu"]["sif"]["engine"] == "apptainer 1.4"
 
