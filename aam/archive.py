@@ -23,7 +23,9 @@ import torch
 from torch import Tensor
 
 from aam import unpickle
-from aam.errors import DataError, MissingInput
+from aam.errors import DataError
+from aam.files import require
+from aam.memory import memory_available, shown_size
 from aam.unpickle import Damaged
 
 _STORAGES = {
@@ -79,22 +81,16 @@ def refused(path: Path) -> Iterator[None]:
 
 @contextmanager
 def opened(path: Path) -> Iterator[IO[bytes]]:
-    """Open a regular file; a FIFO would wait for ever, a device would never end.
+    """Open a regular file that the free memory can hold.
 
     Raises:
-        Damaged: it is something else.
-        MissingInput: it is not there, or may not be read.
+        Damaged: it is larger.
+        MissingInput: it is not there, is not a regular file, or may not be read.
     """
-    if path.exists() and not path.is_file():
-        raise Damaged("it is not a regular file")
-    try:
-        stream = path.open("rb")
-    except OSError as error:
-        reason = f"'{path}', {error.strerror}"
-        raise MissingInput(
-            "The checkpoint may not be read", reason, "check the path and its permissions"
-        ) from error
-    with stream:
+    size, free = require(path, "checkpoint").stat().st_size, memory_available()
+    if size > free:
+        raise Damaged(f"it has {shown_size(size)}, and {shown_size(free)} of memory are free")
+    with path.open("rb") as stream:
         yield stream
 
 

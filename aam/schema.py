@@ -1,7 +1,8 @@
 """Validation of plain values (from JSON or a checkpoint) against declared types.
 
-A type is a dataclass, a TypedDict, or an annotation: `dict[str, T]`, `list[T]`, `tuple[T, ...]`,
-`Literal`, unions, `Annotated[T, Range]`, `int`, `float`, `str`, `bool`, `None`, `Any`, or a class.
+A type is a dataclass, a TypedDict, a class, `int`, `float`, `str`, `bool`, `None`, `Any`, or an
+annotation: `dict[str, T]`, `list[T]`, `tuple[T, ...]`, `tuple[T, T]`, `Literal`, a union,
+`Annotated[T, Range]`.
 """
 
 from __future__ import annotations
@@ -53,8 +54,10 @@ def parse(kind: Any, value: Any, place: str) -> Any:
             for name, given in entries.items()
         }
     if origin in (list, tuple):
-        item = typing.get_args(kind)[0]
+        item, *others = typing.get_args(kind)
         items = _typed(list | tuple, value, place)
+        if others and others != [...] and len(items) != len(others) + 1:
+            raise Mismatch(f"{place} has {len(items)} entries, not {len(others) + 1}")
         return origin(parse(item, given, f"{place}[{i}]") for i, given in enumerate(items))
     if kind in (int, float):
         return _number(kind, value, place)

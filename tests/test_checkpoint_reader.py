@@ -150,11 +150,18 @@ def test_what_is_no_file(
     os.mkfifo(tmp_path / "fifo")
     (tmp_path / "folder").mkdir()
     words = ("--table", study_dir / "table.biom", "--output-dir", tmp_path / "out")
-    for name, status in (("fifo", DATA), ("folder", NO_INPUT), ("none", NO_INPUT)):
-        assert aam("embed", *words, "--model", tmp_path / name) == status
-        assert str(tmp_path / name) in capsys.readouterr().err
-    assert aam("embed", *words, "--model", "/dev/zero") == DATA
-    assert "it is not a regular file" in capsys.readouterr().err
+    for path in (tmp_path / "fifo", tmp_path / "folder", tmp_path / "none", Path("/dev/zero")):
+        assert aam("embed", *words, "--model", path) == NO_INPUT
+        assert f"'{path}" in capsys.readouterr().err
+
+
+def test_a_file_larger_than_memory_is_refused(last: Path, tmp_path: Path) -> None:
+    path = tmp_path / "large.ckpt"
+    with path.open("wb") as stream:  # a hole of 8 TiB in front, which a zip file may have
+        stream.seek(1 << 43)
+        stream.write(last.read_bytes())
+    with pytest.raises(DataError, match="it has 8.0 TiB, and .* of memory are free"):
+        checkpoints.read(path)
 
 
 def test_predictions_that_are_not_finite(

@@ -285,7 +285,7 @@ BAD = {
         "damaged: '.*outputs.safetensors' is not what was written; create it again",
     ),
     no_json: (DataError, "damaged: '.*golden.json' is not what was written"),
-    lacking: (DataError, "damaged: .*KeyError 'losses'"),
+    lacking: (DataError, "damaged: .*golden.json has no 'losses'"),
     other_format: (DataError, "another version: .* has format 99, aam .* compares format 1; "),
     other_model: (
         DataError,
@@ -308,6 +308,62 @@ def test_a_folder_that_cannot_be_compared(
     shown = capsys.readouterr().err
     assert shown == f"aam: {caught.value}\n"
     assert isinstance(caught.value, AamError)
+
+
+RECORDS: dict[str, object] = {
+    "losses": "many",
+    "losses-few": [1.0],
+    "losses-zero": [0.0] * 50,
+    "losses-text": ["1.0"] * 50,
+    "products": [],
+    "products-none": {},
+    "products-negative": {"even/samples": -1},
+    "products-other": {"even/stranger": 1},
+    "stack": 3,
+    "stack-short": {"version": "1"},
+    "sha256": ["a"],
+    "sha256-none": {},
+    "format": [1],
+}
+
+
+@pytest.mark.parametrize("name", RECORDS)
+def test_a_record_with_a_wrong_entry_is_refused(name: str, tmp_path: Path) -> None:
+    folder = shutil.copytree(KEPT, tmp_path / "golden")
+    record = json.loads((folder / RECORD).read_text())
+    record[name.partition("-")[0]] = RECORDS[name]
+    (folder / RECORD).write_text(json.dumps(record))
+    with pytest.raises(DataError, match="golden folder is"):
+        read(folder)
+
+
+@pytest.mark.parametrize("text", ["[]", "3", "[" * 100_000, '"\\ud800"', "NaN", " " * (1 << 26)])
+def test_a_record_that_is_none_is_refused(text: str, tmp_path: Path) -> None:
+    folder = shutil.copytree(KEPT, tmp_path / "golden")
+    (folder / RECORD).write_text(text)
+    with pytest.raises(DataError, match=r"damaged: '.*golden.json'"):
+        read(folder)
+
+
+@pytest.mark.parametrize(
+    ("file", "key", "value"),
+    [
+        ("inputs", "even/slots_BS", torch.full((4, 6), 10**9)),
+        ("inputs", "even/tokens_UL", torch.full((14, 60), 99, dtype=torch.uint8)),
+        ("inputs", "even/counts_BS", torch.zeros(4, 7)),
+        ("outputs", "even/samples", torch.zeros(4, 16, dtype=torch.bool)),
+        ("gradients", "even/head.1.weight", torch.zeros(0)),
+    ],
+)
+def test_tensors_that_no_run_writes_are_refused(
+    file: str, key: str, value: Tensor, tmp_path: Path
+) -> None:
+    folder = shutil.copytree(KEPT, tmp_path / "golden")
+    tensors = load((folder / f"{file}.safetensors").read_bytes())
+    assert key in tensors
+    _rewrite(folder, file, tensors | {key: value})
+    with pytest.raises(DataError, match="golden folder is damaged"):
+        read(folder)
 
 
 def test_a_measurement_without_a_stage_differs(golden: Golden) -> None:

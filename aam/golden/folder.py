@@ -6,31 +6,34 @@ golden.json is written last and holds the SHA-256 of the others, so an incomplet
 from __future__ import annotations
 
 import dataclasses
+import hashlib
 import json
 import platform
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Any
+from typing import Annotated, TypedDict
 
 import torch
 from safetensors import SafetensorError
 from safetensors.torch import load, save
 from torch import Tensor
 
-from aam import __version__
+from aam import __version__, schema
 from aam.contract.precision import Precision
 from aam.errors import DataError, MissingInput
 from aam.files import refuse_existing, require, sha256, written_aside
 from aam.golden import case as golden_case
 from aam.golden.measure import Measured, first_not_finite
+from aam.options.field import ABOVE_ZERO, ZERO_OR_MORE
 from aam.stack.device import arch_of
-from aam.study.batches import Batch, shortest
+from aam.study.batches import Batch
 
 FORMAT = 1
 """Version of the folder and of the case; folders of another one cannot be compared."""
 
 RECORD = "golden.json"
 TENSORS = ("weights", "inputs", "outputs", "gradients")
+_LARGEST = 1 << 26
 _REMEDY = "create it again with `aam golden generate`"
 
 
@@ -129,58 +132,79 @@ def read(folder: Path) -> Golden:
         MissingInput: it is not there, or holds no golden run.
         DataError: it is damaged, of another version, or of another model.
     """
-    content = _record(folder)
-    tensors = {name: _tensors(folder, name, content) for name in TENSORS}
+    record = _record(folder)
+    tensors = {name: _tensors(folder, name, record) for name in TENSORS}
     _check_model(folder, tensors["weights"])
     try:
-        stack = Stack(**{**content["stack"], "attention": tuple(content["stack"]["attention"])})
         # The files keep their tensors in the order of names; the record keeps the other one.
-        stages = {key: tensors["outputs"][key] for key in content["products"]}
-        measured = Measured(
-            stages, content["products"], tensors["gradients"], [*map(float, content["losses"])]
-        )
+        stages = {key: tensors["outputs"][key] for key in record["products"]}
+        measured = Measured(stages, record["products"], tensors["gradients"], record["losses"])
         batches = {name: _batch(name, tensors["inputs"]) for name in golden_case.CASES}
-    except (KeyError, TypeError, ValueError) as error:
-        reason = f"'{folder}', {type(error).__name__} {error}"
+    except KeyError as error:
+        reason = f"'{folder}' has no {error}"
         raise DataError("The golden folder is damaged", reason, _REMEDY) from error
     wrong = first_not_finite(measured)
     if wrong is not None:
         reason = f"'{folder}', {wrong}"
         raise DataError("The golden folder holds values that are not finite", reason, _REMEDY)
-    return Golden(stack, tensors["weights"], batches, measured)
+    return Golden(record["stack"], tensors["weights"], batches, measured)
 
 
-def _record(folder: Path) -> dict[str, Any]:
+class _Record(TypedDict):
+    format: int
+    stack: Stack
+    sha256: dict[str, str]
+    products: dict[str, Annotated[int, ZERO_OR_MORE]]
+    losses: list[Annotated[float, ABOVE_ZERO]]
+
+
+def _record(folder: Path) -> _Record:
     if not folder.is_dir():
         raise MissingInput("No golden folder", f"'{folder}' is not there", "check the path")
     file = require(folder / RECORD, "golden run")
     try:
-        content = json.loads(file.read_text())
-        kind = content["format"]
-    except (ValueError, KeyError, TypeError) as error:
-        reason = f"'{file}' is not what was written"
+        content = json.loads(_bytes(file))
+        if isinstance(content, dict) and content.get("format") != FORMAT:
+            raise DataError(
+                "The golden folder is of another version",
+                f"'{folder}' has format {content.get('format')}, "
+                f"aam {__version__} compares format {FORMAT}",
+                "make it with the same aam on both sides",
+            )
+        record: _Record = schema.parse(_Record, content, RECORD)
+        if len(record["losses"]) != golden_case.STEPS or not record["products"]:
+            raise schema.Mismatch(f"{RECORD} has {len(record['losses'])} losses")
+    except (ValueError, RecursionError) as error:
+        reason = f"'{file}' is not what was written ({error})"
         raise DataError("The golden folder is damaged", reason, _REMEDY) from error
-    if kind != FORMAT:
-        raise DataError(
-            "The golden folder is of another version",
-            f"'{folder}' has format {kind}, aam {__version__} compares format {FORMAT}",
-            "make it with the same aam on both sides",
-        )
-    assert isinstance(content, dict)
-    return content
+    return record
 
 
-def _tensors(folder: Path, name: str, content: dict[str, Any]) -> dict[str, Tensor]:
+def _tensors(folder: Path, name: str, record: _Record) -> dict[str, Tensor]:
     file = require(folder / f"{name}.safetensors", "file of the golden folder")
     damaged = DataError(
         "The golden folder is damaged", f"'{file}' is not what was written", _REMEDY
     )
-    if content.get("sha256", {}).get(name) != sha256(file):
+    data = _bytes(file)
+    if record["sha256"].get(name) != hashlib.sha256(data).hexdigest():
         raise damaged
     try:
-        return load(file.read_bytes())
-    except (SafetensorError, ValueError) as error:
+        tensors = load(data)
+    except (SafetensorError, ValueError, KeyError) as error:
         raise damaged from error
+    if name != "inputs" and not all(v.is_floating_point() and v.numel() for v in tensors.values()):
+        raise damaged
+    return tensors
+
+
+def _bytes(file: Path) -> bytes:
+    """Read a file of the folder; together they have 0.3 MB."""
+    with file.open("rb") as stream:
+        data = stream.read(_LARGEST + 1)
+    if len(data) > _LARGEST:
+        reason = f"'{file}' has more than {_LARGEST >> 20} MiB"
+        raise DataError("The golden folder is damaged", reason, _REMEDY)
+    return data
 
 
 def _check_model(folder: Path, weights: dict[str, Tensor]) -> None:
@@ -199,8 +223,14 @@ def _check_model(folder: Path, weights: dict[str, Tensor]) -> None:
 
 
 def _batch(case: str, inputs: dict[str, Tensor]) -> Batch:
-    own = {
-        key.partition("/")[2]: value for key, value in inputs.items() if key.startswith(f"{case}/")
-    }
-    given: dict[str, Any] = {"attend_BS": None, "shortest": shortest(own["tokens_UL"]), **own}
-    return Batch(**given)
+    """Return the stored batch of a case; its integers index others, so they have to be the same."""
+    expected = golden_case.batch(case)
+    found: dict[str, Tensor] = {}
+    for field, own in vars(expected).items():
+        if isinstance(own, Tensor):
+            value = found[field] = inputs[f"{case}/{field}"]
+            alike = value.shape == own.shape and value.dtype == own.dtype
+            if not alike or not (own.is_floating_point() or torch.equal(value, own)):
+                reason = f"input {case}/{field} is not that of this version"
+                raise DataError("The golden folder is damaged", reason, _REMEDY)
+    return dataclasses.replace(expected, **found)
