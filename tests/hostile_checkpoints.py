@@ -104,7 +104,7 @@ def states(good: Content) -> Iterator[tuple[str, Content]]:
             exp_avg=torch.zeros(1, 2)
         ),
         "optimiser-nan": lambda c: c["optimizer_states"][0]["state"][first]["exp_avg"].fill_(
-            float("inf")
+            float("nan")
         ),
         "optimiser-names": lambda c: c["optimizer_states"][0]["param_groups"][0]["params"].pop(),
         "optimiser-rate": lambda c: c["optimizer_states"][0]["param_groups"][0].update(lr="fast"),
@@ -114,6 +114,7 @@ def states(good: Content) -> Iterator[tuple[str, Content]]:
         "scheduler-list": lambda c: c["lr_schedulers"][0].update(base_lrs=[1.0]),
         "early-stopping": lambda c: _callback(c, "EarlyStopping").pop("wait_count"),
         "kept": lambda c: _callback(c, "ModelCheckpoint").update(best_model_score=torch.zeros(3)),
+        "sums": lambda c: c.update(train_sums={"target": ["many", 3.0]}),
         "kept-path": lambda c: _callback(c, "ModelCheckpoint").update(best_model_path=3),
     }
     for name, change in changes.items():

@@ -5,6 +5,7 @@ from __future__ import annotations
 import itertools
 import os
 import random
+import shutil
 import time
 import zipfile
 from collections.abc import Callable
@@ -194,3 +195,21 @@ def test_a_state_that_cannot_be_resumed(
 
     refusals(files, resume, capsys)
     assert resume(run / "checkpoints/last.ckpt") == 0
+
+
+def test_folds_of_different_runs_are_refused(
+    study_dir: Path,
+    last: Path,
+    content: Content,
+    tmp_path: Path,
+    capsys: pytest.CaptureFixture[str],
+) -> None:
+    for fold in ("fold-1", "fold-2"):
+        (tmp_path / "run" / fold / "checkpoints").mkdir(parents=True)
+        shutil.copy(last, tmp_path / "run" / fold / "checkpoints/best.ckpt")
+    words = ("--table", study_dir / "table.biom", "--output", tmp_path / "p.tsv", "--device", "cpu")
+    assert aam("predict", *words, "--model", tmp_path / "run") == 0
+    content["aam"]["target"]["column"] = "depth"
+    torch.save(content, tmp_path / "run/fold-2/checkpoints/best.ckpt")
+    assert aam("predict", *words, "--overwrite", "--model", tmp_path / "run") == DATA
+    assert "The folds are of different runs: '" in capsys.readouterr().err

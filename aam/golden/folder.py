@@ -11,7 +11,7 @@ import json
 import platform
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Annotated, TypedDict
+from typing import Annotated, Any, TypedDict
 
 import torch
 from safetensors import SafetensorError
@@ -225,7 +225,7 @@ def _check_model(folder: Path, weights: dict[str, Tensor]) -> None:
 def _batch(case: str, inputs: dict[str, Tensor]) -> Batch:
     """Return the stored batch of a case; its integers index others, so they have to be the same."""
     expected = golden_case.batch(case)
-    found: dict[str, Tensor] = {}
+    found: dict[str, Any] = {}
     for field, own in vars(expected).items():
         if isinstance(own, Tensor):
             value = found[field] = inputs[f"{case}/{field}"]

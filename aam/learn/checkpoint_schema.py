@@ -8,6 +8,7 @@ resumed (`aam.ranks.portable`).
 from __future__ import annotations
 
 import re
+from numbers import Real
 from typing import Annotated, Any, TypedDict
 
 import torch
@@ -20,7 +21,6 @@ from aam.options.field import ZERO_OR_MORE
 from aam.schema import Mismatch
 
 Count = Annotated[int, ZERO_OR_MORE]
-Number = float | None
 
 
 class _Step(TypedDict):
@@ -52,13 +52,15 @@ class _OptimizerProgress(TypedDict):
     optimizer: _Optimizer
 
 
-_FitLoop = TypedDict(
-    "_FitLoop",
+_Epochs = TypedDict(
+    "_Epochs",
+    {"epoch_progress": _BatchProgress, "epoch_loop.batch_progress": _BatchProgress},
+)
+_Loop = TypedDict(
+    "_Loop",
     {
         "state_dict": dict[str, Any],
-        "epoch_progress": _BatchProgress,
         "epoch_loop.state_dict": dict[str, Count],
-        "epoch_loop.batch_progress": _BatchProgress,
         "epoch_loop.scheduler_progress": _StepProgress,
         "epoch_loop.automatic_optimization.state_dict": dict[str, Any],
         "epoch_loop.automatic_optimization.optim_progress": _OptimizerProgress,
@@ -67,7 +69,12 @@ _FitLoop = TypedDict(
         "epoch_loop.val_loop.state_dict": dict[str, Any],
         "epoch_loop.val_loop.batch_progress": _BatchProgress,
     },
+    total=False,
 )
+
+
+class _FitLoop(_Epochs, _Loop):
+    pass
 
 
 class _Loops(TypedDict):
@@ -98,28 +105,29 @@ _Content = TypedDict(
 )
 
 
-class _Scaler(TypedDict, total=False):
+class _Optional(TypedDict, total=False):
     MixedPrecision: dict[str, float]
+    train_sums: dict[str, tuple[Real, Real]]  # of an epoch in which fp16 may have overflowed
 
 
 class _Kept(TypedDict):
-    best_model_score: Tensor | Number
+    best_model_score: Tensor | Real | None
     best_model_path: str
 
 
 class _ModelCheckpoint(_Kept, total=False):
-    current_score: Tensor | Number
-    kth_value: Tensor | Number
+    current_score: Tensor | Real | None
+    kth_value: Tensor | Real | None
     kth_best_model_path: str
     last_model_path: str
     dirpath: str | None
-    best_k_models: dict[str, Tensor | Number]
+    best_k_models: dict[str, Tensor | Real | None]
 
 
 class _EarlyStopping(TypedDict):
     wait_count: Count
     stopped_epoch: Count
-    best_score: Tensor | Number
+    best_score: Tensor | Real
     patience: Count
 
 
@@ -137,7 +145,7 @@ def check_content(content: dict[str, Any]) -> None:
     Raises:
         Mismatch: an entry is missing, of another type or out of range.
     """
-    for kind in (_Content, _Scaler):
+    for kind in (_Content, _Optional):
         schema.parse(kind, content, "the checkpoint")
     if not re.fullmatch(r"2\.\d+(\.\w+)*", content["pytorch-lightning_version"]):
         raise Mismatch("the checkpoint is of no version of Lightning that is known")

@@ -53,9 +53,22 @@ def load_models(path: Path, device: DeviceOptions, guard: Guard = GUARD) -> list
         sorted(path.glob("fold-*"), key=lambda p: (len(p.name), p.name)) if path.is_dir() else []
     )
     read = [_read(folder) for folder in (folds or [path])]
-    shape = read[0][0].shape  # that of all folds
-    chosen = choose_attention(device, choose_device(device), shape, guard)
+    first = read[0][0]
+    for folder, (recipe, _) in zip(folds, read, strict=False):
+        if _answers(recipe) != _answers(first):
+            raise DataError(
+                "The folds are of different runs",
+                f"'{folder}' and '{folds[0]}' have other shapes or targets",
+                "name one checkpoint, or train all folds again",
+            )
+    chosen = choose_attention(device, choose_device(device), first.shape, guard)
     return [_model(recipe, content, chosen) for recipe, content in read]
+
+
+def _answers(recipe: Recipe) -> tuple[object, ...]:
+    """Return the facts that models need to have in common to answer together."""
+    target = recipe.target
+    return recipe.shape, target and (target.column, target.classes, target.quantiles)
 
 
 def _read(path: Path) -> tuple[Recipe, dict[str, Any]]:
