@@ -173,6 +173,8 @@ def test_a_learning_rate_that_falls_on_plateaus_is_the_same(
     assert part(whole) == 0
     in_parts(parts, [(1, USR1), (1, TERM), (1, KILL), (2, USR1)])
     same_runs(tmp_path / "whole", tmp_path / "parts")
+    last = torch.load(tmp_path / "parts" / "checkpoints" / "last.ckpt", weights_only=True)
+    assert last["lr_schedulers"][0]["last_epoch"] == 3
 
 
 def test_a_run_that_was_stopped_early_has_ended(study_dir: Path, tmp_path: Path) -> None:
@@ -261,7 +263,8 @@ def test_a_resumed_run_has_the_options_and_the_split_of_before(
     for here, there in ((first, second), (second, first)):
         swapped[here] = "\t".join([made[there].split("\t")[0], *made[here].split("\t")[1:]])
     path.write_text("\n".join(swapped) + "\n")
-    assert part([*line, "--num-workers", "1", "--checkpoint-every-n-steps", "2"]) == 0
+    free = ("--num-workers", "1", "--checkpoint-every-n-steps", "2", "--max-memory-gb", "4")
+    assert part([*line, *free]) == 0
     assert sorted(path.read_text().splitlines()) == sorted(swapped) != sorted(made)
 
 

@@ -53,6 +53,7 @@ class TableOptions:
         "`aam unifrac`. 'auto': half of what is available, and 1 GiB for tiles.",
         default="auto",
         takes=Range("more than 0, at most 1048576", 0, 2**20, open_below=True),
+        resumable=True,
     )
 
 
