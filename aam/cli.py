@@ -15,7 +15,7 @@ from typing import Any
 
 from aam import __version__
 from aam.contract.installation import install_command
-from aam.errors import AamError, CannotCreate, Unavailable, UsageError
+from aam.errors import AamError, CannotCreate, DataError, Unavailable, UsageError
 from aam.options import COMMANDS, check, find, names, specs, spell_out, split
 from aam.options.groups import ScaleOptions
 from aam.record import Record
@@ -54,6 +54,13 @@ def main(argv: Sequence[str] | None = None) -> int:
         place = f" while writing {error.filename}" if error.filename else ""
         _complain(f"The disk is full{place}; free some space or choose another folder.")
         return CannotCreate.status
+    except MemoryError as error:
+        reason = " ".join(str(error).split()) or "no more memory can be had"
+        short = DataError(
+            "The input does not fit in memory", reason, "use more memory, or less input"
+        )
+        _complain(str(short))
+        return short.status
     except KeyboardInterrupt:
         _complain("Interrupted.")
         return INTERRUPTED

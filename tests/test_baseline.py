@@ -141,3 +141,38 @@ def test_refusals(study: Path, tmp_path: Path, more: tuple[str, ...], status: in
 def test_no_torch_is_loaded() -> None:
     code = "import sys, aam.commands.baseline; sys.exit('torch' in sys.modules)"
     assert subprocess.run([sys.executable, "-c", code]).returncode == 0
+
+
+def test_a_validation_of_one_class_is_refused(
+    study: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    """One sample in ten is of another class, so four validation samples are all of the first."""
+    _, *rows = rows_of(study / "metadata.tsv")
+    samples = [row[0] for row in rows if not row[0].startswith("#")]
+    lines = [f"{name}\t{'rare' if n % 10 == 0 else 'common'}" for n, name in enumerate(samples)]
+    path = tmp_path / "metadata.tsv"
+    path.write_text("\n".join(["sample-id\tx", *lines]) + "\n")
+    words = ("--metadata", str(path), "--classifier", "--test-size", "0.05", "--seed", "1")
+    assert baseline(study, tmp_path / "a", *words, column="x") == DataError.status
+    shown = capsys.readouterr().err
+    assert "All validation samples are of one class: 4 of 80 samples; add --stratify" in shown
+    assert baseline(study, tmp_path / "a", *words, "--test-size", "0.2", "--stratify",
+                    column="x") == 0  # fmt: skip
+
+
+def test_many_small_classes_bring_no_warnings_of_libraries(study: Path, tmp_path: Path) -> None:
+    _, *rows = rows_of(study / "metadata.tsv")
+    samples = [row[0] for row in rows if not row[0].startswith("#")]
+    lines = [f"{name}\tclass {n // 4}" for n, name in enumerate(samples)]
+    path = tmp_path / "metadata.tsv"
+    path.write_text("\n".join(["sample-id\tx", *lines]) + "\n")
+    words = ["--table", study / "table.biom", "--metadata", path, "--metadata-column", "x",
+             "--output-dir", tmp_path / "a", "--classifier", "--stratify", "--folds", 2,
+             "--n-estimators", 2, "--n-jobs", 1]  # fmt: skip
+    command = [sys.executable, "-m", "aam.cli", "baseline", *map(str, words)]
+    done = subprocess.run(command, capture_output=True, text=True)
+    assert done.returncode == DataError.status
+    assert "none has more than 2 samples outside the test samples, for 5 parts" in done.stderr
+    done = subprocess.run([*command, "--test-size", "0.5"], capture_output=True, text=True)
+    assert done.returncode == 0, done.stderr
+    assert "Warning" not in done.stderr

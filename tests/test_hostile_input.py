@@ -23,6 +23,7 @@ import h5py
 import numpy as np
 import pytest
 
+from aam.study.rarefaction import rarefy
 from tests.artifacts import write_artifact
 from tests.commands import aam
 
@@ -461,6 +462,94 @@ def test_outputs(folder: Path, capsys: pytest.CaptureFixture[str], command: str,
     refused(capsys, aam(command, *given, "--overwrite"), CANNOT_CREATE, words)
     [mine] = folder.glob("full*/mine.txt")
     assert mine.read_text() == "mine"
+
+
+# Paths that are something else, and options at their extremes
+
+
+def test_a_home_is_expanded(
+    folder: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    monkeypatch.setenv("HOME", str(folder))
+    monkeypatch.chdir(folder)
+    given = ("--table=~/table.tsv", "--tree", "~/tree.nwk")
+    assert aam("unifrac", *given, "--output=~/m.tsv") == 0
+    assert (folder / "m.tsv").exists()
+    assert not (folder / "~").exists()
+    status = aam("unifrac", *given, "--output", "~nobody-of-this-name/m.tsv")
+    refused(capsys, status, USAGE, "No such user: --output ~nobody-of-this-name/m.tsv")
+
+
+@pytest.mark.parametrize(
+    "address", ["http://x/t.biom", "http:/x", "file:x", "FILE:///x", "s3://x/y"]
+)
+def test_an_address_is_not_a_path(
+    folder: Path, capsys: pytest.CaptureFixture[str], address: str
+) -> None:
+    table = ("--table", folder / "table.tsv")
+    refused(capsys, aam("prepare", *table, "--output", address), USAGE, "An address instead")
+    status = aam("prepare", f"--table={address}", "--output", folder / "s.aam")
+    refused(capsys, status, USAGE, f"--table {address}")
+
+
+EXTREMES = [
+    ("simulate", "--samples 1000000000000", "give 2 to 10000000"),
+    ("simulate", "--samples 10000000 --asvs 10000000 --length 10000", "would take days"),
+    ("simulate", "--asvs 10000000 --samples 50 --length 10000 --subjects 5", "does not fit in mem"),
+    ("simulate", "--samples 10000000 --asvs 100000 --richness 100000 --depth 100000", "memory"),
+    ("simulate", "--depth 1000000000000000000000", "--depth 1000000000000000000000"),
+    ("simulate", "--seed -1", "--seed -1"),
+    ("simulate", "--length 1000000000", "--length 1000000000"),
+    ("unifrac", "--max-memory-gb 1e308", "--max-memory-gb 1e+308"),
+    ("unifrac", "--max-memory-gb inf", "--max-memory-gb inf"),
+    ("unifrac", "--max-memory-gb nan", "--max-memory-gb nan"),
+    ("prepare", "--max-memory-gb -1", "--max-memory-gb -1.0"),
+    ("baseline", "--n-estimators 1000000000", "--n-estimators 1000000000"),
+    ("baseline", "--n-jobs 1000000", "--n-jobs 1000000"),
+    ("baseline", "--min-samples-leaf 10000000000000000000000", "--min-samples-leaf"),
+    ("baseline", "--max-features 1e300", "--max-features 1e+300"),
+    ("baseline", "--seed 10000000000000000000000", "--seed 10000000000000000000000"),
+    ("baseline", "--test-size 1e300", "--test-size 1e+300"),
+]
+
+
+@pytest.mark.parametrize(("command", "words", "sentence"), EXTREMES)
+def test_extremes(
+    folder: Path, capsys: pytest.CaptureFixture[str], command: str, words: str, sentence: str
+) -> None:
+    given: dict[str, list[object]] = {
+        "simulate": ["--output-dir", folder / "out"],
+        "unifrac": ["--table", folder / "table.tsv", "--tree", folder / "tree.nwk",
+                    "--output", folder / "out.tsv"],
+        "prepare": ["--table", folder / "table.tsv", "--output", folder / "out.aam"],
+        "baseline": ["--table", folder / "table.tsv", "--metadata", folder / "metadata.tsv",
+                     "--metadata-column", "x", "--output-dir", folder / "out"],
+    }  # fmt: skip
+    refused(capsys, aam(command, *given[command], *words.split()), USAGE, sentence)
+    assert not list(folder.glob("out*"))
+
+
+@pytest.mark.parametrize("folds", ["1000", "1000000000000000000000000"])
+def test_more_folds_than_samples(
+    folder: Path, capsys: pytest.CaptureFixture[str], folds: str
+) -> None:
+    given = ["--table", folder / "table.tsv", "--metadata", folder / "metadata.tsv"]
+    given += ["--metadata-column", "x", "--output-dir", folder / "out"]
+    refused(capsys, aam("baseline", *given, "--folds", folds), DATA, "give --folds 2 to 3")
+
+
+def test_rarefaction_of_a_billion_reads() -> None:
+    """Counts above 10^9 a sample are drawn as smaller ones are: in proportion, without return."""
+    counts = np.array([2**31 - 1, 2**31 - 1, 10, 0], dtype=np.int32)
+    drawn = rarefy(counts, 20_000, "s", seed=1, draw=0)
+    assert drawn.sum() == 20_000
+    assert drawn[3] == 0
+    assert abs(drawn[0] - 10_000) < 5 * np.sqrt(5_000)
+    assert np.array_equal(drawn, rarefy(counts, 20_000, "s", seed=1, draw=0))
+    few = np.array([10**9, 4, 3], dtype=np.int32)
+    kept = rarefy(few, 10**9 + 5, "s", seed=1, draw=0)
+    assert kept.sum() == 10**9 + 5
+    assert (kept <= few).all()
 
 
 # What killed processes leave

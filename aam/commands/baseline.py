@@ -62,10 +62,10 @@ def _forest(options: Baseline) -> Forest:
     wrong = [
         f"{flag} {value}"
         for flag, value, fine in (
-            ("--n-estimators", options.n_estimators, options.n_estimators >= 1),
+            ("--n-estimators", options.n_estimators, 1 <= options.n_estimators <= 100_000),
             ("--max-features", options.max_features, 0 < options.max_features <= 1),
-            ("--min-samples-leaf", options.min_samples_leaf, options.min_samples_leaf >= 1),
-            ("--n-jobs", options.n_jobs, options.n_jobs >= 1 or options.n_jobs == -1),
+            ("--min-samples-leaf", options.min_samples_leaf, 1 <= options.min_samples_leaf < 2**31),
+            ("--n-jobs", options.n_jobs, 1 <= options.n_jobs <= 4096 or options.n_jobs == -1),
             ("--seed", options.seed, 0 <= options.seed < 2**32),
         )
         if not fine

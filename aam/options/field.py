@@ -9,6 +9,8 @@ that a field has its type at once: evaluating all of them later costs every star
 from __future__ import annotations
 
 import dataclasses
+import os
+import re
 import sys
 import typing
 from collections.abc import Iterator, Sequence
@@ -134,7 +136,11 @@ def spell_out(command: type, words: Sequence[str]) -> list[str]:
     """Write out what a person may leave out: the flag of the first word, the value of a flag.
 
     `golden compare DIR` becomes `--golden-dir DIR`, `--compile-model` becomes `--compile-model
-    auto`; both command lines, of `aam` and of the launcher, are read from the result.
+    auto`, `--output-dir=~/x` gets the home; both command lines, of `aam` and of the launcher, are
+    read from the result.
+
+    Raises:
+        UsageError: a path that is an address, or in the home of an unknown user.
     """
     options = specs(command)
     full = list(words)
@@ -147,7 +153,32 @@ def spell_out(command: type, words: Sequence[str]) -> list[str]:
         followed = place + 1 < len(full) and not full[place + 1].startswith("-")
         if value is not None and not followed:
             full.insert(place + 1, value)
+    paths = {s.flag for s in options if s.type is Path or Path in typing.get_args(s.type)}
+    for place, word in enumerate(full):
+        flag, equals, value = word.partition("=")
+        if flag.replace("_", "-") not in paths:
+            continue
+        if equals:
+            full[place] = f"{flag}={_local_path(flag, value)}"
+        elif place + 1 < len(full):
+            full[place + 1] = _local_path(flag, full[place + 1])
     return full
+
+
+def _local_path(flag: str, value: str) -> str:
+    """Return a path with its `~` expanded, which the shell does not do behind a `=` or in quotes.
+
+    Raises:
+        UsageError: it is the address of a file, or the home of an unknown user.
+    """
+    if re.match(r"(file|https?|ftp|sftp|s3|gs):", value, re.IGNORECASE):
+        raise UsageError(
+            "An address instead of a path", f"{flag} {value}", "copy the file here and name it"
+        )
+    whole = os.path.expanduser(value)
+    if whole.startswith("~"):
+        raise UsageError("No such user", f"{flag} {value}", f"write ./{value} for a file")
+    return whole
 
 
 def check(options: Any) -> None:

@@ -1,4 +1,4 @@
-"""What is asked of a study: which samples have an answer, and which of them train or judge.
+"""Targets and splits: the samples that have a label, and which of them train or judge.
 
 `aam train` and `aam baseline` go through here, so that the same options mean the same samples.
 """
@@ -11,7 +11,7 @@ from dataclasses import dataclass
 import numpy as np
 import numpy.typing as npt
 
-from aam.console import say
+from aam.console import say, warn
 from aam.errors import DataError, UsageError, first_few
 from aam.options.groups import SplitOptions, TargetOptions
 from aam.study.metadata import Metadata, class_target, groups, numeric_target
@@ -72,7 +72,8 @@ def split_samples(
 
     Raises:
         UsageError: options that miss what they need.
-        DataError: see `make_splits` and `read_splits`; a file that tears groups apart.
+        DataError: see `make_splits` and `read_splits`; a file that tears groups apart; validation
+            samples of one class.
     """
     if options.stratify and codes is None:
         raise UsageError("--stratify is for classes", "without --classifier", "leave it out")
@@ -85,6 +86,7 @@ def split_samples(
         read = read_splits(options.splits, sample_ids)
         if labels is not None:
             _check_apart(read, labels)
+        _check_classes(read, codes, refuse=False)
         return read, labels
     made = make_splits(
         len(sample_ids),
@@ -94,7 +96,31 @@ def split_samples(
         groups=labels,
         classes=codes if options.stratify else None,
     )
+    _check_classes(made, codes, refuse=folds == 1)
     return made, labels
+
+
+def _check_classes(
+    splits: Sequence[Split], codes: npt.NDArray[np.int64] | None, refuse: bool
+) -> None:
+    """Refuse or report splits whose judging samples are of one class: any model scores 1.000.
+
+    Raises:
+        DataError: there is one, and `refuse` is true.
+    """
+    if codes is None:
+        return
+    for fold, split in enumerate(splits, start=1):
+        part, rows = split.judged
+        if len(rows) and len(set(codes[rows].tolist())) == 1:
+            evidence = f"{len(rows)} samples of fold {fold}" if len(splits) > 1 else len(rows)
+            if refuse:
+                raise DataError(
+                    f"All {part} samples are of one class",
+                    f"{evidence} of {len(codes)} samples",
+                    "add --stratify, or choose another --seed or --test-size",
+                )
+            warn(f"All {part} samples are of one class, so they cannot judge: {evidence}.")
 
 
 def _check_apart(splits: Sequence[Split], labels: Sequence[str]) -> None:

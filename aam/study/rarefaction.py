@@ -1,4 +1,4 @@
-"""Drawing reads from samples without replacement, the same way every time it is asked.
+"""Rarefaction: reads drawn from samples without replacement, reproducibly.
 
 Each draw is seeded by the run's seed, the pass and the sample's id, so that it depends neither on
 the order of the table nor on who else is in the batch.
@@ -13,6 +13,8 @@ import numpy.typing as npt
 
 AUTO_KEEPS = 0.95
 AUTO_AT_MOST = 5000
+NUMPY_DRAWS_BELOW = 10**9
+"""Reads of a sample above which numpy's hypergeometric distribution is not defined."""
 
 
 def auto_depth(reads: npt.NDArray[np.int64]) -> int:
@@ -44,4 +46,21 @@ def rarefy(
     if depth == 0 or whole.sum() <= depth:
         return whole
     rng = np.random.default_rng([seed, draw, zlib.crc32(sample_id.encode())])
-    return rng.multivariate_hypergeometric(whole, depth, method="marginals")
+    if whole.sum() < NUMPY_DRAWS_BELOW:
+        return rng.multivariate_hypergeometric(whole, depth, method="marginals")
+    return _drawn_one_by_one(whole, depth, rng)
+
+
+def _drawn_one_by_one(
+    whole: npt.NDArray[np.int64], depth: int, rng: np.random.Generator
+) -> npt.NDArray[np.int64]:
+    """Draw `depth` distinct reads by their number; memory is that of the smaller part."""
+    total = int(whole.sum())
+    if 2 * depth > total:
+        return whole - _drawn_one_by_one(whole, total - depth, rng)
+    drawn = np.empty(0, dtype=np.int64)
+    while len(drawn) < depth:
+        # What was drawn before is drawn again: every set of numbers is as likely as any other.
+        drawn = np.union1d(drawn, rng.integers(total, size=depth - len(drawn)))
+    owners = np.searchsorted(np.cumsum(whole), drawn, side="right")
+    return np.bincount(owners, minlength=len(whole)).astype(np.int64)

@@ -17,6 +17,7 @@ from scipy import sparse
 
 from aam.console import track
 from aam.errors import UsageError
+from aam.memory import memory_available, shown_size
 from aam.options.commands import Simulate
 from aam.study.evolution import Evolved, brownian, clades, evolve_dna, yule_tree
 
@@ -32,6 +33,10 @@ CHANCE = 1.9  # spread that nothing explains
 ABUNDANCE_SPREAD = 1.5  # standard deviation of log abundance within a sample
 DEPTH_SPREAD = 0.35
 RICHNESS_SPREAD = 0.2
+
+_MOST_CELLS = 10**12  # hours, at 20 ns to draw how well an ASV does in a sample
+_ASV_BYTES = 500
+_COUNT_BYTES = 40
 
 F64 = npt.NDArray[np.float64]
 
@@ -75,7 +80,7 @@ class SimulatedStudy:
 
 
 def check(options: Simulate) -> None:
-    """Refuse sizes that no study can have.
+    """Refuse sizes that no study can have, or that time and memory do not allow.
 
     Raises:
         UsageError: with the option that is wrong.
@@ -95,6 +100,20 @@ def check(options: Simulate) -> None:
         if not low <= value <= high:
             asked = f"--{name} {value}"
             raise UsageError("No such study", asked, f"give {low} to {high} with these options")
+    if (cells := options.samples * options.asvs) > _MOST_CELLS:
+        raise UsageError(
+            "The study would take days to simulate",
+            f"--samples {options.samples} --asvs {options.asvs} are {cells:.0e} places",
+            f"give at most {_MOST_CELLS:.0e}",
+        )
+    size = _ASV_BYTES * options.asvs + 4 * options.asvs * options.length
+    size += _COUNT_BYTES * options.samples * options.richness
+    if size > (available := memory_available()):
+        raise UsageError(
+            "The study does not fit in memory",
+            f"it takes {shown_size(size)}, {shown_size(available)} are available",
+            "give fewer --samples or --asvs, or a smaller --length or --richness",
+        )
 
 
 def simulate(options: Simulate) -> SimulatedStudy:

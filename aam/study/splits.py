@@ -7,6 +7,7 @@ decides when training stops. A group (a subject, a study) is never on two sides.
 
 from __future__ import annotations
 
+import warnings
 from collections.abc import Sequence
 from dataclasses import dataclass
 from pathlib import Path
@@ -154,7 +155,7 @@ def _check_divisible(
         raise DataError(
             "Too few groups to divide",
             f"{len(set(labels))} for {parts} parts",
-            "choose another --group-column or fewer --folds",
+            f"give --folds 2 to {len(set(labels))}, or another --group-column",
         )
     if classes is not None and np.bincount(classes)[np.unique(classes)].min() < parts:
         raise DataError(
@@ -163,7 +164,8 @@ def _check_divisible(
             "leave out --stratify or merge classes",
         )
     if samples < parts:
-        raise DataError("Too few samples to divide", f"{samples} for {parts} parts", "add samples")
+        remedy = "add samples" if samples < 2 else f"give --folds 2 to {samples}"
+        raise DataError("Too few samples to divide", f"{samples} for {parts} parts", remedy)
 
 
 def _hold_out(
@@ -178,6 +180,13 @@ def _hold_out(
     if test_size == 0:
         return Split(rows, rows[:0], test)
     parts = max(2, round(1 / test_size))
+    if classes is not None and (most := int(np.bincount(classes[rows]).max())) < parts:
+        raise DataError(
+            "The classes are too small to stratify by",
+            f"none has more than {most} samples outside the test samples, for {parts} parts of "
+            f"--test-size {test_size:g}",
+            "raise --test-size, leave out --stratify or merge classes",
+        )
     if labels is None and classes is None:
         held = np.sort(np.random.default_rng(seed).permutation(rows)[: _size(rows, test_size)])
     elif classes is None and labels is not None:
@@ -218,6 +227,10 @@ def _assign(
     assigned = np.empty(len(rows), dtype=np.int64)
     y = None if classes is None else classes[rows]
     parted = splitter.split(rows, y, None if labels is None else labels[rows])
-    for number, (_, held) in enumerate(parted):
-        assigned[held] = number
+    with warnings.catch_warnings():
+        # A class with fewer samples than parts cannot be in all of them, which is no matter here.
+        warnings.filterwarnings("ignore", "The least populated class", UserWarning)
+        warnings.filterwarnings("ignore", "The number of unique classes", UserWarning)
+        for number, (_, held) in enumerate(parted):
+            assigned[held] = number
     return assigned
