@@ -31,6 +31,19 @@ def containers() -> tuple[Engine, ...]:
     return tuple(engine for engine in ENGINES.values() if engine.traits.image_format)
 
 
+def of_format(image_format: str) -> tuple[Engine, ...]:
+    """Return the engines that run images of a format.
+
+    Raises:
+        Unavailable: there is none; another version of the launcher recorded the image.
+    """
+    known = tuple(e for e in containers() if e.traits.image_format == image_format)
+    if not known:
+        remedy = "remove its entry from images.json"
+        raise Unavailable("No engine for images of this format", f"'{image_format}'", remedy)
+    return known
+
+
 def found(
     tree: Tree, environment: Mapping[str, str], user_id: int, live: bool
 ) -> tuple[EngineFact, ...]:

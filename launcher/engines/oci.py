@@ -31,11 +31,13 @@ class OciEngine(Engine):
         read_only: how --mount says so.
         storage: template of `info` for the folder of the storage.
         move: how to move that folder.
+        save_flags: options that make `save` write a Docker archive.
     """
 
     read_only: str
     storage: str
     move: str
+    save_flags: tuple[str, ...] = ()
 
     def identity_flags(self, plan: Plan) -> list[str]:
         """Return the options for the user, his groups and NVIDIA's devices."""
@@ -139,7 +141,8 @@ class OciEngine(Engine):
 
     def export(self, program: str, held: Mapping[str, Any], archive: Path, log: Log) -> None:
         """Write an image of the storage to a Docker archive."""
-        log.run([program, "save", "--output", str(archive), str(held["id"])], archive.parent)
+        words = [program, "save", *self.save_flags, "--output", str(archive)]
+        log.run([*words, str(held.get("id") or held["reference"])], archive.parent)
 
     def remove(self, program: str, held: Mapping[str, Any], place: Path) -> None:
         """Remove the image from the storage."""

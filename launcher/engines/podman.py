@@ -12,11 +12,10 @@ from __future__ import annotations
 
 import os
 from collections.abc import Mapping
-from pathlib import Path
 from typing import TYPE_CHECKING
 
 from launcher.engines import containers_conf
-from launcher.engines.base import Build, Log
+from launcher.engines.base import Build
 from launcher.engines.installed import user_namespaces, which
 from launcher.engines.oci import OciEngine
 from launcher.host.facts import EngineFact, Traits
@@ -33,6 +32,7 @@ class Podman(OciEngine):
     least = (4, 0)
     read_only = "ro"
     storage = "{{.Store.GraphRoot}}"
+    save_flags = ("--format", "docker-archive")
     move = "set graphroot in ~/.config/containers/storage.conf to a folder with room"
     traits = Traits(
         image_format="podman",
@@ -64,11 +64,6 @@ class Podman(OciEngine):
         """Set the date of all files; without layers a failed build leaves nothing behind."""
         plain = ["--format", "docker", "--force-rm", "--layers=false"]
         return [*plain, "--timestamp", str(build.epoch)]
-
-    def export(self, program: str, held: Mapping[str, object], archive: Path, log: Log) -> None:
-        """Write an image of the storage to a Docker archive."""
-        words = [program, "save", "--format", "docker-archive", "--output", str(archive)]
-        log.run([*words, str(held["id"])], archive.parent)
 
 
 def _no_subordinate_ids(tree: Tree, user_id: int) -> str | None:

@@ -15,7 +15,7 @@ from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
-from launcher.engines import containers
+from launcher.engines import containers, of_format
 from launcher.engines.sif import SIF, difference
 from launcher.engines.sif_file import id_of, labels_of
 from launcher.errors import MissingInput
@@ -104,7 +104,7 @@ def _file(name: str, sif: Path, held: Mapping[str, Any], named: bool = False) ->
 
 
 def _of_sif() -> tuple[str, ...]:
-    return tuple(e.name for e in containers() if e.traits.image_format == SIF)
+    return tuple(engine.name for engine in of_format(SIF))
 
 
 def _with_storage() -> tuple[str, ...]:

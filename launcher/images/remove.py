@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Mapping, Sequence
 from pathlib import Path
 
-from launcher.engines import ENGINES, containers
+from launcher.engines import ENGINES, of_format
 from launcher.engines.installed import which
 from launcher.engines.sif import SIF
 from launcher.errors import MissingInput
@@ -33,7 +33,7 @@ def remove(
                 evidence = f"{image.name} in '{folder}'"
                 raise MissingInput("No such image is built", evidence, "see `aam-launch images`")
             for each in wanted:
-                owner = next(e for e in containers() if e.traits.image_format == each)
+                owner = of_format(each)[0]
                 program = which(owner.name, variables.get("PATH", "")) or owner.name
                 owner.remove(program, record.entry({image.name: held}, image.name, each), place)
                 record.write(folder, image.name, each, None)

@@ -9,7 +9,7 @@ from collections.abc import Mapping, Sequence
 from pathlib import Path
 
 from aam.options import names as commands
-from launcher.engines import ENGINES, containers
+from launcher.engines import ENGINES, of_format
 from launcher.engines.base import PYTHON, SMOKE
 from launcher.errors import MissingInput, Unavailable
 from launcher.host.facts import EngineFact
@@ -58,7 +58,7 @@ def verify(
 
 def _engine(image_format: str, engines: Sequence[EngineFact]) -> str:
     """Return the first engine here that runs images of a format, or the first that could."""
-    known = [e.name for e in containers() if e.traits.image_format == image_format]
+    known = [engine.name for engine in of_format(image_format)]
     return next((e.name for e in engines if e.name in known), known[0])
 
 

@@ -7,7 +7,7 @@ from pathlib import Path
 
 import pytest
 
-from launcher import config, images
+from launcher import cli, config, images
 from launcher.engines.sif import record_of
 from launcher.errors import ConfigurationError, MissingInput
 from launcher.images import lock, record
@@ -76,3 +76,13 @@ def test_a_damaged_record_is_one_sentence(tmp_path: Path, text: str) -> None:
     sif(tmp_path / "cpu.sif")
     with pytest.raises(ConfigurationError, match=r"images\.json"):
         found(tmp_path)
+
+
+@pytest.mark.parametrize("words", [("rm",), ("verify", "--no-test")])
+def test_an_image_of_a_format_that_no_engine_runs(
+    tmp_path: Path, words: tuple[str, ...], capsys: pytest.CaptureFixture[str]
+) -> None:
+    record.write(tmp_path, "cpu", "raft", {"reference": "aam:cpu"})
+    action, *more = words
+    assert cli.main([f"--image-dir={tmp_path}", "images", action, "cpu", *more]) == 69
+    assert "No engine for images of this format: 'raft'" in capsys.readouterr().err
