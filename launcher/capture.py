@@ -14,7 +14,7 @@ from pathlib import Path
 
 from launcher import documents
 from launcher.errors import CannotCreate
-from launcher.gpus import VENDORS, masks
+from launcher.gpus import VENDORS, visible_devices_variables
 from launcher.host.facts import Host
 from launcher.host.manifest import FILE, Manifest
 from launcher.host.pci import DEVICES
@@ -60,7 +60,11 @@ def write(host: Host, file: Path) -> int:
 
 
 def _manifest(host: Host) -> Manifest:
-    kept = ("SLURM_*", *masks(), *(v for vendor in VENDORS.values() for v in vendor.variables))
+    kept = (
+        "SLURM_*",
+        *visible_devices_variables(),
+        *(v for vendor in VENDORS.values() for v in vendor.variables),
+    )
     variables = {n: v for n, v in host.environment.items() if matches(n, kept)}
     variables |= {name: "set" for name in LEAKS if host.environment.get(name)}
     answers = {

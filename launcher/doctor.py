@@ -13,7 +13,7 @@ from functools import partial
 
 from launcher.errors import LaunchError
 from launcher.findings import Finding
-from launcher.gpus import VENDORS, masks
+from launcher.gpus import VENDORS, visible_devices_variables
 from launcher.host.facts import Host
 from launcher.inputs import nearest_folder
 from launcher.plan.catalog import Catalog, Image
@@ -21,7 +21,7 @@ from launcher.plan.choose import Built
 from launcher.plan.devices import denials
 from launcher.plan.environment import LEAKS
 from launcher.plan.fit import for_processors, served
-from launcher.plan.kinds import survey
+from launcher.plan.gpu_groups import survey
 
 ROOM = 20 << 30  # bytes that an image and its building take
 
@@ -49,10 +49,10 @@ def examine(host: Host, catalog: Catalog, built: Sequence[Built]) -> tuple[Findi
 def fitting(host: Host, catalog: Catalog) -> tuple[Image, ...]:
     """Return the images that fit this host, best first; the CPU image always does."""
     try:
-        kinds = survey(host, catalog, ()).kinds
+        groups = survey(host, catalog, ()).groups
     except LaunchError:
-        kinds = ()
-    served = [image for kind in kinds for image in kind.images]
+        groups = ()
+    served = [image for group in groups for image in group.images]
     served += for_processors(catalog, host)
     return tuple({image.name: image for image in served}.values())
 
@@ -81,11 +81,11 @@ def _engines(host: Host) -> list[Finding]:
 
 def _variables(host: Host) -> list[Finding]:
     found = []
-    set_here = [name for name in masks() if name in host.environment]
+    set_here = [name for name in visible_devices_variables() if name in host.environment]
     if len(set_here) > 1:
         evidence = ", ".join(f"{name}={host.environment[name]}" for name in set_here)
         remedy = "nothing to do; they become one in the container"
-        found.append(Finding("note", "Several masks are set", evidence, remedy))
+        found.append(Finding("note", "Several variables select GPUs", evidence, remedy))
     leaks = [name for name in LEAKS if host.environment.get(name)]
     if leaks:
         remedy = "nothing to do; containers do not get them"

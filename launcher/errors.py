@@ -58,6 +58,6 @@ class NotPermitted(LaunchError):
 
 
 class ConfigurationError(LaunchError):
-    """A configuration file, a variable or a mask that makes no sense (EX_CONFIG)."""
+    """A configuration file, or a variable that makes no sense (EX_CONFIG)."""
 
     status = 78

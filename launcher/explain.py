@@ -18,8 +18,8 @@ from launcher.plan.make import RECORD
 from launcher.plan.plan import Plan
 
 WHOLE = "--dry-run instead of explain prints the whole line"
-ORDER = ("left out", "image", "engine", "engine option", "mask", "device", "aam check", "attention",
-         "flag", "mount", "variable", "kept out")  # fmt: skip
+ORDER = ("left out", "image", "engine", "engine option", "GPU selection", "device", "aam check",
+         "attention", "flag", "mount", "variable", "kept out")  # fmt: skip
 
 
 def text(host: Host, plan: Plan) -> str:

@@ -33,12 +33,12 @@ def host_libraries(name: str, asked: bool) -> str:
     return name if vendor.host_libraries or (asked and vendor.library_flags) else ""
 
 
-def masks() -> tuple[str, ...]:
+def visible_devices_variables() -> tuple[str, ...]:
     """Return every variable that selects devices; what the launcher does not set is removed."""
     names = (
         name
         for vendor in VENDORS.values()
-        for name in (vendor.visible_devices, *vendor.inner_masks, *vendor.other_masks)
+        for name in (vendor.visible_devices, *vendor.inner_variables, *vendor.other_variables)
     )
     return tuple(dict.fromkeys(name for name in names if name))
 

@@ -1,4 +1,4 @@
-"""AMD: GPUs as the kernel's compute driver (KFD) lists them, ROCm, and its masks.
+"""AMD: GPUs as the kernel's compute driver (KFD) lists them, ROCm, and visible devices.
 
 Topology: drivers/gpu/drm/amd/amdkfd/kfd_topology.c, `node_show`. Lines "name value", decimal. Nodes
 are numbers and sort as such. Keys that old kernels lack (gfx_target_version, domain, unique_id,
@@ -6,9 +6,9 @@ num_xcc) are not required. A node that may not be read belongs to another job: t
 makes the kernel refuse (kfd_devcgroup_check_permission). Memory is not read: the kernel prints
 local_mem_size 0 for every GPU.
 
-Masks: ROCR_VISIBLE_DEVICES filters what the ROCm runtime enumerates; HIP_VISIBLE_DEVICES (or, where
-that is not set, CUDA_VISIBLE_DEVICES) then indexes into what is left, so that two masks that mean
-the same leave no GPU (rocm.docs.amd.com, "GPU isolation techniques").
+Visible devices: ROCR_VISIBLE_DEVICES filters what the ROCm runtime enumerates; HIP_VISIBLE_DEVICES
+(or, where that is not set, CUDA_VISIBLE_DEVICES) then indexes into what is left, so that two values
+that mean the same leave no GPU (rocm.docs.amd.com, "GPU isolation techniques").
 """
 
 from __future__ import annotations
@@ -71,8 +71,8 @@ class Amd(Vendor):
     title = "AMD"
     module = "amdgpu"
     visible_devices = "ROCR_VISIBLE_DEVICES"
-    inner_masks = ("HIP_VISIBLE_DEVICES", "CUDA_VISIBLE_DEVICES")
-    other_masks = ("GPU_DEVICE_ORDINAL", "AMD_VISIBLE_DEVICES")
+    inner_variables = ("HIP_VISIBLE_DEVICES", "CUDA_VISIBLE_DEVICES")
+    other_variables = ("GPU_DEVICE_ORDINAL", "AMD_VISIBLE_DEVICES")
     shared_nodes = (KFD,)
     library_flags = ("--rocm", "--no-rocm")
     torch_field = "hip"

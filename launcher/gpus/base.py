@@ -59,9 +59,9 @@ class Vendor(Protocol):
         title: in messages ("AMD").
         module: the kernel driver's module, for `modprobe`.
         visible_devices: the variable that selects devices; the launcher sets this one alone.
-        inner_masks: variables that count what `visible_devices` leaves; the first that is set
+        inner_variables: variables that count what `visible_devices` leaves; the first that is set
             counts.
-        other_masks: further variables that select devices; no program gets them.
+        other_variables: further variables that select devices; no program gets them.
         by_uuid: whether devices are selected by UUID wherever they have one.
         shared_nodes: device nodes that all devices share.
         late_nodes: whether the driver makes its nodes only when a program first needs them.
@@ -85,8 +85,8 @@ class Vendor(Protocol):
     title: str
     module: str
     visible_devices: str = ""
-    inner_masks: tuple[str, ...] = ()
-    other_masks: tuple[str, ...] = ()
+    inner_variables: tuple[str, ...] = ()
+    other_variables: tuple[str, ...] = ()
     by_uuid: bool = False
     shared_nodes: tuple[str, ...] = ()
     late_nodes: bool = False

@@ -53,7 +53,7 @@ class Intel(Vendor):
     title = "Intel"
     module = "xe"
     visible_devices = "ZE_AFFINITY_MASK"
-    other_masks = ("ONEAPI_DEVICE_SELECTOR",)
+    other_variables = ("ONEAPI_DEVICE_SELECTOR",)
     files = (
         *(
             f"/sys/module/{module}/{name}"

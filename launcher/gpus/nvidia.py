@@ -1,4 +1,4 @@
-"""NVIDIA: GPUs as the kernel driver lists them in procfs, MIG, CUDA, and its masks.
+"""NVIDIA: GPUs as the kernel driver lists them in procfs, MIG, CUDA, and visible devices.
 
 `/proc/driver/nvidia/gpus/<address>/information` has "Model:", "GPU UUID:" and "Device Minor:". The
 compute capability is not there: it follows from the PCI device (`nvidia_chips.txt`), or is asked of
@@ -32,7 +32,7 @@ class Nvidia(Vendor):
     title = "NVIDIA"
     module = "nvidia"
     visible_devices = "CUDA_VISIBLE_DEVICES"
-    other_masks = ("NVIDIA_VISIBLE_DEVICES",)
+    other_variables = ("NVIDIA_VISIBLE_DEVICES",)
     by_uuid = True  # CUDA's own order depends on speed
     shared_nodes = ("/dev/nvidiactl", "/dev/nvidia-uvm")
     late_nodes = True  # the driver's helper makes them when CUDA first starts

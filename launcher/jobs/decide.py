@@ -7,7 +7,7 @@ from collections.abc import Sequence
 
 from launcher.engines.mount_words import fields
 from launcher.errors import ConfigurationError, UsageError
-from launcher.gpus import masks
+from launcher.gpus import visible_devices_variables
 from launcher.jobs.job import Allocation, Place, Program
 from launcher.jobs.script import PLAIN, resumable
 from launcher.jobs.site import Site
@@ -121,7 +121,7 @@ def program(
     command = plan.words[0]
     added = _added(plan)
     flags = ["--distributed"] if several and not shares(options) else []
-    own = {*FIXED, *CACHES, *masks(), "HOME", RECORD}
+    own = {*FIXED, *CACHES, *visible_devices_variables(), "HOME", RECORD}
     given = [f"{name}={value}" for name, value in plan.variables if name not in own]
     record = dict(plan.variables).get(RECORD, "")
     direct = {fact.absolute for fact in paths if fact.place >= 0}

@@ -13,7 +13,7 @@ from pathlib import Path
 
 from aam import __version__
 from launcher.engines.sif import contained as contained_by
-from launcher.gpus import VENDORS, masks
+from launcher.gpus import VENDORS, visible_devices_variables
 from launcher.jobs.job import Allocation, Job, Program
 from launcher.plan.environment import NEVER, PASSED
 from launcher.plan.request import options_of
@@ -116,7 +116,7 @@ def _facts(job: Job) -> list[str]:
         array("variables", program.variables),
         array("binds", program.binds),
         f"carried_patterns={_one_of((*PASSED, *program.passed))}",
-        f"never_carried={_one_of((*NEVER, *masks(), *OWN))}",
+        f"never_carried={_one_of((*NEVER, *visible_devices_variables(), *OWN))}",
         "",
         f"# --- where: {place.title}",
         "",

@@ -20,10 +20,9 @@ from launcher.host.facts import Gpu, Host
 from launcher.plan.catalog import CPU, Catalog, Image
 from launcher.plan.decision import Decision
 from launcher.plan.fit import fast, for_processors, problems, processor_problems
+from launcher.plan.gpu_groups import GpuGroup, Survey, best, counted, left_out, survey
 from launcher.plan.gpu_use import GpuUse
-from launcher.plan.kinds import Kind, Survey, best, counted, left_out, survey
 from launcher.plan.layers import Settings
-from launcher.plan.masks import Selection
 from launcher.plan.refusals import (
     lacks_cdi,
     misfit,
@@ -33,6 +32,7 @@ from launcher.plan.refusals import (
     wrong_processor,
 )
 from launcher.plan.spelling import nearest
+from launcher.plan.visible_devices import Selection
 
 NATIVE = "native"
 
@@ -88,8 +88,8 @@ class Choice:
         engine: its name.
         image: None for native.
         built: the image's place; None for native, or if it is not built (explanations only).
-        gpus: the GPUs of one kind that are used; empty on a processor.
-        selection: what the masks left of their vendor's GPUs, or None.
+        gpus: the GPUs of one group that are used; empty on a processor.
+        selection: the visible devices of their vendor, or None.
         forced: problems that --force overrode.
     """
 
@@ -128,7 +128,7 @@ def choose(
         Unavailable: no image fits or serves the GPUs, none is built and native is impossible, or
             a GPU is required and none can be used.
         UsageError: an unknown image, or GPUs of two vendors between which nothing decides.
-        ConfigurationError: masks that make no sense.
+        ConfigurationError: variables that name no GPU or contradict each other.
     """
     gpus = survey(host, catalog, {found.image for found in built})
     runtime = settings.text("runtime")
@@ -138,28 +138,28 @@ def choose(
     name = settings.text("image")
     if name != "auto":
         return _named(name, settings, catalog, host, gpus, engines, built, force, use)
-    kind = best(gpus.kinds) if use != "never" else None
-    if kind is None and use != "never":
-        vendors = {unserved.gpus[0].vendor for unserved in gpus.kinds}
+    group = best(gpus.groups) if use != "never" else None
+    if group is None and use != "never":
+        vendors = {unserved.gpus[0].vendor for unserved in gpus.groups}
         if host.live and runtime == "auto" and not native.absent and native.vendor in vendors:
             why = f"no image serves the GPUs, and PyTorch {native.torch} is installed here"
             return _native(gpus, native, host, use, "host", why)
         require_served(gpus, host, use)
-    candidates = kind.images if kind else for_processors(catalog, host)
+    candidates = group.images if group else for_processors(catalog, host)
     if use == "never":  # an image for GPUs computes on the processor too
-        candidates += tuple(image for kind_ in gpus.kinds for image in kind_.images)
+        candidates += tuple(image for one in gpus.groups for image in one.images)
     for image in candidates:
         place, engine = _place(image, engines, built, host)
         if place and engine:
             others = [other for other in candidates if other is not image]
-            why = _why(image, kind, catalog, host, gpus, use)
+            why = _why(image, group, catalog, host, gpus, use)
             if others and others[0] in candidates[: candidates.index(image)]:
                 why += f"; {others[0].name} would come before it but is not built"
             decisions = [
                 Decision("image", image.name, why, image.source),
                 _engine_decision(engine, runtime, settings, host),
             ]
-            return _choice(engine, image, place, kind, gpus, decisions)
+            return _choice(engine, image, place, group, gpus, decisions)
     # The environment of this process is not that of a captured host.
     if runtime != "auto" or native.absent or not host.live:
         if not candidates:
@@ -171,7 +171,7 @@ def choose(
         why = f"no image is built for {host.machine}, and PyTorch {native.torch} is installed here"
     elif not engines:
         why = f"there is no engine that can start a container, and PyTorch {native.torch} is here"
-    return _native(gpus, native, host, use, "host", why, kind)
+    return _native(gpus, native, host, use, "host", why, group)
 
 
 def _engines(host: Host, runtime: str) -> tuple[str, ...]:
@@ -227,16 +227,16 @@ def _named(
         )
     if image is None:
         image = Image(name, "an image that the catalog does not know", None, {}, source=source)
-    kind = next((k for k in gpus.kinds if image in k.images), None)
-    same = [k for k in gpus.kinds if image.vendor in (None, k.gpus[0].vendor)]
-    if kind is None and same and image.vendor != CPU:
-        kind = max(same, key=lambda k: k.rank)
-    found = problems(image, kind.gpus if kind else (), catalog, host)
+    group = next((k for k in gpus.groups if image in k.images), None)
+    same = [k for k in gpus.groups if image.vendor in (None, k.gpus[0].vendor)]
+    if group is None and same and image.vendor != CPU:
+        group = max(same, key=lambda k: k.rank)
+    found = problems(image, group.gpus if group else (), catalog, host)
     if use == "never":  # an image for GPUs computes on the processor too
-        kind, found = None, processor_problems(image, host)
+        group, found = None, processor_problems(image, host)
     if found and not force:
         raise misfit(name, found, gpus, for_processors(catalog, host))
-    if kind is None and use == "required":
+    if group is None and use == "required":
         evidence = f"image {name}" if image.vendor == CPU else no_gpu(gpus, host)
         remedy = "name an image for the GPUs, or leave --device and --gpus out"
         raise Unavailable("A GPU is requested and none can be used", evidence, remedy)
@@ -248,8 +248,8 @@ def _named(
         Decision("image", name, why, source),
         _engine_decision(engine, settings.text("runtime"), settings, host),
     ]
-    kind = None if image.vendor == CPU else kind
-    return _choice(engine, image, place, kind, gpus, decisions, tuple(found))
+    group = None if image.vendor == CPU else group
+    return _choice(engine, image, place, group, gpus, decisions, tuple(found))
 
 
 def _native(
@@ -259,7 +259,7 @@ def _native(
     use: GpuUse,
     source: str,
     why: str,
-    served: Kind | None = None,
+    served: GpuGroup | None = None,
 ) -> Choice:
     """Take the environment of the launcher; `served` are GPUs that an image would serve."""
     if native.absent:
@@ -268,11 +268,11 @@ def _native(
             f"{native.python} has no {', '.join(native.absent)}",
             f"install them with `{native.install}`",
         )
-    usable = [kind for kind in gpus.kinds if kind.gpus[0].vendor == native.vendor]
-    kind = max(usable, key=lambda k: k.rank[1:], default=None) if use != "never" else None
-    if kind is None and use != "never":
-        if gpus.kinds:
-            idle = ", ".join(counted(kind.gpus) for kind in gpus.kinds)
+    usable = [group for group in gpus.groups if group.gpus[0].vendor == native.vendor]
+    group = max(usable, key=lambda k: k.rank[1:], default=None) if use != "never" else None
+    if group is None and use != "never":
+        if gpus.groups:
+            idle = ", ".join(counted(group.gpus) for group in gpus.groups)
             evidence = f"PyTorch {native.torch} in {native.python} cannot use {idle}"
             remedy = "install a PyTorch that can"
             if served:
@@ -281,13 +281,13 @@ def _native(
             raise Unavailable("The GPUs would stay idle", evidence, remedy)
         require_served(gpus, host, use)
     decisions = [*gpus.decisions, Decision("engine", NATIVE, why, source)]
-    decisions += left_out(gpus.kinds, kind, f"PyTorch {native.torch}")
+    decisions += left_out(gpus.groups, group, f"PyTorch {native.torch}")
     return Choice(
         engine=NATIVE,
         image=None,
         built=None,
-        gpus=kind.gpus if kind else (),
-        selection=kind.selection if kind else None,
+        gpus=group.gpus if group else (),
+        selection=group.selection if group else None,
         decisions=tuple(decisions),
         findings=(*gpus.findings, *gpus.undriven),
     )
@@ -297,38 +297,38 @@ def _choice(
     engine: str,
     image: Image,
     built: Built,
-    kind: Kind | None,
+    group: GpuGroup | None,
     gpus: Survey,
     decisions: Sequence[Decision],
     forced: tuple[str, ...] = (),
 ) -> Choice:
     findings = [*gpus.findings, *gpus.undriven]
-    if kind and image.attention and not fast(image, kind.arch):
-        evidence = f"{image.name} has no fused attention kernels for {kind.arch}"
+    if group and image.attention and not fast(image, group.arch):
+        evidence = f"{image.name} has no fused attention kernels for {group.arch}"
         findings.append(Finding("note", "Attention takes the math path", evidence, ""))
     return Choice(
         engine=engine,
         image=image,
         built=built,
-        gpus=kind.gpus if kind else (),
-        selection=kind.selection if kind else None,
-        decisions=(*gpus.decisions, *decisions, *left_out(gpus.kinds, kind, image.name)),
+        gpus=group.gpus if group else (),
+        selection=group.selection if group else None,
+        decisions=(*gpus.decisions, *decisions, *left_out(gpus.groups, group, image.name)),
         findings=tuple(findings),
         forced=forced,
     )
 
 
 def _why(
-    image: Image, kind: Kind | None, catalog: Catalog, host: Host, gpus: Survey, use: GpuUse
+    image: Image, group: GpuGroup | None, catalog: Catalog, host: Host, gpus: Survey, use: GpuUse
 ) -> str:
-    if kind is None:
+    if group is None:
         return "the command computes on the processor" if use == "never" else no_gpu(gpus, host)
-    arch = kind.arch
-    why = f"{counted(kind.gpus)} are in its PyTorch's list"
+    arch = group.arch
+    why = f"{counted(group.gpus)} are in its PyTorch's list"
     preference = dict(image.prefer).get(arch)
     if preference:
-        why = f"{len(kind.gpus)} x {kind.gpus[0].product}: {preference}"
-    vendor = kind.selection.vendor
+        why = f"{len(group.gpus)} x {group.gpus[0].product}: {preference}"
+    vendor = group.selection.vendor
     driver = host.driver(vendor)
     if driver is None:
         return why

@@ -7,7 +7,7 @@ from __future__ import annotations
 
 from collections.abc import Iterable, Mapping
 
-from launcher.gpus import masks
+from launcher.gpus import visible_devices_variables
 from launcher.host.facts import Traits
 from launcher.plan.decision import Decision
 
@@ -79,7 +79,7 @@ def inside(
         variables[name] = f"{private}/{folder}"
         value, why = f"{name}={private}/{folder}", "a cache of this user, job and node alone"
         decisions.append(Decision("variable", value, why, "default"))
-    never = (*NEVER, *masks())
+    never = (*NEVER, *visible_devices_variables())
     patterns = (*PASSED, *extra_patterns)
     for name in sorted(present):
         if matches(name, patterns) and not matches(name, never) and name not in variables:

@@ -11,10 +11,9 @@ from dataclasses import replace
 from aam.contract.check_report import VARIABLE, compact, to_json
 from aam.options.frozen import dataclass
 from launcher.findings import Finding
-from launcher.gpus import VENDORS, device_nodes, host_libraries
-from launcher.gpus import masks as gpu_masks
+from launcher.gpus import VENDORS, device_nodes, host_libraries, visible_devices_variables
 from launcher.host.facts import Gpu, Host, Traits
-from launcher.plan import environment, masks
+from launcher.plan import environment, visible_devices
 from launcher.plan.attention import KnownReport, settle
 from launcher.plan.catalog import Catalog, Fault
 from launcher.plan.choose import NATIVE, Choice, Native
@@ -179,9 +178,9 @@ def _natively(
     if choice.selection and (
         choice.gpus != choice.selection.ours or choice.selection.source != "host"
     ):
-        mask, unset = _mask(choice, choice.selection.ours)
-        variables |= dict([mask])
-        decisions.append(_mask_decision(mask, choice))
+        selection, unset = _selected(choice, choice.selection.ours)
+        variables |= dict([selection])
+        decisions.append(_selection_decision(selection, choice))
     if choice.gpus and host.slurm:
         caches = {n: f"{here.private}/{f}" for n, f in CACHES.items() if n not in host.environment}
         variables |= caches
@@ -189,7 +188,7 @@ def _natively(
     asked, _ = environment.inside({}, (), _asked(settings), here.private)
     given = {name: asked[name] for name in _asked(settings) if name in asked}
     for name, value in (variables | given).items():
-        if name not in gpu_masks():
+        if name not in visible_devices_variables():
             decisions.append(
                 Decision(
                     "variable",
@@ -238,9 +237,9 @@ def _contained(
     if vendor and choice.selection:
         # An engine's own support binds every device; else the chosen ones are all that is there.
         seen = choice.selection.ours if vendor.host_libraries else visible
-        mask, _ = _mask(choice, seen)
-        variables |= dict([mask])
-        decisions.append(_mask_decision(mask, choice))
+        selection, _ = _selected(choice, seen)
+        variables |= dict([selection])
+        decisions.append(_selection_decision(selection, choice))
     if vendor and not vendor.host_libraries:
         devices = device_nodes(visible)
         decisions += [
@@ -313,22 +312,23 @@ def _mounts(
     return fold(mounts)
 
 
-def _mask(choice: Choice, visible: Sequence[Gpu]) -> tuple[tuple[str, str], tuple[str, ...]]:
-    """Return the one mask, and the variables that must not be there beside it."""
+def _selected(choice: Choice, visible: Sequence[Gpu]) -> tuple[tuple[str, str], tuple[str, ...]]:
+    """Return the one variable with its value, and the variables that are removed."""
     assert choice.selection is not None
-    kept = masks.Selection(
+    kept = visible_devices.Selection(
         choice.selection.vendor, choice.gpus, choice.selection.ours, "", "",
         choice.selection.literal,
     )  # fmt: skip
     name = VENDORS[choice.selection.vendor].visible_devices
-    others = tuple(other for other in gpu_masks() if other != name)
-    return (name, masks.value_for(kept, visible)), others
+    others = tuple(other for other in visible_devices_variables() if other != name)
+    return (name, visible_devices.value_for(kept, visible)), others
 
 
-def _mask_decision(mask: tuple[str, str], choice: Choice) -> Decision:
+def _selection_decision(selection: tuple[str, str], choice: Choice) -> Decision:
     assert choice.selection is not None
-    why = "one mask instead of many; it counts what the program will see"
-    return Decision("mask", f"{mask[0]}={mask[1]}", why, choice.selection.source)
+    why = "one variable instead of many; it counts what the program will see"
+    value = f"{selection[0]}={selection[1]}"
+    return Decision("GPU selection", value, why, choice.selection.source)
 
 
 def _asked(settings: Settings) -> dict[str, tuple[str | None, str]]:

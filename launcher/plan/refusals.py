@@ -8,8 +8,8 @@ from launcher.errors import Unavailable
 from launcher.gpus import VENDORS
 from launcher.host.facts import Host
 from launcher.plan.catalog import CPU, Catalog, Image
+from launcher.plan.gpu_groups import Survey
 from launcher.plan.gpu_use import GpuUse
-from launcher.plan.kinds import Survey
 from launcher.plan.layers import Settings
 
 
@@ -45,7 +45,7 @@ def no_gpu(gpus: Survey, host: Host) -> str:
 
 def misfit(name: str, found: Sequence[str], gpus: Survey, without: Sequence[Image]) -> Unavailable:
     """Return the error for an image asked for that does not fit; `without` need no GPU."""
-    fitting = [image for kind in gpus.kinds for image in kind.images]
+    fitting = [image for group in gpus.groups for image in group.images]
     near = [*fitting, *without][:1]
     remedy = f"the nearest fit is --image {near[0].name}; " if near else ""
     evidence = "; ".join(found)

@@ -164,7 +164,10 @@ def test_of_several_kinds_the_best_supported_is_used(tmp_path: Path) -> None:
     assert [gpu.product for gpu in choice.gpus] == ["MI210"]  # MI100 has no fused attention
     left = [(d.value, d.why) for d in choice.decisions if d.subject == "left out"]
     assert left == [
-        ("2 x MI100 (gfx908)", "one kind at a time, and rocm63 runs on 1 x MI210 (gfx90a)")
+        (
+            "2 x MI100 (gfx908)",
+            "one group of alike GPUs at a time, and rocm63 runs on 1 x MI210 (gfx90a)",
+        )
     ]
 
 

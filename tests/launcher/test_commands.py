@@ -274,7 +274,7 @@ def test_doctor_names_the_group_and_the_line(folder: Path) -> None:
     assert done.returncode == 77
     findings = json.loads(done.stdout)["findings"]
     assert "usermod -aG render" in findings[0]["remedy"]
-    assert any(f["cause"] == "Several masks are set" for f in findings)
+    assert any(f["cause"] == "Several variables select GPUs" for f in findings)
 
 
 NODE = {"gid": 44, "group": "video", "mode": 0o660, "access": True}

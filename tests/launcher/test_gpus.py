@@ -15,7 +15,7 @@ from launcher.doctor import examine
 from launcher.errors import Unavailable
 from launcher.gpus import VENDORS
 from launcher.host.facts import Host
-from launcher.plan.kinds import survey
+from launcher.plan.gpu_groups import survey
 from tests.launcher.hosts import MI300A, NAVI22, PHOENIX, Tree, write
 from tests.launcher.test_choose import CATALOG, decide, name_of, why
 from tests.launcher.test_commands import ROOT
@@ -95,7 +95,7 @@ def test_a_capture_of_a_host_with_intel_gpus_is_complete(tmp_path: Path) -> None
 def test_what_is_selected_counts_no_integrated_gpu(tmp_path: Path) -> None:
     tree = Tree(tmp_path).cpu().amd(MI300A, 3, minor=128).amd(PHOENIX, 0x64, minor=129)
     (selection,) = survey(detect(tree.root), CATALOG, ()).selections
-    assert selection.story.endswith("→ 1 selected (renderD128)")
+    assert selection.summary.endswith("→ 1 selected (renderD128)")
 
 
 def test_a_card_cut_by_mig_is_left_out_by_name(tmp_path: Path) -> None:
@@ -103,7 +103,7 @@ def test_a_card_cut_by_mig_is_left_out_by_name(tmp_path: Path) -> None:
     tree.nvidia(0x20B2, 2, 1, "A100")
     choice = decide(detect(tree.root))
     left = [(d.value, d.why) for d in choice.decisions if d.subject == "left out"]
-    reason = "one kind at a time, and cuda runs on 1 x A100 (sm_80)"
+    reason = "one group of alike GPUs at a time, and cuda runs on 1 x A100 (sm_80)"
     assert left == [("1 x A100 (sm_80, cut by MIG)", reason)]
 
 

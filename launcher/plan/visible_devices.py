@@ -1,4 +1,4 @@
-"""One mask: what Slurm, cgroups and the vendors' variables say, reconciled to one list of GPUs.
+"""Visible devices: Slurm, cgroups and the vendors' variables, reconciled to one list of GPUs.
 
 Slurm sets the variables of all vendors to the same text (gres.conf(5)). A device cgroup hides other
 jobs' GPUs, and what is left is numbered from 0. Some variables count what another one leaves (see
@@ -26,7 +26,7 @@ class Selection:
         vendor: whose.
         gpus: in the order asked for.
         ours: those that this process may read, in the order in which a runtime counts them.
-        story: what was said and what it means, for `explain`.
+        summary: what is listed and what is selected, for `explain`.
         source: what decided.
         literal: a value to pass as it is (names of hardware partitions).
     """
@@ -34,7 +34,7 @@ class Selection:
     vendor: str
     gpus: tuple[Gpu, ...]
     ours: tuple[Gpu, ...]
-    story: str
+    summary: str
     source: str
     literal: str | None = None
 
@@ -42,7 +42,7 @@ class Selection:
 def select(
     vendor: str, gpus: Sequence[Gpu], variables: Mapping[str, str], slurm: Slurm | None
 ) -> Selection:
-    """Reconcile everything that was said about the GPUs of `vendor`.
+    """Reconcile everything that limits the GPUs of `vendor`.
 
     Args:
         vendor: whose GPUs.
@@ -51,34 +51,34 @@ def select(
         slurm: the allocation.
 
     Raises:
-        ConfigurationError: a mask that names a GPU that is not there, or masks that contradict.
+        ConfigurationError: a variable names a GPU that is not there, or two contradict each other.
     """
     listed = tuple(gpu for gpu in gpus if gpu.vendor == vendor and gpu.driven)
     ours = tuple(gpu for gpu in listed if gpu.readable)
     cards = len({gpu.card for gpu in listed if gpu.card})
     on_cards = f" on {cards} cards" if 0 < cards < len(listed) and len(ours) == len(listed) else ""
     counts = f"{len(listed)} listed{on_cards}, {len(ours)} readable"
-    said = _said(vendor, variables)
-    if not said:
+    given = _given(vendor, variables)
+    if not given:
         confined = len(ours) < len(listed)
         if slurm and slurm.gpus and not confined and max(slurm.gpus) < len(listed):
             chosen = tuple(listed[number] for number in slurm.gpus)
-            numbers = ",".join(map(str, slurm.gpus))
-            story = f"{counts}, Slurm allocated {numbers} {_arrow(chosen)}"
-            return Selection(vendor, chosen, ours, story, "Slurm")
-        return Selection(vendor, ours, ours, f"{counts}, no mask {_arrow(ours)}", "host")
-    words = ", ".join(f"{name}={value}" for name, value in said)
-    source = " and ".join(name for name, _ in said)
+            allocated = ",".join(map(str, slurm.gpus))
+            summary = f"{counts}, Slurm allocated {allocated} {_arrow(chosen)}"
+            return Selection(vendor, chosen, ours, summary, "Slurm")
+        return Selection(vendor, ours, ours, f"{counts}, no variable {_arrow(ours)}", "host")
+    words = ", ".join(f"{name}={value}" for name, value in given)
+    source = " and ".join(name for name, _ in given)
     instance = VENDORS[vendor].instance
-    if instance and any(instance in value.upper() for _, value in said):
-        name, value = said[0]
+    if instance and any(instance in value.upper() for _, value in given):
+        name, value = given[0]
         chosen = _owners(name, value, ours, instance)
-        story = f"{counts}, {words} {_arrow(chosen)}"
-        return Selection(vendor, chosen, ours, story, source, value)
+        summary = f"{counts}, {words} {_arrow(chosen)}"
+        return Selection(vendor, chosen, ours, summary, source, value)
     chosen, first = ours, None
-    for name, value in said:
+    for name, value in given:
         if value == first:
-            continue  # the same mask said twice
+            continue  # the same value in two variables
         if first is None:
             chosen = _resolve(name, value, ours, listed, slurm)
         else:
@@ -88,7 +88,7 @@ def select(
 
 
 def value_for(selection: Selection, visible: Sequence[Gpu]) -> str:
-    """Return the one mask, for a program that will enumerate `visible`.
+    """Return the value of the one variable, for a program that will enumerate `visible`.
 
     Indices count what is enumerated. Where GPUs of several kinds are visible the runtime may
     enumerate them in another order, so they are named instead, if names are unique; those of a
@@ -108,15 +108,15 @@ def value_for(selection: Selection, visible: Sequence[Gpu]) -> str:
     return ",".join(str(list(visible).index(gpu)) for gpu in selection.gpus)
 
 
-def _said(vendor: str, variables: Mapping[str, str]) -> list[tuple[str, str]]:
-    """Return the masks that count, outermost first."""
+def _given(vendor: str, variables: Mapping[str, str]) -> list[tuple[str, str]]:
+    """Return the variables that count and their values, outermost first."""
     known = VENDORS[vendor]
     outer = variables.get(known.visible_devices)
-    said = [(known.visible_devices, outer.strip())] if outer is not None else []
-    for name in known.inner_masks:
+    given = [(known.visible_devices, outer.strip())] if outer is not None else []
+    for name in known.inner_variables:
         if variables.get(name, "").strip():  # an empty one counts as not set
-            return [*said, (name, variables[name].strip())]
-    return said
+            return [*given, (name, variables[name].strip())]
+    return given
 
 
 def _second(
@@ -128,7 +128,7 @@ def _second(
     listed: tuple[Gpu, ...],
     slurm: Slurm | None,
 ) -> tuple[Gpu, ...]:
-    """Apply an inner mask: it counts what the outer one leaves, or repeats the outer's numbers."""
+    """Apply an inner variable, which counts what the outer one leaves or repeats its numbers."""
     inner, outer = value.split(","), first.split(",")
     outermost = VENDORS[listed[0].vendor].visible_devices
     items = [item.strip() for item in inner]
@@ -137,7 +137,7 @@ def _second(
         if not set(items) <= {item.strip() for item in outer}:
             evidence = f"{name}={value} counts what {outermost}={first} leaves"
             remedy = f"unset one of them, or use numbers below {len(chosen)}"
-            raise ConfigurationError("Two masks that contradict each other", evidence, remedy)
+            raise ConfigurationError("Two variables that contradict each other", evidence, remedy)
         return _resolve(name, value, ours, listed, slurm)
     return _resolve(name, value, chosen, chosen, None)
 
@@ -149,7 +149,7 @@ def _resolve(
     listed: tuple[Gpu, ...],
     slurm: Slurm | None,
 ) -> tuple[Gpu, ...]:
-    """Return the GPUs that a mask names: numbers within `pool`, names, or numbers of the node.
+    """Return the GPUs that a variable names: numbers within `pool`, names, or numbers of the node.
 
     In a confined job numbers count what may be read. They are those of the whole node if they
     cannot mean that, or if Slurm, whose own list has the whole node's numbers, says the same.
@@ -171,7 +171,7 @@ def _resolve(
         if not found or not all(gpu.readable for gpu in found):
             evidence = f"'{item}' of {name}={value}, {len(pool)} can be used"
             remedy = f"correct or unset {name}"
-            raise ConfigurationError("A mask names a GPU that is not there", evidence, remedy)
+            raise ConfigurationError("A variable names a GPU that is not there", evidence, remedy)
         chosen += [gpu for gpu in found if gpu not in chosen]
     return tuple(chosen)
 
@@ -198,7 +198,7 @@ def _owners(name: str, value: str, ours: tuple[Gpu, ...], prefix: str) -> tuple[
             known = [part.uuid or part.place for gpu in cut for part in gpu.instances]
             evidence = f"'{item}' of {name}={value}, there is {', '.join(known) or 'none'}"
             remedy = f"correct or unset {name}"
-            cause = f"A mask names a {prefix.rstrip('-')} instance that is not there"
+            cause = f"A variable names a {prefix.rstrip('-')} instance that is not there"
             raise ConfigurationError(cause, evidence, remedy)
         chosen += [gpu for gpu in found if gpu not in chosen]
     return tuple(chosen)

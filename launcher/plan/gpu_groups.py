@@ -1,4 +1,4 @@
-"""The kinds of GPU of a host, what serves each, and which kind is best."""
+"""Groups of alike GPUs of a host, the images that serve each, and the best group."""
 
 from __future__ import annotations
 
@@ -13,11 +13,11 @@ from launcher.host.facts import Gpu, Host
 from launcher.plan.catalog import Catalog, Image
 from launcher.plan.decision import Decision
 from launcher.plan.fit import fast, problems
-from launcher.plan.masks import Selection, select
+from launcher.plan.visible_devices import Selection, select
 
 
 @dataclass(frozen=True)
-class Kind:
+class GpuGroup:
     """GPUs of one arch of one vendor, whole or cut, and the images that fit, best first."""
 
     selection: Selection
@@ -36,7 +36,7 @@ class Kind:
 
     @property
     def rank(self) -> tuple[bool, bool, int]:
-        """What the best kind has most of: fused attention, whole cards, their number."""
+        """What the best group has most of: fused attention, whole cards, their number."""
         return self.fast, not self.gpus[0].instances, len(self.gpus)
 
 
@@ -45,14 +45,14 @@ class Survey:
     """The GPUs of a host, sorted.
 
     Attributes:
-        kinds: the selected GPUs by vendor and arch, each with the images that fit.
-        selections: what jobs and masks leave of the GPUs of each vendor.
+        groups: the selected GPUs by vendor and arch, each with the images that fit.
+        selections: the visible devices of each vendor.
         findings: what a user should know about GPUs and drivers, whatever is chosen.
-        unserved: for each kind that no image fits, the reason.
+        unserved: for each group that no image fits, the reason.
         undriven: the GPUs without a driver.
     """
 
-    kinds: tuple[Kind, ...] = ()
+    groups: tuple[GpuGroup, ...] = ()
     selections: tuple[Selection, ...] = ()
     findings: tuple[Finding, ...] = ()
     unserved: tuple[Finding, ...] = ()
@@ -60,9 +60,9 @@ class Survey:
 
     @property
     def decisions(self) -> list[Decision]:
-        """What jobs and masks leave, as decisions."""
+        """The visible devices of each vendor, as decisions."""
         return [
-            Decision(f"{s.vendor} GPUs", s.story, "what jobs and masks leave", s.source)
+            Decision(f"{s.vendor} GPUs", s.summary, "what jobs and variables leave", s.source)
             for s in self.selections
         ]
 
@@ -74,7 +74,7 @@ class Survey:
 
 def survey(host: Host, catalog: Catalog, there: Container[str]) -> Survey:
     """Sort the GPUs that may be used by vendor and arch; images that are `there` come first."""
-    kinds: list[Kind] = []
+    groups: list[GpuGroup] = []
     selections: list[Selection] = []
     unserved: list[Finding] = []
     findings = _remarks(host)
@@ -87,19 +87,19 @@ def survey(host: Host, catalog: Catalog, there: Container[str]) -> Survey:
         findings += [doubt] if doubt else []
         selection = select(vendor, gpus, host.environment, host.slurm)
         selections.append(selection)
-        by_kind: dict[tuple[str | None, bool], list[Gpu]] = {}
+        by_group: dict[tuple[str | None, bool], list[Gpu]] = {}
         for gpu in selection.gpus:
             if not gpu.integrated:
-                by_kind.setdefault((gpu.arch, bool(gpu.instances)), []).append(gpu)
-        for (arch, cut), same in by_kind.items():
+                by_group.setdefault((gpu.arch, bool(gpu.instances)), []).append(gpu)
+        for (arch, cut), same in by_group.items():
             same = same[:1] if cut else same
             fitting = [i for i in catalog.images if i.vendor == vendor
                        and not problems(i, same, catalog, host)]  # fmt: skip
             fitting.sort(key=lambda i: (i.name not in there, arch not in dict(i.prefer)))
-            kinds.append(Kind(selection, tuple(same), tuple(fitting)))
+            groups.append(GpuGroup(selection, tuple(same), tuple(fitting)))
             unserved += [] if fitting else [_unserved(vendor, same, catalog, host)]
     return Survey(
-        tuple(kinds), tuple(selections), tuple(findings), tuple(unserved), tuple(_undriven(host))
+        tuple(groups), tuple(selections), tuple(findings), tuple(unserved), tuple(_undriven(host))
     )
 
 
@@ -142,12 +142,12 @@ def _remarks(host: Host) -> list[Finding]:
     return findings
 
 
-def best(kinds: Sequence[Kind]) -> Kind | None:
-    """Return the kind to use, by its rank; None if none is served."""
-    served_kinds = [kind for kind in kinds if kind.images]
-    if not served_kinds:
+def best(groups: Sequence[GpuGroup]) -> GpuGroup | None:
+    """Return the group to use, by its rank; None if none is served."""
+    usable = [group for group in groups if group.images]
+    if not usable:
         return None
-    ranked = sorted(served_kinds, key=lambda kind: kind.rank, reverse=True)
+    ranked = sorted(usable, key=lambda group: group.rank, reverse=True)
     rivals = [k for k in ranked[1:] if k.gpus[0].vendor != ranked[0].gpus[0].vendor]
     if rivals and rivals[0].fast == ranked[0].fast:
         names = " and ".join(f"{len(k.gpus)} x {k.gpus[0].product}" for k in (ranked[0], rivals[0]))
@@ -156,20 +156,20 @@ def best(kinds: Sequence[Kind]) -> Kind | None:
     return ranked[0]
 
 
-def left_out(kinds: Sequence[Kind], used: Kind | None, runs: str) -> list[Decision]:
-    """Say which GPUs stay unused: those of other kinds, and further cards that are cut."""
-    said = []
-    for kind in kinds:
-        if kind is not used:
+def left_out(groups: Sequence[GpuGroup], used: GpuGroup | None, runs: str) -> list[Decision]:
+    """Return the GPUs that stay unused: those of other groups, and further cards that are cut."""
+    decisions = []
+    for group in groups:
+        if group is not used:
             why = f"{runs} computes on the processor"
             if used:
-                why = f"one kind at a time, and {runs} runs on {counted(used.gpus)}"
-            said.append(Decision("left out", counted(kind.gpus), why, "host"))
+                why = f"one group of alike GPUs at a time, and {runs} runs on {counted(used.gpus)}"
+            decisions.append(Decision("left out", counted(group.gpus), why, "host"))
     if used and used.gpus[0].instances:
         cut = [gpu for gpu in used.selection.gpus if gpu.instances and gpu not in used.gpus]
         why = VENDORS[used.selection.vendor].one_instance
-        said += [Decision("left out", counted(cut), why, "host")] if cut else []
-    return said
+        decisions += [Decision("left out", counted(cut), why, "host")] if cut else []
+    return decisions
 
 
 def counted(gpus: Sequence[Gpu]) -> str:

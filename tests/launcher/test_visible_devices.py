@@ -10,7 +10,7 @@ from hypothesis import strategies as st
 
 from launcher.errors import ConfigurationError
 from launcher.host.facts import Gpu, Instance, Slurm
-from launcher.plan.masks import Selection, select, value_for
+from launcher.plan.visible_devices import Selection, select, value_for
 
 ROCR, HIP, CUDA = "ROCR_VISIBLE_DEVICES", "HIP_VISIBLE_DEVICES", "CUDA_VISIBLE_DEVICES"
 
@@ -98,8 +98,8 @@ def test_nonsense_is_named(masks: dict[str, str], hidden: tuple[int, ...]) -> No
 
 
 def test_the_story() -> None:
-    story = select("amd", gpus(8, FIRST), {ROCR: "0-3"}, None).story
-    assert story == (
+    summary = select("amd", gpus(8, FIRST), {ROCR: "0-3"}, None).summary
+    assert summary == (
         "8 listed, 4 readable, ROCR_VISIBLE_DEVICES=0-3 → 4 selected "
         "(renderD160, renderD168, renderD176, renderD184)"
     )
