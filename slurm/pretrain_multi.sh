@@ -23,7 +23,7 @@ set -uo pipefail
 
 command=pretrain
 flags=(--distributed)
-input_flags='--table --sequences --tree --unifrac-matrix --resume-from --splits --metadata'
+input_flags='--table --sequences --tree --unifrac-matrix --resume-from --splits --metadata --pretrained-encoder'
 output_flags='--output-dir'
 writes_folder=yes
 resumable=yes
