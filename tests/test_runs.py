@@ -35,6 +35,7 @@ from aam.study.study import Study, load_study
 from tests.commands import aam, pretrain, read, train
 
 FILES = {
+    ".lock",
     "run.json",
     "metrics.csv",
     "progress.json",
@@ -271,7 +272,7 @@ def test_folds_test_every_sample_once(
     words = ("--folds", 3, "--group-column", "subject", "--rarefy-depth", 200)
     assert train(study_dir, tmp_path / "run", *tree, *words) == 0
     inside = {"metrics.csv", "checkpoints/best.ckpt", "checkpoints/last.ckpt"}
-    top = {"run.json", "progress.json", "splits.tsv", "predictions.tsv", "embeddings.tsv"}
+    top = {".lock", "run.json", "progress.json", "splits.tsv", "predictions.tsv", "embeddings.tsv"}
     assert files(tmp_path / "run") == top | {f"fold-{k}/{n}" for k in (1, 2, 3) for n in inside}
     splits = read(tmp_path / "run/splits.tsv")
     check_one_side(splits)

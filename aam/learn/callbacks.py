@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import csv
 import io
+import math
 import time
 from datetime import timedelta
 from pathlib import Path
@@ -67,6 +68,14 @@ class EpochTable(Callback):
     def epochs(self) -> int:
         """Epochs that have ended, those before a resumption included."""
         return int(self.rows[-1]["epoch"]) + 1 if self.rows else 0
+
+    def best_epoch(self, metric: str, mode: str) -> int | None:
+        """Return the first epoch, from 1, with the best ("min" or "max") value of a metric."""
+        rows = [row for row in self.rows if math.isfinite(row.get(metric, math.nan))]
+        if not rows:
+            return None
+        best = (max if mode == "max" else min)(rows, key=lambda row: row[metric])
+        return int(best["epoch"]) + 1
 
     def state_dict(self) -> dict[str, Any]:
         """Return the rows so far and the seconds that the run has taken."""

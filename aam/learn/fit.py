@@ -14,7 +14,7 @@ import torch
 from lightning.pytorch.callbacks import Callback, EarlyStopping, ModelCheckpoint
 from lightning.pytorch.loggers import TensorBoardLogger
 
-from aam.console import console
+from aam.console import console, say
 from aam.contract.precision import Precision, choose_precision
 from aam.errors import DataError, UsageError
 from aam.learn import checkpoints
@@ -162,7 +162,24 @@ def run(
     )
     if keeper is not None and keeper.best_model_score is not None:
         best = {f"best_{keeper.monitor}": float(keeper.best_model_score)}
+        epoch = table.best_epoch(str(keeper.monitor), keeper.mode)
+        if epoch is not None:
+            best["best_epoch"] = epoch
+            say(_choice(epoch, table.epochs, keeper, fit.loop))
     return Outcome(chosen, table.epochs, trainer.global_step, best)
+
+
+def _choice(epoch: int, epochs: int, keeper: ModelCheckpoint, loop: LoopOptions) -> str:
+    """Return the sentence about the chosen epoch, and about early stopping where it ended a run."""
+    assert keeper.best_model_score is not None
+    score = f"{keeper.monitor} {float(keeper.best_model_score):.4g}"
+    chosen = f"Chosen: epoch {epoch} of {epochs}, {score}."
+    if epochs >= loop.epochs:
+        return chosen
+    return (
+        f"Stopped early after epoch {epochs} of {loop.epochs}: no better {keeper.monitor} in "
+        f"{loop.patience} epochs (--patience). {chosen}"
+    )
 
 
 def _take_best(best: Path, folder: Path, team: Team) -> None:
