@@ -19,7 +19,7 @@ AXES = 10
 
 
 def run(options: Embed) -> dict[str, object]:
-    """Write embeddings.tsv, pcoa.tsv and pcoa.png; returns facts for the record.
+    """Write embeddings.tsv, ordination.txt and pcoa.png; returns facts for the record.
 
     The embedding is the first fold's where a run was cross-validated: embeddings of different
     networks have no common axes.

@@ -106,7 +106,7 @@ def _path_named(path: Path) -> Iterator[None]:
     try:
         yield
     except DataError as error:
-        if str(path) in str(error):
+        if f"'{path}'" in str(error):
             raise
         raise DataError(f"{error.cause} in '{path}'", error.evidence, error.remedy) from error
 
