@@ -12,15 +12,15 @@ import json
 import os
 import shutil
 import tempfile
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
 from aam.options.frozen import dataclass
 from launcher.engines import ENGINES
-from launcher.engines.base import Build
-from launcher.errors import MissingInput, Unavailable
-from launcher.images import definitions, record, room
+from launcher.engines.base import GIB, Build, Need
+from launcher.errors import CannotCreate, MissingInput, Unavailable
+from launcher.images import definitions, record
 from launcher.images.builder import Builder
 from launcher.images.steps import Log, stoppable
 from launcher.plan.catalog import Image
@@ -71,6 +71,27 @@ def build(job: Job) -> Mapping[str, Any]:
             return _built(job, Path(scratch))
 
 
+def require_room(needs: Sequence[Need]) -> None:
+    """Check that there is room, adding up what lies on one file system.
+
+    Raises:
+        CannotCreate: there is not, or a folder is not there, with the variable to set.
+    """
+    taken: dict[int, int] = {}
+    for need in needs:
+        place = need.folder
+        while not place.exists() and place != place.parent:
+            place = place.parent
+        facts = os.statvfs(place)
+        device = os.stat(place).st_dev
+        taken[device] = taken.get(device, 0) + need.size
+        free = facts.f_bavail * facts.f_frsize
+        if free < taken[device]:
+            evidence = f"{free / GIB:.1f} GiB free at '{need.folder}' ({need.what}), " \
+                       f"{taken[device] / GIB:.1f} needed"  # fmt: skip
+            raise CannotCreate("No room to build", evidence, need.remedy)
+
+
 def _clear(folder: Path, name: str) -> None:
     """Remove what a build that was killed has left: nobody else holds the lock."""
     for left in folder.glob(f".{name}.*"):
@@ -99,7 +120,7 @@ def _built(job: Job, scratch: Path) -> Mapping[str, Any]:
     is_same = not job.force and held.get("inputs") == inputs
     if is_same and builder.engine.is_there(builder.program, held, place):
         return {**held, "new": False}
-    room.require(builder.engine.needs(builder.program, job.image.room, job.folder, os.environ))
+    require_room(builder.engine.needs(builder.program, job.image.room, job.folder, os.environ))
     log = _log(job)
     log.say(f"{name} with {builder.engine.name} {builder.version}; log {log.path}")
     facts = builder.engine.build(_build(job, context, scratch), log)
