@@ -174,9 +174,20 @@ def _project(
     if found is None:
         return {}, ()
     given = entries(path, found)
-    if trust.is_trusted(trust.digest(path, found), variables):
+    if trust.is_trusted(project_digest(path, found, given), variables):
         return given, ()
     return trust.harmless(given)
+
+
+def project_digest(path: Path, found: bytes, given: Mapping[str, Entry]) -> str:
+    """Return the digest of project settings and of a site file that they name by its path.
+
+    Such a file could otherwise change after the user has accepted the settings.
+    """
+    site_name = str(given["site"].value) if "site" in given else ""
+    if _is_path(site_name):
+        found += b"\0" + (content(path.parent / site_name) or b"")
+    return trust.digest(path, found)
 
 
 def _file(path: Path, known: Iterable[str] = KEYS) -> dict[str, Entry]:
@@ -189,12 +200,13 @@ def _unreadable(path: Path, evidence: str) -> ConfigurationError:
     return ConfigurationError(cause, f"'{path}', {evidence}", "correct or remove it")
 
 
+def _is_path(site_name: str) -> bool:
+    return "/" in site_name or site_name.endswith(".yaml")
+
+
 def _site(name: str) -> Path:
     """Return the file of a site: a path, or a name in one of SITES."""
-    if "/" in name or name.endswith(".yaml"):
-        places = [Path(name)]
-    else:
-        places = [folder / f"{name}.yaml" for folder in SITES]
+    places = [Path(name)] if _is_path(name) else [folder / f"{name}.yaml" for folder in SITES]
     for place in places:
         if place.is_file():
             return place

@@ -25,12 +25,13 @@ def run(words: Sequence[str]) -> int:
     if content is None:
         remedy = f"name a folder with {config.PROJECT}"
         raise MissingInput("No settings to trust", f"no '{path}'", remedy)
-    file_digest = trust.digest(path, content)
+    given = config.entries(path, content)
+    file_digest = config.project_digest(path, content, given)
     if REVOKE in words:
         removed = trust.revoke(file_digest, os.environ)
         print(f"{path} {'is no longer trusted' if removed else 'was not trusted'}")
         return 0
-    for key, entry in config.entries(path, content).items():
+    for key, entry in given.items():
         print(f"{entry.where:<24} {key}: {reprlib.repr(entry.value)}")
     trust.accept(file_digest, os.environ)
     print(f"{path} is trusted until it changes; `aam-launch trust --revoke` takes that back")

@@ -125,3 +125,17 @@ def test_trust_shows_what_it_accepts(clone: Path) -> None:
     assert "bind: ['/:/host:rw']" in done.stdout
     assert launch(clone.parent, "trust", folder=clone.parent).returncode == 66
     assert launch(clone, "trust", "--revok").returncode == 64
+
+
+def test_trust_covers_a_site_file_that_the_settings_name(
+    clone: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    (clone / "aam-launch.yaml").write_text("site: ./site.yaml\n")
+    (clone / "site.yaml").write_text("bind: [/data]\n")
+    assert launch(clone, "trust", str(clone), folder=clone.parent).returncode == 0
+    monkeypatch.chdir(clone)
+    assert not read(clone).findings
+    assert [entry.value for entry in read(clone).given("bind")] == [["/data"]]
+    (clone / "site.yaml").write_text("bind: ['/:/host:rw']\n")
+    assert read(clone).findings
+    assert read(clone).given("bind") == ()
