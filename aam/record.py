@@ -37,6 +37,7 @@ def describe(command: str, options: Any) -> dict[str, Any]:
             "name": platform.node(),
             "system": platform.platform(),
             "cores": os.cpu_count(),
+            "job": os.environ.get("SLURM_JOB_ID"),
         },
         "versions": {"python": platform.python_version()} | _versions(),
         "options": to_plain(options),

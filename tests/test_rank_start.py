@@ -230,3 +230,17 @@ def test_modules_of_the_current_folder_are_not_imported(study_dir: Path, tmp_pat
     run = subprocess.run(line, cwd=tmp_path, capture_output=True, text=True)
     assert run.returncode == 0, run.stderr
     assert (tmp_path / "run/checkpoints/best.ckpt").exists()
+
+
+def test_a_name_that_cannot_be_resolved_is_refused_at_once(study_dir: Path, tmp_path: Path) -> None:
+    words = ["pretrain", *TINY, "--table", study_dir / "table.biom", "--penalty", "0",
+             "--output-dir", tmp_path / "run", "--distributed"]  # fmt: skip
+    variables = {"RANK": "1", "WORLD_SIZE": "2", "LOCAL_RANK": "1", "LOCAL_WORLD_SIZE": "2",
+                 "MASTER_ADDR": "no-such-node.invalid", "MASTER_PORT": "2950"}  # fmt: skip
+    done = subprocess.run(
+        [sys.executable, "-m", "aam.cli", *map(str, words)],
+        env=os.environ | variables, capture_output=True, text=True, timeout=120, check=False,
+    )  # fmt: skip
+    assert done.returncode == 69
+    assert "name of the first rank's node cannot be resolved: 'no-such-node.invalid'" in done.stderr
+    assert "set MASTER_ADDR" in done.stderr

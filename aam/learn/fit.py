@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import logging
 import math
-import os
 import warnings
 from dataclasses import dataclass, field
 from pathlib import Path
@@ -31,7 +30,6 @@ from aam.learn.task import Task
 from aam.learn.whole_files import WholeFiles
 from aam.options.groups import DeviceOptions, LoopOptions, RunOptions, ScaleOptions, SpeedOptions
 from aam.ranks.interruption import StopTogether
-from aam.ranks.processes import Ranks
 from aam.ranks.signals import Requests
 from aam.ranks.strategies import choose as choose_strategy
 from aam.ranks.team import ALONE_TEAM, Team
@@ -113,7 +111,7 @@ def run(
         if batches is not None:
             batches.ranks, batches.letters = ranks, task.target is not None
     _freeze_idle(task, training)
-    requests = Requests(_marker(ranks))
+    requests = Requests()
     pin = device.type == "cuda"
     precision = choose_precision(fit.speed.mixed_precision, arch_of(device))
     fit.note("precision", precision)
@@ -149,7 +147,7 @@ def run(
     folder = fit.folder / "checkpoints"
     if resume is not None:
         _take_best(resume.with_name("best.ckpt"), folder, fit.team)
-    with requests.heard():
+    with requests.handled():
         trainer.fit(
             task,
             loader(training, sampler, workers, pin),
@@ -192,11 +190,6 @@ def _take_best(best: Path, folder: Path, team: Team) -> None:
 def _progress(fit: Fit, task: Task, training: TrainingBatches, device: torch.device) -> Progress:
     length = Length(task.steps, fit.loop.epochs, len(training.rows), fit.fold, fit.folds)
     return Progress(fit.run.output_dir / "progress.json", length, device_name(device))
-
-
-def _marker(ranks: Ranks) -> Path | None:
-    named = os.environ.get("AAM_HEARS")
-    return Path(named) if named and ranks.first else None
 
 
 def _callbacks(

@@ -9,6 +9,8 @@ process watches the others (`aam.ranks.watch`), and only the first one speaks.
 from __future__ import annotations
 
 import os
+import socket
+import threading
 from collections.abc import Iterator
 from contextlib import contextmanager
 from datetime import timedelta
@@ -19,7 +21,7 @@ from torch.distributed.distributed_c10d import PrefixStore, Store
 from torch.distributed.rendezvous import rendezvous
 
 from aam.console import console, say
-from aam.errors import UsageError
+from aam.errors import Unavailable, UsageError
 from aam.options.groups import DeviceOptions, ScaleOptions
 from aam.ranks import fabric, watch
 from aam.ranks.processes import Ranks, check, found
@@ -28,6 +30,9 @@ from aam.stack.device import choose_device, print_device
 
 _MEET = timedelta(minutes=10)
 """How long processes wait for each other at the start: a queue may start them minutes apart."""
+
+_REMIND = 5.0
+"""Seconds after which the first rank prints that it waits for others."""
 
 _LONGEST = timedelta(hours=2)
 """How long any message may take. Death is noticed by the watcher, long before."""
@@ -116,6 +121,11 @@ def _meet(ranks: Ranks) -> Store:
     }
     if ranks.size == 1:
         return dist.HashStore()  # type: ignore[attr-defined]
+    _require_resolvable(ranks)
+    waiting = f"Waiting for {ranks.size} ranks to meet at {ranks.address}, port {ranks.port}."
+    reminder = threading.Timer(_REMIND, say, [waiting])
+    reminder.daemon = True
+    reminder.start()
     try:
         store, _, _ = next(rendezvous("env://", timeout=_MEET))
     except dist.DistError as error:
@@ -125,4 +135,22 @@ def _meet(ranks: Ranks) -> Store:
             f"{ranks.address}, port {ranks.port}, {reason}",
             "see what the others printed",
         ) from error
+    finally:
+        reminder.cancel()
     return store
+
+
+def _require_resolvable(ranks: Ranks) -> None:
+    """Check that the address of the first rank can be resolved: PyTorch tries for ten minutes.
+
+    Raises:
+        Unavailable: it cannot.
+    """
+    try:
+        socket.getaddrinfo(ranks.address, ranks.port, type=socket.SOCK_STREAM)
+    except OSError as error:
+        raise Unavailable(
+            "The name of the first rank's node cannot be resolved",
+            f"'{ranks.address}' on {socket.gethostname()}, {error.strerror}",
+            "set MASTER_ADDR to an address of that node",
+        ) from error

@@ -1,9 +1,9 @@
-"""Stop requests: the signals that end a run with a checkpoint, and who handles them.
+"""Stop requests: the signals and the file that end a run with a checkpoint.
 
-Slurm sends a signal before the time is up, another scheduler when it needs the node, a user with
-Ctrl-C or by closing the terminal. A signal that arrives before the handler is installed ends the
-process: the variable AAM_HEARS may name a file that exists while it is. The run itself stops in
-`aam.ranks.interruption`.
+A scheduler that needs the node sends a signal, a user with Ctrl-C or by closing the terminal. A
+signal that arrives before the handler is installed ends the process. A batch job makes a file
+instead (`aam.node.stop`), whose name is in the variable AAM_STOP_FILE and which counts whenever it
+was made. The run itself stops in `aam.ranks.interruption`.
 """
 
 from __future__ import annotations
@@ -17,6 +17,7 @@ from pathlib import Path
 from types import FrameType
 
 from aam.console import console
+from aam.node import stop
 
 SIGNALS = (signal.SIGUSR1, signal.SIGTERM, signal.SIGINT, signal.SIGHUP)
 """Stop requests. One that the process was started to ignore stays ignored (SIGHUP under nohup)."""
@@ -26,17 +27,33 @@ _AGAIN = 1.0
 """Seconds after which another Ctrl-C is a second one, and not the first through a parent."""
 
 
+_CHECK_SECONDS = 1.0
+"""How often the file is looked for; it may be on a network file system."""
+
+
 class Requests:
-    """Signal handler that remembers the first stop request.
+    """Signal handler that remembers the first stop request, and the file of another.
 
     Args:
-        marker: a file that exists while the handlers are installed, for those who send signals.
+        file: its existence requests a stop; by default what AAM_STOP_FILE names, if it is set.
     """
 
-    def __init__(self, marker: Path | None = None) -> None:
+    def __init__(self, file: Path | None = None) -> None:
+        named = os.environ.get(stop.VARIABLE)
         self.received: signal.Signals | None = None
-        self._marker = marker
+        self.file = file or (Path(named) if named else None)
         self._when = 0.0
+        self._checked = float("-inf")
+        self._found = False
+
+    @property
+    def pending(self) -> bool:
+        """Whether a stop is requested."""
+        now = time.monotonic()
+        if self.file and not self._found and now - self._checked >= _CHECK_SECONDS:
+            self._checked = now
+            self._found = self.file.exists()
+        return self._found or self.received is not None
 
     def __call__(self, number: int, frame: FrameType | None) -> None:
         """Remember a signal; a second Ctrl-C ends the process."""
@@ -49,25 +66,21 @@ class Requests:
             os.kill(os.getpid(), number)
 
     @contextmanager
-    def heard(self) -> Iterator[Requests]:
+    def handled(self) -> Iterator[Requests]:
         """Handle the signals while the block runs."""
         before = {number: signal.getsignal(number) for number in SIGNALS}
-        self.hear()
+        self.install()
         try:
             yield self
         finally:
-            if self._marker:
-                self._marker.unlink(missing_ok=True)
             for number, handler in before.items():
                 signal.signal(number, handler)
 
-    def hear(self) -> None:
-        """Install the handlers in place of those that are there, and make the marker."""
+    def install(self) -> None:
+        """Install the handlers in place of those that are there."""
         for number in SIGNALS:
             if signal.getsignal(number) != signal.SIG_IGN:
                 signal.signal(number, self)
-        if self._marker:
-            self._marker.touch()
 
 
 def ignore_signals(worker: int) -> None:

@@ -1,0 +1,374 @@
+"""Steps of a job on a node: `prepare` and `finish` once for each node, `run` once for each rank."""
+
+from __future__ import annotations
+
+import csv
+import fcntl
+import io
+import json
+import os
+import signal
+import subprocess
+import sys
+import time
+from collections.abc import Iterator, Mapping, Sequence
+from contextlib import contextmanager, suppress
+from dataclasses import dataclass
+from pathlib import Path
+from types import FrameType
+
+from aam.errors import CannotCreate, Interrupted, UsageError
+from aam.node import stop, topology
+from aam.node.commands import NodeCommand, read, require_inputs, resumed
+from aam.node.log import log
+from aam.node.staging import checksums, stage
+from aam.node.sync import Mirror, restore, update_patiently
+
+SHARED_RUN = Path("/mnt/run")
+"""Where the image sees the run folder that the user named, while `aam` works on a local one."""
+
+STRATEGIES = ("--distributed", "--fsdp", "--data-parallel")
+
+
+@dataclass(frozen=True)
+class Settings:
+    """Settings of a job, from its script.
+
+    Attributes:
+        node_folder: this job's folder on the node's disk, as this process sees it.
+        host_folder: the same folder, as the host sees it.
+        directory: the folder in which the job was submitted.
+        native: there is no image, so nothing can be mounted and nothing is staged.
+        ranks: ranks of each node.
+        vendor: whose GPUs the ranks use, or "".
+        whole_nodes: the job has its nodes for itself.
+        stage_gb: most GB that are staged; 0: inputs and the run folder stay where they are.
+        sync_seconds: how often the run folder is copied.
+        sync_patience: seconds that a full disk is given at the end.
+        warn_seconds: how long before its time limit the job stops; 0: it does not.
+        requeue: the job is queued again when its time limit stops it.
+        end: when the time limit is, in seconds since 1970; 0: unknown.
+        interfaces: patterns of fast network interfaces.
+        plugin: folders of network plugins.
+        variables: NAME=VALUE for jobs of several nodes.
+        mounts: what the image sees in the other steps, as values of --mount.
+    """
+
+    node_folder: Path
+    host_folder: Path
+    directory: Path
+    native: bool = False
+    ranks: int = 1
+    vendor: str = ""
+    whole_nodes: bool = False
+    stage_gb: float = 0
+    sync_seconds: float = 10
+    sync_patience: float = 300
+    warn_seconds: float = 0
+    requeue: bool = False
+    end: float = 0
+    interfaces: tuple[str, ...] = ()
+    plugin: tuple[Path, ...] = ()
+    variables: tuple[str, ...] = ()
+    mounts: tuple[str, ...] = ()
+
+    @property
+    def stop_file(self) -> Path:
+        """The file of the stop request; it is on the first node, which has rank 0."""
+        return self.node_folder / "stop"
+
+    @property
+    def local_run(self) -> Path:
+        """The run folder on the node's disk."""
+        return self.node_folder / "run"
+
+    def staged(self, number: int) -> Path:
+        """Return the copy of an input on the node's disk."""
+        return self.node_folder / "staged" / str(number)
+
+    def is_local(self, command: NodeCommand) -> bool:
+        """Whether the run folder is on the node's disk while the job runs."""
+        return command.run_folder is not None and bool(self._copies) and not command.in_place
+
+    @property
+    def _copies(self) -> float:
+        return 0 if self.native else self.stage_gb
+
+    def shared_run(self, command: NodeCommand) -> Path | None:
+        """Return the run folder that all nodes see, as the step `run` sees it."""
+        return SHARED_RUN if self.is_local(command) else command.run_folder
+
+
+def prepare(settings: Settings, words: Sequence[str], variables: Mapping[str, str]) -> None:
+    """Check a node and its inputs, stage them, restore the run, and write the list of mounts.
+
+    Raises:
+        AamError: the job cannot run; the first second shows it.
+    """
+    command = read(words, settings.directory)
+    if settings.vendor and command.takes_gpu:
+        found = topology.gpu_addresses(settings.vendor)
+        topology.require_gpus(settings.vendor, settings.ranks, found)
+    require_inputs(command)
+    folder = settings.node_folder
+    for place in {Path(v) for v in variables.values() if v.startswith(f"{folder}/")}:
+        if place != settings.stop_file:
+            place.mkdir(parents=True, exist_ok=True)
+    for _, path in command.outputs:
+        place = path if command.writes_folder else path.parent
+        try:
+            place.mkdir(parents=True, exist_ok=True)
+        except OSError as error:
+            evidence = f"'{place}' on {os.uname().nodename}, {error.strerror}"
+            remedy = "choose a folder that this job sees"
+            raise CannotCreate("The output folder cannot be made", evidence, remedy) from error
+    if not settings.native:
+        with _locked(folder):
+            _fill(settings, command)
+    if _first_node(variables):
+        (folder / "mounts").write_text("".join(f"{word}\n" for word in mounts(settings, command)))
+
+
+def _fill(settings: Settings, command: NodeCommand) -> None:
+    """Stage the inputs and restore the run folder."""
+    (settings.node_folder / "staged").mkdir(exist_ok=True)
+    paths = staged_inputs(command)
+    copies = {path: settings.staged(number) for number, path in enumerate(paths)}
+    for path, copy in copies.items():
+        if copy.is_symlink() or not copy.exists():
+            copy.unlink(missing_ok=True)
+            copy.symlink_to(path)
+    digests = checksums(paths, settings.stage_gb) if settings.stage_gb else {}
+    for path in digests:
+        if copies[path].is_symlink():
+            copies[path].unlink()
+    if digests and not stage(digests, copies):
+        for path in digests:
+            copies[path].symlink_to(path)
+    if settings.is_local(command) and command.run_folder is not None:
+        restore(command.run_folder, settings.local_run)
+
+
+def staged_inputs(command: NodeCommand) -> list[Path]:
+    """Return the input files that a copy on the node stands for."""
+    run = command.run_folder
+    return [path for path in dict.fromkeys(path for _, path in command.inputs)
+            if path.is_file() and not (run and run in path.parents)]  # fmt: skip
+
+
+def mounts(settings: Settings, command: NodeCommand) -> list[str]:
+    """Return the options of the engine for what the step `run` sees of the host.
+
+    A copy is mounted at the path of its original, so that records and messages name the original.
+    It replaces the mount of the original: of two at one place Apptainer takes the first.
+    """
+    if settings.native:
+        return []
+    host = settings.host_folder
+    found: dict[str, str] = {}
+    if settings.stage_gb:
+        for number, path in enumerate(staged_inputs(command)):
+            found[str(path)] = _mount(host / "staged" / str(number), path, "ro")
+    if settings.is_local(command) and command.run_folder is not None:
+        found[str(SHARED_RUN)] = _mount(command.run_folder.resolve(), SHARED_RUN)
+        found[str(command.run_folder)] = _mount(host / "run", command.run_folder)
+    kept = [value for value in settings.mounts if _target(value) not in found]
+    return [word for value in (*kept, *found.values()) for word in ("--mount", value)]
+
+
+def _mount(source: Path, target: Path, *more: str) -> str:
+    """Return a value of --mount, whose fields are read as CSV."""
+    if any("\n" in str(path) or "\r" in str(path) for path in (source, target)):
+        raise UsageError("A path that no job can mount", repr(str(target)), "rename it")
+    text = io.StringIO()
+    fields = ["type=bind", f"source={source}", f"destination={target}", *more]
+    csv.writer(text, lineterminator="").writerow(fields)
+    return text.getvalue()
+
+
+def _target(value: str) -> str:
+    """Return the place of a value of --mount."""
+    fields = dict(field.partition("=")[::2] for field in next(csv.reader([value])))
+    return fields.get("destination", "")
+
+
+def run(settings: Settings, words: Sequence[str], variables: Mapping[str, str]) -> int:
+    """Run `aam` as a rank and return its exit status; 0 when it stopped on request.
+
+    A rank that has stopped on request must leave the others the time to do so, and Slurm ends them
+    all when one ends with another status.
+    """
+    command = read(words, settings.directory)
+    first = variables.get("SLURM_PROCID", "0") == "0"
+    shared = settings.shared_run(command)
+    line = list(command.words)
+    if shared is not None and _continues(shared, variables):
+        line = list(resumed(line))
+    size = int(variables.get("SLURM_STEP_NUM_TASKS") or 1)
+    if size > 1 and not any(word.replace("_", "-") in STRATEGIES for word in line):
+        line.append("--distributed")
+    if settings.vendor and command.takes_gpu and "--device" not in line:
+        line += ["--device", "cuda"]
+    environment = {**variables, **rank_variables(settings, variables)}
+    _bind_cpus(settings, int(variables.get("SLURM_LOCALID", "0")))
+    with _child([sys.executable, "-m", "aam.cli", *line], environment, settings) as rank:
+        mirror = None
+        if first and settings.is_local(command):
+            mirror = Mirror(settings.local_run, SHARED_RUN, variables.get("SLURM_JOB_ID", "0"))
+        if first:
+            _follow(rank.process, settings, mirror)
+        status = rank.process.wait()
+    status = 128 - status if status < 0 else status
+    if mirror is not None:
+        with suppress(OSError):  # the step `finish` tries again, and reports it
+            mirror.update()
+    own = status == Interrupted.status or not rank.terminated
+    if status and own and shared is not None:
+        with suppress(OSError), status_file(shared, variables).open("x") as stream:
+            stream.write(f"{status}\n")
+    return 0 if status == Interrupted.status else status
+
+
+def rank_variables(settings: Settings, variables: Mapping[str, str]) -> dict[str, str]:
+    """Return the variables that `aam` gets beside those of Slurm.
+
+    Ranks meet at the address of the node that started them, which has rank 0: the address that
+    Slurm itself uses, so no name has to be resolved.
+    """
+    added = {stop.VARIABLE: str(settings.stop_file)}
+    if address := variables.get("SLURM_LAUNCH_NODE_IPADDR"):
+        added["MASTER_ADDR"] = variables.get("MASTER_ADDR", address)
+    if threads := variables.get("SLURM_CPUS_PER_TASK"):
+        added["OMP_NUM_THREADS"] = variables.get("OMP_NUM_THREADS", threads)
+    if int(variables.get("SLURM_NNODES") or 1) > 1:
+        given = dict(entry.partition("=")[::2] for entry in settings.variables)
+        added |= {name: variables.get(name, value) for name, value in given.items()}
+        added |= topology.network(variables, settings.interfaces, settings.plugin)
+    return added
+
+
+def _bind_cpus(settings: Settings, rank: int) -> None:
+    """Bind this process, and so its child, to the CPUs near its GPU."""
+    if settings.vendor and settings.whole_nodes and settings.ranks > 1:
+        found = topology.gpu_addresses(settings.vendor)
+        near = topology.cpus_near(found[rank]) if rank < len(found) else set()
+        if near:
+            with suppress(OSError):  # Slurm has confined the rank to others
+                os.sched_setaffinity(0, near)
+
+
+@dataclass
+class _Rank:
+    """`aam` as a child process, and whether this process was told to end it."""
+
+    process: subprocess.Popen[bytes]
+    terminated: bool = False
+
+
+@contextmanager
+def _child(
+    words: Sequence[str], variables: Mapping[str, str], settings: Settings
+) -> Iterator[_Rank]:
+    """Start a process; SIGTERM is passed on to it."""
+    process = subprocess.Popen(words, env=dict(variables), cwd=settings.node_folder)
+    rank = _Rank(process)
+
+    def terminate(number: int, frame: FrameType | None) -> None:
+        rank.terminated = True
+        process.send_signal(signal.SIGTERM)
+
+    before = signal.signal(signal.SIGTERM, terminate)
+    try:
+        yield rank
+    finally:
+        signal.signal(signal.SIGTERM, before)
+
+
+def _follow(process: subprocess.Popen[bytes], settings: Settings, mirror: Mirror | None) -> None:
+    """Watch the time limit and copy the run folder until `aam` ends."""
+    warned = False
+    limit = float("inf")
+    if settings.end and settings.warn_seconds:
+        limit = stop.stop_time(time.time(), settings.end, settings.warn_seconds)
+    due = time.monotonic() + settings.sync_seconds
+    while process.poll() is None:
+        if time.time() >= limit:
+            stop.request(settings.stop_file, stop.LIMIT)
+        if mirror is not None and time.monotonic() >= due:
+            try:
+                mirror.update()
+                warned = False
+            except OSError as error:
+                if not warned:
+                    log(f"The run could not be copied: {error}. "
+                        f"Tried again every {settings.sync_seconds:g} s.")  # fmt: skip
+                warned = True
+            due = time.monotonic() + settings.sync_seconds
+        time.sleep(0.2)
+
+
+def finish(
+    settings: Settings, words: Sequence[str], variables: Mapping[str, str], status: int
+) -> int:
+    """Copy the run for the last time and return the status of the job.
+
+    Args:
+        settings: of the job.
+        words: the command.
+        variables: of this process.
+        status: what `srun` returned for the step before.
+    """
+    if not _first_node(variables):
+        return 0
+    command = read(words, settings.directory)
+    if command.run_folder is not None:
+        record = status_file(command.run_folder, variables)
+        with suppress(OSError, ValueError):
+            status = int(record.read_text())
+        record.unlink(missing_ok=True)
+    made = stop.steps_made(settings.stop_file)
+    if (
+        settings.is_local(command)
+        and command.run_folder is not None
+        and settings.local_run.is_dir()
+    ):
+        job = variables.get("SLURM_JOB_ID", "0")
+        try:
+            mirror = Mirror(settings.local_run, command.run_folder, job)
+            update_patiently(mirror, settings.sync_patience, settings.host_folder / "run")
+        except CannotCreate as error:
+            log(str(error))
+            (settings.node_folder / "keep").touch()
+            status = error.status
+    reason = stop.requested(settings.stop_file)
+    outcome = stop.decide(status, reason, made, settings.requeue)
+    log(outcome.message)
+    return outcome.status
+
+
+def status_file(run_folder: Path, variables: Mapping[str, str]) -> Path:
+    """Return the file in which the rank that fails first leaves its exit status."""
+    return run_folder / f".aam-status-{variables.get('SLURM_JOB_ID', '0')}"
+
+
+def _continues(run_folder: Path, variables: Mapping[str, str]) -> bool:
+    """Whether this start of a job goes on with the run that an earlier start began."""
+    if int(variables.get("SLURM_RESTART_COUNT") or 0) == 0:
+        return False
+    try:
+        job = json.loads((run_folder / "run.json").read_text())["host"]["job"]
+    except (OSError, ValueError, KeyError, TypeError):
+        return False
+    return bool(job == variables.get("SLURM_JOB_ID"))
+
+
+def _first_node(variables: Mapping[str, str]) -> bool:
+    return variables.get("SLURM_NODEID", "0") == "0"
+
+
+@contextmanager
+def _locked(folder: Path) -> Iterator[None]:
+    """Let one process at a time fill a folder: two nodes of a test cluster can share a disk."""
+    with (folder / "lock").open("w") as stream:
+        fcntl.flock(stream, fcntl.LOCK_EX)
+        yield

@@ -1,0 +1,234 @@
+"""Steps of a job: paths of its command, mounts, restarts, the variables of a rank, the tests."""
+
+from __future__ import annotations
+
+import json
+import os
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+
+from aam.errors import MissingInput, Unavailable
+from aam.node import steps, stop
+from aam.node.check import require_tested
+from aam.node.commands import read, require_inputs, resumed
+
+ROOT = Path(__file__).parents[2]
+
+
+def settings(folder: Path, **more: object) -> steps.Settings:
+    node = folder / "node"
+    node.mkdir(exist_ok=True)
+    return steps.Settings(node, Path("/scratch/job"), folder, **more)  # type: ignore[arg-type]
+
+
+def node(
+    folder: Path, step: str, *words: str, **variables: str
+) -> subprocess.CompletedProcess[str]:
+    """Run a step as the job script does."""
+    (folder / "node").mkdir(exist_ok=True)
+    own = ["--node-folder", f"{folder}/node", "--host-folder", "/scratch/job", "--directory",
+           str(folder)]  # fmt: skip
+    environment = {"PATH": os.environ["PATH"], "PYTHONPATH": str(ROOT), **variables}
+    return subprocess.run(
+        [sys.executable, "-m", "aam.node", step, *own, *words],
+        capture_output=True, text=True, env=environment, cwd=folder, check=False,
+    )  # fmt: skip
+
+
+# --- the command line
+
+
+def test_paths_become_absolute_and_are_sorted_by_role(tmp_path: Path) -> None:
+    words = ["pretrain", "--table=t.biom", "--tree", "../tree", "--output_dir", "runs/a",
+             "--resume-from", "auto", "--seed", "1", "--device", "cpu"]  # fmt: skip
+    found = read(words, tmp_path)
+    assert found.inputs == (("--table", tmp_path / "t.biom"), ("--tree", tmp_path.parent / "tree"))
+    assert found.outputs == (("--output-dir", tmp_path / "runs/a"),)
+    assert found.run_folder == tmp_path / "runs/a"
+    assert found.words[:3] == ("pretrain", "--table", str(tmp_path / "t.biom"))
+    assert found.words[-6:] == ("--resume-from", "auto", "--seed", "1", "--device", "cpu")
+    assert not found.takes_gpu
+    assert read(words[:-2], tmp_path).takes_gpu
+    assert not found.in_place
+    assert read([*words, "--fsdp-sharded-checkpoint"], tmp_path).in_place
+
+
+def test_an_output_file_makes_no_run_folder(tmp_path: Path) -> None:
+    words = ["predict", "--model", "m", "--table", "t", "--output", "p.tsv"]
+    found = read(words, tmp_path)
+    assert (found.run_folder, found.writes_folder) == (None, False)
+
+
+def test_a_missing_input_is_named(tmp_path: Path) -> None:
+    with pytest.raises(MissingInput, match=r"No file for --table: '.*/t.biom' does not exist"):
+        require_inputs(read(["pretrain", "--table", "t.biom"], tmp_path))
+
+
+def test_a_restart_continues_the_run() -> None:
+    words = ["train", "--overwrite", "--resume_from=x", "--seed", "1"]
+    assert resumed(words) == ("train", "--seed", "1", "--resume-from", "auto")
+
+
+# --- prepare
+
+
+def test_copies_are_mounted_at_the_paths_of_their_originals(tmp_path: Path) -> None:
+    odd = tmp_path / 'a,"b" table'
+    odd.write_text("x")
+    command = read(["pretrain", "--table", str(odd), "--output-dir", "out"], tmp_path)
+    doubled = str(odd).replace('"', '""')
+    assert steps.mounts(settings(tmp_path, stage_gb=1), command) == [
+        "--mount",
+        f'type=bind,source=/scratch/job/staged/0,"destination={doubled}",ro',
+        *("--mount", f"type=bind,source={tmp_path}/out,destination=/mnt/run"),
+        *("--mount", f"type=bind,source=/scratch/job/run,destination={tmp_path}/out"),
+    ]
+    assert steps.mounts(settings(tmp_path), command) == []
+    assert steps.mounts(settings(tmp_path, stage_gb=1, native=True), command) == []
+
+
+def test_a_copy_replaces_the_mount_of_its_original(tmp_path: Path) -> None:
+    """Of two mounts at one place Apptainer takes the first, with a warning."""
+    table = tmp_path / "t.biom"
+    table.write_text("x")
+    command = read(["pretrain", "--table", str(table), "--output-dir", "out"], tmp_path)
+    paths = (table, tmp_path / "out", tmp_path / "other")
+    before = tuple(f"type=bind,source={path},destination={path}" for path in paths)
+    found = steps.mounts(settings(tmp_path, stage_gb=1, mounts=before), command)
+    values = [word for word in found if word != "--mount"]
+    assert values[0] == before[2]
+    assert len(values) == len({value.split(",")[2] for value in values}) == 4
+    assert not {before[0], before[1]} & set(values)
+
+
+def test_parts_of_a_checkpoint_are_written_where_all_nodes_see_them(tmp_path: Path) -> None:
+    words = ["pretrain", "--table", "t", "--output-dir", "out", "--fsdp-sharded-checkpoint"]
+    assert steps.mounts(settings(tmp_path, stage_gb=1), read(words, tmp_path)) == []
+
+
+def test_inputs_that_stay_are_linked_so_that_the_mounts_hold(tmp_path: Path) -> None:
+    table = tmp_path / "t.biom"
+    table.write_text("x")
+    words = ["pretrain", "--table", str(table), "--output-dir", str(tmp_path / "out")]
+    given = settings(tmp_path, stage_gb=1e-12)
+    steps.prepare(given, words, {})
+    assert given.staged(0).readlink() == table
+    assert (tmp_path / "out").is_dir()
+
+
+REFUSED = [
+    (["--tabel", "t"], 64, "did you mean '--table'?"),
+    (["--table", "none.biom"], 66, "No file for --table: '{folder}/none.biom' does not exist"),
+]
+
+
+@pytest.mark.parametrize(("words", "status", "sentence"), REFUSED)
+def test_a_mistake_is_found_before_anything_is_staged(
+    tmp_path: Path, words: list[str], status: int, sentence: str
+) -> None:
+    done = node(tmp_path, "prepare", "--", "pretrain", *words, "--output-dir", "out")
+    assert done.returncode == status, done.stderr
+    assert sentence.format(folder=tmp_path) in done.stderr
+    assert not (tmp_path / "out").exists()
+
+
+def test_a_job_without_its_gpus_fails_at_once(tmp_path: Path) -> None:
+    words = [
+        "--vendor",
+        "amd",
+        "--ranks",
+        "4",
+        "--",
+        "pretrain",
+        "--table",
+        "t",
+        "--output-dir",
+        "o",
+    ]
+    done = node(tmp_path, "prepare", *words)
+    assert done.returncode == 69
+    assert "aam-job: The job needs GPUs: " in done.stderr
+    done = node(tmp_path, "prepare", *words, "--device", "cpu")
+    assert done.returncode == 66  # the table
+
+
+# --- run
+
+
+def test_ranks_meet_at_the_address_of_the_node_that_started_them(tmp_path: Path) -> None:
+    present = {"SLURM_LAUNCH_NODE_IPADDR": "10.0.0.7", "SLURM_CPUS_PER_TASK": "24"}
+    found = steps.rank_variables(settings(tmp_path), present)
+    assert found == {
+        "AAM_STOP_FILE": f"{tmp_path}/node/stop", "MASTER_ADDR": "10.0.0.7", "OMP_NUM_THREADS": "24"
+    }  # fmt: skip
+    several = {**present, "SLURM_NNODES": "2", "NCCL_CROSS_NIC": "0", "OMP_NUM_THREADS": "1"}
+    found = steps.rank_variables(
+        settings(tmp_path, variables=("NCCL_CROSS_NIC=1", "FI_A=2")), several
+    )
+    assert (found["NCCL_CROSS_NIC"], found["FI_A"], found["OMP_NUM_THREADS"]) == ("0", "2", "1")
+
+
+def test_the_status_of_the_rank_that_fails_first_is_kept(tmp_path: Path) -> None:
+    run = tmp_path / "out"
+    run.mkdir()
+    words = ["pretrain", "--table", "none", "--tree", "none", "--output-dir", str(run)]
+    variables = {**os.environ, "SLURM_JOB_ID": "7", "SLURM_PROCID": "1"}
+    assert steps.run(settings(tmp_path), words, variables) == 66
+    assert (run / ".aam-status-7").read_text() == "66\n"
+    assert steps.finish(settings(tmp_path), words, {"SLURM_JOB_ID": "7"}, 137) == 66
+    assert not list(run.iterdir())
+
+
+def test_a_restart_is_recognised_by_the_job_of_the_run(tmp_path: Path) -> None:
+    (tmp_path / "run.json").write_text(json.dumps({"host": {"job": "7"}}))
+    again = {"SLURM_JOB_ID": "7", "SLURM_RESTART_COUNT": "1"}
+    assert steps._continues(tmp_path, again)
+    assert not steps._continues(tmp_path, {**again, "SLURM_JOB_ID": "8"})
+    assert not steps._continues(tmp_path, {"SLURM_JOB_ID": "7"})
+    assert not steps._continues(tmp_path / "none", again)
+
+
+def test_the_last_step_decides_to_queue_again(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    words = ["pretrain", "--table", "t", "--output-dir", str(tmp_path / "out")]
+    given = settings(tmp_path, requeue=True)
+    stop.request(given.stop_file, stop.LIMIT)
+    stop.count_steps(given.stop_file, 10)
+    assert steps.finish(given, words, {}, 75) == stop.QUEUE_AGAIN
+    assert "aam-job: stopped by the time limit; queued again" in capsys.readouterr().err
+    assert steps.finish(given, words, {"SLURM_NODEID": "1"}, 75) == 0
+
+
+# --- the tests of a node
+
+SKIPPED = "import pytest\n\n@pytest.mark.skip(reason='no GPU')\ndef test_a(): pass\n"
+
+
+TESTED = "def test_b(): pass\n"
+
+
+@pytest.mark.parametrize(
+    ("tests", "fails"), [(TESTED + SKIPPED, False), (TESTED, False), (SKIPPED, True), ("", True)]
+)
+def test_a_run_that_tested_nothing_fails(tmp_path: Path, tests: str, fails: bool) -> None:
+    (tmp_path / "test_it.py").write_text(tests)
+    report = tmp_path / "report.xml"
+    command = [
+        sys.executable,
+        "-m",
+        "pytest",
+        "-q",
+        "-p",
+        "no:cacheprovider",
+        f"--junitxml={report}",
+    ]
+    done = subprocess.run([*command, tmp_path / "test_it.py"], capture_output=True, cwd=tmp_path)
+    if fails:
+        with pytest.raises(Unavailable, match="Nothing was tested"):
+            require_tested(report, done.returncode)
+    else:
+        require_tested(report, done.returncode)

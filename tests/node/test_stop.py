@@ -1,0 +1,60 @@
+"""Stop requests of jobs: when they come, and what a job does after one."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import pytest
+
+from aam.node import stop
+
+
+@pytest.mark.parametrize(
+    ("limit", "expected"), [(86400, 85800), (3600, 3000), (600, 450), (60, 45), (0, 0)]
+)
+def test_a_job_trains_for_three_quarters_of_any_limit(limit: float, expected: float) -> None:
+    assert stop.stop_time(0, limit, 600) == expected
+
+
+def test_the_first_request_counts(tmp_path: Path) -> None:
+    file = tmp_path / "stop"
+    assert stop.requested(file) == ""
+    stop.request(file, stop.END)
+    stop.request(file, stop.LIMIT)
+    assert stop.requested(file) == stop.END
+
+
+def test_steps_of_several_fits_add_up(tmp_path: Path) -> None:
+    file = tmp_path / "stop"
+    assert stop.steps_made(file) == 0
+    stop.count_steps(file, 2)
+    stop.count_steps(file, 5)
+    assert stop.steps_made(file) == 7
+
+
+@pytest.mark.parametrize(
+    ("status", "reason", "steps", "requeue", "expected", "sentence"),
+    [
+        (0, "", 0, True, 0, "ended with status 0"),
+        (137, "", 9, True, 137, "ended with status 137"),
+        (0, stop.LIMIT, 9, True, 0, "ended with status 0"),
+        (75, stop.LIMIT, 9, True, 99, "stopped by the time limit; queued again"),
+        (75, stop.LIMIT, 9, False, 75, "by the time limit; continue with --resume-from auto"),
+        (75, stop.REQUEUE, 1, True, 99, "stopped on request; queued again"),
+        (75, stop.END, 9, True, 75, "on request; continue with --resume-from auto"),
+        (73, stop.LIMIT, 9, True, 73, "ended with status 73"),
+    ],
+)
+def test_how_a_job_ends(
+    status: int, reason: str, steps: int, requeue: bool, expected: int, sentence: str
+) -> None:
+    outcome = stop.decide(status, reason, steps, requeue)
+    assert outcome.status == expected
+    assert outcome.message.endswith(sentence)
+
+
+def test_a_start_that_gets_nowhere_is_not_queued_again() -> None:
+    outcome = stop.decide(75, stop.LIMIT, stop.FEWEST_STEPS - 1, True)
+    assert outcome.status == 75
+    assert "after 2 optimiser steps; not queued again" in outcome.message
+    assert "give the job more time (--time)" in outcome.message
