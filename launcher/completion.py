@@ -11,8 +11,8 @@ from collections.abc import Iterator, Sequence
 from aam.options import names, split
 from launcher.errors import LaunchError, UsageError
 from launcher.help import OWN
-from launcher.jobs.wishes import FLAGS as OF_JOBS
-from launcher.jobs.wishes import SWITCHES as SWITCHES_OF_JOBS
+from launcher.jobs.submit_options import FLAGS as OF_JOBS
+from launcher.jobs.submit_options import SWITCHES as SWITCHES_OF_JOBS
 from launcher.plan.own import OWN_FLAGS, takes_value
 from launcher.plan.request import options_of
 from launcher.plan.spelling import nearest

@@ -68,8 +68,8 @@ def own_help(command: str, rest: Sequence[str] = ()) -> str:
         return "\n".join(page).rstrip()
     if command != "submit":
         return overview()
-    from launcher.jobs.wishes import FLAGS
-    from launcher.jobs.wishes import SWITCHES as SUBMIT_SWITCHES
+    from launcher.jobs.submit_options import FLAGS
+    from launcher.jobs.submit_options import SWITCHES as SUBMIT_SWITCHES
 
     lines = ["usage: aam-launch submit COMMAND [OPTIONS OF THE JOB] [OPTIONS OF COMMAND]", ""]
     lines += [OWN["submit"] + " --dry-run prints its script.", ""]

@@ -67,7 +67,7 @@ def _add_settings(step: argparse.ArgumentParser) -> None:
     step.add_argument("--directory", type=Path, required=True)
     step.add_argument("--native", action="store_true")
     step.add_argument("--ranks", type=int, default=1)
-    step.add_argument("--vendor", choices=("amd", "nvidia", ""), default="")
+    step.add_argument("--vendor", choices=(*topology.DEVICES, ""), default="")
     step.add_argument("--whole-nodes", action="store_true")
     step.add_argument("--stage-gb", type=float, default=0)
     step.add_argument("--sync-seconds", type=float, default=10)

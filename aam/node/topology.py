@@ -11,10 +11,13 @@ from aam.errors import Unavailable
 
 SYS = Path("/sys")
 
+DEVICES = {"amd": "kfd", "nvidia": "nvidiactl"}
+"""Vendor -> the device file that every process on its GPUs opens."""
+
 
 def gpu_addresses(vendor: str, sys: Path = SYS, proc: Path = Path("/proc")) -> list[str]:
     """Return the PCI addresses of a node's GPUs in the order in which the driver counts them."""
-    return _amd(sys) if vendor == "amd" else _nvidia(proc)
+    return {"amd": lambda: _amd(sys), "nvidia": lambda: _nvidia(proc)}[vendor]()
 
 
 def _amd(sys: Path) -> list[str]:
@@ -78,7 +81,7 @@ def require_gpus(
         Unavailable: a device file is absent or refused, or there are fewer GPUs than ranks.
     """
     host = os.uname().nodename
-    device = dev / ("kfd" if vendor == "amd" else "nvidiactl")
+    device = dev / DEVICES[vendor]
     remedy = "ask Slurm for GPUs (`--gpus-per-node`), or give --device cpu"
     if not device.exists():
         raise Unavailable("The job needs GPUs", f"{host} has no {device}", remedy)

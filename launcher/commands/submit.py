@@ -13,12 +13,12 @@ from launcher.detect import detect
 from launcher.engines import native
 from launcher.errors import ConfigurationError, LaunchError, MissingInput, Unavailable, UsageError
 from launcher.explain import warn
-from launcher.jobs import checks, decide, ledger, queue
+from launcher.jobs import checks, decide, history, queue
 from launcher.jobs.job import Job
 from launcher.jobs.node import node_of
-from launcher.jobs.script import script
+from launcher.jobs.script import NODE_FOLDER, script
+from launcher.jobs.submit_options import SubmitOptions, split_submit_options
 from launcher.jobs.sweep import tasks_of
-from launcher.jobs.wishes import Wishes, split_wishes
 from launcher.plan.choose import choose
 from launcher.plan.document import entries
 from launcher.plan.gpu_use import gpu_use
@@ -32,7 +32,7 @@ PLAIN_SITE = "slurm"
 
 def run(words: Sequence[str]) -> int:
     """Queue a command of `aam` as a job, or print its script."""
-    wishes, rest = split_wishes(words)
+    requested, rest = split_submit_options(words)
     if not [word for word in rest if not word.startswith("--")]:
         raise UsageError("Nothing to submit", "no command is named", "write `submit pretrain ...`")
     request = parse(rest)
@@ -40,7 +40,7 @@ def run(words: Sequence[str]) -> int:
     if not outputs:
         evidence = f"`{request.command}` has no --output"
         raise UsageError("A job needs an output", evidence, "name a file for it")
-    job, paths, problems = decided(request, wishes)
+    job, paths, problems = decided(request, requested)
     text = script(job)
     if request.dry_run:
         for problem in problems:
@@ -53,7 +53,7 @@ def run(words: Sequence[str]) -> int:
 
 
 def decided(
-    request: Request, wishes: Wishes
+    request: Request, requested: SubmitOptions
 ) -> tuple[Job, tuple[PathFact, ...], list[LaunchError]]:
     """Decide what the job is, and find out what stands in its way.
 
@@ -67,11 +67,11 @@ def decided(
     site = config.site(name, os.environ)
     force = "--force" in request.own
     paths = inputs.look(request, folder)
-    grid = _grid(wishes, request.command)
+    grid = _grid(requested, request.command)
     absolute = request.with_paths({f.place: f.absolute for f in paths if f.place >= 0})
     shared, tasks = tasks_of(request.command, absolute, grid) if grid else (absolute, ())
     log = _log(paths, bool(tasks))
-    what = decide.allocation(request.command, wishes, site, log, len(tasks))
+    what = decide.allocation(request.command, requested, site, log, len(tasks))
     node = node_of(site, detect(), what.ranks)
     there = images.built(settings, catalog)
     catalog = images.measured(catalog, there, settings.text("runtime"))
@@ -95,18 +95,18 @@ def decided(
         for entry in settings.given("bind")
         for text in entry.value
     )
-    here = Here(folder, decide.PRIVATE, os.path.expanduser("~"), False, asked)
+    here = Here(folder, NODE_FOLDER, os.path.expanduser("~"), False, asked)
     plan = make(request, node, choice, catalog, settings, paths, native.here(), here)
     for line in warn((*plan.findings, *checks.advice(paths, site))):
         print(line, file=sys.stderr)
-    several = what.nodes * what.ranks > 1
-    program = decide.program(plan, shared, tasks, paths, settings, site, several)
-    return Job(what, program, decide.place(site)), paths, problems
+    program = decide.program(plan, shared, tasks, paths, settings, site)
+    where = decide.place(site, decide.warn_seconds(request.command, requested, site))
+    return Job(what, program, where), paths, problems
 
 
-def _grid(wishes: Wishes, command: str) -> dict[str, Entry]:
+def _grid(requested: SubmitOptions, command: str) -> dict[str, Entry]:
     """Read the file of --array: options that may vary, and their values."""
-    file = wishes.text("--array")
+    file = requested.text("--array")
     if not file:
         return {}
     known = [name for spec in options_of(command).values() if spec.role == "value"
@@ -133,13 +133,13 @@ def _queue(job: Job, text: str, request: Request, paths: Sequence[PathFact]) -> 
     queue.test(text)
     fact = next(fact for fact in paths if fact.role == "output")
     output = Path(fact.absolute)
-    with ledger.reserved(output, fact.folder, queue.queued()) as taken:
+    with history.reserved(output, fact.folder, queue.queued()) as taken:
         number = queue.submit(text)
         taken.append(number)
     tasks = job.program.sweep
     folders = {f"{number}_{k}": words[-1] for k, words in enumerate(tasks)}
     log = job.allocation.log.replace("%j", number).replace("%A", number).replace("%%", "%")
-    entry = ledger.Submitted(
+    entry = history.Submitted(
         job=number,
         name=job.allocation.name,
         command=request.command,
@@ -148,7 +148,7 @@ def _queue(job: Job, text: str, request: Request, paths: Sequence[PathFact]) -> 
         log=log,
         folders=folders or {number: str(output)},
     )
-    kept = ledger.add(ledger.state_folder(os.environ), entry, text)
+    kept = history.add(history.state_folder(os.environ), entry, text)
     print(f"Job {number}: aam {request.command}, {job.allocation.nodes} x {job.allocation.ranks} "
           f"ranks, {job.allocation.time or 'no time limit of its own'}"
           + (f", {len(tasks)} tasks" if tasks else ""))  # fmt: skip

@@ -12,7 +12,12 @@ def program(plan: Plan) -> tuple[str, ...]:
 
     Apptainer splits the values of its own --env at commas and has a shell evaluate them.
     """
-    return (ENV, *(f"{name}={value}" for name, value in plan.variables), "aam", *plan.words)
+    return (ENV, *assignments(plan), "aam", *plan.words)
+
+
+def assignments(plan: Plan) -> tuple[str, ...]:
+    """Return the variables of a plan as `env` takes them."""
+    return tuple(f"{name}={value}" for name, value in plan.variables)
 
 
 def fields(*values: str) -> str:

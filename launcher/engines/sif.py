@@ -7,7 +7,12 @@ a site asks for it, because it puts the host's ROCm libraries before the image's
 no help page, but an option of Apptainer and of Singularity 4.1) overrules `always use rocm = yes`.
 NVIDIA's driver libraries can only come from the host, hence --nv.
 
-Under --contain /dev/shm is the container's own, and a mount there is skipped with a warning.
+Jobs start a container for each rank, and the ranks of a node share /dev/shm, through which NCCL and
+RCCL exchange data. --contain always gives a container a /dev/shm of its own (apptainer issue 3001)
+and skips every mount onto it ("already mounted"; "source and destination must be identical when
+binding to /dev": tried with Apptainer 1.4.5). Without --contain the container has the host's /dev,
+so jobs name what --contain would leave out: home, current folder, /tmp, hostfs and the `bind path`s
+of the site, `bind-paths` of --no-mount (Apptainer 1.1, SingularityCE 3.10 and Pro 4).
 
 Every option has a variable (APPTAINER_FAKEROOT, APPTAINER_SECURITY, ...), so that a shell could
 make the user root inside or mount a folder. Only those that move caches or change messages reach
@@ -59,20 +64,35 @@ TRAITS = Traits(
 )
 
 
-def contained(host_libraries: str) -> list[str]:
-    """Return the options that every container starts with, in jobs too.
+HOST_FILES = ("/etc/hosts", "/etc/localtime")
+"""Default `bind path`s, which --contain keeps and `--no-mount bind-paths` does not."""
+
+
+def contained(host_libraries: str, host_devices: bool = False) -> list[str]:
+    """Return the options that isolate a container.
 
     Args:
         host_libraries: the vendor whose libraries of the host are bound; those of the others are
             kept out, whatever the site's configuration says.
+        host_devices: give it the host's /dev, with /dev/shm, which ranks share.
     """
-    words = ["exec", "--contain", "--cleanenv", "--no-eval", "--no-home"]
-    words += ["--no-mount", "tmp,hostfs"]
+    words = ["exec", "--cleanenv", "--no-eval", "--no-home"]
+    if host_devices:
+        words += ["--no-mount", "home,cwd,tmp,hostfs,bind-paths"]
+        words += [word for path in HOST_FILES for word in mount_option(path, path, False)]
+    else:
+        words += ["--contain", "--no-mount", "tmp,hostfs"]
     for vendor in VENDORS.values():
         if vendor.library_flags:
             bring, keep_out = vendor.library_flags
             words.append(bring if vendor.name == host_libraries else keep_out)
     return words
+
+
+def mount_option(source: str, target: str, writable: bool) -> list[str]:
+    """Return the option that mounts a path; its value is read as CSV."""
+    named = (f"source={source}", f"destination={target}", *([] if writable else ["ro"]))
+    return ["--mount", fields("type=bind", *named)]
 
 
 class SifEngine(Engine):
@@ -104,13 +124,11 @@ class SifEngine(Engine):
 
     def run_flags(self, plan: Plan) -> tuple[str, ...]:
         """Return the options of `exec`, the mounts and the devices."""
-        words = [*contained(plan.host_libraries), "--pwd", plan.workdir]
+        words = [*contained(plan.host_libraries, plan.host_devices), "--pwd", plan.workdir]
         for mount in plan.mounts:
-            mode = [] if mount.writable else ["ro"]
-            source, target = f"source={mount.source}", f"destination={mount.target}"
-            words += ["--mount", fields("type=bind", source, target, *mode)]
-        for device in plan.devices:
-            words += ["--mount", fields("type=bind", f"source={device}", f"destination={device}")]
+            words += mount_option(mount.source, mount.target, mount.writable)
+        for device in () if plan.host_devices else plan.devices:
+            words += mount_option(device, device, True)
         return tuple(words)
 
     def command(self, plan: Plan) -> tuple[str, ...]:

@@ -1,1 +1,1 @@
-"""Batch jobs: what a site is, what may be submitted there, and the script that Slurm gets."""
+"""Batch jobs: sites, preflight checks, the job script, and the client of Slurm."""

@@ -1,4 +1,4 @@
-"""What can be known to go wrong before a job waits in a queue: files, space, image.
+"""Preflight checks of a job on the login node: files, space, image.
 
 Each check returns the errors it found, so that a dry run can show them all.
 """

@@ -1,75 +1,106 @@
-"""From a request, a site and a plan to a job; and what the site's limits say about it. Pure."""
+"""Decisions about a job: its allocation, its program and the limits of the site. Pure."""
 
 from __future__ import annotations
 
 import re
 from collections.abc import Sequence
+from dataclasses import replace
 
-from launcher.engines.mount_words import fields
+from launcher.engines import ENGINES
+from launcher.engines.mount_words import assignments
+from launcher.engines.sif import mount_option
 from launcher.errors import ConfigurationError, UsageError
-from launcher.gpus import visible_devices_variables
+from launcher.gpus import VENDORS, visible_devices_variables
 from launcher.jobs.job import Allocation, Place, Program
-from launcher.jobs.script import PLAIN, resumable
+from launcher.jobs.script import NODE_FOLDER, PLAIN, resumable
 from launcher.jobs.site import Site
-from launcher.jobs.wishes import Wishes, seconds
-from launcher.plan.environment import CACHES, FIXED
+from launcher.jobs.submit_options import SubmitOptions, seconds
+from launcher.plan.environment import PASSED
 from launcher.plan.layers import Settings
 from launcher.plan.make import RECORD
 from launcher.plan.mounts import PathFact
 from launcher.plan.plan import Plan
-from launcher.plan.ranks import shares
 
-PRIVATE = "$here"
-"""The folder of a job on its node, as the script calls it."""
+NAME = re.compile(r"[A-Za-z0-9_.@+-]+\Z")
+"""Names of partitions, accounts, reservations and qualities of service."""
+GPU_REQUEST = re.compile(r"--[a-z-]+(=[A-Za-z0-9_.:,*=-]+)?\Z")
+MODULE = re.compile(r"[A-Za-z0-9_.+][A-Za-z0-9_./+-]*\Z")
+PRINTABLE = re.compile(r"[^\x00-\x1f\x7f-\x9f\u2028\u2029]*\Z")
+INTERFACE = re.compile(r"[A-Za-z0-9._*?-]+\Z")
+
+NOT_PASSED = ("AAM_*", "TERM", "COLORTERM", "NO_COLOR", "COLUMNS")
+"""Variables of a terminal, and those that the script itself reads."""
 
 
-def allocation(command: str, wishes: Wishes, site: Site, log: str, tasks: int = 0) -> Allocation:
-    """Return what Slurm is asked for.
+def allocation(
+    command: str, requested: SubmitOptions, site: Site, log: str, tasks: int = 0
+) -> Allocation:
+    """Return what a job requests of Slurm.
 
     Raises:
         UsageError: several ranks for a command that runs in one process.
     """
     trains = resumable(command)
-    nodes = wishes.number("--nodes", 1)
+    nodes = requested.number("--nodes", 1)
     all_gpus = max(1, site.number("gpus_per_node"))
-    ranks = wishes.number("--gpus", all_gpus if trains else 1)
+    ranks = requested.number("--gpus", all_gpus if trains else 1)
     if nodes * ranks > 1 and not trains:
         evidence = f"{nodes} nodes, {ranks} GPUs each"
         remedy = "leave --nodes and --gpus out"
         raise UsageError(f"`{command}` runs in one process", evidence, remedy)
-    time = wishes.text("--time") or site.text("max_time")
-    warn = _warning(wishes, site, seconds(time) if time else 0) if resumable(command) else 0
-    request = site.text("gpu_request")
-    request = request.format(gpus=ranks) if "{gpus}" in request else request
+    time = requested.text("--time") or site.text("max_time")
+    request = site.text("gpu_request").replace("{gpus}", str(ranks))
+    if request:
+        _require(GPU_REQUEST, request, site.where("gpu_request"))
     named = ("partition", "account", "qos", "reservation")
-    chosen = {key: wishes.text(f"--{key}") for key in named}
+    chosen = {key: (requested.text(f"--{key}"), f"--{key}") for key in named}
     for key in ("partition", "account"):
-        chosen[key] = chosen[key] or site.text(key)
+        if not chosen[key][0]:
+            chosen[key] = (site.text(key), site.where(key))
+    for value, where in chosen.values():
+        if value:
+            _require(NAME, value, where)
     return Allocation(
-        name=wishes.text("--job-name") or command,
+        name=requested.text("--job-name") or command,
         nodes=nodes,
         ranks=ranks,
         time=time,
         log=log,
         gpu_request=request,
         whole_nodes=site.on("whole_nodes"),
-        more=tuple(f"--{key}={value}" for key, value in chosen.items() if value),
-        warn_seconds=warn,
-        requeue="--no-requeue" not in wishes.given and resumable(command),
+        more=tuple(f"--{key}={value}" for key, (value, _) in chosen.items() if value),
+        requeue="--no-requeue" not in requested.given and resumable(command),
         tasks=tasks,
     )
 
 
-def _warning(wishes: Wishes, site: Site, limit: int) -> int:
-    """Return when to stop: as the site says, but not in the first three quarters of a job."""
-    if "--no-requeue" in wishes.given and "--warn-seconds" not in wishes.given:
+def warn_seconds(command: str, requested: SubmitOptions, site: Site) -> int:
+    """Return how long before its limit a job stops; 0: it does not.
+
+    A job with a short limit stops later (`aam.node.stop`): it reads the limit that it really has.
+    """
+    if not resumable(command) or (
+        "--no-requeue" in requested.given and "--warn-seconds" not in requested.given
+    ):
         return 0
-    usual = site.number("warn_seconds")
-    return wishes.number("--warn-seconds", min(usual, limit // 4) if limit else usual)
+    return requested.number("--warn-seconds", site.number("warn_seconds"))
+
+
+def _require(pattern: re.Pattern[str], value: str, where: str) -> None:
+    """Refuse a value that would become something else in a line of the script.
+
+    Raises:
+        ConfigurationError: the value does not match.
+    """
+    if not pattern.match(value):
+        remedy = f"it has to match {pattern.pattern.removesuffix(chr(92) + 'Z')}"
+        raise ConfigurationError(
+            "A value that no job script can hold", f"{value!r} in {where}", remedy
+        )
 
 
 def over_limits(what: Allocation, site: Site) -> list[UsageError]:
-    """Say what is more than the site allows or advises."""
+    """Return an error for each limit or advice of the site that a job exceeds."""
     found = []
     title = site.text("title") or site.name
     for key, wanted in (("max_nodes", what.nodes), ("nodes", what.nodes)):
@@ -92,9 +123,6 @@ def over_limits(what: Allocation, site: Site) -> list[UsageError]:
         evidence = f"--time {what.time}, and {longest} is the most on {title}"
         remedy = "give less; a job goes on by itself after its limit"
         found.append(UsageError("More time than the site allows", evidence, remedy))
-    if what.time and what.warn_seconds >= seconds(what.time):
-        evidence = f"--time {what.time}, --warn-seconds {what.warn_seconds}"
-        found.append(UsageError("No time to run in", evidence, "give more time"))
     return found
 
 
@@ -105,7 +133,6 @@ def program(
     paths: Sequence[PathFact],
     settings: Settings,
     site: Site,
-    several: bool,
 ) -> Program:
     """Return what runs.
 
@@ -116,37 +143,43 @@ def program(
         paths: of the request.
         settings: all layers.
         site: where.
-        several: more than one rank.
     """
-    command = plan.words[0]
-    added = _added(plan)
-    flags = ["--distributed"] if several and not shares(options) else []
-    own = {*FIXED, *CACHES, *visible_devices_variables(), "HOME", RECORD}
-    given = [f"{name}={value}" for name, value in plan.variables if name not in own]
-    record = dict(plan.variables).get(RECORD, "")
-    direct = {fact.absolute for fact in paths if fact.place >= 0}
-    ours = ("folder of an output file", "private home and caches", "temporary files of this job")
-    binds = [
-        fields("type=bind", f"source={m.source}", f"destination={m.target}",
-               *([] if m.writable else ["ro"]))
-        for m in plan.mounts
-        if m.target not in direct and m.why not in ours
-    ]  # fmt: skip
+    own = {*visible_devices_variables(), RECORD}
+    variables = dict(plan.variables)
+    record = variables.get(RECORD, "")
+    kept = tuple((name, value) for name, value in plan.variables if name not in own)
+    private = (NODE_FOLDER, "/tmp")
+    mounts = [mount for mount in plan.mounts if mount.target not in private]
+    shown = replace(plan, variables=kept, mounts=(), host_devices=True)
+    native = plan.image is None
+    extra = [name for entry in settings.given("pass_env") for name in entry.value]
     return Program(
-        command=command,
+        command=plan.words[0],
         options=tuple(options),
         sweep=sweep,
-        flags=(*flags, *added),
+        flags=tuple(_added(plan)),
         engine=plan.engine,
+        container=() if native else ENGINES[plan.engine].run_flags(shown),
+        mounts=tuple(w for m in mounts for w in mount_option(m.source, m.target, m.writable)),
         image=plan.place or "",
-        native=(plan.program, "-m", "aam.cli") if plan.engine == "native" else ("aam",),
+        python=plan.program if native else "python",
+        variables=assignments(shown),
+        passed=passed(site, extra),
+        required=() if native else tuple(fact.real for fact in paths if fact.role == "input"),
         vendor=site.text("vendor"),
-        host_libraries=plan.host_libraries,
-        variables=tuple(given),
-        passed=tuple(n for entry in settings.given("pass_env") for n in entry.value),
-        binds=tuple(binds),
         record=record,
     )
+
+
+def passed(site: Site, extra: Sequence[str] = ()) -> tuple[str, ...]:
+    """Return the patterns of variables that enter the image.
+
+    All GPUs of a whole node go in and each rank takes its own; elsewhere Slurm's mask counts.
+    """
+    vendor = VENDORS.get(site.text("vendor"))
+    mask = [vendor.visible_devices] if vendor and not site.on("whole_nodes") else []
+    kept = [name for name in PASSED if name not in NOT_PASSED]
+    return (*kept, RECORD, *mask, *extra)
 
 
 def _added(plan: Plan) -> list[str]:
@@ -154,29 +187,35 @@ def _added(plan: Plan) -> list[str]:
     return [word for d in plan.decisions if d.subject == "flag" for word in d.value.split()]
 
 
-def place(site: Site) -> Place:
+def place(site: Site, warn: int) -> Place:
     """Return what the nodes are like.
 
+    Args:
+        site: which.
+        warn: see `warn_seconds`.
+
     Raises:
-        ConfigurationError: a folder or a pattern that a script cannot hold.
+        ConfigurationError: a value that a script cannot hold.
     """
-    local = site.text("local")
-    if not PLAIN.match(local):
-        evidence = f"'{local}' in {site.facts['local'].where}"
-        remedy = "use letters, digits, ._/- and $VARIABLES"
-        raise ConfigurationError("A folder that no script can hold", evidence, remedy)
-    for pattern in site.words("interfaces"):
-        if not re.fullmatch(r"[A-Za-z0-9._*?-]+", pattern):
-            evidence = f"'{pattern}' in {site.facts['interfaces'].where}"
-            raise ConfigurationError("Not a pattern of interfaces", evidence, "write it as hsn*")
+    _require(PLAIN, site.text("local"), site.where("local"))
+    for key, pattern in (("modules", MODULE), ("interfaces", INTERFACE)):
+        for value in site.words(key):
+            _require(pattern, value, site.where(key))
+    variables = tuple(f"{name}={value}" for name, value in site.network.items())
+    for key, values in (("plugin", site.words("plugin")), ("network", variables)):
+        for value in values:
+            _require(PRINTABLE, value, site.where(key))
+    title = " ".join(site.text("title").split()) or site.name
+    _require(PRINTABLE, title, site.where("title"))
     return Place(
-        title=" ".join(site.text("title").split()) or site.name,
+        title=title,
         modules=site.words("modules"),
-        local=local,
-        stage_most_gb=site.number("stage_most_gb"),
+        local=site.text("local"),
+        stage_gb=site.number("stage_most_gb"),
         interfaces=site.words("interfaces"),
         plugin=site.words("plugin"),
-        network=tuple(f"{name}={value}" for name, value in site.network.items()),
+        network=variables,
+        warn_seconds=warn,
         sync_seconds=max(1, site.number("sync_seconds")),
         sync_patience=site.number("sync_patience"),
     )

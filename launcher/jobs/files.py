@@ -1,25 +1,30 @@
 """The scripts of `slurm/`, for people who prefer files: the same text that `submit` writes.
 
-`python -m launcher.jobs.files slurm` writes them (`make slurm`); a test holds them against this.
+`python -m launcher.jobs.files slurm` writes them (`make slurm`); a test compares them with this.
 Their jobs are those of the site `cosmos`; on another cluster options of sbatch replace what its
-header says, and AAM_ENGINE and AAM_IMAGE what runs.
+header says, AAM_ENGINE and AAM_IMAGE what runs, and AAM_BIND names folders that jobs see.
 """
 
 from __future__ import annotations
 
 import os
+import shlex
 import sys
 from dataclasses import replace
 from pathlib import Path
 
 from aam import __version__
 from launcher import config
+from launcher.engines import ENGINES
+from launcher.engines.mount_words import assignments
 from launcher.gpus import host_libraries
 from launcher.jobs import decide
-from launcher.jobs.job import Allocation, Job, Program
-from launcher.jobs.script import array, part, sbatch_options, script
+from launcher.jobs.job import Job, Program
+from launcher.jobs.script import BIND, NODE_FOLDER, plain, quoted, script
 from launcher.jobs.site import Site
-from launcher.jobs.wishes import Wishes
+from launcher.jobs.submit_options import SubmitOptions
+from launcher.plan import environment
+from launcher.plan.plan import Plan
 
 SITE = "cosmos"
 SCRATCH = "/cosmos/vast/scratch/$USER"
@@ -34,102 +39,132 @@ JOBS: dict[str, tuple[str, dict[str, str]]] = {
 }
 """File -> command of `aam` and options of `submit`."""
 
+TESTS = ('settings+=(--checkout "${AAM_CHECKOUT:-$PWD}" --pytest '
+         '"${AAM_PYTEST:-$(dirname "$image")/pytest}")')  # fmt: skip
+
+ALONE = {
+    "job_setup.sh": (
+        "What a job finds on a node: GPUs and the CPUs near each, interfaces, disk.",
+        'show --folder "$disk" --interfaces {interfaces}',
+    ),
+    "stage_data.sh": (
+        "Copies files to a folder of the node's own disk, each verified: FOLDER FILE...",
+        'stage --most-gb {stage} "$@"',
+    ),
+    "sync_checkpoints.sh": (
+        "Copies a run folder to another, every file complete at any moment: FROM TO.",
+        'sync --patience {patience} "$@"',
+    ),
+}
+"""File -> what it does, and its call of `aam.node`."""
+
 
 def files() -> dict[str, str]:
     """Return every script by its name."""
     site = config.site(SITE, {})
-    made = {name: script(_job(name, site)) for name in JOBS}
-    made["job_setup.sh"] = _alone(
-        site,
-        "job_setup.sh",
-        "What a node looks like to a job: modules, interfaces, and the CPUs near each GPU.",
-        ("say.sh", "job_setup.sh"),
-        _SHOW,
-    )
-    made["stage_data.sh"] = _alone(
-        site,
-        "stage_data.sh",
-        "Copies files to a folder of a node's own disk, each checked: FOLDER FILE...",
-        ("say.sh", "stage_data.sh"),
-        _STAGE,
-    )
-    made["sync_checkpoints.sh"] = _alone(
-        site,
-        "sync_checkpoints.sh",
-        "Copies a run folder to another, every file whole at any moment: FROM TO.",
-        ("say.sh", "sync_checkpoints.sh"),
-        'here=$(mktemp -d) && sync_last "$1" "$2"\nstatus=$?\nrm -r -- "$here"\nexit $status\n',
-    )
-    made["cosmos_setup.sh"] = _alone(
-        site,
-        "cosmos_setup.sh",
-        "Makes folders and links, checks modules, builds or pulls the image. On a login node.",
-        ("say.sh", "job_setup.sh", "cosmos_setup.sh"),
-        "setup\n",
-    )
+    made = {name: _job_script(name, site) for name in JOBS}
+    made |= {name: _alone(name, site) for name in ALONE}
+    made["cosmos_setup.sh"] = _setup(site)
     return made
+
+
+def _job_script(name: str, site: Site) -> str:
+    text = script(_job(name, site))
+    if JOBS[name][0] == "check":
+        text = text.replace("\nset -- ", f"\n{TESTS}\nset -- ")
+        text = text.replace('step run "$ranks"', "step tests 1")
+    return text
 
 
 def _job(name: str, site: Site) -> Job:
     command, given = JOBS[name]
-    what = decide.allocation(command, Wishes(given), site, "%x-%j.out")
-    settings = config.site_settings(SITE, {})
-    engine = settings["runtime"]
-    flags = ("--distributed",) if what.nodes * what.ranks > 1 else ()
+    what = decide.allocation(command, SubmitOptions(given), site, "%x-%j.out")
     runs = Program(
         command=command,
         options=None,
-        flags=flags,
-        engine=engine,
+        engine=_engine(),
+        container=ENGINES[_engine()].run_flags(_plan(site)),
         fallback=IMAGE,
+        variables=assignments(_plan(site)),
+        passed=decide.passed(site),
+        shared=site.words("shared"),
         vendor=site.text("vendor"),
-        host_libraries=host_libraries(site.text("vendor"), bool(settings["host_rocm"])),
     )
-    more = ("test_runner.sh",) if name == "test_runner.sh" else ()
     what = replace(what, name=name.removesuffix(".sh"))
-    return Job(what, runs, decide.place(site), more)
+    return Job(
+        what, runs, decide.place(site, decide.warn_seconds(command, SubmitOptions(given), site))
+    )
 
 
-def _alone(site: Site, name: str, about: str, parts: tuple[str, ...], last: str) -> str:
-    """Return a script that is a part of a job alone."""
-    where = decide.place(site)
-    short = Allocation(name.removesuffix(".sh"), time="0:30:00", more=_more(site))
-    lines = ["#!/bin/bash", *(f"#SBATCH {option}" for option in sbatch_options(short)), ""]
-    lines += [f"# {about}", f"# Written by aam-launch {__version__}, a part of its job scripts."]
-    lines += ["# shellcheck disable=SC2016,SC2034,SC2329", "set -uo pipefail", ""]
-    lines += [': "${USER:=$(id -un)}" "${SLURM_JOB_ID:=$$}"']
-    lines += [f'home_of_runs="{SCRATCH}"', f'image="${{AAM_IMAGE:-{IMAGE}}}"']
-    lines += [f"engine=${{AAM_ENGINE:-{config.site_settings(SITE, {})['runtime']}}}"]
-    lines += [f'local_disk="{where.local}"', f"stage_most_gb={where.stage_most_gb}"]
-    lines += [f"sync_seconds={where.sync_seconds}", f"sync_patience={where.sync_patience}"]
-    lines += [array("modules", where.modules), array("interfaces", where.interfaces), ""]
-    return "\n".join([*lines, *(part(p) for p in parts), last.rstrip("\n")]) + "\n"
+def _plan(site: Site) -> Plan:
+    """Return the plan of a job whose paths are not known yet."""
+    variables, _ = environment.inside({}, (), {}, NODE_FOLDER)
+    return Plan(
+        engine=_engine(),
+        program=_engine(),
+        words=(),
+        variables=tuple(variables.items()),
+        host_libraries=host_libraries(
+            site.text("vendor"), bool(config.site_settings(SITE, {})["host_rocm"])
+        ),
+        host_devices=True,
+        workdir=f"{NODE_FOLDER}/home",
+    )
 
 
-def _more(site: Site) -> tuple[str, ...]:
-    return (f"--partition={site.text('partition')}",)
+def _engine() -> str:
+    return str(config.site_settings(SITE, {})["runtime"])
 
 
-_STAGE = """mkdir -p -- "$1" && stage "$1" "$(sum_inputs "${@:2}")" "${@:2}" || exit
-for ((number = 2; number <= $#; number++)); do
-    # By their own names, too.
-    if [ -e "$1/$((number - 1))" ]; then ln -sfn -- "$((number - 1))" "$1/${!number##*/}"; fi
-done
-"""
+def _alone(name: str, site: Site) -> str:
+    """Return a script that calls one part of `aam.node`, on a login node or with sbatch."""
+    about, call = ALONE[name]
+    where = decide.place(site, 0)
+    call = call.format(
+        interfaces=" ".join(map(quoted, where.interfaces)),
+        stage=where.stage_gb,
+        patience=where.sync_patience,
+    )
+    plan = replace(_plan(site), workdir="/", variables=())
+    local = plain(where.local)
+    folders = " ".join(map(quoted, site.words("shared")))
+    words = " ".join(map(quoted, ENGINES[_engine()].run_flags(plan)))
+    lines = [
+        *_head(site, name, about),
+        f'disk="{local}" && [ -w "$disk" ] || disk=${{TMPDIR:-/tmp}}',
+        f'container=("$engine" {words})',
+        f'for path in "$disk" {folders} ${{AAM_BIND-}}; do [ ! -e "$path" ] || '
+        f"container+=({BIND}); done",
+        'container+=("$image" python -m aam.node)',
+        '[ "$engine" != native ] || container=(env PYTHONSAFEPATH=1 python -m aam.node)',
+        f'exec "${{container[@]}}" {call}',
+    ]
+    return "\n".join(lines) + "\n"
 
-_SHOW = """load_modules
-say "node $(hostname), $(nproc) CPUs, modules ${modules[*]}"
-say "interfaces $(find_interfaces)"
-choose_folder
-free=$(df --output=avail -B1G -- "$(dirname -- "$here")" | tail -n1)
-say "folder of a job '$here', $free GB free"
-for gpu in 0 1 2 3 4 5 6 7 8 9 10 11; do
-    near=$(cpus_near_gpu "$gpu")
-    [ -z "$near" ] || say "GPU $gpu: CPUs $near"
-done
-check_image
-say "image '$image'"
-"""
+
+def _setup(site: Site) -> str:
+    about = "Makes folders and links, checks modules, builds or pulls the image. On a login node."
+    lines = [*_head(site, "cosmos_setup.sh", about), f'home_of_runs="{SCRATCH}"']
+    return "\n".join(lines) + "\n" + Path(__file__).with_name("cosmos_setup.sh").read_text()
+
+
+def _head(site: Site, name: str, about: str) -> list[str]:
+    where = decide.place(site, 0)
+    options = (name.removesuffix(".sh"), site.text("partition"), "0:30:00", "%x-%j.out")
+    names = ("job-name", "partition", "time", "output")
+    return [
+        "#!/bin/bash",
+        *(f"#SBATCH --{key}={value}" for key, value in zip(names, options, strict=True)),
+        f"# {about} From aam-launch {__version__}.",
+        "# shellcheck disable=SC1091",
+        'export USER="${USER:-$(id -un)}" SLURM_JOB_ID="${SLURM_JOB_ID:-$$}"',
+        f'engine=${{AAM_ENGINE:-{_engine()}}} image="${{AAM_IMAGE:-{IMAGE}}}"',
+        'if [ "$engine" != native ]; then',
+        "    command -v module >/dev/null || . /etc/profile",
+        f"    module load {shlex.join(where.modules)} || exit 69",
+        "fi",
+        "set -uo pipefail",
+    ]
 
 
 def main() -> int:

@@ -1,4 +1,4 @@
-"""What a job script is made of; everything was decided before."""
+"""Parts of a job script, as frozen data; everything was decided before."""
 
 from __future__ import annotations
 
@@ -9,7 +9,7 @@ from aam.options.frozen import dataclass
 
 @dataclass(frozen=True)
 class Allocation:
-    """What Slurm is asked for.
+    """What a job requests of Slurm.
 
     Attributes:
         name: of the job.
@@ -17,10 +17,9 @@ class Allocation:
         ranks: processes on each node, one for a GPU.
         time: limit as "24:00:00"; empty: the partition's.
         log: file of the job's output, as sbatch's --output takes it.
-        gpu_request: option that asks for GPUs, ready to use, or "".
+        gpu_request: option that requests GPUs, ready to use, or "".
         whole_nodes: the nodes are for this job alone.
         more: further options of sbatch: partition, account, ...
-        warn_seconds: how long before its limit the job is told to stop; 0: never.
         requeue: Slurm may start it again.
         tasks: number of tasks of an array; 0: no array.
     """
@@ -33,7 +32,6 @@ class Allocation:
     gpu_request: str = ""
     whole_nodes: bool = False
     more: tuple[str, ...] = ()
-    warn_seconds: int = 0
     requeue: bool = False
     tasks: int = 0
 
@@ -44,18 +42,20 @@ class Program:
 
     Attributes:
         command: of `aam`.
-        options: its words; None: those that the script is given (a script of `slurm/`).
+        options: its words; None: the script is given them (a script of `slurm/`).
         sweep: words of each task of an array.
-        flags: words that the stack or the number of ranks requires.
+        flags: words that the stack requires.
         engine: "apptainer", "singularity" or "native".
+        container: options of the engine, from the same code as those of a direct launch.
+        mounts: options that mount the paths of the command, likewise.
         image: the SIF; None: the variable AAM_IMAGE, or `fallback`.
-        fallback: where the image is looked for if nobody says; may hold variables of the job.
-        native: words that start `aam` without an image.
-        vendor: whose GPUs: a name of `launcher.gpus.VENDORS`, or "".
-        host_libraries: the vendor whose libraries of the host the engine binds; "" for none.
+        fallback: image of a script of `slurm/`; may hold variables of the job.
+        python: interpreter that starts `aam.node`.
         variables: NAME=VALUE to set, literally.
-        passed: names of more variables to let in; a final * matches any ending.
-        binds: further mounts, as the engine's --mount takes them.
+        passed: patterns of names of variables that enter the image.
+        required: files that have to be there before a container can start.
+        shared: folders to mount where a node has them.
+        vendor: whose GPUs the ranks use: "amd", "nvidia" or "".
         record: the plan, for run.json; "" for none.
     """
 
@@ -63,15 +63,17 @@ class Program:
     options: tuple[str, ...] | None
     sweep: tuple[tuple[str, ...], ...] = ()
     flags: tuple[str, ...] = ()
-    engine: str = ""
+    engine: str = "apptainer"
+    container: tuple[str, ...] = ()
+    mounts: tuple[str, ...] = ()
     image: str | None = None
     fallback: str = ""
-    native: tuple[str, ...] = ("aam",)
-    vendor: str = ""
-    host_libraries: str = ""
+    python: str = "python"
     variables: tuple[str, ...] = ()
     passed: tuple[str, ...] = ()
-    binds: tuple[str, ...] = ()
+    required: tuple[str, ...] = ()
+    shared: tuple[str, ...] = ()
+    vendor: str = ""
     record: str = ""
 
 
@@ -83,30 +85,31 @@ class Place:
         title: of the site.
         modules: to load.
         local: folder on the node's own disk; may hold variables of the job.
-        stage_most_gb: most that is copied there.
+        stage_gb: most GB that are copied there.
         interfaces: patterns of fast network interfaces.
         plugin: folders of RCCL's or NCCL's network plugin.
         network: NAME=VALUE for jobs of several nodes.
-        sync_seconds: how often a run is looked at for something new to copy.
-        sync_patience: how long a full disk is given at the end.
+        warn_seconds: how long before its limit a job stops; 0: it does not.
+        sync_seconds: how often the run folder is copied.
+        sync_patience: seconds that a full disk is given at the end.
     """
 
     title: str = "a Slurm cluster"
     modules: tuple[str, ...] = ()
     local: str = ""
-    stage_most_gb: int = 0
+    stage_gb: int = 0
     interfaces: tuple[str, ...] = ()
     plugin: tuple[str, ...] = ()
     network: tuple[str, ...] = ()
+    warn_seconds: int = 0
     sync_seconds: int = 10
     sync_patience: int = 300
 
 
 @dataclass(frozen=True)
 class Job:
-    """A whole job; `more` names files of the shell that change what it does."""
+    """A whole job."""
 
     allocation: Allocation
     program: Program
     place: Place = field(default_factory=Place)
-    more: tuple[str, ...] = ()

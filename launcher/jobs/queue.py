@@ -1,4 +1,4 @@
-"""Slurm's own programs, which nothing else of this package runs: submit, ask what is queued."""
+"""Client of Slurm: sbatch, squeue and sinfo, which no other module of this package runs."""
 
 from __future__ import annotations
 
@@ -17,7 +17,7 @@ LONGEST = 60
 
 @dataclass(frozen=True)
 class Queued:
-    """What Slurm says of a job, or of a task of an array."""
+    """State of a job, or of a task of an array, from squeue."""
 
     job: str
     state: str
@@ -26,12 +26,12 @@ class Queued:
 
     @property
     def active(self) -> bool:
-        """It may still write."""
+        """Whether it may still write."""
         return self.state in ACTIVE
 
 
-def there() -> bool:
-    """Tell whether Slurm can be asked from here."""
+def available() -> bool:
+    """Tell whether this host has Slurm's programs."""
     return shutil.which("sbatch") is not None
 
 
@@ -74,7 +74,7 @@ def partitions() -> list[str]:
 
 
 def _sbatch(script: str, option: str) -> str:
-    if not there():
+    if not available():
         raise Unavailable(
             "There is no Slurm on this host",
             "sbatch is not on PATH",
@@ -86,9 +86,9 @@ def _sbatch(script: str, option: str) -> str:
     return done.stdout
 
 
-def _refusal(said: str) -> LaunchError:
-    """Return what Slurm's refusal means."""
-    text = " ".join(line.removeprefix("sbatch: error: ") for line in said.splitlines() if line)
+def _refusal(message: str) -> LaunchError:
+    """Return the error for a message with which sbatch refuses a job."""
+    text = " ".join(line.removeprefix("sbatch: error: ") for line in message.splitlines() if line)
     low = text.lower()
     if "invalid partition" in low:
         known = ", ".join(partitions())

@@ -1,48 +1,43 @@
-"""The job script as a text: what Slurm is asked for, what runs, and the shell that does it. Pure.
+"""Job script: the #SBATCH lines, the modules, the image, and three steps of `aam.node`. Pure.
 
-The shell of `parts/` is the same in every script; what differs stands at its top. The scripts of
-`slurm/` are made here too, so the test of one is a test of the other.
+What the steps do is Python, inside the image (`aam.node`). The shell keeps what only the host can
+do: Slurm's programs, the signals of the batch job, and the start of the engine with its mounts.
 """
 
 from __future__ import annotations
 
 import re
 import shlex
-from collections.abc import Iterable, Sequence
+from collections.abc import Iterable
 from pathlib import Path
 
 from aam import __version__
-from launcher.engines.sif import contained as contained_by
-from launcher.gpus import VENDORS, visible_devices_variables
 from launcher.jobs.job import Allocation, Job, Program
-from launcher.plan.environment import NEVER, PASSED
 from launcher.plan.request import options_of
 
-PARTS = Path(__file__).with_name("parts")
-NAMES = (
-    "say.sh",
-    "job_setup.sh",
-    "program.sh",
-    "stage_data.sh",
-    "sync_checkpoints.sh",
-    "run_job.sh",
-)
-OWN = ("AAM_ROLE", "AAM_SUMS", "AAM_SYS", "AAM_ENGINE", "AAM_IMAGE")
-"""Variables of the script itself."""
+NODE_FOLDER = "/mnt/node"
+"""Where a container sees the job's folder on the node's own disk."""
+
 PLAIN = re.compile(r"[A-Za-z0-9_./${}-]*\Z")
 """What a text may hold whose variables the job fills in."""
+
+BIND = '--mount "type=bind,source=$path,destination=$path"'
+"""Mounts what the loop variable of a script names."""
+
+MAIN = Path(__file__).with_name("job.sh")
+"""The part of a script that is the same in every job."""
 
 
 def script(job: Job) -> str:
     """Return the script of a job."""
-    record = ["# --- the plan, for run.json", "", f"record={shlex.quote(job.program.record)}", ""]
-    parts = [*_header(job), *_facts(job), *(part(name) for name in (*NAMES, *job.more)), *record]
-    return "\n".join([*parts, 'main "$@"']) + "\n"
-
-
-def part(name: str) -> str:
-    """Return one file of the shell that every script holds."""
-    return (PARTS / name).read_text()
+    parts = [
+        *_header(job),
+        *_environment(job),
+        *_facts(job),
+        *_native_fallback(job.program),
+        *_command(job.program),
+    ]
+    return "\n".join(parts) + "\n" + MAIN.read_text()
 
 
 def resumable(command: str) -> bool:
@@ -51,121 +46,124 @@ def resumable(command: str) -> bool:
 
 
 def _header(job: Job) -> list[str]:
-    what = job.allocation
-    lines = ["#!/bin/bash", *(f"#SBATCH {option}" for option in sbatch_options(what)), ""]
-    ranks = (
-        f"{what.nodes} node{'s' * (what.nodes > 1)}, {what.ranks} rank{'s' * (what.ranks > 1)} each"
-    )
-    lines.append(f"# aam {job.program.command}: {ranks}, {job.place.title}.")
+    what, command = job.allocation, job.program.command
+    ranks = f"{what.nodes} node{'s' * (what.nodes > 1)}, {what.ranks} rank"
+    ranks += f"{'s' * (what.ranks > 1)} each"
+    lines = ["#!/bin/bash", *(f"#SBATCH {option}" for option in sbatch_options(what))]
+    lines.append(f"# aam {command}: {ranks}, {job.place.title}. From aam-launch {__version__}.")
     if job.program.options is None:
-        lines += [
-            f"# Submit it with the options of `aam {job.program.command}`:",
-            f"#     sbatch THIS_FILE {' '.join(_example(job.program.command))}",
-            "# Options of sbatch before the file's name replace those above.",
-        ]
-    lines.append(
-        f"# Written by aam-launch {__version__}; it needs the image and Slurm, nothing else."
-    )
-    # What people wrote stands in single quotes, whatever it holds.
-    quiet = "SC2016,SC2329" if job.more else "SC2016"
-    return [*lines, f"# shellcheck disable={quiet}", "set -uo pipefail", ""]
+        lines.append(f"#     sbatch [OPTIONS] THIS_FILE {' '.join(_example(command))}")
+    # SC2016: words that a user wrote stand in single quotes, whatever they hold.
+    return [*lines, "# shellcheck disable=SC1091,SC2015,SC2016"]
 
 
 def sbatch_options(what: Allocation) -> list[str]:
-    """Return what Slurm is asked for, each word as a line of #SBATCH takes it."""
+    """Return the options of sbatch, each as a line of #SBATCH takes it."""
     options = [f"--job-name={what.name}", *what.more]
     options += [f"--nodes={what.nodes}", f"--ntasks-per-node={what.ranks}"]
     options += [what.gpu_request] if what.gpu_request else []
     options += ["--exclusive", "--mem=0"] if what.whole_nodes else []
     options += [f"--time={what.time}"] if what.time else []
     options += [f"--array=0-{what.tasks - 1}"] if what.tasks else []
-    options += [f"--signal=B:USR1@{what.warn_seconds}"] if what.warn_seconds else []
     options += ["--requeue" if what.requeue else "--no-requeue", "--open-mode=append"]
     options += [f"--output={what.log}"]
     return [_directive(option) for option in options]
 
 
-def _facts(job: Job) -> list[str]:
-    program, place, what = job.program, job.place, job.allocation
-    known = options_of(program.command).values()
-    roles = {role: [s.flag for s in known if s.role == role] for role in ("input", "output")}
-    run = resumable(program.command)
-    contained = program.engine != "native"
-    vendor = VENDORS.get(program.vendor)
-    engine_flags = contained_by(program.host_libraries)
-    return [
-        "# --- what runs",
-        "",
-        *_arguments(program),
-        f"command={program.command}",
-        array("flags", program.flags),
-        f"input_flags='{' '.join(roles['input'])}'",
-        f"output_flags='{' '.join(roles['output'])}'",
-        f"writes_folder={_yes('--output-dir' in roles['output'])}",
-        f"resumable={_yes(run)}",
-        f"requeue={_yes(what.requeue and bool(what.warn_seconds))}",
-        "",
-        "# --- with what",
-        "",
-        *_image(program),
-        array("native", program.native),
-        array("engine_flags", engine_flags),
-        array("devices", (*vendor.shared_nodes, "/dev/dri")
-              if vendor and not vendor.host_libraries else ()),
-        f"mask={vendor.visible_devices if vendor else ''}",
-        array("variables", program.variables),
-        array("binds", program.binds),
-        f"carried_patterns={_one_of((*PASSED, *program.passed))}",
-        f"never_carried={_one_of((*NEVER, *visible_devices_variables(), *OWN))}",
-        "",
-        f"# --- where: {place.title}",
-        "",
-        f"ranks_per_node={what.ranks}",
-        f"whole_nodes={_yes(what.whole_nodes)}",
-        array("modules", place.modules),
-        f'local_disk="{_plain(place.local)}"',
-        f"stage_most_gb={place.stage_most_gb if contained else 0}",
-        f"local_run={_yes(run and contained and place.stage_most_gb > 0)}",
-        f"sync_seconds={place.sync_seconds}",
-        f"sync_patience={place.sync_patience}",
-        array("interfaces", place.interfaces),
-        array("plugin", place.plugin),
-        array("network", place.network),
-        "",
-    ]  # fmt: skip
-
-
-def _arguments(program: Program) -> list[str]:
-    """Return what gives the script its words; ranks are given them by the job."""
-    if program.options is None:
-        return []
-    lines = ["if [ $# -eq 0 ]; then", *_set(program.options, "    ")]
-    if program.sweep:
-        lines.append("    case $SLURM_ARRAY_TASK_ID in")
-        for number, words in enumerate(program.sweep):
-            lines.append(f'        {number}) set -- "$@" {shlex.join(words)} ;;')
-        lines.append("    esac")
-    return [*lines, "fi"]
-
-
-def _set(words: Sequence[str], indent: str) -> list[str]:
-    """Return `set --` with an option and its values on each line."""
-    rows: list[list[str]] = []
-    for word in words:
-        if word.startswith("--") or not rows:
-            rows.append([])
-        rows[-1].append(shlex.quote(word))
-    lines = [f"{indent}set --", *(f"{indent}    {' '.join(row)}" for row in rows)]
-    return [*(f"{line} \\" for line in lines[:-1]), lines[-1]]
+def _environment(job: Job) -> list[str]:
+    """Return the lines about the host: modules, folder on the node, time limit, image."""
+    program, place = job.program, job.place
+    lines = []
+    if place.modules:
+        modules = shlex.join(place.modules)
+        lines += [
+            "command -v module >/dev/null || . /etc/profile",
+            f"module load {modules} || exit 69",
+        ]
+    lines.append("set -uo pipefail")
+    lines.append('export SLURM_EXPORT_ENV=ALL USER="${USER:-$(id -un)}" '
+                 f"ranks=${{SLURM_NTASKS_PER_NODE:-{job.allocation.ranks}}}")  # fmt: skip
+    lines.append(
+        f'disk="{plain(place.local)}"; [ -w "$disk" ] || disk=${{SLURM_TMPDIR:-${{TMPDIR:-/tmp}}}}'
+    )
+    lines.append("export node=$disk/aam-$SLURM_JOB_ID")
+    lines.append('end=${SLURM_JOB_END_TIME:-$(date -d "$(SLURM_TIME_FORMAT=standard squeue -h -j '
+                 '"$SLURM_JOB_ID" -o %e)" +%s 2>/dev/null)}')  # fmt: skip
+    return lines + _image(program)
 
 
 def _image(program: Program) -> list[str]:
+    """Return the lines about the engine, the image and the interpreter in it."""
+    if program.engine == "native":
+        return ["image='' container=()", f"python={shlex.quote(program.python)}"]
+    private = (f"type=bind,source=$node,destination={NODE_FOLDER}",
+              "type=bind,source=$node/tmp,destination=/tmp")  # fmt: skip
+    words = [*map(quoted, program.container), *(f'--mount "{mount}"' for mount in private)]
     if program.image is not None:
-        return [f"engine={program.engine}", f"image={shlex.quote(program.image)}"]
+        return [f"image={shlex.quote(program.image)} python=python",
+                f"container=({program.engine} {' '.join(words)})"]  # fmt: skip
     return [
-        f"engine=${{AAM_ENGINE:-{program.engine}}} # or native: aam as the nodes have it",
-        f'image="${{AAM_IMAGE:-{_plain(program.fallback)}}}"',
+        f'image="${{AAM_IMAGE:-{plain(program.fallback)}}}" python=python',
+        f'container=("${{AAM_ENGINE:-{program.engine}}}" {" ".join(words)})',
     ]
+
+
+def _facts(job: Job) -> list[str]:
+    """Return the arrays that the rest of the script reads."""
+    program, place = job.program, job.place
+    contained = program.engine != "native"
+    folder = NODE_FOLDER if contained else '"$node"'
+    settings = [f"--node-folder {folder}", '--host-folder "$node"', '--directory "$PWD"']
+    settings += ['--ranks "$ranks"', '--end "$end"']
+    settings += [] if contained else ["--native"]
+    settings += [f"--vendor {program.vendor}"] if program.vendor else []
+    settings += ["--whole-nodes"] if job.allocation.whole_nodes else []
+    settings += [f"--stage-gb {place.stage_gb}"] if contained else []
+    settings += [f"--sync-seconds {place.sync_seconds} --sync-patience {place.sync_patience}"]
+    settings += [f"--warn-seconds {place.warn_seconds}"] if place.warn_seconds else []
+    settings += ["--requeue"] if job.allocation.requeue else []
+    repeated = (
+        ("interface", place.interfaces),
+        ("plugin", place.plugin),
+        ("variable", place.network),
+    )
+    settings += [f"--{name} {quoted(value)}" for name, values in repeated for value in values]
+    lines = [f"settings=({' '.join(settings)})"]
+    lines.append(array("variables", program.variables))
+    required = " ".join([*(['"$image"'] if contained else []), *map(quoted, program.required)])
+    lines.append(f"{array('mounts', program.mounts)} required=({required})")
+    lines.append(f"passed={shlex.quote('@(' + '|'.join(program.passed) + ')')}")
+    folders = [*map(quoted, program.shared), *map(quoted, place.plugin)]
+    folders += ["${AAM_BIND-}"] if program.image is None else []
+    if folders and contained:
+        lines.append(
+            f'for path in {" ".join(folders)}; do [ ! -e "$path" ] || mounts+=({BIND}); done'
+        )
+    return [*lines, *([f"export AAM_PLAN={shlex.quote(program.record)}"] if program.record else [])]
+
+
+def _native_fallback(program: Program) -> list[str]:
+    """Return the line that lets a script of `slurm/` run without an image."""
+    if program.image is not None or program.engine == "native":
+        return []
+    return [
+        "[ \"${AAM_ENGINE-}\" != native ] || { image='' container=() required=() "
+        'variables=(PYTHONSAFEPATH=1); settings+=(--native --node-folder "$node"); }'
+    ]
+
+
+def _command(program: Program) -> list[str]:
+    """Return the lines that set the command line of `aam`."""
+    head = [*program.command.split(), *program.flags]
+    if program.options is None:
+        return [f'set -- {shlex.join(head)} "$@"']
+    lines = [f"set -- {' '.join(map(quoted, (*head, *program.options)))}"]
+    if program.sweep:
+        lines.append("case $SLURM_ARRAY_TASK_ID in")
+        for number, words in enumerate(program.sweep):
+            lines.append(f'    {number}) set -- "$@" {shlex.join(words)} ;;')
+        lines.append("esac")
+    return lines
 
 
 def _example(command: str) -> list[str]:
@@ -175,32 +173,24 @@ def _example(command: str) -> list[str]:
 
 def array(name: str, words: Iterable[str]) -> str:
     """Return an array of the shell's."""
-    return f"{name}=({' '.join(map(_quoted, words))})"
+    return f"{name}=({' '.join(map(quoted, words))})"
 
 
-def _quoted(word: str) -> str:
+def quoted(word: str) -> str:
     """Quote a word of an array; a comma is quoted too, or it looks like a mistake."""
-    quoted = shlex.quote(word)
-    return f"'{word}'" if quoted == word and "," in word else quoted
+    text = shlex.quote(word)
+    return f"'{word}'" if text == word and "," in word else text
 
 
-def _one_of(patterns: Iterable[str]) -> str:
-    """Return a pattern of the shell's that matches any of `patterns`."""
-    return shlex.quote(f"@({'|'.join(patterns)})")
-
-
-def _yes(on: bool) -> str:
-    return "yes" if on else "no"
-
-
-def _plain(text: str) -> str:
-    """Return a text whose variables the job fills in; `check_place` has refused others."""
+def plain(text: str) -> str:
+    """Return a text whose variables the job fills in; `decide.place` has refused others."""
     assert PLAIN.match(text), text
     return text
 
 
 def _directive(word: str) -> str:
     """Return an option as a line of #SBATCH takes it: in double quotes where it has to be."""
+    assert word.isprintable(), word  # `decide` has refused others
     if re.fullmatch(r"[A-Za-z0-9_@%+=:,./-]+", word):
         return word
     return '"' + word.replace("\\", "\\\\").replace('"', '\\"') + '"'

@@ -110,6 +110,11 @@ class Site:
         """Return a list."""
         return tuple(map(str, self._value(key)))
 
+    def where(self, key: str) -> str:
+        """Return the file and line of a fact, for messages."""
+        entries = [fact for name, fact in self.facts.items() if name.partition(".")[0] == key]
+        return entries[0].where if entries else f"the defaults of {key}"
+
     @property
     def network(self) -> dict[str, str]:
         """Variables for jobs of several nodes."""

@@ -15,7 +15,7 @@ from aam.options.frozen import dataclass
 from launcher import config
 from launcher.jobs import queue
 from launcher.jobs.site import Site, filled
-from launcher.jobs.wishes import seconds
+from launcher.jobs.submit_options import seconds
 
 
 @dataclass(frozen=True)
@@ -43,7 +43,7 @@ def examine(site: Site) -> list[Answer]:
 
 
 def _partition(site: Site) -> Answer | None:
-    if not queue.there():
+    if not queue.available():
         return Answer("partition", "unknown", "there is no Slurm on this host")
     known, wanted = queue.partitions(), site.text("partition")
     if not wanted or not known:
@@ -71,7 +71,7 @@ def _limit(key: str, field: str) -> Callable[[Site], Answer | None]:
 
 def _asked(site: Site, field: str) -> str | None:
     """Ask sinfo about the partition of a site."""
-    if not queue.there():
+    if not queue.available():
         return None
     chosen = [f"--partition={site.text('partition')}"] if site.text("partition") else []
     words = ["sinfo", "--noheader", *chosen, f"--format={field}"]

@@ -48,7 +48,7 @@ def tasks_of(
         if not isinstance(entry.value, list) or not entry.value:
             evidence = f"'{key}' in {entry.where} is {entry.value!r}"
             raise ConfigurationError("No list of values", evidence, "write `option: [a, b]`")
-        columns.append([_spelled(flag, value) for value in entry.value])
+        columns.append([_spelled(flag, value, entry) for value in entry.value])
     total = 1
     for column in columns:
         total *= len(column)
@@ -66,7 +66,11 @@ def tasks_of(
     return shared, tuple(tasks)
 
 
-def _spelled(flag: str, value: Any) -> tuple[str, ...]:
+def _spelled(flag: str, value: Any, entry: Entry) -> tuple[str, ...]:
+    for part in value if isinstance(value, list) else [value]:
+        if not isinstance(part, (str, int, float)):  # a date, a mapping
+            evidence = f"'{part}' in {entry.where}"
+            raise ConfigurationError("Not a value of an option", evidence, "write it in quotes")
     if isinstance(value, bool):
         return (flag if value else "--no-" + flag[2:],)
     if isinstance(value, list):

@@ -32,6 +32,7 @@ class Plan:
         outputs: output folders to make first.
         workdir: current folder inside.
         host_libraries: the vendor whose libraries of the host the engine binds; empty: none.
+        host_devices: the container sees the host's /dev, with /dev/shm, which ranks share.
         cdi: names of the devices in the Container Device Interface, where the engine binds them.
         user: numeric user and group.
         terminal: standard input and output are a terminal.
@@ -55,6 +56,7 @@ class Plan:
     outputs: tuple[str, ...] = ()
     workdir: str = "/"
     host_libraries: str = ""
+    host_devices: bool = False
     cdi: str = ""
     user: tuple[int, int] = (0, 0)
     terminal: bool = False

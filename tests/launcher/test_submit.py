@@ -2,12 +2,15 @@
 
 from __future__ import annotations
 
+import json
 import os
+import pwd
 import re
 import shlex
 import shutil
 import subprocess
 import sys
+from dataclasses import replace
 from pathlib import Path
 
 import pytest
@@ -15,13 +18,18 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from aam.options import find, names, specs
-from launcher.jobs import wishes
+from launcher.engines import ENGINES
+from launcher.jobs import submit_options
+from launcher.jobs.history import Submitted
 from launcher.jobs.job import Allocation, Job, Place, Program
 from launcher.jobs.script import script
+from launcher.jobs.status import job_status, progress
+from launcher.jobs.submit_options import split_submit_options
 from launcher.jobs.sweep import tasks_of
-from launcher.jobs.wishes import split_wishes
 from launcher.plan.document import entries
+from launcher.plan.mounts import Mount
 from launcher.plan.own import OWN_FLAGS
+from launcher.plan.plan import Plan
 
 ROOT = Path(__file__).parents[2]
 SHELLCHECK = shutil.which("shellcheck", path=f"{Path(sys.executable).parent}:{os.environ['PATH']}")
@@ -73,13 +81,17 @@ def test_a_dry_run_needs_no_slurm_and_prints_the_script(place: Path) -> None:
     header = [line.removeprefix("#SBATCH ") for line in lines if line.startswith("#SBATCH")]
     assert header == [
         "--job-name=pretrain", "--partition=gpu", "--nodes=1", "--ntasks-per-node=1",
-        "--time=2:00:00", "--signal=B:USR1@600", "--requeue", "--open-mode=append",
+        "--time=2:00:00", "--requeue", "--open-mode=append",
         f"--output={place}/out-%j.log",
     ]  # fmt: skip
-    assert f"        --table {place}/table.biom \\" in lines
-    assert f"image={place}/images/rocm63.sif" in lines
-    assert "devices=(/dev/kfd /dev/dri)" in lines
-    assert "--no-rocm --no-nv)" in next(line for line in lines if line.startswith("engine_flags"))
+    command = next(line for line in lines if line.startswith("set -- "))
+    assert shlex.split(command)[2:] == [
+        "pretrain", "--table", f"{place}/table.biom", "--tree", f"{place}/tree.nwk",
+        "--output-dir", f"{place}/out",
+    ]  # fmt: skip
+    assert f"image={place}/images/rocm63.sif python=python" in lines
+    assert f"type=bind,source={place}/tree.nwk,destination={place}/tree.nwk,ro" in done.stdout
+    assert len(lines) <= 60
     assert not (place / "out").exists()
 
 
@@ -91,7 +103,9 @@ def test_the_same_request_gives_the_same_script(place: Path) -> None:
 def test_a_site_decides_image_and_flags_as_a_host_would(place: Path) -> None:
     done = submit(place, *WORDS, "--gpus", "1", "--image", "rocm62", "--dry-run")
     assert done.returncode == 0, done.stderr
-    assert "flags=(--attn-implementation math --no-gradient-checkpointing)" in done.stdout
+    assert "\nset -- pretrain --attn-implementation math --no-gradient-checkpointing --table" in (
+        done.stdout
+    )
     assert f"image={place}/images/rocm62.sif" in done.stdout
 
 
@@ -116,12 +130,37 @@ WORD = st.text(st.characters(exclude_characters="\0", exclude_categories=["Cs"])
 def test_any_word_arrives_as_it_was_written(words: list[str]) -> None:
     job = Job(Allocation("n"), Program("pretrain", ("--table", *words), engine="native"), Place())
     text = script(job)
-    start = text.index("if [ $# -eq 0 ]; then")
-    block = text[start : text.index("command=pretrain")]
+    block = text[text.index("set -- pretrain") : text.index("fail() {")]
     shown = subprocess.run(
         ["bash", "-c", block + "printf '%s\\0' \"$@\""], capture_output=True, check=True
     )
-    assert shown.stdout.decode().split("\0")[:-1] == ["--table", *words]
+    assert shown.stdout.decode().split("\0")[:-1] == ["pretrain", "--table", *words]
+
+
+def test_the_container_is_the_one_that_a_direct_launch_starts(place: Path) -> None:
+    """Both come from one function; a job has the host's /dev and the job's own folder."""
+    plan = Plan(
+        engine="apptainer", program="/bin/apptainer", place="/i.sif", workdir="/mnt/node/home",
+        words=("pretrain",), mounts=(Mount('/a,"b"', "/t", False, "", ""),),
+    )  # fmt: skip
+    engine = ENGINES["apptainer"]
+    direct = list(engine.command(plan))
+    assert direct[1 : direct.index("/i.sif")] == [*engine.run_flags(plan)]
+    flags = engine.run_flags(replace(plan, host_devices=True))
+    assert "--contain" in direct
+    assert "--contain" not in flags
+    program = Program("pretrain", (), engine="apptainer", container=flags, image="/i.sif")
+    text = script(Job(Allocation("n"), program, Place()))
+    line = next(line for line in text.splitlines() if line.startswith("container=("))
+    shown = subprocess.run(
+        ["bash", "-c", f"node=/scratch/job; {line}; printf '%s\\0' \"${{container[@]}}\""],
+        capture_output=True, text=True, check=True,
+    )  # fmt: skip
+    assert shown.stdout.split("\0")[:-1] == [
+        "apptainer", *flags,
+        "--mount", "type=bind,source=/scratch/job,destination=/mnt/node",
+        "--mount", "type=bind,source=/scratch/job/tmp,destination=/tmp",
+    ]  # fmt: skip
 
 
 def test_names_with_spaces_and_quotes(place: Path) -> None:
@@ -136,7 +175,7 @@ def test_names_with_spaces_and_quotes(place: Path) -> None:
 
 
 def test_options_of_submit_are_no_options_of_a_command() -> None:
-    flags = {*wishes.FLAGS, *wishes.SWITCHES}
+    flags = {*submit_options.FLAGS, *submit_options.SWITCHES}
     # It means the same with and without a queue: so many ranks on a machine.
     assert flags & set(OWN_FLAGS) == {"--gpus"}
     for name in names():
@@ -158,7 +197,7 @@ def test_a_grid_is_every_combination(place: Path) -> None:
     assert (
         tasks[3][1] == f"--lr 0.0003 --no-stratify --output-dir {place}/out/lr-0.0003_no-stratify"
     )
-    assert "--lr 9" not in done.stdout.partition("# --- with what")[0]
+    assert "--lr 9" not in done.stdout
 
 
 def test_a_task_overrides_what_the_command_line_says() -> None:
@@ -205,6 +244,8 @@ def test_what_is_refused(place: Path, more: list[str], status: int, sentence: st
         ("table: [a]", 78, "An unknown key: 'table'"),
         ("lr: 1", 78, "No list of values: 'lr' in sweep.yaml:1 is 1"),
         ("lr: []", 78, "No list of values"),
+        ("lr: [2026-01-01]", 78, "'2026-01-01' in sweep.yaml:1"),
+        ("lr: [{a: 1}]", 78, "in sweep.yaml:1"),
         ("lr: [fast]", 64, "A value that does not suit its option: --lr 'fast'"),
         ("", 78, "'sweep.yaml' is empty"),
         (f"seed: {list(range(1001))}", 78, "1001 combinations"),
@@ -297,14 +338,88 @@ def test_no_slurm_on_this_host(place: Path) -> None:
 
 @pytest.mark.parametrize("words", [["--nodes=2", "a", "--time", "5"], ["a", "--nodes", "2"]])
 def test_options_of_the_job_stand_anywhere(words: list[str]) -> None:
-    found, rest = split_wishes(words)
+    found, rest = split_submit_options(words)
     assert rest == ["a"]
     assert found.number("--nodes", 1) == 2
 
 
-def test_the_warning_leaves_time_to_work(place: Path) -> None:
-    for time, expected in (("12:00:00", 600), ("10", 150), ("1", 15)):
-        done = submit(place, *WORDS, "--gpus", "1", "--time", time, "--dry-run")
-        assert f"#SBATCH --signal=B:USR1@{expected}\n" in done.stdout
-    done = submit(place, *WORDS, "--gpus", "1", "--no-requeue", "--dry-run")
+def test_a_job_stops_before_whatever_limit_it_gets(place: Path) -> None:
+    """The script reads its limit when it starts, so an option of sbatch counts."""
+    done = submit(place, *WORDS, "--gpus", "1", "--time", "10", "--dry-run")
     assert "#SBATCH --signal" not in done.stdout
+    assert "--warn-seconds 600 --requeue" in done.stdout
+    assert "end=${SLURM_JOB_END_TIME:-$(date" in done.stdout
+    done = submit(place, *WORDS, "--gpus", "1", "--no-requeue", "--dry-run")
+    assert "--warn-seconds" not in done.stdout
+
+
+HOSTILE = [
+    ('partition: "gpu\\ntouch OWNED"', "partition"),
+    ('account: "a b"', "account"),
+    ('gpu_request: "--gpus=1\\n#SBATCH --x"', "gpu_request"),
+    ('modules: ["rocm; touch OWNED"]', "modules"),
+    ('interfaces: ["hsn* $(id)"]', "interfaces"),
+    ('local: "/scratch/$(id)"', "local"),
+    ('plugin: ["/opt/a\\nb"]', "plugin"),
+    ('network: {A: "1\\ntouch OWNED"}', "network"),
+]
+
+
+@pytest.mark.parametrize(("line", "key"), HOSTILE)
+def test_a_site_puts_no_line_of_its_own_into_a_script(place: Path, line: str, key: str) -> None:
+    kept = [text for text in SITE.splitlines() if not text.startswith(f"{key}:")]
+    (place / "site.yaml").write_text("\n".join([*kept, line, ""]))
+    done = submit(place, *WORDS, "--gpus", "1", "--dry-run")
+    assert (done.returncode, done.stdout) == (78, ""), done.stderr
+    assert "A value that no job script can hold: " in done.stderr
+    assert " in ./site.yaml:" in done.stderr or " in site.yaml:" in done.stderr
+    assert done.stderr.count("\n") == 1
+
+
+def test_a_title_with_line_ends_stays_one_line(place: Path) -> None:
+    (place / "site.yaml").write_text(SITE.replace("a test site", '"a\\ntest\\n\\nsite"'))
+    done = submit(place, *WORDS, "--gpus", "1", "--dry-run")
+    assert "1 rank each, a test site." in done.stdout, done.stderr
+
+
+def test_a_job_needs_no_name_of_its_user(place: Path) -> None:
+    done = submit(place, *WORDS, "--gpus", "1", "--dry-run")
+    start = done.stdout.index("set -uo pipefail")
+    lines = done.stdout[start : done.stdout.index("end=")].replace("/tmp", str(place))
+    environment = {"PATH": os.environ["PATH"], "SLURM_JOB_ID": "7"}
+    shown = subprocess.run(
+        ["bash", "-c", f'{lines}\necho "$USER $node"'],
+        env=environment,
+        capture_output=True,
+        text=True,
+    )
+    assert shown.stdout == f"{pwd.getpwuid(os.getuid()).pw_name} {place}/aam-7\n", shown.stderr
+
+
+def test_progress_is_that_of_the_run_folder(tmp_path: Path) -> None:
+    found = {"step": 12, "steps": 160, "fold": 1, "folds": 1, "samples_per_second": 34.56,
+             "seconds_left": 3700.2}  # fmt: skip
+    (tmp_path / "progress.json").write_text(json.dumps(found))
+    assert progress(tmp_path, True) == "step 12/160, 34.6 samples/s, 1:01:40 left"
+    assert progress(tmp_path, False) == "step 12/160"
+    (tmp_path / "progress.json").write_text(json.dumps({**found, "fold": 2, "folds": 5}))
+    assert progress(tmp_path, False) == "fold 2/5 step 12/160"
+    (tmp_path / "progress.json").write_text("{")
+    assert progress(tmp_path, True) == progress(tmp_path / "none", True) == ""
+
+
+@pytest.mark.parametrize(
+    ("log", "state"),
+    [
+        ("aam-job: ended with status 0", "finished"),
+        ("aam-job: ended with status 137", "failed (status 137)"),
+        ("aam-job: ended with status 75, stopped on request; continue", "stopped, can be resumed"),
+        ("", "unknown, see its log"),
+    ],
+)
+def test_a_stop_on_request_is_no_failure(tmp_path: Path, log: str, state: str) -> None:
+    (tmp_path / "job.log").write_text(f"{log}\n")
+    entry = Submitted(
+        "7", "n", "pretrain", "s", "", str(tmp_path / "job.log"), {"7": str(tmp_path)}
+    )
+    assert [row.state for row in job_status(entry, {})] == [state]

@@ -131,8 +131,8 @@ class Job:
 
     @property
     def started(self) -> bool:
-        """Whether the first rank of this start has been started."""
-        return any(Path("/tmp").glob(f"aam-*-{self.number}-*/rank.pid"))
+        """Whether the nodes have been prepared, so that the first rank starts."""
+        return Path(f"/tmp/aam-{self.number}/mounts").exists()
 
     @property
     def said(self) -> str:

@@ -30,7 +30,7 @@ pytestmark = [pytest.mark.slurm, pytest.mark.container]
 ROOT = Path(__file__).parents[2]
 EPOCHS = 4
 LONG = 40
-AGAIN = "aam-job: stopped before the time limit; queued again"
+AGAIN = "; queued again"
 
 
 @pytest.fixture(scope="module")
@@ -90,12 +90,13 @@ def test_one_rank_trains_as_without_slurm(cluster: Cluster, alone: Path) -> None
     job = cluster.submit("--gpus", "1", *cluster.pretraining("single", EPOCHS))
     assert job.ended() == "COMPLETED", job.said
     same(alone, cluster.folder / "single")
+    assert "WARNING" not in job.said
     assert rows(alone) == rows(cluster.folder / "single") == EPOCHS
     assert cluster.jobs()[job.number] == "finished"
     assert "aam-job: ended with status 0" in job.said
     left = [p.name for p in (cluster.folder / "single").iterdir() if p.name.startswith(".")]
     assert left == [".aam-job"]
-    assert not list(Path("/tmp").glob(f"aam-*-{job.number}-*"))
+    assert not Path(f"/tmp/aam-{job.number}").exists()
 
 
 def test_a_node_and_two_nodes_train_alike(cluster: Cluster, alone: Path) -> None:
@@ -143,12 +144,10 @@ def test_an_array_trains_each_combination(cluster: Cluster) -> None:
 # --- jobs that are interrupted
 
 
-def test_a_job_that_is_told_to_stop_ends_as_if_it_had_not_been(
-    cluster: Cluster, whole: Path
-) -> None:
+def test_a_stop_request_changes_no_result(cluster: Cluster, whole: Path) -> None:
     job = cluster.submit("--gpus", "1", *cluster.pretraining("cut", LONG))
     run = cluster.folder / "cut"
-    # The second time at once: the program has started, and hears no signals yet.
+    # The second time at once, before the program has loaded its libraries.
     for times, ready in ((1, lambda: rows(run) >= 3), (2, lambda: job.started)):
         until(ready, job)
         cluster.slurm("scancel", "--signal=USR1", "--batch", job.number)
@@ -201,7 +200,7 @@ def test_save_and_end(cluster: Cluster) -> None:
     cluster.slurm("scancel", "--signal=USR2", "--batch", job.number)
     assert job.ended() == "FAILED"
     assert "aam-job: ended with status 75" in job.said
-    assert cluster.jobs()[job.number] == "failed (status 75)"
+    assert cluster.jobs()[job.number] == "stopped, can be resumed"
     assert weights(run)
 
 
@@ -255,7 +254,7 @@ def test_a_daemon_that_dies_costs_nothing(cluster: Cluster, whole: Path) -> None
     same(whole, run)
 
 
-def test_a_disk_that_fills_up_is_told_and_costs_nothing(cluster: Cluster) -> None:
+def test_a_full_disk_is_reported_and_costs_nothing(cluster: Cluster) -> None:
     disk = cluster.folder / "disk"
     image = cluster.folder / "disk.img"
     disk.mkdir()
@@ -289,20 +288,52 @@ def test_a_disk_that_fills_up_is_told_and_costs_nothing(cluster: Cluster) -> Non
 def test_inputs_are_copied_to_the_node_once_and_checked(cluster: Cluster) -> None:
     job = cluster.submit("--gpus", "2", *cluster.pretraining("staged", 10_000))
     job.until_epoch(cluster.folder / "staged", 1)
-    here = next(Path("/tmp").glob(f"aam-*-{job.number}-*"))
+    here = Path(f"/tmp/aam-{job.number}")
     table = cluster.folder / "study/table.biom"
-    assert (here / "staged/1").read_bytes() == table.read_bytes()
+    assert (here / "staged/0").read_bytes() == table.read_bytes()
     mounts = Path(f"/proc/{ranks(job)[-1]}/mountinfo").read_text()
-    mounted = [line.split()[4] for line in mounts.splitlines() if "/staged/1 " in line]
+    mounted = [line.split()[4] for line in mounts.splitlines() if "/staged/0 " in line]
     assert mounted == [str(table)]
     cluster.slurm("scancel", job.number)
     assert job.ended() == "CANCELLED"
 
 
+def test_the_ranks_of_a_node_share_memory(cluster: Cluster) -> None:
+    """NCCL and RCCL exchange data through /dev/shm; see launcher.engines.sif."""
+    job = cluster.submit("--gpus", "2", *cluster.pretraining("shared", 10_000))
+    job.until_epoch(cluster.folder / "shared", 1)
+    devices = {os.stat(f"/proc/{rank}/root/dev/shm").st_dev for rank in ranks(job)}
+    assert devices == {os.stat("/dev/shm").st_dev}
+    cluster.slurm("scancel", job.number)
+    assert job.ended() == "CANCELLED"
+    assert "aam-job: cancelled; the last copied checkpoint is complete" in job.said
+    assert cluster.jobs()[job.number] == "cancelled"
+
+
+def test_a_short_limit_from_sbatch_leaves_time_to_train(cluster: Cluster) -> None:
+    """Two minutes, and a warning time that is longer: it stops after three quarters of them."""
+    words = cluster.pretraining("short", 100_000)
+    job = cluster.submit("--gpus", "1", "--warn-seconds", "600", *words, time="2")
+    until(lambda: AGAIN in job.said, job)
+    assert "stopped by the time limit" in job.said
+    assert int(re.findall(r"Stopped at step (\d+)", job.said)[-1]) > 20
+    cluster.slurm("scancel", job.number)
+
+
+def test_a_start_that_gets_nowhere_is_not_queued_again(cluster: Cluster) -> None:
+    job = cluster.submit("--gpus", "1", *cluster.pretraining("nowhere", 100_000))
+    until(lambda: job.started, job)
+    # As if the limit came while the program loads its libraries.
+    Path(f"/tmp/aam-{job.number}/stop").write_text("limit\n")
+    assert job.ended() == "FAILED", job.said
+    assert "not queued again, because it would not get further: give the job more time" in job.said
+    assert cluster.jobs()[job.number] == "stopped, can be resumed"
+
+
 # --- what is refused, and files
 
 
-def test_what_slurm_refuses_is_said_before_anything_is_queued(cluster: Cluster) -> None:
+def test_what_slurm_refuses_is_reported_before_anything_is_queued(cluster: Cluster) -> None:
     own = ["submit", "--site", cluster.folder / "site.yaml", "--image", "cpu", "--gpus", "1"]
     words = cluster.pretraining("refused", 1)
     for more, status, sentence in (
@@ -361,21 +392,46 @@ def test_slurm_accepts_every_file(cluster: Cluster, name: str) -> None:
 
 
 def test_a_file_trains_as_a_submitted_job(cluster: Cluster, alone: Path) -> None:
+    job = sbatch(cluster, *cluster.pretraining("file", EPOCHS)[1:])
+    assert job.ended() == "COMPLETED", job.said
+    same(alone, cluster.folder / "file")
+
+
+MISTAKES = [
+    (["--table", "/none.biom", "--output-dir", "typo"], "No file for --table: '/none.biom'"),
+    (["--table", "study/table.biom"], "--output-dir"),
+    (["--tabel", "study/table.biom", "--output-dir", "typo"], "did you mean '--table'?"),
+    (["--table", "study/table.biom", "--tree", "study/tree.nwk", "--output-dir", "typo"],
+     "The job needs GPUs: "),
+]  # fmt: skip
+
+
+@pytest.mark.parametrize(("words", "sentence"), MISTAKES)
+def test_a_mistake_in_the_options_of_a_file_ends_the_job_at_once(
+    cluster: Cluster, words: list[str], sentence: str
+) -> None:
+    job = sbatch(cluster, *words)
+    assert job.ended() == "FAILED", job.said
+    assert sentence in job.said
+    assert re.search(r"ended with status (64|66|69)$", job.said, re.MULTILINE)
+    assert not (cluster.folder / "typo").exists()
+
+
+def sbatch(cluster: Cluster, *words: object) -> Job:
+    """Submit slurm/pretrain_single.sh as on a cluster without modules."""
     script = cluster.folder / "pretrain_single.sh"
-    shutil.copy(ROOT / "slurm/pretrain_single.sh", script)
-    log = cluster.folder / "file.log"
+    text = (ROOT / "slurm/pretrain_single.sh").read_text()
+    script.write_text(re.sub(r"^.*module.*\n", "", text, flags=re.MULTILINE))
     image = cluster.engines.images / "cpu.sif"
-    export = f"AAM_ENGINE=apptainer,AAM_IMAGE={image},OMP_NUM_THREADS=1,PATH=/usr/bin:/bin"
-    # A cluster without modules.
-    text = re.sub(r"^modules=.*$", "modules=()", script.read_text(), flags=re.MULTILINE)
-    script.write_text(text)
+    export = f"AAM_ENGINE=apptainer,AAM_IMAGE={image},AAM_BIND={cluster.folder}"
+    export += ",OMP_NUM_THREADS=1,PATH=/usr/bin:/bin"
+    log = cluster.folder / "%j.log"
     done = subprocess.run(
         ["runuser", "-u", USER, "--", "env", f"SLURM_CONF={cluster.state}/slurm.conf", "sbatch",
          "--parsable", "--partition=gpu", "--time=20", f"--output={log}", f"--export={export}",
-         str(script), *map(str, cluster.pretraining("file", EPOCHS)[1:])],
+         str(script), *map(str, words)],
         capture_output=True, text=True, check=False, cwd=cluster.folder,
     )  # fmt: skip
     assert done.returncode == 0, done.stderr
-    job = Job(cluster, done.stdout.strip(), log)
-    assert job.ended() == "COMPLETED", job.said
-    same(alone, cluster.folder / "file")
+    number = done.stdout.strip()
+    return Job(cluster, number, cluster.folder / f"{number}.log")

@@ -1,7 +1,7 @@
-"""What was submitted from here, and one job at a time for each output.
+"""History of submitted jobs, and the lock that lets one job at a time write an output.
 
 The list is a line of JSON for each job in ~/.local/state/aam/jobs.jsonl, the scripts lie beside
-it. An output bears the number of the job that writes to it, in a hidden file.
+it. A hidden file of an output holds the number of the job that writes to it.
 """
 
 from __future__ import annotations
@@ -57,7 +57,7 @@ def add(folder: Path, entry: Submitted, script: str) -> Path:
 
 
 def entries(folder: Path) -> Iterator[Submitted]:
-    """Yield what was submitted, oldest first; lines that are damaged are left out."""
+    """Yield the submitted jobs, oldest first; damaged lines are left out."""
     try:
         lines = (folder / "jobs.jsonl").read_text().splitlines()
     except OSError:

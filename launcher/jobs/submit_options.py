@@ -1,4 +1,4 @@
-"""The options of `aam-launch submit` itself, and times as Slurm writes them."""
+"""Options of `aam-launch submit` itself, and time limits as Slurm writes them."""
 
 from __future__ import annotations
 
@@ -31,8 +31,8 @@ _TIME = re.compile(
 
 
 @dataclass(frozen=True)
-class Wishes:
-    """What the user asks of Slurm; flag -> value."""
+class SubmitOptions:
+    """Options of a job; flag -> value."""
 
     given: Mapping[str, str]
 
@@ -55,8 +55,8 @@ class Wishes:
         return int(text)
 
 
-def split_wishes(words: Sequence[str]) -> tuple[Wishes, list[str]]:
-    """Take the options of `submit` out of a command line, wherever they stand.
+def split_submit_options(words: Sequence[str]) -> tuple[SubmitOptions, list[str]]:
+    """Split the options of `submit` from a command line, wherever they stand.
 
     Raises:
         UsageError: one lacks its value, or holds what no script may hold.
@@ -79,14 +79,14 @@ def split_wishes(words: Sequence[str]) -> tuple[Wishes, list[str]]:
                 evidence = f"{flag} {found!r}"
                 raise UsageError("A value that no job script can hold", evidence, "choose another")
             given[flag] = found
-    return Wishes(given), rest
+    return SubmitOptions(given), rest
 
 
 def seconds(time: str) -> int:
-    """Return a time of Slurm's in seconds (sbatch(1), --time).
+    """Return a time limit of Slurm in seconds (sbatch(1), --time).
 
     Raises:
-        UsageError: it is none.
+        UsageError: it is not a time limit.
 
     >>> [seconds(t) for t in ("90", "1:30", "24:00:00", "1-12", "2-0:30")]
     [5400, 90, 86400, 129600, 174600]

@@ -1,0 +1,29 @@
+fail() { echo "aam-job: $2" >&2; exit "$1"; }
+for path in "${required[@]}"; do [ -e "$path" ] || fail 66 "'$path' is not there on $(hostname)"; done
+rm -rf -- "$node" && mkdir -m 700 -- "$node" || fail 73 "no folder can be made at '$node'"
+# On each node, for each task: the job's folder, the variables that enter the image, the image.
+enter='umask 077; mkdir -p "$node"/{home,tmp,staged,run} && [ -O "$node" ] && cd "$node" || exit 73
+vars=(); for name in $(compgen -e); do
+    if [[ $name == '"$passed"' ]]; then vars+=("$name=${!name}"); fi
+    if [[ $name == @(APPTAINER*|SINGULARITY*|*_proxy|*_PROXY) ]]; then unset "$name"; fi
+done; exec "${@:2:$1}" "${vars[@]}" "${@:$1 + 2}"'
+step() { # step NAME TASKS WORDS...: a step of aam.node in the image, as TASKS tasks on each node
+    local cpus=$((SLURM_CPUS_ON_NODE / $2)) paths=("${mounts[@]}") engine=()
+    [ "$1" != run ] || mapfile -t paths <"$node/mounts"
+    [ -z "$image" ] || engine=("${container[@]}" "${paths[@]}" "$image")
+    srun --nodes="$SLURM_NNODES" --ntasks-per-node="$2" --ntasks=$((SLURM_NNODES * $2)) \
+        --cpus-per-task=$((cpus > 0 ? cpus : 1)) --kill-on-bad-exit=1 --wait=0 \
+        bash -c "$enter" "$1" $((${#engine[@]} + 1)) "${engine[@]}" /usr/bin/env "${variables[@]}" \
+        "$python" -m aam.node "$1" "${settings[@]}" "${mounts[@]}" --status "$status" -- "${@:3}"
+}
+status=0 cancelled=''
+trap 'echo requeue >"$node/stop"' USR1 # scancel --signal=USR1 --batch JOB: save, continue later
+trap 'echo end >"$node/stop"' USR2     # scancel --signal=USR2 --batch JOB: save, end
+trap 'cancelled=yes' TERM
+{ step prepare 1 "$@" && step run "$ranks" "$@"; } &
+until wait $!; status=$?; ! kill -0 $! 2>/dev/null; do :; done
+[ -z "$cancelled" ] || { rm -rf -- "$node"; fail 143 "cancelled; the last copied checkpoint is complete"; }
+step finish 1 "$@"; status=$?
+[ -e "$node/keep" ] || srun --ntasks-per-node=1 --ntasks="$SLURM_NNODES" rm -rf -- "$node"
+if [ "$status" = 99 ]; then scontrol requeue "$SLURM_JOB_ID" && sleep 60; status=75; fi
+exit "$status"
