@@ -97,7 +97,7 @@ locks: $(MADE)
 
 # The job scripts of slurm/, from what `aam-launch submit` writes; a test holds them against it.
 slurm: $(VENV)/has-dev
-	$(VENV)/bin/python -m launcher.jobs.files slurm
+	$(VENV)/bin/python -m launcher.slurm.files slurm
 
 clean:
 	rm -rf $(VENV) .venv-torch-* demo bench build ./*.egg-info .lock.new .lock.out

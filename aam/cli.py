@@ -14,11 +14,11 @@ from collections.abc import Iterable, Mapping, MutableMapping, Sequence
 from typing import Any
 
 from aam import __version__
+from aam.contract.errors import AamError, CannotCreate, DataError, Unavailable, UsageError
 from aam.contract.installation import install_command
-from aam.errors import AamError, CannotCreate, DataError, Unavailable, UsageError
-from aam.options import COMMANDS, check, find, names, specs, spell_out, split
-from aam.options.groups import ScaleOptions
-from aam.record import Record
+from aam.contract.options import COMMANDS, check, find, names, specs, spell_out, split
+from aam.contract.options.groups import ScaleOptions
+from aam.contract.run_record import Record
 
 INTERRUPTED = 130
 DISK_FULL = (28, 122)  # ENOSPC, EDQUOT
@@ -78,11 +78,11 @@ def _dispatch(words: list[str]) -> int:
     check(options)
     _rest_idle_threads(os.environ)
     if isinstance(scale := getattr(options, "scale", None), ScaleOptions):
-        from aam.ranks import local
+        from aam.distributed import local_ranks
 
-        number = local.wanted(scale, options.device, options.loop.batch_size)
+        number = local_ranks.wanted(scale, options.device, options.loop.batch_size)
         if number:
-            return local.run(number, words, patience=3 * scale.rank_timeout)
+            return local_ranks.run(number, words, patience=3 * scale.rank_timeout)
         # PyTorch's C++ tells at length of every broken line; who broke it is said by us.
         os.environ.setdefault("TORCH_CPP_LOG_LEVEL", "ERROR")
     command = importlib.import_module(f"aam.commands.{name.replace(' ', '_')}")

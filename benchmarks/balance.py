@@ -51,9 +51,9 @@ def main() -> None:
 
 def simulated(folder: Path) -> tuple[Path, Path]:
     """Make a study whose samples differ in richness as those of guts do."""
-    from aam.options.commands import Simulate
-    from aam.study.simulate import simulate
-    from aam.study.simulated_files import write_study
+    from aam.contract.options.commands import Simulate
+    from aam.data.simulation.files import write_study
+    from aam.data.simulation.simulate import simulate
 
     options = Simulate(output_dir=folder, samples=400, asvs=1000, richness=60, depth=2000)
     write_study(simulate(options), options)
@@ -67,10 +67,10 @@ def apart(what: Any, *given: Any) -> Any:
 
 
 def _study(table: Path, tree: Path | None) -> Any:
-    from aam.learn.samples import deep_enough
-    from aam.options.groups import PhylogenyOptions, TableOptions
-    from aam.study.rarefaction import auto_depth
-    from aam.study.study import load_study
+    from aam.contract.options.groups import PhylogenyOptions, TableOptions
+    from aam.data.rarefaction import auto_depth
+    from aam.data.study import load_study
+    from aam.training.sample_selection import deep_enough
 
     study = load_study(TableOptions(table=table), PhylogenyOptions(tree=tree))
     depth = auto_depth(study.reads)
@@ -79,8 +79,8 @@ def _study(table: Path, tree: Path | None) -> Any:
 
 def spread(path: Path) -> Table:
     """Count the distinct ASVs of the batches of two epochs."""
-    from aam.learn.loaders import TrainingBatches
-    from aam.study.batches import BatchPlan
+    from aam.data.batches import BatchPlan
+    from aam.training.data_loader import TrainingBatches
 
     study, depth = _study(path, None)
     plan = BatchPlan(42, depth, 1024, "abundance")
@@ -103,13 +103,13 @@ def train(path: Path, tree: Path | None, epochs: int, seed: int, even: bool) -> 
     """Pretrain at width 32; returns samples a CPU-second, peak MiB and validation loss."""
     import torch
 
-    from aam.learn.loaders import FixedBatches, TrainingBatches
-    from aam.learn.task import Task, Weights, make_optimizer, schedule
+    from aam.contract.options.groups import LoopOptions
+    from aam.data.batches import BatchPlan
+    from aam.data.splits import make_splits
     from aam.model.network import Encoder
     from aam.model.shape import NetworkShape
-    from aam.options.groups import LoopOptions
-    from aam.study.batches import BatchPlan
-    from aam.study.splits import make_splits
+    from aam.training.data_loader import FixedBatches, TrainingBatches
+    from aam.training.lightning_module import Task, Weights, make_optimizer, schedule
 
     study, depth = _study(path, tree)
     metric = "unweighted" if tree is not None else None

@@ -67,7 +67,7 @@ def make(folder: Path, samples: int) -> None:
     """Write table.biom, tree.nwk and metadata.tsv."""
     import h5py
 
-    from aam.study.evolution import evolve_dna, newick, yule_tree
+    from aam.data.simulation.evolution import evolve_dna, newick, yule_tree
 
     folder.mkdir(parents=True, exist_ok=True)
     rng = np.random.default_rng(5)
@@ -142,12 +142,7 @@ def steps(study: Path, samples: int) -> dict[str, float]:
     """Do what pretraining does up to its first steps, on the first `samples` of the store."""
     import torch
 
-    from aam.learn.loaders import FixedBatches, TrainingBatches
-    from aam.learn.samples import batch_plan, choose_depth, deep_enough, standardise
-    from aam.learn.task import Task, Weights, make_optimizer
-    from aam.model.network import Encoder
-    from aam.model.shape import NetworkShape
-    from aam.options.groups import (
+    from aam.contract.options.groups import (
         LoopOptions,
         MaskOptions,
         PhylogenyOptions,
@@ -155,8 +150,13 @@ def steps(study: Path, samples: int) -> dict[str, float]:
         SplitOptions,
         TableOptions,
     )
-    from aam.study.question import split_samples
-    from aam.study.study import load_study
+    from aam.data.labels import split_samples
+    from aam.data.study import load_study
+    from aam.model.network import Encoder
+    from aam.model.shape import NetworkShape
+    from aam.training.data_loader import FixedBatches, TrainingBatches
+    from aam.training.lightning_module import Task, Weights, make_optimizer
+    from aam.training.sample_selection import batch_plan, choose_depth, deep_enough, standardise
 
     loop, task, sample = LoopOptions(batch_size=8), MaskOptions(), SampleOptions()
     loaded = load_study(TableOptions(table=study / "study.aam"), PhylogenyOptions())

@@ -68,9 +68,9 @@ def main() -> None:
 
 def simulate(folder: Path) -> Path:
     """Make a study of 400 samples and 2,000 ASVs of 150 nt."""
-    from aam.options.commands import Simulate
-    from aam.study.simulate import simulate as make
-    from aam.study.simulated_files import write_study
+    from aam.contract.options.commands import Simulate
+    from aam.data.simulation.files import write_study
+    from aam.data.simulation.simulate import simulate as make
 
     options = Simulate(output_dir=folder, samples=400, subjects=80, seed=SEED)
     write_study(make(options), options)
@@ -121,8 +121,8 @@ def _one(
     os.environ.update(variables)
     import torch
 
-    from aam.options.groups import DeviceOptions, ScaleOptions
-    from aam.ranks.joining import joined
+    from aam.contract.options.groups import DeviceOptions, ScaleOptions
+    from aam.distributed.process_group import joined
 
     torch.set_num_threads(threads)
     scale = ScaleOptions(distributed=how == "ddp", fsdp=how == "fsdp")
@@ -137,12 +137,12 @@ def _steps(
     import numpy as np
     import torch
 
-    from aam.learn import fit
-    from aam.learn.loaders import TrainingBatches
-    from aam.learn.recipe import Recipe, Standard
-    from aam.learn.task import Task, Weights
+    from aam.contract.options.groups import DeviceOptions, LoopOptions, RunOptions, SpeedOptions
     from aam.model.shape import NetworkShape
-    from aam.options.groups import DeviceOptions, LoopOptions, RunOptions, SpeedOptions
+    from aam.training import fit
+    from aam.training.checkpoint_content import Recipe, Standard
+    from aam.training.data_loader import TrainingBatches
+    from aam.training.lightning_module import Task, Weights
 
     loaded, plan = _load(folder)
     loop = LoopOptions(epochs=1, batch_size=batch, seed=SEED)
@@ -187,9 +187,9 @@ def _steps(
 
 
 def _load(folder: Path) -> tuple[Any, Any]:
-    from aam.options.groups import PhylogenyOptions, TableOptions
-    from aam.study.batches import BatchPlan
-    from aam.study.study import load_study
+    from aam.contract.options.groups import PhylogenyOptions, TableOptions
+    from aam.data.batches import BatchPlan
+    from aam.data.study import load_study
 
     loaded = load_study(
         TableOptions(table=folder / "table.biom"), PhylogenyOptions(tree=folder / "tree.nwk")
@@ -262,7 +262,7 @@ def batches(study: Path) -> dict[int, tuple[float, float]]:
     """Seconds to make a batch, and its distinct ASVs."""
     import numpy as np
 
-    from aam.study.batches import make_batch
+    from aam.data.batches import make_batch
 
     loaded, plan = _load(study)
     deep = np.flatnonzero(loaded.reads >= plan.rarefy_depth)

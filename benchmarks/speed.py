@@ -75,9 +75,9 @@ def main() -> None:
 
 def simulate(folder: Path, samples: int) -> Path:
     """Make a study of 2,000 ASVs."""
-    from aam.options.commands import Simulate
-    from aam.study.simulate import simulate as make
-    from aam.study.simulated_files import write_study
+    from aam.contract.options.commands import Simulate
+    from aam.data.simulation.files import write_study
+    from aam.data.simulation.simulate import simulate as make
 
     options = Simulate(output_dir=folder, samples=samples, subjects=samples // 5, seed=SEED)
     write_study(make(options), options)
@@ -111,10 +111,10 @@ def frozen(study: Path) -> Measured:
     import numpy as np
     import torch
 
-    from aam.learn.inference import remember_asvs
-    from aam.learn.target import Target
-    from aam.learn.transforms import TargetTransform
     from aam.model.network import Predictor
+    from aam.training.inference import remember_asvs
+    from aam.training.target import Target
+    from aam.training.target_transforms import TargetTransform
 
     loaded, plan = _load(study, masks=False)
     torch.manual_seed(SEED)
@@ -133,8 +133,8 @@ def predict(study: Path) -> Measured:
     import numpy as np
     import torch
 
-    from aam.learn.inference import read_out, remember_asvs
     from aam.model.network import Predictor
+    from aam.training.inference import read_out, remember_asvs
 
     loaded, plan = _load(study, masks=False)
     network = Predictor(_shape(None, outputs=1), "unweighted").eval()
@@ -170,9 +170,9 @@ def _pretrain(study: Path, patch: int | None, steps: int, copies: bool = False) 
 
 
 def _load(study: Path, masks: bool) -> Any:
-    from aam.options.groups import PhylogenyOptions, TableOptions
-    from aam.study.batches import BatchPlan
-    from aam.study.study import load_study
+    from aam.contract.options.groups import PhylogenyOptions, TableOptions
+    from aam.data.batches import BatchPlan
+    from aam.data.study import load_study
 
     phylogeny = PhylogenyOptions(tree=study / "tree.nwk") if masks else None
     loaded = load_study(TableOptions(table=study / "table.biom"), phylogeny)
@@ -188,10 +188,10 @@ def _load(study: Path, masks: bool) -> Any:
 
 
 def _shape(patch: int | None, outputs: int = 0) -> Any:
+    from aam.contract.options import specs
+    from aam.contract.options.commands import Train
+    from aam.contract.options.groups import ModelOptions
     from aam.model.shape import NetworkShape
-    from aam.options import specs
-    from aam.options.commands import Train
-    from aam.options.groups import ModelOptions
 
     profile = next(spec.default for spec in specs(Train) if spec.field == "profile_features")
 
@@ -213,10 +213,10 @@ def _steps(
     import numpy as np
     import torch
 
-    from aam.learn.loaders import TrainingBatches
-    from aam.learn.optimiser import make_optimizer
-    from aam.learn.task import Task, Weights
-    from aam.options.groups import LoopOptions
+    from aam.contract.options.groups import LoopOptions
+    from aam.training.data_loader import TrainingBatches
+    from aam.training.lightning_module import Task, Weights
+    from aam.training.optimizer import make_optimizer
 
     loop = LoopOptions(batch_size=BATCH)
     task = Task(network, Weights(), loop, steps + 1, **task_options).train()

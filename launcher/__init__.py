@@ -1,4 +1,4 @@
-"""The launcher: reads what is asked for, decides how to run it, and becomes that program.
+"""The launcher `aam-launch`: decides how to run a command of `aam` on this host, and starts it.
 
-It needs neither torch nor anything else of the model, and of `aam` it knows only `aam.options`.
+It needs no torch, and of `aam` it imports `aam.contract` alone.
 """

@@ -12,8 +12,8 @@ import os
 import tarfile
 from pathlib import Path
 
+from aam.contract.errors import CannotCreate
 from launcher import documents
-from launcher.errors import CannotCreate
 from launcher.gpus import VENDORS, visible_devices_variables
 from launcher.host.facts import Host
 from launcher.host.manifest import FILE, Manifest

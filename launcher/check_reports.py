@@ -19,16 +19,15 @@ from pathlib import Path
 
 from aam import __version__
 from aam.contract.check_report import CheckReport, Key, from_json, to_json
-from aam.errors import DataError
+from aam.contract.errors import DataError, Unavailable
 from launcher.engines import command
 from launcher.engines.folders import make_private
-from launcher.errors import Unavailable
 from launcher.findings import Finding
 from launcher.host.facts import Gpu, Host
 from launcher.plan.attention import ATTENTION, KnownReport
-from launcher.plan.choose import NATIVE, Choice, Native
 from launcher.plan.plan import Plan
 from launcher.plan.request import Request, options_of, parse
+from launcher.plan.selection import NATIVE, Choice, Native
 
 CHECK = ("check", "--json", "--device", "cuda")
 """The command that measures."""

@@ -12,9 +12,9 @@ from collections.abc import Sequence
 from typing import NoReturn
 
 from aam import __version__
-from launcher.errors import CannotCreate, LaunchError
+from aam.contract.errors import AamError, CannotCreate
 from launcher.help import OWN, command_help, overview, own_help
-from launcher.plan.own import HELP, spelled, split_own
+from launcher.plan.launcher_options import HELP, spelled, split_own
 from launcher.plan.request import command_of
 
 INTERRUPTED = 130
@@ -36,7 +36,7 @@ def main(argv: Sequence[str] | None = None) -> int:
             return _dispatch(words)
         finally:
             sys.stdout.flush()
-    except LaunchError as error:
+    except AamError as error:
         print(f"aam-launch: {error}", file=sys.stderr)
         return error.status
     except BrokenPipeError:  # the reader, `head` for one, has seen enough

@@ -8,14 +8,14 @@ from __future__ import annotations
 import typing
 from collections.abc import Iterator, Sequence
 
-from aam.options import names, split
-from launcher.errors import LaunchError, UsageError
+from aam.contract.errors import AamError, UsageError
+from aam.contract.options import names, split
+from aam.contract.suggestions import nearest
 from launcher.help import OWN
-from launcher.jobs.submit_options import FLAGS as OF_JOBS
-from launcher.jobs.submit_options import SWITCHES as SWITCHES_OF_JOBS
-from launcher.plan.own import OWN_FLAGS, takes_value
+from launcher.plan.launcher_options import OWN_FLAGS, takes_value
 from launcher.plan.request import options_of
-from launcher.plan.spelling import nearest
+from launcher.slurm.submit_options import FLAGS as OF_JOBS
+from launcher.slurm.submit_options import SWITCHES as SWITCHES_OF_JOBS
 
 ASK = "--"
 """What a shell puts before the words of a line that it wants completed."""
@@ -137,5 +137,5 @@ def _values_of_own(flag: str) -> Iterator[str]:
     elif flag == "--image":
         try:
             yield from (image.name for image in config.configured({})[1].images)
-        except LaunchError:  # a broken configuration is not this line's business
+        except AamError:  # a broken configuration is not this line's business
             return

@@ -8,17 +8,17 @@ from dataclasses import replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
+from aam.contract.errors import ConfigurationError
+from aam.contract.suggestions import nearest
 from launcher import documents, trust
 from launcher.engines import ENGINES
-from launcher.errors import ConfigurationError
 from launcher.findings import Finding
-from launcher.plan import document
+from launcher.plan import yaml_document
 from launcher.plan.catalog import SHIPPED, Catalog, catalog_of, extended
-from launcher.plan.layers import KEYS, Entry, Layer, Settings, from_flags, from_variables, merge
-from launcher.plan.spelling import nearest
+from launcher.plan.settings import KEYS, Entry, Layer, Settings, from_flags, from_variables, merge
 
 if TYPE_CHECKING:
-    from launcher.jobs.site import Site
+    from launcher.slurm.site import Site
 
 SYSTEM = Path("/etc/aam/launch.yaml")
 PROJECT = "aam-launch.yaml"
@@ -47,7 +47,7 @@ def read(
     name = merge([system, own, project, *top]).text("site")
     site: Layer = {}
     if name:
-        from launcher.jobs.site import SITE_KEYS, settings_of
+        from launcher.slurm.site import SITE_KEYS, settings_of
 
         site = settings_of(_file(_site(name), (*KEYS, *SITE_KEYS)), who(variables))
     cache = Path(variables.get("XDG_CACHE_HOME") or home / ".cache")
@@ -82,7 +82,7 @@ def site(name: str, variables: Mapping[str, str]) -> Site:
     Raises:
         ConfigurationError: there is no such site, or its file is wrong.
     """
-    from launcher.jobs.site import SITE_KEYS, site_of
+    from launcher.slurm.site import SITE_KEYS, site_of
 
     file = _site(name)
     return site_of(file.stem, _file(file, (*KEYS, *SITE_KEYS)))
@@ -90,7 +90,7 @@ def site(name: str, variables: Mapping[str, str]) -> Site:
 
 def site_settings(name: str, variables: Mapping[str, str]) -> dict[str, Any]:
     """Return what a site file says of the launcher's settings, alone."""
-    from launcher.jobs.site import SITE_KEYS, settings_of
+    from launcher.slurm.site import SITE_KEYS, settings_of
 
     entries = _file(_site(name), (*KEYS, *SITE_KEYS))
     return {key: entry.value for key, entry in settings_of(entries, variables).items()}
@@ -134,7 +134,7 @@ def private_folder(settings: Settings, uid: int, host: str, job: str | None) -> 
 
 def catalog(settings: Settings) -> Catalog:
     """Return the catalog of this package, with the images of configurations."""
-    return extended(catalog_of(document.load(SHIPPED.read_text())), settings.given("images"))
+    return extended(catalog_of(yaml_document.load(SHIPPED.read_text())), settings.given("images"))
 
 
 def content(path: Path) -> bytes | None:
@@ -163,7 +163,7 @@ def entries(path: Path, found: bytes, known: Iterable[str] = KEYS) -> dict[str, 
         text = found.decode()
     except UnicodeDecodeError as error:
         raise _unreadable(path, str(error)) from error
-    return document.entries(text, str(path), known)
+    return yaml_document.entries(text, str(path), known)
 
 
 def _project(

@@ -11,17 +11,17 @@ from collections.abc import Callable, Sequence
 from dataclasses import replace
 from functools import partial
 
-from launcher.errors import LaunchError
+from aam.contract.errors import AamError
 from launcher.findings import Finding
 from launcher.gpus import VENDORS, visible_devices_variables
 from launcher.host.facts import Host
-from launcher.inputs import nearest_folder
+from launcher.input_files import nearest_folder
 from launcher.plan.catalog import Catalog, Image
-from launcher.plan.choose import Built
 from launcher.plan.devices import denials
 from launcher.plan.environment import LEAKS
-from launcher.plan.fit import for_processors, served
 from launcher.plan.gpu_groups import survey
+from launcher.plan.image_fit import for_processors, served
+from launcher.plan.selection import Built
 
 ROOM = 20 << 30  # bytes that an image and its building take
 
@@ -33,7 +33,7 @@ def examine(host: Host, catalog: Catalog, built: Sequence[Built]) -> tuple[Findi
         found += check(host)
     try:
         gpus = survey(host, catalog, {place.image for place in built})
-    except LaunchError:  # the plan fails for the same reason
+    except AamError:  # the plan fails for the same reason
         return tuple(found)
     found += (*gpus.findings, *gpus.obstacles)
     for vendor in VENDORS.values():
@@ -50,7 +50,7 @@ def fitting(host: Host, catalog: Catalog) -> tuple[Image, ...]:
     """Return the images that fit this host, best first; the CPU image always does."""
     try:
         groups = survey(host, catalog, ()).groups
-    except LaunchError:
+    except AamError:
         groups = ()
     served = [image for group in groups for image in group.images]
     served += for_processors(catalog, host)

@@ -12,7 +12,7 @@ from aam.contract.check_report import VARIABLE
 from launcher.engines import command, shell_line
 from launcher.findings import Finding
 from launcher.host.facts import Host
-from launcher.host_lines import shortened
+from launcher.host_table import shortened
 from launcher.plan.decision import Decision
 from launcher.plan.make import RECORD
 from launcher.plan.plan import Plan

@@ -2,9 +2,8 @@
 
 from __future__ import annotations
 
+from dataclasses import dataclass
 from typing import Literal
-
-from aam.options.frozen import dataclass
 
 Severity = Literal["note", "warning", "error"]
 

@@ -5,10 +5,10 @@ from __future__ import annotations
 from collections.abc import Sequence
 
 from aam import __version__
-from aam.options import COMMANDS
-from launcher.plan.layers import KEYS
-from launcher.plan.own import OWN_FLAGS, SWITCHES, WITH_VALUE
+from aam.contract.options import COMMANDS
+from launcher.plan.launcher_options import OWN_FLAGS, SWITCHES, WITH_VALUE
 from launcher.plan.request import options_of
+from launcher.plan.settings import KEYS
 
 OWN = {
     "explain": "Show every decision about a command, why, and from where; runs nothing.",
@@ -58,7 +58,7 @@ def own_help(command: str, rest: Sequence[str] = ()) -> str:
     `rest` is what follows it: `images build` has a page of its own.
     """
     if command == "images":
-        from launcher.images.words import help_page
+        from launcher.images.options import help_page
 
         return help_page(rest)
     if command in USAGE:
@@ -68,8 +68,8 @@ def own_help(command: str, rest: Sequence[str] = ()) -> str:
         return "\n".join(page).rstrip()
     if command != "submit":
         return overview()
-    from launcher.jobs.submit_options import FLAGS
-    from launcher.jobs.submit_options import SWITCHES as SUBMIT_SWITCHES
+    from launcher.slurm.submit_options import FLAGS
+    from launcher.slurm.submit_options import SWITCHES as SUBMIT_SWITCHES
 
     lines = ["usage: aam-launch submit COMMAND [OPTIONS OF THE JOB] [OPTIONS OF COMMAND]", ""]
     lines += [OWN["submit"] + " --dry-run prints its script.", ""]

@@ -5,17 +5,17 @@ from __future__ import annotations
 import hashlib
 import os
 from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
 from aam import __version__
-from aam.options.frozen import dataclass
+from aam.contract.errors import MissingInput
 from launcher import documents
-from launcher.errors import MissingInput
 from launcher.findings import Finding
 from launcher.host.facts import Host
+from launcher.plan.launcher_options import names_an_option, spelled
 from launcher.plan.make import engine_version
-from launcher.plan.own import names_an_option, spelled
 from launcher.plan.plan import Plan
 
 LARGEST = 64 << 20

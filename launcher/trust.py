@@ -17,9 +17,9 @@ import re
 from collections.abc import Mapping
 from pathlib import Path
 
-from launcher.errors import CannotCreate
+from aam.contract.errors import CannotCreate
 from launcher.findings import Finding
-from launcher.plan.layers import Entry
+from launcher.plan.settings import Entry
 
 PLAIN_NAME = re.compile(r"[A-Za-z0-9][A-Za-z0-9_-]*\Z")
 """A name of the catalog; a path or a reference of an image has a slash, a colon or a dot."""

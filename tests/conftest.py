@@ -10,11 +10,11 @@ from pathlib import Path
 import pytest
 import torch
 
-from aam.options.commands import Simulate
-from aam.options.groups import PhylogenyOptions, TableOptions
-from aam.study.simulate import simulate
-from aam.study.simulated_files import write_study
-from aam.study.study import Study, load_study
+from aam.contract.options.commands import Simulate
+from aam.contract.options.groups import PhylogenyOptions, TableOptions
+from aam.data.simulation.files import write_study
+from aam.data.simulation.simulate import simulate
+from aam.data.study import Study, load_study
 
 torch.set_num_threads(1)
 

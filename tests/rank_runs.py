@@ -11,16 +11,7 @@ import lightning.pytorch as pl
 import numpy as np
 import torch
 
-from aam.learn import checkpoints, fit
-from aam.learn.finite import Finite, replay
-from aam.learn.loaders import EpochSampler, FixedBatches, TrainingBatches, loader
-from aam.learn.optimiser import freeze_idle
-from aam.learn.recipe import Recipe, Standard
-from aam.learn.target import Target
-from aam.learn.task import Task, Weights
-from aam.model.network import Predictor
-from aam.model.shape import NetworkShape
-from aam.options.groups import (
+from aam.contract.options.groups import (
     DeviceOptions,
     LoopOptions,
     PhylogenyOptions,
@@ -29,11 +20,20 @@ from aam.options.groups import (
     SpeedOptions,
     TableOptions,
 )
-from aam.ranks.portable import local, whole
-from aam.ranks.strategies import choose
-from aam.ranks.team import ALONE_TEAM, Team
-from aam.study.batches import BatchPlan
-from aam.study.study import Study, load_study
+from aam.data.batches import BatchPlan
+from aam.data.study import Study, load_study
+from aam.distributed.consensus import ALONE_TEAM, Team
+from aam.distributed.state_dict import local, whole
+from aam.distributed.strategies import choose
+from aam.model.network import Predictor
+from aam.model.shape import NetworkShape
+from aam.training import checkpoints, fit
+from aam.training.checkpoint_content import Recipe, Standard
+from aam.training.data_loader import EpochSampler, FixedBatches, TrainingBatches, loader
+from aam.training.lightning_module import Task, Weights
+from aam.training.nonfinite import Finite, replay
+from aam.training.optimizer import freeze_idle
+from aam.training.target import Target
 
 PLAN = BatchPlan(1, 200, 1024, "abundance", mask_ratio=0.15, metric="unweighted")
 ALONE = ScaleOptions()

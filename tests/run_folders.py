@@ -7,10 +7,9 @@ from pathlib import Path
 
 import numpy as np
 
-from aam.learn.baseline import Forest, cross_validate
-from aam.options import to_plain
-from aam.options.commands import COMMANDS, Simulate
-from aam.options.groups import (
+from aam.contract.options import to_plain
+from aam.contract.options.commands import COMMANDS, Simulate
+from aam.contract.options.groups import (
     DeviceOptions,
     LoopOptions,
     MaskOptions,
@@ -24,9 +23,10 @@ from aam.options.groups import (
     TableOptions,
     TargetOptions,
 )
-from aam.study.simulate import SimulatedStudy, simulate
-from aam.study.simulated_files import write_study
-from aam.study.splits import Split, make_splits, write_splits
+from aam.data.simulation.files import write_study
+from aam.data.simulation.simulate import SimulatedStudy, simulate
+from aam.data.splits import Split, make_splits, write_splits
+from aam.training.random_forest import Forest, cross_validate
 
 EPOCHS = 30
 WHO = {"version": "0.1.0", "host": {"name": "node-1", "cores": 8, "devices": ["Some GPU"]}}

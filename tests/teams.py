@@ -21,10 +21,10 @@ from typing import Any
 import pytest
 import torch
 
-from aam.options.groups import DeviceOptions, ScaleOptions
-from aam.ranks.joining import joined
-from aam.ranks.strategies import SHARDS_ON_CPU
-from aam.ranks.team import Team
+from aam.contract.options.groups import DeviceOptions, ScaleOptions
+from aam.distributed.consensus import Team
+from aam.distributed.process_group import joined
+from aam.distributed.strategies import SHARDS_ON_CPU
 
 NEEDS_FSDP = pytest.mark.skipif(not SHARDS_ON_CPU, reason="PyTorch 2.5 shards on GPUs alone")
 CPU = DeviceOptions(device="cpu", num_workers=0)
@@ -58,8 +58,8 @@ class Crew:
         """Wait for all; return what each function returned, or (status, sentence) of its error.
 
         One that has not met the others yet waits ten minutes for them, as a queue may ask. What
-        starts processes (srun, torchrun, `aam.ranks.local`) ends them when one has died, after a
-        while in which they can say so, and so does this.
+        starts processes (srun, torchrun, `local_ranks`) ends them when one has died, after a while
+        in which they can say so, and so does this.
         """
         told: dict[int, Any] = {}
         until, dead = time.monotonic() + timeout, False
@@ -120,7 +120,7 @@ def _one(
     function: Callable[..., Any],
     args: tuple[Any, ...],
 ) -> None:
-    from aam.errors import AamError
+    from aam.contract.errors import AamError
 
     torch.set_num_threads(1)
     os.environ.update(variables)

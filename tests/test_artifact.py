@@ -8,8 +8,8 @@ from pathlib import Path
 
 import pytest
 
-from aam.errors import DataError, MissingInput
-from aam.study.artifact import contents, is_artifact
+from aam.contract.errors import DataError, MissingInput
+from aam.data.io.artifact import contents, is_artifact
 from tests.artifacts import write_artifact
 
 

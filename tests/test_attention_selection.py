@@ -12,8 +12,8 @@ from aam.contract.attention import (
     Use,
     select_backends,
 )
-from aam.errors import Unavailable
-from aam.options.groups import AttnImplementation
+from aam.contract.errors import Unavailable
+from aam.contract.options.groups import AttnImplementation
 
 ALL_RIGHT: dict[str, Status] = dict.fromkeys(BACKENDS, "right")
 

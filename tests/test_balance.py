@@ -10,10 +10,10 @@ from hypothesis import given
 from hypothesis import strategies as st
 from scipy.sparse import csr_array
 
-from aam.learn.loaders import TrainingBatches
-from aam.study.balance import bounds, order
-from aam.study.batches import BatchPlan
-from aam.study.study import Study
+from aam.data.batch_balance import bounds, order
+from aam.data.batches import BatchPlan
+from aam.data.study import Study
+from aam.training.data_loader import TrainingBatches
 from tests.commands import pretrain, read
 
 costs = st.lists(st.integers(0, 1000), min_size=1, max_size=60)

@@ -12,12 +12,12 @@ import pytest
 from scipy import sparse
 
 from aam.cli import main
-from aam.errors import CannotCreate, DataError, UsageError
-from aam.learn.baseline import Forest, cross_validate, relative_abundances
-from aam.options.commands import Simulate
-from aam.study.simulate import simulate
-from aam.study.simulated_files import write_study
-from aam.study.splits import Split
+from aam.contract.errors import CannotCreate, DataError, UsageError
+from aam.contract.options.commands import Simulate
+from aam.data.simulation.files import write_study
+from aam.data.simulation.simulate import simulate
+from aam.data.splits import Split
+from aam.training.random_forest import Forest, cross_validate, relative_abundances
 
 
 @pytest.fixture(scope="module")

@@ -10,13 +10,13 @@ import torch
 from hypothesis import given
 from hypothesis import strategies as st
 
-from aam.learn.loaders import EpochSampler, FixedBatches, TrainingBatches, loader
-from aam.study.batches import BatchPlan, make_batch
-from aam.study.masking import choose
-from aam.study.rarefaction import auto_depth, rarefy
-from aam.study.shares import unmasked
-from aam.study.study import Study
-from aam.study.unifrac import pairwise
+from aam.data.batch_shards import unmasked
+from aam.data.batches import BatchPlan, make_batch
+from aam.data.masking import choose
+from aam.data.rarefaction import auto_depth, rarefy
+from aam.data.study import Study
+from aam.data.unifrac.batch import pairwise
+from aam.training.data_loader import EpochSampler, FixedBatches, TrainingBatches, loader
 
 PLAN = BatchPlan(seed=1, rarefy_depth=300, token_limit=1024, asv_sampling="abundance")
 TASKS = dataclasses.replace(PLAN, mask_ratio=0.15, metric="unweighted")

@@ -15,12 +15,12 @@ from rich.console import Console
 
 from aam.commands.check import run
 from aam.contract.check_report import CheckReport, Cost, from_json
-from aam.errors import Unavailable
+from aam.contract.errors import Unavailable
+from aam.contract.options.commands import Check
 from aam.model.attention import TORCH, Backend
-from aam.options.commands import Check
-from aam.stack import aotriton, table
-from aam.stack.check import CheckPlan, conclude, measure
-from aam.stack.identity import AMD_DRIVER, NVIDIA_DRIVER, driver, identify
+from aam.numerics import aotriton, report_table
+from aam.numerics.check import CheckPlan, conclude, measure
+from aam.numerics.stack_identity import AMD_DRIVER, NVIDIA_DRIVER, driver, identify
 from tests import backends as emulated
 from tests.backends import RIGHT, faulty
 from tests.commands import aam
@@ -32,7 +32,7 @@ QUICK = Check(quick=True, device="cpu")
 def shown(report: CheckReport, width: int = 100) -> str:
     console = Console(width=width, highlight=False, color_system=None)
     with console.capture() as capture:
-        console.print(table.page(report))
+        console.print(report_table.page(report))
     return capture.get()
 
 

@@ -14,9 +14,9 @@ from pathlib import Path
 import pytest
 import torch
 
-from aam import archive
-from aam.errors import DataError
-from aam.learn import checkpoints
+from aam.contract.errors import DataError
+from aam.serialization import archive
+from aam.training import checkpoints
 from tests.commands import aam, train
 from tests.hostile_checkpoints import Content, archives, contents, saved, states, write
 

@@ -14,7 +14,7 @@ import pytest
 
 from aam import __version__
 from aam.cli import main, parse
-from aam.options import OptionSpec, find, from_plain, names, specs, to_plain
+from aam.contract.options import OptionSpec, find, from_plain, names, specs, to_plain
 from launcher.plan.request import parse as parse_launch
 
 ROOT = Path(__file__).parents[1]

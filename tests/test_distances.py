@@ -13,8 +13,8 @@ from hypothesis import strategies as st
 from numpy.typing import NDArray
 from skbio import DistanceMatrix as SkbioMatrix
 
-from aam.errors import CannotCreate, DataError, MissingInput, UsageError
-from aam.study.distances import DistanceMatrix, read_distances, write_distances
+from aam.contract.errors import CannotCreate, DataError, MissingInput, UsageError
+from aam.data.distances import DistanceMatrix, read_distances, write_distances
 from tests.artifacts import write_artifact
 
 IDS = ("2538.10", "10317.000001020", "NA", "a b")

@@ -9,9 +9,9 @@ from pathlib import Path
 import pytest
 
 from aam.cli import parse
-from aam.options import find, names, specs, split
+from aam.contract.options import find, names, specs, split
 from launcher.help import OWN
-from launcher.plan.own import split_own
+from launcher.plan.launcher_options import split_own
 from launcher.plan.request import parse as parse_launch
 
 ROOT = Path(__file__).parents[1]

@@ -8,7 +8,7 @@ from pathlib import Path
 import pytest
 
 from aam.cli import main
-from aam.errors import CannotCreate, DataError, MissingInput
+from aam.contract.errors import CannotCreate, DataError, MissingInput
 
 METADATA = "sample-id\tage\till\na\t1\tyes\nb\t2\tno\nc\t3\tyes\nd\t\tno\ne\t5\tno\n"
 

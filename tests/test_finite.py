@@ -14,19 +14,25 @@ import torch
 from lightning.pytorch.plugins import MixedPrecision
 from torch import Tensor
 
-from aam.errors import NotFinite
-from aam.learn import checkpoints, fit
-from aam.learn.finite import OVERFLOWS, Finite
-from aam.learn.loaders import EpochSampler, FixedBatches, TrainingBatches, loader
-from aam.learn.optimiser import clip
-from aam.learn.recipe import Recipe, Standard
-from aam.learn.task import Task, Weights
+from aam.contract.errors import NotFinite
+from aam.contract.options.groups import (
+    DeviceOptions,
+    LoopOptions,
+    RunOptions,
+    ScaleOptions,
+    SpeedOptions,
+)
+from aam.data.batches import Batch, BatchPlan
+from aam.data.study import Study
+from aam.distributed.consensus import ALONE_TEAM
 from aam.model.attention import AUTO, Backend, Backends, named
 from aam.model.shape import NetworkShape
-from aam.options.groups import DeviceOptions, LoopOptions, RunOptions, ScaleOptions, SpeedOptions
-from aam.ranks.team import ALONE_TEAM
-from aam.study.batches import Batch, BatchPlan
-from aam.study.study import Study
+from aam.training import checkpoints, fit
+from aam.training.checkpoint_content import Recipe, Standard
+from aam.training.data_loader import EpochSampler, FixedBatches, TrainingBatches, loader
+from aam.training.lightning_module import Task, Weights
+from aam.training.nonfinite import OVERFLOWS, Finite
+from aam.training.optimizer import clip
 from tests.commands import pretrain, read, train
 from tests.rank_runs import repeat_steps
 

@@ -13,8 +13,8 @@ import torch
 from safetensors.torch import load, save
 from torch import Tensor
 
+from aam.contract.errors import AamError, DataError, MissingInput
 from aam.contract.precision import Precision
-from aam.errors import AamError, DataError, MissingInput
 from aam.golden import case, random_numbers
 from aam.golden.compare import Row, compare, first_difference
 from aam.golden.comparison_table import as_plain, conclusion, lines

@@ -23,7 +23,7 @@ import h5py
 import numpy as np
 import pytest
 
-from aam.study.rarefaction import rarefy
+from aam.data.rarefaction import rarefy
 from tests.artifacts import write_artifact
 from tests.commands import aam
 
@@ -318,11 +318,11 @@ MATRICES: dict[str, tuple[Make, str]] = {
 def test_bombs_of_matrices(folder: Path, name: str) -> None:
     make, words = MATRICES[name]
     make(folder / "bomb")
-    code = "import sys; from pathlib import Path; from aam.study.distances import read_distances\n"
+    code = "import sys; from pathlib import Path; from aam.data.distances import read_distances\n"
     code += "read_distances(Path(sys.argv[1]))"
     _, shown = limited_python("-c", code, folder / "bomb")
     *_, last = shown.splitlines()
-    assert last.startswith("aam.errors.DataError"), shown
+    assert last.startswith("aam.contract.errors.DataError"), shown
     assert words in last
 
 
@@ -558,7 +558,7 @@ def test_rarefaction_of_a_billion_reads() -> None:
 def test_leftovers_of_a_killed_process(folder: Path) -> None:
     """A process is killed while it writes; the next one removes what it left, of no other."""
     code = (
-        "import os, sys; from pathlib import Path; from aam.files import written_aside\n"
+        "import os, sys; from pathlib import Path; from aam.contract.files import written_aside\n"
         "with written_aside(Path(sys.argv[1])) as aside:\n"
         "    aside.write_text('half'); print(aside, flush=True); os.kill(os.getpid(), 9)"
     )

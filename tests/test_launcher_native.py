@@ -15,13 +15,13 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from aam import __version__
-from aam.options import find, names, specs
+from aam.contract.errors import UsageError
+from aam.contract.options import find, names, specs
 from launcher.cli import main
 from launcher.engines import shell_line
 from launcher.engines.native import LIBRARIES, missing
-from launcher.errors import UsageError
 from launcher.help import OWN
-from launcher.plan.own import OWN_FLAGS
+from launcher.plan.launcher_options import OWN_FLAGS
 from launcher.plan.plan import Plan
 from launcher.plan.request import JSON, parse
 

@@ -8,8 +8,8 @@ from pathlib import Path
 import numpy as np
 import pytest
 
-from aam.errors import DataError, MissingInput
-from aam.study.metadata import (
+from aam.contract.errors import DataError, MissingInput
+from aam.data.metadata import (
     MISSING,
     Metadata,
     class_target,

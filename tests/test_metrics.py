@@ -10,7 +10,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 from hypothesis.extra.numpy import arrays
 
-from aam.study.metrics import (
+from aam.data.metrics import (
     Judged,
     by_fold,
     classification,

@@ -11,11 +11,11 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 from torch import Tensor
 
+from aam.contract.options.groups import AttnImplementation
 from aam.model.attention import AUTO, Backend, Backends, attention, named, runs
 from aam.model.distance import PairwiseDistance
 from aam.model.network import Predictor
 from aam.model.shape import NetworkShape
-from aam.options.groups import AttnImplementation
 
 SHAPE = NetworkShape(max_bp=32, embedding_dim=16, attention_heads=2, outputs=1, profile_features=24)
 

@@ -10,8 +10,8 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 from skbio import TreeNode
 
-from aam.errors import DataError
-from aam.study.newick import Tree, parse
+from aam.contract.errors import DataError
+from aam.data.io.newick import Tree, parse
 from tests.trees import newicks
 
 

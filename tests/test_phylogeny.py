@@ -14,8 +14,8 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 from skbio import TreeNode
 
-from aam.errors import DataError, MissingInput
-from aam.study.phylogeny import CACHED_FROM_TIPS, Phylogeny, read_phylogeny
+from aam.contract.errors import DataError, MissingInput
+from aam.data.unifrac.phylogeny import CACHED_FROM_TIPS, Phylogeny, read_phylogeny
 from tests.artifacts import write_artifact
 from tests.trees import newicks, random_case
 

@@ -8,9 +8,9 @@ from pathlib import Path
 import pytest
 import torch
 
+from aam.contract.errors import UsageError
 from aam.contract.precision import choose_precision, has_bf16
-from aam.errors import UsageError
-from aam.stack.device import arch_of
+from aam.numerics.device import arch_of
 from tests.commands import pretrain, read, train
 
 BF16 = {

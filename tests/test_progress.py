@@ -13,14 +13,14 @@ import pytest
 import torch
 
 from aam.console import duration, track
-from aam.learn.loaders import EpochSampler, TrainingBatches, loader
-from aam.learn.progress import Length, Pace, Progress, seconds_left
-from aam.learn.recipe import Recipe, Standard
-from aam.learn.task import Task, Weights
+from aam.contract.options.groups import LoopOptions
+from aam.data.batches import BatchPlan
+from aam.data.study import Study
 from aam.model.shape import NetworkShape
-from aam.options.groups import LoopOptions
-from aam.study.batches import BatchPlan
-from aam.study.study import Study
+from aam.training.checkpoint_content import Recipe, Standard
+from aam.training.data_loader import EpochSampler, TrainingBatches, loader
+from aam.training.lightning_module import Task, Weights
+from aam.training.progress import Length, Pace, Progress, seconds_left
 from tests.commands import pretrain, read, train
 
 PLAN = BatchPlan(1, 200, 1024, "abundance", mask_ratio=0.15, metric="unweighted")

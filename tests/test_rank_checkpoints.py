@@ -14,11 +14,11 @@ from typing import Any
 import pytest
 import torch
 
-from aam import archive
-from aam.errors import DataError, MissingInput
-from aam.learn import checkpoints
-from aam.options.groups import LoopOptions, ScaleOptions
-from aam.ranks import sharded
+from aam.contract.errors import DataError, MissingInput
+from aam.contract.options.groups import LoopOptions, ScaleOptions
+from aam.distributed import sharded_checkpoint
+from aam.serialization import archive
+from aam.training import checkpoints
 from tests.commands import aam
 from tests.rank_runs import Case, alone, learn, learn_all
 from tests.teams import NEEDS_FSDP, start, together
@@ -93,7 +93,7 @@ def shards(halves: Path, tmp_path: Path) -> Path:
     """A copy of a sharded checkpoint."""
     place = tmp_path / "last.ckpt"
     shutil.copytree((halves / "2/checkpoints/last.ckpt").resolve(), place)
-    assert sharded.is_sharded(place)
+    assert sharded_checkpoint.is_sharded(place)
     return place
 
 
@@ -110,7 +110,7 @@ def test_shards_that_do_more_than_hold_tensors_are_refused(shards: Path) -> None
         def __reduce__(self) -> Any:
             return (print, ("run",))
 
-    expected = sharded.read(shards)
+    expected = sharded_checkpoint.read(shards)
     (shards / ".metadata").write_bytes(pickle.dumps(Call()))
     with pytest.raises(DataError, match="the SHA-256 of its .metadata"):
         checkpoints.read(shards)

@@ -12,12 +12,12 @@ from pathlib import Path
 
 import pytest
 
-from aam.errors import DataError, UsageError
-from aam.options.commands import Pretrain
-from aam.options.groups import ScaleOptions
-from aam.ranks import fabric
-from aam.ranks.processes import Ranks, check, found
-from aam.ranks.team import Team
+from aam.contract.errors import DataError, UsageError
+from aam.contract.options.commands import Pretrain
+from aam.contract.options.groups import ScaleOptions
+from aam.distributed import network_settings
+from aam.distributed.consensus import Team
+from aam.distributed.environment import Ranks, check, found
 from tests.commands import TINY, pretrain
 from tests.teams import NEEDS_FSDP, start, together
 
@@ -90,12 +90,12 @@ def test_an_interface_that_does_not_exist_is_refused(tmp_path: Path) -> None:
     for name in ("hsn0", "hsn1", "lo"):
         (tmp_path / "sys/class/net" / name).mkdir(parents=True)
     for right in ("hsn", "=hsn1", "^lo", "hsn0,eth9", ""):
-        fabric.check({"NCCL_SOCKET_IFNAME": right}, tmp_path)
+        network_settings.check({"NCCL_SOCKET_IFNAME": right}, tmp_path)
     for wrong in ("ib0", "=hsn", "ib0,ib1"):
         with pytest.raises(UsageError, match="this machine has hsn0, hsn1, lo"):
-            fabric.check({"NCCL_SOCKET_IFNAME": wrong}, tmp_path)
+            network_settings.check({"NCCL_SOCKET_IFNAME": wrong}, tmp_path)
     with pytest.raises(UsageError, match="GLOO_SOCKET_IFNAME=hsn;"):
-        fabric.check({"GLOO_SOCKET_IFNAME": "hsn"}, tmp_path)
+        network_settings.check({"GLOO_SOCKET_IFNAME": "hsn"}, tmp_path)
 
 
 def test_the_network_is_told_once_with_what_was_found(tmp_path: Path) -> None:
@@ -103,11 +103,13 @@ def test_the_network_is_told_once_with_what_was_found(tmp_path: Path) -> None:
     plugin = tmp_path / "librccl-net-ofi.so"
     settings = {"NCCL_SOCKET_IFNAME": "hsn0", "FI_PROVIDER": "cxi", "NCCL_NET_PLUGIN": "ofi",
                 "HOME": "/root"}  # fmt: skip
-    first, second = fabric.found(settings, "cuda", tmp_path)
+    first, second = network_settings.found(settings, "cuda", tmp_path)
     assert "FI_PROVIDER=cxi, NCCL_NET_PLUGIN=ofi, NCCL_SOCKET_IFNAME=hsn0; there are hsn0" in first
     assert "not found; traffic goes over sockets" in second
     plugin.touch()
-    [_, second] = fabric.found(settings | {"LD_LIBRARY_PATH": str(tmp_path)}, "cuda", tmp_path)
+    [_, second] = network_settings.found(
+        settings | {"LD_LIBRARY_PATH": str(tmp_path)}, "cuda", tmp_path
+    )
     assert f"found at {plugin}" in second
 
 

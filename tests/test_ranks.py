@@ -10,7 +10,7 @@ import numpy as np
 import pytest
 import torch
 
-from aam.options.groups import LoopOptions, ScaleOptions
+from aam.contract.options.groups import LoopOptions, ScaleOptions
 from tests.commands import pretrain
 from tests.rank_runs import PLAN, SITES, Case, alone, learn_all, repeat_steps
 from tests.teams import NEEDS_FSDP, together

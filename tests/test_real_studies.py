@@ -9,9 +9,9 @@ import biom
 import numpy as np
 import pytest
 
-from aam.study.metadata import groups, numeric_target, read_metadata
-from aam.study.sequences import decode, encode, sequences_of
-from aam.study.table import read_table
+from aam.data.metadata import groups, numeric_target, read_metadata
+from aam.data.sequences import decode, encode, sequences_of
+from aam.data.table import read_table
 
 STUDIES = [
     ("ecam", "month_of_life", 741, 150),

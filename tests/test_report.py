@@ -15,13 +15,13 @@ import numpy as np
 import pytest
 
 from aam.cli import main
-from aam.errors import DataError, MissingInput, UsageError
+from aam.contract.errors import DataError, MissingInput, UsageError
+from aam.data.ordination import principal_coordinates
 from aam.report.canvas import MOST_VECTORS, SERIES, inline_svg
 from aam.report.colours import as_colour
 from aam.report.content import duration
 from aam.report.plots import MOST_CATEGORIES, ordination_figure
 from aam.report.run import read_run
-from aam.study.ordination import principal_coordinates
 from tests.run_folders import make_run, make_study
 
 PICTURES = {"pretrain": 6, "numbers": 11, "classes": 11}

@@ -21,12 +21,12 @@ from torch.optim.optimizer import register_optimizer_step_post_hook
 
 import aam.commands.pretrain
 import aam.commands.train
-from aam.errors import CannotCreate, DataError, UsageError
-from aam.learn import run_lock
-from aam.options.commands import Simulate
-from aam.ranks.signals import Requests
-from aam.study.simulate import simulate
-from aam.study.simulated_files import write_study
+from aam.contract.errors import CannotCreate, DataError, UsageError
+from aam.contract.options.commands import Simulate
+from aam.data.simulation.files import write_study
+from aam.data.simulation.simulate import simulate
+from aam.distributed.signals import Requests
+from aam.training import run_lock
 from tests.commands import TINY, aam
 
 USR1, KILL, INT = signal.SIGUSR1, signal.SIGKILL, signal.SIGINT

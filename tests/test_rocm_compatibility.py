@@ -14,10 +14,10 @@ import pytest
 import torch
 
 from aam.cli import main
-from aam.learn import checkpoints
-from aam.options.commands import Simulate
-from aam.study.simulate import simulate
-from aam.study.simulated_files import write_study
+from aam.contract.options.commands import Simulate
+from aam.data.simulation.files import write_study
+from aam.data.simulation.simulate import simulate
+from aam.training import checkpoints
 
 pytestmark = pytest.mark.rocm
 

@@ -19,19 +19,19 @@ import pytest
 import torch
 
 from aam import __version__
-from aam.learn import checkpoints
-from aam.learn.inference import remember_asvs
-from aam.learn.loaders import FixedBatches, loader
-from aam.learn.losses import distance_loss
-from aam.learn.recipe import Recipe
-from aam.learn.target import Target
-from aam.learn.task import Task, Weights
+from aam.contract.options.commands import Pretrain
+from aam.contract.options.groups import LoopOptions, PhylogenyOptions, TableOptions
+from aam.data.study import Study, load_study
 from aam.model.distance import PairwiseDistance
 from aam.model.network import Encoder, Predictor
 from aam.model.shape import NetworkShape, least_weights
-from aam.options.commands import Pretrain
-from aam.options.groups import LoopOptions, PhylogenyOptions, TableOptions
-from aam.study.study import Study, load_study
+from aam.training import checkpoints
+from aam.training.checkpoint_content import Recipe
+from aam.training.data_loader import FixedBatches, loader
+from aam.training.inference import remember_asvs
+from aam.training.lightning_module import Task, Weights
+from aam.training.losses import distance_loss
+from aam.training.target import Target
 from tests.commands import aam, pretrain, read, train
 
 FILES = {

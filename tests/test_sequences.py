@@ -11,8 +11,8 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from aam.errors import DataError, MissingInput, UsageError
-from aam.study.sequences import (
+from aam.contract.errors import DataError, MissingInput, UsageError
+from aam.data.sequences import (
     AMBIGUOUS,
     MASK,
     PAD,

@@ -10,11 +10,11 @@ import numpy as np
 import pytest
 
 from aam.cli import main
-from aam.errors import CannotCreate, UsageError
-from aam.options.commands import Simulate
-from aam.study.simulate import SimulatedStudy, simulate
-from aam.study.simulated_files import truth, write_study
-from aam.study.table import read_table
+from aam.contract.errors import CannotCreate, UsageError
+from aam.contract.options.commands import Simulate
+from aam.data.simulation.files import truth, write_study
+from aam.data.simulation.simulate import SimulatedStudy, simulate
+from aam.data.table import read_table
 
 SMALL = Simulate(
     output_dir=Path("."), samples=30, asvs=120, length=60, richness=25, depth=800, subjects=6
@@ -32,7 +32,7 @@ def unifrac(study: SimulatedStudy, rows: int, metric: str) -> np.ndarray:
     import skbio
     from skbio.diversity import beta_diversity
 
-    from aam.study.evolution import newick
+    from aam.data.simulation.evolution import newick
 
     tree = skbio.TreeNode.read(io.StringIO(newick(study.tree, study.sequences)))
     counts = study.counts[: rows * 3 : 3].toarray()

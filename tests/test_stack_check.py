@@ -13,13 +13,21 @@ import pytest
 import torch
 
 from aam.contract.check_report import CheckReport, from_json, to_json, worst
-from aam.errors import DataError, Unavailable
+from aam.contract.errors import DataError, Unavailable
 from aam.model.attention import TORCH, Backend
-from aam.stack import faults
-from aam.stack.check import CheckPlan, case_of, conclude, measure
-from aam.stack.judge import right, tolerance
-from aam.stack.probes import DTYPES, MASKS, Probe, expected_result, probe_input, run_probe, shapes
-from aam.stack.watch import watched
+from aam.numerics import faults
+from aam.numerics.accuracy import right, tolerance
+from aam.numerics.check import CheckPlan, case_of, conclude, measure
+from aam.numerics.child_process import watched
+from aam.numerics.probes import (
+    DTYPES,
+    MASKS,
+    Probe,
+    expected_result,
+    probe_input,
+    run_probe,
+    shapes,
+)
 from tests import backends as emulated
 from tests.backends import RIGHT, faulty
 

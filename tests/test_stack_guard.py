@@ -13,16 +13,16 @@ import torch
 from aam import __version__
 from aam.cli import parse
 from aam.contract.check_report import VARIABLE, CheckReport, Key, to_json
-from aam.errors import Unavailable
-from aam.learn.prediction import load_models
-from aam.learn.pretraining import pretrain
-from aam.learn.training import train
+from aam.contract.errors import Unavailable
+from aam.contract.options.groups import DeviceOptions
 from aam.model.attention import TORCH, Backend
-from aam.options.groups import DeviceOptions
-from aam.stack import faults
-from aam.stack.check import CheckPlan, conclude, measure
-from aam.stack.guard import AttentionNeed, Guard, guarded
-from aam.stack.identity import identify
+from aam.numerics import faults
+from aam.numerics.backend_selection import AttentionNeed, Guard, guarded
+from aam.numerics.check import CheckPlan, conclude, measure
+from aam.numerics.stack_identity import identify
+from aam.training.prediction import load_models
+from aam.training.pretrain import pretrain
+from aam.training.train import train
 from tests import backends as emulated
 from tests.backends import faulty
 from tests.commands import TINY, aam, read

@@ -22,13 +22,13 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 from numpy.typing import NDArray
 
-from aam.options.groups import PhylogenyOptions, TableOptions
-from aam.study.metadata import read_metadata
-from aam.study.packed import PackedStrings, pack, taken
-from aam.study.preparing import Sources, prepare
-from aam.study.store import open_store
-from aam.study.study import Study, load_study
-from aam.study.table import read_table
+from aam.contract.options.groups import PhylogenyOptions, TableOptions
+from aam.data.metadata import read_metadata
+from aam.data.store.packed import PackedStrings, pack, taken
+from aam.data.store.reader import open_store
+from aam.data.store.writer import Sources, prepare
+from aam.data.study import Study, load_study
+from aam.data.table import read_table
 from tests.artifacts import write_artifact
 from tests.commands import aam, pretrain, read, train
 from tests.test_table import whole, write_all, write_hdf5
@@ -249,8 +249,8 @@ def test_processes_share_the_pages_of_a_store(store: Path) -> None:
     code = """
 import sys
 from pathlib import Path
-from aam.options.groups import TableOptions
-from aam.study.study import load_study
+from aam.contract.options.groups import TableOptions
+from aam.data.study import load_study
 study = load_study(TableOptions(table=Path(sys.argv[1])))
 study.table.counts.data.sum(), study.table.counts.indices.sum(), study.tokens_FL.sum()
 print("open", flush=True)

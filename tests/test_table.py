@@ -17,8 +17,8 @@ from hypothesis import strategies as st
 from hypothesis.extra import numpy as hnp
 from numpy.typing import NDArray
 
-from aam.errors import DataError, MissingInput
-from aam.study.table import FeatureTable, read_table
+from aam.contract.errors import DataError, MissingInput
+from aam.data.table import FeatureTable, read_table
 from tests.artifacts import write_artifact
 
 SAMPLES = ("2538.1002622", "10317.000001020", "10317.00000102")

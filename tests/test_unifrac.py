@@ -17,11 +17,11 @@ from scipy import sparse
 from skbio import TreeNode
 from skbio.diversity import alpha_diversity, beta_diversity
 
-from aam.options.groups import Metric
-from aam.study import unifrac
-from aam.study.phylogeny import Phylogeny, read_phylogeny
-from aam.study.table import read_table
-from aam.study.unifrac import faith_pd, pairwise
+from aam.contract.options.groups import Metric
+from aam.data.table import read_table
+from aam.data.unifrac import batch
+from aam.data.unifrac.batch import faith_pd, pairwise
+from aam.data.unifrac.phylogeny import Phylogeny, read_phylogeny
 from tests.trees import Case, cases, random_case
 
 DISTANCES: tuple[Metric, ...] = ("unweighted", "weighted", "weighted_normalized", "generalized")
@@ -157,7 +157,7 @@ def test_blocks_of_branches_add_up(metric: Metric, monkeypatch: pytest.MonkeyPat
     phylogeny = phylogeny_of(case)
     whole = pairwise(case.table, phylogeny, metric)
     diversity = faith_pd(case.table, phylogeny)
-    monkeypatch.setattr(unifrac, "BLOCK_ELEMENTS", 17)
+    monkeypatch.setattr(batch, "BLOCK_ELEMENTS", 17)
     np.testing.assert_allclose(pairwise(case.table, phylogeny, metric), whole, atol=1e-12)
     np.testing.assert_allclose(faith_pd(case.table, phylogeny), diversity)
 

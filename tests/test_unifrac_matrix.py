@@ -15,15 +15,15 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from aam.cli import main
-from aam.errors import Unavailable
-from aam.options.groups import Metric
-from aam.study import unifrac_matrix as module
-from aam.study.distances import read_distances
-from aam.study.phylogeny import read_phylogeny
-from aam.study.ssu import newick
-from aam.study.table import FeatureTable, read_table
-from aam.study.unifrac import faith_pd, pairwise
-from aam.study.unifrac_matrix import faith_pd_of_all, unifrac_matrix
+from aam.contract.errors import Unavailable
+from aam.contract.options.groups import Metric
+from aam.data.distances import read_distances
+from aam.data.table import FeatureTable, read_table
+from aam.data.unifrac import matrix as module
+from aam.data.unifrac.batch import faith_pd, pairwise
+from aam.data.unifrac.matrix import faith_pd_of_all, unifrac_matrix
+from aam.data.unifrac.phylogeny import read_phylogeny
+from aam.data.unifrac.ssu import newick
 from tests.test_unifrac import ALPHAS, DISTANCES, phylogeny_of
 from tests.trees import Case, cases, random_case
 

@@ -7,18 +7,18 @@ import json
 import numpy as np
 
 from aam.console import say
-from aam.errors import UsageError
-from aam.files import refuse_existing, written_aside
-from aam.learn.baseline import Answers, Forest, cross_validate
-from aam.options import to_plain
-from aam.options.commands import Baseline
+from aam.contract.errors import UsageError
+from aam.contract.files import refuse_existing, written_aside
+from aam.contract.options import to_plain
+from aam.contract.options.commands import Baseline
+from aam.data.labels import read_answers, split_samples
+from aam.data.metadata import ID_HEADER, read_metadata
+from aam.data.metrics import summary
+from aam.data.splits import write_splits
+from aam.data.study import load_table
+from aam.data.table import FeatureTable
 from aam.report.terminal import show
-from aam.study.metadata import ID_HEADER, read_metadata
-from aam.study.metrics import summary
-from aam.study.question import read_answers, split_samples
-from aam.study.splits import write_splits
-from aam.study.study import load_table
-from aam.study.table import FeatureTable
+from aam.training.random_forest import Answers, Forest, cross_validate
 
 FILES = ("predictions.tsv", "metrics.json", "splits.tsv")
 

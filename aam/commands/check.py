@@ -8,13 +8,13 @@ import torch
 
 from aam.console import say
 from aam.contract.check_report import UNUSABLE, CheckReport, to_json, worst
-from aam.errors import Unavailable
+from aam.contract.errors import Unavailable
+from aam.contract.options.commands import Check
+from aam.contract.options.groups import DeviceOptions
 from aam.model.attention import TORCH, Backend
-from aam.options.commands import Check
-from aam.options.groups import DeviceOptions
-from aam.stack.check import CheckPlan, Event, conclude, measure
-from aam.stack.table import show
-from aam.stack.watch import watched
+from aam.numerics.check import CheckPlan, Event, conclude, measure
+from aam.numerics.child_process import watched
+from aam.numerics.report_table import show
 
 WRONG = 1
 """Exit status where a usable backend computes wrong."""
@@ -27,7 +27,7 @@ def run(options: Check, backends: tuple[Backend, ...] = TORCH) -> int:
         Unavailable: no GPU although one was asked for, one that does not answer, or no backend
             that answers.
     """
-    from aam.stack.device import choose_device
+    from aam.numerics.device import choose_device
 
     device = choose_device(DeviceOptions(device=options.device))
     if device.type == "cpu" and options.device == "auto":

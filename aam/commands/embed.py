@@ -3,16 +3,16 @@
 from __future__ import annotations
 
 from aam.console import say
-from aam.errors import UsageError
-from aam.files import refuse_existing, written_aside
-from aam.learn.outputs import write_embeddings
-from aam.learn.prediction import load_models, load_samples, read_samples
-from aam.options.commands import Embed
+from aam.contract.errors import UsageError
+from aam.contract.files import refuse_existing, written_aside
+from aam.contract.options.commands import Embed
+from aam.data.metadata import read_metadata
+from aam.data.ordination import principal_coordinates, write_ordination
+from aam.numerics.device import choose_device, print_device
 from aam.report.colours import as_colour
 from aam.report.plots import ordination_figure
-from aam.stack.device import choose_device, print_device
-from aam.study.metadata import read_metadata
-from aam.study.ordination import principal_coordinates, write_ordination
+from aam.training.output_tables import write_embeddings
+from aam.training.prediction import load_models, load_samples, read_samples
 
 FILES = ("embeddings.tsv", "ordination.txt", "pcoa.png")
 AXES = 10

@@ -5,12 +5,12 @@ from __future__ import annotations
 import json
 
 from aam.console import say
-from aam.files import refuse_existing, written_aside
-from aam.options.commands import Evaluate
+from aam.contract.files import refuse_existing, written_aside
+from aam.contract.options.commands import Evaluate
+from aam.data.metadata import read_metadata
+from aam.data.metrics import summary
+from aam.data.predictions import read_predictions, with_truth
 from aam.report.terminal import show
-from aam.study.metadata import read_metadata
-from aam.study.metrics import summary
-from aam.study.predictions import read_predictions, with_truth
 
 
 def run(options: Evaluate) -> None:

@@ -4,12 +4,12 @@ from __future__ import annotations
 
 import json
 
+from aam.contract.options.commands import GoldenCompare
 from aam.golden import case
 from aam.golden.compare import compare, first_difference
 from aam.golden.comparison_table import as_plain, lines
 from aam.golden.folder import Stack, read
 from aam.golden.measure import device_of, measure
-from aam.options.commands import GoldenCompare
 
 
 def run(options: GoldenCompare) -> int:

@@ -3,11 +3,11 @@
 from __future__ import annotations
 
 from aam.console import say
-from aam.files import refuse_existing
-from aam.learn.outputs import prediction_table, write_table
-from aam.learn.prediction import answer, load_models, load_samples
-from aam.options.commands import Predict
-from aam.stack.device import choose_device, print_device
+from aam.contract.files import refuse_existing
+from aam.contract.options.commands import Predict
+from aam.numerics.device import choose_device, print_device
+from aam.training.output_tables import prediction_table, write_table
+from aam.training.prediction import answer, load_models, load_samples
 
 
 def run(options: Predict) -> dict[str, object]:

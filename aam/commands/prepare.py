@@ -6,14 +6,14 @@ import os
 from pathlib import Path
 
 from aam.console import say
-from aam.errors import CannotCreate, UsageError
-from aam.files import refuse_existing
-from aam.folders import folder_written_aside
+from aam.contract.errors import CannotCreate, UsageError
+from aam.contract.files import refuse_existing
+from aam.contract.folders import folder_written_aside
+from aam.contract.options.commands import Prepare
+from aam.data.store.files import is_store, read_header
+from aam.data.store.integrity import verify
+from aam.data.store.writer import Sources, prepare
 from aam.memory import memory_budget
-from aam.options.commands import Prepare
-from aam.study.preparing import Sources, prepare
-from aam.study.store_check import verify
-from aam.study.store_files import is_store, read_header
 
 
 def run(options: Prepare) -> None:

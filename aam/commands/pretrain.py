@@ -2,8 +2,8 @@
 
 from __future__ import annotations
 
-from aam.learn.pretraining import pretrain
-from aam.options.commands import Pretrain
+from aam.contract.options.commands import Pretrain
+from aam.training.pretrain import pretrain
 
 
 def run(options: Pretrain) -> None:

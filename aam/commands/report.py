@@ -3,8 +3,8 @@
 from __future__ import annotations
 
 from aam.console import say
-from aam.files import written_aside
-from aam.options.commands import Report
+from aam.contract.files import written_aside
+from aam.contract.options.commands import Report
 from aam.report.colours import choose_colour
 from aam.report.page import page
 from aam.report.run import read_run

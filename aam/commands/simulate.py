@@ -3,10 +3,10 @@
 from __future__ import annotations
 
 from aam.console import say
-from aam.files import refuse_existing
-from aam.options.commands import Simulate
-from aam.study.simulate import simulate
-from aam.study.simulated_files import write_study
+from aam.contract.files import refuse_existing
+from aam.contract.options.commands import Simulate
+from aam.data.simulation.files import write_study
+from aam.data.simulation.simulate import simulate
 
 
 def run(options: Simulate) -> None:

@@ -2,8 +2,8 @@
 
 from __future__ import annotations
 
-from aam.learn.training import train
-from aam.options.commands import Train
+from aam.contract.options.commands import Train
+from aam.training.train import train
 
 
 def run(options: Train) -> None:

@@ -8,20 +8,20 @@ import numpy as np
 from numpy.typing import NDArray
 
 from aam.console import say
-from aam.errors import DataError, UsageError
-from aam.files import refuse_existing, written_aside
+from aam.contract.errors import DataError, UsageError
+from aam.contract.files import refuse_existing, written_aside
+from aam.contract.options.commands import Unifrac
+from aam.contract.options.groups import DeviceOptions
+from aam.data.distances import checked_suffix, write_distances
+from aam.data.metadata import ID_HEADER
+from aam.data.store.files import is_store
+from aam.data.store.reader import open_store
+from aam.data.study import keep_placed, refuse_beside_store
+from aam.data.table import FeatureTable, read_table
+from aam.data.unifrac.matrix import faith_pd_of_all, unifrac_matrix
+from aam.data.unifrac.phylogeny import Phylogeny, read_phylogeny
 from aam.memory import memory_available, memory_budget, shown_size
-from aam.options.commands import Unifrac
-from aam.options.groups import DeviceOptions
-from aam.stack.device import choose_device, print_device
-from aam.study.distances import checked_suffix, write_distances
-from aam.study.metadata import ID_HEADER
-from aam.study.phylogeny import Phylogeny, read_phylogeny
-from aam.study.store import open_store
-from aam.study.store_files import is_store
-from aam.study.study import keep_placed, refuse_beside_store
-from aam.study.table import FeatureTable, read_table
-from aam.study.unifrac_matrix import faith_pd_of_all, unifrac_matrix
+from aam.numerics.device import choose_device, print_device
 
 
 def run(options: Unifrac) -> None:

@@ -10,8 +10,8 @@ from dataclasses import dataclass
 from typing import Literal
 
 from aam.contract.check_report import UNUSABLE, WRONG, CheckReport, worst
-from aam.errors import Unavailable
-from aam.options.groups import AttnImplementation
+from aam.contract.errors import Unavailable
+from aam.contract.options.groups import AttnImplementation
 
 BACKENDS = ("auto", "flash", "mem_efficient", "math")
 """PyTorch's backends in order of preference; auto leaves the choice to PyTorch."""

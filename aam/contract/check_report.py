@@ -13,8 +13,8 @@ from dataclasses import dataclass
 from typing import Any, Literal, get_args
 
 from aam import __version__
-from aam.errors import DataError
-from aam.options.field import from_plain, to_plain
+from aam.contract.errors import DataError
+from aam.contract.options.field import from_plain, to_plain
 
 VARIABLE = "AAM_CHECK_REPORT"
 """The environment variable in which the launcher passes a report to `aam`."""
@@ -42,7 +42,7 @@ class Case:
         forward: largest difference of the output, relative to the largest true value.
         backward: that of the three gradients.
         allowed: tolerance of both.
-        fault: name of a fault of `aam.stack.faults`; "" if none.
+        fault: name of a fault of `aam.numerics.faults`; "" if none.
         note: first line of the backend's error, where it raised one.
     """
 
@@ -106,7 +106,7 @@ class CheckReport:
         made: time in UTC.
         quick: only the quick probes were made.
         seconds: how long it took.
-        identity: of the stack, see `aam.stack.identity`, as plain values.
+        identity: of the stack, see `aam.numerics.stack_identity`, as plain values.
         key: what it is valid for; None for one that is not kept.
     """
 

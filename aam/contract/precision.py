@@ -9,8 +9,8 @@ from __future__ import annotations
 import re
 from typing import Literal
 
-from aam.errors import UsageError
-from aam.options.groups import MixedPrecision
+from aam.contract.errors import UsageError
+from aam.contract.options.groups import MixedPrecision
 
 Precision = Literal["none", "bf16", "fp16"]
 

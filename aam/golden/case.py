@@ -12,16 +12,16 @@ import numpy as np
 import torch
 from torch import Tensor
 
+from aam.contract.options.groups import LoopOptions
+from aam.data.batches import Batch, shortest
+from aam.data.sequences import MASK, PAD
 from aam.golden import random_numbers as rng
-from aam.learn.target import Target
-from aam.learn.task import Task, Weights
-from aam.learn.transforms import TargetTransform
 from aam.model.attention import AUTO, Backends
 from aam.model.network import Predictor
 from aam.model.shape import BASES, NetworkShape
-from aam.options.groups import LoopOptions
-from aam.study.batches import Batch, shortest
-from aam.study.sequences import MASK, PAD
+from aam.training.lightning_module import Task, Weights
+from aam.training.target import Target
+from aam.training.target_transforms import TargetTransform
 
 SHAPE = NetworkShape(
     max_bp=60,

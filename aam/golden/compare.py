@@ -14,7 +14,7 @@ from aam.golden.case import CASES, SHAPE
 from aam.golden.measure import Measured, is_stage, stage_of
 from aam.model.network import Predictor
 from aam.model.transformer import FEED_FORWARD
-from aam.stack.tolerance import tolerance
+from aam.numerics.tolerance import tolerance
 
 INNER = FEED_FORWARD * SHAPE.embedding_dim
 """Inner size of the network's largest matrix product."""

@@ -18,15 +18,16 @@ from safetensors import SafetensorError
 from safetensors.torch import load, save
 from torch import Tensor
 
-from aam import __version__, schema
+from aam import __version__
+from aam.contract.errors import DataError, MissingInput
+from aam.contract.files import refuse_existing, require, sha256, written_aside
+from aam.contract.options.field import ABOVE_ZERO, ZERO_OR_MORE
 from aam.contract.precision import Precision
-from aam.errors import DataError, MissingInput
-from aam.files import refuse_existing, require, sha256, written_aside
+from aam.data.batches import Batch
 from aam.golden import case as golden_case
 from aam.golden.measure import Measured, first_not_finite
-from aam.options.field import ABOVE_ZERO, ZERO_OR_MORE
-from aam.stack.device import arch_of
-from aam.study.batches import Batch
+from aam.numerics.device import arch_of
+from aam.serialization import schema
 
 FORMAT = 1
 """Version of the folder and of the case; folders of another one cannot be compared."""

@@ -1,6 +1,6 @@
 """Measurement of the golden case on a device: outputs of every stage, gradients, loss curve.
 
-The training loop is written out (forward, backward, clip, step, as in `aam.learn`), since
+The training loop is written out (forward, backward, clip, step, as in `aam.training`), since
 Lightning's would not show the gradients.
 """
 
@@ -16,17 +16,17 @@ from typing import Any
 import torch
 from torch import Tensor, nn
 
+from aam.contract.options.commands import GoldenOptions
+from aam.contract.options.groups import DeviceOptions
 from aam.contract.precision import Precision, choose_precision
+from aam.data.batches import Batch
 from aam.golden import case as golden_case
-from aam.learn.devices import choose_attention
-from aam.learn.task import Task
 from aam.model.attention import Backends
 from aam.model.transformer import AttentionPooling, Block
-from aam.options.commands import GoldenOptions
-from aam.options.groups import DeviceOptions
-from aam.stack.device import arch_of, choose_device
-from aam.stack.guard import GUARD
-from aam.study.batches import Batch
+from aam.numerics.backend_selection import GUARD
+from aam.numerics.device import arch_of, choose_device
+from aam.training.lightning_module import Task
+from aam.training.runtime import choose_attention
 
 _ATTENTION = 2
 """Matrix products inside attention: scores and mix."""

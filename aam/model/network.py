@@ -12,6 +12,7 @@ from collections.abc import Iterable, Iterator
 import torch
 from torch import Tensor, nn
 
+from aam.contract.options.groups import Metric
 from aam.model.attention import AUTO, Backends
 from aam.model.distance import PairwiseDistance
 from aam.model.nucleotides import NucleotideEncoder
@@ -19,7 +20,6 @@ from aam.model.profile import CommunityProfile
 from aam.model.samples import SampleEncoder
 from aam.model.shape import NetworkShape
 from aam.model.transformer import AttentionPooling, Transformer
-from aam.options.groups import Metric
 
 PROFILE_HIDDEN = 256
 """Width of the hidden layer that reads the profile."""

@@ -8,7 +8,7 @@ from typing import Annotated
 import torch
 from torch import Tensor
 
-from aam.options.field import ONE_OR_MORE, UP_TO_ONE, ZERO_OR_MORE
+from aam.contract.options.field import ONE_OR_MORE, UP_TO_ONE, ZERO_OR_MORE
 
 VOCABULARY = 7
 """Tokens that a nucleotide can be: pad (0), A, C, G, T, ambiguous, mask."""

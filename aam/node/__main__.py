@@ -12,13 +12,13 @@ from typing import Any
 
 from aam import __version__
 from aam.cli import parse
-from aam.errors import AamError
+from aam.contract.errors import AamError
+from aam.contract.options import check, split
 from aam.node import steps, topology
 from aam.node.check import run_tests
 from aam.node.log import log
 from aam.node.staging import checksums, stage
 from aam.node.sync import sync_once
-from aam.options import check, split
 
 
 def main(argv: Sequence[str] | None = None) -> int:

@@ -10,7 +10,7 @@ from collections.abc import Sequence
 from pathlib import Path
 from xml.etree import ElementTree
 
-from aam.errors import MissingInput, Unavailable
+from aam.contract.errors import MissingInput, Unavailable
 from aam.node.log import log
 
 FILE = "tests/test_rocm_compatibility.py"

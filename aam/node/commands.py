@@ -7,8 +7,8 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 from pathlib import Path
 
-from aam.errors import MissingInput
-from aam.options import find, specs, spell_out, split, words_of
+from aam.contract.errors import MissingInput
+from aam.contract.options import find, specs, spell_out, split, words_of
 
 AUTO = ("--resume-from", "auto")
 IN_PLACE = ("--fsdp-sharded-checkpoint",)

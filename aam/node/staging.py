@@ -9,8 +9,8 @@ import time
 from collections.abc import Mapping, Sequence
 from pathlib import Path
 
-from aam.errors import CannotCreate, MissingInput
-from aam.files import sha256
+from aam.contract.errors import CannotCreate, MissingInput
+from aam.contract.files import sha256
 from aam.node.log import log
 
 GB = 10**9

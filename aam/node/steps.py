@@ -17,7 +17,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from types import FrameType
 
-from aam.errors import CannotCreate, Interrupted, UsageError
+from aam.contract.errors import CannotCreate, Interrupted, UsageError
 from aam.node import stop, topology
 from aam.node.commands import NodeCommand, read, require_inputs, resumed
 from aam.node.log import log

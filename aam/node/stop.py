@@ -13,7 +13,7 @@ import os
 from dataclasses import dataclass
 from pathlib import Path
 
-from aam.errors import Interrupted
+from aam.contract.errors import Interrupted
 
 VARIABLE = "AAM_STOP_FILE"
 """Names the file of the stop request to `aam`."""

@@ -14,7 +14,7 @@ import time
 from collections.abc import Iterator
 from pathlib import Path
 
-from aam.errors import CannotCreate, MissingInput
+from aam.contract.errors import CannotCreate, MissingInput
 from aam.node.log import log
 
 RESTORED = ".restored"

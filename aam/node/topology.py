@@ -7,7 +7,7 @@ import os
 from collections.abc import Mapping, Sequence
 from pathlib import Path
 
-from aam.errors import Unavailable
+from aam.contract.errors import Unavailable
 
 SYS = Path("/sys")
 

@@ -9,9 +9,9 @@ from pathlib import Path
 import numpy as np
 import numpy.typing as npt
 
-from aam.errors import UsageError
+from aam.contract.errors import UsageError
+from aam.data.metadata import read_metadata
 from aam.report.run import Run
-from aam.study.metadata import read_metadata
 
 FEW_VALUES = 6  # a column with no more distinct numbers than this is shown as categories
 

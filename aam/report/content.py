@@ -11,10 +11,10 @@ from typing import Any
 
 import numpy as np
 
-from aam.options import find, specs
+from aam.contract.options import find, specs
+from aam.data.metrics import summary
 from aam.report.run import Run
 from aam.report.terminal import TITLES, shown, spread
-from aam.study.metrics import summary
 
 Rows = list[list[str]]
 
@@ -74,7 +74,7 @@ def tiles(run: Run) -> list[Tile]:
 
 
 def judged_summary(run: Run) -> dict[str, Any] | None:
-    """Return the figures of the predictions, as `aam.study.metrics.summary` does."""
+    """Return the figures of the predictions, as `aam.data.metrics.summary` does."""
     return None if run.judged is None else summary(run.judged, run.target or "")
 
 

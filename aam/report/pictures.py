@@ -7,6 +7,8 @@ from typing import TYPE_CHECKING
 
 import numpy as np
 
+from aam.data.metrics import figures
+from aam.data.ordination import principal_coordinates
 from aam.report.canvas import inline_svg
 from aam.report.colours import Colour
 from aam.report.plots import curve_figure, ordination_figure
@@ -17,8 +19,6 @@ from aam.report.plots_judged import (
     roc_figure,
 )
 from aam.report.run import Run
-from aam.study.metrics import figures
-from aam.study.ordination import principal_coordinates
 
 if TYPE_CHECKING:
     from matplotlib.figure import Figure

@@ -6,8 +6,8 @@ from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
+from aam.data.metrics import Judged, confusion
 from aam.report.canvas import INK, MOST_VECTORS, SERIES, blank, styled
-from aam.study.metrics import Judged, confusion
 
 if TYPE_CHECKING:
     from matplotlib.figure import Figure

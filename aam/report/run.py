@@ -11,10 +11,10 @@ from typing import Any
 import numpy as np
 import numpy.typing as npt
 
-from aam.errors import DataError, MissingInput
-from aam.study.metadata import ID_HEADER, OLD_ID_HEADER
-from aam.study.metrics import Judged
-from aam.study.predictions import judged_classes, judged_numbers, numbers, read_predictions
+from aam.contract.errors import DataError, MissingInput
+from aam.data.metadata import ID_HEADER, OLD_ID_HEADER
+from aam.data.metrics import Judged
+from aam.data.predictions import judged_classes, judged_numbers, numbers, read_predictions
 
 F64 = npt.NDArray[np.float64]
 

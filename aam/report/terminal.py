@@ -23,13 +23,13 @@ TITLES = {
     "macro_f1": "Macro F1",
     "auc": "AUC",
 }
-"""Heading of each figure of `aam.study.metrics`, in their order."""
+"""Heading of each figure of `aam.data.metrics`, in their order."""
 
 MOST_CLASSES = 12
 
 
 def show(summary: Mapping[str, Any]) -> None:
-    """Print what `aam.study.metrics.summary` returned: a row a fold, their spread, and all."""
+    """Print what `aam.data.metrics.summary` returned: a row a fold, their spread, and all."""
     # Where nothing is known about the width (a pipe) no column is cut.
     console = Console(highlight=False, width=None if Console().is_terminal else 200)
     console.print(figure_table(summary))

@@ -7,7 +7,7 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 
-from launcher.errors import UsageError
+from aam.contract.errors import UsageError
 
 
 def no_more(words: Sequence[str], command: str) -> None:

@@ -4,8 +4,8 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 
+from aam.contract.errors import UsageError
 from launcher.completion import SHELLS, script
-from launcher.errors import UsageError
 
 
 def run(words: Sequence[str]) -> int:

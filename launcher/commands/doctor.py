@@ -7,21 +7,21 @@ import os
 from collections.abc import Iterator, Mapping, Sequence
 from pathlib import Path
 
-from launcher import capture, check_reports, config, doctor, images, trial
+from aam.contract.errors import AamError, Unavailable
+from launcher import capture, check_reports, config, doctor, engine_trial, images
 from launcher.commands import no_more, print_json
 from launcher.detect import detect
 from launcher.engines import ENGINES
-from launcher.errors import LaunchError, Unavailable
 from launcher.explain import facts
 from launcher.findings import Finding
 from launcher.host.facts import Host
 from launcher.host.versions import with_versions
-from launcher.host_lines import host_lines, report_lines
+from launcher.host_table import host_lines, report_lines
 from launcher.plan.catalog import Image
-from launcher.plan.choose import Built
-from launcher.plan.own import spelled, split_own
+from launcher.plan.launcher_options import spelled, split_own
 from launcher.plan.request import parse
-from launcher.prepare import prepare
+from launcher.plan.selection import Built
+from launcher.planning import prepare
 
 
 def _trials(host: Host, fitting: Sequence[Image], built: Sequence[Built]) -> Iterator[Finding]:
@@ -33,15 +33,17 @@ def _trials(host: Host, fitting: Sequence[Image], built: Sequence[Built]) -> Ite
         program = os.path.realpath(engine.path)
         if engine.obstacle is None and places and program not in programs:
             programs.add(program)
-            yield trial.start(engine, min(places, key=lambda p: names.index(p.image)), os.environ)
+            yield engine_trial.start(
+                engine, min(places, key=lambda p: names.index(p.image)), os.environ
+            )
 
 
-def refusal(own: Mapping[str, Sequence[str]], root: Path) -> LaunchError | None:
+def refusal(own: Mapping[str, Sequence[str]], root: Path) -> AamError | None:
     """Return the error of a launch that computes on a GPU where there is one; None if it starts."""
     passed = {flag: given for flag, given in own.items() if flag not in ("--json", "--host")}
     try:
         prepare(parse(["check", *spelled(passed)]), root)
-    except LaunchError as error:
+    except AamError as error:
         return error
     return None
 

@@ -6,9 +6,9 @@ from collections.abc import Sequence
 from pathlib import Path
 
 from launcher.explain import as_json, text
-from launcher.inputs import require_inputs
+from launcher.input_files import require_inputs
 from launcher.plan.request import parse
-from launcher.prepare import prepare
+from launcher.planning import prepare
 
 
 def run(words: Sequence[str]) -> int:

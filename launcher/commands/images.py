@@ -7,16 +7,16 @@ import sys
 from collections.abc import Callable, Mapping, Sequence
 from pathlib import Path
 
+from aam.contract.errors import UsageError
+from aam.contract.suggestions import nearest
 from launcher import config, doctor, images
 from launcher.commands import no_more, print_json
 from launcher.detect import detect
 from launcher.engines.sif import SIF
-from launcher.errors import UsageError
 from launcher.explain import warn
-from launcher.images.words import Asked, ask
+from launcher.images.options import Asked, ask
 from launcher.plan.catalog import Catalog, Image
-from launcher.plan.own import split_own
-from launcher.plan.spelling import nearest
+from launcher.plan.launcher_options import split_own
 
 
 def run(words: Sequence[str]) -> int:

@@ -6,9 +6,9 @@ import os
 from collections.abc import Sequence
 
 from launcher.commands import no_more, print_json
-from launcher.jobs import history, queue
-from launcher.jobs.status import JobStatus, job_status
-from launcher.plan.own import split_own
+from launcher.plan.launcher_options import split_own
+from launcher.slurm import history, queue
+from launcher.slurm.status import JobStatus, job_status
 
 SHOWN = 30
 

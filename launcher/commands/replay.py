@@ -7,12 +7,12 @@ import sys
 from collections.abc import Sequence
 from pathlib import Path
 
+from aam.contract.errors import MissingInput, Unavailable, UsageError
 from launcher import replay
 from launcher.commands.start import start
-from launcher.errors import MissingInput, Unavailable, UsageError
-from launcher.plan.own import spelled, split_own
+from launcher.plan.launcher_options import spelled, split_own
 from launcher.plan.request import parse
-from launcher.prepare import prepare
+from launcher.planning import prepare
 
 
 def run(words: Sequence[str]) -> int:

@@ -5,13 +5,13 @@ from __future__ import annotations
 import os
 from collections.abc import Sequence
 
+from aam.contract.errors import Unavailable, UsageError
+from aam.contract.suggestions import nearest
 from launcher import config
 from launcher.commands import print_json
-from launcher.errors import Unavailable, UsageError
-from launcher.jobs.site import SITE_KEYS, Fact, Site
-from launcher.jobs.site_check import Answer, examine
-from launcher.plan.own import split_own
-from launcher.plan.spelling import nearest
+from launcher.plan.launcher_options import split_own
+from launcher.slurm.site import SITE_KEYS, Fact, Site
+from launcher.slurm.site_check import Answer, examine
 
 VERBS = ("show", "check")
 

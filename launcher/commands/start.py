@@ -7,10 +7,10 @@ from collections.abc import Sequence
 
 from launcher.engines import become, shell_line
 from launcher.explain import warn
-from launcher.inputs import require_inputs
+from launcher.input_files import require_inputs
 from launcher.plan.plan import Plan
 from launcher.plan.request import parse
-from launcher.prepare import prepare
+from launcher.planning import prepare
 
 
 def run(words: Sequence[str]) -> int:

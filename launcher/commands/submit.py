@@ -8,24 +8,24 @@ from collections.abc import Sequence
 from datetime import datetime, timezone
 from pathlib import Path
 
-from launcher import config, images, inputs
+from aam.contract.errors import AamError, ConfigurationError, MissingInput, Unavailable, UsageError
+from launcher import config, images, input_files
 from launcher.detect import detect
 from launcher.engines import native
-from launcher.errors import ConfigurationError, LaunchError, MissingInput, Unavailable, UsageError
 from launcher.explain import warn
-from launcher.jobs import checks, decide, history, queue
-from launcher.jobs.job import Job
-from launcher.jobs.node import node_of
-from launcher.jobs.script import NODE_FOLDER, script
-from launcher.jobs.submit_options import SubmitOptions, split_submit_options
-from launcher.jobs.sweep import tasks_of
-from launcher.plan.choose import choose
-from launcher.plan.document import entries
 from launcher.plan.gpu_use import gpu_use
-from launcher.plan.layers import Entry
 from launcher.plan.make import Here, make
 from launcher.plan.mounts import PathFact, asked_for
 from launcher.plan.request import Request, options_of, parse
+from launcher.plan.selection import choose
+from launcher.plan.settings import Entry
+from launcher.plan.yaml_document import entries
+from launcher.slurm import checks, decide, history, queue
+from launcher.slurm.job import Job
+from launcher.slurm.node import node_of
+from launcher.slurm.script import NODE_FOLDER, script
+from launcher.slurm.submit_options import SubmitOptions, split_submit_options
+from launcher.slurm.sweep import tasks_of
 
 PLAIN_SITE = "slurm"
 
@@ -54,11 +54,11 @@ def run(words: Sequence[str]) -> int:
 
 def decided(
     request: Request, requested: SubmitOptions
-) -> tuple[Job, tuple[PathFact, ...], list[LaunchError]]:
+) -> tuple[Job, tuple[PathFact, ...], list[AamError]]:
     """Decide what the job is, and find out what stands in its way.
 
     Raises:
-        LaunchError: there is no deciding.
+        AamError: there is no deciding.
     """
     folder = os.getcwd()
     settings = config.read(request.own, os.environ, Path(folder))
@@ -66,7 +66,7 @@ def decided(
     name = settings.text("site") or PLAIN_SITE
     site = config.site(name, os.environ)
     force = "--force" in request.own
-    paths = inputs.look(request, folder)
+    paths = input_files.look(request, folder)
     grid = _grid(requested, request.command)
     absolute = request.with_paths({f.place: f.absolute for f in paths if f.place >= 0})
     shared, tasks = tasks_of(request.command, absolute, grid) if grid else (absolute, ())
@@ -76,7 +76,7 @@ def decided(
     there = images.built(settings, catalog)
     catalog = images.measured(catalog, there, settings.text("runtime"))
     assumed = (*there, *images.assumed(settings, catalog))
-    problems: list[LaunchError] = []
+    problems: list[AamError] = []
     problems += decide.over_limits(what, site) if not force else []
     problems += checks.files(request, paths, site)
     problems += checks.run_in_the_way(request, paths)

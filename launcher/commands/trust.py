@@ -7,8 +7,8 @@ import reprlib
 from collections.abc import Sequence
 from pathlib import Path
 
+from aam.contract.errors import MissingInput, UsageError
 from launcher import config, trust
-from launcher.errors import MissingInput, UsageError
 
 REVOKE = "--revoke"
 

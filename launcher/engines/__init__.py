@@ -10,10 +10,10 @@ import shlex
 from collections.abc import Mapping
 from dataclasses import replace
 
+from aam.contract.errors import Unavailable
 from launcher.engines import apptainer, docker, native, podman, singularity
 from launcher.engines.base import Engine
 from launcher.engines.folders import make_outputs, make_private
-from launcher.errors import Unavailable
 from launcher.host.facts import EngineFact
 from launcher.host.tree import Tree
 from launcher.plan.plan import Plan

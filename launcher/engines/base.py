@@ -11,11 +11,11 @@ builds ("sif" for a file in the image folder, else the engine's own storage).
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Protocol
 
-from aam.options.frozen import dataclass
-from launcher.errors import Unavailable
+from aam.contract.errors import Unavailable
 from launcher.host.facts import EngineFact, Traits
 from launcher.host.tree import Tree
 
@@ -73,7 +73,7 @@ class Need:
 
 
 class Log(Protocol):
-    """Where a build reports its steps; see `launcher.images.steps.Log`."""
+    """Where a build reports its steps; see `launcher.images.build_steps.Log`."""
 
     def say(self, text: str) -> None:
         """Print a line with the time since the start, and log it."""

@@ -9,10 +9,10 @@ import os
 from collections.abc import Mapping
 from typing import TYPE_CHECKING, Any
 
+from aam.contract.errors import Unavailable
 from launcher.engines.base import Build, Log
 from launcher.engines.installed import which
 from launcher.engines.oci import OciEngine
-from launcher.errors import Unavailable
 from launcher.host.facts import EngineFact, Traits
 from launcher.host.tree import Tree
 

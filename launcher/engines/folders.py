@@ -7,7 +7,7 @@ import stat
 from collections.abc import Sequence
 from pathlib import Path
 
-from launcher.errors import CannotCreate, NotPermitted
+from aam.contract.errors import CannotCreate, NotPermitted
 
 
 def make_private(folders: Sequence[str]) -> None:

@@ -15,7 +15,7 @@ from launcher.engines.base import Engine
 from launcher.gpus import VENDORS
 from launcher.host.facts import Traits
 from launcher.host.tree import Tree
-from launcher.plan.choose import Native
+from launcher.plan.selection import Native
 
 if TYPE_CHECKING:
     from launcher.plan.plan import Plan

@@ -12,9 +12,9 @@ from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
+from aam.contract.errors import CannotCreate, MissingInput
 from launcher.engines.base import GIB, PYTHON, SMOKE, WHEELS, Build, Engine, Log, Need
 from launcher.engines.mount_words import ENV, fields, program
-from launcher.errors import CannotCreate, MissingInput
 
 if TYPE_CHECKING:
     from launcher.plan.plan import Plan

@@ -29,12 +29,12 @@ from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
+from aam.contract.errors import MissingInput
 from launcher.engines import sif_conf
 from launcher.engines.base import GIB, PYTHON, SMOKE, WHEELS, Build, Engine, Log, Need
 from launcher.engines.installed import user_namespaces, which
 from launcher.engines.mount_words import fields, program
 from launcher.engines.sif_file import check_sif, labels_of, own_labels
-from launcher.errors import MissingInput
 from launcher.gpus import VENDORS
 from launcher.host.facts import EngineFact, Traits
 from launcher.host.tree import Tree

@@ -11,11 +11,11 @@ import json
 import os
 import struct
 from collections.abc import Mapping
+from dataclasses import dataclass
 from pathlib import Path
 from typing import BinaryIO
 
-from aam.options.frozen import dataclass
-from launcher.errors import MissingInput
+from aam.contract.errors import MissingInput
 
 MAGIC, MAGIC_AT = b"SIF_MAGIC", 32
 HEADER = struct.Struct("<32s10s3s3s16sqqqqqqqq")

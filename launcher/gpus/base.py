@@ -3,9 +3,9 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass
 from typing import Any, Protocol
 
-from aam.options.frozen import dataclass
 from launcher.findings import Finding
 from launcher.host.facts import Driver, Gpu, Host
 from launcher.host.tree import Tree

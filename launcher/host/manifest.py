@@ -8,11 +8,11 @@ from __future__ import annotations
 
 import dataclasses
 from collections.abc import Mapping
+from dataclasses import dataclass
 from typing import Any
 
-from aam.options.frozen import dataclass
+from aam.contract.errors import MissingInput
 from launcher import documents
-from launcher.errors import MissingInput
 from launcher.host.facts import EngineFact, Node, User
 
 FILE = "aam-capture.json"

@@ -2,7 +2,8 @@
 
 from __future__ import annotations
 
-from aam.options.frozen import dataclass
+from dataclasses import dataclass
+
 from launcher.host.tree import Tree
 
 DEVICES = "/sys/bus/pci/devices"

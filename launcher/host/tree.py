@@ -19,8 +19,8 @@ from itertools import islice
 from pathlib import Path
 from typing import Any, Protocol
 
+from aam.contract.errors import MissingInput
 from launcher import documents
-from launcher.errors import MissingInput
 from launcher.host import manifest
 from launcher.host.manifest import Manifest
 

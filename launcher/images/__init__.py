@@ -4,7 +4,7 @@
 """
 
 from launcher.engines.sif_file import check_sif, labels_of
-from launcher.images.built import assumed, built, measured
-from launcher.plan.choose import Built
+from launcher.images.inventory import assumed, built, measured
+from launcher.plan.selection import Built
 
 __all__ = ["Built", "assumed", "built", "check_sif", "labels_of", "measured"]

@@ -13,16 +13,16 @@ import os
 import shutil
 import tempfile
 from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
-from aam.options.frozen import dataclass
+from aam.contract.errors import CannotCreate, MissingInput, Unavailable
 from launcher.engines import ENGINES
 from launcher.engines.base import GIB, Build, Need
-from launcher.errors import CannotCreate, MissingInput, Unavailable
-from launcher.images import definitions, record
+from launcher.images import definitions, index
+from launcher.images.build_steps import Log, stoppable
 from launcher.images.builder import Builder
-from launcher.images.steps import Log, stoppable
 from launcher.plan.catalog import Image
 
 DAY = "%Y%m%dT%H%M%SZ"
@@ -59,11 +59,11 @@ def build(job: Job) -> Mapping[str, Any]:
     """Build, and return the entry of images.json.
 
     Raises:
-        LaunchError: whatever stands in the way; nothing is left behind but the log.
+        AamError: whatever stands in the way; nothing is left behind but the log.
     """
     name = job.image.name
     wait = f"Another build of {name} is under way in '{job.folder}'; waiting for it."
-    with stoppable(), record.locked(job.folder, f"{name}.build", wait):
+    with stoppable(), index.locked(job.folder, f"{name}.build", wait):
         _clear(job.folder, name)
         with tempfile.TemporaryDirectory(prefix=f".{name}.", dir=job.folder) as scratch:
             if job.source:
@@ -115,7 +115,7 @@ def _built(job: Job, scratch: Path) -> Mapping[str, Any]:
         raise Unavailable("Pins without a digest", ", ".join(missing), remedy)
     context = scratch / "context"
     inputs = _inputs(definitions.stage(sources, name, lock, context), job)
-    held = record.entry(record.read(job.folder), name, builder.image_format)
+    held = index.entry(index.read(job.folder), name, builder.image_format)
     place = job.folder / f"{name}.sif"
     is_same = not job.force and held.get("inputs") == inputs
     if is_same and builder.engine.is_there(builder.program, held, place):
@@ -134,7 +134,7 @@ def _converted(job: Job, scratch: Path) -> Mapping[str, Any]:
     facts: dict[str, Any] = {"from": source}
     if source in ENGINES:
         engine = ENGINES[source]
-        held = record.entry(record.read(job.folder), name, engine.traits.image_format)
+        held = index.entry(index.read(job.folder), name, engine.traits.image_format)
         if not held:
             remedy = f"`aam-launch images build {name} --engine {source}` first"
             raise MissingInput(f"{source} has no image {name}", f"not in '{job.folder}'", remedy)
@@ -176,7 +176,7 @@ def _recorded(job: Job, facts: Mapping[str, Any], log: Log) -> Mapping[str, Any]
     arguments = {} if job.source else dict(job.arguments)
     entry = {**facts, "engine": f"{builder.engine.name} {builder.version}"}
     entry["arguments"] = arguments
-    record.write(job.folder, name, builder.image_format, entry)
+    index.write(job.folder, name, builder.image_format, entry)
     log.say(f"{name} is built: {facts.get('reference') or job.folder / f'{name}.sif'}")
     return {**entry, "new": True}
 

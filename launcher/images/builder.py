@@ -5,11 +5,11 @@ from __future__ import annotations
 import re
 import subprocess
 from collections.abc import Sequence
+from dataclasses import dataclass
 
-from aam.options.frozen import dataclass
+from aam.contract.errors import Unavailable
 from launcher.engines import ENGINES
 from launcher.engines.base import Engine
-from launcher.errors import Unavailable
 from launcher.host.facts import EngineFact
 
 VERSION = re.compile(r"([A-Za-z]+)\S*\s+(?:version\s+)?v?(\d+)\.(\d+)\S*")

@@ -13,15 +13,15 @@ import re
 import shutil
 import subprocess
 from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
 from importlib import metadata
 from pathlib import Path
 
 import aam
+from aam.contract.errors import MissingInput, UsageError
 from aam.contract.installation import DISTRIBUTION
-from aam.options.frozen import dataclass
-from launcher.errors import MissingInput, UsageError
+from aam.contract.suggestions import nearest
 from launcher.plan.catalog import Image
-from launcher.plan.spelling import nearest
 
 INSTALL = "install.sh"
 MARK = "# unresolved"

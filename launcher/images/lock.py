@@ -10,10 +10,10 @@ import os
 from collections.abc import Sequence
 from pathlib import Path
 
+from aam.contract.errors import MissingInput, Unavailable
 from launcher.engines.sif import difference, record_of
 from launcher.engines.sif_file import check_sif
-from launcher.errors import MissingInput, Unavailable
-from launcher.images import definitions, record, registry
+from launcher.images import definitions, index, registry
 from launcher.images.definitions import MARK, Sources
 from launcher.plan.catalog import Image
 
@@ -42,7 +42,7 @@ def record_copy(name: str, folder: Path) -> None:
         MissingInput: the SIF is another one than was recorded.
     """
     place = folder / f"{name}.sif"
-    held = record.entry(record.read(folder), name, "sif")
+    held = index.entry(index.read(folder), name, "sif")
     if not place.is_file() or (held and difference(place, held) is None):
         return
     check_sif(str(place))
@@ -51,7 +51,7 @@ def record_copy(name: str, folder: Path) -> None:
         evidence = f"'{place}' is sha256:{facts['sha256']}, recorded was sha256:{held['sha256']}"
         remedy = f"build it again with --anew, or `aam-launch images rm {name}` and copy it again"
         raise MissingInput("The image is another one than was recorded", evidence, remedy)
-    record.write(folder, name, "sif", {**(held or {"from": "a copy"}), **facts})
+    index.write(folder, name, "sif", {**(held or {"from": "a copy"}), **facts})
     print(f"{name:<10} recorded {place} as sha256:{facts['sha256']}")
 
 

@@ -14,7 +14,7 @@ import urllib.parse
 import urllib.request
 from http.client import HTTPMessage
 
-from launcher.errors import Unavailable
+from aam.contract.errors import Unavailable
 
 PATIENCE = 60  # seconds
 MANIFESTS = ", ".join((

@@ -5,11 +5,11 @@ from __future__ import annotations
 from collections.abc import Mapping, Sequence
 from pathlib import Path
 
+from aam.contract.errors import MissingInput
 from launcher.engines import ENGINES, of_format
 from launcher.engines.installed import which
 from launcher.engines.sif import SIF
-from launcher.errors import MissingInput
-from launcher.images import record
+from launcher.images import index
 from launcher.plan.catalog import Image
 
 
@@ -24,8 +24,8 @@ def remove(
     """
     image_format = ENGINES[engine].traits.image_format if engine else None
     for image in images:
-        with record.locked(folder, f"{image.name}.build"):
-            held = record.read(folder).get(image.name, {})
+        with index.locked(folder, f"{image.name}.build"):
+            held = index.read(folder).get(image.name, {})
             place = folder / f"{image.name}.sif"
             formats = {*held, *([SIF] if place.exists() else [])}
             wanted = sorted(formats if image_format is None else formats & {image_format})
@@ -35,7 +35,7 @@ def remove(
             for each in wanted:
                 owner = of_format(each)[0]
                 program = which(owner.name, variables.get("PATH", "")) or owner.name
-                owner.remove(program, record.entry({image.name: held}, image.name, each), place)
-                record.write(folder, image.name, each, None)
+                owner.remove(program, index.entry({image.name: held}, image.name, each), place)
+                index.write(folder, image.name, each, None)
                 print(f"removed {image.name} ({each})")
     return 0

@@ -8,12 +8,12 @@ import sys
 from collections.abc import Mapping, Sequence
 from pathlib import Path
 
-from aam.options import names as commands
+from aam.contract.errors import MissingInput, Unavailable
+from aam.contract.options import names as commands
 from launcher.engines import ENGINES, of_format
 from launcher.engines.base import PYTHON, SMOKE
-from launcher.errors import MissingInput, Unavailable
 from launcher.host.facts import EngineFact
-from launcher.images import builder, record
+from launcher.images import builder, index
 from launcher.images.builder import Builder
 from launcher.plan.catalog import Image
 from launcher.plan.environment import unset
@@ -36,7 +36,7 @@ def verify(
         Unavailable: its own test, or `aam check`, fails.
     """
     for image in images:
-        entries = record.read(folder).get(image.name, {})
+        entries = index.read(folder).get(image.name, {})
         wanted = ENGINES[engine].traits.image_format if engine else None
         formats = [found for found in entries if wanted in (None, found)]
         if not formats:

@@ -12,8 +12,8 @@ from dataclasses import dataclass
 
 from aam.contract.attention import BACKENDS, reported_status, select_backends
 from aam.contract.check_report import WRONG, CheckReport, summary
+from aam.contract.errors import AamError
 from aam.contract.precision import choose_precision, dtypes_of
-from aam.errors import AamError
 from launcher.findings import Finding
 from launcher.plan.catalog import Fault
 from launcher.plan.decision import Decision

@@ -3,15 +3,14 @@
 from __future__ import annotations
 
 from collections.abc import Mapping
-from dataclasses import field
+from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
-from aam.options.frozen import dataclass
-from launcher.errors import ConfigurationError
+from aam.contract.errors import ConfigurationError
+from aam.contract.suggestions import nearest
 from launcher.gpus.base import DriverRange
-from launcher.plan.layers import Entry
-from launcher.plan.spelling import nearest
+from launcher.plan.settings import Entry
 
 SHIPPED = Path(__file__).parents[1] / "catalog.yaml"
 CPU = "cpu"

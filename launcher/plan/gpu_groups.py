@@ -4,15 +4,15 @@ from __future__ import annotations
 
 from collections import Counter
 from collections.abc import Container, Iterator, Sequence
+from dataclasses import dataclass
 
-from aam.options.frozen import dataclass
-from launcher.errors import UsageError
+from aam.contract.errors import UsageError
 from launcher.findings import Finding
 from launcher.gpus import VENDORS
 from launcher.host.facts import Gpu, Host
 from launcher.plan.catalog import Catalog, Image
 from launcher.plan.decision import Decision
-from launcher.plan.fit import fast, problems
+from launcher.plan.image_fit import fast, problems
 from launcher.plan.visible_devices import Selection, select
 
 

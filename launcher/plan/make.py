@@ -6,26 +6,25 @@ import json
 import os
 import sys
 from collections.abc import Sequence
-from dataclasses import replace
+from dataclasses import dataclass, replace
 
 from aam.contract.check_report import VARIABLE, compact, to_json
-from aam.options.frozen import dataclass
 from launcher.findings import Finding
 from launcher.gpus import VENDORS, device_nodes, host_libraries, visible_devices_variables
 from launcher.host.facts import Gpu, Host, Traits
 from launcher.plan import environment, visible_devices
 from launcher.plan.attention import KnownReport, settle
 from launcher.plan.catalog import Catalog, Fault
-from launcher.plan.choose import NATIVE, Choice, Native
 from launcher.plan.decision import Decision
 from launcher.plan.environment import CACHES
-from launcher.plan.fit import served
 from launcher.plan.flags import required
-from launcher.plan.layers import Settings
+from launcher.plan.image_fit import served
 from launcher.plan.mounts import HOME, Mount, PathFact, fold, of_paths, require_passable
 from launcher.plan.plan import Plan
-from launcher.plan.ranks import processes
+from launcher.plan.rank_count import processes
 from launcher.plan.request import Request, options_of
+from launcher.plan.selection import NATIVE, Choice, Native
+from launcher.plan.settings import Settings
 
 RECORD = "AAM_PLAN"
 """The variable that hands the plan to `aam`, which keeps it in the record of the run."""

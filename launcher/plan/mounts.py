@@ -8,11 +8,10 @@ from __future__ import annotations
 
 import os
 from collections.abc import Iterable, Sequence
-from dataclasses import replace
+from dataclasses import dataclass, replace
 from typing import Literal
 
-from aam.options.frozen import dataclass
-from launcher.errors import ConfigurationError, UsageError
+from aam.contract.errors import ConfigurationError, UsageError
 
 IMAGE_FOLDERS = frozenset(
     ["/", "/bin", "/boot", "/dev", "/etc", "/lib", "/lib32", "/lib64", "/opt", "/proc", "/run",

@@ -3,8 +3,8 @@
 from __future__ import annotations
 
 from collections.abc import Mapping
+from dataclasses import dataclass
 
-from aam.options.frozen import dataclass
 from launcher.findings import Finding
 from launcher.host.facts import Gpu
 from launcher.plan.decision import Decision

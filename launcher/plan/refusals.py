@@ -4,13 +4,13 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 
-from launcher.errors import Unavailable
+from aam.contract.errors import Unavailable
 from launcher.gpus import VENDORS
 from launcher.host.facts import Host
 from launcher.plan.catalog import CPU, Catalog, Image
 from launcher.plan.gpu_groups import Survey
 from launcher.plan.gpu_use import GpuUse
-from launcher.plan.layers import Settings
+from launcher.plan.settings import Settings
 
 
 def require_served(gpus: Survey, host: Host, use: GpuUse) -> None:

@@ -8,15 +8,14 @@ from __future__ import annotations
 
 import typing
 from collections.abc import Iterable, Mapping, Sequence
-from dataclasses import field
+from dataclasses import dataclass, field
 from functools import cache
 from pathlib import Path
 
-from aam.options import OptionSpec, find, names, specs, spell_out, split
-from aam.options.frozen import dataclass
-from launcher.errors import UsageError
-from launcher.plan.own import OWN_FLAGS, names_an_option, split_own
-from launcher.plan.spelling import nearest
+from aam.contract.errors import UsageError
+from aam.contract.options import OptionSpec, find, names, specs, spell_out, split
+from aam.contract.suggestions import nearest
+from launcher.plan.launcher_options import OWN_FLAGS, names_an_option, split_own
 
 JSON = "--json"
 """The one option that both programs have: of `explain` and its like, else of the command."""

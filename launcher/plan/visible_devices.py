@@ -8,9 +8,9 @@ the vendors). So exactly one variable goes on, and it counts what the program wi
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
 
-from aam.options.frozen import dataclass
-from launcher.errors import ConfigurationError
+from aam.contract.errors import ConfigurationError
 from launcher.gpus import VENDORS
 from launcher.host.facts import Gpu, Slurm
 from launcher.host.numbers import numbers, whole_number

@@ -19,7 +19,7 @@ from typing import Any
 import pytest
 import yaml
 
-from launcher.images.record import locked
+from launcher.images.index import locked
 from tests.launcher.containers import PYTHON, ROOT, USER, Engines
 
 PARTS = ("aam", "launcher", "containers")

@@ -17,9 +17,9 @@ from pathlib import Path
 
 import pytest
 
+from aam.contract.errors import CannotCreate, Unavailable
 from launcher.engines import apptainer
 from launcher.engines.base import GIB, Need
-from launcher.errors import CannotCreate, Unavailable
 from launcher.images import registry
 from launcher.images.build import require_room
 from tests.containers.shared import base, build_words, warm_base, workshop

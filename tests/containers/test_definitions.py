@@ -12,11 +12,11 @@ from typing import Any
 
 import pytest
 
+from aam.contract.errors import UsageError
 from launcher.config import catalog as shipped_catalog
 from launcher.config import read
 from launcher.engines import apptainer, docker, podman
 from launcher.engines.base import Build
-from launcher.errors import UsageError
 from launcher.images import definitions
 from launcher.plan.catalog import Catalog, Image
 from tests.launcher.containers import ROOT

@@ -15,22 +15,22 @@ import torch
 
 from aam import __version__
 from aam.contract.check_report import VARIABLE, CheckReport, Key, compact, from_json, to_json
+from aam.contract.errors import Unavailable
 from aam.model.attention import TORCH, Backend
-from aam.stack.check import CheckPlan as Check
-from aam.stack.check import conclude, measure
-from aam.stack.guard import AttentionNeed, Guard, guarded
+from aam.numerics.backend_selection import AttentionNeed, Guard, guarded
+from aam.numerics.check import CheckPlan as Check
+from aam.numerics.check import conclude, measure
 from launcher import check_reports
 from launcher.engines.native import here
-from launcher.errors import Unavailable
 from launcher.host.facts import Host
-from launcher.host_lines import report_lines
+from launcher.host_table import report_lines
 from launcher.plan.attention import KnownReport, settle
-from launcher.plan.choose import Choice, choose
 from launcher.plan.flags import required
-from launcher.plan.layers import from_flags, merge
 from launcher.plan.make import Here, make
 from launcher.plan.plan import Plan
 from launcher.plan.request import parse
+from launcher.plan.selection import Choice, choose
+from launcher.plan.settings import from_flags, merge
 from tests import backends as emulated
 from tests.backends import faulty
 from tests.launcher.test_make import BUILT, CATALOG, PRETRAIN, decided, mi300a

@@ -7,17 +7,17 @@ from pathlib import Path
 
 import pytest
 
+from aam.contract.errors import Unavailable, UsageError
 from launcher import engines
 from launcher.detect import detect
 from launcher.engines import ENGINES
-from launcher.errors import Unavailable, UsageError
 from launcher.host.facts import EngineFact, Host
 from launcher.plan.catalog import SHIPPED, catalog_of
-from launcher.plan.choose import Built, Choice, Native, choose
-from launcher.plan.document import load
-from launcher.plan.fit import served
 from launcher.plan.gpu_use import GpuUse
-from launcher.plan.layers import Entry, merge
+from launcher.plan.image_fit import served
+from launcher.plan.selection import Built, Choice, Native, choose
+from launcher.plan.settings import Entry, merge
+from launcher.plan.yaml_document import load
 from tests.launcher.hosts import (
     MI25,
     MI50,

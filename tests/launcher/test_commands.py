@@ -16,12 +16,12 @@ from pathlib import Path
 import pytest
 
 from aam import __version__
+from aam.contract.errors import MissingInput
 from launcher import replay
 from launcher.completion import candidates, script
 from launcher.engines.sif import record_of
 from launcher.engines.sif_file import DESCRIPTOR, DESCRIPTOR_SIZE, HEADER, check_sif, id_of
-from launcher.errors import MissingInput
-from launcher.images import record
+from launcher.images import index
 from tests.launcher.hosts import MI210, MI300A, Tree, captured
 
 ROOT = Path(__file__).parents[2]
@@ -431,7 +431,7 @@ def engine(folder: Path, name: str, answer: str = "") -> Path:
 
 def test_an_engine_is_asked_once_for_its_version(folder: Path) -> None:
     engine(folder, "apptainer", "apptainer version 1.4.5")
-    record.write(folder, "cpu", "sif", record_of(sif(folder / "cpu.sif")))
+    index.write(folder, "cpu", "sif", record_of(sif(folder / "cpu.sif")))
 
     def known() -> str | None:
         said = json.loads(

@@ -8,10 +8,10 @@ from pathlib import Path
 
 import pytest
 
+from aam.contract.errors import ConfigurationError, NotPermitted
 from launcher import config
 from launcher.engines import shell_line
 from launcher.engines.folders import make_private
-from launcher.errors import ConfigurationError, NotPermitted
 from launcher.plan.plan import Plan
 
 NOBODY = 65534

@@ -10,9 +10,9 @@ from pathlib import Path
 
 import pytest
 
+from aam.contract.errors import Unavailable
 from launcher.detect import detect
 from launcher.doctor import examine
-from launcher.errors import Unavailable
 from launcher.gpus import VENDORS
 from launcher.host.facts import Host
 from launcher.plan.gpu_groups import survey

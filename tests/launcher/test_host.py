@@ -13,8 +13,8 @@ from typing import Literal
 
 import pytest
 
+from aam.contract.errors import MissingInput
 from launcher.detect import detect
-from launcher.errors import MissingInput
 from launcher.gpus.amd import address_of, arch_of
 from launcher.gpus.nvidia import CHIPS, capabilities
 from launcher.host.facts import Gpu, Instance

@@ -7,11 +7,11 @@ from pathlib import Path
 
 import pytest
 
+from aam.contract.errors import ConfigurationError, MissingInput
 from launcher import cli, config, images
 from launcher.engines.sif import record_of
-from launcher.errors import ConfigurationError, MissingInput
-from launcher.images import lock, record
-from launcher.plan.choose import Built
+from launcher.images import index, lock
+from launcher.plan.selection import Built
 from tests.launcher.test_commands import sif
 
 
@@ -26,7 +26,7 @@ def found(folder: Path) -> Built:
 def place(tmp_path: Path) -> Path:
     """A SIF with its record."""
     path = sif(tmp_path / "cpu.sif")
-    record.write(tmp_path, "cpu", "sif", record_of(path))
+    index.write(tmp_path, "cpu", "sif", record_of(path))
     return path
 
 
@@ -56,13 +56,13 @@ def test_a_sif_that_changed_at_the_same_size_is_not_used_under_its_old_digest(pl
 
 def test_a_record_without_a_time_of_change_is_completed_by_lock(place: Path) -> None:
     held = {k: v for k, v in record_of(place).items() if k != "mtime_ns"}
-    record.write(place.parent, "cpu", "sif", {**held, "engine": "apptainer 1.4"})
+    index.write(place.parent, "cpu", "sif", {**held, "engine": "apptainer 1.4"})
     doubt = found(place.parent).doubt
     assert doubt is not None
     assert "aam-launch images lock cpu" in doubt[1]
     lock.record_copy("cpu", place.parent)
     assert found(place.parent).doubt is None
-    assert record.read(place.parent)["cpu"]["sif"]["engine"] == "apptainer 1.4"
+    assert index.read(place.parent)["cpu"]["sif"]["engine"] == "apptainer 1.4"
 
 
 @pytest.mark.parametrize(
@@ -82,7 +82,7 @@ def test_a_damaged_record_is_one_sentence(tmp_path: Path, text: str) -> None:
 def test_an_image_of_a_format_that_no_engine_runs(
     tmp_path: Path, words: tuple[str, ...], capsys: pytest.CaptureFixture[str]
 ) -> None:
-    record.write(tmp_path, "cpu", "raft", {"reference": "aam:cpu"})
+    index.write(tmp_path, "cpu", "raft", {"reference": "aam:cpu"})
     action, *more = words
     assert cli.main([f"--image-dir={tmp_path}", "images", action, "cpu", *more]) == 69
     assert "No engine for images of this format: 'raft'" in capsys.readouterr().err

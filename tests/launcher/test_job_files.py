@@ -10,7 +10,7 @@ from pathlib import Path
 
 import pytest
 
-from launcher.jobs.files import files
+from launcher.slurm.files import files
 from tests.launcher.test_submit import SHELLCHECK, WORDS, place, submit
 
 ROOT = Path(__file__).parents[2]

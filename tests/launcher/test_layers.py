@@ -7,12 +7,12 @@ from pathlib import Path
 
 import pytest
 
+from aam.contract.errors import ConfigurationError
 from launcher import config, documents, trust
-from launcher.errors import ConfigurationError
 from launcher.plan.catalog import SHIPPED, catalog_of, extended
-from launcher.plan.document import entries, load
-from launcher.plan.layers import KEYS, from_flags, from_variables, merge
-from launcher.plan.own import OWN_FLAGS
+from launcher.plan.launcher_options import OWN_FLAGS
+from launcher.plan.settings import KEYS, from_flags, from_variables, merge
+from launcher.plan.yaml_document import entries, load
 
 
 @pytest.fixture

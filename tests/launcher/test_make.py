@@ -8,19 +8,19 @@ from pathlib import Path
 
 import pytest
 
+from aam.contract.errors import NotPermitted
 from launcher.detect import detect
 from launcher.engines import ENGINES, command, shell_line
-from launcher.errors import NotPermitted
 from launcher.host.facts import EngineFact, Host, Node, User
 from launcher.plan.catalog import SHIPPED, catalog_of
-from launcher.plan.choose import Built, Native, choose
-from launcher.plan.document import load
-from launcher.plan.layers import from_flags, merge
 from launcher.plan.make import RECORD, Here, make
 from launcher.plan.mounts import Mount
 from launcher.plan.plan import Plan
 from launcher.plan.request import parse
-from launcher.prepare import require_devices
+from launcher.plan.selection import Built, Native, choose
+from launcher.plan.settings import from_flags, merge
+from launcher.plan.yaml_document import load
+from launcher.planning import require_devices
 from tests.launcher.hosts import MI210, MI300A, Tree
 
 CATALOG = catalog_of(load(SHIPPED.read_text()))
@@ -43,7 +43,7 @@ def planned(
     terminal: bool = False,
     mounts: tuple[Mount, ...] = (),
 ) -> Plan:
-    from launcher.inputs import lexical
+    from launcher.input_files import lexical
 
     request = parse(words)
     settings = merge([from_flags(request.own)])

@@ -10,9 +10,9 @@ from pathlib import Path
 
 import pytest
 
+from aam.contract.errors import CannotCreate, ConfigurationError, UsageError
 from launcher.engines.mount_words import fields
-from launcher.errors import CannotCreate, ConfigurationError, UsageError
-from launcher.inputs import LEAST, look, require_outputs, require_room
+from launcher.input_files import LEAST, look, require_outputs, require_room
 from launcher.plan.mounts import Mount, asked_for, fold, of_paths, require_passable
 from launcher.plan.request import parse
 

@@ -6,12 +6,12 @@ from pathlib import Path
 
 import pytest
 
+from aam.contract.errors import ConfigurationError
 from launcher import config
 from launcher.cli import main
-from launcher.errors import ConfigurationError
-from launcher.jobs.site import SITE_KEYS, Site, filled
-from launcher.jobs.site_check import examine
-from launcher.plan.layers import KEYS
+from launcher.plan.settings import KEYS
+from launcher.slurm.site import SITE_KEYS, Site, filled
+from launcher.slurm.site_check import examine
 
 SHIPPED = ("cosmos", "slurm", "workstation")
 

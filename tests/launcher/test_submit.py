@@ -17,19 +17,19 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from aam.options import find, names, specs
+from aam.contract.options import find, names, specs
 from launcher.engines import ENGINES
-from launcher.jobs import submit_options
-from launcher.jobs.history import Submitted
-from launcher.jobs.job import Allocation, Job, Place, Program
-from launcher.jobs.script import script
-from launcher.jobs.status import job_status, progress
-from launcher.jobs.submit_options import split_submit_options
-from launcher.jobs.sweep import tasks_of
-from launcher.plan.document import entries
+from launcher.plan.launcher_options import OWN_FLAGS
 from launcher.plan.mounts import Mount
-from launcher.plan.own import OWN_FLAGS
 from launcher.plan.plan import Plan
+from launcher.plan.yaml_document import entries
+from launcher.slurm import submit_options
+from launcher.slurm.history import Submitted
+from launcher.slurm.job import Allocation, Job, Place, Program
+from launcher.slurm.script import script
+from launcher.slurm.status import job_status, progress
+from launcher.slurm.submit_options import split_submit_options
+from launcher.slurm.sweep import tasks_of
 
 ROOT = Path(__file__).parents[2]
 SHELLCHECK = shutil.which("shellcheck", path=f"{Path(sys.executable).parent}:{os.environ['PATH']}")

@@ -10,7 +10,7 @@ from pathlib import Path
 import pytest
 
 from launcher import config, trust
-from launcher.plan.layers import Settings
+from launcher.plan.settings import Settings
 
 HOSTILE = """\
 image: cpu

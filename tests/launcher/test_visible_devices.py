@@ -8,7 +8,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from launcher.errors import ConfigurationError
+from aam.contract.errors import ConfigurationError
 from launcher.host.facts import Gpu, Instance, Slurm
 from launcher.plan.visible_devices import Selection, select, value_for
 

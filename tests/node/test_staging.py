@@ -7,7 +7,7 @@ from pathlib import Path
 
 import pytest
 
-from aam.errors import MissingInput
+from aam.contract.errors import MissingInput
 from aam.node.staging import IN_MEMORY, checksums, file_system, stage
 
 

@@ -10,7 +10,7 @@ from pathlib import Path
 
 import pytest
 
-from aam.errors import MissingInput, Unavailable
+from aam.contract.errors import MissingInput, Unavailable
 from aam.node import steps, stop
 from aam.node.check import require_tested
 from aam.node.commands import read, require_inputs, resumed

@@ -7,7 +7,7 @@ from pathlib import Path
 
 import pytest
 
-from aam.errors import Unavailable
+from aam.contract.errors import Unavailable
 from aam.node import topology
 from tests.launcher.hosts import MI300A, Tree
 

@@ -211,9 +211,9 @@ def start(folder: Path) -> Cluster:
         pytest.skip("AAM_SLURM names no folder of a Slurm")
     engines = workshop()
     cpu_sif()
-    from aam.options.commands import Simulate
-    from aam.study.simulate import simulate
-    from aam.study.simulated_files import write_study
+    from aam.contract.options.commands import Simulate
+    from aam.data.simulation.files import write_study
+    from aam.data.simulation.simulate import simulate
 
     options = Simulate(output_dir=folder / "study", samples=36, asvs=90, length=60, richness=25,
                        depth=900, subjects=12, seed=7)  # fmt: skip

@@ -20,7 +20,7 @@ from pathlib import Path
 import pytest
 import torch
 
-from launcher.jobs.files import files
+from launcher.slurm.files import files
 from tests.containers.shared import workshop
 from tests.launcher.containers import USER
 from tests.slurm.cluster import Cluster, Job, rows, start, until, weights

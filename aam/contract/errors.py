@@ -1,0 +1,101 @@
+"""Errors that a user can cause, each with its exit status (sysexits.h), for both programs.
+
+A message is one sentence of three parts: what is wrong, where (ids, numbers, files) and what to do.
+Any other exception is a bug and keeps its traceback.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable
+
+SHOWN_IDS = 5
+
+
+class AamError(Exception):
+    """Base of all errors that a user, an input or a host can cause.
+
+    Args:
+        cause: what is wrong, without a full stop.
+        evidence: the ids, numbers or places concerned.
+        remedy: what the user can do about it.
+    """
+
+    status = 70
+
+    def __init__(self, cause: str, evidence: str = "", remedy: str = "") -> None:
+        self.cause, self.evidence, self.remedy = cause, evidence, remedy
+        super().__init__(cause, evidence, remedy)
+
+    def __str__(self) -> str:
+        sentence = f"{self.cause}: {self.evidence}" if self.evidence else self.cause
+        whole = f"{sentence}; {self.remedy}" if self.remedy else sentence
+        return whole if whole.endswith("?") else f"{whole}."
+
+
+class UsageError(AamError):
+    """Options that contradict each other or cannot be understood (EX_USAGE)."""
+
+    status = 64
+
+
+class DataError(AamError):
+    """Input that was read but is wrong (EX_DATAERR)."""
+
+    status = 65
+
+
+class MissingInput(AamError):
+    """A file that is not there or may not be read (EX_NOINPUT)."""
+
+    status = 66
+
+
+class Unavailable(AamError):
+    """A program, library or device that is needed and absent (EX_UNAVAILABLE)."""
+
+    status = 69
+
+
+class Interrupted(AamError):
+    """A run that was asked to stop and left a checkpoint to go on from (EX_TEMPFAIL)."""
+
+    status = 75
+
+
+class NotFinite(AamError):
+    """A computation that gave what is no number: diverged, overflowed, or wrong (EX_SOFTWARE)."""
+
+    status = 70
+
+
+class NotPermitted(AamError):
+    """A device or a folder that this user may not use (EX_NOPERM)."""
+
+    status = 77
+
+
+class ConfigurationError(AamError):
+    """A settings file, variable or set of visible devices that is contradictory (EX_CONFIG)."""
+
+    status = 78
+
+
+class CannotCreate(AamError):
+    """Output that cannot be written: permission, a full disk, a run in the way (EX_CANTCREAT)."""
+
+    status = 73
+
+
+def first_few(ids: Iterable[object]) -> str:
+    """Name the number of `ids` and the first five of them, for the evidence of a message.
+
+    >>> first_few(["a", "b"])
+    '2 (a, b)'
+    """
+    listed = [_shorten(str(name)) for name in ids]
+    more = ", ..." if len(listed) > SHOWN_IDS else ""
+    return f"{len(listed)} ({', '.join(listed[:SHOWN_IDS])}{more})"
+
+
+def _shorten(name: str, longest: int = 40) -> str:
+    return name if len(name) <= longest else f"{name[: longest - 3]}..."

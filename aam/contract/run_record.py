@@ -1,0 +1,162 @@
+"""Run records: command, options, host, versions and input checksums, beside the output of a run.
+
+A run folder has `run.json` (`aam.training.run_folder`), kept from the start of a run to its end.
+The other commands write one at their end: `FILE.run.json` beside an output file, or
+`COMMAND.run.json` in an output folder, since other commands may write there too.
+`aam-launch replay` reads them all.
+"""
+
+from __future__ import annotations
+
+import json
+import os
+import platform
+import sys
+import time
+from collections.abc import Mapping
+from datetime import datetime, timezone
+from importlib.metadata import PackageNotFoundError, version
+from pathlib import Path
+from typing import Any
+
+from aam import __version__
+from aam.contract.files import is_regular, sha256, written_aside
+from aam.contract.options import specs, to_plain
+
+LIBRARIES = ("torch", "lightning", "numpy", "scipy", "pandas", "scikit-bio", "biom-format",
+             "scikit-learn")  # fmt: skip
+
+
+def describe(command: str, options: Any) -> dict[str, Any]:
+    """Return versions, host, command line, options, inputs' SHA-256 and the launch of a run."""
+    return {
+        "aam": __version__,
+        "command": command,
+        "argv": sys.argv,
+        "started": now(),
+        "host": {
+            "name": platform.node(),
+            "system": platform.platform(),
+            "cores": os.cpu_count(),
+            "job": os.environ.get("SLURM_JOB_ID"),
+        },
+        "versions": {"python": platform.python_version()} | _versions(),
+        "options": to_plain(options),
+        "inputs": _inputs(options),
+        "launch": launched_by(os.environ),
+    }
+
+
+def place_of(command: str, options: Any) -> Path | None:
+    """Return where the record of a run goes; None where it writes no file, or keeps its own."""
+    if hasattr(options, "run"):
+        return None  # a run folder, see aam.training.run_folder
+    for spec in specs(type(options)):
+        output = value_of(options, spec.field) if spec.role == "output" else None
+        if output is not None:
+            folder = spec.field.endswith("dir")
+            return output / f"{command.replace(' ', '-')}.run.json" if folder else beside(output)
+    return None
+
+
+def beside(output: Path) -> Path:
+    """Return the place of the record of an output file."""
+    return output.with_name(f"{output.name}.run.json")
+
+
+class Record:
+    """The record of a command that keeps no run folder: made before it runs, written after."""
+
+    def __init__(self, command: str, options: Any) -> None:
+        self.command, self.options = command, options
+        self.started, self.began = now(), time.monotonic()
+
+    def leave(self, facts: Mapping[str, Any]) -> None:
+        """Write the record with `facts`, if the run left an output.
+
+        Raises:
+            CannotCreate: it cannot be written.
+        """
+        place = place_of(self.command, self.options)
+        if place is None:
+            return
+        content = describe(self.command, self.options) | {
+            "started": self.started,
+            "finished": now(),
+            "seconds": round(time.monotonic() - self.began, 1),
+            **facts,
+        }
+        write(place, content)
+
+
+def write(place: Path, content: Mapping[str, Any]) -> None:
+    """Write a record whole."""
+    with written_aside(place) as aside:
+        aside.write_text(json.dumps(content, indent=2, default=str) + "\n")
+
+
+def launched_by(variables: Mapping[str, str]) -> dict[str, Any] | None:
+    """Return what `aam-launch` said of the plan it made (image, engine, masks), or None."""
+    try:
+        said = json.loads(variables.get("AAM_PLAN", "null"))
+    except ValueError:
+        return None
+    return said if isinstance(said, dict) else None
+
+
+def now() -> str:
+    """Return the time in UTC, to the second."""
+    return datetime.now(timezone.utc).isoformat(timespec="seconds")
+
+
+def value_of(options: Any, field: str) -> Any:
+    """Return the value of the option `field`, in the options or in one of their groups."""
+    if hasattr(options, field) and not hasattr(getattr(options, field), "__dataclass_fields__"):
+        return getattr(options, field)
+    for group in vars(options).values():
+        if hasattr(group, "__dataclass_fields__") and hasattr(group, field):
+            return getattr(group, field)
+    raise AttributeError(field)
+
+
+def _versions() -> dict[str, str]:
+    found = {}
+    for name in LIBRARIES:
+        try:
+            found[name] = version(name)
+        except PackageNotFoundError:
+            continue
+    if "torch" in sys.modules:
+        # The version of the build, such as 2.5.1+cu124, which the package's metadata may leave out.
+        found["torch"] = str(sys.modules["torch"].__version__)
+    return found
+
+
+def _inputs(options: Any) -> dict[str, dict[str, Any]]:
+    """Path, size and SHA-256 of every input file; of a run folder, its best checkpoint.
+
+    Of a store of `aam prepare` it is the SHA-256 of its header, which holds those of its files.
+    """
+    files = {}
+    for spec in specs(type(options)):
+        if spec.role != "input":
+            continue
+        path = value_of(options, spec.field)
+        if not isinstance(path, Path):  # none, or a word such as `auto`
+            continue
+        if (path / "store.json").is_file():
+            files[spec.flag] = {
+                "path": str(path.resolve()),
+                "bytes": sum(file.stat().st_size for file in path.iterdir()),
+                "sha256": sha256(path / "store.json"),
+            }
+            continue
+        if path.is_dir():
+            path = path / "checkpoints" / "best.ckpt"
+        if is_regular(path):
+            files[spec.flag] = {
+                "path": str(path.resolve()),
+                "bytes": path.stat().st_size,
+                "sha256": sha256(path),
+            }
+    return files

@@ -1,0 +1,240 @@
+"""From rows of a study to a batch: distinct ASVs once, reads drawn, nucleotides masked, UniFrac.
+
+A batch is a pure function of the study, the plan, the rows, the epoch and the step: workers, ranks
+and resumed runs make the same batches. Shape suffixes: U distinct ASVs, L nucleotides, B samples,
+S ASVs of the largest sample.
+"""
+
+from __future__ import annotations
+
+import dataclasses
+from dataclasses import dataclass
+from typing import Annotated, Any, Literal
+
+import numpy as np
+import numpy.typing as npt
+import torch
+from scipy.sparse import csr_array
+from torch import Tensor
+
+from aam.contract.options.field import BELOW_ONE, ONE_OR_MORE, SEEDS, UP_TO_ONE, ZERO_OR_MORE
+from aam.contract.options.groups import Metric
+from aam.data.masking import Strategy, choose
+from aam.data.rarefaction import rarefy
+from aam.data.sequences import MASK, PAD
+from aam.data.study import Study
+from aam.data.unifrac.batch import faith_pd, pairwise
+
+FIXED_DRAW = 1 << 40
+"""First number of the draws that never change: validation and prediction. No epoch gets so far."""
+
+_MASKS, _CHOICE = 1, 2
+"""Second words of seeds, so that masks and ASV choices are drawn apart from each other."""
+
+
+@dataclass(frozen=True)
+class Batch:
+    """Samples as the network reads them.
+
+    Attributes:
+        rows_B: int64, rows of the study.
+        asvs_U: int64, distinct ASVs of the batch (columns of the study).
+        tokens_UL: uint8, their sequences; masked nucleotides hold the mask token.
+        scored_UL: bool, where nucleotides are masked; None without the nucleotide task.
+        hidden: uint8 [masked], the tokens that the mask replaced; None without the task.
+        shortest: nucleotides of its shortest sequence.
+        slots_BS: int64, row of `asvs_U` of each ASV of each sample.
+        counts_BS: float32, its reads, 0 where the sample has fewer ASVs.
+        attend_BS: bool, where a sample has an ASV; None if all samples have S.
+        distances_BB: float32, UniFrac of the reads drawn; None without a phylogeny.
+        diversity_B: float32, Faith PD; None unless that is the metric.
+    """
+
+    rows_B: Tensor
+    asvs_U: Tensor
+    tokens_UL: Tensor
+    scored_UL: Tensor | None
+    hidden: Tensor | None
+    shortest: int
+    slots_BS: Tensor
+    counts_BS: Tensor
+    attend_BS: Tensor | None
+    distances_BB: Tensor | None = None
+    diversity_B: Tensor | None = None
+
+    def ragged(self, patch: int) -> bool:
+        """Whether a sequence has fewer patches of `patch` nucleotides than `tokens_UL` has."""
+        return -(-self.shortest // patch) < -(-self.tokens_UL.shape[1] // patch)
+
+    def to(self, device: torch.device) -> Batch:
+        """Copy every tensor to `device`."""
+        moved: dict[str, Any] = {
+            field.name: value.to(device, non_blocking=True)
+            for field in dataclasses.fields(self)
+            if isinstance(value := getattr(self, field.name), Tensor)
+        }
+        return dataclasses.replace(self, **moved)
+
+    def pin_memory(self) -> Batch:
+        """Copy every tensor to page-locked memory (the data loader calls this)."""
+        pinned: dict[str, Any] = {
+            field.name: value.pin_memory()
+            for field in dataclasses.fields(self)
+            if isinstance(value := getattr(self, field.name), Tensor)
+        }
+        return dataclasses.replace(self, **pinned)
+
+
+@dataclass(frozen=True)
+class BatchPlan:
+    """How batches are made; `rarefy_depth` is a number here, never "auto".
+
+    Attributes:
+        metric: phylogenetic measure to compute; None for none.
+        mask_ratio: fraction of nucleotides masked; 0 leaves the nucleotide task out.
+    """
+
+    seed: Annotated[int, SEEDS]
+    rarefy_depth: Annotated[int, ZERO_OR_MORE]
+    token_limit: Annotated[int, ONE_OR_MORE]
+    asv_sampling: Literal["abundance", "first", "random"]
+    mask_ratio: Annotated[float, BELOW_ONE] = 0.0
+    mask_strategy: Strategy = "random"
+    metric: Metric | None = None
+    alpha: Annotated[float, UP_TO_ONE] = 0.5
+
+
+def shortest(tokens_UL: Tensor) -> int:
+    """Count the nucleotides of the shortest of several sequences; all of L where there is none."""
+    lengths_U = (tokens_UL != PAD).sum(dim=1)
+    return int(lengths_U.min()) if len(lengths_U) else tokens_UL.shape[1]
+
+
+def make_batch(
+    study: Study,
+    plan: BatchPlan,
+    rows: npt.NDArray[np.int64],
+    reads_draw: int = FIXED_DRAW,
+    masks: int | npt.NDArray[np.bool_] = 0,
+) -> Batch:
+    """Make the batch of `rows`.
+
+    Args:
+        study: the samples.
+        plan: how.
+        rows: rows of the study's table.
+        reads_draw: number of the rarefaction.
+        masks: number of the masks to draw, or the masks [F, L] of `fixed_masks`.
+    """
+    drawn = _draw_reads(study, plan, rows, reads_draw)
+    kept = _limit(drawn, plan, [study.table.sample_ids[row] for row in rows], reads_draw)
+    asvs_U, slots = np.unique(kept.indices, return_inverse=True)
+    slots_BS, counts_BS = _pad(kept, slots)
+    tokens_UL = study.tokens_FL[asvs_U]
+    longest = int((tokens_UL != PAD).any(axis=0).sum())
+    tokens_UL = tokens_UL[:, : max(longest, 1)]
+    masked_UL, scored_UL, hidden = _mask(plan, tokens_UL, asvs_U, masks)
+    present_BS = counts_BS > 0
+    return Batch(
+        rows_B=torch.from_numpy(rows),
+        asvs_U=torch.from_numpy(asvs_U.astype(np.int64)),
+        tokens_UL=torch.from_numpy(masked_UL),
+        scored_UL=scored_UL,
+        hidden=hidden,
+        shortest=shortest(torch.from_numpy(tokens_UL)),
+        slots_BS=torch.from_numpy(slots_BS),
+        counts_BS=torch.from_numpy(counts_BS),
+        attend_BS=None if present_BS.all() else torch.from_numpy(present_BS),
+        **_phylogenetic(study, plan, rows, drawn),
+    )
+
+
+def _draw_reads(study: Study, plan: BatchPlan, rows: npt.NDArray[np.int64], draw: int) -> csr_array:
+    """Rarefied counts [B, F] of `rows`, without explicit zeros."""
+    table = study.table
+    picked = table.counts[rows]
+    picked.data = np.concatenate(
+        [
+            rarefy(picked.data[lo:hi], plan.rarefy_depth, table.sample_ids[row], plan.seed, draw)
+            for row, lo, hi in zip(rows, picked.indptr[:-1], picked.indptr[1:], strict=True)
+        ]
+    )
+    picked.eliminate_zeros()
+    return picked
+
+
+def _limit(drawn: csr_array, plan: BatchPlan, sample_ids: list[str], draw: int) -> csr_array:
+    """Keep at most `token_limit` ASVs of each sample."""
+    sizes = np.diff(drawn.indptr)
+    if sizes.max(initial=0) <= plan.token_limit:
+        return drawn
+    keep = np.ones(drawn.nnz, dtype=np.bool_)
+    for name, lo, hi in zip(sample_ids, drawn.indptr[:-1], drawn.indptr[1:], strict=True):
+        if hi - lo <= plan.token_limit:
+            continue
+        if plan.asv_sampling == "abundance":
+            order = np.argsort(-drawn.data[lo:hi], kind="stable")
+        elif plan.asv_sampling == "random":
+            rng = np.random.default_rng([plan.seed, _CHOICE, draw, *name.encode()])
+            order = rng.permutation(hi - lo)
+        else:
+            order = np.arange(hi - lo)
+        keep[lo + order[plan.token_limit :]] = False
+    cut = drawn.copy()
+    cut.data = np.where(keep, drawn.data, 0)
+    cut.eliminate_zeros()
+    return cut
+
+
+def _pad(
+    kept: csr_array, slots: npt.NDArray[np.int64]
+) -> tuple[npt.NDArray[np.int64], npt.NDArray[np.float32]]:
+    """Lay the ragged rows of `kept` out as [B, S] arrays of slots and counts."""
+    sizes = np.diff(kept.indptr)
+    widest = max(int(sizes.max(initial=0)), 1)
+    row = np.repeat(np.arange(len(sizes)), sizes)
+    column = np.arange(kept.nnz) - np.repeat(kept.indptr[:-1], sizes)
+    slots_BS = np.zeros((len(sizes), widest), dtype=np.int64)
+    counts_BS = np.zeros((len(sizes), widest), dtype=np.float32)
+    slots_BS[row, column] = slots
+    counts_BS[row, column] = kept.data
+    return slots_BS, counts_BS
+
+
+def fixed_masks(study: Study, plan: BatchPlan) -> npt.NDArray[np.bool_]:
+    """One mask for each ASV of the study [F, L], whatever batch it comes in: for validation."""
+    rng = np.random.default_rng([plan.seed, _MASKS])
+    return choose(study.tokens_FL, plan.mask_ratio, plan.mask_strategy, rng)
+
+
+def _mask(
+    plan: BatchPlan,
+    tokens_UL: npt.NDArray[np.uint8],
+    asvs_U: npt.NDArray[np.int64],
+    masks: int | npt.NDArray[np.bool_],
+) -> tuple[npt.NDArray[np.uint8], Tensor | None, Tensor | None]:
+    if plan.mask_ratio == 0:
+        return tokens_UL, None, None
+    if isinstance(masks, int):
+        rng = np.random.default_rng([plan.seed, _MASKS, masks])
+        scored_UL = choose(tokens_UL, plan.mask_ratio, plan.mask_strategy, rng)
+    else:
+        scored_UL = masks[asvs_U, : tokens_UL.shape[1]]
+    masked_UL = np.where(scored_UL, np.uint8(MASK), tokens_UL)
+    return masked_UL, torch.from_numpy(scored_UL), torch.from_numpy(tokens_UL[scored_UL])
+
+
+def _phylogenetic(
+    study: Study, plan: BatchPlan, rows: npt.NDArray[np.int64], drawn: csr_array
+) -> dict[str, Tensor]:
+    if plan.metric is None:
+        return {}
+    if study.distances is not None:
+        return {"distances_BB": torch.from_numpy(study.distances.values[np.ix_(rows, rows)])}
+    if study.phylogeny is None:
+        return {}
+    if plan.metric == "faith_pd":
+        return {"diversity_B": faith_pd(drawn, study.phylogeny, torch.float32)}
+    return {
+        "distances_BB": pairwise(drawn, study.phylogeny, plan.metric, plan.alpha, torch.float32)
+    }

@@ -1,0 +1,191 @@
+"""Distance matrices made elsewhere: reading, checking, matching to a table by id, and writing.
+
+The forms that files have are the subject of `aam.data.io.distance_files`. Matrices may be square or
+condensed (the upper half, row by row) where they are binary; those without ids are taken to be in
+table order.
+"""
+
+from __future__ import annotations
+
+from collections import Counter
+from collections.abc import Sequence
+from dataclasses import dataclass
+from math import isqrt
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+from numpy.typing import NDArray
+
+from aam.contract.errors import DataError, UsageError, first_few
+from aam.contract.files import require, written_aside
+from aam.data.io.distance_files import WRITERS, read_form, refused
+
+ROUNDING = 1e-5
+"""Asymmetry and diagonal up to this part of the largest distance are taken for float32 noise."""
+
+_CHECKED_ROWS = 1024
+
+
+@dataclass(frozen=True)
+class DistanceMatrix:
+    """Distances between N samples.
+
+    Attributes:
+        ids: N names, unique.
+        values: float32 [N, N], symmetric, finite, >= 0, with a diagonal of zeros.
+    """
+
+    ids: tuple[str, ...]
+    values: NDArray[np.float32]
+
+    def aligned(self, sample_ids: Sequence[str]) -> DistanceMatrix:
+        """Return the distances between `sample_ids`, in their order.
+
+        Raises:
+            DataError: samples are not in the matrix.
+        """
+        if tuple(sample_ids) == self.ids:
+            return self
+        places = {name: place for place, name in enumerate(self.ids)}
+        if missing := [name for name in sample_ids if name not in places]:
+            raise DataError(
+                "Samples are not in the distance matrix",
+                f"{first_few(missing)} of {len(sample_ids)}; the matrix has {first_few(self.ids)}",
+                "make the matrix from this table, or leave these samples out of the table",
+            )
+        rows = np.array([places[name] for name in sample_ids], dtype=np.int64)
+        return DistanceMatrix(tuple(sample_ids), self.values[np.ix_(rows, rows)])
+
+
+def read_distances(
+    path: Path, sample_ids: Sequence[str] | None = None, max_bytes: int | None = None
+) -> DistanceMatrix:
+    """Read and check a distance matrix.
+
+    Args:
+        path: the file, in one of the forms of `distance_files`.
+        sample_ids: the table's samples, to name the rows of a matrix without ids.
+        max_bytes: most memory that the matrix may take; None for half of what is available.
+
+    Raises:
+        MissingInput: there is no such file.
+        DataError: the file cannot be read as a matrix; it is not square, or not of the table's size
+            if it has no ids; ids occur twice; a distance is absent, negative or differs from the
+            one across; the diagonal is not zero.
+    """
+    ids, values = read_form(require(path, "distance matrix"), max_bytes)
+    if values.ndim == 1:
+        values = _squared(values, path)
+    if values.ndim != 2 or values.shape[0] != values.shape[1] or not values.size:
+        shape = " x ".join(map(str, values.shape))
+        raise refused("The distance matrix is not square", f"'{path}' is {shape}")
+    if ids is None:
+        ids = _table_order(len(values), sample_ids, path)
+    if len(ids) != len(values):
+        raise refused(
+            "The distance matrix has another size than its ids",
+            f"'{path}' has {len(values)} rows and {len(ids)} ids",
+        )
+    if twice := [name for name, times in Counter(ids).items() if times > 1]:
+        raise refused("Ids occur twice in the distance matrix", f"{first_few(twice)} in '{path}'")
+    return DistanceMatrix(ids, _checked(ids, values, path))
+
+
+def write_distances(path: Path, matrix: DistanceMatrix) -> None:
+    """Write a matrix in the form that the suffix names: .tsv, .lsmat, .npy or .h5.
+
+    A .npy has its ids in a .txt of the same name, one a line; .h5 is laid out as ssu does.
+
+    Raises:
+        UsageError: another suffix.
+        CannotCreate: the folder cannot be written to.
+    """
+    write = WRITERS[checked_suffix(path)]
+    if path.suffix == ".npy":
+        with written_aside(path.with_suffix(".txt")) as aside:
+            aside.write_text("".join(f"{name}\n" for name in matrix.ids), "utf-8")
+    with written_aside(path) as aside:
+        write(aside, matrix.ids, matrix.values)
+
+
+def checked_suffix(path: Path) -> str:
+    """Return the suffix of an output file if it names a form that can be written.
+
+    Raises:
+        UsageError: it does not.
+    """
+    if path.suffix not in WRITERS:
+        raise UsageError(
+            "The form of the matrix is not clear",
+            f"'{path.name}'",
+            f"end its name with one of {', '.join(WRITERS)}",
+        )
+    return path.suffix
+
+
+def _squared(condensed: NDArray[Any], path: Path) -> NDArray[np.float32]:
+    size = (1 + isqrt(1 + 8 * condensed.size)) // 2
+    if size * (size - 1) // 2 != condensed.size or size < 2:
+        raise refused(
+            "The distance matrix is neither square nor condensed",
+            f"'{path}' is one row of {condensed.size} values",
+        )
+    square = np.zeros((size, size), dtype=np.float32)
+    start = 0
+    for row in range(size - 1):
+        stop = start + size - 1 - row
+        square[row, row + 1 :] = square[row + 1 :, row] = condensed[start:stop]
+        start = stop
+    return square
+
+
+def _table_order(size: int, sample_ids: Sequence[str] | None, path: Path) -> tuple[str, ...]:
+    if sample_ids is None or len(sample_ids) != size:
+        table = "no table" if sample_ids is None else f"the table has {len(sample_ids)} samples"
+        raise refused(
+            "The distance matrix has no ids and does not fit the table",
+            f"'{path}' is {size} x {size}, {table}",
+            f"write its ids into '{path.with_suffix('.txt').name}', one a line, or give a .tsv",
+        )
+    return tuple(sample_ids)
+
+
+def _checked(ids: tuple[str, ...], values: NDArray[np.float32], path: Path) -> NDArray[np.float32]:
+    """Return the matrix without rounding noise, or refuse it; a few rows at a time."""
+    clean = np.empty_like(values)
+    noise = 0.0
+    for start in range(0, len(ids), _CHECKED_ROWS):
+        rows = slice(start, start + _CHECKED_ROWS)
+        here, across = values[rows], values[:, rows].T
+        if (wrong := np.argwhere(~np.isfinite(here))).size:
+            pair = wrong[0] + (start, 0)
+            raise _pair_refused("A distance is not a number", ids, values, pair, path)
+        noise = max(noise, ROUNDING * float(np.abs(here).max()))
+        clean[rows] = (here + across) / 2
+    for start in range(0, len(ids), _CHECKED_ROWS):
+        rows = slice(start, start + _CHECKED_ROWS)
+        for cause, wrong_ones in (
+            ("The distance matrix is not symmetric", np.abs(values[rows] - clean[rows]) > noise),
+            ("A distance is negative", clean[rows] < -noise),
+        ):
+            if (wrong := np.argwhere(wrong_ones)).size:
+                raise _pair_refused(cause, ids, values, wrong[0] + (start, 0), path)
+    if (off := np.flatnonzero(np.abs(np.diagonal(clean)) > noise)).size:
+        raise refused(
+            "The diagonal of the distance matrix is not zero",
+            f"{first_few(ids[row] for row in off)} in '{path}'",
+            "give distances, not similarities",
+        )
+    np.fill_diagonal(clean, 0)
+    return np.maximum(clean, 0, out=clean)
+
+
+def _pair_refused(
+    cause: str, ids: tuple[str, ...], values: NDArray[Any], pair: NDArray[np.int64], path: Path
+) -> DataError:
+    i, j = pair
+    return refused(
+        cause,
+        f"'{ids[i]}' to '{ids[j]}' is {values[i, j]:g} in '{path}', back it is {values[j, i]:g}",
+    )

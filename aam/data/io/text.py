@@ -1,0 +1,51 @@
+"""Decoding of text files: UTF-8 with or without a byte order mark, and nothing else."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+from aam.contract.errors import DataError
+from aam.contract.files import require
+from aam.memory import memory_budget, shown_size
+
+_OBJECT_BYTES = 8
+"""Bytes of memory that a byte of text takes once it is split into cells."""
+
+
+def decoded(data: bytes, path: Path, what: str) -> str:
+    """Return the text of a file.
+
+    Args:
+        data: its content.
+        path: where it came from.
+        what: what to call it in a message, such as `splits file`.
+
+    Raises:
+        DataError: it is not UTF-8.
+    """
+    try:
+        return data.decode("utf-8-sig")
+    except UnicodeDecodeError as error:
+        is_utf16 = data.startswith((b"\xff\xfe", b"\xfe\xff"))
+        raise DataError(
+            f"The {what} is not UTF-8 text",
+            f"'{path}'{' is UTF-16' if is_utf16 else f', {error.reason} at byte {error.start}'}",
+            "save it as UTF-8" if is_utf16 else "check that it is the right file",
+        ) from error
+
+
+def read_text(path: Path, what: str) -> str:
+    """Read a small text file.
+
+    Raises:
+        MissingInput: there is no such file.
+        DataError: it is not UTF-8, or so large that memory does not hold its cells.
+    """
+    size = require(path, what).stat().st_size
+    if size * _OBJECT_BYTES > memory_budget():
+        raise DataError(
+            f"The {what} does not fit in memory",
+            f"'{path}' has {shown_size(size)}",
+            "check that it is the right file",
+        )
+    return decoded(path.read_bytes(), path, what)

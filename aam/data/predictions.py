@@ -1,0 +1,147 @@
+"""The predictions that `aam predict`, `aam train` and `aam baseline` write, read back."""
+
+from __future__ import annotations
+
+import io
+from collections import Counter
+from collections.abc import Sequence
+from pathlib import Path
+from typing import TYPE_CHECKING
+
+import numpy as np
+import numpy.typing as npt
+
+from aam.console import say
+from aam.contract.errors import DataError, first_few
+from aam.data.io.text import read_text
+from aam.data.metadata import ID_HEADER, OLD_ID_HEADER, Metadata, class_target, numeric_target
+from aam.data.metrics import Judged, codes_of
+
+if TYPE_CHECKING:
+    import pandas as pd
+
+JUDGING = ("test", "validation")
+
+
+def read_predictions(path: Path) -> pd.DataFrame:
+    """Read a predictions file, as strings; missing values are "".
+
+    Rows that trained are left out, and so are validation rows where there are test rows; said.
+
+    Raises:
+        MissingInput: no such file.
+        DataError: no sample-id or predicted column, no row that judges, a sample twice in a fold.
+    """
+    import pandas as pd
+
+    text = io.StringIO(read_text(path, "predictions file"))
+    try:
+        frame = pd.read_csv(text, sep="\t", dtype=str, keep_default_na=False)
+    except (ValueError, pd.errors.ParserError) as error:
+        raise DataError("Not a table", f"'{path}', {error}", "give predictions.tsv") from error
+    frame = frame.rename(columns={OLD_ID_HEADER: ID_HEADER})
+    lacking = [name for name in (ID_HEADER, "predicted") if name not in frame.columns]
+    if lacking:
+        raise DataError(
+            f"The predictions have no column {' and '.join(lacking)}",
+            f"'{path}' has {', '.join(map(str, frame.columns[:8]))}",
+            "give the TSV that aam wrote",
+        )
+    if "split" in frame.columns:
+        frame = _judging(frame, path)
+    folds = frame["fold"] if "fold" in frame.columns else [""] * len(frame)
+    times = Counter(zip(frame[ID_HEADER], folds, strict=True))
+    twice = [sample for (sample, _), number in times.items() if number > 1]
+    if twice or not len(frame):
+        named = f"samples twice: {first_few(twice)}" if twice else "it has no rows"
+        raise DataError("The predictions cannot be judged", f"'{path}', {named}", "check the file")
+    return frame.reset_index(drop=True)
+
+
+def with_truth(frame: pd.DataFrame, metadata: Metadata, column: str, classifier: bool) -> Judged:
+    """Join predictions with the metadata by sample id; samples without a value are left out, said.
+
+    Raises:
+        DataError: no id in common, no such column, or values that do not fit the kind of column.
+    """
+    ids = frame[ID_HEADER].tolist()
+    if not set(ids) & set(metadata.ids):
+        raise DataError(
+            "The predictions and the metadata have no sample in common",
+            f"predicted are {first_few(ids)}, the metadata has {first_few(metadata.ids)}",
+            "give the metadata of these samples",
+        )
+    if classifier:
+        rows, codes, names = class_target(metadata, column, ids)
+        return judged_classes(frame.iloc[rows], [names[code] for code in codes])
+    rows, values = numeric_target(metadata, column, ids)
+    return judged_numbers(frame.iloc[rows], values)
+
+
+def judged_numbers(frame: pd.DataFrame, actual: npt.NDArray[np.float64]) -> Judged:
+    """Lay numeric predictions beside the truth [n].
+
+    Raises:
+        DataError: a prediction that is no finite number.
+    """
+    return Judged(actual, numbers(frame, "predicted"), folds_of(frame))
+
+
+def judged_classes(frame: pd.DataFrame, actual: Sequence[str]) -> Judged:
+    """Lay predicted classes, and their probabilities where given, beside the truth (n labels)."""
+    predicted = frame["predicted"].tolist()
+    columns = [name for name in frame.columns if name.startswith("p_")]
+    named = {name[2:] for name in columns}
+    classes = tuple(sorted({*actual, *predicted, *named}))
+    probabilities = None
+    if columns:
+        probabilities = np.zeros((len(frame), len(classes)))
+        for name in columns:
+            probabilities[:, classes.index(name[2:])] = numbers(frame, name)
+    return Judged(
+        codes_of(actual, classes),
+        codes_of(predicted, classes),
+        folds_of(frame),
+        classes,
+        probabilities,
+    )
+
+
+def folds_of(frame: pd.DataFrame) -> tuple[str, ...]:
+    """Return the fold of each row; empty where there are not several."""
+    if "fold" not in frame.columns or frame["fold"].nunique() < 2:
+        return ()
+    return tuple(frame["fold"].tolist())
+
+
+def numbers(frame: pd.DataFrame, column: str) -> npt.NDArray[np.float64]:
+    """Return a column as finite numbers [n].
+
+    Raises:
+        DataError: with the samples that have none.
+    """
+    import pandas as pd
+
+    values = np.asarray(pd.to_numeric(frame[column], errors="coerce"), dtype=np.float64)
+    wrong = np.flatnonzero(~np.isfinite(values))
+    if wrong.size:
+        named = first_few(frame[ID_HEADER].iloc[wrong])
+        shown = f"'{frame[column].iloc[wrong[0]]}' in samples {named}"
+        hint = "add --classifier if it is a category" if column == "predicted" else "check the file"
+        raise DataError(f"The column '{column}' of the predictions is not numeric", shown, hint)
+    return values
+
+
+def _judging(frame: pd.DataFrame, path: Path) -> pd.DataFrame:
+    parts = Counter(frame["split"])
+    chosen = next((part for part in JUDGING if parts[part]), None)
+    if chosen is None:
+        raise DataError(
+            "No prediction judges",
+            f"the splits of '{path}' are {', '.join(sorted(parts))}",
+            "give predictions of test or validation samples",
+        )
+    rest = [f"{times} {part or 'unnamed'}" for part, times in parts.items() if part != chosen]
+    if rest:
+        say(f"Judged are {parts[chosen]} {chosen} rows; left out: {', '.join(rest)} rows.")
+    return frame[frame["split"] == chosen]

@@ -1,0 +1,227 @@
+"""The DNA of the features: found by id, checked, and written as numbers.
+
+A feature id is either the sequence itself (Deblur, Qiita) or a hash to be looked up among
+representative sequences (QIIME 2). Sequences are neither aligned nor trimmed here, only cut.
+"""
+
+from __future__ import annotations
+
+import hashlib
+import re
+from collections.abc import Sequence
+from pathlib import Path
+
+import numpy as np
+from numpy.typing import NDArray
+
+from aam.console import say
+from aam.contract.errors import DataError, UsageError, first_few
+from aam.contract.files import require
+from aam.data.io.artifact import contents
+from aam.data.io.text import decoded
+from aam.memory import memory_budget, shown_size
+
+VOCABULARY = ("-", "A", "C", "G", "T", "N", "?")
+"""Letter of each code: padding, four nucleotides, any ambiguous letter, a masked position."""
+
+PAD, AMBIGUOUS, MASK = 0, 5, 6
+
+_AMBIGUITY_LETTERS = "NRYSWKMBDHV"
+_UNKNOWN = 255
+_FASTA_BYTES = 6
+"""Bytes of memory that a byte of FASTA takes as it is read."""
+_HASHES = {32: hashlib.md5, 40: hashlib.sha1}
+_LIKE_SEQUENCE = re.compile(rf"[ACGTU{_AMBIGUITY_LETTERS}.-]+", re.IGNORECASE)
+
+
+def _code_of_byte() -> NDArray[np.uint8]:
+    """Return the code of each of the 256 bytes, `_UNKNOWN` where it is no nucleotide (IUPAC)."""
+    codes = np.full(256, _UNKNOWN, dtype=np.uint8)
+    letters = {"A": 1, "C": 2, "G": 3, "T": 4, "U": 4} | dict.fromkeys(
+        _AMBIGUITY_LETTERS, AMBIGUOUS
+    )
+    for letter, code in letters.items():
+        codes[ord(letter)] = codes[ord(letter.lower())] = code
+    return codes
+
+
+_CODE_OF_BYTE = _code_of_byte()
+
+
+def read_sequences(path: Path, max_bytes: int | None = None) -> dict[str, str]:
+    """Read FASTA (gzipped or not) or a FeatureData[Sequence] artifact: id -> sequence.
+
+    The id is the first word after '>'; letters are kept as they are, line ends are not.
+
+    Args:
+        path: the file.
+        max_bytes: most memory that reading may take; None for half of what is available.
+
+    Raises:
+        MissingInput: there is no such file.
+        DataError: not FASTA, more than memory holds, no sequence, one without letters or an id that
+            occurs twice.
+    """
+    budget = memory_budget() if max_bytes is None else max_bytes
+    data = contents(
+        require(path, "sequences"),
+        "dna-sequences.fasta",
+        "FeatureData[Sequence",
+        budget // _FASTA_BYTES,
+    )
+    text = decoded(data, path, "sequences file").strip().replace("\r\n", "\n").replace("\r", "\n")
+    if not text.startswith(">"):
+        start = f"'{path}' begins with '{text[:40]}'" if text else f"'{path}' is empty"
+        raise DataError("Not FASTA", start, "give records that begin with '>'")
+    found: dict[str, str] = {}
+    twice, hollow = [], []
+    for record in re.split(r"\n>", text[1:]):
+        header, _, body = record.partition("\n")
+        name = (header.split() or [""])[0]
+        sequence = "".join(body.split())
+        if name in found:
+            twice.append(name)
+        if not sequence or not name:
+            hollow.append(name or header)
+        found[name] = sequence
+    if twice:
+        raise DataError(
+            f"Duplicated sequence ids in '{path}'", first_few(twice), "keep one record of each"
+        )
+    if hollow:
+        raise DataError(
+            f"Records without an id or a sequence in '{path}'", first_few(hollow), "remove them"
+        )
+    return found
+
+
+def sequences_of(
+    feature_ids: Sequence[str], path: Path | None, max_bytes: int | None = None
+) -> tuple[str, ...]:
+    """Return the sequence of each feature: the id itself, or the record of `path` with that id.
+
+    Ids of 32 or 40 hexadecimal digits are taken for the MD5 or SHA-1 of the sequence, as QIIME 2
+    makes them, and checked.
+
+    Raises:
+        MissingInput: `path` is no file.
+        DataError: ids that are no sequences while `path` is None; ids that `path` lacks; a hash
+            that is not that of its sequence; whatever `read_sequences` refuses.
+    """
+    if path is None:
+        other = [name for name in feature_ids if not _LIKE_SEQUENCE.fullmatch(name)]
+        if other:
+            raise DataError(
+                f"Feature ids that are not sequences, of {len(feature_ids)} features",
+                first_few(other),
+                "give their representative sequences with --sequences",
+            )
+        return tuple(feature_ids)
+    known = read_sequences(path, max_bytes)
+    absent = [name for name in feature_ids if name not in known]
+    if absent:
+        raise DataError(
+            f"Features without a sequence in '{path}'",
+            f"{first_few(absent)} of {len(feature_ids)}; the file holds {first_few(known)}",
+            "give the representative sequences that were made with this table",
+        )
+    found = tuple(known[name] for name in feature_ids)
+    wrong = [name for name, dna in zip(feature_ids, found, strict=True) if not _is_hash(name, dna)]
+    if wrong:
+        raise DataError(
+            f"Sequences in '{path}' whose hash is not their id",
+            first_few(wrong),
+            "give the sequences that were made with this table, untrimmed (--max-bp cuts them)",
+        )
+    return found
+
+
+def encode(
+    sequences: Sequence[str], max_bp: int | None, max_bytes: int | None = None
+) -> NDArray[np.uint8]:
+    """Write sequences as codes of `VOCABULARY`, padded on the right.
+
+    Lower case and U are read as A, C, G, T; what was normalised, cut or made equal is said.
+
+    Args:
+        sequences: F sequences of IUPAC nucleotide letters, aligned or gapped ones excluded.
+        max_bp: letters to keep of each; None keeps all.
+        max_bytes: most memory that the codes may take; None for half of what is available.
+
+    Returns:
+        uint8 [F, L], L the length of the longest after the cut.
+
+    Raises:
+        UsageError: `max_bp` is below 1.
+        DataError: a sequence is empty or has a gap or another letter; a sequence is so long that
+            memory does not hold all of that length.
+    """
+    if max_bp is not None and max_bp < 1:
+        raise UsageError("--max-bp is too small", str(max_bp), "give 1 or more")
+    kept = [sequence[:max_bp] for sequence in sequences]
+    lengths = np.array([len(sequence) for sequence in kept], dtype=np.int64)
+    if not lengths.all():
+        raise DataError(
+            "Empty sequences", f"{int((lengths == 0).sum())} of {len(kept)}", "remove them"
+        )
+    longest = int(lengths.max(initial=0))
+    budget = memory_budget() if max_bytes is None else max_bytes
+    # The codes, and a mask of the same size.
+    if (size := 2 * len(kept) * longest) > budget:
+        raise DataError(
+            "The sequences take more memory than there is for them",
+            f"{len(kept)} of up to {longest} nucleotides take {shown_size(size)}, "
+            f"{shown_size(budget)} may be taken",
+            "cut them with --max-bp, or raise --max-memory-gb",
+        )
+    text = "".join(kept)
+    flat = _CODE_OF_BYTE[np.frombuffer(text.encode("ascii", "replace"), dtype=np.uint8)]
+    if (flat == _UNKNOWN).any():
+        _refuse_letters(kept)
+    codes = np.zeros((len(kept), longest), dtype=np.uint8)
+    codes[np.arange(longest) < lengths[:, None]] = flat
+    _report(sequences, kept, codes)
+    return codes
+
+
+def decode(codes: NDArray[np.uint8]) -> tuple[str, ...]:
+    """Undo `encode` for codes [F, L]: padding is dropped, ambiguous letters become N, masks '?'."""
+    letters = np.array(VOCABULARY)
+    return tuple("".join(letters[row[row != PAD]]) for row in codes)
+
+
+def _is_hash(name: str, sequence: str) -> bool:
+    """Tell whether `name` is the hash of the sequence, or no hash at all."""
+    digest = _HASHES.get(len(name))
+    if digest is None or not re.fullmatch("[0-9a-fA-F]+", name):
+        return True
+    # vsearch hashes upper case with T for U, QIIME 2 the letters as they are.
+    spellings = {sequence, sequence.upper(), sequence.upper().replace("U", "T")}
+    return any(digest(dna.encode()).hexdigest() == name.lower() for dna in spellings)
+
+
+def _refuse_letters(sequences: Sequence[str]) -> None:
+    known = {chr(byte) for byte in np.flatnonzero(_CODE_OF_BYTE != _UNKNOWN)}
+    letters = sorted(set("".join(sequences)) - known)
+    wrong = [sequence for sequence in sequences if not known.issuperset(sequence)]
+    gapped = not set(letters).isdisjoint("-.")
+    raise DataError(
+        f"Sequences with {'gaps' if gapped else 'letters'} that are no nucleotides",
+        f"{', '.join(repr(letter) for letter in letters)} in {len(wrong)} of {len(sequences)}, "
+        f"{first_few(wrong)}",
+        "give unaligned sequences" if gapped else "give DNA in IUPAC letters",
+    )
+
+
+def _report(sequences: Sequence[str], kept: Sequence[str], codes: NDArray[np.uint8]) -> None:
+    respelled = sum(1 for dna in kept if not dna.isupper() or "U" in dna)
+    if respelled:
+        say(f"Lower case or U is read as A, C, G, T in {respelled} of {len(kept)} sequences.")
+    cut = sum(1 for whole, part in zip(sequences, kept, strict=True) if len(whole) > len(part))
+    if cut:
+        longest = max(len(part) for part in kept)
+        say(f"Cut to {longest} nucleotides: {cut} of {len(kept)} sequences were longer.")
+    # Padding is no letter, so equal rows are equal sequences.
+    alike = len(kept) - len({row.tobytes() for row in codes})
+    if alike:
+        say(f"Sequences that another feature has too: {alike} of {len(kept)}, encoded alike.")

@@ -1,0 +1,1 @@
+"""Simulated studies whose truth is known."""

@@ -1,0 +1,110 @@
+"""The files of a simulated study, as a laboratory would hand them over, plus the truth."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Callable, Sequence
+from contextlib import ExitStack
+from dataclasses import asdict
+from datetime import datetime
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+from scipy import sparse
+
+from aam import __version__
+from aam.contract.errors import DataError
+from aam.contract.files import refuse_existing, written_aside
+from aam.contract.options.commands import Simulate
+from aam.data.simulation.evolution import newick
+from aam.data.simulation.simulate import SimulatedStudy
+
+# A date of its own would make two tables of one seed differ.
+_WRITTEN = datetime(2000, 1, 1)
+
+
+def write_study(study: SimulatedStudy, options: Simulate) -> tuple[Path, ...]:
+    """Write table.biom, tree.nwk, metadata.tsv and truth.json; all of them or none.
+
+    The table leaves out ASVs without reads, the tree does not.
+
+    Raises:
+        CannotCreate: a file is there already and `options.overwrite` is false, or no permission.
+        DataError: no ASV was drawn at all, which cannot happen with checked options.
+    """
+    seen = np.flatnonzero(np.bincount(study.counts.indices, minlength=len(study.sequences)))
+    if not seen.size:
+        raise DataError("The simulated study has no reads", "0 ASVs", "raise --depth")
+    writers: dict[str, Callable[[Path], Any]] = {
+        "table.biom": lambda path: _write_biom(
+            path, study.sample_ids, [study.sequences[f] for f in seen], study.counts[:, seen]
+        ),
+        "tree.nwk": lambda path: path.write_text(newick(study.tree, study.sequences)),
+        "metadata.tsv": lambda path: path.write_text(_metadata(study)),
+        "truth.json": lambda path: path.write_text(
+            json.dumps(truth(study, options), indent=1) + "\n"
+        ),
+    }
+    places = tuple(options.output_dir / name for name in writers)
+    for place in places:
+        refuse_existing(place, options.overwrite)
+    with ExitStack() as stack:
+        for place, write in zip(places, writers.values(), strict=True):
+            write(stack.enter_context(written_aside(place)))
+    return places
+
+
+def truth(study: SimulatedStudy, options: Simulate) -> dict[str, Any]:
+    """Return what is known about the study and what was measured on it, ready for JSON.
+
+    `r2_of_the_gradient` is the R2 of the unmeasured gradient against the column `ph`: the most
+    that a predictor which knows the gradient exactly can reach.
+    """
+    parameters = asdict(options)
+    del parameters["output_dir"], parameters["overwrite"]
+    error = float(np.square(study.ph - study.gradient).sum())
+    spread = float(np.square(study.ph - study.ph.mean()).sum())
+    seen = np.bincount(study.counts.indices, minlength=len(study.sequences)) > 0
+    return {
+        "aam": __version__,
+        "parameters": parameters,
+        "measured": {
+            "asvs_with_reads": int(seen.sum()),
+            "reads": int(study.reads.sum()),
+            "mean_richness": round(float(study.richness.mean()), 2),
+            "mean_depth": round(float(study.reads.mean()), 2),
+            "r2_of_the_gradient": round(1 - error / spread, 4) if spread else None,
+        },
+        "gradient_ph": dict(zip(study.sample_ids, study.gradient.round(4).tolist(), strict=True)),
+        "niches_ph": {
+            name: [round(optimum, 4), round(width, 4)]
+            for name, optimum, width in zip(
+                study.sequences, study.optimum.tolist(), study.width.tolist(), strict=True
+            )
+        },
+    }
+
+
+def _write_biom(
+    path: Path, samples: Sequence[str], features: Sequence[str], counts: sparse.csr_array
+) -> None:
+    import biom
+    import h5py
+
+    by_feature = sparse.csr_matrix(counts.T, dtype=np.float64)
+    table = biom.Table(by_feature, list(features), list(samples), type="OTU table")
+    with h5py.File(path, "w") as file:
+        table.to_hdf5(file, f"aam {__version__}", creation_date=_WRITTEN)
+
+
+def _metadata(study: SimulatedStudy) -> str:
+    reads = study.reads
+    lines = [
+        "sample-id\tph\tsite\tsubject\tdepth",
+        "#q2:types\tnumeric\tcategorical\tcategorical\tnumeric",
+    ]
+    for row, name in enumerate(study.sample_ids):
+        site, subject = f"site-{study.site[row] + 1}", f"subject-{study.subject[row] + 1:03d}"
+        lines.append(f"{name}\t{study.ph[row]:.2f}\t{site}\t{subject}\t{reads[row]}")
+    return "\n".join(lines) + "\n"

@@ -1,0 +1,236 @@
+"""Splits of samples into training, validation (stops and chooses) and test (judges).
+
+One split has training and validation samples. Cross-validation has one split a fold: the fold is
+the test part, and validation samples are taken out of the rest, so that no test sample ever
+decides when training stops. A group (a subject, a study) is never on two sides.
+"""
+
+from __future__ import annotations
+
+import warnings
+from collections.abc import Sequence
+from dataclasses import dataclass
+from pathlib import Path
+
+import numpy as np
+import numpy.typing as npt
+
+from aam.console import say
+from aam.contract.errors import DataError, UsageError, first_few
+from aam.contract.files import written_aside
+from aam.data.io.text import read_text
+from aam.data.metadata import ID_HEADER, OLD_ID_HEADER
+
+Rows = npt.NDArray[np.int64]
+PARTS = ("train", "validation", "test")
+HEADER = f"{ID_HEADER}\tfold\tsplit\tgroup"
+
+
+@dataclass(frozen=True)
+class Split:
+    """Rows of the study's samples for each purpose; `test` is empty without cross-validation."""
+
+    train: Rows
+    validation: Rows
+    test: Rows
+
+    @property
+    def judged(self) -> tuple[str, Rows]:
+        """The part whose figures count: the test samples if there are any, else validation."""
+        return ("test", self.test) if len(self.test) else ("validation", self.validation)
+
+
+def make_splits(
+    samples: int,
+    *,
+    test_size: float,
+    folds: int,
+    seed: int,
+    groups: Sequence[str] | None = None,
+    classes: npt.NDArray[np.int64] | None = None,
+) -> tuple[Split, ...]:
+    """Divide `samples` rows; the same arguments give the same splits.
+
+    Args:
+        samples: number of rows.
+        test_size: part of the (remaining) samples for validation, 0 to below 1; 0 only with folds.
+        folds: 1 for one split, else the number of parts of the cross-validation.
+        seed: of the shuffles.
+        groups: a label per row; equal labels stay together.
+        classes: a code per row; both sides get the same mix.
+
+    Raises:
+        UsageError: sizes that make no sense.
+        DataError: fewer groups or samples of a class than parts.
+    """
+    if not 0 <= test_size < 1 or folds < 1 or (test_size == 0 and folds == 1):
+        raise UsageError(
+            "The split makes no sense",
+            f"--test-size {test_size} --folds {folds}",
+            "give a test size above 0 and below 1, and 1 or more folds",
+        )
+    rows = np.arange(samples)
+    labels = None if groups is None else np.asarray(groups, dtype=str)
+    _check_divisible(samples, labels, classes, max(folds, 2))
+    if folds == 1:
+        return (_hold_out(rows, test_size, seed, labels, classes, test=rows[:0]),)
+    assigned = _assign(rows, folds, seed, labels, classes)
+    return tuple(
+        _hold_out(rows[assigned != k], test_size, seed + k, labels, classes, rows[assigned == k])
+        for k in range(folds)
+    )
+
+
+def write_splits(
+    path: Path,
+    sample_ids: Sequence[str],
+    splits: Sequence[Split],
+    groups: Sequence[str] | None = None,
+) -> None:
+    """Write one line per sample and fold: sample-id, fold (from 1), split, group."""
+    lines = [HEADER]
+    for fold, split in enumerate(splits, start=1):
+        for part in PARTS:
+            for row in getattr(split, part):
+                group = "" if groups is None else groups[row]
+                lines.append(f"{sample_ids[row]}\t{fold}\t{part}\t{group}")
+    with written_aside(path) as aside:
+        aside.write_text("\n".join(lines) + "\n", encoding="utf-8")
+
+
+def read_splits(path: Path, sample_ids: Sequence[str]) -> tuple[Split, ...]:
+    """Read the splits of another run for the samples at hand, matched by id.
+
+    Samples that the file does not name are not used; ids that are not at hand are counted.
+
+    Raises:
+        MissingInput: no such file.
+        DataError: not a splits file, an unknown part, a sample twice in a fold, or nobody to train
+            or to judge.
+    """
+    lines = read_text(path, "splits file").splitlines()
+    header = lines[0].replace(OLD_ID_HEADER, ID_HEADER, 1) if lines else ""
+    if header.split("\t")[:3] != HEADER.split("\t")[:3]:
+        raise DataError("Not a splits file", f"'{path}'", f"its first line must be '{HEADER}'")
+    row_of = {name: row for row, name in enumerate(sample_ids)}
+    folds: dict[str, dict[str, list[int]]] = {}
+    placed: set[tuple[str, str]] = set()
+    absent: dict[str, None] = {}
+    for number, line in enumerate(lines[1:], start=2):
+        sample, fold, part = (line.split("\t") + ["", ""])[:3]
+        if part not in PARTS or (fold, sample) in placed:
+            wrong = "names a sample twice" if part in PARTS else f"has the split '{part}'"
+            raise DataError(
+                "The splits file is wrong", f"line {number} of '{path}' {wrong}", "mend the line"
+            )
+        placed.add((fold, sample))
+        if sample in row_of:
+            parts = folds.setdefault(fold, {name: [] for name in PARTS})
+            parts[part].append(row_of[sample])
+        else:
+            absent[sample] = None
+    if not folds or any(not parts["train"] for parts in folds.values()):
+        raise DataError("The splits file leaves nobody to train", f"'{path}'", "check its ids")
+    if any(not (parts["validation"] or parts["test"]) for parts in folds.values()):
+        raise DataError("The splits file leaves nobody to judge", f"'{path}'", "check its ids")
+    named = {sample for _, sample in placed}
+    unnamed = [name for name in sample_ids if name not in named]
+    if absent:
+        say(f"Ids of '{path.name}' that are not among the samples: {first_few(absent)}.")
+    if unnamed:
+        say(f"Samples that '{path.name}' does not name stay unused: {first_few(unnamed)}.")
+    return tuple(
+        Split(*(np.array(sorted(folds[name][part]), dtype=np.int64) for part in PARTS))
+        for name in sorted(folds, key=lambda name: (len(name), name))
+    )
+
+
+def _check_divisible(
+    samples: int,
+    labels: npt.NDArray[np.str_] | None,
+    classes: npt.NDArray[np.int64] | None,
+    parts: int,
+) -> None:
+    if labels is not None and len(set(labels)) < parts:
+        raise DataError(
+            "Too few groups to divide",
+            f"{len(set(labels))} for {parts} parts",
+            f"give --folds 2 to {len(set(labels))}, or another --group-column",
+        )
+    if classes is not None and np.bincount(classes)[np.unique(classes)].min() < parts:
+        raise DataError(
+            "A class is too small to stratify by",
+            f"its {np.bincount(classes)[np.unique(classes)].min()} samples for {parts} parts",
+            "leave out --stratify or merge classes",
+        )
+    if samples < parts:
+        remedy = "add samples" if samples < 2 else f"give --folds 2 to {samples}"
+        raise DataError("Too few samples to divide", f"{samples} for {parts} parts", remedy)
+
+
+def _hold_out(
+    rows: Rows,
+    test_size: float,
+    seed: int,
+    labels: npt.NDArray[np.str_] | None,
+    classes: npt.NDArray[np.int64] | None,
+    test: Rows,
+) -> Split:
+    """Take about `test_size` of `rows` out for validation."""
+    if test_size == 0:
+        return Split(rows, rows[:0], test)
+    parts = max(2, round(1 / test_size))
+    if classes is not None and (most := int(np.bincount(classes[rows]).max())) < parts:
+        raise DataError(
+            "The classes are too small to stratify by",
+            f"none has more than {most} samples outside the test samples, for {parts} parts of "
+            f"--test-size {test_size:g}",
+            "raise --test-size, leave out --stratify or merge classes",
+        )
+    if labels is None and classes is None:
+        held = np.sort(np.random.default_rng(seed).permutation(rows)[: _size(rows, test_size)])
+    elif classes is None and labels is not None:
+        held = _whole_groups(rows, labels, _size(rows, test_size), seed)
+    else:
+        held = rows[_assign(rows, parts, seed, labels, classes) == 0]
+    return Split(np.setdiff1d(rows, held), held, test)
+
+
+def _size(rows: Rows, test_size: float) -> int:
+    return min(max(1, round(len(rows) * test_size)), len(rows) - 1)
+
+
+def _whole_groups(rows: Rows, labels: npt.NDArray[np.str_], size: int, seed: int) -> Rows:
+    """Take shuffled groups while they bring the number of rows nearer to `size`; at least one."""
+    names = np.unique(labels[rows])
+    held = rows[:0]
+    for name in np.random.default_rng(seed).permutation(names)[:-1]:
+        larger = np.concatenate([held, rows[labels[rows] == name]])
+        if len(held) == 0 or abs(len(larger) - size) < abs(len(held) - size):
+            held = larger
+    return np.sort(held)
+
+
+def _assign(
+    rows: Rows,
+    parts: int,
+    seed: int,
+    labels: npt.NDArray[np.str_] | None,
+    classes: npt.NDArray[np.int64] | None,
+) -> Rows:
+    """Give each of `rows` one of `parts` numbers, with scikit-learn's splitters."""
+    from sklearn.model_selection import GroupKFold, KFold, StratifiedGroupKFold, StratifiedKFold
+
+    by_group = GroupKFold if classes is None else StratifiedGroupKFold
+    freely = KFold if classes is None else StratifiedKFold
+    splitter = (freely if labels is None else by_group)(parts, shuffle=True, random_state=seed)
+    assigned = np.empty(len(rows), dtype=np.int64)
+    y = None if classes is None else classes[rows]
+    parted = splitter.split(rows, y, None if labels is None else labels[rows])
+    with warnings.catch_warnings():
+        # A class with fewer samples than parts cannot be in all of them, which is no matter here.
+        warnings.filterwarnings("ignore", "The least populated class", UserWarning)
+        warnings.filterwarnings("ignore", "The number of unique classes", UserWarning)
+        for number, (_, held) in enumerate(parted):
+            assigned[held] = number
+    return assigned

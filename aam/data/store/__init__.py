@@ -1,0 +1,1 @@
+"""Prepared studies: the memory-mapped folders of `aam prepare`."""

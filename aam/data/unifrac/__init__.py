@@ -1,0 +1,1 @@
+"""UniFrac and Faith PD, from the phylogeny of a table's ASVs."""

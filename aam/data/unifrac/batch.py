@@ -1,0 +1,234 @@
+"""UniFrac and Faith's PD of the samples of a training batch, made when the batch is made.
+
+The cost depends on the samples at hand, not on the study or the tree: only the tree that the
+samples' own ASVs span is looked at. Sort those T ASVs as they stand in the tree, and every branch
+is a span of neighbours; its reads are then the difference of two prefix sums (exact: they are
+integers), and branches over the same span are one branch with the sum of their lengths. At most
+2 T - 1 branches are left.
+
+For samples i and j, with l_b the length of branch b, p_ib the part of i's reads that lies below b
+and s_b = p_ib + p_jb:
+
+    unweighted            sum l_b over branches of one sample / sum l_b over branches of either
+    weighted              sum l_b |p_ib - p_jb|
+    weighted_normalized   sum l_b |p_ib - p_jb| / sum l_b s_b
+    generalized           sum l_b s_b^a |p_ib - p_jb| / s_b / sum l_b s_b^a
+    Faith's PD            sum l_b over branches of the sample
+
+Lozupone and Knight 2005, Lozupone et al. 2007, Chen et al. 2012, Faith 1992. The stem above the
+common ancestor counts, as in scikit-bio. A sample without reads is at the distance that these sums
+give with p = 0 (1 from any other, but the weighted sum if that is not normalised), and two of them
+are at 0.
+
+Shapes: B samples, F features of the table, T of them in the samples, U branches above those.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from dataclasses import dataclass
+
+import numpy as np
+import torch
+from numpy.typing import NDArray
+from scipy import sparse
+from torch import Tensor
+
+from aam.contract.options.groups import Metric
+from aam.data.unifrac.phylogeny import Phylogeny
+
+BLOCK_ELEMENTS = 1 << 22
+"""Values of a samples x branches block, which bounds what branches take in memory at once."""
+
+
+@dataclass(frozen=True)
+class _Reads:
+    """Reads below the branches of the tree that some samples span.
+
+    Attributes:
+        prefix_BT: int64 [B, T + 1], reads of each sample in all ASVs before each, in tree order.
+        totals_B: int64 [B], reads of each sample.
+        firsts_U, ends_U: int64 [U], branch u lies above the ASVs `firsts_U[u]` to `ends_U[u] - 1`.
+        lengths_U: float64 [U].
+    """
+
+    prefix_BT: NDArray[np.int64]
+    totals_B: NDArray[np.int64]
+    firsts_U: NDArray[np.int64]
+    ends_U: NDArray[np.int64]
+    lengths_U: NDArray[np.float64]
+
+    def blocks(self) -> Iterator[tuple[NDArray[np.int64], NDArray[np.float64]]]:
+        """Yield the reads [B, u] and lengths [u] of a few branches after the other."""
+        width = max(1, BLOCK_ELEMENTS // max(1, self.totals_B.size))
+        for start in range(0, self.lengths_U.size, width):
+            part = slice(start, start + width)
+            ends, firsts = self.ends_U[part], self.firsts_U[part]
+            yield self.prefix_BT[:, ends] - self.prefix_BT[:, firsts], self.lengths_U[part]
+
+    def proportions(self, reads_BU: NDArray[np.int64]) -> NDArray[np.float64]:
+        """Divide by the reads of each sample; a sample without reads stays at zero."""
+        return reads_BU / np.maximum(self.totals_B, 1)[:, None]
+
+
+def pairwise(
+    counts: sparse.csr_array,
+    phylogeny: Phylogeny,
+    metric: Metric,
+    alpha: float = 0.5,
+    dtype: torch.dtype = torch.float64,
+    device: str | torch.device = "cpu",
+) -> Tensor:
+    """Compute the distances between the samples of a batch.
+
+    Args:
+        counts: reads [B, F], integers >= 0, columns as the features of `phylogeny`.
+        phylogeny: the tree of the F features.
+        metric: which UniFrac; "unifrac" is "unweighted".
+        alpha: exponent of generalized UniFrac, 0 (presence-like) to 1 (weighted_normalized).
+        dtype: precision of the computation and the result.
+        device: where to compute; on a CPU for batches that loader processes make.
+
+    Returns:
+        Tensor [B, B], exactly symmetric, with a diagonal of zeros; in [0, 1], except for
+        "weighted", whose unit is the tree's.
+
+    Raises:
+        ValueError: the columns are not the phylogeny's, or the metric is not one of distance.
+    """
+    reads = _reads(counts, phylogeny)
+    if metric in ("unifrac", "unweighted"):
+        return _unweighted(reads, dtype, device)
+    if metric in ("weighted", "weighted_normalized") or (metric == "generalized" and alpha == 1):
+        return _weighted(reads, metric != "weighted", dtype, device)
+    if metric == "generalized":
+        return _generalized(reads, alpha, dtype, device)
+    raise ValueError(f"{metric} is no distance between samples")
+
+
+def faith_pd(
+    counts: sparse.csr_array, phylogeny: Phylogeny, dtype: torch.dtype = torch.float64
+) -> Tensor:
+    """Compute Faith's phylogenetic diversity [B] of the samples of a batch, in the tree's unit.
+
+    Args:
+        counts: reads [B, F], columns as the features of `phylogeny`.
+        phylogeny: the tree of the F features.
+        dtype: precision of the result.
+
+    Raises:
+        ValueError: the columns are not the phylogeny's.
+    """
+    reads = _reads(counts, phylogeny)
+    diversity = np.zeros(reads.totals_B.size)
+    for block, lengths in reads.blocks():
+        diversity += (block > 0) @ lengths
+    return torch.from_numpy(diversity).to(dtype)
+
+
+def _reads(counts: sparse.csr_array, phylogeny: Phylogeny) -> _Reads:
+    samples, features = counts.shape
+    if features != phylogeny.indptr.size - 1:
+        raise ValueError(f"{features} columns, but a phylogeny of {phylogeny.indptr.size - 1}")
+    present = np.unique(counts.indices)
+    # Tip branches are numbered in the tree's order.
+    order = np.argsort(phylogeny.indices[phylogeny.indptr[present]])
+    ranks = np.empty(present.size, dtype=np.int64)
+    ranks[order] = np.arange(present.size)
+    rows = np.repeat(np.arange(samples), np.diff(counts.indptr))
+    prefix = np.zeros((samples, present.size + 1), dtype=np.int64)
+    prefix[rows, ranks[np.searchsorted(present, counts.indices)] + 1] = counts.data
+    np.cumsum(prefix, axis=1, out=prefix)
+    firsts, ends, lengths = _spanned_branches(present[order], phylogeny)
+    return _Reads(prefix, prefix[:, -1], firsts, ends, lengths)
+
+
+def _spanned_branches(
+    features_T: NDArray[np.int64], phylogeny: Phylogeny
+) -> tuple[NDArray[np.int64], NDArray[np.int64], NDArray[np.float64]]:
+    """Find the branches above features that are in tree order, as spans of them, each span once.
+
+    Sorting the gathered ancestors keeps no state and never touches an array of the whole tree's
+    size. Marks in such an array would take 0.2 ms instead of 0.4 for 1,000 ASVs under 42 branches
+    each, out of the 1.2 ms of a batch.
+    """
+    starts = phylogeny.indptr[features_T]
+    depths = phylogeny.indptr[features_T + 1] - starts
+    offsets = np.cumsum(depths) - depths
+    places = np.arange(depths.sum()) + np.repeat(starts - offsets, depths)
+    branches = phylogeny.indices[places]
+    tips = np.repeat(np.arange(features_T.size), depths)
+    order = np.argsort(branches, kind="stable")
+    branches = branches[order]
+    news = np.flatnonzero(np.diff(branches, prepend=-1))
+    firsts: NDArray[np.int64] = tips[order[news]]
+    ends = tips[order[np.append(news[1:], order.size) - 1]] + 1 if news.size else firsts
+    # Branches of one span are a chain in the spanned tree, and count as one.
+    width = features_T.size + 1
+    spans, which = np.unique(firsts * width + ends, return_inverse=True)
+    lengths: NDArray[np.float64] = np.bincount(
+        which, phylogeny.lengths_K[branches[news]], minlength=spans.size
+    ).astype(np.float64, copy=False)
+    return spans // width, spans % width, lengths
+
+
+def _unweighted(reads: _Reads, dtype: torch.dtype, device: str | torch.device) -> Tensor:
+    samples = reads.totals_B.size
+    shared = torch.zeros(samples, samples, dtype=dtype, device=device)
+    own = torch.zeros(samples, dtype=dtype, device=device)
+    for block, lengths in reads.blocks():
+        present = torch.from_numpy(block > 0).to(device, dtype)
+        length = torch.from_numpy(lengths).to(device, dtype)
+        shared += (present * length) @ present.T
+        own += present @ length
+    both = own[:, None] + own
+    return _mirrored(ratio((both - 2 * shared).clamp_(min=0), both - shared))
+
+
+def _weighted(
+    reads: _Reads, normalized: bool, dtype: torch.dtype, device: str | torch.device
+) -> Tensor:
+    samples = reads.totals_B.size
+    apart = torch.zeros(samples, samples, dtype=dtype, device=device)
+    heights = torch.zeros(samples, dtype=dtype, device=device)  # Of the mean read above the root.
+    for block, lengths in reads.blocks():
+        parts = torch.from_numpy(reads.proportions(block) * lengths).to(device, dtype)
+        heights += parts.sum(1)
+        # Half the pairs, one row at a time: 2 times faster than torch.cdist from 32 samples on.
+        for row in range(samples - 1):
+            apart[row, row + 1 :] += (parts[row + 1 :] - parts[row]).abs_().sum(1)
+    return _mirrored(ratio(apart, heights[:, None] + heights) if normalized else apart)
+
+
+def _generalized(
+    reads: _Reads, alpha: float, dtype: torch.dtype, device: str | torch.device
+) -> Tensor:
+    samples = reads.totals_B.size
+    apart = torch.zeros(samples, samples, dtype=dtype, device=device)
+    whole = torch.zeros_like(apart)
+    for block, lengths in reads.blocks():
+        parts = torch.from_numpy(reads.proportions(block)).to(device, dtype)
+        length = torch.from_numpy(lengths).to(device, dtype)
+        for row in range(samples - 1):
+            both = parts[row + 1 :] + parts[row]
+            weight = power(both, alpha - 1)
+            apart[row, row + 1 :] += ((parts[row + 1 :] - parts[row]).abs_() * weight) @ length
+            whole[row, row + 1 :] += (both * weight) @ length
+    return _mirrored(ratio(apart, whole))
+
+
+def power(values: Tensor, exponent: float) -> Tensor:
+    """Raise values >= 0 to an exponent of -1 to 1; zero stays finite, to be multiplied by zero."""
+    values = values.clamp(min=1e-30)
+    return values.rsqrt() if exponent == -0.5 else values**exponent
+
+
+def ratio(apart: Tensor, whole: Tensor) -> Tensor:
+    """Divide, and give 0 where there is nothing to divide by."""
+    return torch.where(whole > 0, apart / whole, 0.0)
+
+
+def _mirrored(distances: Tensor) -> Tensor:
+    """Copy the upper half onto the lower, with zeros between."""
+    upper = torch.triu(distances, diagonal=1)
+    return upper + upper.T

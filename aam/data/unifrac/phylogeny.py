@@ -1,0 +1,321 @@
+"""Phylogeny of a table's ASVs, as UniFrac needs it: branch lengths and the ASVs below each branch.
+
+A tree is read whole (`aam.data.io.newick`), sheared to the table's features, and its unary chains
+are collapsed into single branches. What lies above the features' common ancestor, a length on the
+root node included, stays as one stem branch below which every feature hangs: scikit-bio counts it,
+and so do weighted-normalized and generalized UniFrac in their denominators.
+
+Big trees are remembered in the user's cache, so that a tree of millions of tips is parsed once.
+"""
+
+from __future__ import annotations
+
+import hashlib
+import io
+import os
+import zipfile
+from collections.abc import Sequence
+from dataclasses import dataclass
+from pathlib import Path
+
+import numpy as np
+from numpy.typing import NDArray
+
+from aam.console import say
+from aam.contract.errors import AamError, DataError, first_few
+from aam.contract.files import require, written_aside
+from aam.data.io import artifact
+from aam.data.io.newick import Tree, parse
+from aam.data.io.text import decoded
+from aam.memory import memory_budget, shown_size
+
+CACHED_FROM_TIPS = 20_000
+"""Trees with fewer tips are parsed in less time than a look into the cache is worth."""
+
+_NODE_BYTES = 230
+"""Bytes of memory that a node takes while its tree is parsed, measured on trees of 400,000 tips."""
+
+_ANCESTOR_BYTES = 24
+_LARGEST = 1e30
+_LAYOUT = b"aam phylogeny 2"  # Part of the cache's key: change it with the meaning of the arrays.
+
+
+@dataclass(frozen=True)
+class Phylogeny:
+    """K branches above F features.
+
+    Branches are numbered in postorder: below comes before above, and the features below a branch
+    are neighbours when features are sorted by their tip branch, `indices[indptr[:-1]]`.
+
+    Attributes:
+        lengths_K: float64 [K], branch lengths in the tree's unit, all >= 0. The stem, if it has a
+            length, is the last and an ancestor of every feature.
+        indptr: int64 [F + 1], see `indices`.
+        indices: int32 [indptr[F]], the branches from feature f up to the root are
+            `indices[indptr[f] : indptr[f + 1]]`, its own tip branch first.
+    """
+
+    lengths_K: NDArray[np.float64]
+    indptr: NDArray[np.int64]
+    indices: NDArray[np.int32]
+
+
+def read_phylogeny(
+    path: Path,
+    feature_ids: Sequence[str],
+    drop_missing: bool = False,
+    root_at_midpoint: bool = False,
+    max_bytes: int | None = None,
+) -> tuple[Phylogeny, NDArray[np.int64]]:
+    """Read a tree and shear it to a table's features.
+
+    Args:
+        path: Newick file, or QIIME 2 artifact of a rooted phylogeny.
+        feature_ids: the F' features of the table, in column order.
+        drop_missing: leave out features that the tree lacks instead of refusing them.
+        root_at_midpoint: put the root between the two tips that are farthest apart.
+        max_bytes: most memory that the tree may take; None for half of what is available.
+
+    Returns:
+        The phylogeny of the F features that the tree holds, in column order, and their int64
+        columns in `feature_ids` [F]: all of them unless `drop_missing`.
+
+    Raises:
+        MissingInput: there is no such file.
+        DataError: the file is no tree or more than memory holds; the tree is not rooted; a feature
+            is absent from it or in it twice; a branch length is absent, negative, or too large or
+            small to be added up.
+    """
+    budget = memory_budget() if max_bytes is None else max_bytes
+    semantic = "Phylogeny[" if root_at_midpoint else "Phylogeny[Rooted]"
+    text = artifact.contents(require(path, "tree"), "tree.nwk", semantic, budget // 2)
+    if text.startswith((b"\xff\xfe", b"\xfe\xff")):
+        decoded(text, path, "tree")  # Raises; names need not be UTF-8, but this is UTF-16.
+    nodes = text.count(b",") + text.count(b")") + 1
+    _check_size(2 * len(text) + _NODE_BYTES * nodes, budget, path)
+    cache = None
+    # A tree of n tips has at least n - 1 commas.
+    if text.count(b",") >= CACHED_FROM_TIPS:
+        cache = _cache_path(text, feature_ids, drop_missing, root_at_midpoint)
+        remembered = _load(cache)
+        if remembered is not None:
+            _tell_dropped(feature_ids, remembered[1])
+            return remembered
+    tree = parse(text, f"'{path}'")
+    if root_at_midpoint:
+        tree = parse(_rooted_at_midpoint(text, path), f"'{path}', rooted at its midpoint")
+    elif (branches := np.count_nonzero(tree.parents == tree.parents.size - 1)) > 2:
+        raise DataError(
+            "The tree is not rooted",
+            f"the root of '{path}' has {branches} branches, a rooted tree has 2",
+            "root it (`qiime phylogeny midpoint-root`), or add --root-at-midpoint",
+        )
+    columns, tips = _match(tree, feature_ids, path, drop_missing)
+    phylogeny = _shear(tree, tips, path, budget)
+    _tell_dropped(feature_ids, columns)
+    if cache is not None:
+        _save(cache, phylogeny, columns)
+    return phylogeny, columns
+
+
+def _check_size(size: int, budget: int, path: Path) -> None:
+    """Refuse a tree that memory does not hold.
+
+    Raises:
+        DataError: `size` bytes are more than the budget.
+    """
+    if size > budget:
+        raise DataError(
+            "The tree takes more memory than there is for it",
+            f"'{path}' takes {shown_size(size)}, {shown_size(budget)} may be taken",
+            "shear it to the ASVs of the table, or raise --max-memory-gb",
+        )
+
+
+def _rooted_at_midpoint(text: bytes, path: Path) -> bytes:
+    """Return the Newick of a tree with its root between the two tips that are farthest apart.
+
+    Raises:
+        DataError: branches have no lengths, or the tree has a single tip.
+    """
+    from skbio import TreeNode
+    from skbio.tree import TreeError
+
+    try:
+        tree = TreeNode.read(
+            io.StringIO(text.decode("utf-8", "replace")), "newick", convert_underscores=False
+        )
+        rooted = io.StringIO()
+        tree.root_at_midpoint().write(rooted)
+    except (TreeError, TypeError, ValueError, AttributeError, LookupError) as error:
+        raise DataError(
+            "The tree cannot be rooted at its midpoint",
+            f"'{path}', {error}",
+            "give a rooted tree with a length on every branch",
+        ) from error
+    return rooted.getvalue().encode()
+
+
+def _match(
+    tree: Tree, feature_ids: Sequence[str], path: Path, drop_missing: bool
+) -> tuple[NDArray[np.int64], NDArray[np.int64]]:
+    """Find the features in the tree: their columns [F], ascending, and the nodes of their tips."""
+    column_of = {name: column for column, name in enumerate(feature_ids)}
+    get = column_of.get
+    found = np.fromiter((get(name, -1) for name in tree.names), np.int64, len(tree.names))
+    held = np.flatnonzero(found >= 0)
+    times = np.bincount(found[held], minlength=len(feature_ids))
+    if (twice := np.flatnonzero(times > 1)).size:
+        raise DataError(
+            "Features are in the tree more than once",
+            f"{first_few(feature_ids[column] for column in twice.tolist())} in '{path}'",
+            "give every tip a name of its own",
+        )
+    missing = [feature_ids[column] for column in np.flatnonzero(times == 0).tolist()]
+    if held.size == 0:
+        raise DataError(
+            "None of the table's features is in the tree",
+            f"the table has {first_few(feature_ids)}, '{path}' has {first_few(tree.names)}",
+            "use the tree that was made for this table",
+        )
+    if missing and not drop_missing:
+        raise DataError(
+            "Features of the table are not in the tree",
+            f"{first_few(missing)} of {len(feature_ids)} are absent from '{path}'",
+            "use the tree made for this table, or leave them out with --drop-missing-asvs",
+        )
+    order = np.argsort(found[held])
+    return found[held][order], tree.tips[held[order]]
+
+
+def _tell_dropped(feature_ids: Sequence[str], columns: NDArray[np.int64]) -> None:
+    if len(columns) < len(feature_ids):
+        kept = set(columns.tolist())
+        dropped = (name for column, name in enumerate(feature_ids) if column not in kept)
+        say(f"Left out features that the tree lacks: {first_few(dropped)} of {len(feature_ids)}.")
+
+
+def _shear(tree: Tree, tips: NDArray[np.int64], path: Path, budget: int) -> Phylogeny:
+    """Keep the branches above `tips` [F], chains collapsed; features are numbered as `tips`."""
+    is_kept_tip = np.zeros(tree.parents.size, dtype=np.int64)
+    is_kept_tip[tips] = 1
+    tips_until = np.concatenate(([0], np.cumsum(is_kept_tip)))
+    below = tips_until[1:] - tips_until[tree.starts]
+    kept = np.flatnonzero(below)
+    lengths = tree.lengths[kept]
+    if np.isnan(lengths[-1]):
+        lengths[-1] = 0.0  # The root rarely has a length, and need not.
+    _check_lengths(tree, kept, lengths, path)
+
+    # A node with as many kept tips as its parent is that parent's only kept child, and in the
+    # postorder of the kept nodes its parent follows at once: chains are runs.
+    chained = (tree.parents[kept[:-1]] == kept[1:]) & (below[kept[:-1]] == below[kept[1:]])
+    bottoms = np.flatnonzero(np.concatenate(([True], ~chained)))
+    tops = np.concatenate((bottoms[1:], [kept.size])) - 1
+    lengths_K = np.add.reduceat(lengths, bottoms)
+    branch_of = np.full(tree.parents.size + 1, -1, dtype=np.int64)  # The last: the root's parent.
+    branch_of[kept] = np.repeat(np.arange(bottoms.size), tops - bottoms + 1)
+    parents = branch_of[tree.parents[kept[tops]]]
+    if lengths_K[-1] == 0.0 and lengths_K.size > 1:
+        # No stem. (A single feature's only branch is its own, and stays.)
+        lengths_K, parents = lengths_K[:-1], parents[:-1]
+        parents[parents == lengths_K.size] = -1
+    # Every branch is an ancestor of the features below it, and `_ancestors` lists them twice.
+    _check_size(_ANCESTOR_BYTES * int(below[kept[bottoms]].sum()), budget, path)
+    indptr, indices = _ancestors(parents, branch_of[tips])
+    return Phylogeny(lengths_K, indptr, indices)
+
+
+def _check_lengths(
+    tree: Tree, kept: NDArray[np.int64], lengths: NDArray[np.float64], path: Path
+) -> None:
+    """Refuse branches above features whose length is absent, negative or out of range.
+
+    UniFrac of whole tables is computed in float32, whose largest number is 3e38.
+    """
+    if kept.size > 1 and np.isnan(tree.lengths[kept[:-1]]).all():
+        raise DataError(
+            "The tree has no branch lengths",
+            f"none of {tree.parents.size} branches of '{path}'",
+            "UniFrac needs a tree with lengths; export it with them",
+        )
+    remedies = {
+        "without a length": "export the tree with a length on every branch",
+        "with a negative length": "set negative lengths to zero, as from neighbour joining",
+    }
+    wrong_ones = (np.isnan(lengths), lengths < 0)
+    for (what, remedy), wrong in zip(remedies.items(), wrong_ones, strict=True):
+        if wrong.any():
+            names = dict(zip(tree.tips.tolist(), tree.names, strict=True))
+            # The first node of a subtree, in postorder, is a tip.
+            first_tips = [names[start] for start in tree.starts[kept[wrong]].tolist()]
+            raise DataError(
+                f"The tree has branches {what}",
+                f"above the tips {first_few(first_tips)} of '{path}'",
+                remedy,
+            )
+    with np.errstate(over="ignore"):
+        total = float(lengths.sum())
+    if total > _LARGEST or 0 < total < 1 / _LARGEST:
+        raise DataError(
+            f"The branch lengths of the tree are too {'large' if total > 1 else 'small'}",
+            f"those above the ASVs add up to {total:g} in '{path}'",
+            f"give lengths that add up to {1 / _LARGEST:g} to {_LARGEST:g}, such as substitutions "
+            "per site",
+        )
+
+
+def _ancestors(
+    parents: NDArray[np.int64], tips: NDArray[np.int64]
+) -> tuple[NDArray[np.int64], NDArray[np.int32]]:
+    """List the branches from each of `tips` [F] to the root as CSR rows: indptr, indices."""
+    counts = np.zeros(tips.size, dtype=np.int64)
+    features: NDArray[np.int64] = np.arange(tips.size, dtype=np.int64)
+    branches = tips
+    steps = []  # One step towards the root for all features that are not there yet.
+    while features.size:
+        steps.append((features, branches))
+        counts[features] += 1
+        above = parents[branches]
+        features, branches = features[above >= 0], above[above >= 0]
+    indptr = np.concatenate(([0], np.cumsum(counts)))
+    indices = np.empty(indptr[-1], dtype=np.int32)
+    for distance, (features, branches) in enumerate(steps):
+        indices[indptr[features] + distance] = branches
+    return indptr, indices
+
+
+def _cache_path(
+    text: bytes, feature_ids: Sequence[str], drop_missing: bool, root_at_midpoint: bool
+) -> Path:
+    base = os.environ.get("XDG_CACHE_HOME") or Path.home() / ".cache"
+    digest = hashlib.sha256(_LAYOUT + (b" dropping" if drop_missing else b""))
+    digest.update(b" midpoint" if root_at_midpoint else b"")
+    digest.update(hashlib.sha256(text).digest())
+    digest.update("\0".join(feature_ids).encode())
+    return Path(base) / "aam" / f"phylogeny-{digest.hexdigest()}.npz"
+
+
+def _load(path: Path) -> tuple[Phylogeny, NDArray[np.int64]] | None:
+    """Return what `_save` wrote, or None: a cache that cannot be read is no cache."""
+    try:
+        with np.load(path, allow_pickle=False) as arrays:
+            phylogeny = Phylogeny(arrays["lengths_K"], arrays["indptr"], arrays["indices"])
+            return phylogeny, arrays["columns"]
+    except (OSError, ValueError, KeyError, EOFError, zipfile.BadZipFile):
+        return None
+
+
+def _save(path: Path, phylogeny: Phylogeny, columns: NDArray[np.int64]) -> None:
+    """Remember a phylogeny; in silence where the cache cannot be written, as on many clusters."""
+    try:
+        with written_aside(path) as aside:
+            np.savez(
+                aside,
+                lengths_K=phylogeny.lengths_K,
+                indptr=phylogeny.indptr,
+                indices=phylogeny.indices,
+                columns=columns,
+            )
+    except (OSError, AamError):
+        return

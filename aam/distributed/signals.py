@@ -1,0 +1,92 @@
+"""Stop requests: the signals and the file that end a run with a checkpoint.
+
+A scheduler that needs the node sends a signal, a user with Ctrl-C or by closing the terminal. A
+signal that arrives before the handler is installed ends the process. A batch job makes a file
+instead (`aam.node.stop`), whose name is in the variable AAM_STOP_FILE and which counts whenever it
+was made. The run itself stops in `aam.distributed.stop_request`.
+"""
+
+from __future__ import annotations
+
+import os
+import signal
+import time
+from collections.abc import Iterator
+from contextlib import contextmanager
+from pathlib import Path
+from types import FrameType
+
+from aam.console import console
+from aam.node import stop
+
+SIGNALS = (signal.SIGUSR1, signal.SIGTERM, signal.SIGINT, signal.SIGHUP)
+"""Stop requests. One that the process was started to ignore stays ignored (SIGHUP under nohup)."""
+
+_AT_ONCE = b"aam: stopping after this step with a checkpoint; Ctrl-C again stops without.\n"
+_AGAIN = 1.0
+"""Seconds after which another Ctrl-C is a second one, and not the first through a parent."""
+
+
+_CHECK_SECONDS = 1.0
+"""How often the file is looked for; it may be on a network file system."""
+
+
+class Requests:
+    """Signal handler that remembers the first stop request, and the file of another.
+
+    Args:
+        file: its existence requests a stop; by default what AAM_STOP_FILE names, if it is set.
+    """
+
+    def __init__(self, file: Path | None = None) -> None:
+        named = os.environ.get(stop.VARIABLE)
+        self.received: signal.Signals | None = None
+        self.file = file or (Path(named) if named else None)
+        self._when = 0.0
+        self._checked = float("-inf")
+        self._found = False
+
+    @property
+    def pending(self) -> bool:
+        """Whether a stop is requested."""
+        now = time.monotonic()
+        if self.file and not self._found and now - self._checked >= _CHECK_SECONDS:
+            self._checked = now
+            self._found = self.file.exists()
+        return self._found or self.received is not None
+
+    def __call__(self, number: int, frame: FrameType | None) -> None:
+        """Remember a signal; a second Ctrl-C ends the process."""
+        if self.received is None:
+            self.received, self._when = signal.Signals(number), time.monotonic()
+            if number == signal.SIGINT and not console.quiet:
+                os.write(2, _AT_ONCE)  # the console may be in the middle of a line of its own
+        elif number == signal.SIGINT and time.monotonic() > self._when + _AGAIN:
+            signal.signal(number, signal.SIG_DFL)
+            os.kill(os.getpid(), number)
+
+    @contextmanager
+    def handled(self) -> Iterator[Requests]:
+        """Handle the signals while the block runs."""
+        before = {number: signal.getsignal(number) for number in SIGNALS}
+        self.install()
+        try:
+            yield self
+        finally:
+            for number, handler in before.items():
+                signal.signal(number, handler)
+
+    def install(self) -> None:
+        """Install the handlers in place of those that are there."""
+        for number in SIGNALS:
+            if signal.getsignal(number) != signal.SIG_IGN:
+                signal.signal(number, self)
+
+
+def ignore_signals(worker: int) -> None:
+    """Ignore stop requests in a data-loader worker: its parent ends it, after the checkpoint.
+
+    A terminal and Slurm send a signal to all processes, and a run cannot go on without its workers.
+    """
+    for number in SIGNALS:
+        signal.signal(number, signal.SIG_IGN)

@@ -1,0 +1,79 @@
+"""Stopping on request: a checkpoint after the same optimiser step on all ranks.
+
+A stop request (`aam.distributed.signals`) may reach one rank, some or all, at different moments, so
+the ranks exchange after every step whether any of them has one.
+"""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import Any
+
+import lightning.pytorch as pl
+from lightning.pytorch.callbacks import Callback
+
+from aam.contract.errors import Interrupted
+from aam.distributed.consensus import Team
+from aam.distributed.signals import Requests
+from aam.node import stop
+
+
+class StopTogether(Callback):
+    """After each optimiser step, stops all ranks with a checkpoint if any has a stop request.
+
+    Nobody stops after the last step of an epoch: what judges it belongs to it, and a run that goes
+    on would not make up for it. They stop before the next epoch instead.
+    """
+
+    def __init__(self, requests: Requests, team: Team, path: Path) -> None:
+        self.requests, self.team, self.path = requests, team, path
+        self._first = self._step = -1
+        self._moved = False
+
+    def on_train_start(self, trainer: pl.Trainer, pl_module: pl.LightningModule) -> None:
+        """Take the signals back from Lightning, whose handler talks to other ranks at any time."""
+        self.requests.install()
+        self._first = self._step = trainer.global_step
+        self._moved = False
+
+    def on_train_batch_end(
+        self,
+        trainer: pl.Trainer,
+        pl_module: pl.LightningModule,
+        outputs: Any,
+        batch: Any,
+        batch_idx: int,
+    ) -> None:
+        """Stop if any rank has a request; between two optimiser steps gradients would be lost."""
+        if trainer.global_step == self._step:
+            return
+        self._step, self._moved = trainer.global_step, True
+        self.team.reached(self._step)
+        if not trainer.is_last_batch and self._requested():
+            trainer.save_checkpoint(self.path)
+            raise self._stopped()
+
+    def on_train_epoch_start(self, trainer: pl.Trainer, pl_module: pl.LightningModule) -> None:
+        """Stop if a request came while the epoch before ended, which has been saved."""
+        if self._moved and self._requested():
+            raise self._stopped()
+
+    def on_train_end(self, trainer: pl.Trainer, pl_module: pl.LightningModule) -> None:
+        """Count the steps of a fit that is complete; a run of folds has several."""
+        self._count_steps()
+
+    def _requested(self) -> bool:
+        return self.team.any(self.requests.pending)
+
+    def _stopped(self) -> Interrupted:
+        received = self.requests.received
+        self._count_steps()
+        return Interrupted(
+            f"Stopped at step {self._step}" + (f" by {received.name}" if received else ""),
+            f"'{self.path}' is written",
+            "go on with --resume-from auto",
+        )
+
+    def _count_steps(self) -> None:
+        if self.requests.file and self.team.ranks.first:
+            stop.count_steps(self.requests.file, self._step - self._first)

@@ -1,0 +1,253 @@
+"""Attention check: every probe on every backend, as a stream of events that ends in a report.
+
+Events tell a waiting process which probe was running when the stream stops.
+"""
+
+from __future__ import annotations
+
+import dataclasses
+import statistics
+import time
+from collections.abc import Collection, Iterable, Iterator
+from dataclasses import dataclass
+from datetime import datetime, timezone
+
+import torch
+
+from aam.contract.check_report import Case, CheckReport, Cost, Outcome
+from aam.model.attention import Backend
+from aam.numerics.accuracy import differences, tolerance
+from aam.numerics.faults import HALF, RECOMPUTED, KernelFault, identify_fault
+from aam.numerics.probes import (
+    DTYPES,
+    MASKS,
+    Probe,
+    Shape,
+    expected_result,
+    probe_input,
+    run_probe,
+    shapes,
+)
+from aam.numerics.stack_identity import Identity, identify
+
+REPETITIONS = 3
+COST_SHAPES = {
+    "cuda": (Shape("nucleotide encoder", 512, 4, 30, 32), Shape("sample encoder", 16, 4, 1024, 32)),
+    "cpu": (Shape("nucleotide encoder", 128, 4, 30, 32), Shape("sample encoder", 2, 4, 512, 32)),
+}
+"""Sizes of a batch; smaller on a CPU, where only the ratios matter."""
+
+LONG = 1000
+"""Set size from which on only two masks are probed, since the expected result takes long."""
+
+_ABSENT = ("no available kernel", "no viable backend", "not compiled", "not supported")
+"""Errors of torch for a kernel that does not exist for a device, dtype or mask."""
+
+
+@dataclass(frozen=True)
+class CheckPlan:
+    """The probes of a check.
+
+    Attributes:
+        quick: small probes, no times.
+        dtypes: names of `probes.DTYPES`.
+        recomputed: also probe recomputation, for which torch imports its compiler.
+        heads, width: of the network; 0 for the default.
+    """
+
+    quick: bool
+    dtypes: tuple[str, ...] = tuple(DTYPES)
+    recomputed: bool = False
+    heads: int = 0
+    width: int = 0
+
+    def probes(self) -> Iterator[Probe]:
+        """Yield every probe."""
+        for dtype in self.dtypes:
+            for shape in shapes(self.quick, self.heads, self.width):
+                for mask in MASKS if shape.members < LONG else ("none", "each"):
+                    if mask != "recomputed" or self.recomputed:
+                        yield Probe(shape, dtype, mask)
+
+
+@dataclass(frozen=True)
+class Begin:
+    """The start of a probe of a backend.
+
+    Attributes:
+        backend: its name; "" while the device starts.
+        probe: None while the device starts.
+        timing: the probe is timed, after all results are there.
+    """
+
+    backend: str = ""
+    probe: Probe | None = None
+    timing: bool = False
+
+    def __str__(self) -> str:
+        if self.probe is None:
+            return "it was started"
+        return f"{'timing ' if self.timing else ''}{self.backend}, {self.probe}"
+
+
+Event = Begin | Identity | Case | Cost
+
+
+def measure(
+    backends: tuple[Backend, ...], plan: CheckPlan, device: torch.device
+) -> Iterator[Event]:
+    """Run all probes in this process."""
+    yield Begin()
+    yield identify(device)
+    for backend in backends:
+        for probe in plan.probes():
+            yield Begin(backend.name, probe)
+            yield case_of(backend, probe, device)
+    if plan.quick:
+        return
+    for backend in backends:
+        for probe in _cost_probes(plan, device):
+            yield Begin(backend.name, probe, timing=True)
+            cost = cost_of(backend, probe, device)
+            if cost is not None:
+                yield cost
+
+
+def case_of(backend: Backend, probe: Probe, device: torch.device) -> Case:
+    """Run one probe on a backend and compare the result with the expected one."""
+    given, true = probe_input(probe), expected_result(probe)
+    case = case_for(backend.name, probe, "right")
+    try:
+        found = run_probe(backend, given, device)
+        fault = identify_fault(
+            probe, given, found, true, lambda: run_probe(backend, given, device, packed=False)
+        )
+    except RuntimeError as error:
+        if type(error).__name__ == "CheckpointError":  # its module brings torch's compiler along
+            return dataclasses.replace(
+                case, outcome="wrong", fault=RECOMPUTED.name, note=_first_line(error)
+            )
+        return dataclasses.replace(case, outcome=_refusal(error), note=_first_line(error))
+    errors = differences(found, true)
+    return dataclasses.replace(
+        case,
+        outcome=_outcome(fault),
+        forward=_figure(errors[0].largest),
+        backward=_figure(max(part.largest for part in errors[1:])),
+        fault=fault.name if fault else "",
+    )
+
+
+def case_for(backend: str, probe: Probe, outcome: Outcome, note: str = "") -> Case:
+    """Return a case without figures."""
+    return Case(
+        backend,
+        probe.dtype,
+        probe.mask,
+        outcome,
+        probe.shape.name,
+        probe.shape.members,
+        allowed=_figure(tolerance(probe)) or 0.0,
+        note=note,
+    )
+
+
+def _outcome(fault: KernelFault | None) -> Outcome:
+    if fault is None:
+        return "right"
+    return "harmless" if fault.harmless else "wrong"
+
+
+def _refusal(error: RuntimeError) -> Outcome:
+    """Return whether a kernel does not exist, is out of memory, or fails."""
+    if isinstance(error, torch.cuda.OutOfMemoryError):
+        torch.cuda.empty_cache()
+        return "memory"
+    message = str(error).lower()
+    return "absent" if any(words in message for words in _ABSENT) else "failed"
+
+
+def _first_line(error: Exception) -> str:
+    return (str(error).splitlines() or [type(error).__name__])[0][:200]
+
+
+def _figure(number: float) -> float | None:
+    """Return a number as JSON can hold it; None for NaN and infinity."""
+    return float(f"{number:.3g}") if number == number and number != float("inf") else None
+
+
+def _cost_probes(plan: CheckPlan, device: torch.device) -> Iterator[Probe]:
+    for dtype in plan.dtypes:
+        for shape in COST_SHAPES[device.type]:
+            for mask in ("none", "each"):
+                yield Probe(shape, dtype, mask)
+
+
+def cost_of(backend: Backend, probe: Probe, device: torch.device) -> Cost | None:
+    """Measure time and peak memory; None where the backend cannot run."""
+    given = probe_input.__wrapped__(probe)  # large, and used once
+    qkv = given.qkv_NK3HE.to(device).permute(2, 0, 3, 1, 4).detach().requires_grad_()
+    mask = None if given.mask_N11K is None else given.mask_N11K.to(device)
+    upstream = given.upstream_NHKE.to(device)
+    gpu, times, peak = device.type == "cuda", [], None
+
+    def once() -> None:
+        qkv.grad = None
+        q, k, v = qkv.unbind(0)
+        torch.autograd.backward(backend.function(q, k, v, mask), upstream)
+        if gpu:
+            torch.cuda.synchronize(device)
+
+    try:
+        once()
+        if gpu:
+            torch.cuda.reset_peak_memory_stats(device)
+            before = torch.cuda.memory_allocated(device)
+        for _ in range(REPETITIONS):
+            began = time.perf_counter()
+            once()
+            times.append(time.perf_counter() - began)
+        if gpu:
+            peak = torch.cuda.max_memory_allocated(device) - before
+    except RuntimeError as error:
+        _refusal(error)
+        return None
+    spent = _figure(1000 * statistics.median(times)) or 0.0
+    return Cost(backend.name, probe.dtype, probe.mask, probe.shape.name, spent, peak)
+
+
+def conclude(events: Iterable[Event], quick: bool) -> CheckReport:
+    """Collect events into a report."""
+    began = time.monotonic()
+    identity: Identity | None = None
+    cases, costs = [], []
+    for event in events:
+        if isinstance(event, Identity):
+            identity = event
+        elif isinstance(event, Case):
+            cases.append(event)
+        elif isinstance(event, Cost):
+            costs.append(event)
+    assert identity is not None
+    return CheckReport(
+        made=datetime.now(timezone.utc).isoformat(timespec="seconds"),
+        quick=quick,
+        seconds=round(time.monotonic() - began, 1),
+        identity=dataclasses.asdict(identity),
+        cases=tuple(across(cases)),
+        costs=tuple(costs),
+    )
+
+
+def across(cases: Collection[Case]) -> Iterator[Case]:
+    """Mark cases that are right in fp32 and wrong in a half precision."""
+    single = {
+        (c.backend, c.mask, c.shape, c.members): c.outcome for c in cases if c.dtype == "fp32"
+    }
+    for case in cases:
+        asked = (case.backend, case.mask, case.shape, case.members)
+        if case.outcome == "wrong" and case.dtype != "fp32" and single.get(asked) == "right":
+            name = HALF.name if case.fault == "unknown fault" else f"{HALF.name}: {case.fault}"
+            yield dataclasses.replace(case, fault=name)
+        else:
+            yield case

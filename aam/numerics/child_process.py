@@ -1,0 +1,134 @@
+"""Attention check in a child process, which survives a GPU that hangs or crashes its process.
+
+A hanging call cannot be interrupted from within (it may hold the interpreter lock), so the parent
+has a timeout. A child that crashes is followed by another without the backend that crashed it. It
+is no `multiprocessing.Process`, for which Python would wait at its end even if it is stuck in the
+driver.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import os
+import pickle
+import signal
+import subprocess
+import sys
+from collections.abc import Generator, Iterator
+from multiprocessing.connection import Connection
+
+import torch
+
+from aam.contract.errors import Unavailable
+from aam.model.attention import Backend
+from aam.numerics.check import Begin, CheckPlan, Event, case_for, measure
+
+PATIENCE = 120.0
+"""Seconds without an event after which a GPU counts as hanging; its first kernel takes a few."""
+
+_CONFIRMED = 5
+"""Seconds to wait for a killed process."""
+
+
+def watched(
+    backends: tuple[Backend, ...], plan: CheckPlan, device: torch.device, patience: float = PATIENCE
+) -> Iterator[Event]:
+    """Run all probes in a child process.
+
+    Args:
+        backends: their functions must be picklable.
+        patience: seconds to wait for each event.
+
+    Raises:
+        Unavailable: no event comes in time, or the GPU cannot be initialized.
+    """
+    left = backends
+    while left:
+        culprit = yield from _round(left, plan, device, patience)
+        if culprit is None:
+            return
+        names = [backend.name for backend in left]
+        left = left[names.index(culprit) + 1 :]
+
+
+def _round(
+    backends: tuple[Backend, ...], plan: CheckPlan, device: torch.device, patience: float
+) -> Generator[Event, None, str | None]:
+    """Yield the events of one child; return the backend that crashed it, if others are left."""
+    reading, writing = os.pipe()
+    # The path comes first, so that no module of the current folder is imported.
+    boot = (
+        f"import sys; sys.path[:] = {sys.path!r}; "
+        f"from aam.numerics.child_process import work; work({writing})"
+    )
+    words = [sys.executable, "-c", boot]
+    process = subprocess.Popen(words, stdin=subprocess.PIPE, pass_fds=(writing,))
+    os.close(writing)
+    begun = Begin()
+    with contextlib.closing(Connection(reading, writable=False)) as news:
+        try:
+            assert process.stdin is not None
+            with contextlib.suppress(BrokenPipeError), process.stdin as stream:
+                pickle.dump((backends, plan, device), stream)
+            while True:
+                event = _next(news, patience, begun, device)
+                if event is None:
+                    return None
+                if isinstance(event, Begin):
+                    begun = event
+                yield event
+        except EOFError:
+            cause = _exit_cause(process)
+            if begun.probe is None:
+                raise Unavailable(
+                    "The GPU cannot be started", f"the process that tried {cause}", _REMEDY
+                ) from None
+            yield case_for(begun.backend, begun.probe, "crashed", cause)
+            return None if begun.timing else begun.backend
+        finally:
+            process.kill()
+            with contextlib.suppress(subprocess.TimeoutExpired):
+                process.wait(_CONFIRMED)
+
+
+_REMEDY = "look at the kernel log (`dmesg`), use another node, or --device cpu"
+
+
+def _next(news: Connection, patience: float, begun: Begin, device: torch.device) -> Event | None:
+    """Return the next event, None at the end.
+
+    Raises:
+        EOFError: the process ended.
+        Unavailable: no event comes in time, or the process reports that it cannot start.
+    """
+    if not news.poll(patience):
+        raise Unavailable(
+            "The GPU answers but computes nothing",
+            f"no result for {patience:g} s since {begun}",
+            _REMEDY,
+        )
+    event = news.recv()
+    if isinstance(event, str):
+        raise Unavailable("The GPU cannot be used", event, _REMEDY)
+    return event  # type: ignore[no-any-return]
+
+
+def _exit_cause(process: subprocess.Popen[bytes]) -> str:
+    status = process.wait()
+    if status >= 0:
+        return f"ended with status {status}"
+    return f"was killed by {signal.Signals(-status).name}"
+
+
+def work(writing: int) -> None:
+    """Run the child: read the probes from standard input, send events to `writing`."""
+    news = Connection(writing, readable=False)
+    backends, plan, device = pickle.load(sys.stdin.buffer)
+    try:
+        if device.type == "cuda":
+            torch.cuda.set_device(device)
+        for event in measure(backends, plan, device):
+            news.send(event)
+    except RuntimeError as error:
+        news.send((str(error).splitlines() or [type(error).__name__])[0])
+    news.send(None)

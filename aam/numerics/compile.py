@@ -1,0 +1,125 @@
+"""torch.compile with a trial: a compiled module is used only if it reproduces the eager one.
+
+The trial runs forward and backward on this device, since the compiler of a stack (Triton or C++)
+may be absent, broken or wrong.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from contextlib import AbstractContextManager
+from dataclasses import dataclass
+from typing import Any
+
+import torch
+from torch import Tensor, nn
+
+from aam.contract.options.groups import CompileModel
+from aam.contract.precision import Precision
+from aam.numerics.tolerance import tolerance
+
+
+@dataclass(frozen=True)
+class Compilation:
+    """The outcome of --compile-model.
+
+    Attributes:
+        asked: value of the option.
+        used: whether the compiled module runs.
+        reason: why not; empty where it runs.
+    """
+
+    asked: CompileModel
+    used: bool
+    reason: str = ""
+
+
+def refusal(asked: CompileModel, hip: str | None) -> str:
+    """Return why the compiler is not tried here; empty if it is.
+
+    With ROCm, torch gives Triton the loads of masks as int8 where the loop that carries them has
+    int1, which Triton refuses: upstream's cast is left out for ROCm (pytorch#110531), in torch
+    2.13.0 still.
+    """
+    if asked == "off":
+        return "not asked for"
+    if asked == "auto" and hip is not None:
+        return (
+            f"Triton with ROCm {hip} mixes int1 and int8 in loops over masks; "
+            "--compile-model force tries it"
+        )
+    return ""
+
+
+def compile_in_place(
+    module: nn.Module,
+    arguments: tuple[Any, ...],
+    context: Callable[[], AbstractContextManager[Any]],
+    precision: Precision,
+    products: int,
+    inner: int,
+) -> str:
+    """Compile `module` in place and compare it with itself; return why it stays eager, or "".
+
+    Its mode, its gradients and the random state do not change.
+
+    Args:
+        module: gives a tensor or a tuple of tensors.
+        arguments: what it is called with; the shapes may differ later.
+        context: the precision that it will run in.
+        precision: its name.
+        products: matrix products in a row of the module, for the tolerance.
+        inner: inner size of the largest.
+    """
+    device = next(module.parameters()).device
+    training = module.training
+    with torch.random.fork_rng([device] if device.type == "cuda" else []):
+        try:
+            module.eval()
+            with torch.no_grad(), context():
+                expected = _tensors(module(*arguments))
+                module.compile(dynamic=True)
+                found = _tensors(module(*arguments))
+            difference = max(map(_relative_difference, expected, found))
+            allowed = tolerance(precision, products, inner)
+            if not difference <= allowed:
+                raise ArithmeticError(
+                    f"its values differ by {difference:.1g} of the largest; rounding: {allowed:.1g}"
+                )
+            module.train()
+            with torch.enable_grad(), context():
+                total = torch.stack([t.float().sum() for t in _tensors(module(*arguments))]).sum()
+            learned = [p for p in module.parameters() if p.requires_grad]
+            torch.autograd.grad(total, learned, allow_unused=True)
+        # A compiler raises errors of any type; one of the network itself is raised again later.
+        except Exception as error:
+            eager_again(module)
+            return _shortly(error)
+        finally:
+            module.train(training)
+    return ""
+
+
+def eager_again(module: nn.Module) -> None:
+    """Undo `nn.Module.compile`."""
+    module._compiled_call_impl = None
+
+
+def _tensors(outputs: Tensor | tuple[Tensor, ...]) -> tuple[Tensor, ...]:
+    return (outputs,) if isinstance(outputs, Tensor) else outputs
+
+
+def _relative_difference(expected: Tensor, found: Tensor) -> float:
+    """Largest difference relative to the largest value."""
+    scale = expected.abs().max().clamp_min(torch.finfo(torch.float32).tiny)
+    return float(((expected - found).abs().max() / scale).float())
+
+
+def _shortly(error: BaseException) -> str:
+    """Return the root cause of an error on one line."""
+    while error.__cause__ is not None:
+        error = error.__cause__
+    lines = [line.strip().rstrip(".") for line in str(error).splitlines() if line.strip()]
+    # torch puts "backend='inductor' raised:" on a line before what was raised.
+    message = next((line for line in lines if not line.endswith("raised:")), "")
+    return f"{type(error).__name__}: {message[:300]}" if message else type(error).__name__

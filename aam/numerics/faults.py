@@ -1,0 +1,198 @@
+"""Known faults of attention kernels, each identified by the wrong result it produces.
+
+A fault is a hypothesis about what the kernel computed instead; it is named only where the result
+equals that of the hypothesis. Sources: docs/stack.md.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from dataclasses import dataclass
+
+import torch
+from torch import Tensor
+
+from aam.numerics.accuracy import (
+    ROUNDINGS,
+    TF32_UNIT,
+    Difference,
+    difference,
+    differences,
+    right,
+    tolerance,
+)
+from aam.numerics.probes import Probe, ProbeInput, ProbeResult, expected_for_mask
+
+
+@dataclass(frozen=True)
+class KernelFault:
+    """A fault of an attention kernel.
+
+    Attributes:
+        name: for tables and records.
+        what: sentence about what was computed instead.
+        remedy: sentence about what to do.
+        harmless: no model is affected; another right backend is preferred.
+    """
+
+    name: str
+    what: str
+    remedy: str
+    harmless: bool = False
+
+
+_OTHER = "use another backend (`--attn-implementation math` is the simplest one)"
+
+FIRST_MASK = KernelFault(
+    "first mask for all",
+    "every sample is given the mask of the first one, as aotriton 0.7b to 0.8.1b does (PyTorch 2.5 "
+    "and 2.6 for ROCm; ROCm/aotriton PR 68, pytorch issue 147460)",
+    f"use an image with aotriton 0.8.2b or later, or {_OTHER}",
+)
+NAN_EMPTY = KernelFault(
+    "NaN without members",
+    "rows with nothing to attend to give NaN instead of zeros, as before PyTorch 2.5 (pytorch "
+    "issue 103749)",
+    "nothing to do: the model never computes such rows",
+    harmless=True,
+)
+TRANSPOSED = KernelFault(
+    "transposed mask", "the mask is applied to queries instead of keys", _OTHER
+)
+IGNORED = KernelFault("mask ignored", "the mask has no effect", _OTHER)
+INVERTED = KernelFault("inverted mask", "attention omits the members that exist", _OTHER)
+NOTHING = KernelFault(
+    "nothing computed",
+    "the output is all zeros: the kernel did not run",
+    "this PyTorch may not be compiled for this GPU; use another image or backend",
+)
+NAN_OUTPUT = KernelFault("output not finite", "the output holds NaN or infinity", _OTHER)
+NAN_GRADIENT = KernelFault(
+    "gradient not finite",
+    "the gradient holds NaN or infinity where the output is right (seen with PyTorch 2.5.0 on "
+    "gfx942: pytorch issue 138764)",
+    _OTHER,
+)
+SCALED = KernelFault(
+    "gradient off by a factor",
+    "the output is right, the gradient too large or too small throughout",
+    _OTHER,
+)
+GRADIENT = KernelFault("wrong gradient", "the output is right, the gradient is not", _OTHER)
+LAYOUT = KernelFault(
+    "wrong for packed input",
+    "right for tensors of their own, wrong for views of a packed one (ROCm/pytorch issue 3230)",
+    _OTHER,
+)
+RECOMPUTED = KernelFault(
+    "recomputation fails",
+    "gradient checkpointing cannot repeat this backend (pytorch issue 144637)",
+    "train with --no-gradient-checkpointing, or use another backend",
+)
+HALF = KernelFault(
+    "wrong in half precision",
+    "right in fp32, wrong in a half precision",
+    f"train with --mixed-precision none, or {_OTHER}",
+)
+TF32 = KernelFault(
+    "TF32 in fp32",
+    "products in fp32 are rounded to TF32, three digits instead of seven",
+    "nothing to do where that was requested (`torch.set_float32_matmul_precision`)",
+    harmless=True,
+)
+UNKNOWN = KernelFault("unknown fault", "the result is wrong in a way that is not known", _OTHER)
+
+FAULTS = {
+    fault.name: fault
+    for fault in (FIRST_MASK, NAN_EMPTY, TRANSPOSED, IGNORED, INVERTED, NOTHING, NAN_OUTPUT,
+                  NAN_GRADIENT, SCALED, GRADIENT, LAYOUT, RECOMPUTED, HALF, TF32, UNKNOWN)
+}  # fmt: skip
+"""Every fault by its name."""
+
+Again = Callable[[], ProbeResult]
+
+
+def identify_fault(
+    probe: Probe, given: ProbeInput, found: ProbeResult, true: ProbeResult, again: Again
+) -> KernelFault | None:
+    """Return the fault of a result; None if it is right.
+
+    Args:
+        again: runs the probe once more with separate tensors instead of views of a packed one.
+    """
+    allowed = tolerance(probe)
+    errors = differences(found, true)
+    if all(right(part, allowed) for part in errors):
+        return None
+    if not all(part.finite for part in errors):
+        return _not_finite(given, found, true, allowed)
+    if probe.dtype == "fp32" and all(right(part, ROUNDINGS * TF32_UNIT) for part in errors):
+        return TF32
+    if not right(errors[0], allowed):
+        named = _wrong_output(given, found, allowed)
+    else:
+        named = _wrong_gradient(found, true, errors, allowed)
+    if named in (UNKNOWN, GRADIENT) and _right_apart(again, true, allowed):
+        return LAYOUT
+    return named
+
+
+def _not_finite(
+    given: ProbeInput, found: ProbeResult, true: ProbeResult, allowed: float
+) -> KernelFault:
+    mask = given.mask_N11K
+    if mask is not None:
+        empty_N = ~mask.flatten(1).any(dim=1)
+        inhabited = [
+            difference(f[~empty_N], t[~empty_N])
+            for f, t in zip(found.parts, true.parts, strict=True)
+        ]
+        if empty_N.any() and all(right(part, allowed) for part in inhabited):
+            return NAN_EMPTY
+    return NAN_GRADIENT if right(difference(found.parts[0], true.parts[0]), allowed) else NAN_OUTPUT
+
+
+def _wrong_output(given: ProbeInput, found: ProbeResult, allowed: float) -> KernelFault:
+    output = found.parts[0]
+    if not output.any():
+        return NOTHING
+    for fault, mask in _other_masks(given):
+        if right(difference(output, expected_for_mask(given, mask).parts[0]), allowed):
+            return fault
+    return UNKNOWN
+
+
+def _other_masks(given: ProbeInput) -> list[tuple[KernelFault, Tensor | None]]:
+    """Return the masks that a faulty kernel may have used instead of the right one."""
+    mask = given.mask_N11K
+    if mask is None:
+        return []
+    square = mask.expand(-1, -1, mask.shape[-1], -1)
+    return [
+        (FIRST_MASK, mask[:1].expand_as(mask)),
+        (TRANSPOSED, square.transpose(-1, -2)),
+        (IGNORED, None),
+        (INVERTED, ~mask),
+    ]
+
+
+def _wrong_gradient(
+    found: ProbeResult, true: ProbeResult, errors: tuple[Difference, ...], allowed: float
+) -> KernelFault:
+    """Return whether a gradient is off by one factor throughout or otherwise wrong."""
+    for f, t, part in zip(found.parts[1:], true.parts[1:], errors[1:], strict=True):
+        slopes_N = torch.tensor(part.slopes_N, dtype=torch.float64)
+        factor = slopes_N[(slopes_N - 1).abs().argmax()]
+        if right(part, allowed):
+            continue
+        if float(factor) == 0 or not right(difference(f / factor, t), allowed):
+            return GRADIENT
+    return SCALED
+
+
+def _right_apart(again: Again, true: ProbeResult, allowed: float) -> bool:
+    try:
+        errors = differences(again(), true)
+    except RuntimeError:
+        return False
+    return all(right(part, allowed) for part in errors)

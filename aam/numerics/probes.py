@@ -1,0 +1,188 @@
+"""Probes of attention: inputs as the model uses them, and expected results.
+
+Each probe has at least two sets with masks of their own: the known faulty kernels apply the mask of
+the first set to all, and a probe with one set, or with one mask for all, passes on them.
+Queries, keys and values are views of one packed tensor, as in the model's blocks, and the numbers
+of members are no multiples of eight. The expected result is computed in float64 on the CPU from
+the same rounded inputs by the formula, not by one of the functions that are measured. Shape
+suffixes: see `aam.model`.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, replace
+from functools import cache
+from typing import Literal
+
+import torch
+from torch import Tensor
+
+from aam.contract.options.groups import ModelOptions, SampleOptions
+from aam.model.attention import Backend
+
+DTYPES = {"fp32": torch.float32, "fp16": torch.float16, "bf16": torch.bfloat16}
+
+MaskKind = Literal["none", "shared", "each", "empty", "recomputed"]
+MASKS: tuple[MaskKind, ...] = ("none", "shared", "each", "empty", "recomputed")
+"""No mask; one for all sets; one for each set; one for each set, some sets without any member; one
+for each set, and computed again in the backward pass (gradient checkpointing)."""
+
+PARTS = ("output", "queries' gradient", "keys' gradient", "values' gradient")
+
+_NUCLEOTIDES = 150
+"""Length of a sequence of the usual studies of the 16S V4 region."""
+
+
+@dataclass(frozen=True)
+class Shape:
+    """Sizes of a probe.
+
+    Attributes:
+        name: of the encoder that has them.
+        sets: N, at least 2.
+        heads: H.
+        members: K.
+        width: E, of one head.
+    """
+
+    name: str
+    sets: int
+    heads: int
+    members: int
+    width: int
+
+
+@dataclass(frozen=True)
+class Probe:
+    """One measurement: sizes, dtype and kind of mask."""
+
+    shape: Shape
+    dtype: str
+    mask: MaskKind
+
+    def __str__(self) -> str:
+        return f"{self.dtype}, mask {self.mask}, {self.shape.name}"
+
+
+@dataclass(frozen=True)
+class ProbeInput:
+    """Inputs of a probe.
+
+    Attributes:
+        qkv_NK3HE: packed queries, keys and values, in the dtype of the probe.
+        upstream_NHKE: gradient of the loss by the output.
+        mask_N11K: True where a member exists; None for none.
+        recomputed: compute it under gradient checkpointing.
+    """
+
+    qkv_NK3HE: Tensor
+    upstream_NHKE: Tensor
+    mask_N11K: Tensor | None
+    recomputed: bool = False
+
+
+@dataclass(frozen=True)
+class ProbeResult:
+    """Output and gradients by queries, keys and values, each [N, H, K, E] in float64 on the CPU."""
+
+    parts: tuple[Tensor, Tensor, Tensor, Tensor]
+
+
+def shapes(quick: bool, heads: int = 0, width: int = 0) -> tuple[Shape, ...]:
+    """Return the sizes of the default model, or of one with `heads` heads of `width`.
+
+    Quick ones have the same heads and smaller sets: a fault does not depend on the number of
+    members.
+    """
+    model, sample = ModelOptions(), SampleOptions()
+    heads = heads or model.attention_heads
+    width = width or model.embedding_dim // model.attention_heads
+    patches = -(-_NUCLEOTIDES // model.nucleotide_patch)
+    nucleotides = Shape("nucleotide encoder", 4, heads, patches, width)
+    samples = Shape("sample encoder", 3, heads, 67 if quick else 321, width)
+    if quick:
+        return (nucleotides, samples)
+    return (nucleotides, samples, replace(samples, sets=2, heads=1, members=sample.token_limit))
+
+
+@cache
+def probe_input(probe: Probe) -> ProbeInput:
+    """Return the inputs of a probe on the CPU; the same for every backend and on every machine."""
+    n, h, k, e = probe.shape.sets, probe.shape.heads, probe.shape.members, probe.shape.width
+    generator = torch.Generator().manual_seed(1000 * k + n)
+    dtype = DTYPES[probe.dtype]
+    qkv = torch.randn(n, k, 3, h, e, generator=generator).to(dtype)
+    upstream = torch.randn(n, h, k, e, generator=generator).to(dtype)
+    return ProbeInput(qkv, upstream, _mask(probe), probe.mask == "recomputed")
+
+
+def _mask(probe: Probe) -> Tensor | None:
+    n, k = probe.shape.sets, probe.shape.members
+    if probe.mask == "none":
+        return None
+    # The first set is neither the largest nor the smallest: its mask is wrong for any other.
+    parts = torch.tensor([0.6, 1.0, 0.3, 0.8])[torch.arange(n) % 4]
+    sizes_N = (parts * k).long().clamp(1, k)
+    if probe.mask == "shared":
+        sizes_N = sizes_N[:1].expand(n)
+    if probe.mask == "empty":
+        sizes_N = sizes_N.clone()
+        sizes_N[-1] = 0
+    return (torch.arange(k) < sizes_N[:, None])[:, None, None, :]
+
+
+@cache
+def expected_result(probe: Probe) -> ProbeResult:
+    """Return the expected result of a probe."""
+    given = probe_input(probe)
+    return expected_for_mask(given, given.mask_N11K)
+
+
+def expected_for_mask(given: ProbeInput, mask: Tensor | None) -> ProbeResult:
+    """Return the attention of `given` under `mask` (which may be another) in float64.
+
+    out = softmax(Q K' / sqrt(E)) V, zeros for rows that attend to nothing (Vaswani et al. 2017).
+    """
+    packed = given.qkv_NK3HE.double().permute(2, 0, 3, 1, 4)
+    q, k, v = (part.clone().requires_grad_() for part in packed.unbind(0))
+    scores_NHKK = q @ k.transpose(-1, -2) / q.shape[-1] ** 0.5
+    if mask is not None:
+        scores_NHKK = scores_NHKK.masked_fill(~mask, float("-inf"))
+        empty = (~mask).all(dim=-1, keepdim=True)
+        weights_NHKK = scores_NHKK.masked_fill(empty, 0.0).softmax(dim=-1).masked_fill(empty, 0.0)
+    else:
+        weights_NHKK = scores_NHKK.softmax(dim=-1)
+    out = weights_NHKK @ v
+    out.backward(given.upstream_NHKE.double())
+    assert q.grad is not None and k.grad is not None and v.grad is not None
+    return ProbeResult((out.detach(), q.grad, k.grad, v.grad))
+
+
+def run_probe(
+    backend: Backend, given: ProbeInput, device: torch.device, packed: bool = True
+) -> ProbeResult:
+    """Run a probe forward and backward on a backend and device.
+
+    Args:
+        packed: pass views of one tensor, as the model does; else separate tensors.
+
+    Raises:
+        RuntimeError: raised by the backend.
+    """
+    qkv = given.qkv_NK3HE.to(device).permute(2, 0, 3, 1, 4)
+    mask = None if given.mask_N11K is None else given.mask_N11K.to(device)
+    qkv = qkv.detach().requires_grad_() if packed else qkv.contiguous().detach().requires_grad_()
+    q, k, v = qkv.unbind(0)
+    if given.recomputed:
+        from torch.utils.checkpoint import checkpoint
+
+        out = checkpoint(backend.function, q, k, v, mask, use_reentrant=False)
+    else:
+        out = backend.function(q, k, v, mask)
+    out.backward(given.upstream_NHKE.to(device))
+    assert qkv.grad is not None
+    found = (out.detach(), *qkv.grad.unbind(0))
+    if device.type != "cpu":
+        torch.cuda.synchronize(device)
+    output, by_q, by_k, by_v = (part.double().cpu() for part in found)
+    return ProbeResult((output, by_q, by_k, by_v))

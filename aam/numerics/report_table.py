@@ -1,0 +1,188 @@
+"""The check report as a table for the terminal: the stack, and a row for each backend and dtype."""
+
+from __future__ import annotations
+
+import math
+import statistics
+from collections.abc import Iterator, Sequence
+
+from rich import box
+from rich.console import Console, Group, RenderableType
+from rich.padding import Padding
+from rich.table import Table
+from rich.text import Text
+
+from aam.contract.attention import BACKENDS, reported_status, select_backends
+from aam.contract.check_report import UNUSABLE, WRONG, Case, CheckReport, Cost, worst
+from aam.contract.errors import Unavailable
+from aam.numerics.faults import FAULTS, HALF
+
+MASKS = {
+    "none": ("no mask", ""),
+    "shared": ("one", "one mask for all samples"),
+    "each": ("own", "one for each"),
+    "empty": ("empty", "samples without members"),
+    "recomputed": ("again", "recomputed in the backward pass"),
+}
+"""Heading of each kind of mask, and what it means where the heading does not say."""
+
+WORDS = {
+    "right": ("right", "green"),
+    "harmless": ("harmless", "yellow"),
+    "wrong": ("WRONG", "bold red"),
+    "crashed": ("CRASHED", "bold red"),
+    "absent": ("cannot run", "dim"),
+    "failed": ("fails", "red"),
+    "memory": ("out of memory", "yellow"),
+}
+"""Outcome -> the word that is shown, and its style."""
+
+TELLING = ("failed", "memory", "crashed")
+"""Outcomes whose note is worth a line."""
+
+
+def show(report: CheckReport) -> None:
+    """Print a check report on standard output."""
+    console = Console(highlight=False, width=None if Console().is_terminal else 120)
+    console.print(page(report))
+
+
+def page(report: CheckReport) -> RenderableType:
+    """Lay a check report out."""
+    parts: list[RenderableType] = [_stack(report), _table(report)]
+    parts += [Padding(note, (0, 0, 0, 1), expand=False) for note in _notes(report)]
+    return Group(*parts)
+
+
+def _stack(report: CheckReport) -> Table:
+    said = report.identity
+    kernels = said["aotriton"]
+    if kernels == "unknown":
+        kernels = "unknown: the library does not say, as before 0.9"
+    named = {
+        "device": said["device"] + (f" ({said['arch']})" if said["arch"] != "cpu" else ""),
+        "driver": said["driver"],
+        "PyTorch": ", ".join(filter(None, (said["torch"], said["runtime"]))),
+        "aotriton": kernels,
+        "Triton": said["triton"],
+    }
+    grid = Table.grid(padding=(0, 2))
+    for name, value in named.items():
+        if value:
+            grid.add_row(Text(f" {name}", style="dim"), str(value))
+    return grid
+
+
+def _table(report: CheckReport) -> Table:
+    table = Table(box=box.SIMPLE_HEAD, pad_edge=False, padding=(0, 1, 0, 0))
+    table.add_column(" backend", no_wrap=True)
+    table.add_column("dtype", no_wrap=True)
+    asked = [mask for mask in MASKS if any(case.mask == mask for case in report.cases)]
+    for mask in asked:
+        table.add_column(MASKS[mask][0], justify="right", no_wrap=True)
+    table.add_column("limit", justify="right", style="dim", no_wrap=True)
+    timed = bool(report.costs)
+    counted = any(cost.peak_bytes is not None for cost in report.costs)
+    if timed:
+        table.add_column("speed", justify="right", no_wrap=True)
+    if counted:
+        table.add_column("memory", justify="right", no_wrap=True)
+    table.add_column("verdict", no_wrap=True)
+    for name in report.backends:
+        for place, dtype in enumerate(report.dtypes):
+            cases = report.of(name, [dtype])
+            cells: list[str | Text] = [f" {name}" if place == 0 else "", dtype]
+            cells += [_cell([case for case in cases if case.mask == mask]) for mask in asked]
+            cells.append(f"{max((case.allowed for case in cases), default=0):.0e}")
+            cells += [_speed(report.costs, name, dtype)] if timed else []
+            cells += [_memory(report.costs, name, dtype)] if counted else []
+            table.add_row(*cells, _word(cases), end_section=place == len(report.dtypes) - 1)
+    return table
+
+
+def _cell(cases: Sequence[Case]) -> Text:
+    """Show the largest difference of the shapes, or why there is none."""
+    outcome = worst(cases)
+    style = WORDS[outcome][1] if outcome != "right" else ""
+    if outcome in UNUSABLE:
+        return Text("-", style="dim")
+    figures = [f for case in cases for f in (case.forward, case.backward) if f is not None]
+    if outcome in (*WRONG, "harmless"):
+        lacking = any(case.forward is None or case.backward is None for case in cases)
+        if lacking or not figures:
+            return Text("NaN" if outcome != "crashed" else "crash", style=style)
+    return Text(f"{max(figures):.0e}", style=style)
+
+
+def _word(cases: Sequence[Case]) -> Text:
+    outcome = worst(cases)
+    if outcome == "absent" and any(case.outcome == "right" for case in cases):
+        return Text("right, no masks", style="green")
+    word, style = WORDS[outcome]
+    return Text(word, style=style)
+
+
+def _speed(costs: Sequence[Cost], name: str, dtype: str) -> str:
+    found = [base.milliseconds / cost.milliseconds
+             for cost, base in _against_math(costs, name, dtype) if cost.milliseconds]  # fmt: skip
+    return f"{statistics.geometric_mean(found):.1f} x" if found else "-"
+
+
+def _memory(costs: Sequence[Cost], name: str, dtype: str) -> str:
+    found = [cost.peak_bytes / base.peak_bytes
+             for cost, base in _against_math(costs, name, dtype)
+             if cost.peak_bytes and base.peak_bytes]  # fmt: skip
+    return f"{statistics.geometric_mean(found):.2f} x" if found else "-"
+
+
+def _against_math(costs: Sequence[Cost], name: str, dtype: str) -> Iterator[tuple[Cost, Cost]]:
+    math_costs = {(c.dtype, c.mask, c.shape): c for c in costs if c.backend == "math"}
+    for cost in costs:
+        base = math_costs.get((cost.dtype, cost.mask, cost.shape))
+        if cost.backend == name and cost.dtype == dtype and base is not None:
+            yield cost, base
+
+
+def _notes(report: CheckReport) -> Iterator[Text]:
+    """Say what the figures are, what is wrong and what `aam` does about it."""
+    figures = "Figures: largest difference from float64, of output and gradients"
+    if report.costs:
+        figures += "; speed" + (" and memory" if report.costs[0].peak_bytes is not None else "")
+        figures += " relative to math"
+    asked = {case.mask for case in report.cases}
+    masks = ", ".join(f"{name}: {what}" for mask, (name, what) in MASKS.items()
+                      if what and mask in asked)  # fmt: skip
+    yield Text(f"{figures}. Masks: {masks}.", style="dim")
+    for name in report.backends:
+        for fault in report.faults(name, report.dtypes):
+            dtypes = [d for d in report.dtypes if fault in report.faults(name, [d])]
+            yield Text.assemble(
+                (f"{name}, {', '.join(dtypes)}: {fault}", "bold"), f": {explain(fault)}"
+            )
+        told = (c for c in report.of(name, report.dtypes) if c.outcome in TELLING)
+        for note in sorted({case.note for case in told}):
+            yield Text.assemble((name, "bold"), f": {note}")
+    yield _conclusion(report)
+
+
+def explain(fault: str) -> str:
+    """Return what a fault is and what helps, as a sentence; `fault` may name the dtype too."""
+    first, _, rest = fault.partition(": ")
+    known = FAULTS[rest or first]
+    what = f"{HALF.what}; {known.what}" if rest else known.what
+    return f"{what}; {known.remedy}."
+
+
+def _conclusion(report: CheckReport) -> Text:
+    try:
+        status_of = reported_status(report, report.dtypes)
+        uses = select_backends("auto", BACKENDS, status_of, "this device")
+    except Unavailable as error:
+        return Text(str(error), style="bold red")
+    bad = [name for name in report.backends if worst(report.of(name, report.dtypes)) in WRONG]
+    seconds = math.ceil(report.seconds)
+    if bad:
+        return Text(
+            f"Wrong here: {', '.join(bad)}. aam uses {uses}. ({seconds} s)", style="bold red"
+        )
+    return Text(f"Right here. aam uses {uses}. ({seconds} s)", style="bold green")

@@ -1,0 +1,1 @@
+"""Safe reading of checkpoints: archives, pickles and schemas, without running code."""

@@ -1,0 +1,133 @@
+"""What a checkpoint says beside its weights: all that `aam predict` needs to know."""
+
+from __future__ import annotations
+
+from dataclasses import asdict, dataclass, fields
+from pathlib import Path
+from typing import Annotated, Any, Literal, TypedDict
+
+import torch
+
+from aam import __version__
+from aam.contract.errors import DataError
+from aam.contract.options.field import ABOVE_ZERO, ONE_OR_MORE
+from aam.contract.options.groups import Metric
+from aam.data.batches import BatchPlan
+from aam.data.sequences import VOCABULARY as LETTERS
+from aam.model.attention import AUTO, Backends
+from aam.model.network import Encoder, Predictor
+from aam.model.shape import VOCABULARY, NetworkShape
+from aam.serialization import schema
+from aam.serialization.schema import Mismatch
+from aam.training.target import Target
+
+FORMAT = 2
+"""Version of a checkpoint; a newer one is refused, an older one is brought up to date when read."""
+
+
+@dataclass(frozen=True)
+class Standard:
+    """Mean and spread of Faith PD in the training samples."""
+
+    mean: float = 0.0
+    spread: Annotated[float, ABOVE_ZERO] = 1.0
+
+
+@dataclass(frozen=True)
+class Recipe:
+    """What a network is and how its input is made.
+
+    Attributes:
+        command: "pretrain" or "train".
+        shape: sizes of the network.
+        metric: phylogenetic measure that its embeddings were trained for.
+        plan: how samples become batches, without masks and phylogeny.
+        standard: of Faith PD.
+        target: what it predicts; None after pretraining.
+        options: the options of the command, as plain values.
+    """
+
+    command: str
+    shape: NetworkShape
+    metric: Metric
+    plan: BatchPlan
+    standard: Standard
+    target: Target | None
+    options: dict[str, Any]
+
+    def network(self, backends: Backends = AUTO, recompute: bool = False) -> Encoder | Predictor:
+        """Build the network with fresh weights."""
+        kind = Encoder if self.target is None else Predictor
+        return kind(self.shape, self.metric, backends, recompute)
+
+
+def to_plain(recipe: Recipe) -> dict[str, Any]:
+    """Turn a recipe into dictionaries, lists, strings and numbers."""
+    return {
+        "format": FORMAT,
+        "version": __version__,
+        "torch": str(torch.__version__),
+        "vocabulary": "".join(LETTERS),
+        **asdict(recipe),
+    }
+
+
+class _Version(TypedDict):
+    format: Annotated[int, ONE_OR_MORE]
+    version: str
+    vocabulary: str
+
+
+_Value = bool | int | float | str | None
+_Options = dict[str, _Value | list[_Value] | dict[str, _Value | list[_Value]]]
+
+
+class _Stored(_Version):
+    command: Literal["pretrain", "train"]
+    shape: NetworkShape
+    metric: Metric
+    plan: BatchPlan
+    standard: Standard
+    target: Target | None
+    options: _Options
+
+
+def from_plain(stored: Any, path: Path) -> Recipe:
+    """Undo `to_plain`.
+
+    Raises:
+        DataError: the recipe is of a newer format or of another vocabulary.
+        Mismatch: an entry is missing, of another type or out of range.
+    """
+    version = schema.parse(_Version, stored, "aam")
+    if version["format"] > FORMAT:
+        raise DataError(
+            "The checkpoint was written by a newer version",
+            f"'{path}', aam {version['version']}, format {version['format']}",
+            f"use that version (this is {__version__})",
+        )
+    if version["vocabulary"] != "".join(LETTERS):
+        raise DataError(
+            "The checkpoint has another vocabulary",
+            f"'{path}', '{version['vocabulary']}' instead of '{''.join(LETTERS)}'",
+            "train it again",
+        )
+    assert len(LETTERS) == VOCABULARY
+    found = schema.parse(_Stored, stored, "aam")
+    recipe = Recipe(**{field.name: found[field.name] for field in fields(Recipe)})
+    target = recipe.target
+    if (target is None) != (recipe.command == "pretrain"):
+        raise Mismatch(f"aam.target does not belong to `aam {recipe.command}`")
+    if target is not None:
+        _check_target(target, recipe.shape.outputs)
+    return recipe
+
+
+def _check_target(target: Target, outputs: int) -> None:
+    """Refuse a target whose parts contradict each other."""
+    if bool(target.classes) == (target.transform is not None):
+        raise Mismatch("aam.target has both classes and a transform, or neither")
+    if target.class_weights and len(target.class_weights) != len(target.classes):
+        raise Mismatch("aam.target has other numbers of classes and of class weights")
+    if target.outputs != outputs:
+        raise Mismatch(f"aam.target has {target.outputs} outputs, aam.shape has {outputs}")

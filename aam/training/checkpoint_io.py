@@ -1,0 +1,32 @@
+"""Lightning's checkpoint files, replaced as a whole and read by this program's own reader."""
+
+from __future__ import annotations
+
+import os
+from pathlib import Path
+from typing import Any
+
+import torch
+from lightning.pytorch.plugins.io import TorchCheckpointIO
+
+from aam.contract.files import written_aside
+from aam.training import checkpoints
+
+
+class WholeFiles(TorchCheckpointIO):
+    """Writes aside and renames, so that a killed run leaves the last whole file."""
+
+    def save_checkpoint(
+        self, checkpoint: dict[str, Any], path: Any, storage_options: Any | None = None
+    ) -> None:
+        """Write beside `path`, flush to the disk, rename."""
+        with written_aside(Path(path)) as aside, aside.open("wb") as stream:
+            torch.save(checkpoint, stream)
+            stream.flush()
+            os.fsync(stream.fileno())
+
+    def load_checkpoint(
+        self, path: Any, map_location: Any = None, weights_only: bool | None = True
+    ) -> dict[str, Any]:
+        """Read and validate a checkpoint, on the CPU."""
+        return checkpoints.read(Path(path))[1]

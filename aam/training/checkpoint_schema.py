@@ -1,0 +1,203 @@
+"""Schema of a checkpoint: the entries that Lightning and this program write, and their types.
+
+What a callback, a scheduler or a loader keeps beyond these entries may be any plain value. States
+of the optimiser and of its schedule are held against those of the fresh objects when a run is
+resumed (`aam.distributed.state_dict`).
+"""
+
+from __future__ import annotations
+
+import re
+from numbers import Real
+from typing import Annotated, Any, TypedDict
+
+import torch
+from torch import Tensor
+from torch.overrides import TorchFunctionMode
+
+from aam.contract.options.field import ZERO_OR_MORE
+from aam.serialization import schema
+from aam.serialization.schema import Mismatch
+from aam.training.checkpoint_content import Recipe
+
+Count = Annotated[int, ZERO_OR_MORE]
+
+
+class _Step(TypedDict):
+    ready: Count
+    completed: Count
+
+
+class _Batches(_Step):
+    started: Count
+    processed: Count
+
+
+class _StepProgress(TypedDict):
+    total: _Step
+    current: _Step
+
+
+class _BatchProgress(TypedDict):
+    total: _Batches
+    current: _Batches
+
+
+class _Optimizer(TypedDict):
+    step: _StepProgress
+    zero_grad: _StepProgress
+
+
+class _OptimizerProgress(TypedDict):
+    optimizer: _Optimizer
+
+
+_Epochs = TypedDict(
+    "_Epochs",
+    {"epoch_progress": _BatchProgress, "epoch_loop.batch_progress": _BatchProgress},
+)
+_Loop = TypedDict(
+    "_Loop",
+    {
+        "state_dict": dict[str, Any],
+        "epoch_loop.state_dict": dict[str, Count],
+        "epoch_loop.scheduler_progress": _StepProgress,
+        "epoch_loop.automatic_optimization.state_dict": dict[str, Any],
+        "epoch_loop.automatic_optimization.optim_progress": _OptimizerProgress,
+        "epoch_loop.manual_optimization.state_dict": dict[str, Any],
+        "epoch_loop.manual_optimization.optim_step_progress": _StepProgress,
+        "epoch_loop.val_loop.state_dict": dict[str, Any],
+        "epoch_loop.val_loop.batch_progress": _BatchProgress,
+    },
+    total=False,
+)
+
+
+class _FitLoop(_Epochs, _Loop):
+    pass
+
+
+class _Loops(TypedDict):
+    fit_loop: _FitLoop
+
+
+class _Group(TypedDict):
+    params: list[str | int]
+
+
+class _OptimizerState(TypedDict):
+    state: dict[str | int, dict[str, Any]]
+    param_groups: list[_Group]
+
+
+_Content = TypedDict(
+    "_Content",
+    {
+        "epoch": Count,
+        "global_step": Count,
+        "pytorch-lightning_version": str,
+        "state_dict": dict[str, Tensor],
+        "loops": _Loops,
+        "callbacks": dict[str, dict[str, Any]],
+        "optimizer_states": list[_OptimizerState],
+        "lr_schedulers": list[dict[str, Any]],
+    },
+)
+
+
+class _Optional(TypedDict, total=False):
+    MixedPrecision: dict[str, float]
+    train_sums: dict[str, tuple[Real, Real]]  # of an epoch in which fp16 may have overflowed
+
+
+class _Kept(TypedDict):
+    best_model_score: Tensor | Real | None
+    best_model_path: str
+
+
+class _ModelCheckpoint(_Kept, total=False):
+    current_score: Tensor | Real | None
+    kth_value: Tensor | Real | None
+    kth_best_model_path: str
+    last_model_path: str
+    dirpath: str | None
+    best_k_models: dict[str, Tensor | Real | None]
+
+
+class _EarlyStopping(TypedDict):
+    wait_count: Count
+    stopped_epoch: Count
+    best_score: Tensor | Real
+    patience: Count
+
+
+_CALLBACKS = {
+    "ModelCheckpoint": _ModelCheckpoint,
+    "WithinEpochs": _ModelCheckpoint,
+    "EarlyStopping": _EarlyStopping,
+}
+"""By the class that the key of a callback's state begins with."""
+
+
+def check_content(content: dict[str, Any]) -> None:
+    """Refuse a checkpoint whose entries, beside the recipe, are not what the schema declares.
+
+    Raises:
+        Mismatch: an entry is missing, of another type or out of range.
+    """
+    for kind in (_Content, _Optional):
+        schema.parse(kind, content, "the checkpoint")
+    if not re.fullmatch(r"2\.\d+(\.\w+)*", content["pytorch-lightning_version"]):
+        raise Mismatch("the checkpoint is of no version of Lightning that is known")
+    for key, state in content["callbacks"].items():
+        declared = _CALLBACKS.get(key.partition("{")[0])
+        if declared is not None:
+            schema.parse(declared, state, f"callbacks.{key}")
+            scores = [value for value in state.values() if isinstance(value, Tensor)]
+            if any(score.numel() != 1 for score in scores):
+                raise Mismatch(f"callbacks.{key} has a score of several numbers")
+
+
+class _ShapesOnly(TorchFunctionMode):
+    """Skip random numbers and arithmetic while a network is built on the meta device.
+
+    Its kernels for them are written in Python and import 800 modules, which takes a second.
+    """
+
+    def __torch_function__(
+        self, func: Any, types: Any, args: Any = (), kwargs: dict[str, Any] | None = None
+    ) -> Any:
+        given = kwargs or {}
+        name = getattr(func, "__name__", "")
+        if name in ("normal_", "div", "__truediv__", "mul", "__mul__"):
+            return args[0] if args else given["tensor"]
+        return (torch.empty if name in ("rand", "randn") else func)(*args, **given)
+
+
+def check_weights(recipe: Recipe, weights: dict[str, Tensor]) -> None:
+    """Refuse weights that the network of the recipe does not have, before it is built.
+
+    Raises:
+        Mismatch: a name, a shape or a type differs, or a weight is not finite.
+    """
+    shape = recipe.shape
+    if shape.embedding_dim % shape.attention_heads:
+        raise Mismatch(f"the heads ({shape.attention_heads}) do not divide the width")
+    if shape.attention_layers > len(weights):  # building a million layers takes hours
+        raise Mismatch(f"{shape.attention_layers} layers have {len(weights)} weights")
+    try:
+        with torch.device("meta"), _ShapesOnly():  # shapes alone, without memory
+            network = recipe.network()
+    except (RuntimeError, TypeError, OverflowError) as error:
+        raise Mismatch("the network of the recipe is larger than any memory") from error
+    expected = {f"network.{name}": value for name, value in network.state_dict().items()}
+    other = sorted(expected.keys() ^ weights.keys())
+    if other:
+        more = f" and {len(other) - 1} more are" if len(other) > 1 else " is"
+        raise Mismatch(f"'{other[0]}'{more} of another network")
+    for name, value in weights.items():
+        own = expected[name]
+        if value.shape != own.shape or value.is_floating_point() != own.is_floating_point():
+            raise Mismatch(f"'{name}' is {tuple(value.shape)}, the network has {tuple(own.shape)}")
+        if not bool(torch.isfinite(value).all()):
+            raise Mismatch(f"'{name}' has values that are not finite")

@@ -1,0 +1,165 @@
+"""Checkpoint files: self-sufficient, validated, and read without running code from them.
+
+Beside the weights and the state of the loop a checkpoint holds a `Recipe`.
+"""
+
+from __future__ import annotations
+
+import shutil
+from pathlib import Path
+from typing import Any
+
+import torch
+
+from aam.contract.errors import DataError, MissingInput, UsageError
+from aam.contract.files import written_aside
+from aam.contract.options.groups import RunOptions
+from aam.distributed import sharded_checkpoint, state_dict
+from aam.model.network import Encoder, Predictor
+from aam.serialization import archive
+from aam.serialization.schema import Mismatch
+from aam.training.checkpoint_content import Recipe, from_plain, to_plain
+from aam.training.checkpoint_schema import check_content, check_weights
+
+_KEY = "aam"
+"""Where the recipe lies in a checkpoint."""
+
+
+def find(path: Path, name: str) -> Path:
+    """Return the checkpoint file meant by `path`: itself, or `name` of a run folder.
+
+    Raises:
+        MissingInput: there is no such file.
+    """
+    file = path / "checkpoints" / name if _is_run(path) else path
+    if not file.exists() or (file.is_dir() and not sharded_checkpoint.is_sharded(file)):
+        raise MissingInput(
+            "No checkpoint", f"'{file}' does not exist", "name a file or a run folder"
+        )
+    return file
+
+
+def to_resume(run: RunOptions, folder: Path) -> Path | None:
+    """Return the checkpoint that the fit of `folder` resumes from; None if it begins.
+
+    `folder` is the run folder or that of a fold in it.
+    """
+    source = run.output_dir if run.resume_from == "auto" else run.resume_from
+    if source is None or (source.exists() and not _is_run(source)):
+        return source
+    file = source / folder.relative_to(run.output_dir) / "checkpoints" / "last.ckpt"
+    return file if file.exists() else None
+
+
+def resumed(run: RunOptions) -> Path | None:
+    """Return a checkpoint of the run that is resumed, of any of its folds; None if a run begins.
+
+    Raises:
+        MissingInput: the run that was named has none.
+    """
+    source = run.output_dir if run.resume_from == "auto" else run.resume_from
+    if source is None:
+        return None
+    last = Path("checkpoints") / "last.ckpt"
+    places = (source, *sorted(source.glob("fold-*"))) if _is_run(source) else ()
+    found = next((place / last for place in places if (place / last).exists()), None)
+    return found if found or run.resume_from == "auto" else find(source, "last.ckpt")
+
+
+def check_folds(run: RunOptions) -> None:
+    """Refuse to resume several folds from one checkpoint.
+
+    Raises:
+        UsageError: --resume-from names a checkpoint.
+    """
+    if isinstance(run.resume_from, Path) and not _is_run(run.resume_from):
+        raise UsageError(
+            "A cross-validation resumes from its run folder",
+            f"--resume-from '{run.resume_from}' is one checkpoint",
+            "name the folder that has the folds in it",
+        )
+
+
+def run_of(checkpoint: Path) -> Path:
+    """Return the run folder that a checkpoint lies in."""
+    folder = checkpoint.parent.parent
+    return folder.parent if (folder.parent / "run.json").exists() else folder
+
+
+def _is_run(path: Path) -> bool:
+    return path.is_dir() and not sharded_checkpoint.is_sharded(path)
+
+
+def copy(checkpoint: Path, folder: Path) -> None:
+    """Copy a checkpoint, one file or shards, into a folder of checkpoints, as a whole."""
+    with written_aside(folder / checkpoint.name) as aside:
+        if sharded_checkpoint.is_sharded(checkpoint):
+            shards = checkpoint.resolve()
+            shutil.copytree(shards, folder / shards.name, dirs_exist_ok=True)
+            aside.symlink_to(shards.name)
+        else:
+            shutil.copyfile(checkpoint, aside)
+
+
+def read(path: Path) -> tuple[Recipe, dict[str, Any]]:
+    """Read the recipe and the whole content of a checkpoint, on the CPU.
+
+    It may be one file or the shards of several ranks. Everything in it is held against its schema
+    before any of it is used.
+
+    Raises:
+        MissingInput: the file may not be read.
+        DataError: it is damaged, of another program, or newer than this program.
+    """
+    content = (
+        sharded_checkpoint.read(path) if sharded_checkpoint.is_sharded(path) else archive.read(path)
+    )
+    if not isinstance(content, dict) or _KEY not in content:
+        raise DataError(
+            "Not a checkpoint of this program", f"'{path}'", "name one that `aam` wrote"
+        )
+    try:
+        recipe = from_plain(content[_KEY], path)
+        check_content(content)
+        if content[_KEY]["format"] < 2:
+            _from_first_format(content["state_dict"])
+        check_weights(recipe, content["state_dict"])
+    except Mismatch as error:
+        raise DataError(
+            "The checkpoint holds what no run writes", f"'{path}', {error}", "choose another one"
+        ) from error
+    return recipe, content
+
+
+def load_weights(network: Encoder | Predictor, content: dict[str, Any]) -> None:
+    """Give `network` the weights of a checkpoint's content.
+
+    Raises:
+        DataError: they are of another network.
+    """
+    prefix = "network."
+    weights = {
+        name.removeprefix(prefix): value
+        for name, value in content["state_dict"].items()
+        if name.startswith(prefix)
+    }
+    state_dict.load_model(network, weights)
+
+
+def encoder_weights(recipe: Recipe, content: dict[str, Any]) -> dict[str, torch.Tensor]:
+    """Return the weights of the encoder in a checkpoint of either kind."""
+    prefix = "network." if recipe.target is None else "network.encoder."
+    weights = content["state_dict"]
+    return {k.removeprefix(prefix): v for k, v in weights.items() if k.startswith(prefix)}
+
+
+def _from_first_format(weights: dict[str, torch.Tensor]) -> None:
+    """Bring the weights of format 1 up to date: the scale of distances was a number there."""
+    for name, value in weights.items():
+        if name.endswith("distance.scale") and value.numel() == 1:
+            weights[name] = value.reshape(1)
+
+
+def attach(content: dict[str, Any], recipe: Recipe) -> None:
+    """Put the recipe into the content of a checkpoint that is about to be written."""
+    content[_KEY] = to_plain(recipe)

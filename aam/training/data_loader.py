@@ -1,0 +1,147 @@
+"""Batches in order: which samples meet in which step of which epoch, and who prepares them.
+
+A training batch is asked for by (epoch, step) and nothing else, so its content depends neither on
+the number of workers nor on where a run was stopped and resumed.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+
+import numpy as np
+import numpy.typing as npt
+import torch
+from torch.utils.data import DataLoader, Dataset, Sampler
+
+from aam.data.batch_balance import bounds, order
+from aam.data.batch_shards import share
+from aam.data.batches import FIXED_DRAW, Batch, BatchPlan, fixed_masks, make_batch
+from aam.data.study import Study
+from aam.distributed.environment import ALONE, Ranks
+from aam.distributed.signals import ignore_signals
+
+Rows = npt.NDArray[np.int64]
+Key = tuple[int, int]
+
+_ORDER = 3
+"""Second word of the seed of the order of samples (`aam.data.batches` has 1 and 2)."""
+
+
+class TrainingBatches(Dataset[Batch]):
+    """Shuffled batches of nearly equal size: an epoch sees every sample once.
+
+    The batch of a step is the same on any number of ranks; each takes its share of it.
+    """
+
+    ranks = ALONE
+    letters = False
+
+    def __init__(
+        self,
+        study: Study,
+        plan: BatchPlan,
+        rows: Rows,
+        batch_size: int,
+        fresh_reads: bool,
+        even: bool = False,
+    ) -> None:
+        self.study, self.plan, self.rows = study, plan, rows
+        self.fresh_reads, self.even = fresh_reads, even
+        self.steps = -(-len(rows) // batch_size)
+        self._order: tuple[int, Rows] = (-1, rows)
+
+    def _shuffled(self, epoch: int) -> Rows:
+        if self._order[0] != epoch:
+            rng = np.random.default_rng([self.plan.seed, _ORDER, epoch])
+            self._order = (epoch, self._evenly(rng) if self.even else rng.permutation(self.rows))
+        return self._order[1]
+
+    def _evenly(self, rng: np.random.Generator) -> Rows:
+        """Order the samples so that batches hold about as many distinct ASVs each."""
+        richness = self.study.table.richness[self.rows]
+        return order(self.rows, np.minimum(richness, self.plan.token_limit), self.steps, rng)
+
+    def __getitem__(self, key: Key) -> Batch:
+        epoch, step = key
+        rows = self._shuffled(epoch)[bounds(len(self.rows), self.steps, step)]
+        reads_draw = epoch if self.fresh_reads else FIXED_DRAW
+        masks = epoch * self.steps + step
+        batch = make_batch(self.study, self.plan, rows, reads_draw, masks)
+        return share_of(batch, self.ranks, self.letters)
+
+
+class FixedBatches(Dataset[Batch]):
+    """Batches of samples in order, the same every time: validation and prediction."""
+
+    ranks = ALONE
+    letters = False
+
+    def __init__(
+        self, study: Study, plan: BatchPlan, rows: Rows, batch_size: int, draw: int = FIXED_DRAW
+    ) -> None:
+        self.study, self.plan, self.rows, self.draw = study, plan, rows, draw
+        self.batch_size = batch_size
+        self.masks = fixed_masks(study, plan) if plan.mask_ratio else 0
+
+    def __len__(self) -> int:
+        return -(-len(self.rows) // self.batch_size)
+
+    def __getitem__(self, step: int) -> Batch:
+        rows = self.rows[step * self.batch_size : (step + 1) * self.batch_size]
+        batch = make_batch(self.study, self.plan, rows, self.draw, self.masks)
+        return share_of(batch, self.ranks, self.letters)
+
+
+def share_of(batch: Batch, ranks: Ranks, letters: bool) -> Batch:
+    """Return a rank's share of a batch; the batch itself where there is one rank."""
+    if ranks.size == 1:
+        return batch
+    samples, asvs = ranks.portion(len(batch.rows_B)), ranks.portion(len(batch.asvs_U))
+    return share(batch, samples, asvs, letters)
+
+
+class EpochSampler(Sampler[Key]):
+    """Keys (epoch, step) of one epoch; Lightning calls `set_epoch`, a resumed run `resume`.
+
+    The keys are decided when the iterator is made, so that worker processes, which fetch batches
+    before they are needed, get the same ones as a loop without workers. A resumed run makes its
+    first iterator before Lightning calls `set_epoch`, hence `resume` sets the epoch as well.
+    """
+
+    def __init__(self, steps: int) -> None:
+        self.steps = steps
+        self.epoch = 0
+        self.resumed: Key = (0, 0)
+
+    def set_epoch(self, epoch: int) -> None:
+        """Set the epoch of the next iterator."""
+        self.epoch = epoch
+
+    def resume(self, epoch: int, step: int) -> None:
+        """Begin epoch `epoch` at `step`; later epochs begin at 0."""
+        self.epoch, self.resumed = epoch, (epoch, step)
+
+    def __len__(self) -> int:
+        return self.steps
+
+    def __iter__(self) -> Iterator[Key]:
+        epoch, step = self.resumed
+        first = step if epoch == self.epoch else 0
+        return iter([(self.epoch, k) for k in range(first, self.steps)])
+
+
+def loader(
+    batches: Dataset[Batch], sampler: Sampler[Key] | None, workers: int, pin: bool
+) -> DataLoader[Batch]:
+    """Wrap batches for the loop; each item is a whole batch."""
+    return DataLoader(
+        batches,
+        batch_size=None,
+        sampler=sampler,
+        num_workers=workers,
+        persistent_workers=workers > 0,
+        worker_init_fn=ignore_signals,
+        pin_memory=pin,
+        # A generator of its own: opening a loader must not advance the dropout's.
+        generator=torch.Generator().manual_seed(0),
+    )

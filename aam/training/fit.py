@@ -1,0 +1,260 @@
+"""One fit: Lightning's trainer with this project's files, callbacks and checkpoints."""
+
+from __future__ import annotations
+
+import logging
+import math
+import warnings
+from dataclasses import dataclass, field
+from pathlib import Path
+
+import lightning.pytorch as pl
+import torch
+from lightning.pytorch.callbacks import Callback, EarlyStopping, ModelCheckpoint
+from lightning.pytorch.loggers import TensorBoardLogger
+
+from aam.console import console, say
+from aam.contract.errors import DataError, UsageError
+from aam.contract.options.groups import (
+    DeviceOptions,
+    LoopOptions,
+    RunOptions,
+    ScaleOptions,
+    SpeedOptions,
+)
+from aam.contract.precision import Precision, choose_precision
+from aam.data.splits import Split
+from aam.distributed.consensus import ALONE_TEAM, Team
+from aam.distributed.signals import Requests
+from aam.distributed.stop_request import StopTogether
+from aam.distributed.strategies import choose as choose_strategy
+from aam.numerics.device import arch_of, choose_device, device_name
+from aam.training import checkpoints
+from aam.training.callbacks import EpochTable, TwoBars, WithinEpochs
+from aam.training.checkpoint_content import Recipe
+from aam.training.checkpoint_io import WholeFiles
+from aam.training.compilation import CompiledEncoder, Fp32Report, Note, unrecorded
+from aam.training.data_loader import EpochSampler, FixedBatches, TrainingBatches, loader
+from aam.training.lightning_module import Task
+from aam.training.nonfinite import Finite
+from aam.training.optimizer import freeze_idle
+from aam.training.progress import Length, Progress
+from aam.training.resume import ExactResume, PlateauStep
+from aam.training.runtime import choose_workers
+
+PRECISIONS = {"none": "32-true", "bf16": "bf16-mixed", "fp16": "16-mixed"}
+HIGHER_IS_BETTER = ("r2", "accuracy", "f1")
+
+
+@dataclass(frozen=True)
+class Fit:
+    """What a fit is run with; `note` puts facts into the record of the run."""
+
+    recipe: Recipe
+    loop: LoopOptions
+    speed: SpeedOptions
+    device: DeviceOptions
+    run: RunOptions
+    folder: Path
+    best_metric: str = "val_loss"
+    note: Note = unrecorded
+    scale: ScaleOptions = field(default_factory=ScaleOptions)
+    team: Team = ALONE_TEAM
+    fold: int = 1
+    folds: int = 1
+
+
+@dataclass(frozen=True)
+class Outcome:
+    """What a fit ended with."""
+
+    checkpoint: Path
+    epochs: int
+    steps: int
+    best: dict[str, float]
+
+
+def optimiser_steps(samples: int, loop: LoopOptions) -> int:
+    """Count the optimiser steps of a whole run, accumulation included."""
+    batches = math.ceil(samples / loop.batch_size)
+    return loop.epochs * math.ceil(batches / loop.gradient_accumulation_steps)
+
+
+def check_split(split: Split, loop: LoopOptions) -> None:
+    """Refuse a split that the training loop cannot use.
+
+    Raises:
+        DataError: fewer training samples than --batch-size.
+        UsageError: a learning rate that follows validations, and no validation samples.
+    """
+    if len(split.train) < loop.batch_size:
+        raise DataError(
+            "Fewer training samples than a batch",
+            f"{len(split.train)} samples, --batch-size {loop.batch_size}",
+            "choose a smaller --batch-size",
+        )
+    if loop.scheduler == "plateau" and not len(split.validation):
+        raise UsageError(
+            "--scheduler plateau needs validation samples",
+            "the split has none",
+            "raise --test-size or choose another scheduler",
+        )
+
+
+def run(
+    fit: Fit, task: Task, training: TrainingBatches, validation: FixedBatches | None
+) -> Outcome:
+    """Train `task` and return where its best checkpoint is.
+
+    Without validation samples the last checkpoint is the best.
+    """
+    _quieten()
+    device = choose_device(fit.device)
+    workers = choose_workers(fit.device, device)
+    sampler = EpochSampler(training.steps)
+    ranks = fit.team.ranks
+    for batches in (training, validation):
+        if batches is not None:
+            batches.ranks, batches.letters = ranks, task.target is not None
+    _freeze_idle(task, training)
+    requests = Requests()
+    pin = device.type == "cuda"
+    precision = choose_precision(fit.speed.mixed_precision, arch_of(device))
+    fit.note("precision", precision)
+    progress = _progress(fit, task, training, device)
+    table = EpochTable(fit.folder / "metrics.csv", progress)
+    keeper, callbacks = _callbacks(fit, sampler, requests, table, validation is not None)
+    callbacks += _first_steps(fit, precision)
+    ids = training.study.table.sample_ids
+    last = fit.folder / "checkpoints" / "last.ckpt"
+    # After what seeds a step, before what validates and keeps it.
+    callbacks.insert(1, Finite(ids, last, fit.note, fit.loop.lr, fit.team))
+    trainer = pl.Trainer(
+        default_root_dir=fit.folder,
+        accelerator="gpu" if device.type == "cuda" else "cpu",
+        devices=1,
+        strategy=choose_strategy(fit.scale, ranks, device),
+        precision=PRECISIONS[precision],  # type: ignore[arg-type]
+        max_epochs=fit.loop.epochs,
+        accumulate_grad_batches=fit.loop.gradient_accumulation_steps,
+        gradient_clip_val=fit.loop.max_grad_norm or None,
+        plugins=[WholeFiles()],
+        callbacks=callbacks,
+        logger=TensorBoardLogger(fit.folder, name="tensorboard", version="")
+        if ranks.first
+        else False,
+        enable_progress_bar=console.is_terminal and ranks.first,
+        enable_model_summary=False,
+        num_sanity_val_steps=0,
+        use_distributed_sampler=False,
+        log_every_n_steps=max(1, min(50, training.steps)),
+    )
+    resume = checkpoints.to_resume(fit.run, fit.folder)
+    folder = fit.folder / "checkpoints"
+    if resume is not None:
+        _take_best(resume.with_name("best.ckpt"), folder, fit.team)
+    with requests.handled():
+        trainer.fit(
+            task,
+            loader(training, sampler, workers, pin),
+            validation and loader(validation, None, workers, pin),
+            ckpt_path=resume,
+        )
+    best = table.latest
+    chosen = (
+        Path(keeper.best_model_path or folder / "last.ckpt") if keeper else folder / "last.ckpt"
+    )
+    if keeper is not None and keeper.best_model_score is not None:
+        best = {f"best_{keeper.monitor}": float(keeper.best_model_score)}
+        epoch = table.best_epoch(str(keeper.monitor), keeper.mode)
+        if epoch is not None:
+            best["best_epoch"] = epoch
+            say(_choice(epoch, table.epochs, keeper, fit.loop))
+    return Outcome(chosen, table.epochs, trainer.global_step, best)
+
+
+def _choice(epoch: int, epochs: int, keeper: ModelCheckpoint, loop: LoopOptions) -> str:
+    """Return the sentence about the chosen epoch, and about early stopping where it ended a run."""
+    assert keeper.best_model_score is not None
+    score = f"{keeper.monitor} {float(keeper.best_model_score):.4g}"
+    chosen = f"Chosen: epoch {epoch} of {epochs}, {score}."
+    if epochs >= loop.epochs:
+        return chosen
+    return (
+        f"Stopped early after epoch {epochs} of {loop.epochs}: no better {keeper.monitor} in "
+        f"{loop.patience} epochs (--patience). {chosen}"
+    )
+
+
+def _take_best(best: Path, folder: Path, team: Team) -> None:
+    """Copy the best checkpoint of the run that is resumed, if that lies in another folder."""
+    if team.ranks.first and best.exists() and best.parent.resolve() != folder.resolve():
+        checkpoints.copy(best, folder)
+    team.any(False)  # wait: every rank looks whether it is there
+
+
+def _progress(fit: Fit, task: Task, training: TrainingBatches, device: torch.device) -> Progress:
+    length = Length(task.steps, fit.loop.epochs, len(training.rows), fit.fold, fit.folds)
+    return Progress(fit.run.output_dir / "progress.json", length, device_name(device))
+
+
+def _callbacks(
+    fit: Fit, sampler: EpochSampler, requests: Requests, table: EpochTable, judged: bool
+) -> tuple[ModelCheckpoint | None, list[Callback]]:
+    folder = fit.folder / "checkpoints"
+    name = fit.best_metric
+    monitor = name if name.startswith("val_") else f"val_{name}"
+    mode = "max" if name in HIGHER_IS_BETTER else "min"
+    stop = StopTogether(requests, fit.team, folder / "last.ckpt")
+    resume = ExactResume(fit.recipe, sampler, folder, fit.loop.patience, fit.team.ranks.rank)
+    callbacks: list[Callback] = [resume, stop]
+    keeper: ModelCheckpoint | None = None
+    if judged:
+        keeper = ModelCheckpoint(
+            folder, "best", monitor=monitor, mode=mode, enable_version_counter=False
+        )
+        callbacks.append(keeper)
+        if fit.loop.patience:
+            callbacks.append(EarlyStopping(monitor, patience=fit.loop.patience, mode=mode))
+    callbacks.append(
+        ModelCheckpoint(folder, "last", enable_version_counter=False, save_on_train_epoch_end=True)
+    )
+    if fit.run.checkpoint_every_n_steps:
+        every = fit.run.checkpoint_every_n_steps
+        callbacks.append(
+            WithinEpochs(folder, "last", enable_version_counter=False, every_n_train_steps=every)
+        )
+    # The row of an epoch shows the learning rate that it had.
+    callbacks += [table.progress, table, PlateauStep()]
+    if console.is_terminal and fit.team.ranks.first:
+        callbacks.append(TwoBars(table.progress))
+    return keeper, callbacks
+
+
+def _first_steps(fit: Fit, precision: Precision) -> list[Callback]:
+    """Return what is done once, in the first steps."""
+    report = Fp32Report(precision, fit.note) if fit.speed.report_fp32_fallbacks else None
+    callbacks: list[Callback] = [] if report is None else [report]
+    if fit.speed.compile_model != "off":
+        callbacks.append(CompiledEncoder(fit.speed.compile_model, precision, fit.note, report))
+    return callbacks
+
+
+def _freeze_idle(task: Task, training: TrainingBatches) -> None:
+    """Freeze what the loss of this run does not reach."""
+    plan, weights = training.plan, task.weights
+    related = plan.metric is not None and weights.unifrac > 0 and not task.frozen
+    by_diversity = plan.metric == "faith_pd" and training.study.distances is None
+    freeze_idle(
+        task.network,
+        nucleotides=plan.mask_ratio > 0 and weights.nucleotide > 0 and not task.frozen,
+        diversity=by_diversity if related else None,
+        target=task.target is not None and weights.target > 0,
+    )
+
+
+def _quieten() -> None:
+    """Leave out Lightning's advice and the warnings that do not concern a user."""
+    logging.getLogger("lightning.pytorch").setLevel(logging.WARNING)
+    warnings.filterwarnings("ignore", module="lightning")
+    warnings.filterwarnings("ignore", message=".*lr_scheduler.step.*")

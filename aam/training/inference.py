@@ -1,0 +1,118 @@
+"""Using a trained network: every ASV of a table is encoded once and remembered."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from dataclasses import dataclass
+
+import numpy as np
+import numpy.typing as npt
+import torch
+from torch import Tensor
+
+from aam.console import track
+from aam.data.batches import FIXED_DRAW, BatchPlan
+from aam.data.study import Study
+from aam.model.network import Encoder, Predictor
+from aam.training.data_loader import FixedBatches
+from aam.training.output_tables import require_finite
+
+CHUNK = 512
+"""Sequences encoded at a time."""
+
+
+@dataclass(frozen=True)
+class Readout:
+    """What a network says of samples, in the order of the rows asked for.
+
+    Attributes:
+        embeddings_ND: float32.
+        outputs_NC: float32; None for an encoder.
+    """
+
+    embeddings_ND: npt.NDArray[np.float32]
+    outputs_NC: Tensor | None
+
+
+def remember_asvs(encoder: Encoder, study: Study, device: torch.device) -> Tensor:
+    """Encode every distinct sequence of the study once; returns [F, D] on `device`."""
+    encoder.to(device).eval()
+    tokens_FL = study.tokens_FL
+    starts = range(0, len(tokens_FL), CHUNK)
+    # Copied by the chunk, for the array may be a file.
+    chunks = (torch.from_numpy(tokens_FL[start : start + CHUNK].copy()) for start in starts)
+    encoded = encoder.encode_all(chunks)
+    return torch.cat(list(track(encoded, "Encoding ASVs", len(starts), "chunks")))
+
+
+def read_out(
+    network: Encoder | Predictor,
+    study: Study,
+    plan: BatchPlan,
+    rows: npt.NDArray[np.int64],
+    batch_size: int,
+    device: torch.device,
+    remembered_FD: Tensor,
+    reads_pass: int = 0,
+) -> Readout:
+    """Run a network over samples.
+
+    Args:
+        network: in any mode; it is left in evaluation mode on `device`.
+        study: the samples.
+        plan: how batches are made.
+        rows: rows of the study.
+        batch_size: samples at a time; the answers do not depend on it.
+        device: where to compute.
+        remembered_FD: vectors of the study's ASVs.
+        reads_pass: number of the rarefaction; 0 is the one that validation uses.
+
+    Raises:
+        NotFinite: an embedding or an output is NaN or infinite.
+    """
+    network.to(device).eval()
+    encoder = network if isinstance(network, Encoder) else network.encoder
+    batches = FixedBatches(study, plan, rows, batch_size, FIXED_DRAW + reads_pass)
+    embeddings, outputs = [], []
+    with torch.no_grad():
+        for k in track(range(len(batches)), "Reading samples", len(batches), "batches"):
+            batch = batches[k].to(device)
+            embedding_BD, members_BSD = encoder.samples(
+                remembered_FD[batch.asvs_U], batch.slots_BS, batch.counts_BS, batch.attend_BS
+            )
+            embeddings.append(embedding_BD.float().cpu())
+            if isinstance(network, Predictor):
+                found_RBC = network.target(
+                    embedding_BD,
+                    members_BSD,
+                    batch.attend_BS,
+                    batch.tokens_UL,
+                    batch.slots_BS,
+                    batch.counts_BS,
+                )
+                outputs.append(found_RBC.mean(dim=0).float().cpu())
+    found = Readout(torch.cat(embeddings).numpy(), torch.cat(outputs) if outputs else None)
+    ids = [study.table.sample_ids[row] for row in rows.tolist()]
+    require_finite("embeddings", ids, found.embeddings_ND)
+    if found.outputs_NC is not None:
+        require_finite("predictions", ids, found.outputs_NC.numpy())
+    return found
+
+
+def fit_profile(
+    network: Predictor, study: Study, plan: BatchPlan, rows: npt.NDArray[np.int64]
+) -> None:
+    """Standardise a predictor's community profile on the training samples `rows`."""
+    if network.profile is None:
+        return
+    batches = FixedBatches(study, plan, rows, CHUNK // 8)
+    steps = track(range(len(batches)), "Profiles", len(batches), "batches")
+    made = (batches[k] for k in steps)
+    raw = network.profile.raw
+    network.profile.fit(raw(b.tokens_UL, b.slots_BS, b.counts_BS) for b in made)
+
+
+def shallow(study: Study, depth: int) -> Iterator[str]:
+    """Name the samples with fewer reads than the rarefaction depth."""
+    for row in np.flatnonzero(study.reads < depth).tolist():
+        yield study.table.sample_ids[row]

@@ -1,0 +1,102 @@
+"""What a training run is asked: a study, the answer of every sample, and who trains or judges."""
+
+from __future__ import annotations
+
+import dataclasses
+from dataclasses import dataclass
+from pathlib import Path
+
+import numpy as np
+import numpy.typing as npt
+
+from aam.contract.errors import DataError
+from aam.contract.options.commands import Train
+from aam.data.labels import read_answers, split_samples
+from aam.data.metadata import read_metadata
+from aam.data.splits import Split
+from aam.data.study import Study, load_study
+from aam.training.sample_selection import choose_depth, deep_enough
+from aam.training.target import Target
+from aam.training.target_transforms import fit_transform
+
+
+@dataclass(frozen=True)
+class Question:
+    """A study with the answer of every sample.
+
+    Attributes:
+        study: the samples that have an answer and are deep enough.
+        values: float64 [N], numbers or class codes.
+        classes: names of the classes; empty for numbers.
+        splits: one a fold.
+        labels: group of each sample; None without groups.
+        depth: rarefaction depth.
+    """
+
+    study: Study
+    values: npt.NDArray[np.float64]
+    classes: tuple[str, ...]
+    splits: tuple[Split, ...]
+    labels: list[str] | None
+    depth: int
+
+
+def ask(options: Train, max_bp: int | None, splits: Path | None = None) -> Question:
+    """Read the study and the target, and decide splits.
+
+    Args:
+        options: of the command.
+        max_bp: longest sequence to keep; None for the longest of the table.
+        splits: file of the splits, which the options decide otherwise.
+
+    Raises:
+        AamError: see the readers; DataError if the samples or their values do not serve.
+    """
+    study = load_study(options.input, options.phylogeny, max_bp)
+    metadata = read_metadata(options.target.metadata)
+    found = read_answers(options.target, metadata, study.table.sample_ids)
+    study = study.take_samples(found.rows)
+    depth = choose_depth(study, options.sample)
+    deep = deep_enough(study, depth)
+    study, values = study.take_samples(deep), found.values[deep]
+    if len(np.unique(values)) < 2:
+        raise DataError(
+            f"The column '{options.target.metadata_column}' has one value in the samples left",
+            f"{len(values)} samples",
+            "choose a lower --rarefy-depth or another column",
+        )
+    decided, labels = split_samples(
+        options.split if splits is None else dataclasses.replace(options.split, splits=splits),
+        options.folds,
+        options.loop.seed,
+        study.table.sample_ids,
+        metadata,
+        values.astype(np.int64) if found.classes else None,
+    )
+    return Question(study, values, found.classes, decided, labels, depth)
+
+
+def fit_target(options: Train, asked: Question, split: Split) -> Target:
+    """Fit what the target needs to the training samples."""
+    values = asked.values[split.train]
+    column = options.target.metadata_column
+    if asked.classes:
+        number = np.bincount(values.astype(int), minlength=len(asked.classes))
+        if (number == 0).any():
+            absent = [asked.classes[i] for i in np.flatnonzero(number == 0)]
+            raise DataError(
+                "A class has no training sample",
+                ", ".join(absent),
+                "add --stratify or merge classes",
+            )
+        weights = len(values) / (len(number) * number)
+        balanced = options.class_weights == "balanced"
+        return Target(column, asked.classes, tuple(weights.tolist()) if balanced else ())
+    return Target(
+        column,
+        transform=fit_transform(options.target_transform, values),
+        loss_type=options.loss_type,
+        quantiles=tuple(sorted(options.quantiles)) if options.loss_type == "quantile" else (),
+        over_penalty=options.over_penalty,
+        under_penalty=options.under_penalty,
+    )

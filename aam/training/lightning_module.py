@@ -1,0 +1,312 @@
+"""What one step of training and one pass of validation compute, for Lightning's loop.
+
+One task serves pretraining and training: the parts of the loss that a batch or a network has no
+data for are absent. Validation adds sums over the whole split, never means of means.
+
+Of several ranks each does a `Share` of the batch: it encodes some of the ASVs, whose vectors are
+gathered, and reads some of the samples, whose embeddings are gathered. Each part of the loss is a
+sum over all ranks, divided by the number of all ranks, so the gradient is that of the whole batch.
+"""
+
+from __future__ import annotations
+
+import dataclasses
+import math
+from dataclasses import dataclass
+from typing import Any
+
+import lightning.pytorch as pl
+import numpy as np
+import numpy.typing as npt
+import torch
+from torch import Tensor
+
+from aam.contract.options.groups import LoopOptions, MaskOptions
+from aam.data.batch_shards import Share, unmasked
+from aam.data.batches import Batch
+from aam.distributed.collectives import add_up, gather_arrays, gather_rows, ranks
+from aam.distributed.environment import portions
+from aam.model.network import Encoder, Predictor
+from aam.training.checkpoint_content import Standard
+from aam.training.losses import Part, distance_loss, diversity_loss, nucleotide_loss
+from aam.training.optimizer import clip, make_optimizer, schedule
+from aam.training.target import Target
+
+
+@dataclass(frozen=True)
+class Weights:
+    """Weights of the parts of the loss; 0 leaves a part out."""
+
+    unifrac: float = 1.0
+    nucleotide: float = 1.0
+    target: float = 1.0
+
+    @classmethod
+    def of(cls, task: MaskOptions, target: float = 1.0) -> Weights:
+        """Take the weights from the options."""
+        return cls(task.penalty, task.nuc_penalty, target)
+
+
+class Task(pl.LightningModule):
+    """Losses of a network on batches.
+
+    Args:
+        network: an encoder, or a predictor with its target.
+        weights: of the parts of the loss.
+        loop: optimiser and schedule.
+        steps: optimiser steps of the whole run, for the schedule.
+        target: what the predictor predicts; None for an encoder.
+        target_values: the target of each row of the study, NaN where it has none.
+        remembered_FD: vectors of every ASV of the study, when the encoder is frozen.
+        standard: of Faith PD.
+    """
+
+    def __init__(
+        self,
+        network: Encoder | Predictor,
+        weights: Weights,
+        loop: LoopOptions,
+        steps: int,
+        target: Target | None = None,
+        target_values: npt.NDArray[np.float64] | None = None,
+        remembered_FD: Tensor | None = None,
+        standard: Standard | None = None,
+    ) -> None:
+        super().__init__()
+        self.network = network
+        self.weights, self.loop, self.steps = weights, loop, steps
+        self.target, self.target_values = target, target_values
+        self.standard = standard or Standard()
+        # Not a buffer: it is no part of a checkpoint.
+        self.remembered_FD = remembered_FD
+        self.train_sums: dict[str, Part] = {}
+        """Sums of the training metrics over the samples of the epoch so far."""
+        self._sums: dict[str, Part] = {}
+        self._scored: list[Tensor] = []
+        self._answers: list[npt.NDArray[np.float64]] = []
+        self._rows: list[npt.NDArray[np.int64]] = []
+
+    @property
+    def encoder(self) -> Encoder:
+        """The encoder, alone or inside the predictor."""
+        return self.network if isinstance(self.network, Encoder) else self.network.encoder
+
+    @property
+    def frozen(self) -> bool:
+        """Whether the encoder stays as it is."""
+        return self.remembered_FD is not None
+
+    def train(self, mode: bool = True) -> Task:
+        """Set training mode; a frozen encoder stays in evaluation mode, without dropout."""
+        super().train(mode)
+        if self.frozen:
+            self.encoder.eval()
+        return self
+
+    def on_train_epoch_start(self) -> None:
+        """Begin the training metrics of an epoch; one that is resumed goes on with those so far."""
+        self.train_sums = {}
+
+    def training_step(self, batch: Batch, step: int) -> Tensor:
+        """Return the loss of a batch, the weighted sum of its parts."""
+        own, _ = self._forward(batch, batch.tokens_UL, nucleotides=True)
+        whole = over_ranks(own)
+        figures = {name: part.mean for name, part in whole.items()} | {"loss": self._total(whole)}
+        samples = torch.tensor(batch.samples if isinstance(batch, Share) else len(batch.rows_B))
+        for name, value in figures.items():
+            _add(self.train_sums, name, Part(value.detach() * samples, samples))
+        self.log("train_loss", self.train_sums["loss"].mean.float(), prog_bar=True, logger=False)
+        # Strategies divide the sum of the ranks' gradients by their number.
+        mine = {name: Part(ranks() * part.total, whole[name].number) for name, part in own.items()}
+        return self._total(mine)
+
+    def validation_step(self, batch: Batch, step: int) -> None:
+        """Add a batch to the sums of the split.
+
+        A target is judged as `aam predict` will give it, on whole sequences; the nucleotide task on
+        masked ones, where each ASV of the split counts once, however samples meet in batches.
+        """
+        if self.target is None:
+            parts, _ = self._forward(self._unscored(batch), batch.tokens_UL, nucleotides=True)
+        else:
+            parts, outputs_BC = self._forward(batch, unmasked(batch), nucleotides=False)
+            assert outputs_BC is not None and self.target_values is not None
+            if batch.scored_UL is not None and not self.frozen:
+                parts |= self._nucleotide_parts(self._unscored(batch))
+            self._answers.append(self.target.answer(outputs_BC))
+            self._rows.append(batch.rows_B.cpu().numpy())
+        for name, part in parts.items():
+            _add(self._sums, name, part)
+
+    def on_validation_epoch_end(self) -> None:
+        """Log the means over the whole split, and the figures of the target."""
+        parts = over_ranks(self._sums)
+        figures = {f"val_{name}": part.mean.float() for name, part in parts.items()}
+        loss = self._total(parts).float()
+        if self.target is not None and self._answers:
+            assert self.target_values is not None
+            rows = np.concatenate(self._rows)
+            own = np.column_stack([rows.astype(np.float64), np.concatenate(self._answers)])
+            found = gather_arrays(own, self.device)
+            # In the order of the study, so that sums are the same on any number of ranks.
+            found = found[np.argsort(found[:, 0], kind="stable")]
+            asked = self.target_values[found[:, 0].astype(np.int64)]
+            if np.isfinite(found).all():
+                judged = judge(self.target, found[:, 1:], asked)
+                figures |= {f"val_{name}": torch.tensor(value) for name, value in judged.items()}
+            else:  # no score is defined; `aam.training.nonfinite` ends the run
+                loss = torch.full_like(loss, torch.nan)
+        self.log("val_loss", loss, prog_bar=True)
+        self.log_dict(figures)
+        self._sums, self._answers, self._rows, self._scored = {}, [], [], []
+
+    def configure_gradient_clipping(
+        self,
+        optimizer: Any,
+        gradient_clip_val: float | None = None,
+        gradient_clip_algorithm: str | None = None,
+    ) -> None:
+        """Clip all gradients by their common norm (Lightning calls this)."""
+        if gradient_clip_val:
+            found = [p.grad for p in self.parameters() if p.grad is not None]
+            clip(found, float(gradient_clip_val))
+
+    def configure_optimizers(self) -> Any:
+        """Build the optimiser and its schedule."""
+        optimizer = make_optimizer(self, self.loop)
+        if self.loop.scheduler == "plateau":
+            plateau = torch.optim.lr_scheduler.ReduceLROnPlateau(optimizer, factor=0.3, patience=5)
+            return {
+                "optimizer": optimizer,
+                "lr_scheduler": {"scheduler": plateau, "monitor": "val_loss"},
+            }
+        factor = schedule(self.loop, self.steps)
+        step = torch.optim.lr_scheduler.LambdaLR(optimizer, factor)
+        return {"optimizer": optimizer, "lr_scheduler": {"scheduler": step, "interval": "step"}}
+
+    def lr_scheduler_step(self, scheduler: Any, metric: Any) -> None:
+        """Step a schedule; that of plateaus is stepped by `aam.training.resume.PlateauStep`."""
+        if not isinstance(scheduler, torch.optim.lr_scheduler.ReduceLROnPlateau):
+            super().lr_scheduler_step(scheduler, metric)
+
+    def _forward(
+        self, batch: Batch, tokens_UL: Tensor, nucleotides: bool
+    ) -> tuple[dict[str, Part], Tensor | None]:
+        """Return the parts of the loss, and the target's outputs [B, C] if there is a target."""
+        parts: dict[str, Part] = {}
+        with torch.set_grad_enabled(torch.is_grad_enabled() and not self.frozen):
+            if self.remembered_FD is not None:
+                asvs_UD = self.remembered_FD[batch.asvs_U]
+            else:
+                asvs_UD, hidden_UTD = self.encoder.nucleotides(
+                    tokens_UL, batch.ragged(self.encoder.nucleotides.patch)
+                )
+                if nucleotides and batch.scored_UL is not None:
+                    logits = self.encoder.nucleotides.masked_logits(hidden_UTD, batch.scored_UL)
+                    assert batch.hidden is not None
+                    entropy, right = nucleotide_loss(logits, batch.hidden)
+                    parts |= {"nucleotide": entropy, "nucleotide_accuracy": right}
+                if isinstance(batch, Share):
+                    asvs_UD = gather_rows(asvs_UD, portions(len(batch.asvs_U), ranks()))
+            embedding_BD, members_BSD = self.encoder.samples(
+                asvs_UD, batch.slots_BS, batch.counts_BS, batch.attend_BS
+            )
+            parts |= self._phylogenetic_parts(batch, embedding_BD)
+        if self.target is None:
+            return parts, None
+        assert isinstance(self.network, Predictor) and self.target_values is not None
+        letters_ML, slots_BS = (
+            (batch.letters_ML, batch.letter_slots_BS)
+            if isinstance(batch, Share)
+            else (unmasked(batch), batch.slots_BS)
+        )
+        outputs_RBC = self.network.target(
+            embedding_BD, members_BSD, batch.attend_BS, letters_ML, slots_BS, batch.counts_BS
+        )
+        values = self.target.encode(self.target_values[batch.rows_B.cpu().numpy()])
+        losses = [
+            self.target.loss(outputs_BC, values.to(outputs_BC.device)) for outputs_BC in outputs_RBC
+        ]
+        total = torch.stack([loss.total for loss in losses]).mean()
+        return parts | {"target": Part(total, losses[0].number)}, outputs_RBC.mean(dim=0)
+
+    def _nucleotide_parts(self, batch: Batch) -> dict[str, Part]:
+        assert batch.scored_UL is not None and batch.hidden is not None
+        rows_U = batch.scored_UL.any(dim=1)
+        _, hidden_UTD = self.encoder.nucleotides(
+            batch.tokens_UL[rows_U], batch.ragged(self.encoder.nucleotides.patch)
+        )
+        logits = self.encoder.nucleotides.masked_logits(hidden_UTD, batch.scored_UL[rows_U])
+        entropy, right = nucleotide_loss(logits, batch.hidden)
+        return {"nucleotide": entropy, "nucleotide_accuracy": right}
+
+    def _unscored(self, batch: Batch) -> Batch:
+        """Return the batch with nothing to score in ASVs that an earlier batch has scored."""
+        if batch.scored_UL is None or batch.hidden is None:
+            return batch
+        known = torch.cat(self._scored) if self._scored else batch.asvs_U[:0]
+        fresh_U1 = ~torch.isin(batch.asvs_U, known)[:, None]
+        self._scored.append(batch.asvs_U[fresh_U1[:, 0]])
+        if isinstance(batch, Share):
+            fresh_U1 = fresh_U1[batch.first_asv :][: len(batch.tokens_UL)]
+        kept = fresh_U1.expand_as(batch.scored_UL)[batch.scored_UL]
+        return dataclasses.replace(
+            batch, scored_UL=batch.scored_UL & fresh_U1, hidden=batch.hidden[kept]
+        )
+
+    def _phylogenetic_parts(self, batch: Batch, embedding_BD: Tensor) -> dict[str, Part]:
+        if batch.diversity_B is not None:
+            asked_B = (batch.diversity_B - self.standard.mean) / self.standard.spread
+            predicted_B = self.encoder.diversity(embedding_BD).squeeze(-1)
+            return {"unifrac": diversity_loss(predicted_B, asked_B)}
+        if batch.distances_BB is None:
+            return {}
+        whole_AD, first = embedding_BD, 0
+        if isinstance(batch, Share):
+            whole_AD = gather_rows(embedding_BD, portions(batch.samples, ranks()))
+            first = batch.first_sample
+        head = self.encoder.distance
+        return {"unifrac": distance_loss(head, embedding_BD, batch.distances_BB, whole_AD, first)}
+
+    def _total(self, parts: dict[str, Part]) -> Tensor:
+        weighted = [
+            weight * parts[name].mean
+            for name, weight in vars(self.weights).items()
+            if weight and name in parts
+        ]
+        return torch.stack(weighted).sum() if weighted else torch.zeros(())
+
+
+def _add(sums: dict[str, Part], name: str, part: Part) -> None:
+    """Add a part to the sum of its name, in double precision."""
+    total, number = part.total.detach().double(), part.number.double()
+    before = sums.get(name)
+    sums[name] = (
+        Part(before.total + total, before.number + number) if before else Part(total, number)
+    )
+
+
+def over_ranks(parts: dict[str, Part]) -> dict[str, Part]:
+    """Add the parts of the loss up over the ranks; what comes back has no gradient."""
+    if not parts or ranks() == 1:
+        return {name: Part(part.total.detach(), part.number) for name, part in parts.items()}
+    both = [value.double() for part in parts.values() for value in (part.total, part.number)]
+    sums = add_up(torch.stack([value.detach() for value in both]))
+    return {name: Part(sums[2 * i], sums[2 * i + 1]) for i, name in enumerate(parts)}
+
+
+def judge(
+    target: Target, answers_BC: npt.NDArray[np.float64], asked_B: npt.NDArray[np.float64]
+) -> dict[str, float]:
+    """Return the few figures that are followed while training, in the target's own units."""
+    from aam.data.metrics import classification, regression
+
+    predicted_B = target.predicted(answers_BC)
+    if target.classes:
+        codes = (asked_B.astype(np.int64), predicted_B.astype(np.int64))
+        found = classification(*codes, len(target.classes), answers_BC)
+        wanted = {"accuracy": "accuracy", "f1": "macro_f1"}
+    else:
+        found = regression(asked_B, predicted_B)
+        wanted = {"r2": "r2", "mae": "mae"}
+    return {name: math.nan if (v := found[key]) is None else v for name, key in wanted.items()}

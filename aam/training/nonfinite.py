@@ -1,0 +1,279 @@
+"""Detection of NaN and infinity: a step whose loss or gradients are not finite ends the run.
+
+The flag of a step is read before its optimizer step, so no weight becomes NaN and no checkpoint
+holds one. The step is then repeated exactly: the same weights, batches, random numbers, precision,
+compilation, accumulation and synchronisation of ranks. A repetition that is finite means that the
+device or a kernel is unreliable. Otherwise the step is repeated once more in the eager network,
+with hooks that name the module where it begins (`aam.training.nonfinite_modules`).
+"""
+
+from __future__ import annotations
+
+import dataclasses
+import math
+from collections.abc import Iterator, Sequence
+from contextlib import AbstractContextManager, nullcontext
+from pathlib import Path
+from typing import Any
+
+import lightning.pytorch as pl
+import torch
+from lightning.pytorch.callbacks import Callback
+from lightning.pytorch.strategies import ParallelStrategy
+from torch import Tensor
+
+from aam.contract.errors import NotFinite, first_few
+from aam.data.batches import Batch
+from aam.distributed.consensus import ALONE_TEAM, Team
+from aam.distributed.state_dict import local
+from aam.numerics.compile import eager_again
+from aam.training.compilation import Note
+from aam.training.lightning_module import Task
+from aam.training.nonfinite_modules import BACKWARD, Suspect, traced
+from aam.training.optimizer import norm_of
+
+OVERFLOWS = 32
+"""Steps in a row that fp16's loss scaling may skip: its factor halves each time, from 2^16."""
+
+EXPLODED_NORM = 1e12
+"""Norm of gradients that counts as an explosion in a repetition too: sums on a GPU add in any
+order, so a step at the edge of what fp32 holds may overflow once and not again."""
+
+GROWTH = 10.0
+"""Growth of the largest weight, since the process began, that shows a learning rate too high."""
+
+
+@dataclasses.dataclass(frozen=True)
+class Seen:
+    """A batch, when it came, and the state of random numbers before it."""
+
+    batch: Batch
+    epoch: int
+    number: int
+    states: dict[str, Tensor]
+
+
+@dataclasses.dataclass(frozen=True)
+class Finding:
+    """Where a step stops being finite.
+
+    Attributes:
+        epoch, batch: both counted from 1.
+        samples: ids of the batch.
+        suspect: the value and its place.
+    """
+
+    epoch: int
+    batch: int
+    samples: list[str]
+    suspect: Suspect
+
+
+class Finite(Callback):
+    """Ends a run at a loss or gradient that is not finite.
+
+    Args:
+        sample_ids: of the study, for messages.
+        checkpoint: the last one that is written, for messages.
+        note: adds a fact to the record of the run.
+        lr: learning rate of the options, for messages.
+        team: the ranks of the run.
+    """
+
+    def __init__(
+        self,
+        sample_ids: Sequence[str],
+        checkpoint: Path,
+        note: Note,
+        lr: float,
+        team: Team = ALONE_TEAM,
+    ) -> None:
+        self.sample_ids, self.checkpoint, self.note = sample_ids, checkpoint, note
+        self.lr, self.team = lr, team
+        self._window: list[Seen] = []
+        self._bad_loss: Tensor | None = None
+        self._overflows = 0
+        self._largest = 0.0
+
+    def on_train_start(self, trainer: pl.Trainer, pl_module: pl.LightningModule) -> None:
+        """Remember the largest weight before the first step."""
+        self._largest = self._largest_weight(pl_module)
+
+    def on_train_batch_start(
+        self, trainer: pl.Trainer, pl_module: pl.LightningModule, batch: Batch, batch_idx: int
+    ) -> None:
+        """Remember the batch until its step is known to be finite."""
+        states = {"cpu": torch.get_rng_state()}
+        if pl_module.device.type == "cuda":
+            states["cuda"] = torch.cuda.get_rng_state(pl_module.device)
+        self._window.append(Seen(batch, trainer.current_epoch, batch_idx, states))
+
+    def on_before_backward(
+        self, trainer: pl.Trainer, pl_module: pl.LightningModule, loss: Tensor
+    ) -> None:
+        """Test the loss of a batch; the result stays on the device."""
+        bad = ~loss.detach().isfinite()
+        self._bad_loss = bad if self._bad_loss is None else self._bad_loss | bad
+
+    def on_before_optimizer_step(
+        self, trainer: pl.Trainer, pl_module: pl.LightningModule, optimizer: Any
+    ) -> None:
+        """Test the gradients, from which loss scaling has been taken out, and read the flag."""
+        window, self._window = self._window, []
+        bad_loss, self._bad_loss = self._bad_loss, None
+        assert bad_loss is not None and isinstance(pl_module, Task)
+        bad_gradients = ~_gradient_norm(pl_module).isfinite()
+        if _scaler(trainer) is None:
+            bad = self._anywhere(trainer, bad_loss | bad_gradients)
+        else:
+            # The scaler skips the step and lowers its factor by itself: that is how it finds one.
+            overflow = self._anywhere(trainer, bad_gradients)
+            self._overflows = self._overflows + 1 if overflow else 0
+            bad = self._overflows >= OVERFLOWS or self._anywhere(trainer, bad_loss)
+        if bad:
+            raise self._investigate(trainer, pl_module, window)
+
+    def on_validation_end(self, trainer: pl.Trainer, pl_module: pl.LightningModule) -> None:
+        """Refuse a validation loss that is not finite, which compares with nothing."""
+        if math.isfinite(trainer.callback_metrics.get("val_loss", 0.0)):
+            return
+        what = "The validation loss or predictions are not finite"
+        place = f"epoch {trainer.current_epoch + 1}"
+        raise self._error(trainer, pl_module, trainer.global_step, what, place)
+
+    def _investigate(self, trainer: pl.Trainer, task: Task, window: list[Seen]) -> NotFinite:
+        """Repeat a step that is not finite, note what is found, and return the error to raise."""
+        step = trainer.global_step + 1
+        reproduced = self._repeat(trainer, task, window)
+        found = self._locate(trainer, task, window) if reproduced else None
+        if found is None:
+            found = self._finding(window[-1], _COMPILED if reproduced else _UNREPRODUCED)
+        suspect = found.suspect
+        self.note("not_finite", {
+            "step": step, "epoch": found.epoch, "batch": found.batch, "samples": found.samples,
+            "reproduced": reproduced, **dataclasses.asdict(suspect),
+        })  # fmt: skip
+        place = f"epoch {found.epoch}, batch {found.batch}, {suspect.where}"
+        place += f", samples {first_few(found.samples)}"
+        advice = suspect.advice
+        if step == 1 and _scaler(trainer) is None:  # no learning rate has touched these weights
+            advice = advice or "run `aam check`"
+        return self._error(trainer, task, step, f"{suspect.what} not finite", place, advice)
+
+    def _error(
+        self,
+        trainer: pl.Trainer,
+        task: pl.LightningModule,
+        step: int,
+        what: str,
+        place: str,
+        advice: str = "",
+    ) -> NotFinite:
+        """Return the error of a step: an explosion where the weights grew and no advice differs."""
+        largest = self._largest_weight(task)
+        half = _scaler(trainer) is not None
+        remedy = advice or ("use --mixed-precision bf16 or none" if half else "lower --lr")
+        if self.checkpoint.exists():
+            remedy += f"; '{self.checkpoint}' is from before that"
+        if advice or largest <= GROWTH * self._largest:
+            return NotFinite(what, f"step {step}, {place}", remedy)
+        growth = f"the largest weight grew from {self._largest:.3g} to {largest:.3g}"
+        return NotFinite(
+            f"The loss exploded at step {step} with --lr {self.lr:g}",
+            f"{what[:1].lower()}{what[1:]}, {place}, {growth}",
+            remedy,
+        )
+
+    def _repeat(self, trainer: pl.Trainer, task: Task, window: list[Seen]) -> bool:
+        """Repeat a step exactly; whether it is not finite again, on any rank."""
+        bad = torch.zeros((), dtype=torch.bool, device=task.device)
+        for _, loss in replay(trainer, task, window):
+            bad = bad | ~loss.isfinite()
+        return self._anywhere(trainer, bad | ~(_gradient_norm(task) < EXPLODED_NORM))
+
+    def _locate(self, trainer: pl.Trainer, task: Task, window: list[Seen]) -> Finding | None:
+        """Repeat a step in the eager network; return the first value that is not finite."""
+        eager_again(task.encoder.nucleotides)
+        found: list[Finding] = []
+        with traced(task.network) as trace:
+            for seen, loss in replay(trainer, task, window):
+                suspect = trace.suspect(seen.batch, loss)
+                if suspect is not None and not found:
+                    found.append(self._finding(seen, suspect))
+        if not found and not _gradient_norm(task) < EXPLODED_NORM:
+            found.append(self._finding(window[-1], _NORM))
+        of_ranks = [finding for part in self.team.gather(found) for finding in part]
+        # A rank whose own values are finite gets gradients that are not from another.
+        return min(of_ranks, key=lambda f: (f.epoch, f.batch, f.suspect.stage), default=None)
+
+    def _finding(self, seen: Seen, suspect: Suspect) -> Finding:
+        ids = [self.sample_ids[row] for row in seen.batch.rows_B.tolist()]
+        return Finding(seen.epoch + 1, seen.number + 1, ids, suspect)
+
+    def _anywhere(self, trainer: pl.Trainer, flag: Tensor) -> bool:
+        """Whether a flag is set on any rank; every rank calls this."""
+        if trainer.world_size > 1:
+            flag = trainer.strategy.reduce(flag.float(), reduce_op="sum") > 0
+        return bool(flag)
+
+    def _largest_weight(self, task: pl.LightningModule) -> float:
+        """Return the largest absolute weight that is trained, of all ranks; NaN if one is."""
+        weights = [local(p.detach()) for p in task.parameters() if p.requires_grad]
+        own = [float(weight.abs().max()) for weight in weights if weight.numel()]
+        return _max(self.team.gather(_max(own)))
+
+
+_NORM = Suspect(BACKWARD, "The norm of the gradients is", "although each gradient is finite")
+_COMPILED = Suspect(
+    BACKWARD, "Loss or gradients are", "in the compiled network alone", "omit --compile-model"
+)
+_UNREPRODUCED = Suspect(
+    BACKWARD,
+    "Loss or gradients were",
+    "but are in an exact repetition of the step, so the device may be at fault",
+    "run `aam check`",
+)
+
+
+def replay(trainer: pl.Trainer, task: Task, window: list[Seen]) -> Iterator[tuple[Seen, Tensor]]:
+    """Compute the batches of a step forward and backward as the loop does; yield each loss.
+
+    The gradients at the end are those of the step, without loss scaling and before clipping.
+    """
+    strategy, scaler = trainer.strategy, _scaler(trainer)
+    scale = 1.0 if scaler is None else float(scaler.get_scale())
+    task.zero_grad()
+    for seen in window:
+        torch.set_rng_state(seen.states["cpu"])
+        if "cuda" in seen.states:
+            torch.cuda.set_rng_state(seen.states["cuda"], task.device)
+        unsynchronised: AbstractContextManager[None] = nullcontext()
+        if isinstance(strategy, ParallelStrategy) and seen is not window[-1]:
+            unsynchronised = strategy.block_backward_sync()
+        with unsynchronised, torch.enable_grad():
+            loss = strategy.training_step(seen.batch, seen.number)
+            assert isinstance(loss, Tensor)
+            loss = loss / trainer.accumulate_grad_batches
+            torch.autograd.backward(loss * scale)
+        yield seen, loss.detach()
+    for gradient in _gradients(task):
+        gradient.div_(scale)
+
+
+def _gradients(task: Task) -> list[Tensor]:
+    """Return the gradients; of sharded ones the parts of this rank."""
+    return [local(p.grad) for p in task.parameters() if p.grad is not None]
+
+
+def _gradient_norm(task: Task) -> Tensor:
+    return norm_of(_gradients(task))
+
+
+def _scaler(trainer: pl.Trainer) -> Any:
+    """Return the loss scaling of fp16; None in other precisions."""
+    return getattr(trainer.precision_plugin, "scaler", None)
+
+
+def _max(numbers: Sequence[float]) -> float:
+    """Return the largest number, NaN if one is."""
+    return math.nan if any(map(math.isnan, numbers)) else max(numbers, default=0.0)

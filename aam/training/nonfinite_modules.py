@@ -1,0 +1,111 @@
+"""Hooks that name the module of a network where values or gradients stop being finite."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from contextlib import contextmanager
+from dataclasses import dataclass, field
+from typing import Any
+
+from torch import Tensor, nn
+
+from aam.data.batches import Batch
+from aam.distributed.state_dict import local
+
+INPUT, WEIGHTS, FORWARD, BACKWARD = range(4)
+"""Stages of a step, in order."""
+
+
+@dataclass(frozen=True)
+class Suspect:
+    """A value that is not finite, and where it begins.
+
+    Attributes:
+        stage: of the step.
+        what: subject and verb of a sentence, "The loss is".
+        where: a module, or a part of the batch.
+        advice: what to do, where the learning rate is not the cause.
+    """
+
+    stage: int
+    what: str
+    where: str
+    advice: str = ""
+
+
+@dataclass
+class Trace:
+    """Places where values (forward) and gradients (backward) are not finite, in order."""
+
+    network: nn.Module
+    forward: list[str] = field(default_factory=list)
+    backward: list[str] = field(default_factory=list)
+
+    def suspect(self, batch: Batch, loss: Tensor) -> Suspect | None:
+        """Return the first value that is not finite after a batch was computed; None if none is."""
+        given = [name for name, value in vars(batch).items() if not _finite(value)]
+        if given:
+            return Suspect(INPUT, "The batch is", f"in its {', '.join(given)}", "correct the input")
+        for name, value in self.network.named_parameters():
+            if not _finite(local(value)):
+                return Suspect(WEIGHTS, "Weights are", f"in {name}")
+        if not _finite(loss):
+            where = self.forward[0] if self.forward else "first in the loss itself"
+            return Suspect(FORWARD, "The loss is", where)
+        if self.forward:
+            return Suspect(FORWARD, "Values of the network are", self.forward[0])
+        if self.backward:
+            return Suspect(BACKWARD, "The gradients are", self.backward[0])
+        for name, parameter in self.network.named_parameters():
+            if parameter.grad is not None and not _finite(local(parameter.grad)):
+                return Suspect(BACKWARD, "The gradients are", f"first in that of {name}")
+        return None
+
+
+@contextmanager
+def traced(network: nn.Module) -> Iterator[Trace]:
+    """Watch the modules of a network, forward and backward, while the block runs."""
+    trace = Trace(network)
+
+    def entered(name: str) -> Any:
+        def hook(module: nn.Module, inputs: Any) -> None:
+            if not _finite(inputs):
+                trace.forward.append(f"first before {name}")
+
+        return hook
+
+    def left(name: str) -> Any:
+        def hook(module: nn.Module, inputs: Any, output: Any) -> None:
+            if not _finite(output):
+                trace.forward.append(f"first in {name}")
+            for tensor in output if isinstance(output, tuple) else (output,):
+                if isinstance(tensor, Tensor) and tensor.requires_grad:
+                    tensor.register_hook(returned(name))  # type: ignore[no-untyped-call]
+
+        return hook
+
+    def returned(name: str) -> Any:
+        def hook(gradient: Tensor) -> None:
+            if not _finite(gradient):
+                trace.backward.append(f"first at the output of {name}")
+
+        return hook
+
+    hooks = []
+    for name, module in network.named_modules():
+        if name:
+            hooks.append(module.register_forward_pre_hook(entered(name)))
+            hooks.append(module.register_forward_hook(left(name)))
+    try:
+        yield trace
+    finally:
+        for hook in hooks:
+            hook.remove()
+
+
+def _finite(value: Any) -> bool:
+    if isinstance(value, tuple | list):
+        return all(_finite(item) for item in value)
+    if not isinstance(value, Tensor) or not value.is_floating_point():
+        return True
+    return bool(value.detach().isfinite().all())

@@ -1,0 +1,83 @@
+"""Pretrained encoder: reading one, and the shape and scales of an encoder with or without one."""
+
+from __future__ import annotations
+
+import dataclasses
+from dataclasses import dataclass
+from pathlib import Path
+
+import numpy as np
+import numpy.typing as npt
+import torch
+
+from aam.console import say, warn
+from aam.contract.options.groups import Metric, ModelOptions, SampleOptions
+from aam.data.batches import BatchPlan
+from aam.data.study import Study
+from aam.model.shape import NetworkShape
+from aam.training import checkpoints
+from aam.training.checkpoint_content import Recipe, Standard
+from aam.training.sample_selection import canonical, longest, standardise
+
+
+@dataclass(frozen=True)
+class Base:
+    """The pretrained encoder that a run starts from."""
+
+    recipe: Recipe
+    weights: dict[str, torch.Tensor]
+
+
+def read_base(path: Path | None) -> Base | None:
+    """Read the encoder of a checkpoint or of a run folder, if one is named."""
+    if path is None:
+        return None
+    recipe, content = checkpoints.read(checkpoints.find(path, "best.ckpt"))
+    shape = recipe.shape
+    say(
+        f"Pretrained encoder: width {shape.embedding_dim}, {shape.attention_layers} layers, patch "
+        f"{shape.nucleotide_patch}, from '{path}'."
+    )
+    return Base(recipe, checkpoints.encoder_weights(recipe, content))
+
+
+def choose_length(base: Base | None, options: SampleOptions) -> int | None:
+    """Return the longest sequence to keep; None for the longest of the table."""
+    return longest(options) if base is None else base.recipe.shape.max_bp
+
+
+def choose_metric(base: Base | None, asked: Metric) -> Metric:
+    """Return the phylogenetic measure that a run learns; a pretrained encoder keeps its own."""
+    metric = canonical(asked)
+    if base is not None and base.recipe.metric != metric:
+        warn(f"UniFrac metric of the pretrained encoder is kept: {base.recipe.metric}.")
+        return base.recipe.metric
+    return metric
+
+
+def choose_shape(
+    base: Base | None,
+    study: Study,
+    model: ModelOptions,
+    plan: BatchPlan,
+    rows: npt.NDArray[np.int64],
+) -> tuple[NetworkShape, Standard]:
+    """Return the sizes of the encoder, and the scale of Faith PD in its training samples `rows`.
+
+    A pretrained encoder keeps both, except for the dropout.
+    """
+    if base is None:
+        sizes = {
+            name: getattr(model, name)
+            for name in ("embedding_dim", "attention_heads", "attention_layers", "nucleotide_patch")
+        }
+        shape = NetworkShape(study.tokens_FL.shape[1], **sizes, dropout=model.dropout)
+        return shape, standardise(study, plan, rows)
+    shape = dataclasses.replace(
+        base.recipe.shape,
+        dropout=model.dropout,
+        outputs=0,
+        profile_features=0,
+        profile_dropout=NetworkShape.profile_dropout,
+    )
+    return shape, base.recipe.standard

@@ -1,0 +1,209 @@
+"""Progress of a fit: step, rate and time left, in the log and in `progress.json` of the run folder.
+
+`progress.json` is one object, replaced as a whole by the first rank after the first optimizer step
+of a process, then at most every 15 s, and at the end:
+
+    step, steps             optimizer steps done and in total, of the current fold
+    epoch, epochs           the epoch that runs, counted from 1, and their number
+    fold, folds             the fold that trains, counted from 1, and their number
+    samples_per_second      training samples, validation excluded; null before the first step
+    seconds_left            of the whole run, validation and further folds included; null likewise
+    updated                 when the last step ended, ISO 8601 in UTC
+    device                  as in the first line of the run, "CPU, 8 threads"
+
+Without a terminal a line with the same figures appears 20 s after the start and every minute.
+"""
+
+from __future__ import annotations
+
+import threading
+import time
+from dataclasses import dataclass, replace
+from datetime import datetime, timezone
+from pathlib import Path
+from typing import Any
+
+import lightning.pytorch as pl
+from lightning.pytorch.callbacks import Callback
+
+from aam.console import LINE_EVERY, console, duration, say
+from aam.contract import run_record
+
+FIRST_LINE = 20.0
+"""Seconds after the start of a fit at which the first line appears."""
+WRITE_EVERY = 15.0
+"""Seconds between two writes of progress.json, at least."""
+
+
+@dataclass(frozen=True)
+class Length:
+    """How much a run does in all.
+
+    Attributes:
+        steps: optimizer steps of one fold.
+        epochs: of one fold.
+        samples: training samples of one epoch.
+        fold, folds: which fold this is, from 1, and their number.
+    """
+
+    steps: int
+    epochs: int
+    samples: int
+    fold: int = 1
+    folds: int = 1
+
+
+@dataclass(frozen=True)
+class Pace:
+    """Where a fold is and how fast this process is.
+
+    Attributes:
+        step: optimizer steps that are done in the fold, those before a resumption included.
+        epoch: epochs that are done, likewise.
+        step_seconds: of one step; None before the first of this process.
+        validation_seconds: of the last validation; 0 before the first.
+    """
+
+    step: int
+    epoch: int
+    step_seconds: float | None = None
+    validation_seconds: float = 0.0
+
+
+def seconds_left(length: Length, pace: Pace) -> float | None:
+    """Predict the seconds to the end of the last fold; None before the first step."""
+    if pace.step_seconds is None:
+        return None
+    further = length.folds - length.fold
+    steps = length.steps - pace.step + further * length.steps
+    epochs = length.epochs - pace.epoch + further * length.epochs
+    return max(0.0, steps * pace.step_seconds + epochs * pace.validation_seconds)
+
+
+class Progress(Callback):
+    """Measures the pace of a fit, writes `progress.json` and prints a line every minute.
+
+    Args:
+        path: of progress.json.
+        length: of the run.
+        device: its name.
+        first_line, line_every: seconds from the start to the first line, and between lines.
+    """
+
+    def __init__(
+        self,
+        path: Path,
+        length: Length,
+        device: str,
+        first_line: float = FIRST_LINE,
+        line_every: float = LINE_EVERY,
+    ) -> None:
+        self.path, self.length, self.device = path, length, device
+        self.first_line, self.line_every = first_line, line_every
+        self.pace = Pace(0, 0)
+        self._start, self._step, self._validation = 0.0, 0, 0.0
+        self._updated = self._written = 0.0
+        self._done = threading.Event()
+        self._lines: threading.Thread | None = None
+
+    @property
+    def seconds_left(self) -> float | None:
+        """Seconds to the end of the run; None before the first step of this process."""
+        return seconds_left(self.length, self.pace)
+
+    def on_train_start(self, trainer: pl.Trainer, pl_module: pl.LightningModule) -> None:
+        """Start the clock at the step where this process begins."""
+        self.pace = Pace(trainer.global_step, trainer.current_epoch)
+        self._start, self._step = time.monotonic(), trainer.global_step
+        self._updated = time.time()
+        if trainer.is_global_zero and not console.is_terminal:
+            self._lines = threading.Thread(target=self._print, name="progress", daemon=True)
+            self._lines.start()
+
+    def on_train_batch_end(
+        self, trainer: pl.Trainer, pl_module: pl.LightningModule, outputs: Any, batch: Any, idx: int
+    ) -> None:
+        """Measure after each optimizer step; validations are not part of `_start` to now."""
+        step, now = trainer.global_step, time.monotonic()
+        if step == self.pace.step:
+            return
+        first = self.pace.step_seconds is None
+        seconds = (now - self._start) / (step - self._step)
+        self.pace = replace(self.pace, step=step, step_seconds=seconds)
+        self._updated = time.time()
+        if first:  # it also compiles and allocates: the steps after it tell the pace
+            self._start, self._step = now, step
+        if trainer.is_global_zero and (first or now - self._written >= WRITE_EVERY):
+            self._write()
+
+    def on_validation_start(self, trainer: pl.Trainer, pl_module: pl.LightningModule) -> None:
+        """Start the clock of the validation."""
+        self._validation = time.monotonic()
+
+    def on_validation_end(self, trainer: pl.Trainer, pl_module: pl.LightningModule) -> None:
+        """Take the validation out of the clock of the steps."""
+        seconds = time.monotonic() - self._validation
+        self._start += seconds
+        self.pace = replace(self.pace, validation_seconds=seconds)
+
+    def on_train_epoch_end(self, trainer: pl.Trainer, pl_module: pl.LightningModule) -> None:
+        """Count the epoch."""
+        self.pace = replace(self.pace, epoch=trainer.current_epoch + 1)
+
+    def on_train_end(self, trainer: pl.Trainer, pl_module: pl.LightningModule) -> None:
+        """Stop the lines and write the last state."""
+        self._stop()
+        if trainer.is_global_zero:
+            self._write()
+
+    def on_exception(
+        self, trainer: pl.Trainer, pl_module: pl.LightningModule, exception: BaseException
+    ) -> None:
+        """Stop the lines."""
+        self._stop()
+
+    def content(self) -> dict[str, Any]:
+        """Return the content of progress.json."""
+        length, pace, left = self.length, self.pace, self.seconds_left
+        samples = length.samples * length.epochs / length.steps
+        return {
+            "step": pace.step,
+            "steps": length.steps,
+            "epoch": min(pace.epoch + 1, length.epochs),
+            "epochs": length.epochs,
+            "fold": length.fold,
+            "folds": length.folds,
+            "samples_per_second": pace.step_seconds and round(samples / pace.step_seconds, 2),
+            "seconds_left": None if left is None else round(left, 1),
+            "updated": datetime.fromtimestamp(self._updated, timezone.utc).isoformat(
+                timespec="seconds"
+            ),
+            "device": self.device,
+        }
+
+    def line(self) -> str:
+        """Return the line for a log."""
+        found = self.content()
+        fold = f"fold {found['fold']}/{found['folds']}, " if found["folds"] > 1 else ""
+        place = f"{fold}epoch {found['epoch']}/{found['epochs']}, "
+        place += f"step {found['step']}/{found['steps']}"
+        if self.seconds_left is None:
+            waited = duration(time.time() - self._updated)
+            return f"{place}, the first step is running for {waited}"
+        rate, left = found["samples_per_second"], duration(self.seconds_left)
+        return f"{place}, {rate:.3g} samples/s, {left} left"
+
+    def _stop(self) -> None:
+        self._done.set()
+        if self._lines is not None:
+            self._lines.join()
+
+    def _print(self) -> None:
+        wait = self.first_line
+        while not self._done.wait(wait):
+            say(self.line())
+            wait = self.line_every
+
+    def _write(self) -> None:
+        self._written = time.monotonic()
+        run_record.write(self.path, self.content())

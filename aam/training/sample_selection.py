@@ -1,0 +1,97 @@
+"""From options to samples that can be trained on: depth chosen, shallow samples out, plan made."""
+
+from __future__ import annotations
+
+import dataclasses
+
+import numpy as np
+import numpy.typing as npt
+import torch
+
+from aam.console import say
+from aam.contract.errors import DataError, first_few
+from aam.contract.options.groups import LoopOptions, MaskOptions, Metric, SampleOptions
+from aam.data.batches import BatchPlan
+from aam.data.rarefaction import auto_depth
+from aam.data.study import Study
+from aam.data.unifrac.batch import faith_pd
+from aam.training.checkpoint_content import Standard
+
+_AT_ONCE = 256
+"""Samples whose Faith PD is computed together: what they span is dense in memory."""
+
+
+def choose_depth(study: Study, options: SampleOptions) -> int:
+    """Return the rarefaction depth; 0 takes all reads."""
+    if options.rarefy_depth != "auto":
+        return options.rarefy_depth
+    depth = auto_depth(study.reads)
+    say(f"Rarefaction depth: {depth} reads (--rarefy-depth auto).")
+    return depth
+
+
+def deep_enough(study: Study, depth: int) -> npt.NDArray[np.int64]:
+    """Rows of the samples that reach the depth; the others are counted and named.
+
+    Raises:
+        DataError: fewer than two samples reach it.
+    """
+    rows = np.flatnonzero(study.reads >= depth)
+    if len(rows) < 2:
+        raise DataError(
+            "Hardly any sample reaches the rarefaction depth",
+            f"{len(rows)} of {len(study.reads)} have {depth} reads, the deepest {max(study.reads)}",
+            "choose a lower --rarefy-depth",
+        )
+    out = [study.table.sample_ids[row] for row in np.flatnonzero(study.reads < depth).tolist()]
+    if out:
+        say(f"Samples with fewer than {depth} reads are left out: {first_few(out)}.")
+    return rows
+
+
+def batch_plan(
+    depth: int,
+    sample: SampleOptions,
+    loop: LoopOptions,
+    task: MaskOptions,
+    study: Study,
+    metric: Metric,
+    alpha: float,
+) -> BatchPlan:
+    """Plan the batches of a run; parts of the loss with weight 0 are not prepared."""
+    related = study.phylogeny is not None or study.distances is not None
+    return BatchPlan(
+        seed=loop.seed,
+        rarefy_depth=depth,
+        token_limit=sample.token_limit,
+        asv_sampling=sample.asv_sampling,
+        mask_ratio=task.nuc_mask_ratio if task.nuc_penalty else 0.0,
+        mask_strategy=task.nuc_mask_strategy,
+        metric=metric if related and task.penalty else None,
+        alpha=alpha,
+    )
+
+
+def canonical(metric: Metric) -> Metric:
+    """Return the metric's own name: 'unifrac' is another word for unweighted."""
+    return "unweighted" if metric == "unifrac" else metric
+
+
+def longest(sample: SampleOptions) -> int | None:
+    """Return the longest sequence to keep, None for the longest of the table."""
+    return None if sample.max_bp == "auto" else sample.max_bp
+
+
+def standardise(study: Study, plan: BatchPlan, rows: npt.NDArray[np.int64]) -> Standard:
+    """Measure mean and spread of Faith PD in the training samples, if that is what is learnt."""
+    if plan.metric != "faith_pd" or study.phylogeny is None:
+        return Standard()
+    runs = (rows[start : start + _AT_ONCE] for start in range(0, len(rows), _AT_ONCE))
+    parts = [faith_pd(study.table.counts[run], study.phylogeny, torch.float64) for run in runs]
+    values = torch.cat(parts)
+    return Standard(float(values.mean()), float(values.std()) or 1.0)
+
+
+def reading_plan(plan: BatchPlan) -> BatchPlan:
+    """Return the plan without what only training needs: masks and phylogeny."""
+    return dataclasses.replace(plan, mask_ratio=0.0, metric=None)

@@ -1,0 +1,122 @@
+"""Run the long commands of a build: their steps on the terminal, everything in a log."""
+
+from __future__ import annotations
+
+import contextlib
+import signal
+import subprocess
+import sys
+import time
+from collections.abc import Iterator, Mapping, Sequence
+from pathlib import Path
+
+from aam.contract.errors import CannotCreate
+
+PATIENCE = 15  # seconds
+TAIL = 12  # lines of the log that a failure shows
+NETWORK = (
+    "temporary failure in name resolution",
+    "no such host",
+    "could not resolve",
+    "network is unreachable",
+    "connection refused",
+    "newconnectionerror",
+    "i/o timeout",
+    "failed to establish a new connection",
+    "connection timed out",
+)
+FULL = "the disk is full; set TMPDIR, AAM_IMAGE_DIR and what the log names to folders with room"
+OFFLINE = (
+    "a build needs a network for its base, Debian's packages and the wheels; without one, build "
+    "elsewhere, and bring the image: `aam-launch images build NAME --from FILE`"
+)
+
+
+class Log:
+    """A log that commands write to, and what of it the terminal shows."""
+
+    def __init__(self, path: Path) -> None:
+        self.path, self.started = path, time.monotonic()
+        path.parent.mkdir(parents=True, exist_ok=True)
+        path.write_text("")
+
+    def say(self, text: str) -> None:
+        """Show a line with the time since the start, and log it."""
+        passed = int(time.monotonic() - self.started)
+        print(f"{passed // 60:3d}:{passed % 60:02d}  {text}", file=sys.stderr, flush=True)
+        with self.path.open("a") as stream:
+            stream.write(f"== {text}\n")
+
+    def run(
+        self, words: Sequence[str], folder: Path, environment: Mapping[str, str] | None = None
+    ) -> None:
+        """Run a command; lines that begin with "== " or "ok " are shown.
+
+        Args:
+            words: the command.
+            folder: where it runs.
+            environment: its variables; those of this process by default.
+
+        Raises:
+            CannotCreate: it failed, with the end of its log and what may have been the reason.
+        """
+        with self.path.open("a") as stream:
+            stream.write("$ " + " ".join(words) + "\n")
+        process = subprocess.Popen(
+            words, cwd=folder, env=environment, text=True, errors="replace",
+            stdin=subprocess.DEVNULL, stdout=subprocess.PIPE, stderr=subprocess.STDOUT,
+        )  # fmt: skip
+        assert process.stdout is not None
+        last: list[str] = []
+        try:
+            with self.path.open("a") as stream:
+                for line in process.stdout:
+                    stream.write(line)
+                    last = [*last, line.rstrip()][-200:]
+                    if line.startswith(("== ", "ok ", "FAILED ")):
+                        self.say(line.strip("= \n"))
+            status = process.wait()
+        finally:
+            _end(process)
+        if status:
+            raise self._failed(words, status, last)
+
+    def _failed(self, words: Sequence[str], status: int, last: Sequence[str]) -> CannotCreate:
+        shown = "\n".join(f"    {line[:300]}" for line in last if line.strip())
+        print("\n".join(shown.splitlines()[-TAIL:]), file=sys.stderr)
+        text = "\n".join(last).lower()
+        evidence = (
+            f"`{' '.join(words[:2])}` ended with status {status}; all it said is in '{self.path}'"
+        )
+        if "no space left on device" in text:
+            remedy = FULL
+        elif any(said in text for said in NETWORK):
+            remedy = OFFLINE
+        else:
+            remedy = "mend what its last lines say and build again; nothing was left in the cache"
+        return CannotCreate("The image was not built", evidence, remedy)
+
+
+def _end(process: subprocess.Popen[str]) -> None:
+    """End a command that is still running; an engine in the middle of a copy hears no SIGTERM."""
+    if process.poll() is None:
+        process.terminate()
+        try:
+            process.wait(PATIENCE)
+        except subprocess.TimeoutExpired:
+            process.kill()
+            process.wait()
+
+
+@contextlib.contextmanager
+def stoppable() -> Iterator[None]:
+    """Let a SIGTERM unwind like Ctrl-C does, so that what was begun is removed."""
+
+    def stop(number: int, frame: object) -> None:
+        raise SystemExit(128 + number)
+
+    before = signal.signal(signal.SIGTERM, stop)
+    try:
+        yield
+    finally:
+        signal.signal(signal.SIGTERM, before)

@@ -1,0 +1,118 @@
+"""images.json, the lock file of an image folder: what was built there, byte for byte.
+
+    {"rocm63": {"sif": {"sha256": "...", "bytes": 1234, "mtime_ns": ..., "labels": {...}, ...},
+                "podman": {"reference": "localhost/aam:rocm63", "digest": "sha256:...", ...}}}
+
+It is written aside and renamed, under a lock of its own, so that a reader never sees half of it and
+two writers do not lose each other's entry.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import fcntl
+import json
+import os
+from collections.abc import Iterator, Mapping
+from pathlib import Path
+from typing import Any
+
+from aam.contract.errors import CannotCreate, ConfigurationError
+from launcher import documents
+
+LIST = "images.json"
+LARGEST = 64 << 20
+TEXTS = ("sha256", "digest", "reference", "id")
+Entries = dict[str, dict[str, Any]]
+
+
+def read(folder: Path) -> Entries:
+    """Return what a folder's lock file says; nothing if there is none.
+
+    Raises:
+        ConfigurationError: it is damaged.
+    """
+    path = folder / LIST
+    remedy = "remove it, then `aam-launch images lock` or `build`"
+    try:
+        content = documents.parsed(documents.regular(path, LARGEST))
+    except FileNotFoundError:
+        return {}
+    except (OSError, ValueError) as error:
+        raise ConfigurationError(
+            "A damaged list of images", f"'{path}', {error}", remedy
+        ) from error
+    damaged = _damaged(content)
+    if damaged:
+        evidence = f"'{path}', {damaged}"
+        raise ConfigurationError("A damaged list of images", evidence, remedy)
+    entries: Entries = content
+    return entries
+
+
+def _damaged(content: object) -> str | None:
+    """Return what is wrong with a list of images, or None."""
+    if not isinstance(content, dict):
+        return "it is not a mapping"
+    for image, kinds in content.items():
+        if not isinstance(kinds, dict):
+            return f"{image} is not a mapping"
+        for kind, facts in kinds.items():
+            if not isinstance(facts, dict):
+                return f"{image}.{kind} is not a mapping"
+            labels = facts.get("labels", {})
+            texts = [facts[key] for key in TEXTS if key in facts]
+            if not isinstance(labels, dict) or not all(
+                isinstance(text, str) for text in (*texts, *labels.values())
+            ):
+                return f"{image}.{kind} holds a value that is not text"
+    return None
+
+
+def entry(entries: Entries, image: str, image_format: str) -> Mapping[str, Any]:
+    """Return the entry of an image in a format of `Traits.image_format`; empty if none."""
+    held = entries.get(image, {}).get(image_format)
+    return held if isinstance(held, dict) else {}
+
+
+def write(folder: Path, image: str, kind: str, facts: Mapping[str, Any] | None) -> None:
+    """Set an entry, or remove it where `facts` is None.
+
+    Raises:
+        CannotCreate: the folder cannot be written.
+    """
+    with locked(folder, LIST):
+        entries = read(folder)
+        of_image = {**entries.pop(image, {}), kind: facts}
+        of_image = {key: value for key, value in of_image.items() if value is not None}
+        if of_image:
+            entries[image] = of_image
+        aside = folder / f".{LIST}.{os.getpid()}"
+        aside.write_text(json.dumps(dict(sorted(entries.items())), indent=1) + "\n")
+        os.replace(aside, folder / LIST)
+
+
+@contextlib.contextmanager
+def locked(folder: Path, name: str, wait: str = "") -> Iterator[None]:
+    """Hold the lock `.NAME.lock` of a folder; say `wait` on standard error before waiting for it.
+
+    Raises:
+        CannotCreate: the folder cannot be written.
+    """
+    try:
+        folder.mkdir(parents=True, exist_ok=True)
+        stream = (folder / f".{name}.lock").open("a")
+    except OSError as error:
+        evidence = f"'{folder}', {error.strerror}"
+        remedy = "set AAM_IMAGE_DIR to a folder of yours"
+        raise CannotCreate("The image folder cannot be written", evidence, remedy) from error
+    with stream:
+        try:
+            fcntl.flock(stream, fcntl.LOCK_EX | fcntl.LOCK_NB)
+        except BlockingIOError:
+            if wait:
+                import sys
+
+                print(wait, file=sys.stderr, flush=True)
+            fcntl.flock(stream, fcntl.LOCK_EX)
+        yield

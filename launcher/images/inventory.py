@@ -1,0 +1,130 @@
+"""Which images are there, and what they say of themselves.
+
+A SIF lies in the image folder under the image's name, or where a configuration says. What the
+storages of other engines have is listed in `images.json` of that folder (see `record`), because
+asking them takes longer than everything else together.
+
+What an image's labels say was measured in it when it was built, and counts more than the catalog.
+"""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Mapping, Sequence
+from dataclasses import replace
+from pathlib import Path
+from typing import Any
+
+from aam.contract.errors import MissingInput
+from launcher.engines import containers, of_format
+from launcher.engines.sif import SIF, difference
+from launcher.engines.sif_file import id_of, labels_of
+from launcher.images import index
+from launcher.plan.catalog import Catalog, Image
+from launcher.plan.selection import Built
+from launcher.plan.settings import Settings
+
+PINS = ("torch", "rocm", "cuda", "triton", "aotriton")
+"""Pins that a label may hold, as org.aam.NAME."""
+
+
+def built(settings: Settings, catalog: Catalog) -> tuple[Built, ...]:
+    """List the images that are there.
+
+    Raises:
+        ConfigurationError: images.json is damaged.
+        MissingInput: an image asked for by its path is not there.
+    """
+    folder = Path(settings.text("image_dir"))
+    listed = index.read(folder)
+    found: list[Built] = []
+    for image in catalog.images:
+        if image.sif:
+            sif = Path(image.sif).expanduser()
+            found += [_file(image.name, sif, {}, named=True)] if sif.is_file() else []
+        elif (sif := folder / f"{image.name}.sif").is_file():
+            found.append(_file(image.name, sif, index.entry(listed, image.name, "sif")))
+        if image.reference:
+            found.append(Built(image.name, _with_storage(), image.reference))
+        for engine in containers():
+            held = index.entry(listed, image.name, engine.traits.image_format)
+            if held.get("reference"):
+                found.append(_held(image.name, engine.name, held))
+    return (*found, *_asked_for(settings.text("image"), catalog))
+
+
+def assumed(settings: Settings, catalog: Catalog) -> tuple[Built, ...]:
+    """Pretend that every image is there, to decide for another host."""
+    folder = settings.text("image_dir")
+    return tuple(
+        Built(image.name, tuple(e.name for e in containers()), f"{folder}/{image.name}.sif")
+        for image in catalog.images
+    )
+
+
+def measured(catalog: Catalog, there: Sequence[Built], runtime: str = "auto") -> Catalog:
+    """Return the catalog with what the labels of the images say in the place of what it says.
+
+    Of several forms of an image the first counts that `runtime` can run.
+    """
+    labels: dict[str, Mapping[str, str]] = {}
+    for found in there:
+        if found.labels and runtime in ("auto", *found.engines):
+            labels.setdefault(found.image, found.labels)
+    images = (_measured(i, labels[i.name]) if i.name in labels else i for i in catalog.images)
+    return replace(catalog, images=tuple(images))
+
+
+def _measured(image: Image, labels: Mapping[str, str]) -> Image:
+    known = {key: labels[f"org.aam.{key}"] for key in PINS if f"org.aam.{key}" in labels}
+    archs = _archs(labels.get("org.aam.archs", "")) or image.archs
+    attention = _archs(labels.get("org.aam.attention-archs", "")) or image.attention
+    return replace(image, pins={**image.pins, **known}, archs=archs, attention=attention,
+                   source="label")  # fmt: skip
+
+
+def _archs(text: str) -> tuple[str, ...]:
+    """Return the archs of a label, without features (gfx90a:xnack-) and virtual ones (compute_90).
+
+    >>> _archs("gfx90a:xnack- sm_90 compute_90")
+    ('gfx90a', 'sm_90')
+    """
+    names = (word.partition(":")[0] for word in text.split())
+    return tuple(dict.fromkeys(name for name in names if name.startswith(("gfx", "sm_"))))
+
+
+def _file(name: str, sif: Path, held: Mapping[str, Any], named: bool = False) -> Built:
+    """Return a SIF; one that a configuration names needs no record."""
+    changed = difference(sif, held) if "sha256" in held else "it has no record in images.json"
+    digest = None if changed else f"sha256:{held['sha256']}"
+    doubt = None
+    if changed and not named:
+        doubt = changed, f"`aam-launch images lock {name}` compares its digest and records it"
+    return Built(name, _of_sif(), str(sif), digest or id_of(sif), labels_of(sif), doubt)
+
+
+def _of_sif() -> tuple[str, ...]:
+    return tuple(engine.name for engine in of_format(SIF))
+
+
+def _with_storage() -> tuple[str, ...]:
+    return tuple(e.name for e in containers() if e.traits.image_format != SIF)
+
+
+def _held(name: str, engine: str, held: Mapping[str, Any]) -> Built:
+    """Return an image of an engine's storage: by its id, which no later tag can change."""
+    place, labels = str(held.get("id") or held["reference"]), held.get("labels", {})
+    return Built(name, (engine,), place, held.get("digest"), labels)
+
+
+def _asked_for(name: str, catalog: Catalog) -> list[Built]:
+    """Return the image that is asked for by a path or a reference instead of its name."""
+    if name == "auto" or ("/" not in name and ":" not in name and not name.endswith(".sif")):
+        return []
+    if catalog.image(name) is not None:
+        return []
+    if os.path.isfile(name):
+        return [Built(name, _of_sif(), os.path.abspath(name), id_of(name))]
+    if name.endswith(".sif"):
+        raise MissingInput("No such image", f"'{name}' does not exist", "check the path")
+    return [Built(name, _with_storage(), name)]

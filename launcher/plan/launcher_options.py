@@ -1,0 +1,78 @@
+"""The launcher's own options, which may stand anywhere among those of `aam`."""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Mapping, Sequence
+
+from aam.contract.errors import UsageError
+from launcher.plan.settings import KEYS
+
+SWITCHES = {
+    "--dry-run": "Print the command line that would run, and stop.",
+    "--force": "Run in an image that does not fit this host; the record says so.",
+    "--json": "explain, doctor, images, jobs, site: print JSON.",
+    "--recheck": "Measure again whether the GPU computes attention right.",
+    "--help": "Show this page, or the options of a command.",
+    "--version": "Print the version.",
+}
+WITH_VALUE = {
+    "--host": "explain, doctor: another host, captured in a tar or a folder.",
+    "--gpus": "pretrain, train: a process for each of so many GPUs; they share every batch.",
+    "--capture": "doctor: write what decisions about this host rest on to a tar.",
+}
+OWN_FLAGS: dict[str, str] = {
+    **SWITCHES,
+    **WITH_VALUE,
+    **{spec.flag: spec.help for spec in KEYS.values() if spec.flag},
+}
+"""The launcher's own options; no option of `aam` may bear one of these names."""
+
+HELP = ("-h", "--help")
+NUMBER = re.compile(r"-\.?\d")
+_SWITCHES = {*SWITCHES, *(spec.flag for spec in KEYS.values() if spec.kind == "switch")}
+
+
+def split_own(argv: Sequence[str]) -> tuple[dict[str, tuple[str, ...]], list[str]]:
+    """Take the launcher's own options out of a command line, wherever they stand.
+
+    Raises:
+        UsageError: one of them lacks its value, or has one that it does not take.
+    """
+    own: dict[str, tuple[str, ...]] = {}
+    rest: list[str] = []
+    words = iter(argv)
+    for word in words:
+        name, equals, value = word.partition("=")
+        flag = name.replace("_", "-") if name.startswith("--") else name
+        if flag not in OWN_FLAGS:
+            rest.append(word)
+        elif flag in _SWITCHES:
+            if equals:
+                raise UsageError("A switch takes no value", word, f"write {flag}")
+            own[flag] = ()
+        else:
+            found = value if equals else next(words, None)
+            if found is None or (not equals and names_an_option(found)):
+                raise UsageError("An option without its value", flag, "write the value after it")
+            own[flag] = (*own.get(flag, ()), found)
+    return own, rest
+
+
+def takes_value(word: str) -> bool:
+    """Tell whether a word is one of the launcher's own options that wants a value after it."""
+    return word in OWN_FLAGS and word not in _SWITCHES
+
+
+def spelled(own: Mapping[str, Sequence[str]]) -> list[str]:
+    """Write the launcher's own options out again.
+
+    >>> spelled({"--image": ("cpu",), "--force": ()})
+    ['--image=cpu', '--force']
+    """
+    return [w for flag, given in own.items() for w in ([f"{flag}={v}" for v in given] or [flag])]
+
+
+def names_an_option(word: str) -> bool:
+    """Tell an option from a value; a negative number is a value."""
+    return word.startswith("-") and word != "-" and not NUMBER.match(word)

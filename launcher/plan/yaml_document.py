@@ -1,0 +1,90 @@
+"""YAML with the line of every key, so that an error can name its place."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable
+from typing import Any
+
+import yaml
+
+from aam.contract.errors import ConfigurationError
+from aam.contract.suggestions import nearest
+from launcher.plan.settings import Entry
+
+Loader: Any = getattr(yaml, "CSafeLoader", yaml.SafeLoader)
+DEEPEST = 20
+"""Levels of lists and mappings; the C loader recurses without a limit and would crash."""
+
+
+def load(text: str) -> Any:
+    """Read YAML that is ours."""
+    return yaml.load(text, Loader=Loader)
+
+
+def entries(text: str, name: str, known: Iterable[str]) -> dict[str, Entry]:
+    """Read the top-level mapping of a YAML file.
+
+    Args:
+        text: the file.
+        name: what to call it in messages.
+        known: the keys that may occur.
+
+    Raises:
+        ConfigurationError: broken YAML, no mapping, a key twice, an unknown key, or a value that no
+            setting can hold, each with its line; an unknown key with the nearest known one.
+    """
+    try:
+        _require_plain(text, name)
+        loader = Loader(text)
+        try:
+            root = loader.get_single_node()
+            return _entries(loader, root, name, tuple(known)) if root is not None else {}
+        finally:
+            loader.dispose()
+    except yaml.YAMLError as error:
+        mark = getattr(error, "problem_mark", None)
+        where = f"{name}:{mark.line + 1}" if mark else name
+        problem = getattr(error, "problem", None) or "it cannot be read"
+        raise ConfigurationError("Broken YAML", f"{where}, {problem}", "correct it") from error
+
+
+def _require_plain(text: str, name: str) -> None:
+    """Check that no value holds a NUL character and that lists and mappings are not nested deeply.
+
+    Raises:
+        ConfigurationError: with the line.
+    """
+    depth = 0
+    for event in yaml.parse(text, Loader=Loader):
+        where = f"{name}:{event.start_mark.line + 1}" if event.start_mark else name
+        if isinstance(event, yaml.CollectionStartEvent):
+            depth += 1
+            if depth > DEEPEST:
+                evidence = f"{where}, more than {DEEPEST} levels"
+                raise ConfigurationError("Lists nested too deeply", evidence, "correct it")
+        elif isinstance(event, yaml.CollectionEndEvent):
+            depth -= 1
+        elif isinstance(event, yaml.ScalarEvent) and "\0" in event.value:
+            raise ConfigurationError("A NUL character in a value", where, "remove it")
+
+
+def _entries(loader: Any, root: Any, name: str, known: tuple[str, ...]) -> dict[str, Entry]:
+    if not isinstance(root, yaml.MappingNode):
+        where = f"{name}:{root.start_mark.line + 1}"
+        raise ConfigurationError("Not a mapping", where, "write `key: value` lines")
+    found: dict[str, Entry] = {}
+    for key_node, value_node in root.value:
+        where = f"{name}:{key_node.start_mark.line + 1}"
+        key = str(key_node.value)
+        if key not in known:
+            remedy = nearest(key, known, f"known are {', '.join(known)}")
+            raise ConfigurationError("An unknown key", f"'{key}' in {where}", remedy)
+        if key in found:
+            raise ConfigurationError("A key twice", f"'{key}' in {where}", "keep one of them")
+        try:
+            value = loader.construct_object(value_node, deep=True)
+        except (ValueError, OverflowError) as error:  # a date with month 13, a number too long
+            remedy = "correct it, or quote it to make it text"
+            raise ConfigurationError("Not a value", f"{where}, {error}", remedy) from error
+        found[key] = Entry(value, where)
+    return found

@@ -1,0 +1,109 @@
+"""From a request to a plan: gather what the decisions need, at the edge, and let them be made."""
+
+from __future__ import annotations
+
+import os
+import sys
+from collections.abc import Sequence
+from pathlib import Path
+
+from aam.contract.errors import MissingInput, NotPermitted, Unavailable
+from launcher import config, images, input_files
+from launcher.check_reports import report_for
+from launcher.detect import detect
+from launcher.engines import ENGINES, native
+from launcher.engines.sif import SIF
+from launcher.host.facts import Gpu, Host
+from launcher.host.versions import with_versions
+from launcher.plan.devices import ABSENT, denials
+from launcher.plan.gpu_use import gpu_use
+from launcher.plan.make import Here, make
+from launcher.plan.mounts import Mount, asked_for
+from launcher.plan.plan import Plan
+from launcher.plan.request import Request
+from launcher.plan.selection import Built, choose
+from launcher.plan.settings import Settings
+
+
+def prepare(
+    request: Request, host_root: Path = Path("/"), starting: bool = False
+) -> tuple[Host, Plan]:
+    """Decide how to run `request` on the host below `host_root`.
+
+    Args:
+        request: what is asked for.
+        host_root: "/", or a capture.
+        starting: the plan will run, so that its record wants the engine's version; a program that
+            was never asked for it is started, which `explain` has no time for.
+
+    Raises:
+        AamError: whatever stands in the way.
+    """
+    folder = os.getcwd()
+    settings = config.read(request.own, os.environ, Path(folder))
+    catalog = config.catalog(settings)
+    host = detect(host_root)
+    look = input_files.look if host.live else input_files.lexical
+    paths = look(request, folder)
+    there = images.built(settings, catalog) if host.live else images.assumed(settings, catalog)
+    catalog = images.measured(catalog, there, settings.text("runtime"))
+    environment = native.here()
+    choice = choose(
+        host, catalog, settings, there, environment, "--force" in request.own,
+        gpu_use(request, host.slurm),
+    )  # fmt: skip
+    if host.live:
+        host = with_versions(host, config.answers(), ask=(choice.engine,) if starting else ())
+        _check(host, choice.built, choice.engine)
+        input_files.require_outputs(paths)
+    user = host.user.uid if host.user else 0
+    job = host.slurm.job if host.slurm else None
+    here = Here(
+        folder=folder,
+        private=config.private_folder(settings, user, host.name, job),
+        home=os.path.expanduser("~"),
+        terminal=sys.stdin.isatty() and sys.stdout.isatty(),
+        asked_mounts=_asked(settings),
+    )
+
+    def alike(other: Request) -> Plan:
+        """Plan another request that names no file, with the same choice."""
+        return make(other, host, choice, catalog, settings, (), environment, here)
+
+    require_devices(host, choice.gpus)
+    known = report_for(request, host, choice, environment, alike, starting)
+    plan = make(request, host, choice, catalog, settings, paths, environment, here, known)
+    if host.live and plan.folders:
+        place = input_files.nearest_folder(plan.folders[0])
+        input_files.require_room(
+            place, "No room for caches and temporary files", "give another --scratch"
+        )
+    return host, plan
+
+
+def require_devices(host: Host, gpus: Sequence[Gpu]) -> None:
+    """Check that the user may use the devices of the GPUs that were chosen.
+
+    Raises:
+        NotPermitted: with the group that may, and how to get into it.
+        Unavailable: a device node is not there.
+    """
+    for denial in denials(host, gpus):
+        kind = Unavailable if denial.cause == ABSENT else NotPermitted
+        raise kind(denial.cause, denial.evidence, denial.remedy)
+
+
+def _check(host: Host, built: Built | None, engine: str) -> None:
+    if built is not None and ENGINES[engine].traits.image_format == SIF:
+        images.check_sif(built.place)
+        if built.doubt:
+            evidence, remedy = built.doubt
+            raise MissingInput("The image is not locked", f"'{built.place}', {evidence}", remedy)
+
+
+def _asked(settings: Settings) -> tuple[Mount, ...]:
+    return tuple(
+        asked_for(text, os.path.exists(text), entry.where)
+        for entry in settings.given("bind")
+        for text in entry.value
+    )

@@ -1,0 +1,157 @@
+"""Preflight checks of a job on the login node: files, space, image.
+
+Each check returns the errors it found, so that a dry run can show them all.
+"""
+
+from __future__ import annotations
+
+import errno
+import hashlib
+import os
+from collections.abc import Callable, Iterator, Sequence
+from pathlib import Path
+
+from aam.contract.errors import AamError, CannotCreate, MissingInput, Unavailable
+from launcher.findings import Finding
+from launcher.images import check_sif
+from launcher.input_files import require_inputs, require_outputs
+from launcher.plan.mounts import PathFact
+from launcher.plan.request import Request
+from launcher.plan.selection import Built
+from launcher.slurm.site import Site
+
+PROBE = 1 << 20
+"""Bytes that are written to see whether a quota has room; statvfs(2) knows of the disk alone."""
+
+
+def files(request: Request, paths: Sequence[PathFact], site: Site) -> list[AamError]:
+    """Look at the inputs and outputs of a request, as the nodes will."""
+    found = [
+        *caught(lambda: require_inputs(request)),
+        *caught(lambda: require_outputs(tuple(paths))),
+    ]
+    for fact in paths:
+        hidden = unseen(fact.real, site)
+        if hidden and fact.role == "input":
+            remedy = "copy it to a folder that they see"
+            found.append(
+                MissingInput(f"The nodes do not see the input of {fact.flag}", hidden, remedy)
+            )
+        elif hidden:
+            remedy = "choose a folder that they see"
+            found.append(
+                CannotCreate(f"The nodes do not see the output of {fact.flag}", hidden, remedy)
+            )
+        elif fact.role == "output":
+            found += room(fact)
+    return found
+
+
+def run_in_the_way(request: Request, paths: Sequence[PathFact]) -> list[AamError]:
+    """Refuse what `aam` would refuse hours later: a folder or a file that is there already."""
+    if "--overwrite" in request.values or "--resume-from" in request.values:
+        return []
+    for fact in paths:
+        if fact.role != "output":
+            continue
+        held = ("run.json", "checkpoints", "metrics.csv") if fact.folder else ("",)
+        there = [name for name in held if os.path.exists(os.path.join(fact.real, name).rstrip("/"))]
+        if there:
+            evidence = f"'{fact.absolute}'" + (f" has {', '.join(there)}" if fact.folder else "")
+            remedy = "--overwrite replaces it" + (
+                ", --resume-from continues it" if fact.folder else ""
+            )
+            return [CannotCreate("The output is there already", evidence, remedy)]
+    return []
+
+
+def unseen(path: str, site: Site) -> str:
+    """Say why the nodes do not see a path; nothing if they do, or nobody knows."""
+    shared = [os.path.realpath(place) for place in site.words("shared")]
+    if shared and not any(_below(path, place) for place in shared):
+        return f"'{path}' is not below {' or '.join(shared)}"
+    for place in site.words("unshared"):
+        if _below(path, os.path.realpath(place)):
+            return f"'{path}' is below {place}, which each host has for itself"
+    return ""
+
+
+def room(fact: PathFact) -> list[AamError]:
+    """Write a little where an output will be: only that shows a quota."""
+    place = fact.real if fact.folder else os.path.dirname(fact.real)
+    while not os.path.isdir(place):
+        place = os.path.dirname(place)
+    probe = os.path.join(place, f".aam-room-{os.getpid()}")
+    try:
+        try:
+            with open(probe, "xb") as stream:
+                stream.write(bytes(PROBE))
+                stream.flush()
+                os.fsync(stream.fileno())
+        finally:
+            if os.path.exists(probe):
+                os.unlink(probe)
+    except OSError as error:
+        why = {errno.EDQUOT: "your quota is reached", errno.ENOSPC: "the disk is full"}
+        evidence = f"'{place}', {why.get(error.errno or 0, error.strerror)}"
+        return [CannotCreate(f"No room for {fact.flag}", evidence, "free some space")]
+    return []
+
+
+def image(built: Built | None, name: str, site: Site, force: bool) -> list[AamError]:
+    """Check the image's file: there, whole, seen by the nodes, and the bytes that were locked."""
+    if built is None:
+        return []
+    found = caught(lambda: check_sif(built.place))
+    hidden = unseen(os.path.realpath(built.place), site)
+    if hidden:
+        found.append(MissingInput("The nodes do not see the image", hidden, "set image_dir"))
+    if found or force:
+        return found
+    if built.digest is None or not built.digest.startswith("sha256:"):
+        evidence = f"no SHA-256 of '{built.place}' is recorded"
+        remedy = f"lock it with `aam-launch images lock {name}`, or --force"
+        return [Unavailable(f"Image {name} is not locked", evidence, remedy)]
+    if built.digest != f"sha256:{_sha256(built.place)}":
+        evidence = f"'{built.place}' is not {built.digest}"
+        return [
+            Unavailable(f"Image {name} is not the one that was locked", evidence, "build it again")
+        ]
+    return []
+
+
+def advice(paths: Sequence[PathFact], site: Site) -> list[Finding]:
+    """Say what works but should not be."""
+    home = site.text("home")
+    return [
+        Finding("warning", f"{fact.flag} is in the home file system", f"'{fact.real}'",
+                "homes are small and for code; scratch is for runs")
+        for fact in paths
+        if home and fact.role == "output" and _below(fact.real, home)
+    ]  # fmt: skip
+
+
+def caught(check: Callable[[], None]) -> list[AamError]:
+    """Return the error that a check raises, in a list."""
+    try:
+        check()
+    except AamError as error:
+        return [error]
+    return []
+
+
+def _below(path: str, folder: str) -> bool:
+    return path == folder or path.startswith(folder.rstrip("/") + "/")
+
+
+def _sha256(path: str) -> str:
+    digest = hashlib.sha256()
+    with Path(path).open("rb") as stream:
+        for block in _blocks(stream):
+            digest.update(block)
+    return digest.hexdigest()
+
+
+def _blocks(stream: object) -> Iterator[bytes]:
+    while block := stream.read(1 << 20):  # type: ignore[attr-defined]
+        yield block

@@ -1,0 +1,221 @@
+"""Decisions about a job: its allocation, its program and the limits of the site. Pure."""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Sequence
+from dataclasses import replace
+
+from aam.contract.errors import ConfigurationError, UsageError
+from launcher.engines import ENGINES
+from launcher.engines.mount_words import assignments
+from launcher.engines.sif import mount_option
+from launcher.gpus import VENDORS, visible_devices_variables
+from launcher.plan.environment import PASSED
+from launcher.plan.make import RECORD
+from launcher.plan.mounts import PathFact
+from launcher.plan.plan import Plan
+from launcher.plan.settings import Settings
+from launcher.slurm.job import Allocation, Place, Program
+from launcher.slurm.script import NODE_FOLDER, PLAIN, resumable
+from launcher.slurm.site import Site
+from launcher.slurm.submit_options import SubmitOptions, seconds
+
+NAME = re.compile(r"[A-Za-z0-9_.@+-]+\Z")
+"""Names of partitions, accounts, reservations and qualities of service."""
+GPU_REQUEST = re.compile(r"--[a-z-]+(=[A-Za-z0-9_.:,*=-]+)?\Z")
+MODULE = re.compile(r"[A-Za-z0-9_.+][A-Za-z0-9_./+-]*\Z")
+PRINTABLE = re.compile(r"[^\x00-\x1f\x7f-\x9f\u2028\u2029]*\Z")
+INTERFACE = re.compile(r"[A-Za-z0-9._*?-]+\Z")
+
+NOT_PASSED = ("AAM_*", "TERM", "COLORTERM", "NO_COLOR", "COLUMNS")
+"""Variables of a terminal, and those that the script itself reads."""
+
+
+def allocation(
+    command: str, requested: SubmitOptions, site: Site, log: str, tasks: int = 0
+) -> Allocation:
+    """Return what a job requests of Slurm.
+
+    Raises:
+        UsageError: several ranks for a command that runs in one process.
+    """
+    trains = resumable(command)
+    nodes = requested.number("--nodes", 1)
+    all_gpus = max(1, site.number("gpus_per_node"))
+    ranks = requested.number("--gpus", all_gpus if trains else 1)
+    if nodes * ranks > 1 and not trains:
+        evidence = f"{nodes} nodes, {ranks} GPUs each"
+        remedy = "leave --nodes and --gpus out"
+        raise UsageError(f"`{command}` runs in one process", evidence, remedy)
+    time = requested.text("--time") or site.text("max_time")
+    request = site.text("gpu_request").replace("{gpus}", str(ranks))
+    if request:
+        _require(GPU_REQUEST, request, site.where("gpu_request"))
+    named = ("partition", "account", "qos", "reservation")
+    chosen = {key: (requested.text(f"--{key}"), f"--{key}") for key in named}
+    for key in ("partition", "account"):
+        if not chosen[key][0]:
+            chosen[key] = (site.text(key), site.where(key))
+    for value, where in chosen.values():
+        if value:
+            _require(NAME, value, where)
+    return Allocation(
+        name=requested.text("--job-name") or command,
+        nodes=nodes,
+        ranks=ranks,
+        time=time,
+        log=log,
+        gpu_request=request,
+        whole_nodes=site.on("whole_nodes"),
+        more=tuple(f"--{key}={value}" for key, (value, _) in chosen.items() if value),
+        requeue="--no-requeue" not in requested.given and resumable(command),
+        tasks=tasks,
+    )
+
+
+def warn_seconds(command: str, requested: SubmitOptions, site: Site) -> int:
+    """Return how long before its limit a job stops; 0: it does not.
+
+    A job with a short limit stops later (`aam.node.stop`): it reads the limit that it really has.
+    """
+    if not resumable(command) or (
+        "--no-requeue" in requested.given and "--warn-seconds" not in requested.given
+    ):
+        return 0
+    return requested.number("--warn-seconds", site.number("warn_seconds"))
+
+
+def _require(pattern: re.Pattern[str], value: str, where: str) -> None:
+    """Refuse a value that would become something else in a line of the script.
+
+    Raises:
+        ConfigurationError: the value does not match.
+    """
+    if not pattern.match(value):
+        remedy = f"it has to match {pattern.pattern.removesuffix(chr(92) + 'Z')}"
+        raise ConfigurationError(
+            "A value that no job script can hold", f"{value!r} in {where}", remedy
+        )
+
+
+def over_limits(what: Allocation, site: Site) -> list[UsageError]:
+    """Return an error for each limit or advice of the site that a job exceeds."""
+    found = []
+    title = site.text("title") or site.name
+    for key, wanted in (("max_nodes", what.nodes), ("nodes", what.nodes)):
+        most = site.number(key)
+        if most and wanted > most:
+            evidence = f"--nodes {wanted}, and {most} is the most on {title}"
+            remedy = f"give --nodes {most} or less" + (
+                ", or --force" if key == "max_nodes" and wanted <= (site.number("nodes") or wanted)
+                else ""
+            )  # fmt: skip
+            found.append(UsageError("More nodes than the site allows", evidence, remedy))
+            break
+    most_gpus = site.number("gpus_per_node")
+    if site.text("vendor") and what.ranks > most_gpus:
+        evidence = f"--gpus {what.ranks}, and a node of {title} has {most_gpus}"
+        remedy = f"give --gpus {most_gpus} or less, and more --nodes"
+        found.append(UsageError("More GPUs than a node has", evidence, remedy))
+    longest = site.text("max_time")
+    if longest and what.time and seconds(what.time) > seconds(longest):
+        evidence = f"--time {what.time}, and {longest} is the most on {title}"
+        remedy = "give less; a job goes on by itself after its limit"
+        found.append(UsageError("More time than the site allows", evidence, remedy))
+    return found
+
+
+def program(
+    plan: Plan,
+    options: Sequence[str],
+    sweep: tuple[tuple[str, ...], ...],
+    paths: Sequence[PathFact],
+    settings: Settings,
+    site: Site,
+) -> Program:
+    """Return what runs.
+
+    Args:
+        plan: for a node of the site; its words are those of the request and the stack's flags.
+        options: the words of the request, absolute paths in them.
+        sweep: words of each task of an array.
+        paths: of the request.
+        settings: all layers.
+        site: where.
+    """
+    own = {*visible_devices_variables(), RECORD}
+    variables = dict(plan.variables)
+    record = variables.get(RECORD, "")
+    kept = tuple((name, value) for name, value in plan.variables if name not in own)
+    private = (NODE_FOLDER, "/tmp")
+    mounts = [mount for mount in plan.mounts if mount.target not in private]
+    shown = replace(plan, variables=kept, mounts=(), host_devices=True)
+    native = plan.image is None
+    extra = [name for entry in settings.given("pass_env") for name in entry.value]
+    return Program(
+        command=plan.words[0],
+        options=tuple(options),
+        sweep=sweep,
+        flags=tuple(_added(plan)),
+        engine=plan.engine,
+        container=() if native else ENGINES[plan.engine].run_flags(shown),
+        mounts=tuple(w for m in mounts for w in mount_option(m.source, m.target, m.writable)),
+        image=plan.place or "",
+        python=plan.program if native else "python",
+        variables=assignments(shown),
+        passed=passed(site, extra),
+        required=() if native else tuple(fact.real for fact in paths if fact.role == "input"),
+        vendor=site.text("vendor"),
+        record=record,
+    )
+
+
+def passed(site: Site, extra: Sequence[str] = ()) -> tuple[str, ...]:
+    """Return the patterns of variables that enter the image.
+
+    All GPUs of a whole node go in and each rank takes its own; elsewhere Slurm's mask counts.
+    """
+    vendor = VENDORS.get(site.text("vendor"))
+    mask = [vendor.visible_devices] if vendor and not site.on("whole_nodes") else []
+    kept = [name for name in PASSED if name not in NOT_PASSED]
+    return (*kept, RECORD, *mask, *extra)
+
+
+def _added(plan: Plan) -> list[str]:
+    """Return the stack's flags, which a plan puts behind the words of the request."""
+    return [word for d in plan.decisions if d.subject == "flag" for word in d.value.split()]
+
+
+def place(site: Site, warn: int) -> Place:
+    """Return what the nodes are like.
+
+    Args:
+        site: which.
+        warn: see `warn_seconds`.
+
+    Raises:
+        ConfigurationError: a value that a script cannot hold.
+    """
+    _require(PLAIN, site.text("local"), site.where("local"))
+    for key, pattern in (("modules", MODULE), ("interfaces", INTERFACE)):
+        for value in site.words(key):
+            _require(pattern, value, site.where(key))
+    variables = tuple(f"{name}={value}" for name, value in site.network.items())
+    for key, values in (("plugin", site.words("plugin")), ("network", variables)):
+        for value in values:
+            _require(PRINTABLE, value, site.where(key))
+    title = " ".join(site.text("title").split()) or site.name
+    _require(PRINTABLE, title, site.where("title"))
+    return Place(
+        title=title,
+        modules=site.words("modules"),
+        local=site.text("local"),
+        stage_gb=site.number("stage_most_gb"),
+        interfaces=site.words("interfaces"),
+        plugin=site.words("plugin"),
+        network=variables,
+        warn_seconds=warn,
+        sync_seconds=max(1, site.number("sync_seconds")),
+        sync_patience=site.number("sync_patience"),
+    )

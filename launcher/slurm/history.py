@@ -1,0 +1,109 @@
+"""History of submitted jobs, and the lock that lets one job at a time write an output.
+
+The list is a line of JSON for each job in ~/.local/state/aam/jobs.jsonl, the scripts lie beside
+it. A hidden file of an output holds the number of the job that writes to it.
+"""
+
+from __future__ import annotations
+
+import fcntl
+import json
+import os
+from collections.abc import Iterator, Mapping
+from contextlib import contextmanager
+from dataclasses import asdict, dataclass
+from pathlib import Path
+
+from aam.contract.errors import CannotCreate
+from launcher.slurm.queue import Queued
+
+
+@dataclass(frozen=True)
+class Submitted:
+    """A job as it was submitted; `folders` by the number of the job or of its tasks."""
+
+    job: str
+    name: str
+    command: str
+    site: str
+    when: str
+    log: str
+    folders: Mapping[str, str]
+
+
+def state_folder(variables: Mapping[str, str]) -> Path:
+    """Return the folder for the list."""
+    base = variables.get("XDG_STATE_HOME") or Path(variables.get("HOME", "/")) / ".local/state"
+    return Path(base) / "aam"
+
+
+def add(folder: Path, entry: Submitted, script: str) -> Path:
+    """Add a job to the list and return where its script is kept.
+
+    Raises:
+        CannotCreate: the list cannot be written; the job runs all the same.
+    """
+    kept = folder / "jobs" / f"{entry.job}.sh"
+    try:
+        kept.parent.mkdir(parents=True, exist_ok=True)
+        kept.write_text(script)
+        with (folder / "jobs.jsonl").open("a") as stream:
+            stream.write(json.dumps(asdict(entry)) + "\n")
+    except OSError as error:
+        evidence = f"'{folder}', {error.strerror}; job {entry.job} is queued"
+        raise CannotCreate("The list of jobs cannot be written", evidence, "see squeue") from error
+    return kept
+
+
+def entries(folder: Path) -> Iterator[Submitted]:
+    """Yield the submitted jobs, oldest first; damaged lines are left out."""
+    try:
+        lines = (folder / "jobs.jsonl").read_text().splitlines()
+    except OSError:
+        return
+    for line in lines:
+        try:
+            yield Submitted(**json.loads(line))
+        except (ValueError, TypeError):
+            continue
+
+
+@contextmanager
+def reserved(place: Path, folder: bool, active: Mapping[str, Queued]) -> Iterator[list[str]]:
+    """Reserve an output while a job is submitted; the caller appends the job's number.
+
+    Args:
+        place: run folder, or output file.
+        folder: it is a folder.
+        active: what Slurm has in its queue.
+
+    Raises:
+        CannotCreate: a job that may still write has it, or another submission is under way.
+    """
+    file = place / ".aam-job" if folder else place.with_name(f".{place.name}.aam-job")
+    try:
+        file.parent.mkdir(parents=True, exist_ok=True)
+        handle = os.open(file, os.O_RDWR | os.O_CREAT, 0o666)
+    except OSError as error:
+        evidence = f"'{file.parent}', {error.strerror}"
+        raise CannotCreate("No room for the output", evidence, "choose another place") from error
+    with os.fdopen(handle, "r+") as stream:
+        try:
+            fcntl.flock(stream, fcntl.LOCK_EX | fcntl.LOCK_NB)
+        except OSError as error:
+            raise _taken(place, "another submission") from error
+        holder = stream.read().strip()
+        for number, job in active.items():
+            if holder and number.partition("_")[0] == holder and job.active:
+                raise _taken(place, f"job {number} ({job.state})")
+        number_of: list[str] = []
+        yield number_of
+        if number_of:
+            stream.seek(0)
+            stream.truncate()
+            stream.write(number_of[0] + "\n")
+
+
+def _taken(place: Path, by: str) -> CannotCreate:
+    remedy = "wait for it, scancel it, or choose another output"
+    return CannotCreate("Two jobs cannot write one output", f"'{place}' belongs to {by}", remedy)

@@ -1,0 +1,113 @@
+"""Parts of a job script, as frozen data; everything was decided before."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, field
+
+
+@dataclass(frozen=True)
+class Allocation:
+    """What a job requests of Slurm.
+
+    Attributes:
+        name: of the job.
+        nodes: how many.
+        ranks: processes on each node, one for a GPU.
+        time: limit as "24:00:00"; empty: the partition's.
+        log: file of the job's output, as sbatch's --output takes it.
+        gpu_request: option that requests GPUs, ready to use, or "".
+        whole_nodes: the nodes are for this job alone.
+        more: further options of sbatch: partition, account, ...
+        requeue: Slurm may start it again.
+        tasks: number of tasks of an array; 0: no array.
+    """
+
+    name: str
+    nodes: int = 1
+    ranks: int = 1
+    time: str = ""
+    log: str = "%x-%j.out"
+    gpu_request: str = ""
+    whole_nodes: bool = False
+    more: tuple[str, ...] = ()
+    requeue: bool = False
+    tasks: int = 0
+
+
+@dataclass(frozen=True)
+class Program:
+    """What runs.
+
+    Attributes:
+        command: of `aam`.
+        options: its words; None: the script is given them (a script of `slurm/`).
+        sweep: words of each task of an array.
+        flags: words that the stack requires.
+        engine: "apptainer", "singularity" or "native".
+        container: options of the engine, from the same code as those of a direct launch.
+        mounts: options that mount the paths of the command, likewise.
+        image: the SIF; None: the variable AAM_IMAGE, or `fallback`.
+        fallback: image of a script of `slurm/`; may hold variables of the job.
+        python: interpreter that starts `aam.node`.
+        variables: NAME=VALUE to set, literally.
+        passed: patterns of names of variables that enter the image.
+        required: files that have to be there before a container can start.
+        shared: folders to mount where a node has them.
+        vendor: whose GPUs the ranks use: "amd", "nvidia" or "".
+        record: the plan, for run.json; "" for none.
+    """
+
+    command: str
+    options: tuple[str, ...] | None
+    sweep: tuple[tuple[str, ...], ...] = ()
+    flags: tuple[str, ...] = ()
+    engine: str = "apptainer"
+    container: tuple[str, ...] = ()
+    mounts: tuple[str, ...] = ()
+    image: str | None = None
+    fallback: str = ""
+    python: str = "python"
+    variables: tuple[str, ...] = ()
+    passed: tuple[str, ...] = ()
+    required: tuple[str, ...] = ()
+    shared: tuple[str, ...] = ()
+    vendor: str = ""
+    record: str = ""
+
+
+@dataclass(frozen=True)
+class Place:
+    """What the nodes are like.
+
+    Attributes:
+        title: of the site.
+        modules: to load.
+        local: folder on the node's own disk; may hold variables of the job.
+        stage_gb: most GB that are copied there.
+        interfaces: patterns of fast network interfaces.
+        plugin: folders of RCCL's or NCCL's network plugin.
+        network: NAME=VALUE for jobs of several nodes.
+        warn_seconds: how long before its limit a job stops; 0: it does not.
+        sync_seconds: how often the run folder is copied.
+        sync_patience: seconds that a full disk is given at the end.
+    """
+
+    title: str = "a Slurm cluster"
+    modules: tuple[str, ...] = ()
+    local: str = ""
+    stage_gb: int = 0
+    interfaces: tuple[str, ...] = ()
+    plugin: tuple[str, ...] = ()
+    network: tuple[str, ...] = ()
+    warn_seconds: int = 0
+    sync_seconds: int = 10
+    sync_patience: int = 300
+
+
+@dataclass(frozen=True)
+class Job:
+    """A whole job."""
+
+    allocation: Allocation
+    program: Program
+    place: Place = field(default_factory=Place)

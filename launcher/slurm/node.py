@@ -1,0 +1,46 @@
+"""The node of a site as a host, so that what decides for this host decides for that one. Pure."""
+
+from __future__ import annotations
+
+from aam.contract.errors import ConfigurationError
+from launcher.gpus import VENDORS
+from launcher.host.facts import Driver, EngineFact, Gpu, Host
+from launcher.slurm.site import Site
+
+
+def node_of(site: Site, here: Host, gpus_used: int) -> Host:
+    """Return a node of `site`, seen from the host where jobs are submitted, with the GPUs used.
+
+    Its engines are those of this host: a site that has others names one (`runtime`).
+
+    Raises:
+        ConfigurationError: an unknown vendor.
+    """
+    named = site.text("vendor")
+    vendor = next((known for known in VENDORS if known == named), None)
+    if named and vendor is None:
+        where = site.facts["vendor"].where
+        remedy = f"known are {', '.join(VENDORS)}, or none for processors"
+        raise ConfigurationError("No such vendor", f"'{named}' in {where}", remedy)
+    gpus = tuple(
+        Gpu(vendor, number, site.text("arch") or None, site.text("gpu"), f"{number:04x}:00:00.0")
+        for number in range(gpus_used)
+        if vendor
+    )
+    driver = (Driver(vendor, None, f"site {site.name}"),) if vendor else ()
+    return Host(
+        root=f"site {site.name}",
+        name=f"a node of {site.text('title') or site.name}",
+        kernel="unknown",
+        machine=here.machine,
+        gpus=gpus,
+        nodes=(),
+        drivers=driver,
+        engines=tuple(
+            EngineFact(e.name, e.name, traits=e.traits)
+            for e in here.engines
+            if e.traits.several_ranks
+        ),
+        slurm=None,
+        user=here.user,
+    )

@@ -1,0 +1,121 @@
+"""Client of Slurm: sbatch, squeue and sinfo, which no other module of this package runs."""
+
+from __future__ import annotations
+
+import shutil
+import subprocess
+from collections.abc import Sequence
+from dataclasses import dataclass
+
+from aam.contract.errors import AamError, Unavailable, UsageError
+
+ACTIVE = ("PENDING", "CONFIGURING", "RUNNING", "SUSPENDED", "COMPLETING", "REQUEUED", "RESIZING",
+          "REQUEUE_HOLD", "SPECIAL_EXIT", "STOPPED", "SIGNALING", "STAGE_OUT")  # fmt: skip
+"""States in which a job may still write (squeue(1), "JOB STATE CODES")."""
+LONGEST = 60
+
+
+@dataclass(frozen=True)
+class Queued:
+    """State of a job, or of a task of an array, from squeue."""
+
+    job: str
+    state: str
+    left: str
+    reason: str
+
+    @property
+    def active(self) -> bool:
+        """Whether it may still write."""
+        return self.state in ACTIVE
+
+
+def available() -> bool:
+    """Tell whether this host has Slurm's programs."""
+    return shutil.which("sbatch") is not None
+
+
+def test(script: str) -> None:
+    """Let Slurm check a script without queueing it.
+
+    Raises:
+        AamError: Slurm refuses it; what it says, and what helps.
+    """
+    _sbatch(script, "--test-only")
+
+
+def submit(script: str) -> str:
+    """Queue a script and return the job's number.
+
+    Raises:
+        AamError: Slurm refuses it.
+    """
+    return _sbatch(script, "--parsable").strip().partition(";")[0]
+
+
+def queued() -> dict[str, Queued]:
+    """Return this user's jobs that Slurm still knows, by number ("12", "12_3").
+
+    Raises:
+        Unavailable: Slurm does not answer.
+    """
+    done = _run(["squeue", "--noheader", "--me", "--states=all", "--array", "--format=%i|%T|%L|%r"])
+    if done.returncode != 0:
+        remedy = "try again later; `scontrol ping` tells when"
+        raise Unavailable("Slurm does not answer", _last(done.stderr), remedy)
+    rows = (line.strip().split("|", 3) for line in done.stdout.splitlines())
+    return {row[0]: Queued(*row) for row in rows if len(row) == 4}
+
+
+def partitions() -> list[str]:
+    """Return the partitions there are."""
+    done = _run(["sinfo", "--noheader", "--format=%R"])
+    return sorted(set(done.stdout.split())) if done.returncode == 0 else []
+
+
+def _sbatch(script: str, option: str) -> str:
+    if not available():
+        raise Unavailable(
+            "There is no Slurm on this host",
+            "sbatch is not on PATH",
+            "log in where jobs are submitted; --dry-run prints the script",
+        )
+    done = _run(["sbatch", option], script)
+    if done.returncode != 0:
+        raise _refusal(done.stderr)
+    return done.stdout
+
+
+def _refusal(message: str) -> AamError:
+    """Return the error for a message with which sbatch refuses a job."""
+    text = " ".join(line.removeprefix("sbatch: error: ") for line in message.splitlines() if line)
+    low = text.lower()
+    if "invalid partition" in low:
+        known = ", ".join(partitions())
+        remedy = f"there are {known}" if known else "`sinfo` lists them"
+        return UsageError("No such partition", text, remedy)
+    if "invalid account" in low:
+        remedy = "`sacctmgr show associations user=$USER` lists yours"
+        return UsageError("No such account, or not yours", text, remedy)
+    if "node count" in low or "more processors" in low or "node configuration" in low:
+        return UsageError("More than this cluster has", text, "`sinfo` shows what there is")
+    if "time limit" in low:
+        return UsageError("More time than the partition allows", text, "give less --time")
+    if "contact" in low or "timed out" in low:
+        return Unavailable("Slurm does not answer", text, "try again later")
+    return UsageError("Slurm refuses the job", text, "correct what it names")
+
+
+def _run(words: Sequence[str], text: str | None = None) -> subprocess.CompletedProcess[str]:
+    try:
+        return subprocess.run(
+            words, input=text, capture_output=True, text=True, check=False, timeout=LONGEST
+        )
+    except (OSError, subprocess.TimeoutExpired) as error:
+        remedy = "try again later"
+        raise Unavailable("Slurm does not answer", f"{words[0]}: {error}", remedy) from error
+
+
+def _last(text: str) -> str:
+    lines = [line for line in text.splitlines() if line.strip()]
+    return lines[-1].removeprefix("slurm_load_jobs error: ") if lines else "no message"

@@ -1,0 +1,196 @@
+"""Job script: the #SBATCH lines, the modules, the image, and three steps of `aam.node`. Pure.
+
+What the steps do is Python, inside the image (`aam.node`). The shell keeps what only the host can
+do: Slurm's programs, the signals of the batch job, and the start of the engine with its mounts.
+"""
+
+from __future__ import annotations
+
+import re
+import shlex
+from collections.abc import Iterable
+from pathlib import Path
+
+from aam import __version__
+from launcher.plan.request import options_of
+from launcher.slurm.job import Allocation, Job, Program
+
+NODE_FOLDER = "/mnt/node"
+"""Where a container sees the job's folder on the node's own disk."""
+
+PLAIN = re.compile(r"[A-Za-z0-9_./${}-]*\Z")
+"""What a text may hold whose variables the job fills in."""
+
+BIND = '--mount "type=bind,source=$path,destination=$path"'
+"""Mounts what the loop variable of a script names."""
+
+MAIN = Path(__file__).with_name("job.sh")
+"""The part of a script that is the same in every job."""
+
+
+def script(job: Job) -> str:
+    """Return the script of a job."""
+    parts = [
+        *_header(job),
+        *_environment(job),
+        *_facts(job),
+        *_native_fallback(job.program),
+        *_command(job.program),
+    ]
+    return "\n".join(parts) + "\n" + MAIN.read_text()
+
+
+def resumable(command: str) -> bool:
+    """Tell whether a command can go on from a checkpoint."""
+    return "--resume-from" in options_of(command)
+
+
+def _header(job: Job) -> list[str]:
+    what, command = job.allocation, job.program.command
+    ranks = f"{what.nodes} node{'s' * (what.nodes > 1)}, {what.ranks} rank"
+    ranks += f"{'s' * (what.ranks > 1)} each"
+    lines = ["#!/bin/bash", *(f"#SBATCH {option}" for option in sbatch_options(what))]
+    lines.append(f"# aam {command}: {ranks}, {job.place.title}. From aam-launch {__version__}.")
+    if job.program.options is None:
+        lines.append(f"#     sbatch [OPTIONS] THIS_FILE {' '.join(_example(command))}")
+    # SC2016: words that a user wrote stand in single quotes, whatever they hold.
+    return [*lines, "# shellcheck disable=SC1091,SC2015,SC2016"]
+
+
+def sbatch_options(what: Allocation) -> list[str]:
+    """Return the options of sbatch, each as a line of #SBATCH takes it."""
+    options = [f"--job-name={what.name}", *what.more]
+    options += [f"--nodes={what.nodes}", f"--ntasks-per-node={what.ranks}"]
+    options += [what.gpu_request] if what.gpu_request else []
+    options += ["--exclusive", "--mem=0"] if what.whole_nodes else []
+    options += [f"--time={what.time}"] if what.time else []
+    options += [f"--array=0-{what.tasks - 1}"] if what.tasks else []
+    options += ["--requeue" if what.requeue else "--no-requeue", "--open-mode=append"]
+    options += [f"--output={what.log}"]
+    return [_directive(option) for option in options]
+
+
+def _environment(job: Job) -> list[str]:
+    """Return the lines about the host: modules, folder on the node, time limit, image."""
+    program, place = job.program, job.place
+    lines = []
+    if place.modules:
+        modules = shlex.join(place.modules)
+        lines += [
+            "command -v module >/dev/null || . /etc/profile",
+            f"module load {modules} || exit 69",
+        ]
+    lines.append("set -uo pipefail")
+    lines.append('export SLURM_EXPORT_ENV=ALL USER="${USER:-$(id -un)}" '
+                 f"ranks=${{SLURM_NTASKS_PER_NODE:-{job.allocation.ranks}}}")  # fmt: skip
+    lines.append(
+        f'disk="{plain(place.local)}"; [ -w "$disk" ] || disk=${{SLURM_TMPDIR:-${{TMPDIR:-/tmp}}}}'
+    )
+    lines.append("export node=$disk/aam-$SLURM_JOB_ID")
+    lines.append('end=${SLURM_JOB_END_TIME:-$(date -d "$(SLURM_TIME_FORMAT=standard squeue -h -j '
+                 '"$SLURM_JOB_ID" -o %e)" +%s 2>/dev/null)}')  # fmt: skip
+    return lines + _image(program)
+
+
+def _image(program: Program) -> list[str]:
+    """Return the lines about the engine, the image and the interpreter in it."""
+    if program.engine == "native":
+        return ["image='' container=()", f"python={shlex.quote(program.python)}"]
+    private = (f"type=bind,source=$node,destination={NODE_FOLDER}",
+              "type=bind,source=$node/tmp,destination=/tmp")  # fmt: skip
+    words = [*map(quoted, program.container), *(f'--mount "{mount}"' for mount in private)]
+    if program.image is not None:
+        return [f"image={shlex.quote(program.image)} python=python",
+                f"container=({program.engine} {' '.join(words)})"]  # fmt: skip
+    return [
+        f'image="${{AAM_IMAGE:-{plain(program.fallback)}}}" python=python',
+        f'container=("${{AAM_ENGINE:-{program.engine}}}" {" ".join(words)})',
+    ]
+
+
+def _facts(job: Job) -> list[str]:
+    """Return the arrays that the rest of the script reads."""
+    program, place = job.program, job.place
+    contained = program.engine != "native"
+    folder = NODE_FOLDER if contained else '"$node"'
+    settings = [f"--node-folder {folder}", '--host-folder "$node"', '--directory "$PWD"']
+    settings += ['--ranks "$ranks"', '--end "$end"']
+    settings += [] if contained else ["--native"]
+    settings += [f"--vendor {program.vendor}"] if program.vendor else []
+    settings += ["--whole-nodes"] if job.allocation.whole_nodes else []
+    settings += [f"--stage-gb {place.stage_gb}"] if contained else []
+    settings += [f"--sync-seconds {place.sync_seconds} --sync-patience {place.sync_patience}"]
+    settings += [f"--warn-seconds {place.warn_seconds}"] if place.warn_seconds else []
+    settings += ["--requeue"] if job.allocation.requeue else []
+    repeated = (
+        ("interface", place.interfaces),
+        ("plugin", place.plugin),
+        ("variable", place.network),
+    )
+    settings += [f"--{name} {quoted(value)}" for name, values in repeated for value in values]
+    lines = [f"settings=({' '.join(settings)})"]
+    lines.append(array("variables", program.variables))
+    required = " ".join([*(['"$image"'] if contained else []), *map(quoted, program.required)])
+    lines.append(f"{array('mounts', program.mounts)} required=({required})")
+    lines.append(f"passed={shlex.quote('@(' + '|'.join(program.passed) + ')')}")
+    folders = [*map(quoted, program.shared), *map(quoted, place.plugin)]
+    folders += ["${AAM_BIND-}"] if program.image is None else []
+    if folders and contained:
+        lines.append(
+            f'for path in {" ".join(folders)}; do [ ! -e "$path" ] || mounts+=({BIND}); done'
+        )
+    return [*lines, *([f"export AAM_PLAN={shlex.quote(program.record)}"] if program.record else [])]
+
+
+def _native_fallback(program: Program) -> list[str]:
+    """Return the line that lets a script of `slurm/` run without an image."""
+    if program.image is not None or program.engine == "native":
+        return []
+    return [
+        "[ \"${AAM_ENGINE-}\" != native ] || { image='' container=() required=() "
+        'variables=(PYTHONSAFEPATH=1); settings+=(--native --node-folder "$node"); }'
+    ]
+
+
+def _command(program: Program) -> list[str]:
+    """Return the lines that set the command line of `aam`."""
+    head = [*program.command.split(), *program.flags]
+    if program.options is None:
+        return [f'set -- {shlex.join(head)} "$@"']
+    lines = [f"set -- {' '.join(map(quoted, (*head, *program.options)))}"]
+    if program.sweep:
+        lines.append("case $SLURM_ARRAY_TASK_ID in")
+        for number, words in enumerate(program.sweep):
+            lines.append(f'    {number}) set -- "$@" {shlex.join(words)} ;;')
+        lines.append("esac")
+    return lines
+
+
+def _example(command: str) -> list[str]:
+    required = [spec for spec in options_of(command).values() if spec.required]
+    return [word for spec in required for word in (spec.flag, spec.field.upper())]
+
+
+def array(name: str, words: Iterable[str]) -> str:
+    """Return an array of the shell's."""
+    return f"{name}=({' '.join(map(quoted, words))})"
+
+
+def quoted(word: str) -> str:
+    """Quote a word of an array; a comma is quoted too, or it looks like a mistake."""
+    text = shlex.quote(word)
+    return f"'{word}'" if text == word and "," in word else text
+
+
+def plain(text: str) -> str:
+    """Return a text whose variables the job fills in; `decide.place` has refused others."""
+    assert PLAIN.match(text), text
+    return text
+
+
+def _directive(word: str) -> str:
+    """Return an option as a line of #SBATCH takes it: in double quotes where it has to be."""
+    assert word.isprintable(), word  # `decide` has refused others
+    if re.fullmatch(r"[A-Za-z0-9_@%+=:,./-]+", word):
+        return word
+    return '"' + word.replace("\\", "\\\\").replace('"', '\\"') + '"'

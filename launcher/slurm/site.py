@@ -1,0 +1,227 @@
+"""What is known of a site: facts with their sources, read from YAML. Pure but for `find`.
+
+A value stands alone, or as a fact with what is known of it:
+
+    partition: cluster
+    partition: {value: cluster, source: user guide, confirmed: no, confirm: sinfo --summarize}
+
+A site file may hold the launcher's settings too (`runtime`, `image_dir`, ...), in either form.
+"""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Mapping
+from dataclasses import dataclass
+from typing import Any, Literal
+
+from aam.contract.errors import ConfigurationError
+from aam.contract.suggestions import nearest
+from launcher.gpus import VENDORS
+from launcher.plan.settings import KEYS, Entry
+
+Kind = Literal["text", "number", "switch", "list", "mapping"]
+FACT = ("value", "source", "confirmed", "confirm")
+NAME = re.compile(r"[A-Za-z_][A-Za-z0-9_]*\Z")
+
+
+@dataclass(frozen=True)
+class SiteKey:
+    """One thing to know of a site."""
+
+    kind: Kind
+    default: Any
+    help: str
+
+
+SITE_KEYS: dict[str, SiteKey] = {
+    "sources": SiteKey("mapping", {}, "What the letters of sources stand for."),
+    "title": SiteKey("text", "", "What it is called."),
+    "partition": SiteKey("text", "", "Partition of the jobs; none: Slurm's default."),
+    "account": SiteKey("text", "", "Account that is charged; none: Slurm's default."),
+    "nodes": SiteKey("number", 0, "Nodes there are; 0: unknown."),
+    "max_nodes": SiteKey("number", 0, "Most nodes of one job; 0: no limit."),
+    "max_time": SiteKey("text", "", "Longest time of one job; none: no limit."),
+    "whole_nodes": SiteKey("switch", False, "A job gets nodes for itself."),
+    "vendor": SiteKey("text", "", f"Whose GPUs: {' or '.join(VENDORS)}; none: no GPU."),
+    "gpu": SiteKey("text", "GPU", "What the GPUs are called."),
+    "arch": SiteKey("text", "", "Their arch: gfx942, sm_90."),
+    "gpus_per_node": SiteKey("number", 1, "GPUs (or ranks, without a GPU) of a node."),
+    "gpu_request": SiteKey(
+        "text", "", "Option that asks Slurm for GPUs, as --gpus-per-node=mi300a:{gpus}; none: "
+        "they come with the node."
+    ),
+    "cpus_per_node": SiteKey("number", 0, "Processors of a node, as Slurm counts; 0: unknown."),
+    "modules": SiteKey("list", [], "Environment modules to load in a job."),
+    "shared": SiteKey("list", [], "Folders that the nodes see; none: all but `unshared`."),
+    "unshared": SiteKey("list", [], "Folders that the nodes do not see."),
+    "home": SiteKey("text", "", "Where homes are; runs do not belong there."),
+    "local": SiteKey("text", "", "Folder on a node's own disk; variables are those of the job."),
+    "stage_most_gb": SiteKey("number", 0, "Most that is copied to a node's disk; 0: nothing."),
+    "warn_seconds": SiteKey("number", 600, "How long before its limit a job is told to stop."),
+    "sync_seconds": SiteKey("number", 10, "How often a run is copied off a node's disk."),
+    "sync_patience": SiteKey("number", 300, "How long a full disk is given when a job ends."),
+    "interfaces": SiteKey("list", [], "Network interfaces of the nodes, as patterns."),
+    "plugin": SiteKey("list", [], "Folders of RCCL's or NCCL's network plugin on the nodes."),
+    "network": SiteKey("mapping", {}, "Variables for jobs of several nodes."),
+}  # fmt: skip
+"""Everything that a site file may say beside the launcher's settings."""
+
+
+@dataclass(frozen=True)
+class Fact:
+    """A value, where it stands, and what is known of it.
+
+    Attributes:
+        value: as it stands in the file.
+        where: file and line.
+        source: who says so.
+        confirmed: seen on the machine; None where nobody says.
+        confirm: the command that settles it.
+    """
+
+    value: Any
+    where: str
+    source: str = ""
+    confirmed: bool | None = None
+    confirm: str = ""
+
+
+@dataclass(frozen=True)
+class Site:
+    """A site: its name and its facts by key; those of mappings as "network.NAME"."""
+
+    name: str
+    facts: Mapping[str, Fact]
+
+    def text(self, key: str) -> str:
+        """Return a text, the default where the file has none."""
+        return str(self._value(key))
+
+    def number(self, key: str) -> int:
+        """Return a number."""
+        return int(self._value(key))
+
+    def on(self, key: str) -> bool:
+        """Return a switch."""
+        return bool(self._value(key))
+
+    def words(self, key: str) -> tuple[str, ...]:
+        """Return a list."""
+        return tuple(map(str, self._value(key)))
+
+    def where(self, key: str) -> str:
+        """Return the file and line of a fact, for messages."""
+        entries = [fact for name, fact in self.facts.items() if name.partition(".")[0] == key]
+        return entries[0].where if entries else f"the defaults of {key}"
+
+    @property
+    def network(self) -> dict[str, str]:
+        """Variables for jobs of several nodes."""
+        start = "network."
+        found = {k: fact.value for k, fact in self.facts.items() if k.startswith(start)}
+        return {key.removeprefix(start): str(value) for key, value in found.items()}
+
+    def _value(self, key: str) -> Any:
+        fact = self.facts.get(key)
+        return SITE_KEYS[key].default if fact is None else fact.value
+
+
+def site_of(name: str, entries: Mapping[str, Entry]) -> Site:
+    """Return the site that a file describes.
+
+    Args:
+        name: of the site.
+        entries: top-level entries of the file, with their places.
+
+    Raises:
+        ConfigurationError: a value of the wrong kind, or a key of a fact that does not exist.
+    """
+    facts: dict[str, Fact] = {}
+    for key, entry in entries.items():
+        if key not in SITE_KEYS:
+            facts[key] = _fact(key, entry)
+        elif SITE_KEYS[key].kind == "mapping":
+            for variable, value in _mapping(key, entry).items():
+                part = f"{key}.{variable}"
+                if not NAME.match(str(variable)):
+                    evidence = f"'{variable}' in {entry.where}"
+                    raise ConfigurationError("Not a variable's name", evidence, "correct it")
+                facts[part] = _checked(part, "text", _fact(part, Entry(value, entry.where)))
+        else:
+            facts[key] = _checked(key, SITE_KEYS[key].kind, _fact(key, entry))
+    return Site(name, facts)
+
+
+def settings_of(entries: Mapping[str, Entry], variables: Mapping[str, str]) -> dict[str, Entry]:
+    """Return what a site file says of the launcher's settings, `$USER` and `$HOME` filled in."""
+    layer = {}
+    for key, entry in entries.items():
+        if key in KEYS:
+            value = _fact(key, entry).value
+            if isinstance(value, str):
+                value = filled(value, variables)
+            layer[key] = Entry(value, entry.where)
+    return layer
+
+
+def filled(text: str, variables: Mapping[str, str]) -> str:
+    """Fill `$USER` and `$HOME` in; other variables are those of a job.
+
+    >>> filled("/scratch/$USER/job_$SLURM_JOB_ID", {"USER": "ada"})
+    '/scratch/ada/job_$SLURM_JOB_ID'
+    """
+    for name in ("USER", "HOME"):
+        if name in variables:
+            text = re.sub(rf"\${name}\b|\${{{name}}}", lambda _: variables[name], text)  # noqa: B023
+    return text
+
+
+def _fact(key: str, entry: Entry) -> Fact:
+    value = entry.value
+    if not (isinstance(value, Mapping) and "value" in value):
+        return Fact(value, entry.where)
+    for name in value:
+        if name not in FACT:
+            evidence = f"'{name}' of {key} in {entry.where}"
+            remedy = nearest(str(name), FACT, f"known are {', '.join(FACT)}")
+            raise ConfigurationError("An unknown key", evidence, remedy)
+    confirmed = value.get("confirmed")
+    if confirmed is not None and not isinstance(confirmed, bool):
+        evidence = f"'confirmed' of {key} in {entry.where} is {confirmed!r}"
+        raise ConfigurationError("A value of the wrong kind", evidence, "give yes or no")
+    return Fact(
+        value["value"],
+        entry.where,
+        str(value.get("source", "")),
+        confirmed,
+        str(value.get("confirm", "")),
+    )
+
+
+def _mapping(key: str, entry: Entry) -> Mapping[Any, Any]:
+    if not isinstance(entry.value, Mapping):
+        raise _wrong(key, Fact(entry.value, entry.where), "`name: value` pairs")
+    return entry.value
+
+
+def _checked(key: str, kind: Kind, fact: Fact) -> Fact:
+    value = fact.value
+    plain = isinstance(value, (str, int, float)) and not isinstance(value, bool)
+    right = {
+        "text": plain,
+        "number": isinstance(value, int) and not isinstance(value, bool) and value >= 0,
+        "switch": isinstance(value, bool),
+        "list": isinstance(value, list) and all(isinstance(item, str) for item in value),
+        "mapping": isinstance(value, Mapping),
+    }[kind]
+    if not right:
+        wanted = {"text": "a word", "number": "a whole number", "switch": "yes or no",
+                  "list": "a list of words", "mapping": "`name: value` pairs"}[kind]  # fmt: skip
+        raise _wrong(key, fact, wanted)
+    return fact
+
+
+def _wrong(key: str, fact: Fact, wanted: str) -> ConfigurationError:
+    evidence = f"'{key}' in {fact.where} is {fact.value!r}"
+    return ConfigurationError("A value of the wrong kind", evidence, f"give {wanted}")
