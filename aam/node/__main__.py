@@ -17,6 +17,7 @@ from aam.contract.options import check, split
 from aam.node import steps, topology
 from aam.node.check import run_tests
 from aam.node.log import log
+from aam.node.settings import Settings
 from aam.node.staging import checksums, stage
 from aam.node.sync import sync_once
 
@@ -85,12 +86,12 @@ def _seconds(text: str) -> float:
     return float(text or 0)  # Slurm gives no end where there is no limit
 
 
-def _settings(given: argparse.Namespace) -> steps.Settings:
+def _settings(given: argparse.Namespace) -> Settings:
     values: dict[str, Any] = {}
-    for name in steps.Settings.__dataclass_fields__:
+    for name in Settings.__dataclass_fields__:
         value = getattr(given, name)
         values[name] = tuple(value) if isinstance(value, list) else value
-    return steps.Settings(**values)
+    return Settings(**values)
 
 
 def _words(given: argparse.Namespace) -> list[str]:

@@ -21,82 +21,11 @@ from aam.contract.errors import CannotCreate, Interrupted, UsageError
 from aam.node import stop, topology
 from aam.node.commands import NodeCommand, read, require_inputs, resumed
 from aam.node.log import log
+from aam.node.settings import SHARED_RUN, Settings
 from aam.node.staging import checksums, stage
 from aam.node.sync import Mirror, restore, update_patiently
 
-SHARED_RUN = Path("/mnt/run")
-"""Where the image sees the run folder that the user named, while `aam` works on a local one."""
-
 STRATEGIES = ("--distributed", "--fsdp", "--data-parallel")
-
-
-@dataclass(frozen=True)
-class Settings:
-    """Settings of a job, from its script.
-
-    Attributes:
-        node_folder: this job's folder on the node's disk, as this process sees it.
-        host_folder: the same folder, as the host sees it.
-        directory: the folder in which the job was submitted.
-        native: there is no image, so nothing can be mounted and nothing is staged.
-        ranks: ranks of each node.
-        vendor: whose GPUs the ranks use, or "".
-        whole_nodes: the job has its nodes for itself.
-        stage_gb: most GB that are staged; 0: inputs and the run folder stay where they are.
-        sync_seconds: how often the run folder is copied.
-        sync_patience: seconds that a full disk is given at the end.
-        warn_seconds: how long before its time limit the job stops; 0: it does not.
-        requeue: the job is queued again when its time limit stops it.
-        end: when the time limit is, in seconds since 1970; 0: unknown.
-        interfaces: patterns of fast network interfaces.
-        plugin: folders of network plugins.
-        variables: NAME=VALUE for jobs of several nodes.
-        mounts: what the image sees in the other steps, as values of --mount.
-    """
-
-    node_folder: Path
-    host_folder: Path
-    directory: Path
-    native: bool = False
-    ranks: int = 1
-    vendor: str = ""
-    whole_nodes: bool = False
-    stage_gb: float = 0
-    sync_seconds: float = 10
-    sync_patience: float = 300
-    warn_seconds: float = 0
-    requeue: bool = False
-    end: float = 0
-    interfaces: tuple[str, ...] = ()
-    plugin: tuple[Path, ...] = ()
-    variables: tuple[str, ...] = ()
-    mounts: tuple[str, ...] = ()
-
-    @property
-    def stop_file(self) -> Path:
-        """The file of the stop request; it is on the first node, which has rank 0."""
-        return self.node_folder / "stop"
-
-    @property
-    def local_run(self) -> Path:
-        """The run folder on the node's disk."""
-        return self.node_folder / "run"
-
-    def staged(self, number: int) -> Path:
-        """Return the copy of an input on the node's disk."""
-        return self.node_folder / "staged" / str(number)
-
-    def is_local(self, command: NodeCommand) -> bool:
-        """Whether the run folder is on the node's disk while the job runs."""
-        return command.run_folder is not None and bool(self._copies) and not command.in_place
-
-    @property
-    def _copies(self) -> float:
-        return 0 if self.native else self.stage_gb
-
-    def shared_run(self, command: NodeCommand) -> Path | None:
-        """Return the run folder that all nodes see, as the step `run` sees it."""
-        return SHARED_RUN if self.is_local(command) else command.run_folder
 
 
 def prepare(settings: Settings, words: Sequence[str], variables: Mapping[str, str]) -> None:
@@ -111,9 +40,9 @@ def prepare(settings: Settings, words: Sequence[str], variables: Mapping[str, st
         topology.require_gpus(settings.vendor, settings.ranks, found)
     require_inputs(command)
     folder = settings.node_folder
-    for place in {Path(v) for v in variables.values() if v.startswith(f"{folder}/")}:
-        if place != settings.stop_file:
-            place.mkdir(parents=True, exist_ok=True)
+    for value in variables.values():  # HOME and caches
+        if value.startswith(f"{folder}/"):
+            Path(value).mkdir(parents=True, exist_ok=True)
     for _, path in command.outputs:
         place = path if command.writes_folder else path.parent
         try:
@@ -134,17 +63,15 @@ def _fill(settings: Settings, command: NodeCommand) -> None:
     (settings.node_folder / "staged").mkdir(exist_ok=True)
     paths = staged_inputs(command)
     copies = {path: settings.staged(number) for number, path in enumerate(paths)}
+    for copy in copies.values():
+        if copy.is_symlink():
+            copy.unlink()
+    digests = checksums(paths, settings.stage_gb) if settings.stage_gb else {}
+    copied = stage(digests, copies)
     for path, copy in copies.items():
-        if copy.is_symlink() or not copy.exists():
+        if not copied or path not in digests:
             copy.unlink(missing_ok=True)
             copy.symlink_to(path)
-    digests = checksums(paths, settings.stage_gb) if settings.stage_gb else {}
-    for path in digests:
-        if copies[path].is_symlink():
-            copies[path].unlink()
-    if digests and not stage(digests, copies):
-        for path in digests:
-            copies[path].symlink_to(path)
     if settings.is_local(command) and command.run_folder is not None:
         restore(command.run_folder, settings.local_run)
 

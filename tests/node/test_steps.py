@@ -14,14 +14,15 @@ from aam.contract.errors import MissingInput, Unavailable
 from aam.node import steps, stop
 from aam.node.check import require_tested
 from aam.node.commands import read, require_inputs, resumed
+from aam.node.settings import Settings
 
 ROOT = Path(__file__).parents[2]
 
 
-def settings(folder: Path, **more: object) -> steps.Settings:
+def settings(folder: Path, **more: object) -> Settings:
     node = folder / "node"
     node.mkdir(exist_ok=True)
-    return steps.Settings(node, Path("/scratch/job"), folder, **more)  # type: ignore[arg-type]
+    return Settings(node, Path("/scratch/job"), folder, **more)  # type: ignore[arg-type]
 
 
 def node(

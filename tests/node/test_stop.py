@@ -7,6 +7,7 @@ from pathlib import Path
 import pytest
 
 from aam.node import stop
+from tests.commands import pretrain
 
 
 @pytest.mark.parametrize(
@@ -58,3 +59,17 @@ def test_a_start_that_gets_nowhere_is_not_queued_again() -> None:
     assert outcome.status == 75
     assert "after 2 optimiser steps; not queued again" in outcome.message
     assert "give the job more time (--time)" in outcome.message
+
+
+def test_training_stops_at_a_stop_file_whenever_it_was_made(
+    study_dir: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    file = tmp_path / "stop"
+    stop.request(file, stop.LIMIT)
+    monkeypatch.setenv(stop.VARIABLE, str(file))
+    words = ("--penalty", "0", "--epochs", "2", "--num-workers", "0")
+    assert pretrain(study_dir, tmp_path / "run", *words) == 75
+    assert stop.steps_made(file) == 1
+    file.unlink()
+    assert pretrain(study_dir, tmp_path / "run", *words, "--resume-from", "auto") == 0
+    assert stop.steps_made(file) > 2
