@@ -43,7 +43,7 @@ class Program:
         options: its words; None: the script is given them (a script of `slurm/`).
         sweep: words of each task of an array.
         flags: words that the stack requires.
-        engine: "apptainer", "singularity" or "native".
+        engine: name of the engine.
         container: options of the engine, from the same code as those of a direct launch.
         mounts: options that mount the paths of the command, likewise.
         image: the SIF; None: the variable AAM_IMAGE, or `fallback`.
@@ -61,7 +61,7 @@ class Program:
     options: tuple[str, ...] | None
     sweep: tuple[tuple[str, ...], ...] = ()
     flags: tuple[str, ...] = ()
-    engine: str = "apptainer"
+    engine: str = ""
     container: tuple[str, ...] = ()
     mounts: tuple[str, ...] = ()
     image: str | None = None
