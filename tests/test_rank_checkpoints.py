@@ -66,7 +66,9 @@ def test_any_checkpoint_resumes_on_any_strategy(
         for writer in writers
         for scale in (DDP, FSDP)
     ]
-    for found in together(2, DDP, learn_all, study_dir, tmp_path, cases)[0]:
+    results = together(2, DDP, learn_all, study_dir, tmp_path, cases)[0]
+    assert isinstance(results, list), results
+    for found in results:
         same(found["weights"], whole)
     for writer in writers:
         resumed = dataclasses.replace(SHORT, resume=halves / writer)
@@ -74,6 +76,18 @@ def test_any_checkpoint_resumes_on_any_strategy(
     resumed = dataclasses.replace(SHORT, scale=SHARDED, resume=halves / "2")
     [found, *_] = together(4, SHARDED, learn, study_dir, tmp_path / "four", resumed)
     same(found["weights"], whole)
+
+
+@NEEDS_FSDP
+def test_a_file_replaces_a_sharded_checkpoint(
+    study_dir: Path, tmp_path: Path, halves: Path, whole: dict[str, torch.Tensor]
+) -> None:
+    shutil.copytree(halves / "2", tmp_path / "run", symlinks=True)
+    resumed = dataclasses.replace(SHORT, resume="auto")
+    same(alone(study_dir, tmp_path / "run", resumed)["weights"], whole)
+    folder = tmp_path / "run/checkpoints"
+    assert sorted(path.name for path in folder.iterdir()) == ["best.ckpt", "last.ckpt"]
+    assert all(path.is_file() and not path.is_symlink() for path in folder.iterdir())
 
 
 @NEEDS_FSDP

@@ -111,7 +111,7 @@ def written_aside(path: Path) -> Iterator[Path]:
     try:
         with full_disk_named(path):
             yield aside
-            if path.is_dir():
+            if path.is_dir() and not path.is_symlink():
                 raise CannotCreate("The output is a folder", f"'{path}'", "choose another name")
             os.replace(aside, path)
     finally:

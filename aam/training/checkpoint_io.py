@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import os
+import shutil
 from pathlib import Path
 from typing import Any
 
@@ -10,6 +11,7 @@ import torch
 from lightning.pytorch.plugins.io import TorchCheckpointIO
 
 from aam.contract.files import written_aside
+from aam.distributed import sharded_checkpoint
 from aam.training import checkpoints
 
 
@@ -19,11 +21,14 @@ class WholeFiles(TorchCheckpointIO):
     def save_checkpoint(
         self, checkpoint: dict[str, Any], path: Any, storage_options: Any | None = None
     ) -> None:
-        """Write beside `path`, flush to the disk, rename."""
+        """Write beside `path`, flush to the disk, rename; remove the shards that it replaces."""
+        shards = Path(path).resolve() if sharded_checkpoint.is_sharded(Path(path)) else None
         with written_aside(Path(path)) as aside, aside.open("wb") as stream:
             torch.save(checkpoint, stream)
             stream.flush()
             os.fsync(stream.fileno())
+        if shards is not None:
+            shutil.rmtree(shards, ignore_errors=True)
 
     def load_checkpoint(
         self, path: Any, map_location: Any = None, weights_only: bool | None = True
