@@ -23,7 +23,7 @@ from aam.contract.options.groups import (
 from aam.data.batches import BatchPlan
 from aam.data.study import Study, load_study
 from aam.distributed.consensus import ALONE_TEAM, Team
-from aam.distributed.state_dict import local, whole
+from aam.distributed.state_dict import full_tensor, local_tensor
 from aam.distributed.strategies import choose
 from aam.model.network import Predictor
 from aam.model.shape import NetworkShape
@@ -84,7 +84,7 @@ class Watched(Task):
     def on_before_optimizer_step(self, optimizer: Any) -> None:
         if self.first is None:
             self.first = {
-                name: whole(p.grad).clone()
+                name: full_tensor(p.grad).clone()
                 for name, p in self.named_parameters()
                 if p.grad is not None
             }
@@ -173,7 +173,8 @@ class Repeating(Finite):
         assert len(losses) == trainer.accumulate_grad_batches
         after = {n: p.grad for n, p in pl_module.named_parameters() if p.grad is not None}
         same = before.keys() == after.keys() and all(
-            torch.equal(local(after[name]), local(value)) for name, value in before.items()
+            torch.equal(local_tensor(after[name]), local_tensor(value))
+            for name, value in before.items()
         )
         self.note("same", same)
 

@@ -24,9 +24,9 @@ import torch
 from aam.contract.options.groups import DeviceOptions, ScaleOptions
 from aam.distributed.consensus import Team
 from aam.distributed.process_group import joined
-from aam.distributed.strategies import SHARDS_ON_CPU
+from aam.distributed.strategies import FSDP_ON_CPU
 
-NEEDS_FSDP = pytest.mark.skipif(not SHARDS_ON_CPU, reason="PyTorch 2.5 shards on GPUs alone")
+NEEDS_FSDP = pytest.mark.skipif(not FSDP_ON_CPU, reason="PyTorch 2.5 shards on GPUs alone")
 CPU = DeviceOptions(device="cpu", num_workers=0)
 
 AFTER_A_DEATH = 30

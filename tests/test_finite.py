@@ -32,7 +32,7 @@ from aam.training.checkpoint_content import Recipe, Standard
 from aam.training.data_loader import EpochSampler, FixedBatches, TrainingBatches, loader
 from aam.training.lightning_module import Task, Weights
 from aam.training.nonfinite import OVERFLOWS, Finite
-from aam.training.optimizer import clip
+from aam.training.optimizer import clip_gradients
 from tests.commands import pretrain, read, train
 from tests.rank_runs import repeat_steps
 
@@ -46,16 +46,17 @@ MATH = named("math").function
 def test_gradients_are_clipped_as_torch_does(limit: float) -> None:
     """Sharded ones: tests.test_ranks."""
     rng = torch.Generator().manual_seed(1)
-    ours = [torch.randn(size, generator=rng) for size in ((7, 3), (5,), ())]
-    theirs = [torch.nn.Parameter(torch.zeros_like(gradient)) for gradient in ours]
-    for parameter, gradient in zip(theirs, ours, strict=True):
-        parameter.grad = gradient.clone()
-    clip(ours, limit)
+    ours = [torch.nn.Parameter(torch.zeros(size)) for size in ((7, 3), (5,), ())]
+    theirs = [torch.nn.Parameter(torch.zeros(size)) for size in ((7, 3), (5,), ())]
+    for own, other in zip(ours, theirs, strict=True):
+        own.grad = torch.randn(own.shape, generator=rng)
+        other.grad = own.grad.clone()
+    clip_gradients(ours, limit)
     torch.nn.utils.clip_grad_norm_(theirs, limit)
-    for parameter, gradient in zip(theirs, ours, strict=True):
-        assert parameter.grad is not None
-        assert torch.equal(parameter.grad, gradient)
-    clip([], limit)
+    for own, other in zip(ours, theirs, strict=True):
+        assert own.grad is not None and other.grad is not None
+        assert torch.equal(own.grad, other.grad)
+    clip_gradients([], limit)
 
 
 class Spoiled(TrainingBatches):

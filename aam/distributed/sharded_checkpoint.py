@@ -26,7 +26,6 @@ from torch.distributed.checkpoint.filesystem import FileSystemWriter
 from torch.distributed.checkpoint.state_dict_saver import save
 
 from aam.contract.files import sha256
-from aam.distributed.state_dict import tensors
 from aam.serialization import archive, unpickle
 from aam.serialization.unpickle import Damaged, Name, Record
 
@@ -81,9 +80,9 @@ def write(content: dict[str, Any], path: Path) -> None:
     place = path.with_name(chosen[0])
     sharded = {key: content.pop(key) for key in ("state_dict", "optimizer_states")}
     sharded["optimizer_states"] = dict(enumerate(sharded["optimizer_states"]))
-    kept = {name: holder.pop(key) for name, holder, key in list(tensors(sharded))}
-    writer = FileSystemWriter(place, sync_files=True)
-    save(kept, storage_writer=writer)
+    found: dict[str, Tensor] = {}
+    sharded = _take_tensors(sharded, found)
+    save(found, storage_writer=FileSystemWriter(place, sync_files=True))
     if first:
         with (place / _REST).open("wb") as stream:
             rest = {**content, "sharded": sharded, "index": sha256(place / _INDEX)}
@@ -92,6 +91,24 @@ def write(content: dict[str, Any], path: Path) -> None:
             os.fsync(stream.fileno())
         _replace(path, place)
     dist.barrier()
+
+
+def _take_tensors(
+    state: dict[str, Any], found: dict[str, Tensor], prefix: str = ""
+) -> dict[str, Any]:
+    """Put the tensors of nested dictionaries into `found`, by path, and return a copy of the rest.
+
+    A copy: the dictionaries of an optimizer's state are those that it works with.
+    """
+    rest: dict[str, Any] = {}
+    for key, value in state.items():
+        if isinstance(value, Tensor):
+            found[f"{prefix}{key}"] = value
+        elif isinstance(value, dict):
+            rest[key] = _take_tensors(value, found, f"{prefix}{key}/")
+        else:
+            rest[key] = value
+    return rest
 
 
 def _replace(path: Path, place: Path) -> None:

@@ -29,7 +29,7 @@ from aam.distributed.environment import portions
 from aam.model.network import Encoder, Predictor
 from aam.training.checkpoint_content import Standard
 from aam.training.losses import Part, distance_loss, diversity_loss, nucleotide_loss
-from aam.training.optimizer import clip, make_optimizer, schedule
+from aam.training.optimizer import clip_gradients, make_optimizer, schedule
 from aam.training.target import Target
 
 
@@ -168,8 +168,7 @@ class Task(pl.LightningModule):
     ) -> None:
         """Clip all gradients by their common norm (Lightning calls this)."""
         if gradient_clip_val:
-            found = [p.grad for p in self.parameters() if p.grad is not None]
-            clip(found, float(gradient_clip_val))
+            clip_gradients(list(self.parameters()), float(gradient_clip_val))
 
     def configure_optimizers(self) -> Any:
         """Build the optimiser and its schedule."""

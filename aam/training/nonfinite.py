@@ -25,12 +25,12 @@ from torch import Tensor
 from aam.contract.errors import NotFinite, first_few
 from aam.data.batches import Batch
 from aam.distributed.consensus import ALONE_TEAM, Team
-from aam.distributed.state_dict import local
+from aam.distributed.state_dict import local_tensor
 from aam.numerics.compile import eager_again
 from aam.training.compilation import Note
 from aam.training.lightning_module import Task
 from aam.training.nonfinite_modules import BACKWARD, Suspect, traced
-from aam.training.optimizer import norm_of
+from aam.training.optimizer import get_total_norm
 
 OVERFLOWS = 32
 """Steps in a row that fp16's loss scaling may skip: its factor halves each time, from 2^16."""
@@ -218,7 +218,7 @@ class Finite(Callback):
 
     def _largest_weight(self, task: pl.LightningModule) -> float:
         """Return the largest absolute weight that is trained, of all ranks; NaN if one is."""
-        weights = [local(p.detach()) for p in task.parameters() if p.requires_grad]
+        weights = [local_tensor(p.detach()) for p in task.parameters() if p.requires_grad]
         own = [float(weight.abs().max()) for weight in weights if weight.numel()]
         return _max(self.team.gather(_max(own)))
 
@@ -262,11 +262,11 @@ def replay(trainer: pl.Trainer, task: Task, window: list[Seen]) -> Iterator[tupl
 
 def _gradients(task: Task) -> list[Tensor]:
     """Return the gradients; of sharded ones the parts of this rank."""
-    return [local(p.grad) for p in task.parameters() if p.grad is not None]
+    return [local_tensor(p.grad) for p in task.parameters() if p.grad is not None]
 
 
 def _gradient_norm(task: Task) -> Tensor:
-    return norm_of(_gradients(task))
+    return get_total_norm(_gradients(task))
 
 
 def _scaler(trainer: pl.Trainer) -> Any:

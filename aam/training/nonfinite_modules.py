@@ -10,7 +10,7 @@ from typing import Any
 from torch import Tensor, nn
 
 from aam.data.batches import Batch
-from aam.distributed.state_dict import local
+from aam.distributed.state_dict import local_tensor
 
 INPUT, WEIGHTS, FORWARD, BACKWARD = range(4)
 """Stages of a step, in order."""
@@ -47,7 +47,7 @@ class Trace:
         if given:
             return Suspect(INPUT, "The batch is", f"in its {', '.join(given)}", "correct the input")
         for name, value in self.network.named_parameters():
-            if not _finite(local(value)):
+            if not _finite(local_tensor(value)):
                 return Suspect(WEIGHTS, "Weights are", f"in {name}")
         if not _finite(loss):
             where = self.forward[0] if self.forward else "first in the loss itself"
@@ -57,7 +57,7 @@ class Trace:
         if self.backward:
             return Suspect(BACKWARD, "The gradients are", self.backward[0])
         for name, parameter in self.network.named_parameters():
-            if parameter.grad is not None and not _finite(local(parameter.grad)):
+            if parameter.grad is not None and not _finite(local_tensor(parameter.grad)):
                 return Suspect(BACKWARD, "The gradients are", f"first in that of {name}")
         return None
 

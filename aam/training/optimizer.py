@@ -7,12 +7,28 @@ from collections.abc import Callable, Sequence
 
 import torch
 from torch import Tensor
+from torch.nn import Parameter
 from torch.optim import Optimizer
 
 from aam.contract.options.groups import LoopOptions
-from aam.distributed.collectives import add_up
-from aam.distributed.state_dict import local
+from aam.distributed.state_dict import full_tensor
 from aam.model.network import Encoder, Predictor
+
+try:
+    from torch.nn.utils import clip_grads_with_norm_
+    from torch.nn.utils import get_total_norm as get_total_norm
+except ImportError:  # PyTorch 2.4 and 2.5
+
+    def get_total_norm(tensors: list[Tensor]) -> Tensor:  # type: ignore[misc]
+        """Return the norm of all tensors together."""
+        return torch.stack(torch._foreach_norm(tensors)).norm()
+
+    def clip_grads_with_norm_(  # type: ignore[misc]
+        parameters: Sequence[Parameter], max_norm: float, total_norm: Tensor
+    ) -> None:
+        """Scale gradients whose total norm is known."""
+        gradients = [p.grad for p in parameters if p.grad is not None]
+        torch._foreach_mul_(gradients, (max_norm / (total_norm + 1e-6)).clamp(max=1))
 
 
 def schedule(loop: LoopOptions, steps: int) -> Callable[[int], float]:
@@ -47,24 +63,15 @@ def make_optimizer(task: torch.nn.Module, loop: LoopOptions) -> Optimizer:
     return torch.optim.AdamW(groups, lr=loop.lr)
 
 
-def norm_of(parts: list[Tensor]) -> Tensor:
-    """Return the norm of several tensors together; torch names it in public from 2.6 on."""
-    return torch.stack(torch._foreach_norm(parts)).norm()
+def clip_gradients(parameters: Sequence[Parameter], max_norm: float) -> None:
+    """Scale gradients in place so that their total norm is at most `max_norm`.
 
-
-def clip(gradients: Sequence[Tensor], limit: float) -> None:
-    """Shrink gradients in place until the norm of all of them together is at most `limit`.
-
-    As `torch.nn.utils.clip_grad_norm_` does. That of PyTorch 2.7 takes its divisor of each rank's
-    part of a sharded gradient, so a run on other ranks got other weights by some 1e-7.
+    The parts of the norm of sharded gradients are added before it is used, and not by
+    `torch.nn.utils.clip_grad_norm_`, which first adds its epsilon to the part of each rank.
     """
-    own = [local(gradient) for gradient in gradients]
-    if not own:
-        return
-    norm = norm_of(own)
-    if own[0] is not gradients[0]:
-        norm = add_up(norm.square()).sqrt()
-    torch._foreach_mul_(own, (limit / (norm + 1e-6)).clamp(max=1))
+    gradients = [p.grad for p in parameters if p.grad is not None]
+    if gradients:
+        clip_grads_with_norm_(parameters, max_norm, full_tensor(get_total_norm(gradients)))
 
 
 def freeze_idle(
