@@ -10,7 +10,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 from scipy.sparse import csr_array
 
-from aam.data.batch_balance import bounds, order
+from aam.data.batch_balance import balanced_order, even_slice
 from aam.data.batches import BatchPlan
 from aam.data.study import Study
 from aam.training.data_loader import TrainingBatches
@@ -33,26 +33,25 @@ def spread(counts: csr_array, batches: list[npt.NDArray[np.int64]]) -> float:
 def test_bounds_are_those_of_array_split(samples: int, steps: int) -> None:
     rows = np.arange(samples)
     for step, expected in enumerate(np.array_split(rows, steps)):
-        np.testing.assert_array_equal(rows[bounds(samples, steps, step)], expected)
+        np.testing.assert_array_equal(rows[even_slice(samples, steps, step)], expected)
 
 
 @given(costs, st.integers(1, 20), st.integers(0, 5))
 def test_an_epoch_sees_every_sample_once(cost: list[int], batch_size: int, seed: int) -> None:
     rows = np.arange(len(cost)) * 3 + 7
     steps = -(-len(cost) // batch_size)
-    ordered = order(rows, np.array(cost), steps, np.random.default_rng(seed))
+    ordered = balanced_order(rows, np.array(cost), steps, np.random.default_rng(seed))
     assert sorted(ordered.tolist()) == rows.tolist()
-    again = order(rows, np.array(cost), steps, np.random.default_rng(seed))
+    again = balanced_order(rows, np.array(cost), steps, np.random.default_rng(seed))
     np.testing.assert_array_equal(ordered, again)
 
 
-def test_company_changes_with_the_epoch() -> None:
+def test_the_samples_of_a_batch_change_with_the_epoch() -> None:
     cost = np.random.default_rng(0).integers(10, 300, size=64)
-    batches = [
-        {frozenset(order(np.arange(64), cost, 8, np.random.default_rng(e))[8 * k : 8 * k + 8])
-         for k in range(8)}
-        for e in range(2)
-    ]  # fmt: skip
+    batches = []
+    for epoch in range(2):
+        ordered = balanced_order(np.arange(64), cost, 8, np.random.default_rng(epoch))
+        batches.append({frozenset(row) for row in ordered.reshape(8, 8).tolist()})
     assert not batches[0] & batches[1]
 
 
@@ -64,8 +63,8 @@ def test_batches_are_more_even_in_distinct_asvs() -> None:
     for how in ("chance", "even"):
         ordered = rng.permutation(rows)
         if how == "even":
-            ordered = order(rows, np.diff(counts.indptr), steps, rng)
-        found[how] = spread(counts, [ordered[bounds(240, steps, k)] for k in range(steps)])
+            ordered = balanced_order(rows, np.diff(counts.indptr), steps, rng)
+        found[how] = spread(counts, [ordered[even_slice(240, steps, k)] for k in range(steps)])
     assert found["even"] < 0.7 * found["chance"]
 
 

@@ -12,7 +12,7 @@ from hypothesis import strategies as st
 
 from aam.data.batch_shards import unmasked
 from aam.data.batches import BatchPlan, make_batch
-from aam.data.masking import choose
+from aam.data.masking import choose_masked
 from aam.data.rarefaction import auto_depth, rarefy
 from aam.data.study import Study
 from aam.data.unifrac.batch import pairwise
@@ -173,7 +173,7 @@ def test_auto_depth_keeps_95_in_100() -> None:
 @pytest.mark.parametrize("ratio", [0.05, 0.15, 0.4])
 def test_masks_cover_the_ratio(strategy: str, ratio: float) -> None:
     tokens = np.random.default_rng(0).integers(0, 6, size=(400, 150)).astype(np.uint8)
-    chosen = choose(tokens, ratio, strategy, np.random.default_rng(1))  # type: ignore[arg-type]
+    chosen = choose_masked(tokens, ratio, strategy, np.random.default_rng(1))  # type: ignore[arg-type]
     bases = (tokens >= 1) & (tokens <= 4)
     assert not chosen[~bases].any()
     assert abs(chosen[bases].mean() - ratio) < 0.015

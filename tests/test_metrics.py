@@ -11,11 +11,11 @@ from hypothesis import strategies as st
 from hypothesis.extra.numpy import arrays
 
 from aam.data.metrics import (
-    Judged,
-    by_fold,
+    ScoredPredictions,
     classification,
+    compute_metrics,
     confusion,
-    figures,
+    metrics_by_fold,
     regression,
     summary,
 )
@@ -88,15 +88,17 @@ def test_a_class_that_never_occurs_does_not_spoil_the_others() -> None:
 
 def test_folds_come_in_the_order_of_their_numbers() -> None:
     folds = tuple(str(1 + k % 11) for k in range(33))
-    judged = Judged(np.arange(33.0), np.arange(33.0) + 1, folds)
-    found = by_fold(judged)
+    judged = ScoredPredictions(np.arange(33.0), np.arange(33.0) + 1, folds)
+    found = metrics_by_fold(judged)
     assert list(found) == [str(k) for k in range(1, 12)]
     assert all(one["samples"] == 3 and one["mae"] == 1 for one in found.values())
-    assert figures(judged)["samples"] == 33
+    assert compute_metrics(judged)["samples"] == 33
 
 
 def test_a_summary_survives_json() -> None:
-    judged = Judged(np.array([0, 1, 1]), np.array([0, 1, 0]), ("1", "1", "2"), ("no", "yes"))
+    judged = ScoredPredictions(
+        np.array([0, 1, 1]), np.array([0, 1, 0]), ("1", "1", "2"), ("no", "yes")
+    )
     found = summary(judged, "ill")
     assert json.loads(json.dumps(found)) == found
     assert found["confusion"] == {"classes": ["no", "yes"], "counts": [[1, 0], [1, 1]]}

@@ -11,11 +11,11 @@ from hypothesis import strategies as st
 from skbio import TreeNode
 
 from aam.contract.errors import DataError
-from aam.data.io.newick import Tree, parse
+from aam.data.io.newick import NewickTree, parse
 from tests.trees import newicks
 
 
-def read(text: str) -> Tree:
+def read(text: str) -> NewickTree:
     return parse(text.encode(), "'a.nwk'")
 
 

@@ -24,9 +24,9 @@ from numpy.typing import NDArray
 
 from aam.contract.options.groups import PhylogenyOptions, TableOptions
 from aam.data.metadata import read_metadata
-from aam.data.store.packed import PackedStrings, pack, taken
+from aam.data.store.packed import PackedStrings, pack, take_strings
 from aam.data.store.reader import open_store
-from aam.data.store.writer import Sources, prepare
+from aam.data.store.writer import StoreSources, prepare
 from aam.data.study import Study, load_study
 from aam.data.table import read_table
 from tests.artifacts import write_artifact
@@ -153,7 +153,7 @@ def test_every_form_streams_to_the_same_study(counts: NDArray[np.int64], block_b
             expected = load_study(TableOptions(table=path))
             folder = Path(name) / f"{form}.aam"
             folder.mkdir()
-            prepare(Sources(path), folder, block_bytes)
+            prepare(StoreSources(path), folder, block_bytes)
             found = load_study(TableOptions(table=folder))
             same_study(found, expected)
             again, first = open_store(folder).as_read(), read_table(path)
@@ -293,7 +293,7 @@ def test_preparing_holds_less_than_two_blocks(tmp_path: Path) -> None:
         folder = tmp_path / str(block_bytes)
         folder.mkdir()
         tracemalloc.start()
-        prepare(Sources(path), folder, block_bytes)
+        prepare(StoreSources(path), folder, block_bytes)
         found = tracemalloc.get_traced_memory()[1]
         tracemalloc.stop()
         return found
@@ -334,7 +334,7 @@ def test_packed_strings_are_a_sequence(strings: list[str], data: st.DataObject) 
     assert [packed[i] for i in range(-len(strings), len(strings))] == strings * 2
     places = st.lists(st.integers(0, max(len(strings) - 1, 0)), max_size=len(strings) and 9)
     rows = np.array(data.draw(places), dtype=np.int64)
-    assert list(packed.take(rows)) == list(taken(tuple(strings), rows))
+    assert list(packed.take(rows)) == list(take_strings(tuple(strings), rows))
     assert list(packed.take(rows).take(np.arange(len(rows))[::-1])) == list(packed.take(rows))[::-1]
 
 

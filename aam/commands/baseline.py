@@ -11,7 +11,7 @@ from aam.contract.errors import UsageError
 from aam.contract.files import refuse_existing, written_aside
 from aam.contract.options import to_plain
 from aam.contract.options.commands import Baseline
-from aam.data.labels import read_answers, split_samples
+from aam.data.labels import read_labels, split_samples
 from aam.data.metadata import ID_HEADER, read_metadata
 from aam.data.metrics import summary
 from aam.data.splits import write_splits
@@ -36,7 +36,7 @@ def run(options: Baseline) -> None:
         refuse_existing(options.output_dir / name, options.overwrite)
     table = load_table(options.input)
     metadata = read_metadata(options.target.metadata)
-    asked = read_answers(options.target, metadata, table.sample_ids)
+    asked = read_labels(options.target, metadata, table.sample_ids)
     table, classes = table.take_samples(asked.rows), asked.classes
     target = asked.values.astype(np.int64) if classes else asked.values
     splits, labels = split_samples(

@@ -9,7 +9,7 @@ from aam.contract.files import refuse_existing, written_aside
 from aam.contract.options.commands import Evaluate
 from aam.data.metadata import read_metadata
 from aam.data.metrics import summary
-from aam.data.predictions import read_predictions, with_truth
+from aam.data.predictions import join_labels, read_predictions
 from aam.report.terminal import show
 
 
@@ -25,7 +25,7 @@ def run(options: Evaluate) -> None:
         refuse_existing(options.output, options.overwrite)
     frame = read_predictions(options.predictions)
     metadata = read_metadata(options.metadata)
-    judged = with_truth(frame, metadata, options.metadata_column, options.classifier)
+    judged = join_labels(frame, metadata, options.metadata_column, options.classifier)
     found = summary(judged, options.metadata_column)
     show(found)
     if options.output is not None:

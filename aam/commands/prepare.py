@@ -12,7 +12,7 @@ from aam.contract.folders import folder_written_aside
 from aam.contract.options.commands import Prepare
 from aam.data.store.files import is_store, read_header
 from aam.data.store.integrity import verify
-from aam.data.store.writer import Sources, prepare
+from aam.data.store.writer import StoreSources, prepare
 from aam.memory import memory_budget
 
 
@@ -35,7 +35,7 @@ def run(options: Prepare) -> None:
     if is_store(table):
         raise UsageError("The table is a store already", f"'{table}'", "use it as it is")
     _refuse_existing(output, options.overwrite)
-    sources = Sources(
+    sources = StoreSources(
         table,
         options.input.sequences,
         options.tree,

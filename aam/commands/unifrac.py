@@ -16,7 +16,7 @@ from aam.data.distances import checked_suffix, write_distances
 from aam.data.metadata import ID_HEADER
 from aam.data.store.files import is_store
 from aam.data.store.reader import open_store
-from aam.data.study import keep_placed, refuse_beside_store
+from aam.data.study import check_store_options, keep_asvs_of_tree
 from aam.data.table import FeatureTable, read_table
 from aam.data.unifrac.matrix import faith_pd_of_all, unifrac_matrix
 from aam.data.unifrac.phylogeny import Phylogeny, read_phylogeny
@@ -100,7 +100,7 @@ def _read(options: Unifrac) -> tuple[FeatureTable, Phylogeny]:
     """
     path = options.input.table
     if is_store(path):
-        refuse_beside_store(options.input, options.tree)
+        check_store_options(options.input, options.tree)
         store = open_store(path)
         if store.phylogeny is None:
             raise UsageError("The store has no tree", f"'{path}'", "make it again with --tree")
@@ -117,7 +117,7 @@ def _read(options: Unifrac) -> tuple[FeatureTable, Phylogeny]:
         options.root_at_midpoint,
         budget,
     )
-    return keep_placed(table, columns, drop_empty), phylogeny
+    return keep_asvs_of_tree(table, columns, drop_empty), phylogeny
 
 
 def _write_diversity(path: Path, table: FeatureTable, diversity: NDArray[np.float64]) -> None:

@@ -13,14 +13,16 @@ import numpy.typing as npt
 Rows = npt.NDArray[np.int64]
 
 
-def bounds(samples: int, steps: int, step: int) -> slice:
+def even_slice(samples: int, steps: int, step: int) -> slice:
     """Return where batch `step` of `steps` lies: sizes differ by one at most, larger ones first."""
     size, larger = divmod(samples, steps)
     start = step * size + min(step, larger)
     return slice(start, start + size + (step < larger))
 
 
-def order(rows: Rows, cost: npt.NDArray[np.int64], steps: int, rng: np.random.Generator) -> Rows:
+def balanced_order(
+    rows: Rows, cost: npt.NDArray[np.int64], steps: int, rng: np.random.Generator
+) -> Rows:
     """Order the samples of an epoch so that consecutive batches cost alike.
 
     Samples are dealt in layers of equal cost, one of each layer to every batch: a stratified draw.
@@ -34,7 +36,7 @@ def order(rows: Rows, cost: npt.NDArray[np.int64], steps: int, rng: np.random.Ge
         rng: decides between samples of equal cost, and in which order batches come.
 
     Returns:
-        `rows` in another order, [n]; cut at `bounds(n, steps, step)` it gives the batches.
+        `rows` in another order, [n]; cut at `even_slice(n, steps, step)` it gives the batches.
     """
     shuffled = rng.permutation(len(rows))
     dearest_first = shuffled[np.argsort(-cost[shuffled], kind="stable")]
@@ -46,7 +48,7 @@ def order(rows: Rows, cost: npt.NDArray[np.int64], steps: int, rng: np.random.Ge
         takes = rng.permutation(steps) if 2 * done < whole else np.argsort(held, kind="stable")
         owner[layer] = takes[: len(layer)]
         held[takes[: len(layer)]] += cost[layer]
-    # Batches in an order of chance, the larger ones first, as `bounds` expects them.
+    # Batches in an order of chance, the larger ones first, as `even_slice` expects them.
     size = np.bincount(owner, minlength=steps)
     turn = rng.permutation(steps)
     place = np.empty(steps, dtype=np.int64)

@@ -21,7 +21,7 @@ from aam.data.batches import Batch, shortest
 
 
 @dataclass(frozen=True)
-class Share(Batch):
+class BatchShard(Batch):
     """What one rank does of a batch.
 
     `rows_B`, `slots_BS`, `counts_BS`, `attend_BS` and `diversity_B` are of its samples,
@@ -33,18 +33,18 @@ class Share(Batch):
         samples: of the whole batch.
         first_sample: number of its first sample in the whole batch.
         first_asv: number of the first ASV that it encodes.
-        letters_ML: uint8, sequences of its samples' ASVs, not masked.
-        letter_slots_BS: row of `letters_ML` of each ASV of each of its samples.
+        sequences_ML: uint8, sequences of its samples' ASVs, not masked.
+        sequence_slots_BS: row of `sequences_ML` of each ASV of each of its samples.
     """
 
     samples: int = 0
     first_sample: int = 0
     first_asv: int = 0
-    letters_ML: Tensor = dataclasses.field(default_factory=lambda: torch.empty(0, 0))
-    letter_slots_BS: Tensor = dataclasses.field(default_factory=lambda: torch.empty(0, 0))
+    sequences_ML: Tensor = dataclasses.field(default_factory=lambda: torch.empty(0, 0))
+    sequence_slots_BS: Tensor = dataclasses.field(default_factory=lambda: torch.empty(0, 0))
 
 
-def share(batch: Batch, samples: slice, asvs: slice, letters: bool) -> Share:
+def shard_batch(batch: Batch, samples: slice, asvs: slice, letters: bool) -> BatchShard:
     """Cut one rank's share from a whole batch.
 
     Args:
@@ -61,7 +61,7 @@ def share(batch: Batch, samples: slice, asvs: slice, letters: bool) -> Share:
     present_BS = present_BS[:, :widest]
     distances_BA, diversity_B = batch.distances_BB, batch.diversity_B
     whole: dict[str, Any] = {f.name: getattr(batch, f.name) for f in dataclasses.fields(Batch)}
-    found = Share(
+    found = BatchShard(
         **whole
         | own
         | _own_asvs(batch, asvs)
@@ -78,10 +78,10 @@ def share(batch: Batch, samples: slice, asvs: slice, letters: bool) -> Share:
     if not letters:
         return found
     members_M, slots = torch.unique(own["slots_BS"][present_BS], return_inverse=True)
-    letter_slots_BS = torch.zeros_like(own["slots_BS"])
-    letter_slots_BS[present_BS] = slots
+    sequence_slots_BS = torch.zeros_like(own["slots_BS"])
+    sequence_slots_BS[present_BS] = slots
     return dataclasses.replace(
-        found, letters_ML=unmasked(batch)[members_M], letter_slots_BS=letter_slots_BS
+        found, sequences_ML=unmasked(batch)[members_M], sequence_slots_BS=sequence_slots_BS
     )
 
 

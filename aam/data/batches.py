@@ -19,7 +19,7 @@ from torch import Tensor
 
 from aam.contract.options.field import BELOW_ONE, ONE_OR_MORE, SEEDS, UP_TO_ONE, ZERO_OR_MORE
 from aam.contract.options.groups import Metric
-from aam.data.masking import Strategy, choose
+from aam.data.masking import Strategy, choose_masked
 from aam.data.rarefaction import rarefy
 from aam.data.sequences import MASK, PAD
 from aam.data.study import Study
@@ -204,7 +204,7 @@ def _pad(
 def fixed_masks(study: Study, plan: BatchPlan) -> npt.NDArray[np.bool_]:
     """One mask for each ASV of the study [F, L], whatever batch it comes in: for validation."""
     rng = np.random.default_rng([plan.seed, _MASKS])
-    return choose(study.tokens_FL, plan.mask_ratio, plan.mask_strategy, rng)
+    return choose_masked(study.tokens_FL, plan.mask_ratio, plan.mask_strategy, rng)
 
 
 def _mask(
@@ -217,7 +217,7 @@ def _mask(
         return tokens_UL, None, None
     if isinstance(masks, int):
         rng = np.random.default_rng([plan.seed, _MASKS, masks])
-        scored_UL = choose(tokens_UL, plan.mask_ratio, plan.mask_strategy, rng)
+        scored_UL = choose_masked(tokens_UL, plan.mask_ratio, plan.mask_strategy, rng)
     else:
         scored_UL = masks[asvs_U, : tokens_UL.shape[1]]
     masked_UL = np.where(scored_UL, np.uint8(MASK), tokens_UL)

@@ -19,7 +19,7 @@ from numpy.typing import NDArray
 
 from aam.contract.errors import DataError, UsageError, first_few
 from aam.contract.files import require, written_aside
-from aam.data.io.distance_files import WRITERS, read_form, refused
+from aam.data.io.distance_files import WRITERS, matrix_error, read_matrix_file
 
 ROUNDING = 1e-5
 """Asymmetry and diagonal up to this part of the largest distance are taken for float32 noise."""
@@ -74,21 +74,23 @@ def read_distances(
             if it has no ids; ids occur twice; a distance is absent, negative or differs from the
             one across; the diagonal is not zero.
     """
-    ids, values = read_form(require(path, "distance matrix"), max_bytes)
+    ids, values = read_matrix_file(require(path, "distance matrix"), max_bytes)
     if values.ndim == 1:
         values = _squared(values, path)
     if values.ndim != 2 or values.shape[0] != values.shape[1] or not values.size:
         shape = " x ".join(map(str, values.shape))
-        raise refused("The distance matrix is not square", f"'{path}' is {shape}")
+        raise matrix_error("The distance matrix is not square", f"'{path}' is {shape}")
     if ids is None:
         ids = _table_order(len(values), sample_ids, path)
     if len(ids) != len(values):
-        raise refused(
+        raise matrix_error(
             "The distance matrix has another size than its ids",
             f"'{path}' has {len(values)} rows and {len(ids)} ids",
         )
     if twice := [name for name, times in Counter(ids).items() if times > 1]:
-        raise refused("Ids occur twice in the distance matrix", f"{first_few(twice)} in '{path}'")
+        raise matrix_error(
+            "Ids occur twice in the distance matrix", f"{first_few(twice)} in '{path}'"
+        )
     return DistanceMatrix(ids, _checked(ids, values, path))
 
 
@@ -127,7 +129,7 @@ def checked_suffix(path: Path) -> str:
 def _squared(condensed: NDArray[Any], path: Path) -> NDArray[np.float32]:
     size = (1 + isqrt(1 + 8 * condensed.size)) // 2
     if size * (size - 1) // 2 != condensed.size or size < 2:
-        raise refused(
+        raise matrix_error(
             "The distance matrix is neither square nor condensed",
             f"'{path}' is one row of {condensed.size} values",
         )
@@ -143,7 +145,7 @@ def _squared(condensed: NDArray[Any], path: Path) -> NDArray[np.float32]:
 def _table_order(size: int, sample_ids: Sequence[str] | None, path: Path) -> tuple[str, ...]:
     if sample_ids is None or len(sample_ids) != size:
         table = "no table" if sample_ids is None else f"the table has {len(sample_ids)} samples"
-        raise refused(
+        raise matrix_error(
             "The distance matrix has no ids and does not fit the table",
             f"'{path}' is {size} x {size}, {table}",
             f"write its ids into '{path.with_suffix('.txt').name}', one a line, or give a .tsv",
@@ -160,7 +162,7 @@ def _checked(ids: tuple[str, ...], values: NDArray[np.float32], path: Path) -> N
         here, across = values[rows], values[:, rows].T
         if (wrong := np.argwhere(~np.isfinite(here))).size:
             pair = wrong[0] + (start, 0)
-            raise _pair_refused("A distance is not a number", ids, values, pair, path)
+            raise _pair_error("A distance is not a number", ids, values, pair, path)
         noise = max(noise, ROUNDING * float(np.abs(here).max()))
         clean[rows] = (here + across) / 2
     for start in range(0, len(ids), _CHECKED_ROWS):
@@ -170,9 +172,9 @@ def _checked(ids: tuple[str, ...], values: NDArray[np.float32], path: Path) -> N
             ("A distance is negative", clean[rows] < -noise),
         ):
             if (wrong := np.argwhere(wrong_ones)).size:
-                raise _pair_refused(cause, ids, values, wrong[0] + (start, 0), path)
+                raise _pair_error(cause, ids, values, wrong[0] + (start, 0), path)
     if (off := np.flatnonzero(np.abs(np.diagonal(clean)) > noise)).size:
-        raise refused(
+        raise matrix_error(
             "The diagonal of the distance matrix is not zero",
             f"{first_few(ids[row] for row in off)} in '{path}'",
             "give distances, not similarities",
@@ -181,11 +183,11 @@ def _checked(ids: tuple[str, ...], values: NDArray[np.float32], path: Path) -> N
     return np.maximum(clean, 0, out=clean)
 
 
-def _pair_refused(
+def _pair_error(
     cause: str, ids: tuple[str, ...], values: NDArray[Any], pair: NDArray[np.int64], path: Path
 ) -> DataError:
     i, j = pair
-    return refused(
+    return matrix_error(
         cause,
         f"'{ids[i]}' to '{ids[j]}' is {values[i, j]:g} in '{path}', back it is {values[j, i]:g}",
     )

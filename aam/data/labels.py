@@ -19,7 +19,7 @@ from aam.data.splits import PARTS, Split, make_splits, read_splits
 
 
 @dataclass(frozen=True)
-class Asked:
+class LabelledSamples:
     """Samples with their answers.
 
     Attributes:
@@ -33,7 +33,9 @@ class Asked:
     classes: tuple[str, ...]
 
 
-def read_answers(target: TargetOptions, metadata: Metadata, sample_ids: Sequence[str]) -> Asked:
+def read_labels(
+    target: TargetOptions, metadata: Metadata, sample_ids: Sequence[str]
+) -> LabelledSamples:
     """Find the answer of each sample; samples without one, or outside --where, are left out.
 
     Raises:
@@ -49,7 +51,7 @@ def read_answers(target: TargetOptions, metadata: Metadata, sample_ids: Sequence
         values = codes.astype(np.float64)
     else:
         rows, values = numeric_target(metadata, target.metadata_column, ids)
-    return Asked(inside[rows], values, classes)
+    return LabelledSamples(inside[rows], values, classes)
 
 
 def split_samples(
@@ -111,7 +113,7 @@ def _check_classes(
     if codes is None:
         return
     for fold, split in enumerate(splits, start=1):
-        part, rows = split.judged
+        part, rows = split.held_out
         if len(rows) and len(set(codes[rows].tolist())) == 1:
             evidence = f"{len(rows)} samples of fold {fold}" if len(splits) > 1 else len(rows)
             if refuse:

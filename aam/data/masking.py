@@ -13,7 +13,7 @@ BASE_TOKENS = (1, 4)
 """First and last token that stands for one base; nothing else is masked or predicted."""
 
 
-def choose(
+def choose_masked(
     tokens_UL: npt.NDArray[np.uint8], ratio: float, strategy: Strategy, rng: np.random.Generator
 ) -> npt.NDArray[np.bool_]:
     """Choose nucleotides to mask.

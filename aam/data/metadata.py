@@ -21,7 +21,7 @@ from numpy.typing import NDArray
 from aam.console import say, warn
 from aam.contract.errors import DataError, first_few
 from aam.contract.files import require
-from aam.data.io.artifact import contents
+from aam.data.io.artifact import read_payload
 from aam.data.io.text import decoded
 from aam.data.store.files import is_store
 from aam.data.store.reader import stored_metadata
@@ -111,7 +111,7 @@ def read_metadata(path: Path) -> Metadata:
         return Metadata(*stored_metadata(path))
     require(path, "metadata")
     most = memory_budget() // _OBJECT_BYTES
-    text = decoded(contents(path, "metadata.tsv", "ImmutableMetadata", most), path, "metadata")
+    text = decoded(read_payload(path, "metadata.tsv", "ImmutableMetadata", most), path, "metadata")
     header = text.partition("\n")[0]
     if "\t" not in header and "," in header:
         raise DataError(

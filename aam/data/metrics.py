@@ -15,11 +15,11 @@ import numpy.typing as npt
 
 F64 = npt.NDArray[np.float64]
 Codes = npt.NDArray[np.int64]
-Figures = dict[str, float | None]
+Metrics = dict[str, float | None]
 
 
 @dataclass(frozen=True)
-class Judged:
+class ScoredPredictions:
     """Predictions with their truth; n samples.
 
     Attributes:
@@ -35,9 +35,9 @@ class Judged:
     classes: tuple[str, ...] = ()
     probabilities: F64 | None = None
 
-    def take(self, rows: Codes) -> Judged:
+    def take(self, rows: Codes) -> ScoredPredictions:
         """Return the samples at `rows` (int [m])."""
-        return Judged(
+        return ScoredPredictions(
             self.actual[rows],
             self.predicted[rows],
             tuple(self.folds[row] for row in rows) if self.folds else (),
@@ -46,7 +46,7 @@ class Judged:
         )
 
 
-def figures(judged: Judged) -> Figures:
+def compute_metrics(judged: ScoredPredictions) -> Metrics:
     """Return the figures of all samples of `judged`, whatever its kind."""
     if judged.classes:
         return classification(
@@ -55,20 +55,20 @@ def figures(judged: Judged) -> Figures:
     return regression(judged.actual, judged.predicted)
 
 
-def by_fold(judged: Judged) -> dict[str, Figures]:
+def metrics_by_fold(judged: ScoredPredictions) -> dict[str, Metrics]:
     """Return the figures of each fold, in the order of their numbers; empty without folds."""
     names = sorted(set(judged.folds), key=lambda name: (len(name), name))
     labels = np.array(judged.folds, dtype=str)
-    return {name: figures(judged.take(np.flatnonzero(labels == name))) for name in names}
+    return {name: compute_metrics(judged.take(np.flatnonzero(labels == name))) for name in names}
 
 
-def summary(judged: Judged, column: str) -> dict[str, Any]:
+def summary(judged: ScoredPredictions, column: str) -> dict[str, Any]:
     """Return everything measured, ready for JSON: what `metrics.json` holds."""
     found: dict[str, Any] = {
         "column": column,
         "kind": "classification" if judged.classes else "regression",
-        "overall": figures(judged),
-        "folds": by_fold(judged),
+        "overall": compute_metrics(judged),
+        "folds": metrics_by_fold(judged),
     }
     if judged.classes:
         counts = confusion(judged.actual, judged.predicted, len(judged.classes))
@@ -76,7 +76,7 @@ def summary(judged: Judged, column: str) -> dict[str, Any]:
     return found
 
 
-def regression(actual: F64, predicted: F64) -> Figures:
+def regression(actual: F64, predicted: F64) -> Metrics:
     """Measure numbers in the target's units.
 
     Args:
@@ -102,7 +102,7 @@ def regression(actual: F64, predicted: F64) -> Figures:
 
 def classification(
     actual: Codes, predicted: Codes, classes: int, probabilities: F64 | None = None
-) -> Figures:
+) -> Metrics:
     """Measure classes.
 
     Args:
@@ -123,7 +123,7 @@ def classification(
     # warns of every validation in which most samples have a class of their own.
     sizes = counts.sum(axis=0) + counts.sum(axis=1)
     f1 = 2 * np.diag(counts)[sizes > 0] / sizes[sizes > 0]
-    found: Figures = {
+    found: Metrics = {
         "samples": len(actual),
         "accuracy": float(np.diag(counts).sum() / counts.sum()),
         "balanced_accuracy": float(recall.mean()),
@@ -143,7 +143,7 @@ def confusion(actual: Codes, predicted: Codes, classes: int) -> Codes:
     return cells.reshape(classes, classes).astype(np.int64)
 
 
-def codes_of(labels: Sequence[str], classes: Sequence[str]) -> Codes:
+def encode_labels(labels: Sequence[str], classes: Sequence[str]) -> Codes:
     """Return the position of each label in `classes`; KeyError for one that is not there."""
     place = {name: code for code, name in enumerate(classes)}
     return np.array([place[label] for label in labels], dtype=np.int64)

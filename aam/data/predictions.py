@@ -15,12 +15,12 @@ from aam.console import say
 from aam.contract.errors import DataError, first_few
 from aam.data.io.text import read_text
 from aam.data.metadata import ID_HEADER, OLD_ID_HEADER, Metadata, class_target, numeric_target
-from aam.data.metrics import Judged, codes_of
+from aam.data.metrics import ScoredPredictions, encode_labels
 
 if TYPE_CHECKING:
     import pandas as pd
 
-JUDGING = ("test", "validation")
+HELD_OUT_PARTS = ("test", "validation")
 
 
 def read_predictions(path: Path) -> pd.DataFrame:
@@ -48,7 +48,7 @@ def read_predictions(path: Path) -> pd.DataFrame:
             "give the TSV that aam wrote",
         )
     if "split" in frame.columns:
-        frame = _judging(frame, path)
+        frame = _held_out(frame, path)
     folds = frame["fold"] if "fold" in frame.columns else [""] * len(frame)
     times = Counter(zip(frame[ID_HEADER], folds, strict=True))
     twice = [sample for (sample, _), number in times.items() if number > 1]
@@ -58,7 +58,9 @@ def read_predictions(path: Path) -> pd.DataFrame:
     return frame.reset_index(drop=True)
 
 
-def with_truth(frame: pd.DataFrame, metadata: Metadata, column: str, classifier: bool) -> Judged:
+def join_labels(
+    frame: pd.DataFrame, metadata: Metadata, column: str, classifier: bool
+) -> ScoredPredictions:
     """Join predictions with the metadata by sample id; samples without a value are left out, said.
 
     Raises:
@@ -73,21 +75,21 @@ def with_truth(frame: pd.DataFrame, metadata: Metadata, column: str, classifier:
         )
     if classifier:
         rows, codes, names = class_target(metadata, column, ids)
-        return judged_classes(frame.iloc[rows], [names[code] for code in codes])
+        return class_predictions(frame.iloc[rows], [names[code] for code in codes])
     rows, values = numeric_target(metadata, column, ids)
-    return judged_numbers(frame.iloc[rows], values)
+    return numeric_predictions(frame.iloc[rows], values)
 
 
-def judged_numbers(frame: pd.DataFrame, actual: npt.NDArray[np.float64]) -> Judged:
+def numeric_predictions(frame: pd.DataFrame, actual: npt.NDArray[np.float64]) -> ScoredPredictions:
     """Lay numeric predictions beside the truth [n].
 
     Raises:
         DataError: a prediction that is no finite number.
     """
-    return Judged(actual, numbers(frame, "predicted"), folds_of(frame))
+    return ScoredPredictions(actual, numeric_column(frame, "predicted"), folds_of(frame))
 
 
-def judged_classes(frame: pd.DataFrame, actual: Sequence[str]) -> Judged:
+def class_predictions(frame: pd.DataFrame, actual: Sequence[str]) -> ScoredPredictions:
     """Lay predicted classes, and their probabilities where given, beside the truth (n labels)."""
     predicted = frame["predicted"].tolist()
     columns = [name for name in frame.columns if name.startswith("p_")]
@@ -97,10 +99,10 @@ def judged_classes(frame: pd.DataFrame, actual: Sequence[str]) -> Judged:
     if columns:
         probabilities = np.zeros((len(frame), len(classes)))
         for name in columns:
-            probabilities[:, classes.index(name[2:])] = numbers(frame, name)
-    return Judged(
-        codes_of(actual, classes),
-        codes_of(predicted, classes),
+            probabilities[:, classes.index(name[2:])] = numeric_column(frame, name)
+    return ScoredPredictions(
+        encode_labels(actual, classes),
+        encode_labels(predicted, classes),
         folds_of(frame),
         classes,
         probabilities,
@@ -114,7 +116,7 @@ def folds_of(frame: pd.DataFrame) -> tuple[str, ...]:
     return tuple(frame["fold"].tolist())
 
 
-def numbers(frame: pd.DataFrame, column: str) -> npt.NDArray[np.float64]:
+def numeric_column(frame: pd.DataFrame, column: str) -> npt.NDArray[np.float64]:
     """Return a column as finite numbers [n].
 
     Raises:
@@ -132,9 +134,9 @@ def numbers(frame: pd.DataFrame, column: str) -> npt.NDArray[np.float64]:
     return values
 
 
-def _judging(frame: pd.DataFrame, path: Path) -> pd.DataFrame:
+def _held_out(frame: pd.DataFrame, path: Path) -> pd.DataFrame:
     parts = Counter(frame["split"])
-    chosen = next((part for part in JUDGING if parts[part]), None)
+    chosen = next((part for part in HELD_OUT_PARTS if parts[part]), None)
     if chosen is None:
         raise DataError(
             "No prediction judges",
@@ -143,5 +145,5 @@ def _judging(frame: pd.DataFrame, path: Path) -> pd.DataFrame:
         )
     rest = [f"{times} {part or 'unnamed'}" for part, times in parts.items() if part != chosen]
     if rest:
-        say(f"Judged are {parts[chosen]} {chosen} rows; left out: {', '.join(rest)} rows.")
+        say(f"Scored: {parts[chosen]} {chosen} rows; left out: {', '.join(rest)} rows.")
     return frame[frame["split"] == chosen]

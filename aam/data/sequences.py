@@ -17,7 +17,7 @@ from numpy.typing import NDArray
 from aam.console import say
 from aam.contract.errors import DataError, UsageError, first_few
 from aam.contract.files import require
-from aam.data.io.artifact import contents
+from aam.data.io.artifact import read_payload
 from aam.data.io.text import decoded
 from aam.memory import memory_budget, shown_size
 
@@ -63,7 +63,7 @@ def read_sequences(path: Path, max_bytes: int | None = None) -> dict[str, str]:
             occurs twice.
     """
     budget = memory_budget() if max_bytes is None else max_bytes
-    data = contents(
+    data = read_payload(
         require(path, "sequences"),
         "dna-sequences.fasta",
         "FeatureData[Sequence",

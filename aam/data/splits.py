@@ -35,7 +35,7 @@ class Split:
     test: Rows
 
     @property
-    def judged(self) -> tuple[str, Rows]:
+    def held_out(self) -> tuple[str, Rows]:
         """The part whose figures count: the test samples if there are any, else validation."""
         return ("test", self.test) if len(self.test) else ("validation", self.validation)
 

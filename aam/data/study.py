@@ -24,7 +24,7 @@ from aam.memory import memory_budget
 
 
 @dataclass(frozen=True)
-class Origin:
+class StoreOrigin:
     """How to map a study again.
 
     Attributes:
@@ -56,7 +56,7 @@ class Study:
     tokens_FL: npt.NDArray[np.uint8]
     phylogeny: Phylogeny | None = None
     distances: DistanceMatrix | None = None
-    origin: Origin | None = None
+    origin: StoreOrigin | None = None
 
     @property
     def reads(self) -> npt.NDArray[np.int64]:
@@ -108,7 +108,7 @@ def load_study(
             phylogeny.root_at_midpoint,
             budget,
         )
-        table = keep_placed(table, columns, input.drop_empty_samples)
+        table = keep_asvs_of_tree(table, columns, input.drop_empty_samples)
     elif phylogeny is not None and phylogeny.unifrac_matrix is not None:
         distances = _read_matrix(phylogeny, phylogeny.unifrac_matrix, table, budget)
     sequences = sequences_of(table.feature_ids, input.sequences, budget)
@@ -123,13 +123,13 @@ def load_table(input: TableOptions) -> FeatureTable:
         MissingInput, DataError, UsageError: see the readers.
     """
     if is_store(input.table):
-        refuse_beside_store(input, None)
+        check_store_options(input, None)
         return open_store(input.table).as_read()
     budget = memory_budget(input.max_memory_gb)
     return read_table(input.table, input.drop_empty_samples, budget)
 
 
-def related(input: TableOptions, phylogeny: PhylogenyOptions) -> bool:
+def has_phylogeny(input: TableOptions, phylogeny: PhylogenyOptions) -> bool:
     """Tell whether `load_study` will find a tree or a matrix for these options.
 
     Raises:
@@ -140,7 +140,7 @@ def related(input: TableOptions, phylogeny: PhylogenyOptions) -> bool:
     return is_store(input.table) and has_tree(input.table)
 
 
-def refuse_beside_store(input: TableOptions, tree: Path | None) -> None:
+def check_store_options(input: TableOptions, tree: Path | None) -> None:
     """Refuse options that would say otherwise than the store.
 
     Raises:
@@ -159,18 +159,18 @@ def _load_store(
     input: TableOptions, phylogeny: PhylogenyOptions | None, max_bp: int | None
 ) -> Study:
     """Map a store: its tree is used unless no phylogeny, or a matrix, is asked for."""
-    refuse_beside_store(input, None if phylogeny is None else phylogeny.tree)
+    check_store_options(input, None if phylogeny is None else phylogeny.tree)
     path = input.table.absolute()
     if phylogeny is None or phylogeny.unifrac_matrix is None:
-        return _reopened(Origin(path, max_bp, with_tree=phylogeny is not None))
-    study = _reopened(Origin(path, max_bp, with_tree=False))
+        return _reopened(StoreOrigin(path, max_bp, with_tree=phylogeny is not None))
+    study = _reopened(StoreOrigin(path, max_bp, with_tree=False))
     distances = _read_matrix(
         phylogeny, phylogeny.unifrac_matrix, study.table, memory_budget(input.max_memory_gb)
     )
     return dataclasses.replace(study, distances=distances)
 
 
-def _reopened(origin: Origin) -> Study:
+def _reopened(origin: StoreOrigin) -> Study:
     """Map what `origin` names."""
     store = open_store(origin.path)
     tokens_FL = store.tokens_FL[:, : origin.max_bp]
@@ -202,7 +202,7 @@ def _in_order(table: FeatureTable) -> FeatureTable:
     )
 
 
-def keep_placed(
+def keep_asvs_of_tree(
     table: FeatureTable, columns: npt.NDArray[np.int64], drop_empty: bool
 ) -> FeatureTable:
     """Leave out the ASVs that the tree lacks, and samples that held nothing else.

@@ -21,7 +21,7 @@ from aam.contract.errors import DataError, first_few
 from aam.data.io.table_blocks import open_blocks
 from aam.data.io.table_formats import TRANSPOSED
 from aam.data.store.mapped_counts import MappedCounts
-from aam.data.store.packed import taken
+from aam.data.store.packed import take_strings
 
 _MOST_READS = int(np.iinfo(np.int32).max)
 _ASV = re.compile(r"[ACGTUN]{20,}|[0-9a-f]{32}|[0-9a-f]{40}", re.IGNORECASE)
@@ -64,7 +64,7 @@ class FeatureTable:
         chosen = np.asarray(rows, dtype=np.int64)
         mapped = isinstance(self.counts, MappedCounts)
         counts = self.counts.take(chosen) if mapped else self.counts[chosen]
-        return FeatureTable(taken(self.sample_ids, chosen), self.feature_ids, counts)
+        return FeatureTable(take_strings(self.sample_ids, chosen), self.feature_ids, counts)
 
     def take_features(self, columns: ArrayLike) -> FeatureTable:
         """Return the table of the features at `columns` (int [f]), in that order, in memory."""
@@ -166,7 +166,7 @@ def _without_empty(table: FeatureTable, path: Path, drop_empty_samples: bool) ->
         table = table.take_samples(np.flatnonzero(sizes))
     used = np.bincount(table.counts.indices, minlength=len(table.feature_ids)) > 0
     if not used.all():
-        tell_unused(used)
+        report_unused(used)
         table = table.take_features(np.flatnonzero(used))
     return table
 
@@ -199,6 +199,6 @@ def check_empty(empty: Iterable[str], path: Path, drop: bool) -> None:
     say(f"Samples without reads are left out: {named}.")
 
 
-def tell_unused(used: NDArray[np.bool_]) -> None:
+def report_unused(used: NDArray[np.bool_]) -> None:
     """Say how many features have no reads; `used` [F] tells which have."""
     say(f"Features without reads are left out: {int((~used).sum())} of {used.size}.")

@@ -11,7 +11,7 @@ from dataclasses import dataclass
 
 from aam.contract.errors import UsageError
 from aam.contract.options.groups import ScaleOptions
-from aam.data.batch_balance import bounds
+from aam.data.batch_balance import even_slice
 
 _PORTS = (15_000, 20_000)
 """First of the ports that Slurm jobs meet on, and their number; below Linux's ephemeral ones."""
@@ -47,7 +47,7 @@ class Ranks:
 
     def portion(self, number: int) -> slice:
         """Return which of `number` things are this process's; all processes' make up the whole."""
-        return bounds(number, self.size, self.rank)
+        return even_slice(number, self.size, self.rank)
 
 
 ALONE = Ranks()
@@ -55,7 +55,7 @@ ALONE = Ranks()
 
 def portions(number: int, size: int) -> tuple[int, ...]:
     """Return how many of `number` things each of `size` processes takes."""
-    cuts = (bounds(number, size, rank) for rank in range(size))
+    cuts = (even_slice(number, size, rank) for rank in range(size))
     return tuple(cut.stop - cut.start for cut in cuts)
 
 

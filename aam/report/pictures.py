@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING
 
 import numpy as np
 
-from aam.data.metrics import figures
+from aam.data.metrics import compute_metrics
 from aam.data.ordination import principal_coordinates
 from aam.report.canvas import inline_svg
 from aam.report.colours import Colour
@@ -88,7 +88,7 @@ def judged_pictures(run: Run) -> list[Picture]:
     if judged is None:
         return []
     of = f"{len(judged.actual)} {run.part} samples".replace("  ", " ")
-    measured = figures(judged)
+    measured = compute_metrics(judged)
     if judged.classes:
         right = f"{measured['accuracy']:.1%} of {of} were given their true class."
         found = [

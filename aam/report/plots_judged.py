@@ -6,7 +6,7 @@ from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
-from aam.data.metrics import Judged, confusion
+from aam.data.metrics import ScoredPredictions, confusion
 from aam.report.canvas import INK, MOST_VECTORS, SERIES, blank, styled
 
 if TYPE_CHECKING:
@@ -17,7 +17,7 @@ MOST_CURVES = 6  # classes with a ROC curve of their own
 
 
 @styled
-def agreement_figure(judged: Judged, column: str) -> Figure:
+def agreement_figure(judged: ScoredPredictions, column: str) -> Figure:
     """Draw predicted against true numbers, with the line where they are equal."""
     figure, axes = blank(4.6, 4.2)
     both = np.concatenate([judged.actual, judged.predicted])
@@ -33,7 +33,7 @@ def agreement_figure(judged: Judged, column: str) -> Figure:
 
 
 @styled
-def residual_figure(judged: Judged, column: str) -> Figure:
+def residual_figure(judged: ScoredPredictions, column: str) -> Figure:
     """Draw the error of each prediction over the true number."""
     figure, axes = blank(4.6, 4.2)
     axes.axhline(0, color=INK, lw=1, ls="--", alpha=0.6)
@@ -46,7 +46,7 @@ def residual_figure(judged: Judged, column: str) -> Figure:
 
 
 @styled
-def confusion_figure(judged: Judged) -> Figure:
+def confusion_figure(judged: ScoredPredictions) -> Figure:
     """Draw how many samples of each true class were given each class; rows add up to 1 in shade."""
     from matplotlib.patches import Rectangle
 
@@ -86,7 +86,7 @@ def confusion_figure(judged: Judged) -> Figure:
 
 
 @styled
-def roc_figure(judged: Judged) -> Figure:
+def roc_figure(judged: ScoredPredictions) -> Figure:
     """Draw ROC curves: one for two classes, else one for each (the commonest) against the rest.
 
     Args:

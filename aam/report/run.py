@@ -13,8 +13,13 @@ import numpy.typing as npt
 
 from aam.contract.errors import DataError, MissingInput
 from aam.data.metadata import ID_HEADER, OLD_ID_HEADER
-from aam.data.metrics import Judged
-from aam.data.predictions import judged_classes, judged_numbers, numbers, read_predictions
+from aam.data.metrics import ScoredPredictions
+from aam.data.predictions import (
+    class_predictions,
+    numeric_column,
+    numeric_predictions,
+    read_predictions,
+)
 
 F64 = npt.NDArray[np.float64]
 
@@ -40,7 +45,7 @@ class Run:
     facts: dict[str, Any]
     curves: dict[str, dict[str, F64]]
     sample_ids: tuple[str, ...]
-    judged: Judged | None
+    judged: ScoredPredictions | None
     part: str
     embedded_ids: tuple[str, ...]
     embeddings: F64 | None
@@ -123,7 +128,9 @@ def _read_curves(path: Path) -> dict[str, F64]:
         raise DataError("No learning curves", f"'{path}', {error}", "was it edited?") from error
 
 
-def _read_judged(path: Path, facts: dict[str, Any]) -> tuple[tuple[str, ...], Judged | None, str]:
+def _read_judged(
+    path: Path, facts: dict[str, Any]
+) -> tuple[tuple[str, ...], ScoredPredictions | None, str]:
     if not path.is_file():
         return (), None, ""
     frame = read_predictions(path)
@@ -131,9 +138,9 @@ def _read_judged(path: Path, facts: dict[str, Any]) -> tuple[tuple[str, ...], Ju
         return (), None, ""
     target = facts.get("options", {}).get("target") or {}
     if target.get("classifier"):
-        judged = judged_classes(frame, frame["actual"].tolist())
+        judged = class_predictions(frame, frame["actual"].tolist())
     else:
-        judged = judged_numbers(frame, numbers(frame, "actual"))
+        judged = numeric_predictions(frame, numeric_column(frame, "actual"))
     part = str(frame["split"].iloc[0]) if "split" in frame.columns else ""
     return tuple(frame[ID_HEADER]), judged, part
 

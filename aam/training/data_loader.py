@@ -13,8 +13,8 @@ import numpy.typing as npt
 import torch
 from torch.utils.data import DataLoader, Dataset, Sampler
 
-from aam.data.batch_balance import bounds, order
-from aam.data.batch_shards import share
+from aam.data.batch_balance import balanced_order, even_slice
+from aam.data.batch_shards import shard_batch
 from aam.data.batches import FIXED_DRAW, Batch, BatchPlan, fixed_masks, make_batch
 from aam.data.study import Study
 from aam.distributed.environment import ALONE, Ranks
@@ -59,11 +59,13 @@ class TrainingBatches(Dataset[Batch]):
     def _evenly(self, rng: np.random.Generator) -> Rows:
         """Order the samples so that batches hold about as many distinct ASVs each."""
         richness = self.study.table.richness[self.rows]
-        return order(self.rows, np.minimum(richness, self.plan.token_limit), self.steps, rng)
+        return balanced_order(
+            self.rows, np.minimum(richness, self.plan.token_limit), self.steps, rng
+        )
 
     def __getitem__(self, key: Key) -> Batch:
         epoch, step = key
-        rows = self._shuffled(epoch)[bounds(len(self.rows), self.steps, step)]
+        rows = self._shuffled(epoch)[even_slice(len(self.rows), self.steps, step)]
         reads_draw = epoch if self.fresh_reads else FIXED_DRAW
         masks = epoch * self.steps + step
         batch = make_batch(self.study, self.plan, rows, reads_draw, masks)
@@ -97,7 +99,7 @@ def share_of(batch: Batch, ranks: Ranks, letters: bool) -> Batch:
     if ranks.size == 1:
         return batch
     samples, asvs = ranks.portion(len(batch.rows_B)), ranks.portion(len(batch.asvs_U))
-    return share(batch, samples, asvs, letters)
+    return shard_batch(batch, samples, asvs, letters)
 
 
 class EpochSampler(Sampler[Key]):

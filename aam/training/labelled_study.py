@@ -11,7 +11,7 @@ import numpy.typing as npt
 
 from aam.contract.errors import DataError
 from aam.contract.options.commands import Train
-from aam.data.labels import read_answers, split_samples
+from aam.data.labels import read_labels, split_samples
 from aam.data.metadata import read_metadata
 from aam.data.splits import Split
 from aam.data.study import Study, load_study
@@ -54,7 +54,7 @@ def ask(options: Train, max_bp: int | None, splits: Path | None = None) -> Quest
     """
     study = load_study(options.input, options.phylogeny, max_bp)
     metadata = read_metadata(options.target.metadata)
-    found = read_answers(options.target, metadata, study.table.sample_ids)
+    found = read_labels(options.target, metadata, study.table.sample_ids)
     study = study.take_samples(found.rows)
     depth = choose_depth(study, options.sample)
     deep = deep_enough(study, depth)

@@ -3,7 +3,7 @@
 One task serves pretraining and training: the parts of the loss that a batch or a network has no
 data for are absent. Validation adds sums over the whole split, never means of means.
 
-Of several ranks each does a `Share` of the batch: it encodes some of the ASVs, whose vectors are
+Of several ranks each computes a `BatchShard`: it encodes some of the ASVs, whose vectors are
 gathered, and reads some of the samples, whose embeddings are gathered. Each part of the loss is a
 sum over all ranks, divided by the number of all ranks, so the gradient is that of the whole batch.
 """
@@ -22,7 +22,7 @@ import torch
 from torch import Tensor
 
 from aam.contract.options.groups import LoopOptions, MaskOptions
-from aam.data.batch_shards import Share, unmasked
+from aam.data.batch_shards import BatchShard, unmasked
 from aam.data.batches import Batch
 from aam.distributed.collectives import add_up, gather_arrays, gather_rows, ranks
 from aam.distributed.environment import portions
@@ -112,7 +112,9 @@ class Task(pl.LightningModule):
         own, _ = self._forward(batch, batch.tokens_UL, nucleotides=True)
         whole = over_ranks(own)
         figures = {name: part.mean for name, part in whole.items()} | {"loss": self._total(whole)}
-        samples = torch.tensor(batch.samples if isinstance(batch, Share) else len(batch.rows_B))
+        samples = torch.tensor(
+            batch.samples if isinstance(batch, BatchShard) else len(batch.rows_B)
+        )
         for name, value in figures.items():
             _add(self.train_sums, name, Part(value.detach() * samples, samples))
         self.log("train_loss", self.train_sums["loss"].mean.float(), prog_bar=True, logger=False)
@@ -205,7 +207,7 @@ class Task(pl.LightningModule):
                     assert batch.hidden is not None
                     entropy, right = nucleotide_loss(logits, batch.hidden)
                     parts |= {"nucleotide": entropy, "nucleotide_accuracy": right}
-                if isinstance(batch, Share):
+                if isinstance(batch, BatchShard):
                     asvs_UD = gather_rows(asvs_UD, portions(len(batch.asvs_U), ranks()))
             embedding_BD, members_BSD = self.encoder.samples(
                 asvs_UD, batch.slots_BS, batch.counts_BS, batch.attend_BS
@@ -214,13 +216,13 @@ class Task(pl.LightningModule):
         if self.target is None:
             return parts, None
         assert isinstance(self.network, Predictor) and self.target_values is not None
-        letters_ML, slots_BS = (
-            (batch.letters_ML, batch.letter_slots_BS)
-            if isinstance(batch, Share)
+        sequences_ML, slots_BS = (
+            (batch.sequences_ML, batch.sequence_slots_BS)
+            if isinstance(batch, BatchShard)
             else (unmasked(batch), batch.slots_BS)
         )
         outputs_RBC = self.network.target(
-            embedding_BD, members_BSD, batch.attend_BS, letters_ML, slots_BS, batch.counts_BS
+            embedding_BD, members_BSD, batch.attend_BS, sequences_ML, slots_BS, batch.counts_BS
         )
         values = self.target.encode(self.target_values[batch.rows_B.cpu().numpy()])
         losses = [
@@ -246,7 +248,7 @@ class Task(pl.LightningModule):
         known = torch.cat(self._scored) if self._scored else batch.asvs_U[:0]
         fresh_U1 = ~torch.isin(batch.asvs_U, known)[:, None]
         self._scored.append(batch.asvs_U[fresh_U1[:, 0]])
-        if isinstance(batch, Share):
+        if isinstance(batch, BatchShard):
             fresh_U1 = fresh_U1[batch.first_asv :][: len(batch.tokens_UL)]
         kept = fresh_U1.expand_as(batch.scored_UL)[batch.scored_UL]
         return dataclasses.replace(
@@ -261,7 +263,7 @@ class Task(pl.LightningModule):
         if batch.distances_BB is None:
             return {}
         whole_AD, first = embedding_BD, 0
-        if isinstance(batch, Share):
+        if isinstance(batch, BatchShard):
             whole_AD = gather_rows(embedding_BD, portions(batch.samples, ranks()))
             first = batch.first_sample
         head = self.encoder.distance

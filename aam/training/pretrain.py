@@ -21,7 +21,7 @@ from aam.data.labels import split_samples
 from aam.data.metadata import read_metadata
 from aam.data.splits import Split, write_splits
 from aam.data.store.files import is_store
-from aam.data.study import Study, load_study, related
+from aam.data.study import Study, has_phylogeny, load_study
 from aam.distributed import state_dict
 from aam.distributed.consensus import Team, identity
 from aam.distributed.environment import found
@@ -160,7 +160,7 @@ def _learn(
 
 def check_phylogeny(options: Pretrain) -> None:
     """Refuse to pretrain on nothing."""
-    if options.task.penalty and not related(options.input, options.phylogeny):
+    if options.task.penalty and not has_phylogeny(options.input, options.phylogeny):
         made = " and the store has no tree" if is_store(options.input.table) else ""
         raise UsageError(
             "UniFrac needs a phylogeny",

@@ -12,7 +12,7 @@ from scipy import sparse
 
 from aam.console import track
 from aam.contract.errors import DataError
-from aam.data.metrics import Judged
+from aam.data.metrics import ScoredPredictions
 from aam.data.splits import Split
 
 
@@ -41,7 +41,7 @@ class Answers:
     rows: npt.NDArray[np.int64]
     folds: tuple[str, ...]
     split: str
-    judged: Judged
+    judged: ScoredPredictions
 
 
 def relative_abundances(counts: sparse.csr_array) -> sparse.csr_array:
@@ -73,7 +73,7 @@ def cross_validate(
     abundances = relative_abundances(counts)
     rows, folds, predicted, probabilities = [], [], [], []
     for fold, split in enumerate(track(splits, "Forests", len(splits), "forests"), start=1):
-        part, asked = split.judged
+        part, asked = split.held_out
         if not len(asked):
             raise DataError("The split has nobody to judge", f"fold {fold}", "check the splits")
         model = _model(forest, bool(classes))
@@ -93,7 +93,7 @@ def cross_validate(
         rows.append(asked)
         folds += [str(fold)] * len(asked)
     order = np.concatenate(rows)
-    judged = Judged(
+    judged = ScoredPredictions(
         target[order],
         np.concatenate(predicted),
         tuple(folds) if len(splits) > 1 else (),

@@ -146,7 +146,7 @@ def train_fold(
     remembered_FD = begun.remembered_FD
     if remembered_FD is None:
         remembered_FD = remember_asvs(network.encoder, asked.study, device)
-    part, rows = split.judged
+    part, rows = split.held_out
     plan, batch_size = reading_plan(begun.recipe.plan), options.loop.batch_size
     found = read_out(network, asked.study, plan, rows, batch_size, device, remembered_FD)
     assert found.outputs_NC is not None

@@ -49,7 +49,7 @@ DAMAGE = (
 def is_artifact(path: Path) -> bool:
     """Tell whether a file is an artifact: a zip that is called .qza or holds a VERSION entry.
 
-    A broken zip called .qza counts, so that `opened` can say what is wrong with it.
+    A broken zip called .qza counts, so that `open_payload` can say what is wrong with it.
 
     Raises:
         MissingInput: there is no such file.
@@ -76,7 +76,7 @@ def is_packed(path: Path) -> bool:
         return stream.read(2) == _GZIP_MAGIC or is_artifact(path)
 
 
-def contents(path: Path, name: str, semantic: str, max_bytes: int | None = None) -> bytes:
+def read_payload(path: Path, name: str, semantic: str, max_bytes: int | None = None) -> bytes:
     """Return what a file holds: the payload of an artifact, else its bytes, gunzipped if need be.
 
     Args:
@@ -91,15 +91,17 @@ def contents(path: Path, name: str, semantic: str, max_bytes: int | None = None)
         DataError: it holds more than `max_bytes`; the archive is damaged, is no artifact, is of
             another type, or lacks the file.
     """
-    with opened(path, name, semantic, max_bytes) as stream:
+    with open_payload(path, name, semantic, max_bytes) as stream:
         return stream.read()
 
 
-def opened(path: Path, name: str, semantic: str, max_bytes: int | None = None) -> io.BufferedReader:
-    """Open what a file holds, to be read from its start piece by piece; see `contents`.
+def open_payload(
+    path: Path, name: str, semantic: str, max_bytes: int | None = None
+) -> io.BufferedReader:
+    """Open what a file holds, to be read from its start piece by piece; see `read_payload`.
 
     Raises:
-        MissingInput, DataError: as `contents`; reading raises the latter too.
+        MissingInput, DataError: as `read_payload`; reading raises the latter too.
     """
     limit = memory_budget() if max_bytes is None else max_bytes
     if is_artifact(path):

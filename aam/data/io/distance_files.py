@@ -25,7 +25,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from aam.contract.errors import DataError
-from aam.data.io.artifact import contents, is_artifact
+from aam.data.io.artifact import is_artifact, read_payload
 from aam.data.io.text import decoded, read_text
 from aam.memory import memory_budget, shown_size
 
@@ -35,7 +35,7 @@ Found = tuple[tuple[str, ...] | None, NDArray[Any]]
 """Ids, None where the file has none, and values as they are, square or condensed."""
 
 
-def read_form(path: Path, max_bytes: int | None = None) -> Found:
+def read_matrix_file(path: Path, max_bytes: int | None = None) -> Found:
     """Read the ids and values of a matrix file.
 
     Args:
@@ -54,7 +54,7 @@ def read_form(path: Path, max_bytes: int | None = None) -> Found:
         return _binary(path, _read_npy, budget)
     if magic.startswith(b"PK") and not is_artifact(path):
         return _binary(path, _read_npz, budget)
-    data = contents(path, "distance-matrix.tsv", "DistanceMatrix", budget // 4)
+    data = read_payload(path, "distance-matrix.tsv", "DistanceMatrix", budget // 4)
     return _read_text(decoded(data, path, "distance matrix"), path)
 
 
@@ -66,7 +66,7 @@ def _binary(path: Path, read: Callable[[Path, int], Found], budget: int) -> Foun
             OverflowError, SyntaxError, zlib.error, lzma.LZMAError,
             zipfile.BadZipFile) as error:  # fmt: skip
         reason = " ".join(str(error).split())[:200] or type(error).__name__
-        raise refused("The distance matrix cannot be read", f"'{path}', {reason}") from error
+        raise matrix_error("The distance matrix cannot be read", f"'{path}', {reason}") from error
 
 
 def _read_hdf5(path: Path, budget: int) -> Found:
@@ -121,7 +121,7 @@ def _check_size(size: int, path: Path, budget: int) -> None:
         DataError: `size` bytes are more than half of the budget; the matrix is copied once.
     """
     if 2 * size > budget:
-        raise refused(
+        raise matrix_error(
             "The distance matrix takes more memory than there is for it",
             f"'{path}' describes {shown_size(size)}, {shown_size(budget / 2)} may be taken",
             "use --tree instead of a matrix",
@@ -154,14 +154,14 @@ def _read_text(text: str, path: Path) -> Found:
     lines = (line for line in io.StringIO(text, newline=None) if line.strip())
     first = next((line for line in lines if _is_content(line)), None)
     if first is None:
-        raise refused("The distance matrix is empty", f"'{path}'")
+        raise matrix_error("The distance matrix is empty", f"'{path}'")
     delimiter = "\t" if "\t" in first else ","
     header = _cells(first, delimiter, path)
     ids = tuple(name.strip() for name in header[1:])
     # A value takes two characters and more, so what the text cannot hold is not allocated.
     if 2 * len(ids) ** 2 > len(text):
         rows = sum(1 for _ in lines)
-        raise refused(
+        raise matrix_error(
             "The distance matrix is not square",
             f"'{path}' has {len(ids)} columns and {rows} rows",
         )
@@ -171,7 +171,7 @@ def _read_text(text: str, path: Path) -> Found:
         cells = _cells(line, delimiter, path)
         name = cells[0].strip()
         if row >= len(ids) or len(cells) != len(ids) + 1:
-            raise refused(
+            raise matrix_error(
                 "The distance matrix is not square",
                 f"'{path}' has {len(ids)} columns, but row {row + 1}, '{name}', "
                 f"has {len(cells) - 1} values",
@@ -179,12 +179,12 @@ def _read_text(text: str, path: Path) -> Found:
         try:
             values[row] = np.array(cells[1:], dtype=np.float64)
         except ValueError as error:
-            raise refused(
+            raise matrix_error(
                 "The distance matrix holds what is no number", f"row '{name}' of '{path}', {error}"
             ) from error
         row_ids.append(name)
     if len(row_ids) != len(ids):
-        raise refused(
+        raise matrix_error(
             "The distance matrix is not square",
             f"'{path}' has {len(ids)} columns and {len(row_ids)} rows",
         )
@@ -194,7 +194,7 @@ def _read_text(text: str, path: Path) -> Found:
             for row, pair in enumerate(zip(row_ids, ids, strict=True))
             if pair[0] != pair[1]
         )
-        raise refused(
+        raise matrix_error(
             "The rows of the distance matrix are in another order than its columns",
             f"row {row + 1} of '{path}' is '{left}', column {row + 1} is '{above}'",
         )
@@ -206,7 +206,7 @@ def _cells(line: str, delimiter: str, path: Path) -> list[str]:
     try:
         return next(csv.reader([line.rstrip("\n")], delimiter=delimiter))
     except csv.Error as error:
-        raise refused("The distance matrix cannot be read", f"'{path}', {error}") from error
+        raise matrix_error("The distance matrix cannot be read", f"'{path}', {error}") from error
 
 
 def _is_content(line: str) -> bool:
@@ -214,7 +214,7 @@ def _is_content(line: str) -> bool:
     return bool(stripped) and (stripped[0] != "#" or "\t" in stripped or "," in stripped)
 
 
-def refused(cause: str, evidence: str, remedy: str = "make the matrix again") -> DataError:
+def matrix_error(cause: str, evidence: str, remedy: str = "make the matrix again") -> DataError:
     """Return the error of a matrix that cannot be used."""
     return DataError(cause, evidence, remedy)
 

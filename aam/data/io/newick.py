@@ -31,7 +31,7 @@ _BRACKET = re.compile(rb"[\[\]]")
 
 
 @dataclass(frozen=True)
-class Tree:
+class NewickTree:
     """A rooted tree of n nodes in postorder: children before parents, the root last.
 
     Attributes:
@@ -49,7 +49,7 @@ class Tree:
     names: list[str]
 
 
-def parse(text: bytes, source: str) -> Tree:
+def parse(text: bytes, source: str) -> NewickTree:
     """Read one rooted tree.
 
     Args:
@@ -84,7 +84,7 @@ def parse(text: bytes, source: str) -> Tree:
         raise _unreadable("a comma outside all brackets", int(text_ends[parents < 0][0]), source)
     names, lengths = _labels(text, skeleton, text_starts, text_ends, is_tip, source)
     starts = _starts(codes, is_node, is_tip)
-    return Tree(parents, starts, lengths, np.flatnonzero(is_tip), names)
+    return NewickTree(parents, starts, lengths, np.flatnonzero(is_tip), names)
 
 
 def _without_quotes_and_comments(text: bytes, source: str) -> tuple[bytes, bytes]:

@@ -39,7 +39,7 @@ _CELL_BYTES = 70
 
 
 @dataclass(frozen=True)
-class Block:
+class TableBlock:
     """Consecutive samples of a table, n of them from `start` on.
 
     Attributes:
@@ -66,7 +66,7 @@ class TableBlocks:
 
     sample_ids: Sequence[str]
     feature_ids: Sequence[str]
-    blocks: Callable[[], Iterator[Block]]
+    blocks: Callable[[], Iterator[TableBlock]]
 
 
 def open_blocks(
@@ -93,7 +93,7 @@ def open_blocks(
     with _path_named(path):
         found = _open(path, scratch, block_bytes, budget, room)
 
-    def blocks() -> Iterator[Block]:
+    def blocks() -> Iterator[TableBlock]:
         with _path_named(path):
             yield from found.blocks()
 
@@ -114,7 +114,7 @@ def _path_named(path: Path) -> Iterator[None]:
 def _open(
     path: Path, scratch: Path | None, block_bytes: int, budget: int, room: int
 ) -> TableBlocks:
-    with artifact.opened(path, "feature-table.biom", "FeatureTable", room) as stream:
+    with artifact.open_payload(path, "feature-table.biom", "FeatureTable", room) as stream:
         start = stream.peek(4096)[:4096]
         if not start.strip():
             raise DataError("No feature table", "the file is empty", "make it again")
@@ -174,7 +174,7 @@ def _of_hdf5(source: Path | io.BytesIO, block_bytes: int, budget: int) -> TableB
     check_ids(features, "feature")
     _check_size(min(2 * _ENTRY * int(indptr[-1]), 4 * block_bytes), "its counts", budget)
 
-    def blocks() -> Iterator[Block]:
+    def blocks() -> Iterator[TableBlock]:
         try:
             with h5py.File(source, "r") as file:
                 data, indices = file["sample/matrix/data"], file["sample/matrix/indices"]
@@ -183,7 +183,7 @@ def _of_hdf5(source: Path | io.BytesIO, block_bytes: int, budget: int) -> TableB
                     ends = indptr[low : high + 1] - indptr[low]
                     columns = _columns(_integers(indices[part]), ends, len(features))
                     values = data[part].astype(np.float64, copy=False)
-                    yield Block(low, values, columns, ends)
+                    yield TableBlock(low, values, columns, ends)
         except BAD_CONTENT as error:
             raise unreadable("BIOM 2.1 (HDF5)", error) from error
 
@@ -274,11 +274,11 @@ def _of_json(path: Path, stream: io.BufferedReader, block_bytes: int, budget: in
     _check_size(len(data) * _JSON_BYTES, "JSON, as it is read,", budget)
     samples, features, values = parse_json(decoded(data, path, "feature table"))
 
-    def blocks() -> Iterator[Block]:
+    def blocks() -> Iterator[TableBlock]:
         for low, high in cuts(values.indptr.astype(np.int64), block_bytes // _ENTRY):
             part = slice(int(values.indptr[low]), int(values.indptr[high]))
             indptr = values.indptr[low : high + 1].astype(np.int64) - part.start
-            yield Block(low, values.data[part], values.indices[part].astype(np.int32), indptr)
+            yield TableBlock(low, values.data[part], values.indices[part].astype(np.int32), indptr)
 
     return TableBlocks(samples, features, blocks)
 
@@ -307,13 +307,13 @@ def _of_tsv(
     runs = list(cuts(indptr, max(1, block_bytes // (2 * _TRIPLE.itemsize))))
     dealt = [spool] if len(runs) < 2 else _deal(spool, [low for low, _ in runs], scratch)
 
-    def blocks() -> Iterator[Block]:
+    def blocks() -> Iterator[TableBlock]:
         for (low, high), run in zip(runs, dealt, strict=False):
             triples = run.whole()
             # Features came in order, so a stable sort by sample keeps them so.
             triples = triples[np.argsort(triples["row"], kind="stable")]
             part = indptr[low : high + 1] - indptr[low]
-            yield Block(low, triples["value"].copy(), triples["column"].copy(), part)
+            yield TableBlock(low, triples["value"].copy(), triples["column"].copy(), part)
 
     return TableBlocks(samples, features, blocks)
 

@@ -21,7 +21,7 @@ _TRANSITION = 2  # A=0, C=1, G=2, T=3: exclusive or with 2 is a transition, with
 
 
 @dataclass(frozen=True)
-class Evolved:
+class SimulatedTree:
     """A rooted binary tree.
 
     Attributes:
@@ -35,7 +35,7 @@ class Evolved:
     tips: npt.NDArray[np.int64]
 
 
-def yule_tree(tips: int, rng: np.random.Generator) -> Evolved:
+def yule_tree(tips: int, rng: np.random.Generator) -> SimulatedTree:
     """Grow a pure-birth tree with `tips` (2 or more) tips, on a relaxed clock."""
     parents, born = [-1, 0, 0], [0.0, 0.0, 0.0]
     ended: dict[int, float] = {0: 0.0}
@@ -54,10 +54,10 @@ def yule_tree(tips: int, rng: np.random.Generator) -> Evolved:
     ends = np.array([ended.get(node, now) for node in range(len(parents))])
     rates = rng.gamma(CLOCK_SHAPE, 1 / CLOCK_SHAPE, len(parents))
     lengths = (ends - np.array(born)) * rates * (HEIGHT / now)
-    return Evolved(np.array(parents), lengths, np.sort(np.array(alive)))
+    return SimulatedTree(np.array(parents), lengths, np.sort(np.array(alive)))
 
 
-def clades(tree: Evolved, count: int) -> npt.NDArray[np.int64]:
+def clades(tree: SimulatedTree, count: int) -> npt.NDArray[np.int64]:
     """Cut the tree when it has `count` lineages; int64 [F], which of them each tip comes from."""
     early = min(2 * count, 2 * len(tree.tips)) - 1
     origin = np.arange(len(tree.parents))
@@ -67,7 +67,7 @@ def clades(tree: Evolved, count: int) -> npt.NDArray[np.int64]:
     return found
 
 
-def brownian(tree: Evolved, rng: np.random.Generator) -> npt.NDArray[np.float64]:
+def brownian(tree: SimulatedTree, rng: np.random.Generator) -> npt.NDArray[np.float64]:
     """Let a trait drift along the branches; float64 [F], standardised over the tips."""
     steps = rng.standard_normal(len(tree.parents)) * np.sqrt(tree.lengths)
     values = np.zeros(len(steps))
@@ -78,7 +78,7 @@ def brownian(tree: Evolved, rng: np.random.Generator) -> npt.NDArray[np.float64]
     return standard
 
 
-def evolve_dna(tree: Evolved, length: int, rng: np.random.Generator) -> tuple[str, ...]:
+def evolve_dna(tree: SimulatedTree, length: int, rng: np.random.Generator) -> tuple[str, ...]:
     """Evolve `length` nucleotides by Kimura's two-parameter model with gamma rates of sites.
 
     Tips that end up equal get one more substitution each until all F sequences are distinct.
@@ -107,7 +107,7 @@ def evolve_dna(tree: Evolved, length: int, rng: np.random.Generator) -> tuple[st
     return tuple(_LETTERS[row].tobytes().decode("ascii") for row in tips)
 
 
-def newick(tree: Evolved, names: Sequence[str]) -> str:
+def newick(tree: SimulatedTree, names: Sequence[str]) -> str:
     """Write the tree with `names` [F] at its tips, in the order of `tree.tips`."""
     labels = dict(zip(tree.tips.tolist(), names, strict=True))
     children: dict[int, list[str]] = {}

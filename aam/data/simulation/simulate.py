@@ -18,7 +18,7 @@ from scipy import sparse
 from aam.console import track
 from aam.contract.errors import UsageError
 from aam.contract.options.commands import Simulate
-from aam.data.simulation.evolution import Evolved, brownian, clades, evolve_dna, yule_tree
+from aam.data.simulation.evolution import SimulatedTree, brownian, clades, evolve_dna, yule_tree
 from aam.memory import memory_available, shown_size
 
 PH_LOW, PH_SPAN = 4.0, 5.0
@@ -59,7 +59,7 @@ class SimulatedStudy:
     sample_ids: tuple[str, ...]
     sequences: tuple[str, ...]
     counts: sparse.csr_array
-    tree: Evolved
+    tree: SimulatedTree
     gradient: F64
     ph: F64
     site: npt.NDArray[np.int64]

@@ -46,7 +46,7 @@ _AGAIN = "make it again with `aam prepare`"
 
 
 @dataclass(frozen=True)
-class ArrayFacts:
+class ArrayDescription:
     """What `store.json` says of an array."""
 
     dtype: str
@@ -66,7 +66,7 @@ class Header:
         checksum: of all of this, in hexadecimal digits.
     """
 
-    facts: dict[str, ArrayFacts]
+    facts: dict[str, ArrayDescription]
     columns: list[str] | None
     made_from: dict[str, dict[str, Any]]
     checksum: str
@@ -97,7 +97,7 @@ class ArrayFile:
         """Write the next values."""
         self.write(np.ascontiguousarray(piece, dtype=self.dtype).data.cast("B"))
 
-    def close(self) -> ArrayFacts:
+    def close(self) -> ArrayDescription:
         """Finish the file.
 
         Raises:
@@ -108,7 +108,7 @@ class ArrayFile:
         whole = self.dtype.itemsize * int(np.prod(self.shape, dtype=np.int64))
         if not whole <= size < whole + 1024:
             raise RuntimeError(f"{self._path.name} has {size} bytes for an array of {whole}")
-        return ArrayFacts(self.dtype.str, self.shape, size, self._digest.hexdigest())
+        return ArrayDescription(self.dtype.str, self.shape, size, self._digest.hexdigest())
 
     def __enter__(self) -> ArrayFile:
         return self
@@ -122,7 +122,7 @@ class ArrayFile:
         self._stream.close()
 
 
-def write_array(folder: Path, name: str, array: NDArray[Any]) -> ArrayFacts:
+def write_array(folder: Path, name: str, array: NDArray[Any]) -> ArrayDescription:
     """Write a whole array."""
     with ArrayFile(folder, name, array.dtype.str, array.shape) as file:
         if array.size:
@@ -132,7 +132,7 @@ def write_array(folder: Path, name: str, array: NDArray[Any]) -> ArrayFacts:
 
 def write_header(
     folder: Path,
-    facts: dict[str, ArrayFacts],
+    facts: dict[str, ArrayDescription],
     columns: list[str] | None,
     made_from: dict[str, dict[str, Any]],
 ) -> None:
@@ -185,13 +185,13 @@ def read_header(path: Path) -> Header:
     if checksum != _checksum(content):
         raise DataError("The store is damaged", f"'{file}' was changed", _AGAIN)
     facts = {
-        name: ArrayFacts(**{**fact, "shape": tuple(fact["shape"])})
+        name: ArrayDescription(**{**fact, "shape": tuple(fact["shape"])})
         for name, fact in content["arrays"].items()
     }
     return Header(facts, content["metadata"], content["made_from"], checksum)
 
 
-def map_array(path: Path, name: str, facts: ArrayFacts) -> NDArray[Any]:
+def map_array(path: Path, name: str, facts: ArrayDescription) -> NDArray[Any]:
     """Map an array read-only: its pages are read when touched, and shared with other processes.
 
     Raises:

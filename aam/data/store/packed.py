@@ -79,7 +79,7 @@ def pack(strings: Iterable[str]) -> tuple[NDArray[np.uint8], NDArray[np.int64]]:
     return np.frombuffer(letters, dtype=np.uint8), np.frombuffer(ends, dtype=np.int64)
 
 
-def taken(strings: Sequence[str], rows: NDArray[np.int64]) -> Sequence[str]:
+def take_strings(strings: Sequence[str], rows: NDArray[np.int64]) -> Sequence[str]:
     """Return the strings at `rows`, in that order; packed ones stay packed."""
     if isinstance(strings, PackedStrings):
         return strings.take(rows)

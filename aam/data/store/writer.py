@@ -20,10 +20,10 @@ from scipy.sparse import csr_array
 from aam.console import say
 from aam.contract.errors import DataError, first_few
 from aam.contract.files import sha256
-from aam.data.io.table_blocks import BLOCK_BYTES, Block, TableBlocks, open_blocks
+from aam.data.io.table_blocks import BLOCK_BYTES, TableBlock, TableBlocks, open_blocks
 from aam.data.metadata import Metadata, read_metadata
 from aam.data.sequences import encode, sequences_of
-from aam.data.store.files import ArrayFacts, ArrayFile, write_array, write_header
+from aam.data.store.files import ArrayDescription, ArrayFile, write_array, write_header
 from aam.data.store.packed import pack
 from aam.data.study import check_emptied
 from aam.data.table import (
@@ -31,13 +31,13 @@ from aam.data.table import (
     check_empty,
     check_orientation,
     check_reads,
-    tell_unused,
+    report_unused,
 )
 from aam.data.unifrac.phylogeny import read_phylogeny
 
 
 @dataclass(frozen=True)
-class Sources:
+class StoreSources:
     """The files that a store is made from, and what may be left out; as the options mean it."""
 
     table: Path
@@ -51,7 +51,7 @@ class Sources:
 
 
 @dataclass(frozen=True)
-class Sizes:
+class StoreSizes:
     """What a store holds."""
 
     samples: int
@@ -60,7 +60,7 @@ class Sizes:
 
 
 @dataclass(frozen=True)
-class _Judged:
+class _TableScan:
     """What the first look at a table found.
 
     Attributes:
@@ -72,7 +72,7 @@ class _Judged:
     holders_F: NDArray[np.int64]
 
 
-def prepare(sources: Sources, folder: Path, block_bytes: int = BLOCK_BYTES) -> Sizes:
+def prepare(sources: StoreSources, folder: Path, block_bytes: int = BLOCK_BYTES) -> StoreSizes:
     """Write the files of a store into an empty folder, `store.json` last.
 
     Raises:
@@ -82,12 +82,12 @@ def prepare(sources: Sources, folder: Path, block_bytes: int = BLOCK_BYTES) -> S
     scratch.mkdir()
     blocks = open_blocks(sources.table, scratch, block_bytes, sources.max_bytes)
     check_orientation(blocks.sample_ids, blocks.feature_ids, sources.table)
-    judged = _judge(blocks, sources)
+    scan = _scan(blocks, sources)
     # ASVs are ordered by id; those that nobody holds are left out.
     names = blocks.feature_ids
-    held = np.flatnonzero(judged.holders_F).tolist()
+    held = np.flatnonzero(scan.holders_F).tolist()
     columns = np.array(sorted(held, key=names.__getitem__), dtype=np.int64)
-    facts: dict[str, ArrayFacts] = {}
+    facts: dict[str, ArrayDescription] = {}
     if sources.tree is not None:
         ids = [names[column] for column in columns.tolist()]
         phylogeny, placed = read_phylogeny(
@@ -103,7 +103,7 @@ def prepare(sources: Sources, folder: Path, block_bytes: int = BLOCK_BYTES) -> S
         facts["ancestors_ends"] = write_array(folder, "ancestors_ends", phylogeny.indptr)
         del phylogeny
     facts |= _write_asvs(folder, names, columns, sources)
-    counts, kept = _write_counts(folder, blocks, judged, columns, sources)
+    counts, kept = _write_counts(folder, blocks, scan, columns, sources)
     facts |= counts
     samples = [name for name, is_kept in zip(blocks.sample_ids, kept, strict=True) if is_kept]
     facts |= _write_strings(folder, "samples", samples)
@@ -116,10 +116,10 @@ def prepare(sources: Sources, folder: Path, block_bytes: int = BLOCK_BYTES) -> S
         file.unlink()
     scratch.rmdir()
     write_header(folder, facts, named, _made_from(sources))
-    return Sizes(len(samples), len(columns), facts["counts"].shape[0])
+    return StoreSizes(len(samples), len(columns), facts["counts"].shape[0])
 
 
-def _judge(blocks: TableBlocks, sources: Sources) -> _Judged:
+def _scan(blocks: TableBlocks, sources: StoreSources) -> _TableScan:
     """Look at every value once.
 
     Raises:
@@ -141,11 +141,11 @@ def _judge(blocks: TableBlocks, sources: Sources) -> _Judged:
         empty = (blocks.sample_ids[row] for row in np.flatnonzero(~filled).tolist())
         check_empty(empty, sources.table, sources.drop_empty_samples)
     if not holders.all():
-        tell_unused(holders > 0)
-    return _Judged(filled, holders)
+        report_unused(holders > 0)
+    return _TableScan(filled, holders)
 
 
-def _as_counts(block: Block, sample_ids: Sequence[str], table: Path) -> NDArray[np.int32]:
+def _as_counts(block: TableBlock, sample_ids: Sequence[str], table: Path) -> NDArray[np.int32]:
     with np.errstate(invalid="ignore"):
         counts = block.data.astype(np.int32)
     if counts.size and not (counts.min() >= 0 and np.array_equal(counts, block.data)):
@@ -169,14 +169,14 @@ def _sums(counts: NDArray[np.int32], indptr: NDArray[np.int64]) -> NDArray[np.in
 def _write_counts(
     folder: Path,
     blocks: TableBlocks,
-    judged: _Judged,
+    scan: _TableScan,
     columns: NDArray[np.int64],
-    sources: Sources,
-) -> tuple[dict[str, ArrayFacts], NDArray[np.bool_]]:
+    sources: StoreSources,
+) -> tuple[dict[str, ArrayDescription], NDArray[np.bool_]]:
     """Write counts, their ASVs and ends, and reads; return which samples [N] were written."""
     place_of = np.full(len(blocks.feature_ids), -1, dtype=np.int32)
     place_of[columns] = np.arange(len(columns), dtype=np.int32)
-    entries = int(judged.holders_F[columns].sum())
+    entries = int(scan.holders_F[columns].sum())
     richness = np.zeros(len(blocks.sample_ids), dtype=np.int64)
     reads = np.zeros(len(blocks.sample_ids), dtype=np.int64)
     with (
@@ -192,7 +192,7 @@ def _write_counts(
             values.append(own.data)
             asvs.append(own.indices)
         facts = {"counts": values.close(), "counts_asvs": asvs.close()}
-    emptied = np.flatnonzero(judged.filled_N & (richness == 0)).tolist()
+    emptied = np.flatnonzero(scan.filled_N & (richness == 0)).tolist()
     if emptied:
         check_emptied((blocks.sample_ids[row] for row in emptied), sources.drop_empty_samples)
     kept = richness > 0
@@ -202,7 +202,7 @@ def _write_counts(
     return facts, kept
 
 
-def _placed(block: Block, place_of: NDArray[np.int32], asvs: int) -> csr_array:
+def _placed(block: TableBlock, place_of: NDArray[np.int32], asvs: int) -> csr_array:
     """Return the counts [n, F] of a block: ASVs renumbered, those without a place left out."""
     counts = block.data.astype(np.int32)
     places = place_of[block.indices]
@@ -217,8 +217,8 @@ def _placed(block: Block, place_of: NDArray[np.int32], asvs: int) -> csr_array:
 
 
 def _write_asvs(
-    folder: Path, names: Sequence[str], columns: NDArray[np.int64], sources: Sources
-) -> dict[str, ArrayFacts]:
+    folder: Path, names: Sequence[str], columns: NDArray[np.int64], sources: StoreSources
+) -> dict[str, ArrayDescription]:
     ids = tuple(names[column] for column in columns.tolist())
     sequences = sequences_of(ids, sources.sequences, sources.max_bytes)
     tokens_FL = encode(sequences, None, sources.max_bytes)
@@ -230,7 +230,7 @@ def _write_asvs(
     }
 
 
-def _write_strings(folder: Path, name: str, strings: Sequence[str]) -> dict[str, ArrayFacts]:
+def _write_strings(folder: Path, name: str, strings: Sequence[str]) -> dict[str, ArrayDescription]:
     letters, ends = pack(strings)
     return {
         name: write_array(folder, name, letters),
@@ -240,7 +240,7 @@ def _write_strings(folder: Path, name: str, strings: Sequence[str]) -> dict[str,
 
 def _write_metadata(
     folder: Path, metadata: Metadata, samples: Sequence[str]
-) -> dict[str, ArrayFacts]:
+) -> dict[str, ArrayDescription]:
     """Write the metadata of the store's samples, in their order.
 
     Raises:
@@ -266,7 +266,7 @@ def _write_metadata(
     }
 
 
-def _made_from(sources: Sources) -> dict[str, dict[str, Any]]:
+def _made_from(sources: StoreSources) -> dict[str, dict[str, Any]]:
     paths = {
         "--table": sources.table,
         "--sequences": sources.sequences,

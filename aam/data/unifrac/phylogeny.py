@@ -25,7 +25,7 @@ from aam.console import say
 from aam.contract.errors import AamError, DataError, first_few
 from aam.contract.files import require, written_aside
 from aam.data.io import artifact
-from aam.data.io.newick import Tree, parse
+from aam.data.io.newick import NewickTree, parse
 from aam.data.io.text import decoded
 from aam.memory import memory_budget, shown_size
 
@@ -88,7 +88,7 @@ def read_phylogeny(
     """
     budget = memory_budget() if max_bytes is None else max_bytes
     semantic = "Phylogeny[" if root_at_midpoint else "Phylogeny[Rooted]"
-    text = artifact.contents(require(path, "tree"), "tree.nwk", semantic, budget // 2)
+    text = artifact.read_payload(require(path, "tree"), "tree.nwk", semantic, budget // 2)
     if text.startswith((b"\xff\xfe", b"\xfe\xff")):
         decoded(text, path, "tree")  # Raises; names need not be UTF-8, but this is UTF-16.
     nodes = text.count(b",") + text.count(b")") + 1
@@ -99,7 +99,7 @@ def read_phylogeny(
         cache = _cache_path(text, feature_ids, drop_missing, root_at_midpoint)
         remembered = _load(cache)
         if remembered is not None:
-            _tell_dropped(feature_ids, remembered[1])
+            _report_dropped(feature_ids, remembered[1])
             return remembered
     tree = parse(text, f"'{path}'")
     if root_at_midpoint:
@@ -112,7 +112,7 @@ def read_phylogeny(
         )
     columns, tips = _match(tree, feature_ids, path, drop_missing)
     phylogeny = _shear(tree, tips, path, budget)
-    _tell_dropped(feature_ids, columns)
+    _report_dropped(feature_ids, columns)
     if cache is not None:
         _save(cache, phylogeny, columns)
     return phylogeny, columns
@@ -157,7 +157,7 @@ def _rooted_at_midpoint(text: bytes, path: Path) -> bytes:
 
 
 def _match(
-    tree: Tree, feature_ids: Sequence[str], path: Path, drop_missing: bool
+    tree: NewickTree, feature_ids: Sequence[str], path: Path, drop_missing: bool
 ) -> tuple[NDArray[np.int64], NDArray[np.int64]]:
     """Find the features in the tree: their columns [F], ascending, and the nodes of their tips."""
     column_of = {name: column for column, name in enumerate(feature_ids)}
@@ -188,14 +188,14 @@ def _match(
     return found[held][order], tree.tips[held[order]]
 
 
-def _tell_dropped(feature_ids: Sequence[str], columns: NDArray[np.int64]) -> None:
+def _report_dropped(feature_ids: Sequence[str], columns: NDArray[np.int64]) -> None:
     if len(columns) < len(feature_ids):
         kept = set(columns.tolist())
         dropped = (name for column, name in enumerate(feature_ids) if column not in kept)
         say(f"Left out features that the tree lacks: {first_few(dropped)} of {len(feature_ids)}.")
 
 
-def _shear(tree: Tree, tips: NDArray[np.int64], path: Path, budget: int) -> Phylogeny:
+def _shear(tree: NewickTree, tips: NDArray[np.int64], path: Path, budget: int) -> Phylogeny:
     """Keep the branches above `tips` [F], chains collapsed; features are numbered as `tips`."""
     is_kept_tip = np.zeros(tree.parents.size, dtype=np.int64)
     is_kept_tip[tips] = 1
@@ -227,7 +227,7 @@ def _shear(tree: Tree, tips: NDArray[np.int64], path: Path, budget: int) -> Phyl
 
 
 def _check_lengths(
-    tree: Tree, kept: NDArray[np.int64], lengths: NDArray[np.float64], path: Path
+    tree: NewickTree, kept: NDArray[np.int64], lengths: NDArray[np.float64], path: Path
 ) -> None:
     """Refuse branches above features whose length is absent, negative or out of range.
 
