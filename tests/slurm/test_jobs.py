@@ -398,7 +398,8 @@ def test_a_file_trains_as_a_submitted_job(cluster: Cluster, alone: Path) -> None
 
 
 MISTAKES = [
-    (["--table", "/none.biom", "--output-dir", "typo"], "No file for --table: '/none.biom'"),
+    (["--table", "/none.biom", "--device", "cpu", "--output-dir", "typo"],
+     "No file for --table: '/none.biom'"),
     (["--table", "study/table.biom"], "--output-dir"),
     (["--tabel", "study/table.biom", "--output-dir", "typo"], "did you mean '--table'?"),
     (["--table", "study/table.biom", "--tree", "study/tree.nwk", "--output-dir", "typo"],
