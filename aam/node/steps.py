@@ -186,7 +186,7 @@ def _bind_cpus(settings: Settings, rank: int) -> None:
 
 @dataclass
 class _Rank:
-    """`aam` as a child process, and whether this process was told to end it."""
+    """`aam` as a child process, and whether this process was signalled to end it."""
 
     process: subprocess.Popen[bytes]
     terminated: bool = False

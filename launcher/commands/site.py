@@ -11,7 +11,7 @@ from launcher import config
 from launcher.commands import print_json
 from launcher.plan.launcher_options import split_own
 from launcher.slurm.site import SITE_KEYS, Fact, Site
-from launcher.slurm.site_check import Answer, examine
+from launcher.slurm.site_check import FactCheck, check_facts
 
 VERBS = ("show", "check")
 
@@ -26,14 +26,14 @@ def run(words: Sequence[str]) -> int:
             remedy = f"known are {', '.join(config.sites())}"
         raise UsageError("Which site?", f"'{' '.join(rest)}'", remedy)
     site = config.site(rest[1], os.environ)
-    answers = examine(site) if rest[0] == "check" else []
+    answers = check_facts(site) if rest[0] == "check" else []
     if "--json" in own:
         print_json({"site": site.name, "facts": {k: vars(f) for k, f in site.facts.items()},
                     "answers": [vars(answer) for answer in answers]})  # fmt: skip
     elif rest[0] == "show":
         print("\n".join(_facts(site)))
     else:
-        print("\n".join(_answers(answers)))
+        print("\n".join(_lines(answers)))
     return Unavailable.status if any(a.verdict == "differs" for a in answers) else 0
 
 
@@ -62,5 +62,5 @@ def _value(fact: Fact) -> str:
     return ", ".join(map(str, fact.value)) if isinstance(fact.value, list) else str(fact.value)
 
 
-def _answers(answers: Sequence[Answer]) -> list[str]:
-    return [f"{a.verdict:<8} {a.key:<16} {a.said}" for a in answers]
+def _lines(answers: Sequence[FactCheck]) -> list[str]:
+    return [f"{a.verdict:<8} {a.key:<16} {a.detail}" for a in answers]

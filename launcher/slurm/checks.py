@@ -66,7 +66,7 @@ def run_in_the_way(request: Request, paths: Sequence[PathFact]) -> list[AamError
 
 
 def unseen(path: str, site: Site) -> str:
-    """Say why the nodes do not see a path; nothing if they do, or nobody knows."""
+    """Return why the nodes do not see a path; nothing if they do, or if it is unknown."""
     shared = [os.path.realpath(place) for place in site.words("shared")]
     if shared and not any(_below(path, place) for place in shared):
         return f"'{path}' is not below {' or '.join(shared)}"

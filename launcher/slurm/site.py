@@ -48,7 +48,7 @@ SITE_KEYS: dict[str, SiteKey] = {
     "arch": SiteKey("text", "", "Their arch: gfx942, sm_90."),
     "gpus_per_node": SiteKey("number", 1, "GPUs (or ranks, without a GPU) of a node."),
     "gpu_request": SiteKey(
-        "text", "", "Option that asks Slurm for GPUs, as --gpus-per-node=mi300a:{gpus}; none: "
+        "text", "", "Option that requests GPUs, as --gpus-per-node=mi300a:{gpus}; none: "
         "they come with the node."
     ),
     "cpus_per_node": SiteKey("number", 0, "Processors of a node, as Slurm counts; 0: unknown."),
@@ -58,7 +58,7 @@ SITE_KEYS: dict[str, SiteKey] = {
     "home": SiteKey("text", "", "Where homes are; runs do not belong there."),
     "local": SiteKey("text", "", "Folder on a node's own disk; variables are those of the job."),
     "stage_most_gb": SiteKey("number", 0, "Most that is copied to a node's disk; 0: nothing."),
-    "warn_seconds": SiteKey("number", 600, "How long before its limit a job is told to stop."),
+    "warn_seconds": SiteKey("number", 600, "How long before its limit a job stops."),
     "sync_seconds": SiteKey("number", 10, "How often a run is copied off a node's disk."),
     "sync_patience": SiteKey("number", 300, "How long a full disk is given when a job ends."),
     "interfaces": SiteKey("list", [], "Network interfaces of the nodes, as patterns."),
@@ -76,7 +76,7 @@ class Fact:
         value: as it stands in the file.
         where: file and line.
         source: who says so.
-        confirmed: seen on the machine; None where nobody says.
+        confirmed: seen on the machine; None where the file does not say.
         confirm: the command that settles it.
     """
 

@@ -1,4 +1,4 @@
-"""Hold the facts of a site against the host where jobs are submitted.
+"""Site check: compares the facts of a site with the host where jobs are submitted.
 
 What can be seen only on a node is not guessed: the command that shows it is named.
 """
@@ -19,57 +19,57 @@ from launcher.slurm.submit_options import seconds
 
 
 @dataclass(frozen=True)
-class Answer:
-    """What was found about a fact."""
+class FactCheck:
+    """Outcome of the check of one fact."""
 
     key: str
     verdict: Literal["holds", "differs", "unknown"]
-    said: str
+    detail: str
 
 
-def examine(site: Site) -> list[Answer]:
+def check_facts(site: Site) -> list[FactCheck]:
     """Look at every fact of a site that this host can say something about."""
     answers = []
     for key, fact in site.facts.items():
         if key == "title" or key.startswith("sources."):
             continue
-        look = LOOKS.get(key)
-        answer = look(site) if look else None
+        probe = CHECKS.get(key)
+        answer = probe(site) if probe else None
         if answer is None:
             say = f"not seen from here; {fact.confirm}" if fact.confirm else "not seen from here"
-            answer = Answer(key, "unknown", say)
+            answer = FactCheck(key, "unknown", say)
         answers.append(answer)
     return answers
 
 
-def _partition(site: Site) -> Answer | None:
+def _partition(site: Site) -> FactCheck | None:
     if not queue.available():
-        return Answer("partition", "unknown", "there is no Slurm on this host")
+        return FactCheck("partition", "unknown", "there is no Slurm on this host")
     known, wanted = queue.partitions(), site.text("partition")
     if not wanted or not known:
         return None
-    return _judged("partition", wanted in known, f"{wanted}; there are {', '.join(known)}")
+    return _compared("partition", wanted in known, f"{wanted}; there are {', '.join(known)}")
 
 
-def _limit(key: str, field: str) -> Callable[[Site], Answer | None]:
+def _limit(key: str, field: str) -> Callable[[Site], FactCheck | None]:
     """Compare a limit with that of the partition; more than Slurm allows is wrong."""
 
-    def look(site: Site) -> Answer | None:
-        found = _asked(site, field)
+    def check(site: Site) -> FactCheck | None:
+        found = _sinfo(site, field)
         if found is None:
             return None
         if "infinite" in found:
-            return Answer(key, "holds", f"{site.text(key)}; Slurm itself has no limit")
+            return FactCheck(key, "holds", f"{site.text(key)}; Slurm itself has no limit")
         if key == "max_time":
             fits = seconds(site.text(key)) <= seconds(found)
         else:
             fits = site.number(key) <= int(found.rpartition("-")[2] or 0)
-        return _judged(key, fits, f"{site.text(key)}; Slurm says {found}")
+        return _compared(key, fits, f"{site.text(key)}; Slurm says {found}")
 
-    return look
+    return check
 
 
-def _asked(site: Site, field: str) -> str | None:
+def _sinfo(site: Site, field: str) -> str | None:
     """Ask sinfo about the partition of a site."""
     if not queue.available():
         return None
@@ -80,49 +80,49 @@ def _asked(site: Site, field: str) -> str | None:
     return lines[0] if done.returncode == 0 and lines else None
 
 
-def _nodes(site: Site) -> Answer | None:
-    found = _asked(site, "%D")
+def _nodes(site: Site) -> FactCheck | None:
+    found = _sinfo(site, "%D")
     if found is None:
         return None
-    return _judged("nodes", int(found) == site.number("nodes"), f"Slurm has {found}")
+    return _compared("nodes", int(found) == site.number("nodes"), f"Slurm has {found}")
 
 
-def _modules(site: Site) -> Answer | None:
+def _modules(site: Site) -> FactCheck | None:
     names = site.words("modules")
     line = "type module >/dev/null && module is-avail " + " ".join(names)
     done = subprocess.run(
         ["bash", "-lc", line], capture_output=True, text=True, check=False, timeout=60
     )
-    said = f"{', '.join(names)}" if done.returncode == 0 else f"{line!r} fails on this host"
-    return _judged("modules", done.returncode == 0, said)
+    detail = f"{', '.join(names)}" if done.returncode == 0 else f"{line!r} fails on this host"
+    return _compared("modules", done.returncode == 0, detail)
 
 
-def _runtime(site: Site) -> Answer | None:
+def _runtime(site: Site) -> FactCheck | None:
     name = str(site.facts["runtime"].value)
     place = shutil.which(name)
-    said = place or f"no {name} on PATH; it may come with {', '.join(site.words('modules'))}"
-    return Answer("runtime", "holds" if place else "unknown", said)
+    detail = place or f"no {name} on PATH; it may come with {', '.join(site.words('modules'))}"
+    return FactCheck("runtime", "holds" if place else "unknown", detail)
 
 
-def _folders(key: str) -> Callable[[Site], Answer | None]:
-    def look(site: Site) -> Answer | None:
+def _folders(key: str) -> Callable[[Site], FactCheck | None]:
+    def check(site: Site) -> FactCheck | None:
         value = site.facts[key].value
         places = [
             filled(str(p), config.who(os.environ))
             for p in (value if isinstance(value, list) else [value])
         ]
         absent = [place for place in places if not os.path.isdir(place)]
-        said = f"no folder {', '.join(absent)}" if absent else ", ".join(places)
-        return _judged(key, not absent, said)
+        detail = f"no folder {', '.join(absent)}" if absent else ", ".join(places)
+        return _compared(key, not absent, detail)
 
-    return look
-
-
-def _judged(key: str, right: bool, said: str) -> Answer:
-    return Answer(key, "holds" if right else "differs", said)
+    return check
 
 
-LOOKS: dict[str, Callable[[Site], Answer | None]] = {
+def _compared(key: str, right: bool, detail: str) -> FactCheck:
+    return FactCheck(key, "holds" if right else "differs", detail)
+
+
+CHECKS: dict[str, Callable[[Site], FactCheck | None]] = {
     "partition": _partition,
     "nodes": _nodes,
     "max_nodes": _limit("max_nodes", "%s"),

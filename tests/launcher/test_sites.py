@@ -11,7 +11,7 @@ from launcher import config
 from launcher.cli import main
 from launcher.plan.settings import KEYS
 from launcher.slurm.site import SITE_KEYS, Site, filled
-from launcher.slurm.site_check import examine
+from launcher.slurm.site_check import check_facts
 
 SHIPPED = ("cosmos", "slurm", "workstation")
 
@@ -122,7 +122,7 @@ def test_what_differs_is_found(tmp_path: Path, capsys: pytest.CaptureFixture[str
     there.mkdir()
     path = tmp_path / "s.yaml"
     found = site(path, f"shared: [{there}]\nhome: {tmp_path}/none\nlocal: /x\n")
-    verdicts = {answer.key: answer.verdict for answer in examine(found)}
+    verdicts = {answer.key: answer.verdict for answer in check_facts(found)}
     assert verdicts == {"shared": "holds", "home": "differs", "local": "unknown"}
     assert main(["site", "check", str(path)]) == 69
     assert f"no folder {tmp_path}/none" in capsys.readouterr().out
