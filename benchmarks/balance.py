@@ -109,7 +109,7 @@ def train(path: Path, tree: Path | None, epochs: int, seed: int, even: bool) -> 
     from aam.model.network import Encoder
     from aam.model.shape import NetworkShape
     from aam.training.data_loader import FixedBatches, TrainingBatches
-    from aam.training.lightning_module import Task, Weights, make_optimizer, schedule
+    from aam.training.lightning_module import LossWeights, TrainingModule, make_optimizer, schedule
 
     study, depth = _study(path, tree)
     metric = "unweighted" if tree is not None else None
@@ -126,7 +126,9 @@ def train(path: Path, tree: Path | None, epochs: int, seed: int, even: bool) -> 
     loop = LoopOptions(batch_size=BATCH, epochs=epochs)
     batches = TrainingBatches(study, plan, split.train, BATCH, fresh_reads=True, even=even)
     total = epochs * batches.steps
-    task = Task(Encoder(shape, metric or "unweighted"), Weights(), loop, total).train()
+    task = TrainingModule(
+        Encoder(shape, metric or "unweighted"), LossWeights(), loop, total
+    ).train()
     logged: dict[str, float] = {}
     task.log = lambda name, value, **_: logged.update({name: float(value)})  # type: ignore[method-assign]
     task.log_dict = lambda figures, **_: None  # type: ignore[method-assign]

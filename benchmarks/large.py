@@ -155,8 +155,8 @@ def steps(study: Path, samples: int) -> dict[str, float]:
     from aam.model.network import Encoder
     from aam.model.shape import NetworkShape
     from aam.training.data_loader import FixedBatches, TrainingBatches
-    from aam.training.lightning_module import Task, Weights, make_optimizer
-    from aam.training.sample_selection import batch_plan, choose_depth, deep_enough, standardise
+    from aam.training.lightning_module import LossWeights, TrainingModule, make_optimizer
+    from aam.training.sample_selection import batch_plan, choose_depth, deep_enough, diversity_scale
 
     loop, task, sample = LoopOptions(batch_size=8), MaskOptions(), SampleOptions()
     loaded = load_study(TableOptions(table=study / "study.aam"), PhylogenyOptions())
@@ -165,7 +165,7 @@ def steps(study: Path, samples: int) -> dict[str, float]:
     loaded = loaded.take_samples(deep_enough(loaded, depth))
     plan = batch_plan(depth, sample, loop, task, loaded, "unweighted", 0.5)
     (split, *_), _ = split_samples(SplitOptions(), 1, 42, loaded.table.sample_ids, None)
-    standardise(loaded, plan, split.train)
+    diversity_scale(loaded, plan, split.train)
     shape = NetworkShape(
         max_bp=loaded.tokens_FL.shape[1],
         embedding_dim=32,
@@ -174,7 +174,7 @@ def steps(study: Path, samples: int) -> dict[str, float]:
         nucleotide_patch=5,
     )
     network = Encoder(shape, "unweighted")
-    learner = Task(network, Weights(), loop, 100).train()
+    learner = TrainingModule(network, LossWeights(), loop, 100).train()
     learner.log = learner.log_dict = lambda *a, **k: None  # type: ignore[method-assign]
     optimizer = make_optimizer(learner, loop)
     batches = TrainingBatches(loaded, plan, split.train, loop.batch_size, fresh_reads=True)

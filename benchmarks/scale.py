@@ -140,19 +140,19 @@ def _steps(
     from aam.contract.options.groups import DeviceOptions, LoopOptions, RunOptions, SpeedOptions
     from aam.model.shape import NetworkShape
     from aam.training import fit
-    from aam.training.checkpoint_content import Recipe, Standard
     from aam.training.data_loader import TrainingBatches
-    from aam.training.lightning_module import Task, Weights
+    from aam.training.lightning_module import LossWeights, TrainingModule
+    from aam.training.model_config import DiversityScale, ModelConfig
 
     loaded, plan = _load(folder)
     loop = LoopOptions(epochs=1, batch_size=batch, seed=SEED)
     sizes = NetworkShape(150, shape["dim"], shape["heads"], shape["layers"], 5)
     before = _resident()
     torch.manual_seed(SEED)
-    recipe = Recipe("pretrain", sizes, "unweighted", plan, Standard(), None, {})
-    network = recipe.network()
+    config = ModelConfig("pretrain", sizes, "unweighted", plan, DiversityScale(), None, {})
+    network = config.network()
 
-    class Timed(Task):
+    class Timed(TrainingModule):
         """Notes time and bytes at the beginning of every step, and the ASVs of batches."""
 
         def on_train_start(self) -> None:
@@ -164,13 +164,15 @@ def _steps(
             if batch_idx >= 2:
                 self.asvs += len(batch.asvs_U)
 
-    task = Timed(network, Weights(), loop, steps + 3)
+    task = Timed(network, LossWeights(), loop, steps + 3)
     rows = np.flatnonzero(loaded.reads >= plan.rarefy_depth)[: batch * (steps + 3)]
     training = TrainingBatches(loaded, plan, rows, batch, fresh_reads=True)
     with tempfile.TemporaryDirectory() as out:
         run = RunOptions(output_dir=Path(out))
-        given = fit.Fit(recipe, loop, SpeedOptions(), DeviceOptions(device="cpu", num_workers=0),
-                        run, Path(out), scale=scale, team=team)  # fmt: skip
+        given = fit.FitConfig(
+            config, loop, SpeedOptions(), DeviceOptions(device="cpu", num_workers=0),
+            run, Path(out), scale=scale, team=team,
+        )  # fmt: skip
         fit.run(given, task, training, None)
     (begin, first), (end, last) = task.notes[2], task.notes[2 + steps]
     return {
@@ -178,7 +180,7 @@ def _steps(
         "peak": resource.getrusage(resource.RUSAGE_SELF).ru_maxrss * 1024 - before,
         "received": (last - first) / steps,
         "asvs": task.asvs / (len(task.notes) - 2),
-        "parameters": float(sum(p.numel() for p in recipe.network().parameters())),
+        "parameters": float(sum(p.numel() for p in config.network().parameters())),
         "dim": float(shape["dim"]),
         "batch": float(batch),
         "ranks": float(team.ranks.size),

@@ -112,7 +112,7 @@ def frozen(study: Path) -> Measured:
     import torch
 
     from aam.model.network import Predictor
-    from aam.training.inference import remember_asvs
+    from aam.training.inference import encode_asvs
     from aam.training.target import Target
     from aam.training.target_transforms import TargetTransform
 
@@ -120,11 +120,11 @@ def frozen(study: Path) -> Measured:
     torch.manual_seed(SEED)
     network = Predictor(_shape(None, outputs=1), "unweighted")
     network.encoder.requires_grad_(False)
-    remembered = remember_asvs(network.encoder, loaded, torch.device("cpu"))
+    remembered = encode_asvs(network.encoder, loaded, torch.device("cpu"))
     values = np.linspace(0, 1, len(loaded.reads))
     target = Target("y", transform=TargetTransform("none", 0.0, 1.0))
     return _steps(
-        loaded, plan, network, 25, target=target, target_values=values, remembered_FD=remembered
+        loaded, plan, network, 25, target=target, target_values=values, asv_vectors_FD=remembered
     )
 
 
@@ -134,15 +134,15 @@ def predict(study: Path) -> Measured:
     import torch
 
     from aam.model.network import Predictor
-    from aam.training.inference import read_out, remember_asvs
+    from aam.training.inference import apply_network, encode_asvs
 
     loaded, plan = _load(study, masks=False)
     network = Predictor(_shape(None, outputs=1), "unweighted").eval()
     rows = np.arange(len(loaded.reads))
     cpu, wall = time.process_time(), time.perf_counter()
     device = torch.device("cpu")
-    remembered = remember_asvs(network.encoder, loaded, device)
-    read_out(network, loaded, plan, rows, 32, device, remembered)
+    remembered = encode_asvs(network.encoder, loaded, device)
+    apply_network(network, loaded, plan, rows, 32, device, remembered)
     return _measured(len(rows), cpu, wall)
 
 
@@ -215,11 +215,11 @@ def _steps(
 
     from aam.contract.options.groups import LoopOptions
     from aam.training.data_loader import TrainingBatches
-    from aam.training.lightning_module import Task, Weights
+    from aam.training.lightning_module import LossWeights, TrainingModule
     from aam.training.optimizer import make_optimizer
 
     loop = LoopOptions(batch_size=BATCH)
-    task = Task(network, Weights(), loop, steps + 1, **task_options).train()
+    task = TrainingModule(network, LossWeights(), loop, steps + 1, **task_options).train()
     task.log = task.log_dict = lambda *a, **k: None  # type: ignore[method-assign]
     optimizer = make_optimizer(task, loop)
     rows = np.flatnonzero(loaded.reads >= plan.rarefy_depth)

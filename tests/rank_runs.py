@@ -28,10 +28,10 @@ from aam.distributed.strategies import choose
 from aam.model.network import Predictor
 from aam.model.shape import NetworkShape
 from aam.training import checkpoints, fit
-from aam.training.checkpoint_content import Recipe, Standard
 from aam.training.data_loader import EpochSampler, FixedBatches, TrainingBatches, loader
-from aam.training.lightning_module import Task, Weights
-from aam.training.nonfinite import Finite, replay
+from aam.training.lightning_module import LossWeights, TrainingModule
+from aam.training.model_config import DiversityScale, ModelConfig
+from aam.training.nonfinite import FiniteCheck, replay
 from aam.training.optimizer import freeze_idle
 from aam.training.target import Target
 
@@ -74,7 +74,7 @@ class PowerCut(RuntimeError):
     """What a machine that stops looks like from inside."""
 
 
-class Watched(Task):
+class Watched(TrainingModule):
     """Keeps the gradient of the first optimiser step, and may be disturbed at a later one."""
 
     stop, killed = 0, False
@@ -115,13 +115,13 @@ def learn(team: Team, study_dir: Path, folder: Path, case: Case) -> dict[str, An
         shape = dataclasses.replace(shape, outputs=case.target.outputs, profile_features=16)
         shape = dataclasses.replace(shape, profile_dropout=0.0)
     command = "pretrain" if case.target is None else "train"
-    recipe = Recipe(command, shape, "unweighted", case.plan, Standard(), case.target, {})
-    network = recipe.network().double()
+    config = ModelConfig(command, shape, "unweighted", case.plan, DiversityScale(), case.target, {})
+    network = config.network().double()
     values = (np.arange(36) % 3).astype(np.float64)
     if isinstance(network, Predictor):
         torch.nn.init.normal_(network.head[-1].weight)
     steps = fit.optimiser_steps(23, case.loop)
-    task = Watched(network, Weights(), case.loop, steps, case.target, values)
+    task = Watched(network, LossWeights(), case.loop, steps, case.target, values)
     task.stop, task.signal, task.killed = case.stop, case.signal, case.killed
     training = TrainingBatches(
         study, case.plan, np.arange(23), case.loop.batch_size, fresh_reads=True
@@ -130,8 +130,8 @@ def learn(team: Team, study_dir: Path, folder: Path, case: Case) -> dict[str, An
     run = RunOptions(
         output_dir=folder, resume_from=case.resume, checkpoint_every_n_steps=case.every
     )
-    given = fit.Fit(
-        recipe, case.loop, SpeedOptions(), DeviceOptions(device="cpu", num_workers=0), run, folder,
+    given = fit.FitConfig(
+        config, case.loop, SpeedOptions(), DeviceOptions(device="cpu", num_workers=0), run, folder,
         scale=case.scale, team=team,
     )  # fmt: skip
     try:
@@ -159,7 +159,7 @@ def alone(study_dir: Path, folder: Path, case: Case) -> dict[str, Any]:
     return learn(ALONE_TEAM, study_dir, folder, case)
 
 
-class Repeating(Finite):
+class Repeating(FiniteCheck):
     """Repeats every optimizer step and notes whether its gradients are the same bits."""
 
     def on_before_optimizer_step(
@@ -167,7 +167,7 @@ class Repeating(Finite):
     ) -> None:
         window = list(self._window)
         super().on_before_optimizer_step(trainer, pl_module, optimizer)
-        assert isinstance(pl_module, Task)
+        assert isinstance(pl_module, TrainingModule)
         before = {n: p.grad.clone() for n, p in pl_module.named_parameters() if p.grad is not None}
         losses = [loss for _, loss in replay(trainer, pl_module, window)]
         assert len(losses) == trainer.accumulate_grad_batches
@@ -184,11 +184,11 @@ def repeat_steps(team: Team, study_dir: Path, scale: ScaleOptions) -> list[bool]
     study = read(study_dir)
     torch.manual_seed(3)
     shape = NetworkShape(60, 16, 2, 1, 5, dropout=0.2)
-    recipe = Recipe("pretrain", shape, "unweighted", PLAN, Standard(), None, {})
+    config = ModelConfig("pretrain", shape, "unweighted", PLAN, DiversityScale(), None, {})
     loop = dataclasses.replace(LOOP, gradient_accumulation_steps=2)
     training = TrainingBatches(study, PLAN, np.arange(24), loop.batch_size, fresh_reads=True)
     training.ranks = team.ranks
-    task = Task(recipe.network(), Weights(), loop, 4)
+    task = TrainingModule(config.network(), LossWeights(), loop, 4)
     freeze_idle(task.network, nucleotides=True, diversity=False, target=False)
     same: list[bool] = []
     trainer = pl.Trainer(

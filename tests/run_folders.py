@@ -26,7 +26,7 @@ from aam.contract.options.groups import (
 from aam.data.simulation.files import write_study
 from aam.data.simulation.simulate import SimulatedStudy, simulate
 from aam.data.splits import Split, make_splits, write_splits
-from aam.training.random_forest import Forest, cross_validate
+from aam.training.random_forest import ForestOptions, cross_validate
 
 EPOCHS = 30
 WHO = {"version": "0.1.0", "host": {"name": "node-1", "cores": 8, "devices": ["Some GPU"]}}
@@ -102,7 +102,7 @@ def _write_predictions(
 ) -> None:
     names = tuple(f"site-{k + 1}" for k in range(study.site.max() + 1)) if classifier else ()
     target = study.site if classifier else study.ph
-    found = cross_validate(study.counts, target, names, splits, Forest(30, n_jobs=1))
+    found = cross_validate(study.counts, target, names, splits, ForestOptions(30, n_jobs=1))
     judged = found.judged
     header = ["sample-id", "fold", "split", "actual", "predicted", *(f"p_{n}" for n in names)]
     lines = ["\t".join(header)]

@@ -18,7 +18,7 @@ import pandas as pd
 import pytest
 import torch
 
-from aam.training.checkpoint_content import FORMAT
+from aam.training.model_config import FORMAT
 from tests.commands import TINY, aam, pretrain, read, train
 
 ROOT = Path(__file__).parents[1]

@@ -17,7 +17,7 @@ from aam.contract.options.commands import Simulate
 from aam.data.simulation.files import write_study
 from aam.data.simulation.simulate import simulate
 from aam.data.splits import Split
-from aam.training.random_forest import Forest, cross_validate, relative_abundances
+from aam.training.random_forest import ForestOptions, cross_validate, relative_abundances
 
 
 @pytest.fixture(scope="module")
@@ -112,7 +112,9 @@ def test_a_class_that_no_training_sample_has() -> None:
     counts = sparse.csr_array(rng.integers(1, 9, (12, 5)).astype(np.int32))
     codes = np.array([0, 2] * 5 + [1, 2])
     split = Split(np.arange(10), np.arange(10, 12), np.arange(0))
-    answers = cross_validate(counts, codes, ("a", "b", "c"), [split], Forest(5, 1.0, 1, 0, 1))
+    answers = cross_validate(
+        counts, codes, ("a", "b", "c"), [split], ForestOptions(5, 1.0, 1, 0, 1)
+    )
     assert answers.judged.probabilities is not None
     assert answers.judged.probabilities.shape == (2, 3)
     assert (answers.judged.probabilities[:, 1] == 0).all()

@@ -28,10 +28,10 @@ from aam.distributed.consensus import ALONE_TEAM
 from aam.model.attention import AUTO, Backend, Backends, named
 from aam.model.shape import NetworkShape
 from aam.training import checkpoints, fit
-from aam.training.checkpoint_content import Recipe, Standard
 from aam.training.data_loader import EpochSampler, FixedBatches, TrainingBatches, loader
-from aam.training.lightning_module import Task, Weights
-from aam.training.nonfinite import OVERFLOWS, Finite
+from aam.training.lightning_module import LossWeights, TrainingModule
+from aam.training.model_config import DiversityScale, ModelConfig
+from aam.training.nonfinite import OVERFLOWS, FiniteCheck
 from aam.training.optimizer import clip_gradients
 from tests.commands import pretrain, read, train
 from tests.rank_runs import repeat_steps
@@ -83,8 +83,10 @@ def run(
 ) -> dict[str, object]:
     """Train; returns what was noted for the record."""
     torch.manual_seed(3)
-    recipe = Recipe("pretrain", SHAPE, "unweighted", PLAN, Standard(), None, {})
-    task = Task(recipe.network(backends), Weights(), LOOP, fit.optimiser_steps(24, LOOP))
+    config = ModelConfig("pretrain", SHAPE, "unweighted", PLAN, DiversityScale(), None, {})
+    task = TrainingModule(
+        config.network(backends), LossWeights(), LOOP, fit.optimiser_steps(24, LOOP)
+    )
     training = Spoiled(study, PLAN, np.arange(24), LOOP.batch_size, fresh_reads=True)
     training.spoiled = spoiled
     options = RunOptions(
@@ -93,8 +95,8 @@ def run(
         checkpoint_every_n_steps=1,
     )
     noted: dict[str, object] = {}
-    given = fit.Fit(
-        recipe, LOOP, SpeedOptions(), DeviceOptions(device="cpu", num_workers=0), options, folder,
+    given = fit.FitConfig(
+        config, LOOP, SpeedOptions(), DeviceOptions(device="cpu", num_workers=0), options, folder,
         note=noted.__setitem__,
     )  # fmt: skip
     validation = FixedBatches(study, PLAN, np.arange(24, 36), LOOP.batch_size)
@@ -281,12 +283,12 @@ def test_a_step_is_repeated_exactly(study_dir: Path) -> None:
 
 def scaled(
     study: Study, folder: Path, factor: float, backends: Backends = AUTO
-) -> tuple[float, int, Task]:
+) -> tuple[float, int, TrainingModule]:
     """Train in fp16 with loss scaling, on the CPU; returns the factor and the steps at the end."""
     torch.manual_seed(3)
-    recipe = Recipe("pretrain", SHAPE, "unweighted", PLAN, Standard(), None, {})
+    config = ModelConfig("pretrain", SHAPE, "unweighted", PLAN, DiversityScale(), None, {})
     loop = dataclasses.replace(LOOP, epochs=10, gradient_accumulation_steps=1)
-    task = Task(recipe.network(backends), Weights(), loop, 40)
+    task = TrainingModule(config.network(backends), LossWeights(), loop, 40)
     training = TrainingBatches(study, PLAN, np.arange(24), loop.batch_size, fresh_reads=True)
     scaler = torch.amp.GradScaler("cpu", init_scale=factor)
     trainer = pl.Trainer(
@@ -295,7 +297,9 @@ def scaled(
         max_epochs=loop.epochs,
         plugins=[MixedPrecision("16-mixed", "cpu", scaler)],
         callbacks=[
-            Finite(study.table.sample_ids, folder / "last.ckpt", lambda name, fact: None, loop.lr)
+            FiniteCheck(
+                study.table.sample_ids, folder / "last.ckpt", lambda name, fact: None, loop.lr
+            )
         ],
         logger=False,
         enable_checkpointing=False,

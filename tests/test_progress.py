@@ -17,22 +17,22 @@ from aam.contract.options.groups import LoopOptions
 from aam.data.batches import BatchPlan
 from aam.data.study import Study
 from aam.model.shape import NetworkShape
-from aam.training.checkpoint_content import Recipe, Standard
 from aam.training.data_loader import EpochSampler, TrainingBatches, loader
-from aam.training.lightning_module import Task, Weights
-from aam.training.progress import Length, Pace, Progress, seconds_left
+from aam.training.lightning_module import LossWeights, TrainingModule
+from aam.training.model_config import DiversityScale, ModelConfig
+from aam.training.progress import Pace, Progress, RunLength, seconds_left
 from tests.commands import pretrain, read, train
 
 PLAN = BatchPlan(1, 200, 1024, "abundance", mask_ratio=0.15, metric="unweighted")
 
 
 def test_time_left_counts_validations_and_further_folds() -> None:
-    length = Length(steps=1000, epochs=10, samples=1600)
+    length = RunLength(steps=1000, epochs=10, samples=1600)
     assert seconds_left(length, Pace(0, 0)) is None
     assert seconds_left(length, Pace(100, 1, 0.5)) == 450
     assert seconds_left(length, Pace(100, 1, 0.5, validation_seconds=20)) == 450 + 9 * 20
     assert seconds_left(length, Pace(1000, 10, 0.5, 20)) == 0
-    folds = Length(steps=1000, epochs=10, samples=1600, fold=3, folds=5)
+    folds = RunLength(steps=1000, epochs=10, samples=1600, fold=3, folds=5)
     assert seconds_left(folds, Pace(1000, 10, 0.5, 20)) == 2 * (1000 * 0.5 + 10 * 20)
 
 
@@ -86,9 +86,11 @@ def test_lines_appear_from_the_start_without_a_terminal(
     study: Study, tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
     loop = LoopOptions(epochs=2, batch_size=8)
-    recipe = Recipe("pretrain", NetworkShape(60, 8, 2, 1), "unweighted", PLAN, Standard(), None, {})
+    config = ModelConfig(
+        "pretrain", NetworkShape(60, 8, 2, 1), "unweighted", PLAN, DiversityScale(), None, {}
+    )
     batches = Slow(study, PLAN, np.arange(24), loop.batch_size, fresh_reads=True)
-    length = Length(steps=6, epochs=2, samples=24)
+    length = RunLength(steps=6, epochs=2, samples=24)
     progress = Progress(tmp_path / "progress.json", length, "CPU", 0.1, 0.25)
     trainer = pl.Trainer(
         accelerator="cpu",
@@ -101,7 +103,8 @@ def test_lines_appear_from_the_start_without_a_terminal(
         use_distributed_sampler=False,
     )
     trainer.fit(
-        Task(recipe.network(), Weights(), loop, 6), loader(batches, EpochSampler(3), 0, False)
+        TrainingModule(config.network(), LossWeights(), loop, 6),
+        loader(batches, EpochSampler(3), 0, False),
     )
     lines = [line for line in capsys.readouterr().err.splitlines() if line.startswith("epoch ")]
     assert lines[0].startswith("epoch 1/2, step 0/6, the first step is running for ")

@@ -87,8 +87,8 @@ def test_training_gives_what_the_processor_gives(studied: Path, tmp_path: Path) 
                  str(studied / "tree.nwk"), "--device", device, "--output-dir",
                  str(tmp_path / device)]  # fmt: skip
         assert main(words) == 0
-        recipe, content = checkpoints.read(tmp_path / device / "checkpoints/last.ckpt")
-        weights[device] = checkpoints.encoder_weights(recipe, content)
+        config, content = checkpoints.read(tmp_path / device / "checkpoints/last.ckpt")
+        weights[device] = checkpoints.encoder_weights(config, content)
     for name, expected in weights["cpu"].items():
         torch.testing.assert_close(weights["cuda"][name].cpu(), expected, atol=1e-2, rtol=1e-2)
 

@@ -26,11 +26,11 @@ from aam.model.distance import PairwiseDistance
 from aam.model.network import Encoder, Predictor
 from aam.model.shape import NetworkShape, least_weights
 from aam.training import checkpoints
-from aam.training.checkpoint_content import Recipe
 from aam.training.data_loader import FixedBatches, loader
-from aam.training.inference import remember_asvs
-from aam.training.lightning_module import Task, Weights
+from aam.training.inference import encode_asvs
+from aam.training.lightning_module import LossWeights, TrainingModule
 from aam.training.losses import distance_loss
+from aam.training.model_config import ModelConfig
 from aam.training.target import Target
 from tests.commands import aam, pretrain, read, train
 
@@ -163,8 +163,8 @@ def test_pretrain(
     embeddings = read(tmp_path / "run/embeddings.tsv")
     assert list(embeddings.columns) == ["sample-id", *(f"e{i}" for i in range(8))]
     assert np.isfinite(embeddings.iloc[:, 1:].to_numpy()).all()
-    recipe, _ = checkpoints.read(tmp_path / "run/checkpoints/last.ckpt")
-    assert (recipe.command, recipe.target) == ("pretrain", None)
+    config, _ = checkpoints.read(tmp_path / "run/checkpoints/last.ckpt")
+    assert (config.command, config.target) == ("pretrain", None)
 
 
 def test_pretrain_without_a_phylogeny(study_dir: Path, tmp_path: Path) -> None:
@@ -260,10 +260,10 @@ def test_classes(study_dir: Path, classes: Path) -> None:
     # Stratified: each site is judged by the same share of its samples.
     shares = predictions["actual"].value_counts() / truth.iloc[1:].value_counts()
     assert shares.max() - shares.min() < 0.15
-    recipe, _ = checkpoints.read(classes / "checkpoints/best.ckpt")
-    assert recipe.target is not None
-    assert recipe.target.classes == tuple(names)
-    assert len(recipe.target.class_weights) == 3
+    config, _ = checkpoints.read(classes / "checkpoints/best.ckpt")
+    assert config.target is not None
+    assert config.target.classes == tuple(names)
+    assert len(config.target.class_weights) == 3
 
 
 def test_folds_test_every_sample_once(
@@ -355,8 +355,8 @@ def test_run_json_says_who_ran_what(study_dir: Path, numbers: Path, encoder: Pat
     assert record["parameters"] == sum(v.numel() for v in learnt.values())
     best = read(numbers / "metrics.csv")["val_loss"].min()
     assert record["best"]["best_val_loss"] == pytest.approx(best, rel=1e-6)
-    recipe, _ = checkpoints.read(numbers / "checkpoints/best.ckpt")
-    assert json.loads(json.dumps(recipe.options)) == record["options"]
+    config, _ = checkpoints.read(numbers / "checkpoints/best.ckpt")
+    assert json.loads(json.dumps(config.options)) == record["options"]
     options = json.loads((encoder / "run.json").read_text())["options"]
     assert set(options) == {field.name for field in dataclasses.fields(Pretrain)}
 
@@ -476,8 +476,8 @@ def test_a_pretrained_encoder_decides_the_shape(
 ) -> None:
     words = ("--pretrained-encoder", encoder, "--embedding-dim", 32, "--attention-heads", 4)
     assert train(study_dir, tmp_path, *tree, *words) == 0
-    recipe, _ = checkpoints.read(tmp_path / "checkpoints/best.ckpt")
-    assert recipe.shape.embedding_dim == 8
+    config, _ = checkpoints.read(tmp_path / "checkpoints/best.ckpt")
+    assert config.shape.embedding_dim == 8
     learnt, given = weights(tmp_path), weights(encoder)
     moved = [not torch.equal(learnt[f"network.encoder.{k[8:]}"], v) for k, v in given.items()]
     assert sum(moved) > len(moved) / 2
@@ -493,45 +493,49 @@ def test_a_frozen_encoder_stays_and_its_vectors_are_remembered(
     for name, value in given.items():
         assert torch.equal(learnt[f"network.encoder.{name.removeprefix('network.')}"], value)
 
-    network, recipe = load(tmp_path)
-    remembered_FD = remember_asvs(network.encoder, study, torch.device("cpu"))
-    batch = FixedBatches(study, recipe.plan, np.arange(8), 8)[0]
+    network, config = load(tmp_path)
+    asv_vectors_FD = encode_asvs(network.encoder, study, torch.device("cpu"))
+    batch = FixedBatches(study, config.plan, np.arange(8), 8)[0]
     with torch.no_grad():
         fresh_UD, _ = network.encoder.nucleotides(
             batch.tokens_UL, batch.ragged(network.encoder.nucleotides.patch)
         )
-    torch.testing.assert_close(remembered_FD[batch.asvs_U], fresh_UD, rtol=0, atol=1e-5)
-    task = Task(network, Weights(), LoopOptions(), 1, remembered_FD=remembered_FD).train()
+    torch.testing.assert_close(asv_vectors_FD[batch.asvs_U], fresh_UD, rtol=0, atol=1e-5)
+    task = TrainingModule(
+        network, LossWeights(), LoopOptions(), 1, asv_vectors_FD=asv_vectors_FD
+    ).train()
     assert task.network.training
     assert not any(part.training for part in network.encoder.modules())
     values = np.linspace(4, 8, len(study.table.sample_ids))
     with_memory, without = (
-        validate(network, recipe, study, 7, values, memory) for memory in (remembered_FD, None)
+        validate(network, config, study, 7, values, memory) for memory in (asv_vectors_FD, None)
     )
     assert with_memory["val_target"] == pytest.approx(without["val_target"], rel=1e-5)
 
 
-def load(folder: Path) -> tuple[Predictor, Recipe]:
-    recipe, content = checkpoints.read(checkpoints.find(folder, "best.ckpt"))
-    network = recipe.network()
+def load(folder: Path) -> tuple[Predictor, ModelConfig]:
+    config, content = checkpoints.read(checkpoints.find(folder, "best.ckpt"))
+    network = config.network()
     checkpoints.load_weights(network, content)
     assert isinstance(network, Predictor)
-    return network, recipe
+    return network, config
 
 
 def validate(
     network: Encoder | Predictor,
-    recipe: Recipe,
+    config: ModelConfig,
     study: Study,
     batch_size: int,
     values: npt.NDArray[np.float64] | None = None,
-    remembered_FD: torch.Tensor | None = None,
+    asv_vectors_FD: torch.Tensor | None = None,
 ) -> dict[str, float]:
     """Validate a network on all samples of a study with Lightning's own loop."""
     loop = LoopOptions(batch_size=batch_size)
-    task = Task(network, Weights(), loop, 1, recipe.target, values, remembered_FD, recipe.standard)
+    task = TrainingModule(
+        network, LossWeights(), loop, 1, config.target, values, asv_vectors_FD, config.standard
+    )
     rows = np.arange(len(study.table.sample_ids))
-    batches = FixedBatches(study, recipe.plan, rows, batch_size)
+    batches = FixedBatches(study, config.plan, rows, batch_size)
     trainer = pl.Trainer(
         accelerator="cpu", devices=1, logger=False, enable_progress_bar=False,
         enable_model_summary=False, enable_checkpointing=False,
@@ -548,17 +552,17 @@ def test_validation_does_not_depend_on_the_batch_size(
     request: pytest.FixtureRequest, study: Study, kind: str
 ) -> None:
     folder: Path = request.getfixturevalue(kind)
-    recipe, content = checkpoints.read(checkpoints.find(folder, "best.ckpt"))
-    network = recipe.network()
+    config, content = checkpoints.read(checkpoints.find(folder, "best.ckpt"))
+    network = config.network()
     checkpoints.load_weights(network, content)
     samples = len(study.table.sample_ids)
     values = np.arange(samples) % 3 if kind == "classes" else np.linspace(4, 8, samples)
-    asked = None if recipe.target is None else values.astype(float)
-    small, large = (validate(network, recipe, study, size, asked) for size in (5, 36))
+    asked = None if config.target is None else values.astype(float)
+    small, large = (validate(network, config, study, size, asked) for size in (5, 36))
     assert small.keys() == large.keys()
     compared = [name for name in small if name not in ("val_unifrac", "val_loss")]
     assert {"val_nucleotide", "val_nucleotide_accuracy"} <= set(compared)
-    assert recipe.target is None or "val_target" in compared
+    assert config.target is None or "val_target" in compared
     for name in compared:
         assert small[name] == pytest.approx(large[name], rel=1e-5), name
 

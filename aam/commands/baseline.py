@@ -18,7 +18,7 @@ from aam.data.splits import write_splits
 from aam.data.study import load_table
 from aam.data.table import FeatureTable
 from aam.report.terminal import show
-from aam.training.random_forest import Answers, Forest, cross_validate
+from aam.training.random_forest import ForestOptions, ForestPredictions, cross_validate
 
 FILES = ("predictions.tsv", "metrics.json", "splits.tsv")
 
@@ -58,7 +58,7 @@ def run(options: Baseline) -> None:
     say(f"{', '.join(FILES)} in {options.output_dir}")
 
 
-def _forest(options: Baseline) -> Forest:
+def _forest(options: Baseline) -> ForestOptions:
     wrong = [
         f"{flag} {value}"
         for flag, value, fine in (
@@ -72,7 +72,7 @@ def _forest(options: Baseline) -> Forest:
     ]
     if wrong:
         raise UsageError("No such forest", ", ".join(wrong), "see `aam baseline --help`")
-    return Forest(
+    return ForestOptions(
         options.n_estimators,
         options.max_features,
         options.min_samples_leaf,
@@ -82,7 +82,7 @@ def _forest(options: Baseline) -> Forest:
 
 
 def _write(
-    options: Baseline, table: FeatureTable, answers: Answers, found: dict[str, object]
+    options: Baseline, table: FeatureTable, answers: ForestPredictions, found: dict[str, object]
 ) -> None:
     import pandas as pd
 

@@ -12,7 +12,7 @@ from aam.numerics.device import choose_device, print_device
 from aam.report.colours import as_colour
 from aam.report.plots import ordination_figure
 from aam.training.output_tables import write_embeddings
-from aam.training.prediction import load_models, load_samples, read_samples
+from aam.training.prediction import apply_model, load_models, load_samples
 
 FILES = ("embeddings.tsv", "ordination.txt", "pcoa.png")
 AXES = 10
@@ -36,8 +36,8 @@ def run(options: Embed) -> dict[str, object]:
     device = choose_device(options.device)
     print_device(device)
     model = load_models(options.model, options.device)[0]
-    study = load_samples(options.input, model.recipe)
-    (found,) = read_samples(model, study, options.batch_size, device)
+    study = load_samples(options.input, model.config)
+    (found,) = apply_model(model, study, options.batch_size, device)
     ids = study.table.sample_ids
     coords, explained = principal_coordinates(found.embeddings_ND, AXES)
     colour = None

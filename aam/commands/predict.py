@@ -7,7 +7,7 @@ from aam.contract.files import refuse_existing
 from aam.contract.options.commands import Predict
 from aam.numerics.device import choose_device, print_device
 from aam.training.output_tables import prediction_table, write_table
-from aam.training.prediction import answer, load_models, load_samples
+from aam.training.prediction import load_models, load_samples, predict
 
 
 def run(options: Predict) -> dict[str, object]:
@@ -16,9 +16,9 @@ def run(options: Predict) -> dict[str, object]:
     device = choose_device(options.device)
     print_device(device)
     models = load_models(options.model, options.device)
-    study = load_samples(options.input, models[0].recipe)
-    answers_MNC = answer(models, study, options.batch_size, device, options.prediction_passes)
-    target = models[0].recipe.target
+    study = load_samples(options.input, models[0].config)
+    answers_MNC = predict(models, study, options.batch_size, device, options.prediction_passes)
+    target = models[0].config.target
     assert target is not None
     table = prediction_table(target, study.table.sample_ids, answers_MNC.mean(axis=0))
     if len(answers_MNC) > 1 and not target.classes:

@@ -19,7 +19,7 @@ from aam.golden import random_numbers as rng
 from aam.model.attention import AUTO, Backends
 from aam.model.network import Predictor
 from aam.model.shape import BASES, NetworkShape
-from aam.training.lightning_module import Task, Weights
+from aam.training.lightning_module import LossWeights, TrainingModule
 from aam.training.target import Target
 from aam.training.target_transforms import TargetTransform
 
@@ -69,11 +69,11 @@ def _weight(name: str, value: Tensor) -> Tensor:
     return noise * math.sqrt(3 / shape[-1])
 
 
-def task(net: Predictor) -> Task:
+def task(net: Predictor) -> TrainingModule:
     """Return the training module with the real losses and optimizer around the network."""
     target = Target("golden", transform=TargetTransform("none", 0.0, 1.0))
     values = rng.uniform("target", sum(map(len, _SAMPLES.values()))).double().numpy()
-    return Task(net, Weights(), _LOOP, STEPS, target, values.astype(np.float64))
+    return TrainingModule(net, LossWeights(), _LOOP, STEPS, target, values.astype(np.float64))
 
 
 def max_grad_norm() -> float:

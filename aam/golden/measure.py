@@ -25,7 +25,7 @@ from aam.model.attention import Backends
 from aam.model.transformer import AttentionPooling, Block
 from aam.numerics.backend_selection import GUARD
 from aam.numerics.device import arch_of, choose_device
-from aam.training.lightning_module import Task
+from aam.training.lightning_module import TrainingModule
 from aam.training.runtime import choose_attention
 
 _ATTENTION = 2
@@ -74,13 +74,13 @@ def measure(
     return measured
 
 
-def _fresh(weights: dict[str, Tensor], device: torch.device, backends: Backends) -> Task:
+def _fresh(weights: dict[str, Tensor], device: torch.device, backends: Backends) -> TrainingModule:
     net = golden_case.network(backends)
     net.load_state_dict(weights)
     return golden_case.task(net).to(device).train()
 
 
-def _loss(task: Task, batch: Batch, precision: Precision) -> Tensor:
+def _loss(task: TrainingModule, batch: Batch, precision: Precision) -> Tensor:
     with _autocast(batch.counts_BS.device, precision), warnings.catch_warnings():
         # There is no trainer to log to.
         warnings.filterwarnings("ignore", message=".*self.log.*")
@@ -94,7 +94,9 @@ def _autocast(device: torch.device, precision: Precision) -> AbstractContextMana
     return torch.autocast(device.type, dtype)
 
 
-def _curve(task: Task, batches: dict[str, Batch], precision: Precision) -> Iterator[float]:
+def _curve(
+    task: TrainingModule, batches: dict[str, Batch], precision: Precision
+) -> Iterator[float]:
     """Yield the loss of each step."""
     made = task.configure_optimizers()
     optimizer, schedule = made["optimizer"], made["lr_scheduler"]["scheduler"]

@@ -18,7 +18,7 @@ from rich.text import Text
 
 from aam.console import console, duration, say
 from aam.contract.files import written_aside
-from aam.training.lightning_module import Task as LearningTask
+from aam.training.lightning_module import TrainingModule
 from aam.training.progress import Progress
 
 
@@ -96,7 +96,7 @@ class EpochTable(Callback):
 
     def on_train_epoch_end(self, trainer: pl.Trainer, pl_module: pl.LightningModule) -> None:
         """Add the epoch's row and write the file."""
-        assert isinstance(pl_module, LearningTask)
+        assert isinstance(pl_module, TrainingModule)
         means = {f"train_{name}": part.mean.float() for name, part in pl_module.train_sums.items()}
         pl_module.log_dict(means)
         row = {
@@ -142,7 +142,7 @@ class _Times(CustomTimeColumn):
         return Text(" • ".join(map(str, spans)), style=self.style)
 
 
-class TwoBars(RichProgressBar):
+class RunProgressBar(RichProgressBar):
     """Lightning's bar of the batches of an epoch, under one of the epochs of the run."""
 
     def __init__(self, progress: Progress) -> None:

@@ -15,7 +15,7 @@ from aam.distributed import sharded_checkpoint
 from aam.training import checkpoints
 
 
-class WholeFiles(TorchCheckpointIO):
+class AtomicCheckpointIO(TorchCheckpointIO):
     """Writes aside and renames, so that a killed run leaves the last whole file."""
 
     def save_checkpoint(

@@ -18,7 +18,7 @@ from torch.overrides import TorchFunctionMode
 from aam.contract.options.field import ZERO_OR_MORE
 from aam.serialization import schema
 from aam.serialization.schema import Mismatch
-from aam.training.checkpoint_content import Recipe
+from aam.training.model_config import ModelConfig
 
 Count = Annotated[int, ZERO_OR_MORE]
 
@@ -140,7 +140,7 @@ _CALLBACKS = {
 
 
 def check_content(content: dict[str, Any]) -> None:
-    """Refuse a checkpoint whose entries, beside the recipe, are not what the schema declares.
+    """Refuse a checkpoint whose entries, beside the config, are not what the schema declares.
 
     Raises:
         Mismatch: an entry is missing, of another type or out of range.
@@ -174,22 +174,22 @@ class _ShapesOnly(TorchFunctionMode):
         return (torch.empty if name in ("rand", "randn") else func)(*args, **given)
 
 
-def check_weights(recipe: Recipe, weights: dict[str, Tensor]) -> None:
-    """Refuse weights that the network of the recipe does not have, before it is built.
+def check_weights(config: ModelConfig, weights: dict[str, Tensor]) -> None:
+    """Refuse weights that the network of the config does not have, before it is built.
 
     Raises:
         Mismatch: a name, a shape or a type differs, or a weight is not finite.
     """
-    shape = recipe.shape
+    shape = config.shape
     if shape.embedding_dim % shape.attention_heads:
         raise Mismatch(f"the heads ({shape.attention_heads}) do not divide the width")
     if shape.attention_layers > len(weights):  # building a million layers takes hours
         raise Mismatch(f"{shape.attention_layers} layers have {len(weights)} weights")
     try:
         with torch.device("meta"), _ShapesOnly():  # shapes alone, without memory
-            network = recipe.network()
+            network = config.network()
     except (RuntimeError, TypeError, OverflowError) as error:
-        raise Mismatch("the network of the recipe is larger than any memory") from error
+        raise Mismatch("the network of the config is larger than any memory") from error
     expected = {f"network.{name}": value for name, value in network.state_dict().items()}
     other = sorted(expected.keys() ^ weights.keys())
     if other:

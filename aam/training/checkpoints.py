@@ -1,6 +1,6 @@
 """Checkpoint files: self-sufficient, validated, and read without running code from them.
 
-Beside the weights and the state of the loop a checkpoint holds a `Recipe`.
+Beside the weights and the state of the loop a checkpoint holds a `ModelConfig`.
 """
 
 from __future__ import annotations
@@ -18,11 +18,11 @@ from aam.distributed import sharded_checkpoint, state_dict
 from aam.model.network import Encoder, Predictor
 from aam.serialization import archive
 from aam.serialization.schema import Mismatch
-from aam.training.checkpoint_content import Recipe, from_plain, to_plain
 from aam.training.checkpoint_schema import check_content, check_weights
+from aam.training.model_config import ModelConfig, from_plain, to_plain
 
 _KEY = "aam"
-"""Where the recipe lies in a checkpoint."""
+"""Where the config lies in a checkpoint."""
 
 
 def find(path: Path, name: str) -> Path:
@@ -39,7 +39,7 @@ def find(path: Path, name: str) -> Path:
     return file
 
 
-def to_resume(run: RunOptions, folder: Path) -> Path | None:
+def checkpoint_to_resume(run: RunOptions, folder: Path) -> Path | None:
     """Return the checkpoint that the fit of `folder` resumes from; None if it begins.
 
     `folder` is the run folder or that of a fold in it.
@@ -51,7 +51,7 @@ def to_resume(run: RunOptions, folder: Path) -> Path | None:
     return file if file.exists() else None
 
 
-def resumed(run: RunOptions) -> Path | None:
+def resumed_checkpoint(run: RunOptions) -> Path | None:
     """Return a checkpoint of the run that is resumed, of any of its folds; None if a run begins.
 
     Raises:
@@ -80,7 +80,7 @@ def check_folds(run: RunOptions) -> None:
         )
 
 
-def run_of(checkpoint: Path) -> Path:
+def run_folder_of(checkpoint: Path) -> Path:
     """Return the run folder that a checkpoint lies in."""
     folder = checkpoint.parent.parent
     return folder.parent if (folder.parent / "run.json").exists() else folder
@@ -101,8 +101,8 @@ def copy(checkpoint: Path, folder: Path) -> None:
             shutil.copyfile(checkpoint, aside)
 
 
-def read(path: Path) -> tuple[Recipe, dict[str, Any]]:
-    """Read the recipe and the whole content of a checkpoint, on the CPU.
+def read(path: Path) -> tuple[ModelConfig, dict[str, Any]]:
+    """Read the config and the whole content of a checkpoint, on the CPU.
 
     It may be one file or the shards of several ranks. Everything in it is held against its schema
     before any of it is used.
@@ -119,16 +119,16 @@ def read(path: Path) -> tuple[Recipe, dict[str, Any]]:
             "Not a checkpoint of this program", f"'{path}'", "name one that `aam` wrote"
         )
     try:
-        recipe = from_plain(content[_KEY], path)
+        config = from_plain(content[_KEY], path)
         check_content(content)
         if content[_KEY]["format"] < 2:
             _from_first_format(content["state_dict"])
-        check_weights(recipe, content["state_dict"])
+        check_weights(config, content["state_dict"])
     except Mismatch as error:
         raise DataError(
             "The checkpoint holds what no run writes", f"'{path}', {error}", "choose another one"
         ) from error
-    return recipe, content
+    return config, content
 
 
 def load_weights(network: Encoder | Predictor, content: dict[str, Any]) -> None:
@@ -146,9 +146,9 @@ def load_weights(network: Encoder | Predictor, content: dict[str, Any]) -> None:
     state_dict.load_model(network, weights)
 
 
-def encoder_weights(recipe: Recipe, content: dict[str, Any]) -> dict[str, torch.Tensor]:
+def encoder_weights(config: ModelConfig, content: dict[str, Any]) -> dict[str, torch.Tensor]:
     """Return the weights of the encoder in a checkpoint of either kind."""
-    prefix = "network." if recipe.target is None else "network.encoder."
+    prefix = "network." if config.target is None else "network.encoder."
     weights = content["state_dict"]
     return {k.removeprefix(prefix): v for k, v in weights.items() if k.startswith(prefix)}
 
@@ -160,6 +160,6 @@ def _from_first_format(weights: dict[str, torch.Tensor]) -> None:
             weights[name] = value.reshape(1)
 
 
-def attach(content: dict[str, Any], recipe: Recipe) -> None:
-    """Put the recipe into the content of a checkpoint that is about to be written."""
-    content[_KEY] = to_plain(recipe)
+def add_config(content: dict[str, Any], config: ModelConfig) -> None:
+    """Put the config into the content of a checkpoint that is about to be written."""
+    content[_KEY] = to_plain(config)

@@ -17,7 +17,7 @@ from aam.contract.precision import Precision
 from aam.data.batches import Batch
 from aam.model.transformer import FEED_FORWARD, PRODUCTS
 from aam.numerics.compile import Compilation, compile_in_place, eager_again, refusal
-from aam.training.lightning_module import Task
+from aam.training.lightning_module import TrainingModule
 
 Note = Callable[[str, Any], None]
 """Puts a fact under a name into the record of the run."""
@@ -42,7 +42,7 @@ class Fp32Report(Callback):
 
     def on_train_start(self, trainer: pl.Trainer, pl_module: pl.LightningModule) -> None:
         """Hook every module that has none below it."""
-        assert isinstance(pl_module, Task)
+        assert isinstance(pl_module, TrainingModule)
         if self.precision == "none":
             warn("--report-fp32-fallbacks: all runs in fp32 without --mixed-precision.")
             self.done = True
@@ -105,7 +105,7 @@ class CompiledEncoder(Callback):
         if self._tried or (self.after is not None and not self.after.done):
             return
         self._tried = True
-        assert isinstance(pl_module, Task)
+        assert isinstance(pl_module, TrainingModule)
         reason = refusal(self.asked, torch.version.hip)
         if not reason and pl_module.frozen:
             reason = "the encoder is frozen, every ASV is encoded once"
@@ -126,5 +126,5 @@ class CompiledEncoder(Callback):
 
     def teardown(self, trainer: pl.Trainer, pl_module: pl.LightningModule, stage: str) -> None:
         """Leave an eager network: what comes after training has other shapes."""
-        assert isinstance(pl_module, Task)
+        assert isinstance(pl_module, TrainingModule)
         eager_again(pl_module.encoder.nucleotides)

@@ -30,15 +30,15 @@ from aam.distributed.stop_request import StopTogether
 from aam.distributed.strategies import choose as choose_strategy
 from aam.numerics.device import arch_of, choose_device, device_name
 from aam.training import checkpoints
-from aam.training.callbacks import EpochTable, TwoBars, WithinEpochs
-from aam.training.checkpoint_content import Recipe
-from aam.training.checkpoint_io import WholeFiles
+from aam.training.callbacks import EpochTable, RunProgressBar, WithinEpochs
+from aam.training.checkpoint_io import AtomicCheckpointIO
 from aam.training.compilation import CompiledEncoder, Fp32Report, Note, unrecorded
 from aam.training.data_loader import EpochSampler, FixedBatches, TrainingBatches, loader
-from aam.training.lightning_module import Task
-from aam.training.nonfinite import Finite
+from aam.training.lightning_module import TrainingModule
+from aam.training.model_config import ModelConfig
+from aam.training.nonfinite import FiniteCheck
 from aam.training.optimizer import freeze_idle
-from aam.training.progress import Length, Progress
+from aam.training.progress import Progress, RunLength
 from aam.training.resume import ExactResume, PlateauStep
 from aam.training.runtime import choose_workers
 
@@ -47,10 +47,10 @@ HIGHER_IS_BETTER = ("r2", "accuracy", "f1")
 
 
 @dataclass(frozen=True)
-class Fit:
+class FitConfig:
     """What a fit is run with; `note` puts facts into the record of the run."""
 
-    recipe: Recipe
+    config: ModelConfig
     loop: LoopOptions
     speed: SpeedOptions
     device: DeviceOptions
@@ -65,7 +65,7 @@ class Fit:
 
 
 @dataclass(frozen=True)
-class Outcome:
+class FitResult:
     """What a fit ended with."""
 
     checkpoint: Path
@@ -102,8 +102,8 @@ def check_split(split: Split, loop: LoopOptions) -> None:
 
 
 def run(
-    fit: Fit, task: Task, training: TrainingBatches, validation: FixedBatches | None
-) -> Outcome:
+    fit: FitConfig, task: TrainingModule, training: TrainingBatches, validation: FixedBatches | None
+) -> FitResult:
     """Train `task` and return where its best checkpoint is.
 
     Without validation samples the last checkpoint is the best.
@@ -128,7 +128,7 @@ def run(
     ids = training.study.table.sample_ids
     last = fit.folder / "checkpoints" / "last.ckpt"
     # After what seeds a step, before what validates and keeps it.
-    callbacks.insert(1, Finite(ids, last, fit.note, fit.loop.lr, fit.team))
+    callbacks.insert(1, FiniteCheck(ids, last, fit.note, fit.loop.lr, fit.team))
     trainer = pl.Trainer(
         default_root_dir=fit.folder,
         accelerator="gpu" if device.type == "cuda" else "cpu",
@@ -138,7 +138,7 @@ def run(
         max_epochs=fit.loop.epochs,
         accumulate_grad_batches=fit.loop.gradient_accumulation_steps,
         gradient_clip_val=fit.loop.max_grad_norm or None,
-        plugins=[WholeFiles()],
+        plugins=[AtomicCheckpointIO()],
         callbacks=callbacks,
         logger=TensorBoardLogger(fit.folder, name="tensorboard", version="")
         if ranks.first
@@ -149,7 +149,7 @@ def run(
         use_distributed_sampler=False,
         log_every_n_steps=max(1, min(50, training.steps)),
     )
-    resume = checkpoints.to_resume(fit.run, fit.folder)
+    resume = checkpoints.checkpoint_to_resume(fit.run, fit.folder)
     folder = fit.folder / "checkpoints"
     if resume is not None:
         _take_best(resume.with_name("best.ckpt"), folder, fit.team)
@@ -170,7 +170,7 @@ def run(
         if epoch is not None:
             best["best_epoch"] = epoch
             say(_choice(epoch, table.epochs, keeper, fit.loop))
-    return Outcome(chosen, table.epochs, trainer.global_step, best)
+    return FitResult(chosen, table.epochs, trainer.global_step, best)
 
 
 def _choice(epoch: int, epochs: int, keeper: ModelCheckpoint, loop: LoopOptions) -> str:
@@ -193,20 +193,22 @@ def _take_best(best: Path, folder: Path, team: Team) -> None:
     team.any(False)  # wait: every rank looks whether it is there
 
 
-def _progress(fit: Fit, task: Task, training: TrainingBatches, device: torch.device) -> Progress:
-    length = Length(task.steps, fit.loop.epochs, len(training.rows), fit.fold, fit.folds)
+def _progress(
+    fit: FitConfig, task: TrainingModule, training: TrainingBatches, device: torch.device
+) -> Progress:
+    length = RunLength(task.steps, fit.loop.epochs, len(training.rows), fit.fold, fit.folds)
     return Progress(fit.run.output_dir / "progress.json", length, device_name(device))
 
 
 def _callbacks(
-    fit: Fit, sampler: EpochSampler, requests: Requests, table: EpochTable, judged: bool
+    fit: FitConfig, sampler: EpochSampler, requests: Requests, table: EpochTable, judged: bool
 ) -> tuple[ModelCheckpoint | None, list[Callback]]:
     folder = fit.folder / "checkpoints"
     name = fit.best_metric
     monitor = name if name.startswith("val_") else f"val_{name}"
     mode = "max" if name in HIGHER_IS_BETTER else "min"
     stop = StopTogether(requests, fit.team, folder / "last.ckpt")
-    resume = ExactResume(fit.recipe, sampler, folder, fit.loop.patience, fit.team.ranks.rank)
+    resume = ExactResume(fit.config, sampler, folder, fit.loop.patience, fit.team.ranks.rank)
     callbacks: list[Callback] = [resume, stop]
     keeper: ModelCheckpoint | None = None
     if judged:
@@ -227,11 +229,11 @@ def _callbacks(
     # The row of an epoch shows the learning rate that it had.
     callbacks += [table.progress, table, PlateauStep()]
     if console.is_terminal and fit.team.ranks.first:
-        callbacks.append(TwoBars(table.progress))
+        callbacks.append(RunProgressBar(table.progress))
     return keeper, callbacks
 
 
-def _first_steps(fit: Fit, precision: Precision) -> list[Callback]:
+def _first_steps(fit: FitConfig, precision: Precision) -> list[Callback]:
     """Return what is done once, in the first steps."""
     report = Fp32Report(precision, fit.note) if fit.speed.report_fp32_fallbacks else None
     callbacks: list[Callback] = [] if report is None else [report]
@@ -240,7 +242,7 @@ def _first_steps(fit: Fit, precision: Precision) -> list[Callback]:
     return callbacks
 
 
-def _freeze_idle(task: Task, training: TrainingBatches) -> None:
+def _freeze_idle(task: TrainingModule, training: TrainingBatches) -> None:
     """Freeze what the loss of this run does not reach."""
     plan, weights = training.plan, task.weights
     related = plan.metric is not None and weights.unifrac > 0 and not task.frozen

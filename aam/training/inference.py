@@ -22,7 +22,7 @@ CHUNK = 512
 
 
 @dataclass(frozen=True)
-class Readout:
+class NetworkOutput:
     """What a network says of samples, in the order of the rows asked for.
 
     Attributes:
@@ -34,7 +34,7 @@ class Readout:
     outputs_NC: Tensor | None
 
 
-def remember_asvs(encoder: Encoder, study: Study, device: torch.device) -> Tensor:
+def encode_asvs(encoder: Encoder, study: Study, device: torch.device) -> Tensor:
     """Encode every distinct sequence of the study once; returns [F, D] on `device`."""
     encoder.to(device).eval()
     tokens_FL = study.tokens_FL
@@ -45,16 +45,16 @@ def remember_asvs(encoder: Encoder, study: Study, device: torch.device) -> Tenso
     return torch.cat(list(track(encoded, "Encoding ASVs", len(starts), "chunks")))
 
 
-def read_out(
+def apply_network(
     network: Encoder | Predictor,
     study: Study,
     plan: BatchPlan,
     rows: npt.NDArray[np.int64],
     batch_size: int,
     device: torch.device,
-    remembered_FD: Tensor,
+    asv_vectors_FD: Tensor,
     reads_pass: int = 0,
-) -> Readout:
+) -> NetworkOutput:
     """Run a network over samples.
 
     Args:
@@ -64,7 +64,7 @@ def read_out(
         rows: rows of the study.
         batch_size: samples at a time; the answers do not depend on it.
         device: where to compute.
-        remembered_FD: vectors of the study's ASVs.
+        asv_vectors_FD: vectors of the study's ASVs.
         reads_pass: number of the rarefaction; 0 is the one that validation uses.
 
     Raises:
@@ -78,7 +78,7 @@ def read_out(
         for k in track(range(len(batches)), "Reading samples", len(batches), "batches"):
             batch = batches[k].to(device)
             embedding_BD, members_BSD = encoder.samples(
-                remembered_FD[batch.asvs_U], batch.slots_BS, batch.counts_BS, batch.attend_BS
+                asv_vectors_FD[batch.asvs_U], batch.slots_BS, batch.counts_BS, batch.attend_BS
             )
             embeddings.append(embedding_BD.float().cpu())
             if isinstance(network, Predictor):
@@ -91,7 +91,7 @@ def read_out(
                     batch.counts_BS,
                 )
                 outputs.append(found_RBC.mean(dim=0).float().cpu())
-    found = Readout(torch.cat(embeddings).numpy(), torch.cat(outputs) if outputs else None)
+    found = NetworkOutput(torch.cat(embeddings).numpy(), torch.cat(outputs) if outputs else None)
     ids = [study.table.sample_ids[row] for row in rows.tolist()]
     require_finite("embeddings", ids, found.embeddings_ND)
     if found.outputs_NC is not None:

@@ -21,7 +21,7 @@ from aam.training.target_transforms import fit_transform
 
 
 @dataclass(frozen=True)
-class Question:
+class LabelledStudy:
     """A study with the answer of every sample.
 
     Attributes:
@@ -41,7 +41,9 @@ class Question:
     depth: int
 
 
-def ask(options: Train, max_bp: int | None, splits: Path | None = None) -> Question:
+def load_labelled_study(
+    options: Train, max_bp: int | None, splits: Path | None = None
+) -> LabelledStudy:
     """Read the study and the target, and decide splits.
 
     Args:
@@ -73,17 +75,17 @@ def ask(options: Train, max_bp: int | None, splits: Path | None = None) -> Quest
         metadata,
         values.astype(np.int64) if found.classes else None,
     )
-    return Question(study, values, found.classes, decided, labels, depth)
+    return LabelledStudy(study, values, found.classes, decided, labels, depth)
 
 
-def fit_target(options: Train, asked: Question, split: Split) -> Target:
+def fit_target(options: Train, labelled: LabelledStudy, split: Split) -> Target:
     """Fit what the target needs to the training samples."""
-    values = asked.values[split.train]
+    values = labelled.values[split.train]
     column = options.target.metadata_column
-    if asked.classes:
-        number = np.bincount(values.astype(int), minlength=len(asked.classes))
+    if labelled.classes:
+        number = np.bincount(values.astype(int), minlength=len(labelled.classes))
         if (number == 0).any():
-            absent = [asked.classes[i] for i in np.flatnonzero(number == 0)]
+            absent = [labelled.classes[i] for i in np.flatnonzero(number == 0)]
             raise DataError(
                 "A class has no training sample",
                 ", ".join(absent),
@@ -91,7 +93,7 @@ def fit_target(options: Train, asked: Question, split: Split) -> Target:
             )
         weights = len(values) / (len(number) * number)
         balanced = options.class_weights == "balanced"
-        return Target(column, asked.classes, tuple(weights.tolist()) if balanced else ())
+        return Target(column, labelled.classes, tuple(weights.tolist()) if balanced else ())
     return Target(
         column,
         transform=fit_transform(options.target_transform, values),

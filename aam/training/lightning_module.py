@@ -27,14 +27,14 @@ from aam.data.batches import Batch
 from aam.distributed.collectives import add_up, gather_arrays, gather_rows, ranks
 from aam.distributed.environment import portions
 from aam.model.network import Encoder, Predictor
-from aam.training.checkpoint_content import Standard
-from aam.training.losses import Part, distance_loss, diversity_loss, nucleotide_loss
+from aam.training.losses import LossTerm, distance_loss, diversity_loss, nucleotide_loss
+from aam.training.model_config import DiversityScale
 from aam.training.optimizer import clip_gradients, make_optimizer, schedule
 from aam.training.target import Target
 
 
 @dataclass(frozen=True)
-class Weights:
+class LossWeights:
     """Weights of the parts of the loss; 0 leaves a part out."""
 
     unifrac: float = 1.0
@@ -42,12 +42,12 @@ class Weights:
     target: float = 1.0
 
     @classmethod
-    def of(cls, task: MaskOptions, target: float = 1.0) -> Weights:
+    def of(cls, task: MaskOptions, target: float = 1.0) -> LossWeights:
         """Take the weights from the options."""
         return cls(task.penalty, task.nuc_penalty, target)
 
 
-class Task(pl.LightningModule):
+class TrainingModule(pl.LightningModule):
     """Losses of a network on batches.
 
     Args:
@@ -57,31 +57,31 @@ class Task(pl.LightningModule):
         steps: optimiser steps of the whole run, for the schedule.
         target: what the predictor predicts; None for an encoder.
         target_values: the target of each row of the study, NaN where it has none.
-        remembered_FD: vectors of every ASV of the study, when the encoder is frozen.
+        asv_vectors_FD: vectors of every ASV of the study, when the encoder is frozen.
         standard: of Faith PD.
     """
 
     def __init__(
         self,
         network: Encoder | Predictor,
-        weights: Weights,
+        weights: LossWeights,
         loop: LoopOptions,
         steps: int,
         target: Target | None = None,
         target_values: npt.NDArray[np.float64] | None = None,
-        remembered_FD: Tensor | None = None,
-        standard: Standard | None = None,
+        asv_vectors_FD: Tensor | None = None,
+        standard: DiversityScale | None = None,
     ) -> None:
         super().__init__()
         self.network = network
         self.weights, self.loop, self.steps = weights, loop, steps
         self.target, self.target_values = target, target_values
-        self.standard = standard or Standard()
+        self.standard = standard or DiversityScale()
         # Not a buffer: it is no part of a checkpoint.
-        self.remembered_FD = remembered_FD
-        self.train_sums: dict[str, Part] = {}
+        self.asv_vectors_FD = asv_vectors_FD
+        self.train_sums: dict[str, LossTerm] = {}
         """Sums of the training metrics over the samples of the epoch so far."""
-        self._sums: dict[str, Part] = {}
+        self._sums: dict[str, LossTerm] = {}
         self._scored: list[Tensor] = []
         self._answers: list[npt.NDArray[np.float64]] = []
         self._rows: list[npt.NDArray[np.int64]] = []
@@ -94,9 +94,9 @@ class Task(pl.LightningModule):
     @property
     def frozen(self) -> bool:
         """Whether the encoder stays as it is."""
-        return self.remembered_FD is not None
+        return self.asv_vectors_FD is not None
 
-    def train(self, mode: bool = True) -> Task:
+    def train(self, mode: bool = True) -> TrainingModule:
         """Set training mode; a frozen encoder stays in evaluation mode, without dropout."""
         super().train(mode)
         if self.frozen:
@@ -116,10 +116,12 @@ class Task(pl.LightningModule):
             batch.samples if isinstance(batch, BatchShard) else len(batch.rows_B)
         )
         for name, value in figures.items():
-            _add(self.train_sums, name, Part(value.detach() * samples, samples))
+            _add(self.train_sums, name, LossTerm(value.detach() * samples, samples))
         self.log("train_loss", self.train_sums["loss"].mean.float(), prog_bar=True, logger=False)
         # Strategies divide the sum of the ranks' gradients by their number.
-        mine = {name: Part(ranks() * part.total, whole[name].number) for name, part in own.items()}
+        mine = {
+            name: LossTerm(ranks() * part.total, whole[name].number) for name, part in own.items()
+        }
         return self._total(mine)
 
     def validation_step(self, batch: Batch, step: int) -> None:
@@ -135,7 +137,7 @@ class Task(pl.LightningModule):
             assert outputs_BC is not None and self.target_values is not None
             if batch.scored_UL is not None and not self.frozen:
                 parts |= self._nucleotide_parts(self._unscored(batch))
-            self._answers.append(self.target.answer(outputs_BC))
+            self._answers.append(self.target.decode(outputs_BC))
             self._rows.append(batch.rows_B.cpu().numpy())
         for name, part in parts.items():
             _add(self._sums, name, part)
@@ -154,7 +156,7 @@ class Task(pl.LightningModule):
             found = found[np.argsort(found[:, 0], kind="stable")]
             asked = self.target_values[found[:, 0].astype(np.int64)]
             if np.isfinite(found).all():
-                judged = judge(self.target, found[:, 1:], asked)
+                judged = target_metrics(self.target, found[:, 1:], asked)
                 figures |= {f"val_{name}": torch.tensor(value) for name, value in judged.items()}
             else:  # no score is defined; `aam.training.nonfinite` ends the run
                 loss = torch.full_like(loss, torch.nan)
@@ -192,12 +194,12 @@ class Task(pl.LightningModule):
 
     def _forward(
         self, batch: Batch, tokens_UL: Tensor, nucleotides: bool
-    ) -> tuple[dict[str, Part], Tensor | None]:
+    ) -> tuple[dict[str, LossTerm], Tensor | None]:
         """Return the parts of the loss, and the target's outputs [B, C] if there is a target."""
-        parts: dict[str, Part] = {}
+        parts: dict[str, LossTerm] = {}
         with torch.set_grad_enabled(torch.is_grad_enabled() and not self.frozen):
-            if self.remembered_FD is not None:
-                asvs_UD = self.remembered_FD[batch.asvs_U]
+            if self.asv_vectors_FD is not None:
+                asvs_UD = self.asv_vectors_FD[batch.asvs_U]
             else:
                 asvs_UD, hidden_UTD = self.encoder.nucleotides(
                     tokens_UL, batch.ragged(self.encoder.nucleotides.patch)
@@ -229,9 +231,9 @@ class Task(pl.LightningModule):
             self.target.loss(outputs_BC, values.to(outputs_BC.device)) for outputs_BC in outputs_RBC
         ]
         total = torch.stack([loss.total for loss in losses]).mean()
-        return parts | {"target": Part(total, losses[0].number)}, outputs_RBC.mean(dim=0)
+        return parts | {"target": LossTerm(total, losses[0].number)}, outputs_RBC.mean(dim=0)
 
-    def _nucleotide_parts(self, batch: Batch) -> dict[str, Part]:
+    def _nucleotide_parts(self, batch: Batch) -> dict[str, LossTerm]:
         assert batch.scored_UL is not None and batch.hidden is not None
         rows_U = batch.scored_UL.any(dim=1)
         _, hidden_UTD = self.encoder.nucleotides(
@@ -255,7 +257,7 @@ class Task(pl.LightningModule):
             batch, scored_UL=batch.scored_UL & fresh_U1, hidden=batch.hidden[kept]
         )
 
-    def _phylogenetic_parts(self, batch: Batch, embedding_BD: Tensor) -> dict[str, Part]:
+    def _phylogenetic_parts(self, batch: Batch, embedding_BD: Tensor) -> dict[str, LossTerm]:
         if batch.diversity_B is not None:
             asked_B = (batch.diversity_B - self.standard.mean) / self.standard.spread
             predicted_B = self.encoder.diversity(embedding_BD).squeeze(-1)
@@ -269,7 +271,7 @@ class Task(pl.LightningModule):
         head = self.encoder.distance
         return {"unifrac": distance_loss(head, embedding_BD, batch.distances_BB, whole_AD, first)}
 
-    def _total(self, parts: dict[str, Part]) -> Tensor:
+    def _total(self, parts: dict[str, LossTerm]) -> Tensor:
         weighted = [
             weight * parts[name].mean
             for name, weight in vars(self.weights).items()
@@ -278,31 +280,33 @@ class Task(pl.LightningModule):
         return torch.stack(weighted).sum() if weighted else torch.zeros(())
 
 
-def _add(sums: dict[str, Part], name: str, part: Part) -> None:
+def _add(sums: dict[str, LossTerm], name: str, part: LossTerm) -> None:
     """Add a part to the sum of its name, in double precision."""
     total, number = part.total.detach().double(), part.number.double()
     before = sums.get(name)
     sums[name] = (
-        Part(before.total + total, before.number + number) if before else Part(total, number)
+        LossTerm(before.total + total, before.number + number)
+        if before
+        else LossTerm(total, number)
     )
 
 
-def over_ranks(parts: dict[str, Part]) -> dict[str, Part]:
+def over_ranks(parts: dict[str, LossTerm]) -> dict[str, LossTerm]:
     """Add the parts of the loss up over the ranks; what comes back has no gradient."""
     if not parts or ranks() == 1:
-        return {name: Part(part.total.detach(), part.number) for name, part in parts.items()}
+        return {name: LossTerm(part.total.detach(), part.number) for name, part in parts.items()}
     both = [value.double() for part in parts.values() for value in (part.total, part.number)]
     sums = add_up(torch.stack([value.detach() for value in both]))
-    return {name: Part(sums[2 * i], sums[2 * i + 1]) for i, name in enumerate(parts)}
+    return {name: LossTerm(sums[2 * i], sums[2 * i + 1]) for i, name in enumerate(parts)}
 
 
-def judge(
+def target_metrics(
     target: Target, answers_BC: npt.NDArray[np.float64], asked_B: npt.NDArray[np.float64]
 ) -> dict[str, float]:
     """Return the few figures that are followed while training, in the target's own units."""
     from aam.data.metrics import classification, regression
 
-    predicted_B = target.predicted(answers_BC)
+    predicted_B = target.point_predictions(answers_BC)
     if target.classes:
         codes = (asked_B.astype(np.int64), predicted_B.astype(np.int64))
         found = classification(*codes, len(target.classes), answers_BC)

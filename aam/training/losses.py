@@ -17,7 +17,7 @@ from aam.model.shape import BASES, at_least_fp32
 
 
 @dataclass(frozen=True)
-class Part:
+class LossTerm:
     """A sum over `number` things (or over things that weigh `number` together); both scalars."""
 
     total: Tensor
@@ -29,7 +29,7 @@ class Part:
         return self.total / torch.where(self.number > 0, self.number, 1)
 
 
-def nucleotide_loss(logits: Tensor, hidden: Tensor) -> tuple[Part, Part]:
+def nucleotide_loss(logits: Tensor, hidden: Tensor) -> tuple[LossTerm, LossTerm]:
     """Cross-entropy and accuracy of the masked nucleotides.
 
     Args:
@@ -40,7 +40,7 @@ def nucleotide_loss(logits: Tensor, hidden: Tensor) -> tuple[Part, Part]:
     number = torch.as_tensor(len(hidden), device=logits.device)
     entropy = F.cross_entropy(at_least_fp32(logits), answer, reduction="sum")
     right = (logits[:, :BASES].argmax(dim=-1) == answer).sum()
-    return Part(entropy, number), Part(right, number)
+    return LossTerm(entropy, number), LossTerm(right, number)
 
 
 def distance_loss(
@@ -49,7 +49,7 @@ def distance_loss(
     distances_BA: Tensor,
     all_AD: Tensor | None = None,
     first: int = 0,
-) -> Part:
+) -> LossTerm:
     """Squared error of the distances of every two samples; the diagonal is in no loss.
 
     Args:
@@ -64,10 +64,10 @@ def distance_loss(
     i, j = torch.triu_indices(rows, columns, first + 1, device=distances_BA.device)
     predicted = head(own_BD[i], all_AD[j])
     error = (predicted - distances_BA[i, j]).square().sum()
-    return Part(error, torch.as_tensor(len(i), device=error.device))
+    return LossTerm(error, torch.as_tensor(len(i), device=error.device))
 
 
-def diversity_loss(predicted_B: Tensor, diversity_B: Tensor) -> Part:
+def diversity_loss(predicted_B: Tensor, diversity_B: Tensor) -> LossTerm:
     """Squared error of standardised Faith PD."""
     error = (at_least_fp32(predicted_B) - diversity_B).square().sum()
-    return Part(error, torch.as_tensor(len(predicted_B), device=error.device))
+    return LossTerm(error, torch.as_tensor(len(predicted_B), device=error.device))

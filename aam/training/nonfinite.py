@@ -28,8 +28,8 @@ from aam.distributed.consensus import ALONE_TEAM, Team
 from aam.distributed.state_dict import local_tensor
 from aam.numerics.compile import eager_again
 from aam.training.compilation import Note
-from aam.training.lightning_module import Task
-from aam.training.nonfinite_modules import BACKWARD, Suspect, traced
+from aam.training.lightning_module import TrainingModule
+from aam.training.nonfinite_modules import BACKWARD, NonFiniteValue, traced
 from aam.training.optimizer import get_total_norm
 
 OVERFLOWS = 32
@@ -44,7 +44,7 @@ GROWTH = 10.0
 
 
 @dataclasses.dataclass(frozen=True)
-class Seen:
+class StepBatch:
     """A batch, when it came, and the state of random numbers before it."""
 
     batch: Batch
@@ -54,7 +54,7 @@ class Seen:
 
 
 @dataclasses.dataclass(frozen=True)
-class Finding:
+class NonFiniteStep:
     """Where a step stops being finite.
 
     Attributes:
@@ -66,10 +66,10 @@ class Finding:
     epoch: int
     batch: int
     samples: list[str]
-    suspect: Suspect
+    suspect: NonFiniteValue
 
 
-class Finite(Callback):
+class FiniteCheck(Callback):
     """Ends a run at a loss or gradient that is not finite.
 
     Args:
@@ -90,7 +90,7 @@ class Finite(Callback):
     ) -> None:
         self.sample_ids, self.checkpoint, self.note = sample_ids, checkpoint, note
         self.lr, self.team = lr, team
-        self._window: list[Seen] = []
+        self._window: list[StepBatch] = []
         self._bad_loss: Tensor | None = None
         self._overflows = 0
         self._largest = 0.0
@@ -106,7 +106,7 @@ class Finite(Callback):
         states = {"cpu": torch.get_rng_state()}
         if pl_module.device.type == "cuda":
             states["cuda"] = torch.cuda.get_rng_state(pl_module.device)
-        self._window.append(Seen(batch, trainer.current_epoch, batch_idx, states))
+        self._window.append(StepBatch(batch, trainer.current_epoch, batch_idx, states))
 
     def on_before_backward(
         self, trainer: pl.Trainer, pl_module: pl.LightningModule, loss: Tensor
@@ -121,7 +121,7 @@ class Finite(Callback):
         """Test the gradients, from which loss scaling has been taken out, and read the flag."""
         window, self._window = self._window, []
         bad_loss, self._bad_loss = self._bad_loss, None
-        assert bad_loss is not None and isinstance(pl_module, Task)
+        assert bad_loss is not None and isinstance(pl_module, TrainingModule)
         bad_gradients = ~_gradient_norm(pl_module).isfinite()
         if _scaler(trainer) is None:
             bad = self._anywhere(trainer, bad_loss | bad_gradients)
@@ -141,7 +141,9 @@ class Finite(Callback):
         place = f"epoch {trainer.current_epoch + 1}"
         raise self._error(trainer, pl_module, trainer.global_step, what, place)
 
-    def _investigate(self, trainer: pl.Trainer, task: Task, window: list[Seen]) -> NotFinite:
+    def _investigate(
+        self, trainer: pl.Trainer, task: TrainingModule, window: list[StepBatch]
+    ) -> NotFinite:
         """Repeat a step that is not finite, note what is found, and return the error to raise."""
         step = trainer.global_step + 1
         reproduced = self._repeat(trainer, task, window)
@@ -184,17 +186,19 @@ class Finite(Callback):
             remedy,
         )
 
-    def _repeat(self, trainer: pl.Trainer, task: Task, window: list[Seen]) -> bool:
+    def _repeat(self, trainer: pl.Trainer, task: TrainingModule, window: list[StepBatch]) -> bool:
         """Repeat a step exactly; whether it is not finite again, on any rank."""
         bad = torch.zeros((), dtype=torch.bool, device=task.device)
         for _, loss in replay(trainer, task, window):
             bad = bad | ~loss.isfinite()
         return self._anywhere(trainer, bad | ~(_gradient_norm(task) < EXPLODED_NORM))
 
-    def _locate(self, trainer: pl.Trainer, task: Task, window: list[Seen]) -> Finding | None:
+    def _locate(
+        self, trainer: pl.Trainer, task: TrainingModule, window: list[StepBatch]
+    ) -> NonFiniteStep | None:
         """Repeat a step in the eager network; return the first value that is not finite."""
         eager_again(task.encoder.nucleotides)
-        found: list[Finding] = []
+        found: list[NonFiniteStep] = []
         with traced(task.network) as trace:
             for seen, loss in replay(trainer, task, window):
                 suspect = trace.suspect(seen.batch, loss)
@@ -206,9 +210,9 @@ class Finite(Callback):
         # A rank whose own values are finite gets gradients that are not from another.
         return min(of_ranks, key=lambda f: (f.epoch, f.batch, f.suspect.stage), default=None)
 
-    def _finding(self, seen: Seen, suspect: Suspect) -> Finding:
+    def _finding(self, seen: StepBatch, suspect: NonFiniteValue) -> NonFiniteStep:
         ids = [self.sample_ids[row] for row in seen.batch.rows_B.tolist()]
-        return Finding(seen.epoch + 1, seen.number + 1, ids, suspect)
+        return NonFiniteStep(seen.epoch + 1, seen.number + 1, ids, suspect)
 
     def _anywhere(self, trainer: pl.Trainer, flag: Tensor) -> bool:
         """Whether a flag is set on any rank; every rank calls this."""
@@ -223,11 +227,11 @@ class Finite(Callback):
         return _max(self.team.gather(_max(own)))
 
 
-_NORM = Suspect(BACKWARD, "The norm of the gradients is", "although each gradient is finite")
-_COMPILED = Suspect(
+_NORM = NonFiniteValue(BACKWARD, "The norm of the gradients is", "although each gradient is finite")
+_COMPILED = NonFiniteValue(
     BACKWARD, "Loss or gradients are", "in the compiled network alone", "omit --compile-model"
 )
-_UNREPRODUCED = Suspect(
+_UNREPRODUCED = NonFiniteValue(
     BACKWARD,
     "Loss or gradients were",
     "but are in an exact repetition of the step, so the device may be at fault",
@@ -235,7 +239,9 @@ _UNREPRODUCED = Suspect(
 )
 
 
-def replay(trainer: pl.Trainer, task: Task, window: list[Seen]) -> Iterator[tuple[Seen, Tensor]]:
+def replay(
+    trainer: pl.Trainer, task: TrainingModule, window: list[StepBatch]
+) -> Iterator[tuple[StepBatch, Tensor]]:
     """Compute the batches of a step forward and backward as the loop does; yield each loss.
 
     The gradients at the end are those of the step, without loss scaling and before clipping.
@@ -260,12 +266,12 @@ def replay(trainer: pl.Trainer, task: Task, window: list[Seen]) -> Iterator[tupl
         gradient.div_(scale)
 
 
-def _gradients(task: Task) -> list[Tensor]:
+def _gradients(task: TrainingModule) -> list[Tensor]:
     """Return the gradients; of sharded ones the parts of this rank."""
     return [local_tensor(p.grad) for p in task.parameters() if p.grad is not None]
 
 
-def _gradient_norm(task: Task) -> Tensor:
+def _gradient_norm(task: TrainingModule) -> Tensor:
     return get_total_norm(_gradients(task))
 
 

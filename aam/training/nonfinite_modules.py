@@ -17,7 +17,7 @@ INPUT, WEIGHTS, FORWARD, BACKWARD = range(4)
 
 
 @dataclass(frozen=True)
-class Suspect:
+class NonFiniteValue:
     """A value that is not finite, and where it begins.
 
     Attributes:
@@ -34,38 +34,40 @@ class Suspect:
 
 
 @dataclass
-class Trace:
+class NonFiniteTrace:
     """Places where values (forward) and gradients (backward) are not finite, in order."""
 
     network: nn.Module
     forward: list[str] = field(default_factory=list)
     backward: list[str] = field(default_factory=list)
 
-    def suspect(self, batch: Batch, loss: Tensor) -> Suspect | None:
+    def suspect(self, batch: Batch, loss: Tensor) -> NonFiniteValue | None:
         """Return the first value that is not finite after a batch was computed; None if none is."""
         given = [name for name, value in vars(batch).items() if not _finite(value)]
         if given:
-            return Suspect(INPUT, "The batch is", f"in its {', '.join(given)}", "correct the input")
+            return NonFiniteValue(
+                INPUT, "The batch is", f"in its {', '.join(given)}", "correct the input"
+            )
         for name, value in self.network.named_parameters():
             if not _finite(local_tensor(value)):
-                return Suspect(WEIGHTS, "Weights are", f"in {name}")
+                return NonFiniteValue(WEIGHTS, "Weights are", f"in {name}")
         if not _finite(loss):
             where = self.forward[0] if self.forward else "first in the loss itself"
-            return Suspect(FORWARD, "The loss is", where)
+            return NonFiniteValue(FORWARD, "The loss is", where)
         if self.forward:
-            return Suspect(FORWARD, "Values of the network are", self.forward[0])
+            return NonFiniteValue(FORWARD, "Values of the network are", self.forward[0])
         if self.backward:
-            return Suspect(BACKWARD, "The gradients are", self.backward[0])
+            return NonFiniteValue(BACKWARD, "The gradients are", self.backward[0])
         for name, parameter in self.network.named_parameters():
             if parameter.grad is not None and not _finite(local_tensor(parameter.grad)):
-                return Suspect(BACKWARD, "The gradients are", f"first in that of {name}")
+                return NonFiniteValue(BACKWARD, "The gradients are", f"first in that of {name}")
         return None
 
 
 @contextmanager
-def traced(network: nn.Module) -> Iterator[Trace]:
+def traced(network: nn.Module) -> Iterator[NonFiniteTrace]:
     """Watch the modules of a network, forward and backward, while the block runs."""
-    trace = Trace(network)
+    trace = NonFiniteTrace(network)
 
     def entered(name: str) -> Any:
         def hook(module: nn.Module, inputs: Any) -> None:

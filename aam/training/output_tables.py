@@ -28,7 +28,7 @@ def prediction_table(
         NotFinite: an answer is NaN or infinite.
     """
     require_finite("predictions", sample_ids, answers_BC)
-    predicted_B = target.predicted(answers_BC)
+    predicted_B = target.point_predictions(answers_BC)
     columns: dict[str, object] = {ID_HEADER: list(sample_ids)}
     if asked_B is not None:
         columns["actual"] = _shown(target, asked_B)

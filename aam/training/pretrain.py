@@ -33,12 +33,18 @@ from aam.model.shape import least_weights
 from aam.numerics.backend_selection import GUARD, Guard
 from aam.numerics.device import arch_of, choose_device
 from aam.training import checkpoints, fit, run_folder
-from aam.training.checkpoint_content import Recipe
 from aam.training.data_loader import FixedBatches, TrainingBatches
-from aam.training.inference import read_out, remember_asvs
-from aam.training.lightning_module import Task, Weights
+from aam.training.inference import apply_network, encode_asvs
+from aam.training.lightning_module import LossWeights, TrainingModule
+from aam.training.model_config import ModelConfig
 from aam.training.output_tables import write_embeddings
-from aam.training.pretrained import Base, choose_length, choose_metric, choose_shape, read_base
+from aam.training.pretrained import (
+    PretrainedEncoder,
+    choose_length,
+    choose_metric,
+    choose_shape,
+    read_pretrained_encoder,
+)
 from aam.training.runtime import choose_attention
 from aam.training.sample_selection import batch_plan, choose_depth, deep_enough, reading_plan
 
@@ -67,7 +73,7 @@ def _pretrain(options: Pretrain, guard: Guard, team: Team) -> None:
     device = choose_device(options.device)
     precision = choose_precision(options.speed.mixed_precision, arch_of(device))
     prepared = run_folder.prepare("pretrain", options, team.ranks)
-    base = read_base(options.pretrained_encoder)
+    base = read_pretrained_encoder(options.pretrained_encoder)
     study = load_study(options.input, options.phylogeny, choose_length(base, options.sample))
     depth = choose_depth(study, options.sample)
     study = study.take_samples(deep_enough(study, depth))
@@ -83,7 +89,7 @@ def _pretrain(options: Pretrain, guard: Guard, team: Team) -> None:
     )
     fit.check_split(split, options.loop)
     recompute = options.speed.gradient_checkpointing
-    sizes = base.recipe.shape if base else options.model
+    sizes = base.config.shape if base else options.model
     chosen = choose_attention(options.device, device, sizes, guard, precision, recompute)
     with run_folder.begin(prepared, team.ranks, attention=chosen.record) as record:
         if team.ranks.first:
@@ -97,7 +103,7 @@ def _learn(
     split: Split,
     plan: BatchPlan,
     metric: Metric,
-    base: Base | None,
+    base: PretrainedEncoder | None,
     record: run_folder.RunRecord,
     backends: Backends,
     team: Team,
@@ -106,18 +112,20 @@ def _learn(
     folder, device = options.run.output_dir, choose_device(options.device)
     torch.manual_seed(options.loop.seed)
     shape, standard = choose_shape(base, study, options.model, plan, split.train)
-    recipe = Recipe("pretrain", shape, metric, plan, standard, None, to_plain(options))
-    network = recipe.network(backends, options.speed.gradient_checkpointing)
+    config = ModelConfig("pretrain", shape, metric, plan, standard, None, to_plain(options))
+    network = config.network(backends, options.speed.gradient_checkpointing)
     assert isinstance(network, Encoder)
     if base is not None:
         state_dict.load_model(network, base.weights)
     team.same_data(study=identity(study), split=split, plan=plan, weights=network.state_dict())
     steps = fit.optimiser_steps(len(split.train), options.loop)
-    task = Task(network, Weights.of(options.task), options.loop, steps, standard=standard)
+    task = TrainingModule(
+        network, LossWeights.of(options.task), options.loop, steps, standard=standard
+    )
     batch_size = options.loop.batch_size
     outcome = fit.run(
-        fit.Fit(
-            recipe,
+        fit.FitConfig(
+            config,
             options.loop,
             options.speed,
             options.device,
@@ -140,12 +148,12 @@ def _learn(
     )
     if not team.ranks.first:
         return
-    network = recipe.network(backends)
+    network = config.network(backends)
     assert isinstance(network, Encoder)
     _, content = checkpoints.read(outcome.checkpoint)
     checkpoints.load_weights(network, content)
-    remembered_FD = remember_asvs(network, study, device)
-    write_all_embeddings(folder, recipe, network, study, batch_size, device, remembered_FD)
+    asv_vectors_FD = encode_asvs(network, study, device)
+    write_all_embeddings(folder, config, network, study, batch_size, device, asv_vectors_FD)
     record.finish(
         samples={"training": len(split.train), "validation": len(split.validation)},
         asvs=len(study.table.feature_ids),
@@ -203,16 +211,16 @@ def check_shape(model: ModelOptions, device: DeviceOptions, scale: ScaleOptions)
 
 def write_all_embeddings(
     folder: Path,
-    recipe: Recipe,
+    config: ModelConfig,
     network: Encoder | Predictor,
     study: Study,
     batch_size: int,
     device: torch.device,
-    remembered_FD: Tensor,
+    asv_vectors_FD: Tensor,
 ) -> None:
     """Write embeddings.tsv of every sample of the study, from the vectors of its ASVs."""
     encoder = network if isinstance(network, Encoder) else network.encoder
     rows = np.arange(len(study.table.sample_ids))
-    plain = reading_plan(recipe.plan)
-    found = read_out(encoder, study, plain, rows, batch_size, device, remembered_FD)
+    plain = reading_plan(config.plan)
+    found = apply_network(encoder, study, plain, rows, batch_size, device, asv_vectors_FD)
     write_embeddings(folder / "embeddings.tsv", study.table.sample_ids, found.embeddings_ND)

@@ -16,52 +16,52 @@ from aam.data.batches import BatchPlan
 from aam.data.study import Study
 from aam.model.shape import NetworkShape
 from aam.training import checkpoints
-from aam.training.checkpoint_content import Recipe, Standard
-from aam.training.sample_selection import canonical, longest, standardise
+from aam.training.model_config import DiversityScale, ModelConfig
+from aam.training.sample_selection import canonical, diversity_scale, longest
 
 
 @dataclass(frozen=True)
-class Base:
+class PretrainedEncoder:
     """The pretrained encoder that a run starts from."""
 
-    recipe: Recipe
+    config: ModelConfig
     weights: dict[str, torch.Tensor]
 
 
-def read_base(path: Path | None) -> Base | None:
+def read_pretrained_encoder(path: Path | None) -> PretrainedEncoder | None:
     """Read the encoder of a checkpoint or of a run folder, if one is named."""
     if path is None:
         return None
-    recipe, content = checkpoints.read(checkpoints.find(path, "best.ckpt"))
-    shape = recipe.shape
+    config, content = checkpoints.read(checkpoints.find(path, "best.ckpt"))
+    shape = config.shape
     say(
         f"Pretrained encoder: width {shape.embedding_dim}, {shape.attention_layers} layers, patch "
         f"{shape.nucleotide_patch}, from '{path}'."
     )
-    return Base(recipe, checkpoints.encoder_weights(recipe, content))
+    return PretrainedEncoder(config, checkpoints.encoder_weights(config, content))
 
 
-def choose_length(base: Base | None, options: SampleOptions) -> int | None:
+def choose_length(base: PretrainedEncoder | None, options: SampleOptions) -> int | None:
     """Return the longest sequence to keep; None for the longest of the table."""
-    return longest(options) if base is None else base.recipe.shape.max_bp
+    return longest(options) if base is None else base.config.shape.max_bp
 
 
-def choose_metric(base: Base | None, asked: Metric) -> Metric:
+def choose_metric(base: PretrainedEncoder | None, asked: Metric) -> Metric:
     """Return the phylogenetic measure that a run learns; a pretrained encoder keeps its own."""
     metric = canonical(asked)
-    if base is not None and base.recipe.metric != metric:
-        warn(f"UniFrac metric of the pretrained encoder is kept: {base.recipe.metric}.")
-        return base.recipe.metric
+    if base is not None and base.config.metric != metric:
+        warn(f"UniFrac metric of the pretrained encoder is kept: {base.config.metric}.")
+        return base.config.metric
     return metric
 
 
 def choose_shape(
-    base: Base | None,
+    base: PretrainedEncoder | None,
     study: Study,
     model: ModelOptions,
     plan: BatchPlan,
     rows: npt.NDArray[np.int64],
-) -> tuple[NetworkShape, Standard]:
+) -> tuple[NetworkShape, DiversityScale]:
     """Return the sizes of the encoder, and the scale of Faith PD in its training samples `rows`.
 
     A pretrained encoder keeps both, except for the dropout.
@@ -72,12 +72,12 @@ def choose_shape(
             for name in ("embedding_dim", "attention_heads", "attention_layers", "nucleotide_patch")
         }
         shape = NetworkShape(study.tokens_FL.shape[1], **sizes, dropout=model.dropout)
-        return shape, standardise(study, plan, rows)
+        return shape, diversity_scale(study, plan, rows)
     shape = dataclasses.replace(
-        base.recipe.shape,
+        base.config.shape,
         dropout=model.dropout,
         outputs=0,
         profile_features=0,
         profile_dropout=NetworkShape.profile_dropout,
     )
-    return shape, base.recipe.standard
+    return shape, base.config.standard

@@ -36,7 +36,7 @@ WRITE_EVERY = 15.0
 
 
 @dataclass(frozen=True)
-class Length:
+class RunLength:
     """How much a run does in all.
 
     Attributes:
@@ -70,7 +70,7 @@ class Pace:
     validation_seconds: float = 0.0
 
 
-def seconds_left(length: Length, pace: Pace) -> float | None:
+def seconds_left(length: RunLength, pace: Pace) -> float | None:
     """Predict the seconds to the end of the last fold; None before the first step."""
     if pace.step_seconds is None:
         return None
@@ -93,7 +93,7 @@ class Progress(Callback):
     def __init__(
         self,
         path: Path,
-        length: Length,
+        length: RunLength,
         device: str,
         first_line: float = FIRST_LINE,
         line_every: float = LINE_EVERY,

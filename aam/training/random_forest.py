@@ -17,7 +17,7 @@ from aam.data.splits import Split
 
 
 @dataclass(frozen=True)
-class Forest:
+class ForestOptions:
     """The forest of each fold; see scikit-learn's RandomForestRegressor for the meanings."""
 
     n_estimators: int = 200
@@ -28,7 +28,7 @@ class Forest:
 
 
 @dataclass(frozen=True)
-class Answers:
+class ForestPredictions:
     """What the forests say of the samples that judge; m rows, ordered by fold.
 
     Attributes:
@@ -56,8 +56,8 @@ def cross_validate(
     target: npt.NDArray[np.float64] | npt.NDArray[np.int64],
     classes: Sequence[str],
     splits: Sequence[Split],
-    forest: Forest,
-) -> Answers:
+    forest: ForestOptions,
+) -> ForestPredictions:
     """Train a forest for each split and ask it about the samples that judge.
 
     Args:
@@ -100,7 +100,7 @@ def cross_validate(
         tuple(classes),
         np.concatenate(probabilities) if classes else None,
     )
-    return Answers(order, tuple(folds), part, judged)
+    return ForestPredictions(order, tuple(folds), part, judged)
 
 
 def _matrix(abundances: sparse.csr_array, rows: npt.NDArray[np.int64]) -> sparse.csc_matrix:
@@ -111,7 +111,7 @@ def _matrix(abundances: sparse.csr_array, rows: npt.NDArray[np.int64]) -> sparse
     return chosen
 
 
-def _model(forest: Forest, classifier: bool):  # type: ignore[no-untyped-def]
+def _model(forest: ForestOptions, classifier: bool):  # type: ignore[no-untyped-def]
     from sklearn.ensemble import RandomForestClassifier, RandomForestRegressor
 
     kind = RandomForestClassifier if classifier else RandomForestRegressor

@@ -15,11 +15,11 @@ import numpy as np
 import torch
 from lightning.pytorch.callbacks import Callback
 
-from aam.training.checkpoint_content import Recipe
-from aam.training.checkpoints import attach
+from aam.training.checkpoints import add_config
 from aam.training.data_loader import EpochSampler
-from aam.training.lightning_module import Task
-from aam.training.losses import Part
+from aam.training.lightning_module import TrainingModule
+from aam.training.losses import LossTerm
+from aam.training.model_config import ModelConfig
 
 _DROPOUT = 5
 """Second word of the seed of dropout; `data.batches` and `data_loader` have others."""
@@ -35,7 +35,7 @@ class ExactResume(Callback):
     no state of generators to carry over.
 
     Args:
-        recipe: of the model, stored in each checkpoint.
+        config: of the model, stored in each checkpoint.
         sampler: of the training batches.
         folder: of the checkpoints; those of the run that is resumed may lie elsewhere.
         patience: epochs without a better validation before training stops; 0 never stops.
@@ -43,17 +43,17 @@ class ExactResume(Callback):
     """
 
     def __init__(
-        self, recipe: Recipe, sampler: EpochSampler, folder: Path, patience: int, rank: int
+        self, config: ModelConfig, sampler: EpochSampler, folder: Path, patience: int, rank: int
     ) -> None:
-        self.recipe, self.sampler, self.folder = recipe, sampler, folder
+        self.config, self.sampler, self.folder = config, sampler, folder
         self.patience, self.rank = patience, rank
 
     def on_save_checkpoint(
         self, trainer: pl.Trainer, pl_module: pl.LightningModule, checkpoint: dict[str, Any]
     ) -> None:
-        """Add the recipe and the training metrics of the epoch so far."""
-        assert isinstance(pl_module, Task)
-        attach(checkpoint, self.recipe)
+        """Add the config and the training metrics of the epoch so far."""
+        assert isinstance(pl_module, TrainingModule)
+        add_config(checkpoint, self.config)
         checkpoint[_SUMS] = {
             name: [float(part.total), float(part.number)]
             for name, part in pl_module.train_sums.items()
@@ -63,13 +63,13 @@ class ExactResume(Callback):
         self, trainer: pl.Trainer, pl_module: pl.LightningModule, checkpoint: dict[str, Any]
     ) -> None:
         """Go on with the next batch, the metrics so far, the best model and the patience left."""
-        assert isinstance(pl_module, Task)
+        assert isinstance(pl_module, TrainingModule)
         loop = checkpoint["loops"]["fit_loop"]
         done = loop["epoch_loop.batch_progress"]["current"]["processed"]
         epoch = loop["epoch_progress"]["current"]["processed"]
         self.sampler.resume(epoch, done % self.sampler.steps)
         pl_module.train_sums = {
-            name: Part(*(torch.tensor(value, dtype=torch.float64) for value in sums))
+            name: LossTerm(*(torch.tensor(value, dtype=torch.float64) for value in sums))
             for name, sums in checkpoint.get(_SUMS, {}).items()
         }
         for key, state in checkpoint["callbacks"].items():
@@ -84,7 +84,7 @@ class ExactResume(Callback):
         self, trainer: pl.Trainer, pl_module: pl.LightningModule, batch: Any, batch_idx: int
     ) -> None:
         """Seed the generators of all devices for this step."""
-        words = [self.recipe.plan.seed, _DROPOUT, trainer.current_epoch, batch_idx, self.rank]
+        words = [self.config.plan.seed, _DROPOUT, trainer.current_epoch, batch_idx, self.rank]
         seed = np.random.SeedSequence(words).generate_state(1, np.uint64)[0]
         torch.manual_seed(int(seed) >> 1)
 

@@ -28,7 +28,7 @@ _WRITTEN = ("run.json", "checkpoints/last.ckpt", "checkpoints/best.ckpt", "metri
 
 
 @dataclass(frozen=True)
-class Prepared:
+class PreparedFolder:
     """A run folder that a run may use, and what the run's record begins with.
 
     Attributes:
@@ -52,7 +52,7 @@ class Prepared:
         return path if path and path.exists() else None
 
 
-def prepare(command: str, options: Any, ranks: Ranks = ALONE) -> Prepared:
+def prepare(command: str, options: Any, ranks: Ranks = ALONE) -> PreparedFolder:
     """Refuse a run folder that a run may not use, or a run that may not be resumed.
 
     Nothing is made or removed yet (see `begin`).
@@ -72,16 +72,16 @@ def prepare(command: str, options: Any, ranks: Ranks = ALONE) -> Prepared:
     content = run_record.describe(command, options)
     content["host"]["devices"] = _devices()
     content["host"]["processes"] = ranks.size
-    checkpoint = checkpoints.resumed(options.run)
+    checkpoint = checkpoints.resumed_checkpoint(options.run)
     if checkpoint is None:
         if resume_from == "auto":
             say("Nothing to resume from; starting.")
-        return Prepared(folder, content, None, options.run.overwrite, usable)
+        return PreparedFolder(folder, content, None, options.run.overwrite, usable)
     _check_options(command, options, checkpoint)
-    resumed = checkpoints.run_of(checkpoint)
+    resumed = checkpoints.run_folder_of(checkpoint)
     _check_inputs(content["inputs"], resumed)
     say(f"Resuming from '{resume_from if resume_from != 'auto' else resumed}'.")
-    return Prepared(folder, content, resumed, overwrite=False, usable=True)
+    return PreparedFolder(folder, content, resumed, overwrite=False, usable=True)
 
 
 def _check_folder(folder: Path, usable: bool) -> None:
@@ -165,7 +165,7 @@ class RunRecord:
 
 
 @contextmanager
-def begin(prepared: Prepared, ranks: Ranks = ALONE, **facts: Any) -> Iterator[RunRecord]:
+def begin(prepared: PreparedFolder, ranks: Ranks = ALONE, **facts: Any) -> Iterator[RunRecord]:
     """Lock the run folder while the block runs, and start the record of the run in it.
 
     `facts` are added to the record as they are. Here a run that is to be replaced is removed: its
@@ -190,14 +190,14 @@ def begin(prepared: Prepared, ranks: Ranks = ALONE, **facts: Any) -> Iterator[Ru
 
 def _check_options(command: str, options: Any, path: Path) -> None:
     """Refuse to continue a run as if it were another."""
-    recipe, _ = checkpoints.read(path)
-    if recipe.command != command:
+    config, _ = checkpoints.read(path)
+    if config.command != command:
         raise DataError(
             "The checkpoint is of another command",
-            f"'{path}' is of `aam {recipe.command}`",
+            f"'{path}' is of `aam {config.command}`",
             f"resume it with that, or start `aam {command}` anew",
         )
-    before = from_plain(type(options), recipe.options)
+    before = from_plain(type(options), config.options)
     changed = []
     for spec in specs(type(options)):
         was, now = (run_record.value_of(of, spec.field) for of in (before, options))

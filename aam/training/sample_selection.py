@@ -15,7 +15,7 @@ from aam.data.batches import BatchPlan
 from aam.data.rarefaction import auto_depth
 from aam.data.study import Study
 from aam.data.unifrac.batch import faith_pd
-from aam.training.checkpoint_content import Standard
+from aam.training.model_config import DiversityScale
 
 _AT_ONCE = 256
 """Samples whose Faith PD is computed together: what they span is dense in memory."""
@@ -82,14 +82,14 @@ def longest(sample: SampleOptions) -> int | None:
     return None if sample.max_bp == "auto" else sample.max_bp
 
 
-def standardise(study: Study, plan: BatchPlan, rows: npt.NDArray[np.int64]) -> Standard:
+def diversity_scale(study: Study, plan: BatchPlan, rows: npt.NDArray[np.int64]) -> DiversityScale:
     """Measure mean and spread of Faith PD in the training samples, if that is what is learnt."""
     if plan.metric != "faith_pd" or study.phylogeny is None:
-        return Standard()
+        return DiversityScale()
     runs = (rows[start : start + _AT_ONCE] for start in range(0, len(rows), _AT_ONCE))
     parts = [faith_pd(study.table.counts[run], study.phylogeny, torch.float64) for run in runs]
     values = torch.cat(parts)
-    return Standard(float(values.mean()), float(values.std()) or 1.0)
+    return DiversityScale(float(values.mean()), float(values.std()) or 1.0)
 
 
 def reading_plan(plan: BatchPlan) -> BatchPlan:

@@ -13,7 +13,7 @@ from torch import Tensor
 
 from aam.contract.options.field import INSIDE_ONE, ZERO_OR_MORE
 from aam.model.shape import at_least_fp32
-from aam.training.losses import Part
+from aam.training.losses import LossTerm
 from aam.training.target_transforms import TargetTransform
 
 LossType = Literal["mse", "mae", "huber", "quantile", "asymmetric"]
@@ -54,7 +54,7 @@ class Target:
         assert self.transform is not None
         return torch.from_numpy(self.transform.apply(values).astype(np.float32))
 
-    def guess(self, values: npt.NDArray[np.float64]) -> Tensor:
+    def initial_outputs(self, values: npt.NDArray[np.float64]) -> Tensor:
         """Outputs [C] that are best without knowing the sample: mean, quantiles or log shares."""
         encoded = self.encode(values)
         if self.classes:
@@ -64,19 +64,19 @@ class Target:
             return encoded.quantile(torch.tensor(self.quantiles))
         return encoded.mean()[None]
 
-    def loss(self, outputs_BC: Tensor, target_B: Tensor) -> Part:
+    def loss(self, outputs_BC: Tensor, target_B: Tensor) -> LossTerm:
         """Loss summed over a batch, and the number (with class weights: the weight) of samples."""
         outputs_BC = at_least_fp32(outputs_BC)
         number = outputs_BC.new_tensor(len(target_B))
         if not self.classes:
             # The sum over no samples at all is 0, while their mean is none.
             mean = self._number_loss(outputs_BC, target_B) if len(target_B) else outputs_BC.sum()
-            return Part(mean * number, number)
+            return LossTerm(mean * number, number)
         if not self.class_weights:
-            return Part(F.cross_entropy(outputs_BC, target_B, reduction="sum"), number)
+            return LossTerm(F.cross_entropy(outputs_BC, target_B, reduction="sum"), number)
         weights_C = outputs_BC.new_tensor(self.class_weights)
         total = F.cross_entropy(outputs_BC, target_B, weights_C, reduction="sum")
-        return Part(total, weights_C[target_B].sum())
+        return LossTerm(total, weights_C[target_B].sum())
 
     def _number_loss(self, outputs_BC: Tensor, target_B: Tensor) -> Tensor:
         """Mean loss of the numbers of a batch, a scalar."""
@@ -95,7 +95,7 @@ class Target:
             error_BC > 0, self.over_penalty * error_BC, -self.under_penalty * error_BC
         ).mean()
 
-    def answer(self, outputs_BC: Tensor) -> npt.NDArray[np.float64]:
+    def decode(self, outputs_BC: Tensor) -> npt.NDArray[np.float64]:
         """Answers [B, C]: class probabilities, or numbers in the target's units."""
         outputs_BC = outputs_BC.detach().cpu().double()
         if self.classes:
@@ -108,7 +108,7 @@ class Target:
         numbers_BC: npt.NDArray[np.float64] = outputs_BC.numpy()
         return self.transform.undo(numbers_BC)
 
-    def predicted(self, answers_BC: npt.NDArray[np.float64]) -> npt.NDArray[np.float64]:
+    def point_predictions(self, answers_BC: npt.NDArray[np.float64]) -> npt.NDArray[np.float64]:
         """One value a sample: the likeliest class's code, the number, or the middle quantile."""
         if self.classes:
             return answers_BC.argmax(axis=-1).astype(np.float64)

@@ -20,13 +20,13 @@ from aam.numerics.backend_selection import GUARD, Guard, Guarded
 from aam.numerics.device import arch_of, choose_device
 from aam.training import checkpoints, fit, run_folder
 from aam.training.data_loader import FixedBatches, TrainingBatches
-from aam.training.inference import read_out, remember_asvs
-from aam.training.initialization import Start, start
-from aam.training.labelled_study import Question, ask, fit_target
-from aam.training.lightning_module import Task, Weights, judge
+from aam.training.inference import apply_network, encode_asvs
+from aam.training.initialization import InitialModel, initialize
+from aam.training.labelled_study import LabelledStudy, fit_target, load_labelled_study
+from aam.training.lightning_module import LossWeights, TrainingModule, target_metrics
 from aam.training.output_tables import prediction_table, write_table
 from aam.training.pretrain import check_shape, write_all_embeddings
-from aam.training.pretrained import Base, choose_length, read_base
+from aam.training.pretrained import PretrainedEncoder, choose_length, read_pretrained_encoder
 from aam.training.runtime import choose_attention
 from aam.training.sample_selection import reading_plan
 from aam.training.target import Target
@@ -38,7 +38,7 @@ def train(options: Train, guard: Guard = GUARD) -> None:
     `guard` holds the attention backends that may compute.
 
     Raises:
-        AamError: see the readers and `ask`.
+        AamError: see the readers and `load_labelled_study`.
     """
     with joined(options.scale, options.device, options.loop.batch_size) as team:
         _train(options, guard, team)
@@ -49,22 +49,22 @@ def _train(options: Train, guard: Guard, team: Team) -> None:
     team.same_options(options)
     _check_options(options)
     prepared = run_folder.prepare("train", options, team.ranks)
-    base = read_base(options.pretrained_encoder)
-    asked = ask(options, choose_length(base, options.sample), prepared.splits)
-    if len(asked.splits) > 1:
+    base = read_pretrained_encoder(options.pretrained_encoder)
+    labelled = load_labelled_study(options, choose_length(base, options.sample), prepared.splits)
+    if len(labelled.splits) > 1:
         checkpoints.check_folds(options.run)
-    for split in asked.splits:
+    for split in labelled.splits:
         fit.check_split(split, options.loop)
-        fit_target(options, asked, split)
+        fit_target(options, labelled, split)
     chosen = _attention(options, base, guard)
     with run_folder.begin(prepared, team.ranks, attention=chosen.record) as record:
-        _train_folds(options, asked, base, record, chosen.backends, team)
+        _train_folds(options, labelled, base, record, chosen.backends, team)
 
 
 def _train_folds(
     options: Train,
-    asked: Question,
-    base: Base | None,
+    labelled: LabelledStudy,
+    base: PretrainedEncoder | None,
     record: run_folder.RunRecord,
     backends: Backends,
     team: Team,
@@ -76,21 +76,21 @@ def _train_folds(
     folder = options.run.output_dir
     if team.ranks.first:
         write_splits(
-            folder / "splits.tsv", asked.study.table.sample_ids, asked.splits, asked.labels
+            folder / "splits.tsv", labelled.study.table.sample_ids, labelled.splits, labelled.labels
         )
     found = [
         train_fold(
             options,
-            asked,
+            labelled,
             base,
             split,
             fold,
-            _fold_folder(folder, asked.splits, fold),
+            _fold_folder(folder, labelled.splits, fold),
             record,
             backends,
             team,
         )
-        for fold, split in enumerate(asked.splits, start=1)
+        for fold, split in enumerate(labelled.splits, start=1)
     ]
     results = [result for result in found if result is not None]
     if not results:
@@ -100,11 +100,11 @@ def _train_folds(
     write_table(folder / "predictions.tsv", predictions)
     record.finish(
         samples={
-            part: len(getattr(asked.splits[0], part)) for part in ("train", "validation", "test")
+            part: len(getattr(labelled.splits[0], part)) for part in ("train", "validation", "test")
         },
-        asvs=len(asked.study.table.feature_ids),
-        rarefy_depth=asked.depth,
-        classes=asked.classes,
+        asvs=len(labelled.study.table.feature_ids),
+        rarefy_depth=labelled.depth,
+        classes=labelled.classes,
         folds=[facts for _, facts in results],
         **results[0][1],
     )
@@ -113,8 +113,8 @@ def _train_folds(
 
 def train_fold(
     options: Train,
-    asked: Question,
-    base: Base | None,
+    labelled: LabelledStudy,
+    base: PretrainedEncoder | None,
     split: Split,
     fold: int,
     folder: Path,
@@ -128,45 +128,49 @@ def train_fold(
     """
     torch.manual_seed(options.loop.seed + fold - 1)
     device = choose_device(options.device)
-    target = fit_target(options, asked, split)
-    begun = start(options, asked, base, split, target, device, backends)
+    target = fit_target(options, labelled, split)
+    initial = initialize(options, labelled, base, split, target, device, backends)
     team.same_data(
-        study=identity(asked.study),
-        values=asked.values,
+        study=identity(labelled.study),
+        values=labelled.values,
         split=split,
-        weights=begun.network.state_dict(),
+        weights=initial.network.state_dict(),
     )
-    outcome = _fit(options, asked, begun, target, split, fold, folder, record, team)
+    outcome = _fit(options, labelled, initial, target, split, fold, folder, record, team)
     if not team.ranks.first:
         return None
-    network = begun.recipe.network(backends)
+    network = initial.config.network(backends)
     assert isinstance(network, Predictor)
     _, content = checkpoints.read(outcome.checkpoint)
     checkpoints.load_weights(network, content)
-    remembered_FD = begun.remembered_FD
-    if remembered_FD is None:
-        remembered_FD = remember_asvs(network.encoder, asked.study, device)
+    asv_vectors_FD = initial.asv_vectors_FD
+    if asv_vectors_FD is None:
+        asv_vectors_FD = encode_asvs(network.encoder, labelled.study, device)
     part, rows = split.held_out
-    plan, batch_size = reading_plan(begun.recipe.plan), options.loop.batch_size
-    found = read_out(network, asked.study, plan, rows, batch_size, device, remembered_FD)
+    plan, batch_size = reading_plan(initial.config.plan), options.loop.batch_size
+    found = apply_network(network, labelled.study, plan, rows, batch_size, device, asv_vectors_FD)
     assert found.outputs_NC is not None
-    answers, values = target.answer(found.outputs_NC), asked.values[rows]
-    ids = [asked.study.table.sample_ids[row] for row in rows]
+    answers, values = target.decode(found.outputs_NC), labelled.values[rows]
+    ids = [labelled.study.table.sample_ids[row] for row in rows]
     table = prediction_table(target, ids, answers, values)
     table.insert(1, "fold", fold)
     table.insert(2, "split", part)
     if fold == 1:
         write_all_embeddings(
             options.run.output_dir,
-            begun.recipe,
+            initial.config,
             network,
-            asked.study,
+            labelled.study,
             batch_size,
             device,
-            remembered_FD,
+            asv_vectors_FD,
         )
-    figures = judge(target, answers, values)
-    whose = f"Fold {fold} of {len(asked.splits)}, {part}" if len(asked.splits) > 1 else part.title()
+    figures = target_metrics(target, answers, values)
+    whose = (
+        f"Fold {fold} of {len(labelled.splits)}, {part}"
+        if len(labelled.splits) > 1
+        else part.title()
+    )
     say(f"{whose}: " + ", ".join(f"{name} {value:.3f}" for name, value in figures.items()))
     facts = {
         "parameters": sum(p.numel() for p in network.parameters()),
@@ -179,34 +183,34 @@ def train_fold(
 
 def _fit(
     options: Train,
-    asked: Question,
-    begun: Start,
+    labelled: LabelledStudy,
+    initial: InitialModel,
     target: Target,
     split: Split,
     fold: int,
     folder: Path,
     record: run_folder.RunRecord,
     team: Team,
-) -> fit.Outcome:
+) -> fit.FitResult:
     """Run the loop for one split."""
-    loop, plan = options.loop, begun.recipe.plan
-    task = Task(
-        begun.network,
-        Weights.of(options.task, options.target_penalty),
+    loop, plan = options.loop, initial.config.plan
+    task = TrainingModule(
+        initial.network,
+        LossWeights.of(options.task, options.target_penalty),
         loop,
         fit.optimiser_steps(len(split.train), loop),
         target,
-        asked.values,
-        begun.remembered_FD,
-        begun.recipe.standard,
+        labelled.values,
+        initial.asv_vectors_FD,
+        initial.config.standard,
     )
     fresh = options.sample.rarefy_each_epoch
     training = TrainingBatches(
-        asked.study, plan, split.train, loop.batch_size, fresh, loop.even_batches
+        labelled.study, plan, split.train, loop.batch_size, fresh, loop.even_batches
     )
-    judging = FixedBatches(asked.study, plan, split.validation, loop.batch_size)
-    given = fit.Fit(
-        begun.recipe,
+    judging = FixedBatches(labelled.study, plan, split.validation, loop.batch_size)
+    given = fit.FitConfig(
+        initial.config,
         loop,
         options.speed,
         options.device,
@@ -217,16 +221,16 @@ def _fit(
         options.scale,
         team,
         fold,
-        len(asked.splits),
+        len(labelled.splits),
     )
     return fit.run(given, task, training, judging if len(split.validation) else None)
 
 
-def _attention(options: Train, base: Base | None, guard: Guard) -> Guarded:
+def _attention(options: Train, base: PretrainedEncoder | None, guard: Guard) -> Guarded:
     """Choose the attention backends of all folds."""
     device = choose_device(options.device)
     precision = choose_precision(options.speed.mixed_precision, arch_of(device))
-    sizes = base.recipe.shape if base else options.model
+    sizes = base.config.shape if base else options.model
     recompute = options.speed.gradient_checkpointing
     return choose_attention(options.device, device, sizes, guard, precision, recompute)
 

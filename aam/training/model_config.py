@@ -26,7 +26,7 @@ FORMAT = 2
 
 
 @dataclass(frozen=True)
-class Standard:
+class DiversityScale:
     """Mean and spread of Faith PD in the training samples."""
 
     mean: float = 0.0
@@ -34,7 +34,7 @@ class Standard:
 
 
 @dataclass(frozen=True)
-class Recipe:
+class ModelConfig:
     """What a network is and how its input is made.
 
     Attributes:
@@ -51,7 +51,7 @@ class Recipe:
     shape: NetworkShape
     metric: Metric
     plan: BatchPlan
-    standard: Standard
+    standard: DiversityScale
     target: Target | None
     options: dict[str, Any]
 
@@ -61,14 +61,14 @@ class Recipe:
         return kind(self.shape, self.metric, backends, recompute)
 
 
-def to_plain(recipe: Recipe) -> dict[str, Any]:
-    """Turn a recipe into dictionaries, lists, strings and numbers."""
+def to_plain(config: ModelConfig) -> dict[str, Any]:
+    """Turn a config into dictionaries, lists, strings and numbers."""
     return {
         "format": FORMAT,
         "version": __version__,
         "torch": str(torch.__version__),
         "vocabulary": "".join(LETTERS),
-        **asdict(recipe),
+        **asdict(config),
     }
 
 
@@ -87,16 +87,16 @@ class _Stored(_Version):
     shape: NetworkShape
     metric: Metric
     plan: BatchPlan
-    standard: Standard
+    standard: DiversityScale
     target: Target | None
     options: _Options
 
 
-def from_plain(stored: Any, path: Path) -> Recipe:
+def from_plain(stored: Any, path: Path) -> ModelConfig:
     """Undo `to_plain`.
 
     Raises:
-        DataError: the recipe is of a newer format or of another vocabulary.
+        DataError: the config is of a newer format or of another vocabulary.
         Mismatch: an entry is missing, of another type or out of range.
     """
     version = schema.parse(_Version, stored, "aam")
@@ -114,13 +114,13 @@ def from_plain(stored: Any, path: Path) -> Recipe:
         )
     assert len(LETTERS) == VOCABULARY
     found = schema.parse(_Stored, stored, "aam")
-    recipe = Recipe(**{field.name: found[field.name] for field in fields(Recipe)})
-    target = recipe.target
-    if (target is None) != (recipe.command == "pretrain"):
-        raise Mismatch(f"aam.target does not belong to `aam {recipe.command}`")
+    config = ModelConfig(**{field.name: found[field.name] for field in fields(ModelConfig)})
+    target = config.target
+    if (target is None) != (config.command == "pretrain"):
+        raise Mismatch(f"aam.target does not belong to `aam {config.command}`")
     if target is not None:
-        _check_target(target, recipe.shape.outputs)
-    return recipe
+        _check_target(target, config.shape.outputs)
+    return config
 
 
 def _check_target(target: Target, outputs: int) -> None:
