@@ -141,18 +141,25 @@ class Job:
 
     def ended(self) -> str:
         """Wait for its end and return its last state; a job that was queued again is hurried."""
+        hurried = False
 
         def over() -> bool:
-            if self.state == "PENDING":
+            nonlocal hurried
+            pending = self.state == "PENDING"
+            if pending and not hurried:
                 self.hurry()
+            hurried = pending
             return self.state in ENDED
 
         until(over, self)
         return self.state
 
     def hurry(self) -> None:
-        """Start a job that was queued again at once; Slurm waits two minutes by itself."""
-        self.cluster.slurm("scontrol", "update", f"JobId={self.number}", "StartTime=now")
+        """Start a job that was queued again soon; Slurm waits two minutes by itself.
+
+        Within the second of the requeue its credential is revoked, and Slurm ends the job.
+        """
+        self.cluster.slurm("scontrol", "update", f"JobId={self.number}", "StartTime=now+2")
 
     def until_epoch(self, run: Path, epoch: int) -> None:
         """Wait until the run has as many rows of metrics."""
