@@ -1,9 +1,8 @@
-"""The `aam-launch` program: read what is asked and hand it to the command that does it."""
+"""Command line of `aam-launch`: dispatch to the module of a command, and report errors."""
 
 from __future__ import annotations
 
 import errno
-import gc
 import importlib
 import io
 import os
@@ -21,25 +20,24 @@ INTERRUPTED = 130
 
 
 def main(argv: Sequence[str] | None = None) -> int:
-    """Run `aam-launch` with `argv` (the process's by default).
+    """Run `aam-launch` with `argv` (the process's by default) and return the exit status.
 
-    Returns only to report: an exit status after help, a dry run or an error.
+    A launch replaces the process and does not return.
     """
-    words = list(sys.argv[1:] if argv is None else argv)
-    gc.disable()  # a launch is over before there is garbage worth looking for
-    # A file name may be no text of this locale; it goes out as the bytes that it came in as.
+    arguments = list(sys.argv[1:] if argv is None else argv)
+    # File names that the locale cannot decode are printed as their original bytes.
     for stream in (sys.stdout, sys.stderr):
         if isinstance(stream, io.TextIOWrapper):
             stream.reconfigure(errors="surrogateescape")
     try:
         try:
-            return _dispatch(words)
+            return _dispatch(arguments)
         finally:
             sys.stdout.flush()
     except AamError as error:
         print(f"aam-launch: {error}", file=sys.stderr)
         return error.status
-    except BrokenPipeError:  # the reader, `head` for one, has seen enough
+    except BrokenPipeError:  # the reader, such as `head`, has closed the pipe
         os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
         return 0
     except OSError as error:
@@ -53,36 +51,36 @@ def main(argv: Sequence[str] | None = None) -> int:
         return INTERRUPTED
 
 
-def _dispatch(words: list[str]) -> int:
-    if not words or words[0] in HELP:
+def _dispatch(arguments: list[str]) -> int:
+    if not arguments or arguments[0] in HELP:
         print(overview())
         return 0
-    if words[0] == "--version":
+    if arguments[0] == "--version":
         print(f"aam-launch {__version__}")
         return 0
-    if words[:2] == ["completion", "--"]:  # a shell asks, about words that need not make sense
+    if arguments[:2] == ["completion", "--"]:  # from the shell; the line may be incomplete
         from launcher.completion import candidates
 
-        print("\n".join(candidates(words[2:])))
+        print("\n".join(candidates(arguments[2:])))
         return 0
-    if any(word in HELP for word in words):
-        _, rest = split_own([word for word in words if word not in HELP])
+    if any(argument in HELP for argument in arguments):
+        _, rest = split_own([argument for argument in arguments if argument not in HELP])
         command = command_of(rest, OWN)
         print(own_help(command, rest[1:]) if command in OWN else command_help(command))
         return 0
-    own, rest = split_own(words)
+    own, rest = split_own(arguments)
     command = command_of(rest, OWN)
     if command in OWN:
-        words = [*spelled(own), *rest[1:]]
-    # A command is imported when it is wanted: each one costs a part of the 60 ms that a start has.
+        arguments = [*spelled(own), *rest[1:]]
+    # Only the module of the command is imported: a start may take 100 ms.
     module = importlib.import_module(f"launcher.commands.{command if command in OWN else 'start'}")
-    status: int = module.run(words)
+    status: int = module.run(arguments)
     return status
 
 
 def run() -> NoReturn:
-    """Be the program: `main` has flushed what it said; taking its modules down would cost 5 ms."""
-    os._exit(main())
+    """Run `main` and exit with its status."""
+    sys.exit(main())
 
 
 if __name__ == "__main__":
