@@ -27,7 +27,7 @@ from launcher.host.facts import Gpu, Host
 from launcher.plan.attention import ATTENTION, KnownReport
 from launcher.plan.plan import Plan
 from launcher.plan.request import Request, options_of, parse
-from launcher.plan.selection import NATIVE, Choice, Native
+from launcher.plan.selection import NATIVE, Choice, NativeStack
 
 CHECK = ("check", "--json", "--device", "cuda")
 """The command that measures."""
@@ -46,7 +46,7 @@ def report_for(
     request: Request,
     host: Host,
     choice: Choice,
-    native: Native,
+    native: NativeStack,
     make: Callable[[Request], Plan],
     starting: bool,
 ) -> KnownReport | None:
@@ -97,7 +97,7 @@ def folder(variables: Mapping[str, str]) -> Path:
     return Path(base) / "aam" / "check-reports"
 
 
-def key_of(host: Host, choice: Choice, native: Native) -> Key | None:
+def key_of(host: Host, choice: Choice, native: NativeStack) -> Key | None:
     """Return the key of the reports for a choice; None if nothing identifies the image."""
     gpu = choice.gpus[0]
     if choice.engine == NATIVE:

@@ -15,7 +15,15 @@ from launcher.engines import ENGINES
 from launcher.findings import Finding
 from launcher.plan import yaml_document
 from launcher.plan.catalog import SHIPPED, Catalog, catalog_of, extended
-from launcher.plan.settings import KEYS, Entry, Layer, Settings, from_flags, from_variables, merge
+from launcher.plan.settings import (
+    SETTING_SPECS,
+    Entry,
+    LaunchSettings,
+    Layer,
+    from_flags,
+    from_variables,
+    merge,
+)
 
 if TYPE_CHECKING:
     from launcher.slurm.site import Site
@@ -27,7 +35,7 @@ SITES = (Path("/etc/aam/sites"), Path(__file__).with_name("sites"))
 
 def read(
     flags: Mapping[str, Sequence[str]], variables: Mapping[str, str], folder: Path
-) -> Settings:
+) -> LaunchSettings:
     """Return the settings of all layers, with image_dir and scratch filled in.
 
     Args:
@@ -49,7 +57,7 @@ def read(
     if name:
         from launcher.slurm.site import SITE_KEYS, settings_of
 
-        site = settings_of(_file(_site(name), (*KEYS, *SITE_KEYS)), who(variables))
+        site = settings_of(_file(_site(name), (*SETTING_SPECS, *SITE_KEYS)), who(variables))
     cache = Path(variables.get("XDG_CACHE_HOME") or home / ".cache")
     scratch = variables.get("SLURM_TMPDIR") or variables.get("TMPDIR") or "/tmp"
     defaults = {
@@ -70,7 +78,7 @@ def runtimes() -> tuple[str, ...]:
     return ("auto", *ENGINES)
 
 
-def configured(flags: Mapping[str, Sequence[str]]) -> tuple[Settings, Catalog]:
+def configured(flags: Mapping[str, Sequence[str]]) -> tuple[LaunchSettings, Catalog]:
     """Return the settings and the catalog of this process: its environment, its current folder."""
     settings = read(flags, os.environ, Path.cwd())
     return settings, catalog(settings)
@@ -85,14 +93,14 @@ def site(name: str, variables: Mapping[str, str]) -> Site:
     from launcher.slurm.site import SITE_KEYS, site_of
 
     file = _site(name)
-    return site_of(file.stem, _file(file, (*KEYS, *SITE_KEYS)))
+    return site_of(file.stem, _file(file, (*SETTING_SPECS, *SITE_KEYS)))
 
 
 def site_settings(name: str, variables: Mapping[str, str]) -> dict[str, Any]:
     """Return what a site file says of the launcher's settings, alone."""
     from launcher.slurm.site import SITE_KEYS, settings_of
 
-    entries = _file(_site(name), (*KEYS, *SITE_KEYS))
+    entries = _file(_site(name), (*SETTING_SPECS, *SITE_KEYS))
     return {key: entry.value for key, entry in settings_of(entries, variables).items()}
 
 
@@ -119,7 +127,7 @@ def answers() -> Path:
     return Path(cache) / "aam/engines"
 
 
-def private_folder(settings: Settings, uid: int, host: str, job: str | None) -> str:
+def private_folder(settings: LaunchSettings, uid: int, host: str, job: str | None) -> str:
     """Return the folder of this user, job and node.
 
     Raises:
@@ -132,7 +140,7 @@ def private_folder(settings: Settings, uid: int, host: str, job: str | None) -> 
     return f"{scratch}/aam-{uid}/{job or 'local'}-{host}"
 
 
-def catalog(settings: Settings) -> Catalog:
+def catalog(settings: LaunchSettings) -> Catalog:
     """Return the catalog of this package, with the images of configurations."""
     return extended(catalog_of(yaml_document.load(SHIPPED.read_text())), settings.given("images"))
 
@@ -153,7 +161,7 @@ def content(path: Path) -> bytes | None:
         raise _unreadable(path, str(error)) from error
 
 
-def entries(path: Path, found: bytes, known: Iterable[str] = KEYS) -> dict[str, Entry]:
+def entries(path: Path, found: bytes, known: Iterable[str] = SETTING_SPECS) -> dict[str, Entry]:
     """Return the settings that a file's content holds, each with its line.
 
     Raises:
@@ -190,7 +198,7 @@ def project_digest(path: Path, found: bytes, given: Mapping[str, Entry]) -> str:
     return trust.digest(path, found)
 
 
-def _file(path: Path, known: Iterable[str] = KEYS) -> dict[str, Entry]:
+def _file(path: Path, known: Iterable[str] = SETTING_SPECS) -> dict[str, Entry]:
     found = content(path)
     return {} if found is None else entries(path, found, known)
 

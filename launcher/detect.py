@@ -10,9 +10,9 @@ from launcher import engines
 from launcher.gpus import VENDORS
 from launcher.host import pci
 from launcher.host.access import confined
-from launcher.host.facts import Driver, Gpu, Host, Node, Slurm, User
+from launcher.host.facts import DeviceNode, Driver, Gpu, Host, Slurm, User
 from launcher.host.numbers import numbers, whole_number
-from launcher.host.tree import Tree, open_tree
+from launcher.host.tree import HostTree, open_tree
 
 CDI = ("/etc/cdi", "/var/run/cdi")
 
@@ -73,15 +73,15 @@ def slurm(variables: Mapping[str, str]) -> Slurm | None:
     )
 
 
-def _user(tree: Tree, live: bool) -> User | None:
+def _user(tree: HostTree, live: bool) -> User | None:
     if live:
         return User(os.geteuid(), os.getegid(), tuple(sorted(os.getgroups())))
     return tree.manifest.user
 
 
 def _nodes(
-    tree: Tree, gpus: tuple[Gpu, ...], drivers: tuple[Driver, ...], live: bool
-) -> tuple[Node, ...]:
+    tree: HostTree, gpus: tuple[Gpu, ...], drivers: tuple[Driver, ...], live: bool
+) -> tuple[DeviceNode, ...]:
     """Look at every device node that the GPUs need."""
     present = {gpu.vendor for gpu in gpus} | {driver.vendor for driver in drivers}
     paths = [p for name in VENDORS if name in present for p in VENDORS[name].shared_nodes]
@@ -91,19 +91,19 @@ def _nodes(
     return tuple(node for path in dict.fromkeys(paths) if (node := look(path)))
 
 
-def _look(path: str) -> Node | None:
+def _look(path: str) -> DeviceNode | None:
     try:
         facts = os.stat(path)
     except OSError:
         return None
     access = os.access(path, os.R_OK | os.W_OK)
-    return Node(path, facts.st_gid, _group(facts.st_gid), facts.st_mode & 0o7777, access)
+    return DeviceNode(path, facts.st_gid, _group(facts.st_gid), facts.st_mode & 0o7777, access)
 
 
-def _recalled(tree: Tree, path: str) -> Node | None:
+def _recalled(tree: HostTree, path: str) -> DeviceNode | None:
     if path in tree.manifest.nodes:
         return tree.manifest.nodes[path]
-    return Node(path, None, None, None, None) if tree.has(path) else None
+    return DeviceNode(path, None, None, None, None) if tree.has(path) else None
 
 
 def _group(gid: int) -> str | None:
@@ -115,7 +115,7 @@ def _group(gid: int) -> str | None:
         return None
 
 
-def _first_line(tree: Tree, path: str) -> str:
+def _first_line(tree: HostTree, path: str) -> str:
     try:
         return tree.text(path).strip()
     except OSError:

@@ -21,12 +21,12 @@ from launcher.plan.devices import denials
 from launcher.plan.environment import LEAKS
 from launcher.plan.gpu_groups import survey
 from launcher.plan.image_fit import for_processors, served
-from launcher.plan.selection import Built
+from launcher.plan.selection import BuiltImage
 
 ROOM = 20 << 30  # bytes that an image and its building take
 
 
-def examine(host: Host, catalog: Catalog, built: Sequence[Built]) -> tuple[Finding, ...]:
+def examine(host: Host, catalog: Catalog, built: Sequence[BuiltImage]) -> tuple[Finding, ...]:
     """Return the findings of every check."""
     found: list[Finding] = []
     for check in CHECKS:

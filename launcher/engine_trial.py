@@ -13,13 +13,13 @@ from launcher.findings import Finding
 from launcher.host.facts import EngineFact
 from launcher.plan.environment import unset
 from launcher.plan.plan import Plan
-from launcher.plan.selection import Built
+from launcher.plan.selection import BuiltImage
 
 COLOUR = re.compile("\x1b\\[[0-9;]*m")
 PATIENCE = 120  # seconds: a first start may have to unpack an image
 
 
-def start(engine: EngineFact, image: Built, present: Mapping[str, str]) -> Finding:
+def start(engine: EngineFact, image: BuiltImage, present: Mapping[str, str]) -> Finding:
     """Run `aam --version` in an image as a launch would, without GPUs, and say how that went."""
     plan = Plan(
         engine=engine.name,
@@ -53,7 +53,7 @@ def start(engine: EngineFact, image: Built, present: Mapping[str, str]) -> Findi
     return Finding("note", f"{image.image} starts", evidence)
 
 
-def _failed(engine: EngineFact, image: Built, why: str) -> Finding:
+def _failed(engine: EngineFact, image: BuiltImage, why: str) -> Finding:
     remedy = f"try `{engine.path} --debug` on it, or another --runtime"
     cause = f"{engine.name} cannot start {image.image}"
     return Finding("error", cause, f"{image.place}: {why.strip()}", remedy)

@@ -8,7 +8,7 @@ from aam import __version__
 from aam.contract.options import COMMANDS
 from launcher.plan.launcher_options import OWN_FLAGS, SWITCHES, WITH_VALUE
 from launcher.plan.request import options_of
-from launcher.plan.settings import KEYS
+from launcher.plan.settings import SETTING_SPECS
 
 OWN = {
     "explain": "Show every decision about a command, why, and from where; runs nothing.",
@@ -47,7 +47,7 @@ def overview() -> str:
     lines += [f"  {name:<15} {help}" for name, help in OWN.items()]
     lines += ["", "Options of the launcher, anywhere on the line"]
     lines += [f"  {spec.flag + ' ' + spec.metavar:<20} {spec.help}"
-              for spec in KEYS.values() if spec.flag]  # fmt: skip
+              for spec in SETTING_SPECS.values() if spec.flag]  # fmt: skip
     lines += [f"  {flag:<20} {help}" for flag, help in (WITH_VALUE | SWITCHES).items()]
     return "\n".join([*lines, "", "`aam-launch COMMAND --help` lists a command's options."])
 

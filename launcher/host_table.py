@@ -6,7 +6,7 @@ from collections.abc import Iterator, Sequence
 
 from aam.contract.check_report import CheckReport, summary
 from launcher.gpus import VENDORS
-from launcher.host.facts import Driver, Gpu, Host, Node
+from launcher.host.facts import DeviceNode, Driver, Gpu, Host
 from launcher.plan.catalog import Catalog
 
 SHOWN = 4  # members of a list; of a longer one the first and the last
@@ -94,15 +94,15 @@ def _card(card: str, parts: Sequence[Gpu]) -> str:
     return ", ".join(said)
 
 
-def _alike(nodes: Sequence[Node]) -> list[list[Node]]:
+def _alike(nodes: Sequence[DeviceNode]) -> list[list[DeviceNode]]:
     """Group the device nodes that have the same owner and permissions."""
-    groups: dict[tuple[object, ...], list[Node]] = {}
+    groups: dict[tuple[object, ...], list[DeviceNode]] = {}
     for node in nodes:
         groups.setdefault((node.gid, node.mode, node.access), []).append(node)
     return list(groups.values())
 
 
-def _owners(nodes: Sequence[Node]) -> str:
+def _owners(nodes: Sequence[DeviceNode]) -> str:
     first = nodes[0]
     paths = shortened([node.path for node in nodes])
     if first.mode is None:

@@ -9,7 +9,7 @@ from typing import Literal
 from aam.contract.errors import CannotCreate, MissingInput
 from launcher import documents
 from launcher.plan.mounts import PathFact
-from launcher.plan.request import PathWord, Request
+from launcher.plan.request import PathArgument, Request
 
 LEAST = 64 << 20  # bytes that a checkpoint and its copy take, or the caches of compiled kernels
 RECORD = 64 << 20  # bytes of the record of a run
@@ -96,7 +96,7 @@ def lexical(request: Request, folder: str) -> tuple[PathFact, ...]:
     )
 
 
-def _fact(word: PathWord, role: str, folder: str) -> PathFact:
+def _fact(word: PathArgument, role: str, folder: str) -> PathFact:
     joined = os.path.join(folder, word.path)
     # ".." after a link leads elsewhere than it reads, so only the kernel's answer will do.
     absolute = os.path.realpath(joined) if ".." in word.path.parts else os.path.normpath(joined)

@@ -17,12 +17,12 @@ from launcher.host.facts import Gpu, Host
 from launcher.host.versions import with_versions
 from launcher.plan.devices import ABSENT, denials
 from launcher.plan.gpu_use import gpu_use
-from launcher.plan.make import Here, make
+from launcher.plan.make import LaunchContext, make
 from launcher.plan.mounts import Mount, asked_for
 from launcher.plan.plan import Plan
 from launcher.plan.request import Request
-from launcher.plan.selection import Built, choose
-from launcher.plan.settings import Settings
+from launcher.plan.selection import BuiltImage, choose
+from launcher.plan.settings import LaunchSettings
 
 
 def prepare(
@@ -58,7 +58,7 @@ def prepare(
         input_files.require_outputs(paths)
     user = host.user.uid if host.user else 0
     job = host.slurm.job if host.slurm else None
-    here = Here(
+    here = LaunchContext(
         folder=folder,
         private=config.private_folder(settings, user, host.name, job),
         home=os.path.expanduser("~"),
@@ -93,7 +93,7 @@ def require_devices(host: Host, gpus: Sequence[Gpu]) -> None:
         raise kind(denial.cause, denial.evidence, denial.remedy)
 
 
-def _check(host: Host, built: Built | None, engine: str) -> None:
+def _check(host: Host, built: BuiltImage | None, engine: str) -> None:
     if built is not None and ENGINES[engine].traits.image_format == SIF:
         images.check_sif(built.place)
         if built.doubt:
@@ -101,7 +101,7 @@ def _check(host: Host, built: Built | None, engine: str) -> None:
             raise MissingInput("The image is not locked", f"'{built.place}', {evidence}", remedy)
 
 
-def _asked(settings: Settings) -> tuple[Mount, ...]:
+def _asked(settings: LaunchSettings) -> tuple[Mount, ...]:
     return tuple(
         asked_for(text, os.path.exists(text), entry.where)
         for entry in settings.given("bind")

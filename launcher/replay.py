@@ -23,7 +23,7 @@ REMEDY = "name the run.json of a run folder, or the .run.json beside an output"
 
 
 @dataclass(frozen=True)
-class Recorded:
+class RecordedRun:
     """What a run.json says about its launch."""
 
     words: tuple[str, ...]
@@ -33,7 +33,7 @@ class Recorded:
     version: str
 
 
-def read(path: Path) -> Recorded:
+def read(path: Path) -> RecordedRun:
     """Read a run.json, or that of a run folder.
 
     Raises:
@@ -58,7 +58,7 @@ def read(path: Path) -> Recorded:
     if damaged:
         raise MissingInput("Not the record of a run", f"'{file}', {damaged}", REMEDY)
     words = (*spelled(launch["own"]), *launch["command"].split(), *launch["words"])
-    return Recorded(tuple(words), launch["folder"], launch, inputs, version)
+    return RecordedRun(tuple(words), launch["folder"], launch, inputs, version)
 
 
 def _damaged(launch: Mapping[str, Any], inputs: object) -> str | None:
@@ -109,7 +109,7 @@ def changed(words: Sequence[str], more: Sequence[str]) -> list[str]:
     return [*kept, *more]
 
 
-def inputs_differ(recorded: Recorded) -> list[Finding]:
+def inputs_differ(recorded: RecordedRun) -> list[Finding]:
     """Hold every input against the SHA-256 of the record."""
     found = []
     for flag, held in recorded.inputs.items():
@@ -124,7 +124,7 @@ def inputs_differ(recorded: Recorded) -> list[Finding]:
     return found
 
 
-def plan_differs(recorded: Recorded, host: Host, plan: Plan) -> list[Finding]:
+def plan_differs(recorded: RecordedRun, host: Host, plan: Plan) -> list[Finding]:
     """Hold the plan against that of the record.
 
     Another image, PyTorch or kind of GPU may give other numbers: errors. Another kernel, driver or

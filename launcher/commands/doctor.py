@@ -20,11 +20,11 @@ from launcher.host_table import host_lines, report_lines
 from launcher.plan.catalog import Image
 from launcher.plan.launcher_options import spelled, split_own
 from launcher.plan.request import parse
-from launcher.plan.selection import Built
+from launcher.plan.selection import BuiltImage
 from launcher.planning import prepare
 
 
-def _trials(host: Host, fitting: Sequence[Image], built: Sequence[Built]) -> Iterator[Finding]:
+def _trials(host: Host, fitting: Sequence[Image], built: Sequence[BuiltImage]) -> Iterator[Finding]:
     """Start the best image that is built once with every engine that can run it."""
     names = [image.name for image in fitting]
     programs = set()

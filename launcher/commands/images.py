@@ -14,7 +14,7 @@ from launcher.commands import no_more, print_json
 from launcher.detect import detect
 from launcher.engines.sif import SIF
 from launcher.explain import warn
-from launcher.images.options import Asked, ask
+from launcher.images.options import ImagesArguments, parse_images_arguments
 from launcher.plan.catalog import Catalog, Image
 from launcher.plan.launcher_options import split_own
 
@@ -33,7 +33,7 @@ def run(words: Sequence[str]) -> int:
     if action == "list":
         no_more(rest, "images list")
         return _list(own, catalog, images.built(settings, catalog))
-    asked = ask(action, rest)
+    asked = parse_images_arguments(action, rest)
     chosen = [_image(name, catalog) for name in asked.names]
     return ACTIONS[action](chosen, asked, folder)
 
@@ -48,7 +48,7 @@ def _image(name: str, catalog: Catalog) -> Image:
 
 
 def _list(
-    own: Mapping[str, tuple[str, ...]], catalog: Catalog, built: Sequence[images.Built]
+    own: Mapping[str, tuple[str, ...]], catalog: Catalog, built: Sequence[images.BuiltImage]
 ) -> int:
     fitting = {image.name for image in doctor.fitting(detect(), catalog)}
     rows = [
@@ -72,7 +72,7 @@ def _list(
     return 0
 
 
-def _build(chosen: Sequence[Image], asked: Asked, folder: Path) -> int:
+def _build(chosen: Sequence[Image], asked: ImagesArguments, folder: Path) -> int:
     from launcher.images import build, builder, definitions
 
     present = detect().engines
@@ -80,7 +80,7 @@ def _build(chosen: Sequence[Image], asked: Asked, folder: Path) -> int:
         present = tuple(engine for engine in present if engine.traits.image_format == SIF)
     found = builder.find(present, asked.engine)
     jobs = [
-        build.Job(image, found, folder, definitions.arguments(image, asked.arguments),
+        build.BuildJob(image, found, folder, definitions.arguments(image, asked.arguments),
                   asked.wheels, asked.source, asked.fast, asked.test, asked.force)
         for image in chosen
     ]  # fmt: skip
@@ -93,25 +93,25 @@ def _build(chosen: Sequence[Image], asked: Asked, folder: Path) -> int:
     return 0
 
 
-def _lock(chosen: Sequence[Image], asked: Asked, folder: Path) -> int:
+def _lock(chosen: Sequence[Image], asked: ImagesArguments, folder: Path) -> int:
     from launcher.images.lock import lock
 
     return lock(chosen, folder)
 
 
-def _verify(chosen: Sequence[Image], asked: Asked, folder: Path) -> int:
+def _verify(chosen: Sequence[Image], asked: ImagesArguments, folder: Path) -> int:
     from launcher.images import verify
 
     return verify.verify(chosen, asked.engine, folder, detect().engines, asked.test)
 
 
-def _remove(chosen: Sequence[Image], asked: Asked, folder: Path) -> int:
+def _remove(chosen: Sequence[Image], asked: ImagesArguments, folder: Path) -> int:
     from launcher.images import remove
 
     return remove.remove(chosen, asked.engine, folder, os.environ)
 
 
-ACTIONS: dict[str, Callable[[Sequence[Image], Asked, Path], int]] = {
+ACTIONS: dict[str, Callable[[Sequence[Image], ImagesArguments, Path], int]] = {
     "list": lambda chosen, asked, folder: 0,
     "build": _build,
     "lock": _lock,

@@ -14,7 +14,7 @@ from launcher.detect import detect
 from launcher.engines import native
 from launcher.explain import warn
 from launcher.plan.gpu_use import gpu_use
-from launcher.plan.make import Here, make
+from launcher.plan.make import LaunchContext, make
 from launcher.plan.mounts import PathFact, asked_for
 from launcher.plan.request import Request, options_of, parse
 from launcher.plan.selection import choose
@@ -95,7 +95,7 @@ def decided(
         for entry in settings.given("bind")
         for text in entry.value
     )
-    here = Here(folder, NODE_FOLDER, os.path.expanduser("~"), False, asked)
+    here = LaunchContext(folder, NODE_FOLDER, os.path.expanduser("~"), False, asked)
     plan = make(request, node, choice, catalog, settings, paths, native.here(), here)
     for line in warn((*plan.findings, *checks.advice(paths, site))):
         print(line, file=sys.stderr)

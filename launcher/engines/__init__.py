@@ -15,7 +15,7 @@ from launcher.engines import apptainer, docker, native, podman, singularity
 from launcher.engines.base import Engine
 from launcher.engines.folders import make_outputs, make_private
 from launcher.host.facts import EngineFact
-from launcher.host.tree import Tree
+from launcher.host.tree import HostTree
 from launcher.plan.plan import Plan
 
 ENGINES: dict[str, Engine] = {
@@ -45,7 +45,7 @@ def of_format(image_format: str) -> tuple[Engine, ...]:
 
 
 def found(
-    tree: Tree, environment: Mapping[str, str], user_id: int, live: bool
+    tree: HostTree, environment: Mapping[str, str], user_id: int, live: bool
 ) -> tuple[EngineFact, ...]:
     """Return the engines of a host: detected on this one, as a capture recorded them on another."""
     if live:

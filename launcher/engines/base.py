@@ -16,8 +16,8 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any, Protocol
 
 from aam.contract.errors import Unavailable
-from launcher.host.facts import EngineFact, Traits
-from launcher.host.tree import Tree
+from launcher.host.facts import EngineFact, EngineTraits
+from launcher.host.tree import HostTree
 
 if TYPE_CHECKING:
     from launcher.plan.plan import Plan
@@ -32,7 +32,7 @@ SMOKE = "/opt/aam/containers/smoke.py"
 
 
 @dataclass(frozen=True)
-class Build:
+class ImageBuild:
     """What to build.
 
     Attributes:
@@ -63,7 +63,7 @@ class Build:
 
 
 @dataclass(frozen=True)
-class Need:
+class SpaceRequirement:
     """Bytes that a step of a build takes in a folder, and how to move that step elsewhere."""
 
     what: str
@@ -72,8 +72,8 @@ class Need:
     remedy: str
 
 
-class Log(Protocol):
-    """Where a build reports its steps; see `launcher.images.build_steps.Log`."""
+class BuildLog(Protocol):
+    """Where a build reports its steps; see `launcher.images.build_steps.BuildLog`."""
 
     def say(self, text: str) -> None:
         """Print a line with the time since the start, and log it."""
@@ -94,10 +94,12 @@ class Engine(Protocol):
     """
 
     name: str
-    traits: Traits
+    traits: EngineTraits
     least: tuple[int, int] | None
 
-    def detect(self, tree: Tree, environment: Mapping[str, str], user_id: int) -> EngineFact | None:
+    def detect(
+        self, tree: HostTree, environment: Mapping[str, str], user_id: int
+    ) -> EngineFact | None:
         """Return what this host has of the engine, without starting it; None if it is absent."""
 
     def run_flags(self, plan: Plan) -> tuple[str, ...]:
@@ -108,7 +110,7 @@ class Engine(Protocol):
 
     def needs(
         self, program: str, room: tuple[float, float], folder: Path, variables: Mapping[str, str]
-    ) -> list[Need]:
+    ) -> list[SpaceRequirement]:
         """Return what a build takes on disk.
 
         Args:
@@ -119,7 +121,7 @@ class Engine(Protocol):
         """
         return []
 
-    def build(self, build: Build, log: Log) -> dict[str, Any]:
+    def build(self, build: ImageBuild, log: BuildLog) -> dict[str, Any]:
         """Build, test and label an image, put it in its place, and return what to record.
 
         Raises:
@@ -143,7 +145,7 @@ class Engine(Protocol):
         """
         raise self._cannot("verify")
 
-    def export(self, program: str, held: Mapping[str, Any], archive: Path, log: Log) -> None:
+    def export(self, program: str, held: Mapping[str, Any], archive: Path, log: BuildLog) -> None:
         """Write an image of the engine's storage to a Docker archive.
 
         Raises:

@@ -9,7 +9,7 @@ from __future__ import annotations
 import ast
 from collections.abc import Iterator, Mapping
 
-from launcher.host.tree import Tree
+from launcher.host.tree import HostTree
 
 ADDING = {
     "containers": ("env", "env_host", "volumes", "mounts", "devices", "annotations", "privileged",
@@ -22,7 +22,7 @@ FOLDERS = ("/usr/share/containers", "/etc/containers")
 
 
 def additions(
-    tree: Tree, environment: Mapping[str, str], user_id: int
+    tree: HostTree, environment: Mapping[str, str], user_id: int
 ) -> Iterator[tuple[str, str]]:
     """Yield each setting that adds to every container, and the file where it stands."""
     found: dict[tuple[str, str], tuple[str, str]] = {}
@@ -39,7 +39,7 @@ def additions(
             yield f"{key} = {value}", f"{path} adds it to every container"
 
 
-def _paths(tree: Tree, environment: Mapping[str, str], user_id: int) -> Iterator[str]:
+def _paths(tree: HostTree, environment: Mapping[str, str], user_id: int) -> Iterator[str]:
     if environment.get("CONTAINERS_CONF"):
         yield environment["CONTAINERS_CONF"]
     else:

@@ -10,11 +10,11 @@ from collections.abc import Mapping
 from typing import TYPE_CHECKING, Any
 
 from aam.contract.errors import Unavailable
-from launcher.engines.base import Build, Log
+from launcher.engines.base import BuildLog, ImageBuild
 from launcher.engines.installed import which
 from launcher.engines.oci import OciEngine
-from launcher.host.facts import EngineFact, Traits
-from launcher.host.tree import Tree
+from launcher.host.facts import EngineFact, EngineTraits
+from launcher.host.tree import HostTree
 
 if TYPE_CHECKING:
     from launcher.plan.plan import Plan
@@ -30,9 +30,11 @@ class Docker(OciEngine):
     read_only = "readonly"
     storage = "{{.DockerRootDir}}"
     move = "set data-root in /etc/docker/daemon.json to a folder with room"
-    traits = Traits(image_format="docker")
+    traits = EngineTraits(image_format="docker")
 
-    def detect(self, tree: Tree, environment: Mapping[str, str], user_id: int) -> EngineFact | None:
+    def detect(
+        self, tree: HostTree, environment: Mapping[str, str], user_id: int
+    ) -> EngineFact | None:
         """Find the program and its daemon."""
         path = which(self.name, environment.get("PATH", os.defpath))
         if path is None:
@@ -45,11 +47,11 @@ class Docker(OciEngine):
         words += [f"--group-add={group}" for group in plan.groups]
         return [*words, *(["--gpus", "all"] if plan.cdi else [])]
 
-    def build_flags(self, build: Build) -> list[str]:
+    def build_flags(self, build: ImageBuild) -> list[str]:
         """Leave out what names the builder."""
         return ["--provenance=false"]
 
-    def build(self, build: Build, log: Log) -> dict[str, Any]:
+    def build(self, build: ImageBuild, log: BuildLog) -> dict[str, Any]:
         """Build as the others do, but mount no wheels."""
         if build.wheels:
             evidence, remedy = f"--wheels {build.wheels}", "use --engine podman or apptainer"

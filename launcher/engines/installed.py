@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import os
 
-from launcher.host.tree import Tree
+from launcher.host.tree import HostTree
 
 
 def which(name: str, search: str) -> str | None:
@@ -16,7 +16,7 @@ def which(name: str, search: str) -> str | None:
     return None
 
 
-def user_namespaces(tree: Tree) -> str | None:
+def user_namespaces(tree: HostTree) -> str | None:
     """Return what forbids ordinary users to make user namespaces, or None (user_namespaces(7))."""
     for path, forbidding in (
         ("/proc/sys/user/max_user_namespaces", "0"),

@@ -13,9 +13,9 @@ from typing import TYPE_CHECKING
 from aam.contract.installation import install_command
 from launcher.engines.base import Engine
 from launcher.gpus import VENDORS
-from launcher.host.facts import Traits
-from launcher.host.tree import Tree
-from launcher.plan.selection import Native
+from launcher.host.facts import EngineTraits
+from launcher.host.tree import HostTree
+from launcher.plan.selection import NativeStack
 
 if TYPE_CHECKING:
     from launcher.plan.plan import Plan
@@ -28,10 +28,10 @@ class NativeEngine(Engine):
     """No container; --runtime auto takes it where no image can be run."""
 
     name = "native"
-    traits = Traits()
+    traits = EngineTraits()
     least = None
 
-    def detect(self, tree: Tree, environment: Mapping[str, str], user_id: int) -> None:
+    def detect(self, tree: HostTree, environment: Mapping[str, str], user_id: int) -> None:
         """Return None: a host needs no engine for it."""
 
     def run_flags(self, plan: Plan) -> tuple[str, ...]:
@@ -51,12 +51,12 @@ def missing(libraries: Sequence[str] = LIBRARIES) -> tuple[str, ...]:
     return tuple(name for name in libraries if importlib.util.find_spec(name) is None)
 
 
-def here() -> Native:
+def here() -> NativeStack:
     """Describe the environment that is running now, without importing anything of it."""
     home = site.getusersitepackages() if site.ENABLE_USER_SITE else None
     in_user_site = home is not None and __file__.startswith(home + os.sep)
     torch, vendor = _torch()
-    return Native(sys.executable, missing(), in_user_site, torch, vendor, install_command())
+    return NativeStack(sys.executable, missing(), in_user_site, torch, vendor, install_command())
 
 
 def _torch() -> tuple[str | None, str]:

@@ -13,7 +13,16 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from aam.contract.errors import CannotCreate, MissingInput
-from launcher.engines.base import GIB, PYTHON, SMOKE, WHEELS, Build, Engine, Log, Need
+from launcher.engines.base import (
+    GIB,
+    PYTHON,
+    SMOKE,
+    WHEELS,
+    BuildLog,
+    Engine,
+    ImageBuild,
+    SpaceRequirement,
+)
 from launcher.engines.mount_words import ENV, fields, program
 
 if TYPE_CHECKING:
@@ -43,7 +52,7 @@ class OciEngine(Engine):
         """Return the options for the user, his groups and NVIDIA's devices."""
         raise NotImplementedError
 
-    def build_flags(self, build: Build) -> list[str]:
+    def build_flags(self, build: ImageBuild) -> list[str]:
         """Return the options that make two builds of the same inputs equal."""
         raise NotImplementedError
 
@@ -70,16 +79,16 @@ class OciEngine(Engine):
 
     def needs(
         self, program: str, room: tuple[float, float], folder: Path, variables: Mapping[str, str]
-    ) -> list[Need]:
+    ) -> list[SpaceRequirement]:
         """Return what the storage takes, where the engine tells its folder."""
         words = [program, "info", "--format", self.storage]
         done = subprocess.run(words, capture_output=True, text=True, check=False)
         said = done.stdout.strip()
         if done.returncode or not said.startswith("/"):
             return []
-        return [Need("storage", Path(said), int(room[0] * GIB), self.move)]
+        return [SpaceRequirement("storage", Path(said), int(room[0] * GIB), self.move)]
 
-    def build(self, build: Build, log: Log) -> dict[str, Any]:
+    def build(self, build: ImageBuild, log: BuildLog) -> dict[str, Any]:
         """Build an image without labels, then one with the labels that were measured in it."""
         bare, aside = f"{REPOSITORY}:{build.name}-bare", f"{REPOSITORY}:{build.name}-new"
         reference = f"{REPOSITORY}:{build.name}"
@@ -99,7 +108,7 @@ class OciEngine(Engine):
                 subprocess.run([build.program, "rmi", tag], capture_output=True, check=False)
         return {"reference": reference, **inspected(build.program, reference), "labels": labels}
 
-    def build_words(self, build: Build, tag: str) -> list[str]:
+    def build_words(self, build: ImageBuild, tag: str) -> list[str]:
         """Return the command that builds an image of its definition."""
         recipe = build.context / "containers" / f"{build.name}.Dockerfile"
         words = [build.program, "build", "--file", str(recipe), "--tag", tag]
@@ -110,7 +119,7 @@ class OciEngine(Engine):
         return [*words, str(build.context)]
 
     def label_words(
-        self, build: Build, labels: Mapping[str, str], recipe: Path, tag: str
+        self, build: ImageBuild, labels: Mapping[str, str], recipe: Path, tag: str
     ) -> list[str]:
         """Return the command that gives an image its labels and its tag."""
         words = [build.program, "build", "--file", str(recipe), "--tag", tag]
@@ -139,7 +148,7 @@ class OciEngine(Engine):
             raise MissingInput("The image is another one", evidence, remedy)
         return str(held["id"])
 
-    def export(self, program: str, held: Mapping[str, Any], archive: Path, log: Log) -> None:
+    def export(self, program: str, held: Mapping[str, Any], archive: Path, log: BuildLog) -> None:
         """Write an image of the storage to a Docker archive."""
         words = [program, "save", *self.save_flags, "--output", str(archive)]
         log.run([*words, str(held.get("id") or held["reference"])], archive.parent)

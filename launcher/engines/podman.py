@@ -15,11 +15,11 @@ from collections.abc import Mapping
 from typing import TYPE_CHECKING
 
 from launcher.engines import containers_conf
-from launcher.engines.base import Build
+from launcher.engines.base import ImageBuild
 from launcher.engines.installed import user_namespaces, which
 from launcher.engines.oci import OciEngine
-from launcher.host.facts import EngineFact, Traits
-from launcher.host.tree import Tree
+from launcher.host.facts import EngineFact, EngineTraits
+from launcher.host.tree import HostTree
 
 if TYPE_CHECKING:
     from launcher.plan.plan import Plan
@@ -34,13 +34,15 @@ class Podman(OciEngine):
     storage = "{{.Store.GraphRoot}}"
     save_flags = ("--format", "docker-archive")
     move = "set graphroot in ~/.config/containers/storage.conf to a folder with room"
-    traits = Traits(
+    traits = EngineTraits(
         image_format="podman",
         needs_cdi=True,
         hidden=("PODMAN_*", "CONTAINER_*"),  # a default user namespace, a remote host
     )
 
-    def detect(self, tree: Tree, environment: Mapping[str, str], user_id: int) -> EngineFact | None:
+    def detect(
+        self, tree: HostTree, environment: Mapping[str, str], user_id: int
+    ) -> EngineFact | None:
         """Find the program, what keeps it from starting, and what its configuration adds."""
         path = which(self.name, environment.get("PATH", os.defpath))
         if path is None:
@@ -60,13 +62,13 @@ class Podman(OciEngine):
         words += ["--device", plan.cdi] if plan.cdi else []
         return ["--http-proxy=false", *words]
 
-    def build_flags(self, build: Build) -> list[str]:
+    def build_flags(self, build: ImageBuild) -> list[str]:
         """Set the date of all files; without layers a failed build leaves nothing behind."""
         plain = ["--format", "docker", "--force-rm", "--layers=false"]
         return [*plain, "--timestamp", str(build.epoch)]
 
 
-def _no_subordinate_ids(tree: Tree, user_id: int) -> str | None:
+def _no_subordinate_ids(tree: HostTree, user_id: int) -> str | None:
     """Return what rootless podman lacks: a range of user numbers (subuid(5)), or None."""
     import pwd
 
@@ -86,7 +88,7 @@ def _no_subordinate_ids(tree: Tree, user_id: int) -> str | None:
     return None
 
 
-def _subordinate_ids_elsewhere(tree: Tree) -> bool:
+def _subordinate_ids_elsewhere(tree: HostTree) -> bool:
     """Return whether a service such as SSSD hands out the ranges (nsswitch.conf(5), "subid")."""
     try:
         lines = tree.text("/etc/nsswitch.conf").splitlines()

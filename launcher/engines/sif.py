@@ -31,13 +31,22 @@ from typing import TYPE_CHECKING, Any
 
 from aam.contract.errors import MissingInput
 from launcher.engines import sif_conf
-from launcher.engines.base import GIB, PYTHON, SMOKE, WHEELS, Build, Engine, Log, Need
+from launcher.engines.base import (
+    GIB,
+    PYTHON,
+    SMOKE,
+    WHEELS,
+    BuildLog,
+    Engine,
+    ImageBuild,
+    SpaceRequirement,
+)
 from launcher.engines.installed import user_namespaces, which
 from launcher.engines.mount_words import fields, program
 from launcher.engines.sif_file import check_sif, labels_of, own_labels
 from launcher.gpus import VENDORS
-from launcher.host.facts import EngineFact, Traits
-from launcher.host.tree import Tree
+from launcher.host.facts import EngineFact, EngineTraits
+from launcher.host.tree import HostTree
 
 if TYPE_CHECKING:
     from launcher.plan.plan import Plan
@@ -54,7 +63,7 @@ STARTERS = ("libexec/{}/bin/starter-suid", "lib/x86_64-linux-gnu/{}/bin/starter-
 SQUASHFS_OPTION = "--mksquashfs-args"
 FAST = "-comp zstd -Xcompression-level 1"
 
-TRAITS = Traits(
+TRAITS = EngineTraits(
     image_format=SIF,
     own_shm=True,
     host_libraries=True,
@@ -103,7 +112,9 @@ class SifEngine(Engine):
     def __init__(self, name: str, least: tuple[int, int]) -> None:
         self.name, self.least = name, least
 
-    def detect(self, tree: Tree, environment: Mapping[str, str], user_id: int) -> EngineFact | None:
+    def detect(
+        self, tree: HostTree, environment: Mapping[str, str], user_id: int
+    ) -> EngineFact | None:
         """Find the program, its site's configuration, and what keeps it from starting."""
         path = which(self.name, environment.get("PATH", os.defpath))
         if path is None:
@@ -138,7 +149,7 @@ class SifEngine(Engine):
 
     def needs(
         self, program: str, room: tuple[float, float], folder: Path, variables: Mapping[str, str]
-    ) -> list[Need]:
+    ) -> list[SpaceRequirement]:
         """Return what unpacking, the cache and the file take.
 
         Setting the cache alone, and not the temporary folder, is the common way to fill /tmp
@@ -149,9 +160,13 @@ class SifEngine(Engine):
         cache, cache_name = self._named("CACHEDIR", variables)
         home = Path(variables.get("HOME", "/")) / f".{self.name}" / "cache"
         return [
-            Need("unpacking", temporary, building, f"set {temporary_name} to a folder with room"),
-            Need("cache", cache or home, GIB // 4, f"set {cache_name} to a folder with room"),
-            Need("image", folder, image, "set AAM_IMAGE_DIR to a folder with room"),
+            SpaceRequirement(
+                "unpacking", temporary, building, f"set {temporary_name} to a folder with room"
+            ),
+            SpaceRequirement(
+                "cache", cache or home, GIB // 4, f"set {cache_name} to a folder with room"
+            ),
+            SpaceRequirement("image", folder, image, "set AAM_IMAGE_DIR to a folder with room"),
         ]
 
     def temporary_folder(self, variables: Mapping[str, str]) -> tuple[Path, str]:
@@ -167,7 +182,7 @@ class SifEngine(Engine):
                 return Path(variables[name]), name
         return None, names[0]
 
-    def build(self, build: Build, log: Log) -> dict[str, Any]:
+    def build(self, build: ImageBuild, log: BuildLog) -> dict[str, Any]:
         """Write a SIF aside, test it, and put it in its place."""
         aside = build.place.with_name(f".{build.place.name}.{os.getpid()}")
         try:
@@ -188,7 +203,9 @@ class SifEngine(Engine):
             aside.unlink(missing_ok=True)
         return record_of(build.place)
 
-    def build_words(self, build: Build, target: Path, log: Log | None = None) -> list[str]:
+    def build_words(
+        self, build: ImageBuild, target: Path, log: BuildLog | None = None
+    ) -> list[str]:
         """Return the command that makes a SIF of a definition or of an archive."""
         # The test of the definition is that of the image; it runs once, when the SIF is whole.
         words = [build.program, "build", "--notest"]

@@ -9,7 +9,7 @@ from __future__ import annotations
 import os
 from collections.abc import Iterator, Mapping
 
-from launcher.host.tree import Tree
+from launcher.host.tree import HostTree
 
 Conf = Mapping[str, tuple[str, ...]]
 
@@ -26,7 +26,7 @@ def path_of(name: str, program: str) -> str:
     return f"{'' if prefix == '/usr' else prefix}/etc/{name}/{name}.conf"
 
 
-def read(tree: Tree, path: str) -> Conf:
+def read(tree: HostTree, path: str) -> Conf:
     """Return the keys that count; nothing where the file is absent or may not be read."""
     try:
         text = tree.text(path)

@@ -31,7 +31,7 @@ MOST = 1 << 20  # bytes of metadata that are read
 
 
 @dataclass(frozen=True)
-class Part:
+class SifDescriptor:
     """A used descriptor: the name of what it points to, and where that lies."""
 
     name: str
@@ -83,7 +83,7 @@ def own_labels(labels: Mapping[str, str]) -> dict[str, str]:
             if key.startswith(("org.aam.", "org.opencontainers."))}  # fmt: skip
 
 
-def _parts(path: str, stream: BinaryIO) -> list[Part]:
+def _parts(path: str, stream: BinaryIO) -> list[SifDescriptor]:
     head = stream.read(HEADER.size)
     if len(head) < HEADER.size or not head[MAGIC_AT:].startswith(MAGIC):
         raise _broken(path, "it has no SIF header", "is it really an image?")
@@ -101,7 +101,9 @@ def _parts(path: str, stream: BinaryIO) -> list[Part]:
             evidence = f"it has {size} bytes and needs {offset + length}"
             raise _broken(path, evidence, "build or copy it again")
         if used:
-            parts.append(Part(entry[NAME].rstrip(b"\0").decode(errors="replace"), offset, length))
+            parts.append(
+                SifDescriptor(entry[NAME].rstrip(b"\0").decode(errors="replace"), offset, length)
+            )
     return parts
 
 

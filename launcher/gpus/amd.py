@@ -20,7 +20,7 @@ from launcher.gpus.base import DriverRange, Vendor, range_of
 from launcher.host import pci
 from launcher.host.facts import Driver, Gpu, Host
 from launcher.host.numbers import whole_number
-from launcher.host.tree import Tree
+from launcher.host.tree import HostTree
 
 PCI_VENDOR = 0x1002
 NODES = "/sys/class/kfd/kfd/topology/nodes"
@@ -85,7 +85,7 @@ class Amd(Vendor):
     attributes = ("current_compute_partition", "current_memory_partition")
     variables = (OVERRIDE,)
 
-    def gpus(self, tree: Tree, live: bool) -> tuple[Gpu, ...]:
+    def gpus(self, tree: HostTree, live: bool) -> tuple[Gpu, ...]:
         """List the GPUs in KFD order, then those that only the PCI bus knows."""
         listed = [
             gpu for name in tree.names(NODES) if name.isdecimal() if (gpu := _node(tree, name))
@@ -104,7 +104,7 @@ class Amd(Vendor):
                 listed.append(Gpu("amd", len(listed), arch, product, address, driven=False))
         return tuple(listed)
 
-    def driver(self, tree: Tree) -> Driver | None:
+    def driver(self, tree: HostTree) -> Driver | None:
         """Return the kernel driver; only AMD's own package states a version."""
         path = "/sys/module/amdgpu/version"
         try:
@@ -115,7 +115,7 @@ class Amd(Vendor):
             return Driver("amd", None, f"{path} is absent, so it came with the kernel")
         return None
 
-    def user_space(self, tree: Tree) -> str | None:
+    def user_space(self, tree: HostTree) -> str | None:
         """Return the ROCm that is installed on the host."""
         try:
             version = tree.text("/opt/rocm/.info/version").strip()
@@ -208,7 +208,7 @@ def address_of(domain: int, location: int) -> str:
     return f"{domain:04x}:{location >> 8 & 255:02x}:{location >> 3 & 31:02x}.{location & 7}"
 
 
-def _node(tree: Tree, name: str) -> Gpu | None:
+def _node(tree: HostTree, name: str) -> Gpu | None:
     """Read one node; None for a processor."""
     try:
         keys = properties(tree.text(f"{NODES}/{name}/properties"))

@@ -8,7 +8,7 @@ from typing import Any, Protocol
 
 from launcher.findings import Finding
 from launcher.host.facts import Driver, Gpu, Host
-from launcher.host.tree import Tree
+from launcher.host.tree import HostTree
 
 
 @dataclass(frozen=True)
@@ -101,7 +101,7 @@ class Vendor(Protocol):
     attributes: tuple[str, ...] = ()
     variables: tuple[str, ...] = ()
 
-    def gpus(self, tree: Tree, live: bool) -> tuple[Gpu, ...]:
+    def gpus(self, tree: HostTree, live: bool) -> tuple[Gpu, ...]:
         """List the GPUs in the order in which the runtime counts them.
 
         Args:
@@ -110,11 +110,11 @@ class Vendor(Protocol):
         """
         ...
 
-    def driver(self, tree: Tree) -> Driver | None:
+    def driver(self, tree: HostTree) -> Driver | None:
         """Return the kernel driver and its version, or None if none is loaded."""
         ...
 
-    def user_space(self, tree: Tree) -> str | None:
+    def user_space(self, tree: HostTree) -> str | None:
         """Return the name and place of a user space on the host itself, or None."""
         return None
 

@@ -12,7 +12,7 @@ from launcher.gpus.base import Vendor
 from launcher.host import pci
 from launcher.host.facts import Driver, Gpu
 from launcher.host.numbers import whole_number
-from launcher.host.tree import Tree
+from launcher.host.tree import HostTree
 
 PCI_VENDOR = 0x8086
 MODULES = ("xe", "i915")
@@ -63,7 +63,7 @@ class Intel(Vendor):
         "/sys/bus/pci/devices/*/drm/renderD*/dev",
     )
 
-    def gpus(self, tree: Tree, live: bool) -> tuple[Gpu, ...]:
+    def gpus(self, tree: HostTree, live: bool) -> tuple[Gpu, ...]:
         """List the GPUs by PCI address; one without a render node has no driver."""
         found: list[Gpu] = []
         for function in pci.functions(tree):
@@ -87,7 +87,7 @@ class Intel(Vendor):
             )
         return tuple(found)
 
-    def driver(self, tree: Tree) -> Driver | None:
+    def driver(self, tree: HostTree) -> Driver | None:
         """Return the kernel driver; only Intel's own packages state a version."""
         for module in MODULES:
             path = f"/sys/module/{module}/version"

@@ -15,9 +15,9 @@ from typing import Any
 
 from launcher.gpus.base import Vendor
 from launcher.host import pci
-from launcher.host.facts import Driver, Gpu, Instance
+from launcher.host.facts import Driver, Gpu, GpuInstance
 from launcher.host.numbers import whole_number
-from launcher.host.tree import Tree
+from launcher.host.tree import HostTree
 
 PCI_VENDOR = 0x10DE
 ROOT = "/proc/driver/nvidia"
@@ -51,7 +51,7 @@ class Nvidia(Vendor):
         "/etc/cdi/*nvidia*",
     )
 
-    def gpus(self, tree: Tree, live: bool) -> tuple[Gpu, ...]:
+    def gpus(self, tree: HostTree, live: bool) -> tuple[Gpu, ...]:
         """List the GPUs by PCI address, then those that only the PCI bus knows."""
         functions = {f.address: f for f in pci.functions(tree) if f.vendor == PCI_VENDOR}
         driven = tree.names(f"{ROOT}/gpus")
@@ -69,7 +69,7 @@ class Nvidia(Vendor):
                 found.append(Gpu("nvidia", len(found), arch, f"NVIDIA {chip}", place, driven=False))
         return tuple(found)
 
-    def driver(self, tree: Tree) -> Driver | None:
+    def driver(self, tree: HostTree) -> Driver | None:
         """Return the kernel driver and its version.
 
         Both forms are known: "... UNIX x86_64 Kernel Module  535.54.03 ..." and
@@ -106,7 +106,7 @@ class Nvidia(Vendor):
 
 
 def _driven(
-    tree: Tree, number: int, address: str, chips: dict[int, tuple[str, str]], ask_driver: bool
+    tree: HostTree, number: int, address: str, chips: dict[int, tuple[str, str]], ask_driver: bool
 ) -> Gpu:
     """Describe a GPU that the driver lists."""
     keys = _information(tree, address)
@@ -159,7 +159,7 @@ def capabilities(text: str) -> dict[int, tuple[str, str]]:
     return table
 
 
-def _information(tree: Tree, address: str) -> dict[str, str]:
+def _information(tree: HostTree, address: str) -> dict[str, str]:
     try:
         lines = tree.text(f"{ROOT}/gpus/{address}/information").splitlines()
     except OSError:
@@ -168,14 +168,14 @@ def _information(tree: Tree, address: str) -> dict[str, str]:
     return {name.strip().lower(): value.strip() for name, _, value in pairs}
 
 
-def _instances(tree: Tree, minor: int) -> tuple[Instance, ...]:
+def _instances(tree: HostTree, minor: int) -> tuple[GpuInstance, ...]:
     """List the MIG compute instances of a GPU, each with the two nodes that open it.
 
     Source: MIG user guide, "Device Nodes and Capabilities".
     """
     base = f"{ROOT}/capabilities/gpu{minor}/mig"
     return tuple(
-        Instance(
+        GpuInstance(
             int(group[2:]),
             int(name[2:]),
             tuple(
@@ -191,7 +191,7 @@ def _instances(tree: Tree, minor: int) -> tuple[Instance, ...]:
     )
 
 
-def _capability_node(tree: Tree, place: str) -> str | None:
+def _capability_node(tree: HostTree, place: str) -> str | None:
     try:
         match = re.search(r"DeviceFileMinor:\s*(\d+)", tree.text(f"{place}/access"))
     except OSError:

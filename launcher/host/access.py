@@ -9,10 +9,10 @@ from __future__ import annotations
 from collections.abc import Sequence
 from dataclasses import replace
 
-from launcher.host.facts import Gpu, Node, User
+from launcher.host.facts import DeviceNode, Gpu, User
 
 
-def permitted(node: Node, user: User | None) -> bool:
+def permitted(node: DeviceNode, user: User | None) -> bool:
     """Tell whether the permissions of a node let the user read and write; root may everything."""
     if user is None or node.mode is None:
         return False
@@ -23,12 +23,14 @@ def permitted(node: Node, user: User | None) -> bool:
     return node.mode & needed == needed
 
 
-def refused(node: Node, user: User | None) -> bool:
+def refused(node: DeviceNode, user: User | None) -> bool:
     """Tell whether a device cgroup refuses a node that its permissions would open."""
     return node.access is False and permitted(node, user)
 
 
-def confined(gpus: Sequence[Gpu], nodes: Sequence[Node], user: User | None) -> tuple[Gpu, ...]:
+def confined(
+    gpus: Sequence[Gpu], nodes: Sequence[DeviceNode], user: User | None
+) -> tuple[Gpu, ...]:
     """Mark the GPUs that are not ours to use, and leave out the MIG instances that are not.
 
     Not ours is a GPU whose device node a cgroup refuses, or that has none here while another of
@@ -56,5 +58,5 @@ def confined(gpus: Sequence[Gpu], nodes: Sequence[Node], user: User | None) -> t
     return tuple(kept)
 
 
-def _usable(node: Node | None) -> bool:
+def _usable(node: DeviceNode | None) -> bool:
     return node is not None and node.access is not False

@@ -7,7 +7,7 @@ from dataclasses import dataclass, field
 
 
 @dataclass(frozen=True)
-class Instance:
+class GpuInstance:
     """A hardware partition of a card that is a device of its own (NVIDIA: MIG compute instance).
 
     Attributes:
@@ -60,7 +60,7 @@ class Gpu:
     integrated: bool = False
     readable: bool = True
     driven: bool = True
-    instances: tuple[Instance, ...] = ()
+    instances: tuple[GpuInstance, ...] = ()
 
     @property
     def card(self) -> str:
@@ -69,7 +69,7 @@ class Gpu:
 
 
 @dataclass(frozen=True)
-class Node:
+class DeviceNode:
     """A device node; `access` is None where nobody tried (a capture)."""
 
     path: str
@@ -89,7 +89,7 @@ class Driver:
 
 
 @dataclass(frozen=True)
-class Traits:
+class EngineTraits:
     """What decisions need to know of an engine, whichever it is.
 
     Attributes:
@@ -129,7 +129,7 @@ class EngineFact:
     obstacle: str | None = None
     version: str | None = None
     conf: tuple[tuple[str, str], ...] = ()
-    traits: Traits = Traits()
+    traits: EngineTraits = EngineTraits()
 
 
 @dataclass(frozen=True)
@@ -179,7 +179,7 @@ class Host:
     kernel: str
     machine: str
     gpus: tuple[Gpu, ...]
-    nodes: tuple[Node, ...]
+    nodes: tuple[DeviceNode, ...]
     drivers: tuple[Driver, ...]
     engines: tuple[EngineFact, ...]
     slurm: Slurm | None
@@ -196,7 +196,7 @@ class Host:
         """This very host, not a capture of one."""
         return self.root == "/"
 
-    def node(self, path: str) -> Node | None:
+    def node(self, path: str) -> DeviceNode | None:
         """Return the device node at `path`, or None."""
         return next((node for node in self.nodes if node.path == path), None)
 
@@ -208,7 +208,7 @@ class Host:
         """Return the engine called `name`, or None."""
         return next((engine for engine in self.engines if engine.name == name), None)
 
-    def traits(self, name: str) -> Traits:
+    def traits(self, name: str) -> EngineTraits:
         """Return the traits of an engine, whether or not this host has it."""
         known = (*self.engines, *self.absent_engines)
-        return next((engine.traits for engine in known if engine.name == name), Traits())
+        return next((engine.traits for engine in known if engine.name == name), EngineTraits())

@@ -13,7 +13,7 @@ from typing import Any
 
 from aam.contract.errors import MissingInput
 from launcher import documents
-from launcher.host.facts import EngineFact, Node, User
+from launcher.host.facts import DeviceNode, EngineFact, User
 
 FILE = "aam-capture.json"
 KNOWN = ("machine", "user", "environment", "nodes", "engines")
@@ -37,7 +37,7 @@ class Manifest:
     machine: str = "x86_64"
     user: User | None = None
     environment: Mapping[str, str] = dataclasses.field(default_factory=dict)
-    nodes: Mapping[str, Node] = dataclasses.field(default_factory=dict)
+    nodes: Mapping[str, DeviceNode] = dataclasses.field(default_factory=dict)
     engines: tuple[EngineFact, ...] = ()
     answers: Mapping[str, Mapping[str, Any]] = dataclasses.field(default_factory=dict)
 
@@ -105,13 +105,13 @@ def _user(value: object) -> User:
     return User(_number(held.get("uid"), "user.uid"), _number(held.get("gid"), "user.gid"), groups)
 
 
-def _node(path: str, value: object) -> Node:
+def _node(path: str, value: object) -> DeviceNode:
     held = _mapping(value, f"nodes.{path}")
     gid, group = held.get("gid"), held.get("group")
     mode, access = held.get("mode"), held.get("access")
     if access not in (True, False, None):
         raise _damaged(f"nodes.{path}.access is {access!r:.40}")
-    return Node(
+    return DeviceNode(
         path,
         None if gid is None else _number(gid, f"nodes.{path}.gid"),
         None if group is None else _text(group, f"nodes.{path}.group"),

@@ -4,14 +4,14 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 
-from launcher.host.tree import Tree
+from launcher.host.tree import HostTree
 
 DEVICES = "/sys/bus/pci/devices"
 DISPLAY, ACCELERATOR = 0x03, 0x12  # base classes of the PCI code assignment specification
 
 
 @dataclass(frozen=True)
-class Function:
+class PciFunction:
     """A PCI function of class display (0x03) or processing accelerator (0x12)."""
 
     address: str
@@ -23,7 +23,7 @@ class Function:
         return f"{self.address} {self.vendor:04x}:{self.device:04x} {self.kind:04x}"
 
 
-def functions(tree: Tree) -> tuple[Function, ...]:
+def functions(tree: HostTree) -> tuple[PciFunction, ...]:
     """List the graphics and accelerator functions in the order of their addresses."""
     found = []
     for address in sorted(tree.names(DEVICES)):
@@ -33,11 +33,11 @@ def functions(tree: Tree) -> tuple[Function, ...]:
         vendor = number(tree, address, "vendor")
         device = number(tree, address, "device")
         if vendor is not None and device is not None:
-            found.append(Function(address, vendor, device, kind >> 8))
+            found.append(PciFunction(address, vendor, device, kind >> 8))
     return tuple(found)
 
 
-def attribute(tree: Tree, address: str, name: str) -> str | None:
+def attribute(tree: HostTree, address: str, name: str) -> str | None:
     """Return an attribute of a device, such as `current_compute_partition`, or None."""
     try:
         return tree.text(f"{DEVICES}/{address}/{name}").strip() or None
@@ -45,7 +45,7 @@ def attribute(tree: Tree, address: str, name: str) -> str | None:
         return None
 
 
-def number(tree: Tree, address: str, name: str) -> int | None:
+def number(tree: HostTree, address: str, name: str) -> int | None:
     """Return a hexadecimal attribute of a device, such as `device`, or None."""
     try:
         return int(attribute(tree, address, name) or "", 16)

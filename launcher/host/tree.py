@@ -34,7 +34,7 @@ COMPRESSED: dict[bytes, Any] = {
 """First bytes of a compressed file, and what opens it."""
 
 
-class Tree(Protocol):
+class HostTree(Protocol):
     """Files of a host by absolute path; unreadable is not the same as absent."""
 
     name: str
@@ -53,7 +53,7 @@ class Tree(Protocol):
         ...
 
 
-class Folder:
+class FolderTree:
     """A host below a folder; "/" is the host itself."""
 
     def __init__(self, root: Path) -> None:
@@ -88,7 +88,7 @@ class Folder:
         return os.path.lexists(self.root + path)
 
 
-class Tar:
+class TarTree:
     """A host in a tar, compressed or not, read into memory within bounds."""
 
     def __init__(self, file: Path) -> None:
@@ -160,7 +160,7 @@ def _unpacked(file: Path) -> bytes:
     return packed
 
 
-def open_tree(root: Path) -> Tree:
+def open_tree(root: Path) -> HostTree:
     """Return the tree at `root`.
 
     Raises:
@@ -168,7 +168,7 @@ def open_tree(root: Path) -> Tree:
     """
     if not root.exists():
         raise MissingInput("No such capture", f"'{root}'", "name a tar or a folder with sys/")
-    tree: Tree = Folder(root) if root.is_dir() else Tar(root)
+    tree: HostTree = FolderTree(root) if root.is_dir() else TarTree(root)
     if not (tree.has("/sys") or tree.has("/proc")):
         raise _unreadable(root, "it holds neither sys/ nor proc/")
     return tree

@@ -19,9 +19,9 @@ from typing import Any
 
 from aam.contract.errors import CannotCreate, MissingInput, Unavailable
 from launcher.engines import ENGINES
-from launcher.engines.base import GIB, Build, Need
+from launcher.engines.base import GIB, ImageBuild, SpaceRequirement
 from launcher.images import definitions, index
-from launcher.images.build_steps import Log, stoppable
+from launcher.images.build_steps import BuildLogFile, stoppable
 from launcher.images.builder import Builder
 from launcher.plan.catalog import Image
 
@@ -29,7 +29,7 @@ DAY = "%Y%m%dT%H%M%SZ"
 
 
 @dataclass(frozen=True)
-class Job:
+class BuildJob:
     """What to build.
 
     Attributes:
@@ -55,7 +55,7 @@ class Job:
     force: bool = False
 
 
-def build(job: Job) -> Mapping[str, Any]:
+def build(job: BuildJob) -> Mapping[str, Any]:
     """Build, and return the entry of images.json.
 
     Raises:
@@ -71,7 +71,7 @@ def build(job: Job) -> Mapping[str, Any]:
             return _built(job, Path(scratch))
 
 
-def require_room(needs: Sequence[Need]) -> None:
+def require_room(needs: Sequence[SpaceRequirement]) -> None:
     """Check that there is room, adding up what lies on one file system.
 
     Raises:
@@ -101,7 +101,7 @@ def _clear(folder: Path, name: str) -> None:
             left.unlink()
 
 
-def _built(job: Job, scratch: Path) -> Mapping[str, Any]:
+def _built(job: BuildJob, scratch: Path) -> Mapping[str, Any]:
     """Build a definition, unless an image of the same inputs is there."""
     name, builder = job.image.name, job.builder
     sources = definitions.sources()
@@ -127,7 +127,7 @@ def _built(job: Job, scratch: Path) -> Mapping[str, Any]:
     return _recorded(job, {**facts, "inputs": inputs}, log)
 
 
-def _converted(job: Job, scratch: Path) -> Mapping[str, Any]:
+def _converted(job: BuildJob, scratch: Path) -> Mapping[str, Any]:
     """Make a SIF of an archive, or of what another engine holds, without a registry."""
     name, source = job.image.name, str(job.source)
     log = _log(job)
@@ -151,8 +151,8 @@ def _converted(job: Job, scratch: Path) -> Mapping[str, Any]:
     return _recorded(job, {**facts, **made}, log)
 
 
-def _build(job: Job, context: Path, scratch: Path, archive: Path | None = None) -> Build:
-    return Build(
+def _build(job: BuildJob, context: Path, scratch: Path, archive: Path | None = None) -> ImageBuild:
+    return ImageBuild(
         program=job.builder.program,
         name=job.image.name,
         arguments={**job.arguments, "BASE": definitions.by_digest(job.arguments["BASE"])},
@@ -167,11 +167,11 @@ def _build(job: Job, context: Path, scratch: Path, archive: Path | None = None) 
     )
 
 
-def _log(job: Job) -> Log:
-    return Log(job.folder / "logs" / f"{job.image.name}-{job.builder.engine.name}.log")
+def _log(job: BuildJob) -> BuildLogFile:
+    return BuildLogFile(job.folder / "logs" / f"{job.image.name}-{job.builder.engine.name}.log")
 
 
-def _recorded(job: Job, facts: Mapping[str, Any], log: Log) -> Mapping[str, Any]:
+def _recorded(job: BuildJob, facts: Mapping[str, Any], log: BuildLogFile) -> Mapping[str, Any]:
     name, builder = job.image.name, job.builder
     arguments = {} if job.source else dict(job.arguments)
     entry = {**facts, "engine": f"{builder.engine.name} {builder.version}"}
@@ -181,7 +181,7 @@ def _recorded(job: Job, facts: Mapping[str, Any], log: Log) -> Mapping[str, Any]
     return {**entry, "new": True}
 
 
-def _inputs(context: str, job: Job) -> str:
+def _inputs(context: str, job: BuildJob) -> str:
     words = [
         context,
         job.builder.image_format,

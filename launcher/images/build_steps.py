@@ -32,7 +32,7 @@ OFFLINE = (
 )
 
 
-class Log:
+class BuildLogFile:
     """A log that commands write to, and what of it the terminal shows."""
 
     def __init__(self, path: Path) -> None:

@@ -30,7 +30,7 @@ _NO_CACHES = shutil.ignore_patterns("__pycache__", "*.pyc")
 
 
 @dataclass(frozen=True)
-class Sources:
+class BuildSources:
     """Where the parts of a build lie.
 
     Attributes:
@@ -44,7 +44,7 @@ class Sources:
     checkout: Path | None
 
 
-def sources() -> Sources:
+def sources() -> BuildSources:
     """Find the parts of a build.
 
     Raises:
@@ -53,14 +53,14 @@ def sources() -> Sources:
     package = Path(aam.__file__).parent
     beside = package.parent / "containers"
     if (beside / INSTALL).is_file():
-        return Sources(beside, package, package.parent)
+        return BuildSources(beside, package, package.parent)
     try:
         files = metadata.files(DISTRIBUTION) or []
     except metadata.PackageNotFoundError:
         files = []
     for file in files:
         if file.parts[-3:] == ("aam", "containers", INSTALL):
-            return Sources(Path(str(file.locate())).resolve().parent, package, None)
+            return BuildSources(Path(str(file.locate())).resolve().parent, package, None)
     remedy = "install it again, or run the launcher of a checkout"
     raise MissingInput("The definitions of images are not here", f"no '{beside}'", remedy)
 
@@ -113,7 +113,7 @@ def unresolved(lock: str, arguments: Mapping[str, str]) -> list[str]:
     return found
 
 
-def lock_of(sources: Sources, image_dir: Path, name: str) -> Path:
+def lock_of(sources: BuildSources, image_dir: Path, name: str) -> Path:
     """Return the lock of an image: one that `images lock` wrote beside the images, or the shipped.
 
     The former counts as long as it pins the same versions.
@@ -125,7 +125,7 @@ def lock_of(sources: Sources, image_dir: Path, name: str) -> Path:
     return shipped
 
 
-def stage(sources: Sources, name: str, lock: Path, folder: Path) -> str:
+def stage(sources: BuildSources, name: str, lock: Path, folder: Path) -> str:
     """Put together the folder to build from, and return one digest of all that is in it."""
     shutil.copytree(sources.package, folder / "aam", ignore=_NO_CACHES)
     shutil.copytree(sources.containers, folder / "containers", ignore=_NO_CACHES)
@@ -142,7 +142,7 @@ def stage(sources: Sources, name: str, lock: Path, folder: Path) -> str:
     return total.hexdigest()
 
 
-def revision(sources: Sources) -> str:
+def revision(sources: BuildSources) -> str:
     """Return the commit that is built, or nothing where it is not known.
 
     Of a checkout it is marked where files were changed; of an installation from a repository pip

@@ -21,14 +21,14 @@ from launcher.engines.sif import SIF, difference
 from launcher.engines.sif_file import id_of, labels_of
 from launcher.images import index
 from launcher.plan.catalog import Catalog, Image
-from launcher.plan.selection import Built
-from launcher.plan.settings import Settings
+from launcher.plan.selection import BuiltImage
+from launcher.plan.settings import LaunchSettings
 
 PINS = ("torch", "rocm", "cuda", "triton", "aotriton")
 """Pins that a label may hold, as org.aam.NAME."""
 
 
-def built(settings: Settings, catalog: Catalog) -> tuple[Built, ...]:
+def built(settings: LaunchSettings, catalog: Catalog) -> tuple[BuiltImage, ...]:
     """List the images that are there.
 
     Raises:
@@ -37,7 +37,7 @@ def built(settings: Settings, catalog: Catalog) -> tuple[Built, ...]:
     """
     folder = Path(settings.text("image_dir"))
     listed = index.read(folder)
-    found: list[Built] = []
+    found: list[BuiltImage] = []
     for image in catalog.images:
         if image.sif:
             sif = Path(image.sif).expanduser()
@@ -45,7 +45,7 @@ def built(settings: Settings, catalog: Catalog) -> tuple[Built, ...]:
         elif (sif := folder / f"{image.name}.sif").is_file():
             found.append(_file(image.name, sif, index.entry(listed, image.name, "sif")))
         if image.reference:
-            found.append(Built(image.name, _with_storage(), image.reference))
+            found.append(BuiltImage(image.name, _with_storage(), image.reference))
         for engine in containers():
             held = index.entry(listed, image.name, engine.traits.image_format)
             if held.get("reference"):
@@ -53,16 +53,16 @@ def built(settings: Settings, catalog: Catalog) -> tuple[Built, ...]:
     return (*found, *_asked_for(settings.text("image"), catalog))
 
 
-def assumed(settings: Settings, catalog: Catalog) -> tuple[Built, ...]:
+def assumed(settings: LaunchSettings, catalog: Catalog) -> tuple[BuiltImage, ...]:
     """Pretend that every image is there, to decide for another host."""
     folder = settings.text("image_dir")
     return tuple(
-        Built(image.name, tuple(e.name for e in containers()), f"{folder}/{image.name}.sif")
+        BuiltImage(image.name, tuple(e.name for e in containers()), f"{folder}/{image.name}.sif")
         for image in catalog.images
     )
 
 
-def measured(catalog: Catalog, there: Sequence[Built], runtime: str = "auto") -> Catalog:
+def measured(catalog: Catalog, there: Sequence[BuiltImage], runtime: str = "auto") -> Catalog:
     """Return the catalog with what the labels of the images say in the place of what it says.
 
     Of several forms of an image the first counts that `runtime` can run.
@@ -93,14 +93,14 @@ def _archs(text: str) -> tuple[str, ...]:
     return tuple(dict.fromkeys(name for name in names if name.startswith(("gfx", "sm_"))))
 
 
-def _file(name: str, sif: Path, held: Mapping[str, Any], named: bool = False) -> Built:
+def _file(name: str, sif: Path, held: Mapping[str, Any], named: bool = False) -> BuiltImage:
     """Return a SIF; one that a configuration names needs no record."""
     changed = difference(sif, held) if "sha256" in held else "it has no record in images.json"
     digest = None if changed else f"sha256:{held['sha256']}"
     doubt = None
     if changed and not named:
         doubt = changed, f"`aam-launch images lock {name}` compares its digest and records it"
-    return Built(name, _of_sif(), str(sif), digest or id_of(sif), labels_of(sif), doubt)
+    return BuiltImage(name, _of_sif(), str(sif), digest or id_of(sif), labels_of(sif), doubt)
 
 
 def _of_sif() -> tuple[str, ...]:
@@ -111,20 +111,20 @@ def _with_storage() -> tuple[str, ...]:
     return tuple(e.name for e in containers() if e.traits.image_format != SIF)
 
 
-def _held(name: str, engine: str, held: Mapping[str, Any]) -> Built:
+def _held(name: str, engine: str, held: Mapping[str, Any]) -> BuiltImage:
     """Return an image of an engine's storage: by its id, which no later tag can change."""
     place, labels = str(held.get("id") or held["reference"]), held.get("labels", {})
-    return Built(name, (engine,), place, held.get("digest"), labels)
+    return BuiltImage(name, (engine,), place, held.get("digest"), labels)
 
 
-def _asked_for(name: str, catalog: Catalog) -> list[Built]:
+def _asked_for(name: str, catalog: Catalog) -> list[BuiltImage]:
     """Return the image that is asked for by a path or a reference instead of its name."""
     if name == "auto" or ("/" not in name and ":" not in name and not name.endswith(".sif")):
         return []
     if catalog.image(name) is not None:
         return []
     if os.path.isfile(name):
-        return [Built(name, _of_sif(), os.path.abspath(name), id_of(name))]
+        return [BuiltImage(name, _of_sif(), os.path.abspath(name), id_of(name))]
     if name.endswith(".sif"):
         raise MissingInput("No such image", f"'{name}' does not exist", "check the path")
-    return [Built(name, _with_storage(), name)]
+    return [BuiltImage(name, _with_storage(), name)]

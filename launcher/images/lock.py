@@ -14,7 +14,7 @@ from aam.contract.errors import MissingInput, Unavailable
 from launcher.engines.sif import difference, record_of
 from launcher.engines.sif_file import check_sif
 from launcher.images import definitions, index, registry
-from launcher.images.definitions import MARK, Sources
+from launcher.images.definitions import MARK, BuildSources
 from launcher.plan.catalog import Image
 
 FILES = ("-cp311-cp311-manylinux_2_28_x86_64.whl", "-cp311-cp311-linux_x86_64.whl")
@@ -55,7 +55,7 @@ def record_copy(name: str, folder: Path) -> None:
     print(f"{name:<10} recorded {place} as sha256:{facts['sha256']}")
 
 
-def _wheels(image: Image, sources: Sources, folder: Path) -> None:
+def _wheels(image: Image, sources: BuildSources, folder: Path) -> None:
     """Write the hashes of PyTorch's own builds, which its index tells."""
     path = definitions.lock_of(sources, folder, image.name)
     lines = path.read_text().splitlines()
@@ -85,7 +85,7 @@ def _hash(index: str, name: str, version: str) -> str:
     raise Unavailable("The index has no such wheel", evidence, "choose a version that it has")
 
 
-def _base(image: Image, sources: Sources) -> None:
+def _base(image: Image, sources: BuildSources) -> None:
     """Resolve the base's digest, or compare what is pinned with what the tag is now."""
     base = image.arguments["BASE"]
     tag, _, pinned = base.partition("@")

@@ -14,8 +14,8 @@ from launcher.engines.sif import SIF
 
 
 @dataclass(frozen=True)
-class Asked:
-    """What a command line of `aam-launch images` asks for; see `ask` for each."""
+class ImagesArguments:
+    """Parsed command line of `aam-launch images ACTION`; `parser` documents each option."""
 
     names: tuple[str, ...]
     engine: str | None = None
@@ -32,7 +32,7 @@ class _Parser(argparse.ArgumentParser):
         raise UsageError("A command line that makes no sense", message, f"see `{self.prog} --help`")
 
 
-def ask(action: str, words: Sequence[str]) -> Asked:
+def parse_images_arguments(action: str, words: Sequence[str]) -> ImagesArguments:
     """Read the words after `images ACTION`.
 
     Raises:
@@ -49,7 +49,7 @@ def ask(action: str, words: Sequence[str]) -> Asked:
         evidence = "--from makes a SIF of what is built already"
         remedy = "leave --build-arg, --wheels and other engines out"
         raise UsageError("Options that exclude each other", evidence, remedy)
-    return Asked(
+    return ImagesArguments(
         names=tuple(given.names),
         engine=engine,
         arguments=tuple(getattr(given, "build_arg", ())),

@@ -15,7 +15,7 @@ from aam.contract.check_report import WRONG, CheckReport, summary
 from aam.contract.errors import AamError
 from aam.contract.precision import choose_precision, dtypes_of
 from launcher.findings import Finding
-from launcher.plan.catalog import Fault
+from launcher.plan.catalog import StackFault
 from launcher.plan.decision import Decision
 from launcher.plan.flags import last_setting
 from launcher.plan.request import Request
@@ -42,8 +42,8 @@ class KnownReport:
 
 
 def settle(
-    faults: Sequence[Fault], known: KnownReport, request: Request, arch: str
-) -> tuple[list[Fault], list[Decision], list[Finding]]:
+    faults: Sequence[StackFault], known: KnownReport, request: Request, arch: str
+) -> tuple[list[StackFault], list[Decision], list[Finding]]:
     """Return the faults that still count, the decisions, and where catalog and report disagree.
 
     Args:
@@ -106,7 +106,7 @@ def _wrong(report: CheckReport, backend: str, recomputed: bool) -> bool:
     return any(c.outcome in WRONG for c in cases if (c.mask == "recomputed") == recomputed)
 
 
-def _disagreement(listed: Sequence[Fault], flag: str, report: CheckReport) -> Finding:
+def _disagreement(listed: Sequence[StackFault], flag: str, report: CheckReport) -> Finding:
     measured = f"measured {report.made}: {summary(report)}"
     if listed:
         evidence = f"the catalog lists that {listed[0].reason} ({listed[0].source}); {measured}"

@@ -56,7 +56,7 @@ class Image:
 
 
 @dataclass(frozen=True)
-class Fault:
+class StackFault:
     """A known fault: the flags that avoid it, why, and where that is known from.
 
     Of one that was measured, `known_from` says so.
@@ -77,13 +77,13 @@ class Catalog:
 
     images: tuple[Image, ...]
     drivers: Mapping[str, tuple[DriverRange, ...]]
-    faults: tuple[Fault, ...]
+    faults: tuple[StackFault, ...]
 
     def image(self, name: str) -> Image | None:
         """Return the image called `name`, or None."""
         return next((image for image in self.images if image.name == name), None)
 
-    def faults_of(self, vendor: str | None, torch: str | None) -> tuple[Fault, ...]:
+    def faults_of(self, vendor: str | None, torch: str | None) -> tuple[StackFault, ...]:
         """Return the known faults of a stack; a local part ("2.5.1+rocm6.2") does not matter."""
         release = (torch or "").partition("+")[0]
         return tuple(f for f in self.faults if f.vendor == vendor and release in f.torch)
@@ -103,7 +103,9 @@ def catalog_of(content: Mapping[str, Any]) -> Catalog:
             for vendor, releases in content["drivers"].items()
         },
         faults=tuple(
-            Fault(name, f["vendor"], tuple(f["torch"]), tuple(f["flags"]), f["reason"], f["source"])
+            StackFault(
+                name, f["vendor"], tuple(f["torch"]), tuple(f["flags"]), f["reason"], f["source"]
+            )
             for name, f in content["faults"].items()
         ),
     )

@@ -8,7 +8,7 @@ from __future__ import annotations
 from collections.abc import Iterable, Mapping
 
 from launcher.gpus import visible_devices_variables
-from launcher.host.facts import Traits
+from launcher.host.facts import EngineTraits
 from launcher.plan.decision import Decision
 
 PASSED = ("SLURM_*", "SLURMD_*", "PMI*", "MASTER_ADDR", "MASTER_PORT",
@@ -100,7 +100,7 @@ def inside(
     return variables, decisions
 
 
-def unset(present: Iterable[str], traits: Traits) -> tuple[str, ...]:
+def unset(present: Iterable[str], traits: EngineTraits) -> tuple[str, ...]:
     """Return the variables that must not reach an engine, so that the plan is all that counts."""
     return tuple(
         name

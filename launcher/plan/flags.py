@@ -5,13 +5,13 @@ from __future__ import annotations
 from collections.abc import Sequence
 
 from launcher.findings import Finding
-from launcher.plan.catalog import Fault
+from launcher.plan.catalog import StackFault
 from launcher.plan.decision import Decision
 from launcher.plan.request import Request, options_of
 
 
 def required(
-    request: Request, faults: Sequence[Fault]
+    request: Request, faults: Sequence[StackFault]
 ) -> tuple[list[str], list[Decision], list[Finding]]:
     """Return the words to add to a command, the decisions, and warnings.
 

@@ -13,14 +13,14 @@ from launcher.host.facts import Gpu, Host
 from launcher.plan.catalog import Catalog, Image
 from launcher.plan.decision import Decision
 from launcher.plan.image_fit import fast, problems
-from launcher.plan.visible_devices import Selection, select
+from launcher.plan.visible_devices import DeviceSelection, select
 
 
 @dataclass(frozen=True)
 class GpuGroup:
     """GPUs of one arch of one vendor, whole or cut, and the images that fit, best first."""
 
-    selection: Selection
+    selection: DeviceSelection
     gpus: tuple[Gpu, ...]
     images: tuple[Image, ...]
 
@@ -41,7 +41,7 @@ class GpuGroup:
 
 
 @dataclass(frozen=True)
-class Survey:
+class GpuSurvey:
     """The GPUs of a host, sorted.
 
     Attributes:
@@ -53,7 +53,7 @@ class Survey:
     """
 
     groups: tuple[GpuGroup, ...] = ()
-    selections: tuple[Selection, ...] = ()
+    selections: tuple[DeviceSelection, ...] = ()
     findings: tuple[Finding, ...] = ()
     unserved: tuple[Finding, ...] = ()
     undriven: tuple[Finding, ...] = ()
@@ -72,10 +72,10 @@ class Survey:
         return (*self.unserved, *self.undriven)
 
 
-def survey(host: Host, catalog: Catalog, there: Container[str]) -> Survey:
+def survey(host: Host, catalog: Catalog, there: Container[str]) -> GpuSurvey:
     """Sort the GPUs that may be used by vendor and arch; images that are `there` come first."""
     groups: list[GpuGroup] = []
-    selections: list[Selection] = []
+    selections: list[DeviceSelection] = []
     unserved: list[Finding] = []
     findings = _remarks(host)
     for vendor, known in VENDORS.items():
@@ -98,7 +98,7 @@ def survey(host: Host, catalog: Catalog, there: Container[str]) -> Survey:
             fitting.sort(key=lambda i: (i.name not in there, arch not in dict(i.prefer)))
             groups.append(GpuGroup(selection, tuple(same), tuple(fitting)))
             unserved += [] if fitting else [_unserved(vendor, same, catalog, host)]
-    return Survey(
+    return GpuSurvey(
         tuple(groups), tuple(selections), tuple(findings), tuple(unserved), tuple(_undriven(host))
     )
 

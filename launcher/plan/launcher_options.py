@@ -6,7 +6,7 @@ import re
 from collections.abc import Mapping, Sequence
 
 from aam.contract.errors import UsageError
-from launcher.plan.settings import KEYS
+from launcher.plan.settings import SETTING_SPECS
 
 SWITCHES = {
     "--dry-run": "Print the command line that would run, and stop.",
@@ -24,13 +24,13 @@ WITH_VALUE = {
 OWN_FLAGS: dict[str, str] = {
     **SWITCHES,
     **WITH_VALUE,
-    **{spec.flag: spec.help for spec in KEYS.values() if spec.flag},
+    **{spec.flag: spec.help for spec in SETTING_SPECS.values() if spec.flag},
 }
 """The launcher's own options; no option of `aam` may bear one of these names."""
 
 HELP = ("-h", "--help")
 NUMBER = re.compile(r"-\.?\d")
-_SWITCHES = {*SWITCHES, *(spec.flag for spec in KEYS.values() if spec.kind == "switch")}
+_SWITCHES = {*SWITCHES, *(spec.flag for spec in SETTING_SPECS.values() if spec.kind == "switch")}
 
 
 def split_own(argv: Sequence[str]) -> tuple[dict[str, tuple[str, ...]], list[str]]:

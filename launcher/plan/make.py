@@ -11,10 +11,10 @@ from dataclasses import dataclass, replace
 from aam.contract.check_report import VARIABLE, compact, to_json
 from launcher.findings import Finding
 from launcher.gpus import VENDORS, device_nodes, host_libraries, visible_devices_variables
-from launcher.host.facts import Gpu, Host, Traits
+from launcher.host.facts import EngineTraits, Gpu, Host
 from launcher.plan import environment, visible_devices
 from launcher.plan.attention import KnownReport, settle
-from launcher.plan.catalog import Catalog, Fault
+from launcher.plan.catalog import Catalog, StackFault
 from launcher.plan.decision import Decision
 from launcher.plan.environment import CACHES
 from launcher.plan.flags import required
@@ -23,8 +23,8 @@ from launcher.plan.mounts import HOME, Mount, PathFact, fold, of_paths, require_
 from launcher.plan.plan import Plan
 from launcher.plan.rank_count import processes
 from launcher.plan.request import Request, options_of
-from launcher.plan.selection import NATIVE, Choice, Native
-from launcher.plan.settings import Settings
+from launcher.plan.selection import NATIVE, Choice, NativeStack
+from launcher.plan.settings import LaunchSettings
 
 RECORD = "AAM_PLAN"
 """The variable that hands the plan to `aam`, which keeps it in the record of the run."""
@@ -37,7 +37,7 @@ PASSING = ("--dry-run", "--json", "--host", "--recheck")
 
 
 @dataclass(frozen=True)
-class Here:
+class LaunchContext:
     """What the process itself knows.
 
     Attributes:
@@ -60,10 +60,10 @@ def make(
     host: Host,
     choice: Choice,
     catalog: Catalog,
-    settings: Settings,
+    settings: LaunchSettings,
     paths: Sequence[PathFact],
-    native: Native,
-    here: Here,
+    native: NativeStack,
+    here: LaunchContext,
     known: KnownReport | None = None,
 ) -> Plan:
     """Return the plan; its decisions tell everything that was decided.
@@ -73,7 +73,7 @@ def make(
     in_container = choice.image is not None
     stack = choice.image.pins.get("torch") if choice.image else native.torch
     vendor = choice.gpus[0].vendor if choice.gpus else None
-    faults: Sequence[Fault] = catalog.faults_of(vendor, stack)
+    faults: Sequence[StackFault] = catalog.faults_of(vendor, stack)
     measured: list[Decision] = []
     doubts: list[Finding] = []
     if known is not None:
@@ -118,7 +118,7 @@ def make(
     return plan
 
 
-def record(plan: Plan, request: Request, host: Host, here: Here) -> dict[str, object]:
+def record(plan: Plan, request: Request, host: Host, here: LaunchContext) -> dict[str, object]:
     """Return what a run's record says about its launch; enough to do it again."""
     own = {flag: list(given) for flag, given in request.own.items() if flag not in PASSING}
     driver = host.driver(plan.gpus[0].vendor) if plan.gpus else None
@@ -161,10 +161,10 @@ def engine_version(plan: Plan, host: Host) -> str | None:
 def _natively(
     host: Host,
     choice: Choice,
-    settings: Settings,
+    settings: LaunchSettings,
     paths: Sequence[PathFact],
-    native: Native,
-    here: Here,
+    native: NativeStack,
+    here: LaunchContext,
     words: tuple[str, ...],
 ) -> Plan:
     # Modules in the current folder must not replace those of the environment (Python >= 3.11).
@@ -215,10 +215,10 @@ def _natively(
 def _contained(
     host: Host,
     choice: Choice,
-    settings: Settings,
+    settings: LaunchSettings,
     paths: Sequence[PathFact],
-    native: Native,
-    here: Here,
+    native: NativeStack,
+    here: LaunchContext,
     words: tuple[str, ...],
 ) -> Plan:
     assert choice.image is not None
@@ -294,7 +294,7 @@ def _contained(
 
 
 def _mounts(
-    traits: Traits, settings: Settings, paths: Sequence[PathFact], here: Here
+    traits: EngineTraits, settings: LaunchSettings, paths: Sequence[PathFact], here: LaunchContext
 ) -> tuple[Mount, ...]:
     """What goes into a container: the private folders, the request's paths, what was asked for."""
     private = here.private
@@ -314,7 +314,7 @@ def _mounts(
 def _selected(choice: Choice, visible: Sequence[Gpu]) -> tuple[tuple[str, str], tuple[str, ...]]:
     """Return the one variable with its value, and the variables that are removed."""
     assert choice.selection is not None
-    kept = visible_devices.Selection(
+    kept = visible_devices.DeviceSelection(
         choice.selection.vendor, choice.gpus, choice.selection.ours, "", "",
         choice.selection.literal,
     )  # fmt: skip
@@ -330,7 +330,7 @@ def _selection_decision(selection: tuple[str, str], choice: Choice) -> Decision:
     return Decision("GPU selection", value, why, choice.selection.source)
 
 
-def _asked(settings: Settings) -> dict[str, tuple[str | None, str]]:
+def _asked(settings: LaunchSettings) -> dict[str, tuple[str | None, str]]:
     """Return the variables of --env and configurations, later layers last."""
     return {
         name: (None if value is None else str(value), entry.where)

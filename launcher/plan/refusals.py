@@ -8,12 +8,12 @@ from aam.contract.errors import Unavailable
 from launcher.gpus import VENDORS
 from launcher.host.facts import Host
 from launcher.plan.catalog import CPU, Catalog, Image
-from launcher.plan.gpu_groups import Survey
+from launcher.plan.gpu_groups import GpuSurvey
 from launcher.plan.gpu_use import GpuUse
-from launcher.plan.settings import Settings
+from launcher.plan.settings import LaunchSettings
 
 
-def require_served(gpus: Survey, host: Host, use: GpuUse) -> None:
+def require_served(gpus: GpuSurvey, host: Host, use: GpuUse) -> None:
     """Check that computing on the processor is what the user wants.
 
     Raises:
@@ -29,7 +29,7 @@ def require_served(gpus: Survey, host: Host, use: GpuUse) -> None:
         raise Unavailable("A GPU is requested and none can be used", evidence, without)
 
 
-def no_gpu(gpus: Survey, host: Host) -> str:
+def no_gpu(gpus: GpuSurvey, host: Host) -> str:
     """Return the reason why no GPU is used where none of the usable ones is unserved."""
     for selection in gpus.selections:
         if any(not gpu.integrated for gpu in selection.ours) and not selection.gpus:
@@ -43,7 +43,9 @@ def no_gpu(gpus: Survey, host: Host) -> str:
     return "there is no GPU"
 
 
-def misfit(name: str, found: Sequence[str], gpus: Survey, without: Sequence[Image]) -> Unavailable:
+def misfit(
+    name: str, found: Sequence[str], gpus: GpuSurvey, without: Sequence[Image]
+) -> Unavailable:
     """Return the error for an image asked for that does not fit; `without` need no GPU."""
     fitting = [image for group in gpus.groups for image in group.images]
     near = [*fitting, *without][:1]
@@ -65,7 +67,7 @@ def nothing(
     candidates: Sequence[Image],
     engines: Sequence[str],
     install: str | None,
-    settings: Settings,
+    settings: LaunchSettings,
     host: Host,
 ) -> Unavailable:
     """Explain why there is nothing to run with, and what would help."""

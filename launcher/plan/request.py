@@ -22,7 +22,7 @@ JSON = "--json"
 
 
 @dataclass(frozen=True)
-class PathWord:
+class PathArgument:
     """A path on the command line.
 
     Attributes:
@@ -55,7 +55,7 @@ class Request:
 
     command: str
     words: tuple[str, ...] = ()
-    paths: tuple[PathWord, ...] = ()
+    paths: tuple[PathArgument, ...] = ()
     values: Mapping[str, tuple[str, ...]] = field(default_factory=dict)
     own: Mapping[str, tuple[str, ...]] = field(default_factory=dict)
     absent: tuple[str, ...] = ()
@@ -242,7 +242,7 @@ def _is(kind: type, value: str) -> bool:
     return True
 
 
-def _paths(given: Given, known: dict[str, OptionSpec]) -> tuple[PathWord, ...]:
+def _paths(given: Given, known: dict[str, OptionSpec]) -> tuple[PathArgument, ...]:
     found = []
     for flag, values in given.items():
         spec = known[flag]
@@ -251,5 +251,5 @@ def _paths(given: Given, known: dict[str, OptionSpec]) -> tuple[PathWord, ...]:
         for value, place in values:
             if spec.role != "value" and value not in words:
                 folder = spec.field.endswith("dir")
-                found.append(PathWord(flag, Path(value), spec.role, folder, place))
+                found.append(PathArgument(flag, Path(value), spec.role, folder, place))
     return tuple(found)

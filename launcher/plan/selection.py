@@ -19,7 +19,7 @@ from launcher.gpus import VENDORS
 from launcher.host.facts import Gpu, Host
 from launcher.plan.catalog import CPU, Catalog, Image
 from launcher.plan.decision import Decision
-from launcher.plan.gpu_groups import GpuGroup, Survey, best, counted, left_out, survey
+from launcher.plan.gpu_groups import GpuGroup, GpuSurvey, best, counted, left_out, survey
 from launcher.plan.gpu_use import GpuUse
 from launcher.plan.image_fit import fast, for_processors, problems, processor_problems
 from launcher.plan.refusals import (
@@ -30,14 +30,14 @@ from launcher.plan.refusals import (
     require_served,
     wrong_processor,
 )
-from launcher.plan.settings import Settings
-from launcher.plan.visible_devices import Selection
+from launcher.plan.settings import LaunchSettings
+from launcher.plan.visible_devices import DeviceSelection
 
 NATIVE = "native"
 
 
 @dataclass(frozen=True)
-class Built:
+class BuiltImage:
     """An image that is there: a file, or a reference to an engine's own storage.
 
     Attributes:
@@ -59,7 +59,7 @@ class Built:
 
 
 @dataclass(frozen=True)
-class Native:
+class NativeStack:
     """The environment that the launcher runs in, as a stack.
 
     Attributes:
@@ -94,9 +94,9 @@ class Choice:
 
     engine: str
     image: Image | None
-    built: Built | None
+    built: BuiltImage | None
     gpus: tuple[Gpu, ...]
-    selection: Selection | None
+    selection: DeviceSelection | None
     decisions: tuple[Decision, ...]
     findings: tuple[Finding, ...]
     forced: tuple[str, ...] = ()
@@ -105,9 +105,9 @@ class Choice:
 def choose(
     host: Host,
     catalog: Catalog,
-    settings: Settings,
-    built: Sequence[Built],
-    native: Native,
+    settings: LaunchSettings,
+    built: Sequence[BuiltImage],
+    native: NativeStack,
     force: bool = False,
     use: GpuUse = "automatic",
 ) -> Choice:
@@ -192,8 +192,8 @@ def _engines(host: Host, runtime: str) -> tuple[str, ...]:
 
 
 def _place(
-    image: Image, engines: Sequence[str], built: Sequence[Built], host: Host
-) -> tuple[Built | None, str | None]:
+    image: Image, engines: Sequence[str], built: Sequence[BuiltImage], host: Host
+) -> tuple[BuiltImage | None, str | None]:
     """Return where the image is and the first engine that can run it there."""
     # Of a capture without engines the first that the launcher knows is assumed.
     assumed = () if host.live or host.engines else host.absent_engines[:1]
@@ -208,12 +208,12 @@ def _place(
 
 def _named(
     name: str,
-    settings: Settings,
+    settings: LaunchSettings,
     catalog: Catalog,
     host: Host,
-    gpus: Survey,
+    gpus: GpuSurvey,
     engines: tuple[str, ...],
-    built: Sequence[Built],
+    built: Sequence[BuiltImage],
     force: bool,
     use: GpuUse,
 ) -> Choice:
@@ -252,8 +252,8 @@ def _named(
 
 
 def _native(
-    gpus: Survey,
-    native: Native,
+    gpus: GpuSurvey,
+    native: NativeStack,
     host: Host,
     use: GpuUse,
     source: str,
@@ -295,9 +295,9 @@ def _native(
 def _choice(
     engine: str,
     image: Image,
-    built: Built,
+    built: BuiltImage,
     group: GpuGroup | None,
-    gpus: Survey,
+    gpus: GpuSurvey,
     decisions: Sequence[Decision],
     forced: tuple[str, ...] = (),
 ) -> Choice:
@@ -318,7 +318,7 @@ def _choice(
 
 
 def _why(
-    image: Image, group: GpuGroup | None, catalog: Catalog, host: Host, gpus: Survey, use: GpuUse
+    image: Image, group: GpuGroup | None, catalog: Catalog, host: Host, gpus: GpuSurvey, use: GpuUse
 ) -> str:
     if group is None:
         return "the command computes on the processor" if use == "never" else no_gpu(gpus, host)
@@ -334,7 +334,7 @@ def _why(
     return f"{why}; {VENDORS[vendor].driver_text(driver, catalog.drivers.get(vendor, ()))}"
 
 
-def _engine_decision(engine: str, runtime: str, settings: Settings, host: Host) -> Decision:
+def _engine_decision(engine: str, runtime: str, settings: LaunchSettings, host: Host) -> Decision:
     if runtime != "auto":
         return Decision("engine", engine, "asked for", settings.source("runtime"))
     fact = host.engine(engine)

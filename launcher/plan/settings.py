@@ -33,7 +33,7 @@ class Entry:
 
 
 @dataclass(frozen=True)
-class Key:
+class SettingSpec:
     """One setting: its kind, its default and its help; `flag` where the command line has it."""
 
     kind: Literal["text", "switch", "list", "mapping"]
@@ -43,37 +43,53 @@ class Key:
     flag: str | None = None
 
 
-KEYS: dict[str, Key] = {
-    "image": Key(
-        "text", "auto", "Image to run in: a name of `aam-launch images`, a SIF, or a reference "
-        "that an engine's own storage knows; 'auto' suits the host.", "NAME", "--image"
+SETTING_SPECS: dict[str, SettingSpec] = {
+    "image": SettingSpec(
+        "text",
+        "auto",
+        "Image to run in: a name of `aam-launch images`, a SIF, or a reference "
+        "that an engine's own storage knows; 'auto' suits the host.",
+        "NAME",
+        "--image",
     ),
-    "runtime": Key(
-        "text", "auto", "Engine that starts it; 'auto' takes the first that can.", "NAME",
-        "--runtime"
+    "runtime": SettingSpec(
+        "text",
+        "auto",
+        "Engine that starts it; 'auto' takes the first that can.",
+        "NAME",
+        "--runtime",
     ),
-    "image_dir": Key("text", "", "Folder of images.", "FOLDER", "--image-dir"),
-    "scratch": Key(
+    "image_dir": SettingSpec("text", "", "Folder of images.", "FOLDER", "--image-dir"),
+    "scratch": SettingSpec(
         "text", "", "Folder for the private home and the caches of a job.", "FOLDER", "--scratch"
     ),
-    "site": Key("text", "", "Site file: a name, or a path.", "NAME", "--site"),
-    "bind": Key("list", (), "Mount one more: PATH, or PATH:TARGET, with :rw to write.", "PATH",
-                "--bind"),
-    "env": Key("mapping", {}, "Set a variable in the container, literally; NAME alone passes it.",
-               "NAME=VALUE", "--env"),
-    "pass_env": Key("list", (), "Let these variables in; a final * matches any ending."),
-    "mount_home": Key("switch", False, "Mount the home folder too.", "", "--mount-home"),
-    "host_rocm": Key(
-        "switch", False, "Give --rocm to the engine, which replaces the image's libraries with the "
-        "host's.", "", "--host-rocm"
+    "site": SettingSpec("text", "", "Site file: a name, or a path.", "NAME", "--site"),
+    "bind": SettingSpec(
+        "list", (), "Mount one more: PATH, or PATH:TARGET, with :rw to write.", "PATH", "--bind"
     ),
-    "images": Key("mapping", {}, "Images to change or to add."),
-}  # fmt: skip
+    "env": SettingSpec(
+        "mapping",
+        {},
+        "Set a variable in the container, literally; NAME alone passes it.",
+        "NAME=VALUE",
+        "--env",
+    ),
+    "pass_env": SettingSpec("list", (), "Let these variables in; a final * matches any ending."),
+    "mount_home": SettingSpec("switch", False, "Mount the home folder too.", "", "--mount-home"),
+    "host_rocm": SettingSpec(
+        "switch",
+        False,
+        "Give --rocm to the engine, which replaces the image's libraries with the host's.",
+        "",
+        "--host-rocm",
+    ),
+    "images": SettingSpec("mapping", {}, "Images to change or to add."),
+}
 """Every setting by its name in YAML; AAM_LAUNCH_<NAME> as a variable."""
 
 
 @dataclass(frozen=True)
-class Settings:
+class LaunchSettings:
     """The outcome of all layers.
 
     Attributes:
@@ -104,18 +120,18 @@ class Settings:
 Layer = Mapping[str, Entry | tuple[Entry, ...]]
 
 
-def merge(layers: Sequence[Layer]) -> Settings:
+def merge(layers: Sequence[Layer]) -> LaunchSettings:
     """Put layers together, lowest first, and check every value.
 
     Raises:
         ConfigurationError: a value of the wrong kind.
     """
-    merged = {key: [Entry(spec.default, "default")] for key, spec in KEYS.items()}
+    merged = {key: [Entry(spec.default, "default")] for key, spec in SETTING_SPECS.items()}
     for layer in layers:
         for key, given in layer.items():
             for entry in given if isinstance(given, tuple) else (given,):
                 merged[key].append(_checked(key, entry))
-    return Settings({key: tuple(found) for key, found in merged.items()})
+    return LaunchSettings({key: tuple(found) for key, found in merged.items()})
 
 
 def from_variables(variables: Mapping[str, str]) -> dict[str, Entry]:
@@ -129,12 +145,14 @@ def from_variables(variables: Mapping[str, str]) -> dict[str, Entry]:
         if not name.startswith(PREFIX):
             continue
         key = name.removeprefix(PREFIX).lower()
-        if key not in KEYS or KEYS[key].kind == "mapping":
-            known = [PREFIX + k.upper() for k, spec in KEYS.items() if spec.kind != "mapping"]
+        if key not in SETTING_SPECS or SETTING_SPECS[key].kind == "mapping":
+            known = [
+                PREFIX + k.upper() for k, spec in SETTING_SPECS.items() if spec.kind != "mapping"
+            ]
             remedy = nearest(name, known, f"known are {', '.join(known)}")
             raise ConfigurationError("An unknown variable", name, remedy)
         text = variables[name]
-        value = text.split(":") if KEYS[key].kind == "list" else text
+        value = text.split(":") if SETTING_SPECS[key].kind == "list" else text
         layer[key] = Entry(value, name)
     if "image_dir" not in layer and variables.get("AAM_IMAGE_DIR"):
         layer["image_dir"] = Entry(variables["AAM_IMAGE_DIR"], "AAM_IMAGE_DIR")
@@ -144,7 +162,7 @@ def from_variables(variables: Mapping[str, str]) -> dict[str, Entry]:
 def from_flags(flags: Mapping[str, Sequence[str]]) -> dict[str, Entry | tuple[Entry, ...]]:
     """Read the layer of the command line: flag -> its values in order."""
     layer: dict[str, Entry | tuple[Entry, ...]] = {}
-    for key, spec in KEYS.items():
+    for key, spec in SETTING_SPECS.items():
         if spec.flag is None or spec.flag not in flags:
             continue
         where = f"command line, {spec.flag}"
@@ -163,7 +181,7 @@ def from_flags(flags: Mapping[str, Sequence[str]]) -> dict[str, Entry | tuple[En
 
 def _checked(key: str, entry: Entry) -> Entry:
     """Return the entry with its value in its kind."""
-    kind, value = KEYS[key].kind, entry.value
+    kind, value = SETTING_SPECS[key].kind, entry.value
     if kind == "switch" and isinstance(value, str) and value.lower() in TRUE + FALSE:
         return Entry(value.lower() in TRUE, entry.where)
     right = {

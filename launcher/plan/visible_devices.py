@@ -19,7 +19,7 @@ NOTHING = ("", "-1", "none", "void", "nodevfiles", "no_dev_files")
 
 
 @dataclass(frozen=True)
-class Selection:
+class DeviceSelection:
     """The GPUs of one vendor that the program is to see.
 
     Attributes:
@@ -41,7 +41,7 @@ class Selection:
 
 def select(
     vendor: str, gpus: Sequence[Gpu], variables: Mapping[str, str], slurm: Slurm | None
-) -> Selection:
+) -> DeviceSelection:
     """Reconcile everything that limits the GPUs of `vendor`.
 
     Args:
@@ -65,8 +65,8 @@ def select(
             chosen = tuple(listed[number] for number in slurm.gpus)
             allocated = ",".join(map(str, slurm.gpus))
             summary = f"{counts}, Slurm allocated {allocated} {_arrow(chosen)}"
-            return Selection(vendor, chosen, ours, summary, "Slurm")
-        return Selection(vendor, ours, ours, f"{counts}, no variable {_arrow(ours)}", "host")
+            return DeviceSelection(vendor, chosen, ours, summary, "Slurm")
+        return DeviceSelection(vendor, ours, ours, f"{counts}, no variable {_arrow(ours)}", "host")
     words = ", ".join(f"{name}={value}" for name, value in given)
     source = " and ".join(name for name, _ in given)
     instance = VENDORS[vendor].instance
@@ -74,7 +74,7 @@ def select(
         name, value = given[0]
         chosen = _owners(name, value, ours, instance)
         summary = f"{counts}, {words} {_arrow(chosen)}"
-        return Selection(vendor, chosen, ours, summary, source, value)
+        return DeviceSelection(vendor, chosen, ours, summary, source, value)
     chosen, first = ours, None
     for name, value in given:
         if value == first:
@@ -84,10 +84,10 @@ def select(
         else:
             chosen = _second(name, value, chosen, first, ours, listed, slurm)
         first = value
-    return Selection(vendor, chosen, ours, f"{counts}, {words} {_arrow(chosen)}", source)
+    return DeviceSelection(vendor, chosen, ours, f"{counts}, {words} {_arrow(chosen)}", source)
 
 
-def value_for(selection: Selection, visible: Sequence[Gpu]) -> str:
+def value_for(selection: DeviceSelection, visible: Sequence[Gpu]) -> str:
     """Return the value of the one variable, for a program that will enumerate `visible`.
 
     Indices count what is enumerated. Where GPUs of several kinds are visible the runtime may

@@ -17,7 +17,7 @@ from launcher.images import check_sif
 from launcher.input_files import require_inputs, require_outputs
 from launcher.plan.mounts import PathFact
 from launcher.plan.request import Request
-from launcher.plan.selection import Built
+from launcher.plan.selection import BuiltImage
 from launcher.slurm.site import Site
 
 PROBE = 1 << 20
@@ -98,7 +98,7 @@ def room(fact: PathFact) -> list[AamError]:
     return []
 
 
-def image(built: Built | None, name: str, site: Site, force: bool) -> list[AamError]:
+def image(built: BuiltImage | None, name: str, site: Site, force: bool) -> list[AamError]:
     """Check the image's file: there, whole, seen by the nodes, and the bytes that were locked."""
     if built is None:
         return []

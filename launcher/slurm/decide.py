@@ -15,7 +15,7 @@ from launcher.plan.environment import PASSED
 from launcher.plan.make import RECORD
 from launcher.plan.mounts import PathFact
 from launcher.plan.plan import Plan
-from launcher.plan.settings import Settings
+from launcher.plan.settings import LaunchSettings
 from launcher.slurm.job import Allocation, Place, Program
 from launcher.slurm.script import NODE_FOLDER, PLAIN, resumable
 from launcher.slurm.site import Site
@@ -131,7 +131,7 @@ def program(
     options: Sequence[str],
     sweep: tuple[tuple[str, ...], ...],
     paths: Sequence[PathFact],
-    settings: Settings,
+    settings: LaunchSettings,
     site: Site,
 ) -> Program:
     """Return what runs.

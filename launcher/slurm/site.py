@@ -18,7 +18,7 @@ from typing import Any, Literal
 from aam.contract.errors import ConfigurationError
 from aam.contract.suggestions import nearest
 from launcher.gpus import VENDORS
-from launcher.plan.settings import KEYS, Entry
+from launcher.plan.settings import SETTING_SPECS, Entry
 
 Kind = Literal["text", "number", "switch", "list", "mapping"]
 FACT = ("value", "source", "confirmed", "confirm")
@@ -157,7 +157,7 @@ def settings_of(entries: Mapping[str, Entry], variables: Mapping[str, str]) -> d
     """Return what a site file says of the launcher's settings, `$USER` and `$HOME` filled in."""
     layer = {}
     for key, entry in entries.items():
-        if key in KEYS:
+        if key in SETTING_SPECS:
             value = _fact(key, entry).value
             if isinstance(value, str):
                 value = filled(value, variables)

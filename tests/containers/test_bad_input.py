@@ -20,7 +20,7 @@ import pytest
 
 from aam.contract.errors import CannotCreate, Unavailable
 from launcher.engines import apptainer
-from launcher.engines.base import GIB, Need
+from launcher.engines.base import GIB, SpaceRequirement
 from launcher.images import registry
 from launcher.images.build import require_room
 from tests.containers.shared import base, build_words, warm_base, workshop
@@ -121,7 +121,9 @@ def test_pins_without_a_digest_are_refused(tmp_path: Path) -> None:
 
 def test_room_is_added_up_for_each_file_system(tmp_path: Path) -> None:
     free = shutil.disk_usage(tmp_path).free
-    halves = [Need(what, tmp_path, free * 2 // 3, f"set {what}") for what in ("ONE", "TWO")]
+    halves = [
+        SpaceRequirement(what, tmp_path, free * 2 // 3, f"set {what}") for what in ("ONE", "TWO")
+    ]
     require_room(halves[:1])
     with pytest.raises(CannotCreate, match="set TWO"):
         require_room(halves)

@@ -16,7 +16,7 @@ from aam.contract.errors import UsageError
 from launcher.config import catalog as shipped_catalog
 from launcher.config import read
 from launcher.engines import apptainer, docker, podman
-from launcher.engines.base import Build
+from launcher.engines.base import ImageBuild
 from launcher.images import definitions
 from launcher.plan.catalog import Catalog, Image
 from tests.launcher.containers import ROOT
@@ -169,13 +169,13 @@ def test_what_has_no_digest_is_named() -> None:
 # --- command lines of builds
 
 
-def job(arguments: dict[str, str], **more: Any) -> Build:
+def job(arguments: dict[str, str], **more: Any) -> ImageBuild:
     facts: dict[str, Any] = {
         "program": "/usr/bin/engine", "name": "cpu", "arguments": arguments, "context": Path("/c"),
         "scratch": Path("/s"), "epoch": 9, "wheels": None, "archive": None, "fast": False,
         "test": True, "place": Path("/i/cpu.sif"),
     }  # fmt: skip
-    return Build(**{**facts, **more})
+    return ImageBuild(**{**facts, **more})
 
 
 @each
@@ -247,7 +247,7 @@ def test_the_revision_tells_a_changed_checkout(tmp_path: Path) -> None:
     for part in ("aam", "containers"):
         (tmp_path / part).mkdir()
         (tmp_path / part / "file").write_text("1")
-    sources = definitions.Sources(tmp_path / "containers", tmp_path / "aam", tmp_path)
+    sources = definitions.BuildSources(tmp_path / "containers", tmp_path / "aam", tmp_path)
     assert definitions.revision(sources) == ""  # a version is no revision
     git("init", "--quiet")
     git("add", ".")

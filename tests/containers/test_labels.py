@@ -15,7 +15,7 @@ from launcher.config import read
 from launcher.engines.sif_file import labels_of
 from launcher.images import measured
 from launcher.plan.image_fit import fast, served
-from launcher.plan.selection import Built
+from launcher.plan.selection import BuiltImage
 from tests.containers.test_definitions import catalog
 from tests.launcher.containers import ROOT
 
@@ -28,7 +28,7 @@ LABELS = {
 
 
 def test_labels_replace_the_catalogs_words() -> None:
-    there = (Built("rocm63", ("apptainer",), "/i/rocm63.sif", "sha256:1", LABELS),)
+    there = (BuiltImage("rocm63", ("apptainer",), "/i/rocm63.sif", "sha256:1", LABELS),)
     image = measured(catalog(), there).image("rocm63")
     assert image is not None
     assert image.pins["torch"] == "2.6.0+rocm6.2.4"
@@ -46,8 +46,8 @@ def test_labels_replace_the_catalogs_words() -> None:
 
 def test_the_form_that_will_run_counts() -> None:
     there = (
-        Built("cpu", ("apptainer",), "/i/cpu.sif", None, {"org.aam.torch": "1"}),
-        Built("cpu", ("podman",), "sha256:2", None, {"org.aam.torch": "2"}),
+        BuiltImage("cpu", ("apptainer",), "/i/cpu.sif", None, {"org.aam.torch": "1"}),
+        BuiltImage("cpu", ("podman",), "sha256:2", None, {"org.aam.torch": "2"}),
     )
     for runtime, torch in (("auto", "1"), ("podman", "2"), ("docker", "2.13.0")):
         image = measured(catalog(), there, runtime).image("cpu")

@@ -26,7 +26,7 @@ from launcher.host.facts import Host
 from launcher.host_table import report_lines
 from launcher.plan.attention import KnownReport, settle
 from launcher.plan.flags import required
-from launcher.plan.make import Here, make
+from launcher.plan.make import LaunchContext, make
 from launcher.plan.plan import Plan
 from launcher.plan.request import parse
 from launcher.plan.selection import Choice, choose
@@ -122,7 +122,7 @@ def planned(host: Host, known: KnownReport | None, *words: str) -> Plan:
     request = parse([*PRETRAIN, "--image", "rocm62", *words])
     settings = merge([from_flags(request.own)])
     choice = choose(host, CATALOG, settings, BUILT, here())
-    where = Here("/d", "/s/aam-7/1-n", "/home/u", False)
+    where = LaunchContext("/d", "/s/aam-7/1-n", "/home/u", False)
     return make(request, host, choice, CATALOG, settings, (), here(), where, known)
 
 

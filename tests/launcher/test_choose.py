@@ -15,7 +15,7 @@ from launcher.host.facts import EngineFact, Host
 from launcher.plan.catalog import SHIPPED, catalog_of
 from launcher.plan.gpu_use import GpuUse
 from launcher.plan.image_fit import served
-from launcher.plan.selection import Built, Choice, Native, choose
+from launcher.plan.selection import BuiltImage, Choice, NativeStack, choose
 from launcher.plan.settings import Entry, merge
 from launcher.plan.yaml_document import load
 from tests.launcher.hosts import (
@@ -33,10 +33,11 @@ from tests.launcher.hosts import (
 
 CATALOG = catalog_of(load(SHIPPED.read_text()))
 ALL = tuple(
-    Built(image.name, ("apptainer", "podman"), f"/i/{image.name}.sif") for image in CATALOG.images
+    BuiltImage(image.name, ("apptainer", "podman"), f"/i/{image.name}.sif")
+    for image in CATALOG.images
 )
-NATIVE = Native("/usr/bin/python3", (), False, "2.13.0+cpu", "cpu")
-PLAIN = Native("/usr/bin/python3", ("torch",), False, None, "cpu")
+NATIVE = NativeStack("/usr/bin/python3", (), False, "2.13.0+cpu", "cpu")
+PLAIN = NativeStack("/usr/bin/python3", ("torch",), False, None, "cpu")
 SIF_ENGINES = ("apptainer", "singularity")
 
 
@@ -49,8 +50,8 @@ APPTAINER = engine("apptainer")
 
 def decide(
     host: Host,
-    built: tuple[Built, ...] = ALL,
-    native: Native = NATIVE,
+    built: tuple[BuiltImage, ...] = ALL,
+    native: NativeStack = NATIVE,
     force: bool = False,
     use: GpuUse = "automatic",
     **asked: str,
@@ -377,13 +378,13 @@ def test_native_does_not_leave_gpus_idle(tmp_path: Path) -> None:
 
 def test_a_built_image_comes_before_a_better_one(tmp_path: Path) -> None:
     host = live(Tree(tmp_path).amd(MI300A, 1), APPTAINER)
-    choice = decide(host, built=(Built("rocm62", SIF_ENGINES, "/i/rocm62.sif"),))
+    choice = decide(host, built=(BuiltImage("rocm62", SIF_ENGINES, "/i/rocm62.sif"),))
     assert (name_of(choice), choice.engine) == ("rocm62", "apptainer")
 
 
 def test_the_engine_that_has_the_image() -> None:
     podman = engine("podman")
-    built = (Built("cpu", ("podman",), "localhost/aam:cpu"),)
+    built = (BuiltImage("cpu", ("podman",), "localhost/aam:cpu"),)
     assert decide(_empty(APPTAINER, podman), built).engine == "podman"
     broken = engine("podman", "no user namespaces")
     assert decide(_empty(APPTAINER, broken), built).engine == "native"
@@ -396,7 +397,7 @@ def test_the_engine_that_has_the_image() -> None:
 def test_podman_needs_cdi_for_nvidia(tmp_path: Path) -> None:
     tree = Tree(tmp_path).nvidia(0x20B2, 2, 0, "A100").nvidia_driver("535.1")
     host = live(tree, engine("podman"))
-    built = (Built("cuda", ("podman",), "localhost/aam:cuda"),)
+    built = (BuiltImage("cuda", ("podman",), "localhost/aam:cuda"),)
     with pytest.raises(Unavailable, match="nvidia-ctk cdi generate"):
         decide(host, built, image="cuda")
     assert decide(replace(host, cdi=("nvidia.yaml",)), built, image="cuda").engine == "podman"
@@ -415,7 +416,7 @@ def test_not_built_names_the_command_that_builds() -> None:
 
 def test_a_file_of_which_nothing_is_known(tmp_path: Path) -> None:
     host = live(Tree(tmp_path).amd(MI300A, 1), APPTAINER)
-    built = (Built("/my/own.sif", SIF_ENGINES, "/my/own.sif"),)
+    built = (BuiltImage("/my/own.sif", SIF_ENGINES, "/my/own.sif"),)
     choice = decide(host, built, image="/my/own.sif")
     assert (name_of(choice), len(choice.gpus)) == ("/my/own.sif", 1)
 

@@ -10,7 +10,7 @@ import pytest
 from launcher import engines
 from launcher.engines import sif_conf
 from launcher.engines.sif_conf import obstacle, path_of, remarks
-from launcher.host.tree import Folder
+from launcher.host.tree import FolderTree
 
 SHIPPED = """
 # MOUNT HOME: [BOOL]
@@ -32,14 +32,14 @@ def read(tmp_path: Path, text: str) -> sif_conf.Conf:
     place = tmp_path / "etc/apptainer/apptainer.conf"
     place.parent.mkdir(parents=True, exist_ok=True)
     place.write_text(text)
-    return sif_conf.read(Folder(tmp_path), "/etc/apptainer/apptainer.conf")
+    return sif_conf.read(FolderTree(tmp_path), "/etc/apptainer/apptainer.conf")
 
 
 def test_what_is_shipped_needs_no_answer(tmp_path: Path) -> None:
     conf = read(tmp_path, SHIPPED)
     assert obstacle(conf, "/c") is None
     assert list(remarks(conf)) == []
-    assert sif_conf.read(Folder(tmp_path), "/etc/none") == {}
+    assert sif_conf.read(FolderTree(tmp_path), "/etc/none") == {}
 
 
 @pytest.mark.parametrize(
@@ -86,7 +86,7 @@ def facts(tmp_path: Path, uid: int) -> dict[str, str | None]:
         program.touch()
         program.chmod(0o755)
     path = {"PATH": str(tmp_path / "bin")}
-    found = engines.found(Folder(tmp_path), path, uid, live=True)
+    found = engines.found(FolderTree(tmp_path), path, uid, live=True)
     return {fact.name: fact.obstacle for fact in found}
 
 

@@ -16,8 +16,8 @@ from launcher.engines import ENGINES
 from launcher.engines.base import Engine
 from launcher.engines.installed import which
 from launcher.engines.mount_words import program
-from launcher.host.facts import EngineFact, Traits
-from launcher.host.tree import Tree
+from launcher.host.facts import EngineFact, EngineTraits
+from launcher.host.tree import HostTree
 from launcher.plan.plan import Plan
 
 
@@ -26,9 +26,11 @@ class Barge(Engine):
 
     name = "barge"
     least = None
-    traits = Traits(image_format="barge", hidden=("BARGE_*",), passed=("BARGE_CACHE",))
+    traits = EngineTraits(image_format="barge", hidden=("BARGE_*",), passed=("BARGE_CACHE",))
 
-    def detect(self, tree: Tree, environment: Mapping[str, str], user_id: int) -> EngineFact | None:
+    def detect(
+        self, tree: HostTree, environment: Mapping[str, str], user_id: int
+    ) -> EngineFact | None:
         path = which(self.name, environment.get("PATH", ""))
         conf = (("cargo = /secret", "barge.conf adds it to every container"),)
         return (path and EngineFact(self.name, path, conf=conf, traits=self.traits)) or None

@@ -17,7 +17,7 @@ from aam.contract.errors import MissingInput
 from launcher.detect import detect
 from launcher.gpus.amd import address_of, arch_of
 from launcher.gpus.nvidia import CHIPS, capabilities
-from launcher.host.facts import Gpu, Instance
+from launcher.host.facts import Gpu, GpuInstance
 from launcher.host.numbers import numbers
 from launcher.host.tree import natural
 from tests.launcher.hosts import (
@@ -155,8 +155,8 @@ def test_nvidia_with_its_driver(tmp_path: Path) -> None:
     assert (first.arch, first.mode) == ("sm_80", "MIG")
     caps = "/dev/nvidia-caps/nvidia-cap"
     assert first.instances == (
-        Instance(1, 0, (f"{caps}10", f"{caps}11")),
-        Instance(2, 0, (f"{caps}20", f"{caps}21")),
+        GpuInstance(1, 0, (f"{caps}10", f"{caps}11")),
+        GpuInstance(2, 0, (f"{caps}20", f"{caps}21")),
     )
     assert (second.arch, second.mode, second.nodes) == ("sm_80", None, ("/dev/nvidia1",))
     assert second.uuid == "GPU-00000081-0000-0000-0000-000000000000"

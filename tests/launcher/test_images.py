@@ -11,11 +11,11 @@ from aam.contract.errors import ConfigurationError, MissingInput
 from launcher import cli, config, images
 from launcher.engines.sif import record_of
 from launcher.images import index, lock
-from launcher.plan.selection import Built
+from launcher.plan.selection import BuiltImage
 from tests.launcher.test_commands import sif
 
 
-def found(folder: Path) -> Built:
+def found(folder: Path) -> BuiltImage:
     flags = {"--image-dir": (str(folder),)}
     settings = config.read(flags, {"HOME": "/nonexistent"}, Path("/"))
     (only,) = images.built(settings, config.catalog(settings))

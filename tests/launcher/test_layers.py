@@ -11,7 +11,7 @@ from aam.contract.errors import ConfigurationError
 from launcher import config, documents, trust
 from launcher.plan.catalog import SHIPPED, catalog_of, extended
 from launcher.plan.launcher_options import OWN_FLAGS
-from launcher.plan.settings import KEYS, from_flags, from_variables, merge
+from launcher.plan.settings import SETTING_SPECS, from_flags, from_variables, merge
 from launcher.plan.yaml_document import entries, load
 
 
@@ -123,14 +123,14 @@ def test_switches_lists_and_mappings() -> None:
 
 
 def test_every_flag_of_a_setting_is_the_launchers_own() -> None:
-    assert {spec.flag for spec in KEYS.values() if spec.flag} < set(OWN_FLAGS)
+    assert {spec.flag for spec in SETTING_SPECS.values() if spec.flag} < set(OWN_FLAGS)
 
 
 def test_images_of_a_configuration() -> None:
     text = (
         "images:\n  rocm63: {sif: /s/my.sif}\n  mine: {title: Mine, vendor: amd, archs: [gfx906]}\n"
     )
-    found = entries(text, "x.yaml", KEYS)
+    found = entries(text, "x.yaml", SETTING_SPECS)
     catalog = extended(catalog_of(load(SHIPPED.read_text())), (found["images"],))
     changed, added = catalog.image("rocm63"), catalog.image("mine")
     assert changed is not None
@@ -141,14 +141,14 @@ def test_images_of_a_configuration() -> None:
         "x.yaml:1",
     )
     assert (added.vendor, added.archs) == ("amd", ("gfx906",))
-    wrong = entries("images:\n  rocm63: {siff: /s}\n", "x.yaml", KEYS)
+    wrong = entries("images:\n  rocm63: {siff: /s}\n", "x.yaml", SETTING_SPECS)
     with pytest.raises(ConfigurationError, match="did you mean 'sif'"):
         extended(catalog_of(load(SHIPPED.read_text())), (wrong["images"],))
 
 
 @pytest.mark.parametrize("text", ["{pins: 3}", "{archs: 3}", "{arguments: [a]}", "{room: {}}"])
 def test_images_with_values_of_the_wrong_type(text: str) -> None:
-    found = entries(f"images: {{mine: {text}}}", "x.yaml", KEYS)
+    found = entries(f"images: {{mine: {text}}}", "x.yaml", SETTING_SPECS)
     with pytest.raises(ConfigurationError, match=r"image mine in x.yaml:1|'mine' in x.yaml:1"):
         extended(catalog_of(load(SHIPPED.read_text())), (found["images"],))
 

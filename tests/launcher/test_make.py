@@ -11,13 +11,13 @@ import pytest
 from aam.contract.errors import NotPermitted
 from launcher.detect import detect
 from launcher.engines import ENGINES, command, shell_line
-from launcher.host.facts import EngineFact, Host, Node, User
+from launcher.host.facts import DeviceNode, EngineFact, Host, User
 from launcher.plan.catalog import SHIPPED, catalog_of
-from launcher.plan.make import RECORD, Here, make
+from launcher.plan.make import RECORD, LaunchContext, make
 from launcher.plan.mounts import Mount
 from launcher.plan.plan import Plan
 from launcher.plan.request import parse
-from launcher.plan.selection import Built, Native, choose
+from launcher.plan.selection import BuiltImage, NativeStack, choose
 from launcher.plan.settings import from_flags, merge
 from launcher.plan.yaml_document import load
 from launcher.planning import require_devices
@@ -25,7 +25,7 @@ from tests.launcher.hosts import MI210, MI300A, Tree
 
 CATALOG = catalog_of(load(SHIPPED.read_text()))
 BUILT = tuple(
-    Built(image.name, ("apptainer", "podman", "docker"), f"/i/{image.name}.sif", "sha256:1")
+    BuiltImage(image.name, ("apptainer", "podman", "docker"), f"/i/{image.name}.sif", "sha256:1")
     for image in CATALOG.images
 )
 PRETRAIN = ["pretrain", "--table", "/d/t.biom", "--output-dir", "/d/out"]
@@ -47,9 +47,9 @@ def planned(
 
     request = parse(words)
     settings = merge([from_flags(request.own)])
-    stack = Native("/usr/bin/python3", (), False, native, vendor)
+    stack = NativeStack("/usr/bin/python3", (), False, native, vendor)
     choice = choose(host, CATALOG, settings, BUILT, stack, "--force" in request.own)
-    here = Here("/d", "/s/aam-7/1-n", "/home/u", terminal, mounts)
+    here = LaunchContext("/d", "/s/aam-7/1-n", "/home/u", terminal, mounts)
     return make(request, host, choice, CATALOG, settings, lexical(request, "/d"), stack, here)
 
 
@@ -64,7 +64,7 @@ def mi300a(tmp_path: Path) -> Host:
     for number in range(4):
         tree.amd(MI300A, 2, domain=number, minor=128 + 8 * number)
     host = host_of(tree)
-    node = Node("/dev/kfd", 44, "video", 0o660, True)
+    node = DeviceNode("/dev/kfd", 44, "video", 0o660, True)
     return replace(host, nodes=(node,))
 
 
@@ -215,7 +215,7 @@ def test_a_record_fits_into_a_variable(mi300a: Host) -> None:
 
 
 def test_a_device_that_may_not_be_used(mi300a: Host) -> None:
-    host = replace(mi300a, nodes=(Node("/dev/kfd", 109, "render", 0o660, False),))
+    host = replace(mi300a, nodes=(DeviceNode("/dev/kfd", 109, "render", 0o660, False),))
     with pytest.raises(NotPermitted) as caught:
         require_devices(host, planned(host, *PRETRAIN).gpus)
     assert caught.value.status == 77

@@ -10,7 +10,7 @@ from pathlib import Path
 import pytest
 
 from launcher import config, trust
-from launcher.plan.settings import Settings
+from launcher.plan.settings import LaunchSettings
 
 HOSTILE = """\
 image: cpu
@@ -38,7 +38,7 @@ def clone(tmp_path: Path) -> Path:
     return folder
 
 
-def read(clone: Path, **variables: str) -> Settings:
+def read(clone: Path, **variables: str) -> LaunchSettings:
     return config.read({}, {"HOME": str(clone.parent), **variables}, clone)
 
 

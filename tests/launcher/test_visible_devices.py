@@ -9,8 +9,8 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from aam.contract.errors import ConfigurationError
-from launcher.host.facts import Gpu, Instance, Slurm
-from launcher.plan.visible_devices import Selection, select, value_for
+from launcher.host.facts import Gpu, GpuInstance, Slurm
+from launcher.plan.visible_devices import DeviceSelection, select, value_for
 
 ROCR, HIP, CUDA = "ROCR_VISIBLE_DEVICES", "HIP_VISIBLE_DEVICES", "CUDA_VISIBLE_DEVICES"
 
@@ -140,7 +140,7 @@ def test_nvidia_is_named_by_uuid() -> None:
 
 
 def cut(index: int, *uuids: str | None) -> Gpu:
-    parts = tuple(Instance(number, 0, uuid=uuid) for number, uuid in enumerate(uuids, 1))
+    parts = tuple(GpuInstance(number, 0, uuid=uuid) for number, uuid in enumerate(uuids, 1))
     return Gpu("nvidia", index, "sm_80", "A100", f"0:{index}", uuid=f"GPU-{index}", mode="MIG",
                instances=parts)  # fmt: skip
 
@@ -176,6 +176,6 @@ def test_without_a_mask_the_first_mig_instance_is_named() -> None:
 
 def test_partitions_of_a_card_share_a_name() -> None:
     parts = [replace(gpu, uuid="GPU-00000000000000aa") for gpu in gpus(4)]
-    selection: Selection = select("amd", parts, {ROCR: "GPU-00000000000000aa"}, None)
+    selection: DeviceSelection = select("amd", parts, {ROCR: "GPU-00000000000000aa"}, None)
     assert len(selection.gpus) == 4
     assert value_for(selection, parts) == "0,1,2,3"
