@@ -1,4 +1,4 @@
-"""What the documents show must be true: every command line in them is read by the real parser."""
+"""Documents: command lines parse, links and paths exist, options and defaults are the real ones."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ from launcher.plan.launcher_options import split_own
 from launcher.plan.request import parse as parse_launch
 
 ROOT = Path(__file__).parents[1]
-DOCUMENTS = [ROOT / "README.md", ROOT / "CONTRIBUTING.md", *sorted((ROOT / "docs").glob("*.md"))]
+DOCUMENTS = [ROOT / "README.md", ROOT / "CONTRIBUTING.md", *sorted((ROOT / "docs").rglob("*.md"))]
 FENCE = re.compile(r"^ *```(?:bash|sh|console)\n(.*?)^ *```", re.MULTILINE | re.DOTALL)
 
 
@@ -40,20 +40,20 @@ SHOWN = [
 
 
 @pytest.mark.parametrize("line", [line for _, line in SHOWN], ids=[name for name, _ in SHOWN])
-def test_a_command_line_is_understood(line: str) -> None:
-    program, *said = shlex.split(line, comments=True)
+def test_command_lines_parse(line: str) -> None:
+    program, *arguments = shlex.split(line, comments=True)
     if program == "aam-launch":
-        _, rest = split_own(said)
+        _, rest = split_own(arguments)
         if rest[0] in OWN:
             assert rest[0] != "explain" or parse_launch(rest[1:], incomplete=True)
             return
-        request = parse_launch(said)
+        request = parse_launch(arguments)
         parse(request.command, request.words)
         return
-    parse(*split(said))  # exits, and so fails, if an option or a value is wrong
+    parse(*split(arguments))  # exits, and so fails, if an option or a value is wrong
 
 
-def test_the_walk_is_in_the_readme() -> None:
+def test_the_readme_shows_the_four_commands_in_order() -> None:
     shown = command_lines((ROOT / "README.md").read_text())
     commands = [shlex.split(line)[1] for line in shown if line.startswith("aam ")]
     assert commands[:4] == ["pretrain", "train", "predict", "report"]
@@ -77,8 +77,29 @@ def test_defaults_named_in_the_table_are_those_of_the_options() -> None:
         assert default in {str(spec.default) for spec in options if spec.flag == flag}, flag
 
 
-def test_links_between_documents_lead_somewhere() -> None:
+def test_links_lead_to_files() -> None:
     for path in DOCUMENTS:
         for target in re.findall(r"\]\(([^)#]+)(?:#[^)]*)?\)", path.read_text()):
             if "://" not in target:
                 assert (path.parent / target).exists(), f"{path.name} links to {target}"
+
+
+PATH = re.compile(r"`((?:aam|launcher|containers|tests|docs|benchmarks|slurm|\.ci)/[\w./-]+[\w/])`")
+DOTTED = re.compile(r"`((?:aam|launcher)(?:\.\w+)+)`")
+
+
+@pytest.mark.parametrize("document", DOCUMENTS, ids=lambda path: path.name)
+def test_paths_and_modules_named_in_documents_exist(document: Path) -> None:
+    text = document.read_text()
+    paths = [path for path in PATH.findall(text) if "NAME" not in path]
+    assert not [path for path in paths if not (ROOT / path).exists()]
+    assert not [name for name in DOTTED.findall(text) if not exists(name)]
+
+
+def exists(name: str) -> bool:
+    """Return whether a dotted name is a module, or a name in the module or package above it."""
+    place = ROOT.joinpath(*name.split("."))
+    sources = [place.parent.with_suffix(".py"), place.parent / "__init__.py"]
+    above = "".join(path.read_text() for path in sources if path.exists())
+    module = place.is_dir() or place.with_suffix(".py").exists()
+    return module or re.search(rf"\b{place.name}\b", above) is not None
