@@ -1,4 +1,4 @@
-"""Figures against hand-made numbers and against scikit-learn and SciPy."""
+"""Metrics of predictions: values computed by hand, and those of scikit-learn and SciPy."""
 
 from __future__ import annotations
 
@@ -11,14 +11,28 @@ from hypothesis import strategies as st
 from hypothesis.extra.numpy import arrays
 
 from aam.data.metrics import (
+    CLASSIFICATION,
+    REGRESSION,
+    Metrics,
     ScoredPredictions,
-    classification,
     compute_metrics,
     confusion,
     metrics_by_fold,
-    regression,
     summary,
 )
+
+
+def regression(actual: np.ndarray, predicted: np.ndarray) -> Metrics:
+    return compute_metrics(ScoredPredictions(actual, predicted))
+
+
+def classification(
+    actual: np.ndarray, predicted: np.ndarray, classes: int, probabilities: np.ndarray
+) -> Metrics:
+    names = tuple(map(str, range(classes)))
+    return compute_metrics(
+        ScoredPredictions(actual, predicted, classes=names, probabilities=probabilities)
+    )
 
 
 def test_regression_by_hand() -> None:
@@ -51,7 +65,7 @@ def test_regression_agrees_with_the_libraries(pair: np.ndarray) -> None:
         assert found["spearman"] == pytest.approx(spearmanr(actual, predicted)[0], abs=1e-9)
 
 
-def test_what_is_not_defined_is_none() -> None:
+def test_undefined_metrics_are_none() -> None:
     one = regression(np.array([2.0]), np.array([3.0]))
     assert (one["r2"], one["pearson"], one["mae"]) == (None, None, 1.0)
     same = regression(np.array([2.0, 3.0]), np.array([1.0, 1.0]))
@@ -78,7 +92,7 @@ def test_classification_agrees_with_scikit_learn(classes: int, seed: int) -> Non
     assert found["auc"] == pytest.approx(roc_auc_score(actual, score, multi_class="ovr"))
 
 
-def test_a_class_that_never_occurs_does_not_spoil_the_others() -> None:
+def test_metrics_leave_out_classes_that_do_not_occur() -> None:
     actual, predicted = np.array([0, 0, 2, 2]), np.array([0, 0, 2, 0])
     found = classification(actual, predicted, 3, np.eye(3)[predicted])
     assert found["balanced_accuracy"] == pytest.approx(0.75)
@@ -86,20 +100,44 @@ def test_a_class_that_never_occurs_does_not_spoil_the_others() -> None:
     assert confusion(actual, predicted, 3).tolist() == [[2, 0, 0], [0, 0, 0], [1, 0, 1]]
 
 
-def test_folds_come_in_the_order_of_their_numbers() -> None:
+def test_folds_are_in_numeric_order() -> None:
     folds = tuple(str(1 + k % 11) for k in range(33))
-    judged = ScoredPredictions(np.arange(33.0), np.arange(33.0) + 1, folds)
-    found = metrics_by_fold(judged)
+    scored = ScoredPredictions(np.arange(33.0), np.arange(33.0) + 1, folds)
+    found = metrics_by_fold(scored)
     assert list(found) == [str(k) for k in range(1, 12)]
     assert all(one["samples"] == 3 and one["mae"] == 1 for one in found.values())
-    assert compute_metrics(judged)["samples"] == 33
+    assert compute_metrics(scored)["samples"] == 33
 
 
-def test_a_summary_survives_json() -> None:
-    judged = ScoredPredictions(
+def test_summary_can_be_written_as_json() -> None:
+    scored = ScoredPredictions(
         np.array([0, 1, 1]), np.array([0, 1, 0]), ("1", "1", "2"), ("no", "yes")
     )
-    found = summary(judged, "ill")
+    found = summary(scored, "ill")
     assert json.loads(json.dumps(found)) == found
     assert found["confusion"] == {"classes": ["no", "yes"], "counts": [[1, 0], [1, 1]]}
     assert "auc" not in found["overall"]
+
+
+@pytest.mark.filterwarnings("error")
+def test_small_and_nearly_constant_samples_give_no_warnings() -> None:
+    rng = np.random.default_rng(0)
+    found = regression(rng.normal(size=5), np.float64(7) + 1e-14 * np.arange(5))
+    assert found["pearson"] is not None
+    codes = np.arange(4)
+    found = classification(codes, np.zeros(4, dtype=np.int64), 5, np.full((4, 5), 0.2))
+    assert (found["accuracy"], found["balanced_accuracy"]) == (0.25, 0.25)
+
+
+def test_a_metric_is_added_by_an_entry_of_the_registry(monkeypatch: pytest.MonkeyPatch) -> None:
+    def largest_error(scored: ScoredPredictions) -> float:
+        return float(np.abs(scored.predicted - scored.actual).max())
+
+    monkeypatch.setitem(REGRESSION, "largest_error", largest_error)
+    monkeypatch.setitem(CLASSIFICATION, "undefined", lambda scored: float("nan"))
+    found = summary(ScoredPredictions(np.zeros(3), np.arange(3.0), ("1", "1", "2")), "ph")
+    assert found["overall"]["largest_error"] == 2
+    assert found["folds"]["1"]["largest_error"] == 1
+    lone = np.zeros(1, dtype=np.int64)
+    found = summary(ScoredPredictions(lone, lone, classes=("no", "yes")), "ill")
+    assert found["overall"]["undefined"] is None

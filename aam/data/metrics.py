@@ -1,17 +1,32 @@
-"""Figures of predictions against the truth, from arrays to plain numbers.
+"""Metrics of predictions against labels: regression, classification, confusion matrix, by fold.
 
-A figure that is not defined on the samples at hand (R2 of one sample, AUC of one class) is None.
+The metrics are those of scikit-learn and SciPy. To add one, add an entry to `REGRESSION`,
+`CLASSIFICATION` or `PROBABILITIES`; `metrics.json` and `aam evaluate` then contain it. A metric
+that is not defined for the given samples (R2 of one sample, AUC of one class) is None.
 """
 
 from __future__ import annotations
 
 import math
-from collections.abc import Sequence
+import warnings
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from typing import Any
 
 import numpy as np
 import numpy.typing as npt
+from scipy.stats import NearConstantInputWarning, pearsonr, spearmanr
+from sklearn.metrics import (
+    accuracy_score,
+    confusion_matrix,
+    f1_score,
+    mean_absolute_error,
+    median_absolute_error,
+    r2_score,
+    recall_score,
+    roc_auc_score,
+    root_mean_squared_error,
+)
 
 F64 = npt.NDArray[np.float64]
 Codes = npt.NDArray[np.int64]
@@ -20,11 +35,11 @@ Metrics = dict[str, float | None]
 
 @dataclass(frozen=True)
 class ScoredPredictions:
-    """Predictions with their truth; n samples.
+    """Predictions with the labels of the same samples; n samples.
 
     Attributes:
         actual, predicted: float64 [n] in the target's units, or int64 [n] codes of `classes`.
-        folds: n names of folds; empty when there is one only.
+        folds: n names of folds; empty for a single fold.
         classes: C names; empty for a numeric target.
         probabilities: [n, C] or None.
     """
@@ -46,126 +61,116 @@ class ScoredPredictions:
         )
 
 
-def compute_metrics(judged: ScoredPredictions) -> Metrics:
-    """Return the figures of all samples of `judged`, whatever its kind."""
-    if judged.classes:
-        return classification(
-            judged.actual, judged.predicted, len(judged.classes), judged.probabilities
+MetricFunction = Callable[[ScoredPredictions], float]
+"""Metric of one or more samples; NaN where it is not defined."""
+
+
+def _of_arrays(function: Callable[..., Any], **options: Any) -> MetricFunction:
+    return lambda scored: float(function(scored.actual, scored.predicted, **options))
+
+
+def _r2(scored: ScoredPredictions) -> float:
+    if np.ptp(scored.actual) == 0:
+        return math.nan
+    return float(r2_score(scored.actual, scored.predicted))
+
+
+def _correlation(function: Callable[..., Any]) -> MetricFunction:
+    def correlation(scored: ScoredPredictions) -> float:
+        if np.ptp(scored.actual) == 0 or np.ptp(scored.predicted) == 0:
+            return math.nan
+        return float(function(scored.actual, scored.predicted)[0])
+
+    return correlation
+
+
+def _balanced_accuracy(scored: ScoredPredictions) -> float:
+    """Return the mean recall of the classes that occur."""
+    present = np.unique(scored.actual)
+    return float(
+        recall_score(
+            scored.actual, scored.predicted, labels=present, average="macro", zero_division=0
         )
-    return regression(judged.actual, judged.predicted)
+    )
 
 
-def metrics_by_fold(judged: ScoredPredictions) -> dict[str, Metrics]:
-    """Return the figures of each fold, in the order of their numbers; empty without folds."""
-    names = sorted(set(judged.folds), key=lambda name: (len(name), name))
-    labels = np.array(judged.folds, dtype=str)
-    return {name: compute_metrics(judged.take(np.flatnonzero(labels == name))) for name in names}
+def _auc(scored: ScoredPredictions) -> float:
+    """Return the AUC of the second of two classes, or the mean of each class against the rest."""
+    assert scored.probabilities is not None
+    codes = [1] if len(scored.classes) == 2 else range(len(scored.classes))
+    each = []
+    for code in codes:
+        positive = scored.actual == code
+        if positive.any() and not positive.all():
+            each.append(roc_auc_score(positive, scored.probabilities[:, code]))
+    return float(np.mean(each)) if each else math.nan
 
 
-def summary(judged: ScoredPredictions, column: str) -> dict[str, Any]:
-    """Return everything measured, ready for JSON: what `metrics.json` holds."""
+REGRESSION: dict[str, MetricFunction] = {
+    "r2": _r2,
+    "mae": _of_arrays(mean_absolute_error),
+    "rmse": _of_arrays(root_mean_squared_error),
+    "median_error": _of_arrays(median_absolute_error),
+    "pearson": _correlation(pearsonr),
+    "spearman": _correlation(spearmanr),
+}
+"""Metrics of numbers in the target's units; r2 is 1 if perfect, below 0 if worse than the mean."""
+
+CLASSIFICATION: dict[str, MetricFunction] = {
+    "accuracy": _of_arrays(accuracy_score),
+    "balanced_accuracy": _balanced_accuracy,
+    # Of the classes that occur or were predicted.
+    "macro_f1": _of_arrays(f1_score, average="macro", zero_division=0),
+}
+"""Metrics of predicted classes."""
+
+PROBABILITIES: dict[str, MetricFunction] = {"auc": _auc}
+"""Metrics of class probabilities, computed where there are some."""
+
+
+def compute_metrics(scored: ScoredPredictions) -> Metrics:
+    """Return the number of samples (`samples`) and every metric of `scored`, by name."""
+    functions = REGRESSION
+    if scored.classes:
+        functions = CLASSIFICATION | ({} if scored.probabilities is None else PROBABILITIES)
+    with warnings.catch_warnings():
+        # Predictions of an untrained model hardly differ; small validation sets have as many
+        # classes as samples. Neither is an error.
+        warnings.simplefilter("ignore", NearConstantInputWarning)
+        warnings.filterwarnings("ignore", "The number of unique classes", UserWarning)
+        values = {name: function(scored) for name, function in functions.items()}
+    defined = {name: None if math.isnan(value) else value for name, value in values.items()}
+    return {"samples": len(scored.actual), **defined}
+
+
+def metrics_by_fold(scored: ScoredPredictions) -> dict[str, Metrics]:
+    """Return the metrics of each fold, in the order of their numbers; empty without folds."""
+    names = sorted(set(scored.folds), key=lambda name: (len(name), name))
+    folds = np.array(scored.folds, dtype=str)
+    return {name: compute_metrics(scored.take(np.flatnonzero(folds == name))) for name in names}
+
+
+def summary(scored: ScoredPredictions, column: str) -> dict[str, Any]:
+    """Return the content of `metrics.json`: all metrics, overall and by fold."""
     found: dict[str, Any] = {
         "column": column,
-        "kind": "classification" if judged.classes else "regression",
-        "overall": compute_metrics(judged),
-        "folds": metrics_by_fold(judged),
+        "kind": "classification" if scored.classes else "regression",
+        "overall": compute_metrics(scored),
+        "folds": metrics_by_fold(scored),
     }
-    if judged.classes:
-        counts = confusion(judged.actual, judged.predicted, len(judged.classes))
-        found["confusion"] = {"classes": list(judged.classes), "counts": counts.tolist()}
-    return found
-
-
-def regression(actual: F64, predicted: F64) -> Metrics:
-    """Measure numbers in the target's units.
-
-    Args:
-        actual: [n], n of 1 or more.
-        predicted: [n].
-
-    Returns:
-        samples; r2 (coefficient of determination, 1 is perfect, below 0 worse than the mean);
-        mae, rmse; median_error (median absolute error); pearson and spearman correlation.
-    """
-    error = predicted - actual
-    spread = float(np.square(actual - actual.mean()).sum())
-    return {
-        "samples": len(actual),
-        "r2": 1 - float(np.square(error).sum()) / spread if spread else None,
-        "mae": float(np.abs(error).mean()),
-        "rmse": math.sqrt(float(np.square(error).mean())),
-        "median_error": float(np.median(np.abs(error))),
-        "pearson": _correlation(actual, predicted),
-        "spearman": _correlation(_ranks(actual), _ranks(predicted)),
-    }
-
-
-def classification(
-    actual: Codes, predicted: Codes, classes: int, probabilities: F64 | None = None
-) -> Metrics:
-    """Measure classes.
-
-    Args:
-        actual: [n] codes, n of 1 or more.
-        predicted: [n] codes.
-        classes: number of classes, C.
-        probabilities: [n, C].
-
-    Returns:
-        samples; accuracy; balanced_accuracy (mean recall of the classes that occur); macro_f1
-        (over classes that occur or were predicted); auc (of the second class where there are two,
-        else the mean of each class against the rest), only with probabilities.
-    """
-    counts = confusion(actual, predicted, classes)
-    occur = counts.sum(axis=1) > 0
-    recall = np.diag(counts)[occur] / counts.sum(axis=1)[occur]
-    # F1 of a class is 2 TP / (samples of it + samples predicted as it). scikit-learn's f1_score
-    # warns of every validation in which most samples have a class of their own.
-    sizes = counts.sum(axis=0) + counts.sum(axis=1)
-    f1 = 2 * np.diag(counts)[sizes > 0] / sizes[sizes > 0]
-    found: Metrics = {
-        "samples": len(actual),
-        "accuracy": float(np.diag(counts).sum() / counts.sum()),
-        "balanced_accuracy": float(recall.mean()),
-        "macro_f1": float(f1.mean()),
-    }
-    if probabilities is not None:
-        judged = range(1, 2) if classes == 2 else range(classes)
-        each = [_auc(actual == code, probabilities[:, code]) for code in judged]
-        known = [value for value in each if value is not None]
-        found["auc"] = float(np.mean(known)) if known else None
+    if scored.classes:
+        counts = confusion(scored.actual, scored.predicted, len(scored.classes))
+        found["confusion"] = {"classes": list(scored.classes), "counts": counts.tolist()}
     return found
 
 
 def confusion(actual: Codes, predicted: Codes, classes: int) -> Codes:
-    """Count samples by class, int64 [C actual, C predicted]."""
-    cells = np.bincount(actual * classes + predicted, minlength=classes**2)
-    return cells.reshape(classes, classes).astype(np.int64)
+    """Return the confusion matrix: samples by class, int64 [C actual, C predicted]."""
+    counts: Codes = confusion_matrix(actual, predicted, labels=np.arange(classes))
+    return counts
 
 
 def encode_labels(labels: Sequence[str], classes: Sequence[str]) -> Codes:
-    """Return the position of each label in `classes`; KeyError for one that is not there."""
-    place = {name: code for code, name in enumerate(classes)}
-    return np.array([place[label] for label in labels], dtype=np.int64)
-
-
-def _auc(positive: npt.NDArray[np.bool_], score: F64) -> float | None:
-    from sklearn.metrics import roc_auc_score
-
-    if positive.all() or not positive.any():
-        return None
-    return float(roc_auc_score(positive, score))
-
-
-def _correlation(one: F64, two: F64) -> float | None:
-    one, two = one - one.mean(), two - two.mean()
-    scale = math.sqrt(float(np.square(one).sum()) * float(np.square(two).sum()))
-    return float((one * two).sum()) / scale if scale else None
-
-
-def _ranks(values: F64) -> F64:
-    """Rank with ties at their mean rank."""
-    _, place, times = np.unique(values, return_inverse=True, return_counts=True)
-    ends = np.cumsum(times)
-    mean_rank: F64 = (ends - (times - 1) / 2)[place]
-    return mean_rank
+    """Return the index of each label in `classes`; KeyError for a label that is not a class."""
+    code_of = {name: code for code, name in enumerate(classes)}
+    return np.array([code_of[label] for label in labels], dtype=np.int64)

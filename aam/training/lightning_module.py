@@ -304,14 +304,12 @@ def target_metrics(
     target: Target, answers_BC: npt.NDArray[np.float64], asked_B: npt.NDArray[np.float64]
 ) -> dict[str, float]:
     """Return the few figures that are followed while training, in the target's own units."""
-    from aam.data.metrics import classification, regression
+    from aam.data.metrics import ScoredPredictions, compute_metrics
 
-    predicted_B = target.point_predictions(answers_BC)
+    names = {"r2": "r2", "mae": "mae"}
+    predicted_B: npt.NDArray[Any] = target.point_predictions(answers_BC)
     if target.classes:
-        codes = (asked_B.astype(np.int64), predicted_B.astype(np.int64))
-        found = classification(*codes, len(target.classes), answers_BC)
-        wanted = {"accuracy": "accuracy", "f1": "macro_f1"}
-    else:
-        found = regression(asked_B, predicted_B)
-        wanted = {"r2": "r2", "mae": "mae"}
-    return {name: math.nan if (v := found[key]) is None else v for name, key in wanted.items()}
+        names = {"accuracy": "accuracy", "f1": "macro_f1"}
+        asked_B, predicted_B = asked_B.astype(np.int64), predicted_B.astype(np.int64)
+    found = compute_metrics(ScoredPredictions(asked_B, predicted_B, classes=target.classes))
+    return {name: math.nan if (v := found[key]) is None else v for name, key in names.items()}
