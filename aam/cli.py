@@ -6,11 +6,10 @@ that help answers at once.
 
 from __future__ import annotations
 
-import difflib
 import importlib
 import os
 import sys
-from collections.abc import Iterable, Mapping, MutableMapping, Sequence
+from collections.abc import Mapping, MutableMapping, Sequence
 from typing import Any
 
 from aam import __version__
@@ -19,6 +18,7 @@ from aam.contract.installation import install_command
 from aam.contract.options import COMMANDS, check, find, names, specs, spell_out, split
 from aam.contract.options.groups import ScaleOptions
 from aam.contract.run_record import Record
+from aam.contract.suggestions import nearest
 
 INTERRUPTED = 130
 DISK_FULL = (28, 122)  # ENOSPC, EDQUOT
@@ -118,7 +118,7 @@ def parse(name: str, words: Sequence[str]) -> Any:
     if longer:
         raise UsageError("A command of two words", f"`{name}`", f"give `{'` or `'.join(longer)}`")
     if kind is None:
-        raise UsageError("No such command", f"'{name}'", _nearest(name, names(), "aam"))
+        raise UsageError("No such command", f"'{name}'", nearest(name, names(), "see `aam --help`"))
     words = spell_out(kind, words)
     _check_flags(name, kind, words)
     import tyro
@@ -140,12 +140,8 @@ def _check_flags(name: str, kind: type, words: Sequence[str]) -> None:
     for word in words:
         flag = word.partition("=")[0].replace("_", "-")
         if flag.startswith("--") and flag not in known:
-            raise UsageError("No such option", f"'{word}'", _nearest(flag, known, f"aam {name}"))
-
-
-def _nearest(word: str, known: Iterable[str], program: str) -> str:
-    near = difflib.get_close_matches(word, list(known), n=1)
-    return f"did you mean '{near[0]}'?" if near else f"see `{program} --help`"
+            remedy = nearest(flag, known, f"see `aam {name} --help`")
+            raise UsageError("No such option", f"'{word}'", remedy)
 
 
 def overview() -> str:

@@ -13,6 +13,7 @@ import tarfile
 from pathlib import Path
 
 from aam.contract.errors import CannotCreate
+from aam.contract.files import atomic_write
 from launcher import documents
 from launcher.gpus import VENDORS, visible_devices_variables
 from launcher.host.facts import Host
@@ -40,22 +41,18 @@ def write(host: Host, file: Path) -> int:
     for function in host.bus:
         folder = f"{DEVICES}/{function.split()[0]}"
         paths += [p for name in attributes if os.path.exists(p := f"{folder}/{name}")]
-    aside = file.with_name(f".{file.name}.{os.getpid()}")
     try:
-        with tarfile.open(aside, "w") as archive:
+        with atomic_write(file) as temporary, tarfile.open(temporary, "w") as archive:
             _add(archive, FILE, json.dumps(_manifest(host).plain(), indent=1).encode(), 0o644)
             for path in paths:
                 content, mode = _content(path)
                 _add(archive, path.lstrip("/"), content, mode)
             if not any(path.startswith("/sys") for path in paths):
                 _add(archive, "sys/.keep", b"", 0o644)
-        os.replace(aside, file)
     except OSError as error:
         evidence = f"'{file}', {error.strerror}"
         remedy = "choose another file"
         raise CannotCreate("The capture cannot be written", evidence, remedy) from error
-    finally:
-        aside.unlink(missing_ok=True)
     return len(paths) + 1
 
 

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import hashlib
 import os
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
@@ -11,6 +10,7 @@ from typing import Any
 
 from aam import __version__
 from aam.contract.errors import MissingInput
+from aam.contract.files import sha256
 from launcher import documents
 from launcher.findings import Finding
 from launcher.host.facts import Host
@@ -118,7 +118,7 @@ def inputs_differ(recorded: RecordedRun) -> list[Finding]:
         file = os.path.join(path, "store.json") if os.path.isdir(path) else path
         if not os.path.isfile(file):
             found.append(Finding("error", f"The input of {flag} is gone", f"'{path}'", ""))
-        elif _sha256(file) != held["sha256"]:
+        elif sha256(Path(file)) != held["sha256"]:
             evidence = f"'{path}' has another SHA-256 than then"
             found.append(Finding("error", f"The input of {flag} has changed", evidence, ""))
     return found
@@ -158,11 +158,3 @@ def plan_differs(recorded: RecordedRun, host: Host, plan: Plan) -> list[Finding]
         evidence = f"{recorded.version} then, {__version__} now"
         found.append(Finding("error", "Another version of aam", evidence, ""))
     return found
-
-
-def _sha256(path: str) -> str:
-    digest = hashlib.sha256()
-    with open(path, "rb") as stream:
-        while block := stream.read(1 << 20):
-            digest.update(block)
-    return digest.hexdigest()

@@ -277,7 +277,7 @@ def test_trees_without_good_lengths(
 
 
 def test_target_that_is_absent_or_constant(bench: Bench, refused: Refused) -> None:
-    words = ("no column 'phh'", "4: ph, site, subject, depth", "did you mean ph or depth?")
+    words = ("no column 'phh'", "4: ph, site, subject, depth", "did you mean 'ph'?")
     refused(bench.train("--metadata-column", "phh"), DATA, *words)
     constant = bench.column(["5"] * 36)
     refused(bench.train(*constant), DATA, "'x' has one value only", "'5' in 36 samples")

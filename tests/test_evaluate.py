@@ -82,7 +82,7 @@ def test_classes_with_probabilities(tmp_path: Path, capsys: pytest.CaptureFixtur
             65,
             "no sample in common: predicted are 2 (x",
         ),
-        ("sample_id\tpredicted\na\t1\nb\t2\n", "agee", 65, "did you mean age"),
+        ("sample_id\tpredicted\na\t1\nb\t2\n", "agee", 65, "did you mean 'age'"),
         ("sample\tpredicted\na\t1\n", "age", 65, "no column sample-id"),
         ("sample_id\tpredicted\na\tyes\nb\tno\n", "age", 65, "add --classifier"),
         ("sample_id\tpredicted\na\t\nb\t2\n", "age", 65, "'' in samples 1 (a)"),

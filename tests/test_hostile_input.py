@@ -439,7 +439,7 @@ OUTPUTS: dict[str, tuple[str, str]] = {
     "a name that is too long": ("x" * 300 + ".tsv", "too long"),
     "a path that is too long": ("/".join(["d" * 100] * 50) + "/m.tsv", "File name too long"),
     "a folder": ("full", "is a folder"),
-    "a file as folder": ("table.tsv/m.tsv", "The folder cannot be made"),
+    "a file as folder": ("table.tsv/m.tsv", "The folder cannot be created"),
 }
 
 
@@ -558,9 +558,9 @@ def test_rarefaction_of_a_billion_reads() -> None:
 def test_leftovers_of_a_killed_process(folder: Path) -> None:
     """A process is killed while it writes; the next one removes what it left, of no other."""
     code = (
-        "import os, sys; from pathlib import Path; from aam.contract.files import written_aside\n"
-        "with written_aside(Path(sys.argv[1])) as aside:\n"
-        "    aside.write_text('half'); print(aside, flush=True); os.kill(os.getpid(), 9)"
+        "import os, sys; from pathlib import Path; from aam.contract.files import atomic_write\n"
+        "with atomic_write(Path(sys.argv[1])) as temporary:\n"
+        "    temporary.write_text('half'); print(temporary, flush=True); os.kill(os.getpid(), 9)"
     )
     done = subprocess.run(
         [sys.executable, "-c", code, str(folder / "table.biom")], capture_output=True, cwd=ROOT

@@ -180,7 +180,7 @@ def test_the_command_writes_faith_pd(study: Path) -> None:
             64,
             "give more than 0, at most 1048576 for --max-memory-gb",
         ),
-        ("tree.nwk/m.tsv", [], 73, "The folder cannot be made"),
+        ("tree.nwk/m.tsv", [], 73, "The folder cannot be created"),
     ],
 )
 def test_the_command_refuses(

@@ -8,7 +8,7 @@ import numpy as np
 
 from aam.console import say
 from aam.contract.errors import UsageError
-from aam.contract.files import refuse_existing, written_aside
+from aam.contract.files import atomic_write, refuse_existing
 from aam.contract.options import to_plain
 from aam.contract.options.commands import Baseline
 from aam.data.labels import read_labels, split_samples
@@ -96,8 +96,8 @@ def _write(
     }
     if judged.probabilities is not None:
         columns |= {f"p_{name}": judged.probabilities[:, c] for c, name in enumerate(names)}
-    with written_aside(options.output_dir / "predictions.tsv") as aside:
-        pd.DataFrame(columns).to_csv(aside, sep="\t", index=False)
-    with written_aside(options.output_dir / "metrics.json") as aside:
+    with atomic_write(options.output_dir / "predictions.tsv") as temporary:
+        pd.DataFrame(columns).to_csv(temporary, sep="\t", index=False)
+    with atomic_write(options.output_dir / "metrics.json") as temporary:
         content = found | {"options": to_plain(options)}
-        aside.write_text(json.dumps(content, indent=2) + "\n", encoding="utf-8")
+        temporary.write_text(json.dumps(content, indent=2) + "\n", encoding="utf-8")

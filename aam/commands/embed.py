@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from aam.console import say
 from aam.contract.errors import UsageError
-from aam.contract.files import refuse_existing, written_aside
+from aam.contract.files import atomic_write, refuse_existing
 from aam.contract.options.commands import Embed
 from aam.data.metadata import read_metadata
 from aam.data.ordination import principal_coordinates, write_ordination
@@ -45,8 +45,8 @@ def run(options: Embed) -> dict[str, object]:
         texts = read_metadata(options.metadata).values(options.color_by, ids).tolist()
         colour = as_colour(options.color_by, texts)
     write_embeddings(folder / "embeddings.tsv", ids, found.embeddings_ND)
-    with written_aside(folder / "ordination.txt") as aside:
-        write_ordination(aside, ids, coords, explained)
+    with atomic_write(folder / "ordination.txt") as temporary:
+        write_ordination(temporary, ids, coords, explained)
     figure = ordination_figure(
         coords,
         explained.tolist(),
@@ -55,7 +55,7 @@ def run(options: Embed) -> dict[str, object]:
         labels=colour.labels if colour else None,
         named=colour.column if colour else "",
     )
-    with written_aside(folder / "pcoa.png") as aside:
-        figure.savefig(aside, dpi=150)
+    with atomic_write(folder / "pcoa.png") as temporary:
+        figure.savefig(temporary, dpi=150)
     say(f"{len(ids)} samples: {', '.join(FILES)} in {folder}")
     return {"attention": model.attention}

@@ -5,7 +5,7 @@ from __future__ import annotations
 import json
 
 from aam.console import say
-from aam.contract.files import refuse_existing, written_aside
+from aam.contract.files import atomic_write, refuse_existing
 from aam.contract.options.commands import Evaluate
 from aam.data.metadata import read_metadata
 from aam.data.metrics import summary
@@ -29,6 +29,6 @@ def run(options: Evaluate) -> None:
     found = summary(judged, options.metadata_column)
     show(found)
     if options.output is not None:
-        with written_aside(options.output) as aside:
-            aside.write_text(json.dumps(found, indent=2) + "\n", encoding="utf-8")
+        with atomic_write(options.output) as temporary:
+            temporary.write_text(json.dumps(found, indent=2) + "\n", encoding="utf-8")
         say(f"Figures: {options.output}")

@@ -8,7 +8,7 @@ from pathlib import Path
 from aam.console import say
 from aam.contract.errors import CannotCreate, UsageError
 from aam.contract.files import refuse_existing
-from aam.contract.folders import folder_written_aside
+from aam.contract.folders import atomic_folder
 from aam.contract.options.commands import Prepare
 from aam.data.store.files import is_store, read_header
 from aam.data.store.integrity import verify
@@ -45,7 +45,7 @@ def run(options: Prepare) -> None:
         options.root_at_midpoint,
         memory_budget(options.input.max_memory_gb),
     )
-    with folder_written_aside(output, options.overwrite) as folder:
+    with atomic_folder(output, options.overwrite) as folder:
         sizes = prepare(sources, folder)
     say(
         f"{sizes.samples} samples x {sizes.asvs} ASVs, {sizes.entries} counts: '{output}'. "

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from aam.console import say
-from aam.contract.files import written_aside
+from aam.contract.files import atomic_write
 from aam.contract.options.commands import Report
 from aam.report.colours import choose_colour
 from aam.report.page import page
@@ -23,6 +23,6 @@ def run(options: Report) -> None:
     colour, without = choose_colour(found, options.metadata, options.color_by)
     text = page(found, colour, without)
     place = options.output or options.run_dir / "report.html"
-    with written_aside(place) as aside:
-        aside.write_text(text, encoding="utf-8")
+    with atomic_write(place) as temporary:
+        temporary.write_text(text, encoding="utf-8")
     say(f"Report: {place} ({len(text.encode()) / 1024:.0f} KiB)")

@@ -9,7 +9,7 @@ from numpy.typing import NDArray
 
 from aam.console import say
 from aam.contract.errors import DataError, UsageError
-from aam.contract.files import refuse_existing, written_aside
+from aam.contract.files import atomic_write, refuse_existing
 from aam.contract.options.commands import Unifrac
 from aam.contract.options.groups import DeviceOptions
 from aam.data.distances import checked_suffix, write_distances
@@ -122,6 +122,6 @@ def _read(options: Unifrac) -> tuple[FeatureTable, Phylogeny]:
 
 def _write_diversity(path: Path, table: FeatureTable, diversity: NDArray[np.float64]) -> None:
     rows = zip(table.sample_ids, diversity.tolist(), strict=True)
-    with written_aside(path) as aside:
+    with atomic_write(path) as temporary:
         lines = [f"{ID_HEADER}\tfaith_pd\n", *(f"{name}\t{value!r}\n" for name, value in rows)]
-        aside.write_text("".join(lines), "utf-8")
+        temporary.write_text("".join(lines), "utf-8")

@@ -16,8 +16,8 @@ from pathlib import Path
 from aam.contract.errors import CannotCreate, MissingInput
 
 _FULL = (errno.ENOSPC, errno.EDQUOT)
-_NOTHING_LEFT = 64 * 1024
-"""Free bytes below which a failed write is put down to a full disk."""
+_FREE_WHEN_FULL = 64 * 1024
+"""Free bytes below which a failed write is attributed to a full disk."""
 
 _LONGEST_NAME = 150
 """Bytes of an output's name: file systems take 255, temporary names add host and process."""
@@ -27,8 +27,8 @@ def require(path: Path, what: str) -> Path:
     """Return `path` if it is a readable regular file.
 
     Raises:
-        MissingInput: there is no such file, it is a folder, a device, a pipe or a file of /proc or
-            /sys (whose content has no end or no size), or it may not be read.
+        MissingInput: the file does not exist, it is a folder, a device, a pipe or a file of /proc
+            or /sys (whose content has no end or no size), or it cannot be read.
     """
     try:
         status = path.stat()
@@ -79,56 +79,56 @@ def refuse_existing(path: Path, overwrite: bool) -> None:
     """Refuse an output path that cannot be written, or that exists without `overwrite`.
 
     Raises:
-        CannotCreate: the name is too long, the path is a folder or may not be looked at, or the
-            file exists and `overwrite` is false.
+        CannotCreate: the name is too long, the path is a folder or cannot be read, or the file
+            exists and `overwrite` is false.
     """
     _check_name(path)
     try:
-        is_there, is_folder = path.exists(), path.is_dir()
+        exists, is_folder = path.exists(), path.is_dir()
     except (OSError, ValueError) as error:
         reason = f"'{path}', {getattr(error, 'strerror', None) or error}"
         raise CannotCreate("The output cannot be written", reason, "choose another") from error
     if is_folder:
         raise CannotCreate("The output is a folder", f"'{path}'", "name a file, in it or elsewhere")
-    if is_there and not overwrite:
+    if exists and not overwrite:
         raise CannotCreate("The output exists", f"'{path}'", "add --overwrite to replace it")
 
 
 @contextmanager
-def written_aside(path: Path) -> Iterator[Path]:
-    """Give a temporary path beside `path`; what is written there takes its place on success only.
+def atomic_write(path: Path) -> Iterator[Path]:
+    """Write a file atomically: yield a temporary path, renamed to `path` when the block succeeds.
 
-    Temporary files that killed processes of this host left for the same `path` are removed.
+    Temporary files of the same `path` that killed processes of this host left are removed.
 
     Raises:
-        CannotCreate: the folder cannot be made or written to, its disk is full, `path` is a folder
-            or its name is too long.
+        CannotCreate: the folder cannot be created or written to, its disk is full, `path` is a
+            folder or its name is too long.
     """
     make_parent(path)
     _remove_leftovers(path)
     # The suffix stays last: some writers choose the format by it.
-    aside = path.with_name(f".{path.stem}.{platform.node()}-{os.getpid()}{path.suffix}")
+    temporary = path.with_name(f".{path.stem}.{platform.node()}-{os.getpid()}{path.suffix}")
     try:
-        with full_disk_named(path):
-            yield aside
+        with report_full_disk(path):
+            yield temporary
             if path.is_dir() and not path.is_symlink():
                 raise CannotCreate("The output is a folder", f"'{path}'", "choose another name")
-            os.replace(aside, path)
+            os.replace(temporary, path)
     finally:
-        aside.unlink(missing_ok=True)
+        temporary.unlink(missing_ok=True)
 
 
 def _remove_leftovers(path: Path) -> None:
     """Remove the temporary files of `path` whose process, of this host, has ended."""
     start, end = f".{path.stem}.{platform.node()}-", path.suffix
-    for left in path.parent.glob(f"{glob.escape(start)}*{glob.escape(end)}"):
-        number = left.name[len(start) : len(left.name) - len(end)]
+    for leftover in path.parent.glob(f"{glob.escape(start)}*{glob.escape(end)}"):
+        number = leftover.name[len(start) : len(leftover.name) - len(end)]
         if number.isdecimal() and not process_exists(int(number)):
-            left.unlink(missing_ok=True)
+            leftover.unlink(missing_ok=True)
 
 
 def process_exists(pid: int) -> bool:
-    """Return whether a process of this number runs on this host."""
+    """Return whether a process with this id runs on this host."""
     try:
         os.kill(pid, 0)
     except (ProcessLookupError, OverflowError):
@@ -139,17 +139,17 @@ def process_exists(pid: int) -> bool:
 
 
 def make_parent(path: Path) -> None:
-    """Make the folder of an output that is not there yet.
+    """Create the folder of an output if it does not exist.
 
     Raises:
-        CannotCreate: it cannot be made or written to, or the name of the output is too long.
+        CannotCreate: it cannot be created or written to, or the name of the output is too long.
     """
     _check_name(path)
     try:
         path.parent.mkdir(parents=True, exist_ok=True)
     except (OSError, ValueError) as error:
         reason = f"'{path.parent}', {getattr(error, 'strerror', None) or error}"
-        raise CannotCreate("The folder cannot be made", reason, "choose another") from error
+        raise CannotCreate("The folder cannot be created", reason, "choose another") from error
     if not os.access(path.parent, os.W_OK):
         raise CannotCreate("The folder cannot be written to", f"'{path.parent}'", "choose another")
 
@@ -164,8 +164,8 @@ def _check_name(path: Path) -> None:
 
 
 @contextmanager
-def full_disk_named(path: Path) -> Iterator[None]:
-    """Turn the failures of a full disk, while `path` is written, into one sentence.
+def report_full_disk(path: Path) -> Iterator[None]:
+    """Raise `CannotCreate` for every failure of a full disk while `path` is written.
 
     Raises:
         CannotCreate: the disk is full.
@@ -183,13 +183,13 @@ def full_disk_named(path: Path) -> Iterator[None]:
 
 
 def _is_full(error: Exception, folder: Path) -> bool:
-    """Whether writing failed for want of space; torch, numpy and HDF5 often hide the reason."""
+    """Return whether the disk was full; torch, numpy and HDF5 often hide the reason."""
     if isinstance(error, OSError) and error.errno is not None:
         return error.errno in _FULL
-    return shutil.disk_usage(folder).free < _NOTHING_LEFT
+    return shutil.disk_usage(folder).free < _FREE_WHEN_FULL
 
 
 def _mount(folder: Path) -> Path:
-    """Return the place where the disk of `folder` is mounted."""
-    place = folder.resolve()
-    return next((above for above in (place, *place.parents) if above.is_mount()), place)
+    """Return the mount point of the file system of `folder`."""
+    path = folder.resolve()
+    return next((above for above in (path, *path.parents) if above.is_mount()), path)

@@ -1,7 +1,7 @@
-"""Atomic write of a folder: aside, flushed to the disk, renamed; leftovers of a kill are removed.
+"""Atomic write of a folder: it is written beside its path, flushed to the disk and renamed.
 
-A folder cannot take another's place in one step, as a file can, so replacing one leaves a moment in
-which neither is there.
+rename(2) replaces a file in one step, but not a folder with content: while one is replaced there is
+a moment in which neither the old nor the new one exists.
 """
 
 from __future__ import annotations
@@ -12,57 +12,57 @@ import glob
 import os
 import platform
 import shutil
+import sys
 from collections.abc import Iterator
 from contextlib import contextmanager
 from pathlib import Path
 
-from aam.console import say, warn
 from aam.contract.errors import CannotCreate
-from aam.contract.files import full_disk_named, make_parent
+from aam.contract.files import make_parent, report_full_disk
 
 _PARTIAL = ".partial"
-"""How the name of a folder ends that is not whole yet."""
+"""Suffix of the name of an incomplete folder."""
 
 
 @contextmanager
-def folder_written_aside(path: Path, overwrite: bool) -> Iterator[Path]:
-    """Give a new folder beside `path`, which takes its place on success only.
+def atomic_folder(path: Path, overwrite: bool) -> Iterator[Path]:
+    """Write a folder atomically: yield a new one, renamed to `path` when the block succeeds.
 
-    What is in the folder when the block ends is flushed to the disk before it is renamed. The
-    folder is locked while it is written, so that what a killed process left is told from what
-    another one is writing; the former is removed by the next that writes `path`.
+    Its files are flushed to the disk before it is renamed. The folder is locked while it is
+    written, which distinguishes it from one that a killed process left; the next writer of `path`
+    removes the latter.
 
     Raises:
-        CannotCreate: as `written_aside`; something has come to be at `path` meanwhile.
+        CannotCreate: as `atomic_write`; another process created `path` meanwhile.
     """
     make_parent(path)
     _remove_leftovers(path)
-    aside = path.with_name(f".{path.name}.{platform.node()}-{os.getpid()}{_PARTIAL}")
+    temporary = path.with_name(f".{path.name}.{platform.node()}-{os.getpid()}{_PARTIAL}")
     lock = -1
     try:
-        with full_disk_named(path):
-            shutil.rmtree(aside, ignore_errors=True)
-            aside.mkdir()
-            lock = _locked(aside)
-            yield aside
-            for file in aside.iterdir():
+        with report_full_disk(path):
+            shutil.rmtree(temporary, ignore_errors=True)
+            temporary.mkdir()
+            lock = _locked(temporary)
+            yield temporary
+            for file in temporary.iterdir():
                 _flush(file)
-            _flush(aside)
-            _take_place(aside, path, overwrite)
+            _flush(temporary)
+            _rename(temporary, path, overwrite)
             _flush(path.parent)
     finally:
-        shutil.rmtree(aside, ignore_errors=True)
+        shutil.rmtree(temporary, ignore_errors=True)
         if lock >= 0:
             os.close(lock)
 
 
-def _take_place(aside: Path, path: Path, overwrite: bool) -> None:
-    """Rename a folder; what it replaces is moved away first, for a folder replaces no other."""
-    replaced = aside.with_name(f"{aside.name}.replaced{_PARTIAL}")
+def _rename(temporary: Path, path: Path, overwrite: bool) -> None:
+    """Rename a folder to `path`; an existing one is moved away first and then removed."""
+    replaced = temporary.with_name(f"{temporary.name}.replaced{_PARTIAL}")
     try:
         if overwrite and os.path.lexists(path):
             os.rename(path, replaced)
-        os.rename(aside, path)
+        os.rename(temporary, path)
     except OSError as error:
         if error.errno not in (errno.ENOTEMPTY, errno.EEXIST, errno.ENOTDIR):
             raise
@@ -74,22 +74,29 @@ def _take_place(aside: Path, path: Path, overwrite: bool) -> None:
 
 
 def _remove_leftovers(path: Path) -> None:
-    """Remove what killed processes of this host left of earlier attempts to write `path`."""
-    for left in sorted(path.parent.glob(f".{glob.escape(path.name)}.*{_PARTIAL}")):
-        here = left.name.startswith(f".{path.name}.{platform.node()}-")
-        lock = _locked(left) if here and left.is_dir() else -1
+    """Remove incomplete folders of `path` that killed processes of this host left."""
+    for leftover in sorted(path.parent.glob(f".{glob.escape(path.name)}.*{_PARTIAL}")):
+        local = leftover.name.startswith(f".{path.name}.{platform.node()}-")
+        lock = _locked(leftover) if local and leftover.is_dir() else -1
         if lock < 0:
-            warn(f"'{left}' is unfinished: of a run on another host, or of one that still writes.")
+            _print(
+                f"warning: '{leftover}' is incomplete: another host wrote it, or a process still "
+                "writes it."
+            )
             continue
-        shutil.rmtree(left, ignore_errors=True)
+        shutil.rmtree(leftover, ignore_errors=True)
         os.close(lock)
-        say(f"Removed '{left}', which a stopped run left unfinished.")
+        _print(f"Removed '{leftover}', which a stopped run left incomplete.")
+
+
+def _print(message: str) -> None:
+    print(message, file=sys.stderr)
 
 
 def _locked(folder: Path) -> int:
-    """Return a descriptor that holds the lock of a folder until it is closed; -1 if another has it.
+    """Return a descriptor that locks a folder until it is closed; -1 if it is locked already.
 
-    Where the file system knows no locks, nobody is taken to hold one.
+    On a file system without locks a folder counts as not locked.
     """
     lock = os.open(folder, os.O_RDONLY)
     try:
@@ -106,11 +113,11 @@ def _locked(folder: Path) -> int:
 
 def _flush(path: Path) -> None:
     """Wait until a file or the entries of a folder are on the disk."""
-    opened = os.open(path, os.O_RDONLY)
+    descriptor = os.open(path, os.O_RDONLY)
     try:
-        os.fsync(opened)
+        os.fsync(descriptor)
     except OSError as error:
         if error.errno != errno.EINVAL:  # Some file systems do not flush folders.
             raise
     finally:
-        os.close(opened)
+        os.close(descriptor)

@@ -20,7 +20,7 @@ from pathlib import Path
 from typing import Any
 
 from aam import __version__
-from aam.contract.files import is_regular, sha256, written_aside
+from aam.contract.files import atomic_write, is_regular, sha256
 from aam.contract.options import specs, to_plain
 
 LIBRARIES = ("torch", "lightning", "numpy", "scipy", "pandas", "scikit-bio", "biom-format",
@@ -91,8 +91,8 @@ class Record:
 
 def write(place: Path, content: Mapping[str, Any]) -> None:
     """Write a record whole."""
-    with written_aside(place) as aside:
-        aside.write_text(json.dumps(content, indent=2, default=str) + "\n")
+    with atomic_write(place) as temporary:
+        temporary.write_text(json.dumps(content, indent=2, default=str) + "\n")
 
 
 def launched_by(variables: Mapping[str, str]) -> dict[str, Any] | None:

@@ -1,13 +1,22 @@
-"""The nearest known name for a misspelt one."""
+"""Suggestions for misspelt names: the nearest known ones."""
 
 from __future__ import annotations
 
+import difflib
 from collections.abc import Iterable
 
 
-def nearest(word: str, known: Iterable[str], otherwise: str) -> str:
-    """Return the remedy for a misspelt `word`: the nearest of `known`, or `otherwise`."""
-    import difflib
+def nearest(name: str, known: Iterable[str], otherwise: str, most: int = 1) -> str:
+    """Return the remedy for a misspelt name: its nearest known ones, or `otherwise`.
 
-    near = difflib.get_close_matches(word, list(known), n=1)
-    return f"did you mean '{near[0]}'?" if near else otherwise
+    Args:
+        name: the misspelt name.
+        known: the names to choose from.
+        otherwise: the remedy where none is near.
+        most: number of names to suggest at most.
+
+    >>> nearest("trian", ["train", "predict"], "see `aam --help`")
+    "did you mean 'train'?"
+    """
+    near = difflib.get_close_matches(name, list(known), n=most)
+    return f"did you mean {' or '.join(map(repr, near))}?" if near else otherwise

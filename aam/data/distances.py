@@ -18,7 +18,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from aam.contract.errors import DataError, UsageError, first_few
-from aam.contract.files import require, written_aside
+from aam.contract.files import atomic_write, require
 from aam.data.io.distance_files import WRITERS, matrix_error, read_matrix_file
 
 ROUNDING = 1e-5
@@ -105,10 +105,10 @@ def write_distances(path: Path, matrix: DistanceMatrix) -> None:
     """
     write = WRITERS[checked_suffix(path)]
     if path.suffix == ".npy":
-        with written_aside(path.with_suffix(".txt")) as aside:
-            aside.write_text("".join(f"{name}\n" for name in matrix.ids), "utf-8")
-    with written_aside(path) as aside:
-        write(aside, matrix.ids, matrix.values)
+        with atomic_write(path.with_suffix(".txt")) as temporary:
+            temporary.write_text("".join(f"{name}\n" for name in matrix.ids), "utf-8")
+    with atomic_write(path) as temporary:
+        write(temporary, matrix.ids, matrix.values)
 
 
 def checked_suffix(path: Path) -> str:

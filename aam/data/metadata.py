@@ -7,7 +7,6 @@ that 2538.10 and 2538.1 are two samples. Numbers and classes are made where a co
 from __future__ import annotations
 
 import csv
-import difflib
 import re
 import tempfile
 from collections import Counter
@@ -21,6 +20,7 @@ from numpy.typing import NDArray
 from aam.console import say, warn
 from aam.contract.errors import DataError, first_few
 from aam.contract.files import require
+from aam.contract.suggestions import nearest
 from aam.data.io.artifact import read_payload
 from aam.data.io.text import decoded
 from aam.data.store.files import is_store
@@ -82,11 +82,10 @@ class Metadata:
             listed = ", ".join(columns[:_LISTED_COLUMNS]) + ", ..." * (
                 len(columns) > _LISTED_COLUMNS
             )
-            near = difflib.get_close_matches(column, columns, n=3, cutoff=0.5)
             raise DataError(
                 f"The metadata has no column '{column}'",
                 f"it has {len(columns)}: {listed}",
-                f"did you mean {' or '.join(near)}?" if near else "name one of them",
+                nearest(column, columns, "name one of them", most=3),
             )
         cells = dict(zip(self.ids, self.columns[column], strict=True))
         texts = [cells.get(name) for name in sample_ids]

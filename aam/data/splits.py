@@ -17,7 +17,7 @@ import numpy.typing as npt
 
 from aam.console import say
 from aam.contract.errors import DataError, UsageError, first_few
-from aam.contract.files import written_aside
+from aam.contract.files import atomic_write
 from aam.data.io.text import read_text
 from aam.data.metadata import ID_HEADER, OLD_ID_HEADER
 
@@ -94,8 +94,8 @@ def write_splits(
             for row in getattr(split, part):
                 group = "" if groups is None else groups[row]
                 lines.append(f"{sample_ids[row]}\t{fold}\t{part}\t{group}")
-    with written_aside(path) as aside:
-        aside.write_text("\n".join(lines) + "\n", encoding="utf-8")
+    with atomic_write(path) as temporary:
+        temporary.write_text("\n".join(lines) + "\n", encoding="utf-8")
 
 
 def read_splits(path: Path, sample_ids: Sequence[str]) -> tuple[Split, ...]:

@@ -114,10 +114,10 @@ def _take_tensors(
 def _replace(path: Path, place: Path) -> None:
     """Let `path` be a link to `place`, at once, and remove what it was."""
     before = path.resolve() if path.is_symlink() else None
-    aside = path.with_name(f".{path.name}.link")
-    aside.unlink(missing_ok=True)
-    aside.symlink_to(place.name)
-    os.replace(aside, path)
+    temporary = path.with_name(f".{path.name}.link")
+    temporary.unlink(missing_ok=True)
+    temporary.symlink_to(place.name)
+    os.replace(temporary, path)
     if before is not None and before != place.resolve():
         shutil.rmtree(before, ignore_errors=True)
 

@@ -20,7 +20,7 @@ from torch import Tensor
 
 from aam import __version__
 from aam.contract.errors import DataError, MissingInput
-from aam.contract.files import refuse_existing, require, sha256, written_aside
+from aam.contract.files import atomic_write, refuse_existing, require, sha256
 from aam.contract.options.field import ABOVE_ZERO, ZERO_OR_MORE
 from aam.contract.precision import Precision
 from aam.data.batches import Batch
@@ -112,9 +112,9 @@ def write(folder: Path, golden: Golden) -> None:
     }
     (folder / RECORD).unlink(missing_ok=True)
     for name, tensors in files.items():
-        with written_aside(folder / f"{name}.safetensors") as aside:
+        with atomic_write(folder / f"{name}.safetensors") as temporary:
             # Through memory: safetensors' own writer makes files that only their owner may read.
-            aside.write_bytes(save({key: value.contiguous() for key, value in tensors.items()}))
+            temporary.write_bytes(save({key: value.contiguous() for key, value in tensors.items()}))
     content = {
         "format": FORMAT,
         "stack": dataclasses.asdict(golden.stack),
@@ -122,8 +122,8 @@ def write(folder: Path, golden: Golden) -> None:
         "products": measured.products,
         "losses": measured.losses,
     }
-    with written_aside(folder / RECORD) as aside:
-        aside.write_text(json.dumps(content, indent=1) + "\n")
+    with atomic_write(folder / RECORD) as temporary:
+        temporary.write_text(json.dumps(content, indent=1) + "\n")
 
 
 def read(folder: Path) -> Golden:

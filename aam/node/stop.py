@@ -9,11 +9,11 @@ end) or `limit` (the time limit is near). `aam` counts its steps in the file `st
 
 from __future__ import annotations
 
-import os
 from dataclasses import dataclass
 from pathlib import Path
 
 from aam.contract.errors import Interrupted
+from aam.contract.files import atomic_write
 
 VARIABLE = "AAM_STOP_FILE"
 """Names the file of the stop request to `aam`."""
@@ -54,9 +54,8 @@ def requested(file: Path) -> str:
 def count_steps(file: Path, steps: int) -> None:
     """Add to the optimiser steps that this start of the job has made."""
     place = _steps_file(file)
-    part = place.with_name(f".{place.name}.{os.getpid()}")
-    part.write_text(str(steps_made(file) + steps))
-    part.replace(place)
+    with atomic_write(place) as temporary:
+        temporary.write_text(str(steps_made(file) + steps))
 
 
 def steps_made(file: Path) -> int:

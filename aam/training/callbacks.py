@@ -17,7 +17,7 @@ from rich.progress import Task
 from rich.text import Text
 
 from aam.console import console, duration, say
-from aam.contract.files import written_aside
+from aam.contract.files import atomic_write
 from aam.training.lightning_module import TrainingModule
 from aam.training.progress import Progress
 
@@ -113,8 +113,8 @@ class EpochTable(Callback):
         writer.writeheader()
         writer.writerows(self.rows)
         if trainer.is_global_zero:
-            with written_aside(self.path) as aside:
-                aside.write_text(text.getvalue())
+            with atomic_write(self.path) as temporary:
+                temporary.write_text(text.getvalue())
         if not console.is_terminal:
             say(self._line(row, trainer))
 

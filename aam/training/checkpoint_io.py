@@ -10,20 +10,20 @@ from typing import Any
 import torch
 from lightning.pytorch.plugins.io import TorchCheckpointIO
 
-from aam.contract.files import written_aside
+from aam.contract.files import atomic_write
 from aam.distributed import sharded_checkpoint
 from aam.training import checkpoints
 
 
 class AtomicCheckpointIO(TorchCheckpointIO):
-    """Writes aside and renames, so that a killed run leaves the last whole file."""
+    """Writes atomically, so that a killed run leaves the last whole file."""
 
     def save_checkpoint(
         self, checkpoint: dict[str, Any], path: Any, storage_options: Any | None = None
     ) -> None:
         """Write beside `path`, flush to the disk, rename; remove the shards that it replaces."""
         shards = Path(path).resolve() if sharded_checkpoint.is_sharded(Path(path)) else None
-        with written_aside(Path(path)) as aside, aside.open("wb") as stream:
+        with atomic_write(Path(path)) as temporary, temporary.open("wb") as stream:
             torch.save(checkpoint, stream)
             stream.flush()
             os.fsync(stream.fileno())

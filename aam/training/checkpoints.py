@@ -12,7 +12,7 @@ from typing import Any
 import torch
 
 from aam.contract.errors import DataError, MissingInput, UsageError
-from aam.contract.files import written_aside
+from aam.contract.files import atomic_write
 from aam.contract.options.groups import RunOptions
 from aam.distributed import sharded_checkpoint, state_dict
 from aam.model.network import Encoder, Predictor
@@ -92,13 +92,13 @@ def _is_run(path: Path) -> bool:
 
 def copy(checkpoint: Path, folder: Path) -> None:
     """Copy a checkpoint, one file or shards, into a folder of checkpoints, as a whole."""
-    with written_aside(folder / checkpoint.name) as aside:
+    with atomic_write(folder / checkpoint.name) as temporary:
         if sharded_checkpoint.is_sharded(checkpoint):
             shards = checkpoint.resolve()
             shutil.copytree(shards, folder / shards.name, dirs_exist_ok=True)
-            aside.symlink_to(shards.name)
+            temporary.symlink_to(shards.name)
         else:
-            shutil.copyfile(checkpoint, aside)
+            shutil.copyfile(checkpoint, temporary)
 
 
 def read(path: Path) -> tuple[ModelConfig, dict[str, Any]]:

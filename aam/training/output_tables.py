@@ -11,7 +11,7 @@ import numpy.typing as npt
 import pandas as pd
 
 from aam.contract.errors import NotFinite, first_few
-from aam.contract.files import written_aside
+from aam.contract.files import atomic_write
 from aam.data.metadata import ID_HEADER
 from aam.training.target import Target
 
@@ -57,8 +57,8 @@ def require_finite(
 
 def write_table(path: Path, table: pd.DataFrame) -> None:
     """Write a tab-separated file; numbers have all their digits."""
-    with written_aside(path) as aside:
-        table.to_csv(aside, sep="\t", index=False)
+    with atomic_write(path) as temporary:
+        table.to_csv(temporary, sep="\t", index=False)
 
 
 def write_embeddings(

@@ -21,7 +21,6 @@ the engine.
 
 from __future__ import annotations
 
-import hashlib
 import os
 import shutil
 import subprocess
@@ -30,6 +29,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from aam.contract.errors import MissingInput
+from aam.contract.files import atomic_write, sha256
 from launcher.engines import sif_conf
 from launcher.engines.base import (
     GIB,
@@ -183,24 +183,20 @@ class SifEngine(Engine):
         return None, names[0]
 
     def build(self, build: ImageBuild, log: BuildLog) -> dict[str, Any]:
-        """Write a SIF aside, test it, and put it in its place."""
-        aside = build.place.with_name(f".{build.place.name}.{os.getpid()}")
-        try:
+        """Build a SIF beside its path, test it and rename it."""
+        with atomic_write(build.place) as temporary:
             if build.archive is not None and build.archive.suffix == ".sif":
                 check_sif(str(build.archive))
-                shutil.copy(build.archive, aside)
+                shutil.copy(build.archive, temporary)
             else:
                 environment = {**self._building(os.environ), "SOURCE_DATE_EPOCH": str(build.epoch)}
-                log.run(self.build_words(build, aside, log), build.context, environment)
-            check_sif(str(aside))
+                log.run(self.build_words(build, temporary, log), build.context, environment)
+            check_sif(str(temporary))
             if build.test:
                 log.say("test")
-                log.run(self.inside(build.program, str(aside), [PYTHON, SMOKE]), build.scratch,
+                log.run(self.inside(build.program, str(temporary), [PYTHON, SMOKE]), build.scratch,
                         self._building(os.environ))  # fmt: skip
-            aside.chmod(0o755)
-            os.replace(aside, build.place)
-        finally:
-            aside.unlink(missing_ok=True)
+            temporary.chmod(0o755)
         return record_of(build.place)
 
     def build_words(
@@ -268,15 +264,6 @@ def difference(place: Path, held: Mapping[str, Any]) -> str | None:
     if facts.st_mtime_ns != held.get("mtime_ns"):
         return "it was written after it was recorded"
     return None
-
-
-def sha256(path: Path) -> str:
-    """Return the SHA-256 of a file."""
-    total = hashlib.sha256()
-    with path.open("rb") as stream:
-        while block := stream.read(1 << 22):
-            total.update(block)
-    return total.hexdigest()
 
 
 def has_option(program: str, command: str, option: str) -> bool:

@@ -10,9 +10,12 @@ import json
 import os
 import re
 from collections.abc import Container
+from contextlib import suppress
 from dataclasses import replace
 from pathlib import Path
 
+from aam.contract.errors import CannotCreate
+from aam.contract.files import atomic_write
 from launcher import documents
 from launcher.host.facts import Host
 
@@ -61,11 +64,7 @@ def _version(program: str, cache: Path, ask: bool) -> str | None:
         pass
     said = version(program) if ask else None
     if said:
-        try:
-            cache.mkdir(parents=True, exist_ok=True)
-            aside = place.with_name(f".{place.name}.{os.getpid()}")
-            aside.write_text(json.dumps({"program": program, "version": said}))
-            os.replace(aside, place)
-        except OSError:  # a cache that cannot be written is no matter
-            pass
+        # The version is determined again next time where the cache cannot be written.
+        with suppress(OSError, CannotCreate), atomic_write(place) as temporary:
+            temporary.write_text(json.dumps({"program": program, "version": said}))
     return said

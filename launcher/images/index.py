@@ -3,8 +3,8 @@
     {"rocm63": {"sif": {"sha256": "...", "bytes": 1234, "mtime_ns": ..., "labels": {...}, ...},
                 "podman": {"reference": "localhost/aam:rocm63", "digest": "sha256:...", ...}}}
 
-It is written aside and renamed, under a lock of its own, so that a reader never sees half of it and
-two writers do not lose each other's entry.
+It is written atomically and under a lock of its own: a reader never sees half of it, and two
+writers do not lose each other's entry.
 """
 
 from __future__ import annotations
@@ -12,12 +12,12 @@ from __future__ import annotations
 import contextlib
 import fcntl
 import json
-import os
 from collections.abc import Iterator, Mapping
 from pathlib import Path
 from typing import Any
 
 from aam.contract.errors import CannotCreate, ConfigurationError
+from aam.contract.files import atomic_write
 from launcher import documents
 
 LIST = "images.json"
@@ -87,9 +87,8 @@ def write(folder: Path, image: str, kind: str, facts: Mapping[str, Any] | None) 
         of_image = {key: value for key, value in of_image.items() if value is not None}
         if of_image:
             entries[image] = of_image
-        aside = folder / f".{LIST}.{os.getpid()}"
-        aside.write_text(json.dumps(dict(sorted(entries.items())), indent=1) + "\n")
-        os.replace(aside, folder / LIST)
+        with atomic_write(folder / LIST) as temporary:
+            temporary.write_text(json.dumps(dict(sorted(entries.items())), indent=1) + "\n")
 
 
 @contextlib.contextmanager

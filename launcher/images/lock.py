@@ -6,11 +6,11 @@ A plain install cannot be written; there the lock goes to `locks/` of the image 
 
 from __future__ import annotations
 
-import os
 from collections.abc import Sequence
 from pathlib import Path
 
 from aam.contract.errors import MissingInput, Unavailable
+from aam.contract.files import atomic_write
 from launcher.engines.sif import difference, record_of
 from launcher.engines.sif_file import check_sif
 from launcher.images import definitions, index, registry
@@ -118,6 +118,5 @@ def _said_of(tag: str, pinned: str) -> str:
 
 
 def _replace(path: Path, text: str) -> None:
-    aside = path.with_name(f".{path.name}.{os.getpid()}")
-    aside.write_text(text)
-    aside.replace(path)
+    with atomic_write(path) as temporary:
+        temporary.write_text(text)

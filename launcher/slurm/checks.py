@@ -6,12 +6,12 @@ Each check returns the errors it found, so that a dry run can show them all.
 from __future__ import annotations
 
 import errno
-import hashlib
 import os
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Sequence
 from pathlib import Path
 
 from aam.contract.errors import AamError, CannotCreate, MissingInput, Unavailable
+from aam.contract.files import sha256
 from launcher.findings import Finding
 from launcher.images import check_sif
 from launcher.input_files import require_inputs, require_outputs
@@ -112,7 +112,7 @@ def image(built: BuiltImage | None, name: str, site: Site, force: bool) -> list[
         evidence = f"no SHA-256 of '{built.place}' is recorded"
         remedy = f"lock it with `aam-launch images lock {name}`, or --force"
         return [Unavailable(f"Image {name} is not locked", evidence, remedy)]
-    if built.digest != f"sha256:{_sha256(built.place)}":
+    if built.digest != f"sha256:{sha256(Path(built.place))}":
         evidence = f"'{built.place}' is not {built.digest}"
         return [
             Unavailable(f"Image {name} is not the one that was locked", evidence, "build it again")
@@ -142,16 +142,3 @@ def caught(check: Callable[[], None]) -> list[AamError]:
 
 def _below(path: str, folder: str) -> bool:
     return path == folder or path.startswith(folder.rstrip("/") + "/")
-
-
-def _sha256(path: str) -> str:
-    digest = hashlib.sha256()
-    with Path(path).open("rb") as stream:
-        for block in _blocks(stream):
-            digest.update(block)
-    return digest.hexdigest()
-
-
-def _blocks(stream: object) -> Iterator[bytes]:
-    while block := stream.read(1 << 20):  # type: ignore[attr-defined]
-        yield block

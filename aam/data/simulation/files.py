@@ -15,7 +15,7 @@ from scipy import sparse
 
 from aam import __version__
 from aam.contract.errors import DataError
-from aam.contract.files import refuse_existing, written_aside
+from aam.contract.files import atomic_write, refuse_existing
 from aam.contract.options.commands import Simulate
 from aam.data.simulation.evolution import newick
 from aam.data.simulation.simulate import SimulatedStudy
@@ -51,7 +51,7 @@ def write_study(study: SimulatedStudy, options: Simulate) -> tuple[Path, ...]:
         refuse_existing(place, options.overwrite)
     with ExitStack() as stack:
         for place, write in zip(places, writers.values(), strict=True):
-            write(stack.enter_context(written_aside(place)))
+            write(stack.enter_context(atomic_write(place)))
     return places
 
 

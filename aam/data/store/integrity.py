@@ -15,7 +15,7 @@ from pathlib import Path
 
 from aam.console import say, track
 from aam.contract.errors import AamError, DataError, MissingInput
-from aam.contract.files import sha256, written_aside
+from aam.contract.files import atomic_write, sha256
 from aam.data.store.files import Header
 
 SAID_FROM = 1 << 30
@@ -40,8 +40,8 @@ def check_files(path: Path, header: Header) -> None:
         say(f"Comparing the checksums of '{path}' ({total / 2**30:.1f} GiB), once.")
     verify(path, header)
     try:
-        with written_aside(note) as aside:
-            aside.write_text(f"{path.resolve()}\n", encoding="utf-8")
+        with atomic_write(note) as temporary:
+            temporary.write_text(f"{path.resolve()}\n", encoding="utf-8")
     except (OSError, AamError):
         return  # A cache that cannot be written, as on many clusters, only costs time.
 

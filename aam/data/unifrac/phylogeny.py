@@ -23,7 +23,7 @@ from numpy.typing import NDArray
 
 from aam.console import say
 from aam.contract.errors import AamError, DataError, first_few
-from aam.contract.files import require, written_aside
+from aam.contract.files import atomic_write, require
 from aam.data.io import artifact
 from aam.data.io.newick import NewickTree, parse
 from aam.data.io.text import decoded
@@ -309,9 +309,9 @@ def _load(path: Path) -> tuple[Phylogeny, NDArray[np.int64]] | None:
 def _save(path: Path, phylogeny: Phylogeny, columns: NDArray[np.int64]) -> None:
     """Remember a phylogeny; in silence where the cache cannot be written, as on many clusters."""
     try:
-        with written_aside(path) as aside:
+        with atomic_write(path) as temporary:
             np.savez(
-                aside,
+                temporary,
                 lengths_K=phylogeny.lengths_K,
                 indptr=phylogeny.indptr,
                 indices=phylogeny.indices,
