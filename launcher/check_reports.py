@@ -19,7 +19,8 @@ from pathlib import Path
 
 from aam import __version__
 from aam.contract.check_report import CheckReport, Key, from_json, to_json
-from aam.contract.errors import DataError, Unavailable
+from aam.contract.errors import CannotCreate, DataError, Unavailable
+from aam.contract.files import atomic_write
 from launcher.engines import command
 from launcher.engines.folders import make_private
 from launcher.findings import Finding
@@ -156,19 +157,15 @@ def of_host(host: Host, cache: Path) -> list[CheckReport]:
 def store(report: CheckReport, key: Key, cache: Path) -> Finding | None:
     """Keep a report; return a warning if it cannot be kept, which is no obstacle to a run."""
     file = place(key, cache)
-    aside = file.with_name(f".{file.name}.{os.getpid()}")
     try:
         cache.mkdir(mode=0o700, parents=True, exist_ok=True)
-        handle = os.open(aside, os.O_WRONLY | os.O_CREAT | os.O_EXCL | os.O_NOFOLLOW, 0o600)
-        with open(handle, "w") as stream:
-            stream.write(to_json(report))
-        os.replace(aside, file)
-    except OSError as error:
-        evidence = f"'{file}', {error.strerror}"
+        with atomic_write(file) as temporary:
+            # Private and new: another user may neither read it nor have put a link there.
+            temporary.touch(mode=0o600, exist_ok=False)
+            temporary.write_text(to_json(report))
+    except (OSError, CannotCreate) as error:
+        evidence = f"'{file}', {error.strerror if isinstance(error, OSError) else error.cause}"
         return Finding("warning", "The check report cannot be kept", evidence, "make room for it")
-    finally:
-        with contextlib.suppress(OSError):
-            aside.unlink()
     return None
 
 

@@ -128,9 +128,7 @@ def test_an_empty_column_has_no_groups(tmp_path: Path) -> None:
 
 
 def test_an_absent_column_is_answered_with_names(tmp_path: Path) -> None:
-    with pytest.raises(
-        DataError, match=r"no column 'sit'.*age, subject, site.*did you mean 'site'"
-    ):
+    with pytest.raises(DataError, match=r"no column 'sit'.*age, subject.*did you mean 'site'"):
         class_target(metadata(tmp_path, STUDY), "sit", IDS)
     with pytest.raises(DataError, match=r"it has 3: .*name one of them"):
         groups(metadata(tmp_path, STUDY), "zzzzzz", IDS)
