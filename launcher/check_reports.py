@@ -26,9 +26,9 @@ from launcher.engines.folders import make_private
 from launcher.findings import Finding
 from launcher.host.facts import Gpu, Host
 from launcher.plan.attention import ATTENTION, KnownReport
+from launcher.plan.choice import NATIVE, Choice, NativeStack
 from launcher.plan.plan import Plan
 from launcher.plan.request import Request, options_of, parse
-from launcher.plan.selection import NATIVE, Choice, NativeStack
 
 CHECK = ("check", "--json", "--device", "cuda")
 """The command that measures."""

@@ -14,7 +14,7 @@ from launcher.findings import Finding
 from launcher.host.facts import Host
 from launcher.host_table import shortened
 from launcher.plan.decision import Decision
-from launcher.plan.make import RECORD
+from launcher.plan.launch_record import RECORD
 from launcher.plan.plan import Plan
 
 WHOLE = "--dry-run instead of explain prints the whole line"

@@ -15,13 +15,15 @@ from launcher.engines import ENGINES, native
 from launcher.engines.sif import SIF
 from launcher.host.facts import Gpu, Host
 from launcher.host.versions import with_versions
+from launcher.plan.assembly import make
+from launcher.plan.choice import BuiltImage
 from launcher.plan.devices import ABSENT, denials
+from launcher.plan.engine_plan import LaunchContext
 from launcher.plan.gpu_use import gpu_use
-from launcher.plan.make import LaunchContext, make
 from launcher.plan.mounts import Mount, asked_for
 from launcher.plan.plan import Plan
 from launcher.plan.request import Request
-from launcher.plan.selection import BuiltImage, choose
+from launcher.plan.selection import choose
 from launcher.plan.settings import LaunchSettings
 
 

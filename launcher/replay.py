@@ -14,8 +14,8 @@ from aam.contract.files import sha256
 from launcher import documents
 from launcher.findings import Finding
 from launcher.host.facts import Host
+from launcher.plan.launch_record import engine_version
 from launcher.plan.launcher_options import names_an_option, spelled
-from launcher.plan.make import engine_version
 from launcher.plan.plan import Plan
 
 LARGEST = 64 << 20

@@ -4,24 +4,32 @@ from __future__ import annotations
 
 import dataclasses
 import os
+import re
+import subprocess
+import time
 from collections.abc import Iterator, Mapping, Sequence
 from pathlib import Path
 
 from aam.contract.errors import AamError, Unavailable
-from launcher import capture, check_reports, config, doctor, engine_trial, images
+from launcher import capture, check_reports, config, doctor, images
 from launcher.commands import no_more, print_json
 from launcher.detect import detect
-from launcher.engines import ENGINES
+from launcher.engines import ENGINES, command
 from launcher.explain import facts
 from launcher.findings import Finding
-from launcher.host.facts import Host
+from launcher.host.facts import EngineFact, Host
 from launcher.host.versions import with_versions
 from launcher.host_table import host_lines, report_lines
 from launcher.plan.catalog import Image
+from launcher.plan.choice import BuiltImage
+from launcher.plan.environment import unset
 from launcher.plan.launcher_options import spelled, split_own
+from launcher.plan.plan import Plan
 from launcher.plan.request import parse
-from launcher.plan.selection import BuiltImage
 from launcher.planning import prepare
+
+COLOUR = re.compile("\x1b\\[[0-9;]*m")
+START_TIMEOUT = 120  # seconds; the first start may unpack the image
 
 
 def _trials(host: Host, fitting: Sequence[Image], built: Sequence[BuiltImage]) -> Iterator[Finding]:
@@ -33,9 +41,49 @@ def _trials(host: Host, fitting: Sequence[Image], built: Sequence[BuiltImage]) -
         program = os.path.realpath(engine.path)
         if engine.obstacle is None and places and program not in programs:
             programs.add(program)
-            yield engine_trial.start(
-                engine, min(places, key=lambda p: names.index(p.image)), os.environ
-            )
+            yield _trial(engine, min(places, key=lambda p: names.index(p.image)), os.environ)
+
+
+def _trial(engine: EngineFact, image: BuiltImage, present: Mapping[str, str]) -> Finding:
+    """Run `aam --version` in an image as a launch would, without GPUs, and report the outcome."""
+    plan = Plan(
+        engine=engine.name,
+        program=engine.path,
+        words=("--version",),
+        image=image.image,
+        place=image.place,
+        user=(os.geteuid(), os.getegid()),
+        unset=unset(present, engine.traits),
+    )
+    began = time.monotonic()
+    try:
+        done = subprocess.run(
+            command(plan), capture_output=True, text=True, errors="replace", timeout=START_TIMEOUT,
+            check=False, env=plan.environment(present), stdin=subprocess.DEVNULL,
+        )  # fmt: skip
+    except subprocess.TimeoutExpired:
+        return _start_failure(engine, image, f"nothing in {START_TIMEOUT} s")
+    except OSError as error:
+        return _start_failure(engine, image, str(error.strerror))
+    taken = time.monotonic() - began
+    messages = [line for raw in done.stderr.splitlines() if (line := COLOUR.sub("", raw).strip())]
+    if done.returncode != 0:
+        return _start_failure(
+            engine, image, messages[-1] if messages else f"exit status {done.returncode}"
+        )
+    version = (done.stdout.splitlines() or ["no version"])[0][:40]
+    evidence = f"{version} with {engine.name}, in {taken:.1f} s"
+    slow = [line for line in messages if "sandbox" in line.lower()]
+    if slow:
+        remedy = "ask for squashfuse or the set-uid starter; each start unpacks the image"
+        return Finding("warning", f"{image.image} starts slowly", f"{evidence}; {slow[0]}", remedy)
+    return Finding("note", f"{image.image} starts", evidence)
+
+
+def _start_failure(engine: EngineFact, image: BuiltImage, why: str) -> Finding:
+    remedy = f"try `{engine.path} --debug` on it, or another --runtime"
+    cause = f"{engine.name} cannot start {image.image}"
+    return Finding("error", cause, f"{image.place}: {why.strip()}", remedy)
 
 
 def refusal(own: Mapping[str, Sequence[str]], root: Path) -> AamError | None:

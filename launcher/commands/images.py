@@ -7,13 +7,16 @@ import sys
 from collections.abc import Callable, Mapping, Sequence
 from pathlib import Path
 
-from aam.contract.errors import UsageError
+from aam.contract.errors import MissingInput, UsageError
 from aam.contract.suggestions import nearest
 from launcher import config, doctor, images
 from launcher.commands import no_more, print_json
 from launcher.detect import detect
+from launcher.engines import ENGINES, of_format
+from launcher.engines.installed import which
 from launcher.engines.sif import SIF
 from launcher.explain import warn
+from launcher.images import index
 from launcher.images.options import ImagesArguments, parse_images_arguments
 from launcher.plan.catalog import Catalog, Image
 from launcher.plan.launcher_options import split_own
@@ -106,9 +109,24 @@ def _verify(chosen: Sequence[Image], asked: ImagesArguments, folder: Path) -> in
 
 
 def _remove(chosen: Sequence[Image], asked: ImagesArguments, folder: Path) -> int:
-    from launcher.images import remove
-
-    return remove.remove(chosen, asked.engine, folder, os.environ)
+    image_format = ENGINES[asked.engine].traits.image_format if asked.engine else None
+    for image in chosen:
+        with index.locked(folder, f"{image.name}.build"):
+            recorded = index.read(folder).get(image.name, {})
+            sif = folder / f"{image.name}.sif"
+            formats = {*recorded, *([SIF] if sif.exists() else [])}
+            removed = sorted(formats if image_format is None else formats & {image_format})
+            if not removed:
+                evidence = f"{image.name} in '{folder}'"
+                raise MissingInput("No such image is built", evidence, "see `aam-launch images`")
+            for each in removed:
+                engine = of_format(each)[0]
+                program = which(engine.name, os.environ.get("PATH", "")) or engine.name
+                entry = index.entry({image.name: recorded}, image.name, each)
+                engine.remove(program, entry, sif)
+                index.write(folder, image.name, each, None)
+                print(f"removed {image.name} ({each})")
+    return 0
 
 
 ACTIONS: dict[str, Callable[[Sequence[Image], ImagesArguments, Path], int]] = {

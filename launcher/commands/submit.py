@@ -13,8 +13,9 @@ from launcher import config, images, input_files
 from launcher.detect import detect
 from launcher.engines import native
 from launcher.explain import warn
+from launcher.plan.assembly import make
+from launcher.plan.engine_plan import LaunchContext
 from launcher.plan.gpu_use import gpu_use
-from launcher.plan.make import LaunchContext, make
 from launcher.plan.mounts import PathFact, asked_for
 from launcher.plan.request import Request, options_of, parse
 from launcher.plan.selection import choose

@@ -15,7 +15,7 @@ from launcher.engines.base import Engine
 from launcher.gpus import VENDORS
 from launcher.host.facts import EngineTraits
 from launcher.host.tree import HostTree
-from launcher.plan.selection import NativeStack
+from launcher.plan.choice import NativeStack
 
 if TYPE_CHECKING:
     from launcher.plan.plan import Plan

@@ -21,7 +21,7 @@ from launcher.engines.sif import SIF, difference
 from launcher.engines.sif_file import id_of, labels_of
 from launcher.images import index
 from launcher.plan.catalog import Catalog, Image
-from launcher.plan.selection import BuiltImage
+from launcher.plan.choice import BuiltImage
 from launcher.plan.settings import LaunchSettings
 
 PINS = ("torch", "rocm", "cuda", "triton", "aotriton")

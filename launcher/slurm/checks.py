@@ -15,9 +15,9 @@ from aam.contract.files import sha256
 from launcher.findings import Finding
 from launcher.images import check_sif
 from launcher.input_files import require_inputs, require_outputs
+from launcher.plan.choice import BuiltImage
 from launcher.plan.mounts import PathFact
 from launcher.plan.request import Request
-from launcher.plan.selection import BuiltImage
 from launcher.slurm.site import Site
 
 PROBE = 1 << 20

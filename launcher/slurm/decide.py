@@ -12,7 +12,7 @@ from launcher.engines.mount_words import assignments
 from launcher.engines.sif import mount_option
 from launcher.gpus import VENDORS, visible_devices_variables
 from launcher.plan.environment import PASSED
-from launcher.plan.make import RECORD
+from launcher.plan.launch_record import RECORD
 from launcher.plan.mounts import PathFact
 from launcher.plan.plan import Plan
 from launcher.plan.settings import LaunchSettings

@@ -14,8 +14,8 @@ import pytest
 from launcher.config import read
 from launcher.engines.sif_file import labels_of
 from launcher.images import measured
+from launcher.plan.choice import BuiltImage
 from launcher.plan.image_fit import fast, served
-from launcher.plan.selection import BuiltImage
 from tests.containers.test_definitions import catalog
 from tests.launcher.containers import ROOT
 

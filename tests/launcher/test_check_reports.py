@@ -24,12 +24,14 @@ from launcher import check_reports
 from launcher.engines.native import here
 from launcher.host.facts import Host
 from launcher.host_table import report_lines
+from launcher.plan.assembly import make
 from launcher.plan.attention import KnownReport, settle
+from launcher.plan.choice import Choice
+from launcher.plan.engine_plan import LaunchContext
 from launcher.plan.flags import required
-from launcher.plan.make import LaunchContext, make
 from launcher.plan.plan import Plan
 from launcher.plan.request import parse
-from launcher.plan.selection import Choice, choose
+from launcher.plan.selection import choose
 from launcher.plan.settings import from_flags, merge
 from tests import backends as emulated
 from tests.backends import faulty

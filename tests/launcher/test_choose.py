@@ -13,9 +13,10 @@ from launcher.detect import detect
 from launcher.engines import ENGINES
 from launcher.host.facts import EngineFact, Host
 from launcher.plan.catalog import SHIPPED, catalog_of
+from launcher.plan.choice import BuiltImage, Choice, NativeStack
 from launcher.plan.gpu_use import GpuUse
 from launcher.plan.image_fit import served
-from launcher.plan.selection import BuiltImage, Choice, NativeStack, choose
+from launcher.plan.selection import choose
 from launcher.plan.settings import Entry, merge
 from launcher.plan.yaml_document import load
 from tests.launcher.hosts import (

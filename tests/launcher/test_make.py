@@ -12,12 +12,15 @@ from aam.contract.errors import NotPermitted
 from launcher.detect import detect
 from launcher.engines import ENGINES, command, shell_line
 from launcher.host.facts import DeviceNode, EngineFact, Host, User
+from launcher.plan.assembly import make
 from launcher.plan.catalog import SHIPPED, catalog_of
-from launcher.plan.make import RECORD, LaunchContext, make
+from launcher.plan.choice import BuiltImage, NativeStack
+from launcher.plan.engine_plan import LaunchContext
+from launcher.plan.launch_record import RECORD
 from launcher.plan.mounts import Mount
 from launcher.plan.plan import Plan
 from launcher.plan.request import parse
-from launcher.plan.selection import BuiltImage, NativeStack, choose
+from launcher.plan.selection import choose
 from launcher.plan.settings import from_flags, merge
 from launcher.plan.yaml_document import load
 from launcher.planning import require_devices

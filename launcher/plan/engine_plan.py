@@ -1,51 +1,32 @@
-"""Make the plan: put request, host, choice, mounts and variables together. Pure."""
+"""Plan of one engine: program, mounts, devices and variables, natively or in a container. Pure."""
 
 from __future__ import annotations
 
-import json
 import os
-import sys
 from collections.abc import Sequence
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 
-from aam.contract.check_report import VARIABLE, compact, to_json
-from launcher.findings import Finding
 from launcher.gpus import VENDORS, device_nodes, host_libraries, visible_devices_variables
 from launcher.host.facts import EngineTraits, Gpu, Host
 from launcher.plan import environment, visible_devices
-from launcher.plan.attention import KnownReport, settle
-from launcher.plan.catalog import Catalog, StackFault
+from launcher.plan.choice import Choice, NativeStack
 from launcher.plan.decision import Decision
 from launcher.plan.environment import CACHES
-from launcher.plan.flags import required
-from launcher.plan.image_fit import served
 from launcher.plan.mounts import HOME, Mount, PathFact, fold, of_paths, require_passable
 from launcher.plan.plan import Plan
-from launcher.plan.rank_count import processes
-from launcher.plan.request import Request, options_of
-from launcher.plan.selection import NATIVE, Choice, NativeStack
 from launcher.plan.settings import LaunchSettings
-
-RECORD = "AAM_PLAN"
-"""The variable that hands the plan to `aam`, which keeps it in the record of the run."""
-
-LONGEST = 100_000
-"""Bytes of a variable: Linux takes 131072 (MAX_ARG_STRLEN, execve(2)). Mounts go first."""
-
-PASSING = ("--dry-run", "--json", "--host", "--recheck")
-"""Options that are about showing a plan, not about the run."""
 
 
 @dataclass(frozen=True)
 class LaunchContext:
-    """What the process itself knows.
+    """Facts about the launcher's own process.
 
     Attributes:
-        folder: the current one.
+        folder: the current folder.
         private: folder of this user, job and node.
         home: the user's home folder.
         terminal: standard input and output are a terminal.
-        asked_mounts: from --bind and configurations.
+        asked_mounts: mounts of --bind and of settings.
     """
 
     folder: str
@@ -55,110 +36,7 @@ class LaunchContext:
     asked_mounts: tuple[Mount, ...] = ()
 
 
-def make(
-    request: Request,
-    host: Host,
-    choice: Choice,
-    catalog: Catalog,
-    settings: LaunchSettings,
-    paths: Sequence[PathFact],
-    native: NativeStack,
-    here: LaunchContext,
-    known: KnownReport | None = None,
-) -> Plan:
-    """Return the plan; its decisions tell everything that was decided.
-
-    `known` is the check report of the stack; None where no GPU computes attention.
-    """
-    in_container = choice.image is not None
-    stack = choice.image.pins.get("torch") if choice.image else native.torch
-    vendor = choice.gpus[0].vendor if choice.gpus else None
-    faults: Sequence[StackFault] = catalog.faults_of(vendor, stack)
-    measured: list[Decision] = []
-    doubts: list[Finding] = []
-    if known is not None:
-        arch = choice.gpus[0].arch or "unknown"
-        faults, measured, doubts = settle(faults, known, request, arch)
-    added, flag_decisions, flag_findings = required(request, faults)
-    more, rank_decisions = processes(request, choice.gpus)
-    added += more
-    words = request.words
-    if in_container:
-        words = request.with_paths({f.place: f.absolute for f in paths if f.place >= 0})
-    plan = (_contained if in_container else _natively)(
-        host, choice, settings, paths, native, here, (*request.command.split(), *words, *added)
-    )
-    decisions = (
-        *choice.decisions, *measured, *flag_decisions, *rank_decisions, *plan.decisions,
-    )  # fmt: skip
-    findings = (
-        *settings.findings,
-        *choice.findings,
-        *doubts,
-        *flag_findings,
-        *_warnings(host, choice, catalog),
-    )
-    if known is not None and known.report is not None:
-        handed = (VARIABLE, to_json(compact(known.report), brief=True))
-        plan = replace(plan, variables=(*plan.variables, handed))
-    plan = replace(
-        plan,
-        gpus=choice.gpus,
-        stack=f"torch {stack}" if stack else "",
-        forced=choice.forced,
-        decisions=decisions,
-        findings=findings,
-    )
-    if any(spec.role == "output" for spec in options_of(request.command).values()):
-        said = record(plan, request, host, here)
-        note = json.dumps(said, separators=(",", ":"))
-        if len(note) > LONGEST:
-            note = json.dumps({**said, "mounts": None}, separators=(",", ":"))
-        plan = replace(plan, variables=(*plan.variables, (RECORD, note)))
-    return plan
-
-
-def record(plan: Plan, request: Request, host: Host, here: LaunchContext) -> dict[str, object]:
-    """Return what a run's record says about its launch; enough to do it again."""
-    own = {flag: list(given) for flag, given in request.own.items() if flag not in PASSING}
-    driver = host.driver(plan.gpus[0].vendor) if plan.gpus else None
-    return {
-        "command": request.command,
-        "words": list(request.words),
-        "own": own,
-        "folder": here.folder,
-        "host": host.name,
-        "engine": plan.engine,
-        "engine_version": engine_version(plan, host),
-        "program": plan.program,
-        "image": plan.image,
-        "place": plan.place,
-        "digest": plan.digest,
-        "stack": plan.stack,
-        "gpus": [f"{gpu.product} ({gpu.arch}) at {gpu.pci}" for gpu in plan.gpus],
-        "driver": driver.version if driver else None,
-        "kernel": host.kernel,
-        "job": host.slurm.job if host.slurm else None,
-        "mounts": [[m.source, m.target, "rw" if m.writable else "ro"] for m in plan.mounts],
-        "devices": list(plan.devices),
-        "forced": list(plan.forced),
-        "decisions": [
-            [d.subject, d.value, d.why, d.source]
-            for d in plan.decisions
-            if d.subject not in ("mount", "variable", "kept out", "device")
-        ],
-    }
-
-
-def engine_version(plan: Plan, host: Host) -> str | None:
-    """Return the version of what starts the program; of Python where nothing else does."""
-    if plan.engine == NATIVE:
-        return sys.version.split()[0]
-    fact = host.engine(plan.engine)
-    return fact.version if fact else None
-
-
-def _natively(
+def native_plan(
     host: Host,
     choice: Choice,
     settings: LaunchSettings,
@@ -167,6 +45,7 @@ def _natively(
     here: LaunchContext,
     words: tuple[str, ...],
 ) -> Plan:
+    """Return the plan of a command in the launcher's own Python environment."""
     # Modules in the current folder must not replace those of the environment (Python >= 3.11).
     variables = {"PYTHONSAFEPATH": "1"}
     if not native.in_user_site:
@@ -212,7 +91,7 @@ def _natively(
     )
 
 
-def _contained(
+def container_plan(
     host: Host,
     choice: Choice,
     settings: LaunchSettings,
@@ -221,6 +100,7 @@ def _contained(
     here: LaunchContext,
     words: tuple[str, ...],
 ) -> Plan:
+    """Return the plan of a command in a container; `words` are those of `aam`."""
     assert choice.image is not None
     private = here.private
     engine, traits = host.engine(choice.engine), host.traits(choice.engine)
@@ -344,22 +224,3 @@ def _groups(host: Host, devices: Sequence[str]) -> tuple[int, ...]:
     mine = set(host.user.groups) if host.user else set()
     owners = {node.gid for path in devices if (node := host.node(path)) and node.gid is not None}
     return tuple(sorted(owners & mine))
-
-
-def _warnings(host: Host, choice: Choice, catalog: Catalog) -> list[Finding]:
-    if not choice.gpus:
-        return []
-    vendor = VENDORS[choice.gpus[0].vendor]
-    images = [image for image in catalog.images if image.vendor == vendor.name]
-    found = vendor.checks(
-        host, choice.gpus, lambda arch: any(served(image, arch) for image in images)
-    )
-    named = choice.selection and choice.selection.literal
-    parts = [part.uuid or part.place for gpu in choice.gpus for part in gpu.instances]
-    if len(parts) > 1 and not (named and "," not in named):
-        prefix = vendor.instance
-        remedy = f"choose with {vendor.visible_devices}={prefix}<uuid>"
-        evidence = f"the first of {', '.join(parts)}; {vendor.one_instance}"
-        cause = f"Only one {prefix.rstrip('-')} instance is used"
-        found.append(Finding("warning", cause, evidence, remedy))
-    return found

@@ -1,0 +1,115 @@
+"""Assembly of the plan from request, host, choice, mounts and variables. Pure."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Sequence
+from dataclasses import replace
+
+from aam.contract.check_report import VARIABLE, compact, to_json
+from launcher.findings import Finding
+from launcher.gpus import VENDORS
+from launcher.host.facts import Host
+from launcher.plan.attention import KnownReport, settle
+from launcher.plan.catalog import Catalog, StackFault
+from launcher.plan.choice import Choice, NativeStack
+from launcher.plan.decision import Decision
+from launcher.plan.engine_plan import LaunchContext, container_plan, native_plan
+from launcher.plan.flags import processes, required
+from launcher.plan.image_fit import served
+from launcher.plan.launch_record import MAX_VARIABLE_BYTES, RECORD, record
+from launcher.plan.mounts import PathFact
+from launcher.plan.plan import Plan
+from launcher.plan.request import Request, options_of
+from launcher.plan.settings import LaunchSettings
+
+
+def make(
+    request: Request,
+    host: Host,
+    choice: Choice,
+    catalog: Catalog,
+    settings: LaunchSettings,
+    paths: Sequence[PathFact],
+    native: NativeStack,
+    here: LaunchContext,
+    known: KnownReport | None = None,
+) -> Plan:
+    """Return the plan of a launch, with every decision.
+
+    Args:
+        request: the command line.
+        host: facts about the host.
+        choice: GPUs, image and engine.
+        catalog: images, drivers and known faults.
+        settings: the launcher's settings.
+        paths: the files and folders of the command line.
+        native: the Python environment of the launcher.
+        context: facts about the launcher's own process.
+        known: the check report of the stack; None where no GPU computes attention.
+    """
+    in_container = choice.image is not None
+    stack = choice.image.pins.get("torch") if choice.image else native.torch
+    vendor = choice.gpus[0].vendor if choice.gpus else None
+    faults: Sequence[StackFault] = catalog.faults_of(vendor, stack)
+    measured: list[Decision] = []
+    doubts: list[Finding] = []
+    if known is not None:
+        arch = choice.gpus[0].arch or "unknown"
+        faults, measured, doubts = settle(faults, known, request, arch)
+    added, flag_decisions, flag_findings = required(request, faults)
+    more, rank_decisions = processes(request, choice.gpus)
+    added += more
+    words = request.words
+    if in_container:
+        words = request.with_paths({f.place: f.absolute for f in paths if f.place >= 0})
+    plan = (container_plan if in_container else native_plan)(
+        host, choice, settings, paths, native, here, (*request.command.split(), *words, *added)
+    )
+    decisions = (
+        *choice.decisions, *measured, *flag_decisions, *rank_decisions, *plan.decisions,
+    )  # fmt: skip
+    findings = (
+        *settings.findings,
+        *choice.findings,
+        *doubts,
+        *flag_findings,
+        *_warnings(host, choice, catalog),
+    )
+    if known is not None and known.report is not None:
+        handed = (VARIABLE, to_json(compact(known.report), brief=True))
+        plan = replace(plan, variables=(*plan.variables, handed))
+    plan = replace(
+        plan,
+        gpus=choice.gpus,
+        stack=f"torch {stack}" if stack else "",
+        forced=choice.forced,
+        decisions=decisions,
+        findings=findings,
+    )
+    if any(spec.role == "output" for spec in options_of(request.command).values()):
+        said = record(plan, request, host, here)
+        note = json.dumps(said, separators=(",", ":"))
+        if len(note) > MAX_VARIABLE_BYTES:
+            note = json.dumps({**said, "mounts": None}, separators=(",", ":"))
+        plan = replace(plan, variables=(*plan.variables, (RECORD, note)))
+    return plan
+
+
+def _warnings(host: Host, choice: Choice, catalog: Catalog) -> list[Finding]:
+    if not choice.gpus:
+        return []
+    vendor = VENDORS[choice.gpus[0].vendor]
+    images = [image for image in catalog.images if image.vendor == vendor.name]
+    found = vendor.checks(
+        host, choice.gpus, lambda arch: any(served(image, arch) for image in images)
+    )
+    named = choice.selection and choice.selection.literal
+    parts = [part.uuid or part.place for gpu in choice.gpus for part in gpu.instances]
+    if len(parts) > 1 and not (named and "," not in named):
+        prefix = vendor.instance
+        remedy = f"choose with {vendor.visible_devices}={prefix}<uuid>"
+        evidence = f"the first of {', '.join(parts)}; {vendor.one_instance}"
+        cause = f"Only one {prefix.rstrip('-')} instance is used"
+        found.append(Finding("warning", cause, evidence, remedy))
+    return found

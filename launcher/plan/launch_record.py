@@ -1,0 +1,60 @@
+"""Record of a launch, which `aam` stores in run.json: enough to repeat it."""
+
+from __future__ import annotations
+
+import sys
+
+from launcher.host.facts import Host
+from launcher.plan.choice import NATIVE
+from launcher.plan.engine_plan import LaunchContext
+from launcher.plan.plan import Plan
+from launcher.plan.request import Request
+
+RECORD = "AAM_PLAN"
+"""The variable that hands the plan to `aam`, which keeps it in the record of the run."""
+
+MAX_VARIABLE_BYTES = 100_000
+"""Bytes of a variable: Linux takes 131072 (MAX_ARG_STRLEN, execve(2)). Mounts go first."""
+
+PASSING = ("--dry-run", "--json", "--host", "--recheck")
+"""Options that are about showing a plan, not about the run."""
+
+
+def record(plan: Plan, request: Request, host: Host, here: LaunchContext) -> dict[str, object]:
+    """Return what a run's record says about its launch; enough to do it again."""
+    own = {flag: list(given) for flag, given in request.own.items() if flag not in PASSING}
+    driver = host.driver(plan.gpus[0].vendor) if plan.gpus else None
+    return {
+        "command": request.command,
+        "words": list(request.words),
+        "own": own,
+        "folder": here.folder,
+        "host": host.name,
+        "engine": plan.engine,
+        "engine_version": engine_version(plan, host),
+        "program": plan.program,
+        "image": plan.image,
+        "place": plan.place,
+        "digest": plan.digest,
+        "stack": plan.stack,
+        "gpus": [f"{gpu.product} ({gpu.arch}) at {gpu.pci}" for gpu in plan.gpus],
+        "driver": driver.version if driver else None,
+        "kernel": host.kernel,
+        "job": host.slurm.job if host.slurm else None,
+        "mounts": [[m.source, m.target, "rw" if m.writable else "ro"] for m in plan.mounts],
+        "devices": list(plan.devices),
+        "forced": list(plan.forced),
+        "decisions": [
+            [d.subject, d.value, d.why, d.source]
+            for d in plan.decisions
+            if d.subject not in ("mount", "variable", "kept out", "device")
+        ],
+    }
+
+
+def engine_version(plan: Plan, host: Host) -> str | None:
+    """Return the version of what starts the program; of Python where nothing else does."""
+    if plan.engine == NATIVE:
+        return sys.version.split()[0]
+    fact = host.engine(plan.engine)
+    return fact.version if fact else None
