@@ -18,6 +18,9 @@ from hypothesis.extra import numpy as hnp
 from numpy.typing import NDArray
 
 from aam.contract.errors import DataError, MissingInput
+from aam.data.io import table_formats
+from aam.data.io.table_blocks import OpenTable, TableBlock, TableBlocks
+from aam.data.io.table_formats import TABLE_FORMATS, TableFormat
 from aam.data.table import FeatureTable, read_table
 from tests.artifacts import write_artifact
 
@@ -217,3 +220,24 @@ def test_damaged_and_foreign_files(tmp_path: Path) -> None:
 def test_no_file(tmp_path: Path) -> None:
     with pytest.raises(MissingInput, match=r"does not exist"):
         read_table(tmp_path / "none.biom")
+
+
+def test_a_format_is_added_by_an_entry_of_the_registry(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    def read_lines(table: OpenTable) -> TableBlocks:
+        samples, features, reads = (line.split() for line in table.stream.read().splitlines()[1:])
+        indptr = np.arange(len(samples) + 1)
+        block = TableBlock(
+            0, np.array(reads, dtype=np.float64), np.arange(len(samples), dtype=np.int32), indptr
+        )
+        ids = [[name.decode() for name in names] for names in (samples, features)]
+        return TableBlocks(ids[0], ids[1], lambda: iter([block]))
+
+    made_up = TableFormat(lambda start: start.startswith(b"%lines"), read_lines)
+    monkeypatch.setattr(table_formats, "TABLE_FORMATS", {"lines": made_up} | TABLE_FORMATS)
+    path = tmp_path / "table.gz"
+    path.write_bytes(gzip.compress(b"%lines\ns1 s2\nACGT ACGA\n5 7\n"))
+    table = read_table(path)
+    assert (table.sample_ids, table.feature_ids) == (("s1", "s2"), ("ACGT", "ACGA"))
+    assert table.counts.toarray().tolist() == [[5, 0], [0, 7]]

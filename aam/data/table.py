@@ -1,6 +1,6 @@
 """Feature tables: numbers of reads as a sparse matrix of samples x features, checked.
 
-The files are read by `aam.data.io.table_blocks`. A table that a model of reads cannot use is
+The files are read by `aam.data.io.table_formats`. A table that a model of reads cannot use is
 refused with the names of the samples concerned; nothing is repaired silently. Never densified.
 """
 
@@ -18,8 +18,8 @@ from scipy import sparse
 
 from aam.console import say
 from aam.contract.errors import DataError, first_few
-from aam.data.io.table_blocks import open_blocks
-from aam.data.io.table_formats import TRANSPOSED
+from aam.data.io.table_formats import open_blocks
+from aam.data.io.tsv_tables import TRANSPOSED
 from aam.data.store.mapped_counts import MappedCounts
 from aam.data.store.packed import take_strings
 

@@ -1,183 +1,105 @@
-"""Parsers of feature tables as text: TSV line by line, BIOM 1 (JSON) as a whole.
+"""Registry of feature-table formats: BIOM 2.1 (HDF5), BIOM 1 (JSON) and TSV.
 
-`aam.data.io.table_blocks` chooses among them; whether the values are counts of reads is checked in
-`aam.data.table`.
+The format is recognized by the first bytes of the file, not by its name. A complete table is one
+block (`aam.data.table`); `aam prepare` reads blocks that fit in memory. To add a format, write a
+function from `OpenTable` to `TableBlocks` and add its entry to `TABLE_FORMATS`.
 """
 
 from __future__ import annotations
 
-import json
-from collections import Counter
-from collections.abc import Iterable, Iterator, Sequence
-from itertools import chain
+import shutil
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
+from dataclasses import dataclass
+from pathlib import Path
 
-import numpy as np
-from numpy.typing import NDArray
-from scipy import sparse
+from aam.contract.errors import DataError
+from aam.data.io import artifact
+from aam.data.io.biom_tables import HDF5_MAGIC, read_hdf5, read_json
+from aam.data.io.table_blocks import OpenTable, TableBlock, TableBlocks
+from aam.data.io.tsv_tables import read_tsv
+from aam.memory import memory_budget
 
-from aam.console import say
-from aam.contract.errors import DataError, first_few
-
-BAD_CONTENT = (
-    ArithmeticError,
-    AttributeError,
-    LookupError,
-    OSError,
-    RuntimeError,  # RecursionError is one
-    TypeError,
-    ValueError,
-)
-_TAXONOMY = frozenset({"taxonomy", "taxon", "consensus lineage", "consensuslineage"})
-_SAMPLE_HEADERS = frozenset({"#sampleid", "#sample id", "sampleid", "sample-id", "sample_name"})
-TRANSPOSED = "give features as rows and samples as columns, or BIOM, which names its axes"
+BLOCK_BYTES = 64 << 20
+"""Largest size of a block, 12 bytes an entry; but at least one sample."""
 
 
-def parse_json(text: str) -> tuple[list[str], list[str], sparse.csr_array]:
-    """Parse BIOM 1, whose matrix is a list of rows or of (feature, sample, value) triples.
+@dataclass(frozen=True)
+class TableFormat:
+    """A file format of feature tables.
 
-    Returns:
-        Sample ids, feature ids and the float64 [N, F] values.
-
-    Raises:
-        DataError: not a whole BIOM 1 table; an index outside the table, or used twice; duplicated
-            or missing ids.
+    Attributes:
+        recognizes: whether a file that begins with these bytes (4,096 or fewer) has the format.
+        read: opens the table. It raises DataError if the content is damaged, if it takes more
+            memory than the budget, and for duplicated or missing ids; reading blocks may raise
+            DataError too.
     """
-    try:
-        content = json.loads(text)
-        samples = [str(column["id"]) for column in content["columns"]]
-        features = [str(row["id"]) for row in content["rows"]]
-        data = content["data"]
-        is_sparse = content.get("matrix_type", "sparse") == "sparse"
-        matrix = np.array(data, dtype=np.float64).reshape(-1, 3 if is_sparse else len(samples))
-        if is_sparse:
-            rows, columns = _indices(matrix, (len(features), len(samples)))
-            values = matrix[:, 2]
-        else:
-            rows, columns = np.nonzero(matrix)
-            values = matrix[rows, columns]
-            if len(matrix) != len(features):
-                raise ValueError(f"{len(matrix)} rows of values, but {len(features)} of ids")
-    except BAD_CONTENT as error:
-        raise unreadable("BIOM 1 (JSON)", error) from error
-    check_ids(samples, "sample")
-    check_ids(features, "feature")
-    shape = (len(samples), len(features))
-    return samples, features, sparse.csr_array((values, (columns, rows)), shape=shape)
+
+    recognizes: Callable[[bytes], bool]
+    read: Callable[[OpenTable], TableBlocks]
 
 
-def _indices(
-    triples: NDArray[np.float64], shape: tuple[int, int]
-) -> tuple[NDArray[np.int64], NDArray[np.int64]]:
-    """Return the rows and columns of triples [entries, 3].
-
-    Raises:
-        ValueError: one is no whole number, outside the table, or a place occurs twice.
-    """
-    for axis, name in enumerate(("row", "column")):
-        given = triples[:, axis]
-        wrong = ~((given >= 0) & (given < shape[axis]) & (given == np.floor(given)))
-        if wrong.any():
-            raise ValueError(
-                f"{name} index {given[wrong][0]:g} in a table of {shape[0]} x {shape[1]}"
-            )
-    rows, columns = triples[:, 0].astype(np.int64), triples[:, 1].astype(np.int64)
-    if len(np.unique(rows * shape[1] + columns)) < len(rows):
-        raise ValueError("a sample has two values for one feature")
-    return rows, columns
+TABLE_FORMATS: dict[str, TableFormat] = {
+    "BIOM 2.1": TableFormat(lambda start: start.startswith(HDF5_MAGIC), read_hdf5),
+    "BIOM 1": TableFormat(
+        lambda start: start.removeprefix(b"\xef\xbb\xbf").lstrip().startswith(b"{"), read_json
+    ),
+    "TSV": TableFormat(lambda start: True, read_tsv),
+}
+"""Formats by name; the first one that recognizes a file reads it."""
 
 
-def parse_tsv(
-    lines: Iterable[str],
-) -> tuple[list[str], Iterator[tuple[str, NDArray[np.float64]]]]:
-    """Read the header of a TSV of features x samples; its rows follow as they are iterated over.
+def open_blocks(
+    path: Path,
+    scratch: Path | None = None,
+    block_bytes: int = BLOCK_BYTES,
+    max_bytes: int | None = None,
+) -> TableBlocks:
+    """Open a feature table for reading block by block.
 
     Args:
-        lines: of the file, with or without line ends.
-
-    Returns:
-        Sample ids [N], and an iterator of feature ids with their float64 values [N].
+        path: a file of `TABLE_FORMATS`, plain, gzipped or in a QIIME 2 artifact.
+        scratch: folder for temporary files of unpacking and sorting; None to use memory.
+        block_bytes: largest size of a block; a larger sample is a block of its own.
+        max_bytes: bytes of memory that reading may use; None for half of the available memory.
 
     Raises:
-        DataError: no such table; the iterator raises it too.
+        MissingInput: there is no such file.
+        DataError: the file is no table, is damaged, does not fit in memory, or has duplicated or
+            missing ids. Reading blocks raises it too.
     """
-    numbered = enumerate((line.rstrip("\r\n") for line in lines), 1)
-    there = ((number, line) for number, line in numbered if line.strip())
-    header, first = _header(there)
-    width = len(header)
-    if header[-1].strip().lower() in _TAXONOMY:
-        width -= 1
-        say(f"The column '{header[-1].strip()}' of the table is not read.")
-    return header[1:width], _rows(chain(first, there), len(header), width)
+    budget = memory_budget() if max_bytes is None else max_bytes
+    unpacked_bytes = budget if scratch is None else max(budget, shutil.disk_usage(scratch).free)
+    with _path_named(path):
+        found = _open(path, scratch, block_bytes, budget, unpacked_bytes)
+
+    def blocks() -> Iterator[TableBlock]:
+        with _path_named(path):
+            yield from found.blocks()
+
+    return TableBlocks(found.sample_ids, found.feature_ids, blocks)
 
 
-def _rows(
-    lines: Iterable[tuple[int, str]], cells_in_header: int, width: int
-) -> Iterator[tuple[str, NDArray[np.float64]]]:
-    for number, line in lines:
-        cells = line.split("\t")
-        if len(cells) != cells_in_header:
-            raise DataError(
-                "A row of another length",
-                f"line {number} has {len(cells)} cells, the header {cells_in_header}",
-                "is the file cut off, or are blanks used for tabs?",
-            )
-        yield cells[0], _numbers(cells[1:width], number)
-
-
-def _header(lines: Iterator[tuple[int, str]]) -> tuple[list[str], list[tuple[int, str]]]:
-    """Return the cells of the header, and the line after it if that has been read already."""
-    first, comment, plain = "", (0, ""), (0, "")
-    for number, line in lines:
-        first = first or line
-        if not line.startswith("#"):
-            plain = (number, line)
-            break
-        comment = (number, line)
-    # The header is the last commented line if that has columns, else the first plain one.
-    commented = "\t" in comment[1]
-    header = (comment if commented else plain)[1].split("\t")
-    if len(header) < 2:
-        raise DataError(
-            "No feature table",
-            f"line 1 is '{first[:60]}'",
-            "give BIOM, a .qza artifact, or TSV with a row of sample ids and a column of features",
-        )
-    if header[0].strip().lower() in _SAMPLE_HEADERS:
-        raise DataError(
-            "The rows are samples",
-            f"the first column is '{header[0]}'",
-            f"{TRANSPOSED} (is it the metadata?)",
-        )
-    return header, [plain] if commented and plain[0] else []
-
-
-def _numbers(cells: list[str], line: int) -> NDArray[np.float64]:
+@contextmanager
+def _path_named(path: Path) -> Iterator[None]:
+    """Add the path of the table to errors without it."""
     try:
-        return np.array(cells, dtype=np.float64)
-    except ValueError as error:
-        comma = any("," in cell for cell in cells)
-        raise DataError(
-            "A count that is not a number",
-            f"line {line}, {' '.join(str(error).split())[:200]}",
-            "write decimal points, not commas" if comma else "write 0 where a sample has no reads",
-        ) from error
+        yield
+    except DataError as error:
+        if f"'{path}'" in str(error):
+            raise
+        raise DataError(f"{error.cause} in '{path}'", error.evidence, error.remedy) from error
 
 
-def unreadable(form: str, error: Exception) -> DataError:
-    """Return the error of a damaged file of some form."""
-    reason = " ".join(str(error).split())[:200] or type(error).__name__
-    return DataError(f"Not a whole {form} table", reason, "copy the file again or make it again")
-
-
-def check_ids(ids: Sequence[str], what: str) -> None:
-    """Refuse ids that occur twice or are empty.
-
-    Raises:
-        DataError: naming them.
-    """
-    twice = [name for name, times in Counter(ids).items() if times > 1]
-    if twice:
-        raise DataError(f"Duplicated {what} ids", first_few(twice), f"give each {what} one id")
-    if any(not name.strip() for name in ids):
-        nameless = sum(not name.strip() for name in ids)
-        raise DataError(f"{what.capitalize()}s without an id", str(nameless), "name them")
+def _open(
+    path: Path, scratch: Path | None, block_bytes: int, budget: int, unpacked_bytes: int
+) -> TableBlocks:
+    with artifact.open_payload(
+        path, "feature-table.biom", "FeatureTable", unpacked_bytes
+    ) as stream:
+        start = stream.peek(4096)[:4096]
+        if not start.strip():
+            raise DataError("No feature table", "the file is empty", "make it again")
+        table = OpenTable(path, stream, scratch, block_bytes, budget)
+        used = next(each for each in TABLE_FORMATS.values() if each.recognizes(start))
+        return used.read(table)

@@ -20,7 +20,8 @@ from scipy.sparse import csr_array
 from aam.console import say
 from aam.contract.errors import DataError, first_few
 from aam.contract.files import sha256
-from aam.data.io.table_blocks import BLOCK_BYTES, TableBlock, TableBlocks, open_blocks
+from aam.data.io.table_blocks import TableBlock, TableBlocks
+from aam.data.io.table_formats import BLOCK_BYTES, open_blocks
 from aam.data.metadata import Metadata, read_metadata
 from aam.data.sequences import encode, sequences_of
 from aam.data.store.files import ArrayDescription, ArrayFile, write_array, write_header
