@@ -5,6 +5,7 @@ from __future__ import annotations
 import os
 import sys
 from collections.abc import Sequence
+from dataclasses import replace
 from datetime import datetime, timezone
 from pathlib import Path
 
@@ -101,6 +102,7 @@ def decided(
     for line in warn((*plan.findings, *checks.advice(paths, site))):
         print(line, file=sys.stderr)
     program = decide.program(plan, shared, tasks, paths, settings, site)
+    program = replace(program, image_state=checks.image_state(program.image))
     where = decide.place(site, decide.warn_seconds(request.command, requested, site))
     return Job(what, program, where), paths, problems
 

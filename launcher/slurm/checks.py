@@ -98,6 +98,18 @@ def room(fact: PathFact) -> list[AamError]:
     return []
 
 
+def image_state(image: str | None) -> str:
+    """Return size and time of change of a SIF as `stat -c %s-%Y` prints them, "" without one.
+
+    A job compares them at its start, since a digest takes minutes for an image of gigabytes.
+    """
+    try:
+        facts = os.stat(image or "")
+    except OSError:  # without an image, or not built yet (--dry-run)
+        return ""
+    return f"{facts.st_size}-{int(facts.st_mtime)}"
+
+
 def image(built: BuiltImage | None, name: str, site: Site, force: bool) -> list[AamError]:
     """Check the image's file: there, whole, seen by the nodes, and the bytes that were locked."""
     if built is None:

@@ -47,6 +47,8 @@ class Program:
         container: options of the engine, from the same code as those of a direct launch.
         mounts: options that mount the paths of the command, likewise.
         image: the SIF; None: the variable AAM_IMAGE, or `fallback`.
+        image_state: size and modification time of the SIF when it was checked, "BYTES-SECONDS";
+            "" where the script names no SIF of its own.
         fallback: image of a script of `slurm/`; may hold variables of the job.
         python: interpreter that starts `aam.node`.
         variables: NAME=VALUE to set, literally.
@@ -65,6 +67,7 @@ class Program:
     container: tuple[str, ...] = ()
     mounts: tuple[str, ...] = ()
     image: str | None = None
+    image_state: str = ""
     fallback: str = ""
     python: str = "python"
     variables: tuple[str, ...] = ()

@@ -132,6 +132,10 @@ def _facts(job: Job) -> list[str]:
     lines.append(array("variables", program.variables))
     required = " ".join([*(['"$image"'] if contained else []), *map(quoted, program.required)])
     lines.append(f"{array('mounts', program.mounts)} required=({required})")
+    if program.image_state:
+        changed = "aam-job: '$image' has changed since the job was submitted; submit it again"
+        lines.append(f'[ "$(stat -Lc %s-%Y -- "$image")" = {program.image_state} ] || '
+                     f'{{ echo "{changed}" >&2; exit 65; }}')  # fmt: skip
     lines.append(f"passed={shlex.quote('@(' + '|'.join(program.passed) + ')')}")
     folders = [*map(quoted, program.shared), *map(quoted, place.plugin)]
     folders += ["${AAM_BIND-}"] if program.image is None else []

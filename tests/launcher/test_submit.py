@@ -95,6 +95,25 @@ def test_a_dry_run_needs_no_slurm_and_prints_the_script(place: Path) -> None:
     assert not (place / "out").exists()
 
 
+def test_a_job_refuses_an_image_that_changed_after_the_submission(place: Path) -> None:
+    sif = place / "images/rocm63.sif"
+    sif.parent.mkdir(exist_ok=True)
+    sif.write_bytes(b"an image")
+    text = submit(place, *WORDS, "--dry-run").stdout
+    (image,) = (line for line in text.splitlines() if line.startswith("image="))
+    (check,) = (line for line in text.splitlines() if "stat -Lc" in line)
+    script = f"{image}\n{check}\necho same"
+    done = subprocess.run(["bash", "-c", script], capture_output=True, text=True, check=False)
+    assert (done.returncode, done.stdout) == (0, "same\n"), done.stderr
+    later = sif.stat().st_mtime + 5
+    os.utime(sif, (later, later))
+    done = subprocess.run(["bash", "-c", script], capture_output=True, text=True, check=False)
+    assert done.returncode == 65
+    assert done.stderr == (
+        f"aam-job: '{sif}' has changed since the job was submitted; submit it again\n"
+    )
+
+
 def test_the_same_request_gives_the_same_script(place: Path) -> None:
     first, second = (submit(place, *WORDS, "--gpus", "1", "--dry-run").stdout for _ in range(2))
     assert first == second
