@@ -14,26 +14,26 @@ TINY = (
 )
 
 
-def aam(*words: object) -> int:
+def aam(*arguments: object) -> int:
     """Run `aam` and return its exit status."""
     try:
-        return main([str(word) for word in words])
+        return main([str(argument) for argument in arguments])
     except SystemExit as stop:
         return int(stop.code or 0)
 
 
-def pretrain(study_dir: Path, folder: Path, *words: object) -> int:
-    """Run `aam pretrain` with a tiny network; later words win."""
+def pretrain(study_dir: Path, folder: Path, *arguments: object) -> int:
+    """Run `aam pretrain` with a tiny network; later arguments win."""
     return aam(
-        "pretrain", *TINY, "--table", study_dir / "table.biom", "--output-dir", folder, *words
+        "pretrain", *TINY, "--table", study_dir / "table.biom", "--output-dir", folder, *arguments
     )
 
 
-def train(study_dir: Path, folder: Path, *words: object, column: str = "ph") -> int:
-    """Run `aam train` with a tiny network; later words win."""
+def train(study_dir: Path, folder: Path, *arguments: object, column: str = "ph") -> int:
+    """Run `aam train` with a tiny network; later arguments win."""
     return aam(
         "train", *TINY, "--table", study_dir / "table.biom", "--output-dir", folder,
-        "--metadata", study_dir / "metadata.tsv", "--metadata-column", column, *words,
+        "--metadata", study_dir / "metadata.tsv", "--metadata-column", column, *arguments,
     )  # fmt: skip
 
 

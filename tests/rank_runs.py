@@ -120,7 +120,7 @@ def learn(team: Team, study_dir: Path, folder: Path, case: Case) -> dict[str, An
     values = (np.arange(36) % 3).astype(np.float64)
     if isinstance(network, Predictor):
         torch.nn.init.normal_(network.head[-1].weight)
-    steps = fit.optimiser_steps(23, case.loop)
+    steps = fit.optimizer_steps(23, case.loop)
     task = Watched(network, LossWeights(), case.loop, steps, case.target, values)
     task.stop, task.signal, task.killed = case.stop, case.signal, case.killed
     training = TrainingBatches(

@@ -103,7 +103,7 @@ def _write_predictions(
     names = tuple(f"site-{k + 1}" for k in range(study.site.max() + 1)) if classifier else ()
     target = study.site if classifier else study.ph
     found = cross_validate(study.counts, target, names, splits, ForestOptions(30, n_jobs=1))
-    judged = found.judged
+    judged = found.scored
     header = ["sample-id", "fold", "split", "actual", "predicted", *(f"p_{n}" for n in names)]
     lines = ["\t".join(header)]
     for k, row in enumerate(found.rows):

@@ -610,7 +610,7 @@ def test_checkpoints_of_another_kind(
         given = ("--table", bench.good / "table.biom", "--output", bench.out)
         return aam("predict", *given, "--model", model)
 
-    refused(predict(pretrained), DATA, "predicts nothing yet", "use `aam train` first")
+    refused(predict(pretrained), DATA, "has no target", "use `aam train` first")
     refused(predict(bench.good), NO_INPUT, "No checkpoint", str(bench.good))
     cut = bench.work / "cut.ckpt"
     cut.write_bytes(best.read_bytes()[: best.stat().st_size // 2])
@@ -630,7 +630,7 @@ def test_checkpoints_of_another_kind(
     name = next(name for name in strange["state_dict"] if name.endswith("weight"))
     strange["state_dict"]["network.stranger"] = strange["state_dict"].pop(name)
     torch.save(strange, bench.work / "strange.ckpt")
-    words_of_it = ("The checkpoint holds what no run writes", "1 more are of another network")
+    words_of_it = ("The checkpoint has invalid content", "1 more are of another network")
     refused(predict(bench.work / "strange.ckpt"), DATA, *words_of_it)
     for flag in ("--pretrained-encoder", "--resume-from"):
         refused(bench.train(flag, bench.work / "newer.ckpt"), DATA, *words)

@@ -115,9 +115,9 @@ def test_a_class_that_no_training_sample_has() -> None:
     answers = cross_validate(
         counts, codes, ("a", "b", "c"), [split], ForestOptions(5, 1.0, 1, 0, 1)
     )
-    assert answers.judged.probabilities is not None
-    assert answers.judged.probabilities.shape == (2, 3)
-    assert (answers.judged.probabilities[:, 1] == 0).all()
+    assert answers.scored.probabilities is not None
+    assert answers.scored.probabilities.shape == (2, 3)
+    assert (answers.scored.probabilities[:, 1] == 0).all()
 
 
 def test_relative_abundances_add_up_to_one() -> None:

@@ -85,7 +85,7 @@ def run(
     torch.manual_seed(3)
     config = ModelConfig("pretrain", SHAPE, "unweighted", PLAN, DiversityScale(), None, {})
     task = TrainingModule(
-        config.network(backends), LossWeights(), LOOP, fit.optimiser_steps(24, LOOP)
+        config.network(backends), LossWeights(), LOOP, fit.optimizer_steps(24, LOOP)
     )
     training = Spoiled(study, PLAN, np.arange(24), LOOP.batch_size, fresh_reads=True)
     training.spoiled = spoiled

@@ -252,7 +252,7 @@ def test_a_resumed_run_has_the_options_and_the_split_of_before(
     assert part(line, (3, USR1)) == STOPPED
     for option in (("--group-column", "subject"), ("--penalty", "0.3"), ("--dropout", "0.5")):
         assert aam(*line, *option) == UsageError.status
-        assert f"had other options: {' '.join(option)} (was " in capsys.readouterr().err
+        assert f"has different options: {' '.join(option)} (was " in capsys.readouterr().err
 
     # A split that another version of this program might have made: two samples change sides.
     path = tmp_path / "splits.tsv"
@@ -275,7 +275,7 @@ def test_a_resumed_run_has_the_input_of_before(
     assert part(line, (5, USR1)) == STOPPED
     assert aam(*words(other_study, "pretraining", tmp_path / "run")) == DataError.status
     said = capsys.readouterr().err
-    assert f"had other input files: --table '{other_study / 'table.biom'}', SHA-256 " in said
+    assert f"has different input files: --table '{other_study / 'table.biom'}', SHA-256 " in said
     assert "--pretrained-encoder" in said
     shutil.copytree(study_dir, tmp_path / "copy")
     assert part(words(tmp_path / "copy", "pretraining", tmp_path / "run")) == 0

@@ -48,7 +48,7 @@ def run(options: Baseline) -> None:
         asked.values.astype(np.int64) if classes else None,
     )
     answers = cross_validate(table.counts, target, classes, splits, forest)
-    found = summary(answers.judged, options.target.metadata_column) | {
+    found = summary(answers.scored, options.target.metadata_column) | {
         "model": "random forest",
         "split": answers.split,
     }
@@ -86,7 +86,7 @@ def _write(
 ) -> None:
     import pandas as pd
 
-    judged, names = answers.judged, answers.judged.classes
+    judged, names = answers.scored, answers.scored.classes
     columns: dict[str, object] = {
         ID_HEADER: [table.sample_ids[row] for row in answers.rows],
         "fold": answers.folds,

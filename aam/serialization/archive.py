@@ -1,9 +1,9 @@
-"""Reader of the archives that torch.save writes, which does not rest on torch.load.
+"""Reader of torch.save archives without torch.load.
 
 An archive is a zip file of stored (not compressed) members: `data.pkl` describes the content, and
-`data/KEY` holds the bytes of a tensor. The CRC of every member that is used is compared, sizes are
-compared with the file before memory is allocated, and the pickle is parsed by `unpickle`: a damaged
-or hostile file is refused, and a flipped byte never reaches a weight.
+`data/KEY` holds the bytes of a tensor. The reader verifies the CRC of every member that it uses,
+compares sizes with the file before it allocates memory, and parses the pickle by `unpickle`:
+damaged and hostile files are refused.
 """
 
 from __future__ import annotations
@@ -43,22 +43,22 @@ _STORAGES = {
 _BLOCK = 1 << 20
 _DIMENSIONS = 16
 LARGEST_PICKLE = 1 << 26
-"""Bytes of `data.pkl`; it describes the tensors, whose bytes lie elsewhere."""
+"""Largest `data.pkl` in bytes; the bytes of tensors are in other members."""
 
 
 _ERRORS = (
     *(zipfile.BadZipFile, struct.error, EOFError, OSError),
     *(RuntimeError, ValueError, LookupError, TypeError, OverflowError, MemoryError),
 )
-"""What `zipfile` raises on damaged archives, torch where memory does not suffice, and `Damaged`."""
+"""Exceptions of `zipfile` on damaged archives, of torch without memory, and `Damaged`."""
 
 
 def read(path: Path) -> Any:
-    """Read an archive on the CPU: tensors, numbers, texts and containers of them.
+    """Read an archive on the CPU: tensors, numbers, strings and containers of them.
 
     Raises:
-        MissingInput: there is no such file, or it may not be read.
-        DataError: it is not such an archive, it is damaged, or it holds anything else.
+        MissingInput: the file does not exist, or may not be read.
+        DataError: it is no archive of torch.save, is damaged, or holds other objects.
     """
     with refused(path), opened(path) as stream:
         return load(stream)
@@ -66,7 +66,7 @@ def read(path: Path) -> Any:
 
 @contextmanager
 def refused(path: Path) -> Iterator[None]:
-    """Turn what a damaged checkpoint makes its readers raise into one sentence."""
+    """Raise the exceptions of readers on a damaged checkpoint as a DataError."""
     try:
         yield
     except _ERRORS as error:
@@ -81,11 +81,11 @@ def refused(path: Path) -> Iterator[None]:
 
 @contextmanager
 def opened(path: Path) -> Iterator[IO[bytes]]:
-    """Open a regular file that the free memory can hold.
+    """Open a regular file that fits into the free memory.
 
     Raises:
-        Damaged: it is larger.
-        MissingInput: it is not there, is not a regular file, or may not be read.
+        Damaged: it does not fit.
+        MissingInput: it does not exist, is not a regular file, or may not be read.
     """
     size, free = require(path, "checkpoint").stat().st_size, memory_available()
     if size > free:
@@ -98,7 +98,7 @@ def load(stream: IO[bytes]) -> Any:
     """Read the archive that fills a stream.
 
     Raises:
-        Damaged: it is no archive of torch.save, is not whole, or holds more than plain values.
+        Damaged: it is no archive of torch.save, is incomplete, or holds more than plain values.
         BadZipFile: it is no zip file, or the CRC of a member differs.
     """
     size = stream.seek(0, io.SEEK_END)
@@ -115,13 +115,13 @@ def load(stream: IO[bytes]) -> Any:
 
 @dataclass(frozen=True)
 class _Storage:
-    """The elements of one member."""
+    """Elements of one member."""
 
     values: Tensor
 
 
 class _Archive:
-    """Members of a zip file, held against its size."""
+    """Members of a zip file, validated against its size."""
 
     def __init__(self, archive: zipfile.ZipFile, size: int) -> None:
         members = archive.infolist()
@@ -148,9 +148,9 @@ class _Archive:
             raise Damaged(f"it describes its content in more than {LARGEST_PICKLE >> 20} MiB")
         return self.archive.read(member)
 
-    def storage(self, given: Any) -> _Storage:
+    def storage(self, persistent_id: Any) -> _Storage:
         """Read the storage of a persistent id, once."""
-        _, name, key, _, number = given
+        _, name, key, _, number = persistent_id
         dtype = _STORAGES[name.name]
         member = self.members[f"data/{key}"]
         if type(number) is not int or member.file_size != number * dtype.itemsize:
@@ -159,13 +159,13 @@ class _Archive:
             values = torch.empty(number, dtype=dtype)
             self._fill(values.view(torch.uint8).numpy().data, member)
             self.storages[key] = _Storage(values)
-        found = self.storages[key]
-        if found.values.dtype != dtype:
+        stored = self.storages[key]
+        if stored.values.dtype != dtype:
             raise Damaged(f"tensor {key} has two types")
-        return found
+        return stored
 
     def _fill(self, view: memoryview, member: zipfile.ZipInfo) -> None:
-        """Read a member; its CRC is compared with its last block."""
+        """Read a member; `zipfile` verifies its CRC at the last block."""
         with self.archive.open(member) as stream:
             done = 0
             while done < len(view):
@@ -185,15 +185,15 @@ class _Archive:
         hooks: Any,
         metadata: Any = None,
     ) -> Tensor:
-        """Return the view of a storage that a tensor is, as `torch._utils._rebuild_tensor_v2`."""
+        """Return a tensor as a view of its storage, as `torch._utils._rebuild_tensor_v2`."""
         numbers = (offset, *size, *stride)
         if not isinstance(storage, _Storage) or any(type(n) is not int or n < 0 for n in numbers):
             raise Damaged("a tensor has no valid shape")
         last = offset + sum((n - 1) * step for n, step in zip(size, stride, strict=True))
         elements = math.prod(size)
-        held = storage.values.numel()
-        if (elements and last >= held) or elements > held or len(size) > _DIMENSIONS:
-            raise Damaged(f"a tensor of shape {size} lies in a storage of {held} elements")
+        available = storage.values.numel()
+        if (elements and last >= available) or elements > available or len(size) > _DIMENSIONS:
+            raise Damaged(f"a tensor of shape {size} lies in a storage of {available} elements")
         self.used += elements * storage.values.itemsize
         if self.used > self.size:
             raise Damaged("its tensors are larger than the file")

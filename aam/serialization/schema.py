@@ -18,56 +18,56 @@ from aam.contract.options.field import Range
 
 
 class Mismatch(ValueError):
-    """A value that is not of its declared type; the text names its place and both."""
+    """Error of a value that is not of its declared type; the message has path, value and type."""
 
 
-def parse(kind: Any, value: Any, place: str) -> Any:
-    """Return a value as its declared type, with dataclasses and tuples in place of plain values.
+def parse(expected: Any, value: Any, place: str) -> Any:
+    """Validate a value and convert it to its declared type, with dataclasses and tuples.
 
     Args:
-        kind: the type.
-        value: what dictionaries, lists, texts, numbers and tensors describe.
+        expected: the type.
+        value: dictionaries, lists, strings, numbers and tensors.
         place: its path, for messages ("aam.shape").
 
     Raises:
         Mismatch: the value is of another type, out of range or not finite, or a key is missing.
     """
-    origin = typing.get_origin(kind)
-    if kind is Any:
+    origin = typing.get_origin(expected)
+    if expected is Any:
         return value
     if origin is typing.Annotated:
-        return _in_range(typing.get_args(kind), value, place)
+        return _in_range(typing.get_args(expected), value, place)
     if origin is Literal:
-        choices = typing.get_args(kind)
+        choices = typing.get_args(expected)
         if not isinstance(value, str | int) or value not in choices:
             raise Mismatch(f"{place} is {_shown(value)}, not one of {', '.join(map(str, choices))}")
         return value
     if origin in (Union, types.UnionType):
-        return _one_of(typing.get_args(kind), value, place)
-    if dataclasses.is_dataclass(kind) or typing.is_typeddict(kind):
-        return _fields(kind, value, place)
+        return _one_of(typing.get_args(expected), value, place)
+    if dataclasses.is_dataclass(expected) or typing.is_typeddict(expected):
+        return _fields(expected, value, place)
     if origin is dict:
-        key, item = typing.get_args(kind)
+        key, item = typing.get_args(expected)
         entries = _typed(dict, value, place)
         return {
             parse(key, name, f"a key of {place}"): parse(item, given, f"{place}.{name}")
             for name, given in entries.items()
         }
     if origin in (list, tuple):
-        item, *others = typing.get_args(kind)
+        item, *others = typing.get_args(expected)
         items = _typed(list | tuple, value, place)
         if others and others != [...] and len(items) != len(others) + 1:
             raise Mismatch(f"{place} has {len(items)} entries, not {len(others) + 1}")
         return origin(parse(item, given, f"{place}[{i}]") for i, given in enumerate(items))
-    if kind in (int, float):
-        return _number(kind, value, place)
-    return _typed(type(None) if kind is None else kind, value, place)
+    if expected in (int, float):
+        return _number(expected, value, place)
+    return _typed(type(None) if expected is None else expected, value, place)
 
 
 def like(own: Any, stored: Any, place: str) -> Any:
-    """Return the state of a fresh object with the stored values of the same keys in their places.
+    """Return the state of a new object, with stored values in place of those of the same keys.
 
-    What only one side has is of another version: stored keys without a place are left out.
+    Keys of one side alone are of another version: unknown stored keys are ignored.
 
     Raises:
         Mismatch: a value is of another type, a list of another length, or a number is NaN.
@@ -94,19 +94,19 @@ def like(own: Any, stored: Any, place: str) -> Any:
 
 
 def _in_range(arguments: tuple[Any, ...], value: Any, place: str) -> Any:
-    kind, *limits = arguments
-    found = parse(kind, value, place)
+    expected, *limits = arguments
+    found = parse(expected, value, place)
     for limit in limits:
         if isinstance(limit, Range) and not limit.holds(found):
             raise Mismatch(f"{place} is {_shown(found)}, not {limit.words}")
     return found
 
 
-def _one_of(kinds: tuple[Any, ...], value: Any, place: str) -> Any:
-    """Return the value as the first type that it is of."""
-    if value is None and type(None) in kinds:
+def _one_of(accepted_types: tuple[Any, ...], value: Any, place: str) -> Any:
+    """Return the value converted to the first type that accepts it."""
+    if value is None and type(None) in accepted_types:
         return None
-    first, *others = (kind for kind in kinds if kind is not type(None))
+    first, *others = (t for t in accepted_types if t is not type(None))
     try:
         return parse(first, value, place)
     except Mismatch:
@@ -115,51 +115,53 @@ def _one_of(kinds: tuple[Any, ...], value: Any, place: str) -> Any:
     return _one_of(tuple(others), value, place)
 
 
-def _fields(kind: Any, value: Any, place: str) -> Any:
-    """Return a TypedDict, which may have other keys, or a dataclass, which may not."""
-    declared = _declared(kind)
+def _fields(expected: Any, value: Any, place: str) -> Any:
+    """Validate a TypedDict, which may have further keys, or a dataclass, which may not."""
+    hints = _hints_of(expected)
     entries = _typed(dict, value, place)
-    is_class = dataclasses.is_dataclass(kind)
+    is_class = dataclasses.is_dataclass(expected)
     if is_class:
-        required = {f.name for f in dataclasses.fields(kind) if f.default is dataclasses.MISSING}
-        unknown = [key for key in entries if key not in declared]
+        required = {
+            f.name for f in dataclasses.fields(expected) if f.default is dataclasses.MISSING
+        }
+        unknown = [key for key in entries if key not in hints]
         if unknown:
             raise Mismatch(f"{place} has an unknown key {_shown(unknown[0])}")
     else:
-        required = kind.__required_keys__
+        required = expected.__required_keys__
     missing = sorted(required - entries.keys())
     if missing:
         raise Mismatch(f"{place} has no '{missing[0]}'")
     found = {
-        key: parse(declared[key], given, f"{place}.{key}") if key in declared else given
+        key: parse(hints[key], given, f"{place}.{key}") if key in hints else given
         for key, given in entries.items()
     }
-    return kind(**found) if is_class else found
+    return expected(**found) if is_class else found
 
 
 @cache
-def _declared(kind: Any) -> dict[str, Any]:
-    return typing.get_type_hints(kind, include_extras=True)
+def _hints_of(cls: Any) -> dict[str, Any]:
+    return typing.get_type_hints(cls, include_extras=True)
 
 
-def _number(kind: Any, value: Any, place: str) -> float | int:
-    wanted = int if kind is int else (int, float)
-    if isinstance(value, bool) or not isinstance(value, wanted):
-        raise Mismatch(f"{place} is {_shown(value)}, not a {'whole ' * (kind is int)}number")
+def _number(expected: Any, value: Any, place: str) -> float | int:
+    accepted = int if expected is int else (int, float)
+    if isinstance(value, bool) or not isinstance(value, accepted):
+        raise Mismatch(f"{place} is {_shown(value)}, not a {'whole ' * (expected is int)}number")
     if (isinstance(value, int) and value.bit_length() > 63) or not math.isfinite(value):
         raise Mismatch(f"{place} is {_shown(value)}, beyond any range")
-    number: float | int = kind(value)
+    number: float | int = expected(value)
     return number
 
 
-def _typed(kind: Any, value: Any, place: str) -> Any:
-    if not isinstance(value, kind):
-        raise Mismatch(f"{place} is {_shown(value)}, not {getattr(kind, '__name__', kind)}")
+def _typed(expected: Any, value: Any, place: str) -> Any:
+    if not isinstance(value, expected):
+        raise Mismatch(f"{place} is {_shown(value)}, not {getattr(expected, '__name__', expected)}")
     return value
 
 
 def _shown(value: Any) -> str:
-    """Show a value briefly: a number or a short text as it is, anything else by its type."""
+    """Format a value for a message: numbers and short strings in full, other objects by type."""
     if value is None or isinstance(value, bool | int | float | str):
         if isinstance(value, int) and value.bit_length() > 100:
             return "a number of more than 100 bits"  # too long to print

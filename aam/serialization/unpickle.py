@@ -1,9 +1,9 @@
-"""Pickle parser that yields plain values: nothing that a pickle names is imported or called.
+"""Pickle parser for plain values that imports and calls nothing named in the pickle.
 
 `pickle.Unpickler` runs the program that a pickle is, and restricting the names that it may use has
 failed in torch more than once (docs/decisions/0001-checkpoint-reader.md). Here `pickletools` splits
-the pickle into opcodes, and the few that write numbers, texts and containers are carried out. A
-name becomes a `Name`, an instance becomes what the caller's constructor makes of its arguments.
+the pickle into opcodes, and the few opcodes of numbers, strings and containers are executed. A name
+becomes a `Name`, an instance becomes the result of the caller's constructor.
 """
 
 from __future__ import annotations
@@ -14,19 +14,19 @@ from dataclasses import dataclass
 from typing import Any
 
 MOST_OPCODES = 4_000_000
-"""Opcodes of a pickle, parsed in about 4 seconds; 200 transformer layers with Adam need 300,000."""
+"""Limit of opcodes, parsed in about 4 seconds; 200 transformer layers with Adam have 300,000."""
 
 DEEPEST = 50
-"""Nesting of containers; a checkpoint of Lightning has 8."""
+"""Limit of the nesting of containers; a Lightning checkpoint has 8 levels."""
 
 
 class Damaged(ValueError):
-    """Content that is damaged, or holds more than plain values; the text says why."""
+    """Error of content that is damaged or holds more than plain values."""
 
 
 @dataclass(frozen=True)
 class Name:
-    """A class or function that a pickle refers to; it is not imported."""
+    """Name of a class or function in a pickle; it is not imported."""
 
     module: str
     name: str
@@ -37,7 +37,7 @@ class Name:
 
 @dataclass(eq=False)
 class Record:
-    """An instance of a class that is not imported: its arguments, and its state if it has one."""
+    """Instance of a class that is not imported: its arguments and its state, if any."""
 
     arguments: tuple[Any, ...] = ()
     state: Any = None
@@ -53,7 +53,7 @@ def load(
 
     Args:
         data: the pickle.
-        constructors: by the name of a class or function, the replacement that gets its arguments.
+        constructors: replacements of classes and functions, by name.
         others: whether the pickle may refer to another name, which stays a `Name`.
         persistent: resolves persistent ids (the storages of tensors).
 
@@ -66,14 +66,14 @@ def load(
     except Damaged:
         raise
     except (ValueError, TypeError, IndexError, KeyError, AttributeError, OverflowError) as error:
-        # What a stack machine stumbles over in bytes that no pickler wrote.
+        # Exceptions of the stack machine on bytes that no pickler wrote.
         raise Damaged(f"its pickle is damaged ({type(error).__name__})") from error
     _check_nesting(value)
     return value
 
 
 class _Machine:
-    """The stack and the memo of one pickle."""
+    """Stack machine of one pickle, with its memo."""
 
     def __init__(
         self,
@@ -137,7 +137,7 @@ class _Machine:
         made = self.stack[-1]
         if isinstance(made, Record):
             made.state = state
-        elif not isinstance(made, dict):  # an OrderedDict's attributes are of no use
+        elif not isinstance(made, dict):  # attributes of an OrderedDict are ignored
             raise Damaged("its pickle sets attributes")
 
     def set_items(self, items: list[Any]) -> None:
@@ -196,11 +196,11 @@ _STEPS: dict[str, Callable[[_Machine, Any], None]] = {
     "BUILD": lambda m, _: m.build(),
     "BINPERSID": lambda m, _: m.resolve(),
 }
-"""The opcodes that torch.save and torch.distributed.checkpoint write; see `pickletools`."""
+"""Opcodes that torch.save and torch.distributed.checkpoint write; see `pickletools`."""
 
 
 def _check_nesting(value: Any) -> None:
-    """Refuse values that hold themselves, or that grow beyond bounds when they are walked.
+    """Refuse cyclic values, and values that become too large when their items are visited.
 
     A pickle of a hundred bytes can put a list twice into a list, that one twice into another, and
     so on: small in memory, endless for everything that visits its items.
@@ -209,8 +209,8 @@ def _check_nesting(value: Any) -> None:
     level = [value]
     for _ in range(DEEPEST):
         below = []
-        for held in level:
-            for item in _items(held):
+        for container in level:
+            for item in _items(container):
                 visited += 1
                 if visited > MOST_OPCODES:
                     raise Damaged("its content repeats without end")

@@ -1,4 +1,4 @@
-"""Callbacks of the loop: checkpoints within epochs, metrics.csv, progress bars."""
+"""Lightning callbacks: checkpoints within epochs, `metrics.csv`, progress bars."""
 
 from __future__ import annotations
 
@@ -23,15 +23,16 @@ from aam.training.progress import Progress
 
 
 class WithinEpochs(ModelCheckpoint):
-    """Saves every so many steps, but not after the last step of an epoch.
+    """Checkpoint every N optimizer steps, except after the last step of an epoch.
 
-    A run that goes on from there would leave out what judges the epoch; it is saved after that.
+    A run resumed from there would skip the validation of the epoch; the checkpoint of the epoch is
+    saved after the validation. The class name is part of the checkpoint format.
     """
 
     _step = 0
 
     def on_train_start(self, trainer: pl.Trainer, pl_module: pl.LightningModule) -> None:
-        """Remember where the run begins."""
+        """Store the step at which the run begins."""
         super().on_train_start(trainer, pl_module)
         self._step = trainer.global_step
 
@@ -43,14 +44,17 @@ class WithinEpochs(ModelCheckpoint):
         batch: Any,
         batch_idx: int,
     ) -> None:
-        """Save, unless the epoch ends or gradients are still being added up."""
-        moved, self._step = trainer.global_step != self._step, trainer.global_step
-        if moved and not trainer.is_last_batch:
+        """Save, unless the epoch ends or gradients are still accumulated."""
+        stepped, self._step = trainer.global_step != self._step, trainer.global_step
+        if stepped and not trainer.is_last_batch:
             super().on_train_batch_end(trainer, pl_module, outputs, batch, batch_idx)
 
 
 class EpochTable(Callback):
-    """Writes metrics.csv, a row an epoch, and says each row where no progress bar is shown."""
+    """Writer of `metrics.csv`, one row per epoch; prints each row where no progress bar is shown.
+
+    The class name is part of the checkpoint format.
+    """
 
     FIRST = ("epoch", "step", "seconds", "lr")
 
@@ -61,12 +65,12 @@ class EpochTable(Callback):
 
     @property
     def latest(self) -> dict[str, float]:
-        """The metrics of the last epoch."""
+        """Metrics of the last epoch."""
         return {n: v for n, v in self.rows[-1].items() if n not in self.FIRST} if self.rows else {}
 
     @property
     def epochs(self) -> int:
-        """Epochs that have ended, those before a resumption included."""
+        """Number of epochs that have ended, before and after a resumption."""
         return int(self.rows[-1]["epoch"]) + 1 if self.rows else 0
 
     def best_epoch(self, metric: str, mode: str) -> int | None:
@@ -78,16 +82,16 @@ class EpochTable(Callback):
         return int(best["epoch"]) + 1
 
     def state_dict(self) -> dict[str, Any]:
-        """Return the rows so far and the seconds that the run has taken."""
+        """Return the rows and the duration of the run in seconds."""
         return {"rows": self.rows, "seconds": time.monotonic() - self._began}
 
     def load_state_dict(self, state_dict: dict[str, Any]) -> None:
-        """Go on with the rows of a run that is resumed."""
+        """Restore the rows and the duration of a resumed run."""
         self.rows = state_dict["rows"]
         self._began = time.monotonic() - state_dict["seconds"]
 
     def on_train_start(self, trainer: pl.Trainer, pl_module: pl.LightningModule) -> None:
-        """Read the rows of earlier epochs from the file where the checkpoint is without them."""
+        """Read the rows of earlier epochs from the file if the checkpoint has none."""
         if trainer.global_step > 0 and not self.rows and self.path.exists():
             with self.path.open(newline="") as stream:
                 rows = [{k: _number(v) for k, v in r.items() if v} for r in csv.DictReader(stream)]
@@ -95,7 +99,7 @@ class EpochTable(Callback):
             self._began = time.monotonic() - (self.rows[-1]["seconds"] if self.rows else 0.0)
 
     def on_train_epoch_end(self, trainer: pl.Trainer, pl_module: pl.LightningModule) -> None:
-        """Add the epoch's row and write the file."""
+        """Add the row of the epoch and write the file."""
         assert isinstance(pl_module, TrainingModule)
         means = {f"train_{name}": part.mean.float() for name, part in pl_module.train_sums.items()}
         pl_module.log_dict(means)
@@ -119,8 +123,8 @@ class EpochTable(Callback):
             say(self._line(row, trainer))
 
     def _line(self, row: dict[str, float], trainer: pl.Trainer) -> str:
-        shown = ("train_loss", "val_loss", "val_r2", "val_mae", "val_accuracy")
-        figures = "  ".join(f"{name} {row[name]:.4g}" for name in shown if name in row)
+        columns = ("train_loss", "val_loss", "val_r2", "val_mae", "val_accuracy")
+        figures = "  ".join(f"{name} {row[name]:.4g}" for name in columns if name in row)
         left = self.progress.seconds_left
         times = duration(row["seconds"]) + (f", {duration(left)} left" if left is not None else "")
         return f"epoch {int(row['epoch']) + 1}/{trainer.max_epochs}  {figures}  ({times})"
@@ -130,11 +134,11 @@ def _number(text: str) -> float:
     return int(text) if text.isdecimal() else float(text)
 
 
-class _Times(CustomTimeColumn):
-    """Time that has passed and time left; of the bar of the whole run as `Progress` measures it."""
+class _TimeColumn(CustomTimeColumn):
+    """Rich column of elapsed and remaining time; the bar of the run takes both from `Progress`."""
 
     def render(self, task: Task) -> Text:
-        """Return the two times."""
+        """Return elapsed and remaining time."""
         run: Progress | None = task.fields.get("run")
         if run is None or run.seconds_left is None:
             return super().render(task)
@@ -143,7 +147,7 @@ class _Times(CustomTimeColumn):
 
 
 class RunProgressBar(RichProgressBar):
-    """Lightning's bar of the batches of an epoch, under one of the epochs of the run."""
+    """Progress bars of the epochs of a run and of the batches of an epoch."""
 
     def __init__(self, progress: Progress) -> None:
         super().__init__(leave=False)
@@ -151,12 +155,12 @@ class RunProgressBar(RichProgressBar):
         self._epochs: Any = None
 
     def configure_columns(self, trainer: pl.Trainer) -> list[Any]:
-        """Take the time left of the run from its progress: Rich forgets what is 30 s old."""
+        """Take the remaining time from `Progress`: Rich drops samples older than 30 s."""
         columns = super().configure_columns(trainer)
-        return [_Times(c.style) if isinstance(c, CustomTimeColumn) else c for c in columns]
+        return [_TimeColumn(c.style) if isinstance(c, CustomTimeColumn) else c for c in columns]
 
     def on_train_epoch_start(self, trainer: pl.Trainer, pl_module: pl.LightningModule) -> None:
-        """Add the bar of the epochs once."""
+        """Add the bar of the epochs at the first epoch."""
         super().on_train_epoch_start(trainer, pl_module)
         if isinstance(self.progress, CustomProgress) and self._epochs is None:
             self._epochs = self.progress.add_task(

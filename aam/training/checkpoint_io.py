@@ -1,4 +1,4 @@
-"""Lightning's checkpoint files, replaced as a whole and read by this program's own reader."""
+"""Lightning plugin for checkpoint I/O: atomic writes, and reads by `aam.serialization`."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ from aam.training import checkpoints
 
 
 class AtomicCheckpointIO(TorchCheckpointIO):
-    """Writes atomically, so that a killed run leaves the last whole file."""
+    """Checkpoint I/O with atomic writes: a killed run leaves the last complete file."""
 
     def save_checkpoint(
         self, checkpoint: dict[str, Any], path: Any, storage_options: Any | None = None

@@ -1,8 +1,8 @@
 """Schema of a checkpoint: the entries that Lightning and this program write, and their types.
 
-What a callback, a scheduler or a loader keeps beyond these entries may be any plain value. States
-of the optimiser and of its schedule are held against those of the fresh objects when a run is
-resumed (`aam.distributed.state_dict`).
+Further entries of a callback, a scheduler or a loader may be any plain value. The states of the
+optimizer and of its schedule are validated against those of new objects when a run is resumed
+(`aam.distributed.state_dict`).
 """
 
 from __future__ import annotations
@@ -110,12 +110,12 @@ class _Optional(TypedDict, total=False):
     train_sums: dict[str, tuple[Real, Real]]  # of an epoch in which fp16 may have overflowed
 
 
-class _Kept(TypedDict):
+class _BestModel(TypedDict):
     best_model_score: Tensor | Real | None
     best_model_path: str
 
 
-class _ModelCheckpoint(_Kept, total=False):
+class _ModelCheckpoint(_BestModel, total=False):
     current_score: Tensor | Real | None
     kth_value: Tensor | Real | None
     kth_best_model_path: str
@@ -136,19 +136,19 @@ _CALLBACKS = {
     "WithinEpochs": _ModelCheckpoint,
     "EarlyStopping": _EarlyStopping,
 }
-"""By the class that the key of a callback's state begins with."""
+"""Schema of a callback's state, by the class name with which its key begins."""
 
 
 def check_content(content: dict[str, Any]) -> None:
-    """Refuse a checkpoint whose entries, beside the config, are not what the schema declares.
+    """Validate the entries of a checkpoint, except its model configuration, against the schema.
 
     Raises:
         Mismatch: an entry is missing, of another type or out of range.
     """
-    for kind in (_Content, _Optional):
-        schema.parse(kind, content, "the checkpoint")
+    for declared_type in (_Content, _Optional):
+        schema.parse(declared_type, content, "the checkpoint")
     if not re.fullmatch(r"2\.\d+(\.\w+)*", content["pytorch-lightning_version"]):
-        raise Mismatch("the checkpoint is of no version of Lightning that is known")
+        raise Mismatch("the checkpoint is of an unknown version of Lightning")
     for key, state in content["callbacks"].items():
         declared = _CALLBACKS.get(key.partition("{")[0])
         if declared is not None:
@@ -159,9 +159,9 @@ def check_content(content: dict[str, Any]) -> None:
 
 
 class _ShapesOnly(TorchFunctionMode):
-    """Skip random numbers and arithmetic while a network is built on the meta device.
+    """Torch function mode that skips random numbers and arithmetic on the meta device.
 
-    Its kernels for them are written in Python and import 800 modules, which takes a second.
+    The meta kernels for them are written in Python and import 800 modules, which takes a second.
     """
 
     def __torch_function__(
@@ -175,7 +175,7 @@ class _ShapesOnly(TorchFunctionMode):
 
 
 def check_weights(config: ModelConfig, weights: dict[str, Tensor]) -> None:
-    """Refuse weights that the network of the config does not have, before it is built.
+    """Validate names, shapes and types of weights against the network of a configuration.
 
     Raises:
         Mismatch: a name, a shape or a type differs, or a weight is not finite.

@@ -1,6 +1,7 @@
-"""Checkpoint files: self-sufficient, validated, and read without running code from them.
+"""Checkpoint files: find, copy, read with validation, and load weights.
 
-Beside the weights and the state of the loop a checkpoint holds a `ModelConfig`.
+A checkpoint holds the weights, the state of the training loop and a `ModelConfig`. Reading one runs
+no code from it.
 """
 
 from __future__ import annotations
@@ -22,11 +23,11 @@ from aam.training.checkpoint_schema import check_content, check_weights
 from aam.training.model_config import ModelConfig, from_plain, to_plain
 
 _KEY = "aam"
-"""Where the config lies in a checkpoint."""
+"""Key of the model configuration in a checkpoint."""
 
 
 def find(path: Path, name: str) -> Path:
-    """Return the checkpoint file meant by `path`: itself, or `name` of a run folder.
+    """Return the checkpoint at `path`: the file itself, or the file `name` of a run folder.
 
     Raises:
         MissingInput: there is no such file.
@@ -55,14 +56,14 @@ def resumed_checkpoint(run: RunOptions) -> Path | None:
     """Return a checkpoint of the run that is resumed, of any of its folds; None if a run begins.
 
     Raises:
-        MissingInput: the run that was named has none.
+        MissingInput: the run of --resume-from has none.
     """
     source = run.output_dir if run.resume_from == "auto" else run.resume_from
     if source is None:
         return None
     last = Path("checkpoints") / "last.ckpt"
-    places = (source, *sorted(source.glob("fold-*"))) if _is_run(source) else ()
-    found = next((place / last for place in places if (place / last).exists()), None)
+    folders = (source, *sorted(source.glob("fold-*"))) if _is_run(source) else ()
+    found = next((folder / last for folder in folders if (folder / last).exists()), None)
     return found if found or run.resume_from == "auto" else find(source, "last.ckpt")
 
 
@@ -76,12 +77,12 @@ def check_folds(run: RunOptions) -> None:
         raise UsageError(
             "A cross-validation resumes from its run folder",
             f"--resume-from '{run.resume_from}' is one checkpoint",
-            "name the folder that has the folds in it",
+            "name the run folder that contains the folds",
         )
 
 
 def run_folder_of(checkpoint: Path) -> Path:
-    """Return the run folder that a checkpoint lies in."""
+    """Return the run folder of a checkpoint."""
     folder = checkpoint.parent.parent
     return folder.parent if (folder.parent / "run.json").exists() else folder
 
@@ -102,10 +103,10 @@ def copy(checkpoint: Path, folder: Path) -> None:
 
 
 def read(path: Path) -> tuple[ModelConfig, dict[str, Any]]:
-    """Read the config and the whole content of a checkpoint, on the CPU.
+    """Read the model configuration and the content of a checkpoint, on the CPU.
 
-    It may be one file or the shards of several ranks. Everything in it is held against its schema
-    before any of it is used.
+    The checkpoint may be one file or the shards of several ranks. All entries are validated against
+    their schema before any of them is used.
 
     Raises:
         MissingInput: the file may not be read.
@@ -126,13 +127,13 @@ def read(path: Path) -> tuple[ModelConfig, dict[str, Any]]:
         check_weights(config, content["state_dict"])
     except Mismatch as error:
         raise DataError(
-            "The checkpoint holds what no run writes", f"'{path}', {error}", "choose another one"
+            "The checkpoint has invalid content", f"'{path}', {error}", "choose another one"
         ) from error
     return config, content
 
 
 def load_weights(network: Encoder | Predictor, content: dict[str, Any]) -> None:
-    """Give `network` the weights of a checkpoint's content.
+    """Load the weights of a checkpoint's content into `network`.
 
     Raises:
         DataError: they are of another network.
@@ -147,19 +148,19 @@ def load_weights(network: Encoder | Predictor, content: dict[str, Any]) -> None:
 
 
 def encoder_weights(config: ModelConfig, content: dict[str, Any]) -> dict[str, torch.Tensor]:
-    """Return the weights of the encoder in a checkpoint of either kind."""
+    """Return the weights of the encoder in a checkpoint of `aam pretrain` or `aam train`."""
     prefix = "network." if config.target is None else "network.encoder."
     weights = content["state_dict"]
     return {k.removeprefix(prefix): v for k, v in weights.items() if k.startswith(prefix)}
 
 
 def _from_first_format(weights: dict[str, torch.Tensor]) -> None:
-    """Bring the weights of format 1 up to date: the scale of distances was a number there."""
+    """Convert the weights of format 1, where the scale of distances is a scalar."""
     for name, value in weights.items():
         if name.endswith("distance.scale") and value.numel() == 1:
             weights[name] = value.reshape(1)
 
 
 def add_config(content: dict[str, Any], config: ModelConfig) -> None:
-    """Put the config into the content of a checkpoint that is about to be written."""
+    """Add the model configuration to the content of a checkpoint before it is written."""
     content[_KEY] = to_plain(config)

@@ -1,4 +1,4 @@
-"""What is settled in the first steps of a fit: the compiled encoder, the report of fp32 modules."""
+"""Callbacks of the first steps: torch.compile of the encoder, report of modules in fp32."""
 
 from __future__ import annotations
 
@@ -20,15 +20,15 @@ from aam.numerics.compile import Compilation, compile_in_place, eager_again, ref
 from aam.training.lightning_module import TrainingModule
 
 Note = Callable[[str, Any], None]
-"""Puts a fact under a name into the record of the run."""
+"""Function that adds a named fact to the run record."""
 
 
 def unrecorded(name: str, fact: Any) -> None:
-    """Note nothing: a fit without a record."""
+    """Ignore a fact: the default `Note` of a fit without a run record."""
 
 
 class Fp32Report(Callback):
-    """Names the modules whose output is fp32 in the first steps, in spite of mixed precision."""
+    """Report of the modules that output fp32 in the first steps under mixed precision."""
 
     STEPS = 3
 
@@ -36,12 +36,12 @@ class Fp32Report(Callback):
         self.precision, self.note = precision, note
         self.done = False
         self._left = self.STEPS
-        self._kinds: dict[str, str] = {}
-        self._wide: set[str] = set()
+        self._class_names: dict[str, str] = {}
+        self._fp32: set[str] = set()
         self._hooks: list[Any] = []
 
     def on_train_start(self, trainer: pl.Trainer, pl_module: pl.LightningModule) -> None:
-        """Hook every module that has none below it."""
+        """Register a forward hook on every leaf module."""
         assert isinstance(pl_module, TrainingModule)
         if self.precision == "none":
             warn("--report-fp32-fallbacks: all runs in fp32 without --mixed-precision.")
@@ -52,23 +52,23 @@ class Fp32Report(Callback):
                 self._hooks.append(module.register_forward_hook(self._hook(name)))
 
     def _hook(self, name: str) -> Callable[[nn.Module, Any, Any], None]:
-        def look(module: nn.Module, inputs: Any, output: Any) -> None:
-            self._kinds[name] = type(module).__name__
+        def record(module: nn.Module, inputs: Any, output: Any) -> None:
+            self._class_names[name] = type(module).__name__
             if isinstance(output, Tensor) and output.dtype == torch.float32:
-                self._wide.add(name)
+                self._fp32.add(name)
 
-        return look
+        return record
 
     def on_train_batch_end(
         self, trainer: pl.Trainer, pl_module: pl.LightningModule, outputs: Any, batch: Any, idx: int
     ) -> None:
-        """Take the hooks off after a few steps and say what they saw."""
+        """Remove the hooks after a few steps and print the report."""
         self._left -= 1
         if self._left == 0 and not self.done:
             self._finish()
 
     def on_train_end(self, trainer: pl.Trainer, pl_module: pl.LightningModule) -> None:
-        """Report on a run that is shorter than that."""
+        """Print the report of a run that is shorter."""
         if not self.done:
             self._finish()
 
@@ -76,37 +76,40 @@ class Fp32Report(Callback):
         for hook in self._hooks:
             hook.remove()
         self.done = True
-        by_kind = defaultdict(list)
-        for name in self._kinds:
-            if name in self._wide:
-                by_kind[self._kinds[name]].append(name)
-        say(f"{len(self._wide)} of {len(self._kinds)} modules ran in fp32 under {self.precision}:")
-        for kind, names in sorted(by_kind.items()):
-            say(f"  {kind}: {', '.join(names)}")
-        self.note("fp32_fallbacks", dict(sorted(by_kind.items())))
+        by_class = defaultdict(list)
+        for name in self._class_names:
+            if name in self._fp32:
+                by_class[self._class_names[name]].append(name)
+        say(
+            f"{len(self._fp32)} of {len(self._class_names)} modules ran in fp32 "
+            f"under {self.precision}:"
+        )
+        for class_name, names in sorted(by_class.items()):
+            say(f"  {class_name}: {', '.join(names)}")
+        self.note("fp32_fallbacks", dict(sorted(by_class.items())))
 
 
 class CompiledEncoder(Callback):
-    """Compiles the nucleotide encoder before the first step, if the compiler passes its trial.
+    """Compile the nucleotide encoder before the first step, if the compiled module passes its test.
 
-    Where modules are being watched by `Fp32Report`, it waits until their hooks are gone.
+    With an `Fp32Report`, compilation waits until the hooks of the report are removed.
     """
 
     def __init__(
-        self, asked: CompileModel, precision: Precision, note: Note, after: Fp32Report | None
+        self, mode: CompileModel, precision: Precision, note: Note, after: Fp32Report | None
     ) -> None:
-        self.asked, self.precision, self.note, self.after = asked, precision, note, after
+        self.mode, self.precision, self.note, self.after = mode, precision, note, after
         self._tried = False
 
     def on_train_batch_start(
         self, trainer: pl.Trainer, pl_module: pl.LightningModule, batch: Batch, batch_idx: int
     ) -> None:
-        """Try the compiler on the sequences of the first batch."""
+        """Compile and test the encoder with the sequences of the first batch."""
         if self._tried or (self.after is not None and not self.after.done):
             return
         self._tried = True
         assert isinstance(pl_module, TrainingModule)
-        reason = refusal(self.asked, torch.version.hip)
+        reason = refusal(self.mode, torch.version.hip)
         if not reason and pl_module.frozen:
             reason = "the encoder is frozen, every ASV is encoded once"
         if not reason:
@@ -122,9 +125,9 @@ class CompiledEncoder(Callback):
             )
         if reason:
             warn(f"--compile-model: the network runs without torch.compile: {reason}.")
-        self.note("compile", vars(Compilation(self.asked, not reason, reason)))
+        self.note("compile", vars(Compilation(self.mode, not reason, reason)))
 
     def teardown(self, trainer: pl.Trainer, pl_module: pl.LightningModule, stage: str) -> None:
-        """Leave an eager network: what comes after training has other shapes."""
+        """Restore the eager network: tensors after training have other shapes."""
         assert isinstance(pl_module, TrainingModule)
         eager_again(pl_module.encoder.nucleotides)

@@ -1,7 +1,7 @@
-"""Batches in order: which samples meet in which step of which epoch, and who prepares them.
+"""Data loading: training and validation batches, the epoch sampler, the data loader.
 
-A training batch is asked for by (epoch, step) and nothing else, so its content depends neither on
-the number of workers nor on where a run was stopped and resumed.
+A training batch depends on (epoch, step) alone, not on the number of workers or on where a run was
+stopped and resumed.
 """
 
 from __future__ import annotations
@@ -28,7 +28,7 @@ _ORDER = 3
 
 
 class TrainingBatches(Dataset[Batch]):
-    """Shuffled batches of nearly equal size: an epoch sees every sample once.
+    """Shuffled training batches of nearly equal size; an epoch contains every sample once.
 
     The batch of a step is the same on any number of ranks; each takes its share of it.
     """
@@ -73,7 +73,7 @@ class TrainingBatches(Dataset[Batch]):
 
 
 class FixedBatches(Dataset[Batch]):
-    """Batches of samples in order, the same every time: validation and prediction."""
+    """Batches of samples in fixed order, for validation and prediction."""
 
     ranks = ALONE
     letters = False
@@ -103,10 +103,10 @@ def share_of(batch: Batch, ranks: Ranks, letters: bool) -> Batch:
 
 
 class EpochSampler(Sampler[Key]):
-    """Keys (epoch, step) of one epoch; Lightning calls `set_epoch`, a resumed run `resume`.
+    """Sampler of the keys (epoch, step) of one epoch; a resumed run starts at `resume`.
 
-    The keys are decided when the iterator is made, so that worker processes, which fetch batches
-    before they are needed, get the same ones as a loop without workers. A resumed run makes its
+    The keys are fixed when the iterator is made, so that worker processes, which prefetch batches,
+    get the same keys as a loop without workers. A resumed run makes its
     first iterator before Lightning calls `set_epoch`, hence `resume` sets the epoch as well.
     """
 
@@ -135,7 +135,7 @@ class EpochSampler(Sampler[Key]):
 def loader(
     batches: Dataset[Batch], sampler: Sampler[Key] | None, workers: int, pin: bool
 ) -> DataLoader[Batch]:
-    """Wrap batches for the loop; each item is a whole batch."""
+    """Build the data loader; each item of the dataset is a complete batch."""
     return DataLoader(
         batches,
         batch_size=None,
@@ -144,6 +144,6 @@ def loader(
         persistent_workers=workers > 0,
         worker_init_fn=ignore_signals,
         pin_memory=pin,
-        # A generator of its own: opening a loader must not advance the dropout's.
+        # A separate generator: a new loader must not advance the one that dropout uses.
         generator=torch.Generator().manual_seed(0),
     )

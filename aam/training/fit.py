@@ -1,4 +1,4 @@
-"""One fit: Lightning's trainer with this project's files, callbacks and checkpoints."""
+"""Training loop: Lightning's trainer with the callbacks, checkpoints and files of a run folder."""
 
 from __future__ import annotations
 
@@ -48,7 +48,7 @@ HIGHER_IS_BETTER = ("r2", "accuracy", "f1")
 
 @dataclass(frozen=True)
 class FitConfig:
-    """What a fit is run with; `note` puts facts into the record of the run."""
+    """Settings of a fit; `note` adds facts to the run record."""
 
     config: ModelConfig
     loop: LoopOptions
@@ -66,7 +66,7 @@ class FitConfig:
 
 @dataclass(frozen=True)
 class FitResult:
-    """What a fit ended with."""
+    """Result of a fit: chosen checkpoint, epochs, optimizer steps, best metrics."""
 
     checkpoint: Path
     epochs: int
@@ -74,18 +74,18 @@ class FitResult:
     best: dict[str, float]
 
 
-def optimiser_steps(samples: int, loop: LoopOptions) -> int:
-    """Count the optimiser steps of a whole run, accumulation included."""
+def optimizer_steps(samples: int, loop: LoopOptions) -> int:
+    """Return the number of optimizer steps of a run, with gradient accumulation."""
     batches = math.ceil(samples / loop.batch_size)
     return loop.epochs * math.ceil(batches / loop.gradient_accumulation_steps)
 
 
 def check_split(split: Split, loop: LoopOptions) -> None:
-    """Refuse a split that the training loop cannot use.
+    """Validate a split against the options of the training loop.
 
     Raises:
         DataError: fewer training samples than --batch-size.
-        UsageError: a learning rate that follows validations, and no validation samples.
+        UsageError: --scheduler plateau without validation samples.
     """
     if len(split.train) < loop.batch_size:
         raise DataError(
@@ -104,11 +104,8 @@ def check_split(split: Split, loop: LoopOptions) -> None:
 def run(
     fit: FitConfig, task: TrainingModule, training: TrainingBatches, validation: FixedBatches | None
 ) -> FitResult:
-    """Train `task` and return where its best checkpoint is.
-
-    Without validation samples the last checkpoint is the best.
-    """
-    _quieten()
+    """Train `task` and return its best checkpoint; without validation samples, the last one."""
+    _silence_libraries()
     device = choose_device(fit.device)
     workers = choose_workers(fit.device, device)
     sampler = EpochSampler(training.steps)
@@ -127,7 +124,7 @@ def run(
     callbacks += _first_steps(fit, precision)
     ids = training.study.table.sample_ids
     last = fit.folder / "checkpoints" / "last.ckpt"
-    # After what seeds a step, before what validates and keeps it.
+    # After the callback that seeds a step, before those that validate and save.
     callbacks.insert(1, FiniteCheck(ids, last, fit.note, fit.loop.lr, fit.team))
     trainer = pl.Trainer(
         default_root_dir=fit.folder,
@@ -152,7 +149,7 @@ def run(
     resume = checkpoints.checkpoint_to_resume(fit.run, fit.folder)
     folder = fit.folder / "checkpoints"
     if resume is not None:
-        _take_best(resume.with_name("best.ckpt"), folder, fit.team)
+        _copy_best(resume.with_name("best.ckpt"), folder, fit.team)
     with requests.handled():
         trainer.fit(
             task,
@@ -174,7 +171,7 @@ def run(
 
 
 def _choice(epoch: int, epochs: int, keeper: ModelCheckpoint, loop: LoopOptions) -> str:
-    """Return the sentence about the chosen epoch, and about early stopping where it ended a run."""
+    """Return the message about the chosen epoch and about early stopping."""
     assert keeper.best_model_score is not None
     score = f"{keeper.monitor} {float(keeper.best_model_score):.4g}"
     chosen = f"Chosen: epoch {epoch} of {epochs}, {score}."
@@ -186,11 +183,11 @@ def _choice(epoch: int, epochs: int, keeper: ModelCheckpoint, loop: LoopOptions)
     )
 
 
-def _take_best(best: Path, folder: Path, team: Team) -> None:
-    """Copy the best checkpoint of the run that is resumed, if that lies in another folder."""
+def _copy_best(best: Path, folder: Path, team: Team) -> None:
+    """Copy the best checkpoint of the resumed run, if its folder is another one."""
     if team.ranks.first and best.exists() and best.parent.resolve() != folder.resolve():
         checkpoints.copy(best, folder)
-    team.any(False)  # wait: every rank looks whether it is there
+    team.any(False)  # barrier: every rank reads the file next
 
 
 def _progress(
@@ -201,7 +198,7 @@ def _progress(
 
 
 def _callbacks(
-    fit: FitConfig, sampler: EpochSampler, requests: Requests, table: EpochTable, judged: bool
+    fit: FitConfig, sampler: EpochSampler, requests: Requests, table: EpochTable, validated: bool
 ) -> tuple[ModelCheckpoint | None, list[Callback]]:
     folder = fit.folder / "checkpoints"
     name = fit.best_metric
@@ -211,7 +208,7 @@ def _callbacks(
     resume = ExactResume(fit.config, sampler, folder, fit.loop.patience, fit.team.ranks.rank)
     callbacks: list[Callback] = [resume, stop]
     keeper: ModelCheckpoint | None = None
-    if judged:
+    if validated:
         keeper = ModelCheckpoint(
             folder, "best", monitor=monitor, mode=mode, enable_version_counter=False
         )
@@ -226,7 +223,7 @@ def _callbacks(
         callbacks.append(
             WithinEpochs(folder, "last", enable_version_counter=False, every_n_train_steps=every)
         )
-    # The row of an epoch shows the learning rate that it had.
+    # The row of an epoch has its learning rate, hence before the plateau scheduler steps.
     callbacks += [table.progress, table, PlateauStep()]
     if console.is_terminal and fit.team.ranks.first:
         callbacks.append(RunProgressBar(table.progress))
@@ -234,7 +231,7 @@ def _callbacks(
 
 
 def _first_steps(fit: FitConfig, precision: Precision) -> list[Callback]:
-    """Return what is done once, in the first steps."""
+    """Return the callbacks of the first steps."""
     report = Fp32Report(precision, fit.note) if fit.speed.report_fp32_fallbacks else None
     callbacks: list[Callback] = [] if report is None else [report]
     if fit.speed.compile_model != "off":
@@ -243,7 +240,7 @@ def _first_steps(fit: FitConfig, precision: Precision) -> list[Callback]:
 
 
 def _freeze_idle(task: TrainingModule, training: TrainingBatches) -> None:
-    """Freeze what the loss of this run does not reach."""
+    """Freeze the parameters that the loss of this run does not reach."""
     plan, weights = training.plan, task.weights
     related = plan.metric is not None and weights.unifrac > 0 and not task.frozen
     by_diversity = plan.metric == "faith_pd" and training.study.distances is None
@@ -255,8 +252,8 @@ def _freeze_idle(task: TrainingModule, training: TrainingBatches) -> None:
     )
 
 
-def _quieten() -> None:
-    """Leave out Lightning's advice and the warnings that do not concern a user."""
+def _silence_libraries() -> None:
+    """Suppress Lightning's advice and warnings of libraries that users cannot act on."""
     logging.getLogger("lightning.pytorch").setLevel(logging.WARNING)
     warnings.filterwarnings("ignore", module="lightning")
     warnings.filterwarnings("ignore", message=".*lr_scheduler.step.*")

@@ -1,4 +1,4 @@
-"""Using a trained network: every ASV of a table is encoded once and remembered."""
+"""Inference: encode every ASV of a table once, and apply a network to samples."""
 
 from __future__ import annotations
 
@@ -23,7 +23,7 @@ CHUNK = 512
 
 @dataclass(frozen=True)
 class NetworkOutput:
-    """What a network says of samples, in the order of the rows asked for.
+    """Embeddings and outputs of a network for samples, in the order of the given rows.
 
     Attributes:
         embeddings_ND: float32.
@@ -39,7 +39,7 @@ def encode_asvs(encoder: Encoder, study: Study, device: torch.device) -> Tensor:
     encoder.to(device).eval()
     tokens_FL = study.tokens_FL
     starts = range(0, len(tokens_FL), CHUNK)
-    # Copied by the chunk, for the array may be a file.
+    # Copied chunk by chunk: the array may be a memory-mapped file.
     chunks = (torch.from_numpy(tokens_FL[start : start + CHUNK].copy()) for start in starts)
     encoded = encoder.encode_all(chunks)
     return torch.cat(list(track(encoded, "Encoding ASVs", len(starts), "chunks")))
@@ -55,17 +55,17 @@ def apply_network(
     asv_vectors_FD: Tensor,
     reads_pass: int = 0,
 ) -> NetworkOutput:
-    """Run a network over samples.
+    """Apply a network to samples.
 
     Args:
         network: in any mode; it is left in evaluation mode on `device`.
         study: the samples.
-        plan: how batches are made.
+        plan: of the batches.
         rows: rows of the study.
-        batch_size: samples at a time; the answers do not depend on it.
-        device: where to compute.
-        asv_vectors_FD: vectors of the study's ASVs.
-        reads_pass: number of the rarefaction; 0 is the one that validation uses.
+        batch_size: samples at a time; the outputs do not depend on it.
+        device: of the computation.
+        asv_vectors_FD: vectors of the ASVs of the study.
+        reads_pass: number of the rarefaction; validation uses 0.
 
     Raises:
         NotFinite: an embedding or an output is NaN or infinite.
@@ -82,7 +82,7 @@ def apply_network(
             )
             embeddings.append(embedding_BD.float().cpu())
             if isinstance(network, Predictor):
-                found_RBC = network.target(
+                outputs_RBC = network.target(
                     embedding_BD,
                     members_BSD,
                     batch.attend_BS,
@@ -90,7 +90,7 @@ def apply_network(
                     batch.slots_BS,
                     batch.counts_BS,
                 )
-                outputs.append(found_RBC.mean(dim=0).float().cpu())
+                outputs.append(outputs_RBC.mean(dim=0).float().cpu())
     found = NetworkOutput(torch.cat(embeddings).numpy(), torch.cat(outputs) if outputs else None)
     ids = [study.table.sample_ids[row] for row in rows.tolist()]
     require_finite("embeddings", ids, found.embeddings_ND)
@@ -107,12 +107,12 @@ def fit_profile(
         return
     batches = FixedBatches(study, plan, rows, CHUNK // 8)
     steps = track(range(len(batches)), "Profiles", len(batches), "batches")
-    made = (batches[k] for k in steps)
+    fixed = (batches[k] for k in steps)
     raw = network.profile.raw
-    network.profile.fit(raw(b.tokens_UL, b.slots_BS, b.counts_BS) for b in made)
+    network.profile.fit(raw(b.tokens_UL, b.slots_BS, b.counts_BS) for b in fixed)
 
 
 def shallow(study: Study, depth: int) -> Iterator[str]:
-    """Name the samples with fewer reads than the rarefaction depth."""
+    """Yield the ids of the samples with fewer reads than the rarefaction depth."""
     for row in np.flatnonzero(study.reads < depth).tolist():
         yield study.table.sample_ids[row]

@@ -1,4 +1,4 @@
-"""What a model starts from: a pretrained encoder or fresh weights, and what is fitted first."""
+"""Initialization of a predictor: pretrained encoder or new weights, output bias, profile scale."""
 
 from __future__ import annotations
 
@@ -24,11 +24,11 @@ from aam.training.target import Target
 
 @dataclass(frozen=True)
 class InitialModel:
-    """A model before its first step.
+    """A model before its first training step.
 
     Attributes:
-        config: what it is.
-        network: with the encoder's weights, the training mean and the profile's scale in place.
+        config: of the model.
+        network: with the weights of the encoder, the initial outputs and the scale of the profile.
         asv_vectors_FD: vectors of the study's ASVs if the encoder is frozen.
     """
 
@@ -46,7 +46,7 @@ def initialize(
     device: torch.device,
     backends: Backends,
 ) -> InitialModel:
-    """Build the model of one split."""
+    """Build and initialize the model of one split."""
     config = _model_config(options, labelled, base, split, target)
     network = config.network(backends, options.speed.gradient_checkpointing)
     assert isinstance(network, Predictor)

@@ -1,4 +1,4 @@
-"""What a training run is asked: a study, the answer of every sample, and who trains or judges."""
+"""Labelled study of a training run: samples, labels and splits; the target fitted to them."""
 
 from __future__ import annotations
 
@@ -22,13 +22,13 @@ from aam.training.target_transforms import fit_transform
 
 @dataclass(frozen=True)
 class LabelledStudy:
-    """A study with the answer of every sample.
+    """A study with the label of every sample.
 
     Attributes:
-        study: the samples that have an answer and are deep enough.
+        study: the samples that have a label and reach the rarefaction depth.
         values: float64 [N], numbers or class codes.
         classes: names of the classes; empty for numbers.
-        splits: one a fold.
+        splits: one per fold.
         labels: group of each sample; None without groups.
         depth: rarefaction depth.
     """
@@ -44,15 +44,16 @@ class LabelledStudy:
 def load_labelled_study(
     options: Train, max_bp: int | None, splits: Path | None = None
 ) -> LabelledStudy:
-    """Read the study and the target, and decide splits.
+    """Read the study and its labels, and split the samples.
 
     Args:
         options: of the command.
         max_bp: longest sequence to keep; None for the longest of the table.
-        splits: file of the splits, which the options decide otherwise.
+        splits: file of the splits; None to split by the options.
 
     Raises:
-        AamError: see the readers; DataError if the samples or their values do not serve.
+        AamError: see the readers.
+        DataError: fewer than two samples reach the depth, or their labels are all the same.
     """
     study = load_study(options.input, options.phylogeny, max_bp)
     metadata = read_metadata(options.target.metadata)
@@ -79,7 +80,11 @@ def load_labelled_study(
 
 
 def fit_target(options: Train, labelled: LabelledStudy, split: Split) -> Target:
-    """Fit what the target needs to the training samples."""
+    """Build the target: class weights or transform are fitted to the training samples.
+
+    Raises:
+        DataError: a class has no training sample, or the transform cannot be fitted.
+    """
     values = labelled.values[split.train]
     column = options.target.metadata_column
     if labelled.classes:

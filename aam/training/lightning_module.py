@@ -1,10 +1,10 @@
-"""What one step of training and one pass of validation compute, for Lightning's loop.
+"""Lightning module: training step, validation, metrics, optimizer and gradient clipping.
 
-One task serves pretraining and training: the parts of the loss that a batch or a network has no
-data for are absent. Validation adds sums over the whole split, never means of means.
+One module serves pretraining and training: loss terms for which a batch or a network has no data
+are absent. Validation adds sums over the split, never means of means.
 
 Of several ranks each computes a `BatchShard`: it encodes some of the ASVs, whose vectors are
-gathered, and reads some of the samples, whose embeddings are gathered. Each part of the loss is a
+gathered, and reads some of the samples, whose embeddings are gathered. Each loss term is a
 sum over all ranks, divided by the number of all ranks, so the gradient is that of the whole batch.
 """
 
@@ -35,7 +35,7 @@ from aam.training.target import Target
 
 @dataclass(frozen=True)
 class LossWeights:
-    """Weights of the parts of the loss; 0 leaves a part out."""
+    """Weights of the loss terms; 0 omits a term."""
 
     unifrac: float = 1.0
     nucleotide: float = 1.0
@@ -48,14 +48,14 @@ class LossWeights:
 
 
 class TrainingModule(pl.LightningModule):
-    """Losses of a network on batches.
+    """Lightning module of a network and its losses.
 
     Args:
         network: an encoder, or a predictor with its target.
-        weights: of the parts of the loss.
-        loop: optimiser and schedule.
-        steps: optimiser steps of the whole run, for the schedule.
-        target: what the predictor predicts; None for an encoder.
+        weights: of the loss terms.
+        loop: optimizer and schedule.
+        steps: optimizer steps of the whole run, for the schedule.
+        target: of the predictor; None for an encoder.
         target_values: the target of each row of the study, NaN where it has none.
         asv_vectors_FD: vectors of every ASV of the study, when the encoder is frozen.
         standard: of Faith PD.
@@ -80,10 +80,10 @@ class TrainingModule(pl.LightningModule):
         # Not a buffer: it is no part of a checkpoint.
         self.asv_vectors_FD = asv_vectors_FD
         self.train_sums: dict[str, LossTerm] = {}
-        """Sums of the training metrics over the samples of the epoch so far."""
+        """Sums of the training metrics over the current epoch."""
         self._sums: dict[str, LossTerm] = {}
         self._scored: list[Tensor] = []
-        self._answers: list[npt.NDArray[np.float64]] = []
+        self._predictions: list[npt.NDArray[np.float64]] = []
         self._rows: list[npt.NDArray[np.int64]] = []
 
     @property
@@ -93,7 +93,7 @@ class TrainingModule(pl.LightningModule):
 
     @property
     def frozen(self) -> bool:
-        """Whether the encoder stays as it is."""
+        """Whether the encoder is frozen."""
         return self.asv_vectors_FD is not None
 
     def train(self, mode: bool = True) -> TrainingModule:
@@ -104,65 +104,69 @@ class TrainingModule(pl.LightningModule):
         return self
 
     def on_train_epoch_start(self) -> None:
-        """Begin the training metrics of an epoch; one that is resumed goes on with those so far."""
+        """Reset the training metrics; a resumed epoch keeps those of its checkpoint."""
         self.train_sums = {}
 
     def training_step(self, batch: Batch, step: int) -> Tensor:
-        """Return the loss of a batch, the weighted sum of its parts."""
-        own, _ = self._forward(batch, batch.tokens_UL, nucleotides=True)
-        whole = over_ranks(own)
-        figures = {name: part.mean for name, part in whole.items()} | {"loss": self._total(whole)}
+        """Return the loss of a batch, the weighted sum of its terms."""
+        local_terms, _ = self._forward(batch, batch.tokens_UL, nucleotides=True)
+        global_terms = over_ranks(local_terms)
+        metrics = {name: term.mean for name, term in global_terms.items()}
+        metrics["loss"] = self._total(global_terms)
         samples = torch.tensor(
             batch.samples if isinstance(batch, BatchShard) else len(batch.rows_B)
         )
-        for name, value in figures.items():
+        for name, value in metrics.items():
             _add(self.train_sums, name, LossTerm(value.detach() * samples, samples))
         self.log("train_loss", self.train_sums["loss"].mean.float(), prog_bar=True, logger=False)
-        # Strategies divide the sum of the ranks' gradients by their number.
-        mine = {
-            name: LossTerm(ranks() * part.total, whole[name].number) for name, part in own.items()
+        # Strategies divide the sum of the ranks' gradients by the number of ranks.
+        scaled = {
+            name: LossTerm(ranks() * term.total, global_terms[name].number)
+            for name, term in local_terms.items()
         }
-        return self._total(mine)
+        return self._total(scaled)
 
     def validation_step(self, batch: Batch, step: int) -> None:
         """Add a batch to the sums of the split.
 
-        A target is judged as `aam predict` will give it, on whole sequences; the nucleotide task on
-        masked ones, where each ASV of the split counts once, however samples meet in batches.
+        A target is scored as `aam predict` computes it, on unmasked sequences; masked nucleotides
+        are scored once for each ASV of the split, independent of the batches.
         """
         if self.target is None:
-            parts, _ = self._forward(self._unscored(batch), batch.tokens_UL, nucleotides=True)
+            terms, _ = self._forward(self._unscored(batch), batch.tokens_UL, nucleotides=True)
         else:
-            parts, outputs_BC = self._forward(batch, unmasked(batch), nucleotides=False)
+            terms, outputs_BC = self._forward(batch, unmasked(batch), nucleotides=False)
             assert outputs_BC is not None and self.target_values is not None
             if batch.scored_UL is not None and not self.frozen:
-                parts |= self._nucleotide_parts(self._unscored(batch))
-            self._answers.append(self.target.decode(outputs_BC))
+                terms |= self._nucleotide_terms(self._unscored(batch))
+            self._predictions.append(self.target.decode(outputs_BC))
             self._rows.append(batch.rows_B.cpu().numpy())
-        for name, part in parts.items():
-            _add(self._sums, name, part)
+        for name, term in terms.items():
+            _add(self._sums, name, term)
 
     def on_validation_epoch_end(self) -> None:
-        """Log the means over the whole split, and the figures of the target."""
-        parts = over_ranks(self._sums)
-        figures = {f"val_{name}": part.mean.float() for name, part in parts.items()}
-        loss = self._total(parts).float()
-        if self.target is not None and self._answers:
+        """Log the means over the split and the metrics of the target."""
+        terms = over_ranks(self._sums)
+        metrics = {f"val_{name}": term.mean.float() for name, term in terms.items()}
+        loss = self._total(terms).float()
+        if self.target is not None and self._predictions:
             assert self.target_values is not None
             rows = np.concatenate(self._rows)
-            own = np.column_stack([rows.astype(np.float64), np.concatenate(self._answers)])
-            found = gather_arrays(own, self.device)
+            local_rows = np.column_stack(
+                [rows.astype(np.float64), np.concatenate(self._predictions)]
+            )
+            gathered = gather_arrays(local_rows, self.device)
             # In the order of the study, so that sums are the same on any number of ranks.
-            found = found[np.argsort(found[:, 0], kind="stable")]
-            asked = self.target_values[found[:, 0].astype(np.int64)]
-            if np.isfinite(found).all():
-                judged = target_metrics(self.target, found[:, 1:], asked)
-                figures |= {f"val_{name}": torch.tensor(value) for name, value in judged.items()}
+            gathered = gathered[np.argsort(gathered[:, 0], kind="stable")]
+            labels = self.target_values[gathered[:, 0].astype(np.int64)]
+            if np.isfinite(gathered).all():
+                scores = target_metrics(self.target, gathered[:, 1:], labels)
+                metrics |= {f"val_{name}": torch.tensor(value) for name, value in scores.items()}
             else:  # no score is defined; `aam.training.nonfinite` ends the run
                 loss = torch.full_like(loss, torch.nan)
         self.log("val_loss", loss, prog_bar=True)
-        self.log_dict(figures)
-        self._sums, self._answers, self._rows, self._scored = {}, [], [], []
+        self.log_dict(metrics)
+        self._sums, self._predictions, self._rows, self._scored = {}, [], [], []
 
     def configure_gradient_clipping(
         self,
@@ -175,7 +179,7 @@ class TrainingModule(pl.LightningModule):
             clip_gradients(list(self.parameters()), float(gradient_clip_val))
 
     def configure_optimizers(self) -> Any:
-        """Build the optimiser and its schedule."""
+        """Build the optimizer and its schedule."""
         optimizer = make_optimizer(self, self.loop)
         if self.loop.scheduler == "plateau":
             plateau = torch.optim.lr_scheduler.ReduceLROnPlateau(optimizer, factor=0.3, patience=5)
@@ -195,8 +199,8 @@ class TrainingModule(pl.LightningModule):
     def _forward(
         self, batch: Batch, tokens_UL: Tensor, nucleotides: bool
     ) -> tuple[dict[str, LossTerm], Tensor | None]:
-        """Return the parts of the loss, and the target's outputs [B, C] if there is a target."""
-        parts: dict[str, LossTerm] = {}
+        """Return the loss terms, and the outputs [B, C] of the target if there is a target."""
+        terms: dict[str, LossTerm] = {}
         with torch.set_grad_enabled(torch.is_grad_enabled() and not self.frozen):
             if self.asv_vectors_FD is not None:
                 asvs_UD = self.asv_vectors_FD[batch.asvs_U]
@@ -208,15 +212,15 @@ class TrainingModule(pl.LightningModule):
                     logits = self.encoder.nucleotides.masked_logits(hidden_UTD, batch.scored_UL)
                     assert batch.hidden is not None
                     entropy, right = nucleotide_loss(logits, batch.hidden)
-                    parts |= {"nucleotide": entropy, "nucleotide_accuracy": right}
+                    terms |= {"nucleotide": entropy, "nucleotide_accuracy": right}
                 if isinstance(batch, BatchShard):
                     asvs_UD = gather_rows(asvs_UD, portions(len(batch.asvs_U), ranks()))
             embedding_BD, members_BSD = self.encoder.samples(
                 asvs_UD, batch.slots_BS, batch.counts_BS, batch.attend_BS
             )
-            parts |= self._phylogenetic_parts(batch, embedding_BD)
+            terms |= self._phylogenetic_terms(batch, embedding_BD)
         if self.target is None:
-            return parts, None
+            return terms, None
         assert isinstance(self.network, Predictor) and self.target_values is not None
         sequences_ML, slots_BS = (
             (batch.sequences_ML, batch.sequence_slots_BS)
@@ -231,9 +235,9 @@ class TrainingModule(pl.LightningModule):
             self.target.loss(outputs_BC, values.to(outputs_BC.device)) for outputs_BC in outputs_RBC
         ]
         total = torch.stack([loss.total for loss in losses]).mean()
-        return parts | {"target": LossTerm(total, losses[0].number)}, outputs_RBC.mean(dim=0)
+        return terms | {"target": LossTerm(total, losses[0].number)}, outputs_RBC.mean(dim=0)
 
-    def _nucleotide_parts(self, batch: Batch) -> dict[str, LossTerm]:
+    def _nucleotide_terms(self, batch: Batch) -> dict[str, LossTerm]:
         assert batch.scored_UL is not None and batch.hidden is not None
         rows_U = batch.scored_UL.any(dim=1)
         _, hidden_UTD = self.encoder.nucleotides(
@@ -244,24 +248,24 @@ class TrainingModule(pl.LightningModule):
         return {"nucleotide": entropy, "nucleotide_accuracy": right}
 
     def _unscored(self, batch: Batch) -> Batch:
-        """Return the batch with nothing to score in ASVs that an earlier batch has scored."""
+        """Return the batch without the masked nucleotides of ASVs scored in an earlier batch."""
         if batch.scored_UL is None or batch.hidden is None:
             return batch
         known = torch.cat(self._scored) if self._scored else batch.asvs_U[:0]
-        fresh_U1 = ~torch.isin(batch.asvs_U, known)[:, None]
-        self._scored.append(batch.asvs_U[fresh_U1[:, 0]])
+        unscored_U1 = ~torch.isin(batch.asvs_U, known)[:, None]
+        self._scored.append(batch.asvs_U[unscored_U1[:, 0]])
         if isinstance(batch, BatchShard):
-            fresh_U1 = fresh_U1[batch.first_asv :][: len(batch.tokens_UL)]
-        kept = fresh_U1.expand_as(batch.scored_UL)[batch.scored_UL]
+            unscored_U1 = unscored_U1[batch.first_asv :][: len(batch.tokens_UL)]
+        kept = unscored_U1.expand_as(batch.scored_UL)[batch.scored_UL]
         return dataclasses.replace(
-            batch, scored_UL=batch.scored_UL & fresh_U1, hidden=batch.hidden[kept]
+            batch, scored_UL=batch.scored_UL & unscored_U1, hidden=batch.hidden[kept]
         )
 
-    def _phylogenetic_parts(self, batch: Batch, embedding_BD: Tensor) -> dict[str, LossTerm]:
+    def _phylogenetic_terms(self, batch: Batch, embedding_BD: Tensor) -> dict[str, LossTerm]:
         if batch.diversity_B is not None:
-            asked_B = (batch.diversity_B - self.standard.mean) / self.standard.spread
+            diversity_B = (batch.diversity_B - self.standard.mean) / self.standard.spread
             predicted_B = self.encoder.diversity(embedding_BD).squeeze(-1)
-            return {"unifrac": diversity_loss(predicted_B, asked_B)}
+            return {"unifrac": diversity_loss(predicted_B, diversity_B)}
         if batch.distances_BB is None:
             return {}
         whole_AD, first = embedding_BD, 0
@@ -271,18 +275,18 @@ class TrainingModule(pl.LightningModule):
         head = self.encoder.distance
         return {"unifrac": distance_loss(head, embedding_BD, batch.distances_BB, whole_AD, first)}
 
-    def _total(self, parts: dict[str, LossTerm]) -> Tensor:
+    def _total(self, terms: dict[str, LossTerm]) -> Tensor:
         weighted = [
-            weight * parts[name].mean
+            weight * terms[name].mean
             for name, weight in vars(self.weights).items()
-            if weight and name in parts
+            if weight and name in terms
         ]
         return torch.stack(weighted).sum() if weighted else torch.zeros(())
 
 
-def _add(sums: dict[str, LossTerm], name: str, part: LossTerm) -> None:
-    """Add a part to the sum of its name, in double precision."""
-    total, number = part.total.detach().double(), part.number.double()
+def _add(sums: dict[str, LossTerm], name: str, term: LossTerm) -> None:
+    """Add a term to the sum of its name, in double precision."""
+    total, number = term.total.detach().double(), term.number.double()
     before = sums.get(name)
     sums[name] = (
         LossTerm(before.total + total, before.number + number)
@@ -291,25 +295,25 @@ def _add(sums: dict[str, LossTerm], name: str, part: LossTerm) -> None:
     )
 
 
-def over_ranks(parts: dict[str, LossTerm]) -> dict[str, LossTerm]:
-    """Add the parts of the loss up over the ranks; what comes back has no gradient."""
-    if not parts or ranks() == 1:
-        return {name: LossTerm(part.total.detach(), part.number) for name, part in parts.items()}
-    both = [value.double() for part in parts.values() for value in (part.total, part.number)]
+def over_ranks(terms: dict[str, LossTerm]) -> dict[str, LossTerm]:
+    """All-reduce the loss terms over the ranks; the result has no gradient."""
+    if not terms or ranks() == 1:
+        return {name: LossTerm(term.total.detach(), term.number) for name, term in terms.items()}
+    both = [value.double() for term in terms.values() for value in (term.total, term.number)]
     sums = add_up(torch.stack([value.detach() for value in both]))
-    return {name: LossTerm(sums[2 * i], sums[2 * i + 1]) for i, name in enumerate(parts)}
+    return {name: LossTerm(sums[2 * i], sums[2 * i + 1]) for i, name in enumerate(terms)}
 
 
 def target_metrics(
-    target: Target, answers_BC: npt.NDArray[np.float64], asked_B: npt.NDArray[np.float64]
+    target: Target, predictions_BC: npt.NDArray[np.float64], labels_B: npt.NDArray[np.float64]
 ) -> dict[str, float]:
-    """Return the few figures that are followed while training, in the target's own units."""
+    """Return the metrics that are logged while training, in the units of the target."""
     from aam.data.metrics import ScoredPredictions, compute_metrics
 
     names = {"r2": "r2", "mae": "mae"}
-    predicted_B: npt.NDArray[Any] = target.point_predictions(answers_BC)
+    predicted_B: npt.NDArray[Any] = target.point_predictions(predictions_BC)
     if target.classes:
         names = {"accuracy": "accuracy", "f1": "macro_f1"}
-        asked_B, predicted_B = asked_B.astype(np.int64), predicted_B.astype(np.int64)
-    found = compute_metrics(ScoredPredictions(asked_B, predicted_B, classes=target.classes))
+        labels_B, predicted_B = labels_B.astype(np.int64), predicted_B.astype(np.int64)
+    found = compute_metrics(ScoredPredictions(labels_B, predicted_B, classes=target.classes))
     return {name: math.nan if (v := found[key]) is None else v for name, key in names.items()}

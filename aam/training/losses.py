@@ -1,6 +1,6 @@
-"""The self-supervised losses, each as a sum and the number of things summed.
+"""Losses of masked nucleotides, distances and diversity, each as a sum and a count.
 
-Sums and numbers add up over batches (and, later, over processes) to exact means. Shape suffixes:
+Sums and counts add up over batches and ranks to exact means. Shape suffixes:
 see `aam.model`.
 """
 
@@ -18,29 +18,29 @@ from aam.model.shape import BASES, at_least_fp32
 
 @dataclass(frozen=True)
 class LossTerm:
-    """A sum over `number` things (or over things that weigh `number` together); both scalars."""
+    """A loss or metric as a sum and the number (or total weight) of its items; both scalars."""
 
     total: Tensor
     number: Tensor
 
     @property
     def mean(self) -> Tensor:
-        """The mean, 0 where there is nothing."""
+        """Mean; 0 without items."""
         return self.total / torch.where(self.number > 0, self.number, 1)
 
 
 def nucleotide_loss(logits: Tensor, hidden: Tensor) -> tuple[LossTerm, LossTerm]:
-    """Cross-entropy and accuracy of the masked nucleotides.
+    """Return cross-entropy and accuracy of the masked nucleotides.
 
     Args:
         logits: [masked, 4].
         hidden: tokens [masked] that the mask replaced, 1 to 4.
     """
-    answer = hidden.long() - 1
+    label = hidden.long() - 1
     number = torch.as_tensor(len(hidden), device=logits.device)
-    entropy = F.cross_entropy(at_least_fp32(logits), answer, reduction="sum")
-    right = (logits[:, :BASES].argmax(dim=-1) == answer).sum()
-    return LossTerm(entropy, number), LossTerm(right, number)
+    entropy = F.cross_entropy(at_least_fp32(logits), label, reduction="sum")
+    correct = (logits[:, :BASES].argmax(dim=-1) == label).sum()
+    return LossTerm(entropy, number), LossTerm(correct, number)
 
 
 def distance_loss(
@@ -50,14 +50,14 @@ def distance_loss(
     all_AD: Tensor | None = None,
     first: int = 0,
 ) -> LossTerm:
-    """Squared error of the distances of every two samples; the diagonal is in no loss.
+    """Return the squared error of the distance of every two samples, without the diagonal.
 
     Args:
         head: predicts a distance from two embeddings.
-        own_BD: embeddings of the samples whose pairs with all later ones are counted.
-        distances_BA: what is right.
+        own_BD: embeddings of the samples of this rank; each is paired with all later samples.
+        distances_BA: true distances.
         all_AD: embeddings of all samples of the batch; None if `own_BD` are all.
-        first: number of the first of `own_BD` in `all_AD`.
+        first: row of the first of `own_BD` in `all_AD`.
     """
     all_AD = own_BD if all_AD is None else all_AD
     rows, columns = distances_BA.shape
@@ -68,6 +68,6 @@ def distance_loss(
 
 
 def diversity_loss(predicted_B: Tensor, diversity_B: Tensor) -> LossTerm:
-    """Squared error of standardised Faith PD."""
+    """Return the squared error of standardized Faith PD."""
     error = (at_least_fp32(predicted_B) - diversity_B).square().sum()
     return LossTerm(error, torch.as_tensor(len(predicted_B), device=error.device))

@@ -1,4 +1,4 @@
-"""What a checkpoint says beside its weights: all that `aam predict` needs to know."""
+"""Model configuration stored in a checkpoint: network shape, batch plan, target and options."""
 
 from __future__ import annotations
 
@@ -22,12 +22,12 @@ from aam.serialization.schema import Mismatch
 from aam.training.target import Target
 
 FORMAT = 2
-"""Version of a checkpoint; a newer one is refused, an older one is brought up to date when read."""
+"""Version of the checkpoint format; newer ones are refused, older ones converted when read."""
 
 
 @dataclass(frozen=True)
 class DiversityScale:
-    """Mean and spread of Faith PD in the training samples."""
+    """Mean and standard deviation of Faith PD in the training samples."""
 
     mean: float = 0.0
     spread: Annotated[float, ABOVE_ZERO] = 1.0
@@ -35,15 +35,15 @@ class DiversityScale:
 
 @dataclass(frozen=True)
 class ModelConfig:
-    """What a network is and how its input is made.
+    """Configuration from which a network and its batches are built.
 
     Attributes:
         command: "pretrain" or "train".
         shape: sizes of the network.
-        metric: phylogenetic measure that its embeddings were trained for.
-        plan: how samples become batches, without masks and phylogeny.
-        standard: of Faith PD.
-        target: what it predicts; None after pretraining.
+        metric: phylogenetic metric of the embeddings.
+        plan: of the batches.
+        standard: scale of Faith PD.
+        target: of the predictor; None after pretraining.
         options: the options of the command, as plain values.
     """
 
@@ -57,12 +57,12 @@ class ModelConfig:
 
     def network(self, backends: Backends = AUTO, recompute: bool = False) -> Encoder | Predictor:
         """Build the network with fresh weights."""
-        kind = Encoder if self.target is None else Predictor
-        return kind(self.shape, self.metric, backends, recompute)
+        network_class = Encoder if self.target is None else Predictor
+        return network_class(self.shape, self.metric, backends, recompute)
 
 
 def to_plain(config: ModelConfig) -> dict[str, Any]:
-    """Turn a config into dictionaries, lists, strings and numbers."""
+    """Convert a configuration to dictionaries, lists, strings and numbers."""
     return {
         "format": FORMAT,
         "version": __version__,
@@ -93,10 +93,10 @@ class _Stored(_Version):
 
 
 def from_plain(stored: Any, path: Path) -> ModelConfig:
-    """Undo `to_plain`.
+    """Build a configuration from the output of `to_plain`.
 
     Raises:
-        DataError: the config is of a newer format or of another vocabulary.
+        DataError: the format is newer, or the vocabulary differs.
         Mismatch: an entry is missing, of another type or out of range.
     """
     version = schema.parse(_Version, stored, "aam")
@@ -108,7 +108,7 @@ def from_plain(stored: Any, path: Path) -> ModelConfig:
         )
     if version["vocabulary"] != "".join(LETTERS):
         raise DataError(
-            "The checkpoint has another vocabulary",
+            "The checkpoint has a different vocabulary",
             f"'{path}', '{version['vocabulary']}' instead of '{''.join(LETTERS)}'",
             "train it again",
         )

@@ -1,4 +1,4 @@
-"""Detection of NaN and infinity: a step whose loss or gradients are not finite ends the run.
+"""Detection of NaN and infinity: a non-finite loss or gradient ends the run.
 
 The flag of a step is read before its optimizer step, so no weight becomes NaN and no checkpoint
 holds one. The step is then repeated exactly: the same weights, batches, random numbers, precision,
@@ -36,8 +36,8 @@ OVERFLOWS = 32
 """Steps in a row that fp16's loss scaling may skip: its factor halves each time, from 2^16."""
 
 EXPLODED_NORM = 1e12
-"""Norm of gradients that counts as an explosion in a repetition too: sums on a GPU add in any
-order, so a step at the edge of what fp32 holds may overflow once and not again."""
+"""Gradient norm that counts as an explosion in a repetition too: the order of sums on a GPU varies,
+so a step at the limit of fp32 may overflow once and not again."""
 
 GROWTH = 10.0
 """Growth of the largest weight, since the process began, that shows a learning rate too high."""
@@ -45,7 +45,7 @@ GROWTH = 10.0
 
 @dataclasses.dataclass(frozen=True)
 class StepBatch:
-    """A batch, when it came, and the state of random numbers before it."""
+    """A batch of a step, its epoch and number, and the states of the generators before it."""
 
     batch: Batch
     epoch: int
@@ -55,12 +55,12 @@ class StepBatch:
 
 @dataclasses.dataclass(frozen=True)
 class NonFiniteStep:
-    """Where a step stops being finite.
+    """Batch and module in which a step stops being finite.
 
     Attributes:
         epoch, batch: both counted from 1.
         samples: ids of the batch.
-        suspect: the value and its place.
+        suspect: the value and its location.
     """
 
     epoch: int
@@ -70,12 +70,12 @@ class NonFiniteStep:
 
 
 class FiniteCheck(Callback):
-    """Ends a run at a loss or gradient that is not finite.
+    """Callback that ends a run at a non-finite loss or gradient.
 
     Args:
         sample_ids: of the study, for messages.
-        checkpoint: the last one that is written, for messages.
-        note: adds a fact to the record of the run.
+        checkpoint: path of the last checkpoint, for messages.
+        note: adds a fact to the run record.
         lr: learning rate of the options, for messages.
         team: the ranks of the run.
     """
@@ -96,13 +96,13 @@ class FiniteCheck(Callback):
         self._largest = 0.0
 
     def on_train_start(self, trainer: pl.Trainer, pl_module: pl.LightningModule) -> None:
-        """Remember the largest weight before the first step."""
+        """Store the largest weight before the first step."""
         self._largest = self._largest_weight(pl_module)
 
     def on_train_batch_start(
         self, trainer: pl.Trainer, pl_module: pl.LightningModule, batch: Batch, batch_idx: int
     ) -> None:
-        """Remember the batch until its step is known to be finite."""
+        """Store the batch until its step is checked."""
         states = {"cpu": torch.get_rng_state()}
         if pl_module.device.type == "cuda":
             states["cuda"] = torch.cuda.get_rng_state(pl_module.device)
@@ -118,7 +118,7 @@ class FiniteCheck(Callback):
     def on_before_optimizer_step(
         self, trainer: pl.Trainer, pl_module: pl.LightningModule, optimizer: Any
     ) -> None:
-        """Test the gradients, from which loss scaling has been taken out, and read the flag."""
+        """Test the unscaled gradients, and read the flag of the loss."""
         window, self._window = self._window, []
         bad_loss, self._bad_loss = self._bad_loss, None
         assert bad_loss is not None and isinstance(pl_module, TrainingModule)
@@ -126,7 +126,7 @@ class FiniteCheck(Callback):
         if _scaler(trainer) is None:
             bad = self._anywhere(trainer, bad_loss | bad_gradients)
         else:
-            # The scaler skips the step and lowers its factor by itself: that is how it finds one.
+            # The scaler skips the step and lowers its factor until no gradient overflows.
             overflow = self._anywhere(trainer, bad_gradients)
             self._overflows = self._overflows + 1 if overflow else 0
             bad = self._overflows >= OVERFLOWS or self._anywhere(trainer, bad_loss)
@@ -134,7 +134,7 @@ class FiniteCheck(Callback):
             raise self._investigate(trainer, pl_module, window)
 
     def on_validation_end(self, trainer: pl.Trainer, pl_module: pl.LightningModule) -> None:
-        """Refuse a validation loss that is not finite, which compares with nothing."""
+        """End the run at a non-finite validation loss, which cannot be compared."""
         if math.isfinite(trainer.callback_metrics.get("val_loss", 0.0)):
             return
         what = "The validation loss or predictions are not finite"
@@ -144,7 +144,7 @@ class FiniteCheck(Callback):
     def _investigate(
         self, trainer: pl.Trainer, task: TrainingModule, window: list[StepBatch]
     ) -> NotFinite:
-        """Repeat a step that is not finite, note what is found, and return the error to raise."""
+        """Repeat a non-finite step, record the result, and return the error to raise."""
         step = trainer.global_step + 1
         reproduced = self._repeat(trainer, task, window)
         found = self._locate(trainer, task, window) if reproduced else None
@@ -158,7 +158,7 @@ class FiniteCheck(Callback):
         place = f"epoch {found.epoch}, batch {found.batch}, {suspect.where}"
         place += f", samples {first_few(found.samples)}"
         advice = suspect.advice
-        if step == 1 and _scaler(trainer) is None:  # no learning rate has touched these weights
+        if step == 1 and _scaler(trainer) is None:  # no optimizer step has changed the weights yet
             advice = advice or "run `aam check`"
         return self._error(trainer, task, step, f"{suspect.what} not finite", place, advice)
 
@@ -171,7 +171,7 @@ class FiniteCheck(Callback):
         place: str,
         advice: str = "",
     ) -> NotFinite:
-        """Return the error of a step: an explosion where the weights grew and no advice differs."""
+        """Return the error of a step: an explosion if the weights grew and no advice is given."""
         largest = self._largest_weight(task)
         half = _scaler(trainer) is not None
         remedy = advice or ("use --mixed-precision bf16 or none" if half else "lower --lr")
@@ -187,7 +187,7 @@ class FiniteCheck(Callback):
         )
 
     def _repeat(self, trainer: pl.Trainer, task: TrainingModule, window: list[StepBatch]) -> bool:
-        """Repeat a step exactly; whether it is not finite again, on any rank."""
+        """Repeat a step exactly; return whether it is non-finite again, on any rank."""
         bad = torch.zeros((), dtype=torch.bool, device=task.device)
         for _, loss in replay(trainer, task, window):
             bad = bad | ~loss.isfinite()
@@ -196,32 +196,32 @@ class FiniteCheck(Callback):
     def _locate(
         self, trainer: pl.Trainer, task: TrainingModule, window: list[StepBatch]
     ) -> NonFiniteStep | None:
-        """Repeat a step in the eager network; return the first value that is not finite."""
+        """Repeat a step in the eager network; return the first non-finite value."""
         eager_again(task.encoder.nucleotides)
         found: list[NonFiniteStep] = []
         with traced(task.network) as trace:
-            for seen, loss in replay(trainer, task, window):
-                suspect = trace.suspect(seen.batch, loss)
+            for step_batch, loss in replay(trainer, task, window):
+                suspect = trace.suspect(step_batch.batch, loss)
                 if suspect is not None and not found:
-                    found.append(self._finding(seen, suspect))
+                    found.append(self._finding(step_batch, suspect))
         if not found and not _gradient_norm(task) < EXPLODED_NORM:
             found.append(self._finding(window[-1], _NORM))
-        of_ranks = [finding for part in self.team.gather(found) for finding in part]
-        # A rank whose own values are finite gets gradients that are not from another.
+        of_ranks = [finding for rank in self.team.gather(found) for finding in rank]
+        # A rank with finite values of its own receives non-finite gradients of another rank.
         return min(of_ranks, key=lambda f: (f.epoch, f.batch, f.suspect.stage), default=None)
 
-    def _finding(self, seen: StepBatch, suspect: NonFiniteValue) -> NonFiniteStep:
-        ids = [self.sample_ids[row] for row in seen.batch.rows_B.tolist()]
-        return NonFiniteStep(seen.epoch + 1, seen.number + 1, ids, suspect)
+    def _finding(self, step_batch: StepBatch, suspect: NonFiniteValue) -> NonFiniteStep:
+        ids = [self.sample_ids[row] for row in step_batch.batch.rows_B.tolist()]
+        return NonFiniteStep(step_batch.epoch + 1, step_batch.number + 1, ids, suspect)
 
     def _anywhere(self, trainer: pl.Trainer, flag: Tensor) -> bool:
-        """Whether a flag is set on any rank; every rank calls this."""
+        """Return whether a flag is set on any rank; every rank must call this."""
         if trainer.world_size > 1:
             flag = trainer.strategy.reduce(flag.float(), reduce_op="sum") > 0
         return bool(flag)
 
     def _largest_weight(self, task: pl.LightningModule) -> float:
-        """Return the largest absolute weight that is trained, of all ranks; NaN if one is."""
+        """Return the largest absolute trainable weight of all ranks; NaN if a weight is NaN."""
         weights = [local_tensor(p.detach()) for p in task.parameters() if p.requires_grad]
         own = [float(weight.abs().max()) for weight in weights if weight.numel()]
         return _max(self.team.gather(_max(own)))
@@ -242,26 +242,26 @@ _UNREPRODUCED = NonFiniteValue(
 def replay(
     trainer: pl.Trainer, task: TrainingModule, window: list[StepBatch]
 ) -> Iterator[tuple[StepBatch, Tensor]]:
-    """Compute the batches of a step forward and backward as the loop does; yield each loss.
+    """Repeat forward and backward passes of a step as in the training loop; yield each loss.
 
     The gradients at the end are those of the step, without loss scaling and before clipping.
     """
     strategy, scaler = trainer.strategy, _scaler(trainer)
     scale = 1.0 if scaler is None else float(scaler.get_scale())
     task.zero_grad()
-    for seen in window:
-        torch.set_rng_state(seen.states["cpu"])
-        if "cuda" in seen.states:
-            torch.cuda.set_rng_state(seen.states["cuda"], task.device)
+    for step_batch in window:
+        torch.set_rng_state(step_batch.states["cpu"])
+        if "cuda" in step_batch.states:
+            torch.cuda.set_rng_state(step_batch.states["cuda"], task.device)
         unsynchronised: AbstractContextManager[None] = nullcontext()
-        if isinstance(strategy, ParallelStrategy) and seen is not window[-1]:
+        if isinstance(strategy, ParallelStrategy) and step_batch is not window[-1]:
             unsynchronised = strategy.block_backward_sync()
         with unsynchronised, torch.enable_grad():
-            loss = strategy.training_step(seen.batch, seen.number)
+            loss = strategy.training_step(step_batch.batch, step_batch.number)
             assert isinstance(loss, Tensor)
             loss = loss / trainer.accumulate_grad_batches
             torch.autograd.backward(loss * scale)
-        yield seen, loss.detach()
+        yield step_batch, loss.detach()
     for gradient in _gradients(task):
         gradient.div_(scale)
 
@@ -276,10 +276,10 @@ def _gradient_norm(task: TrainingModule) -> Tensor:
 
 
 def _scaler(trainer: pl.Trainer) -> Any:
-    """Return the loss scaling of fp16; None in other precisions."""
+    """Return the loss scaler of fp16; None in other precisions."""
     return getattr(trainer.precision_plugin, "scaler", None)
 
 
 def _max(numbers: Sequence[float]) -> float:
-    """Return the largest number, NaN if one is."""
+    """Return the largest number; NaN if one is NaN."""
     return math.nan if any(map(math.isnan, numbers)) else max(numbers, default=0.0)

@@ -1,4 +1,4 @@
-"""Hooks that name the module of a network where values or gradients stop being finite."""
+"""Module hooks that locate the first non-finite value or gradient of a network."""
 
 from __future__ import annotations
 
@@ -18,13 +18,13 @@ INPUT, WEIGHTS, FORWARD, BACKWARD = range(4)
 
 @dataclass(frozen=True)
 class NonFiniteValue:
-    """A value that is not finite, and where it begins.
+    """First non-finite value of a step, and its location.
 
     Attributes:
         stage: of the step.
-        what: subject and verb of a sentence, "The loss is".
-        where: a module, or a part of the batch.
-        advice: what to do, where the learning rate is not the cause.
+        what: subject and verb of the message, "The loss is".
+        where: module or field of the batch.
+        advice: remedy, if the learning rate is not the cause.
     """
 
     stage: int
@@ -35,18 +35,18 @@ class NonFiniteValue:
 
 @dataclass
 class NonFiniteTrace:
-    """Places where values (forward) and gradients (backward) are not finite, in order."""
+    """Locations of non-finite values (forward) and gradients (backward), in order."""
 
     network: nn.Module
     forward: list[str] = field(default_factory=list)
     backward: list[str] = field(default_factory=list)
 
     def suspect(self, batch: Batch, loss: Tensor) -> NonFiniteValue | None:
-        """Return the first value that is not finite after a batch was computed; None if none is."""
-        given = [name for name, value in vars(batch).items() if not _finite(value)]
-        if given:
+        """Return the first non-finite value after a batch was computed; None if all are finite."""
+        fields = [name for name, value in vars(batch).items() if not _finite(value)]
+        if fields:
             return NonFiniteValue(
-                INPUT, "The batch is", f"in its {', '.join(given)}", "correct the input"
+                INPUT, "The batch is", f"in its {', '.join(fields)}", "correct the input"
             )
         for name, value in self.network.named_parameters():
             if not _finite(local_tensor(value)):
@@ -66,27 +66,27 @@ class NonFiniteTrace:
 
 @contextmanager
 def traced(network: nn.Module) -> Iterator[NonFiniteTrace]:
-    """Watch the modules of a network, forward and backward, while the block runs."""
+    """Register hooks on the modules of a network, forward and backward, while the block runs."""
     trace = NonFiniteTrace(network)
 
-    def entered(name: str) -> Any:
+    def before_forward(name: str) -> Any:
         def hook(module: nn.Module, inputs: Any) -> None:
             if not _finite(inputs):
                 trace.forward.append(f"first before {name}")
 
         return hook
 
-    def left(name: str) -> Any:
+    def after_forward(name: str) -> Any:
         def hook(module: nn.Module, inputs: Any, output: Any) -> None:
             if not _finite(output):
                 trace.forward.append(f"first in {name}")
             for tensor in output if isinstance(output, tuple) else (output,):
                 if isinstance(tensor, Tensor) and tensor.requires_grad:
-                    tensor.register_hook(returned(name))  # type: ignore[no-untyped-call]
+                    tensor.register_hook(on_gradient(name))  # type: ignore[no-untyped-call]
 
         return hook
 
-    def returned(name: str) -> Any:
+    def on_gradient(name: str) -> Any:
         def hook(gradient: Tensor) -> None:
             if not _finite(gradient):
                 trace.backward.append(f"first at the output of {name}")
@@ -96,8 +96,8 @@ def traced(network: nn.Module) -> Iterator[NonFiniteTrace]:
     hooks = []
     for name, module in network.named_modules():
         if name:
-            hooks.append(module.register_forward_pre_hook(entered(name)))
-            hooks.append(module.register_forward_hook(left(name)))
+            hooks.append(module.register_forward_pre_hook(before_forward(name)))
+            hooks.append(module.register_forward_hook(after_forward(name)))
     try:
         yield trace
     finally:

@@ -1,4 +1,4 @@
-"""The optimiser, its schedule, and which parameters a run teaches at all."""
+"""Optimizer, learning-rate schedule, gradient clipping, and parameters without a loss."""
 
 from __future__ import annotations
 
@@ -32,7 +32,7 @@ except ImportError:  # PyTorch 2.4 and 2.5
 
 
 def schedule(loop: LoopOptions, steps: int) -> Callable[[int], float]:
-    """Return the factor of the learning rate at each optimiser step, counted from 0."""
+    """Return the factor of the learning rate at each optimizer step, counted from 0."""
     warmup = max(1, round(loop.warmup_fraction * steps))
 
     def factor(step: int) -> float:
@@ -47,14 +47,14 @@ def schedule(loop: LoopOptions, steps: int) -> Callable[[int], float]:
 
 
 def make_optimizer(task: torch.nn.Module, loop: LoopOptions) -> Optimizer:
-    """Build the optimiser; biases, norms, positions and embeddings do not decay."""
+    """Build the optimizer; weight decay applies to the weights of linear layers alone."""
     decaying = {
         id(module.weight) for module in task.modules() if isinstance(module, torch.nn.Linear)
     }
-    learned = [p for p in task.parameters() if p.requires_grad]
+    trainable = [p for p in task.parameters() if p.requires_grad]
     groups = [
-        {"params": [p for p in learned if id(p) in decaying], "weight_decay": loop.weight_decay},
-        {"params": [p for p in learned if id(p) not in decaying], "weight_decay": 0.0},
+        {"params": [p for p in trainable if id(p) in decaying], "weight_decay": loop.weight_decay},
+        {"params": [p for p in trainable if id(p) not in decaying], "weight_decay": 0.0},
     ]
     if loop.optimizer == "sgd":
         return torch.optim.SGD(groups, lr=loop.lr, momentum=0.9)
@@ -77,13 +77,12 @@ def clip_gradients(parameters: Sequence[Parameter], max_norm: float) -> None:
 def freeze_idle(
     network: Encoder | Predictor, nucleotides: bool, diversity: bool | None, target: bool
 ) -> None:
-    """Freeze what no part of the loss reaches.
+    """Freeze parameters that no loss term reaches.
 
-    What has no gradient is not updated, but strategies differ in what they take for no gradient:
-    one leaves it out, another sends zeros, and weight decay would tell them apart.
+    DDP leaves their gradients out and FSDP sends zeros, so weight decay would make them differ.
 
     Args:
-        network: that is trained.
+        network: to train.
         nucleotides: whether masked nucleotides are predicted.
         diversity: whether Faith PD is (True) or distances are (False) predicted; None: neither.
         target: whether the predictor's target is in the loss.

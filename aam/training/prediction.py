@@ -1,4 +1,4 @@
-"""Answers for new samples from checkpoints alone: one model, or the mean of a run's folds."""
+"""Prediction for new samples from checkpoints: one model, or one per fold of a run."""
 
 from __future__ import annotations
 
@@ -26,9 +26,9 @@ from aam.training.sample_selection import reading_plan
 
 @dataclass(frozen=True)
 class LoadedModel:
-    """A network with its config, ready to read samples.
+    """A network with its weights and configuration.
 
-    `attention` tells for the record what computes it (see `aam.numerics.backend_selection`).
+    `attention` is the entry of the run record about attention (`aam.numerics.backend_selection`).
     """
 
     config: ModelConfig
@@ -37,13 +37,13 @@ class LoadedModel:
 
 
 def load_models(path: Path, device: DeviceOptions, guard: Guard = GUARD) -> list[LoadedModel]:
-    """Load the model of a checkpoint or run folder; of a cross-validated run, one a fold.
+    """Load the model of a checkpoint or run folder; of a cross-validated run, one per fold.
 
-    `guard` holds the attention backends that may compute.
+    `guard` selects the attention backends.
 
     Raises:
         MissingInput: there is no checkpoint.
-        DataError: it cannot be read, or is of another program or a newer version.
+        DataError: it cannot be read, is of another program or a newer version, or the folds differ.
     """
     if not path.exists():
         raise MissingInput(
@@ -55,18 +55,18 @@ def load_models(path: Path, device: DeviceOptions, guard: Guard = GUARD) -> list
     read = [_read(folder) for folder in (folds or [path])]
     first = read[0][0]
     for folder, (config, _) in zip(folds, read, strict=False):
-        if _answers(config) != _answers(first):
+        if _output_signature(config) != _output_signature(first):
             raise DataError(
                 "The folds are of different runs",
-                f"'{folder}' and '{folds[0]}' have other shapes or targets",
+                f"'{folder}' and '{folds[0]}' have different shapes or targets",
                 "name one checkpoint, or train all folds again",
             )
     chosen = choose_attention(device, choose_device(device), first.shape, guard)
     return [_model(config, content, chosen) for config, content in read]
 
 
-def _answers(config: ModelConfig) -> tuple[object, ...]:
-    """Return the facts that models need to have in common to answer together."""
+def _output_signature(config: ModelConfig) -> tuple[object, ...]:
+    """Return the facts that models must have in common for a mean of their predictions."""
     target = config.target
     return config.shape, target and (target.column, target.classes, target.quantiles)
 
@@ -84,13 +84,13 @@ def _model(config: ModelConfig, content: dict[str, Any], chosen: Guarded) -> Loa
 
 
 def load_samples(input: TableOptions, config: ModelConfig) -> Study:
-    """Read the table that a model is asked about; shallow samples are kept and named."""
+    """Read the table to predict; samples below the rarefaction depth are kept and named."""
     study = load_study(input, max_bp=config.shape.max_bp)
-    few = list(shallow(study, config.plan.rarefy_depth))
-    if few:
+    below = list(shallow(study, config.plan.rarefy_depth))
+    if below:
         warn(
             f"Samples with fewer than the model's {config.plan.rarefy_depth} reads are read whole: "
-            f"{first_few(few)}."
+            f"{first_few(below)}."
         )
     return study
 
@@ -98,7 +98,7 @@ def load_samples(input: TableOptions, config: ModelConfig) -> Study:
 def apply_model(
     model: LoadedModel, study: Study, batch_size: int, device: torch.device, passes: int = 1
 ) -> list[NetworkOutput]:
-    """Read every sample of a study once for each rarefaction."""
+    """Apply a model to every sample of a study, once per rarefaction."""
     encoder = model.network if isinstance(model.network, Encoder) else model.network.encoder
     asv_vectors_FD = encode_asvs(encoder, study, device)
     rows = np.arange(len(study.table.sample_ids))
@@ -112,21 +112,21 @@ def apply_model(
 def predict(
     models: list[LoadedModel], study: Study, batch_size: int, device: torch.device, passes: int
 ) -> npt.NDArray[np.float64]:
-    """Answers [models x passes, N, C] of predictors, in the target's units or as probabilities.
+    """Return predictions [models x passes, N, C], in the units of the target or as probabilities.
 
     Raises:
         DataError: a model was pretrained only and has no target.
     """
-    answers = []
+    predictions = []
     for model in models:
         target = model.config.target
         if target is None:
             raise DataError(
-                "The model predicts nothing yet", "it was only pretrained", "use `aam train` first"
+                "The model has no target", "it was only pretrained", "use `aam train` first"
             )
-        for found in apply_model(model, study, batch_size, device, passes):
-            assert found.outputs_NC is not None
-            answers.append(target.decode(found.outputs_NC))
+        for output in apply_model(model, study, batch_size, device, passes):
+            assert output.outputs_NC is not None
+            predictions.append(target.decode(output.outputs_NC))
     if len(models) > 1:
         say(f"Predictions are the mean of {len(models)} models, one of each fold.")
-    return np.stack(answers)
+    return np.stack(predictions)

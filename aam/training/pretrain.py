@@ -118,7 +118,7 @@ def _learn(
     if base is not None:
         state_dict.load_model(network, base.weights)
     team.same_data(study=identity(study), split=split, plan=plan, weights=network.state_dict())
-    steps = fit.optimiser_steps(len(split.train), options.loop)
+    steps = fit.optimizer_steps(len(split.train), options.loop)
     task = TrainingModule(
         network, LossWeights.of(options.task), options.loop, steps, standard=standard
     )

@@ -1,4 +1,4 @@
-"""Pretrained encoder: reading one, and the shape and scales of an encoder with or without one."""
+"""Pretrained encoder: weights, shape and scale of Faith PD taken from a checkpoint."""
 
 from __future__ import annotations
 
@@ -22,14 +22,14 @@ from aam.training.sample_selection import canonical, diversity_scale, longest
 
 @dataclass(frozen=True)
 class PretrainedEncoder:
-    """The pretrained encoder that a run starts from."""
+    """Configuration and encoder weights of the checkpoint of --pretrained-encoder."""
 
     config: ModelConfig
     weights: dict[str, torch.Tensor]
 
 
 def read_pretrained_encoder(path: Path | None) -> PretrainedEncoder | None:
-    """Read the encoder of a checkpoint or of a run folder, if one is named."""
+    """Read the encoder of a checkpoint or run folder; None without a path."""
     if path is None:
         return None
     config, content = checkpoints.read(checkpoints.find(path, "best.ckpt"))
@@ -46,9 +46,9 @@ def choose_length(base: PretrainedEncoder | None, options: SampleOptions) -> int
     return longest(options) if base is None else base.config.shape.max_bp
 
 
-def choose_metric(base: PretrainedEncoder | None, asked: Metric) -> Metric:
-    """Return the phylogenetic measure that a run learns; a pretrained encoder keeps its own."""
-    metric = canonical(asked)
+def choose_metric(base: PretrainedEncoder | None, requested: Metric) -> Metric:
+    """Return the phylogenetic metric of a run; a pretrained encoder keeps its metric."""
+    metric = canonical(requested)
     if base is not None and base.config.metric != metric:
         warn(f"UniFrac metric of the pretrained encoder is kept: {base.config.metric}.")
         return base.config.metric

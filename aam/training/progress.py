@@ -37,13 +37,13 @@ WRITE_EVERY = 15.0
 
 @dataclass(frozen=True)
 class RunLength:
-    """How much a run does in all.
+    """Total work of a run.
 
     Attributes:
         steps: optimizer steps of one fold.
         epochs: of one fold.
         samples: training samples of one epoch.
-        fold, folds: which fold this is, from 1, and their number.
+        fold, folds: number of this fold, from 1, and of all folds.
     """
 
     steps: int
@@ -55,11 +55,11 @@ class RunLength:
 
 @dataclass(frozen=True)
 class Pace:
-    """Where a fold is and how fast this process is.
+    """Position in a fold and speed of this process.
 
     Attributes:
-        step: optimizer steps that are done in the fold, those before a resumption included.
-        epoch: epochs that are done, likewise.
+        step: optimizer steps done in the fold, before and after a resumption.
+        epoch: epochs done, likewise.
         step_seconds: of one step; None before the first of this process.
         validation_seconds: of the last validation; 0 before the first.
     """
@@ -74,14 +74,14 @@ def seconds_left(length: RunLength, pace: Pace) -> float | None:
     """Predict the seconds to the end of the last fold; None before the first step."""
     if pace.step_seconds is None:
         return None
-    further = length.folds - length.fold
-    steps = length.steps - pace.step + further * length.steps
-    epochs = length.epochs - pace.epoch + further * length.epochs
+    folds_left = length.folds - length.fold
+    steps = length.steps - pace.step + folds_left * length.steps
+    epochs = length.epochs - pace.epoch + folds_left * length.epochs
     return max(0.0, steps * pace.step_seconds + epochs * pace.validation_seconds)
 
 
 class Progress(Callback):
-    """Measures the pace of a fit, writes `progress.json` and prints a line every minute.
+    """Callback that measures the speed of a fit, writes `progress.json` and prints progress lines.
 
     Args:
         path: of progress.json.
@@ -131,7 +131,7 @@ class Progress(Callback):
         seconds = (now - self._start) / (step - self._step)
         self.pace = replace(self.pace, step=step, step_seconds=seconds)
         self._updated = time.time()
-        if first:  # it also compiles and allocates: the steps after it tell the pace
+        if first:  # the first step also compiles and allocates, so it is not measured
             self._start, self._step = now, step
         if trainer.is_global_zero and (first or now - self._written >= WRITE_EVERY):
             self._write()
@@ -141,7 +141,7 @@ class Progress(Callback):
         self._validation = time.monotonic()
 
     def on_validation_end(self, trainer: pl.Trainer, pl_module: pl.LightningModule) -> None:
-        """Take the validation out of the clock of the steps."""
+        """Subtract the validation from the clock of the steps."""
         seconds = time.monotonic() - self._validation
         self._start += seconds
         self.pace = replace(self.pace, validation_seconds=seconds)
@@ -183,14 +183,14 @@ class Progress(Callback):
 
     def line(self) -> str:
         """Return the line for a log."""
-        found = self.content()
-        fold = f"fold {found['fold']}/{found['folds']}, " if found["folds"] > 1 else ""
-        place = f"{fold}epoch {found['epoch']}/{found['epochs']}, "
-        place += f"step {found['step']}/{found['steps']}"
+        content = self.content()
+        fold = f"fold {content['fold']}/{content['folds']}, " if content["folds"] > 1 else ""
+        place = f"{fold}epoch {content['epoch']}/{content['epochs']}, "
+        place += f"step {content['step']}/{content['steps']}"
         if self.seconds_left is None:
-            waited = duration(time.time() - self._updated)
-            return f"{place}, the first step is running for {waited}"
-        rate, left = found["samples_per_second"], duration(self.seconds_left)
+            elapsed = duration(time.time() - self._updated)
+            return f"{place}, the first step is running for {elapsed}"
+        rate, left = content["samples_per_second"], duration(self.seconds_left)
         return f"{place}, {rate:.3g} samples/s, {left} left"
 
     def _stop(self) -> None:

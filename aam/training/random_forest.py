@@ -1,4 +1,4 @@
-"""A random forest on relative abundances: what a model has to beat. Needs no torch."""
+"""Random forest on relative abundances, the baseline of a model; imports no torch."""
 
 from __future__ import annotations
 
@@ -18,7 +18,7 @@ from aam.data.splits import Split
 
 @dataclass(frozen=True)
 class ForestOptions:
-    """The forest of each fold; see scikit-learn's RandomForestRegressor for the meanings."""
+    """Parameters of the forest of each fold, as of scikit-learn's RandomForestRegressor."""
 
     n_estimators: int = 200
     max_features: float = 0.3
@@ -29,19 +29,19 @@ class ForestOptions:
 
 @dataclass(frozen=True)
 class ForestPredictions:
-    """What the forests say of the samples that judge; m rows, ordered by fold.
+    """Predictions of the forests for the held-out samples; m rows, ordered by fold.
 
     Attributes:
         rows: int64 [m], rows of the table.
         folds: m names of folds, "1" and up.
-        split: the part that judges: "test" or "validation".
-        judged: answers and truth of these rows.
+        split: "test" or "validation".
+        scored: predictions and labels of these rows.
     """
 
     rows: npt.NDArray[np.int64]
     folds: tuple[str, ...]
     split: str
-    judged: ScoredPredictions
+    scored: ScoredPredictions
 
 
 def relative_abundances(counts: sparse.csr_array) -> sparse.csr_array:
@@ -58,53 +58,55 @@ def cross_validate(
     splits: Sequence[Split],
     forest: ForestOptions,
 ) -> ForestPredictions:
-    """Train a forest for each split and ask it about the samples that judge.
+    """Train a forest for each split and predict its held-out samples.
 
     Args:
         counts: [N, F] reads; every sample has some.
         target: [N] numbers, or codes of `classes`.
         classes: names; empty for a numeric target.
-        splits: one, or one a fold.
-        forest: its size.
+        splits: one, or one per fold.
+        forest: parameters of the forests.
 
     Raises:
-        DataError: a split with nobody to judge.
+        DataError: a split without test and validation samples.
     """
     abundances = relative_abundances(counts)
     rows, folds, predicted, probabilities = [], [], [], []
     for fold, split in enumerate(track(splits, "Forests", len(splits), "forests"), start=1):
-        part, asked = split.held_out
-        if not len(asked):
-            raise DataError("The split has nobody to judge", f"fold {fold}", "check the splits")
+        part, test_rows = split.held_out
+        if not len(test_rows):
+            raise DataError(
+                "The split has no test or validation samples", f"fold {fold}", "check the splits"
+            )
         model = _model(forest, bool(classes))
         with warnings.catch_warnings():
-            # A classifier of few samples a class is what was asked for.
+            # Classes with few samples are accepted.
             warnings.filterwarnings("ignore", "The number of unique classes", UserWarning)
             model.fit(_matrix(abundances, split.train), target[split.train])
-        held = _matrix(abundances, asked)
+        test = _matrix(abundances, test_rows)
         if classes:
-            # A class without a training sample has no column in the forest's answer.
-            chance = np.zeros((len(asked), len(classes)))
-            chance[:, model.classes_] = model.predict_proba(held)
+            # A class without a training sample has no column in `predict_proba`.
+            chance = np.zeros((len(test_rows), len(classes)))
+            chance[:, model.classes_] = model.predict_proba(test)
             probabilities.append(chance)
             predicted.append(chance.argmax(axis=1))
         else:
-            predicted.append(model.predict(held))
-        rows.append(asked)
-        folds += [str(fold)] * len(asked)
+            predicted.append(model.predict(test))
+        rows.append(test_rows)
+        folds += [str(fold)] * len(test_rows)
     order = np.concatenate(rows)
-    judged = ScoredPredictions(
+    scored = ScoredPredictions(
         target[order],
         np.concatenate(predicted),
         tuple(folds) if len(splits) > 1 else (),
         tuple(classes),
         np.concatenate(probabilities) if classes else None,
     )
-    return ForestPredictions(order, tuple(folds), part, judged)
+    return ForestPredictions(order, tuple(folds), part, scored)
 
 
 def _matrix(abundances: sparse.csr_array, rows: npt.NDArray[np.int64]) -> sparse.csc_matrix:
-    # Forests look at features one by one; scikit-learn wants the old matrix type and 32 bits.
+    # scikit-learn's forests take CSC matrices of the old type with 32-bit indices.
     chosen = sparse.csc_matrix(abundances[rows])
     chosen.indices = chosen.indices.astype(np.int32)
     chosen.indptr = chosen.indptr.astype(np.int32)
@@ -114,8 +116,8 @@ def _matrix(abundances: sparse.csr_array, rows: npt.NDArray[np.int64]) -> sparse
 def _model(forest: ForestOptions, classifier: bool):  # type: ignore[no-untyped-def]
     from sklearn.ensemble import RandomForestClassifier, RandomForestRegressor
 
-    kind = RandomForestClassifier if classifier else RandomForestRegressor
-    return kind(
+    forest_class = RandomForestClassifier if classifier else RandomForestRegressor
+    return forest_class(
         forest.n_estimators,
         max_features=forest.max_features,
         min_samples_leaf=forest.min_samples_leaf,

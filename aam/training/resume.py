@@ -1,7 +1,7 @@
-"""Exact resumption: the state that Lightning leaves out, and how a run goes on from a checkpoint.
+"""Exact resumption: callbacks that save and restore the state that Lightning leaves out.
 
-A resumed run has the batches, dropout, learning rates, metrics and best model of one that was never
-stopped, on however many ranks and in whatever folder it goes on.
+A resumed run has the batches, dropout, learning rates, metrics and best model of a run without the
+interruption, on any number of ranks and in any folder.
 """
 
 from __future__ import annotations
@@ -29,15 +29,15 @@ _SUMS = "train_sums"
 
 
 class ExactResume(Callback):
-    """Stores what Lightning does not, goes on from it, and seeds every step.
+    """Callback that saves and restores the further state of a run, and seeds every step.
 
-    The dropout of a step depends on the seed, the epoch, the step and the rank alone, so there is
-    no state of generators to carry over.
+    The dropout of a step depends on the seed, the epoch, the step and the rank alone, so the state
+    of the generators is not saved.
 
     Args:
         config: of the model, stored in each checkpoint.
         sampler: of the training batches.
-        folder: of the checkpoints; those of the run that is resumed may lie elsewhere.
+        folder: of the checkpoints; the resumed run may have another one.
         patience: epochs without a better validation before training stops; 0 never stops.
         rank: of this process.
     """
@@ -51,7 +51,7 @@ class ExactResume(Callback):
     def on_save_checkpoint(
         self, trainer: pl.Trainer, pl_module: pl.LightningModule, checkpoint: dict[str, Any]
     ) -> None:
-        """Add the config and the training metrics of the epoch so far."""
+        """Add the model configuration and the training metrics of the current epoch."""
         assert isinstance(pl_module, TrainingModule)
         add_config(checkpoint, self.config)
         checkpoint[_SUMS] = {
@@ -62,7 +62,7 @@ class ExactResume(Callback):
     def on_load_checkpoint(
         self, trainer: pl.Trainer, pl_module: pl.LightningModule, checkpoint: dict[str, Any]
     ) -> None:
-        """Go on with the next batch, the metrics so far, the best model and the patience left."""
+        """Restore the position in the epoch, the metrics, the best model and the patience."""
         assert isinstance(pl_module, TrainingModule)
         loop = checkpoint["loops"]["fit_loop"]
         done = loop["epoch_loop.batch_progress"]["current"]["processed"]
@@ -74,9 +74,9 @@ class ExactResume(Callback):
         }
         for key, state in checkpoint["callbacks"].items():
             if key.startswith("ModelCheckpoint"):
-                _move(state, self.folder)
+                _change_folder(state, self.folder)
             elif key.startswith("EarlyStopping"):
-                # Lightning would keep the patience of before, and train an epoch too many.
+                # Lightning would restore the old patience, and train one epoch too many.
                 state["patience"] = self.patience
                 trainer.should_stop = 0 < self.patience <= state["wait_count"]
 
@@ -90,34 +90,34 @@ class ExactResume(Callback):
 
 
 class PlateauStep(Callback):
-    """Lowers the learning rate on a plateau before the epoch's checkpoint is written.
+    """Callback that steps ReduceLROnPlateau before the checkpoint of the epoch is written.
 
-    Lightning does it afterwards, so that a resumed run would never see the epoch.
+    Lightning steps it afterwards, so that a resumed run would skip the step of the epoch.
     """
 
     def on_train_epoch_end(self, trainer: pl.Trainer, pl_module: pl.LightningModule) -> None:
-        """Show the validation loss to the scheduler."""
+        """Step the scheduler with the validation loss."""
         for config in trainer.lr_scheduler_configs:
             if config.reduce_on_plateau and config.monitor in trainer.callback_metrics:
                 config.scheduler.step(trainer.callback_metrics[config.monitor])  # type: ignore[arg-type]
 
 
-def _move(state: dict[str, Any], folder: Path) -> None:
-    """Make the state of a ModelCheckpoint one of `folder`, where Lightning would drop its scores.
+def _change_folder(state: dict[str, Any], folder: Path) -> None:
+    """Set the folder of a ModelCheckpoint's state; Lightning drops the scores of another folder.
 
-    Without its file a best model is forgotten.
+    A best model whose file does not exist is removed from the state.
     """
-    place = os.path.realpath(folder)
+    target = os.path.realpath(folder)
 
     def moved(path: str) -> str:
-        return os.path.join(place, os.path.basename(path)) if path else path
+        return os.path.join(target, os.path.basename(path)) if path else path
 
-    there = os.path.exists(moved(state["best_model_path"]))
+    exists = os.path.exists(moved(state["best_model_path"]))
     state |= {
-        "dirpath": place,
-        "best_model_path": moved(state["best_model_path"]) if there else "",
-        "best_model_score": state["best_model_score"] if there else None,
-        "best_k_models": {moved(p): v for p, v in state["best_k_models"].items() if there},
-        "kth_best_model_path": moved(state["kth_best_model_path"]) if there else "",
+        "dirpath": target,
+        "best_model_path": moved(state["best_model_path"]) if exists else "",
+        "best_model_score": state["best_model_score"] if exists else None,
+        "best_k_models": {moved(p): v for p, v in state["best_k_models"].items() if exists},
+        "kth_best_model_path": moved(state["kth_best_model_path"]) if exists else "",
         "last_model_path": moved(state["last_model_path"]),
     }

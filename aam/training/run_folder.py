@@ -1,4 +1,4 @@
-"""The run folder: whether a run may begin or resume in it, and its record `run.json`."""
+"""Run folder: checks before a run begins or resumes, and the run record `run.json`."""
 
 from __future__ import annotations
 
@@ -21,21 +21,21 @@ from aam.contract.options import from_plain, specs
 from aam.distributed.environment import ALONE, Ranks
 from aam.training import checkpoints, run_lock
 
-_OURS = ("run.json", "checkpoints", "metrics.csv", "progress.json", "tensorboard", "splits.tsv",
-         "predictions.tsv", "embeddings.tsv", "report.html")  # fmt: skip
-_WRITTEN = ("run.json", "checkpoints/last.ckpt", "checkpoints/best.ckpt", "metrics.csv",
-            "progress.json", "splits.tsv", "predictions.tsv", "embeddings.tsv")  # fmt: skip
+_RUN_FILES = ("run.json", "checkpoints", "metrics.csv", "progress.json", "tensorboard",
+              "splits.tsv", "predictions.tsv", "embeddings.tsv", "report.html")  # fmt: skip
+_ATOMIC_FILES = ("run.json", "checkpoints/last.ckpt", "checkpoints/best.ckpt", "metrics.csv",
+                 "progress.json", "splits.tsv", "predictions.tsv", "embeddings.tsv")  # fmt: skip
 
 
 @dataclass(frozen=True)
 class PreparedFolder:
-    """A run folder that a run may use, and what the run's record begins with.
+    """A checked run folder, and the first content of the run record.
 
     Attributes:
         folder: the run folder.
         content: of `run.json`: versions, host, command line, options, inputs' SHA-256.
         resumed: folder of the run that is resumed; None if a run begins.
-        overwrite: whether a run that is in the folder is to be replaced.
+        overwrite: whether to replace a run in the folder.
         usable: whether the folder may hold a run.
     """
 
@@ -47,22 +47,20 @@ class PreparedFolder:
 
     @property
     def splits(self) -> Path | None:
-        """The splits of the run that is resumed, if it has left them."""
+        """The splits.tsv of the resumed run; None if it has none."""
         path = self.resumed and self.resumed / "splits.tsv"
         return path if path and path.exists() else None
 
 
 def prepare(command: str, options: Any, ranks: Ranks = ALONE) -> PreparedFolder:
-    """Refuse a run folder that a run may not use, or a run that may not be resumed.
-
-    Nothing is made or removed yet (see `begin`).
+    """Check that a run may begin or resume in its folder; `begin` changes the folder.
 
     Raises:
         CannotCreate: the folder holds a run and neither --overwrite nor --resume-from was given,
             another training writes to it, or it cannot be made or written to.
         MissingInput: nothing to resume from.
-        DataError: what is to be resumed cannot be read, is of another command or of other input.
-        UsageError: options that a resumed run may not change differ.
+        DataError: the checkpoint to resume cannot be read, or is of another command or other input.
+        UsageError: an option differs that a resumed run may not change.
     """
     folder, resume_from = options.run.output_dir, options.run.resume_from
     usable = options.run.overwrite or resume_from is not None
@@ -85,60 +83,60 @@ def prepare(command: str, options: Any, ranks: Ranks = ALONE) -> PreparedFolder:
 
 
 def _check_folder(folder: Path, usable: bool) -> None:
-    """Refuse a folder that cannot be written to, or that holds a run unless that is `usable`."""
+    """Refuse a folder that cannot be written to, or that holds a run and is not `usable`."""
     try:
-        held = _held(folder)
+        existing = _existing_run_files(folder)
     except OSError as error:
         reason = f"'{folder}', {error.strerror}"
         raise CannotCreate(
-            "The run folder cannot be looked at", reason, "choose another --output-dir"
+            "The run folder cannot be read", reason, "choose another --output-dir"
         ) from error
-    if held and not usable:
+    if existing and not usable:
         raise CannotCreate(
             "The folder already holds a run",
-            f"'{folder}' has {', '.join(held)}",
+            f"'{folder}' has {', '.join(existing)}",
             "continue it with --resume-from, replace it with --overwrite, or choose another",
         )
-    place = folder.absolute()
-    there = next(above for above in (place, *place.parents) if os.path.lexists(above))
-    if not there.is_dir() or not os.access(there, os.W_OK | os.X_OK):
-        reason = "may not be written to" if there.is_dir() else "is no folder"
+    path = folder.absolute()
+    parent = next(parent for parent in (path, *path.parents) if os.path.lexists(parent))
+    if not parent.is_dir() or not os.access(parent, os.W_OK | os.X_OK):
+        reason = "may not be written to" if parent.is_dir() else "is no folder"
         raise CannotCreate(
             "The run folder cannot be made or written to",
-            f"'{folder}', '{there}' {reason}",
+            f"'{folder}', '{parent}' {reason}",
             "choose another --output-dir",
         )
 
 
-def _held(folder: Path) -> list[str]:
-    """Name what a run left in the folder."""
+def _existing_run_files(folder: Path) -> list[str]:
+    """Return the names of the files and folders of a run in the folder."""
     if not folder.is_dir():
         return []
-    held = [name for name in _OURS if (folder / name).exists()]
-    return held + sorted(path.name for path in folder.glob("fold-*"))
+    existing = [name for name in _RUN_FILES if (folder / name).exists()]
+    return existing + sorted(path.name for path in folder.glob("fold-*"))
 
 
 def _remove_leftovers(folder: Path) -> None:
-    """Remove the temporary files that killed processes, of any host, left in a locked folder."""
-    for place in (folder, *folder.glob("fold-*")):
-        for name in _WRITTEN:
-            file = place / name
-            for left in file.parent.glob(f".{file.stem}.*{file.suffix}"):
-                left.unlink(missing_ok=True)
+    """Remove temporary files of killed processes, of any host, from a locked folder."""
+    for run in (folder, *folder.glob("fold-*")):
+        for name in _ATOMIC_FILES:
+            file = run / name
+            for temporary in file.parent.glob(f".{file.stem}.*{file.suffix}"):
+                temporary.unlink(missing_ok=True)
 
 
 def _clear(folder: Path) -> None:
-    """Remove what a run left in the folder, and nothing else."""
-    for name in _held(folder):
+    """Remove the files of a run from the folder, and no others."""
+    for name in _existing_run_files(folder):
         path = folder / name
         shutil.rmtree(path) if path.is_dir() else path.unlink()
 
 
 @dataclass
 class RunRecord:
-    """What `run.json` says; written at the start, and again at the end with the results.
+    """Content of `run.json`, written at the start and, with the results, at the end.
 
-    Only the first of several processes writes it.
+    Only the first rank writes the file.
     """
 
     folder: Path
@@ -147,7 +145,7 @@ class RunRecord:
     first: bool = True
 
     def note(self, name: str, fact: Any) -> None:
-        """Add a fact of a run that goes on, and write the file."""
+        """Add a fact during the run, and write the file."""
         self.content[name] = fact
         self.write()
 
@@ -159,29 +157,28 @@ class RunRecord:
         self.write()
 
     def write(self) -> None:
-        """Write the file whole."""
+        """Write the file atomically."""
         if self.first:
             run_record.write(self.folder / "run.json", self.content)
 
 
 @contextmanager
 def begin(prepared: PreparedFolder, ranks: Ranks = ALONE, **facts: Any) -> Iterator[RunRecord]:
-    """Lock the run folder while the block runs, and start the record of the run in it.
+    """Lock the run folder while the block runs, and write the run record with further `facts`.
 
-    `facts` are added to the record as they are. Here a run that is to be replaced is removed: its
-    files stay until the new input is known to serve.
+    A run to replace is removed here, after the input of the new run is checked.
 
     Raises:
         CannotCreate: another training has begun in the folder.
     """
     folder = prepared.folder
-    with run_lock.locked(folder) if ranks.first else nullcontext(False) as held:
+    with run_lock.locked(folder) if ranks.first else nullcontext(False) as locked:
         if ranks.first:
-            # Another training may have begun, and even ended, since `prepare`.
+            # Another run may have begun, and even ended, since `prepare`.
             _check_folder(folder, prepared.usable)
             if prepared.overwrite:
                 _clear(folder)
-        if held:
+        if locked:
             _remove_leftovers(folder)
         run = RunRecord(folder, prepared.content | facts, time.monotonic(), ranks.first)
         run.write()
@@ -189,13 +186,13 @@ def begin(prepared: PreparedFolder, ranks: Ranks = ALONE, **facts: Any) -> Itera
 
 
 def _check_options(command: str, options: Any, path: Path) -> None:
-    """Refuse to continue a run as if it were another."""
+    """Refuse to resume a run with another command or other options."""
     config, _ = checkpoints.read(path)
     if config.command != command:
         raise DataError(
             "The checkpoint is of another command",
             f"'{path}' is of `aam {config.command}`",
-            f"resume it with that, or start `aam {command}` anew",
+            f"resume it with that command, or start `aam {command}` without --resume-from",
         )
     before = from_plain(type(options), config.options)
     changed = []
@@ -205,33 +202,33 @@ def _check_options(command: str, options: Any, path: Path) -> None:
             changed.append(f"{spec.flag} {now} (was {was})")
     if changed:
         raise UsageError(
-            "The run that is resumed had other options",
+            "The resumed run has different options",
             ", ".join(changed),
-            "give the same, or start anew without --resume-from",
+            "give the same options, or start a new run without --resume-from",
         )
 
 
 def _check_inputs(inputs: dict[str, dict[str, Any]], resumed: Path) -> None:
-    """Refuse to continue a run on other input files; paths may differ, contents may not."""
+    """Refuse to resume a run with other input files; paths may differ, contents may not."""
     try:
         before = json.loads((resumed / "run.json").read_text())["inputs"]
     except (OSError, ValueError, KeyError):
         warn(f"'{resumed}' has no record of its input files; they are not compared.")
         return
     changed = [
-        f"{flag} {_named(inputs.get(flag))} (was {_named(before.get(flag))})"
+        f"{flag} {_describe_file(inputs.get(flag))} (was {_describe_file(before.get(flag))})"
         for flag in sorted((inputs.keys() | before.keys()) - {"--resume-from"})
         if inputs.get(flag, {}).get("sha256") != before.get(flag, {}).get("sha256")
     ]
     if changed:
         raise DataError(
-            "The run that is resumed had other input files",
+            "The resumed run has different input files",
             ", ".join(changed),
-            "give the same, or start a new run from its weights with --pretrained-encoder",
+            "give the same files, or start a new run from its weights with --pretrained-encoder",
         )
 
 
-def _named(file: dict[str, Any] | None) -> str:
+def _describe_file(file: dict[str, Any] | None) -> str:
     return f"'{file['path']}', SHA-256 {file['sha256'][:12]}" if file else "not given"
 
 

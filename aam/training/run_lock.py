@@ -1,11 +1,11 @@
-"""Lock of a run folder: one training at a time writes to it.
+"""Lock of a run folder: one run at a time writes to it.
 
 An advisory lock of fcntl(2) on the file `.lock`, held by the first rank. The kernel releases it
 when the process ends, however it ends, and child processes do not inherit it. On NFS the server
 releases it when the lease of a failed node expires (about 90 s) or when the node is back; Lustre
-needs the mount option `flock`. Where the file system has no locks, a warning says so and the run
-goes on. A job that Slurm requeues does not wait for the lease of its failed node: the file names
-the job that holds the lock.
+needs the mount option `flock`. On a file system without locks the run continues with a warning. A
+job that Slurm requeues does not wait for the lease of its failed node: the file names the job that
+holds the lock.
 """
 
 from __future__ import annotations
@@ -23,12 +23,12 @@ from typing import IO, Any
 from aam.console import warn
 from aam.contract.errors import CannotCreate
 
-_HELD = (errno.EACCES, errno.EAGAIN)
+_LOCKED = (errno.EACCES, errno.EAGAIN)
 _NO_LOCKS = (errno.ENOSYS, errno.ENOLCK, errno.EOPNOTSUPP, errno.EINVAL)
 
 
 def check(folder: Path) -> None:
-    """Refuse a folder that another training writes to; nothing is made.
+    """Refuse a folder that another run writes to; creates no file.
 
     Raises:
         CannotCreate: the folder is locked.
@@ -40,10 +40,10 @@ def check(folder: Path) -> None:
 
 @contextmanager
 def locked(folder: Path) -> Iterator[bool]:
-    """Hold the lock of a folder while the block runs; yields whether the lock is really held.
+    """Hold the lock of a folder while the block runs; yield whether the lock is held.
 
     Raises:
-        CannotCreate: another training holds it.
+        CannotCreate: another run holds it.
     """
     with _open(folder) as stream:
         held = _acquire(stream, folder)
@@ -66,14 +66,14 @@ def _open(folder: Path) -> IO[str]:
 
 
 def _acquire(stream: IO[str], folder: Path) -> bool:
-    """Take the lock without waiting; return whether it is held."""
+    """Acquire the lock without waiting; return whether it is held."""
     try:
         fcntl.lockf(stream, fcntl.LOCK_EX | fcntl.LOCK_NB)
     except OSError as error:
         if error.errno in _NO_LOCKS:
-            warn(f"The file system of '{folder}' has no locks; start no second training there.")
+            warn(f"The file system of '{folder}' has no locks; start no second run there.")
             return False
-        if error.errno not in _HELD:
+        if error.errno not in _LOCKED:
             raise
         holder = _read(stream)
         if not before_requeue(holder, os.environ):
@@ -82,13 +82,13 @@ def _acquire(stream: IO[str], folder: Path) -> bool:
                 f"'{folder}', process {holder.get('process')} on {holder.get('host')}",
                 "wait until it ends, or choose another --output-dir",
             ) from error
-        warn(f"The lock of '{folder}' is of this job before it was requeued, and is ignored.")
+        warn(f"The lock of '{folder}' is of this job before its requeue, and is ignored.")
         return False
     return True
 
 
 def before_requeue(holder: Mapping[str, Any], variables: Mapping[str, str]) -> bool:
-    """Whether the lock is held by an earlier start of the Slurm job that this process belongs to.
+    """Return whether an earlier start of this process's Slurm job holds the lock.
 
     Slurm ends a job before it requeues it, or its node has failed.
     """

@@ -1,4 +1,4 @@
-"""From options to samples that can be trained on: depth chosen, shallow samples out, plan made."""
+"""Selection of samples by rarefaction depth, and the batch plan of a run."""
 
 from __future__ import annotations
 
@@ -18,7 +18,7 @@ from aam.data.unifrac.batch import faith_pd
 from aam.training.model_config import DiversityScale
 
 _AT_ONCE = 256
-"""Samples whose Faith PD is computed together: what they span is dense in memory."""
+"""Samples whose Faith PD is computed together: their tree branches are dense in memory."""
 
 
 def choose_depth(study: Study, options: SampleOptions) -> int:
@@ -31,7 +31,7 @@ def choose_depth(study: Study, options: SampleOptions) -> int:
 
 
 def deep_enough(study: Study, depth: int) -> npt.NDArray[np.int64]:
-    """Rows of the samples that reach the depth; the others are counted and named.
+    """Return the rows of the samples that reach the depth; print the ids of the others.
 
     Raises:
         DataError: fewer than two samples reach it.
@@ -43,9 +43,9 @@ def deep_enough(study: Study, depth: int) -> npt.NDArray[np.int64]:
             f"{len(rows)} of {len(study.reads)} have {depth} reads, the deepest {max(study.reads)}",
             "choose a lower --rarefy-depth",
         )
-    out = [study.table.sample_ids[row] for row in np.flatnonzero(study.reads < depth).tolist()]
-    if out:
-        say(f"Samples with fewer than {depth} reads are left out: {first_few(out)}.")
+    below = [study.table.sample_ids[row] for row in np.flatnonzero(study.reads < depth).tolist()]
+    if below:
+        say(f"Samples with fewer than {depth} reads are left out: {first_few(below)}.")
     return rows
 
 
@@ -58,7 +58,7 @@ def batch_plan(
     metric: Metric,
     alpha: float,
 ) -> BatchPlan:
-    """Plan the batches of a run; parts of the loss with weight 0 are not prepared."""
+    """Build the batch plan of a run; loss terms with weight 0 are not prepared."""
     related = study.phylogeny is not None or study.distances is not None
     return BatchPlan(
         seed=loop.seed,
@@ -73,25 +73,27 @@ def batch_plan(
 
 
 def canonical(metric: Metric) -> Metric:
-    """Return the metric's own name: 'unifrac' is another word for unweighted."""
+    """Return the canonical name of a metric: 'unifrac' is an alias of 'unweighted'."""
     return "unweighted" if metric == "unifrac" else metric
 
 
 def longest(sample: SampleOptions) -> int | None:
-    """Return the longest sequence to keep, None for the longest of the table."""
+    """Return the longest sequence to keep; None for the longest of the table."""
     return None if sample.max_bp == "auto" else sample.max_bp
 
 
 def diversity_scale(study: Study, plan: BatchPlan, rows: npt.NDArray[np.int64]) -> DiversityScale:
-    """Measure mean and spread of Faith PD in the training samples, if that is what is learnt."""
+    """Return mean and spread of Faith PD in the training samples, if it is the metric."""
     if plan.metric != "faith_pd" or study.phylogeny is None:
         return DiversityScale()
-    runs = (rows[start : start + _AT_ONCE] for start in range(0, len(rows), _AT_ONCE))
-    parts = [faith_pd(study.table.counts[run], study.phylogeny, torch.float64) for run in runs]
+    chunks = (rows[start : start + _AT_ONCE] for start in range(0, len(rows), _AT_ONCE))
+    parts = [
+        faith_pd(study.table.counts[chunk], study.phylogeny, torch.float64) for chunk in chunks
+    ]
     values = torch.cat(parts)
     return DiversityScale(float(values.mean()), float(values.std()) or 1.0)
 
 
 def reading_plan(plan: BatchPlan) -> BatchPlan:
-    """Return the plan without what only training needs: masks and phylogeny."""
+    """Return the plan for inference: without masks and phylogeny."""
     return dataclasses.replace(plan, mask_ratio=0.0, metric=None)

@@ -198,7 +198,7 @@ def _fit(
         initial.network,
         LossWeights.of(options.task, options.target_penalty),
         loop,
-        fit.optimiser_steps(len(split.train), loop),
+        fit.optimizer_steps(len(split.train), loop),
         target,
         labelled.values,
         initial.asv_vectors_FD,
