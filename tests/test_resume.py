@@ -77,8 +77,9 @@ def part(line: Sequence[str], stop: Stop | None = None, ignored: Any = None) -> 
             signal.signal(ignored, signal.SIG_IGN)
         steps = [0]
 
-        def count(*_: Any) -> None:
-            steps[0] += 1
+        def count(optimizer: torch.optim.Optimizer, *_: Any) -> None:
+            # PyTorch initializes the state of an optimizer by a step with lr 0, when it loads one.
+            steps[0] += optimizer.param_groups[0]["lr"] > 0
             if stop is not None and steps[0] == stop[0]:
                 os.killpg(0, stop[1])
 

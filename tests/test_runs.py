@@ -8,7 +8,7 @@ import json
 import math
 import shutil
 from pathlib import Path
-from typing import Any
+from typing import Any, get_args
 
 import biom
 import lightning.pytorch as pl
@@ -20,7 +20,13 @@ import torch
 
 from aam import __version__
 from aam.contract.options.commands import Pretrain
-from aam.contract.options.groups import LoopOptions, PhylogenyOptions, TableOptions
+from aam.contract.options.groups import (
+    LoopOptions,
+    LossType,
+    PhylogenyOptions,
+    TableOptions,
+    TransformName,
+)
 from aam.data.study import Study, load_study
 from aam.model.distance import PairwiseDistance
 from aam.model.network import Encoder, Predictor
@@ -31,7 +37,8 @@ from aam.training.inference import encode_asvs
 from aam.training.lightning_module import LossWeights, TrainingModule
 from aam.training.losses import distance_loss
 from aam.training.model_config import ModelConfig
-from aam.training.target import Target
+from aam.training.target import LOSSES, Target
+from aam.training.target_transforms import TRANSFORMS
 from tests.commands import aam, pretrain, read, train
 
 FILES = {
@@ -565,6 +572,11 @@ def test_validation_does_not_depend_on_the_batch_size(
     assert config.target is None or "val_target" in compared
     for name in compared:
         assert small[name] == pytest.approx(large[name], rel=1e-5), name
+
+
+def test_registries_hold_the_choices_of_the_options() -> None:
+    assert set(LOSSES) == set(get_args(LossType))
+    assert set(TRANSFORMS) == set(get_args(TransformName))
 
 
 def test_class_weights_weigh_the_loss() -> None:

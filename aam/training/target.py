@@ -1,9 +1,9 @@
-"""What is predicted: its transform or classes, its loss, and how outputs become answers."""
+"""Target of a predictor: label encoding, loss, and decoding of outputs to predictions."""
 
 from __future__ import annotations
 
 from dataclasses import dataclass
-from typing import Annotated, Literal
+from typing import Annotated, Protocol
 
 import numpy as np
 import numpy.typing as npt
@@ -12,16 +12,63 @@ import torch.nn.functional as F
 from torch import Tensor
 
 from aam.contract.options.field import INSIDE_ONE, ZERO_OR_MORE
+from aam.contract.options.groups import LossType
 from aam.model.shape import at_least_fp32
 from aam.training.losses import LossTerm
 from aam.training.target_transforms import TargetTransform
 
-LossType = Literal["mse", "mae", "huber", "quantile", "asymmetric"]
+
+class NumericLoss(Protocol):
+    """Loss of a numeric target."""
+
+    def __call__(self, error_BC: Tensor, target: Target) -> Tensor:
+        """Return the mean loss of a batch, a scalar.
+
+        Args:
+            error_BC: outputs minus labels on the transformed scale, float32 or float64; a column
+                for each quantile, or one.
+            target: with the parameters of the loss.
+        """
+        ...
+
+
+def _mse(error_BC: Tensor, target: Target) -> Tensor:
+    return error_BC.square().mean()
+
+
+def _mae(error_BC: Tensor, target: Target) -> Tensor:
+    return error_BC.abs().mean()
+
+
+def _huber(error_BC: Tensor, target: Target) -> Tensor:
+    return F.smooth_l1_loss(error_BC, torch.zeros_like(error_BC))
+
+
+def _quantile(error_BC: Tensor, target: Target) -> Tensor:
+    """Pinball loss (Koenker and Bassett 1978): level q weighs errors below by q."""
+    level_C = error_BC.new_tensor(target.quantiles)
+    return torch.maximum(-level_C * error_BC, (1 - level_C) * error_BC).mean()
+
+
+def _asymmetric(error_BC: Tensor, target: Target) -> Tensor:
+    return torch.where(
+        error_BC > 0, target.over_penalty * error_BC, -target.under_penalty * error_BC
+    ).mean()
+
+
+LOSSES: dict[LossType, NumericLoss] = {
+    "mse": _mse,
+    "mae": _mae,
+    "huber": _huber,
+    "quantile": _quantile,
+    "asymmetric": _asymmetric,
+}
+"""Registry of --loss-type; the option lists the same names (`LossType`)."""
 
 
 @dataclass(frozen=True)
 class Target:
-    """A column to predict.
+    """Metadata column to predict.
 
     Attributes:
         column: its name in the metadata.
@@ -44,33 +91,37 @@ class Target:
 
     @property
     def outputs(self) -> int:
-        """Numbers that the network gives for a sample."""
+        """Number of network outputs per sample."""
         return len(self.classes) or len(self.quantiles) or 1
 
     def encode(self, values: npt.NDArray[np.float64]) -> Tensor:
-        """Turn values (numbers in the target's units, or class codes) into what the loss takes."""
+        """Encode labels (numbers in the units of the target, or class codes) for the loss."""
         if self.classes:
             return torch.from_numpy(values.astype(np.int64))
         assert self.transform is not None
         return torch.from_numpy(self.transform.apply(values).astype(np.float32))
 
     def initial_outputs(self, values: npt.NDArray[np.float64]) -> Tensor:
-        """Outputs [C] that are best without knowing the sample: mean, quantiles or log shares."""
+        """Return the best constant outputs [C]: mean, quantiles or log class frequencies."""
         encoded = self.encode(values)
         if self.classes:
-            share = torch.bincount(encoded, minlength=len(self.classes)) / len(encoded)
-            return share.log()
+            frequencies = torch.bincount(encoded, minlength=len(self.classes)) / len(encoded)
+            return frequencies.log()
         if self.quantiles:
             return encoded.quantile(torch.tensor(self.quantiles))
         return encoded.mean()[None]
 
     def loss(self, outputs_BC: Tensor, target_B: Tensor) -> LossTerm:
-        """Loss summed over a batch, and the number (with class weights: the weight) of samples."""
+        """Return the loss summed over a batch, and the number or total weight of its samples."""
         outputs_BC = at_least_fp32(outputs_BC)
         number = outputs_BC.new_tensor(len(target_B))
         if not self.classes:
-            # The sum over no samples at all is 0, while their mean is none.
-            mean = self._number_loss(outputs_BC, target_B) if len(target_B) else outputs_BC.sum()
+            # The sum over no samples is 0; their mean is undefined.
+            mean = (
+                LOSSES[self.loss_type](outputs_BC - target_B[:, None], self)
+                if len(target_B)
+                else outputs_BC.sum()
+            )
             return LossTerm(mean * number, number)
         if not self.class_weights:
             return LossTerm(F.cross_entropy(outputs_BC, target_B, reduction="sum"), number)
@@ -78,29 +129,12 @@ class Target:
         total = F.cross_entropy(outputs_BC, target_B, weights_C, reduction="sum")
         return LossTerm(total, weights_C[target_B].sum())
 
-    def _number_loss(self, outputs_BC: Tensor, target_B: Tensor) -> Tensor:
-        """Mean loss of the numbers of a batch, a scalar."""
-        error_BC = outputs_BC - target_B[:, None]
-        if self.loss_type == "mse":
-            return error_BC.square().mean()
-        if self.loss_type == "mae":
-            return error_BC.abs().mean()
-        if self.loss_type == "huber":
-            return F.smooth_l1_loss(error_BC, torch.zeros_like(error_BC))
-        if self.loss_type == "quantile":
-            # Pinball loss (Koenker and Bassett 1978): level q weighs errors below by q.
-            level_C = outputs_BC.new_tensor(self.quantiles)
-            return torch.maximum(-level_C * error_BC, (1 - level_C) * error_BC).mean()
-        return torch.where(
-            error_BC > 0, self.over_penalty * error_BC, -self.under_penalty * error_BC
-        ).mean()
-
     def decode(self, outputs_BC: Tensor) -> npt.NDArray[np.float64]:
-        """Answers [B, C]: class probabilities, or numbers in the target's units."""
+        """Return predictions [B, C]: class probabilities, or numbers in the units of the target."""
         outputs_BC = outputs_BC.detach().cpu().double()
         if self.classes:
-            chance_BC: npt.NDArray[np.float64] = outputs_BC.softmax(dim=-1).numpy()
-            return chance_BC
+            probabilities_BC: npt.NDArray[np.float64] = outputs_BC.softmax(dim=-1).numpy()
+            return probabilities_BC
         assert self.transform is not None
         if self.quantiles:
             # Quantiles do not cross: sorting never increases the pinball loss.
@@ -108,11 +142,11 @@ class Target:
         numbers_BC: npt.NDArray[np.float64] = outputs_BC.numpy()
         return self.transform.undo(numbers_BC)
 
-    def point_predictions(self, answers_BC: npt.NDArray[np.float64]) -> npt.NDArray[np.float64]:
-        """One value a sample: the likeliest class's code, the number, or the middle quantile."""
+    def point_predictions(self, predictions_BC: npt.NDArray[np.float64]) -> npt.NDArray[np.float64]:
+        """Return one value per sample: most probable class code, number, or middle quantile."""
         if self.classes:
-            return answers_BC.argmax(axis=-1).astype(np.float64)
+            return predictions_BC.argmax(axis=-1).astype(np.float64)
         middle = min(
             range(len(self.quantiles)), key=lambda i: abs(self.quantiles[i] - 0.5), default=0
         )
-        return answers_BC[:, middle]
+        return predictions_BC[:, middle]

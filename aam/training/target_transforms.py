@@ -2,61 +2,95 @@
 
 from __future__ import annotations
 
+import math
+from collections.abc import Callable
 from dataclasses import dataclass
-from typing import Annotated, Literal
+from typing import Annotated
 
 import numpy as np
 import numpy.typing as npt
 
 from aam.contract.errors import DataError
 from aam.contract.options.field import ABOVE_ZERO
+from aam.contract.options.groups import TransformName
 
-Kind = Literal["none", "minmax", "zscore", "log-minmax", "log-zscore"]
 Values = npt.NDArray[np.float64]
 
 
 @dataclass(frozen=True)
-class TargetTransform:
-    """`(f(value) - shift) / scale`, where f is log(1 + value) for the log kinds."""
+class TransformFunctions:
+    """Functions of a transform `(forward(value) - shift) / scale`.
 
-    kind: Kind
+    Attributes:
+        fit: from the forward values of the training samples to (shift, scale).
+        forward, inverse: elementwise functions [N] -> [N], inverse to each other.
+        above: exclusive lower bound of the values that `forward` accepts.
+    """
+
+    fit: Callable[[Values], tuple[float, float]]
+    forward: Callable[[Values], Values] = np.asarray
+    inverse: Callable[[Values], Values] = np.asarray
+    above: float = -math.inf
+
+
+def _unscaled(values: Values) -> tuple[float, float]:
+    return 0.0, 1.0
+
+
+def _minmax(values: Values) -> tuple[float, float]:
+    return float(values.min()), float(np.ptp(values))
+
+
+def _zscore(values: Values) -> tuple[float, float]:
+    return float(values.mean()), float(values.std())
+
+
+TRANSFORMS: dict[TransformName, TransformFunctions] = {
+    "none": TransformFunctions(_unscaled),
+    "minmax": TransformFunctions(_minmax),
+    "zscore": TransformFunctions(_zscore),
+    "log-minmax": TransformFunctions(_minmax, np.log1p, np.expm1, above=-1.0),
+    "log-zscore": TransformFunctions(_zscore, np.log1p, np.expm1, above=-1.0),
+}
+"""Registry of --target-transform; the option lists the same names (`TransformName`)."""
+
+
+@dataclass(frozen=True)
+class TargetTransform:
+    """Fitted transform `(forward(value) - shift) / scale`; `kind` is its name in `TRANSFORMS`."""
+
+    kind: TransformName
     shift: float
     scale: Annotated[float, ABOVE_ZERO]
 
     def apply(self, values: Values) -> Values:
-        """Transform values in the target's units."""
-        return (self._warp(values) - self.shift) / self.scale
+        """Transform values from the units of the target."""
+        return (TRANSFORMS[self.kind].forward(values) - self.shift) / self.scale
 
     def undo(self, values: Values) -> Values:
-        """Return transformed values to the target's units."""
-        warped = values * self.scale + self.shift
-        return np.expm1(warped) if self.kind.startswith("log") else warped
-
-    def _warp(self, values: Values) -> Values:
-        return np.log1p(values) if self.kind.startswith("log") else values
+        """Transform values back to the units of the target."""
+        return TRANSFORMS[self.kind].inverse(values * self.scale + self.shift)
 
 
-def fit_transform(kind: Kind, values: Values) -> TargetTransform:
-    """Fit a transform to the training samples' values.
+def fit_transform(name: TransformName, values: Values) -> TargetTransform:
+    """Fit a transform to the values of the training samples.
 
     Raises:
-        DataError: a log of a value of -1 or less, or values that are all equal.
+        DataError: a value is outside the domain of the transform, or all values are equal.
     """
-    if kind.startswith("log") and values.min() <= -1:
+    functions = TRANSFORMS[name]
+    outside = values <= functions.above
+    if outside.any():
         raise DataError(
-            "The target has values that no logarithm takes",
-            f"{int((values <= -1).sum())} of -1 or less",
+            f"The target has values for which --target-transform {name} is not defined",
+            f"{int(outside.sum())} of {functions.above:g} or less",
             "choose --target-transform zscore",
         )
-    warped = np.log1p(values) if kind.startswith("log") else values
-    if np.ptp(warped) == 0:
+    forward = functions.forward(values)
+    if np.ptp(forward) == 0:
         raise DataError(
             "The target is the same in all training samples",
             f"{len(values)} times {values[0]:g}",
             "choose another column or split",
         )
-    if kind.endswith("zscore"):
-        return TargetTransform(kind, float(warped.mean()), float(warped.std()))
-    if kind.endswith("minmax"):
-        return TargetTransform(kind, float(warped.min()), float(np.ptp(warped)))
-    return TargetTransform(kind, 0.0, 1.0)
+    return TargetTransform(name, *functions.fit(forward))

@@ -19,6 +19,7 @@ from aam.contract.options.groups import (
     AttnImplementation,
     DeviceOptions,
     LoopOptions,
+    LossType,
     MaskOptions,
     Metric,
     MixedPrecision,
@@ -32,6 +33,7 @@ from aam.contract.options.groups import (
     TableOptions,
     TargetOptions,
     TrainLoopOptions,
+    TransformName,
 )
 
 
@@ -115,12 +117,12 @@ class Train:
         "Dropout of what reads the profile.", default=0.7, takes=BELOW_ONE
     )
     target_penalty: float = option("Weight of the target's loss.", default=1.0, takes=WEIGHTS)
-    target_transform: Literal["none", "minmax", "zscore", "log-minmax", "log-zscore"] = option(
+    target_transform: TransformName = option(
         "Transform of a numeric target, fitted on the training samples and undone in every number "
         "shown.",
         default="zscore",
     )
-    loss_type: Literal["mse", "mae", "huber", "quantile", "asymmetric"] = option(
+    loss_type: LossType = option(
         "Loss of a numeric target, on the transformed scale.", default="huber"
     )
     quantiles: tuple[float, ...] = option(

@@ -28,6 +28,8 @@ Metric = Literal[
 ]
 MixedPrecision = Literal["none", "bf16", "fp16", "auto"]
 CompileModel = Literal["off", "auto", "force"]
+LossType = Literal["mse", "mae", "huber", "quantile", "asymmetric"]
+TransformName = Literal["none", "minmax", "zscore", "log-minmax", "log-zscore"]
 AttnImplementation = Literal["auto", "sdpa", "math", "mem_efficient", "flash"]
 
 
