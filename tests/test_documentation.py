@@ -85,6 +85,7 @@ def test_links_lead_to_files() -> None:
 
 
 PATH = re.compile(r"`((?:aam|launcher|containers|tests|docs|benchmarks|slurm|\.ci)/[\w./-]+[\w/])`")
+NAME_IN_FILE = re.compile(r"`(\w+)` (?:in|of)\s+`((?:aam|launcher|tests)/[\w/]+\.(?:py|yaml))`")
 DOTTED = re.compile(r"`((?:aam|launcher)(?:\.\w+)+)`")
 
 
@@ -94,6 +95,8 @@ def test_paths_and_modules_named_in_documents_exist(document: Path) -> None:
     paths = [path for path in PATH.findall(text) if "NAME" not in path]
     assert not [path for path in paths if not (ROOT / path).exists()]
     assert not [name for name in DOTTED.findall(text) if not exists(name)]
+    for name, path in NAME_IN_FILE.findall(text):
+        assert re.search(rf"\b{name}\b", (ROOT / path).read_text()), f"{name} is not in {path}"
 
 
 def exists(name: str) -> bool:
