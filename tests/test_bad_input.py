@@ -352,8 +352,8 @@ def test_groups_that_are_not_there(bench: Bench, refused: Refused) -> None:
         (["a\tb"], ("Not a splits file", "'sample-id\tfold\tsplit\tgroup'")),
         (["", "S01\t1\ttrian\t"], ("line 2", "has the split 'trian'")),
         (["", "S01\t1\ttrain\t", "S01\t1\tvalidation\t"], ("line 3", "names a sample twice")),
-        (["", "Z01\t1\ttrain\t"], ("leaves nobody to train",)),
-        (["", "S01\t1\ttrain\t", "S02\t1\ttrain\t"], ("leaves nobody to judge",)),
+        (["", "Z01\t1\ttrain\t"], ("leaves no training sample",)),
+        (["", "S01\t1\ttrain\t", "S02\t1\ttrain\t"], ("leaves no validation or test sample",)),
         ([], ("Not a splits file",)),
     ],
 )
@@ -372,7 +372,7 @@ def test_splits_that_tear_a_group_apart(bench: Bench, refused: Refused) -> None:
     parts = ("train" if row % 4 else "validation" for row in range(len(ids)))
     lines = [f"{name}\t1\t{part}\t" for name, part in zip(ids, parts, strict=True)]
     path = bench.text("splits.tsv", "\n".join([header, *lines]) + "\n")
-    words = ("groups on two sides", "leave out --group-column")
+    words = ("divides groups between", "leave out --group-column")
     refused(bench.train("--splits", path, "--group-column", "subject"), DATA, *words)
 
 
@@ -649,7 +649,7 @@ def test_checkpoints_of_another_kind(
         ("train", "--freeze-base", "--freeze-base without --pretrained-encoder"),
         ("train", "--best-metric accuracy", "--best-metric accuracy"),
         ("train", "--metadata-column site --classifier --best-metric r2", "--best-metric r2"),
-        ("train", "--stratify", "--stratify is for classes"),
+        ("train", "--stratify", "--stratify needs classes"),
         ("train", "--attention-heads 3", "--embedding-dim 8 --attention-heads 3"),
         ("train", "--test-size 1", "--test-size 1.0"),
         ("train", "--where site", "COLUMN=VALUE"),

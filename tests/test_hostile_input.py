@@ -393,7 +393,8 @@ FILES: dict[str, tuple[str, str | bytes, str]] = {
     ),
     "splits of a long number": (
         "--splits",
-        "sample-id\tfold\tsplit\tgroup\n" + f"s1\t{'9' * 9999}\ttrain\t\n", "nobody to judge"
+        "sample-id\tfold\tsplit\tgroup\n" + f"s1\t{'9' * 9999}\ttrain\t\n",
+        "no validation or test sample",
     ),
 }  # fmt: skip
 

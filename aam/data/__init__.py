@@ -1,1 +1,1 @@
-"""From a laboratory's files to batches: tables, sequences, trees, UniFrac, metadata, splits."""
+"""Input data: feature tables, sequences, phylogenies, UniFrac, metadata, splits and batches."""

@@ -1,8 +1,8 @@
-"""Batches of even cost: how the samples of an epoch are dealt out.
+"""Batch balancing: order of the samples of an epoch that gives batches of even cost.
 
-What a batch costs is the number of distinct ASVs in it, for each of them goes through the
-nucleotide encoder once, and memory has to hold the largest batch. How the work of a batch is
-divided among ranks is even by itself (`aam.data.batch_shards`).
+The cost of a batch is the number of its distinct ASVs: the nucleotide encoder computes each of them
+once, and the largest batch must fit in memory. `aam.data.batch_shards` divides the work of a batch
+evenly among ranks.
 """
 
 from __future__ import annotations
@@ -14,7 +14,7 @@ Rows = npt.NDArray[np.int64]
 
 
 def even_slice(samples: int, steps: int, step: int) -> slice:
-    """Return where batch `step` of `steps` lies: sizes differ by one at most, larger ones first."""
+    """Return the slice of part `step` of `steps`; sizes differ by at most one, larger first."""
     size, larger = divmod(samples, steps)
     start = step * size + min(step, larger)
     return slice(start, start + size + (step < larger))
@@ -25,32 +25,34 @@ def balanced_order(
 ) -> Rows:
     """Order the samples of an epoch so that consecutive batches cost alike.
 
-    Samples are dealt in layers of equal cost, one of each layer to every batch: a stratified draw.
-    Chance deals the first half of the layers; in the others the dearest of a layer goes to the
-    batch that has least so far (longest processing time first, Graham 1969).
+    Samples are divided into layers of equal cost, and every batch gets one of each layer: a
+    stratified draw. The first half of the layers is assigned at random; in the others the most
+    expensive sample goes to the batch with the lowest cost so far (longest processing time first,
+    Graham 1969).
 
     Args:
         rows: the samples, int64 [n], n at least `steps`.
-        cost: of each of `rows`, [n]: the ASVs it holds.
+        cost: number of ASVs of each of `rows`, [n].
         steps: number of batches.
-        rng: decides between samples of equal cost, and in which order batches come.
+        rng: orders samples of equal cost, and the batches.
 
     Returns:
         `rows` in another order, [n]; cut at `even_slice(n, steps, step)` it gives the batches.
     """
     shuffled = rng.permutation(len(rows))
-    dearest_first = shuffled[np.argsort(-cost[shuffled], kind="stable")]
-    owner = np.empty(len(rows), dtype=np.int64)
-    held = np.zeros(steps, dtype=np.int64)
-    whole = len(rows) // steps
-    for done, number in enumerate([*rng.permutation(whole).tolist(), whole]):
-        layer = dearest_first[number * steps : (number + 1) * steps]
-        takes = rng.permutation(steps) if 2 * done < whole else np.argsort(held, kind="stable")
-        owner[layer] = takes[: len(layer)]
-        held[takes[: len(layer)]] += cost[layer]
-    # Batches in an order of chance, the larger ones first, as `even_slice` expects them.
-    size = np.bincount(owner, minlength=steps)
+    by_cost = shuffled[np.argsort(-cost[shuffled], kind="stable")]
+    batch_of = np.empty(len(rows), dtype=np.int64)
+    total_cost = np.zeros(steps, dtype=np.int64)
+    layers = len(rows) // steps
+    for done, number in enumerate([*rng.permutation(layers).tolist(), layers]):
+        layer = by_cost[number * steps : (number + 1) * steps]
+        random = 2 * done < layers
+        batches = rng.permutation(steps) if random else np.argsort(total_cost, kind="stable")
+        batch_of[layer] = batches[: len(layer)]
+        total_cost[batches[: len(layer)]] += cost[layer]
+    # Shuffle the batches, but keep the larger ones first, as `even_slice` expects them.
+    size = np.bincount(batch_of, minlength=steps)
     turn = rng.permutation(steps)
     place = np.empty(steps, dtype=np.int64)
     place[turn[np.argsort(-size[turn], kind="stable")]] = np.arange(steps)
-    return rows[np.argsort(place[owner], kind="stable")]
+    return rows[np.argsort(place[batch_of], kind="stable")]

@@ -1,6 +1,7 @@
-"""Targets and splits: the samples that have a label, and which of them train or judge.
+"""Labels and splits of samples, from the metadata and the options.
 
-`aam train` and `aam baseline` go through here, so that the same options mean the same samples.
+`aam train` and `aam baseline` use the same functions, so that the same options select the same
+samples.
 """
 
 from __future__ import annotations
@@ -20,7 +21,7 @@ from aam.data.splits import PARTS, Split, make_splits, read_splits
 
 @dataclass(frozen=True)
 class LabelledSamples:
-    """Samples with their answers.
+    """Samples with their labels.
 
     Attributes:
         rows: int64 [n], ascending positions in the sample ids.
@@ -36,11 +37,11 @@ class LabelledSamples:
 def read_labels(
     target: TargetOptions, metadata: Metadata, sample_ids: Sequence[str]
 ) -> LabelledSamples:
-    """Find the answer of each sample; samples without one, or outside --where, are left out.
+    """Read the label of each sample; leave out samples without one or outside --where.
 
     Raises:
-        DataError: see `numeric_target` and `class_target`; nobody is left by --where.
-        UsageError: --where is no condition.
+        DataError: see `numeric_target` and `class_target`; --where leaves no sample.
+        UsageError: --where is not COLUMN=VALUE.
     """
     inside = _where(target.where, metadata, sample_ids)
     ids = [sample_ids[row] for row in inside]
@@ -62,23 +63,23 @@ def split_samples(
     metadata: Metadata | None,
     codes: npt.NDArray[np.int64] | None = None,
 ) -> tuple[tuple[Split, ...], list[str] | None]:
-    """Decide the splits, and name each sample's group (None without groups).
+    """Make or read the splits; also return the group of each sample (None without groups).
 
     Args:
-        options: how.
-        folds: parts of the cross-validation; 1 for one split.
+        options: --test-size, --stratify, --group-column and --splits.
+        folds: folds of the cross-validation; 1 for one split.
         seed: of the shuffles.
-        sample_ids: the samples that take part.
-        metadata: where the groups are.
-        codes: class of each sample, for --stratify; None for numbers.
+        sample_ids: ids of the samples.
+        metadata: contains the group column.
+        codes: class of each sample; None for a numeric target.
 
     Raises:
-        UsageError: options that miss what they need.
-        DataError: see `make_splits` and `read_splits`; a file that tears groups apart; validation
-            samples of one class.
+        UsageError: --stratify without classes, or --group-column without metadata.
+        DataError: see `make_splits` and `read_splits`; the splits file divides a group; all
+            validation samples are of one class.
     """
     if options.stratify and codes is None:
-        raise UsageError("--stratify is for classes", "without --classifier", "leave it out")
+        raise UsageError("--stratify needs classes", "--classifier is not given", "leave it out")
     labels = None
     if options.group_column is not None:
         if metadata is None:
@@ -87,7 +88,7 @@ def split_samples(
     if options.splits is not None:
         read = read_splits(options.splits, sample_ids)
         if labels is not None:
-            _check_apart(read, labels)
+            _check_groups(read, labels)
         _check_classes(read, codes, refuse=False)
         return read, labels
     made = make_splits(
@@ -105,10 +106,10 @@ def split_samples(
 def _check_classes(
     splits: Sequence[Split], codes: npt.NDArray[np.int64] | None, refuse: bool
 ) -> None:
-    """Refuse or report splits whose judging samples are of one class: any model scores 1.000.
+    """Refuse splits whose held-out samples are of one class, where any model scores 1.000.
 
     Raises:
-        DataError: there is one, and `refuse` is true.
+        DataError: there is one and `refuse` is true; otherwise a warning is printed.
     """
     if codes is None:
         return
@@ -122,18 +123,25 @@ def _check_classes(
                     f"{evidence} of {len(codes)} samples",
                     "add --stratify, or choose another --seed or --test-size",
                 )
-            warn(f"All {part} samples are of one class, so they cannot judge: {evidence}.")
+            warn(
+                f"All {part} samples are of one class, so they cannot measure a model: {evidence}."
+            )
 
 
-def _check_apart(splits: Sequence[Split], labels: Sequence[str]) -> None:
-    """Refuse splits of a file that put a group on two sides."""
+def _check_groups(splits: Sequence[Split], labels: Sequence[str]) -> None:
+    """Refuse splits of a file that divide a group between parts.
+
+    Raises:
+        DataError: naming the groups.
+    """
     for split in splits:
-        sides = [{labels[row] for row in getattr(split, part)} for part in PARTS]
-        torn = (sides[0] & sides[1]) | (sides[0] & sides[2]) | (sides[1] & sides[2])
-        if torn:
+        groups_of_parts = [{labels[row] for row in getattr(split, part)} for part in PARTS]
+        train, validation, test = groups_of_parts
+        divided = (train & validation) | (train & test) | (validation & test)
+        if divided:
             raise DataError(
-                "The splits file puts groups on two sides",
-                first_few(sorted(torn)),
+                "The splits file divides groups between training, validation and test samples",
+                first_few(sorted(divided)),
                 "choose another file, or leave out --group-column",
             )
 
@@ -141,19 +149,19 @@ def _check_apart(splits: Sequence[Split], labels: Sequence[str]) -> None:
 def _where(
     condition: str | None, metadata: Metadata, sample_ids: Sequence[str]
 ) -> npt.NDArray[np.int64]:
-    """Rows whose metadata meets COLUMN=VALUE."""
+    """Return the rows whose metadata meets COLUMN=VALUE."""
     if condition is None:
         return np.arange(len(sample_ids))
     column, equals, value = condition.partition("=")
     if not equals:
-        raise UsageError("No condition", f"--where '{condition}'", "write COLUMN=VALUE")
+        raise UsageError("Invalid condition", f"--where '{condition}'", "write COLUMN=VALUE")
     found = metadata.values(column, sample_ids)
     rows = np.flatnonzero(found == value)
     if not len(rows):
-        there = sorted(set(found.tolist()) - {""})[:10]
+        values = sorted(set(found.tolist()) - {""})[:10]
         raise DataError(
             "No sample meets the condition",
-            f"--where '{condition}', the column has {', '.join(there)}",
+            f"--where '{condition}', the column has {', '.join(values)}",
             "name one of its values",
         )
     say(f"Samples with {condition}: {len(rows)} of {len(sample_ids)}.")

@@ -1,4 +1,4 @@
-"""Which nucleotides are hidden from the encoder."""
+"""Masking: random choice of the nucleotides that are hidden from the encoder."""
 
 from __future__ import annotations
 
@@ -10,7 +10,7 @@ import numpy.typing as npt
 Strategy = Literal["random", "span"]
 SPAN_LENGTHS = (3, 4, 5)
 BASE_TOKENS = (1, 4)
-"""First and last token that stands for one base; nothing else is masked or predicted."""
+"""First and last token of a base (A to T); no other token is masked or predicted."""
 
 
 def choose_masked(
@@ -22,7 +22,7 @@ def choose_masked(
         tokens_UL: tokens; only A, C, G and T are masked.
         ratio: expected fraction of nucleotides masked, 0 to below 1.
         strategy: single nucleotides, or spans of 3 to 5 neighbours.
-        rng: source of chance.
+        rng: random numbers.
 
     Returns:
         bool [U, L], True where masked.
@@ -32,7 +32,7 @@ def choose_masked(
         chosen = rng.random(shape, dtype=np.float32) < ratio
     else:
         chosen = np.zeros(shape, dtype=np.bool_)
-        # Spans may overlap: each length covers its part of the ratio on its own.
+        # Spans may overlap, so each length leaves this fraction of the nucleotides unmasked.
         kept = (1 - ratio) ** (1 / len(SPAN_LENGTHS))
         for length in SPAN_LENGTHS:
             starts = rng.random(shape, dtype=np.float32) < 1 - kept ** (1 / length)

@@ -12,17 +12,17 @@ F64 = npt.NDArray[np.float64]
 
 
 def principal_coordinates(vectors_ND: npt.ArrayLike, axes: int = 2) -> tuple[F64, F64]:
-    """Return the PCoA of the Euclidean distances between rows, without the N x N matrix.
+    """Compute the PCoA of the Euclidean distances between rows, without the N x N matrix.
 
     It is the singular value decomposition of the centred vectors (Gower 1966). The sign of an axis
-    is chosen so that its largest coordinate is positive: the same input gives the same picture.
+    is chosen so that its largest coordinate is positive: the same input gives the same result.
 
     Args:
         vectors_ND: N of 1 or more.
-        axes: how many; those beyond the rank are zero.
+        axes: number of axes; those beyond the rank are zero.
 
     Returns:
-        coordinates float64 [N, axes]; part of the variance that each axis explains, [axes].
+        coordinates float64 [N, axes]; fraction of the variance that each axis explains, [axes].
     """
     vectors = np.asarray(vectors_ND, dtype=np.float64)
     centred = vectors - vectors.mean(axis=0)
@@ -48,7 +48,7 @@ def write_ordination(
         path: the file.
         sample_ids: N names.
         coordinates_NA: of N samples on A axes.
-        explained_A: part of the variance that each axis explains.
+        explained_A: fraction of the variance that each axis explains.
     """
     import pandas as pd
     from skbio import OrdinationResults

@@ -1,4 +1,4 @@
-"""The predictions that `aam predict`, `aam train` and `aam baseline` write, read back."""
+"""Predictions tables: reading what `aam predict`, `aam train` and `aam baseline` write."""
 
 from __future__ import annotations
 
@@ -24,13 +24,14 @@ HELD_OUT_PARTS = ("test", "validation")
 
 
 def read_predictions(path: Path) -> pd.DataFrame:
-    """Read a predictions file, as strings; missing values are "".
+    """Read a predictions file as strings; missing values are "".
 
-    Rows that trained are left out, and so are validation rows where there are test rows; said.
+    Training rows are left out, and validation rows too if there are test rows; a line is printed.
 
     Raises:
         MissingInput: no such file.
-        DataError: no sample-id or predicted column, no row that judges, a sample twice in a fold.
+        DataError: no sample-id or predicted column, no test or validation row, or a sample twice in
+            a fold.
     """
     import pandas as pd
 
@@ -40,31 +41,33 @@ def read_predictions(path: Path) -> pd.DataFrame:
     except (ValueError, pd.errors.ParserError) as error:
         raise DataError("Not a table", f"'{path}', {error}", "give predictions.tsv") from error
     frame = frame.rename(columns={OLD_ID_HEADER: ID_HEADER})
-    lacking = [name for name in (ID_HEADER, "predicted") if name not in frame.columns]
-    if lacking:
+    absent = [name for name in (ID_HEADER, "predicted") if name not in frame.columns]
+    if absent:
         raise DataError(
-            f"The predictions have no column {' and '.join(lacking)}",
+            f"The predictions have no column {' and '.join(absent)}",
             f"'{path}' has {', '.join(map(str, frame.columns[:8]))}",
             "give the TSV that aam wrote",
         )
     if "split" in frame.columns:
         frame = _held_out(frame, path)
     folds = frame["fold"] if "fold" in frame.columns else [""] * len(frame)
-    times = Counter(zip(frame[ID_HEADER], folds, strict=True))
-    twice = [sample for (sample, _), number in times.items() if number > 1]
+    counts = Counter(zip(frame[ID_HEADER], folds, strict=True))
+    twice = [sample for (sample, _), number in counts.items() if number > 1]
     if twice or not len(frame):
         named = f"samples twice: {first_few(twice)}" if twice else "it has no rows"
-        raise DataError("The predictions cannot be judged", f"'{path}', {named}", "check the file")
+        raise DataError(
+            "The predictions cannot be evaluated", f"'{path}', {named}", "check the file"
+        )
     return frame.reset_index(drop=True)
 
 
 def join_labels(
     frame: pd.DataFrame, metadata: Metadata, column: str, classifier: bool
 ) -> ScoredPredictions:
-    """Join predictions with the metadata by sample id; samples without a value are left out, said.
+    """Join predictions with the labels of the metadata by sample id; leave out unlabelled samples.
 
     Raises:
-        DataError: no id in common, no such column, or values that do not fit the kind of column.
+        DataError: no id in common, no such column, or values that do not fit `classifier`.
     """
     ids = frame[ID_HEADER].tolist()
     if not set(ids) & set(metadata.ids):
@@ -81,16 +84,16 @@ def join_labels(
 
 
 def numeric_predictions(frame: pd.DataFrame, actual: npt.NDArray[np.float64]) -> ScoredPredictions:
-    """Lay numeric predictions beside the truth [n].
+    """Combine numeric predictions with the labels [n].
 
     Raises:
-        DataError: a prediction that is no finite number.
+        DataError: a prediction is not a finite number.
     """
     return ScoredPredictions(actual, numeric_column(frame, "predicted"), folds_of(frame))
 
 
 def class_predictions(frame: pd.DataFrame, actual: Sequence[str]) -> ScoredPredictions:
-    """Lay predicted classes, and their probabilities where given, beside the truth (n labels)."""
+    """Combine predicted classes, and their probabilities if there are any, with n labels."""
     predicted = frame["predicted"].tolist()
     columns = [name for name in frame.columns if name.startswith("p_")]
     named = {name[2:] for name in columns}
@@ -110,7 +113,7 @@ def class_predictions(frame: pd.DataFrame, actual: Sequence[str]) -> ScoredPredi
 
 
 def folds_of(frame: pd.DataFrame) -> tuple[str, ...]:
-    """Return the fold of each row; empty where there are not several."""
+    """Return the fold of each row; empty with fewer than two folds."""
     if "fold" not in frame.columns or frame["fold"].nunique() < 2:
         return ()
     return tuple(frame["fold"].tolist())
@@ -120,7 +123,7 @@ def numeric_column(frame: pd.DataFrame, column: str) -> npt.NDArray[np.float64]:
     """Return a column as finite numbers [n].
 
     Raises:
-        DataError: with the samples that have none.
+        DataError: naming the samples without a finite number.
     """
     import pandas as pd
 
@@ -135,15 +138,16 @@ def numeric_column(frame: pd.DataFrame, column: str) -> npt.NDArray[np.float64]:
 
 
 def _held_out(frame: pd.DataFrame, path: Path) -> pd.DataFrame:
-    parts = Counter(frame["split"])
-    chosen = next((part for part in HELD_OUT_PARTS if parts[part]), None)
+    """Return the test rows, or the validation rows if there are no test rows."""
+    counts = Counter(frame["split"])
+    chosen = next((part for part in HELD_OUT_PARTS if counts[part]), None)
     if chosen is None:
         raise DataError(
-            "No prediction judges",
-            f"the splits of '{path}' are {', '.join(sorted(parts))}",
+            "The predictions have no test or validation samples",
+            f"the splits of '{path}' are {', '.join(sorted(counts))}",
             "give predictions of test or validation samples",
         )
-    rest = [f"{times} {part or 'unnamed'}" for part, times in parts.items() if part != chosen]
+    rest = [f"{times} {part or 'unnamed'}" for part, times in counts.items() if part != chosen]
     if rest:
-        say(f"Scored: {parts[chosen]} {chosen} rows; left out: {', '.join(rest)} rows.")
+        say(f"Scored: {counts[chosen]} {chosen} rows; left out: {', '.join(rest)} rows.")
     return frame[frame["split"] == chosen]

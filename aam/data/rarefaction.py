@@ -1,7 +1,7 @@
-"""Rarefaction: reads drawn from samples without replacement, reproducibly.
+"""Rarefaction: draw reads from samples without replacement, reproducibly.
 
-Each draw is seeded by the run's seed, the pass and the sample's id, so that it depends neither on
-the order of the table nor on who else is in the batch.
+Each draw is seeded by the run's seed, the number of the draw and the sample's id, so that it
+depends neither on the order of the table nor on the other samples of the batch.
 """
 
 from __future__ import annotations
@@ -11,10 +11,10 @@ import zlib
 import numpy as np
 import numpy.typing as npt
 
-AUTO_KEEPS = 0.95
-AUTO_AT_MOST = 5000
-NUMPY_DRAWS_BELOW = 10**9
-"""Reads of a sample above which numpy's hypergeometric distribution is not defined."""
+AUTO_FRACTION = 0.95
+AUTO_LARGEST = 5000
+NUMPY_LIMIT = 10**9
+"""Reads of a sample from which on numpy's hypergeometric distribution is not defined."""
 
 
 def auto_depth(reads: npt.NDArray[np.int64]) -> int:
@@ -23,8 +23,8 @@ def auto_depth(reads: npt.NDArray[np.int64]) -> int:
     Args:
         reads: reads of each sample.
     """
-    lowest_kept = int(np.sort(reads)[int(np.floor(len(reads) * (1 - AUTO_KEEPS)))])
-    return min(lowest_kept, AUTO_AT_MOST)
+    lowest_kept = int(np.sort(reads)[int(np.floor(len(reads) * (1 - AUTO_FRACTION)))])
+    return min(lowest_kept, AUTO_LARGEST)
 
 
 def rarefy(
@@ -34,33 +34,33 @@ def rarefy(
 
     Args:
         counts: reads of each ASV of the sample.
-        depth: reads to draw; 0, or a sample that has no more, gives all of its reads.
+        depth: reads to draw; 0, or at least the reads of the sample, gives all of its reads.
         sample_id: seeds the draw, with `seed`.
         seed: the run's seed.
-        draw: number of the draw (an epoch, a prediction pass); another number, other reads.
+        draw: number of the draw (an epoch or a prediction pass); each number gives other reads.
 
     Returns:
         Reads drawn of each ASV, in the order of `counts`; their sum is `depth`.
     """
-    whole = counts.astype(np.int64)
-    if depth == 0 or whole.sum() <= depth:
-        return whole
+    counts_64 = counts.astype(np.int64)
+    if depth == 0 or counts_64.sum() <= depth:
+        return counts_64
     rng = np.random.default_rng([seed, draw, zlib.crc32(sample_id.encode())])
-    if whole.sum() < NUMPY_DRAWS_BELOW:
-        return rng.multivariate_hypergeometric(whole, depth, method="marginals")
-    return _drawn_one_by_one(whole, depth, rng)
+    if counts_64.sum() < NUMPY_LIMIT:
+        return rng.multivariate_hypergeometric(counts_64, depth, method="marginals")
+    return _draw_by_number(counts_64, depth, rng)
 
 
-def _drawn_one_by_one(
-    whole: npt.NDArray[np.int64], depth: int, rng: np.random.Generator
+def _draw_by_number(
+    counts_64: npt.NDArray[np.int64], depth: int, rng: np.random.Generator
 ) -> npt.NDArray[np.int64]:
-    """Draw `depth` distinct reads by their number; memory is that of the smaller part."""
-    total = int(whole.sum())
+    """Draw `depth` distinct reads by their number; memory grows with the smaller part."""
+    total = int(counts_64.sum())
     if 2 * depth > total:
-        return whole - _drawn_one_by_one(whole, total - depth, rng)
+        return counts_64 - _draw_by_number(counts_64, total - depth, rng)
     drawn = np.empty(0, dtype=np.int64)
     while len(drawn) < depth:
-        # What was drawn before is drawn again: every set of numbers is as likely as any other.
+        # Numbers that occur twice are drawn again, so every set of numbers is equally likely.
         drawn = np.union1d(drawn, rng.integers(total, size=depth - len(drawn)))
-    owners = np.searchsorted(np.cumsum(whole), drawn, side="right")
-    return np.bincount(owners, minlength=len(whole)).astype(np.int64)
+    owners = np.searchsorted(np.cumsum(counts_64), drawn, side="right")
+    return np.bincount(owners, minlength=len(counts_64)).astype(np.int64)

@@ -1,8 +1,8 @@
-"""Splits of samples into training, validation (stops and chooses) and test (judges).
+"""Splits of samples into training, validation (chooses the epoch) and test (measures the result).
 
-One split has training and validation samples. Cross-validation has one split a fold: the fold is
-the test part, and validation samples are taken out of the rest, so that no test sample ever
-decides when training stops. A group (a subject, a study) is never on two sides.
+A single split has training and validation samples. Cross-validation has one split per fold: the
+fold is the test part, and validation samples are drawn from the rest, so that no test sample
+decides when training stops. A group (a subject, a study) is always in one part.
 """
 
 from __future__ import annotations
@@ -28,7 +28,7 @@ HEADER = f"{ID_HEADER}\tfold\tsplit\tgroup"
 
 @dataclass(frozen=True)
 class Split:
-    """Rows of the study's samples for each purpose; `test` is empty without cross-validation."""
+    """Rows of the study's samples in each part; `test` is empty without cross-validation."""
 
     train: Rows
     validation: Rows
@@ -36,7 +36,7 @@ class Split:
 
     @property
     def held_out(self) -> tuple[str, Rows]:
-        """The part whose figures count: the test samples if there are any, else validation."""
+        """Name and rows of the part that measures the result: test samples, else validation."""
         return ("test", self.test) if len(self.test) else ("validation", self.validation)
 
 
@@ -49,23 +49,24 @@ def make_splits(
     groups: Sequence[str] | None = None,
     classes: npt.NDArray[np.int64] | None = None,
 ) -> tuple[Split, ...]:
-    """Divide `samples` rows; the same arguments give the same splits.
+    """Split samples into parts; the same arguments give the same splits.
 
     Args:
         samples: number of rows.
-        test_size: part of the (remaining) samples for validation, 0 to below 1; 0 only with folds.
-        folds: 1 for one split, else the number of parts of the cross-validation.
+        test_size: fraction of the (remaining) samples for validation, 0 to below 1; 0 only with
+            folds.
+        folds: 1 for one split, else the number of folds of the cross-validation.
         seed: of the shuffles.
-        groups: a label per row; equal labels stay together.
-        classes: a code per row; both sides get the same mix.
+        groups: group of each row; rows of one group are in one part.
+        classes: class of each row, to stratify by.
 
     Raises:
-        UsageError: sizes that make no sense.
-        DataError: fewer groups or samples of a class than parts.
+        UsageError: `test_size` or `folds` is out of range.
+        DataError: fewer groups, or fewer samples of a class, than parts.
     """
     if not 0 <= test_size < 1 or folds < 1 or (test_size == 0 and folds == 1):
         raise UsageError(
-            "The split makes no sense",
+            "Invalid split options",
             f"--test-size {test_size} --folds {folds}",
             "give a test size above 0 and below 1, and 1 or more folds",
         )
@@ -87,7 +88,7 @@ def write_splits(
     splits: Sequence[Split],
     groups: Sequence[str] | None = None,
 ) -> None:
-    """Write one line per sample and fold: sample-id, fold (from 1), split, group."""
+    """Write `splits.tsv`, one line per sample and fold: sample-id, fold (from 1), split, group."""
     lines = [HEADER]
     for fold, split in enumerate(splits, start=1):
         for part in PARTS:
@@ -99,14 +100,15 @@ def write_splits(
 
 
 def read_splits(path: Path, sample_ids: Sequence[str]) -> tuple[Split, ...]:
-    """Read the splits of another run for the samples at hand, matched by id.
+    """Read the splits of another run, matched by sample id.
 
-    Samples that the file does not name are not used; ids that are not at hand are counted.
+    Samples that the file does not name are not used; ids of the file that are not in `sample_ids`
+    are listed in a message.
 
     Raises:
         MissingInput: no such file.
-        DataError: not a splits file, an unknown part, a sample twice in a fold, or nobody to train
-            or to judge.
+        DataError: not a splits file, an unknown part, a sample twice in a fold, no training sample,
+            or neither validation nor test samples.
     """
     lines = read_text(path, "splits file").splitlines()
     header = lines[0].replace(OLD_ID_HEADER, ID_HEADER, 1) if lines else ""
@@ -121,7 +123,7 @@ def read_splits(path: Path, sample_ids: Sequence[str]) -> tuple[Split, ...]:
         if part not in PARTS or (fold, sample) in placed:
             wrong = "names a sample twice" if part in PARTS else f"has the split '{part}'"
             raise DataError(
-                "The splits file is wrong", f"line {number} of '{path}' {wrong}", "mend the line"
+                "Invalid splits file", f"line {number} of '{path}' {wrong}", "correct the line"
             )
         placed.add((fold, sample))
         if sample in row_of:
@@ -130,15 +132,17 @@ def read_splits(path: Path, sample_ids: Sequence[str]) -> tuple[Split, ...]:
         else:
             absent[sample] = None
     if not folds or any(not parts["train"] for parts in folds.values()):
-        raise DataError("The splits file leaves nobody to train", f"'{path}'", "check its ids")
+        raise DataError("The splits file leaves no training sample", f"'{path}'", "check its ids")
     if any(not (parts["validation"] or parts["test"]) for parts in folds.values()):
-        raise DataError("The splits file leaves nobody to judge", f"'{path}'", "check its ids")
+        raise DataError(
+            "The splits file leaves no validation or test sample", f"'{path}'", "check its ids"
+        )
     named = {sample for _, sample in placed}
     unnamed = [name for name in sample_ids if name not in named]
     if absent:
-        say(f"Ids of '{path.name}' that are not among the samples: {first_few(absent)}.")
+        say(f"Ids of '{path.name}' that are not in the table: {first_few(absent)}.")
     if unnamed:
-        say(f"Samples that '{path.name}' does not name stay unused: {first_few(unnamed)}.")
+        say(f"Samples that '{path.name}' does not name are not used: {first_few(unnamed)}.")
     return tuple(
         Split(*(np.array(sorted(folds[name][part]), dtype=np.int64) for part in PARTS))
         for name in sorted(folds, key=lambda name: (len(name), name))
@@ -176,7 +180,7 @@ def _hold_out(
     classes: npt.NDArray[np.int64] | None,
     test: Rows,
 ) -> Split:
-    """Take about `test_size` of `rows` out for validation."""
+    """Draw about `test_size` of `rows` for validation."""
     if test_size == 0:
         return Split(rows, rows[:0], test)
     parts = max(2, round(1 / test_size))
@@ -188,27 +192,29 @@ def _hold_out(
             "raise --test-size, leave out --stratify or merge classes",
         )
     if labels is None and classes is None:
-        held = np.sort(np.random.default_rng(seed).permutation(rows)[: _size(rows, test_size)])
+        validation = np.sort(
+            np.random.default_rng(seed).permutation(rows)[: _size(rows, test_size)]
+        )
     elif classes is None and labels is not None:
-        held = _whole_groups(rows, labels, _size(rows, test_size), seed)
+        validation = _draw_groups(rows, labels, _size(rows, test_size), seed)
     else:
-        held = rows[_assign(rows, parts, seed, labels, classes) == 0]
-    return Split(np.setdiff1d(rows, held), held, test)
+        validation = rows[_assign(rows, parts, seed, labels, classes) == 0]
+    return Split(np.setdiff1d(rows, validation), validation, test)
 
 
 def _size(rows: Rows, test_size: float) -> int:
     return min(max(1, round(len(rows) * test_size)), len(rows) - 1)
 
 
-def _whole_groups(rows: Rows, labels: npt.NDArray[np.str_], size: int, seed: int) -> Rows:
-    """Take shuffled groups while they bring the number of rows nearer to `size`; at least one."""
+def _draw_groups(rows: Rows, labels: npt.NDArray[np.str_], size: int, seed: int) -> Rows:
+    """Draw complete groups while that brings the number of rows nearer to `size`; at least one."""
     names = np.unique(labels[rows])
-    held = rows[:0]
+    drawn = rows[:0]
     for name in np.random.default_rng(seed).permutation(names)[:-1]:
-        larger = np.concatenate([held, rows[labels[rows] == name]])
-        if len(held) == 0 or abs(len(larger) - size) < abs(len(held) - size):
-            held = larger
-    return np.sort(held)
+        larger = np.concatenate([drawn, rows[labels[rows] == name]])
+        if len(drawn) == 0 or abs(len(larger) - size) < abs(len(drawn) - size):
+            drawn = larger
+    return np.sort(drawn)
 
 
 def _assign(
@@ -218,19 +224,19 @@ def _assign(
     labels: npt.NDArray[np.str_] | None,
     classes: npt.NDArray[np.int64] | None,
 ) -> Rows:
-    """Give each of `rows` one of `parts` numbers, with scikit-learn's splitters."""
+    """Assign each of `rows` to one of `parts` folds with scikit-learn's splitters."""
     from sklearn.model_selection import GroupKFold, KFold, StratifiedGroupKFold, StratifiedKFold
 
     by_group = GroupKFold if classes is None else StratifiedGroupKFold
-    freely = KFold if classes is None else StratifiedKFold
-    splitter = (freely if labels is None else by_group)(parts, shuffle=True, random_state=seed)
+    ungrouped = KFold if classes is None else StratifiedKFold
+    splitter = (ungrouped if labels is None else by_group)(parts, shuffle=True, random_state=seed)
     assigned = np.empty(len(rows), dtype=np.int64)
     y = None if classes is None else classes[rows]
-    parted = splitter.split(rows, y, None if labels is None else labels[rows])
+    folds = splitter.split(rows, y, None if labels is None else labels[rows])
     with warnings.catch_warnings():
-        # A class with fewer samples than parts cannot be in all of them, which is no matter here.
+        # A class with fewer samples than folds is absent from some folds, which is allowed.
         warnings.filterwarnings("ignore", "The least populated class", UserWarning)
         warnings.filterwarnings("ignore", "The number of unique classes", UserWarning)
-        for number, (_, held) in enumerate(parted):
-            assigned[held] = number
+        for number, (_, rows_of_fold) in enumerate(folds):
+            assigned[rows_of_fold] = number
     return assigned
