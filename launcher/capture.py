@@ -64,15 +64,15 @@ def _manifest(host: Host) -> Manifest:
     )
     variables = {n: v for n, v in host.environment.items() if matches(n, kept)}
     variables |= {name: "set" for name in LEAKS if host.environment.get(name)}
-    answers = {
-        name: answer
+    library_facts = {
+        name: facts
         for vendor in VENDORS.values()
-        for name, answer in vendor.answers(
+        for name, facts in vendor.library_facts(
             [gpu for gpu in host.gpus if gpu.vendor == vendor.name]
         ).items()
     }
     nodes = {node.path: node for node in host.nodes}
-    return Manifest(True, host.machine, host.user, variables, nodes, host.engines, answers)
+    return Manifest(True, host.machine, host.user, variables, nodes, host.engines, library_facts)
 
 
 def _content(path: str) -> tuple[bytes, int]:

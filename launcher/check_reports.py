@@ -66,7 +66,7 @@ def report_for(
     """
     if not choice.gpus or ATTENTION not in options_of(request.command):
         return None
-    if NO_CHECK in (word.replace("_", "-") for word in request.words):
+    if NO_CHECK in (argument.replace("_", "-") for argument in request.argv):
         return KnownReport(absent=NO_CHECK)
     key = key_of(host, choice, native)
     if key is None and not host.live:
@@ -75,7 +75,7 @@ def report_for(
         return KnownReport(absent="the image has no digest, so aam measures before each run")
     cache = folder(os.environ)
     found = stored(key, cache)
-    repeat = RECHECK in request.own
+    repeat = RECHECK in request.launcher_options
     if not starting or request.dry_run or (found.report is not None and not repeat):
         return found
     if host.slurm is not None and host.slurm.local_id:
@@ -145,12 +145,12 @@ def stored(key: Key, cache: Path) -> KnownReport:
 
 def of_host(host: Host, cache: Path) -> list[CheckReport]:
     """Return the reports that are kept for the GPUs and driver of a host, the latest first."""
-    here = {(gpu.arch or "unknown", _driver(host, gpu)) for gpu in host.gpus}
+    present = {(gpu.arch or "unknown", _driver(host, gpu)) for gpu in host.gpus}
     found = []
     for file in sorted(cache.glob("*.json")):
         with contextlib.suppress(OSError, ValueError, DataError):
             found.append(_read(file))
-    fitting = [r for r in found if r.key and (r.key.arch, r.key.driver) in here]
+    fitting = [r for r in found if r.key and (r.key.arch, r.key.driver) in present]
     return sorted(fitting, key=lambda report: report.made, reverse=True)
 
 
@@ -178,16 +178,16 @@ def measure(plan: Plan, key: Key) -> CheckReport:
     """
     print(f"aam-launch: measuring attention once for {key}", file=sys.stderr, flush=True)
     make_private(plan.folders)
-    words = command(plan)
+    argv = command(plan)
     try:
         done = subprocess.run(
-            words, capture_output=True, text=True, errors="replace", timeout=TIMEOUT, check=False,
+            argv, capture_output=True, text=True, errors="replace", timeout=TIMEOUT, check=False,
             env=plan.environment(os.environ), stdin=subprocess.DEVNULL,
         )  # fmt: skip
     except subprocess.TimeoutExpired as error:
         raise _refused(f"no answer in {TIMEOUT} s") from error
     except OSError as error:
-        raise ValueError(f"'{words[0]}', {error.strerror}") from error
+        raise ValueError(f"'{argv[0]}', {error.strerror}") from error
     lines = [line for line in done.stderr.splitlines() if line.strip()]
     last = lines[-1].strip() if lines else f"exit status {done.returncode}"
     if done.returncode == Unavailable.status:

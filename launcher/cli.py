@@ -12,8 +12,8 @@ from typing import NoReturn
 
 from aam import __version__
 from aam.contract.errors import AamError, CannotCreate
-from launcher.help import OWN, command_help, overview, own_help
-from launcher.plan.launcher_options import HELP, spelled, split_own
+from launcher.help import LAUNCHER_COMMANDS, command_help, launcher_help, overview
+from launcher.plan.launcher_options import HELP, as_arguments, split_launcher_options
 from launcher.plan.request import command_of
 
 INTERRUPTED = 130
@@ -64,16 +64,24 @@ def _dispatch(arguments: list[str]) -> int:
         print("\n".join(candidates(arguments[2:])))
         return 0
     if any(argument in HELP for argument in arguments):
-        _, rest = split_own([argument for argument in arguments if argument not in HELP])
-        command = command_of(rest, OWN)
-        print(own_help(command, rest[1:]) if command in OWN else command_help(command))
+        _, rest = split_launcher_options(
+            [argument for argument in arguments if argument not in HELP]
+        )
+        command = command_of(rest, LAUNCHER_COMMANDS)
+        print(
+            launcher_help(command, rest[1:])
+            if command in LAUNCHER_COMMANDS
+            else command_help(command)
+        )
         return 0
-    own, rest = split_own(arguments)
-    command = command_of(rest, OWN)
-    if command in OWN:
-        arguments = [*spelled(own), *rest[1:]]
+    launcher_options, rest = split_launcher_options(arguments)
+    command = command_of(rest, LAUNCHER_COMMANDS)
+    if command in LAUNCHER_COMMANDS:
+        arguments = [*as_arguments(launcher_options), *rest[1:]]
     # Only the module of the command is imported: a start may take 100 ms.
-    module = importlib.import_module(f"launcher.commands.{command if command in OWN else 'start'}")
+    module = importlib.import_module(
+        f"launcher.commands.{command if command in LAUNCHER_COMMANDS else 'start'}"
+    )
     status: int = module.run(arguments)
     return status
 

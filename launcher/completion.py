@@ -11,8 +11,8 @@ from collections.abc import Iterator, Sequence
 from aam.contract.errors import AamError, UsageError
 from aam.contract.options import names, split
 from aam.contract.suggestions import nearest
-from launcher.help import OWN
-from launcher.plan.launcher_options import OWN_FLAGS, takes_value
+from launcher.help import LAUNCHER_COMMANDS
+from launcher.plan.launcher_options import LAUNCHER_FLAGS, takes_value
 from launcher.plan.request import options_of
 from launcher.slurm.submit_options import FLAGS as OF_JOBS
 from launcher.slurm.submit_options import SWITCHES as SWITCHES_OF_JOBS
@@ -70,17 +70,19 @@ def candidates(line: Sequence[str]) -> list[str]:
     >>> candidates(["explain", "pret"])
     ['pretrain']
     """
-    *before, word = [one for one in line if one != "="] if line[-1:] != ["="] else [*line[:-1], ""]
-    offered = dict.fromkeys(_offered(before, word))
-    return [one for one in offered if one.startswith(word)]
+    *before, argument = (
+        [one for one in line if one != "="] if line[-1:] != ["="] else [*line[:-1], ""]
+    )
+    offered = dict.fromkeys(_offered(before, argument))
+    return [one for one in offered if one.startswith(argument)]
 
 
-def _offered(before: Sequence[str], word: str) -> Iterator[str]:
+def _offered(before: Sequence[str], argument: str) -> Iterator[str]:
     last = before[-1] if before else ""
     if takes_value(last):
-        yield from _values_of_own(last)
+        yield from _launcher_option_values(last)
         return
-    rest = _without_own(before)
+    rest = _without_launcher_options(before)
     opening = rest[0] if rest and rest[0] in BEFORE_A_COMMAND else None
     rest = rest[1:] if opening else rest
     command, _ = split(rest)
@@ -88,31 +90,31 @@ def _offered(before: Sequence[str], word: str) -> Iterator[str]:
         spec = options_of(command).get(last)
         if spec and typing.get_origin(spec.type) is typing.Literal:
             yield from map(str, typing.get_args(spec.type))
-        elif word.startswith("-"):
+        elif argument.startswith("-"):
             yield from _flags(command, opening)
     elif command == "completion":
         yield from SHELLS
-    elif command in OWN:
-        yield from OWN_FLAGS if word.startswith("-") else ()
-    elif word.startswith("-"):
-        yield from OWN_FLAGS
+    elif command in LAUNCHER_COMMANDS:
+        yield from LAUNCHER_FLAGS if argument.startswith("-") else ()
+    elif argument.startswith("-"):
+        yield from LAUNCHER_FLAGS
     elif command:
         yield from (name.split()[1] for name in names() if name.startswith(f"{command} "))
     else:
         yield from (name.split()[0] for name in names())
-        yield from () if opening else OWN
+        yield from () if opening else LAUNCHER_COMMANDS
 
 
-def _without_own(words: Sequence[str]) -> list[str]:
+def _without_launcher_options(argv: Sequence[str]) -> list[str]:
     """Leave out the launcher's own options and their values."""
     rest, value = [], False
-    for word in words:
+    for argument in argv:
         if value:
             value = False
-        elif word.partition("=")[0] in OWN_FLAGS:
-            value = takes_value(word)
+        elif argument.partition("=")[0] in LAUNCHER_FLAGS:
+            value = takes_value(argument)
         else:
-            rest.append(word)
+            rest.append(argument)
     return rest
 
 
@@ -123,10 +125,10 @@ def _flags(command: str, opening: str | None) -> Iterator[str]:
             yield "--no-" + spec.flag[2:]
     if opening == "submit":
         yield from (*OF_JOBS, *SWITCHES_OF_JOBS)
-    yield from OWN_FLAGS
+    yield from LAUNCHER_FLAGS
 
 
-def _values_of_own(flag: str) -> Iterator[str]:
+def _launcher_option_values(flag: str) -> Iterator[str]:
     """Yield the values of an option of the launcher; none where only a file would do."""
     from launcher import config
 

@@ -121,7 +121,7 @@ def sites() -> list[str]:
     return sorted({p.stem for folder in SITES if folder.is_dir() for p in folder.glob("*.yaml")})
 
 
-def answers() -> Path:
+def engine_version_cache() -> Path:
     """Return the folder for what engines said of their version."""
     cache = os.environ.get("XDG_CACHE_HOME") or Path(os.environ.get("HOME", "/")) / ".cache"
     return Path(cache) / "aam/engines"

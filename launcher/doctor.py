@@ -23,7 +23,7 @@ from launcher.plan.environment import LEAKS
 from launcher.plan.gpu_groups import survey
 from launcher.plan.image_fit import for_processors, served
 
-ROOM = 20 << 30  # bytes that an image and its building take
+IMAGE_SPACE = 20 << 30  # bytes that an image and its building take
 
 
 def examine(host: Host, catalog: Catalog, built: Sequence[BuiltImage]) -> tuple[Finding, ...]:
@@ -103,12 +103,12 @@ def _libraries(host: Host) -> list[Finding]:
     ]
 
 
-def room(folder: str) -> list[Finding]:
+def disk_space(folder: str) -> list[Finding]:
     """Look whether an image has room; the only check that touches this host."""
     place = nearest_folder(folder)
     facts = os.statvfs(place)
     free = facts.f_bavail * facts.f_frsize
-    if free < ROOM:
+    if free < IMAGE_SPACE:
         evidence = f"{free >> 30} GiB free at '{place}'"
         return [Finding("warning", "Little room for images", evidence, "set AAM_IMAGE_DIR")]
     return []

@@ -51,10 +51,12 @@ def text(host: Host, plan: Plan) -> str:
 def _readable(plan: Plan) -> Iterator[str]:
     """Yield the command line broken at its options, the record left out."""
     line = "  "
-    for word in command(plan):
-        name = word.partition("=")[0]
-        shown = f"{name}=..." if name in (RECORD, VARIABLE) else shlex.quote(word)
-        breaks = word.startswith("-") or "=" in word.partition("/")[0] or word == plan.place
+    for argument in command(plan):
+        name = argument.partition("=")[0]
+        shown = f"{name}=..." if name in (RECORD, VARIABLE) else shlex.quote(argument)
+        breaks = (
+            argument.startswith("-") or "=" in argument.partition("/")[0] or argument == plan.place
+        )
         if breaks and line.split()[-1:] != ["--mount"]:
             yield line
             line = "     "

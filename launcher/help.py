@@ -6,11 +6,11 @@ from collections.abc import Sequence
 
 from aam import __version__
 from aam.contract.options import COMMANDS
-from launcher.plan.launcher_options import OWN_FLAGS, SWITCHES, WITH_VALUE
+from launcher.plan.launcher_options import LAUNCHER_FLAGS, SWITCHES, WITH_VALUE
 from launcher.plan.request import options_of
 from launcher.plan.settings import SETTING_SPECS
 
-OWN = {
+LAUNCHER_COMMANDS = {
     "explain": "Show every decision about a command, why, and from where; runs nothing.",
     "doctor": "Say what this host has, what would fail, and the remedy.",
     "images": "List, build, lock, verify and remove images: `images build NAME`.",
@@ -41,10 +41,10 @@ def overview() -> str:
     lines.append(f"Run `aam` in the environment that suits this host. aam-launch {__version__}")
     for group, commands in COMMANDS.items():
         lines += ["", group]
-        for name, kind in commands.items():
-            lines.append(f"  {name:<15} {(kind.__doc__ or '').splitlines()[0]}")
+        for name, options_class in commands.items():
+            lines.append(f"  {name:<15} {(options_class.__doc__ or '').splitlines()[0]}")
     lines += ["", "Understand"]
-    lines += [f"  {name:<15} {help}" for name, help in OWN.items()]
+    lines += [f"  {name:<15} {help}" for name, help in LAUNCHER_COMMANDS.items()]
     lines += ["", "Options of the launcher, anywhere on the line"]
     lines += [f"  {spec.flag + ' ' + spec.metavar:<20} {spec.help}"
               for spec in SETTING_SPECS.values() if spec.flag]  # fmt: skip
@@ -52,7 +52,7 @@ def overview() -> str:
     return "\n".join([*lines, "", "`aam-launch COMMAND --help` lists a command's options."])
 
 
-def own_help(command: str, rest: Sequence[str] = ()) -> str:
+def launcher_help(command: str, rest: Sequence[str] = ()) -> str:
     """Return the page of one of the launcher's own commands; most have no options of their own.
 
     `rest` is what follows it: `images build` has a page of its own.
@@ -62,9 +62,14 @@ def own_help(command: str, rest: Sequence[str] = ()) -> str:
 
         return help_page(rest)
     if command in USAGE:
-        words, flags = USAGE[command]
-        page = [f"usage: aam-launch {command} {words}".rstrip(), "", OWN[command], ""]
-        page += [f"  {flag:<22} {OWN_FLAGS[flag]}" for flag in flags]
+        synopsis, flags = USAGE[command]
+        page = [
+            f"usage: aam-launch {command} {synopsis}".rstrip(),
+            "",
+            LAUNCHER_COMMANDS[command],
+            "",
+        ]
+        page += [f"  {flag:<22} {LAUNCHER_FLAGS[flag]}" for flag in flags]
         return "\n".join(page).rstrip()
     if command != "submit":
         return overview()
@@ -72,7 +77,7 @@ def own_help(command: str, rest: Sequence[str] = ()) -> str:
     from launcher.slurm.submit_options import SWITCHES as SUBMIT_SWITCHES
 
     lines = ["usage: aam-launch submit COMMAND [OPTIONS OF THE JOB] [OPTIONS OF COMMAND]", ""]
-    lines += [OWN["submit"] + " --dry-run prints its script.", ""]
+    lines += [LAUNCHER_COMMANDS["submit"] + " --dry-run prints its script.", ""]
     lines += [f"  {f'{flag} {metavar}':<22} {help}" for flag, (metavar, help) in FLAGS.items()]
     lines += [f"  {flag:<22} {help}" for flag, help in SUBMIT_SWITCHES.items()]
     return "\n".join(

@@ -74,24 +74,24 @@ def _driver(driver: Driver, catalog: Catalog) -> str:
 def _card(card: str, parts: Sequence[Gpu]) -> str:
     first = parts[0]
     place = first.pci if len(parts) == 1 else card
-    said = [f"{first.product} ({first.arch or 'arch unknown'}) at {place or 'an unknown place'}"]
+    fields = [f"{first.product} ({first.arch or 'arch unknown'}) at {place or 'an unknown place'}"]
     if len(parts) > 1:
-        said.append(f"{len(parts)} partitions")
+        fields.append(f"{len(parts)} partitions")
     if first.mode and not first.instances:
-        said.append(f"{first.mode} {first.memory_mode or ''}".rstrip())
+        fields.append(f"{first.mode} {first.memory_mode or ''}".rstrip())
     nodes = [path for gpu in parts for path in gpu.nodes]
     if nodes:
-        said.append(shortened(nodes))
+        fields.append(shortened(nodes))
     if first.integrated:
-        said.append("integrated")
+        fields.append("integrated")
     if not all(gpu.readable for gpu in parts):
-        said.append("of another job")
+        fields.append("of another job")
     if not first.driven:
-        said.append("no driver")
+        fields.append("no driver")
     if first.instances:
         names = [f"{part.place} {part.uuid or ''}".rstrip() for part in first.instances]
-        said.append(f"{VENDORS[first.vendor].instance.rstrip('-')} {shortened(names)}")
-    return ", ".join(said)
+        fields.append(f"{VENDORS[first.vendor].instance.rstrip('-')} {shortened(names)}")
+    return ", ".join(fields)
 
 
 def _alike(nodes: Sequence[DeviceNode]) -> list[list[DeviceNode]]:

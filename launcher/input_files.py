@@ -46,10 +46,12 @@ def require_outputs(facts: tuple[PathFact, ...]) -> None:
         if not os.access(place, os.W_OK | os.X_OK):
             evidence = f"'{place}' may not be written to"
             raise CannotCreate(f"No room for {fact.flag}", evidence, "choose another folder")
-        require_room(place, f"No room for {fact.flag}", "free some space, or choose another folder")
+        require_space(
+            place, f"No room for {fact.flag}", "free some space, or choose another folder"
+        )
 
 
-def require_room(place: str, cause: str, remedy: str) -> None:
+def require_space(place: str, cause: str, remedy: str) -> None:
     """Check that the disk of an existing folder has space left, and room for more files.
 
     A quota is not asked for: file systems tell it only to whoever tries.
@@ -73,21 +75,21 @@ def nearest_folder(path: str) -> str:
     return path
 
 
-def look(request: Request, folder: str) -> tuple[PathFact, ...]:
+def path_facts(request: Request, folder: str) -> tuple[PathFact, ...]:
     """Find out what every path of a request is, and which files those files name."""
     facts = []
-    for word in request.paths:
+    for argument in request.paths:
         # Without --output, `report` writes its page into the run folder.
         within = request.command == "report" and "--output" not in request.values
-        role = "output" if within and word.flag == "--run-dir" else word.role
-        fact = _fact(word, role, folder)
+        role = "output" if within and argument.flag == "--run-dir" else argument.role
+        fact = _fact(argument, role, folder)
         facts.append(fact)
-        if fact.kind == "folder" and word.role == "input":
+        if fact.file_type == "folder" and argument.role == "input":
             facts += [_plain_input(fact.flag, path) for path in _named_by_run(fact.real)]
     return tuple(facts)
 
 
-def lexical(request: Request, folder: str) -> tuple[PathFact, ...]:
+def lexical_path_facts(request: Request, folder: str) -> tuple[PathFact, ...]:
     """Return the same without looking, for a host that is not this one."""
     return tuple(
         PathFact(w.flag, w.role, w.place, absolute, absolute, "nothing", w.folder)
@@ -96,23 +98,25 @@ def lexical(request: Request, folder: str) -> tuple[PathFact, ...]:
     )
 
 
-def _fact(word: PathArgument, role: str, folder: str) -> PathFact:
-    joined = os.path.join(folder, word.path)
+def _fact(argument: PathArgument, role: str, folder: str) -> PathFact:
+    joined = os.path.join(folder, argument.path)
     # ".." after a link leads elsewhere than it reads, so only the kernel's answer will do.
-    absolute = os.path.realpath(joined) if ".." in word.path.parts else os.path.normpath(joined)
+    absolute = os.path.realpath(joined) if ".." in argument.path.parts else os.path.normpath(joined)
     real = os.path.realpath(joined)
     is_folder = os.path.isdir(real)
-    kind = "folder" if is_folder else "file" if os.path.exists(real) else "nothing"
+    file_type = "folder" if is_folder else "file" if os.path.exists(real) else "nothing"
     links = tuple(_links(real)) if is_folder and role == "input" else ()
     return PathFact(
-        word.flag,
+        argument.flag,
         role,
-        word.place,
+        argument.place,
         absolute,
         real,
-        kind,  # type: ignore[arg-type]
+        file_type,  # type: ignore[arg-type]
         # What is renamed into place, a store of `aam prepare` for one, needs the folder around it.
-        word.folder if role == "output" else is_folder or (kind == "nothing" and word.folder),
+        argument.folder
+        if role == "output"
+        else is_folder or (file_type == "nothing" and argument.folder),
         links,
     )
 
@@ -120,8 +124,8 @@ def _fact(word: PathArgument, role: str, folder: str) -> PathFact:
 def _plain_input(flag: str, path: str) -> PathFact:
     real = os.path.realpath(path)
     is_folder = os.path.isdir(real)  # A store of `aam prepare`.
-    kind: Literal["file", "folder"] = "folder" if is_folder else "file"
-    return PathFact(f"run.json of {flag}", "input", -1, path, real, kind, is_folder)
+    file_type: Literal["file", "folder"] = "folder" if is_folder else "file"
+    return PathFact(f"run.json of {flag}", "input", -1, path, real, file_type, is_folder)
 
 
 def _links(root: str) -> Iterator[str]:
@@ -146,7 +150,7 @@ def _named_by_run(folder: str) -> list[str]:
     try:
         record = documents.parsed(documents.regular(os.path.join(folder, "run.json"), RECORD))
         inputs = record["inputs"].values()
-        paths = [str(held["path"]) for held in inputs]
+        paths = [str(entry["path"]) for entry in inputs]
     except (OSError, ValueError, KeyError, TypeError, AttributeError):
         return []
     return [path for path in paths if path.startswith("/") and os.path.exists(path)]

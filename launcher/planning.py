@@ -15,19 +15,19 @@ from launcher.engines import ENGINES, native
 from launcher.engines.sif import SIF
 from launcher.host.facts import Gpu, Host
 from launcher.host.versions import with_versions
-from launcher.plan.assembly import make
+from launcher.plan.assembly import assemble_plan
 from launcher.plan.choice import BuiltImage
 from launcher.plan.devices import ABSENT, denials
 from launcher.plan.engine_plan import LaunchContext
 from launcher.plan.gpu_use import gpu_use
-from launcher.plan.mounts import Mount, asked_for
+from launcher.plan.mounts import Mount, parse_bind
 from launcher.plan.plan import Plan
 from launcher.plan.request import Request
 from launcher.plan.selection import choose
 from launcher.plan.settings import LaunchSettings
 
 
-def prepare(
+def plan_launch(
     request: Request, host_root: Path = Path("/"), starting: bool = False
 ) -> tuple[Host, Plan]:
     """Decide how to run `request` on the host below `host_root`.
@@ -42,42 +42,46 @@ def prepare(
         AamError: whatever stands in the way.
     """
     folder = os.getcwd()
-    settings = config.read(request.own, os.environ, Path(folder))
+    settings = config.read(request.launcher_options, os.environ, Path(folder))
     catalog = config.catalog(settings)
     host = detect(host_root)
-    look = input_files.look if host.live else input_files.lexical
+    look = input_files.path_facts if host.live else input_files.lexical_path_facts
     paths = look(request, folder)
-    there = images.built(settings, catalog) if host.live else images.assumed(settings, catalog)
-    catalog = images.measured(catalog, there, settings.text("runtime"))
-    environment = native.here()
+    available = images.built(settings, catalog) if host.live else images.assumed(settings, catalog)
+    catalog = images.measured(catalog, available, settings.text("runtime"))
+    environment = native.detect_stack()
     choice = choose(
-        host, catalog, settings, there, environment, "--force" in request.own,
+        host, catalog, settings, available, environment, "--force" in request.launcher_options,
         gpu_use(request, host.slurm),
     )  # fmt: skip
     if host.live:
-        host = with_versions(host, config.answers(), ask=(choice.engine,) if starting else ())
+        host = with_versions(
+            host, config.engine_version_cache(), ask=(choice.engine,) if starting else ()
+        )
         _check(host, choice.built, choice.engine)
         input_files.require_outputs(paths)
     user = host.user.uid if host.user else 0
     job = host.slurm.job if host.slurm else None
-    here = LaunchContext(
+    context = LaunchContext(
         folder=folder,
         private=config.private_folder(settings, user, host.name, job),
         home=os.path.expanduser("~"),
         terminal=sys.stdin.isatty() and sys.stdout.isatty(),
-        asked_mounts=_asked(settings),
+        requested_mounts=_requested(settings),
     )
 
-    def alike(other: Request) -> Plan:
+    def plan_check(other: Request) -> Plan:
         """Plan another request that names no file, with the same choice."""
-        return make(other, host, choice, catalog, settings, (), environment, here)
+        return assemble_plan(other, host, choice, catalog, settings, (), environment, context)
 
     require_devices(host, choice.gpus)
-    known = report_for(request, host, choice, environment, alike, starting)
-    plan = make(request, host, choice, catalog, settings, paths, environment, here, known)
+    known = report_for(request, host, choice, environment, plan_check, starting)
+    plan = assemble_plan(
+        request, host, choice, catalog, settings, paths, environment, context, known
+    )
     if host.live and plan.folders:
         place = input_files.nearest_folder(plan.folders[0])
-        input_files.require_room(
+        input_files.require_space(
             place, "No room for caches and temporary files", "give another --scratch"
         )
     return host, plan
@@ -91,21 +95,21 @@ def require_devices(host: Host, gpus: Sequence[Gpu]) -> None:
         Unavailable: a device node is not there.
     """
     for denial in denials(host, gpus):
-        kind = Unavailable if denial.cause == ABSENT else NotPermitted
-        raise kind(denial.cause, denial.evidence, denial.remedy)
+        error_class = Unavailable if denial.cause == ABSENT else NotPermitted
+        raise error_class(denial.cause, denial.evidence, denial.remedy)
 
 
 def _check(host: Host, built: BuiltImage | None, engine: str) -> None:
     if built is not None and ENGINES[engine].traits.image_format == SIF:
         images.check_sif(built.place)
-        if built.doubt:
-            evidence, remedy = built.doubt
+        if built.mismatch:
+            evidence, remedy = built.mismatch
             raise MissingInput("The image is not locked", f"'{built.place}', {evidence}", remedy)
 
 
-def _asked(settings: LaunchSettings) -> tuple[Mount, ...]:
+def _requested(settings: LaunchSettings) -> tuple[Mount, ...]:
     return tuple(
-        asked_for(text, os.path.exists(text), entry.where)
+        parse_bind(text, os.path.exists(text), entry.where)
         for entry in settings.given("bind")
         for text in entry.value
     )

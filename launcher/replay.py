@@ -15,7 +15,7 @@ from launcher import documents
 from launcher.findings import Finding
 from launcher.host.facts import Host
 from launcher.plan.launch_record import engine_version
-from launcher.plan.launcher_options import names_an_option, spelled
+from launcher.plan.launcher_options import as_arguments, names_an_option
 from launcher.plan.plan import Plan
 
 LARGEST = 64 << 20
@@ -26,7 +26,7 @@ REMEDY = "name the run.json of a run folder, or the .run.json beside an output"
 class RecordedRun:
     """What a run.json says about its launch."""
 
-    words: tuple[str, ...]
+    argv: tuple[str, ...]
     folder: str
     launch: Mapping[str, Any]
     inputs: Mapping[str, Mapping[str, Any]]
@@ -57,26 +57,28 @@ def read(path: Path) -> RecordedRun:
     damaged = _damaged(launch, inputs)
     if damaged:
         raise MissingInput("Not the record of a run", f"'{file}', {damaged}", REMEDY)
-    words = (*spelled(launch["own"]), *launch["command"].split(), *launch["words"])
-    return RecordedRun(tuple(words), launch["folder"], launch, inputs, version)
+    argv = (*as_arguments(launch["own"]), *launch["command"].split(), *launch["words"])
+    return RecordedRun(tuple(argv), launch["folder"], launch, inputs, version)
 
 
 def _damaged(launch: Mapping[str, Any], inputs: object) -> str | None:
     """Return what is wrong with the parts of a record that a replay reads, or None."""
-    own = launch.get("own")
+    launcher_options = launch.get("own")
     for name in ("command", "folder"):
         if not isinstance(launch.get(name), str):
             return f"launch.{name} is not text"
     for name in ("words", "gpus"):
         if not documents.strings(launch.get(name)):
             return f"launch.{name} is not a list of texts"
-    if not isinstance(own, dict) or not all(documents.strings(given) for given in own.values()):
+    if not isinstance(launcher_options, dict) or not all(
+        documents.strings(given) for given in launcher_options.values()
+    ):
         return "launch.own is not a mapping of lists"
     if not isinstance(inputs, dict):
         return "inputs is not a mapping"
-    for flag, held in inputs.items():
-        if not isinstance(held, dict) or not all(
-            isinstance(held.get(key), str) for key in ("path", "sha256")
+    for flag, entry in inputs.items():
+        if not isinstance(entry, dict) or not all(
+            isinstance(entry.get(key), str) for key in ("path", "sha256")
         ):
             return f"inputs.{flag} lacks a path or a sha256"
     return None
@@ -93,32 +95,32 @@ def _record_in(folder: Path) -> Path:
     return others[0]
 
 
-def changed(words: Sequence[str], more: Sequence[str]) -> list[str]:
+def changed(argv: Sequence[str], more: Sequence[str]) -> list[str]:
     """Return a command line with options replaced by those of `more`.
 
     >>> changed(["train", "--lr", "1", "--output-dir", "a"], ["--output-dir", "b"])
     ['train', '--lr', '1', '--output-dir', 'b']
     """
-    replaced = {word.partition("=")[0] for word in more if names_an_option(word)}
+    replaced = {argument.partition("=")[0] for argument in more if names_an_option(argument)}
     kept, dropping = [], False
-    for word in words:
-        if names_an_option(word):
-            dropping = word.partition("=")[0] in replaced
+    for argument in argv:
+        if names_an_option(argument):
+            dropping = argument.partition("=")[0] in replaced
         if not dropping:
-            kept.append(word)
+            kept.append(argument)
     return [*kept, *more]
 
 
 def inputs_differ(recorded: RecordedRun) -> list[Finding]:
     """Hold every input against the SHA-256 of the record."""
     found = []
-    for flag, held in recorded.inputs.items():
-        path = str(held["path"])
+    for flag, entry in recorded.inputs.items():
+        path = str(entry["path"])
         # Of a store of `aam prepare` the header tells, which holds the checksums of its files.
         file = os.path.join(path, "store.json") if os.path.isdir(path) else path
         if not os.path.isfile(file):
             found.append(Finding("error", f"The input of {flag} is gone", f"'{path}'", ""))
-        elif sha256(Path(file)) != held["sha256"]:
+        elif sha256(Path(file)) != entry["sha256"]:
             evidence = f"'{path}' has another SHA-256 than then"
             found.append(Finding("error", f"The input of {flag} has changed", evidence, ""))
     return found

@@ -150,7 +150,7 @@ def test_an_option_may_stand_alone_in_both_programs(words: list[str], expected: 
     line = ["--table", "t.biom", "--output-dir", "out", *words]
     assert parse("pretrain", line).speed.compile_model == expected
     launched = parse_launch(["pretrain", *line])
-    assert parse("pretrain", launched.words).speed.compile_model == expected
+    assert parse("pretrain", launched.argv).speed.compile_model == expected
 
 
 def test_options_survive_a_checkpoint() -> None:

@@ -10,8 +10,8 @@ import pytest
 
 from aam.cli import parse
 from aam.contract.options import find, names, specs, split
-from launcher.help import OWN
-from launcher.plan.launcher_options import split_own
+from launcher.help import LAUNCHER_COMMANDS
+from launcher.plan.launcher_options import split_launcher_options
 from launcher.plan.request import parse as parse_launch
 
 ROOT = Path(__file__).parents[1]
@@ -43,12 +43,12 @@ SHOWN = [
 def test_command_lines_parse(line: str) -> None:
     program, *arguments = shlex.split(line, comments=True)
     if program == "aam-launch":
-        _, rest = split_own(arguments)
-        if rest[0] in OWN:
+        _, rest = split_launcher_options(arguments)
+        if rest[0] in LAUNCHER_COMMANDS:
             assert rest[0] != "explain" or parse_launch(rest[1:], incomplete=True)
             return
         request = parse_launch(arguments)
-        parse(request.command, request.words)
+        parse(request.command, request.argv)
         return
     parse(*split(arguments))  # exits, and so fails, if an option or a value is wrong
 

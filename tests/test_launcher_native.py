@@ -20,8 +20,8 @@ from aam.contract.options import find, names, specs
 from launcher.cli import main
 from launcher.engines import shell_line
 from launcher.engines.native import LIBRARIES, missing
-from launcher.help import OWN
-from launcher.plan.launcher_options import OWN_FLAGS
+from launcher.help import LAUNCHER_COMMANDS
+from launcher.plan.launcher_options import LAUNCHER_FLAGS
 from launcher.plan.plan import Plan
 from launcher.plan.request import JSON, parse
 
@@ -43,7 +43,7 @@ def test_a_request_names_what_is_read_and_written() -> None:
     words = ["train", "--table", "a b.biom", "--metadata=m.tsv", "--metadata-column", "age"]
     request = parse([*words, "--output_dir", "out", "--no-stratify", "--epochs", "3"])
     assert request.command == "train"
-    assert request.words == (*words[1:], "--output_dir", "out", "--no-stratify", "--epochs", "3")
+    assert request.argv == (*words[1:], "--output_dir", "out", "--no-stratify", "--epochs", "3")
     assert request.inputs == (("--table", Path("a b.biom")), ("--metadata", Path("m.tsv")))
     assert request.outputs == (("--output-dir", Path("out")),)
     assert not request.dry_run
@@ -64,7 +64,7 @@ def test_a_word_of_an_option_is_no_file() -> None:
 
 def test_negative_numbers_and_lists_are_values() -> None:
     words = ["--table", "t", "--metadata", "m", "--metadata-column", "y", "--output-dir", "o"]
-    assert parse(["baseline", *words, "--n-jobs", "-1"]).words[-1] == "-1"
+    assert parse(["baseline", *words, "--n-jobs", "-1"]).argv[-1] == "-1"
     assert parse(["train", *words, "--quantiles", "0.1", "0.9", "--stratify"]).command == "train"
 
 
@@ -72,7 +72,7 @@ def test_a_dry_run_may_be_asked_for_anywhere() -> None:
     for words in (["--dry-run", *SIMULATE], [*SIMULATE, "--dry-run"]):
         request = parse(words)
         assert request.dry_run
-        assert request.words == ("--output-dir", "out")
+        assert request.argv == ("--output-dir", "out")
 
 
 @pytest.mark.parametrize(
@@ -142,17 +142,17 @@ def test_a_typo_is_answered_with_the_nearest_name(words: list[str], sentence: st
 def test_no_option_belongs_to_both_programs(command: str) -> None:
     kind = find(command)
     assert kind is not None
-    assert {spec.flag for spec in specs(kind)} & set(OWN_FLAGS) <= {JSON}
+    assert {spec.flag for spec in specs(kind)} & set(LAUNCHER_FLAGS) <= {JSON}
 
 
 def test_json_is_of_the_command_that_has_it() -> None:
-    assert parse(["--json", "check", "--quick"]).words == ("--quick", "--json")
-    assert "--json" in parse(["check", "--json"], incomplete=True).own
-    assert "--json" in parse([*SIMULATE, "--json"]).own
+    assert parse(["--json", "check", "--quick"]).argv == ("--quick", "--json")
+    assert "--json" in parse(["check", "--json"], incomplete=True).launcher_options
+    assert "--json" in parse([*SIMULATE, "--json"]).launcher_options
 
 
 def test_no_command_belongs_to_both_programs() -> None:
-    assert not set(names()) & set(OWN)
+    assert not set(names()) & set(LAUNCHER_COMMANDS)
 
 
 # --- what will run
@@ -178,7 +178,7 @@ def test_version_and_help(capsys: pytest.CaptureFixture[str]) -> None:
     assert capsys.readouterr().out == f"aam-launch {__version__}\n"
     assert main([]) == main(["--help"]) == 0
     shown = capsys.readouterr().out
-    assert all(name in shown for name in (*names(), *OWN_FLAGS))
+    assert all(name in shown for name in (*names(), *LAUNCHER_FLAGS))
 
 
 @pytest.mark.parametrize("command", names())

@@ -1,6 +1,6 @@
 """The launcher's own commands, a module each with `run(words)`, and what they have in common.
 
-A new command is a module here and its line in `launcher.help.OWN`.
+A new command is a module here and its line in `launcher.help.LAUNCHER_COMMANDS`.
 """
 
 from __future__ import annotations
@@ -10,15 +10,15 @@ from collections.abc import Sequence
 from aam.contract.errors import UsageError
 
 
-def no_more(words: Sequence[str], command: str) -> None:
+def no_more(argv: Sequence[str], command: str) -> None:
     """Refuse words that a command does not take.
 
     Raises:
         UsageError: there are some.
     """
-    if words:
+    if argv:
         remedy = f"see `aam-launch {command} --help`"
-        raise UsageError(f"`{command}` takes no such word", f"'{words[0]}'", remedy)
+        raise UsageError(f"`{command}` takes no such word", f"'{argv[0]}'", remedy)
 
 
 def print_json(content: object) -> None:

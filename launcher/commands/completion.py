@@ -8,10 +8,10 @@ from aam.contract.errors import UsageError
 from launcher.completion import SHELLS, script
 
 
-def run(words: Sequence[str]) -> int:
+def run(argv: Sequence[str]) -> int:
     """Print the completions of one shell."""
-    if len(words) != 1:
+    if len(argv) != 1:
         remedy = f"write `aam-launch completion {SHELLS[0]}`"
         raise UsageError("Which shell?", f"one of {', '.join(SHELLS)}", remedy)
-    print(script(words[0]), end="")
+    print(script(argv[0]), end="")
     return 0

@@ -23,10 +23,10 @@ from launcher.host_table import host_lines, report_lines
 from launcher.plan.catalog import Image
 from launcher.plan.choice import BuiltImage
 from launcher.plan.environment import unset
-from launcher.plan.launcher_options import spelled, split_own
+from launcher.plan.launcher_options import as_arguments, split_launcher_options
 from launcher.plan.plan import Plan
 from launcher.plan.request import parse
-from launcher.planning import prepare
+from launcher.planning import plan_launch
 
 COLOUR = re.compile("\x1b\\[[0-9;]*m")
 START_TIMEOUT = 120  # seconds; the first start may unpack the image
@@ -49,7 +49,7 @@ def _trial(engine: EngineFact, image: BuiltImage, present: Mapping[str, str]) ->
     plan = Plan(
         engine=engine.name,
         program=engine.path,
-        words=("--version",),
+        argv=("--version",),
         image=image.image,
         place=image.place,
         user=(os.geteuid(), os.getegid()),
@@ -86,27 +86,29 @@ def _start_failure(engine: EngineFact, image: BuiltImage, why: str) -> Finding:
     return Finding("error", cause, f"{image.place}: {why.strip()}", remedy)
 
 
-def refusal(own: Mapping[str, Sequence[str]], root: Path) -> AamError | None:
+def refusal(launcher_options: Mapping[str, Sequence[str]], root: Path) -> AamError | None:
     """Return the error of a launch that computes on a GPU where there is one; None if it starts."""
-    passed = {flag: given for flag, given in own.items() if flag not in ("--json", "--host")}
+    passed = {
+        flag: given for flag, given in launcher_options.items() if flag not in ("--json", "--host")
+    }
     try:
-        prepare(parse(["check", *spelled(passed)]), root)
+        plan_launch(parse(["check", *as_arguments(passed)]), root)
     except AamError as error:
         return error
     return None
 
 
-def run(words: Sequence[str]) -> int:
+def run(argv: Sequence[str]) -> int:
     """Report, or write a capture; the exit status is that of a launch that would be refused."""
-    own, rest = split_own(words)
+    launcher_options, rest = split_launcher_options(argv)
     no_more(rest, "doctor")
-    settings, catalog = config.configured(own)
-    root = Path(own.get("--host", ("/",))[-1])
+    settings, catalog = config.configured(launcher_options)
+    root = Path(launcher_options.get("--host", ("/",))[-1])
     host = detect(root)
     if host.live:
-        host = with_versions(host, config.answers(), ask=ENGINES)
-    if "--capture" in own:
-        file = Path(own["--capture"][-1])
+        host = with_versions(host, config.engine_version_cache(), ask=ENGINES)
+    if "--capture" in launcher_options:
+        file = Path(launcher_options["--capture"][-1])
         print(f"{capture.write(host, file)} files in {file}")
         return 0
     built = images.built(settings, catalog) if host.live else images.assumed(settings, catalog)
@@ -114,23 +116,23 @@ def run(words: Sequence[str]) -> int:
     fitting = doctor.fitting(host, catalog)
     findings = (*settings.findings, *doctor.examine(host, catalog, built))
     if host.live:
-        findings += (*doctor.room(settings.text("image_dir")), *_trials(host, fitting, built))
-    error = refusal(own, root)
+        findings += (*doctor.disk_space(settings.text("image_dir")), *_trials(host, fitting, built))
+    error = refusal(launcher_options, root)
     if error:
         cause = f"A launch would be refused: {error.cause}"
         findings += (Finding("error", cause, error.evidence, error.remedy),)
-    held = check_reports.of_host(host, check_reports.folder(os.environ))
-    if "--json" in own:
-        said = {
+    reports = check_reports.of_host(host, check_reports.folder(os.environ))
+    if "--json" in launcher_options:
+        content = {
             "host": facts(host),
             "fitting": [image.name for image in fitting],
-            "check_reports": [dataclasses.asdict(report) for report in held],
+            "check_reports": [dataclasses.asdict(report) for report in reports],
         }
-        print_json({**said, "findings": [dataclasses.asdict(finding) for finding in findings]})
+        print_json({**content, "findings": [dataclasses.asdict(finding) for finding in findings]})
     else:
         names = ", ".join(image.name for image in fitting)
         lines = [*host_lines(host, catalog), f"{'images':<10} {names} would fit"]
-        lines += report_lines(host, held)
+        lines += report_lines(host, reports)
         print("\n".join([*lines, *(f"{f.severity:<10} {f}" for f in findings)]))
     if error:
         return error.status

@@ -19,13 +19,13 @@ from launcher.explain import warn
 from launcher.images import index
 from launcher.images.options import ImagesArguments, parse_images_arguments
 from launcher.plan.catalog import Catalog, Image
-from launcher.plan.launcher_options import split_own
+from launcher.plan.launcher_options import split_launcher_options
 
 
-def run(words: Sequence[str]) -> int:
+def run(argv: Sequence[str]) -> int:
     """Do what is asked; a bare `images` lists."""
-    own, rest = split_own(words)
-    settings, catalog = config.configured(own)
+    launcher_options, rest = split_launcher_options(argv)
+    settings, catalog = config.configured(launcher_options)
     for line in warn(settings.findings):
         print(line, file=sys.stderr)
     folder = Path(settings.text("image_dir")).expanduser().absolute()
@@ -35,10 +35,10 @@ def run(words: Sequence[str]) -> int:
         raise UsageError("`images` has no such part", f"'{action}'", remedy)
     if action == "list":
         no_more(rest, "images list")
-        return _list(own, catalog, images.built(settings, catalog))
-    asked = parse_images_arguments(action, rest)
-    chosen = [_image(name, catalog) for name in asked.names]
-    return ACTIONS[action](chosen, asked, folder)
+        return _list(launcher_options, catalog, images.built(settings, catalog))
+    options = parse_images_arguments(action, rest)
+    chosen = [_image(name, catalog) for name in options.names]
+    return ACTIONS[action](chosen, options, folder)
 
 
 def _image(name: str, catalog: Catalog) -> Image:
@@ -51,7 +51,9 @@ def _image(name: str, catalog: Catalog) -> Image:
 
 
 def _list(
-    own: Mapping[str, tuple[str, ...]], catalog: Catalog, built: Sequence[images.BuiltImage]
+    launcher_options: Mapping[str, tuple[str, ...]],
+    catalog: Catalog,
+    built: Sequence[images.BuiltImage],
 ) -> int:
     fitting = {image.name for image in doctor.fitting(detect(), catalog)}
     rows = [
@@ -65,7 +67,7 @@ def _list(
         }
         for image in catalog.images
     ]
-    if "--json" in own:
+    if "--json" in launcher_options:
         print_json(rows)
         return 0
     for row in rows:
@@ -75,41 +77,41 @@ def _list(
     return 0
 
 
-def _build(chosen: Sequence[Image], asked: ImagesArguments, folder: Path) -> int:
+def _build(chosen: Sequence[Image], options: ImagesArguments, folder: Path) -> int:
     from launcher.images import build, builder, definitions
 
     present = detect().engines
-    if asked.source:
+    if options.source:
         present = tuple(engine for engine in present if engine.traits.image_format == SIF)
-    found = builder.find(present, asked.engine)
+    found = builder.find(present, options.engine)
     jobs = [
-        build.BuildJob(image, found, folder, definitions.arguments(image, asked.arguments),
-                  asked.wheels, asked.source, asked.fast, asked.test, asked.force)
+        build.BuildJob(image, found, folder, definitions.arguments(image, options.arguments),
+                  options.wheels, options.source, options.fast, options.test, options.force)
         for image in chosen
     ]  # fmt: skip
     for job in jobs:
         made = build.build(job)
         place = made.get("reference") or folder / f"{job.image.name}.sif"
-        said = "" if made["new"] else " (built of the same inputs before; --anew builds it again)"
+        remark = "" if made["new"] else " (built of the same inputs before; --anew builds it again)"
         digest = f"sha256:{made['sha256']}" if "sha256" in made else made["digest"]
-        print(f"{job.image.name:<10} {place}  {digest}{said}")
+        print(f"{job.image.name:<10} {place}  {digest}{remark}")
     return 0
 
 
-def _lock(chosen: Sequence[Image], asked: ImagesArguments, folder: Path) -> int:
+def _lock(chosen: Sequence[Image], options: ImagesArguments, folder: Path) -> int:
     from launcher.images.lock import lock
 
     return lock(chosen, folder)
 
 
-def _verify(chosen: Sequence[Image], asked: ImagesArguments, folder: Path) -> int:
+def _verify(chosen: Sequence[Image], options: ImagesArguments, folder: Path) -> int:
     from launcher.images import verify
 
-    return verify.verify(chosen, asked.engine, folder, detect().engines, asked.test)
+    return verify.verify(chosen, options.engine, folder, detect().engines, options.test)
 
 
-def _remove(chosen: Sequence[Image], asked: ImagesArguments, folder: Path) -> int:
-    image_format = ENGINES[asked.engine].traits.image_format if asked.engine else None
+def _remove(chosen: Sequence[Image], options: ImagesArguments, folder: Path) -> int:
+    image_format = ENGINES[options.engine].traits.image_format if options.engine else None
     for image in chosen:
         with index.locked(folder, f"{image.name}.build"):
             recorded = index.read(folder).get(image.name, {})
@@ -130,7 +132,7 @@ def _remove(chosen: Sequence[Image], asked: ImagesArguments, folder: Path) -> in
 
 
 ACTIONS: dict[str, Callable[[Sequence[Image], ImagesArguments, Path], int]] = {
-    "list": lambda chosen, asked, folder: 0,
+    "list": lambda chosen, options, folder: 0,
     "build": _build,
     "lock": _lock,
     "verify": _verify,

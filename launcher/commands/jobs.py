@@ -6,21 +6,21 @@ import os
 from collections.abc import Sequence
 
 from launcher.commands import no_more, print_json
-from launcher.plan.launcher_options import split_own
+from launcher.plan.launcher_options import split_launcher_options
 from launcher.slurm import history, queue
 from launcher.slurm.status import JobStatus, job_status
 
 SHOWN = 30
 
 
-def run(words: Sequence[str]) -> int:
+def run(argv: Sequence[str]) -> int:
     """List the jobs that were submitted from here, the last ones first."""
-    own, rest = split_own(words)
+    launcher_options, rest = split_launcher_options(argv)
     no_more(rest, "jobs")
     known = queue.queued() if queue.available() else {}
     submitted = list(history.entries(history.state_folder(os.environ)))
     rows = [row for entry in reversed(submitted) for row in job_status(entry, known)]
-    if "--json" in own:
+    if "--json" in launcher_options:
         print_json([vars(row) for row in rows])
         return 0
     if not rows:

@@ -9,16 +9,16 @@ from aam.contract.errors import Unavailable, UsageError
 from aam.contract.suggestions import nearest
 from launcher import config
 from launcher.commands import print_json
-from launcher.plan.launcher_options import split_own
+from launcher.plan.launcher_options import split_launcher_options
 from launcher.slurm.site import SITE_KEYS, Fact, Site
 from launcher.slurm.site_check import FactCheck, check_facts
 
 VERBS = ("show", "check")
 
 
-def run(words: Sequence[str]) -> int:
+def run(argv: Sequence[str]) -> int:
     """Print the facts of a site, or hold them against this host; 69 if one is wrong."""
-    own, rest = split_own(words)
+    launcher_options, rest = split_launcher_options(argv)
     if len(rest) != 2 or rest[0] not in VERBS:
         verb = rest[0] if rest else ""
         remedy = nearest(verb, VERBS, "write `aam-launch site show cosmos`")
@@ -27,7 +27,7 @@ def run(words: Sequence[str]) -> int:
         raise UsageError("Which site?", f"'{' '.join(rest)}'", remedy)
     site = config.site(rest[1], os.environ)
     answers = check_facts(site) if rest[0] == "check" else []
-    if "--json" in own:
+    if "--json" in launcher_options:
         print_json({"site": site.name, "facts": {k: vars(f) for k, f in site.facts.items()},
                     "answers": [vars(answer) for answer in answers]})  # fmt: skip
     elif rest[0] == "show":
@@ -48,8 +48,10 @@ def _facts(site: Site) -> list[str]:
         if fact.source:
             lines.append(f"    from {fact.source}")
         if fact.confirmed is not None:
-            word = "confirmed" if fact.confirmed else "not confirmed"
-            lines.append(f"    {word}" + (f"; to confirm: {fact.confirm}" if fact.confirm else ""))
+            status = "confirmed" if fact.confirmed else "not confirmed"
+            lines.append(
+                f"    {status}" + (f"; to confirm: {fact.confirm}" if fact.confirm else "")
+            )
     letters = {k.partition(".")[2]: f.value for k, f in site.facts.items() if "sources." in k}
     if letters:
         lines += ["", *(f"[{letter}] {title}" for letter, title in letters.items())]

@@ -5,19 +5,19 @@ from __future__ import annotations
 import sys
 from collections.abc import Sequence
 
-from launcher.engines import become, shell_line
+from launcher.engines import exec_plan, shell_line
 from launcher.explain import warn
 from launcher.input_files import require_inputs
 from launcher.plan.plan import Plan
 from launcher.plan.request import parse
-from launcher.planning import prepare
+from launcher.planning import plan_launch
 
 
-def run(words: Sequence[str]) -> int:
+def run(argv: Sequence[str]) -> int:
     """Decide, then become the program; or print the line that would."""
-    request = parse(words)
+    request = parse(argv)
     require_inputs(request)
-    _, plan = prepare(request, starting=not request.dry_run)
+    _, plan = plan_launch(request, starting=not request.dry_run)
     return start(plan, request.dry_run)
 
 
@@ -30,5 +30,5 @@ def start(plan: Plan, dry_run: bool) -> int:
         return 0
     sys.stdout.flush()
     sys.stderr.flush()
-    become(plan)
+    exec_plan(plan)
     raise AssertionError("unreachable")

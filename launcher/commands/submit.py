@@ -14,10 +14,10 @@ from launcher import config, images, input_files
 from launcher.detect import detect
 from launcher.engines import native
 from launcher.explain import warn
-from launcher.plan.assembly import make
+from launcher.plan.assembly import assemble_plan
 from launcher.plan.engine_plan import LaunchContext
 from launcher.plan.gpu_use import gpu_use
-from launcher.plan.mounts import PathFact, asked_for
+from launcher.plan.mounts import PathFact, parse_bind
 from launcher.plan.request import Request, options_of, parse
 from launcher.plan.selection import choose
 from launcher.plan.settings import Entry
@@ -32,13 +32,13 @@ from launcher.slurm.sweep import tasks_of
 PLAIN_SITE = "slurm"
 
 
-def run(words: Sequence[str]) -> int:
+def run(argv: Sequence[str]) -> int:
     """Queue a command of `aam` as a job, or print its script."""
-    requested, rest = split_submit_options(words)
-    if not [word for word in rest if not word.startswith("--")]:
+    requested, rest = split_submit_options(argv)
+    if not [argument for argument in rest if not argument.startswith("--")]:
         raise UsageError("Nothing to submit", "no command is named", "write `submit pretrain ...`")
     request = parse(rest)
-    outputs = [word for word in request.paths if word.role == "output"]
+    outputs = [argument for argument in request.paths if argument.role == "output"]
     if not outputs:
         evidence = f"`{request.command}` has no --output"
         raise UsageError("A job needs an output", evidence, "name a file for it")
@@ -63,42 +63,44 @@ def decided(
         AamError: there is no deciding.
     """
     folder = os.getcwd()
-    settings = config.read(request.own, os.environ, Path(folder))
+    settings = config.read(request.launcher_options, os.environ, Path(folder))
     catalog = config.catalog(settings)
     name = settings.text("site") or PLAIN_SITE
     site = config.site(name, os.environ)
-    force = "--force" in request.own
-    paths = input_files.look(request, folder)
+    force = "--force" in request.launcher_options
+    paths = input_files.path_facts(request, folder)
     grid = _grid(requested, request.command)
     absolute = request.with_paths({f.place: f.absolute for f in paths if f.place >= 0})
     shared, tasks = tasks_of(request.command, absolute, grid) if grid else (absolute, ())
     log = _log(paths, bool(tasks))
     what = decide.allocation(request.command, requested, site, log, len(tasks))
     node = node_of(site, detect(), what.ranks)
-    there = images.built(settings, catalog)
-    catalog = images.measured(catalog, there, settings.text("runtime"))
-    assumed = (*there, *images.assumed(settings, catalog))
+    available = images.built(settings, catalog)
+    catalog = images.measured(catalog, available, settings.text("runtime"))
+    assumed = (*available, *images.assumed(settings, catalog))
     problems: list[AamError] = []
     problems += decide.over_limits(what, site) if not force else []
     problems += checks.files(request, paths, site)
     problems += checks.run_in_the_way(request, paths)
     use = gpu_use(request, None)
     try:
-        choice = choose(node, catalog, settings, there, native.here(), force, use)
+        choice = choose(node, catalog, settings, available, native.detect_stack(), force, use)
         place = choice.built
         problems += checks.image(place, choice.image.name if choice.image else "", site, force)
     except Unavailable as error:
         if not request.dry_run:
             raise problems[0] if problems else error from None
         problems.append(error)
-        choice = choose(node, catalog, settings, assumed, native.here(), force, use)
-    asked = tuple(
-        asked_for(text, os.path.exists(text), entry.where)
+        choice = choose(node, catalog, settings, assumed, native.detect_stack(), force, use)
+    mounts = tuple(
+        parse_bind(text, os.path.exists(text), entry.where)
         for entry in settings.given("bind")
         for text in entry.value
     )
-    here = LaunchContext(folder, NODE_FOLDER, os.path.expanduser("~"), False, asked)
-    plan = make(request, node, choice, catalog, settings, paths, native.here(), here)
+    context = LaunchContext(folder, NODE_FOLDER, os.path.expanduser("~"), False, mounts)
+    plan = assemble_plan(
+        request, node, choice, catalog, settings, paths, native.detect_stack(), context
+    )
     for line in warn((*plan.findings, *checks.advice(paths, site))):
         print(line, file=sys.stderr)
     program = decide.program(plan, shared, tasks, paths, settings, site)
@@ -140,7 +142,7 @@ def _queue(job: Job, text: str, request: Request, paths: Sequence[PathFact]) -> 
         number = queue.submit(text)
         taken.append(number)
     tasks = job.program.sweep
-    folders = {f"{number}_{k}": words[-1] for k, words in enumerate(tasks)}
+    folders = {f"{number}_{k}": argv[-1] for k, argv in enumerate(tasks)}
     log = job.allocation.log.replace("%j", number).replace("%A", number).replace("%%", "%")
     entry = history.Submitted(
         job=number,

@@ -13,10 +13,10 @@ from launcher import config, trust
 REVOKE = "--revoke"
 
 
-def run(words: Sequence[str]) -> int:
+def run(argv: Sequence[str]) -> int:
     """Print what a settings file does and record the user's trust in it, or remove that record."""
-    files = [word for word in words if word != REVOKE]
-    if len(files) > 1 or any(word.startswith("-") for word in files):
+    files = [argument for argument in argv if argument != REVOKE]
+    if len(files) > 1 or any(argument.startswith("-") for argument in files):
         remedy = "see `aam-launch trust --help`"
         raise UsageError("`trust` takes one file", " ".join(files), remedy)
     path = Path(files[0] if files else config.PROJECT)
@@ -27,7 +27,7 @@ def run(words: Sequence[str]) -> int:
         raise MissingInput("No settings to trust", f"no '{path}'", remedy)
     given = config.entries(path, content)
     file_digest = config.project_digest(path, content, given)
-    if REVOKE in words:
+    if REVOKE in argv:
         removed = trust.revoke(file_digest, os.environ)
         print(f"{path} {'is no longer trusted' if removed else 'was not trusted'}")
         return 0

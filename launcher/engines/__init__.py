@@ -87,15 +87,15 @@ def shell_line(plan: Plan) -> str:
         parts.append(f"[ -O {shlex.quote(outer)} ] && [ ! -L {shlex.quote(outer)} ]")
     if plan.outputs:
         parts.append(shlex.join(["mkdir", "-p", *plan.outputs]))
-    settings = [word for name in plan.unset for word in ("-u", name)]
+    settings = [argument for name in plan.unset for argument in ("-u", name)]
     if plan.image is None:
         settings += [f"{name}={value}" for name, value in plan.variables]
-    words = command(plan)
-    parts.append(shlex.join(["env", *settings, *words] if settings else words))
+    argv = command(plan)
+    parts.append(shlex.join(["env", *settings, *argv] if settings else argv))
     return " && ".join(parts)
 
 
-def become(plan: Plan) -> None:
+def exec_plan(plan: Plan) -> None:
     """Make the folders that the plan needs and replace this process; does not return.
 
     Raises:
@@ -104,9 +104,9 @@ def become(plan: Plan) -> None:
     """
     make_private(plan.folders)
     make_outputs(plan.outputs)
-    words = command(plan)
+    argv = command(plan)
     try:
-        os.execve(words[0], words, plan.environment(os.environ))
+        os.execve(argv[0], argv, plan.environment(os.environ))
     except OSError as error:  # E2BIG: thousands of mounts; ENOEXEC, ENOENT: a broken program
-        evidence = f"'{words[0]}', {error.strerror}"
+        evidence = f"'{argv[0]}', {error.strerror}"
         raise Unavailable("The program cannot be started", evidence, "try --dry-run") from error

@@ -79,7 +79,7 @@ class BuildLog(Protocol):
         """Print a line with the time since the start, and log it."""
 
     def run(
-        self, words: Sequence[str], folder: Path, environment: Mapping[str, str] | None = None
+        self, argv: Sequence[str], folder: Path, environment: Mapping[str, str] | None = None
     ) -> None:
         """Run a command; raises CannotCreate with the end of its log if it fails."""
 
@@ -129,15 +129,15 @@ class Engine(Protocol):
         """
         raise self._cannot("build")
 
-    def inside(self, program: str, place: str, words: Sequence[str]) -> list[str]:
+    def exec_argv(self, program: str, place: str, argv: Sequence[str]) -> list[str]:
         """Return the command that runs a program in an image with nothing of the host."""
         raise self._cannot("test")
 
-    def is_there(self, program: str, held: Mapping[str, Any], place: Path) -> bool:
-        """Return whether the image that was recorded as `held` is still there; a cheap look."""
+    def exists(self, program: str, recorded: Mapping[str, Any], place: Path) -> bool:
+        """Return whether the image that was recorded as `recorded` is still there; a cheap look."""
         return False
 
-    def verify(self, program: str, name: str, held: Mapping[str, Any], place: Path) -> str:
+    def verify(self, program: str, name: str, recorded: Mapping[str, Any], place: Path) -> str:
         """Compare an image byte for byte with its record; return what the engine calls it.
 
         Raises:
@@ -145,7 +145,9 @@ class Engine(Protocol):
         """
         raise self._cannot("verify")
 
-    def export(self, program: str, held: Mapping[str, Any], archive: Path, log: BuildLog) -> None:
+    def export(
+        self, program: str, recorded: Mapping[str, Any], archive: Path, log: BuildLog
+    ) -> None:
         """Write an image of the engine's storage to a Docker archive.
 
         Raises:
@@ -153,7 +155,7 @@ class Engine(Protocol):
         """
         raise self._cannot("export")
 
-    def remove(self, program: str, held: Mapping[str, Any], place: Path) -> None:
+    def remove(self, program: str, recorded: Mapping[str, Any], place: Path) -> None:
         """Remove an image; one that is gone already is no error.
 
         Raises:

@@ -43,9 +43,9 @@ class Docker(OciEngine):
 
     def identity_flags(self, plan: Plan) -> list[str]:
         """Name the user and his groups, and give NVIDIA's devices."""
-        words = [f"--user={plan.user[0]}:{plan.user[1]}"]
-        words += [f"--group-add={group}" for group in plan.groups]
-        return [*words, *(["--gpus", "all"] if plan.cdi else [])]
+        argv = [f"--user={plan.user[0]}:{plan.user[1]}"]
+        argv += [f"--group-add={group}" for group in plan.groups]
+        return [*argv, *(["--gpus", "all"] if plan.cdi else [])]
 
     def build_flags(self, build: ImageBuild) -> list[str]:
         """Leave out what names the builder."""

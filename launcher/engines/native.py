@@ -40,7 +40,7 @@ class NativeEngine(Engine):
 
     def command(self, plan: Plan) -> tuple[str, ...]:
         """Return the command line that runs a plan."""
-        return (plan.program, *self.run_flags(plan), *plan.words)
+        return (plan.program, *self.run_flags(plan), *plan.argv)
 
 
 ENGINE = NativeEngine()
@@ -51,7 +51,7 @@ def missing(libraries: Sequence[str] = LIBRARIES) -> tuple[str, ...]:
     return tuple(name for name in libraries if importlib.util.find_spec(name) is None)
 
 
-def here() -> NativeStack:
+def detect_stack() -> NativeStack:
     """Describe the environment that is running now, without importing anything of it."""
     home = site.getusersitepackages() if site.ENABLE_USER_SITE else None
     in_user_site = home is not None and __file__.startswith(home + os.sep)

@@ -23,7 +23,7 @@ from launcher.engines.base import (
     ImageBuild,
     SpaceRequirement,
 )
-from launcher.engines.mount_words import ENV, fields, program
+from launcher.engines.container_argv import ENV, fields, program
 
 if TYPE_CHECKING:
     from launcher.plan.plan import Plan
@@ -58,19 +58,19 @@ class OciEngine(Engine):
 
     def run_flags(self, plan: Plan) -> tuple[str, ...]:
         """Return the options of `run`, the mounts and the devices."""
-        words = ["run", "--rm", "--interactive", "--pull=never", "--read-only"]
-        words += ["--tty"] if plan.terminal else []
-        words += ["--network=host", "--pid=host", "--log-driver=none", "--no-healthcheck"]
-        words += ["--security-opt=label=disable", *self.identity_flags(plan)]
+        argv = ["run", "--rm", "--interactive", "--pull=never", "--read-only"]
+        argv += ["--tty"] if plan.terminal else []
+        argv += ["--network=host", "--pid=host", "--log-driver=none", "--no-healthcheck"]
+        argv += ["--security-opt=label=disable", *self.identity_flags(plan)]
         for device in plan.devices:
-            words += ["--device", device]
+            argv += ["--device", device]
         # AMD's own advice for memory that host and device share (ROCm documents, "Docker").
-        words += ["--security-opt=seccomp=unconfined"] if plan.devices else []
+        argv += ["--security-opt=seccomp=unconfined"] if plan.devices else []
         for mount in plan.mounts:
             mode = [] if mount.writable else [self.read_only]
             source, target = f"source={mount.source}", f"target={mount.target}"
-            words += ["--mount", fields("type=bind", source, target, *mode)]
-        return (*words, "--workdir", plan.workdir, "--entrypoint", ENV)
+            argv += ["--mount", fields("type=bind", source, target, *mode)]
+        return (*argv, "--workdir", plan.workdir, "--entrypoint", ENV)
 
     def command(self, plan: Plan) -> tuple[str, ...]:
         """Return the command line that runs a plan."""
@@ -81,87 +81,89 @@ class OciEngine(Engine):
         self, program: str, room: tuple[float, float], folder: Path, variables: Mapping[str, str]
     ) -> list[SpaceRequirement]:
         """Return what the storage takes, where the engine tells its folder."""
-        words = [program, "info", "--format", self.storage]
-        done = subprocess.run(words, capture_output=True, text=True, check=False)
-        said = done.stdout.strip()
-        if done.returncode or not said.startswith("/"):
+        argv = [program, "info", "--format", self.storage]
+        done = subprocess.run(argv, capture_output=True, text=True, check=False)
+        output = done.stdout.strip()
+        if done.returncode or not output.startswith("/"):
             return []
-        return [SpaceRequirement("storage", Path(said), int(room[0] * GIB), self.move)]
+        return [SpaceRequirement("storage", Path(output), int(room[0] * GIB), self.move)]
 
     def build(self, build: ImageBuild, log: BuildLog) -> dict[str, Any]:
         """Build an image without labels, then one with the labels that were measured in it."""
         bare, aside = f"{REPOSITORY}:{build.name}-bare", f"{REPOSITORY}:{build.name}-new"
         reference = f"{REPOSITORY}:{build.name}"
         try:
-            log.run(self.build_words(build, bare), build.context)
-            labels = json.loads(_output(self.inside(build.program, bare, ["cat", LABELS])))
+            log.run(self.build_argv(build, bare), build.context)
+            labels = json.loads(_output(self.exec_argv(build.program, bare, ["cat", LABELS])))
             recipe = build.scratch / "labels" / "Dockerfile"
             recipe.parent.mkdir()
             recipe.write_text(f"FROM {bare}\n")
-            log.run(self.label_words(build, labels, recipe, aside), recipe.parent)
+            log.run(self.label_argv(build, labels, recipe, aside), recipe.parent)
             if build.test:
                 log.say("test")
-                log.run(self.inside(build.program, aside, [PYTHON, SMOKE]), build.scratch)
+                log.run(self.exec_argv(build.program, aside, [PYTHON, SMOKE]), build.scratch)
             log.run([build.program, "tag", aside, reference], build.scratch)
         finally:
             for tag in (aside, bare):
                 subprocess.run([build.program, "rmi", tag], capture_output=True, check=False)
         return {"reference": reference, **inspected(build.program, reference), "labels": labels}
 
-    def build_words(self, build: ImageBuild, tag: str) -> list[str]:
+    def build_argv(self, build: ImageBuild, tag: str) -> list[str]:
         """Return the command that builds an image of its definition."""
         recipe = build.context / "containers" / f"{build.name}.Dockerfile"
-        words = [build.program, "build", "--file", str(recipe), "--tag", tag]
-        words += self.build_flags(build)
-        words += ["--volume", f"{build.wheels}:{WHEELS}:ro"] if build.wheels else []
+        argv = [build.program, "build", "--file", str(recipe), "--tag", tag]
+        argv += self.build_flags(build)
+        argv += ["--volume", f"{build.wheels}:{WHEELS}:ro"] if build.wheels else []
         for key, value in build.arguments.items():
-            words += ["--build-arg", f"{key}={value}"]
-        return [*words, str(build.context)]
+            argv += ["--build-arg", f"{key}={value}"]
+        return [*argv, str(build.context)]
 
-    def label_words(
+    def label_argv(
         self, build: ImageBuild, labels: Mapping[str, str], recipe: Path, tag: str
     ) -> list[str]:
         """Return the command that gives an image its labels and its tag."""
-        words = [build.program, "build", "--file", str(recipe), "--tag", tag]
-        words += self.build_flags(build)
+        argv = [build.program, "build", "--file", str(recipe), "--tag", tag]
+        argv += self.build_flags(build)
         for name, value in labels.items():
-            words += ["--label", f"{name}={value}"]
-        return [*words, str(recipe.parent)]
+            argv += ["--label", f"{name}={value}"]
+        return [*argv, str(recipe.parent)]
 
-    def inside(self, program: str, place: str, words: Sequence[str]) -> list[str]:
+    def exec_argv(self, program: str, place: str, argv: Sequence[str]) -> list[str]:
         """Return the command that runs a program in an image with nothing of the host."""
         start = [program, "run", "--rm", "--network=none", "--read-only", "--tmpfs=/tmp"]
         start += ["--pull=never", "--no-healthcheck", "--user=65534:65534"]
-        return [*start, "--entrypoint", words[0], place, *words[1:]]
+        return [*start, "--entrypoint", argv[0], place, *argv[1:]]
 
-    def is_there(self, program: str, held: Mapping[str, Any], place: Path) -> bool:
+    def exists(self, program: str, recorded: Mapping[str, Any], place: Path) -> bool:
         """Return whether the storage has the image that was recorded."""
-        return bool(held.get("id")) and inspected(program, str(held["id"])) != {}
+        return bool(recorded.get("id")) and inspected(program, str(recorded["id"])) != {}
 
-    def verify(self, program: str, name: str, held: Mapping[str, Any], place: Path) -> str:
+    def verify(self, program: str, name: str, recorded: Mapping[str, Any], place: Path) -> str:
         """Compare the id that the reference has with the recorded one."""
-        reference = str(held["reference"])
+        reference = str(recorded["reference"])
         now = inspected(program, reference).get("id", "gone")
-        if now != held.get("id"):
-            evidence = f"{reference} is {now}, recorded was {held.get('id')}"
+        if now != recorded.get("id"):
+            evidence = f"{reference} is {now}, recorded was {recorded.get('id')}"
             remedy = f"build it again: `aam-launch images build {name} --anew`"
             raise MissingInput("The image is another one", evidence, remedy)
-        return str(held["id"])
+        return str(recorded["id"])
 
-    def export(self, program: str, held: Mapping[str, Any], archive: Path, log: BuildLog) -> None:
+    def export(
+        self, program: str, recorded: Mapping[str, Any], archive: Path, log: BuildLog
+    ) -> None:
         """Write an image of the storage to a Docker archive."""
-        words = [program, "save", *self.save_flags, "--output", str(archive)]
-        log.run([*words, str(held.get("id") or held["reference"])], archive.parent)
+        argv = [program, "save", *self.save_flags, "--output", str(archive)]
+        log.run([*argv, str(recorded.get("id") or recorded["reference"])], archive.parent)
 
-    def remove(self, program: str, held: Mapping[str, Any], place: Path) -> None:
+    def remove(self, program: str, recorded: Mapping[str, Any], place: Path) -> None:
         """Remove the image from the storage."""
-        words = [program, "rmi", str(held.get("reference"))]
+        argv = [program, "rmi", str(recorded.get("reference"))]
         try:
-            done = subprocess.run(words, capture_output=True, text=True, check=False)
+            done = subprocess.run(argv, capture_output=True, text=True, check=False)
         except OSError as error:
             evidence, remedy = str(error), f"install {self.name}"
             raise CannotCreate("The image cannot be removed", evidence, remedy) from error
-        if done.returncode and not any(said in done.stderr.lower() for said in GONE):
+        if done.returncode and not any(phrase in done.stderr.lower() for phrase in GONE):
             evidence = done.stderr.strip()
             raise CannotCreate("The image cannot be removed", evidence, "stop what uses it")
 
@@ -172,13 +174,13 @@ def inspected(program: str, image: str) -> dict[str, str]:
                           check=False)  # fmt: skip
     if done.returncode:
         return {}
-    said = json.loads(done.stdout)[0]
-    ident = "sha256:" + str(said["Id"]).removeprefix("sha256:")
-    return {"id": ident, "digest": str(said.get("Digest") or ident)}
+    output = json.loads(done.stdout)[0]
+    ident = "sha256:" + str(output["Id"]).removeprefix("sha256:")
+    return {"id": ident, "digest": str(output.get("Digest") or ident)}
 
 
-def _output(words: list[str]) -> str:
-    done = subprocess.run(words, capture_output=True, text=True, check=False)
+def _output(argv: list[str]) -> str:
+    done = subprocess.run(argv, capture_output=True, text=True, check=False)
     if done.returncode:
         evidence, remedy = done.stderr.strip()[-300:], "build it again"
         raise CannotCreate("The labels of the image cannot be read", evidence, remedy)

@@ -56,11 +56,11 @@ class Podman(OciEngine):
     def identity_flags(self, plan: Plan) -> list[str]:
         """Keep the numbers of the user and his groups, which cannot be named one by one."""
         if plan.user[0] == 0:
-            words = [f"--group-add={group}" for group in plan.groups]
+            argv = [f"--group-add={group}" for group in plan.groups]
         else:
-            words = ["--userns=keep-id", *(["--group-add=keep-groups"] if plan.groups else [])]
-        words += ["--device", plan.cdi] if plan.cdi else []
-        return ["--http-proxy=false", *words]
+            argv = ["--userns=keep-id", *(["--group-add=keep-groups"] if plan.groups else [])]
+        argv += ["--device", plan.cdi] if plan.cdi else []
+        return ["--http-proxy=false", *argv]
 
     def build_flags(self, build: ImageBuild) -> list[str]:
         """Set the date of all files; without layers a failed build leaves nothing behind."""

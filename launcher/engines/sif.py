@@ -41,8 +41,8 @@ from launcher.engines.base import (
     ImageBuild,
     SpaceRequirement,
 )
+from launcher.engines.container_argv import fields, program
 from launcher.engines.installed import user_namespaces, which
-from launcher.engines.mount_words import fields, program
 from launcher.engines.sif_file import check_sif, labels_of, own_labels
 from launcher.gpus import VENDORS
 from launcher.host.facts import EngineFact, EngineTraits
@@ -85,17 +85,17 @@ def contained(host_libraries: str, host_devices: bool = False) -> list[str]:
             kept out, whatever the site's configuration says.
         host_devices: give it the host's /dev, with /dev/shm, which ranks share.
     """
-    words = ["exec", "--cleanenv", "--no-eval", "--no-home"]
+    argv = ["exec", "--cleanenv", "--no-eval", "--no-home"]
     if host_devices:
-        words += ["--no-mount", "home,cwd,tmp,hostfs,bind-paths"]
-        words += [word for path in HOST_FILES for word in mount_option(path, path, False)]
+        argv += ["--no-mount", "home,cwd,tmp,hostfs,bind-paths"]
+        argv += [argument for path in HOST_FILES for argument in mount_option(path, path, False)]
     else:
-        words += ["--contain", "--no-mount", "tmp,hostfs"]
+        argv += ["--contain", "--no-mount", "tmp,hostfs"]
     for vendor in VENDORS.values():
         if vendor.library_flags:
             bring, keep_out = vendor.library_flags
-            words.append(bring if vendor.name == host_libraries else keep_out)
-    return words
+            argv.append(bring if vendor.name == host_libraries else keep_out)
+    return argv
 
 
 def mount_option(source: str, target: str, writable: bool) -> list[str]:
@@ -135,12 +135,12 @@ class SifEngine(Engine):
 
     def run_flags(self, plan: Plan) -> tuple[str, ...]:
         """Return the options of `exec`, the mounts and the devices."""
-        words = [*contained(plan.host_libraries, plan.host_devices), "--pwd", plan.workdir]
+        argv = [*contained(plan.host_libraries, plan.host_devices), "--pwd", plan.workdir]
         for mount in plan.mounts:
-            words += mount_option(mount.source, mount.target, mount.writable)
+            argv += mount_option(mount.source, mount.target, mount.writable)
         for device in () if plan.host_devices else plan.devices:
-            words += mount_option(device, device, True)
-        return tuple(words)
+            argv += mount_option(device, device, True)
+        return tuple(argv)
 
     def command(self, plan: Plan) -> tuple[str, ...]:
         """Return the command line that runs a plan."""
@@ -190,56 +190,54 @@ class SifEngine(Engine):
                 shutil.copy(build.archive, temporary)
             else:
                 environment = {**self._building(os.environ), "SOURCE_DATE_EPOCH": str(build.epoch)}
-                log.run(self.build_words(build, temporary, log), build.context, environment)
+                log.run(self.build_argv(build, temporary, log), build.context, environment)
             check_sif(str(temporary))
             if build.test:
                 log.say("test")
-                log.run(self.inside(build.program, str(temporary), [PYTHON, SMOKE]), build.scratch,
-                        self._building(os.environ))  # fmt: skip
+                argv = self.exec_argv(build.program, str(temporary), [PYTHON, SMOKE])
+                log.run(argv, build.scratch, self._building(os.environ))
             temporary.chmod(0o755)
         return record_of(build.place)
 
-    def build_words(
-        self, build: ImageBuild, target: Path, log: BuildLog | None = None
-    ) -> list[str]:
+    def build_argv(self, build: ImageBuild, target: Path, log: BuildLog | None = None) -> list[str]:
         """Return the command that makes a SIF of a definition or of an archive."""
         # The test of the definition is that of the image; it runs once, when the SIF is whole.
-        words = [build.program, "build", "--notest"]
+        argv = [build.program, "build", "--notest"]
         arguments = {} if build.archive else build.arguments
         for name, value in arguments.items():
-            words += ["--build-arg", f"{name}={value}"]
-        words += ["--bind", f"{build.wheels}:{WHEELS}:ro"] if build.wheels else []
+            argv += ["--build-arg", f"{name}={value}"]
+        argv += ["--bind", f"{build.wheels}:{WHEELS}:ro"] if build.wheels else []
         if build.fast:
             if has_option(build.program, "build", SQUASHFS_OPTION):
-                words += [SQUASHFS_OPTION, FAST]
+                argv += [SQUASHFS_OPTION, FAST]
             elif log is not None:
                 log.say(f"{self.name} has no {SQUASHFS_OPTION}, so it compresses in full")
         archive, definition = build.archive, f"containers/{build.name}.def"
-        return [*words, str(target), f"docker-archive:{archive}" if archive else definition]
+        return [*argv, str(target), f"docker-archive:{archive}" if archive else definition]
 
-    def inside(self, program: str, place: str, words: Sequence[str]) -> list[str]:
+    def exec_argv(self, program: str, place: str, argv: Sequence[str]) -> list[str]:
         """Return the command that runs a program in a SIF with nothing of the host."""
-        return [program, "exec", "--contain", "--cleanenv", "--no-home", place, *words]
+        return [program, "exec", "--contain", "--cleanenv", "--no-home", place, *argv]
 
-    def is_there(self, program: str, held: Mapping[str, Any], place: Path) -> bool:
+    def exists(self, program: str, recorded: Mapping[str, Any], place: Path) -> bool:
         """Return whether the file has the size and the time that were recorded."""
-        return place.is_file() and difference(place, held) is None
+        return place.is_file() and difference(place, recorded) is None
 
-    def verify(self, program: str, name: str, held: Mapping[str, Any], place: Path) -> str:
+    def verify(self, program: str, name: str, recorded: Mapping[str, Any], place: Path) -> str:
         """Compare the SHA-256 and the labels of the file with the record."""
         remedy = f"build it again: `aam-launch images build {name} --anew`"
         if not place.is_file():
             raise MissingInput("The image is gone", f"'{place}'", remedy)
         check_sif(str(place))
         now = sha256(place)
-        if now != held.get("sha256"):
-            evidence = f"'{place}' is sha256:{now}, recorded was sha256:{held.get('sha256')}"
+        if now != recorded.get("sha256"):
+            evidence = f"'{place}' is sha256:{now}, recorded was sha256:{recorded.get('sha256')}"
             raise MissingInput("The image is another one", evidence, remedy)
-        if own_labels(labels_of(place)) != held.get("labels"):
+        if own_labels(labels_of(place)) != recorded.get("labels"):
             raise MissingInput("The labels are others than were recorded", f"'{place}'", remedy)
         return str(place)
 
-    def remove(self, program: str, held: Mapping[str, Any], place: Path) -> None:
+    def remove(self, program: str, recorded: Mapping[str, Any], place: Path) -> None:
         """Remove the file."""
         place.unlink(missing_ok=True)
 
@@ -256,12 +254,12 @@ def record_of(place: Path) -> dict[str, Any]:
     return {**facts, "labels": own_labels(labels_of(place))}
 
 
-def difference(place: Path, held: Mapping[str, Any]) -> str | None:
+def difference(place: Path, recorded: Mapping[str, Any]) -> str | None:
     """Return how a SIF differs from its record in size or time of change, or None."""
     facts = place.stat()
-    if facts.st_size != held.get("bytes"):
-        return f"it has {facts.st_size} bytes, recorded were {held.get('bytes')}"
-    if facts.st_mtime_ns != held.get("mtime_ns"):
+    if facts.st_size != recorded.get("bytes"):
+        return f"it has {facts.st_size} bytes, recorded were {recorded.get('bytes')}"
+    if facts.st_mtime_ns != recorded.get("mtime_ns"):
         return "it was written after it was recorded"
     return None
 

@@ -69,8 +69,8 @@ def labels_of(path: str | Path) -> dict[str, str]:
             for part in _parts(str(path), stream):
                 if part.name == METADATA and part.size <= MOST:
                     stream.seek(part.offset)
-                    said = json.loads(stream.read(part.size))
-                    labels = said["data"]["attributes"]["labels"]
+                    metadata = json.loads(stream.read(part.size))
+                    labels = metadata["data"]["attributes"]["labels"]
                     return {str(key): str(value) for key, value in labels.items()}
     except (OSError, MissingInput, ValueError, KeyError, TypeError, AttributeError):
         pass

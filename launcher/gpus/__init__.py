@@ -25,12 +25,12 @@ def device_nodes(gpus: Iterable[Gpu]) -> tuple[str, ...]:
     return (*shared, *(path for gpu in chosen for path in gpu.nodes))
 
 
-def host_libraries(name: str, asked: bool) -> str:
+def host_libraries(name: str, requested: bool) -> str:
     """Return the vendor whose libraries of the host go into a container: needed, or asked for."""
     vendor = VENDORS.get(name)
     if vendor is None:
         return ""
-    return name if vendor.host_libraries or (asked and vendor.library_flags) else ""
+    return name if vendor.host_libraries or (requested and vendor.library_flags) else ""
 
 
 def visible_devices_variables() -> tuple[str, ...]:

@@ -95,7 +95,7 @@ class Amd(Vendor):
         for function in pci.functions(tree):
             card = function.address.partition(".")[0]
             # A device that no table has may be a desktop's display, unless it is an accelerator.
-            known = function.device in PRODUCTS or function.kind in ACCELERATORS
+            known = function.device in PRODUCTS or function.pci_class in ACCELERATORS
             # With nodes that may not be read, nothing tells which card they are.
             if function.vendor == PCI_VENDOR and known and not hidden and card not in cards:
                 unknown = (None, f"AMD 1002:{function.device:04x}")
@@ -153,7 +153,7 @@ class Amd(Vendor):
             return f"{name}, for which the ROCm releases are unknown"
         return f"driver {driver.version} ({known.release}) supports ROCm {known.tested}"
 
-    def driver_doubt(self, driver: Driver, ranges: Sequence[DriverRange]) -> Finding | None:
+    def driver_warning(self, driver: Driver, ranges: Sequence[DriverRange]) -> Finding | None:
         """Return a finding if no table has the driver."""
         if range_of(driver.version, ranges):
             return None

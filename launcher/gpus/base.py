@@ -149,7 +149,7 @@ class Vendor(Protocol):
         """Return the version of a driver and what it supports, for `explain` and `doctor`."""
         return f"driver {driver.version}" if driver.version else "a driver of unknown version"
 
-    def driver_doubt(self, driver: Driver, ranges: Sequence[DriverRange]) -> Finding | None:
+    def driver_warning(self, driver: Driver, ranges: Sequence[DriverRange]) -> Finding | None:
         """Return a finding if it is unknown what a driver supports."""
         return None
 
@@ -165,7 +165,7 @@ class Vendor(Protocol):
         """
         return []
 
-    def answers(self, gpus: Sequence[Gpu]) -> Mapping[str, Mapping[str, Any]]:
+    def library_facts(self, gpus: Sequence[Gpu]) -> Mapping[str, Mapping[str, Any]]:
         """Return what a capture keeps of the answers of the driver's library, under one name."""
         return {}
 

@@ -91,7 +91,7 @@ class Nvidia(Vendor):
         major, minor = arch[3:-1], arch[-1]
         return any(known[3:-1] == major and known[-1] <= minor for known in archs)
 
-    def answers(self, gpus: Sequence[Gpu]) -> Mapping[str, Mapping[str, Any]]:
+    def library_facts(self, gpus: Sequence[Gpu]) -> Mapping[str, Mapping[str, Any]]:
         """Return arch and MIG instances of each GPU, which only the driver's library may know."""
         return {
             "nvml": {
@@ -122,9 +122,9 @@ def _driven(
         uuids = nvml.instances(address) if instances else {}
         instances = tuple(replace(i, uuid=uuids.get((i.gpu, i.compute))) for i in instances)
     elif not ask_driver:  # a capture, which may have what the library said
-        said = tree.manifest.answers.get("nvml", {}).get(address, {})
-        arch = arch or _text(said.get("arch"))
-        names = said.get("mig")
+        recorded = tree.manifest.library_facts.get("nvml", {}).get(address, {})
+        arch = arch or _text(recorded.get("arch"))
+        names = recorded.get("mig")
         known = names if isinstance(names, dict) else {}
         instances = tuple(replace(i, uuid=_text(known.get(i.place))) for i in instances)
     return Gpu(

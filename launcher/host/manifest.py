@@ -39,7 +39,7 @@ class Manifest:
     environment: Mapping[str, str] = dataclasses.field(default_factory=dict)
     nodes: Mapping[str, DeviceNode] = dataclasses.field(default_factory=dict)
     engines: tuple[EngineFact, ...] = ()
-    answers: Mapping[str, Mapping[str, Any]] = dataclasses.field(default_factory=dict)
+    library_facts: Mapping[str, Mapping[str, Any]] = dataclasses.field(default_factory=dict)
 
     def plain(self) -> dict[str, Any]:
         """Return it as JSON holds it."""
@@ -59,7 +59,7 @@ class Manifest:
                 }
                 for engine in self.engines
             ],
-            **{name: dict(answer) for name, answer in self.answers.items()},
+            **{name: dict(facts) for name, facts in self.library_facts.items()},
         }
 
 
@@ -73,42 +73,44 @@ def parse(text: str) -> Manifest:
         content = documents.parsed(text)
     except ValueError as error:
         raise _damaged(f"it is not JSON: {error}") from error
-    held = _mapping(content, "the whole")
-    user = held.get("user")
+    fields = _mapping(content, "the whole")
+    user = fields.get("user")
     return Manifest(
         complete=True,
-        machine=_text(held.get("machine", "x86_64"), "machine"),
+        machine=_text(fields.get("machine", "x86_64"), "machine"),
         user=_user(user) if user is not None else None,
         environment={
             name: _text(value, f"environment.{name}")
-            for name, value in _mapping(held.get("environment", {}), "environment").items()
+            for name, value in _mapping(fields.get("environment", {}), "environment").items()
         },
         nodes={
             path: _node(path, value)
-            for path, value in _mapping(held.get("nodes", {}), "nodes").items()
+            for path, value in _mapping(fields.get("nodes", {}), "nodes").items()
         },
-        engines=tuple(_engine(value) for value in _list(held.get("engines", []), "engines")),
-        answers={
+        engines=tuple(_engine(value) for value in _list(fields.get("engines", []), "engines")),
+        library_facts={
             name: {
                 key: _mapping(value, f"{name}.{key}")
-                for key, value in _mapping(answer, name).items()
+                for key, value in _mapping(facts, name).items()
             }
-            for name, answer in held.items()
+            for name, facts in fields.items()
             if name not in KNOWN
         },
     )
 
 
 def _user(value: object) -> User:
-    held = _mapping(value, "user")
-    groups = tuple(_number(g, "user.groups") for g in _list(held.get("groups"), "user.groups"))
-    return User(_number(held.get("uid"), "user.uid"), _number(held.get("gid"), "user.gid"), groups)
+    fields = _mapping(value, "user")
+    groups = tuple(_number(g, "user.groups") for g in _list(fields.get("groups"), "user.groups"))
+    return User(
+        _number(fields.get("uid"), "user.uid"), _number(fields.get("gid"), "user.gid"), groups
+    )
 
 
 def _node(path: str, value: object) -> DeviceNode:
-    held = _mapping(value, f"nodes.{path}")
-    gid, group = held.get("gid"), held.get("group")
-    mode, access = held.get("mode"), held.get("access")
+    fields = _mapping(value, f"nodes.{path}")
+    gid, group = fields.get("gid"), fields.get("group")
+    mode, access = fields.get("mode"), fields.get("access")
     if access not in (True, False, None):
         raise _damaged(f"nodes.{path}.access is {access!r:.40}")
     return DeviceNode(
@@ -121,14 +123,14 @@ def _node(path: str, value: object) -> DeviceNode:
 
 
 def _engine(value: object) -> EngineFact:
-    held = _mapping(value, "engines")
-    obstacle, version = held.get("obstacle"), held.get("version")
-    conf = [tuple(_list(pair, "engines.conf")) for pair in _list(held.get("conf", []), "conf")]
+    fields = _mapping(value, "engines")
+    obstacle, version = fields.get("obstacle"), fields.get("version")
+    conf = [tuple(_list(pair, "engines.conf")) for pair in _list(fields.get("conf", []), "conf")]
     if any(len(pair) != 2 or not all(isinstance(s, str) for s in pair) for pair in conf):
         raise _damaged("engines.conf is not a list of pairs")
     return EngineFact(
-        name=_text(held.get("name"), "engines.name"),
-        path=_text(held.get("path"), "engines.path"),
+        name=_text(fields.get("name"), "engines.name"),
+        path=_text(fields.get("path"), "engines.path"),
         conf=tuple((key, remark) for key, remark in conf),
         obstacle=None if obstacle is None else _text(obstacle, "engines.obstacle"),
         version=None if version is None else _text(version, "engines.version"),

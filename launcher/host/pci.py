@@ -17,23 +17,23 @@ class PciFunction:
     address: str
     vendor: int
     device: int
-    kind: int
+    pci_class: int
 
     def __str__(self) -> str:
-        return f"{self.address} {self.vendor:04x}:{self.device:04x} {self.kind:04x}"
+        return f"{self.address} {self.vendor:04x}:{self.device:04x} {self.pci_class:04x}"
 
 
 def functions(tree: HostTree) -> tuple[PciFunction, ...]:
     """List the graphics and accelerator functions in the order of their addresses."""
     found = []
     for address in sorted(tree.names(DEVICES)):
-        kind = number(tree, address, "class")
-        if kind is None or kind >> 16 not in (DISPLAY, ACCELERATOR):
+        pci_class = number(tree, address, "class")
+        if pci_class is None or pci_class >> 16 not in (DISPLAY, ACCELERATOR):
             continue
         vendor = number(tree, address, "vendor")
         device = number(tree, address, "device")
         if vendor is not None and device is not None:
-            found.append(PciFunction(address, vendor, device, kind >> 8))
+            found.append(PciFunction(address, vendor, device, pci_class >> 8))
     return tuple(found)
 
 

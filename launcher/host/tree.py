@@ -114,8 +114,8 @@ class TarTree:
             raise _unreadable(file, "it is no tar, or only the beginning of one") from error
         except (OSError, tarfile.TarError, EOFError, ValueError, zlib.error) as error:
             raise _unreadable(file, str(error)) from error
-        held = self.files.get(f"/{manifest.FILE}")
-        self.manifest = manifest.parse(held) if held else Manifest()
+        manifest_text = self.files.get(f"/{manifest.FILE}")
+        self.manifest = manifest.parse(manifest_text) if manifest_text else Manifest()
 
     def _enter(self, path: str) -> None:
         while path != "/":

@@ -57,14 +57,14 @@ def _version(program: str, cache: Path, ask: bool) -> str | None:
     name = f"{facts.st_dev:x}-{facts.st_ino:x}-{facts.st_mtime_ns:x}-{facts.st_size:x}"
     place = cache / f"version-{name}.json"
     try:
-        held = documents.parsed(documents.regular(place))
-        if held["program"] == program:
-            return str(held["version"])
+        stored = documents.parsed(documents.regular(place))
+        if stored["program"] == program:
+            return str(stored["version"])
     except (OSError, ValueError, KeyError, TypeError):
         pass
-    said = version(program) if ask else None
-    if said:
+    found_version = version(program) if ask else None
+    if found_version:
         # The version is determined again next time where the cache cannot be written.
         with suppress(OSError, CannotCreate), atomic_write(place) as temporary:
-            temporary.write_text(json.dumps({"program": program, "version": said}))
-    return said
+            temporary.write_text(json.dumps({"program": program, "version": found_version}))
+    return found_version

@@ -71,7 +71,7 @@ def build(job: BuildJob) -> Mapping[str, Any]:
             return _built(job, Path(scratch))
 
 
-def require_room(needs: Sequence[SpaceRequirement]) -> None:
+def require_space(needs: Sequence[SpaceRequirement]) -> None:
     """Check that there is room, adding up what lies on one file system.
 
     Raises:
@@ -115,12 +115,12 @@ def _built(job: BuildJob, scratch: Path) -> Mapping[str, Any]:
         raise Unavailable("Pins without a digest", ", ".join(missing), remedy)
     context = scratch / "context"
     inputs = _inputs(definitions.stage(sources, name, lock, context), job)
-    held = index.entry(index.read(job.folder), name, builder.image_format)
+    recorded = index.entry(index.read(job.folder), name, builder.image_format)
     place = job.folder / f"{name}.sif"
-    is_same = not job.force and held.get("inputs") == inputs
-    if is_same and builder.engine.is_there(builder.program, held, place):
-        return {**held, "new": False}
-    require_room(builder.engine.needs(builder.program, job.image.room, job.folder, os.environ))
+    is_same = not job.force and recorded.get("inputs") == inputs
+    if is_same and builder.engine.exists(builder.program, recorded, place):
+        return {**recorded, "new": False}
+    require_space(builder.engine.needs(builder.program, job.image.room, job.folder, os.environ))
     log = _log(job)
     log.say(f"{name} with {builder.engine.name} {builder.version}; log {log.path}")
     facts = builder.engine.build(_build(job, context, scratch), log)
@@ -134,14 +134,14 @@ def _converted(job: BuildJob, scratch: Path) -> Mapping[str, Any]:
     facts: dict[str, Any] = {"from": source}
     if source in ENGINES:
         engine = ENGINES[source]
-        held = index.entry(index.read(job.folder), name, engine.traits.image_format)
-        if not held:
+        recorded = index.entry(index.read(job.folder), name, engine.traits.image_format)
+        if not recorded:
             remedy = f"`aam-launch images build {name} --engine {source}` first"
             raise MissingInput(f"{source} has no image {name}", f"not in '{job.folder}'", remedy)
         archive = scratch / "image.tar"
-        log.say(f"save {held['reference']} from {source}")
-        engine.export(source, held, archive, log)
-        facts["digest"] = held.get("digest")
+        log.say(f"save {recorded['reference']} from {source}")
+        engine.export(source, recorded, archive, log)
+        facts["digest"] = recorded.get("digest")
     elif Path(source).is_file():
         archive = Path(source).resolve()
     else:
@@ -182,13 +182,13 @@ def _recorded(job: BuildJob, facts: Mapping[str, Any], log: BuildLogFile) -> Map
 
 
 def _inputs(context: str, job: BuildJob) -> str:
-    words = [
+    parts = [
         context,
         job.builder.image_format,
         str(job.fast),
         json.dumps(dict(job.arguments), sort_keys=True),
     ]
-    return hashlib.sha256("\0".join(words).encode()).hexdigest()
+    return hashlib.sha256("\0".join(parts).encode()).hexdigest()
 
 
 def epoch(arguments: Mapping[str, str]) -> int:

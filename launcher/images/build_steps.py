@@ -48,7 +48,7 @@ class BuildLogFile:
             stream.write(f"== {text}\n")
 
     def run(
-        self, words: Sequence[str], folder: Path, environment: Mapping[str, str] | None = None
+        self, argv: Sequence[str], folder: Path, environment: Mapping[str, str] | None = None
     ) -> None:
         """Run a command; lines that begin with "== " or "ok " are shown.
 
@@ -61,9 +61,9 @@ class BuildLogFile:
             CannotCreate: it failed, with the end of its log and what may have been the reason.
         """
         with self.path.open("a") as stream:
-            stream.write("$ " + " ".join(words) + "\n")
+            stream.write("$ " + " ".join(argv) + "\n")
         process = subprocess.Popen(
-            words, cwd=folder, env=environment, text=True, errors="replace",
+            argv, cwd=folder, env=environment, text=True, errors="replace",
             stdin=subprocess.DEVNULL, stdout=subprocess.PIPE, stderr=subprocess.STDOUT,
         )  # fmt: skip
         assert process.stdout is not None
@@ -79,18 +79,18 @@ class BuildLogFile:
         finally:
             _end(process)
         if status:
-            raise self._failed(words, status, last)
+            raise self._failed(argv, status, last)
 
-    def _failed(self, words: Sequence[str], status: int, last: Sequence[str]) -> CannotCreate:
+    def _failed(self, argv: Sequence[str], status: int, last: Sequence[str]) -> CannotCreate:
         shown = "\n".join(f"    {line[:300]}" for line in last if line.strip())
         print("\n".join(shown.splitlines()[-TAIL:]), file=sys.stderr)
         text = "\n".join(last).lower()
         evidence = (
-            f"`{' '.join(words[:2])}` ended with status {status}; all it said is in '{self.path}'"
+            f"`{' '.join(argv[:2])}` ended with status {status}; all it said is in '{self.path}'"
         )
         if "no space left on device" in text:
             remedy = FULL
-        elif any(said in text for said in NETWORK):
+        elif any(phrase in text for phrase in NETWORK):
             remedy = OFFLINE
         else:
             remedy = "mend what its last lines say and build again; nothing was left in the cache"

@@ -51,14 +51,14 @@ def find(engines: Sequence[EngineFact], wanted: str | None) -> Builder:
 def _checked(fact: EngineFact) -> Builder:
     """Return the engine that a program is; one may be installed under the name of another."""
     done = subprocess.run([fact.path, "--version"], capture_output=True, text=True, check=False)
-    said = VERSION.search(done.stdout)
-    if said is None:
+    match = VERSION.search(done.stdout)
+    if match is None:
         evidence = f"`{fact.path} --version` says '{(done.stdout or done.stderr).strip()}'"
         raise Unavailable("The engine does not work", evidence, "install it again")
-    engine = ENGINES.get(said[1].lower(), ENGINES[fact.name])
+    engine = ENGINES.get(match[1].lower(), ENGINES[fact.name])
     assert engine.least is not None
-    if (int(said[2]), int(said[3])) < engine.least:
+    if (int(match[2]), int(match[3])) < engine.least:
         least = ".".join(map(str, engine.least))
-        raise Unavailable("The engine is too old to build", f"{said[0].strip()} at {fact.path}",
+        raise Unavailable("The engine is too old to build", f"{match[0].strip()} at {fact.path}",
                           f"{engine.name} {least} or later is needed")  # fmt: skip
-    return Builder(engine, fact.path, f"{said[2]}.{said[3]}")
+    return Builder(engine, fact.path, f"{match[2]}.{match[3]}")

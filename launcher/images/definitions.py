@@ -78,13 +78,13 @@ def arguments(image: Image, given: Sequence[str]) -> dict[str, str]:
         evidence = f"the catalog has no arguments for {image.name}"
         raise UsageError("This image cannot be built here", evidence, "build it where it is from")
     changed: dict[str, str] = {}
-    for word in given:
-        name, equals, value = word.partition("=")
+    for argument in given:
+        name, equals, value = argument.partition("=")
         if name not in known:
             remedy = nearest(name, tuple(known), f"known are {', '.join(known)}")
             raise UsageError("No such build argument", f"'{name}' of {image.name}", remedy)
         if not equals or not value or any(mark.isspace() for mark in value):
-            raise UsageError("A build argument without its value", f"'{word}'",
+            raise UsageError("A build argument without its value", f"'{argument}'",
                              f"write --build-arg {name}=VALUE, without spaces")  # fmt: skip
         if name in changed:
             raise UsageError("A build argument twice", f"'{name}'", "give it once")
@@ -151,14 +151,14 @@ def revision(sources: BuildSources) -> str:
     if sources.checkout is None or not (sources.checkout / ".git").exists():
         return _installed_commit()
     try:
-        said = [
-            subprocess.run(["git", "-C", str(sources.checkout), *words], capture_output=True,
+        outputs = [
+            subprocess.run(["git", "-C", str(sources.checkout), *argv], capture_output=True,
                            text=True, check=True).stdout.strip()
-            for words in (["rev-parse", "HEAD"], ["status", "--porcelain", "aam", "containers"])
+            for argv in (["rev-parse", "HEAD"], ["status", "--porcelain", "aam", "containers"])
         ]  # fmt: skip
     except (OSError, subprocess.CalledProcessError):
         return ""
-    return said[0] + ("-changed" if said[1] else "")
+    return outputs[0] + ("-changed" if outputs[1] else "")
 
 
 def _installed_commit() -> str:

@@ -57,25 +57,25 @@ def _damaged(content: object) -> str | None:
     for image, kinds in content.items():
         if not isinstance(kinds, dict):
             return f"{image} is not a mapping"
-        for kind, facts in kinds.items():
+        for image_format, facts in kinds.items():
             if not isinstance(facts, dict):
-                return f"{image}.{kind} is not a mapping"
+                return f"{image}.{image_format} is not a mapping"
             labels = facts.get("labels", {})
             texts = [facts[key] for key in TEXTS if key in facts]
             if not isinstance(labels, dict) or not all(
                 isinstance(text, str) for text in (*texts, *labels.values())
             ):
-                return f"{image}.{kind} holds a value that is not text"
+                return f"{image}.{image_format} holds a value that is not text"
     return None
 
 
 def entry(entries: Entries, image: str, image_format: str) -> Mapping[str, Any]:
     """Return the entry of an image in a format of `Traits.image_format`; empty if none."""
-    held = entries.get(image, {}).get(image_format)
-    return held if isinstance(held, dict) else {}
+    found = entries.get(image, {}).get(image_format)
+    return found if isinstance(found, dict) else {}
 
 
-def write(folder: Path, image: str, kind: str, facts: Mapping[str, Any] | None) -> None:
+def write(folder: Path, image: str, image_format: str, facts: Mapping[str, Any] | None) -> None:
     """Set an entry, or remove it where `facts` is None.
 
     Raises:
@@ -83,7 +83,7 @@ def write(folder: Path, image: str, kind: str, facts: Mapping[str, Any] | None) 
     """
     with locked(folder, LIST):
         entries = read(folder)
-        of_image = {**entries.pop(image, {}), kind: facts}
+        of_image = {**entries.pop(image, {}), image_format: facts}
         of_image = {key: value for key, value in of_image.items() if value is not None}
         if of_image:
             entries[image] = of_image

@@ -47,9 +47,9 @@ def built(settings: LaunchSettings, catalog: Catalog) -> tuple[BuiltImage, ...]:
         if image.reference:
             found.append(BuiltImage(image.name, _with_storage(), image.reference))
         for engine in containers():
-            held = index.entry(listed, image.name, engine.traits.image_format)
-            if held.get("reference"):
-                found.append(_held(image.name, engine.name, held))
+            recorded = index.entry(listed, image.name, engine.traits.image_format)
+            if recorded.get("reference"):
+                found.append(_held(image.name, engine.name, recorded))
     return (*found, *_asked_for(settings.text("image"), catalog))
 
 
@@ -62,13 +62,13 @@ def assumed(settings: LaunchSettings, catalog: Catalog) -> tuple[BuiltImage, ...
     )
 
 
-def measured(catalog: Catalog, there: Sequence[BuiltImage], runtime: str = "auto") -> Catalog:
+def measured(catalog: Catalog, available: Sequence[BuiltImage], runtime: str = "auto") -> Catalog:
     """Return the catalog with what the labels of the images say in the place of what it says.
 
     Of several forms of an image the first counts that `runtime` can run.
     """
     labels: dict[str, Mapping[str, str]] = {}
-    for found in there:
+    for found in available:
         if found.labels and runtime in ("auto", *found.engines):
             labels.setdefault(found.image, found.labels)
     images = (_measured(i, labels[i.name]) if i.name in labels else i for i in catalog.images)
@@ -89,18 +89,20 @@ def _archs(text: str) -> tuple[str, ...]:
     >>> _archs("gfx90a:xnack- sm_90 compute_90")
     ('gfx90a', 'sm_90')
     """
-    names = (word.partition(":")[0] for word in text.split())
+    names = (entry.partition(":")[0] for entry in text.split())
     return tuple(dict.fromkeys(name for name in names if name.startswith(("gfx", "sm_"))))
 
 
-def _file(name: str, sif: Path, held: Mapping[str, Any], named: bool = False) -> BuiltImage:
+def _file(name: str, sif: Path, recorded: Mapping[str, Any], named: bool = False) -> BuiltImage:
     """Return a SIF; one that a configuration names needs no record."""
-    changed = difference(sif, held) if "sha256" in held else "it has no record in images.json"
-    digest = None if changed else f"sha256:{held['sha256']}"
-    doubt = None
+    changed = (
+        difference(sif, recorded) if "sha256" in recorded else "it has no record in images.json"
+    )
+    digest = None if changed else f"sha256:{recorded['sha256']}"
+    mismatch = None
     if changed and not named:
-        doubt = changed, f"`aam-launch images lock {name}` compares its digest and records it"
-    return BuiltImage(name, _of_sif(), str(sif), digest or id_of(sif), labels_of(sif), doubt)
+        mismatch = changed, f"`aam-launch images lock {name}` compares its digest and records it"
+    return BuiltImage(name, _of_sif(), str(sif), digest or id_of(sif), labels_of(sif), mismatch)
 
 
 def _of_sif() -> tuple[str, ...]:
@@ -111,10 +113,10 @@ def _with_storage() -> tuple[str, ...]:
     return tuple(e.name for e in containers() if e.traits.image_format != SIF)
 
 
-def _held(name: str, engine: str, held: Mapping[str, Any]) -> BuiltImage:
+def _held(name: str, engine: str, recorded: Mapping[str, Any]) -> BuiltImage:
     """Return an image of an engine's storage: by its id, which no later tag can change."""
-    place, labels = str(held.get("id") or held["reference"]), held.get("labels", {})
-    return BuiltImage(name, (engine,), place, held.get("digest"), labels)
+    place, labels = str(recorded.get("id") or recorded["reference"]), recorded.get("labels", {})
+    return BuiltImage(name, (engine,), place, recorded.get("digest"), labels)
 
 
 def _asked_for(name: str, catalog: Catalog) -> list[BuiltImage]:

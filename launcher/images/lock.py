@@ -42,16 +42,18 @@ def record_copy(name: str, folder: Path) -> None:
         MissingInput: the SIF is another one than was recorded.
     """
     place = folder / f"{name}.sif"
-    held = index.entry(index.read(folder), name, "sif")
-    if not place.is_file() or (held and difference(place, held) is None):
+    recorded = index.entry(index.read(folder), name, "sif")
+    if not place.is_file() or (recorded and difference(place, recorded) is None):
         return
     check_sif(str(place))
     facts = record_of(place)
-    if held and held.get("sha256") != facts["sha256"]:
-        evidence = f"'{place}' is sha256:{facts['sha256']}, recorded was sha256:{held['sha256']}"
+    if recorded and recorded.get("sha256") != facts["sha256"]:
+        evidence = (
+            f"'{place}' is sha256:{facts['sha256']}, recorded was sha256:{recorded['sha256']}"
+        )
         remedy = f"build it again with --anew, or `aam-launch images rm {name}` and copy it again"
         raise MissingInput("The image is another one than was recorded", evidence, remedy)
-    index.write(folder, name, "sif", {**(held or {"from": "a copy"}), **facts})
+    index.write(folder, name, "sif", {**(recorded or {"from": "a copy"}), **facts})
     print(f"{name:<10} recorded {place} as sha256:{facts['sha256']}")
 
 
@@ -90,7 +92,7 @@ def _base(image: Image, sources: BuildSources) -> None:
     base = image.arguments["BASE"]
     tag, _, pinned = base.partition("@")
     if pinned:
-        print(f"{image.name:<10} {base} {_said_of(tag, pinned)}")
+        print(f"{image.name:<10} {base} {_compare_with_tag(tag, pinned)}")
         return
     now = registry.digest(tag)
     if sources.checkout is None:
@@ -108,7 +110,7 @@ def _base(image: Image, sources: BuildSources) -> None:
         print(f"{image.name:<10} {found}: {path}")
 
 
-def _said_of(tag: str, pinned: str) -> str:
+def _compare_with_tag(tag: str, pinned: str) -> str:
     """Compare a pinned digest with what its tag is now; a registry moves tags."""
     try:
         now = registry.digest(tag)

@@ -32,14 +32,14 @@ class _Parser(argparse.ArgumentParser):
         raise UsageError("A command line that makes no sense", message, f"see `{self.prog} --help`")
 
 
-def parse_images_arguments(action: str, words: Sequence[str]) -> ImagesArguments:
+def parse_images_arguments(action: str, argv: Sequence[str]) -> ImagesArguments:
     """Read the words after `images ACTION`.
 
     Raises:
         UsageError: an option that does not exist, or lacks its value.
         MissingInput: a folder of wheels that is not there.
     """
-    given = parser(action).parse_args(list(words))
+    given = parser(action).parse_args(list(argv))
     wheels = Path(given.wheels).absolute() if getattr(given, "wheels", None) else None
     if wheels and not any(wheels.glob("*.whl")):
         remedy = "fill it: pip download --no-deps --require-hashes -r containers/locks/NAME.txt"
@@ -100,10 +100,10 @@ ABOUT = {
 }
 
 
-def help_page(words: Sequence[str]) -> str:
+def help_page(argv: Sequence[str]) -> str:
     """Return the help of `images ACTION`, or an overview of the actions."""
-    if words and words[0] in ABOUT:
-        return parser(words[0]).format_help().rstrip()
+    if argv and argv[0] in ABOUT:
+        return parser(argv[0]).format_help().rstrip()
     lines = ["usage: aam-launch images [list|build|lock|verify|rm] [NAME ...] [OPTIONS]", ""]
     lines += ["  list     List the images: what they pin, where they are, what fits this host."]
     lines += [f"  {action:<8} {about}" for action, about in ABOUT.items()]

@@ -84,19 +84,19 @@ def _split(reference: str) -> tuple[str, str, str]:
 
 
 def _token(challenge: str, url: str) -> str:
-    asked = dict(CHALLENGE.findall(challenge))
-    if "realm" not in asked:
+    challenge_fields = dict(CHALLENGE.findall(challenge))
+    if "realm" not in challenge_fields:
         raise Unavailable(
             "The registry asks for a login", url, "log in with the engine, then build"
         )
-    query = urllib.parse.urlencode({k: v for k, v in asked.items() if k != "realm"})
-    address = f"{asked['realm']}?{query}"
+    query = urllib.parse.urlencode({k: v for k, v in challenge_fields.items() if k != "realm"})
+    address = f"{challenge_fields['realm']}?{query}"
     try:
         with urllib.request.urlopen(address, timeout=PATIENCE) as stream:
-            said = json.load(stream)
+            response = json.load(stream)
     except (OSError, ValueError) as error:
         raise _unreachable(address, error) from error
-    return str(said.get("token") or said.get("access_token"))
+    return str(response.get("token") or response.get("access_token"))
 
 
 def _open(url: str, headers: dict[str, str], method: str) -> HTTPMessage:

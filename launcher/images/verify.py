@@ -44,14 +44,14 @@ def verify(
             raise MissingInput("No such image is recorded", f"{image.name} in '{folder}'", remedy)
         for image_format in formats:
             found = builder.find(engines, engine or _engine(image_format, engines))
-            held, place = entries[image_format], folder / f"{image.name}.sif"
-            name = found.engine.verify(found.program, image.name, held, place)
+            recorded, place = entries[image_format], folder / f"{image.name}.sif"
+            name = found.engine.verify(found.program, image.name, recorded, place)
             print(f"ok      {image.name} ({image_format}) is what was recorded")
-            _pins(image, held.get("labels", {}))
+            _pins(image, recorded.get("labels", {}))
             if test:
-                words = found.engine.inside(found.program, name, [PYTHON, SMOKE])
+                argv = found.engine.exec_argv(found.program, name, [PYTHON, SMOKE])
                 hidden = unset(os.environ, found.engine.traits)
-                _run(words, "its own test", hidden=hidden)
+                _run(argv, "its own test", hidden=hidden)
                 _check_device(image.name, found, folder)
     return 0
 
@@ -68,8 +68,8 @@ def _pins(image: Image, labels: Mapping[str, str]) -> None:
         measured = labels.get(f"org.aam.{key}")
         if measured is None:
             continue
-        said = "ok     " if _agree(measured, pin) else "differs"
-        print(f"{said} {key}: {measured} measured, {pin} in the catalog")
+        verdict = "ok     " if _agree(measured, pin) else "differs"
+        print(f"{verdict} {key}: {measured} measured, {pin} in the catalog")
 
 
 def _agree(measured: str, pin: str) -> bool:
@@ -82,15 +82,15 @@ def _check_device(name: str, found: Builder, folder: Path) -> None:
     """Run `aam check` in the image on the device there is, the way a job would."""
     if "check" not in commands():
         return
-    words = [sys.executable, "-m", "launcher.cli", f"--image-dir={folder}", "--image", name,
+    argv = [sys.executable, "-m", "launcher.cli", f"--image-dir={folder}", "--image", name,
              "--runtime", found.engine.name, "check", "--quick"]  # fmt: skip
     # Python imports from the current folder with -m; the root folder holds no modules.
-    if _run(words, "aam check", fine=(0, WRONG), folder="/") == WRONG:
+    if _run(argv, "aam check", fine=(0, WRONG), folder="/") == WRONG:
         print("note    a backend computes wrong here; jobs are kept from it")
 
 
 def _run(
-    words: Sequence[str],
+    argv: Sequence[str],
     what: str,
     fine: tuple[int, ...] = (0,),
     folder: str | None = None,
@@ -98,7 +98,7 @@ def _run(
 ) -> int:
     sys.stdout.flush()
     variables = {name: value for name, value in os.environ.items() if name not in hidden}
-    done = subprocess.run(words, check=False, cwd=folder, env=variables)
+    done = subprocess.run(argv, check=False, cwd=folder, env=variables)
     if done.returncode not in fine:
         evidence = f"{what} ended with status {done.returncode}"
         raise Unavailable("The image does not work here", evidence, "read what it said above")

@@ -24,7 +24,7 @@ from launcher.plan.request import Request, options_of
 from launcher.plan.settings import LaunchSettings
 
 
-def make(
+def assemble_plan(
     request: Request,
     host: Host,
     choice: Choice,
@@ -32,7 +32,7 @@ def make(
     settings: LaunchSettings,
     paths: Sequence[PathFact],
     native: NativeStack,
-    here: LaunchContext,
+    context: LaunchContext,
     known: KnownReport | None = None,
 ) -> Plan:
     """Return the plan of a launch, with every decision.
@@ -53,18 +53,18 @@ def make(
     vendor = choice.gpus[0].vendor if choice.gpus else None
     faults: Sequence[StackFault] = catalog.faults_of(vendor, stack)
     measured: list[Decision] = []
-    doubts: list[Finding] = []
+    warnings: list[Finding] = []
     if known is not None:
         arch = choice.gpus[0].arch or "unknown"
-        faults, measured, doubts = settle(faults, known, request, arch)
+        faults, measured, warnings = settle(faults, known, request, arch)
     added, flag_decisions, flag_findings = required(request, faults)
     more, rank_decisions = processes(request, choice.gpus)
     added += more
-    words = request.words
+    argv = request.argv
     if in_container:
-        words = request.with_paths({f.place: f.absolute for f in paths if f.place >= 0})
+        argv = request.with_paths({f.place: f.absolute for f in paths if f.place >= 0})
     plan = (container_plan if in_container else native_plan)(
-        host, choice, settings, paths, native, here, (*request.command.split(), *words, *added)
+        host, choice, settings, paths, native, context, (*request.command.split(), *argv, *added)
     )
     decisions = (
         *choice.decisions, *measured, *flag_decisions, *rank_decisions, *plan.decisions,
@@ -72,7 +72,7 @@ def make(
     findings = (
         *settings.findings,
         *choice.findings,
-        *doubts,
+        *warnings,
         *flag_findings,
         *_warnings(host, choice, catalog),
     )
@@ -88,10 +88,10 @@ def make(
         findings=findings,
     )
     if any(spec.role == "output" for spec in options_of(request.command).values()):
-        said = record(plan, request, host, here)
-        note = json.dumps(said, separators=(",", ":"))
+        content = record(plan, request, host, context)
+        note = json.dumps(content, separators=(",", ":"))
         if len(note) > MAX_VARIABLE_BYTES:
-            note = json.dumps({**said, "mounts": None}, separators=(",", ":"))
+            note = json.dumps({**content, "mounts": None}, separators=(",", ":"))
         plan = replace(plan, variables=(*plan.variables, (RECORD, note)))
     return plan
 

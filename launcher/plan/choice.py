@@ -33,7 +33,7 @@ class BuiltImage:
     place: str
     digest: str | None = None
     labels: Mapping[str, str] = field(default_factory=dict)
-    doubt: tuple[str, str] | None = None
+    mismatch: tuple[str, str] | None = None
 
 
 @dataclass(frozen=True)

@@ -33,7 +33,7 @@ class LaunchContext:
     private: str
     home: str
     terminal: bool
-    asked_mounts: tuple[Mount, ...] = ()
+    requested_mounts: tuple[Mount, ...] = ()
 
 
 def native_plan(
@@ -42,8 +42,8 @@ def native_plan(
     settings: LaunchSettings,
     paths: Sequence[PathFact],
     native: NativeStack,
-    here: LaunchContext,
-    words: tuple[str, ...],
+    context: LaunchContext,
+    argv: tuple[str, ...],
 ) -> Plan:
     """Return the plan of a command in the launcher's own Python environment."""
     # Modules in the current folder must not replace those of the environment (Python >= 3.11).
@@ -60,11 +60,17 @@ def native_plan(
         variables |= dict([selection])
         decisions.append(_selection_decision(selection, choice))
     if choice.gpus and host.slurm:
-        caches = {n: f"{here.private}/{f}" for n, f in CACHES.items() if n not in host.environment}
+        caches = {
+            n: f"{context.private}/{f}" for n, f in CACHES.items() if n not in host.environment
+        }
         variables |= caches
-        folders = (os.path.dirname(here.private), here.private, *dict.fromkeys(caches.values()))
-    asked, _ = environment.inside({}, (), _asked(settings), here.private)
-    given = {name: asked[name] for name in _asked(settings) if name in asked}
+        folders = (
+            os.path.dirname(context.private),
+            context.private,
+            *dict.fromkeys(caches.values()),
+        )
+    requested, _ = environment.container_variables({}, (), _requested(settings), context.private)
+    given = {name: requested[name] for name in _requested(settings) if name in requested}
     for name, value in (variables | given).items():
         if name not in visible_devices_variables():
             decisions.append(
@@ -80,13 +86,13 @@ def native_plan(
     return Plan(
         engine="native",
         program=native.python,
-        words=words,
+        argv=argv,
         variables=tuple((variables | given).items()),
         unset=unset,
         folders=folders,
         outputs=(),
-        workdir=here.folder,
-        terminal=here.terminal,
+        workdir=context.folder,
+        terminal=context.terminal,
         decisions=tuple(decisions),
     )
 
@@ -97,18 +103,18 @@ def container_plan(
     settings: LaunchSettings,
     paths: Sequence[PathFact],
     native: NativeStack,
-    here: LaunchContext,
-    words: tuple[str, ...],
+    context: LaunchContext,
+    argv: tuple[str, ...],
 ) -> Plan:
-    """Return the plan of a command in a container; `words` are those of `aam`."""
+    """Return the plan of a command in a container; `argv` are those of `aam`."""
     assert choice.image is not None
-    private = here.private
+    private = context.private
     engine, traits = host.engine(choice.engine), host.traits(choice.engine)
     visible = tuple(sorted(choice.gpus, key=lambda gpu: gpu.index))
-    variables, decisions = environment.inside(
+    variables, decisions = environment.container_variables(
         host.environment,
         [name for entry in settings.given("pass_env") for name in entry.value],
-        _asked(settings),
+        _requested(settings),
         private,
     )
     vendor = VENDORS[choice.gpus[0].vendor] if choice.gpus else None
@@ -126,18 +132,18 @@ def container_plan(
                      if path in vendor.shared_nodes else "a GPU that is used", "host")
             for path in devices
         ]  # fmt: skip
-    folded = _mounts(traits, settings, paths, here)
+    folded = _mounts(traits, settings, paths, context)
     names = [path for mount in folded for path in (mount.source, mount.target)]
     require_passable(
-        folded, [*words, *names, *(variables.get(name, "") for name in _asked(settings))]
+        folded, [*argv, *names, *(variables.get(name, "") for name in _requested(settings))]
     )
     decisions += [
         Decision("mount", f"{m.target} {'rw' if m.writable else 'ro'}"
                  + (f" from {m.source}" if m.source != m.target else ""), m.why, m.origin)
         for m in folded
     ]  # fmt: skip
-    asked = settings.on("host_rocm") and traits.host_libraries
-    libraries = host_libraries(vendor.name if vendor else "", asked)
+    requested = settings.on("host_rocm") and traits.host_libraries
+    libraries = host_libraries(vendor.name if vendor else "", requested)
     if vendor and vendor.library_flags:
         bring, keep_out = vendor.library_flags
         why = "asked for" if libraries else "it would replace the image's libraries with the host's"
@@ -148,11 +154,11 @@ def container_plan(
         decisions.append(Decision("engine option", value, why, source))
     user = host.user
     outputs = [f.absolute if f.folder else f.absolute.rpartition("/")[0] or "/"
-               for f in paths if f.role == "output" and f.kind != "file"]  # fmt: skip
+               for f in paths if f.role == "output" and f.file_type != "file"]  # fmt: skip
     return Plan(
         engine=choice.engine,
         program=engine.path if engine else choice.engine,
-        words=words,
+        argv=argv,
         variables=tuple(variables.items()),
         unset=environment.unset(host.environment, traits),
         image=choice.image.name,
@@ -168,16 +174,19 @@ def container_plan(
         host_libraries=libraries,
         cdi=vendor.cdi if vendor else "",
         user=(user.uid, user.gid) if user else (0, 0),
-        terminal=here.terminal,
+        terminal=context.terminal,
         decisions=tuple(decisions),
     )  # fmt: skip
 
 
 def _mounts(
-    traits: EngineTraits, settings: LaunchSettings, paths: Sequence[PathFact], here: LaunchContext
+    traits: EngineTraits,
+    settings: LaunchSettings,
+    paths: Sequence[PathFact],
+    context: LaunchContext,
 ) -> tuple[Mount, ...]:
     """What goes into a container: the private folders, the request's paths, what was asked for."""
-    private = here.private
+    private = context.private
     mounts = [
         Mount(f"{private}", private, True, "private home and caches", "default"),
         Mount(f"{private}/tmp", "/tmp", True, "temporary files of this job", "default"),
@@ -185,9 +194,9 @@ def _mounts(
     if not traits.own_shm:
         why = "shared memory of loaders and ranks"
         mounts.append(Mount("/dev/shm", "/dev/shm", True, why, "default"))
-    mounts += [*of_paths(paths), *here.asked_mounts]
+    mounts += [*of_paths(paths), *context.requested_mounts]
     if settings.on("mount_home"):
-        mounts.append(Mount(here.home, here.home, True, HOME, settings.source("mount_home")))
+        mounts.append(Mount(context.home, context.home, True, HOME, settings.source("mount_home")))
     return fold(mounts)
 
 
@@ -210,7 +219,7 @@ def _selection_decision(selection: tuple[str, str], choice: Choice) -> Decision:
     return Decision("GPU selection", value, why, choice.selection.source)
 
 
-def _asked(settings: LaunchSettings) -> dict[str, tuple[str | None, str]]:
+def _requested(settings: LaunchSettings) -> dict[str, tuple[str | None, str]]:
     """Return the variables of --env and configurations, later layers last."""
     return {
         name: (None if value is None else str(value), entry.where)

@@ -52,10 +52,10 @@ FIXED = {
 }
 
 
-def inside(
+def container_variables(
     present: Mapping[str, str],
     extra_patterns: Iterable[str],
-    asked: Mapping[str, tuple[str | None, str]],
+    requested: Mapping[str, tuple[str | None, str]],
     private: str,
 ) -> tuple[dict[str, str], list[Decision]]:
     """Return the variables of a container and the decisions about them.
@@ -86,7 +86,7 @@ def inside(
             variables[name] = present[name]
             why = "ranks, libraries or the terminal need it"
             decisions.append(Decision("variable", name, why, "environment"))
-    for name, (given, source) in asked.items():
+    for name, (given, source) in requested.items():
         literal = present.get(name) if given is None else given
         if literal is not None:
             variables[name] = literal

@@ -22,7 +22,7 @@ def required(
 
     What the user set himself stays; where it is what the fault is about, he is warned.
     """
-    words: list[str] = []
+    argv: list[str] = []
     decisions: list[Decision] = []
     findings: list[Finding] = []
     known = options_of(request.command)
@@ -31,37 +31,37 @@ def required(
         positive = flag if flag in known else "--" + flag.removeprefix("--no-")
         if positive not in known:
             continue
-        said = last_setting(request, positive)
-        if said is None:
-            words += fault.flags
+        setting = last_setting(request, positive)
+        if setting is None:
+            argv += fault.flags
             why = f"{fault.reason} ({fault.source})"
             decisions.append(Decision("flag", " ".join(fault.flags), why, fault.known_from))
-        elif said != [flag, *values]:
+        elif setting != [flag, *values]:
             remedy = f"{' '.join(fault.flags)} is what it needs"
             findings.append(
                 Finding("warning", "A choice that is known to go wrong here",
-                        f"{' '.join(said)}: {fault.reason}", remedy)
+                        f"{' '.join(setting)}: {fault.reason}", remedy)
             )  # fmt: skip
-    return words, decisions, findings
+    return argv, decisions, findings
 
 
 def last_setting(request: Request, flag: str) -> list[str] | None:
     """Return the last words that set `flag`, in the usual spelling, or None."""
-    said = None
-    words = request.words
-    for place, word in enumerate(words):
-        name, equals, value = word.partition("=")
-        spelled = name.replace("_", "-")
-        if spelled == flag or spelled == "--no-" + flag[2:]:
-            following = words[place + 1 : place + 2]
+    setting = None
+    argv = request.argv
+    for place, argument in enumerate(argv):
+        name, equals, value = argument.partition("=")
+        as_arguments = name.replace("_", "-")
+        if as_arguments == flag or as_arguments == "--no-" + flag[2:]:
+            following = argv[place + 1 : place + 2]
             plain = [w for w in following if not w.startswith("-")]
-            said = [spelled, *([value] if equals else plain)]
-    return said
+            setting = [as_arguments, *([value] if equals else plain)]
+    return setting
 
 
-def shares(words: Sequence[str]) -> bool:
+def shares(argv: Sequence[str]) -> bool:
     """Whether a strategy for several processes is among the words of a command."""
-    return any(word.replace("_", "-") in STRATEGIES for word in words)
+    return any(argument.replace("_", "-") in STRATEGIES for argument in argv)
 
 
 def processes(request: Request, gpus: Sequence[Gpu]) -> tuple[list[str], list[Decision]]:
@@ -73,9 +73,9 @@ def processes(request: Request, gpus: Sequence[Gpu]) -> tuple[list[str], list[De
     Raises:
         UsageError: not a number, more than there are GPUs, or a command that is one process.
     """
-    if GPUS not in request.own:
+    if GPUS not in request.launcher_options:
         return [], []
-    text = request.own[GPUS][-1]
+    text = request.launcher_options[GPUS][-1]
     if not text.isdecimal() or int(text) == 0:
         raise UsageError(
             "A value that does not suit its option", f"--gpus {text}", "give 1 or more"
@@ -89,7 +89,7 @@ def processes(request: Request, gpus: Sequence[Gpu]) -> tuple[list[str], list[De
         raise UsageError("More GPUs than there are", evidence, "ask for fewer, or submit a job")
     if number == 1:
         return [], []
-    words = ["--processes", text]
-    words += [] if shares(request.words) else ["--distributed"]
+    argv = ["--processes", text]
+    argv += [] if shares(request.argv) else ["--distributed"]
     why = "one process for each GPU" if gpus else "there is no GPU; they share the cores"
-    return words, [Decision("processes", text, why, f"command line, {GPUS}")]
+    return argv, [Decision("processes", text, why, f"command line, {GPUS}")]

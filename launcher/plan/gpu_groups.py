@@ -72,8 +72,8 @@ class GpuSurvey:
         return (*self.unserved, *self.undriven)
 
 
-def survey(host: Host, catalog: Catalog, there: Container[str]) -> GpuSurvey:
-    """Sort the GPUs that may be used by vendor and arch; images that are `there` come first."""
+def survey(host: Host, catalog: Catalog, available: Container[str]) -> GpuSurvey:
+    """Sort the GPUs that may be used by vendor and arch; images that are `available` come first."""
     groups: list[GpuGroup] = []
     selections: list[DeviceSelection] = []
     unserved: list[Finding] = []
@@ -83,8 +83,8 @@ def survey(host: Host, catalog: Catalog, there: Container[str]) -> GpuSurvey:
         if not any(gpu.driven for gpu in gpus):
             continue
         driver = host.driver(vendor)
-        doubt = known.driver_doubt(driver, catalog.drivers.get(vendor, ())) if driver else None
-        findings += [doubt] if doubt else []
+        mismatch = known.driver_warning(driver, catalog.drivers.get(vendor, ())) if driver else None
+        findings += [mismatch] if mismatch else []
         selection = select(vendor, gpus, host.environment, host.slurm)
         selections.append(selection)
         by_group: dict[tuple[str | None, bool], list[Gpu]] = {}
@@ -95,7 +95,7 @@ def survey(host: Host, catalog: Catalog, there: Container[str]) -> GpuSurvey:
             same = same[:1] if cut else same
             fitting = [i for i in catalog.images if i.vendor == vendor
                        and not problems(i, same, catalog, host)]  # fmt: skip
-            fitting.sort(key=lambda i: (i.name not in there, arch not in dict(i.prefer)))
+            fitting.sort(key=lambda i: (i.name not in available, arch not in dict(i.prefer)))
             groups.append(GpuGroup(selection, tuple(same), tuple(fitting)))
             unserved += [] if fitting else [_unserved(vendor, same, catalog, host)]
     return GpuSurvey(

@@ -24,5 +24,9 @@ def gpu_use(request: Request, slurm: Slurm | None) -> GpuUse:
     device = request.value(DEVICE)
     if device == "cpu":
         return "never"
-    required = device not in (None, "auto") or GPUS in request.own or bool(slurm and slurm.gpus)
+    required = (
+        device not in (None, "auto")
+        or GPUS in request.launcher_options
+        or bool(slurm and slurm.gpus)
+    )
     return "required" if required else "automatic"

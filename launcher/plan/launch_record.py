@@ -20,15 +20,17 @@ PASSING = ("--dry-run", "--json", "--host", "--recheck")
 """Options that are about showing a plan, not about the run."""
 
 
-def record(plan: Plan, request: Request, host: Host, here: LaunchContext) -> dict[str, object]:
+def record(plan: Plan, request: Request, host: Host, context: LaunchContext) -> dict[str, object]:
     """Return what a run's record says about its launch; enough to do it again."""
-    own = {flag: list(given) for flag, given in request.own.items() if flag not in PASSING}
+    launcher_options = {
+        flag: list(given) for flag, given in request.launcher_options.items() if flag not in PASSING
+    }
     driver = host.driver(plan.gpus[0].vendor) if plan.gpus else None
     return {
         "command": request.command,
-        "words": list(request.words),
-        "own": own,
-        "folder": here.folder,
+        "words": list(request.argv),
+        "own": launcher_options,
+        "folder": context.folder,
         "host": host.name,
         "engine": plan.engine,
         "engine_version": engine_version(plan, host),

@@ -21,7 +21,7 @@ WITH_VALUE = {
     "--gpus": "pretrain, train: a process for each of so many GPUs; they share every batch.",
     "--capture": "doctor: write what decisions about this host rest on to a tar.",
 }
-OWN_FLAGS: dict[str, str] = {
+LAUNCHER_FLAGS: dict[str, str] = {
     **SWITCHES,
     **WITH_VALUE,
     **{spec.flag: spec.help for spec in SETTING_SPECS.values() if spec.flag},
@@ -30,49 +30,56 @@ OWN_FLAGS: dict[str, str] = {
 
 HELP = ("-h", "--help")
 NUMBER = re.compile(r"-\.?\d")
-_SWITCHES = {*SWITCHES, *(spec.flag for spec in SETTING_SPECS.values() if spec.kind == "switch")}
+_SWITCHES = {
+    *SWITCHES,
+    *(spec.flag for spec in SETTING_SPECS.values() if spec.value_type == "switch"),
+}
 
 
-def split_own(argv: Sequence[str]) -> tuple[dict[str, tuple[str, ...]], list[str]]:
+def split_launcher_options(argv: Sequence[str]) -> tuple[dict[str, tuple[str, ...]], list[str]]:
     """Take the launcher's own options out of a command line, wherever they stand.
 
     Raises:
         UsageError: one of them lacks its value, or has one that it does not take.
     """
-    own: dict[str, tuple[str, ...]] = {}
+    launcher_options: dict[str, tuple[str, ...]] = {}
     rest: list[str] = []
-    words = iter(argv)
-    for word in words:
-        name, equals, value = word.partition("=")
+    arguments = iter(argv)
+    for argument in arguments:
+        name, equals, value = argument.partition("=")
         flag = name.replace("_", "-") if name.startswith("--") else name
-        if flag not in OWN_FLAGS:
-            rest.append(word)
+        if flag not in LAUNCHER_FLAGS:
+            rest.append(argument)
         elif flag in _SWITCHES:
             if equals:
-                raise UsageError("A switch takes no value", word, f"write {flag}")
-            own[flag] = ()
+                raise UsageError("A switch takes no value", argument, f"write {flag}")
+            launcher_options[flag] = ()
         else:
-            found = value if equals else next(words, None)
+            found = value if equals else next(arguments, None)
             if found is None or (not equals and names_an_option(found)):
                 raise UsageError("An option without its value", flag, "write the value after it")
-            own[flag] = (*own.get(flag, ()), found)
-    return own, rest
+            launcher_options[flag] = (*launcher_options.get(flag, ()), found)
+    return launcher_options, rest
 
 
-def takes_value(word: str) -> bool:
+def takes_value(argument: str) -> bool:
     """Tell whether a word is one of the launcher's own options that wants a value after it."""
-    return word in OWN_FLAGS and word not in _SWITCHES
+    return argument in LAUNCHER_FLAGS and argument not in _SWITCHES
 
 
-def spelled(own: Mapping[str, Sequence[str]]) -> list[str]:
+def as_arguments(launcher_options: Mapping[str, Sequence[str]]) -> list[str]:
     """Write the launcher's own options out again.
 
     >>> spelled({"--image": ("cpu",), "--force": ()})
     ['--image=cpu', '--force']
     """
-    return [w for flag, given in own.items() for w in ([f"{flag}={v}" for v in given] or [flag])]
+    return [
+        w
+        for flag, given in launcher_options.items()
+        for w in ([f"{flag}={v}" for v in given] or [flag])
+    ]
 
 
-def names_an_option(word: str) -> bool:
+def names_an_option(argument: str) -> bool:
     """Tell an option from a value; a negative number is a value."""
-    return word.startswith("-") and word != "-" and not NUMBER.match(word)
+    return argument.startswith("-") and argument != "-" and not NUMBER.match(argument)

@@ -20,7 +20,7 @@ IMAGE_FOLDERS = frozenset(
 """Folders without which an image does not work; nothing may be mounted over them."""
 
 
-ASKED, HOME = "asked for", "home folder"
+REQUESTED, HOME = "asked for", "home folder"
 """Why of mounts that no path of the command line needs."""
 
 
@@ -44,7 +44,7 @@ class PathFact:
     place: int
     absolute: str
     real: str
-    kind: Literal["file", "folder", "nothing"]
+    file_type: Literal["file", "folder", "nothing"]
     folder: bool
     links: tuple[str, ...] = ()
 
@@ -79,7 +79,7 @@ def of_paths(facts: Iterable[PathFact]) -> list[Mount]:
 
 def _of_input(fact: PathFact) -> list[Mount]:
     mounts = [Mount(fact.real, fact.absolute, False, "input", fact.flag)]
-    if fact.kind == "folder" and fact.real != fact.absolute:
+    if fact.file_type == "folder" and fact.real != fact.absolute:
         why = "input, where a link leads to"
         mounts.append(Mount(fact.real, fact.real, False, why, fact.flag))
     for link in fact.links:
@@ -88,7 +88,7 @@ def _of_input(fact: PathFact) -> list[Mount]:
     return mounts
 
 
-def asked_for(text: str, exists: bool, origin: str) -> Mount:
+def parse_bind(text: str, exists: bool, origin: str) -> Mount:
     """Read a value of --bind: PATH, PATH:TARGET or PATH:TARGET:rw.
 
     A path that exists as it is written is taken whole, colons and all.
@@ -105,7 +105,7 @@ def asked_for(text: str, exists: bool, origin: str) -> Mount:
         target = target if colon else source
     source = os.path.abspath(source)
     target = target if target.startswith("/") else os.path.abspath(target)
-    return Mount(source, os.path.normpath(target), writable, ASKED, origin)
+    return Mount(source, os.path.normpath(target), writable, REQUESTED, origin)
 
 
 def fold(mounts: Sequence[Mount]) -> tuple[Mount, ...]:
@@ -135,7 +135,7 @@ def fold(mounts: Sequence[Mount]) -> tuple[Mount, ...]:
     return tuple(sorted(kept, key=lambda mount: mount.target))
 
 
-def require_passable(mounts: Iterable[Mount], words: Iterable[str]) -> None:
+def require_passable(mounts: Iterable[Mount], argv: Iterable[str]) -> None:
     """Check that an engine can be told every name.
 
     Engines keep what they are told as JSON, which holds no byte that is not UTF-8, and read --mount
@@ -144,7 +144,7 @@ def require_passable(mounts: Iterable[Mount], words: Iterable[str]) -> None:
     Raises:
         UsageError: naming the first that is not.
     """
-    for name in words:
+    for name in argv:
         if any("\udc80" <= mark <= "\udcff" for mark in name):
             raise _impassable(name, "it is not UTF-8")
     for mount in mounts:
@@ -164,11 +164,11 @@ def _beside_its_link(mount: Mount, mounts: Sequence[Mount]) -> Mount:
 
     An engine may be unable to mount onto a symbolic link.
     """
-    if mount.target == mount.source or mount.why in (ASKED, HOME):
+    if mount.target == mount.source or mount.why in (REQUESTED, HOME):
         return mount
     for parent in mounts:
         of_host = parent.origin != "default" and (
-            parent.why != ASKED or parent.source == parent.target
+            parent.why != REQUESTED or parent.source == parent.target
         )
         rest = mount.target[len(parent.target) :]
         inside = mount.target.startswith(parent.target + "/")

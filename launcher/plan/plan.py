@@ -42,7 +42,7 @@ class Plan:
 
     engine: str
     program: str
-    words: tuple[str, ...]
+    argv: tuple[str, ...]
     variables: tuple[tuple[str, str], ...] = ()
     unset: tuple[str, ...] = ()
     image: str | None = None

@@ -15,7 +15,7 @@ from pathlib import Path
 from aam.contract.errors import UsageError
 from aam.contract.options import OptionSpec, find, names, specs, spell_out, split
 from aam.contract.suggestions import nearest
-from launcher.plan.launcher_options import OWN_FLAGS, names_an_option, split_own
+from launcher.plan.launcher_options import LAUNCHER_FLAGS, names_an_option, split_launcher_options
 
 JSON = "--json"
 """The one option that both programs have: of `explain` and its like, else of the command."""
@@ -30,7 +30,7 @@ class PathArgument:
         path: as the user wrote it.
         role: "input" or "output".
         folder: the option stands for a folder (its name ends in "dir").
-        place: index of the word of `Request.words` that ends with it.
+        place: index of the word of `Request.argv` that ends with it.
     """
 
     flag: str
@@ -54,21 +54,25 @@ class Request:
     """
 
     command: str
-    words: tuple[str, ...] = ()
+    argv: tuple[str, ...] = ()
     paths: tuple[PathArgument, ...] = ()
     values: Mapping[str, tuple[str, ...]] = field(default_factory=dict)
-    own: Mapping[str, tuple[str, ...]] = field(default_factory=dict)
+    launcher_options: Mapping[str, tuple[str, ...]] = field(default_factory=dict)
     absent: tuple[str, ...] = ()
 
     @property
     def inputs(self) -> tuple[tuple[str, Path], ...]:
         """Flag and path of everything that will be read."""
-        return tuple((word.flag, word.path) for word in self.paths if word.role == "input")
+        return tuple(
+            (argument.flag, argument.path) for argument in self.paths if argument.role == "input"
+        )
 
     @property
     def outputs(self) -> tuple[tuple[str, Path], ...]:
         """Flag and path of everything that will be written."""
-        return tuple((word.flag, word.path) for word in self.paths if word.role == "output")
+        return tuple(
+            (argument.flag, argument.path) for argument in self.paths if argument.role == "output"
+        )
 
     def value(self, flag: str) -> str | None:
         """Return the last value given for an option; None if there is none."""
@@ -77,17 +81,17 @@ class Request:
     @property
     def dry_run(self) -> bool:
         """Show what would run instead of running it."""
-        return "--dry-run" in self.own
+        return "--dry-run" in self.launcher_options
 
     def with_paths(self, paths: Mapping[int, str]) -> tuple[str, ...]:
         """Return the words with other paths, by their places."""
-        words = list(self.words)
-        for word in self.paths:
-            if word.place in paths:
-                flag, equals, _ = words[word.place].partition("=")
+        argv = list(self.argv)
+        for argument in self.paths:
+            if argument.place in paths:
+                flag, equals, _ = argv[argument.place].partition("=")
                 inline = flag + equals if names_an_option(flag) and equals else ""
-                words[word.place] = inline + paths[word.place]
-        return tuple(words)
+                argv[argument.place] = inline + paths[argument.place]
+        return tuple(argv)
 
 
 def parse(argv: Sequence[str], *, incomplete: bool = False) -> Request:
@@ -102,14 +106,14 @@ def parse(argv: Sequence[str], *, incomplete: bool = False) -> Request:
             kind or without an option, or a required option that is not given. Unknown names bring
             the nearest known.
     """
-    own, words = split_own(argv)
-    command = command_of(words)
+    launcher_options, rest = split_launcher_options(argv)
+    command = command_of(rest)
     kind = find(command)
     assert kind is not None
-    rest = spell_out(kind, split(words)[1])
+    rest = spell_out(kind, split(rest)[1])
     known = options_of(command)
-    if JSON in own and JSON in known and not incomplete:
-        own = {flag: given for flag, given in own.items() if flag != JSON}
+    if JSON in launcher_options and JSON in known and not incomplete:
+        launcher_options = {flag: given for flag, given in launcher_options.items() if flag != JSON}
         rest.append(JSON)
     given = _values(rest, known, command)
     absent = tuple(s.flag for s in known.values() if s.required and s.flag not in given)
@@ -121,23 +125,23 @@ def parse(argv: Sequence[str], *, incomplete: bool = False) -> Request:
             _check(known[flag], value)
     return Request(
         command=command,
-        words=tuple(rest),
+        argv=tuple(rest),
         paths=_paths(given, known),
         values={flag: tuple(value for value, _ in found) for flag, found in given.items()},
-        own=own,
+        launcher_options=launcher_options,
         absent=absent,
     )
 
 
-def command_of(words: Sequence[str], more: Iterable[str] = ()) -> str:
-    """Return the command that `words` begin with; `more` are commands of the launcher itself.
+def command_of(argv: Sequence[str], more: Iterable[str] = ()) -> str:
+    """Return the command that `argv` begin with; `more` are commands of the launcher itself.
 
     Raises:
         UsageError: they begin with something else.
     """
-    first, _ = split(words)
+    first, _ = split(argv)
     if find(first) is None and first not in more:
-        known = (*names(), *more, *OWN_FLAGS)
+        known = (*names(), *more, *LAUNCHER_FLAGS)
         remedy = nearest(first, known, "see `aam-launch --help`")
         raise UsageError("No such command", f"'{first}'", remedy)
     return first
@@ -154,25 +158,25 @@ def options_of(command: str) -> dict[str, OptionSpec]:
 Given = dict[str, list[tuple[str, int]]]
 
 
-def _values(words: Sequence[str], known: dict[str, OptionSpec], command: str) -> Given:
+def _values(argv: Sequence[str], known: dict[str, OptionSpec], command: str) -> Given:
     """Collect the values of each option, each with the index of its word.
 
     `--option value`, `--option=value` and switches.
     """
     given: Given = {}
     flag, wanted = "", 0.0  # the option that may still take values, and how many
-    for place, word in enumerate(words):
-        if not names_an_option(word):
+    for place, argument in enumerate(argv):
+        if not names_an_option(argument):
             if wanted < 1:
-                after = f"'{word}' after {flag}" if flag else f"'{word}'"
+                after = f"'{argument}' after {flag}" if flag else f"'{argument}'"
                 raise UsageError("A value without an option", after, "quote values with spaces")
-            given[flag].append((word, place))
+            given[flag].append((argument, place))
             wanted -= 1
             continue
         _require_value(flag, given, wanted)
-        name, equals, value = word.partition("=")
+        name, equals, value = argument.partition("=")
         flag = _flag(name, known, command)
-        wanted = _room(known[flag])
+        wanted = _value_limit(known[flag])
         given[flag] = []
         if equals:
             given[flag].append((value, place))
@@ -189,11 +193,11 @@ def _flag(name: str, known: dict[str, OptionSpec], command: str) -> str:
         return flag
     if positive in known and known[positive].type is bool:
         return positive
-    remedy = nearest(flag, (*known, *OWN_FLAGS), f"see `aam-launch {command} --help`")
+    remedy = nearest(flag, (*known, *LAUNCHER_FLAGS), f"see `aam-launch {command} --help`")
     raise UsageError(f"`{command}` has no such option", f"'{name}'", remedy)
 
 
-def _room(spec: OptionSpec) -> float:
+def _value_limit(spec: OptionSpec) -> float:
     if spec.type is bool:
         return 0
     return float("inf") if typing.get_origin(spec.type) is tuple else 1
@@ -221,15 +225,15 @@ def _kinds(kind: typing.Any) -> tuple[list[str], list[type]]:
     if kind in (int, float):
         return [], [kind]
     if typing.get_origin(kind) is typing.Literal:
-        return [str(word) for word in typing.get_args(kind)], []
+        return [str(text) for text in typing.get_args(kind)], []
     members = [member for member in typing.get_args(kind) if member is not Ellipsis]
     choices: list[str] = []
     numbers: list[type] = []
     for member in members:
-        words, found = (["None"], []) if member is type(None) else _kinds(member)
-        if not words and not found:
+        texts, found = (["None"], []) if member is type(None) else _kinds(member)
+        if not texts and not found:
             return [], []
-        choices += words
+        choices += texts
         numbers += found
     return choices, numbers
 
@@ -246,10 +250,10 @@ def _paths(given: Given, known: dict[str, OptionSpec]) -> tuple[PathArgument, ..
     found = []
     for flag, values in given.items():
         spec = known[flag]
-        words = [word for kind in typing.get_args(spec.type) for word in _kinds(kind)[0]]
-        words += ["None"] if type(None) in typing.get_args(spec.type) else []
+        choices = [text for part in typing.get_args(spec.type) for text in _kinds(part)[0]]
+        choices += ["None"] if type(None) in typing.get_args(spec.type) else []
         for value, place in values:
-            if spec.role != "value" and value not in words:
+            if spec.role != "value" and value not in choices:
                 folder = spec.field.endswith("dir")
                 found.append(PathArgument(flag, Path(value), spec.role, folder, place))
     return tuple(found)

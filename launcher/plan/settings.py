@@ -36,7 +36,7 @@ class Entry:
 class SettingSpec:
     """One setting: its kind, its default and its help; `flag` where the command line has it."""
 
-    kind: Literal["text", "switch", "list", "mapping"]
+    value_type: Literal["text", "switch", "list", "mapping"]
     default: Any
     help: str
     metavar: str = ""
@@ -145,14 +145,16 @@ def from_variables(variables: Mapping[str, str]) -> dict[str, Entry]:
         if not name.startswith(PREFIX):
             continue
         key = name.removeprefix(PREFIX).lower()
-        if key not in SETTING_SPECS or SETTING_SPECS[key].kind == "mapping":
+        if key not in SETTING_SPECS or SETTING_SPECS[key].value_type == "mapping":
             known = [
-                PREFIX + k.upper() for k, spec in SETTING_SPECS.items() if spec.kind != "mapping"
+                PREFIX + k.upper()
+                for k, spec in SETTING_SPECS.items()
+                if spec.value_type != "mapping"
             ]
             remedy = nearest(name, known, f"known are {', '.join(known)}")
             raise ConfigurationError("An unknown variable", name, remedy)
         text = variables[name]
-        value = text.split(":") if SETTING_SPECS[key].kind == "list" else text
+        value = text.split(":") if SETTING_SPECS[key].value_type == "list" else text
         layer[key] = Entry(value, name)
     if "image_dir" not in layer and variables.get("AAM_IMAGE_DIR"):
         layer["image_dir"] = Entry(variables["AAM_IMAGE_DIR"], "AAM_IMAGE_DIR")
@@ -167,32 +169,32 @@ def from_flags(flags: Mapping[str, Sequence[str]]) -> dict[str, Entry | tuple[En
             continue
         where = f"command line, {spec.flag}"
         values = flags[spec.flag]
-        if spec.kind == "switch":
+        if spec.value_type == "switch":
             layer[key] = Entry(True, where)
-        elif spec.kind == "mapping":
+        elif spec.value_type == "mapping":
             pairs = (value.partition("=") for value in values)
             layer[key] = tuple(
                 Entry({name: value if equals else None}, where) for name, equals, value in pairs
             )
         else:
-            layer[key] = Entry(list(values) if spec.kind == "list" else values[-1], where)
+            layer[key] = Entry(list(values) if spec.value_type == "list" else values[-1], where)
     return layer
 
 
 def _checked(key: str, entry: Entry) -> Entry:
     """Return the entry with its value in its kind."""
-    kind, value = SETTING_SPECS[key].kind, entry.value
-    if kind == "switch" and isinstance(value, str) and value.lower() in TRUE + FALSE:
+    value_type, value = SETTING_SPECS[key].value_type, entry.value
+    if value_type == "switch" and isinstance(value, str) and value.lower() in TRUE + FALSE:
         return Entry(value.lower() in TRUE, entry.where)
     right = {
         "text": isinstance(value, (str, int, float)) and not isinstance(value, bool),
         "switch": isinstance(value, bool),
         "list": isinstance(value, list) and all(isinstance(item, str) for item in value),
         "mapping": isinstance(value, Mapping),
-    }[kind]
+    }[value_type]
     if not right:
         wanted = {"text": "a word", "switch": "true or false", "list": "a list of words",
-                  "mapping": "`name: value` pairs"}[kind]  # fmt: skip
+                  "mapping": "`name: value` pairs"}[value_type]  # fmt: skip
         evidence = f"'{key}' in {entry.where} is {reprlib.repr(value)}"
         raise ConfigurationError("A value of the wrong kind", evidence, f"give {wanted}")
     if key == "env":

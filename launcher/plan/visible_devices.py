@@ -67,13 +67,13 @@ def select(
             summary = f"{counts}, Slurm allocated {allocated} {_arrow(chosen)}"
             return DeviceSelection(vendor, chosen, ours, summary, "Slurm")
         return DeviceSelection(vendor, ours, ours, f"{counts}, no variable {_arrow(ours)}", "host")
-    words = ", ".join(f"{name}={value}" for name, value in given)
+    listed_values = ", ".join(f"{name}={value}" for name, value in given)
     source = " and ".join(name for name, _ in given)
     instance = VENDORS[vendor].instance
     if instance and any(instance in value.upper() for _, value in given):
         name, value = given[0]
         chosen = _owners(name, value, ours, instance)
-        summary = f"{counts}, {words} {_arrow(chosen)}"
+        summary = f"{counts}, {listed_values} {_arrow(chosen)}"
         return DeviceSelection(vendor, chosen, ours, summary, source, value)
     chosen, first = ours, None
     for name, value in given:
@@ -84,7 +84,9 @@ def select(
         else:
             chosen = _second(name, value, chosen, first, ours, listed, slurm)
         first = value
-    return DeviceSelection(vendor, chosen, ours, f"{counts}, {words} {_arrow(chosen)}", source)
+    return DeviceSelection(
+        vendor, chosen, ours, f"{counts}, {listed_values} {_arrow(chosen)}", source
+    )
 
 
 def value_for(selection: DeviceSelection, visible: Sequence[Gpu]) -> str:

@@ -8,7 +8,7 @@ from dataclasses import replace
 
 from aam.contract.errors import ConfigurationError, UsageError
 from launcher.engines import ENGINES
-from launcher.engines.mount_words import assignments
+from launcher.engines.container_argv import assignments
 from launcher.engines.sif import mount_option
 from launcher.gpus import VENDORS, visible_devices_variables
 from launcher.plan.environment import PASSED
@@ -154,7 +154,7 @@ def program(
     native = plan.image is None
     extra = [name for entry in settings.given("pass_env") for name in entry.value]
     return Program(
-        command=plan.words[0],
+        command=plan.argv[0],
         options=tuple(options),
         sweep=sweep,
         flags=tuple(_added(plan)),

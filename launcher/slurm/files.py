@@ -16,7 +16,7 @@ from pathlib import Path
 from aam import __version__
 from launcher import config
 from launcher.engines import ENGINES
-from launcher.engines.mount_words import assignments
+from launcher.engines.container_argv import assignments
 from launcher.gpus import host_libraries
 from launcher.plan import environment
 from launcher.plan.plan import Plan
@@ -98,11 +98,11 @@ def _job(name: str, site: Site) -> Job:
 
 def _plan(site: Site) -> Plan:
     """Return the plan of a job whose paths are not known yet."""
-    variables, _ = environment.inside({}, (), {}, NODE_FOLDER)
+    variables, _ = environment.container_variables({}, (), {}, NODE_FOLDER)
     return Plan(
         engine=_engine(),
         program=_engine(),
-        words=(),
+        argv=(),
         variables=tuple(variables.items()),
         host_libraries=host_libraries(
             site.text("vendor"), bool(config.site_settings(SITE, {})["host_rocm"])

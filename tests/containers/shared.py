@@ -56,12 +56,12 @@ def workshop() -> Engines:
 def cpu_sif() -> Path:
     """Return the whole image `cpu` as a SIF; the first call builds it, in two to seven minutes."""
     engines = workshop()
-    done = engines.run(build_words(engines, "cpu", "apptainer"), cwd=engines.folder, timeout=1500)
+    done = engines.run(build_argv(engines, "cpu", "apptainer"), cwd=engines.folder, timeout=1500)
     assert done.returncode == 0, done.stderr
     return engines.images / "cpu.sif"
 
 
-def build_words(engines: Engines, name: str, engine: str, *more: str) -> list[str]:
+def build_argv(engines: Engines, name: str, engine: str, *more: str) -> list[str]:
     """Return the command that builds an image on the stand-in base, as fast as can be."""
     return [
         *(PYTHON, "-m", "launcher.cli", "images", "build", name, "--engine", engine),
@@ -162,7 +162,7 @@ def cpu_podman() -> Engines:
     folder = engines.state / "aam-images-root"
     folder.mkdir(mode=0o755, exist_ok=True)
     ours = Engines(engines.folder, engines.state, folder)
-    done = in_podman(ours, build_words(ours, "cpu", "podman"))
+    done = in_podman(ours, build_argv(ours, "cpu", "podman"))
     assert done.returncode == 0, done.stderr
     return ours
 

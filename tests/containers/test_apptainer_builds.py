@@ -18,7 +18,7 @@ from launcher.engines.sif_file import check_sif, labels_of
 from tests.containers.shared import (
     CPU_TORCH,
     OTHERS,
-    build_words,
+    build_argv,
     cpu_sif,
     recorded,
     warm_base,
@@ -80,7 +80,7 @@ def test_the_sifs_own_test(engines: Engines, sif: Path) -> None:
 
 @OTHERS
 def test_definition_for_apptainer(engines: Engines, sif: Path, name: str) -> None:
-    words = build_words(engines, name, "apptainer", "--build-arg", CPU_TORCH, "--no-test")
+    words = build_argv(engines, name, "apptainer", "--build-arg", CPU_TORCH, "--no-test")
     words = [f"BASE={warm_base()}" if word.startswith("BASE=") else word for word in words]
     place = engines.images / f"{name}.sif"
     if name == "rocm60":

@@ -22,8 +22,8 @@ from aam.contract.errors import CannotCreate, Unavailable
 from launcher.engines import apptainer
 from launcher.engines.base import GIB, SpaceRequirement
 from launcher.images import registry
-from launcher.images.build import require_room
-from tests.containers.shared import base, build_words, warm_base, workshop
+from launcher.images.build import require_space
+from tests.containers.shared import base, build_argv, warm_base, workshop
 from tests.launcher.containers import PYTHON, ROOT, USER, Engines
 
 container = pytest.mark.container
@@ -124,9 +124,9 @@ def test_room_is_added_up_for_each_file_system(tmp_path: Path) -> None:
     halves = [
         SpaceRequirement(what, tmp_path, free * 2 // 3, f"set {what}") for what in ("ONE", "TWO")
     ]
-    require_room(halves[:1])
+    require_space(halves[:1])
     with pytest.raises(CannotCreate, match="set TWO"):
-        require_room(halves)
+        require_space(halves)
 
 
 def test_the_variables_that_move_a_build(tmp_path: Path) -> None:
@@ -144,12 +144,12 @@ def test_the_variables_that_move_a_build(tmp_path: Path) -> None:
 @container
 def test_no_room(alone: Engines) -> None:
     small = f"mount -t tmpfs -o size=100m tmpfs {alone.images}"
-    done = alone.run(build_words(alone, "cpu", "apptainer"), before=small, cwd=alone.folder)
+    done = alone.run(build_argv(alone, "cpu", "apptainer"), before=small, cwd=alone.folder)
     assert done.returncode == 73, done.stderr
     assert "0.1 GiB free" in done.stderr
     assert "set AAM_IMAGE_DIR" in done.stderr
     small = "mount -t tmpfs -o size=100m tmpfs /mnt"
-    words = ["env", "APPTAINER_TMPDIR=/mnt", *build_words(alone, "cpu", "apptainer")]
+    words = ["env", "APPTAINER_TMPDIR=/mnt", *build_argv(alone, "cpu", "apptainer")]
     done = alone.run(words, before=small, cwd=alone.folder)
     assert done.returncode == 73, done.stderr
     assert "set APPTAINER_TMPDIR" in done.stderr
@@ -167,7 +167,7 @@ def left(folder: Path) -> list[str]:
 @container
 @pytest.mark.slow
 def test_a_build_that_fails_half_way_leaves_its_log(alone: Engines) -> None:
-    words = build_words(alone, "cpu", "apptainer", "--build-arg", "TORCH=9.9.9")
+    words = build_argv(alone, "cpu", "apptainer", "--build-arg", "TORCH=9.9.9")
     words = [f"BASE={warm_base()}" if word.startswith("BASE=") else word for word in words]
     done = alone.run(words, cwd=alone.folder, timeout=600)
     assert done.returncode == 73, done.stderr
@@ -180,7 +180,7 @@ def test_a_build_that_fails_half_way_leaves_its_log(alone: Engines) -> None:
 @container
 def test_no_network_names_the_step_and_the_way_without(alone: Engines) -> None:
     """In a network namespace of its own, a host has no network."""
-    words = ["unshare", "--net", "--map-root-user", *build_words(alone, "cpu", "apptainer")]
+    words = ["unshare", "--net", "--map-root-user", *build_argv(alone, "cpu", "apptainer")]
     done = alone.run(words, cwd=alone.folder)
     assert done.returncode == 73, done.stderr
     assert "needs a network for its base, Debian's packages and the wheels" in done.stderr

@@ -84,7 +84,7 @@ def test_the_revision_of_an_installation_is_its_commit_or_nothing(tmp_path: Path
     )
     code = (
         "from pathlib import Path; from launcher.images import definitions as d; "
-        "print(repr(d.revision(d.Sources(Path('/c'), Path('/p'), None))))"
+        "print(repr(d.revision(d.BuildSources(Path('/c'), Path('/p'), None))))"
     )
 
     def said() -> str:
@@ -208,19 +208,19 @@ def test_the_compression_is_an_option_of_newer_engines(tmp_path: Path, has_it: b
     program.write_text(f"#!/bin/sh\necho '  {'--mksquashfs-args string' if has_it else '-s'}'\n")
     program.chmod(0o755)
     fast = job({}, program=str(program), fast=True)
-    words = apptainer.ENGINE.build_words(fast, Path("/o.sif"))
+    words = apptainer.ENGINE.build_argv(fast, Path("/o.sif"))
     assert ("--mksquashfs-args" in words) == has_it
-    slow = apptainer.ENGINE.build_words(job({}, program=str(program)), Path("/o.sif"))
+    slow = apptainer.ENGINE.build_argv(job({}, program=str(program)), Path("/o.sif"))
     assert "--mksquashfs-args" not in slow
 
 
 def test_docker_and_podman_differ_in_their_own_options_alone() -> None:
-    words = [e.ENGINE.build_words(job({"TORCH": "1"}), "t") for e in (podman, docker)]
+    words = [e.ENGINE.build_argv(job({"TORCH": "1"}), "t") for e in (podman, docker)]
     own = {"--format", "docker", "--force-rm", "--layers=false", "--timestamp", "9"} | {
         "--provenance=false"
     }
     assert [w for w in words[0] if w not in own] == [w for w in words[1] if w not in own]
-    made = docker.ENGINE.label_words(job({}), {"org.aam.torch": "1"}, Path("/r/Dockerfile"), "t")
+    made = docker.ENGINE.label_argv(job({}), {"org.aam.torch": "1"}, Path("/r/Dockerfile"), "t")
     assert made[-3:] == ["--label", "org.aam.torch=1", "/r"]
 
 

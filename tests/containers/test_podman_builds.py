@@ -15,7 +15,7 @@ from launcher.engines.sif_file import labels_of
 from tests.containers.shared import (
     CPU_TORCH,
     OTHERS,
-    build_words,
+    build_argv,
     cpu_podman,
     cpu_sif,
     in_podman,
@@ -60,7 +60,7 @@ def test_podman_runs_by_hand_as_any_user_without_root_home_or_network(tmp_path: 
 @OTHERS
 def test_definition_for_podman(name: str) -> None:
     engines = cpu_podman()
-    words = build_words(engines, name, "podman", "--build-arg", CPU_TORCH, "--no-test")
+    words = build_argv(engines, name, "podman", "--build-arg", CPU_TORCH, "--no-test")
     words = [f"BASE={warm_base()}" if word.startswith("BASE=") else word for word in words]
     done = in_podman(engines, words)
     assert done.returncode == 0, done.stderr

@@ -21,10 +21,10 @@ from aam.numerics.backend_selection import AttentionNeed, Guard, guarded
 from aam.numerics.check import CheckPlan as Check
 from aam.numerics.check import conclude, measure
 from launcher import check_reports
-from launcher.engines.native import here
+from launcher.engines.native import detect_stack
 from launcher.host.facts import Host
 from launcher.host_table import report_lines
-from launcher.plan.assembly import make
+from launcher.plan.assembly import assemble_plan
 from launcher.plan.attention import KnownReport, settle
 from launcher.plan.choice import Choice
 from launcher.plan.engine_plan import LaunchContext
@@ -122,10 +122,10 @@ def test_the_catalog_counts_for_what_was_not_measured(wrong: CheckReport) -> Non
 
 def planned(host: Host, known: KnownReport | None, *words: str) -> Plan:
     request = parse([*PRETRAIN, "--image", "rocm62", *words])
-    settings = merge([from_flags(request.own)])
-    choice = choose(host, CATALOG, settings, BUILT, here())
+    settings = merge([from_flags(request.launcher_options)])
+    choice = choose(host, CATALOG, settings, BUILT, detect_stack())
     where = LaunchContext("/d", "/s/aam-7/1-n", "/home/u", False)
-    return make(request, host, choice, CATALOG, settings, (), here(), where, known)
+    return assemble_plan(request, host, choice, CATALOG, settings, (), detect_stack(), where, known)
 
 
 FAULTY: dict[str, tuple[Backend, ...]] = {
@@ -163,7 +163,7 @@ def test_explain_shows_the_backends_that_aam_selects(mi300a: Host, fault: str) -
 
 def test_the_plan_hands_the_report_over(mi300a: Host, wrong: CheckReport) -> None:
     plan = planned(mi300a, KnownReport(wrong, "/v.json"))
-    assert not set(MATH) & set(plan.words)
+    assert not set(MATH) & set(plan.argv)
     assert decided(plan, "flag") == []
     assert decided(plan, "attention") == ["math"]
     assert decided(plan, "aam check") == [
@@ -276,8 +276,10 @@ def test_a_real_check_is_kept_under_the_key_of_a_host(
 ) -> None:
     """The processor of this machine stands for the GPU of a host that cannot be had."""
     request = parse(PRETRAIN)
-    choice = choose(mi300a, CATALOG, merge([from_flags(request.own)]), BUILT, here())
-    key = check_reports.key_of(mi300a, choice, here())
+    choice = choose(
+        mi300a, CATALOG, merge([from_flags(request.launcher_options)]), BUILT, detect_stack()
+    )
+    key = check_reports.key_of(mi300a, choice, detect_stack())
     assert key is not None
     assert key == replace(KEY, driver="kernel unknown")
     found = check_reports.measure(plan_of("check", "--json", "--quick", "--device", "cpu"), key)
@@ -306,21 +308,24 @@ def test_a_check_that_fails_otherwise_gives_no_report() -> None:
 
 def test_an_image_is_named_by_its_digest_or_its_file(tmp_path: Path, mi300a: Host) -> None:
     def chosen(**changes: Any) -> Choice:
-        choice = choose(mi300a, CATALOG, merge([{}]), BUILT, here())
+        choice = choose(mi300a, CATALOG, merge([{}]), BUILT, detect_stack())
         assert choice.built is not None
         return dataclasses.replace(choice, built=replace(choice.built, **changes))
 
     sif = tmp_path / "a.sif"
     sif.write_text("one")
-    first = check_reports.key_of(mi300a, chosen(digest=None, place=str(sif)), here())
+    first = check_reports.key_of(mi300a, chosen(digest=None, place=str(sif)), detect_stack())
     assert first is not None
     assert first.image.startswith("file:3-")
     sif.write_text("another")
-    other = check_reports.key_of(mi300a, chosen(digest=None, place=str(sif)), here())
+    other = check_reports.key_of(mi300a, chosen(digest=None, place=str(sif)), detect_stack())
     assert other is not None
     assert other.image != first.image
-    assert check_reports.key_of(mi300a, chosen(digest=None, place="aam:rocm63"), here()) is None
+    assert (
+        check_reports.key_of(mi300a, chosen(digest=None, place="aam:rocm63"), detect_stack())
+        is None
+    )
     native = dataclasses.replace(chosen(), engine="native", built=None, image=None)
-    found = check_reports.key_of(mi300a, native, here())
+    found = check_reports.key_of(mi300a, native, detect_stack())
     assert found is not None
     assert found.image == f"native:{torch.__version__}"

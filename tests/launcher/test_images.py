@@ -32,7 +32,7 @@ def place(tmp_path: Path) -> Path:
 
 def test_a_recorded_sif_has_its_digest(place: Path) -> None:
     image = found(place.parent)
-    assert image.doubt is None
+    assert image.mismatch is None
     assert image.digest == f"sha256:{record_of(place)['sha256']}"
 
 
@@ -44,24 +44,24 @@ def test_a_sif_that_changed_at_the_same_size_is_not_used_under_its_old_digest(pl
     os.utime(place, ns=(before.st_atime_ns, before.st_mtime_ns + 1))
     assert place.stat().st_size == before.st_size
     image = found(place.parent)
-    assert image.doubt is not None
-    assert "written after it was recorded" in image.doubt[0]
+    assert image.mismatch is not None
+    assert "written after it was recorded" in image.mismatch[0]
     assert not str(image.digest).startswith("sha256:")
     with pytest.raises(MissingInput, match="another one than was recorded"):
         lock.record_copy("cpu", place.parent)
     place.write_bytes(content)  # the recorded bytes, copied again
     lock.record_copy("cpu", place.parent)
-    assert found(place.parent).doubt is None
+    assert found(place.parent).mismatch is None
 
 
 def test_a_record_without_a_time_of_change_is_completed_by_lock(place: Path) -> None:
     held = {k: v for k, v in record_of(place).items() if k != "mtime_ns"}
     index.write(place.parent, "cpu", "sif", {**held, "engine": "apptainer 1.4"})
-    doubt = found(place.parent).doubt
+    doubt = found(place.parent).mismatch
     assert doubt is not None
     assert "aam-launch images lock cpu" in doubt[1]
     lock.record_copy("cpu", place.parent)
-    assert found(place.parent).doubt is None
+    assert found(place.parent).mismatch is None
     assert index.read(place.parent)["cpu"]["sif"]["engine"] == "apptainer 1.4"
 
 

@@ -10,7 +10,7 @@ import pytest
 from aam.contract.errors import ConfigurationError
 from launcher import config, documents, trust
 from launcher.plan.catalog import SHIPPED, catalog_of, extended
-from launcher.plan.launcher_options import OWN_FLAGS
+from launcher.plan.launcher_options import LAUNCHER_FLAGS
 from launcher.plan.settings import SETTING_SPECS, from_flags, from_variables, merge
 from launcher.plan.yaml_document import entries, load
 
@@ -123,7 +123,7 @@ def test_switches_lists_and_mappings() -> None:
 
 
 def test_every_flag_of_a_setting_is_the_launchers_own() -> None:
-    assert {spec.flag for spec in SETTING_SPECS.values() if spec.flag} < set(OWN_FLAGS)
+    assert {spec.flag for spec in SETTING_SPECS.values() if spec.flag} < set(LAUNCHER_FLAGS)
 
 
 def test_images_of_a_configuration() -> None:

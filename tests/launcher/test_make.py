@@ -12,7 +12,7 @@ from aam.contract.errors import NotPermitted
 from launcher.detect import detect
 from launcher.engines import ENGINES, command, shell_line
 from launcher.host.facts import DeviceNode, EngineFact, Host, User
-from launcher.plan.assembly import make
+from launcher.plan.assembly import assemble_plan
 from launcher.plan.catalog import SHIPPED, catalog_of
 from launcher.plan.choice import BuiltImage, NativeStack
 from launcher.plan.engine_plan import LaunchContext
@@ -46,14 +46,16 @@ def planned(
     terminal: bool = False,
     mounts: tuple[Mount, ...] = (),
 ) -> Plan:
-    from launcher.input_files import lexical
+    from launcher.input_files import lexical_path_facts
 
     request = parse(words)
-    settings = merge([from_flags(request.own)])
+    settings = merge([from_flags(request.launcher_options)])
     stack = NativeStack("/usr/bin/python3", (), False, native, vendor)
-    choice = choose(host, CATALOG, settings, BUILT, stack, "--force" in request.own)
+    choice = choose(host, CATALOG, settings, BUILT, stack, "--force" in request.launcher_options)
     here = LaunchContext("/d", "/s/aam-7/1-n", "/home/u", terminal, mounts)
-    return make(request, host, choice, CATALOG, settings, lexical(request, "/d"), stack, here)
+    return assemble_plan(
+        request, host, choice, CATALOG, settings, lexical_path_facts(request, "/d"), stack, here
+    )
 
 
 def host_of(tree: Tree, **variables: str) -> Host:
@@ -80,7 +82,7 @@ def decided(plan: Plan, subject: str) -> list[str]:
 
 def test_a_stack_with_a_fault_gets_its_flags(mi300a: Host) -> None:
     plan = planned(mi300a, *PRETRAIN, "--image", "rocm62")
-    assert plan.words[-3:] == ("--attn-implementation", "math", "--no-gradient-checkpointing")
+    assert plan.argv[-3:] == ("--attn-implementation", "math", "--no-gradient-checkpointing")
     reasons = [d.why for d in plan.decisions if d.subject == "flag"]
     assert "ignores the batch index" in reasons[0]
     assert not decided(planned(mi300a, *PRETRAIN, "--image", "rocm63"), "flag")
@@ -116,7 +118,7 @@ def test_a_native_stack_has_the_same_faults(mi300a: Host) -> None:
     words = [*PRETRAIN, "--runtime", "native"]
     plan = planned(mi300a, *words, native="2.5.1+rocm6.2", vendor="amd")
     assert "--attn-implementation math" in decided(plan, "flag")
-    assert plan.words[:3] == ("pretrain", "--table", "/d/t.biom")
+    assert plan.argv[:3] == ("pretrain", "--table", "/d/t.biom")
 
 
 # --- engines

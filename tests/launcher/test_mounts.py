@@ -11,22 +11,22 @@ from pathlib import Path
 import pytest
 
 from aam.contract.errors import CannotCreate, ConfigurationError, UsageError
-from launcher.engines.mount_words import fields
-from launcher.input_files import LEAST, look, require_outputs, require_room
-from launcher.plan.mounts import Mount, asked_for, fold, of_paths, require_passable
+from launcher.engines.container_argv import fields
+from launcher.input_files import LEAST, path_facts, require_outputs, require_space
+from launcher.plan.mounts import Mount, fold, of_paths, parse_bind, require_passable
 from launcher.plan.request import parse
 
 
 def mounts(folder: Path, *words: str) -> list[tuple[str, str, bool]]:
     request = parse(words)
-    folded = fold(of_paths(look(request, str(folder))))
+    folded = fold(of_paths(path_facts(request, str(folder))))
     return [(m.source, m.target, m.writable) for m in folded]
 
 
 def words_of(folder: Path, *words: str) -> tuple[str, ...]:
     request = parse(words)
     return request.with_paths(
-        {f.place: f.absolute for f in look(request, str(folder)) if f.place >= 0}
+        {f.place: f.absolute for f in path_facts(request, str(folder)) if f.place >= 0}
     )
 
 
@@ -166,7 +166,7 @@ def test_the_image_is_not_hidden(here: Path, target: str) -> None:
 
 def test_binds_that_are_asked_for() -> None:
     def read(text: str, exists: bool = False) -> tuple[str, str, bool]:
-        mount = asked_for(text, exists, "")
+        mount = parse_bind(text, exists, "")
         return mount.source, mount.target, mount.writable
 
     assert read("/a") == ("/a", "/a", False)
@@ -191,7 +191,7 @@ def test_fields_are_quoted_as_csv() -> None:
 def test_an_output_in_the_way_of_a_file(here: Path) -> None:
     request = parse(["simulate", "--output-dir", "data/t.biom/out"])
     with pytest.raises(CannotCreate, match="is a file"):
-        require_outputs(look(request, str(here)))
+        require_outputs(path_facts(request, str(here)))
 
 
 @pytest.mark.skipif(os.geteuid() == 0, reason="root may write anywhere")
@@ -199,14 +199,14 @@ def test_a_read_only_output(here: Path) -> None:
     (here / "data").chmod(0o555)
     request = parse(["simulate", "--output-dir", "data/new"])
     with pytest.raises(CannotCreate, match="may not be written"):
-        require_outputs(look(request, str(here)))
+        require_outputs(path_facts(request, str(here)))
 
 
 @pytest.mark.skipif(not os.access("/proc", os.X_OK), reason="no procfs")
 def test_a_full_disk_is_known_before(here: Path) -> None:
     request = parse(["simulate", "--output-dir", "/proc/self/nothing/out"])
     with pytest.raises(CannotCreate, match="No room for --output-dir"):
-        require_outputs(look(request, str(here)))
+        require_outputs(path_facts(request, str(here)))
 
 
 @pytest.fixture
@@ -227,7 +227,7 @@ def test_a_disk_without_room_is_known_before_the_start(small_disk: Path, here: P
     words = ["pretrain", "--table", str(here / "data/t.biom"), "--output-dir"]
     request = parse([*words, str(small_disk / "a/out")])
     with pytest.raises(CannotCreate, match=f"has 1 MiB left of the {LEAST >> 20}"):
-        require_outputs(look(request, str(here)))
+        require_outputs(path_facts(request, str(here)))
     with pytest.raises(CannotCreate, match="caches.*--scratch"):
-        require_room(str(small_disk), "No room for caches", "give another --scratch")
-    require_room(str(here), "No room", "")
+        require_space(str(small_disk), "No room for caches", "give another --scratch")
+    require_space(str(here), "No room", "")

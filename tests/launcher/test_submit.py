@@ -19,7 +19,7 @@ from hypothesis import strategies as st
 
 from aam.contract.options import find, names, specs
 from launcher.engines import ENGINES
-from launcher.plan.launcher_options import OWN_FLAGS
+from launcher.plan.launcher_options import LAUNCHER_FLAGS
 from launcher.plan.mounts import Mount
 from launcher.plan.plan import Plan
 from launcher.plan.yaml_document import entries
@@ -160,7 +160,7 @@ def test_the_container_is_the_one_that_a_direct_launch_starts(place: Path) -> No
     """Both come from one function; a job has the host's /dev and the job's own folder."""
     plan = Plan(
         engine="apptainer", program="/bin/apptainer", place="/i.sif", workdir="/mnt/node/home",
-        words=("pretrain",), mounts=(Mount('/a,"b"', "/t", False, "", ""),),
+        argv=("pretrain",), mounts=(Mount('/a,"b"', "/t", False, "", ""),),
     )  # fmt: skip
     engine = ENGINES["apptainer"]
     direct = list(engine.command(plan))
@@ -196,7 +196,7 @@ def test_names_with_spaces_and_quotes(place: Path) -> None:
 def test_options_of_submit_are_no_options_of_a_command() -> None:
     flags = {*submit_options.FLAGS, *submit_options.SWITCHES}
     # It means the same with and without a queue: so many ranks on a machine.
-    assert flags & set(OWN_FLAGS) == {"--gpus"}
+    assert flags & set(LAUNCHER_FLAGS) == {"--gpus"}
     for name in names():
         assert not flags & {spec.flag for spec in specs(find(name) or object)}
 

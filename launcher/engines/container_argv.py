@@ -12,7 +12,7 @@ def program(plan: Plan) -> tuple[str, ...]:
 
     Apptainer splits the values of its own --env at commas and has a shell evaluate them.
     """
-    return (ENV, *assignments(plan), "aam", *plan.words)
+    return (ENV, *assignments(plan), "aam", *plan.argv)
 
 
 def assignments(plan: Plan) -> tuple[str, ...]:
