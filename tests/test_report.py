@@ -17,9 +17,11 @@ import pytest
 from aam.cli import main
 from aam.contract.errors import DataError, MissingInput, UsageError
 from aam.data.ordination import principal_coordinates
-from aam.report.canvas import MOST_VECTORS, SERIES, inline_svg
+from aam.report.canvas import MOST_VECTORS, SERIES, blank, inline_svg
 from aam.report.colours import as_colour
 from aam.report.content import duration
+from aam.report.pictures import PICTURES as REGISTRY
+from aam.report.pictures import Drawing, PictureInput
 from aam.report.plots import MOST_CATEGORIES, ordination_figure
 from aam.report.run import read_run
 from tests.run_folders import make_run, make_study
@@ -99,8 +101,8 @@ def test_a_page_stands_alone_and_is_well_formed(study_folder: Path, kind: str) -
 def test_a_numeric_run_shows_its_figures(study_folder: Path) -> None:
     text = report(study_folder / "numbers")
     found = read_run(study_folder / "numbers")
-    assert found.judged is not None
-    error = np.abs(found.judged.actual - found.judged.predicted).mean()
+    assert found.scored is not None
+    error = np.abs(found.scored.actual - found.scored.predicted).mean()
     assert f'<dd class="value">{error:.3f}</dd>' in text
     assert "Prediction of ph" in text
     assert "24 validation samples" in text
@@ -134,6 +136,24 @@ def test_a_pretraining_has_no_predictions(study_folder: Path) -> None:
     assert "coloured by site" in coloured
 
 
+def test_a_picture_is_added_by_one_function_and_one_line(
+    study_folder: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    def depth_picture(given: PictureInput) -> Drawing | None:
+        if given.run.target is None:
+            return None
+        figure, axes = blank(3, 2)
+        axes.plot([1, 2], [3, 4])
+        return Drawing(figure, "A made-up picture.", "A line from 3 to 4.")
+
+    monkeypatch.setitem(REGISTRY, "depth", ("learning", depth_picture))
+    text = report(study_folder / "numbers")
+    assert text.index("<h2>Learning</h2>") < text.index("A made-up picture.")
+    assert 'aria-label="A line from 3 to 4."' in text
+    assert text.index("A made-up picture.") < text.index("<h2>Embedding</h2>")
+    assert "A made-up picture." not in report(study_folder / "pretrain")
+
+
 def test_a_baseline_beside_is_compared(study_folder: Path, run_folder: Path) -> None:
     words = ["--table", str(study_folder / "study" / "table.biom"), "--n-estimators", "20"]
     words += ["--metadata", str(study_folder / "study" / "metadata.tsv"), "--n-jobs", "1"]
@@ -141,10 +161,10 @@ def test_a_baseline_beside_is_compared(study_folder: Path, run_folder: Path) -> 
     assert main(["baseline", *words, "--splits", str(run_folder / "splits.tsv")]) == 0
     figures = json.loads((run_folder / "baseline" / "metrics.json").read_text())
     text = report(run_folder)
-    assert "was judged on the same samples" in text
+    assert "was scored on the same samples" in text
     assert f"random forest {figures['overall']['r2']:.3f}" in text
     assert main(["baseline", *words, "--seed", "9", "--overwrite"]) == 0
-    assert "was judged on other samples" in report(run_folder)
+    assert "was scored on other samples" in report(run_folder)
     assert main(["baseline", *words, "--overwrite", "--metadata-column", "depth"]) == 0
     text = report(run_folder)
     assert "The baseline predicts another column (depth)." in text
@@ -159,7 +179,7 @@ def test_what_is_missing_is_left_out_with_a_sentence(run_folder: Path) -> None:
     (run_folder / "run.json").write_text(json.dumps(record))
     text = report(run_folder)
     for sentence in (
-        "no predictions with their truth in this run folder yet",
+        "no predictions with true values in this run folder yet",
         "no learning curves in this run folder yet",
         "no embedding in this run folder yet",
         "This run has not finished",

@@ -86,16 +86,16 @@ def _write(
 ) -> None:
     import pandas as pd
 
-    judged, names = answers.scored, answers.scored.classes
+    scored, names = answers.scored, answers.scored.classes
     columns: dict[str, object] = {
         ID_HEADER: [table.sample_ids[row] for row in answers.rows],
         "fold": answers.folds,
         "split": answers.split,
-        "actual": [names[code] for code in judged.actual] if names else judged.actual,
-        "predicted": [names[code] for code in judged.predicted] if names else judged.predicted,
+        "actual": [names[code] for code in scored.actual] if names else scored.actual,
+        "predicted": [names[code] for code in scored.predicted] if names else scored.predicted,
     }
-    if judged.probabilities is not None:
-        columns |= {f"p_{name}": judged.probabilities[:, c] for c, name in enumerate(names)}
+    if scored.probabilities is not None:
+        columns |= {f"p_{name}": scored.probabilities[:, c] for c, name in enumerate(names)}
     with atomic_write(options.output_dir / "predictions.tsv") as temporary:
         pd.DataFrame(columns).to_csv(temporary, sep="\t", index=False)
     with atomic_write(options.output_dir / "metrics.json") as temporary:

@@ -25,8 +25,8 @@ def run(options: Evaluate) -> None:
         refuse_existing(options.output, options.overwrite)
     frame = read_predictions(options.predictions)
     metadata = read_metadata(options.metadata)
-    judged = join_labels(frame, metadata, options.metadata_column, options.classifier)
-    found = summary(judged, options.metadata_column)
+    scored = join_labels(frame, metadata, options.metadata_column, options.classifier)
+    found = summary(scored, options.metadata_column)
     show(found)
     if options.output is not None:
         with atomic_write(options.output) as temporary:

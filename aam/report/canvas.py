@@ -1,7 +1,7 @@
-"""One look for all pictures, and pictures as SVG that lives inside a page.
+"""Style of all figures, and their conversion to SVG elements of a page.
 
-Ink and series colours are written as plain colours, so that a picture can be saved as it is; in a
-page they become CSS variables, so that they follow the page into dark mode.
+Figures use plain colours, with which they can be saved as files. In a page those become CSS
+variables, which follow its light or dark scheme.
 """
 
 from __future__ import annotations
@@ -19,11 +19,11 @@ if TYPE_CHECKING:
     from matplotlib.figure import Figure
 
 INK = "#1f2a37"
-# Okabe and Ito (2008), told apart with every common colour vision; its black and yellow are left
-# out, since one vanishes on a dark page and the other on a light one.
+# Okabe and Ito (2008): distinct for every common colour vision. Black and yellow are left out: one is
+# invisible on a dark page, the other on a light one.
 SERIES = ("#0072b2", "#d55e00", "#009e73", "#cc79a7", "#e69f00", "#56b4e9")
 MARKERS = ("o", "s", "^", "D", "v", "P", "X", "<", ">", "p")
-MOST_VECTORS = 2000  # points that a picture draws one by one; more are drawn as pixels
+MOST_VECTORS = 2000  # points drawn as vectors; more are drawn as pixels
 
 STYLE: Any = {
     "font.size": 10,
@@ -61,7 +61,7 @@ T = TypeVar("T")
 
 
 def styled(draw: Callable[P, T]) -> Callable[P, T]:
-    """Let a drawing function work in this project's style, whatever the user's own is."""
+    """Decorate a drawing function: it draws in `STYLE`, whatever the user's matplotlibrc sets."""
 
     @wraps(draw)
     def drawn(*args: P.args, **kwargs: P.kwargs) -> T:
@@ -74,7 +74,7 @@ def styled(draw: Callable[P, T]) -> Callable[P, T]:
 
 
 def blank(width: float, height: float) -> tuple[Figure, Axes]:
-    """Return a figure of inches with one pair of axes; for functions that are `styled`."""
+    """Return a figure, sized in inches, with one pair of axes; for `styled` functions."""
     from matplotlib.figure import Figure
 
     figure = Figure(figsize=(width, height), layout="constrained")
@@ -86,9 +86,9 @@ def inline_svg(figure: Figure, name: str, description: str) -> str:
     """Return the figure as an `<svg>` element for a page.
 
     Args:
-        figure: what to draw; its colours of `INK` and `SERIES` follow the page.
-        name: unique in the page; put before every id in the picture.
-        description: what a person who cannot see the picture is told.
+        figure: its colours of `INK` and `SERIES` become those of the page.
+        name: unique in the page; prefix of every id in the SVG.
+        description: text alternative for screen readers.
     """
     stream = io.StringIO()
     nothing = {"Date": None, "Creator": None, "Format": None, "Type": None}
@@ -100,7 +100,7 @@ def inline_svg(figure: Figure, name: str, description: str) -> str:
     drawn = re.sub(r'href="#', f'href="#{name}-', drawn)
     drawn = drawn.replace("url(#", f"url(#{name}-")
     # The page's own font; the picture was laid out for a wider one.
-    drawn = re.sub(r"font: ((?:bold |italic )*)([\d.]+)px [^;\"]*", _own_font, drawn)
+    drawn = re.sub(r"font: ((?:bold |italic )*)([\d.]+)px [^;\"]*", _page_font, drawn)
     drawn = re.sub(INK, "currentColor", drawn, flags=re.IGNORECASE)
     for number, colour in enumerate(SERIES):
         drawn = re.sub(colour, f"var(--series-{number})", drawn, flags=re.IGNORECASE)
@@ -110,6 +110,6 @@ def inline_svg(figure: Figure, name: str, description: str) -> str:
     return drawn.replace("<svg", f'<svg role="img" aria-label="{label}"', 1)
 
 
-def _own_font(found: re.Match[str]) -> str:
+def _page_font(found: re.Match[str]) -> str:
     weight = "bold" if "bold" in found[1] else "normal"
     return f"font-family: inherit; font-weight: {weight}; font-size: {found[2]}px"

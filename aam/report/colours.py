@@ -1,4 +1,4 @@
-"""What colours an embedding: a metadata column as numbers or as categories, by sample id."""
+"""Colours of an embedding: a metadata column as numbers or as categories, by sample id."""
 
 from __future__ import annotations
 
@@ -18,10 +18,10 @@ FEW_VALUES = 6  # a column with no more distinct numbers than this is shown as c
 
 @dataclass(frozen=True)
 class Colour:
-    """Numbers or labels of N samples; the other is None.
+    """Metadata column of N samples, as numbers or as labels; the other is None.
 
     Attributes:
-        column: what they mean.
+        column: its name.
         values: float64 [N], NaN where unknown.
         labels: N categories, "" where unknown.
     """
@@ -32,16 +32,16 @@ class Colour:
 
 
 def choose_colour(run: Run, metadata: Path | None, column: str | None) -> tuple[Colour | None, str]:
-    """Return what colours the samples of `run.embedded_ids`, and a sentence if nothing does.
+    """Return the colours of the samples of `run.embedded_ids`, or None and the reason.
 
     Args:
-        run: the run; its own metadata file and target are taken where nothing is asked for.
-        metadata: file asked for.
-        column: column asked for.
+        run: the run; its metadata file and target are the defaults.
+        metadata: --metadata.
+        column: --color-by.
 
     Raises:
-        UsageError: a column was asked for and no metadata is known.
-        MissingInput, DataError: what was asked for is not there; see `read_metadata`.
+        UsageError: --color-by without metadata.
+        MissingInput, DataError: see `read_metadata`.
     """
     recorded = run.facts.get("inputs", {}).get("--metadata", {}).get("path")
     path = metadata or (Path(recorded) if recorded else None)
@@ -53,14 +53,14 @@ def choose_colour(run: Run, metadata: Path | None, column: str | None) -> tuple[
     if chosen is None:
         return None, "Colour it with --color-by and --metadata."
     if path is None or (metadata is None and column is None and not path.exists()):
-        return None, "It has no colours, since the metadata file is no longer where it was."
+        return None, "It has no colours: the metadata file is no longer where it was."
     texts = read_metadata(path).values(chosen, run.embedded_ids).tolist()
     classifier = chosen == run.target and bool(run.option("target", "classifier"))
     return as_colour(chosen, texts, classifier), ""
 
 
 def as_colour(column: str, texts: Sequence[str], category: bool = False) -> Colour:
-    """Take texts ("" where unknown) as numbers if all are and there are several, else as labels."""
+    """Convert texts ("" where unknown) to numbers if all are and many differ, else to labels."""
     known = [text for text in texts if text]
     if not category and len(set(known)) > FEW_VALUES:
         try:

@@ -1,4 +1,4 @@
-"""The words and numbers of a page: heading, key figures, tables of folds, provenance."""
+"""Text and numbers of the report page: heading, key figures, tables of folds, provenance."""
 
 from __future__ import annotations
 
@@ -21,7 +21,7 @@ Rows = list[list[str]]
 
 @dataclass(frozen=True)
 class Tile:
-    """One key figure: the number, what it is, and what it is to be compared with."""
+    """Key figure: value, label and a note for comparison."""
 
     value: str
     label: str
@@ -33,18 +33,18 @@ def heading(run: Run) -> tuple[str, str]:
     facts = run.facts
     title = f"Prediction of {run.target}" if run.target else "Pretrained encoder"
     table = run.option("input", "table")
-    words = [f"aam {facts.get('command', 'run')}"]
+    parts = [f"aam {facts.get('command', 'run')}"]
     if table:
-        words.append(f"on {PurePath(str(table)).name}")
+        parts.append(f"on {PurePath(str(table)).name}")
     samples = _samples(run)
     if samples:
-        words.append(f"with {samples:,} samples")
+        parts.append(f"with {samples:,} samples")
     if facts.get("asvs"):
-        words.append(f"of {facts['asvs']:,} ASVs")
+        parts.append(f"of {facts['asvs']:,} ASVs")
     depth = facts.get("rarefy_depth")
     if depth:
-        words.append(f"at {depth:,} reads each")
-    sentence = " ".join(words)
+        parts.append(f"at {depth:,} reads each")
+    sentence = " ".join(parts)
     folds = len(run.curves)
     if folds > 1:
         sentence += f"; {folds}-fold cross-validation"
@@ -55,8 +55,8 @@ def heading(run: Run) -> tuple[str, str]:
 
 
 def tiles(run: Run) -> list[Tile]:
-    """Return the key figures: how good first, then how large and how long."""
-    found = _judged_tiles(run) or _curve_tiles(run)
+    """Return the key figures: metrics, then size and duration."""
+    found = _scored_tiles(run) or _curve_tiles(run)
     facts = run.facts
     if _samples(run):
         parts = facts.get("samples")
@@ -66,21 +66,21 @@ def tiles(run: Run) -> list[Tile]:
     if facts.get("parameters"):
         width = run.option("model", "embedding_dim")
         note = f"embeddings of {width}" if width and not run.option("pretrained_encoder") else ""
-        found.append(Tile(_short(facts["parameters"]), "parameters", note))
+        found.append(Tile(_abbreviated(facts["parameters"]), "parameters", note))
     if isinstance(facts.get("seconds"), (int, float)):
         epochs = facts.get("epochs")
         found.append(Tile(duration(facts["seconds"]), "time", f"{epochs} epochs" if epochs else ""))
     return found
 
 
-def judged_summary(run: Run) -> dict[str, Any] | None:
+def metrics_summary(run: Run) -> dict[str, Any] | None:
     """Return the figures of the predictions, as `aam.data.metrics.summary` does."""
-    return None if run.judged is None else summary(run.judged, run.target or "")
+    return None if run.scored is None else summary(run.scored, run.target or "")
 
 
 def figure_rows(run: Run) -> tuple[list[str], Rows]:
     """Return heading and rows of the table of figures: folds, their spread, all, the baseline."""
-    found = judged_summary(run)
+    found = metrics_summary(run)
     if found is None:
         return [], []
     names = [name for name in TITLES if name in found["overall"]]
@@ -96,8 +96,8 @@ def figure_rows(run: Run) -> tuple[list[str], Rows]:
 
 
 def baseline_note(run: Run) -> str:
-    """Say how far the baseline can be compared, or how to get one."""
-    if run.judged is None:
+    """Return a sentence on how comparable the baseline is, or on how to compute one."""
+    if run.scored is None:
         return ""
     if run.baseline is None:
         return (
@@ -108,10 +108,10 @@ def baseline_note(run: Run) -> str:
     if run.baseline.get("column") != run.target:
         return f"The baseline predicts another column ({run.baseline.get('column')})."
     if run.same_split is None:
-        return "Whether the baseline was judged on the same samples is not known."
+        return "Whether the baseline was scored on the same samples is not known."
     if run.same_split:
-        return "The random forest was judged on the same samples."
-    return "The random forest was judged on other samples: compare with care."
+        return "The random forest was scored on the same samples."
+    return "The random forest was scored on other samples: compare with care."
 
 
 def input_rows(run: Run) -> Rows:
@@ -124,19 +124,19 @@ def input_rows(run: Run) -> Rows:
 
 
 def fact_rows(run: Run) -> Rows:
-    """Return when, where and with which versions."""
+    """Return times, host and versions of the run."""
     facts = run.facts
     rows = [["aam", str(facts.get("aam", "unknown"))]]
-    rows += [[name, _moment(facts[name])] for name in ("started", "finished") if facts.get(name)]
-    rows += [[f"host {name}", _plain(value)] for name, value in (facts.get("host") or {}).items()]
-    rows += [[name, _plain(value)] for name, value in (facts.get("versions") or {}).items()]
+    rows += [[name, _timestamp(facts[name])] for name in ("started", "finished") if facts.get(name)]
+    rows += [[f"host {name}", _text(value)] for name, value in (facts.get("host") or {}).items()]
+    rows += [[name, _text(value)] for name, value in (facts.get("versions") or {}).items()]
     return [row for row in rows if row[1]]
 
 
 def option_rows(run: Run) -> list[tuple[str, str, bool]]:
-    """Return flag, value, and whether it is another than the default, of every option."""
-    kind = find(str(run.facts.get("command", "")))
-    defaults = {} if kind is None else {spec.field: spec.default for spec in specs(kind)}
+    """Return flag, value and whether it differs from the default, of every option."""
+    command = find(str(run.facts.get("command", "")))
+    defaults = {} if command is None else {spec.field: spec.default for spec in specs(command)}
     found: list[tuple[str, str, bool]] = []
 
     def walk(options: Mapping[str, Any]) -> None:
@@ -144,42 +144,46 @@ def option_rows(run: Run) -> list[tuple[str, str, bool]]:
             if isinstance(value, dict):
                 walk(value)
                 continue
-            usual = defaults.get(name)
-            usual = list(usual) if isinstance(usual, tuple) else usual
-            found.append(("--" + name.replace("_", "-"), _plain(value), value != usual))
+            default = defaults.get(name)
+            default = list(default) if isinstance(default, tuple) else default
+            found.append(("--" + name.replace("_", "-"), _text(value), value != default))
 
     walk(run.facts.get("options") or {})
     return found
 
 
 def command_line(run: Run) -> str:
-    """Return the command line as it can be typed again."""
-    words = [str(word) for word in run.facts.get("argv") or []]
-    return shlex.join(["aam", *words[1:]]) if words else ""
+    """Return the command line, quoted for a shell."""
+    argv = [str(argument) for argument in run.facts.get("argv") or []]
+    return shlex.join(["aam", *argv[1:]]) if argv else ""
 
 
 def duration(seconds: float) -> str:
-    """Write a time in its largest unit, with two or three digits."""
+    """Format a time span in its largest unit, with three digits.
+
+    >>> duration(5400)
+    '1.5 h'
+    """
     for unit, size in (("d", 86400), ("h", 3600), ("min", 60)):
         if seconds >= size:
             return f"{seconds / size:.3g} {unit}"
     return f"{seconds:.0f} s"
 
 
-def _judged_tiles(run: Run) -> list[Tile]:
-    found = judged_summary(run)
+def _scored_tiles(run: Run) -> list[Tile]:
+    found = metrics_summary(run)
     if found is None:
         return []
     names = ("accuracy", "balanced_accuracy", "auc", "macro_f1")
     if found["kind"] == "regression":
         names = ("r2", "mae", "rmse", "spearman")
-    rival = (run.baseline or {}).get("overall", {}) if _comparable(run) else {}
+    baseline = (run.baseline or {}).get("overall", {}) if _comparable(run) else {}
     tiles = []
     for name in names:
         if found["overall"].get(name) is None:
             continue
-        beside = rival.get(name)
-        note = "" if beside is None else f"random forest {shown(name, beside)}"
+        forest = baseline.get(name)
+        note = "" if forest is None else f"random forest {shown(name, forest)}"
         tiles.append(Tile(shown(name, found["overall"][name]), TITLES[name], note))
     return tiles
 
@@ -223,14 +227,14 @@ def _samples(run: Run) -> int:
     return len(run.embedded_ids)
 
 
-def _short(number: int) -> str:
+def _abbreviated(number: int) -> str:
     for size, unit in ((1e9, "G"), (1e6, "M"), (1e3, "k")):
         if number >= size:
             return f"{number / size:.3g} {unit}"
     return str(number)
 
 
-def _moment(text: Any) -> str:
+def _timestamp(text: Any) -> str:
     try:
         moment = datetime.fromisoformat(str(text))
     except ValueError:
@@ -248,7 +252,7 @@ def _size(number: Any) -> str:
     return f"{number} B"
 
 
-def _plain(value: Any) -> str:
+def _text(value: Any) -> str:
     if isinstance(value, list):
         return ", ".join(map(str, value))
     if isinstance(value, dict):

@@ -1,4 +1,4 @@
-"""One self-contained page about a run: no script, nothing fetched, readable light and dark."""
+"""HTML page of the report: self-contained, without scripts, with a light and a dark scheme."""
 
 from __future__ import annotations
 
@@ -7,17 +7,17 @@ from importlib.resources import files
 from aam import __version__
 from aam.report import content
 from aam.report.colours import Colour
-from aam.report.pictures import curve_pictures, embedding_picture, judged_pictures
+from aam.report.pictures import PictureInput, draw_section
 from aam.report.run import Run
 
 
 def page(run: Run, colour: Colour | None = None, without_colour: str = "") -> str:
-    """Return the HTML of a run's page.
+    """Return the HTML page of a run.
 
     Args:
         run: the run.
-        colour: what colours the samples of its embedding.
-        without_colour: why nothing does.
+        colour: metadata that colours the samples of the embedding; None for no colours.
+        without_colour: sentence that explains why there are none.
     """
     from jinja2 import Environment, StrictUndefined
     from markupsafe import Markup
@@ -28,6 +28,7 @@ def page(run: Run, colour: Colour | None = None, without_colour: str = "") -> st
     )
     template = environment.from_string((here / "page.html.j2").read_text(encoding="utf-8"))
     title, sentence = content.heading(run)
+    given = PictureInput(run, colour, without_colour)
     heads, rows = content.figure_rows(run)
     return template.render(
         svg=Markup,
@@ -39,12 +40,12 @@ def page(run: Run, colour: Colour | None = None, without_colour: str = "") -> st
         finished=run.facts.get("finished"),
         pretraining=run.target is None,
         tiles=content.tiles(run),
-        curves=curve_pictures(run),
-        judged=judged_pictures(run),
+        curves=draw_section("learning", given),
+        scored=draw_section("predictions", given),
         heads=heads,
         rows=rows,
         baseline_note=content.baseline_note(run),
-        embedding=embedding_picture(run, colour, without_colour),
+        embedding=draw_section("embedding", given),
         inputs=content.input_rows(run),
         facts=content.fact_rows(run),
         options=content.option_rows(run),

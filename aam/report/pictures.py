@@ -1,18 +1,20 @@
-"""Which pictures a run gets, each with a caption and words for those who cannot see it."""
+"""Registry of the report's pictures, each with a caption and a text alternative."""
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from dataclasses import dataclass
-from typing import TYPE_CHECKING
+from functools import partial
+from typing import TYPE_CHECKING, Literal
 
 import numpy as np
 
-from aam.data.metrics import compute_metrics
+from aam.data.metrics import ScoredPredictions, compute_metrics
 from aam.data.ordination import principal_coordinates
 from aam.report.canvas import inline_svg
 from aam.report.colours import Colour
 from aam.report.plots import curve_figure, ordination_figure
-from aam.report.plots_judged import (
+from aam.report.prediction_plots import (
     agreement_figure,
     confusion_figure,
     residual_figure,
@@ -23,103 +25,136 @@ from aam.report.run import Run
 if TYPE_CHECKING:
     from matplotlib.figure import Figure
 
-PARTS = {
-    "loss": "Loss",
-    "target": "Loss of the target",
-    "unifrac": "Loss of UniFrac",
-    "nucleotide": "Loss of masked nucleotides",
-    "nucleotide_accuracy": "Masked nucleotides named right",
-}
-"""Suffix of the columns train_... and val_... of metrics.csv -> title."""
+Section = Literal["predictions", "learning", "embedding"]
+LOSS_PARTS = ("target", "unifrac", "nucleotide")
 
-MEASURES = {
-    "val_r2": "R² of the validation samples",
-    "val_mae": "MAE of the validation samples",
-    "val_accuracy": "Accuracy of the validation samples",
-    "val_f1": "F1 of the validation samples",
-    "lr": "Learning rate",
-}
+
+@dataclass(frozen=True)
+class PictureInput:
+    """Data for the pictures of a report.
+
+    Attributes:
+        run: the run folder.
+        colour: metadata that colours the samples of the embedding; None for no colours.
+        without_colour: sentence that explains why there are none.
+    """
+
+    run: Run
+    colour: Colour | None = None
+    without_colour: str = ""
+
+
+@dataclass(frozen=True)
+class Drawing:
+    """A figure with its caption and its text alternative for screen readers."""
+
+    figure: Figure
+    caption: str
+    description: str
+
+
+Draw = Callable[[PictureInput], Drawing | None]
+"""Draws one picture; None where the run folder lacks the data."""
 
 
 @dataclass(frozen=True)
 class Picture:
-    """An SVG element and the sentence under it."""
+    """A picture of the page: an SVG element and its caption."""
 
     svg: str
     caption: str
 
 
-def curve_pictures(run: Run) -> list[Picture]:
-    """Draw every column of metrics.csv that has a number."""
-    known = {
-        name
-        for fold in run.curves.values()
-        for name, column in fold.items()
-        if np.isfinite(column).any()
-    }
-    folds = len(run.curves)
-    note = f"Thin: {folds} folds; thick: their mean." if folds > 1 else ""
-    chosen_by_loss = run.option("best_metric") in (None, "val_loss")
-    found = []
-    for suffix, title in PARTS.items():
-        columns = {f"train_{suffix}": "training", f"val_{suffix}": "validation"}
-        columns = {name: label for name, label in columns.items() if name in known}
-        if not columns:
-            continue
-        # A part that is the whole loss would be drawn twice.
-        if suffix in ("target", "unifrac", "nucleotide") and _alone(suffix, known):
-            continue
-        mark = "val_loss" if suffix == "loss" and chosen_by_loss else None
-        figure = curve_figure(run.curves, columns, title, mark)
-        marked = "The dot is the epoch of best.ckpt." if mark in columns and folds == 1 else ""
-        caption = " ".join(filter(None, (note, marked)))
-        found.append(_picture(figure, f"curve-{suffix}", _trend(run, columns, title), caption))
-    for name, title in MEASURES.items():
-        if name in known:
-            figure = curve_figure(run.curves, {name: title}, title)
-            words = _trend(run, {name: title}, title)
-            found.append(_picture(figure, f"curve-{name}", words, note if name != "lr" else ""))
-    return found
+def draw_section(section: Section, given: PictureInput) -> list[Picture]:
+    """Draw the pictures of a section in the order of `PICTURES`."""
+    pictures = []
+    for name, (place, draw) in PICTURES.items():
+        drawing = draw(given) if place == section else None
+        if drawing is not None:
+            svg = inline_svg(drawing.figure, name, drawing.description)
+            pictures.append(Picture(svg, drawing.caption))
+    return pictures
 
 
-def judged_pictures(run: Run) -> list[Picture]:
-    """Draw predictions against the truth."""
-    judged, column = run.judged, run.target or "the target"
-    if judged is None:
-        return []
-    of = f"{len(judged.actual)} {run.part} samples".replace("  ", " ")
-    measured = compute_metrics(judged)
-    if judged.classes:
-        right = f"{measured['accuracy']:.1%} of {of} were given their true class."
-        found = [
-            _picture(confusion_figure(judged), "confusion", f"Confusion matrix. {right}", right)
-        ]
-        if judged.probabilities is not None and measured.get("auc") is not None:
-            words = f"ROC curves, mean AUC {measured['auc']:.3f}."
-            note = "Sensitivity against false alarms over all thresholds; the diagonal is chance."
-            found.append(_picture(roc_figure(judged), "roc", words, note))
-        return found
-    r2 = "not defined" if measured["r2"] is None else f"{measured['r2']:.3f}"
-    fit = f"{of}: R² {r2}, MAE {measured['mae']:.3g}, RMSE {measured['rmse']:.3g}."
-    spread = (
-        f"Half of the predictions are within {measured['median_error']:.3g} of the truth; "
-        f"the mean error is {np.mean(judged.predicted - judged.actual):+.2g}."
+def confusion_picture(given: PictureInput) -> Drawing | None:
+    """Draw the confusion matrix of a classifier."""
+    scored = given.run.scored
+    if scored is None or not scored.classes:
+        return None
+    accuracy = compute_metrics(scored)["accuracy"]
+    caption = f"{accuracy:.1%} of {_samples(given.run, scored)} were given their true class."
+    return Drawing(confusion_figure(scored), caption, f"Confusion matrix. {caption}")
+
+
+def roc_picture(given: PictureInput) -> Drawing | None:
+    """Draw the ROC curves of a classifier with probabilities."""
+    scored = given.run.scored
+    if scored is None or scored.probabilities is None:
+        return None
+    auc = compute_metrics(scored).get("auc")
+    if auc is None:
+        return None
+    caption = "Sensitivity against false alarms over all thresholds; the diagonal is chance."
+    return Drawing(roc_figure(scored), caption, f"ROC curves, mean AUC {auc:.3f}.")
+
+
+def agreement_picture(given: PictureInput) -> Drawing | None:
+    """Draw predicted against true numbers."""
+    scored = given.run.scored
+    if scored is None or scored.classes:
+        return None
+    found = compute_metrics(scored)
+    r2 = "not defined" if found["r2"] is None else f"{found['r2']:.3f}"
+    samples = _samples(given.run, scored)
+    caption = f"{samples}: R² {r2}, MAE {found['mae']:.3g}, RMSE {found['rmse']:.3g}."
+    figure = agreement_figure(scored, given.run.target or "the target")
+    return Drawing(figure, caption, f"Predicted against true, {caption}")
+
+
+def residual_picture(given: PictureInput) -> Drawing | None:
+    """Draw the error of each prediction over the true number."""
+    scored, column = given.run.scored, given.run.target or "the target"
+    if scored is None or scored.classes:
+        return None
+    caption = (
+        f"Half of the predictions are within {compute_metrics(scored)['median_error']:.3g} of the "
+        f"truth; the mean error is {np.mean(scored.predicted - scored.actual):+.2g}."
     )
-    return [
-        _picture(
-            agreement_figure(judged, column), "agreement", f"Predicted against true, {fit}", fit
-        ),
-        _picture(
-            residual_figure(judged, column),
-            "errors",
-            f"Errors over true {column}. {spread}",
-            spread,
-        ),
-    ]
+    figure = residual_figure(scored, column)
+    return Drawing(figure, caption, f"Errors over true {column}. {caption}")
 
 
-def embedding_picture(run: Run, colour: Colour | None, without: str) -> Picture | None:
-    """Draw the samples in the plane of their embeddings' first two principal coordinates."""
+def loss_picture(part: str, title: str, given: PictureInput) -> Drawing | None:
+    """Draw the columns train_PART and val_PART of metrics.csv over the epochs."""
+    run, known = given.run, _measured_columns(given.run)
+    sides = {f"train_{part}": "training", f"val_{part}": "validation"}
+    columns = {name: label for name, label in sides.items() if name in known}
+    # The only part of a loss equals the loss, which has a picture of its own.
+    others = {
+        f"{side}_{other}" for side in ("train", "val") for other in LOSS_PARTS if other != part
+    }
+    if not columns or (part in LOSS_PARTS and not others & known):
+        return None
+    chosen_by_loss = run.option("best_metric") in (None, "val_loss")
+    mark = "val_loss" if part == "loss" and chosen_by_loss else None
+    figure = curve_figure(run.curves, columns, title, mark)
+    marked = mark in columns and len(run.curves) == 1
+    caption = f"{_folds_note(run)} {'The dot is the epoch of best.ckpt.' if marked else ''}".strip()
+    return Drawing(figure, caption, _trend(run, columns, title))
+
+
+def metric_picture(column: str, title: str, given: PictureInput) -> Drawing | None:
+    """Draw a column of metrics.csv over the epochs."""
+    if column not in _measured_columns(given.run):
+        return None
+    figure = curve_figure(given.run.curves, {column: title}, title)
+    caption = _folds_note(given.run) if column != "lr" else ""
+    return Drawing(figure, caption, _trend(given.run, {column: title}, title))
+
+
+def ordination_picture(given: PictureInput) -> Drawing | None:
+    """Draw the samples in the plane of the first two principal coordinates of their embeddings."""
+    run, colour = given.run, given.colour
     if run.embeddings is None or len(run.embeddings) < 2:
         return None
     coordinates, explained = principal_coordinates(run.embeddings)
@@ -130,27 +165,69 @@ def embedding_picture(run: Run, colour: Colour | None, without: str) -> Picture 
         labels=None if colour is None else colour.labels,
         named="" if colour is None else colour.column,
     )
-    painted = "" if colour is None else f", coloured by {colour.column}"
+    coloured = "" if colour is None else f", coloured by {colour.column}"
     model = " by the model of fold 1" if "1" in run.curves else ""
     caption = (
         f"{len(coordinates)} samples embedded{model}, {run.embeddings.shape[1]} numbers each: "
-        f"PCoA of Euclidean distances{painted}. {without}"
+        f"PCoA of Euclidean distances{coloured}. {given.without_colour}"
     ).strip()
-    words = f"Ordination of {caption} The axes explain {explained.sum():.1%} of the variance."
-    return _picture(figure, "ordination", words, caption)
+    variance = f"The axes explain {explained.sum():.1%} of the variance."
+    return Drawing(figure, caption, f"Ordination of {caption} {variance}")
 
 
-def _picture(figure: Figure, name: str, words: str, caption: str) -> Picture:
-    return Picture(inline_svg(figure, name, words), caption)
+PICTURES: dict[str, tuple[Section, Draw]] = {
+    "confusion": ("predictions", confusion_picture),
+    "roc": ("predictions", roc_picture),
+    "agreement": ("predictions", agreement_picture),
+    "errors": ("predictions", residual_picture),
+    **{
+        f"curve-{part}": ("learning", partial(loss_picture, part, title))
+        for part, title in (
+            ("loss", "Loss"),
+            ("target", "Loss of the target"),
+            ("unifrac", "Loss of UniFrac"),
+            ("nucleotide", "Loss of masked nucleotides"),
+            ("nucleotide_accuracy", "Masked nucleotides named right"),
+        )
+    },
+    **{
+        f"curve-{column}": ("learning", partial(metric_picture, column, title))
+        for column, title in (
+            ("val_r2", "R² of the validation samples"),
+            ("val_mae", "MAE of the validation samples"),
+            ("val_accuracy", "Accuracy of the validation samples"),
+            ("val_f1", "F1 of the validation samples"),
+            ("lr", "Learning rate"),
+        )
+    },
+    "ordination": ("embedding", ordination_picture),
+}
+"""Every picture, in the order of the page: its name, unique in the page, its section and function.
+
+To add a picture, write a `Draw` function and add a line here."""
 
 
-def _alone(suffix: str, known: set[str]) -> bool:
-    others = {"target", "unifrac", "nucleotide"} - {suffix}
-    return not any(f"{side}_{other}" in known for side in ("train", "val") for other in others)
+def _samples(run: Run, scored: ScoredPredictions) -> str:
+    return f"{len(scored.actual)} {run.part} samples".replace("  ", " ")
+
+
+def _folds_note(run: Run) -> str:
+    folds = len(run.curves)
+    return f"Thin: {folds} folds; thick: their mean." if folds > 1 else ""
+
+
+def _measured_columns(run: Run) -> set[str]:
+    """Return the columns of metrics.csv with at least one finite number."""
+    return {
+        name
+        for fold in run.curves.values()
+        for name, column in fold.items()
+        if np.isfinite(column).any()
+    }
 
 
 def _trend(run: Run, columns: dict[str, str], title: str) -> str:
-    """Say where each curve begins and ends, on the mean of the folds."""
+    """Describe the first and last value of each curve, on the mean of the folds."""
     parts = []
     for name, label in columns.items():
         ends = [fold[name][np.isfinite(fold[name])] for fold in run.curves.values() if name in fold]

@@ -1,4 +1,4 @@
-"""Learning curves and ordinations. Every function returns a figure."""
+"""Figures of learning curves and ordinations."""
 
 from __future__ import annotations
 
@@ -27,7 +27,7 @@ MOST_CATEGORIES = 9
 def curve_figure(
     curves: Curves, columns: Mapping[str, str], title: str, mark: str | None = None
 ) -> Figure:
-    """Draw columns of metrics.csv over epochs; several folds are thin lines under their mean.
+    """Plot columns of metrics.csv over epochs; several folds are thin lines below their mean.
 
     Args:
         curves: at least one fold, each with a column `epoch` (from 0).
@@ -77,7 +77,7 @@ def ordination_figure(
     labels: Sequence[str] | None = None,
     named: str = "",
 ) -> Figure:
-    """Draw samples in the plane of two principal coordinates.
+    """Plot samples in the plane of two principal coordinates.
 
     Args:
         coords: [N, 2 or more]; the first two columns are drawn.
@@ -85,7 +85,7 @@ def ordination_figure(
         title: above the axes.
         values: [N] numbers that colour the samples; NaN where unknown.
         labels: N categories that colour them; "" where unknown. Give one of both, or neither.
-        named: what the colours mean, for the legend or the colour bar.
+        named: title of the legend or colour bar.
     """
     figure, axes = blank(6.4, 4.6)
     pixels = len(coords) > MOST_VECTORS
@@ -130,7 +130,7 @@ def _mean(folds: Sequence[Mapping[str, F64]], column: str) -> tuple[F64, F64]:
 def _categories(
     axes: Axes, coords: F64, labels: Sequence[str], named: str, look: Mapping[str, Any]
 ) -> None:
-    """Draw the commonest categories with a colour and a marker each, the rest in grey."""
+    """Plot the most frequent categories with a colour and a marker each, the rest in grey."""
     times = Counter(label for label in labels if label)
     chosen = sorted(name for name, _ in times.most_common(MOST_CATEGORIES))
     given = np.array(labels, dtype=str)

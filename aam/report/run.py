@@ -1,4 +1,4 @@
-"""A run folder read back for a report: what is there is read, what is not there stays empty."""
+"""Reader of a run folder for the report; missing files leave empty fields."""
 
 from __future__ import annotations
 
@@ -26,26 +26,26 @@ F64 = npt.NDArray[np.float64]
 
 @dataclass(frozen=True)
 class Run:
-    """What a run folder holds.
+    """Content of a run folder.
 
     Attributes:
-        folder: where it is.
-        facts: run.json.
+        folder: its path.
+        facts: content of run.json.
         curves: fold -> column of metrics.csv -> [epochs]; the fold is "" without folds.
         sample_ids: samples of the predictions, n names.
-        judged: predictions with their truth; None where there are none.
-        part: what judges: "test" or "validation"; "" where it is not said.
+        scored: predictions with labels; None where there are none.
+        part: scored samples: "test" or "validation"; "" if unknown.
         embedded_ids: N samples with an embedding.
-        embeddings: [N, D]; None where there are none.
-        baseline: metrics.json of the baseline beside; None without one.
-        same_split: whether the baseline was judged on the same samples; None if unknown.
+        embeddings: float64 [N, D]; None where there are none.
+        baseline: metrics.json of the baseline in the run folder; None without one.
+        same_split: the baseline was scored on the same samples; None if unknown.
     """
 
     folder: Path
     facts: dict[str, Any]
     curves: dict[str, dict[str, F64]]
     sample_ids: tuple[str, ...]
-    judged: ScoredPredictions | None
+    scored: ScoredPredictions | None
     part: str
     embedded_ids: tuple[str, ...]
     embeddings: F64 | None
@@ -54,12 +54,12 @@ class Run:
 
     @property
     def target(self) -> str | None:
-        """The predicted column; None for a pretraining."""
+        """Name of the predicted column; None for pretraining."""
         column = self.option("target", "metadata_column")
         return None if column is None else str(column)
 
     def option(self, *path: str) -> Any:
-        """Return an option of the run by the names of its group and itself, None if not there."""
+        """Return the value of an option by its group and name; None if it is not recorded."""
         found: Any = self.facts.get("options", {})
         for name in path:
             found = found.get(name) if isinstance(found, dict) else None
@@ -70,8 +70,8 @@ def read_run(folder: Path) -> Run:
     """Read a run folder.
 
     Raises:
-        MissingInput: no such folder, or one without run.json.
-        DataError: a file in it that is not what its name says.
+        MissingInput: the folder does not exist or has no run.json.
+        DataError: a file of it is damaged or has another format.
     """
     if not folder.is_dir():
         raise MissingInput("No run folder", f"'{folder}'", "name the --output-dir of a run")
@@ -87,7 +87,7 @@ def read_run(folder: Path) -> Run:
     if (folder / "metrics.csv").is_file():
         curves[""] = _read_curves(folder / "metrics.csv")
     curves = {fold: columns for fold, columns in curves.items() if len(columns["epoch"])}
-    sample_ids, judged, part = _read_judged(folder / "predictions.tsv", facts)
+    sample_ids, scored, part = _read_scored(folder / "predictions.tsv", facts)
     embedded_ids, embeddings = _read_embeddings(folder / "embeddings.tsv")
     beside = folder / "baseline"
     has_baseline = (beside / "metrics.json").is_file()
@@ -96,7 +96,7 @@ def read_run(folder: Path) -> Run:
         facts,
         curves,
         sample_ids,
-        judged,
+        scored,
         part,
         embedded_ids,
         embeddings,
@@ -128,7 +128,7 @@ def _read_curves(path: Path) -> dict[str, F64]:
         raise DataError("No learning curves", f"'{path}', {error}", "was it edited?") from error
 
 
-def _read_judged(
+def _read_scored(
     path: Path, facts: dict[str, Any]
 ) -> tuple[tuple[str, ...], ScoredPredictions | None, str]:
     if not path.is_file():
@@ -138,11 +138,11 @@ def _read_judged(
         return (), None, ""
     target = facts.get("options", {}).get("target") or {}
     if target.get("classifier"):
-        judged = class_predictions(frame, frame["actual"].tolist())
+        scored = class_predictions(frame, frame["actual"].tolist())
     else:
-        judged = numeric_predictions(frame, numeric_column(frame, "actual"))
+        scored = numeric_predictions(frame, numeric_column(frame, "actual"))
     part = str(frame["split"].iloc[0]) if "split" in frame.columns else ""
-    return tuple(frame[ID_HEADER]), judged, part
+    return tuple(frame[ID_HEADER]), scored, part
 
 
 def _read_embeddings(path: Path) -> tuple[tuple[str, ...], F64 | None]:
@@ -162,11 +162,11 @@ def _read_embeddings(path: Path) -> tuple[tuple[str, ...], F64 | None]:
 
 
 def _same_split(one: Path, two: Path, part: str) -> bool | None:
-    """Compare which samples judge in which fold; None if a file is not there."""
+    """Return whether both splits score the same samples in each fold; None if a file is missing."""
     if not (one.is_file() and two.is_file() and part):
         return None
-    judging = []
+    scored = []
     for path in (one, two):
         lines = (line.split("\t") for line in path.read_text(encoding="utf-8").splitlines())
-        judging.append({tuple(line[:2]) for line in lines if line[2:3] == [part]})
-    return judging[0] == judging[1]
+        scored.append({tuple(line[:2]) for line in lines if line[2:3] == [part]})
+    return scored[0] == scored[1]

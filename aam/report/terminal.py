@@ -1,4 +1,4 @@
-"""Figures as an aligned table on standard output, where they can be piped."""
+"""Tables of metrics on standard output."""
 
 from __future__ import annotations
 
@@ -29,8 +29,8 @@ MOST_CLASSES = 12
 
 
 def show(summary: Mapping[str, Any]) -> None:
-    """Print what `aam.data.metrics.summary` returned: a row a fold, their spread, and all."""
-    # Where nothing is known about the width (a pipe) no column is cut.
+    """Print the result of `aam.data.metrics.summary`: folds, their spread, all samples."""
+    # A pipe has no width; 200 columns cut nothing.
     console = Console(highlight=False, width=None if Console().is_terminal else 200)
     console.print(figure_table(summary))
     confusion = summary.get("confusion")
@@ -39,7 +39,7 @@ def show(summary: Mapping[str, Any]) -> None:
 
 
 def figure_table(summary: Mapping[str, Any]) -> Table:
-    """Lay the figures of all samples and of each fold out as a table."""
+    """Return a table of the metrics of all samples and of each fold."""
     overall, folds = summary["overall"], summary["folds"]
     names = [name for name in TITLES if name in overall]
     table = Table(title=str(summary["column"]), box=box.SIMPLE_HEAD, title_justify="left")
@@ -55,7 +55,7 @@ def figure_table(summary: Mapping[str, Any]) -> Table:
 
 
 def confusion_table(classes: list[str], counts: list[list[int]]) -> Table:
-    """Lay the confusion matrix out: a row a true class, a column a predicted one."""
+    """Return the confusion matrix as a table of true (rows) and predicted classes."""
     table = Table(title="true \\ predicted", box=box.SIMPLE_HEAD, title_justify="left")
     table.add_column("")
     for name in classes:
@@ -66,7 +66,7 @@ def confusion_table(classes: list[str], counts: list[list[int]]) -> Table:
 
 
 def shown(name: str, value: float | None) -> str:
-    """Write one figure as a person reads it; an en dash where it is not defined."""
+    """Format a metric; an en dash where it is not defined."""
     if value is None:
         return "–"  # noqa: RUF001
     # Adding 0 makes -0.000 a plain 0.000.
@@ -74,7 +74,7 @@ def shown(name: str, value: float | None) -> str:
 
 
 def spread(name: str, folds: Mapping[str, Mapping[str, float | None]]) -> str:
-    """Write mean and standard deviation (n - 1) of a figure over the folds."""
+    """Format mean and standard deviation (n - 1) of a metric over the folds."""
     values = [value for found in folds.values() if (value := found.get(name)) is not None]
     if name == "samples" or len(values) < 2:
         return ""

@@ -1,4 +1,4 @@
-"""Pictures of predictions against the truth. Every function returns a figure."""
+"""Figures of predictions against true values: agreement, residuals, confusion matrix, ROC."""
 
 from __future__ import annotations
 
@@ -17,14 +17,14 @@ MOST_CURVES = 6  # classes with a ROC curve of their own
 
 
 @styled
-def agreement_figure(judged: ScoredPredictions, column: str) -> Figure:
-    """Draw predicted against true numbers, with the line where they are equal."""
+def agreement_figure(scored: ScoredPredictions, column: str) -> Figure:
+    """Plot predicted against true numbers, with the line of equality."""
     figure, axes = blank(4.6, 4.2)
-    both = np.concatenate([judged.actual, judged.predicted])
+    both = np.concatenate([scored.actual, scored.predicted])
     margin = 0.04 * (both.max() - both.min() or 1.0)
     ends = (both.min() - margin, both.max() + margin)
     axes.plot(ends, ends, color=INK, lw=1, ls="--", alpha=0.6, label="equal")
-    axes.scatter(judged.actual, judged.predicted, color=SERIES[0], **_look(len(judged.actual)))
+    axes.scatter(scored.actual, scored.predicted, color=SERIES[0], **_look(len(scored.actual)))
     axes.set(xlim=ends, ylim=ends, xlabel=f"true {column}", ylabel=f"predicted {column}")
     axes.set_aspect("equal")
     axes.set_title("Predicted against true")
@@ -33,12 +33,12 @@ def agreement_figure(judged: ScoredPredictions, column: str) -> Figure:
 
 
 @styled
-def residual_figure(judged: ScoredPredictions, column: str) -> Figure:
-    """Draw the error of each prediction over the true number."""
+def residual_figure(scored: ScoredPredictions, column: str) -> Figure:
+    """Plot the error of each prediction over the true number."""
     figure, axes = blank(4.6, 4.2)
     axes.axhline(0, color=INK, lw=1, ls="--", alpha=0.6)
-    errors = judged.predicted - judged.actual
-    axes.scatter(judged.actual, errors, color=SERIES[1], **_look(len(errors)))
+    errors = scored.predicted - scored.actual
+    axes.scatter(scored.actual, errors, color=SERIES[1], **_look(len(errors)))
     reach = 1.08 * float(np.abs(errors).max() or 1.0)
     axes.set(ylim=(-reach, reach), xlabel=f"true {column}", ylabel="predicted - true")
     axes.set_title("Errors")
@@ -46,13 +46,13 @@ def residual_figure(judged: ScoredPredictions, column: str) -> Figure:
 
 
 @styled
-def confusion_figure(judged: ScoredPredictions) -> Figure:
-    """Draw how many samples of each true class were given each class; rows add up to 1 in shade."""
+def confusion_figure(scored: ScoredPredictions) -> Figure:
+    """Plot the confusion matrix; the shade is the fraction of the true class."""
     from matplotlib.patches import Rectangle
 
-    number = len(judged.classes)
+    number = len(scored.classes)
     figure, axes = blank(4.6, 4.2)
-    counts = confusion(judged.actual, judged.predicted, number)
+    counts = confusion(scored.actual, scored.predicted, number)
     shares = counts / np.maximum(counts.sum(axis=1, keepdims=True), 1)
     for row in range(number):
         for column in range(number):
@@ -65,7 +65,7 @@ def confusion_figure(judged: ScoredPredictions) -> Figure:
                 colour = "white" if share > 0.55 else INK
                 count = str(counts[row, column])
                 axes.text(column, row, count, ha="center", va="center", color=colour)
-    names = [name if len(name) <= 16 else name[:15] + "…" for name in judged.classes]
+    names = [name if len(name) <= 16 else name[:15] + "…" for name in scored.classes]
     step = 1 + (number - 1) // 20
     shown = range(0, number, step)
     turned = number > 4 or max(map(len, names)) > 10
@@ -86,27 +86,27 @@ def confusion_figure(judged: ScoredPredictions) -> Figure:
 
 
 @styled
-def roc_figure(judged: ScoredPredictions) -> Figure:
-    """Draw ROC curves: one for two classes, else one for each (the commonest) against the rest.
+def roc_figure(scored: ScoredPredictions) -> Figure:
+    """Plot ROC curves: one for two classes, else one for each frequent class against the rest.
 
     Args:
-        judged: with probabilities.
+        scored: with probabilities.
     """
     from sklearn.metrics import roc_auc_score, roc_curve
 
-    assert judged.probabilities is not None
+    assert scored.probabilities is not None
     figure, axes = blank(4.6, 4.2)
     axes.plot((0, 1), (0, 1), color=INK, lw=1, ls="--", alpha=0.6)
-    times = np.bincount(judged.actual, minlength=len(judged.classes))
-    commonest = np.argsort(-times, kind="stable")[:MOST_CURVES]
-    asked = [1] if len(judged.classes) == 2 else sorted(commonest.tolist())
-    for number, code in enumerate(asked):
-        positive = judged.actual == code
+    times = np.bincount(scored.actual, minlength=len(scored.classes))
+    most_frequent = np.argsort(-times, kind="stable")[:MOST_CURVES]
+    codes = [1] if len(scored.classes) == 2 else sorted(most_frequent.tolist())
+    for number, code in enumerate(codes):
+        positive = scored.actual == code
         if positive.all() or not positive.any():
             continue
-        score = judged.probabilities[:, code]
+        score = scored.probabilities[:, code]
         wrong, right, _ = roc_curve(positive, score)
-        label = f"{judged.classes[code][:20]}, AUC {roc_auc_score(positive, score):.2f}"
+        label = f"{scored.classes[code][:20]}, AUC {roc_auc_score(positive, score):.2f}"
         axes.plot(wrong, right, color=SERIES[number], lw=2, label=label)
     axes.set(xlim=(-0.02, 1.02), ylim=(-0.02, 1.02))
     axes.set(xlabel="false positive rate", ylabel="true positive rate")
