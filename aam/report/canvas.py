@@ -19,8 +19,8 @@ if TYPE_CHECKING:
     from matplotlib.figure import Figure
 
 INK = "#1f2a37"
-# Okabe and Ito (2008): distinct for every common colour vision. Black and yellow are left out: one is
-# invisible on a dark page, the other on a light one.
+# Okabe and Ito (2008): distinct for every common colour vision. Black and yellow are left out: one
+# is invisible on a dark page, the other on a light one.
 SERIES = ("#0072b2", "#d55e00", "#009e73", "#cc79a7", "#e69f00", "#56b4e9")
 MARKERS = ("o", "s", "^", "D", "v", "P", "X", "<", ">", "p")
 MOST_VECTORS = 2000  # points drawn as vectors; more are drawn as pixels

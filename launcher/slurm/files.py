@@ -7,13 +7,13 @@ header says, AAM_ENGINE and AAM_IMAGE what runs, and AAM_BIND names folders that
 
 from __future__ import annotations
 
-import os
 import shlex
 import sys
 from dataclasses import replace
 from pathlib import Path
 
 from aam import __version__
+from aam.contract.files import atomic_write
 from launcher import config
 from launcher.engines import ENGINES
 from launcher.engines.container_argv import assignments
@@ -172,10 +172,9 @@ def main() -> int:
     folder = Path(sys.argv[1])
     folder.mkdir(exist_ok=True)
     for name, text in files().items():
-        aside = folder / f".{name}.{os.getpid()}"
-        aside.write_text(text)
-        aside.chmod(0o755)
-        aside.replace(folder / name)
+        with atomic_write(folder / name) as temporary:
+            temporary.write_text(text)
+            temporary.chmod(0o755)
     return 0
 
 

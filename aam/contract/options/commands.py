@@ -1,4 +1,4 @@
-"""Every command of `aam`: its options, its one-line summary and its place in the help."""
+"""Commands of `aam`: options, one-line summary and group in the help page."""
 
 from collections.abc import Sequence
 from dataclasses import dataclass
@@ -16,7 +16,11 @@ from aam.contract.options.field import (
     option,
 )
 from aam.contract.options.groups import (
+    DEVICE_HELP,
+    DROP_MISSING_HELP,
+    MIDPOINT_HELP,
     AttnImplementation,
+    Device,
     DeviceOptions,
     LoopOptions,
     LossType,
@@ -39,23 +43,23 @@ from aam.contract.options.groups import (
 
 @dataclass(frozen=True)
 class Simulate:
-    """Make a study whose truth is known: tree, sequences, counts and metadata."""
+    """Simulate a study with known effects: tree, sequences, counts and metadata."""
 
     output_dir: Path = option("Folder for table.biom, tree.nwk and metadata.tsv.", role="output")
     samples: int = option("Number of samples.", default=200)
     asvs: int = option("Number of ASVs, the tips of the tree.", default=2000)
     length: int = option("Nucleotides of each sequence.", default=150)
-    richness: int = option("ASVs that a sample holds, about.", default=185)
-    depth: int = option("Mean number of reads of a sample.", default=10_000)
-    sites: int = option("Levels of the site factor.", default=3)
-    subjects: int = option("Subjects that the samples come from.", default=40)
+    richness: int = option("Approximate number of ASVs in a sample.", default=185)
+    depth: int = option("Mean number of reads in a sample.", default=10_000)
+    sites: int = option("Number of sites (categories).", default=3)
+    subjects: int = option("Number of subjects.", default=40)
     seed: int = option("Seed; the same seed gives the same study.", default=42)
-    overwrite: bool = option("Replace a study that is already in the folder.", default=False)
+    overwrite: bool = option("Replace an existing study in the folder.", default=False)
 
 
 @dataclass(frozen=True)
 class Pretrain:
-    """Learn without labels from masked nucleotides and UniFrac distances."""
+    """Pretrain an encoder without labels, on masked nucleotides and UniFrac distances."""
 
     input: TableOptions
     phylogeny: PhylogenyOptions
@@ -72,8 +76,8 @@ class Pretrain:
         "Sample metadata; only needed for --group-column.", default=None, role="input"
     )
     pretrained_encoder: Path | None = option(
-        "Checkpoint or run folder to start from, of this study or of another; it decides the "
-        "encoder's shape.",
+        "Checkpoint or run folder to start from, of this or another study; it determines the "
+        "sizes of the encoder.",
         default=None,
         role="input",
     )
@@ -81,7 +85,7 @@ class Pretrain:
 
 @dataclass(frozen=True)
 class Train:
-    """Learn to predict a metadata column, from scratch or from a pretrained encoder."""
+    """Train a model that predicts a metadata column, from scratch or a pretrained encoder."""
 
     input: TableOptions
     target: TargetOptions
@@ -96,30 +100,30 @@ class Train:
     device: DeviceOptions
     scale: ScaleOptions
     pretrained_encoder: Path | None = option(
-        "Checkpoint or run folder of `aam pretrain` to start from; it decides the encoder's shape.",
+        "Checkpoint or run folder of `aam pretrain` to start from; it determines the sizes of the "
+        "encoder.",
         default=None,
         role="input",
     )
     freeze_base: bool = option(
-        "Keep the pretrained encoder as it is; every ASV is encoded once and remembered.",
+        "Do not train the pretrained encoder; every ASV is encoded once.",
         default=False,
     )
     folds: int = option(
-        "Cross-validation: train this many models, each tested on another part; 1: one model.",
+        "Cross-validation: number of models, each tested on another fold; 1: one model.",
         default=1,
     )
     profile_features: int = option(
-        "Features of the community profile, which is read beside the encoder; 0 leaves it out.",
+        "Features of the community profile, an input besides the encoder; 0: no profile.",
         default=1024,
         takes=FEATURES,
     )
     profile_dropout: float = option(
-        "Dropout of what reads the profile.", default=0.7, takes=BELOW_ONE
+        "Dropout of the layers that read the profile.", default=0.7, takes=BELOW_ONE
     )
     target_penalty: float = option("Weight of the target's loss.", default=1.0, takes=WEIGHTS)
     target_transform: TransformName = option(
-        "Transform of a numeric target, fitted on the training samples and undone in every number "
-        "shown.",
+        "Transform of a numeric target, fitted on training samples and undone in every result.",
         default="zscore",
     )
     loss_type: LossType = option(
@@ -129,39 +133,39 @@ class Train:
         "Quantiles for --loss-type quantile.", default=(0.1, 0.5, 0.9), takes=INSIDE_ONE
     )
     over_penalty: float = option(
-        "Asymmetric loss: weight of predictions above.", default=1.0, takes=WEIGHTS
+        "Asymmetric loss: weight of predictions above the true value.", default=1.0, takes=WEIGHTS
     )
     under_penalty: float = option(
-        "Asymmetric loss: weight of predictions below.", default=1.0, takes=WEIGHTS
+        "Asymmetric loss: weight of predictions below the true value.", default=1.0, takes=WEIGHTS
     )
     class_weights: Literal["none", "balanced"] = option(
-        "Weigh classes by their inverse frequency.", default="none"
+        "Weight of classes in the loss; balanced: inverse to their frequency.", default="none"
     )
     best_metric: Literal["val_loss", "r2", "mae", "accuracy", "f1"] = option(
-        "Validation figure that chooses best.ckpt.", default="val_loss"
+        "Validation metric that selects best.ckpt.", default="val_loss"
     )
 
 
 @dataclass(frozen=True)
 class Predict:
-    """Predict a column for the samples of a table from a checkpoint alone."""
+    """Predict a metadata column for the samples of a table with a trained model."""
 
     input: TableOptions
     device: DeviceOptions
     model: Path = option("Checkpoint or run folder of `aam train`.", role="input")
-    output: Path = option("TSV of predictions to write.", role="output")
+    output: Path = option("Predictions file to write (TSV).", role="output")
     batch_size: int = option("Samples in a batch.", default=32, takes=ONE_OR_MORE)
     prediction_passes: int = option(
-        "Rarefactions to average over; their spread is written too when there are several.",
+        "Rarefactions to average over; with several, the standard deviation is written too.",
         default=1,
         takes=ONE_OR_MORE,
     )
-    overwrite: bool = option("Replace the output file.", default=False)
+    overwrite: bool = option("Replace an existing output file.", default=False)
 
 
 @dataclass(frozen=True)
 class Embed:
-    """Write the embedding of every sample, and a PCoA picture of them."""
+    """Compute the embedding of every sample, and a PCoA plot."""
 
     input: TableOptions
     device: DeviceOptions
@@ -170,84 +174,82 @@ class Embed:
         "Folder for embeddings.tsv, ordination.txt (PCoA) and pcoa.png.", role="output"
     )
     metadata: Path | None = option("Sample metadata.", default=None, role="input")
-    color_by: str | None = option("Metadata column that colours the picture.", default=None)
+    color_by: str | None = option("Metadata column that colours the plot.", default=None)
     batch_size: int = option("Samples in a batch.", default=32, takes=ONE_OR_MORE)
-    overwrite: bool = option("Replace files that are already there.", default=False)
+    overwrite: bool = option("Replace existing files.", default=False)
 
 
 @dataclass(frozen=True)
 class Evaluate:
-    """Measure predictions against metadata."""
+    """Compute the metrics of predictions against metadata."""
 
-    predictions: Path = option("TSV of `aam predict` or of a run folder.", role="input")
-    metadata: Path = option("Sample metadata that holds the truth.", role="input")
+    predictions: Path = option(
+        "Predictions file (TSV) of `aam predict` or of a run folder.", role="input"
+    )
+    metadata: Path = option("Sample metadata with the true values.", role="input")
     metadata_column: str = option("Column that was predicted.")
     classifier: bool = option("The column is a category.", default=False)
-    output: Path | None = option("JSON file for the figures.", default=None, role="output")
-    overwrite: bool = option("Replace the output file.", default=False)
+    output: Path | None = option("JSON file for the metrics.", default=None, role="output")
+    overwrite: bool = option("Replace an existing output file.", default=False)
 
 
 @dataclass(frozen=True)
 class Baseline:
-    """Train a random forest on the same split, to know what a model has to beat."""
+    """Train a random forest on the same split, as a baseline for a model."""
 
     input: TableOptions
     target: TargetOptions
     split: SplitOptions
     output_dir: Path = option("Folder for predictions.tsv and metrics.json.", role="output")
-    folds: int = option("Cross-validation: number of parts; 1: one split.", default=1)
-    n_estimators: int = option("Trees of the forest.", default=200)
-    max_features: float = option("Part of the ASVs each split of a tree may use.", default=0.3)
-    min_samples_leaf: int = option("Fewest samples of a leaf.", default=2)
-    seed: int = option("Seed of the split and the forest.", default=42)
-    n_jobs: int = option("Processor cores; -1 for all.", default=-1)
-    overwrite: bool = option("Replace files that are already there.", default=False)
+    folds: int = option("Cross-validation: number of folds; 1: one split.", default=1)
+    n_estimators: int = option("Number of trees.", default=200)
+    max_features: float = option(
+        "Fraction of the ASVs considered at each split of a tree.", default=0.3
+    )
+    min_samples_leaf: int = option("Minimum number of samples in a leaf.", default=2)
+    seed: int = option("Random seed of the split and the forest.", default=42)
+    n_jobs: int = option("CPU cores; -1: all.", default=-1)
+    overwrite: bool = option("Replace existing files.", default=False)
 
 
 @dataclass(frozen=True)
 class Unifrac:
-    """Compute a whole UniFrac matrix (or Faith PD) of a table."""
+    """Compute the UniFrac distance matrix or the Faith PD of a table."""
 
     input: TableOptions
     tree: Path | None = option(
-        "Rooted phylogeny: Newick or .qza; a folder of `aam prepare` has its own.",
+        "Rooted phylogeny: Newick or .qza; a folder of `aam prepare` contains one.",
         default=None,
         role="input",
     )
     output: Path = option(
-        "Matrix to write: .tsv or .lsmat, .npy (ids in a .txt beside it), or .h5 as ssu writes it; "
+        "Matrix to write: .tsv or .lsmat, .npy (with the ids in a .txt), or .h5 of ssu; "
         "Faith PD is always a TSV.",
         role="output",
     )
-    unifrac_metric: Metric = option("Which measure.", default="unweighted")
+    unifrac_metric: Metric = option("UniFrac variant, or Faith PD.", default="unweighted")
     unifrac_alpha: float = option(
         "Alpha of generalized UniFrac, 0 to 1.", default=0.5, takes=UP_TO_ONE
     )
     engine: Literal["auto", "torch", "ssu"] = option(
-        "'ssu' runs the program of unifrac-binaries; 'auto' takes torch.", default="auto"
+        "'ssu' runs the program of unifrac-binaries; 'auto' is torch.", default="auto"
     )
-    drop_missing_asvs: bool = option(
-        "Leave out ASVs that the tree lacks instead of refusing the table.", default=False
-    )
-    root_at_midpoint: bool = option(
-        "Root the tree between the two tips that are farthest apart; trees without a root are "
-        "refused otherwise.",
-        default=False,
-    )
-    device: Literal["auto", "cpu", "cuda"] = option("Where torch computes.", default="auto")
-    overwrite: bool = option("Replace the output file.", default=False)
+    drop_missing_asvs: bool = option(DROP_MISSING_HELP, default=False)
+    root_at_midpoint: bool = option(MIDPOINT_HELP, default=False)
+    device: Device = option("Device for torch.", default="auto")
+    overwrite: bool = option("Replace an existing output file.", default=False)
 
 
 @dataclass(frozen=True)
 class Report:
-    """Draw one self-contained HTML page about a run folder."""
+    """Write an HTML report of a run folder."""
 
     run_dir: Path = option("Run folder of `aam pretrain` or `aam train`.", role="input")
     output: Path | None = option(
-        "Page to write; report.html in the run folder by default.", default=None, role="output"
+        "HTML file to write; report.html in the run folder by default.", default=None, role="output"
     )
     metadata: Path | None = option(
-        "Sample metadata for colours; by default the file that the run was trained with.",
+        "Sample metadata for colours; the metadata of the run by default.",
         default=None,
         role="input",
     )
@@ -258,15 +260,13 @@ class Report:
 
 @dataclass(frozen=True)
 class Check:
-    """Measure whether this GPU, driver and PyTorch compute attention right."""
+    """Measure whether this GPU, driver and PyTorch compute attention correctly."""
 
-    device: Literal["auto", "cpu", "cuda"] = option(
-        "'cuda' means any GPU, AMD's too; 'auto' takes a GPU where there is one.", default="auto"
-    )
-    quick: bool = option("Small probes and no times: seconds.", default=False)
+    device: Device = option(DEVICE_HELP, default="auto")
+    quick: bool = option("Small probes without timing; takes seconds.", default=False)
     json: bool = option("Print the report as JSON.", default=False)
     timeout: float = option(
-        "Seconds without a result after which a GPU is taken to hang.",
+        "Seconds without a result after which a GPU counts as hanging.",
         default=120.0,
         takes=ABOVE_ZERO,
     )
@@ -274,68 +274,60 @@ class Check:
 
 @dataclass(frozen=True)
 class Prepare:
-    """Write a study once as files that every command maps as its --table.
+    """Write a study as a folder that every command memory-maps as its --table.
 
-    The folder stands for table, sequences and tree, and for --metadata where that was given here.
+    The folder replaces table, sequences and tree, and --metadata if that is given here.
     """
 
     input: TableOptions
     tree: Path | None = option("Rooted phylogeny: Newick or .qza.", default=None, role="input")
     metadata: Path | None = option(
-        "Sample metadata (TSV, QIIME 2's rules) to keep with the samples.",
+        "Sample metadata (TSV, QIIME 2's rules) to store with the samples.",
         default=None,
         role="input",
     )
     output: Path | None = option("Folder to write, such as study.aam.", default=None, role="output")
-    drop_missing_asvs: bool = option(
-        "Leave out ASVs that the tree lacks instead of refusing the table.", default=False
-    )
-    root_at_midpoint: bool = option(
-        "Root the tree between the two tips that are farthest apart; trees without a root are "
-        "refused otherwise.",
-        default=False,
-    )
+    drop_missing_asvs: bool = option(DROP_MISSING_HELP, default=False)
+    root_at_midpoint: bool = option(MIDPOINT_HELP, default=False)
     verify: bool = option(
-        "Write nothing; compare every byte of the folder that --table names with its checksums.",
+        "Write nothing; compare the files of the folder given as --table with their checksums.",
         default=False,
     )
-    overwrite: bool = option("Replace the output.", default=False)
+    overwrite: bool = option("Replace an existing output.", default=False)
 
 
 @dataclass(frozen=True)
 class GoldenOptions:
-    """What computes the golden case; nothing is checked first, and no backend replaced if wrong."""
+    """Stack of a golden run; backends are not checked and not replaced if wrong."""
 
-    device: Literal["auto", "cpu", "cuda"] = option(
-        "'cuda' means any GPU, AMD's too; 'auto' takes a GPU where there is one.", default="auto"
-    )
+    device: Device = option(DEVICE_HELP, default="auto")
     attn_implementation: AttnImplementation = option(
-        "Attention kernel ('sdpa' is another word for auto).", default="auto"
+        "Attention backend ('sdpa' is the same as auto).", default="auto"
     )
     mixed_precision: MixedPrecision = option(
-        "Precision of the matrix products; 'auto': bf16 on a GPU that has it, else none.",
+        "Precision of the matrix products; 'auto': bf16 on a GPU that supports it, else none.",
         default="none",
     )
 
 
 @dataclass(frozen=True)
 class GoldenGenerate:
-    """Compute a small fixed case on this stack and keep every stage of it."""
+    """Compute a small fixed case on this stack and save the result of every stage."""
 
     stack: GoldenOptions
     golden_dir: Path = option(
-        "Folder for the golden files; `--golden-dir` may be left out.", role="output", first=True
+        "Folder for the golden files; `--golden-dir` can be omitted.", role="output", first=True
     )
-    overwrite: bool = option("Replace the golden files of the folder.", default=False)
+    overwrite: bool = option("Replace existing golden files in the folder.", default=False)
 
 
 @dataclass(frozen=True)
 class GoldenCompare:
-    """Compute the same case here and name the first stage that differs; status 1 if any."""
+    """Compute the same case here and print the first stage that differs; exit status 1 if any."""
 
     stack: GoldenOptions
     golden_dir: Path = option(
-        "Folder of `aam golden generate`; `--golden-dir` may be left out.", role="input", first=True
+        "Folder of `aam golden generate`; `--golden-dir` can be omitted.", role="input", first=True
     )
     json: bool = option("Print the comparison as JSON.", default=False)
 
@@ -365,12 +357,12 @@ def names() -> tuple[str, ...]:
     return tuple(name for group in COMMANDS.values() for name in group)
 
 
-def split(words: Sequence[str]) -> tuple[str, list[str]]:
-    """Take the name of a command, of one or two words, off the front of a command line.
+def split(arguments: Sequence[str]) -> tuple[str, list[str]]:
+    """Split a command line into the name of the command, of one or two words, and the rest.
 
-    What is no command comes back as its first word.
+    An unknown command is returned as its first word.
     """
-    two = " ".join(words[:2])
-    if len(words) > 1 and find(two) is not None:
-        return two, list(words[2:])
-    return (words[0] if words else ""), list(words[1:])
+    two = " ".join(arguments[:2])
+    if len(arguments) > 1 and find(two) is not None:
+        return two, list(arguments[2:])
+    return (arguments[0] if arguments else ""), list(arguments[1:])

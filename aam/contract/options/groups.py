@@ -1,4 +1,4 @@
-"""The options that several commands share, one small dataclass a subject.
+"""Options that several commands share, one dataclass for each subject.
 
 Names are those of the public AAM program where the meaning is the same.
 """
@@ -31,6 +31,14 @@ CompileModel = Literal["off", "auto", "force"]
 LossType = Literal["mse", "mae", "huber", "quantile", "asymmetric"]
 TransformName = Literal["none", "minmax", "zscore", "log-minmax", "log-zscore"]
 AttnImplementation = Literal["auto", "sdpa", "math", "mem_efficient", "flash"]
+Device = Literal["auto", "cpu", "cuda"]
+
+DEVICE_HELP = "'cuda' means any GPU, also AMD; 'auto' uses a GPU if there is one."
+DROP_MISSING_HELP = "Leave out ASVs that are not in the tree instead of rejecting the table."
+MIDPOINT_HELP = (
+    "Root an unrooted tree at the midpoint between its two most distant tips; otherwise a tree "
+    "without a root is rejected."
+)
 
 
 @dataclass(frozen=True)
@@ -39,7 +47,7 @@ class TableOptions:
 
     table: Path = option(
         "Feature table: BIOM 1 or 2.1, TSV, or QIIME 2 artifact (.qza); or a folder of `aam "
-        "prepare`, which has sequences and tree in it.",
+        "prepare`, which contains sequences and tree.",
         role="input",
     )
     sequences: Path | None = option(
@@ -48,11 +56,11 @@ class TableOptions:
         role="input",
     )
     drop_empty_samples: bool = option(
-        "Leave out samples without reads instead of refusing the table.", default=False
+        "Leave out samples without reads instead of rejecting the table.", default=False
     )
     max_memory_gb: float | Literal["auto"] = option(
-        "Memory in GiB that reading table, tree and sequences may take, each, and the tiles of "
-        "`aam unifrac`. 'auto': half of what is available, and 1 GiB for tiles.",
+        "Memory limit in GiB for reading each of table, tree and sequences, and for the tiles of "
+        "`aam unifrac`. 'auto': half of the available memory, and 1 GiB for tiles.",
         default="auto",
         takes=Range("more than 0, at most 1048576", 0, 2**20, open_below=True),
         resumable=True,
@@ -61,7 +69,7 @@ class TableOptions:
 
 @dataclass(frozen=True)
 class PhylogenyOptions:
-    """Where UniFrac comes from: a tree, or a matrix made elsewhere."""
+    """The source of UniFrac: a tree, or a distance matrix of another program."""
 
     tree: Path | None = option(
         "Rooted phylogeny of the ASVs: Newick or .qza. UniFrac is computed from it batch by batch.",
@@ -74,25 +82,22 @@ class PhylogenyOptions:
         role="input",
     )
     unifrac_metric: Metric = option(
-        "Phylogenetic measure to learn ('unifrac' is another word for unweighted).",
+        "Phylogenetic measure to learn ('unifrac' is the same as unweighted).",
         default="unweighted",
     )
     unifrac_alpha: float = option(
         "Alpha of generalized UniFrac, 0 to 1.", default=0.5, takes=UP_TO_ONE
     )
-    drop_missing_asvs: bool = option(
-        "Leave out ASVs that the tree lacks instead of refusing the table.", default=False
-    )
+    drop_missing_asvs: bool = option(DROP_MISSING_HELP, default=False)
     root_at_midpoint: bool = option(
-        "Root the tree between the two tips that are farthest apart; trees without a root are "
-        "refused otherwise.",
+        MIDPOINT_HELP,
         default=False,
     )
 
 
 @dataclass(frozen=True)
 class SampleOptions:
-    """How the reads of a sample become a set of ASVs."""
+    """Rarefaction and selection of the ASVs of a sample."""
 
     rarefy_depth: int | Literal["auto"] = option(
         "Reads drawn from each sample; shallower samples are left out of training. 'auto': the "
@@ -101,18 +106,21 @@ class SampleOptions:
         takes=ZERO_OR_MORE,
     )
     rarefy_each_epoch: bool = option(
-        "Draw the training reads anew in each epoch (augmentation); validation stays fixed.",
+        "Rarefy the training samples again in each epoch (augmentation); validation samples once.",
         default=True,
     )
     token_limit: int = option(
-        "Most ASVs of one sample that the model sees.", default=1024, takes=ONE_OR_MORE
+        "Maximum number of ASVs of one sample that the model reads.",
+        default=1024,
+        takes=ONE_OR_MORE,
     )
     asv_sampling: Literal["abundance", "first", "random"] = option(
-        "Which ASVs stay when a sample has more than the token limit (first: by id).",
+        "ASVs to keep when a sample has more than the token limit (first: by id).",
         default="abundance",
     )
     max_bp: int | Literal["auto"] = option(
-        "Longest sequence in nucleotides; the rest is cut off. 'auto': the longest of the table.",
+        "Maximum sequence length in nucleotides; longer ones are truncated. 'auto': the longest of "
+        "the table.",
         default="auto",
         takes=ONE_OR_MORE,
     )
@@ -120,11 +128,11 @@ class SampleOptions:
 
 @dataclass(frozen=True)
 class ModelOptions:
-    """The shape of the network."""
+    """Sizes of the network."""
 
-    embedding_dim: int = option("Width of every embedding.", default=128, takes=WIDTHS)
+    embedding_dim: int = option("Dimension of every embedding.", default=128, takes=WIDTHS)
     attention_heads: int = option(
-        "Attention heads; must divide the width.", default=4, takes=WIDTHS
+        "Attention heads; must divide --embedding-dim.", default=4, takes=WIDTHS
     )
     attention_layers: int = option(
         "Transformer layers of the nucleotide encoder and of the sample encoder, each.",
@@ -132,7 +140,7 @@ class ModelOptions:
         takes=LAYERS,
     )
     nucleotide_patch: Literal[1, 3, 5] = option(
-        "Nucleotides that one token of the nucleotide encoder stands for.", default=5
+        "Nucleotides in one token of the nucleotide encoder.", default=5
     )
     dropout: float = option(
         "Dropout outside attention, 0 to below 1.", default=0.1, takes=BELOW_ONE
@@ -161,41 +169,44 @@ class LoopOptions:
         "Passes over the training samples.", default=100, takes=ONE_OR_MORE, resumable=True
     )
     batch_size: int = option(
-        "Samples in a batch: of all processes together, each takes its share.",
+        "Samples in a batch, of all processes together.",
         default=16,
         takes=ONE_OR_MORE,
     )
     gradient_accumulation_steps: int = option(
-        "Batches to one optimiser step.", default=1, takes=ONE_OR_MORE
+        "Batches for each optimizer step.", default=1, takes=ONE_OR_MORE
     )
     even_batches: bool = option(
-        "Deal samples out so that every batch holds about as many distinct ASVs: the largest "
-        "batch, and the memory for it, is smaller.",
+        "Distribute samples so that all batches have about the same number of distinct ASVs: the "
+        "largest batch needs less memory.",
         default=False,
     )
     lr: float = option("Peak learning rate.", default=1e-3, takes=RATES)
     warmup_fraction: float = option(
-        "Part of all optimiser steps over which the learning rate rises.",
+        "Fraction of all optimizer steps over which the learning rate rises.",
         default=0.1,
         takes=UP_TO_ONE,
     )
     weight_decay: float = option("Weight decay of the linear layers.", default=0.01, takes=WEIGHTS)
     max_grad_norm: float = option(
-        "Gradient norm to clip at; 0 never clips.", default=1.0, takes=ZERO_OR_MORE
+        "Gradient norm to clip at; 0: no clipping.", default=1.0, takes=ZERO_OR_MORE
     )
-    optimizer: Literal["adamw", "adam", "sgd"] = option("Optimiser.", default="adamw")
+    optimizer: Literal["adamw", "adam", "sgd"] = option("Optimizer.", default="adamw")
     scheduler: Literal["warmup_cosine", "constant", "plateau"] = option(
         "Learning rate after the warm-up: cosine to zero, constant, or lowered on plateaus.",
         default="warmup_cosine",
     )
     patience: int = option(
-        "Epochs without a better validation before training stops; 0 never stops early.",
+        "Epochs without improvement on the validation samples before training stops; 0: no early "
+        "stopping.",
         default=20,
         takes=ZERO_OR_MORE,
         resumable=True,
     )
     seed: int = option(
-        "Seed of splits, weights, masks, rarefactions and order.", default=42, takes=SEEDS
+        "Random seed of splits, weights, masks, rarefaction and sample order.",
+        default=42,
+        takes=SEEDS,
     )
 
 
@@ -203,8 +214,8 @@ class LoopOptions:
 class TrainLoopOptions(LoopOptions):
     """The training loop.
 
-    With labels a small study is learnt by heart sooner than understood: fewer and smaller steps,
-    more decay than without.
+    A small study is overfitted sooner with labels than without: fewer and smaller steps, more
+    weight decay.
     """
 
     epochs: int = option(
@@ -216,25 +227,25 @@ class TrainLoopOptions(LoopOptions):
 
 @dataclass(frozen=True)
 class DeviceOptions:
-    """What computes, and how."""
+    """Device, data loading and attention backend."""
 
-    device: Literal["auto", "cpu", "cuda"] = option(
-        "'cuda' means any GPU, AMD's too; 'auto' takes a GPU where there is one.",
+    device: Device = option(
+        DEVICE_HELP,
         default="auto",
         resumable=True,
     )
     num_workers: int | Literal["auto"] = option(
-        "Processes that prepare batches; 'auto': none on a CPU, up to 4 for a GPU.",
+        "Data loader processes; 'auto': none on a CPU, up to 4 for a GPU.",
         default="auto",
         takes=PROCESSES,
         resumable=True,
     )
     attn_implementation: AttnImplementation = option(
-        "Attention kernel ('sdpa' is another word for auto).", default="auto", resumable=True
+        "Attention backend ('sdpa' is the same as auto).", default="auto", resumable=True
     )
     check: bool = option(
-        "Measure first whether this GPU computes attention right; a kernel that does not is not "
-        "used.",
+        "Before the run, measure whether this GPU computes attention correctly; a backend that "
+        "does not is not used.",
         default=True,
         resumable=True,
     )
@@ -242,11 +253,11 @@ class DeviceOptions:
 
 @dataclass(frozen=True)
 class SpeedOptions:
-    """What trades memory, speed and precision while training."""
+    """Precision, compilation and memory of the training."""
 
     mixed_precision: MixedPrecision = option(
-        "Precision of the matrix products; fp16 with loss scaling. 'auto': bf16 on a GPU that has "
-        "it, else none.",
+        "Precision of the matrix products; fp16 with loss scaling. 'auto': bf16 on a GPU that "
+        "supports it, else none.",
         default="none",
         resumable=True,
     )
@@ -254,8 +265,8 @@ class SpeedOptions:
         "List the modules that run in fp32 under mixed precision.", default=False, resumable=True
     )
     compile_model: CompileModel = option(
-        "Compile the nucleotide encoder while training. 'auto', also meant by the flag alone: not "
-        "with ROCm, whose Triton has a fault; 'force': there too.",
+        "Compile the nucleotide encoder with torch.compile. 'auto' (also the flag without a "
+        "value): except with ROCm, whose Triton has a fault; 'force': also with ROCm.",
         default="off",
         alone="auto",
         resumable=True,
@@ -269,42 +280,43 @@ class SpeedOptions:
 
 @dataclass(frozen=True)
 class ScaleOptions:
-    """More than one process: --processes, `aam-launch --gpus`, torchrun or srun starts them."""
+    """Several processes, started by --processes, `aam-launch --gpus`, torchrun or srun."""
 
     distributed: bool = option(
-        "Share every batch among the processes; each has the whole network (DDP).",
+        "Split every batch among the processes; each holds the whole network (DDP).",
         default=False,
         resumable=True,
     )
     fsdp: bool = option(
-        "Share every batch among the processes; each has a part of the network (FSDP).",
+        "Split every batch among the processes; each holds a shard of the network (FSDP).",
         default=False,
         resumable=True,
     )
     fsdp_sharded_checkpoint: bool = option(
-        "With --fsdp: every process writes its part of a checkpoint, which is a folder then.",
+        "With --fsdp: each process writes its shard; the checkpoint is a folder.",
         default=False,
         resumable=True,
     )
     data_parallel: bool = option(
-        "Share every batch among all GPUs of this machine; they are started too.",
+        "Split every batch among all GPUs of this machine; starts one process for each.",
         default=False,
         resumable=True,
     )
     sync_batchnorm: bool = option(
-        "Taken and without effect: there is no batch norm in the network.",
+        "Accepted without effect: the network has no batch norm.",
         default=False,
         resumable=True,
     )
     processes: int = option(
-        "Processes to start on this machine, one for each GPU or for some cores each; 0: they are "
-        "started already, or there is one.",
+        "Processes to start on this machine, one for each GPU or each group of CPU cores; 0: start "
+        "none (one process, or processes of torchrun or srun).",
         default=0,
         takes=PROCESSES,
         resumable=True,
     )
     rank_timeout: float = option(
-        "Seconds of silence after which a process counts as dead and the others stop.",
+        "Seconds without a heartbeat of a process after which it counts as failed and the others "
+        "stop.",
         default=60.0,
         takes=SECONDS,
         resumable=True,
@@ -316,20 +328,20 @@ class RunOptions:
     """The run folder."""
 
     output_dir: Path = option(
-        "Folder of the run; made if it is not there.", role="output", resumable=True
+        "Run folder; created if it does not exist.", role="output", resumable=True
     )
     overwrite: bool = option(
-        "Replace a run that is already in the folder.", default=False, resumable=True
+        "Replace an existing run in the folder.", default=False, resumable=True
     )
     resume_from: Literal["auto"] | Path | None = option(
         "Continue from this checkpoint, or from the last one of this run folder. 'auto': from the "
-        "last whole one of --output-dir, or start where there is none.",
+        "last complete one of --output-dir; start from the beginning if there is none.",
         default=None,
         role="input",
         resumable=True,
     )
     checkpoint_every_n_steps: int = option(
-        "Also write last.ckpt after this many optimiser steps; 0: at the end of epochs only.",
+        "Also write last.ckpt after this many optimizer steps; 0: at the end of epochs only.",
         default=0,
         takes=ZERO_OR_MORE,
         resumable=True,
@@ -338,15 +350,17 @@ class RunOptions:
 
 @dataclass(frozen=True)
 class SplitOptions:
-    """Which samples train and which judge."""
+    """Division into training and validation samples."""
 
-    test_size: float = option("Part of the samples held out for validation.", default=0.2)
+    test_size: float = option("Fraction of the samples for validation.", default=0.2)
     group_column: str | None = option(
-        "Metadata column whose values stay together on one side (a subject, a study).", default=None
+        "Metadata column of groups that are not split (a subject, a study).", default=None
     )
-    stratify: bool = option("Give both sides the same mix of classes.", default=False)
+    stratify: bool = option(
+        "Keep the proportions of the classes in training and validation samples.", default=False
+    )
     splits: Path | None = option(
-        "splits.tsv of another run, to use the same samples for the same purpose.",
+        "splits.tsv of another run, to use the same training and validation samples.",
         default=None,
         role="input",
     )
@@ -354,9 +368,11 @@ class SplitOptions:
 
 @dataclass(frozen=True)
 class TargetOptions:
-    """What a study asks."""
+    """The metadata column to predict."""
 
     metadata: Path = option("Sample metadata (TSV, QIIME 2's rules).", role="input")
     metadata_column: str = option("Column to predict.")
     classifier: bool = option("Predict a category instead of a number.", default=False)
-    where: str | None = option("Use only samples whose metadata meets COLUMN=VALUE.", default=None)
+    where: str | None = option(
+        "Use only samples with this metadata value, given as COLUMN=VALUE.", default=None
+    )
