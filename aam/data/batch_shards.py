@@ -1,10 +1,10 @@
-"""A rank's share of a batch: some of its samples, and some of its distinct ASVs.
+"""Batch shards: the samples and the distinct ASVs of a batch that one rank computes.
 
-Samples and ASVs are shared out apart. Every distinct ASV of the whole batch is encoded by one rank
-only, whoever's samples hold it; the vectors are then gathered. So the work of encoding, where the
-time goes, is even whatever samples meet, and does not grow with the number of ranks. A share is cut
-from the whole batch, which every rank makes alike: reads, masks and distances cannot depend on the
-number of ranks. Shape suffixes: see `aam.data.batches`; M ASVs of the share's samples, A all
+Samples and ASVs are divided separately. Exactly one rank encodes each distinct ASV of the batch,
+whichever samples contain it; then the ranks gather the vectors. So the work of encoding, which
+dominates, is even for any samples and does not grow with the number of ranks. Every rank makes the
+same complete batch and takes its shard of it, so reads, masks and distances do not depend on the
+number of ranks. Shape suffixes: see `aam.data.batches`; M ASVs of the shard's samples, A all
 samples of the batch.
 """
 
@@ -22,19 +22,19 @@ from aam.data.batches import Batch, shortest
 
 @dataclass(frozen=True)
 class BatchShard(Batch):
-    """What one rank does of a batch.
+    """The part of a batch that one rank computes.
 
-    `rows_B`, `slots_BS`, `counts_BS`, `attend_BS` and `diversity_B` are of its samples,
-    `tokens_UL`, `scored_UL` and `hidden` of the ASVs that it encodes; `asvs_U` and what `slots_BS`
-    points into are of the whole batch. `distances_BB` has a row for each of its samples and a
-    column for each of the batch.
+    `rows_B`, `slots_BS`, `counts_BS`, `attend_BS` and `diversity_B` are of the shard's samples;
+    `tokens_UL`, `scored_UL` and `hidden` of the ASVs that the rank encodes. `asvs_U` is of the
+    complete batch, and `slots_BS` are indices into it. `distances_BB` has a row for each sample of
+    the shard and a column for each sample of the batch.
 
     Attributes:
-        samples: of the whole batch.
-        first_sample: number of its first sample in the whole batch.
-        first_asv: number of the first ASV that it encodes.
-        sequences_ML: uint8, sequences of its samples' ASVs, not masked.
-        sequence_slots_BS: row of `sequences_ML` of each ASV of each of its samples.
+        samples: number of samples of the complete batch.
+        first_sample: index of the shard's first sample in the complete batch.
+        first_asv: index of the first ASV that the rank encodes.
+        sequences_ML: uint8, sequences of the ASVs of the shard's samples, not masked.
+        sequence_slots_BS: row of `sequences_ML` of each ASV of each sample of the shard.
     """
 
     samples: int = 0
@@ -44,14 +44,14 @@ class BatchShard(Batch):
     sequence_slots_BS: Tensor = dataclasses.field(default_factory=lambda: torch.empty(0, 0))
 
 
-def shard_batch(batch: Batch, samples: slice, asvs: slice, letters: bool) -> BatchShard:
-    """Cut one rank's share from a whole batch.
+def shard_batch(batch: Batch, samples: slice, asvs: slice, sequences: bool) -> BatchShard:
+    """Return the shard of one rank.
 
     Args:
-        batch: the whole.
-        samples: whose samples are the rank's; may be empty.
-        asvs: which distinct ASVs it encodes; may be empty.
-        letters: whether what reads the samples needs their sequences as they are.
+        batch: the complete batch.
+        samples: the samples of the rank; may be empty.
+        asvs: the distinct ASVs that the rank encodes; may be empty.
+        sequences: whether to add `sequences_ML`, which the k-mer profile of the samples needs.
     """
     own = {name: value[samples] for name in ("rows_B", "slots_BS", "counts_BS")
            if (value := getattr(batch, name)) is not None}  # fmt: skip
@@ -60,9 +60,9 @@ def shard_batch(batch: Batch, samples: slice, asvs: slice, letters: bool) -> Bat
     own = {name: value[:, :widest] if value.ndim > 1 else value for name, value in own.items()}
     present_BS = present_BS[:, :widest]
     distances_BA, diversity_B = batch.distances_BB, batch.diversity_B
-    whole: dict[str, Any] = {f.name: getattr(batch, f.name) for f in dataclasses.fields(Batch)}
-    found = BatchShard(
-        **whole
+    complete: dict[str, Any] = {f.name: getattr(batch, f.name) for f in dataclasses.fields(Batch)}
+    shard = BatchShard(
+        **complete
         | own
         | _own_asvs(batch, asvs)
         | {
@@ -75,13 +75,13 @@ def shard_batch(batch: Batch, samples: slice, asvs: slice, letters: bool) -> Bat
         first_sample=samples.start,
         first_asv=asvs.start,
     )
-    if not letters:
-        return found
+    if not sequences:
+        return shard
     members_M, slots = torch.unique(own["slots_BS"][present_BS], return_inverse=True)
     sequence_slots_BS = torch.zeros_like(own["slots_BS"])
     sequence_slots_BS[present_BS] = slots
     return dataclasses.replace(
-        found, sequences_ML=unmasked(batch)[members_M], sequence_slots_BS=sequence_slots_BS
+        shard, sequences_ML=unmasked(batch)[members_M], sequence_slots_BS=sequence_slots_BS
     )
 
 
@@ -89,12 +89,12 @@ def _own_asvs(batch: Batch, asvs: slice) -> dict[str, Tensor | None]:
     tokens = {"tokens_UL": batch.tokens_UL[asvs]}
     if batch.scored_UL is None or batch.hidden is None:
         return dict(tokens)
-    before = int(batch.scored_UL[: asvs.start].sum())
+    masked_before = int(batch.scored_UL[: asvs.start].sum())
     scored_UL = batch.scored_UL[asvs]
     return {
         **tokens,
         "scored_UL": scored_UL,
-        "hidden": batch.hidden[before : before + int(scored_UL.sum())],
+        "hidden": batch.hidden[masked_before : masked_before + int(scored_UL.sum())],
     }
 
 

@@ -1,4 +1,4 @@
-"""From rows of a study to a batch: distinct ASVs once, reads drawn, nucleotides masked, UniFrac.
+"""Batches: rarefied reads, distinct ASVs once, masked nucleotides and UniFrac of some samples.
 
 A batch is a pure function of the study, the plan, the rows, the epoch and the step: workers, ranks
 and resumed runs make the same batches. Shape suffixes: U distinct ASVs, L nucleotides, B samples,
@@ -26,18 +26,18 @@ from aam.data.study import Study
 from aam.data.unifrac.batch import faith_pd, pairwise
 
 FIXED_DRAW = 1 << 40
-"""First number of the draws that never change: validation and prediction. No epoch gets so far."""
+"""First number of the fixed draws of validation and prediction, above all epoch numbers."""
 
 _MASKS, _CHOICE = 1, 2
-"""Second words of seeds, so that masks and ASV choices are drawn apart from each other."""
+"""Second elements of seeds, so that masks and ASV choices use independent random numbers."""
 
 
 @dataclass(frozen=True)
 class Batch:
-    """Samples as the network reads them.
+    """Samples as input tensors of the network.
 
     Attributes:
-        rows_B: int64, rows of the study.
+        rows_B: int64, row of each sample in the study.
         asvs_U: int64, distinct ASVs of the batch (columns of the study).
         tokens_UL: uint8, their sequences; masked nucleotides hold the mask token.
         scored_UL: bool, where nucleotides are masked; None without the nucleotide task.
@@ -45,7 +45,7 @@ class Batch:
         shortest: nucleotides of its shortest sequence.
         slots_BS: int64, row of `asvs_U` of each ASV of each sample.
         counts_BS: float32, its reads, 0 where the sample has fewer ASVs.
-        attend_BS: bool, where a sample has an ASV; None if all samples have S.
+        attend_BS: bool, True where a sample has an ASV; None if all samples have S ASVs.
         distances_BB: float32, UniFrac of the reads drawn; None without a phylogeny.
         diversity_B: float32, Faith PD; None unless that is the metric.
     """
@@ -63,7 +63,7 @@ class Batch:
     diversity_B: Tensor | None = None
 
     def ragged(self, patch: int) -> bool:
-        """Whether a sequence has fewer patches of `patch` nucleotides than `tokens_UL` has."""
+        """Return whether any sequence has fewer patches of `patch` nucleotides than `tokens_UL`."""
         return -(-self.shortest // patch) < -(-self.tokens_UL.shape[1] // patch)
 
     def to(self, device: torch.device) -> Batch:
@@ -87,7 +87,7 @@ class Batch:
 
 @dataclass(frozen=True)
 class BatchPlan:
-    """How batches are made; `rarefy_depth` is a number here, never "auto".
+    """Settings of batches; `rarefy_depth` is a number, never "auto".
 
     Attributes:
         metric: phylogenetic measure to compute; None for none.
@@ -105,7 +105,7 @@ class BatchPlan:
 
 
 def shortest(tokens_UL: Tensor) -> int:
-    """Count the nucleotides of the shortest of several sequences; all of L where there is none."""
+    """Return the number of nucleotides of the shortest sequence; L if there is no sequence."""
     lengths_U = (tokens_UL != PAD).sum(dim=1)
     return int(lengths_U.min()) if len(lengths_U) else tokens_UL.shape[1]
 
@@ -120,8 +120,8 @@ def make_batch(
     """Make the batch of `rows`.
 
     Args:
-        study: the samples.
-        plan: how.
+        study: contains the samples.
+        plan: settings.
         rows: rows of the study's table.
         reads_draw: number of the rarefaction.
         masks: number of the masks to draw, or the masks [F, L] of `fixed_masks`.
@@ -150,7 +150,7 @@ def make_batch(
 
 
 def _draw_reads(study: Study, plan: BatchPlan, rows: npt.NDArray[np.int64], draw: int) -> csr_array:
-    """Rarefied counts [B, F] of `rows`, without explicit zeros."""
+    """Return the rarefied counts [B, F] of `rows`, without explicit zeros."""
     table = study.table
     picked = table.counts[rows]
     picked.data = np.concatenate(
@@ -189,7 +189,7 @@ def _limit(drawn: csr_array, plan: BatchPlan, sample_ids: list[str], draw: int) 
 def _pad(
     kept: csr_array, slots: npt.NDArray[np.int64]
 ) -> tuple[npt.NDArray[np.int64], npt.NDArray[np.float32]]:
-    """Lay the ragged rows of `kept` out as [B, S] arrays of slots and counts."""
+    """Pad the ragged rows of `kept` to [B, S] arrays of slots and counts."""
     sizes = np.diff(kept.indptr)
     widest = max(int(sizes.max(initial=0)), 1)
     row = np.repeat(np.arange(len(sizes)), sizes)
@@ -202,7 +202,7 @@ def _pad(
 
 
 def fixed_masks(study: Study, plan: BatchPlan) -> npt.NDArray[np.bool_]:
-    """One mask for each ASV of the study [F, L], whatever batch it comes in: for validation."""
+    """Draw one mask per ASV of the study, bool [F, L], for all validation batches."""
     rng = np.random.default_rng([plan.seed, _MASKS])
     return choose_masked(study.tokens_FL, plan.mask_ratio, plan.mask_strategy, rng)
 

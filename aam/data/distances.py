@@ -1,8 +1,7 @@
-"""Distance matrices made elsewhere: reading, checking, matching to a table by id, and writing.
+"""Distance matrices: reading, validation, alignment to a table by sample id, and writing.
 
-The forms that files have are the subject of `aam.data.io.distance_files`. Matrices may be square or
-condensed (the upper half, row by row) where they are binary; those without ids are taken to be in
-table order.
+`aam.data.io.distance_files` has the file formats. A binary matrix may be square or condensed (the
+upper half, row by row); the rows of a matrix without ids are in the order of the table.
 """
 
 from __future__ import annotations
@@ -22,9 +21,9 @@ from aam.contract.files import atomic_write, require
 from aam.data.io.distance_files import WRITERS, matrix_error, read_matrix_file
 
 ROUNDING = 1e-5
-"""Asymmetry and diagonal up to this part of the largest distance are taken for float32 noise."""
+"""Asymmetry and diagonal up to this fraction of the largest distance are float32 rounding."""
 
-_CHECKED_ROWS = 1024
+_ROWS_PER_BLOCK = 1024
 
 
 @dataclass(frozen=True)
@@ -64,19 +63,19 @@ def read_distances(
     """Read and check a distance matrix.
 
     Args:
-        path: the file, in one of the forms of `distance_files`.
+        path: the file, in one of the formats of `distance_files`.
         sample_ids: the table's samples, to name the rows of a matrix without ids.
-        max_bytes: most memory that the matrix may take; None for half of what is available.
+        max_bytes: bytes of memory that the matrix may use; None for half of the available memory.
 
     Raises:
         MissingInput: there is no such file.
-        DataError: the file cannot be read as a matrix; it is not square, or not of the table's size
-            if it has no ids; ids occur twice; a distance is absent, negative or differs from the
-            one across; the diagonal is not zero.
+        DataError: the file is not a matrix; it is not square, or not of the table's size if it has
+            no ids; ids occur twice; a distance is absent or negative; the matrix is not symmetric;
+            the diagonal is not zero.
     """
     ids, values = read_matrix_file(require(path, "distance matrix"), max_bytes)
     if values.ndim == 1:
-        values = _squared(values, path)
+        values = _square(values, path)
     if values.ndim != 2 or values.shape[0] != values.shape[1] or not values.size:
         shape = " x ".join(map(str, values.shape))
         raise matrix_error("The distance matrix is not square", f"'{path}' is {shape}")
@@ -87,7 +86,7 @@ def read_distances(
             "The distance matrix has another size than its ids",
             f"'{path}' has {len(values)} rows and {len(ids)} ids",
         )
-    if twice := [name for name, times in Counter(ids).items() if times > 1]:
+    if twice := [name for name, count in Counter(ids).items() if count > 1]:
         raise matrix_error(
             "Ids occur twice in the distance matrix", f"{first_few(twice)} in '{path}'"
         )
@@ -95,9 +94,9 @@ def read_distances(
 
 
 def write_distances(path: Path, matrix: DistanceMatrix) -> None:
-    """Write a matrix in the form that the suffix names: .tsv, .lsmat, .npy or .h5.
+    """Write a matrix in the format of the suffix: .tsv, .lsmat, .npy or .h5.
 
-    A .npy has its ids in a .txt of the same name, one a line; .h5 is laid out as ssu does.
+    The ids of a .npy are in a .txt of the same name, one per line; .h5 has the layout of ssu.
 
     Raises:
         UsageError: another suffix.
@@ -112,34 +111,34 @@ def write_distances(path: Path, matrix: DistanceMatrix) -> None:
 
 
 def checked_suffix(path: Path) -> str:
-    """Return the suffix of an output file if it names a form that can be written.
+    """Return the suffix of an output file if a matrix can be written in that format.
 
     Raises:
-        UsageError: it does not.
+        UsageError: the suffix is of no such format.
     """
     if path.suffix not in WRITERS:
         raise UsageError(
-            "The form of the matrix is not clear",
+            "Unknown format of the distance matrix",
             f"'{path.name}'",
             f"end its name with one of {', '.join(WRITERS)}",
         )
     return path.suffix
 
 
-def _squared(condensed: NDArray[Any], path: Path) -> NDArray[np.float32]:
+def _square(condensed: NDArray[Any], path: Path) -> NDArray[np.float32]:
     size = (1 + isqrt(1 + 8 * condensed.size)) // 2
     if size * (size - 1) // 2 != condensed.size or size < 2:
         raise matrix_error(
             "The distance matrix is neither square nor condensed",
             f"'{path}' is one row of {condensed.size} values",
         )
-    square = np.zeros((size, size), dtype=np.float32)
+    values = np.zeros((size, size), dtype=np.float32)
     start = 0
     for row in range(size - 1):
         stop = start + size - 1 - row
-        square[row, row + 1 :] = square[row + 1 :, row] = condensed[start:stop]
+        values[row, row + 1 :] = values[row + 1 :, row] = condensed[start:stop]
         start = stop
-    return square
+    return values
 
 
 def _table_order(size: int, sample_ids: Sequence[str] | None, path: Path) -> tuple[str, ...]:
@@ -148,25 +147,29 @@ def _table_order(size: int, sample_ids: Sequence[str] | None, path: Path) -> tup
         raise matrix_error(
             "The distance matrix has no ids and does not fit the table",
             f"'{path}' is {size} x {size}, {table}",
-            f"write its ids into '{path.with_suffix('.txt').name}', one a line, or give a .tsv",
+            f"write its ids into '{path.with_suffix('.txt').name}', one per line, or give a .tsv",
         )
     return tuple(sample_ids)
 
 
 def _checked(ids: tuple[str, ...], values: NDArray[np.float32], path: Path) -> NDArray[np.float32]:
-    """Return the matrix without rounding noise, or refuse it; a few rows at a time."""
+    """Validate the matrix and remove rounding noise, a few rows at a time.
+
+    Raises:
+        DataError: see `read_distances`.
+    """
     clean = np.empty_like(values)
     noise = 0.0
-    for start in range(0, len(ids), _CHECKED_ROWS):
-        rows = slice(start, start + _CHECKED_ROWS)
-        here, across = values[rows], values[:, rows].T
-        if (wrong := np.argwhere(~np.isfinite(here))).size:
+    for start in range(0, len(ids), _ROWS_PER_BLOCK):
+        rows = slice(start, start + _ROWS_PER_BLOCK)
+        block, transposed = values[rows], values[:, rows].T
+        if (wrong := np.argwhere(~np.isfinite(block))).size:
             pair = wrong[0] + (start, 0)
             raise _pair_error("A distance is not a number", ids, values, pair, path)
-        noise = max(noise, ROUNDING * float(np.abs(here).max()))
-        clean[rows] = (here + across) / 2
-    for start in range(0, len(ids), _CHECKED_ROWS):
-        rows = slice(start, start + _CHECKED_ROWS)
+        noise = max(noise, ROUNDING * float(np.abs(block).max()))
+        clean[rows] = (block + transposed) / 2
+    for start in range(0, len(ids), _ROWS_PER_BLOCK):
+        rows = slice(start, start + _ROWS_PER_BLOCK)
         for cause, wrong_ones in (
             ("The distance matrix is not symmetric", np.abs(values[rows] - clean[rows]) > noise),
             ("A distance is negative", clean[rows] < -noise),
@@ -189,5 +192,5 @@ def _pair_error(
     i, j = pair
     return matrix_error(
         cause,
-        f"'{ids[i]}' to '{ids[j]}' is {values[i, j]:g} in '{path}', back it is {values[j, i]:g}",
+        f"'{ids[i]}' to '{ids[j]}' is {values[i, j]:g} in '{path}', reversed {values[j, i]:g}",
     )

@@ -1,7 +1,7 @@
 """Sample metadata: columns about samples, aligned to a table by sample id.
 
-Read by QIIME 2's rules (scikit-bio keeps them); ids and values stay the strings of the file, so
-that 2538.10 and 2538.1 are two samples. Numbers and classes are made where a column is asked for.
+Metadata follows QIIME 2's rules, read by scikit-bio. Ids and values stay the strings of the file,
+so that 2538.10 and 2538.1 are two samples; `numeric_target` and `class_target` convert a column.
 """
 
 from __future__ import annotations
@@ -28,33 +28,33 @@ from aam.data.store.reader import stored_metadata
 from aam.memory import memory_budget
 
 MISSING = frozenset(
-    # An empty cell is QIIME 2's only missing value; the words are those of its INSDC:missing
+    # An empty cell is QIIME 2's only missing value; the terms are those of its INSDC:missing
     # scheme and of https://www.insdc.org/technical-specifications/missing-value-reporting/,
     {"", "missing", "not applicable", "not collected", "not provided", "restricted access"}
     # of Qiita's exports, and of R, pandas and spreadsheets.
     | {"unspecified", "na", "n/a", "nan", "none", "null"}
 )
-"""Values that stand for none, in lower case; so does all that begins with 'missing:'."""
+"""Missing values, in lower case; values that begin with 'missing:' are missing too."""
 
 ID_HEADER = "sample-id"
-"""First header of every table of samples that this program writes; QIIME 2 reads it."""
+"""First header of every table of samples that aam writes, as in QIIME 2."""
 
 OLD_ID_HEADER = "sample_id"
-"""The same in tables of earlier versions, which are still read."""
+"""The same header in tables of earlier versions, which are still read."""
 
 _LISTED_COLUMNS = 50
 _FEW_SAMPLES = 10
 _OBJECT_BYTES = 40
-"""Bytes of memory that a byte of metadata takes as it is read: scikit-bio keeps a string a cell."""
+"""Bytes of memory per byte of metadata while reading: scikit-bio holds one string per cell."""
 
 
 @dataclass(frozen=True)
 class Metadata:
-    """A table of samples.
+    """Metadata of samples, by column.
 
     Attributes:
         ids: n sample names, unique.
-        columns: the n cells of each column, by its name; "" where the file has nothing.
+        columns: the n cells of each column, by its name; "" for an empty cell.
     """
 
     ids: Sequence[str]
@@ -72,7 +72,7 @@ class Metadata:
             DataError: no such column, or no sample in common.
         """
         texts = self._texts(column, sample_ids)
-        known = ["" if text is None or _is_missing(text) else _tidy(text) for text in texts]
+        known = ["" if text is None or _is_missing(text) else _normalized(text) for text in texts]
         return np.array(known, dtype=np.str_)
 
     def _texts(self, column: str, sample_ids: Sequence[str]) -> list[str | None]:
@@ -103,8 +103,8 @@ def read_metadata(path: Path) -> Metadata:
 
     Raises:
         MissingInput: there is no such file.
-        DataError: it breaks QIIME 2's rules: another first header, duplicated ids, no tabs, ...; it
-            is more than memory holds; a store that is damaged or holds none.
+        DataError: the file breaks QIIME 2's rules (first header, duplicated ids, no tabs, ...) or
+            does not fit in memory; the store is damaged or has no metadata.
     """
     if is_store(path):
         return Metadata(*stored_metadata(path))
@@ -123,13 +123,13 @@ def read_metadata(path: Path) -> Metadata:
     from skbio.metadata import SampleMetadata
     from skbio.metadata.io import MetadataFileError
 
-    # scikit-bio reads files alone.
+    # scikit-bio reads files only.
     with tempfile.NamedTemporaryFile("w", suffix=".tsv", encoding="utf-8", newline="") as plain:
         plain.write(text)
         plain.flush()
         try:
             names = SampleMetadata.load(plain.name).columns
-            # Once more, now that the columns are known: as categories they keep their spelling.
+            # Read again with every column categorical, so that values keep their spelling.
             as_text = dict.fromkeys(names, "categorical")
             frame = SampleMetadata.load(plain.name, column_types=as_text).to_dataframe()
         except (MetadataFileError, csv.Error, ValueError) as error:
@@ -142,24 +142,24 @@ def read_metadata(path: Path) -> Metadata:
 def numeric_target(
     metadata: Metadata, column: str, sample_ids: Sequence[str]
 ) -> tuple[NDArray[np.int64], NDArray[np.float64]]:
-    """Return the samples that have a number in `column`, and the numbers.
+    """Return the samples with a number in `column`, and the numbers.
 
     Returns:
         rows int64 [n], ascending positions in `sample_ids`; values float64 [n], finite.
 
     Raises:
-        DataError: no such column; no sample in common or none with a value; a value that is no
-            finite number; the same number everywhere.
+        DataError: no such column; no sample in common or none with a value; a value that is
+            not a finite number; one number in all samples.
     """
     import pandas as pd
 
-    rows, texts = _known(metadata, column, sample_ids)
+    rows, texts = _labelled(metadata, column, sample_ids)
     values = pd.to_numeric(pd.Series(texts, dtype=object), errors="coerce").to_numpy(np.float64)
     wrong = [text for text, value in zip(texts, values, strict=True) if np.isnan(value)]
     if wrong:
         raise DataError(
             f"The column '{column}' is not numeric",
-            f"{len(wrong)} of {len(texts)} values are no numbers, distinct ones: "
+            f"{len(wrong)} of {len(texts)} values are not numbers, distinct ones: "
             f"{first_few(dict.fromkeys(wrong))}",
             "write decimal points, not commas"
             if all(re.fullmatch(r"\s*[-+]?\d+,\d+\s*", text) for text in wrong)
@@ -180,7 +180,7 @@ def numeric_target(
 def class_target(
     metadata: Metadata, column: str, sample_ids: Sequence[str]
 ) -> tuple[NDArray[np.int64], NDArray[np.int64], tuple[str, ...]]:
-    """Return the samples that have a class in `column`, their codes, and the classes.
+    """Return the samples with a class in `column`, their codes, and the classes.
 
     Returns:
         rows int64 [n], ascending positions in `sample_ids`; codes int64 [n], positions in the
@@ -190,8 +190,8 @@ def class_target(
         DataError: no such column; no sample in common or none with a value; one class only; more
             than half of the values are different numbers.
     """
-    rows, texts = _known(metadata, column, sample_ids)
-    labels = [_tidy(text) for text in texts]
+    rows, texts = _labelled(metadata, column, sample_ids)
+    labels = [_normalized(text) for text in texts]
     classes = tuple(sorted(set(labels)))
     if len(classes) < 2:
         raise _constant(column, labels)
@@ -211,7 +211,7 @@ def class_target(
 def groups(metadata: Metadata, column: str, sample_ids: Sequence[str]) -> NDArray[np.str_]:
     """Return the group of each sample: the value of `column`, such as a subject.
 
-    A sample without a value is a group of its own, and a warning says so.
+    A sample without a value is a group of its own; a warning gives their number.
 
     Returns:
         str [N], in the order of `sample_ids`.
@@ -229,15 +229,15 @@ def groups(metadata: Metadata, column: str, sample_ids: Sequence[str]) -> NDArra
     return np.array([name or f"{own} (no {column})" for name, own in named], dtype=np.str_)
 
 
-def _known(
+def _labelled(
     metadata: Metadata, column: str, sample_ids: Sequence[str]
 ) -> tuple[NDArray[np.int64], list[str]]:
-    """Return positions and values of the samples that have one; say how many have none, and why."""
+    """Return positions and values of labelled samples; print how many are left out, and why."""
     texts = metadata._texts(column, sample_ids)
     present = [(row, text) for row, text in enumerate(texts) if text is not None]
     known = [(row, text) for row, text in present if not _is_missing(text)]
-    words = Counter(text for _, text in present if _is_missing(text))
-    reasons = [f"{times} with '{column}' '{word}'" for word, times in words.most_common()]
+    missing = Counter(text for _, text in present if _is_missing(text))
+    reasons = [f"{times} with '{column}' '{value}'" for value, times in missing.most_common()]
     if len(present) < len(texts):
         reasons.insert(0, f"{len(texts) - len(present)} without metadata")
     counted = f"{len(texts) - len(known)} of {len(texts)} ({', '.join(reasons)})"
@@ -252,8 +252,8 @@ def _known(
 
 
 def _is_missing(text: str) -> bool:
-    word = text.strip().lower()
-    return word in MISSING or word.startswith("missing:")
+    value = text.strip().lower()
+    return value in MISSING or value.startswith("missing:")
 
 
 def _is_number(text: str) -> bool:
@@ -264,7 +264,7 @@ def _is_number(text: str) -> bool:
     return True
 
 
-def _tidy(text: str) -> str:
+def _normalized(text: str) -> str:
     whole = re.fullmatch(r"(-?[0-9]+)\.0*", text)
     return whole[1] if whole else text
 

@@ -1,7 +1,7 @@
-"""The DNA of the features: found by id, checked, and written as numbers.
+"""Sequences of the features: look-up by id, validation, and encoding as integers.
 
-A feature id is either the sequence itself (Deblur, Qiita) or a hash to be looked up among
-representative sequences (QIIME 2). Sequences are neither aligned nor trimmed here, only cut.
+A feature id is either the sequence itself (Deblur, Qiita) or a hash whose sequence is among the
+representative sequences (QIIME 2). Sequences are not aligned; `encode` may cut their ends.
 """
 
 from __future__ import annotations
@@ -29,7 +29,7 @@ PAD, AMBIGUOUS, MASK = 0, 5, 6
 _AMBIGUITY_LETTERS = "NRYSWKMBDHV"
 _UNKNOWN = 255
 _FASTA_BYTES = 6
-"""Bytes of memory that a byte of FASTA takes as it is read."""
+"""Bytes of memory per byte of FASTA while reading."""
 _HASHES = {32: hashlib.md5, 40: hashlib.sha1}
 _LIKE_SEQUENCE = re.compile(rf"[ACGTU{_AMBIGUITY_LETTERS}.-]+", re.IGNORECASE)
 
@@ -51,16 +51,16 @@ _CODE_OF_BYTE = _code_of_byte()
 def read_sequences(path: Path, max_bytes: int | None = None) -> dict[str, str]:
     """Read FASTA (gzipped or not) or a FeatureData[Sequence] artifact: id -> sequence.
 
-    The id is the first word after '>'; letters are kept as they are, line ends are not.
+    The id is the first word after '>'; letters are kept as they are, line breaks are removed.
 
     Args:
         path: the file.
-        max_bytes: most memory that reading may take; None for half of what is available.
+        max_bytes: bytes of memory that reading may use; None for half of the available memory.
 
     Raises:
         MissingInput: there is no such file.
-        DataError: not FASTA, more than memory holds, no sequence, one without letters or an id that
-            occurs twice.
+        DataError: not FASTA, does not fit in memory, no sequence, a sequence without letters, or
+            duplicated ids.
     """
     budget = memory_budget() if max_bytes is None else max_bytes
     data = read_payload(
@@ -74,7 +74,7 @@ def read_sequences(path: Path, max_bytes: int | None = None) -> dict[str, str]:
         start = f"'{path}' begins with '{text[:40]}'" if text else f"'{path}' is empty"
         raise DataError("Not FASTA", start, "give records that begin with '>'")
     found: dict[str, str] = {}
-    twice, hollow = [], []
+    twice, empty = [], []
     for record in re.split(r"\n>", text[1:]):
         header, _, body = record.partition("\n")
         name = (header.split() or [""])[0]
@@ -82,15 +82,15 @@ def read_sequences(path: Path, max_bytes: int | None = None) -> dict[str, str]:
         if name in found:
             twice.append(name)
         if not sequence or not name:
-            hollow.append(name or header)
+            empty.append(name or header)
         found[name] = sequence
     if twice:
         raise DataError(
             f"Duplicated sequence ids in '{path}'", first_few(twice), "keep one record of each"
         )
-    if hollow:
+    if empty:
         raise DataError(
-            f"Records without an id or a sequence in '{path}'", first_few(hollow), "remove them"
+            f"Records without an id or a sequence in '{path}'", first_few(empty), "remove them"
         )
     return found
 
@@ -100,13 +100,12 @@ def sequences_of(
 ) -> tuple[str, ...]:
     """Return the sequence of each feature: the id itself, or the record of `path` with that id.
 
-    Ids of 32 or 40 hexadecimal digits are taken for the MD5 or SHA-1 of the sequence, as QIIME 2
-    makes them, and checked.
+    Ids of 32 or 40 hexadecimal digits must be the MD5 or SHA-1 of the sequence, as in QIIME 2.
 
     Raises:
-        MissingInput: `path` is no file.
-        DataError: ids that are no sequences while `path` is None; ids that `path` lacks; a hash
-            that is not that of its sequence; whatever `read_sequences` refuses.
+        MissingInput: `path` is not a file.
+        DataError: `path` is None and ids are not sequences; ids are absent from `path`; an id is
+            not the hash of its sequence; see also `read_sequences`.
     """
     if path is None:
         other = [name for name in feature_ids if not _LIKE_SEQUENCE.fullmatch(name)]
@@ -139,22 +138,23 @@ def sequences_of(
 def encode(
     sequences: Sequence[str], max_bp: int | None, max_bytes: int | None = None
 ) -> NDArray[np.uint8]:
-    """Write sequences as codes of `VOCABULARY`, padded on the right.
+    """Encode sequences as indices into `VOCABULARY`, padded on the right.
 
-    Lower case and U are read as A, C, G, T; what was normalised, cut or made equal is said.
+    Lower case and U are read as A, C, G, T. A message gives the number of sequences that are
+    normalized, cut, or equal to another one.
 
     Args:
-        sequences: F sequences of IUPAC nucleotide letters, aligned or gapped ones excluded.
+        sequences: F sequences of IUPAC nucleotide letters, without gaps.
         max_bp: letters to keep of each; None keeps all.
-        max_bytes: most memory that the codes may take; None for half of what is available.
+        max_bytes: bytes of memory that the codes may use; None for half of the available memory.
 
     Returns:
         uint8 [F, L], L the length of the longest after the cut.
 
     Raises:
         UsageError: `max_bp` is below 1.
-        DataError: a sequence is empty or has a gap or another letter; a sequence is so long that
-            memory does not hold all of that length.
+        DataError: a sequence is empty or has a gap or another letter; the codes do not fit in
+            memory.
     """
     if max_bp is not None and max_bp < 1:
         raise UsageError("--max-bp is too small", str(max_bp), "give 1 or more")
@@ -169,9 +169,9 @@ def encode(
     # The codes, and a mask of the same size.
     if (size := 2 * len(kept) * longest) > budget:
         raise DataError(
-            "The sequences take more memory than there is for them",
+            "The sequences do not fit in memory",
             f"{len(kept)} of up to {longest} nucleotides take {shown_size(size)}, "
-            f"{shown_size(budget)} may be taken",
+            f"the limit is {shown_size(budget)}",
             "cut them with --max-bp, or raise --max-memory-gb",
         )
     text = "".join(kept)
@@ -185,13 +185,13 @@ def encode(
 
 
 def decode(codes: NDArray[np.uint8]) -> tuple[str, ...]:
-    """Undo `encode` for codes [F, L]: padding is dropped, ambiguous letters become N, masks '?'."""
+    """Decode codes [F, L] to sequences without padding; ambiguous letters are N, masks '?'."""
     letters = np.array(VOCABULARY)
     return tuple("".join(letters[row[row != PAD]]) for row in codes)
 
 
 def _is_hash(name: str, sequence: str) -> bool:
-    """Tell whether `name` is the hash of the sequence, or no hash at all."""
+    """Return whether `name` is the hash of the sequence, or not a hash."""
     digest = _HASHES.get(len(name))
     if digest is None or not re.fullmatch("[0-9a-fA-F]+", name):
         return True
@@ -206,7 +206,7 @@ def _refuse_letters(sequences: Sequence[str]) -> None:
     wrong = [sequence for sequence in sequences if not known.issuperset(sequence)]
     gapped = not set(letters).isdisjoint("-.")
     raise DataError(
-        f"Sequences with {'gaps' if gapped else 'letters'} that are no nucleotides",
+        f"Sequences with {'gaps' if gapped else 'letters'} that are not nucleotides",
         f"{', '.join(repr(letter) for letter in letters)} in {len(wrong)} of {len(sequences)}, "
         f"{first_few(wrong)}",
         "give unaligned sequences" if gapped else "give DNA in IUPAC letters",
@@ -214,14 +214,14 @@ def _refuse_letters(sequences: Sequence[str]) -> None:
 
 
 def _report(sequences: Sequence[str], kept: Sequence[str], codes: NDArray[np.uint8]) -> None:
-    respelled = sum(1 for dna in kept if not dna.isupper() or "U" in dna)
-    if respelled:
-        say(f"Lower case or U is read as A, C, G, T in {respelled} of {len(kept)} sequences.")
+    normalized = sum(1 for dna in kept if not dna.isupper() or "U" in dna)
+    if normalized:
+        say(f"Lower case or U is read as A, C, G, T in {normalized} of {len(kept)} sequences.")
     cut = sum(1 for whole, part in zip(sequences, kept, strict=True) if len(whole) > len(part))
     if cut:
         longest = max(len(part) for part in kept)
         say(f"Cut to {longest} nucleotides: {cut} of {len(kept)} sequences were longer.")
-    # Padding is no letter, so equal rows are equal sequences.
-    alike = len(kept) - len({row.tobytes() for row in codes})
-    if alike:
-        say(f"Sequences that another feature has too: {alike} of {len(kept)}, encoded alike.")
+    # Padding is not a letter, so equal rows are equal sequences.
+    equal = len(kept) - len({row.tobytes() for row in codes})
+    if equal:
+        say(f"Sequences that another feature has too: {equal} of {len(kept)}.")

@@ -1,4 +1,4 @@
-"""A study as the rest of the program knows it, and how it is put together from files."""
+"""Study: feature table, sequences and phylogeny or distances, loaded from files or a store."""
 
 from __future__ import annotations
 
@@ -25,11 +25,11 @@ from aam.memory import memory_budget
 
 @dataclass(frozen=True)
 class StoreOrigin:
-    """How to map a study again.
+    """The store and selection from which a study is memory-mapped.
 
     Attributes:
         path: the store.
-        max_bp: longest sequence kept; None for whole ones.
+        max_bp: nucleotides kept of each sequence; None for all.
         with_tree: whether its phylogeny is part of the study.
         rows: int64 [N], samples of the store; None for all.
     """
@@ -42,14 +42,14 @@ class StoreOrigin:
 
 @dataclass(frozen=True)
 class Study:
-    """Samples, their ASVs, and what relates the ASVs.
+    """Samples with their reads, sequences, and phylogeny or distances.
 
     Attributes:
         table: counts [N, F] with ids, ASVs ordered by id.
         tokens_FL: uint8, the sequence of each ASV.
         phylogeny: tree of the ASVs, aligned with the table's columns; None without one.
-        distances: matrix made elsewhere, aligned with the table's rows; None without one.
-        origin: the store it is mapped from; None for a study in memory.
+        distances: precomputed matrix, aligned with the table's rows; None without one.
+        origin: the store that is memory-mapped; None for a study in memory.
     """
 
     table: FeatureTable
@@ -64,7 +64,7 @@ class Study:
         return self.table.reads
 
     def take_samples(self, rows: npt.NDArray[np.int64]) -> Study:
-        """Keep the samples of `rows`, in that order; ASVs stay."""
+        """Return the study of the samples at `rows`, in that order, with all ASVs."""
         table = self.table.take_samples(rows)
         distances = self.distances and self.distances.aligned(table.sample_ids)
         origin = self.origin
@@ -74,21 +74,21 @@ class Study:
         return Study(table, self.tokens_FL, self.phylogeny, distances, origin)
 
     def __reduce__(self) -> Any:
-        # A process that is sent a mapped study maps it too, instead of being sent a copy.
+        # Pickling a memory-mapped study (for a data-loader process) passes its origin, not a copy.
         if self.origin is not None and self.distances is None:
-            return _reopened, (self.origin,)
+            return _map_store, (self.origin,)
         return super().__reduce__()
 
 
 def load_study(
     input: TableOptions, phylogeny: PhylogenyOptions | None = None, max_bp: int | None = None
 ) -> Study:
-    """Read a study's files.
+    """Read the files of a study, or memory-map its store.
 
     Args:
         input: table and sequences.
         phylogeny: tree or matrix; None for neither.
-        max_bp: longest sequence to keep; None for the longest of the table.
+        max_bp: nucleotides to keep of each sequence; None for all.
 
     Raises:
         MissingInput, DataError, UsageError: see the readers.
@@ -96,7 +96,7 @@ def load_study(
     if is_store(input.table):
         return _load_store(input, phylogeny, max_bp)
     budget = memory_budget(input.max_memory_gb)
-    table = _in_order(read_table(input.table, input.drop_empty_samples, budget))
+    table = _sort_features(read_table(input.table, input.drop_empty_samples, budget))
     tree, distances = None, None
     if phylogeny is not None and phylogeny.tree is not None:
         if phylogeny.unifrac_matrix is not None:
@@ -117,7 +117,7 @@ def load_study(
 
 
 def load_table(input: TableOptions) -> FeatureTable:
-    """Read a table alone into memory, with its ASVs in the order of its file.
+    """Read only the feature table into memory, with its ASVs in the order of the file.
 
     Raises:
         MissingInput, DataError, UsageError: see the readers.
@@ -130,10 +130,10 @@ def load_table(input: TableOptions) -> FeatureTable:
 
 
 def has_phylogeny(input: TableOptions, phylogeny: PhylogenyOptions) -> bool:
-    """Tell whether `load_study` will find a tree or a matrix for these options.
+    """Return whether `load_study` finds a tree or a distance matrix for these options.
 
     Raises:
-        MissingInput, DataError: a store whose header is not what it should be.
+        MissingInput, DataError: the header of the store cannot be read or is invalid.
     """
     if phylogeny.tree is not None or phylogeny.unifrac_matrix is not None:
         return True
@@ -141,16 +141,16 @@ def has_phylogeny(input: TableOptions, phylogeny: PhylogenyOptions) -> bool:
 
 
 def check_store_options(input: TableOptions, tree: Path | None) -> None:
-    """Refuse options that would say otherwise than the store.
+    """Refuse options for files that the store already contains.
 
     Raises:
         UsageError: --sequences or --tree.
     """
     given = {"--tree": tree, "--sequences": input.sequences}
-    if beside := [f"{flag} {path}" for flag, path in given.items() if path is not None]:
+    if conflicting := [f"{flag} {path}" for flag, path in given.items() if path is not None]:
         raise UsageError(
-            "A store has its own tree and sequences",
-            f"{', '.join(beside)} beside '{input.table}'",
+            "A store contains its own tree and sequences",
+            f"{', '.join(conflicting)} with '{input.table}'",
             "leave them out, or make the store again with them (`aam prepare`)",
         )
 
@@ -158,20 +158,20 @@ def check_store_options(input: TableOptions, tree: Path | None) -> None:
 def _load_store(
     input: TableOptions, phylogeny: PhylogenyOptions | None, max_bp: int | None
 ) -> Study:
-    """Map a store: its tree is used unless no phylogeny, or a matrix, is asked for."""
+    """Memory-map a store, with its tree unless `phylogeny` is None or names a matrix."""
     check_store_options(input, None if phylogeny is None else phylogeny.tree)
     path = input.table.absolute()
     if phylogeny is None or phylogeny.unifrac_matrix is None:
-        return _reopened(StoreOrigin(path, max_bp, with_tree=phylogeny is not None))
-    study = _reopened(StoreOrigin(path, max_bp, with_tree=False))
+        return _map_store(StoreOrigin(path, max_bp, with_tree=phylogeny is not None))
+    study = _map_store(StoreOrigin(path, max_bp, with_tree=False))
     distances = _read_matrix(
         phylogeny, phylogeny.unifrac_matrix, study.table, memory_budget(input.max_memory_gb)
     )
     return dataclasses.replace(study, distances=distances)
 
 
-def _reopened(origin: StoreOrigin) -> Study:
-    """Map what `origin` names."""
+def _map_store(origin: StoreOrigin) -> Study:
+    """Memory-map the store and the samples of `origin`."""
     store = open_store(origin.path)
     tokens_FL = store.tokens_FL[:, : origin.max_bp]
     if origin.max_bp is not None and tokens_FL.shape[1] < store.tokens_FL.shape[1]:
@@ -195,8 +195,8 @@ def _read_matrix(
     return matrix.aligned(table.sample_ids)
 
 
-def _in_order(table: FeatureTable) -> FeatureTable:
-    """Order the ASVs by id, so that the reads drawn do not depend on the order of the file."""
+def _sort_features(table: FeatureTable) -> FeatureTable:
+    """Sort the ASVs by id, so that rarefaction does not depend on the order of the file."""
     return table.take_features(
         sorted(range(len(table.feature_ids)), key=table.feature_ids.__getitem__)
     )
@@ -205,28 +205,28 @@ def _in_order(table: FeatureTable) -> FeatureTable:
 def keep_asvs_of_tree(
     table: FeatureTable, columns: npt.NDArray[np.int64], drop_empty: bool
 ) -> FeatureTable:
-    """Leave out the ASVs that the tree lacks, and samples that held nothing else.
+    """Keep the ASVs of the tree, and the samples that have any of them.
 
     Args:
         table: the table.
-        columns: the ASVs that the tree has, as `read_phylogeny` returns them.
-        drop_empty: leave such samples out instead of refusing the table.
+        columns: columns of the ASVs in the tree, as `read_phylogeny` returns them.
+        drop_empty: leave out samples without any ASV of the tree instead of raising DataError.
 
     Raises:
-        DataError: samples hold nothing else, and `drop_empty` is false.
+        DataError: samples have no ASV of the tree, and `drop_empty` is false.
     """
     if len(columns) == len(table.feature_ids):
         return table
-    placed = table.take_features(columns)
-    sizes = placed.richness
+    kept = table.take_features(columns)
+    sizes = kept.richness
     if not sizes.all():
-        emptied = (placed.sample_ids[row] for row in np.flatnonzero(sizes == 0).tolist())
+        emptied = (kept.sample_ids[row] for row in np.flatnonzero(sizes == 0).tolist())
         check_emptied(emptied, drop_empty)
-    return placed.take_samples(np.flatnonzero(sizes))
+    return kept.take_samples(np.flatnonzero(sizes))
 
 
 def check_emptied(emptied: Iterable[str], drop_empty: bool) -> None:
-    """Refuse samples that held only ASVs that the tree lacks, or say that they are left out.
+    """Refuse samples without any ASV of the tree, or print that they are left out.
 
     Raises:
         DataError: `drop_empty` is false.

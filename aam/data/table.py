@@ -1,7 +1,8 @@
-"""Feature tables: numbers of reads as a sparse matrix of samples x features, checked.
+"""Feature tables: counts of reads as a sparse matrix of samples x features, validated.
 
-The files are read by `aam.data.io.table_formats`. A table that a model of reads cannot use is
-refused with the names of the samples concerned; nothing is repaired silently. Never densified.
+`aam.data.io.table_formats` reads the files. A table whose values cannot be counts of reads is
+refused with the ids of the samples concerned; nothing is repaired silently. The matrix is never
+made dense.
 """
 
 from __future__ import annotations
@@ -23,7 +24,7 @@ from aam.data.io.tsv_tables import TRANSPOSED
 from aam.data.store.mapped_counts import MappedCounts
 from aam.data.store.packed import take_strings
 
-_MOST_READS = int(np.iinfo(np.int32).max)
+_MAX_READS = int(np.iinfo(np.int32).max)
 _ASV = re.compile(r"[ACGTUN]{20,}|[0-9a-f]{32}|[0-9a-f]{40}", re.IGNORECASE)
 
 
@@ -32,10 +33,10 @@ class FeatureTable:
     """Counts of reads with their ids.
 
     Attributes:
-        sample_ids: N names, unique; a tuple, or packed if they lie in a file.
+        sample_ids: N names, unique; a tuple, or `PackedStrings` if memory-mapped.
         feature_ids: F names, unique; often the sequences themselves.
         counts: int32 [N, F], without explicit zeros, column indices sorted within a row; or
-            `MappedCounts`, whose rows lie in a file.
+            `MappedCounts`, whose rows are memory-mapped.
     """
 
     sample_ids: Sequence[str]
@@ -59,7 +60,7 @@ class FeatureTable:
     def take_samples(self, rows: ArrayLike) -> FeatureTable:
         """Return the table of the samples at `rows` (int [n]), in that order.
 
-        Counts that lie in a file stay there.
+        Memory-mapped counts stay in their file.
         """
         chosen = np.asarray(rows, dtype=np.int64)
         mapped = isinstance(self.counts, MappedCounts)
@@ -78,30 +79,29 @@ class FeatureTable:
 def read_table(
     path: Path, drop_empty_samples: bool = False, max_bytes: int | None = None
 ) -> FeatureTable:
-    """Read a feature table and check that it is one of reads.
+    """Read a feature table and check that its values are counts of reads.
 
-    Features without any read are left out, and so are samples without reads if
-    `drop_empty_samples`; both are said.
+    Features without reads are left out, and samples without reads if `drop_empty_samples`; a line
+    is printed for each.
 
     Args:
         path: BIOM 2.1, BIOM 1 or TSV, gzipped or not, or a FeatureTable artifact.
-        drop_empty_samples: leave out samples without reads instead of refusing the table.
-        max_bytes: most memory that reading may take; None for half of what is available.
+        drop_empty_samples: leave out samples without reads instead of raising DataError.
+        max_bytes: bytes of memory that reading may use; None for half of the available memory.
 
     Raises:
         MissingInput: there is no such file.
-        DataError: not a table; more than memory holds; duplicated or missing ids; samples and
-            features exchanged; counts that are not whole numbers from 0 to 2**31 - 1; samples
-            without reads; nothing left.
+        DataError: not a table; does not fit in memory; duplicated or missing ids; transposed;
+            counts that are not integers from 0 to 2**31 - 1; samples without reads; no reads at
+            all.
     """
     blocks = open_blocks(path, block_bytes=sys.maxsize, max_bytes=max_bytes)
     shape = (len(blocks.sample_ids), len(blocks.feature_ids))
     check_orientation(blocks.sample_ids, blocks.feature_ids, path)
-    found = list(blocks.blocks())  # One block, or none of a table without samples.
-    check_reads(sum(block.data.size for block in found), shape, path)
-    (whole,) = found
-    parts = (whole.data, whole.indices, whole.indptr)
-    values = sparse.csr_array(parts, shape=shape)
+    read = list(blocks.blocks())  # One block; none for a table without samples.
+    check_reads(sum(block.data.size for block in read), shape, path)
+    (block,) = read
+    values = sparse.csr_array((block.data, block.indices, block.indptr), shape=shape)
     values.eliminate_zeros()
     check_counts(values, blocks.sample_ids, path)
     counts = sparse.csr_array(values, dtype=np.int32)
@@ -111,7 +111,7 @@ def read_table(
 
 
 def check_orientation(samples: Sequence[str], features: Sequence[str], path: Path) -> None:
-    """Refuse a table whose samples are named as ASVs are, and whose features are not.
+    """Refuse a table whose sample ids are ASVs and whose feature ids are not.
 
     Raises:
         DataError: it is transposed.
@@ -125,29 +125,33 @@ def check_orientation(samples: Sequence[str], features: Sequence[str], path: Pat
 
 
 def _is_asv(name: str) -> bool:
-    """Return whether a name is DNA, or the MD5 or SHA-1 of a sequence."""
+    """Return whether an id is DNA, or the MD5 or SHA-1 of a sequence."""
     return bool(_ASV.fullmatch(name))
 
 
 def check_counts(values: sparse.csr_array, samples: Sequence[str], path: Path) -> None:
-    """Refuse values that cannot be numbers of reads.
+    """Refuse values that cannot be counts of reads.
 
     Args:
         values: float64 [N, F].
         samples: N names.
-        path: what to call the table.
+        path: of the table, for messages.
 
     Raises:
-        DataError: with the samples concerned.
+        DataError: naming the samples concerned.
     """
     data = values.data
     finite = np.isfinite(data)
-    whole = np.equal(np.trunc(data, where=finite, out=np.zeros_like(data)), data)
+    integral = np.equal(np.trunc(data, where=finite, out=np.zeros_like(data)), data)
     checks = (
         (~finite, "Counts that are NaN or infinite", "write 0 where a sample has no reads"),
         (data < 0, "Negative counts", "give counts of reads, not transformed values"),
-        (finite & ~whole, "Fractional counts", "give counts of reads, not relative abundances"),
-        (data > _MOST_READS, f"Counts beyond {_MOST_READS}", "check how the table was made"),
+        (
+            finite & ~integral,
+            "Fractional counts",
+            "give counts of reads, not relative abundances",
+        ),
+        (data > _MAX_READS, f"Counts beyond {_MAX_READS}", "check how the table was made"),
     )
     for wrong, cause, remedy in checks:
         if wrong.any():
@@ -186,7 +190,7 @@ def check_reads(entries: int, shape: tuple[int, int], path: Path) -> None:
 
 
 def check_empty(empty: Iterable[str], path: Path, drop: bool) -> None:
-    """Refuse samples without reads, or say that they are left out.
+    """Refuse samples without reads, or print that they are left out.
 
     Raises:
         DataError: `drop` is false.
@@ -200,5 +204,5 @@ def check_empty(empty: Iterable[str], path: Path, drop: bool) -> None:
 
 
 def report_unused(used: NDArray[np.bool_]) -> None:
-    """Say how many features have no reads; `used` [F] tells which have."""
+    """Print the number of features without reads; `used` bool [F] is True for those with reads."""
     say(f"Features without reads are left out: {int((~used).sum())} of {used.size}.")
