@@ -1,5 +1,5 @@
-# Everything happens in .venv, which is made on demand and again when the interpreter, the
-# dependencies or their pins change. Choose another interpreter with PYTHON=python3.12.
+# All targets use .venv, which is created on demand and again when the interpreter, the dependencies or
+# their pins change. PYTHON=python3.12 chooses another interpreter.
 
 PYTHON ?= python3
 VENV ?= .venv
@@ -8,22 +8,22 @@ UV_OPTIONS ?=
 
 VERSION := $(shell $(PYTHON) -c 'import sys; print("%d.%d.%d" % sys.version_info[:3])')
 MADE := $(VENV)/made-$(VERSION)
-# A worker of pytest-xdist that starts a thread for each core only gets into the others' way. A file
-# goes to one worker as a whole: what its tests share is made once, and a cluster is used by one.
+# Workers of pytest-xdist use one thread each (OMP_NUM_THREADS), so that they do not compete for cores. All
+# tests of a file run in one worker (loadfile): their fixtures are made once, and one worker uses Slurm.
 WORKERS ?= 2
 
 .PHONY: help demo test test-fast test-torch bench bench-scale lint lock locks slurm clean
 .DELETE_ON_ERROR:
 
 help:
-	@echo "make demo    a whole study, simulated, learned, predicted and reported, in a few minutes"
+	@echo "make demo    simulate a study, pretrain, train, predict and report, in a few minutes"
 	@echo "make test-fast   lint, types and unit tests, in under three minutes"
 	@echo "make test    lint, types and all tests"
 	@echo "make test-torch TORCH=2.5.1   the tests with another torch; large downloads"
-	@echo "make bench   the tables of speed and memory; bench-scale those of several processes"
-	@echo "make lock    requirements.lock anew (UV_OPTIONS=--upgrade takes newer versions)"
-	@echo "make locks   the lock of every image anew, from requirements.lock and launcher/catalog.yaml"
-	@echo "make slurm   the job scripts of slurm/ anew"
+	@echo "make bench   measure speed and memory; bench-scale: several processes"
+	@echo "make lock    update requirements.lock (UV_OPTIONS=--upgrade takes newer versions)"
+	@echo "make locks   update the lock of every image, from requirements.lock and launcher/catalog.yaml"
+	@echo "make slurm   generate the job scripts of slurm/"
 	@echo "make clean   remove .venv, demo/ and caches"
 
 demo: $(VENV)/has-model
@@ -41,8 +41,8 @@ test-fast: lint
 test: lint
 	OMP_NUM_THREADS=1 $(VENV)/bin/python -m pytest -n $(WORKERS) --dist loadfile $(PYTEST_OPTIONS)
 
-# The tests with another torch, in an environment of its own: make test-torch TORCH=2.5.1. Its wheels
-# bring gigabytes of CUDA. What torch pins itself is left to it, everything else is as locked.
+# Tests with another version of torch, in a separate environment: make test-torch TORCH=2.5.1. Its wheels
+# include gigabytes of CUDA. Packages that torch pins follow torch, all others requirements.lock.
 TORCH ?= 2.5.1
 OTHER = .venv-torch-$(TORCH)
 PINNED_BY_TORCH = torch|triton|nvidia-.*|cuda-.*|sympy|mpmath
@@ -77,8 +77,8 @@ $(VENV)/has-dev: $(MADE) pyproject.toml requirements.lock
 	$(PIP) install --constraint requirements.lock --editable '.[model,dev]'
 	touch $@ $(VENV)/has-model
 
-# uv resolves for every interpreter at once. It must see the index, not a folder of local builds:
-# a version with a local part (2.13.0+cpu) could not be installed elsewhere, hence the check.
+# uv resolves for all interpreters at once. It has to use the package index and not a folder of local
+# builds: a local version (2.13.0+cpu) could not be installed elsewhere, hence the check.
 lock: $(MADE)
 	$(PIP) install uv
 	cp requirements.lock .lock.new 2>/dev/null || touch .lock.new
@@ -90,12 +90,12 @@ lock: $(MADE)
 	mv .lock.out requirements.lock
 	rm .lock.new
 
-# The lock of every image, with hashes, for the images' own Python.
+# Locks of the images, with hashes, for the Python of the images.
 locks: $(MADE)
 	$(PIP) install uv PyYAML
 	PATH="$(CURDIR)/$(VENV)/bin:$$PATH" $(VENV)/bin/python containers/make_locks.py
 
-# The job scripts of slurm/, from what `aam-launch submit` writes; a test holds them against it.
+# Job scripts of slurm/, by the functions of `aam-launch submit`; a test compares them.
 slurm: $(VENV)/has-dev
 	$(VENV)/bin/python -m launcher.slurm.files slurm
 

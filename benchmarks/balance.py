@@ -1,10 +1,10 @@
-"""What even batches bring: `python benchmarks/balance.py [--table T --tree N] [--epochs E]`.
+"""Benchmark of --even-batches: `python benchmarks/balance.py [--table T --tree N] [--epochs E]`.
 
-For a study (simulated without arguments), batches dealt by chance and evenly:
+Random and even batches of a study (simulated without arguments):
 
-    spread   distinct ASVs of a batch over two epochs: mean, standard deviation, the largest
-    train    pretraining with both, two seeds each: samples a CPU-second, peak memory, and
-             validation loss after the same steps; each run in a process of its own
+    spread   distinct ASVs of a batch over two epochs: mean, standard deviation, maximum
+    train    pretraining with both, two seeds each: samples per CPU-second, peak memory, and
+             validation loss after the same number of steps; each run in a separate process
 """
 
 from __future__ import annotations
@@ -32,25 +32,25 @@ def main() -> None:
     reader.add_argument("--table", type=Path)
     reader.add_argument("--tree", type=Path)
     reader.add_argument("--epochs", type=int, default=4)
-    given = reader.parse_args()
+    options = reader.parse_args()
     console = Console(width=110)
     with tempfile.TemporaryDirectory() as folder:
-        table, tree = given.table, given.tree
+        table, tree = options.table, options.tree
         if table is None:
             table, tree = simulated(Path(folder))
-        console.print(apart(spread, table))
+        console.print(in_process(spread, table))
         rows = Table(
             "batches", "seed", "samples / CPU-s", "peak MiB", "validation loss", title="train"
         )
         for seed in SEEDS:
             for even in (False, True):
-                found = apart(train, table, tree, given.epochs, seed, even)
+                found = in_process(train, table, tree, options.epochs, seed, even)
                 rows.add_row("even" if even else "chance", str(seed), *found)
         console.print(rows)
 
 
 def simulated(folder: Path) -> tuple[Path, Path]:
-    """Make a study whose samples differ in richness as those of guts do."""
+    """Simulate a study whose samples differ in richness like gut samples."""
     from aam.contract.options.commands import Simulate
     from aam.data.simulation.files import write_study
     from aam.data.simulation.simulate import simulate
@@ -60,10 +60,10 @@ def simulated(folder: Path) -> tuple[Path, Path]:
     return folder / "table.biom", folder / "tree.nwk"
 
 
-def apart(what: Any, *given: Any) -> Any:
-    """Run `what` in a fresh process."""
+def in_process(function: Any, *arguments: Any) -> Any:
+    """Call `function` in a new process."""
     with multiprocessing.get_context("spawn").Pool(1) as pool:
-        return pool.apply(what, given)
+        return pool.apply(function, arguments)
 
 
 def _study(table: Path, tree: Path | None) -> Any:
@@ -100,7 +100,7 @@ def spread(path: Path) -> Table:
 
 
 def train(path: Path, tree: Path | None, epochs: int, seed: int, even: bool) -> tuple[str, ...]:
-    """Pretrain at width 32; returns samples a CPU-second, peak MiB and validation loss."""
+    """Pretrain with width 32; return samples per CPU-second, peak MiB and validation loss."""
     import torch
 
     from aam.contract.options.groups import LoopOptions
@@ -144,11 +144,11 @@ def train(path: Path, tree: Path | None, epochs: int, seed: int, even: bool) -> 
             rate.step()
     spent = time.process_time() - began
     peak = resource.getrusage(resource.RUSAGE_SELF).ru_maxrss / 1024
-    judging = FixedBatches(study, plan, split.validation, BATCH)
+    validation = FixedBatches(study, plan, split.validation, BATCH)
     task.eval()
     with torch.no_grad():
-        for step in range(len(judging)):
-            task.validation_step(judging[step], step)
+        for step in range(len(validation)):
+            task.validation_step(validation[step], step)
         task.on_validation_epoch_end()
     rate_found = epochs * len(split.train) / spent
     return f"{rate_found:.1f}", f"{peak:.0f}", f"{logged['val_loss']:.4f}"

@@ -1,14 +1,13 @@
-"""A study of 100,000 samples in bounded memory: `python benchmarks/large.py FOLDER [SAMPLES]`.
+"""Benchmark of memory with 100,000 samples: `python benchmarks/large.py FOLDER [SAMPLES]`.
 
-Made in FOLDER a block at a time: SAMPLES samples of 200 ASVs each out of 50,000 of 150 nt, with a
-tree and metadata. Then, each in a process of its own, so that its memory is its own:
+A study in FOLDER, written in blocks: SAMPLES samples of 200 ASVs each out of 50,000 of 150 nt,
+with a tree and metadata. Measurements, each in a separate process:
 
-    prepare    `aam prepare`: peak of private memory, against that of a process that imports the
-               same and reads nothing, and against the block of the table that is read at a time
-    train      what `aam pretrain` does until its first steps, then 12 steps of 8 samples, width 32;
-               memory, private and of files, and time of a step, for 1,000 samples of the store
-               and for all of them
-    sharing    two of the latter at once: pages of the store that are shared, and private ones
+    prepare    `aam prepare`: peak of private memory, and that of a process with the same imports
+    train      opening the store as `aam pretrain` does, then 12 steps of 8 samples, width 32:
+               private and file-backed memory and the time of a step, for 1,000 samples of the
+               store and for all
+    sharing    two of the latter at once: shared and private pages of the store
 """
 
 from __future__ import annotations
@@ -32,12 +31,12 @@ MIB = 2**20
 
 
 def main() -> None:
-    """Make the study if it is not there, measure, print a table."""
+    """Make the study if it is missing, measure, print a table."""
     folder = Path(sys.argv[1])
     samples = int(sys.argv[2]) if len(sys.argv) > 2 else 100_000
     study = folder / f"large-{samples}"
     if not (study / "metadata.tsv").exists():
-        apart(make, study, samples)
+        in_process(make, study, samples)
     rows = Table(title=f"{samples:,} samples x {ASVS:,} ASVs, {RICHNESS} ASVs a sample")
     for name in ("what", "private MiB", "peak MiB", "of files MiB", "seconds", "of a batch"):
         rows.add_column(name, justify="left" if name == "what" else "right")
@@ -46,10 +45,10 @@ def main() -> None:
         names = ("private", "peak", "files", "seconds", "batch")
         rows.add_row(what, *(f"{found[name]:.2f}" if name in found else "" for name in names))
 
-    add("imports alone", apart(idle, study))
-    add("prepare", apart(prepare, study))
-    add("open and 12 steps, 1,000 samples: a step", apart(steps, study, 1000))
-    add("open and 12 steps, all samples: a step", apart(steps, study, samples))
+    add("imports alone", in_process(idle, study))
+    add("prepare", in_process(prepare, study))
+    add("open and 12 steps, 1,000 samples: a step", in_process(steps, study, 1000))
+    add("open and 12 steps, all samples: a step", in_process(steps, study, samples))
     with multiprocessing.get_context("spawn").Pool(2) as pool:
         both = [pool.apply_async(steps, (study, samples)) for _ in range(2)]
         for one in both:
@@ -57,10 +56,10 @@ def main() -> None:
     Console(width=110).print(rows)
 
 
-def apart(what: Callable[..., Any], *given: Any) -> Any:
-    """Run `what` in a fresh process."""
+def in_process(function: Callable[..., Any], *arguments: Any) -> Any:
+    """Call `function` in a new process."""
     with multiprocessing.get_context("spawn").Pool(1) as pool:
-        return pool.apply(what, given)
+        return pool.apply(function, arguments)
 
 
 def make(folder: Path, samples: int) -> None:
@@ -82,19 +81,19 @@ def make(folder: Path, samples: int) -> None:
         file.create_dataset("sample/ids", data=ids, dtype=text)
         file.create_dataset("observation/ids", data=list(names), dtype=text)
         group = file.create_group("sample/matrix")
-        kinds = {"data": np.float64, "indices": np.int32}
+        dtypes = {"data": np.float64, "indices": np.int32}
         parts = {
-            name: group.create_dataset(name, (samples * RICHNESS,), kind, compression="gzip",
+            name: group.create_dataset(name, (samples * RICHNESS,), dtype, compression="gzip",
                                        compression_opts=1, chunks=(1 << 16,))
-            for name, kind in kinds.items()
+            for name, dtype in dtypes.items()
         }  # fmt: skip
         group.create_dataset("indptr", data=np.arange(samples + 1) * RICHNESS, dtype=np.int32)
         for start in range(0, samples, BLOCK):
-            held = min(BLOCK, samples - start)
-            here = slice(start * RICHNESS, (start + held) * RICHNESS)
-            parts["indices"][here] = members(rng, held).ravel()
-            reads = 1 + rng.lognormal(2.5, 1.2, size=held * RICHNESS).astype(np.int64)
-            parts["data"][here] = reads
+            count = min(BLOCK, samples - start)
+            block = slice(start * RICHNESS, (start + count) * RICHNESS)
+            parts["indices"][block] = members(rng, count).ravel()
+            reads = 1 + rng.lognormal(2.5, 1.2, size=count * RICHNESS).astype(np.int64)
+            parts["data"][block] = reads
     with (folder / "metadata.tsv").open("w") as file:
         file.write("sample-id\tage\tsite\tsubject\n")
         for row, name in enumerate(ids):
@@ -102,10 +101,10 @@ def make(folder: Path, samples: int) -> None:
 
 
 def members(rng: np.random.Generator, samples: int) -> np.ndarray[Any, np.dtype[np.int32]]:
-    """Distinct ASVs of each sample [n, RICHNESS], ascending: few common ones, many rare ones."""
+    """Return distinct ASVs of each sample [n, RICHNESS], ascending: few common, many rare ones."""
     common = np.cumsum(1 / np.arange(10, ASVS + 10))
     drawn = np.searchsorted(common, rng.random((samples, 4 * RICHNESS)) * common[-1])
-    # Each site has common ASVs of its own.
+    # The common ASVs differ between sites.
     shift = rng.integers(0, SITES, size=(samples, 1)) * (ASVS // SITES)
     found = np.empty((samples, RICHNESS), dtype=np.int32)
     for row, asvs in enumerate((drawn + shift) % ASVS):
@@ -139,7 +138,7 @@ def prepare(study: Path) -> dict[str, float]:
 
 
 def steps(study: Path, samples: int) -> dict[str, float]:
-    """Do what pretraining does up to its first steps, on the first `samples` of the store."""
+    """Open the store as pretraining does and take 12 steps on its first `samples`."""
     import torch
 
     from aam.contract.options.groups import (
@@ -178,7 +177,7 @@ def steps(study: Path, samples: int) -> dict[str, float]:
     learner.log = learner.log_dict = lambda *a, **k: None  # type: ignore[method-assign]
     optimizer = make_optimizer(learner, loop)
     batches = TrainingBatches(loaded, plan, split.train, loop.batch_size, fresh_reads=True)
-    judging = FixedBatches(loaded, plan, split.validation, loop.batch_size)
+    validation = FixedBatches(loaded, plan, split.validation, loop.batch_size)
     times, made = [], []
     for step in range(12):
         began = time.perf_counter()
@@ -191,7 +190,7 @@ def steps(study: Path, samples: int) -> dict[str, float]:
         optimizer.step()
         times.append(time.perf_counter() - began)
     with torch.no_grad():
-        learner.validation_step(judging[0], 0)
+        learner.validation_step(validation[0], 0)
     return memory() | {
         "seconds": float(np.median(times[2:])),
         "batch": float(np.median(made[2:])),
@@ -199,7 +198,7 @@ def steps(study: Path, samples: int) -> dict[str, float]:
 
 
 def memory() -> dict[str, float]:
-    """Peak and present memory of this process in MiB; pages of files do not count as private."""
+    """Return peak and current memory of this process in MiB; file-backed pages are not private."""
     found = {}
     for line in Path("/proc/self/status").read_text().splitlines():
         name, _, rest = line.partition(":")

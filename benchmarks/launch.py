@@ -1,12 +1,12 @@
-"""What a launch costs before the program starts: `make bench`.
+"""Benchmark of the launcher's start time: `make bench`.
 
-Medians of 20 starts each, taken in turns so that a busy machine is unfair to none. The limit: 60 ms
-more than `python -c pass` for whatever happens before `exec`. With an image at hand
+Medians of 20 starts each, in alternation, so that other load affects all alike. The limit before
+`exec` is 60 ms more than `python -c pass`. With an image
 
     python benchmarks/launch.py --sif IMAGE.sif
 
-also holds a launch through Apptainer against `apptainer exec` of the same program in the same
-image; the limit there is 100 ms.
+also compares a launch with Apptainer with `apptainer exec` of the same program in the same image;
+the limit there is 100 ms.
 """
 
 from __future__ import annotations
@@ -23,7 +23,7 @@ from pathlib import Path
 ROUNDS = 20
 
 
-# An installed program has its bytecode; one in a working tree writes it at the first start.
+# Installed programs have bytecode; a working tree writes it at the first start.
 ENVIRONMENT = {n: v for n, v in os.environ.items() if n != "PYTHONDONTWRITEBYTECODE"}
 
 
@@ -60,28 +60,28 @@ def table(title: str, commands: dict[str, list[str]], limit: float) -> None:
 
 
 def main() -> None:
-    arguments = argparse.ArgumentParser(description=__doc__)
-    arguments.add_argument("--sif", type=Path)
-    sif = arguments.parse_args().sif
-    # What the installed command does.
+    parser = argparse.ArgumentParser(description=__doc__)
+    parser.add_argument("--sif", type=Path)
+    sif = parser.parse_args().sif
+    # The code of the installed command.
     code = "from launcher.cli import run; run()"
     launch = [sys.executable, "-c", code]
     with tempfile.TemporaryDirectory() as folder:
         file = Path(folder) / "t.biom"
         file.touch()
-        words = ["pretrain", "--table", str(file), "--output-dir", f"{folder}/out"]
+        arguments = ["pretrain", "--table", str(file), "--output-dir", f"{folder}/out"]
         table(
             "Before exec",
             {
                 "python -c pass": [sys.executable, "-c", "pass"],
-                "aam-launch --dry-run pretrain": [*launch, "--dry-run", *words],
-                "aam-launch explain pretrain": [*launch, "explain", *words],
+                "aam-launch --dry-run pretrain": [*launch, "--dry-run", *arguments],
+                "aam-launch explain pretrain": [*launch, "explain", *arguments],
                 "aam-launch pretrain --tabel": [*launch, "pretrain", "--tabel", "x"],
             },
             0.060,
         )
         if sif:
-            words = ["simulate", "--output-dir", f"{folder}/out", "--samples", "0"]
+            arguments = ["simulate", "--output-dir", f"{folder}/out", "--samples", "0"]
             table(
                 f"Through Apptainer, {sif.name}",
                 {
@@ -90,9 +90,9 @@ def main() -> None:
                         "exec",
                         str(sif),
                         "aam",
-                        *words,
+                        *arguments,
                     ],
-                    "aam-launch simulate": [*launch, "--image", str(sif), *words],
+                    "aam-launch simulate": [*launch, "--image", str(sif), *arguments],
                 },
                 0.100,
             )

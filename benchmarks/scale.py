@@ -1,13 +1,13 @@
-"""Several processes: `make bench-scale`. Samples a second, memory of a rank, bytes that move.
+"""Benchmark of several processes, `make bench-scale`: speed, memory of a rank, transferred bytes.
 
     speed     one process with two threads, one with one, and two with one thread each (gloo)
-    memory    peak of a rank above what it held before the network, DDP and FSDP, width 768
-    bytes     that a rank receives in a step, by formula and as the kernel counted them (TCP_INFO)
-    batches   seconds to make a global batch, which every rank does for itself
-    paper     what these say of 4 and 16 MI300A
-    gpu       one GPU, where there is one: samples a second and share of the chip's bf16 peak
+    memory    peak of a rank above its memory before the network, DDP and FSDP, width 768
+    bytes     received by a rank in a step, by formula and as the kernel counts them (TCP_INFO)
+    batches   seconds to make a global batch, which every rank does itself
+    estimate  time of a step on 4 and 16 MI300A by these formulas
+    gpu       one GPU, if there is one: samples per second and share of the bf16 peak
 
-Every way runs in processes of its own. `--json FILE` keeps the figures.
+Every measurement runs in new processes. `--json FILE` writes the figures.
 """
 
 from __future__ import annotations
@@ -34,7 +34,7 @@ TCP_INFO_RECEIVED = 128
 """Offset of tcpi_bytes_received in struct tcp_info, include/uapi/linux/tcp.h."""
 
 PEAK = {"H200": 989e12, "H100": 989e12, "A100": 312e12, "MI300A": 980e12, "MI300X": 1307e12}
-"""Dense bf16 operations a second, by the makers' data sheets."""
+"""Dense bf16 operations per second, from the vendors' data sheets."""
 
 Found = dict[str, float]
 
@@ -57,7 +57,7 @@ def main() -> None:
         made = batches(study)
         each = [f"{n} samples {s:.3f} s, {u:.0f} distinct ASVs" for n, (s, u) in made.items()]
         console.print(f"To make a batch of {'; '.join(each)}")
-        console.print(paper())
+        console.print(estimate())
         gpu = one_gpu(study)
         console.print(gpu or "No GPU here: nothing measured on one.")
     if "--json" in sys.argv:
@@ -86,8 +86,8 @@ def ranks(
         free.bind(("127.0.0.1", 0))
         port = free.getsockname()[1]
     queue: Any = context.Queue()
-    crew = []
-    if shape is WIDE:  # glibc gives large blocks back at once, or peaks are those of its heap
+    processes = []
+    if shape is WIDE:  # glibc returns large blocks at once; otherwise its heap determines the peak
         os.environ |= {
             "MALLOC_MMAP_THRESHOLD_": str(1 << 20),
             "MALLOC_TRIM_THRESHOLD_": str(1 << 20),
@@ -100,12 +100,12 @@ def ranks(
                 "MASTER_ADDR": "127.0.0.1", "MASTER_PORT": str(port),
             }  # fmt: skip
         args = (queue, variables, threads, study, shape, how, batch, steps)
-        crew.append(context.Process(target=_one, args=args))
-        crew[-1].start()
-    told = [queue.get(timeout=1800) for _ in crew]
-    for process in crew:
+        processes.append(context.Process(target=_one, args=args))
+        processes[-1].start()
+    results = [queue.get(timeout=1800) for _ in processes]
+    for process in processes:
         process.join()
-    return {name: sum(one[name] for one in told) / size for name in told[0]}
+    return {name: sum(result[name] for result in results) / size for name in results[0]}
 
 
 def _one(
@@ -133,7 +133,7 @@ def _one(
 def _steps(
     team: Any, scale: Any, folder: Path, shape: dict[str, int], batch: int, steps: int
 ) -> Found:
-    """Fit for a few steps; the first two are not counted."""
+    """Train for a few steps; the first two are not counted."""
     import numpy as np
     import torch
 
@@ -153,7 +153,7 @@ def _steps(
     network = config.network()
 
     class Timed(TrainingModule):
-        """Notes time and bytes at the beginning of every step, and the ASVs of batches."""
+        """Record time and bytes at the start of every step, and the ASVs of batches."""
 
         def on_train_start(self) -> None:
             self.notes: list[tuple[float, int]] = []
@@ -206,7 +206,7 @@ def _resident() -> int:
 
 
 def received() -> int:
-    """Bytes that the TCP connections of this process have received, as the kernel counts them."""
+    """Return the bytes that the TCP connections of this process received, by the kernel's count."""
     total = 0
     for name in os.listdir("/proc/self/fd"):
         try:
@@ -222,7 +222,7 @@ def received() -> int:
 
 
 def expected(way: Found, gloo: bool = True, element: int = 4) -> Found:
-    """Bytes that a rank receives in a step, by formula.
+    """Return the bytes that a rank receives in a step, by formula.
 
     With R ranks, U distinct ASVs, B samples, width D, P parameters and e bytes an element, and
     f = (R - 1) / R:
@@ -242,7 +242,7 @@ def expected(way: Found, gloo: bool = True, element: int = 4) -> Found:
 
 
 def measured_table(found: dict[str, Found]) -> Table:
-    """Lay out speed, memory and bytes."""
+    """Return the table of speed, memory and bytes."""
     base = found["1 process, 2 threads"]["samples/s"]
     table = Table(title="Steps of pretraining on this machine's two cores")
     columns = ("way", "samples/s", "against 2 threads", "peak of a rank, MiB")
@@ -261,7 +261,7 @@ def measured_table(found: dict[str, Found]) -> Table:
 
 
 def batches(study: Path) -> dict[int, tuple[float, float]]:
-    """Seconds to make a batch, and its distinct ASVs."""
+    """Return the seconds to make a batch and its distinct ASVs, by number of samples."""
     import numpy as np
 
     from aam.data.batches import make_batch
@@ -278,17 +278,17 @@ def batches(study: Path) -> dict[int, tuple[float, float]]:
 
 
 def flops(asvs: float, dim: int, layers: int, tokens: int = 30) -> float:
-    """Operations to teach a step on `asvs` sequences: 6 a weight and token, and attention."""
+    """Return the operations of a training step: 6 for each weight and token, and attention."""
     return asvs * layers * (6 * 12 * dim**2 * tokens + 12 * tokens**2 * dim)
 
 
-def paper(dim: int = 768, layers: int = 4, share: float = 0.3) -> Table:
-    """What to expect of MI300A: compute at a share of the peak, then messages, not overlapped.
+def estimate(dim: int = 768, layers: int = 4, share: float = 0.3) -> Table:
+    """Estimate a step on MI300A: compute at a share of the peak, then communication.
 
     80 GB/s between the four of a node, 20 GB/s for each between nodes (Slingshot, 200 Gb/s each):
     assumptions, not measurements. bf16 for what is gathered, fp32 gradients.
     """
-    table = Table(title=f"On paper: width {dim}, {layers} layers, {share:.0%} of bf16 peak")
+    table = Table(title=f"Estimate: width {dim}, {layers} layers, {share:.0%} of bf16 peak")
     for name in ("MI300A", "global batch", "distinct ASVs", "compute, ms", "gathering, ms",
                  "gradients, ms", "efficiency"):  # fmt: skip
         table.add_column(name, justify="right")
@@ -310,7 +310,7 @@ def paper(dim: int = 768, layers: int = 4, share: float = 0.3) -> Table:
 
 
 def one_gpu(study: Path) -> Table | None:
-    """Samples a second and share of peak of the nucleotide encoder on one GPU, if there is one."""
+    """Return speed and share of peak of the nucleotide encoder on one GPU, if there is one."""
     import torch
 
     if not torch.cuda.is_available():
@@ -341,7 +341,7 @@ def one_gpu(study: Path) -> Table | None:
 
 
 def _encode(encoder: Any, asvs: int, dtype: Any) -> tuple[float, float]:
-    """Sequences a second, forward and backward, and the peak of memory."""
+    """Return sequences per second, forward and backward, and the peak memory in GiB."""
     import torch
 
     tokens_UL = torch.randint(1, 5, (asvs, 150), dtype=torch.uint8, device="cuda")

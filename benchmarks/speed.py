@@ -1,17 +1,17 @@
-"""Samples per CPU-second and peak memory: `make bench`.
+"""Benchmark of training speed and peak memory: `make bench`.
 
-One simulated study of 200 samples and 2,000 ASVs of 150 nt (about 185 a sample), width 64, 2
-layers, 4 heads, batches of 8, on the CPU. Each way runs in a process of its own, so that its peak
+One simulated study of 200 samples and 2,000 ASVs of 150 nt (about 185 in a sample), width 64, 2
+layers, 4 heads, batches of 8, on the CPU. Each method runs in a separate process, so that peak
 memory is its own:
 
-    plain     every ASV of every sample, padded to the token limit, activations recomputed, patch 1
-    patch 1   distinct ASVs once a batch, one nucleotide a token
-    default   the same at the default patch
-    frozen    training with the encoder frozen, after the ASVs were encoded
-    predict   a whole table, the encoding of its ASVs included
+    plain     every ASV of every sample, padded to the token limit, gradient checkpointing, patch 1
+    patch 1   distinct ASVs of a batch once, one nucleotide per token
+    default   the same with the default patch
+    frozen    training with a frozen encoder, after encoding the ASVs
+    predict   a complete table, with the encoding of its ASVs
 
-Then growth: load and step at 200, 2,000 and 20,000 samples. CPU-seconds are those of all threads;
-an epoch is its number of steps times the mean step, which is exact since steps are alike.
+Scaling: loading and a step with 200, 2,000 and 20,000 samples. CPU-seconds are those of all
+threads; an epoch is its number of steps times the mean step.
 """
 
 from __future__ import annotations
@@ -37,7 +37,7 @@ SEED = 42
 
 @dataclass(frozen=True)
 class Measured:
-    """What one process found."""
+    """Measurement of one process: samples, CPU and wall seconds, peak GiB."""
 
     samples: int
     cpu: float
@@ -52,7 +52,7 @@ class Measured:
 
 
 def main() -> None:
-    """Measure every way and print the tables; `--json FILE` keeps the figures."""
+    """Measure every method and print the tables; `--json FILE` writes the figures."""
     console = Console(width=100)
     with tempfile.TemporaryDirectory() as folder:
         study = simulate(Path(folder) / "study", samples=200)
@@ -74,7 +74,7 @@ def main() -> None:
 
 
 def simulate(folder: Path, samples: int) -> Path:
-    """Make a study of 2,000 ASVs."""
+    """Simulate a study of 2,000 ASVs."""
     from aam.contract.options.commands import Simulate
     from aam.data.simulation.files import write_study
     from aam.data.simulation.simulate import simulate as make
@@ -85,7 +85,7 @@ def simulate(folder: Path, samples: int) -> Path:
 
 
 def apart(way: Callable[[Path], Measured], study: Path) -> Measured:
-    """Run `way` in a process of its own."""
+    """Call `way` in a new process."""
     context = multiprocessing.get_context("spawn")
     with context.Pool(1) as pool:
         return pool.apply(way, (study,))
@@ -97,7 +97,7 @@ def plain(study: Path) -> Measured:
 
 
 def patch_1(study: Path) -> Measured:
-    """Encode distinct ASVs, one nucleotide a token."""
+    """Encode distinct ASVs, one nucleotide per token."""
     return _pretrain(study, patch=1, steps=5)
 
 
@@ -107,7 +107,7 @@ def default(study: Path) -> Measured:
 
 
 def frozen(study: Path) -> Measured:
-    """Train a predictor on remembered ASVs."""
+    """Train a predictor on encoded ASVs."""
     import numpy as np
     import torch
 
@@ -129,7 +129,7 @@ def frozen(study: Path) -> Measured:
 
 
 def predict(study: Path) -> Measured:
-    """Read a whole table: encode its ASVs, then read all samples."""
+    """Predict a complete table: encode its ASVs, then all samples."""
     import numpy as np
     import torch
 
@@ -209,7 +209,7 @@ def _shape(patch: int | None, outputs: int = 0) -> Any:
 def _steps(
     loaded: Any, plan: Any, network: Any, steps: int, copies: bool = False, **task_options: Any
 ) -> Measured:
-    """Time whole training steps: batch, forward, backward, clipping, optimiser; one to warm up."""
+    """Time training steps: batch, forward, backward, clipping, optimizer; one to warm up."""
     import numpy as np
     import torch
 
@@ -240,7 +240,7 @@ def _steps(
 
 
 def _with_copies(batch: Any) -> Any:
-    """Lay a batch out the plain way: one sequence for each place of each sample, padded."""
+    """Return a batch with one sequence for each ASV of each sample, padded."""
     import dataclasses
 
     import torch
@@ -275,7 +275,7 @@ def _peak() -> float:
 
 
 def speed_table(found: dict[str, Measured]) -> Table:
-    """Lay out the ways side by side."""
+    """Return the table of speed and memory by method."""
     table = Table(title="200 samples x 2,000 ASVs of 150 nt, width 64, 2 layers, batch 8, CPU")
     for name in ("way", "samples / CPU-s", "against plain", "samples / s", "peak GiB"):
         table.add_column(name, justify="left" if name == "way" else "right")
@@ -287,7 +287,7 @@ def speed_table(found: dict[str, Measured]) -> Table:
 
 
 def growth_table(grown: dict[int, Measured]) -> Table:
-    """Lay out how cost grows with samples."""
+    """Return the table of cost by number of samples."""
     table = Table(title="Growth at the default patch")
     names = ("samples", "load CPU-s", "CPU-s / step", "CPU-s / epoch", "table MiB", "peak GiB")
     for name in names:

@@ -1,5 +1,5 @@
-# What every image sets; a Dockerfile says the same with ENV, which a test holds against this file.
-# The image's own libraries come first, even where a site binds the host's ROCm (--rocm).
+# Environment variables of every image; Dockerfiles set the same with ENV, which a test compares.
+# The libraries of the image come first, even where a site binds the host's ROCm (--rocm).
 export PATH="/opt/aam/bin:/usr/local/sbin:/usr/local/bin:/usr/sbin:/usr/bin:/sbin:/bin"
 export LD_LIBRARY_PATH="/opt/aam/torch-lib"
 export LANG="C.UTF-8"

@@ -1,17 +1,17 @@
 #!/bin/sh
-# The one installation of every image, run as root in a Debian base by each .def and .Dockerfile.
+# Installation of an image: run as root in a Debian base by every .def and .Dockerfile.
 #
 #     install.sh NAME BASE SNAPSHOT TORCH TORCH_INDEX
 #
-# NAME         rocm63, ...: which lock
-# BASE         the base image, for the record
-# SNAPSHOT     day of snapshot.debian.org that Debian's packages come from; "base": the base's own sources
-# TORCH        version of PyTorch; another than the lock's is installed without a hash, and the record says so
-# TORCH_INDEX  package index that has it
+# NAME         rocm63, ...: selects the lock
+# BASE         base image, for the labels
+# SNAPSHOT     day of snapshot.debian.org for Debian's packages; "base": package sources of the base
+# TORCH        version of PyTorch; one that is not in the lock is installed without a hash, see the labels
+# TORCH_INDEX  package index of PyTorch
 #
-# /opt/aam/containers holds this folder, /opt/aam/source the package aam. Where wheels are mounted at
-# /mnt, Python packages come from there alone, without a network.
-# Every step may be done twice, so that an image may be the base of another.
+# /opt/aam/containers is this folder, /opt/aam/source the package aam. If wheels are mounted at /mnt, Python
+# packages are installed from there alone, without a network.
+# Every step is idempotent, so that an image can be the base of another.
 set -eu
 umask 022
 NAME=$1 BASE=$2 SNAPSHOT=$3 TORCH=$4 TORCH_INDEX=$5
@@ -27,10 +27,10 @@ if [ "$SNAPSHOT" != base ]; then
         echo "deb [check-valid-until=no] http://snapshot.debian.org/archive/${suite%=*} ${suite#*=} main"
     done > /etc/apt/sources.list
 fi
-# Some builds map one user alone: apt cannot become _apt there.
+# Builds with a single mapped user id cannot switch to the user _apt.
 apt='apt-get -qq -o APT::Sandbox::User=root -o Acquire::Retries=3'
 $apt update
-# ssu is in unifrac-tools; Triton and Inductor call a compiler; libdrm looks for the names of GPUs.
+# unifrac-tools has ssu; Triton and Inductor call the compiler; libdrm reads the names of GPUs.
 $apt install -y --no-install-recommends ca-certificates python3 python3-venv python3-dev gcc g++ libc6-dev \
     unifrac-tools libdrm-common > /dev/null
 
@@ -46,7 +46,7 @@ lock=$AAM/containers/locks/$NAME.txt
 if grep -q "^torch==$TORCH\( \|$\)" "$lock"; then
     cp "$lock" "$AAM/lock.txt"
 else
-    echo "PyTorch $TORCH replaces that of the lock, and is installed without a hash."
+    echo "PyTorch $TORCH replaces that of the lock and is installed without a hash."
     sed '/^# torch: /,$d' "$lock" > "$AAM/lock.txt"
     "$AAM/bin/pip" install "$@" "torch==$TORCH"
 fi
@@ -73,20 +73,20 @@ sys.exit(main())
 SCRIPT
 chmod 755 "$AAM/bin/aam"
 ln -sfn "$packages/torch/lib" "$AAM/torch-lib"
-# Where the libdrm of ROCm's wheels looks for the names of GPUs; without it every start complains.
+# The libdrm of ROCm's wheels reads the names of GPUs here; without the file every start prints a warning.
 mkdir -p /opt/amdgpu/share/libdrm
 ln -sf /usr/share/libdrm/amdgpu.ids /opt/amdgpu/share/libdrm/amdgpu.ids
 
 step "Tests of other packages"
-# Nothing that runs imports them; some are no Python of this version.
+# Nothing imports them at run time, and some do not compile with this Python.
 find "$packages" -type d -name tests -prune -exec rm -rf {} +
 rm -rf "$packages/torch/test"
 
 step "Bytecode"
-# Python does not compare it with its source, so it serves a read-only root and any date of a file.
-# Of torch's helpers for tests only what it imports at every start is compiled. What a process has compiled before shows in its bytecode, so each gets the same packages in
-# the same order in every build; what ran until here left bytecode with a date in it, and what runs
-# later is to leave none.
+# Unchecked hash-based bytecode serves a read-only root and any file date. Of torch's test helpers only the
+# modules that every start imports are compiled. Bytecode depends on what a process compiled before, so each
+# process gets the same packages in the same order in every build. Bytecode of earlier steps has dates in it
+# and is removed; later steps write none.
 find "$packages" -name '*.pyc' -delete
 export PYTHONDONTWRITEBYTECODE=1
 ls -d "$packages"/* | LC_ALL=C sort | PYTHONHASHSEED=0 xargs -P "$(nproc)" -n 8 \

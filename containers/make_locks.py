@@ -1,13 +1,13 @@
-"""Make the lock of every image: each Python package by version and hash (`make locks`).
+"""Locks of the images: each Python package by version and hash (`make locks`).
 
     make_locks.py [NAME ...]
 
-uv resolves against PyPI and keeps to requirements.lock wherever this PyTorch lets it, so that
-images hold what the tests ran with.
+uv resolves against PyPI and keeps the versions of requirements.lock as far as this PyTorch
+allows, so that images have the versions of the tests.
 
-PyTorch and what it alone brings stand last, below a line `# torch: INDEX`. The index of PyTorch's
-ROCm and CPU builds is not asked: their hashes are kept from the lock that is there, and one that
-is not known is marked `# unresolved`, for `aam-launch images lock` to fill in.
+PyTorch and the packages that it pins are last, below a line `# torch: INDEX`. The index of
+PyTorch's ROCm and CPU builds is not queried: hashes are kept from the existing lock, and a pin
+without one is marked `# unresolved`, which `aam-launch images lock` resolves.
 """
 
 from __future__ import annotations
@@ -36,7 +36,7 @@ HEAD = """\
 
 
 def main(names: list[str]) -> int:
-    """Write the locks."""
+    """Write the locks of the named images, by default of all."""
     images = yaml.safe_load((ROOT / "launcher/catalog.yaml").read_text())["images"]
     for name in names or images:
         path = LOCKS / f"{name}.txt"
@@ -53,7 +53,7 @@ def main(names: list[str]) -> int:
 def resolve(torch: str) -> list[str]:
     """Return the requirements that uv finds for the extra `model` with this release of PyTorch."""
     with tempfile.TemporaryDirectory() as folder:
-        # Versions in the file to write are uv's preference, not a must.
+        # uv prefers the versions in its output file, but may change them.
         pins, torch_only = Path(folder, "pins.txt"), Path(folder, "torch.txt")
         held = (ROOT / "requirements.lock").read_text().splitlines()
         pins.write_text("\n".join(line for line in held if not WITH_TORCH.match(line)))
@@ -65,10 +65,10 @@ def resolve(torch: str) -> list[str]:
     return [_requirement(package) for package in found]
 
 
-def _uv(*words: str | Path) -> None:
+def _uv(*arguments: str | Path) -> None:
     fixed = ["--no-config", "--no-annotate", "--no-header", "--only-binary", ":all:"]
     platform = ["--python-version", PYTHON, "--python-platform", PLATFORM]
-    subprocess.run(["uv", "pip", "compile", "--quiet", *fixed, *platform, *words], cwd=ROOT,
+    subprocess.run(["uv", "pip", "compile", "--quiet", *fixed, *platform, *arguments], cwd=ROOT,
                    stdout=subprocess.DEVNULL, check=True)  # fmt: skip
 
 
@@ -86,7 +86,7 @@ def _requirement(package: dict[str, Any]) -> str:
 
 
 def lock(name: str, image: dict[str, object], found: list[str], held: str) -> str:
-    """Return the text of a lock; `held` is the one that is there."""
+    """Return the text of a lock; `held` is the text of the existing one."""
     arguments, pins = image["arguments"], image["pins"]
     assert isinstance(arguments, dict)
     assert isinstance(pins, dict)
@@ -103,7 +103,7 @@ def lock(name: str, image: dict[str, object], found: list[str], held: str) -> st
 
 
 def _kept(pin: str, held: str) -> str:
-    """Return a pin with the hashes that the lock has for it already."""
+    """Return a pin with its hashes in the existing lock."""
     known = re.search(
         rf"^{re.escape(pin)} \\\n(?:    --hash=\S+(?: \\\n|\n?))+", held, re.MULTILINE
     )

@@ -1,8 +1,8 @@
-"""Measure an image from within, while it is built, and write its labels to /opt/aam/labels.json.
+"""Labels of an image, measured inside it during its build and written to /opt/aam/labels.json.
 
     measure.py NAME BASE SNAPSHOT TORCH TORCH_INDEX
 
-What cannot be measured has no label; the catalog speaks for it. Nothing here needs a GPU.
+A property that cannot be measured has no label; the catalog states it. Nothing here needs a GPU.
 """
 
 from __future__ import annotations
@@ -26,9 +26,9 @@ DISTRIBUTION = "attention-all-microbes"
 TRITONS = ("triton", "pytorch-triton-rocm", "triton-rocm")
 
 
-def main(words: list[str]) -> int:
+def main(build_arguments: list[str]) -> int:
     """Write the labels and print them."""
-    name, base, snapshot, torch, index = words
+    name, base, snapshot, torch, index = build_arguments
     lock = (AAM / "lock.txt").read_bytes()
     arguments = {"BASE": base, "SNAPSHOT": snapshot, "TORCH": torch, "TORCH_INDEX": index}
     labels = {
@@ -58,12 +58,12 @@ def main(words: list[str]) -> int:
 
 
 def of_torch() -> dict[str, str]:
-    """Return what PyTorch says of itself and what lies beside it."""
+    """Return the labels of PyTorch and of the libraries in its folder."""
     import torch
 
     library = Path(torch.__file__).parent / "lib"
     hip, cuda = torch.version.hip, torch.version.cuda
-    # Absent from builds without a GPU; needs none where it is there.
+    # Builds for the CPU do not have this function; it needs no GPU.
     archs = getattr(torch._C, "_cuda_getArchFlags", lambda: None)() or ""
     found = {"org.aam.torch": str(torch.__version__), "org.aam.archs": archs}
     if hip:
@@ -77,30 +77,30 @@ def of_torch() -> dict[str, str]:
 
 
 def rocm(library: Path) -> str | None:
-    """Ask the wheel's own librocm-core for its release (rocm_version.h, getROCmVersion)."""
+    """Return the release of ROCm from the wheel's librocm-core (rocm_version.h, getROCmVersion)."""
     for path in sorted(library.glob("librocm-core*.so*")):
         numbers = [ctypes.c_uint() for _ in range(3)]
         try:
-            ask = ctypes.CDLL(str(path)).getROCmVersion
+            get_version = ctypes.CDLL(str(path)).getROCmVersion
         except (OSError, AttributeError):
             continue
-        if ask(*(ctypes.byref(number) for number in numbers)) == 0:
+        if get_version(*(ctypes.byref(number) for number in numbers)) == 0:
             return ".".join(str(number.value) for number in numbers)
     return None
 
 
 def aotriton(library: Path) -> str | None:
-    """Find aotriton's version: in the name of its library, else in its ELF comment."""
+    """Return the version of aotriton from the name of its library or its ELF comment."""
     paths = sorted(library.glob("libaotriton*.so*"))
     named = [found[1] for path in paths if (found := AOTRITON.search(path.name))]
     if named:
         return named[0]
-    said = [found[1].decode() for path in paths if (found := COMMENT.search(path.read_bytes()))]
-    return said[0] if said else None
+    versions = [found[1].decode() for path in paths if (found := COMMENT.search(path.read_bytes()))]
+    return versions[0] if versions else None
 
 
 def attention_archs(library: Path) -> list[str]:
-    """List the archs that aotriton has kernels for: folders beside it, or names inside of it."""
+    """List the architectures of aotriton's kernels: folders beside it, or names in its library."""
     folders = {found[1] for path in library.glob("aotriton.images/*")
                if (found := IMAGES.fullmatch(path.name))}  # fmt: skip
     if not folders:
@@ -110,13 +110,13 @@ def attention_archs(library: Path) -> list[str]:
 
 
 def packages() -> str:
-    """Return one digest of every Python package and its version."""
+    """Return a digest of the names and versions of all Python packages."""
     names = sorted(f"{d.metadata['Name'].lower()}=={d.version}" for d in distributions())
     return f"sha256:{hashlib.sha256(chr(10).join(names).encode()).hexdigest()}"
 
 
 def digest(folder: Path) -> str:
-    """Return one digest of the names and the contents of a folder's files."""
+    """Return a digest of the names and contents of the files of a folder."""
     total = hashlib.sha256()
     for path in _files(folder):
         total.update(f"{path.relative_to(folder)}\0{path.stat().st_size}\0".encode())
@@ -141,7 +141,7 @@ def _version(name: str) -> str | None:
 
 
 def label_lines(labels: Mapping[str, str]) -> list[str]:
-    """Return labels as Apptainer reads them during a build: a name, a space, a value."""
+    """Return labels in the form that Apptainer reads during a build: name, space, value."""
     return [f"{key} {value}" for key, value in labels.items()]
 
 

@@ -1,10 +1,10 @@
-"""The test of an image, from within: its packages, its versions, `aam`, and a small study learned.
+"""Smoke test of an image, run inside it: imports, versions, `aam`, and training on a small study.
 
-    smoke.py            all of it, about half a minute
-    smoke.py --quick    no study
+    smoke.py            all checks, about half a minute
+    smoke.py --quick    without training
 
-Prints a line for each check; the exit status is 1 when one fails. Writes nothing but a temporary
-folder, so it serves any user, a read-only root and no home.
+Prints a line for each check; the exit status is 1 if one fails. It writes to a temporary folder
+alone, so it works for any user, with a read-only root and without a home.
 """
 
 from __future__ import annotations
@@ -29,38 +29,38 @@ TINY = (
 
 
 class Failed(Exception):
-    """A check that did not hold."""
+    """A check that failed."""
 
 
 def imports() -> str:
-    """Import what the model needs."""
+    """Import the libraries of the model."""
     for name in MODULES:
         importlib.import_module(name)
     return ", ".join(MODULES)
 
 
 def versions() -> str:
-    """Compare every installed package with the lock, and PyTorch with the argument."""
+    """Compare the installed packages with the lock, and PyTorch with the build argument."""
     pins = [found.groups() for line in (AAM / "lock.txt").read_text().splitlines()
             if (found := PIN.match(line))]  # fmt: skip
     wrong = [f"{name} {version(name)}, not {pin}" for name, pin in pins if version(name) != pin]
     labels = json.loads((AAM / "labels.json").read_text())
-    asked = dict(word.split("=", 1) for word in labels["org.aam.arguments"].split())["TORCH"]
+    pinned = dict(pair.split("=", 1) for pair in labels["org.aam.arguments"].split())["TORCH"]
     torch = labels["org.aam.torch"]
-    if torch != asked and torch.partition("+")[0] != asked:
-        wrong.append(f"torch {torch}, not {asked}")
+    if torch != pinned and torch.partition("+")[0] != pinned:
+        wrong.append(f"torch {torch}, not {pinned}")
     if wrong:
         raise Failed("; ".join(wrong))
     return f"{len(pins)} packages as locked, torch {torch}"
 
 
 def program() -> str:
-    """Ask the program for its version."""
+    """Run `aam --version`."""
     return _run("aam", "--version").strip()
 
 
 def unifrac() -> str:
-    """Look whether the second opinion on UniFrac is there."""
+    """Find `ssu`, the reference implementation of UniFrac."""
     found = shutil.which("ssu")
     if found is None:
         raise Failed("no ssu on PATH")
@@ -68,7 +68,7 @@ def unifrac() -> str:
 
 
 def study() -> str:
-    """Simulate a study and learn from it."""
+    """Simulate a study and pretrain on it."""
     with tempfile.TemporaryDirectory(prefix="aam-smoke-") as folder:
         made, out = f"{folder}/study", f"{folder}/out"
         _run("aam", "simulate", "--output-dir", made, "--samples", "48", "--asvs", "60",
@@ -80,18 +80,18 @@ def study() -> str:
     return "simulated, pretrained"
 
 
-def _run(*words: str) -> str:
-    done = subprocess.run(words, capture_output=True, text=True, check=False)
+def _run(*command: str) -> str:
+    done = subprocess.run(command, capture_output=True, text=True, check=False)
     if done.returncode:
-        raise Failed(f"{' '.join(words[:2])}: status {done.returncode}\n{done.stderr[-2000:]}")
+        raise Failed(f"{' '.join(command[:2])}: status {done.returncode}\n{done.stderr[-2000:]}")
     return done.stdout
 
 
-def main(words: list[str]) -> int:
-    """Run the checks."""
+def main(arguments: list[str]) -> int:
+    """Run the checks; return the exit status."""
     checks = [imports, versions, program, unifrac]
     failed = 0
-    for check in checks if words == ["--quick"] else [*checks, study]:
+    for check in checks if arguments == ["--quick"] else [*checks, study]:
         try:
             print(f"ok      {check.__name__:<9} {check()}", flush=True)
         except (Failed, ImportError, OSError) as error:
