@@ -1,6 +1,6 @@
-"""Write what decisions about this host rest on to a tar, to decide elsewhere or to test with.
+"""Capture of a host: a tar with the facts that decisions are made from, for support and tests.
 
-It holds the few files of sysfs and procfs that `launcher.host` reads, and a manifest: who asked,
+It holds the few files of sysfs and procfs that `launcher.host` reads, and a manifest: the user,
 the device nodes, the engines, and those variables that matter; no other variables.
 """
 
@@ -76,7 +76,7 @@ def _manifest(host: Host) -> Manifest:
 
 
 def _content(path: str) -> tuple[bytes, int]:
-    """Return what a file holds; one that may not be read is kept as such, with mode 000."""
+    """Return a file's content and mode; an unreadable file is empty with mode 000."""
     try:
         return documents.regular(path), 0o444
     except (OSError, ValueError):

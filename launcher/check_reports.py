@@ -1,4 +1,4 @@
-"""Check reports of GPUs: kept in the user's cache, found by key, measured where there is none.
+"""Check reports of GPUs: stored in the user's cache by key, and measured if none is stored.
 
 A report decides what a run computes with, so a file that another user could have written is not
 used: neither one of another owner, nor one that others may write, nor a link.
@@ -129,7 +129,7 @@ def place(key: Key, cache: Path) -> Path:
 
 
 def stored(key: Key, cache: Path) -> KnownReport:
-    """Return the report that is kept for a key, or why none is used."""
+    """Return the report that is stored for a key, or the reason why none is used."""
     file = place(key, cache)
     absent = f"nothing is kept for {key}"
     try:
@@ -144,7 +144,7 @@ def stored(key: Key, cache: Path) -> KnownReport:
 
 
 def of_host(host: Host, cache: Path) -> list[CheckReport]:
-    """Return the reports that are kept for the GPUs and driver of a host, the latest first."""
+    """Return the reports that are stored for the GPUs and driver of a host, the latest first."""
     present = {(gpu.arch or "unknown", _driver(host, gpu)) for gpu in host.gpus}
     found = []
     for file in sorted(cache.glob("*.json")):
@@ -155,7 +155,7 @@ def of_host(host: Host, cache: Path) -> list[CheckReport]:
 
 
 def store(report: CheckReport, key: Key, cache: Path) -> Finding | None:
-    """Keep a report; return a warning if it cannot be kept, which is no obstacle to a run."""
+    """Store a report; return a warning if it cannot be stored, which does not stop a run."""
     file = place(key, cache)
     try:
         cache.mkdir(mode=0o700, parents=True, exist_ok=True)

@@ -1,6 +1,6 @@
-"""Completions: the shell asks `aam-launch completion -- WORD...`, so they are never out of date.
+"""Shell completion for bash, zsh and fish, computed by `aam-launch completion -- WORD...`.
 
-The last word is the one being typed. Where there is nothing to say the shell offers file names.
+The last word is the one being typed. Without candidates the shell offers file names.
 """
 
 from __future__ import annotations
@@ -18,7 +18,7 @@ from launcher.slurm.submit_options import FLAGS as OF_JOBS
 from launcher.slurm.submit_options import SWITCHES as SWITCHES_OF_JOBS
 
 ASK = "--"
-"""What a shell puts before the words of a line that it wants completed."""
+"""Separator before the command line that a shell completes."""
 
 BEFORE_A_COMMAND = ("explain", "submit")
 
@@ -53,7 +53,7 @@ SHELLS = tuple(SCRIPTS)
 
 
 def script(shell: str) -> str:
-    """Return what a shell has to source.
+    """Return the completion script of a shell.
 
     Raises:
         UsageError: an unknown shell.
@@ -65,7 +65,7 @@ def script(shell: str) -> str:
 
 
 def candidates(line: Sequence[str]) -> list[str]:
-    """Return what the last word of a command line (after `aam-launch`) may become.
+    """Return the candidates for the last argument of a command line (after `aam-launch`).
 
     >>> candidates(["explain", "pret"])
     ['pretrain']
@@ -139,5 +139,5 @@ def _launcher_option_values(flag: str) -> Iterator[str]:
     elif flag == "--image":
         try:
             yield from (image.name for image in config.configured({})[1].images)
-        except AamError:  # a broken configuration is not this line's business
+        except AamError:  # a broken configuration gives no candidates
             return

@@ -85,7 +85,7 @@ def configured(flags: Mapping[str, Sequence[str]]) -> tuple[LaunchSettings, Cata
 
 
 def site(name: str, variables: Mapping[str, str]) -> Site:
-    """Return what is known of a site: a name, or a path.
+    """Return the facts of a site, given by name or path.
 
     Raises:
         ConfigurationError: there is no such site, or its file is wrong.
@@ -97,7 +97,7 @@ def site(name: str, variables: Mapping[str, str]) -> Site:
 
 
 def site_settings(name: str, variables: Mapping[str, str]) -> dict[str, Any]:
-    """Return what a site file says of the launcher's settings, alone."""
+    """Return the launcher settings of a site file."""
     from launcher.slurm.site import SITE_KEYS, settings_of
 
     entries = _file(_site(name), (*SETTING_SPECS, *SITE_KEYS))
@@ -105,24 +105,24 @@ def site_settings(name: str, variables: Mapping[str, str]) -> dict[str, Any]:
 
 
 def who(variables: Mapping[str, str]) -> dict[str, str]:
-    """Return what `$USER` and `$HOME` of a site file stand for."""
+    """Return the values of `$USER` and `$HOME` in a site file."""
     import pwd
 
     try:
         account = pwd.getpwuid(os.getuid())
         known = {"USER": account.pw_name, "HOME": account.pw_dir}
-    except KeyError:  # a number without a name
+    except KeyError:  # the user number has no name
         known = {}
     return {**known, **{name: variables[name] for name in ("USER", "HOME") if name in variables}}
 
 
 def sites() -> list[str]:
-    """Return the names of the sites that are known."""
+    """Return the names of the known sites."""
     return sorted({p.stem for folder in SITES if folder.is_dir() for p in folder.glob("*.yaml")})
 
 
 def engine_version_cache() -> Path:
-    """Return the folder for what engines said of their version."""
+    """Return the cache folder for the versions of engines."""
     cache = os.environ.get("XDG_CACHE_HOME") or Path(os.environ.get("HOME", "/")) / ".cache"
     return Path(cache) / "aam/engines"
 

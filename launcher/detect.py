@@ -1,4 +1,4 @@
-"""Put the facts together: one Host, from this host or from a capture of another."""
+"""Detection of a host: the facts of this host or of a capture, as one `Host`."""
 
 from __future__ import annotations
 

@@ -104,7 +104,7 @@ def _libraries(host: Host) -> list[Finding]:
 
 
 def disk_space(folder: str) -> list[Finding]:
-    """Look whether an image has room; the only check that touches this host."""
+    """Return a warning if the disk has too little space for images; reads this host."""
     place = nearest_folder(folder)
     facts = os.statvfs(place)
     free = facts.f_bavail * facts.f_frsize

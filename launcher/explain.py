@@ -1,4 +1,4 @@
-"""Show a plan: every decision, why, and where that came from."""
+"""Explanation of a plan: every decision with its reason and source, as text or JSON."""
 
 from __future__ import annotations
 
@@ -90,7 +90,7 @@ def facts(host: Host) -> dict[str, object]:
 
 
 def warn(findings: tuple[Finding, ...]) -> list[str]:
-    """Return the lines to show before a start: what is more than a note."""
+    """Return the warnings and errors to print before a start."""
     return [f"aam-launch: {f.severity}: {f}" for f in findings if f.severity != "note"]
 
 

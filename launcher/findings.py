@@ -1,4 +1,4 @@
-"""Findings: what a user should know, with its severity, evidence and remedy."""
+"""Findings: severity, cause, evidence and remedy of a problem."""
 
 from __future__ import annotations
 
@@ -10,7 +10,7 @@ Severity = Literal["note", "warning", "error"]
 
 @dataclass(frozen=True)
 class Finding:
-    """Something that a user should know: cause, evidence, remedy."""
+    """A problem or remark for the user, with its evidence and remedy."""
 
     severity: Severity
     cause: str

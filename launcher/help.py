@@ -1,4 +1,4 @@
-"""The help pages of the launcher."""
+"""Help pages of `aam-launch`."""
 
 from __future__ import annotations
 
@@ -32,7 +32,7 @@ USAGE = {
     "site": ("show|check NAME", ("--json",)),
     "completion": ("bash|zsh|fish", ()),
 }
-"""What follows a command of the launcher's own, and which options it reads."""
+"""Arguments and options of the launcher's commands, by command."""
 
 
 def overview() -> str:

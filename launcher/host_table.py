@@ -1,4 +1,4 @@
-"""A host in lines for a terminal; the partitions of a card share one."""
+"""Table of a host's facts for a terminal; the partitions of a card share a line."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ SHOWN = 4  # members of a list; of a longer one the first and the last
 
 
 def host_lines(host: Host, catalog: Catalog) -> Iterator[str]:
-    """Yield what is known about a host, a subject and its value on each line."""
+    """Yield the facts of a host, a subject and its value on each line."""
     yield _line("host", f"{host.name}, Linux {host.kernel}, {host.machine}")
     if host.user:
         groups = ", ".join(map(str, dict.fromkeys((host.user.gid, *host.user.groups))))
@@ -42,7 +42,7 @@ def host_lines(host: Host, catalog: Catalog) -> Iterator[str]:
 
 
 def report_lines(host: Host, reports: Sequence[CheckReport]) -> Iterator[str]:
-    """Yield what `aam check` measured on the GPUs of a host, the latest first."""
+    """Yield the check reports of a host's GPUs, the most recent first."""
     for report in reports:
         yield _line("aam check", f"{summary(report)}; {report.made}, {report.key}")
     if host.gpus and not reports:

@@ -1,4 +1,4 @@
-"""Look at the files that a request names, before anything starts."""
+"""Checks of the input and output files of a command line, before a start."""
 
 from __future__ import annotations
 
@@ -54,7 +54,7 @@ def require_outputs(facts: tuple[PathFact, ...]) -> None:
 def require_space(place: str, cause: str, remedy: str) -> None:
     """Check that the disk of an existing folder has space left, and room for more files.
 
-    A quota is not asked for: file systems tell it only to whoever tries.
+    Quotas are not checked: file systems report them only on writing.
 
     Raises:
         CannotCreate: with `cause` and `remedy`.
@@ -76,7 +76,7 @@ def nearest_folder(path: str) -> str:
 
 
 def path_facts(request: Request, folder: str) -> tuple[PathFact, ...]:
-    """Find out what every path of a request is, and which files those files name."""
+    """Return the facts of every path of a command line, and of files named by run folders."""
     facts = []
     for argument in request.paths:
         # Without --output, `report` writes its page into the run folder.
@@ -90,7 +90,7 @@ def path_facts(request: Request, folder: str) -> tuple[PathFact, ...]:
 
 
 def lexical_path_facts(request: Request, folder: str) -> tuple[PathFact, ...]:
-    """Return the same without looking, for a host that is not this one."""
+    """Return the facts of every path without reading the disk, for a captured host."""
     return tuple(
         PathFact(w.flag, w.role, w.place, absolute, absolute, "nothing", w.folder)
         for w in request.paths
@@ -129,7 +129,7 @@ def _plain_input(flag: str, path: str) -> PathFact:
 
 
 def _links(root: str) -> Iterator[str]:
-    """Yield where links inside a folder lead to, outside of it."""
+    """Yield the targets outside a folder of links inside it."""
     left = MOST
     for folder, folders, files in os.walk(root):
         if folder.count("/") - root.count("/") >= DEEPEST:

@@ -1,4 +1,4 @@
-"""From a request to a plan: gather what the decisions need, at the edge, and let them be made."""
+"""Planning of a launch: gather facts, settings and files, then select and assemble."""
 
 from __future__ import annotations
 
@@ -39,7 +39,7 @@ def plan_launch(
             was never asked for it is started, which `explain` has no time for.
 
     Raises:
-        AamError: whatever stands in the way.
+        AamError: the launch is impossible, with the reason.
     """
     folder = os.getcwd()
     settings = config.read(request.launcher_options, os.environ, Path(folder))

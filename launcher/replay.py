@@ -1,4 +1,4 @@
-"""Run the run of a run.json again, or say what differs."""
+"""Replay of a run.json: its command line, and differences of inputs and plan."""
 
 from __future__ import annotations
 
@@ -24,7 +24,7 @@ REMEDY = "name the run.json of a run folder, or the .run.json beside an output"
 
 @dataclass(frozen=True)
 class RecordedRun:
-    """What a run.json says about its launch."""
+    """The launch that a run.json records."""
 
     argv: tuple[str, ...]
     folder: str
@@ -62,7 +62,7 @@ def read(path: Path) -> RecordedRun:
 
 
 def _damaged(launch: Mapping[str, Any], inputs: object) -> str | None:
-    """Return what is wrong with the parts of a record that a replay reads, or None."""
+    """Return the defect of a record's parts that a replay reads, or None."""
     launcher_options = launch.get("own")
     for name in ("command", "folder"):
         if not isinstance(launch.get(name), str):
@@ -112,11 +112,11 @@ def changed(argv: Sequence[str], more: Sequence[str]) -> list[str]:
 
 
 def inputs_differ(recorded: RecordedRun) -> list[Finding]:
-    """Hold every input against the SHA-256 of the record."""
+    """Compare every input with the SHA-256 of the record."""
     found = []
     for flag, entry in recorded.inputs.items():
         path = str(entry["path"])
-        # Of a store of `aam prepare` the header tells, which holds the checksums of its files.
+        # Of a store of `aam prepare` the header is compared; it holds the checksums of its files.
         file = os.path.join(path, "store.json") if os.path.isdir(path) else path
         if not os.path.isfile(file):
             found.append(Finding("error", f"The input of {flag} is gone", f"'{path}'", ""))
@@ -127,7 +127,7 @@ def inputs_differ(recorded: RecordedRun) -> list[Finding]:
 
 
 def plan_differs(recorded: RecordedRun, host: Host, plan: Plan) -> list[Finding]:
-    """Hold the plan against that of the record.
+    """Compare the plan with that of the record.
 
     Another image, PyTorch or kind of GPU may give other numbers: errors. Another kernel, driver or
     version of the engine is said, and no reason not to run.

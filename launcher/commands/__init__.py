@@ -1,4 +1,4 @@
-"""The launcher's own commands, a module each with `run(words)`, and what they have in common.
+"""Commands of the launcher itself: one module each with `run(argv)`; shared helpers.
 
 A new command is a module here and its line in `launcher.help.LAUNCHER_COMMANDS`.
 """
@@ -11,14 +11,14 @@ from aam.contract.errors import UsageError
 
 
 def no_more(argv: Sequence[str], command: str) -> None:
-    """Refuse words that a command does not take.
+    """Refuse arguments that a command does not take.
 
     Raises:
         UsageError: there are some.
     """
     if argv:
         remedy = f"see `aam-launch {command} --help`"
-        raise UsageError(f"`{command}` takes no such word", f"'{argv[0]}'", remedy)
+        raise UsageError(f"`{command}` takes no such argument", f"'{argv[0]}'", remedy)
 
 
 def print_json(content: object) -> None:

@@ -1,4 +1,4 @@
-"""`aam-launch completion`: what a shell has to source."""
+"""`aam-launch completion`: print the completion script of a shell."""
 
 from __future__ import annotations
 

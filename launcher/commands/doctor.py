@@ -1,4 +1,4 @@
-"""`aam-launch doctor`: what this host (or a captured one) has, and what would fail."""
+"""`aam-launch doctor`: report the facts of this host or of a capture, and its problems."""
 
 from __future__ import annotations
 

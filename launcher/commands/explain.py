@@ -1,4 +1,4 @@
-"""`aam-launch explain`: every decision about a command; runs nothing."""
+"""`aam-launch explain`: print every decision about a command without running it."""
 
 from __future__ import annotations
 

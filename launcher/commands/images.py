@@ -23,7 +23,7 @@ from launcher.plan.launcher_options import split_launcher_options
 
 
 def run(argv: Sequence[str]) -> int:
-    """Do what is asked; a bare `images` lists."""
+    """Run one action on images; without an action, list them."""
     launcher_options, rest = split_launcher_options(argv)
     settings, catalog = config.configured(launcher_options)
     for line in warn(settings.findings):

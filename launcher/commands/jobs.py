@@ -14,7 +14,7 @@ SHOWN = 30
 
 
 def run(argv: Sequence[str]) -> int:
-    """List the jobs that were submitted from here, the last ones first."""
+    """List the jobs that were submitted from here, the most recent first."""
     launcher_options, rest = split_launcher_options(argv)
     no_more(rest, "jobs")
     known = queue.queued() if queue.available() else {}

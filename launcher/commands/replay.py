@@ -1,4 +1,4 @@
-"""`aam-launch replay`: the run of a run.json again; options that follow replace those of then."""
+"""`aam-launch replay`: repeat the run of a run.json; further options replace recorded ones."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ from launcher.planning import plan_launch
 
 
 def run(argv: Sequence[str]) -> int:
-    """Hold the run against its record, then start it."""
+    """Compare inputs and plan with the record, then start the run."""
     launcher_options, rest = split_launcher_options(argv)
     if not rest:
         raise UsageError("Nothing to replay", "no run.json is named", "name one, or a run folder")

@@ -1,4 +1,4 @@
-"""`aam-launch site show|check NAME`: what is known of a cluster, and whether it is so."""
+"""`aam-launch site show|check NAME`: print the facts of a cluster, or check them on this host."""
 
 from __future__ import annotations
 
@@ -17,7 +17,7 @@ VERBS = ("show", "check")
 
 
 def run(argv: Sequence[str]) -> int:
-    """Print the facts of a site, or hold them against this host; 69 if one is wrong."""
+    """Print the facts of a site or check them on this host; return 69 if one differs."""
     launcher_options, rest = split_launcher_options(argv)
     if len(rest) != 2 or rest[0] not in VERBS:
         verb = rest[0] if rest else ""

@@ -1,4 +1,4 @@
-"""Run a command of `aam`: decide how, then become it, or print the line that would."""
+"""Run a command of `aam`: plan it, then replace this process, or print the command line."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ from launcher.planning import plan_launch
 
 
 def run(argv: Sequence[str]) -> int:
-    """Decide, then become the program; or print the line that would."""
+    """Plan a command, then replace this process by it or print its command line."""
     request = parse(argv)
     require_inputs(request)
     _, plan = plan_launch(request, starting=not request.dry_run)
@@ -22,7 +22,7 @@ def run(argv: Sequence[str]) -> int:
 
 
 def start(plan: Plan, dry_run: bool) -> int:
-    """Become the program of a plan; returns only from a dry run."""
+    """Replace this process by the program of a plan; return from a dry run only."""
     for line in warn(plan.findings):
         print(line, file=sys.stderr)
     if dry_run:

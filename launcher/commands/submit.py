@@ -1,4 +1,4 @@
-"""`aam-launch submit`: check everything that can be checked here, then queue a job."""
+"""`aam-launch submit`: check a command as far as the login node can, then queue it as a job."""
 
 from __future__ import annotations
 
@@ -57,10 +57,10 @@ def run(argv: Sequence[str]) -> int:
 def decided(
     request: Request, requested: SubmitOptions
 ) -> tuple[Job, tuple[PathFact, ...], list[AamError]]:
-    """Decide what the job is, and find out what stands in its way.
+    """Return the job, its paths and the problems that keep it from running.
 
     Raises:
-        AamError: there is no deciding.
+        AamError: no plan can be made.
     """
     folder = os.getcwd()
     settings = config.read(request.launcher_options, os.environ, Path(folder))

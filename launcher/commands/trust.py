@@ -1,4 +1,4 @@
-"""`aam-launch trust`: accept the settings of the current folder as they are now, or revoke that."""
+"""`aam-launch trust`: trust the settings file of a folder in its current state, or revoke it."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Engines: everything that can run `aam`, and the one step from a plan to a running program.
+"""Registry of engines, and the start of a plan's program.
 
 `ENGINES` is the registry, in order of preference; `launcher.engines.base.Engine` is the interface.
 """
@@ -68,7 +68,7 @@ def absent(host_engines: tuple[EngineFact, ...]) -> tuple[EngineFact, ...]:
 
 
 def run_flags(plan: Plan) -> tuple[str, ...]:
-    """Return the words between the engine's program and the image of a plan."""
+    """Return the options between the engine's program and the image of a plan."""
     return ENGINES[plan.engine].run_flags(plan)
 
 
@@ -78,7 +78,7 @@ def command(plan: Plan) -> tuple[str, ...]:
 
 
 def shell_line(plan: Plan) -> str:
-    """Return a line that does the same when it is pasted into a shell."""
+    """Return the shell command line that is equivalent to `exec_plan`."""
     parts = []
     if plan.folders:
         outer = plan.folders[0]
@@ -99,7 +99,7 @@ def exec_plan(plan: Plan) -> None:
     """Make the folders that the plan needs and replace this process; does not return.
 
     Raises:
-        CannotCreate, NotPermitted: a folder cannot be made, or is somebody else's.
+        CannotCreate, NotPermitted: a folder cannot be made, or belongs to another user.
         Unavailable: the program cannot be started.
     """
     make_private(plan.folders)

@@ -1,4 +1,4 @@
-"""Engine: the interface of everything that can run `aam`, one module per engine.
+"""Protocol of an engine: a container engine, or the native environment; one module each.
 
 To add an engine, write a module whose `ENGINE` has these members and enter it in
 `launcher.engines.ENGINES`. No other module names an engine: the choices of --runtime, detection,
@@ -25,7 +25,7 @@ if TYPE_CHECKING:
 
 GIB = 1 << 30
 WHEELS = "/mnt"
-"""Where a build mounts a folder of wheels; containers/install.sh looks there."""
+"""Mount point of a folder of wheels in a build; containers/install.sh reads it."""
 PYTHON = "/opt/aam/bin/python"
 SMOKE = "/opt/aam/containers/smoke.py"
 """The test of an image, inside of it."""
@@ -33,7 +33,7 @@ SMOKE = "/opt/aam/containers/smoke.py"
 
 @dataclass(frozen=True)
 class ImageBuild:
-    """What to build.
+    """Inputs of an image build.
 
     Attributes:
         program: absolute path of the engine.
@@ -100,18 +100,18 @@ class Engine(Protocol):
     def detect(
         self, tree: HostTree, environment: Mapping[str, str], user_id: int
     ) -> EngineFact | None:
-        """Return what this host has of the engine, without starting it; None if it is absent."""
+        """Return the facts of the engine on this host without starting it; None if absent."""
 
     def run_flags(self, plan: Plan) -> tuple[str, ...]:
-        """Return the words between the engine's program and the image, mounts among them."""
+        """Return the options between the engine's program and the image, with the mounts."""
 
     def command(self, plan: Plan) -> tuple[str, ...]:
-        """Return the command line that runs a plan; its first word is an absolute path."""
+        """Return the command line that runs a plan; it starts with an absolute path."""
 
     def needs(
         self, program: str, room: tuple[float, float], folder: Path, variables: Mapping[str, str]
     ) -> list[SpaceRequirement]:
-        """Return what a build takes on disk.
+        """Return the disk space that a build needs.
 
         Args:
             program: path of the engine.
@@ -122,7 +122,7 @@ class Engine(Protocol):
         return []
 
     def build(self, build: ImageBuild, log: BuildLog) -> dict[str, Any]:
-        """Build, test and label an image, put it in its place, and return what to record.
+        """Build, test and label an image, install it, and return its record.
 
         Raises:
             CannotCreate: a step failed; nothing but the log is left behind.
@@ -130,18 +130,18 @@ class Engine(Protocol):
         raise self._cannot("build")
 
     def exec_argv(self, program: str, place: str, argv: Sequence[str]) -> list[str]:
-        """Return the command that runs a program in an image with nothing of the host."""
+        """Return the argv that runs a program in an image without anything of the host."""
         raise self._cannot("test")
 
     def exists(self, program: str, recorded: Mapping[str, Any], place: Path) -> bool:
-        """Return whether the image that was recorded as `recorded` is still there; a cheap look."""
+        """Return whether the recorded image still exists, by a check that takes no time."""
         return False
 
     def verify(self, program: str, name: str, recorded: Mapping[str, Any], place: Path) -> str:
-        """Compare an image byte for byte with its record; return what the engine calls it.
+        """Compare an image byte for byte with its record; return the engine's name for it.
 
         Raises:
-            MissingInput: it is gone, or another one than was recorded.
+            MissingInput: it does not exist, or differs from its record.
         """
         raise self._cannot("verify")
 
@@ -156,7 +156,7 @@ class Engine(Protocol):
         raise self._cannot("export")
 
     def remove(self, program: str, recorded: Mapping[str, Any], place: Path) -> None:
-        """Remove an image; one that is gone already is no error.
+        """Remove an image; a missing image is no error.
 
         Raises:
             CannotCreate: the engine refuses.

@@ -1,4 +1,4 @@
-"""What the container engines' command lines have in common."""
+"""Parts of a container engine's command line: `env` assignments and --mount fields."""
 
 from __future__ import annotations
 
@@ -8,7 +8,7 @@ ENV = "/usr/bin/env"
 
 
 def program(plan: Plan) -> tuple[str, ...]:
-    """Return what runs inside: `env` sets the variables, so that no engine interprets a value.
+    """Return the argv inside the container: `env` sets the variables, so no engine interprets them.
 
     Apptainer splits the values of its own --env at commas and has a shell evaluate them.
     """

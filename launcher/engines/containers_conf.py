@@ -1,4 +1,4 @@
-"""Configuration of podman, containers.conf(5): what it adds to every container.
+"""Configuration of podman, containers.conf(5): settings that add to every container.
 
 The files are read from the lowest to the highest; a later value replaces an earlier one. The
 variable CONTAINERS_CONF names the only file, CONTAINERS_CONF_OVERRIDE one more.
@@ -16,9 +16,9 @@ ADDING = {
                    "default_capabilities", "seccomp_profile", "userns", "ipcns"),
     "engine": ("env", "hooks_dir"),
 }  # fmt: skip
-"""Keys by section that change what is in a container; others choose runtimes, networks and logs."""
+"""Keys by section that change a container's content; others choose runtimes, networks and logs."""
 FOLDERS = ("/usr/share/containers", "/etc/containers")
-"""Of the distribution, whose values are podman's own defaults, and of the site."""
+"""Folders of the distribution, whose values are podman's defaults, and of the site."""
 
 
 def additions(

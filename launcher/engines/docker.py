@@ -48,11 +48,11 @@ class Docker(OciEngine):
         return [*argv, *(["--gpus", "all"] if plan.cdi else [])]
 
     def build_flags(self, build: ImageBuild) -> list[str]:
-        """Leave out what names the builder."""
+        """Leave out the provenance, which names the builder."""
         return ["--provenance=false"]
 
     def build(self, build: ImageBuild, log: BuildLog) -> dict[str, Any]:
-        """Build as the others do, but mount no wheels."""
+        """Build an image; refuse --wheels, because Docker mounts no folder in a build."""
         if build.wheels:
             evidence, remedy = f"--wheels {build.wheels}", "use --engine podman or apptainer"
             raise Unavailable("docker mounts no folder while it builds", evidence, remedy)

@@ -1,4 +1,4 @@
-"""Private and output folders: what a plan needs on the host before its program starts."""
+"""Creation of private and output folders before a plan's program starts."""
 
 from __future__ import annotations
 
@@ -18,7 +18,7 @@ def make_private(folders: Sequence[str]) -> None:
     to keep others from renaming what is not theirs (a sticky bit where everybody may write).
 
     Raises:
-        NotPermitted: a link, or a folder that somebody else owns or may write to, is in the way.
+        NotPermitted: the path is a link, or a folder that another user owns or may write to.
         CannotCreate: a folder cannot be made.
     """
     for number, folder in enumerate(folders):

@@ -1,4 +1,4 @@
-"""Programs on PATH and the kernel's user namespaces: what several engines need from a host."""
+"""Search of PATH and check of the kernel's user namespaces, shared by engines."""
 
 from __future__ import annotations
 
@@ -17,7 +17,7 @@ def which(name: str, search: str) -> str | None:
 
 
 def user_namespaces(tree: HostTree) -> str | None:
-    """Return what forbids ordinary users to make user namespaces, or None (user_namespaces(7))."""
+    """Return the kernel setting that forbids user namespaces, or None (user_namespaces(7))."""
     for path, forbidding in (
         ("/proc/sys/user/max_user_namespaces", "0"),
         ("/proc/sys/kernel/unprivileged_userns_clone", "0"),  # Debian's and Arch's kernels

@@ -1,4 +1,4 @@
-"""The native engine: no container, the Python environment that the launcher itself runs in."""
+"""Native engine: the Python environment of the launcher, without a container."""
 
 from __future__ import annotations
 
@@ -32,7 +32,7 @@ class NativeEngine(Engine):
     least = None
 
     def detect(self, tree: HostTree, environment: Mapping[str, str], user_id: int) -> None:
-        """Return None: a host needs no engine for it."""
+        """Return None: native runs need no engine."""
 
     def run_flags(self, plan: Plan) -> tuple[str, ...]:
         """Return how Python starts `aam`."""
@@ -52,7 +52,7 @@ def missing(libraries: Sequence[str] = LIBRARIES) -> tuple[str, ...]:
 
 
 def detect_stack() -> NativeStack:
-    """Describe the environment that is running now, without importing anything of it."""
+    """Return the stack of the running Python environment without importing its libraries."""
     home = site.getusersitepackages() if site.ENABLE_USER_SITE else None
     in_user_site = home is not None and __file__.startswith(home + os.sep)
     torch, vendor = _torch()
@@ -60,7 +60,7 @@ def detect_stack() -> NativeStack:
 
 
 def _torch() -> tuple[str | None, str]:
-    """Return PyTorch's version and whose GPUs it can use, from its version.py."""
+    """Return PyTorch's version and the GPU vendor it supports, from its version.py."""
     found = importlib.util.find_spec("torch")
     if found is None or not found.submodule_search_locations:
         return None, "cpu"

@@ -1,4 +1,4 @@
-"""Engines that keep images in a storage of their own: what podman and Docker share.
+"""OCI engines, shared by podman and Docker, which store images themselves.
 
 Network and processes are the host's, as under Apptainer: ranks have to find each other, and a
 program that is not process 1 gets its signals. An image is never pulled.
@@ -37,7 +37,7 @@ class OciEngine(Engine):
     """An engine with a storage; its subclasses add the options that differ.
 
     Attributes:
-        read_only: how --mount says so.
+        read_only: the field of --mount for read-only.
         storage: template of `info` for the folder of the storage.
         move: how to move that folder.
         save_flags: options that make `save` write a Docker archive.
@@ -80,7 +80,7 @@ class OciEngine(Engine):
     def needs(
         self, program: str, room: tuple[float, float], folder: Path, variables: Mapping[str, str]
     ) -> list[SpaceRequirement]:
-        """Return what the storage takes, where the engine tells its folder."""
+        """Return the disk space of the storage, if the engine reports its folder."""
         argv = [program, "info", "--format", self.storage]
         done = subprocess.run(argv, capture_output=True, text=True, check=False)
         output = done.stdout.strip()
@@ -129,7 +129,7 @@ class OciEngine(Engine):
         return [*argv, str(recipe.parent)]
 
     def exec_argv(self, program: str, place: str, argv: Sequence[str]) -> list[str]:
-        """Return the command that runs a program in an image with nothing of the host."""
+        """Return the argv that runs a program in an image without anything of the host."""
         start = [program, "run", "--rm", "--network=none", "--read-only", "--tmpfs=/tmp"]
         start += ["--pull=never", "--no-healthcheck", "--user=65534:65534"]
         return [*start, "--entrypoint", argv[0], place, *argv[1:]]

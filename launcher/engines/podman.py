@@ -43,7 +43,7 @@ class Podman(OciEngine):
     def detect(
         self, tree: HostTree, environment: Mapping[str, str], user_id: int
     ) -> EngineFact | None:
-        """Find the program, what keeps it from starting, and what its configuration adds."""
+        """Return the program, its obstacle if any, and the settings that add to containers."""
         path = which(self.name, environment.get("PATH", os.defpath))
         if path is None:
             return None
@@ -69,7 +69,7 @@ class Podman(OciEngine):
 
 
 def _no_subordinate_ids(tree: HostTree, user_id: int) -> str | None:
-    """Return what rootless podman lacks: a range of user numbers (subuid(5)), or None."""
+    """Return the missing range of user IDs for rootless podman (subuid(5)), or None."""
     import pwd
 
     try:

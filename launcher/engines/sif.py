@@ -58,7 +58,7 @@ SAFE = ("CACHEDIR", "TMPDIR", "LOCALCACHEDIR", "CONFIGDIR", "DISABLE_CACHE", "ME
 """Where caches and configuration lie, and how much is printed."""
 BUILDING = ("DOCKER_USERNAME", "DOCKER_PASSWORD", "AUTHFILE", "NOHTTPS", "NO_HTTPS", "FAKEROOT",
             "USERNS", "IGNORE_SUBUID", "IGNORE_FAKEROOT_COMMAND", "IGNORE_USERNS")  # fmt: skip
-"""How a build, which runs as the user wants it, fetches its base and becomes root inside."""
+"""Names of variables for fetching a base and for root in a build."""
 STARTERS = ("libexec/{}/bin/starter-suid", "lib/x86_64-linux-gnu/{}/bin/starter-suid")
 SQUASHFS_OPTION = "--mksquashfs-args"
 FAST = "-comp zstd -Xcompression-level 1"
@@ -115,7 +115,7 @@ class SifEngine(Engine):
     def detect(
         self, tree: HostTree, environment: Mapping[str, str], user_id: int
     ) -> EngineFact | None:
-        """Find the program, its site's configuration, and what keeps it from starting."""
+        """Return the program, its obstacle if any, and the site settings that change containers."""
         path = which(self.name, environment.get("PATH", os.defpath))
         if path is None:
             return None
@@ -150,7 +150,7 @@ class SifEngine(Engine):
     def needs(
         self, program: str, room: tuple[float, float], folder: Path, variables: Mapping[str, str]
     ) -> list[SpaceRequirement]:
-        """Return what unpacking, the cache and the file take.
+        """Return the disk space for unpacking, the cache and the image file.
 
         Setting the cache alone, and not the temporary folder, is the common way to fill /tmp
         (sylabs/singularity 2030, 2913).
@@ -201,7 +201,7 @@ class SifEngine(Engine):
 
     def build_argv(self, build: ImageBuild, target: Path, log: BuildLog | None = None) -> list[str]:
         """Return the command that makes a SIF of a definition or of an archive."""
-        # The test of the definition is that of the image; it runs once, when the SIF is whole.
+        # The test of the definition is that of the image; it runs once, when the SIF is complete.
         argv = [build.program, "build", "--notest"]
         arguments = {} if build.archive else build.arguments
         for name, value in arguments.items():
@@ -216,7 +216,7 @@ class SifEngine(Engine):
         return [*argv, str(target), f"docker-archive:{archive}" if archive else definition]
 
     def exec_argv(self, program: str, place: str, argv: Sequence[str]) -> list[str]:
-        """Return the command that runs a program in a SIF with nothing of the host."""
+        """Return the argv that runs a program in a SIF without anything of the host."""
         return [program, "exec", "--contain", "--cleanenv", "--no-home", place, *argv]
 
     def exists(self, program: str, recorded: Mapping[str, Any], place: Path) -> bool:
@@ -242,13 +242,13 @@ class SifEngine(Engine):
         place.unlink(missing_ok=True)
 
     def _building(self, variables: Mapping[str, str]) -> dict[str, str]:
-        """Return the environment of a build: nothing of the shell changes what is in the image."""
+        """Return the environment of a build without variables that would change the image."""
         passed = {f"{prefix}_{name}" for prefix in PREFIXES for name in (*SAFE, *BUILDING)}
         return {k: v for k, v in variables.items() if k in passed or not k.startswith(PREFIXES)}
 
 
 def record_of(place: Path) -> dict[str, Any]:
-    """Return what images.json records of a SIF: SHA-256, size, time of change and labels."""
+    """Return the record of a SIF for images.json: SHA-256, size, modification time, labels."""
     before = place.stat()
     facts = {"sha256": sha256(place), "bytes": before.st_size, "mtime_ns": before.st_mtime_ns}
     return {**facts, "labels": own_labels(labels_of(place))}

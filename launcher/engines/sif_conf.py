@@ -1,4 +1,4 @@
-"""What the site's configuration of Apptainer or Singularity says: apptainer.conf, singularity.conf.
+"""Site configuration of Apptainer and Singularity: apptainer.conf, singularity.conf.
 
 Lines "key = value"; a key may come more than once. Of the many keys those count that can break a
 promise of the launcher, or keep a container from starting (each tried with Apptainer 1.4.5).
@@ -42,7 +42,7 @@ def read(tree: HostTree, path: str) -> Conf:
 
 
 def obstacle(conf: Conf, path: str) -> str | None:
-    """Return what keeps every container of ours from starting, or from seeing its files."""
+    """Return the setting that keeps containers from starting or from mounting files, or None."""
     if _says(conf, "user bind control", "no"):
         return f"`user bind control = no` in {path}: no file of the host can be mounted"
     if _says(conf, "allow container sif", "no"):
@@ -54,7 +54,7 @@ def obstacle(conf: Conf, path: str) -> str | None:
 
 
 def remarks(conf: Conf) -> Iterator[tuple[str, str]]:
-    """Yield each setting that would break a promise, and what is done about it."""
+    """Yield each setting that changes a container, and the launcher's answer to it."""
     for key, answer in (
         ("always use rocm", "--no-rocm keeps the host's ROCm out"),
         ("always use nv", "--no-nv keeps the host's libraries out where there is no NVIDIA GPU"),

@@ -1,4 +1,4 @@
-"""Read a SIF without an engine: whether it is whole, its id, and its labels.
+"""SIF files, read without an engine: completeness, ID and labels.
 
 A SIF is a header, a table of descriptors and what they point to (sylabs/sif, pkg/sif/sif.go). The
 builder leaves the outcome of `inspect` in it as a JSON object called inspect-metadata.json, labels
@@ -32,7 +32,7 @@ MOST = 1 << 20  # bytes of metadata that are read
 
 @dataclass(frozen=True)
 class SifDescriptor:
-    """A used descriptor: the name of what it points to, and where that lies."""
+    """A used descriptor of a SIF: name, offset and size of its data."""
 
     name: str
     offset: int
@@ -40,7 +40,7 @@ class SifDescriptor:
 
 
 def check_sif(path: str) -> None:
-    """Check that a file is a SIF and whole: what its descriptors name lies within the file.
+    """Check that a file is a complete SIF: the data of every descriptor lies within it.
 
     Raises:
         MissingInput: it is not, or a part is missing.

@@ -1,4 +1,4 @@
-"""GPU vendors: the registry, and the questions that are put to all of them.
+"""Registry of GPU vendors, and functions over all of them.
 
 A new vendor is a module with a class that inherits `launcher.gpus.base.Vendor`, and a line here.
 """
@@ -26,7 +26,7 @@ def device_nodes(gpus: Iterable[Gpu]) -> tuple[str, ...]:
 
 
 def host_libraries(name: str, requested: bool) -> str:
-    """Return the vendor whose libraries of the host go into a container: needed, or asked for."""
+    """Return the vendor whose host libraries go into a container: required or requested."""
     vendor = VENDORS.get(name)
     if vendor is None:
         return ""
@@ -34,7 +34,7 @@ def host_libraries(name: str, requested: bool) -> str:
 
 
 def visible_devices_variables() -> tuple[str, ...]:
-    """Return every variable that selects devices; what the launcher does not set is removed."""
+    """Return every variable that selects devices; the launcher removes those it does not set."""
     names = (
         name
         for vendor in VENDORS.values()

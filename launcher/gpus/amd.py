@@ -86,7 +86,7 @@ class Amd(Vendor):
     variables = (OVERRIDE,)
 
     def gpus(self, tree: HostTree, live: bool) -> tuple[Gpu, ...]:
-        """List the GPUs in KFD order, then those that only the PCI bus knows."""
+        """List the GPUs in KFD order, then those on the PCI bus without a driver."""
         listed = [
             gpu for name in tree.names(NODES) if name.isdecimal() if (gpu := _node(tree, name))
         ]
@@ -96,7 +96,7 @@ class Amd(Vendor):
             card = function.address.partition(".")[0]
             # A device that no table has may be a desktop's display, unless it is an accelerator.
             known = function.device in PRODUCTS or function.pci_class in ACCELERATORS
-            # With nodes that may not be read, nothing tells which card they are.
+            # With nodes that may not be read, their cards are unknown.
             if function.vendor == PCI_VENDOR and known and not hidden and card not in cards:
                 unknown = (None, f"AMD 1002:{function.device:04x}")
                 arch, product = PRODUCTS.get(function.device, unknown)

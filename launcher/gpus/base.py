@@ -29,13 +29,13 @@ class DriverRange:
 
     @property
     def tested(self) -> str:
-        """The releases for a message, with the doubt about them."""
+        """The releases for a message, marked if unconfirmed."""
         doubt = "" if self.confirmed else " (by the vendor's rules, unconfirmed)"
         return ", ".join(self.serves) + doubt
 
 
 def range_of(version: str | None, ranges: Sequence[DriverRange]) -> DriverRange | None:
-    """Return what is known about a kernel driver, by the version of its module.
+    """Return the driver range of a kernel module's version, or None.
 
     >>> known = DriverRange("6.0", ("6.3",), ("6.1", "6.2"))
     >>> range_of("6.3.6", [known]) is known, range_of("6.30", [known])
@@ -48,7 +48,7 @@ def range_of(version: str | None, ranges: Sequence[DriverRange]) -> DriverRange 
 
 
 class Vendor(Protocol):
-    """Everything that the launcher knows about the GPUs of one vendor.
+    """GPU vendor: detection, driver, visible devices, fitness of images and checks.
 
     A vendor is a class that inherits this one, sets `name`, `title` and `module`, has `gpus` and
     `driver`, and overrides what differs from the defaults. Adding one is a module and its line in
@@ -150,7 +150,7 @@ class Vendor(Protocol):
         return f"driver {driver.version}" if driver.version else "a driver of unknown version"
 
     def driver_warning(self, driver: Driver, ranges: Sequence[DriverRange]) -> Finding | None:
-        """Return a finding if it is unknown what a driver supports."""
+        """Return a finding if the user spaces that a driver supports are unknown."""
         return None
 
     def checks(
@@ -166,7 +166,7 @@ class Vendor(Protocol):
         return []
 
     def library_facts(self, gpus: Sequence[Gpu]) -> Mapping[str, Mapping[str, Any]]:
-        """Return what a capture keeps of the answers of the driver's library, under one name."""
+        """Return the facts from the driver's library that a capture stores, under one name."""
         return {}
 
 

@@ -1,8 +1,8 @@
 """NVIDIA: GPUs as the kernel driver lists them in procfs, MIG, CUDA, and visible devices.
 
 `/proc/driver/nvidia/gpus/<address>/information` has "Model:", "GPU UUID:" and "Device Minor:". The
-compute capability is not there: it follows from the PCI device (`nvidia_chips.txt`), or is asked of
-the driver's library (`nvml`) on this very host, as are the names of MIG instances.
+compute capability is not there: it follows from the PCI device (`nvidia_chips.txt`), or comes from
+the driver's library (`nvml`) on this host, as do the names of MIG instances.
 """
 
 from __future__ import annotations
@@ -52,7 +52,7 @@ class Nvidia(Vendor):
     )
 
     def gpus(self, tree: HostTree, live: bool) -> tuple[Gpu, ...]:
-        """List the GPUs by PCI address, then those that only the PCI bus knows."""
+        """List the GPUs by PCI address, then those on the PCI bus without a driver."""
         functions = {f.address: f for f in pci.functions(tree) if f.vendor == PCI_VENDOR}
         driven = tree.names(f"{ROOT}/gpus")
         if not functions and not driven:
@@ -92,7 +92,7 @@ class Nvidia(Vendor):
         return any(known[3:-1] == major and known[-1] <= minor for known in archs)
 
     def library_facts(self, gpus: Sequence[Gpu]) -> Mapping[str, Mapping[str, Any]]:
-        """Return arch and MIG instances of each GPU, which only the driver's library may know."""
+        """Return arch and MIG instances of each GPU, as the driver's library reports them."""
         return {
             "nvml": {
                 gpu.pci: {
@@ -121,7 +121,7 @@ def _driven(
         arch = arch or nvml.capability(address)
         uuids = nvml.instances(address) if instances else {}
         instances = tuple(replace(i, uuid=uuids.get((i.gpu, i.compute))) for i in instances)
-    elif not ask_driver:  # a capture, which may have what the library said
+    elif not ask_driver:  # a capture may hold the library's facts
         recorded = tree.manifest.library_facts.get("nvml", {}).get(address, {})
         arch = arch or _text(recorded.get("arch"))
         names = recorded.get("mig")

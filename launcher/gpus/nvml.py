@@ -1,7 +1,7 @@
-"""What only NVIDIA's library knows: the capability of a chip that no table has, and MIG's names.
+"""NVML: compute capability of a GPU and UUIDs of MIG instances, by ctypes.
 
-Loaded by ctypes where it is installed, and only for a question that files cannot answer: starting
-it takes long on a host whose GPUs sleep. Whatever fails is "nobody knows", never an error.
+The library is loaded only for facts that no file holds, because its start takes long on a host
+whose GPUs sleep. A failure gives None or an empty result.
 Interface: NVML API reference, nvml.h.
 """
 
@@ -51,7 +51,7 @@ def instances(address: str) -> dict[tuple[int, int], str]:
 
 @contextmanager
 def _device(address: str) -> Iterator[tuple[Any, ctypes.c_void_p | None]]:
-    """Open the library for one device; the handle is None where there is none to be had."""
+    """Open the library for one device; the handle is None if it fails."""
     try:
         library = ctypes.CDLL(LIBRARY)
         started = library.nvmlInit_v2() == 0

@@ -1,7 +1,7 @@
-"""Who may open a device node: its permissions, and a device cgroup that refuses all the same.
+"""Access to device nodes: file permissions and device cgroups.
 
-The kernel asks a device cgroup in access(2) as in open(2) (fs/namei.c, inode_permission), so a node
-whose permissions allow what access(2) denied is another job's, or nobody's without an allocation.
+The kernel consults the device cgroup in access(2) as in open(2) (fs/namei.c, inode_permission), so
+a node whose permissions allow what access(2) denied belongs to another job or needs an allocation.
 """
 
 from __future__ import annotations
@@ -13,7 +13,7 @@ from launcher.host.facts import DeviceNode, Gpu, User
 
 
 def permitted(node: DeviceNode, user: User | None) -> bool:
-    """Tell whether the permissions of a node let the user read and write; root may everything."""
+    """Return whether the permissions of a node let the user read and write; always for root."""
     if user is None or node.mode is None:
         return False
     if user.uid == 0:
@@ -24,17 +24,17 @@ def permitted(node: DeviceNode, user: User | None) -> bool:
 
 
 def refused(node: DeviceNode, user: User | None) -> bool:
-    """Tell whether a device cgroup refuses a node that its permissions would open."""
+    """Return whether a device cgroup refuses a node that its permissions would open."""
     return node.access is False and permitted(node, user)
 
 
 def confined(
     gpus: Sequence[Gpu], nodes: Sequence[DeviceNode], user: User | None
 ) -> tuple[Gpu, ...]:
-    """Mark the GPUs that are not ours to use, and leave out the MIG instances that are not.
+    """Mark GPUs that this process may not use, and drop MIG instances that it may not use.
 
-    Not ours is a GPU whose device node a cgroup refuses, or that has none here while another of
-    its vendor has: that is how a container is given a part of its host.
+    A GPU may not be used if a cgroup refuses its device node, or if it has no device node while
+    another GPU of its vendor has one, as in a container with a part of the host's GPUs.
     """
     by_path = {node.path: node for node in nodes}
 
@@ -53,7 +53,7 @@ def confined(
                 part for part in gpu.instances
                 if not part.nodes or all(_usable(by_path.get(path)) for path in part.nodes)
             )  # fmt: skip
-            # Without a single one that opens, nothing is known about them: a capture of old.
+            # If none opens, their access is unknown, as in old captures.
             kept.append(replace(gpu, instances=parts) if parts else gpu)
     return tuple(kept)
 

@@ -1,4 +1,4 @@
-"""What is known about a host: frozen facts, no judgement."""
+"""Facts about a host as frozen dataclasses: GPUs, drivers, engines, Slurm, user."""
 
 from __future__ import annotations
 
@@ -64,13 +64,13 @@ class Gpu:
 
     @property
     def card(self) -> str:
-        """Domain, bus and device: what the partitions of one card have in common."""
+        """PCI domain, bus and device, which the partitions of one card share."""
         return self.pci.partition(".")[0]
 
 
 @dataclass(frozen=True)
 class DeviceNode:
-    """A device node; `access` is None where nobody tried (a capture)."""
+    """A device node; `access` is None in a capture."""
 
     path: str
     gid: int | None
@@ -90,7 +90,7 @@ class Driver:
 
 @dataclass(frozen=True)
 class EngineTraits:
-    """What decisions need to know of an engine, whichever it is.
+    """Properties of an engine that decisions depend on.
 
     Attributes:
         image_format: "sif" for files, else the engine's own storage; empty: it runs no image.
@@ -119,7 +119,7 @@ class EngineFact:
         name: as --runtime takes it.
         path: of its program.
         obstacle: why it cannot start a container here, or None.
-        version: takes starting it, so only where it was asked (`host.versions`).
+        version: None unless the engine was started to read it (`host.versions`).
         conf: settings of its site or user that change a container, each with what that means.
         traits: what decisions need to know of it.
     """
@@ -144,7 +144,7 @@ class Slurm:
 
 @dataclass(frozen=True)
 class User:
-    """Who asks, and the groups he is in."""
+    """The user of this process: user ID, group ID and groups."""
 
     uid: int
     gid: int
@@ -153,7 +153,7 @@ class User:
 
 @dataclass(frozen=True)
 class Host:
-    """Everything that decisions rest on.
+    """Facts about a host that decisions are made from.
 
     Attributes:
         root: where it was read: "/", or a capture.
@@ -167,7 +167,7 @@ class Host:
         engines: container engines on PATH.
         absent_engines: those that the launcher knows and this host does not have.
         slurm: the allocation, or None.
-        user: who asks; None where a capture does not say.
+        user: None if a capture does not record one.
         user_space: by vendor, its user space on the host itself, which no image should see.
         cdi: names of the descriptions of devices for the Container Device Interface.
         bus: display and accelerator functions on the PCI bus, as "0000:65:00.0 1a03:2000 0300".

@@ -1,4 +1,4 @@
-"""The manifest of a capture: what stands in no file of sysfs or procfs.
+"""Manifest of a capture: facts that no file of sysfs or procfs holds.
 
 Who made the capture, the variables that matter, the device nodes, the engines, and the answers of
 libraries of drivers. `aam-launch doctor --capture` writes it, `detect` reads it.
@@ -21,16 +21,16 @@ KNOWN = ("machine", "user", "environment", "nodes", "engines")
 
 @dataclass(frozen=True)
 class Manifest:
-    """What a capture records beside files.
+    """Facts of a capture beside its files.
 
     Attributes:
-        complete: there is a manifest; without one, nothing is known that files do not tell.
+        complete: the capture has a manifest.
         machine: of the processor, as `uname -m` prints it.
-        user: who made it, or None.
+        user: the user who made the capture, or None.
         environment: the variables that decisions read.
         nodes: device nodes by path.
         engines: container engines on PATH.
-        answers: under a name of the GPU vendor's own, what its library answered by PCI address.
+        library_facts: facts from a GPU vendor's library, by the vendor's key and PCI address.
     """
 
     complete: bool = False
@@ -42,7 +42,7 @@ class Manifest:
     library_facts: Mapping[str, Mapping[str, Any]] = dataclasses.field(default_factory=dict)
 
     def plain(self) -> dict[str, Any]:
-        """Return it as JSON holds it."""
+        """Return the manifest as a JSON object."""
         nodes = {path: dataclasses.asdict(node) for path, node in self.nodes.items()}
         for node in nodes.values():
             del node["path"]

@@ -1,4 +1,4 @@
-"""Where facts are read: the host itself, a folder that holds sys/, proc/ and dev/, or a tar of one.
+"""File trees of a host: the host itself, or a capture as a folder or a tar.
 
 A capture may hold a manifest (`launcher.host.manifest`). A tar is never unpacked to disk, so the
 names of its members can do no harm. Everything read is bounded: regular files alone, their size,
@@ -31,7 +31,7 @@ LONGEST_PATH = 4096  # PATH_MAX of Linux
 COMPRESSED: dict[bytes, Any] = {
     b"\x1f\x8b": gzip.open, b"BZh": bz2.open, b"\xfd7zXZ": lzma.open
 }  # fmt: skip
-"""First bytes of a compressed file, and what opens it."""
+"""Opener of a compressed file by its first bytes."""
 
 
 class HostTree(Protocol):
@@ -45,11 +45,11 @@ class HostTree(Protocol):
         ...
 
     def names(self, path: str) -> list[str]:
-        """Return what a folder holds, numbers in their order; nothing if there is no folder."""
+        """Return the names in a folder, numbers in numeric order; nothing if there is no folder."""
         ...
 
     def has(self, path: str) -> bool:
-        """Tell whether there is anything at `path`."""
+        """Return whether `path` exists."""
         ...
 
 
@@ -76,7 +76,7 @@ class FolderTree:
             raise PermissionError(path) from error
 
     def names(self, path: str) -> list[str]:
-        """Return what a folder holds, numbers in their order."""
+        """Return the names in a folder, numbers in numeric order."""
         try:
             with os.scandir(self.root + path) as entries:
                 return natural(entry.name for entry in islice(entries, MOST_NAMES))
@@ -84,7 +84,7 @@ class FolderTree:
             return []
 
     def has(self, path: str) -> bool:
-        """Tell whether there is anything at `path`."""
+        """Return whether `path` exists."""
         return os.path.lexists(self.root + path)
 
 
@@ -109,7 +109,7 @@ class TarTree:
                         content = stream.read().decode(errors="replace") if stream else ""
                         self.files[path] = content if member.mode & 0o444 else None
                     elif not member.isdir():
-                        self.files[path] = ""  # a device node or a link: there, nothing to read
+                        self.files[path] = ""  # a device node or a link has no content
         except tarfile.ReadError as error:
             raise _unreadable(file, "it is no tar, or only the beginning of one") from error
         except (OSError, tarfile.TarError, EOFError, ValueError, zlib.error) as error:
@@ -133,11 +133,11 @@ class TarTree:
         return content
 
     def names(self, path: str) -> list[str]:
-        """Return what a folder holds, numbers in their order."""
+        """Return the names in a folder, numbers in numeric order."""
         return natural(self.folders.get(path.rstrip("/"), set()))
 
     def has(self, path: str) -> bool:
-        """Tell whether there is anything at `path`."""
+        """Return whether `path` exists."""
         return path in self.files or path in self.folders
 
 

@@ -1,7 +1,7 @@
-"""Versions of the engines: the one thing about a host that takes starting programs.
+"""Versions of container engines, read by `--version` and cached.
 
-Not a part of `detect`, which starts none. What a program said is kept in the user's cache folder
-under its time and size, so a launch asks an engine once; `explain` only looks there.
+Not a part of `detect`, which starts none. Versions are cached in the user's cache folder
+by the program's time and size, so a launch starts an engine once; `explain` reads the cache only.
 """
 
 from __future__ import annotations
@@ -39,7 +39,7 @@ def with_versions(host: Host, cache: Path, ask: Container[str]) -> Host:
 
 
 def version(program: str) -> str | None:
-    """Return what `program --version` says, as a number; None if it says none in time."""
+    """Return the version that `program --version` prints; None if it fails or takes too long."""
     import subprocess
 
     try:

@@ -1,4 +1,4 @@
-"""Images: which are there, what they say of themselves, and how they are made, checked and removed.
+"""Images: inventory, labels, build, lock, verification and registry.
 
 `built` serves every start; the rest is for `aam-launch images`.
 """

@@ -1,7 +1,7 @@
-"""Build an image into the image folder, and write down what was built.
+"""Build an image into the image folder, and record it in images.json.
 
-One build of an image at a time, under a lock; written aside and renamed when its own test has
-passed. What is built already of the same inputs is not built again.
+One build of an image at a time, under a lock; written to a temporary file and renamed when its own
+test has passed. An image with the same inputs is not built twice.
 """
 
 from __future__ import annotations
@@ -30,7 +30,7 @@ DAY = "%Y%m%dT%H%M%SZ"
 
 @dataclass(frozen=True)
 class BuildJob:
-    """What to build.
+    """A build of an image of the catalog.
 
     Attributes:
         image: which, of the catalog.
@@ -59,7 +59,7 @@ def build(job: BuildJob) -> Mapping[str, Any]:
     """Build, and return the entry of images.json.
 
     Raises:
-        AamError: whatever stands in the way; nothing is left behind but the log.
+        AamError: the build failed; only the log is left.
     """
     name = job.image.name
     wait = f"Another build of {name} is under way in '{job.folder}'; waiting for it."
@@ -72,7 +72,7 @@ def build(job: BuildJob) -> Mapping[str, Any]:
 
 
 def require_space(needs: Sequence[SpaceRequirement]) -> None:
-    """Check that there is room, adding up what lies on one file system.
+    """Check the disk space, summed over the requirements of each file system.
 
     Raises:
         CannotCreate: there is not, or a folder is not there, with the variable to set.
@@ -93,7 +93,7 @@ def require_space(needs: Sequence[SpaceRequirement]) -> None:
 
 
 def _clear(folder: Path, name: str) -> None:
-    """Remove what a build that was killed has left: nobody else holds the lock."""
+    """Remove leftovers of a killed build; this process holds the lock."""
     for left in folder.glob(f".{name}.*"):
         if left.is_dir():
             shutil.rmtree(left, ignore_errors=True)
@@ -128,7 +128,7 @@ def _built(job: BuildJob, scratch: Path) -> Mapping[str, Any]:
 
 
 def _converted(job: BuildJob, scratch: Path) -> Mapping[str, Any]:
-    """Make a SIF of an archive, or of what another engine holds, without a registry."""
+    """Make a SIF of an archive, or of an image of another engine, without a registry."""
     name, source = job.image.name, str(job.source)
     log = _log(job)
     facts: dict[str, Any] = {"from": source}
@@ -192,7 +192,7 @@ def _inputs(context: str, job: BuildJob) -> str:
 
 
 def epoch(arguments: Mapping[str, str]) -> int:
-    """Return the date of everything that is made: the day of Debian's packages, in seconds.
+    """Return the date of built files, which is that of Debian's snapshot, in Unix seconds.
 
     >>> epoch({"SNAPSHOT": "19700102T000000Z"})
     86400

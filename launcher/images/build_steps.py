@@ -1,4 +1,4 @@
-"""Run the long commands of a build: their steps on the terminal, everything in a log."""
+"""Commands of a build: steps on the terminal, complete output in a log file."""
 
 from __future__ import annotations
 
@@ -33,7 +33,7 @@ OFFLINE = (
 
 
 class BuildLogFile:
-    """A log that commands write to, and what of it the terminal shows."""
+    """Log file of a build, whose steps are printed on the terminal."""
 
     def __init__(self, path: Path) -> None:
         self.path, self.started = path, time.monotonic()
@@ -53,7 +53,7 @@ class BuildLogFile:
         """Run a command; lines that begin with "== " or "ok " are shown.
 
         Args:
-            words: the command.
+            argv: the command.
             folder: where it runs.
             environment: its variables; those of this process by default.
 
@@ -86,19 +86,19 @@ class BuildLogFile:
         print("\n".join(shown.splitlines()[-TAIL:]), file=sys.stderr)
         text = "\n".join(last).lower()
         evidence = (
-            f"`{' '.join(argv[:2])}` ended with status {status}; all it said is in '{self.path}'"
+            f"`{' '.join(argv[:2])}` ended with status {status}; its output is in '{self.path}'"
         )
         if "no space left on device" in text:
             remedy = FULL
         elif any(phrase in text for phrase in NETWORK):
             remedy = OFFLINE
         else:
-            remedy = "mend what its last lines say and build again; nothing was left in the cache"
+            remedy = "correct the error in its last lines and build again"
         return CannotCreate("The image was not built", evidence, remedy)
 
 
 def _end(process: subprocess.Popen[str]) -> None:
-    """End a command that is still running; an engine in the middle of a copy hears no SIGTERM."""
+    """End a command that is still running; an engine ignores SIGTERM while it copies."""
     if process.poll() is None:
         process.terminate()
         try:
@@ -110,7 +110,7 @@ def _end(process: subprocess.Popen[str]) -> None:
 
 @contextlib.contextmanager
 def stoppable() -> Iterator[None]:
-    """Let a SIGTERM unwind like Ctrl-C does, so that what was begun is removed."""
+    """Turn SIGTERM into SystemExit, so that temporary files are removed."""
 
     def stop(number: int, frame: object) -> None:
         raise SystemExit(128 + number)

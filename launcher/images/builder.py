@@ -1,4 +1,4 @@
-"""Choose the engine that builds: one that is there, can start a container and is new enough."""
+"""Selection of the engine that builds images: installed, able to start, new enough."""
 
 from __future__ import annotations
 
@@ -25,12 +25,12 @@ class Builder:
 
     @property
     def image_format(self) -> str:
-        """What it makes, as images.json calls it."""
+        """Its image format, as recorded in images.json."""
         return self.engine.traits.image_format
 
 
 def find(engines: Sequence[EngineFact], wanted: str | None) -> Builder:
-    """Return the engine to build with: the one asked for, or the first that can.
+    """Return the engine to build with: the requested one, or the first that can.
 
     Raises:
         Unavailable: there is none, or it is too old.

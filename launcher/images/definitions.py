@@ -1,4 +1,4 @@
-"""What images are made of: definitions, locks, build arguments and the folder they are built from.
+"""Inputs of image builds: definitions, locks, build arguments and the build context.
 
 A build needs the folder `containers` and the package `aam`. In a checkout both lie beside the
 launcher; a plain install has the folder as data (share/aam/containers), so that an installation
@@ -106,7 +106,7 @@ def by_digest(reference: str) -> str:
 
 
 def unresolved(lock: str, arguments: Mapping[str, str]) -> list[str]:
-    """List what is pinned by no digest although this build would install it."""
+    """List the pins of this build that have no digest."""
     found = [] if "@sha256:" in arguments["BASE"] else [arguments["BASE"]]
     if f"torch=={arguments['TORCH']}" in lock.split():
         found += [line.split()[0] for line in lock.splitlines() if line.endswith(MARK)]
@@ -136,14 +136,14 @@ def stage(sources: BuildSources, name: str, lock: Path, folder: Path) -> str:
         if path.is_file():
             total.update(f"{path.relative_to(folder)}\0{path.stat().st_size}\0".encode())
             total.update(path.read_bytes())
-    # An image is for everybody, whatever the umask of who builds it.
+    # All users may read an image, whatever the umask of the build.
     for path in [folder, *folder.rglob("*")]:
         path.chmod(0o755 if path.is_dir() else 0o644)
     return total.hexdigest()
 
 
 def revision(sources: BuildSources) -> str:
-    """Return the commit that is built, or nothing where it is not known.
+    """Return the commit that is built, or an empty string if it is unknown.
 
     Of a checkout it is marked where files were changed; of an installation from a repository pip
     keeps it (PEP 610).

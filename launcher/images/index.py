@@ -1,4 +1,4 @@
-"""images.json, the lock file of an image folder: what was built there, byte for byte.
+"""images.json: the record of the images in an image folder.
 
     {"rocm63": {"sif": {"sha256": "...", "bytes": 1234, "mtime_ns": ..., "labels": {...}, ...},
                 "podman": {"reference": "localhost/aam:rocm63", "digest": "sha256:...", ...}}}
@@ -27,7 +27,7 @@ Entries = dict[str, dict[str, Any]]
 
 
 def read(folder: Path) -> Entries:
-    """Return what a folder's lock file says; nothing if there is none.
+    """Return the entries of a folder's images.json; empty if there is none.
 
     Raises:
         ConfigurationError: it is damaged.
@@ -51,7 +51,7 @@ def read(folder: Path) -> Entries:
 
 
 def _damaged(content: object) -> str | None:
-    """Return what is wrong with a list of images, or None."""
+    """Return the defect of a list of images, or None."""
     if not isinstance(content, dict):
         return "it is not a mapping"
     for image, kinds in content.items():
@@ -93,7 +93,7 @@ def write(folder: Path, image: str, image_format: str, facts: Mapping[str, Any] 
 
 @contextlib.contextmanager
 def locked(folder: Path, name: str, wait: str = "") -> Iterator[None]:
-    """Hold the lock `.NAME.lock` of a folder; say `wait` on standard error before waiting for it.
+    """Hold the lock `.NAME.lock` of a folder; print `wait` on standard error before waiting.
 
     Raises:
         CannotCreate: the folder cannot be written.

@@ -1,10 +1,10 @@
-"""Which images are there, and what they say of themselves.
+"""Inventory of built images, and the versions that their labels record.
 
 A SIF lies in the image folder under the image's name, or where a configuration says. What the
-storages of other engines have is listed in `images.json` of that folder (see `record`), because
-asking them takes longer than everything else together.
+storages of other engines have is listed in `images.json` of that folder (see `index`), because
+queries to them take longer than the rest of a start.
 
-What an image's labels say was measured in it when it was built, and counts more than the catalog.
+Labels were measured in the image when it was built, and take precedence over the catalog.
 """
 
 from __future__ import annotations
@@ -29,7 +29,7 @@ PINS = ("torch", "rocm", "cuda", "triton", "aotriton")
 
 
 def built(settings: LaunchSettings, catalog: Catalog) -> tuple[BuiltImage, ...]:
-    """List the images that are there.
+    """List the built images.
 
     Raises:
         ConfigurationError: images.json is damaged.
@@ -54,7 +54,7 @@ def built(settings: LaunchSettings, catalog: Catalog) -> tuple[BuiltImage, ...]:
 
 
 def assumed(settings: LaunchSettings, catalog: Catalog) -> tuple[BuiltImage, ...]:
-    """Pretend that every image is there, to decide for another host."""
+    """Return every image of the catalog as built, to decide for another host."""
     folder = settings.text("image_dir")
     return tuple(
         BuiltImage(image.name, tuple(e.name for e in containers()), f"{folder}/{image.name}.sif")
@@ -63,7 +63,7 @@ def assumed(settings: LaunchSettings, catalog: Catalog) -> tuple[BuiltImage, ...
 
 
 def measured(catalog: Catalog, available: Sequence[BuiltImage], runtime: str = "auto") -> Catalog:
-    """Return the catalog with what the labels of the images say in the place of what it says.
+    """Return the catalog with the versions and archs of the images' labels.
 
     Of several forms of an image the first counts that `runtime` can run.
     """
@@ -120,7 +120,7 @@ def _held(name: str, engine: str, recorded: Mapping[str, Any]) -> BuiltImage:
 
 
 def _asked_for(name: str, catalog: Catalog) -> list[BuiltImage]:
-    """Return the image that is asked for by a path or a reference instead of its name."""
+    """Return the image that is requested by a path or a reference instead of its name."""
     if name == "auto" or ("/" not in name and ":" not in name and not name.endswith(".sif")):
         return []
     if catalog.image(name) is not None:

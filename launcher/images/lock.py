@@ -1,4 +1,4 @@
-"""Resolve what is pinned without a digest, and record images that were copied in.
+"""Locks of images: resolve pins without a digest, and record copied images.
 
 In a checkout the outcome is written where the pin stands: the lock, the definitions, the catalog.
 A plain install cannot be written; there the lock goes to `locks/` of the image folder.
@@ -21,7 +21,7 @@ FILES = ("-cp311-cp311-manylinux_2_28_x86_64.whl", "-cp311-cp311-linux_x86_64.wh
 
 
 def lock(images: Sequence[Image], folder: Path) -> int:
-    """Lock images; says what was written.
+    """Lock images and print what was written.
 
     Raises:
         Unavailable: a registry or an index cannot be asked.
@@ -58,7 +58,7 @@ def record_copy(name: str, folder: Path) -> None:
 
 
 def _wheels(image: Image, sources: BuildSources, folder: Path) -> None:
-    """Write the hashes of PyTorch's own builds, which its index tells."""
+    """Write the hashes of PyTorch's builds from its index."""
     path = definitions.lock_of(sources, folder, image.name)
     lines = path.read_text().splitlines()
     if not any(line.endswith(MARK) for line in lines):
@@ -88,7 +88,7 @@ def _hash(index: str, name: str, version: str) -> str:
 
 
 def _base(image: Image, sources: BuildSources) -> None:
-    """Resolve the base's digest, or compare what is pinned with what the tag is now."""
+    """Resolve the base's digest, or compare the pinned digest with the tag's current one."""
     base = image.arguments["BASE"]
     tag, _, pinned = base.partition("@")
     if pinned:
@@ -111,7 +111,7 @@ def _base(image: Image, sources: BuildSources) -> None:
 
 
 def _compare_with_tag(tag: str, pinned: str) -> str:
-    """Compare a pinned digest with what its tag is now; a registry moves tags."""
+    """Compare a pinned digest with the current one of its tag; a registry moves tags."""
     try:
         now = registry.digest(tag)
     except Unavailable as error:

@@ -29,11 +29,11 @@ class ImagesArguments:
 
 class _Parser(argparse.ArgumentParser):
     def error(self, message: str) -> NoReturn:
-        raise UsageError("A command line that makes no sense", message, f"see `{self.prog} --help`")
+        raise UsageError("An invalid command line", message, f"see `{self.prog} --help`")
 
 
 def parse_images_arguments(action: str, argv: Sequence[str]) -> ImagesArguments:
-    """Read the words after `images ACTION`.
+    """Parse the arguments after `images ACTION`.
 
     Raises:
         UsageError: an option that does not exist, or lacks its value.

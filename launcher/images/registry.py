@@ -1,4 +1,4 @@
-"""Ask a container registry and a package index for digests, with the standard library alone.
+"""Digests from a container registry and a package index, by the standard library.
 
 OCI distribution specification 1.1 ("pulling manifests") with Docker's token authentication; the
 simple repository API of package indexes (PEP 503).
@@ -35,7 +35,7 @@ def digest(reference: str) -> str:
         reference: "debian:bookworm-slim", "127.0.0.1:5000/aam/base:tag".
 
     Raises:
-        Unavailable: the registry cannot be asked, or has no such tag.
+        Unavailable: the registry does not answer, or has no such tag.
     """
     host, repository, tag = _split(reference)
     scheme = "http" if host.startswith(LOOPBACK) else "https"

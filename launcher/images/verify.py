@@ -1,4 +1,4 @@
-"""Hold images against what was recorded of them, and run their own test."""
+"""Verification of images: compare them with their records, and run their test."""
 
 from __future__ import annotations
 
@@ -19,7 +19,7 @@ from launcher.plan.catalog import Image
 from launcher.plan.environment import unset
 
 WRONG = 1
-"""Status of `aam check` where an attention backend computes wrong, as some stacks' is known to."""
+"""Exit status of `aam check` if an attention backend computes wrong results."""
 
 
 def verify(
@@ -57,13 +57,13 @@ def verify(
 
 
 def _engine(image_format: str, engines: Sequence[EngineFact]) -> str:
-    """Return the first engine here that runs images of a format, or the first that could."""
+    """Return the first installed engine for an image format, else the first registered one."""
     known = [engine.name for engine in of_format(image_format)]
     return next((e.name for e in engines if e.name in known), known[0])
 
 
 def _pins(image: Image, labels: Mapping[str, str]) -> None:
-    """Compare what was measured in the image with what the catalog pins."""
+    """Compare the versions measured in the image with the catalog's pins."""
     for key, pin in image.pins.items():
         measured = labels.get(f"org.aam.{key}")
         if measured is None:
@@ -79,7 +79,7 @@ def _agree(measured: str, pin: str) -> bool:
 
 
 def _check_device(name: str, found: Builder, folder: Path) -> None:
-    """Run `aam check` in the image on the device there is, the way a job would."""
+    """Run `aam check` in the image on the available device, as a job does."""
     if "check" not in commands():
         return
     argv = [sys.executable, "-m", "launcher.cli", f"--image-dir={folder}", "--image", name,
@@ -101,5 +101,5 @@ def _run(
     done = subprocess.run(argv, check=False, cwd=folder, env=variables)
     if done.returncode not in fine:
         evidence = f"{what} ended with status {done.returncode}"
-        raise Unavailable("The image does not work here", evidence, "read what it said above")
+        raise Unavailable("The image does not work here", evidence, "see its output above")
     return done.returncode

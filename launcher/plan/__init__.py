@@ -1,1 +1,1 @@
-"""Decisions: from the words of a command line to a plan. Pure, nothing here touches the host."""
+"""Decisions from a command line to a plan. Pure: no module reads the host."""

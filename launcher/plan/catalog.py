@@ -1,4 +1,4 @@
-"""The catalog: images as data, which driver serves which, and known faults of stacks."""
+"""Catalog of images, supported drivers and known faults of stacks."""
 
 from __future__ import annotations
 
@@ -18,7 +18,7 @@ CPU = "cpu"
 
 @dataclass(frozen=True)
 class Image:
-    """What an image pins and can serve.
+    """An image: its pinned versions, and the GPUs and drivers that it serves.
 
     Attributes:
         name: "rocm63".
@@ -57,9 +57,9 @@ class Image:
 
 @dataclass(frozen=True)
 class StackFault:
-    """A known fault: the flags that avoid it, why, and where that is known from.
+    """A known fault of a stack: the flags that avoid it, the reason and the source.
 
-    Of one that was measured, `known_from` says so.
+    `known_from` is "catalog", or names the measurement.
     """
 
     name: str

@@ -1,4 +1,4 @@
-"""Choice of GPUs, image and engine, and the images and environment it is made from."""
+"""Choice of GPUs, image and engine; built images and the native stack it is made from."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ NATIVE = "native"
 
 @dataclass(frozen=True)
 class BuiltImage:
-    """An image that is there: a file, or a reference to an engine's own storage.
+    """A built image: a file, or a reference to an engine's own storage.
 
     Attributes:
         image: its name.
@@ -25,7 +25,7 @@ class BuiltImage:
         digest: "sha256:..." as it was recorded when it was built; of a SIF without a record
             "sif:...", the id that the build gave it.
         labels: what was measured in it then.
-        doubt: what is wrong with its record, and the remedy; a job does not use it then.
+        mismatch: difference from its record and the remedy; such an image is refused.
     """
 
     image: str
@@ -59,7 +59,7 @@ class NativeStack:
 
 @dataclass(frozen=True)
 class Choice:
-    """The outcome: what runs where.
+    """The chosen GPUs, image and engine of a launch.
 
     Attributes:
         engine: its name.

@@ -1,4 +1,4 @@
-"""Decisions: what was decided, why, and where that came from."""
+"""Decisions of the launcher with their reason and source."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Device nodes that the user may not open, and what would open them."""
+"""Device nodes that the user may not open, and the remedy."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ ABSENT = "A device node is absent"
 
 
 def denials(host: Host, gpus: Iterable[Gpu]) -> Iterator[Finding]:
-    """Yield an error for every device node of `gpus` that may not be opened, or is not there."""
+    """Yield an error for every device node of `gpus` that is absent or may not be opened."""
     for vendor, path in _nodes(gpus):
         node = host.node(path)
         if node is None:

@@ -26,7 +26,7 @@ class LaunchContext:
         private: folder of this user, job and node.
         home: the user's home folder.
         terminal: standard input and output are a terminal.
-        asked_mounts: mounts of --bind and of settings.
+        requested_mounts: mounts of --bind and of settings.
     """
 
     folder: str
@@ -120,7 +120,7 @@ def container_plan(
     vendor = VENDORS[choice.gpus[0].vendor] if choice.gpus else None
     devices: tuple[str, ...] = ()
     if vendor and choice.selection:
-        # An engine's own support binds every device; else the chosen ones are all that is there.
+        # An engine's own support binds every device; else only the chosen ones.
         seen = choice.selection.ours if vendor.host_libraries else visible
         selection, _ = _selected(choice, seen)
         variables |= dict([selection])
@@ -185,7 +185,7 @@ def _mounts(
     paths: Sequence[PathFact],
     context: LaunchContext,
 ) -> tuple[Mount, ...]:
-    """What goes into a container: the private folders, the request's paths, what was asked for."""
+    """Return the mounts: private folders, paths of the command line, requested mounts."""
     private = context.private
     mounts = [
         Mount(f"{private}", private, True, "private home and caches", "default"),

@@ -1,4 +1,4 @@
-"""Variables: what goes into a container, what stays out, and where caches go.
+"""Environment of a container: passed, removed and fixed variables, and cache folders.
 
 Only what is needed goes in: by name, literally, never evaluated by a shell.
 """
@@ -16,7 +16,7 @@ PASSED = ("SLURM_*", "SLURMD_*", "PMI*", "MASTER_ADDR", "MASTER_PORT",
           "TORCHELASTIC_*", "NCCL_*", "RCCL_*", "GLOO_*", "FI_*", "OMP_*", "MKL_NUM_THREADS",
           "HSA_*", "PYTORCH_*", "TORCH_*", "MIOPEN_*", "TZ", "TERM", "COLORTERM", "NO_COLOR",
           "COLUMNS", "AAM_*")  # fmt: skip
-"""What ranks, libraries and terminals need."""
+"""Patterns of variables that ranks, libraries and terminals need."""
 
 NEVER = ("AAM_LAUNCH_*", "AAM_IMAGE_DIR")
 
@@ -24,7 +24,7 @@ LEAKS = ("PYTHONPATH", "PYTHONHOME", "PYTHONUSERBASE", "PYTHONSTARTUP", "VIRTUAL
          "CONDA_PREFIX",
          "CONDA_DEFAULT_ENV", "LD_LIBRARY_PATH", "LD_PRELOAD", "LD_AUDIT", "ROCM_PATH", "HIP_PATH",
          "CUDA_HOME", "CUDA_PATH")  # fmt: skip
-"""What breaks programs in an image when it gets in; `explain` lists those that are set."""
+"""Variables that break programs in an image; `explain` lists those that are set."""
 
 PROXIES = tuple(
     name + case
@@ -63,7 +63,7 @@ def container_variables(
     Args:
         present: the environment of the launcher.
         extra_patterns: names that a configuration lets in; a final * matches any ending.
-        asked: variable -> its value (None: that of the launcher) and who asked.
+        requested: variable -> its value (None: that of the launcher) and its source.
         private: folder of this job.
     """
     variables: dict[str, str] = {}
@@ -110,7 +110,7 @@ def unset(present: Iterable[str], traits: EngineTraits) -> tuple[str, ...]:
 
 
 def matches(name: str, patterns: Iterable[str]) -> bool:
-    """Tell whether a name is one of `patterns`.
+    """Return whether a name matches one of `patterns`.
 
     >>> matches("SLURM_JOB_ID", ["SLURM_*"]), matches("HOME", ["H"])
     (True, False)

@@ -18,9 +18,9 @@ STRATEGIES = ("--distributed", "--fsdp", "--data-parallel")
 def required(
     request: Request, faults: Sequence[StackFault]
 ) -> tuple[list[str], list[Decision], list[Finding]]:
-    """Return the words to add to a command, the decisions, and warnings.
+    """Return the arguments to add to a command, the decisions, and warnings.
 
-    What the user set himself stays; where it is what the fault is about, he is warned.
+    Options that the user set are kept, with a warning if the fault concerns them.
     """
     argv: list[str] = []
     decisions: list[Decision] = []
@@ -46,7 +46,7 @@ def required(
 
 
 def last_setting(request: Request, flag: str) -> list[str] | None:
-    """Return the last words that set `flag`, in the usual spelling, or None."""
+    """Return the last arguments that set `flag`, in the usual spelling, or None."""
     setting = None
     argv = request.argv
     for place, argument in enumerate(argv):
@@ -60,12 +60,12 @@ def last_setting(request: Request, flag: str) -> list[str] | None:
 
 
 def shares(argv: Sequence[str]) -> bool:
-    """Whether a strategy for several processes is among the words of a command."""
+    """Return whether a command names a strategy for several processes."""
     return any(argument.replace("_", "-") in STRATEGIES for argument in argv)
 
 
 def processes(request: Request, gpus: Sequence[Gpu]) -> tuple[list[str], list[Decision]]:
-    """Return the words to add for `--gpus`, and the decision.
+    """Return the arguments to add for `--gpus`, and the decision.
 
     Each process takes one of the GPUs that are used; without any each takes some cores, which is
     how several processes are tried on a laptop.

@@ -18,7 +18,7 @@ from launcher.plan.visible_devices import DeviceSelection, select
 
 @dataclass(frozen=True)
 class GpuGroup:
-    """GPUs of one arch of one vendor, whole or cut, and the images that fit, best first."""
+    """GPUs of one arch of one vendor, partitioned or not, and the fitting images, best first."""
 
     selection: DeviceSelection
     gpus: tuple[Gpu, ...]
@@ -36,7 +36,7 @@ class GpuGroup:
 
     @property
     def rank(self) -> tuple[bool, bool, int]:
-        """What the best group has most of: fused attention, whole cards, their number."""
+        """Sort key: fused attention, unpartitioned cards, number of GPUs."""
         return self.fast, not self.gpus[0].instances, len(self.gpus)
 
 
@@ -127,7 +127,7 @@ def _undriven(host: Host) -> Iterator[Finding]:
 
 
 def _remarks(host: Host) -> list[Finding]:
-    """Return what is unusual about single GPUs."""
+    """Return findings about GPUs of unknown architecture and integrated GPUs."""
     findings = []
     for gpu in host.gpus:
         if gpu.driven and gpu.readable and gpu.arch is None and not gpu.integrated:

@@ -1,4 +1,4 @@
-"""Whether a command computes on a GPU: required, where there is one, or never."""
+"""GPU use of a command: required, automatic or never."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ DEVICE, GPUS = "--device", "--gpus"
 
 
 def gpu_use(request: Request, slurm: Slurm | None) -> GpuUse:
-    """Return what a command line and its allocation say about GPUs.
+    """Return the GPU use of a command line in its allocation.
 
     `--device cpu` and commands without that option never use one. Another `--device` than `auto`,
     `--gpus` and a Slurm allocation with GPUs require one, so that a job whose GPU is not visible

@@ -1,4 +1,4 @@
-"""Whether an image fits a processor, GPUs and their driver."""
+"""Fitness of an image for a processor, GPUs and their driver."""
 
 from __future__ import annotations
 

@@ -21,7 +21,7 @@ PASSING = ("--dry-run", "--json", "--host", "--recheck")
 
 
 def record(plan: Plan, request: Request, host: Host, context: LaunchContext) -> dict[str, object]:
-    """Return what a run's record says about its launch; enough to do it again."""
+    """Return the launch as run.json stores it, complete enough to repeat it."""
     launcher_options = {
         flag: list(given) for flag, given in request.launcher_options.items() if flag not in PASSING
     }
@@ -55,7 +55,7 @@ def record(plan: Plan, request: Request, host: Host, context: LaunchContext) -> 
 
 
 def engine_version(plan: Plan, host: Host) -> str | None:
-    """Return the version of what starts the program; of Python where nothing else does."""
+    """Return the version of the engine; of Python for a native launch."""
     if plan.engine == NATIVE:
         return sys.version.split()[0]
     fact = host.engine(plan.engine)

@@ -1,4 +1,4 @@
-"""The launcher's own options, which may stand anywhere among those of `aam`."""
+"""Options of the launcher itself, accepted anywhere among those of `aam`."""
 
 from __future__ import annotations
 
@@ -37,7 +37,7 @@ _SWITCHES = {
 
 
 def split_launcher_options(argv: Sequence[str]) -> tuple[dict[str, tuple[str, ...]], list[str]]:
-    """Take the launcher's own options out of a command line, wherever they stand.
+    """Split a command line into the launcher's own options and the rest.
 
     Raises:
         UsageError: one of them lacks its value, or has one that it does not take.
@@ -63,12 +63,12 @@ def split_launcher_options(argv: Sequence[str]) -> tuple[dict[str, tuple[str, ..
 
 
 def takes_value(argument: str) -> bool:
-    """Tell whether a word is one of the launcher's own options that wants a value after it."""
+    """Return whether an argument is an option of the launcher that takes a value."""
     return argument in LAUNCHER_FLAGS and argument not in _SWITCHES
 
 
 def as_arguments(launcher_options: Mapping[str, Sequence[str]]) -> list[str]:
-    """Write the launcher's own options out again.
+    """Return the launcher's own options as command-line arguments.
 
     >>> spelled({"--image": ("cpu",), "--force": ()})
     ['--image=cpu', '--force']
@@ -81,5 +81,5 @@ def as_arguments(launcher_options: Mapping[str, Sequence[str]]) -> list[str]:
 
 
 def names_an_option(argument: str) -> bool:
-    """Tell an option from a value; a negative number is a value."""
+    """Return whether an argument is an option; a negative number is a value."""
     return argument.startswith("-") and argument != "-" and not NUMBER.match(argument)

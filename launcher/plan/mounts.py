@@ -1,4 +1,4 @@
-"""Mounts: what of the host a container gets to see, decided from the roles of the paths.
+"""Mounts of a container, decided from the roles of the paths on the command line.
 
 Inputs read-only, outputs read-write, at the same absolute paths. Nothing else: neither the home
 folder nor the current one.
@@ -26,15 +26,15 @@ REQUESTED, HOME = "asked for", "home folder"
 
 @dataclass(frozen=True)
 class PathFact:
-    """A path of the command line, and what is there.
+    """A path of the command line and its state on disk.
 
     Attributes:
         flag: its option.
         role: "input" or "output".
-        place: index of its word, or -1 for a path that another file names.
+        place: index of its argument, or -1 for a path that another file names.
         absolute: where the program will look for it.
         real: without symbolic links.
-        kind: what is there.
+        file_type: its type on disk.
         folder: it is a folder, or will be one.
         links: where symbolic links inside a folder lead to, outside of it.
     """
@@ -51,7 +51,7 @@ class PathFact:
 
 @dataclass(frozen=True)
 class Mount:
-    """A folder or file of the host inside the container, why, and what asked for it."""
+    """A folder or file of the host in the container, with its reason and source."""
 
     source: str
     target: str
@@ -70,7 +70,7 @@ def of_paths(facts: Iterable[PathFact]) -> list[Mount]:
             why = "output folder"
             mounts.append(Mount(fact.real, fact.absolute, True, why, fact.flag))
         else:
-            # A file is written aside and renamed, so its folder has to be writable.
+            # An output is written to a temporary file and renamed, so its folder must be writable.
             parent = os.path.dirname(fact.absolute)
             why = "folder of an output file"
             mounts.append(Mount(os.path.dirname(fact.real), parent, True, why, fact.flag))
@@ -136,9 +136,9 @@ def fold(mounts: Sequence[Mount]) -> tuple[Mount, ...]:
 
 
 def require_passable(mounts: Iterable[Mount], argv: Iterable[str]) -> None:
-    """Check that an engine can be told every name.
+    """Check that engines accept every name.
 
-    Engines keep what they are told as JSON, which holds no byte that is not UTF-8, and read --mount
+    Engines store arguments as JSON, which holds no byte that is not UTF-8, and read --mount
     as CSV, which has one kind of line end (`docs/containers.md` names the tried versions).
 
     Raises:

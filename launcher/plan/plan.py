@@ -1,4 +1,4 @@
-"""What will be executed: the outcome of every decision, ready to run or to show."""
+"""Plan of a launch: the outcome of every decision, ready to run or to print."""
 
 from __future__ import annotations
 
@@ -13,21 +13,21 @@ from launcher.plan.mounts import Mount
 
 @dataclass(frozen=True)
 class Plan:
-    """A program to become, and what has to be there first.
+    """A program to execute, with its environment, mounts and devices.
 
     Attributes:
         engine: name of the engine.
         program: absolute path of the engine, or of the Python interpreter.
-        words: the command of `aam` and its options.
-        variables: what to set for `aam`, literally.
-        unset: what to remove from the environment of the program.
+        argv: the command of `aam` and its options.
+        variables: variables of `aam`, literally.
+        unset: variables to remove from the environment of the program.
         image: name of the image, None for native.
         place: file or reference of the image.
         digest: of the image, where it is known.
-        mounts: what the container sees of the host.
-        devices: device nodes that go in.
+        mounts: mounts of the container.
+        devices: device nodes in the container.
         groups: numeric groups that own devices.
-        gpus: what is used.
+        gpus: the GPUs of the launch.
         folders: private folders to make first, readable by the user alone.
         outputs: output folders to make first.
         workdir: current folder inside.
@@ -66,9 +66,9 @@ class Plan:
     findings: tuple[Finding, ...] = ()
 
     def environment(self, present: Mapping[str, str]) -> dict[str, str]:
-        """Return the environment of the program to become, given the `present` one.
+        """Return the environment of the program, given the `present` one.
 
-        A container's variables are set inside of it, so that no engine gets to interpret them.
+        A container's variables are set inside of it, so that no engine interprets them.
         """
         kept = {name: value for name, value in present.items() if name not in self.unset}
         return {**kept, **dict(self.variables)} if self.image is None else kept

@@ -1,4 +1,4 @@
-"""Refusals: why there is nothing to run with or no GPU to use, and what the user can do."""
+"""Errors for launches without a usable engine, image or GPU, with remedies."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ from launcher.plan.settings import LaunchSettings
 
 
 def require_served(gpus: GpuSurvey, host: Host, use: GpuUse) -> None:
-    """Check that computing on the processor is what the user wants.
+    """Check that the command may compute on the processor.
 
     Raises:
         Unavailable: there are GPUs that cannot be used, or a GPU is required and there is none.
@@ -46,7 +46,7 @@ def no_gpu(gpus: GpuSurvey, host: Host) -> str:
 def misfit(
     name: str, found: Sequence[str], gpus: GpuSurvey, without: Sequence[Image]
 ) -> Unavailable:
-    """Return the error for an image asked for that does not fit; `without` need no GPU."""
+    """Return the error for a requested image that does not fit; `without` need no GPU."""
     fitting = [image for group in gpus.groups for image in group.images]
     near = [*fitting, *without][:1]
     remedy = f"the nearest fit is --image {near[0].name}; " if near else ""
@@ -70,7 +70,7 @@ def nothing(
     settings: LaunchSettings,
     host: Host,
 ) -> Unavailable:
-    """Explain why there is nothing to run with, and what would help."""
+    """Return the error for a launch without an engine or a built image, with the remedy."""
     name = candidates[0].name if candidates else CPU
     obstacles = "; ".join(f"{e.name}: {e.obstacle}" for e in host.engines if e.obstacle)
     image = candidates[0] if candidates else None
@@ -103,7 +103,7 @@ def lacks_cdi(image: Image, host: Host) -> bool:
 
 
 def how_to_build(image: Image | None, engines: Sequence[str], folder: str, host: Host) -> str:
-    """Return the command that builds an image, with an engine that is there."""
+    """Return the command that builds an image, with an installed engine."""
     if image is None or not image.definition:
         return f"put a SIF at {folder}, or name one with --image FILE"
     usual = next((engine.name for engine in host.engines if engine.obstacle is None), None)

@@ -1,7 +1,7 @@
-"""What the user asks for: the words of the command line, held against the options of `aam`.
+"""Request: the command line, checked against the options of `aam`.
 
-A typo is found here, where the user sits, not after an hour in a queue. A value is held against
-the kind of its option (a number, one of several words).
+A typo is an error on the login node, not after an hour in a queue. Values are checked against the
+type of their option (a number, one of several choices).
 """
 
 from __future__ import annotations
@@ -18,7 +18,7 @@ from aam.contract.suggestions import nearest
 from launcher.plan.launcher_options import LAUNCHER_FLAGS, names_an_option, split_launcher_options
 
 JSON = "--json"
-"""The one option that both programs have: of `explain` and its like, else of the command."""
+"""The option of both programs: of `explain` and similar commands, else of the command."""
 
 
 @dataclass(frozen=True)
@@ -30,7 +30,7 @@ class PathArgument:
         path: as the user wrote it.
         role: "input" or "output".
         folder: the option stands for a folder (its name ends in "dir").
-        place: index of the word of `Request.argv` that ends with it.
+        place: index of the argument in `Request.argv` that ends with it.
     """
 
     flag: str
@@ -46,10 +46,10 @@ class Request:
 
     Attributes:
         command: a command of `aam`, of one or two words.
-        words: the options of that command as the user wrote them, in order, and spelled out.
+        argv: the options of that command in order, as written, abbreviations spelled out.
         paths: every file or folder that is named.
         values: the options of `aam` that are given, in their usual spelling, and their values.
-        own: the launcher's own options and their values.
+        launcher_options: the launcher's own options and their values.
         absent: required options that are not given; only where that was allowed.
     """
 
@@ -80,11 +80,11 @@ class Request:
 
     @property
     def dry_run(self) -> bool:
-        """Show what would run instead of running it."""
+        """Print the command line instead of running it."""
         return "--dry-run" in self.launcher_options
 
     def with_paths(self, paths: Mapping[int, str]) -> tuple[str, ...]:
-        """Return the words with other paths, by their places."""
+        """Return the arguments with replaced paths, by index."""
         argv = list(self.argv)
         for argument in self.paths:
             if argument.place in paths:
@@ -95,15 +95,15 @@ class Request:
 
 
 def parse(argv: Sequence[str], *, incomplete: bool = False) -> Request:
-    """Read the words after `aam-launch`; help and version are the caller's business.
+    """Parse the arguments after `aam-launch`; the caller handles help and version.
 
     Args:
-        argv: the words.
+        argv: the arguments.
         incomplete: allow required options to be absent (for `explain`).
 
     Raises:
         UsageError: an unknown command or option, an option without its value, a value of the wrong
-            kind or without an option, or a required option that is not given. Unknown names bring
+            type or without an option, or a required option that is not given. Unknown names bring
             the nearest known.
     """
     launcher_options, rest = split_launcher_options(argv)
@@ -159,7 +159,7 @@ Given = dict[str, list[tuple[str, int]]]
 
 
 def _values(argv: Sequence[str], known: dict[str, OptionSpec], command: str) -> Given:
-    """Collect the values of each option, each with the index of its word.
+    """Collect the values of each option, each with the index of its argument.
 
     `--option value`, `--option=value` and switches.
     """
@@ -209,7 +209,7 @@ def _require_value(flag: str, given: Given, wanted: float) -> None:
 
 
 def _check(spec: OptionSpec, value: str) -> None:
-    """Hold a value against the kind of its option, where the kind is a number or a set of words."""
+    """Check a value whose option takes a number or one of several choices."""
     choices, numbers = _kinds(spec.type)
     if not choices and not numbers:
         return
@@ -221,7 +221,7 @@ def _check(spec: OptionSpec, value: str) -> None:
 
 
 def _kinds(kind: typing.Any) -> tuple[list[str], list[type]]:
-    """Return the words and kinds of numbers that a type allows; nothing where any text will do."""
+    """Return the choices and number types that a type allows; empty for any text."""
     if kind in (int, float):
         return [], [kind]
     if typing.get_origin(kind) is typing.Literal:

@@ -125,8 +125,8 @@ def _engines(host: Host, runtime: str) -> tuple[str, ...]:
 def _place(
     image: Image, engines: Sequence[str], built: Sequence[BuiltImage], host: Host
 ) -> tuple[BuiltImage | None, str | None]:
-    """Return where the image is and the first engine that can run it there."""
-    # Of a capture without engines the first that the launcher knows is assumed.
+    """Return the built image and the first engine that can run it."""
+    # For a capture without engines, the first registered engine is assumed.
     assumed = () if host.live or host.engines else host.absent_engines[:1]
     for engine in engines or tuple(fact.name for fact in assumed):
         if host.traits(engine).needs_cdi and lacks_cdi(image, host):
@@ -148,7 +148,7 @@ def _named(
     force: bool,
     use: GpuUse,
 ) -> Choice:
-    """Take the image asked for, if it fits."""
+    """Return the choice of the requested image, if it fits."""
     image, source = catalog.image(name), settings.source("image")
     if image is None and not any(found.image == name for found in built):
         known = [known.name for known in catalog.images]
@@ -191,7 +191,7 @@ def _native(
     why: str,
     served: GpuGroup | None = None,
 ) -> Choice:
-    """Take the environment of the launcher; `served` are GPUs that an image would serve."""
+    """Return the choice of the native environment; `served` are GPUs that an image would serve."""
     if native.absent:
         raise Unavailable(
             "The libraries of the model are not installed",

@@ -1,4 +1,4 @@
-"""The launcher's settings and the layers they come from.
+"""Settings of the launcher, merged from layers.
 
 defaults < /etc/aam/launch.yaml < site file < ~/.config/aam/launch.yaml < ./aam-launch.yaml
 < AAM_LAUNCH_* variables < flags. Of ./aam-launch.yaml only harmless settings apply until the user
@@ -26,7 +26,7 @@ TRUE, FALSE = ("1", "true", "yes", "on"), ("0", "false", "no", "off")
 
 @dataclass(frozen=True)
 class Entry:
-    """A value and where it stands ("/etc/aam/launch.yaml:3")."""
+    """A value and its source ("/etc/aam/launch.yaml:3")."""
 
     value: Any
     where: str
@@ -34,7 +34,7 @@ class Entry:
 
 @dataclass(frozen=True)
 class SettingSpec:
-    """One setting: its kind, its default and its help; `flag` where the command line has it."""
+    """One setting: its type, its default and its help; `flag` where the command line has it."""
 
     value_type: Literal["text", "switch", "list", "mapping"]
     default: Any
@@ -90,7 +90,7 @@ SETTING_SPECS: dict[str, SettingSpec] = {
 
 @dataclass(frozen=True)
 class LaunchSettings:
-    """The outcome of all layers.
+    """Merged settings of all layers.
 
     Attributes:
         entries: for each key its entries, in order of precedence.
@@ -109,11 +109,11 @@ class LaunchSettings:
         return bool(self.entries[key][-1].value)
 
     def source(self, key: str) -> str:
-        """Tell where the value that counts comes from."""
+        """Return the source of the value that counts."""
         return self.entries[key][-1].where
 
     def given(self, key: str) -> tuple[Entry, ...]:
-        """Return what the layers above the defaults say."""
+        """Return the entries of the layers above the defaults."""
         return tuple(entry for entry in self.entries[key] if entry.where != "default")
 
 
@@ -124,7 +124,7 @@ def merge(layers: Sequence[Layer]) -> LaunchSettings:
     """Put layers together, lowest first, and check every value.
 
     Raises:
-        ConfigurationError: a value of the wrong kind.
+        ConfigurationError: a value of the wrong type.
     """
     merged = {key: [Entry(spec.default, "default")] for key, spec in SETTING_SPECS.items()}
     for layer in layers:

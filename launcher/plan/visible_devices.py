@@ -20,7 +20,7 @@ NOTHING = ("", "-1", "none", "void", "nodevfiles", "no_dev_files")
 
 @dataclass(frozen=True)
 class DeviceSelection:
-    """The GPUs of one vendor that the program is to see.
+    """Visible devices of one vendor.
 
     Attributes:
         vendor: whose.
@@ -179,7 +179,7 @@ def _resolve(
 
 
 def _owners(name: str, value: str, ours: tuple[Gpu, ...], prefix: str) -> tuple[Gpu, ...]:
-    """Return the cards of hardware partitions, whose names may be known to the driver alone.
+    """Return the cards of hardware partitions, whose names may be known only to the driver.
 
     "MIG-<uuid>", or, for drivers before R470, "MIG-GPU-<uuid of the card>/<GPU>/<compute>".
     """
@@ -225,7 +225,7 @@ def _named(item: str, field: tuple[Gpu, ...]) -> tuple[Gpu, ...]:
 
 
 def _arrow(gpus: Sequence[Gpu]) -> str:
-    """Return what is selected; integrated GPUs are enumerated and never used."""
+    """Return the selected GPUs as text; integrated GPUs are enumerated and never used."""
     shown = [_label(gpu) for gpu in gpus if not gpu.integrated]
     if not shown:
         return "→ none selected"

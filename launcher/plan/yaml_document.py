@@ -1,4 +1,4 @@
-"""YAML with the line of every key, so that an error can name its place."""
+"""YAML documents with the line of every key for error messages."""
 
 from __future__ import annotations
 
@@ -17,7 +17,7 @@ DEEPEST = 20
 
 
 def load(text: str) -> Any:
-    """Read YAML that is ours."""
+    """Return the content of a YAML document of this package."""
     return yaml.load(text, Loader=Loader)
 
 

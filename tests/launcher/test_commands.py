@@ -227,7 +227,7 @@ def test_an_unreadable_capture(folder: Path) -> None:
         (["replay"], 64, "Nothing to replay"),
         (["replay", "{d}/none.json"], 66, "No record of a run"),
         (["completion", "tcsh"], 64, "No such shell"),
-        (["doctor", "x"], 64, "takes no such word"),
+        (["doctor", "x"], 64, "takes no such argument"),
         (["doctor", "--capture", "/proc/x.tar"], 73, "cannot be written"),
     ],
 )
