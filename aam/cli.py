@@ -80,9 +80,9 @@ def _dispatch(words: list[str]) -> int:
     if isinstance(scale := getattr(options, "scale", None), ScaleOptions):
         from aam.distributed import local_ranks
 
-        number = local_ranks.wanted(scale, options.device, options.loop.batch_size)
+        number = local_ranks.ranks_to_start(scale, options.device, options.loop.batch_size)
         if number:
-            return local_ranks.run(number, words, patience=3 * scale.rank_timeout)
+            return local_ranks.launch(number, words, grace=3 * scale.rank_timeout)
         # PyTorch's C++ tells at length of every broken line; who broke it is said by us.
         os.environ.setdefault("TORCH_CPP_LOG_LEVEL", "ERROR")
     command = importlib.import_module(f"aam.commands.{name.replace(' ', '_')}")

@@ -122,16 +122,16 @@ def _one(
     import torch
 
     from aam.contract.options.groups import DeviceOptions, ScaleOptions
-    from aam.distributed.process_group import joined
+    from aam.distributed.process_group import process_group
 
     torch.set_num_threads(threads)
     scale = ScaleOptions(distributed=how == "ddp", fsdp=how == "fsdp")
-    with joined(scale, DeviceOptions(device="cpu"), batch) as team:
-        queue.put(_steps(team, scale, study, shape, batch, steps))
+    with process_group(scale, DeviceOptions(device="cpu"), batch) as communicator:
+        queue.put(_steps(communicator, scale, study, shape, batch, steps))
 
 
 def _steps(
-    team: Any, scale: Any, folder: Path, shape: dict[str, int], batch: int, steps: int
+    communicator: Any, scale: Any, folder: Path, shape: dict[str, int], batch: int, steps: int
 ) -> Found:
     """Train for a few steps; the first two are not counted."""
     import numpy as np
@@ -171,7 +171,7 @@ def _steps(
         run = RunOptions(output_dir=Path(out))
         given = fit.FitConfig(
             config, loop, SpeedOptions(), DeviceOptions(device="cpu", num_workers=0),
-            run, Path(out), scale=scale, team=team,
+            run, Path(out), scale=scale, communicator=communicator,
         )  # fmt: skip
         fit.run(given, task, training, None)
     (begin, first), (end, last) = task.notes[2], task.notes[2 + steps]
@@ -183,7 +183,7 @@ def _steps(
         "parameters": float(sum(p.numel() for p in config.network().parameters())),
         "dim": float(shape["dim"]),
         "batch": float(batch),
-        "ranks": float(team.ranks.size),
+        "ranks": float(communicator.ranks.world_size),
         "sharded": float(scale.fsdp),
     }
 

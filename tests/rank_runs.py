@@ -22,9 +22,9 @@ from aam.contract.options.groups import (
 )
 from aam.data.batches import BatchPlan
 from aam.data.study import Study, load_study
-from aam.distributed.consensus import ALONE_TEAM, Team
+from aam.distributed.communicator import SINGLE_PROCESS, Communicator
 from aam.distributed.state_dict import full_tensor, local_tensor
-from aam.distributed.strategies import choose
+from aam.distributed.strategies import choose_strategy
 from aam.model.network import Predictor
 from aam.model.shape import NetworkShape
 from aam.training import checkpoints, fit
@@ -106,7 +106,7 @@ def read(folder: Path) -> Study:
     )
 
 
-def learn(team: Team, study_dir: Path, folder: Path, case: Case) -> dict[str, Any]:
+def learn(communicator: Communicator, study_dir: Path, folder: Path, case: Case) -> dict[str, Any]:
     """Fit; return the loss of every epoch, the first gradient, and the last weights."""
     study = read(study_dir)
     torch.manual_seed(3)
@@ -132,7 +132,7 @@ def learn(team: Team, study_dir: Path, folder: Path, case: Case) -> dict[str, An
     )
     given = fit.FitConfig(
         config, case.loop, SpeedOptions(), DeviceOptions(device="cpu", num_workers=0), run, folder,
-        scale=case.scale, team=team,
+        scale=case.scale, communicator=communicator,
     )  # fmt: skip
     try:
         fit.run(given, task, training, judging)
@@ -141,7 +141,7 @@ def learn(team: Team, study_dir: Path, folder: Path, case: Case) -> dict[str, An
         if case.killed:
             return {}
     result: dict[str, Any] = {"gradient": task.first}
-    if team.ranks.first:
+    if communicator.ranks.is_main:
         _, content = checkpoints.read(folder / "checkpoints" / "last.ckpt")
         table = np.genfromtxt(folder / "metrics.csv", delimiter=",", names=True)
         losses = {name: table[name] for name in table.dtype.names if "_" in name}
@@ -149,14 +149,16 @@ def learn(team: Team, study_dir: Path, folder: Path, case: Case) -> dict[str, An
     return result
 
 
-def learn_all(team: Team, study_dir: Path, folder: Path, cases: list[Case]) -> list[Any]:
+def learn_all(
+    communicator: Communicator, study_dir: Path, folder: Path, cases: list[Case]
+) -> list[Any]:
     """Fit one after the other."""
-    return [learn(team, study_dir, folder / str(k), case) for k, case in enumerate(cases)]
+    return [learn(communicator, study_dir, folder / str(k), case) for k, case in enumerate(cases)]
 
 
 def alone(study_dir: Path, folder: Path, case: Case) -> dict[str, Any]:
     """Fit in this process."""
-    return learn(ALONE_TEAM, study_dir, folder, case)
+    return learn(SINGLE_PROCESS, study_dir, folder, case)
 
 
 class Repeating(FiniteCheck):
@@ -179,7 +181,7 @@ class Repeating(FiniteCheck):
         self.note("same", same)
 
 
-def repeat_steps(team: Team, study_dir: Path, scale: ScaleOptions) -> list[bool]:
+def repeat_steps(communicator: Communicator, study_dir: Path, scale: ScaleOptions) -> list[bool]:
     """Train two epochs of two steps; return whether each step was repeated exactly."""
     study = read(study_dir)
     torch.manual_seed(3)
@@ -187,17 +189,17 @@ def repeat_steps(team: Team, study_dir: Path, scale: ScaleOptions) -> list[bool]
     config = ModelConfig("pretrain", shape, "unweighted", PLAN, DiversityScale(), None, {})
     loop = dataclasses.replace(LOOP, gradient_accumulation_steps=2)
     training = TrainingBatches(study, PLAN, np.arange(24), loop.batch_size, fresh_reads=True)
-    training.ranks = team.ranks
+    training.ranks = communicator.ranks
     task = TrainingModule(config.network(), LossWeights(), loop, 4)
     freeze_idle(task.network, nucleotides=True, diversity=False, target=False)
     same: list[bool] = []
     trainer = pl.Trainer(
         accelerator="cpu",
-        strategy=choose(scale, team.ranks, torch.device("cpu")),
+        strategy=choose_strategy(scale, communicator.ranks, torch.device("cpu")),
         max_epochs=2,
         accumulate_grad_batches=2,
         callbacks=[
-            Repeating((), Path("none"), lambda name, fact: same.append(fact), loop.lr, team)
+            Repeating((), Path("none"), lambda name, fact: same.append(fact), loop.lr, communicator)
         ],
         logger=False,
         enable_checkpointing=False,

@@ -22,8 +22,8 @@ import pytest
 import torch
 
 from aam.contract.options.groups import DeviceOptions, ScaleOptions
-from aam.distributed.consensus import Team
-from aam.distributed.process_group import joined
+from aam.distributed.communicator import Communicator
+from aam.distributed.process_group import process_group
 from aam.distributed.strategies import FSDP_ON_CPU
 
 NEEDS_FSDP = pytest.mark.skipif(not FSDP_ON_CPU, reason="PyTorch 2.5 shards on GPUs alone")
@@ -86,7 +86,7 @@ class Crew:
 def start(
     size: int, scale: ScaleOptions, function: Callable[..., Any], *args: Any, batch_size: int = 64
 ) -> Crew:
-    """Start `function(team, *args)` in `size` processes."""
+    """Start `function(communicator, *args)` in `size` processes."""
     with socket.socket() as free:
         free.bind(("127.0.0.1", 0))
         port = free.getsockname()[1]
@@ -108,7 +108,7 @@ def start(
 
 
 def together(size: int, scale: ScaleOptions, function: Callable[..., Any], *args: Any) -> list[Any]:
-    """Run `function(team, *args)` in `size` processes; return what each returned."""
+    """Run `function(communicator, *args)` in `size` processes; return what each returned."""
     return start(size, scale, function, *args).results()
 
 
@@ -128,8 +128,8 @@ def _one(
         sys.stderr = open(os.devnull, "w")  # noqa: SIM115
     try:
         with ExitStack() as stack:
-            team: Team = stack.enter_context(joined(scale, CPU, batch_size))
-            found = function(team, *args)
+            communicator: Communicator = stack.enter_context(process_group(scale, CPU, batch_size))
+            found = function(communicator, *args)
         end.send_bytes(pickle.dumps(found))
     except AamError as error:
         end.send_bytes(pickle.dumps((error.status, str(error))))

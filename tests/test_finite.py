@@ -24,7 +24,7 @@ from aam.contract.options.groups import (
 )
 from aam.data.batches import Batch, BatchPlan
 from aam.data.study import Study
-from aam.distributed.consensus import ALONE_TEAM
+from aam.distributed.communicator import SINGLE_PROCESS
 from aam.model.attention import AUTO, Backend, Backends, named
 from aam.model.shape import NetworkShape
 from aam.training import checkpoints, fit
@@ -277,7 +277,7 @@ def test_all_is_watched_and_nothing_changed_where_all_is_finite(
 
 def test_a_step_is_repeated_exactly(study_dir: Path) -> None:
     """With dropout and accumulation; several ranks: tests.test_ranks."""
-    steps = repeat_steps(ALONE_TEAM, study_dir, ScaleOptions())
+    steps = repeat_steps(SINGLE_PROCESS, study_dir, ScaleOptions())
     assert steps == [True] * 4
 
 

@@ -1,4 +1,4 @@
-"""Checkpoints of any strategy, runs that are asked to stop, and runs that are killed."""
+"""Checkpoints of all strategies, stop requests, and failed ranks."""
 
 from __future__ import annotations
 
@@ -182,7 +182,7 @@ def test_shards_of_which_a_file_is_missing(shards: Path, name: str, reason: str)
         pytest.param(SHARDED, signal.SIGTERM, id="fsdp", marks=NEEDS_FSDP),
     ],
 )
-def test_a_signal_to_one_process_stops_all_at_the_same_step(
+def test_a_signal_to_one_rank_stops_all_at_the_same_step(
     study_dir: Path,
     tmp_path: Path,
     whole: dict[str, torch.Tensor],
@@ -202,7 +202,7 @@ def test_a_signal_to_one_process_stops_all_at_the_same_step(
     same(together(2, scale, learn, study_dir, tmp_path, rest)[0]["weights"], whole)
 
 
-def test_a_stop_at_the_end_of_an_epoch_waits_for_what_judges_it(
+def test_a_stop_request_in_the_last_step_of_an_epoch_waits_for_its_validation(
     study_dir: Path, tmp_path: Path, whole: dict[str, torch.Tensor]
 ) -> None:
     """Four steps an epoch: the signal comes in the fourth, and then in the eighth, the last."""
@@ -234,7 +234,7 @@ def epochs(folder: Path) -> list[int]:
 
 
 @pytest.mark.parametrize("scale", [DDP, pytest.param(FSDP, marks=NEEDS_FSDP)])
-def test_a_dead_process_ends_the_others_and_is_named(
+def test_a_killed_rank_ends_the_others_and_is_named(
     study_dir: Path, tmp_path: Path, scale: ScaleOptions
 ) -> None:
     case = dataclasses.replace(SHORT, scale=scale, signal=(1, 3, int(signal.SIGKILL)))
@@ -242,11 +242,11 @@ def test_a_dead_process_ends_the_others_and_is_named(
     assert found[1][0] == -signal.SIGKILL
     for status, sentence in (found[0], found[2]):
         assert status == 70
-        assert "Rank 1 was not heard of" in sentence
+        assert "Rank 1 sent no heartbeat" in sentence
         assert "its last step was" in sentence
 
 
-def test_the_death_of_the_first_process_is_noticed_too(study_dir: Path, tmp_path: Path) -> None:
+def test_the_others_end_when_rank_0_is_killed(study_dir: Path, tmp_path: Path) -> None:
     case = dataclasses.replace(SHORT, scale=DDP, signal=(0, 3, int(signal.SIGKILL)))
     found = together(2, DDP, learn, study_dir, tmp_path, case)
     assert found[0][0] == -signal.SIGKILL

@@ -1,4 +1,4 @@
-"""Who is who, what is refused at the start, and processes that `aam` starts itself."""
+"""Environment of ranks, checks at the start, and ranks that `aam` starts itself."""
 
 from __future__ import annotations
 
@@ -16,8 +16,8 @@ from aam.contract.errors import DataError, UsageError
 from aam.contract.options.commands import Pretrain
 from aam.contract.options.groups import ScaleOptions
 from aam.distributed import network_settings
-from aam.distributed.consensus import Team
-from aam.distributed.environment import Ranks, check, found
+from aam.distributed.communicator import Communicator
+from aam.distributed.environment import Ranks, check_options, read_environment
 from tests.commands import TINY, pretrain
 from tests.teams import NEEDS_FSDP, start, together
 
@@ -32,39 +32,43 @@ SRUN = {
 }  # fmt: skip
 
 
-def test_torchrun_says_who_a_process_is() -> None:
-    assert found(TORCHRUN) == Ranks(5, 8, 1, 4, "n1", 2950, "torchrun")
+def test_the_variables_of_torchrun_give_the_rank() -> None:
+    assert read_environment(TORCHRUN) == Ranks(5, 8, 1, 4, "n1", 2950, "torchrun")
 
 
-def test_srun_says_who_a_process_is_and_a_batch_script_is_alone() -> None:
-    ranks = found(SRUN)
-    assert (ranks.rank, ranks.size, ranks.local_rank, ranks.local_size) == (5, 6, 1, 2)
-    assert ranks.address == "gpu07"
-    assert ranks.port == found(SRUN | {"SLURM_PROCID": "0", "SLURM_NODEID": "0"}).port
-    assert ranks.port != found(SRUN | {"SLURM_JOB_ID": "78"}).port
-    assert found({"SLURM_JOB_ID": "77", "SLURM_NTASKS": "6", "SLURM_PROCID": "0"}) == Ranks()
-    assert found({}) == Ranks()
+def test_the_variables_of_srun_give_the_rank_and_a_batch_script_is_one_process() -> None:
+    ranks = read_environment(SRUN)
+    assert (ranks.rank, ranks.world_size, ranks.local_rank, ranks.local_world_size) == (5, 6, 1, 2)
+    assert ranks.main_address == "gpu07"
+    for nodes, first in (("gpu[03-05,9],login1", "gpu03"), ("n1-[007]-ib,n2", "n1-007-ib")):
+        assert read_environment(SRUN | {"SLURM_STEP_NODELIST": nodes}).main_address == first
+    main = read_environment(SRUN | {"SLURM_PROCID": "0", "SLURM_NODEID": "0"})
+    assert ranks.main_port == main.main_port
+    assert ranks.main_port != read_environment(SRUN | {"SLURM_JOB_ID": "78"}).main_port
+    batch = {"SLURM_JOB_ID": "77", "SLURM_NTASKS": "6", "SLURM_PROCID": "0"}
+    assert read_environment(batch) == Ranks()
+    assert read_environment({}) == Ranks()
 
 
 @pytest.mark.parametrize(
     ("change", "evidence"),
     [
-        ({"RANK": "8"}, "process 8 of 8"),
+        ({"RANK": "8"}, "rank 8 of 8"),
         ({"WORLD_SIZE": "many"}, "WORLD_SIZE='many'"),
-        ({"LOCAL_RANK": "4"}, "4 of 4 here"),
+        ({"LOCAL_RANK": "4"}, "local rank 4 of 4"),
     ],
 )
-def test_variables_that_make_no_sense_are_refused(change: dict[str, str], evidence: str) -> None:
+def test_inconsistent_variables_are_refused(change: dict[str, str], evidence: str) -> None:
     with pytest.raises(UsageError, match=evidence):
-        found(TORCHRUN | change)
+        read_environment(TORCHRUN | change)
     with pytest.raises(UsageError, match="MASTER_PORT is not"):
-        found({name: value for name, value in TORCHRUN.items() if name != "MASTER_PORT"})
+        read_environment({name: value for name, value in TORCHRUN.items() if name != "MASTER_PORT"})
 
 
 @pytest.mark.parametrize("number", [1, 2, 5, 7, 64])
-def test_portions_make_up_the_whole(number: int) -> None:
+def test_shards_partition_the_items(number: int) -> None:
     things = list(range(number))
-    parts = [things[Ranks(rank, 4, rank, 4).portion(number)] for rank in range(4)]
+    parts = [things[Ranks(rank, 4, rank, 4).shard(number)] for rank in range(4)]
     assert [thing for part in parts for thing in part] == things
     assert max(map(len, parts)) - min(map(len, parts)) <= 1
 
@@ -76,38 +80,40 @@ def test_portions_make_up_the_whole(number: int) -> None:
         (ScaleOptions(data_parallel=True, fsdp=True), 1, 8, "exclude each other"),
         (ScaleOptions(distributed=True, fsdp_sharded_checkpoint=True), 2, 8, "Nothing is sharded"),
         (ScaleOptions(), 2, 8, "would all do the same"),
-        (ScaleOptions(distributed=True), 4, 3, "The batch is smaller than the processes"),
+        (ScaleOptions(distributed=True), 4, 3, "Fewer samples in a batch than processes"),
     ],
 )
-def test_what_no_processes_can_do_is_refused(
+def test_contradictory_options_are_refused(
     scale: ScaleOptions, size: int, batch: int, cause: str
 ) -> None:
     with pytest.raises(UsageError, match=cause):
-        check(scale, Ranks(0, size, 0, size, started_by="torchrun"), batch)
+        check_options(scale, Ranks(0, size, 0, size, launcher="torchrun"), batch)
 
 
 def test_an_interface_that_does_not_exist_is_refused(tmp_path: Path) -> None:
     for name in ("hsn0", "hsn1", "lo"):
         (tmp_path / "sys/class/net" / name).mkdir(parents=True)
     for right in ("hsn", "=hsn1", "^lo", "hsn0,eth9", ""):
-        network_settings.check({"NCCL_SOCKET_IFNAME": right}, tmp_path)
+        network_settings.check_interfaces({"NCCL_SOCKET_IFNAME": right}, tmp_path)
     for wrong in ("ib0", "=hsn", "ib0,ib1"):
-        with pytest.raises(UsageError, match="this machine has hsn0, hsn1, lo"):
-            network_settings.check({"NCCL_SOCKET_IFNAME": wrong}, tmp_path)
+        with pytest.raises(UsageError, match="this node has hsn0, hsn1, lo"):
+            network_settings.check_interfaces({"NCCL_SOCKET_IFNAME": wrong}, tmp_path)
     with pytest.raises(UsageError, match="GLOO_SOCKET_IFNAME=hsn;"):
-        network_settings.check({"GLOO_SOCKET_IFNAME": "hsn"}, tmp_path)
+        network_settings.check_interfaces({"GLOO_SOCKET_IFNAME": "hsn"}, tmp_path)
 
 
-def test_the_network_is_told_once_with_what_was_found(tmp_path: Path) -> None:
+def test_network_settings_and_plugin_are_described(tmp_path: Path) -> None:
     (tmp_path / "sys/class/net/hsn0").mkdir(parents=True)
     plugin = tmp_path / "librccl-net-ofi.so"
     settings = {"NCCL_SOCKET_IFNAME": "hsn0", "FI_PROVIDER": "cxi", "NCCL_NET_PLUGIN": "ofi",
                 "HOME": "/root"}  # fmt: skip
-    first, second = network_settings.found(settings, "cuda", tmp_path)
-    assert "FI_PROVIDER=cxi, NCCL_NET_PLUGIN=ofi, NCCL_SOCKET_IFNAME=hsn0; there are hsn0" in first
+    first, second = network_settings.describe(settings, "cuda", tmp_path)
+    assert (
+        "FI_PROVIDER=cxi, NCCL_NET_PLUGIN=ofi, NCCL_SOCKET_IFNAME=hsn0; this node has hsn0" in first
+    )
     assert "not found; traffic goes over sockets" in second
     plugin.touch()
-    [_, second] = network_settings.found(
+    [_, second] = network_settings.describe(
         settings | {"LD_LIBRARY_PATH": str(tmp_path)}, "cuda", tmp_path
     )
     assert f"found at {plugin}" in second
@@ -124,12 +130,14 @@ def options(study_dir: Path, folder: Path, lr: float) -> Pretrain:
     return dataclasses.replace(made, loop=dataclasses.replace(made.loop, lr=lr))
 
 
-def differ(team: Team, study_dir: Path, what: str) -> None:
-    mine = team.ranks.rank == 1
+def differ(communicator: Communicator, study_dir: Path, what: str) -> None:
+    mine = communicator.ranks.rank == 1
     if what == "options":
-        team.same_options(options(study_dir, study_dir / "out", 0.01 if mine else 0.001))
+        communicator.require_equal_options(
+            options(study_dir, study_dir / "out", 0.01 if mine else 0.001)
+        )
     else:
-        team.same_data(study={"reads": [1, 2, 3 + mine]}, split=(0, 1))
+        communicator.require_equal_data(study={"reads": [1, 2, 3 + mine]}, split=(0, 1))
 
 
 @pytest.mark.parametrize(
@@ -139,22 +147,22 @@ def differ(team: Team, study_dir: Path, what: str) -> None:
         ("data", DataError.status, "study"),
     ],
 )
-def test_processes_that_differ_are_refused(
+def test_ranks_with_other_options_or_data_are_refused(
     study_dir: Path, what: str, status: int, evidence: str
 ) -> None:
     for told, sentence in together(2, DDP, differ, study_dir, what):
         assert told == status
-        assert "Process 1 differs from process 0" in sentence
+        assert "Rank 1 differs from rank 0" in sentence
         assert evidence in sentence
 
 
-def fail_alone(team: Team) -> None:
-    if team.ranks.rank == 1:
+def fail_alone(communicator: Communicator) -> None:
+    if communicator.ranks.rank == 1:
         raise DataError("No such column", "'age'")
-    team.any(False)
+    communicator.any_rank(False)
 
 
-def test_an_error_of_one_process_ends_the_others_with_its_sentence() -> None:
+def test_an_error_of_one_rank_ends_the_others_with_its_message() -> None:
     found = start(2, DDP, fail_alone).results()
     assert found[1] == (DataError.status, "No such column: 'age'.")
     assert found[0][0] == 70
@@ -185,14 +193,14 @@ def test_aam_starts_processes_and_ends_with_their_status(study_dir: Path, tmp_pa
     assert "go on with --resume-from auto" in said
 
 
-def test_a_batch_norm_is_not_there_and_that_is_said(
+def test_sync_batchnorm_has_no_effect_and_prints_it(
     study_dir: Path, tmp_path: Path, capfd: pytest.CaptureFixture[str]
 ) -> None:
     words = ("--sync-batchnorm", "--data-parallel", "--penalty", 0)
     assert pretrain(study_dir, tmp_path, *words) == 0
     said = capfd.readouterr().err
     assert "there is no batch norm" in said
-    assert "One process: nothing to share" in said
+    assert "One process: torchrun" in said
 
 
 def test_resuming_automatically_starts_where_there_is_nothing(
@@ -202,7 +210,7 @@ def test_resuming_automatically_starts_where_there_is_nothing(
     assert pretrain(study_dir, tmp_path, *words) == 0
     assert "Nothing to resume from" in capfd.readouterr().err
     assert pretrain(study_dir, tmp_path, *words, "--epochs", 2) == 0
-    assert "last.ckpt" in capfd.readouterr().err
+    assert "Resuming from" in capfd.readouterr().err
     assert len((tmp_path / "metrics.csv").read_text().splitlines()) == 3
 
 

@@ -1,4 +1,4 @@
-"""The number of processes changes the time and nothing else: losses, gradients, weights, files."""
+"""Losses, gradients and weights do not depend on the world size or the strategy."""
 
 from __future__ import annotations
 
@@ -59,7 +59,7 @@ def ones(study_dir: Path, tmp_path_factory: pytest.TempPathFactory) -> Any:
         pytest.param(FSDP, 4, (PLAIN,), id="fsdp-4", marks=NEEDS_FSDP),
     ],
 )
-def test_the_number_of_processes_changes_nothing(
+def test_results_do_not_depend_on_the_world_size(
     study_dir: Path,
     tmp_path: Path,
     ones: Any,

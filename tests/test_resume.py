@@ -25,7 +25,7 @@ from aam.contract.errors import CannotCreate, DataError, UsageError
 from aam.contract.options.commands import Simulate
 from aam.data.simulation.files import write_study
 from aam.data.simulation.simulate import simulate
-from aam.distributed.signals import Requests
+from aam.distributed.signals import StopRequests
 from aam.training import run_lock
 from tests.commands import TINY, aam
 
@@ -197,7 +197,7 @@ def test_a_signal_that_is_ignored_stops_nothing(study_dir: Path, tmp_path: Path)
 def test_a_second_interrupt_ends_the_process(study_dir: Path, tmp_path: Path) -> None:
     pid = os.fork()
     if pid == 0:
-        with Requests().handled() as requests:
+        with StopRequests().handled() as requests:
             for pause in (0.0, 0.0, 1.1):  # a first one that arrives twice, and a second one
                 time.sleep(pause)
                 os.kill(os.getpid(), INT)

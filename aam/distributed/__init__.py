@@ -1,1 +1,1 @@
-"""Several processes, one run: who is who, what they share, how they stop and die."""
+"""Distributed training: ranks, collectives, strategies, state dicts, heartbeats, stop requests."""

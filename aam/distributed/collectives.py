@@ -1,7 +1,7 @@
-"""What ranks tell each other while they learn: rows gathered with their gradient, and sums.
+"""Collectives of training: all-gather of rows with their gradient, and all-reduce of sums.
 
-With one rank nothing is sent and every function returns what it was given. All ranks call the same
-functions in the same order, also those that have nothing to tell.
+With one rank each function returns its argument. All ranks call the same functions in the same
+order, also those without rows.
 """
 
 from __future__ import annotations
@@ -17,13 +17,13 @@ import torch.nn.functional as F
 from torch import Tensor
 
 
-def ranks() -> int:
-    """Return the number of ranks that have joined."""
+def world_size() -> int:
+    """Return the number of ranks in the process group, 1 without one."""
     return dist.get_world_size() if dist.is_available() and dist.is_initialized() else 1
 
 
 class _Gather(torch.autograd.Function):
-    """Rows of all ranks, one rank's after the other; their gradients add up over the ranks."""
+    """All-gather of rows in the order of ranks; backward is a reduce-scatter of the gradients."""
 
     @staticmethod
     def forward(ctx: Any, own_ND: Tensor, sizes: tuple[int, ...]) -> Tensor:
@@ -49,15 +49,15 @@ class _Gather(torch.autograd.Function):
         return torch.split(total, sizes)[rank].to(grads[0].dtype), None
 
 
-def gather_rows(own_ND: Tensor, sizes: Sequence[int]) -> Tensor:
-    """Return the rows of all ranks; a gradient flows back to the rank that each row is of.
+def all_gather_rows(own_ND: Tensor, sizes: Sequence[int]) -> Tensor:
+    """All-gather rows, with a gradient that flows back to the rank of each row.
 
-    The backward pass adds the gradients of all ranks: where every rank's loss is its share of one
-    sum, each row gets the gradient of the whole sum.
+    The backward pass adds the gradients of all ranks. If the loss of each rank is its share of one
+    sum, a row has the gradient of that sum.
 
     Args:
-        own_ND: this rank's rows, maybe none.
-        sizes: number of rows of every rank.
+        own_ND: the rows of this rank, N >= 0.
+        sizes: number of rows of each rank.
     """
     if len(sizes) == 1:
         return own_ND
@@ -65,22 +65,24 @@ def gather_rows(own_ND: Tensor, sizes: Sequence[int]) -> Tensor:
     return gathered
 
 
-def add_up(own: Tensor) -> Tensor:
-    """Return the sum of a tensor over the ranks; no gradient."""
-    if ranks() == 1:
+def all_reduce_sum(own: Tensor) -> Tensor:
+    """Return the sum of a tensor over the ranks, without gradient."""
+    if world_size() == 1:
         return own.detach()
     total = own.detach().clone()
     dist.all_reduce(total)
     return total
 
 
-def gather_arrays(own: npt.NDArray[np.float64], device: torch.device) -> npt.NDArray[np.float64]:
-    """Return the arrays [n, C] of all ranks, joined along the first axis; n may differ."""
-    if ranks() == 1:
+def all_gather_arrays(
+    own: npt.NDArray[np.float64], device: torch.device
+) -> npt.NDArray[np.float64]:
+    """All-gather arrays [n, C] of float64 along the first axis; n may differ between ranks."""
+    if world_size() == 1:
         return own
     rows = torch.as_tensor(own, dtype=torch.float64, device=device)
-    number = torch.zeros(ranks(), dtype=torch.int64, device=device)
+    number = torch.zeros(world_size(), dtype=torch.int64, device=device)
     number[dist.get_rank()] = len(rows)
-    sizes = add_up(number).tolist()
-    joined: npt.NDArray[np.float64] = gather_rows(rows, sizes).cpu().numpy()
+    sizes = all_reduce_sum(number).tolist()
+    joined: npt.NDArray[np.float64] = all_gather_rows(rows, sizes).cpu().numpy()
     return joined

@@ -1,11 +1,11 @@
-"""Rank and world size of this process, as torchrun, srun or `local_ranks` have set them.
+"""Environment of a rank: its number, the world size and the meeting address, from torchrun or srun.
 
-Nothing is started and nothing is joined here; torch is not needed.
+Reads variables only: nothing is started and no process group is made here. Lightning's environments
+do not serve for this (docs/decisions/0002-distributed-libraries.md).
 """
 
 from __future__ import annotations
 
-import re
 from collections.abc import Mapping
 from dataclasses import dataclass
 
@@ -14,89 +14,74 @@ from aam.contract.options.groups import ScaleOptions
 from aam.data.batch_balance import even_slice
 
 _PORTS = (15_000, 20_000)
-"""First of the ports that Slurm jobs meet on, and their number; below Linux's ephemeral ones."""
+"""First of the ports for the meeting of Slurm steps, and their number; below the ephemeral ones."""
 
 _TORCHRUN = ("RANK", "WORLD_SIZE", "LOCAL_RANK", "MASTER_ADDR", "MASTER_PORT")
+_SLURM = ("SLURM_PROCID", "SLURM_STEP_NUM_TASKS", "SLURM_LOCALID", "SLURM_JOB_ID")
 
 
 @dataclass(frozen=True)
 class Ranks:
-    """This process among those of a run.
+    """Rank of this process in its run.
 
     Attributes:
-        rank: its number among all, from 0.
-        size: how many there are.
-        local_rank: its number on this machine, from 0.
-        local_size: how many there are on this machine.
-        address, port: where they meet.
-        started_by: the program that started them, for messages.
+        rank: number among all processes, from 0.
+        world_size: number of processes.
+        local_rank: number among the processes of this node, from 0.
+        local_world_size: number of processes on this node.
+        main_address, main_port: where rank 0 keeps the common store.
+        launcher: the program that started the processes, for messages.
     """
 
     rank: int = 0
-    size: int = 1
+    world_size: int = 1
     local_rank: int = 0
-    local_size: int = 1
-    address: str = "127.0.0.1"
-    port: int = 0
-    started_by: str = ""
+    local_world_size: int = 1
+    main_address: str = "127.0.0.1"
+    main_port: int = 0
+    launcher: str = ""
 
     @property
-    def first(self) -> bool:
-        """Whether this is the process that speaks and writes for all."""
+    def is_main(self) -> bool:
+        """Whether this is rank 0, which prints and writes files."""
         return self.rank == 0
 
-    def portion(self, number: int) -> slice:
-        """Return which of `number` things are this process's; all processes' make up the whole."""
-        return even_slice(number, self.size, self.rank)
+    def shard(self, number: int) -> slice:
+        """Return this rank's part of `number` items; the parts of all ranks are disjoint."""
+        return even_slice(number, self.world_size, self.rank)
 
 
-ALONE = Ranks()
+SINGLE_RANK = Ranks()
 
 
-def portions(number: int, size: int) -> tuple[int, ...]:
-    """Return how many of `number` things each of `size` processes takes."""
-    cuts = (even_slice(number, size, rank) for rank in range(size))
+def shard_sizes(number: int, world_size: int) -> tuple[int, ...]:
+    """Return how many of `number` items each rank has (`Ranks.shard`)."""
+    cuts = (even_slice(number, world_size, rank) for rank in range(world_size))
     return tuple(cut.stop - cut.start for cut in cuts)
 
 
-def found(variables: Mapping[str, str]) -> Ranks:
-    """Read rank and world size; a single process if nothing sets them.
+def read_environment(variables: Mapping[str, str]) -> Ranks:
+    """Return the rank of this process, `SINGLE_RANK` if no launcher has set one.
 
-    torchrun and `local_ranks` set RANK and its like. Under Slurm only a step (`srun`) starts
-    several processes; a batch script sees SLURM_NTASKS too, but it is one process.
+    torchrun and `aam.distributed.local_ranks` set RANK and further variables. Under Slurm only a
+    step (`srun`) starts several processes: a batch script has SLURM_NTASKS too, but is one process.
 
     Raises:
-        UsageError: variables that contradict each other or make no sense.
+        UsageError: variables are missing, not numbers, or contradict each other.
     """
     if "RANK" in variables and "WORLD_SIZE" in variables:
-        missing = [name for name in _TORCHRUN if name not in variables]
-        if missing:
-            raise UsageError(
-                "The process does not know who it is",
-                f"RANK is set, {', '.join(missing)} is not",
-                "start it with torchrun, srun or `aam-launch --gpus`, or unset RANK",
-            )
-        local_size = variables.get("LOCAL_WORLD_SIZE", variables["WORLD_SIZE"])
-        names = ("RANK", "WORLD_SIZE", "LOCAL_RANK")
-        rank, size, local_rank, local, port = _numbers(
-            [*((n, variables[n]) for n in names), ("LOCAL_WORLD_SIZE", local_size),
-             ("MASTER_PORT", variables["MASTER_PORT"])]
-        )  # fmt: skip
-        by = variables.get("AAM_STARTED_BY", "torchrun")
-        return _checked(
-            Ranks(rank, size, local_rank, local, variables["MASTER_ADDR"], port, started_by=by)
-        )
-    if int(variables.get("SLURM_STEP_NUM_TASKS", "1") or 1) > 1:
-        return _checked(_of_slurm(variables))
-    return ALONE
+        return _from_torchrun(variables)
+    if int(variables.get("SLURM_STEP_NUM_TASKS") or 1) > 1:
+        return _from_slurm(variables)
+    return SINGLE_RANK
 
 
-def check(scale: ScaleOptions, ranks: Ranks, batch_size: int) -> None:
-    """Refuse what no set of processes can do.
+def check_options(scale: ScaleOptions, ranks: Ranks, batch_size: int) -> None:
+    """Refuse options of parallel training that contradict each other or the world size.
 
     Raises:
-        UsageError: strategies that exclude each other, several processes without a strategy, or a
-            batch of fewer samples than processes.
+        UsageError: several strategies, several ranks without a strategy, or fewer samples in a
+            batch than ranks.
     """
     chosen = [
         f"--{name.replace('_', '-')}"
@@ -109,91 +94,96 @@ def check(scale: ScaleOptions, ranks: Ranks, batch_size: int) -> None:
         raise UsageError(
             "Nothing is sharded", "--fsdp-sharded-checkpoint without --fsdp", "add --fsdp"
         )
-    if ranks.size > 1 and not chosen:
+    if ranks.world_size > 1 and not chosen:
         raise UsageError(
-            f"{ranks.started_by} started {ranks.size} processes that would all do the same",
+            f"{ranks.launcher} started {ranks.world_size} processes that would all do the same",
             "neither --distributed nor --fsdp was given",
             "add one of them, or start one process",
         )
-    if scale.data_parallel and ranks.size > ranks.local_size:
+    if scale.data_parallel and ranks.world_size > ranks.local_world_size:
         raise UsageError(
-            "--data-parallel is for one machine",
-            f"{ranks.size} processes, {ranks.local_size} on this machine",
+            "--data-parallel is for one node",
+            f"{ranks.world_size} processes, {ranks.local_world_size} on this node",
             "use --distributed",
         )
-    if batch_size < ranks.size:
+    if batch_size < ranks.world_size:
         raise UsageError(
-            "The batch is smaller than the processes",
-            f"--batch-size {batch_size}, {ranks.size} processes",
-            "choose a larger --batch-size, which is of all processes together, or fewer processes",
+            "Fewer samples in a batch than processes",
+            f"--batch-size {batch_size}, {ranks.world_size} processes",
+            "choose a larger --batch-size, which counts the samples of all processes, or start "
+            "fewer processes",
         )
 
 
-def _of_slurm(variables: Mapping[str, str]) -> Ranks:
-    names = ("SLURM_PROCID", "SLURM_STEP_NUM_TASKS", "SLURM_LOCALID", "SLURM_JOB_ID")
-    missing = [name for name in names if name not in variables]
-    if missing:
-        raise UsageError(
-            "The process does not know who it is",
-            f"srun started it, but {', '.join(missing)} is not set",
-            "let the variables of Slurm through",
-        )
-    rank, size, local_rank, job = _numbers([(name, variables[name]) for name in names])
+def _from_torchrun(variables: Mapping[str, str]) -> Ranks:
+    _require(variables, _TORCHRUN, "start it with torchrun, srun or `aam-launch --gpus`")
+    names = ("RANK", "WORLD_SIZE", "LOCAL_RANK", "LOCAL_WORLD_SIZE", "MASTER_PORT")
+    complete = {"LOCAL_WORLD_SIZE": variables["WORLD_SIZE"], **variables}
+    rank, size, local_rank, local_size, port = _numbers(complete, names)
+    launcher = variables.get("AAM_STARTED_BY", "torchrun")
+    return _consistent(
+        Ranks(rank, size, local_rank, local_size, variables["MASTER_ADDR"], port, launcher)
+    )
+
+
+def _from_slurm(variables: Mapping[str, str]) -> Ranks:
+    # Imports PyTorch, which the parent of local ranks does without.
+    from lightning.fabric.plugins.environments.slurm import SLURMEnvironment
+
+    _require(variables, _SLURM, "pass the variables of srun on")
+    rank, size, local_rank, job = _numbers(variables, _SLURM)
     tasks = variables.get("SLURM_STEP_TASKS_PER_NODE", str(size))
     node = int(variables.get("SLURM_NODEID", "0"))
     nodes = variables.get("SLURM_STEP_NODELIST") or variables.get("SLURM_JOB_NODELIST", "localhost")
     step = int(variables.get("SLURM_STEP_ID", "0"))
-    return Ranks(
-        rank,
-        size,
-        local_rank,
-        tasks_on(tasks)[node],
-        variables.get("MASTER_ADDR") or first_host(nodes),
-        int(variables.get("MASTER_PORT") or _PORTS[0] + (job * 16 + step) % _PORTS[1]),
-        started_by="srun",
+    address = variables.get("MASTER_ADDR") or SLURMEnvironment.resolve_root_node_address(nodes)
+    port = int(variables.get("MASTER_PORT") or _PORTS[0] + (job * 16 + step) % _PORTS[1])
+    return _consistent(
+        Ranks(rank, size, local_rank, tasks_per_node(tasks)[node], address, port, "srun")
     )
 
 
-def first_host(nodes: str) -> str:
-    """Return the first host of Slurm's short form of a list of nodes.
+def tasks_per_node(tasks: str) -> list[int]:
+    """Return the number of tasks of each node from Slurm's short form.
 
-    >>> first_host("gpu[03-05,9],login1"), first_host("n1-[007]-ib,n2"), first_host("solo")
-    ('gpu03', 'n1-007-ib', 'solo')
-    """
-    match = re.match(r"([^,\[]+)(?:\[(\d+)[^\]]*\]([^,\[]*))?", nodes)
-    if match is None:
-        raise UsageError("A list of nodes that cannot be read", f"'{nodes}'", "set MASTER_ADDR")
-    return "".join(part or "" for part in match.groups())
-
-
-def tasks_on(tasks: str) -> list[int]:
-    """Return the tasks of each node from Slurm's short form.
-
-    >>> tasks_on("4(x2),1")
+    >>> tasks_per_node("4(x2),1")
     [4, 4, 1]
     """
-    found: list[int] = []
-    for word in tasks.split(","):
-        number, _, times = word.partition("(x")
-        found += [int(number)] * int(times.rstrip(")") or 1)
-    return found
+    counts: list[int] = []
+    for entry in tasks.split(","):
+        number, _, times = entry.partition("(x")
+        counts += [int(number)] * int(times.rstrip(")") or 1)
+    return counts
 
 
-def _numbers(pairs: list[tuple[str, str]]) -> list[int]:
-    wrong = [f"{name}='{text}'" for name, text in pairs if not text.isdecimal()]
+def _require(variables: Mapping[str, str], names: tuple[str, ...], remedy: str) -> None:
+    missing = [name for name in names if name not in variables]
+    if missing:
+        raise UsageError(
+            "The environment of this rank is incomplete",
+            f"{', '.join(missing)} is not set",
+            remedy,
+        )
+
+
+def _numbers(variables: Mapping[str, str], names: tuple[str, ...]) -> list[int]:
+    wrong = [f"{name}='{variables[name]}'" for name in names if not variables[name].isdecimal()]
     if wrong:
         raise UsageError(
-            "The process does not know who it is", ", ".join(wrong), "these have to be numbers"
+            "Variables of the environment are not numbers", ", ".join(wrong), "start it again"
         )
-    return [int(text) for _, text in pairs]
+    return [int(variables[name]) for name in names]
 
 
-def _checked(ranks: Ranks) -> Ranks:
-    if not (ranks.rank < ranks.size and ranks.local_rank < ranks.local_size <= ranks.size):
-        evidence = (
-            f"process {ranks.rank} of {ranks.size}, {ranks.local_rank} of {ranks.local_size} here"
-        )
+def _consistent(ranks: Ranks) -> Ranks:
+    if not (
+        ranks.rank < ranks.world_size
+        and ranks.local_rank < ranks.local_world_size <= ranks.world_size
+    ):
         raise UsageError(
-            "The process does not know who it is", evidence, "numbers begin at 0; start it again"
+            "The environment of this rank is inconsistent",
+            f"rank {ranks.rank} of {ranks.world_size}, "
+            f"local rank {ranks.local_rank} of {ranks.local_world_size}",
+            "start it again; ranks begin at 0",
         )
     return ranks

@@ -1,9 +1,9 @@
-"""Every process says that it is alive, and sees who has fallen silent.
+"""Heartbeats: each rank publishes one per second and detects ranks that have failed.
 
-A process that dies leaves the others waiting: for a message that does not come (gloo notices that
-the line is cut, NCCL does not) or for nothing at all. So each tells the common store every second
-that it lives and at which step it is, from a thread that runs beside the work. Who is silent for
-longer than the timeout is dead, and the others stop, naming it and its last step.
+The failure of a rank leaves the others waiting in a collective: gloo notices a closed connection,
+NCCL does not. A thread of each rank therefore writes a heartbeat with the current step to the
+common store and reads those of the others. A rank without a heartbeat for the timeout has failed;
+the others stop with an error that names it and its last step.
 """
 
 from __future__ import annotations
@@ -22,42 +22,44 @@ from torch.distributed.distributed_c10d import Store
 from aam.contract.errors import AamError, Interrupted
 from aam.distributed.environment import Ranks
 
-_BEAT = 1.0
-"""Seconds between two signs of life."""
+_INTERVAL = 1.0
+"""Seconds between two heartbeats."""
 
-_CUT = 5.0
-"""Seconds of silence that are enough to call a process dead when a line was cut."""
+_SHORT_TIMEOUT = 5.0
+"""Seconds without a heartbeat after which a rank has failed if a connection was closed too."""
 
-_MOMENT = 10.0
-"""Seconds, at least, in which the main thread of a process may notice by itself who is dead."""
+_GRACE = 10.0
+"""Least seconds in which the main thread may raise the error before the process is ended."""
 
-_LINE = ("connection", "gloo", "nccl", "broken pipe", "socket", "timed out")
-"""Words of the errors by which a dead process shows in the others."""
+_CONNECTION_ERRORS = ("connection", "gloo", "nccl", "broken pipe", "socket", "timed out")
+"""Parts of the messages of errors that the failure of another rank causes."""
+
+_DONE = "left"
 
 
-class Lost(AamError):
-    """Another process of the run died, so this one cannot go on."""
+class RankFailure(AamError):
+    """Failure of another rank, which ends this one."""
 
 
 @dataclass(frozen=True)
-class _Heard:
-    """The last sign of life of a rank, when it came, and its last step."""
+class _Peer:
+    """The last message of a rank, when it was read, and the rank's last step."""
 
-    text: str
-    at: float
+    message: str
+    time: float
     step: str = "0"
 
 
-class Watcher:
-    """Signs of life of the processes of a run.
+class Heartbeat:
+    """Heartbeats of the ranks of a run.
 
-    A sign is "BEAT STEP" while a process works, "left" when it is done, "failed SENTENCE" when it
-    has failed itself, and "lost SENTENCE" when it stops because another has.
+    The message of a rank is "COUNT STEP" while it works, "left" when it is done, "failed SENTENCE"
+    after its own error, and "lost SENTENCE" when it stops because another rank has failed.
 
     Args:
-        store: common to all.
-        ranks: who this process is.
-        timeout: seconds of silence after which a process is dead.
+        store: of all ranks.
+        ranks: of this process.
+        timeout: seconds without a heartbeat after which a rank has failed.
     """
 
     def __init__(self, store: Store, ranks: Ranks, timeout: float) -> None:
@@ -65,128 +67,131 @@ class Watcher:
         self._stop = threading.Event()
         self._lock = threading.Lock()
         now = time.monotonic()
-        self._heard = {r: _Heard("", now) for r in range(ranks.size) if r != ranks.rank}
-        self._step = self._beats = 0
+        self._peers = {r: _Peer("", now) for r in range(ranks.world_size) if r != ranks.rank}
+        self._step = self._count = 0
 
-    def reached(self, step: int) -> None:
-        """Remember the step that this process has done."""
+    def publish_step(self, step: int) -> None:
+        """Set the step that the next heartbeats of this rank carry."""
         self._step = step
 
     @contextmanager
-    def watching(self) -> Iterator[None]:
-        """Watch while the block runs.
+    def monitor(self) -> Iterator[None]:
+        """Publish heartbeats and detect failures while the block runs.
 
         Raises:
-            Lost: what fails in the block because of another's death says who that was.
+            RankFailure: in place of an error that the failure of another rank has caused.
         """
-        thread = threading.Thread(target=self._watch, name="watch", daemon=True)
+        thread = threading.Thread(target=self._run, name="heartbeat", daemon=True)
         thread.start()
         try:
             yield
-            self._leave(thread)
-        except Interrupted:  # all have agreed to stop
-            self._leave(thread)
+            self._finish(thread)
+        except Interrupted:  # all ranks have agreed to stop
+            self._finish(thread)
             raise
         except Exception as error:
-            lost = self._wait_for_culprit() if _of_a_cut_line(error) else None
+            failure = self._await_failure() if _is_connection_error(error) else None
             self._stop.set()
             thread.join()
-            self._tell(f"lost {lost}" if lost else f"failed {_first_line(error)}")
-            if self._ranks.first and self._heard:
-                time.sleep(3 * _BEAT)  # the store ends with this process: let the others read it
-            if lost:
-                raise lost from error
+            self._publish(f"lost {failure}" if failure else f"failed {_first_line(error)}")
+            if self._ranks.is_main and self._peers:
+                time.sleep(3 * _INTERVAL)  # the store ends with this process: the others read it
+            if failure:
+                raise failure from error
             raise
         finally:
             self._stop.set()
             thread.join()
 
-    def _leave(self, thread: threading.Thread) -> None:
-        """Wait until the first rank is done, which applies what all have trained; it goes last."""
-        while 0 in self._heard and self._heard[0].text != "left":
-            lost = self._culprit(self._timeout)
-            if lost:
-                raise lost
-            time.sleep(_BEAT / 5)
+    def _finish(self, thread: threading.Thread) -> None:
+        """Wait for rank 0, which applies the trained network, and as rank 0 for all others."""
+        while 0 in self._peers and self._peers[0].message != _DONE:
+            failure = self._exchange(self._timeout)
+            if failure:
+                raise failure
+            time.sleep(_INTERVAL / 5)
         self._stop.set()
         thread.join()
-        self._tell("left")
+        self._publish(_DONE)
         until = time.monotonic() + self._timeout
-        while self._ranks.first and time.monotonic() < until:
-            if all(heard.text == "left" for heard in self._heard.values()):
+        while self._ranks.is_main and time.monotonic() < until:
+            if all(peer.message == _DONE for peer in self._peers.values()):
                 return
-            time.sleep(_BEAT / 5)
-            self._hear()
+            time.sleep(_INTERVAL / 5)
+            self._read_peers()
 
-    def _watch(self) -> None:
-        while not self._stop.wait(_BEAT):
-            lost = self._culprit(self._timeout)
-            # The main thread says it better, but it may wait in a kernel for ever.
-            if lost and not self._stop.wait(max(self._timeout, _MOMENT)):
-                self._tell(f"lost {lost}")
-                print(f"aam: rank {self._ranks.rank}: {lost}", file=sys.stderr, flush=True)
-                os._exit(lost.status)
+    def _run(self) -> None:
+        """Exchange heartbeats until the block ends; end the process if its main thread hangs."""
+        while not self._stop.wait(_INTERVAL):
+            failure = self._exchange(self._timeout)
+            # The error of the main thread says more, but that may wait in a kernel for ever.
+            if failure and not self._stop.wait(max(self._timeout, _GRACE)):
+                self._publish(f"lost {failure}")
+                print(f"aam: rank {self._ranks.rank}: {failure}", file=sys.stderr, flush=True)
+                os._exit(failure.status)
 
-    def _wait_for_culprit(self) -> Lost | None:
-        """Find out whose line was cut."""
-        until = time.monotonic() + self._timeout + _CUT
+    def _await_failure(self) -> RankFailure | None:
+        """Return which rank has failed after a connection was closed."""
+        until = time.monotonic() + self._timeout + _SHORT_TIMEOUT
         while time.monotonic() < until:
-            lost = self._culprit(min(_CUT, self._timeout))
-            if lost:
-                return lost
-            time.sleep(_BEAT / 5)
+            failure = self._exchange(min(_SHORT_TIMEOUT, self._timeout))
+            if failure:
+                return failure
+            time.sleep(_INTERVAL / 5)
         return None
 
-    def _culprit(self, silence: float) -> Lost | None:
-        """Say that this process lives, listen to the others; return who is lost and why."""
+    def _exchange(self, timeout: float) -> RankFailure | None:
+        """Publish a heartbeat, read those of the others; return the first failure among them."""
         with self._lock:
             try:
-                self._beats += 1
-                self._store.set(self._key(self._ranks.rank), f"{self._beats} {self._step}")
-                self._hear()
-            except (RuntimeError, OSError):  # the store ends with the process that keeps it
-                return self._lost(0, "cannot be reached any more") if self._heard else None
-            for rank, heard in self._heard.items():
-                word, _, rest = heard.text.partition(" ")
-                if word == "lost":
-                    return Lost(rest.rstrip("."))
-                if word == "failed":
-                    return self._lost(rank, f"stopped: {rest}")
-                if word != "left" and time.monotonic() - heard.at > silence:
-                    return self._lost(rank, f"was not heard of for {silence:.0f} s")
+                self._count += 1
+                self._store.set(self._key(self._ranks.rank), f"{self._count} {self._step}")
+                self._read_peers()
+            except (RuntimeError, OSError):  # the store ends with rank 0
+                return self._failure(0, "cannot be reached any more") if self._peers else None
+            for rank, peer in self._peers.items():
+                state, _, sentence = peer.message.partition(" ")
+                if state == "lost":
+                    return RankFailure(sentence.rstrip("."))
+                if state == "failed":
+                    return self._failure(rank, f"stopped: {sentence}")
+                if state != _DONE and time.monotonic() - peer.time > timeout:
+                    return self._failure(rank, f"sent no heartbeat for {timeout:.0f} s")
         return None
 
-    def _hear(self) -> None:
-        for rank, heard in self._heard.items():
+    def _read_peers(self) -> None:
+        for rank, peer in self._peers.items():
             if self._store.check([self._key(rank)]):
-                text = self._store.get(self._key(rank)).decode()
-                if text != heard.text:
-                    beat, _, step = text.partition(" ")
-                    step = step if beat.isdecimal() else heard.step
-                    self._heard[rank] = _Heard(text, time.monotonic(), step)
+                message = self._store.get(self._key(rank)).decode()
+                if message != peer.message:
+                    count, _, step = message.partition(" ")
+                    step = step if count.isdecimal() else peer.step
+                    self._peers[rank] = _Peer(message, time.monotonic(), step)
 
-    def _lost(self, rank: int, what: str) -> Lost:
-        step = self._heard[rank].step
-        return Lost(f"Rank {rank} {what}", f"its last step was {step}", "see what it printed")
+    def _failure(self, rank: int, event: str) -> RankFailure:
+        step = self._peers[rank].step
+        return RankFailure(
+            f"Rank {rank} {event}", f"its last step was {step}", "read its output for the reason"
+        )
 
-    def _tell(self, text: str) -> None:
-        with suppress(RuntimeError, OSError):  # if nobody is left who could hear it
-            self._store.set(self._key(self._ranks.rank), text)
+    def _publish(self, message: str) -> None:
+        with suppress(RuntimeError, OSError):  # the store may have ended
+            self._store.set(self._key(self._ranks.rank), message)
 
     @staticmethod
     def _key(rank: int) -> str:
-        return f"alive/{rank}"
+        return f"heartbeat/{rank}"
 
 
-def _of_a_cut_line(error: BaseException | None) -> bool:
-    """Whether an error comes from a cut line, at once or by way of others.
+def _is_connection_error(error: BaseException | None) -> bool:
+    """Whether a closed connection is among the causes of an error.
 
-    Lightning takes a network down after an error; one that is sharded, in the middle of a step,
-    makes that fail in turn.
+    Lightning tears a network down after an error, which for a sharded one in the middle of a step
+    fails in turn.
     """
     while error is not None:
-        said = isinstance(error, RuntimeError | OSError) and str(error).lower()
-        if isinstance(error, dist.DistError) or (said and any(word in said for word in _LINE)):
+        text = str(error).lower() if isinstance(error, RuntimeError | OSError) else ""
+        if isinstance(error, dist.DistError) or any(part in text for part in _CONNECTION_ERRORS):
             return True
         error = error.__cause__ or error.__context__
     return False

@@ -1,9 +1,9 @@
-"""Several processes of one command on this machine: start them, pass signals on, end with them.
+"""Launcher of ranks on this node: starts processes, forwards signals, returns an exit status.
 
-The parent does nothing else and needs no torch. Its exit status is that of the first process that
-failed, so that 75 ("try again") arrives at whoever started it; a process killed by a signal counts
-128 and the signal's number, as in a shell. When one fails the others get time to find out why and
-say so (`aam.distributed.heartbeat`), then they are ended.
+The parent does nothing else and does without PyTorch. Its exit status is that of the first process
+that failed, for example 75 (stopped, can be resumed), or 128 + N for a process killed by signal N.
+The others have time to report which rank has failed (`aam.distributed.heartbeat`) before they are
+terminated. torchrun would turn each failure into status 1.
 """
 
 from __future__ import annotations
@@ -20,22 +20,22 @@ from types import FrameType
 
 from aam.contract.errors import Unavailable
 from aam.contract.options.groups import DeviceOptions, ScaleOptions
-from aam.distributed.environment import Ranks, check
+from aam.distributed.environment import Ranks, check_options
 
 STARTED_BY = "AAM_STARTED_BY"
-"""Variable that tells the processes who started them."""
+"""Variable with the name of the launcher of a rank."""
 
-_PASSED_ON = (signal.SIGUSR1, signal.SIGTERM, signal.SIGINT, signal.SIGHUP)
+_FORWARDED = (signal.SIGUSR1, signal.SIGTERM, signal.SIGINT, signal.SIGHUP)
 _PDEATHSIG = 1
-"""PR_SET_PDEATHSIG, prctl(2): a signal for a process whose parent dies."""
+"""PR_SET_PDEATHSIG of prctl(2): the signal that a process gets when its parent ends."""
 
 
-def wanted(scale: ScaleOptions, device: DeviceOptions, batch_size: int) -> int:
-    """Return how many processes this one has to start; 0 if it is to do the work itself.
+def ranks_to_start(scale: ScaleOptions, device: DeviceOptions, batch_size: int) -> int:
+    """Return the number of processes to start, 0 if this process does the work itself.
 
     Raises:
         Unavailable: --data-parallel without a GPU.
-        UsageError: what no set of processes can do.
+        UsageError: see `check_options`.
     """
     if "RANK" in os.environ or int(os.environ.get("SLURM_STEP_NUM_TASKS") or 1) > 1:
         return 0
@@ -48,17 +48,18 @@ def wanted(scale: ScaleOptions, device: DeviceOptions, batch_size: int) -> int:
             raise Unavailable("No GPU", "--data-parallel --device cuda", "use --device auto or cpu")
     if number < 2:
         return 0
-    check(scale, Ranks(size=number, local_size=number, started_by="--processes"), batch_size)
+    ranks = Ranks(world_size=number, local_world_size=number, launcher="--processes")
+    check_options(scale, ranks, batch_size)
     return number
 
 
-def run(number: int, words: Sequence[str], patience: float) -> int:
-    """Run `aam` with `words` in `number` processes and return the exit status.
+def launch(number: int, arguments: Sequence[str], grace: float) -> int:
+    """Run `aam` in several processes and return the exit status.
 
     Args:
         number: of processes.
-        words: command and options.
-        patience: seconds that the others have to end when one has failed.
+        arguments: command and options.
+        grace: seconds after the failure of one process before the others are terminated.
     """
     with socket.socket() as free:
         free.bind(("127.0.0.1", 0))
@@ -80,37 +81,37 @@ def run(number: int, words: Sequence[str], patience: float) -> int:
         variables.setdefault("OMP_NUM_THREADS", str(max(1, cores // number)))
         children.append(
             subprocess.Popen(
-                [sys.executable, "-c", boot, *words],
+                [sys.executable, "-c", boot, *arguments],
                 env=variables,
                 stdin=None if rank == 0 else subprocess.DEVNULL,
                 preexec_fn=_end_with_parent,
             )
         )
-    return _follow(children, patience)
+    return _wait(children, grace)
 
 
 def _end_with_parent() -> None:
     ctypes.CDLL(None).prctl(_PDEATHSIG, signal.SIGTERM)
 
 
-def _follow(children: Sequence[subprocess.Popen[bytes]], patience: float) -> int:
-    """Pass signals on, wait for all, and return the first bad status, or 0."""
+def _wait(children: Sequence[subprocess.Popen[bytes]], grace: float) -> int:
+    """Forward signals, wait for all processes, and return the first status that is not 0."""
 
-    def pass_on(number: int, frame: FrameType | None) -> None:
+    def forward(number: int, frame: FrameType | None) -> None:
         for child in children:
             if child.poll() is None:
                 child.send_signal(number)
 
-    before = {number: signal.signal(number, pass_on) for number in _PASSED_ON}
+    before = {number: signal.signal(number, forward) for number in _FORWARDED}
     status, until = 0, float("inf")
     try:
         while any(child.poll() is None for child in children):
             bad = [c.returncode for c in children if c.returncode]
             if bad and not status:
-                status, until = bad[0], time.monotonic() + patience
+                status, until = bad[0], time.monotonic() + grace
                 _report(children)
             if time.monotonic() > until:
-                _end(children)
+                _terminate(children)
             time.sleep(0.1)
     finally:
         for number, handler in before.items():
@@ -123,10 +124,10 @@ def _report(children: Sequence[subprocess.Popen[bytes]]) -> None:
     for rank, child in enumerate(children):
         if child.returncode is not None and child.returncode < 0:
             name = signal.Signals(-child.returncode).name
-            print(f"aam: rank {rank} was ended by {name}.", file=sys.stderr, flush=True)
+            print(f"aam: rank {rank} was killed by {name}.", file=sys.stderr, flush=True)
 
 
-def _end(children: Sequence[subprocess.Popen[bytes]]) -> None:
+def _terminate(children: Sequence[subprocess.Popen[bytes]]) -> None:
     for child in children:
         if child.poll() is None:
             child.terminate()

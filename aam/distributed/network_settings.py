@@ -1,8 +1,7 @@
-"""What the network between GPUs was told, held against what this machine has.
+"""Network settings of NCCL, RCCL, gloo and libfabric: check of interfaces, and description.
 
-RCCL and NCCL take their settings from the environment, where a site file puts them. A wrong one
-shows late or not at all (traffic goes over the slow network), so what is there is looked at once
-and said.
+The settings are variables of the environment, which a site file may set. A wrong one causes a late
+error or none (traffic takes the slow network), so they are checked and printed at the start.
 """
 
 from __future__ import annotations
@@ -20,46 +19,46 @@ _PLUGINS = ("NCCL_NET_PLUGIN", "RCCL_NET_PLUGIN")
 
 
 def interfaces(root: Path = Path("/")) -> list[str]:
-    """Return the names of the network interfaces of this machine."""
+    """Return the names of the network interfaces of this node."""
     folder = root / "sys/class/net"
     return sorted(path.name for path in folder.iterdir()) if folder.is_dir() else []
 
 
-def check(variables: Mapping[str, str], root: Path = Path("/")) -> None:
-    """Refuse interfaces that do not exist.
+def check_interfaces(variables: Mapping[str, str], root: Path = Path("/")) -> None:
+    """Refuse settings that name network interfaces which do not exist.
 
     Raises:
-        UsageError: names the variable, the interface and those that exist.
+        UsageError: names the variable, its value and the interfaces of this node.
     """
-    there = interfaces(root)
+    existing = interfaces(root)
     for name in _INTERFACES:
-        asked = variables.get(name, "")
+        value = variables.get(name, "")
         # "^a,b" leaves out, "=a" means exactly; without that mark a name is a prefix.
-        if not asked or asked.startswith("^") or not there:
+        if not value or value.startswith("^") or not existing:
             continue
-        exact = asked.startswith("=") or name.startswith("GLOO")
-        words = asked.lstrip("=").split(",")
+        exact = value.startswith("=") or name.startswith("GLOO")
+        wanted = value.lstrip("=").split(",")
         missing = [
-            word
-            for word in words
-            if not any(i == word if exact else i.startswith(word) for i in there)
+            prefix
+            for prefix in wanted
+            if not any(i == prefix if exact else i.startswith(prefix) for i in existing)
         ]
-        if len(missing) == len(words):
+        if len(missing) == len(wanted):
             raise UsageError(
-                "A network interface that does not exist",
-                f"{name}={asked}; this machine has {', '.join(there)}",
-                "correct the site file, or --env",
+                "The network interface does not exist",
+                f"{name}={value}; this node has {', '.join(existing)}",
+                "correct the site file or --env",
             )
 
 
-def found(variables: Mapping[str, str], device: str, root: Path = Path("/")) -> list[str]:
-    """Return the lines that tell how ranks will talk, and what was found of it."""
-    there = interfaces(root)
+def describe(variables: Mapping[str, str], device: str, root: Path = Path("/")) -> list[str]:
+    """Return lines with the backend, the settings, the interfaces and the network plugin."""
+    existing = interfaces(root)
     if device == "cpu":
         chosen = variables.get("GLOO_SOCKET_IFNAME", "chosen by gloo")
-        return [f"Network: gloo over TCP, interface {chosen}; there are {', '.join(there)}."]
+        return [f"Network: gloo over TCP, interface {chosen}; this node has {', '.join(existing)}."]
     given = [f"{n}={v}" for n, v in sorted(variables.items()) if n.startswith(_FAMILIES)]
-    lines = [f"Network: {', '.join(given) or 'no settings'}; there are {', '.join(there)}."]
+    lines = [f"Network: {', '.join(given) or 'no settings'}; this node has {', '.join(existing)}."]
     plugin = next((variables[name] for name in _PLUGINS if variables.get(name)), None)
     if plugin not in (None, "none"):
         lines.append(f"Network plugin '{plugin}': {_plugin(str(plugin), variables)}.")
@@ -67,13 +66,13 @@ def found(variables: Mapping[str, str], device: str, root: Path = Path("/")) -> 
 
 
 def _plugin(name: str, variables: Mapping[str, str]) -> str:
-    """Say where the library of a plugin is; RCCL and NCCL look for it in the same way."""
-    words = (name, f"libnccl-net-{name}.so", f"librccl-net-{name}.so")
+    """Return where the library of a plugin is, searched as NCCL and RCCL do."""
+    names = (name, f"libnccl-net-{name}.so", f"librccl-net-{name}.so")
     for folder in filter(None, ["", *variables.get("LD_LIBRARY_PATH", "").split(os.pathsep)]):
-        for word in words:
-            if (Path(folder) / word).is_file():
-                return f"found at {Path(folder) / word}"
-    stems = [word.removeprefix("lib").removesuffix(".so") for word in words]
+        for file in names:
+            if (Path(folder) / file).is_file():
+                return f"found at {Path(folder) / file}"
+    stems = [file.removeprefix("lib").removesuffix(".so") for file in names]
     if any(ctypes.util.find_library(stem) for stem in stems):
         return "found among the system's libraries"
     return "not found; traffic goes over sockets"

@@ -1,9 +1,8 @@
-"""A run of several processes begins and ends here: who takes part, where, and what was agreed.
+"""Process group of a run: rendezvous, device of each rank, heartbeats, and shutdown.
 
-    with joined(options.scale, options.device, options.loop.batch_size) as team: ...
+    with process_group(options.scale, options.device, options.loop.batch_size) as communicator: ...
 
-Inside, torch's process group is there (NCCL, which is RCCL on AMD, for GPUs; gloo for CPUs), every
-process watches the others (`aam.distributed.heartbeat`), and only the first one speaks.
+The backend is NCCL (RCCL on AMD) for GPUs and gloo for CPUs. Only rank 0 prints.
 """
 
 from __future__ import annotations
@@ -24,80 +23,84 @@ from aam.console import console, say
 from aam.contract.errors import Unavailable, UsageError
 from aam.contract.options.groups import DeviceOptions, ScaleOptions
 from aam.distributed import heartbeat, network_settings
-from aam.distributed.consensus import Team
-from aam.distributed.environment import Ranks, check, found
+from aam.distributed.communicator import Communicator
+from aam.distributed.environment import Ranks, check_options, read_environment
 from aam.numerics.device import choose_device, print_device
 
-_MEET = timedelta(minutes=10)
-"""How long processes wait for each other at the start: a queue may start them minutes apart."""
+_RENDEZVOUS_TIMEOUT = timedelta(minutes=10)
+"""How long ranks wait for each other at the start: a queue may start them minutes apart."""
 
 _REMIND = 5.0
 """Seconds after which the first rank prints that it waits for others."""
 
-_LONGEST = timedelta(hours=2)
-"""How long any message may take. Death is noticed by the watcher, long before."""
+_COLLECTIVE_TIMEOUT = timedelta(hours=2)
+"""How long a collective may take. Heartbeats detect a failed rank long before."""
 
 
 @contextmanager
-def joined(scale: ScaleOptions, device: DeviceOptions, batch_size: int) -> Iterator[Team]:
-    """Let this process take part in its run, and leave it at the end.
+def process_group(
+    scale: ScaleOptions, device: DeviceOptions, batch_size: int
+) -> Iterator[Communicator]:
+    """Join the process group of the run, and leave it at the end of the block.
 
     Raises:
-        UsageError: see `check` and `aam.distributed.network_settings.check`.
-        Lost: another process died; `aam.distributed.heartbeat` says which.
+        UsageError: see `check` and `aam.distributed.network_settings.check_interfaces`.
+        RankFailure: another rank has failed.
     """
-    ranks = found(os.environ)
-    check(scale, ranks, batch_size)
-    if not ranks.first:
+    ranks = read_environment(os.environ)
+    check_options(scale, ranks, batch_size)
+    if not ranks.is_main:
         console.quiet = True
     place = choose_device(device)
-    if ranks.size > 1 and place.type == "cuda":
-        place = _take_gpu(ranks)
+    if ranks.world_size > 1 and place.type == "cuda":
+        place = _select_gpu(ranks)
     print_device(place)
     if scale.sync_batchnorm:
         say("--sync-batchnorm: there is no batch norm in the network; nothing to synchronise.")
-    if ranks.size == 1 and not scale.fsdp:
+    if ranks.world_size == 1 and not scale.fsdp:
         if scale.distributed or scale.data_parallel:
-            say("One process: nothing to share. torchrun, srun or `aam-launch --gpus` start more.")
-        yield Team()
+            say("One process: torchrun, srun or `aam-launch --gpus` start several.")
+        yield Communicator()
         return
     if place.type == "cuda":
-        network_settings.check(os.environ)
-    store = _meet(ranks)
-    watcher = heartbeat.Watcher(store, ranks, scale.rank_timeout)
+        network_settings.check_interfaces(os.environ)
+    store = _rendezvous(ranks)
+    beat = heartbeat.Heartbeat(store, ranks, scale.rank_timeout)
     try:
-        with watcher.watching():
+        with beat.monitor():
             dist.init_process_group(
                 "nccl" if place.type == "cuda" else "gloo",
                 store=PrefixStore("group", store),
                 rank=ranks.rank,
-                world_size=ranks.size,
-                timeout=_LONGEST,
+                world_size=ranks.world_size,
+                timeout=_COLLECTIVE_TIMEOUT,
             )
             how = "FSDP" if scale.fsdp else "DDP"
-            say(f"{ranks.size} processes ({how}), {place.type}, batches of {batch_size} samples: "
-                f"{_each(batch_size, ranks.size)} each.")  # fmt: skip
-            for line in network_settings.found(os.environ, place.type):
+            say(
+                f"{ranks.world_size} processes ({how}), {place.type}, batches of {batch_size} "
+                f"samples: {_each(batch_size, ranks.world_size)} each."
+            )
+            for line in network_settings.describe(os.environ, place.type):
                 say(line)
-            yield Team(ranks, watcher, dist.new_group(backend="gloo"))
+            yield Communicator(ranks, beat, dist.new_group(backend="gloo"))
     finally:
         console.quiet = False
         if dist.is_initialized():
             dist.destroy_process_group()
 
 
-def _take_gpu(ranks: Ranks) -> torch.device:
-    """Make another GPU the current one in each process of this machine, and return it.
+def _select_gpu(ranks: Ranks) -> torch.device:
+    """Make the GPU of the local rank the current one, and return it.
 
     Raises:
         UsageError: there are more processes than GPUs.
     """
     number = torch.cuda.device_count()
     # Slurm may show each process its own GPU only.
-    if ranks.local_size > number and not (number == 1 and ranks.started_by == "srun"):
+    if ranks.local_world_size > number and not (number == 1 and ranks.launcher == "srun"):
         raise UsageError(
             "More processes than GPUs",
-            f"{ranks.local_size} processes on this machine, {number} GPUs",
+            f"{ranks.local_world_size} processes on this node, {number} GPUs",
             "start one process for each GPU",
         )
     device = torch.device("cuda", ranks.local_rank % number)
@@ -110,30 +113,31 @@ def _each(number: int, size: int) -> str:
     return f"{low} to {low + 1}" if rest else str(low)
 
 
-def _meet(ranks: Ranks) -> Store:
-    """Return the store in which the processes find each other."""
+def _rendezvous(ranks: Ranks) -> Store:
+    """Set the variables of torchrun, meet the other ranks and return the common store."""
     os.environ |= {
         "RANK": str(ranks.rank),
-        "WORLD_SIZE": str(ranks.size),
+        "WORLD_SIZE": str(ranks.world_size),
         "LOCAL_RANK": str(ranks.local_rank),
-        "MASTER_ADDR": ranks.address,
-        "MASTER_PORT": str(ranks.port),
+        "MASTER_ADDR": ranks.main_address,
+        "MASTER_PORT": str(ranks.main_port),
     }
-    if ranks.size == 1:
+    if ranks.world_size == 1:
         return dist.HashStore()  # type: ignore[attr-defined]
     _require_resolvable(ranks)
-    waiting = f"Waiting for {ranks.size} ranks to meet at {ranks.address}, port {ranks.port}."
+    place = f"{ranks.main_address}, port {ranks.main_port}"
+    waiting = f"Waiting for {ranks.world_size} ranks to meet at {place}."
     reminder = threading.Timer(_REMIND, say, [waiting])
     reminder.daemon = True
     reminder.start()
     try:
-        store, _, _ = next(rendezvous("env://", timeout=_MEET))
+        store, _, _ = next(rendezvous("env://", timeout=_RENDEZVOUS_TIMEOUT))
     except dist.DistError as error:
         reason = str(error).splitlines()[0]
-        raise heartbeat.Lost(
-            "The processes did not meet",
-            f"{ranks.address}, port {ranks.port}, {reason}",
-            "see what the others printed",
+        raise heartbeat.RankFailure(
+            "Not all ranks started",
+            f"{place}, {reason}",
+            "read the output of the other ranks",
         ) from error
     finally:
         reminder.cancel()
@@ -147,10 +151,10 @@ def _require_resolvable(ranks: Ranks) -> None:
         Unavailable: it cannot.
     """
     try:
-        socket.getaddrinfo(ranks.address, ranks.port, type=socket.SOCK_STREAM)
+        socket.getaddrinfo(ranks.main_address, ranks.main_port, type=socket.SOCK_STREAM)
     except OSError as error:
         raise Unavailable(
             "The name of the first rank's node cannot be resolved",
-            f"'{ranks.address}' on {socket.gethostname()}, {error.strerror}",
+            f"'{ranks.main_address}' on {socket.gethostname()}, {error.strerror}",
             "set MASTER_ADDR to an address of that node",
         ) from error

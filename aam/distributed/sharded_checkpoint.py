@@ -1,4 +1,4 @@
-"""Sharded checkpoints: a folder to which every rank writes the tensors that it holds.
+"""Sharded checkpoints: a folder to which each rank writes its shards of the tensors.
 
 The tensors are written by torch.distributed.checkpoint: each part of a tensor is an archive of
 torch.save in `__RANK_N.distcp`, and `.metadata`, a pickle, says where it lies. Everything else is
@@ -58,11 +58,11 @@ def is_sharded(path: Path) -> bool:
 
 
 def write(content: dict[str, Any], path: Path) -> None:
-    """Write a checkpoint at `path`; all ranks call this, each with its shards.
+    """Write a checkpoint; all ranks call this, each with its shards.
 
     Args:
-        content: the rest of the first rank is written, and the tensors of all in "state_dict" and
-            "optimizer_states".
+        content: of a checkpoint. Of "state_dict" and "optimizer_states" the tensors of all ranks
+            are written, of everything else that of rank 0.
         path: the checkpoint's name, which becomes a link to a folder beside it.
     """
     step = content["global_step"]
@@ -70,10 +70,10 @@ def write(content: dict[str, Any], path: Path) -> None:
     first = dist.get_rank() == 0
     if first:
         path.parent.mkdir(parents=True, exist_ok=True)
-        for other in path.parent.glob(f".{path.stem}-*.shards"):  # a killed run's, or the last
+        for other in path.parent.glob(f".{path.stem}-*.shards"):  # of a killed run, or the last one
             if other.name != os.path.basename(os.path.realpath(path)):
                 shutil.rmtree(other)
-        if place.exists():  # the same step again: never touch the one that counts
+        if place.exists():  # the same step again: leave the current checkpoint
             place = place.with_name(f".{path.stem}-{content['epoch']}-{step}-b.shards")
     chosen = [place.name]
     dist.broadcast_object_list(chosen)

@@ -31,7 +31,7 @@ _CHECK_SECONDS = 1.0
 """How often the file is looked for; it may be on a network file system."""
 
 
-class Requests:
+class StopRequests:
     """Signal handler that remembers the first stop request, and the file of another.
 
     Args:
@@ -66,7 +66,7 @@ class Requests:
             os.kill(os.getpid(), number)
 
     @contextmanager
-    def handled(self) -> Iterator[Requests]:
+    def handled(self) -> Iterator[StopRequests]:
         """Handle the signals while the block runs."""
         before = {number: signal.getsignal(number) for number in SIGNALS}
         self.install()

@@ -99,11 +99,14 @@ def load_optimizer(module: nn.Module, optimizer: Optimizer, stored: StateDict) -
     own = [{k: v for k, v in group.items() if k != "params"} for group in optimizer.param_groups]
     options = like(own, stored["param_groups"], "optimizer_states.param_groups")
     keys = _STATE_KEYS[type(optimizer).__name__]
-    state = {
-        name: _parameter_state(name, parameters[name], keys, stored["state"].get(name))
-        for group in groups
-        for name in group
-    }
+    state = {}
+    for name in (name for group in groups for name in group):
+        state[name] = _parameter_state(name, parameters[name], keys, stored["state"].get(name))
+        # Without a state PyTorch makes one by a step of the optimizer, which calls its hooks.
+        optimizer.state[parameters[name]] = {
+            key: torch.zeros(()) if key == "step" else torch.zeros_like(parameters[name])
+            for key in keys
+        }
     param_groups = [
         {**values, "params": group} for values, group in zip(options, groups, strict=True)
     ]
@@ -138,11 +141,7 @@ def _loading() -> StateDictOptions:
 def _parameter_state(
     name: str, parameter: Tensor, keys: Sequence[str], stored: StateDict | None
 ) -> StateDict:
-    """Return the checked state of one parameter, zeros if there is none.
-
-    Zeros are the state before the first update. `set_optimizer_state_dict` would put the state
-    after one update in their place.
-    """
+    """Return the checked state of a parameter; zeros, as before its first step, if it has none."""
     if stored is None:
         return {
             key: torch.zeros(()) if key == "step" else torch.zeros(parameter.shape) for key in keys

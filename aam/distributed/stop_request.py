@@ -1,7 +1,7 @@
-"""Stopping on request: a checkpoint after the same optimiser step on all ranks.
+"""Stop on request: a checkpoint after the same optimizer step on all ranks.
 
 A stop request (`aam.distributed.signals`) may reach one rank, some or all, at different moments, so
-the ranks exchange after every step whether any of them has one.
+the ranks reduce a flag after every step.
 """
 
 from __future__ import annotations
@@ -13,25 +13,25 @@ import lightning.pytorch as pl
 from lightning.pytorch.callbacks import Callback
 
 from aam.contract.errors import Interrupted
-from aam.distributed.consensus import Team
-from aam.distributed.signals import Requests
+from aam.distributed.communicator import Communicator
+from aam.distributed.signals import StopRequests
 from aam.node import stop
 
 
-class StopTogether(Callback):
-    """After each optimiser step, stops all ranks with a checkpoint if any has a stop request.
+class StopOnRequest(Callback):
+    """After each optimizer step, stops all ranks with a checkpoint if any has a stop request.
 
-    Nobody stops after the last step of an epoch: what judges it belongs to it, and a run that goes
-    on would not make up for it. They stop before the next epoch instead.
+    After the last step of an epoch they stop before the next epoch instead: the validation belongs
+    to the epoch, and a resumed run would not repeat it.
     """
 
-    def __init__(self, requests: Requests, team: Team, path: Path) -> None:
-        self.requests, self.team, self.path = requests, team, path
+    def __init__(self, requests: StopRequests, communicator: Communicator, path: Path) -> None:
+        self.requests, self.communicator, self.path = requests, communicator, path
         self._first = self._step = -1
         self._moved = False
 
     def on_train_start(self, trainer: pl.Trainer, pl_module: pl.LightningModule) -> None:
-        """Take the signals back from Lightning, whose handler talks to other ranks at any time."""
+        """Install the signal handlers again: those of Lightning start a collective at any time."""
         self.requests.install()
         self._first = self._step = trainer.global_step
         self._moved = False
@@ -44,11 +44,11 @@ class StopTogether(Callback):
         batch: Any,
         batch_idx: int,
     ) -> None:
-        """Stop if any rank has a request; between two optimiser steps gradients would be lost."""
+        """Stop if any rank has a request; between two optimizer steps gradients would be lost."""
         if trainer.global_step == self._step:
             return
         self._step, self._moved = trainer.global_step, True
-        self.team.reached(self._step)
+        self.communicator.publish_step(self._step)
         if not trainer.is_last_batch and self._requested():
             trainer.save_checkpoint(self.path)
             raise self._stopped()
@@ -63,7 +63,7 @@ class StopTogether(Callback):
         self._count_steps()
 
     def _requested(self) -> bool:
-        return self.team.any(self.requests.pending)
+        return self.communicator.any_rank(self.requests.pending)
 
     def _stopped(self) -> Interrupted:
         received = self.requests.received
@@ -75,5 +75,5 @@ class StopTogether(Callback):
         )
 
     def _count_steps(self) -> None:
-        if self.requests.file and self.team.ranks.first:
+        if self.requests.file and self.communicator.ranks.is_main:
             stop.count_steps(self.requests.file, self._step - self._first)

@@ -149,7 +149,7 @@ class FullySharded(DistributedDataParallel):
             register_fsdp_forward_method(self.model, step)
 
 
-def choose(scale: ScaleOptions, ranks: Ranks, device: torch.device) -> Strategy:
+def choose_strategy(scale: ScaleOptions, ranks: Ranks, device: torch.device) -> Strategy:
     """Return the strategy of the options.
 
     Raises:
@@ -161,7 +161,7 @@ def choose(scale: ScaleOptions, ranks: Ranks, device: torch.device) -> Strategy:
             f"--fsdp on a CPU, PyTorch {torch.__version__}",
             "use --distributed, or PyTorch 2.6 or later",
         )
-    if ranks.size == 1 and not scale.fsdp:
+    if ranks.world_size == 1 and not scale.fsdp:
         return SingleDevice(device)
     if scale.fsdp:
         return FullySharded(device, scale.fsdp_sharded_checkpoint)

@@ -17,7 +17,7 @@ from aam.data.batch_balance import balanced_order, even_slice
 from aam.data.batch_shards import shard_batch
 from aam.data.batches import FIXED_DRAW, Batch, BatchPlan, fixed_masks, make_batch
 from aam.data.study import Study
-from aam.distributed.environment import ALONE, Ranks
+from aam.distributed.environment import SINGLE_RANK, Ranks
 from aam.distributed.signals import ignore_signals
 
 Rows = npt.NDArray[np.int64]
@@ -33,7 +33,7 @@ class TrainingBatches(Dataset[Batch]):
     The batch of a step is the same on any number of ranks; each takes its share of it.
     """
 
-    ranks = ALONE
+    ranks = SINGLE_RANK
     letters = False
 
     def __init__(
@@ -75,7 +75,7 @@ class TrainingBatches(Dataset[Batch]):
 class FixedBatches(Dataset[Batch]):
     """Batches of samples in fixed order, for validation and prediction."""
 
-    ranks = ALONE
+    ranks = SINGLE_RANK
     letters = False
 
     def __init__(
@@ -96,9 +96,9 @@ class FixedBatches(Dataset[Batch]):
 
 def share_of(batch: Batch, ranks: Ranks, letters: bool) -> Batch:
     """Return a rank's share of a batch; the batch itself where there is one rank."""
-    if ranks.size == 1:
+    if ranks.world_size == 1:
         return batch
-    samples, asvs = ranks.portion(len(batch.rows_B)), ranks.portion(len(batch.asvs_U))
+    samples, asvs = ranks.shard(len(batch.rows_B)), ranks.shard(len(batch.asvs_U))
     return shard_batch(batch, samples, asvs, letters)
 
 

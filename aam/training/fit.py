@@ -24,10 +24,10 @@ from aam.contract.options.groups import (
 )
 from aam.contract.precision import Precision, choose_precision
 from aam.data.splits import Split
-from aam.distributed.consensus import ALONE_TEAM, Team
-from aam.distributed.signals import Requests
-from aam.distributed.stop_request import StopTogether
-from aam.distributed.strategies import choose as choose_strategy
+from aam.distributed.communicator import SINGLE_PROCESS, Communicator
+from aam.distributed.signals import StopRequests
+from aam.distributed.stop_request import StopOnRequest
+from aam.distributed.strategies import choose_strategy
 from aam.numerics.device import arch_of, choose_device, device_name
 from aam.training import checkpoints
 from aam.training.callbacks import EpochTable, RunProgressBar, WithinEpochs
@@ -59,7 +59,7 @@ class FitConfig:
     best_metric: str = "val_loss"
     note: Note = unrecorded
     scale: ScaleOptions = field(default_factory=ScaleOptions)
-    team: Team = ALONE_TEAM
+    communicator: Communicator = SINGLE_PROCESS
     fold: int = 1
     folds: int = 1
 
@@ -109,12 +109,12 @@ def run(
     device = choose_device(fit.device)
     workers = choose_workers(fit.device, device)
     sampler = EpochSampler(training.steps)
-    ranks = fit.team.ranks
+    ranks = fit.communicator.ranks
     for batches in (training, validation):
         if batches is not None:
             batches.ranks, batches.letters = ranks, task.target is not None
     _freeze_idle(task, training)
-    requests = Requests()
+    requests = StopRequests()
     pin = device.type == "cuda"
     precision = choose_precision(fit.speed.mixed_precision, arch_of(device))
     fit.note("precision", precision)
@@ -125,7 +125,7 @@ def run(
     ids = training.study.table.sample_ids
     last = fit.folder / "checkpoints" / "last.ckpt"
     # After the callback that seeds a step, before those that validate and save.
-    callbacks.insert(1, FiniteCheck(ids, last, fit.note, fit.loop.lr, fit.team))
+    callbacks.insert(1, FiniteCheck(ids, last, fit.note, fit.loop.lr, fit.communicator))
     trainer = pl.Trainer(
         default_root_dir=fit.folder,
         accelerator="gpu" if device.type == "cuda" else "cpu",
@@ -138,9 +138,9 @@ def run(
         plugins=[AtomicCheckpointIO()],
         callbacks=callbacks,
         logger=TensorBoardLogger(fit.folder, name="tensorboard", version="")
-        if ranks.first
+        if ranks.is_main
         else False,
-        enable_progress_bar=console.is_terminal and ranks.first,
+        enable_progress_bar=console.is_terminal and ranks.is_main,
         enable_model_summary=False,
         num_sanity_val_steps=0,
         use_distributed_sampler=False,
@@ -149,7 +149,7 @@ def run(
     resume = checkpoints.checkpoint_to_resume(fit.run, fit.folder)
     folder = fit.folder / "checkpoints"
     if resume is not None:
-        _copy_best(resume.with_name("best.ckpt"), folder, fit.team)
+        _copy_best(resume.with_name("best.ckpt"), folder, fit.communicator)
     with requests.handled():
         trainer.fit(
             task,
@@ -183,11 +183,11 @@ def _choice(epoch: int, epochs: int, keeper: ModelCheckpoint, loop: LoopOptions)
     )
 
 
-def _copy_best(best: Path, folder: Path, team: Team) -> None:
+def _copy_best(best: Path, folder: Path, communicator: Communicator) -> None:
     """Copy the best checkpoint of the resumed run, if its folder is another one."""
-    if team.ranks.first and best.exists() and best.parent.resolve() != folder.resolve():
+    if communicator.ranks.is_main and best.exists() and best.parent.resolve() != folder.resolve():
         checkpoints.copy(best, folder)
-    team.any(False)  # barrier: every rank reads the file next
+    communicator.any_rank(False)  # barrier: every rank reads the file next
 
 
 def _progress(
@@ -198,14 +198,20 @@ def _progress(
 
 
 def _callbacks(
-    fit: FitConfig, sampler: EpochSampler, requests: Requests, table: EpochTable, validated: bool
+    fit: FitConfig,
+    sampler: EpochSampler,
+    requests: StopRequests,
+    table: EpochTable,
+    validated: bool,
 ) -> tuple[ModelCheckpoint | None, list[Callback]]:
     folder = fit.folder / "checkpoints"
     name = fit.best_metric
     monitor = name if name.startswith("val_") else f"val_{name}"
     mode = "max" if name in HIGHER_IS_BETTER else "min"
-    stop = StopTogether(requests, fit.team, folder / "last.ckpt")
-    resume = ExactResume(fit.config, sampler, folder, fit.loop.patience, fit.team.ranks.rank)
+    stop = StopOnRequest(requests, fit.communicator, folder / "last.ckpt")
+    resume = ExactResume(
+        fit.config, sampler, folder, fit.loop.patience, fit.communicator.ranks.rank
+    )
     callbacks: list[Callback] = [resume, stop]
     keeper: ModelCheckpoint | None = None
     if validated:
@@ -225,7 +231,7 @@ def _callbacks(
         )
     # The row of an epoch has its learning rate, hence before the plateau scheduler steps.
     callbacks += [table.progress, table, PlateauStep()]
-    if console.is_terminal and fit.team.ranks.first:
+    if console.is_terminal and fit.communicator.ranks.is_main:
         callbacks.append(RunProgressBar(table.progress))
     return keeper, callbacks
 

@@ -24,8 +24,13 @@ from torch import Tensor
 from aam.contract.options.groups import LoopOptions, MaskOptions
 from aam.data.batch_shards import BatchShard, unmasked
 from aam.data.batches import Batch
-from aam.distributed.collectives import add_up, gather_arrays, gather_rows, ranks
-from aam.distributed.environment import portions
+from aam.distributed.collectives import (
+    all_gather_arrays,
+    all_gather_rows,
+    all_reduce_sum,
+    world_size,
+)
+from aam.distributed.environment import shard_sizes
 from aam.model.network import Encoder, Predictor
 from aam.training.losses import LossTerm, distance_loss, diversity_loss, nucleotide_loss
 from aam.training.model_config import DiversityScale
@@ -121,7 +126,7 @@ class TrainingModule(pl.LightningModule):
         self.log("train_loss", self.train_sums["loss"].mean.float(), prog_bar=True, logger=False)
         # Strategies divide the sum of the ranks' gradients by the number of ranks.
         scaled = {
-            name: LossTerm(ranks() * term.total, global_terms[name].number)
+            name: LossTerm(world_size() * term.total, global_terms[name].number)
             for name, term in local_terms.items()
         }
         return self._total(scaled)
@@ -155,7 +160,7 @@ class TrainingModule(pl.LightningModule):
             local_rows = np.column_stack(
                 [rows.astype(np.float64), np.concatenate(self._predictions)]
             )
-            gathered = gather_arrays(local_rows, self.device)
+            gathered = all_gather_arrays(local_rows, self.device)
             # In the order of the study, so that sums are the same on any number of ranks.
             gathered = gathered[np.argsort(gathered[:, 0], kind="stable")]
             labels = self.target_values[gathered[:, 0].astype(np.int64)]
@@ -214,7 +219,7 @@ class TrainingModule(pl.LightningModule):
                     entropy, right = nucleotide_loss(logits, batch.hidden)
                     terms |= {"nucleotide": entropy, "nucleotide_accuracy": right}
                 if isinstance(batch, BatchShard):
-                    asvs_UD = gather_rows(asvs_UD, portions(len(batch.asvs_U), ranks()))
+                    asvs_UD = all_gather_rows(asvs_UD, shard_sizes(len(batch.asvs_U), world_size()))
             embedding_BD, members_BSD = self.encoder.samples(
                 asvs_UD, batch.slots_BS, batch.counts_BS, batch.attend_BS
             )
@@ -270,7 +275,7 @@ class TrainingModule(pl.LightningModule):
             return {}
         whole_AD, first = embedding_BD, 0
         if isinstance(batch, BatchShard):
-            whole_AD = gather_rows(embedding_BD, portions(batch.samples, ranks()))
+            whole_AD = all_gather_rows(embedding_BD, shard_sizes(batch.samples, world_size()))
             first = batch.first_sample
         head = self.encoder.distance
         return {"unifrac": distance_loss(head, embedding_BD, batch.distances_BB, whole_AD, first)}
@@ -297,10 +302,10 @@ def _add(sums: dict[str, LossTerm], name: str, term: LossTerm) -> None:
 
 def over_ranks(terms: dict[str, LossTerm]) -> dict[str, LossTerm]:
     """All-reduce the loss terms over the ranks; the result has no gradient."""
-    if not terms or ranks() == 1:
+    if not terms or world_size() == 1:
         return {name: LossTerm(term.total.detach(), term.number) for name, term in terms.items()}
     both = [value.double() for term in terms.values() for value in (term.total, term.number)]
-    sums = add_up(torch.stack([value.detach() for value in both]))
+    sums = all_reduce_sum(torch.stack([value.detach() for value in both]))
     return {name: LossTerm(sums[2 * i], sums[2 * i + 1]) for i, name in enumerate(terms)}
 
 

@@ -24,7 +24,7 @@ from torch import Tensor
 
 from aam.contract.errors import NotFinite, first_few
 from aam.data.batches import Batch
-from aam.distributed.consensus import ALONE_TEAM, Team
+from aam.distributed.communicator import SINGLE_PROCESS, Communicator
 from aam.distributed.state_dict import local_tensor
 from aam.numerics.compile import eager_again
 from aam.training.compilation import Note
@@ -77,7 +77,7 @@ class FiniteCheck(Callback):
         checkpoint: path of the last checkpoint, for messages.
         note: adds a fact to the run record.
         lr: learning rate of the options, for messages.
-        team: the ranks of the run.
+        communicator: the ranks of the run.
     """
 
     def __init__(
@@ -86,10 +86,10 @@ class FiniteCheck(Callback):
         checkpoint: Path,
         note: Note,
         lr: float,
-        team: Team = ALONE_TEAM,
+        communicator: Communicator = SINGLE_PROCESS,
     ) -> None:
         self.sample_ids, self.checkpoint, self.note = sample_ids, checkpoint, note
-        self.lr, self.team = lr, team
+        self.lr, self.communicator = lr, communicator
         self._window: list[StepBatch] = []
         self._bad_loss: Tensor | None = None
         self._overflows = 0
@@ -206,7 +206,7 @@ class FiniteCheck(Callback):
                     found.append(self._finding(step_batch, suspect))
         if not found and not _gradient_norm(task) < EXPLODED_NORM:
             found.append(self._finding(window[-1], _NORM))
-        of_ranks = [finding for rank in self.team.gather(found) for finding in rank]
+        of_ranks = [finding for rank in self.communicator.all_gather(found) for finding in rank]
         # A rank with finite values of its own receives non-finite gradients of another rank.
         return min(of_ranks, key=lambda f: (f.epoch, f.batch, f.suspect.stage), default=None)
 
@@ -224,7 +224,7 @@ class FiniteCheck(Callback):
         """Return the largest absolute trainable weight of all ranks; NaN if a weight is NaN."""
         weights = [local_tensor(p.detach()) for p in task.parameters() if p.requires_grad]
         own = [float(weight.abs().max()) for weight in weights if weight.numel()]
-        return _max(self.team.gather(_max(own)))
+        return _max(self.communicator.all_gather(_max(own)))
 
 
 _NORM = NonFiniteValue(BACKWARD, "The norm of the gradients is", "although each gradient is finite")

@@ -23,9 +23,9 @@ from aam.data.splits import Split, write_splits
 from aam.data.store.files import is_store
 from aam.data.study import Study, has_phylogeny, load_study
 from aam.distributed import state_dict
-from aam.distributed.consensus import Team, identity
-from aam.distributed.environment import found
-from aam.distributed.process_group import joined
+from aam.distributed.communicator import Communicator, identity
+from aam.distributed.environment import read_environment
+from aam.distributed.process_group import process_group
 from aam.memory import memory_available, shown_size
 from aam.model.attention import Backends
 from aam.model.network import Encoder, Predictor
@@ -63,16 +63,16 @@ def pretrain(options: Pretrain, guard: Guard = GUARD) -> None:
     check_phylogeny(options)
     if options.pretrained_encoder is None:
         check_shape(options.model, options.device, options.scale)
-    with joined(options.scale, options.device, options.loop.batch_size) as team:
-        _pretrain(options, guard, team)
+    with process_group(options.scale, options.device, options.loop.batch_size) as communicator:
+        _pretrain(options, guard, communicator)
 
 
-def _pretrain(options: Pretrain, guard: Guard, team: Team) -> None:
+def _pretrain(options: Pretrain, guard: Guard, communicator: Communicator) -> None:
     """Do what `pretrain` says, as one of several processes."""
-    team.same_options(options)
+    communicator.require_equal_options(options)
     device = choose_device(options.device)
     precision = choose_precision(options.speed.mixed_precision, arch_of(device))
-    prepared = run_folder.prepare("pretrain", options, team.ranks)
+    prepared = run_folder.prepare("pretrain", options, communicator.ranks)
     base = read_pretrained_encoder(options.pretrained_encoder)
     study = load_study(options.input, options.phylogeny, choose_length(base, options.sample))
     depth = choose_depth(study, options.sample)
@@ -91,10 +91,10 @@ def _pretrain(options: Pretrain, guard: Guard, team: Team) -> None:
     recompute = options.speed.gradient_checkpointing
     sizes = base.config.shape if base else options.model
     chosen = choose_attention(options.device, device, sizes, guard, precision, recompute)
-    with run_folder.begin(prepared, team.ranks, attention=chosen.record) as record:
-        if team.ranks.first:
+    with run_folder.begin(prepared, communicator.ranks, attention=chosen.record) as record:
+        if communicator.ranks.is_main:
             write_splits(prepared.folder / "splits.tsv", study.table.sample_ids, [split], labels)
-        _learn(options, study, split, plan, metric, base, record, chosen.backends, team)
+        _learn(options, study, split, plan, metric, base, record, chosen.backends, communicator)
 
 
 def _learn(
@@ -106,7 +106,7 @@ def _learn(
     base: PretrainedEncoder | None,
     record: run_folder.RunRecord,
     backends: Backends,
-    team: Team,
+    communicator: Communicator,
 ) -> None:
     """Train the encoder, and apply it to the study."""
     folder, device = options.run.output_dir, choose_device(options.device)
@@ -117,7 +117,9 @@ def _learn(
     assert isinstance(network, Encoder)
     if base is not None:
         state_dict.load_model(network, base.weights)
-    team.same_data(study=identity(study), split=split, plan=plan, weights=network.state_dict())
+    communicator.require_equal_data(
+        study=identity(study), split=split, plan=plan, weights=network.state_dict()
+    )
     steps = fit.optimizer_steps(len(split.train), options.loop)
     task = TrainingModule(
         network, LossWeights.of(options.task), options.loop, steps, standard=standard
@@ -133,7 +135,7 @@ def _learn(
             folder,
             note=record.note,
             scale=options.scale,
-            team=team,
+            communicator=communicator,
         ),
         task,
         TrainingBatches(
@@ -146,7 +148,7 @@ def _learn(
         ),
         FixedBatches(study, plan, split.validation, batch_size) if len(split.validation) else None,
     )
-    if not team.ranks.first:
+    if not communicator.ranks.is_main:
         return
     network = config.network(backends)
     assert isinstance(network, Encoder)
@@ -198,7 +200,7 @@ def check_shape(model: ModelOptions, device: DeviceOptions, scale: ScaleOptions)
     else:
         memory, where = memory_available(), "available"
     weights = least_weights(model.embedding_dim, model.attention_layers)
-    needed = 4 * _FP32 * weights // (found(os.environ).size if scale.fsdp else 1)
+    needed = 4 * _FP32 * weights // (read_environment(os.environ).world_size if scale.fsdp else 1)
     if needed > memory:
         raise UsageError(
             "The network does not fit into memory",

@@ -18,7 +18,7 @@ from aam.console import say, warn
 from aam.contract import run_record
 from aam.contract.errors import CannotCreate, DataError, UsageError
 from aam.contract.options import from_plain, specs
-from aam.distributed.environment import ALONE, Ranks
+from aam.distributed.environment import SINGLE_RANK, Ranks
 from aam.training import checkpoints, run_lock
 
 _RUN_FILES = ("run.json", "checkpoints", "metrics.csv", "progress.json", "tensorboard",
@@ -52,7 +52,7 @@ class PreparedFolder:
         return path if path and path.exists() else None
 
 
-def prepare(command: str, options: Any, ranks: Ranks = ALONE) -> PreparedFolder:
+def prepare(command: str, options: Any, ranks: Ranks = SINGLE_RANK) -> PreparedFolder:
     """Check that a run may begin or resume in its folder; `begin` changes the folder.
 
     Raises:
@@ -65,11 +65,11 @@ def prepare(command: str, options: Any, ranks: Ranks = ALONE) -> PreparedFolder:
     folder, resume_from = options.run.output_dir, options.run.resume_from
     usable = options.run.overwrite or resume_from is not None
     _check_folder(folder, usable)
-    if ranks.first:
+    if ranks.is_main:
         run_lock.check(folder)
     content = run_record.describe(command, options)
     content["host"]["devices"] = _devices()
-    content["host"]["processes"] = ranks.size
+    content["host"]["processes"] = ranks.world_size
     checkpoint = checkpoints.resumed_checkpoint(options.run)
     if checkpoint is None:
         if resume_from == "auto":
@@ -163,7 +163,9 @@ class RunRecord:
 
 
 @contextmanager
-def begin(prepared: PreparedFolder, ranks: Ranks = ALONE, **facts: Any) -> Iterator[RunRecord]:
+def begin(
+    prepared: PreparedFolder, ranks: Ranks = SINGLE_RANK, **facts: Any
+) -> Iterator[RunRecord]:
     """Lock the run folder while the block runs, and write the run record with further `facts`.
 
     A run to replace is removed here, after the input of the new run is checked.
@@ -172,15 +174,15 @@ def begin(prepared: PreparedFolder, ranks: Ranks = ALONE, **facts: Any) -> Itera
         CannotCreate: another training has begun in the folder.
     """
     folder = prepared.folder
-    with run_lock.locked(folder) if ranks.first else nullcontext(False) as locked:
-        if ranks.first:
+    with run_lock.locked(folder) if ranks.is_main else nullcontext(False) as locked:
+        if ranks.is_main:
             # Another run may have begun, and even ended, since `prepare`.
             _check_folder(folder, prepared.usable)
             if prepared.overwrite:
                 _clear(folder)
         if locked:
             _remove_leftovers(folder)
-        run = RunRecord(folder, prepared.content | facts, time.monotonic(), ranks.first)
+        run = RunRecord(folder, prepared.content | facts, time.monotonic(), ranks.is_main)
         run.write()
         yield run
 

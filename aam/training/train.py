@@ -12,8 +12,8 @@ from aam.contract.errors import UsageError
 from aam.contract.options.commands import Train
 from aam.contract.precision import choose_precision
 from aam.data.splits import Split, write_splits
-from aam.distributed.consensus import Team, identity
-from aam.distributed.process_group import joined
+from aam.distributed.communicator import Communicator, identity
+from aam.distributed.process_group import process_group
 from aam.model.attention import Backends
 from aam.model.network import Predictor
 from aam.numerics.backend_selection import GUARD, Guard, Guarded
@@ -40,15 +40,15 @@ def train(options: Train, guard: Guard = GUARD) -> None:
     Raises:
         AamError: see the readers and `load_labelled_study`.
     """
-    with joined(options.scale, options.device, options.loop.batch_size) as team:
-        _train(options, guard, team)
+    with process_group(options.scale, options.device, options.loop.batch_size) as communicator:
+        _train(options, guard, communicator)
 
 
-def _train(options: Train, guard: Guard, team: Team) -> None:
+def _train(options: Train, guard: Guard, communicator: Communicator) -> None:
     """Do what `train` says, as one of several processes."""
-    team.same_options(options)
+    communicator.require_equal_options(options)
     _check_options(options)
-    prepared = run_folder.prepare("train", options, team.ranks)
+    prepared = run_folder.prepare("train", options, communicator.ranks)
     base = read_pretrained_encoder(options.pretrained_encoder)
     labelled = load_labelled_study(options, choose_length(base, options.sample), prepared.splits)
     if len(labelled.splits) > 1:
@@ -57,8 +57,8 @@ def _train(options: Train, guard: Guard, team: Team) -> None:
         fit.check_split(split, options.loop)
         fit_target(options, labelled, split)
     chosen = _attention(options, base, guard)
-    with run_folder.begin(prepared, team.ranks, attention=chosen.record) as record:
-        _train_folds(options, labelled, base, record, chosen.backends, team)
+    with run_folder.begin(prepared, communicator.ranks, attention=chosen.record) as record:
+        _train_folds(options, labelled, base, record, chosen.backends, communicator)
 
 
 def _train_folds(
@@ -67,14 +67,14 @@ def _train_folds(
     base: PretrainedEncoder | None,
     record: run_folder.RunRecord,
     backends: Backends,
-    team: Team,
+    communicator: Communicator,
 ) -> None:
     """Train the model of each split; of a run that is resumed, what is left of each.
 
     A fold that has ended is only applied again.
     """
     folder = options.run.output_dir
-    if team.ranks.first:
+    if communicator.ranks.is_main:
         write_splits(
             folder / "splits.tsv", labelled.study.table.sample_ids, labelled.splits, labelled.labels
         )
@@ -88,7 +88,7 @@ def _train_folds(
             _fold_folder(folder, labelled.splits, fold),
             record,
             backends,
-            team,
+            communicator,
         )
         for fold, split in enumerate(labelled.splits, start=1)
     ]
@@ -120,7 +120,7 @@ def train_fold(
     folder: Path,
     record: run_folder.RunRecord,
     backends: Backends,
-    team: Team,
+    communicator: Communicator,
 ) -> tuple[pd.DataFrame, dict[str, object]] | None:
     """Train the model of one split; returns its predictions and what is worth recording.
 
@@ -130,14 +130,14 @@ def train_fold(
     device = choose_device(options.device)
     target = fit_target(options, labelled, split)
     initial = initialize(options, labelled, base, split, target, device, backends)
-    team.same_data(
+    communicator.require_equal_data(
         study=identity(labelled.study),
         values=labelled.values,
         split=split,
         weights=initial.network.state_dict(),
     )
-    outcome = _fit(options, labelled, initial, target, split, fold, folder, record, team)
-    if not team.ranks.first:
+    outcome = _fit(options, labelled, initial, target, split, fold, folder, record, communicator)
+    if not communicator.ranks.is_main:
         return None
     network = initial.config.network(backends)
     assert isinstance(network, Predictor)
@@ -190,7 +190,7 @@ def _fit(
     fold: int,
     folder: Path,
     record: run_folder.RunRecord,
-    team: Team,
+    communicator: Communicator,
 ) -> fit.FitResult:
     """Run the loop for one split."""
     loop, plan = options.loop, initial.config.plan
@@ -219,7 +219,7 @@ def _fit(
         options.best_metric,
         record.note,
         options.scale,
-        team,
+        communicator,
         fold,
         len(labelled.splits),
     )

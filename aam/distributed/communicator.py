@@ -1,4 +1,4 @@
-"""The processes of a run as one: questions that all of them answer together."""
+"""Communicator: collectives on small values, and comparison of options and data between ranks."""
 
 from __future__ import annotations
 
@@ -18,82 +18,75 @@ from scipy.sparse import csr_array
 from aam import __version__
 from aam.contract.errors import AamError, DataError, UsageError
 from aam.data.study import Study
-from aam.distributed.environment import ALONE, Ranks
-from aam.distributed.heartbeat import Watcher
+from aam.distributed.environment import SINGLE_RANK, Ranks
+from aam.distributed.heartbeat import Heartbeat
 
 T = TypeVar("T")
 
 
 @dataclass(frozen=True)
-class Team:
-    """This process among those of its run.
+class Communicator:
+    """The ranks of a run. All ranks call its methods, in the same order.
 
     Attributes:
-        ranks: who it is.
-        watcher: knows who is alive; None for one process.
-        control: group of the processes for small messages between CPUs; None for one process.
+        ranks: rank and world size of this process.
+        heartbeat: None for one process.
+        control: gloo process group for small messages; None for one process.
     """
 
-    ranks: Ranks = ALONE
-    watcher: Watcher | None = None
+    ranks: Ranks = SINGLE_RANK
+    heartbeat: Heartbeat | None = None
     control: dist.ProcessGroup | None = None
 
-    def any(self, flag: bool) -> bool:
-        """Whether the flag is set in any process; all have to ask."""
+    def any_rank(self, flag: bool) -> bool:
+        """Return whether the flag is set on any rank."""
         if self.control is None:
             return flag
         found = torch.tensor([flag], dtype=torch.int32)
         dist.all_reduce(found, dist.ReduceOp.MAX, group=self.control)
         return bool(found.item())
 
-    def gather(self, value: T) -> list[T]:
-        """Return the values of all processes, in the order of ranks; all have to call it."""
+    def all_gather(self, value: T) -> list[T]:
+        """Return the values of all ranks, in their order."""
         if self.control is None:
             return [value]
-        values: list[Any] = [None] * self.ranks.size
+        values: list[Any] = [None] * self.ranks.world_size
         dist.all_gather_object(values, value, group=self.control)
         return values
 
-    def told(self, value: Any) -> Any:
-        """Return the first process's value."""
-        if self.control is None:
-            return value
-        box = [value]
-        dist.broadcast_object_list(box, group=self.control)
-        return box[0]
+    def publish_step(self, step: int) -> None:
+        """Publish the current step with the heartbeat of this rank."""
+        if self.heartbeat is not None:
+            self.heartbeat.publish_step(step)
 
-    def reached(self, step: int) -> None:
-        """Let the others know how far this process is."""
-        if self.watcher is not None:
-            self.watcher.reached(step)
-
-    def require_same(self, what: Mapping[str, object], error: type[AamError]) -> None:
-        """Compare facts of all processes.
+    def require_equal(self, values: Mapping[str, object], error: type[AamError]) -> None:
+        """Compare values between all ranks.
 
         Args:
-            what: name -> value, which is compared as text.
-            error: to raise; the same in all processes.
+            values: name -> value, which is compared as text.
+            error: class of the error, the same on all ranks.
 
         Raises:
-            AamError: names the first process that differs from process 0, and in what.
+            AamError: names the first rank that differs from rank 0, and its values.
         """
         if self.control is None:
             return
-        all_of = self.gather({name: str(value) for name, value in what.items()})
-        for rank, theirs in enumerate(all_of):
-            other = [
-                f"{name} {theirs.get(name, 'nothing')} instead of {all_of[0].get(name, 'nothing')}"
-                for name in sorted(theirs.keys() | all_of[0].keys())
-                if theirs.get(name) != all_of[0].get(name)
+        of_ranks = self.all_gather({name: str(value) for name, value in values.items()})
+        main = of_ranks[0]
+        for rank, theirs in enumerate(of_ranks):
+            differences = [
+                f"{name} {theirs.get(name, 'nothing')} instead of {main.get(name, 'nothing')}"
+                for name in sorted(theirs.keys() | main.keys())
+                if theirs.get(name) != main.get(name)
             ]
-            if other:
+            if differences:
                 raise error(
-                    f"Process {rank} differs from process 0",
-                    ", ".join(other),
-                    "start all with the same command, program and files",
+                    f"Rank {rank} differs from rank 0",
+                    ", ".join(differences),
+                    "start all ranks with the same command, program and files",
                 )
 
-    def same_options(self, options: Any) -> None:
+    def require_equal_options(self, options: Any) -> None:
         """Compare programs, libraries and options.
 
         Raises:
@@ -105,16 +98,16 @@ class Team:
             "numpy": np.__version__,
             "Python": ".".join(map(str, sys.version_info[:2])),
         }
-        self.require_same(programs | _flat(options), UsageError)
+        self.require_equal(programs | _flat(options), UsageError)
 
-    def same_data(self, **parts: Any) -> None:
-        """Compare what was read and decided, by digest.
+    def require_equal_data(self, **parts: Any) -> None:
+        """Compare input and decisions by digest.
 
         Raises:
             DataError: it differs.
         """
         if self.control is not None:
-            self.require_same({name: digest(part) for name, part in parts.items()}, DataError)
+            self.require_equal({name: digest(part) for name, part in parts.items()}, DataError)
 
 
 def _flat(options: Any) -> dict[str, Any]:
@@ -162,9 +155,9 @@ def _add(sum_: Any, value: Any) -> None:
 
 
 def identity(study: Study) -> Any:
-    """Return what tells a study from another; of a mapped one its header, not all of its pages.
+    """Return what identifies a study: the study itself, or the header of a memory-mapped one.
 
-    The header holds the checksums of the store's files. Paths may differ from machine to machine.
+    The header has the checksums of the store's files. Paths may differ between nodes.
     """
     origin = study.origin
     if origin is None:
@@ -173,4 +166,5 @@ def identity(study: Study) -> Any:
     return header, origin.max_bp, origin.with_tree, origin.rows, study.distances
 
 
-ALONE_TEAM = Team()
+SINGLE_PROCESS = Communicator()
+"""Communicator of a run of one process."""
