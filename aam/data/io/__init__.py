@@ -1,1 +1,1 @@
-"""Readers and writers of the file formats of studies."""
+"""Readers of input files: feature tables, Newick, distance matrices, QIIME 2 artifacts."""

@@ -1,12 +1,12 @@
-"""Bytes of an input file: of a QIIME 2 artifact's payload, of a gzip stream, or as they are.
+"""Payload of an input file: of a QIIME 2 artifact, a gzip stream or a plain file.
 
-An artifact (.qza) is a zip with one folder, named by a UUID, around the file one wants.
+An artifact (.qza) is a zip with one folder, named by a UUID, that contains the payload.
 
     <uuid>/VERSION         <uuid>/metadata.yaml       <uuid>/data/feature-table.biom
            "QIIME 2"              uuid, type, format
 
-Read only, and only the payload: provenance and checksums are QIIME 2's own affair. What is unpacked
-is counted, so that a small file cannot fill the memory.
+Only the payload is read, not QIIME 2's provenance and checksums. The bytes unpacked are counted, so
+that a small file cannot fill the memory.
 """
 
 from __future__ import annotations
@@ -29,7 +29,7 @@ from aam.memory import memory_budget, shown_size
 _ZIP_MAGIC = b"PK\x03\x04"
 _GZIP_MAGIC = b"\x1f\x8b"
 _SUFFIXES = (".qza", ".qzv")
-_MOST_METADATA = 1 << 20
+_MAX_METADATA_BYTES = 1 << 20
 
 DAMAGE = (
     zipfile.BadZipFile,
@@ -43,13 +43,13 @@ DAMAGE = (
     LookupError,
     OverflowError,
 )
-"""What reading a broken archive raises."""
+"""Exceptions that reading a damaged archive raises."""
 
 
 def is_artifact(path: Path) -> bool:
-    """Tell whether a file is an artifact: a zip that is called .qza or holds a VERSION entry.
+    """Return whether a file is an artifact: a zip named .qza or with a VERSION entry.
 
-    A broken zip called .qza counts, so that `open_payload` can say what is wrong with it.
+    A damaged zip named .qza counts, so that `open_payload` can report the damage.
 
     Raises:
         MissingInput: there is no such file.
@@ -66,8 +66,8 @@ def is_artifact(path: Path) -> bool:
         return False
 
 
-def is_packed(path: Path) -> bool:
-    """Return whether the content of a file has to be unpacked: an artifact or a gzip file.
+def is_compressed(path: Path) -> bool:
+    """Return whether a file is compressed: an artifact or a gzip file.
 
     Raises:
         MissingInput: there is no such file.
@@ -77,19 +77,19 @@ def is_packed(path: Path) -> bool:
 
 
 def read_payload(path: Path, name: str, semantic: str, max_bytes: int | None = None) -> bytes:
-    """Return what a file holds: the payload of an artifact, else its bytes, gunzipped if need be.
+    """Read the payload of an artifact, the content of a gzip file, or a plain file.
 
     Args:
         path: the file.
         name: the file to read in the data folder of an artifact, such as `feature-table.biom`.
         semantic: the beginning of an artifact's type, such as `FeatureTable` or
             `FeatureData[Sequence`.
-        max_bytes: most bytes to return; None for half of the available memory.
+        max_bytes: largest size of the payload; None for half of the available memory.
 
     Raises:
         MissingInput: there is no such file.
-        DataError: it holds more than `max_bytes`; the archive is damaged, is no artifact, is of
-            another type, or lacks the file.
+        DataError: the payload is larger than `max_bytes`; the archive is damaged, is not an
+            artifact, is of another type, or has no such file.
     """
     with open_payload(path, name, semantic, max_bytes) as stream:
         return stream.read()
@@ -98,45 +98,45 @@ def read_payload(path: Path, name: str, semantic: str, max_bytes: int | None = N
 def open_payload(
     path: Path, name: str, semantic: str, max_bytes: int | None = None
 ) -> io.BufferedReader:
-    """Open what a file holds, to be read from its start piece by piece; see `read_payload`.
+    """Open the payload of a file for sequential reading; see `read_payload`.
 
     Raises:
-        MissingInput, DataError: as `read_payload`; reading raises the latter too.
+        MissingInput, DataError: as `read_payload`; reading the stream raises DataError too.
     """
     limit = memory_budget() if max_bytes is None else max_bytes
     if is_artifact(path):
-        with _damage_named(path), zipfile.ZipFile(path) as archive:
+        with _report_damage(path), zipfile.ZipFile(path) as archive:
             source: IO[bytes] = archive.open(_member(archive, path, name, semantic))
     else:
         plain = path.open("rb")
-        packed = plain.peek(2)[:2] == _GZIP_MAGIC
-        source = gzip.GzipFile(fileobj=plain) if packed else plain  # type: ignore[assignment]
+        is_gzip = plain.peek(2)[:2] == _GZIP_MAGIC
+        source = gzip.GzipFile(fileobj=plain) if is_gzip else plain  # type: ignore[assignment]
     return io.BufferedReader(_Bounded(source, path, limit), 1 << 16)
 
 
 class _Bounded(io.RawIOBase):
-    """A stream that refuses to give more than so many bytes, and names its file if damaged."""
+    """Stream with a limit on its size, whose errors name the file."""
 
     def __init__(self, source: IO[bytes], path: Path, limit: int) -> None:
         self._source, self._path, self._limit = source, path, limit
-        self._given = 0
+        self._bytes_read = 0
 
     def readable(self) -> bool:
         return True
 
     def readinto(self, buffer: object) -> int:
         view = memoryview(buffer)  # type: ignore[arg-type]
-        with _damage_named(self._path):
+        with _report_damage(self._path):
             data = self._source.read(min(len(view), 1 << 20))
         view[: len(data)] = data
-        self._given += len(data)
-        if self._given > self._limit:
+        self._bytes_read += len(data)
+        if self._bytes_read > self._limit:
             size = self._path.stat().st_size
             raise DataError(
-                "The file holds more than the memory for it",
+                "The content of the file does not fit in memory",
                 f"'{self._path}' of {shown_size(size)} has more than {shown_size(self._limit)} "
                 "of content",
-                "if it is what you mean, raise --max-memory-gb",
+                "if the file is the right one, raise --max-memory-gb",
             )
         return len(data)
 
@@ -147,8 +147,8 @@ class _Bounded(io.RawIOBase):
 
 
 @contextmanager
-def _damage_named(path: Path) -> Iterator[None]:
-    """Turn the errors of reading an archive into one sentence.
+def _report_damage(path: Path) -> Iterator[None]:
+    """Convert the exceptions of reading a damaged archive.
 
     Raises:
         DataError: the archive is damaged.
@@ -164,7 +164,7 @@ def _damage_named(path: Path) -> Iterator[None]:
 
 
 def _member(archive: zipfile.ZipFile, path: Path, name: str, semantic: str) -> str:
-    """Return the entry of `data/<name>`."""
+    """Return the name of the zip entry `data/<name>`."""
     root = _root(archive)
     if root is None:
         raise DataError(
@@ -172,26 +172,26 @@ def _member(archive: zipfile.ZipFile, path: Path, name: str, semantic: str) -> s
             f"'{path}' has no VERSION entry",
             f"give a {semantic.split('[')[0]} artifact, or unpack it and give the file inside",
         )
-    kind = _semantic_type(archive, root)
-    if not kind.startswith(semantic):
+    artifact_type = _semantic_type(archive, root)
+    if not artifact_type.startswith(semantic):
         raise DataError(
             "The QIIME 2 artifact is of another type",
-            f"'{path}' is {kind or 'without a type'}",
+            f"'{path}' is {artifact_type or 'without a type'}",
             f"a {semantic.split('[')[0]} is needed here (the type must begin with '{semantic}')",
         )
     start = f"{root}/data/"
     if f"{start}{name}" not in archive.namelist():
-        held = [entry[len(start) :] for entry in archive.namelist() if entry.startswith(start)]
+        files = [entry[len(start) :] for entry in archive.namelist() if entry.startswith(start)]
         raise DataError(
             f"The QIIME 2 artifact does not hold '{name}'",
-            f"the files of '{path}' are {first_few(held)}",
-            f"a {kind} is expected to hold it; export it again",
+            f"the files of '{path}' are {first_few(files)}",
+            f"a {artifact_type} is expected to hold it; export it again",
         )
     return f"{start}{name}"
 
 
 def _root(archive: zipfile.ZipFile) -> str | None:
-    """Name the one folder of the zip that has a VERSION entry."""
+    """Return the folder of the zip that has a VERSION entry; None without one."""
     for entry in archive.namelist():
         folder, _, rest = entry.partition("/")
         if rest == "VERSION":
@@ -200,10 +200,10 @@ def _root(archive: zipfile.ZipFile) -> str | None:
 
 
 def _semantic_type(archive: zipfile.ZipFile, root: str) -> str:
-    """Read `type` of metadata.yaml, which QIIME 2 writes as one plain scalar a line."""
+    """Read `type` from metadata.yaml, a plain scalar on a line of its own."""
     try:
         with archive.open(f"{root}/metadata.yaml") as stream:
-            text = stream.read(_MOST_METADATA).decode("utf-8", "replace")
+            text = stream.read(_MAX_METADATA_BYTES).decode("utf-8", "replace")
     except KeyError:
         return ""
     found = (line.partition(":")[2] for line in text.splitlines() if line.startswith("type:"))

@@ -73,12 +73,12 @@ def read_hdf5(table: OpenTable) -> TableBlocks:
 
 
 def _dataset(file: Any, name: str, budget: int) -> Any:
-    """Return a vector of the file, whose content lies in the file.
+    """Return a vector of an HDF5 file.
 
     Raises:
-        KeyError: there is none.
-        ValueError: it is no vector, or its content lies in another file.
-        DataError: a piece of it is more than memory holds.
+        KeyError: there is no dataset `name`.
+        ValueError: the dataset is not a vector, or its content is in another file.
+        DataError: a chunk does not fit in memory.
     """
     import h5py
 
@@ -86,16 +86,16 @@ def _dataset(file: Any, name: str, budget: int) -> Any:
     if not isinstance(found, h5py.Dataset) or found.ndim != 1:
         raise ValueError(f"'{name}' is not a vector")
     if found.external or found.is_virtual or found.file != file:
-        raise ValueError(f"'{name}' lies in another file")
-    # HDF5 unpacks a chunk as a whole, whatever part of it is read.
-    piece = found.chunks[0] if found.chunks else 0
-    check_size(piece * found.dtype.itemsize, f"a piece of '{name}'", budget)
+        raise ValueError(f"'{name}' is in another file")
+    # HDF5 unpacks a complete chunk to read any part of it.
+    chunk = found.chunks[0] if found.chunks else 0
+    check_size(chunk * found.dtype.itemsize, f"a chunk of '{name}'", budget)
     return found
 
 
 def _ids(dataset: Any, budget: int) -> list[str]:
     names: list[str] = []
-    size = 64 * len(dataset)  # Each of them is an object of Python.
+    size = 64 * len(dataset)  # Each id is a Python object.
     for start in range(0, len(dataset), _IDS_AT_ONCE):
         check_size(size, "its ids", budget)
         part = dataset.asstr()[start : start + _IDS_AT_ONCE].tolist()
@@ -163,8 +163,8 @@ def parse_json(text: str) -> tuple[list[str], list[str], sparse.csr_array]:
         Sample ids, feature ids and the float64 [N, F] values.
 
     Raises:
-        DataError: not a whole BIOM 1 table; an index outside the table, or used twice; duplicated
-            or missing ids.
+        DataError: the table is incomplete; an index is outside the table or occurs twice; ids are
+            duplicated or missing.
     """
     try:
         content = json.loads(text)
@@ -195,7 +195,7 @@ def _indices(
     """Return the rows and columns of triples [entries, 3].
 
     Raises:
-        ValueError: one is no whole number, outside the table, or a place occurs twice.
+        ValueError: an index is not an integer or outside the table, or a pair occurs twice.
     """
     for axis, name in enumerate(("row", "column")):
         given = triples[:, axis]

@@ -1,11 +1,11 @@
-"""File formats of distance matrices: from a file to ids and values, and back.
+"""File formats of distance matrices: readers and writers of ids and values.
 
     lsmat, TSV, CSV   text with ids above and on the left; also `distance-matrix.tsv` of a .qza
     .h5               as ssu writes it (`matrix`, `order`), or `distances` with or without ids
-    .npy, .npz        ids from a .txt beside it or an array beside it, or none
+    .npy, .npz        ids from a .txt of the same name, from an array of the .npz, or none
 
-The form is told from what the file holds, not from its name. Nothing is checked here that the form
-itself does not ask for; the rules of distances stand in `aam.data.distances`.
+The format is recognized by the content of the file, not by its name. `aam.data.distances` validates
+the values. To add a format, add an entry to `BINARY_READERS` or `WRITERS`.
 """
 
 from __future__ import annotations
@@ -31,34 +31,33 @@ from aam.memory import memory_budget, shown_size
 
 _ID_NAMES = ("order", "ids", "sample_ids")
 _VALUE_NAMES = ("matrix", "distances")
-Found = tuple[tuple[str, ...] | None, NDArray[Any]]
-"""Ids, None where the file has none, and values as they are, square or condensed."""
+MatrixContent = tuple[tuple[str, ...] | None, NDArray[Any]]
+"""Ids (None if the file has none) and values, square or condensed."""
 
 
-def read_matrix_file(path: Path, max_bytes: int | None = None) -> Found:
+def read_matrix_file(path: Path, max_bytes: int | None = None) -> MatrixContent:
     """Read the ids and values of a matrix file.
 
     Args:
         path: the file.
-        max_bytes: most memory that the matrix may take; None for half of what is available.
+        max_bytes: bytes of memory that the matrix may use; None for half of the available memory.
 
     Raises:
-        DataError: the file cannot be read as any of the forms, or memory does not hold it.
+        DataError: the file has none of the formats, or does not fit in memory.
     """
     budget = memory_budget() if max_bytes is None else max_bytes
     with path.open("rb") as stream:
         magic = stream.read(8)
-    if magic.startswith(b"\x89HDF"):
-        return _binary(path, _read_hdf5, budget)
-    if magic.startswith(b"\x93NUMPY"):
-        return _binary(path, _read_npy, budget)
-    if magic.startswith(b"PK") and not is_artifact(path):
-        return _binary(path, _read_npz, budget)
+    for start, read in BINARY_READERS.items():
+        if magic.startswith(start) and not is_artifact(path):
+            return _read_binary(path, read, budget)
     data = read_payload(path, "distance-matrix.tsv", "DistanceMatrix", budget // 4)
     return _read_text(decoded(data, path, "distance matrix"), path)
 
 
-def _binary(path: Path, read: Callable[[Path, int], Found], budget: int) -> Found:
+def _read_binary(
+    path: Path, read: Callable[[Path, int], MatrixContent], budget: int
+) -> MatrixContent:
     try:
         ids, values = read(path, budget)
         return ids, values.astype(np.float32, copy=False)
@@ -69,21 +68,21 @@ def _binary(path: Path, read: Callable[[Path, int], Found], budget: int) -> Foun
         raise matrix_error("The distance matrix cannot be read", f"'{path}', {reason}") from error
 
 
-def _read_hdf5(path: Path, budget: int) -> Found:
+def _read_hdf5(path: Path, budget: int) -> MatrixContent:
     with h5py.File(path, "r") as file:
         arrays = {}
         for name in file:
             found = file[name]
             if not isinstance(found, h5py.Dataset) or found.external or found.is_virtual:
                 raise ValueError(f"'{name}' is not an array of the file")
-            # HDF5 unpacks a chunk as a whole, whatever part of it is read.
-            piece = int(np.prod(found.chunks or (0,), dtype=object)) * found.dtype.itemsize
-            _check_size(max(found.nbytes, piece), path, budget)
+            # HDF5 unpacks a complete chunk to read any part of it.
+            chunk = int(np.prod(found.chunks or (0,), dtype=object)) * found.dtype.itemsize
+            _check_size(max(found.nbytes, chunk), path, budget)
             arrays[name] = found
         return _named_arrays(arrays)
 
 
-def _read_npz(path: Path, budget: int) -> Found:
+def _read_npz(path: Path, budget: int) -> MatrixContent:
     arrays = {}
     with zipfile.ZipFile(path) as archive:
         for member in archive.infolist():
@@ -95,40 +94,40 @@ def _read_npz(path: Path, budget: int) -> Found:
 
 
 def _read_array(stream: IO[bytes], size: int, path: Path, budget: int) -> NDArray[Any]:
-    """Read a .npy of `size` bytes whose header describes no more than there is.
+    """Read a .npy of `size` bytes, if its header describes at most that size.
 
     Raises:
-        ValueError: it is no whole .npy, or one of Python objects.
+        ValueError: the .npy is incomplete or contains Python objects.
     """
     version = np.lib.format.read_magic(stream)
     read = (np.lib.format.read_array_header_1_0 if version == (1, 0)
             else np.lib.format.read_array_header_2_0)  # fmt: skip
     shape, is_fortran, dtype = read(stream)
     if dtype.hasobject:
-        raise ValueError("the array holds Python objects")
-    whole = int(np.prod(shape, dtype=object)) * dtype.itemsize
-    if whole > size:
-        raise ValueError(f"its header tells of {whole} bytes, but the file has {size}")
-    _check_size(whole, path, budget)
-    data = stream.read(whole)
+        raise ValueError("the array contains Python objects")
+    described = int(np.prod(shape, dtype=object)) * dtype.itemsize
+    if described > size:
+        raise ValueError(f"its header describes {described} bytes, but the file has {size}")
+    _check_size(described, path, budget)
+    data = stream.read(described)
     return np.frombuffer(data, dtype).reshape(shape, order="F" if is_fortran else "C")
 
 
 def _check_size(size: int, path: Path, budget: int) -> None:
-    """Refuse what memory does not hold.
+    """Refuse a matrix that does not fit in memory.
 
     Raises:
-        DataError: `size` bytes are more than half of the budget; the matrix is copied once.
+        DataError: `size` bytes are more than half of the budget (the matrix is copied once).
     """
     if 2 * size > budget:
         raise matrix_error(
-            "The distance matrix takes more memory than there is for it",
-            f"'{path}' describes {shown_size(size)}, {shown_size(budget / 2)} may be taken",
+            "The distance matrix does not fit in memory",
+            f"'{path}' describes {shown_size(size)}, the limit is {shown_size(budget / 2)}",
             "use --tree instead of a matrix",
         )
 
 
-def _named_arrays(arrays: Mapping[str, Any]) -> Found:
+def _named_arrays(arrays: Mapping[str, Any]) -> MatrixContent:
     name = next((name for name in _VALUE_NAMES if name in arrays), None)
     if name is None and len(arrays) == 1:
         name = next(iter(arrays))
@@ -142,15 +141,15 @@ def _decoded(names: NDArray[Any]) -> tuple[str, ...]:
     return tuple(name.decode() if isinstance(name, bytes) else str(name) for name in names)
 
 
-def _read_npy(path: Path, budget: int) -> Found:
-    beside = path.with_suffix(".txt")
-    ids = tuple(read_text(beside, "list of ids").splitlines()) if beside.is_file() else None
+def _read_npy(path: Path, budget: int) -> MatrixContent:
+    ids_path = path.with_suffix(".txt")
+    ids = tuple(read_text(ids_path, "list of ids").splitlines()) if ids_path.is_file() else None
     with path.open("rb") as stream:
         return ids, _read_array(stream, path.stat().st_size, path, budget)
 
 
-def _read_text(text: str, path: Path) -> Found:
-    """Read ids above and on the left; lines of '#' above that hold one cell are comments."""
+def _read_text(text: str, path: Path) -> MatrixContent:
+    """Parse a matrix with ids in the first row and column, after comment lines of '#'."""
     lines = (line for line in io.StringIO(text, newline=None) if line.strip())
     first = next((line for line in lines if _is_content(line)), None)
     if first is None:
@@ -158,7 +157,7 @@ def _read_text(text: str, path: Path) -> Found:
     delimiter = "\t" if "\t" in first else ","
     header = _cells(first, delimiter, path)
     ids = tuple(name.strip() for name in header[1:])
-    # A value takes two characters and more, so what the text cannot hold is not allocated.
+    # A value takes at least two characters; do not allocate more than the text can contain.
     if 2 * len(ids) ** 2 > len(text):
         rows = sum(1 for _ in lines)
         raise matrix_error(
@@ -180,7 +179,7 @@ def _read_text(text: str, path: Path) -> Found:
             values[row] = np.array(cells[1:], dtype=np.float64)
         except ValueError as error:
             raise matrix_error(
-                "The distance matrix holds what is no number", f"row '{name}' of '{path}', {error}"
+                "A distance is not a number", f"row '{name}' of '{path}', {error}"
             ) from error
         row_ids.append(name)
     if len(row_ids) != len(ids):
@@ -220,7 +219,7 @@ def matrix_error(cause: str, evidence: str, remedy: str = "make the matrix again
 
 
 def _write_text(path: Path, ids: tuple[str, ...], values: NDArray[np.float32]) -> None:
-    line = "\t".join(["%s"] + ["%.9g"] * len(ids)) + "\n"  # Nine digits tell all float32.
+    line = "\t".join(["%s"] + ["%.9g"] * len(ids)) + "\n"  # Nine digits distinguish all float32.
     with path.open("w", encoding="utf-8") as stream:
         stream.write("\t" + "\t".join(ids) + "\n")
         for name, row in zip(ids, values, strict=True):
@@ -239,10 +238,17 @@ def _write_hdf5(path: Path, ids: tuple[str, ...], values: NDArray[np.float32]) -
         file["version"] = np.array([b"2020.12"])
 
 
+BINARY_READERS: dict[bytes, Callable[[Path, int], MatrixContent]] = {
+    b"\x89HDF": _read_hdf5,
+    b"\x93NUMPY": _read_npy,
+    b"PK": _read_npz,
+}
+"""First bytes of a file -> reader of a path within a memory budget in bytes."""
+
 WRITERS: dict[str, Callable[[Path, tuple[str, ...], NDArray[np.float32]], None]] = {
     ".tsv": _write_text,
     ".lsmat": _write_text,
     ".npy": _write_npy,
     ".h5": _write_hdf5,
 }
-"""Suffix -> function that writes ids and values in that form."""
+"""Suffix of a file -> writer of ids and values."""

@@ -1,14 +1,14 @@
-"""Newick text to arrays, whole trees of millions of tips at a time.
+"""Newick parser for trees of millions of tips, from text to arrays.
 
-Nothing here walks the text character by character: structural characters are found at once and
-nodes are taken in the order in which the text closes them, which is a postorder. In a postorder
+The parser is vectorized: it finds all structural characters at once and numbers the nodes in the
+order in which the text closes them, which is a postorder. In a postorder
     the parent of a node of depth d    is the next node of depth d - 1,
-    the nodes below an internal node   are the ones that come just before it,
-so parents and subtrees follow from sorting. Deep trees therefore need no recursion and no stack.
+    the nodes below an internal node   come immediately before it,
+so sorting gives parents and subtrees, without recursion or a stack.
 
 Labels in single quotes ('' is a quote), comments in square brackets (nested too), blanks and line
-ends are read. Underscores stay underscores: ASV and sample names are meant as they are written.
-Names of internal nodes are not kept.
+ends are read. Underscores stay underscores, so names are those of the table. Names of internal
+nodes are dropped.
 """
 
 from __future__ import annotations
@@ -50,38 +50,38 @@ class NewickTree:
 
 
 def parse(text: bytes, source: str) -> NewickTree:
-    """Read one rooted tree.
+    """Parse one rooted tree.
 
     Args:
         text: Newick in UTF-8, with or without the final semicolon.
-        source: what to call the text in messages.
+        source: name of the text in messages.
 
     Raises:
-        DataError: the text is empty or no Newick tree; the message says at which character.
+        DataError: the text is empty or not a Newick tree; the message gives the character.
     """
     text = text.removeprefix(b"\xef\xbb\xbf")
     if not text.strip():
         raise DataError("The tree is empty", source, "give a Newick file with the ASVs as tips")
     text, skeleton = _without_quotes_and_comments(text, source)
     codes = _CODES[np.frombuffer(skeleton, dtype=np.uint8)]
-    places = np.flatnonzero((codes != 0) & (codes != _COLON))
-    codes = codes[places]
-    places, codes = _up_to_the_end(skeleton, places, codes, source)
-    _check_order(skeleton, places, codes, source)
+    positions = np.flatnonzero((codes != 0) & (codes != _COLON))
+    codes = codes[positions]
+    positions, codes = _cut_at_semicolon(skeleton, positions, codes, source)
+    _check_order(skeleton, positions, codes, source)
 
-    # A node is the text behind a ")" (internal) or behind a "(", a "," or the beginning (tip),
-    # unless a "(" follows there.
+    # A node is the text after a ")" (internal) or after a "(", a "," or the beginning (tip),
+    # unless a "(" follows.
     before = np.concatenate(([_OPEN], codes[:-1]))
     is_node = codes != _OPEN
     is_tip = (before != _CLOSE)[is_node]
-    text_starts = np.concatenate(([-1], places[:-1]))[is_node] + 1
-    text_ends = places[is_node]
+    text_starts = np.concatenate(([-1], positions[:-1]))[is_node] + 1
+    text_ends = positions[is_node]
     steps = (before == _OPEN).astype(np.int64) - (before == _CLOSE)
     steps[0] = 0
     depths = np.cumsum(steps)[is_node]
     parents = _parents(depths)
     if np.count_nonzero(parents < 0) != 1:
-        raise _unreadable("a comma outside all brackets", int(text_ends[parents < 0][0]), source)
+        raise _newick_error("a comma outside all brackets", int(text_ends[parents < 0][0]), source)
     names, lengths = _labels(text, skeleton, text_starts, text_ends, is_tip, source)
     starts = _starts(codes, is_node, is_tip)
     return NewickTree(parents, starts, lengths, np.flatnonzero(is_tip), names)
@@ -90,7 +90,7 @@ def parse(text: bytes, source: str) -> NewickTree:
 def _without_quotes_and_comments(text: bytes, source: str) -> tuple[bytes, bytes]:
     """Blank the comments; also return a copy where quoted labels are only the letter q.
 
-    Both keep their length, so that places stay places.
+    Both keep their length, so that positions stay valid.
     """
     if not _SPECIAL.search(text):
         return text, text
@@ -101,12 +101,12 @@ def _without_quotes_and_comments(text: bytes, source: str) -> tuple[bytes, bytes
         if found.group() == b"'":
             quoted = _QUOTED.match(text, start)
             if quoted is None:
-                raise _unreadable("a quote that is not closed", start, source)
+                raise _newick_error("a quote that is not closed", start, source)
             before = start - 1
             while before >= 0 and skeleton[before] in b" \t\r\n":
                 before -= 1
             if before >= 0 and skeleton[before] not in b"(,)":
-                raise _unreadable("a quote inside a name", start, source)
+                raise _newick_error("a quote inside a name", start, source)
             place = quoted.end()
             skeleton[start:place] = b"q" * (place - start)
         else:
@@ -120,74 +120,74 @@ def _comment_end(text: bytes, start: int, source: str) -> int:
     while depth:
         found = _BRACKET.search(text, place)
         if found is None:
-            raise _unreadable("a comment that is not closed", start, source)
+            raise _newick_error("a comment that is not closed", start, source)
         depth += 1 if found.group() == b"[" else -1
         place = found.end()
     return place
 
 
-def _up_to_the_end(
-    skeleton: bytes, places: NDArray[np.int64], codes: NDArray[np.uint8], source: str
+def _cut_at_semicolon(
+    skeleton: bytes, positions: NDArray[np.int64], codes: NDArray[np.uint8], source: str
 ) -> tuple[NDArray[np.int64], NDArray[np.uint8]]:
-    """Cut behind the semicolon, or put one at the end of a text without."""
+    """Cut after the semicolon, or append one to a text without."""
     ends = np.flatnonzero(codes == _END)
     if ends.size == 0:
-        return np.append(places, len(skeleton)), np.append(codes, np.uint8(_END))
-    stop = int(places[ends[0]])
+        return np.append(positions, len(skeleton)), np.append(codes, np.uint8(_END))
+    stop = int(positions[ends[0]])
     rest = skeleton[stop + 1 :]
     if rest.strip():
         where = stop + 1 + len(rest) - len(rest.lstrip())
-        raise _unreadable("text behind the semicolon (a second tree?)", where, source)
-    return places[: ends[0] + 1], codes[: ends[0] + 1]
+        raise _newick_error("text after the semicolon (a second tree?)", where, source)
+    return positions[: ends[0] + 1], codes[: ends[0] + 1]
 
 
 def _check_order(
-    skeleton: bytes, places: NDArray[np.int64], codes: NDArray[np.uint8], source: str
+    skeleton: bytes, positions: NDArray[np.int64], codes: NDArray[np.uint8], source: str
 ) -> None:
-    """Refuse brackets that do not match and what may not stand beside them."""
+    """Refuse unmatched brackets and text that may not be next to them."""
     depths = np.cumsum((codes == _OPEN).astype(np.int64) - (codes == _CLOSE))
     if (below := np.flatnonzero(depths < 0)).size:
-        raise _unreadable("a ')' without its '('", int(places[below[0]]), source)
+        raise _newick_error("a ')' without its '('", int(positions[below[0]]), source)
     if depths[-1]:
-        # The last place from which the depth never came back is the bracket left open.
+        # The last position after which the depth stays above zero is the open bracket.
         low = np.minimum.accumulate(depths[::-1])[::-1]
         first = int(np.flatnonzero((codes == _OPEN) & (low == depths))[0])
         missing = f"{int(depths[-1])} '(' not closed (is the file whole?), the first"
-        raise _unreadable(missing, int(places[first]), source)
+        raise _newick_error(missing, int(positions[first]), source)
     if codes.size == 1 and not skeleton.strip(b"; \t\r\n"):
         raise DataError("The tree is empty", source, "give a Newick file with the ASVs as tips")
     wrong = np.flatnonzero((codes[1:] == _OPEN) & (codes[:-1] == _CLOSE))
     if wrong.size:
-        raise _unreadable("a '(' behind a ')'", int(places[wrong[0] + 1]), source)
-    # In front of a "(" only blanks may stand. Nearly always nothing does, so few are looked at.
+        raise _newick_error("a '(' after a ')'", int(positions[wrong[0] + 1]), source)
+    # Only blanks may precede a "("; the loop runs over the few with any text before them.
     opens = np.flatnonzero(codes == _OPEN)
-    starts, ends = np.where(opens > 0, places[opens - 1], -1) + 1, places[opens]
-    apart = starts < ends
-    for start, end in zip(starts[apart].tolist(), ends[apart].tolist(), strict=True):
+    starts, ends = np.where(opens > 0, positions[opens - 1], -1) + 1, positions[opens]
+    has_text = starts < ends
+    for start, end in zip(starts[has_text].tolist(), ends[has_text].tolist(), strict=True):
         if skeleton[start:end].strip():
-            raise _unreadable("a name in front of a '('", start, source)
+            raise _newick_error("a name before a '('", start, source)
 
 
 def _parents(depths: NDArray[np.int64]) -> NDArray[np.int64]:
-    """Find for each node, in postorder, the next one that is one step nearer to the root."""
+    """Find for each node, in postorder, the next node that is one step nearer to the root."""
     count = depths.size
     order = np.argsort(depths, kind="stable")
     keys = depths[order] * count + order
-    wanted = (depths - 1) * count + np.arange(count)
+    parent_keys = (depths - 1) * count + np.arange(count)
     parents = np.full(count, -1, dtype=np.int64)
     inner = depths > 0
-    parents[inner] = order[np.searchsorted(keys, wanted[inner])]
+    parents[inner] = order[np.searchsorted(keys, parent_keys[inner])]
     return parents
 
 
 def _starts(
     codes: NDArray[np.uint8], is_node: NDArray[np.bool_], is_tip: NDArray[np.bool_]
 ) -> NDArray[np.int64]:
-    """Find the first node of each subtree: the one behind the bracket that its own closes."""
+    """Find the first node of each subtree: the one after its opening bracket."""
     depths = np.cumsum((codes == _OPEN).astype(np.int64) - (codes == _CLOSE))
     nodes_before: NDArray[np.int64] = np.cumsum(is_node) - is_node
     opens, closes = np.flatnonzero(codes == _OPEN), np.flatnonzero(codes == _CLOSE)
-    # Brackets of one depth open and close in turns.
+    # Brackets of one depth open and close alternately.
     opens = opens[np.argsort(depths[opens], kind="stable")]
     closed_order = np.argsort(depths[closes] + 1, kind="stable")
     starts = np.arange(is_tip.size)
@@ -204,14 +204,14 @@ def _labels(
     is_tip: NDArray[np.bool_],
     source: str,
 ) -> tuple[list[str], NDArray[np.float64]]:
-    """Read the names of tips and the lengths of all nodes from the stretches of text of each."""
+    """Parse the names of the tips and the branch lengths of all nodes."""
     colons = np.flatnonzero(np.frombuffer(skeleton, dtype=np.uint8) == ord(":"))
     at = np.searchsorted(colons, starts)
-    crowded = np.searchsorted(colons, ends) - at
-    if crowded.size and crowded.max() > 1:
-        node = int(np.argmax(crowded > 1))
-        raise _unreadable("two lengths for one branch", int(colons[at[node] + 1]), source)
-    has_length = crowded == 1
+    colons_of_node = np.searchsorted(colons, ends) - at
+    if colons_of_node.size and colons_of_node.max() > 1:
+        node = int(np.argmax(colons_of_node > 1))
+        raise _newick_error("two lengths for one branch", int(colons[at[node] + 1]), source)
+    has_length = colons_of_node == 1
     middles = ends.copy()
     middles[has_length] = colons[at[has_length]]
 
@@ -221,7 +221,7 @@ def _labels(
         name = text[start:end].strip()
         if name[:1] == b"'":
             if not _QUOTED.fullmatch(name):
-                raise _unreadable("text behind a closing quote", start, source)
+                raise _newick_error("text after a closing quote", start, source)
             name = name[1:-1].replace(b"''", b"'")
         names.append(name.decode("utf-8", "replace"))
 
@@ -232,19 +232,19 @@ def _labels(
 
 
 def _length(text: bytes, start: int, end: int, source: str) -> float:
-    word = text[start:end]
+    digits = text[start:end]
     try:
-        value = float(word)
+        value = float(digits)
     except ValueError:
         value = np.nan
-    # float() reads "1_000" and "nan", which no tree program writes on purpose.
-    if not np.isfinite(value) or b"_" in word:
-        shown = word.decode("utf-8", "replace").strip()[:40]
-        raise _unreadable(f"a branch length that is no number, '{shown}'", start, source)
+    # float() accepts "1_000" and "nan", which are not valid branch lengths.
+    if not np.isfinite(value) or b"_" in digits:
+        shown = digits.decode("utf-8", "replace").strip()[:40]
+        raise _newick_error(f"a branch length that is not a number, '{shown}'", start, source)
     return value
 
 
-def _unreadable(what: str, place: int, source: str) -> DataError:
+def _newick_error(what: str, place: int, source: str) -> DataError:
     return DataError(
         "The tree cannot be read as Newick",
         f"{what} at character {place + 1} of {source}",

@@ -37,11 +37,11 @@ BAD_CONTENT = (
 
 @dataclass(frozen=True)
 class TableBlock:
-    """Consecutive samples of a table, n of them from `start` on.
+    """Consecutive samples of a table: n samples from `start` on.
 
     Attributes:
-        data: float64 [entries], values as the file has them.
-        indices: int32 [entries], their features, each once in a sample.
+        data: float64 [entries], values of the file.
+        indices: int32 [entries], their features, each at most once in a sample.
         indptr: int64 [n + 1].
     """
 
@@ -53,7 +53,7 @@ class TableBlock:
 
 @dataclass(frozen=True)
 class TableBlocks:
-    """A table that is read block by block, as often as need be.
+    """A table that is read block by block; `blocks` may be called more than once.
 
     Attributes:
         sample_ids: N names, unique.
@@ -86,7 +86,7 @@ class OpenTable:
 
     def seekable(self) -> Path | io.BytesIO:
         """Return the file itself, or its unpacked content in a temporary file or in memory."""
-        if not artifact.is_packed(self.path):
+        if not artifact.is_compressed(self.path):
             return self.path
         if self.scratch is None:
             return io.BytesIO(self.stream.read())
@@ -96,7 +96,7 @@ class OpenTable:
 
 
 def cuts(indptr: NDArray[np.int64], entries: int) -> Iterator[tuple[int, int]]:
-    """Cut samples into runs of at most so many entries; a larger sample is a run of its own."""
+    """Divide samples into runs of at most `entries` entries; a larger sample is its own run."""
     low, last = 0, len(indptr) - 1
     while low < last:
         high = int(np.searchsorted(indptr, indptr[low] + entries, side="right")) - 1
@@ -106,34 +106,34 @@ def cuts(indptr: NDArray[np.int64], entries: int) -> Iterator[tuple[int, int]]:
 
 
 def check_size(size: float, what: str, budget: int) -> None:
-    """Refuse what memory does not hold.
+    """Refuse a table that does not fit in memory.
 
     Raises:
         DataError: `size` bytes are more than the budget.
     """
     if size > budget:
         raise DataError(
-            "The table takes more memory than there is for it",
-            f"{what} of {shown_size(size)}, {shown_size(budget)} may be taken",
+            "The table does not fit in memory",
+            f"{what} of {shown_size(size)}, the limit is {shown_size(budget)}",
             "check how it was made, raise --max-memory-gb, or use `aam prepare`",
         )
 
 
 def check_ids(ids: Sequence[str], what: str) -> None:
-    """Refuse ids that occur twice or are empty.
+    """Refuse duplicated and empty ids.
 
     Raises:
-        DataError: naming them.
+        DataError: naming the duplicated ids.
     """
-    twice = [name for name, times in Counter(ids).items() if times > 1]
+    twice = [name for name, count in Counter(ids).items() if count > 1]
     if twice:
         raise DataError(f"Duplicated {what} ids", first_few(twice), f"give each {what} one id")
     if any(not name.strip() for name in ids):
-        nameless = sum(not name.strip() for name in ids)
-        raise DataError(f"{what.capitalize()}s without an id", str(nameless), "name them")
+        unnamed = sum(not name.strip() for name in ids)
+        raise DataError(f"{what.capitalize()}s without an id", str(unnamed), "name them")
 
 
 def unreadable(form: str, error: Exception) -> DataError:
-    """Return the error of a damaged file of some form."""
+    """Return the error of a damaged file of format `form`."""
     reason = " ".join(str(error).split())[:200] or type(error).__name__
     return DataError(f"Not a whole {form} table", reason, "copy the file again or make it again")

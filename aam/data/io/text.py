@@ -1,4 +1,4 @@
-"""Decoding of text files: UTF-8 with or without a byte order mark, and nothing else."""
+"""Reading of text files: UTF-8 with or without a byte order mark."""
 
 from __future__ import annotations
 
@@ -9,19 +9,19 @@ from aam.contract.files import require
 from aam.memory import memory_budget, shown_size
 
 _OBJECT_BYTES = 8
-"""Bytes of memory that a byte of text takes once it is split into cells."""
+"""Bytes of memory per byte of text once it is split into cells."""
 
 
 def decoded(data: bytes, path: Path, what: str) -> str:
-    """Return the text of a file.
+    """Decode the content of a text file.
 
     Args:
-        data: its content.
-        path: where it came from.
-        what: what to call it in a message, such as `splits file`.
+        data: content of the file.
+        path: of the file, for messages.
+        what: name of the file in messages, such as `splits file`.
 
     Raises:
-        DataError: it is not UTF-8.
+        DataError: the content is not UTF-8.
     """
     try:
         return data.decode("utf-8-sig")
@@ -39,7 +39,7 @@ def read_text(path: Path, what: str) -> str:
 
     Raises:
         MissingInput: there is no such file.
-        DataError: it is not UTF-8, or so large that memory does not hold its cells.
+        DataError: the file is not UTF-8, or its cells do not fit in memory.
     """
     size = require(path, what).stat().st_size
     if size * _OBJECT_BYTES > memory_budget():

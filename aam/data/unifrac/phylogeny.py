@@ -126,8 +126,8 @@ def _check_size(size: int, budget: int, path: Path) -> None:
     """
     if size > budget:
         raise DataError(
-            "The tree takes more memory than there is for it",
-            f"'{path}' takes {shown_size(size)}, {shown_size(budget)} may be taken",
+            "The tree does not fit in memory",
+            f"'{path}' takes {shown_size(size)}, the limit is {shown_size(budget)}",
             "shear it to the ASVs of the table, or raise --max-memory-gb",
         )
 
