@@ -1,7 +1,7 @@
 """Environment of a rank: its number, the world size and the meeting address, from torchrun or srun.
 
 Reads variables only: nothing is started and no process group is made here. Lightning's environments
-do not serve for this (docs/decisions/0002-distributed-libraries.md).
+do not serve for this (docs/decisions/0009-what-distributed-takes-from-libraries.md).
 """
 
 from __future__ import annotations
