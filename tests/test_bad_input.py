@@ -161,7 +161,7 @@ def test_tree_that_lacks_asvs(
              ", ...) of 90", "--drop-missing-asvs")  # fmt: skip
     refused(bench.pretrain("--table", path), DATA, *words)
     assert bench.pretrain("--table", path, "--drop-missing-asvs") == 0
-    assert "Left out features that the tree lacks: 7" in capsys.readouterr().err
+    assert "Features that are not in the tree are left out: 7" in capsys.readouterr().err
 
 
 def test_matrix_that_lacks_samples(bench: Bench, refused: Refused) -> None:

@@ -167,7 +167,7 @@ def test_programming_errors_are_refused() -> None:
     phylogeny = phylogeny_of(case)
     with pytest.raises(ValueError, match="9 columns, but a phylogeny of 10"):
         pairwise(case.table[:, :9], phylogeny, "unweighted")
-    with pytest.raises(ValueError, match="faith_pd is no distance"):
+    with pytest.raises(ValueError, match="faith_pd is not a distance"):
         pairwise(case.table, phylogeny, "faith_pd")
 
 

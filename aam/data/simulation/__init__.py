@@ -1,1 +1,1 @@
-"""Simulated studies whose truth is known."""
+"""Simulated studies with known truth: phylogeny, sequences, counts of reads and metadata."""

@@ -1,4 +1,4 @@
-"""A tree of ASVs and what evolves along it: DNA and inherited traits; for simulated studies only.
+"""Simulation of a phylogeny of ASVs, of DNA and of inherited traits along it.
 
 Nodes are numbered so that a parent comes before its children; node 0 is the root.
 """

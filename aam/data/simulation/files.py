@@ -1,4 +1,4 @@
-"""The files of a simulated study, as a laboratory would hand them over, plus the truth."""
+"""Files of a simulated study: table, tree, metadata and truth."""
 
 from __future__ import annotations
 

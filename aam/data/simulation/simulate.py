@@ -1,4 +1,4 @@
-"""A study whose truth is known: ASVs with inherited niches along a gradient of pH.
+"""Simulation of a study with known truth: ASVs with inherited niches along a gradient of pH.
 
 Each ASV prefers a pH that it inherits along the tree (Brownian motion) and tolerates some distance
 from it; each site favours or disfavours whole clades; each subject has ASVs of its own liking. The
@@ -43,7 +43,7 @@ F64 = npt.NDArray[np.float64]
 
 @dataclass(frozen=True)
 class SimulatedStudy:
-    """Everything about a simulated study; N samples, F ASVs.
+    """A simulated study with its truth; N samples, F ASVs.
 
     Attributes:
         sample_ids: N names.

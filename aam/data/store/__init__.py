@@ -1,1 +1,1 @@
-"""Prepared studies: the memory-mapped folders of `aam prepare`."""
+"""Prepared studies (stores): writing, memory-mapped reading and verification of checksums."""

@@ -1,4 +1,4 @@
-"""The files of a store: plain .npy arrays, and `store.json`, which says what they are.
+"""Files of a store: .npy arrays, and `store.json` with their description.
 
     store.json            format, sizes, where it came from, size and SHA-256 of each array's file;
                           written last, with a checksum of its own
@@ -47,7 +47,7 @@ _AGAIN = "make it again with `aam prepare`"
 
 @dataclass(frozen=True)
 class ArrayDescription:
-    """What `store.json` says of an array."""
+    """Description of an array in `store.json`."""
 
     dtype: str
     shape: tuple[int, ...]
@@ -57,7 +57,7 @@ class ArrayDescription:
 
 @dataclass(frozen=True)
 class Header:
-    """What `store.json` says.
+    """Content of `store.json`.
 
     Attributes:
         facts: of each array, by name.
@@ -153,7 +153,7 @@ def write_header(
 
 
 def is_store(path: Path) -> bool:
-    """Tell whether a path is a store, or what is left of one: a folder with some of its files."""
+    """Return whether a path is a store, complete or not: a folder with some of its files."""
     # Unlike pathlib's, these do not raise where a folder may not be looked into.
     return any(os.path.exists(path / name) for name in (HEADER, "counts.npy"))
 

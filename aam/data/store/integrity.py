@@ -1,4 +1,4 @@
-"""Whether the files of a store are those that were written.
+"""Integrity of a store: comparison of its files with the recorded SHA-256 checksums.
 
 Every byte is read and compared with the SHA-256 of `store.json` the first time that a store is
 opened where it lies; that is remembered in the user's cache with what tells a changed file (device,
@@ -18,8 +18,8 @@ from aam.contract.errors import AamError, DataError, MissingInput
 from aam.contract.files import atomic_write, sha256
 from aam.data.store.files import Header
 
-SAID_FROM = 1 << 30
-"""Bytes from which a person is told why opening takes a while."""
+MESSAGE_FROM = 1 << 30
+"""Size in bytes from which on a message explains why opening takes time."""
 
 _AGAIN = "copy it again and compare the sizes, or make it again with `aam prepare`"
 
@@ -36,7 +36,7 @@ def check_files(path: Path, header: Header) -> None:
     if note.exists():
         return
     total = sum(fact.bytes for fact in header.facts.values())
-    if total >= SAID_FROM:
+    if total >= MESSAGE_FROM:
         say(f"Comparing the checksums of '{path}' ({total / 2**30:.1f} GiB), once.")
     verify(path, header)
     try:
@@ -47,7 +47,7 @@ def check_files(path: Path, header: Header) -> None:
 
 
 def verify(path: Path, header: Header) -> None:
-    """Read every byte and compare.
+    """Read every byte and compare the checksums.
 
     Raises:
         MissingInput: a file may not be read.
@@ -78,8 +78,8 @@ def _identity(path: Path, header: Header) -> str:
         if found.st_size != fact.bytes:
             sizes = f"'{file}' has {found.st_size} bytes of {fact.bytes}"
             raise DataError("The store is damaged", sizes, _AGAIN)
-        told = (found.st_dev, found.st_ino, found.st_size, found.st_mtime_ns, found.st_ctime_ns)
-        digest.update(repr(told).encode())
+        identity = (found.st_dev, found.st_ino, found.st_size, found.st_mtime_ns, found.st_ctime_ns)
+        digest.update(repr(identity).encode())
     return digest.hexdigest()
 
 

@@ -1,4 +1,4 @@
-"""Counts of reads that lie in files: rows of a sparse matrix, read where they are asked for.
+"""Memory-mapped counts of reads: a sparse matrix whose rows are read on access.
 
 What scipy's matrix cannot do is to leave samples out without a copy, and processes that copy share
 no pages. Here a selection is a list of rows; only the samples of a batch are ever gathered.

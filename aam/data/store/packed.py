@@ -1,4 +1,4 @@
-"""Many strings as one array of bytes, so that they can lie in a file and be mapped, not read.
+"""Packed strings: many strings in one array of bytes, which can be memory-mapped.
 
 A tuple of ten million ids takes a gigabyte in every process; packed, pages of a file are shared by
 all of them, and a selection of rows costs eight bytes a row.

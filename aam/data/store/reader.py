@@ -1,4 +1,4 @@
-"""A prepared study: the arrays of `aam prepare`, mapped instead of read.
+"""Reader of stores: memory-maps the arrays that `aam prepare` writes.
 
 Opening costs the same for ten samples and ten million, and processes that open one store share its
 pages (see `aam.data.store.files` for what lies where).
@@ -79,7 +79,7 @@ def open_store(path: Path) -> Store:
 
 
 def has_tree(path: Path) -> bool:
-    """Tell whether the store at `path` was made with a tree.
+    """Return whether the store at `path` contains a tree.
 
     Raises:
         MissingInput, DataError: as `open_store`, as far as its header tells.

@@ -1,9 +1,9 @@
-"""From the files of a study to a store, block by block.
+"""Writer of stores: converts the files of a study, block by block.
 
-The table is read twice: once to judge it and to see which ASVs have reads, once to write it, with
-ASVs ordered by id and without those that the tree lacks. Beside a block, memory holds what is as
-long as the samples or the ASVs: ids, sequences, the tree. The result is what `load_study` returns
-for the same files, to the bit.
+The table is read twice: once to validate it and to find the ASVs with reads, once to write it, with
+ASVs ordered by id and without those that are not in the tree. Memory holds one
+block, and the ids, sequences and tree. A study loaded from the store equals, bit for bit, the one
+that `load_study` loads from the same files.
 """
 
 from __future__ import annotations
@@ -39,7 +39,7 @@ from aam.data.unifrac.phylogeny import read_phylogeny
 
 @dataclass(frozen=True)
 class StoreSources:
-    """The files that a store is made from, and what may be left out; as the options mean it."""
+    """Input files of a store and the options of `aam prepare` for leaving out data."""
 
     table: Path
     sequences: Path | None = None
@@ -53,7 +53,7 @@ class StoreSources:
 
 @dataclass(frozen=True)
 class StoreSizes:
-    """What a store holds."""
+    """Numbers of samples, ASVs and entries of a store."""
 
     samples: int
     asvs: int
@@ -62,7 +62,7 @@ class StoreSizes:
 
 @dataclass(frozen=True)
 class _TableScan:
-    """What the first look at a table found.
+    """Result of the first pass over a table.
 
     Attributes:
         filled_N: bool, samples with reads.
@@ -121,7 +121,7 @@ def prepare(sources: StoreSources, folder: Path, block_bytes: int = BLOCK_BYTES)
 
 
 def _scan(blocks: TableBlocks, sources: StoreSources) -> _TableScan:
-    """Look at every value once.
+    """Validate every value and find the samples and features with reads.
 
     Raises:
         DataError: what `read_table` refuses.

@@ -1,1 +1,1 @@
-"""UniFrac and Faith PD, from the phylogeny of a table's ASVs."""
+"""UniFrac and Faith PD of samples, from the phylogeny of their ASVs."""

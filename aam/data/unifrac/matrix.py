@@ -1,15 +1,15 @@
-"""Whole UniFrac matrices: N samples against each other, tiled so that memory stays bounded.
+"""UniFrac matrices of all samples of a table, computed in tiles to bound memory.
 
-For ordinations and statistics; training needs none of this (see `aam.data.unifrac.batch`).
+For ordinations and statistics; training uses `aam.data.unifrac.batch` instead.
 
-* Branches are taken some at a time: a sparse product of table and ancestors gives the reads below
-  each, dense [N, u]. Only half of the pairs is computed.
-* Unweighted: what two samples share is a matrix product of presences, the rest is arithmetic.
-* Weighted: only branches of the row's own sample matter, a tenth of all and less, since
+* Branches are processed in blocks: a sparse product of table and ancestors gives the reads below
+  each branch, dense [N, u]. Only half of the pairs is computed.
+* Unweighted: the shared branch length is a matrix product of presences.
+* Weighted: only branches of the row's sample matter, a tenth of all or fewer, since
       sum l |p_i - p_j| = sum l p_i + sum l p_j - 2 sum over branches of i of l min(p_i, p_j),
-  and likewise for the sums of generalized UniFrac, to which a branch of j alone brings l p_j^a.
+  and likewise for the sums of generalized UniFrac, to which a branch of j alone adds l p_j^a.
 
-`auto` takes torch: measured on one core with 948 samples of 4,910 ASVs, ssu
+`auto` is torch: measured on one core with 948 samples of 4,910 ASVs, ssu
 needs the same time for unweighted (0.5 s) and three to five times as long for the others.
 
 Shapes: N samples, F features, K branches, u of them at a time, n samples of a tile.
@@ -35,10 +35,10 @@ from aam.data.unifrac.phylogeny import Phylogeny
 from aam.data.unifrac.ssu import run_ssu
 
 TILE = 1024
-"""Samples of a tile: the rows of a product, the columns that one row is compared with at once."""
+"""Samples of a tile: rows of a matrix product, or columns that one row is compared with."""
 
 ROWS = 64
-"""Rows that one step of the progress bar stands for where rows are done one by one."""
+"""Rows per step of the progress bar where rows are processed one by one."""
 
 _BYTES_PER_VALUE = 40  # Reads as int64, sparse and dense; presence or parts, twice, as float32.
 
@@ -60,16 +60,16 @@ def unifrac_matrix(
         metric: which UniFrac; "unifrac" is "unweighted".
         alpha: exponent of generalized UniFrac, 0 to 1.
         engine: "ssu" runs the program of unifrac-binaries; "auto" is "torch".
-        max_memory_gb: GiB that tiles may take beside the result, whose size is N * N * 4 bytes
-            (twice that for generalized UniFrac).
-        device: where torch computes.
+        max_memory_gb: GiB that tiles may use in addition to the result of N * N * 4 bytes (twice
+            that for generalized UniFrac).
+        device: of the computation with torch.
 
     Raises:
-        Unavailable: ssu is asked for and not there, or fails.
-        ValueError: the metric is not one of distance.
+        Unavailable: `engine` is "ssu", which is not installed or fails.
+        ValueError: `metric` is not a distance.
     """
     if metric == "faith_pd":
-        raise ValueError(f"{metric} is no distance between samples")
+        raise ValueError(f"{metric} is not a distance between samples")
     if engine == "ssu":
         return DistanceMatrix(
             tuple(table.sample_ids), run_ssu(table.counts, phylogeny, metric, alpha)
@@ -93,7 +93,7 @@ def faith_pd_of_all(table: FeatureTable, phylogeny: Phylogeny) -> NDArray[np.flo
 
 
 class _Blocks:
-    """The reads below all branches, some branches at a time."""
+    """Reads below the branches, in blocks of branches."""
 
     def __init__(
         self, counts: sparse.csr_array, phylogeny: Phylogeny, width: int, device: str
@@ -108,16 +108,16 @@ class _Blocks:
         self._ancestors = ancestors.tocsc()
 
     def presences(self, rows: int) -> Iterator[tuple[Tensor, Tensor, slice]]:
-        """Yield whether [N, u] samples have reads below branches, 0 or 1, the lengths [u], rows."""
+        """Yield presences [N, u] (0 or 1) below the branches, branch lengths [u], and rows."""
         return self._tiled((reads > 0 for reads in self._reads()), rows)
 
     def parts(self, rows: int) -> Iterator[tuple[Tensor, Tensor, slice]]:
-        """Yield the part [u, N] of the reads of samples below branches, the lengths [u], rows."""
+        """Yield proportions [u, N] of reads below the branches, branch lengths [u], and rows."""
         totals = np.maximum(np.asarray(self._counts.sum(axis=1)).ravel(), 1)
         return self._tiled((reads.T / totals for reads in self._reads()), rows)
 
     def zeros(self) -> Tensor:
-        """Return float32 [N, N] to add to."""
+        """Return zeros, float32 [N, N]."""
         return torch.zeros(self.samples, self.samples, device=self.device)
 
     def _reads(self) -> Iterator[NDArray[np.int64]]:
@@ -127,7 +127,7 @@ class _Blocks:
     def _tiled(
         self, blocks: Iterator[NDArray[Any]], rows: int
     ) -> Iterator[tuple[Tensor, Tensor, slice]]:
-        """Give each block once for every few rows of the result, behind a progress bar."""
+        """Yield each block once per tile of rows of the result, with a progress bar."""
         work = (
             (block, self._tensor(self._lengths_K[at : at + self._width]), slice(row, row + rows))
             for at, block in zip(
@@ -146,9 +146,9 @@ def _unweighted(blocks: _Blocks) -> Tensor:
     shared = blocks.zeros()
     own = shared.new_zeros(blocks.samples)
     for present, lengths, rows in blocks.presences(TILE):
-        weighed = present[rows] * lengths
-        own[rows] += weighed.sum(1)
-        shared[rows, rows.start :] += weighed @ present[rows.start :].T
+        weighted = present[rows] * lengths
+        own[rows] += weighted.sum(1)
+        shared[rows, rows.start :] += weighted @ present[rows.start :].T
     for rows in _tiles(blocks.samples):
         both = own[rows, None] + own
         shared[rows] = ratio((both - 2 * shared[rows]).clamp_(min=0), both - shared[rows])
@@ -157,37 +157,39 @@ def _unweighted(blocks: _Blocks) -> Tensor:
 
 def _weighted(blocks: _Blocks, normalized: bool) -> Tensor:
     common = blocks.zeros()
-    heights = common.new_zeros(blocks.samples)  # Of a sample's mean read above the root.
+    heights = common.new_zeros(blocks.samples)  # Mean distance of a read from the root.
     for parts, lengths, rows in blocks.parts(ROWS):
         heights[rows] += lengths @ parts[:, rows]
         for row, own, others, columns in _compared(parts, rows):
             common[row, columns] += lengths[own] @ torch.minimum(others, parts[own, row, None])
     for rows in _tiles(blocks.samples):
         both = heights[rows, None] + heights
-        apart = (both - 2 * common[rows]).clamp_(min=0)
-        common[rows] = ratio(apart, both) if normalized else apart
+        differences = (both - 2 * common[rows]).clamp_(min=0)
+        common[rows] = ratio(differences, both) if normalized else differences
     return common
 
 
 def _generalized(blocks: _Blocks, alpha: float) -> Tensor:
-    apart, whole = blocks.zeros(), blocks.zeros()
-    alone = apart.new_zeros(blocks.samples)  # What all branches of a sample bring without others.
+    differences, totals = blocks.zeros(), blocks.zeros()
+    own_sums = differences.new_zeros(blocks.samples)  # Sum over the branches of a sample alone.
     for parts, lengths, rows in blocks.parts(ROWS):
-        alone[rows] += lengths @ (parts[:, rows] * power(parts[:, rows], alpha - 1))
+        own_sums[rows] += lengths @ (parts[:, rows] * power(parts[:, rows], alpha - 1))
         for row, own, others, columns in _compared(parts, rows):
             both = others + parts[own, row, None]
             weight = power(both, alpha - 1)
             without = others * power(others, alpha - 1)
             difference = (others - parts[own, row, None]).abs_()
-            apart[row, columns] += lengths[own] @ (difference.mul_(weight).sub_(without))
-            whole[row, columns] += lengths[own] @ (both.mul_(weight).sub_(without))
+            differences[row, columns] += lengths[own] @ (difference.mul_(weight).sub_(without))
+            totals[row, columns] += lengths[own] @ (both.mul_(weight).sub_(without))
     for rows in _tiles(blocks.samples):
-        apart[rows] = ratio((apart[rows] + alone).clamp_(min=0), whole[rows] + alone)
-    return apart
+        differences[rows] = ratio(
+            (differences[rows] + own_sums).clamp_(min=0), totals[rows] + own_sums
+        )
+    return differences
 
 
 def _compared(parts: Tensor, rows: slice) -> Iterator[tuple[int, Tensor, Tensor, slice]]:
-    """Yield each row, its own branches [v], the parts [v, n] of later samples there, and which."""
+    """Yield each row, its branches [v], proportions [v, n] of later samples, and their columns."""
     samples = parts.shape[1]
     for row in range(*rows.indices(samples)):
         own = torch.nonzero(parts[:, row])[:, 0]
@@ -201,7 +203,7 @@ def _tiles(samples: int) -> Iterator[slice]:
 
 
 def _mirrored(upper: Tensor) -> NDArray[np.float32]:
-    """Copy the upper half onto the lower, in place, and put zeros on the diagonal."""
+    """Copy the upper triangle to the lower one in place and set the diagonal to zero."""
     for rows in _tiles(len(upper)):
         upper[rows, rows] = upper[rows, rows].triu(1)
         upper[rows, rows] += upper[rows, rows].T.clone()

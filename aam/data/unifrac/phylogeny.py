@@ -1,11 +1,12 @@
-"""Phylogeny of a table's ASVs, as UniFrac needs it: branch lengths and the ASVs below each branch.
+"""Phylogeny of a table's ASVs for UniFrac: branch lengths and the branches above each ASV.
 
-A tree is read whole (`aam.data.io.newick`), sheared to the table's features, and its unary chains
-are collapsed into single branches. What lies above the features' common ancestor, a length on the
-root node included, stays as one stem branch below which every feature hangs: scikit-bio counts it,
-and so do weighted-normalized and generalized UniFrac in their denominators.
+The complete tree is parsed (`aam.data.io.newick`), sheared to the table's features, and its unary
+chains are collapsed into single branches. The path above the features' common ancestor, including a
+length on the root node, becomes one stem branch above every feature: scikit-bio counts it, and so
+do the denominators of weighted-normalized and generalized UniFrac.
 
-Big trees are remembered in the user's cache, so that a tree of millions of tips is parsed once.
+Large sheared trees are stored in the user's cache, so that a tree of millions of tips is parsed
+once.
 """
 
 from __future__ import annotations
@@ -30,26 +31,26 @@ from aam.data.io.text import decoded
 from aam.memory import memory_budget, shown_size
 
 CACHED_FROM_TIPS = 20_000
-"""Trees with fewer tips are parsed in less time than a look into the cache is worth."""
+"""Tips from which on a tree is cached; smaller trees are parsed as fast as the cache is read."""
 
 _NODE_BYTES = 230
-"""Bytes of memory that a node takes while its tree is parsed, measured on trees of 400,000 tips."""
+"""Bytes of memory per node while parsing, measured on trees of 400,000 tips."""
 
 _ANCESTOR_BYTES = 24
 _LARGEST = 1e30
-_LAYOUT = b"aam phylogeny 2"  # Part of the cache's key: change it with the meaning of the arrays.
+_LAYOUT = b"aam phylogeny 2"  # Part of the cache key; change it when the arrays change.
 
 
 @dataclass(frozen=True)
 class Phylogeny:
     """K branches above F features.
 
-    Branches are numbered in postorder: below comes before above, and the features below a branch
-    are neighbours when features are sorted by their tip branch, `indices[indptr[:-1]]`.
+    Branches are numbered in postorder (descendants first), and the features below a branch are
+    contiguous when features are sorted by their tip branch, `indices[indptr[:-1]]`.
 
     Attributes:
         lengths_K: float64 [K], branch lengths in the tree's unit, all >= 0. The stem, if it has a
-            length, is the last and an ancestor of every feature.
+            length, is the last branch and an ancestor of every feature.
         indptr: int64 [F + 1], see `indices`.
         indices: int32 [indptr[F]], the branches from feature f up to the root are
             `indices[indptr[f] : indptr[f + 1]]`, its own tip branch first.
@@ -72,19 +73,19 @@ def read_phylogeny(
     Args:
         path: Newick file, or QIIME 2 artifact of a rooted phylogeny.
         feature_ids: the F' features of the table, in column order.
-        drop_missing: leave out features that the tree lacks instead of refusing them.
-        root_at_midpoint: put the root between the two tips that are farthest apart.
-        max_bytes: most memory that the tree may take; None for half of what is available.
+        drop_missing: leave out features that are not in the tree instead of raising DataError.
+        root_at_midpoint: root the tree halfway between its two most distant tips.
+        max_bytes: bytes of memory that the tree may use; None for half of the available memory.
 
     Returns:
-        The phylogeny of the F features that the tree holds, in column order, and their int64
-        columns in `feature_ids` [F]: all of them unless `drop_missing`.
+        The phylogeny of the F features in the tree, in column order, and their int64 columns in
+        `feature_ids` [F]; all columns unless `drop_missing`.
 
     Raises:
         MissingInput: there is no such file.
-        DataError: the file is no tree or more than memory holds; the tree is not rooted; a feature
-            is absent from it or in it twice; a branch length is absent, negative, or too large or
-            small to be added up.
+        DataError: the file is not a tree or does not fit in memory; the tree is not rooted; a
+            feature is absent from it or in it twice; a branch length is absent, negative, or too
+            large or small for float32 sums.
     """
     budget = memory_budget() if max_bytes is None else max_bytes
     semantic = "Phylogeny[" if root_at_midpoint else "Phylogeny[Rooted]"
@@ -97,10 +98,10 @@ def read_phylogeny(
     # A tree of n tips has at least n - 1 commas.
     if text.count(b",") >= CACHED_FROM_TIPS:
         cache = _cache_path(text, feature_ids, drop_missing, root_at_midpoint)
-        remembered = _load(cache)
-        if remembered is not None:
-            _report_dropped(feature_ids, remembered[1])
-            return remembered
+        cached = _load(cache)
+        if cached is not None:
+            _report_dropped(feature_ids, cached[1])
+            return cached
     tree = parse(text, f"'{path}'")
     if root_at_midpoint:
         tree = parse(_rooted_at_midpoint(text, path), f"'{path}', rooted at its midpoint")
@@ -119,7 +120,7 @@ def read_phylogeny(
 
 
 def _check_size(size: int, budget: int, path: Path) -> None:
-    """Refuse a tree that memory does not hold.
+    """Refuse a tree that does not fit in memory.
 
     Raises:
         DataError: `size` bytes are more than the budget.
@@ -133,7 +134,7 @@ def _check_size(size: int, budget: int, path: Path) -> None:
 
 
 def _rooted_at_midpoint(text: bytes, path: Path) -> bytes:
-    """Return the Newick of a tree with its root between the two tips that are farthest apart.
+    """Return the Newick of the tree rooted halfway between its two most distant tips.
 
     Raises:
         DataError: branches have no lengths, or the tree has a single tip.
@@ -163,16 +164,16 @@ def _match(
     column_of = {name: column for column, name in enumerate(feature_ids)}
     get = column_of.get
     found = np.fromiter((get(name, -1) for name in tree.names), np.int64, len(tree.names))
-    held = np.flatnonzero(found >= 0)
-    times = np.bincount(found[held], minlength=len(feature_ids))
-    if (twice := np.flatnonzero(times > 1)).size:
+    matched = np.flatnonzero(found >= 0)
+    counts = np.bincount(found[matched], minlength=len(feature_ids))
+    if (twice := np.flatnonzero(counts > 1)).size:
         raise DataError(
             "Features are in the tree more than once",
             f"{first_few(feature_ids[column] for column in twice.tolist())} in '{path}'",
-            "give every tip a name of its own",
+            "give every tip a unique name",
         )
-    missing = [feature_ids[column] for column in np.flatnonzero(times == 0).tolist()]
-    if held.size == 0:
+    missing = [feature_ids[column] for column in np.flatnonzero(counts == 0).tolist()]
+    if matched.size == 0:
         raise DataError(
             "None of the table's features is in the tree",
             f"the table has {first_few(feature_ids)}, '{path}' has {first_few(tree.names)}",
@@ -184,19 +185,20 @@ def _match(
             f"{first_few(missing)} of {len(feature_ids)} are absent from '{path}'",
             "use the tree made for this table, or leave them out with --drop-missing-asvs",
         )
-    order = np.argsort(found[held])
-    return found[held][order], tree.tips[held[order]]
+    order = np.argsort(found[matched])
+    return found[matched][order], tree.tips[matched[order]]
 
 
 def _report_dropped(feature_ids: Sequence[str], columns: NDArray[np.int64]) -> None:
     if len(columns) < len(feature_ids):
         kept = set(columns.tolist())
         dropped = (name for column, name in enumerate(feature_ids) if column not in kept)
-        say(f"Left out features that the tree lacks: {first_few(dropped)} of {len(feature_ids)}.")
+        named = f"{first_few(dropped)} of {len(feature_ids)}"
+        say(f"Features that are not in the tree are left out: {named}.")
 
 
 def _shear(tree: NewickTree, tips: NDArray[np.int64], path: Path, budget: int) -> Phylogeny:
-    """Keep the branches above `tips` [F], chains collapsed; features are numbered as `tips`."""
+    """Keep the branches above `tips` [F], with chains collapsed; feature f is `tips[f]`."""
     is_kept_tip = np.zeros(tree.parents.size, dtype=np.int64)
     is_kept_tip[tips] = 1
     tips_until = np.concatenate(([0], np.cumsum(is_kept_tip)))
@@ -204,11 +206,11 @@ def _shear(tree: NewickTree, tips: NDArray[np.int64], path: Path, budget: int) -
     kept = np.flatnonzero(below)
     lengths = tree.lengths[kept]
     if np.isnan(lengths[-1]):
-        lengths[-1] = 0.0  # The root rarely has a length, and need not.
+        lengths[-1] = 0.0  # A length on the root is optional.
     _check_lengths(tree, kept, lengths, path)
 
     # A node with as many kept tips as its parent is that parent's only kept child, and in the
-    # postorder of the kept nodes its parent follows at once: chains are runs.
+    # postorder of the kept nodes its parent is the next node: chains are runs.
     chained = (tree.parents[kept[:-1]] == kept[1:]) & (below[kept[:-1]] == below[kept[1:]])
     bottoms = np.flatnonzero(np.concatenate(([True], ~chained)))
     tops = np.concatenate((bottoms[1:], [kept.size])) - 1
@@ -229,9 +231,9 @@ def _shear(tree: NewickTree, tips: NDArray[np.int64], path: Path, budget: int) -
 def _check_lengths(
     tree: NewickTree, kept: NDArray[np.int64], lengths: NDArray[np.float64], path: Path
 ) -> None:
-    """Refuse branches above features whose length is absent, negative or out of range.
+    """Refuse branch lengths above features that are absent, negative or out of range.
 
-    UniFrac of whole tables is computed in float32, whose largest number is 3e38.
+    UniFrac matrices are computed in float32, whose largest number is 3e38.
     """
     if kept.size > 1 and np.isnan(tree.lengths[kept[:-1]]).all():
         raise DataError(
@@ -268,11 +270,11 @@ def _check_lengths(
 def _ancestors(
     parents: NDArray[np.int64], tips: NDArray[np.int64]
 ) -> tuple[NDArray[np.int64], NDArray[np.int32]]:
-    """List the branches from each of `tips` [F] to the root as CSR rows: indptr, indices."""
+    """Return the branches from each of `tips` [F] to the root as CSR rows: indptr, indices."""
     counts = np.zeros(tips.size, dtype=np.int64)
     features: NDArray[np.int64] = np.arange(tips.size, dtype=np.int64)
     branches = tips
-    steps = []  # One step towards the root for all features that are not there yet.
+    steps = []  # One step towards the root for all features that are below it.
     while features.size:
         steps.append((features, branches))
         counts[features] += 1
@@ -297,7 +299,7 @@ def _cache_path(
 
 
 def _load(path: Path) -> tuple[Phylogeny, NDArray[np.int64]] | None:
-    """Return what `_save` wrote, or None: a cache that cannot be read is no cache."""
+    """Read the arrays that `_save` wrote; None if the cache is absent or cannot be read."""
     try:
         with np.load(path, allow_pickle=False) as arrays:
             phylogeny = Phylogeny(arrays["lengths_K"], arrays["indptr"], arrays["indices"])
@@ -307,7 +309,7 @@ def _load(path: Path) -> tuple[Phylogeny, NDArray[np.int64]] | None:
 
 
 def _save(path: Path, phylogeny: Phylogeny, columns: NDArray[np.int64]) -> None:
-    """Remember a phylogeny; in silence where the cache cannot be written, as on many clusters."""
+    """Write a phylogeny to the cache; do nothing if it is not writable, as on many clusters."""
     try:
         with atomic_write(path) as temporary:
             np.savez(

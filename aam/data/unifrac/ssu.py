@@ -1,8 +1,8 @@
-"""UniFrac by `ssu`, the program of unifrac-binaries, where it is installed.
+"""UniFrac by `ssu`, the program of unifrac-binaries, if it is installed.
 
-It is given the sheared tree and names of our own (it refuses quotes in names), in a folder of its
-own that does not outlive the run. Two of its habits are met here: it ignores a length on the root
-node, so the stem is written as the only child of a root without length; and it answers NaN for two
+Its input is the sheared tree and the table, with generated names (ssu refuses quotes in names), in
+a temporary folder. Two limitations of ssu have a workaround here: it ignores a length on the root
+node, so the stem is written as the only child of a root without length; and it returns NaN for two
 samples without reads, which are at distance 0.
 """
 
@@ -56,10 +56,10 @@ def run_ssu(
         command += ["-m", _METHODS[metric], "-a", str(alpha), "-r", "hdf5_fp32", "--pcoa", "0"]
         run = subprocess.run(command, cwd=folder, capture_output=True, text=True, check=False)
         if run.returncode or not (folder / "matrix.h5").exists():
-            said = (run.stderr or run.stdout).strip().splitlines() or ["nothing"]
+            output = (run.stderr or run.stdout).strip().splitlines() or [""]
             raise Unavailable(
                 "The program 'ssu' failed",
-                f"exit status {run.returncode}, it said '{said[-1]}'",
+                f"exit status {run.returncode}, its last line is '{output[-1]}'",
                 "choose --engine torch",
             )
         return _read_matrix(folder / "matrix.h5", counts)
@@ -75,21 +75,21 @@ def newick(phylogeny: Phylogeny) -> str:
     total = phylogeny.lengths_K.size
     parents = np.full(total, total)
     inside = np.ones(branches.size, dtype=bool)
-    inside[indptr[1:] - 1] = False  # The last of each list has nothing above it.
+    inside[indptr[1:] - 1] = False  # The last branch of each list has none above it.
     parents[branches[inside]] = branches[np.flatnonzero(inside) + 1]
-    # Each branch opens its bracket in front of its first tip.
+    # The bracket of each branch opens before its first tip.
     features = np.repeat(np.arange(indptr.size - 1), np.diff(indptr))
     tips = branches[indptr[:-1]]
     first_tips = np.full(total, total)
     np.minimum.at(first_tips, branches, tips[features])
     opened = np.bincount(first_tips, minlength=total) - 1
     names = dict(zip(tips.tolist(), range(tips.size), strict=True))
-    words = ["("]
+    pieces = ["("]
     for branch, length in enumerate(phylogeny.lengths_K.tolist()):
         column = names.get(branch)
-        words.append(")" if column is None else f"{'(' * opened[branch]}f{column}")
-        words.append(f":{length!r}" if parents[branch] == branch + 1 else f":{length!r},")
-    return "".join(words) + ");\n"
+        pieces.append(")" if column is None else f"{'(' * opened[branch]}f{column}")
+        pieces.append(f":{length!r}" if parents[branch] == branch + 1 else f":{length!r},")
+    return "".join(pieces) + ");\n"
 
 
 def _write_table(path: Path, counts: sparse.csr_array) -> None:
