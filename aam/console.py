@@ -1,6 +1,6 @@
-"""What a person sees while a command works: messages and progress bars, on standard error.
+"""Messages and progress bars on standard error.
 
-Standard output stays free for results, so that a command can be piped.
+Standard output is for results, so that a command can be piped.
 """
 
 from __future__ import annotations
@@ -22,23 +22,23 @@ from rich.progress import (
 T = TypeVar("T")
 
 LINE_EVERY = 60.0
-"""Seconds between two lines about progress where there is no terminal."""
+"""Seconds between two lines of progress without a terminal."""
 
 console = Console(stderr=True, highlight=False, soft_wrap=True)
 
 
 def say(message: str) -> None:
-    """Print one line of news."""
+    """Print a message."""
     console.print(message, markup=False)
 
 
 def warn(message: str) -> None:
-    """Print one line that deserves attention."""
+    """Print a warning."""
     console.print(f"warning: {message}", style="yellow", markup=False)
 
 
 def duration(seconds: float) -> str:
-    """Write a time span with the two units that matter.
+    """Format a time span in its two largest units.
 
     >>> duration(42), duration(754), duration(12000), duration(200000)
     ('42 s', '12 min 34 s', '3 h 20 min', '2 d 7 h')
@@ -55,9 +55,9 @@ def duration(seconds: float) -> str:
 def track(
     items: Iterable[T], what: str, total: int, unit: str, line_every: float = LINE_EVERY
 ) -> Iterator[T]:
-    """Yield `items` behind a progress bar with rate and time left.
+    """Yield `items` and show a progress bar with rate and remaining time.
 
-    Without a terminal a line with the same figures appears every `line_every` seconds.
+    Without a terminal, print a line with the same figures every `line_every` seconds.
     """
     columns = (
         TextColumn("{task.description}"),

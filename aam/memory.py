@@ -1,4 +1,4 @@
-"""Memory that this process may still take, and the budget for reading input files.
+"""Available memory, and the memory budget for reading input files.
 
 A small file can describe far more than memory holds: a gzip stream of zeros, an HDF5 dataset that
 was never written, a .npy header. Readers compare what a file describes with the budget before they
@@ -12,7 +12,7 @@ from pathlib import Path
 
 GIB = 2**30
 _UNKNOWN = 16 * GIB
-"""Taken where the system does not say how much memory is free."""
+"""Default where the system does not report the free memory."""
 
 
 def memory_available(root: Path = Path("/")) -> int:
@@ -29,14 +29,14 @@ def memory_available(root: Path = Path("/")) -> int:
 
 
 def memory_budget(max_memory_gb: float | str = "auto") -> int:
-    """Return the bytes that reading may take: so many GiB, or half of what is available."""
+    """Return the bytes that reading may use: `max_memory_gb` GiB, or half of the available ones."""
     if isinstance(max_memory_gb, str):
         return memory_available() // 2
     return int(min(max_memory_gb, 2**30) * GIB)
 
 
 def shown_size(size: float) -> str:
-    """Write a number of bytes for a person.
+    """Format a number of bytes.
 
     >>> shown_size(5 * 2**30)
     '5.0 GiB'

@@ -76,14 +76,14 @@ def test_without_a_gpu_the_processor_is_measured(capsys: pytest.CaptureFixture[s
     assert aam("check", "--quick", "--device", "cuda") == 69
     assert "No GPU" in capsys.readouterr().err
     assert aam("check", "--quick") == 0
-    assert "No GPU here: the processor is measured." in capsys.readouterr().err
+    assert "No GPU was found; the CPU is measured." in capsys.readouterr().err
 
 
 @pytest.mark.parametrize(
     ("function", "sentence"),
     [
         (emulated.full, "Out of memory during the check: auto: HIP out of memory"),
-        (emulated.broken, "No attention backend answers: auto: HIP error: invalid device function"),
+        (emulated.broken, "No attention backend runs: auto: HIP error: invalid device function"),
     ],
 )
 def test_where_nothing_answers_there_is_no_verdict(function: object, sentence: str) -> None:

@@ -1,1 +1,1 @@
-"""One thin function per command: options in, work done elsewhere, files out."""
+"""Commands of `aam`: one module with a function `run(options)` for each."""

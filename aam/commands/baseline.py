@@ -24,12 +24,12 @@ FILES = ("predictions.tsv", "metrics.json", "splits.tsv")
 
 
 def run(options: Baseline) -> None:
-    """Train and judge the forests; write predictions.tsv, metrics.json and splits.tsv.
+    """Train and score the forests; write predictions.tsv, metrics.json and splits.tsv.
 
     Raises:
-        UsageError: options that make no sense.
+        UsageError: invalid options of the forest.
         MissingInput, DataError: see the readers.
-        CannotCreate: results are there already, or the folder cannot be written.
+        CannotCreate: results exist already, or the folder cannot be written.
     """
     forest = _forest(options)
     for name in FILES:

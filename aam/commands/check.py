@@ -1,4 +1,4 @@
-"""`aam check`: does this GPU, driver and PyTorch compute attention right?"""
+"""`aam check`: accuracy of the attention backends of this GPU, driver and PyTorch."""
 
 from __future__ import annotations
 
@@ -21,20 +21,19 @@ WRONG = 1
 
 
 def run(options: Check, backends: tuple[Backend, ...] = TORCH) -> int:
-    """Measure, show, and return 0 if every usable backend is right, else 1.
+    """Measure, print the report, and return 0 if every usable backend is correct, else 1.
 
     Raises:
-        Unavailable: no GPU although one was asked for, one that does not answer, or no backend
-            that answers.
+        Unavailable: a requested GPU does not exist or does not respond, or no backend runs.
     """
     from aam.numerics.device import choose_device
 
     device = choose_device(DeviceOptions(device=options.device))
     if device.type == "cpu" and options.device == "auto":
-        say("No GPU here: the processor is measured.")
+        say("No GPU was found; the CPU is measured.")
     plan = CheckPlan(options.quick, recomputed=not options.quick)
     report = conclude(_events(backends, plan, device, options.timeout), options.quick)
-    _require_answers(report)
+    _require_results(report)
     if options.json:
         print(to_json(report))
     else:
@@ -50,8 +49,8 @@ def _events(
     return watched(backends, plan, device, patience)
 
 
-def _require_answers(report: CheckReport) -> None:
-    """Refuse to judge where nothing answered.
+def _require_results(report: CheckReport) -> None:
+    """Raise an error if no backend ran.
 
     Raises:
         Unavailable: no backend could be measured.
@@ -61,11 +60,11 @@ def _require_answers(report: CheckReport) -> None:
         return
     notes = {c.backend: c.note for c in report.cases if c.outcome in ("failed", "memory")}
     if "memory" in outcomes.values():
-        remedy = "another program holds the GPU's memory: end it, or take another GPU"
-        raise Unavailable("Out of memory during the check", _said(notes), remedy)
-    remedy = "this PyTorch may not be made for this GPU; choose another image"
-    raise Unavailable("No attention backend answers", _said(notes), remedy)
+        remedy = "another program uses the memory of the GPU: end it, or use another GPU"
+        raise Unavailable("Out of memory during the check", _joined(notes), remedy)
+    remedy = "this PyTorch may not be compiled for this GPU; choose another image"
+    raise Unavailable("No attention backend runs", _joined(notes), remedy)
 
 
-def _said(notes: dict[str, str]) -> str:
+def _joined(notes: dict[str, str]) -> str:
     return "; ".join(f"{name}: {note}" for name, note in notes.items()) or "none can run"

@@ -1,4 +1,4 @@
-"""`aam embed`: the embedding of every sample, and a picture of them."""
+"""`aam embed`: the embedding of every sample, and a PCoA plot."""
 
 from __future__ import annotations
 
@@ -19,14 +19,14 @@ AXES = 10
 
 
 def run(options: Embed) -> dict[str, object]:
-    """Write embeddings.tsv, ordination.txt and pcoa.png; returns facts for the record.
+    """Write embeddings.tsv, ordination.txt and pcoa.png; return facts for the run record.
 
-    The embedding is the first fold's where a run was cross-validated: embeddings of different
-    networks have no common axes.
+    Of a cross-validated run it is the embedding of the first fold: embeddings of different networks
+    have no common axes.
 
     Raises:
         UsageError: --color-by without --metadata.
-        AamError: see the readers; CannotCreate if files are there already.
+        AamError: see the readers; CannotCreate if files exist already.
     """
     if options.color_by is not None and options.metadata is None:
         raise UsageError("Colours need metadata", "--color-by", "add --metadata")

@@ -1,4 +1,4 @@
-"""`aam evaluate`: predictions against metadata."""
+"""`aam evaluate`: metrics of predictions against metadata."""
 
 from __future__ import annotations
 
@@ -14,11 +14,11 @@ from aam.report.terminal import show
 
 
 def run(options: Evaluate) -> None:
-    """Print the figures, and write them as JSON if a file is named.
+    """Print the metrics, and write them as JSON if --output is given.
 
     Raises:
-        MissingInput: a file is not there.
-        DataError: no sample in common, no such column, or values of another kind.
+        MissingInput: a file does not exist.
+        DataError: no sample in common, no such column, or values that are not numeric.
         CannotCreate: the output exists or cannot be written.
     """
     if options.output is not None:
@@ -31,4 +31,4 @@ def run(options: Evaluate) -> None:
     if options.output is not None:
         with atomic_write(options.output) as temporary:
             temporary.write_text(json.dumps(found, indent=2) + "\n", encoding="utf-8")
-        say(f"Figures: {options.output}")
+        say(f"Metrics: {options.output}")

@@ -1,4 +1,4 @@
-"""`aam predict`."""
+"""`aam predict`: predictions of a metadata column for the samples of a table."""
 
 from __future__ import annotations
 
@@ -11,7 +11,7 @@ from aam.training.prediction import load_models, load_samples, predict
 
 
 def run(options: Predict) -> dict[str, object]:
-    """Predict a column for every sample of a table; returns facts for the record."""
+    """Predict a column for every sample of a table; return facts for the run record."""
     refuse_existing(options.output, options.overwrite)
     device = choose_device(options.device)
     print_device(device)

@@ -1,4 +1,4 @@
-"""`aam prepare`: a study once, as files that every command maps instead of reading."""
+"""`aam prepare`: write a study as files that other commands memory-map."""
 
 from __future__ import annotations
 
@@ -17,7 +17,7 @@ from aam.memory import memory_budget
 
 
 def run(options: Prepare) -> None:
-    """Write the store, or compare one with its checksums.
+    """Write a store, or verify the checksums of one.
 
     Raises:
         UsageError: no output, or a store as input.
@@ -28,7 +28,7 @@ def run(options: Prepare) -> None:
     if options.verify:
         header = read_header(table)
         verify(table, header)
-        say(f"'{table}' is whole: {len(header.facts)} files have their checksums.")
+        say(f"'{table}' is intact: the checksums of {len(header.facts)} files match.")
         return
     if output is None:
         raise UsageError("Nowhere to write", "--output was not given", "name a folder")
@@ -54,10 +54,10 @@ def run(options: Prepare) -> None:
 
 
 def _refuse_existing(output: Path, overwrite: bool) -> None:
-    """Refuse an output that exists; `--overwrite` replaces a prepared study, and nothing else.
+    """Reject an existing output; `--overwrite` replaces a prepared study only.
 
     Raises:
-        CannotCreate: it exists, or is something else than a prepared study.
+        CannotCreate: it exists, or is not a prepared study.
     """
     if not os.path.isdir(output):  # pathlib's raises for a name that is too long.
         refuse_existing(output, overwrite)

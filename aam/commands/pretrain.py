@@ -1,4 +1,4 @@
-"""`aam pretrain`."""
+"""`aam pretrain`: pretraining of an encoder without labels."""
 
 from __future__ import annotations
 
@@ -7,5 +7,5 @@ from aam.training.pretrain import pretrain
 
 
 def run(options: Pretrain) -> None:
-    """Learn an encoder."""
+    """Pretrain an encoder."""
     pretrain(options)

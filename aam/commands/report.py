@@ -1,4 +1,4 @@
-"""`aam report`: one page about a run folder."""
+"""`aam report`: HTML report of a run folder."""
 
 from __future__ import annotations
 
@@ -11,12 +11,12 @@ from aam.report.run import read_run
 
 
 def run(options: Report) -> None:
-    """Write the page; one that is there already is replaced, since it can be made again.
+    """Write the page; an existing one is replaced, since it can be made again.
 
     Raises:
         MissingInput: not a run folder, or no such metadata file.
-        DataError: a file of the run is not what its name says, or there is no such column.
-        UsageError: a column to colour by without metadata.
+        DataError: a file of the run is damaged, or the column does not exist.
+        UsageError: --color-by without metadata.
         CannotCreate: the page cannot be written.
     """
     found = read_run(options.run_dir)

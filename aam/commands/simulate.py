@@ -1,4 +1,4 @@
-"""`aam simulate`: a study whose truth is known, to try everything else on."""
+"""`aam simulate`: a simulated study with known effects."""
 
 from __future__ import annotations
 
@@ -10,11 +10,11 @@ from aam.data.simulation.simulate import simulate
 
 
 def run(options: Simulate) -> None:
-    """Make the study and write its files.
+    """Simulate the study and write its files.
 
     Raises:
-        UsageError: sizes that no study can have.
-        CannotCreate: a study is there already, or the folder cannot be written.
+        UsageError: impossible sizes.
+        CannotCreate: a study exists already, or the folder cannot be written.
     """
     refuse_existing(options.output_dir / "table.biom", options.overwrite)
     study = simulate(options)

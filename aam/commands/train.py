@@ -1,4 +1,4 @@
-"""`aam train`."""
+"""`aam train`: training of a predictor."""
 
 from __future__ import annotations
 

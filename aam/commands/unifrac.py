@@ -1,4 +1,4 @@
-"""`aam unifrac`: the whole UniFrac matrix of a table, or the Faith PD of its samples."""
+"""`aam unifrac`: the UniFrac distance matrix of a table, or the Faith PD of its samples."""
 
 from __future__ import annotations
 
@@ -28,9 +28,9 @@ def run(options: Unifrac) -> None:
     """Compute and write the matrix, or a TSV of sample-id and faith_pd.
 
     Raises:
-        UsageError: options that make no sense.
+        UsageError: options that contradict each other.
         MissingInput, DataError: see the readers.
-        Unavailable: the GPU or ssu is asked for and not there.
+        Unavailable: the requested GPU or ssu does not exist.
         CannotCreate: the output exists, or its folder cannot be written to.
     """
     device = _check(options)
@@ -57,7 +57,7 @@ def run(options: Unifrac) -> None:
 
 
 def _check_size(samples: int, metric: str) -> None:
-    """Refuse a matrix that memory does not hold.
+    """Reject a matrix that does not fit in memory.
 
     Raises:
         DataError: the matrix of float32, of which generalized UniFrac keeps two, is larger.
@@ -72,13 +72,15 @@ def _check_size(samples: int, metric: str) -> None:
 
 
 def _check(options: Unifrac) -> str:
-    """Refuse what cannot work before anything is read; return the device."""
+    """Check the options before anything is read; return the device."""
     if options.unifrac_metric == "faith_pd":
         if options.output.suffix != ".tsv":
             raise UsageError("Faith PD is a TSV", f"'{options.output.name}'", "end it with .tsv")
         if options.engine == "ssu":
             raise UsageError(
-                "ssu knows no Faith PD", "--engine ssu", "leave --engine out; torch computes it"
+                "ssu does not compute Faith PD",
+                "--engine ssu",
+                "omit --engine; torch computes it",
             )
     else:
         checked_suffix(options.output)
@@ -92,7 +94,7 @@ def _check(options: Unifrac) -> str:
 
 
 def _read(options: Unifrac) -> tuple[FeatureTable, Phylogeny]:
-    """Read table and tree, and leave out samples that held only ASVs that the tree lacks.
+    """Read table and tree, and leave out samples whose ASVs are all missing from the tree.
 
     Raises:
         UsageError: no tree.

@@ -1,4 +1,4 @@
-"""The network: attention, encoders, heads. Knows tensors only; studies and training are elsewhere.
+"""Network: attention, encoders and heads, on tensors alone.
 
 Shape suffixes of tensor names:
     U distinct ASVs of a batch    L nucleotides of a sequence    T tokens (patches) of a sequence

@@ -1,11 +1,10 @@
-"""The one place where attention is computed, and where its backend is chosen.
+"""Scaled dot-product attention with a selectable backend.
 
-A backend is a value: a name and a function. A network is given the backends it may use and holds no
-other state about them, so a test can hand it a faulty one. The choice between them is made inside
-`attention`: under gradient checkpointing the recomputation calls the same function and so runs the
-same backend, which a context around the network would not bring about (it is gone in the backward
-pass). There is no dropout on attention weights: on the CPU it would take the slow path, four times
-slower. Shape suffixes: see `aam.model`.
+A backend is a name and a function. A network gets its backends as arguments, so a test can pass a
+faulty one. `attention` itself selects the backend: under gradient checkpointing the recomputation
+calls the same function and runs the same backend, whereas a context manager around the network is
+no longer active in the backward pass. There is no dropout on attention weights: on the CPU it
+disables the fused kernel and is four times slower. Shape suffixes: see `aam.model`.
 """
 
 from __future__ import annotations
@@ -28,10 +27,10 @@ Function = Callable[[Tensor, Tensor, Tensor, Tensor | None], Tensor]
 
 @dataclass(frozen=True)
 class Backend:
-    """One way to compute attention.
+    """Implementation of attention.
 
     Attributes:
-        name: a word of --attn-implementation.
+        name: a value of --attn-implementation.
         function: raises RuntimeError where it cannot run on a device, dtype or mask.
     """
 
@@ -53,17 +52,17 @@ TORCH = (
     Backend("mem_efficient", partial(_torch, "EFFICIENT_ATTENTION")),
     Backend("math", partial(_torch, "MATH")),
 )
-"""The backends of torch, in the order in which they are preferred."""
+"""The backends of torch, in order of preference."""
 assert tuple(backend.name for backend in TORCH) == BACKENDS
 
 
 @dataclass(frozen=True)
 class Backends:
-    """What a network computes attention with.
+    """Backends of a network.
 
     Attributes:
-        plain: where all members of all sets exist.
-        masked: where a mask is needed, which some backends cannot take.
+        plain: used where all members of all sets exist.
+        masked: used where a mask is needed, which some backends do not support.
     """
 
     plain: Backend
@@ -71,13 +70,13 @@ class Backends:
 
 
 def named(name: AttnImplementation, backends: tuple[Backend, ...] = TORCH) -> Backend:
-    """Return a backend by its word; "sdpa" is another word for auto."""
-    wanted = "auto" if name == "sdpa" else name
-    return next(backend for backend in backends if backend.name == wanted)
+    """Return a backend by name; "sdpa" is the same as auto."""
+    own = "auto" if name == "sdpa" else name
+    return next(backend for backend in backends if backend.name == own)
 
 
 AUTO = Backends(named("auto"), named("auto"))
-"""Torch chooses."""
+"""The choice of torch."""
 
 
 def attention(
@@ -87,12 +86,12 @@ def attention(
     attend_NK: Tensor | None = None,
     backends: Backends = AUTO,
 ) -> Tensor:
-    """Scaled dot-product attention of each member of a set to all members.
+    """Compute scaled dot-product attention of each member of a set to all members.
 
     Args:
         q_NHKE, k_NHKE, v_NHKE: queries, keys and values.
         attend_NK: True where a member exists; None where all do (a mask is never passed then).
-        backends: what computes.
+        backends: see `Backends`.
 
     Returns:
         Tensor [N, H, K, E]; sets without any member give zeros on every torch version.
@@ -100,11 +99,11 @@ def attention(
     Raises:
         RuntimeError: the backend cannot run on this device, dtype or mask.
     """
-    if len(v_NHKE) == 0:  # a rank with fewer sets than others; some kernels refuse to start
+    if len(v_NHKE) == 0:  # a rank with fewer sets than others; some kernels reject empty input
         return v_NHKE
     if attend_NK is None:
         return backends.plain.function(q_NHKE, k_NHKE, v_NHKE, None)
-    # A row with nothing to attend to is 0/0 in some kernels: let it attend to all, then zero it.
+    # A row without members is 0/0 in some kernels: it attends to all, then its output is zeroed.
     inhabited_N = attend_NK.any(dim=-1)
     safe_N11K = (attend_NK | ~inhabited_N[:, None])[:, None, None, :]
     out_NHKE = backends.masked.function(q_NHKE, k_NHKE, v_NHKE, safe_N11K)
@@ -114,7 +113,7 @@ def attention(
 def runs(
     backend: Backend, device: torch.device, masked: bool, dtype: torch.dtype = torch.float32
 ) -> bool:
-    """Tell whether a backend runs on a device at all, with or without a mask."""
+    """Return whether a backend runs on a device, with or without a mask."""
     q_NHKE = torch.zeros(2, 1, 8, 16, device=device, dtype=dtype)
     mask_N11K = torch.ones(2, 1, 1, 8, dtype=torch.bool, device=device) if masked else None
     try:

@@ -1,4 +1,4 @@
-"""The distance that two sample embeddings predict. Shape suffixes: see `aam.model`."""
+"""UniFrac head: the distance of two sample embeddings. Shape suffixes: see `aam.model`."""
 
 from __future__ import annotations
 
@@ -20,19 +20,19 @@ class PairwiseDistance(nn.Module):
     def __init__(self, bounded: bool) -> None:
         super().__init__()
         self.bounded = bounded
-        # One number in a vector: what is sharded must have a dimension.
+        # A vector of one: FSDP cannot shard a tensor without dimensions.
         self.scale = nn.Parameter(torch.tensor([0.5]))
 
     def forward(self, a_ND: Tensor, b_ND: Tensor) -> Tensor:
-        """Distances [N] between the rows of `a_ND` and `b_ND`."""
+        """Return the distances [N] between the rows of `a_ND` and `b_ND`."""
         square_N = (at_least_fp32(a_ND) - at_least_fp32(b_ND)).square().mean(dim=-1)
-        # The root has no gradient at 0, where the distance is 0 and stays 0.
-        # NaN is not 0 either: it must not pass for no distance.
-        apart_N = square_N != 0
-        root_N = torch.where(apart_N, square_N, 1.0).sqrt() * apart_N
+        # The square root has no gradient at 0, where the distance is 0 and stays 0. NaN counts as
+        # not 0, so that it stays NaN.
+        nonzero_N = square_N != 0
+        root_N = torch.where(nonzero_N, square_N, 1.0).sqrt() * nonzero_N
         distance_N = F.softplus(self.scale) * root_N
         return distance_N.tanh() if self.bounded else distance_N
 
     def matrix(self, embeddings_BD: Tensor) -> Tensor:
-        """Distances [B, B] of every two rows; symmetric, 0 on the diagonal."""
+        """Return the distances [B, B] of all pairs of rows; symmetric, 0 on the diagonal."""
         return torch.stack([self(row_D[None, :], embeddings_BD) for row_D in embeddings_BD])

@@ -1,8 +1,8 @@
-"""The whole network: sequences -> ASVs -> samples -> distances, and a target on top.
+"""Encoder and predictor: sequences -> ASVs -> samples -> distances, and a target.
 
-`Encoder` is what pretraining learns; `Predictor` holds an encoder and adds the target. ASVs are
-encoded apart from samples, so that distinct ASVs are encoded once a batch, or once a study when the
-encoder is frozen. Shape suffixes: see `aam.model`.
+Pretraining trains `Encoder`; `Predictor` contains an encoder and adds the target. ASVs are encoded
+separately from samples: each distinct ASV once in a batch, or once in a study if the encoder is
+frozen. Shape suffixes: see `aam.model`.
 """
 
 from __future__ import annotations
@@ -22,7 +22,7 @@ from aam.model.shape import NetworkShape
 from aam.model.transformer import AttentionPooling, Transformer
 
 PROFILE_HIDDEN = 256
-"""Width of the hidden layer that reads the profile."""
+"""Width of the hidden layer of the profile head."""
 
 
 class Encoder(nn.Module):
@@ -52,11 +52,11 @@ class Encoder(nn.Module):
 
 
 class Predictor(nn.Module):
-    """An encoder, and two ways to read the target from it, whose answers are averaged.
+    """Encoder with two target heads, whose outputs are averaged.
 
-    One reads the members' hidden states with a further transformer: the embedding keeps what
-    UniFrac needs, the target may need something else. The other reads the community profile. Each
-    learns on its own (the loss is the mean of their losses), so that neither leans on the other.
+    One reads the hidden states of the members with a further transformer, since the embedding is
+    trained for UniFrac. The other reads the community profile. The loss is the mean of their
+    losses, so each is trained independently of the other.
     """
 
     def __init__(
@@ -90,7 +90,7 @@ class Predictor(nn.Module):
             )
 
     def start_from(self, outputs_C: Tensor) -> None:
-        """Let every readout answer `outputs_C` before it has learnt anything."""
+        """Initialize every head to the constant output `outputs_C`."""
         heads = [self.head] if self.profile is None else [self.head, self.profile_head]
         for head in heads:
             last = head[-1]
@@ -108,7 +108,7 @@ class Predictor(nn.Module):
         slots_BS: Tensor,
         counts_BS: Tensor,
     ) -> Tensor:
-        """Outputs [R, B, C] of R readouts, from what the sample encoder gave and what it was given.
+        """Return the outputs [R, B, C] of R heads, from outputs and inputs of the sample encoder.
 
         Args:
             embedding_BD: embeddings of the samples.

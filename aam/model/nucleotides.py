@@ -1,8 +1,8 @@
-"""From DNA to one vector an ASV, and back to the nucleotides that were masked.
+"""Nucleotide encoder: one vector for each ASV, and logits of the masked nucleotides.
 
-A token stands for a patch of P neighbouring nucleotides: its embedding is the sum of one learned
-vector for each place in the patch, so a patch of 5 costs a fifth of the tokens and loses nothing
-of the sequence. Shape suffixes: see `aam.model`.
+A token is a patch of P adjacent nucleotides. Its embedding is the sum of one learned vector for
+each position in the patch: a patch of 5 needs a fifth of the tokens and keeps the whole sequence.
+Shape suffixes: see `aam.model`.
 """
 
 from __future__ import annotations
@@ -40,7 +40,7 @@ class NucleotideEncoder(nn.Module):
             ragged: whether a sequence has fewer patches than others; only then is a mask made.
 
         Returns:
-            One vector an ASV [U, D] and the patches' hidden states [U, T, D].
+            One vector for each ASV [U, D], and the patches' hidden states [U, T, D].
         """
         tokens_UTP = self._patches(tokens_UL)
         u, t, p = tokens_UTP.shape
@@ -53,12 +53,12 @@ class NucleotideEncoder(nn.Module):
         return self.norm(self.pooling(hidden_UTD, attend_UT)), hidden_UTD
 
     def ragged(self, tokens_UL: Tensor) -> bool:
-        """Whether a sequence of these has no nucleotide in the last patch."""
+        """Return whether a sequence has no nucleotide in the last patch."""
         last = max(tokens_UL.shape[1] - 1, 0) // self.patch * self.patch
         return bool((tokens_UL[:, last] == PAD).any())
 
     def masked_logits(self, hidden_UTD: Tensor, scored_UL: Tensor) -> Tensor:
-        """Logits [masked, 4] of A, C, G, T at the nucleotides where `scored_UL` is True."""
+        """Return the logits [masked, 4] of A, C, G, T where `scored_UL` is True."""
         u, t, _ = hidden_UTD.shape
         padded = F.pad(scored_UL, (0, t * self.patch - scored_UL.shape[1]))
         scored_UTP = padded.view(u, t, self.patch)

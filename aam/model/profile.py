@@ -1,10 +1,10 @@
-"""What a sample holds, sequence by sequence: a kernel mean embedding of its ASVs.
+"""Community profile: a kernel mean embedding of the sequences of a sample.
 
 Each sequence is turned into random Fourier features of its letters (Rahimi and Recht, NIPS 2007):
 the product of two sequences' features is close to exp(-differences / WIDTH), so equal sequences
-agree, near ones nearly, others not at all. A sample is the sum over its ASVs, weighted by the log
-of their abundance. Nothing here is learned: it keeps apart what a narrow learned vector blurs,
-which is why random forests on tables are strong, and it still knows which ASVs are alike.
+have the same features and similar ones similar features. A sample is the sum over its ASVs,
+weighted by the log of their abundance. Nothing is learned: ASVs stay distinct that a narrow learned
+vector merges (the strength of random forests on tables), and similar ASVs stay similar.
 Shape suffixes: see `aam.model`; W profile features.
 """
 
@@ -20,14 +20,14 @@ from torch import Tensor, nn
 from aam.model.shape import BASES, VOCABULARY
 
 WIDTH = 3.0
-"""Differing nucleotides over which the likeness of two sequences falls to 1/e."""
+"""Number of differing nucleotides at which the kernel of two sequences is 1/e."""
 
 FINEST = 1e4
 """A relative abundance of 1/FINEST weighs log10(2), ten times as much weighs log10(11)."""
 
 
 class CommunityProfile(nn.Module):
-    """Standardised features of a sample; fixed numbers, kept in the checkpoint."""
+    """Standardized features of a sample; buffers, saved in the checkpoint."""
 
     frequencies: Tensor
     phases: Tensor
@@ -44,7 +44,7 @@ class CommunityProfile(nn.Module):
         self.register_buffer("spread", torch.ones(features))
 
     def fit(self, profiles: Iterable[Tensor]) -> None:
-        """Take centre and spread from the raw profiles [B, W] of the training samples."""
+        """Fit centre and spread to the raw profiles [B, W] of the training samples."""
         number, total, squares = 0, torch.zeros(()), torch.zeros(())
         for raw_BW in profiles:
             raw_BW = raw_BW.double()
@@ -57,7 +57,7 @@ class CommunityProfile(nn.Module):
 
     @torch.no_grad()
     def raw(self, tokens_UL: Tensor, slots_BS: Tensor, counts_BS: Tensor) -> Tensor:
-        """Profiles [B, W] before they are standardised.
+        """Return the profiles [B, W] before standardization.
 
         Args:
             tokens_UL: distinct sequences, not masked; letters other than A, C, G, T count as none.
@@ -70,11 +70,11 @@ class CommunityProfile(nn.Module):
         weight_BS = (1 + FINEST * relative_BS).log10()
         weight_BU = weight_BS.new_zeros(len(slots_BS), len(tokens_UL))
         weight_BU.scatter_add_(1, slots_BS, weight_BS)
-        # The angles are tens of radians: half precision would leave nothing of their cosine.
+        # The angles are tens of radians: in half precision their cosine would be random.
         with torch.autocast(tokens_UL.device.type, enabled=False):
             angles_UW = letters @ self.frequencies[: letters.shape[1]] + self.phases
             return weight_BU.to(angles_UW.dtype) @ angles_UW.cos()
 
     def forward(self, tokens_UL: Tensor, slots_BS: Tensor, counts_BS: Tensor) -> Tensor:
-        """Return standardised profiles [B, W]; arguments as of `raw`."""
+        """Return standardized profiles [B, W]; arguments as of `raw`."""
         return (self.raw(tokens_UL, slots_BS, counts_BS) - self.centre) / self.spread

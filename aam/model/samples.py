@@ -1,7 +1,7 @@
-"""From the ASVs of a sample and their abundances to one vector a sample.
+"""Sample encoder: one vector for each sample, from its ASVs and their abundances.
 
-A sample is a set: there is no position, so the order of ASVs cannot matter. How much of an ASV
-there is enters with the ASV. Shape suffixes: see `aam.model`.
+A sample is a set: without position embeddings the order of ASVs does not matter. The abundance is
+added to the vector of the ASV. Shape suffixes: see `aam.model`.
 """
 
 from __future__ import annotations
@@ -17,7 +17,7 @@ ABUNDANCE_FEATURES = 3
 
 
 def abundance_features(counts_BS: Tensor) -> Tensor:
-    """Describe counts [B, S] by [B, S, 3]: log count, root and log of the relative abundance.
+    """Return features [B, S, 3] of counts [B, S]: log count, root and log of relative abundance.
 
     Absent members (count 0) give zeros. The log relative abundance is scaled to about -1..0.
     """
@@ -53,7 +53,7 @@ class SampleEncoder(nn.Module):
             attend_BS: True where a member exists; None where all do.
 
         Returns:
-            One vector a sample [B, D] and the members' hidden states [B, S, D].
+            One vector for each sample [B, D], and the members' hidden states [B, S, D].
         """
         features = abundance_features(counts_BS.float()).to(asvs_UD.dtype)
         x_BSD = asvs_UD[slots_BS] + self.abundance(features)

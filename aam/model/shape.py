@@ -1,4 +1,4 @@
-"""The numbers that decide which weights a network has; stored in every checkpoint."""
+"""Sizes of the network, which determine its parameters; stored in every checkpoint."""
 
 from __future__ import annotations
 
@@ -11,7 +11,7 @@ from torch import Tensor
 from aam.contract.options.field import ONE_OR_MORE, UP_TO_ONE, ZERO_OR_MORE
 
 VOCABULARY = 7
-"""Tokens that a nucleotide can be: pad (0), A, C, G, T, ambiguous, mask."""
+"""Number of nucleotide tokens: pad (0), A, C, G, T, ambiguous, mask."""
 
 PAD = 0
 BASES = 4
@@ -24,9 +24,9 @@ class NetworkShape:
 
     Attributes:
         max_bp: longest sequence in nucleotides.
-        outputs: numbers that the target head gives; 0 for a network without a target.
-        profile_features: random features of the community profile; 0 leaves it out.
-        profile_dropout: dropout of what reads the profile.
+        outputs: outputs of the target head; 0 for a network without a target.
+        profile_features: random features of the community profile; 0: no profile.
+        profile_dropout: dropout of the profile head.
     """
 
     max_bp: Annotated[int, ONE_OR_MORE]
@@ -46,7 +46,7 @@ class NetworkShape:
 
 
 def least_weights(embedding_dim: int, attention_layers: int) -> int:
-    """Return the weights of the transformer layers of both encoders; a network has some more.
+    """Return the number of weights in the transformer layers of both encoders, a lower bound.
 
     A layer has 3 D^2 for queries, keys and values, D^2 for their mixture, 8 D^2 for the
     feed-forward part, and 13 D of biases and norms.
@@ -55,5 +55,5 @@ def least_weights(embedding_dim: int, attention_layers: int) -> int:
 
 
 def at_least_fp32(x: Tensor) -> Tensor:
-    """Return a tensor of half precision in single; what is more precise stays as it is."""
+    """Return a tensor of half precision in single precision, any other unchanged."""
     return x.float() if x.dtype in (torch.float16, torch.bfloat16) else x

@@ -1,7 +1,7 @@
 """Pre-norm transformer blocks over sets and sequences, and the pooling of a set to one vector.
 
 Notable: fused query-key-value projection; layers start different from each other (each is
-initialised on its own); dropout on the residual branches only. Shape suffixes: see `aam.model`.
+initialized independently); dropout on the residual branches only. Shape suffixes: see `aam.model`.
 """
 
 from __future__ import annotations
@@ -46,7 +46,7 @@ class Block(nn.Module):
 
 
 class Transformer(nn.Module):
-    """A stack of blocks and a final norm; recomputes activations when asked to."""
+    """Stack of blocks with a final norm; `recompute` enables gradient checkpointing."""
 
     def __init__(
         self,
@@ -74,7 +74,7 @@ class Transformer(nn.Module):
 
 
 class AttentionPooling(nn.Module):
-    """A learned weighted mean of the members of a set."""
+    """Learned weighted mean of the members of a set."""
 
     def __init__(self, dim: int) -> None:
         super().__init__()

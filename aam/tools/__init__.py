@@ -1,1 +1,1 @@
-"""Programs for a single purpose, each run with `python -m`."""
+"""Single-purpose programs, run with `python -m`."""

@@ -1,4 +1,4 @@
-"""`python -m aam.tools.rocm_attention_diagnostic` is another word for `aam check`."""
+"""`python -m aam.tools.rocm_attention_diagnostic` is an alias of `aam check`."""
 
 from __future__ import annotations
 
