@@ -171,7 +171,12 @@ def test_the_command_writes_faith_pd(study: Path) -> None:
     [
         ("m.xlsx", [], 64, "end its name with one of .tsv, .lsmat, .npy, .h5"),
         ("m.h5", ["--unifrac-metric", "faith_pd"], 64, "Faith PD is a TSV"),
-        ("m.tsv", ["--unifrac-metric", "faith_pd", "--engine", "ssu"], 64, "ssu does not compute Faith"),
+        (
+            "m.tsv",
+            ["--unifrac-metric", "faith_pd", "--engine", "ssu"],
+            64,
+            "ssu does not compute",
+        ),
         ("m.tsv", ["--unifrac-alpha", "1.5"], 64, "give 0 to 1 for --unifrac-alpha"),
         ("m.tsv", ["--unifrac-alpha", "nan"], 64, "give 0 to 1 for --unifrac-alpha"),
         (

@@ -1,4 +1,4 @@
-"""Selection of the attention backends from what is known of each. Pure.
+"""Selection of the attention backends by the status of each. Pure.
 
 `aam` selects with it before a run, and `aam-launch explain` shows the same selection.
 """
@@ -18,8 +18,8 @@ BACKENDS = ("auto", "flash", "mem_efficient", "math")
 
 Use = Literal["plain", "masked"]
 Status = Literal["right", "harmless", "wrong", "absent"]
-"""right: correct, or it runs and was never measured. harmless: wrong where no model can notice.
-wrong: not to be used. absent: cannot run."""
+"""right: correct, or it runs and was not measured. harmless: wrong without effect on a model.
+wrong: must not be used. absent: cannot run."""
 
 StatusOf = Callable[[str, Use], Status]
 """The status of a backend, by name, without or with a mask."""
@@ -34,9 +34,9 @@ class AttentionChoice:
     """The backends of a run.
 
     Attributes:
-        plain: where no mask is needed.
-        masked: where one is.
-        warnings: why they are not the requested one; empty if they are.
+        plain: used where no mask is needed.
+        masked: used where a mask is needed.
+        warnings: reasons for another backend than the requested one; empty if it is used.
     """
 
     plain: str
@@ -51,29 +51,29 @@ class AttentionChoice:
 def select_backends(
     requested: AttnImplementation, backends: Sequence[str], status_of: StatusOf, device: str
 ) -> AttentionChoice:
-    """Select the requested backend where it computes right, the next right one elsewhere.
+    """Select the requested backend where it is correct, else the next correct one.
 
     Args:
         requested: value of --attn-implementation.
-        backends: names of the backends there are.
+        backends: names of the existing backends.
         status_of: called as rarely as possible, since a trial costs time on a GPU.
         device: name of the device, for the warnings.
 
     Raises:
-        Unavailable: no backend computes right.
+        Unavailable: no backend is correct.
     """
-    wanted = "auto" if requested == "sdpa" else requested
-    rest = [name for name in REPLACEMENTS if name in backends and name != wanted]
-    plain = _first([wanted, *rest], "plain", status_of)
-    masked = _first([wanted, *rest], "masked", status_of)
-    warnings = _warnings(wanted, plain, masked, status_of, device)
+    preferred = "auto" if requested == "sdpa" else requested
+    rest = [name for name in REPLACEMENTS if name in backends and name != preferred]
+    plain = _first([preferred, *rest], "plain", status_of)
+    masked = _first([preferred, *rest], "masked", status_of)
+    warnings = _warnings(preferred, plain, masked, status_of, device)
     return AttentionChoice(plain, masked, tuple(warnings))
 
 
 def reported_status(
     report: CheckReport, dtypes: Collection[str], recomputed: bool = False
 ) -> StatusOf:
-    """Return the status of each backend by a report; one that is wrong in one use is never used.
+    """Return the status of each backend by a report; a backend wrong in one use is wrong in both.
 
     Args:
         report: of `aam check` for this stack.
@@ -105,26 +105,28 @@ def _first(candidates: Sequence[str], use: Use, status_of: StatusOf) -> str:
             harmless = name
     if harmless is None:
         raise Unavailable(
-            "No attention backend computes right here",
+            "No attention backend computes correctly on this device",
             ", ".join(f"{name} {status_of(name, use)}" for name in candidates),
-            "run `aam check`; --device cpu computes right, --no-check runs all the same",
+            "run `aam check`; --device cpu computes correctly, --no-check skips the check",
         )
     return harmless
 
 
-def _warnings(wanted: str, plain: str, masked: str, status_of: StatusOf, device: str) -> list[str]:
-    if wanted == plain == masked:
+def _warnings(
+    preferred: str, plain: str, masked: str, status_of: StatusOf, device: str
+) -> list[str]:
+    if preferred == plain == masked:
         return []
-    flag = f"--attn-implementation {wanted}"
-    if wanted == plain:
-        why = _why(status_of(wanted, "masked"), "takes no mask", "with masks", device)
-        return [f"{flag} {why}; {masked} runs where there is one."]
-    why = _why(status_of(wanted, "plain"), "cannot run", "", device)
+    flag = f"--attn-implementation {preferred}"
+    if preferred == plain:
+        reason = _reason(status_of(preferred, "masked"), "supports no mask", "with masks", device)
+        return [f"{flag} {reason}; {masked} runs where there is one."]
+    reason = _reason(status_of(preferred, "plain"), "cannot run", "", device)
     used = f"{plain} runs" if plain == masked else f"{plain}, and {masked} with masks, run"
-    return [f"{flag} {why}; {used} instead."]
+    return [f"{flag} {reason}; {used} instead."]
 
 
-def _why(status: Status, absent: str, where: str, device: str) -> str:
+def _reason(status: Status, absent: str, where: str, device: str) -> str:
     if status == "absent":
         return f"{absent} on {device}"
     return " ".join(f"computes wrong {where} on {device}".split())

@@ -1,7 +1,7 @@
-"""The report of `aam check`: what was measured about a stack, as plain data and as JSON.
+"""Check report: the measurements of `aam check` on a stack, as data and as JSON.
 
-A report that comes with a launch bears the key it was made for: another driver, GPU architecture,
-image or version of `aam` makes it invalid.
+A report that the launcher passes has a key: another driver, GPU architecture, image or version of
+`aam` makes it invalid.
 """
 
 from __future__ import annotations
@@ -17,10 +17,10 @@ from aam.contract.errors import DataError
 from aam.contract.options.field import from_plain, to_plain
 
 VARIABLE = "AAM_CHECK_REPORT"
-"""The environment variable in which the launcher passes a report to `aam`."""
+"""Environment variable in which the launcher passes a report to `aam`."""
 
 FORMAT = 1
-"""Version of the document; another one is not read."""
+"""Version of the JSON format; reports of other versions are rejected."""
 
 Outcome = Literal["right", "harmless", "wrong", "absent", "failed", "memory", "crashed"]
 """absent: the backend reports that it cannot run. failed: it raised another error. memory: out of
@@ -33,7 +33,7 @@ WORST_FIRST: tuple[Outcome, ...] = (*WRONG, *UNUSABLE, "harmless", "right")
 
 @dataclass(frozen=True)
 class Case:
-    """The result of one probe of one backend.
+    """Result of one probe of one backend.
 
     Attributes:
         backend, dtype, mask: of the probe.
@@ -78,14 +78,14 @@ class Cost:
 
 @dataclass(frozen=True)
 class Key:
-    """What a report is valid for.
+    """Stack for which a report is valid.
 
     Attributes:
         image: digest of the image; "file:..." of a file without one, "native:..." and the version
             of PyTorch without an image.
         arch: architecture of the GPU.
         driver: version of its kernel driver; "kernel ..." of one that is part of the kernel.
-        aam: version of this program.
+        aam: version of `aam`.
     """
 
     image: str
@@ -100,14 +100,14 @@ class Key:
 
 @dataclass(frozen=True)
 class CheckReport:
-    """Everything that one `aam check` found.
+    """Result of one `aam check`.
 
     Attributes:
         made: time in UTC.
         quick: only the quick probes were made.
-        seconds: how long it took.
+        seconds: its duration.
         identity: of the stack, see `aam.numerics.stack_identity`, as plain values.
-        key: what it is valid for; None for one that is not kept.
+        key: stack for which it is valid; None for a report that is not stored.
     """
 
     made: str
@@ -139,12 +139,12 @@ class CheckReport:
 
     @property
     def wrong(self) -> bool:
-        """Whether a backend that runs computes wrong."""
+        """True if a backend that runs is wrong."""
         return any(case.outcome in WRONG for case in self.cases)
 
     @property
     def recomputed(self) -> bool:
-        """Whether recomputation under gradient checkpointing was measured."""
+        """True if recomputation under gradient checkpointing was measured."""
         return any(case.mask == "recomputed" for case in self.cases)
 
 
@@ -155,7 +155,7 @@ def worst(cases: Collection[Case]) -> Outcome:
 
 
 def summary(report: CheckReport) -> str:
-    """Return one line that names each backend with its result and its faults."""
+    """Return one line with the result and the faults of each backend."""
     parts = []
     for backend in report.backends:
         cases = [c for c in report.of(backend, report.dtypes) if c.mask != "recomputed"]
@@ -181,7 +181,7 @@ def compact(report: CheckReport) -> CheckReport:
 
 
 def to_json(report: CheckReport, brief: bool = False) -> str:
-    """Return the document of a report on one line; `brief` leaves default values out."""
+    """Return a report as JSON on one line; `brief` omits default values."""
     content = {"format": FORMAT, "aam": __version__, **to_plain(report)}
     for name in ("cases", "costs"):
         content[name] = [_plain(item, brief) for item in getattr(report, name)]
@@ -195,7 +195,7 @@ def _plain(item: Case | Cost, brief: bool) -> dict[str, Any]:
 
 
 def from_json(text: str) -> CheckReport:
-    """Undo `to_json`.
+    """Parse the JSON of `to_json`.
 
     Raises:
         DataError: the document is damaged, or of another format.

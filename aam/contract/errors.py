@@ -1,7 +1,7 @@
 """Errors that a user can cause, each with its exit status (sysexits.h), for both programs.
 
-A message is one sentence of three parts: what is wrong, where (ids, numbers, files) and what to do.
-Any other exception is a bug and keeps its traceback.
+A message is one sentence of three parts: cause, evidence (ids, numbers, files) and remedy. Any
+other exception is a bug and keeps its traceback.
 """
 
 from __future__ import annotations
@@ -12,7 +12,7 @@ SHOWN_IDS = 5
 
 
 class AamError(Exception):
-    """Base of all errors that a user, an input or a host can cause.
+    """Base class of all errors that a user, an input or a host can cause.
 
     Args:
         cause: what is wrong, without a full stop.
@@ -33,61 +33,61 @@ class AamError(Exception):
 
 
 class UsageError(AamError):
-    """Options that contradict each other or cannot be understood (EX_USAGE)."""
+    """Invalid or contradictory options (EX_USAGE)."""
 
     status = 64
 
 
 class DataError(AamError):
-    """Input that was read but is wrong (EX_DATAERR)."""
+    """Invalid content of an input (EX_DATAERR)."""
 
     status = 65
 
 
 class MissingInput(AamError):
-    """A file that is not there or may not be read (EX_NOINPUT)."""
+    """Input file that does not exist or cannot be read (EX_NOINPUT)."""
 
     status = 66
 
 
 class Unavailable(AamError):
-    """A program, library or device that is needed and absent (EX_UNAVAILABLE)."""
+    """Required program, library or device that is missing (EX_UNAVAILABLE)."""
 
     status = 69
 
 
 class Interrupted(AamError):
-    """A run that was asked to stop and left a checkpoint to go on from (EX_TEMPFAIL)."""
+    """Run that a stop request ended, with a checkpoint to resume from (EX_TEMPFAIL)."""
 
     status = 75
 
 
 class NotFinite(AamError):
-    """A computation that gave what is no number: diverged, overflowed, or wrong (EX_SOFTWARE)."""
+    """Computation with NaN or infinity: diverged, overflowed or wrong (EX_SOFTWARE)."""
 
     status = 70
 
 
 class NotPermitted(AamError):
-    """A device or a folder that this user may not use (EX_NOPERM)."""
+    """Device or folder without permission for this user (EX_NOPERM)."""
 
     status = 77
 
 
 class ConfigurationError(AamError):
-    """A settings file, variable or set of visible devices that is contradictory (EX_CONFIG)."""
+    """Invalid settings file, variable or set of visible devices (EX_CONFIG)."""
 
     status = 78
 
 
 class CannotCreate(AamError):
-    """Output that cannot be written: permission, a full disk, a run in the way (EX_CANTCREAT)."""
+    """Output that cannot be written: permission, full disk, existing output (EX_CANTCREAT)."""
 
     status = 73
 
 
 def first_few(ids: Iterable[object]) -> str:
-    """Name the number of `ids` and the first five of them, for the evidence of a message.
+    """Return the number of `ids` and the first five of them, as evidence of a message.
 
     >>> first_few(["a", "b"])
     '2 (a, b)'

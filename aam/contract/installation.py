@@ -1,4 +1,4 @@
-"""The installation that runs: its origin, and the pip command that adds the model's libraries."""
+"""Origin of this installation, and the pip command that installs an extra of it."""
 
 from __future__ import annotations
 
@@ -14,10 +14,10 @@ DISTRIBUTION = "attention-all-microbes"
 
 
 def origin() -> str:
-    """Return what `pip install` installs this program from.
+    """Return the argument of `pip install` for this program.
 
-    That is the folder or URL it was installed from (PEP 610), its checkout where it was not
-    installed, else the name of the distribution.
+    It is the folder or URL of the installation (PEP 610), the checkout if it is not installed, else
+    the name of the distribution.
     """
     try:
         text = distribution(DISTRIBUTION).read_text("direct_url.json")
@@ -42,5 +42,5 @@ def install_command(extra: str = "model", python: str | None = None) -> str:
         python: the interpreter; the running one by default.
     """
     source = origin()
-    what = f"{DISTRIBUTION}[{extra}] @ {source}" if "://" in source else f"{source}[{extra}]"
-    return f"{shlex.quote(python or sys.executable)} -m pip install {shlex.quote(what)}"
+    requirement = f"{DISTRIBUTION}[{extra}] @ {source}" if "://" in source else f"{source}[{extra}]"
+    return f"{shlex.quote(python or sys.executable)} -m pip install {shlex.quote(requirement)}"

@@ -23,7 +23,7 @@ FIRST_CUDA_WITH_BF16 = 80
 
 
 def has_bf16(arch: str) -> bool | None:
-    """Return whether an architecture multiplies in bf16; None for an unknown one.
+    """Return whether an architecture supports bf16; None for an unknown one.
 
     Args:
         arch: such as gfx942, sm_90 or cpu.
@@ -39,7 +39,7 @@ def has_bf16(arch: str) -> bool | None:
 def choose_precision(requested: MixedPrecision, arch: str) -> Precision:
     """Return the precision to train in.
 
-    'auto' is bf16 on a GPU that is known to have it, else none: fp16 needs loss scaling and can
+    'auto' is bf16 on a GPU known to support it, else none: fp16 needs loss scaling and can
     overflow, so it must be requested. A CPU gains nothing from either.
 
     Raises:
@@ -57,5 +57,5 @@ def choose_precision(requested: MixedPrecision, arch: str) -> Precision:
 
 
 def dtypes_of(precision: Precision) -> tuple[str, ...]:
-    """Return the dtypes that a run computes in; what follows the training computes in fp32."""
+    """Return the dtypes of a run; inference after the training uses fp32."""
     return ("fp32",) if precision == "none" else ("fp32", precision)

@@ -48,7 +48,7 @@ def describe(command: str, options: Any) -> dict[str, Any]:
 
 
 def place_of(command: str, options: Any) -> Path | None:
-    """Return where the record of a run goes; None where it writes no file, or keeps its own."""
+    """Return the path of the run record; None without an output file, or with a run folder."""
     if hasattr(options, "run"):
         return None  # a run folder, see aam.training.run_folder
     for spec in specs(type(options)):
@@ -60,19 +60,19 @@ def place_of(command: str, options: Any) -> Path | None:
 
 
 def beside(output: Path) -> Path:
-    """Return the place of the record of an output file."""
+    """Return the path of the run record of an output file."""
     return output.with_name(f"{output.name}.run.json")
 
 
 class Record:
-    """The record of a command that keeps no run folder: made before it runs, written after."""
+    """Run record of a command without a run folder: created before it runs, written after."""
 
     def __init__(self, command: str, options: Any) -> None:
         self.command, self.options = command, options
         self.started, self.began = now(), time.monotonic()
 
     def leave(self, facts: Mapping[str, Any]) -> None:
-        """Write the record with `facts`, if the run left an output.
+        """Write the run record with `facts`, if the command wrote an output.
 
         Raises:
             CannotCreate: it cannot be written.
@@ -90,27 +90,27 @@ class Record:
 
 
 def write(place: Path, content: Mapping[str, Any]) -> None:
-    """Write a record whole."""
+    """Write a run record atomically."""
     with atomic_write(place) as temporary:
         temporary.write_text(json.dumps(content, indent=2, default=str) + "\n")
 
 
 def launched_by(variables: Mapping[str, str]) -> dict[str, Any] | None:
-    """Return what `aam-launch` said of the plan it made (image, engine, masks), or None."""
+    """Return the plan that `aam-launch` passed (image, engine, visible devices), or None."""
     try:
-        said = json.loads(variables.get("AAM_PLAN", "null"))
+        plan = json.loads(variables.get("AAM_PLAN", "null"))
     except ValueError:
         return None
-    return said if isinstance(said, dict) else None
+    return plan if isinstance(plan, dict) else None
 
 
 def now() -> str:
-    """Return the time in UTC, to the second."""
+    """Return the current time in UTC, to the second."""
     return datetime.now(timezone.utc).isoformat(timespec="seconds")
 
 
 def value_of(options: Any, field: str) -> Any:
-    """Return the value of the option `field`, in the options or in one of their groups."""
+    """Return the value of an option of a command or of one of its groups, by field name."""
     if hasattr(options, field) and not hasattr(getattr(options, field), "__dataclass_fields__"):
         return getattr(options, field)
     for group in vars(options).values():
@@ -133,16 +133,16 @@ def _versions() -> dict[str, str]:
 
 
 def _inputs(options: Any) -> dict[str, dict[str, Any]]:
-    """Path, size and SHA-256 of every input file; of a run folder, its best checkpoint.
+    """Return path, size and SHA-256 of every input file; of a run folder, of its best checkpoint.
 
-    Of a store of `aam prepare` it is the SHA-256 of its header, which holds those of its files.
+    Of a store of `aam prepare` it is the SHA-256 of its header, which contains those of its files.
     """
     files = {}
     for spec in specs(type(options)):
         if spec.role != "input":
             continue
         path = value_of(options, spec.field)
-        if not isinstance(path, Path):  # none, or a word such as `auto`
+        if not isinstance(path, Path):  # None, or a literal such as `auto`
             continue
         if (path / "store.json").is_file():
             files[spec.flag] = {

@@ -1,4 +1,4 @@
-"""Version of aotriton, AMD's attention kernels, as its library states it.
+"""Version of aotriton, AMD's attention kernels, read from its library.
 
 Since 0.9 the library carries "AOTriton 0.9.2" in its ELF section `.comment` (ROCm/aotriton PR 74);
 0.9.1 states 0.9.0 (pytorch PR 148615). Older ones state nothing, and the version of torch does
@@ -23,10 +23,10 @@ _LONGEST = 1 << 20
 
 
 def version(folder: Path) -> str | None:
-    """Return what the aotriton library in `folder` (torch/lib) states.
+    """Return the version of the aotriton library in `folder` (torch/lib).
 
     Returns:
-        "0.9.2"; "unknown" where there is a library that states nothing; None where there is none.
+        "0.9.2"; "unknown" for a library without a version; None without a library.
     """
     libraries = sorted(folder.glob(f"{LIBRARY}*")) if folder.is_dir() else []
     for library in libraries:

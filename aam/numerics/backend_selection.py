@@ -29,7 +29,7 @@ from aam.numerics.stack_identity import Identity, identify
 
 @dataclass(frozen=True)
 class Guard:
-    """The backends to choose from, and where they are measured.
+    """Policy of the selection: the candidate backends, and the devices on which they are measured.
 
     Attributes:
         backends: in order of preference.
@@ -43,12 +43,12 @@ class Guard:
 
 
 GUARD = Guard()
-"""Torch's backends, measured on GPUs."""
+"""The backends of torch, measured on GPUs."""
 
 
 @dataclass(frozen=True)
 class AttentionNeed:
-    """The attention of a run.
+    """Requirements of a run on attention.
 
     Attributes:
         implementation: --attn-implementation.
@@ -91,7 +91,7 @@ def guarded(
     """
     by_name = {backend.name: backend for backend in guard.backends}
     report, evidence, warnings = _report(need, device, environment, guard)
-    status_of = _tried(by_name, device, need)
+    status_of = _trial(by_name, device, need)
     if report is not None:
         status_of = reported_status(report, need.dtypes, need.recomputed)
     choice = select_backends(need.implementation, list(by_name), status_of, device.type)
@@ -118,7 +118,7 @@ def guarded(
 def _report(
     need: AttentionNeed, device: torch.device, environment: Mapping[str, str], guard: Guard
 ) -> tuple[CheckReport | None, str, list[str]]:
-    """Return a report to rely on, if any, where it comes from, and warnings."""
+    """Return a valid check report or None, its origin, and warnings."""
     if device.type not in guard.devices:
         return None, f"not measured on a {device.type}", []
     if not need.check:
@@ -134,8 +134,8 @@ def _report(
         if problem is None:
             return report, f"measured for this stack, {report.made}", []
         warnings.append(f"The check report that came with the launch is not used: {problem}.")
-    where = "processor" if device.type == "cpu" else "GPU"
-    say(f"Measuring whether this {where} computes attention right.")
+    name = "CPU" if device.type == "cpu" else "GPU"
+    say(f"Measuring whether this {name} computes attention correctly.")
     plan = CheckPlan(True, need.dtypes, need.recomputed, need.heads, need.width)
     if device.type == "cpu":
         events = measure(guard.backends, plan, device)
@@ -147,13 +147,13 @@ def _report(
 def invalid_because(
     report: CheckReport, here: Identity, need: AttentionNeed, launch: Mapping[str, Any] | None
 ) -> str | None:
-    """Return why a report is not valid for this stack or this run; None if it is.
+    """Return the reason why a report is not valid for this stack or run; None if it is.
 
     Args:
         launch: the launcher's record of the run, which alone holds the digest of the image.
     """
     if report.key is None:
-        return "it does not say what it was made for"
+        return "it names no stack"
     held = {
         "arch": (report.key.arch, here.arch),
         "driver": (report.key.driver, here.driver or "none"),
@@ -166,15 +166,15 @@ def invalid_because(
         held["image"] = (report.key.image, launch.get("digest"))
     for name, (then, now) in held.items():
         if then != now:
-            return f"it was made for {name} {then}, here is {now}"
+            return f"it is for {name} {then}, and this stack has {now}"
     missing = set(need.dtypes) - set(report.dtypes)
     if missing:
-        return f"it says nothing about {', '.join(sorted(missing))}"
+        return f"it has no results for {', '.join(sorted(missing))}"
     return None
 
 
-def _tried(backends: Mapping[str, Backend], device: torch.device, need: AttentionNeed) -> StatusOf:
-    """Return the status of each backend by whether it runs at all."""
+def _trial(backends: Mapping[str, Backend], device: torch.device, need: AttentionNeed) -> StatusOf:
+    """Return a status function that only tries whether a backend runs."""
 
     def status_of(name: str, use: Use) -> Status:
         masked = use == "masked"

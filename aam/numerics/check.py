@@ -1,6 +1,6 @@
-"""Attention check: every probe on every backend, as a stream of events that ends in a report.
+"""Attention check: run every probe on every backend, as a stream of events, and report.
 
-Events tell a waiting process which probe was running when the stream stops.
+The events show which probe was running when a child process stops.
 """
 
 from __future__ import annotations

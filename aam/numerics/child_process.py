@@ -26,7 +26,7 @@ from aam.numerics.check import Begin, CheckPlan, Event, case_for, measure
 PATIENCE = 120.0
 """Seconds without an event after which a GPU counts as hanging; its first kernel takes a few."""
 
-_CONFIRMED = 5
+_KILL_TIMEOUT = 5
 """Seconds to wait for a killed process."""
 
 
@@ -61,8 +61,8 @@ def _round(
         f"import sys; sys.path[:] = {sys.path!r}; "
         f"from aam.numerics.child_process import work; work({writing})"
     )
-    words = [sys.executable, "-c", boot]
-    process = subprocess.Popen(words, stdin=subprocess.PIPE, pass_fds=(writing,))
+    arguments = [sys.executable, "-c", boot]
+    process = subprocess.Popen(arguments, stdin=subprocess.PIPE, pass_fds=(writing,))
     os.close(writing)
     begun = Begin()
     with contextlib.closing(Connection(reading, writable=False)) as news:
@@ -88,7 +88,7 @@ def _round(
         finally:
             process.kill()
             with contextlib.suppress(subprocess.TimeoutExpired):
-                process.wait(_CONFIRMED)
+                process.wait(_KILL_TIMEOUT)
 
 
 _REMEDY = "look at the kernel log (`dmesg`), use another node, or --device cpu"

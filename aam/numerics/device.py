@@ -11,10 +11,10 @@ from aam.contract.precision import CPU
 
 
 def choose_device(options: DeviceOptions) -> torch.device:
-    """Return the device that the options mean here; of several GPUs the process's current one.
+    """Return the device of the options; of several GPUs the current one of the process.
 
     Raises:
-        Unavailable: a GPU was asked for and there is none.
+        Unavailable: a GPU was requested and there is none.
     """
     if options.device == "cuda" and not torch.cuda.is_available():
         raise Unavailable("No GPU", "--device cuda", "use --device auto or cpu")
@@ -23,7 +23,7 @@ def choose_device(options: DeviceOptions) -> torch.device:
 
 
 def device_name(device: torch.device) -> str:
-    """Return the name of a device for a person, such as "GPU 0, NVIDIA H200"."""
+    """Return the name of a device, such as "GPU 0, NVIDIA H200"."""
     if device.type == "cuda":
         return f"GPU {device.index or 0}, {torch.cuda.get_device_name(device)}"
     threads = torch.get_num_threads()
@@ -31,12 +31,12 @@ def device_name(device: torch.device) -> str:
 
 
 def print_device(device: torch.device) -> None:
-    """Print the device: the first line of a run, so that a log shows at once where it computes."""
+    """Print the device, which is the first line of a log."""
     say(f"Device: {device_name(device)}")
 
 
 def arch_of(device: torch.device) -> str:
-    """Name the architecture of a device: gfx942, sm_90, or cpu."""
+    """Return the architecture of a device, such as gfx942 or sm_90; "cpu" for a CPU."""
     if device.type != "cuda":
         return CPU
     properties = torch.cuda.get_device_properties(device)

@@ -26,7 +26,7 @@ from aam.numerics.probes import Probe, ProbeInput, ProbeResult, expected_for_mas
 
 @dataclass(frozen=True)
 class KernelFault:
-    """A fault of an attention kernel.
+    """Known fault of an attention kernel.
 
     Attributes:
         name: for tables and records.
@@ -179,7 +179,7 @@ def _other_masks(given: ProbeInput) -> list[tuple[KernelFault, Tensor | None]]:
 def _wrong_gradient(
     found: ProbeResult, true: ProbeResult, errors: tuple[Difference, ...], allowed: float
 ) -> KernelFault:
-    """Return whether a gradient is off by one factor throughout or otherwise wrong."""
+    """Return `SCALED` if one factor explains every wrong gradient, else `GRADIENT`."""
     for f, t, part in zip(found.parts[1:], true.parts[1:], errors[1:], strict=True):
         slopes_N = torch.tensor(part.slopes_N, dtype=torch.float64)
         factor = slopes_N[(slopes_N - 1).abs().argmax()]

@@ -24,9 +24,9 @@ MASKS = {
     "empty": ("empty", "samples without members"),
     "recomputed": ("again", "recomputed in the backward pass"),
 }
-"""Heading of each kind of mask, and what it means where the heading does not say."""
+"""Mask -> column heading and its explanation, if it needs one."""
 
-WORDS = {
+LABELS = {
     "right": ("right", "green"),
     "harmless": ("harmless", "yellow"),
     "wrong": ("WRONG", "bold red"),
@@ -35,10 +35,10 @@ WORDS = {
     "failed": ("fails", "red"),
     "memory": ("out of memory", "yellow"),
 }
-"""Outcome -> the word that is shown, and its style."""
+"""Outcome -> label and style."""
 
-TELLING = ("failed", "memory", "crashed")
-"""Outcomes whose note is worth a line."""
+NOTED = ("failed", "memory", "crashed")
+"""Outcomes whose note is printed."""
 
 
 def show(report: CheckReport) -> None:
@@ -48,23 +48,24 @@ def show(report: CheckReport) -> None:
 
 
 def page(report: CheckReport) -> RenderableType:
-    """Lay a check report out."""
+    """Return the printed form of a check report."""
     parts: list[RenderableType] = [_stack(report), _table(report)]
     parts += [Padding(note, (0, 0, 0, 1), expand=False) for note in _notes(report)]
     return Group(*parts)
 
 
 def _stack(report: CheckReport) -> Table:
-    said = report.identity
-    kernels = said["aotriton"]
+    identity = report.identity
+    kernels = identity["aotriton"]
     if kernels == "unknown":
-        kernels = "unknown: the library does not say, as before 0.9"
+        kernels = "unknown: libraries before 0.9 have no version"
     named = {
-        "device": said["device"] + (f" ({said['arch']})" if said["arch"] != "cpu" else ""),
-        "driver": said["driver"],
-        "PyTorch": ", ".join(filter(None, (said["torch"], said["runtime"]))),
+        "device": identity["device"]
+        + (f" ({identity['arch']})" if identity["arch"] != "cpu" else ""),
+        "driver": identity["driver"],
+        "PyTorch": ", ".join(filter(None, (identity["torch"], identity["runtime"]))),
         "aotriton": kernels,
-        "Triton": said["triton"],
+        "Triton": identity["triton"],
     }
     grid = Table.grid(padding=(0, 2))
     for name, value in named.items():
@@ -77,8 +78,8 @@ def _table(report: CheckReport) -> Table:
     table = Table(box=box.SIMPLE_HEAD, pad_edge=False, padding=(0, 1, 0, 0))
     table.add_column(" backend", no_wrap=True)
     table.add_column("dtype", no_wrap=True)
-    asked = [mask for mask in MASKS if any(case.mask == mask for case in report.cases)]
-    for mask in asked:
+    masks = [mask for mask in MASKS if any(case.mask == mask for case in report.cases)]
+    for mask in masks:
         table.add_column(MASKS[mask][0], justify="right", no_wrap=True)
     table.add_column("limit", justify="right", style="dim", no_wrap=True)
     timed = bool(report.costs)
@@ -92,7 +93,7 @@ def _table(report: CheckReport) -> Table:
         for place, dtype in enumerate(report.dtypes):
             cases = report.of(name, [dtype])
             cells: list[str | Text] = [f" {name}" if place == 0 else "", dtype]
-            cells += [_cell([case for case in cases if case.mask == mask]) for mask in asked]
+            cells += [_cell([case for case in cases if case.mask == mask]) for mask in masks]
             cells.append(f"{max((case.allowed for case in cases), default=0):.0e}")
             cells += [_speed(report.costs, name, dtype)] if timed else []
             cells += [_memory(report.costs, name, dtype)] if counted else []
@@ -101,9 +102,9 @@ def _table(report: CheckReport) -> Table:
 
 
 def _cell(cases: Sequence[Case]) -> Text:
-    """Show the largest difference of the shapes, or why there is none."""
+    """Return the largest difference over the shapes, or the reason why there is none."""
     outcome = worst(cases)
-    style = WORDS[outcome][1] if outcome != "right" else ""
+    style = LABELS[outcome][1] if outcome != "right" else ""
     if outcome in UNUSABLE:
         return Text("-", style="dim")
     figures = [f for case in cases for f in (case.forward, case.backward) if f is not None]
@@ -118,7 +119,7 @@ def _word(cases: Sequence[Case]) -> Text:
     outcome = worst(cases)
     if outcome == "absent" and any(case.outcome == "right" for case in cases):
         return Text("right, no masks", style="green")
-    word, style = WORDS[outcome]
+    word, style = LABELS[outcome]
     return Text(word, style=style)
 
 
@@ -144,29 +145,29 @@ def _against_math(costs: Sequence[Cost], name: str, dtype: str) -> Iterator[tupl
 
 
 def _notes(report: CheckReport) -> Iterator[Text]:
-    """Say what the figures are, what is wrong and what `aam` does about it."""
+    """Yield the explanation of the figures, of faults, and of the backends that `aam` uses."""
     figures = "Figures: largest difference from float64, of output and gradients"
     if report.costs:
         figures += "; speed" + (" and memory" if report.costs[0].peak_bytes is not None else "")
         figures += " relative to math"
-    asked = {case.mask for case in report.cases}
-    masks = ", ".join(f"{name}: {what}" for mask, (name, what) in MASKS.items()
-                      if what and mask in asked)  # fmt: skip
-    yield Text(f"{figures}. Masks: {masks}.", style="dim")
+    masks = {case.mask for case in report.cases}
+    legend = ", ".join(f"{name}: {what}" for mask, (name, what) in MASKS.items()
+                      if what and mask in masks)  # fmt: skip
+    yield Text(f"{figures}. Masks: {legend}.", style="dim")
     for name in report.backends:
         for fault in report.faults(name, report.dtypes):
             dtypes = [d for d in report.dtypes if fault in report.faults(name, [d])]
             yield Text.assemble(
                 (f"{name}, {', '.join(dtypes)}: {fault}", "bold"), f": {explain(fault)}"
             )
-        told = (c for c in report.of(name, report.dtypes) if c.outcome in TELLING)
-        for note in sorted({case.note for case in told}):
+        noted = (c for c in report.of(name, report.dtypes) if c.outcome in NOTED)
+        for note in sorted({case.note for case in noted}):
             yield Text.assemble((name, "bold"), f": {note}")
     yield _conclusion(report)
 
 
 def explain(fault: str) -> str:
-    """Return what a fault is and what helps, as a sentence; `fault` may name the dtype too."""
+    """Return a sentence on a fault and its remedy; `fault` may have the prefix of `HALF`."""
     first, _, rest = fault.partition(": ")
     known = FAULTS[rest or first]
     what = f"{HALF.what}; {known.what}" if rest else known.what

@@ -181,12 +181,12 @@ def test_a_refusal_of_aam_is_shown_before_the_start(mi300a: Host) -> None:
     useless = report(*(faulty(emulated.ignoring, backend.name) for backend in TORCH))
     plan = planned(mi300a, KnownReport(useless, "/v.json"))
     (finding,) = (f for f in plan.findings if f.cause == "aam will refuse")
-    assert "No attention backend computes right here" in finding.evidence
+    assert "No attention backend computes correctly on this device" in finding.evidence
 
 
 def test_aam_refuses_a_report_of_another_gpu(wrong: CheckReport) -> None:
     found = guarded(AttentionNeed("auto"), CPU, {VARIABLE: to_json(wrong)}, Guard(TORCH, ("cpu",)))
-    assert "made for arch gfx942, here is cpu" in found.warnings[0]
+    assert "is for arch gfx942, and this stack has cpu" in found.warnings[0]
 
 
 # --- where they are kept

@@ -1,4 +1,4 @@
-"""Every option of every command, declared once; needs nothing but the standard library."""
+"""Options of every command, declared once with the standard library alone."""
 
 from aam.contract.options.commands import COMMANDS, find, names, split
 from aam.contract.options.field import (

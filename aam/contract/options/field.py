@@ -1,4 +1,4 @@
-"""How an option is declared and listed; imports nothing beyond the standard library.
+"""Declaration of options as dataclass fields, and functions over them.
 
 An option is a field of a frozen dataclass made with `option`. The command line (tyro reads the
 `help` entry of the metadata), the checkpoint and the launcher all read the same field. Modules that
@@ -27,7 +27,7 @@ T = TypeVar("T")
 
 @dataclass(frozen=True)
 class Range:
-    """The numbers that an option takes, as a person says it and as it is tested."""
+    """Range of a numeric option, with its description for messages."""
 
     words: str
     lowest: float
@@ -36,7 +36,7 @@ class Range:
     open_above: bool = False
 
     def holds(self, number: float) -> bool:
-        """Whether the number is one of them; NaN and infinity never are."""
+        """Return whether a number is in the range; NaN and infinity are not."""
         above = number > self.lowest if self.open_below else number >= self.lowest
         return above and (number < self.highest if self.open_above else number <= self.highest)
 
@@ -67,14 +67,17 @@ def option(
     first: bool = False,
     resumable: bool = False,
 ) -> Any:
-    """Declare one option; without a default it is required.
+    """Declare an option; without a default it is required.
 
-    `role` says what a path is for: an `input` is read, an `output` is written, all else is `value`.
-    `takes` is the range of a number, or of each number of a tuple; `check` looks at it.
-    `alone` is the value that the flag means where none follows it.
-    `first` lets the flag be left out where the value is the first word (see `spell_out`).
-    `resumable` lets a run that is resumed have another value than before; the files of an `input`
-    may lie elsewhere, but have to be the same.
+    Args:
+        help: text for the help page.
+        default: its default value.
+        role: `input` for a path that is read, `output` for one that is written, else `value`.
+        takes: range of a number, or of each number of a tuple, tested by `check`.
+        alone: value of the flag if no value follows it.
+        first: the flag can be omitted if its value is the first argument (see `spell_out`).
+        resumable: a resumed run may have another value; the files of an `input` may be elsewhere
+            but must have the same content.
     """
     shown = help if role == "value" else f"{help} [{role}]"
     metadata = {
@@ -90,7 +93,7 @@ def option(
 
 @dataclass(frozen=True)
 class OptionSpec:
-    """One option of one command, as the launcher and the documentation see it."""
+    """Option of a command, for the launcher and the documentation."""
 
     flag: str
     field: str
@@ -133,14 +136,14 @@ def specs(command: type) -> tuple[OptionSpec, ...]:
 
 
 def spell_out(command: type, words: Sequence[str]) -> list[str]:
-    """Write out what a person may leave out: the flag of the first word, the value of a flag.
+    """Add omitted parts to a command line: the flag of the first argument, the value of a flag.
 
     `golden compare DIR` becomes `--golden-dir DIR`, `--compile-model` becomes `--compile-model
-    auto`, `--output-dir=~/x` gets the home; both command lines, of `aam` and of the launcher, are
-    read from the result.
+    auto`, `--output-dir=~/x` gets the home folder; both `aam` and the launcher
+    parse the result.
 
     Raises:
-        UsageError: a path that is an address, or in the home of an unknown user.
+        UsageError: a path is a URL, or in the home folder of an unknown user.
     """
     options = specs(command)
     full = list(words)
@@ -166,10 +169,10 @@ def spell_out(command: type, words: Sequence[str]) -> list[str]:
 
 
 def _local_path(flag: str, value: str) -> str:
-    """Return a path with its `~` expanded, which the shell does not do behind a `=` or in quotes.
+    """Return a path with its `~` expanded; the shell does not expand it after `=` or in quotes.
 
     Raises:
-        UsageError: it is the address of a file, or the home of an unknown user.
+        UsageError: it is a URL, or in the home folder of an unknown user.
     """
     if re.match(r"(file|https?|ftp|sftp|s3|gs):", value, re.IGNORECASE):
         raise UsageError(
@@ -182,10 +185,10 @@ def _local_path(flag: str, value: str) -> str:
 
 
 def check(options: Any) -> None:
-    """Refuse numbers outside the range that their option takes, groups included.
+    """Check that all numbers are in the range of their option, groups included.
 
     Raises:
-        UsageError: names each of them and its range.
+        UsageError: names each number out of range, and its range.
     """
     wrong = list(_out_of_range(options))
     if wrong:
@@ -195,7 +198,7 @@ def check(options: Any) -> None:
 
 
 def _out_of_range(options: Any) -> Iterator[tuple[str, str, str]]:
-    """Yield flag, value and the range it should be in."""
+    """Yield flag, value and range of each number out of range."""
     for field in dataclasses.fields(options):
         value, takes = getattr(options, field.name), field.metadata.get("takes")
         if dataclasses.is_dataclass(value):
@@ -208,12 +211,12 @@ def _out_of_range(options: Any) -> Iterator[tuple[str, str, str]]:
 
 
 def to_plain(options: Any) -> dict[str, Any]:
-    """Turn an options object into nested dictionaries of strings, numbers, lists and None."""
+    """Convert options to nested dictionaries of strings, numbers, lists and None."""
     return {f.name: _plain(getattr(options, f.name)) for f in dataclasses.fields(options)}
 
 
 def from_plain(kind: type[T], values: dict[str, Any]) -> T:
-    """Undo `to_plain`; fields that `values` lacks take their defaults, unknown ones are ignored."""
+    """Convert the result of `to_plain` back; missing fields get defaults, unknown are ignored."""
     known = [f for f in dataclasses.fields(typing.cast(Any, kind)) if f.name in values]
     return kind(**{f.name: _typed(f.type, values[f.name]) for f in known})
 
@@ -229,7 +232,7 @@ def _plain(value: Any) -> Any:
 
 
 def words_of(kind: Any) -> tuple[str, ...]:
-    """Return the words that an option takes beside values of other kinds.
+    """Return the literal values of an option type.
 
     >>> words_of(Literal["auto"] | Path | None)
     ('auto',)
