@@ -42,7 +42,8 @@ def test_a_backend_without_masks_shares_the_work() -> None:
     found = chosen("flash", flash_masked="absent")
     assert names(found) == ("flash", "mem_efficient")
     assert found.warnings == (
-        "--attn-implementation flash supports no mask on cuda; mem_efficient runs where there is one.",
+        "--attn-implementation flash supports no mask on cuda; "
+        "mem_efficient runs where there is one.",
     )
 
 
