@@ -204,7 +204,7 @@ def test_a_report_of_another_stack_is_not_used(
     assert key is not None
     other = dataclasses.replace(of_a_faulty_stack, key=dataclasses.replace(key, **change))
     record, said = with_report(to_json(other))
-    assert f"The check report that came with the launch is not used: it was {reason}" in said
+    assert f"The check report that came with the launch is not used: it is {reason}" in said
     assert record["evidence"] == "measured before this run"
     assert record["with_mask"] == "auto"  # torch's own, measured here, is right
 
