@@ -313,7 +313,7 @@ def test_a_target_that_the_transform_or_the_split_cannot_take(
     bench: Bench, refused: Refused
 ) -> None:
     values = ["-4", *(str(k) for k in range(35))]
-    words = ("no logarithm", "1 of -1 or less", "--target-transform zscore")
+    words = ("log-zscore is not defined", "1 of -1 or less", "--target-transform zscore")
     refused(bench.train(*bench.column(values), "--target-transform", "log-zscore"), DATA, *words)
     header = "sample-id\tfold\tsplit\tgroup"
     rare = ["a"] * 18 + ["b"] * 17 + ["c"]
