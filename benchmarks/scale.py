@@ -137,12 +137,13 @@ def _steps(
     import numpy as np
     import torch
 
-    from aam.contract.options.groups import DeviceOptions, LoopOptions, RunOptions, SpeedOptions
+    from aam.contract.options.groups import LoopOptions, RunOptions, SpeedOptions
     from aam.model.shape import NetworkShape
     from aam.training import fit
     from aam.training.data_loader import TrainingBatches
     from aam.training.lightning_module import LossWeights, TrainingModule
     from aam.training.model_config import DiversityScale, ModelConfig
+    from aam.training.runtime import Runtime
 
     loaded, plan = _load(folder)
     loop = LoopOptions(epochs=1, batch_size=batch, seed=SEED)
@@ -170,8 +171,8 @@ def _steps(
     with tempfile.TemporaryDirectory() as out:
         run = RunOptions(output_dir=Path(out))
         given = fit.FitConfig(
-            config, loop, SpeedOptions(), DeviceOptions(device="cpu", num_workers=0),
-            run, Path(out), scale=scale, communicator=communicator,
+            config, loop, SpeedOptions(), run, Path(out),
+            runtime=Runtime(torch.device("cpu"), communicator=communicator), scale=scale,
         )  # fmt: skip
         fit.run(given, task, training, None)
     (begin, first), (end, last) = task.notes[2], task.notes[2 + steps]

@@ -12,7 +12,6 @@ import numpy as np
 import torch
 
 from aam.contract.options.groups import (
-    DeviceOptions,
     LoopOptions,
     PhylogenyOptions,
     RunOptions,
@@ -33,6 +32,7 @@ from aam.training.lightning_module import LossWeights, TrainingModule
 from aam.training.model_config import DiversityScale, ModelConfig
 from aam.training.nonfinite import FiniteCheck, replay
 from aam.training.optimizer import freeze_idle
+from aam.training.runtime import Runtime
 from aam.training.target import Target
 
 PLAN = BatchPlan(1, 200, 1024, "abundance", mask_ratio=0.15, metric="unweighted")
@@ -131,8 +131,8 @@ def learn(communicator: Communicator, study_dir: Path, folder: Path, case: Case)
         output_dir=folder, resume_from=case.resume, checkpoint_every_n_steps=case.every
     )
     given = fit.FitConfig(
-        config, case.loop, SpeedOptions(), DeviceOptions(device="cpu", num_workers=0), run, folder,
-        scale=case.scale, communicator=communicator,
+        config, case.loop, SpeedOptions(), run, folder,
+        scale=case.scale, runtime=Runtime(torch.device("cpu"), communicator=communicator),
     )  # fmt: skip
     try:
         fit.run(given, task, training, judging)

@@ -16,7 +16,6 @@ from torch import Tensor
 
 from aam.contract.errors import NotFinite
 from aam.contract.options.groups import (
-    DeviceOptions,
     LoopOptions,
     RunOptions,
     ScaleOptions,
@@ -96,7 +95,7 @@ def run(
     )
     noted: dict[str, object] = {}
     given = fit.FitConfig(
-        config, LOOP, SpeedOptions(), DeviceOptions(device="cpu", num_workers=0), options, folder,
+        config, LOOP, SpeedOptions(), options, folder,
         note=noted.__setitem__,
     )  # fmt: skip
     validation = FixedBatches(study, PLAN, np.arange(24, 36), LOOP.batch_size)

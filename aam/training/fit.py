@@ -16,19 +16,17 @@ from lightning.pytorch.loggers import TensorBoardLogger
 from aam.console import console, say
 from aam.contract.errors import DataError, UsageError
 from aam.contract.options.groups import (
-    DeviceOptions,
     LoopOptions,
     RunOptions,
     ScaleOptions,
     SpeedOptions,
 )
-from aam.contract.precision import Precision, choose_precision
 from aam.data.splits import Split
-from aam.distributed.communicator import SINGLE_PROCESS, Communicator
+from aam.distributed.communicator import Communicator
 from aam.distributed.signals import StopRequests
 from aam.distributed.stop_request import StopOnRequest
 from aam.distributed.strategies import choose_strategy
-from aam.numerics.device import arch_of, choose_device, device_name
+from aam.numerics.device import device_name
 from aam.training import checkpoints
 from aam.training.callbacks import EpochTable, RunProgressBar, WithinEpochs
 from aam.training.checkpoint_io import AtomicCheckpointIO
@@ -40,7 +38,7 @@ from aam.training.nonfinite import FiniteCheck
 from aam.training.optimizer import freeze_idle
 from aam.training.progress import Progress, RunLength
 from aam.training.resume import ExactResume, PlateauStep
-from aam.training.runtime import choose_workers
+from aam.training.runtime import CPU_RUNTIME, Runtime
 
 PRECISIONS = {"none": "32-true", "bf16": "bf16-mixed", "fp16": "16-mixed"}
 HIGHER_IS_BETTER = ("r2", "accuracy", "f1")
@@ -53,13 +51,12 @@ class FitConfig:
     config: ModelConfig
     loop: LoopOptions
     speed: SpeedOptions
-    device: DeviceOptions
     run: RunOptions
     folder: Path
+    runtime: Runtime = CPU_RUNTIME
+    scale: ScaleOptions = field(default_factory=ScaleOptions)
     best_metric: str = "val_loss"
     note: Note = unrecorded
-    scale: ScaleOptions = field(default_factory=ScaleOptions)
-    communicator: Communicator = SINGLE_PROCESS
     fold: int = 1
     folds: int = 1
 
@@ -106,32 +103,30 @@ def run(
 ) -> FitResult:
     """Train `task` and return its best checkpoint; without validation samples, the last one."""
     _silence_libraries()
-    device = choose_device(fit.device)
-    workers = choose_workers(fit.device, device)
+    runtime = fit.runtime
+    device, ranks = runtime.device, runtime.communicator.ranks
     sampler = EpochSampler(training.steps)
-    ranks = fit.communicator.ranks
     for batches in (training, validation):
         if batches is not None:
             batches.ranks, batches.letters = ranks, task.target is not None
     _freeze_idle(task, training)
     requests = StopRequests()
     pin = device.type == "cuda"
-    precision = choose_precision(fit.speed.mixed_precision, arch_of(device))
-    fit.note("precision", precision)
+    fit.note("precision", runtime.precision)
     progress = _progress(fit, task, training, device)
     table = EpochTable(fit.folder / "metrics.csv", progress)
     keeper, callbacks = _callbacks(fit, sampler, requests, table, validation is not None)
-    callbacks += _first_steps(fit, precision)
+    callbacks += _first_steps(fit)
     ids = training.study.table.sample_ids
     last = fit.folder / "checkpoints" / "last.ckpt"
     # After the callback that seeds a step, before those that validate and save.
-    callbacks.insert(1, FiniteCheck(ids, last, fit.note, fit.loop.lr, fit.communicator))
+    callbacks.insert(1, FiniteCheck(ids, last, fit.note, fit.loop.lr, fit.runtime.communicator))
     trainer = pl.Trainer(
         default_root_dir=fit.folder,
         accelerator="gpu" if device.type == "cuda" else "cpu",
         devices=1,
         strategy=choose_strategy(fit.scale, ranks, device),
-        precision=PRECISIONS[precision],  # type: ignore[arg-type]
+        precision=PRECISIONS[runtime.precision],  # type: ignore[arg-type]
         max_epochs=fit.loop.epochs,
         accumulate_grad_batches=fit.loop.gradient_accumulation_steps,
         gradient_clip_val=fit.loop.max_grad_norm or None,
@@ -149,12 +144,12 @@ def run(
     resume = checkpoints.checkpoint_to_resume(fit.run, fit.folder)
     folder = fit.folder / "checkpoints"
     if resume is not None:
-        _copy_best(resume.with_name("best.ckpt"), folder, fit.communicator)
+        _copy_best(resume.with_name("best.ckpt"), folder, fit.runtime.communicator)
     with requests.handled():
         trainer.fit(
             task,
-            loader(training, sampler, workers, pin),
-            validation and loader(validation, None, workers, pin),
+            loader(training, sampler, runtime.workers, pin),
+            validation and loader(validation, None, runtime.workers, pin),
             ckpt_path=resume,
         )
     best = table.latest
@@ -208,9 +203,9 @@ def _callbacks(
     name = fit.best_metric
     monitor = name if name.startswith("val_") else f"val_{name}"
     mode = "max" if name in HIGHER_IS_BETTER else "min"
-    stop = StopOnRequest(requests, fit.communicator, folder / "last.ckpt")
+    stop = StopOnRequest(requests, fit.runtime.communicator, folder / "last.ckpt")
     resume = ExactResume(
-        fit.config, sampler, folder, fit.loop.patience, fit.communicator.ranks.rank
+        fit.config, sampler, folder, fit.loop.patience, fit.runtime.communicator.ranks.rank
     )
     callbacks: list[Callback] = [resume, stop]
     keeper: ModelCheckpoint | None = None
@@ -231,13 +226,14 @@ def _callbacks(
         )
     # The row of an epoch has its learning rate, hence before the plateau scheduler steps.
     callbacks += [table.progress, table, PlateauStep()]
-    if console.is_terminal and fit.communicator.ranks.is_main:
+    if console.is_terminal and fit.runtime.communicator.ranks.is_main:
         callbacks.append(RunProgressBar(table.progress))
     return keeper, callbacks
 
 
-def _first_steps(fit: FitConfig, precision: Precision) -> list[Callback]:
+def _first_steps(fit: FitConfig) -> list[Callback]:
     """Return the callbacks of the first steps."""
+    precision = fit.runtime.precision
     report = Fp32Report(precision, fit.note) if fit.speed.report_fp32_fallbacks else None
     callbacks: list[Callback] = [] if report is None else [report]
     if fit.speed.compile_model != "off":
