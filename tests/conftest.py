@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import os
+import signal
 import subprocess
 from collections.abc import Callable, Generator, Iterator
 from pathlib import Path
@@ -17,6 +18,8 @@ from aam.data.simulation.simulate import simulate
 from aam.data.study import Study, load_study
 
 torch.set_num_threads(1)
+# A shell without job control starts background processes with SIGINT ignored; children inherit it.
+signal.signal(signal.SIGINT, signal.default_int_handler)
 
 
 @pytest.hookimpl(wrapper=True)
