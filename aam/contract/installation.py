@@ -14,16 +14,18 @@ DISTRIBUTION = "attention-all-microbes"
 
 
 def origin() -> str:
-    """Return the argument of `pip install` for this program.
+    """Return what `pip install` installs this program from.
 
-    It is the folder or URL of the installation (PEP 610), the checkout if it is not installed, else
-    the name of the distribution.
+    That is its checkout where it runs from one, else the folder or URL that pip recorded (PEP 610),
+    else the name of the distribution.
     """
+    checkout = Path(__file__).parents[2]
+    if (checkout / "pyproject.toml").is_file():
+        return str(checkout)
     try:
         text = distribution(DISTRIBUTION).read_text("direct_url.json")
     except PackageNotFoundError:
-        checkout = Path(__file__).resolve().parents[2]
-        return str(checkout) if (checkout / "pyproject.toml").is_file() else DISTRIBUTION
+        return DISTRIBUTION
     if text is None:
         return DISTRIBUTION
     source = json.loads(text)

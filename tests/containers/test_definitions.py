@@ -90,7 +90,9 @@ def test_the_revision_of_an_installation_is_its_commit_or_nothing(tmp_path: Path
     def said() -> str:
         variables = {"PYTHONPATH": f"{tmp_path}/site:{ROOT}", "PATH": os.environ["PATH"]}
         words = [sys.executable, "-c", code]
-        done = subprocess.run(words, env=variables, capture_output=True, text=True, check=True)
+        done = subprocess.run(
+            words, env=variables, cwd=tmp_path, capture_output=True, text=True, check=True
+        )
         return done.stdout.strip()
 
     assert said() == "''"
