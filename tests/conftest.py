@@ -10,6 +10,7 @@ from pathlib import Path
 
 import pytest
 import torch
+from hypothesis import settings
 
 from aam.contract.options.commands import Simulate
 from aam.contract.options.groups import PhylogenyOptions, TableOptions
@@ -18,6 +19,8 @@ from aam.data.simulation.simulate import simulate
 from aam.data.study import Study, load_study
 
 torch.set_num_threads(1)
+settings.register_profile("untimed", deadline=None)  # no test measures time
+settings.load_profile("untimed")
 # A shell without job control starts background processes with SIGINT ignored; children inherit it.
 signal.signal(signal.SIGINT, signal.default_int_handler)
 

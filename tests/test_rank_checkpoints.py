@@ -24,9 +24,9 @@ from tests.rank_runs import Case, alone, learn, learn_all
 from tests.teams import NEEDS_FSDP, start, together
 
 ALONE = ScaleOptions()
-DDP = ScaleOptions(distributed=True, rank_timeout=2)
-FSDP = ScaleOptions(fsdp=True, rank_timeout=2)
-SHARDED = ScaleOptions(fsdp=True, fsdp_sharded_checkpoint=True, rank_timeout=2)
+DDP = ScaleOptions(distributed=True, rank_timeout=5)
+FSDP = ScaleOptions(fsdp=True, rank_timeout=5)
+SHARDED = ScaleOptions(fsdp=True, fsdp_sharded_checkpoint=True, rank_timeout=5)
 
 SHORT = Case(loop=LoopOptions(epochs=2, batch_size=6, lr=1e-2, seed=1), every=1)
 STATUS = 75
