@@ -33,10 +33,10 @@ def plan_launch(
     """Decide how to run `request` on the host below `host_root`.
 
     Args:
-        request: what is asked for.
+        request: the command and its options.
         host_root: "/", or a capture.
-        starting: the plan will run, so that its record wants the engine's version; a program that
-            was never asked for it is started, which `explain` has no time for.
+        starting: the plan will run, and its record holds the version of the engine; an engine whose
+            version is not cached is started for it, which takes too long for `explain`.
 
     Raises:
         AamError: the launch is impossible, with the reason.

@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import json
 import subprocess
+from abc import abstractmethod
 from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
@@ -48,13 +49,13 @@ class OciEngine(Engine):
     move: str
     save_flags: tuple[str, ...] = ()
 
+    @abstractmethod
     def identity_flags(self, plan: Plan) -> list[str]:
-        """Return the options for the user, his groups and NVIDIA's devices."""
-        raise NotImplementedError
+        """Return the options for the user, the user's groups and NVIDIA's devices."""
 
+    @abstractmethod
     def build_flags(self, build: ImageBuild) -> list[str]:
         """Return the options that make two builds of the same inputs equal."""
-        raise NotImplementedError
 
     def run_flags(self, plan: Plan) -> tuple[str, ...]:
         """Return the options of `run`, the mounts and the devices."""

@@ -137,9 +137,9 @@ def program(
     """Return what runs.
 
     Args:
-        plan: for a node of the site; its words are those of the request and the stack's flags.
-        options: the words of the request, absolute paths in them.
-        sweep: words of each task of an array.
+        plan: for a node of the site; its arguments are those of the request and the stack's flags.
+        options: the arguments of the request, with absolute paths.
+        sweep: arguments of each task of an array.
         paths: of the request.
         settings: all layers.
         site: where.
@@ -183,7 +183,7 @@ def passed(site: Site, extra: Sequence[str] = ()) -> tuple[str, ...]:
 
 
 def _added(plan: Plan) -> list[str]:
-    """Return the stack's flags, which a plan puts behind the words of the request."""
+    """Return the stack's flags, which a plan appends to the arguments of the request."""
     return [word for d in plan.decisions if d.subject == "flag" for word in d.value.split()]
 
 

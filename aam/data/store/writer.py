@@ -84,7 +84,7 @@ def prepare(sources: StoreSources, folder: Path, block_bytes: int = BLOCK_BYTES)
     blocks = open_blocks(sources.table, scratch, block_bytes, sources.max_bytes)
     check_orientation(blocks.sample_ids, blocks.feature_ids, sources.table)
     scan = _scan(blocks, sources)
-    # ASVs are ordered by id; those that nobody holds are left out.
+    # ASVs are ordered by id; those without reads in any sample are left out.
     names = blocks.feature_ids
     held = np.flatnonzero(scan.holders_F).tolist()
     columns = np.array(sorted(held, key=names.__getitem__), dtype=np.int64)
