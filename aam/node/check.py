@@ -13,7 +13,7 @@ from xml.etree import ElementTree
 from aam.contract.errors import MissingInput, Unavailable
 from aam.node.log import log
 
-FILE = "tests/test_rocm_compatibility.py"
+FILE = "tests/numerics/test_rocm_compatibility.py"
 
 
 def run_tests(words: Sequence[str], checkout: Path, pytest: Path | None) -> int:

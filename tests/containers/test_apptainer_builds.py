@@ -15,7 +15,8 @@ from pathlib import Path
 import pytest
 
 from launcher.engines.sif_file import check_sif, labels_of
-from tests.containers.shared import (
+from tests.support.engines import PYTHON, Engines
+from tests.support.images import (
     CPU_TORCH,
     OTHERS,
     build_argv,
@@ -24,7 +25,6 @@ from tests.containers.shared import (
     warm_base,
     workshop,
 )
-from tests.launcher.containers import PYTHON, Engines
 
 pytestmark = [pytest.mark.container, pytest.mark.slow]
 SHOW = 'echo $LD_LIBRARY_PATH; python -c "import sys; print(sys.path)"'

@@ -23,8 +23,8 @@ from launcher.engines import apptainer
 from launcher.engines.base import GIB, SpaceRequirement
 from launcher.images import registry
 from launcher.images.build import require_space
-from tests.containers.shared import base, build_argv, warm_base, workshop
-from tests.launcher.containers import PYTHON, ROOT, USER, Engines
+from tests.support.engines import PYTHON, ROOT, USER, Engines
+from tests.support.images import base, build_argv, warm_base, workshop
 
 container = pytest.mark.container
 LAUNCH = ("-m", "launcher.cli", "images")

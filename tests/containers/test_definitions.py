@@ -19,7 +19,7 @@ from launcher.engines import apptainer, docker, podman
 from launcher.engines.base import ImageBuild
 from launcher.images import definitions
 from launcher.plan.catalog import Catalog, Image
-from tests.launcher.containers import ROOT
+from tests.support.engines import ROOT
 
 CONTAINERS = ROOT / "containers"
 ARGUMENT = re.compile(r"^(?:ARG |    )(BASE|SNAPSHOT|TORCH|TORCH_INDEX)=(\S+)$", re.MULTILINE)

@@ -11,9 +11,9 @@ from pathlib import Path
 import pandas as pd
 import pytest
 
-from tests.commands import read
-from tests.containers.shared import cpu_podman, cpu_sif, workshop
-from tests.launcher.containers import PYTHON, ROOT, USER, Engines
+from tests.support.commands import read
+from tests.support.engines import PYTHON, ROOT, USER, Engines
+from tests.support.images import cpu_podman, cpu_sif, workshop
 
 pytestmark = [pytest.mark.container, pytest.mark.slow]
 TINY = (

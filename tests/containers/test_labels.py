@@ -17,7 +17,7 @@ from launcher.images import measured
 from launcher.plan.choice import BuiltImage
 from launcher.plan.image_fit import fast, served
 from tests.containers.test_definitions import catalog
-from tests.launcher.containers import ROOT
+from tests.support.engines import ROOT
 
 LABELS = {
     "org.aam.torch": "2.6.0+rocm6.2.4",

@@ -12,7 +12,8 @@ from pathlib import Path
 import pytest
 
 from launcher.engines.sif_file import labels_of
-from tests.containers.shared import (
+from tests.support.engines import PYTHON
+from tests.support.images import (
     CPU_TORCH,
     OTHERS,
     build_argv,
@@ -22,7 +23,6 @@ from tests.containers.shared import (
     recorded,
     warm_base,
 )
-from tests.launcher.containers import PYTHON
 
 pytestmark = [pytest.mark.container, pytest.mark.slow]
 

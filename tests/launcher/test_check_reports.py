@@ -33,9 +33,9 @@ from launcher.plan.plan import Plan
 from launcher.plan.request import parse
 from launcher.plan.selection import choose
 from launcher.plan.settings import from_flags, merge
-from tests import backends as emulated
-from tests.backends import faulty
-from tests.launcher.test_make import BUILT, CATALOG, PRETRAIN, decided, mi300a
+from tests.launcher.test_plan import BUILT, CATALOG, PRETRAIN, decided, mi300a
+from tests.support import faulty_backends as emulated
+from tests.support.faulty_backends import faulty
 
 __all__ = ["mi300a"]
 CPU = torch.device("cpu")

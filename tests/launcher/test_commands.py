@@ -22,7 +22,7 @@ from launcher.completion import candidates, script
 from launcher.engines.sif import record_of
 from launcher.engines.sif_file import DESCRIPTOR, DESCRIPTOR_SIZE, HEADER, check_sif, id_of
 from launcher.images import index
-from tests.launcher.hosts import MI210, MI300A, Tree, captured
+from tests.support.hosts import MI210, MI300A, Tree, captured
 
 ROOT = Path(__file__).parents[2]
 RUN = ["pretrain", "--table", "{d}/t.biom", "--output-dir", "{d}/out"]

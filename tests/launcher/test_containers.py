@@ -18,8 +18,8 @@ from hypothesis import HealthCheck, given
 from hypothesis import settings as rules
 from hypothesis import strategies as st
 
-from tests.launcher.containers import PYTHON, USER, Engines, start
-from tests.launcher.hosts import MI300A, Tree
+from tests.support.engines import PYTHON, USER, Engines, start
+from tests.support.hosts import MI300A, Tree
 
 pytestmark = pytest.mark.container
 

@@ -20,7 +20,7 @@ from launcher.gpus.nvidia import CHIPS, capabilities
 from launcher.host.facts import Gpu, GpuInstance
 from launcher.host.numbers import numbers
 from launcher.host.tree import natural
-from tests.launcher.hosts import (
+from tests.support.hosts import (
     MI50,
     MI250X,
     MI300A,

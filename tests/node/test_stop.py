@@ -7,7 +7,7 @@ from pathlib import Path
 import pytest
 
 from aam.node import stop
-from tests.commands import pretrain
+from tests.support.commands import pretrain
 
 
 @pytest.mark.parametrize(

@@ -9,7 +9,7 @@ import pytest
 
 from aam.contract.errors import Unavailable
 from aam.node import topology
-from tests.launcher.hosts import MI300A, Tree
+from tests.support.hosts import MI300A, Tree
 
 
 def test_each_gpu_has_the_cpus_of_its_numa_node(tmp_path: Path) -> None:

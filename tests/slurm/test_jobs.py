@@ -21,9 +21,9 @@ import pytest
 import torch
 
 from launcher.slurm.files import files
-from tests.containers.shared import workshop
-from tests.launcher.containers import USER
-from tests.slurm.cluster import Cluster, Job, rows, start, until, weights
+from tests.support.engines import USER
+from tests.support.images import workshop
+from tests.support.slurm_cluster import Cluster, Job, rows, start, until, weights
 
 pytestmark = [pytest.mark.slurm, pytest.mark.container]
 

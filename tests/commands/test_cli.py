@@ -1,0 +1,182 @@
+"""The command line of `aam`: what it shows, what it refuses, and what it does not import."""
+
+from __future__ import annotations
+
+import json
+import os
+import re
+import subprocess
+import sys
+import typing
+from pathlib import Path
+
+import pytest
+
+from aam import __version__
+from aam.cli import main, parse
+from aam.contract.options import OptionSpec, find, from_plain, names, specs, to_plain
+from launcher.plan.request import parse as parse_launch
+
+ROOT = Path(__file__).parents[2]
+HEAVY = {"torch", "numpy", "tyro", "rich", "lightning", "biom", "skbio", "sklearn", "pandas"}
+OPTIONS = [(name, spec) for name in names() for spec in specs(typing.cast(type, find(name)))]
+
+
+def of_each_option() -> pytest.MarkDecorator:
+    labels = [f"{name}{spec.flag}" for name, spec in OPTIONS]
+    return pytest.mark.parametrize(("command", "spec"), OPTIONS, ids=labels)
+
+
+@pytest.fixture(scope="module")
+def help_pages() -> dict[str, str]:
+    """The help of each command, without frames and line ends."""
+    pages = {}
+    for name in names():
+        done = subprocess.run(
+            [sys.executable, "-m", "aam.cli", *name.split(), "--help"],
+            capture_output=True,
+            text=True,
+            cwd=ROOT,
+            check=True,
+        )
+        pages[name] = " ".join(re.sub("[│╭╮╰╯─]", " ", done.stdout).split())
+    return pages
+
+
+def shown_default(spec: OptionSpec) -> str:
+    """How a help page shows the default of an option."""
+    if spec.required:
+        return "(required)"
+    if isinstance(spec.default, tuple):
+        return f"(default: {' '.join(str(item) for item in spec.default)})"
+    return f"(default: {spec.default})"
+
+
+@of_each_option()
+def test_help_lists_every_option(
+    help_pages: dict[str, str], command: str, spec: OptionSpec
+) -> None:
+    page = help_pages[command]
+    # The words after the flag: its type, its help, its default, and so on to the next option.
+    [described] = re.findall(rf"(?<!\S){spec.flag}(?![\w-])(.*?)(?= --\w|$)", page, re.DOTALL)[:1]
+    rest = page[page.index(described) :]
+    assert spec.help in rest
+    between = rest[rest.index(spec.help) + len(spec.help) :]
+    assert between.strip().startswith(shown_default(spec))
+
+
+@of_each_option()
+def test_every_option_has_help_and_the_role_of_its_type(command: str, spec: OptionSpec) -> None:
+    assert spec.help.endswith((".", ".)", f". [{spec.role}]"))
+    is_path = spec.type is Path or Path in typing.get_args(spec.type)
+    assert spec.role in (("input", "output") if is_path else ("value",))
+
+
+@pytest.mark.parametrize("command", names())
+def test_flags_of_a_command_are_distinct(command: str) -> None:
+    flags = [spec.flag for name, spec in OPTIONS if name == command]
+    assert len(flags) == len(set(flags))
+
+
+@pytest.mark.parametrize("words", [[], ["--help"], ["--version"], ["trian"]])
+def test_help_imports_nothing_heavy(words: list[str]) -> None:
+    code = (
+        "import json, sys\n"
+        "from aam.cli import main\n"
+        "main(sys.argv[1:])\n"
+        "print(json.dumps(sorted({name.split('.')[0] for name in sys.modules})))"
+    )
+    done = subprocess.run(
+        [sys.executable, "-c", code, *words], capture_output=True, text=True, cwd=ROOT, check=True
+    )
+    assert not HEAVY & set(json.loads(done.stdout.splitlines()[-1]))
+
+
+def test_the_overview_names_every_command(capsys: pytest.CaptureFixture[str]) -> None:
+    assert main(["--help"]) == 0
+    shown = capsys.readouterr().out
+    for name in names():
+        summary = (typing.cast(type, find(name)).__doc__ or "").splitlines()[0]
+        assert re.search(rf"^  {name} +{re.escape(summary)}$", shown, re.MULTILINE)
+    assert main(["--version"]) == 0
+    assert capsys.readouterr().out == f"aam {__version__}\n"
+
+
+def test_an_unknown_command_is_answered_with_the_nearest(
+    capsys: pytest.CaptureFixture[str],
+) -> None:
+    assert main(["trian", "--table", "t"]) == 64
+    assert "No such command: 'trian'; did you mean 'train'?" in capsys.readouterr().err
+
+
+def test_an_unknown_option_is_answered_with_the_nearest(
+    capsys: pytest.CaptureFixture[str],
+) -> None:
+    assert main(["simulate", "--output-dir", "out", "--sampels", "3"]) == 64
+    expected = "aam: No such option: '--sampels'; did you mean '--samples'?\n"
+    assert capsys.readouterr().err == expected
+
+
+@pytest.mark.parametrize(
+    "words",
+    [
+        ["simulate"],
+        ["simulate", "--output-dir", "out", "--samples", "many"],
+        ["simulate", "--output-dir", "out", "--samples"],
+        ["unifrac", "--table", "t", "--tree", "n", "--output", "o", "--unifrac-metric", "wieghted"],
+    ],
+)
+def test_a_wrong_value_is_a_usage_error(
+    words: list[str], capsys: pytest.CaptureFixture[str]
+) -> None:
+    with pytest.raises(SystemExit) as stop:
+        main(words)
+    assert stop.value.code == 64
+    assert capsys.readouterr().err
+
+
+@pytest.mark.parametrize(
+    ("words", "expected"),
+    [
+        ([], "off"),
+        (["--compile-model"], "auto"),
+        (["--compile-model", "--device", "cpu"], "auto"),
+        (["--compile_model", "force"], "force"),
+        (["--compile-model=force"], "force"),
+        (["--compile-model", "off"], "off"),
+    ],
+)
+def test_an_option_may_stand_alone_in_both_programs(words: list[str], expected: str) -> None:
+    line = ["--table", "t.biom", "--output-dir", "out", *words]
+    assert parse("pretrain", line).speed.compile_model == expected
+    launched = parse_launch(["pretrain", *line])
+    assert parse("pretrain", launched.argv).speed.compile_model == expected
+
+
+def test_options_survive_a_checkpoint() -> None:
+    words = ["--table", "t.biom", "--metadata", "m.tsv", "--metadata-column", "age"]
+    options = parse("train", [*words, "--output-dir", "out", "--quantiles", "0.25", "0.75"])
+    kind = typing.cast(type, find("train"))
+    plain = json.loads(json.dumps(to_plain(options)))
+    assert to_plain(from_plain(kind, plain)) == to_plain(options)
+
+
+@pytest.mark.parametrize(
+    ("chosen", "policy"),
+    [({}, "PASSIVE"), ({"OMP_WAIT_POLICY": "active"}, "ACTIVE")],
+)
+def test_threads_sleep_while_they_wait_unless_the_user_chose(
+    tmp_path: Path, chosen: dict[str, str], policy: str
+) -> None:
+    """OpenMP prints its settings when torch is imported, before the table is missed."""
+    variables = {k: v for k, v in os.environ.items() if not k.startswith(("OMP_", "GOMP_"))}
+    words = ["predict", "--table", "none.biom", "--model", "none", "--output", "out.tsv"]
+    done = subprocess.run(
+        [sys.executable, "-m", "aam.cli", *words],
+        env=variables | {"OMP_DISPLAY_ENV": "true"} | chosen,
+        cwd=tmp_path,
+        capture_output=True,
+        text=True,
+    )
+    assert done.returncode == 66
+    assert f"OMP_WAIT_POLICY = '{policy}'" in done.stderr

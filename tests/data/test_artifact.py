@@ -1,0 +1,85 @@
+"""QIIME 2 artifacts: found by content, read by type, refused with what they are."""
+
+from __future__ import annotations
+
+import gzip
+import zipfile
+from pathlib import Path
+
+import pytest
+
+from aam.contract.errors import DataError, MissingInput
+from aam.data.io.artifact import is_artifact, read_payload
+from tests.support.artifacts import write_artifact
+
+
+@pytest.fixture
+def tree(tmp_path: Path) -> Path:
+    return write_artifact(tmp_path / "tree.qza", "Phylogeny[Rooted]", {"tree.nwk": b"(a:1,b:2);"})
+
+
+def test_payload_is_the_file_in_data(tree: Path) -> None:
+    assert is_artifact(tree)
+    assert read_payload(tree, "tree.nwk", "Phylogeny") == b"(a:1,b:2);"
+    assert read_payload(tree, "tree.nwk", "Phylogeny[Rooted]") == b"(a:1,b:2);"
+
+
+def test_properties_of_a_type_do_not_matter(tmp_path: Path) -> None:
+    kind = "DistanceMatrix % Properties('phylogenetic')"
+    path = write_artifact(tmp_path / "d.qza", kind, {"distance-matrix.tsv": b"\ta\n"})
+    assert read_payload(path, "distance-matrix.tsv", "DistanceMatrix") == b"\ta\n"
+
+
+def test_an_artifact_is_known_without_its_suffix(tree: Path, tmp_path: Path) -> None:
+    assert is_artifact(tree.rename(tmp_path / "tree.nwk"))
+
+
+def test_other_files_are_no_artifacts(tmp_path: Path) -> None:
+    text, archive = tmp_path / "a.qza", tmp_path / "b.npz"
+    text.write_text("(a:1,b:2);")
+    with zipfile.ZipFile(archive, "w") as other:
+        other.writestr("arr_0.npy", b"")
+    assert not is_artifact(text)
+    assert not is_artifact(archive)
+    assert read_payload(text, "tree.nwk", "Phylogeny") == b"(a:1,b:2);"
+
+
+def test_gzip_is_undone(tmp_path: Path) -> None:
+    path = tmp_path / "a.gz"
+    path.write_bytes(gzip.compress(b">a\nACGT\n"))
+    assert read_payload(path, "dna-sequences.fasta", "FeatureData[Sequence") == b">a\nACGT\n"
+    path.write_bytes(gzip.compress(b">a\nACGT\n" * 50)[:30])
+    with pytest.raises(DataError, match=r"gzip file is damaged.*copy it again"):
+        read_payload(path, "dna-sequences.fasta", "FeatureData[Sequence")
+
+
+def test_another_type_is_named(tree: Path) -> None:
+    with pytest.raises(DataError, match=r"another type.*Phylogeny\[Rooted\].*FeatureTable"):
+        read_payload(tree, "feature-table.biom", "FeatureTable")
+
+
+def test_a_payload_that_is_not_there(tree: Path) -> None:
+    with pytest.raises(DataError, match=r"does not hold 'other.nwk'.*1 \(tree.nwk\)"):
+        read_payload(tree, "other.nwk", "Phylogeny")
+
+
+def test_a_damaged_artifact(tree: Path) -> None:
+    tree.write_bytes(tree.read_bytes()[:80])
+    assert is_artifact(tree)
+    with pytest.raises(DataError, match=r"damaged.*copy it again"):
+        read_payload(tree, "tree.nwk", "Phylogeny")
+
+
+def test_a_zip_that_is_no_artifact(tmp_path: Path) -> None:
+    path = tmp_path / "a.qza"
+    with zipfile.ZipFile(path, "w") as archive:
+        archive.writestr("tree.nwk", "(a,b);")
+    with pytest.raises(DataError, match=r"not a QIIME 2 artifact.*VERSION"):
+        read_payload(path, "tree.nwk", "Phylogeny")
+
+
+def test_no_file(tmp_path: Path) -> None:
+    with pytest.raises(MissingInput, match=r"does not exist"):
+        is_artifact(tmp_path / "a.qza")
+    with pytest.raises(MissingInput, match=r"does not exist"):
+        read_payload(tmp_path / "a.qza", "tree.nwk", "Phylogeny")

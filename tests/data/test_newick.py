@@ -1,0 +1,119 @@
+"""Newick text: what is read, what the arrays mean, and where a broken text is broken."""
+
+from __future__ import annotations
+
+import io
+
+import numpy as np
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+from skbio import TreeNode
+
+from aam.contract.errors import DataError
+from aam.data.io.newick import NewickTree, parse
+from tests.support.trees import newicks
+
+
+def read(text: str) -> NewickTree:
+    return parse(text.encode(), "'a.nwk'")
+
+
+def test_arrays_are_in_postorder() -> None:
+    tree = read("((a:1,b:2)x:3,c:4)r:5;")
+    assert tree.names == ["a", "b", "c"]
+    assert tree.tips.tolist() == [0, 1, 3]
+    assert tree.parents.tolist() == [2, 2, 4, 4, -1]
+    assert tree.starts.tolist() == [0, 1, 0, 3, 0]
+    assert tree.lengths.tolist() == [1, 2, 3, 4, 5]
+
+
+@settings(deadline=None)
+@given(newicks(most_tips=14), st.sampled_from(["", " ", "\n", "[a (comment):1, [nested]']"]))
+def test_any_tree_is_read_as_scikit_bio_reads_it(drawn: tuple[str, list[str]], gap: str) -> None:
+    text, _ = drawn
+    expected = list(TreeNode.read(io.StringIO(text), convert_underscores=False).postorder())
+    tree = read(text.replace("(", f"({gap}").replace(",", f"{gap},").replace(")", f"){gap}"))
+    lengths = [np.nan if node.length is None else node.length for node in expected]
+    np.testing.assert_array_equal(tree.lengths, lengths)
+    assert tree.names == [node.name for node in expected if node.is_tip()]
+    places = {id(node): place for place, node in enumerate(expected)}
+    parents = [-1 if node.parent is None else places[id(node.parent)] for node in expected]
+    assert tree.parents.tolist() == parents
+    sizes = [node.count() for node in expected]
+    assert (np.arange(len(sizes)) - tree.starts + 1).tolist() == sizes
+
+
+@pytest.mark.parametrize(
+    ("label", "name"),
+    [
+        ("a_b", "a_b"),
+        ("'a_b'", "a_b"),
+        ("'it''s'", "it's"),
+        ("'a (b), c:1; [d]'", "a (b), c:1; [d]"),
+        (" 10317.000001020 ", "10317.000001020"),
+        ("\n'  x'\n", "  x"),
+        ("é", "é"),
+        ("", ""),
+    ],
+)
+def test_names_are_kept_as_they_are_meant(label: str, name: str) -> None:
+    tree = read(f"({label}:1,{label}:2e-3);")
+    assert tree.names == [name, name]
+    assert tree.lengths[:2].tolist() == [1, 0.002]
+
+
+@pytest.mark.parametrize("text", ["a;", "(a,b)", "\ufeff[&R] (a:1, b:1) ;\n\n", "(a,b)[end]; [x]"])
+def test_unusual_but_right(text: str) -> None:
+    assert read(text).names[0] == "a"
+
+
+def test_a_comb_as_deep_as_it_has_tips() -> None:
+    tips = 20_000
+    tree = read("(" * tips + "t0:1" + "".join(f",t{n}:1):1" for n in range(1, tips + 1)) + ";")
+    assert tree.names[-1] == f"t{tips}"
+    assert tree.starts[tree.parents == -1].tolist() == [0]
+
+
+@pytest.mark.parametrize(
+    ("text", "what"),
+    [
+        ("((a,b),c;", "1 '(' not closed (is the file whole?), the first at character 1 of 'a.nwk'"),
+        ("(a,(b,c);", "the first at character 1 of"),
+        ("(a,b));", "a ')' without its '(' at character 6"),
+        ("(a,b);(c,d);", "text after the semicolon (a second tree?) at character 7"),
+        ("a,b;", "a comma outside all brackets at character 2"),
+        ("(a,b)(c,d);", "a '(' after a ')' at character 6"),
+        ("(a,x(b,c));", "a name before a '(' at character 4"),
+        ("(a:1:2,b);", "two lengths for one branch at character 5"),
+        ("(a:one,b);", "a branch length that is not a number, 'one' at character 4"),
+        ("(a:1_0,b);", "a branch length that is not a number, '1_0'"),
+        ("(a:nan,b);", "a branch length that is not a number, 'nan'"),
+        ("(a:,b);", "a branch length that is not a number, ''"),
+        ("('a,b);", "a quote that is not closed at character 2"),
+        ("(a'b',c);", "a quote inside a name at character 3"),
+        ("('a'b,c);", "text after a closing quote at character 2"),
+        ("(a[b,c);", "a comment that is not closed at character 3"),
+    ],
+)
+def test_a_broken_text_is_refused_with_the_place(text: str, what: str) -> None:
+    with pytest.raises(DataError) as caught:
+        read(text)
+    assert what in str(caught.value)
+    assert str(caught.value).startswith("The tree cannot be read as Newick: ")
+
+
+@pytest.mark.parametrize("text", ["", " \n", ";", "[nothing];"])
+def test_an_empty_text_is_refused(text: str) -> None:
+    with pytest.raises(DataError, match="The tree is empty"):
+        read(text)
+
+
+@given(st.text("()',:;[]ab1 ", max_size=24))
+def test_any_text_is_read_or_refused(text: str) -> None:
+    try:
+        tree = read(text)
+    except DataError:
+        return
+    assert len(tree.parents) == len(tree.lengths) == len(tree.starts)
+    assert (tree.parents[:-1] > np.arange(len(tree.parents) - 1)).all()

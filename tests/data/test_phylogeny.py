@@ -1,0 +1,238 @@
+"""Phylogenies: sheared as the tree says, remembered when big, refused when wrong for UniFrac."""
+
+from __future__ import annotations
+
+import io
+import os
+from collections.abc import Sequence
+from pathlib import Path
+from tempfile import TemporaryDirectory
+
+import numpy as np
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+from skbio import TreeNode
+
+from aam.contract.errors import DataError, MissingInput
+from aam.data.unifrac.phylogeny import CACHED_FROM_TIPS, Phylogeny, read_phylogeny
+from tests.support.artifacts import write_artifact
+from tests.support.trees import newicks, random_case
+
+
+@pytest.fixture(autouse=True)
+def cache(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
+    """A cache of this test's own."""
+    monkeypatch.setenv("XDG_CACHE_HOME", str(tmp_path / "cache"))
+    return tmp_path / "cache" / "aam"
+
+
+def of(text: str, features: Sequence[str], drop_missing: bool = False) -> Phylogeny:
+    with TemporaryDirectory() as folder:
+        path = Path(folder) / "tree.nwk"
+        path.write_text(text)
+        return read_phylogeny(path, features, drop_missing)[0]
+
+
+def lists(phylogeny: Phylogeny) -> list[list[float]]:
+    """The branch lengths from each feature to the root."""
+    ends = phylogeny.indptr[1:-1]
+    return [part.tolist() for part in np.split(phylogeny.lengths_K[phylogeny.indices], ends)]
+
+
+def refusal(text: str, features: Sequence[str] = ("a", "b")) -> str:
+    with pytest.raises(DataError) as caught:
+        of(text, features)
+    return str(caught.value)
+
+
+def test_features_are_in_the_order_of_the_table() -> None:
+    text = "((a:1,b:2):4,c:8);"
+    assert lists(of(text, ["a", "b", "c"])) == [[1, 4], [2, 4], [8]]
+    assert lists(of(text, ["c", "b", "a"])) == [[8], [2, 4], [1, 4]]
+
+
+def test_shearing_adds_up_chains_and_keeps_the_stem() -> None:
+    assert lists(of("(((a:1,b:2):4,c:8):16,d:32);", ["a", "c"])) == [[5, 16], [8, 16]]
+    assert lists(of("(((a:1,b:2):4,c:8):16,d:32);", ["a", "b"])) == [[1, 20], [2, 20]]
+    assert lists(of("(((a:1,b:2):4,c:8):16,d:32);", ["d", "c"])) == [[32], [24]]
+
+
+@pytest.mark.parametrize(
+    "text", ["(a:1,b:1):5.0;", "((a:1,b:1):5.0);", "(((a:1,b:1):2):2.5,c:9):0.5;"]
+)
+def test_a_root_length_and_a_stem_are_the_same(text: str) -> None:
+    assert lists(of(text, ["a", "b"])) == [[1, 5], [1, 5]]
+
+
+def test_one_feature_has_one_branch() -> None:
+    assert lists(of("((a:1,b:2):4,c:8);", ["b"])) == [[6]]
+    assert lists(of("((a:1,b:0):0,c:8);", ["b"])) == [[0]]
+
+
+@settings(deadline=None)
+@given(newicks(most_tips=12), st.data())
+def test_paths_are_as_long_as_scikit_bio_says(
+    drawn: tuple[str, list[str]], data: st.DataObject
+) -> None:
+    text, tips = drawn
+    features = data.draw(st.permutations(tips))[: data.draw(st.integers(1, len(tips)))]
+    phylogeny = of(text, features)
+    tree = TreeNode.read(io.StringIO(text), convert_underscores=False)
+    paths = [[tree.find(name), *tree.find(name).ancestors()] for name in features]
+    expected = [sum(node.length or 0 for node in path) for path in paths]
+    found = lists(phylogeny)
+    np.testing.assert_allclose([sum(path) for path in found], expected, atol=1e-12)
+    # Binary or not, chains are collapsed: at most F tips, F - 1 inner branches and a stem.
+    assert phylogeny.lengths_K.size <= 2 * len(features)
+    together = {node for path in paths for node in path}
+    total = sum(node.length or 0 for node in together)
+    np.testing.assert_allclose(phylogeny.lengths_K.sum(), total, atol=1e-12)
+    # The promises that UniFrac of a batch stands on: postorder, tip branches in tree order.
+    for start, end in zip(phylogeny.indptr, phylogeny.indptr[1:], strict=False):
+        assert (np.diff(phylogeny.indices[start:end]) > 0).all()
+    order = np.argsort(phylogeny.indices[phylogeny.indptr[:-1]])
+    assert [features[column] for column in order] == tips_of(tree, features)
+
+
+def tips_of(tree: TreeNode, features: Sequence[str]) -> list[str]:
+    return [tip.name for tip in tree.tips() if tip.name in features]
+
+
+def test_an_artifact_is_read(tmp_path: Path) -> None:
+    files = {"tree.nwk": b"((a:1,b:2):4,c:8);"}
+    path = write_artifact(tmp_path / "tree.qza", "Phylogeny[Rooted]", files)
+    assert lists(read_phylogeny(path, ["a", "b"])[0]) == [[1, 4], [2, 4]]
+    unrooted = write_artifact(tmp_path / "unrooted.qza", "Phylogeny[Unrooted]", files)
+    with pytest.raises(DataError, match=r"Phylogeny\[Unrooted\]"):
+        read_phylogeny(unrooted, ["a", "b"])
+
+
+def test_no_file(tmp_path: Path) -> None:
+    with pytest.raises(MissingInput, match="No tree: .*none.nwk' does not exist"):
+        read_phylogeny(tmp_path / "none.nwk", ["a"])
+
+
+def test_missing_features_are_refused_or_dropped(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    path = tmp_path / "tree.nwk"
+    path.write_text("((a:1,b:2):4,c:8);")
+    features = ["x1", "c", "x2", "a"]
+    with pytest.raises(DataError) as caught:
+        read_phylogeny(path, features)
+    assert "2 (x1, x2) of 4 are absent" in str(caught.value)
+    assert "--drop-missing-asvs" in str(caught.value)
+    phylogeny, columns = read_phylogeny(path, features, drop_missing=True)
+    assert columns.tolist() == [1, 3]
+    assert lists(phylogeny) == [[8], [5]]
+    assert "2 (x1, x2) of 4" in capsys.readouterr().err
+
+
+def test_a_tree_of_another_table_is_refused_even_if_dropping() -> None:
+    with pytest.raises(DataError, match="None of the table's features is in the tree"):
+        of("((a:1,b:2):4,c:8);", ["x", "y"], drop_missing=True)
+
+
+@pytest.mark.parametrize(
+    ("text", "sentence"),
+    [
+        ("((a,b),c);", "The tree has no branch lengths: none of 5 branches"),
+        ("((a:1,b):4,c:8);", "The tree has branches without a length: above the tips 1 (b)"),
+        ("((a:1,c:1),b:8);", "The tree has branches without a length: above the tips 1 (a)"),
+        (
+            "((a:1,b:-2):4,c:8);",
+            "The tree has branches with a negative length: above the tips 1 (b",
+        ),
+        (
+            "((a:1,b:2):-4,c:8);",
+            "The tree has branches with a negative length: above the tips 1 (a",
+        ),
+        ("(a:1,b:2):-4;", "The tree has branches with a negative length"),
+        ("((a:1,a:2):4,b:8);", "Features are in the tree more than once: 1 (a)"),
+        ("((a:1,b:2):4,c:8;", "The tree cannot be read as Newick: 1 '(' not closed"),
+        ("", "The tree is empty"),
+    ],
+)
+def test_what_is_wrong_is_said(text: str, sentence: str) -> None:
+    assert sentence in refusal(text, ["a", "b"])
+
+
+def test_what_is_sheared_away_need_not_be_right() -> None:
+    assert lists(of("((a:1,b:2):4,(x:-1,x):-8);", ["a", "b"])) == [[1, 4], [2, 4]]
+
+
+def test_a_root_of_three_branches_is_refused_or_put_at_the_midpoint(tmp_path: Path) -> None:
+    text = "(a:1,(b:2,d_d:1):1,c:8);"
+    assert "The tree is not rooted: the root of" in refusal(text, ["a", "b"])
+    path = tmp_path / "tree.nwk"
+    path.write_text(text)
+    phylogeny, _ = read_phylogeny(path, ["a", "b", "c", "d_d"], root_at_midpoint=True)
+    # The path from b to c is 11 long, so 5.5 from either.
+    assert [sum(lengths) for lengths in lists(phylogeny)] == pytest.approx([3.5, 5.5, 5.5, 4.5])
+    path.write_text("(a,b,c);")
+    with pytest.raises(DataError, match="cannot be rooted|no branch lengths"):
+        read_phylogeny(path, ["a", "b"], root_at_midpoint=True)
+
+
+@pytest.mark.parametrize(
+    ("length", "words"),
+    [("1e37", "too large: those above the ASVs add up to 3e+37"), ("1e308", "too large"),
+     ("1e-40", "too small")],
+)  # fmt: skip
+def test_lengths_that_cannot_be_added_up(length: str, words: str) -> None:
+    assert words in refusal(f"(a:{length},(b:{length},c:{length}):{length});", ["a", "b"])
+
+
+def test_a_deep_tree_of_many_ancestors_is_refused(tmp_path: Path) -> None:
+    """A tree of 40,000 nested brackets has 10^9 pairs of a feature and a branch above it."""
+    tips, path = 40_000, tmp_path / "tree.nwk"
+    closed = "".join(f",t{tip}:1):1" for tip in range(1, tips))
+    path.write_text("(" * (tips - 1) + "t0:1" + closed.removesuffix(":1") + ";")
+    with pytest.raises(DataError, match="The tree does not fit in memory"):
+        read_phylogeny(path, [f"t{tip}" for tip in range(tips)], max_bytes=1 << 30)
+
+
+@pytest.fixture(scope="module")
+def big() -> str:
+    return random_case(CACHED_FROM_TIPS + 2, 1, 1, seed=1).newick
+
+
+def test_a_big_tree_is_remembered(big: str, cache: Path) -> None:
+    features = [f"t{n}" for n in range(0, 1000, 7)]
+    first = of(big, features)
+    files = list(cache.iterdir())
+    assert len(files) == 1
+    again = of(big, features)
+    for name in ("lengths_K", "indptr", "indices"):
+        np.testing.assert_array_equal(getattr(first, name), getattr(again, name))
+    assert lists(of(big, features[::-1])) == lists(first)[::-1]
+    assert len(list(cache.iterdir())) == 2
+
+
+def test_a_small_tree_is_not(cache: Path) -> None:
+    of("((a:1,b:2):4,c:8);", ["a"])
+    assert not cache.exists()
+
+
+def test_a_damaged_cache_is_made_again(big: str, cache: Path) -> None:
+    first = of(big, ["t1", "t2"])
+    (file,) = cache.iterdir()
+    whole = file.read_bytes()
+    for damage in (b"", b"PK\x03\x04", whole[: len(whole) // 2]):
+        file.write_bytes(damage)
+        assert lists(of(big, ["t1", "t2"])) == lists(first)
+        assert file.read_bytes()[:2] == b"PK"
+
+
+def test_a_cache_that_cannot_be_written_is_no_matter(
+    big: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    (tmp_path / "file").write_text("not a folder")
+    monkeypatch.setenv("XDG_CACHE_HOME", str(tmp_path / "file"))
+    assert len(lists(of(big, ["t1", "t2"]))) == 2
+    monkeypatch.delenv("XDG_CACHE_HOME")
+    monkeypatch.setenv("HOME", str(tmp_path / "file"))
+    assert len(lists(of(big, ["t1", "t2"]))) == 2
+    assert capsys.readouterr().err == ""
+    assert os.listdir(tmp_path) == ["file"]

@@ -1,0 +1,157 @@
+"""Sequences: found, checked against their ids, encoded."""
+
+from __future__ import annotations
+
+import gzip
+import hashlib
+from pathlib import Path
+
+import numpy as np
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from aam.contract.errors import DataError, MissingInput, UsageError
+from aam.data.sequences import (
+    AMBIGUOUS,
+    MASK,
+    PAD,
+    VOCABULARY,
+    decode,
+    encode,
+    read_sequences,
+    sequences_of,
+)
+from tests.support.artifacts import write_artifact
+
+dna = st.text(alphabet="ACGTN", min_size=1, max_size=30)
+
+
+def fasta(path: Path, text: str) -> Path:
+    path.write_text(text)
+    return path
+
+
+@given(st.lists(dna, max_size=20))
+def test_decode_undoes_encode(sequences: list[str]) -> None:
+    codes = encode(sequences, None)
+    assert codes.dtype == np.uint8
+    assert codes.shape == (len(sequences), max(map(len, sequences), default=0))
+    assert decode(codes) == tuple(sequences)
+
+
+@given(st.lists(dna, min_size=1, max_size=10), st.integers(1, 30))
+def test_cutting_keeps_the_beginning(sequences: list[str], max_bp: int) -> None:
+    assert decode(encode(sequences, max_bp)) == tuple(dna[:max_bp] for dna in sequences)
+
+
+def test_codes_follow_the_vocabulary() -> None:
+    assert (VOCABULARY[PAD], VOCABULARY[AMBIGUOUS], VOCABULARY[MASK]) == ("-", "N", "?")
+    assert encode(["ACGTN", "AC"], None).tolist() == [[1, 2, 3, 4, 5], [1, 2, 0, 0, 0]]
+    assert decode(np.array([[1, MASK, 2]], dtype=np.uint8)) == ("A?C",)
+
+
+def test_every_ambiguity_letter_is_one_code() -> None:
+    assert set(encode(["NRYSWKMBDHV"], None).ravel().tolist()) == {AMBIGUOUS}
+
+
+def test_lower_case_and_u_are_read_and_said_once(capsys: pytest.CaptureFixture[str]) -> None:
+    assert decode(encode(["acgu", "ACGU", "ACGA"], None)) == ("ACGT", "ACGT", "ACGA")
+    said = capsys.readouterr().err
+    assert "Lower case or U is read as A, C, G, T in 2 of 3 sequences." in said
+    assert "another feature has too: 1 of 3" in said
+
+
+def test_what_is_cut_is_said(capsys: pytest.CaptureFixture[str]) -> None:
+    encode(["ACGTA", "ACG"], 3)
+    said = capsys.readouterr().err
+    assert "Cut to 3 nucleotides: 1 of 2" in said
+    assert "another feature has too: 1 of 2" in said
+    encode(["ACG", "TTT"], 3)
+    assert capsys.readouterr().err == ""
+
+
+@pytest.mark.parametrize(
+    ("sequences", "words"),
+    [
+        (["AC-T", "ACGT", "A.GT"], "gaps.*'-', '.' in 2 of 3.*unaligned"),
+        (["ACXT"], "letters.*'X' in 1 of 1.*IUPAC"),
+        (["ACÄT"], "letters.*'Ä'"),
+        (["AC T"], "letters.*' '"),
+        (["ACGT", ""], "Empty sequences: 1 of 2"),
+    ],
+)
+def test_other_letters_are_refused(sequences: list[str], words: str) -> None:
+    with pytest.raises(DataError, match=words):
+        encode(sequences, None)
+
+
+def test_max_bp_must_be_positive() -> None:
+    with pytest.raises(UsageError, match=r"--max-bp"):
+        encode(["ACGT"], 0)
+
+
+def test_fasta(tmp_path: Path) -> None:
+    text = ">a first\nACGT\nAC\n\n>b\r\nGGG\r\n"
+    expected = {"a": "ACGTAC", "b": "GGG"}
+    assert read_sequences(fasta(tmp_path / "s.fasta", text)) == expected
+    (tmp_path / "s.fasta.gz").write_bytes(gzip.compress(text.encode()))
+    assert read_sequences(tmp_path / "s.fasta.gz") == expected
+    files = {"dna-sequences.fasta": text.encode()}
+    for number, kind in enumerate(("FeatureData[Sequence]", "FeatureData[Sequence | Taxonomy]")):
+        path = write_artifact(tmp_path / f"{number}.qza", kind, files)
+        assert read_sequences(path) == expected
+
+
+@pytest.mark.parametrize(
+    ("text", "words"),
+    [
+        ("", "Not FASTA.*empty"),
+        ("@r\nACGT\n+\nIIII\n", "Not FASTA.*begins with '@r"),
+        (">a\nAC\n>b\nAC\n>a\nGT\n", r"Duplicated sequence ids.*1 \(a\)"),
+        (">a\n>b\nAC\n", r"without an id or a sequence.*1 \(a\)"),
+        ("> \nAC\n", "without an id or a sequence"),
+    ],
+)
+def test_what_is_not_fasta(tmp_path: Path, text: str, words: str) -> None:
+    with pytest.raises(DataError, match=rf"(?s){words}"):
+        read_sequences(fasta(tmp_path / "s.fasta", text))
+
+
+def test_bytes_and_absent_files(tmp_path: Path) -> None:
+    (tmp_path / "s.fasta").write_bytes(b">a\xff\nACGT\n")
+    with pytest.raises(DataError, match=r"not UTF-8 text"):
+        read_sequences(tmp_path / "s.fasta")
+    with pytest.raises(MissingInput, match=r"does not exist"):
+        read_sequences(tmp_path / "t.fasta")
+    path = write_artifact(tmp_path / "a.qza", "FeatureData[AlignedSequence]", {})
+    with pytest.raises(DataError, match=r"another type.*AlignedSequence"):
+        read_sequences(path)
+
+
+def test_ids_that_are_sequences_need_no_file() -> None:
+    assert sequences_of(("ACGT", "ggu"), None) == ("ACGT", "ggu")
+
+
+def test_hashes_need_a_file() -> None:
+    ids = tuple(hashlib.md5(str(n).encode()).hexdigest() for n in range(7))
+    with pytest.raises(
+        DataError, match=r"not sequences, of 8 features: 7 \(.*\.\.\.\).*--sequences"
+    ):
+        sequences_of((*ids, "ACGT"), None)
+
+
+def test_ids_are_looked_up_and_hashes_checked(tmp_path: Path) -> None:
+    md5, sha1 = hashlib.md5(b"ACGT").hexdigest(), hashlib.sha1(b"GGTT").hexdigest()
+    path = fasta(tmp_path / "s.fasta", f">{md5}\nacgt\n>{sha1}\nGGUU\n>plain\nTT\n")
+    assert sequences_of(("plain", sha1, md5), path) == ("TT", "GGUU", "acgt")
+    path.write_text(f">{md5}\nACG\n>plain\nTT\n")
+    with pytest.raises(DataError, match=rf"hash is not their id: 1 \({md5}\).*untrimmed"):
+        sequences_of((md5, "plain"), path)
+
+
+def test_ids_that_the_file_lacks(tmp_path: Path) -> None:
+    path = fasta(tmp_path / "s.fasta", ">x\nACGT\n")
+    ids = ("f0", "f1", "f2", "f3", "f4", "f5", "x")
+    with pytest.raises(DataError, match=r"without a sequence.*6 \(f0, f1, f2, f3, f4, ...\) of 7"):
+        sequences_of(ids, path)

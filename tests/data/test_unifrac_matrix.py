@@ -1,0 +1,237 @@
+"""Whole matrices: tiled as one pleases, by torch or ssu, and the command that writes them."""
+
+from __future__ import annotations
+
+import os
+import shutil
+from pathlib import Path
+from typing import Literal
+
+import biom
+import h5py
+import numpy as np
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from aam.cli import main
+from aam.contract.errors import Unavailable
+from aam.contract.options.groups import Metric
+from aam.data.distances import read_distances
+from aam.data.table import FeatureTable, read_table
+from aam.data.unifrac import matrix as module
+from aam.data.unifrac.batch import faith_pd, pairwise
+from aam.data.unifrac.matrix import faith_pd_of_all, unifrac_matrix
+from aam.data.unifrac.phylogeny import read_phylogeny
+from aam.data.unifrac.ssu import newick
+from tests.data.test_unifrac import ALPHAS, DISTANCES, phylogeny_of
+from tests.support.trees import Case, cases, random_case
+
+
+@pytest.fixture
+def ssu() -> None:
+    if shutil.which("ssu") is None:
+        if os.environ.get("CI") == "true":
+            pytest.fail("ssu is to be installed in CI (Debian: unifrac-tools)")
+        pytest.skip("ssu is not installed")
+
+
+def table_of(case: Case) -> FeatureTable:
+    samples = tuple(f"s'{n}" for n in range(len(case.counts)))
+    return FeatureTable(samples, tuple(case.features), case.table)
+
+
+@settings(deadline=None)
+@given(cases(), st.sampled_from(DISTANCES), ALPHAS)
+def test_a_matrix_is_what_a_batch_of_all_samples_gives(
+    case: Case, metric: Metric, alpha: float
+) -> None:
+    phylogeny = phylogeny_of(case)
+    expected = pairwise(case.table, phylogeny, metric, alpha).numpy()
+    found = unifrac_matrix(table_of(case), phylogeny, metric, alpha)
+    assert found.values.dtype == np.float32
+    scale = max(1.0, float(phylogeny.lengths_K.sum()))
+    np.testing.assert_allclose(found.values, expected, atol=1e-6 * scale)
+
+
+@pytest.mark.parametrize("metric", DISTANCES)
+def test_tiles_and_blocks_leave_no_seam(metric: Metric, monkeypatch: pytest.MonkeyPatch) -> None:
+    case = random_case(150, 45, 40, seed=1)
+    phylogeny, table = phylogeny_of(case), table_of(case)
+    expected = pairwise(case.table, phylogeny, metric).numpy()
+    monkeypatch.setattr(module, "TILE", 8)
+    monkeypatch.setattr(module, "ROWS", 7)
+    # 45 samples at 40 bytes: branches in blocks of 11, of 1, and all at once.
+    for gigabytes in (11.5 * 45 * 40 / 2**30, 1e-12, 1.0):
+        found = unifrac_matrix(table, phylogeny, metric, 0.5, "torch", gigabytes)
+        np.testing.assert_allclose(found.values, expected, rtol=2e-6, atol=1e-6)
+        np.testing.assert_array_equal(found.values, found.values.T)
+        assert not found.values.diagonal().any()
+
+
+def test_faith_pd_of_all(monkeypatch: pytest.MonkeyPatch) -> None:
+    case = random_case(60, 9, 20, seed=2)
+    phylogeny = phylogeny_of(case)
+    monkeypatch.setattr(module, "TILE", 8)
+    found = faith_pd_of_all(table_of(case), phylogeny)
+    np.testing.assert_allclose(found, faith_pd(case.table, phylogeny))
+
+
+@pytest.mark.usefixtures("ssu")
+@pytest.mark.parametrize("metric", DISTANCES)
+@pytest.mark.parametrize("alpha", [0.0, 0.5, 1.0])
+def test_ssu_agrees(metric: Metric, alpha: float) -> None:
+    # A stem and an empty sample included; names hold quotes, which ssu refuses in a tree.
+    case = random_case(80, 12, 25, seed=3)
+    case.counts[4] = 0
+    phylogeny, table = phylogeny_of(case), table_of(case)
+    ours = unifrac_matrix(table, phylogeny, metric, alpha, "torch").values
+    theirs = unifrac_matrix(table, phylogeny, metric, alpha, "ssu").values
+    np.testing.assert_allclose(theirs, ours, rtol=3e-6, atol=2e-6)
+
+
+@settings(deadline=None)
+@given(cases())
+def test_a_phylogeny_written_is_the_same_phylogeny(case: Case) -> None:
+    phylogeny = phylogeny_of(case)
+    names = [f"f{column}" for column in range(len(case.features))]
+    again = phylogeny_of(Case(newick(phylogeny), names, case.counts))
+    np.testing.assert_array_equal(again.indices, phylogeny.indices)
+    np.testing.assert_array_equal(again.indptr, phylogeny.indptr)
+    np.testing.assert_array_equal(again.lengths_K, phylogeny.lengths_K)
+
+
+@pytest.fixture
+def fake_ssu(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
+    """An empty folder that is all of PATH but the shell's own folder."""
+    folder = tmp_path / "bin"
+    folder.mkdir()
+    monkeypatch.setenv("PATH", str(folder))
+    return folder / "ssu"
+
+
+def test_without_ssu_the_remedy_is_said(fake_ssu: Path) -> None:
+    case = random_case(10, 3, 5, seed=4)
+    with pytest.raises(Unavailable) as caught:
+        unifrac_matrix(table_of(case), phylogeny_of(case), "unweighted", engine="ssu")
+    assert caught.value.status == 69
+    assert "choose --engine torch" in str(caught.value)
+
+
+def test_what_ssu_says_when_it_fails_is_said(fake_ssu: Path) -> None:
+    fake_ssu.write_text("#!/bin/sh\necho 'no licence to compute' >&2\nexit 3\n")
+    fake_ssu.chmod(0o755)
+    case = random_case(10, 3, 5, seed=4)
+    with pytest.raises(Unavailable, match="its last line is 'no licence to compute'"):
+        unifrac_matrix(table_of(case), phylogeny_of(case), "unweighted", engine="ssu")
+
+
+@pytest.fixture
+def study(tmp_path: Path) -> Path:
+    """A folder with table.biom and tree.nwk; the tree also holds what the table does not."""
+    case = random_case(50, 8, 12, seed=5)
+    (tmp_path / "tree.nwk").write_text(case.newick)
+    samples = [f"s{n}" for n in range(len(case.counts))]
+    with h5py.File(tmp_path / "table.biom", "w") as file:
+        biom.Table(case.counts.T.astype(float), case.features, samples).to_hdf5(file, "a test")
+    return tmp_path
+
+
+def run(study: Path, output: str, *more: str) -> int:
+    words = ["--table", "table.biom", "--tree", "tree.nwk", "--output", output]
+    paths = [str(study / word) if "." in word else word for word in words]
+    return main(["unifrac", *paths, "--device", "cpu", *more])
+
+
+@pytest.mark.parametrize("output", ["m.tsv", "m.lsmat", "m.npy", "m.h5"])
+@pytest.mark.parametrize("metric", ["unifrac", "weighted"])
+def test_the_command_writes_the_matrix(study: Path, output: str, metric: Metric) -> None:
+    assert run(study, output, "--unifrac-metric", metric) == 0
+    table = read_table(study / "table.biom")
+    phylogeny, _ = read_phylogeny(study / "tree.nwk", table.feature_ids)
+    found = read_distances(study / output)
+    assert found.ids == table.sample_ids
+    expected = pairwise(table.counts, phylogeny, metric)
+    np.testing.assert_allclose(found.values, expected, rtol=2e-6, atol=1e-6)
+
+
+def test_the_command_writes_faith_pd(study: Path) -> None:
+    assert run(study, "faith.tsv", "--unifrac-metric", "faith_pd") == 0
+    table = read_table(study / "table.biom")
+    phylogeny, _ = read_phylogeny(study / "tree.nwk", table.feature_ids)
+    header, *rows = (study / "faith.tsv").read_text().splitlines()
+    assert header == "sample-id\tfaith_pd"
+    assert tuple(row.split("\t")[0] for row in rows) == table.sample_ids
+    found = [float(row.split("\t")[1]) for row in rows]
+    np.testing.assert_allclose(found, faith_pd(table.counts, phylogeny), rtol=1e-8)
+
+
+@pytest.mark.parametrize(
+    ("output", "more", "status", "sentence"),
+    [
+        ("m.xlsx", [], 64, "end its name with one of .tsv, .lsmat, .npy, .h5"),
+        ("m.h5", ["--unifrac-metric", "faith_pd"], 64, "Faith PD is a TSV"),
+        (
+            "m.tsv",
+            ["--unifrac-metric", "faith_pd", "--engine", "ssu"],
+            64,
+            "ssu does not compute",
+        ),
+        ("m.tsv", ["--unifrac-alpha", "1.5"], 64, "give 0 to 1 for --unifrac-alpha"),
+        ("m.tsv", ["--unifrac-alpha", "nan"], 64, "give 0 to 1 for --unifrac-alpha"),
+        (
+            "m.tsv",
+            ["--max-memory-gb", "0"],
+            64,
+            "give more than 0, at most 1048576 for --max-memory-gb",
+        ),
+        ("tree.nwk/m.tsv", [], 73, "The folder cannot be created"),
+    ],
+)
+def test_the_command_refuses(
+    study: Path,
+    output: str,
+    more: list[str],
+    status: int,
+    sentence: str,
+    capsys: pytest.CaptureFixture[str],
+) -> None:
+    assert run(study, output, *more) == status
+    assert sentence in capsys.readouterr().err
+
+
+def test_the_command_replaces_nothing_unasked(study: Path) -> None:
+    assert run(study, "m.npy") == 0
+    assert run(study, "m.npy") == 73
+    (study / "m.npy").unlink()
+    assert run(study, "m.npy") == 73, "the ids beside it are a file too"
+    assert run(study, "m.npy", "--overwrite") == 0
+
+
+def test_the_command_leaves_out_samples_only_if_asked(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    (tmp_path / "tree.nwk").write_text("((a:1,b:2):1,c:1);")
+    lines = "#OTU ID\ts1\ts2\ts3\na\t1\t0\t2\nb\t3\t0\t0\nx\t1\t5\t0\n"
+    (tmp_path / "table.biom").write_text(lines)
+    assert run(tmp_path, "m.tsv") == 65
+    assert "1 (x) of 3 are absent" in capsys.readouterr().err
+    assert run(tmp_path, "m.tsv", "--drop-missing-asvs") == 65
+    assert "Samples have no ASV of the tree: 1 (s2)" in capsys.readouterr().err
+    assert run(tmp_path, "m.tsv", "--drop-missing-asvs", "--drop-empty-samples") == 0
+    assert read_distances(tmp_path / "m.tsv").ids == ("s1", "s3")
+
+
+@pytest.mark.usefixtures("ssu")
+@pytest.mark.parametrize("study_name", ["ecam", "udca"])
+@pytest.mark.parametrize("engine", ["torch", "ssu"])
+def test_real_studies(study_name: str, engine: Literal["torch", "ssu"]) -> None:
+    folder = os.environ.get("AAM_SHARED_DATA")
+    if not folder:
+        pytest.skip("AAM_SHARED_DATA does not name a folder of real studies")
+    table = read_table(Path(folder) / study_name / "table.biom")
+    phylogeny, _ = read_phylogeny(Path(folder) / study_name / "tree.nwk", table.feature_ids)
+    found = unifrac_matrix(table, phylogeny, "unweighted", engine=engine)
+    rows = np.random.default_rng(6).choice(len(table.sample_ids), 50, replace=False)
+    expected = pairwise(table.counts[rows], phylogeny, "unweighted")
+    np.testing.assert_allclose(found.values[np.ix_(rows, rows)], expected, atol=1e-6)

@@ -1,0 +1,256 @@
+"""Environment of ranks, checks at the start, and ranks that `aam` starts itself."""
+
+from __future__ import annotations
+
+import dataclasses
+import os
+import signal
+import subprocess
+import sys
+import time
+from pathlib import Path
+
+import pytest
+
+from aam.contract.errors import DataError, UsageError
+from aam.contract.options.commands import Pretrain
+from aam.contract.options.groups import ScaleOptions
+from aam.distributed import network_settings
+from aam.distributed.communicator import Communicator
+from aam.distributed.environment import Ranks, check_options, read_environment
+from tests.support.commands import TINY, pretrain
+from tests.support.local_ranks import NEEDS_FSDP, start, together
+
+DDP = ScaleOptions(distributed=True, rank_timeout=2)
+
+TORCHRUN = {"RANK": "5", "WORLD_SIZE": "8", "LOCAL_RANK": "1", "LOCAL_WORLD_SIZE": "4",
+            "MASTER_ADDR": "n1", "MASTER_PORT": "2950"}  # fmt: skip
+SRUN = {
+    "SLURM_PROCID": "5", "SLURM_STEP_NUM_TASKS": "6", "SLURM_LOCALID": "1", "SLURM_JOB_ID": "77",
+    "SLURM_STEP_TASKS_PER_NODE": "4,2", "SLURM_NODEID": "1", "SLURM_STEP_ID": "2",
+    "SLURM_STEP_NODELIST": "gpu[07-08]",
+}  # fmt: skip
+
+
+def test_the_variables_of_torchrun_give_the_rank() -> None:
+    assert read_environment(TORCHRUN) == Ranks(5, 8, 1, 4, "n1", 2950, "torchrun")
+
+
+def test_the_variables_of_srun_give_the_rank_and_a_batch_script_is_one_process() -> None:
+    ranks = read_environment(SRUN)
+    assert (ranks.rank, ranks.world_size, ranks.local_rank, ranks.local_world_size) == (5, 6, 1, 2)
+    assert ranks.main_address == "gpu07"
+    for nodes, first in (("gpu[03-05,9],login1", "gpu03"), ("n1-[007]-ib,n2", "n1-007-ib")):
+        assert read_environment(SRUN | {"SLURM_STEP_NODELIST": nodes}).main_address == first
+    main = read_environment(SRUN | {"SLURM_PROCID": "0", "SLURM_NODEID": "0"})
+    assert ranks.main_port == main.main_port
+    assert ranks.main_port != read_environment(SRUN | {"SLURM_JOB_ID": "78"}).main_port
+    batch = {"SLURM_JOB_ID": "77", "SLURM_NTASKS": "6", "SLURM_PROCID": "0"}
+    assert read_environment(batch) == Ranks()
+    assert read_environment({}) == Ranks()
+
+
+@pytest.mark.parametrize(
+    ("change", "evidence"),
+    [
+        ({"RANK": "8"}, "rank 8 of 8"),
+        ({"WORLD_SIZE": "many"}, "WORLD_SIZE='many'"),
+        ({"LOCAL_RANK": "4"}, "local rank 4 of 4"),
+    ],
+)
+def test_inconsistent_variables_are_refused(change: dict[str, str], evidence: str) -> None:
+    with pytest.raises(UsageError, match=evidence):
+        read_environment(TORCHRUN | change)
+    with pytest.raises(UsageError, match="MASTER_PORT is not"):
+        read_environment({name: value for name, value in TORCHRUN.items() if name != "MASTER_PORT"})
+
+
+@pytest.mark.parametrize("number", [1, 2, 5, 7, 64])
+def test_shards_partition_the_items(number: int) -> None:
+    things = list(range(number))
+    parts = [things[Ranks(rank, 4, rank, 4).shard(number)] for rank in range(4)]
+    assert [thing for part in parts for thing in part] == things
+    assert max(map(len, parts)) - min(map(len, parts)) <= 1
+
+
+@pytest.mark.parametrize(
+    ("scale", "size", "batch", "cause"),
+    [
+        (ScaleOptions(distributed=True, fsdp=True), 2, 8, "exclude each other"),
+        (ScaleOptions(data_parallel=True, fsdp=True), 1, 8, "exclude each other"),
+        (ScaleOptions(distributed=True, fsdp_sharded_checkpoint=True), 2, 8, "Nothing is sharded"),
+        (ScaleOptions(), 2, 8, "would all do the same"),
+        (ScaleOptions(distributed=True), 4, 3, "Fewer samples in a batch than processes"),
+    ],
+)
+def test_contradictory_options_are_refused(
+    scale: ScaleOptions, size: int, batch: int, cause: str
+) -> None:
+    with pytest.raises(UsageError, match=cause):
+        check_options(scale, Ranks(0, size, 0, size, launcher="torchrun"), batch)
+
+
+def test_an_interface_that_does_not_exist_is_refused(tmp_path: Path) -> None:
+    for name in ("hsn0", "hsn1", "lo"):
+        (tmp_path / "sys/class/net" / name).mkdir(parents=True)
+    for right in ("hsn", "=hsn1", "^lo", "hsn0,eth9", ""):
+        network_settings.check_interfaces({"NCCL_SOCKET_IFNAME": right}, tmp_path)
+    for wrong in ("ib0", "=hsn", "ib0,ib1"):
+        with pytest.raises(UsageError, match="this node has hsn0, hsn1, lo"):
+            network_settings.check_interfaces({"NCCL_SOCKET_IFNAME": wrong}, tmp_path)
+    with pytest.raises(UsageError, match="GLOO_SOCKET_IFNAME=hsn;"):
+        network_settings.check_interfaces({"GLOO_SOCKET_IFNAME": "hsn"}, tmp_path)
+
+
+def test_network_settings_and_plugin_are_described(tmp_path: Path) -> None:
+    (tmp_path / "sys/class/net/hsn0").mkdir(parents=True)
+    plugin = tmp_path / "librccl-net-ofi.so"
+    settings = {"NCCL_SOCKET_IFNAME": "hsn0", "FI_PROVIDER": "cxi", "NCCL_NET_PLUGIN": "ofi",
+                "HOME": "/root"}  # fmt: skip
+    first, second = network_settings.describe(settings, "cuda", tmp_path)
+    assert (
+        "FI_PROVIDER=cxi, NCCL_NET_PLUGIN=ofi, NCCL_SOCKET_IFNAME=hsn0; this node has hsn0" in first
+    )
+    assert "not found; traffic goes over sockets" in second
+    plugin.touch()
+    [_, second] = network_settings.describe(
+        settings | {"LD_LIBRARY_PATH": str(tmp_path)}, "cuda", tmp_path
+    )
+    assert f"found at {plugin}" in second
+
+
+# What is compared at the start
+
+
+def options(study_dir: Path, folder: Path, lr: float) -> Pretrain:
+    from aam.cli import parse
+
+    words = ("--table", study_dir / "table.biom", "--output-dir", folder, *TINY)
+    made: Pretrain = parse("pretrain", [str(word) for word in words])
+    return dataclasses.replace(made, loop=dataclasses.replace(made.loop, lr=lr))
+
+
+def differ(communicator: Communicator, study_dir: Path, what: str) -> None:
+    mine = communicator.ranks.rank == 1
+    if what == "options":
+        communicator.require_equal_options(
+            options(study_dir, study_dir / "out", 0.01 if mine else 0.001)
+        )
+    else:
+        communicator.require_equal_data(study={"reads": [1, 2, 3 + mine]}, split=(0, 1))
+
+
+@pytest.mark.parametrize(
+    ("what", "status", "evidence"),
+    [
+        ("options", UsageError.status, "--lr 0.01 instead of 0.001"),
+        ("data", DataError.status, "study"),
+    ],
+)
+def test_ranks_with_other_options_or_data_are_refused(
+    study_dir: Path, what: str, status: int, evidence: str
+) -> None:
+    for told, sentence in together(2, DDP, differ, study_dir, what):
+        assert told == status
+        assert "Rank 1 differs from rank 0" in sentence
+        assert evidence in sentence
+
+
+def fail_alone(communicator: Communicator) -> None:
+    if communicator.ranks.rank == 1:
+        raise DataError("No such column", "'age'")
+    communicator.any_rank(False)
+
+
+def test_an_error_of_one_rank_ends_the_others_with_its_message() -> None:
+    found = start(2, DDP, fail_alone).results()
+    assert found[1] == (DataError.status, "No such column: 'age'.")
+    assert found[0][0] == 70
+    assert "Rank 1 stopped: No such column: 'age'" in found[0][1]
+
+
+# The command line
+
+
+@NEEDS_FSDP
+@pytest.mark.slow
+def test_aam_starts_processes_and_ends_with_their_status(study_dir: Path, tmp_path: Path) -> None:
+    words = ["pretrain", *TINY, "--table", study_dir / "table.biom", "--output-dir", tmp_path,
+             "--tree", study_dir / "tree.nwk", "--epochs", 400, "--processes", 2, "--fsdp",
+             "--resume-from", "auto", "--checkpoint-every-n-steps", 1]  # fmt: skip
+    line = [sys.executable, "-m", "aam.cli", *map(str, words)]
+    run = subprocess.Popen(line, stderr=subprocess.PIPE, text=True)
+    until = time.monotonic() + 240
+    while not (tmp_path / "checkpoints/last.ckpt").exists():
+        assert run.poll() is None
+        assert time.monotonic() < until
+        time.sleep(0.2)
+    run.send_signal(signal.SIGUSR1)
+    _, said = run.communicate(timeout=120)
+    assert run.returncode == 75, said
+    assert "2 processes (FSDP), cpu, batches of 8 samples: 4 each." in said
+    assert "Nothing to resume from; starting." in said
+    assert "go on with --resume-from auto" in said
+
+
+def test_sync_batchnorm_has_no_effect_and_prints_it(
+    study_dir: Path, tmp_path: Path, capfd: pytest.CaptureFixture[str]
+) -> None:
+    words = ("--sync-batchnorm", "--data-parallel", "--penalty", 0)
+    assert pretrain(study_dir, tmp_path, *words) == 0
+    said = capfd.readouterr().err
+    assert "there is no batch norm" in said
+    assert "One process: torchrun" in said
+
+
+def test_resuming_automatically_starts_where_there_is_nothing(
+    study_dir: Path, tmp_path: Path, capfd: pytest.CaptureFixture[str]
+) -> None:
+    words = ("--resume-from", "auto", "--penalty", 0)
+    assert pretrain(study_dir, tmp_path, *words) == 0
+    assert "Nothing to resume from" in capfd.readouterr().err
+    assert pretrain(study_dir, tmp_path, *words, "--epochs", 2) == 0
+    assert "Resuming from" in capfd.readouterr().err
+    assert len((tmp_path / "metrics.csv").read_text().splitlines()) == 3
+
+
+def test_a_batch_script_of_several_tasks_starts_one_process(
+    study_dir: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """`#SBATCH --ntasks=4` without srun: Lightning looks for srun and at SLURM_NTASKS."""
+    (tmp_path / "bin").mkdir()
+    (tmp_path / "bin" / "srun").write_text("#!/bin/sh\nexit 1\n")
+    (tmp_path / "bin" / "srun").chmod(0o755)
+    monkeypatch.setenv("PATH", f"{tmp_path / 'bin'}:{os.environ['PATH']}")
+    for name, value in {"NTASKS": "4", "JOB_ID": "7", "PROCID": "0", "LOCALID": "0",
+                        "NODEID": "0", "JOB_NAME": "train", "NODELIST": "n1"}.items():  # fmt: skip
+        monkeypatch.setenv(f"SLURM_{name}", value)
+    words = ("--tree", study_dir / "tree.nwk")
+    assert pretrain(study_dir, tmp_path / "run", *words) == 0
+
+
+def test_modules_of_the_current_folder_are_not_imported(study_dir: Path, tmp_path: Path) -> None:
+    for name in ("json", "difflib", "torch", "tyro", "aam"):
+        (tmp_path / f"{name}.py").write_text("raise SystemExit('imported from here')")
+    words = ["pretrain", *TINY, "--table", study_dir / "table.biom", "--output-dir", "run",
+             "--tree", study_dir / "tree.nwk", "--processes", 2, "--distributed"]  # fmt: skip
+    path = [entry for entry in sys.path if entry] + [str(Path(__file__).parents[2])]
+    start = f"import sys; sys.path[:] = {path!r}; from aam.cli import main; sys.exit(main())"
+    line = [sys.executable, "-c", start, *map(str, words)]
+    run = subprocess.run(line, cwd=tmp_path, capture_output=True, text=True)
+    assert run.returncode == 0, run.stderr
+    assert (tmp_path / "run/checkpoints/best.ckpt").exists()
+
+
+def test_a_name_that_cannot_be_resolved_is_refused_at_once(study_dir: Path, tmp_path: Path) -> None:
+    words = ["pretrain", *TINY, "--table", study_dir / "table.biom", "--penalty", "0",
+             "--output-dir", tmp_path / "run", "--distributed"]  # fmt: skip
+    variables = {"RANK": "1", "WORLD_SIZE": "2", "LOCAL_RANK": "1", "LOCAL_WORLD_SIZE": "2",
+                 "MASTER_ADDR": "no-such-node.invalid", "MASTER_PORT": "2950"}  # fmt: skip
+    done = subprocess.run(
+        [sys.executable, "-m", "aam.cli", *map(str, words)],
+        env=os.environ | variables, capture_output=True, text=True, timeout=120, check=False,
+    )  # fmt: skip
+    assert done.returncode == 69
+    assert "name of the first rank's node cannot be resolved: 'no-such-node.invalid'" in done.stderr
+    assert "set MASTER_ADDR" in done.stderr

@@ -1,0 +1,95 @@
+"""Losses, gradients and weights do not depend on the world size or the strategy."""
+
+from __future__ import annotations
+
+import dataclasses
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+import torch
+
+from aam.contract.options.groups import LoopOptions, ScaleOptions
+from tests.support.commands import pretrain
+from tests.support.local_ranks import NEEDS_FSDP, together
+from tests.support.rank_steps import PLAN, SITES, Case, alone, learn_all, repeat_steps
+
+DDP = ScaleOptions(distributed=True)
+FSDP = ScaleOptions(fsdp=True)
+SHARDED = ScaleOptions(fsdp=True, fsdp_sharded_checkpoint=True)
+
+PLAIN = Case()
+ACCUMULATED = Case(loop=LoopOptions(epochs=7, batch_size=6, lr=1e-2, seed=1,
+                                    gradient_accumulation_steps=3))  # fmt: skip
+FAITH = Case(plan=dataclasses.replace(PLAN, metric="faith_pd"))
+TRAINED = Case(target=SITES)
+TARGET_ALONE = Case(plan=dataclasses.replace(PLAN, metric=None), target=SITES)
+
+
+def same(one: dict[str, Any], many: dict[str, Any], exact: float = 1e-9) -> None:
+    """Compare losses, first gradients and last weights, all in double precision."""
+    for name, expected in one["losses"].items():
+        np.testing.assert_allclose(many["losses"][name], expected, rtol=1e-6, err_msg=name)
+    for part in ("gradient", "weights"):
+        assert one[part].keys() == many[part].keys()
+        for name, expected in one[part].items():
+            np.testing.assert_allclose(many[part][name], expected, exact, exact, err_msg=name)
+
+
+@pytest.fixture(scope="module")
+def ones(study_dir: Path, tmp_path_factory: pytest.TempPathFactory) -> Any:
+    """Return what one process finds in a case; each case is fitted once."""
+    known: dict[Case, dict[str, Any]] = {}
+
+    def of(case: Case) -> dict[str, Any]:
+        if case not in known:
+            known[case] = alone(study_dir, tmp_path_factory.mktemp("one"), case)
+        return known[case]
+
+    return of
+
+
+@pytest.mark.parametrize(
+    ("scale", "size", "cases"),
+    [
+        pytest.param(DDP, 2, (PLAIN, ACCUMULATED, TRAINED, TARGET_ALONE), id="ddp-2"),
+        pytest.param(DDP, 4, (PLAIN, FAITH, TRAINED), id="ddp-4"),
+        pytest.param(FSDP, 2, (PLAIN, ACCUMULATED, TRAINED), id="fsdp-2", marks=NEEDS_FSDP),
+        pytest.param(FSDP, 4, (PLAIN,), id="fsdp-4", marks=NEEDS_FSDP),
+    ],
+)
+def test_results_do_not_depend_on_the_world_size(
+    study_dir: Path,
+    tmp_path: Path,
+    ones: Any,
+    scale: ScaleOptions,
+    size: int,
+    cases: tuple[Case, ...],
+) -> None:
+    shared = [dataclasses.replace(case, scale=scale) for case in cases]
+    found = together(size, scale, learn_all, study_dir, tmp_path, shared)
+    for k, case in enumerate(cases):
+        same(ones(case), found[0][k])
+        for other in found[1:]:
+            for name, value in found[0][k]["gradient"].items():
+                assert torch.equal(value, other[k]["gradient"][name]), name
+
+
+@pytest.mark.parametrize("scale", [DDP, pytest.param(FSDP, marks=NEEDS_FSDP)])
+def test_a_step_is_repeated_exactly(study_dir: Path, scale: ScaleOptions) -> None:
+    """With dropout and accumulation, whose first batch is not synchronised."""
+    assert together(2, scale, repeat_steps, study_dir, scale) == [[True] * 4] * 2
+
+
+def test_an_explosion_is_no_fault_of_the_device_on_two_ranks(
+    study_dir: Path, tmp_path: Path, capfd: pytest.CaptureFixture[str]
+) -> None:
+    words = ("--tree", study_dir / "tree.nwk", "--lr", "1e6", "--epochs", "6", "--seed", "1")
+    assert pretrain(study_dir, tmp_path, *words, "--processes", 2, "--distributed") == 70
+    ends = [line for line in capfd.readouterr().err.splitlines() if line.startswith("aam: ")]
+    assert {line.removeprefix("aam: rank 1: ").removeprefix("aam: ") for line in ends} == {
+        ends[0].removeprefix("aam: rank 1: ").removeprefix("aam: ")
+    }
+    assert "The loss exploded at step 2 with --lr 1e+06: " in ends[0]
+    assert "aam check" not in ends[0]

@@ -1,0 +1,283 @@
+"""The launcher up to the point where it becomes `aam`: real command lines, real processes."""
+
+from __future__ import annotations
+
+import json
+import os
+import shlex
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+import yaml
+from hypothesis import given
+from hypothesis import strategies as st
+
+from aam import __version__
+from aam.contract.errors import UsageError
+from aam.contract.options import find, names, specs
+from launcher.cli import main
+from launcher.engines import shell_line
+from launcher.engines.native import LIBRARIES, missing
+from launcher.help import LAUNCHER_COMMANDS
+from launcher.plan.launcher_options import LAUNCHER_FLAGS
+from launcher.plan.plan import Plan
+from launcher.plan.request import JSON, parse
+
+ROOT = Path(__file__).parents[2]
+SIMULATE = ["simulate", "--output-dir", "out"]
+
+
+def launch(*words: str, **settings: str) -> subprocess.CompletedProcess[str]:
+    """Run `aam-launch` as a process of its own, from anywhere."""
+    environment = {**os.environ, "PYTHONPATH": str(ROOT), **settings}
+    command = [sys.executable, "-m", "launcher.cli", *words]
+    return subprocess.run(command, capture_output=True, text=True, env=environment, check=False)
+
+
+# --- what is asked for
+
+
+def test_a_request_names_what_is_read_and_written() -> None:
+    words = ["train", "--table", "a b.biom", "--metadata=m.tsv", "--metadata-column", "age"]
+    request = parse([*words, "--output_dir", "out", "--no-stratify", "--epochs", "3"])
+    assert request.command == "train"
+    assert request.argv == (*words[1:], "--output_dir", "out", "--no-stratify", "--epochs", "3")
+    assert request.inputs == (("--table", Path("a b.biom")), ("--metadata", Path("m.tsv")))
+    assert request.outputs == (("--output-dir", Path("out")),)
+    assert not request.dry_run
+
+
+def test_none_is_no_file() -> None:
+    request = parse(
+        ["predict", "--model", "m", "--table", "t", "--output", "None", "--sequences", "None"]
+    )
+    assert [flag for flag, _ in request.inputs] == ["--model", "--table"]
+    assert request.outputs == (("--output", Path("None")),)
+
+
+def test_a_word_of_an_option_is_no_file() -> None:
+    request = parse(["pretrain", "--table", "t", "--output-dir", "o", "--resume-from", "auto"])
+    assert [flag for flag, _ in request.inputs] == ["--table"]
+
+
+def test_negative_numbers_and_lists_are_values() -> None:
+    words = ["--table", "t", "--metadata", "m", "--metadata-column", "y", "--output-dir", "o"]
+    assert parse(["baseline", *words, "--n-jobs", "-1"]).argv[-1] == "-1"
+    assert parse(["train", *words, "--quantiles", "0.1", "0.9", "--stratify"]).command == "train"
+
+
+def test_a_dry_run_may_be_asked_for_anywhere() -> None:
+    for words in (["--dry-run", *SIMULATE], [*SIMULATE, "--dry-run"]):
+        request = parse(words)
+        assert request.dry_run
+        assert request.argv == ("--output-dir", "out")
+
+
+@pytest.mark.parametrize(
+    ("words", "sentence"),
+    [
+        (["trian"], "No such command: 'trian'; did you mean 'train'?"),
+        (["qqqq"], "No such command: 'qqqq'; see `aam-launch --help`."),
+        (
+            [*SIMULATE, "--sampels", "3"],
+            "`simulate` has no such option: '--sampels'; did you mean '--samples'?",
+        ),
+        (
+            [*SIMULATE, "--no-samples"],
+            "`simulate` has no such option: '--no-samples'; did you mean '--samples'?",
+        ),
+        (
+            [*SIMULATE, "-x"],
+            "`simulate` has no such option: '-x'; see `aam-launch simulate --help`.",
+        ),
+        (
+            [*SIMULATE, "--seed"],
+            "An option without its value: --seed; write the value after it.",
+        ),
+        (
+            [*SIMULATE, "--seed", "--asvs", "9"],
+            "An option without its value: --seed; write the value after it.",
+        ),
+        (
+            [*SIMULATE, "--seed", "1", "2"],
+            "A value without an option: '2' after --seed; quote values with spaces.",
+        ),
+        (
+            [*SIMULATE, "--overwrite", "yes"],
+            "A value without an option: 'yes' after --overwrite; quote values with spaces.",
+        ),
+        (
+            ["simulate", "3", "--output-dir", "out"],
+            "A value without an option: '3'; quote values with spaces.",
+        ),
+        (
+            [*SIMULATE, "--asvs", "one"],
+            "A value that does not suit its option: --asvs 'one'; give a whole number.",
+        ),
+        (
+            ["report", "--run-dir", "r", "--image"],
+            "An option without its value: --image; write the value after it.",
+        ),
+        (
+            [*SIMULATE, "--runtme", "native"],
+            "`simulate` has no such option: '--runtme'; did you mean '--runtime'?",
+        ),
+        (
+            ["evaluate", "--metadata", "m"],
+            "`evaluate` lacks required options: --predictions, --metadata-column; "
+            "give a value for each.",
+        ),
+    ],
+)
+def test_a_typo_is_answered_with_the_nearest_name(words: list[str], sentence: str) -> None:
+    with pytest.raises(UsageError) as caught:
+        parse(words)
+    assert str(caught.value) == sentence
+    assert caught.value.status == 64
+
+
+@pytest.mark.parametrize("command", names())
+def test_no_option_belongs_to_both_programs(command: str) -> None:
+    kind = find(command)
+    assert kind is not None
+    assert {spec.flag for spec in specs(kind)} & set(LAUNCHER_FLAGS) <= {JSON}
+
+
+def test_json_is_of_the_command_that_has_it() -> None:
+    assert parse(["--json", "check", "--quick"]).argv == ("--quick", "--json")
+    assert "--json" in parse(["check", "--json"], incomplete=True).launcher_options
+    assert "--json" in parse([*SIMULATE, "--json"]).launcher_options
+
+
+def test_no_command_belongs_to_both_programs() -> None:
+    assert not set(names()) & set(LAUNCHER_COMMANDS)
+
+
+# --- what will run
+
+
+def test_missing_libraries_are_found_without_importing() -> None:
+    assert missing(("json", "no_such_library_at_all")) == ("no_such_library_at_all",)
+    assert missing(LIBRARIES) == ()
+
+
+@given(st.lists(st.text(st.characters(exclude_characters="\0", exclude_categories=["Cs"]))))
+def test_a_command_line_can_be_pasted(words: list[str]) -> None:
+    made = Plan("native", "/usr/bin/python3", tuple(words), (("A", "b c"),), unset=("B",))
+    line = shlex.split(shell_line(made))
+    assert line == ["env", "-u", "B", "A=b c", "/usr/bin/python3", "-m", "aam", *words]
+
+
+# --- the program itself
+
+
+def test_version_and_help(capsys: pytest.CaptureFixture[str]) -> None:
+    assert main(["--version"]) == 0
+    assert capsys.readouterr().out == f"aam-launch {__version__}\n"
+    assert main([]) == main(["--help"]) == 0
+    shown = capsys.readouterr().out
+    assert all(name in shown for name in (*names(), *LAUNCHER_FLAGS))
+
+
+@pytest.mark.parametrize("command", names())
+def test_help_of_a_command_needs_no_model(command: str, capsys: pytest.CaptureFixture[str]) -> None:
+    assert main([command, "--help"]) == 0
+    shown = capsys.readouterr().out
+    kind = find(command)
+    assert kind is not None
+    for spec in specs(kind):
+        assert spec.flag in shown
+        assert spec.help in shown
+
+
+def test_a_missing_input_is_found_before_anything_starts(tmp_path: Path) -> None:
+    (tmp_path / "p.tsv").touch()
+    here = ["evaluate", "--predictions", f"{tmp_path}/p.tsv", "--metadata-column", "y"]
+    done = launch(*here, "--metadata", f"{tmp_path}/m.tsv")
+    assert done.returncode == 66
+    assert done.stderr == (
+        f"aam-launch: No file for --metadata: '{tmp_path}/m.tsv' does not exist; check the path.\n"
+    )
+    assert done.stdout == ""
+
+
+def test_the_launcher_becomes_aam(tmp_path: Path) -> None:
+    out = tmp_path / "with space, comma: 'quote' ü"
+    (out / "x").mkdir(parents=True)
+    (out / "table.biom").touch()
+    done = launch("simulate", "--output-dir", str(out), "--samples", "20", "--asvs", "30")
+    assert done.returncode == 73  # of `aam`, which does not replace a study
+    assert done.stderr.startswith("aam: ")
+
+
+def test_a_dry_run_does_what_it_says_when_it_is_pasted(tmp_path: Path) -> None:
+    out = tmp_path / "with space, comma: 'quote' ü"
+    words = ["simulate", "--output-dir", str(out), "--samples", "9", "--asvs", "30"]
+    done = launch("--dry-run", *words, "--richness", "8", "--subjects", "3", "--depth", "100")
+    assert done.returncode == 0, done.stderr
+    assert not out.exists()
+    environment = {**os.environ, "PYTHONPATH": str(ROOT)}
+    subprocess.run(["bash", "-c", done.stdout], env=environment, check=True, capture_output=True)
+    assert (out / "table.biom").exists()
+
+
+@pytest.mark.parametrize("engine", [None, "apptainer"])
+def test_without_the_libraries_the_remedy_is_named(tmp_path: Path, engine: str | None) -> None:
+    """An interpreter without site packages stands for a plain install."""
+    plain = tmp_path / "plain"
+    plain.mkdir()
+    (plain / "yaml").symlink_to(Path(yaml.__file__).parent)
+    if engine:
+        (tmp_path / engine).write_text("#!/bin/sh\n")
+        (tmp_path / engine).chmod(0o755)
+    code = "import sys; from launcher.cli import main; sys.exit(main(sys.argv[1:]))"
+    done = subprocess.run(
+        [sys.executable, "-S", "-c", code, *SIMULATE],
+        capture_output=True,
+        text=True,
+        env={"PYTHONPATH": f"{ROOT}:{plain}", "PATH": str(tmp_path), "HOME": str(tmp_path)},
+        cwd=tmp_path,
+        check=False,
+    )
+    assert done.returncode == 69
+    cause = "Image cpu is not built" if engine else "There is nothing to run aam with"
+    assert cause in done.stderr
+    assert f"pip install '{ROOT}[model]'" in done.stderr or f"pip install {ROOT}" in done.stderr
+
+
+def test_a_reader_may_stop_early() -> None:
+    line = f"{shlex.quote(sys.executable)} -m launcher.cli train --help | true"
+    done = subprocess.run(["bash", "-o", "pipefail", "-c", line], cwd=ROOT, capture_output=True)
+    assert (done.returncode, done.stderr) == (0, b"")
+
+
+@pytest.mark.parametrize(
+    "words",
+    [
+        ["--help"],
+        ["train", "--help"],
+        ["--dry-run", *SIMULATE],
+        ["explain", *SIMULATE],
+        ["trian"],
+        ["report"],
+    ],
+)
+def test_nothing_heavy_is_imported(words: list[str]) -> None:
+    code = (
+        "import json, sys\n"
+        "from launcher.cli import main\n"
+        "main(sys.argv[1:])\n"
+        "print(json.dumps(sorted({name.split('.')[0] for name in sys.modules})))"
+    )
+    done = subprocess.run(
+        [sys.executable, "-c", code, *words], capture_output=True, text=True, cwd=ROOT, check=True
+    )
+    loaded = set(json.loads(done.stdout.splitlines()[-1]))
+    expected = {"aam", "launcher", "yaml", "cython_runtime", "__main__"}
+    foreign = loaded - set(sys.stdlib_module_names) - expected
+    # An environment may load a little of itself at start-up, such as a finder of editable installs.
+    assert not {
+        name for name in foreign if not name.startswith(("_", "__editable__", "sitecustom"))
+    }

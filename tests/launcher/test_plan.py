@@ -1,0 +1,239 @@
+"""The whole plan: flags of a stack, devices, masks, variables, what is written down."""
+
+from __future__ import annotations
+
+import json
+from dataclasses import replace
+from pathlib import Path
+
+import pytest
+
+from aam.contract.errors import NotPermitted
+from launcher.detect import detect
+from launcher.engines import ENGINES, command, shell_line
+from launcher.host.facts import DeviceNode, EngineFact, Host, User
+from launcher.plan.assembly import assemble_plan
+from launcher.plan.catalog import SHIPPED, catalog_of
+from launcher.plan.choice import BuiltImage, NativeStack
+from launcher.plan.engine_plan import LaunchContext
+from launcher.plan.launch_record import RECORD
+from launcher.plan.mounts import Mount
+from launcher.plan.plan import Plan
+from launcher.plan.request import parse
+from launcher.plan.selection import choose
+from launcher.plan.settings import from_flags, merge
+from launcher.plan.yaml_document import load
+from launcher.planning import require_devices
+from tests.support.hosts import MI210, MI300A, Tree
+
+CATALOG = catalog_of(load(SHIPPED.read_text()))
+BUILT = tuple(
+    BuiltImage(image.name, ("apptainer", "podman", "docker"), f"/i/{image.name}.sif", "sha256:1")
+    for image in CATALOG.images
+)
+PRETRAIN = ["pretrain", "--table", "/d/t.biom", "--output-dir", "/d/out"]
+FACTS = tuple(
+    EngineFact(name, f"/usr/bin/{name}", traits=ENGINES[name].traits)
+    for name in ("apptainer", "podman", "docker")
+)
+
+
+def planned(
+    host: Host,
+    *words: str,
+    native: str = "2.13.0+cpu",
+    vendor: str = "cpu",
+    terminal: bool = False,
+    mounts: tuple[Mount, ...] = (),
+) -> Plan:
+    from launcher.input_files import lexical_path_facts
+
+    request = parse(words)
+    settings = merge([from_flags(request.launcher_options)])
+    stack = NativeStack("/usr/bin/python3", (), False, native, vendor)
+    choice = choose(host, CATALOG, settings, BUILT, stack, "--force" in request.launcher_options)
+    here = LaunchContext("/d", "/s/aam-7/1-n", "/home/u", terminal, mounts)
+    return assemble_plan(
+        request, host, choice, CATALOG, settings, lexical_path_facts(request, "/d"), stack, here
+    )
+
+
+def host_of(tree: Tree, **variables: str) -> Host:
+    host = detect(tree.root, variables)
+    return replace(host, root="/", engines=FACTS, user=User(7, 7, (7, 44)))
+
+
+@pytest.fixture
+def mi300a(tmp_path: Path) -> Host:
+    tree = Tree(tmp_path).cpu()
+    for number in range(4):
+        tree.amd(MI300A, 2, domain=number, minor=128 + 8 * number)
+    host = host_of(tree)
+    node = DeviceNode("/dev/kfd", 44, "video", 0o660, True)
+    return replace(host, nodes=(node,))
+
+
+def decided(plan: Plan, subject: str) -> list[str]:
+    return [decision.value for decision in plan.decisions if decision.subject == subject]
+
+
+# --- flags
+
+
+def test_a_stack_with_a_fault_gets_its_flags(mi300a: Host) -> None:
+    plan = planned(mi300a, *PRETRAIN, "--image", "rocm62")
+    assert plan.argv[-3:] == ("--attn-implementation", "math", "--no-gradient-checkpointing")
+    reasons = [d.why for d in plan.decisions if d.subject == "flag"]
+    assert "ignores the batch index" in reasons[0]
+    assert not decided(planned(mi300a, *PRETRAIN, "--image", "rocm63"), "flag")
+
+
+def test_a_command_gets_only_flags_that_it_has(mi300a: Host) -> None:
+    predict = ["predict", "--table", "/t", "--model", "/m", "--output", "/o/p.tsv"]
+    assert decided(planned(mi300a, *predict, "--image", "rocm62"), "flag") == [
+        "--attn-implementation math"
+    ]
+    simulate = ["simulate", "--output-dir", "/o/s", "--image", "rocm62"]
+    assert decided(planned(mi300a, *simulate), "flag") == []
+
+
+@pytest.mark.parametrize(
+    ("words", "added", "warned"),
+    [
+        (["--attn-implementation", "flash"], ["--no-gradient-checkpointing"], 1),
+        (["--attn_implementation=math"], ["--no-gradient-checkpointing"], 0),
+        (["--gradient-checkpointing"], ["--attn-implementation math"], 1),
+        (["--no-gradient-checkpointing"], ["--attn-implementation math"], 0),
+    ],
+)
+def test_what_the_user_set_is_obeyed_with_a_warning(
+    mi300a: Host, words: list[str], added: list[str], warned: int
+) -> None:
+    plan = planned(mi300a, *PRETRAIN, "--image", "rocm62", *words)
+    assert decided(plan, "flag") == added
+    assert len([f for f in plan.findings if f.severity == "warning"]) == warned
+
+
+def test_a_native_stack_has_the_same_faults(mi300a: Host) -> None:
+    words = [*PRETRAIN, "--runtime", "native"]
+    plan = planned(mi300a, *words, native="2.5.1+rocm6.2", vendor="amd")
+    assert "--attn-implementation math" in decided(plan, "flag")
+    assert plan.argv[:3] == ("pretrain", "--table", "/d/t.biom")
+
+
+# --- engines
+
+
+def test_apptainer(mi300a: Host) -> None:
+    words = command(planned(mi300a, *PRETRAIN))
+    assert words[:2] == ("/usr/bin/apptainer", "exec")
+    assert {"--contain", "--cleanenv", "--no-eval", "--no-home", "--no-rocm"} < set(words)
+    assert "type=bind,source=/dev/dri/renderD152,destination=/dev/dri/renderD152" in words
+    assert "type=bind,source=/d/t.biom,destination=/d/t.biom,ro" in words
+    assert words[words.index("/i/rocm63.sif") + 1] == "/usr/bin/env"
+    assert "ROCR_VISIBLE_DEVICES=0,1,2,3" in words
+    assert words[words.index("aam") :] == ("aam", *PRETRAIN)
+    forced = command(planned(mi300a, *PRETRAIN, "--host-rocm"))
+    assert "--rocm" in forced
+    assert "--no-rocm" not in forced
+
+
+def test_podman_and_docker(mi300a: Host) -> None:
+    podman = command(planned(mi300a, *PRETRAIN, "--runtime", "podman"))
+    assert {"--userns=keep-id", "--group-add=keep-groups", "--pull=never"} < set(podman)
+    docker = command(planned(mi300a, *PRETRAIN, "--runtime", "docker", terminal=True))
+    assert {"--user=7:7", "--group-add=44", "--tty"} < set(docker)
+    for words in (podman, docker):
+        devices = [words[n + 1] for n, word in enumerate(words) if word == "--device"]
+        assert devices == ["/dev/kfd", *(f"/dev/dri/renderD{n}" for n in (128, 136, 144, 152))]
+        assert "--tty" not in podman
+
+
+def test_nvidia_support_is_the_engines_own(tmp_path: Path) -> None:
+    tree = Tree(tmp_path).nvidia(0x20B2, 1, 0, "A100").nvidia(0x20B2, 2, 1, "A100")
+    host = replace(
+        host_of(tree.nvidia_driver("535.1"), CUDA_VISIBLE_DEVICES="1"), cdi=("nvidia.yaml",)
+    )
+    for engine, option in (
+        ("apptainer", "--nv"),
+        ("podman", "nvidia.com/gpu=all"),
+        ("docker", "--gpus"),
+    ):
+        words = command(planned(host, *PRETRAIN, "--runtime", engine))
+        assert option in words
+        assert "CUDA_VISIBLE_DEVICES=GPU-00000002-0000-0000-0000-000000000000" in words
+
+
+def test_natively_one_mask_counts_what_may_be_read(tmp_path: Path) -> None:
+    tree = Tree(tmp_path).cpu()
+    for number in range(4):
+        tree.amd(MI210, number + 1, readable=number > 1)
+    host = host_of(
+        tree, ROCR_VISIBLE_DEVICES="1", HIP_VISIBLE_DEVICES="1", CUDA_VISIBLE_DEVICES="1"
+    )
+    plan = planned(host, *PRETRAIN, "--runtime", "native", native="2.7.1+rocm6.3", vendor="amd")
+    environment = plan.environment(host.environment)
+    masks = {n: v for n, v in environment.items() if n.endswith("VISIBLE_DEVICES")}
+    assert masks == {"ROCR_VISIBLE_DEVICES": "1"}
+    assert "-u HIP_VISIBLE_DEVICES" in shell_line(plan)
+
+
+# --- variables and the record
+
+
+def test_what_is_kept_out_is_said(mi300a: Host) -> None:
+    variables = {"PYTHONPATH": "/x", "VIRTUAL_ENV": "/v", "PASSWORD": "x", "SLURM_PROCID": "0"}
+    plan = planned(replace(mi300a, environment=variables), *PRETRAIN, "--env", "VIRTUAL_ENV")
+    assert decided(plan, "kept out") == ["PYTHONPATH"]
+    inside = dict(plan.variables)
+    assert inside["VIRTUAL_ENV"] == "/v"
+    assert inside["SLURM_PROCID"] == "0"
+    assert "PASSWORD" not in inside
+    assert inside["MIOPEN_USER_DB_PATH"] == inside["MIOPEN_CUSTOM_CACHE_DIR"]
+    assert inside["MIOPEN_USER_DB_PATH"] in plan.folders
+
+
+def test_an_override_of_the_arch_is_warned_of(mi300a: Host) -> None:
+    host = replace(mi300a, environment={"HSA_OVERRIDE_GFX_VERSION": "10.3.0"})
+    plan = planned(host, *PRETRAIN)
+    found = [str(finding) for finding in plan.findings if finding.severity == "warning"]
+    assert "HSA_OVERRIDE_GFX_VERSION=10.3.0, the kernel reports gfx942" in found[0]
+
+
+def test_the_record_is_enough_to_run_again(mi300a: Host) -> None:
+    plan = planned(mi300a, *PRETRAIN, "--image", "rocm62", "--env", "A=1")
+    said = json.loads(dict(plan.variables)[RECORD])
+    assert said["words"] == PRETRAIN[1:]
+    assert said["own"] == {"--image": ["rocm62"], "--env": ["A=1"]}
+    assert (said["image"], said["digest"], said["stack"]) == ("rocm62", "sha256:1", "torch 2.5.1")
+    assert len(said["gpus"]) == 4
+    assert RECORD in dict(planned(mi300a, "simulate", "--output-dir", "/o/s").variables)
+    printed = ("evaluate", "--predictions", "/i/p", "--metadata", "/i/m", "--metadata-column", "c")
+    assert dict(planned(mi300a, *printed).variables)[RECORD]  # it may name an output
+
+
+def test_a_record_fits_into_a_variable(mi300a: Host) -> None:
+    many = tuple(Mount(p := f"/{'x' * 40}/{n}", p, False, "", "") for n in range(2000))
+    said = dict(planned(mi300a, *PRETRAIN, mounts=many).variables)[RECORD]
+    assert len(said) < 131_072
+    assert json.loads(said)["mounts"] is None
+
+
+def test_a_device_that_may_not_be_used(mi300a: Host) -> None:
+    host = replace(mi300a, nodes=(DeviceNode("/dev/kfd", 109, "render", 0o660, False),))
+    with pytest.raises(NotPermitted) as caught:
+        require_devices(host, planned(host, *PRETRAIN).gpus)
+    assert caught.value.status == 77
+    assert "usermod -aG render" in str(caught.value)
+
+
+def test_mig_without_a_choice_is_warned_of(tmp_path: Path) -> None:
+    tree = Tree(tmp_path).nvidia(0x20B2, 1, 0, "A100", mig=["gi1/ci0", "gi2/ci0"])
+    plan = planned(host_of(tree.nvidia_driver("535.1")), *PRETRAIN)
+    assert any("Only one MIG instance" in str(finding) for finding in plan.findings)
+
+
+def test_every_decision_says_why_and_from_where(mi300a: Host) -> None:
+    plan = planned(mi300a, *PRETRAIN, "--image", "rocm62")
+    assert all(d.subject and d.value and d.why and d.source for d in plan.decisions)
+    assert set(decided(plan, "mount")) >= {"/d/t.biom ro", "/d/out rw"}

@@ -1,0 +1,442 @@
+"""Which GPUs, image and engine are chosen, for captured hosts and built ones."""
+
+from __future__ import annotations
+
+from dataclasses import replace
+from pathlib import Path
+
+import pytest
+
+from aam.contract.errors import Unavailable, UsageError
+from launcher import engines
+from launcher.detect import detect
+from launcher.engines import ENGINES
+from launcher.host.facts import EngineFact, Host
+from launcher.plan.catalog import SHIPPED, catalog_of
+from launcher.plan.choice import BuiltImage, Choice, NativeStack
+from launcher.plan.gpu_use import GpuUse
+from launcher.plan.image_fit import served
+from launcher.plan.selection import choose
+from launcher.plan.settings import Entry, merge
+from launcher.plan.yaml_document import load
+from tests.support.hosts import (
+    MI25,
+    MI50,
+    MI100,
+    MI210,
+    MI250X,
+    MI300A,
+    PHOENIX,
+    RX7900,
+    Tree,
+    captured,
+)
+
+CATALOG = catalog_of(load(SHIPPED.read_text()))
+ALL = tuple(
+    BuiltImage(image.name, ("apptainer", "podman"), f"/i/{image.name}.sif")
+    for image in CATALOG.images
+)
+NATIVE = NativeStack("/usr/bin/python3", (), False, "2.13.0+cpu", "cpu")
+PLAIN = NativeStack("/usr/bin/python3", ("torch",), False, None, "cpu")
+SIF_ENGINES = ("apptainer", "singularity")
+
+
+def engine(name: str, obstacle: str | None = None) -> EngineFact:
+    return EngineFact(name, f"/usr/bin/{name}", obstacle, traits=ENGINES[name].traits)
+
+
+APPTAINER = engine("apptainer")
+
+
+def decide(
+    host: Host,
+    built: tuple[BuiltImage, ...] = ALL,
+    native: NativeStack = NATIVE,
+    force: bool = False,
+    use: GpuUse = "automatic",
+    **asked: str,
+) -> Choice:
+    layer = {key: Entry(value, f"command line, --{key}") for key, value in asked.items()}
+    defaults = {"image_dir": Entry("/i", "default")}
+    return choose(host, CATALOG, merge([defaults, layer]), built, native, force, use)
+
+
+def name_of(choice: Choice) -> str | None:
+    return choice.image.name if choice.image else None
+
+
+def why(choice: Choice, subject: str) -> str:
+    return next(d.why for d in choice.decisions if d.subject == subject)
+
+
+def live(tree: Tree, *engines: EngineFact) -> Host:
+    return replace(detect(tree.root), root="/", engines=engines)
+
+
+# --- captured hosts
+
+
+@pytest.mark.parametrize(
+    ("name", "image", "count"),
+    [
+        ("mi300a-4apu-spx", "rocm63", 4),
+        ("mi210-8gpu", "rocm63", 8),
+        ("mi300x-cpx", "rocm63", 63),
+        ("mi100", "rocm63", 1),
+        ("phoenix-igpu", "cpu", 0),
+    ],
+)
+def test_captured_hosts(name: str, image: str, count: int) -> None:
+    choice = decide(detect(captured(name)))
+    assert (name_of(choice), len(choice.gpus), choice.engine) == (image, count, "apptainer")
+
+
+def test_what_is_said_about_captured_hosts() -> None:
+    phoenix = decide(detect(captured("phoenix-igpu")))
+    assert "integrated" in why(phoenix, "image")
+    mi100 = decide(detect(captured("mi100")))
+    assert "Attention takes the math path" in str(mi100.findings[-1])
+
+
+@pytest.mark.parametrize(
+    ("name", "gpus", "module"),
+    [
+        ("pci-from-hwloc/corona", "8 x MI50", "amdgpu"),
+        ("pci-from-hwloc/sierra", "4 x NVIDIA GV100", "nvidia"),
+        ("pci-from-hwloc/tuo.SPX", "4 x MI300A", "amdgpu"),
+    ],
+)
+def test_captured_hosts_without_a_driver_are_refused(name: str, gpus: str, module: str) -> None:
+    host = detect(captured(name))
+    with pytest.raises(Unavailable, match="The GPU driver is not loaded") as caught:
+        decide(host)
+    assert gpus in str(caught.value)
+    assert f"modprobe {module}" in str(caught.value)
+    assert "--device cpu" in str(caught.value)
+    assert name_of(decide(host, use="never")) == name_of(decide(host, image="cpu")) == "cpu"
+
+
+# --- built hosts
+
+
+@pytest.mark.parametrize(
+    ("kind", "driver", "image"),
+    [
+        (MI25, None, "rocm63"),  # listed for gfx900, which an old kernel does not state
+        (MI50, "6.8.5", "rocm60"),  # the stack that is kept for it
+        (MI50, None, "rocm60"),
+        (MI50, "6.10.5", "rocm63"),  # a driver that was not tested with ROCm 6.0
+        (MI250X, "6.8.5", "rocm63"),
+        (MI300A, "6.10.5", "rocm63"),
+        (MI300A, "6.16.13", "rocm63"),  # release 30.30, which does not support 6.2
+        (MI300A, "6.14.14", "rocm63"),  # release 30.10
+        (MI300A, "6.7.0", "rocm63"),  # ROCm 6.1, which supports 6.3 and 6.4
+        (MI300A, "6.3.6", "rocm62"),  # ROCm 6.0, which does not support 6.3
+        (RX7900, "6.3.6", "rocm62"),
+        (MI50, "6.3.6", "rocm60"),
+        (MI210, "6.2.4", "rocm60"),  # ROCm 5.7
+        (MI300A, "6.19.0", "rocm63"),  # no table has it
+        (RX7900, None, "rocm63"),
+        ((120001, 0x7550), None, "rocm63"),
+    ],
+)
+def test_amd(tmp_path: Path, kind: tuple[int, int], driver: str | None, image: str) -> None:
+    tree = Tree(tmp_path).cpu().amd(kind, 3, old_kernel=kind == MI25)
+    host = detect(tree.amd_driver(driver).root)
+    assert name_of(decide(host)) == image
+
+
+@pytest.mark.parametrize(
+    ("device", "driver", "image"),
+    [
+        (0x1DB1, "535.54.03", "cuda"),
+        (0x20B2, "525.60.13", "cuda"),
+        (0x2684, "555.42.02", "cuda"),  # sm_89 runs what was compiled for sm_86
+    ],
+)
+def test_nvidia(tmp_path: Path, device: int, driver: str, image: str) -> None:
+    host = detect(Tree(tmp_path).nvidia(device, 1, 0, "GPU").nvidia_driver(driver).root)
+    assert name_of(decide(host)) == image
+
+
+def test_of_several_kinds_the_best_supported_is_used(tmp_path: Path) -> None:
+    tree = Tree(tmp_path).cpu().amd(MI100, 1).amd(MI100, 2).amd(MI210, 3).amd(PHOENIX, 4)
+    choice = decide(detect(tree.root))
+    assert [gpu.product for gpu in choice.gpus] == ["MI210"]  # MI100 has no fused attention
+    left = [(d.value, d.why) for d in choice.decisions if d.subject == "left out"]
+    assert left == [
+        (
+            "2 x MI100 (gfx908)",
+            "one group of alike GPUs at a time, and rocm63 runs on 1 x MI210 (gfx90a)",
+        )
+    ]
+
+
+@pytest.mark.parametrize(
+    ("version", "known"),
+    [("6.19.0", "amdgpu 6.19.0 is not in the catalog"), (None, "amdgpu states no version")],
+)
+def test_an_unknown_driver_is_reported_as_unknown(
+    tmp_path: Path, version: str | None, known: str
+) -> None:
+    choice = decide(detect(Tree(tmp_path).cpu().amd(MI300A, 3).amd_driver(version).root))
+    found = next(str(f) for f in choice.findings if "driver supports are unknown" in f.cause)
+    assert known in found
+    assert "no image is refused because of it" in found
+    assert "for which the ROCm releases are unknown" in why(choice, "image")
+
+
+# --- processors
+
+
+def test_an_image_for_another_processor_is_refused(tmp_path: Path) -> None:
+    tree = Tree(tmp_path).nvidia(0x2342, 1, 0, "NVIDIA GH200 480GB").nvidia_driver("560.28")
+    tree.recorded(machine="aarch64")
+    host = detect(tree.root)
+    refused = "built for x86_64 and the processor is aarch64"
+    with pytest.raises(Unavailable, match=f"1 x NVIDIA GH200 480GB .*{refused}"):
+        decide(host)
+    with pytest.raises(Unavailable, match=refused):
+        decide(host, image="cuda")
+    with pytest.raises(
+        Unavailable, match="No image is built for this processor: aarch64"
+    ) as caught:
+        decide(host, native=PLAIN, use="never")
+    assert "pip install '.[model]'" in str(caught.value)
+    assert refused in decide(host, image="cuda", force=True).forced[0]
+    able = replace(NATIVE, vendor="nvidia", torch="2.7.1+cu128")
+    choice = decide(replace(host, root="/", engines=(APPTAINER,)), native=able)
+    assert (choice.engine, len(choice.gpus)) == ("native", 1)
+    assert decide(replace(host, root="/"), native=able, use="never").engine == "native"
+
+
+# --- GPUs that no image serves, and requests for GPUs
+
+
+UNSERVED = [
+    ("RTX 5090", 0x2B85, 1, "sm_120"),
+    ("NVIDIA B200", 0x2901, 8, "sm_100"),
+    ("Tesla K80", 0x102D, 2, "sm_37"),
+]
+
+
+@pytest.mark.parametrize(("model", "device", "count", "arch"), UNSERVED)
+def test_gpus_that_no_image_serves_are_not_passed_over(
+    tmp_path: Path, model: str, device: int, count: int, arch: str
+) -> None:
+    tree = Tree(tmp_path).nvidia_driver("580.65.06")
+    for minor in range(count):
+        tree.nvidia(device, minor + 1, minor, model)
+    host = detect(tree.root)
+    with pytest.raises(Unavailable) as caught:
+        decide(host)
+    said = str(caught.value)
+    assert f"{count} x {model} ({arch}); cuda: its PyTorch was not compiled for {arch}" in said
+    assert "add --device cpu (or --image cpu)" in said
+    assert name_of(decide(host, image="cpu")) == "cpu"
+    processor = decide(host, use="never")
+    assert (name_of(processor), processor.gpus) == ("cpu", ())
+    assert why(processor, "image") == "the command computes on the processor"
+    assert why(processor, "left out") == "cpu computes on the processor"
+    forced = decide(host, image="cuda", force=True)
+    assert len(forced.gpus) == count
+    assert not [str(f) for f in forced.findings if "idle" in str(f) or "No image" in str(f)]
+    assert "not compiled for" in forced.forced[0]
+
+
+def test_amd_gpus_that_no_image_serves(tmp_path: Path) -> None:
+    host = detect(Tree(tmp_path).amd((90500, 0x75A0), 1).root)
+    with pytest.raises(Unavailable, match="1 x MI350X .gfx950.; rocm63: its PyTorch was not"):
+        decide(host)
+
+
+def test_a_driver_that_is_too_old_for_every_image(tmp_path: Path) -> None:
+    tree = Tree(tmp_path).nvidia(0x20B2, 1, 0, "A100").nvidia_driver("470.82.01")
+    with pytest.raises(Unavailable, match=r"needs driver 525.60.13 or later .* has 470.82.01"):
+        decide(detect(tree.root))
+
+
+def test_a_gpu_of_unknown_arch_is_named_and_not_guessed(tmp_path: Path) -> None:
+    tree = Tree(tmp_path).nvidia(0xFFF0, 1, 0, "NVIDIA X1000").nvidia_driver("600.1")
+    with pytest.raises(Unavailable, match="compiled for a GPU of unknown architecture"):
+        decide(detect(tree.root))
+    forced = decide(detect(tree.root), image="cuda", force=True)
+    assert len(forced.gpus) == 1
+    assert forced.findings[0].cause == "A GPU of unknown architecture"
+
+
+def test_a_request_for_a_gpu_is_refused_without_one(tmp_path: Path) -> None:
+    tree = Tree(tmp_path).cpu().amd(MI300A, 1, readable=False)
+    none = detect(Tree(tmp_path / "none").root)
+    for host, reason in (
+        (none, "there is no GPU"),
+        (detect(tree.root), "the GPUs of this host belong to other jobs"),
+        (detect(Tree(tmp_path / "igpu").amd(PHOENIX, 4).root), "is an integrated one"),
+    ):
+        assert name_of(decide(host)) == "cpu"
+        with pytest.raises(Unavailable, match="requested and none can be used") as caught:
+            decide(host, use="required")
+        assert reason in str(caught.value)
+        with pytest.raises(Unavailable, match="requested and none can be used: image cpu"):
+            decide(host, use="required", image="cpu")
+        with pytest.raises(Unavailable, match="requested and none can be used"):
+            decide(host, use="required", runtime="native")
+
+
+def test_a_mask_that_leaves_nothing_is_the_reason(tmp_path: Path) -> None:
+    tree = Tree(tmp_path).nvidia(0x20B2, 1, 0, "A100").nvidia_driver("535.1")
+    tree.recorded(environment={"CUDA_VISIBLE_DEVICES": ""})
+    host = detect(tree.root)
+    reason = "CUDA_VISIBLE_DEVICES leaves none of the 1 GPUs"
+    assert why(decide(host), "image") == reason
+    with pytest.raises(Unavailable, match=reason):
+        decide(host, use="required")
+
+
+def test_of_mig_instances_one_is_used(tmp_path: Path) -> None:
+    tree = Tree(tmp_path).nvidia_driver("535.1")
+    for minor in (0, 1):
+        tree.nvidia(0x20B2, minor + 1, minor, "A100", mig=["gi1/ci0", "gi2/ci0"])
+    choice = decide(detect(tree.root))
+    assert [gpu.index for gpu in choice.gpus] == [0]
+    assert why(choice, "left out") == "CUDA computes on one MIG instance at a time"
+    tree.nvidia(0x20B2, 9, 2, "A100")  # a whole one is better than a part
+    assert [gpu.index for gpu in decide(detect(tree.root)).gpus] == [2]
+
+
+def test_two_vendors_equally_supported_are_not_guessed(tmp_path: Path) -> None:
+    tree = Tree(tmp_path).amd(MI210, 1).nvidia(0x20B2, 2, 0, "A100").nvidia_driver("535.1")
+    host = detect(tree.root)
+    with pytest.raises(UsageError, match="--image rocm63 or cuda"):
+        decide(host)
+    assert [g.vendor for g in decide(host, image="cuda").gpus] == ["nvidia"]
+    assert [g.vendor for g in decide(host, image="rocm62").gpus] == ["amd"]
+    assert decide(host, image="cpu").gpus == ()
+
+
+def test_two_vendors_of_which_one_is_better_supported(tmp_path: Path) -> None:
+    tree = Tree(tmp_path).amd(MI50, 1).nvidia(0x1DB1, 2, 0, "V100").nvidia_driver("535.1")
+    choice = decide(detect(tree.root))
+    assert name_of(choice) == "cuda"
+    assert [d.value for d in choice.decisions if d.subject == "left out"] == ["1 x MI50 (gfx906)"]
+
+
+def test_a_misfit_is_refused_with_the_nearest_fit(tmp_path: Path) -> None:
+    host = detect(Tree(tmp_path).amd(MI300A, 1).amd_driver("6.16.13").root)
+    with pytest.raises(Unavailable) as caught:
+        decide(host, image="rocm62")
+    assert "driver 6.16.13 (30.30) supports ROCm 6.3, 6.4, 7.0, 7.1, 7.2, not 6.2" in str(
+        caught.value
+    )
+    assert "nearest fit is --image rocm63" in str(caught.value)
+    forced = decide(host, image="rocm62", force=True)
+    assert name_of(forced) == "rocm62"
+    assert "6.16.13" in forced.forced[0]
+    with pytest.raises(Unavailable, match="for GPUs of NVIDIA, not of AMD|needs a GPU of NVIDIA"):
+        decide(host, image="cuda")
+    none = detect(Tree(tmp_path / "none").root)
+    with pytest.raises(Unavailable, match="needs a GPU of AMD"):
+        decide(none, image="rocm63")
+    without = decide(none, image="rocm63", use="never")  # it computes on the processor too
+    assert (name_of(without), without.gpus, without.forced) == ("rocm63", (), ())
+
+
+def test_an_unknown_image() -> None:
+    with pytest.raises(UsageError, match="did you mean 'rocm63'"):
+        decide(_empty(), image="rocm36")
+
+
+def _empty(*engines: EngineFact) -> Host:
+    return Host("/", "h", "6", "x86_64", (), (), (), engines, None, None)
+
+
+# --- engines and what is built
+
+
+def test_native_where_nothing_is_built() -> None:
+    choice = decide(_empty(APPTAINER), built=())
+    assert (choice.engine, choice.image) == ("native", None)
+    assert (
+        why(choice, "engine")
+        == "no image is built (cpu would suit), and PyTorch 2.13.0+cpu is installed here"
+    )
+    assert "no engine" in why(decide(_empty()), "engine")
+
+
+def test_native_does_not_leave_gpus_idle(tmp_path: Path) -> None:
+    host = live(Tree(tmp_path).amd(MI300A, 1))
+    with pytest.raises(Unavailable, match="The GPUs would stay idle: .*1 x MI300A") as caught:
+        decide(host, built=())
+    assert "`aam-launch images build rocm63`" in str(caught.value)
+    with pytest.raises(Unavailable, match="install a PyTorch that can, or add --device cpu"):
+        decide(host, runtime="native")
+    choice = decide(host, built=(), use="never")
+    assert (choice.engine, choice.gpus) == ("native", ())
+    able = decide(host, built=(), native=replace(NATIVE, vendor="amd", torch="2.7.1"))
+    assert len(able.gpus) == 1
+
+
+def test_a_built_image_comes_before_a_better_one(tmp_path: Path) -> None:
+    host = live(Tree(tmp_path).amd(MI300A, 1), APPTAINER)
+    choice = decide(host, built=(BuiltImage("rocm62", SIF_ENGINES, "/i/rocm62.sif"),))
+    assert (name_of(choice), choice.engine) == ("rocm62", "apptainer")
+
+
+def test_the_engine_that_has_the_image() -> None:
+    podman = engine("podman")
+    built = (BuiltImage("cpu", ("podman",), "localhost/aam:cpu"),)
+    assert decide(_empty(APPTAINER, podman), built).engine == "podman"
+    broken = engine("podman", "no user namespaces")
+    assert decide(_empty(APPTAINER, broken), built).engine == "native"
+    with pytest.raises(Unavailable, match="no user namespaces"):
+        decide(_empty(broken), built, runtime="podman")
+    with pytest.raises(Unavailable, match="no docker on PATH"):
+        decide(_empty(APPTAINER), built, runtime="docker")
+
+
+def test_podman_needs_cdi_for_nvidia(tmp_path: Path) -> None:
+    tree = Tree(tmp_path).nvidia(0x20B2, 2, 0, "A100").nvidia_driver("535.1")
+    host = live(tree, engine("podman"))
+    built = (BuiltImage("cuda", ("podman",), "localhost/aam:cuda"),)
+    with pytest.raises(Unavailable, match="nvidia-ctk cdi generate"):
+        decide(host, built, image="cuda")
+    assert decide(replace(host, cdi=("nvidia.yaml",)), built, image="cuda").engine == "podman"
+
+
+def test_not_built_names_the_command_that_builds() -> None:
+    with pytest.raises(Unavailable) as caught:
+        decide(_empty(APPTAINER), built=(), native=PLAIN, image="cpu")
+    assert "`aam-launch images build cpu` builds it" in str(caught.value)
+    none = replace(_empty(), absent_engines=engines.absent(()))
+    with pytest.raises(Unavailable, match="none of apptainer, singularity, podman, docker is on"):
+        decide(none, built=(), native=PLAIN)
+    with pytest.raises(Unavailable, match="The libraries of the model are not installed"):
+        decide(_empty(), native=PLAIN, runtime="native")
+
+
+def test_a_file_of_which_nothing_is_known(tmp_path: Path) -> None:
+    host = live(Tree(tmp_path).amd(MI300A, 1), APPTAINER)
+    built = (BuiltImage("/my/own.sif", SIF_ENGINES, "/my/own.sif"),)
+    choice = decide(host, built, image="/my/own.sif")
+    assert (name_of(choice), len(choice.gpus)) == ("/my/own.sif", 1)
+
+
+# --- the catalog
+
+
+@pytest.mark.parametrize(
+    ("arch", "runs"),
+    [("sm_70", True), ("sm_72", True), ("sm_89", True), ("sm_90", True), ("sm_100", False),
+     ("sm_120", False), ("sm_35", False)],
+)  # fmt: skip
+def test_cuda_code_runs_on_later_chips_of_the_same_major(arch: str, runs: bool) -> None:
+    image = CATALOG.image("cuda")
+    assert image is not None
+    assert served(image, arch) is runs
+
+
+def test_faults_belong_to_versions() -> None:
+    flags = [f.flags for f in CATALOG.faults_of("amd", "2.5.1+rocm6.2")]
+    assert flags == [("--attn-implementation", "math"), ("--no-gradient-checkpointing",)]
+    assert CATALOG.faults_of("amd", "2.7.1") == CATALOG.faults_of("nvidia", "2.5.1") == ()

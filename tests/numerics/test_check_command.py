@@ -1,0 +1,234 @@
+"""`aam check` as a command: what it shows, its exit status, and the stack that it names."""
+
+from __future__ import annotations
+
+import json
+import os
+import struct
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+import torch
+from rich.console import Console
+
+from aam.commands.check import run
+from aam.contract.check_report import CheckReport, Cost, from_json
+from aam.contract.errors import Unavailable
+from aam.contract.options.commands import Check
+from aam.model.attention import TORCH, Backend
+from aam.numerics import aotriton, report_table
+from aam.numerics.check import CheckPlan, conclude, measure
+from aam.numerics.stack_identity import AMD_DRIVER, NVIDIA_DRIVER, driver, identify
+from tests.support import faulty_backends as emulated
+from tests.support.commands import aam
+from tests.support.faulty_backends import RIGHT, faulty
+
+CPU = torch.device("cpu")
+QUICK = Check(quick=True, device="cpu")
+
+
+def shown(report: CheckReport, width: int = 100) -> str:
+    console = Console(width=width, highlight=False, color_system=None)
+    with console.capture() as capture:
+        console.print(report_table.page(report))
+    return capture.get()
+
+
+def row(page: str, name: str) -> str:
+    return next(line for line in page.splitlines() if line.strip().startswith(name))
+
+
+# --- the command
+
+
+def test_a_right_stack_gives_status_0(capsys: pytest.CaptureFixture[str]) -> None:
+    assert aam("check", "--quick", "--device", "cpu") == 0
+    page = capsys.readouterr().out
+    assert row(page, "auto").split()[-1] == row(page, "math").split()[-1] == "right"
+    assert "cannot run" in row(page, "mem_efficient")
+    assert "Right here. aam uses auto." in page
+    assert str(torch.__version__) in page
+
+
+def test_a_usable_backend_that_is_wrong_gives_status_1(capsys: pytest.CaptureFixture[str]) -> None:
+    wrong = (faulty(emulated.first_mask), faulty(emulated.unmasked_only, "flash"), RIGHT)
+    assert run(QUICK, wrong) == 1
+    page = capsys.readouterr().out
+    assert "WRONG" in row(page, "auto")
+    assert "right, no masks" in row(page, "flash")
+    assert "auto, fp32, fp16, bf16: first mask for all" in page
+    assert "ROCm/aotriton PR 68" in " ".join(page.split())
+    assert "Wrong here: auto. aam uses flash, and math with masks." in " ".join(page.split())
+
+
+def test_json_is_a_verdict(capsys: pytest.CaptureFixture[str]) -> None:
+    assert aam("check", "--quick", "--device", "cpu", "--json") == 0
+    found = from_json(capsys.readouterr().out)
+    assert found.backends == ("auto", "flash", "mem_efficient", "math")
+    assert found.key is None
+
+
+def test_without_a_gpu_the_processor_is_measured(capsys: pytest.CaptureFixture[str]) -> None:
+    if torch.cuda.is_available():
+        pytest.skip("there is a GPU here")
+    assert aam("check", "--quick", "--device", "cuda") == 69
+    assert "No GPU" in capsys.readouterr().err
+    assert aam("check", "--quick") == 0
+    assert "No GPU was found; the CPU is measured." in capsys.readouterr().err
+
+
+@pytest.mark.parametrize(
+    ("function", "sentence"),
+    [
+        (emulated.full, "Out of memory during the check: auto: HIP out of memory"),
+        (emulated.broken, "No attention backend runs: auto: HIP error: invalid device function"),
+    ],
+)
+def test_where_nothing_answers_there_is_no_verdict(function: object, sentence: str) -> None:
+    with pytest.raises(Unavailable) as caught:
+        run(QUICK, (faulty(function),))
+    assert str(caught.value).startswith(sentence)
+    assert caught.value.status == 69
+
+
+def test_out_of_memory_of_one_backend_is_shown(capsys: pytest.CaptureFixture[str]) -> None:
+    assert run(QUICK, (faulty(emulated.full), RIGHT)) == 0
+    page = capsys.readouterr().out
+    assert "out of memory" in row(page, "auto")
+    assert "auto: HIP out of memory. Tried to allocate 2.00 GiB." in page
+
+
+def test_the_diagnostic_is_another_word_for_it() -> None:
+    words = [sys.executable, "-m", "aam.tools.rocm_attention_diagnostic", "--quick", "--json"]
+    done = subprocess.run([*words, "--device", "cpu"], capture_output=True, text=True, check=True)
+    assert not from_json(done.stdout).wrong
+
+
+@pytest.mark.slow
+def test_the_whole_check_has_times_and_recomputation(capsys: pytest.CaptureFixture[str]) -> None:
+    assert run(Check(device="cpu", json=True), (RIGHT,)) == 0
+    found = from_json(capsys.readouterr().out)
+    assert {case.mask for case in found.cases} >= {"recomputed", "none"}
+    assert len(found.costs) == 3 * 2 * 2
+    assert all(cost.milliseconds > 0 and cost.peak_bytes is None for cost in found.costs)
+
+
+# --- the table
+
+
+def report(*backends: Backend) -> CheckReport:
+    return conclude(measure(backends, CheckPlan(True, ("fp32", "bf16")), CPU), quick=True)
+
+
+@pytest.fixture(scope="module")
+def of_torch() -> CheckReport:
+    return report(*TORCH)
+
+
+def test_speed_and_memory_are_relative_to_math(of_torch: CheckReport) -> None:
+    costs = tuple(
+        Cost(name, "fp32", mask, "sample encoder", time, memory)
+        for name, time, memory in (("flash", 2.0, 100), ("math", 5.0, 400))
+        for mask in ("none", "each")
+    )
+    page = shown(CheckReport(**{**vars(of_torch), "costs": costs}), width=120)
+    assert "2.5 x  0.25 x" in row(page, "flash")
+    assert "1.0 x  1.00 x" in row(page, "math")
+    assert "relative to math" in page
+
+
+def test_the_table_fits_a_terminal(of_torch: CheckReport) -> None:
+    assert all(len(line.rstrip()) <= 100 for line in shown(of_torch).splitlines())
+
+
+def test_a_faulty_figure_is_shown_as_such() -> None:
+    page = shown(report(faulty(emulated.nan_empty), faulty(emulated.half_odd, "flash"), RIGHT))
+    assert "NaN" in row(page, "auto")
+    assert "harmless" in row(page, "auto")
+    assert "flash, bf16: wrong in half precision" in page
+    words = " ".join(page.split())
+    assert "nothing to do: the model never computes such rows" in words
+
+
+def test_where_nothing_is_right_that_is_said() -> None:
+    page = shown(report(faulty(emulated.ignoring, "math")))
+    assert "No attention backend computes correctly on this device" in " ".join(page.split())
+
+
+# --- what the stack is
+
+
+def elf(comment: bytes) -> bytes:
+    """A 64-bit ELF file with the sections .comment and .shstrtab."""
+    names = b"\0.comment\0.shstrtab\0"
+    body = 64
+    table_at = body + len(comment) + len(names)
+    head = b"\x7fELF\x02\x01\x01" + bytes(9)
+    head += struct.pack(
+        "<HHIQQQIHHHHHH", 3, 62, 1, 0, 0, table_at, 0, 64, 0, 0, 64, 3, 2
+    )  # fmt: skip
+
+    def section(name: int, at: int, size: int) -> bytes:
+        return struct.pack("<IIQQQQIIQQ", name, 1, 0, 0, at, size, 0, 0, 1, 0)
+
+    sections = section(0, 0, 0) + section(1, body, len(comment))
+    sections += section(10, body + len(comment), len(names))
+    return head + comment + names + sections
+
+
+@pytest.mark.parametrize(
+    ("content", "expected"),
+    [
+        (elf(b"GCC: (Ubuntu 11.4.0) 11.4.0\0AOTriton 0.9.2\0"), "0.9.2"),
+        (elf(b"AOTriton 0.11.1\0"), "0.11.1"),
+        (elf(b"GCC: (GNU) 9.3.1\0"), "unknown"),
+        (b"", "unknown"),
+        (b"\x7fELF\x02\x01", "unknown"),
+        (elf(b"AOTriton 0.9.2\0")[:-70], "unknown"),
+    ],
+)
+def test_aotriton_says_its_version_or_nobody_does(
+    tmp_path: Path, content: bytes, expected: str
+) -> None:
+    (tmp_path / "libaotriton_v2.so").write_bytes(content)
+    assert aotriton.version(tmp_path) == expected
+
+
+def test_no_aotriton_is_not_an_unknown_one(tmp_path: Path) -> None:
+    assert aotriton.version(tmp_path) is None
+    assert aotriton.version(tmp_path / "none") is None
+
+
+def test_the_comment_of_a_real_library_is_read() -> None:
+    libraries = sorted(Path(torch.__file__).parent.glob("lib/libtorch_cpu.so"))
+    if not libraries:
+        pytest.skip("torch has no libtorch_cpu.so here")
+    assert b"GCC" in aotriton.comment(libraries[0])
+
+
+def test_an_unknown_aotriton_is_said(of_torch: CheckReport) -> None:
+    identity = {**of_torch.identity, "aotriton": "unknown", "arch": "gfx942", "driver": "6.8.5"}
+    page = shown(CheckReport(**{**vars(of_torch), "identity": identity}))
+    assert "unknown: libraries before 0.9 have no version" in page
+    assert "(gfx942)" in page
+    assert "6.8.5" in page
+
+
+def test_kernel_drivers(tmp_path: Path) -> None:
+    assert driver("amd", tmp_path) == driver("nvidia", tmp_path) == f"kernel {os.uname().release}"
+    for name, text in (
+        (AMD_DRIVER, "6.10.5\n"),
+        (NVIDIA_DRIVER, "NVRM version: NVIDIA UNIX x86_64 Kernel Module  550.54.14  Thu\n"),
+    ):
+        (tmp_path / name).parent.mkdir(parents=True, exist_ok=True)
+        (tmp_path / name).write_text(text)
+    assert driver("amd", tmp_path) == "6.10.5"
+    assert driver("nvidia", tmp_path) == "550.54.14"
+
+
+def test_a_processor_has_no_driver() -> None:
+    found = identify(CPU)
+    assert (found.vendor, found.arch, found.driver, found.runtime) == ("cpu", "cpu", None, None)
+    assert json.dumps(vars(found))

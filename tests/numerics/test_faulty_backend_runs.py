@@ -1,0 +1,240 @@
+"""No backend that computes wrong gets into a run: real trainings with emulated faulty backends."""
+
+from __future__ import annotations
+
+import dataclasses
+import json
+from collections.abc import Callable
+from pathlib import Path
+
+import pytest
+import torch
+
+from aam import __version__
+from aam.cli import parse
+from aam.contract.check_report import VARIABLE, CheckReport, Key, to_json
+from aam.contract.errors import Unavailable
+from aam.contract.options.groups import DeviceOptions
+from aam.model.attention import TORCH, Backend
+from aam.numerics import faults
+from aam.numerics.backend_selection import AttentionNeed, Guard, guarded
+from aam.numerics.check import CheckPlan, conclude, measure
+from aam.numerics.stack_identity import identify
+from aam.training.prediction import load_models
+from aam.training.pretrain import pretrain
+from aam.training.train import train
+from tests.support import faulty_backends as emulated
+from tests.support.commands import TINY, aam, read
+from tests.support.faulty_backends import faulty
+
+CPU = torch.device("cpu")
+FAULTS: list[tuple[Callable[..., torch.Tensor], str, faults.KernelFault]] = [
+    (emulated.aotriton_08, "none", faults.FIRST_MASK),
+    (emulated.nan_empty, "none", faults.NAN_EMPTY),
+    (emulated.gradient_off, "none", faults.SCALED),
+    (emulated.transposed, "none", faults.TRANSPOSED),
+    (emulated.half_odd, "bf16", faults.HALF),
+]
+
+
+def among(function: Callable[..., torch.Tensor], name: str = "auto") -> tuple[Backend, ...]:
+    """Torch's backends with a faulty one in the place of one of them."""
+    return tuple(faulty(function, name) if b.name == name else b for b in TORCH)
+
+
+class Runs:
+    """Pretrains with a tiny network on a processor, each run once."""
+
+    def __init__(self, study_dir: Path, folder: Path) -> None:
+        self.study, self.folder = study_dir, folder
+        self.done: dict[tuple[object, ...], Path] = {}
+
+    def __call__(self, backends: tuple[Backend, ...], *words: str, guarded: bool = True) -> Path:
+        key = (backends, words, guarded)
+        if key not in self.done:
+            out = self.folder / f"run-{len(self.done)}"
+            files = ["--table", self.study / "table.biom", "--tree", self.study / "tree.nwk"]
+            given = [*TINY, *files, "--output-dir", out, "--epochs", "2", *words]
+            options = parse("pretrain", [str(word) for word in given])
+            pretrain(options, Guard(backends, ("cpu",) if guarded else ()))
+            self.done[key] = out
+        return self.done[key]
+
+
+@pytest.fixture(scope="module")
+def runs(study_dir: Path, tmp_path_factory: pytest.TempPathFactory) -> Runs:
+    return Runs(study_dir, tmp_path_factory.mktemp("guarded"))
+
+
+def losses(run: Path) -> list[float]:
+    """Every loss of every epoch: the sum of two losses can round to the same number."""
+    table = read(run / "metrics.csv").filter(regex="^(train|val)_")
+    return [float(value) for value in table.to_numpy().ravel()]
+
+
+def attention(run: Path) -> dict[str, object]:
+    return json.loads((run / "run.json").read_text())["attention"]
+
+
+@pytest.mark.parametrize(
+    ("function", "precision", "fault"), FAULTS, ids=[f.__name__ for f, _, _ in FAULTS]
+)
+def test_a_faulty_backend_is_replaced_and_the_loss_is_that_of_a_right_stack(
+    runs: Runs,
+    capsys: pytest.CaptureFixture[str],
+    function: Callable[..., torch.Tensor],
+    precision: str,
+    fault: faults.KernelFault,
+) -> None:
+    words = ("--mixed-precision", precision)
+    run = runs(among(function), *words)
+    said = capsys.readouterr().err
+    # What is harmless keeps a backend only from what it gets wrong.
+    where = "with masks on cpu; flash runs where there is one" if fault.harmless else (
+        "on cpu; flash runs instead")  # fmt: skip
+    assert f"--attn-implementation auto computes wrong {where}." in said
+    assert f"attention backend auto: {fault.name}" in said
+    record = attention(run)
+    assert (record["without_mask"], record["with_mask"]) == (
+        "auto" if fault.harmless else "flash",
+        "flash",
+    )
+    assert record["faults"] == {"auto": [fault.name]}
+    assert record["evidence"] == "measured before this run"
+    assert losses(run) == losses(runs(TORCH, *words, "--attn-implementation", "flash"))
+    # Without the guard the same backend gives other numbers, or none; but for what is harmless.
+    if not fault.harmless:
+        assert losses(runs(among(function), *words, guarded=False)) != losses(run)
+
+
+def test_a_right_stack_runs_as_asked(runs: Runs, capsys: pytest.CaptureFixture[str]) -> None:
+    record = attention(runs(TORCH))
+    assert (record["without_mask"], record["with_mask"]) == ("auto", "auto")
+    assert record["faults"] == {}
+    assert "attention backend" not in capsys.readouterr().err
+
+
+def test_on_a_processor_nothing_is_measured_by_itself(runs: Runs) -> None:
+    record = attention(runs(TORCH, guarded=False))
+    assert record["evidence"] == "not measured on a cpu"
+    assert "faults" not in record
+
+
+def test_nobody_has_to_be_guarded(runs: Runs, capsys: pytest.CaptureFixture[str]) -> None:
+    run = runs(among(emulated.first_mask), "--no-check")
+    assert attention(run)["evidence"] == "not measured: --no-check"
+    assert attention(run)["with_mask"] == "auto"
+    assert losses(run) == losses(runs(among(emulated.first_mask), guarded=False))
+
+
+def test_where_every_backend_is_wrong_nothing_runs(runs: Runs) -> None:
+    wrong = tuple(Backend(b.name, emulated.ignoring) for b in TORCH)
+    with pytest.raises(Unavailable, match="No attention backend computes correctly on this device"):
+        runs(wrong)
+
+
+def test_a_backend_that_cannot_be_recomputed_is_not_used_for_that(runs: Runs) -> None:
+    backends = among(emulated.Unrepeatable())  # type: ignore[arg-type]
+    run = runs(backends, "--gradient-checkpointing")
+    assert attention(run)["with_mask"] == "flash"
+    assert attention(run)["faults"] == {"auto": [faults.RECOMPUTED.name]}
+
+
+def test_training_and_predicting_are_guarded_too(
+    runs: Runs, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    study = runs.study
+    words = [*TINY, "--table", study / "table.biom", "--metadata", study / "metadata.tsv",
+             "--metadata-column", "ph", "--output-dir", tmp_path / "out"]  # fmt: skip
+    guard = Guard(among(emulated.first_mask), ("cpu",))
+    train(parse("train", [str(word) for word in words]), guard)
+    assert attention(tmp_path / "out")["with_mask"] == "flash"
+    capsys.readouterr()
+    (model,) = load_models(tmp_path / "out", DeviceOptions(device="cpu"), guard)
+    assert model.attention["with_mask"] == "flash"
+    assert "flash runs instead" in capsys.readouterr().err
+    out = tmp_path / "predictions.tsv"
+    files = ("--table", study / "table.biom", "--output", out)
+    assert aam("predict", "--model", tmp_path / "out", *files, "--device", "cpu") == 0
+    record = json.loads((tmp_path / "predictions.tsv.run.json").read_text())
+    assert record["attention"]["evidence"] == "not measured on a cpu"
+
+
+# --- a report that came with the launch
+
+
+def report(
+    backends: tuple[Backend, ...], dtypes: tuple[str, ...] = ("fp32", "bf16")
+) -> CheckReport:
+    """What a check of these backends on this processor says, for the key of this processor."""
+    found = conclude(measure(backends, CheckPlan(True, dtypes), CPU), quick=True)
+    return dataclasses.replace(found, key=Key("sha256:1", "cpu", "none", __version__))
+
+
+@pytest.fixture(scope="module")
+def of_a_faulty_stack() -> CheckReport:
+    return report(among(emulated.first_mask))
+
+
+GUARD = Guard(TORCH, ("cpu",))
+
+
+def with_report(text: str, **needs: object) -> tuple[dict[str, object], str]:
+    found = guarded(AttentionNeed("auto", **needs), CPU, {VARIABLE: text}, GUARD)  # type: ignore[arg-type]
+    return found.record, " ".join(found.warnings)
+
+
+def test_a_report_of_this_stack_is_believed(of_a_faulty_stack: CheckReport) -> None:
+    record, said = with_report(to_json(of_a_faulty_stack), dtypes=("fp32", "bf16"))
+    assert record["with_mask"] == "flash"
+    assert str(record["evidence"]).startswith("measured for this stack")
+    assert "not used" not in said
+
+
+@pytest.mark.parametrize(
+    ("change", "reason"),
+    [
+        ({"driver": "6.8.5"}, "for driver 6.8.5"),
+        ({"arch": "gfx942"}, "for arch gfx942, and this stack has cpu"),
+        ({"aam": "0.0.9"}, "for aam 0.0.9"),
+    ],
+)
+def test_a_report_of_another_stack_is_not_used(
+    of_a_faulty_stack: CheckReport, change: dict[str, str], reason: str
+) -> None:
+    key = of_a_faulty_stack.key
+    assert key is not None
+    other = dataclasses.replace(of_a_faulty_stack, key=dataclasses.replace(key, **change))
+    record, said = with_report(to_json(other))
+    assert f"The check report that came with the launch is not used: it is {reason}" in said
+    assert record["evidence"] == "measured before this run"
+    assert record["with_mask"] == "auto"  # torch's own, measured here, is right
+
+
+def test_a_report_of_another_image_is_not_used(of_a_faulty_stack: CheckReport) -> None:
+    text = to_json(of_a_faulty_stack)
+    for digest, believed in (("sha256:1", True), ("sha256:2", False), (None, False)):
+        plan = json.dumps({"image": "rocm63", "digest": digest})
+        found = guarded(AttentionNeed("auto"), CPU, {VARIABLE: text, "AAM_PLAN": plan}, GUARD)
+        assert (found.record["evidence"] != "measured before this run") is believed, digest
+
+
+def test_a_report_of_another_torch_or_precision_is_not_used(of_a_faulty_stack: CheckReport) -> None:
+    identity = {**of_a_faulty_stack.identity, "torch": "2.5.1+rocm6.2"}
+    _, said = with_report(to_json(dataclasses.replace(of_a_faulty_stack, identity=identity)))
+    assert "for torch 2.5.1+rocm6.2" in said
+    _, said = with_report(to_json(of_a_faulty_stack), dtypes=("fp32", "fp16"))
+    assert "it has no results for fp16" in said
+    _, said = with_report(to_json(dataclasses.replace(of_a_faulty_stack, key=None)))
+    assert "it names no stack" in said
+
+
+def test_a_damaged_verdict_is_not_used() -> None:
+    record, said = with_report('{"format": 1, "cases"')
+    assert "not used: A damaged check report" in said
+    assert record["evidence"] == "measured before this run"
+
+
+def test_the_key_of_a_report_is_that_of_the_identity() -> None:
+    found = identify(CPU)
+    assert (found.vendor, found.arch, found.torch) == ("cpu", "cpu", str(torch.__version__))

@@ -1,0 +1,114 @@
+"""What must hold on an AMD GPU before a run is trusted to it. See docs/cosmos_best_practices.md.
+
+    pytest -m rocm -rs tests/numerics/test_rocm_compatibility.py
+
+Elsewhere every test is skipped with the reason. `slurm/test_runner.sh` runs them on a node.
+"""
+
+from __future__ import annotations
+
+import json
+from pathlib import Path
+
+import pytest
+import torch
+
+from aam.cli import main
+from aam.contract.options.commands import Simulate
+from aam.data.simulation.files import write_study
+from aam.data.simulation.simulate import simulate
+from aam.training import checkpoints
+
+pytestmark = pytest.mark.rocm
+
+SMALL = ("--embedding-dim", "32", "--attention-heads", "2", "--attention-layers", "1",
+         "--epochs", "2", "--batch-size", "8", "--patience", "0", "--dropout", "0")  # fmt: skip
+
+
+@pytest.fixture(autouse=True)
+def on_rocm() -> None:
+    if torch.version.hip is None:
+        pytest.skip(f"PyTorch {torch.__version__} is not built for ROCm")
+    if not torch.cuda.is_available():
+        pytest.skip("PyTorch finds no AMD GPU here")
+
+
+@pytest.fixture(scope="module")
+def studied(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    folder = tmp_path_factory.mktemp("rocm")
+    options = Simulate(output_dir=folder, samples=40, asvs=120, length=90, richness=30,
+                       depth=900, subjects=10, seed=3)  # fmt: skip
+    write_study(simulate(options), options)
+    return folder
+
+
+def devices() -> list[torch.device]:
+    return [torch.device("cuda", number) for number in range(torch.cuda.device_count())]
+
+
+def test_every_gpu_computes() -> None:
+    """A GPU that is listed but does not work (apptainer issue 3261) fails at its first product."""
+    generator = torch.Generator().manual_seed(0)
+    left = torch.randn(512, 384, generator=generator)
+    right = torch.randn(384, 256, generator=generator)
+    expected = left.double() @ right.double()
+    for device in devices():
+        found = (left.to(device) @ right.to(device)).cpu().double()
+        torch.testing.assert_close(found, expected, atol=1e-3, rtol=1e-4)
+
+
+def test_the_build_of_torch_has_the_arch_of_every_gpu() -> None:
+    built = torch.cuda.get_arch_list()
+    for device in devices():
+        arch = torch.cuda.get_device_properties(device).gcnArchName.partition(":")[0]
+        assert arch in built, f"{device} is {arch}"
+
+
+def test_the_library_is_the_one_of_the_build() -> None:
+    """Under --rocm the host's libraries replace those of an image."""
+    maps = Path("/proc/self/maps").read_text()
+    torch.ones(1, device="cuda")
+    maps = Path("/proc/self/maps").read_text()
+    assert "/.singularity.d/libs/" not in maps
+
+
+def test_attention_is_right(capsys: pytest.CaptureFixture[str]) -> None:
+    """With masks of their own for several samples; see `aam check`."""
+    status = main(["check", "--device", "cuda", "--quick", "--json"])
+    report = json.loads(capsys.readouterr().out)
+    assert status == 0, report
+
+
+def test_training_gives_what_the_processor_gives(studied: Path, tmp_path: Path) -> None:
+    """In full precision the first epochs of both differ by rounding alone."""
+    weights = {}
+    for device in ("cpu", "cuda"):
+        words = ["pretrain", *SMALL, "--table", str(studied / "table.biom"), "--tree",
+                 str(studied / "tree.nwk"), "--device", device, "--output-dir",
+                 str(tmp_path / device)]  # fmt: skip
+        assert main(words) == 0
+        config, content = checkpoints.read(tmp_path / device / "checkpoints/last.ckpt")
+        weights[device] = checkpoints.encoder_weights(config, content)
+    for name, expected in weights["cpu"].items():
+        torch.testing.assert_close(weights["cuda"][name].cpu(), expected, atol=1e-2, rtol=1e-2)
+
+
+def test_half_precision_stays_finite(studied: Path, tmp_path: Path) -> None:
+    words = ["pretrain", *SMALL, "--table", str(studied / "table.biom"), "--tree",
+             str(studied / "tree.nwk"), "--device", "cuda", "--mixed-precision", "bf16",
+             "--output-dir", str(tmp_path / "bf16")]  # fmt: skip
+    assert main(words) == 0
+    text = (tmp_path / "bf16/metrics.csv").read_text().lower()
+    assert "nan" not in text
+    assert "inf" not in text
+
+
+def test_what_is_freed_can_be_used_again() -> None:
+    """Half of the free memory, twice: on an APU it is shared with the processor's."""
+    free, _ = torch.cuda.mem_get_info()
+    for _ in range(2):
+        held = torch.empty(free // 2, dtype=torch.uint8, device="cuda")
+        held.fill_(7)
+        assert int(held[-1]) == 7
+        del held
+        torch.cuda.empty_cache()

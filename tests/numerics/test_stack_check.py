@@ -1,0 +1,217 @@
+"""The check finds and names each fault, in every dtype, and finds nothing wrong with what is right.
+
+The same table runs on a GPU where there is one (`-m gpu`): the faults are emulated there too.
+"""
+
+from __future__ import annotations
+
+import dataclasses
+import json
+from collections.abc import Callable
+
+import pytest
+import torch
+
+from aam.contract.check_report import CheckReport, from_json, to_json, worst
+from aam.contract.errors import DataError, Unavailable
+from aam.model.attention import TORCH, Backend
+from aam.numerics import faults
+from aam.numerics.accuracy import right, tolerance
+from aam.numerics.check import CheckPlan, case_of, conclude, measure
+from aam.numerics.child_process import watched
+from aam.numerics.probes import (
+    DTYPES,
+    MASKS,
+    Probe,
+    expected_result,
+    probe_input,
+    run_probe,
+    shapes,
+)
+from tests.support import faulty_backends as emulated
+from tests.support.faulty_backends import RIGHT, faulty
+
+CPU = torch.device("cpu")
+QUICK = CheckPlan(quick=True)
+GPU = pytest.param("cuda", marks=pytest.mark.gpu)
+
+
+@pytest.fixture(params=["cpu", GPU])
+def device(request: pytest.FixtureRequest) -> torch.device:
+    if request.param == "cuda" and not torch.cuda.is_available():
+        pytest.skip("no GPU here")
+    return torch.device(request.param)
+
+
+def check(*backends: Backend, plan: CheckPlan = QUICK, on: torch.device = CPU) -> CheckReport:
+    return conclude(measure(backends, plan, on), plan.quick)
+
+
+def named(report: CheckReport, dtype: str, backend: str = "auto") -> set[str]:
+    return set(report.faults(backend, [dtype]))
+
+
+FOUND: list[tuple[Callable[..., torch.Tensor], faults.KernelFault]] = [
+    (emulated.first_mask, faults.FIRST_MASK),
+    (emulated.aotriton_08, faults.FIRST_MASK),
+    (emulated.nan_empty, faults.NAN_EMPTY),
+    (emulated.gradient_off, faults.SCALED),
+    (emulated.transposed, faults.TRANSPOSED),
+    (emulated.ignoring, faults.IGNORED),
+    (emulated.inverted, faults.INVERTED),
+    (emulated.nothing, faults.NOTHING),
+    (emulated.keys_unlearnt, faults.GRADIENT),
+    (emulated.nan_gradient, faults.NAN_GRADIENT),
+    (emulated.infinite, faults.NAN_OUTPUT),
+    (emulated.packed_only_wrong, faults.LAYOUT),
+    (emulated.odd, faults.UNKNOWN),
+]
+
+
+@pytest.mark.parametrize("dtype", DTYPES)
+@pytest.mark.parametrize(("function", "fault"), FOUND, ids=[f.__name__ for f, _ in FOUND])
+def test_a_fault_is_caught_and_named(
+    function: Callable[..., torch.Tensor],
+    fault: faults.KernelFault,
+    dtype: str,
+    device: torch.device,
+) -> None:
+    report = check(faulty(function), RIGHT, plan=CheckPlan(True, (dtype,)), on=device)
+    expected = {"harmless"} if fault.harmless else {"wrong"}
+    assert named(report, dtype) == {fault.name}
+    assert {case.outcome for case in report.of("auto", [dtype])} - {"right"} == expected
+    assert report.wrong != fault.harmless
+    assert worst(report.of("math", [dtype])) == "right"
+
+
+@pytest.mark.parametrize("dtype", ["fp16", "bf16"])
+def test_right_in_fp32_and_wrong_in_half_precision(dtype: str, device: torch.device) -> None:
+    plan = CheckPlan(True, ("fp32", dtype))
+    odd = check(faulty(emulated.half_odd), plan=plan, on=device)
+    assert named(odd, "fp32") == set()
+    assert named(odd, dtype) == {"wrong in half precision"}
+    first = check(faulty(emulated.half_first_mask), plan=plan, on=device)
+    assert named(first, "fp32") == set()
+    assert named(first, dtype) == {"wrong in half precision: first mask for all"}
+
+
+def test_tf32_is_told_from_fp32(device: torch.device) -> None:
+    report = check(faulty(emulated.tf32), on=device)
+    assert named(report, "fp32") == {faults.TF32.name}
+    assert named(report, "fp16") == named(report, "bf16") == set()
+    assert not report.wrong
+
+
+def test_the_real_backends_are_right(device: torch.device) -> None:
+    """On a GPU whose stack is at fault this fails, which is what it is for."""
+    report = check(*TORCH, plan=CheckPlan(True, recomputed=True), on=device)
+    assert not report.wrong, [case for case in report.cases if case.outcome == "wrong"]
+    assert worst(report.of("math", DTYPES)) == "right"
+    assert worst(report.of("auto", DTYPES)) == "right"
+
+
+def test_recomputation_that_fails_is_named(device: torch.device) -> None:
+    plan = CheckPlan(True, ("fp32",), recomputed=True)
+    report = check(faulty(emulated.Unrepeatable()), plan=plan, on=device)
+    wrong = [case for case in report.cases if case.outcome == "wrong"]
+    assert {case.mask for case in wrong} == {"recomputed"}
+    assert {case.fault for case in wrong} == {faults.RECOMPUTED.name}
+
+
+def test_one_set_or_one_mask_finds_nothing() -> None:
+    """Why every probe has sets with masks of their own: others pass on the known faulty kernels."""
+    report = check(faulty(emulated.first_mask))
+    outcomes = {mask: worst([c for c in report.cases if c.mask == mask]) for mask in MASKS[:4]}
+    assert outcomes == {"none": "right", "shared": "right", "each": "wrong", "empty": "wrong"}
+    alone = dataclasses.replace(shapes(True)[0], sets=1)
+    case = case_of(faulty(emulated.first_mask), Probe(alone, "fp32", "each"), CPU)
+    assert case.outcome == "right"
+
+
+def test_probes_are_shaped_as_the_model_is() -> None:
+    for shape in (*shapes(True), *shapes(False)):
+        assert shape.sets >= 2
+    assert [(s.heads, s.members, s.width) for s in shapes(False)] == [
+        (4, 30, 32), (4, 321, 32), (1, 1024, 32)]  # fmt: skip
+    assert {(s.heads, s.width) for s in shapes(True, heads=2, width=4)} == {(2, 4)}
+
+
+@pytest.mark.parametrize("dtype", DTYPES)
+def test_what_is_right_is_far_from_the_tolerance(dtype: str) -> None:
+    """Half of the tolerance leaves room for kernels that round more often than the CPU's."""
+    for shape in shapes(True):
+        for mask in MASKS:
+            probe = Probe(shape, dtype, mask)
+            found = run_probe(RIGHT, probe_input(probe), CPU)
+            errors = faults.differences(found, expected_result(probe))
+            assert all(right(part, tolerance(probe) / 2) for part in errors), probe
+
+
+# --- what does not answer
+
+
+def test_a_backend_without_masks_is_usable_without() -> None:
+    report = check(faulty(emulated.unmasked_only, "flash"))
+    outcomes = {case.mask: case.outcome for case in report.cases}
+    assert outcomes == {"none": "right", "shared": "absent", "each": "absent", "empty": "absent"}
+    assert not report.wrong
+
+
+def test_other_errors_are_kept() -> None:
+    report = check(faulty(emulated.broken), faulty(emulated.full, "flash"))
+    assert {c.outcome for c in report.of("auto", DTYPES)} == {"failed"}
+    assert {c.note for c in report.of("auto", DTYPES)} == {"HIP error: invalid device function"}
+    assert {c.outcome for c in report.of("flash", DTYPES)} == {"memory"}
+    assert not report.wrong
+
+
+def test_a_gpu_that_hangs_is_named_in_time() -> None:
+    backends = (RIGHT, faulty(emulated.hanging, "flash"))
+    with pytest.raises(Unavailable) as caught:
+        conclude(watched(backends, CheckPlan(True, ("fp32",)), CPU, patience=20), quick=True)
+    assert str(caught.value).startswith(
+        "The GPU answers but computes nothing: no result for 20 s since flash, fp32, mask none, "
+        "nucleotide encoder"
+    )
+    assert caught.value.status == 69
+
+
+def test_a_backend_that_kills_its_process_is_left_out() -> None:
+    backends = (faulty(emulated.killing), RIGHT)
+    report = conclude(watched(backends, CheckPlan(True, ("fp32",)), CPU), quick=True)
+    crashed, *others = report.cases
+    assert (crashed.backend, crashed.outcome) == ("auto", "crashed")
+    assert crashed.note == "was killed by SIGABRT"
+    assert {(case.backend, case.outcome) for case in others} == {("math", "right")}
+    assert report.wrong
+
+
+def test_another_process_finds_what_this_one_does() -> None:
+    plan = CheckPlan(True, ("bf16",))
+    errors = conclude(watched((faulty(emulated.transposed), RIGHT), plan, CPU), quick=True)
+    assert errors.cases == check(faulty(emulated.transposed), RIGHT, plan=plan).cases
+
+
+# --- the document
+
+
+def test_a_verdict_survives_json() -> None:
+    report = check(faulty(emulated.nan_empty), RIGHT, plan=CheckPlan(True, ("fp32",)))
+    assert from_json(to_json(report)) == report
+
+
+@pytest.mark.parametrize(
+    "change",
+    [
+        lambda text: text[:-20],
+        lambda text: "[]",
+        lambda text: text.replace('"format":1', '"format":2'),
+        lambda text: text.replace('"outcome":"right"', '"outcome":"splendid"', 1),
+        lambda text: text.replace('"cases":[', '"cases":[7,'),
+        lambda text: json.dumps({"format": 1}),
+    ],
+)
+def test_a_damaged_verdict_is_refused(change: Callable[[str], str]) -> None:
+    text = to_json(check(RIGHT, plan=CheckPlan(True, ("fp32",))))
+    with pytest.raises(DataError, match="run the check again"):
+        from_json(change(text))

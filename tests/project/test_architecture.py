@@ -1,0 +1,67 @@
+"""Imports between packages, compared with the table of docs/architecture.md."""
+
+from __future__ import annotations
+
+import ast
+import re
+from pathlib import Path
+
+import pytest
+
+ROOT = Path(__file__).parents[2]
+ROW = re.compile(r"^\| `((?:aam|launcher)\.\w+)` \|(.*)\|$", re.MULTILINE)
+TABLE = {
+    package: set(re.findall(r"`([\w.]+)`", allowed))
+    for package, allowed in ROW.findall((ROOT / "docs/architecture.md").read_text())
+}
+SHARED = {"aam.contract", "aam.console", "aam.memory", "aam.__version__"}
+
+
+def packages(program: str) -> list[str]:
+    return sorted(f"{program}.{path.parent.name}" for path in ROOT.glob(f"{program}/*/__init__.py"))
+
+
+def imported_packages(file: Path) -> set[str]:
+    """Return the packages of the two programs that a file imports, wherever the import stands."""
+    names = set()
+    for node in ast.walk(ast.parse(file.read_text())):
+        if isinstance(node, ast.Import):
+            names |= {alias.name for alias in node.names}
+        elif isinstance(node, ast.ImportFrom) and node.module:
+            bare = node.module in ("aam", "launcher")
+            names |= {f"{node.module}.{a.name}" for a in node.names} if bare else {node.module}
+    return {
+        ".".join(name.split(".")[:2])
+        for name in names
+        if name.partition(".")[0] in ("aam", "launcher")
+    }
+
+
+def test_the_table_lists_every_package() -> None:
+    assert sorted(TABLE) == packages("aam") + packages("launcher")
+
+
+@pytest.mark.parametrize("package", packages("aam"))
+def test_imports_of_aam_follow_the_table(package: str) -> None:
+    allowed = TABLE[package] | SHARED | {package}
+    for file in (ROOT / package.replace(".", "/")).rglob("*.py"):
+        assert imported_packages(file) <= allowed, file
+
+
+@pytest.mark.parametrize("package", packages("launcher"))
+def test_imports_of_the_launcher_follow_the_table(package: str) -> None:
+    for file in (ROOT / package.replace(".", "/")).rglob("*.py"):
+        found = imported_packages(file) & set(packages("launcher"))
+        assert found <= TABLE[package] | {package}, file
+
+
+def test_the_launcher_imports_the_contract_of_aam_alone() -> None:
+    for file in (ROOT / "launcher").rglob("*.py"):
+        found = {name for name in imported_packages(file) if name.startswith("aam")}
+        # `import aam` gives images the folder of the package; it imports nothing else.
+        assert found <= {"aam", "aam.contract", "aam.__version__"}, file
+
+
+def test_aam_never_imports_the_launcher() -> None:
+    for file in (ROOT / "aam").rglob("*.py"):
+        assert not {name for name in imported_packages(file) if name.startswith("launcher")}, file

@@ -1,0 +1,108 @@
+"""Documents: command lines parse, links and paths exist, options and defaults are the real ones."""
+
+from __future__ import annotations
+
+import re
+import shlex
+from pathlib import Path
+
+import pytest
+
+from aam.cli import parse
+from aam.contract.options import find, names, specs, split
+from launcher.help import LAUNCHER_COMMANDS
+from launcher.plan.launcher_options import split_launcher_options
+from launcher.plan.request import parse as parse_launch
+
+ROOT = Path(__file__).parents[2]
+DOCUMENTS = [ROOT / "README.md", ROOT / "CONTRIBUTING.md", *sorted((ROOT / "docs").rglob("*.md"))]
+FENCE = re.compile(r"^ *```(?:bash|sh|console)\n(.*?)^ *```", re.MULTILINE | re.DOTALL)
+
+
+def command_lines(text: str) -> list[str]:
+    """Return the shell lines of `text` that call one of the two programs, joined where broken."""
+    lines = []
+    for block in FENCE.findall(text):
+        for line in block.replace("\\\n", " ").splitlines():
+            bare = line.strip().removeprefix("$ ")
+            if re.match(r"aam(-launch)? [a-z]", bare):
+                lines.append(bare)
+    return lines
+
+
+SHOWN = [
+    (f"{path.name}: {line}", line)
+    for path in [*DOCUMENTS, ROOT / "demo.sh"]
+    for line in command_lines(
+        path.read_text() if path.suffix == ".md" else f"```sh\n{path.read_text()}\n```"
+    )
+]
+
+
+@pytest.mark.parametrize("line", [line for _, line in SHOWN], ids=[name for name, _ in SHOWN])
+def test_command_lines_parse(line: str) -> None:
+    program, *arguments = shlex.split(line, comments=True)
+    if program == "aam-launch":
+        _, rest = split_launcher_options(arguments)
+        if rest[0] in LAUNCHER_COMMANDS:
+            assert rest[0] != "explain" or parse_launch(rest[1:], incomplete=True)
+            return
+        request = parse_launch(arguments)
+        parse(request.command, request.argv)
+        return
+    parse(*split(arguments))  # exits, and so fails, if an option or a value is wrong
+
+
+def test_the_readme_shows_the_four_commands_in_order() -> None:
+    shown = command_lines((ROOT / "README.md").read_text())
+    commands = [shlex.split(line)[1] for line in shown if line.startswith("aam ")]
+    assert commands[:4] == ["pretrain", "train", "predict", "report"]
+
+
+def test_options_named_in_the_documents_exist() -> None:
+    known = {spec.flag for name in names() for spec in specs(find(name) or object)}
+    table = (ROOT / "docs" / "from_the_public_aam.md").read_text()
+    kept = re.findall(r"^\| `(--[a-z-]+)`[^|]*\| (?:kept|changed)", table, re.MULTILINE)
+    assert kept
+    assert not {flag for flag in kept if flag not in known}
+
+
+def test_defaults_named_in_the_table_are_those_of_the_options() -> None:
+    table = (ROOT / "docs" / "from_the_public_aam.md").read_text()
+    row = re.compile(r"^\| `(--[a-z-]+)` \| changed \|.*\bDefault `?([\w.]+)`?[,;: ]", re.MULTILINE)
+    options = [spec for name in names() for spec in specs(find(name) or object)]
+    named = row.findall(table)
+    assert named
+    for flag, default in named:
+        assert default in {str(spec.default) for spec in options if spec.flag == flag}, flag
+
+
+def test_links_lead_to_files() -> None:
+    for path in DOCUMENTS:
+        for target in re.findall(r"\]\(([^)#]+)(?:#[^)]*)?\)", path.read_text()):
+            if "://" not in target:
+                assert (path.parent / target).exists(), f"{path.name} links to {target}"
+
+
+PATH = re.compile(r"`((?:aam|launcher|containers|tests|docs|benchmarks|slurm|\.ci)/[\w./-]+[\w/])`")
+NAME_IN_FILE = re.compile(r"`(\w+)` (?:in|of)\s+`((?:aam|launcher|tests)/[\w/]+\.(?:py|yaml))`")
+DOTTED = re.compile(r"`((?:aam|launcher)(?:\.\w+)+)`")
+
+
+@pytest.mark.parametrize("document", DOCUMENTS, ids=lambda path: path.name)
+def test_paths_and_modules_named_in_documents_exist(document: Path) -> None:
+    text = document.read_text()
+    paths = [path for path in PATH.findall(text) if "NAME" not in path]
+    assert not [path for path in paths if not (ROOT / path).exists()]
+    assert not [name for name in DOTTED.findall(text) if not exists(name)]
+    for name, path in NAME_IN_FILE.findall(text):
+        assert re.search(rf"\b{name}\b", (ROOT / path).read_text()), f"{name} is not in {path}"
+
+
+def exists(name: str) -> bool:
+    """Return whether a dotted name is a module, or a name in the module or package above it."""
+    place = ROOT.joinpath(*name.split("."))
+    sources = [place.parent.with_suffix(".py"), place.parent / "__init__.py"]
+    above = "".join(path.read_text() for path in sources if path.exists())
+    module = place.is_dir() or place.with_suffix(".py").exists()
+    return module or re.search(rf"\b{place.name}\b", above) is not None

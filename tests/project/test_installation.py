@@ -1,0 +1,75 @@
+"""The origin of an installation, which messages name instead of a package of another project."""
+
+from __future__ import annotations
+
+import json
+import shlex
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+
+from aam.contract.installation import DISTRIBUTION
+
+ROOT = Path(__file__).parents[2]
+CODE = (
+    "from aam.contract.installation import install_command; print(install_command('model', 'py'))"
+)
+
+
+def command(folder: Path) -> list[str]:
+    """The command that a Python prints whose only package folder is `folder`."""
+    done = subprocess.run(
+        [sys.executable, "-S", "-c", CODE],
+        env={"PYTHONPATH": str(folder)},
+        cwd="/",
+        capture_output=True,
+        text=True,
+        check=True,
+    )
+    return shlex.split(done.stdout)
+
+
+def installed(folder: Path, direct_url: dict[str, object] | None) -> Path:
+    """A package folder as pip leaves it, with the record of where it installed from."""
+    (folder / "aam").symlink_to(ROOT / "aam")
+    info = folder / "attention_all_microbes-1.0.dist-info"
+    info.mkdir()
+    (info / "METADATA").write_text(f"Metadata-Version: 2.1\nName: {DISTRIBUTION}\nVersion: 1.0\n")
+    if direct_url is not None:
+        (info / "direct_url.json").write_text(json.dumps(direct_url))
+    return folder
+
+
+@pytest.mark.parametrize(
+    ("direct_url", "source"),
+    [
+        ({"url": "file:///home/a%20b/aam", "dir_info": {"editable": True}}, "/home/a b/aam[model]"),
+        (
+            {"url": "https://example.org/aam.git", "vcs_info": {"vcs": "git", "commit_id": "1"}},
+            f"{DISTRIBUTION}[model] @ git+https://example.org/aam.git",
+        ),
+        (None, f"{DISTRIBUTION}[model]"),
+    ],
+)
+def test_the_origin_that_pip_recorded(
+    tmp_path: Path, direct_url: dict[str, object] | None, source: str
+) -> None:
+    assert command(installed(tmp_path, direct_url)) == ["py", "-m", "pip", "install", source]
+
+
+def test_a_checkout_that_was_not_installed() -> None:
+    assert command(ROOT) == ["py", "-m", "pip", "install", f"{ROOT}[model]"]
+
+
+def test_nothing_advises_the_package_of_another_project() -> None:
+    """`aam` on the package index is a static site generator."""
+    listed = subprocess.run(["git", "ls-files", "-z"], cwd=ROOT, capture_output=True, text=True)
+    files = [ROOT / name for name in listed.stdout.split("\0") if name]
+    if not files:  # a source archive
+        files = [p for part in ("aam", "launcher", "docs") for p in (ROOT / part).rglob("*.*")]
+    advice = "aam" + "[model]"
+    wrong = [path for path in files if path.is_file() and advice in path.read_text(errors="ignore")
+             and path != Path(__file__)]  # fmt: skip
+    assert wrong == []

@@ -1,0 +1,136 @@
+"""Several processes in a test: each joins the others as those of a run do, over gloo.
+
+They are forked from a server that has imported everything once, so that starting them is cheap.
+"""
+
+from __future__ import annotations
+
+import multiprocessing
+import os
+import pickle
+import signal
+import socket
+import sys
+import time
+from collections.abc import Callable
+from contextlib import ExitStack, suppress
+from dataclasses import dataclass
+from multiprocessing.connection import Connection
+from typing import Any
+
+import pytest
+import torch
+
+from aam.contract.options.groups import DeviceOptions, ScaleOptions
+from aam.distributed.communicator import Communicator
+from aam.distributed.process_group import process_group
+from aam.distributed.strategies import FSDP_ON_CPU
+
+NEEDS_FSDP = pytest.mark.skipif(not FSDP_ON_CPU, reason="PyTorch 2.5 shards on GPUs alone")
+CPU = DeviceOptions(device="cpu", num_workers=0)
+
+AFTER_A_DEATH = 30
+"""Seconds in which those that live notice it."""
+
+os.environ.setdefault("TORCH_CPP_LOG_LEVEL", "ERROR")  # the server has to start with it
+_context = multiprocessing.get_context("forkserver")
+_context.set_forkserver_preload(["tests.support.rank_steps"])
+
+
+@dataclass
+class Crew:
+    """Processes that run together.
+
+    Attributes:
+        processes: one a rank.
+        ends: where each of them tells its result.
+    """
+
+    processes: list[Any]
+    ends: list[Connection]
+
+    def kill(self, rank: int, number: signal.Signals = signal.SIGKILL) -> None:
+        """Send a signal to one of them; it may have ended."""
+        with suppress(ProcessLookupError):
+            os.kill(self.processes[rank].pid, number)
+
+    def results(self, timeout: float = 400) -> list[Any]:
+        """Wait for all; return what each function returned, or (status, sentence) of its error.
+
+        One that has not met the others yet waits ten minutes for them, as a queue may ask. What
+        starts processes (srun, torchrun, `local_ranks`) ends them when one has died, after a while
+        in which they can say so, and so does this.
+        """
+        told: dict[int, Any] = {}
+        until, dead = time.monotonic() + timeout, False
+        while any(process.is_alive() for process in self.processes):
+            self._listen(told)
+            if not dead and any((process.exitcode or 0) < 0 for process in self.processes):
+                dead, until = True, min(until, time.monotonic() + AFTER_A_DEATH)
+            if time.monotonic() > until:
+                for process in self.processes:
+                    process.kill()
+                assert dead, f"a process did not end within {timeout} s"
+            time.sleep(0.02)
+        self._listen(told)
+        return [told.get(n, (p.exitcode, "")) for n, p in enumerate(self.processes)]
+
+    def _listen(self, told: dict[int, Any]) -> None:
+        """Take what has been told; one that was killed may have told a part, or nothing."""
+        for number, end in enumerate(self.ends):
+            with suppress(EOFError, OSError):
+                if number not in told and end.poll():
+                    told[number] = pickle.loads(end.recv_bytes())
+
+
+def start(
+    size: int, scale: ScaleOptions, function: Callable[..., Any], *args: Any, batch_size: int = 64
+) -> Crew:
+    """Start `function(communicator, *args)` in `size` processes."""
+    with socket.socket() as free:
+        free.bind(("127.0.0.1", 0))
+        port = free.getsockname()[1]
+    crew = Crew([], [])
+    for rank in range(size):
+        mine, theirs = _context.Pipe(duplex=False)
+        variables = {
+            "RANK": str(rank), "LOCAL_RANK": str(rank), "WORLD_SIZE": str(size),
+            "MASTER_ADDR": "127.0.0.1", "MASTER_PORT": str(port),
+        }  # fmt: skip
+        process = _context.Process(
+            target=_one, args=(theirs, variables, scale, batch_size, function, args)
+        )
+        process.start()
+        theirs.close()
+        crew.processes.append(process)
+        crew.ends.append(mine)
+    return crew
+
+
+def together(size: int, scale: ScaleOptions, function: Callable[..., Any], *args: Any) -> list[Any]:
+    """Run `function(communicator, *args)` in `size` processes; return what each returned."""
+    return start(size, scale, function, *args).results()
+
+
+def _one(
+    end: Connection,
+    variables: dict[str, str],
+    scale: ScaleOptions,
+    batch_size: int,
+    function: Callable[..., Any],
+    args: tuple[Any, ...],
+) -> None:
+    from aam.contract.errors import AamError
+
+    torch.set_num_threads(1)
+    os.environ.update(variables)
+    if "AAM_TEST_LOUD" not in os.environ:
+        sys.stderr = open(os.devnull, "w")  # noqa: SIM115
+    try:
+        with ExitStack() as stack:
+            communicator: Communicator = stack.enter_context(process_group(scale, CPU, batch_size))
+            found = function(communicator, *args)
+        end.send_bytes(pickle.dumps(found))
+    except AamError as error:
+        end.send_bytes(pickle.dumps((error.status, str(error))))
+        sys.exit(error.status)

@@ -1,0 +1,233 @@
+"""A real Slurm for tests: where it is, jobs in it, and the image they run in.
+
+The environment variable AAM_SLURM names the folder of a Slurm of two nodes on this machine, whose
+SLURM_CONF is DIR/slurm.conf; AAM_ENGINES names the container engines (tests.support.engines).
+Jobs are submitted by the ordinary user `aamtest`.
+"""
+
+from __future__ import annotations
+
+import os
+import re
+import shutil
+import signal
+import subprocess
+import time
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
+from dataclasses import dataclass
+from pathlib import Path
+
+import pytest
+import torch
+
+from tests.support.engines import PYTHON, USER, Engines
+from tests.support.images import cpu_sif, workshop
+
+SITE = """title: the test cluster
+partition: gpu
+nodes: 2
+max_nodes: 2
+max_time: "30"
+gpus_per_node: 4
+gpu_request: "--gpus-per-node={gpus}"
+whole_nodes: yes
+stage_most_gb: 1
+sync_seconds: 1
+sync_patience: 4
+"""
+TINY = ("--embedding-dim", "8", "--attention-heads", "2", "--attention-layers", "1",
+        "--batch-size", "8", "--patience", "0", "--dropout", "0", "--device", "cpu")  # fmt: skip
+PATIENCE = 240
+ENDED = ("COMPLETED", "FAILED", "CANCELLED", "TIMEOUT", "NODE_FAIL", "")
+
+
+@dataclass(frozen=True)
+class Cluster:
+    """A Slurm, a folder that its nodes see, and a study in it."""
+
+    state: Path
+    folder: Path
+    engines: Engines
+
+    def launch(
+        self, *words: object, folder: Path | None = None
+    ) -> subprocess.CompletedProcess[str]:
+        """Run `aam-launch` as the test user in the folder."""
+        variables = {
+            "HOME": str(self.folder / "home"), "PATH": "/usr/bin:/bin", "LANG": "C.UTF-8",
+            "PYTHONPATH": f"{self.engines.folder}/code", "SLURM_CONF": f"{self.state}/slurm.conf",
+            "AAM_IMAGE_DIR": str(self.engines.images), "OMP_NUM_THREADS": "1",
+        }  # fmt: skip
+        named = [f"{name}={value}" for name, value in variables.items()]
+        command = ["runuser", "-u", USER, "--", "env", "-i", *named, PYTHON, "-m", "launcher.cli"]
+        return subprocess.run(
+            [*command, *map(str, words)], capture_output=True, text=True, check=False,
+            timeout=PATIENCE, cwd=folder or self.folder,
+        )  # fmt: skip
+
+    def submit(self, *words: object, time: str = "20") -> Job:
+        """Submit a job and return it."""
+        own = ["--site", self.folder / "site.yaml", "--image", "cpu", "--time", time]
+        done = self.launch("submit", *own, *words)
+        assert done.returncode == 0, done.stderr
+        number = re.match(r"Job (\d+):", done.stdout)
+        log = re.search(r"tail -F (.*)$", done.stdout, re.MULTILINE)
+        assert number
+        assert log
+        return Job(self, number[1], Path(log[1]))
+
+    def pretraining(self, out: str, epochs: int) -> tuple[object, ...]:
+        """Return the words of a tiny pretraining."""
+        study = self.folder / "study"
+        return ("pretrain", "--table", study / "table.biom", "--tree", study / "tree.nwk",
+                "--output-dir", self.folder / out, "--epochs", epochs, *TINY)  # fmt: skip
+
+    def slurm(self, *words: str) -> str:
+        """Run one of Slurm's programs as root."""
+        variables = {**os.environ, "SLURM_CONF": f"{self.state}/slurm.conf"}
+        done = subprocess.run(words, capture_output=True, text=True, env=variables, check=False)
+        return done.stdout
+
+    @contextmanager
+    def without(self, node: str) -> Iterator[None]:
+        """Kill the daemon of a node; at the end it is there again, and used again."""
+        os.kill(int((self.state / f"slurmd.{node}.pid").read_text()), signal.SIGKILL)
+        try:
+            yield
+        finally:
+            conf = str(self.state / "slurm.conf")
+            subprocess.run(["slurmd", "-f", conf, "-N", node], check=True)
+            self.slurm("scontrol", "update", f"NodeName={node}", "State=RESUME")
+
+    def jobs(self) -> dict[str, str]:
+        """Return what `aam-launch jobs` says: state by number."""
+        lines = self.launch("jobs").stdout.splitlines()[1:]
+        return {line.split()[0]: re.split(r" {2,}", line)[2] for line in lines}
+
+
+@dataclass(frozen=True)
+class Job:
+    """A job of the cluster."""
+
+    cluster: Cluster
+    number: str
+    log: Path
+
+    @property
+    def state(self) -> str:
+        """Slurm's word for where it is."""
+        shown = self.cluster.slurm("scontrol", "show", "job", self.number)
+        found = re.search(r"JobState=(\w+)", shown)
+        return found[1] if found else ""
+
+    @property
+    def node(self) -> str:
+        """The node that its batch script runs on, or ran on."""
+        shown = self.cluster.slurm("scontrol", "show", "job", self.number)
+        found = re.search(r"BatchHost=(\S+)", shown)
+        assert found, shown
+        return found[1]
+
+    @property
+    def started(self) -> bool:
+        """Whether the nodes have been prepared, so that the first rank starts."""
+        return Path(f"/tmp/aam-{self.number}/mounts").exists()
+
+    @property
+    def said(self) -> str:
+        """What the job wrote."""
+        return self.log.read_text() if self.log.exists() else ""
+
+    def ended(self) -> str:
+        """Wait for its end and return its last state; a job that was queued again is hurried."""
+        hurried = False
+
+        def over() -> bool:
+            nonlocal hurried
+            pending = self.state == "PENDING"
+            if pending and not hurried:
+                self.hurry()
+            hurried = pending
+            return self.state in ENDED
+
+        until(over, self)
+        return self.state
+
+    def hurry(self) -> None:
+        """Start a job that was queued again soon; Slurm waits two minutes by itself.
+
+        Within the second of the requeue its credential is revoked, and Slurm ends the job.
+        """
+        self.cluster.slurm("scontrol", "update", f"JobId={self.number}", "StartTime=now+2")
+
+    def until_epoch(self, run: Path, epoch: int) -> None:
+        """Wait until the run has as many rows of metrics."""
+        until(lambda: rows(run) >= epoch, self)
+
+    def processes(self) -> list[int]:
+        """Return the processes of the job on this machine, Slurm's own of its steps first.
+
+        As long as one of those lives it tells Slurm how the others ended; a dead node does not.
+        """
+        steps, found = [], []
+        for place in Path("/proc").iterdir():
+            if not place.name.isdigit():
+                continue
+            try:
+                line = (place / "cmdline").read_bytes()
+                variables = (place / "environ").read_bytes().split(b"\0")
+            except OSError:
+                continue
+            if line.startswith(f"slurmstepd: [{self.number}.".encode()):
+                steps.append(int(place.name))
+            elif f"SLURM_JOB_ID={self.number}".encode() in variables:
+                found.append(int(place.name))
+        return sorted(steps) + sorted(found)
+
+
+def until(true: Callable[[], bool], job: Job) -> None:
+    """Wait for something that a job does."""
+    end = time.monotonic() + PATIENCE
+    while not true():
+        assert time.monotonic() < end, f"{job.state}\n{job.said}"
+        time.sleep(0.5)
+
+
+def rows(run: Path) -> int:
+    """Count the epochs that a run folder tells of."""
+    try:
+        return len((run / "metrics.csv").read_text().splitlines()) - 1
+    except OSError:
+        return 0
+
+
+def weights(run: Path) -> dict[str, torch.Tensor]:
+    """Return the weights of the last checkpoint."""
+    content = torch.load(run / "checkpoints/last.ckpt", map_location="cpu", weights_only=True)
+    found: dict[str, torch.Tensor] = content["state_dict"]
+    return found
+
+
+def start(folder: Path) -> Cluster:
+    """Return the cluster with an image and a study; skip, or fail in CI, where there is none."""
+    state = os.environ.get("AAM_SLURM")
+    if state is None and "CI" in os.environ and "AAM_ENGINES" in os.environ:
+        pytest.fail("AAM_SLURM names no folder of a Slurm")
+    if state is None:
+        pytest.skip("AAM_SLURM names no folder of a Slurm")
+    engines = workshop()
+    cpu_sif()
+    from aam.contract.options.commands import Simulate
+    from aam.data.simulation.files import write_study
+    from aam.data.simulation.simulate import simulate
+
+    options = Simulate(output_dir=folder / "study", samples=36, asvs=90, length=60, richness=25,
+                       depth=900, subjects=12, seed=7)  # fmt: skip
+    write_study(simulate(options), options)
+    (folder / "site.yaml").write_text(SITE)
+    (folder / "home").mkdir()
+    for place in (folder, folder / "home"):
+        shutil.chown(place, USER)
+    subprocess.run(["chmod", "-R", "a+rX", str(folder)], check=True)
+    return Cluster(Path(state), folder, engines)

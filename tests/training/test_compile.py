@@ -1,0 +1,133 @@
+"""torch.compile: used where it works, left with one warning where it does not."""
+
+from __future__ import annotations
+
+import json
+import os
+import re
+import shutil
+import subprocess
+import sys
+from contextlib import nullcontext
+from pathlib import Path
+
+import pytest
+import torch
+from torch import Tensor, nn
+
+from aam.model.attention import AUTO
+from aam.model.nucleotides import NucleotideEncoder
+from aam.model.shape import NetworkShape
+from aam.model.transformer import PRODUCTS
+from aam.numerics.compile import compile_in_place, eager_again, refusal
+from tests.support.commands import TINY, read
+
+SHAPE = NetworkShape(max_bp=30, embedding_dim=8, attention_heads=2, attention_layers=1, dropout=0.0)
+COMPILER = shutil.which(os.environ.get("CXX", "g++"))
+needs_compiler = pytest.mark.skipif(
+    COMPILER is None and not os.environ.get("CI"), reason="no C++ compiler"
+)
+
+
+@pytest.mark.parametrize(
+    ("asked", "hip", "said"),
+    [
+        ("off", None, "not asked for"),
+        ("auto", None, ""),
+        ("auto", "6.3.42131", "Triton with ROCm 6.3.42131 mixes int1 and int8"),
+        ("force", "6.3.42131", ""),
+        ("force", None, ""),
+    ],
+)
+def test_where_it_is_tried(asked: str, hip: str | None, said: str) -> None:
+    found = refusal(asked, hip)  # type: ignore[arg-type]
+    assert found.startswith(said)
+    assert bool(found) == bool(said)
+
+
+def encode(module: NucleotideEncoder, tokens_UL: Tensor) -> list[Tensor]:
+    """Vectors, hidden states and gradients."""
+    module.zero_grad()
+    outputs = module(tokens_UL, bool((tokens_UL == 0).any()))
+    (outputs[0].square().sum() + outputs[1].sum()).backward()
+    return [*outputs, *(p.grad.clone() for p in module.parameters() if p.grad is not None)]
+
+
+def tokens(number: int, shortest: int) -> Tensor:
+    torch.manual_seed(number)
+    drawn = torch.randint(1, 6, (number, 30), dtype=torch.uint8)
+    drawn[0, shortest:] = 0
+    return drawn
+
+
+@needs_compiler
+def test_a_compiled_encoder_gives_the_same_numbers() -> None:
+    torch.manual_seed(0)
+    module = NucleotideEncoder(SHAPE, AUTO, False)
+    nn.init.normal_(module.position)
+    samples = [tokens(6, 20), tokens(11, 25)]
+    expected = [encode(module, drawn) for drawn in samples]
+    state = torch.get_rng_state()
+    reason = compile_in_place(module, (samples[0], True), nullcontext, "none", PRODUCTS + 2, 32)
+    assert reason == ""
+    assert torch.equal(torch.get_rng_state(), state)
+    assert module.training
+    assert module._compiled_call_impl is not None
+    for eager, drawn in zip(expected, samples, strict=True):
+        for one, two in zip(eager, encode(module, drawn), strict=True):
+            torch.testing.assert_close(two, one, rtol=1e-4, atol=1e-5)
+    eager_again(module)
+    for one, two in zip(expected[0], encode(module, samples[0]), strict=True):
+        assert torch.equal(one, two)
+
+
+class Noisy(nn.Module):
+    """Gives other numbers when compiled: the compiler has its own random numbers."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.linear = nn.Linear(4, 4)
+
+    def forward(self, x: Tensor) -> Tensor:
+        return self.linear(x) + torch.rand_like(x)
+
+
+@needs_compiler
+def test_a_compiler_that_computes_something_else_is_not_used() -> None:
+    module = Noisy()
+    reason = compile_in_place(module, (torch.ones(3, 4),), nullcontext, "none", 1, 4)
+    assert re.search(r"its values differ by [\d.e-]+ of the largest; rounding: [\d.e-]+", reason)
+    assert module._compiled_call_impl is None
+
+
+def test_without_a_compiler_the_eager_network_runs_and_the_record_says_so(
+    study_dir: Path, tmp_path: Path
+) -> None:
+    words = ("--table", study_dir / "table.biom", "--tree", study_dir / "tree.nwk")
+    said = {}
+    for folder, more in (("eager", ()), ("asked", ("--compile-model",))):
+        command = ("pretrain", *TINY, *words, "--output-dir", tmp_path / folder, *more)
+        done = subprocess.run(
+            [sys.executable, "-m", "aam.cli", *map(str, command)],
+            capture_output=True,
+            text=True,
+            # A compiler that is not there, and nothing compiled earlier.
+            env={
+                **os.environ,
+                "CXX": str(tmp_path / "no-compiler"),
+                "TORCHINDUCTOR_CACHE_DIR": str(tmp_path / "cache"),
+            },
+        )
+        assert done.returncode == 0, done.stderr
+        said[folder] = [line for line in done.stderr.splitlines() if "warning" in line]
+    assert said["eager"] == []
+    assert len(said["asked"]) == 1
+    assert "--compile-model: the network runs without torch.compile: " in said["asked"][0]
+    assert "no-compiler" in said["asked"][0]
+    record = json.loads((tmp_path / "asked" / "run.json").read_text())
+    assert record["compile"]["asked"] == "auto"
+    assert record["compile"]["used"] is False
+    assert "no-compiler" in record["compile"]["reason"]
+    assert "compile" not in json.loads((tmp_path / "eager" / "run.json").read_text())
+    eager, asked = (read(tmp_path / name / "metrics.csv") for name in ("eager", "asked"))
+    assert eager.drop(columns="seconds").equals(asked.drop(columns="seconds"))

@@ -1,0 +1,334 @@
+"""What is not finite stops a run, names step, module and batch, and spoils no checkpoint."""
+
+from __future__ import annotations
+
+import dataclasses
+import json
+import threading
+from pathlib import Path
+
+import lightning.pytorch as pl
+import numpy as np
+import pytest
+import torch
+from lightning.pytorch.plugins import MixedPrecision
+from torch import Tensor
+
+from aam.contract.errors import NotFinite
+from aam.contract.options.groups import (
+    LoopOptions,
+    RunOptions,
+    ScaleOptions,
+    SpeedOptions,
+)
+from aam.data.batches import Batch, BatchPlan
+from aam.data.study import Study
+from aam.distributed.communicator import SINGLE_PROCESS
+from aam.model.attention import AUTO, Backend, Backends, named
+from aam.model.shape import NetworkShape
+from aam.training import checkpoints, fit
+from aam.training.data_loader import EpochSampler, FixedBatches, TrainingBatches, loader
+from aam.training.lightning_module import LossWeights, TrainingModule
+from aam.training.model_config import DiversityScale, ModelConfig
+from aam.training.nonfinite import OVERFLOWS, FiniteCheck
+from aam.training.optimizer import clip_gradients
+from tests.support.commands import pretrain, read, train
+from tests.support.rank_steps import repeat_steps
+
+PLAN = BatchPlan(1, 200, 1024, "abundance", mask_ratio=0.15, metric="unweighted")
+SHAPE = NetworkShape(60, 16, 2, 1, 5, dropout=0.2)
+LOOP = LoopOptions(epochs=3, batch_size=6, lr=1e-2, gradient_accumulation_steps=2, seed=1)
+MATH = named("math").function
+
+
+@pytest.mark.parametrize("limit", [0.5, 100.0])
+def test_gradients_are_clipped_as_torch_does(limit: float) -> None:
+    """Sharded ones: tests.distributed.test_ranks."""
+    rng = torch.Generator().manual_seed(1)
+    ours = [torch.nn.Parameter(torch.zeros(size)) for size in ((7, 3), (5,), ())]
+    theirs = [torch.nn.Parameter(torch.zeros(size)) for size in ((7, 3), (5,), ())]
+    for own, other in zip(ours, theirs, strict=True):
+        own.grad = torch.randn(own.shape, generator=rng)
+        other.grad = own.grad.clone()
+    clip_gradients(ours, limit)
+    torch.nn.utils.clip_grad_norm_(theirs, limit)
+    for own, other in zip(ours, theirs, strict=True):
+        assert own.grad is not None and other.grad is not None
+        assert torch.equal(own.grad, other.grad)
+    clip_gradients([], limit)
+
+
+class Spoiled(TrainingBatches):
+    """Training batches of which one holds a distance that is no number."""
+
+    spoiled = (-1, -1)
+
+    def __getitem__(self, key: tuple[int, int]) -> Batch:
+        batch = super().__getitem__(key)
+        if key != self.spoiled:
+            return batch
+        assert batch.distances_BB is not None
+        distances_BB = batch.distances_BB.clone()
+        distances_BB[0, 1] = torch.nan
+        return dataclasses.replace(batch, distances_BB=distances_BB)
+
+
+def run(
+    study: Study,
+    folder: Path,
+    backends: Backends = AUTO,
+    spoiled: tuple[int, int] = (-1, -1),
+    resume: bool = False,
+) -> dict[str, object]:
+    """Train; returns what was noted for the record."""
+    torch.manual_seed(3)
+    config = ModelConfig("pretrain", SHAPE, "unweighted", PLAN, DiversityScale(), None, {})
+    task = TrainingModule(
+        config.network(backends), LossWeights(), LOOP, fit.optimizer_steps(24, LOOP)
+    )
+    training = Spoiled(study, PLAN, np.arange(24), LOOP.batch_size, fresh_reads=True)
+    training.spoiled = spoiled
+    options = RunOptions(
+        output_dir=folder,
+        resume_from=folder if resume else None,  # type: ignore[arg-type]
+        checkpoint_every_n_steps=1,
+    )
+    noted: dict[str, object] = {}
+    given = fit.FitConfig(
+        config, LOOP, SpeedOptions(), options, folder,
+        note=noted.__setitem__,
+    )  # fmt: skip
+    validation = FixedBatches(study, PLAN, np.arange(24, 36), LOOP.batch_size)
+    try:
+        fit.run(given, task, training, validation)
+    except NotFinite as error:
+        noted["error"] = error
+    return noted
+
+
+def kept(folder: Path) -> dict[str, Tensor]:
+    _, content = checkpoints.read(folder / "checkpoints" / "last.ckpt")
+    return content["state_dict"]
+
+
+def test_a_learning_rate_that_is_too_high(
+    study_dir: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    words = ("--tree", study_dir / "tree.nwk", "--optimizer", "sgd", "--lr", "1e6")
+    more = ("--max-grad-norm", "0", "--checkpoint-every-n-steps", "1", "--epochs", "3")
+    assert pretrain(study_dir, tmp_path / "run", *words, *more) == 70
+    said = capsys.readouterr().err.splitlines()[-1]
+    record = json.loads((tmp_path / "run" / "run.json").read_text())["not_finite"]
+    assert record["step"] == 3
+    assert (record["epoch"], record["batch"]) == (1, 3)
+    assert record["reproduced"] is True
+    trained = read(tmp_path / "run" / "splits.tsv").query("split == 'train'")["sample-id"]
+    assert set(record["samples"]) < set(trained)
+    assert said.startswith("aam: The loss exploded at step 3 with --lr 1e+06: ")
+    assert f" not finite, epoch 1, batch 3, {record['where']}, " in said
+    assert f"samples {len(record['samples'])} ({record['samples'][0]}, " in said
+    assert "the largest weight grew from " in said
+    assert "lower --lr; '" in said
+    assert said.endswith("last.ckpt' is from before that.")
+    assert all(value.isfinite().all() for value in kept(tmp_path / "run").values())
+
+
+EXPLOSIONS = {
+    # In the first three all gradients are finite and their norm overflows.
+    "adamw": ("pretrain", "--lr", "1e6"),
+    "adam": ("pretrain", "--lr", "1e6", "--optimizer", "adam"),
+    "regression": ("train", "--lr", "100"),
+    "sgd": ("pretrain", "--lr", "1e4", "--optimizer", "sgd", "--scheduler", "constant"),
+    "plateau": ("train", "--lr", "1e4", "--scheduler", "plateau"),
+    "unclipped": ("pretrain", "--lr", "100", "--max-grad-norm", "0", "--optimizer", "sgd"),
+    "accumulated": ("pretrain", "--lr", "1e4", "--gradient-accumulation-steps", "2"),
+    "classes": ("train", "--lr", "100", "--max-grad-norm", "0", "--optimizer", "sgd",
+                "--classifier", "--metadata-column", "site"),
+}  # fmt: skip
+
+
+@pytest.mark.parametrize("case", EXPLOSIONS)
+def test_an_explosion_is_no_fault_of_the_device(
+    study_dir: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str], case: str
+) -> None:
+    command, *words = EXPLOSIONS[case]
+    run = {"pretrain": pretrain, "train": train}[command]
+    same = ("--tree", study_dir / "tree.nwk", "--epochs", "6", "--seed", "1")
+    assert run(study_dir, tmp_path, *same, *words) == 70
+    said = capsys.readouterr().err.splitlines()[-1]
+    assert said.startswith("aam: The loss exploded at step ")
+    assert f" with --lr {float(words[1]):g}: " in said
+    assert "lower --lr" in said
+    assert "aam check" not in said
+    assert not [thread for thread in threading.enumerate() if thread.name == "progress"]
+
+
+def test_a_number_in_a_batch(study: Study, tmp_path: Path) -> None:
+    noted = run(study, tmp_path, spoiled=(1, 2))
+    error, record = noted["error"], noted["not_finite"]
+    assert isinstance(error, NotFinite)
+    assert error.cause == "The batch is not finite"
+    # 4 batches an epoch, two to a step: the third batch of the second epoch is in the fourth step.
+    assert "step 4, epoch 2, batch 3, in its distances_BB, samples 6 (" in error.evidence
+    assert isinstance(record, dict)
+    rows = TrainingBatches(study, PLAN, np.arange(24), 6, True)[1, 2].rows_B
+    assert record["samples"] == [study.table.sample_ids[row] for row in rows.tolist()]
+
+
+def test_a_stopped_run_goes_on_as_if_nothing_had_been(study: Study, tmp_path: Path) -> None:
+    run(study, tmp_path / "whole")
+    assert "error" in run(study, tmp_path / "stopped", spoiled=(1, 2))
+    assert "error" not in run(study, tmp_path / "stopped", resume=True)
+    whole, stopped = kept(tmp_path / "whole"), kept(tmp_path / "stopped")
+    for name, value in whole.items():
+        assert torch.equal(stopped[name], value), name
+
+
+def nan_with_a_mask(q: Tensor, k: Tensor, v: Tensor, mask: Tensor | None) -> Tensor:
+    out = MATH(q, k, v, mask)
+    return out if mask is None else out * torch.nan
+
+
+class NanGradient(torch.autograd.Function):
+    @staticmethod
+    def forward(ctx: object, x: Tensor) -> Tensor:
+        return x.clone()
+
+    @staticmethod
+    def backward(ctx: object, gradient: Tensor) -> Tensor:
+        return gradient * torch.nan
+
+
+class SteepGradient(torch.autograd.Function):
+    @staticmethod
+    def forward(ctx: object, x: Tensor) -> Tensor:
+        return x.clone()
+
+    @staticmethod
+    def backward(ctx: object, gradient: Tensor) -> Tensor:
+        return gradient * 1e24
+
+
+def steep_gradient(q: Tensor, k: Tensor, v: Tensor, mask: Tensor | None) -> Tensor:
+    return MATH(q, k, SteepGradient.apply(v) if mask is not None else v, mask)
+
+
+def nan_gradient(q: Tensor, k: Tensor, v: Tensor, mask: Tensor | None) -> Tensor:
+    return MATH(q, k, NanGradient.apply(v) if mask is not None else v, mask)
+
+
+class OnceOnly:
+    """A device that fails once: the eighth product of masks comes out as no number."""
+
+    calls = 0
+
+    def __call__(self, q: Tensor, k: Tensor, v: Tensor, mask: Tensor | None) -> Tensor:
+        out = MATH(q, k, v, mask)
+        if mask is None:
+            return out
+        self.calls += 1
+        return out * (torch.nan if self.calls == 8 else 1.0)
+
+
+# Sequences have one length here, so masks are those of the sample encoder.
+FAULTS = {
+    "forward": (
+        nan_with_a_mask,
+        "The loss is not finite",
+        "first before samples.transformer.blocks.0.out",
+    ),
+    "backward": (
+        nan_gradient,
+        "The gradients are not finite",
+        "first at the output of samples.transformer.blocks.0.qkv",
+    ),
+    "norm": (
+        steep_gradient,
+        "The norm of the gradients is not finite",
+        "epoch 1, batch 2, although each gradient is finite",
+    ),
+    "once": (
+        OnceOnly(),
+        "Loss or gradients were not finite",
+        "but are in an exact repetition of the step, so the device may be at fault",
+    ),
+}
+
+
+@pytest.mark.parametrize("fault", FAULTS)
+def test_the_module_is_named(study: Study, tmp_path: Path, fault: str) -> None:
+    function, cause, where = FAULTS[fault]
+    faulty = Backend("faulty", function)
+    noted = run(study, tmp_path, Backends(faulty, faulty))
+    error = noted["error"]
+    assert isinstance(error, NotFinite)
+    assert error.status == 70
+    assert error.cause == cause
+    assert where in error.evidence
+    assert ("step 1, " in error.evidence) == (fault != "once")
+
+
+def test_all_is_watched_and_nothing_changed_where_all_is_finite(
+    study: Study, tmp_path: Path
+) -> None:
+    assert run(study, tmp_path).keys() == {"precision"}
+
+
+def test_a_step_is_repeated_exactly(study_dir: Path) -> None:
+    """With dropout and accumulation; several ranks: tests.distributed.test_ranks."""
+    steps = repeat_steps(SINGLE_PROCESS, study_dir, ScaleOptions())
+    assert steps == [True] * 4
+
+
+def scaled(
+    study: Study, folder: Path, factor: float, backends: Backends = AUTO
+) -> tuple[float, int, TrainingModule]:
+    """Train in fp16 with loss scaling, on the CPU; returns the factor and the steps at the end."""
+    torch.manual_seed(3)
+    config = ModelConfig("pretrain", SHAPE, "unweighted", PLAN, DiversityScale(), None, {})
+    loop = dataclasses.replace(LOOP, epochs=10, gradient_accumulation_steps=1)
+    task = TrainingModule(config.network(backends), LossWeights(), loop, 40)
+    training = TrainingBatches(study, PLAN, np.arange(24), loop.batch_size, fresh_reads=True)
+    scaler = torch.amp.GradScaler("cpu", init_scale=factor)
+    trainer = pl.Trainer(
+        default_root_dir=folder,
+        accelerator="cpu",
+        max_epochs=loop.epochs,
+        plugins=[MixedPrecision("16-mixed", "cpu", scaler)],
+        callbacks=[
+            FiniteCheck(
+                study.table.sample_ids, folder / "last.ckpt", lambda name, fact: None, loop.lr
+            )
+        ],
+        logger=False,
+        enable_checkpointing=False,
+        enable_progress_bar=False,
+        enable_model_summary=False,
+        use_distributed_sampler=False,
+        gradient_clip_val=1.0,
+    )
+    trainer.fit(task, loader(training, EpochSampler(training.steps), 0, False))
+    return scaler.get_scale(), trainer.global_step, task
+
+
+def test_the_warm_up_of_loss_scaling_is_no_fault(study: Study, tmp_path: Path) -> None:
+    factor, _, task = scaled(study, tmp_path, 2.0**30)
+    # It had to halve its factor many times, and then trained.
+    assert 1 < factor < 2.0**24
+    assert all(p.isfinite().all() for p in task.parameters())
+
+
+def test_gradients_that_no_factor_helps_are_one(study: Study, tmp_path: Path) -> None:
+    faulty = Backend("faulty", nan_gradient)
+    with pytest.raises(NotFinite, match="use --mixed-precision bf16 or none") as caught:
+        scaled(study, tmp_path, 2.0**16, Backends(faulty, faulty))
+    assert f"step {OVERFLOWS}, " in caught.value.evidence
+    assert "first at the output of samples.transformer.blocks.0.qkv" in caught.value.evidence
+
+
+def test_a_loss_that_overflows_fp16_is_one(study: Study, tmp_path: Path) -> None:
+    def large(q: Tensor, k: Tensor, v: Tensor, mask: Tensor | None) -> Tensor:
+        return MATH(q, k, v, mask) * 1e6
+
+    with pytest.raises(NotFinite, match="The loss is not finite: step 1, "):
+        scaled(study, tmp_path, 2.0**16, Backends(Backend("large", large), Backend("large", large)))

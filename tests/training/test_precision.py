@@ -1,0 +1,104 @@
+"""The precision of a run: decided by architecture, and its numbers close to fp32."""
+
+from __future__ import annotations
+
+import json
+from pathlib import Path
+
+import pytest
+import torch
+
+from aam.contract.errors import UsageError
+from aam.contract.precision import choose_precision, has_bf16
+from aam.numerics.device import arch_of
+from tests.support.commands import pretrain, read, train
+
+BF16 = {
+    "cpu": True,
+    "gfx900": False,
+    "gfx906": False,
+    "gfx908": True,
+    "gfx90a": True,
+    "gfx90c": False,
+    "gfx942": True,
+    "gfx950": True,
+    "gfx1030": False,
+    "gfx1100": True,
+    "gfx1201": True,
+    "gfx2000": None,
+    "sm_61": False,
+    "sm_70": False,
+    "sm_75": False,
+    "sm_80": True,
+    "sm_90": True,
+    "sm_120": True,
+}
+
+
+@pytest.mark.parametrize("arch", BF16)
+def test_bf16_by_architecture(arch: str) -> None:
+    assert has_bf16(arch) is BF16[arch]
+    expected = "bf16" if BF16[arch] and arch != "cpu" else "none"
+    assert choose_precision("auto", arch) == expected
+    assert choose_precision("none", arch) == "none"
+    if BF16[arch] is False:
+        with pytest.raises(
+            UsageError, match=f"no bf16: --mixed-precision bf16 on {arch}; use fp16"
+        ):
+            choose_precision("bf16", arch)
+    else:
+        assert choose_precision("bf16", arch) == "bf16"
+    if arch == "cpu":
+        with pytest.raises(UsageError, match="fp16 needs a GPU"):
+            choose_precision("fp16", arch)
+    else:
+        assert choose_precision("fp16", arch) == "fp16"
+
+
+def test_the_architecture_of_this_machine() -> None:
+    assert arch_of(torch.device("cpu")) == "cpu"
+
+
+@pytest.mark.gpu
+@pytest.mark.skipif(not torch.cuda.is_available(), reason="no GPU")
+def test_the_architecture_of_a_gpu_is_in_torch_own_words() -> None:
+    assert arch_of(torch.device("cuda", 0)) in torch.cuda.get_arch_list()
+
+
+@pytest.mark.parametrize("command", ["pretrain", "train"])
+def test_bf16_trains_close_to_fp32(study_dir: Path, tmp_path: Path, command: str) -> None:
+    words = ("--tree", study_dir / "tree.nwk", "--epochs", "8", "--dropout", "0")
+    runs = {}
+    for precision in ("none", "bf16", "auto"):
+        folder = tmp_path / precision
+        more = (*words, "--mixed-precision", precision, "--report-fp32-fallbacks")
+        run = pretrain if command == "pretrain" else train
+        assert run(study_dir, folder, *more) == 0
+        losses = read(folder / "metrics.csv")["val_loss"]
+        runs[precision] = (losses, json.loads((folder / "run.json").read_text()))
+    plain, half = runs["none"][0], runs["bf16"][0]
+    # It learns, and by nearly as much.
+    assert half.iloc[-1] < half.iloc[0]
+    assert abs(half.iloc[-1] - plain.iloc[-1]) < 0.2 * (plain.iloc[0] - plain.iloc[-1])
+    assert not half.equals(plain)
+    # On a CPU 'auto' is fp32.
+    assert runs["auto"][0].equals(plain)
+    assert [runs[name][1]["precision"] for name in runs] == ["none", "bf16", "none"]
+    fallbacks = runs["bf16"][1]["fp32_fallbacks"]
+    assert "fp32_fallbacks" not in runs["none"][1]
+    named = {name for names in fallbacks.values() for name in names}
+    # The distance is computed in fp32 on purpose; products are not.
+    assert any(name.endswith("distance") for name in named)
+    assert "Linear" not in fallbacks
+
+
+def test_the_report_of_fp32_modules_is_said(
+    study_dir: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    words = ("--tree", study_dir / "tree.nwk", "--report-fp32-fallbacks")
+    assert pretrain(study_dir, tmp_path / "a", *words, "--mixed-precision", "bf16") == 0
+    said = capsys.readouterr().err
+    assert " modules ran in fp32 under bf16:" in said
+    assert "PairwiseDistance: distance" in said
+    assert pretrain(study_dir, tmp_path / "b", *words) == 0
+    assert "all runs in fp32 without --mixed-precision" in capsys.readouterr().err
