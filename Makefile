@@ -12,7 +12,7 @@ MADE := $(VENV)/made-$(VERSION)
 # tests of a file run in one worker (loadfile): their fixtures are made once, and one worker uses Slurm.
 WORKERS ?= 2
 
-.PHONY: help demo test test-fast test-torch bench bench-scale lint lock locks slurm clean
+.PHONY: help demo test test-fast test-torch bench bench-scale docs lint lock locks slurm clean
 .DELETE_ON_ERROR:
 
 help:
@@ -21,6 +21,7 @@ help:
 	@echo "make test    lint, types and all tests"
 	@echo "make test-torch TORCH=2.5.1   the tests with another torch; large downloads"
 	@echo "make bench   measure speed and memory; bench-scale: several processes"
+	@echo "make docs    build the documentation as a site: site/index.html"
 	@echo "make lock    update requirements.lock (UV_OPTIONS=--upgrade takes newer versions)"
 	@echo "make locks   update the lock of every image, from requirements.lock and launcher/catalog.yaml"
 	@echo "make slurm   generate the job scripts of slurm/"
@@ -57,6 +58,9 @@ $(OTHER)/has-dev: pyproject.toml requirements.lock
 	$(OTHER)/bin/python -m pip --disable-pip-version-check install \
 	    --constraint $(OTHER)/constraints.txt 'torch==$(TORCH)' --editable '.[model,dev]'
 	touch $@
+
+docs: $(VENV)/has-dev
+	NO_MKDOCS_2_WARNING=1 $(VENV)/bin/mkdocs build
 
 bench: $(VENV)/has-model
 	$(VENV)/bin/python benchmarks/speed.py
@@ -100,6 +104,6 @@ slurm: $(VENV)/has-dev
 	$(VENV)/bin/python -m launcher.slurm.files slurm
 
 clean:
-	rm -rf $(VENV) .venv-torch-* demo bench build ./*.egg-info .lock.new .lock.out
+	rm -rf $(VENV) .venv-torch-* demo bench build site ./*.egg-info .lock.new .lock.out
 	rm -rf .pytest_cache .mypy_cache .ruff_cache .hypothesis
 	find aam launcher tests benchmarks -name __pycache__ -type d -exec rm -rf {} +

@@ -1,0 +1,56 @@
+"""The site of docs/: MkDocs builds it without a warning, and a broken link fails the build."""
+
+from __future__ import annotations
+
+import os
+import shutil
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+
+from aam.contract.options import find, names, specs
+
+ROOT = Path(__file__).parents[2]
+SOURCES = ["README.md", "CHANGELOG.md", "CONTRIBUTING.md", "CITATION.cff", "mkdocs.yml", "docs"]
+
+
+def build(root: Path, site: Path) -> subprocess.CompletedProcess[str]:
+    command = [sys.executable, "-m", "mkdocs", "build", "--site-dir", str(site)]
+    environment = {**os.environ, "NO_MKDOCS_2_WARNING": "1"}
+    return subprocess.run(command, cwd=root, env=environment, capture_output=True, text=True)
+
+
+@pytest.fixture(scope="module")
+def site(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    folder = tmp_path_factory.mktemp("site")
+    done = build(ROOT, folder)
+    assert done.returncode == 0, done.stdout + done.stderr
+    return folder
+
+
+@pytest.mark.parametrize("name", names())
+def test_each_command_has_a_page_with_its_options(site: Path, name: str) -> None:
+    page = (site / "reference" / f"{'-'.join(name.split())}.html").read_text()
+    missing = [s.flag for s in specs(find(name) or object) if f"<code>{s.flag}</code>" not in page]
+    assert not missing
+
+
+def test_pages_need_no_other_host(site: Path) -> None:
+    pages = [page.read_text() for page in site.rglob("*.html")]
+    assert len(pages) > 30
+    assert not [page for page in pages if '<script src="http' in page or "fonts.googleapis" in page]
+
+
+def test_a_broken_link_fails_the_build(tmp_path: Path) -> None:
+    root = tmp_path / "copy"
+    root.mkdir()
+    for source in SOURCES:
+        copy = shutil.copytree if (ROOT / source).is_dir() else shutil.copy
+        copy(ROOT / source, root / source)
+    with (root / "docs" / "faq.md").open("a") as page:
+        page.write("\n[missing](glossary.md#no-such-heading)\n")
+    done = build(root, tmp_path / "site")
+    assert done.returncode != 0
+    assert "no-such-heading" in done.stdout + done.stderr
