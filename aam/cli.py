@@ -15,7 +15,7 @@ from typing import Any
 from aam import __version__
 from aam.contract.errors import AamError, CannotCreate, DataError, Unavailable, UsageError
 from aam.contract.installation import install_command
-from aam.contract.options import COMMANDS, check, find, names, specs, spell_out, split
+from aam.contract.options import COMMANDS, check, complete_arguments, find, names, specs, split
 from aam.contract.options.groups import ScaleOptions
 from aam.contract.run_record import Record
 from aam.contract.suggestions import nearest
@@ -118,7 +118,7 @@ def parse(name: str, arguments: Sequence[str]) -> Any:
         raise UsageError("A command of two words", f"`{name}`", f"give `{'` or `'.join(longer)}`")
     if command_class is None:
         raise UsageError("No such command", f"'{name}'", nearest(name, names(), "see `aam --help`"))
-    arguments = spell_out(command_class, arguments)
+    arguments = complete_arguments(command_class, arguments)
     _check_flags(name, command_class, arguments)
     import tyro
 

@@ -18,7 +18,7 @@ from collections.abc import Callable, Mapping
 from pathlib import Path
 
 from aam import __version__
-from aam.contract.check_report import CheckReport, Key, from_json, to_json
+from aam.contract.check_report import CheckReport, StackKey, from_json, to_json
 from aam.contract.errors import CannotCreate, DataError, Unavailable
 from aam.contract.files import atomic_write
 from launcher.engines import command
@@ -98,7 +98,7 @@ def folder(variables: Mapping[str, str]) -> Path:
     return Path(base) / "aam" / "check-reports"
 
 
-def key_of(host: Host, choice: Choice, native: NativeStack) -> Key | None:
+def key_of(host: Host, choice: Choice, native: NativeStack) -> StackKey | None:
     """Return the key of the reports for a choice; None if nothing identifies the image."""
     gpu = choice.gpus[0]
     if choice.engine == NATIVE:
@@ -113,7 +113,7 @@ def key_of(host: Host, choice: Choice, native: NativeStack) -> Key | None:
         except OSError:  # the name of an image that an engine keeps
             return None
         image = f"file:{facts.st_size:x}-{facts.st_mtime_ns:x}"
-    return Key(image, gpu.arch or "unknown", _driver(host, gpu), __version__)
+    return StackKey(image, gpu.arch or "unknown", _driver(host, gpu), __version__)
 
 
 def _driver(host: Host, gpu: Gpu) -> str:
@@ -122,13 +122,13 @@ def _driver(host: Host, gpu: Gpu) -> str:
     return driver.version if driver and driver.version else f"kernel {host.kernel}"
 
 
-def place(key: Key, cache: Path) -> Path:
+def place(key: StackKey, cache: Path) -> Path:
     """Return the file of a key."""
     content = json.dumps(dataclasses.asdict(key), sort_keys=True)
     return cache / f"{hashlib.sha256(content.encode()).hexdigest()[:32]}.json"
 
 
-def stored(key: Key, cache: Path) -> KnownReport:
+def stored(key: StackKey, cache: Path) -> KnownReport:
     """Return the report that is stored for a key, or the reason why none is used."""
     file = place(key, cache)
     absent = f"nothing is kept for {key}"
@@ -154,7 +154,7 @@ def of_host(host: Host, cache: Path) -> list[CheckReport]:
     return sorted(fitting, key=lambda report: report.made, reverse=True)
 
 
-def store(report: CheckReport, key: Key, cache: Path) -> Finding | None:
+def store(report: CheckReport, key: StackKey, cache: Path) -> Finding | None:
     """Store a report; return a warning if it cannot be stored, which does not stop a run."""
     file = place(key, cache)
     try:
@@ -169,7 +169,7 @@ def store(report: CheckReport, key: Key, cache: Path) -> Finding | None:
     return None
 
 
-def measure(plan: Plan, key: Key) -> CheckReport:
+def measure(plan: Plan, key: StackKey) -> CheckReport:
     """Run the check of `plan`, which is one of `CHECK`, and return its report with the key.
 
     Raises:

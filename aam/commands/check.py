@@ -13,7 +13,7 @@ from aam.contract.options.commands import Check
 from aam.contract.options.groups import DeviceOptions
 from aam.model.attention import TORCH, Backend
 from aam.numerics.check import CheckPlan, Event, conclude, measure
-from aam.numerics.child_process import watched
+from aam.numerics.child_process import measure_in_child
 from aam.numerics.report_table import show
 
 WRONG = 1
@@ -46,7 +46,7 @@ def _events(
 ) -> Iterable[Event]:
     if device.type == "cpu":
         return measure(backends, plan, device)
-    return watched(backends, plan, device, patience)
+    return measure_in_child(backends, plan, device, patience)
 
 
 def _require_results(report: CheckReport) -> None:

@@ -77,7 +77,7 @@ class Cost:
 
 
 @dataclass(frozen=True)
-class Key:
+class StackKey:
     """Stack for which a report is valid.
 
     Attributes:
@@ -116,7 +116,7 @@ class CheckReport:
     identity: dict[str, Any]
     cases: tuple[Case, ...]
     costs: tuple[Cost, ...] = ()
-    key: Key | None = None
+    key: StackKey | None = None
 
     def of(self, backend: str, dtypes: Collection[str]) -> tuple[Case, ...]:
         """Return the cases of a backend in some dtypes."""
@@ -216,7 +216,8 @@ def from_json(text: str) -> CheckReport:
             identity=dict(content["identity"]),
             cases=cases,
             costs=tuple(Cost(**cost) for cost in content["costs"]),
-            key=key and Key(**{name: str(key[name]) for name in Key.__dataclass_fields__}),
+            key=key
+            and StackKey(**{name: str(key[name]) for name in StackKey.__dataclass_fields__}),
         )
     except (ValueError, KeyError, TypeError, AttributeError, RecursionError) as error:
         reason = f"{type(error).__name__}: {error}"

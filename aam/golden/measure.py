@@ -23,7 +23,7 @@ from aam.data.batches import Batch
 from aam.golden import case as golden_case
 from aam.model.attention import Backends
 from aam.model.transformer import AttentionPooling, Block
-from aam.numerics.backend_selection import GUARD
+from aam.numerics.backend_selection import TORCH_POLICY
 from aam.numerics.device import arch_of, choose_device
 from aam.training.lightning_module import TrainingModule
 from aam.training.runtime import choose_attention
@@ -207,5 +207,5 @@ def device_of(options: GoldenOptions) -> tuple[torch.device, Precision, Backends
     )
     device = choose_device(requested)
     precision = choose_precision(options.mixed_precision, arch_of(device))
-    guarded = choose_attention(requested, device, golden_case.SHAPE, GUARD, precision)
-    return device, precision, guarded.backends
+    selected = choose_attention(requested, device, golden_case.SHAPE, TORCH_POLICY, precision)
+    return device, precision, selected.backends

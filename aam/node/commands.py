@@ -8,7 +8,7 @@ from dataclasses import dataclass
 from pathlib import Path
 
 from aam.contract.errors import MissingInput
-from aam.contract.options import find, specs, spell_out, split, words_of
+from aam.contract.options import complete_arguments, find, literal_values, specs, split
 
 AUTO = ("--resume-from", "auto")
 IN_PLACE = ("--fsdp-sharded-checkpoint",)
@@ -55,7 +55,7 @@ def read(words: Sequence[str], folder: Path) -> NodeCommand:
     found: dict[str, list[tuple[str, Path]]] = {"input": [], "output": []}
     result = [*name.split()]
     flag = device = ""
-    for word in spell_out(command, rest):
+    for word in complete_arguments(command, rest):
         if word.startswith("--"):
             given, equals, value = word.partition("=")
             flag = given.replace("_", "-")
@@ -64,7 +64,7 @@ def read(words: Sequence[str], folder: Path) -> NodeCommand:
                 continue
             word = value
         spec = known.get(flag)
-        if spec and spec.role != "value" and word not in ("None", *words_of(spec.type)):
+        if spec and spec.role != "value" and word not in ("None", *literal_values(spec.type)):
             word = os.path.normpath(folder / word)
             found[spec.role].append((flag, Path(word)))
         elif flag == "--device" and word != flag:

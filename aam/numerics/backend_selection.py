@@ -22,13 +22,13 @@ from aam.contract.options.groups import AttnImplementation
 from aam.contract.run_record import launched_by
 from aam.model.attention import TORCH, Backend, Backends, runs
 from aam.numerics.check import CheckPlan, conclude, measure
-from aam.numerics.child_process import PATIENCE, watched
+from aam.numerics.child_process import PATIENCE, measure_in_child
 from aam.numerics.probes import DTYPES
 from aam.numerics.stack_identity import Identity, identify
 
 
 @dataclass(frozen=True)
-class Guard:
+class BackendPolicy:
     """Policy of the selection: the candidate backends, and the devices on which they are measured.
 
     Attributes:
@@ -42,7 +42,7 @@ class Guard:
     patience: float = PATIENCE
 
 
-GUARD = Guard()
+TORCH_POLICY = BackendPolicy()
 """The backends of torch, measured on GPUs."""
 
 
@@ -67,7 +67,7 @@ class AttentionNeed:
 
 
 @dataclass(frozen=True)
-class Guarded:
+class SelectedBackends:
     """The selected backends.
 
     Attributes:
@@ -81,23 +81,23 @@ class Guarded:
     record: dict[str, Any]
 
 
-def guarded(
-    need: AttentionNeed, device: torch.device, environment: Mapping[str, str], guard: Guard
-) -> Guarded:
+def choose_backends(
+    need: AttentionNeed, device: torch.device, environment: Mapping[str, str], policy: BackendPolicy
+) -> SelectedBackends:
     """Select the backends of a run.
 
     Raises:
         Unavailable: no backend computes right, or the GPU does not answer.
     """
-    by_name = {backend.name: backend for backend in guard.backends}
-    report, evidence, warnings = _report(need, device, environment, guard)
+    by_name = {backend.name: backend for backend in policy.backends}
+    report, evidence, warnings = _report(need, device, environment, policy)
     status_of = _trial(by_name, device, need)
     if report is not None:
         status_of = reported_status(report, need.dtypes, need.recomputed)
     choice = select_backends(need.implementation, list(by_name), status_of, device.type)
     warnings += choice.warnings
     record: dict[str, Any] = {
-        "asked": need.implementation,
+        "requested": need.implementation,
         "without_mask": choice.plain,
         "with_mask": choice.masked,
         "evidence": evidence,
@@ -112,14 +112,14 @@ def guarded(
             if choice.warnings and name == need.implementation.replace("sdpa", "auto")
         ]
     backends = Backends(by_name[choice.plain], by_name[choice.masked])
-    return Guarded(backends, tuple(warnings), record)
+    return SelectedBackends(backends, tuple(warnings), record)
 
 
 def _report(
-    need: AttentionNeed, device: torch.device, environment: Mapping[str, str], guard: Guard
+    need: AttentionNeed, device: torch.device, environment: Mapping[str, str], policy: BackendPolicy
 ) -> tuple[CheckReport | None, str, list[str]]:
     """Return a valid check report or None, its origin, and warnings."""
-    if device.type not in guard.devices:
+    if device.type not in policy.devices:
         return None, f"not measured on a {device.type}", []
     if not need.check:
         return None, "not measured: --no-check", []
@@ -138,9 +138,9 @@ def _report(
     say(f"Measuring whether this {name} computes attention correctly.")
     plan = CheckPlan(True, need.dtypes, need.recomputed, need.heads, need.width)
     if device.type == "cpu":
-        events = measure(guard.backends, plan, device)
+        events = measure(policy.backends, plan, device)
     else:
-        events = watched(guard.backends, plan, device, guard.patience)
+        events = measure_in_child(policy.backends, plan, device, policy.patience)
     return conclude(events, quick=True), "measured before this run", warnings
 
 

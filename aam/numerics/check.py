@@ -245,8 +245,8 @@ def across(cases: Collection[Case]) -> Iterator[Case]:
         (c.backend, c.mask, c.shape, c.members): c.outcome for c in cases if c.dtype == "fp32"
     }
     for case in cases:
-        asked = (case.backend, case.mask, case.shape, case.members)
-        if case.outcome == "wrong" and case.dtype != "fp32" and single.get(asked) == "right":
+        key = (case.backend, case.mask, case.shape, case.members)
+        if case.outcome == "wrong" and case.dtype != "fp32" and single.get(key) == "right":
             name = HALF.name if case.fault == "unknown fault" else f"{HALF.name}: {case.fault}"
             yield dataclasses.replace(case, fault=name)
         else:

@@ -30,7 +30,7 @@ _KILL_TIMEOUT = 5
 """Seconds to wait for a killed process."""
 
 
-def watched(
+def measure_in_child(
     backends: tuple[Backend, ...], plan: CheckPlan, device: torch.device, patience: float = PATIENCE
 ) -> Iterator[Event]:
     """Run all probes in a child process.
@@ -44,11 +44,11 @@ def watched(
     """
     left = backends
     while left:
-        culprit = yield from _round(left, plan, device, patience)
-        if culprit is None:
+        crashed = yield from _round(left, plan, device, patience)
+        if crashed is None:
             return
         names = [backend.name for backend in left]
-        left = left[names.index(culprit) + 1 :]
+        left = left[names.index(crashed) + 1 :]
 
 
 def _round(
@@ -65,13 +65,13 @@ def _round(
     process = subprocess.Popen(arguments, stdin=subprocess.PIPE, pass_fds=(writing,))
     os.close(writing)
     begun = Begin()
-    with contextlib.closing(Connection(reading, writable=False)) as news:
+    with contextlib.closing(Connection(reading, writable=False)) as events:
         try:
             assert process.stdin is not None
             with contextlib.suppress(BrokenPipeError), process.stdin as stream:
                 pickle.dump((backends, plan, device), stream)
             while True:
-                event = _next(news, patience, begun, device)
+                event = _next(events, patience, begun, device)
                 if event is None:
                     return None
                 if isinstance(event, Begin):
@@ -94,20 +94,20 @@ def _round(
 _REMEDY = "look at the kernel log (`dmesg`), use another node, or --device cpu"
 
 
-def _next(news: Connection, patience: float, begun: Begin, device: torch.device) -> Event | None:
+def _next(events: Connection, patience: float, begun: Begin, device: torch.device) -> Event | None:
     """Return the next event, None at the end.
 
     Raises:
         EOFError: the process ended.
         Unavailable: no event comes in time, or the process reports that it cannot start.
     """
-    if not news.poll(patience):
+    if not events.poll(patience):
         raise Unavailable(
-            "The GPU answers but computes nothing",
+            "The GPU responds but computes nothing",
             f"no result for {patience:g} s since {begun}",
             _REMEDY,
         )
-    event = news.recv()
+    event = events.recv()
     if isinstance(event, str):
         raise Unavailable("The GPU cannot be used", event, _REMEDY)
     return event  # type: ignore[no-any-return]
@@ -122,13 +122,13 @@ def _exit_cause(process: subprocess.Popen[bytes]) -> str:
 
 def work(writing: int) -> None:
     """Run the child: read the probes from standard input, send events to `writing`."""
-    news = Connection(writing, readable=False)
+    events = Connection(writing, readable=False)
     backends, plan, device = pickle.load(sys.stdin.buffer)
     try:
         if device.type == "cuda":
             torch.cuda.set_device(device)
         for event in measure(backends, plan, device):
-            news.send(event)
+            events.send(event)
     except RuntimeError as error:
-        news.send((str(error).splitlines() or [type(error).__name__])[0])
-    news.send(None)
+        events.send((str(error).splitlines() or [type(error).__name__])[0])
+    events.send(None)

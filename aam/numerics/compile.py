@@ -24,26 +24,26 @@ class Compilation:
     """The outcome of --compile-model.
 
     Attributes:
-        asked: value of the option.
+        requested: value of the option.
         used: whether the compiled module runs.
         reason: why not; empty where it runs.
     """
 
-    asked: CompileModel
+    requested: CompileModel
     used: bool
     reason: str = ""
 
 
-def refusal(asked: CompileModel, hip: str | None) -> str:
+def refusal(requested: CompileModel, hip: str | None) -> str:
     """Return why the compiler is not tried here; empty if it is.
 
     With ROCm, torch gives Triton the loads of masks as int8 where the loop that carries them has
     int1, which Triton refuses: upstream's cast is left out for ROCm (pytorch#110531), in torch
     2.13.0 still.
     """
-    if asked == "off":
-        return "not asked for"
-    if asked == "auto" and hip is not None:
+    if requested == "off":
+        return "not requested"
+    if requested == "auto" and hip is not None:
         return (
             f"Triton with ROCm {hip} mixes int1 and int8 in loops over masks; "
             "--compile-model force tries it"

@@ -21,7 +21,7 @@ from aam.distributed.environment import SINGLE_RANK, Ranks
 from aam.distributed.signals import ignore_signals
 
 Rows = npt.NDArray[np.int64]
-Key = tuple[int, int]
+StepKey = tuple[int, int]
 
 _ORDER = 3
 """Second word of the seed of the order of samples (`aam.data.batches` has 1 and 2)."""
@@ -63,7 +63,7 @@ class TrainingBatches(Dataset[Batch]):
             self.rows, np.minimum(richness, self.plan.token_limit), self.steps, rng
         )
 
-    def __getitem__(self, key: Key) -> Batch:
+    def __getitem__(self, key: StepKey) -> Batch:
         epoch, step = key
         rows = self._shuffled(epoch)[even_slice(len(self.rows), self.steps, step)]
         reads_draw = epoch if self.fresh_reads else FIXED_DRAW
@@ -102,7 +102,7 @@ def share_of(batch: Batch, ranks: Ranks, letters: bool) -> Batch:
     return shard_batch(batch, samples, asvs, letters)
 
 
-class EpochSampler(Sampler[Key]):
+class EpochSampler(Sampler[StepKey]):
     """Sampler of the keys (epoch, step) of one epoch; a resumed run starts at `resume`.
 
     The keys are fixed when the iterator is made, so that worker processes, which prefetch batches,
@@ -113,7 +113,7 @@ class EpochSampler(Sampler[Key]):
     def __init__(self, steps: int) -> None:
         self.steps = steps
         self.epoch = 0
-        self.resumed: Key = (0, 0)
+        self.resumed: StepKey = (0, 0)
 
     def set_epoch(self, epoch: int) -> None:
         """Set the epoch of the next iterator."""
@@ -126,14 +126,14 @@ class EpochSampler(Sampler[Key]):
     def __len__(self) -> int:
         return self.steps
 
-    def __iter__(self) -> Iterator[Key]:
+    def __iter__(self) -> Iterator[StepKey]:
         epoch, step = self.resumed
         first = step if epoch == self.epoch else 0
         return iter([(self.epoch, k) for k in range(first, self.steps)])
 
 
 def loader(
-    batches: Dataset[Batch], sampler: Sampler[Key] | None, workers: int, pin: bool
+    batches: Dataset[Batch], sampler: Sampler[StepKey] | None, workers: int, pin: bool
 ) -> DataLoader[Batch]:
     """Build the data loader; each item of the dataset is a complete batch."""
     return DataLoader(

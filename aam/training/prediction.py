@@ -15,7 +15,7 @@ from aam.contract.errors import DataError, MissingInput, first_few
 from aam.contract.options.groups import DeviceOptions, TableOptions
 from aam.data.study import Study, load_study
 from aam.model.network import Encoder, Predictor
-from aam.numerics.backend_selection import GUARD, Guard, Guarded
+from aam.numerics.backend_selection import TORCH_POLICY, BackendPolicy, SelectedBackends
 from aam.numerics.device import choose_device
 from aam.training import checkpoints
 from aam.training.inference import NetworkOutput, apply_network, encode_asvs, shallow
@@ -36,10 +36,12 @@ class LoadedModel:
     attention: dict[str, Any]
 
 
-def load_models(path: Path, device: DeviceOptions, guard: Guard = GUARD) -> list[LoadedModel]:
+def load_models(
+    path: Path, device: DeviceOptions, policy: BackendPolicy = TORCH_POLICY
+) -> list[LoadedModel]:
     """Load the model of a checkpoint or run folder; of a cross-validated run, one per fold.
 
-    `guard` selects the attention backends.
+    `policy` selects the attention backends.
 
     Raises:
         MissingInput: there is no checkpoint.
@@ -61,7 +63,7 @@ def load_models(path: Path, device: DeviceOptions, guard: Guard = GUARD) -> list
                 f"'{folder}' and '{folds[0]}' have different shapes or targets",
                 "name one checkpoint, or train all folds again",
             )
-    chosen = choose_attention(device, choose_device(device), first.shape, guard)
+    chosen = choose_attention(device, choose_device(device), first.shape, policy)
     return [_model(config, content, chosen) for config, content in read]
 
 
@@ -77,7 +79,7 @@ def _read(path: Path) -> tuple[ModelConfig, dict[str, Any]]:
     return checkpoints.read(checkpoints.find(path, name))
 
 
-def _model(config: ModelConfig, content: dict[str, Any], chosen: Guarded) -> LoadedModel:
+def _model(config: ModelConfig, content: dict[str, Any], chosen: SelectedBackends) -> LoadedModel:
     network = config.network(chosen.backends)
     checkpoints.load_weights(network, content)
     return LoadedModel(config, network, chosen.record)

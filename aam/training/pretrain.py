@@ -22,7 +22,7 @@ from aam.distributed import state_dict
 from aam.distributed.communicator import Communicator, identity
 from aam.distributed.process_group import process_group
 from aam.model.network import Encoder
-from aam.numerics.backend_selection import GUARD, Guard
+from aam.numerics.backend_selection import TORCH_POLICY, BackendPolicy
 from aam.numerics.device import arch_of, choose_device
 from aam.training import fit, run_folder
 from aam.training.inference import encode_asvs
@@ -45,8 +45,8 @@ from aam.training.runtime import Runtime, make_runtime
 from aam.training.sample_selection import batch_plan, choose_depth, deep_enough
 
 
-def pretrain(options: Pretrain, guard: Guard = GUARD) -> None:
-    """Pretrain an encoder and write its run folder; `guard` selects the attention backends.
+def pretrain(options: Pretrain, policy: BackendPolicy = TORCH_POLICY) -> None:
+    """Pretrain an encoder and write its run folder; `policy` selects the attention backends.
 
     Raises:
         AamError: see the readers.
@@ -56,10 +56,10 @@ def pretrain(options: Pretrain, guard: Guard = GUARD) -> None:
     if options.pretrained_encoder is None:
         check_network_size(options.model, options.device, options.scale)
     with process_group(options.scale, options.device, options.loop.batch_size) as communicator:
-        _pretrain(options, guard, communicator)
+        _pretrain(options, policy, communicator)
 
 
-def _pretrain(options: Pretrain, guard: Guard, communicator: Communicator) -> None:
+def _pretrain(options: Pretrain, policy: BackendPolicy, communicator: Communicator) -> None:
     """Read and check the input, and train, as one of the ranks."""
     communicator.require_equal_options(options)
     choose_precision(options.speed.mixed_precision, arch_of(choose_device(options.device)))
@@ -80,7 +80,7 @@ def _pretrain(options: Pretrain, guard: Guard, communicator: Communicator) -> No
     )
     fit.check_split(split, options.loop)
     sizes = base.config.shape if base else options.model
-    runtime = make_runtime(options, sizes, guard, communicator)
+    runtime = make_runtime(options, sizes, policy, communicator)
     with run_folder.begin(prepared, communicator.ranks, attention=runtime.attention) as record:
         if communicator.ranks.is_main:
             write_splits(prepared.folder / "splits.tsv", study.table.sample_ids, [split], labels)

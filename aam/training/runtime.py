@@ -15,7 +15,12 @@ from aam.contract.precision import Precision, choose_precision, dtypes_of
 from aam.distributed.communicator import SINGLE_PROCESS, Communicator
 from aam.model.attention import AUTO, Backends
 from aam.model.shape import NetworkShape
-from aam.numerics.backend_selection import AttentionNeed, Guard, Guarded, guarded
+from aam.numerics.backend_selection import (
+    AttentionNeed,
+    BackendPolicy,
+    SelectedBackends,
+    choose_backends,
+)
 from aam.numerics.device import arch_of, choose_device
 
 
@@ -47,7 +52,7 @@ CPU_RUNTIME = Runtime(torch.device("cpu"))
 def make_runtime(
     options: Pretrain | Train,
     sizes: NetworkShape | ModelOptions,
-    guard: Guard,
+    policy: BackendPolicy,
     communicator: Communicator,
 ) -> Runtime:
     """Choose the runtime of a training run.
@@ -55,7 +60,7 @@ def make_runtime(
     Args:
         options: of the command.
         sizes: of the network.
-        guard: selects the attention backends.
+        policy: selects the attention backends.
         communicator: the ranks of the run.
 
     Raises:
@@ -65,7 +70,7 @@ def make_runtime(
     device = choose_device(options.device)
     precision = choose_precision(options.speed.mixed_precision, arch_of(device))
     recomputed = options.speed.gradient_checkpointing
-    chosen = choose_attention(options.device, device, sizes, guard, precision, recomputed)
+    chosen = choose_attention(options.device, device, sizes, policy, precision, recomputed)
     workers = choose_workers(options.device, device)
     return Runtime(device, precision, chosen.backends, chosen.record, workers, communicator)
 
@@ -74,17 +79,17 @@ def choose_attention(
     options: DeviceOptions,
     device: torch.device,
     sizes: NetworkShape | ModelOptions,
-    guard: Guard,
+    policy: BackendPolicy,
     precision: Precision = "none",
     recomputed: bool = False,
-) -> Guarded:
+) -> SelectedBackends:
     """Choose attention backends that compute correctly: those of the options, or the next ones.
 
     Args:
         options: of the device.
         device: of the computation.
         sizes: of the network.
-        guard: selects the attention backends.
+        policy: selects the attention backends.
         precision: of training; inference uses fp32.
         recomputed: under gradient checkpointing.
 
@@ -99,7 +104,7 @@ def choose_attention(
         sizes.attention_heads,
         sizes.embedding_dim // sizes.attention_heads,
     )
-    chosen = guarded(need, device, os.environ, guard)
+    chosen = choose_backends(need, device, os.environ, policy)
     for sentence in chosen.warnings:
         warn(sentence)
     return chosen

@@ -15,7 +15,7 @@ from aam.data.splits import Split, write_splits
 from aam.distributed.communicator import Communicator, identity
 from aam.distributed.process_group import process_group
 from aam.model.network import Predictor
-from aam.numerics.backend_selection import GUARD, Guard
+from aam.numerics.backend_selection import TORCH_POLICY, BackendPolicy
 from aam.numerics.device import arch_of, choose_device
 from aam.training import checkpoints, fit, run_folder
 from aam.training.inference import apply_network, encode_asvs
@@ -34,19 +34,19 @@ from aam.training.runtime import Runtime, make_runtime
 from aam.training.sample_selection import reading_plan
 
 
-def train(options: Train, guard: Guard = GUARD) -> None:
+def train(options: Train, policy: BackendPolicy = TORCH_POLICY) -> None:
     """Train one model, or one per fold, and write the run folder.
 
-    `guard` selects the attention backends.
+    `policy` selects the attention backends.
 
     Raises:
         AamError: see the readers and `load_labelled_study`.
     """
     with process_group(options.scale, options.device, options.loop.batch_size) as communicator:
-        _train(options, guard, communicator)
+        _train(options, policy, communicator)
 
 
-def _train(options: Train, guard: Guard, communicator: Communicator) -> None:
+def _train(options: Train, policy: BackendPolicy, communicator: Communicator) -> None:
     """Read and check the input, and train, as one of the ranks."""
     communicator.require_equal_options(options)
     _check_options(options)
@@ -59,7 +59,7 @@ def _train(options: Train, guard: Guard, communicator: Communicator) -> None:
         fit.check_split(split, options.loop)
         fit_target(options, labelled, split)
     sizes = base.config.shape if base else options.model
-    runtime = make_runtime(options, sizes, guard, communicator)
+    runtime = make_runtime(options, sizes, policy, communicator)
     with run_folder.begin(prepared, communicator.ranks, attention=runtime.attention) as record:
         _train_folds(options, labelled, base, record, runtime)
 

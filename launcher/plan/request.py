@@ -13,7 +13,7 @@ from functools import cache
 from pathlib import Path
 
 from aam.contract.errors import UsageError
-from aam.contract.options import OptionSpec, find, names, specs, spell_out, split
+from aam.contract.options import OptionSpec, complete_arguments, find, names, specs, split
 from aam.contract.suggestions import nearest
 from launcher.plan.launcher_options import LAUNCHER_FLAGS, names_an_option, split_launcher_options
 
@@ -110,7 +110,7 @@ def parse(argv: Sequence[str], *, incomplete: bool = False) -> Request:
     command = command_of(rest)
     kind = find(command)
     assert kind is not None
-    rest = spell_out(kind, split(rest)[1])
+    rest = complete_arguments(kind, split(rest)[1])
     known = options_of(command)
     if JSON in launcher_options and JSON in known and not incomplete:
         launcher_options = {flag: given for flag, given in launcher_options.items() if flag != JSON}

@@ -265,13 +265,13 @@ def test_twenty_kills_lose_nothing(
         while True:
             scale = chance.choice([DDP, DDP, SHARDED])
             case = dataclasses.replace(SHORT, scale=scale, resume="auto")
-            crew = start(2, scale, learn, study_dir, folder, case)
+            processes = start(2, scale, learn, study_dir, folder, case)
             if kills < 20:
                 time.sleep(chance.uniform(0, 4))
                 for rank in chance.choice([(0,), (1,), (0, 1)]):
-                    crew.kill(rank)
+                    processes.kill(rank)
                 kills += 1
-            found = crew.results()
+            found = processes.results()
             last = folder / "checkpoints/last.ckpt"
             if last.exists():
                 checkpoints.read(last)

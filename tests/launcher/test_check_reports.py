@@ -14,10 +14,10 @@ import pytest
 import torch
 
 from aam import __version__
-from aam.contract.check_report import VARIABLE, CheckReport, Key, compact, from_json, to_json
+from aam.contract.check_report import VARIABLE, CheckReport, StackKey, compact, from_json, to_json
 from aam.contract.errors import Unavailable
 from aam.model.attention import TORCH, Backend
-from aam.numerics.backend_selection import AttentionNeed, Guard, guarded
+from aam.numerics.backend_selection import AttentionNeed, BackendPolicy, choose_backends
 from aam.numerics.check import CheckPlan as Check
 from aam.numerics.check import conclude, measure
 from launcher import check_reports
@@ -39,12 +39,12 @@ from tests.support.faulty_backends import faulty
 
 __all__ = ["mi300a"]
 CPU = torch.device("cpu")
-KEY = Key("sha256:1", "gfx942", "6.10.5", __version__)
-ON_CPU = Key("sha256:1", "cpu", "none", __version__)
+KEY = StackKey("sha256:1", "gfx942", "6.10.5", __version__)
+ON_CPU = StackKey("sha256:1", "cpu", "none", __version__)
 """The key for the processor of this machine, on which `aam` uses a report."""
 
 
-def report(*wrong: Backend, key: Key = KEY) -> CheckReport:
+def report(*wrong: Backend, key: StackKey = KEY) -> CheckReport:
     """The report of `aam check` with some backends replaced by faulty ones."""
     names = {backend.name: backend for backend in wrong}
     backends = tuple(names.get(backend.name, backend) for backend in TORCH)
@@ -154,7 +154,7 @@ def test_explain_shows_the_backends_that_aam_selects(mi300a: Host, fault: str) -
     for words, need in COMMANDS:
         (shown,) = decided(planned(mi300a, known, *words), "attention")
         environment = {VARIABLE: to_json(compact(shown_to_aam), brief=True)}
-        selected = guarded(need, CPU, environment, Guard(TORCH, ("cpu",)))
+        selected = choose_backends(need, CPU, environment, BackendPolicy(TORCH, ("cpu",)))
         assert selected.record["evidence"] == f"measured for this stack, {shown_to_aam.made}"
         plain, masked = selected.backends.plain.name, selected.backends.masked.name
         expected = plain if plain == masked else f"{plain}, and {masked} with masks"
@@ -185,7 +185,9 @@ def test_a_refusal_of_aam_is_shown_before_the_start(mi300a: Host) -> None:
 
 
 def test_aam_refuses_a_report_of_another_gpu(wrong: CheckReport) -> None:
-    found = guarded(AttentionNeed("auto"), CPU, {VARIABLE: to_json(wrong)}, Guard(TORCH, ("cpu",)))
+    found = choose_backends(
+        AttentionNeed("auto"), CPU, {VARIABLE: to_json(wrong)}, BackendPolicy(TORCH, ("cpu",))
+    )
     assert "is for arch gfx942, and this stack has cpu" in found.warnings[0]
 
 

@@ -12,12 +12,12 @@ import torch
 
 from aam import __version__
 from aam.cli import parse
-from aam.contract.check_report import VARIABLE, CheckReport, Key, to_json
+from aam.contract.check_report import VARIABLE, CheckReport, StackKey, to_json
 from aam.contract.errors import Unavailable
 from aam.contract.options.groups import DeviceOptions
 from aam.model.attention import TORCH, Backend
 from aam.numerics import faults
-from aam.numerics.backend_selection import AttentionNeed, Guard, guarded
+from aam.numerics.backend_selection import AttentionNeed, BackendPolicy, choose_backends
 from aam.numerics.check import CheckPlan, conclude, measure
 from aam.numerics.stack_identity import identify
 from aam.training.prediction import load_models
@@ -49,21 +49,21 @@ class Runs:
         self.study, self.folder = study_dir, folder
         self.done: dict[tuple[object, ...], Path] = {}
 
-    def __call__(self, backends: tuple[Backend, ...], *words: str, guarded: bool = True) -> Path:
-        key = (backends, words, guarded)
+    def __call__(self, backends: tuple[Backend, ...], *words: str, measured: bool = True) -> Path:
+        key = (backends, words, measured)
         if key not in self.done:
             out = self.folder / f"run-{len(self.done)}"
             files = ["--table", self.study / "table.biom", "--tree", self.study / "tree.nwk"]
             given = [*TINY, *files, "--output-dir", out, "--epochs", "2", *words]
             options = parse("pretrain", [str(word) for word in given])
-            pretrain(options, Guard(backends, ("cpu",) if guarded else ()))
+            pretrain(options, BackendPolicy(backends, ("cpu",) if measured else ()))
             self.done[key] = out
         return self.done[key]
 
 
 @pytest.fixture(scope="module")
 def runs(study_dir: Path, tmp_path_factory: pytest.TempPathFactory) -> Runs:
-    return Runs(study_dir, tmp_path_factory.mktemp("guarded"))
+    return Runs(study_dir, tmp_path_factory.mktemp("runs"))
 
 
 def losses(run: Path) -> list[float]:
@@ -102,9 +102,9 @@ def test_a_faulty_backend_is_replaced_and_the_loss_is_that_of_a_right_stack(
     assert record["faults"] == {"auto": [fault.name]}
     assert record["evidence"] == "measured before this run"
     assert losses(run) == losses(runs(TORCH, *words, "--attn-implementation", "flash"))
-    # Without the guard the same backend gives other numbers, or none; but for what is harmless.
+    # Without the check the same backend gives other numbers, or none; but for what is harmless.
     if not fault.harmless:
-        assert losses(runs(among(function), *words, guarded=False)) != losses(run)
+        assert losses(runs(among(function), *words, measured=False)) != losses(run)
 
 
 def test_a_right_stack_runs_as_asked(runs: Runs, capsys: pytest.CaptureFixture[str]) -> None:
@@ -115,16 +115,18 @@ def test_a_right_stack_runs_as_asked(runs: Runs, capsys: pytest.CaptureFixture[s
 
 
 def test_on_a_processor_nothing_is_measured_by_itself(runs: Runs) -> None:
-    record = attention(runs(TORCH, guarded=False))
+    record = attention(runs(TORCH, measured=False))
     assert record["evidence"] == "not measured on a cpu"
     assert "faults" not in record
 
 
-def test_nobody_has_to_be_guarded(runs: Runs, capsys: pytest.CaptureFixture[str]) -> None:
+def test_no_check_keeps_the_requested_backend(
+    runs: Runs, capsys: pytest.CaptureFixture[str]
+) -> None:
     run = runs(among(emulated.first_mask), "--no-check")
     assert attention(run)["evidence"] == "not measured: --no-check"
     assert attention(run)["with_mask"] == "auto"
-    assert losses(run) == losses(runs(among(emulated.first_mask), guarded=False))
+    assert losses(run) == losses(runs(among(emulated.first_mask), measured=False))
 
 
 def test_where_every_backend_is_wrong_nothing_runs(runs: Runs) -> None:
@@ -140,17 +142,17 @@ def test_a_backend_that_cannot_be_recomputed_is_not_used_for_that(runs: Runs) ->
     assert attention(run)["faults"] == {"auto": [faults.RECOMPUTED.name]}
 
 
-def test_training_and_predicting_are_guarded_too(
+def test_train_and_predict_replace_a_faulty_backend(
     runs: Runs, tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
     study = runs.study
     words = [*TINY, "--table", study / "table.biom", "--metadata", study / "metadata.tsv",
              "--metadata-column", "ph", "--output-dir", tmp_path / "out"]  # fmt: skip
-    guard = Guard(among(emulated.first_mask), ("cpu",))
-    train(parse("train", [str(word) for word in words]), guard)
+    policy = BackendPolicy(among(emulated.first_mask), ("cpu",))
+    train(parse("train", [str(word) for word in words]), policy)
     assert attention(tmp_path / "out")["with_mask"] == "flash"
     capsys.readouterr()
-    (model,) = load_models(tmp_path / "out", DeviceOptions(device="cpu"), guard)
+    (model,) = load_models(tmp_path / "out", DeviceOptions(device="cpu"), policy)
     assert model.attention["with_mask"] == "flash"
     assert "flash runs instead" in capsys.readouterr().err
     out = tmp_path / "predictions.tsv"
@@ -168,7 +170,7 @@ def report(
 ) -> CheckReport:
     """What a check of these backends on this processor says, for the key of this processor."""
     found = conclude(measure(backends, CheckPlan(True, dtypes), CPU), quick=True)
-    return dataclasses.replace(found, key=Key("sha256:1", "cpu", "none", __version__))
+    return dataclasses.replace(found, key=StackKey("sha256:1", "cpu", "none", __version__))
 
 
 @pytest.fixture(scope="module")
@@ -176,11 +178,11 @@ def of_a_faulty_stack() -> CheckReport:
     return report(among(emulated.first_mask))
 
 
-GUARD = Guard(TORCH, ("cpu",))
+TORCH_POLICY = BackendPolicy(TORCH, ("cpu",))
 
 
 def with_report(text: str, **needs: object) -> tuple[dict[str, object], str]:
-    found = guarded(AttentionNeed("auto", **needs), CPU, {VARIABLE: text}, GUARD)  # type: ignore[arg-type]
+    found = choose_backends(AttentionNeed("auto", **needs), CPU, {VARIABLE: text}, TORCH_POLICY)  # type: ignore[arg-type]
     return found.record, " ".join(found.warnings)
 
 
@@ -215,7 +217,9 @@ def test_a_report_of_another_image_is_not_used(of_a_faulty_stack: CheckReport) -
     text = to_json(of_a_faulty_stack)
     for digest, believed in (("sha256:1", True), ("sha256:2", False), (None, False)):
         plan = json.dumps({"image": "rocm63", "digest": digest})
-        found = guarded(AttentionNeed("auto"), CPU, {VARIABLE: text, "AAM_PLAN": plan}, GUARD)
+        found = choose_backends(
+            AttentionNeed("auto"), CPU, {VARIABLE: text, "AAM_PLAN": plan}, TORCH_POLICY
+        )
         assert (found.record["evidence"] != "measured before this run") is believed, digest
 
 

@@ -18,7 +18,7 @@ from aam.model.attention import TORCH, Backend
 from aam.numerics import faults
 from aam.numerics.accuracy import right, tolerance
 from aam.numerics.check import CheckPlan, case_of, conclude, measure
-from aam.numerics.child_process import watched
+from aam.numerics.child_process import measure_in_child
 from aam.numerics.probes import (
     DTYPES,
     MASKS,
@@ -168,9 +168,11 @@ def test_other_errors_are_kept() -> None:
 def test_a_gpu_that_hangs_is_named_in_time() -> None:
     backends = (RIGHT, faulty(emulated.hanging, "flash"))
     with pytest.raises(Unavailable) as caught:
-        conclude(watched(backends, CheckPlan(True, ("fp32",)), CPU, patience=20), quick=True)
+        conclude(
+            measure_in_child(backends, CheckPlan(True, ("fp32",)), CPU, patience=20), quick=True
+        )
     assert str(caught.value).startswith(
-        "The GPU answers but computes nothing: no result for 20 s since flash, fp32, mask none, "
+        "The GPU responds but computes nothing: no result for 20 s since flash, fp32, mask none, "
         "nucleotide encoder"
     )
     assert caught.value.status == 69
@@ -178,7 +180,7 @@ def test_a_gpu_that_hangs_is_named_in_time() -> None:
 
 def test_a_backend_that_kills_its_process_is_left_out() -> None:
     backends = (faulty(emulated.killing), RIGHT)
-    report = conclude(watched(backends, CheckPlan(True, ("fp32",)), CPU), quick=True)
+    report = conclude(measure_in_child(backends, CheckPlan(True, ("fp32",)), CPU), quick=True)
     crashed, *others = report.cases
     assert (crashed.backend, crashed.outcome) == ("auto", "crashed")
     assert crashed.note == "was killed by SIGABRT"
@@ -188,7 +190,7 @@ def test_a_backend_that_kills_its_process_is_left_out() -> None:
 
 def test_another_process_finds_what_this_one_does() -> None:
     plan = CheckPlan(True, ("bf16",))
-    errors = conclude(watched((faulty(emulated.transposed), RIGHT), plan, CPU), quick=True)
+    errors = conclude(measure_in_child((faulty(emulated.transposed), RIGHT), plan, CPU), quick=True)
     assert errors.cases == check(faulty(emulated.transposed), RIGHT, plan=plan).cases
 
 

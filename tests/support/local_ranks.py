@@ -1,6 +1,6 @@
-"""Several processes in a test: each joins the others as those of a run do, over gloo.
+"""Ranks on this machine for tests: processes that join a gloo process group as those of a run do.
 
-They are forked from a server that has imported everything once, so that starting them is cheap.
+They are forked from a server that has imported everything once, which makes starting them cheap.
 """
 
 from __future__ import annotations
@@ -29,68 +29,68 @@ from aam.distributed.strategies import FSDP_ON_CPU
 NEEDS_FSDP = pytest.mark.skipif(not FSDP_ON_CPU, reason="PyTorch 2.5 shards on GPUs alone")
 CPU = DeviceOptions(device="cpu", num_workers=0)
 
-AFTER_A_DEATH = 30
-"""Seconds in which those that live notice it."""
+FAILURE_TIMEOUT = 30
+"""Seconds after the end of a killed rank in which the others end."""
 
-os.environ.setdefault("TORCH_CPP_LOG_LEVEL", "ERROR")  # the server has to start with it
+os.environ.setdefault("TORCH_CPP_LOG_LEVEL", "ERROR")  # read when the server starts
 _context = multiprocessing.get_context("forkserver")
 _context.set_forkserver_preload(["tests.support.rank_steps"])
 
 
 @dataclass
-class Crew:
-    """Processes that run together.
+class RankProcesses:
+    """Processes of one process group.
 
     Attributes:
-        processes: one a rank.
-        ends: where each of them tells its result.
+        processes: by rank.
+        ends: pipes on which they send their results.
     """
 
     processes: list[Any]
     ends: list[Connection]
 
     def kill(self, rank: int, number: signal.Signals = signal.SIGKILL) -> None:
-        """Send a signal to one of them; it may have ended."""
+        """Send a signal to a rank, which may have ended."""
         with suppress(ProcessLookupError):
             os.kill(self.processes[rank].pid, number)
 
     def results(self, timeout: float = 400) -> list[Any]:
-        """Wait for all; return what each function returned, or (status, sentence) of its error.
+        """Wait for all ranks; return the result of each, or (status, message) of its error.
 
-        One that has not met the others yet waits ten minutes for them, as a queue may ask. What
-        starts processes (srun, torchrun, `local_ranks`) ends them when one has died, after a while
-        in which they can say so, and so does this.
+        A rank that has not joined yet waits ten minutes for the others. Launchers (srun, torchrun,
+        `aam.distributed.local_ranks`) kill the ranks some time after one was killed, and so does
+        this.
         """
-        told: dict[int, Any] = {}
-        until, dead = time.monotonic() + timeout, False
+        received: dict[int, Any] = {}
+        until, killed = time.monotonic() + timeout, False
         while any(process.is_alive() for process in self.processes):
-            self._listen(told)
-            if not dead and any((process.exitcode or 0) < 0 for process in self.processes):
-                dead, until = True, min(until, time.monotonic() + AFTER_A_DEATH)
+            self._receive(received)
+            if not killed and any((process.exitcode or 0) < 0 for process in self.processes):
+                killed, until = True, min(until, time.monotonic() + FAILURE_TIMEOUT)
             if time.monotonic() > until:
                 for process in self.processes:
                     process.kill()
-                assert dead, f"a process did not end within {timeout} s"
+                assert killed, f"a process did not end within {timeout} s"
             time.sleep(0.02)
-        self._listen(told)
-        return [told.get(n, (p.exitcode, "")) for n, p in enumerate(self.processes)]
+        self._receive(received)
+        return [received.get(n, (p.exitcode, "")) for n, p in enumerate(self.processes)]
 
-    def _listen(self, told: dict[int, Any]) -> None:
-        """Take what has been told; one that was killed may have told a part, or nothing."""
+    def _receive(self, received: dict[int, Any]) -> None:
+        """Receive the results that were sent; a killed rank may have sent a part, or nothing."""
         for number, end in enumerate(self.ends):
             with suppress(EOFError, OSError):
-                if number not in told and end.poll():
-                    told[number] = pickle.loads(end.recv_bytes())
+                if number not in received and end.poll():
+                    received[number] = pickle.loads(end.recv_bytes())
 
 
 def start(
     size: int, scale: ScaleOptions, function: Callable[..., Any], *args: Any, batch_size: int = 64
-) -> Crew:
+) -> RankProcesses:
     """Start `function(communicator, *args)` in `size` processes."""
     with socket.socket() as free:
         free.bind(("127.0.0.1", 0))
         port = free.getsockname()[1]
-    crew = Crew([], [])
+    crew = RankProcesses([], [])
     for rank in range(size):
         mine, theirs = _context.Pipe(duplex=False)
         variables = {

@@ -30,17 +30,17 @@ needs_compiler = pytest.mark.skipif(
 
 
 @pytest.mark.parametrize(
-    ("asked", "hip", "said"),
+    ("requested", "hip", "said"),
     [
-        ("off", None, "not asked for"),
+        ("off", None, "not requested"),
         ("auto", None, ""),
         ("auto", "6.3.42131", "Triton with ROCm 6.3.42131 mixes int1 and int8"),
         ("force", "6.3.42131", ""),
         ("force", None, ""),
     ],
 )
-def test_where_it_is_tried(asked: str, hip: str | None, said: str) -> None:
-    found = refusal(asked, hip)  # type: ignore[arg-type]
+def test_where_it_is_tried(requested: str, hip: str | None, said: str) -> None:
+    found = refusal(requested, hip)  # type: ignore[arg-type]
     assert found.startswith(said)
     assert bool(found) == bool(said)
 
@@ -105,7 +105,7 @@ def test_without_a_compiler_the_eager_network_runs_and_the_record_says_so(
 ) -> None:
     words = ("--table", study_dir / "table.biom", "--tree", study_dir / "tree.nwk")
     said = {}
-    for folder, more in (("eager", ()), ("asked", ("--compile-model",))):
+    for folder, more in (("eager", ()), ("requested", ("--compile-model",))):
         command = ("pretrain", *TINY, *words, "--output-dir", tmp_path / folder, *more)
         done = subprocess.run(
             [sys.executable, "-m", "aam.cli", *map(str, command)],
@@ -121,13 +121,13 @@ def test_without_a_compiler_the_eager_network_runs_and_the_record_says_so(
         assert done.returncode == 0, done.stderr
         said[folder] = [line for line in done.stderr.splitlines() if "warning" in line]
     assert said["eager"] == []
-    assert len(said["asked"]) == 1
-    assert "--compile-model: the network runs without torch.compile: " in said["asked"][0]
-    assert "no-compiler" in said["asked"][0]
-    record = json.loads((tmp_path / "asked" / "run.json").read_text())
-    assert record["compile"]["asked"] == "auto"
+    assert len(said["requested"]) == 1
+    assert "--compile-model: the network runs without torch.compile: " in said["requested"][0]
+    assert "no-compiler" in said["requested"][0]
+    record = json.loads((tmp_path / "requested" / "run.json").read_text())
+    assert record["compile"]["requested"] == "auto"
     assert record["compile"]["used"] is False
     assert "no-compiler" in record["compile"]["reason"]
     assert "compile" not in json.loads((tmp_path / "eager" / "run.json").read_text())
-    eager, asked = (read(tmp_path / name / "metrics.csv") for name in ("eager", "asked"))
-    assert eager.drop(columns="seconds").equals(asked.drop(columns="seconds"))
+    eager, requested = (read(tmp_path / name / "metrics.csv") for name in ("eager", "requested"))
+    assert eager.drop(columns="seconds").equals(requested.drop(columns="seconds"))

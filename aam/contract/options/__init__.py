@@ -5,12 +5,12 @@ from aam.contract.options.field import (
     OptionSpec,
     Role,
     check,
+    complete_arguments,
     from_plain,
+    literal_values,
     option,
     specs,
-    spell_out,
     to_plain,
-    words_of,
 )
 
 __all__ = [
@@ -23,8 +23,8 @@ __all__ = [
     "names",
     "option",
     "specs",
-    "spell_out",
+    "complete_arguments",
     "split",
     "to_plain",
-    "words_of",
+    "literal_values",
 ]

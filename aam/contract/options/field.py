@@ -75,7 +75,7 @@ def option(
         role: `input` for a path that is read, `output` for one that is written, else `value`.
         takes: range of a number, or of each number of a tuple, tested by `check`.
         alone: value of the flag if no value follows it.
-        first: the flag can be omitted if its value is the first argument (see `spell_out`).
+        first: `complete_arguments` adds the flag if its value is the first argument.
         resumable: a resumed run may have another value; the files of an `input` may be elsewhere
             but must have the same content.
     """
@@ -135,7 +135,7 @@ def specs(command: type) -> tuple[OptionSpec, ...]:
     return tuple(found)
 
 
-def spell_out(command: type, words: Sequence[str]) -> list[str]:
+def complete_arguments(command: type, words: Sequence[str]) -> list[str]:
     """Add omitted parts to a command line: the flag of the first argument, the value of a flag.
 
     `golden compare DIR` becomes `--golden-dir DIR`, `--compile-model` becomes `--compile-model
@@ -231,10 +231,10 @@ def _plain(value: Any) -> Any:
     return value
 
 
-def words_of(kind: Any) -> tuple[str, ...]:
+def literal_values(kind: Any) -> tuple[str, ...]:
     """Return the literal values of an option type.
 
-    >>> words_of(Literal["auto"] | Path | None)
+    >>> literal_values(Literal["auto"] | Path | None)
     ('auto',)
     """
     literals = (c for c in typing.get_args(kind) if typing.get_origin(c) is Literal)
@@ -246,7 +246,7 @@ def _typed(kind: Any, value: Any) -> Any:
         return from_plain(typing.cast(type, kind), value)
     choices = typing.get_args(kind)
     if isinstance(value, str) and (kind is Path or Path in choices):
-        return value if value in words_of(kind) else Path(value)
+        return value if value in literal_values(kind) else Path(value)
     if isinstance(value, list):
         return tuple(_typed(choices[0], item) for item in value)
     return value
