@@ -16,6 +16,8 @@ import torch.distributed as dist
 import torch.nn.functional as F
 from torch import Tensor
 
+from aam.numerics.device import CONTROL_BACKEND
+
 
 def world_size() -> int:
     """Return the number of ranks in the process group, 1 without one."""
@@ -37,7 +39,7 @@ class _Gather(torch.autograd.Function):
     def backward(ctx: Any, *grads: Tensor) -> tuple[Tensor, None]:
         sizes, rank = ctx.sizes, dist.get_rank()
         parts, longest = torch.split(grads[0].contiguous(), sizes), max(sizes)
-        if dist.get_backend() == "nccl":
+        if dist.get_backend() != CONTROL_BACKEND:
             padded = [F.pad(p, (0, 0, 0, longest - len(p))) for p in parts]
             own = torch.empty_like(padded[rank])
             dist.reduce_scatter_tensor(own, torch.cat(padded))

@@ -19,6 +19,7 @@ from collections.abc import Sequence
 from types import FrameType
 
 from aam.contract.errors import Unavailable
+from aam.contract.gpus import GPU
 from aam.contract.options.groups import DeviceOptions, ScaleOptions
 from aam.distributed.environment import Ranks, check_options
 
@@ -44,8 +45,10 @@ def ranks_to_start(scale: ScaleOptions, device: DeviceOptions, batch_size: int) 
         from torch import cuda
 
         number = cuda.device_count()
-        if number == 0 and device.device == "cuda":
-            raise Unavailable("No GPU", "--data-parallel --device cuda", "use --device auto or cpu")
+        if number == 0 and device.device == GPU:
+            raise Unavailable(
+                "No GPU", f"--data-parallel --device {GPU}", "use --device auto or cpu"
+            )
     if number < 2:
         return 0
     ranks = Ranks(world_size=number, local_world_size=number, launcher="--processes")

@@ -25,7 +25,14 @@ from aam.contract.options.groups import DeviceOptions, ScaleOptions
 from aam.distributed import heartbeat, network_settings
 from aam.distributed.communicator import Communicator
 from aam.distributed.environment import Ranks, check_options, read_environment
-from aam.numerics.device import choose_device, print_device
+from aam.numerics.device import (
+    CONTROL_BACKEND,
+    choose_device,
+    collective_backend,
+    is_gpu,
+    print_device,
+    select_gpu,
+)
 
 _RENDEZVOUS_TIMEOUT = timedelta(minutes=10)
 """How long ranks wait for each other at the start: a queue may start them minutes apart."""
@@ -52,7 +59,7 @@ def process_group(
     if not ranks.is_main:
         console.quiet = True
     place = choose_device(device)
-    if ranks.world_size > 1 and place.type == "cuda":
+    if ranks.world_size > 1 and is_gpu(place):
         place = _select_gpu(ranks)
     print_device(place)
     if scale.sync_batchnorm:
@@ -62,14 +69,14 @@ def process_group(
             say("One process: torchrun, srun or `aam-launch --gpus` start several.")
         yield Communicator()
         return
-    if place.type == "cuda":
+    if is_gpu(place):
         network_settings.check_interfaces(os.environ)
     store = _rendezvous(ranks)
     beat = heartbeat.Heartbeat(store, ranks, scale.rank_timeout)
     try:
         with beat.monitor():
             dist.init_process_group(
-                "nccl" if place.type == "cuda" else "gloo",
+                collective_backend(place),
                 store=PrefixStore("group", store),
                 rank=ranks.rank,
                 world_size=ranks.world_size,
@@ -82,7 +89,7 @@ def process_group(
             )
             for line in network_settings.describe(os.environ, place.type):
                 say(line)
-            yield Communicator(ranks, beat, dist.new_group(backend="gloo"))
+            yield Communicator(ranks, beat, dist.new_group(backend=CONTROL_BACKEND))
     finally:
         console.quiet = False
         if dist.is_initialized():
@@ -103,9 +110,7 @@ def _select_gpu(ranks: Ranks) -> torch.device:
             f"{ranks.local_world_size} processes on this node, {number} GPUs",
             "start one process for each GPU",
         )
-    device = torch.device("cuda", ranks.local_rank % number)
-    torch.cuda.set_device(device)
-    return device
+    return select_gpu(ranks.local_rank % number)
 
 
 def _each(number: int, size: int) -> str:

@@ -2,8 +2,8 @@
 
 A scheduler that needs the node sends a signal, a user with Ctrl-C or by closing the terminal. A
 signal that arrives before the handler is installed ends the process. A batch job makes a file
-instead (`aam.node.stop`), whose name is in the variable AAM_STOP_FILE and which counts whenever it
-was made. The run itself stops in `aam.distributed.stop_request`.
+instead (`aam.contract.stop_file`), whose name is in the variable AAM_STOP_FILE and which counts
+whenever it was made. The run itself stops in `aam.distributed.stop_request`.
 """
 
 from __future__ import annotations
@@ -17,7 +17,7 @@ from pathlib import Path
 from types import FrameType
 
 from aam.console import console
-from aam.node import stop
+from aam.contract import stop_file
 
 SIGNALS = (signal.SIGUSR1, signal.SIGTERM, signal.SIGINT, signal.SIGHUP)
 """Stop requests. One that the process was started to ignore stays ignored (SIGHUP under nohup)."""
@@ -39,7 +39,7 @@ class StopRequests:
     """
 
     def __init__(self, file: Path | None = None) -> None:
-        named = os.environ.get(stop.VARIABLE)
+        named = os.environ.get(stop_file.VARIABLE)
         self.received: signal.Signals | None = None
         self.file = file or (Path(named) if named else None)
         self._when = 0.0

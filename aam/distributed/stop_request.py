@@ -12,10 +12,10 @@ from typing import Any
 import lightning.pytorch as pl
 from lightning.pytorch.callbacks import Callback
 
+from aam.contract import stop_file
 from aam.contract.errors import Interrupted
 from aam.distributed.communicator import Communicator
 from aam.distributed.signals import StopRequests
-from aam.node import stop
 
 
 class StopOnRequest(Callback):
@@ -76,4 +76,4 @@ class StopOnRequest(Callback):
 
     def _count_steps(self) -> None:
         if self.requests.file and self.communicator.ranks.is_main:
-            stop.count_steps(self.requests.file, self._step - self._first)
+            stop_file.count_steps(self.requests.file, self._step - self._first)

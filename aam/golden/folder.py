@@ -26,7 +26,7 @@ from aam.contract.precision import Precision
 from aam.data.batches import Batch
 from aam.golden import case as golden_case
 from aam.golden.measure import Measured, first_not_finite
-from aam.numerics.device import arch_of
+from aam.numerics.device import arch_of, is_gpu
 from aam.serialization import schema
 
 FORMAT = 1
@@ -54,8 +54,7 @@ class Stack:
     @classmethod
     def here(cls, device: torch.device, precision: Precision, attention: tuple[str, str]) -> Stack:
         """Return the stack of this process."""
-        gpu = device.type == "cuda"
-        name = torch.cuda.get_device_name(device) if gpu else platform.machine()
+        name = torch.cuda.get_device_name(device) if is_gpu(device) else platform.machine()
         return cls(
             __version__,
             str(torch.__version__),

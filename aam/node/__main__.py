@@ -13,10 +13,10 @@ from typing import Any
 from aam import __version__
 from aam.cli import parse
 from aam.contract.errors import AamError
+from aam.contract.gpus import VENDORS
 from aam.contract.options import check, split
-from aam.node import steps, topology
+from aam.node import log, steps, topology
 from aam.node.check import run_tests
-from aam.node.log import log
 from aam.node.settings import Settings
 from aam.node.staging import checksums, stage
 from aam.node.sync import sync_once
@@ -56,7 +56,6 @@ def _parser() -> argparse.ArgumentParser:
     sync.add_argument("target", type=Path)
     show = found.add_parser("show", help="Show what a job finds on this node.")
     show.set_defaults(run=_show)
-    show.add_argument("--vendor", default="amd")
     show.add_argument("--interfaces", nargs="*", default=[])
     show.add_argument("--folder", type=Path, default=Path("/tmp"))
     return parser
@@ -68,7 +67,7 @@ def _add_settings(step: argparse.ArgumentParser) -> None:
     step.add_argument("--directory", type=Path, required=True)
     step.add_argument("--native", action="store_true")
     step.add_argument("--ranks", type=int, default=1)
-    step.add_argument("--vendor", choices=(*topology.DEVICES, ""), default="")
+    step.add_argument("--vendor", choices=(*VENDORS, ""), default="")
     step.add_argument("--whole-nodes", action="store_true")
     step.add_argument("--stage-gb", type=float, default=0)
     step.add_argument("--sync-seconds", type=float, default=10)
@@ -137,7 +136,8 @@ def _show(given: argparse.Namespace) -> None:
     log(f"interfaces {', '.join(topology.interfaces(given.interfaces)) or 'none of those named'}")
     free = shutil.disk_usage(given.folder).free // 10**9
     log(f"'{given.folder}' has {free} GB free")
-    for number, address in enumerate(topology.gpu_addresses(given.vendor)):
+    addresses = [a for vendor in VENDORS.values() for a in vendor.addresses(Path("/"))]
+    for number, address in enumerate(addresses):
         near = sorted(topology.cpus_near(address))
         log(f"GPU {number} at {address}: CPUs {', '.join(map(str, near)) or 'unknown'}")
 

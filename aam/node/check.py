@@ -11,7 +11,7 @@ from pathlib import Path
 from xml.etree import ElementTree
 
 from aam.contract.errors import MissingInput, Unavailable
-from aam.node.log import log
+from aam.node import log
 
 FILE = "tests/numerics/test_rocm_compatibility.py"
 

@@ -11,7 +11,7 @@ from pathlib import Path
 
 from aam.contract.errors import CannotCreate, MissingInput
 from aam.contract.files import sha256
-from aam.node.log import log
+from aam.node import log
 
 GB = 10**9
 ATTEMPTS = 3

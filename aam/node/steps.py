@@ -17,10 +17,11 @@ from dataclasses import dataclass
 from pathlib import Path
 from types import FrameType
 
+from aam.contract import stop_file
 from aam.contract.errors import CannotCreate, Interrupted, UsageError
-from aam.node import stop, topology
+from aam.contract.gpus import GPU, VENDORS
+from aam.node import log, stop, topology
 from aam.node.commands import NodeCommand, read, require_inputs, resumed
-from aam.node.log import log
 from aam.node.settings import SHARED_RUN, Settings
 from aam.node.staging import checksums, stage
 from aam.node.sync import Mirror, restore, update_patiently
@@ -36,8 +37,7 @@ def prepare(settings: Settings, words: Sequence[str], variables: Mapping[str, st
     """
     command = read(words, settings.directory)
     if settings.vendor and command.takes_gpu:
-        found = topology.gpu_addresses(settings.vendor)
-        topology.require_gpus(settings.vendor, settings.ranks, found)
+        topology.require_gpus(VENDORS[settings.vendor], settings.ranks)
     require_inputs(command)
     folder = settings.node_folder
     for value in variables.values():  # HOME and caches
@@ -135,7 +135,7 @@ def run(settings: Settings, words: Sequence[str], variables: Mapping[str, str]) 
     if size > 1 and not any(word.replace("_", "-") in STRATEGIES for word in line):
         line.append("--distributed")
     if settings.vendor and command.takes_gpu and "--device" not in line:
-        line += ["--device", "cuda"]
+        line += ["--device", GPU]
     environment = {**variables, **rank_variables(settings, variables)}
     _bind_cpus(settings, int(variables.get("SLURM_LOCALID", "0")))
     with _child([sys.executable, "-m", "aam.cli", *line], environment, settings) as rank:
@@ -162,7 +162,7 @@ def rank_variables(settings: Settings, variables: Mapping[str, str]) -> dict[str
     Ranks meet at the address of the node that started them, which has rank 0: the address that
     Slurm itself uses, so no name has to be resolved.
     """
-    added = {stop.VARIABLE: str(settings.stop_file)}
+    added = {stop_file.VARIABLE: str(settings.stop_file)}
     if address := variables.get("SLURM_LAUNCH_NODE_IPADDR"):
         added["MASTER_ADDR"] = variables.get("MASTER_ADDR", address)
     if threads := variables.get("SLURM_CPUS_PER_TASK"):
@@ -177,7 +177,7 @@ def rank_variables(settings: Settings, variables: Mapping[str, str]) -> dict[str
 def _bind_cpus(settings: Settings, rank: int) -> None:
     """Bind this process, and so its child, to the CPUs near its GPU."""
     if settings.vendor and settings.whole_nodes and settings.ranks > 1:
-        found = topology.gpu_addresses(settings.vendor)
+        found = VENDORS[settings.vendor].addresses(Path("/"))
         near = topology.cpus_near(found[rank]) if rank < len(found) else set()
         if near:
             with suppress(OSError):  # Slurm has confined the rank to others
@@ -220,7 +220,7 @@ def _follow(process: subprocess.Popen[bytes], settings: Settings, mirror: Mirror
     due = time.monotonic() + settings.sync_seconds
     while process.poll() is None:
         if time.time() >= limit:
-            stop.request(settings.stop_file, stop.LIMIT)
+            stop_file.request(settings.stop_file, stop_file.LIMIT)
         if mirror is not None and time.monotonic() >= due:
             try:
                 mirror.update()
@@ -253,7 +253,7 @@ def finish(
         with suppress(OSError, ValueError):
             status = int(record.read_text())
         record.unlink(missing_ok=True)
-    made = stop.steps_made(settings.stop_file)
+    made = stop_file.steps_made(settings.stop_file)
     if (
         settings.is_local(command)
         and command.run_folder is not None
@@ -267,10 +267,10 @@ def finish(
             log(str(error))
             (settings.node_folder / "keep").touch()
             status = error.status
-    reason = stop.requested(settings.stop_file)
-    outcome = stop.decide(status, reason, made, settings.requeue)
-    log(outcome.message)
-    return outcome.status
+    reason = stop_file.requested(settings.stop_file)
+    status, message = stop.decide(status, reason, made, settings.requeue)
+    log(message)
+    return status
 
 
 def status_file(run_folder: Path, variables: Mapping[str, str]) -> Path:

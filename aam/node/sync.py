@@ -15,7 +15,7 @@ from collections.abc import Iterator
 from pathlib import Path
 
 from aam.contract.errors import CannotCreate, MissingInput
-from aam.node.log import log
+from aam.node import log
 
 RESTORED = ".restored"
 """File of the local run folder that lists what was there when the job started."""

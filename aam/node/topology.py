@@ -1,4 +1,4 @@
-"""Topology of a node from sysfs: GPUs, the CPUs near each GPU, network interfaces and plugins."""
+"""Topology of a node from sysfs: the CPUs near each GPU, network interfaces and plugins."""
 
 from __future__ import annotations
 
@@ -8,42 +8,9 @@ from collections.abc import Mapping, Sequence
 from pathlib import Path
 
 from aam.contract.errors import Unavailable
+from aam.contract.gpus import GpuVendor
 
 SYS = Path("/sys")
-
-DEVICES = {"amd": "kfd", "nvidia": "nvidiactl"}
-"""Vendor -> the device file that every process on its GPUs opens."""
-
-
-def gpu_addresses(vendor: str, sys: Path = SYS, proc: Path = Path("/proc")) -> list[str]:
-    """Return the PCI addresses of a node's GPUs in the order in which the driver counts them."""
-    return {"amd": lambda: _amd(sys), "nvidia": lambda: _nvidia(proc)}[vendor]()
-
-
-def _amd(sys: Path) -> list[str]:
-    """Read KFD's topology; a processor is a node of it, too, without SIMDs.
-
-    All GPUs of a host can have the same location_id (MI300A has), and only the domain differs.
-    """
-    found = []
-    nodes = sys / "class/kfd/kfd/topology/nodes"
-    for node in sorted(nodes.glob("*"), key=lambda path: int(path.name)):
-        try:
-            lines = (node / "properties").read_text().splitlines()
-            facts = {name: int(value) for name, value in (line.split() for line in lines)}
-        except (OSError, ValueError):  # a device cgroup hides the GPUs of other jobs
-            continue
-        if facts.get("simd_count", 0) > 0:
-            place = facts.get("location_id", 0)
-            found.append(
-                f"{facts.get('domain', 0):04x}:{place >> 8 & 255:02x}:{place >> 3 & 31:02x}"
-                f".{place & 7}"
-            )
-    return found
-
-
-def _nvidia(proc: Path) -> list[str]:
-    return sorted(path.name for path in proc.glob("driver/nvidia/gpus/*"))
 
 
 def cpus_near(address: str, sys: Path = SYS) -> set[int]:
@@ -72,23 +39,21 @@ def cpu_list(text: str) -> set[int]:
     return found
 
 
-def require_gpus(
-    vendor: str, ranks: int, addresses: Sequence[str], dev: Path = Path("/dev")
-) -> None:
+def require_gpus(vendor: GpuVendor, ranks: int, root: Path = Path("/")) -> None:
     """Check that this node shows a GPU for each of its ranks.
 
     Raises:
         Unavailable: a device file is absent or refused, or there are fewer GPUs than ranks.
     """
-    host = os.uname().nodename
-    device = dev / DEVICES[vendor]
+    host, device = os.uname().nodename, root / "dev" / vendor.device_file
     remedy = "ask Slurm for GPUs (`--gpus-per-node`), or give --device cpu"
     if not device.exists():
         raise Unavailable("The job needs GPUs", f"{host} has no {device}", remedy)
     if not os.access(device, os.R_OK | os.W_OK):
         raise Unavailable("The job needs GPUs", f"{device} on {host} may not be opened", remedy)
-    if len(addresses) < ranks:
-        evidence = f"{host} shows {len(addresses)} of the {ranks} that its ranks take"
+    shown = len(vendor.addresses(root))
+    if shown < ranks:
+        evidence = f"{host} shows {shown} of the {ranks} that its ranks take"
         raise Unavailable("The job needs GPUs", evidence, remedy)
 
 

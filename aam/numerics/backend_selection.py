@@ -18,6 +18,7 @@ from aam.console import say
 from aam.contract.attention import Status, StatusOf, Use, reported_status, select_backends
 from aam.contract.check_report import VARIABLE, CheckReport, from_json
 from aam.contract.errors import DataError
+from aam.contract.gpus import GPU
 from aam.contract.options.groups import AttnImplementation
 from aam.contract.run_record import launched_by
 from aam.model.attention import TORCH, Backend, Backends, runs
@@ -38,7 +39,7 @@ class BackendPolicy:
     """
 
     backends: tuple[Backend, ...] = TORCH
-    devices: tuple[str, ...] = ("cuda",)
+    devices: tuple[str, ...] = (GPU,)
     patience: float = PATIENCE
 
 

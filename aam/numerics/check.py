@@ -15,8 +15,11 @@ from datetime import datetime, timezone
 import torch
 
 from aam.contract.check_report import Case, CheckReport, Cost, Outcome
+from aam.contract.gpus import GPU
+from aam.contract.precision import CPU
 from aam.model.attention import Backend
 from aam.numerics.accuracy import differences, tolerance
+from aam.numerics.device import is_gpu
 from aam.numerics.faults import HALF, RECOMPUTED, KernelFault, identify_fault
 from aam.numerics.probes import (
     DTYPES,
@@ -32,8 +35,8 @@ from aam.numerics.stack_identity import Identity, identify
 
 REPETITIONS = 3
 COST_SHAPES = {
-    "cuda": (Shape("nucleotide encoder", 512, 4, 30, 32), Shape("sample encoder", 16, 4, 1024, 32)),
-    "cpu": (Shape("nucleotide encoder", 128, 4, 30, 32), Shape("sample encoder", 2, 4, 512, 32)),
+    GPU: (Shape("nucleotide encoder", 512, 4, 30, 32), Shape("sample encoder", 16, 4, 1024, 32)),
+    CPU: (Shape("nucleotide encoder", 128, 4, 30, 32), Shape("sample encoder", 2, 4, 512, 32)),
 }
 """Sizes of a batch; smaller on a CPU, where only the ratios matter."""
 
@@ -189,7 +192,7 @@ def cost_of(backend: Backend, probe: Probe, device: torch.device) -> Cost | None
     qkv = given.qkv_NK3HE.to(device).permute(2, 0, 3, 1, 4).detach().requires_grad_()
     mask = None if given.mask_N11K is None else given.mask_N11K.to(device)
     upstream = given.upstream_NHKE.to(device)
-    gpu, times, peak = device.type == "cuda", [], None
+    gpu, times, peak = is_gpu(device), [], None
 
     def once() -> None:
         qkv.grad = None

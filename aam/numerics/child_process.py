@@ -22,6 +22,7 @@ import torch
 from aam.contract.errors import Unavailable
 from aam.model.attention import Backend
 from aam.numerics.check import Begin, CheckPlan, Event, case_for, measure
+from aam.numerics.device import is_gpu
 
 PATIENCE = 120.0
 """Seconds without an event after which a GPU counts as hanging; its first kernel takes a few."""
@@ -125,7 +126,7 @@ def work(writing: int) -> None:
     events = Connection(writing, readable=False)
     backends, plan, device = pickle.load(sys.stdin.buffer)
     try:
-        if device.type == "cuda":
+        if is_gpu(device):
             torch.cuda.set_device(device)
         for event in measure(backends, plan, device):
             events.send(event)

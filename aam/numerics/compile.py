@@ -16,6 +16,7 @@ from torch import Tensor, nn
 
 from aam.contract.options.groups import CompileModel
 from aam.contract.precision import Precision
+from aam.numerics.device import is_gpu
 from aam.numerics.tolerance import tolerance
 
 
@@ -34,21 +35,16 @@ class Compilation:
     reason: str = ""
 
 
-def refusal(requested: CompileModel, hip: str | None) -> str:
+def refusal(requested: CompileModel, fault: str) -> str:
     """Return why the compiler is not tried here; empty if it is.
 
-    With ROCm, torch gives Triton the loads of masks as int8 where the loop that carries them has
-    int1, which Triton refuses: upstream's cast is left out for ROCm (pytorch#110531), in torch
-    2.13.0 still.
+    Args:
+        requested: value of --compile-model.
+        fault: known fault of this stack, see `aam.numerics.device.compile_fault`.
     """
     if requested == "off":
         return "not requested"
-    if requested == "auto" and hip is not None:
-        return (
-            f"Triton with ROCm {hip} mixes int1 and int8 in loops over masks; "
-            "--compile-model force tries it"
-        )
-    return ""
+    return f"{fault}; --compile-model force tries it" if fault and requested == "auto" else ""
 
 
 def compile_in_place(
@@ -73,7 +69,7 @@ def compile_in_place(
     """
     device = next(module.parameters()).device
     training = module.training
-    with torch.random.fork_rng([device] if device.type == "cuda" else []):
+    with torch.random.fork_rng([device] if is_gpu(device) else []):
         try:
             module.eval()
             with torch.no_grad(), context():

@@ -10,16 +10,12 @@ from pathlib import Path
 
 import torch
 
+from aam.contract.gpus import VENDORS
 from aam.contract.precision import CPU
-from aam.numerics import aotriton
-from aam.numerics.device import arch_of
+from aam.numerics.device import arch_of, attention_library, is_gpu, runtime, vendor
 
 TRITON = ("triton", "triton-rocm", "pytorch-triton-rocm", "pytorch-triton")
 """Names under which Triton is installed; for ROCm the name changed with torch 2.10."""
-
-AMD_DRIVER = "sys/module/amdgpu/version"
-NVIDIA_DRIVER = "proc/driver/nvidia/version"
-_NVIDIA = re.compile(r"NVRM version:.*?(\d+(?:\.\d+)+)")
 
 
 @dataclass(frozen=True)
@@ -27,7 +23,7 @@ class Identity:
     """Versions of a stack; None for an absent part, "unknown" for one that states no version.
 
     Attributes:
-        vendor: "amd", "nvidia" or "cpu".
+        vendor: name in `aam.contract.gpus.VENDORS`, or "cpu".
         torch: version of the build, "2.7.1+rocm6.3".
         runtime: "ROCm 6.3.42133", "CUDA 12.6", or None.
         aotriton: version of AMD's attention kernels.
@@ -49,40 +45,27 @@ class Identity:
 
 def identify(device: torch.device, root: Path = Path("/")) -> Identity:
     """Return the identity of the stack of `device`; this initializes the GPU's runtime."""
-    if device.type == "cpu":
-        return _of("cpu", None, None, _processor(root), CPU, None)
-    facts = torch.cuda.get_device_properties(device)
-    if torch.version.hip:
-        kernels = aotriton.version(Path(torch.__file__).parent / "lib")
-        runtime = f"ROCm {torch.version.hip}"
-        return _of("amd", runtime, kernels, facts.name, arch_of(device), driver("amd", root))
-    runtime = f"CUDA {torch.version.cuda}"
-    return _of("nvidia", runtime, None, facts.name, arch_of(device), driver("nvidia", root))
+    gpu = is_gpu(device)
+    return Identity(
+        vendor=vendor().name if gpu else CPU,
+        torch=str(torch.__version__),
+        runtime=runtime() if gpu else None,
+        aotriton=attention_library() if gpu else None,
+        triton=_triton(),
+        device=torch.cuda.get_device_properties(device).name if gpu else _processor(root),
+        arch=arch_of(device),
+        driver=driver(vendor().name, root) if gpu else None,
+    )
 
 
 def driver(vendor: str, root: Path = Path("/")) -> str:
     """Return the version of a vendor's kernel driver, which containers see too."""
-    of_kernel = f"kernel {os.uname().release}"
+    known = VENDORS[vendor]
     try:
-        if vendor == "amd":
-            return (root / AMD_DRIVER).read_text().strip() or of_kernel
-        found = _NVIDIA.search((root / NVIDIA_DRIVER).read_text())
+        version = known.driver_version((root / known.driver_file).read_text())
     except OSError:
-        return of_kernel
-    return found[1] if found else of_kernel
-
-
-def _of(
-    vendor: str,
-    runtime: str | None,
-    kernels: str | None,
-    device: str,
-    arch: str,
-    driver: str | None,
-) -> Identity:
-    return Identity(
-        vendor, str(torch.__version__), runtime, kernels, _triton(), device, arch, driver
-    )
+        version = None
+    return version or f"kernel {os.uname().release}"
 
 
 def _triton() -> str | None:

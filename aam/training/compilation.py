@@ -17,6 +17,7 @@ from aam.contract.precision import Precision
 from aam.data.batches import Batch
 from aam.model.transformer import FEED_FORWARD, PRODUCTS
 from aam.numerics.compile import Compilation, compile_in_place, eager_again, refusal
+from aam.numerics.device import compile_fault
 from aam.training.lightning_module import TrainingModule
 
 Note = Callable[[str, Any], None]
@@ -109,7 +110,7 @@ class CompiledEncoder(Callback):
             return
         self._tried = True
         assert isinstance(pl_module, TrainingModule)
-        reason = refusal(self.mode, torch.version.hip)
+        reason = refusal(self.mode, compile_fault())
         if not reason and pl_module.frozen:
             reason = "the encoder is frozen, every ASV is encoded once"
         if not reason:

@@ -26,7 +26,7 @@ from aam.distributed.communicator import Communicator
 from aam.distributed.signals import StopRequests
 from aam.distributed.stop_request import StopOnRequest
 from aam.distributed.strategies import choose_strategy
-from aam.numerics.device import device_name
+from aam.numerics.device import device_name, is_gpu
 from aam.training import checkpoints
 from aam.training.callbacks import EpochTable, RunProgressBar, WithinEpochs
 from aam.training.checkpoint_io import AtomicCheckpointIO
@@ -111,7 +111,7 @@ def run(
             batches.ranks, batches.letters = ranks, task.target is not None
     _freeze_idle(task, training)
     requests = StopRequests()
-    pin = device.type == "cuda"
+    pin = is_gpu(device)
     fit.note("precision", runtime.precision)
     progress = _progress(fit, task, training, device)
     table = EpochTable(fit.folder / "metrics.csv", progress)
@@ -123,7 +123,7 @@ def run(
     callbacks.insert(1, FiniteCheck(ids, last, fit.note, fit.loop.lr, fit.runtime.communicator))
     trainer = pl.Trainer(
         default_root_dir=fit.folder,
-        accelerator="gpu" if device.type == "cuda" else "cpu",
+        accelerator="gpu" if is_gpu(device) else "cpu",
         devices=1,
         strategy=choose_strategy(fit.scale, ranks, device),
         precision=PRECISIONS[runtime.precision],  # type: ignore[arg-type]

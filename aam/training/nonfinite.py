@@ -27,6 +27,7 @@ from aam.data.batches import Batch
 from aam.distributed.communicator import SINGLE_PROCESS, Communicator
 from aam.distributed.state_dict import local_tensor
 from aam.numerics.compile import eager_again
+from aam.numerics.device import is_gpu
 from aam.training.compilation import Note
 from aam.training.lightning_module import TrainingModule
 from aam.training.nonfinite_modules import BACKWARD, NonFiniteValue, traced
@@ -104,8 +105,8 @@ class FiniteCheck(Callback):
     ) -> None:
         """Store the batch until its step is checked."""
         states = {"cpu": torch.get_rng_state()}
-        if pl_module.device.type == "cuda":
-            states["cuda"] = torch.cuda.get_rng_state(pl_module.device)
+        if is_gpu(pl_module.device):
+            states["gpu"] = torch.cuda.get_rng_state(pl_module.device)
         self._window.append(StepBatch(batch, trainer.current_epoch, batch_idx, states))
 
     def on_before_backward(
@@ -251,8 +252,8 @@ def replay(
     task.zero_grad()
     for step_batch in window:
         torch.set_rng_state(step_batch.states["cpu"])
-        if "cuda" in step_batch.states:
-            torch.cuda.set_rng_state(step_batch.states["cuda"], task.device)
+        if "gpu" in step_batch.states:
+            torch.cuda.set_rng_state(step_batch.states["gpu"], task.device)
         unsynchronised: AbstractContextManager[None] = nullcontext()
         if isinstance(strategy, ParallelStrategy) and step_batch is not window[-1]:
             unsynchronised = strategy.block_backward_sync()

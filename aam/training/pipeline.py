@@ -18,7 +18,7 @@ from aam.distributed.environment import read_environment
 from aam.memory import memory_available, shown_size
 from aam.model.network import Encoder, Predictor
 from aam.model.shape import least_weights
-from aam.numerics.device import choose_device
+from aam.numerics.device import choose_device, is_gpu
 from aam.training import checkpoints, fit
 from aam.training.data_loader import FixedBatches, TrainingBatches
 from aam.training.inference import apply_network
@@ -47,7 +47,7 @@ def check_network_size(model: ModelOptions, device: DeviceOptions, scale: ScaleO
             "choose a width that is a multiple of the heads",
         )
     chosen = choose_device(device)
-    if chosen.type == "cuda":
+    if is_gpu(chosen):
         memory, where = torch.cuda.get_device_properties(chosen).total_memory, "of the GPU"
     else:
         memory, where = memory_available(), "available"

@@ -10,6 +10,7 @@ from pathlib import Path
 
 import pytest
 
+from aam.contract import stop_file
 from aam.contract.errors import MissingInput, Unavailable
 from aam.node import steps, stop
 from aam.node.check import require_tested
@@ -197,8 +198,8 @@ def test_the_last_step_decides_to_queue_again(
 ) -> None:
     words = ["pretrain", "--table", "t", "--output-dir", str(tmp_path / "out")]
     given = settings(tmp_path, requeue=True)
-    stop.request(given.stop_file, stop.LIMIT)
-    stop.count_steps(given.stop_file, 10)
+    stop_file.request(given.stop_file, stop_file.LIMIT)
+    stop_file.count_steps(given.stop_file, 10)
     assert steps.finish(given, words, {}, 75) == stop.QUEUE_AGAIN
     assert "aam-job: stopped by the time limit; queued again" in capsys.readouterr().err
     assert steps.finish(given, words, {"SLURM_NODEID": "1"}, 75) == 0

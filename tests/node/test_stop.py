@@ -6,6 +6,7 @@ from pathlib import Path
 
 import pytest
 
+from aam.contract import stop_file
 from aam.node import stop
 from tests.support.commands import pretrain
 
@@ -19,18 +20,18 @@ def test_a_job_trains_for_three_quarters_of_any_limit(limit: float, expected: fl
 
 def test_the_first_request_counts(tmp_path: Path) -> None:
     file = tmp_path / "stop"
-    assert stop.requested(file) == ""
-    stop.request(file, stop.END)
-    stop.request(file, stop.LIMIT)
-    assert stop.requested(file) == stop.END
+    assert stop_file.requested(file) == ""
+    stop_file.request(file, stop_file.END)
+    stop_file.request(file, stop_file.LIMIT)
+    assert stop_file.requested(file) == stop_file.END
 
 
 def test_steps_of_several_fits_add_up(tmp_path: Path) -> None:
     file = tmp_path / "stop"
-    assert stop.steps_made(file) == 0
-    stop.count_steps(file, 2)
-    stop.count_steps(file, 5)
-    assert stop.steps_made(file) == 7
+    assert stop_file.steps_made(file) == 0
+    stop_file.count_steps(file, 2)
+    stop_file.count_steps(file, 5)
+    assert stop_file.steps_made(file) == 7
 
 
 @pytest.mark.parametrize(
@@ -38,38 +39,38 @@ def test_steps_of_several_fits_add_up(tmp_path: Path) -> None:
     [
         (0, "", 0, True, 0, "ended with status 0"),
         (137, "", 9, True, 137, "ended with status 137"),
-        (0, stop.LIMIT, 9, True, 0, "ended with status 0"),
-        (75, stop.LIMIT, 9, True, 99, "stopped by the time limit; queued again"),
-        (75, stop.LIMIT, 9, False, 75, "by the time limit; continue with --resume-from auto"),
-        (75, stop.REQUEUE, 1, True, 99, "stopped on request; queued again"),
-        (75, stop.END, 9, True, 75, "on request; continue with --resume-from auto"),
-        (73, stop.LIMIT, 9, True, 73, "ended with status 73"),
+        (0, stop_file.LIMIT, 9, True, 0, "ended with status 0"),
+        (75, stop_file.LIMIT, 9, True, 99, "stopped by the time limit; queued again"),
+        (75, stop_file.LIMIT, 9, False, 75, "by the time limit; continue with --resume-from auto"),
+        (75, stop_file.REQUEUE, 1, True, 99, "stopped on request; queued again"),
+        (75, stop_file.END, 9, True, 75, "on request; continue with --resume-from auto"),
+        (73, stop_file.LIMIT, 9, True, 73, "ended with status 73"),
     ],
 )
 def test_how_a_job_ends(
     status: int, reason: str, steps: int, requeue: bool, expected: int, sentence: str
 ) -> None:
-    outcome = stop.decide(status, reason, steps, requeue)
-    assert outcome.status == expected
-    assert outcome.message.endswith(sentence)
+    found, message = stop.decide(status, reason, steps, requeue)
+    assert found == expected
+    assert message.endswith(sentence)
 
 
 def test_a_start_that_gets_nowhere_is_not_queued_again() -> None:
-    outcome = stop.decide(75, stop.LIMIT, stop.FEWEST_STEPS - 1, True)
-    assert outcome.status == 75
-    assert "after 2 optimiser steps; not queued again" in outcome.message
-    assert "give the job more time (--time)" in outcome.message
+    status, message = stop.decide(75, stop_file.LIMIT, stop.FEWEST_STEPS - 1, True)
+    assert status == 75
+    assert "after 2 optimizer steps; not queued again" in message
+    assert "give the job more time (--time)" in message
 
 
 def test_training_stops_at_a_stop_file_whenever_it_was_made(
     study_dir: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     file = tmp_path / "stop"
-    stop.request(file, stop.LIMIT)
-    monkeypatch.setenv(stop.VARIABLE, str(file))
+    stop_file.request(file, stop_file.LIMIT)
+    monkeypatch.setenv(stop_file.VARIABLE, str(file))
     words = ("--penalty", "0", "--epochs", "2", "--num-workers", "0")
     assert pretrain(study_dir, tmp_path / "run", *words) == 75
-    assert stop.steps_made(file) == 1
+    assert stop_file.steps_made(file) == 1
     file.unlink()
     assert pretrain(study_dir, tmp_path / "run", *words, "--resume-from", "auto") == 0
-    assert stop.steps_made(file) > 2
+    assert stop_file.steps_made(file) > 2

@@ -8,6 +8,7 @@ from pathlib import Path
 import pytest
 
 from aam.contract.errors import Unavailable
+from aam.contract.gpus import AMD, NVIDIA
 from aam.node import topology
 from tests.support.hosts import MI300A, Tree
 
@@ -24,32 +25,36 @@ def test_each_gpu_has_the_cpus_of_its_numa_node(tmp_path: Path) -> None:
         node = sys / f"devices/system/node/node{number}"
         node.mkdir(parents=True)
         (node / "cpulist").write_text(f"{2 * number}-{2 * number + 1},{96 + number}\n")
-    found = topology.gpu_addresses("amd", sys)
+    found = AMD.addresses(tmp_path)
     assert found == addresses
     near = [topology.cpus_near(address, sys) for address in found]
     assert near == [{2 * number, 2 * number + 1, 96 + number} for number in range(4)]
-    assert topology.gpu_addresses("amd", tmp_path / "none") == []
+    assert AMD.addresses(tmp_path / "none") == []
     assert topology.cpus_near("0000:00:00.0", tmp_path / "none") == set()
 
 
 def test_nvidia_gpus_come_from_procfs(tmp_path: Path) -> None:
     for address in ("0000:b1:00.0", "0000:17:00.0"):
-        (tmp_path / "driver/nvidia/gpus" / address).mkdir(parents=True)
-    found = topology.gpu_addresses("nvidia", proc=tmp_path)
-    assert found == ["0000:17:00.0", "0000:b1:00.0"]
+        (tmp_path / "proc/driver/nvidia/gpus" / address).mkdir(parents=True)
+    assert NVIDIA.addresses(tmp_path) == ["0000:17:00.0", "0000:b1:00.0"]
 
 
 def test_a_job_without_its_gpus_is_refused(tmp_path: Path) -> None:
     with pytest.raises(Unavailable, match="The job needs GPUs: .* has no .*/kfd; ask Slurm"):
-        topology.require_gpus("amd", 4, [], tmp_path)
-    (tmp_path / "kfd").touch()
+        topology.require_gpus(AMD, 4, tmp_path)
+    tree = Tree(tmp_path).cpu()
+    for domain in range(2):
+        tree.amd(MI300A, 2, domain=domain)
+    device = tmp_path / "dev/kfd"
+    device.parent.mkdir(exist_ok=True)
+    device.touch()
     with pytest.raises(Unavailable, match="shows 2 of the 4 that its ranks take"):
-        topology.require_gpus("amd", 4, ["0000:01:00.0", "0001:01:00.0"], tmp_path)
-    topology.require_gpus("amd", 1, ["0000:01:00.0"], tmp_path)
+        topology.require_gpus(AMD, 4, tmp_path)
+    topology.require_gpus(AMD, 1, tmp_path)
     if os.geteuid() != 0:
-        (tmp_path / "kfd").chmod(0)
+        device.chmod(0)
         with pytest.raises(Unavailable, match="may not be opened"):
-            topology.require_gpus("amd", 1, ["0000:01:00.0"], tmp_path)
+            topology.require_gpus(AMD, 1, tmp_path)
 
 
 def test_interfaces_are_found_in_the_order_of_the_patterns(tmp_path: Path) -> None:

@@ -16,11 +16,12 @@ from rich.console import Console
 from aam.commands.check import run
 from aam.contract.check_report import CheckReport, Cost, from_json
 from aam.contract.errors import Unavailable
+from aam.contract.gpus import AMD, NVIDIA
 from aam.contract.options.commands import Check
 from aam.model.attention import TORCH, Backend
 from aam.numerics import aotriton, report_table
 from aam.numerics.check import CheckPlan, conclude, measure
-from aam.numerics.stack_identity import AMD_DRIVER, NVIDIA_DRIVER, driver, identify
+from aam.numerics.stack_identity import driver, identify
 from tests.support import faulty_backends as emulated
 from tests.support.commands import aam
 from tests.support.faulty_backends import RIGHT, faulty
@@ -219,8 +220,8 @@ def test_an_unknown_aotriton_is_said(of_torch: CheckReport) -> None:
 def test_kernel_drivers(tmp_path: Path) -> None:
     assert driver("amd", tmp_path) == driver("nvidia", tmp_path) == f"kernel {os.uname().release}"
     for name, text in (
-        (AMD_DRIVER, "6.10.5\n"),
-        (NVIDIA_DRIVER, "NVRM version: NVIDIA UNIX x86_64 Kernel Module  550.54.14  Thu\n"),
+        (AMD.driver_file, "6.10.5\n"),
+        (NVIDIA.driver_file, "NVRM version: NVIDIA UNIX x86_64 Kernel Module  550.54.14  Thu\n"),
     ):
         (tmp_path / name).parent.mkdir(parents=True, exist_ok=True)
         (tmp_path / name).write_text(text)

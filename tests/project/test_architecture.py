@@ -65,3 +65,21 @@ def test_the_launcher_imports_the_contract_of_aam_alone() -> None:
 def test_aam_never_imports_the_launcher() -> None:
     for file in (ROOT / "aam").rglob("*.py"):
         assert not {name for name in imported_packages(file) if name.startswith("launcher")}, file
+
+
+DEVICE_MODULES = {"aam/contract/gpus.py", "aam/numerics/device.py"}
+VENDOR_BRANCH = re.compile(
+    r"torch\.version\.(?:hip|cuda)|cuda\.is_available|\bin \(?[\"'](?:cuda|xpu)[\"']"
+    r"|(?:==|!=|\[|device\()\s*[\"'](?:cuda|hip|xpu|nccl|xccl|amd|nvidia|intel)[\"']"
+    r"|[\"'](?:nccl|xccl|gloo)[\"'] if\b|_VISIBLE_DEVICES"
+)
+
+
+def test_only_the_device_modules_of_aam_branch_on_a_gpu_vendor() -> None:
+    # Both versions are data of the record of a golden run.
+    data = {"aam/golden/folder.py": ["torch.version.hip", "torch.version.cuda"]}
+    assert VENDOR_BRANCH.search('if device.type == "cuda":')
+    for file in (ROOT / "aam").rglob("*.py"):
+        name = str(file.relative_to(ROOT))
+        if name not in DEVICE_MODULES:
+            assert VENDOR_BRANCH.findall(file.read_text()) == data.get(name, []), name

@@ -1,0 +1,97 @@
+"""GPU vendors without PyTorch: device type, device file, PCI addresses and driver version.
+
+PyTorch's side of the same facts is `aam.numerics.device`; no other module of `aam` names a vendor
+or branches on one.
+"""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Callable
+from dataclasses import dataclass
+from pathlib import Path
+
+GPU = "cuda"
+"""Device type and --device value of PyTorch's builds for both vendors."""
+
+KFD_NODES = "sys/class/kfd/kfd/topology/nodes"
+_NVIDIA_DRIVER = re.compile(r"NVRM version:.*?(\d+(?:\.\d+)+)")
+
+
+@dataclass(frozen=True)
+class GpuVendor:
+    """A vendor whose GPUs `aam` computes on.
+
+    Attributes:
+        name: in sites, records and the command line of jobs.
+        device_file: the file in /dev that every process on its GPUs opens.
+        driver_file: the file below the root that states the version of the kernel driver.
+        driver_version: finds the version in the content of that file; None: it states none.
+        addresses: returns the PCI addresses of the GPUs below a root, in the driver's order.
+    """
+
+    name: str
+    device_file: str
+    driver_file: str
+    driver_version: Callable[[str], str | None]
+    addresses: Callable[[Path], list[str]]
+
+
+def kfd_properties(text: str) -> dict[str, int]:
+    """Return the numbers of a node of AMD's compute driver, lines "name value"; skip other lines.
+
+    Source: drivers/gpu/drm/amd/amdkfd/kfd_topology.c, `node_show`.
+    """
+    pairs = (line.split() for line in text.splitlines())
+    return {
+        pair[0]: int(pair[1])
+        for pair in pairs
+        if len(pair) == 2 and pair[1].isascii() and pair[1].isdecimal() and len(pair[1]) <= 20
+    }
+
+
+def kfd_address(properties: dict[str, int]) -> str:
+    """Return the PCI address of a node of AMD's compute driver.
+
+    All GPUs of a host can have the same location_id (MI300A has), and only the domain differs.
+
+    >>> kfd_address({"domain": 3, "location_id": 512}), kfd_address({"location_id": 1287})
+    ('0003:02:00.0', '0000:05:00.7')
+    """
+    domain, place = properties.get("domain", 0), properties.get("location_id", 0)
+    return f"{domain:04x}:{place >> 8 & 255:02x}:{place >> 3 & 31:02x}.{place & 7}"
+
+
+def nvidia_driver_version(text: str) -> str | None:
+    """Return the version in /proc/driver/nvidia/version.
+
+    Both forms are known: "... UNIX x86_64 Kernel Module  535.54.03 ..." and
+    "... UNIX Open Kernel Module for x86_64  555.42.02 ...".
+    """
+    found = _NVIDIA_DRIVER.search(text)
+    return found[1] if found else None
+
+
+def _kfd_addresses(root: Path) -> list[str]:
+    found = []
+    for node in sorted((root / KFD_NODES).glob("*"), key=lambda path: int(path.name)):
+        try:
+            properties = kfd_properties((node / "properties").read_text())
+        except OSError:  # a device cgroup hides the GPUs of other jobs
+            continue
+        if properties.get("simd_count"):  # a processor is a node without SIMDs
+            found.append(kfd_address(properties))
+    return found
+
+
+AMD = GpuVendor(
+    "amd", "kfd", "sys/module/amdgpu/version", lambda text: text.strip() or None, _kfd_addresses
+)
+NVIDIA = GpuVendor(
+    "nvidia",
+    "nvidiactl",
+    "proc/driver/nvidia/version",
+    nvidia_driver_version,
+    lambda root: sorted(path.name for path in root.glob("proc/driver/nvidia/gpus/*")),
+)
+VENDORS = {vendor.name: vendor for vendor in (AMD, NVIDIA)}

@@ -1,0 +1,47 @@
+"""Stop file: a job script writes it, `aam` sees it, saves a checkpoint and ends.
+
+The file holds one word: `requeue` (the user wants the job to continue later), `end` (save, then
+end) or `limit` (the time limit is near). `aam` counts its steps in the file `steps` beside it.
+"""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+from aam.contract.files import atomic_write
+
+VARIABLE = "AAM_STOP_FILE"
+"""Environment variable that names the file to `aam`."""
+
+REQUEUE, END, LIMIT = "requeue", "end", "limit"
+
+
+def request(file: Path, reason: str) -> None:
+    """Request a stop, unless one has been requested."""
+    try:
+        with file.open("x") as stream:
+            stream.write(f"{reason}\n")
+    except FileExistsError:
+        pass
+
+
+def requested(file: Path) -> str:
+    """Return the reason of the stop request, or nothing."""
+    try:
+        return file.read_text().strip()
+    except OSError:
+        return ""
+
+
+def count_steps(file: Path, steps: int) -> None:
+    """Add to the optimizer steps that this start of the job has made."""
+    with atomic_write(file.with_name("steps")) as temporary:
+        temporary.write_text(str(steps_made(file) + steps))
+
+
+def steps_made(file: Path) -> int:
+    """Return the optimizer steps that this start of the job has made and counted."""
+    try:
+        return int(file.with_name("steps").read_text())
+    except (OSError, ValueError):
+        return 0
