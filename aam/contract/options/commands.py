@@ -297,6 +297,26 @@ class Prepare:
 
 
 @dataclass(frozen=True)
+class Profile:
+    """Show what limits a run on a GPU, from the output of a profiler.
+
+    Reads kernel statistics and traces of rocprof, rocprofv3 (CSV, JSON, rocpd), nsys (CSV) and
+    torch.profiler (Chrome trace).
+    """
+
+    profile: Path = option(
+        "Output of the profiler; `--profile` can be omitted.", role="input", first=True
+    )
+    compare: Path | None = option(
+        "A second profile of the same work, for example on CUDA instead of ROCm.",
+        default=None,
+        role="input",
+    )
+    kernels: int = option("Kernels to list, longest first.", default=10, takes=ONE_OR_MORE)
+    json: bool = option("Print the result as JSON.", default=False)
+
+
+@dataclass(frozen=True)
 class GoldenOptions:
     """Stack of a golden run; backends are not checked and not replaced if wrong."""
 
@@ -337,6 +357,7 @@ COMMANDS: dict[str, dict[str, type]] = {
     "Use": {"predict": Predict, "embed": Embed, "evaluate": Evaluate, "report": Report},
     "Compare": {"baseline": Baseline, "unifrac": Unifrac},
     "Large studies": {"prepare": Prepare},
+    "Performance": {"profile": Profile},
     "Try": {"simulate": Simulate},
     "Trust": {
         "check": Check,

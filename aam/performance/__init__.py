@@ -1,0 +1,1 @@
+"""Performance: profiles of GPU kernels."""

@@ -1,0 +1,211 @@
+"""Kernel profile of a GPU: kernels with calls and time, share of each category, idle time, verdict.
+
+A profile is read from the output of a profiler (`aam.performance.profile_files`). Categories and
+precision follow from kernel names, which differ between CUDA and ROCm, so that profiles of the two
+are compared category by category.
+"""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Iterable
+from dataclasses import dataclass
+
+
+@dataclass(frozen=True)
+class Kernel:
+    """Total of all calls of one kernel, or of one direction of memory copies.
+
+    Attributes:
+        name: as the profiler wrote it, without the suffix `.kd` of a kernel descriptor.
+        calls: number of calls.
+        total_ns: sum of their durations in nanoseconds.
+    """
+
+    name: str
+    calls: int
+    total_ns: float
+
+
+@dataclass(frozen=True)
+class KernelProfile:
+    """Kernels of one run.
+
+    Attributes:
+        source: name of the profiler and its file format.
+        kernels: kernels and memory copies, longest total first.
+        span_ns: time from the start of the first to the end of the last; None in a file of totals.
+        busy_ns: length of the union of their intervals; None in a file of totals.
+    """
+
+    source: str
+    kernels: tuple[Kernel, ...]
+    span_ns: float | None = None
+    busy_ns: float | None = None
+
+    @property
+    def total_ns(self) -> float:
+        """Sum of the durations of all kernels and copies."""
+        return sum(kernel.total_ns for kernel in self.kernels)
+
+    @property
+    def idle(self) -> float | None:
+        """Fraction of the span in which no kernel ran; None without start times."""
+        if not self.span_ns or self.busy_ns is None:
+            return None
+        return 1 - self.busy_ns / self.span_ns
+
+
+CATEGORIES: tuple[tuple[str, str], ...] = (
+    ("communication", r"nccl|rccl"),
+    ("attention", r"attn_fwd|bwd_kernel_(dk|dq|fuse)|fmha|flash"),
+    ("memory copy", r"memcpy|copybuffer|fillbuffer|memset|^memory_copy|^memory copy"),
+    ("matrix product", r"cijk_|gemm|cutlass|cublas|splitk|nvjet|mul_mat|matmul"),
+    ("optimizer", r"multi_tensor_apply|adam"),
+    ("normalization", r"layer_?norm|batch_?norm|rms_norm|softmax|soft_max"),
+    ("indexing", r"index|gather|scatter|embedding|radixsort|embeddingbag"),
+    ("reduction", r"reduce"),
+    ("elementwise", r"elementwise|distribution_|dropout|gelu|unary|binary|convert|quantize"),
+)
+"""Category of a kernel -> pattern of its name in lower case; the first match counts.
+
+The names are those of PyTorch, rocBLAS (Tensile: `Cijk_`), cuBLAS, aotriton and FlashAttention.
+"""
+
+OTHER = "other"
+
+_TENSILE = r"Cijk_[A-Z]\w{3}_[A-Z]\w{3}_"
+PRECISIONS: tuple[tuple[str, str], ...] = (
+    ("bf16", rf"{_TENSILE}B_?[BS]S_|bf16|bfloat16"),
+    ("fp16", rf"{_TENSILE}H_?[HS]S_|fp16|f16f16|hgemm|h16816|h1688|_h884"),
+    ("fp64", rf"{_TENSILE}D_?B_|dgemm|f64f64"),
+    ("fp32", rf"{_TENSILE}S_?B_|sgemm|f32f32|s1688|tf32|fp32"),
+)
+"""Precision of a matrix product -> pattern of its name; the first match counts."""
+
+
+def category(name: str) -> str:
+    """Return the category of a kernel.
+
+    >>> category("Cijk_Ailk_Bljk_SB_MT64x64"), category("ncclDevKernel_AllReduce")
+    ('matrix product', 'communication')
+    """
+    lower = name.lower()
+    return next((label for label, pattern in CATEGORIES if re.search(pattern, lower)), OTHER)
+
+
+def precision(name: str) -> str:
+    """Return the precision in the name of a matrix product, "unknown" where it has none."""
+    return next((label for label, pattern in PRECISIONS if re.search(pattern, name)), "unknown")
+
+
+def profile_of_calls(source: str, calls: Iterable[tuple[str, float, float]]) -> KernelProfile:
+    """Build a profile of single calls (name, start, end in nanoseconds)."""
+    listed = sorted(calls, key=lambda call: call[1])
+    totals: dict[str, tuple[int, float]] = {}
+    busy = 0.0
+    reached = listed[0][1] if listed else 0.0
+    for name, start, end in listed:
+        number, total = totals.get(name, (0, 0.0))
+        totals[name] = (number + 1, total + end - start)
+        busy += max(0.0, end - max(start, reached))
+        reached = max(reached, end)
+    kernels = (Kernel(name, number, total) for name, (number, total) in totals.items())
+    span = reached - listed[0][1] if listed else None
+    return KernelProfile(source, longest_first(kernels), span, busy if listed else None)
+
+
+def longest_first(kernels: Iterable[Kernel]) -> tuple[Kernel, ...]:
+    """Sort kernels by total time, longest first."""
+    return tuple(sorted(kernels, key=lambda kernel: -kernel.total_ns))
+
+
+def shares(profile: KernelProfile) -> dict[str, float]:
+    """Return the fraction of the kernel time that each category takes, largest first."""
+    totals: dict[str, float] = {}
+    for kernel in profile.kernels:
+        label = category(kernel.name)
+        totals[label] = totals.get(label, 0.0) + kernel.total_ns
+    whole = profile.total_ns or 1.0
+    return {k: v / whole for k, v in sorted(totals.items(), key=lambda item: -item[1])}
+
+
+def precisions(profile: KernelProfile) -> dict[str, float]:
+    """Return the fraction of the time of matrix products in each precision, largest first."""
+    products = [k for k in profile.kernels if category(k.name) == "matrix product"]
+    whole = sum(kernel.total_ns for kernel in products) or 1.0
+    totals: dict[str, float] = {}
+    for kernel in products:
+        label = precision(kernel.name)
+        totals[label] = totals.get(label, 0.0) + kernel.total_ns / whole
+    return dict(sorted(totals.items(), key=lambda item: -item[1]))
+
+
+MANY_IDLE = 0.3
+"""Fraction of idle time from which the GPU waits for the host: a convention of this project."""
+SHORT_NS = 10_000
+"""Mean duration of a kernel below which launching it takes as long as running it."""
+LARGE = 0.3
+"""Fraction of the kernel time from which a category is named as the limit."""
+
+
+@dataclass(frozen=True)
+class Verdict:
+    """What limits a run, and what to do about it."""
+
+    limit: str
+    advice: str
+
+
+def verdict(profile: KernelProfile) -> Verdict:
+    """Name what limits a run: the host first, then the category that takes most time."""
+    share = shares(profile)
+    calls = sum(kernel.calls for kernel in profile.kernels)
+    mean_ns = profile.total_ns / max(calls, 1)
+    if profile.idle is not None and profile.idle >= MANY_IDLE:
+        if mean_ns < SHORT_NS:
+            return Verdict(
+                "launch-bound",
+                "the kernels are short and the GPU waits for launches: a larger --batch-size, "
+                "--compile-model, or fewer and larger matrix products",
+            )
+        return Verdict(
+            "data-bound",
+            "the GPU waits between long kernels: more --num-workers, or a study of `aam prepare`",
+        )
+    if share.get("communication", 0) >= LARGE:
+        return Verdict(
+            "communication",
+            "ranks wait for each other: --even-batches, a larger --batch-size, or fewer GPUs",
+        )
+    if share.get("attention", 0) >= LARGE:
+        return Verdict(
+            "attention-bound",
+            "compare backends with `aam check`; a smaller --token-limit shortens the sets",
+        )
+    moved = ("elementwise", "normalization", "memory copy", "reduction", "indexing", "optimizer")
+    if sum(share.get(label, 0) for label in moved) >= 0.5:
+        return Verdict(
+            "memory-bound",
+            "kernels that move data take most time: --compile-model fuses them, and "
+            "--mixed-precision halves their bytes",
+        )
+    if share.get("matrix product", 0) >= LARGE:
+        slow = precisions(profile).get("fp32", 0) >= 0.5
+        return Verdict(
+            "compute-bound",
+            "matrix products take most time: "
+            + ("--mixed-precision auto" if slow else "the GPU is used well"),
+        )
+    return Verdict("mixed", "no category takes most of the time")
+
+
+def differences(first: KernelProfile, second: KernelProfile) -> list[tuple[str, float, float]]:
+    """List category, milliseconds in `first` and in `second`, largest difference first."""
+
+    def milliseconds(profile: KernelProfile) -> dict[str, float]:
+        return {k: v * profile.total_ns / 1e6 for k, v in shares(profile).items()}
+
+    one, two = milliseconds(first), milliseconds(second)
+    rows = [(label, one.get(label, 0.0), two.get(label, 0.0)) for label in {**one, **two}]
+    return sorted(rows, key=lambda row: -abs(row[2] - row[1]))

@@ -1,0 +1,222 @@
+"""Readers of profiler output: rocprof, rocprofv3, rocpd, nsys and Chrome traces of torch.profiler.
+
+A format is recognized by its content. To add one, write a reader and add it to `CSV_FORMATS` or
+`JSON_FORMATS`. Columns are read by name: their order differs between versions.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import csv
+import gzip
+import json
+import sqlite3
+from collections.abc import Callable, Iterable, Iterator
+from pathlib import Path
+from typing import Any
+
+from aam.contract.errors import DataError, MissingInput
+from aam.performance.profile import Kernel, KernelProfile, longest_first, profile_of_calls
+
+Row = dict[str, str]
+CsvReader = Callable[[list[Row]], KernelProfile]
+JsonReader = Callable[[Any], KernelProfile]
+
+MAX_BYTES = 2 << 30
+"""Size of a file, unpacked, above which it is refused: traces of a whole training."""
+
+
+def read_profile(path: Path) -> KernelProfile:
+    """Read the profile in `path`, which may be compressed with gzip.
+
+    Raises:
+        MissingInput: the file does not exist.
+        DataError: unknown format, damaged, without kernels, or larger than `MAX_BYTES`.
+    """
+    if not path.is_file():
+        raise MissingInput("No such profile", f"'{path}'", "give the file that the profiler wrote")
+    with path.open("rb") as file:
+        head = file.read(16)
+    try:
+        if head.startswith(b"SQLite format 3\0"):
+            profile = _read_rocpd(path)
+        else:
+            profile = _read_text(_text(path, packed=head.startswith(b"\x1f\x8b")), path)
+    except (ValueError, KeyError, TypeError, AttributeError, EOFError, OSError, csv.Error,
+            sqlite3.Error) as error:  # fmt: skip
+        cause = f"{type(error).__name__}: {error}" if isinstance(error, KeyError) else str(error)
+        raise DataError(
+            "The profile is damaged or incomplete",
+            f"'{path}': {' '.join(cause.split())[:200]}",
+            "a profiler writes its file when the program ends normally: run it again",
+        ) from None
+    if not profile.kernels:
+        raise DataError(
+            "The profile has no kernels",
+            f"'{path}' ({profile.source})",
+            "profile the kernels too (rocprofv3 --kernel-trace, torch.profiler with CUDA activity)",
+        )
+    return profile
+
+
+def _text(path: Path, packed: bool) -> str:
+    with gzip.open(path) if packed else path.open("rb") as file:
+        content = file.read(MAX_BYTES + 1)
+    if len(content) > MAX_BYTES:
+        raise ValueError(f"more than {MAX_BYTES >> 30} GiB; profile fewer steps")
+    return content.decode()
+
+
+def _read_text(text: str, path: Path) -> KernelProfile:
+    if text.lstrip()[:1] in ("{", "["):
+        content = json.loads(text)
+        if isinstance(content, list):  # a Chrome trace may be the list of its events
+            content = {"traceEvents": content}
+        for key, read_json in JSON_FORMATS.items():
+            if key in content:
+                return read_json(content)
+    rows = _rows(text)
+    columns = set(rows[0]) if rows else set(next(csv.reader(text.splitlines()[:1]), ()))
+    for needed, read_csv in CSV_FORMATS:
+        if needed <= columns:
+            return read_csv(rows)
+    raise DataError(
+        "Not the output of a known profiler",
+        f"'{path}'",
+        "give kernel statistics or traces of rocprof, rocprofv3 (CSV, JSON, rocpd), nsys (CSV) or "
+        "torch.profiler (Chrome trace)",
+    )
+
+
+def _rows(text: str) -> list[Row]:
+    """Return the rows below the header; nsys prints other lines above it."""
+    lines = text.splitlines()
+    known = [columns for columns, _ in CSV_FORMATS]
+    for first, line in enumerate(lines[:50]):
+        columns = {name.strip() for name in next(csv.reader([line]), ())}
+        if any(needed <= columns for needed in known):
+            table = csv.DictReader(lines[first:], strict=True)
+            return [{str(k).strip(): v for k, v in row.items()} for row in table]
+    return []
+
+
+def _plain(name: str) -> str:
+    """Return a kernel's name without the suffixes of its descriptor."""
+    return name.removesuffix(" [clone .kd]").removesuffix(".kd")
+
+
+def _statistics(source: str, calls: str, total: str) -> CsvReader:
+    """Make a reader of a table of totals with these columns."""
+
+    def read(rows: list[Row]) -> KernelProfile:
+        kernels = [
+            Kernel(_plain(row["Name"]), int(_number(row[calls])), _number(row[total]))
+            for row in rows
+        ]
+        host = ("hip", "hsa", "cuda")
+        if kernels and all(kernel.name.lstrip("_").startswith(host) for kernel in kernels):
+            raise DataError(
+                "Calls of the host's API instead of kernels",
+                f"{kernels[0].name} and others",
+                "give the file of kernel statistics (*kernel_stats.csv)",
+            )
+        return KernelProfile(source, longest_first(kernels))
+
+    return read
+
+
+def _number(text: str) -> float:
+    """Parse a number, with thousands separators where the text form of nsys has them."""
+    return float(text.replace(",", ""))
+
+
+def _dispatches(source: str, name: str, start: str, end: str, prefix: str = "") -> CsvReader:
+    """Make a reader of a table of single calls with these columns."""
+
+    def read(rows: list[Row]) -> KernelProfile:
+        calls = ((prefix + _plain(r[name]), int(r[start]), int(r[end])) for r in rows)
+        return profile_of_calls(source, calls)
+
+    return read
+
+
+CSV_FORMATS: tuple[tuple[set[str], CsvReader], ...] = (
+    ({"KernelName", "BeginNs", "EndNs"}, _dispatches("rocprof", "KernelName", "BeginNs", "EndNs")),
+    (
+        {"Kernel_Name", "Start_Timestamp", "End_Timestamp"},
+        _dispatches("rocprofv3 kernel trace", "Kernel_Name", "Start_Timestamp", "End_Timestamp"),
+    ),
+    (
+        {"Direction", "Start_Timestamp", "End_Timestamp"},
+        _dispatches("rocprofv3 copy trace", "Direction", "Start_Timestamp", "End_Timestamp"),
+    ),
+    (
+        {"Name", "Calls", "TotalDurationNs", "MinNs"},
+        _statistics("rocprofv3 statistics", "Calls", "TotalDurationNs"),
+    ),
+    (
+        {"Name", "Calls", "TotalDurationNs"},
+        _statistics("rocprof statistics", "Calls", "TotalDurationNs"),
+    ),
+    (
+        {"Name", "Instances", "Total Time (ns)"},
+        _statistics("nsys statistics", "Instances", "Total Time (ns)"),
+    ),
+)
+"""Columns that identify a table -> its reader; the first whose columns are all there."""
+
+
+def _read_rocprofv3(content: Any) -> KernelProfile:
+    return profile_of_calls("rocprofv3 JSON", _rocprofv3_calls(content))
+
+
+def _rocprofv3_calls(content: Any) -> Iterator[tuple[str, float, float]]:
+    for process in content["rocprofiler-sdk-tool"]:
+        names = {
+            symbol["kernel_id"]: _plain(symbol["formatted_kernel_name"])
+            for symbol in process["kernel_symbols"]
+        }
+        records = process["buffer_records"]
+        for call in records["kernel_dispatch"]:
+            kernel = names[call["dispatch_info"]["kernel_id"]]
+            yield kernel, call["start_timestamp"], call["end_timestamp"]
+        for copy in records.get("memory_copy", ()):
+            yield "memory copy", copy["start_timestamp"], copy["end_timestamp"]
+
+
+def _read_chrome(content: Any) -> KernelProfile:
+    """Read a Chrome trace, whose times are microseconds."""
+    on_gpu = ("kernel", "gpu_memcpy", "gpu_memset")
+    calls = (
+        (str(event["name"]), 1e3 * float(event["ts"]), 1e3 * float(event["ts"] + event["dur"]))
+        for event in content["traceEvents"]
+        if event.get("cat") in on_gpu and event.get("ph") == "X"
+    )
+    return profile_of_calls("torch.profiler trace", calls)
+
+
+JSON_FORMATS: dict[str, JsonReader] = {
+    "rocprofiler-sdk-tool": _read_rocprofv3,
+    "traceEvents": _read_chrome,
+}
+"""Key that identifies a document -> its reader."""
+
+
+def _read_rocpd(path: Path) -> KernelProfile:
+    """Read a rocpd database of rocprofv3.
+
+    Only the views `kernels` and `memory_copies` are read: another table has the whole environment
+    of the profiled process, passwords included.
+    """
+    address = f"file:{path.resolve().as_posix().replace('?', '%3f').replace('#', '%23')}"
+    uri = f"{address}?mode=ro&immutable=1"
+    with contextlib.closing(sqlite3.connect(uri, uri=True)) as database:
+        views = {name for (name,) in database.execute("select name from sqlite_master")}
+        calls: list[Iterable[tuple[str, float, float]]] = [
+            database.execute(f"select name, start, end from {view}").fetchall()
+            for view in ("kernels", "memory_copies")
+            if view in views
+        ]
+    if not calls:
+        raise ValueError("it has no view `kernels`")
+    return profile_of_calls("rocpd", ((_plain(n), s, e) for part in calls for n, s, e in part))

@@ -1,0 +1,268 @@
+"""Kernel profiles: every format gives the same kernels, and damaged files one sentence."""
+
+from __future__ import annotations
+
+import gzip
+import json
+import os
+import sqlite3
+from collections.abc import Callable
+from pathlib import Path
+
+import pytest
+
+from aam.contract.errors import DataError, MissingInput
+from aam.performance.profile import (
+    Kernel,
+    KernelProfile,
+    category,
+    precisions,
+    profile_of_calls,
+    shares,
+    verdict,
+)
+from aam.performance.profile_files import read_profile
+from tests.support.commands import aam
+
+GEMM = "Cijk_Ailk_Bljk_SB_MT64x64x16_MI16x16x1"
+ADD = "void at::native::vectorized_elementwise_kernel<4, AddFunctor<float>, Array<char*, 2> >(int)"
+CALLS = [(GEMM, 1_000, 5_000), (ADD, 5_500, 6_500), (GEMM, 7_000, 9_000)]
+"""Two matrix products of 4 and 2 microseconds, one addition of 1, one microsecond idle of 8."""
+KERNELS = (Kernel(GEMM, 2, 6_000), Kernel(ADD, 1, 1_000))
+
+
+def rocprof(path: Path) -> None:
+    rows = [f'{i},"{n} [clone .kd]",0,{s},{e},{e - s}' for i, (n, s, e) in enumerate(CALLS)]
+    path.write_text(
+        '"Index","KernelName","gpu-id","BeginNs","EndNs","DurationNs"\n' + "\n".join(rows)
+    )
+
+
+def rocprof_statistics(path: Path) -> None:
+    rows = [f'"{k.name}.kd",{k.calls},{k.total_ns},{k.total_ns},50.0' for k in KERNELS[::-1]]
+    path.write_text('"Name","Calls","TotalDurationNs","AverageNs","Percentage"\n' + "\n".join(rows))
+
+
+def rocprofv3_trace(path: Path) -> None:
+    rows = [f'"KERNEL_DISPATCH","Agent 2","{n}",{s},{e}' for n, s, e in CALLS]
+    header = '"Kind","Agent_Id","Kernel_Name","Start_Timestamp","End_Timestamp"'
+    path.write_text("\n".join([header, *rows]))
+
+
+def rocprofv3_json(path: Path) -> None:
+    names = [GEMM, ADD]
+    process = {
+        "kernel_symbols": [
+            {"kernel_id": i, "formatted_kernel_name": name} for i, name in enumerate(names)
+        ],
+        "buffer_records": {
+            "kernel_dispatch": [
+                {
+                    "start_timestamp": start,
+                    "end_timestamp": end,
+                    "dispatch_info": {"kernel_id": names.index(name)},
+                }
+                for name, start, end in CALLS
+            ]
+        },
+    }
+    path.write_bytes(gzip.compress(json.dumps({"rocprofiler-sdk-tool": [process]}).encode()))
+
+
+def chrome_trace(path: Path) -> None:
+    events: list[dict[str, object]] = [
+        {"ph": "X", "cat": "kernel", "name": n, "ts": s / 1e3, "dur": (e - s) / 1e3}
+        for n, s, e in CALLS
+    ]
+    events.append({"ph": "X", "cat": "cpu_op", "name": "aten::mm", "ts": 0.0, "dur": 50.0})
+    path.write_text(json.dumps({"schemaVersion": 1, "traceEvents": events}))
+
+
+def nsys(path: Path) -> None:
+    rows = [f'50.0,"{k.total_ns:,.0f}",{k.calls},"{k.name}"' for k in KERNELS]
+    header = "Time (%),Total Time (ns),Instances,Name"
+    path.write_text("\n".join(["Generating SQLite file x.sqlite", "", header, *rows]))
+
+
+def rocpd(path: Path) -> None:
+    with sqlite3.connect(path) as database:
+        database.execute("create table dispatch (display_name text, start integer, end integer)")
+        database.executemany("insert into dispatch values (?, ?, ?)", CALLS)
+        database.execute(
+            "create view kernels as select display_name as name, start, end from dispatch"
+        )
+    database.close()
+
+
+FORMATS: dict[str, Callable[[Path], None]] = {
+    "rocprof": rocprof,
+    "rocprof statistics": rocprof_statistics,
+    "rocprofv3 kernel trace": rocprofv3_trace,
+    "rocprofv3 JSON": rocprofv3_json,
+    "torch.profiler trace": chrome_trace,
+    "nsys statistics": nsys,
+    "rocpd": rocpd,
+}
+
+
+@pytest.mark.parametrize("source", FORMATS)
+def test_every_format_gives_the_same_kernels(source: str, tmp_path: Path) -> None:
+    FORMATS[source](tmp_path / "profile")
+    profile = read_profile(tmp_path / "profile")
+    assert profile.source == source
+    assert [(k.name, k.calls) for k in profile.kernels] == [(k.name, k.calls) for k in KERNELS]
+    assert [k.total_ns for k in profile.kernels] == pytest.approx([k.total_ns for k in KERNELS])
+    if "statistics" in source:
+        assert profile.idle is None
+    else:
+        assert profile.idle == pytest.approx(1 / 8)
+
+
+def test_overlapping_kernels_count_once_as_busy() -> None:
+    profile = profile_of_calls("two streams", [("a", 0, 60), ("b", 40, 100), ("c", 50, 55)])
+    assert profile.total_ns == 125
+    assert profile.idle == 0
+
+
+@pytest.mark.parametrize(
+    ("name", "expected"),
+    [
+        (GEMM, "matrix product"),
+        (ADD, "elementwise"),
+        ("attn_fwd", "attention"),
+        ("pytorch_flash::flash_fwd_kernel<...>", "attention"),
+        ("ncclDevKernel_Generic_1(ncclDevKernelArgsStorage<4096ul>)", "communication"),
+        ("__amd_rocclr_copyBuffer", "memory copy"),
+        ("void at::native::(anonymous namespace)::multi_tensor_apply_kernel<...>", "optimizer"),
+        ("SubTensorOpWithScalar1d", "other"),
+    ],
+)
+def test_categories_of_kernels(name: str, expected: str) -> None:
+    assert category(name) == expected
+
+
+@pytest.mark.parametrize(
+    ("name", "expected"),
+    [
+        ("Cijk_Alik_Bljk_B_BS_BH_Bias_HA_S_SAV_UserArgs_MT16x16x128", "bf16"),
+        ("Cijk_Ailk_Bljk_BBS_BH_Bias_HA_S_SAV", "bf16"),
+        ("Cijk_Alik_Bljk_HHS_BH_Bias_HA_S_SAV", "fp16"),
+        (GEMM, "fp32"),
+        ("cutlass_80_tensorop_bf16_s16816gemm_bf16_256x128", "bf16"),
+        ("ampere_sgemm_128x64_tn", "fp32"),
+        ("void mul_mat_q<(ggml_type)2, 128, false>(char const*, float*)", "unknown"),
+    ],
+)
+def test_precision_of_matrix_products(name: str, expected: str) -> None:
+    assert precisions(KernelProfile("", (Kernel(name, 1, 1.0),))) == {expected: 1.0}
+
+
+@pytest.mark.parametrize(
+    ("kernels", "idle", "limit"),
+    [
+        ([Kernel("gemm", 1000, 1e6)], 0.5, "launch-bound"),
+        ([Kernel("gemm", 10, 1e6)], 0.5, "data-bound"),
+        ([Kernel("gemm", 10, 6e5), Kernel("rccl_main", 5, 4e5)], 0.0, "communication"),
+        ([Kernel("gemm", 10, 6e5), Kernel("attn_fwd", 5, 4e5)], None, "attention-bound"),
+        ([Kernel("gemm", 10, 4e5), Kernel("elementwise_kernel", 5, 6e5)], 0.1, "memory-bound"),
+        ([Kernel("gemm", 10, 9e5), Kernel("x", 5, 1e5)], 0.1, "compute-bound"),
+        ([Kernel("x", 5, 1e5)], 0.1, "mixed"),
+    ],
+)
+def test_the_verdict_names_the_limit(kernels: list[Kernel], idle: float | None, limit: str) -> None:
+    span = None if idle is None else 1e6
+    busy = None if idle is None else 1e6 * (1 - idle)
+    assert verdict(KernelProfile("", tuple(kernels), span, busy)).limit == limit
+
+
+def test_the_environment_in_a_rocpd_database_is_not_shown(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    rocpd(tmp_path / "run.db")
+    with sqlite3.connect(tmp_path / "run.db") as database:
+        database.execute("create table rocpd_info_process (environment text)")
+        database.execute("insert into rocpd_info_process values ('TOKEN=secret')")
+    database.close()
+    assert aam("profile", tmp_path / "run.db", "--json") == 0
+    shown = capsys.readouterr()
+    assert json.loads(shown.out)["limit"] == "compute-bound"
+    assert "secret" not in shown.out + shown.err
+
+
+def test_two_profiles_are_compared_by_category(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    rocprofv3_trace(tmp_path / "rocm.csv")
+    chrome_trace(tmp_path / "cuda.json")
+    assert aam("profile", tmp_path / "rocm.csv", "--compare", tmp_path / "cuda.json") == 0
+    shown = capsys.readouterr().out
+    assert "GPU idle between the first and the last kernel: 12%." in shown
+    assert [line.split() for line in shown.splitlines()][-2:] == [
+        ["matrix", "product", "0.006", "0.006", "1.00"],
+        ["elementwise", "0.001", "0.001", "1.00"],
+    ]
+
+
+BAD = {
+    "unknown": (b"a,b\n1,2\n", "Not the output of a known profiler"),
+    "empty": (b"", "Not the output of a known profiler"),
+    "cut short": (b'{"traceEvents": [{"ph": "X", "cat": "ker', "damaged or incomplete"),
+    "no kernels": (b'{"traceEvents": []}', "has no kernels"),
+    "cut gzip": (gzip.compress(b'{"traceEvents": []}')[:-6], "damaged or incomplete"),
+    "binary": (b"\x00\xff\xfe" * 40, "damaged or incomplete"),
+    "database": (b"SQLite format 3\0" + b"\0" * 100, "damaged or incomplete"),
+    "host API": (b'"Name","Calls","TotalDurationNs"\n"hipFree",1,5\n', "Calls of the host's API"),
+    "not a number": (b'"Name","Calls","TotalDurationNs"\n"k",x,5\n', "damaged or incomplete"),
+}
+
+
+@pytest.mark.parametrize("name", BAD)
+def test_files_that_are_no_profile_are_refused(name: str, tmp_path: Path) -> None:
+    content, message = BAD[name]
+    (tmp_path / "profile").write_bytes(content)
+    with pytest.raises(DataError, match=message):
+        read_profile(tmp_path / "profile")
+
+
+def test_a_missing_file_is_refused(tmp_path: Path) -> None:
+    with pytest.raises(MissingInput, match="No such profile"):
+        read_profile(tmp_path / "none.csv")
+
+
+GENUINE = Path(os.environ.get("AAM_SHARED_DATA", "/nonexistent")) / "profiles"
+
+
+STATISTICS, TRACE = "rocprofv3 statistics", "torch.profiler trace"
+PRODUCTS, RANKS = "matrix product", "communication"
+
+
+@pytest.mark.skipif(not GENUINE.is_dir(), reason="AAM_SHARED_DATA has no profiles")
+@pytest.mark.parametrize(
+    ("file", "source", "calls", "largest", "limit"),
+    [
+        ("rocprof_v1_results.stats.mi250.csv", "rocprof statistics", 1004, "other", "mixed"),
+        ("rocprof_v1_results.mi250.head.csv", "rocprof", 5, "other", "mixed"),
+        ("rocprofv3_kernel_stats_resnet_mi300.csv", STATISTICS, 17311, PRODUCTS, "memory-bound"),
+        ("rocprofv3_kernel_stats_resnet_ddp_mi300.csv", STATISTICS, 16185, RANKS, RANKS),
+        ("rocprofv3_kernel_trace_rocm62.csv", "rocprofv3 kernel trace", 7, "other", "mixed"),
+        ("rocprofv3_results_ddp_mi350.trimmed.json.gz", "rocprofv3 JSON", 400, RANKS, RANKS),
+        ("rocpd_schema3_llama_gfx1201.trimmed.db", "rocpd", 160, PRODUCTS, "data-bound"),
+        ("torch_trace_bert_small_mi300x_rocm64.json.gz", TRACE, 61, PRODUCTS, "launch-bound"),
+        ("torch_trace_bert_small_h100_cuda124.json.gz", TRACE, 61, PRODUCTS, "launch-bound"),
+        ("torch_trace_gpu_only_mi210_rocm64.json.gz", TRACE, 562, PRODUCTS, "compute-bound"),
+    ],
+)
+def test_genuine_profiles(file: str, source: str, calls: int, largest: str, limit: str) -> None:
+    profile = read_profile(GENUINE / file)
+    assert profile.source == source
+    assert sum(kernel.calls for kernel in profile.kernels) == calls
+    assert next(iter(shares(profile))) == largest
+    assert verdict(profile).limit == limit
+
+
+@pytest.mark.skipif(not GENUINE.is_dir(), reason="AAM_SHARED_DATA has no profiles")
+def test_genuine_copies_and_calls_of_the_host() -> None:
+    copies = read_profile(GENUINE / "rocprofv3_memory_copy_trace_rocm62.csv")
+    assert shares(copies) == {"memory copy": 1.0}
+    with pytest.raises(DataError, match="Calls of the host's API"):
+        read_profile(GENUINE / "rocprofv3_hip_api_stats.csv")
