@@ -2,14 +2,16 @@
 
 from __future__ import annotations
 
+import grp
 import os
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
+from dataclasses import replace
+from functools import partial
 from pathlib import Path
 
 from launcher import engines
 from launcher.gpus import VENDORS
 from launcher.host import pci
-from launcher.host.access import confined
 from launcher.host.facts import DeviceNode, Driver, Gpu, Host, Slurm, User
 from launcher.host.numbers import numbers, whole_number
 from launcher.host.tree import HostTree, open_tree
@@ -32,7 +34,8 @@ def detect(root: Path = Path("/"), environment: Mapping[str, str] | None = None)
     live = tree.name == "/"
     variables = os.environ if live else tree.manifest.environment
     variables = variables if environment is None else environment
-    user = _user(tree, live)
+    live_user = User(os.geteuid(), os.getegid(), tuple(sorted(os.getgroups())))
+    user = live_user if live else tree.manifest.user
     gpus = tuple(gpu for vendor in VENDORS.values() for gpu in vendor.gpus(tree, live))
     drivers = tuple(driver for vendor in VENDORS.values() if (driver := vendor.driver(tree)))
     spaces = {name: vendor.user_space(tree) for name, vendor in VENDORS.items()}
@@ -40,10 +43,10 @@ def detect(root: Path = Path("/"), environment: Mapping[str, str] | None = None)
     found = engines.found(tree, variables, user.uid if user else 0, live)
     return Host(
         root=tree.name,
-        name=_first_line(tree, "/proc/sys/kernel/hostname"),
-        kernel=_first_line(tree, "/proc/sys/kernel/osrelease"),
+        name=tree.read("/proc/sys/kernel/hostname") or "unknown",
+        kernel=tree.read("/proc/sys/kernel/osrelease") or "unknown",
         machine=os.uname().machine if live else tree.manifest.machine,
-        gpus=confined(gpus, nodes, user),
+        gpus=tuple(_confined(gpus, nodes, user)),
         nodes=nodes,
         drivers=drivers,
         engines=found,
@@ -73,21 +76,15 @@ def slurm(variables: Mapping[str, str]) -> Slurm | None:
     )
 
 
-def _user(tree: HostTree, live: bool) -> User | None:
-    if live:
-        return User(os.geteuid(), os.getegid(), tuple(sorted(os.getgroups())))
-    return tree.manifest.user
-
-
 def _nodes(
-    tree: HostTree, gpus: tuple[Gpu, ...], drivers: tuple[Driver, ...], live: bool
+    tree: HostTree, gpus: Sequence[Gpu], drivers: Sequence[Driver], live: bool
 ) -> tuple[DeviceNode, ...]:
     """Look at every device node that the GPUs need."""
     present = {gpu.vendor for gpu in gpus} | {driver.vendor for driver in drivers}
     paths = [p for name in VENDORS if name in present for p in VENDORS[name].shared_nodes]
     paths += [path for gpu in gpus for path in gpu.nodes]
     paths += [path for gpu in gpus for part in gpu.instances for path in part.nodes]
-    look = _look if live else lambda path: _recalled(tree, path)
+    look = _look if live else partial(_recorded, tree)
     return tuple(node for path in dict.fromkeys(paths) if (node := look(path)))
 
 
@@ -96,27 +93,36 @@ def _look(path: str) -> DeviceNode | None:
         facts = os.stat(path)
     except OSError:
         return None
-    access = os.access(path, os.R_OK | os.W_OK)
-    return DeviceNode(path, facts.st_gid, _group(facts.st_gid), facts.st_mode & 0o7777, access)
-
-
-def _recalled(tree: HostTree, path: str) -> DeviceNode | None:
-    if path in tree.manifest.nodes:
-        return tree.manifest.nodes[path]
-    return DeviceNode(path, None, None, None, None) if tree.has(path) else None
-
-
-def _group(gid: int) -> str | None:
-    import grp
-
     try:
-        return grp.getgrgid(gid).gr_name
+        group = grp.getgrgid(facts.st_gid).gr_name
     except KeyError:
-        return None
+        group = None
+    access = os.access(path, os.R_OK | os.W_OK)
+    return DeviceNode(path, facts.st_gid, group, facts.st_mode & 0o7777, access)
 
 
-def _first_line(tree: HostTree, path: str) -> str:
-    try:
-        return tree.text(path).strip()
-    except OSError:
-        return "unknown"
+def _recorded(tree: HostTree, path: str) -> DeviceNode | None:
+    unknown = DeviceNode(path, None, None, None, None) if tree.has(path) else None
+    return tree.manifest.nodes.get(path, unknown)
+
+
+def _confined(gpus: Sequence[Gpu], nodes: Sequence[DeviceNode], user: User | None) -> list[Gpu]:
+    """Mark GPUs that this process may not use, and drop MIG instances that it may not use.
+
+    A GPU may not be used if a cgroup refuses its device node, or if it has no device node while
+    another GPU of its vendor has one, as in a container with a part of the host's GPUs.
+    """
+    by_path = {node.path: node for node in nodes}
+    refused = {node.path for node in nodes if node.refused(user)}
+    usable = {node.path for node in nodes if node.access is not False}
+    kept = []
+    for vendor in dict.fromkeys(gpu.vendor for gpu in gpus):
+        same = [gpu for gpu in gpus if gpu.vendor == vendor]
+        some = any(path in by_path for gpu in same for path in gpu.nodes)
+        for gpu in same:
+            if some and not all(path in by_path and path not in refused for path in gpu.nodes):
+                gpu = replace(gpu, readable=False)
+            parts = tuple(part for part in gpu.instances if usable.issuperset(part.nodes))
+            # If none opens, their access is unknown, as in old captures.
+            kept.append(replace(gpu, instances=parts) if parts else gpu)
+    return kept

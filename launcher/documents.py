@@ -1,11 +1,20 @@
-"""Files and JSON documents read within bounds: regular files alone, limited size and depth."""
+"""Documents: files read within bounds (regular, limited size and depth), JSON of stated types."""
 
 from __future__ import annotations
 
+import dataclasses
 import json
 import os
 import stat
+import types
+import typing
+from collections.abc import Mapping
+from itertools import repeat
 from typing import Any
+
+JSON_TYPES = {
+    str: "text", int: "a number", bool: "true or false", list: "a list", dict: "a mapping"
+}  # fmt: skip
 
 LARGEST = 1 << 20
 """Bytes of a document; those of the launcher have a few kilobytes."""
@@ -49,3 +58,45 @@ def parsed(text: str | bytes) -> Any:
 def strings(value: object) -> bool:
     """Return whether a value is a list of strings."""
     return isinstance(value, list) and all(isinstance(item, str) for item in value)
+
+
+def typed(kind: Any, value: object, place: str) -> Any:
+    """Return a JSON value as `kind`: a frozen dataclass, a mapping, a tuple or a scalar.
+
+    Args:
+        kind: the type; fields of dataclasses that are absent get their defaults.
+        value: from `json.loads`.
+        place: names the value in messages ("nodes./dev/kfd").
+
+    Raises:
+        ValueError: a value of another type, or a negative number, with its place.
+    """
+    origin, arguments = typing.get_origin(kind), typing.get_args(kind)
+    if kind is Any:
+        return value
+    if origin in (types.UnionType, typing.Union):
+        return None if value is None else typed(arguments[0], value, place)
+    if dataclasses.is_dataclass(kind):
+        given, hints = typed(Mapping[str, Any], value, place), typing.get_type_hints(kind)
+        names = [
+            field.name
+            for field in dataclasses.fields(kind)
+            if field.name in given or field.default is field.default_factory
+        ]
+        return kind(  # type: ignore[operator]
+            **{n: typed(hints[n], given.get(n), f"{place}.{n}".lstrip(".")) for n in names}
+        )
+    plain: Any = {tuple: list, Mapping: dict}.get(origin, kind)
+    if not isinstance(value, plain) or (plain is int and (isinstance(value, bool) or value < 0)):
+        raise ValueError(f"{place or 'the whole'} is not {JSON_TYPES[plain]}")
+    if isinstance(value, dict):
+        return {k: typed(arguments[1], v, f"{place}.{k}".lstrip(".")) for k, v in value.items()}
+    if not isinstance(value, list):
+        return value
+    several = arguments[-1] is Ellipsis
+    if not several and len(value) != len(arguments):
+        raise ValueError(f"{place} is not a list of {len(arguments)}")
+    kinds = repeat(arguments[0]) if several else arguments
+    return tuple(
+        typed(item_kind, item, place) for item_kind, item in zip(kinds, value, strict=False)
+    )

@@ -28,19 +28,16 @@ def device_nodes(gpus: Iterable[Gpu]) -> tuple[str, ...]:
 def host_libraries(name: str, requested: bool) -> str:
     """Return the vendor whose host libraries go into a container: required or requested."""
     vendor = VENDORS.get(name)
-    if vendor is None:
-        return ""
-    return name if vendor.host_libraries or (requested and vendor.library_flags) else ""
+    needed = vendor and (vendor.host_libraries or (requested and vendor.library_flags))
+    return name if needed else ""
 
 
 def visible_devices_variables() -> tuple[str, ...]:
     """Return every variable that selects devices; the launcher removes those it does not set."""
-    names = (
-        name
-        for vendor in VENDORS.values()
-        for name in (vendor.visible_devices, *vendor.inner_variables, *vendor.other_variables)
-    )
-    return tuple(dict.fromkeys(name for name in names if name))
+    found: list[str] = []
+    for vendor in VENDORS.values():
+        found += [vendor.visible_devices, *vendor.inner_variables, *vendor.other_variables]
+    return tuple(dict.fromkeys(filter(None, found)))
 
 
 def title(name: str) -> str:

@@ -1,10 +1,8 @@
 """AMD: GPUs as the kernel's compute driver (KFD) lists them, ROCm, and visible devices.
 
-Topology: drivers/gpu/drm/amd/amdkfd/kfd_topology.c, `node_show`. Lines "name value", decimal. Nodes
-are numbers and sort as such. Keys that old kernels lack (gfx_target_version, domain, unique_id,
-num_xcc) are not required. A node that may not be read belongs to another job: the device cgroup
-makes the kernel refuse (kfd_devcgroup_check_permission). Memory is not read: the kernel prints
-local_mem_size 0 for every GPU.
+Nodes are numbers and sort as such. Old kernels lack gfx_target_version, domain, unique_id and
+num_xcc. A node that may not be read belongs to another job: the device cgroup makes the kernel
+refuse (kfd_devcgroup_check_permission). Memory is not read: the kernel prints local_mem_size 0.
 
 Visible devices: ROCR_VISIBLE_DEVICES filters what the ROCm runtime enumerates; HIP_VISIBLE_DEVICES
 (or, where that is not set, CUDA_VISIBLE_DEVICES) then indexes into what is left, so that two values
@@ -15,11 +13,11 @@ from __future__ import annotations
 
 from collections.abc import Callable, Mapping, Sequence
 
+from aam.contract.gpus import GPU, kfd_address, kfd_properties
 from launcher.findings import Finding, Severity
 from launcher.gpus.base import DriverRange, Vendor, range_of
 from launcher.host import pci
 from launcher.host.facts import Driver, Gpu, Host
-from launcher.host.numbers import whole_number
 from launcher.host.tree import HostTree
 
 PCI_VENDOR = 0x1002
@@ -76,6 +74,12 @@ class Amd(Vendor):
     shared_nodes = (KFD,)
     library_flags = ("--rocm", "--no-rocm")
     torch_field = "hip"
+    device_type = GPU
+    arch_prefix = "gfx"
+    libraries_setting = "host_rocm"
+    libraries_help = (
+        "Give --rocm to the engine, which replaces the image's libraries with the host's."
+    )
     files = (
         f"{NODES}/*/properties",
         "/sys/module/amdgpu/version",
@@ -87,17 +91,15 @@ class Amd(Vendor):
 
     def gpus(self, tree: HostTree, live: bool) -> tuple[Gpu, ...]:
         """List the GPUs in KFD order, then those on the PCI bus without a driver."""
-        listed = [
-            gpu for name in tree.names(NODES) if name.isdecimal() if (gpu := _node(tree, name))
-        ]
+        found = [_node(tree, name) for name in tree.names(NODES) if name.isdecimal()]
+        listed = [gpu for gpu in found if gpu]
+        if not all(gpu.readable for gpu in listed):  # the cards of the others are unknown
+            return tuple(listed)
         cards = {gpu.card for gpu in listed}
-        hidden = any(not gpu.readable for gpu in listed)
-        for function in pci.functions(tree):
-            card = function.address.partition(".")[0]
+        for function in pci.functions(tree, PCI_VENDOR):
             # A device that no table has may be a desktop's display, unless it is an accelerator.
             known = function.device in PRODUCTS or function.pci_class in ACCELERATORS
-            # With nodes that may not be read, their cards are unknown.
-            if function.vendor == PCI_VENDOR and known and not hidden and card not in cards:
+            if known and function.address.partition(".")[0] not in cards:
                 unknown = (None, f"AMD 1002:{function.device:04x}")
                 arch, product = PRODUCTS.get(function.device, unknown)
                 address = function.address
@@ -107,20 +109,16 @@ class Amd(Vendor):
     def driver(self, tree: HostTree) -> Driver | None:
         """Return the kernel driver; only AMD's own package states a version."""
         path = "/sys/module/amdgpu/version"
-        try:
-            return Driver("amd", tree.text(path).strip(), path)
-        except OSError:
-            pass
+        version = tree.read(path)
+        if version is not None:
+            return Driver("amd", version, path)
         if tree.has("/sys/module/amdgpu") or tree.has(NODES):
             return Driver("amd", None, f"{path} is absent, so it came with the kernel")
         return None
 
     def user_space(self, tree: HostTree) -> str | None:
         """Return the ROCm that is installed on the host."""
-        try:
-            version = tree.text("/opt/rocm/.info/version").strip()
-        except OSError:
-            return None
+        version = tree.read("/opt/rocm/.info/version")
         return f"ROCm {version} in /opt/rocm" if version else None
 
     def fused(self, archs: Sequence[str], arch: str) -> bool:
@@ -161,12 +159,13 @@ class Amd(Vendor):
         evidence = f"amdgpu {driver.version} is not in the catalog"
         if driver.version is None:
             evidence = f"amdgpu states no version ({driver.source})"
-        remedy = (
+        return Finding(
+            severity,
+            "The ROCm releases that the driver supports are unknown",
+            evidence,
             "no image is refused because of it; `aam-launch check` measures whether the one that "
-            "is chosen computes correctly"
+            "is chosen computes correctly",
         )
-        cause = "The ROCm releases that the driver supports are unknown"
-        return Finding(severity, cause, evidence, remedy)
 
     def checks(
         self, host: Host, gpus: Sequence[Gpu], served: Callable[[str], bool]
@@ -199,32 +198,21 @@ def arch_of(version: int) -> str | None:
     return f"gfx{version // 10000}{version // 100 % 100:x}{version % 100:x}"
 
 
-def address_of(domain: int, location: int) -> str:
-    """Turn domain and location_id into a PCI address.
-
-    >>> address_of(3, 512), address_of(0, 1287)
-    ('0003:02:00.0', '0000:05:00.7')
-    """
-    return f"{domain:04x}:{location >> 8 & 255:02x}:{location >> 3 & 31:02x}.{location & 7}"
-
-
 def _node(tree: HostTree, name: str) -> Gpu | None:
     """Read one node; None for a processor."""
     try:
-        keys = properties(tree.text(f"{NODES}/{name}/properties"))
+        keys = kfd_properties(tree.text(f"{NODES}/{name}/properties"))
     except FileNotFoundError:
         return None
     except PermissionError:
         return Gpu("amd", int(name), None, UNREADABLE, "", readable=False)
     if not keys.get("simd_count"):
         return None
-    arch = arch_of(keys.get("gfx_target_version", 0))
     known, product = PRODUCTS.get(keys.get("device_id", 0), (None, ""))
-    address = address_of(keys.get("domain", 0), keys.get("location_id", 0))
+    arch = arch_of(keys.get("gfx_target_version", 0)) or known
+    address = kfd_address(keys)
     whole = address.partition(".")[0] + ".0"
-    minor = keys.get("drm_render_minor", 0)
-    unique = keys.get("unique_id", 0)
-    arch = arch or known
+    minor, unique = keys.get("drm_render_minor", 0), keys.get("unique_id", 0)
     return Gpu(
         vendor="amd",
         index=int(name),
@@ -237,14 +225,3 @@ def _node(tree: HostTree, name: str) -> Gpu | None:
         memory_mode=pci.attribute(tree, whole, "current_memory_partition"),
         integrated=arch in INTEGRATED,
     )
-
-
-def properties(text: str) -> dict[str, int]:
-    """Read lines "name value"; whatever else a kernel may print is skipped."""
-    keys = {}
-    for line in text.splitlines():
-        name, _, value = line.partition(" ")
-        number = whole_number(value)
-        if number is not None:
-            keys[name] = number
-    return keys

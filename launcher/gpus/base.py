@@ -41,10 +41,8 @@ def range_of(version: str | None, ranges: Sequence[DriverRange]) -> DriverRange 
     >>> range_of("6.3.6", [known]) is known, range_of("6.30", [known])
     (True, None)
     """
-    return next(
-        (known for known in ranges
-         if any(f"{version}.".startswith(f"{prefix}.") for prefix in known.module)), None
-    )  # fmt: skip
+    prefixes = ((known, tuple(f"{prefix}." for prefix in known.module)) for known in ranges)
+    return next((known for known, begin in prefixes if f"{version}.".startswith(begin)), None)
 
 
 class Vendor(Protocol):
@@ -72,8 +70,12 @@ class Vendor(Protocol):
             that keep them out; empty if there are none.
         cdi: name of all devices in the Container Device Interface; empty if it is not needed.
         cdi_command: what makes the description of the devices for it.
+        libraries_setting: setting that requests the host's libraries ("host_rocm"), and
+        libraries_help: its help; empty if they cannot be requested.
         instance: prefix of the names of a card's hardware partitions ("MIG-"); empty if none.
         one_instance: why one of them is used.
+        device_type: value of --device for its GPUs.
+        arch_prefix: how the names of its architectures begin ("gfx").
         torch_field: field of PyTorch's version.py that is set in a build for this vendor; empty if
             `aam` cannot compute on this vendor's GPUs yet.
         files: patterns of the files that a capture holds.
@@ -92,10 +94,14 @@ class Vendor(Protocol):
     late_nodes: bool = False
     host_libraries: bool = False
     library_flags: tuple[str, str] | tuple[()] = ()
+    libraries_setting: str = ""
+    libraries_help: str = ""
     cdi: str = ""
     cdi_command: str = ""
     instance: str = ""
     one_instance: str = ""
+    device_type: str = ""
+    arch_prefix: str = ""
     torch_field: str = ""
     files: tuple[str, ...] = ()
     attributes: tuple[str, ...] = ()

@@ -55,20 +55,14 @@ class Intel(Vendor):
     visible_devices = "ZE_AFFINITY_MASK"
     other_variables = ("ONEAPI_DEVICE_SELECTOR",)
     files = (
-        *(
-            f"/sys/module/{module}/{name}"
-            for module in MODULES
-            for name in ("version", "initstate")
-        ),
+        *(f"/sys/module/{m}/{name}" for m in MODULES for name in ("version", "initstate")),
         "/sys/bus/pci/devices/*/drm/renderD*/dev",
     )
 
     def gpus(self, tree: HostTree, live: bool) -> tuple[Gpu, ...]:
         """List the GPUs by PCI address; one without a render node has no driver."""
         found: list[Gpu] = []
-        for function in pci.functions(tree):
-            if function.vendor != PCI_VENDOR:
-                continue
+        for function in pci.functions(tree, PCI_VENDOR):
             names = tree.names(f"{pci.DEVICES}/{function.address}/drm")
             nodes = [name for name in names if name.startswith("renderD")]
             arch, product = PRODUCTS.get(function.device, (None, f"8086:{function.device:04x}"))
@@ -91,9 +85,8 @@ class Intel(Vendor):
         """Return the kernel driver; only Intel's own packages state a version."""
         for module in MODULES:
             path = f"/sys/module/{module}/version"
-            try:
-                return Driver("intel", tree.text(path).strip(), path)
-            except OSError:
-                if tree.has(f"/sys/module/{module}"):
-                    return Driver("intel", None, f"{module} came with the kernel")
+            version = tree.read(path)
+            if version is not None or tree.has(f"/sys/module/{module}"):
+                source = path if version is not None else f"{module} came with the kernel"
+                return Driver("intel", version, source)
         return None

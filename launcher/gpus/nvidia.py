@@ -13,6 +13,8 @@ from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
+from aam.contract.gpus import GPU, nvidia_driver_version
+from launcher.gpus import nvml
 from launcher.gpus.base import Vendor
 from launcher.host import pci
 from launcher.host.facts import Driver, Gpu, GpuInstance
@@ -22,7 +24,6 @@ from launcher.host.tree import HostTree
 PCI_VENDOR = 0x10DE
 ROOT = "/proc/driver/nvidia"
 CHIPS = Path(__file__).with_name("nvidia_chips.txt")
-VERSION = r"NVRM version:.*?(\d+(?:\.\d+)+)"
 
 
 class Nvidia(Vendor):
@@ -43,6 +44,8 @@ class Nvidia(Vendor):
     instance = "MIG-"
     one_instance = "CUDA computes on one MIG instance at a time"
     torch_field = "cuda"
+    device_type = GPU
+    arch_prefix = "sm_"
     files = (
         f"{ROOT}/version",
         f"{ROOT}/gpus/*/information",
@@ -53,15 +56,12 @@ class Nvidia(Vendor):
 
     def gpus(self, tree: HostTree, live: bool) -> tuple[Gpu, ...]:
         """List the GPUs by PCI address, then those on the PCI bus without a driver."""
-        functions = {f.address: f for f in pci.functions(tree) if f.vendor == PCI_VENDOR}
+        functions = {f.address: f for f in pci.functions(tree, PCI_VENDOR)}
         driven = tree.names(f"{ROOT}/gpus")
         if not functions and not driven:
             return ()
         chips = capabilities(CHIPS.read_text())
-        found = [
-            _driven(tree, number, address, chips, live)
-            for number, address in enumerate(sorted(driven))
-        ]
+        found = [_driven(tree, n, a, chips, live) for n, a in enumerate(sorted(driven))]
         for function in functions.values():
             if function.address not in driven:
                 arch, chip = chips.get(function.device, (None, f"10de:{function.device:04x}"))
@@ -70,17 +70,10 @@ class Nvidia(Vendor):
         return tuple(found)
 
     def driver(self, tree: HostTree) -> Driver | None:
-        """Return the kernel driver and its version.
-
-        Both forms are known: "... UNIX x86_64 Kernel Module  535.54.03 ..." and
-        "... UNIX Open Kernel Module for x86_64  555.42.02 ...".
-        """
+        """Return the kernel driver and its version."""
         path = f"{ROOT}/version"
-        try:
-            match = re.search(VERSION, tree.text(path))
-        except OSError:
-            return None
-        return Driver("nvidia", match[1] if match else None, path)
+        text = tree.read(path)
+        return None if text is None else Driver("nvidia", nvidia_driver_version(text), path)
 
     def serves(self, archs: Sequence[str], arch: str) -> bool:
         """Return whether code runs on `arch`.
@@ -95,10 +88,7 @@ class Nvidia(Vendor):
         """Return arch and MIG instances of each GPU, as the driver's library reports them."""
         return {
             "nvml": {
-                gpu.pci: {
-                    "arch": gpu.arch,
-                    "mig": {part.place: part.uuid for part in gpu.instances},
-                }
+                gpu.pci: {"arch": gpu.arch, "mig": {i.place: i.uuid for i in gpu.instances}}
                 for gpu in gpus
                 if gpu.driven
             }
@@ -106,7 +96,7 @@ class Nvidia(Vendor):
 
 
 def _driven(
-    tree: HostTree, number: int, address: str, chips: dict[int, tuple[str, str]], ask_driver: bool
+    tree: HostTree, number: int, address: str, chips: dict[int, tuple[str, str]], live: bool
 ) -> Gpu:
     """Describe a GPU that the driver lists."""
     keys = _information(tree, address)
@@ -115,13 +105,11 @@ def _driven(
     device = pci.number(tree, address, "device")
     arch, _ = chips.get(device or 0, (None, ""))
     instances = _instances(tree, minor)
-    if ask_driver and (arch is None or instances):
-        from launcher.gpus import nvml
-
+    if live and (arch is None or instances):
         arch = arch or nvml.capability(address)
         uuids = nvml.instances(address) if instances else {}
         instances = tuple(replace(i, uuid=uuids.get((i.gpu, i.compute))) for i in instances)
-    elif not ask_driver:  # a capture may hold the library's facts
+    elif not live:  # a capture may hold the library's facts
         recorded = tree.manifest.library_facts.get("nvml", {}).get(address, {})
         arch = arch or _text(recorded.get("arch"))
         names = recorded.get("mig")
@@ -160,10 +148,7 @@ def capabilities(text: str) -> dict[int, tuple[str, str]]:
 
 
 def _information(tree: HostTree, address: str) -> dict[str, str]:
-    try:
-        lines = tree.text(f"{ROOT}/gpus/{address}/information").splitlines()
-    except OSError:
-        return {}
+    lines = (tree.read(f"{ROOT}/gpus/{address}/information") or "").splitlines()
     pairs = (line.partition(":") for line in lines)
     return {name.strip().lower(): value.strip() for name, _, value in pairs}
 
@@ -174,26 +159,17 @@ def _instances(tree: HostTree, minor: int) -> tuple[GpuInstance, ...]:
     Source: MIG user guide, "Device Nodes and Capabilities".
     """
     base = f"{ROOT}/capabilities/gpu{minor}/mig"
-    return tuple(
-        GpuInstance(
-            int(group[2:]),
-            int(name[2:]),
-            tuple(
-                node
-                for place in (f"{base}/{group}", f"{base}/{group}/{name}")
-                if (node := _capability_node(tree, place))
-            ),
-        )
-        for group in tree.names(base)
-        if group.startswith("gi") and whole_number(group[2:]) is not None
-        for name in tree.names(f"{base}/{group}")
-        if name.startswith("ci") and whole_number(name[2:]) is not None
-    )
+    found = []
+    for group in tree.names(base):
+        for name in tree.names(f"{base}/{group}"):
+            numbers = whole_number(group.removeprefix("gi")), whole_number(name.removeprefix("ci"))
+            if group.startswith("gi") and name.startswith("ci") and None not in numbers:
+                places = (f"{base}/{group}", f"{base}/{group}/{name}")
+                nodes = tuple(node for p in places if (node := _capability_node(tree, p)))
+                found.append(GpuInstance(int(group[2:]), int(name[2:]), nodes))
+    return tuple(found)
 
 
 def _capability_node(tree: HostTree, place: str) -> str | None:
-    try:
-        match = re.search(r"DeviceFileMinor:\s*(\d+)", tree.text(f"{place}/access"))
-    except OSError:
-        return None
+    match = re.search(r"DeviceFileMinor:\s*(\d+)", tree.read(f"{place}/access") or "")
     return f"/dev/nvidia-caps/nvidia-cap{match[1]}" if match else None

@@ -8,7 +8,7 @@ from dataclasses import dataclass, field
 
 @dataclass(frozen=True)
 class GpuInstance:
-    """A hardware partition of a card that is a device of its own (NVIDIA: MIG compute instance).
+    """A hardware partition of a card that is a device of its own.
 
     Attributes:
         gpu: number of its GPU instance.
@@ -70,13 +70,24 @@ class Gpu:
 
 @dataclass(frozen=True)
 class DeviceNode:
-    """A device node; `access` is None in a capture."""
+    """A device node; `access`, the outcome of access(2), is None in a capture."""
 
     path: str
     gid: int | None
     group: str | None
     mode: int | None
     access: bool | None
+
+    def refused(self, user: User | None) -> bool:
+        """Return whether a device cgroup refuses a node that its permissions would open.
+
+        The kernel consults the device cgroup in access(2) as in open(2) (fs/namei.c,
+        inode_permission), so such a node belongs to another job or needs an allocation.
+        """
+        if self.access is not False or user is None or self.mode is None:
+            return False
+        needed = 0o060 if self.gid in (user.gid, *user.groups) else 0o006
+        return user.uid == 0 or self.mode & needed == needed
 
 
 @dataclass(frozen=True)

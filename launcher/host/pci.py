@@ -23,26 +23,21 @@ class PciFunction:
         return f"{self.address} {self.vendor:04x}:{self.device:04x} {self.pci_class:04x}"
 
 
-def functions(tree: HostTree) -> tuple[PciFunction, ...]:
-    """List the graphics and accelerator functions in the order of their addresses."""
+def functions(tree: HostTree, vendor: int | None = None) -> tuple[PciFunction, ...]:
+    """List the graphics and accelerator functions, of one vendor or all, by address."""
     found = []
     for address in sorted(tree.names(DEVICES)):
-        pci_class = number(tree, address, "class")
-        if pci_class is None or pci_class >> 16 not in (DISPLAY, ACCELERATOR):
+        kind, maker, device = (number(tree, address, n) for n in ("class", "vendor", "device"))
+        if kind is None or kind >> 16 not in (DISPLAY, ACCELERATOR) or vendor not in (None, maker):
             continue
-        vendor = number(tree, address, "vendor")
-        device = number(tree, address, "device")
-        if vendor is not None and device is not None:
-            found.append(PciFunction(address, vendor, device, pci_class >> 8))
+        if maker is not None and device is not None:
+            found.append(PciFunction(address, maker, device, kind >> 8))
     return tuple(found)
 
 
 def attribute(tree: HostTree, address: str, name: str) -> str | None:
     """Return an attribute of a device, such as `current_compute_partition`, or None."""
-    try:
-        return tree.text(f"{DEVICES}/{address}/{name}").strip() or None
-    except OSError:
-        return None
+    return tree.read(f"{DEVICES}/{address}/{name}") or None
 
 
 def number(tree: HostTree, address: str, name: str) -> int | None:

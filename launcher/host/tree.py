@@ -35,13 +35,13 @@ COMPRESSED: dict[bytes, Any] = {
 
 
 class HostTree(Protocol):
-    """Files of a host by absolute path; unreadable is not the same as absent."""
+    """Files of a host by absolute path."""
 
     name: str
     manifest: Manifest
 
     def text(self, path: str) -> str:
-        """Return the content; raises FileNotFoundError or PermissionError."""
+        """Return the content; raises FileNotFoundError, or PermissionError if it is unreadable."""
         ...
 
     def names(self, path: str) -> list[str]:
@@ -52,8 +52,15 @@ class HostTree(Protocol):
         """Return whether `path` exists."""
         ...
 
+    def read(self, path: str) -> str | None:
+        """Return the content without white space around it; None if absent or unreadable."""
+        try:
+            return self.text(path).strip()
+        except OSError:
+            return None
 
-class FolderTree:
+
+class FolderTree(HostTree):
     """A host below a folder; "/" is the host itself."""
 
     def __init__(self, root: Path) -> None:
@@ -76,7 +83,7 @@ class FolderTree:
             raise PermissionError(path) from error
 
     def names(self, path: str) -> list[str]:
-        """Return the names in a folder, numbers in numeric order."""
+        """Return the names in a folder."""
         try:
             with os.scandir(self.root + path) as entries:
                 return natural(entry.name for entry in islice(entries, MOST_NAMES))
@@ -88,7 +95,7 @@ class FolderTree:
         return os.path.lexists(self.root + path)
 
 
-class TarTree:
+class TarTree(HostTree):
     """A host in a tar, compressed or not, read into memory within bounds."""
 
     def __init__(self, file: Path) -> None:
@@ -133,7 +140,7 @@ class TarTree:
         return content
 
     def names(self, path: str) -> list[str]:
-        """Return the names in a folder, numbers in numeric order."""
+        """Return the names in a folder."""
         return natural(self.folders.get(path.rstrip("/"), set()))
 
     def has(self, path: str) -> bool:

@@ -9,6 +9,7 @@ from __future__ import annotations
 import json
 import os
 import re
+import subprocess
 from collections.abc import Container
 from contextlib import suppress
 from dataclasses import replace
@@ -28,20 +29,18 @@ def with_versions(host: Host, cache: Path, ask: Container[str]) -> Host:
 
     Args:
         host: facts.
-        cache: folder for what programs said before.
-        ask: names of the engines that may be started to be asked.
+        cache: folder of the versions that were read before.
+        ask: names of the engines that may be started to read their version.
     """
-    known = tuple(
+    known = [
         replace(engine, version=_version(engine.path, cache, engine.name in ask))
         for engine in host.engines
-    )
-    return replace(host, engines=known)
+    ]
+    return replace(host, engines=tuple(known))
 
 
 def version(program: str) -> str | None:
     """Return the version that `program --version` prints; None if it fails or takes too long."""
-    import subprocess
-
     try:
         done = subprocess.run(
             [program, "--version"], capture_output=True, text=True, timeout=PATIENCE, check=False
@@ -52,19 +51,17 @@ def version(program: str) -> str | None:
     return found[0] if found else None
 
 
-def _version(program: str, cache: Path, ask: bool) -> str | None:
+def _version(program: str, cache: Path, may_start: bool) -> str | None:
     facts = os.stat(program)
     name = f"{facts.st_dev:x}-{facts.st_ino:x}-{facts.st_mtime_ns:x}-{facts.st_size:x}"
     place = cache / f"version-{name}.json"
-    try:
+    with suppress(OSError, ValueError, KeyError, TypeError):
         stored = documents.parsed(documents.regular(place))
         if stored["program"] == program:
             return str(stored["version"])
-    except (OSError, ValueError, KeyError, TypeError):
-        pass
-    found_version = version(program) if ask else None
-    if found_version:
+    found = version(program) if may_start else None
+    if found:
         # The version is determined again next time where the cache cannot be written.
         with suppress(OSError, CannotCreate), atomic_write(place) as temporary:
-            temporary.write_text(json.dumps({"program": program, "version": found_version}))
-    return found_version
+            temporary.write_text(json.dumps({"program": program, "version": found}))
+    return found

@@ -6,7 +6,6 @@ from collections.abc import Iterable, Iterator
 
 from launcher.findings import Finding
 from launcher.gpus import VENDORS
-from launcher.host.access import refused
 from launcher.host.facts import Gpu, Host
 
 ABSENT = "A device node is absent"
@@ -23,7 +22,7 @@ def denials(host: Host, gpus: Iterable[Gpu]) -> Iterator[Finding]:
         elif node.access is False:
             remedy = "ask Slurm for GPUs, such as `--gpus 1`"
             evidence = f"a device cgroup refuses {path}, whose permissions would allow it"
-            if not refused(node, host.user):
+            if not node.refused(host.user):
                 group = node.group or str(node.gid)
                 remedy = f"`sudo usermod -aG {group} $USER`, then log in again"
                 evidence = f"{path} belongs to group {group} (mode {node.mode or 0:o})"

@@ -14,8 +14,9 @@ from typing import Literal
 import pytest
 
 from aam.contract.errors import MissingInput
+from aam.contract.gpus import kfd_address
 from launcher.detect import detect
-from launcher.gpus.amd import address_of, arch_of
+from launcher.gpus.amd import arch_of
 from launcher.gpus.nvidia import CHIPS, capabilities
 from launcher.host.facts import Gpu, GpuInstance
 from launcher.host.numbers import numbers
@@ -358,8 +359,8 @@ def test_arch_names_are_hexadecimal(version: int, arch: str | None) -> None:
 
 
 def test_addresses() -> None:
-    assert address_of(0, 33536) == "0000:83:00.0"
-    assert address_of(1, 1287) == "0001:05:00.7"
+    assert kfd_address({"location_id": 33536}) == "0000:83:00.0"
+    assert kfd_address({"domain": 1, "location_id": 1287}) == "0001:05:00.7"
 
 
 def test_numbers_sort_as_numbers() -> None:
@@ -428,14 +429,14 @@ def test_a_tar_with_very_deep_names_is_read(tmp_path: Path) -> None:
         ("[" * 100_000, "nested too deeply"),
         ("[]", "the whole is not a mapping"),
         ("{", "it is not JSON"),
-        ('{"user": {"uid": 1}}', "user.groups is not a list"),
+        ('{"user": {"uid": 1, "gid": 1}}', "user.groups is not a list"),
         ('{"user": {"gid": 1, "groups": []}}', "user.uid is not a number"),
         ('{"user": [1]}', "user is not a mapping"),
         ('{"environment": ["A"]}', "environment is not a mapping"),
         ('{"environment": {"A": 1}}', "environment.A is not text"),
         ('{"environment": {"A": "\\u0000"}}', "NUL character"),
         ('{"engines": [{"name": "podman"}]}', "engines.path is not text"),
-        ('{"engines": [{"name": "p", "path": "/p", "conf": [["a"]]}]}', "list of pairs"),
+        ('{"engines": [{"name": "p", "path": "/p", "conf": [["a"]]}]}', "is not a list of 2"),
         ('{"nodes": {"/dev/kfd": 5}}', "nodes./dev/kfd is not a mapping"),
         ('{"nodes": {"/dev/kfd": {"mode": "rw"}}}', "nodes./dev/kfd.mode is not a number"),
         ('{"nodes": {"/dev/kfd": {"access": "no"}}}', "nodes./dev/kfd.access"),
