@@ -13,7 +13,7 @@ from launcher import config, doctor, images
 from launcher.commands import no_more, print_json
 from launcher.detect import detect
 from launcher.engines import ENGINES, of_format
-from launcher.engines.installed import which
+from launcher.engines.base import which
 from launcher.engines.sif import SIF
 from launcher.explain import warn
 from launcher.images import index

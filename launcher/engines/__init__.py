@@ -67,11 +67,6 @@ def absent(host_engines: tuple[EngineFact, ...]) -> tuple[EngineFact, ...]:
     )  # fmt: skip
 
 
-def run_flags(plan: Plan) -> tuple[str, ...]:
-    """Return the options between the engine's program and the image of a plan."""
-    return ENGINES[plan.engine].run_flags(plan)
-
-
 def command(plan: Plan) -> tuple[str, ...]:
     """Return the command line that runs a plan."""
     return ENGINES[plan.engine].command(plan)

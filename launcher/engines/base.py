@@ -4,18 +4,21 @@ To add an engine, write a module whose `ENGINE` has these members and enter it i
 `launcher.engines.ENGINES`. No other module names an engine: the choices of --runtime, detection,
 `explain`, `doctor`, plans and command lines come from that registry.
 
-An engine that runs images has an `image_format`, the name under which images.json records what it
-builds ("sif" for a file in the image folder, else the engine's own storage).
+An engine that runs images has an `image_format`, under which images.json records its images ("sif"
+for a file in the image folder, else the engine's own storage).
 """
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+import os
+import shutil
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Protocol
 
 from aam.contract.errors import Unavailable
+from launcher.engines.build_log import BuildLog
 from launcher.host.facts import EngineFact, EngineTraits
 from launcher.host.tree import HostTree
 
@@ -29,6 +32,52 @@ WHEELS = "/mnt"
 PYTHON = "/opt/aam/bin/python"
 SMOKE = "/opt/aam/containers/smoke.py"
 """The test of an image, inside of it."""
+ENV = "/usr/bin/env"
+NAMESPACE_SETTINGS = {
+    "/proc/sys/user/max_user_namespaces": "0",
+    "/proc/sys/kernel/unprivileged_userns_clone": "0",  # Debian's and Arch's kernels
+    "/proc/sys/kernel/apparmor_restrict_unprivileged_userns": "1",  # Ubuntu 23.10 and later
+}
+"""Kernel settings with the value that forbids user namespaces (user_namespaces(7))."""
+
+
+def which(name: str, search: str) -> str | None:
+    """Return the absolute path of a program on the search path."""
+    folders = (folder for folder in search.split(os.pathsep) if folder.startswith("/"))
+    return shutil.which(name, path=os.pathsep.join(folders))
+
+
+def user_namespaces(tree: HostTree) -> str | None:
+    """Return the kernel setting that forbids user namespaces, or None."""
+    found = (path for path, value in NAMESPACE_SETTINGS.items() if tree.read(path) == value)
+    return next((f"{path} is {NAMESPACE_SETTINGS[path]}" for path in found), None)
+
+
+def program(plan: Plan) -> tuple[str, ...]:
+    """Return the argv inside the container: `env` sets the variables, so no engine interprets them.
+
+    Apptainer splits the values of its own --env at commas and has a shell evaluate them.
+    """
+    return (ENV, *assignments(plan), "aam", *plan.argv)
+
+
+def assignments(plan: Plan) -> tuple[str, ...]:
+    """Return the variables of a plan as `env` takes them."""
+    return tuple(f"{name}={value}" for name, value in plan.variables)
+
+
+def fields(*values: str) -> str:
+    """Join the fields of a --mount value; it is read as CSV (RFC 4180), so quotes are doubled.
+
+    >>> fields("type=bind", "source=/a,b")
+    'type=bind,"source=/a,b"'
+    """
+    return ",".join(
+        '"' + value.replace('"', '""') + '"'
+        if any(mark in value for mark in ',"\r\n') or value.startswith(" ")
+        else value
+        for value in values
+    )
 
 
 @dataclass(frozen=True)
@@ -72,18 +121,6 @@ class SpaceRequirement:
     remedy: str
 
 
-class BuildLog(Protocol):
-    """Where a build reports its steps; see `launcher.images.build_steps.BuildLog`."""
-
-    def say(self, text: str) -> None:
-        """Print a line with the time since the start, and log it."""
-
-    def run(
-        self, argv: Sequence[str], folder: Path, environment: Mapping[str, str] | None = None
-    ) -> None:
-        """Run a command; raises CannotCreate with the end of its log if it fails."""
-
-
 class Engine(Protocol):
     """Everything about one engine; one that builds no images inherits the second half.
 
@@ -101,6 +138,17 @@ class Engine(Protocol):
         self, tree: HostTree, environment: Mapping[str, str], user_id: int
     ) -> EngineFact | None:
         """Return the facts of the engine on this host without starting it; None if absent."""
+        path = which(self.name, environment.get("PATH", os.defpath))
+        if path is None or not self.traits.image_format:
+            return None
+        obstacle, settings = self.configuration(path, tree, environment, user_id)
+        return EngineFact(self.name, path, obstacle, conf=tuple(settings), traits=self.traits)
+
+    def configuration(
+        self, path: str, tree: HostTree, environment: Mapping[str, str], user_id: int
+    ) -> tuple[str | None, Iterable[tuple[str, str]]]:
+        """Return the obstacle to a start, and the settings of the site that change containers."""
+        return None, ()
 
     def run_flags(self, plan: Plan) -> tuple[str, ...]:
         """Return the options between the engine's program and the image, with the mounts."""
@@ -111,14 +159,7 @@ class Engine(Protocol):
     def needs(
         self, program: str, room: tuple[float, float], folder: Path, variables: Mapping[str, str]
     ) -> list[SpaceRequirement]:
-        """Return the disk space that a build needs.
-
-        Args:
-            program: path of the engine.
-            room: GiB of building, and GiB of the image.
-            folder: the image folder.
-            variables: the environment.
-        """
+        """Return the disk space that a build needs; `room`: GiB of building and of the image."""
         return []
 
     def build(self, build: ImageBuild, log: BuildLog) -> dict[str, Any]:

@@ -27,11 +27,7 @@ def additions(
     """Yield each setting that adds to every container, and the file where it stands."""
     found: dict[tuple[str, str], tuple[str, str]] = {}
     for path in _paths(tree, environment, user_id):
-        try:
-            text = tree.text(path)
-        except OSError:
-            continue
-        for section, key, value in _settings(text):
+        for section, key, value in _settings(tree.read(path) or ""):
             if key in ADDING.get(section, ()):
                 found[section, key] = (value, path)
     for (_, key), (value, path) in found.items():

@@ -4,9 +4,10 @@ from __future__ import annotations
 
 import importlib.util
 import os
+import re
 import site
 import sys
-from collections.abc import Mapping, Sequence
+from collections.abc import Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING
 
@@ -14,7 +15,6 @@ from aam.contract.installation import install_command
 from launcher.engines.base import Engine
 from launcher.gpus import VENDORS
 from launcher.host.facts import EngineTraits
-from launcher.host.tree import HostTree
 from launcher.plan.choice import NativeStack
 
 if TYPE_CHECKING:
@@ -30,9 +30,6 @@ class NativeEngine(Engine):
     name = "native"
     traits = EngineTraits()
     least = None
-
-    def detect(self, tree: HostTree, environment: Mapping[str, str], user_id: int) -> None:
-        """Return None: native runs need no engine."""
 
     def run_flags(self, plan: Plan) -> tuple[str, ...]:
         """Return how Python starts `aam`."""
@@ -68,12 +65,6 @@ def _torch() -> tuple[str | None, str]:
         text = (Path(found.submodule_search_locations[0]) / "version.py").read_text()
     except OSError:
         return None, "cpu"
-    lines = (line.partition("=") for line in text.splitlines())
-    stated = {
-        name.partition(":")[0].strip(): value.strip(" '\"")
-        for name, _, value in lines
-        if value.strip().startswith(("'", '"'))
-    }
-    fields = {vendor.torch_field: vendor.name for vendor in VENDORS.values() if vendor.torch_field}
-    vendor = next((name for field, name in fields.items() if field in stated), "cpu")
-    return stated.get("__version__"), vendor
+    stated = dict(re.findall(r"""^(\w+)[^=\n]*=\s*['"](.*)['"]\s*$""", text, re.MULTILINE))
+    vendors = (vendor for vendor in VENDORS.values() if vendor.torch_field in stated)
+    return stated.get("__version__"), next((vendor.name for vendor in vendors), "cpu")

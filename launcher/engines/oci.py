@@ -15,16 +15,18 @@ from typing import TYPE_CHECKING, Any
 
 from aam.contract.errors import CannotCreate, MissingInput
 from launcher.engines.base import (
+    ENV,
     GIB,
     PYTHON,
     SMOKE,
     WHEELS,
-    BuildLog,
     Engine,
     ImageBuild,
     SpaceRequirement,
-)
-from launcher.engines.container_argv import ENV, fields, program
+    fields,
+    program,
+)  # fmt: skip
+from launcher.engines.build_log import BuildLog
 
 if TYPE_CHECKING:
     from launcher.plan.plan import Plan
@@ -51,7 +53,7 @@ class OciEngine(Engine):
 
     @abstractmethod
     def identity_flags(self, plan: Plan) -> list[str]:
-        """Return the options for the user, the user's groups and NVIDIA's devices."""
+        """Return the options for the user, the user's groups and devices with a CDI description."""
 
     @abstractmethod
     def build_flags(self, build: ImageBuild) -> list[str]:
@@ -99,7 +101,9 @@ class OciEngine(Engine):
             recipe = build.scratch / "labels" / "Dockerfile"
             recipe.parent.mkdir()
             recipe.write_text(f"FROM {bare}\n")
-            log.run(self.label_argv(build, labels, recipe, aside), recipe.parent)
+            options = [word for k, v in labels.items() for word in ("--label", f"{k}={v}")]
+            argv = self._build_argv(build, recipe, aside, options, recipe.parent)
+            log.run(argv, recipe.parent)
             if build.test:
                 log.say("test")
                 log.run(self.exec_argv(build.program, aside, [PYTHON, SMOKE]), build.scratch)
@@ -111,23 +115,17 @@ class OciEngine(Engine):
 
     def build_argv(self, build: ImageBuild, tag: str) -> list[str]:
         """Return the command that builds an image of its definition."""
-        recipe = build.context / "containers" / f"{build.name}.Dockerfile"
-        argv = [build.program, "build", "--file", str(recipe), "--tag", tag]
-        argv += self.build_flags(build)
-        argv += ["--volume", f"{build.wheels}:{WHEELS}:ro"] if build.wheels else []
+        options = ["--volume", f"{build.wheels}:{WHEELS}:ro"] if build.wheels else []
         for key, value in build.arguments.items():
-            argv += ["--build-arg", f"{key}={value}"]
-        return [*argv, str(build.context)]
+            options += ["--build-arg", f"{key}={value}"]
+        recipe = build.context / "containers" / f"{build.name}.Dockerfile"
+        return self._build_argv(build, recipe, tag, options, build.context)
 
-    def label_argv(
-        self, build: ImageBuild, labels: Mapping[str, str], recipe: Path, tag: str
+    def _build_argv(
+        self, build: ImageBuild, recipe: Path, tag: str, options: Sequence[str], context: Path
     ) -> list[str]:
-        """Return the command that gives an image its labels and its tag."""
         argv = [build.program, "build", "--file", str(recipe), "--tag", tag]
-        argv += self.build_flags(build)
-        for name, value in labels.items():
-            argv += ["--label", f"{name}={value}"]
-        return [*argv, str(recipe.parent)]
+        return [*argv, *self.build_flags(build), *options, str(context)]
 
     def exec_argv(self, program: str, place: str, argv: Sequence[str]) -> list[str]:
         """Return the argv that runs a program in an image without anything of the host."""
@@ -171,8 +169,8 @@ class OciEngine(Engine):
 
 def inspected(program: str, image: str) -> dict[str, str]:
     """Return the id and the digest of an image of a storage; nothing if it has none."""
-    done = subprocess.run([program, "image", "inspect", image], capture_output=True, text=True,
-                          check=False)  # fmt: skip
+    argv = [program, "image", "inspect", image]
+    done = subprocess.run(argv, capture_output=True, text=True, check=False)
     if done.returncode:
         return {}
     output = json.loads(done.stdout)[0]

@@ -1,8 +1,8 @@
 """Podman, rootless or as root.
 
-The user keeps his numbers inside (--userns keep-id) and his groups. The shared memory is the host's
-by a mount; --ipc=host fails where a host has no /dev/mqueue. Docker Hub's images have no part in
-this: --pull=never.
+The user keeps the same numbers and groups inside (--userns keep-id). The shared memory is a mount
+of the host's; --ipc=host fails where a host has no /dev/mqueue. --pull=never: no image of Docker
+Hub is ever used.
 
 containers.conf of the site or the user adds variables, mounts and devices to every container, and
 no option takes them away again; `explain` and `doctor` show what it adds.
@@ -10,15 +10,14 @@ no option takes them away again; `explain` and `doctor` show what it adds.
 
 from __future__ import annotations
 
-import os
-from collections.abc import Mapping
+import pwd
+from collections.abc import Iterable, Mapping
 from typing import TYPE_CHECKING
 
 from launcher.engines import containers_conf
-from launcher.engines.base import ImageBuild
-from launcher.engines.installed import user_namespaces, which
+from launcher.engines.base import ImageBuild, user_namespaces
 from launcher.engines.oci import OciEngine
-from launcher.host.facts import EngineFact, EngineTraits
+from launcher.host.facts import EngineTraits
 from launcher.host.tree import HostTree
 
 if TYPE_CHECKING:
@@ -40,21 +39,15 @@ class Podman(OciEngine):
         hidden=("PODMAN_*", "CONTAINER_*"),  # a default user namespace, a remote host
     )
 
-    def detect(
-        self, tree: HostTree, environment: Mapping[str, str], user_id: int
-    ) -> EngineFact | None:
-        """Return the program, its obstacle if any, and the settings that add to containers."""
-        path = which(self.name, environment.get("PATH", os.defpath))
-        if path is None:
-            return None
-        obstacle = None
-        if user_id != 0:
-            obstacle = user_namespaces(tree) or _no_subordinate_ids(tree, user_id)
-        conf = tuple(containers_conf.additions(tree, environment, user_id))
-        return EngineFact(self.name, path, obstacle, conf=conf, traits=self.traits)
+    def configuration(
+        self, path: str, tree: HostTree, environment: Mapping[str, str], user_id: int
+    ) -> tuple[str | None, Iterable[tuple[str, str]]]:
+        """Return what forbids rootless containers, and the settings that add to containers."""
+        rootless = user_id and (user_namespaces(tree) or _no_subordinate_ids(tree, user_id))
+        return rootless or None, containers_conf.additions(tree, environment, user_id)
 
     def identity_flags(self, plan: Plan) -> list[str]:
-        """Keep the numbers of the user and his groups, which cannot be named one by one."""
+        """Keep the numbers of the user and the groups, which cannot be named one by one."""
         if plan.user[0] == 0:
             argv = [f"--group-add={group}" for group in plan.groups]
         else:
@@ -70,19 +63,15 @@ class Podman(OciEngine):
 
 def _no_subordinate_ids(tree: HostTree, user_id: int) -> str | None:
     """Return the missing range of user IDs for rootless podman (subuid(5)), or None."""
-    import pwd
-
     try:
         user = pwd.getpwuid(user_id).pw_name
     except KeyError:
         user = str(user_id)
     for path in ("/etc/subuid", "/etc/subgid"):
-        try:
-            owners = [line.split(":")[0] for line in tree.text(path).splitlines()]
-        except FileNotFoundError:
-            owners = []
-        except OSError:
+        text = tree.read(path)
+        if text is None and tree.has(path):  # it may not be read
             return None
+        owners = [line.split(":")[0] for line in (text or "").splitlines()]
         if not {user, str(user_id)} & set(owners) and not _subordinate_ids_elsewhere(tree):
             return f"{path} has no line for {user}; `usermod --add-subuids` makes one"
     return None
@@ -90,14 +79,10 @@ def _no_subordinate_ids(tree: HostTree, user_id: int) -> str | None:
 
 def _subordinate_ids_elsewhere(tree: HostTree) -> bool:
     """Return whether a service such as SSSD hands out the ranges (nsswitch.conf(5), "subid")."""
-    try:
-        lines = tree.text("/etc/nsswitch.conf").splitlines()
-    except OSError:
-        return False
+    pairs = (line.split(":") for line in (tree.read("/etc/nsswitch.conf") or "").splitlines())
     return any(
-        line.split(":")[0].strip() == "subid" and line.split(":")[1].split() != ["files"]
-        for line in lines
-        if ":" in line
+        len(pair) > 1 and pair[0].strip() == "subid" and pair[1].split() != ["files"]
+        for pair in pairs
     )
 
 

@@ -2,10 +2,9 @@
 
 --contain gives a minimal /dev, no home and no `bind path` of the site but /etc/hosts and
 /etc/localtime; --cleanenv no variable of the host. `mount hostfs = yes` of a site holds even under
---contain, hence --no-mount hostfs. AMD's devices are bound one by one; --rocm is refused unless
-a site asks for it, because it puts the host's ROCm libraries before the image's, and --no-rocm (in
-no help page, but an option of Apptainer and of Singularity 4.1) overrules `always use rocm = yes`.
-NVIDIA's driver libraries can only come from the host, hence --nv.
+--contain, hence --no-mount hostfs. For each vendor of `launcher.gpus` an option binds the host's
+libraries over the image's (--rocm), and another keeps them out (--no-rocm, in no help page, but an
+option of Apptainer and of Singularity 4.1) and overrules `always use rocm = yes` of a site.
 
 Jobs start a container for each rank, and the ranks of a node share /dev/shm, through which NCCL and
 RCCL exchange data. --contain always gives a container a /dev/shm of its own (apptainer issue 3001)
@@ -24,7 +23,7 @@ from __future__ import annotations
 import os
 import shutil
 import subprocess
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -36,16 +35,17 @@ from launcher.engines.base import (
     PYTHON,
     SMOKE,
     WHEELS,
-    BuildLog,
     Engine,
     ImageBuild,
     SpaceRequirement,
-)
-from launcher.engines.container_argv import fields, program
-from launcher.engines.installed import user_namespaces, which
+    fields,
+    program,
+    user_namespaces,
+)  # fmt: skip
+from launcher.engines.build_log import BuildLog
 from launcher.engines.sif_file import check_sif, labels_of, own_labels
 from launcher.gpus import VENDORS
-from launcher.host.facts import EngineFact, EngineTraits
+from launcher.host.facts import EngineTraits
 from launcher.host.tree import HostTree
 
 if TYPE_CHECKING:
@@ -62,16 +62,6 @@ BUILDING = ("DOCKER_USERNAME", "DOCKER_PASSWORD", "AUTHFILE", "NOHTTPS", "NO_HTT
 STARTERS = ("libexec/{}/bin/starter-suid", "lib/x86_64-linux-gnu/{}/bin/starter-suid")
 SQUASHFS_OPTION = "--mksquashfs-args"
 FAST = "-comp zstd -Xcompression-level 1"
-
-TRAITS = EngineTraits(
-    image_format=SIF,
-    own_shm=True,
-    host_libraries=True,
-    hidden=tuple(f"{prefix}*" for prefix in PREFIXES),
-    passed=tuple(f"{prefix}_{name}" for prefix in PREFIXES for name in SAFE),
-    several_ranks=True,
-)
-
 
 HOST_FILES = ("/etc/hosts", "/etc/localtime")
 """Default `bind path`s, which --contain keeps and `--no-mount bind-paths` does not."""
@@ -107,26 +97,28 @@ def mount_option(source: str, target: str, writable: bool) -> list[str]:
 class SifEngine(Engine):
     """Apptainer or Singularity; one that is a link to the other reads the other's configuration."""
 
-    traits = TRAITS
+    traits = EngineTraits(
+        image_format=SIF,
+        own_shm=True,
+        host_libraries=True,
+        hidden=tuple(f"{prefix}*" for prefix in PREFIXES),
+        passed=tuple(f"{prefix}_{name}" for prefix in PREFIXES for name in SAFE),
+        several_ranks=True,
+    )
 
     def __init__(self, name: str, least: tuple[int, int]) -> None:
         self.name, self.least = name, least
 
-    def detect(
-        self, tree: HostTree, environment: Mapping[str, str], user_id: int
-    ) -> EngineFact | None:
-        """Return the program, its obstacle if any, and the site settings that change containers."""
-        path = which(self.name, environment.get("PATH", os.defpath))
-        if path is None:
-            return None
+    def configuration(
+        self, path: str, tree: HostTree, environment: Mapping[str, str], user_id: int
+    ) -> tuple[str | None, Iterable[tuple[str, str]]]:
+        """Return what keeps containers from starting, and the settings that change them."""
         real = os.path.realpath(path)
         place = sif_conf.path_of(os.path.basename(real), real)
         conf = sif_conf.read(tree, place)
         may_start = user_id == 0 or self._is_set_uid(real)
         obstacle = None if may_start else user_namespaces(tree)
-        obstacle = obstacle or sif_conf.obstacle(conf, place)
-        remarks = tuple(sif_conf.remarks(conf))
-        return EngineFact(self.name, path, obstacle, conf=remarks, traits=self.traits)
+        return obstacle or sif_conf.obstacle(conf, place), sif_conf.remarks(conf)
 
     def _is_set_uid(self, real: str) -> bool:
         prefix = os.path.dirname(os.path.dirname(real))
@@ -159,15 +151,11 @@ class SifEngine(Engine):
         temporary, temporary_name = self.temporary_folder(variables)
         cache, cache_name = self._named("CACHEDIR", variables)
         home = Path(variables.get("HOME", "/")) / f".{self.name}" / "cache"
-        return [
-            SpaceRequirement(
-                "unpacking", temporary, building, f"set {temporary_name} to a folder with room"
-            ),
-            SpaceRequirement(
-                "cache", cache or home, GIB // 4, f"set {cache_name} to a folder with room"
-            ),
-            SpaceRequirement("image", folder, image, "set AAM_IMAGE_DIR to a folder with room"),
-        ]
+        places = (("unpacking", temporary, building, temporary_name),
+                  ("cache", cache or home, GIB // 4, cache_name),
+                  ("image", folder, image, "AAM_IMAGE_DIR"))  # fmt: skip
+        return [SpaceRequirement(what, place, size, f"set {variable} to a folder with room")
+                for what, place, size, variable in places]  # fmt: skip
 
     def temporary_folder(self, variables: Mapping[str, str]) -> tuple[Path, str]:
         """Return where a build unpacks, and the variable that moves it."""

@@ -9,14 +9,19 @@ from __future__ import annotations
 import os
 from collections.abc import Iterator, Mapping
 
+from launcher.gpus import VENDORS
 from launcher.host.tree import HostTree
 
 Conf = Mapping[str, tuple[str, ...]]
 
-KEYS = ("always use nv", "always use rocm", "mount home", "mount hostfs", "bind path",
-        "user bind control", "allow container sif", "allow setuid", "enable overlay",
-        "enable underlay", "limit container owners", "limit container groups",
-        "limit container paths")  # fmt: skip
+LIBRARIES = {
+    f"always use {flags[0][2:]}": vendor
+    for vendor in VENDORS.values() if (flags := vendor.library_flags)
+}  # fmt: skip
+"""Keys that bind a vendor's libraries of the host into every container."""
+LIMITS = ("limit container owners", "limit container groups", "limit container paths")
+KEYS = (*LIBRARIES, *LIMITS, "mount home", "mount hostfs", "bind path", "user bind control",
+        "allow container sif", "allow setuid", "enable overlay", "enable underlay")  # fmt: skip
 USUAL_BINDS = ("/etc/localtime", "/etc/hosts")
 
 
@@ -28,12 +33,8 @@ def path_of(name: str, program: str) -> str:
 
 def read(tree: HostTree, path: str) -> Conf:
     """Return the keys that count; nothing where the file is absent or may not be read."""
-    try:
-        text = tree.text(path)
-    except OSError:
-        return {}
     found: dict[str, tuple[str, ...]] = {}
-    for line in text.splitlines():
+    for line in (tree.read(path) or "").splitlines():
         key, equals, value = line.partition("=")
         name = key.strip()
         if equals and name in KEYS:
@@ -43,33 +44,33 @@ def read(tree: HostTree, path: str) -> Conf:
 
 def obstacle(conf: Conf, path: str) -> str | None:
     """Return the setting that keeps containers from starting or from mounting files, or None."""
-    if _says(conf, "user bind control", "no"):
+    if _is(conf, "user bind control", "no"):
         return f"`user bind control = no` in {path}: no file of the host can be mounted"
-    if _says(conf, "allow container sif", "no"):
+    if _is(conf, "allow container sif", "no"):
         return f"`allow container sif = no` in {path}"
     layers = ("enable overlay", "enable underlay")
-    if all(_says(conf, key, "no") for key in layers):
+    if all(_is(conf, key, "no") for key in layers):
         return f"neither overlay nor underlay is enabled in {path}: nothing can be mounted"
     return None
 
 
 def remarks(conf: Conf) -> Iterator[tuple[str, str]]:
     """Yield each setting that changes a container, and the launcher's answer to it."""
-    for key, answer in (
-        ("always use rocm", "--no-rocm keeps the host's ROCm out"),
-        ("always use nv", "--no-nv keeps the host's libraries out where there is no NVIDIA GPU"),
-        ("mount hostfs", "--no-mount hostfs keeps the host's file systems out"),
-    ):
-        if _says(conf, key, "yes"):
+    answers = {"mount hostfs": "--no-mount hostfs keeps the host's file systems out"}
+    for key, vendor in LIBRARIES.items():
+        where = f" where there is no {vendor.title} GPU" if vendor.host_libraries else ""
+        answers[key] = f"{vendor.library_flags[-1]} keeps the host's libraries out{where}"
+    for key, answer in answers.items():
+        if _is(conf, key, "yes"):
             yield f"{key} = yes", answer
     binds = [path for path in conf.get("bind path", ()) if path.split(":")[0] not in USUAL_BINDS]
     if binds:
         yield f"bind path = {', '.join(binds)}", "--contain keeps them out; --bind lets one in"
-    for key in ("limit container owners", "limit container groups", "limit container paths"):
+    for key in LIMITS:
         values = [value for value in conf.get(key, ()) if value not in ("", "NULL")]
         if values:
             yield f"{key} = {', '.join(values)}", "an image elsewhere or of others will not start"
 
 
-def _says(conf: Conf, key: str, value: str) -> bool:
+def _is(conf: Conf, key: str, value: str) -> bool:
     return conf.get(key, ("",))[-1].lower() == value

@@ -11,7 +11,6 @@ import json
 import os
 import struct
 from collections.abc import Mapping
-from dataclasses import dataclass
 from pathlib import Path
 from typing import BinaryIO
 
@@ -28,15 +27,6 @@ NAME = slice(73, 201)
 """The name in a descriptor, after its four times and owners."""
 METADATA = "inspect-metadata.json"
 MOST = 1 << 20  # bytes of metadata that are read
-
-
-@dataclass(frozen=True)
-class SifDescriptor:
-    """A used descriptor of a SIF: name, offset and size of its data."""
-
-    name: str
-    offset: int
-    size: int
 
 
 def check_sif(path: str) -> None:
@@ -66,10 +56,10 @@ def labels_of(path: str | Path) -> dict[str, str]:
     """Return the labels of a SIF; none if it keeps them elsewhere or is damaged."""
     try:
         with open(path, "rb") as stream:
-            for part in _parts(str(path), stream):
-                if part.name == METADATA and part.size <= MOST:
-                    stream.seek(part.offset)
-                    metadata = json.loads(stream.read(part.size))
+            for name, offset, size in _parts(str(path), stream):
+                if name == METADATA and size <= MOST:
+                    stream.seek(offset)
+                    metadata = json.loads(stream.read(size))
                     labels = metadata["data"]["attributes"]["labels"]
                     return {str(key): str(value) for key, value in labels.items()}
     except (OSError, MissingInput, ValueError, KeyError, TypeError, AttributeError):
@@ -83,7 +73,8 @@ def own_labels(labels: Mapping[str, str]) -> dict[str, str]:
             if key.startswith(("org.aam.", "org.opencontainers."))}  # fmt: skip
 
 
-def _parts(path: str, stream: BinaryIO) -> list[SifDescriptor]:
+def _parts(path: str, stream: BinaryIO) -> list[tuple[str, int, int]]:
+    """Return name, offset and size of the data of each used descriptor."""
     head = stream.read(HEADER.size)
     if len(head) < HEADER.size or not head[MAGIC_AT:].startswith(MAGIC):
         raise _broken(path, "it has no SIF header", "is it really an image?")
@@ -101,11 +92,10 @@ def _parts(path: str, stream: BinaryIO) -> list[SifDescriptor]:
             evidence = f"it has {size} bytes and needs {offset + length}"
             raise _broken(path, evidence, "build or copy it again")
         if used:
-            parts.append(
-                SifDescriptor(entry[NAME].rstrip(b"\0").decode(errors="replace"), offset, length)
-            )
+            name = entry[NAME].rstrip(b"\0").decode(errors="replace")
+            parts.append((name, offset, length))
     return parts
 
 
 def _broken(path: str, evidence: str, remedy: str) -> MissingInput:
-    return MissingInput("Not a whole SIF", f"'{path}', {evidence}", remedy)
+    return MissingInput("Not a complete SIF", f"'{path}', {evidence}", remedy)

@@ -67,7 +67,7 @@ class Vendor(Protocol):
             engine's own support binds them and every device; else the device nodes of the chosen
             GPUs are bound one by one.
         library_flags: options of Apptainer and Singularity that bring in the host's libraries, and
-            that keep them out; empty if there are none.
+            that keep them out; None if there are none.
         cdi: name of all devices in the Container Device Interface; empty if it is not needed.
         cdi_command: what makes the description of the devices for it.
         libraries_setting: setting that requests the host's libraries ("host_rocm"), and
@@ -93,7 +93,7 @@ class Vendor(Protocol):
     shared_nodes: tuple[str, ...] = ()
     late_nodes: bool = False
     host_libraries: bool = False
-    library_flags: tuple[str, str] | tuple[()] = ()
+    library_flags: tuple[str, str] | None = None
     libraries_setting: str = ""
     libraries_help: str = ""
     cdi: str = ""

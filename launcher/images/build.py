@@ -11,8 +11,10 @@ import hashlib
 import json
 import os
 import shutil
+import signal
 import tempfile
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
+from contextlib import contextmanager
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -20,8 +22,8 @@ from typing import Any
 from aam.contract.errors import CannotCreate, MissingInput, Unavailable
 from launcher.engines import ENGINES
 from launcher.engines.base import GIB, ImageBuild, SpaceRequirement
+from launcher.engines.build_log import BuildLog
 from launcher.images import definitions, index
-from launcher.images.build_steps import BuildLogFile, stoppable
 from launcher.images.builder import Builder
 from launcher.plan.catalog import Image
 
@@ -63,12 +65,26 @@ def build(job: BuildJob) -> Mapping[str, Any]:
     """
     name = job.image.name
     wait = f"Another build of {name} is under way in '{job.folder}'; waiting for it."
-    with stoppable(), index.locked(job.folder, f"{name}.build", wait):
+    with _stoppable(), index.locked(job.folder, f"{name}.build", wait):
         _clear(job.folder, name)
         with tempfile.TemporaryDirectory(prefix=f".{name}.", dir=job.folder) as scratch:
             if job.source:
                 return _converted(job, Path(scratch))
             return _built(job, Path(scratch))
+
+
+@contextmanager
+def _stoppable() -> Iterator[None]:
+    """Turn SIGTERM into SystemExit, so that temporary files are removed."""
+
+    def stop(number: int, frame: object) -> None:
+        raise SystemExit(128 + number)
+
+    before = signal.signal(signal.SIGTERM, stop)
+    try:
+        yield
+    finally:
+        signal.signal(signal.SIGTERM, before)
 
 
 def require_space(needs: Sequence[SpaceRequirement]) -> None:
@@ -167,11 +183,11 @@ def _build(job: BuildJob, context: Path, scratch: Path, archive: Path | None = N
     )
 
 
-def _log(job: BuildJob) -> BuildLogFile:
-    return BuildLogFile(job.folder / "logs" / f"{job.image.name}-{job.builder.engine.name}.log")
+def _log(job: BuildJob) -> BuildLog:
+    return BuildLog(job.folder / "logs" / f"{job.image.name}-{job.builder.engine.name}.log")
 
 
-def _recorded(job: BuildJob, facts: Mapping[str, Any], log: BuildLogFile) -> Mapping[str, Any]:
+def _recorded(job: BuildJob, facts: Mapping[str, Any], log: BuildLog) -> Mapping[str, Any]:
     name, builder = job.image.name, job.builder
     arguments = {} if job.source else dict(job.arguments)
     entry = {**facts, "engine": f"{builder.engine.name} {builder.version}"}

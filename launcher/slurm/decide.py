@@ -8,7 +8,7 @@ from dataclasses import replace
 
 from aam.contract.errors import ConfigurationError, UsageError
 from launcher.engines import ENGINES
-from launcher.engines.container_argv import assignments
+from launcher.engines.base import assignments
 from launcher.engines.sif import mount_option
 from launcher.gpus import VENDORS, visible_devices_variables
 from launcher.plan.environment import PASSED

@@ -16,7 +16,7 @@ from aam import __version__
 from aam.contract.files import atomic_write
 from launcher import config
 from launcher.engines import ENGINES
-from launcher.engines.container_argv import assignments
+from launcher.engines.base import assignments
 from launcher.gpus import host_libraries
 from launcher.plan import environment
 from launcher.plan.plan import Plan

@@ -600,5 +600,5 @@ def test_a_sif_that_lies(tmp_path: Path, length: int, total: int) -> None:
         content = bytearray(path.read_bytes())
         struct.pack_into("<q", content, HEADER.size - 40, total)
         path.write_bytes(content)
-    with pytest.raises(MissingInput, match="Not a whole SIF"):
+    with pytest.raises(MissingInput, match="Not a complete SIF"):
         check_sif(str(path))

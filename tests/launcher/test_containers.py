@@ -498,7 +498,7 @@ def test_a_broken_sif_is_known_before_it_starts(engines: Engines, place: Path) -
         words = ["simulate", "--output-dir", str(place / "out"), "--image", str(path)]
         done = engines.launch("apptainer", *words)
         assert done.returncode == 66, done.stderr
-        assert "Not a whole SIF" in done.stderr
+        assert "Not a complete SIF" in done.stderr
 
 
 def test_a_folder_in_the_way_is_not_trusted(engines: Engines, place: Path) -> None:

@@ -13,9 +13,7 @@ import pytest
 
 from launcher import cli
 from launcher.engines import ENGINES
-from launcher.engines.base import Engine
-from launcher.engines.container_argv import program
-from launcher.engines.installed import which
+from launcher.engines.base import Engine, program, which
 from launcher.host.facts import EngineFact, EngineTraits
 from launcher.host.tree import HostTree
 from launcher.plan.plan import Plan

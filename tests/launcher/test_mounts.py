@@ -11,7 +11,7 @@ from pathlib import Path
 import pytest
 
 from aam.contract.errors import CannotCreate, ConfigurationError, UsageError
-from launcher.engines.container_argv import fields
+from launcher.engines.base import fields
 from launcher.input_files import LEAST, path_facts, require_outputs, require_space
 from launcher.plan.mounts import Mount, fold, of_paths, parse_bind, require_passable
 from launcher.plan.request import parse

@@ -1,13 +1,11 @@
-"""Commands of a build: steps on the terminal, complete output in a log file."""
+"""Log of an image build: steps on the terminal, complete output of commands in a file."""
 
 from __future__ import annotations
 
-import contextlib
-import signal
 import subprocess
 import sys
 import time
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from pathlib import Path
 
 from aam.contract.errors import CannotCreate
@@ -32,7 +30,7 @@ OFFLINE = (
 )
 
 
-class BuildLogFile:
+class BuildLog:
     """Log file of a build, whose steps are printed on the terminal."""
 
     def __init__(self, path: Path) -> None:
@@ -51,11 +49,6 @@ class BuildLogFile:
         self, argv: Sequence[str], folder: Path, environment: Mapping[str, str] | None = None
     ) -> None:
         """Run a command; lines that begin with "== " or "ok " are shown.
-
-        Args:
-            argv: the command.
-            folder: where it runs.
-            environment: its variables; those of this process by default.
 
         Raises:
             CannotCreate: it failed, with the end of its log and what may have been the reason.
@@ -82,8 +75,8 @@ class BuildLogFile:
             raise self._failed(argv, status, last)
 
     def _failed(self, argv: Sequence[str], status: int, last: Sequence[str]) -> CannotCreate:
-        shown = "\n".join(f"    {line[:300]}" for line in last if line.strip())
-        print("\n".join(shown.splitlines()[-TAIL:]), file=sys.stderr)
+        shown = [f"    {line[:300]}" for line in last if line.strip()]
+        print("\n".join(shown[-TAIL:]), file=sys.stderr)
         text = "\n".join(last).lower()
         evidence = (
             f"`{' '.join(argv[:2])}` ended with status {status}; its output is in '{self.path}'"
@@ -106,17 +99,3 @@ def _end(process: subprocess.Popen[str]) -> None:
         except subprocess.TimeoutExpired:
             process.kill()
             process.wait()
-
-
-@contextlib.contextmanager
-def stoppable() -> Iterator[None]:
-    """Turn SIGTERM into SystemExit, so that temporary files are removed."""
-
-    def stop(number: int, frame: object) -> None:
-        raise SystemExit(128 + number)
-
-    before = signal.signal(signal.SIGTERM, stop)
-    try:
-        yield
-    finally:
-        signal.signal(signal.SIGTERM, before)
