@@ -96,7 +96,7 @@ def _variables(host: Host) -> list[Finding]:
 
 
 def _libraries(host: Host) -> list[Finding]:
-    remedy = "nothing to do; images have their own, and --host-rocm would bind this over it"
+    remedy = "nothing to do; images have their own, and use these only on request"
     return [
         Finding("note", "The host has GPU libraries of its own", place, remedy)
         for place in host.user_space.values()

@@ -15,7 +15,7 @@ from launcher.host.tree import HostTree
 Conf = Mapping[str, tuple[str, ...]]
 
 LIBRARIES = {
-    f"always use {flags[0][2:]}": vendor
+    f"always use {flags[0][2:]}": (vendor, flags[1])
     for vendor in VENDORS.values() if (flags := vendor.library_flags)
 }  # fmt: skip
 """Keys that bind a vendor's libraries of the host into every container."""
@@ -57,9 +57,9 @@ def obstacle(conf: Conf, path: str) -> str | None:
 def remarks(conf: Conf) -> Iterator[tuple[str, str]]:
     """Yield each setting that changes a container, and the launcher's answer to it."""
     answers = {"mount hostfs": "--no-mount hostfs keeps the host's file systems out"}
-    for key, vendor in LIBRARIES.items():
+    for key, (vendor, keep_out) in LIBRARIES.items():
         where = f" where there is no {vendor.title} GPU" if vendor.host_libraries else ""
-        answers[key] = f"{vendor.library_flags[-1]} keeps the host's libraries out{where}"
+        answers[key] = f"{keep_out} keeps the host's libraries out{where}"
     for key, answer in answers.items():
         if _is(conf, key, "yes"):
             yield f"{key} = yes", answer

@@ -33,7 +33,7 @@ def built(settings: LaunchSettings, catalog: Catalog) -> tuple[BuiltImage, ...]:
 
     Raises:
         ConfigurationError: images.json is damaged.
-        MissingInput: an image asked for by its path is not there.
+        MissingInput: an image requested by its path is not there.
     """
     folder = Path(settings.text("image_dir"))
     listed = index.read(folder)

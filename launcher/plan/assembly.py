@@ -48,7 +48,6 @@ def assemble_plan(
         context: facts about the launcher's own process.
         known: the check report of the stack; None where no GPU computes attention.
     """
-    in_container = choice.image is not None
     stack = choice.image.pins.get("torch") if choice.image else native.torch
     vendor = choice.gpus[0].vendor if choice.gpus else None
     faults: Sequence[StackFault] = catalog.faults_of(vendor, stack)
@@ -60,33 +59,29 @@ def assemble_plan(
     added, flag_decisions, flag_findings = required(request, faults)
     more, rank_decisions = processes(request, choice.gpus)
     added += more
-    argv = request.argv
-    if in_container:
+    if choice.image:
         argv = request.with_paths({f.place: f.absolute for f in paths if f.place >= 0})
-    plan = (container_plan if in_container else native_plan)(
-        host, choice, settings, paths, native, context, (*request.command.split(), *argv, *added)
-    )
-    decisions = (
-        *choice.decisions, *measured, *flag_decisions, *rank_decisions, *plan.decisions,
-    )  # fmt: skip
-    findings = (
-        *settings.findings,
-        *choice.findings,
-        *warnings,
-        *flag_findings,
-        *_warnings(host, choice, catalog),
-    )
-    if known is not None and known.report is not None:
-        handed = (VARIABLE, to_json(compact(known.report), brief=True))
-        plan = replace(plan, variables=(*plan.variables, handed))
+        line = (*request.command.split(), *argv, *added)
+        plan = container_plan(host, choice, settings, paths, context, line)
+    else:
+        line = (*request.command.split(), *request.argv, *added)
+        plan = native_plan(host, choice, settings, native, context, line)
     plan = replace(
         plan,
         gpus=choice.gpus,
         stack=f"torch {stack}" if stack else "",
         forced=choice.forced,
-        decisions=decisions,
-        findings=findings,
-    )
+        decisions=(
+            *choice.decisions, *measured, *flag_decisions, *rank_decisions, *plan.decisions
+        ),
+        findings=(
+            *settings.findings, *choice.findings, *warnings, *flag_findings,
+            *_warnings(host, choice, catalog),
+        ),
+    )  # fmt: skip
+    if known is not None and known.report is not None:
+        handed = (VARIABLE, to_json(compact(known.report), brief=True))
+        plan = replace(plan, variables=(*plan.variables, handed))
     if any(spec.role == "output" for spec in options_of(request.command).values()):
         content = record(plan, request, host, context)
         note = json.dumps(content, separators=(",", ":"))

@@ -4,6 +4,9 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 
+REQUESTED = "requested"
+"""Reason of what a user or a configuration has set."""
+
 
 @dataclass(frozen=True)
 class Decision:

@@ -3,18 +3,20 @@
 from __future__ import annotations
 
 import os
-from collections.abc import Sequence
-from dataclasses import dataclass
+from collections.abc import Iterable, Sequence
+from dataclasses import dataclass, replace
 
 from launcher.gpus import VENDORS, device_nodes, host_libraries, visible_devices_variables
+from launcher.gpus.base import Vendor
 from launcher.host.facts import EngineTraits, Gpu, Host
-from launcher.plan import environment, visible_devices
-from launcher.plan.choice import Choice, NativeStack
-from launcher.plan.decision import Decision
+from launcher.plan import environment
+from launcher.plan.choice import NATIVE, Choice, NativeStack
+from launcher.plan.decision import REQUESTED, Decision
 from launcher.plan.environment import CACHES
 from launcher.plan.mounts import HOME, Mount, PathFact, fold, of_paths, require_passable
 from launcher.plan.plan import Plan
 from launcher.plan.settings import LaunchSettings
+from launcher.plan.visible_devices import value_for
 
 
 @dataclass(frozen=True)
@@ -35,62 +37,54 @@ class LaunchContext:
     terminal: bool
     requested_mounts: tuple[Mount, ...] = ()
 
+    def private_folders(self, below: Iterable[str]) -> tuple[str, ...]:
+        """Return the private folder, the one around it, and folders `below` it, each once."""
+        inner = (f"{self.private}/{folder}" for folder in dict.fromkeys(below))
+        return (os.path.dirname(self.private), self.private, *inner)
+
 
 def native_plan(
     host: Host,
     choice: Choice,
     settings: LaunchSettings,
-    paths: Sequence[PathFact],
     native: NativeStack,
     context: LaunchContext,
     argv: tuple[str, ...],
 ) -> Plan:
     """Return the plan of a command in the launcher's own Python environment."""
     # Modules in the current folder must not replace those of the environment (Python >= 3.11).
-    variables = {"PYTHONSAFEPATH": "1"}
-    if not native.in_user_site:
-        variables["PYTHONNOUSERSITE"] = "1"
+    isolation = ("PYTHONSAFEPATH", *(() if native.in_user_site else ("PYTHONNOUSERSITE",)))
+    variables = dict.fromkeys(isolation, "1")
     unset: tuple[str, ...] = ()
-    decisions = []
     folders: tuple[str, ...] = ()
-    if choice.selection and (
-        choice.gpus != choice.selection.ours or choice.selection.source != "host"
-    ):
-        selection, unset = _selected(choice, choice.selection.ours)
-        variables |= dict([selection])
-        decisions.append(_selection_decision(selection, choice))
+    decisions = [
+        Decision("variable", f"{name}=1", "keeps other packages out", "default")
+        for name in isolation
+    ]
+    selection = choice.selection
+    if selection and (choice.gpus != selection.ours or selection.source != "host"):
+        selected, decision = _selected(choice, selection.ours)
+        variables |= selected
+        decisions.append(decision)
+        unset = tuple(name for name in visible_devices_variables() if name not in selected)
     if choice.gpus and host.slurm:
-        caches = {
-            n: f"{context.private}/{f}" for n, f in CACHES.items() if n not in host.environment
-        }
-        variables |= caches
-        folders = (
-            os.path.dirname(context.private),
-            context.private,
-            *dict.fromkeys(caches.values()),
-        )
-    requested, _ = environment.container_variables({}, (), _requested(settings), context.private)
-    given = {name: requested[name] for name in _requested(settings) if name in requested}
-    for name, value in (variables | given).items():
-        if name not in visible_devices_variables():
-            decisions.append(
-                Decision(
-                    "variable",
-                    f"{name}={value}",
-                    "keeps other packages out"
-                    if name.startswith("PYTHON")
-                    else "a cache of this job alone",
-                    "default",
-                )
-            )
+        caches = {name: folder for name, folder in CACHES.items() if name not in host.environment}
+        folders = context.private_folders(caches.values())
+        for name, folder in caches.items():
+            variables[name] = value = f"{context.private}/{folder}"
+            why = "a cache of this job alone"
+            decisions.append(Decision("variable", f"{name}={value}", why, "default"))
+    for name, (given, where) in _requested(settings).items():
+        if given is not None:
+            variables[name] = given
+            decisions.append(Decision("variable", f"{name}={given}", REQUESTED, where))
     return Plan(
-        engine="native",
+        engine=NATIVE,
         program=native.python,
         argv=argv,
-        variables=tuple((variables | given).items()),
+        variables=tuple(variables.items()),
         unset=unset,
         folders=folders,
-        outputs=(),
         workdir=context.folder,
         terminal=context.terminal,
         decisions=tuple(decisions),
@@ -102,59 +96,48 @@ def container_plan(
     choice: Choice,
     settings: LaunchSettings,
     paths: Sequence[PathFact],
-    native: NativeStack,
     context: LaunchContext,
     argv: tuple[str, ...],
 ) -> Plan:
     """Return the plan of a command in a container; `argv` are those of `aam`."""
     assert choice.image is not None
-    private = context.private
+    private, requested = context.private, _requested(settings)
     engine, traits = host.engine(choice.engine), host.traits(choice.engine)
-    visible = tuple(sorted(choice.gpus, key=lambda gpu: gpu.index))
+    passed = [name for entry in settings.given("pass_env") for name in entry.value]
     variables, decisions = environment.container_variables(
-        host.environment,
-        [name for entry in settings.given("pass_env") for name in entry.value],
-        _requested(settings),
-        private,
+        host.environment, passed, requested, private
     )
     vendor = VENDORS[choice.gpus[0].vendor] if choice.gpus else None
     devices: tuple[str, ...] = ()
     if vendor and choice.selection:
+        visible = tuple(sorted(choice.gpus, key=lambda gpu: gpu.index))
         # An engine's own support binds every device; else only the chosen ones.
         seen = choice.selection.ours if vendor.host_libraries else visible
-        selection, _ = _selected(choice, seen)
-        variables |= dict([selection])
-        decisions.append(_selection_decision(selection, choice))
-    if vendor and not vendor.host_libraries:
-        devices = device_nodes(visible)
-        decisions += [
-            Decision("device", path, "a node that all GPUs of the vendor share"
-                     if path in vendor.shared_nodes else "a GPU that is used", "host")
-            for path in devices
-        ]  # fmt: skip
-    folded = _mounts(traits, settings, paths, context)
-    names = [path for mount in folded for path in (mount.source, mount.target)]
-    require_passable(
-        folded, [*argv, *names, *(variables.get(name, "") for name in _requested(settings))]
-    )
-    decisions += [
-        Decision("mount", f"{m.target} {'rw' if m.writable else 'ro'}"
-                 + (f" from {m.source}" if m.source != m.target else ""), m.why, m.origin)
-        for m in folded
-    ]  # fmt: skip
-    requested = settings.on("host_rocm") and traits.host_libraries
-    libraries = host_libraries(vendor.name if vendor else "", requested)
-    if vendor and vendor.library_flags:
-        bring, keep_out = vendor.library_flags
-        why = "asked for" if libraries else "it would replace the image's libraries with the host's"
-        if vendor.host_libraries:
-            why = "the driver's libraries have to come from the host"
-        value = bring if libraries else keep_out
-        source = "default" if vendor.host_libraries else settings.source("host_rocm")
-        decisions.append(Decision("engine option", value, why, source))
+        selected, decision = _selected(choice, seen)
+        variables |= selected
+        decisions.append(decision)
+        devices = () if vendor.host_libraries else device_nodes(visible)
+        for path in devices:
+            shared = path in vendor.shared_nodes
+            why = "a node that all GPUs of the vendor share" if shared else "a GPU that is used"
+            decisions.append(Decision("device", path, why, "host"))
+    mounts = _mounts(traits, settings, paths, context)
+    names = [path for mount in mounts for path in (mount.source, mount.target)]
+    require_passable(mounts, [*argv, *names, *(variables.get(name, "") for name in requested)])
+    for mount in mounts:
+        access = "rw" if mount.writable else "ro"
+        source = f" from {mount.source}" if mount.source != mount.target else ""
+        value = f"{mount.target} {access}{source}"
+        decisions.append(Decision("mount", value, mount.why, mount.origin))
+    libraries, library_decisions = _libraries(vendor, settings, traits)
+    nodes = [host.node(path) for path in devices]
+    owners = {node.gid for node in nodes if node and node.gid is not None}
     user = host.user
-    outputs = [f.absolute if f.folder else f.absolute.rpartition("/")[0] or "/"
-               for f in paths if f.role == "output" and f.file_type != "file"]  # fmt: skip
+    outputs = [
+        fact.absolute if fact.folder else os.path.dirname(fact.absolute)
+        for fact in paths
+        if fact.role == "output" and fact.file_type != "file"
+    ]
     return Plan(
         engine=choice.engine,
         program=engine.path if engine else choice.engine,
@@ -164,19 +147,35 @@ def container_plan(
         image=choice.image.name,
         place=choice.built.place if choice.built else None,
         digest=choice.built.digest if choice.built else None,
-        mounts=folded,
+        mounts=mounts,
         devices=devices,
-        groups=_groups(host, devices),
-        folders=(os.path.dirname(private), private, f"{private}/home", f"{private}/tmp",
-                 *(f"{private}/{folder}" for folder in dict.fromkeys(CACHES.values()))),
+        groups=tuple(sorted(owners.intersection(user.groups))) if user else (),
+        folders=context.private_folders(("home", "tmp", *CACHES.values())),
         outputs=tuple(dict.fromkeys(outputs)),
         workdir=f"{private}/home",
         host_libraries=libraries,
         cdi=vendor.cdi if vendor else "",
         user=(user.uid, user.gid) if user else (0, 0),
         terminal=context.terminal,
-        decisions=tuple(decisions),
-    )  # fmt: skip
+        decisions=(*decisions, *library_decisions),
+    )
+
+
+def _libraries(
+    vendor: Vendor | None, settings: LaunchSettings, traits: EngineTraits
+) -> tuple[str, list[Decision]]:
+    """Return the vendor whose host libraries the engine binds ("": none), and the decision."""
+    if vendor is None or vendor.library_flags is None:
+        return "", []
+    bring, keep_out = vendor.library_flags
+    if vendor.host_libraries:
+        why = "the driver's libraries have to come from the host"
+        return vendor.name, [Decision("engine option", bring, why, "default")]
+    key = vendor.libraries_setting
+    libraries = host_libraries(vendor.name, settings.on(key) and traits.host_libraries)
+    why = REQUESTED if libraries else "it would replace the image's libraries with the host's"
+    value = bring if libraries else keep_out
+    return libraries, [Decision("engine option", value, why, settings.source(key))]
 
 
 def _mounts(
@@ -188,7 +187,7 @@ def _mounts(
     """Return the mounts: private folders, paths of the command line, requested mounts."""
     private = context.private
     mounts = [
-        Mount(f"{private}", private, True, "private home and caches", "default"),
+        Mount(private, private, True, "private home and caches", "default"),
         Mount(f"{private}/tmp", "/tmp", True, "temporary files of this job", "default"),
     ]
     if not traits.own_shm:
@@ -200,23 +199,14 @@ def _mounts(
     return fold(mounts)
 
 
-def _selected(choice: Choice, visible: Sequence[Gpu]) -> tuple[tuple[str, str], tuple[str, ...]]:
-    """Return the one variable with its value, and the variables that are removed."""
+def _selected(choice: Choice, visible: Sequence[Gpu]) -> tuple[dict[str, str], Decision]:
+    """Return the one variable that selects GPUs with its value, and the decision."""
     assert choice.selection is not None
-    kept = visible_devices.DeviceSelection(
-        choice.selection.vendor, choice.gpus, choice.selection.ours, "", "",
-        choice.selection.literal,
-    )  # fmt: skip
     name = VENDORS[choice.selection.vendor].visible_devices
-    others = tuple(other for other in visible_devices_variables() if other != name)
-    return (name, visible_devices.value_for(kept, visible)), others
-
-
-def _selection_decision(selection: tuple[str, str], choice: Choice) -> Decision:
-    assert choice.selection is not None
+    value = value_for(replace(choice.selection, gpus=choice.gpus), visible)
     why = "one variable instead of many; it counts what the program will see"
-    value = f"{selection[0]}={selection[1]}"
-    return Decision("GPU selection", value, why, choice.selection.source)
+    decision = Decision("GPU selection", f"{name}={value}", why, choice.selection.source)
+    return {name: value}, decision
 
 
 def _requested(settings: LaunchSettings) -> dict[str, tuple[str | None, str]]:
@@ -226,10 +216,3 @@ def _requested(settings: LaunchSettings) -> dict[str, tuple[str | None, str]]:
         for entry in settings.given("env")
         for name, value in entry.value.items()
     }
-
-
-def _groups(host: Host, devices: Sequence[str]) -> tuple[int, ...]:
-    """Return the groups that own the devices and that the user is in."""
-    mine = set(host.user.groups) if host.user else set()
-    owners = {node.gid for path in devices if (node := host.node(path)) and node.gid is not None}
-    return tuple(sorted(owners & mine))

@@ -90,9 +90,9 @@ def container_variables(
         literal = present.get(name) if given is None else given
         if literal is not None:
             variables[name] = literal
-            decisions.append(Decision("variable", f"{name}={literal}", "asked for", source))
+            decisions.append(Decision("variable", f"{name}={literal}", "requested", source))
         else:
-            decisions.append(Decision("kept out", name, "asked for, but not set here", source))
+            decisions.append(Decision("kept out", name, "requested, but not set here", source))
     for name in LEAKS:
         if present.get(name) and name not in variables:
             why = "it would put the host's libraries or packages before the image's"

@@ -12,6 +12,7 @@ from dataclasses import dataclass, replace
 from typing import Literal
 
 from aam.contract.errors import ConfigurationError, UsageError
+from launcher.plan.decision import REQUESTED
 
 IMAGE_FOLDERS = frozenset(
     ["/", "/bin", "/boot", "/dev", "/etc", "/lib", "/lib32", "/lib64", "/opt", "/proc", "/run",
@@ -20,8 +21,8 @@ IMAGE_FOLDERS = frozenset(
 """Folders without which an image does not work; nothing may be mounted over them."""
 
 
-REQUESTED, HOME = "asked for", "home folder"
-"""Why of mounts that no path of the command line needs."""
+HOME = "home folder"
+"""Reason of the mount of the home folder."""
 
 
 @dataclass(frozen=True)

@@ -7,7 +7,7 @@ from collections.abc import Sequence
 from aam.contract.errors import Unavailable
 from launcher.gpus import VENDORS
 from launcher.host.facts import Host
-from launcher.plan.catalog import CPU, Catalog, Image
+from launcher.plan.catalog import Catalog, Image
 from launcher.plan.gpu_groups import GpuSurvey
 from launcher.plan.gpu_use import GpuUse
 from launcher.plan.settings import LaunchSettings
@@ -30,7 +30,7 @@ def require_served(gpus: GpuSurvey, host: Host, use: GpuUse) -> None:
 
 
 def no_gpu(gpus: GpuSurvey, host: Host) -> str:
-    """Return the reason why no GPU is used where none of the usable ones is unserved."""
+    """Return the reason why no GPU is used, where no image lacks for one that can be used."""
     for selection in gpus.selections:
         if any(not gpu.integrated for gpu in selection.ours) and not selection.gpus:
             return f"{selection.source} leaves none of the {len(selection.ours)} GPUs"
@@ -47,65 +47,51 @@ def misfit(
     name: str, found: Sequence[str], gpus: GpuSurvey, without: Sequence[Image]
 ) -> Unavailable:
     """Return the error for a requested image that does not fit; `without` need no GPU."""
-    fitting = [image for group in gpus.groups for image in group.images]
-    near = [*fitting, *without][:1]
+    near = [*(image for group in gpus.groups for image in group.images), *without][:1]
     remedy = f"the nearest fit is --image {near[0].name}; " if near else ""
-    evidence = "; ".join(found)
     cause = f"Image {name} does not fit this host"
-    return Unavailable(cause, evidence, f"{remedy}--force runs it anyway")
+    return Unavailable(cause, "; ".join(found), f"{remedy}--force runs it anyway")
 
 
 def wrong_processor(catalog: Catalog, host: Host, install: str) -> Unavailable:
     """Return the error where no image is built for the processor; `install` gets PyTorch."""
     machines = sorted({machine for image in catalog.images for machine in image.machines})
-    evidence = f"{host.machine}; the images are built for {', '.join(machines)}"
-    remedy = f"install PyTorch here: `{install}`"
-    return Unavailable("No image is built for this processor", evidence, remedy)
+    return Unavailable(
+        "No image is built for this processor",
+        f"{host.machine}; the images are built for {', '.join(machines)}",
+        f"install PyTorch here: `{install}`",
+    )
 
 
-def nothing(
-    candidates: Sequence[Image],
-    engines: Sequence[str],
-    install: str | None,
-    settings: LaunchSettings,
-    host: Host,
+def not_runnable(
+    image: Image, engines: Sequence[str], install: str | None, settings: LaunchSettings, host: Host
 ) -> Unavailable:
     """Return the error for a launch without an engine or a built image, with the remedy."""
-    name = candidates[0].name if candidates else CPU
-    obstacles = "; ".join(f"{e.name}: {e.obstacle}" for e in host.engines if e.obstacle)
-    image = candidates[0] if candidates else None
     if not engines:
+        obstacles = "; ".join(f"{e.name}: {e.obstacle}" for e in host.engines if e.obstacle)
         known = ", ".join(engine.name for engine in host.absent_engines)
         evidence = obstacles or f"none of {known} is on PATH"
-        remedy = "install one of them"
-        if install is not None:
-            remedy += f", or PyTorch here: `{install}`"
+        remedy = "install one of them" + (f", or PyTorch here: `{install}`" if install else "")
         return Unavailable("There is nothing to run aam with", evidence, remedy)
-    if image and lacks_cdi(image, host) and all(host.traits(e).needs_cdi for e in engines):
+    if lacks_cdi(image, host) and all(host.traits(engine).needs_cdi for engine in engines):
         vendor = VENDORS[image.vendor or ""]
-        remedy = f"`{vendor.cdi_command}` makes it"
         cause = f"{engines[0]} needs a CDI description of {vendor.title} GPUs"
-        return Unavailable(cause, "none in /etc/cdi", remedy)
+        return Unavailable(cause, "none in /etc/cdi", f"`{vendor.cdi_command}` makes it")
     folder = settings.text("image_dir")
-    where = f"no {folder}/{name}.sif, and {folder}/images.json names none for {', '.join(engines)}"
-    remedy = how_to_build(image, engines, folder, host)
+    names = ", ".join(engines)
+    where = f"no {folder}/{image.name}.sif, and {folder}/images.json names none for {names}"
+    remedy = f"put a SIF at {folder}, or name one with --image FILE"
+    if image.definition:
+        usual = next((engine.name for engine in host.engines if engine.obstacle is None), None)
+        with_engine = "" if usual in engines else f" --engine {engines[0]}"
+        remedy = f"`aam-launch images build {image.name}{with_engine}` builds it"
     if install is not None:
         remedy += f"; `{install}` lets aam run without an image"
-    return Unavailable(f"Image {name} is not built", where, remedy)
+    return Unavailable(f"Image {image.name} is not built", where, remedy)
 
 
 def lacks_cdi(image: Image, host: Host) -> bool:
     """Return whether the host has no CDI description of the devices that the image needs."""
     vendor = VENDORS.get(image.vendor or "")
-    if vendor is None or not vendor.cdi:
-        return False
-    return not any(vendor.name in name for name in host.cdi)
-
-
-def how_to_build(image: Image | None, engines: Sequence[str], folder: str, host: Host) -> str:
-    """Return the command that builds an image, with an installed engine."""
-    if image is None or not image.definition:
-        return f"put a SIF at {folder}, or name one with --image FILE"
-    usual = next((engine.name for engine in host.engines if engine.obstacle is None), None)
-    with_engine = "" if usual in engines else f" --engine {engines[0]}"
-    return f"`aam-launch images build {image.name}{with_engine}` builds it"
+    needs_cdi = vendor is not None and vendor.cdi
+    return bool(needs_cdi) and not any(str(image.vendor) in name for name in host.cdi)

@@ -24,7 +24,7 @@ class DeviceSelection:
 
     Attributes:
         vendor: whose.
-        gpus: in the order asked for.
+        gpus: in the order requested.
         ours: those that this process may read, in the order in which a runtime counts them.
         summary: what is listed and what is selected, for `explain`.
         source: what decided.

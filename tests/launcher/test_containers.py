@@ -113,7 +113,7 @@ def test_the_environment(engines: Engines, place: Path, engine: str, user: str) 
     assert done.returncode == 0, done.stderr
     seen = json.loads(done.stdout)["environment"]
     assert seen["ODD"] == value
-    assert seen["SECRET"] == "x"  # asked for
+    assert seen["SECRET"] == "x"  # requested
     assert (seen["SLURM_JOB_ID"], seen["SLURM_PROCID"], seen["MASTER_ADDR"]) == ("7", "3", "node-1")
     assert seen["PYTHONNOUSERSITE"] == "1"
     absent = (

@@ -36,7 +36,7 @@ def launch(*words: str, **settings: str) -> subprocess.CompletedProcess[str]:
     return subprocess.run(command, capture_output=True, text=True, env=environment, check=False)
 
 
-# --- what is asked for
+# --- requests
 
 
 def test_a_request_names_what_is_read_and_written() -> None:
