@@ -54,9 +54,6 @@ def report_for(
     """Return the report on the stack that was chosen; None where no GPU computes attention.
 
     Args:
-        request: the command that will run.
-        host: facts.
-        choice: GPUs, image and engine.
         native: the Python environment of the launcher.
         make: makes a plan of a request with that choice.
         starting: the plan will run, so a missing report is measured; `explain` runs nothing.

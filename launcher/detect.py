@@ -23,7 +23,6 @@ def detect(root: Path = Path("/"), environment: Mapping[str, str] | None = None)
     """Read a host below `root`: "/", a folder holding sys/, proc/ and dev/, or a tar of one.
 
     Args:
-        root: where to read.
         environment: variables of the process; those of this one by default, and for a capture
             those that it recorded.
 

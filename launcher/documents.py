@@ -65,7 +65,6 @@ def typed(kind: Any, value: object, place: str) -> Any:
 
     Args:
         kind: the type; fields of dataclasses that are absent get their defaults.
-        value: from `json.loads`.
         place: names the value in messages ("nodes./dev/kfd").
 
     Raises:

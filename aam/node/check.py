@@ -21,7 +21,6 @@ def run_tests(words: Sequence[str], checkout: Path, pytest: Path | None) -> int:
 
     Args:
         words: a command of `aam`, `check` and its options.
-        checkout: the folder that holds `tests`.
         pytest: folder in which pytest is installed; None: beside aam.
 
     Raises:
@@ -53,7 +52,6 @@ def require_tested(report: Path, status: int) -> None:
     """Check that a run of pytest tested something.
 
     Args:
-        report: its JUnit report.
         status: exit status so far; another failure is reported by it.
 
     Raises:

@@ -45,7 +45,6 @@ def read(words: Sequence[str], folder: Path) -> NodeCommand:
     """Find the paths in a command line and make them absolute.
 
     Args:
-        words: the command and its options.
         folder: what relative paths are relative to.
     """
     name, rest = split(list(words))

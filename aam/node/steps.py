@@ -240,9 +240,6 @@ def finish(
     """Copy the run for the last time and return the status of the job.
 
     Args:
-        settings: of the job.
-        words: the command.
-        variables: of this process.
         status: what `srun` returned for the step before.
     """
     if not _first_node(variables):

@@ -33,7 +33,6 @@ def decide(status: int, reason: str, steps: int, requeue: bool) -> tuple[int, st
     Args:
         status: exit status of the rank that failed first, or of `aam`.
         reason: of the stop request, or nothing.
-        steps: optimizer steps of this start.
         requeue: the job may be queued again at its time limit.
     """
     if status != Interrupted.status or not reason:

@@ -75,7 +75,6 @@ def network(
         present: variables that the user has set; they stay.
         patterns: names of interfaces, the preferred first.
         plugin: folders of the host that may hold a network plugin.
-        sys: where sysfs is mounted.
     """
     found = interfaces(patterns, sys)
     variables: dict[str, str] = {}

@@ -111,7 +111,6 @@ class Vendor(Protocol):
         """List the GPUs in the order in which the runtime counts them.
 
         Args:
-            tree: where facts are read.
             live: it is this host, so that the driver's library may be loaded.
         """
         ...
@@ -142,8 +141,6 @@ class Vendor(Protocol):
         """Return the reason why a kernel driver cannot serve an image, or None.
 
         Args:
-            driver: of the host.
-            pins: versions in the image.
             least: the oldest driver that the image needs.
             ranges: what the catalog knows of this vendor's drivers.
         """
@@ -165,7 +162,6 @@ class Vendor(Protocol):
         """Return the findings of the checks that concern this vendor alone.
 
         Args:
-            host: facts.
             gpus: those of this vendor that are looked at.
             served: whether some image has code for an arch.
         """

@@ -28,7 +28,6 @@ def with_versions(host: Host, cache: Path, ask: Container[str]) -> Host:
     """Return the host with the versions of its engines.
 
     Args:
-        host: facts.
         cache: folder of the versions that were read before.
         ask: names of the engines that may be started to read their version.
     """

@@ -38,11 +38,6 @@ def assemble_plan(
     """Return the plan of a launch, with every decision.
 
     Args:
-        request: the command line.
-        host: facts about the host.
-        choice: GPUs, image and engine.
-        catalog: images, drivers and known faults.
-        settings: the launcher's settings.
         paths: the files and folders of the command line.
         native: the Python environment of the launcher.
         context: facts about the launcher's own process.

@@ -49,8 +49,6 @@ def settle(
     Args:
         faults: of the catalog, for this stack.
         known: the report, if there is one.
-        request: the command and its options.
-        arch: architecture of the GPUs.
     """
     report, findings = known.report, list(known.findings)
     if report is None:

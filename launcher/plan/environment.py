@@ -61,10 +61,8 @@ def container_variables(
     """Return the variables of a container and the decisions about them.
 
     Args:
-        present: the environment of the launcher.
         extra_patterns: names that a configuration lets in; a final * matches any ending.
         requested: variable -> its value (None: that of the launcher) and its source.
-        private: folder of this job.
     """
     variables: dict[str, str] = {}
     decisions = []

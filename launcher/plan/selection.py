@@ -66,11 +66,9 @@ def choose(
     """Decide which GPUs, image and engine to use.
 
     Args:
-        host: facts.
         catalog: images, with those of the configuration.
         settings: the requests of the user and of configurations.
         built: images that are built; for a captured host, all images.
-        native: the environment of the launcher.
         force: use the requested image even if it does not fit.
         use: whether the command needs a GPU, takes one where there is one, or computes without.
 

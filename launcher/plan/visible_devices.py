@@ -45,10 +45,7 @@ def select(
     """Reconcile everything that limits the GPUs of `vendor`.
 
     Args:
-        vendor: whose GPUs.
         gpus: all that the driver lists, in its order.
-        variables: the environment.
-        slurm: the allocation.
 
     Raises:
         ConfigurationError: a variable names a GPU that is not there, or two contradict each other.

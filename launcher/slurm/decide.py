@@ -140,9 +140,6 @@ def program(
         plan: for a node of the site; its arguments are those of the request and the stack's flags.
         options: the arguments of the request, with absolute paths.
         sweep: arguments of each task of an array.
-        paths: of the request.
-        settings: all layers.
-        site: where.
     """
     own = {*visible_devices_variables(), RECORD}
     variables = dict(plan.variables)
@@ -189,10 +186,6 @@ def _added(plan: Plan) -> list[str]:
 
 def place(site: Site, warn: int) -> Place:
     """Return what the nodes are like.
-
-    Args:
-        site: which.
-        warn: see `warn_seconds`.
 
     Raises:
         ConfigurationError: a value that a script cannot hold.

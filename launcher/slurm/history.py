@@ -73,8 +73,6 @@ def reserved(place: Path, folder: bool, active: Mapping[str, Queued]) -> Iterato
     """Reserve an output while a job is submitted; the caller appends the job's number.
 
     Args:
-        place: run folder, or output file.
-        folder: it is a folder.
         active: what Slurm has in its queue.
 
     Raises:

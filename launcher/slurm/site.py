@@ -131,7 +131,6 @@ def site_of(name: str, entries: Mapping[str, Entry]) -> Site:
     """Return the site that a file describes.
 
     Args:
-        name: of the site.
         entries: top-level entries of the file, with their places.
 
     Raises:

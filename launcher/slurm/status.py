@@ -34,12 +34,7 @@ class JobStatus:
 
 
 def job_status(entry: Submitted, known: Mapping[str, Queued]) -> list[JobStatus]:
-    """Return the status of a job, or of each task of an array.
-
-    Args:
-        entry: as it was submitted.
-        known: what Slurm still knows.
-    """
+    """Return the status of a job, or of each task of an array."""
     rows = []
     for number, folder in entry.folders.items():
         log = entry.log.replace("%a", number.partition("_")[2])
@@ -78,12 +73,7 @@ def _state(job: Queued | None, log: str) -> str:
 
 
 def progress(folder: Path, running: bool) -> str:
-    """Return step, rate and, of a run that goes on, time left, from progress.json.
-
-    Args:
-        folder: run folder.
-        running: whether the job still runs.
-    """
+    """Return step, rate and, of a run that goes on, time left, from progress.json."""
     try:
         found = json.loads((folder / "progress.json").read_text())
         text = f"step {int(found['step'])}/{int(found['steps'])}"

@@ -29,7 +29,6 @@ def tasks_of(
 
     Args:
         command: a command of `aam` with --output-dir.
-        words: its options, --output-dir among them.
         grid: option (without its dashes) -> its values.
 
     Raises:
