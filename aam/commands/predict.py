@@ -6,6 +6,7 @@ from aam.console import say
 from aam.contract.files import refuse_existing
 from aam.contract.options.commands import Predict
 from aam.numerics.device import choose_device, print_device
+from aam.training.new_samples import compare, select_as_trained
 from aam.training.output_tables import prediction_table, write_table
 from aam.training.prediction import load_models, load_samples, predict
 
@@ -16,13 +17,16 @@ def run(options: Predict) -> dict[str, object]:
     device = choose_device(options.device)
     print_device(device)
     models = load_models(options.model, options.device)
-    study = load_samples(options.input, models[0].config)
-    answers_MNC = predict(models, study, options.batch_size, device, options.prediction_passes)
-    target = models[0].config.target
+    config = models[0].config
+    study = select_as_trained(load_samples(options.input, config), config, options.metadata)
+    found = predict(models, study, options.batch_size, device, options.prediction_passes)
+    target = config.target
     assert target is not None
-    table = prediction_table(target, study.table.sample_ids, answers_MNC.mean(axis=0))
-    if len(answers_MNC) > 1 and not target.classes:
-        table["spread"] = answers_MNC[:, :, 0].std(axis=0)
-    write_table(options.output, table)
+    comparison = compare([model.training for model in models], config, study, found.distances_N)
+    table = prediction_table(target, study.table.sample_ids, found.values_MNC.mean(axis=0))
+    if len(found.values_MNC) > 1 and not target.classes:
+        table["spread"] = found.values_MNC[:, :, 0].std(axis=0)
+    write_table(options.output, table.assign(**comparison.columns))
+    comparison.show()
     say(f"Predictions of '{target.column}' for {len(table)} samples: {options.output}")
     return {"attention": models[0].attention}

@@ -43,7 +43,7 @@ def read_labels(
         DataError: see `numeric_target` and `class_target`; --where leaves no sample.
         UsageError: --where is not COLUMN=VALUE.
     """
-    inside = _where(target.where, metadata, sample_ids)
+    inside = rows_where(target.where, metadata, sample_ids)
     ids = [sample_ids[row] for row in inside]
     classes: tuple[str, ...] = ()
     values: npt.NDArray[np.float64]
@@ -146,10 +146,15 @@ def _check_groups(splits: Sequence[Split], labels: Sequence[str]) -> None:
             )
 
 
-def _where(
+def rows_where(
     condition: str | None, metadata: Metadata, sample_ids: Sequence[str]
 ) -> npt.NDArray[np.int64]:
-    """Return the rows whose metadata meets COLUMN=VALUE."""
+    """Return the rows whose metadata meets COLUMN=VALUE; all rows for None.
+
+    Raises:
+        UsageError: the condition is not COLUMN=VALUE.
+        DataError: no such column, or no sample meets the condition.
+    """
     if condition is None:
         return np.arange(len(sample_ids))
     column, equals, value = condition.partition("=")

@@ -20,7 +20,8 @@ from aam.data.metrics import ScoredPredictions, encode_labels
 if TYPE_CHECKING:
     import pandas as pd
 
-HELD_OUT_PARTS = ("test", "validation")
+HELD_OUT_PARTS = ("new", "test", "validation")
+"""Splits that measure a model, the better first; "new" is of `aam predict`."""
 
 
 def read_predictions(path: Path) -> pd.DataFrame:

@@ -57,6 +57,11 @@ def is_sharded(path: Path) -> bool:
     return (path / _INDEX).is_file()
 
 
+def rest(path: Path) -> Path:
+    """Return the file of everything but the tensors of the network and the optimizer."""
+    return path.resolve() / _REST
+
+
 def write(content: dict[str, Any], path: Path) -> None:
     """Write a checkpoint; all ranks call this, each with its shards.
 

@@ -19,11 +19,16 @@ from aam.distributed import sharded_checkpoint, state_dict
 from aam.model.network import Encoder, Predictor
 from aam.serialization import archive
 from aam.serialization.schema import Mismatch
+from aam.training import training_summary
 from aam.training.checkpoint_schema import check_content, check_weights
 from aam.training.model_config import ModelConfig, from_plain, to_plain
+from aam.training.training_summary import TrainingSummary
 
 _KEY = "aam"
 """Key of the model configuration in a checkpoint."""
+
+TRAINING = "training"
+"""Key of the training summary; `read` puts a `TrainingSummary` or None there."""
 
 
 def find(path: Path, name: str) -> Path:
@@ -125,6 +130,9 @@ def read(path: Path) -> tuple[ModelConfig, dict[str, Any]]:
         if content[_KEY]["format"] < 2:
             _from_first_format(content["state_dict"])
         check_weights(config, content["state_dict"])
+        content[TRAINING] = training_summary.parse(
+            content.get(TRAINING), config.shape.embedding_dim
+        )
     except Mismatch as error:
         raise DataError(
             "The checkpoint has invalid content", f"'{path}', {error}", "choose another one"
@@ -152,6 +160,14 @@ def encoder_weights(config: ModelConfig, content: dict[str, Any]) -> dict[str, t
     prefix = "network." if config.target is None else "network.encoder."
     weights = content["state_dict"]
     return {k.removeprefix(prefix): v for k, v in weights.items() if k.startswith(prefix)}
+
+
+def add_training_summary(path: Path, summary: TrainingSummary) -> None:
+    """Add the summary of the training samples to a checkpoint, which is replaced atomically."""
+    file = sharded_checkpoint.rest(path) if sharded_checkpoint.is_sharded(path) else path
+    content = archive.read(file) | {TRAINING: vars(summary)}
+    with atomic_write(file) as temporary:
+        torch.save(content, temporary)
 
 
 def _from_first_format(weights: dict[str, torch.Tensor]) -> None:

@@ -22,18 +22,38 @@ from aam.training.inference import NetworkOutput, apply_network, encode_asvs, sh
 from aam.training.model_config import ModelConfig
 from aam.training.runtime import choose_attention
 from aam.training.sample_selection import reading_plan
+from aam.training.training_summary import TrainingSummary
 
 
 @dataclass(frozen=True)
 class LoadedModel:
     """A network with its weights and configuration.
 
-    `attention` is the entry of the run record about attention (`aam.numerics.backend_selection`).
+    Attributes:
+        config: of the model.
+        network: with its weights.
+        attention: entry of the run record about attention (`aam.numerics.backend_selection`).
+        training: summary of its training samples; None in checkpoints of earlier versions.
     """
 
     config: ModelConfig
     network: Encoder | Predictor
     attention: dict[str, Any]
+    training: TrainingSummary | None
+
+
+@dataclass(frozen=True)
+class Predictions:
+    """Predictions of N samples.
+
+    Attributes:
+        values_MNC: float64, of M models and passes, in the units of the target or as probabilities.
+        distances_N: float64, distance of each sample from the training samples, relative to the
+            limit, mean of the models; None if a model has no training summary.
+    """
+
+    values_MNC: npt.NDArray[np.float64]
+    distances_N: npt.NDArray[np.float64] | None
 
 
 def load_models(
@@ -82,7 +102,7 @@ def _read(path: Path) -> tuple[ModelConfig, dict[str, Any]]:
 def _model(config: ModelConfig, content: dict[str, Any], chosen: SelectedBackends) -> LoadedModel:
     network = config.network(chosen.backends)
     checkpoints.load_weights(network, content)
-    return LoadedModel(config, network, chosen.record)
+    return LoadedModel(config, network, chosen.record, content[checkpoints.TRAINING])
 
 
 def load_samples(input: TableOptions, config: ModelConfig) -> Study:
@@ -113,22 +133,26 @@ def apply_model(
 
 def predict(
     models: list[LoadedModel], study: Study, batch_size: int, device: torch.device, passes: int
-) -> npt.NDArray[np.float64]:
-    """Return predictions [models x passes, N, C], in the units of the target or as probabilities.
+) -> Predictions:
+    """Predict the target of every sample of a study with each model.
 
     Raises:
         DataError: a model was pretrained only and has no target.
     """
-    predictions = []
+    values, distances = [], []
     for model in models:
         target = model.config.target
         if target is None:
             raise DataError(
                 "The model has no target", "it was only pretrained", "use `aam train` first"
             )
-        for output in apply_model(model, study, batch_size, device, passes):
+        outputs = apply_model(model, study, batch_size, device, passes)
+        for output in outputs:
             assert output.outputs_NC is not None
-            predictions.append(target.decode(output.outputs_NC))
+            values.append(target.decode(output.outputs_NC))
+        if model.training is not None:
+            distances.append(model.training.distances(outputs[0].embeddings_ND))
     if len(models) > 1:
         say(f"Predictions are the mean of {len(models)} models, one of each fold.")
-    return np.stack(predictions)
+    compared = np.mean(distances, axis=0) if len(distances) == len(models) else None
+    return Predictions(np.stack(values), compared)

@@ -32,6 +32,7 @@ from aam.training.pipeline import (
 from aam.training.pretrained import PretrainedEncoder, choose_length, read_pretrained_encoder
 from aam.training.runtime import Runtime, make_runtime
 from aam.training.sample_selection import reading_plan
+from aam.training.training_summary import reference_rows, summarize
 
 
 def train(options: Train, policy: BackendPolicy = TORCH_POLICY) -> None:
@@ -148,8 +149,15 @@ def train_fold(
     asv_vectors_FD = initial.asv_vectors_FD
     if asv_vectors_FD is None:
         asv_vectors_FD = encode_asvs(network.encoder, study, device)
-    part, rows = split.held_out
     plan, batch_size = reading_plan(config.plan), options.loop.batch_size
+    reference = reference_rows(split.train, plan.seed)
+    known = apply_network(
+        network.encoder, study, plan, reference, batch_size, device, asv_vectors_FD
+    )
+    checkpoints.add_training_summary(
+        result.checkpoint, summarize(study, split, plan, reference, known.embeddings_ND)
+    )
+    part, rows = split.held_out
     output = apply_network(network, study, plan, rows, batch_size, device, asv_vectors_FD)
     assert output.outputs_NC is not None
     predictions, values = target.decode(output.outputs_NC), labelled.values[rows]

@@ -19,6 +19,7 @@ from aam.contract.options.groups import LoopOptions, ScaleOptions
 from aam.distributed import sharded_checkpoint
 from aam.serialization import archive
 from aam.training import checkpoints
+from aam.training.training_summary import TrainingSummary
 from tests.support.commands import aam
 from tests.support.local_ranks import NEEDS_FSDP, start, together
 from tests.support.rank_steps import Case, alone, learn, learn_all
@@ -116,6 +117,19 @@ def without_digest(shards: Path) -> None:
     rest = archive.read(shards / "rest.pt")
     del rest["index"]
     torch.save(rest, shards / "rest.pt")
+
+
+@NEEDS_FSDP
+def test_a_training_summary_is_added_to_shards(shards: Path) -> None:
+    config, content = checkpoints.read(shards)
+    assert content["training"] is None
+    one = torch.ones(1, dtype=torch.int64)
+    width = torch.zeros(1, config.shape.embedding_dim)
+    summary = TrainingSummary(one, one, one, one, torch.zeros(2, 4), 9, one, width, 0.5)
+    checkpoints.add_training_summary(shards, summary)
+    again = checkpoints.read(shards)[1]
+    assert again["training"].limit == 0.5
+    same(again["state_dict"], content["state_dict"])
 
 
 @NEEDS_FSDP

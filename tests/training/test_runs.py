@@ -412,7 +412,7 @@ def test_a_checkpoint_alone_predicts_what_the_run_did(
     found = predict(tmp_path / "elsewhere.biom", tmp_path / "model.ckpt", tmp_path / "p.tsv")
     expected = read(folder / "predictions.tsv").set_index("sample-id")
     found = found.set_index("sample-id").loc[expected.index]
-    for column in found.columns:
+    for column in found.columns[: list(found.columns).index("split")]:
         if found[column].dtype.kind == "f":
             # Both files hold six digits.
             np.testing.assert_allclose(found[column], expected[column], rtol=1e-5)

@@ -154,6 +154,11 @@ class Predict:
     device: DeviceOptions
     model: Path = option("Checkpoint or run folder of `aam train`.", role="input")
     output: Path = option("Predictions file to write (TSV).", role="output")
+    metadata: Path | None = option(
+        "Sample metadata; restricts the table to samples that meet the training's --where.",
+        default=None,
+        role="input",
+    )
     batch_size: int = option("Samples in a batch.", default=32, takes=ONE_OR_MORE)
     prediction_passes: int = option(
         "Rarefactions to average over; with several, the standard deviation is written too.",

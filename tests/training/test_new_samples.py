@@ -1,0 +1,166 @@
+"""Comparison of predicted samples with the training data of the model."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import biom
+import numpy as np
+import pandas as pd
+import pytest
+import torch
+
+from aam.contract.errors import DataError
+from aam.contract.options.commands import Simulate
+from aam.data.simulation.files import write_study
+from aam.data.simulation.simulate import simulate
+from aam.serialization import archive
+from aam.training import checkpoints
+from tests.support.commands import aam, read, train
+
+Capture = pytest.CaptureFixture[str]
+
+
+@pytest.fixture(scope="module")
+def model(study_dir: Path, tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """A model of the samples of one site, with a validation set."""
+    folder = tmp_path_factory.mktemp("model")
+    assert train(study_dir, folder, "--where", "site=site-1", "--batch-size", 4) == 0
+    return folder
+
+
+def predict(model: Path, table: Path, output: Path, *words: object) -> pd.DataFrame:
+    given = ("--model", model, "--table", table, "--output", output, "--device", "cpu")
+    assert aam("predict", *given, "--overwrite", *words) == 0
+    return read(output)
+
+
+def one_line(capsys: Capture) -> str:
+    return " ".join(capsys.readouterr().err.split())
+
+
+def test_samples_that_trained_the_model_are_marked_and_not_scored(
+    study_dir: Path, model: Path, tmp_path: Path, capsys: Capture
+) -> None:
+    split = read(model / "splits.tsv").set_index("sample-id")["split"]
+    trained, validated = (split == "train").sum(), (split == "validation").sum()
+    capsys.readouterr()
+    found = predict(model, study_dir / "table.biom", tmp_path / "p.tsv")
+    printed = one_line(capsys)
+    assert f"warning: {trained} of 36 samples trained this model" in printed
+    assert f"{validated} of 36 samples chose its epoch" in printed
+    marked = found.set_index("sample-id")["split"]
+    assert marked[split.index].tolist() == split.tolist()
+    assert (marked == "new").sum() == 36 - len(split)
+    scored = ("--metadata", study_dir / "metadata.tsv", "--metadata-column", "ph")
+    assert aam("evaluate", "--predictions", tmp_path / "p.tsv", *scored) == 0
+    assert f"Scored: {36 - len(split)} new rows" in capsys.readouterr().err
+
+
+def test_the_condition_of_the_training_is_printed_or_applied(
+    study_dir: Path, model: Path, tmp_path: Path, capsys: Capture
+) -> None:
+    table, metadata = study_dir / "table.biom", study_dir / "metadata.tsv"
+    assert len(predict(model, table, tmp_path / "all.tsv")) == 36
+    assert "trained on samples with site=site-1 (--where)" in one_line(capsys)
+    found = predict(model, table, tmp_path / "some.tsv", "--metadata", metadata)
+    site = read(metadata).set_index("sample-id")["site"]
+    assert set(found["sample-id"]) == set(site.index[site == "site-1"])
+    assert f"Samples with site=site-1: {len(found)} of 36." in one_line(capsys)
+
+
+def test_folds_count_the_models_that_a_sample_trained(
+    study_dir: Path, tmp_path: Path, capsys: Capture
+) -> None:
+    assert train(study_dir, tmp_path / "run", "--folds", 3, "--test-size", 0) == 0
+    capsys.readouterr()
+    found = predict(tmp_path / "run", study_dir / "table.biom", tmp_path / "p.tsv")
+    assert "35 of 36 samples trained this model (2 of its 3 models each)" in one_line(capsys)
+    assert found["split"].tolist().count("train") == 35
+    assert (found["known_reads"][found["split"] == "train"] == 1).all()
+
+
+def test_another_study_is_compared_with_the_training_data(
+    study_dir: Path, model: Path, tmp_path: Path, capsys: Capture
+) -> None:
+    options = Simulate(
+        output_dir=tmp_path, samples=20, asvs=90, length=60, richness=25, depth=900, sites=3,
+        subjects=10, seed=8,
+    )  # fmt: skip
+    write_study(simulate(options), options)
+    found = predict(model, tmp_path / "table.biom", tmp_path / "p.tsv")
+    printed = one_line(capsys)
+    assert set(found["split"]) == {"new"}
+    assert "trained this model" not in printed
+    assert "Known ASVs: 0.0%" in printed
+    assert "another region, primer or direction" in printed
+    far = (found["distance"] > 1).sum()
+    assert far >= 19
+    assert f"warning: {far} of 20 samples are unlike the training samples" in printed
+    assert (found["unlike_training"] == "yes").sum() == far
+
+
+def test_shorter_sequences_of_the_same_region_are_recognized(
+    study_dir: Path, tmp_path: Path, capsys: Capture
+) -> None:
+    """A table of longer reads trains the model, and the same reads without their ends are new."""
+    table = biom.load_table(str(study_dir / "table.biom"))
+    tail = np.random.default_rng(0).choice(list("ACGT"), (table.shape[0], 30))
+    ids = {
+        name: name + "".join(end) for name, end in zip(table.ids("observation"), tail, strict=True)
+    }
+    for name, length in (("longer", 90), ("shorter", 75)):
+        cut = {asv: whole[:length] for asv, whole in ids.items()}
+        made = table.update_ids(cut, axis="observation", inplace=False)
+        with biom.util.biom_open(str(tmp_path / f"{name}.biom"), "w") as file:
+            made.to_hdf5(file, "test")
+    assert train(study_dir, tmp_path / "run", "--table", tmp_path / "longer.biom") == 0
+    capsys.readouterr()
+    found = predict(tmp_path / "run", tmp_path / "shorter.biom", tmp_path / "p.tsv")
+    printed = one_line(capsys)
+    assert "compared by 64 nucleotides: here they have 75, in training 90" in printed
+    assert found["known_reads"].min() > 0.9
+    assert "another region" not in printed
+
+
+def test_a_checkpoint_without_the_summary_predicts_and_says_so(
+    study_dir: Path, model: Path, tmp_path: Path, capsys: Capture
+) -> None:
+    content = archive.read(model / "checkpoints/best.ckpt")
+    del content["training"]
+    torch.save(content, tmp_path / "old.ckpt")
+    found = predict(tmp_path / "old.ckpt", study_dir / "table.biom", tmp_path / "p.tsv")
+    assert list(found.columns) == ["sample-id", "predicted"]
+    assert "has no data about its training samples" in one_line(capsys)
+
+
+@pytest.mark.parametrize(
+    ("name", "value"),
+    [
+        ("embeddings_RD", torch.zeros(3, 5)),
+        ("embeddings_RD", torch.full((10, 8), torch.nan)),
+        ("richness_R", torch.zeros(2, dtype=torch.int64)),
+        ("train_N", torch.zeros(4)),
+        ("frequencies_L4", torch.zeros(4, 3)),
+        ("asvs_F", torch.zeros((), dtype=torch.int64)),
+        ("limit", -1.0),
+        ("length", 0),
+        ("train_N", "names"),
+    ],
+)
+def test_a_damaged_summary_is_refused(
+    model: Path, tmp_path: Path, name: str, value: object
+) -> None:
+    content = archive.read(model / "checkpoints/best.ckpt")
+    content["training"][name] = value
+    torch.save(content, tmp_path / "bad.ckpt")
+    with pytest.raises(DataError, match=r"training\."):
+        checkpoints.read(tmp_path / "bad.ckpt")
+
+
+def test_a_condition_that_no_sample_meets(study_dir: Path, model: Path, tmp_path: Path) -> None:
+    metadata = (study_dir / "metadata.tsv").read_text().replace("site-1", "site-9")
+    (tmp_path / "m.tsv").write_text(metadata)
+    given = ("--model", model, "--table", study_dir / "table.biom", "--device", "cpu")
+    words = ("--output", tmp_path / "p.tsv", "--metadata", tmp_path / "m.tsv")
+    assert aam("predict", *given, *words) == DataError.status
