@@ -149,20 +149,24 @@ def steps(study: Path, samples: int) -> dict[str, float]:
         SplitOptions,
         TableOptions,
     )
+    from aam.data.batches import BatchPlan
     from aam.data.labels import split_samples
     from aam.data.study import load_study
     from aam.model.network import Encoder
     from aam.model.shape import NetworkShape
     from aam.training.data_loader import FixedBatches, TrainingBatches
     from aam.training.lightning_module import LossWeights, TrainingModule, make_optimizer
-    from aam.training.sample_selection import batch_plan, choose_depth, deep_enough, diversity_scale
+    from aam.training.sample_selection import choose_depth, deep_enough, diversity_scale
 
     loop, task, sample = LoopOptions(batch_size=8), MaskOptions(), SampleOptions()
     loaded = load_study(TableOptions(table=study / "study.aam"), PhylogenyOptions())
     loaded = loaded.take_samples(np.arange(samples))
     depth = choose_depth(loaded, sample)
     loaded = loaded.take_samples(deep_enough(loaded, depth))
-    plan = batch_plan(depth, sample, loop, task, loaded, "unweighted", 0.5)
+    plan = BatchPlan(
+        loop.seed, depth, sample.token_limit, sample.asv_sampling,
+        mask_ratio=task.nuc_mask_ratio, mask_strategy=task.nuc_mask_strategy, metric="unweighted",
+    )  # fmt: skip
     (split, *_), _ = split_samples(SplitOptions(), 1, 42, loaded.table.sample_ids, None)
     diversity_scale(loaded, plan, split.train)
     shape = NetworkShape(

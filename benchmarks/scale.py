@@ -137,7 +137,8 @@ def _steps(
     import numpy as np
     import torch
 
-    from aam.contract.options.groups import LoopOptions, RunOptions, SpeedOptions
+    from aam.contract.options import groups as of
+    from aam.contract.options.commands import Pretrain
     from aam.model.shape import NetworkShape
     from aam.training import fit
     from aam.training.data_loader import TrainingBatches
@@ -146,7 +147,7 @@ def _steps(
     from aam.training.runtime import Runtime
 
     loaded, plan = _load(folder)
-    loop = LoopOptions(epochs=1, batch_size=batch, seed=SEED)
+    loop = of.LoopOptions(epochs=1, batch_size=batch, seed=SEED)
     sizes = NetworkShape(150, shape["dim"], shape["heads"], shape["layers"], 5)
     before = _resident()
     torch.manual_seed(SEED)
@@ -167,14 +168,17 @@ def _steps(
 
     task = Timed(network, LossWeights(), loop, steps + 3)
     rows = np.flatnonzero(loaded.reads >= plan.rarefy_depth)[: batch * (steps + 3)]
-    training = TrainingBatches(loaded, plan, rows, batch, fresh_reads=True)
+    training = TrainingBatches(
+        loaded, plan, rows, batch, fresh_reads=True, ranks=communicator.ranks
+    )
     with tempfile.TemporaryDirectory() as out:
-        run = RunOptions(output_dir=Path(out))
-        given = fit.FitConfig(
-            config, loop, SpeedOptions(), run, Path(out),
-            runtime=Runtime(torch.device("cpu"), communicator=communicator), scale=scale,
+        options = Pretrain(
+            of.TableOptions(table=folder), of.PhylogenyOptions(), of.RunOptions(Path(out)),
+            of.SampleOptions(), of.ModelOptions(), of.MaskOptions(), of.SplitOptions(), loop,
+            of.SpeedOptions(), of.DeviceOptions(), scale,
         )  # fmt: skip
-        fit.run(given, task, training, None)
+        runtime = Runtime(torch.device("cpu"), communicator=communicator)
+        fit.run(fit.FitConfig(options, config, Path(out), runtime), task, training, None)
     (begin, first), (end, last) = task.notes[2], task.notes[2 + steps]
     return {
         "samples/s": batch * steps / (end - begin),

@@ -2,10 +2,20 @@
 
 from __future__ import annotations
 
+import shlex
+
+from aam.console import say
 from aam.contract.options.commands import Train
+from aam.data.metrics import summary
+from aam.report.terminal import show
 from aam.training.train import train
 
 
 def run(options: Train) -> None:
-    """Train a predictor."""
-    train(options)
+    """Train a predictor; print the scores of the folds and the next command."""
+    scored = train(options)
+    if scored is None:  # the first rank prints
+        return
+    if scored.folds:
+        show(summary(scored, options.target.metadata_column))
+    say(f"Next: aam report --run-dir {shlex.quote(str(options.run.output_dir))}")

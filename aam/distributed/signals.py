@@ -26,7 +26,6 @@ _AT_ONCE = b"aam: stopping after this step with a checkpoint; Ctrl-C again stops
 _AGAIN = 1.0
 """Seconds after which another Ctrl-C is a second one, and not the first through a parent."""
 
-
 _CHECK_SECONDS = 1.0
 """How often the file is looked for; it may be on a network file system."""
 
@@ -54,6 +53,11 @@ class StopRequests:
             self._checked = now
             self._found = self.file.exists()
         return self._found or self.received is not None
+
+    @property
+    def by_signal(self) -> str:
+        """The signal that was received, for a message; empty without one."""
+        return f" by {self.received.name}" if self.received else ""
 
     def __call__(self, number: int, frame: FrameType | None) -> None:
         """Remember a signal; a second Ctrl-C ends the process."""

@@ -66,10 +66,9 @@ class StopOnRequest(Callback):
         return self.communicator.any_rank(self.requests.pending)
 
     def _stopped(self) -> Interrupted:
-        received = self.requests.received
         self._count_steps()
         return Interrupted(
-            f"Stopped at step {self._step}" + (f" by {received.name}" if received else ""),
+            f"Stopped at step {self._step}{self.requests.by_signal}",
             f"'{self.path}' is written",
             "go on with --resume-from auto",
         )

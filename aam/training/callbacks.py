@@ -17,6 +17,7 @@ from rich.progress import Task
 from rich.text import Text
 
 from aam.console import console, duration, say
+from aam.contract.errors import DataError
 from aam.contract.files import atomic_write
 from aam.training.lightning_module import TrainingModule
 from aam.training.progress import Progress
@@ -93,8 +94,7 @@ class EpochTable(Callback):
     def on_train_start(self, trainer: pl.Trainer, pl_module: pl.LightningModule) -> None:
         """Read the rows of earlier epochs from the file if the checkpoint has none."""
         if trainer.global_step > 0 and not self.rows and self.path.exists():
-            with self.path.open(newline="") as stream:
-                rows = [{k: _number(v) for k, v in r.items() if v} for r in csv.DictReader(stream)]
+            rows = read_metrics(self.path)
             self.rows = [row for row in rows if row["epoch"] < trainer.current_epoch]
             self._began = time.monotonic() - (self.rows[-1]["seconds"] if self.rows else 0.0)
 
@@ -128,6 +128,34 @@ class EpochTable(Callback):
         left = self.progress.seconds_left
         times = duration(row["seconds"]) + (f", {duration(left)} left" if left is not None else "")
         return f"epoch {int(row['epoch']) + 1}/{trainer.max_epochs}  {figures}  ({times})"
+
+
+def read_metrics(path: Path) -> list[dict[str, float]]:
+    """Read the rows of metrics.csv; a cell without a value has no entry.
+
+    Raises:
+        DataError: it has no such columns, or a line whose cells are not numbers.
+    """
+    line = 1
+    try:
+        with path.open(newline="") as stream:
+            reader = csv.DictReader(stream, strict=True)
+            missing = [name for name in EpochTable.FIRST if name not in (reader.fieldnames or ())]
+            if missing:
+                raise ValueError(f"there is no column {', '.join(missing)}")
+            rows = []
+            for cells in reader:
+                line = reader.line_num
+                if None in cells or any(not cells[name] for name in EpochTable.FIRST):
+                    raise ValueError("the number of cells is not that of the columns")
+                rows.append({k: _number(v) for k, v in cells.items() if v})
+    except (OSError, ValueError, csv.Error) as error:
+        raise DataError(
+            "The metrics of the resumed run cannot be read",
+            f"'{path}', line {line}, {error}",
+            "remove the file to begin a new one, or resume from another run",
+        ) from error
+    return rows
 
 
 def _number(text: str) -> float:

@@ -131,10 +131,16 @@ class _EarlyStopping(TypedDict):
     patience: Count
 
 
+class _EpochTable(TypedDict):
+    rows: list[dict[str, Real]]
+    seconds: Real
+
+
 _CALLBACKS = {
     "ModelCheckpoint": _ModelCheckpoint,
     "WithinEpochs": _ModelCheckpoint,
     "EarlyStopping": _EarlyStopping,
+    "EpochTable": _EpochTable,
 }
 """Schema of a callback's state, by the class name with which its key begins."""
 

@@ -16,6 +16,7 @@ from aam.contract.errors import DataError, MissingInput, UsageError
 from aam.contract.files import atomic_write
 from aam.contract.options.groups import RunOptions
 from aam.distributed import sharded_checkpoint, state_dict
+from aam.model.attention import AUTO, Backends
 from aam.model.network import Encoder, Predictor
 from aam.serialization import archive
 from aam.serialization.schema import Mismatch
@@ -140,19 +141,18 @@ def read(path: Path) -> tuple[ModelConfig, dict[str, Any]]:
     return config, content
 
 
-def load_weights(network: Encoder | Predictor, content: dict[str, Any]) -> None:
-    """Load the weights of a checkpoint's content into `network`.
+def load_network(
+    config: ModelConfig, content: dict[str, Any], backends: Backends = AUTO
+) -> Encoder | Predictor:
+    """Build the network of a checkpoint with its weights.
 
     Raises:
         DataError: they are of another network.
     """
-    prefix = "network."
-    weights = {
-        name.removeprefix(prefix): value
-        for name, value in content["state_dict"].items()
-        if name.startswith(prefix)
-    }
-    state_dict.load_model(network, weights)
+    network = config.network(backends)
+    weights = content["state_dict"]
+    state_dict.load_model(network, {k.removeprefix("network."): v for k, v in weights.items()})
+    return network
 
 
 def encoder_weights(config: ModelConfig, content: dict[str, Any]) -> dict[str, torch.Tensor]:

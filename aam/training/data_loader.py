@@ -30,11 +30,9 @@ _ORDER = 3
 class TrainingBatches(Dataset[Batch]):
     """Shuffled training batches of nearly equal size; an epoch contains every sample once.
 
-    The batch of a step is the same on any number of ranks; each takes its share of it.
+    The batch of a step is the same on any number of ranks; each takes its share of it, with the
+    sequences of its samples if `sequences` (see `shard_batch`).
     """
-
-    ranks = SINGLE_RANK
-    letters = False
 
     def __init__(
         self,
@@ -44,9 +42,12 @@ class TrainingBatches(Dataset[Batch]):
         batch_size: int,
         fresh_reads: bool,
         even: bool = False,
+        ranks: Ranks = SINGLE_RANK,
+        sequences: bool = False,
     ) -> None:
         self.study, self.plan, self.rows = study, plan, rows
         self.fresh_reads, self.even = fresh_reads, even
+        self.ranks, self.sequences = ranks, sequences
         self.steps = -(-len(rows) // batch_size)
         self._order: tuple[int, Rows] = (-1, rows)
 
@@ -69,20 +70,24 @@ class TrainingBatches(Dataset[Batch]):
         reads_draw = epoch if self.fresh_reads else FIXED_DRAW
         masks = epoch * self.steps + step
         batch = make_batch(self.study, self.plan, rows, reads_draw, masks)
-        return share_of(batch, self.ranks, self.letters)
+        return share_of(batch, self.ranks, self.sequences)
 
 
 class FixedBatches(Dataset[Batch]):
     """Batches of samples in fixed order, for validation and prediction."""
 
-    ranks = SINGLE_RANK
-    letters = False
-
     def __init__(
-        self, study: Study, plan: BatchPlan, rows: Rows, batch_size: int, draw: int = FIXED_DRAW
+        self,
+        study: Study,
+        plan: BatchPlan,
+        rows: Rows,
+        batch_size: int,
+        draw: int = FIXED_DRAW,
+        ranks: Ranks = SINGLE_RANK,
+        sequences: bool = False,
     ) -> None:
         self.study, self.plan, self.rows, self.draw = study, plan, rows, draw
-        self.batch_size = batch_size
+        self.batch_size, self.ranks, self.sequences = batch_size, ranks, sequences
         self.masks = fixed_masks(study, plan) if plan.mask_ratio else 0
 
     def __len__(self) -> int:
@@ -91,15 +96,15 @@ class FixedBatches(Dataset[Batch]):
     def __getitem__(self, step: int) -> Batch:
         rows = self.rows[step * self.batch_size : (step + 1) * self.batch_size]
         batch = make_batch(self.study, self.plan, rows, self.draw, self.masks)
-        return share_of(batch, self.ranks, self.letters)
+        return share_of(batch, self.ranks, self.sequences)
 
 
-def share_of(batch: Batch, ranks: Ranks, letters: bool) -> Batch:
+def share_of(batch: Batch, ranks: Ranks, sequences: bool) -> Batch:
     """Return a rank's share of a batch; the batch itself where there is one rank."""
     if ranks.world_size == 1:
         return batch
     samples, asvs = ranks.shard(len(batch.rows_B)), ranks.shard(len(batch.asvs_U))
-    return shard_batch(batch, samples, asvs, letters)
+    return shard_batch(batch, samples, asvs, sequences)
 
 
 class EpochSampler(Sampler[StepKey]):

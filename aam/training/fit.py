@@ -5,31 +5,26 @@ from __future__ import annotations
 import logging
 import math
 import warnings
-from dataclasses import dataclass, field
+from collections.abc import Sequence
+from dataclasses import dataclass
 from pathlib import Path
 
 import lightning.pytorch as pl
-import torch
 from lightning.pytorch.callbacks import Callback, EarlyStopping, ModelCheckpoint
 from lightning.pytorch.loggers import TensorBoardLogger
 
 from aam.console import console, say
 from aam.contract.errors import DataError, UsageError
-from aam.contract.options.groups import (
-    LoopOptions,
-    RunOptions,
-    ScaleOptions,
-    SpeedOptions,
-)
+from aam.contract.options.commands import Pretrain, Train
+from aam.contract.options.groups import LoopOptions
 from aam.data.splits import Split
+from aam.data.study import Study
 from aam.distributed.communicator import Communicator
-from aam.distributed.signals import StopRequests
 from aam.distributed.stop_request import StopOnRequest
 from aam.distributed.strategies import choose_strategy
 from aam.numerics.device import device_name, is_gpu
 from aam.training import checkpoints
 from aam.training.callbacks import EpochTable, RunProgressBar, WithinEpochs
-from aam.training.checkpoint_io import AtomicCheckpointIO
 from aam.training.compilation import CompiledEncoder, Fp32Report, Note, unrecorded
 from aam.training.data_loader import EpochSampler, FixedBatches, TrainingBatches, loader
 from aam.training.lightning_module import TrainingModule
@@ -37,8 +32,8 @@ from aam.training.model_config import ModelConfig
 from aam.training.nonfinite import FiniteCheck
 from aam.training.optimizer import freeze_idle
 from aam.training.progress import Progress, RunLength
-from aam.training.resume import ExactResume, PlateauStep
-from aam.training.runtime import CPU_RUNTIME, Runtime
+from aam.training.resume import AtomicCheckpointIO, ExactResume, PlateauStep
+from aam.training.runtime import Runtime
 
 PRECISIONS = {"none": "32-true", "bf16": "bf16-mixed", "fp16": "16-mixed"}
 HIGHER_IS_BETTER = ("r2", "accuracy", "f1")
@@ -46,16 +41,21 @@ HIGHER_IS_BETTER = ("r2", "accuracy", "f1")
 
 @dataclass(frozen=True)
 class FitConfig:
-    """Settings of a fit; `note` adds facts to the run record."""
+    """Settings of a fit.
 
+    Attributes:
+        options: of the command.
+        config: of the model.
+        folder: of the run, or of a fold in it.
+        runtime: device, precision, backends and ranks.
+        note: adds facts to the run record.
+        fold, folds: number of the fold, from 1, and of all folds.
+    """
+
+    options: Pretrain | Train
     config: ModelConfig
-    loop: LoopOptions
-    speed: SpeedOptions
-    run: RunOptions
     folder: Path
-    runtime: Runtime = CPU_RUNTIME
-    scale: ScaleOptions = field(default_factory=ScaleOptions)
-    best_metric: str = "val_loss"
+    runtime: Runtime
     note: Note = unrecorded
     fold: int = 1
     folds: int = 1
@@ -98,38 +98,43 @@ def check_split(split: Split, loop: LoopOptions) -> None:
         )
 
 
+def fit_split(fit: FitConfig, task: TrainingModule, study: Study, split: Split) -> FitResult:
+    """Train a module on the training samples of a split, with its validation samples."""
+    options, plan, ranks = fit.options, fit.config.plan, fit.runtime.communicator.ranks
+    size, sequences = options.loop.batch_size, task.target is not None
+    training = TrainingBatches(
+        study, plan, split.train, size, options.sample.rarefy_each_epoch,
+        options.loop.even_batches, ranks, sequences,
+    )  # fmt: skip
+    validation = FixedBatches(study, plan, split.validation, size, ranks=ranks, sequences=sequences)
+    return run(fit, task, training, validation if len(split.validation) else None)
+
+
 def run(
     fit: FitConfig, task: TrainingModule, training: TrainingBatches, validation: FixedBatches | None
 ) -> FitResult:
     """Train `task` and return its best checkpoint; without validation samples, the last one."""
     _silence_libraries()
-    runtime = fit.runtime
+    options, runtime, loop = fit.options, fit.runtime, fit.options.loop
     device, ranks = runtime.device, runtime.communicator.ranks
     sampler = EpochSampler(training.steps)
-    for batches in (training, validation):
-        if batches is not None:
-            batches.ranks, batches.letters = ranks, task.target is not None
     _freeze_idle(task, training)
-    requests = StopRequests()
     pin = is_gpu(device)
     fit.note("precision", runtime.precision)
-    progress = _progress(fit, task, training, device)
+    length = RunLength(task.steps, loop.epochs, len(training.rows), fit.fold, fit.folds)
+    progress = Progress(options.run.output_dir / "progress.json", length, device_name(device))
     table = EpochTable(fit.folder / "metrics.csv", progress)
-    keeper, callbacks = _callbacks(fit, sampler, requests, table, validation is not None)
-    callbacks += _first_steps(fit)
     ids = training.study.table.sample_ids
-    last = fit.folder / "checkpoints" / "last.ckpt"
-    # After the callback that seeds a step, before those that validate and save.
-    callbacks.insert(1, FiniteCheck(ids, last, fit.note, fit.loop.lr, fit.runtime.communicator))
+    keeper, callbacks = _callbacks(fit, sampler, table, ids, validation is not None)
     trainer = pl.Trainer(
         default_root_dir=fit.folder,
         accelerator="gpu" if is_gpu(device) else "cpu",
         devices=1,
-        strategy=choose_strategy(fit.scale, ranks, device),
+        strategy=choose_strategy(options.scale, ranks, device),
         precision=PRECISIONS[runtime.precision],  # type: ignore[arg-type]
-        max_epochs=fit.loop.epochs,
-        accumulate_grad_batches=fit.loop.gradient_accumulation_steps,
-        gradient_clip_val=fit.loop.max_grad_norm or None,
+        max_epochs=loop.epochs,
+        accumulate_grad_batches=loop.gradient_accumulation_steps,
+        gradient_clip_val=loop.max_grad_norm or None,
         plugins=[AtomicCheckpointIO()],
         callbacks=callbacks,
         logger=TensorBoardLogger(fit.folder, name="tensorboard", version="")
@@ -141,27 +146,26 @@ def run(
         use_distributed_sampler=False,
         log_every_n_steps=max(1, min(50, training.steps)),
     )
-    resume = checkpoints.checkpoint_to_resume(fit.run, fit.folder)
+    resume = checkpoints.checkpoint_to_resume(options.run, fit.folder)
     folder = fit.folder / "checkpoints"
     if resume is not None:
-        _copy_best(resume.with_name("best.ckpt"), folder, fit.runtime.communicator)
-    with requests.handled():
+        _copy_best(resume.with_name("best.ckpt"), folder, runtime.communicator)
+    with runtime.stop.handled():
         trainer.fit(
             task,
             loader(training, sampler, runtime.workers, pin),
             validation and loader(validation, None, runtime.workers, pin),
             ckpt_path=resume,
         )
-    best = table.latest
-    chosen = (
-        Path(keeper.best_model_path or folder / "last.ckpt") if keeper else folder / "last.ckpt"
-    )
-    if keeper is not None and keeper.best_model_score is not None:
-        best = {f"best_{keeper.monitor}": float(keeper.best_model_score)}
-        epoch = table.best_epoch(str(keeper.monitor), keeper.mode)
-        if epoch is not None:
-            best["best_epoch"] = epoch
-            say(_choice(epoch, table.epochs, keeper, fit.loop))
+    best, chosen = table.latest, folder / "last.ckpt"
+    if keeper is not None:
+        chosen = Path(keeper.best_model_path or chosen)
+        if keeper.best_model_score is not None:
+            best = {f"best_{keeper.monitor}": float(keeper.best_model_score)}
+            epoch = table.best_epoch(str(keeper.monitor), keeper.mode)
+            if epoch is not None:
+                best["best_epoch"] = epoch
+                say(_choice(epoch, table.epochs, keeper, loop))
     return FitResult(chosen, table.epochs, trainer.global_step, best)
 
 
@@ -185,59 +189,55 @@ def _copy_best(best: Path, folder: Path, communicator: Communicator) -> None:
     communicator.any_rank(False)  # barrier: every rank reads the file next
 
 
-def _progress(
-    fit: FitConfig, task: TrainingModule, training: TrainingBatches, device: torch.device
-) -> Progress:
-    length = RunLength(task.steps, fit.loop.epochs, len(training.rows), fit.fold, fit.folds)
-    return Progress(fit.run.output_dir / "progress.json", length, device_name(device))
-
-
 def _callbacks(
     fit: FitConfig,
     sampler: EpochSampler,
-    requests: StopRequests,
     table: EpochTable,
+    sample_ids: Sequence[str],
     validated: bool,
 ) -> tuple[ModelCheckpoint | None, list[Callback]]:
-    folder = fit.folder / "checkpoints"
-    name = fit.best_metric
+    """Return the callback that keeps the best checkpoint, or None, and all callbacks."""
+    folder, loop = fit.folder / "checkpoints", fit.options.loop
+    communicator = fit.runtime.communicator
+    name = fit.options.best_metric if isinstance(fit.options, Train) else "val_loss"
     monitor = name if name.startswith("val_") else f"val_{name}"
     mode = "max" if name in HIGHER_IS_BETTER else "min"
-    stop = StopOnRequest(requests, fit.runtime.communicator, folder / "last.ckpt")
-    resume = ExactResume(
-        fit.config, sampler, folder, fit.loop.patience, fit.runtime.communicator.ranks.rank
-    )
-    callbacks: list[Callback] = [resume, stop]
+    last = folder / "last.ckpt"
+    callbacks: list[Callback] = [
+        ExactResume(fit.config, sampler, folder, loop.patience, communicator.ranks.rank),
+        # After the callback that seeds a step, before those that validate and save.
+        FiniteCheck(sample_ids, last, fit.note, loop.lr, communicator),
+        StopOnRequest(fit.runtime.stop, communicator, last),
+    ]
     keeper: ModelCheckpoint | None = None
     if validated:
         keeper = ModelCheckpoint(
             folder, "best", monitor=monitor, mode=mode, enable_version_counter=False
         )
         callbacks.append(keeper)
-        if fit.loop.patience:
-            callbacks.append(EarlyStopping(monitor, patience=fit.loop.patience, mode=mode))
+        if loop.patience:
+            callbacks.append(EarlyStopping(monitor, patience=loop.patience, mode=mode))
     callbacks.append(
         ModelCheckpoint(folder, "last", enable_version_counter=False, save_on_train_epoch_end=True)
     )
-    if fit.run.checkpoint_every_n_steps:
-        every = fit.run.checkpoint_every_n_steps
+    if every := fit.options.run.checkpoint_every_n_steps:
         callbacks.append(
             WithinEpochs(folder, "last", enable_version_counter=False, every_n_train_steps=every)
         )
     # The row of an epoch has its learning rate, hence before the plateau scheduler steps.
     callbacks += [table.progress, table, PlateauStep()]
-    if console.is_terminal and fit.runtime.communicator.ranks.is_main:
+    if console.is_terminal and communicator.ranks.is_main:
         callbacks.append(RunProgressBar(table.progress))
-    return keeper, callbacks
+    return keeper, callbacks + _first_steps(fit)
 
 
 def _first_steps(fit: FitConfig) -> list[Callback]:
     """Return the callbacks of the first steps."""
-    precision = fit.runtime.precision
-    report = Fp32Report(precision, fit.note) if fit.speed.report_fp32_fallbacks else None
+    precision, speed = fit.runtime.precision, fit.options.speed
+    report = Fp32Report(precision, fit.note) if speed.report_fp32_fallbacks else None
     callbacks: list[Callback] = [] if report is None else [report]
-    if fit.speed.compile_model != "off":
-        callbacks.append(CompiledEncoder(fit.speed.compile_model, precision, fit.note, report))
+    if speed.compile_model != "off":
+        callbacks.append(CompiledEncoder(speed.compile_model, precision, fit.note, report))
     return callbacks
 
 

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 from dataclasses import dataclass
+from pathlib import Path
 
 import numpy as np
 import numpy.typing as npt
@@ -15,7 +16,8 @@ from aam.data.batches import FIXED_DRAW, BatchPlan
 from aam.data.study import Study
 from aam.model.network import Encoder, Predictor
 from aam.training.data_loader import FixedBatches
-from aam.training.output_tables import require_finite
+from aam.training.output_tables import require_finite, write_embeddings
+from aam.training.sample_selection import reading_plan
 
 CHUNK = 512
 """Sequences encoded at a time."""
@@ -97,6 +99,23 @@ def apply_network(
     if found.outputs_NC is not None:
         require_finite("predictions", ids, found.outputs_NC.numpy())
     return found
+
+
+def write_study_embeddings(
+    folder: Path,
+    network: Encoder | Predictor,
+    study: Study,
+    plan: BatchPlan,
+    batch_size: int,
+    asv_vectors_FD: Tensor,
+) -> None:
+    """Write embeddings.tsv of every sample of the study, from the vectors of its ASVs."""
+    encoder = network if isinstance(network, Encoder) else network.encoder
+    ids = study.table.sample_ids
+    device, rows = asv_vectors_FD.device, np.arange(len(ids))
+    plan = reading_plan(plan)
+    output = apply_network(encoder, study, plan, rows, batch_size, device, asv_vectors_FD)
+    write_embeddings(folder / "embeddings.tsv", ids, output.embeddings_ND)
 
 
 def fit_profile(

@@ -12,6 +12,7 @@ from __future__ import annotations
 
 import dataclasses
 import math
+from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import Any
 
@@ -24,6 +25,7 @@ from torch import Tensor
 from aam.contract.options.groups import LoopOptions, MaskOptions
 from aam.data.batch_shards import BatchShard, unmasked
 from aam.data.batches import Batch
+from aam.data.metrics import ScoredPredictions, compute_metrics
 from aam.distributed.collectives import (
     all_gather_arrays,
     all_gather_rows,
@@ -309,16 +311,28 @@ def over_ranks(terms: dict[str, LossTerm]) -> dict[str, LossTerm]:
     return {name: LossTerm(sums[2 * i], sums[2 * i + 1]) for i, name in enumerate(terms)}
 
 
+def score(
+    target: Target,
+    predictions_BC: npt.NDArray[np.float64],
+    labels_B: npt.NDArray[np.float64],
+    folds: Sequence[str] = (),
+) -> ScoredPredictions:
+    """Join decoded predictions and labels of the same samples for `aam.data.metrics`."""
+    predicted_B = target.point_predictions(predictions_BC)
+    if not target.classes:
+        return ScoredPredictions(labels_B, predicted_B, tuple(folds))
+    codes_B, predicted_codes_B = labels_B.astype(np.int64), predicted_B.astype(np.int64)
+    return ScoredPredictions(
+        codes_B, predicted_codes_B, tuple(folds), target.classes, predictions_BC
+    )
+
+
 def target_metrics(
     target: Target, predictions_BC: npt.NDArray[np.float64], labels_B: npt.NDArray[np.float64]
 ) -> dict[str, float]:
     """Return the metrics that are logged while training, in the units of the target."""
-    from aam.data.metrics import ScoredPredictions, compute_metrics
-
-    names = {"r2": "r2", "mae": "mae"}
-    predicted_B: npt.NDArray[Any] = target.point_predictions(predictions_BC)
-    if target.classes:
-        names = {"accuracy": "accuracy", "f1": "macro_f1"}
-        labels_B, predicted_B = labels_B.astype(np.int64), predicted_B.astype(np.int64)
-    found = compute_metrics(ScoredPredictions(labels_B, predicted_B, classes=target.classes))
+    names = (
+        {"accuracy": "accuracy", "f1": "macro_f1"} if target.classes else {"r2": "r2", "mae": "mae"}
+    )
+    found = compute_metrics(score(target, predictions_BC, labels_B))
     return {name: math.nan if (v := found[key]) is None else v for name, key in names.items()}

@@ -175,9 +175,11 @@ class FiniteCheck(Callback):
         """Return the error of a step: an explosion if the weights grew and no advice is given."""
         largest = self._largest_weight(task)
         half = _scaler(trainer) is not None
-        remedy = advice or ("use --mixed-precision bf16 or none" if half else "lower --lr")
+        remedy = advice or ("use --mixed-precision bf16 or none" if half else _LOWER_LR)
         if self.checkpoint.exists():
             remedy += f"; '{self.checkpoint}' is from before that"
+            if remedy.startswith(_LOWER_LR):
+                remedy += ", --pretrained-encoder starts from its encoder"
         if advice or largest <= GROWTH * self._largest:
             return NotFinite(what, f"step {step}, {place}", remedy)
         growth = f"the largest weight grew from {self._largest:.3g} to {largest:.3g}"
@@ -227,6 +229,9 @@ class FiniteCheck(Callback):
         own = [float(weight.abs().max()) for weight in weights if weight.numel()]
         return _max(self.communicator.all_gather(_max(own)))
 
+
+_LOWER_LR = "start a new run with a lower --lr"
+"""Remedy of an explosion; a resumed run keeps its learning rate."""
 
 _NORM = NonFiniteValue(BACKWARD, "The norm of the gradients is", "although each gradient is finite")
 _COMPILED = NonFiniteValue(

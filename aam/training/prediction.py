@@ -15,7 +15,7 @@ from aam.contract.errors import DataError, MissingInput, first_few
 from aam.contract.options.groups import DeviceOptions, TableOptions
 from aam.data.study import Study, load_study
 from aam.model.network import Encoder, Predictor
-from aam.numerics.backend_selection import TORCH_POLICY, BackendPolicy, SelectedBackends
+from aam.numerics.backend_selection import TORCH_POLICY, BackendPolicy
 from aam.numerics.device import choose_device
 from aam.training import checkpoints
 from aam.training.inference import NetworkOutput, apply_network, encode_asvs, shallow
@@ -84,7 +84,15 @@ def load_models(
                 "name one checkpoint, or train all folds again",
             )
     chosen = choose_attention(device, choose_device(device), first.shape, policy)
-    return [_model(config, content, chosen) for config, content in read]
+    return [
+        LoadedModel(
+            config,
+            checkpoints.load_network(config, content, chosen.backends),
+            chosen.record,
+            content[checkpoints.TRAINING],
+        )
+        for config, content in read
+    ]
 
 
 def _output_signature(config: ModelConfig) -> tuple[object, ...]:
@@ -97,12 +105,6 @@ def _read(path: Path) -> tuple[ModelConfig, dict[str, Any]]:
     folder = path / "checkpoints"
     name = "best.ckpt" if (folder / "best.ckpt").exists() else "last.ckpt"
     return checkpoints.read(checkpoints.find(path, name))
-
-
-def _model(config: ModelConfig, content: dict[str, Any], chosen: SelectedBackends) -> LoadedModel:
-    network = config.network(chosen.backends)
-    checkpoints.load_weights(network, content)
-    return LoadedModel(config, network, chosen.record, content[checkpoints.TRAINING])
 
 
 def load_samples(input: TableOptions, config: ModelConfig) -> Study:

@@ -10,9 +10,6 @@ from aam.console import say
 from aam.contract.errors import UsageError
 from aam.contract.options import to_plain
 from aam.contract.options.commands import Pretrain
-from aam.contract.options.groups import Metric
-from aam.contract.precision import choose_precision
-from aam.data.batches import BatchPlan
 from aam.data.labels import split_samples
 from aam.data.metadata import read_metadata
 from aam.data.splits import Split, write_splits
@@ -23,17 +20,10 @@ from aam.distributed.communicator import Communicator, identity
 from aam.distributed.process_group import process_group
 from aam.model.network import Encoder
 from aam.numerics.backend_selection import TORCH_POLICY, BackendPolicy
-from aam.numerics.device import arch_of, choose_device
-from aam.training import fit, run_folder
-from aam.training.inference import encode_asvs
+from aam.training import checkpoints, fit, run_folder
+from aam.training.inference import encode_asvs, write_study_embeddings
 from aam.training.lightning_module import LossWeights, TrainingModule
 from aam.training.model_config import ModelConfig
-from aam.training.pipeline import (
-    check_network_size,
-    fit_split,
-    load_trained,
-    write_study_embeddings,
-)
 from aam.training.pretrained import (
     PretrainedEncoder,
     choose_length,
@@ -41,20 +31,18 @@ from aam.training.pretrained import (
     choose_shape,
     read_pretrained_encoder,
 )
-from aam.training.runtime import Runtime, make_runtime
+from aam.training.runtime import Runtime, check_resources, make_runtime
 from aam.training.sample_selection import batch_plan, choose_depth, deep_enough
 
 
 def pretrain(options: Pretrain, policy: BackendPolicy = TORCH_POLICY) -> None:
-    """Pretrain an encoder and write its run folder; `policy` selects the attention backends.
+    """Pretrain an encoder and write its run folder; `policy` has the attention backends.
 
     Raises:
         AamError: see the readers.
         UsageError: the UniFrac loss has neither a tree nor a distance matrix.
     """
     check_phylogeny(options)
-    if options.pretrained_encoder is None:
-        check_network_size(options.model, options.device, options.scale)
     with process_group(options.scale, options.device, options.loop.batch_size) as communicator:
         _pretrain(options, policy, communicator)
 
@@ -62,15 +50,14 @@ def pretrain(options: Pretrain, policy: BackendPolicy = TORCH_POLICY) -> None:
 def _pretrain(options: Pretrain, policy: BackendPolicy, communicator: Communicator) -> None:
     """Read and check the input, and train, as one of the ranks."""
     communicator.require_equal_options(options)
-    choose_precision(options.speed.mixed_precision, arch_of(choose_device(options.device)))
+    check_resources(options)
     prepared = run_folder.prepare("pretrain", options, communicator.ranks)
     base = read_pretrained_encoder(options.pretrained_encoder)
     study = load_study(options.input, options.phylogeny, choose_length(base, options.sample))
     depth = choose_depth(study, options.sample)
     study = study.take_samples(deep_enough(study, depth))
-    metric = choose_metric(base, options.phylogeny.unifrac_metric)
-    alpha = options.phylogeny.unifrac_alpha
-    plan = batch_plan(depth, options.sample, options.loop, options.task, study, metric, alpha)
+    metric = choose_metric(base, options.phylogeny)
+    plan = batch_plan(options, options.task, study, depth, metric)
     metadata = None if options.metadata is None else read_metadata(options.metadata)
     split_options = options.split
     if prepared.splits is not None:
@@ -79,29 +66,27 @@ def _pretrain(options: Pretrain, policy: BackendPolicy, communicator: Communicat
         split_options, 1, options.loop.seed, study.table.sample_ids, metadata
     )
     fit.check_split(split, options.loop)
-    sizes = base.config.shape if base else options.model
-    runtime = make_runtime(options, sizes, policy, communicator)
+    shape, standard = choose_shape(base, study, options.model, plan, split.train)
+    config = ModelConfig("pretrain", shape, metric, plan, standard, None, to_plain(options))
+    runtime = make_runtime(options, shape, policy, communicator)
     with run_folder.begin(prepared, communicator.ranks, attention=runtime.attention) as record:
         if communicator.ranks.is_main:
             write_splits(prepared.folder / "splits.tsv", study.table.sample_ids, [split], labels)
-        _learn(options, study, split, plan, metric, base, record, runtime)
+        _learn(options, config, study, split, base, record, runtime)
 
 
 def _learn(
     options: Pretrain,
+    config: ModelConfig,
     study: Study,
     split: Split,
-    plan: BatchPlan,
-    metric: Metric,
     base: PretrainedEncoder | None,
     record: run_folder.RunRecord,
     runtime: Runtime,
 ) -> None:
     """Train the encoder, and write the embeddings of the study."""
-    folder = options.run.output_dir
+    folder, plan = options.run.output_dir, config.plan
     torch.manual_seed(options.loop.seed)
-    shape, standard = choose_shape(base, study, options.model, plan, split.train)
-    config = ModelConfig("pretrain", shape, metric, plan, standard, None, to_plain(options))
     network = config.network(runtime.backends, options.speed.gradient_checkpointing)
     assert isinstance(network, Encoder)
     if base is not None:
@@ -111,15 +96,15 @@ def _learn(
     )
     steps = fit.optimizer_steps(len(split.train), options.loop)
     weights = LossWeights.of(options.task)
-    task = TrainingModule(network, weights, options.loop, steps, standard=standard)
-    result = fit_split(options, config, task, study, split, folder, record, runtime)
+    task = TrainingModule(network, weights, options.loop, steps, standard=config.standard)
+    settings = fit.FitConfig(options, config, folder, runtime, record.note)
+    result = fit.fit_split(settings, task, study, split)
     if not runtime.communicator.ranks.is_main:
         return
-    trained = load_trained(config, result, runtime)
+    trained = checkpoints.load_network(*checkpoints.read(result.checkpoint), runtime.backends)
     assert isinstance(trained, Encoder)
-    device, batch_size = runtime.device, options.loop.batch_size
-    asv_vectors_FD = encode_asvs(trained, study, device)
-    write_study_embeddings(folder, config, trained, study, batch_size, device, asv_vectors_FD)
+    asv_vectors_FD = encode_asvs(trained, study, runtime.device)
+    write_study_embeddings(folder, trained, study, plan, options.loop.batch_size, asv_vectors_FD)
     record.finish(
         samples={"training": len(split.train), "validation": len(split.validation)},
         asvs=len(study.table.feature_ids),

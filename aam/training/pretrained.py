@@ -11,13 +11,13 @@ import numpy.typing as npt
 import torch
 
 from aam.console import say, warn
-from aam.contract.options.groups import Metric, ModelOptions, SampleOptions
+from aam.contract.options.groups import Metric, ModelOptions, PhylogenyOptions, SampleOptions
 from aam.data.batches import BatchPlan
 from aam.data.study import Study
 from aam.model.shape import NetworkShape
 from aam.training import checkpoints
 from aam.training.model_config import DiversityScale, ModelConfig
-from aam.training.sample_selection import canonical, diversity_scale, longest
+from aam.training.sample_selection import diversity_scale
 
 
 @dataclass(frozen=True)
@@ -43,12 +43,15 @@ def read_pretrained_encoder(path: Path | None) -> PretrainedEncoder | None:
 
 def choose_length(base: PretrainedEncoder | None, options: SampleOptions) -> int | None:
     """Return the longest sequence to keep; None for the longest of the table."""
-    return longest(options) if base is None else base.config.shape.max_bp
+    if base is not None:
+        return base.config.shape.max_bp
+    return None if options.max_bp == "auto" else options.max_bp
 
 
-def choose_metric(base: PretrainedEncoder | None, requested: Metric) -> Metric:
+def choose_metric(base: PretrainedEncoder | None, options: PhylogenyOptions) -> Metric:
     """Return the phylogenetic metric of a run; a pretrained encoder keeps its metric."""
-    metric = canonical(requested)
+    requested = options.unifrac_metric
+    metric: Metric = "unweighted" if requested == "unifrac" else requested  # an alias
     if base is not None and base.config.metric != metric:
         warn(f"UniFrac metric of the pretrained encoder is kept: {base.config.metric}.")
         return base.config.metric

@@ -1,4 +1,4 @@
-"""Exact resumption: callbacks that save and restore the state that Lightning leaves out.
+"""Exact resumption: checkpoint I/O, and callbacks for the state that Lightning leaves out.
 
 A resumed run has the batches, dropout, learning rates, metrics and best model of a run without the
 interruption, on any number of ranks and in any folder.
@@ -7,6 +7,7 @@ interruption, on any number of ranks and in any folder.
 from __future__ import annotations
 
 import os
+import shutil
 from pathlib import Path
 from typing import Any
 
@@ -14,8 +15,11 @@ import lightning.pytorch as pl
 import numpy as np
 import torch
 from lightning.pytorch.callbacks import Callback
+from lightning.pytorch.plugins.io import TorchCheckpointIO
 
-from aam.training.checkpoints import add_config
+from aam.contract.files import atomic_write
+from aam.distributed import sharded_checkpoint
+from aam.training import checkpoints
 from aam.training.data_loader import EpochSampler
 from aam.training.lightning_module import TrainingModule
 from aam.training.losses import LossTerm
@@ -53,7 +57,7 @@ class ExactResume(Callback):
     ) -> None:
         """Add the model configuration and the training metrics of the current epoch."""
         assert isinstance(pl_module, TrainingModule)
-        add_config(checkpoint, self.config)
+        checkpoints.add_config(checkpoint, self.config)
         checkpoint[_SUMS] = {
             name: [float(part.total), float(part.number)]
             for name, part in pl_module.train_sums.items()
@@ -87,6 +91,28 @@ class ExactResume(Callback):
         words = [self.config.plan.seed, _DROPOUT, trainer.current_epoch, batch_idx, self.rank]
         seed = np.random.SeedSequence(words).generate_state(1, np.uint64)[0]
         torch.manual_seed(int(seed) >> 1)
+
+
+class AtomicCheckpointIO(TorchCheckpointIO):
+    """Checkpoint I/O with atomic writes: a killed run leaves the last complete file."""
+
+    def save_checkpoint(
+        self, checkpoint: dict[str, Any], path: Any, storage_options: Any | None = None
+    ) -> None:
+        """Write beside `path`, flush to the disk, rename; remove the shards that it replaces."""
+        shards = Path(path).resolve() if sharded_checkpoint.is_sharded(Path(path)) else None
+        with atomic_write(Path(path)) as temporary, temporary.open("wb") as stream:
+            torch.save(checkpoint, stream)
+            stream.flush()
+            os.fsync(stream.fileno())
+        if shards is not None:
+            shutil.rmtree(shards, ignore_errors=True)
+
+    def load_checkpoint(
+        self, path: Any, map_location: Any = None, weights_only: bool | None = True
+    ) -> dict[str, Any]:
+        """Read and validate a checkpoint, on the CPU."""
+        return checkpoints.read(Path(path))[1]
 
 
 class PlateauStep(Callback):

@@ -9,19 +9,26 @@ from typing import Any
 import torch
 
 from aam.console import warn
+from aam.contract.errors import UsageError
 from aam.contract.options.commands import Pretrain, Train
 from aam.contract.options.groups import DeviceOptions, ModelOptions
 from aam.contract.precision import Precision, choose_precision, dtypes_of
 from aam.distributed.communicator import SINGLE_PROCESS, Communicator
+from aam.distributed.environment import read_environment
+from aam.distributed.signals import StopRequests
+from aam.memory import memory_available, shown_size
 from aam.model.attention import AUTO, Backends
-from aam.model.shape import NetworkShape
+from aam.model.shape import NetworkShape, least_weights
 from aam.numerics.backend_selection import (
     AttentionNeed,
     BackendPolicy,
     SelectedBackends,
     choose_backends,
 )
-from aam.numerics.device import arch_of, choose_device
+from aam.numerics.device import arch_of, choose_device, is_gpu
+
+_TRAINING_BYTES = 4 * 4
+"""Bytes of a weight in training: the weight, its gradient and two moments of Adam in fp32."""
 
 
 @dataclass(frozen=True)
@@ -35,6 +42,7 @@ class Runtime:
         attention: entry of the run record about the backends.
         workers: data-loading processes of this rank.
         communicator: the ranks of the run.
+        stop: the stop requests that this rank receives.
     """
 
     device: torch.device
@@ -43,10 +51,41 @@ class Runtime:
     attention: dict[str, Any] = field(default_factory=dict)
     workers: int = 0
     communicator: Communicator = SINGLE_PROCESS
+    stop: StopRequests = field(default_factory=StopRequests)
 
 
-CPU_RUNTIME = Runtime(torch.device("cpu"))
-"""One process on the CPU in fp32."""
+def check_resources(options: Pretrain | Train) -> None:
+    """Refuse a precision that the device lacks, or a network that cannot be built on it.
+
+    Raises:
+        UsageError: the heads do not divide the width, or the weights, their gradients and the two
+            moments of Adam exceed the memory of the device.
+    """
+    device, model = choose_device(options.device), options.model
+    choose_precision(options.speed.mixed_precision, arch_of(device))
+    if options.pretrained_encoder is not None:
+        return
+    if model.embedding_dim % model.attention_heads:
+        raise UsageError(
+            "The heads do not divide the width",
+            f"--embedding-dim {model.embedding_dim} --attention-heads {model.attention_heads}",
+            "choose a width that is a multiple of the heads",
+        )
+    if is_gpu(device):
+        memory, where = torch.cuda.get_device_properties(device).total_memory, "of the GPU"
+    else:
+        memory, where = memory_available(), "available"
+    weights = least_weights(model.embedding_dim, model.attention_layers)
+    shards = read_environment(os.environ).world_size if options.scale.fsdp else 1
+    needed = _TRAINING_BYTES * weights // shards
+    if needed > memory:
+        raise UsageError(
+            "The network does not fit into memory",
+            f"--embedding-dim {model.embedding_dim} --attention-layers {model.attention_layers}: "
+            f"{weights:,} weights, which need {shown_size(needed)} with gradients and optimizer; "
+            f"{shown_size(memory)} {where}",
+            "choose a smaller width or fewer layers",
+        )
 
 
 def make_runtime(
@@ -55,13 +94,9 @@ def make_runtime(
     policy: BackendPolicy,
     communicator: Communicator,
 ) -> Runtime:
-    """Choose the runtime of a training run.
+    """Choose the runtime of a training run; `sizes` are those of the network.
 
-    Args:
-        options: of the command.
-        sizes: of the network.
-        policy: selects the attention backends.
-        communicator: the ranks of the run.
+    On a CPU the network uses all cores by itself; a GPU needs processes that prepare batches.
 
     Raises:
         UsageError: the device does not support the precision.
@@ -71,7 +106,9 @@ def make_runtime(
     precision = choose_precision(options.speed.mixed_precision, arch_of(device))
     recomputed = options.speed.gradient_checkpointing
     chosen = choose_attention(options.device, device, sizes, policy, precision, recomputed)
-    workers = choose_workers(options.device, device)
+    workers = min(4, len(os.sched_getaffinity(0))) if is_gpu(device) else 0
+    if options.device.num_workers != "auto":
+        workers = options.device.num_workers
     return Runtime(device, precision, chosen.backends, chosen.record, workers, communicator)
 
 
@@ -89,7 +126,7 @@ def choose_attention(
         options: of the device.
         device: of the computation.
         sizes: of the network.
-        policy: selects the attention backends.
+        policy: candidate backends, and where they are measured.
         precision: of training; inference uses fp32.
         recomputed: under gradient checkpointing.
 
@@ -108,13 +145,3 @@ def choose_attention(
     for sentence in chosen.warnings:
         warn(sentence)
     return chosen
-
-
-def choose_workers(options: DeviceOptions, device: torch.device) -> int:
-    """Return the number of data-loading processes.
-
-    On a CPU the network uses all cores by itself; a GPU needs processes that prepare batches.
-    """
-    if options.num_workers != "auto":
-        return options.num_workers
-    return 0 if device.type == "cpu" else min(4, len(os.sched_getaffinity(0)))

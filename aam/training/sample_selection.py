@@ -10,7 +10,8 @@ import torch
 
 from aam.console import say
 from aam.contract.errors import DataError, first_few
-from aam.contract.options.groups import LoopOptions, MaskOptions, Metric, SampleOptions
+from aam.contract.options.commands import Pretrain, Train
+from aam.contract.options.groups import MaskOptions, Metric, SampleOptions
 from aam.data.batches import BatchPlan
 from aam.data.rarefaction import auto_depth
 from aam.data.study import Study
@@ -50,36 +51,20 @@ def deep_enough(study: Study, depth: int) -> npt.NDArray[np.int64]:
 
 
 def batch_plan(
-    depth: int,
-    sample: SampleOptions,
-    loop: LoopOptions,
-    task: MaskOptions,
-    study: Study,
-    metric: Metric,
-    alpha: float,
+    options: Pretrain | Train, task: MaskOptions, study: Study, depth: int, metric: Metric
 ) -> BatchPlan:
-    """Build the batch plan of a run; loss terms with weight 0 are not prepared."""
+    """Build the batch plan of a run; loss terms whose weight in `task` is 0 are not prepared."""
     related = study.phylogeny is not None or study.distances is not None
     return BatchPlan(
-        seed=loop.seed,
+        seed=options.loop.seed,
         rarefy_depth=depth,
-        token_limit=sample.token_limit,
-        asv_sampling=sample.asv_sampling,
+        token_limit=options.sample.token_limit,
+        asv_sampling=options.sample.asv_sampling,
         mask_ratio=task.nuc_mask_ratio if task.nuc_penalty else 0.0,
         mask_strategy=task.nuc_mask_strategy,
         metric=metric if related and task.penalty else None,
-        alpha=alpha,
+        alpha=options.phylogeny.unifrac_alpha,
     )
-
-
-def canonical(metric: Metric) -> Metric:
-    """Return the canonical name of a metric: 'unifrac' is an alias of 'unweighted'."""
-    return "unweighted" if metric == "unifrac" else metric
-
-
-def longest(sample: SampleOptions) -> int | None:
-    """Return the longest sequence to keep; None for the longest of the table."""
-    return None if sample.max_bp == "auto" else sample.max_bp
 
 
 def diversity_scale(study: Study, plan: BatchPlan, rows: npt.NDArray[np.int64]) -> DiversityScale:

@@ -2,52 +2,93 @@
 
 from __future__ import annotations
 
-from pathlib import Path
+import dataclasses
+from dataclasses import dataclass
 
+import numpy as np
+import numpy.typing as npt
 import pandas as pd
 import torch
+from torch import Tensor
 
 from aam.console import say
-from aam.contract.errors import UsageError
+from aam.contract.errors import Interrupted, UsageError
+from aam.contract.options import to_plain
 from aam.contract.options.commands import Train
-from aam.contract.precision import choose_precision
+from aam.data.metrics import ScoredPredictions
 from aam.data.splits import Split, write_splits
+from aam.distributed import state_dict
 from aam.distributed.communicator import Communicator, identity
 from aam.distributed.process_group import process_group
 from aam.model.network import Predictor
 from aam.numerics.backend_selection import TORCH_POLICY, BackendPolicy
-from aam.numerics.device import arch_of, choose_device
 from aam.training import checkpoints, fit, run_folder
-from aam.training.inference import apply_network, encode_asvs
-from aam.training.initialization import initialize
-from aam.training.labelled_study import LabelledStudy, fit_target, load_labelled_study
-from aam.training.lightning_module import LossWeights, TrainingModule, target_metrics
-from aam.training.output_tables import prediction_table, write_table
-from aam.training.pipeline import (
-    check_network_size,
-    fit_split,
-    load_trained,
+from aam.training.inference import (
+    apply_network,
+    encode_asvs,
+    fit_profile,
     write_study_embeddings,
 )
-from aam.training.pretrained import PretrainedEncoder, choose_length, read_pretrained_encoder
-from aam.training.runtime import Runtime, make_runtime
-from aam.training.sample_selection import reading_plan
+from aam.training.labelled_study import LabelledStudy, fit_target, load_labelled_study
+from aam.training.lightning_module import LossWeights, TrainingModule, score, target_metrics
+from aam.training.model_config import ModelConfig
+from aam.training.output_tables import prediction_table, write_table
+from aam.training.pretrained import (
+    PretrainedEncoder,
+    choose_length,
+    choose_metric,
+    choose_shape,
+    read_pretrained_encoder,
+)
+from aam.training.runtime import Runtime, check_resources, make_runtime
+from aam.training.sample_selection import batch_plan, reading_plan
+from aam.training.target import Target
 from aam.training.training_summary import reference_rows, summarize
 
 
-def train(options: Train, policy: BackendPolicy = TORCH_POLICY) -> None:
+@dataclass(frozen=True)
+class FoldResult:
+    """Result of the model of one fold, on its n held-out samples.
+
+    Attributes:
+        target: of the model.
+        predictions_NC: in the units of the target, or class probabilities.
+        labels_N: numbers in the units of the target, or class codes.
+        table: rows of predictions.tsv.
+        facts: entries of the run record.
+    """
+
+    target: Target
+    predictions_NC: npt.NDArray[np.float64]
+    labels_N: npt.NDArray[np.float64]
+    table: pd.DataFrame
+    facts: dict[str, object]
+
+
+def train(options: Train, policy: BackendPolicy = TORCH_POLICY) -> ScoredPredictions | None:
     """Train one model, or one per fold, and write the run folder.
 
-    `policy` selects the attention backends.
+    Args:
+        options: of the command.
+        policy: the attention backends.
+
+    Returns:
+        The predictions of the held-out samples of all folds; None on ranks other than the first.
 
     Raises:
         AamError: see the readers and `load_labelled_study`.
     """
     with process_group(options.scale, options.device, options.loop.batch_size) as communicator:
-        _train(options, policy, communicator)
+        results = _train(options, policy, communicator)
+    if not results:
+        return None
+    folds = [str(k) for k, result in enumerate(results, 1) for _ in result.labels_N]
+    predictions_NC = np.concatenate([result.predictions_NC for result in results])
+    labels_N = np.concatenate([result.labels_N for result in results])
+    return score(results[0].target, predictions_NC, labels_N, folds if len(results) > 1 else ())
 
 
-def _train(options: Train, policy: BackendPolicy, communicator: Communicator) -> None:
+def _train(options: Train, policy: BackendPolicy, communicator: Communicator) -> list[FoldResult]:
     """Read and check the input, and train, as one of the ranks."""
     communicator.require_equal_options(options)
     _check_options(options)
@@ -62,7 +103,7 @@ def _train(options: Train, policy: BackendPolicy, communicator: Communicator) ->
     sizes = base.config.shape if base else options.model
     runtime = make_runtime(options, sizes, policy, communicator)
     with run_folder.begin(prepared, communicator.ranks, attention=runtime.attention) as record:
-        _train_folds(options, labelled, base, record, runtime)
+        return _train_folds(options, labelled, base, record, runtime)
 
 
 def _train_folds(
@@ -71,36 +112,45 @@ def _train_folds(
     base: PretrainedEncoder | None,
     record: run_folder.RunRecord,
     runtime: Runtime,
-) -> None:
+) -> list[FoldResult]:
     """Train the model of each split; a resumed run trains the rest of each.
 
     A completed fold is only applied to its samples.
+
+    Raises:
+        Interrupted: a stop request came after the training of a fold that is not the last.
     """
-    folder = options.run.output_dir
-    if runtime.communicator.ranks.is_main:
+    folder, splits, communicator = options.run.output_dir, labelled.splits, runtime.communicator
+    if communicator.ranks.is_main:
         write_splits(
-            folder / "splits.tsv", labelled.study.table.sample_ids, labelled.splits, labelled.labels
+            folder / "splits.tsv", labelled.study.table.sample_ids, splits, labelled.labels
         )
-    of_folds = [
-        train_fold(options, labelled, base, split, fold, record, runtime)
-        for fold, split in enumerate(labelled.splits, start=1)
-    ]
-    results = [result for result in of_folds if result is not None]
+    results = []
+    with runtime.stop.handled():
+        for fold, split in enumerate(splits, start=1):
+            result = train_fold(options, labelled, base, split, fold, record, runtime)
+            if result is not None:
+                results.append(result)
+            if fold < len(splits) and communicator.any_rank(runtime.stop.pending):
+                raise Interrupted(
+                    f"Stopped after fold {fold} of {len(splits)}{runtime.stop.by_signal}",
+                    f"the checkpoints in '{folder}' are complete",
+                    "go on with --resume-from auto",
+                )
     if not results:
-        return
-    predictions = pd.concat([table for table, _ in results], ignore_index=True)
+        return []
+    predictions = pd.concat([result.table for result in results], ignore_index=True)
     write_table(folder / "predictions.tsv", predictions)
     record.finish(
-        samples={
-            part: len(getattr(labelled.splits[0], part)) for part in ("train", "validation", "test")
-        },
+        samples={part: len(getattr(splits[0], part)) for part in ("train", "validation", "test")},
         asvs=len(labelled.study.table.feature_ids),
         rarefy_depth=labelled.depth,
         classes=labelled.classes,
-        folds=[facts for _, facts in results],
-        **results[0][1],
+        folds=[result.facts for result in results],
+        **results[0].facts,
     )
     say(f"Model: {folder}")
+    return results
 
 
 def train_fold(
@@ -111,74 +161,114 @@ def train_fold(
     fold: int,
     record: run_folder.RunRecord,
     runtime: Runtime,
-) -> tuple[pd.DataFrame, dict[str, object]] | None:
-    """Train the model of one split; return its predictions and the facts for the run record.
+) -> FoldResult | None:
+    """Train the model of one split and apply it to its held-out samples.
 
     Only the first rank applies the model; the others return None.
     """
-    study, folds, device = labelled.study, len(labelled.splits), runtime.device
+    study, folds, output_dir = labelled.study, len(labelled.splits), options.run.output_dir
     torch.manual_seed(options.loop.seed + fold - 1)
     target = fit_target(options, labelled, split)
-    initial = initialize(options, labelled, base, split, target, device, runtime.backends)
-    config = initial.config
+    config = _model_config(options, labelled, base, split, target)
+    network, asv_vectors_FD = _initialize(options, config, labelled, base, split, runtime)
     runtime.communicator.require_equal_data(
-        study=identity(study),
-        values=labelled.values,
-        split=split,
-        weights=initial.network.state_dict(),
+        study=identity(study), values=labelled.values, split=split, weights=network.state_dict()
     )
     task = TrainingModule(
-        initial.network,
+        network,
         LossWeights.of(options.task, options.target_penalty),
         options.loop,
         fit.optimizer_steps(len(split.train), options.loop),
         target,
         labelled.values,
-        initial.asv_vectors_FD,
+        asv_vectors_FD,
         config.standard,
     )
-    folder = _fold_folder(options.run.output_dir, folds, fold)
-    metric = options.best_metric
-    result = fit_split(
-        options, config, task, study, split, folder, record, runtime, metric, fold, folds
-    )
+    folder = output_dir if folds == 1 else output_dir / f"fold-{fold}"
+    settings = fit.FitConfig(options, config, folder, runtime, record.note, fold, folds)
+    result = fit.fit_split(settings, task, study, split)
     if not runtime.communicator.ranks.is_main:
         return None
-    network = load_trained(config, result, runtime)
-    assert isinstance(network, Predictor)
-    asv_vectors_FD = initial.asv_vectors_FD
+    trained = checkpoints.load_network(*checkpoints.read(result.checkpoint), runtime.backends)
+    assert isinstance(trained, Predictor)
     if asv_vectors_FD is None:
-        asv_vectors_FD = encode_asvs(network.encoder, study, device)
+        asv_vectors_FD = encode_asvs(trained.encoder, study, runtime.device)
     plan, batch_size = reading_plan(config.plan), options.loop.batch_size
-    reference = reference_rows(split.train, plan.seed)
+    device, reference = runtime.device, reference_rows(split.train, plan.seed)
     known = apply_network(
-        network.encoder, study, plan, reference, batch_size, device, asv_vectors_FD
+        trained.encoder, study, plan, reference, batch_size, device, asv_vectors_FD
     )
     checkpoints.add_training_summary(
         result.checkpoint, summarize(study, split, plan, reference, known.embeddings_ND)
     )
     part, rows = split.held_out
-    output = apply_network(network, study, plan, rows, batch_size, device, asv_vectors_FD)
+    output = apply_network(trained, study, plan, rows, batch_size, device, asv_vectors_FD)
     assert output.outputs_NC is not None
-    predictions, values = target.decode(output.outputs_NC), labelled.values[rows]
+    predictions_NC, labels_N = target.decode(output.outputs_NC), labelled.values[rows]
     ids = [study.table.sample_ids[row] for row in rows]
-    table = prediction_table(target, ids, predictions, values)
+    table = prediction_table(target, ids, predictions_NC, labels_N)
     table.insert(1, "fold", fold)
     table.insert(2, "split", part)
     if fold == 1:
-        write_study_embeddings(
-            options.run.output_dir, config, network, study, batch_size, device, asv_vectors_FD
-        )
-    metrics = target_metrics(target, predictions, values)
+        write_study_embeddings(output_dir, trained, study, plan, batch_size, asv_vectors_FD)
+    metrics = target_metrics(target, predictions_NC, labels_N)
     title = f"Fold {fold} of {folds}, {part}" if folds > 1 else part.title()
     say(f"{title}: " + ", ".join(f"{name} {value:.3f}" for name, value in metrics.items()))
     facts = {
-        "parameters": sum(p.numel() for p in network.parameters()),
+        "parameters": sum(p.numel() for p in trained.parameters()),
         "epochs": result.epochs,
         "steps": result.steps,
         "best": result.best | {f"{part}_{name}": value for name, value in metrics.items()},
     }
-    return table, facts
+    return FoldResult(target, predictions_NC, labels_N, table, facts)
+
+
+def _model_config(
+    options: Train,
+    labelled: LabelledStudy,
+    base: PretrainedEncoder | None,
+    split: Split,
+    target: Target,
+) -> ModelConfig:
+    metric = choose_metric(base, options.phylogeny)
+    task = options.task
+    if options.freeze_base:
+        # A frozen encoder learns nothing from its own tasks.
+        task = dataclasses.replace(task, penalty=0.0, nuc_penalty=0.0)
+    plan = batch_plan(options, task, labelled.study, labelled.depth, metric)
+    shape, standard = choose_shape(base, labelled.study, options.model, plan, split.train)
+    shape = dataclasses.replace(
+        shape,
+        outputs=target.outputs,
+        profile_features=options.profile_features,
+        profile_dropout=options.profile_dropout,
+    )
+    return ModelConfig("train", shape, metric, plan, standard, target, to_plain(options))
+
+
+def _initialize(
+    options: Train,
+    config: ModelConfig,
+    labelled: LabelledStudy,
+    base: PretrainedEncoder | None,
+    split: Split,
+    runtime: Runtime,
+) -> tuple[Predictor, Tensor | None]:
+    """Return the network before its first step, and the ASV vectors [F, D] of a frozen encoder.
+
+    The network has the weights of a pretrained encoder, the best constant outputs, and the scale of
+    the training samples' profiles.
+    """
+    network = config.network(runtime.backends, options.speed.gradient_checkpointing)
+    assert isinstance(network, Predictor) and config.target is not None
+    if base is not None:
+        state_dict.load_model(network.encoder, base.weights)
+    network.start_from(config.target.initial_outputs(labelled.values[split.train]))
+    fit_profile(network, labelled.study, reading_plan(config.plan), split.train)
+    if not options.freeze_base:
+        return network, None
+    network.encoder.requires_grad_(False)
+    return network, encode_asvs(network.encoder, labelled.study, runtime.device)
 
 
 def _check_options(options: Train) -> None:
@@ -187,9 +277,7 @@ def _check_options(options: Train) -> None:
     Raises:
         UsageError: see the messages.
     """
-    choose_precision(options.speed.mixed_precision, arch_of(choose_device(options.device)))
-    if options.pretrained_encoder is None:
-        check_network_size(options.model, options.device, options.scale)
+    check_resources(options)
     if options.freeze_base and options.pretrained_encoder is None:
         raise UsageError(
             "Nothing to freeze", "--freeze-base without --pretrained-encoder", "name an encoder"
@@ -203,7 +291,3 @@ def _check_options(options: Train) -> None:
         )
     if options.loss_type == "quantile" and not all(0 < q < 1 for q in options.quantiles):
         raise UsageError("No quantiles", f"--quantiles {options.quantiles}", "give 0 to 1")
-
-
-def _fold_folder(folder: Path, folds: int, fold: int) -> Path:
-    return folder if folds == 1 else folder / f"fold-{fold}"

@@ -97,22 +97,24 @@ def states(good: Content) -> Iterator[tuple[str, Content]]:
         "progress": lambda c: _loop(c).update({"epoch_progress": 3}),
         "progress-missing": lambda c: _loop(c).pop("epoch_loop.batch_progress"),
         "progress-negative": lambda c: _loop(c)["epoch_progress"]["current"].update(processed=-2),
-        "optimisers": lambda c: c.update(optimizer_states=[]),
-        "optimiser-state": lambda c: c["optimizer_states"][0].update(state=[]),
-        "optimiser-entry": lambda c: c["optimizer_states"][0]["state"][first].pop("exp_avg"),
-        "optimiser-shape": lambda c: c["optimizer_states"][0]["state"][first].update(
+        "optimizers": lambda c: c.update(optimizer_states=[]),
+        "optimizer-state": lambda c: c["optimizer_states"][0].update(state=[]),
+        "optimizer-entry": lambda c: c["optimizer_states"][0]["state"][first].pop("exp_avg"),
+        "optimizer-shape": lambda c: c["optimizer_states"][0]["state"][first].update(
             exp_avg=torch.zeros(1, 2)
         ),
-        "optimiser-nan": lambda c: c["optimizer_states"][0]["state"][first]["exp_avg"].fill_(
+        "optimizer-nan": lambda c: c["optimizer_states"][0]["state"][first]["exp_avg"].fill_(
             float("nan")
         ),
-        "optimiser-names": lambda c: c["optimizer_states"][0]["param_groups"][0]["params"].pop(),
-        "optimiser-rate": lambda c: c["optimizer_states"][0]["param_groups"][0].update(lr="fast"),
-        "optimiser-betas": lambda c: c["optimizer_states"][0]["param_groups"][0].update(betas=0.9),
+        "optimizer-names": lambda c: c["optimizer_states"][0]["param_groups"][0]["params"].pop(),
+        "optimizer-rate": lambda c: c["optimizer_states"][0]["param_groups"][0].update(lr="fast"),
+        "optimizer-betas": lambda c: c["optimizer_states"][0]["param_groups"][0].update(betas=0.9),
         "schedulers": lambda c: c.update(lr_schedulers=[]),
         "scheduler-type": lambda c: c["lr_schedulers"][0].update(last_epoch="eight"),
         "scheduler-list": lambda c: c["lr_schedulers"][0].update(base_lrs=[1.0]),
         "early-stopping": lambda c: _callback(c, "EarlyStopping").pop("wait_count"),
+        "epoch-table": lambda c: c["callbacks"].update(EpochTable={}),
+        "epoch-rows": lambda c: c["callbacks"]["EpochTable"].update(rows=[{"epoch": "one"}]),
         "kept": lambda c: _callback(c, "ModelCheckpoint").update(best_model_score=torch.zeros(3)),
         "sums": lambda c: c.update(train_sums={"target": ["many", 3.0]}),
         "kept-path": lambda c: _callback(c, "ModelCheckpoint").update(best_model_path=3),

@@ -11,12 +11,18 @@ import lightning.pytorch as pl
 import numpy as np
 import torch
 
+from aam.contract.options.commands import Pretrain
 from aam.contract.options.groups import (
+    DeviceOptions,
     LoopOptions,
+    MaskOptions,
+    ModelOptions,
     PhylogenyOptions,
     RunOptions,
+    SampleOptions,
     ScaleOptions,
     SpeedOptions,
+    SplitOptions,
     TableOptions,
 )
 from aam.data.batches import BatchPlan
@@ -50,12 +56,12 @@ class Case:
         target: what is predicted; None pretrains.
         plan: how batches are made.
         loop: 23 samples in batches of 6 are four batches of 6, 6, 6 and 5.
-        validation: samples that judge; 7 in batches of 6 leave one alone.
+        validation: validation samples; 7 in batches of 6 leave one alone.
         every: steps between checkpoints; 0: at the end of epochs only.
         resume: --resume-from.
-        stop: leave after this many optimiser steps, as a run does whose machine fails.
-        signal: rank, step and number of a signal that a process gets.
-        killed: the machine fails while the first epoch is judged.
+        stop: leave after this many optimizer steps, as if the machine failed.
+        signal: rank, step and number of a signal that is sent to a process.
+        killed: the machine fails in the validation of the first epoch.
     """
 
     scale: ScaleOptions = ALONE
@@ -71,11 +77,11 @@ class Case:
 
 
 class PowerCut(RuntimeError):
-    """What a machine that stops looks like from inside."""
+    """Failure of the machine."""
 
 
-class Watched(TrainingModule):
-    """Keeps the gradient of the first optimiser step, and may be disturbed at a later one."""
+class RecordingModule(TrainingModule):
+    """Training module that records the first gradient, and fails or gets a signal at a step."""
 
     stop, killed = 0, False
     signal: tuple[int, int, int] | None = None
@@ -106,6 +112,17 @@ def read(folder: Path) -> Study:
     )
 
 
+def fit_options(
+    folder: Path, loop: LoopOptions, scale: ScaleOptions = ALONE, **run: Any
+) -> Pretrain:
+    """Return the options of a fit in a run folder; no study is read from them."""
+    return Pretrain(
+        TableOptions(table=folder), PhylogenyOptions(), RunOptions(output_dir=folder, **run),
+        SampleOptions(), ModelOptions(), MaskOptions(), SplitOptions(), loop, SpeedOptions(),
+        DeviceOptions(), scale,
+    )  # fmt: skip
+
+
 def learn(communicator: Communicator, study_dir: Path, folder: Path, case: Case) -> dict[str, Any]:
     """Fit; return the loss of every epoch, the first gradient, and the last weights."""
     study = read(study_dir)
@@ -121,21 +138,19 @@ def learn(communicator: Communicator, study_dir: Path, folder: Path, case: Case)
     if isinstance(network, Predictor):
         torch.nn.init.normal_(network.head[-1].weight)
     steps = fit.optimizer_steps(23, case.loop)
-    task = Watched(network, LossWeights(), case.loop, steps, case.target, values)
+    task = RecordingModule(network, LossWeights(), case.loop, steps, case.target, values)
     task.stop, task.signal, task.killed = case.stop, case.signal, case.killed
+    shard: dict[str, Any] = {"ranks": communicator.ranks, "sequences": case.target is not None}
     training = TrainingBatches(
-        study, case.plan, np.arange(23), case.loop.batch_size, fresh_reads=True
+        study, case.plan, np.arange(23), case.loop.batch_size, fresh_reads=True, **shard
     )
-    judging = FixedBatches(study, case.plan, np.arange(23, 23 + case.validation), 6)
-    run = RunOptions(
-        output_dir=folder, resume_from=case.resume, checkpoint_every_n_steps=case.every
+    validation = FixedBatches(study, case.plan, np.arange(23, 23 + case.validation), 6, **shard)
+    options = fit_options(
+        folder, case.loop, case.scale, resume_from=case.resume, checkpoint_every_n_steps=case.every
     )
-    given = fit.FitConfig(
-        config, case.loop, SpeedOptions(), run, folder,
-        scale=case.scale, runtime=Runtime(torch.device("cpu"), communicator=communicator),
-    )  # fmt: skip
+    runtime = Runtime(torch.device("cpu"), communicator=communicator)
     try:
-        fit.run(given, task, training, judging)
+        fit.run(fit.FitConfig(options, config, folder, runtime), task, training, validation)
     except PowerCut:
         assert case.stop or case.killed
         if case.killed:
@@ -188,8 +203,9 @@ def repeat_steps(communicator: Communicator, study_dir: Path, scale: ScaleOption
     shape = NetworkShape(60, 16, 2, 1, 5, dropout=0.2)
     config = ModelConfig("pretrain", shape, "unweighted", PLAN, DiversityScale(), None, {})
     loop = dataclasses.replace(LOOP, gradient_accumulation_steps=2)
-    training = TrainingBatches(study, PLAN, np.arange(24), loop.batch_size, fresh_reads=True)
-    training.ranks = communicator.ranks
+    training = TrainingBatches(
+        study, PLAN, np.arange(24), loop.batch_size, fresh_reads=True, ranks=communicator.ranks
+    )
     task = TrainingModule(config.network(), LossWeights(), loop, 4)
     freeze_idle(task.network, nucleotides=True, diversity=False, target=False)
     same: list[bool] = []

@@ -15,12 +15,7 @@ from lightning.pytorch.plugins import MixedPrecision
 from torch import Tensor
 
 from aam.contract.errors import NotFinite
-from aam.contract.options.groups import (
-    LoopOptions,
-    RunOptions,
-    ScaleOptions,
-    SpeedOptions,
-)
+from aam.contract.options.groups import LoopOptions, ScaleOptions
 from aam.data.batches import Batch, BatchPlan
 from aam.data.study import Study
 from aam.distributed.communicator import SINGLE_PROCESS
@@ -32,8 +27,9 @@ from aam.training.lightning_module import LossWeights, TrainingModule
 from aam.training.model_config import DiversityScale, ModelConfig
 from aam.training.nonfinite import OVERFLOWS, FiniteCheck
 from aam.training.optimizer import clip_gradients
+from aam.training.runtime import Runtime
 from tests.support.commands import pretrain, read, train
-from tests.support.rank_steps import repeat_steps
+from tests.support.rank_steps import fit_options, repeat_steps
 
 PLAN = BatchPlan(1, 200, 1024, "abundance", mask_ratio=0.15, metric="unweighted")
 SHAPE = NetworkShape(60, 16, 2, 1, 5, dropout=0.2)
@@ -88,16 +84,11 @@ def run(
     )
     training = Spoiled(study, PLAN, np.arange(24), LOOP.batch_size, fresh_reads=True)
     training.spoiled = spoiled
-    options = RunOptions(
-        output_dir=folder,
-        resume_from=folder if resume else None,  # type: ignore[arg-type]
-        checkpoint_every_n_steps=1,
+    options = fit_options(
+        folder, LOOP, resume_from=folder if resume else None, checkpoint_every_n_steps=1
     )
     noted: dict[str, object] = {}
-    given = fit.FitConfig(
-        config, LOOP, SpeedOptions(), options, folder,
-        note=noted.__setitem__,
-    )  # fmt: skip
+    given = fit.FitConfig(options, config, folder, Runtime(torch.device("cpu")), noted.__setitem__)
     validation = FixedBatches(study, PLAN, np.arange(24, 36), LOOP.batch_size)
     try:
         fit.run(given, task, training, validation)
@@ -128,8 +119,8 @@ def test_a_learning_rate_that_is_too_high(
     assert f" not finite, epoch 1, batch 3, {record['where']}, " in said
     assert f"samples {len(record['samples'])} ({record['samples'][0]}, " in said
     assert "the largest weight grew from " in said
-    assert "lower --lr; '" in said
-    assert said.endswith("last.ckpt' is from before that.")
+    assert "; start a new run with a lower --lr; '" in said
+    assert said.endswith("is from before that, --pretrained-encoder starts from its encoder.")
     assert all(value.isfinite().all() for value in kept(tmp_path / "run").values())
 
 
@@ -158,7 +149,7 @@ def test_an_explosion_is_no_fault_of_the_device(
     said = capsys.readouterr().err.splitlines()[-1]
     assert said.startswith("aam: The loss exploded at step ")
     assert f" with --lr {float(words[1]):g}: " in said
-    assert "lower --lr" in said
+    assert "start a new run with a lower --lr" in said
     assert "aam check" not in said
     assert not [thread for thread in threading.enumerate() if thread.name == "progress"]
 

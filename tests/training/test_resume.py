@@ -194,6 +194,34 @@ def test_a_signal_that_is_ignored_stops_nothing(study_dir: Path, tmp_path: Path)
     assert part(words(study_dir, "pretraining", tmp_path), (2, HUP), ignored=HUP) == 0
 
 
+def test_a_stop_request_between_two_folds_stops_before_the_next(
+    study_dir: Path, whole: Any, tmp_path: Path, capfd: pytest.CaptureFixture[str]
+) -> None:
+    """SIGTERM comes while the trained model of the first fold predicts, when no step runs."""
+    line = words(study_dir, "folds", tmp_path)
+    progress = tmp_path / "progress.json"
+    pid = os.fork()
+    if pid == 0:
+
+        def terminate(*_: Any) -> None:
+            found = json.loads(progress.read_text()) if progress.exists() else {"fold": 0}
+            if found["fold"] == 1 and found["step"] == found["steps"]:
+                os.kill(os.getpid(), TERM)
+
+        torch.nn.modules.module.register_module_forward_pre_hook(terminate)
+        status = 70
+        try:
+            status = aam(*line)
+        finally:
+            os._exit(status)
+    assert os.waitstatus_to_exitcode(os.waitpid(pid, 0)[1]) == STOPPED
+    message = f"Stopped after fold 1 of 2 by SIGTERM: the checkpoints in '{tmp_path}' are complete"
+    assert message in capfd.readouterr().err
+    assert not (tmp_path / "fold-2").exists()
+    assert part(line) == 0
+    same_runs(whole("folds"), tmp_path)
+
+
 def test_a_second_interrupt_ends_the_process(study_dir: Path, tmp_path: Path) -> None:
     pid = os.fork()
     if pid == 0:
@@ -268,6 +296,33 @@ def test_a_resumed_run_has_the_options_and_the_split_of_before(
     free = ("--num-workers", "1", "--checkpoint-every-n-steps", "2", "--max-memory-gb", "4")
     assert part([*line, *free]) == 0
     assert sorted(path.read_text().splitlines()) == sorted(swapped) != sorted(made)
+
+
+@pytest.mark.parametrize(
+    ("line", "change", "reason"),
+    [
+        (1, ("epoch,", "era,"), "there is no column epoch"),
+        (2, ("0,", "zero,"), "could not convert string to float: 'zero'"),
+        (3, ("1,", "1,2,"), "the number of cells is not that of the columns"),
+        (3, ("1,", '1"2,'), "could not convert string to float"),
+    ],
+)
+def test_metrics_of_a_resumed_run_are_validated(
+    study_dir: Path, whole: Any, tmp_path: Path, capsys: pytest.CaptureFixture[str],
+    line: int, change: tuple[str, str], reason: str,
+) -> None:  # fmt: skip
+    shutil.copytree(whole("pretraining"), tmp_path / "run")
+    path, last = tmp_path / "run/metrics.csv", tmp_path / "run/checkpoints/last.ckpt"
+    content = torch.load(last, weights_only=True)
+    del content["callbacks"]["EpochTable"]  # as in checkpoints of early versions
+    torch.save(content, last)
+    lines = path.read_text().splitlines()
+    lines[line - 1] = lines[line - 1].replace(*change, 1)
+    path.write_text("\n".join(lines) + "\n")
+    again = [*words(study_dir, "pretraining", tmp_path / "run"), "--epochs", "4"]
+    assert aam(*again) == DataError.status
+    message = capsys.readouterr().err.splitlines()[-1]
+    assert f"metrics of the resumed run cannot be read: '{path}', line {line}, {reason}" in message
 
 
 def test_a_resumed_run_has_the_input_of_before(

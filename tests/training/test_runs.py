@@ -274,10 +274,17 @@ def test_classes(study_dir: Path, classes: Path) -> None:
 
 
 def test_folds_test_every_sample_once(
-    study_dir: Path, tree: tuple[str, Path], tmp_path: Path
+    study_dir: Path, tree: tuple[str, Path], tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
     words = ("--folds", 3, "--group-column", "subject", "--rarefy-depth", 200)
     assert train(study_dir, tmp_path / "run", *tree, *words) == 0
+    printed = capsys.readouterr()
+    labels = ("--metadata", study_dir / "metadata.tsv", "--metadata-column", "ph")
+    assert aam("evaluate", "--predictions", tmp_path / "run/predictions.tsv", *labels) == 0
+    assert printed.out == capsys.readouterr().out
+    first_cells = [line.strip().split("  ")[0] for line in printed.out.splitlines() if line.strip()]
+    assert first_cells[-5:] == ["fold 1", "fold 2", "fold 3", "mean ± sd", "all samples"]
+    assert printed.err.splitlines()[-1] == f"Next: aam report --run-dir {tmp_path / 'run'}"
     inside = {"metrics.csv", "checkpoints/best.ckpt", "checkpoints/last.ckpt"}
     top = {".lock", "run.json", "progress.json", "splits.tsv", "predictions.tsv", "embeddings.tsv"}
     assert files(tmp_path / "run") == top | {f"fold-{k}/{n}" for k in (1, 2, 3) for n in inside}
@@ -522,8 +529,7 @@ def test_a_frozen_encoder_stays_and_its_vectors_are_remembered(
 
 def load(folder: Path) -> tuple[Predictor, ModelConfig]:
     config, content = checkpoints.read(checkpoints.find(folder, "best.ckpt"))
-    network = config.network()
-    checkpoints.load_weights(network, content)
+    network = checkpoints.load_network(config, content)
     assert isinstance(network, Predictor)
     return network, config
 
@@ -560,12 +566,11 @@ def test_validation_does_not_depend_on_the_batch_size(
 ) -> None:
     folder: Path = request.getfixturevalue(kind)
     config, content = checkpoints.read(checkpoints.find(folder, "best.ckpt"))
-    network = config.network()
-    checkpoints.load_weights(network, content)
+    network = checkpoints.load_network(config, content)
     samples = len(study.table.sample_ids)
     values = np.arange(samples) % 3 if kind == "classes" else np.linspace(4, 8, samples)
-    asked = None if config.target is None else values.astype(float)
-    small, large = (validate(network, config, study, size, asked) for size in (5, 36))
+    labels = None if config.target is None else values.astype(float)
+    small, large = (validate(network, config, study, size, labels) for size in (5, 36))
     assert small.keys() == large.keys()
     compared = [name for name in small if name not in ("val_unifrac", "val_loss")]
     assert {"val_nucleotide", "val_nucleotide_accuracy"} <= set(compared)
