@@ -26,7 +26,10 @@ from aam.contract.options.groups import (
 from aam.data.simulation.files import write_study
 from aam.data.simulation.simulate import SimulatedStudy, simulate
 from aam.data.splits import Split, make_splits, write_splits
-from aam.training.random_forest import ForestOptions, cross_validate
+from aam.members.base import Labels, Samples
+from aam.members.cross_validation import cross_validate, held_out
+from aam.members.forest import Forest
+from aam.members.tables import held_out_table
 
 EPOCHS = 30
 WHO = {"version": "0.1.0", "host": {"name": "node-1", "cores": 8, "devices": ["Some GPU"]}}
@@ -101,20 +104,12 @@ def _write_predictions(
     path: Path, study: SimulatedStudy, splits: tuple[Split, ...], classifier: bool
 ) -> None:
     names = tuple(f"site-{k + 1}" for k in range(study.site.max() + 1)) if classifier else ()
-    target = study.site if classifier else study.ph
-    found = cross_validate(study.counts, target, names, splits, ForestOptions(30, n_jobs=1))
-    judged = found.scored
-    header = ["sample-id", "fold", "split", "actual", "predicted", *(f"p_{n}" for n in names)]
-    lines = ["\t".join(header)]
-    for k, row in enumerate(found.rows):
-        cells = [study.sample_ids[row], found.folds[k], found.split]
-        if judged.probabilities is not None:
-            cells += [names[judged.actual[k]], names[judged.predicted[k]]]
-            cells += [f"{chance:.6g}" for chance in judged.probabilities[k]]
-        else:
-            cells += [f"{judged.actual[k]:.6g}", f"{judged.predicted[k]:.6g}"]
-        lines.append("\t".join(cells))
-    path.write_text("\n".join(lines) + "\n")
+    values = (study.site if classifier else study.ph).astype(np.float64)
+    labels, held = Labels.of(values, names, None), held_out(splits)
+    samples = Samples(study.counts, np.empty((study.counts.shape[1], 0), dtype=np.uint8))
+    found = cross_validate("forest", Forest(30, n_jobs=1), samples, labels, splits, 42)
+    table = held_out_table(study.sample_ids, held, labels, found.predictions_MC)
+    table.to_csv(path, sep="\t", index=False, float_format="%.6g")
 
 
 def _write_record(path: Path, files: Path, study: SimulatedStudy, kind: str, split: Split) -> None:

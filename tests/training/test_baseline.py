@@ -17,7 +17,9 @@ from aam.contract.options.commands import Simulate
 from aam.data.simulation.files import write_study
 from aam.data.simulation.simulate import simulate
 from aam.data.splits import Split
-from aam.training.random_forest import ForestOptions, cross_validate, relative_abundances
+from aam.members.base import Labels, Samples
+from aam.members.cross_validation import cross_validate
+from aam.members.forest import Forest
 
 
 @pytest.fixture(scope="module")
@@ -112,17 +114,24 @@ def test_a_class_that_no_training_sample_has() -> None:
     counts = sparse.csr_array(rng.integers(1, 9, (12, 5)).astype(np.int32))
     codes = np.array([0, 2] * 5 + [1, 2])
     split = Split(np.arange(10), np.arange(10, 12), np.arange(0))
-    answers = cross_validate(
-        counts, codes, ("a", "b", "c"), [split], ForestOptions(5, 1.0, 1, 0, 1)
-    )
-    assert answers.scored.probabilities is not None
-    assert answers.scored.probabilities.shape == (2, 3)
-    assert (answers.scored.probabilities[:, 1] == 0).all()
+    labels = Labels.of(codes.astype(float), ("a", "b", "c"), None)
+    samples = Samples(counts, np.zeros((5, 4), dtype=np.uint8))
+    found = cross_validate("forest", Forest(5, 1.0, 1, 1), samples, labels, [split], 0)
+    assert found.predictions_MC.shape == (2, 3)
+    assert (found.predictions_MC[:, 1] == 0).all()
 
 
 def test_relative_abundances_add_up_to_one() -> None:
     counts = sparse.csr_array(np.array([[3, 0, 1], [0, 5, 0]], dtype=np.int32))
-    assert relative_abundances(counts).toarray().tolist() == [[0.75, 0, 0.25], [0, 1, 0]]
+    relative = Samples(counts, np.zeros((3, 4), dtype=np.uint8)).relative
+    assert relative.toarray().tolist() == [[0.75, 0, 0.25], [0, 1, 0]]
+
+
+def test_the_kernel_is_a_baseline_too(study: Path, tmp_path: Path) -> None:
+    assert baseline(study, tmp_path, "--member", "kernel", "--folds", "4") == 0
+    found = json.loads((tmp_path / "metrics.json").read_text())
+    assert found["model"] == "sequence kernel"
+    assert found["overall"]["r2"] > 0.3
 
 
 @pytest.mark.parametrize(

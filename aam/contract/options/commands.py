@@ -200,12 +200,17 @@ class Evaluate:
 
 @dataclass(frozen=True)
 class Baseline:
-    """Train a random forest on the same split, as a baseline for a model."""
+    """Train a random forest or a sequence kernel on the same split, as a baseline for a model."""
 
     input: TableOptions
     target: TargetOptions
     split: SplitOptions
     output_dir: Path = option("Folder for predictions.tsv and metrics.json.", role="output")
+    member: Literal["forest", "kernel"] = option(
+        "'forest': random forest on relative abundances; 'kernel': ridge regression on the exact "
+        "kernel of the sequences.",
+        default="forest",
+    )
     folds: int = option("Cross-validation: number of folds; 1: one split.", default=1)
     n_estimators: int = option("Number of trees.", default=200)
     max_features: float = option(

@@ -1,0 +1,129 @@
+"""Estimators: models that are fitted in memory; their Protocol, and the types that it uses.
+
+Shape suffixes: N samples, F ASVs of the training study, L nucleotides, C outputs (1 for a number,
+else the probability of each class).
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from typing import Any, Protocol, TypeVar
+
+import numpy as np
+import numpy.typing as npt
+from scipy import sparse
+
+from aam.data.table import FeatureTable
+
+F64 = npt.NDArray[np.float64]
+Rows = npt.NDArray[np.int64]
+Tokens = npt.NDArray[np.uint8]
+Arrays = Mapping[str, npt.NDArray[Any]]
+
+
+@dataclass(frozen=True)
+class Samples:
+    """Counts of samples and the sequences of their ASVs.
+
+    Attributes:
+        counts: [N, F] reads; every sample has some.
+        tokens_FL: sequence of each ASV, codes of `aam.data.sequences`.
+    """
+
+    counts: sparse.csr_array
+    tokens_FL: Tokens
+
+    @classmethod
+    def of(cls, table: FeatureTable, tokens_FL: Tokens) -> Samples:
+        """Gather the counts of a table, which may be memory-mapped."""
+        return cls(table.counts[np.arange(len(table.sample_ids))], tokens_FL)
+
+    @property
+    def relative(self) -> sparse.csr_array:
+        """Relative abundances, float32 [N, F]."""
+        reads = np.asarray(self.counts.sum(axis=1, dtype=np.int64)).ravel()
+        data = (self.counts.data / np.repeat(reads, np.diff(self.counts.indptr))).astype(np.float32)
+        return sparse.csr_array((data, self.counts.indices, self.counts.indptr), self.counts.shape)
+
+
+@dataclass(frozen=True)
+class Labels:
+    """Labels of N samples.
+
+    Attributes:
+        values: float64 [N], numbers or codes of `classes`.
+        classes: C names; empty for a number.
+        groups: int64 [N], the group of each sample; every sample its own without groups.
+    """
+
+    values: F64
+    classes: tuple[str, ...]
+    groups: Rows
+
+    @classmethod
+    def of(cls, values: F64, classes: tuple[str, ...], groups: Sequence[str] | None) -> Labels:
+        """Number the groups, given by name; None for samples without groups."""
+        if groups is None:
+            return cls(values, classes, np.arange(len(values)))
+        return cls(values, classes, np.unique(groups, return_inverse=True)[1].astype(np.int64))
+
+    def take(self, rows: Rows) -> Labels:
+        """Return the labels of the samples at `rows`."""
+        return Labels(self.values[rows], self.classes, self.groups[rows])
+
+    @property
+    def outputs_NC(self) -> F64:
+        """Numbers as one column, or one column for each class that is 1 where it applies."""
+        if not self.classes:
+            return self.values[:, None]
+        return np.eye(len(self.classes))[self.values.astype(np.int64)]
+
+
+class Inputs(Protocol):
+    """Samples in the form that an estimator computes from them."""
+
+    def take(self: T, rows: Rows) -> T:
+        """Return the samples at `rows`."""
+        ...
+
+
+T = TypeVar("T", bound=Inputs)
+T_contra = TypeVar("T_contra", bound=Inputs, contravariant=True)
+
+
+class Model(Protocol[T_contra]):
+    """A fitted estimator."""
+
+    def predict(self, inputs: T_contra) -> F64:
+        """Return predictions [N, C]: numbers in the units of the target, or probabilities."""
+        ...
+
+    def arrays(self) -> Arrays:
+        """Return the state of the model for a checkpoint."""
+        ...
+
+
+class Estimator(Protocol[T]):
+    """A kind of model. To add one, write a module with it and an entry of `ESTIMATORS`."""
+
+    def read(self, samples: Samples, reference_FL: Tokens) -> T:
+        """Compute the inputs of samples; nothing is learnt here.
+
+        Args:
+            samples: of the training study or another one.
+            reference_FL: ASVs of the training study; the model refers to them by their row.
+        """
+        ...
+
+    def fit(self, inputs: T, labels: Labels, seed: int) -> Model[T]:
+        """Fit a model to labelled samples; hyper-parameters are chosen by leaving out groups."""
+        ...
+
+    def restore(self, arrays: Arrays, asvs: int, outputs: int) -> Model[T]:
+        """Build a model from its state, for a study of `asvs` ASVs and C `outputs`.
+
+        Raises:
+            Mismatch: the state has other arrays, or values out of range.
+        """
+        ...

@@ -1,0 +1,125 @@
+"""Cross-validation of estimators: predictions of samples by models that were not fitted to them."""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Sequence
+from dataclasses import dataclass
+from typing import Any
+
+import numpy as np
+
+from aam.console import track
+from aam.contract.errors import DataError
+from aam.data.metrics import ScoredPredictions
+from aam.data.splits import Split
+from aam.members.base import F64, Estimator, Labels, Model, Rows, Samples
+
+
+@dataclass(frozen=True)
+class HeldOut:
+    """Held-out samples of the splits, ordered by fold; m rows.
+
+    Attributes:
+        rows: int64 [m], rows of the study; a row is in several folds only if a splits file says so.
+        folds: int64 [m], from 1.
+        part: "test" or "validation".
+    """
+
+    rows: Rows
+    folds: Rows
+    part: str
+
+    def scored(self, predictions_MC: F64, labels: Labels) -> ScoredPredictions:
+        """Combine predictions of the held-out samples with the labels of all samples."""
+        actual = labels.values[self.rows]
+        folds = tuple(str(fold) for fold in self.folds) if self.folds.max() > 1 else ()
+        if not labels.classes:
+            return ScoredPredictions(actual, predictions_MC[:, 0], folds)
+        codes = predictions_MC.argmax(axis=1)
+        return ScoredPredictions(
+            actual.astype(np.int64), codes, folds, labels.classes, predictions_MC
+        )
+
+
+def held_out(splits: Sequence[Split]) -> HeldOut:
+    """Return the held-out samples of the splits.
+
+    Raises:
+        DataError: a split without test and validation samples, or some with test samples and some
+            with validation samples alone.
+    """
+    parts = [split.held_out for split in splits]
+    for fold, (_, rows) in enumerate(parts, start=1):
+        if not len(rows):
+            raise DataError(
+                "The split has no test or validation samples", f"fold {fold}", "check the splits"
+            )
+    if len({part for part, _ in parts}) > 1:
+        raise DataError(
+            "Some folds have test samples, others validation samples alone",
+            f"{len(splits)} folds",
+            "check the splits",
+        )
+    folds = np.repeat(np.arange(1, len(parts) + 1), [len(rows) for _, rows in parts])
+    return HeldOut(np.concatenate([rows for _, rows in parts]), folds, parts[0][0])
+
+
+def training_rows(split: Split) -> Rows:
+    """Return the samples that an estimator may read: all of the split that are not held out.
+
+    It needs no validation samples, since its hyper-parameters are chosen by leaving out groups.
+    """
+    if not len(split.test):
+        return split.train
+    return np.sort(np.concatenate([split.train, split.validation]))
+
+
+@dataclass(frozen=True)
+class CrossValidated:
+    """An estimator's predictions of the held-out samples.
+
+    Attributes:
+        predictions_MC: float64, in the order of `HeldOut.rows`.
+        model: fitted to all samples of the splits; None if it was not asked for.
+        cpu_seconds: CPU time of this process.
+    """
+
+    predictions_MC: F64
+    model: Model[Any] | None
+    cpu_seconds: float
+
+
+def cross_validate(
+    name: str,
+    estimator: Estimator[Any],
+    samples: Samples,
+    labels: Labels,
+    splits: Sequence[Split],
+    seed: int,
+    final: bool = True,
+) -> CrossValidated:
+    """Fit an estimator for each split and predict its held-out samples.
+
+    Args:
+        name: of the estimator, for the progress bar.
+        estimator: to fit.
+        samples: N samples.
+        labels: of all N samples.
+        splits: one, or one per fold.
+        seed: of the estimator.
+        final: also fit a model to all samples of the splits.
+    """
+    began = time.process_time()
+    inputs = estimator.read(samples, samples.tokens_FL)
+    parts = [(training_rows(split), split.held_out[1]) for split in splits]
+    everything = np.unique(np.concatenate([rows for part in parts for rows in part]))
+    jobs = [*parts, *([(everything, everything[:0])] if final else [])]
+    predictions, model = [], None
+    for fitted, predicted in track(jobs, name.title(), len(jobs), "models"):
+        model = estimator.fit(inputs.take(fitted), labels.take(fitted), seed)
+        if len(predicted):
+            predictions.append(model.predict(inputs.take(predicted)))
+    return CrossValidated(
+        np.concatenate(predictions), model if final else None, time.process_time() - began
+    )

@@ -1,0 +1,187 @@
+"""Evaluation of an ensemble and its members: the content of `scores.json` in the run folder.
+
+    column, kind    column of the metadata; "regression" or "classification"
+    classes         names of the classes; empty for a number
+    part            scored samples: "test" or "validation"
+    samples, groups numbers of scored samples, and of groups among them (samples without groups)
+    group_column    column of the groups; null without one
+    level, draws    of the confidence intervals by bootstrap over groups
+    metric          the metric that compares models: "r2" or "auc"
+    models          name -> {metrics, cpu_seconds, weight}; the names are "ensemble", the members,
+                    and "constant": the mean or the class frequencies of the training samples.
+                    metrics: name -> {value, lower, upper}, each a number or null; metrics without
+                    an interval have only a value. cpu_seconds and weight in the ensemble: of
+                    members, else null.
+    differences     [{model, reference, metric, value, lower, upper, beyond_noise, sentence}]:
+                    paired, of the ensemble and each member, and of each two members
+    interval        {coverage, half_width, covered}: prediction intervals of a number, and the
+                    fraction of the held-out samples that lie in theirs; null for classes and with
+                    too few groups
+    calibration     {temperature, log_loss, uncalibrated_log_loss} of the ensemble's probabilities
+                    for held-out samples; null for a number
+
+The held-out predictions themselves are in `predictions.tsv`: `predicted`, `lower`, `upper`,
+`p_<class>` of the ensemble, and the same columns of each member with the prefix `<member>_`.
+"""
+
+from __future__ import annotations
+
+import itertools
+from collections.abc import Mapping, Sequence
+from dataclasses import asdict
+from typing import Any
+
+import numpy as np
+from sklearn.metrics import log_loss
+
+from aam.data.metrics import ScoredPredictions, compute_metrics
+from aam.data.splits import Split
+from aam.members.base import F64, Labels
+from aam.members.cross_validation import HeldOut, training_rows
+from aam.members.ensemble import Combined
+from aam.members.scores import DRAWS, LEVEL, SCORED, Draws, Score, difference, draw_groups, score
+from aam.members.uncertainty import COVERAGE
+
+ENSEMBLE, CONSTANT = "ensemble", "constant"
+_TITLES = {"r2": "R²", "auc": "AUC"}
+
+
+def constant_predictions(labels: Labels, splits: Sequence[Split]) -> F64:
+    """Return the mean or the class frequencies of the training samples for each held-out sample."""
+    outputs_NC = labels.outputs_NC
+    return np.concatenate(
+        [
+            np.tile(outputs_NC[training_rows(split)].mean(axis=0), (len(split.held_out[1]), 1))
+            for split in splits
+        ]
+    )
+
+
+def evaluate(
+    column: str,
+    group_column: str | None,
+    labels: Labels,
+    splits: Sequence[Split],
+    held: HeldOut,
+    members: Mapping[str, F64],
+    seconds: Mapping[str, float],
+    combined: Combined,
+    seed: int,
+) -> dict[str, Any]:
+    """Score the ensemble, its members and a constant on the held-out samples.
+
+    Args:
+        column, group_column: of the metadata.
+        labels: of all N samples.
+        splits: one, or one per fold.
+        held: their held-out samples.
+        members: held-out predictions [M, C] of each member.
+        seconds: CPU-seconds of each member.
+        combined: the ensemble.
+        seed: of the bootstrap.
+
+    Returns:
+        The content of `scores.json`.
+    """
+    predictions = {
+        ENSEMBLE: combined.predictions_MC,
+        **members,
+        CONSTANT: constant_predictions(labels, splits),
+    }
+    scored = {name: held.scored(found, labels) for name, found in predictions.items()}
+    draws = draw_groups(labels.groups[held.rows], seed)
+    return {
+        "column": column,
+        "kind": "classification" if labels.classes else "regression",
+        "classes": list(labels.classes),
+        "part": held.part,
+        "samples": len(held.rows),
+        "groups": draws.groups,
+        "group_column": group_column,
+        "level": LEVEL,
+        "draws": DRAWS,
+        "metric": next(iter(SCORED[bool(labels.classes)])),
+        "models": {
+            name: {
+                "metrics": _metrics(found, draws),
+                "cpu_seconds": seconds.get(name),
+                "weight": combined.ensemble.weights.get(name),
+            }
+            for name, found in scored.items()
+        },
+        "differences": _differences({ENSEMBLE: scored[ENSEMBLE]} | {m: scored[m] for m in members},
+                                    draws, group_column),
+        "interval": _interval(combined, labels, held),
+        "calibration": _calibration(combined, labels, held),
+    }  # fmt: skip
+
+
+def _metrics(scored: ScoredPredictions, draws: Draws) -> dict[str, dict[str, Any]]:
+    """Return all metrics of `aam.data.metrics`; those of `SCORED` with their intervals."""
+    plain = {name: {"value": value} for name, value in compute_metrics(scored).items()}
+    del plain["samples"]
+    return {name: asdict(found) for name, found in score(scored, draws).items()} | {
+        name: value for name, value in plain.items() if name not in SCORED[bool(scored.classes)]
+    }
+
+
+def _differences(
+    scored: Mapping[str, ScoredPredictions], draws: Draws, group_column: str | None
+) -> list[dict[str, Any]]:
+    found = []
+    unit = "samples" if group_column is None else f"groups of {group_column}"
+    for model, reference in itertools.combinations(scored, 2):
+        metric, value = difference(scored[model], scored[reference], draws)
+        found.append(
+            {
+                "model": model,
+                "reference": reference,
+                "metric": metric,
+                **asdict(value),
+                "beyond_noise": value.beyond_noise,
+                "sentence": sentence(model, reference, metric, value, f"{draws.groups} {unit}"),
+            }
+        )
+    return found
+
+
+def sentence(model: str, reference: str, metric: str, difference: Score, units: str) -> str:
+    """Describe a paired difference.
+
+    >>> sentence("ensemble", "forest", "r2", Score(0.031, 0.004, 0.058), "42 groups of infant")
+    'ensemble is ahead of forest by 0.031 R² (95 % 0.004 to 0.058, 42 groups of infant)'
+    """
+    if difference.value is None:
+        return f"{model} and {reference} cannot be compared: {_TITLES[metric]} is not defined"
+    text = f"{model} is {'ahead of' if difference.value >= 0 else 'behind'} {reference} by "
+    text += f"{abs(difference.value):.3f} {_TITLES[metric]}"
+    if difference.lower is None or difference.upper is None:
+        return f"{text} (no interval: {units})"
+    limits = sorted([difference.lower, difference.upper])
+    if difference.value < 0:
+        limits = [-limits[1], -limits[0]]
+    text += f" ({LEVEL:.0%} {limits[0]:.3f} to {limits[1]:.3f}, {units})".replace("%", " %", 1)
+    return text if difference.beyond_noise else f"{text}; within noise"
+
+
+def _interval(combined: Combined, labels: Labels, held: HeldOut) -> dict[str, float] | None:
+    widths_M = combined.half_widths_M
+    if widths_M is None or not np.isfinite(widths_M).all():
+        return None
+    errors_M = np.abs(combined.predictions_MC[:, 0] - labels.values[held.rows])
+    return {
+        "coverage": COVERAGE,
+        "half_width": combined.ensemble.half_width,
+        "covered": float((errors_M <= widths_M).mean()),
+    }
+
+
+def _calibration(combined: Combined, labels: Labels, held: HeldOut) -> dict[str, float] | None:
+    if not labels.classes:
+        return None
+    codes, names = labels.values[held.rows].astype(np.int64), range(len(labels.classes))
+    return {
+        "temperature": combined.ensemble.temperature,
+        "log_loss": float(log_loss(codes, combined.predictions_MC, labels=names)),
+        "uncalibrated_log_loss": float(log_loss(codes, combined.uncalibrated_MC, labels=names)),
+    }

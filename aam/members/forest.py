@@ -1,0 +1,178 @@
+"""Forest estimator: scikit-learn's random forest on relative abundances.
+
+A fitted forest is kept as arrays of its nodes, which a checkpoint can hold and this module applies.
+T trees; further shape suffixes: see `base`.
+"""
+
+from __future__ import annotations
+
+import warnings
+from dataclasses import dataclass
+from typing import Any
+
+import numpy as np
+import numpy.typing as npt
+from scipy import sparse
+
+from aam.data.sequences import PAD
+from aam.members.base import F64, Arrays, Labels, Rows, Samples, Tokens
+from aam.members.state import indices, numbers
+from aam.serialization.schema import Mismatch
+
+_AT_ONCE = 256
+"""Samples whose abundances are dense in memory."""
+
+
+@dataclass(frozen=True)
+class ForestInputs:
+    """Relative abundances, float32 [N, F], of the ASVs of the training study."""
+
+    abundances: sparse.csr_array
+
+    def take(self, rows: Rows) -> ForestInputs:
+        """Return the samples at `rows`."""
+        return ForestInputs(self.abundances[rows])
+
+
+@dataclass(frozen=True)
+class ForestModel:
+    """Nodes of all trees, one tree after the other; a child comes after its parent.
+
+    Attributes:
+        roots: int64 [T], first node of each tree.
+        left, right: int64 [nodes], children; the node itself for a leaf.
+        asvs: int64 [nodes], ASV whose abundance decides; 0 for a leaf.
+        thresholds: float64 [nodes], largest abundance that leads to the left.
+        values: float64 [nodes, C], predictions of a leaf.
+    """
+
+    roots: Rows
+    left: Rows
+    right: Rows
+    asvs: Rows
+    thresholds: F64
+    values: F64
+
+    def predict(self, inputs: ForestInputs) -> F64:
+        """Return the mean over the trees [N, C], see `base.Model`."""
+        found = [np.empty((0, self.values.shape[1]))]
+        for start in range(0, inputs.abundances.shape[0], _AT_ONCE):
+            found.append(self._descend(inputs.abundances[start : start + _AT_ONCE].toarray()))
+        return np.concatenate(found)
+
+    def _descend(self, abundances: npt.NDArray[np.float32]) -> F64:
+        """Follow each sample from the root to a leaf of each tree."""
+        node = np.tile(self.roots, (len(abundances), 1))
+        sample = np.arange(len(abundances))[:, None]
+        while (self.left[node] != node).any():
+            lower = abundances[sample, self.asvs[node]] <= self.thresholds[node]
+            node = np.where(lower, self.left[node], self.right[node])
+        mean: F64 = self.values[node].mean(axis=1)
+        return mean
+
+    def arrays(self) -> Arrays:
+        """Return the state, see `base.Model`."""
+        return dict(vars(self))
+
+
+@dataclass(frozen=True)
+class Forest:
+    """Parameters of scikit-learn's random forests; see `base.Estimator`."""
+
+    n_estimators: int = 200
+    max_features: float = 0.3
+    min_samples_leaf: int = 2
+    n_jobs: int = -1
+
+    def read(self, samples: Samples, reference_FL: Tokens) -> ForestInputs:
+        """Compute the relative abundances of the ASVs of the training study."""
+        if samples.tokens_FL is reference_FL:
+            return ForestInputs(samples.relative)
+        column_of = {sequence: k for k, sequence in enumerate(_sequences(reference_FL))}
+        pairs = [
+            (row, column_of[sequence])
+            for row, sequence in enumerate(_sequences(samples.tokens_FL))
+            if sequence in column_of
+        ]
+        rows, columns = np.array(pairs, dtype=np.int64).reshape(-1, 2).T
+        shape = (len(samples.tokens_FL), len(reference_FL))
+        place = sparse.csr_array((np.ones(len(rows), np.float32), (rows, columns)), shape)
+        return ForestInputs(sparse.csr_array(samples.relative @ place))
+
+    def fit(self, inputs: ForestInputs, labels: Labels, seed: int) -> ForestModel:
+        """Grow the trees on all samples."""
+        from sklearn.ensemble import RandomForestClassifier, RandomForestRegressor
+
+        kind = RandomForestClassifier if labels.classes else RandomForestRegressor
+        forest = kind(
+            self.n_estimators,
+            max_features=self.max_features,
+            min_samples_leaf=self.min_samples_leaf,
+            random_state=seed,
+            n_jobs=self.n_jobs,
+        )
+        matrix = as_csc(inputs.abundances)
+        with warnings.catch_warnings():
+            # Classes with few samples are accepted.
+            warnings.filterwarnings("ignore", "The number of unique classes", UserWarning)
+            forest.fit(matrix, labels.values.astype(np.int64) if labels.classes else labels.values)
+        return _model(forest, labels)
+
+    def restore(self, arrays: Arrays, asvs: int, outputs: int) -> ForestModel:
+        """Build a model from its state, see `base.Estimator`."""
+        thresholds = numbers(arrays, "thresholds", None)
+        nodes = np.arange(number := len(thresholds))
+        left, right = (indices(arrays, name, number, number) for name in ("left", "right"))
+        leaf = left == nodes
+        # A child after its parent: every path ends.
+        if (left < nodes).any() or (right <= nodes)[~leaf].any() or (right != nodes)[leaf].any():
+            raise Mismatch("a node of the forest has a child before it")
+        return ForestModel(
+            indices(arrays, "roots", number, None),
+            left,
+            right,
+            indices(arrays, "asvs", asvs, number),
+            thresholds,
+            numbers(arrays, "values", number, outputs),
+        )
+
+
+def as_csc(abundances: sparse.csr_array) -> sparse.csc_matrix:
+    """Return what scikit-learn's forests read: a CSC matrix of the old type, 32-bit indices."""
+    matrix = sparse.csc_matrix(abundances)
+    matrix.indices, matrix.indptr = (a.astype(np.int32) for a in (matrix.indices, matrix.indptr))
+    return matrix
+
+
+def _sequences(tokens_FL: Tokens) -> list[bytes]:
+    return [bytes(row[row != PAD]) for row in tokens_FL]
+
+
+def _model(forest: Any, labels: Labels) -> ForestModel:
+    """Copy the nodes of a fitted forest."""
+    trees = [estimator.tree_ for estimator in forest.estimators_]
+    roots = np.cumsum([0, *(tree.node_count for tree in trees)])[:-1]
+    own = [np.arange(tree.node_count) for tree in trees]
+    leaf = [tree.children_left < 0 for tree in trees]
+
+    def children(name: str) -> Rows:
+        parts = zip(trees, roots, own, leaf, strict=True)
+        return np.concatenate(
+            [np.where(end, nodes, getattr(t, name)) + root for t, root, nodes, end in parts]
+        )
+
+    values = np.concatenate([tree.value[:, 0] for tree in trees])
+    if labels.classes:
+        # A class without a training sample has no column.
+        present = values / values.sum(axis=1, keepdims=True)
+        values = np.zeros((len(present), len(labels.classes)))
+        values[:, forest.classes_] = present
+    ends = np.concatenate(leaf)
+    return ForestModel(
+        roots.astype(np.int64),
+        children("children_left"),
+        children("children_right"),
+        np.where(ends, 0, np.concatenate([tree.feature for tree in trees])),
+        np.concatenate([tree.threshold for tree in trees]),
+        values,
+    )

@@ -1,0 +1,317 @@
+"""Kernel estimator: ridge regression on the exact kernel of the sequences of samples.
+
+Two ASVs are as similar as exp(-mismatches / WIDTH), two samples as the sum of these similarities
+over their ASVs, weighted by log10(1 + 1e4 relative abundance): the kernel whose random features
+are the community profile (`aam.model.profile`). The estimator compares this linear kernel with
+Gaussian kernels (RBF) of the distance that it defines, and many penalties, by leaving out one group
+at a time. One eigendecomposition of a kernel gives the predictions of every left-out group for
+every penalty in closed form.
+
+Classes are regressed as indicators; a logistic regression on the left-out predictions turns them
+into probabilities. Of more than `Kernel.largest` samples, a random part are the landmarks of a
+Nyström approximation. M landmarks; further shape suffixes: see `base`.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from dataclasses import dataclass
+
+import numpy as np
+import numpy.typing as npt
+from scipy import sparse
+
+from aam.console import say
+from aam.members.base import F64, Arrays, Labels, Rows, Samples, Tokens
+from aam.members.state import indices, numbers
+from aam.memory import shown_size
+from aam.serialization.schema import Mismatch
+
+F32 = npt.NDArray[np.float32]
+
+WIDTH = 3.0
+"""Mismatches at which the similarity of two ASVs is 1/e."""
+
+FINEST = 1e4
+"""A relative abundance of 1/FINEST weighs log10(2), ten times as much log10(11)."""
+
+SPREADS = (0.5, 2.0)
+"""Squared widths of the Gaussian kernels, relative to the median squared distance."""
+
+PENALTIES = np.logspace(-5, 1, 25)
+"""Penalties of the ridge regression, relative to the trace of the centred kernel."""
+
+_NEVER = -1e9
+"""Log probability of a class without training samples."""
+
+_NUCLEOTIDES = range(1, 5)
+_CHUNK = 1024
+
+
+def similarities(one_UL: Tokens, two_VL: Tokens) -> F32:
+    """Return exp(-mismatches / WIDTH) of each pair of sequences, float32 [U, V].
+
+    A position counts half where one of the two has no nucleotide (its end, or an ambiguous letter).
+    """
+    length = min(one_UL.shape[1], two_VL.shape[1])
+    (one, one_U), (two, two_V) = _letters(one_UL, length), _letters(two_VL, length)
+    mismatches = (one_U[:, None] + two_V[None]) / 2 - one @ two.T
+    similar: F32 = np.exp(np.float32(-1 / WIDTH) * mismatches)
+    return similar
+
+
+def _letters(tokens_UL: Tokens, length: int) -> tuple[F32, F32]:
+    """Return the indicators of the first `length` letters, [U, 4 length], and all their numbers."""
+    present = (tokens_UL >= _NUCLEOTIDES[0]) & (tokens_UL <= _NUCLEOTIDES[-1])
+    codes = tokens_UL[:, :length, None] == np.array(_NUCLEOTIDES, dtype=np.uint8)
+    return codes.reshape(len(tokens_UL), -1).astype(np.float32), present.sum(1, dtype=np.float32)
+
+
+@dataclass(frozen=True)
+class KernelInputs:
+    """Samples as sums over their ASVs.
+
+    Attributes:
+        weights: float32 [N, ASVs of the samples' study], log abundance.
+        smoothed_NF: float32, summed similarity to each ASV of the training study.
+        norms_N: float64, kernel of each sample with itself.
+    """
+
+    weights: sparse.csr_array
+    smoothed_NF: F32
+    norms_N: F64
+
+    def take(self, rows: Rows) -> KernelInputs:
+        """Return the samples at `rows`."""
+        return KernelInputs(self.weights[rows], self.smoothed_NF[rows], self.norms_N[rows])
+
+
+@dataclass(frozen=True)
+class KernelModel:
+    """Coefficients of the landmarks.
+
+    Attributes:
+        landmarks: float32 [M, F], weights of the landmarks.
+        norms_M: float64, kernel of each landmark with itself.
+        gamma: of the Gaussian kernel exp(-gamma distance²); 0 for the linear kernel.
+        dual_MC: float64, coefficients.
+        offset_C: float64, intercepts.
+        logits: float64 [C + 1, C], slopes and, last, intercepts of the logistic regression; empty
+            for a number.
+    """
+
+    landmarks: sparse.csr_array
+    norms_M: F64
+    gamma: float
+    dual_MC: F64
+    offset_C: F64
+    logits: F64
+
+    def predict(self, inputs: KernelInputs) -> F64:
+        """Return predictions [N, C], see `base.Model`."""
+        linear_NM = _linear(inputs, self.landmarks)
+        kernel_NM = _gaussian(linear_NM, inputs.norms_N, self.norms_M, self.gamma)
+        return _probabilities(kernel_NM @ self.dual_MC + self.offset_C, self.logits)
+
+    def arrays(self) -> Arrays:
+        """Return the state, see `base.Model`."""
+        return {
+            "weights": self.landmarks.data,
+            "asvs": self.landmarks.indices.astype(np.int64),
+            "starts": self.landmarks.indptr.astype(np.int64),
+            "norms": self.norms_M,
+            "gamma": np.array([self.gamma]),
+            "dual": self.dual_MC,
+            "offset": self.offset_C,
+            "logits": self.logits,
+        }
+
+
+@dataclass(frozen=True)
+class _Fit:
+    """Ridge regression with one kernel and penalty; `error` is its mean squared left-out error."""
+
+    error: float
+    gamma: float
+    left_out_NC: F64
+    dual_MC: F64
+    offset_C: F64
+
+
+@dataclass(frozen=True)
+class Kernel:
+    """See `base.Estimator`.
+
+    Attributes:
+        largest: samples up to which the kernel is exact; the number of landmarks beyond.
+    """
+
+    largest: int = 4000
+
+    def read(self, samples: Samples, reference_FL: Tokens) -> KernelInputs:
+        """Compute the similarity of each sample to each ASV of the training study."""
+        relative = samples.relative
+        weights = sparse.csr_array(
+            (np.log10(1 + FINEST * relative.data), relative.indices, relative.indptr),
+            relative.shape,
+        )
+        smoothed_NF = np.empty((relative.shape[0], len(reference_FL)), dtype=np.float32)
+        for chunk in _chunks(len(reference_FL)):
+            smoothed_NF[:, chunk] = weights @ similarities(samples.tokens_FL, reference_FL[chunk])
+        norms_N = np.zeros(relative.shape[0])
+        for chunk in _chunks(len(samples.tokens_FL)):
+            own = samples.tokens_FL[chunk]
+            smoothed = weights @ similarities(samples.tokens_FL, own)
+            norms_N += weights[:, chunk].multiply(smoothed).sum(axis=1)
+        return KernelInputs(weights, smoothed_NF, norms_N)
+
+    def fit(self, inputs: KernelInputs, labels: Labels, seed: int) -> KernelModel:
+        """Fit every kernel and penalty, and keep the one with the least left-out error."""
+        samples = len(inputs.norms_N)
+        landmarks = np.arange(samples)
+        if samples > self.largest:
+            say(
+                f"The exact kernel of {samples} samples needs {shown_size(32 * samples**2)}; it is "
+                f"approximated from {self.largest} of them (Nyström), which needs "
+                f"{shown_size(32 * samples * self.largest)}."
+            )
+            chosen = np.random.default_rng(seed).choice(samples, self.largest, replace=False)
+            landmarks = np.sort(chosen)
+        weights = inputs.weights[landmarks]
+        norms_M = inputs.norms_N[landmarks]
+        linear_NM = _linear(inputs, weights)
+        squared = inputs.norms_N[:, None] + norms_M - 2 * linear_NM
+        median = float(np.median(squared[squared > 0])) if (squared > 0).any() else 1.0
+        gammas = (0.0, *(1 / (spread * median) for spread in SPREADS))
+        fits = (
+            _ridge(_gaussian(linear_NM, inputs.norms_N, norms_M, gamma), gamma, landmarks, labels)
+            for gamma in gammas
+        )
+        best = min(fits, key=lambda fit: fit.error)
+        logits = _logistic(best.left_out_NC, labels) if labels.classes else np.empty((0, 0))
+        return KernelModel(weights, norms_M, best.gamma, best.dual_MC, best.offset_C, logits)
+
+    def restore(self, arrays: Arrays, asvs: int, outputs: int) -> KernelModel:
+        """Build a model from its state, see `base.Estimator`."""
+        weights, norms_M = numbers(arrays, "weights", None), numbers(arrays, "norms", None)
+        columns = indices(arrays, "asvs", asvs, len(weights))
+        starts = indices(arrays, "starts", len(weights) + 1, len(norms_M) + 1)
+        if starts[0] != 0 or starts[-1] != len(weights) or (np.diff(starts) < 0).any():
+            raise Mismatch("the array 'starts' is not ascending")
+        classes = 0 if outputs == 1 else outputs
+        return KernelModel(
+            sparse.csr_array(
+                (weights.astype(np.float32), columns, starts), shape=(len(norms_M), asvs)
+            ),
+            norms_M,
+            float(numbers(arrays, "gamma", 1)[0]),
+            numbers(arrays, "dual", len(norms_M), outputs),
+            numbers(arrays, "offset", outputs),
+            numbers(arrays, "logits", classes + bool(classes), classes),
+        )
+
+
+def _chunks(number: int) -> Iterator[slice]:
+    return (slice(start, start + _CHUNK) for start in range(0, number, _CHUNK))
+
+
+def _linear(inputs: KernelInputs, landmarks: sparse.csr_array) -> F64:
+    return np.asarray((landmarks @ inputs.smoothed_NF.T).T, dtype=np.float64)
+
+
+def _gaussian(linear_NM: F64, norms_N: F64, norms_M: F64, gamma: float) -> F64:
+    """Return the Gaussian kernel of the distances that a linear kernel defines."""
+    if gamma == 0:
+        return linear_NM
+    squared = norms_N[:, None] + norms_M - 2 * linear_NM
+    kernel_NM: F64 = np.exp(-gamma * squared.clip(min=0))
+    return kernel_NM
+
+
+def _ridge(kernel_NM: F64, gamma: float, landmarks: Rows, labels: Labels) -> _Fit:
+    """Fit the ridge regression with the penalty of the least left-out error.
+
+    The centred kernel, or its Nyström approximation from the landmarks, is U diag(values) U^T.
+    """
+    y_NC = labels.outputs_NC
+    samples, mean_C = len(y_NC), y_NC.mean(axis=0)
+    if len(landmarks) == samples:
+        means = kernel_NM.mean(axis=0)
+        values, vectors = np.linalg.eigh(kernel_NM - means - means[:, None] + means.mean())
+        kept = values > values[-1] * 1e-10
+        values, U = values[kept], vectors[:, kept]
+        to_dual = U / values
+    else:
+        values, vectors = np.linalg.eigh(kernel_NM[landmarks])
+        kept = values > values[-1] * 1e-8
+        whitening = vectors[:, kept] / np.sqrt(values[kept])
+        features = kernel_NM @ whitening
+        features -= features.mean(axis=0)
+        values, vectors = np.linalg.eigh(features.T @ features)
+        kept = values > values[-1] * 1e-10
+        values, vectors = values[kept], vectors[:, kept]
+        U = features @ (vectors / np.sqrt(values))
+        to_dual = whitening @ (vectors / np.sqrt(values))
+    projected = U.T @ (y_NC - mean_C)
+    found = None
+    for penalty in PENALTIES * values.sum():
+        shrunk = values / (values + penalty)
+        left_out_NC = leave_groups_out(U, shrunk, projected, y_NC, labels.groups)
+        error = float(((left_out_NC - y_NC) ** 2).mean())
+        if found is None or error < found[0]:
+            found = error, shrunk, left_out_NC
+    assert found is not None
+    error, shrunk, left_out_NC = found
+    dual_MC = to_dual @ (shrunk[:, None] * projected)
+    offset_C = mean_C - kernel_NM.mean(axis=0) @ dual_MC
+    return _Fit(error, gamma, left_out_NC, dual_MC, offset_C)
+
+
+def leave_groups_out(U: F64, shrunk: F64, projected: F64, y_NC: F64, groups: Rows) -> F64:
+    """Return predictions [N, C] for each group by the regression on all other groups.
+
+    The regression is the linear smoother H = 1/N + U diag(shrunk) U^T. Leaving out a group whose
+    residuals are r leaves the residuals (I - H of the group)^-1 r.
+    """
+    samples = len(y_NC)
+    residuals = y_NC - y_NC.mean(axis=0) - U @ (shrunk[:, None] * projected)
+    names, group_of, sizes = np.unique(groups, return_inverse=True, return_counts=True)
+    if len(names) in (1, samples):
+        own = 1 / samples + (U**2) @ shrunk
+        alone_NC: F64 = y_NC - residuals / (1 - own).clip(min=1e-9)[:, None]
+        return alone_NC
+    left_out = np.empty_like(residuals)
+    for rows in np.split(np.argsort(group_of, kind="stable"), np.cumsum(sizes)[:-1]):
+        own = 1 / samples + (U[rows] * shrunk) @ U[rows].T
+        left_out[rows] = np.linalg.solve(np.eye(len(rows)) * (1 + 1e-9) - own, residuals[rows])
+    left_out_NC: F64 = y_NC - left_out
+    return left_out_NC
+
+
+def _logistic(left_out_NC: F64, labels: Labels) -> F64:
+    """Fit slopes and intercepts [C + 1, C] from regressed indicators to log probabilities."""
+    from sklearn.linear_model import LogisticRegression
+
+    logits = np.zeros((len(labels.classes) + 1, len(labels.classes)))
+    logits[-1] = _NEVER
+    codes = labels.values.astype(np.int64)
+    present = np.unique(codes)
+    if len(present) == 1:
+        logits[-1, present] = 0
+        return logits
+    model = LogisticRegression(C=100.0, max_iter=1000).fit(left_out_NC, codes)
+    found = np.vstack([model.coef_.T, model.intercept_])
+    if found.shape[1] == 1:  # two classes: log odds of the second
+        found = np.hstack([np.zeros_like(found), found])
+    logits[:, present] = found
+    return logits
+
+
+def _probabilities(outputs_NC: F64, logits: F64) -> F64:
+    """Apply a logistic regression to regressed indicators; numbers stay as they are."""
+    if not logits.size:
+        return outputs_NC
+    scores_NC = outputs_NC @ logits[:-1] + logits[-1]
+    scores_NC = np.exp(scores_NC - scores_NC.max(axis=1, keepdims=True))
+    probabilities: F64 = scores_NC / scores_NC.sum(axis=1, keepdims=True)
+    return probabilities

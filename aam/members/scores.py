@@ -1,0 +1,109 @@
+"""Scores of models with confidence intervals, and paired differences, by bootstrap over groups.
+
+Groups (infants, studies) are drawn with replacement, each with all its samples, since samples of a
+group are not independent. A paired difference scores two models on the same draws.
+"""
+
+from __future__ import annotations
+
+import math
+import warnings
+from collections.abc import Sequence
+from dataclasses import dataclass
+
+import numpy as np
+from scipy.stats import NearConstantInputWarning
+
+from aam.data.metrics import (
+    CLASSIFICATION,
+    PROBABILITIES,
+    REGRESSION,
+    MetricFunction,
+    ScoredPredictions,
+)
+from aam.members.base import Rows
+
+DRAWS = 1000
+LEVEL = 0.95
+"""Of the confidence intervals."""
+
+SCORED: dict[bool, dict[str, MetricFunction]] = {
+    False: {name: REGRESSION[name] for name in ("r2", "mae")},
+    True: {"auc": PROBABILITIES["auc"], "accuracy": CLASSIFICATION["accuracy"]},
+}
+"""Metrics with an interval, for numbers (False) and classes (True); the first compares models."""
+
+
+@dataclass(frozen=True)
+class Score:
+    """A metric or a difference of metrics with its confidence interval.
+
+    `value` is None where the metric is not defined; the limits also with fewer than two groups.
+    """
+
+    value: float | None
+    lower: float | None
+    upper: float | None
+
+    @property
+    def beyond_noise(self) -> bool:
+        """Whether the interval excludes 0."""
+        if self.lower is None or self.upper is None:
+            return False
+        return self.lower > 0 or self.upper < 0
+
+
+@dataclass(frozen=True)
+class Draws:
+    """Resamples of the groups: rows of each draw."""
+
+    rows: tuple[Rows, ...]
+    groups: int
+
+
+def draw_groups(groups: Rows, seed: int, draws: int = DRAWS) -> Draws:
+    """Draw groups (int64 [M], the group of each row) with replacement."""
+    order = np.argsort(groups, kind="stable")
+    names, sizes = np.unique(groups, return_counts=True)
+    members = np.split(order, np.cumsum(sizes)[:-1])
+    rng = np.random.default_rng(seed)
+    if len(names) < 2:
+        return Draws((), len(names))
+    chosen = rng.integers(len(names), size=(draws, len(names)))
+    return Draws(tuple(np.concatenate([members[k] for k in draw]) for draw in chosen), len(names))
+
+
+def score(scored: ScoredPredictions, draws: Draws) -> dict[str, Score]:
+    """Return each metric of `SCORED` with its interval."""
+    values = {
+        name: (_metric(function, scored), [_metric(function, scored.take(r)) for r in draws.rows])
+        for name, function in SCORED[bool(scored.classes)].items()
+    }
+    return {name: _interval(whole, drawn) for name, (whole, drawn) in values.items()}
+
+
+def difference(one: ScoredPredictions, two: ScoredPredictions, draws: Draws) -> tuple[str, Score]:
+    """Return the first metric of `SCORED`, and its paired difference, model `one` minus `two`."""
+    name, function = next(iter(SCORED[bool(one.classes)].items()))
+    drawn = [
+        _metric(function, one.take(rows)) - _metric(function, two.take(rows)) for rows in draws.rows
+    ]
+    return name, _interval(_metric(function, one) - _metric(function, two), drawn)
+
+
+def _metric(function: MetricFunction, scored: ScoredPredictions) -> float:
+    with warnings.catch_warnings():
+        warnings.simplefilter("ignore", NearConstantInputWarning)
+        warnings.filterwarnings("ignore", "The number of unique classes", UserWarning)
+        return function(scored)
+
+
+def _interval(whole: float, drawn: Sequence[float]) -> Score:
+    """Return the percentile interval of the defined draws."""
+    if math.isnan(whole):
+        return Score(None, None, None)
+    defined = [value for value in drawn if not math.isnan(value)]
+    if len(defined) < 2:
+        return Score(whole, None, None)
+    lower, upper = np.quantile(defined, [(1 - LEVEL) / 2, (1 + LEVEL) / 2])
+    return Score(whole, float(lower), float(upper))

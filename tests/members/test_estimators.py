@@ -1,0 +1,173 @@
+"""Kernel and forest against scikit-learn, on new studies, and from their arrays."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from typing import Any
+
+import numpy as np
+import numpy.typing as npt
+import pytest
+from scipy import sparse
+from sklearn.ensemble import RandomForestClassifier, RandomForestRegressor
+from sklearn.linear_model import Ridge
+
+from aam.contract.options.commands import Simulate
+from aam.data.sequences import encode
+from aam.data.simulation.simulate import simulate
+from aam.members.base import Labels, Samples
+from aam.members.estimators import ESTIMATORS
+from aam.members.forest import Forest, as_csc
+from aam.members.kernel import Kernel, leave_groups_out, similarities
+from aam.serialization.schema import Mismatch
+
+OPTIONS = Simulate(
+    output_dir=None,  # type: ignore[arg-type]
+    samples=90, asvs=200, length=60, richness=60, depth=3000, subjects=18,
+)  # fmt: skip
+
+
+@pytest.fixture(scope="module")
+def samples() -> Samples:
+    study = simulate(OPTIONS)
+    return Samples(sparse.csr_array(study.counts), encode(study.sequences, None))
+
+
+@pytest.fixture(scope="module")
+def numbers() -> Labels:
+    study = simulate(OPTIONS)
+    return Labels.of(study.ph.astype(np.float64), (), [str(name) for name in study.subject])
+
+
+@pytest.fixture(scope="module")
+def sites() -> Labels:
+    study = simulate(OPTIONS)
+    return Labels.of(study.site.astype(np.float64), ("a", "b", "c"), None)
+
+
+def test_similarity_falls_with_mismatches_and_ends_count_half() -> None:
+    tokens = encode(["ACGTACGT", "ACGTACGA", "ACGTAC", "ACGTACGN"], None)
+    expected = np.exp(-np.array([0, 1, 1, 0.5]) / 3)
+    assert similarities(tokens, tokens)[0] == pytest.approx(expected, rel=1e-6)
+
+
+def test_left_out_groups_are_predicted_as_by_regressions_without_them() -> None:
+    rng = np.random.default_rng(0)
+    features, y_NC = rng.normal(size=(40, 6)), rng.normal(size=(40, 2))
+    features -= features.mean(axis=0)
+    U, values, _ = np.linalg.svd(features, full_matrices=False)
+    penalty = 3.0
+    shrunk = values**2 / (values**2 + penalty)
+    for groups in (np.arange(40), np.arange(40) // 7):
+        found = leave_groups_out(U, shrunk, U.T @ (y_NC - y_NC.mean(axis=0)), y_NC, groups)
+        for group in np.unique(groups):
+            out = groups == group
+            model = Ridge(alpha=penalty).fit(features[~out], y_NC[~out])
+            assert found[out] == pytest.approx(model.predict(features[out]), abs=1e-6)
+
+
+@pytest.mark.parametrize("kernel", [Kernel(), Kernel(largest=60)])
+def test_the_kernel_learns_the_gradient(
+    kernel: Kernel, samples: Samples, numbers: Labels, capsys: pytest.CaptureFixture[str]
+) -> None:
+    inputs = kernel.read(samples, samples.tokens_FL)
+    test = numbers.groups % 5 == 0
+    fitted, predicted = np.flatnonzero(~test), np.flatnonzero(test)
+    model = kernel.fit(inputs.take(fitted), numbers.take(fitted), 0)
+    found = model.predict(inputs.take(predicted))[:, 0]
+    assert np.corrcoef(found, numbers.values[predicted])[0, 1] > 0.7
+    landmarks = min(kernel.largest, len(fitted))
+    assert model.landmarks.shape[0] == landmarks
+    assert ("(Nyström)" in capsys.readouterr().err) == (landmarks < len(fitted))
+
+
+def test_probabilities_of_the_kernel(samples: Samples, sites: Labels) -> None:
+    kernel = Kernel()
+    inputs = kernel.read(samples, samples.tokens_FL)
+    fitted, predicted = np.arange(60), np.arange(60, 90)
+    found = kernel.fit(inputs.take(fitted), sites.take(fitted), 0).predict(inputs.take(predicted))
+    assert found.sum(axis=1) == pytest.approx(1)
+    assert (found.argmax(axis=1) == sites.values[predicted]).mean() > 0.6
+
+
+@pytest.mark.parametrize("classifier", [False, True])
+def test_the_arrays_of_a_forest_predict_as_scikit_learn(
+    samples: Samples, numbers: Labels, sites: Labels, classifier: bool
+) -> None:
+    labels = sites if classifier else numbers
+    inputs = Forest().read(samples, samples.tokens_FL)
+    found = Forest(20, n_jobs=1).fit(inputs, labels, 7).predict(inputs)
+    kind = RandomForestClassifier if classifier else RandomForestRegressor
+    forest = kind(20, max_features=0.3, min_samples_leaf=2, random_state=7, n_jobs=1)
+    matrix = as_csc(inputs.abundances)
+    forest.fit(matrix, labels.values)
+    known = forest.predict_proba(matrix) if classifier else forest.predict(matrix)[:, None]
+    assert found == pytest.approx(known, abs=1e-12)
+
+
+@pytest.mark.parametrize("name", ESTIMATORS)
+def test_another_study_may_order_its_asvs_differently_and_have_further_ones(
+    name: str, samples: Samples, numbers: Labels
+) -> None:
+    """A sample is read alike whatever the order of the ASVs and the length of the others."""
+    estimator = ESTIMATORS[name]
+    inputs = estimator.read(samples, samples.tokens_FL)
+    model = estimator.fit(inputs, numbers, 0)
+    order = np.random.default_rng(0).permutation(len(samples.tokens_FL))
+    further = encode(["A" * 80], None)
+    tokens = np.zeros((len(order) + 1, 80), dtype=np.uint8)
+    tokens[:-1, :60], tokens[-1] = samples.tokens_FL[order], further[0]
+    counts = sparse.csr_array(sparse.hstack([samples.counts[:, order], np.zeros((90, 1), int)]))
+    again = estimator.read(Samples(counts, tokens), samples.tokens_FL)
+    assert model.predict(again) == pytest.approx(model.predict(inputs), abs=1e-4)
+
+
+def test_a_class_without_samples_has_probability_0(samples: Samples, sites: Labels) -> None:
+    fitted = np.flatnonzero(sites.values != 1)
+    for estimator in ESTIMATORS.values():
+        inputs = estimator.read(samples, samples.tokens_FL)
+        found = estimator.fit(inputs.take(fitted), sites.take(fitted), 0).predict(inputs)
+        assert found.shape == (90, 3)
+        assert (found[:, 1] == 0).all()
+
+
+@pytest.mark.parametrize("name", ESTIMATORS)
+def test_arrays_are_the_whole_state(
+    name: str, samples: Samples, numbers: Labels, sites: Labels
+) -> None:
+    estimator = ESTIMATORS[name]
+    inputs = estimator.read(samples, samples.tokens_FL)
+    for labels, outputs in ((numbers, 1), (sites, 3)):
+        model = estimator.fit(inputs, labels, 0)
+        restored = estimator.restore(model.arrays(), 200, outputs)
+        assert restored.predict(inputs) == pytest.approx(model.predict(inputs), abs=1e-9)
+
+
+@pytest.mark.parametrize(
+    ("name", "array", "change"),
+    [
+        ("forest", "left", lambda found: np.zeros_like(found)),
+        ("forest", "asvs", lambda found: found + 200),
+        ("forest", "roots", lambda found: found - 1),
+        ("forest", "values", lambda found: found[:, :0]),
+        ("forest", "thresholds", lambda found: found * np.nan),
+        ("kernel", "starts", lambda found: found[::-1].copy()),
+        ("kernel", "asvs", lambda found: found.astype(np.float64)),
+        ("kernel", "dual", lambda found: found[1:]),
+    ],
+)
+def test_damaged_arrays_are_refused(
+    name: str,
+    array: str,
+    change: Callable[[npt.NDArray[Any]], npt.NDArray[Any]],
+    samples: Samples,
+    numbers: Labels,
+) -> None:
+    estimator = ESTIMATORS[name]
+    model = estimator.fit(estimator.read(samples, samples.tokens_FL), numbers, 0)
+    arrays = dict(model.arrays())
+    with pytest.raises(Mismatch):
+        estimator.restore(arrays | {array: change(arrays[array])}, 200, 1)
+    del arrays[array]
+    with pytest.raises(Mismatch, match=array):
+        estimator.restore(arrays, 200, 1)

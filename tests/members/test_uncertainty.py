@@ -1,0 +1,101 @@
+"""Coverage of intervals, calibration, bootstrap over groups and paired differences."""
+
+from __future__ import annotations
+
+import math
+
+import numpy as np
+import pytest
+
+from aam.data.metrics import ScoredPredictions
+from aam.members.evaluation import sentence
+from aam.members.scores import Score, difference, draw_groups, score
+from aam.members.uncertainty import (
+    calibrate,
+    fit_temperature,
+    half_width,
+    held_out_half_widths,
+)
+
+
+def test_intervals_cover_samples_of_new_groups() -> None:
+    """Each group has its own error; a new group's samples are covered as often as promised."""
+    rng = np.random.default_rng(0)
+    covered = []
+    for _ in range(400):
+        sizes = rng.integers(1, 30, 31)
+        groups = np.repeat(np.arange(31), sizes)
+        residuals = np.abs(rng.normal(size=31)[groups] + 0.5 * rng.normal(size=len(groups)))
+        known = groups < 30
+        width = half_width(residuals[known], groups[known], 0.8)
+        covered.append((residuals[~known] <= width).mean())
+    assert 0.78 <= np.mean(covered) <= 0.88
+
+
+def test_a_large_group_does_not_narrow_the_interval() -> None:
+    """One infant with 1,000 exact samples counts as much as one with a single sample."""
+    residuals = np.concatenate([np.zeros(1000), np.arange(1, 20)])
+    groups = np.concatenate([np.zeros(1000, dtype=np.int64), np.arange(1, 20)])
+    assert half_width(residuals, groups, 0.9) == 18
+
+
+def test_too_few_groups_have_no_interval() -> None:
+    assert half_width(np.ones(80), np.repeat(np.arange(8), 10), 0.9) == math.inf
+    assert half_width(np.ones(90), np.repeat(np.arange(9), 10), 0.9) == 1
+
+
+def test_the_interval_of_a_held_out_sample_ignores_its_own_group() -> None:
+    residuals, groups = np.ones(20), np.arange(20) // 2
+    residuals[groups == 3] = 50
+    widths = held_out_half_widths(residuals, groups, 0.9)
+    assert (widths[groups == 3] == 1).all()
+    assert (widths[groups != 3] == 50).all()
+
+
+def test_a_temperature_repairs_overconfident_probabilities() -> None:
+    rng = np.random.default_rng(0)
+    logits = rng.normal(size=(5000, 3))
+    chances = np.exp(logits) / np.exp(logits).sum(axis=1, keepdims=True)
+    codes = np.array([rng.choice(3, p=chance) for chance in chances])
+    overconfident = np.exp(3 * logits) / np.exp(3 * logits).sum(axis=1, keepdims=True)
+    temperature = fit_temperature(overconfident, codes)
+    assert temperature == pytest.approx(3, rel=0.1)
+    assert calibrate(overconfident, 3.0) == pytest.approx(chances, abs=0.01)
+
+
+def test_scores_are_drawn_by_group() -> None:
+    """With equal samples within a group, the interval is that of one sample for each group."""
+    rng = np.random.default_rng(0)
+    actual = rng.normal(size=12)
+    predicted = actual + rng.normal(size=12)
+    one = ScoredPredictions(actual, predicted)
+    many = ScoredPredictions(np.repeat(actual, 50), np.repeat(predicted, 50))
+    narrow = score(many, draw_groups(np.arange(600), 0))["mae"]
+    wide = score(many, draw_groups(np.repeat(np.arange(12), 50), 0))["mae"]
+    assert wide == score(one, draw_groups(np.arange(12), 0))["mae"]
+    assert narrow.upper - narrow.lower < (wide.upper - wide.lower) / 3  # type: ignore[operator]
+    assert score(many, draw_groups(np.zeros(600, dtype=np.int64), 0))["mae"].lower is None
+
+
+def test_a_paired_difference_is_narrower_than_the_scores() -> None:
+    rng = np.random.default_rng(0)
+    actual = rng.normal(size=200)
+    poor = ScoredPredictions(actual, actual + rng.normal(size=200))
+    better = ScoredPredictions(actual, (actual + poor.predicted) / 2)
+    draws = draw_groups(np.arange(200), 0)
+    name, found = difference(better, poor, draws)
+    assert name == "r2"
+    assert found.beyond_noise
+    _, same = difference(poor, poor, draws)
+    assert same == Score(0.0, 0.0, 0.0)
+    assert not same.beyond_noise
+
+
+def test_sentences() -> None:
+    ahead = sentence("ensemble", "forest", "r2", Score(0.031, -0.004, 0.066), "42 groups of infant")
+    assert ahead == (
+        "ensemble is ahead of forest by 0.031 R² (95 % -0.004 to 0.066, 42 groups of infant); "
+        "within noise"
+    )
+    behind = sentence("ensemble", "kernel", "auc", Score(-0.02, -0.03, -0.01), "90 samples")
+    assert behind == "ensemble is behind kernel by 0.020 AUC (95 % 0.010 to 0.030, 90 samples)"
