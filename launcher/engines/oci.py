@@ -101,9 +101,7 @@ class OciEngine(Engine):
             recipe = build.scratch / "labels" / "Dockerfile"
             recipe.parent.mkdir()
             recipe.write_text(f"FROM {bare}\n")
-            options = [word for k, v in labels.items() for word in ("--label", f"{k}={v}")]
-            argv = self._build_argv(build, recipe, aside, options, recipe.parent)
-            log.run(argv, recipe.parent)
+            log.run(self.label_argv(build, labels, recipe, aside), recipe.parent)
             if build.test:
                 log.say("test")
                 log.run(self.exec_argv(build.program, aside, [PYTHON, SMOKE]), build.scratch)
@@ -120,6 +118,13 @@ class OciEngine(Engine):
             options += ["--build-arg", f"{key}={value}"]
         recipe = build.context / "containers" / f"{build.name}.Dockerfile"
         return self._build_argv(build, recipe, tag, options, build.context)
+
+    def label_argv(
+        self, build: ImageBuild, labels: Mapping[str, str], recipe: Path, tag: str
+    ) -> list[str]:
+        """Return the command that gives an image its labels and its tag."""
+        options = [word for k, v in labels.items() for word in ("--label", f"{k}={v}")]
+        return self._build_argv(build, recipe, tag, options, recipe.parent)
 
     def _build_argv(
         self, build: ImageBuild, recipe: Path, tag: str, options: Sequence[str], context: Path

@@ -32,12 +32,9 @@ DAY = "%Y%m%dT%H%M%SZ"
 
 @dataclass(frozen=True)
 class BuildJob:
-    """A build of an image of the catalog.
+    """A build of an image of the catalog in the image folder.
 
     Attributes:
-        image: which, of the catalog.
-        builder: with what.
-        folder: the image folder.
         arguments: all build arguments.
         wheels: folder of wheels to install from instead of an index.
         source: an archive, or an engine with a storage, to make a SIF of instead of a definition.
@@ -56,6 +53,11 @@ class BuildJob:
     test: bool = True
     force: bool = False
 
+    @property
+    def sif(self) -> Path:
+        """The file of the image in the image folder."""
+        return self.folder / f"{self.image.name}.sif"
+
 
 def build(job: BuildJob) -> Mapping[str, Any]:
     """Build, and return the entry of images.json.
@@ -68,9 +70,7 @@ def build(job: BuildJob) -> Mapping[str, Any]:
     with _stoppable(), index.locked(job.folder, f"{name}.build", wait):
         _clear(job.folder, name)
         with tempfile.TemporaryDirectory(prefix=f".{name}.", dir=job.folder) as scratch:
-            if job.source:
-                return _converted(job, Path(scratch))
-            return _built(job, Path(scratch))
+            return (_converted if job.source else _built)(job, Path(scratch))
 
 
 @contextmanager
@@ -95,16 +95,13 @@ def require_space(needs: Sequence[SpaceRequirement]) -> None:
     """
     taken: dict[int, int] = {}
     for need in needs:
-        place = need.folder
-        while not place.exists() and place != place.parent:
-            place = place.parent
-        facts = os.statvfs(place)
-        device = os.stat(place).st_dev
+        place = next(folder for folder in (need.folder, *need.folder.parents) if folder.exists())
+        facts, device = os.statvfs(place), os.stat(place).st_dev
         taken[device] = taken.get(device, 0) + need.size
         free = facts.f_bavail * facts.f_frsize
         if free < taken[device]:
-            evidence = f"{free / GIB:.1f} GiB free at '{need.folder}' ({need.what}), " \
-                       f"{taken[device] / GIB:.1f} needed"  # fmt: skip
+            needed = f"{taken[device] / GIB:.1f} needed"
+            evidence = f"{free / GIB:.1f} GiB free at '{need.folder}' ({need.what}), {needed}"
             raise CannotCreate("No room to build", evidence, need.remedy)
 
 
@@ -123,8 +120,8 @@ def _built(job: BuildJob, scratch: Path) -> Mapping[str, Any]:
     sources = definitions.sources()
     lock = definitions.lock_of(sources, job.folder, name)
     if not lock.is_file():
-        evidence = f"'{lock}'"
-        raise MissingInput("This image has no lock", evidence, "choose one of `aam-launch images`")
+        remedy = "choose one of `aam-launch images`"
+        raise MissingInput("This image has no lock", f"'{lock}'", remedy)
     missing = definitions.unresolved(lock.read_text(), job.arguments)
     if missing:
         remedy = f"run `aam-launch images lock {name}` on a machine with a network"
@@ -132,9 +129,8 @@ def _built(job: BuildJob, scratch: Path) -> Mapping[str, Any]:
     context = scratch / "context"
     inputs = _inputs(definitions.stage(sources, name, lock, context), job)
     recorded = index.entry(index.read(job.folder), name, builder.image_format)
-    place = job.folder / f"{name}.sif"
     is_same = not job.force and recorded.get("inputs") == inputs
-    if is_same and builder.engine.exists(builder.program, recorded, place):
+    if is_same and builder.engine.exists(builder.program, recorded, job.sif):
         return {**recorded, "new": False}
     require_space(builder.engine.needs(builder.program, job.image.room, job.folder, os.environ))
     log = _log(job)
@@ -179,7 +175,7 @@ def _build(job: BuildJob, context: Path, scratch: Path, archive: Path | None = N
         archive=archive,
         fast=job.fast,
         test=job.test,
-        place=job.folder / f"{job.image.name}.sif",
+        place=job.sif,
     )
 
 
@@ -189,21 +185,16 @@ def _log(job: BuildJob) -> BuildLog:
 
 def _recorded(job: BuildJob, facts: Mapping[str, Any], log: BuildLog) -> Mapping[str, Any]:
     name, builder = job.image.name, job.builder
-    arguments = {} if job.source else dict(job.arguments)
-    entry = {**facts, "engine": f"{builder.engine.name} {builder.version}"}
-    entry["arguments"] = arguments
+    engine, arguments = f"{builder.engine.name} {builder.version}", dict(job.arguments)
+    entry = {**facts, "engine": engine, "arguments": {} if job.source else arguments}
     index.write(job.folder, name, builder.image_format, entry)
-    log.say(f"{name} is built: {facts.get('reference') or job.folder / f'{name}.sif'}")
+    log.say(f"{name} is built: {facts.get('reference') or job.sif}")
     return {**entry, "new": True}
 
 
 def _inputs(context: str, job: BuildJob) -> str:
-    parts = [
-        context,
-        job.builder.image_format,
-        str(job.fast),
-        json.dumps(dict(job.arguments), sort_keys=True),
-    ]
+    arguments = json.dumps(dict(job.arguments), sort_keys=True)
+    parts = [context, job.builder.image_format, str(job.fast), arguments]
     return hashlib.sha256("\0".join(parts).encode()).hexdigest()
 
 

@@ -13,6 +13,7 @@ import re
 import shutil
 import subprocess
 from collections.abc import Mapping, Sequence
+from contextlib import suppress
 from dataclasses import dataclass
 from importlib import metadata
 from pathlib import Path
@@ -54,18 +55,15 @@ def sources() -> BuildSources:
     beside = package.parent / "containers"
     if (beside / INSTALL).is_file():
         return BuildSources(beside, package, package.parent)
-    try:
-        files = metadata.files(DISTRIBUTION) or []
-    except metadata.PackageNotFoundError:
-        files = []
-    for file in files:
-        if file.parts[-3:] == ("aam", "containers", INSTALL):
-            return BuildSources(Path(str(file.locate())).resolve().parent, package, None)
+    with suppress(metadata.PackageNotFoundError):
+        for file in metadata.files(DISTRIBUTION) or []:
+            if file.parts[-3:] == ("aam", "containers", INSTALL):
+                return BuildSources(Path(str(file.locate())).resolve().parent, package, None)
     remedy = "install it again, or run the launcher of a checkout"
     raise MissingInput("The definitions of images are not here", f"no '{beside}'", remedy)
 
 
-def arguments(image: Image, given: Sequence[str]) -> dict[str, str]:
+def arguments(image: Image, given: Sequence[str] | None) -> dict[str, str]:
     """Return the build arguments of an image, with those `given` as NAME=VALUE.
 
     Engines refuse an unknown argument late, or use the default of a misspelt one; hence the check.
@@ -78,7 +76,7 @@ def arguments(image: Image, given: Sequence[str]) -> dict[str, str]:
         evidence = f"the catalog has no arguments for {image.name}"
         raise UsageError("This image cannot be built here", evidence, "build it where it is from")
     changed: dict[str, str] = {}
-    for argument in given:
+    for argument in given or ():
         name, equals, value = argument.partition("=")
         if name not in known:
             remedy = nearest(name, tuple(known), f"known are {', '.join(known)}")

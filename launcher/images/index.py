@@ -12,6 +12,7 @@ from __future__ import annotations
 import contextlib
 import fcntl
 import json
+import sys
 from collections.abc import Iterator, Mapping
 from pathlib import Path
 from typing import Any
@@ -23,7 +24,8 @@ from launcher import documents
 LIST = "images.json"
 LARGEST = 64 << 20
 TEXTS = ("sha256", "digest", "reference", "id")
-Entries = dict[str, dict[str, Any]]
+Entries = dict[str, dict[str, Mapping[str, Any]]]
+ENTRIES = Mapping[str, Mapping[str, Mapping[str, Any]]]
 
 
 def read(folder: Path) -> Entries:
@@ -33,46 +35,28 @@ def read(folder: Path) -> Entries:
         ConfigurationError: it is damaged.
     """
     path = folder / LIST
-    remedy = "remove it, then `aam-launch images lock` or `build`"
     try:
         content = documents.parsed(documents.regular(path, LARGEST))
+        entries: Entries = documents.typed(ENTRIES, content, "")
+        for image, formats in entries.items():
+            for image_format, facts in formats.items():
+                place = f"{image}.{image_format}"
+                texts = {key: value for key, value in facts.items() if key in TEXTS}
+                labels = facts.get("labels", {})
+                documents.typed(Mapping[str, str], texts, place)
+                documents.typed(Mapping[str, str], labels, f"{place}.labels")
     except FileNotFoundError:
         return {}
     except (OSError, ValueError) as error:
-        raise ConfigurationError(
-            "A damaged list of images", f"'{path}', {error}", remedy
-        ) from error
-    damaged = _damaged(content)
-    if damaged:
-        evidence = f"'{path}', {damaged}"
-        raise ConfigurationError("A damaged list of images", evidence, remedy)
-    entries: Entries = content
+        remedy = "remove it, then `aam-launch images lock` or `build`"
+        evidence = f"'{path}', {error}"
+        raise ConfigurationError("A damaged list of images", evidence, remedy) from error
     return entries
 
 
-def _damaged(content: object) -> str | None:
-    """Return the defect of a list of images, or None."""
-    if not isinstance(content, dict):
-        return "it is not a mapping"
-    for image, kinds in content.items():
-        if not isinstance(kinds, dict):
-            return f"{image} is not a mapping"
-        for image_format, facts in kinds.items():
-            if not isinstance(facts, dict):
-                return f"{image}.{image_format} is not a mapping"
-            labels = facts.get("labels", {})
-            texts = [facts[key] for key in TEXTS if key in facts]
-            if not isinstance(labels, dict) or not all(
-                isinstance(text, str) for text in (*texts, *labels.values())
-            ):
-                return f"{image}.{image_format} holds a value that is not text"
-    return None
-
-
 def entry(entries: Entries, image: str, image_format: str) -> Mapping[str, Any]:
-    """Return the entry of an image in a format of `Traits.image_format`; empty if none."""
-    found = entries.get(image, {}).get(image_format)
-    return found if isinstance(found, dict) else {}
+    """Return the entry of an image in a format of `EngineTraits.image_format`; empty if none."""
+    return entries.get(image, {}).get(image_format, {})
 
 
 def write(folder: Path, image: str, image_format: str, facts: Mapping[str, Any] | None) -> None:
@@ -84,9 +68,8 @@ def write(folder: Path, image: str, image_format: str, facts: Mapping[str, Any] 
     with locked(folder, LIST):
         entries = read(folder)
         of_image = {**entries.pop(image, {}), image_format: facts}
-        of_image = {key: value for key, value in of_image.items() if value is not None}
-        if of_image:
-            entries[image] = of_image
+        if kept := {key: value for key, value in of_image.items() if value is not None}:
+            entries[image] = kept
         with atomic_write(folder / LIST) as temporary:
             temporary.write_text(json.dumps(dict(sorted(entries.items())), indent=1) + "\n")
 
@@ -110,8 +93,6 @@ def locked(folder: Path, name: str, wait: str = "") -> Iterator[None]:
             fcntl.flock(stream, fcntl.LOCK_EX | fcntl.LOCK_NB)
         except BlockingIOError:
             if wait:
-                import sys
-
                 print(wait, file=sys.stderr, flush=True)
             fcntl.flock(stream, fcntl.LOCK_EX)
         yield

@@ -10,7 +10,7 @@ Labels were measured in the image when it was built, and take precedence over th
 from __future__ import annotations
 
 import os
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import replace
 from pathlib import Path
 from typing import Any
@@ -19,13 +19,13 @@ from aam.contract.errors import MissingInput
 from launcher.engines import containers, of_format
 from launcher.engines.sif import SIF, difference
 from launcher.engines.sif_file import id_of, labels_of
+from launcher.gpus import VENDORS
 from launcher.images import index
 from launcher.plan.catalog import Catalog, Image
 from launcher.plan.choice import BuiltImage
 from launcher.plan.settings import LaunchSettings
 
-PINS = ("torch", "rocm", "cuda", "triton", "aotriton")
-"""Pins that a label may hold, as org.aam.NAME."""
+ARCH_PREFIXES = tuple(vendor.arch_prefix for vendor in VENDORS.values() if vendor.arch_prefix)
 
 
 def built(settings: LaunchSettings, catalog: Catalog) -> tuple[BuiltImage, ...]:
@@ -39,18 +39,19 @@ def built(settings: LaunchSettings, catalog: Catalog) -> tuple[BuiltImage, ...]:
     listed = index.read(folder)
     found: list[BuiltImage] = []
     for image in catalog.images:
-        if image.sif:
-            sif = Path(image.sif).expanduser()
-            found += [_file(image.name, sif, {}, named=True)] if sif.is_file() else []
-        elif (sif := folder / f"{image.name}.sif").is_file():
-            found.append(_file(image.name, sif, index.entry(listed, image.name, "sif")))
+        sif = Path(image.sif).expanduser() if image.sif else folder / f"{image.name}.sif"
+        if sif.is_file():
+            recorded = {} if image.sif else index.entry(listed, image.name, SIF)
+            found.append(_file(image.name, sif, recorded, named=bool(image.sif)))
         if image.reference:
             found.append(BuiltImage(image.name, _with_storage(), image.reference))
         for engine in containers():
             recorded = index.entry(listed, image.name, engine.traits.image_format)
-            if recorded.get("reference"):
-                found.append(_held(image.name, engine.name, recorded))
-    return (*found, *_asked_for(settings.text("image"), catalog))
+            if recorded.get("reference"):  # by its id, which no later tag can change
+                place = str(recorded.get("id") or recorded["reference"])
+                digest, labels = recorded.get("digest"), recorded.get("labels", {})
+                found.append(BuiltImage(image.name, (engine.name,), place, digest, labels))
+    return (*found, *_by_path(settings.text("image"), catalog))
 
 
 def assumed(settings: LaunchSettings, catalog: Catalog) -> tuple[BuiltImage, ...]:
@@ -71,12 +72,16 @@ def measured(catalog: Catalog, available: Sequence[BuiltImage], runtime: str = "
     for found in available:
         if found.labels and runtime in ("auto", *found.engines):
             labels.setdefault(found.image, found.labels)
-    images = (_measured(i, labels[i.name]) if i.name in labels else i for i in catalog.images)
+    pins = {key for image in catalog.images for key in image.pins}
+    images = (
+        _measured(image, labels[image.name], pins) if image.name in labels else image
+        for image in catalog.images
+    )  # fmt: skip
     return replace(catalog, images=tuple(images))
 
 
-def _measured(image: Image, labels: Mapping[str, str]) -> Image:
-    known = {key: labels[f"org.aam.{key}"] for key in PINS if f"org.aam.{key}" in labels}
+def _measured(image: Image, labels: Mapping[str, str], pins: Iterable[str]) -> Image:
+    known = {key: labels[f"org.aam.{key}"] for key in pins if f"org.aam.{key}" in labels}
     archs = _archs(labels.get("org.aam.archs", "")) or image.archs
     attention = _archs(labels.get("org.aam.attention-archs", "")) or image.attention
     return replace(image, pins={**image.pins, **known}, archs=archs, attention=attention,
@@ -90,18 +95,15 @@ def _archs(text: str) -> tuple[str, ...]:
     ('gfx90a', 'sm_90')
     """
     names = (entry.partition(":")[0] for entry in text.split())
-    return tuple(dict.fromkeys(name for name in names if name.startswith(("gfx", "sm_"))))
+    return tuple(dict.fromkeys(name for name in names if name.startswith(ARCH_PREFIXES)))
 
 
 def _file(name: str, sif: Path, recorded: Mapping[str, Any], named: bool = False) -> BuiltImage:
     """Return a SIF; one that a configuration names needs no record."""
-    changed = (
-        difference(sif, recorded) if "sha256" in recorded else "it has no record in images.json"
-    )
+    known, remedy = "sha256" in recorded, f"`aam-launch images lock {name}` compares its digest"
+    changed = difference(sif, recorded) if known else "it has no record in images.json"
     digest = None if changed else f"sha256:{recorded['sha256']}"
-    mismatch = None
-    if changed and not named:
-        mismatch = changed, f"`aam-launch images lock {name}` compares its digest and records it"
+    mismatch = (changed, f"{remedy} and records it") if changed and not named else None
     return BuiltImage(name, _of_sif(), str(sif), digest or id_of(sif), labels_of(sif), mismatch)
 
 
@@ -113,13 +115,7 @@ def _with_storage() -> tuple[str, ...]:
     return tuple(e.name for e in containers() if e.traits.image_format != SIF)
 
 
-def _held(name: str, engine: str, recorded: Mapping[str, Any]) -> BuiltImage:
-    """Return an image of an engine's storage: by its id, which no later tag can change."""
-    place, labels = str(recorded.get("id") or recorded["reference"]), recorded.get("labels", {})
-    return BuiltImage(name, (engine,), place, recorded.get("digest"), labels)
-
-
-def _asked_for(name: str, catalog: Catalog) -> list[BuiltImage]:
+def _by_path(name: str, catalog: Catalog) -> list[BuiltImage]:
     """Return the image that is requested by a path or a reference instead of its name."""
     if name == "auto" or ("/" not in name and ":" not in name and not name.endswith(".sif")):
         return []

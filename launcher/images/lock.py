@@ -6,6 +6,7 @@ A plain install cannot be written; there the lock goes to `locks/` of the image 
 
 from __future__ import annotations
 
+import re
 from collections.abc import Sequence
 from pathlib import Path
 
@@ -48,9 +49,8 @@ def record_copy(name: str, folder: Path) -> None:
     check_sif(str(place))
     facts = record_of(place)
     if recorded and recorded.get("sha256") != facts["sha256"]:
-        evidence = (
-            f"'{place}' is sha256:{facts['sha256']}, recorded was sha256:{recorded['sha256']}"
-        )
+        before = recorded["sha256"]
+        evidence = f"'{place}' is sha256:{facts['sha256']}, recorded was sha256:{before}"
         remedy = f"build it again with --anew, or `aam-launch images rm {name}` and copy it again"
         raise MissingInput("The image is another one than was recorded", evidence, remedy)
     index.write(folder, name, "sif", {**(recorded or {"from": "a copy"}), **facts})
@@ -105,8 +105,7 @@ def _base(image: Image, sources: BuildSources) -> None:
         text = path.read_text()
         found = f"{tag}@{now}"  # the catalog keeps the tag, to compare it with the digest later
         found = found if path.suffix == ".yaml" else definitions.by_digest(found)
-        _replace(path, text.replace(f"{base}\n", f"{found}\n")
-                           .replace(f'{base}"', f'{found}"'))  # fmt: skip
+        _replace(path, re.sub(f'{re.escape(base)}(?=["\n])', found, text))
         print(f"{image.name:<10} {found}: {path}")
 
 

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import argparse
 from collections.abc import Sequence
-from dataclasses import dataclass
 from pathlib import Path
 from typing import NoReturn
 
@@ -13,13 +12,12 @@ from launcher.engines import ENGINES
 from launcher.engines.sif import SIF
 
 
-@dataclass(frozen=True)
-class ImagesArguments:
+class ImagesArguments(argparse.Namespace):
     """Parsed command line of `aam-launch images ACTION`; `parser` documents each option."""
 
-    names: tuple[str, ...]
+    names: list[str]
     engine: str | None = None
-    arguments: tuple[str, ...] = ()
+    arguments: Sequence[str] | None = None
     source: str | None = None
     wheels: Path | None = None
     fast: bool = False
@@ -39,54 +37,38 @@ def parse_images_arguments(action: str, argv: Sequence[str]) -> ImagesArguments:
         UsageError: an option that does not exist, or lacks its value.
         MissingInput: a folder of wheels that is not there.
     """
-    given = parser(action).parse_args(list(argv))
-    wheels = Path(given.wheels).absolute() if getattr(given, "wheels", None) else None
-    if wheels and not any(wheels.glob("*.whl")):
+    given = parser(action).parse_args(list(argv), ImagesArguments())
+    if given.wheels and not any(given.wheels.glob("*.whl")):
         remedy = "fill it: pip download --no-deps --require-hashes -r containers/locks/NAME.txt"
-        raise MissingInput("No wheels to install from", f"'{wheels}'", remedy)
-    source, engine = getattr(given, "source", None), getattr(given, "engine", None)
-    if source and (given.build_arg or wheels or _format(engine) not in (None, SIF)):
+        raise MissingInput("No wheels to install from", f"'{given.wheels}'", remedy)
+    other_format = given.engine and ENGINES[given.engine].traits.image_format != SIF
+    if given.source and (given.arguments or given.wheels or other_format):
         evidence = "--from makes a SIF of what is built already"
         remedy = "leave --build-arg, --wheels and other engines out"
         raise UsageError("Options that exclude each other", evidence, remedy)
-    return ImagesArguments(
-        names=tuple(given.names),
-        engine=engine,
-        arguments=tuple(getattr(given, "build_arg", ())),
-        source=source,
-        wheels=wheels,
-        fast=getattr(given, "fast", False),
-        test=not getattr(given, "no_test", False),
-        force=getattr(given, "anew", False),
-    )
-
-
-def _format(engine: str | None) -> str | None:
-    return ENGINES[engine].traits.image_format if engine else None
+    return given
 
 
 def parser(action: str) -> argparse.ArgumentParser:
     """Return the parser of an action."""
-    found = _Parser(prog=f"aam-launch images {action}", description=ABOUT[action],
-                    allow_abbrev=False)  # fmt: skip
+    found = _Parser(f"aam-launch images {action}", description=ABOUT[action], allow_abbrev=False)
     add = found.add_argument
     add("names", metavar="NAME", nargs="+", help="an image of `aam-launch images`")
     if action != "lock":
-        add(
-            "--engine",
-            choices=[engine.name for engine in ENGINES.values() if engine.least],
-            help="with which; the first that can by default",
-        )
+        builders = [engine.name for engine in ENGINES.values() if engine.least]
+        add("--engine", choices=builders, help="engine to use; by default the first that can")
     if action == "build":
-        add("--build-arg", action="append", default=[], metavar="NAME=VALUE",
+        add("--build-arg", dest="arguments", action="append", metavar="NAME=VALUE",
             help="set a build argument: BASE, SNAPSHOT, TORCH, TORCH_INDEX")  # fmt: skip
         add("--from", dest="source", metavar="FILE",
             help="make a SIF of an archive, or of what another engine holds")  # fmt: skip
-        add("--wheels", metavar="FOLDER", help="install from these wheels, without an index")
+        add("--wheels", metavar="FOLDER", type=lambda folder: Path(folder).absolute(),
+            help="install from these wheels, without an index")  # fmt: skip
         add("--fast", action="store_true", help="compress less: a larger SIF, much sooner")
-        add("--anew", action="store_true", help="build even what is built of the same inputs")
+        add("--anew", dest="force", action="store_true",
+            help="build even what is built of the same inputs")  # fmt: skip
     if action in ("build", "verify"):
-        add("--no-test", action="store_true", help="leave the image's own test out")
+        add("--no-test", dest="test", action="store_false", help="leave the image's own test out")
     return found
 
 

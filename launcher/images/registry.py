@@ -42,12 +42,12 @@ def digest(reference: str) -> str:
     url = f"{scheme}://{host}/v2/{repository}/manifests/{tag}"
     headers = {"Accept": MANIFESTS}
     try:
-        answer = _open(url, headers, "HEAD")
+        answer = _head(url, headers)
     except urllib.error.HTTPError as error:
         if error.code != 401:
             raise _unreachable(url, error) from error
         token = _token(error.headers.get("WWW-Authenticate", ""), url)
-        answer = _open(url, {**headers, "Authorization": f"Bearer {token}"}, "HEAD")
+        answer = _head(url, {**headers, "Authorization": f"Bearer {token}"})
     found = answer.get("Docker-Content-Digest", "")
     if not found.startswith("sha256:"):
         raise Unavailable("The registry names no digest", url, "ask another registry")
@@ -84,13 +84,12 @@ def _split(reference: str) -> tuple[str, str, str]:
 
 
 def _token(challenge: str, url: str) -> str:
-    challenge_fields = dict(CHALLENGE.findall(challenge))
-    if "realm" not in challenge_fields:
-        raise Unavailable(
-            "The registry asks for a login", url, "log in with the engine, then build"
-        )
-    query = urllib.parse.urlencode({k: v for k, v in challenge_fields.items() if k != "realm"})
-    address = f"{challenge_fields['realm']}?{query}"
+    query = dict(CHALLENGE.findall(challenge))
+    realm = query.pop("realm", None)
+    if realm is None:
+        remedy = "log in with the engine, then build"
+        raise Unavailable("The registry requires a login", url, remedy)
+    address = f"{realm}?{urllib.parse.urlencode(query)}"
     try:
         with urllib.request.urlopen(address, timeout=PATIENCE) as stream:
             response = json.load(stream)
@@ -99,8 +98,8 @@ def _token(challenge: str, url: str) -> str:
     return str(response.get("token") or response.get("access_token"))
 
 
-def _open(url: str, headers: dict[str, str], method: str) -> HTTPMessage:
-    request = urllib.request.Request(url, headers=headers, method=method)
+def _head(url: str, headers: dict[str, str]) -> HTTPMessage:
+    request = urllib.request.Request(url, headers=headers, method="HEAD")
     try:
         with urllib.request.urlopen(request, timeout=PATIENCE) as stream:
             answer: HTTPMessage = stream.headers

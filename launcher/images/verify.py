@@ -9,7 +9,6 @@ from collections.abc import Mapping, Sequence
 from pathlib import Path
 
 from aam.contract.errors import MissingInput, Unavailable
-from aam.contract.options import names as commands
 from launcher.engines import ENGINES, of_format
 from launcher.engines.base import PYTHON, SMOKE
 from launcher.host.facts import EngineFact
@@ -63,25 +62,18 @@ def _engine(image_format: str, engines: Sequence[EngineFact]) -> str:
 
 
 def _pins(image: Image, labels: Mapping[str, str]) -> None:
-    """Compare the versions measured in the image with the catalog's pins."""
+    """Compare the versions measured in the image with the catalog's pins, as far as both go."""
     for key, pin in image.pins.items():
         measured = labels.get(f"org.aam.{key}")
-        if measured is None:
-            continue
-        verdict = "ok     " if _agree(measured, pin) else "differs"
-        print(f"{verdict} {key}: {measured} measured, {pin} in the catalog")
-
-
-def _agree(measured: str, pin: str) -> bool:
-    """Compare two versions as far as both go; a local part does not matter."""
-    ours, theirs = (v.partition("+")[0].rstrip("b").split(".") for v in (measured, pin))
-    return all(a == b for a, b in zip(ours, theirs, strict=False))
+        if measured is not None:  # a local part (+rocm6.2) does not matter
+            ours, theirs = (v.partition("+")[0].rstrip("b").split(".") for v in (measured, pin))
+            agree = all(a == b for a, b in zip(ours, theirs, strict=False))
+            verdict = "ok     " if agree else "differs"
+            print(f"{verdict} {key}: {measured} measured, {pin} in the catalog")
 
 
 def _check_device(name: str, found: Builder, folder: Path) -> None:
     """Run `aam check` in the image on the available device, as a job does."""
-    if "check" not in commands():
-        return
     argv = [sys.executable, "-m", "launcher.cli", f"--image-dir={folder}", "--image", name,
              "--runtime", found.engine.name, "check", "--quick"]  # fmt: skip
     # Python imports from the current folder with -m; the root folder holds no modules.

@@ -191,7 +191,10 @@ def test_a_damaged_record_is_one_sentence(folder: Path, content: str, named: str
         ('{"cpu": 5}', "cpu is not a mapping"),
         ('{"cpu": {"sif": 5}}', "cpu.sif is not a mapping"),
         ('{"cpu": {"podman": {"reference": "a\\u0000b"}}}', "NUL"),
-        ('{"cpu": {"podman": {"reference": "a", "labels": [1]}}}', "not text"),
+        (
+            '{"cpu": {"podman": {"reference": "a", "labels": [1]}}}',
+            "cpu.podman.labels is not a mapping",
+        ),
         ('{"cpu": {"podman": {"reference": 5}}}', "not text"),
     ],
 )
