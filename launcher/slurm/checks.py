@@ -7,6 +7,7 @@ from __future__ import annotations
 
 import errno
 import os
+import tempfile
 from collections.abc import Callable, Sequence
 from pathlib import Path
 
@@ -21,7 +22,7 @@ from launcher.plan.request import Request
 from launcher.slurm.site import Site
 
 PROBE = 1 << 20
-"""Bytes that are written to see whether a quota has room; statvfs(2) knows of the disk alone."""
+"""Bytes that are written to see whether a quota has room; statvfs(2) reports the disk alone."""
 
 
 def files(request: Request, paths: Sequence[PathFact], site: Site) -> list[AamError]:
@@ -32,23 +33,19 @@ def files(request: Request, paths: Sequence[PathFact], site: Site) -> list[AamEr
     ]
     for fact in paths:
         hidden = unseen(fact.real, site)
-        if hidden and fact.role == "input":
-            remedy = "copy it to a folder that they see"
-            found.append(
-                MissingInput(f"The nodes do not see the input of {fact.flag}", hidden, remedy)
-            )
-        elif hidden:
-            remedy = "choose a folder that they see"
-            found.append(
-                CannotCreate(f"The nodes do not see the output of {fact.flag}", hidden, remedy)
-            )
+        if hidden:
+            is_input = fact.role == "input"
+            error = MissingInput if is_input else CannotCreate
+            remedy = f"{'copy it to' if is_input else 'choose'} a folder that they see"
+            cause = f"The nodes do not see the {fact.role} of {fact.flag}"
+            found.append(error(cause, hidden, remedy))
         elif fact.role == "output":
             found += room(fact)
     return found
 
 
 def run_in_the_way(request: Request, paths: Sequence[PathFact]) -> list[AamError]:
-    """Refuse what `aam` would refuse hours later: a folder or a file that is there already."""
+    """Return an error for an output that exists already, which `aam` would refuse hours later."""
     if "--overwrite" in request.values or "--resume-from" in request.values:
         return []
     for fact in paths:
@@ -58,10 +55,9 @@ def run_in_the_way(request: Request, paths: Sequence[PathFact]) -> list[AamError
         there = [name for name in held if os.path.exists(os.path.join(fact.real, name).rstrip("/"))]
         if there:
             evidence = f"'{fact.absolute}'" + (f" has {', '.join(there)}" if fact.folder else "")
-            remedy = "--overwrite replaces it" + (
-                ", --resume-from continues it" if fact.folder else ""
-            )
-            return [CannotCreate("The output is there already", evidence, remedy)]
+            more = ", --resume-from continues it" if fact.folder else ""
+            remedy = f"--overwrite replaces it{more}"
+            return [CannotCreate("The output exists already", evidence, remedy)]
     return []
 
 
@@ -77,20 +73,15 @@ def unseen(path: str, site: Site) -> str:
 
 
 def room(fact: PathFact) -> list[AamError]:
-    """Write a little where an output will be: only that shows a quota."""
+    """Write 1 MiB where an output will be: only that shows a quota."""
     place = fact.real if fact.folder else os.path.dirname(fact.real)
     while not os.path.isdir(place):
         place = os.path.dirname(place)
-    probe = os.path.join(place, f".aam-room-{os.getpid()}")
     try:
-        try:
-            with open(probe, "xb") as stream:
-                stream.write(bytes(PROBE))
-                stream.flush()
-                os.fsync(stream.fileno())
-        finally:
-            if os.path.exists(probe):
-                os.unlink(probe)
+        with tempfile.NamedTemporaryFile(dir=place, prefix=".aam-room-") as stream:
+            stream.write(bytes(PROBE))
+            stream.flush()
+            os.fsync(stream.fileno())
     except OSError as error:
         why = {errno.EDQUOT: "your quota is reached", errno.ENOSPC: "the disk is full"}
         evidence = f"'{place}', {why.get(error.errno or 0, error.strerror)}"
@@ -111,7 +102,7 @@ def image_state(image: str | None) -> str:
 
 
 def image(built: BuiltImage | None, name: str, site: Site, force: bool) -> list[AamError]:
-    """Check the image's file: there, whole, seen by the nodes, and the bytes that were locked."""
+    """Check that the image is complete, seen by the nodes, and the one that was locked."""
     if built is None:
         return []
     found = caught(lambda: check_sif(built.place))
@@ -125,15 +116,13 @@ def image(built: BuiltImage | None, name: str, site: Site, force: bool) -> list[
         remedy = f"lock it with `aam-launch images lock {name}`, or --force"
         return [Unavailable(f"Image {name} is not locked", evidence, remedy)]
     if built.digest != f"sha256:{sha256(Path(built.place))}":
-        evidence = f"'{built.place}' is not {built.digest}"
-        return [
-            Unavailable(f"Image {name} is not the one that was locked", evidence, "build it again")
-        ]
+        cause = f"Image {name} is not the one that was locked"
+        return [Unavailable(cause, f"'{built.place}' is not {built.digest}", "build it again")]
     return []
 
 
 def advice(paths: Sequence[PathFact], site: Site) -> list[Finding]:
-    """Say what works but should not be."""
+    """Return warnings about what works but should be otherwise."""
     home = site.text("home")
     return [
         Finding("warning", f"{fact.flag} is in the home file system", f"'{fact.real}'",

@@ -55,8 +55,7 @@ def allocation(
     named = ("partition", "account", "qos", "reservation")
     chosen = {key: (requested.text(f"--{key}"), f"--{key}") for key in named}
     for key in ("partition", "account"):
-        if not chosen[key][0]:
-            chosen[key] = (site.text(key), site.where(key))
+        chosen[key] = chosen[key] if chosen[key][0] else (site.text(key), site.where(key))
     for value, where in chosen.values():
         if value:
             _require(NAME, value, where)
@@ -93,26 +92,23 @@ def _require(pattern: re.Pattern[str], value: str, where: str) -> None:
         ConfigurationError: the value does not match.
     """
     if not pattern.match(value):
+        cause, evidence = "A value that no job script can hold", f"{value!r} in {where}"
         remedy = f"it has to match {pattern.pattern.removesuffix(chr(92) + 'Z')}"
-        raise ConfigurationError(
-            "A value that no job script can hold", f"{value!r} in {where}", remedy
-        )
+        raise ConfigurationError(cause, evidence, remedy)
 
 
 def over_limits(what: Allocation, site: Site) -> list[UsageError]:
     """Return an error for each limit or advice of the site that a job exceeds."""
     found = []
     title = site.text("title") or site.name
-    for key, wanted in (("max_nodes", what.nodes), ("nodes", what.nodes)):
-        most = site.number(key)
-        if most and wanted > most:
-            evidence = f"--nodes {wanted}, and {most} is the most on {title}"
-            remedy = f"give --nodes {most} or less" + (
-                ", or --force" if key == "max_nodes" and wanted <= (site.number("nodes") or wanted)
-                else ""
-            )  # fmt: skip
-            found.append(UsageError("More nodes than the site allows", evidence, remedy))
-            break
+    nodes, present = what.nodes, site.number("nodes")
+    advised = site.number("max_nodes")
+    most = next((limit for limit in (advised, present) if limit and nodes > limit), 0)
+    if most:
+        evidence = f"--nodes {nodes}, and {most} is the most on {title}"
+        force = ", or --force" if most == advised and nodes <= (present or nodes) else ""
+        remedy = f"give --nodes {most} or less{force}"
+        found.append(UsageError("More nodes than the site allows", evidence, remedy))
     most_gpus = site.number("gpus_per_node")
     if site.text("vendor") and what.ranks > most_gpus:
         evidence = f"--gpus {what.ranks}, and a node of {title} has {most_gpus}"
@@ -142,11 +138,8 @@ def program(
         sweep: arguments of each task of an array.
     """
     own = {*visible_devices_variables(), RECORD}
-    variables = dict(plan.variables)
-    record = variables.get(RECORD, "")
     kept = tuple((name, value) for name, value in plan.variables if name not in own)
-    private = (NODE_FOLDER, "/tmp")
-    mounts = [mount for mount in plan.mounts if mount.target not in private]
+    mounts = [mount for mount in plan.mounts if mount.target not in (NODE_FOLDER, "/tmp")]
     shown = replace(plan, variables=kept, mounts=(), host_devices=True)
     native = plan.image is None
     extra = [name for entry in settings.given("pass_env") for name in entry.value]
@@ -154,7 +147,7 @@ def program(
         command=plan.argv[0],
         options=tuple(options),
         sweep=sweep,
-        flags=tuple(_added(plan)),
+        flags=tuple(f for d in plan.decisions if d.subject == "flag" for f in d.value.split()),
         engine=plan.engine,
         container=() if native else ENGINES[plan.engine].run_flags(shown),
         mounts=tuple(w for m in mounts for w in mount_option(m.source, m.target, m.writable)),
@@ -164,7 +157,7 @@ def program(
         passed=passed(site, extra),
         required=() if native else tuple(fact.real for fact in paths if fact.role == "input"),
         vendor=site.text("vendor"),
-        record=record,
+        record=dict(plan.variables).get(RECORD, ""),
     )
 
 
@@ -179,27 +172,24 @@ def passed(site: Site, extra: Sequence[str] = ()) -> tuple[str, ...]:
     return (*kept, RECORD, *mask, *extra)
 
 
-def _added(plan: Plan) -> list[str]:
-    """Return the stack's flags, which a plan appends to the arguments of the request."""
-    return [word for d in plan.decisions if d.subject == "flag" for word in d.value.split()]
-
-
 def place(site: Site, warn: int) -> Place:
     """Return what the nodes are like.
 
     Raises:
         ConfigurationError: a value that a script cannot hold.
     """
-    _require(PLAIN, site.text("local"), site.where("local"))
-    for key, pattern in (("modules", MODULE), ("interfaces", INTERFACE)):
-        for value in site.words(key):
-            _require(pattern, value, site.where(key))
-    variables = tuple(f"{name}={value}" for name, value in site.network.items())
-    for key, values in (("plugin", site.words("plugin")), ("network", variables)):
-        for value in values:
-            _require(PRINTABLE, value, site.where(key))
     title = " ".join(site.text("title").split()) or site.name
-    _require(PRINTABLE, title, site.where("title"))
+    variables = tuple(f"{name}={value}" for name, value in site.network.items())
+    for key, pattern, values in (
+        ("local", PLAIN, (site.text("local"),)),
+        ("modules", MODULE, site.words("modules")),
+        ("interfaces", INTERFACE, site.words("interfaces")),
+        ("plugin", PRINTABLE, site.words("plugin")),
+        ("network", PRINTABLE, variables),
+        ("title", PRINTABLE, (title,)),
+    ):
+        for value in values:
+            _require(pattern, value, site.where(key))
     return Place(
         title=title,
         modules=site.words("modules"),

@@ -17,7 +17,7 @@ from aam.contract.files import atomic_write
 from launcher import config
 from launcher.engines import ENGINES
 from launcher.engines.base import assignments
-from launcher.gpus import host_libraries
+from launcher.gpus import VENDORS, host_libraries
 from launcher.plan import environment
 from launcher.plan.plan import Plan
 from launcher.slurm import decide
@@ -62,10 +62,9 @@ ALONE = {
 def files() -> dict[str, str]:
     """Return every script by its name."""
     site = config.site(SITE, {})
-    made = {name: _job_script(name, site) for name in JOBS}
-    made |= {name: _alone(name, site) for name in ALONE}
-    made["cosmos_setup.sh"] = _setup(site)
-    return made
+    jobs = {name: _job_script(name, site) for name in JOBS}
+    alone = {name: _alone(name, site) for name in ALONE}
+    return {**jobs, **alone, "cosmos_setup.sh": _setup(site)}
 
 
 def _job_script(name: str, site: Site) -> str:
@@ -91,22 +90,22 @@ def _job(name: str, site: Site) -> Job:
         vendor=site.text("vendor"),
     )
     what = replace(what, name=name.removesuffix(".sh"))
-    return Job(
-        what, runs, decide.place(site, decide.warn_seconds(command, SubmitOptions(given), site))
-    )
+    warn = decide.warn_seconds(command, SubmitOptions(given), site)
+    return Job(what, runs, decide.place(site, warn))
 
 
 def _plan(site: Site) -> Plan:
     """Return the plan of a job whose paths are not known yet."""
     variables, _ = environment.container_variables({}, (), {}, NODE_FOLDER)
+    vendor = VENDORS.get(site.text("vendor"))
+    settings = config.site_settings(SITE, {})
+    requested = bool(vendor and settings.get(vendor.libraries_setting))
     return Plan(
         engine=_engine(),
         program=_engine(),
         argv=(),
         variables=tuple(variables.items()),
-        host_libraries=host_libraries(
-            site.text("vendor"), bool(config.site_settings(SITE, {})["host_rocm"])
-        ),
+        host_libraries=host_libraries(site.text("vendor"), requested),
         host_devices=True,
         workdir=f"{NODE_FOLDER}/home",
     )

@@ -40,9 +40,9 @@ class Program:
 
     Attributes:
         command: of `aam`.
-        options: its words; None: the script is given them (a script of `slurm/`).
-        sweep: words of each task of an array.
-        flags: words that the stack requires.
+        options: its options; None: the script takes them (a script of `slurm/`).
+        sweep: options of each task of an array.
+        flags: options that the stack requires.
         engine: name of the engine.
         container: options of the engine, from the same code as those of a direct launch.
         mounts: options that mount the paths of the command, likewise.
@@ -55,7 +55,7 @@ class Program:
         passed: patterns of names of variables that enter the image.
         required: files that have to be there before a container can start.
         shared: folders to mount where a node has them.
-        vendor: whose GPUs the ranks use: "amd", "nvidia" or "".
+        vendor: whose GPUs the ranks use, or "".
         record: the plan, for run.json; "" for none.
     """
 
@@ -88,7 +88,7 @@ class Place:
         local: folder on the node's own disk; may hold variables of the job.
         stage_gb: most GB that are copied there.
         interfaces: patterns of fast network interfaces.
-        plugin: folders of RCCL's or NCCL's network plugin.
+        plugin: folders of network plugins.
         network: NAME=VALUE for jobs of several nodes.
         warn_seconds: how long before its limit a job stops; 0: it does not.
         sync_seconds: how often the run folder is copied.

@@ -16,18 +16,15 @@ def node_of(site: Site, here: Host, gpus_used: int) -> Host:
     Raises:
         ConfigurationError: an unknown vendor.
     """
-    named = site.text("vendor")
-    vendor = next((known for known in VENDORS if known == named), None)
-    if named and vendor is None:
-        where = site.facts["vendor"].where
+    vendor = site.text("vendor")
+    if vendor and vendor not in VENDORS:
         remedy = f"known are {', '.join(VENDORS)}, or none for processors"
-        raise ConfigurationError("No such vendor", f"'{named}' in {where}", remedy)
+        evidence = f"'{vendor}' in {site.where('vendor')}"
+        raise ConfigurationError("No such vendor", evidence, remedy)
     gpus = tuple(
         Gpu(vendor, number, site.text("arch") or None, site.text("gpu"), f"{number:04x}:00:00.0")
-        for number in range(gpus_used)
-        if vendor
+        for number in range(gpus_used if vendor else 0)
     )
-    driver = (Driver(vendor, None, f"site {site.name}"),) if vendor else ()
     return Host(
         root=f"site {site.name}",
         name=f"a node of {site.text('title') or site.name}",
@@ -35,12 +32,11 @@ def node_of(site: Site, here: Host, gpus_used: int) -> Host:
         machine=here.machine,
         gpus=gpus,
         nodes=(),
-        drivers=driver,
+        drivers=(Driver(vendor, None, f"site {site.name}"),) if vendor else (),
         engines=tuple(
-            EngineFact(e.name, e.name, traits=e.traits)
-            for e in here.engines
-            if e.traits.several_ranks
+            EngineFact(engine.name, engine.name, traits=engine.traits)
+            for engine in here.engines if engine.traits.several_ranks
         ),
         slurm=None,
         user=here.user,
-    )
+    )  # fmt: skip

@@ -13,6 +13,16 @@ ACTIVE = ("PENDING", "CONFIGURING", "RUNNING", "SUSPENDED", "COMPLETING", "REQUE
           "REQUEUE_HOLD", "SPECIAL_EXIT", "STOPPED", "SIGNALING", "STAGE_OUT")  # fmt: skip
 """States in which a job may still write (squeue(1), "JOB STATE CODES")."""
 LONGEST = 60
+REFUSALS: tuple[tuple[tuple[str, ...], type[AamError], str, str], ...] = (
+    (("invalid partition",), UsageError, "No such partition", "`sinfo` lists them"),
+    (("invalid account",), UsageError, "No such account, or not yours",
+     "`sacctmgr show associations user=$USER` lists yours"),
+    (("node count", "more processors", "node configuration"), UsageError,
+     "More than this cluster has", "`sinfo` shows what there is"),
+    (("time limit",), UsageError, "More time than the partition allows", "give less --time"),
+    (("contact", "timed out"), Unavailable, "Slurm does not answer", "try again later"),
+)  # fmt: skip
+"""Phrases of sbatch's messages, and the error, its cause and its remedy."""
 
 
 @dataclass(frozen=True)
@@ -31,7 +41,7 @@ class Queued:
 
 
 def available() -> bool:
-    """Tell whether this host has Slurm's programs."""
+    """Return whether this host has Slurm's programs."""
     return shutil.which("sbatch") is not None
 
 
@@ -39,7 +49,7 @@ def test(script: str) -> None:
     """Let Slurm check a script without queueing it.
 
     Raises:
-        AamError: Slurm refuses it; what it says, and what helps.
+        AamError: Slurm refuses it.
     """
     _sbatch(script, "--test-only")
 
@@ -89,20 +99,10 @@ def _sbatch(script: str, option: str) -> str:
 def _refusal(message: str) -> AamError:
     """Return the error for a message with which sbatch refuses a job."""
     text = " ".join(line.removeprefix("sbatch: error: ") for line in message.splitlines() if line)
-    low = text.lower()
-    if "invalid partition" in low:
-        known = ", ".join(partitions())
-        remedy = f"there are {known}" if known else "`sinfo` lists them"
-        return UsageError("No such partition", text, remedy)
-    if "invalid account" in low:
-        remedy = "`sacctmgr show associations user=$USER` lists yours"
-        return UsageError("No such account, or not yours", text, remedy)
-    if "node count" in low or "more processors" in low or "node configuration" in low:
-        return UsageError("More than this cluster has", text, "`sinfo` shows what there is")
-    if "time limit" in low:
-        return UsageError("More time than the partition allows", text, "give less --time")
-    if "contact" in low or "timed out" in low:
-        return Unavailable("Slurm does not answer", text, "try again later")
+    for phrases, error, cause, remedy in REFUSALS:
+        if any(phrase in text.lower() for phrase in phrases):
+            known = ", ".join(partitions()) if "partition" in phrases[0] else ""
+            return error(cause, text, f"there are {known}" if known else remedy)
     return UsageError("Slurm refuses the job", text, "correct what it names")
 
 

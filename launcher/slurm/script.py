@@ -30,18 +30,14 @@ MAIN = Path(__file__).with_name("job.sh")
 
 def script(job: Job) -> str:
     """Return the script of a job."""
-    parts = [
-        *_header(job),
-        *_environment(job),
-        *_facts(job),
-        *_native_fallback(job.program),
-        *_command(job.program),
-    ]
+    program = job.program
+    parts = [*_header(job), *_environment(job), *_facts(job), *_native_fallback(program),
+             *_command(program)]  # fmt: skip
     return "\n".join(parts) + "\n" + MAIN.read_text()
 
 
 def resumable(command: str) -> bool:
-    """Tell whether a command can go on from a checkpoint."""
+    """Return whether a command can go on from a checkpoint."""
     return "--resume-from" in options_of(command)
 
 
@@ -75,11 +71,8 @@ def _environment(job: Job) -> list[str]:
     program, place = job.program, job.place
     lines = []
     if place.modules:
-        modules = shlex.join(place.modules)
-        lines += [
-            "command -v module >/dev/null || . /etc/profile",
-            f"module load {modules} || exit 69",
-        ]
+        lines.append("command -v module >/dev/null || . /etc/profile")
+        lines.append(f"module load {shlex.join(place.modules)} || exit 69")
     lines.append("set -uo pipefail")
     lines.append('export SLURM_EXPORT_ENV=ALL USER="${USER:-$(id -un)}" '
                  f"ranks=${{SLURM_NTASKS_PER_NODE:-{job.allocation.ranks}}}")  # fmt: skip
@@ -122,11 +115,8 @@ def _facts(job: Job) -> list[str]:
     settings += [f"--sync-seconds {place.sync_seconds} --sync-patience {place.sync_patience}"]
     settings += [f"--warn-seconds {place.warn_seconds}"] if place.warn_seconds else []
     settings += ["--requeue"] if job.allocation.requeue else []
-    repeated = (
-        ("interface", place.interfaces),
-        ("plugin", place.plugin),
-        ("variable", place.network),
-    )
+    repeated = (("interface", place.interfaces), ("plugin", place.plugin),
+                ("variable", place.network))  # fmt: skip
     settings += [f"--{name} {quoted(value)}" for name, values in repeated for value in values]
     lines = [f"settings=({' '.join(settings)})"]
     lines.append(array("variables", program.variables))
@@ -140,9 +130,8 @@ def _facts(job: Job) -> list[str]:
     folders = [*map(quoted, program.shared), *map(quoted, place.plugin)]
     folders += ["${AAM_BIND-}"] if program.image is None else []
     if folders and contained:
-        lines.append(
-            f'for path in {" ".join(folders)}; do [ ! -e "$path" ] || mounts+=({BIND}); done'
-        )
+        test = f'[ ! -e "$path" ] || mounts+=({BIND})'
+        lines.append(f"for path in {' '.join(folders)}; do {test}; done")
     return [*lines, *([f"export AAM_PLAN={shlex.quote(program.record)}"] if program.record else [])]
 
 

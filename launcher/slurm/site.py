@@ -17,6 +17,7 @@ from typing import Any, Literal
 
 from aam.contract.errors import ConfigurationError
 from aam.contract.suggestions import nearest
+from launcher import documents
 from launcher.gpus import VENDORS
 from launcher.plan.settings import SETTING_SPECS, Entry
 
@@ -62,7 +63,7 @@ SITE_KEYS: dict[str, SiteKey] = {
     "sync_seconds": SiteKey("number", 10, "How often a run is copied off a node's disk."),
     "sync_patience": SiteKey("number", 300, "How long a full disk is given when a job ends."),
     "interfaces": SiteKey("list", [], "Network interfaces of the nodes, as patterns."),
-    "plugin": SiteKey("list", [], "Folders of RCCL's or NCCL's network plugin on the nodes."),
+    "plugin": SiteKey("list", [], "Folders of network plugins on the nodes."),
     "network": SiteKey("mapping", {}, "Variables for jobs of several nodes."),
 }  # fmt: skip
 """Everything that a site file may say beside the launcher's settings."""
@@ -189,13 +190,8 @@ def _fact(key: str, entry: Entry) -> Fact:
     if confirmed is not None and not isinstance(confirmed, bool):
         evidence = f"'confirmed' of {key} in {entry.where} is {confirmed!r}"
         raise ConfigurationError("A value of the wrong kind", evidence, "give yes or no")
-    return Fact(
-        value["value"],
-        entry.where,
-        str(value.get("source", "")),
-        confirmed,
-        str(value.get("confirm", "")),
-    )
+    source, confirm = str(value.get("source", "")), str(value.get("confirm", ""))
+    return Fact(value["value"], entry.where, source, confirmed, confirm)
 
 
 def _mapping(key: str, entry: Entry) -> Mapping[Any, Any]:
@@ -206,17 +202,14 @@ def _mapping(key: str, entry: Entry) -> Mapping[Any, Any]:
 
 def _checked(key: str, kind: Kind, fact: Fact) -> Fact:
     value = fact.value
-    plain = isinstance(value, (str, int, float)) and not isinstance(value, bool)
-    right = {
-        "text": plain,
-        "number": isinstance(value, int) and not isinstance(value, bool) and value >= 0,
-        "switch": isinstance(value, bool),
-        "list": isinstance(value, list) and all(isinstance(item, str) for item in value),
-        "mapping": isinstance(value, Mapping),
+    boolean = isinstance(value, bool)
+    right, wanted = {
+        "text": (isinstance(value, (str, int, float)) and not boolean, "a word"),
+        "number": (isinstance(value, int) and not boolean and value >= 0, "a whole number"),
+        "switch": (boolean, "yes or no"),
+        "list": (isinstance(value, list) and documents.strings(value), "a list of words"),
     }[kind]
     if not right:
-        wanted = {"text": "a word", "number": "a whole number", "switch": "yes or no",
-                  "list": "a list of words", "mapping": "`name: value` pairs"}[kind]  # fmt: skip
         raise _wrong(key, fact, wanted)
     return fact
 

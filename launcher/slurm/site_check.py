@@ -28,7 +28,7 @@ class FactCheck:
 
 
 def check_facts(site: Site) -> list[FactCheck]:
-    """Look at every fact of a site that this host can say something about."""
+    """Check every fact of a site that can be seen from this host."""
     answers = []
     for key, fact in site.facts.items():
         if key == "title" or key.startswith("sources."):
@@ -70,7 +70,7 @@ def _limit(key: str, field: str) -> Callable[[Site], FactCheck | None]:
 
 
 def _sinfo(site: Site, field: str) -> str | None:
-    """Ask sinfo about the partition of a site."""
+    """Return the first word that sinfo prints about the partition of a site."""
     if not queue.available():
         return None
     chosen = [f"--partition={site.text('partition')}"] if site.text("partition") else []
@@ -90,11 +90,9 @@ def _nodes(site: Site) -> FactCheck | None:
 def _modules(site: Site) -> FactCheck | None:
     names = site.words("modules")
     line = "type module >/dev/null && module is-avail " + " ".join(names)
-    done = subprocess.run(
-        ["bash", "-lc", line], capture_output=True, text=True, check=False, timeout=60
-    )
-    detail = f"{', '.join(names)}" if done.returncode == 0 else f"{line!r} fails on this host"
-    return _compared("modules", done.returncode == 0, detail)
+    fails = subprocess.run(["bash", "-lc", line], capture_output=True, check=False, timeout=60)
+    right = fails.returncode == 0
+    return _compared("modules", right, ", ".join(names) if right else f"{line!r} fails here")
 
 
 def _runtime(site: Site) -> FactCheck | None:
@@ -107,10 +105,8 @@ def _runtime(site: Site) -> FactCheck | None:
 def _folders(key: str) -> Callable[[Site], FactCheck | None]:
     def check(site: Site) -> FactCheck | None:
         value = site.facts[key].value
-        places = [
-            filled(str(p), config.who(os.environ))
-            for p in (value if isinstance(value, list) else [value])
-        ]
+        values = value if isinstance(value, list) else [value]
+        places = [filled(str(place), config.who(os.environ)) for place in values]
         absent = [place for place in places if not os.path.isdir(place)]
         detail = f"no folder {', '.join(absent)}" if absent else ", ".join(places)
         return _compared(key, not absent, detail)
@@ -133,4 +129,4 @@ CHECKS: dict[str, Callable[[Site], FactCheck | None]] = {
     "home": _folders("home"),
     "image_dir": _folders("image_dir"),
 }
-"""What this host can say about a fact."""
+"""Key of a fact -> its check on this host."""

@@ -40,18 +40,10 @@ def job_status(entry: Submitted, known: Mapping[str, Queued]) -> list[JobStatus]
         log = entry.log.replace("%a", number.partition("_")[2])
         job = known.get(number)
         active = job is not None and job.active
-        rows.append(
-            JobStatus(
-                job=number,
-                name=entry.name,
-                state=_state(job, _tail(log)),
-                left=job.left if job and active else "",
-                progress=progress(Path(folder), active),
-                last=last_metrics(Path(folder)),
-                folder=folder,
-                log=log,
-            )
-        )
+        left, place = job.left if job and active else "", Path(folder)
+        state, shown = _state(job, _tail(log)), progress(place, active)
+        last = last_metrics(place)
+        rows.append(JobStatus(number, entry.name, state, left, shown, last, folder, log))
     return rows
 
 

@@ -95,7 +95,7 @@ def seconds(time: str) -> int:
     if not found:
         evidence = f"--time '{time}'"
         raise UsageError("Not a time", evidence, "write it as 24:00:00, 1-12 or 90 (minutes)")
-    part = {name: int(value) if value else 0 for name, value in found.groupdict().items()}
+    part = {name: int(value or 0) for name, value in found.groupdict().items()}
     if found["days"]:
         return part["days"] * 86400 + part["h"] * 3600 + part["hm"] * 60 + part["hms"]
     if found["c"]:

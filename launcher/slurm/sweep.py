@@ -9,6 +9,7 @@ makes six tasks, each with an output folder of its own below that of the command
 from __future__ import annotations
 
 import itertools
+import math
 import re
 from collections.abc import Mapping, Sequence
 from typing import Any
@@ -48,17 +49,15 @@ def tasks_of(
             evidence = f"'{key}' in {entry.where} is {entry.value!r}"
             raise ConfigurationError("No list of values", evidence, "write `option: [a, b]`")
         columns.append([_spelled(flag, value, entry) for value in entry.value])
-    total = 1
-    for column in columns:
-        total *= len(column)
-    if not columns or total > MOST:
-        evidence = f"{total if columns else 0} combinations"
+    total = math.prod(map(len, columns)) if columns else 0
+    if not 0 < total <= MOST:
+        evidence = f"{total} combinations"
         raise ConfigurationError("No array", evidence, f"1 to {MOST} can be submitted at once")
     varied = {"--" + key.replace("_", "-") for key in grid}
     shared, folder = _without(words, {*varied, "--output-dir"})
     tasks = []
     for row in itertools.product(*columns):
-        own = [word for choice in row for word in choice]
+        own = [*itertools.chain.from_iterable(row)]
         task = (*own, "--output-dir", f"{folder}/{_name(own)}")
         parse([command, *shared, *task])
         tasks.append(task)
