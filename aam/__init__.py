@@ -1,3 +1,28 @@
 """Attention All Microbes: transformers that read feature tables of amplicon sequence variants."""
 
+from typing import TYPE_CHECKING, Any
+
+if TYPE_CHECKING:
+    from aam.api import AAMClassifier as AAMClassifier
+    from aam.api import AAMRegressor as AAMRegressor
+    from aam.api import AamWarning as AamWarning
+    from aam.api import Model as Model
+    from aam.api import load as load
+    from aam.api import unifrac as unifrac
+
 __version__ = "0.1.0"
+
+_API = ("AAMClassifier", "AAMRegressor", "AamWarning", "Model", "load", "unifrac")
+
+
+def __getattr__(name: str) -> Any:
+    """Import the Python interface on first use: the launcher imports this package without torch."""
+    if name not in _API:
+        raise AttributeError(f"module 'aam' has no attribute '{name}'")
+    from aam import api
+
+    return getattr(api, name)
+
+
+def __dir__() -> list[str]:
+    return sorted([*globals(), *_API])

@@ -1,12 +1,17 @@
 """Messages and progress bars on standard error.
 
-Standard output is for results, so that a command can be piped.
+Standard output is for results, so that a command can be piped. Called from Python, messages are
+log records and warnings (`as_library`).
 """
 
 from __future__ import annotations
 
+import logging
 import time
+import warnings
 from collections.abc import Iterable, Iterator
+from contextlib import contextmanager
+from contextvars import ContextVar
 from typing import TypeVar
 
 from rich.console import Console
@@ -26,14 +31,41 @@ LINE_EVERY = 60.0
 
 console = Console(stderr=True, highlight=False, soft_wrap=True)
 
+_library: ContextVar[bool] = ContextVar("library", default=False)
+
+
+class AamWarning(UserWarning):
+    """Warning of a computation that was called from Python."""
+
+
+@contextmanager
+def as_library() -> Iterator[None]:
+    """Send messages to the logger `aam` and warnings to `warnings`, and show no progress bar."""
+    quiet, console.quiet = console.quiet, True
+    token = _library.set(True)
+    try:
+        yield
+    finally:
+        _library.reset(token)
+        console.quiet = quiet
+
+
+def interactive() -> bool:
+    """Return whether progress bars are shown."""
+    return console.is_terminal and not console.quiet
+
 
 def say(message: str) -> None:
     """Print a message."""
+    if _library.get():
+        logging.getLogger("aam").info(message)
     console.print(message, markup=False)
 
 
 def warn(message: str) -> None:
     """Print a warning."""
+    if _library.get():
+        warnings.warn(message, AamWarning, stacklevel=2)
     console.print(f"warning: {message}", style="yellow", markup=False)
 
 
@@ -67,7 +99,7 @@ def track(
         TimeElapsedColumn(),
         TimeRemainingColumn(),
     )
-    with Progress(*columns, console=console, disable=not console.is_terminal) as progress:
+    with Progress(*columns, console=console, disable=not interactive()) as progress:
         task = progress.add_task(what, total=total, rate="")
         began = line = time.monotonic()
         for number, item in enumerate(items, start=1):

@@ -2,13 +2,17 @@
 
 from __future__ import annotations
 
+import pandas as pd
+import torch
+
 from aam.console import say
 from aam.contract.files import refuse_existing
 from aam.contract.options.commands import Predict
+from aam.data.study import Study
 from aam.numerics.device import choose_device, print_device
-from aam.training.new_samples import compare, select_as_trained
+from aam.training.new_samples import Comparison, compare, select_as_trained
 from aam.training.output_tables import prediction_table, write_table
-from aam.training.prediction import load_models, load_samples, predict
+from aam.training.prediction import LoadedModel, load_models, load_samples, predict
 
 
 def run(options: Predict) -> dict[str, object]:
@@ -19,14 +23,30 @@ def run(options: Predict) -> dict[str, object]:
     models = load_models(options.model, options.device)
     config = models[0].config
     study = select_as_trained(load_samples(options.input, config), config, options.metadata)
-    found = predict(models, study, options.batch_size, device, options.prediction_passes)
-    target = config.target
-    assert target is not None
-    comparison = compare([model.training for model in models], config, study, found.distances_N)
-    table = prediction_table(target, study.table.sample_ids, found.values_MNC.mean(axis=0))
-    if len(found.values_MNC) > 1 and not target.classes:
-        table["spread"] = found.values_MNC[:, :, 0].std(axis=0)
-    write_table(options.output, table.assign(**comparison.columns))
+    table, comparison = predict_study(
+        models, study, options.batch_size, device, options.prediction_passes
+    )
+    write_table(options.output, table)
     comparison.show()
-    say(f"Predictions of '{target.column}' for {len(table)} samples: {options.output}")
+    assert config.target is not None
+    say(f"Predictions of '{config.target.column}' for {len(table)} samples: {options.output}")
     return {"attention": models[0].attention}
+
+
+def predict_study(
+    models: list[LoadedModel], study: Study, batch_size: int, device: torch.device, passes: int
+) -> tuple[pd.DataFrame, Comparison]:
+    """Return the predictions table of a study, and its comparison with the training data.
+
+    Raises:
+        DataError: a model was pretrained only and has no target.
+        NotFinite: a prediction is NaN or infinite.
+    """
+    found = predict(models, study, batch_size, device, passes)
+    config = models[0].config
+    assert config.target is not None
+    comparison = compare([model.training for model in models], config, study, found.distances_N)
+    table = prediction_table(config.target, study.table.sample_ids, found.values_MNC.mean(axis=0))
+    if len(found.values_MNC) > 1 and not config.target.classes:
+        table["spread"] = found.values_MNC[:, :, 0].std(axis=0)
+    return table.assign(**comparison.columns), comparison

@@ -12,7 +12,7 @@ from aam.contract.errors import DataError, UsageError
 from aam.contract.files import atomic_write, refuse_existing
 from aam.contract.options.commands import Unifrac
 from aam.contract.options.groups import DeviceOptions
-from aam.data.distances import checked_suffix, write_distances
+from aam.data.distances import DistanceMatrix, checked_suffix, write_distances
 from aam.data.metadata import ID_HEADER
 from aam.data.store.files import is_store
 from aam.data.store.reader import open_store
@@ -33,27 +33,39 @@ def run(options: Unifrac) -> None:
         Unavailable: the requested GPU or ssu does not exist.
         CannotCreate: the output exists, or its folder cannot be written to.
     """
-    device = _check(options)
-    table, phylogeny = _read(options)
-    samples = f"{len(table.sample_ids)} samples"
+    _check(options)
     if options.unifrac_metric == "faith_pd":
+        table, phylogeny = _read(options)
         _write_diversity(options.output, table, faith_pd_of_all(table, phylogeny))
-        say(f"Faith PD of {samples} is in '{options.output}'.")
+        say(f"Faith PD of {len(table.sample_ids)} samples is in '{options.output}'.")
         return
+    matrix = distances(options)
+    write_distances(options.output, matrix)
+    upper = matrix.values[np.triu_indices(len(matrix.ids), 1)]
+    spread = f", {upper.min():.3f} to {upper.max():.3f}" if upper.size else ""
+    say(f"Distances of {len(matrix.ids)} samples{spread}, are in '{options.output}'.")
+
+
+def distances(options: Unifrac) -> DistanceMatrix:
+    """Read table and tree, and compute the distances between all samples, in float32.
+
+    Raises:
+        UsageError, MissingInput, DataError, Unavailable: see `run`.
+    """
+    device = choose_device(DeviceOptions(device=options.device))
+    if options.engine != "ssu":
+        print_device(device)
+    table, phylogeny = _read(options)
     _check_size(len(table.sample_ids), options.unifrac_metric)
-    matrix = unifrac_matrix(
+    return unifrac_matrix(
         table,
         phylogeny,
         options.unifrac_metric,
         options.unifrac_alpha,
         options.engine,
         1.0 if isinstance(tiles := options.input.max_memory_gb, str) else tiles,
-        device,
+        str(device),
     )
-    write_distances(options.output, matrix)
-    upper = matrix.values[np.triu_indices(len(matrix.ids), 1)]
-    spread = f", {upper.min():.3f} to {upper.max():.3f}" if upper.size else ""
-    say(f"Distances of {samples}{spread}, are in '{options.output}'.")
 
 
 def _check_size(samples: int, metric: str) -> None:
@@ -71,8 +83,8 @@ def _check_size(samples: int, metric: str) -> None:
         )
 
 
-def _check(options: Unifrac) -> str:
-    """Check the options before anything is read; return the device."""
+def _check(options: Unifrac) -> None:
+    """Check the options before anything is read."""
     if options.unifrac_metric == "faith_pd":
         if options.output.suffix != ".tsv":
             raise UsageError("Faith PD is a TSV", f"'{options.output.name}'", "end it with .tsv")
@@ -87,10 +99,6 @@ def _check(options: Unifrac) -> str:
     refuse_existing(options.output, options.overwrite)
     if options.output.suffix == ".npy":
         refuse_existing(options.output.with_suffix(".txt"), options.overwrite)
-    device = choose_device(DeviceOptions(device=options.device))
-    if options.engine != "ssu" and options.unifrac_metric != "faith_pd":
-        print_device(device)
-    return str(device)
 
 
 def _read(options: Unifrac) -> tuple[FeatureTable, Phylogeny]:

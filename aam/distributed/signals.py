@@ -10,6 +10,7 @@ from __future__ import annotations
 
 import os
 import signal
+import threading
 import time
 from collections.abc import Iterator
 from contextlib import contextmanager
@@ -71,7 +72,10 @@ class StopRequests:
 
     @contextmanager
     def handled(self) -> Iterator[StopRequests]:
-        """Handle the signals while the block runs."""
+        """Handle the signals while the block runs; only the main thread of Python can."""
+        if threading.current_thread() is not threading.main_thread():
+            yield self
+            return
         before = {number: signal.getsignal(number) for number in SIGNALS}
         self.install()
         try:
@@ -81,7 +85,9 @@ class StopRequests:
                 signal.signal(number, handler)
 
     def install(self) -> None:
-        """Install the handlers in place of those that are there."""
+        """Install the handlers in place of those that are there, in the main thread."""
+        if threading.current_thread() is not threading.main_thread():
+            return
         for number in SIGNALS:
             if signal.getsignal(number) != signal.SIG_IGN:
                 signal.signal(number, self)

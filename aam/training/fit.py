@@ -13,7 +13,7 @@ import lightning.pytorch as pl
 from lightning.pytorch.callbacks import Callback, EarlyStopping, ModelCheckpoint
 from lightning.pytorch.loggers import TensorBoardLogger
 
-from aam.console import console, say
+from aam.console import interactive, say
 from aam.contract.errors import DataError, UsageError
 from aam.contract.options.commands import Pretrain, Train
 from aam.contract.options.groups import LoopOptions
@@ -140,7 +140,7 @@ def run(
         logger=TensorBoardLogger(fit.folder, name="tensorboard", version="")
         if ranks.is_main
         else False,
-        enable_progress_bar=console.is_terminal and ranks.is_main,
+        enable_progress_bar=interactive() and ranks.is_main,
         enable_model_summary=False,
         num_sanity_val_steps=0,
         use_distributed_sampler=False,
@@ -226,7 +226,7 @@ def _callbacks(
         )
     # The row of an epoch has its learning rate, hence before the plateau scheduler steps.
     callbacks += [table.progress, table, PlateauStep()]
-    if console.is_terminal and communicator.ranks.is_main:
+    if interactive() and communicator.ranks.is_main:
         callbacks.append(RunProgressBar(table.progress))
     return keeper, callbacks + _first_steps(fit)
 

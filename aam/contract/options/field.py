@@ -9,6 +9,7 @@ that a field has its type at once: evaluating all of them later costs every star
 from __future__ import annotations
 
 import dataclasses
+import numbers
 import os
 import re
 import sys
@@ -241,11 +242,30 @@ def literal_values(kind: Any) -> tuple[str, ...]:
     return tuple(word for literal in literals for word in typing.get_args(literal))
 
 
+def fits(kind: Any, value: Any) -> bool:
+    """Return whether a value has the type of an option; a path may be a string.
+
+    >>> fits(int | Literal["auto"], "auto"), fits(float, 1), fits(bool, 1)
+    (True, True, False)
+    """
+    origin, choices = typing.get_origin(kind), typing.get_args(kind)
+    if origin is Literal:
+        return value in choices
+    if origin is tuple:
+        return isinstance(value, (tuple, list)) and all(fits(choices[0], v) for v in value)
+    if choices:
+        return any(fits(choice, value) for choice in choices)
+    if kind in (int, float):
+        number = numbers.Integral if kind is int else numbers.Real
+        return isinstance(value, number) and not isinstance(value, bool)
+    return isinstance(value, (str, os.PathLike) if kind is Path else kind)
+
+
 def _typed(kind: Any, value: Any) -> Any:
     if dataclasses.is_dataclass(kind):
         return from_plain(typing.cast(type, kind), value)
     choices = typing.get_args(kind)
-    if isinstance(value, str) and (kind is Path or Path in choices):
+    if isinstance(value, (str, os.PathLike)) and (kind is Path or Path in choices):
         return value if value in literal_values(kind) else Path(value)
     if isinstance(value, list):
         return tuple(_typed(choices[0], item) for item in value)

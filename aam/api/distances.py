@@ -1,0 +1,63 @@
+"""UniFrac distances of a table in memory."""
+
+from __future__ import annotations
+
+from os import PathLike
+from pathlib import Path
+
+import numpy as np
+from skbio import DistanceMatrix, TreeNode
+
+from aam.api.tables import Table, table_files, tree_file
+from aam.commands.unifrac import distances
+from aam.contract.errors import UsageError
+from aam.contract.options import check
+from aam.contract.options.commands import Unifrac
+from aam.contract.options.groups import Device, Metric
+
+
+def unifrac(
+    table: Table,
+    tree: str | PathLike[str] | TreeNode,
+    metric: Metric = "unweighted",
+    *,
+    alpha: float = 0.5,
+    drop_missing_asvs: bool = False,
+    root_at_midpoint: bool = False,
+    device: Device = "auto",
+) -> DistanceMatrix:
+    """Compute the UniFrac distances between all samples of a table, in float32.
+
+    Args:
+        table: see `aam.api.tables.Table`; reads of N samples.
+        tree: rooted phylogeny with branch lengths: Newick, .qza or TreeNode. Its tips are the
+            feature ids; there may be more.
+        metric: `unweighted`, `weighted`, `weighted_normalized` or `generalized`.
+        alpha: exponent of generalized UniFrac, 0 to 1.
+        drop_missing_asvs: leave out features that are not in the tree.
+        root_at_midpoint: root an unrooted tree between its two most distant tips.
+        device: of the computation.
+
+    Returns:
+        N x N distances with the sample ids.
+
+    Raises:
+        UsageError: `metric` is no distance, or `alpha` is out of range.
+        MissingInput, DataError: the table or the tree cannot be used.
+    """
+    if metric == "faith_pd":
+        raise UsageError("Faith PD is no distance", "metric='faith_pd'", "use `aam unifrac`")
+    with table_files(table) as (input, folder):
+        options = Unifrac(
+            input=input,
+            tree=tree_file(tree, folder),
+            output=Path("unwritten.tsv"),
+            unifrac_metric=metric,
+            unifrac_alpha=alpha,
+            drop_missing_asvs=drop_missing_asvs,
+            root_at_midpoint=root_at_midpoint,
+            device=device,
+        )
+        check(options)
+        found = distances(options)
+    return DistanceMatrix(found.values.astype(np.float64), found.ids)

@@ -1,0 +1,264 @@
+"""Scikit-learn estimators: `AAMRegressor` and `AAMClassifier`, `aam train` in memory.
+
+Their parameters are the options of `aam train`, with the same names and defaults, so that
+`GridSearchCV`, `cross_val_score` and pipelines can set them.
+"""
+
+from __future__ import annotations
+
+import dataclasses
+from collections.abc import Mapping, Sequence
+from os import PathLike
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import numpy.typing as npt
+import pandas as pd
+import torch
+from sklearn.base import BaseEstimator, ClassifierMixin, RegressorMixin
+from sklearn.utils import check_array, check_X_y
+from sklearn.utils.multiclass import check_classification_targets
+from sklearn.utils.validation import check_is_fitted, check_non_negative
+
+from aam.api.model import load
+from aam.api.tables import Table, as_biom, table_files, tree_file
+from aam.contract.errors import DataError, UsageError, first_few
+from aam.contract.options import check, fits, from_plain, specs
+from aam.contract.options.commands import Train
+from aam.contract.options.groups import RunOptions, ScaleOptions, TableOptions, TargetOptions
+from aam.data.metadata import ID_HEADER, Metadata
+from aam.training.train import train
+
+_REPLACED = {"group_column"} | {
+    spec.field
+    for group in (TableOptions, TargetOptions, RunOptions, ScaleOptions)
+    for spec in specs(group)
+}
+"""Options that the arguments of `fit` replace, or that concern several processes."""
+
+_PARAMETERS = [spec for spec in specs(Train) if spec.field not in _REPLACED]
+
+_GROUP = "group"
+
+_Parameters: Any = dataclasses.make_dataclass(
+    "_Parameters",
+    [
+        ("sequences", Any, None),
+        ("output_dir", Any, None),
+        *((spec.field, Any, spec.default) for spec in _PARAMETERS),
+    ],
+    kw_only=True,
+    eq=False,
+    repr=False,
+)
+
+
+class _Estimator(_Parameters, BaseEstimator):  # type: ignore[misc]
+    """Training of `aam train` on a table in memory.
+
+    Attributes:
+        model_: the trained `aam.Model`.
+        n_features_in_: number of features of the training table. New tables may have others: they
+            are read by their DNA.
+    """
+
+    def _train(
+        self, X: Table, names: Sequence[str], column: str, groups: Any, classifier: bool
+    ) -> None:
+        """Train on the table and the names of the targets, and load the model."""
+        columns = {column: list(names)}
+        if groups is not None:
+            columns[_GROUP] = [str(group) for group in groups]
+        with table_files(X, self.sequences) as (input, folder):
+            ids = list(as_biom(X).ids())
+            metadata = folder / "metadata.tsv"
+            pd.DataFrame(columns, pd.Index(ids, name=ID_HEADER), dtype=str).to_csv(
+                metadata, sep="\t"
+            )
+            values = {spec.field: getattr(self, spec.field) for spec in _PARAMETERS} | {
+                "tree": tree_file(self.tree, folder),
+                "table": input.table,
+                "sequences": input.sequences,
+                "metadata": metadata,
+                "metadata_column": column,
+                "classifier": classifier,
+                "group_column": None if groups is None else _GROUP,
+                "output_dir": Path(self.output_dir or folder / "run"),
+            }
+            _check_types(values)
+            options = from_plain(Train, _nested(Train, values))
+            check(options)
+            with torch.random.fork_rng():
+                train(options)
+            self.model_ = load(options.run.output_dir, options.device.device)
+
+    def _predict(self, X: Table) -> pd.DataFrame:
+        """Predict a table with the trained model."""
+        check_is_fitted(self)
+        return self.model_.predict(X if _has_names(X) else self._checked_array(X), self.sequences)
+
+    def _checked_array(self, X: Any) -> Any:
+        """Check an array, whose columns have no names, as scikit-learn does."""
+        X = check_array(X, accept_sparse="csr")
+        check_non_negative(X, type(self).__name__)
+        if X.shape[1] != self.n_features_in_:
+            raise ValueError(
+                f"X has {X.shape[1]} features, but {type(self).__name__} is expecting "
+                f"{self.n_features_in_} features as input"
+            )
+        return X
+
+    def _checked(self, X: Table, y: Any, numeric: bool) -> tuple[Table, npt.NDArray[Any]]:
+        """Check table and targets as scikit-learn does, and set `n_features_in_`."""
+        if not _has_names(X):
+            X, y = check_X_y(X, y, accept_sparse="csr", y_numeric=numeric, ensure_min_samples=2)
+            check_non_negative(X, type(self).__name__)
+            counts = X
+        else:
+            counts = as_biom(X).matrix_data.T
+            _, y = check_X_y(
+                counts, y, accept_sparse="csr", y_numeric=numeric, ensure_min_samples=2
+            )
+        self.n_features_in_ = counts.shape[1]
+        return X, y
+
+    def __sklearn_tags__(self) -> Any:
+        tags = super().__sklearn_tags__()
+        tags.input_tags.sparse = True
+        tags.input_tags.positive_only = True
+        return tags
+
+
+class AAMRegressor(RegressorMixin, _Estimator):  # type: ignore[misc]
+    """Regressor of a number from a table of reads, with the options of `aam train`.
+
+    The table is a `biom.Table`, a DataFrame (samples x features), AnnData or an array. The DNA of
+    its features is `sequences`, unless their ids are the sequences.
+
+    >>> from aam import AAMRegressor
+    >>> model = AAMRegressor(epochs=20).fit(table, ages)  # doctest: +SKIP
+    >>> model.predict(new_table)  # doctest: +SKIP
+    """
+
+    def fit(self, X: Table, y: Any, groups: Any = None) -> AAMRegressor:
+        """Train on the samples of a table.
+
+        Args:
+            X: N samples; see `aam.api.tables.Table`.
+            y: N numbers.
+            groups: N labels; samples of a group are on the same side of the split into training
+                and validation samples.
+
+        Raises:
+            ValueError: table and targets do not fit together, or have NaN.
+            AamError: see `aam train`.
+        """
+        X, values = self._checked(X, y, numeric=True)
+        names = [repr(float(value)) for value in values]
+        self._train(X, names, _column(y), groups, classifier=False)
+        return self
+
+    def predict(self, X: Table) -> npt.NDArray[np.float64]:
+        """Return the predicted numbers, float64 [N]."""
+        predicted_N: npt.NDArray[np.float64] = self._predict(X)["predicted"].to_numpy(np.float64)
+        return predicted_N
+
+
+class AAMClassifier(ClassifierMixin, _Estimator):  # type: ignore[misc]
+    """Classifier of samples from a table of reads, with the options of `aam train`.
+
+    Attributes:
+        classes_: the class labels, sorted.
+    """
+
+    def fit(self, X: Table, y: Any, groups: Any = None) -> AAMClassifier:
+        """Train on the samples of a table.
+
+        Args:
+            X: N samples; see `aam.api.tables.Table`.
+            y: N class labels.
+            groups: as of `AAMRegressor.fit`.
+
+        Raises:
+            ValueError: table and labels do not fit together, or the labels are numbers of a
+                regression.
+            AamError: see `aam train`; labels that mean a missing value, such as "NA".
+        """
+        X, labels = self._checked(X, y, numeric=False)
+        check_classification_targets(labels)
+        self.classes_, codes = np.unique(labels, return_inverse=True)
+        if len(self.classes_) < 2:
+            raise ValueError(f"A classifier needs two classes or more, y has {len(self.classes_)}")
+        names = _class_names(self.classes_)
+        self._train(X, [names[code] for code in codes], _column(y), groups, classifier=True)
+        self._names = names
+        return self
+
+    def predict_proba(self, X: Table) -> npt.NDArray[np.float64]:
+        """Return the probability of each class, float64 [N, C], in the order of `classes_`."""
+        found = self._predict(X)
+        columns = [f"p_{name}" for name in self._names]
+        probabilities_NC: npt.NDArray[np.float64] = found[columns].to_numpy(np.float64)
+        return probabilities_NC
+
+    def predict(self, X: Table) -> npt.NDArray[Any]:
+        """Return the most probable class of each sample."""
+        probabilities_NC = self.predict_proba(X)
+        found: npt.NDArray[Any] = self.classes_[probabilities_NC.argmax(axis=1)]
+        return found
+
+
+def _has_names(X: Table) -> bool:
+    return (
+        isinstance(X, (str, PathLike, pd.DataFrame)) or hasattr(X, "obs_names") or hasattr(X, "ids")
+    )
+
+
+def _column(y: Any) -> str:
+    """Return the name of a Series, or `target`."""
+    return str(getattr(y, "name", None) or "target")
+
+
+def _class_names(classes: npt.NDArray[Any]) -> list[str]:
+    """Return the class labels as metadata has them.
+
+    Raises:
+        DataError: a label means a missing value, or two labels are the same text.
+    """
+    texts = [str(label) for label in classes]
+    names: list[str] = Metadata(texts, {"class": texts}).values("class", texts).tolist()
+    wrong = [
+        text for text, name in zip(texts, names, strict=True) if names.count(name) > 1 or not name
+    ]
+    if wrong:
+        raise DataError(
+            "Class labels that metadata cannot hold",
+            first_few(wrong),
+            "give each class a name that does not mean a missing value",
+        )
+    return names
+
+
+def _check_types(values: Mapping[str, Any]) -> None:
+    """Refuse values that are not of the type of their option.
+
+    Raises:
+        UsageError: naming one.
+    """
+    for spec in _PARAMETERS:
+        if not fits(spec.type, values[spec.field]):
+            raise UsageError(
+                f"Invalid {spec.field}", repr(values[spec.field]), f"its option is: {spec.help}"
+            )
+
+
+def _nested(kind: type, values: Mapping[str, Any]) -> dict[str, Any]:
+    """Arrange option values by the groups of a command."""
+    return {
+        field.name: _nested(field.type, values)  # type: ignore[arg-type]
+        if dataclasses.is_dataclass(field.type)
+        else values[field.name]
+        for field in dataclasses.fields(kind)
+        if dataclasses.is_dataclass(field.type) or field.name in values
+    }

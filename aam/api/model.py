@@ -1,0 +1,116 @@
+"""Trained models in Python: load a run folder, predict and embed tables."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from os import PathLike
+from pathlib import Path
+
+import pandas as pd
+
+from aam.api.tables import Sequences, Table, table_files
+from aam.commands.predict import predict_study
+from aam.console import as_library
+from aam.contract.options.groups import Device, DeviceOptions
+from aam.data.metadata import ID_HEADER
+from aam.numerics.device import choose_device
+from aam.training.prediction import LoadedModel, apply_model, load_models, load_samples
+from aam.training.target import Target
+
+
+@dataclass(frozen=True)
+class Model:
+    """Model of `aam pretrain` or `aam train`: one network, or one for each fold.
+
+    Attributes:
+        networks: with weights and configuration.
+        device: where they compute.
+    """
+
+    networks: tuple[LoadedModel, ...]
+    device: DeviceOptions
+
+    @property
+    def target(self) -> Target | None:
+        """The metadata column that the model predicts; None if it was pretrained only."""
+        return self.networks[0].config.target
+
+    def predict(
+        self,
+        table: Table,
+        sequences: Sequences = None,
+        *,
+        batch_size: int = 32,
+        prediction_passes: int = 1,
+        drop_empty_samples: bool = False,
+    ) -> pd.DataFrame:
+        """Predict the target for every sample of a table.
+
+        Args:
+            table: see `aam.api.tables.Table`; its ASVs need not be those of the training.
+            sequences: DNA of the features; None if the ids are the sequences.
+            batch_size: samples at a time; the predictions do not depend on it.
+            prediction_passes: rarefactions to average over.
+            drop_empty_samples: leave out samples without reads instead of raising.
+
+        Returns:
+            A row for each sample: `predicted` in the units of the metadata, or the class;
+            `p_CLASS` or `q_QUANTILE`; `spread`, the standard deviation, of several folds or passes;
+            and the comparison with the training data (docs/new_samples.md).
+
+        Raises:
+            DataError: not a table of reads, features without DNA, or a model without target.
+        """
+        networks = list(self.networks)
+        with table_files(table, sequences, drop_empty_samples) as (input, _):
+            study = load_samples(input, networks[0].config)
+            device = choose_device(self.device)
+            found, comparison = predict_study(
+                networks, study, batch_size, device, prediction_passes
+            )
+            comparison.show()
+        return found.set_index(ID_HEADER)
+
+    def embed(
+        self,
+        table: Table,
+        sequences: Sequences = None,
+        *,
+        batch_size: int = 32,
+        drop_empty_samples: bool = False,
+    ) -> pd.DataFrame:
+        """Return the embedding of every sample, float32 [N, D]: rows by sample id, e0, e1, ...
+
+        With several folds it is the embedding of the first: those of different networks have no
+        common axes.
+
+        Raises:
+            DataError: not a table of reads, or features without DNA.
+        """
+        model = self.networks[0]
+        with table_files(table, sequences, drop_empty_samples) as (input, _):
+            study = load_samples(input, model.config)
+            (found,) = apply_model(model, study, batch_size, choose_device(self.device))
+        index = pd.Index(study.table.sample_ids, name=ID_HEADER)
+        names = [f"e{axis}" for axis in range(found.embeddings_ND.shape[1])]
+        return pd.DataFrame(found.embeddings_ND, index=index, columns=names)
+
+
+def load(run: str | PathLike[str], device: Device = "auto") -> Model:
+    """Load the model of a run folder or checkpoint.
+
+    >>> import aam
+    >>> aam.load("runs/age").predict("table.biom")  # doctest: +SKIP
+
+    Args:
+        run: run folder of `aam train` or `aam pretrain`, or a checkpoint.
+        device: `cuda` is any GPU; `auto` takes one if there is one.
+
+    Raises:
+        MissingInput: there is no checkpoint.
+        DataError: it cannot be read, or the folds are of different runs.
+        Unavailable: a GPU was requested and there is none.
+    """
+    options = DeviceOptions(device=device)
+    with as_library():
+        return Model(tuple(load_models(Path(run), options)), options)
