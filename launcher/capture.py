@@ -10,7 +10,9 @@ import io
 import json
 import os
 import tarfile
+from collections.abc import Mapping
 from pathlib import Path
+from typing import Any
 
 from aam.contract.errors import CannotCreate
 from aam.contract.files import atomic_write
@@ -35,8 +37,9 @@ def write(host: Host, file: Path) -> int:
     Raises:
         CannotCreate: the tar cannot be written.
     """
-    places = [*PLACES, *(place for vendor in VENDORS.values() for place in vendor.files)]
-    attributes = [*ATTRIBUTES, *(a for vendor in VENDORS.values() for a in vendor.attributes)]
+    vendors = VENDORS.values()
+    places = [*PLACES, *(place for vendor in vendors for place in vendor.files)]
+    attributes = [*ATTRIBUTES, *(name for vendor in vendors for name in vendor.attributes)]
     paths = [str(path) for place in places for path in sorted(Path("/").glob(place[1:]))]
     for function in host.bus:
         folder = f"{DEVICES}/{function.split()[0]}"
@@ -50,27 +53,19 @@ def write(host: Host, file: Path) -> int:
             if not any(path.startswith("/sys") for path in paths):
                 _add(archive, "sys/.keep", b"", 0o644)
     except OSError as error:
-        evidence = f"'{file}', {error.strerror}"
-        remedy = "choose another file"
-        raise CannotCreate("The capture cannot be written", evidence, remedy) from error
+        cause, evidence = "The capture cannot be written", f"'{file}', {error.strerror}"
+        raise CannotCreate(cause, evidence, "choose another file") from error
     return len(paths) + 1
 
 
 def _manifest(host: Host) -> Manifest:
-    kept = (
-        "SLURM_*",
-        *visible_devices_variables(),
-        *(v for vendor in VENDORS.values() for v in vendor.variables),
-    )
+    own = [name for vendor in VENDORS.values() for name in vendor.variables]
+    kept = ("SLURM_*", *visible_devices_variables(), *own)
     variables = {n: v for n, v in host.environment.items() if matches(n, kept)}
     variables |= {name: "set" for name in LEAKS if host.environment.get(name)}
-    library_facts = {
-        name: facts
-        for vendor in VENDORS.values()
-        for name, facts in vendor.library_facts(
-            [gpu for gpu in host.gpus if gpu.vendor == vendor.name]
-        ).items()
-    }
+    library_facts: dict[str, Mapping[str, Any]] = {}
+    for vendor in VENDORS.values():
+        library_facts |= vendor.library_facts([g for g in host.gpus if g.vendor == vendor.name])
     nodes = {node.path: node for node in host.nodes}
     return Manifest(True, host.machine, host.user, variables, nodes, host.engines, library_facts)
 

@@ -21,23 +21,19 @@ from aam import __version__
 from aam.contract.check_report import CheckReport, StackKey, from_json, to_json
 from aam.contract.errors import CannotCreate, DataError, Unavailable
 from aam.contract.files import atomic_write
+from launcher import documents
 from launcher.engines import command
 from launcher.engines.folders import make_private
 from launcher.findings import Finding
+from launcher.gpus import VENDORS
 from launcher.host.facts import Gpu, Host
 from launcher.plan.attention import ATTENTION, KnownReport
 from launcher.plan.choice import NATIVE, Choice, NativeStack
 from launcher.plan.plan import Plan
 from launcher.plan.request import Request, options_of, parse
 
-CHECK = ("check", "--json", "--device", "cuda")
-"""The command that measures."""
-
 TIMEOUT = 900
 """Seconds that a check may take, the start of a container included; one that hangs ends itself."""
-
-LONGEST = 1 << 20
-"""Bytes of a report file that are read."""
 
 NO_CHECK = "--no-check"
 RECHECK = "--recheck"
@@ -66,10 +62,9 @@ def report_for(
     if NO_CHECK in (argument.replace("_", "-") for argument in request.argv):
         return KnownReport(absent=NO_CHECK)
     key = key_of(host, choice, native)
-    if key is None and not host.live:
-        return KnownReport(absent="nothing is measured on a capture")
     if key is None:
-        return KnownReport(absent="the image has no digest, so aam measures before each run")
+        measures = "the image has no digest, so aam measures before each run"
+        return KnownReport(absent=measures if host.live else "nothing is measured on a capture")
     cache = folder(os.environ)
     found = stored(key, cache)
     repeat = RECHECK in request.launcher_options
@@ -79,7 +74,7 @@ def report_for(
         absent = "the first rank of a node measures for the launcher, the others before they run"
         return dataclasses.replace(found, absent=absent)
     try:
-        report = measure(make(parse(CHECK)), key)
+        report = measure(make(parse(check_command(choice.gpus[0].vendor))), key)
     except ValueError as error:
         remedy = "aam measures by itself before it runs"
         failed = Finding("warning", "The stack could not be measured", str(error), remedy)
@@ -87,6 +82,11 @@ def report_for(
     problem = store(report, key, cache)
     findings = (*found.findings, problem) if problem else found.findings
     return KnownReport(report, str(place(key, cache)), findings=findings)
+
+
+def check_command(vendor: str) -> tuple[str, ...]:
+    """Return the command that measures the GPUs of a vendor."""
+    return ("check", "--json", "--device", VENDORS[vendor].device_type)
 
 
 def folder(variables: Mapping[str, str]) -> Path:
@@ -128,15 +128,17 @@ def place(key: StackKey, cache: Path) -> Path:
 def stored(key: StackKey, cache: Path) -> KnownReport:
     """Return the report that is stored for a key, or the reason why none is used."""
     file = place(key, cache)
-    absent = f"nothing is kept for {key}"
+    absent = f"nothing is stored for {key}"
     try:
         report = _read(file)
+        if report.key != key:
+            raise ValueError("it is for another key")
     except FileNotFoundError:
         return KnownReport(absent=absent)
     except (OSError, ValueError, DataError) as error:
-        return KnownReport(absent=absent, findings=(_unused(file, str(error).rstrip(".")),))
-    if report.key != key:
-        return KnownReport(absent=absent, findings=(_unused(file, "it is for another key"),))
+        evidence = f"'{file}', {str(error).rstrip('.')}"
+        unused = Finding("warning", "A stored check report is not used", evidence, "remove it")
+        return KnownReport(absent=absent, findings=(unused,))
     return KnownReport(report, str(file))
 
 
@@ -162,15 +164,15 @@ def store(report: CheckReport, key: StackKey, cache: Path) -> Finding | None:
             temporary.write_text(to_json(report))
     except (OSError, CannotCreate) as error:
         evidence = f"'{file}', {error.strerror if isinstance(error, OSError) else error.cause}"
-        return Finding("warning", "The check report cannot be kept", evidence, "make room for it")
+        return Finding("warning", "The check report cannot be stored", evidence, "make room for it")
     return None
 
 
 def measure(plan: Plan, key: StackKey) -> CheckReport:
-    """Run the check of `plan`, which is one of `CHECK`, and return its report with the key.
+    """Run the check of `plan`, which is one of `check_command`, and return its report with the key.
 
     Raises:
-        Unavailable: the GPU cannot compute, or does not answer.
+        Unavailable: the GPU cannot compute, or the check hangs.
         ValueError: there is no report.
     """
     print(f"aam-launch: measuring attention once for {key}", file=sys.stderr, flush=True)
@@ -182,7 +184,7 @@ def measure(plan: Plan, key: StackKey) -> CheckReport:
             env=plan.environment(os.environ), stdin=subprocess.DEVNULL,
         )  # fmt: skip
     except subprocess.TimeoutExpired as error:
-        raise _refused(f"no answer in {TIMEOUT} s") from error
+        raise _refused(f"no result in {TIMEOUT} s") from error
     except OSError as error:
         raise ValueError(f"'{argv[0]}', {error.strerror}") from error
     lines = [line for line in done.stderr.splitlines() if line.strip()]
@@ -211,15 +213,12 @@ def _read(file: Path) -> CheckReport:
     """
     handle = os.open(file, os.O_RDONLY | os.O_NOFOLLOW | os.O_NONBLOCK)
     with open(handle, "rb") as stream:
-        for facts in (os.fstat(handle), os.stat(file.parent)):
+        own = os.fstat(handle)
+        for facts in (own, os.stat(file.parent)):
             if facts.st_uid != os.geteuid():
                 raise ValueError("it belongs to another user")
             if facts.st_mode & (stat.S_IWGRP | stat.S_IWOTH):
                 raise ValueError("others may write it")
-        if not stat.S_ISREG(os.fstat(handle).st_mode):
+        if not stat.S_ISREG(own.st_mode):
             raise ValueError("it is not a regular file")
-        return from_json(stream.read(LONGEST).decode(errors="replace"))
-
-
-def _unused(file: Path, why: str) -> Finding:
-    return Finding("warning", "A stored check report is not used", f"'{file}', {why}", "remove it")
+        return from_json(stream.read(documents.LARGEST).decode(errors="replace"))

@@ -21,16 +21,14 @@ from launcher.plan.choice import BuiltImage
 from launcher.plan.devices import denials
 from launcher.plan.environment import LEAKS
 from launcher.plan.gpu_groups import survey
-from launcher.plan.image_fit import for_processors, served
+from launcher.plan.image_fit import for_processors, has_code
 
 IMAGE_SPACE = 20 << 30  # bytes that an image and its building take
 
 
 def examine(host: Host, catalog: Catalog, built: Sequence[BuiltImage]) -> tuple[Finding, ...]:
     """Return the findings of every check."""
-    found: list[Finding] = []
-    for check in CHECKS:
-        found += check(host)
+    found = [finding for check in CHECKS for finding in check(host)]
     try:
         gpus = survey(host, catalog, {place.image for place in built})
     except AamError:  # the plan fails for the same reason
@@ -38,8 +36,7 @@ def examine(host: Host, catalog: Catalog, built: Sequence[BuiltImage]) -> tuple[
     found += (*gpus.findings, *gpus.obstacles)
     for vendor in VENDORS.values():
         theirs = [gpu for gpu in host.gpus if gpu.vendor == vendor.name]
-        images = [image for image in catalog.images if image.vendor == vendor.name]
-        found += vendor.checks(host, theirs, partial(_served, images))
+        found += vendor.checks(host, theirs, partial(has_code, catalog, vendor.name))
     if not built:
         evidence = f"of {', '.join(image.name for image in catalog.images)}"
         found.append(Finding("note", "No image is built", evidence, "aam runs natively until then"))
@@ -55,10 +52,6 @@ def fitting(host: Host, catalog: Catalog) -> tuple[Image, ...]:
     served = [image for group in groups for image in group.images]
     served += for_processors(catalog, host)
     return tuple({image.name: image for image in served}.values())
-
-
-def _served(images: Sequence[Image], arch: str) -> bool:
-    return any(served(image, arch) for image in images)
 
 
 def _devices(host: Host) -> list[Finding]:

@@ -31,7 +31,10 @@ def host_lines(host: Host, catalog: Catalog) -> Iterator[str]:
         cards.setdefault(gpu.card or str(number), []).append(gpu)
     for card, parts in cards.items():
         yield _line("GPU", _card(card, parts))
-    for nodes in _alike(host.nodes):
+    alike: dict[object, list[DeviceNode]] = {}
+    for node in host.nodes:
+        alike.setdefault((node.gid, node.mode, node.access), []).append(node)
+    for nodes in alike.values():
         yield _line("device", _owners(nodes))
     for engine in host.engines:
         version = f" {engine.version}" if engine.version else ""
@@ -92,14 +95,6 @@ def _card(card: str, parts: Sequence[Gpu]) -> str:
         names = [f"{part.place} {part.uuid or ''}".rstrip() for part in first.instances]
         fields.append(f"{VENDORS[first.vendor].instance.rstrip('-')} {shortened(names)}")
     return ", ".join(fields)
-
-
-def _alike(nodes: Sequence[DeviceNode]) -> list[list[DeviceNode]]:
-    """Group the device nodes that have the same owner and permissions."""
-    groups: dict[tuple[object, ...], list[DeviceNode]] = {}
-    for node in nodes:
-        groups.setdefault((node.gid, node.mode, node.access), []).append(node)
-    return list(groups.values())
 
 
 def _owners(nodes: Sequence[DeviceNode]) -> str:

@@ -88,6 +88,7 @@ class Amd(Vendor):
     )
     attributes = ("current_compute_partition", "current_memory_partition")
     variables = (OVERRIDE,)
+    install_variables = ("ROCM_PATH", "HIP_PATH")
 
     def gpus(self, tree: HostTree, live: bool) -> tuple[Gpu, ...]:
         """List the GPUs in KFD order, then those on the PCI bus without a driver."""

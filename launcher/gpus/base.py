@@ -81,6 +81,7 @@ class Vendor(Protocol):
         files: patterns of the files that a capture holds.
         attributes: attributes of a PCI device that a capture holds.
         variables: variables that a capture holds.
+        install_variables: variables that name a user space on the host; no container gets them.
     """
 
     name: str
@@ -106,6 +107,7 @@ class Vendor(Protocol):
     files: tuple[str, ...] = ()
     attributes: tuple[str, ...] = ()
     variables: tuple[str, ...] = ()
+    install_variables: tuple[str, ...] = ()
 
     def gpus(self, tree: HostTree, live: bool) -> tuple[Gpu, ...]:
         """List the GPUs in the order in which the runtime counts them.

@@ -46,6 +46,7 @@ class Nvidia(Vendor):
     torch_field = "cuda"
     device_type = GPU
     arch_prefix = "sm_"
+    install_variables = ("CUDA_HOME", "CUDA_PATH")
     files = (
         f"{ROOT}/version",
         f"{ROOT}/gpus/*/information",

@@ -5,6 +5,7 @@ from __future__ import annotations
 import json
 from collections.abc import Sequence
 from dataclasses import replace
+from functools import partial
 
 from aam.contract.check_report import VARIABLE, compact, to_json
 from launcher.findings import Finding
@@ -16,7 +17,7 @@ from launcher.plan.choice import Choice, NativeStack
 from launcher.plan.decision import Decision
 from launcher.plan.engine_plan import LaunchContext, container_plan, native_plan
 from launcher.plan.flags import processes, required
-from launcher.plan.image_fit import served
+from launcher.plan.image_fit import has_code
 from launcher.plan.launch_record import MAX_VARIABLE_BYTES, RECORD, record
 from launcher.plan.mounts import PathFact
 from launcher.plan.plan import Plan
@@ -90,10 +91,7 @@ def _warnings(host: Host, choice: Choice, catalog: Catalog) -> list[Finding]:
     if not choice.gpus:
         return []
     vendor = VENDORS[choice.gpus[0].vendor]
-    images = [image for image in catalog.images if image.vendor == vendor.name]
-    found = vendor.checks(
-        host, choice.gpus, lambda arch: any(served(image, arch) for image in images)
-    )
+    found = vendor.checks(host, choice.gpus, partial(has_code, catalog, vendor.name))
     named = choice.selection and choice.selection.literal
     parts = [part.uuid or part.place for gpu in choice.gpus for part in gpu.instances]
     if len(parts) > 1 and not (named and "," not in named):

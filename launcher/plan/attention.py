@@ -105,12 +105,10 @@ def _wrong(report: CheckReport, backend: str, recomputed: bool) -> bool:
 
 
 def _disagreement(listed: Sequence[StackFault], flag: str, report: CheckReport) -> Finding:
-    measured = f"measured {report.made}: {summary(report)}"
+    what = "recomputation" if flag == CHECKPOINTING else "attention"
+    evidence = f"{what} is wrong, which the catalog does not list"
     if listed:
-        evidence = f"the catalog lists that {listed[0].reason} ({listed[0].source}); {measured}"
-    elif flag == CHECKPOINTING:
-        evidence = f"recomputation is wrong, which the catalog does not list; {measured}"
-    else:
-        evidence = f"attention is wrong, which the catalog does not list; {measured}"
+        evidence = f"the catalog lists that {listed[0].reason} ({listed[0].source})"
+    evidence += f"; measured {report.made}: {summary(report)}"
     remedy = "the measurement counts; --recheck repeats it"
     return Finding("warning", "Catalog and measurement disagree", evidence, remedy)

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Mapping
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, fields
 from pathlib import Path
 from typing import Any
 
@@ -24,7 +24,7 @@ class Image:
         name: "rocm63".
         title: for people.
         vendor: name in `launcher.gpus.VENDORS`, or "cpu"; None where nothing is known.
-        pins: versions: rocm or cuda, torch, aotriton, triton.
+        pins: versions of the runtime, torch, triton and more.
         machines: processors that it is built for (`uname -m`); empty where nothing is known.
         archs: what its torch was compiled for.
         attention: archs with fused attention kernels.
@@ -121,7 +121,7 @@ def extended(catalog: Catalog, images: tuple[Entry, ...]) -> Catalog:
     for entry in images:
         for name, keys in _mapping(entry.value, "images", entry.where).items():
             keys = _mapping(keys, name, entry.where)
-            base = _plain(found[name]) if name in found else {"title": name, "vendor": None}
+            base = vars(found[name]) if name in found else {"title": name, "vendor": None}
             unknown = [key for key in keys if key not in KEYS]
             if unknown:
                 evidence = f"'{unknown[0]}' of image {name} in {entry.where}"
@@ -132,15 +132,15 @@ def extended(catalog: Catalog, images: tuple[Entry, ...]) -> Catalog:
             except (TypeError, ValueError, AttributeError) as error:
                 evidence = f"image {name} in {entry.where}, {error}"
                 remedy = "compare it with launcher/catalog.yaml"
-                raise ConfigurationError("A value of the wrong kind", evidence, remedy) from error
+                raise ConfigurationError("A value of the wrong type", evidence, remedy) from error
     return Catalog(tuple(found.values()), catalog.drivers, catalog.faults)
 
 
-KEYS = ("title", "vendor", "pins", "machines", "archs", "attention", "prefer", "least_driver",
-        "definition", "arguments", "room", "sif", "reference")  # fmt: skip
+KEYS = tuple(field.name for field in fields(Image) if field.name not in ("name", "source"))
 
 
 def _image(name: str, keys: Mapping[str, Any], source: str) -> Image:
+    building, image = keys.get("room", (0, 0))
     return Image(
         name=str(name),
         title=str(keys["title"]),
@@ -153,23 +153,11 @@ def _image(name: str, keys: Mapping[str, Any], source: str) -> Image:
         least_driver=keys.get("least_driver"),
         definition=keys.get("definition"),
         arguments={key: str(value) for key, value in keys.get("arguments", {}).items()},
-        room=_room(*keys.get("room", (0, 0))),
-        sif=_text(keys.get("sif")),
-        reference=_text(keys.get("reference")),
+        room=(float(building), float(image)),
+        sif=keys.get("sif") and str(keys["sif"]),
+        reference=keys.get("reference") and str(keys["reference"]),
         source=source,
     )
-
-
-def _room(building: Any, image: Any) -> tuple[float, float]:
-    return float(building), float(image)
-
-
-def _text(value: Any) -> str | None:
-    return None if value is None else str(value)
-
-
-def _plain(image: Image) -> dict[str, Any]:
-    return {key: getattr(image, key) for key in KEYS}
 
 
 def _mapping(value: Any, what: str, where: str) -> Mapping[str, Any]:

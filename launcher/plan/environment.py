@@ -7,9 +7,9 @@ from __future__ import annotations
 
 from collections.abc import Iterable, Mapping
 
-from launcher.gpus import visible_devices_variables
+from launcher.gpus import VENDORS, visible_devices_variables
 from launcher.host.facts import EngineTraits
-from launcher.plan.decision import Decision
+from launcher.plan.decision import REQUESTED, Decision
 
 PASSED = ("SLURM_*", "SLURMD_*", "PMI*", "MASTER_ADDR", "MASTER_PORT",
           "WORLD_SIZE", "RANK", "LOCAL_RANK", "LOCAL_WORLD_SIZE", "NODE_RANK", "GROUP_RANK",
@@ -21,17 +21,15 @@ PASSED = ("SLURM_*", "SLURMD_*", "PMI*", "MASTER_ADDR", "MASTER_PORT",
 NEVER = ("AAM_LAUNCH_*", "AAM_IMAGE_DIR")
 
 LEAKS = ("PYTHONPATH", "PYTHONHOME", "PYTHONUSERBASE", "PYTHONSTARTUP", "VIRTUAL_ENV",
-         "CONDA_PREFIX",
-         "CONDA_DEFAULT_ENV", "LD_LIBRARY_PATH", "LD_PRELOAD", "LD_AUDIT", "ROCM_PATH", "HIP_PATH",
-         "CUDA_HOME", "CUDA_PATH")  # fmt: skip
+         "CONDA_PREFIX", "CONDA_DEFAULT_ENV", "LD_LIBRARY_PATH", "LD_PRELOAD", "LD_AUDIT",
+         *(name for vendor in VENDORS.values() for name in vendor.install_variables))  # fmt: skip
 """Variables that break programs in an image; `explain` lists those that are set."""
 
 PROXIES = tuple(
-    name + case
-    for case in ("_proxy", "_PROXY")
-    for name in (("http", "https", "ftp", "all", "no") if case == "_proxy" else
-                 ("HTTP", "HTTPS", "FTP", "ALL", "NO"))
-)  # fmt: skip
+    spelled
+    for name in ("http_proxy", "https_proxy", "ftp_proxy", "all_proxy", "no_proxy")
+    for spelled in (name, name.upper())
+)
 """Variables that engines let in whatever their options; nothing in an image needs the network."""
 
 CACHES = {
@@ -64,19 +62,19 @@ def container_variables(
         extra_patterns: names that a configuration lets in; a final * matches any ending.
         requested: variable -> its value (None: that of the launcher) and its source.
     """
-    variables: dict[str, str] = {}
-    decisions = []
-    for name, (value, why) in FIXED.items():
-        variables[name] = value
-        decisions.append(Decision("variable", f"{name}={value}", why, "default"))
-    variables["HOME"] = f"{private}/home"
-    decisions.append(
-        Decision("variable", f"HOME={private}/home", "a private one, not the user's", "default")
-    )
-    for name, folder in CACHES.items():
-        variables[name] = f"{private}/{folder}"
-        value, why = f"{name}={private}/{folder}", "a cache of this user, job and node alone"
-        decisions.append(Decision("variable", value, why, "default"))
+    fixed = {
+        **FIXED,
+        "HOME": (f"{private}/home", "a private one, not the user's"),
+        **{
+            name: (f"{private}/{folder}", "a cache of this user, job and node alone")
+            for name, folder in CACHES.items()
+        },
+    }
+    variables = {name: value for name, (value, _) in fixed.items()}
+    decisions = [
+        Decision("variable", f"{name}={value}", why, "default")
+        for name, (value, why) in fixed.items()
+    ]
     never = (*NEVER, *visible_devices_variables())
     patterns = (*PASSED, *extra_patterns)
     for name in sorted(present):
@@ -88,9 +86,10 @@ def container_variables(
         literal = present.get(name) if given is None else given
         if literal is not None:
             variables[name] = literal
-            decisions.append(Decision("variable", f"{name}={literal}", "requested", source))
+            decisions.append(Decision("variable", f"{name}={literal}", REQUESTED, source))
         else:
-            decisions.append(Decision("kept out", name, "requested, but not set here", source))
+            why = f"{REQUESTED}, but not set here"
+            decisions.append(Decision("kept out", name, why, source))
     for name in LEAKS:
         if present.get(name) and name not in variables:
             why = "it would put the host's libraries or packages before the image's"

@@ -130,24 +130,23 @@ def _remarks(host: Host) -> list[Finding]:
     """Return findings about GPUs of unknown architecture and integrated GPUs."""
     findings = []
     for gpu in host.gpus:
-        if gpu.driven and gpu.readable and gpu.arch is None and not gpu.integrated:
-            evidence = f"{gpu.product} at {gpu.pci} is in no table"
-            remedy = "report it, so that the table can have it"
-            cause = "A GPU of unknown architecture"
-            findings.append(Finding("warning", cause, evidence, remedy))
+        place = f"{gpu.product} at {gpu.pci}"
         if gpu.integrated:
-            evidence = f"{gpu.product} at {gpu.pci}"
             remedy = "nothing to do; no image computes on it"
-            findings.append(Finding("note", "An integrated GPU is not used", evidence, remedy))
+            findings.append(Finding("note", "An integrated GPU is not used", place, remedy))
+        elif gpu.driven and gpu.readable and gpu.arch is None:
+            cause, evidence = "A GPU of unknown architecture", f"{place} is in no table"
+            remedy = "report it, so that the table can have it"
+            findings.append(Finding("warning", cause, evidence, remedy))
     return findings
 
 
 def best(groups: Sequence[GpuGroup]) -> GpuGroup | None:
     """Return the group to use, by its rank; None if none is served."""
     usable = [group for group in groups if group.images]
-    if not usable:
-        return None
     ranked = sorted(usable, key=lambda group: group.rank, reverse=True)
+    if not ranked:
+        return None
     rivals = [k for k in ranked[1:] if k.gpus[0].vendor != ranked[0].gpus[0].vendor]
     if rivals and rivals[0].fast == ranked[0].fast:
         names = " and ".join(f"{len(k.gpus)} x {k.gpus[0].product}" for k in (ranked[0], rivals[0]))

@@ -54,6 +54,11 @@ def served(image: Image, arch: str) -> bool:
     return image.vendor in VENDORS and VENDORS[image.vendor].serves(image.archs, arch)
 
 
+def has_code(catalog: Catalog, vendor: str, arch: str) -> bool:
+    """Return whether an image of the catalog for a vendor's GPUs runs on `arch`."""
+    return any(image.vendor == vendor and served(image, arch) for image in catalog.images)
+
+
 def fast(image: Image, arch: str) -> bool:
     """Return whether the image has fused attention kernels for `arch`."""
     return image.vendor in VENDORS and VENDORS[image.vendor].fused(image.attention, arch)

@@ -21,8 +21,8 @@ IMAGE_FOLDERS = frozenset(
 """Folders without which an image does not work; nothing may be mounted over them."""
 
 
-HOME = "home folder"
-"""Reason of the mount of the home folder."""
+HOME, OUTPUT = "home folder", "output folder"
+"""Reasons of mounts that `fold` treats in their own way."""
 
 
 @dataclass(frozen=True)
@@ -68,8 +68,7 @@ def of_paths(facts: Iterable[PathFact]) -> list[Mount]:
         if fact.role == "input":
             mounts += _of_input(fact)
         elif fact.folder:
-            why = "output folder"
-            mounts.append(Mount(fact.real, fact.absolute, True, why, fact.flag))
+            mounts.append(Mount(fact.real, fact.absolute, True, OUTPUT, fact.flag))
         else:
             # An output is written to a temporary file and renamed, so its folder must be writable.
             parent = os.path.dirname(fact.absolute)
@@ -83,10 +82,8 @@ def _of_input(fact: PathFact) -> list[Mount]:
     if fact.file_type == "folder" and fact.real != fact.absolute:
         why = "input, where a link leads to"
         mounts.append(Mount(fact.real, fact.real, False, why, fact.flag))
-    for link in fact.links:
-        why = "a link inside the input leads there"
-        mounts.append(Mount(link, link, False, why, fact.flag))
-    return mounts
+    why = "a link inside the input leads there"
+    return [*mounts, *(Mount(link, link, False, why, fact.flag) for link in fact.links)]
 
 
 def parse_bind(text: str, exists: bool, origin: str) -> Mount:
@@ -122,10 +119,9 @@ def fold(mounts: Sequence[Mount]) -> tuple[Mount, ...]:
     chosen: dict[str, Mount] = {}
     for mount in (_beside_its_link(mount, mounts) for mount in mounts):
         if mount.target in IMAGE_FOLDERS:
+            cause = "A folder that cannot be mounted"
             evidence = f"'{mount.target}' ({mount.origin}) belongs to the image"
-            raise ConfigurationError(
-                "A folder that cannot be mounted", evidence, "use a folder below it"
-            )
+            raise ConfigurationError(cause, evidence, "use a folder below it")
         present = chosen.get(mount.target)
         if present is None or mount.writable or not present.writable:
             chosen[mount.target] = mount
@@ -171,16 +167,18 @@ def _beside_its_link(mount: Mount, mounts: Sequence[Mount]) -> Mount:
         of_host = parent.origin != "default" and (
             parent.why != REQUESTED or parent.source == parent.target
         )
-        rest = mount.target[len(parent.target) :]
-        inside = mount.target.startswith(parent.target + "/")
-        if of_host and inside and parent.source + rest != mount.source:
+        shown = _shown(parent, mount)
+        if of_host and shown is not None and shown != mount.source:
             return replace(mount, target=mount.source)
     return mount
 
 
-def _covers(parent: Mount, mount: Mount) -> bool:
+def _shown(parent: Mount, mount: Mount) -> str | None:
+    """Return the source that `parent` shows at the target of `mount`; None if it is outside."""
     inside = mount.target.startswith(parent.target + "/")
-    rest = mount.target[len(parent.target) :]
-    same_place = parent.source + rest == mount.source
-    enough = parent.writable == mount.writable or parent.why == "output folder"
-    return inside and same_place and enough
+    return parent.source + mount.target[len(parent.target) :] if inside else None
+
+
+def _covers(parent: Mount, mount: Mount) -> bool:
+    enough = parent.writable == mount.writable or parent.why == OUTPUT
+    return enough and _shown(parent, mount) == mount.source

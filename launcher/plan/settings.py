@@ -17,6 +17,7 @@ from typing import Any, Literal
 from aam.contract.errors import ConfigurationError
 from aam.contract.suggestions import nearest
 from launcher.findings import Finding
+from launcher.gpus import VENDORS
 
 PREFIX = "AAM_LAUNCH_"
 VARIABLE = re.compile(r"[A-Za-z_][A-Za-z0-9_]*\Z")
@@ -76,13 +77,17 @@ SETTING_SPECS: dict[str, SettingSpec] = {
     ),
     "pass_env": SettingSpec("list", (), "Let these variables in; a final * matches any ending."),
     "mount_home": SettingSpec("switch", False, "Mount the home folder too.", "", "--mount-home"),
-    "host_rocm": SettingSpec(
-        "switch",
-        False,
-        "Give --rocm to the engine, which replaces the image's libraries with the host's.",
-        "",
-        "--host-rocm",
-    ),
+    **{
+        vendor.libraries_setting: SettingSpec(
+            "switch",
+            False,
+            vendor.libraries_help,
+            "",
+            "--" + vendor.libraries_setting.replace("_", "-"),
+        )
+        for vendor in VENDORS.values()
+        if vendor.libraries_setting
+    },
     "images": SettingSpec("mapping", {}, "Images to change or to add."),
 }
 """Every setting by its name in YAML; AAM_LAUNCH_<NAME> as a variable."""

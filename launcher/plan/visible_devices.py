@@ -56,34 +56,26 @@ def select(
     on_cards = f" on {cards} cards" if 0 < cards < len(listed) and len(ours) == len(listed) else ""
     counts = f"{len(listed)} listed{on_cards}, {len(ours)} readable"
     given = _given(vendor, variables)
+    what, source = ", ".join(f"{n}={v}" for n, v in given), " and ".join(n for n, _ in given)
+    instance, literal, chosen = VENDORS[vendor].instance, None, ours
     if not given:
+        what, source = "no variable", "host"
         confined = len(ours) < len(listed)
         if slurm and slurm.gpus and not confined and max(slurm.gpus) < len(listed):
             chosen = tuple(listed[number] for number in slurm.gpus)
-            allocated = ",".join(map(str, slurm.gpus))
-            summary = f"{counts}, Slurm allocated {allocated} {_arrow(chosen)}"
-            return DeviceSelection(vendor, chosen, ours, summary, "Slurm")
-        return DeviceSelection(vendor, ours, ours, f"{counts}, no variable {_arrow(ours)}", "host")
-    listed_values = ", ".join(f"{name}={value}" for name, value in given)
-    source = " and ".join(name for name, _ in given)
-    instance = VENDORS[vendor].instance
-    if instance and any(instance in value.upper() for _, value in given):
-        name, value = given[0]
-        chosen = _owners(name, value, ours, instance)
-        summary = f"{counts}, {listed_values} {_arrow(chosen)}"
-        return DeviceSelection(vendor, chosen, ours, summary, source, value)
-    chosen, first = ours, None
-    for name, value in given:
-        if value == first:
-            continue  # the same value in two variables
-        if first is None:
-            chosen = _resolve(name, value, ours, listed, slurm)
-        else:
-            chosen = _second(name, value, chosen, first, ours, listed, slurm)
-        first = value
-    return DeviceSelection(
-        vendor, chosen, ours, f"{counts}, {listed_values} {_arrow(chosen)}", source
-    )
+            what = f"Slurm allocated {','.join(map(str, slurm.gpus))}"
+            source = "Slurm"
+    elif instance and any(instance in value.upper() for _, value in given):
+        name, literal = given[0]
+        chosen = _owners(name, literal, ours, instance)
+    else:
+        (name, first), *inner = given
+        chosen = _resolve(name, first, ours, listed, slurm)
+        for name, value in inner:
+            if value != first:  # else the same value in two variables
+                chosen = _second(name, value, chosen, first, ours, listed, slurm)
+    summary = f"{counts}, {what} {_arrow(chosen)}"
+    return DeviceSelection(vendor, chosen, ours, summary, source, literal)
 
 
 def value_for(selection: DeviceSelection, visible: Sequence[Gpu]) -> str:
@@ -128,25 +120,20 @@ def _second(
     slurm: Slurm | None,
 ) -> tuple[Gpu, ...]:
     """Apply an inner variable, which counts what the outer one leaves or repeats its numbers."""
-    inner, outer = value.split(","), first.split(",")
-    outermost = VENDORS[listed[0].vendor].visible_devices
-    items = [item.strip() for item in inner]
-    counts = [number for item in items if (number := whole_number(item)) is not None]
-    if len(counts) == len(items) and any(count >= len(chosen) for count in counts):
-        if not set(items) <= {item.strip() for item in outer}:
-            evidence = f"{name}={value} counts what {outermost}={first} leaves"
-            remedy = f"unset one of them, or use numbers below {len(chosen)}"
-            raise ConfigurationError("Two variables that contradict each other", evidence, remedy)
+    items = [item.strip() for item in value.split(",")]
+    counts = [whole_number(item) for item in items]
+    if None in counts or all(count < len(chosen) for count in counts if count is not None):
+        return _resolve(name, value, chosen, chosen, None)
+    if set(items) <= {item.strip() for item in first.split(",")}:
         return _resolve(name, value, ours, listed, slurm)
-    return _resolve(name, value, chosen, chosen, None)
+    outermost = VENDORS[listed[0].vendor].visible_devices
+    evidence = f"{name}={value} counts what {outermost}={first} leaves"
+    remedy = f"unset one of them, or use numbers below {len(chosen)}"
+    raise ConfigurationError("Two variables that contradict each other", evidence, remedy)
 
 
 def _resolve(
-    name: str,
-    value: str,
-    pool: tuple[Gpu, ...],
-    listed: tuple[Gpu, ...],
-    slurm: Slurm | None,
+    name: str, value: str, pool: tuple[Gpu, ...], listed: tuple[Gpu, ...], slurm: Slurm | None
 ) -> tuple[Gpu, ...]:
     """Return the GPUs that a variable names: numbers within `pool`, names, or numbers of the node.
 
@@ -157,16 +144,19 @@ def _resolve(
         return ()
     if value.lower() == "all":
         return pool
-    items = [one for item in value.split(",") if item.strip() for one in _expanded(item.strip())]
+    items: list[str] = []
+    for item in filter(None, map(str.strip, value.split(","))):
+        # No runtime reads a range, but people write them.
+        written_out = numbers(item) if "-" in item else None
+        items += [item] if written_out is None else map(str, written_out)
     given = [number for item in items if (number := whole_number(item)) is not None]
     whole = len(pool) < len(listed) and (
         any(number >= len(pool) for number in given)
         or (slurm is not None and slurm.gpus == tuple(given))
     )
-    field = listed if whole else pool
     chosen: list[Gpu] = []
     for item in items:
-        found = _named(item, field)
+        found = _named(item, listed if whole else pool)
         if not found or not all(gpu.readable for gpu in found):
             evidence = f"'{item}' of {name}={value}, {len(pool)} can be used"
             remedy = f"correct or unset {name}"
@@ -182,7 +172,7 @@ def _owners(name: str, value: str, ours: tuple[Gpu, ...], prefix: str) -> tuple[
     """
     chosen: list[Gpu] = []
     cut = [gpu for gpu in ours if gpu.instances]
-    for item in (item.strip() for item in value.split(",") if item.strip()):
+    for item in filter(None, map(str.strip, value.split(","))):
         card, _, place = item[len(prefix) :].partition("/")
         found = [
             gpu
@@ -203,12 +193,6 @@ def _owners(name: str, value: str, ours: tuple[Gpu, ...], prefix: str) -> tuple[
     return tuple(chosen)
 
 
-def _expanded(item: str) -> list[str]:
-    """Write out a range; no runtime reads one, but people write them."""
-    written_out = numbers(item) if "-" in item else None
-    return [item] if written_out is None else [str(number) for number in written_out]
-
-
 def _named(item: str, field: tuple[Gpu, ...]) -> tuple[Gpu, ...]:
     """Return the GPU of a number, or those of a name or an unambiguous beginning of one."""
     number = whole_number(item)
@@ -223,11 +207,11 @@ def _named(item: str, field: tuple[Gpu, ...]) -> tuple[Gpu, ...]:
 
 def _arrow(gpus: Sequence[Gpu]) -> str:
     """Return the selected GPUs as text; integrated GPUs are enumerated and never used."""
-    shown = [_label(gpu) for gpu in gpus if not gpu.integrated]
+    shown = [
+        gpu.nodes[0].rpartition("/")[2] if gpu.nodes else gpu.pci
+        for gpu in gpus
+        if not gpu.integrated
+    ]
     if not shown:
         return "→ none selected"
     return f"→ {len(shown)} selected ({', '.join(shown[:8])}{', ...' if len(shown) > 8 else ''})"
-
-
-def _label(gpu: Gpu) -> str:
-    return gpu.nodes[0].rpartition("/")[2] if gpu.nodes else gpu.pci

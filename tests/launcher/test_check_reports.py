@@ -251,7 +251,7 @@ def test_a_cache_that_cannot_be_written_is_reported(tmp_path: Path, right: Check
     (tmp_path / "file").write_text("")
     unkept = check_reports.store(right, KEY, tmp_path / "file" / "cache")
     assert unkept is not None
-    assert unkept.cause == "The check report cannot be kept"
+    assert unkept.cause == "The check report cannot be stored"
 
 
 def test_the_doctor_shows_those_of_the_host(
@@ -297,7 +297,7 @@ def test_a_real_check_is_kept_under_the_key_of_a_host(
 
 def test_a_check_that_refuses_stops_the_launch() -> None:
     with pytest.raises(Unavailable, match="The GPU does not compute: No GPU") as caught:
-        check_reports.measure(plan_of(*check_reports.CHECK), KEY)
+        check_reports.measure(plan_of(*check_reports.check_command("amd")), KEY)
     assert "--no-check starts all the same" in str(caught.value)
 
 
