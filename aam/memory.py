@@ -10,6 +10,8 @@ from __future__ import annotations
 import resource
 from pathlib import Path
 
+from aam.contract.errors import DataError
+
 GIB = 2**30
 _UNKNOWN = 16 * GIB
 """Default where the system does not report the free memory."""
@@ -33,6 +35,24 @@ def memory_budget(max_memory_gb: float | str = "auto") -> int:
     if isinstance(max_memory_gb, str):
         return memory_available() // 2
     return int(min(max_memory_gb, 2**30) * GIB)
+
+
+def check_memory(what: str, part: str, size: float, budget: float, remedy: str) -> None:
+    """Refuse input that does not fit in memory.
+
+    Args:
+        what: name of the input in the message, such as `table`.
+        part: the file, or what of it takes the memory.
+        size: bytes that it takes.
+        budget: bytes that it may take.
+        remedy: what the user can do about it.
+
+    Raises:
+        DataError: `size` is above `budget`.
+    """
+    if size > budget:
+        sizes = f"{part} takes {shown_size(size)}, the limit is {shown_size(budget)}"
+        raise DataError(f"The {what} does not fit in memory", sizes, remedy)
 
 
 def shown_size(size: float) -> str:

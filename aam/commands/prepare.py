@@ -12,8 +12,7 @@ from aam.contract.folders import atomic_folder
 from aam.contract.options.commands import Prepare
 from aam.data.store.files import is_store, read_header
 from aam.data.store.integrity import verify
-from aam.data.store.writer import StoreSources, prepare
-from aam.memory import memory_budget
+from aam.data.store.writer import prepare
 
 
 def run(options: Prepare) -> None:
@@ -28,25 +27,15 @@ def run(options: Prepare) -> None:
     if options.verify:
         header = read_header(table)
         verify(table, header)
-        say(f"'{table}' is intact: the checksums of {len(header.facts)} files match.")
+        say(f"'{table}' is intact: the checksums of {len(header.arrays)} files match.")
         return
     if output is None:
         raise UsageError("Nowhere to write", "--output was not given", "name a folder")
     if is_store(table):
         raise UsageError("The table is a store already", f"'{table}'", "use it as it is")
     _refuse_existing(output, options.overwrite)
-    sources = StoreSources(
-        table,
-        options.input.sequences,
-        options.tree,
-        options.metadata,
-        options.input.drop_empty_samples,
-        options.drop_missing_asvs,
-        options.root_at_midpoint,
-        memory_budget(options.input.max_memory_gb),
-    )
     with atomic_folder(output, options.overwrite) as folder:
-        sizes = prepare(sources, folder)
+        sizes = prepare(options, folder)
     say(
         f"{sizes.samples} samples x {sizes.asvs} ASVs, {sizes.entries} counts: '{output}'. "
         f"Give it as --table{', and as --metadata' if options.metadata else ''}."

@@ -16,11 +16,11 @@ from aam.data.distances import DistanceMatrix, checked_suffix, write_distances
 from aam.data.metadata import ID_HEADER
 from aam.data.store.files import is_store
 from aam.data.store.reader import open_store
-from aam.data.study import check_store_options, keep_asvs_of_tree
-from aam.data.table import FeatureTable, read_table
+from aam.data.study import check_store_options, load_table, with_phylogeny
+from aam.data.table import FeatureTable
 from aam.data.unifrac.matrix import faith_pd_of_all, unifrac_matrix
-from aam.data.unifrac.phylogeny import Phylogeny, read_phylogeny
-from aam.memory import memory_available, memory_budget, shown_size
+from aam.data.unifrac.phylogeny import Phylogeny
+from aam.memory import memory_available, shown_size
 from aam.numerics.device import choose_device, print_device
 
 
@@ -72,9 +72,9 @@ def _check_size(samples: int, metric: str) -> None:
     """Reject a matrix that does not fit in memory.
 
     Raises:
-        DataError: the matrix of float32, of which generalized UniFrac keeps two, is larger.
+        DataError: the matrix of float64, of which generalized UniFrac keeps two, is larger.
     """
-    size = 4 * samples**2 * (2 if metric == "generalized" else 1)
+    size = 8 * samples**2 * (2 if metric == "generalized" else 1)
     if size > (available := memory_available()):
         raise DataError(
             "The distance matrix does not fit in memory",
@@ -117,17 +117,7 @@ def _read(options: Unifrac) -> tuple[FeatureTable, Phylogeny]:
         return store.in_memory(), store.phylogeny
     if options.tree is None:
         raise UsageError("UniFrac needs a tree", "--tree was not given", "give one")
-    drop_empty = options.input.drop_empty_samples
-    budget = memory_budget(options.input.max_memory_gb)
-    table = read_table(options.input.table, drop_empty, budget)
-    phylogeny, columns = read_phylogeny(
-        options.tree,
-        table.feature_ids,
-        options.drop_missing_asvs,
-        options.root_at_midpoint,
-        budget,
-    )
-    return keep_asvs_of_tree(table, columns, drop_empty), phylogeny
+    return with_phylogeny(load_table(options.input), options.tree, options, options.input)
 
 
 def _write_diversity(path: Path, table: FeatureTable, diversity: NDArray[np.float64]) -> None:

@@ -15,6 +15,7 @@ from typing import Any
 
 import numpy as np
 from numpy.typing import NDArray
+from scipy.spatial.distance import squareform
 
 from aam.contract.errors import DataError, UsageError, first_few
 from aam.contract.files import atomic_write, require
@@ -32,11 +33,12 @@ class DistanceMatrix:
 
     Attributes:
         ids: N names, unique.
-        values: float32 [N, N], symmetric, finite, >= 0, with a diagonal of zeros.
+        values: [N, N], symmetric, finite, >= 0, with a diagonal of zeros; float64 where this
+            program computed them, float32 where they were read.
     """
 
     ids: tuple[str, ...]
-    values: NDArray[np.float32]
+    values: NDArray[Any]
 
     def aligned(self, sample_ids: Sequence[str]) -> DistanceMatrix:
         """Return the distances between `sample_ids`, in their order.
@@ -111,11 +113,7 @@ def write_distances(path: Path, matrix: DistanceMatrix) -> None:
 
 
 def checked_suffix(path: Path) -> str:
-    """Return the suffix of an output file if a matrix can be written in that format.
-
-    Raises:
-        UsageError: the suffix is of no such format.
-    """
+    """Return the suffix of an output file; UsageError if no matrix is written in that format."""
     if path.suffix not in WRITERS:
         raise UsageError(
             "Unknown format of the distance matrix",
@@ -132,12 +130,7 @@ def _square(condensed: NDArray[Any], path: Path) -> NDArray[np.float32]:
             "The distance matrix is neither square nor condensed",
             f"'{path}' is one row of {condensed.size} values",
         )
-    values = np.zeros((size, size), dtype=np.float32)
-    start = 0
-    for row in range(size - 1):
-        stop = start + size - 1 - row
-        values[row, row + 1 :] = values[row + 1 :, row] = condensed[start:stop]
-        start = stop
+    values: NDArray[np.float32] = squareform(condensed, checks=False).astype(np.float32, copy=False)
     return values
 
 
@@ -153,11 +146,7 @@ def _table_order(size: int, sample_ids: Sequence[str] | None, path: Path) -> tup
 
 
 def _checked(ids: tuple[str, ...], values: NDArray[np.float32], path: Path) -> NDArray[np.float32]:
-    """Validate the matrix and remove rounding noise, a few rows at a time.
-
-    Raises:
-        DataError: see `read_distances`.
-    """
+    """Validate the matrix and remove rounding noise, a few rows at a time."""
     clean = np.empty_like(values)
     noise = 0.0
     for start in range(0, len(ids), _ROWS_PER_BLOCK):

@@ -19,7 +19,7 @@ from aam.contract.errors import DataError, UsageError, first_few
 from aam.contract.files import require
 from aam.data.io.artifact import read_payload
 from aam.data.io.text import decoded
-from aam.memory import memory_budget, shown_size
+from aam.memory import check_memory, memory_budget
 
 VOCABULARY = ("-", "A", "C", "G", "T", "N", "?")
 """Letter of each code: padding, four nucleotides, any ambiguous letter, a masked position."""
@@ -34,18 +34,13 @@ _HASHES = {32: hashlib.md5, 40: hashlib.sha1}
 _LIKE_SEQUENCE = re.compile(rf"[ACGTU{_AMBIGUITY_LETTERS}.-]+", re.IGNORECASE)
 
 
-def _code_of_byte() -> NDArray[np.uint8]:
-    """Return the code of each of the 256 bytes, `_UNKNOWN` where it is no nucleotide (IUPAC)."""
-    codes = np.full(256, _UNKNOWN, dtype=np.uint8)
-    letters = {"A": 1, "C": 2, "G": 3, "T": 4, "U": 4} | dict.fromkeys(
-        _AMBIGUITY_LETTERS, AMBIGUOUS
-    )
-    for letter, code in letters.items():
-        codes[ord(letter)] = codes[ord(letter.lower())] = code
-    return codes
-
-
-_CODE_OF_BYTE = _code_of_byte()
+_CODE_OF_LETTER = {"A": 1, "C": 2, "G": 3, "T": 4, "U": 4} | dict.fromkeys(
+    _AMBIGUITY_LETTERS, AMBIGUOUS
+)
+_CODE_OF_BYTE = np.array(
+    [_CODE_OF_LETTER.get(chr(byte).upper(), _UNKNOWN) for byte in range(256)], dtype=np.uint8
+)
+"""Code of each byte, `_UNKNOWN` where it is no nucleotide (IUPAC)."""
 
 
 def read_sequences(path: Path, max_bytes: int | None = None) -> dict[str, str]:
@@ -62,20 +57,16 @@ def read_sequences(path: Path, max_bytes: int | None = None) -> dict[str, str]:
         DataError: not FASTA, does not fit in memory, no sequence, a sequence without letters, or
             duplicated ids.
     """
-    budget = memory_budget() if max_bytes is None else max_bytes
-    data = read_payload(
-        require(path, "sequences"),
-        "dna-sequences.fasta",
-        "FeatureData[Sequence",
-        budget // _FASTA_BYTES,
-    )
+    budget = max_bytes or memory_budget()
+    name, semantic = "dna-sequences.fasta", "FeatureData[Sequence"
+    data = read_payload(require(path, "sequences"), name, semantic, budget // _FASTA_BYTES)
     text = decoded(data, path, "sequences file").strip().replace("\r\n", "\n").replace("\r", "\n")
     if not text.startswith(">"):
         start = f"'{path}' begins with '{text[:40]}'" if text else f"'{path}' is empty"
         raise DataError("Not FASTA", start, "give records that begin with '>'")
     found: dict[str, str] = {}
     twice, empty = [], []
-    for record in re.split(r"\n>", text[1:]):
+    for record in text[1:].split("\n>"):
         header, _, body = record.partition("\n")
         name = (header.split() or [""])[0]
         sequence = "".join(body.split())
@@ -85,13 +76,11 @@ def read_sequences(path: Path, max_bytes: int | None = None) -> dict[str, str]:
             empty.append(name or header)
         found[name] = sequence
     if twice:
-        raise DataError(
-            f"Duplicated sequence ids in '{path}'", first_few(twice), "keep one record of each"
-        )
+        cause = f"Duplicated sequence ids in '{path}'"
+        raise DataError(cause, first_few(twice), "keep one record of each")
     if empty:
-        raise DataError(
-            f"Records without an id or a sequence in '{path}'", first_few(empty), "remove them"
-        )
+        cause = f"Records without an id or a sequence in '{path}'"
+        raise DataError(cause, first_few(empty), "remove them")
     return found
 
 
@@ -165,15 +154,13 @@ def encode(
             "Empty sequences", f"{int((lengths == 0).sum())} of {len(kept)}", "remove them"
         )
     longest = int(lengths.max(initial=0))
-    budget = memory_budget() if max_bytes is None else max_bytes
-    # The codes, and a mask of the same size.
-    if (size := 2 * len(kept) * longest) > budget:
-        raise DataError(
-            "The sequences do not fit in memory",
-            f"{len(kept)} of up to {longest} nucleotides take {shown_size(size)}, "
-            f"the limit is {shown_size(budget)}",
-            "cut them with --max-bp, or raise --max-memory-gb",
-        )
+    check_memory(
+        "array of sequences",
+        f"{len(kept)} x {longest} nucleotides",
+        2 * len(kept) * longest,  # The codes, and a mask of the same size.
+        max_bytes or memory_budget(),
+        "cut them with --max-bp, or raise --max-memory-gb",
+    )
     text = "".join(kept)
     flat = _CODE_OF_BYTE[np.frombuffer(text.encode("ascii", "replace"), dtype=np.uint8)]
     if (flat == _UNKNOWN).any():

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import dataclasses
-from collections.abc import Iterable
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -12,13 +11,14 @@ import numpy as np
 import numpy.typing as npt
 
 from aam.console import say
-from aam.contract.errors import DataError, UsageError, first_few
+from aam.contract.errors import UsageError
+from aam.contract.options.commands import Unifrac
 from aam.contract.options.groups import PhylogenyOptions, TableOptions
 from aam.data.distances import DistanceMatrix, read_distances
 from aam.data.sequences import PAD, encode, sequences_of
-from aam.data.store.files import is_store
-from aam.data.store.reader import has_tree, open_store
-from aam.data.table import FeatureTable, read_table
+from aam.data.store.files import is_store, read_header
+from aam.data.store.reader import open_store
+from aam.data.table import FeatureTable, leave_out_samples, read_table
 from aam.data.unifrac.phylogeny import Phylogeny, read_phylogeny
 from aam.memory import memory_budget
 
@@ -101,19 +101,11 @@ def load_study(
     if phylogeny is not None and phylogeny.tree is not None:
         if phylogeny.unifrac_matrix is not None:
             raise UsageError("Both a tree and a matrix", "--tree --unifrac-matrix", "give one")
-        tree, columns = read_phylogeny(
-            phylogeny.tree,
-            table.feature_ids,
-            phylogeny.drop_missing_asvs,
-            phylogeny.root_at_midpoint,
-            budget,
-        )
-        table = keep_asvs_of_tree(table, columns, input.drop_empty_samples)
-    elif phylogeny is not None and phylogeny.unifrac_matrix is not None:
-        distances = _read_matrix(phylogeny, phylogeny.unifrac_matrix, table, budget)
+        table, tree = with_phylogeny(table, phylogeny.tree, phylogeny, input)
+    elif phylogeny is not None:
+        distances = _read_matrix(phylogeny, table, budget)
     sequences = sequences_of(table.feature_ids, input.sequences, budget)
-    tokens_FL = encode(sequences, max_bp, budget)
-    return Study(table, tokens_FL, tree, distances)
+    return Study(table, encode(sequences, max_bp, budget), tree, distances)
 
 
 def load_table(input: TableOptions) -> FeatureTable:
@@ -137,7 +129,7 @@ def has_phylogeny(input: TableOptions, phylogeny: PhylogenyOptions) -> bool:
     """
     if phylogeny.tree is not None or phylogeny.unifrac_matrix is not None:
         return True
-    return is_store(input.table) and has_tree(input.table)
+    return is_store(input.table) and read_header(input.table).has_tree
 
 
 def check_store_options(input: TableOptions, tree: Path | None) -> None:
@@ -160,13 +152,11 @@ def _load_store(
 ) -> Study:
     """Memory-map a store, with its tree unless `phylogeny` is None or names a matrix."""
     check_store_options(input, None if phylogeny is None else phylogeny.tree)
-    path = input.table.absolute()
-    if phylogeny is None or phylogeny.unifrac_matrix is None:
-        return _map_store(StoreOrigin(path, max_bp, with_tree=phylogeny is not None))
-    study = _map_store(StoreOrigin(path, max_bp, with_tree=False))
-    distances = _read_matrix(
-        phylogeny, phylogeny.unifrac_matrix, study.table, memory_budget(input.max_memory_gb)
-    )
+    with_tree = phylogeny is not None and phylogeny.unifrac_matrix is None
+    study = _map_store(StoreOrigin(input.table.absolute(), max_bp, with_tree))
+    if phylogeny is None or with_tree:
+        return study
+    distances = _read_matrix(phylogeny, study.table, memory_budget(input.max_memory_gb))
     return dataclasses.replace(study, distances=distances)
 
 
@@ -187,11 +177,13 @@ def _map_store(origin: StoreOrigin) -> Study:
 
 
 def _read_matrix(
-    options: PhylogenyOptions, path: Path, table: FeatureTable, budget: int
-) -> DistanceMatrix:
+    options: PhylogenyOptions, table: FeatureTable, budget: int
+) -> DistanceMatrix | None:
+    if options.unifrac_matrix is None:
+        return None
     if options.unifrac_metric == "faith_pd":
         raise UsageError("Faith PD is no distance", "--unifrac-matrix", "give --tree")
-    matrix = read_distances(path, tuple(table.sample_ids), budget)
+    matrix = read_distances(options.unifrac_matrix, tuple(table.sample_ids), budget)
     return matrix.aligned(table.sample_ids)
 
 
@@ -202,36 +194,25 @@ def _sort_features(table: FeatureTable) -> FeatureTable:
     )
 
 
-def keep_asvs_of_tree(
-    table: FeatureTable, columns: npt.NDArray[np.int64], drop_empty: bool
-) -> FeatureTable:
-    """Keep the ASVs of the tree, and the samples that have any of them.
-
-    Args:
-        table: the table.
-        columns: columns of the ASVs in the tree, as `read_phylogeny` returns them.
-        drop_empty: leave out samples without any ASV of the tree instead of raising DataError.
+def with_phylogeny(
+    table: FeatureTable, path: Path, options: PhylogenyOptions | Unifrac, input: TableOptions
+) -> tuple[FeatureTable, Phylogeny]:
+    """Read the tree at `path`; keep its ASVs of the table, and the samples that have any of them.
 
     Raises:
-        DataError: samples have no ASV of the tree, and `drop_empty` is false.
+        MissingInput, DataError: see `read_phylogeny`; samples have no ASV of the tree, without
+            --drop-empty-samples.
     """
+    phylogeny, columns = read_phylogeny(
+        path,
+        table.feature_ids,
+        options.drop_missing_asvs,
+        options.root_at_midpoint,
+        memory_budget(input.max_memory_gb),
+    )
     if len(columns) == len(table.feature_ids):
-        return table
+        return table, phylogeny
     kept = table.take_features(columns)
-    sizes = kept.richness
-    if not sizes.all():
-        emptied = (kept.sample_ids[row] for row in np.flatnonzero(sizes == 0).tolist())
-        check_emptied(emptied, drop_empty)
-    return kept.take_samples(np.flatnonzero(sizes))
-
-
-def check_emptied(emptied: Iterable[str], drop_empty: bool) -> None:
-    """Refuse samples without any ASV of the tree, or print that they are left out.
-
-    Raises:
-        DataError: `drop_empty` is false.
-    """
-    named = first_few(emptied)
-    if not drop_empty:
-        raise DataError("Samples have no ASV of the tree", named, "add --drop-empty-samples")
-    say(f"Left out samples without an ASV of the tree: {named}.")
+    emptied = [kept.sample_ids[row] for row in np.flatnonzero(kept.richness == 0).tolist()]
+    leave_out_samples("Samples without an ASV of the tree", emptied, input.drop_empty_samples)
+    return kept.take_samples(np.flatnonzero(kept.richness)), phylogeny

@@ -351,7 +351,7 @@ def test_groups_that_are_not_there(bench: Bench, refused: Refused) -> None:
     [
         (["a\tb"], ("Not a splits file", "'sample-id\tfold\tsplit\tgroup'")),
         (["", "S01\t1\ttrian\t"], ("line 2", "has the split 'trian'")),
-        (["", "S01\t1\ttrain\t", "S01\t1\tvalidation\t"], ("line 3", "names a sample twice")),
+        (["", "S01\t1\ttrain\t", "S01\t1\tvalidation\t"], ("line 3", "repeats a sample")),
         (["", "Z01\t1\ttrain\t"], ("leaves no training sample",)),
         (["", "S01\t1\ttrain\t", "S02\t1\ttrain\t"], ("leaves no validation or test sample",)),
         ([], ("Not a splits file",)),

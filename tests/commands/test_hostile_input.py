@@ -304,8 +304,8 @@ def wide_matrix(path: Path) -> None:
 
 
 MATRICES: dict[str, tuple[Make, str]] = {
-    "npy": (lambda path: npy(path, (10**6, 10**6)), "its header describes 8000000000000 bytes"),
-    "npy beyond 64 bits": (lambda path: npy(path, (10**12, 10**12)), "its header describes 8"),
+    "npy": (lambda path: npy(path, (10**6, 10**6)), "is cut off or not an array"),
+    "npy beyond 64 bits": (lambda path: npy(path, (10**12, 10**12)), "is cut off or not an array"),
     "npy of a negative size": (lambda path: npy(path, (-1, -4)), "cannot be read"),
     "npz": (npz_bomb, "does not fit in memory"),
     "hdf5": (hdf5_matrix, "does not fit in memory"),
@@ -331,7 +331,7 @@ def test_a_bomb_of_a_matrix_in_a_command(folder: Path) -> None:
     given = ["--table", folder / "table.tsv", "--output-dir", folder / "run", "--device", "cpu"]
     status, shown = limited("pretrain", *given, "--unifrac-matrix", folder / "bomb.npy")
     assert status == DATA, shown
-    assert "its header describes 8000000000000 bytes" in shown
+    assert "is cut off or not an array" in shown
     assert "Traceback" not in shown
 
 

@@ -24,7 +24,7 @@ from typing import IO
 
 from aam.contract.errors import DataError, first_few
 from aam.contract.files import require
-from aam.memory import memory_budget, shown_size
+from aam.memory import check_memory, memory_budget
 
 _ZIP_MAGIC = b"PK\x03\x04"
 _GZIP_MAGIC = b"\x1f\x8b"
@@ -77,7 +77,15 @@ def is_compressed(path: Path) -> bool:
 
 
 def read_payload(path: Path, name: str, semantic: str, max_bytes: int | None = None) -> bytes:
-    """Read the payload of an artifact, the content of a gzip file, or a plain file.
+    """Read the payload of a file; see `open_payload`."""
+    with open_payload(path, name, semantic, max_bytes) as stream:
+        return stream.read()
+
+
+def open_payload(
+    path: Path, name: str, semantic: str, max_bytes: int | None = None
+) -> io.BufferedReader:
+    """Open the payload of an artifact, the content of a gzip file, or a plain file.
 
     Args:
         path: the file.
@@ -89,21 +97,9 @@ def read_payload(path: Path, name: str, semantic: str, max_bytes: int | None = N
     Raises:
         MissingInput: there is no such file.
         DataError: the payload is larger than `max_bytes`; the archive is damaged, is not an
-            artifact, is of another type, or has no such file.
+            artifact, is of another type, or has no such file. Reading the stream raises it too.
     """
-    with open_payload(path, name, semantic, max_bytes) as stream:
-        return stream.read()
-
-
-def open_payload(
-    path: Path, name: str, semantic: str, max_bytes: int | None = None
-) -> io.BufferedReader:
-    """Open the payload of a file for sequential reading; see `read_payload`.
-
-    Raises:
-        MissingInput, DataError: as `read_payload`; reading the stream raises DataError too.
-    """
-    limit = memory_budget() if max_bytes is None else max_bytes
+    limit = max_bytes or memory_budget()
     if is_artifact(path):
         with _report_damage(path), zipfile.ZipFile(path) as archive:
             source: IO[bytes] = archive.open(_member(archive, path, name, semantic))
@@ -130,14 +126,9 @@ class _Bounded(io.RawIOBase):
             data = self._source.read(min(len(view), 1 << 20))
         view[: len(data)] = data
         self._bytes_read += len(data)
-        if self._bytes_read > self._limit:
-            size = self._path.stat().st_size
-            raise DataError(
-                "The content of the file does not fit in memory",
-                f"'{self._path}' of {shown_size(size)} has more than {shown_size(self._limit)} "
-                "of content",
-                "if the file is the right one, raise --max-memory-gb",
-            )
+        remedy = "if the file is the right one, raise --max-memory-gb"
+        shown = f"'{self._path}', unpacked,"
+        check_memory("content of the file", shown, self._bytes_read, self._limit, remedy)
         return len(data)
 
     def close(self) -> None:
@@ -148,11 +139,7 @@ class _Bounded(io.RawIOBase):
 
 @contextmanager
 def _report_damage(path: Path) -> Iterator[None]:
-    """Convert the exceptions of reading a damaged archive.
-
-    Raises:
-        DataError: the archive is damaged.
-    """
+    """Convert the exceptions of reading a damaged archive to DataError."""
     try:
         yield
     except DAMAGE as error:
@@ -192,11 +179,8 @@ def _member(archive: zipfile.ZipFile, path: Path, name: str, semantic: str) -> s
 
 def _root(archive: zipfile.ZipFile) -> str | None:
     """Return the folder of the zip that has a VERSION entry; None without one."""
-    for entry in archive.namelist():
-        folder, _, rest = entry.partition("/")
-        if rest == "VERSION":
-            return folder
-    return None
+    entries = (entry.partition("/") for entry in archive.namelist())
+    return next((folder for folder, _, rest in entries if rest == "VERSION"), None)
 
 
 def _semantic_type(archive: zipfile.ZipFile, root: str) -> str:

@@ -1,24 +1,25 @@
 """Feature tables in blocks of samples, and what the readers of all table formats share.
 
-`aam.data.io.table_formats` is the registry of the formats. Each reader compares the sizes that a
-file states with the size of the file and with the memory budget before it allocates anything.
+`aam.data.io.table_formats` is the registry of the formats, and validates ids and values of all.
+Each reader compares the sizes that a file states with the size of the file and with the memory
+budget before it allocates anything.
 """
 
 from __future__ import annotations
 
 import io
 import shutil
-from collections import Counter
 from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 
 import numpy as np
 from numpy.typing import NDArray
+from scipy.sparse import csr_array
 
-from aam.contract.errors import DataError, first_few
+from aam.contract.errors import DataError
 from aam.data.io import artifact
-from aam.memory import shown_size
+from aam.memory import check_memory
 
 ENTRY_BYTES = 12
 """Bytes of an entry of a block: a float64 value and the int32 index of its feature."""
@@ -36,34 +37,19 @@ BAD_CONTENT = (
 
 
 @dataclass(frozen=True)
-class TableBlock:
-    """Consecutive samples of a table: n samples from `start` on.
-
-    Attributes:
-        data: float64 [entries], values of the file.
-        indices: int32 [entries], their features, each at most once in a sample.
-        indptr: int64 [n + 1].
-    """
-
-    start: int
-    data: NDArray[np.float64]
-    indices: NDArray[np.int32]
-    indptr: NDArray[np.int64]
-
-
-@dataclass(frozen=True)
 class TableBlocks:
     """A table that is read block by block; `blocks` may be called more than once.
 
     Attributes:
-        sample_ids: N names, unique.
-        feature_ids: F names, unique.
-        blocks: yields all samples in order, from the first.
+        sample_ids: N names.
+        feature_ids: F names.
+        blocks: yields all samples in order, [n, F] at a time: float64 values of the file, each
+            feature at most once in a sample.
     """
 
     sample_ids: Sequence[str]
     feature_ids: Sequence[str]
-    blocks: Callable[[], Iterator[TableBlock]]
+    blocks: Callable[[], Iterator[csr_array]]
 
 
 @dataclass(frozen=True)
@@ -94,43 +80,20 @@ class OpenTable:
             shutil.copyfileobj(self.stream, target, 1 << 20)
         return self.scratch / "table"
 
+    def runs(self, indptr: NDArray[np.int64], entry_bytes: int) -> Iterator[tuple[int, int]]:
+        """Divide samples into runs of at most `block_bytes`; a larger sample is its own run."""
+        entries = max(1, self.block_bytes // entry_bytes)
+        low, last = 0, len(indptr) - 1
+        while low < last:
+            high = int(np.searchsorted(indptr, indptr[low] + entries, side="right")) - 1
+            high = min(max(high, low + 1), last)
+            yield low, high
+            low = high
 
-def cuts(indptr: NDArray[np.int64], entries: int) -> Iterator[tuple[int, int]]:
-    """Divide samples into runs of at most `entries` entries; a larger sample is its own run."""
-    low, last = 0, len(indptr) - 1
-    while low < last:
-        high = int(np.searchsorted(indptr, indptr[low] + entries, side="right")) - 1
-        high = min(max(high, low + 1), last)
-        yield low, high
-        low = high
-
-
-def check_size(size: float, what: str, budget: int) -> None:
-    """Refuse a table that does not fit in memory.
-
-    Raises:
-        DataError: `size` bytes are more than the budget.
-    """
-    if size > budget:
-        raise DataError(
-            "The table does not fit in memory",
-            f"{what} of {shown_size(size)}, the limit is {shown_size(budget)}",
-            "check how it was made, raise --max-memory-gb, or use `aam prepare`",
-        )
-
-
-def check_ids(ids: Sequence[str], what: str) -> None:
-    """Refuse duplicated and empty ids.
-
-    Raises:
-        DataError: naming the duplicated ids.
-    """
-    twice = [name for name, count in Counter(ids).items() if count > 1]
-    if twice:
-        raise DataError(f"Duplicated {what} ids", first_few(twice), f"give each {what} one id")
-    if any(not name.strip() for name in ids):
-        unnamed = sum(not name.strip() for name in ids)
-        raise DataError(f"{what.capitalize()}s without an id", str(unnamed), "name them")
+    def check_size(self, size: float, part: str) -> None:
+        """Refuse a part of the table that does not fit in memory (DataError)."""
+        remedy = "check how it was made, raise --max-memory-gb, or use `aam prepare`"
+        check_memory("table", part, size, self.budget, remedy)
 
 
 def unreadable(form: str, error: Exception) -> DataError:

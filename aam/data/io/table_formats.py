@@ -1,4 +1,4 @@
-"""Registry of feature-table formats: BIOM 2.1 (HDF5), BIOM 1 (JSON) and TSV.
+"""Registry of feature-table formats (BIOM 2.1, BIOM 1, TSV), and validation of their content.
 
 The format is recognized by the first bytes of the file, not by its name. A complete table is one
 block (`aam.data.table`); `aam prepare` reads blocks that fit in memory. To add a format, write a
@@ -7,21 +7,30 @@ function from `OpenTable` to `TableBlocks` and add its entry to `TABLE_FORMATS`.
 
 from __future__ import annotations
 
+import re
 import shutil
-from collections.abc import Callable, Iterator
+from collections import Counter
+from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass
 from pathlib import Path
 
-from aam.contract.errors import DataError
+import numpy as np
+from scipy.sparse import csr_array
+
+from aam.contract.errors import DataError, first_few
 from aam.data.io import artifact
 from aam.data.io.biom_tables import HDF5_MAGIC, read_hdf5, read_json
-from aam.data.io.table_blocks import OpenTable, TableBlock, TableBlocks
-from aam.data.io.tsv_tables import read_tsv
+from aam.data.io.table_blocks import OpenTable, TableBlocks
+from aam.data.io.tsv_tables import TRANSPOSED, read_tsv
 from aam.memory import memory_budget
 
 BLOCK_BYTES = 64 << 20
 """Largest size of a block, 12 bytes an entry; but at least one sample."""
+
+_MAX_READS = int(np.iinfo(np.int32).max)
+_ASV = re.compile(r"[ACGTUN]{20,}|[0-9a-f]{32}|[0-9a-f]{40}", re.IGNORECASE)
+"""An id that is DNA, or the MD5 or SHA-1 of a sequence."""
 
 
 @dataclass(frozen=True)
@@ -30,9 +39,8 @@ class TableFormat:
 
     Attributes:
         recognizes: whether a file that begins with these bytes (4,096 or fewer) has the format.
-        read: opens the table. It raises DataError if the content is damaged, if it takes more
-            memory than the budget, and for duplicated or missing ids; reading blocks may raise
-            DataError too.
+        read: opens the table. It raises DataError if the content is damaged or takes more memory
+            than the budget; reading blocks may raise DataError too.
     """
 
     recognizes: Callable[[bytes], bool]
@@ -55,7 +63,7 @@ def open_blocks(
     block_bytes: int = BLOCK_BYTES,
     max_bytes: int | None = None,
 ) -> TableBlocks:
-    """Open a feature table for reading block by block.
+    """Open a feature table for reading counts of reads block by block.
 
     Args:
         path: a file of `TABLE_FORMATS`, plain, gzipped or in a QIIME 2 artifact.
@@ -63,19 +71,40 @@ def open_blocks(
         block_bytes: largest size of a block; a larger sample is a block of its own.
         max_bytes: bytes of memory that reading may use; None for half of the available memory.
 
+    Returns:
+        The table with unique ids; its blocks are int32 [n, F], all counts above 0, sorted.
+
     Raises:
         MissingInput: there is no such file.
-        DataError: the file is no table, is damaged, does not fit in memory, or has duplicated or
-            missing ids. Reading blocks raises it too.
+        DataError: the file is no table, is damaged, is transposed, does not fit in memory, or has
+            duplicated or missing ids. Reading blocks raises it too, and for values that are not
+            integers from 0 to 2**31 - 1.
     """
-    budget = memory_budget() if max_bytes is None else max_bytes
+    budget = max_bytes or memory_budget()
     unpacked_bytes = budget if scratch is None else max(budget, shutil.disk_usage(scratch).free)
-    with _path_named(path):
-        found = _open(path, scratch, block_bytes, budget, unpacked_bytes)
+    with (
+        _path_named(path),
+        artifact.open_payload(path, "feature-table.biom", "FeatureTable", unpacked_bytes) as stream,
+    ):
+        start = stream.peek(4096)[:4096]
+        if not start.strip():
+            raise DataError("No feature table", "the file is empty", "make it again")
+        table = OpenTable(path, stream, scratch, block_bytes, budget)
+        read = next(each.read for each in TABLE_FORMATS.values() if each.recognizes(start))
+        found = read(table)
+        _check_ids(found)
 
-    def blocks() -> Iterator[TableBlock]:
+    def blocks() -> Iterator[csr_array]:
+        first = 0
+
+        def as_counts(block: csr_array) -> csr_array:
+            nonlocal first
+            first += block.shape[0]
+            return _as_counts(block, found.sample_ids[first - block.shape[0] : first])
+
         with _path_named(path):
-            yield from found.blocks()
+            # Unlike a loop, map holds no reference to a block that its user has dropped.
+            yield from map(as_counts, found.blocks())
 
     return TableBlocks(found.sample_ids, found.feature_ids, blocks)
 
@@ -91,15 +120,38 @@ def _path_named(path: Path) -> Iterator[None]:
         raise DataError(f"{error.cause} in '{path}'", error.evidence, error.remedy) from error
 
 
-def _open(
-    path: Path, scratch: Path | None, block_bytes: int, budget: int, unpacked_bytes: int
-) -> TableBlocks:
-    with artifact.open_payload(
-        path, "feature-table.biom", "FeatureTable", unpacked_bytes
-    ) as stream:
-        start = stream.peek(4096)[:4096]
-        if not start.strip():
-            raise DataError("No feature table", "the file is empty", "make it again")
-        table = OpenTable(path, stream, scratch, block_bytes, budget)
-        used = next(each for each in TABLE_FORMATS.values() if each.recognizes(start))
-        return used.read(table)
+def _check_ids(table: TableBlocks) -> None:
+    """Refuse duplicated and empty ids, and a table whose sample ids, not feature ids, are ASVs."""
+    for what, ids in (("sample", table.sample_ids), ("feature", table.feature_ids)):
+        if twice := [name for name, count in Counter(ids).items() if count > 1]:
+            raise DataError(f"Duplicated {what} ids", first_few(twice), f"give each {what} one id")
+        if unnamed := sum(not name.strip() for name in ids):
+            raise DataError(f"{what.capitalize()}s without an id", str(unnamed), "name them")
+    samples, features = table.sample_ids, table.feature_ids
+    if samples and all(map(_ASV.fullmatch, samples)) and not any(map(_ASV.fullmatch, features)):
+        shown = f"samples {first_few(samples)} and features {first_few(features)}"
+        raise DataError("The table is transposed: its samples are ASVs", shown, TRANSPOSED)
+
+
+def _as_counts(block: csr_array, sample_ids: Sequence[str]) -> csr_array:
+    """Convert values [n, F] in place to sorted int32 counts above 0; refuse other values."""
+    values = block.data
+    with np.errstate(invalid="ignore"):
+        block.data = values.astype(np.int32)
+    if values.size and not (block.data.min() >= 0 and np.array_equal(block.data, values)):
+        finite = np.isfinite(values)
+        whole = np.trunc(values) == values
+        checks = (
+            (~finite, "Counts that are NaN or infinite", "write 0 where a sample has no reads"),
+            (values < 0, "Negative counts", "give counts of reads, not transformed values"),
+            (~whole, "Fractional counts", "give counts of reads, not relative abundances"),
+            (values > _MAX_READS, f"Counts beyond {_MAX_READS}", "check how the table was made"),
+        )
+        wrong, cause, remedy = next(check for check in checks if check[0].any())
+        rows = np.unique(np.searchsorted(block.indptr, np.flatnonzero(wrong), "right") - 1)
+        where = first_few(sample_ids[row] for row in rows)
+        evidence = f"{int(wrong.sum())} of {np.count_nonzero(values)} values, in samples {where}"
+        raise DataError(cause, evidence, remedy)
+    block.eliminate_zeros()
+    block.sort_indices()
+    return block

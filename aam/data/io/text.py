@@ -6,7 +6,7 @@ from pathlib import Path
 
 from aam.contract.errors import DataError
 from aam.contract.files import require
-from aam.memory import memory_budget, shown_size
+from aam.memory import check_memory, memory_budget
 
 _OBJECT_BYTES = 8
 """Bytes of memory per byte of text once it is split into cells."""
@@ -42,10 +42,6 @@ def read_text(path: Path, what: str) -> str:
         DataError: the file is not UTF-8, or its cells do not fit in memory.
     """
     size = require(path, what).stat().st_size
-    if size * _OBJECT_BYTES > memory_budget():
-        raise DataError(
-            f"The {what} does not fit in memory",
-            f"'{path}' has {shown_size(size)}",
-            "check that it is the right file",
-        )
+    remedy = "check that it is the right file"
+    check_memory(what, f"'{path}'", size * _OBJECT_BYTES, memory_budget(), remedy)
     return decoded(path.read_bytes(), path, what)

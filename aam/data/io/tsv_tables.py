@@ -3,79 +3,110 @@
 from __future__ import annotations
 
 import io
-from collections.abc import Iterable, Iterator
+from collections.abc import Iterator
 from itertools import chain
-from pathlib import Path
 from typing import Any
 
 import numpy as np
 from numpy.typing import NDArray
+from scipy.sparse import csr_array
 
 from aam.console import say
 from aam.contract.errors import DataError
-from aam.data.io.table_blocks import (
-    OpenTable,
-    TableBlock,
-    TableBlocks,
-    check_ids,
-    check_size,
-    cuts,
-)
+from aam.data.io.table_blocks import OpenTable, TableBlocks
 
 TRANSPOSED = "give features as rows and samples as columns, or BIOM, which names its axes"
 
 _ENTRY = np.dtype([("row", "<i4"), ("column", "<i4"), ("value", "<f8")])
+_ENTRIES_AT_ONCE = 1 << 16
 _CELL_BYTES = 70
 """Bytes of memory that the cell of a line takes, as a string of Python and as a number."""
+_NAME_BYTES = 100
 _TAXONOMY = frozenset({"taxonomy", "taxon", "consensus lineage", "consensuslineage"})
 _SAMPLE_HEADERS = frozenset({"#sampleid", "#sample id", "sampleid", "sample-id", "sample_name"})
 
 
 def read_tsv(table: OpenTable) -> TableBlocks:
-    """Read a TSV of features x samples: spool its entries, then sort them into runs of samples."""
-    scratch, block_bytes, budget = table.scratch, table.block_bytes, table.budget
-    features: list[str] = []
-    samples, rows = parse_tsv(_lines(table.stream, budget))
-    sizes = np.zeros(len(samples), dtype=np.int64)
-    spool = _Spool(None if scratch is None else scratch / "entries", block_bytes // 8)
-    names_bytes = 0
-    for number, (name, values) in enumerate(rows):
-        features.append(name)
-        names_bytes += len(name) + 100
-        found = np.flatnonzero(values)
-        sizes[found] += 1
-        entries = np.empty(len(found), dtype=_ENTRY)
-        entries["row"], entries["column"], entries["value"] = found, number, values[found]
-        spool.append(entries)
-        check_size(names_bytes + 3 * spool.bytes, "its counts", budget)
-    check_ids(samples, "sample")
-    check_ids(features, "feature")
-    indptr = np.concatenate([[0], np.cumsum(sizes)])
-    runs = list(cuts(indptr, max(1, block_bytes // (2 * _ENTRY.itemsize))))
-    divided = [spool] if len(runs) < 2 else _divide(spool, [low for low, _ in runs], scratch)
+    """Read a TSV of features x samples: its entries by feature, then by runs of samples.
 
-    def blocks() -> Iterator[TableBlock]:
-        for (low, high), run in zip(runs, divided, strict=False):
-            entries = run.all_entries()
-            # Features came in order, so a stable sort by sample keeps them so.
-            entries = entries[np.argsort(entries["row"], kind="stable")]
-            part = indptr[low : high + 1] - indptr[low]
-            yield TableBlock(low, entries["value"].copy(), entries["column"].copy(), part)
+    The entries are in a temporary file, or in memory without a scratch folder; each run reads all.
+    """
+    lines = _lines(table)
+    header, first = _header(lines)
+    samples = header[1:]
+    if samples[-1].strip().lower() in _TAXONOMY:
+        say(f"The column '{samples.pop().strip()}' of the table is not read.")
+    features: list[str] = []
+    sizes = np.zeros(len(samples), dtype=np.int64)
+
+    def entries_by_feature() -> Iterator[NDArray[Any]]:
+        size = 0
+        for number, line in chain(first, lines):
+            cells = line.split("\t")
+            if len(cells) != len(header):
+                raise DataError(
+                    "A row of another length",
+                    f"line {number} has {len(cells)} cells, the header {len(header)}",
+                    "is the file cut off, or are blanks used for tabs?",
+                )
+            values = _numbers(cells[1 : len(samples) + 1], number)
+            found = np.flatnonzero(values)
+            sizes[found] += 1
+            entries = np.empty(len(found), dtype=_ENTRY)
+            entries["row"], entries["column"] = found, len(features)
+            entries["value"] = values[found]
+            yield entries
+            features.append(cells[0])
+            size += len(cells[0]) + _NAME_BYTES + (0 if table.scratch else 3 * entries.nbytes)
+            table.check_size(size, "the content of the file")
+
+    spool = np.empty(0, dtype=_ENTRY)
+    if table.scratch is None:
+        spool = np.concatenate([spool, *entries_by_feature()])
+    else:
+        with (table.scratch / "entries").open("wb") as stream:
+            for entries in entries_by_feature():
+                stream.write(entries.tobytes())
+        if sizes.any():
+            spool = np.memmap(table.scratch / "entries", _ENTRY, "r")
+    indptr = np.concatenate([[0], np.cumsum(sizes)])
+
+    def blocks() -> Iterator[csr_array]:
+        for low, high in table.runs(indptr, 2 * _ENTRY.itemsize):
+            yield _run(spool, indptr[low : high + 1], low, len(features))
 
     return TableBlocks(samples, features, blocks)
 
 
-def _lines(stream: io.BufferedReader, budget: int) -> Iterator[str]:
-    """Yield the lines of UTF-8 text that end with LF, CR LF or CR.
+def _run(spool: NDArray[Any], indptr: NDArray[np.int64], low: int, features: int) -> csr_array:
+    """Select the values [n, F] of samples from `low` on, at `indptr` [n + 1] in their order."""
+    found = np.empty(indptr[-1] - indptr[0], dtype=_ENTRY)
+    filled = 0
+    for start in range(0, len(spool), _ENTRIES_AT_ONCE):
+        entries = spool[start : start + _ENTRIES_AT_ONCE]
+        own = entries[(entries["row"] >= low) & (entries["row"] < low + len(indptr) - 1)]
+        found[filled : filled + len(own)] = own
+        filled += len(own)
+    # Features came in order, so a stable sort by sample keeps them so.
+    found = found[np.argsort(found["row"], kind="stable")]
+    parts = (found["value"].copy(), found["column"].copy(), indptr - indptr[0])
+    return csr_array(parts, shape=(len(indptr) - 1, features))
+
+
+def _lines(table: OpenTable) -> Iterator[tuple[int, str]]:
+    """Yield number and text of the lines that are not blank, which end with LF, CR LF or CR.
 
     Raises:
         DataError: the text is not UTF-8, or a line does not fit in memory.
     """
-    text = io.TextIOWrapper(stream, encoding="utf-8-sig")
+    text = io.TextIOWrapper(table.stream, encoding="utf-8-sig")
+    number = 0
     try:
-        while line := text.readline(budget // _CELL_BYTES + 1):
-            check_size(len(line) * _CELL_BYTES, "a line", budget)
-            yield line
+        while line := text.readline(table.budget // _CELL_BYTES + 1):
+            number += 1
+            table.check_size(len(line) * _CELL_BYTES, f"line {number}")
+            if line.strip():
+                yield number, line.rstrip("\r\n")
     except UnicodeDecodeError as error:
         raise DataError(
             "No feature table",
@@ -84,112 +115,19 @@ def _lines(stream: io.BufferedReader, budget: int) -> Iterator[str]:
         ) from error
 
 
-class _Spool:
-    """Entries of a table in the order of the file, in memory or in a temporary file."""
-
-    def __init__(self, file: Path | None, at_once: int) -> None:
-        self._file, self._at_once = file, at_once
-        self._pending: list[NDArray[Any]] = []
-        self.bytes = 0
-        """Bytes in memory."""
-
-    def append(self, entries: NDArray[Any]) -> None:
-        """Add entries."""
-        if entries.size:
-            self._pending.append(entries)
-            self.bytes += entries.nbytes
-            if self._file is not None and self.bytes > self._at_once:
-                self.flush()
-
-    def flush(self) -> None:
-        """Move the entries in memory to the temporary file, if there is one."""
-        if self._file is not None:
-            with self._file.open("ab") as stream:
-                for entries in self._pending:
-                    stream.write(entries.tobytes())
-            self._pending.clear()
-            self.bytes = 0
-
-    def pieces(self) -> Iterator[NDArray[Any]]:
-        """Yield all entries in pieces."""
-        self.flush()
-        if self._file is None or not self._file.exists():
-            yield from self._pending
-            return
-        with self._file.open("rb") as stream:
-            while len(data := stream.read(max(1, self._at_once // 16) * _ENTRY.itemsize)):
-                yield np.frombuffer(data, dtype=_ENTRY)
-
-    def all_entries(self) -> NDArray[Any]:
-        """Return all entries."""
-        return np.concatenate([np.empty(0, dtype=_ENTRY), *self.pieces()])
-
-
-def _divide(spool: _Spool, starts: list[int], scratch: Path | None) -> list[_Spool]:
-    """Divide entries among runs of samples that begin at `starts`."""
-    divided = [
-        _Spool(None if scratch is None else scratch / f"samples-{start}", spool._at_once // 16)
-        for start in starts
-    ]
-    for entries in spool.pieces():
-        places = np.searchsorted(starts, entries["row"], side="right") - 1
-        for place in np.unique(places).tolist():
-            divided[place].append(entries[places == place])
-    for run in divided:
-        run.flush()
-    return divided
-
-
-def parse_tsv(
-    lines: Iterable[str],
-) -> tuple[list[str], Iterator[tuple[str, NDArray[np.float64]]]]:
-    """Parse a TSV of features x samples: the header at once, the rows as they are iterated over.
-
-    Args:
-        lines: of the file, with or without line ends.
-
-    Returns:
-        Sample ids [N], and an iterator of feature ids with their float64 values [N].
-
-    Raises:
-        DataError: the text is no such table; the iterator raises it too.
-    """
-    numbered = enumerate((line.rstrip("\r\n") for line in lines), 1)
-    nonempty = ((number, line) for number, line in numbered if line.strip())
-    header, first = _header(nonempty)
-    width = len(header)
-    if header[-1].strip().lower() in _TAXONOMY:
-        width -= 1
-        say(f"The column '{header[-1].strip()}' of the table is not read.")
-    return header[1:width], _rows(chain(first, nonempty), len(header), width)
-
-
-def _rows(
-    lines: Iterable[tuple[int, str]], cells_in_header: int, width: int
-) -> Iterator[tuple[str, NDArray[np.float64]]]:
-    for number, line in lines:
-        cells = line.split("\t")
-        if len(cells) != cells_in_header:
-            raise DataError(
-                "A row of another length",
-                f"line {number} has {len(cells)} cells, the header {cells_in_header}",
-                "is the file cut off, or are blanks used for tabs?",
-            )
-        yield cells[0], _numbers(cells[1:width], number)
-
-
 def _header(lines: Iterator[tuple[int, str]]) -> tuple[list[str], list[tuple[int, str]]]:
     """Return the cells of the header, and the line after it if it is already read."""
-    first, comment, plain = "", (0, ""), (0, "")
+    first, comment = "", ""
+    plain: list[tuple[int, str]] = []
     for number, line in lines:
         first = first or line
         if not line.startswith("#"):
-            plain = (number, line)
+            plain = [(number, line)]
             break
-        comment = (number, line)
+        comment = line
     # The header is the last commented line if that has columns, else the first plain one.
-    commented = "\t" in comment[1]
-    header = (comment if commented else plain)[1].split("\t")
+    is_commented = "\t" in comment
+    header = (comment if is_commented else plain[0][1] if plain else "").split("\t")
     if len(header) < 2:
         raise DataError(
             "No feature table",
@@ -202,10 +140,10 @@ def _header(lines: Iterator[tuple[int, str]]) -> tuple[list[str], list[tuple[int
             f"the first column is '{header[0]}'",
             f"{TRANSPOSED} (is it the metadata?)",
         )
-    return header, [plain] if commented and plain[0] else []
+    return header, plain if is_commented else []
 
 
-def _numbers(cells: list[str], line: int) -> NDArray[np.float64]:
+def _numbers(cells: list[str], line: int) -> NDArray[Any]:
     try:
         return np.array(cells, dtype=np.float64)
     except ValueError as error:

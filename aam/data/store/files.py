@@ -24,7 +24,6 @@ import json
 import os
 from dataclasses import asdict, dataclass
 from pathlib import Path
-from types import TracebackType
 from typing import Any
 
 import numpy as np
@@ -32,6 +31,7 @@ from numpy.typing import NDArray
 
 from aam import __version__
 from aam.contract.errors import DataError, MissingInput
+from aam.contract.files import sha256
 
 HEADER = "store.json"
 FORMAT = 1
@@ -42,7 +42,7 @@ COUNTS = ("counts", "counts_asvs", "counts_ends", "reads", "samples", "samples_e
 TREE = ("lengths", "ancestors", "ancestors_ends")
 METADATA = ("metadata_rows", "metadata_cells", "metadata_ends")
 
-_AGAIN = "make it again with `aam prepare`"
+_AGAIN = "copy it again and compare the sizes, or make it again with `aam prepare`"
 
 
 @dataclass(frozen=True)
@@ -60,13 +60,13 @@ class Header:
     """Content of `store.json`.
 
     Attributes:
-        facts: of each array, by name.
+        arrays: description of each array, by name.
         columns: names of the metadata's columns; None without metadata.
         made_from: name, size and SHA-256 of each file that was read, by option.
         checksum: of all of this, in hexadecimal digits.
     """
 
-    facts: dict[str, ArrayDescription]
+    arrays: dict[str, ArrayDescription]
     columns: list[str] | None
     made_from: dict[str, dict[str, Any]]
     checksum: str
@@ -74,79 +74,64 @@ class Header:
     @property
     def has_tree(self) -> bool:
         """Whether the store holds a phylogeny."""
-        return "ancestors" in self.facts
+        return "ancestors" in self.arrays
 
 
 class ArrayFile:
-    """Writes an array of known shape piece by piece, and its SHA-256 on the way."""
+    """Writer of an array of known shape piece by piece."""
 
     def __init__(self, folder: Path, name: str, dtype: str, shape: tuple[int, ...]) -> None:
-        self.dtype, self.shape = np.dtype(dtype), shape
-        self._path = folder / f"{name}.npy"
+        self._path, self._dtype, self._shape = folder / f"{name}.npy", dtype, shape
         self._stream = self._path.open("wb")
-        self._digest = hashlib.sha256()
-        descr = {"descr": self.dtype.str, "fortran_order": False, "shape": shape}
-        np.lib.format.write_array_header_1_0(self, descr)
-
-    def write(self, data: Any) -> int:
-        """Write bytes (numpy's header comes through here)."""
-        self._digest.update(data)
-        return self._stream.write(data)
+        header = {"descr": dtype, "fortran_order": False, "shape": shape}
+        np.lib.format.write_array_header_1_0(self._stream, header)
 
     def append(self, piece: NDArray[Any]) -> None:
         """Write the next values."""
-        self.write(np.ascontiguousarray(piece, dtype=self.dtype).data.cast("B"))
+        self._stream.write(np.ascontiguousarray(piece, dtype=self._dtype).data)
 
     def close(self) -> ArrayDescription:
         """Finish the file.
 
         Raises:
-            RuntimeError: the values were more or fewer than announced, which is a bug.
+            ValueError: the values were fewer than the shape has, which is a bug.
         """
-        size = self._stream.tell()
         self._stream.close()
-        whole = self.dtype.itemsize * int(np.prod(self.shape, dtype=np.int64))
-        if not whole <= size < whole + 1024:
-            raise RuntimeError(f"{self._path.name} has {size} bytes for an array of {whole}")
-        return ArrayDescription(self.dtype.str, self.shape, size, self._digest.hexdigest())
+        array = map_array(self._path, self._shape)
+        size = self._path.stat().st_size
+        return ArrayDescription(array.dtype.str, array.shape, size, sha256(self._path))
 
     def __enter__(self) -> ArrayFile:
         return self
 
-    def __exit__(
-        self,
-        kind: type[BaseException] | None,
-        error: BaseException | None,
-        trace: TracebackType | None,
-    ) -> None:
+    def __exit__(self, *_: object) -> None:
         self._stream.close()
 
 
 def write_array(folder: Path, name: str, array: NDArray[Any]) -> ArrayDescription:
-    """Write a whole array."""
+    """Write a complete array."""
     with ArrayFile(folder, name, array.dtype.str, array.shape) as file:
-        if array.size:
-            file.append(array)
+        file.append(array)
         return file.close()
 
 
 def write_header(
     folder: Path,
-    facts: dict[str, ArrayDescription],
+    arrays: dict[str, ArrayDescription],
     columns: list[str] | None,
     made_from: dict[str, dict[str, Any]],
 ) -> None:
-    """Write `store.json`: with it a store is whole, and without it none."""
+    """Write `store.json`; a folder without it is not a complete store."""
     content = {
         "format": FORMAT,
         "aam": __version__,
-        "samples": facts["reads"].shape[0],
-        "asvs": facts["tokens"].shape[0],
-        "longest": facts["tokens"].shape[1],
-        "entries": facts["counts"].shape[0],
+        "samples": arrays["reads"].shape[0],
+        "asvs": arrays["tokens"].shape[0],
+        "longest": arrays["tokens"].shape[1],
+        "entries": arrays["counts"].shape[0],
         "metadata": columns,
         "made_from": made_from,
-        "arrays": {name: asdict(fact) for name, fact in facts.items()},
+        "arrays": {name: asdict(each) for name, each in arrays.items()},
     }
     content["checksum"] = _checksum(content)
     (folder / HEADER).write_text(json.dumps(content, indent=1) + "\n", encoding="utf-8")
@@ -162,7 +147,7 @@ def read_header(path: Path) -> Header:
     """Read `store.json`.
 
     Raises:
-        MissingInput: it may not be read.
+        MissingInput: it cannot be read.
         DataError: it is absent, damaged or of another version.
     """
     file = path / HEADER
@@ -172,40 +157,58 @@ def read_header(path: Path) -> Header:
     except (FileNotFoundError, NotADirectoryError) as error:
         raise DataError("The store is not whole", f"'{path}' has no {HEADER}", _AGAIN) from error
     except OSError as error:
-        reason = f"'{file}', {error.strerror}"
-        raise MissingInput("The store may not be read", reason, "check permissions") from error
+        raise unreadable(file, error) from error
     except (ValueError, LookupError, AttributeError) as error:
-        raise DataError(
-            "The store is damaged", f"'{file}' is not what aam writes", _AGAIN
-        ) from error
+        raise damaged(f"'{file}' is not what aam writes") from error
     if content.get("format") != FORMAT:
         made = f"'{path}' has format {content.get('format')}, made by aam {content.get('aam')}"
         here = f"this is aam {__version__}, which reads format {FORMAT}"
         raise DataError("The store is of another version", f"{made}; {here}", _AGAIN)
     if checksum != _checksum(content):
-        raise DataError("The store is damaged", f"'{file}' was changed", _AGAIN)
-    facts = {
-        name: ArrayDescription(**{**fact, "shape": tuple(fact["shape"])})
-        for name, fact in content["arrays"].items()
+        raise damaged(f"'{file}' was changed")
+    arrays = {
+        name: ArrayDescription(**{**each, "shape": tuple(each["shape"])})
+        for name, each in content["arrays"].items()
     }
-    return Header(facts, content["metadata"], content["made_from"], checksum)
+    return Header(arrays, content["metadata"], content["made_from"], checksum)
 
 
-def map_array(path: Path, name: str, facts: ArrayDescription) -> NDArray[Any]:
-    """Map an array read-only: its pages are read when touched, and shared with other processes.
+def read_arrays(path: Path, header: Header, names: tuple[str, ...]) -> list[NDArray[Any]]:
+    """Map arrays of a store read-only: pages are read when touched, and shared by processes.
 
     Raises:
-        DataError: it is not the array that the header describes.
+        DataError: an array is not the one that the header describes.
     """
-    file = path / f"{name}.npy"
-    try:
-        array = np.load(file, mmap_mode=None if 0 in facts.shape else "r", allow_pickle=False)
-    except (OSError, ValueError) as error:
-        raise DataError("The store is damaged", f"'{file}', {error}", _AGAIN) from error
-    if array.dtype.str != facts.dtype or array.shape != facts.shape:
-        found = f"'{file}' is {array.dtype} {array.shape}"
-        raise DataError("The store is damaged", found, _AGAIN)
-    return np.asarray(array)
+    found = []
+    for name in names:
+        if name not in header.arrays:
+            raise damaged(f"'{path}' lacks {name}")
+        file, expected = path / f"{name}.npy", header.arrays[name]
+        try:
+            array = map_array(file, expected.shape)
+        except (OSError, ValueError) as error:
+            raise damaged(f"'{file}', {error}") from error
+        if array.dtype.str != expected.dtype or array.shape != expected.shape:
+            raise damaged(f"'{file}' is {array.dtype} {array.shape}")
+        found.append(array)
+    return found
+
+
+def map_array(file: Path, shape: tuple[int, ...]) -> NDArray[Any]:
+    """Map a .npy read-only; an empty one, of `shape` with a zero, cannot be mapped and is read."""
+    mode: Any = None if 0 in shape else "r"
+    return np.asarray(np.load(file, mmap_mode=mode, allow_pickle=False))
+
+
+def damaged(evidence: str) -> DataError:
+    """Return the error of a store that is not as `aam prepare` wrote it."""
+    return DataError("The store is damaged", evidence, _AGAIN)
+
+
+def unreadable(file: Path, error: OSError) -> MissingInput:
+    """Return the error of a file of a store that the system refuses to read."""
+    reason = f"'{file}', {error.strerror}"
+    return MissingInput("The store cannot be read", reason, "check its permissions")
 
 
 def _checksum(content: dict[str, Any]) -> str:
