@@ -1,4 +1,4 @@
-"""UniFrac and Faith's PD of the samples of a training batch, computed with the batch.
+"""UniFrac and Faith's PD between the samples of a training batch.
 
 The cost depends on the samples of the batch, not on the study or the tree: only the tree spanned by
 the samples' ASVs is used. With these T ASVs in tree order, the ASVs below a branch are contiguous,

@@ -13,9 +13,9 @@ from __future__ import annotations
 
 import hashlib
 import io
-import os
 import zipfile
 from collections.abc import Sequence
+from contextlib import suppress
 from dataclasses import dataclass
 from pathlib import Path
 
@@ -24,11 +24,11 @@ from numpy.typing import NDArray
 
 from aam.console import say
 from aam.contract.errors import AamError, DataError, first_few
-from aam.contract.files import atomic_write, require
+from aam.contract.files import atomic_write, require, user_cache
 from aam.data.io import artifact
 from aam.data.io.newick import NewickTree, parse
 from aam.data.io.text import decoded
-from aam.memory import memory_budget, shown_size
+from aam.memory import check_memory, memory_budget
 
 CACHED_FROM_TIPS = 20_000
 """Tips from which on a tree is cached; smaller trees are parsed as fast as the cache is read."""
@@ -87,7 +87,7 @@ def read_phylogeny(
             feature is absent from it or in it twice; a branch length is absent, negative, or too
             large or small for float32 sums.
     """
-    budget = memory_budget() if max_bytes is None else max_bytes
+    budget = max_bytes or memory_budget()
     semantic = "Phylogeny[" if root_at_midpoint else "Phylogeny[Rooted]"
     text = artifact.read_payload(require(path, "tree"), "tree.nwk", semantic, budget // 2)
     if text.startswith((b"\xff\xfe", b"\xfe\xff")):
@@ -115,30 +115,19 @@ def read_phylogeny(
     phylogeny = _shear(tree, tips, path, budget)
     _report_dropped(feature_ids, columns)
     if cache is not None:
-        _save(cache, phylogeny, columns)
+        # A cache that cannot be written, as on many clusters, only costs time.
+        with suppress(OSError, AamError), atomic_write(cache) as temporary:
+            np.savez(temporary, **vars(phylogeny), columns=columns)
     return phylogeny, columns
 
 
 def _check_size(size: int, budget: int, path: Path) -> None:
-    """Refuse a tree that does not fit in memory.
-
-    Raises:
-        DataError: `size` bytes are more than the budget.
-    """
-    if size > budget:
-        raise DataError(
-            "The tree does not fit in memory",
-            f"'{path}' takes {shown_size(size)}, the limit is {shown_size(budget)}",
-            "shear it to the ASVs of the table, or raise --max-memory-gb",
-        )
+    remedy = "shear it to the ASVs of the table, or raise --max-memory-gb"
+    check_memory("tree", f"'{path}'", size, budget, remedy)
 
 
 def _rooted_at_midpoint(text: bytes, path: Path) -> bytes:
-    """Return the Newick of the tree rooted halfway between its two most distant tips.
-
-    Raises:
-        DataError: branches have no lengths, or the tree has a single tip.
-    """
+    """Return the Newick of the tree rooted halfway between its two most distant tips."""
     from skbio import TreeNode
     from skbio.tree import TreeError
 
@@ -233,7 +222,7 @@ def _check_lengths(
 ) -> None:
     """Refuse branch lengths above features that are absent, negative or out of range.
 
-    UniFrac matrices are computed in float32, whose largest number is 3e38.
+    Training computes UniFrac in float32, whose largest number is 3e38.
     """
     if kept.size > 1 and np.isnan(tree.lengths[kept[:-1]]).all():
         raise DataError(
@@ -241,21 +230,16 @@ def _check_lengths(
             f"none of {tree.parents.size} branches of '{path}'",
             "UniFrac needs a tree with lengths; export it with them",
         )
-    remedies = {
-        "without a length": "export the tree with a length on every branch",
-        "with a negative length": "set negative lengths to zero, as from neighbour joining",
-    }
-    wrong_ones = (np.isnan(lengths), lengths < 0)
-    for (what, remedy), wrong in zip(remedies.items(), wrong_ones, strict=True):
+    export, zero = "export the tree with a length on every branch", "set negative lengths to zero"
+    for what, wrong, remedy in (
+        ("without a length", np.isnan(lengths), export),
+        ("with a negative length", lengths < 0, f"{zero}, as from neighbour joining"),
+    ):
         if wrong.any():
-            names = dict(zip(tree.tips.tolist(), tree.names, strict=True))
             # The first node of a subtree, in postorder, is a tip.
-            first_tips = [names[start] for start in tree.starts[kept[wrong]].tolist()]
-            raise DataError(
-                f"The tree has branches {what}",
-                f"above the tips {first_few(first_tips)} of '{path}'",
-                remedy,
-            )
+            places = np.searchsorted(tree.tips, tree.starts[kept[wrong]]).tolist()
+            where = f"above the tips {first_few(tree.names[tip] for tip in places)} of '{path}'"
+            raise DataError(f"The tree has branches {what}", where, remedy)
     with np.errstate(over="ignore"):
         total = float(lengths.sum())
     if total > _LARGEST or 0 < total < 1 / _LARGEST:
@@ -290,34 +274,18 @@ def _ancestors(
 def _cache_path(
     text: bytes, feature_ids: Sequence[str], drop_missing: bool, root_at_midpoint: bool
 ) -> Path:
-    base = os.environ.get("XDG_CACHE_HOME") or Path.home() / ".cache"
     digest = hashlib.sha256(_LAYOUT + (b" dropping" if drop_missing else b""))
     digest.update(b" midpoint" if root_at_midpoint else b"")
     digest.update(hashlib.sha256(text).digest())
     digest.update("\0".join(feature_ids).encode())
-    return Path(base) / "aam" / f"phylogeny-{digest.hexdigest()}.npz"
+    return user_cache() / f"phylogeny-{digest.hexdigest()}.npz"
 
 
 def _load(path: Path) -> tuple[Phylogeny, NDArray[np.int64]] | None:
-    """Read the arrays that `_save` wrote; None if the cache is absent or cannot be read."""
+    """Read a phylogeny and its columns from the cache; None if it is absent or damaged."""
     try:
         with np.load(path, allow_pickle=False) as arrays:
             phylogeny = Phylogeny(arrays["lengths_K"], arrays["indptr"], arrays["indices"])
             return phylogeny, arrays["columns"]
     except (OSError, ValueError, KeyError, EOFError, zipfile.BadZipFile):
         return None
-
-
-def _save(path: Path, phylogeny: Phylogeny, columns: NDArray[np.int64]) -> None:
-    """Write a phylogeny to the cache; do nothing if it is not writable, as on many clusters."""
-    try:
-        with atomic_write(path) as temporary:
-            np.savez(
-                temporary,
-                lengths_K=phylogeny.lengths_K,
-                indptr=phylogeny.indptr,
-                indices=phylogeny.indices,
-                columns=columns,
-            )
-    except (OSError, AamError):
-        return

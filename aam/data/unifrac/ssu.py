@@ -24,17 +24,17 @@ from aam.contract.options.groups import Metric
 from aam.data.unifrac.phylogeny import Phylogeny
 
 _METHODS: dict[str, str] = {
-    "unifrac": "unweighted_fp32",
-    "unweighted": "unweighted_fp32",
-    "weighted": "weighted_unnormalized_fp32",
-    "weighted_normalized": "weighted_normalized_fp32",
-    "generalized": "generalized_fp32",
+    "unifrac": "unweighted_fp64",
+    "unweighted": "unweighted_fp64",
+    "weighted": "weighted_unnormalized_fp64",
+    "weighted_normalized": "weighted_normalized_fp64",
+    "generalized": "generalized_fp64",
 }
 
 
 def run_ssu(
     counts: sparse.csr_array, phylogeny: Phylogeny, metric: Metric, alpha: float
-) -> NDArray[np.float32]:
+) -> NDArray[np.float64]:
     """Compute all distances [N, N] between the samples of `counts` [N, F].
 
     Raises:
@@ -53,7 +53,7 @@ def run_ssu(
         _write_table(folder / "table.biom", counts)
         (folder / "tree.nwk").write_text(newick(phylogeny))
         command = [program, "-i", "table.biom", "-t", "tree.nwk", "-o", "matrix.h5"]
-        command += ["-m", _METHODS[metric], "-a", str(alpha), "-r", "hdf5_fp32", "--pcoa", "0"]
+        command += ["-m", _METHODS[metric], "-a", str(alpha), "-r", "hdf5_fp64", "--pcoa", "0"]
         run = subprocess.run(command, cwd=folder, capture_output=True, text=True, check=False)
         if run.returncode or not (folder / "matrix.h5").exists():
             output = (run.stderr or run.stdout).strip().splitlines() or [""]
@@ -99,12 +99,12 @@ def _write_table(path: Path, counts: sparse.csr_array) -> None:
         biom.Table(sparse.csr_matrix(counts.T, dtype=float), *names).to_hdf5(file, "aam")
 
 
-def _read_matrix(path: Path, counts: sparse.csr_array) -> NDArray[np.float32]:
+def _read_matrix(path: Path, counts: sparse.csr_array) -> NDArray[np.float64]:
     with h5py.File(path, "r") as file:
         # "s10" -> 10: the rows may come in any order.
         order = np.array([int(name[1:]) for name in file["order"][()]])
         found = file["matrix"][()]
-    values = np.zeros((counts.shape[0],) * 2, dtype=np.float32)
+    values = np.zeros((counts.shape[0],) * 2, dtype=np.float64)
     values[np.ix_(order, order)] = found
     empty = np.flatnonzero(np.diff(counts.indptr) == 0)
     values[np.ix_(empty, empty)] = 0
