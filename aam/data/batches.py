@@ -8,6 +8,7 @@ S ASVs of the largest sample.
 from __future__ import annotations
 
 import dataclasses
+from collections.abc import Callable
 from dataclasses import dataclass
 from typing import Annotated, Any, Literal
 
@@ -19,11 +20,15 @@ from torch import Tensor
 
 from aam.contract.options.field import BELOW_ONE, ONE_OR_MORE, SEEDS, UP_TO_ONE, ZERO_OR_MORE
 from aam.contract.options.groups import Metric
-from aam.data.masking import Strategy, choose_masked
 from aam.data.rarefaction import rarefy
 from aam.data.sequences import MASK, PAD
 from aam.data.study import Study
 from aam.data.unifrac.batch import faith_pd, pairwise
+
+Strategy = Literal["random", "span"]
+SPAN_LENGTHS = (3, 4, 5)
+BASE_TOKENS = (1, 4)
+"""First and last token of a base (A to T); no other token is masked or predicted."""
 
 FIXED_DRAW = 1 << 40
 """First number of the fixed draws of validation and prediction, above all epoch numbers."""
@@ -68,21 +73,18 @@ class Batch:
 
     def to(self, device: torch.device) -> Batch:
         """Copy every tensor to `device`."""
-        moved: dict[str, Any] = {
-            field.name: value.to(device, non_blocking=True)
-            for field in dataclasses.fields(self)
-            if isinstance(value := getattr(self, field.name), Tensor)
-        }
-        return dataclasses.replace(self, **moved)
+        return self._copied(lambda tensor: tensor.to(device, non_blocking=True))
 
     def pin_memory(self) -> Batch:
         """Copy every tensor to page-locked memory (the data loader calls this)."""
-        pinned: dict[str, Any] = {
-            field.name: value.pin_memory()
-            for field in dataclasses.fields(self)
-            if isinstance(value := getattr(self, field.name), Tensor)
+        return self._copied(Tensor.pin_memory)
+
+    def _copied(self, copy: Callable[[Tensor], Tensor]) -> Batch:
+        values = {field.name: getattr(self, field.name) for field in dataclasses.fields(self)}
+        tensors: dict[str, Any] = {
+            name: copy(value) for name, value in values.items() if torch.is_tensor(value)
         }
-        return dataclasses.replace(self, **pinned)
+        return dataclasses.replace(self, **tensors)
 
 
 @dataclass(frozen=True)
@@ -117,12 +119,12 @@ def make_batch(
     reads_draw: int = FIXED_DRAW,
     masks: int | npt.NDArray[np.bool_] = 0,
 ) -> Batch:
-    """Make the batch of `rows`.
+    """Make the batch of `rows` of the study's table.
 
     Args:
         study: contains the samples.
         plan: settings.
-        rows: rows of the study's table.
+        rows: int64 [B].
         reads_draw: number of the rarefaction.
         masks: number of the masks to draw, or the masks [F, L] of `fixed_masks`.
     """
@@ -222,6 +224,35 @@ def _mask(
         scored_UL = masks[asvs_U, : tokens_UL.shape[1]]
     masked_UL = np.where(scored_UL, np.uint8(MASK), tokens_UL)
     return masked_UL, torch.from_numpy(scored_UL), torch.from_numpy(tokens_UL[scored_UL])
+
+
+def choose_masked(
+    tokens_UL: npt.NDArray[np.uint8], ratio: float, strategy: Strategy, rng: np.random.Generator
+) -> npt.NDArray[np.bool_]:
+    """Choose nucleotides to mask.
+
+    Args:
+        tokens_UL: tokens; only A, C, G and T are masked.
+        ratio: expected fraction of nucleotides masked, 0 to below 1.
+        strategy: single nucleotides, or spans of 3 to 5 neighbours.
+        rng: random numbers.
+
+    Returns:
+        bool [U, L], True where masked.
+    """
+    shape = tokens_UL.shape
+    if strategy == "random":
+        chosen = rng.random(shape, dtype=np.float32) < ratio
+    else:
+        chosen = np.zeros(shape, dtype=np.bool_)
+        # Spans may overlap, so each length leaves this fraction of the nucleotides unmasked.
+        kept = (1 - ratio) ** (1 / len(SPAN_LENGTHS))
+        for length in SPAN_LENGTHS:
+            starts = rng.random(shape, dtype=np.float32) < 1 - kept ** (1 / length)
+            for shift in range(length):
+                chosen[:, shift:] |= starts[:, : shape[1] - shift]
+    low, high = BASE_TOKENS
+    return chosen & (tokens_UL >= low) & (tokens_UL <= high)
 
 
 def _phylogenetic(

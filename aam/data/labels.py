@@ -6,8 +6,10 @@ samples.
 
 from __future__ import annotations
 
+from collections import Counter
 from collections.abc import Sequence
 from dataclasses import dataclass
+from itertools import chain
 
 import numpy as np
 import numpy.typing as npt
@@ -106,39 +108,26 @@ def split_samples(
 def _check_classes(
     splits: Sequence[Split], codes: npt.NDArray[np.int64] | None, refuse: bool
 ) -> None:
-    """Refuse splits whose held-out samples are of one class, where any model scores 1.000.
-
-    Raises:
-        DataError: there is one and `refuse` is true; otherwise a warning is printed.
-    """
+    """Refuse splits whose held-out samples are of one class, or warn: any model scores 1.000."""
     if codes is None:
         return
     for fold, split in enumerate(splits, start=1):
         part, rows = split.held_out
         if len(rows) and len(set(codes[rows].tolist())) == 1:
+            cause = f"All {part} samples are of one class"
             evidence = f"{len(rows)} samples of fold {fold}" if len(splits) > 1 else len(rows)
             if refuse:
-                raise DataError(
-                    f"All {part} samples are of one class",
-                    f"{evidence} of {len(codes)} samples",
-                    "add --stratify, or choose another --seed or --test-size",
-                )
-            warn(
-                f"All {part} samples are of one class, so they cannot measure a model: {evidence}."
-            )
+                remedy = "add --stratify, or choose another --seed or --test-size"
+                raise DataError(cause, f"{evidence} of {len(codes)} samples", remedy)
+            warn(f"{cause}, so they cannot measure a model: {evidence}.")
 
 
 def _check_groups(splits: Sequence[Split], labels: Sequence[str]) -> None:
-    """Refuse splits of a file that divide a group between parts.
-
-    Raises:
-        DataError: naming the groups.
-    """
+    """Refuse splits of a file that divide a group between parts."""
     for split in splits:
-        groups_of_parts = [{labels[row] for row in getattr(split, part)} for part in PARTS]
-        train, validation, test = groups_of_parts
-        divided = (train & validation) | (train & test) | (validation & test)
-        if divided:
+        parts = [{labels[row] for row in getattr(split, part)} for part in PARTS]
+        counts = Counter(chain.from_iterable(parts))
+        if divided := [group for group, number in counts.items() if number > 1]:
             raise DataError(
                 "The splits file divides groups between training, validation and test samples",
                 first_few(sorted(divided)),

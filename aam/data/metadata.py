@@ -79,23 +79,25 @@ class Metadata:
         """Return the cell of each sample as it is in the file, None where the sample has no row."""
         if column not in self.columns:
             columns = list(self.columns)
-            listed = ", ".join(columns[:_LISTED_COLUMNS]) + ", ..." * (
-                len(columns) > _LISTED_COLUMNS
-            )
+            more = ["..."] if len(columns) > _LISTED_COLUMNS else []
             raise DataError(
                 f"The metadata has no column '{column}'",
-                f"it has {len(columns)}: {listed}",
+                f"it has {len(columns)}: {', '.join(columns[:_LISTED_COLUMNS] + more)}",
                 nearest(column, columns, "name one of them", most=3),
             )
         cells = dict(zip(self.ids, self.columns[column], strict=True))
         texts = [cells.get(name) for name in sample_ids]
         if all(text is None for text in texts):
-            raise DataError(
-                "The table and the metadata have no sample in common",
-                f"the table has {first_few(sample_ids)}, the metadata {first_few(self.ids)}",
-                "make the ids alike (prefixes, '.' for '_', zeros lost in a spreadsheet)",
-            )
+            raise self.no_common_sample(sample_ids)
         return texts
+
+    def no_common_sample(self, sample_ids: Sequence[str]) -> DataError:
+        """Return the error of a table without any sample of the metadata."""
+        return DataError(
+            "The table and the metadata have no sample in common",
+            f"the table has {first_few(sample_ids)}, the metadata {first_few(self.ids)}",
+            "make the ids alike (prefixes, '.' for '_', zeros lost in a spreadsheet)",
+        )
 
 
 def read_metadata(path: Path) -> Metadata:
@@ -155,8 +157,7 @@ def numeric_target(
 
     rows, texts = _labelled(metadata, column, sample_ids)
     values = pd.to_numeric(pd.Series(texts, dtype=object), errors="coerce").to_numpy(np.float64)
-    wrong = [text for text, value in zip(texts, values, strict=True) if np.isnan(value)]
-    if wrong:
+    if wrong := [texts[place] for place in np.flatnonzero(np.isnan(values)).tolist()]:
         raise DataError(
             f"The column '{column}' is not numeric",
             f"{len(wrong)} of {len(texts)} values are not numbers, distinct ones: "
@@ -165,8 +166,7 @@ def numeric_target(
             if all(re.fullmatch(r"\s*[-+]?\d+,\d+\s*", text) for text in wrong)
             else "correct them, or add --classifier if it is a category",
         )
-    infinite = [sample_ids[row] for row in rows[np.isinf(values)]]
-    if infinite:
+    if infinite := [sample_ids[row] for row in rows[np.isinf(values)]]:
         raise DataError(
             f"The column '{column}' has infinite values",
             f"in samples {first_few(infinite)}",
@@ -201,11 +201,15 @@ def class_target(
             f"it has {len(classes)} different numbers in {len(labels)} samples",
             "leave out --classifier",
         )
-    alone = [name for name, times in sorted(Counter(labels).items()) if times == 1]
-    if alone:
-        warn(f"Classes of '{column}' with a single sample: {first_few(alone)}.")
-    code = {name: number for number, name in enumerate(classes)}
-    return rows, np.array([code[label] for label in labels], dtype=np.int64), classes
+    if single := [name for name, number in sorted(Counter(labels).items()) if number == 1]:
+        warn(f"Classes of '{column}' with a single sample: {first_few(single)}.")
+    return rows, encode_labels(labels, classes), classes
+
+
+def encode_labels(labels: Sequence[str], classes: Sequence[str]) -> NDArray[np.int64]:
+    """Return the index of each label in `classes`; KeyError for a label that is not a class."""
+    code_of = {name: code for code, name in enumerate(classes)}
+    return np.array([code_of[label] for label in labels], dtype=np.int64)
 
 
 def groups(metadata: Metadata, column: str, sample_ids: Sequence[str]) -> NDArray[np.str_]:
@@ -220,13 +224,13 @@ def groups(metadata: Metadata, column: str, sample_ids: Sequence[str]) -> NDArra
         DataError: no such column, or no sample in common.
     """
     found = metadata.values(column, sample_ids).tolist()
-    alone = found.count("")
-    if alone == len(found):
-        raise DataError(f"The column '{column}' is empty", f"{alone} samples", "name another")
-    if alone:
-        warn(f"Samples without a '{column}': {alone} of {len(found)}, each is its own group.")
-    named = zip(found, sample_ids, strict=True)
-    return np.array([name or f"{own} (no {column})" for name, own in named], dtype=np.str_)
+    missing = found.count("")
+    if missing == len(found):
+        raise DataError(f"The column '{column}' is empty", f"{missing} samples", "name another")
+    if missing:
+        warn(f"Samples without a '{column}': {missing} of {len(found)}, each is its own group.")
+    pairs = zip(found, sample_ids, strict=True)
+    return np.array([group or f"{sample} (no {column})" for group, sample in pairs], dtype=np.str_)
 
 
 def _labelled(
@@ -278,10 +282,9 @@ def _constant(column: str, texts: Sequence[str]) -> DataError:
 
 
 def _refused(path: Path, header: str, error: Exception) -> DataError:
-    reason = str(error).partition("\n\nThere may be more errors")[0]
-    reason = " ".join(
-        reason.removeprefix("There was an issue with loading the metadata file:").split()
-    )
+    start = "There was an issue with loading the metadata file:"
+    reason = str(error).removeprefix(start).partition("\n\nThere may be more errors")[0]
+    reason = " ".join(reason.split())
     if "IDs are duplicated" in reason:
         return DataError(
             f"Duplicated sample ids in the metadata '{path}'",

@@ -9,7 +9,7 @@ from __future__ import annotations
 
 import math
 import warnings
-from collections.abc import Callable, Sequence
+from collections.abc import Callable
 from dataclasses import dataclass
 from typing import Any
 
@@ -168,9 +168,3 @@ def confusion(actual: Codes, predicted: Codes, classes: int) -> Codes:
     """Return the confusion matrix: samples by class, int64 [C actual, C predicted]."""
     counts: Codes = confusion_matrix(actual, predicted, labels=np.arange(classes))
     return counts
-
-
-def encode_labels(labels: Sequence[str], classes: Sequence[str]) -> Codes:
-    """Return the index of each label in `classes`; KeyError for a label that is not a class."""
-    code_of = {name: code for code, name in enumerate(classes)}
-    return np.array([code_of[label] for label in labels], dtype=np.int64)

@@ -14,8 +14,15 @@ import numpy.typing as npt
 from aam.console import say
 from aam.contract.errors import DataError, first_few
 from aam.data.io.text import read_text
-from aam.data.metadata import ID_HEADER, OLD_ID_HEADER, Metadata, class_target, numeric_target
-from aam.data.metrics import ScoredPredictions, encode_labels
+from aam.data.metadata import (
+    ID_HEADER,
+    OLD_ID_HEADER,
+    Metadata,
+    class_target,
+    encode_labels,
+    numeric_target,
+)
+from aam.data.metrics import ScoredPredictions
 
 if TYPE_CHECKING:
     import pandas as pd
@@ -55,10 +62,9 @@ def read_predictions(path: Path) -> pd.DataFrame:
     counts = Counter(zip(frame[ID_HEADER], folds, strict=True))
     twice = [sample for (sample, _), number in counts.items() if number > 1]
     if twice or not len(frame):
-        named = f"samples twice: {first_few(twice)}" if twice else "it has no rows"
-        raise DataError(
-            "The predictions cannot be evaluated", f"'{path}', {named}", "check the file"
-        )
+        reason = f"samples twice: {first_few(twice)}" if twice else "it has no rows"
+        evidence = f"'{path}', {reason}"
+        raise DataError("The predictions cannot be evaluated", evidence, "check the file")
     return frame.reset_index(drop=True)
 
 

@@ -89,21 +89,21 @@ def write_splits(
     groups: Sequence[str] | None = None,
 ) -> None:
     """Write `splits.tsv`, one line per sample and fold: sample-id, fold (from 1), split, group."""
-    lines = [HEADER]
-    for fold, split in enumerate(splits, start=1):
-        for part in PARTS:
-            for row in getattr(split, part):
-                group = "" if groups is None else groups[row]
-                lines.append(f"{sample_ids[row]}\t{fold}\t{part}\t{group}")
+    lines = [
+        f"{sample_ids[row]}\t{fold}\t{part}\t{'' if groups is None else groups[row]}"
+        for fold, split in enumerate(splits, start=1)
+        for part in PARTS
+        for row in getattr(split, part)
+    ]
     with atomic_write(path) as temporary:
-        temporary.write_text("\n".join(lines) + "\n", encoding="utf-8")
+        temporary.write_text("\n".join([HEADER, *lines]) + "\n", encoding="utf-8")
 
 
 def read_splits(path: Path, sample_ids: Sequence[str]) -> tuple[Split, ...]:
     """Read the splits of another run, matched by sample id.
 
-    Samples that the file does not name are not used; ids of the file that are not in `sample_ids`
-    are listed in a message.
+    Samples that are not in the file are not used, and ids of the file that are not in `sample_ids`
+    neither; a message lists both.
 
     Raises:
         MissingInput: no such file.
@@ -121,7 +121,7 @@ def read_splits(path: Path, sample_ids: Sequence[str]) -> tuple[Split, ...]:
     for number, line in enumerate(lines[1:], start=2):
         sample, fold, part = (line.split("\t") + ["", ""])[:3]
         if part not in PARTS or (fold, sample) in placed:
-            wrong = "names a sample twice" if part in PARTS else f"has the split '{part}'"
+            wrong = "repeats a sample" if part in PARTS else f"has the split '{part}'"
             raise DataError(
                 "Invalid splits file", f"line {number} of '{path}' {wrong}", "correct the line"
             )
@@ -134,15 +134,14 @@ def read_splits(path: Path, sample_ids: Sequence[str]) -> tuple[Split, ...]:
     if not folds or any(not parts["train"] for parts in folds.values()):
         raise DataError("The splits file leaves no training sample", f"'{path}'", "check its ids")
     if any(not (parts["validation"] or parts["test"]) for parts in folds.values()):
-        raise DataError(
-            "The splits file leaves no validation or test sample", f"'{path}'", "check its ids"
-        )
-    named = {sample for _, sample in placed}
-    unnamed = [name for name in sample_ids if name not in named]
+        cause = "The splits file leaves no validation or test sample"
+        raise DataError(cause, f"'{path}'", "check its ids")
+    listed = {sample for _, sample in placed}
+    unlisted = [name for name in sample_ids if name not in listed]
     if absent:
         say(f"Ids of '{path.name}' that are not in the table: {first_few(absent)}.")
-    if unnamed:
-        say(f"Samples that '{path.name}' does not name are not used: {first_few(unnamed)}.")
+    if unlisted:
+        say(f"Samples that are not in '{path.name}' are not used: {first_few(unlisted)}.")
     return tuple(
         Split(*(np.array(sorted(folds[name][part]), dtype=np.int64) for part in PARTS))
         for name in sorted(folds, key=lambda name: (len(name), name))
@@ -161,10 +160,10 @@ def _check_divisible(
             f"{len(set(labels))} for {parts} parts",
             f"give --folds 2 to {len(set(labels))}, or another --group-column",
         )
-    if classes is not None and np.bincount(classes)[np.unique(classes)].min() < parts:
+    if classes is not None and (least := np.unique(classes, return_counts=True)[1].min()) < parts:
         raise DataError(
             "A class is too small to stratify by",
-            f"its {np.bincount(classes)[np.unique(classes)].min()} samples for {parts} parts",
+            f"its {least} samples for {parts} parts",
             "leave out --stratify or merge classes",
         )
     if samples < parts:
@@ -191,19 +190,14 @@ def _hold_out(
             f"--test-size {test_size:g}",
             "raise --test-size, leave out --stratify or merge classes",
         )
-    if labels is None and classes is None:
-        validation = np.sort(
-            np.random.default_rng(seed).permutation(rows)[: _size(rows, test_size)]
-        )
-    elif classes is None and labels is not None:
-        validation = _draw_groups(rows, labels, _size(rows, test_size), seed)
-    else:
+    size = min(max(1, round(len(rows) * test_size)), len(rows) - 1)
+    if classes is not None:
         validation = rows[_assign(rows, parts, seed, labels, classes) == 0]
+    elif labels is not None:
+        validation = _draw_groups(rows, labels, size, seed)
+    else:
+        validation = np.sort(np.random.default_rng(seed).permutation(rows)[:size])
     return Split(np.setdiff1d(rows, validation), validation, test)
-
-
-def _size(rows: Rows, test_size: float) -> int:
-    return min(max(1, round(len(rows) * test_size)), len(rows) - 1)
 
 
 def _draw_groups(rows: Rows, labels: npt.NDArray[np.str_], size: int, seed: int) -> Rows:

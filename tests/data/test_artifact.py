@@ -30,11 +30,11 @@ def test_properties_of_a_type_do_not_matter(tmp_path: Path) -> None:
     assert read_payload(path, "distance-matrix.tsv", "DistanceMatrix") == b"\ta\n"
 
 
-def test_an_artifact_is_known_without_its_suffix(tree: Path, tmp_path: Path) -> None:
+def test_an_artifact_is_recognized_without_its_suffix(tree: Path, tmp_path: Path) -> None:
     assert is_artifact(tree.rename(tmp_path / "tree.nwk"))
 
 
-def test_other_files_are_no_artifacts(tmp_path: Path) -> None:
+def test_other_files_are_not_artifacts(tmp_path: Path) -> None:
     text, archive = tmp_path / "a.qza", tmp_path / "b.npz"
     text.write_text("(a:1,b:2);")
     with zipfile.ZipFile(archive, "w") as other:
@@ -44,7 +44,7 @@ def test_other_files_are_no_artifacts(tmp_path: Path) -> None:
     assert read_payload(text, "tree.nwk", "Phylogeny") == b"(a:1,b:2);"
 
 
-def test_gzip_is_undone(tmp_path: Path) -> None:
+def test_gzip_is_unpacked(tmp_path: Path) -> None:
     path = tmp_path / "a.gz"
     path.write_bytes(gzip.compress(b">a\nACGT\n"))
     assert read_payload(path, "dna-sequences.fasta", "FeatureData[Sequence") == b">a\nACGT\n"
@@ -53,24 +53,24 @@ def test_gzip_is_undone(tmp_path: Path) -> None:
         read_payload(path, "dna-sequences.fasta", "FeatureData[Sequence")
 
 
-def test_another_type_is_named(tree: Path) -> None:
+def test_an_artifact_of_another_type_is_refused(tree: Path) -> None:
     with pytest.raises(DataError, match=r"another type.*Phylogeny\[Rooted\].*FeatureTable"):
         read_payload(tree, "feature-table.biom", "FeatureTable")
 
 
-def test_a_payload_that_is_not_there(tree: Path) -> None:
+def test_an_absent_payload_is_refused(tree: Path) -> None:
     with pytest.raises(DataError, match=r"does not hold 'other.nwk'.*1 \(tree.nwk\)"):
         read_payload(tree, "other.nwk", "Phylogeny")
 
 
-def test_a_damaged_artifact(tree: Path) -> None:
+def test_a_damaged_artifact_is_refused(tree: Path) -> None:
     tree.write_bytes(tree.read_bytes()[:80])
     assert is_artifact(tree)
     with pytest.raises(DataError, match=r"damaged.*copy it again"):
         read_payload(tree, "tree.nwk", "Phylogeny")
 
 
-def test_a_zip_that_is_no_artifact(tmp_path: Path) -> None:
+def test_a_zip_that_is_not_an_artifact_is_refused(tmp_path: Path) -> None:
     path = tmp_path / "a.qza"
     with zipfile.ZipFile(path, "w") as archive:
         archive.writestr("tree.nwk", "(a,b);")

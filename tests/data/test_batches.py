@@ -11,8 +11,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from aam.data.batch_shards import unmasked
-from aam.data.batches import BatchPlan, make_batch
-from aam.data.masking import choose_masked
+from aam.data.batches import BatchPlan, choose_masked, make_batch
 from aam.data.rarefaction import auto_depth, rarefy
 from aam.data.study import Study
 from aam.data.unifrac.batch import pairwise
@@ -35,7 +34,7 @@ def test_a_batch_holds_each_asv_once_and_all_reads(study: Study) -> None:
     np.testing.assert_array_equal(batch.tokens_UL.numpy(), study.tokens_FL[batch.asvs_U])
 
 
-def test_a_batch_knows_whether_its_sequences_differ_in_patches(study: Study) -> None:
+def test_ragged_batches_have_sequences_with_fewer_patches(study: Study) -> None:
     rows = np.array([3, 0])
     length = study.tokens_FL.shape[1]
     assert not make_batch(study, PLAN, rows).ragged(5)
@@ -48,7 +47,7 @@ def test_a_batch_knows_whether_its_sequences_differ_in_patches(study: Study) -> 
     assert batch.ragged(1)
 
 
-def test_reads_do_not_depend_on_company_or_order(study: Study) -> None:
+def test_reads_do_not_depend_on_other_samples_or_order(study: Study) -> None:
     together = make_batch(study, PLAN, np.array([5, 2, 9]))
     alone = make_batch(study, PLAN, np.array([2]))
     reads = []
@@ -60,7 +59,7 @@ def test_reads_do_not_depend_on_company_or_order(study: Study) -> None:
     assert reads[0] == reads[1]
 
 
-def test_masks_hide_what_they_say(study: Study) -> None:
+def test_masked_tokens_are_hidden_and_kept_as_targets(study: Study) -> None:
     batch = make_batch(study, TASKS, np.arange(8), masks=3)
     assert batch.scored_UL is not None
     assert batch.hidden is not None
@@ -83,7 +82,7 @@ def test_fixed_masks_belong_to_the_asv_not_the_batch(study: Study) -> None:
         assert torch.equal(one.scored_UL[i], two.scored_UL[j])
 
 
-def test_unifrac_is_of_the_reads_drawn(study: Study) -> None:
+def test_unifrac_uses_the_rarefied_reads(study: Study) -> None:
     rows = np.array([1, 4, 8, 20])
     batch = make_batch(study, TASKS, rows, reads_draw=2)
     counts = np.zeros((4, len(study.table.feature_ids)), dtype=np.int64)
@@ -98,7 +97,7 @@ def test_unifrac_is_of_the_reads_drawn(study: Study) -> None:
 
 
 @pytest.mark.parametrize("way", ["abundance", "first", "random"])
-def test_the_token_limit_cuts_but_unifrac_sees_all(study: Study, way: str) -> None:
+def test_the_token_limit_does_not_apply_to_unifrac(study: Study, way: str) -> None:
     plan = dataclasses.replace(TASKS, token_limit=5, asv_sampling=way)
     whole, cut = (make_batch(study, p, np.arange(4)) for p in (TASKS, plan))
     assert cut.slots_BS.shape == (4, 5)
@@ -110,7 +109,7 @@ def test_the_token_limit_cuts_but_unifrac_sees_all(study: Study, way: str) -> No
         assert torch.equal(cut.counts_BS.sort(dim=1, descending=True).values, most)
 
 
-def test_an_epoch_sees_every_sample_once_and_others_in_another_order(study: Study) -> None:
+def test_an_epoch_has_every_sample_once_in_its_own_order(study: Study) -> None:
     rows = np.arange(3, 30)
     batches = TrainingBatches(study, TASKS, rows, 8, fresh_reads=True)
     epochs = [[batches[(e, k)].rows_B.tolist() for k in range(batches.steps)] for e in (0, 1, 0)]

@@ -1,4 +1,4 @@
-"""Distance matrices: every form comes back as written, matched by id; wrong ones are refused."""
+"""Distance matrices: formats, alignment by id, refusal of invalid ones."""
 
 from __future__ import annotations
 
@@ -40,7 +40,7 @@ def assert_same(found: DistanceMatrix, ids: tuple[str, ...] = IDS) -> None:
 
 
 @pytest.mark.parametrize("suffix", [".tsv", ".lsmat", ".npy", ".h5"])
-def test_what_is_written_is_read(tmp_path: Path, suffix: str) -> None:
+def test_written_matrices_are_read(tmp_path: Path, suffix: str) -> None:
     path = tmp_path / "new folder" / f"matrix{suffix}"
     write_distances(path, DistanceMatrix(IDS, square()))
     assert_same(read_distances(path))
@@ -48,7 +48,7 @@ def test_what_is_written_is_read(tmp_path: Path, suffix: str) -> None:
     assert {file.name for file in path.parent.iterdir()} == {path.name} | beside
 
 
-def test_others_read_what_is_written(tmp_path: Path) -> None:
+def test_other_programs_read_written_matrices(tmp_path: Path) -> None:
     matrix = DistanceMatrix(IDS, square())
     write_distances(tmp_path / "m.lsmat", matrix)
     theirs = SkbioMatrix.read(str(tmp_path / "m.lsmat"))
@@ -61,7 +61,7 @@ def test_others_read_what_is_written(tmp_path: Path) -> None:
         assert file["format"][0] == b"BDSM"
 
 
-def test_every_form_is_told_from_its_content(tmp_path: Path) -> None:
+def test_the_format_is_recognized_by_the_content(tmp_path: Path) -> None:
     values, condensed = square(), square()[np.triu_indices(len(IDS), 1)]
     tsv = text_of(values)
     (tmp_path / "tab").write_text(tsv)
@@ -98,7 +98,7 @@ def test_a_matrix_without_ids_is_in_table_order(tmp_path: Path) -> None:
             read_distances(path)
 
 
-def test_ids_beside_come_before_table_order(tmp_path: Path) -> None:
+def test_ids_of_a_text_file_precede_table_order(tmp_path: Path) -> None:
     np.save(tmp_path / "m.npy", square())
     (tmp_path / "m.txt").write_text("\n".join(IDS))
     assert_same(read_distances(tmp_path / "m.npy", IDS[::-1]))
@@ -109,7 +109,7 @@ def test_ids_beside_come_before_table_order(tmp_path: Path) -> None:
 
 @settings(deadline=None)
 @given(st.permutations(range(9)), st.integers(1, 9))
-def test_matching_is_by_id(order: list[int], count: int) -> None:
+def test_alignment_is_by_id(order: list[int], count: int) -> None:
     ids = tuple(f"s{n}" for n in range(9))
     wanted = [ids[place] for place in order[:count]]
     found = DistanceMatrix(ids, square(9)).aligned(wanted)
@@ -120,7 +120,7 @@ def test_matching_is_by_id(order: list[int], count: int) -> None:
             assert found.values[row, column] == expected
 
 
-def test_ids_that_do_not_meet_are_counted_and_named() -> None:
+def test_absent_ids_are_counted_and_listed() -> None:
     matrix = DistanceMatrix(IDS, square())
     with pytest.raises(DataError) as caught:
         matrix.aligned([f"x{n}" for n in range(7)] + ["NA"])
@@ -147,7 +147,7 @@ WRONG = [
 
 
 @pytest.mark.parametrize(("values", "sentence"), WRONG)
-def test_what_is_no_distance_is_refused(
+def test_invalid_distances_are_refused(
     tmp_path: Path, values: NDArray[np.float32], sentence: str
 ) -> None:
     (tmp_path / "m.tsv").write_text(text_of(values))
@@ -158,7 +158,7 @@ def test_what_is_no_distance_is_refused(
         assert sentence in str(caught.value)
 
 
-def test_float_noise_is_no_matter(tmp_path: Path) -> None:
+def test_rounding_noise_is_removed(tmp_path: Path) -> None:
     values = square()
     values[0, 1] += np.float32(1e-6)
     values[3, 3] = 1e-7
@@ -213,7 +213,7 @@ def test_broken_binaries_are_refused(tmp_path: Path) -> None:
         assert path.name in str(caught.value)
 
 
-def test_files_that_are_not_there(tmp_path: Path) -> None:
+def test_absent_files_and_unknown_suffixes_are_refused(tmp_path: Path) -> None:
     with pytest.raises(MissingInput, match="No distance matrix"):
         read_distances(tmp_path / "none.tsv")
     with pytest.raises(UsageError, match=r"end its name with one of .tsv, .lsmat, .npy, .h5"):

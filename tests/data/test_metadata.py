@@ -59,8 +59,8 @@ def test_numbers_come_in_the_order_of_the_table(
     assert values.dtype == np.dtype(np.float64)
     assert rows.tolist() == [2, 3]
     assert values.tolist() == [4.5, 3.0]
-    said = capsys.readouterr().err
-    assert said == "Samples left out: 2 of 4 (1 without metadata, 1 with 'age' '').\n"
+    shown = capsys.readouterr().err
+    assert shown == "Samples left out: 2 of 4 (1 without metadata, 1 with 'age' '').\n"
 
 
 def test_classes_are_sorted_names(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
@@ -76,7 +76,7 @@ def test_groups_keep_subjects_together(tmp_path: Path, capsys: pytest.CaptureFix
 
 
 @pytest.mark.parametrize("word", [*sorted(MISSING), "NA", "N/A", "Missing: Not provided", "NaN"])
-def test_words_for_missing(tmp_path: Path, word: str) -> None:
+def test_missing_values_are_recognized(tmp_path: Path, word: str) -> None:
     read, ids = column(tmp_path, "1", word, "2")
     assert numeric_target(read, "x", ids)[0].tolist() == [0, 2]
     assert class_target(read, "x", ids)[2] == ("1", "2")
@@ -98,7 +98,7 @@ def test_missing_scheme_of_the_file(tmp_path: Path) -> None:
         (("3,5", "4,25", "1"), "not numeric.*2 of 3.*write decimal points, not commas"),
     ],
 )
-def test_columns_that_are_no_numeric_target(
+def test_invalid_numeric_targets_are_refused(
     tmp_path: Path, values: tuple[str, ...], words: str
 ) -> None:
     read, ids = column(tmp_path, *values)
@@ -115,7 +115,9 @@ def test_columns_that_are_no_numeric_target(
         (tuple(f"{day}.5" for day in range(12)), "numeric: it has 12 different numbers in 12"),
     ],
 )
-def test_columns_that_are_no_class(tmp_path: Path, values: tuple[str, ...], words: str) -> None:
+def test_invalid_class_targets_are_refused(
+    tmp_path: Path, values: tuple[str, ...], words: str
+) -> None:
     read, ids = column(tmp_path, *values)
     with pytest.raises(DataError, match=words):
         class_target(read, "x", ids)
@@ -127,14 +129,14 @@ def test_an_empty_column_has_no_groups(tmp_path: Path) -> None:
         groups(read, "x", ids)
 
 
-def test_an_absent_column_is_answered_with_names(tmp_path: Path) -> None:
+def test_an_absent_column_is_refused_with_similar_names(tmp_path: Path) -> None:
     with pytest.raises(DataError, match=r"no column 'sit'.*age, subject.*did you mean 'site'"):
         class_target(metadata(tmp_path, STUDY), "sit", IDS)
     with pytest.raises(DataError, match=r"it has 3: .*name one of them"):
         groups(metadata(tmp_path, STUDY), "zzzzzz", IDS)
 
 
-def test_no_sample_in_common(tmp_path: Path) -> None:
+def test_metadata_of_other_samples_is_refused(tmp_path: Path) -> None:
     with pytest.raises(DataError, match=r"no sample in common.*2 \(a, b\).*3 \(2538.10, .*alike"):
         numeric_target(metadata(tmp_path, STUDY), "age", ("a", "b"))
 
@@ -152,7 +154,9 @@ def test_no_sample_in_common(tmp_path: Path) -> None:
         ('id\tx\n"a\t1\n', "unexpected end of data"),
     ],
 )
-def test_files_that_break_the_rules(tmp_path: Path, text: str, words: str) -> None:
+def test_metadata_against_the_rules_of_qiime2_is_refused(
+    tmp_path: Path, text: str, words: str
+) -> None:
     with pytest.raises(DataError, match=words) as caught:
         metadata(tmp_path, text)
     assert "\n" not in str(caught.value)
@@ -167,7 +171,7 @@ def test_gzip_and_the_header_of_earlier_versions(tmp_path: Path) -> None:
     assert metadata(tmp_path, STUDY.replace("#SampleID", "sample_id")) == expected
 
 
-def test_absent_and_binary_files(tmp_path: Path) -> None:
+def test_absent_and_binary_files_are_refused(tmp_path: Path) -> None:
     with pytest.raises(MissingInput, match=r"does not exist"):
         read_metadata(tmp_path / "none.tsv")
     with pytest.raises(MissingInput, match=r"is a folder"):

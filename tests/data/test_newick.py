@@ -1,4 +1,4 @@
-"""Newick text: what is read, what the arrays mean, and where a broken text is broken."""
+"""Newick parser: accepted text, meaning of the arrays, positions of errors."""
 
 from __future__ import annotations
 
@@ -57,14 +57,14 @@ def test_any_tree_is_read_as_scikit_bio_reads_it(drawn: tuple[str, list[str]], g
         ("", ""),
     ],
 )
-def test_names_are_kept_as_they_are_meant(label: str, name: str) -> None:
+def test_names_are_unquoted_and_stripped(label: str, name: str) -> None:
     tree = read(f"({label}:1,{label}:2e-3);")
     assert tree.names == [name, name]
     assert tree.lengths[:2].tolist() == [1, 0.002]
 
 
 @pytest.mark.parametrize("text", ["a;", "(a,b)", "\ufeff[&R] (a:1, b:1) ;\n\n", "(a,b)[end]; [x]"])
-def test_unusual_but_right(text: str) -> None:
+def test_unusual_valid_newick_is_read(text: str) -> None:
     assert read(text).names[0] == "a"
 
 
@@ -96,7 +96,7 @@ def test_a_comb_as_deep_as_it_has_tips() -> None:
         ("(a[b,c);", "a comment that is not closed at character 3"),
     ],
 )
-def test_a_broken_text_is_refused_with_the_place(text: str, what: str) -> None:
+def test_invalid_newick_is_refused_with_its_position(text: str, what: str) -> None:
     with pytest.raises(DataError) as caught:
         read(text)
     assert what in str(caught.value)

@@ -1,4 +1,4 @@
-"""Phylogenies: sheared as the tree says, remembered when big, refused when wrong for UniFrac."""
+"""Phylogenies: shearing, cache of large trees, refusal of trees without UniFrac."""
 
 from __future__ import annotations
 
@@ -72,7 +72,7 @@ def test_one_feature_has_one_branch() -> None:
 
 @settings(deadline=None)
 @given(newicks(most_tips=12), st.data())
-def test_paths_are_as_long_as_scikit_bio_says(
+def test_path_lengths_equal_those_of_scikit_bio(
     drawn: tuple[str, list[str]], data: st.DataObject
 ) -> None:
     text, tips = drawn
@@ -154,11 +154,11 @@ def test_a_tree_of_another_table_is_refused_even_if_dropping() -> None:
         ("", "The tree is empty"),
     ],
 )
-def test_what_is_wrong_is_said(text: str, sentence: str) -> None:
+def test_invalid_trees_are_refused_with_the_reason(text: str, sentence: str) -> None:
     assert sentence in refusal(text, ["a", "b"])
 
 
-def test_what_is_sheared_away_need_not_be_right() -> None:
+def test_branches_without_features_are_not_checked() -> None:
     assert lists(of("((a:1,b:2):4,(x:-1,x):-8);", ["a", "b"])) == [[1, 4], [2, 4]]
 
 
@@ -180,7 +180,7 @@ def test_a_root_of_three_branches_is_refused_or_put_at_the_midpoint(tmp_path: Pa
     [("1e37", "too large: those above the ASVs add up to 3e+37"), ("1e308", "too large"),
      ("1e-40", "too small")],
 )  # fmt: skip
-def test_lengths_that_cannot_be_added_up(length: str, words: str) -> None:
+def test_lengths_out_of_range_are_refused(length: str, words: str) -> None:
     assert words in refusal(f"(a:{length},(b:{length},c:{length}):{length});", ["a", "b"])
 
 
@@ -198,7 +198,7 @@ def big() -> str:
     return random_case(CACHED_FROM_TIPS + 2, 1, 1, seed=1).newick
 
 
-def test_a_big_tree_is_remembered(big: str, cache: Path) -> None:
+def test_a_large_tree_is_cached(big: str, cache: Path) -> None:
     features = [f"t{n}" for n in range(0, 1000, 7)]
     first = of(big, features)
     files = list(cache.iterdir())
@@ -210,12 +210,12 @@ def test_a_big_tree_is_remembered(big: str, cache: Path) -> None:
     assert len(list(cache.iterdir())) == 2
 
 
-def test_a_small_tree_is_not(cache: Path) -> None:
+def test_a_small_tree_is_not_cached(cache: Path) -> None:
     of("((a:1,b:2):4,c:8);", ["a"])
     assert not cache.exists()
 
 
-def test_a_damaged_cache_is_made_again(big: str, cache: Path) -> None:
+def test_a_damaged_cache_is_replaced(big: str, cache: Path) -> None:
     first = of(big, ["t1", "t2"])
     (file,) = cache.iterdir()
     whole = file.read_bytes()
@@ -225,7 +225,7 @@ def test_a_damaged_cache_is_made_again(big: str, cache: Path) -> None:
         assert file.read_bytes()[:2] == b"PK"
 
 
-def test_a_cache_that_cannot_be_written_is_no_matter(
+def test_a_cache_that_cannot_be_written_is_ignored(
     big: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> None:
     (tmp_path / "file").write_text("not a folder")

@@ -29,7 +29,7 @@ def data() -> Path:
 
 
 @pytest.mark.parametrize(("study", "column", "known", "length"), STUDIES)
-def test_a_study_is_read_whole(
+def test_a_complete_study_is_read(
     data: Path, study: str, column: str, known: int, length: int
 ) -> None:
     table = read_table(data / study / "table.biom")

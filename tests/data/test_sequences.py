@@ -33,7 +33,7 @@ def fasta(path: Path, text: str) -> Path:
 
 
 @given(st.lists(dna, max_size=20))
-def test_decode_undoes_encode(sequences: list[str]) -> None:
+def test_decode_inverts_encode(sequences: list[str]) -> None:
     codes = encode(sequences, None)
     assert codes.dtype == np.uint8
     assert codes.shape == (len(sequences), max(map(len, sequences), default=0))
@@ -55,18 +55,18 @@ def test_every_ambiguity_letter_is_one_code() -> None:
     assert set(encode(["NRYSWKMBDHV"], None).ravel().tolist()) == {AMBIGUOUS}
 
 
-def test_lower_case_and_u_are_read_and_said_once(capsys: pytest.CaptureFixture[str]) -> None:
+def test_lower_case_and_u_are_read_with_one_message(capsys: pytest.CaptureFixture[str]) -> None:
     assert decode(encode(["acgu", "ACGU", "ACGA"], None)) == ("ACGT", "ACGT", "ACGA")
-    said = capsys.readouterr().err
-    assert "Lower case or U is read as A, C, G, T in 2 of 3 sequences." in said
-    assert "another feature has too: 1 of 3" in said
+    shown = capsys.readouterr().err
+    assert "Lower case or U is read as A, C, G, T in 2 of 3 sequences." in shown
+    assert "another feature has too: 1 of 3" in shown
 
 
-def test_what_is_cut_is_said(capsys: pytest.CaptureFixture[str]) -> None:
+def test_cut_sequences_are_counted_in_a_message(capsys: pytest.CaptureFixture[str]) -> None:
     encode(["ACGTA", "ACG"], 3)
-    said = capsys.readouterr().err
-    assert "Cut to 3 nucleotides: 1 of 2" in said
-    assert "another feature has too: 1 of 2" in said
+    shown = capsys.readouterr().err
+    assert "Cut to 3 nucleotides: 1 of 2" in shown
+    assert "another feature has too: 1 of 2" in shown
     encode(["ACG", "TTT"], 3)
     assert capsys.readouterr().err == ""
 
@@ -113,12 +113,12 @@ def test_fasta(tmp_path: Path) -> None:
         ("> \nAC\n", "without an id or a sequence"),
     ],
 )
-def test_what_is_not_fasta(tmp_path: Path, text: str, words: str) -> None:
+def test_text_that_is_not_fasta_is_refused(tmp_path: Path, text: str, words: str) -> None:
     with pytest.raises(DataError, match=rf"(?s){words}"):
         read_sequences(fasta(tmp_path / "s.fasta", text))
 
 
-def test_bytes_and_absent_files(tmp_path: Path) -> None:
+def test_binary_and_absent_files_are_refused(tmp_path: Path) -> None:
     (tmp_path / "s.fasta").write_bytes(b">a\xff\nACGT\n")
     with pytest.raises(DataError, match=r"not UTF-8 text"):
         read_sequences(tmp_path / "s.fasta")
@@ -150,7 +150,7 @@ def test_ids_are_looked_up_and_hashes_checked(tmp_path: Path) -> None:
         sequences_of((md5, "plain"), path)
 
 
-def test_ids_that_the_file_lacks(tmp_path: Path) -> None:
+def test_absent_sequences_are_refused(tmp_path: Path) -> None:
     path = fasta(tmp_path / "s.fasta", ">x\nACGT\n")
     ids = ("f0", "f1", "f2", "f3", "f4", "f5", "x")
     with pytest.raises(DataError, match=r"without a sequence.*6 \(f0, f1, f2, f3, f4, ...\) of 7"):

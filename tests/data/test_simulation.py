@@ -109,7 +109,7 @@ def test_near_tips_have_near_sequences_and_near_niches(default: SimulatedStudy) 
     )
 
 
-def test_the_default_study_looks_like_a_real_one(default: SimulatedStudy) -> None:
+def test_the_default_study_has_realistic_statistics(default: SimulatedStudy) -> None:
     assert default.counts.shape == (200, 2000)
     assert default.richness.mean() == pytest.approx(185, rel=0.1)
     assert default.reads.mean() == pytest.approx(10_000, rel=0.1)
@@ -121,7 +121,7 @@ def test_the_default_study_looks_like_a_real_one(default: SimulatedStudy) -> Non
     assert distances.std() > 0.05
 
 
-def test_a_random_forest_finds_the_gradient_but_not_all_of_it(default: SimulatedStudy) -> None:
+def test_a_random_forest_predicts_part_of_the_gradient(default: SimulatedStudy) -> None:
     from sklearn.ensemble import RandomForestRegressor
     from sklearn.model_selection import GroupKFold, cross_val_predict
 
@@ -177,7 +177,7 @@ def test_the_smallest_study_works() -> None:
     assert (study.reads >= 1).all()
 
 
-def test_nothing_is_left_behind_when_a_file_cannot_be_written(tmp_path: Path) -> None:
+def test_no_file_remains_when_one_cannot_be_written(tmp_path: Path) -> None:
     (tmp_path / "truth.json").write_text("mine")
     options = dataclasses.replace(SMALL, output_dir=tmp_path)
     with pytest.raises(CannotCreate):

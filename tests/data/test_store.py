@@ -1,4 +1,4 @@
-"""A prepared study is the study it was made from; what is not whole is refused by name."""
+"""Stores: same results as from files, bounded memory, refusal of damaged or partial folders."""
 
 from __future__ import annotations
 
@@ -22,11 +22,12 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 from numpy.typing import NDArray
 
+from aam.contract.options.commands import Prepare
 from aam.contract.options.groups import PhylogenyOptions, TableOptions
 from aam.data.metadata import read_metadata
-from aam.data.store.packed import PackedStrings, pack, take_strings
+from aam.data.store.mapped import PackedStrings, pack, take_strings
 from aam.data.store.reader import open_store
-from aam.data.store.writer import StoreSources, prepare
+from aam.data.store.writer import prepare
 from aam.data.study import Study, load_study
 from aam.data.table import read_table
 from tests.data.test_table import whole, write_all, write_hdf5
@@ -47,7 +48,7 @@ def store(study_dir: Path, tmp_path_factory: pytest.TempPathFactory) -> Path:
 
 @pytest.fixture
 def copy(store: Path, tmp_path: Path) -> Path:
-    """A store to spoil."""
+    """A copy of the store, to be damaged."""
     return Path(shutil.copytree(store, tmp_path / "copy.aam"))
 
 
@@ -58,7 +59,9 @@ def make(study_dir: Path, folder: Path, *words: object) -> int:
 # The same numbers
 
 
-def test_pretraining_is_the_same(study_dir: Path, store: Path, tmp_path: Path) -> None:
+def test_pretraining_on_a_store_gives_the_same_result(
+    study_dir: Path, store: Path, tmp_path: Path
+) -> None:
     assert pretrain(study_dir, tmp_path / "a", "--tree", study_dir / "tree.nwk") == 0
     assert pretrain(study_dir, tmp_path / "b", "--table", store) == 0
     same_metrics(tmp_path / "a", tmp_path / "b")
@@ -71,7 +74,7 @@ def test_pretraining_is_the_same(study_dir: Path, store: Path, tmp_path: Path) -
     "words",
     ["", "--penalty 0 --max-bp 31 --num-workers 2", "--group-column subject --folds 2"],
 )
-def test_training_predicting_and_embedding_are_the_same(
+def test_train_predict_and_embed_on_a_store_give_the_same_result(
     study_dir: Path, store: Path, tmp_path: Path, words: str
 ) -> None:
     a, b = tmp_path / "a", tmp_path / "b"
@@ -90,7 +93,7 @@ def test_training_predicting_and_embedding_are_the_same(
     assert "no colours" not in (b / "report.html").read_text()
 
 
-def test_a_matrix_takes_the_place_of_the_store_s_tree(
+def test_a_matrix_replaces_the_tree_of_the_store(
     study_dir: Path, store: Path, tmp_path: Path
 ) -> None:
     table = ("--table", study_dir / "table.biom", "--tree", study_dir / "tree.nwk")
@@ -102,7 +105,9 @@ def test_a_matrix_takes_the_place_of_the_store_s_tree(
 
 
 @pytest.mark.parametrize("metric", ["unweighted", "weighted", "generalized", "faith_pd"])
-def test_unifrac_is_the_same(study_dir: Path, store: Path, tmp_path: Path, metric: str) -> None:
+def test_unifrac_of_a_store_is_the_same(
+    study_dir: Path, store: Path, tmp_path: Path, metric: str
+) -> None:
     tree = ("--tree", study_dir / "tree.nwk")
     for name, table in (
         ("a", ("--table", study_dir / "table.biom", *tree)),
@@ -114,7 +119,7 @@ def test_unifrac_is_the_same(study_dir: Path, store: Path, tmp_path: Path, metri
 
 
 @pytest.mark.parametrize("words", ["--metadata-column ph", "--metadata-column site --classifier"])
-def test_baseline_and_evaluate_are_the_same(
+def test_baseline_and_evaluate_on_a_store_give_the_same_result(
     study_dir: Path, store: Path, tmp_path: Path, words: str
 ) -> None:
     options = (*words.split(), "--folds", 2, "--n-estimators", 5, "--n-jobs", 1)
@@ -125,9 +130,9 @@ def test_baseline_and_evaluate_are_the_same(
         given = ("--table", table, "--metadata", metadata, "--output-dir", tmp_path / name)
         assert aam("baseline", *given, *options) == 0
         predictions = ("--predictions", tmp_path / "a" / "predictions.tsv", "--metadata", metadata)
-        output = ("--output", tmp_path / name / "judged.json")
+        output = ("--output", tmp_path / name / "scores.json")
         assert aam("evaluate", *predictions, *words.split(), *output) == 0
-    same_files(tmp_path / "a", tmp_path / "b", "predictions.tsv", "splits.tsv", "judged.json")
+    same_files(tmp_path / "a", tmp_path / "b", "predictions.tsv", "splits.tsv", "scores.json")
 
 
 def same_files(a: Path, b: Path, *names: str) -> None:
@@ -145,7 +150,9 @@ def same_metrics(a: Path, b: Path) -> None:
 
 @settings(max_examples=8, deadline=None)
 @given(whole, st.integers(1, 200))
-def test_every_form_streams_to_the_same_study(counts: NDArray[np.int64], block_bytes: int) -> None:
+def test_every_format_is_prepared_to_the_same_study(
+    counts: NDArray[np.int64], block_bytes: int
+) -> None:
     counts[:, 0] += counts.sum(axis=1) == 0
     samples = tuple(f"10317.{row:04d}0" for row in range(len(counts)))
     with TemporaryDirectory() as name:
@@ -153,7 +160,7 @@ def test_every_form_streams_to_the_same_study(counts: NDArray[np.int64], block_b
             expected = load_study(TableOptions(table=path))
             folder = Path(name) / f"{form}.aam"
             folder.mkdir()
-            prepare(StoreSources(path), folder, block_bytes)
+            prepare(Prepare(TableOptions(table=path)), folder, block_bytes)
             found = load_study(TableOptions(table=folder))
             same_study(found, expected)
             again, first = open_store(folder).as_read(), read_table(path)
@@ -178,7 +185,7 @@ def same_study(found: Study, expected: Study) -> None:
     ("value", "words"),
     [("-3", "Negative counts"), ("1.5", "Fractional counts"), ("NaN", "NaN"), ("9e9", "beyond")],
 )
-def test_a_stream_refuses_what_a_table_may_not_hold(
+def test_prepare_refuses_invalid_counts(
     tmp_path: Path, capsys: pytest.CaptureFixture[str], value: str, words: str
 ) -> None:
     table = tmp_path / "table.tsv"
@@ -190,7 +197,7 @@ def test_a_stream_refuses_what_a_table_may_not_hold(
     assert [path.name for path in tmp_path.iterdir()] == ["table.tsv"]
 
 
-def test_what_is_left_out_is_said(
+def test_prepare_prints_what_is_left_out(
     study_dir: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
     table, tree = tmp_path / "table.tsv", tmp_path / "tree.nwk"
@@ -205,8 +212,13 @@ def test_what_is_left_out_is_said(
     assert "Features of the table are not in the tree: 2 (ACCT, TTTT)" in capsys.readouterr().err
     assert aam(*words, "--drop-empty-samples", "--drop-missing-asvs") == 0
     shown = capsys.readouterr().err
-    for word in ("without reads are left out: 1 of 4", "left out: 1 (s2)", "2 (ACCT, TTTT) of 3",
-                 "without an ASV of the tree: 1 (s3)", "1 samples x 1 ASVs"):  # fmt: skip
+    for word in (
+        "without reads are left out: 1 of 4",
+        "left out: 1 (s2)",
+        "2 (ACCT, TTTT) of 3",
+        "without an ASV of the tree are left out: 1 (s3)",
+        "1 samples x 1 ASVs",
+    ):
         assert word in shown
     input = TableOptions(table=table, drop_empty_samples=True)
     expected = load_study(input, PhylogenyOptions(tree=tree, drop_missing_asvs=True))
@@ -220,7 +232,7 @@ def test_what_is_left_out_is_said(
         assert one.dtype == two.dtype
 
 
-def test_files_that_are_no_tables(
+def test_prepare_refuses_files_that_are_not_tables(
     study_dir: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
     table = (study_dir / "table.biom").read_bytes()
@@ -271,15 +283,15 @@ sys.stdin.readline()
     for process in both:
         assert process.stdout is not None
         assert process.stdout.readline() == "open\n"
-    told = []
+    sizes = []
     for process in both:
         assert process.stdin is not None and process.stdout is not None
         process.stdin.write("\n")
         process.stdin.flush()
-        told.append([int(word) for word in process.stdout.readline().split()])
+        sizes.append([int(word) for word in process.stdout.readline().split()])
     for process in both:
         process.communicate("\n")
-    for resident, private in told:
+    for resident, private in sizes:
         assert resident > 0
         assert private == 0
 
@@ -293,7 +305,7 @@ def test_preparing_holds_less_than_two_blocks(tmp_path: Path) -> None:
         folder = tmp_path / str(block_bytes)
         folder.mkdir()
         tracemalloc.start()
-        prepare(StoreSources(path), folder, block_bytes)
+        prepare(Prepare(TableOptions(table=path)), folder, block_bytes)
         found = tracemalloc.get_traced_memory()[1]
         tracemalloc.stop()
         return found
@@ -316,7 +328,7 @@ def test_a_selection_of_samples_copies_no_counts(store: Path) -> None:
     assert np.array_equal(twice.reads, expected.sum(axis=1))
 
 
-def test_a_study_travels_as_the_name_of_its_store(store: Path) -> None:
+def test_a_pickled_study_holds_the_path_of_its_store(store: Path) -> None:
     options = PhylogenyOptions()
     study = load_study(TableOptions(table=store), options, 31).take_samples(np.arange(9, 2, -1))
     sent = pickle.dumps(study)
@@ -366,7 +378,7 @@ def test_a_changed_store_is_refused(
     content[-2] ^= 1
     before = file.stat()
     file.write_bytes(content)
-    # Even where whoever changed it put the time back.
+    # Even if the time of modification was set back.
     os.utime(file, ns=(before.st_atime_ns, before.st_mtime_ns))
     words = ("The store is damaged", f"'{file}' has another checksum", "aam prepare")
     refused(capsys, unifrac(copy, tmp_path), DATA, *words)
@@ -378,7 +390,7 @@ def test_a_changed_store_is_refused(
     refused(capsys, unifrac(copy, tmp_path), DATA, f"'{file}' is absent")
 
 
-def test_a_header_that_is_not_what_it_was(
+def test_a_changed_header_is_refused(
     copy: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
     file = copy / "store.json"
@@ -397,7 +409,7 @@ def test_a_header_that_is_not_what_it_was(
     assert not (tmp_path / "run").exists()
 
 
-def test_options_that_a_store_decides(
+def test_options_that_contradict_a_store_are_refused(
     study_dir: Path, store: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
     tree = ("--tree", study_dir / "tree.nwk")
@@ -423,7 +435,7 @@ def test_options_that_a_store_decides(
     refused(capsys, status, USAGE, "UniFrac needs a tree")
 
 
-def test_prepare_refuses(
+def test_prepare_refuses_invalid_input(
     study_dir: Path, store: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
     table = ("--table", study_dir / "table.biom")
@@ -442,7 +454,7 @@ def test_prepare_refuses(
     assert [path.name for path in tmp_path.iterdir()] == ["other.tsv"]
 
 
-def test_a_store_is_replaced_when_asked(study_dir: Path, tmp_path: Path) -> None:
+def test_overwrite_replaces_a_store(study_dir: Path, tmp_path: Path) -> None:
     folder = tmp_path / "study.aam"
     assert make(study_dir, folder) == 0
     before = load_study(TableOptions(table=folder))
@@ -461,7 +473,7 @@ def test_metadata_of_a_store_is_that_of_the_file(study_dir: Path, store: Path) -
         assert np.array_equal(one.values(column, ids), two.values(column, ids))
 
 
-def test_a_killed_prepare_leaves_nothing_that_looks_whole(
+def test_a_killed_prepare_leaves_no_complete_store(
     study_dir: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
     # A table that takes seconds, so that the process can be stopped in the middle.
@@ -495,7 +507,7 @@ def test_a_killed_prepare_leaves_nothing_that_looks_whole(
     assert aam("prepare", "--table", folder, "--verify") == 0
 
 
-def test_a_full_disk_leaves_nothing(
+def test_a_full_disk_leaves_no_files(
     study_dir: Path, small_disk: Callable[[int], Path], capsys: pytest.CaptureFixture[str]
 ) -> None:
     for kib in (16, 32):
@@ -505,7 +517,7 @@ def test_a_full_disk_leaves_nothing(
         assert list(disk.iterdir()) == []
 
 
-def test_a_read_only_disk(
+def test_a_store_on_a_read_only_disk_is_read(
     study_dir: Path,
     store: Path,
     small_disk: Callable[[int], Path],

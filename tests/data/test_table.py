@@ -1,4 +1,4 @@
-"""Feature tables: every form gives the same counts; what is not counts of reads is refused."""
+"""Feature tables: the same counts from every format; refusal of invalid tables."""
 
 from __future__ import annotations
 
@@ -16,10 +16,11 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 from hypothesis.extra import numpy as hnp
 from numpy.typing import NDArray
+from scipy.sparse import csr_array
 
 from aam.contract.errors import DataError, MissingInput
 from aam.data.io import table_formats
-from aam.data.io.table_blocks import OpenTable, TableBlock, TableBlocks
+from aam.data.io.table_blocks import OpenTable, TableBlocks
 from aam.data.io.table_formats import TABLE_FORMATS, TableFormat
 from aam.data.table import FeatureTable, read_table
 from tests.support.artifacts import write_artifact
@@ -75,7 +76,7 @@ whole = hnp.arrays(
 
 @settings(max_examples=25, deadline=None)
 @given(whole)
-def test_every_form_gives_the_same_table(counts: NDArray[np.int64]) -> None:
+def test_every_format_gives_the_same_table(counts: NDArray[np.int64]) -> None:
     counts[:, 0] += counts.sum(axis=1) == 0
     samples = tuple(f"10317.{row:04d}0" for row in range(len(counts)))
     with TemporaryDirectory() as folder:
@@ -120,7 +121,7 @@ def test_samples_without_reads(tmp_path: Path, capsys: pytest.CaptureFixture[str
     assert "left out: 1 (10317.000001020)" in capsys.readouterr().err
 
 
-def test_a_table_without_reads(tmp_path: Path) -> None:
+def test_a_table_without_reads_is_refused(tmp_path: Path) -> None:
     path = write_hdf5(tmp_path / "a.biom", COUNTS * 0)
     for drop in (False, True):
         with pytest.raises(DataError, match=r"has no reads.*3 samples x 4 features"):
@@ -137,7 +138,7 @@ def test_a_table_without_reads(tmp_path: Path) -> None:
         (2.0**31, "Counts beyond 2147483647"),
     ],
 )
-def test_values_that_are_no_counts(tmp_path: Path, value: float, words: str) -> None:
+def test_values_that_are_not_counts_are_refused(tmp_path: Path, value: float, words: str) -> None:
     counts = np.tile(COUNTS.astype(float), (3, 1))
     counts[1:8, 3] = value
     samples = tuple(f"s{row}" for row in range(9))
@@ -151,7 +152,7 @@ def test_values_that_are_no_counts(tmp_path: Path, value: float, words: str) -> 
         assert str(paths[form]) in str(caught.value)
 
 
-def test_duplicated_ids_are_named(tmp_path: Path) -> None:
+def test_duplicated_ids_are_refused(tmp_path: Path) -> None:
     path = write_hdf5(tmp_path / "a.biom", COUNTS)
     with h5py.File(path, "a") as file:
         file["sample/ids"][2] = SAMPLES[0]
@@ -185,7 +186,7 @@ def test_duplicated_ids_are_named(tmp_path: Path) -> None:
         ('{"rows": [], "columns": []}', r"Not a whole BIOM 1"),
     ],
 )
-def test_text_that_is_no_table(tmp_path: Path, text: str, words: str) -> None:
+def test_text_that_is_not_a_table_is_refused(tmp_path: Path, text: str, words: str) -> None:
     path = tmp_path / "table.biom"
     path.write_text(text)
     with pytest.raises(DataError, match=words) as caught:
@@ -201,7 +202,7 @@ def test_taxonomy_is_not_a_sample(tmp_path: Path, capsys: pytest.CaptureFixture[
     assert "'taxonomy' of the table is not read" in capsys.readouterr().err
 
 
-def test_damaged_and_foreign_files(tmp_path: Path) -> None:
+def test_damaged_files_are_refused(tmp_path: Path) -> None:
     path = write_hdf5(tmp_path / "a.biom", COUNTS)
     path.write_bytes(path.read_bytes()[:3000])
     with pytest.raises(DataError, match=r"Not a whole BIOM 2.1.*copy the file again"):
@@ -228,9 +229,8 @@ def test_a_format_is_added_by_an_entry_of_the_registry(
     def read_lines(table: OpenTable) -> TableBlocks:
         samples, features, reads = (line.split() for line in table.stream.read().splitlines()[1:])
         indptr = np.arange(len(samples) + 1)
-        block = TableBlock(
-            0, np.array(reads, dtype=np.float64), np.arange(len(samples), dtype=np.int32), indptr
-        )
+        values = np.array(reads, dtype=np.float64)
+        block = csr_array((values, np.arange(len(samples), dtype=np.int32), indptr))
         ids = [[name.decode() for name in names] for names in (samples, features)]
         return TableBlocks(ids[0], ids[1], lambda: iter([block]))
 

@@ -1,4 +1,4 @@
-"""UniFrac of a batch: equal to scikit-bio, and the laws that hold whatever the batch."""
+"""UniFrac of a batch: agreement with scikit-bio, and invariants."""
 
 from __future__ import annotations
 
@@ -67,7 +67,7 @@ def by_definition(case: Case, alpha: float) -> NDArray[np.float64]:
 
 @settings(deadline=None)
 @given(cases(), st.sampled_from(["unweighted", "weighted", "weighted_normalized"]))
-def test_distances_are_scikit_bios(case: Case, metric: Metric) -> None:
+def test_distances_agree_with_scikit_bio(case: Case, metric: Metric) -> None:
     # scikit-bio divides zero by zero where all branches have no length.
     expected = np.nan_to_num(by_scikit_bio(case, metric))
     phylogeny = phylogeny_of(case)
@@ -80,7 +80,7 @@ def test_distances_are_scikit_bios(case: Case, metric: Metric) -> None:
 
 @settings(deadline=None)
 @given(cases(), ALPHAS)
-def test_generalized_is_its_definition(case: Case, alpha: float) -> None:
+def test_generalized_unifrac_follows_its_definition(case: Case, alpha: float) -> None:
     expected = by_definition(case, alpha)
     phylogeny = phylogeny_of(case)
     found = pairwise(case.table, phylogeny, "generalized", alpha)
@@ -91,7 +91,7 @@ def test_generalized_is_its_definition(case: Case, alpha: float) -> None:
 
 @settings(deadline=None)
 @given(cases())
-def test_faith_pd_is_scikit_bios(case: Case) -> None:
+def test_faith_pd_agrees_with_scikit_bio(case: Case) -> None:
     tree = TreeNode.read(io.StringIO(case.newick), convert_underscores=False)
     expected = alpha_diversity(
         "faith_pd", case.counts, taxa=case.features, tree=tree, validate=False
@@ -102,7 +102,9 @@ def test_faith_pd_is_scikit_bios(case: Case) -> None:
 
 @settings(deadline=None)
 @given(cases(), st.sampled_from(DISTANCES), ALPHAS, st.data())
-def test_laws(case: Case, metric: Metric, alpha: float, data: st.DataObject) -> None:
+def test_distances_are_metrics_and_independent_of_the_batch(
+    case: Case, metric: Metric, alpha: float, data: st.DataObject
+) -> None:
     phylogeny = phylogeny_of(case)
     found = pairwise(case.table, phylogeny, metric, alpha)
     assert torch.equal(found, found.T)
@@ -141,7 +143,7 @@ def test_a_root_length_counts_as_in_scikit_bio() -> None:
     assert faith_pd(case.table, phylogeny_of(case)).tolist() == [7, 6]
 
 
-def test_words_for_the_same_measure() -> None:
+def test_synonyms_of_a_metric_give_the_same_distances() -> None:
     case = random_case(40, 5, 10, seed=2)
     phylogeny = phylogeny_of(case)
     same: tuple[tuple[Metric, Metric, float], ...]

@@ -1,4 +1,4 @@
-"""Whole matrices: tiled as one pleases, by torch or ssu, and the command that writes them."""
+"""UniFrac matrices: tiles, torch and ssu, and the command that writes them."""
 
 from __future__ import annotations
 
@@ -43,28 +43,27 @@ def table_of(case: Case) -> FeatureTable:
 
 @settings(deadline=None)
 @given(cases(), st.sampled_from(DISTANCES), ALPHAS)
-def test_a_matrix_is_what_a_batch_of_all_samples_gives(
-    case: Case, metric: Metric, alpha: float
-) -> None:
+def test_a_matrix_equals_a_batch_of_all_samples(case: Case, metric: Metric, alpha: float) -> None:
     phylogeny = phylogeny_of(case)
     expected = pairwise(case.table, phylogeny, metric, alpha).numpy()
     found = unifrac_matrix(table_of(case), phylogeny, metric, alpha)
-    assert found.values.dtype == np.float32
     scale = max(1.0, float(phylogeny.lengths_K.sum()))
-    np.testing.assert_allclose(found.values, expected, atol=1e-6 * scale)
+    np.testing.assert_allclose(found.values, expected, atol=1e-12 * scale)
 
 
 @pytest.mark.parametrize("metric", DISTANCES)
-def test_tiles_and_blocks_leave_no_seam(metric: Metric, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_tiles_and_blocks_do_not_change_the_distances(
+    metric: Metric, monkeypatch: pytest.MonkeyPatch
+) -> None:
     case = random_case(150, 45, 40, seed=1)
     phylogeny, table = phylogeny_of(case), table_of(case)
     expected = pairwise(case.table, phylogeny, metric).numpy()
     monkeypatch.setattr(module, "TILE", 8)
     monkeypatch.setattr(module, "ROWS", 7)
-    # 45 samples at 40 bytes: branches in blocks of 11, of 1, and all at once.
-    for gigabytes in (11.5 * 45 * 40 / 2**30, 1e-12, 1.0):
+    # 45 samples: branches in blocks of 11, of 1, and all at once.
+    for gigabytes in (11.5 * 45 * module.BYTES_PER_VALUE / 2**30, 1e-12, 1.0):
         found = unifrac_matrix(table, phylogeny, metric, 0.5, "torch", gigabytes)
-        np.testing.assert_allclose(found.values, expected, rtol=2e-6, atol=1e-6)
+        np.testing.assert_allclose(found.values, expected, rtol=1e-12, atol=1e-12)
         np.testing.assert_array_equal(found.values, found.values.T)
         assert not found.values.diagonal().any()
 
@@ -87,12 +86,13 @@ def test_ssu_agrees(metric: Metric, alpha: float) -> None:
     phylogeny, table = phylogeny_of(case), table_of(case)
     ours = unifrac_matrix(table, phylogeny, metric, alpha, "torch").values
     theirs = unifrac_matrix(table, phylogeny, metric, alpha, "ssu").values
-    np.testing.assert_allclose(theirs, ours, rtol=3e-6, atol=2e-6)
+    # ssu reads branch lengths as float32.
+    np.testing.assert_allclose(theirs, ours, rtol=1e-7, atol=1e-7)
 
 
 @settings(deadline=None)
 @given(cases())
-def test_a_phylogeny_written_is_the_same_phylogeny(case: Case) -> None:
+def test_a_written_phylogeny_is_read_unchanged(case: Case) -> None:
     phylogeny = phylogeny_of(case)
     names = [f"f{column}" for column in range(len(case.features))]
     again = phylogeny_of(Case(newick(phylogeny), names, case.counts))
@@ -110,7 +110,7 @@ def fake_ssu(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
     return folder / "ssu"
 
 
-def test_without_ssu_the_remedy_is_said(fake_ssu: Path) -> None:
+def test_absent_ssu_is_reported_with_a_remedy(fake_ssu: Path) -> None:
     case = random_case(10, 3, 5, seed=4)
     with pytest.raises(Unavailable) as caught:
         unifrac_matrix(table_of(case), phylogeny_of(case), "unweighted", engine="ssu")
@@ -118,7 +118,7 @@ def test_without_ssu_the_remedy_is_said(fake_ssu: Path) -> None:
     assert "choose --engine torch" in str(caught.value)
 
 
-def test_what_ssu_says_when_it_fails_is_said(fake_ssu: Path) -> None:
+def test_the_last_line_of_a_failed_ssu_is_reported(fake_ssu: Path) -> None:
     fake_ssu.write_text("#!/bin/sh\necho 'no licence to compute' >&2\nexit 3\n")
     fake_ssu.chmod(0o755)
     case = random_case(10, 3, 5, seed=4)
@@ -188,7 +188,7 @@ def test_the_command_writes_faith_pd(study: Path) -> None:
         ("tree.nwk/m.tsv", [], 73, "The folder cannot be created"),
     ],
 )
-def test_the_command_refuses(
+def test_the_command_refuses_invalid_options(
     study: Path,
     output: str,
     more: list[str],
@@ -200,7 +200,7 @@ def test_the_command_refuses(
     assert sentence in capsys.readouterr().err
 
 
-def test_the_command_replaces_nothing_unasked(study: Path) -> None:
+def test_the_command_overwrites_only_with_the_option(study: Path) -> None:
     assert run(study, "m.npy") == 0
     assert run(study, "m.npy") == 73
     (study / "m.npy").unlink()
@@ -208,7 +208,7 @@ def test_the_command_replaces_nothing_unasked(study: Path) -> None:
     assert run(study, "m.npy", "--overwrite") == 0
 
 
-def test_the_command_leaves_out_samples_only_if_asked(
+def test_the_command_leaves_out_samples_only_with_the_option(
     tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
     (tmp_path / "tree.nwk").write_text("((a:1,b:2):1,c:1);")
@@ -217,7 +217,7 @@ def test_the_command_leaves_out_samples_only_if_asked(
     assert run(tmp_path, "m.tsv") == 65
     assert "1 (x) of 3 are absent" in capsys.readouterr().err
     assert run(tmp_path, "m.tsv", "--drop-missing-asvs") == 65
-    assert "Samples have no ASV of the tree: 1 (s2)" in capsys.readouterr().err
+    assert "Samples without an ASV of the tree: 1 (s2)" in capsys.readouterr().err
     assert run(tmp_path, "m.tsv", "--drop-missing-asvs", "--drop-empty-samples") == 0
     assert read_distances(tmp_path / "m.tsv").ids == ("s1", "s3")
 
@@ -225,7 +225,7 @@ def test_the_command_leaves_out_samples_only_if_asked(
 @pytest.mark.usefixtures("ssu")
 @pytest.mark.parametrize("study_name", ["ecam", "udca"])
 @pytest.mark.parametrize("engine", ["torch", "ssu"])
-def test_real_studies(study_name: str, engine: Literal["torch", "ssu"]) -> None:
+def test_matrices_of_real_studies(study_name: str, engine: Literal["torch", "ssu"]) -> None:
     folder = os.environ.get("AAM_SHARED_DATA")
     if not folder:
         pytest.skip("AAM_SHARED_DATA does not name a folder of real studies")

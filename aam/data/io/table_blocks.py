@@ -9,6 +9,7 @@ from __future__ import annotations
 
 import io
 import shutil
+from collections import Counter
 from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass
 from pathlib import Path
@@ -17,7 +18,7 @@ import numpy as np
 from numpy.typing import NDArray
 from scipy.sparse import csr_array
 
-from aam.contract.errors import DataError
+from aam.contract.errors import DataError, first_few
 from aam.data.io import artifact
 from aam.memory import check_memory
 
@@ -94,6 +95,18 @@ class OpenTable:
         """Refuse a part of the table that does not fit in memory (DataError)."""
         remedy = "check how it was made, raise --max-memory-gb, or use `aam prepare`"
         check_memory("table", part, size, self.budget, remedy)
+
+
+def check_ids(ids: Sequence[str], what: str) -> None:
+    """Refuse duplicated and empty ids of samples or features.
+
+    Raises:
+        DataError: naming the duplicated ids.
+    """
+    if twice := [name for name, count in Counter(ids).items() if count > 1]:
+        raise DataError(f"Duplicated {what} ids", first_few(twice), f"give each {what} one id")
+    if unnamed := sum(not name.strip() for name in ids):
+        raise DataError(f"{what.capitalize()}s without an id", str(unnamed), "name them")
 
 
 def unreadable(form: str, error: Exception) -> DataError:

@@ -9,7 +9,6 @@ from __future__ import annotations
 
 import re
 import shutil
-from collections import Counter
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass
@@ -21,7 +20,7 @@ from scipy.sparse import csr_array
 from aam.contract.errors import DataError, first_few
 from aam.data.io import artifact
 from aam.data.io.biom_tables import HDF5_MAGIC, read_hdf5, read_json
-from aam.data.io.table_blocks import OpenTable, TableBlocks
+from aam.data.io.table_blocks import OpenTable, TableBlocks, check_ids
 from aam.data.io.tsv_tables import TRANSPOSED, read_tsv
 from aam.memory import memory_budget
 
@@ -92,7 +91,9 @@ def open_blocks(
         table = OpenTable(path, stream, scratch, block_bytes, budget)
         read = next(each.read for each in TABLE_FORMATS.values() if each.recognizes(start))
         found = read(table)
-        _check_ids(found)
+        check_ids(found.sample_ids, "sample")
+        check_ids(found.feature_ids, "feature")
+        _check_orientation(found.sample_ids, found.feature_ids)
 
     def blocks() -> Iterator[csr_array]:
         first = 0
@@ -120,14 +121,8 @@ def _path_named(path: Path) -> Iterator[None]:
         raise DataError(f"{error.cause} in '{path}'", error.evidence, error.remedy) from error
 
 
-def _check_ids(table: TableBlocks) -> None:
-    """Refuse duplicated and empty ids, and a table whose sample ids, not feature ids, are ASVs."""
-    for what, ids in (("sample", table.sample_ids), ("feature", table.feature_ids)):
-        if twice := [name for name, count in Counter(ids).items() if count > 1]:
-            raise DataError(f"Duplicated {what} ids", first_few(twice), f"give each {what} one id")
-        if unnamed := sum(not name.strip() for name in ids):
-            raise DataError(f"{what.capitalize()}s without an id", str(unnamed), "name them")
-    samples, features = table.sample_ids, table.feature_ids
+def _check_orientation(samples: Sequence[str], features: Sequence[str]) -> None:
+    """Refuse a table whose sample ids are ASVs and whose feature ids are not."""
     if samples and all(map(_ASV.fullmatch, samples)) and not any(map(_ASV.fullmatch, features)):
         shown = f"samples {first_few(samples)} and features {first_few(features)}"
         raise DataError("The table is transposed: its samples are ASVs", shown, TRANSPOSED)

@@ -14,10 +14,10 @@ import numpy.typing as npt
 KAPPA = 3.0  # rate of transitions over that of transversions
 HEIGHT = 0.4  # mean substitutions per site from the root to a tip
 CLOCK_SHAPE = 4.0  # gamma shape of branch rates, mean 1: a relaxed clock
-SITE_SHAPE = 0.6  # gamma shape of site rates, mean 1: most sites keep still, as in 16S
+SITE_SHAPE = 0.6  # gamma shape of site rates, mean 1: most sites are conserved, as in 16S
 
 _LETTERS = np.frombuffer(b"ACGT", dtype=np.uint8)
-_TRANSITION = 2  # A=0, C=1, G=2, T=3: exclusive or with 2 is a transition, with 1 and 3 not
+_TRANSITION = 2  # A=0, C=1, G=2, T=3: XOR with 2 is a transition, with 1 or 3 a transversion
 
 
 @dataclass(frozen=True)
@@ -36,7 +36,7 @@ class SimulatedTree:
 
 
 def yule_tree(tips: int, rng: np.random.Generator) -> SimulatedTree:
-    """Grow a pure-birth tree with `tips` (2 or more) tips, on a relaxed clock."""
+    """Simulate a pure-birth (Yule) tree with `tips` (2 or more) tips, on a relaxed clock."""
     parents, born = [-1, 0, 0], [0.0, 0.0, 0.0]
     ended: dict[int, float] = {0: 0.0}
     alive = [1, 2]
@@ -58,7 +58,7 @@ def yule_tree(tips: int, rng: np.random.Generator) -> SimulatedTree:
 
 
 def clades(tree: SimulatedTree, count: int) -> npt.NDArray[np.int64]:
-    """Cut the tree when it has `count` lineages; int64 [F], which of them each tip comes from."""
+    """Return the clade of each tip, int64 [F], where the tree is cut at `count` lineages."""
     early = min(2 * count, 2 * len(tree.tips)) - 1
     origin = np.arange(len(tree.parents))
     for node in range(early, len(origin)):
@@ -68,7 +68,7 @@ def clades(tree: SimulatedTree, count: int) -> npt.NDArray[np.int64]:
 
 
 def brownian(tree: SimulatedTree, rng: np.random.Generator) -> npt.NDArray[np.float64]:
-    """Let a trait drift along the branches; float64 [F], standardised over the tips."""
+    """Simulate a trait by Brownian motion; float64 [F], standardised over the tips."""
     steps = rng.standard_normal(len(tree.parents)) * np.sqrt(tree.lengths)
     values = np.zeros(len(steps))
     for node in range(1, len(steps)):
@@ -81,7 +81,7 @@ def brownian(tree: SimulatedTree, rng: np.random.Generator) -> npt.NDArray[np.fl
 def evolve_dna(tree: SimulatedTree, length: int, rng: np.random.Generator) -> tuple[str, ...]:
     """Evolve `length` nucleotides by Kimura's two-parameter model with gamma rates of sites.
 
-    Tips that end up equal get one more substitution each until all F sequences are distinct.
+    Equal tips get one more substitution each until all F sequences are distinct.
     """
     rates = rng.gamma(SITE_SHAPE, 1 / SITE_SHAPE, length)
     rates /= rates.mean()

@@ -14,14 +14,12 @@ import numpy as np
 from scipy import sparse
 
 from aam import __version__
-from aam.contract.errors import DataError
 from aam.contract.files import atomic_write, refuse_existing
 from aam.contract.options.commands import Simulate
 from aam.data.simulation.evolution import newick
 from aam.data.simulation.simulate import SimulatedStudy
 
-# A date of its own would make two tables of one seed differ.
-_WRITTEN = datetime(2000, 1, 1)
+_CREATION_DATE = datetime(2000, 1, 1)  # Fixed, so that two tables of one seed are equal.
 
 
 def write_study(study: SimulatedStudy, options: Simulate) -> tuple[Path, ...]:
@@ -30,12 +28,9 @@ def write_study(study: SimulatedStudy, options: Simulate) -> tuple[Path, ...]:
     The table leaves out ASVs without reads, the tree does not.
 
     Raises:
-        CannotCreate: a file is there already and `options.overwrite` is false, or no permission.
-        DataError: no ASV was drawn at all, which cannot happen with checked options.
+        CannotCreate: a file exists and `options.overwrite` is false, or no permission.
     """
-    seen = np.flatnonzero(np.bincount(study.counts.indices, minlength=len(study.sequences)))
-    if not seen.size:
-        raise DataError("The simulated study has no reads", "0 ASVs", "raise --depth")
+    seen = np.unique(study.counts.indices)
     writers: dict[str, Callable[[Path], Any]] = {
         "table.biom": lambda path: _write_biom(
             path, study.sample_ids, [study.sequences[f] for f in seen], study.counts[:, seen]
@@ -56,21 +51,20 @@ def write_study(study: SimulatedStudy, options: Simulate) -> tuple[Path, ...]:
 
 
 def truth(study: SimulatedStudy, options: Simulate) -> dict[str, Any]:
-    """Return what is known about the study and what was measured on it, ready for JSON.
+    """Return the content of `truth.json`: parameters, measurements, gradient and niches.
 
-    `r2_of_the_gradient` is the R2 of the unmeasured gradient against the column `ph`: the most
-    that a predictor which knows the gradient exactly can reach.
+    `r2_of_the_gradient` is the R2 of the unmeasured gradient against the column `ph`, the upper
+    bound for every predictor.
     """
     parameters = asdict(options)
     del parameters["output_dir"], parameters["overwrite"]
     error = float(np.square(study.ph - study.gradient).sum())
     spread = float(np.square(study.ph - study.ph.mean()).sum())
-    seen = np.bincount(study.counts.indices, minlength=len(study.sequences)) > 0
     return {
         "aam": __version__,
         "parameters": parameters,
         "measured": {
-            "asvs_with_reads": int(seen.sum()),
+            "asvs_with_reads": len(np.unique(study.counts.indices)),
             "reads": int(study.reads.sum()),
             "mean_richness": round(float(study.richness.mean()), 2),
             "mean_depth": round(float(study.reads.mean()), 2),
@@ -95,7 +89,7 @@ def _write_biom(
     by_feature = sparse.csr_matrix(counts.T, dtype=np.float64)
     table = biom.Table(by_feature, list(features), list(samples), type="OTU table")
     with h5py.File(path, "w") as file:
-        table.to_hdf5(file, f"aam {__version__}", creation_date=_WRITTEN)
+        table.to_hdf5(file, f"aam {__version__}", creation_date=_CREATION_DATE)
 
 
 def _metadata(study: SimulatedStudy) -> str:

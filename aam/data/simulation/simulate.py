@@ -1,9 +1,10 @@
 """Simulation of a study with known truth: ASVs with inherited niches along a gradient of pH.
 
-Each ASV prefers a pH that it inherits along the tree (Brownian motion) and tolerates some distance
-from it; each site favours or disfavours whole clades; each subject has ASVs of its own liking. The
-ASVs that suit a sample best are present, with log-normal abundances and multinomial reads. One
-sample is made at a time, so memory is that of the reads. The same seed gives the same study.
+Each ASV has a niche on the gradient, whose optimum it inherits along the tree (Brownian motion).
+Its fitness in a sample is lower outside the niche and depends on its clade at the site, on the
+subject, and on chance. The ASVs with the highest fitness are present, with log-normal abundances
+and multinomial reads. One sample is simulated at a time, so memory is that of the reads. The same
+seed gives the same study.
 """
 
 from __future__ import annotations
@@ -25,16 +26,16 @@ PH_LOW, PH_SPAN = 4.0, 5.0
 PH_NOISE = 0.25  # standard deviation of the measured pH around the gradient
 SUBJECT_SHARE = 0.5  # part of the gradient's variance that lies between subjects
 NICHE_WIDTH = (0.18, 0.40)  # of the gradient's span, 10 % and 90 % quantiles about
-SITE_CLADES = 24  # clades that sites tell apart
-SITE_SHIFT = 0.8
-SUBJECT_SHIFT = 0.9
-PREVALENCE = 0.9  # spread between ASVs that do well and ASVs that do badly everywhere
-CHANCE = 1.9  # spread that nothing explains
+SITE_CLADES = 24  # clades whose fitness differs between sites
+SITE_SHIFT = 0.8  # standard deviations of the parts of an ASV's fitness: of its clade at a site,
+SUBJECT_SHIFT = 0.9  # of a subject,
+PREVALENCE = 0.9  # the same in all samples,
+CHANCE = 1.9  # random in each sample
 ABUNDANCE_SPREAD = 1.5  # standard deviation of log abundance within a sample
 DEPTH_SPREAD = 0.35
 RICHNESS_SPREAD = 0.2
 
-_MOST_CELLS = 10**12  # hours, at 20 ns to draw how well an ASV does in a sample
+_MOST_CELLS = 10**12  # hours, at 20 ns to draw the fitness of an ASV in a sample
 _ASV_BYTES = 500
 _COUNT_BYTES = 40
 
@@ -50,7 +51,7 @@ class SimulatedStudy:
         sequences: F distinct sequences, the names of the tree's tips.
         counts: int32 [N, F] reads, without explicit zeros.
         tree: the tree; tip f is ASV f.
-        gradient: [N], the pH that the ASVs live in.
+        gradient: [N], the pH that acts on the ASVs.
         ph: [N], the pH as measured, 4 to 9.
         site, subject: int64 [N], numbers from 0.
         optimum, width: [F], the niche of each ASV in units of pH.
@@ -74,17 +75,12 @@ class SimulatedStudy:
 
     @property
     def richness(self) -> npt.NDArray[np.int64]:
-        """ASVs that each sample was seen to hold, [N]."""
-        found: npt.NDArray[np.int64] = np.diff(self.counts.indptr).astype(np.int64)
-        return found
+        """ASVs with reads in each sample, [N]."""
+        return np.asarray(np.diff(self.counts.indptr), dtype=np.int64)
 
 
-def check(options: Simulate) -> None:
-    """Refuse sizes that no study can have, or that time and memory do not allow.
-
-    Raises:
-        UsageError: with the option that is wrong.
-    """
+def _check(options: Simulate) -> None:
+    """Refuse sizes that contradict each other, or that time and memory do not allow."""
     longest_name = 4**options.length if options.length < 32 else options.asvs**2
     limits = (
         ("samples", options.samples, 2, 10_000_000),
@@ -98,12 +94,12 @@ def check(options: Simulate) -> None:
     )
     for name, value, low, high in limits:
         if not low <= value <= high:
-            asked = f"--{name} {value}"
-            raise UsageError("No such study", asked, f"give {low} to {high} with these options")
+            remedy = f"give {low} to {high} with these options"
+            raise UsageError("Invalid size of the study", f"--{name} {value}", remedy)
     if (cells := options.samples * options.asvs) > _MOST_CELLS:
         raise UsageError(
             "The study would take days to simulate",
-            f"--samples {options.samples} --asvs {options.asvs} are {cells:.0e} places",
+            f"--samples {options.samples} x --asvs {options.asvs} are {cells:.0e} draws",
             f"give at most {_MOST_CELLS:.0e}",
         )
     size = _ASV_BYTES * options.asvs + 4 * options.asvs * options.length
@@ -117,12 +113,12 @@ def check(options: Simulate) -> None:
 
 
 def simulate(options: Simulate) -> SimulatedStudy:
-    """Make the study that `options` describes (their output folder is not looked at).
+    """Simulate the study that `options` describes; the output folder is not used.
 
     Raises:
-        UsageError: sizes that no study can have.
+        UsageError: sizes that contradict each other, or need too much time or memory.
     """
-    check(options)
+    _check(options)
     streams = np.random.default_rng(options.seed).spawn(4)
     tree = yule_tree(options.asvs, streams[0])
     sequences = evolve_dna(tree, options.length, streams[1])
@@ -144,15 +140,15 @@ def simulate(options: Simulate) -> SimulatedStudy:
     ph = np.round(np.clip(noisy, PH_LOW, PH_LOW + PH_SPAN), 2).astype(np.float64)
 
     rng = streams[3]
-    present = _present(options)
+    present = _mean_present(options)
     columns, reads = [], []
-    liked = np.zeros(options.asvs)
+    common = np.zeros(options.asvs)  # The part of the fitness that a subject's samples share.
     for row in track(range(options.samples), "Samples", options.samples, "samples"):
         if row == 0 or subject[row] != subject[row - 1]:
             own = SUBJECT_SHIFT * rng.standard_normal(options.asvs)
-            liked = prevalence + own + shifts[site[row], clade]
-        fit = liked - 0.5 * ((gradient[row] - optimum) / width) ** 2
-        found, counted = _sample(fit, present, options.depth, rng)
+            common = prevalence + own + shifts[site[row], clade]
+        fitness = common - 0.5 * ((gradient[row] - optimum) / width) ** 2
+        found, counted = _sample(fitness, present, options.depth, rng)
         columns.append(found)
         reads.append(counted)
     ends = np.cumsum([0, *(len(found) for found in columns)])
@@ -176,23 +172,23 @@ def simulate(options: Simulate) -> SimulatedStudy:
 
 
 def _sample(
-    fit: F64, present: float, depth: int, rng: np.random.Generator
+    fitness: F64, present: float, depth: int, rng: np.random.Generator
 ) -> tuple[npt.NDArray[np.int32], npt.NDArray[np.int32]]:
     """Return the ASVs of one sample, ascending, and their reads (1 or more each).
 
     Args:
-        fit: [F], how well each ASV does there.
-        present: mean number of ASVs that live there, seen or not.
+        fitness: [F], of each ASV in the sample, without chance.
+        present: mean number of ASVs that are present, with reads or not.
         depth: mean number of reads.
-        rng: where chance comes from; moved on.
+        rng: random numbers.
     """
-    score = fit + CHANCE * rng.standard_normal(len(fit))
-    living = round(present * rng.lognormal(-(RICHNESS_SPREAD**2) / 2, RICHNESS_SPREAD))
-    living = min(max(living, 1), len(fit))
-    chosen = np.sort(np.argpartition(score, -living)[-living:])
+    score = fitness + CHANCE * rng.standard_normal(len(fitness))
+    size = round(present * rng.lognormal(-(RICHNESS_SPREAD**2) / 2, RICHNESS_SPREAD))
+    size = min(max(size, 1), len(fitness))
+    chosen = np.sort(np.argpartition(score, -size)[-size:])
     rank = score[chosen] - score[chosen].mean()
     rank /= max(float(rank.std()), 1e-12)
-    log = ABUNDANCE_SPREAD * (0.6 * rank + 0.8 * rng.standard_normal(living))
+    log = ABUNDANCE_SPREAD * (0.6 * rank + 0.8 * rng.standard_normal(size))
     abundance = np.exp(log - log.max())
     total = max(1, round(depth * rng.lognormal(-(DEPTH_SPREAD**2) / 2, DEPTH_SPREAD)))
     counted = rng.multinomial(total, abundance / abundance.sum())
@@ -200,8 +196,8 @@ def _sample(
     return chosen[seen].astype(np.int32), counted[seen].astype(np.int32)
 
 
-def _present(options: Simulate) -> float:
-    """Find how many ASVs must live in a sample so that its reads show `richness` of them."""
+def _mean_present(options: Simulate) -> float:
+    """Find how many ASVs must be present for `richness` of them to have reads, by bisection."""
     spread = np.exp(ABUNDANCE_SPREAD * np.random.default_rng(0).standard_normal(20_000))
     share = spread / spread.mean()
     low, high = float(options.richness), float(options.asvs)
