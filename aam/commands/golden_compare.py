@@ -6,8 +6,7 @@ import json
 
 from aam.contract.options.commands import GoldenCompare
 from aam.golden import case
-from aam.golden.compare import compare, first_difference
-from aam.golden.comparison_table import as_plain, lines
+from aam.golden.compare import as_plain, compare, first_difference, lines
 from aam.golden.folder import Stack, read
 from aam.golden.measure import device_of, measure
 

@@ -54,10 +54,7 @@ def select_backends(
     """Select the requested backend where it is correct, else the next correct one.
 
     Args:
-        requested: value of --attn-implementation.
-        backends: names of the existing backends.
         status_of: called as rarely as possible, since a trial costs time on a GPU.
-        device: name of the device, for the warnings.
 
     Raises:
         Unavailable: no backend is correct.
@@ -76,7 +73,6 @@ def reported_status(
     """Return the status of each backend by a report; a backend wrong in one use is wrong in both.
 
     Args:
-        report: of `aam check` for this stack.
         dtypes: those that the run computes in.
         recomputed: the run uses gradient checkpointing.
     """

@@ -36,7 +36,6 @@ class Case:
     """Result of one probe of one backend.
 
     Attributes:
-        backend, dtype, mask: of the probe.
         outcome: see `Outcome`.
         shape, members: sizes; empty in a report that is passed to `aam`.
         forward: largest difference of the output, relative to the largest true value.
@@ -83,9 +82,7 @@ class StackKey:
     Attributes:
         image: digest of the image; "file:..." of a file without one, "native:..." and the version
             of PyTorch without an image.
-        arch: architecture of the GPU.
         driver: version of its kernel driver; "kernel ..." of one that is part of the kernel.
-        aam: version of `aam`.
     """
 
     image: str
@@ -104,8 +101,6 @@ class CheckReport:
 
     Attributes:
         made: time in UTC.
-        quick: only the quick probes were made.
-        seconds: its duration.
         identity: of the stack, see `aam.numerics.stack_identity`, as plain values.
         key: stack for which it is valid; None for a report that is not stored.
     """

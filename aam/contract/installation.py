@@ -40,7 +40,6 @@ def install_command(extra: str = "model", python: str | None = None) -> str:
     """Return the command that installs an extra of this installation.
 
     Args:
-        extra: name of the extra.
         python: the interpreter; the running one by default.
     """
     source = origin()

@@ -144,19 +144,15 @@ def _inputs(options: Any) -> dict[str, dict[str, Any]]:
         path = value_of(options, spec.field)
         if not isinstance(path, Path):  # None, or a literal such as `auto`
             continue
+        size, content = 0, path
         if (path / "store.json").is_file():
+            size, content = sum(f.stat().st_size for f in path.iterdir()), path / "store.json"
+        elif path.is_dir():
+            path = content = path / "checkpoints" / "best.ckpt"
+        if is_regular(content):
             files[spec.flag] = {
                 "path": str(path.resolve()),
-                "bytes": sum(file.stat().st_size for file in path.iterdir()),
-                "sha256": sha256(path / "store.json"),
-            }
-            continue
-        if path.is_dir():
-            path = path / "checkpoints" / "best.ckpt"
-        if is_regular(path):
-            files[spec.flag] = {
-                "path": str(path.resolve()),
-                "bytes": path.stat().st_size,
-                "sha256": sha256(path),
+                "bytes": size or content.stat().st_size,
+                "sha256": sha256(content),
             }
     return files

@@ -9,12 +9,6 @@ from collections.abc import Iterable
 def nearest(name: str, known: Iterable[str], otherwise: str, most: int = 1) -> str:
     """Return the remedy for a misspelt name: its nearest known ones, or `otherwise`.
 
-    Args:
-        name: the misspelt name.
-        known: the names to choose from.
-        otherwise: the remedy where none is near.
-        most: number of names to suggest at most.
-
     >>> nearest("trian", ["train", "predict"], "see `aam --help`")
     "did you mean 'train'?"
     """

@@ -29,7 +29,6 @@ class Communicator:
     """The ranks of a run. All ranks call its methods, in the same order.
 
     Attributes:
-        ranks: rank and world size of this process.
         heartbeat: None for one process.
         control: gloo process group for small messages; None for one process.
     """

@@ -26,7 +26,6 @@ class Ranks:
 
     Attributes:
         rank: number among all processes, from 0.
-        world_size: number of processes.
         local_rank: number among the processes of this node, from 0.
         local_world_size: number of processes on this node.
         main_address, main_port: where rank 0 keeps the common store.

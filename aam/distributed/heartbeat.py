@@ -57,8 +57,6 @@ class Heartbeat:
     after its own error, and "lost SENTENCE" when it stops because another rank has failed.
 
     Args:
-        store: of all ranks.
-        ranks: of this process.
         timeout: seconds without a heartbeat after which a rank has failed.
     """
 

@@ -60,8 +60,6 @@ def launch(number: int, arguments: Sequence[str], grace: float) -> int:
     """Run `aam` in several processes and return the exit status.
 
     Args:
-        number: of processes.
-        arguments: command and options.
         grace: seconds after the failure of one process before the others are terminated.
     """
     with socket.socket() as free:

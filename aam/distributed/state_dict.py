@@ -52,7 +52,6 @@ def model_state_dict(module: nn.Module, sharded: bool) -> StateDict:
     """Return the weights by name; all ranks call this.
 
     Args:
-        module: whole or sharded.
         sharded: return the shards of this rank. Otherwise rank 0 returns whole tensors on the CPU
             and the other ranks return an empty dictionary.
     """
@@ -101,12 +100,12 @@ def load_optimizer(module: nn.Module, optimizer: Optimizer, stored: StateDict) -
     keys = _STATE_KEYS[type(optimizer).__name__]
     state = {}
     for name in (name for group in groups for name in group):
-        state[name] = _parameter_state(name, parameters[name], keys, stored["state"].get(name))
-        # Without a state PyTorch makes one by a step of the optimizer, which calls its hooks.
-        optimizer.state[parameters[name]] = {
-            key: torch.zeros(()) if key == "step" else torch.zeros_like(parameters[name])
-            for key in keys
-        }
+        parameter, found = parameters[name], stored["state"].get(name)
+        # A parameter without a stored state has had no step. Without a state of the optimizer
+        # PyTorch makes one by a step, which calls its hooks.
+        empty = torch.zeros(parameter.shape)
+        state[name] = _zeros(keys, empty) if found is None else _checked(name, empty, keys, found)
+        optimizer.state[parameter] = _zeros(keys, torch.zeros_like(parameter))
     param_groups = [
         {**values, "params": group} for values, group in zip(options, groups, strict=True)
     ]
@@ -119,7 +118,6 @@ def load_schedulers(configured: Sequence[Any], stored: Sequence[StateDict]) -> l
 
     Args:
         configured: Lightning's `LRSchedulerConfig` of each.
-        stored: states of a checkpoint.
 
     Raises:
         Mismatch: they are of other schedulers.
@@ -138,19 +136,18 @@ def _loading() -> StateDictOptions:
     return StateDictOptions(full_state_dict=dist.is_available() and dist.is_initialized())
 
 
-def _parameter_state(
-    name: str, parameter: Tensor, keys: Sequence[str], stored: StateDict | None
-) -> StateDict:
-    """Return the checked state of a parameter; zeros, as before its first step, if it has none."""
-    if stored is None:
-        return {
-            key: torch.zeros(()) if key == "step" else torch.zeros(parameter.shape) for key in keys
-        }
+def _zeros(keys: Sequence[str], zeros: Tensor) -> StateDict:
+    """Return the state of a parameter before its first step."""
+    return {key: torch.zeros(()) if key == "step" else zeros.clone() for key in keys}
+
+
+def _checked(name: str, zeros: Tensor, keys: Sequence[str], stored: StateDict) -> StateDict:
+    """Return the stored state of a parameter; refuse missing keys, other shapes and NaN."""
     missing = set(keys) - stored.keys()
     if missing:
         raise Mismatch(f"the optimizer's state of '{name}' has no '{min(missing)}'")
     for key, value in stored.items():
-        if not isinstance(value, Tensor) or value.shape not in ((), parameter.shape):
+        if not isinstance(value, Tensor) or value.shape not in ((), zeros.shape):
             raise Mismatch(f"the optimizer's '{key}' of '{name}' has another shape")
         if bool(value.isnan().any()):  # squares of large gradients may be infinite
             raise Mismatch(f"the optimizer's '{key}' of '{name}' has NaN values")

@@ -37,12 +37,7 @@ class StopOnRequest(Callback):
         self._moved = False
 
     def on_train_batch_end(
-        self,
-        trainer: pl.Trainer,
-        pl_module: pl.LightningModule,
-        outputs: Any,
-        batch: Any,
-        batch_idx: int,
+        self, trainer: pl.Trainer, pl_module: pl.LightningModule, outputs: Any, batch: Any, idx: int
     ) -> None:
         """Stop if any rank has a request; between two optimizer steps gradients would be lost."""
         if trainer.global_step == self._step:

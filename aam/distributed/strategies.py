@@ -111,7 +111,6 @@ class DistributedDataParallel(_StateByName, DDPStrategy):
     Args:
         device: of this process. Lightning would choose it by local rank among all GPUs, but Slurm
             may show each process its own GPU only.
-        options: of `torch.nn.parallel.DistributedDataParallel`.
     """
 
     def __init__(self, device: torch.device, **options: Any) -> None:

@@ -11,7 +11,7 @@ import json
 import platform
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Annotated, Any, TypedDict
+from typing import Annotated, Any
 
 import torch
 from safetensors import SafetensorError
@@ -150,15 +150,16 @@ def read(folder: Path) -> Golden:
     return Golden(record["stack"], tensors["weights"], batches, measured)
 
 
-class _Record(TypedDict):
-    format: int
-    stack: Stack
-    sha256: dict[str, str]
-    products: dict[str, Annotated[int, ZERO_OR_MORE]]
-    losses: list[Annotated[float, ABOVE_ZERO]]
+_RECORD = {
+    "format": int,
+    "stack": Stack,
+    "sha256": dict[str, str],
+    "products": dict[str, Annotated[int, ZERO_OR_MORE]],
+    "losses": list[Annotated[float, ABOVE_ZERO]],
+}
 
 
-def _record(folder: Path) -> _Record:
+def _record(folder: Path) -> dict[str, Any]:
     if not folder.is_dir():
         raise MissingInput("No golden folder", f"'{folder}' is not there", "check the path")
     file = require(folder / RECORD, "golden run")
@@ -171,7 +172,7 @@ def _record(folder: Path) -> _Record:
                 f"aam {__version__} compares format {FORMAT}",
                 "make it with the same aam on both sides",
             )
-        record: _Record = schema.parse(_Record, content, RECORD)
+        record: dict[str, Any] = schema.parse(_RECORD, content, RECORD)
         if len(record["losses"]) != golden_case.STEPS or not record["products"]:
             raise schema.Mismatch(f"{RECORD} has {len(record['losses'])} losses")
     except (ValueError, RecursionError) as error:
@@ -180,7 +181,7 @@ def _record(folder: Path) -> _Record:
     return record
 
 
-def _tensors(folder: Path, name: str, record: _Record) -> dict[str, Tensor]:
+def _tensors(folder: Path, name: str, record: dict[str, Any]) -> dict[str, Tensor]:
     file = require(folder / f"{name}.safetensors", "file of the golden folder")
     damaged = DataError(
         "The golden folder is damaged", f"'{file}' is not what was written", _REMEDY

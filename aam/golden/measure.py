@@ -42,7 +42,6 @@ class Measured:
         stages: output of each stage by "CASE/STAGE", in the order in which they were computed.
         products: number of matrix products before the output of each stage.
         gradients: by "CASE/PARAMETER", in the order of the backward pass.
-        losses: of each step of training.
     """
 
     stages: dict[str, Tensor] = field(default_factory=dict)

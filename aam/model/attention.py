@@ -89,9 +89,7 @@ def attention(
     """Compute scaled dot-product attention of each member of a set to all members.
 
     Args:
-        q_NHKE, k_NHKE, v_NHKE: queries, keys and values.
         attend_NK: True where a member exists; None where all do (a mask is never passed then).
-        backends: see `Backends`.
 
     Returns:
         Tensor [N, H, K, E]; sets without any member give zeros on every torch version.

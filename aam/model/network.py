@@ -111,8 +111,6 @@ class Predictor(nn.Module):
         """Return the outputs [R, B, C] of R heads, from outputs and inputs of the sample encoder.
 
         Args:
-            embedding_BD: embeddings of the samples.
-            hidden_BSD: hidden states of their members.
             attend_BS: True where a member exists; None where all do.
             tokens_UL: distinct sequences, not masked.
             slots_BS: row of `tokens_UL` of each member.

@@ -34,7 +34,6 @@ class Difference:
         largest: largest difference over the largest true value; NaN where one is not finite.
         slopes_N: slope of the result over the expected one in each set; 1 where all expected
             values are zero.
-        finite: all values are finite.
     """
 
     largest: float

@@ -52,10 +52,7 @@ class AttentionNeed:
     """Requirements of a run on attention.
 
     Attributes:
-        implementation: --attn-implementation.
-        check: False for --no-check.
         dtypes: those the run computes in, names of `probes.DTYPES`.
-        recomputed: under gradient checkpointing.
         heads, width: of the network; 0 for the default.
     """
 
@@ -69,13 +66,7 @@ class AttentionNeed:
 
 @dataclass(frozen=True)
 class SelectedBackends:
-    """The selected backends.
-
-    Attributes:
-        backends: what the network computes attention with.
-        warnings: sentences for the user.
-        record: for run.json.
-    """
+    """The selected backends."""
 
     backends: Backends
     warnings: tuple[str, ...]

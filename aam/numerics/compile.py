@@ -25,8 +25,6 @@ class Compilation:
     """The outcome of --compile-model.
 
     Attributes:
-        requested: value of the option.
-        used: whether the compiled module runs.
         reason: why not; empty where it runs.
     """
 
@@ -39,7 +37,6 @@ def refusal(requested: CompileModel, fault: str) -> str:
     """Return why the compiler is not tried here; empty if it is.
 
     Args:
-        requested: value of --compile-model.
         fault: known fault of this stack, see `aam.numerics.device.compile_fault`.
     """
     if requested == "off":
@@ -63,9 +60,7 @@ def compile_in_place(
         module: gives a tensor or a tuple of tensors.
         arguments: what it is called with; the shapes may differ later.
         context: the precision that it will run in.
-        precision: its name.
         products: matrix products in a row of the module, for the tolerance.
-        inner: inner size of the largest.
     """
     device = next(module.parameters()).device
     training = module.training

@@ -30,8 +30,6 @@ class KernelFault:
 
     Attributes:
         name: for tables and records.
-        what: sentence about what was computed instead.
-        remedy: sentence about what to do.
         harmless: no model is affected; another right backend is preferred.
     """
 

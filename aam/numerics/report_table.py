@@ -124,16 +124,18 @@ def _word(cases: Sequence[Case]) -> Text:
 
 
 def _speed(costs: Sequence[Cost], name: str, dtype: str) -> str:
-    found = [base.milliseconds / cost.milliseconds
-             for cost, base in _against_math(costs, name, dtype) if cost.milliseconds]  # fmt: skip
-    return f"{statistics.geometric_mean(found):.1f} x" if found else "-"
+    pairs = _against_math(costs, name, dtype)
+    return _mean([b.milliseconds / c.milliseconds for c, b in pairs if c.milliseconds], ".1f")
 
 
 def _memory(costs: Sequence[Cost], name: str, dtype: str) -> str:
-    found = [cost.peak_bytes / base.peak_bytes
-             for cost, base in _against_math(costs, name, dtype)
-             if cost.peak_bytes and base.peak_bytes]  # fmt: skip
-    return f"{statistics.geometric_mean(found):.2f} x" if found else "-"
+    pairs = _against_math(costs, name, dtype)
+    peaks = ((cost.peak_bytes, base.peak_bytes) for cost, base in pairs)
+    return _mean([own / of_math for own, of_math in peaks if own and of_math], ".2f")
+
+
+def _mean(ratios: Sequence[float], form: str) -> str:
+    return f"{statistics.geometric_mean(ratios):{form}} x" if ratios else "-"
 
 
 def _against_math(costs: Sequence[Cost], name: str, dtype: str) -> Iterator[tuple[Cost, Cost]]:

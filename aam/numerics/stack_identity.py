@@ -27,8 +27,6 @@ class Identity:
         torch: version of the build, "2.7.1+rocm6.3".
         runtime: "ROCm 6.3.42133", "CUDA 12.6", or None.
         aotriton: version of AMD's attention kernels.
-        triton: version of the compiler.
-        device: name of the GPU or processor.
         arch: "gfx942", "sm_90"; "cpu" without a GPU.
         driver: version of the kernel driver; "kernel 6.8.0" for one that came with the kernel.
     """

@@ -1,8 +1,9 @@
 """Validation of plain values (from JSON or a checkpoint) against declared types.
 
-A type is a dataclass, a TypedDict, a class, `int`, `float`, `str`, `bool`, `None`, `Any`, or an
-annotation: `dict[str, T]`, `list[T]`, `tuple[T, ...]`, `tuple[T, T]`, `Literal`, a union,
-`Annotated[T, Range]`.
+A type is a class, a dataclass, `int`, `float`, `str`, `bool`, `None`, `Any`, an annotation
+(`dict[str, T]`, `list[T]`, `tuple[T, ...]`, `tuple[T, T]`, `Literal`, a union,
+`Annotated[T, Range]`), a list `[T]`, or a dictionary from keys to types, of which those that end in
+"?" may be absent; further keys of the value are ignored.
 """
 
 from __future__ import annotations
@@ -25,7 +26,6 @@ def parse(expected: Any, value: Any, place: str) -> Any:
     """Validate a value and convert it to its declared type, with dataclasses and tuples.
 
     Args:
-        expected: the type.
         value: dictionaries, lists, strings, numbers and tensors.
         place: its path, for messages ("aam.shape").
 
@@ -44,8 +44,13 @@ def parse(expected: Any, value: Any, place: str) -> Any:
         return value
     if origin in (Union, types.UnionType):
         return _one_of(typing.get_args(expected), value, place)
-    if dataclasses.is_dataclass(expected) or typing.is_typeddict(expected):
-        return _fields(expected, value, place)
+    if isinstance(expected, list):
+        items = enumerate(_typed(list, value, place))
+        return [parse(expected[0], given, f"{place}[{i}]") for i, given in items]
+    if isinstance(expected, dict):
+        return _entries(expected, value, place)
+    if dataclasses.is_dataclass(expected):
+        return _instance(expected, value, place)
     if origin is dict:
         key, item = typing.get_args(expected)
         entries = _typed(dict, value, place)
@@ -115,33 +120,34 @@ def _one_of(accepted_types: tuple[Any, ...], value: Any, place: str) -> Any:
     return _one_of(tuple(others), value, place)
 
 
-def _fields(expected: Any, value: Any, place: str) -> Any:
-    """Validate a TypedDict, which may have further keys, or a dataclass, which may not."""
-    hints = _hints_of(expected)
+def _entries(declared: dict[str, Any], value: Any, place: str) -> dict[str, Any]:
+    """Validate the declared entries of a dictionary, which may have further ones."""
     entries = _typed(dict, value, place)
-    is_class = dataclasses.is_dataclass(expected)
-    if is_class:
-        required = {
-            f.name for f in dataclasses.fields(expected) if f.default is dataclasses.MISSING
-        }
-        unknown = [key for key in entries if key not in hints]
-        if unknown:
-            raise Mismatch(f"{place} has an unknown key {_shown(unknown[0])}")
-    else:
-        required = expected.__required_keys__
-    missing = sorted(required - entries.keys())
+    hints = {key.removesuffix("?"): expected for key, expected in declared.items()}
+    missing = sorted(key for key in declared if not key.endswith("?") and key not in entries)
     if missing:
         raise Mismatch(f"{place} has no '{missing[0]}'")
-    found = {
+    return {
         key: parse(hints[key], given, f"{place}.{key}") if key in hints else given
         for key, given in entries.items()
     }
-    return expected(**found) if is_class else found
+
+
+def _instance(cls: Any, value: Any, place: str) -> Any:
+    """Return a dataclass made from a dictionary, which may have no other entries."""
+    known = {key.removesuffix("?") for key in _hints_of(cls)}
+    unknown = [key for key in _typed(dict, value, place) if key not in known]
+    if unknown:
+        raise Mismatch(f"{place} has an unknown key {_shown(unknown[0])}")
+    return cls(**_entries(_hints_of(cls), value, place))
 
 
 @cache
 def _hints_of(cls: Any) -> dict[str, Any]:
-    return typing.get_type_hints(cls, include_extras=True)
+    """Return the types of a dataclass by field name, "?" after those with a default."""
+    hints = typing.get_type_hints(cls, include_extras=True)
+    optional = {f.name for f in dataclasses.fields(cls) if f.default is not dataclasses.MISSING}
+    return {f"{name}?" if name in optional else name: hint for name, hint in hints.items()}
 
 
 def _number(expected: Any, value: Any, place: str) -> float | int:

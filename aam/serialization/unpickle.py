@@ -52,7 +52,6 @@ def load(
     """Return the value that a pickle of protocol 2 to 5 describes.
 
     Args:
-        data: the pickle.
         constructors: replacements of classes and functions, by name.
         others: whether the pickle may refer to another name, which stays a `Name`.
         persistent: resolves persistent ids (the storages of tensors).

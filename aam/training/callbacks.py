@@ -38,17 +38,12 @@ class WithinEpochs(ModelCheckpoint):
         self._step = trainer.global_step
 
     def on_train_batch_end(
-        self,
-        trainer: pl.Trainer,
-        pl_module: pl.LightningModule,
-        outputs: Any,
-        batch: Any,
-        batch_idx: int,
+        self, trainer: pl.Trainer, pl_module: pl.LightningModule, outputs: Any, batch: Any, idx: int
     ) -> None:
         """Save, unless the epoch ends or gradients are still accumulated."""
         stepped, self._step = trainer.global_step != self._step, trainer.global_step
         if stepped and not trainer.is_last_batch:
-            super().on_train_batch_end(trainer, pl_module, outputs, batch, batch_idx)
+            super().on_train_batch_end(trainer, pl_module, outputs, batch, idx)
 
 
 class EpochTable(Callback):

@@ -9,7 +9,7 @@ from __future__ import annotations
 
 import re
 from numbers import Real
-from typing import Annotated, Any, TypedDict
+from typing import Annotated, Any
 
 import torch
 from torch import Tensor
@@ -23,124 +23,68 @@ from aam.training.model_config import ModelConfig
 Count = Annotated[int, ZERO_OR_MORE]
 
 
-class _Step(TypedDict):
-    ready: Count
-    completed: Count
+def _progress(*counters: str) -> dict[str, Any]:
+    """Return the schema of a progress of Lightning's loops."""
+    counts = dict.fromkeys(("ready", "completed", *counters), Count)
+    return {"total": counts, "current": counts}
 
 
-class _Batches(_Step):
-    started: Count
-    processed: Count
-
-
-class _StepProgress(TypedDict):
-    total: _Step
-    current: _Step
-
-
-class _BatchProgress(TypedDict):
-    total: _Batches
-    current: _Batches
-
-
-class _Optimizer(TypedDict):
-    step: _StepProgress
-    zero_grad: _StepProgress
-
-
-class _OptimizerProgress(TypedDict):
-    optimizer: _Optimizer
-
-
-_Epochs = TypedDict(
-    "_Epochs",
-    {"epoch_progress": _BatchProgress, "epoch_loop.batch_progress": _BatchProgress},
-)
-_Loop = TypedDict(
-    "_Loop",
-    {
-        "state_dict": dict[str, Any],
-        "epoch_loop.state_dict": dict[str, Count],
-        "epoch_loop.scheduler_progress": _StepProgress,
-        "epoch_loop.automatic_optimization.state_dict": dict[str, Any],
-        "epoch_loop.automatic_optimization.optim_progress": _OptimizerProgress,
-        "epoch_loop.manual_optimization.state_dict": dict[str, Any],
-        "epoch_loop.manual_optimization.optim_step_progress": _StepProgress,
-        "epoch_loop.val_loop.state_dict": dict[str, Any],
-        "epoch_loop.val_loop.batch_progress": _BatchProgress,
+_STEPS, _BATCHES = _progress(), _progress("started", "processed")
+_OPTIMIZER_STATE: dict[str, Any] = {
+    "state": dict[str | int, dict[str, Any]],
+    "param_groups": [{"params": list[str | int]}],
+}
+_CONTENT = {
+    "epoch": Count,
+    "global_step": Count,
+    "pytorch-lightning_version": str,
+    "state_dict": dict[str, Tensor],
+    "loops": {
+        "fit_loop": {
+            "epoch_progress": _BATCHES,
+            "epoch_loop.batch_progress": _BATCHES,
+            "state_dict?": dict[str, Any],
+            "epoch_loop.state_dict?": dict[str, Count],
+            "epoch_loop.scheduler_progress?": _STEPS,
+            "epoch_loop.automatic_optimization.state_dict?": dict[str, Any],
+            "epoch_loop.automatic_optimization.optim_progress?": {
+                "optimizer": {"step": _STEPS, "zero_grad": _STEPS}
+            },
+            "epoch_loop.manual_optimization.state_dict?": dict[str, Any],
+            "epoch_loop.manual_optimization.optim_step_progress?": _STEPS,
+            "epoch_loop.val_loop.state_dict?": dict[str, Any],
+            "epoch_loop.val_loop.batch_progress?": _BATCHES,
+        }
     },
-    total=False,
-)
+    "callbacks": dict[str, dict[str, Any]],
+    "optimizer_states": [_OPTIMIZER_STATE],
+    "lr_schedulers": list[dict[str, Any]],
+    "MixedPrecision?": dict[str, float],
+    "train_sums?": dict[str, tuple[Real, Real]],  # of an epoch in which fp16 may have overflowed
+}
+"""Entries of a checkpoint; those with a question mark may be absent."""
 
-
-class _FitLoop(_Epochs, _Loop):
-    pass
-
-
-class _Loops(TypedDict):
-    fit_loop: _FitLoop
-
-
-class _Group(TypedDict):
-    params: list[str | int]
-
-
-class _OptimizerState(TypedDict):
-    state: dict[str | int, dict[str, Any]]
-    param_groups: list[_Group]
-
-
-_Content = TypedDict(
-    "_Content",
-    {
-        "epoch": Count,
-        "global_step": Count,
-        "pytorch-lightning_version": str,
-        "state_dict": dict[str, Tensor],
-        "loops": _Loops,
-        "callbacks": dict[str, dict[str, Any]],
-        "optimizer_states": list[_OptimizerState],
-        "lr_schedulers": list[dict[str, Any]],
+_SCORE = Tensor | Real | None
+_MODEL_CHECKPOINT = {
+    "best_model_score": _SCORE,
+    "best_model_path": str,
+    "current_score?": _SCORE,
+    "kth_value?": _SCORE,
+    "kth_best_model_path?": str,
+    "last_model_path?": str,
+    "dirpath?": str | None,
+    "best_k_models?": dict[str, _SCORE],
+}
+_CALLBACKS: dict[str, Any] = {
+    "ModelCheckpoint": _MODEL_CHECKPOINT,
+    "WithinEpochs": _MODEL_CHECKPOINT,
+    "EarlyStopping": {
+        "wait_count": Count,
+        "stopped_epoch": Count,
+        "best_score": Tensor | Real,
+        "patience": Count,
     },
-)
-
-
-class _Optional(TypedDict, total=False):
-    MixedPrecision: dict[str, float]
-    train_sums: dict[str, tuple[Real, Real]]  # of an epoch in which fp16 may have overflowed
-
-
-class _BestModel(TypedDict):
-    best_model_score: Tensor | Real | None
-    best_model_path: str
-
-
-class _ModelCheckpoint(_BestModel, total=False):
-    current_score: Tensor | Real | None
-    kth_value: Tensor | Real | None
-    kth_best_model_path: str
-    last_model_path: str
-    dirpath: str | None
-    best_k_models: dict[str, Tensor | Real | None]
-
-
-class _EarlyStopping(TypedDict):
-    wait_count: Count
-    stopped_epoch: Count
-    best_score: Tensor | Real
-    patience: Count
-
-
-class _EpochTable(TypedDict):
-    rows: list[dict[str, Real]]
-    seconds: Real
-
-
-_CALLBACKS = {
-    "ModelCheckpoint": _ModelCheckpoint,
-    "WithinEpochs": _ModelCheckpoint,
-    "EarlyStopping": _EarlyStopping,
-    "EpochTable": _EpochTable,
+    "EpochTable": {"rows": list[dict[str, Real]], "seconds": Real},
 }
 """Schema of a callback's state, by the class name with which its key begins."""
 
@@ -151,8 +95,7 @@ def check_content(content: dict[str, Any]) -> None:
     Raises:
         Mismatch: an entry is missing, of another type or out of range.
     """
-    for declared_type in (_Content, _Optional):
-        schema.parse(declared_type, content, "the checkpoint")
+    schema.parse(_CONTENT, content, "the checkpoint")
     if not re.fullmatch(r"2\.\d+(\.\w+)*", content["pytorch-lightning_version"]):
         raise Mismatch("the checkpoint is of an unknown version of Lightning")
     for key, state in content["callbacks"].items():

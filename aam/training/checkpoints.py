@@ -46,12 +46,17 @@ def find(path: Path, name: str) -> Path:
     return file
 
 
+def _resumed_source(run: RunOptions) -> Path | None:
+    """Return the run folder or checkpoint of --resume-from; None without the option."""
+    return run.output_dir if run.resume_from == "auto" else run.resume_from
+
+
 def checkpoint_to_resume(run: RunOptions, folder: Path) -> Path | None:
     """Return the checkpoint that the fit of `folder` resumes from; None if it begins.
 
     `folder` is the run folder or that of a fold in it.
     """
-    source = run.output_dir if run.resume_from == "auto" else run.resume_from
+    source = _resumed_source(run)
     if source is None or (source.exists() and not _is_run(source)):
         return source
     file = source / folder.relative_to(run.output_dir) / "checkpoints" / "last.ckpt"
@@ -64,7 +69,7 @@ def resumed_checkpoint(run: RunOptions) -> Path | None:
     Raises:
         MissingInput: the run of --resume-from has none.
     """
-    source = run.output_dir if run.resume_from == "auto" else run.resume_from
+    source = _resumed_source(run)
     if source is None:
         return None
     last = Path("checkpoints") / "last.ckpt"

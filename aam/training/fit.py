@@ -44,10 +44,6 @@ class FitConfig:
     """Settings of a fit.
 
     Attributes:
-        options: of the command.
-        config: of the model.
-        folder: of the run, or of a fold in it.
-        runtime: device, precision, backends and ranks.
         note: adds facts to the run record.
         fold, folds: number of the fold, from 1, and of all folds.
     """

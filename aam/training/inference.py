@@ -61,11 +61,7 @@ def apply_network(
 
     Args:
         network: in any mode; it is left in evaluation mode on `device`.
-        study: the samples.
-        plan: of the batches.
-        rows: rows of the study.
         batch_size: samples at a time; the outputs do not depend on it.
-        device: of the computation.
         asv_vectors_FD: vectors of the ASVs of the study.
         reads_pass: number of the rarefaction; validation uses 0.
 

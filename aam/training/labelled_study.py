@@ -28,9 +28,7 @@ class LabelledStudy:
         study: the samples that have a label and reach the rarefaction depth.
         values: float64 [N], numbers or class codes.
         classes: names of the classes; empty for numbers.
-        splits: one per fold.
         labels: group of each sample; None without groups.
-        depth: rarefaction depth.
     """
 
     study: Study
@@ -47,7 +45,6 @@ def load_labelled_study(
     """Read the study and its labels, and split the samples.
 
     Args:
-        options: of the command.
         max_bp: longest sequence to keep; None for the longest of the table.
         splits: file of the splits; None to split by the options.
 

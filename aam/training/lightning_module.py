@@ -59,13 +59,10 @@ class TrainingModule(pl.LightningModule):
 
     Args:
         network: an encoder, or a predictor with its target.
-        weights: of the loss terms.
-        loop: optimizer and schedule.
         steps: optimizer steps of the whole run, for the schedule.
         target: of the predictor; None for an encoder.
         target_values: the target of each row of the study, NaN where it has none.
         asv_vectors_FD: vectors of every ASV of the study, when the encoder is frozen.
-        standard: of Faith PD.
     """
 
     def __init__(

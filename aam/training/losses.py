@@ -53,9 +53,7 @@ def distance_loss(
     """Return the squared error of the distance of every two samples, without the diagonal.
 
     Args:
-        head: predicts a distance from two embeddings.
         own_BD: embeddings of the samples of this rank; each is paired with all later samples.
-        distances_BA: true distances.
         all_AD: embeddings of all samples of the batch; None if `own_BD` are all.
         first: row of the first of `own_BD` in `all_AD`.
     """

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from dataclasses import asdict, dataclass, fields
 from pathlib import Path
-from typing import Annotated, Any, Literal, TypedDict
+from typing import Annotated, Any, Literal
 
 import torch
 
@@ -39,12 +39,8 @@ class ModelConfig:
 
     Attributes:
         command: "pretrain" or "train".
-        shape: sizes of the network.
         metric: phylogenetic metric of the embeddings.
-        plan: of the batches.
-        standard: scale of Faith PD.
         target: of the predictor; None after pretraining.
-        options: the options of the command, as plain values.
     """
 
     command: str
@@ -72,24 +68,17 @@ def to_plain(config: ModelConfig) -> dict[str, Any]:
     }
 
 
-class _Version(TypedDict):
-    format: Annotated[int, ONE_OR_MORE]
-    version: str
-    vocabulary: str
-
-
+_VERSION = {"format": Annotated[int, ONE_OR_MORE], "version": str, "vocabulary": str}
 _Value = bool | int | float | str | None
-_Options = dict[str, _Value | list[_Value] | dict[str, _Value | list[_Value]]]
-
-
-class _Stored(_Version):
-    command: Literal["pretrain", "train"]
-    shape: NetworkShape
-    metric: Metric
-    plan: BatchPlan
-    standard: DiversityScale
-    target: Target | None
-    options: _Options
+_STORED = {
+    "command": Literal["pretrain", "train"],
+    "shape": NetworkShape,
+    "metric": Metric,
+    "plan": BatchPlan,
+    "standard": DiversityScale,
+    "target": Target | None,
+    "options": dict[str, _Value | list[_Value] | dict[str, _Value | list[_Value]]],
+}
 
 
 def from_plain(stored: Any, path: Path) -> ModelConfig:
@@ -99,7 +88,7 @@ def from_plain(stored: Any, path: Path) -> ModelConfig:
         DataError: the format is newer, or the vocabulary differs.
         Mismatch: an entry is missing, of another type or out of range.
     """
-    version = schema.parse(_Version, stored, "aam")
+    version = schema.parse(_VERSION, stored, "aam")
     if version["format"] > FORMAT:
         raise DataError(
             "The checkpoint was written by a newer version",
@@ -113,7 +102,7 @@ def from_plain(stored: Any, path: Path) -> ModelConfig:
             "train it again",
         )
     assert len(LETTERS) == VOCABULARY
-    found = schema.parse(_Stored, stored, "aam")
+    found = schema.parse(_STORED, stored, "aam")
     config = ModelConfig(**{field.name: found[field.name] for field in fields(ModelConfig)})
     target = config.target
     if (target is None) != (config.command == "pretrain"):

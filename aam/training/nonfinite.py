@@ -61,7 +61,6 @@ class NonFiniteStep:
     Attributes:
         epoch, batch: both counted from 1.
         samples: ids of the batch.
-        suspect: the value and its location.
     """
 
     epoch: int
@@ -71,15 +70,7 @@ class NonFiniteStep:
 
 
 class FiniteCheck(Callback):
-    """Callback that ends a run at a non-finite loss or gradient.
-
-    Args:
-        sample_ids: of the study, for messages.
-        checkpoint: path of the last checkpoint, for messages.
-        note: adds a fact to the run record.
-        lr: learning rate of the options, for messages.
-        communicator: the ranks of the run.
-    """
+    """Callback that ends a run at a non-finite loss or gradient."""
 
     def __init__(
         self,

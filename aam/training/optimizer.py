@@ -82,7 +82,6 @@ def freeze_idle(
     DDP leaves their gradients out and FSDP sends zeros, so weight decay would make them differ.
 
     Args:
-        network: to train.
         nucleotides: whether masked nucleotides are predicted.
         diversity: whether Faith PD is (True) or distances are (False) predicted; None: neither.
         target: whether the predictor's target is in the loss.

@@ -40,8 +40,6 @@ class RunLength:
     """Total work of a run.
 
     Attributes:
-        steps: optimizer steps of one fold.
-        epochs: of one fold.
         samples: training samples of one epoch.
         fold, folds: number of this fold, from 1, and of all folds.
     """
@@ -84,9 +82,6 @@ class Progress(Callback):
     """Callback that measures the speed of a fit, writes `progress.json` and prints progress lines.
 
     Args:
-        path: of progress.json.
-        length: of the run.
-        device: its name.
         first_line, line_every: seconds from the start to the first line, and between lines.
     """
 

@@ -39,11 +39,8 @@ class ExactResume(Callback):
     of the generators is not saved.
 
     Args:
-        config: of the model, stored in each checkpoint.
-        sampler: of the training batches.
         folder: of the checkpoints; the resumed run may have another one.
         patience: epochs without a better validation before training stops; 0 never stops.
-        rank: of this process.
     """
 
     def __init__(

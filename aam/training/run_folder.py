@@ -32,10 +32,8 @@ class PreparedFolder:
     """A checked run folder, and the first content of the run record.
 
     Attributes:
-        folder: the run folder.
         content: of `run.json`: versions, host, command line, options, inputs' SHA-256.
         resumed: folder of the run that is resumed; None if a run begins.
-        overwrite: whether to replace a run in the folder.
         usable: whether the folder may hold a run.
     """
 

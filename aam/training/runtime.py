@@ -41,7 +41,6 @@ class Runtime:
         backends: of attention.
         attention: entry of the run record about the backends.
         workers: data-loading processes of this rank.
-        communicator: the ranks of the run.
         stop: the stop requests that this rank receives.
     """
 
@@ -123,12 +122,7 @@ def choose_attention(
     """Choose attention backends that compute correctly: those of the options, or the next ones.
 
     Args:
-        options: of the device.
-        device: of the computation.
-        sizes: of the network.
-        policy: candidate backends, and where they are measured.
         precision: of training; inference uses fp32.
-        recomputed: under gradient checkpointing.
 
     Raises:
         Unavailable: no backend computes correctly, or the GPU does not work.

@@ -71,7 +71,6 @@ class Target:
     """Metadata column to predict.
 
     Attributes:
-        column: its name in the metadata.
         classes: names of the categories; empty for a number.
         class_weights: weight of each category in the loss; empty for equal weights.
         transform: of a number; None for a category.

@@ -51,11 +51,8 @@ class FoldResult:
     """Result of the model of one fold, on its n held-out samples.
 
     Attributes:
-        target: of the model.
         predictions_NC: in the units of the target, or class probabilities.
         labels_N: numbers in the units of the target, or class codes.
-        table: rows of predictions.tsv.
-        facts: entries of the run record.
     """
 
     target: Target
@@ -67,10 +64,6 @@ class FoldResult:
 
 def train(options: Train, policy: BackendPolicy = TORCH_POLICY) -> ScoredPredictions | None:
     """Train one model, or one per fold, and write the run folder.
-
-    Args:
-        options: of the command.
-        policy: the attention backends.
 
     Returns:
         The predictions of the held-out samples of all folds; None on ranks other than the first.

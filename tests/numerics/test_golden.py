@@ -16,8 +16,7 @@ from torch import Tensor
 from aam.contract.errors import AamError, DataError, MissingInput
 from aam.contract.precision import Precision
 from aam.golden import case, random_numbers
-from aam.golden.compare import Row, compare, first_difference
-from aam.golden.comparison_table import as_plain, conclusion, lines
+from aam.golden.compare import Row, as_plain, compare, conclusion, first_difference, lines
 from aam.golden.folder import RECORD, Golden, Stack, read
 from aam.golden.measure import Measured, measure
 from aam.model.attention import AUTO, Backend, Backends, named
