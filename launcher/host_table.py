@@ -40,8 +40,8 @@ def host_lines(host: Host, catalog: Catalog) -> Iterator[str]:
         version = f" {engine.version}" if engine.version else ""
         obstacle = f": {engine.obstacle}" if engine.obstacle else ""
         yield _line("engine", f"{engine.path}{version}{obstacle}")
-        for setting, answer in engine.conf:
-            yield _line("", f"  `{setting}`: {answer}")
+        for setting, effect in engine.conf:
+            yield _line("", f"  `{setting}`: {effect}")
 
 
 def report_lines(host: Host, reports: Sequence[CheckReport]) -> Iterator[str]:
@@ -103,5 +103,5 @@ def _owners(nodes: Sequence[DeviceNode]) -> str:
     if first.mode is None:
         return f"{paths}: owner unknown"
     group = f"group {first.group or '?'} ({first.gid}), mode {first.mode:o}"
-    answer = {True: "yours to use", False: "not yours to use", None: ""}[first.access]
-    return f"{paths}: {group}" + (f", {answer}" if answer else "")
+    access = {True: ", yours to use", False: ", not yours to use", None: ""}[first.access]
+    return f"{paths}: {group}{access}"

@@ -126,7 +126,7 @@ class Engine(Protocol):
 
     Attributes:
         name: as --runtime takes it.
-        traits: what decisions need to know of it.
+        traits: properties that decisions depend on.
         least: the oldest version that can build images; None: it builds none.
     """
 

@@ -38,8 +38,8 @@ class BuildLog:
         path.parent.mkdir(parents=True, exist_ok=True)
         path.write_text("")
 
-    def say(self, text: str) -> None:
-        """Show a line with the time since the start, and log it."""
+    def step(self, text: str) -> None:
+        """Print a line with the time since the start, and log it."""
         passed = int(time.monotonic() - self.started)
         print(f"{passed // 60:3d}:{passed % 60:02d}  {text}", file=sys.stderr, flush=True)
         with self.path.open("a") as stream:
@@ -67,7 +67,7 @@ class BuildLog:
                     stream.write(line)
                     last = [*last, line.rstrip()][-200:]
                     if line.startswith(("== ", "ok ", "FAILED ")):
-                        self.say(line.strip("= \n"))
+                        self.step(line.strip("= \n"))
             status = process.wait()
         finally:
             _end(process)

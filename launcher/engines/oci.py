@@ -103,7 +103,7 @@ class OciEngine(Engine):
             recipe.write_text(f"FROM {bare}\n")
             log.run(self.label_argv(build, labels, recipe, aside), recipe.parent)
             if build.test:
-                log.say("test")
+                log.step("test")
                 log.run(self.exec_argv(build.program, aside, [PYTHON, SMOKE]), build.scratch)
             log.run([build.program, "tag", aside, reference], build.scratch)
         finally:

@@ -72,7 +72,7 @@ def contained(host_libraries: str, host_devices: bool = False) -> list[str]:
 
     Args:
         host_libraries: the vendor whose libraries of the host are bound; those of the others are
-            kept out, whatever the site's configuration says.
+            kept out, whatever the site's configuration is.
         host_devices: give it the host's /dev, with /dev/shm, which ranks share.
     """
     argv = ["exec", "--cleanenv", "--no-eval", "--no-home"]
@@ -181,7 +181,7 @@ class SifEngine(Engine):
                 log.run(self.build_argv(build, temporary, log), build.context, environment)
             check_sif(str(temporary))
             if build.test:
-                log.say("test")
+                log.step("test")
                 argv = self.exec_argv(build.program, str(temporary), [PYTHON, SMOKE])
                 log.run(argv, build.scratch, self._building(os.environ))
             temporary.chmod(0o755)
@@ -199,7 +199,7 @@ class SifEngine(Engine):
             if has_option(build.program, "build", SQUASHFS_OPTION):
                 argv += [SQUASHFS_OPTION, FAST]
             elif log is not None:
-                log.say(f"{self.name} has no {SQUASHFS_OPTION}, so it compresses in full")
+                log.step(f"{self.name} has no {SQUASHFS_OPTION}, so it compresses in full")
         archive, definition = build.archive, f"containers/{build.name}.def"
         return [*argv, str(target), f"docker-archive:{archive}" if archive else definition]
 

@@ -55,14 +55,14 @@ def obstacle(conf: Conf, path: str) -> str | None:
 
 
 def remarks(conf: Conf) -> Iterator[tuple[str, str]]:
-    """Yield each setting that changes a container, and the launcher's answer to it."""
-    answers = {"mount hostfs": "--no-mount hostfs keeps the host's file systems out"}
+    """Yield each setting that changes a container, and what the launcher does about it."""
+    actions = {"mount hostfs": "--no-mount hostfs keeps the host's file systems out"}
     for key, (vendor, keep_out) in LIBRARIES.items():
         where = f" where there is no {vendor.title} GPU" if vendor.host_libraries else ""
-        answers[key] = f"{keep_out} keeps the host's libraries out{where}"
-    for key, answer in answers.items():
+        actions[key] = f"{keep_out} keeps the host's libraries out{where}"
+    for key, action in actions.items():
         if _is(conf, key, "yes"):
-            yield f"{key} = yes", answer
+            yield f"{key} = yes", action
     binds = [path for path in conf.get("bind path", ()) if path.split(":")[0] not in USUAL_BINDS]
     if binds:
         yield f"bind path = {', '.join(binds)}", "--contain keeps them out; --bind lets one in"

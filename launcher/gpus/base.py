@@ -144,7 +144,7 @@ class Vendor(Protocol):
 
         Args:
             least: the oldest driver that the image needs.
-            ranges: what the catalog knows of this vendor's drivers.
+            ranges: this vendor's drivers in the catalog.
         """
         if driver.version and least and _numbers(driver.version) < _numbers(least):
             return f"it needs driver {least} or later and the host has {driver.version}"

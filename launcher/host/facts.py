@@ -14,7 +14,7 @@ class GpuInstance:
         gpu: number of its GPU instance.
         compute: number of its compute instance within that.
         nodes: the capability nodes without which it cannot be opened.
-        uuid: its name, which only the driver's library knows; None where that cannot be loaded.
+        uuid: its name, from the driver's library; None where that cannot be loaded.
     """
 
     gpu: int
@@ -36,7 +36,7 @@ class Gpu:
         vendor: name in `launcher.gpus.VENDORS`.
         index: number by which the kernel driver lists it; orders the list.
         arch: "gfx942", "sm_90", or None if it is unknown.
-        product: name for people.
+        product: name for messages.
         pci: address, "0000:02:00.0"; empty for a device whose facts may not be read.
         nodes: its own device nodes ("/dev/dri/renderD136"); shared ones stand in `Host.nodes`.
         uuid: name of the device, or of the whole card for its partitions; None if it has none.
@@ -44,7 +44,7 @@ class Gpu:
         memory_mode: memory partition ("NPS1", "NPS4"), or None.
         integrated: part of a desktop processor, which no stack computes on.
         readable: False where the kernel refuses, or a device cgroup: it belongs to another job.
-        driven: False where only the PCI bus knows it, because no driver is loaded.
+        driven: False where only the PCI bus lists it, because no driver is loaded.
         instances: the hardware partitions that it is cut into and that may be opened.
     """
 
@@ -132,7 +132,7 @@ class EngineFact:
         obstacle: why it cannot start a container here, or None.
         version: None unless the engine was started to read it (`host.versions`).
         conf: settings of its site or user that change a container, each with what that means.
-        traits: what decisions need to know of it.
+        traits: properties that decisions depend on.
     """
 
     name: str
@@ -176,7 +176,7 @@ class Host:
         nodes: device nodes by path.
         drivers: kernel drivers that are loaded.
         engines: container engines on PATH.
-        absent_engines: those that the launcher knows and this host does not have.
+        absent_engines: registered engines that this host does not have.
         slurm: the allocation, or None.
         user: None if a capture does not record one.
         user_space: by vendor, its user space on the host itself, which no image should see.

@@ -134,7 +134,7 @@ def _built(job: BuildJob, scratch: Path) -> Mapping[str, Any]:
         return {**recorded, "new": False}
     require_space(builder.engine.needs(builder.program, job.image.room, job.folder, os.environ))
     log = _log(job)
-    log.say(f"{name} with {builder.engine.name} {builder.version}; log {log.path}")
+    log.step(f"{name} with {builder.engine.name} {builder.version}; log {log.path}")
     facts = builder.engine.build(_build(job, context, scratch), log)
     return _recorded(job, {**facts, "inputs": inputs}, log)
 
@@ -151,7 +151,7 @@ def _converted(job: BuildJob, scratch: Path) -> Mapping[str, Any]:
             remedy = f"`aam-launch images build {name} --engine {source}` first"
             raise MissingInput(f"{source} has no image {name}", f"not in '{job.folder}'", remedy)
         archive = scratch / "image.tar"
-        log.say(f"save {recorded['reference']} from {source}")
+        log.step(f"save {recorded['reference']} from {source}")
         engine.export(source, recorded, archive, log)
         facts["digest"] = recorded.get("digest")
     elif Path(source).is_file():
@@ -188,7 +188,7 @@ def _recorded(job: BuildJob, facts: Mapping[str, Any], log: BuildLog) -> Mapping
     engine, arguments = f"{builder.engine.name} {builder.version}", dict(job.arguments)
     entry = {**facts, "engine": engine, "arguments": {} if job.source else arguments}
     index.write(job.folder, name, builder.image_format, entry)
-    log.say(f"{name} is built: {facts.get('reference') or job.sif}")
+    log.step(f"{name} is built: {facts.get('reference') or job.sif}")
     return {**entry, "new": True}
 
 

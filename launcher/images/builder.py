@@ -29,16 +29,16 @@ class Builder:
         return self.engine.traits.image_format
 
 
-def find(engines: Sequence[EngineFact], wanted: str | None) -> Builder:
+def find(engines: Sequence[EngineFact], requested: str | None) -> Builder:
     """Return the engine to build with: the requested one, or the first that can.
 
     Raises:
         Unavailable: there is none, or it is too old.
     """
-    candidates = [e for e in engines if wanted in (None, e.name) and ENGINES[e.name].least]
+    candidates = [e for e in engines if requested in (None, e.name) and ENGINES[e.name].least]
     if not candidates:
         known = ", ".join(engine.name for engine in ENGINES.values() if engine.least)
-        what = f"no {wanted}" if wanted else f"none of {known}"
+        what = f"no {requested}" if requested else f"none of {known}"
         remedy = f"install one of {known}"
         raise Unavailable("No engine to build with", f"{what} on PATH", remedy)
     for fact in candidates:
@@ -53,7 +53,7 @@ def _checked(fact: EngineFact) -> Builder:
     done = subprocess.run([fact.path, "--version"], capture_output=True, text=True, check=False)
     match = VERSION.search(done.stdout)
     if match is None:
-        evidence = f"`{fact.path} --version` says '{(done.stdout or done.stderr).strip()}'"
+        evidence = f"`{fact.path} --version` prints '{(done.stdout or done.stderr).strip()}'"
         raise Unavailable("The engine does not work", evidence, "install it again")
     engine = ENGINES.get(match[1].lower(), ENGINES[fact.name])
     assert engine.least is not None

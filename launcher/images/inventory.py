@@ -1,7 +1,7 @@
 """Inventory of built images, and the versions that their labels record.
 
-A SIF lies in the image folder under the image's name, or where a configuration says. What the
-storages of other engines have is listed in `images.json` of that folder (see `index`), because
+A SIF lies in the image folder under the image's name, or at the path of a configuration. Images
+in the storages of other engines are listed in `images.json` of that folder (see `index`), because
 queries to them take longer than the rest of a start.
 
 Labels were measured in the image when it was built, and take precedence over the catalog.

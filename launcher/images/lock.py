@@ -25,7 +25,7 @@ def lock(images: Sequence[Image], folder: Path) -> int:
     """Lock images and print what was written.
 
     Raises:
-        Unavailable: a registry or an index cannot be asked.
+        Unavailable: a registry or an index cannot be reached.
     """
     for image in images:
         record_copy(image.name, folder)

@@ -35,22 +35,22 @@ def digest(reference: str) -> str:
         reference: "debian:bookworm-slim", "127.0.0.1:5000/aam/base:tag".
 
     Raises:
-        Unavailable: the registry does not answer, or has no such tag.
+        Unavailable: the registry cannot be reached, or has no such tag.
     """
     host, repository, tag = _split(reference)
     scheme = "http" if host.startswith(LOOPBACK) else "https"
     url = f"{scheme}://{host}/v2/{repository}/manifests/{tag}"
     headers = {"Accept": MANIFESTS}
     try:
-        answer = _head(url, headers)
+        response = _head(url, headers)
     except urllib.error.HTTPError as error:
         if error.code != 401:
             raise _unreachable(url, error) from error
         token = _token(error.headers.get("WWW-Authenticate", ""), url)
-        answer = _head(url, {**headers, "Authorization": f"Bearer {token}"})
-    found = answer.get("Docker-Content-Digest", "")
+        response = _head(url, {**headers, "Authorization": f"Bearer {token}"})
+    found = response.get("Docker-Content-Digest", "")
     if not found.startswith("sha256:"):
-        raise Unavailable("The registry names no digest", url, "ask another registry")
+        raise Unavailable("The registry returns no digest", url, "use another registry")
     return found
 
 
@@ -102,8 +102,8 @@ def _head(url: str, headers: dict[str, str]) -> HTTPMessage:
     request = urllib.request.Request(url, headers=headers, method="HEAD")
     try:
         with urllib.request.urlopen(request, timeout=PATIENCE) as stream:
-            answer: HTTPMessage = stream.headers
-            return answer
+            headers_of_response: HTTPMessage = stream.headers
+            return headers_of_response
     except urllib.error.HTTPError:
         raise
     except OSError as error:
@@ -114,4 +114,4 @@ def _unreachable(url: str, error: Exception) -> Unavailable:
     if isinstance(error, urllib.error.HTTPError):
         return Unavailable("Not in the registry or index", f"{url}, {error}", "check its name")
     reason = getattr(error, "reason", None) or error
-    return Unavailable("No answer", f"{url}, {reason}", "run this on a machine with a network")
+    return Unavailable("No response", f"{url}, {reason}", "run this on a machine with a network")

@@ -36,8 +36,8 @@ def verify(
     """
     for image in images:
         entries = index.read(folder).get(image.name, {})
-        wanted = ENGINES[engine].traits.image_format if engine else None
-        formats = [found for found in entries if wanted in (None, found)]
+        requested = ENGINES[engine].traits.image_format if engine else None
+        formats = [found for found in entries if requested in (None, found)]
         if not formats:
             remedy = f"`aam-launch images build {image.name}`, or `lock` for one that was copied"
             raise MissingInput("No such image is recorded", f"{image.name} in '{folder}'", remedy)

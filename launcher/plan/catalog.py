@@ -22,7 +22,7 @@ class Image:
 
     Attributes:
         name: "rocm63".
-        title: for people.
+        title: for messages.
         vendor: name in `launcher.gpus.VENDORS`, or "cpu"; None where nothing is known.
         pins: versions of the runtime, torch, triton and more.
         machines: processors that it is built for (`uname -m`); empty where nothing is known.

@@ -47,7 +47,7 @@ class GpuSurvey:
     Attributes:
         groups: the selected GPUs by vendor and arch, each with the images that fit.
         selections: the visible devices of each vendor.
-        findings: what a user should know about GPUs and drivers, whatever is chosen.
+        findings: remarks about GPUs and drivers, whatever is chosen.
         unserved: for each group that no image fits, the reason.
         undriven: the GPUs without a driver.
     """

@@ -81,7 +81,7 @@ def select(
 def value_for(selection: DeviceSelection, visible: Sequence[Gpu]) -> str:
     """Return the value of the one variable, for a program that will enumerate `visible`.
 
-    Indices count what is enumerated. Where GPUs of several kinds are visible the runtime may
+    Indices count what is enumerated. Where GPUs of several archs are visible the runtime may
     enumerate them in another order, so they are named instead, if names are unique; those of a
     vendor whose runtime has an order of its own are named wherever they can be. Of hardware
     partitions one is used, so the first is named.
@@ -138,7 +138,7 @@ def _resolve(
     """Return the GPUs that a variable names: numbers within `pool`, names, or numbers of the node.
 
     In a confined job numbers count what may be read. They are those of the whole node if they
-    cannot mean that, or if Slurm, whose own list has the whole node's numbers, says the same.
+    cannot mean that, or if Slurm, whose own list has the whole node's numbers, has the same.
     """
     if value.lower() in NOTHING:
         return ()
@@ -146,7 +146,7 @@ def _resolve(
         return pool
     items: list[str] = []
     for item in filter(None, map(str.strip, value.split(","))):
-        # No runtime reads a range, but people write them.
+        # No runtime reads a range, but users write them.
         written_out = numbers(item) if "-" in item else None
         items += [item] if written_out is None else map(str, written_out)
     given = [number for item in items if (number := whole_number(item)) is not None]

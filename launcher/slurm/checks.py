@@ -63,10 +63,10 @@ def run_in_the_way(request: Request, paths: Sequence[PathFact]) -> list[AamError
 
 def unseen(path: str, site: Site) -> str:
     """Return why the nodes do not see a path; nothing if they do, or if it is unknown."""
-    shared = [os.path.realpath(place) for place in site.words("shared")]
+    shared = [os.path.realpath(place) for place in site.strings("shared")]
     if shared and not any(_below(path, place) for place in shared):
         return f"'{path}' is not below {' or '.join(shared)}"
-    for place in site.words("unshared"):
+    for place in site.strings("unshared"):
         if _below(path, os.path.realpath(place)):
             return f"'{path}' is below {place}, which each host has for itself"
     return ""

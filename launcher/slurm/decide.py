@@ -182,9 +182,9 @@ def place(site: Site, warn: int) -> Place:
     variables = tuple(f"{name}={value}" for name, value in site.network.items())
     for key, pattern, values in (
         ("local", PLAIN, (site.text("local"),)),
-        ("modules", MODULE, site.words("modules")),
-        ("interfaces", INTERFACE, site.words("interfaces")),
-        ("plugin", PRINTABLE, site.words("plugin")),
+        ("modules", MODULE, site.strings("modules")),
+        ("interfaces", INTERFACE, site.strings("interfaces")),
+        ("plugin", PRINTABLE, site.strings("plugin")),
         ("network", PRINTABLE, variables),
         ("title", PRINTABLE, (title,)),
     ):
@@ -192,11 +192,11 @@ def place(site: Site, warn: int) -> Place:
             _require(pattern, value, site.where(key))
     return Place(
         title=title,
-        modules=site.words("modules"),
+        modules=site.strings("modules"),
         local=site.text("local"),
         stage_gb=site.number("stage_most_gb"),
-        interfaces=site.words("interfaces"),
-        plugin=site.words("plugin"),
+        interfaces=site.strings("interfaces"),
+        plugin=site.strings("plugin"),
         network=variables,
         warn_seconds=warn,
         sync_seconds=max(1, site.number("sync_seconds")),

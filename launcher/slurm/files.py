@@ -1,8 +1,8 @@
-"""The scripts of `slurm/`, for people who prefer files: the same text that `submit` writes.
+"""The scripts of `slurm/`, for users who prefer files: the same text that `submit` writes.
 
 `python -m launcher.slurm.files slurm` writes them (`make slurm`); a test compares them with this.
-Their jobs are those of the site `cosmos`; on another cluster options of sbatch replace what its
-header says, AAM_ENGINE and AAM_IMAGE what runs, and AAM_BIND names folders that jobs see.
+Their jobs are those of the site `cosmos`; on another cluster options of sbatch replace its
+header, AAM_ENGINE and AAM_IMAGE its engine and image, and AAM_BIND names folders that jobs see.
 """
 
 from __future__ import annotations
@@ -86,7 +86,7 @@ def _job(name: str, site: Site) -> Job:
         fallback=IMAGE,
         variables=assignments(_plan(site)),
         passed=decide.passed(site),
-        shared=site.words("shared"),
+        shared=site.strings("shared"),
         vendor=site.text("vendor"),
     )
     what = replace(what, name=name.removesuffix(".sh"))
@@ -126,12 +126,12 @@ def _alone(name: str, site: Site) -> str:
     )
     plan = replace(_plan(site), workdir="/", variables=())
     local = plain(where.local)
-    folders = " ".join(map(quoted, site.words("shared")))
-    words = " ".join(map(quoted, ENGINES[_engine()].run_flags(plan)))
+    folders = " ".join(map(quoted, site.strings("shared")))
+    arguments = " ".join(map(quoted, ENGINES[_engine()].run_flags(plan)))
     lines = [
         *_head(site, name, about),
         f'disk="{local}" && [ -w "$disk" ] || disk=${{TMPDIR:-/tmp}}',
-        f'container=("$engine" {words})',
+        f'container=("$engine" {arguments})',
         f'for path in "$disk" {folders} ${{AAM_BIND-}}; do [ ! -e "$path" ] || '
         f"container+=({BIND}); done",
         'container+=("$image" python -m aam.node)',

@@ -20,7 +20,7 @@ REFUSALS: tuple[tuple[tuple[str, ...], type[AamError], str, str], ...] = (
     (("node count", "more processors", "node configuration"), UsageError,
      "More than this cluster has", "`sinfo` shows what there is"),
     (("time limit",), UsageError, "More time than the partition allows", "give less --time"),
-    (("contact", "timed out"), Unavailable, "Slurm does not answer", "try again later"),
+    (("contact", "timed out"), Unavailable, "Slurm does not respond", "try again later"),
 )  # fmt: skip
 """Phrases of sbatch's messages, and the error, its cause and its remedy."""
 
@@ -64,15 +64,15 @@ def submit(script: str) -> str:
 
 
 def queued() -> dict[str, Queued]:
-    """Return this user's jobs that Slurm still knows, by number ("12", "12_3").
+    """Return this user's jobs that Slurm still lists, by number ("12", "12_3").
 
     Raises:
-        Unavailable: Slurm does not answer.
+        Unavailable: Slurm does not respond.
     """
     done = _run(["squeue", "--noheader", "--me", "--states=all", "--array", "--format=%i|%T|%L|%r"])
     if done.returncode != 0:
-        remedy = "try again later; `scontrol ping` tells when"
-        raise Unavailable("Slurm does not answer", _last(done.stderr), remedy)
+        remedy = "try again later; `scontrol ping` shows when"
+        raise Unavailable("Slurm does not respond", _last(done.stderr), remedy)
     rows = (line.strip().split("|", 3) for line in done.stdout.splitlines())
     return {row[0]: Queued(*row) for row in rows if len(row) == 4}
 
@@ -106,14 +106,14 @@ def _refusal(message: str) -> AamError:
     return UsageError("Slurm refuses the job", text, "correct what it names")
 
 
-def _run(words: Sequence[str], text: str | None = None) -> subprocess.CompletedProcess[str]:
+def _run(argv: Sequence[str], text: str | None = None) -> subprocess.CompletedProcess[str]:
     try:
         return subprocess.run(
-            words, input=text, capture_output=True, text=True, check=False, timeout=LONGEST
+            argv, input=text, capture_output=True, text=True, check=False, timeout=LONGEST
         )
     except (OSError, subprocess.TimeoutExpired) as error:
         remedy = "try again later"
-        raise Unavailable("Slurm does not answer", f"{words[0]}: {error}", remedy) from error
+        raise Unavailable("Slurm does not respond", f"{argv[0]}: {error}", remedy) from error
 
 
 def _last(text: str) -> str:

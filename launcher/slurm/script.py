@@ -49,7 +49,7 @@ def _header(job: Job) -> list[str]:
     lines.append(f"# aam {command}: {ranks}, {job.place.title}. From aam-launch {__version__}.")
     if job.program.options is None:
         lines.append(f"#     sbatch [OPTIONS] THIS_FILE {' '.join(_example(command))}")
-    # SC2016: words that a user wrote stand in single quotes, whatever they hold.
+    # SC2016: arguments that a user wrote stand in single quotes, whatever they hold.
     return [*lines, "# shellcheck disable=SC1091,SC2015,SC2016"]
 
 
@@ -91,13 +91,13 @@ def _image(program: Program) -> list[str]:
         return ["image='' container=()", f"python={shlex.quote(program.python)}"]
     private = (f"type=bind,source=$node,destination={NODE_FOLDER}",
               "type=bind,source=$node/tmp,destination=/tmp")  # fmt: skip
-    words = [*map(quoted, program.container), *(f'--mount "{mount}"' for mount in private)]
+    arguments = [*map(quoted, program.container), *(f'--mount "{mount}"' for mount in private)]
     if program.image is not None:
         return [f"image={shlex.quote(program.image)} python=python",
-                f"container=({program.engine} {' '.join(words)})"]  # fmt: skip
+                f"container=({program.engine} {' '.join(arguments)})"]  # fmt: skip
     return [
         f'image="${{AAM_IMAGE:-{plain(program.fallback)}}}" python=python',
-        f'container=("${{AAM_ENGINE:-{program.engine}}}" {" ".join(words)})',
+        f'container=("${{AAM_ENGINE:-{program.engine}}}" {" ".join(arguments)})',
     ]
 
 
@@ -153,26 +153,26 @@ def _command(program: Program) -> list[str]:
     lines = [f"set -- {' '.join(map(quoted, (*head, *program.options)))}"]
     if program.sweep:
         lines.append("case $SLURM_ARRAY_TASK_ID in")
-        for number, words in enumerate(program.sweep):
-            lines.append(f'    {number}) set -- "$@" {shlex.join(words)} ;;')
+        for number, arguments in enumerate(program.sweep):
+            lines.append(f'    {number}) set -- "$@" {shlex.join(arguments)} ;;')
         lines.append("esac")
     return lines
 
 
 def _example(command: str) -> list[str]:
     required = [spec for spec in options_of(command).values() if spec.required]
-    return [word for spec in required for word in (spec.flag, spec.field.upper())]
+    return [argument for spec in required for argument in (spec.flag, spec.field.upper())]
 
 
-def array(name: str, words: Iterable[str]) -> str:
+def array(name: str, arguments: Iterable[str]) -> str:
     """Return an array of the shell's."""
-    return f"{name}=({' '.join(map(quoted, words))})"
+    return f"{name}=({' '.join(map(quoted, arguments))})"
 
 
-def quoted(word: str) -> str:
-    """Quote a word of an array; a comma is quoted too, or it looks like a mistake."""
-    text = shlex.quote(word)
-    return f"'{word}'" if text == word and "," in word else text
+def quoted(argument: str) -> str:
+    """Quote an argument of an array; a comma is quoted too, or it looks like a mistake."""
+    text = shlex.quote(argument)
+    return f"'{argument}'" if text == argument and "," in argument else text
 
 
 def plain(text: str) -> str:
@@ -181,9 +181,9 @@ def plain(text: str) -> str:
     return text
 
 
-def _directive(word: str) -> str:
+def _directive(argument: str) -> str:
     """Return an option as a line of #SBATCH takes it: in double quotes where it has to be."""
-    assert word.isprintable(), word  # `decide` has refused others
-    if re.fullmatch(r"[A-Za-z0-9_@%+=:,./-]+", word):
-        return word
-    return '"' + word.replace("\\", "\\\\").replace('"', '\\"') + '"'
+    assert argument.isprintable(), argument  # `decide` has refused others
+    if re.fullmatch(r"[A-Za-z0-9_@%+=:,./-]+", argument):
+        return argument
+    return '"' + argument.replace("\\", "\\\\").replace('"', '\\"') + '"'

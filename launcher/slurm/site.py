@@ -1,6 +1,6 @@
-"""What is known of a site: facts with their sources, read from YAML. Pure but for `find`.
+"""Sites: facts about a cluster with their sources, read from YAML. Pure.
 
-A value stands alone, or as a fact with what is known of it:
+A value stands alone, or as a fact with its source and confirmation:
 
     partition: cluster
     partition: {value: cluster, source: user guide, confirmed: no, confirm: sinfo --summarize}
@@ -28,7 +28,7 @@ NAME = re.compile(r"[A-Za-z_][A-Za-z0-9_]*\Z")
 
 @dataclass(frozen=True)
 class SiteKey:
-    """One thing to know of a site."""
+    """Type, default and help of a fact."""
 
     kind: Kind
     default: Any
@@ -66,18 +66,18 @@ SITE_KEYS: dict[str, SiteKey] = {
     "plugin": SiteKey("list", [], "Folders of network plugins on the nodes."),
     "network": SiteKey("mapping", {}, "Variables for jobs of several nodes."),
 }  # fmt: skip
-"""Everything that a site file may say beside the launcher's settings."""
+"""Facts of a site file, which may hold the launcher's settings too."""
 
 
 @dataclass(frozen=True)
 class Fact:
-    """A value, where it stands, and what is known of it.
+    """A value with its place, source and confirmation.
 
     Attributes:
         value: as it stands in the file.
         where: file and line.
-        source: who says so.
-        confirmed: seen on the machine; None where the file does not say.
+        source: document or person it is from.
+        confirmed: seen on the machine; None where the file does not state it.
         confirm: the command that settles it.
     """
 
@@ -107,7 +107,7 @@ class Site:
         """Return a switch."""
         return bool(self._value(key))
 
-    def words(self, key: str) -> tuple[str, ...]:
+    def strings(self, key: str) -> tuple[str, ...]:
         """Return a list."""
         return tuple(map(str, self._value(key)))
 
@@ -154,7 +154,7 @@ def site_of(name: str, entries: Mapping[str, Entry]) -> Site:
 
 
 def settings_of(entries: Mapping[str, Entry], variables: Mapping[str, str]) -> dict[str, Entry]:
-    """Return what a site file says of the launcher's settings, `$USER` and `$HOME` filled in."""
+    """Return the launcher's settings in a site file, `$USER` and `$HOME` filled in."""
     layer = {}
     for key, entry in entries.items():
         if key in SETTING_SPECS:

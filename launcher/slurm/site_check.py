@@ -29,26 +29,26 @@ class FactCheck:
 
 def check_facts(site: Site) -> list[FactCheck]:
     """Check every fact of a site that can be seen from this host."""
-    answers = []
+    checks = []
     for key, fact in site.facts.items():
         if key == "title" or key.startswith("sources."):
             continue
         probe = CHECKS.get(key)
-        answer = probe(site) if probe else None
-        if answer is None:
-            say = f"not seen from here; {fact.confirm}" if fact.confirm else "not seen from here"
-            answer = FactCheck(key, "unknown", say)
-        answers.append(answer)
-    return answers
+        check = probe(site) if probe else None
+        if check is None:
+            detail = f"not seen from here; {fact.confirm}" if fact.confirm else "not seen from here"
+            check = FactCheck(key, "unknown", detail)
+        checks.append(check)
+    return checks
 
 
 def _partition(site: Site) -> FactCheck | None:
     if not queue.available():
         return FactCheck("partition", "unknown", "there is no Slurm on this host")
-    known, wanted = queue.partitions(), site.text("partition")
-    if not wanted or not known:
+    known, own = queue.partitions(), site.text("partition")
+    if not own or not known:
         return None
-    return _compared("partition", wanted in known, f"{wanted}; there are {', '.join(known)}")
+    return _compared("partition", own in known, f"{own}; there are {', '.join(known)}")
 
 
 def _limit(key: str, field: str) -> Callable[[Site], FactCheck | None]:
@@ -64,7 +64,7 @@ def _limit(key: str, field: str) -> Callable[[Site], FactCheck | None]:
             fits = seconds(site.text(key)) <= seconds(found)
         else:
             fits = site.number(key) <= int(found.rpartition("-")[2] or 0)
-        return _compared(key, fits, f"{site.text(key)}; Slurm says {found}")
+        return _compared(key, fits, f"{site.text(key)}; the limit of Slurm is {found}")
 
     return check
 
@@ -74,8 +74,8 @@ def _sinfo(site: Site, field: str) -> str | None:
     if not queue.available():
         return None
     chosen = [f"--partition={site.text('partition')}"] if site.text("partition") else []
-    words = ["sinfo", "--noheader", *chosen, f"--format={field}"]
-    done = subprocess.run(words, capture_output=True, text=True, check=False, timeout=60)
+    argv = ["sinfo", "--noheader", *chosen, f"--format={field}"]
+    done = subprocess.run(argv, capture_output=True, text=True, check=False, timeout=60)
     lines = done.stdout.split()
     return lines[0] if done.returncode == 0 and lines else None
 
@@ -88,7 +88,7 @@ def _nodes(site: Site) -> FactCheck | None:
 
 
 def _modules(site: Site) -> FactCheck | None:
-    names = site.words("modules")
+    names = site.strings("modules")
     line = "type module >/dev/null && module is-avail " + " ".join(names)
     fails = subprocess.run(["bash", "-lc", line], capture_output=True, check=False, timeout=60)
     right = fails.returncode == 0
@@ -98,7 +98,7 @@ def _modules(site: Site) -> FactCheck | None:
 def _runtime(site: Site) -> FactCheck | None:
     name = str(site.facts["runtime"].value)
     place = shutil.which(name)
-    detail = place or f"no {name} on PATH; it may come with {', '.join(site.words('modules'))}"
+    detail = place or f"no {name} on PATH; it may come with {', '.join(site.strings('modules'))}"
     return FactCheck("runtime", "holds" if place else "unknown", detail)
 
 

@@ -55,7 +55,7 @@ class SubmitOptions:
         return int(text)
 
 
-def split_submit_options(words: Sequence[str]) -> tuple[SubmitOptions, list[str]]:
+def split_submit_options(arguments: Sequence[str]) -> tuple[SubmitOptions, list[str]]:
     """Split the options of `submit` from a command line, wherever they stand.
 
     Raises:
@@ -63,14 +63,14 @@ def split_submit_options(words: Sequence[str]) -> tuple[SubmitOptions, list[str]
     """
     given: dict[str, str] = {}
     rest: list[str] = []
-    left = iter(words)
-    for word in left:
-        name, equals, value = word.partition("=")
+    left = iter(arguments)
+    for argument in left:
+        name, equals, value = argument.partition("=")
         flag = name.replace("_", "-") if name.startswith("--") else name
         if flag in SWITCHES:
             given[flag] = "yes"
         elif flag not in FLAGS:
-            rest.append(word)
+            rest.append(argument)
         else:
             found = value if equals else next(left, None)
             if found is None or (not equals and names_an_option(found)):

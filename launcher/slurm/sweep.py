@@ -24,9 +24,9 @@ MOST = 1000
 
 
 def tasks_of(
-    command: str, words: Sequence[str], grid: Mapping[str, Entry]
+    command: str, arguments: Sequence[str], grid: Mapping[str, Entry]
 ) -> tuple[list[str], tuple[tuple[str, ...], ...]]:
-    """Return the words that all tasks share, and those of each.
+    """Return the arguments that all tasks share, and those of each.
 
     Args:
         command: a command of `aam` with --output-dir.
@@ -54,7 +54,7 @@ def tasks_of(
         evidence = f"{total} combinations"
         raise ConfigurationError("No array", evidence, f"1 to {MOST} can be submitted at once")
     varied = {"--" + key.replace("_", "-") for key in grid}
-    shared, folder = _without(words, {*varied, "--output-dir"})
+    shared, folder = _without(arguments, {*varied, "--output-dir"})
     tasks = []
     for row in itertools.product(*columns):
         own = [*itertools.chain.from_iterable(row)]
@@ -76,19 +76,19 @@ def _spelled(flag: str, value: Any, entry: Entry) -> tuple[str, ...]:
     return (flag, str(value))
 
 
-def _without(words: Sequence[str], dropped: set[str]) -> tuple[list[str], str]:
-    """Return the words without some options, and the last output folder that was given."""
+def _without(arguments: Sequence[str], dropped: set[str]) -> tuple[list[str], str]:
+    """Return the arguments without some options, and the last output folder that was given."""
     kept: list[str] = []
     folder, flag = "", ""
-    for word in words:
-        if word.startswith("--"):
-            flag, equals, value = word.partition("=")
+    for argument in arguments:
+        if argument.startswith("--"):
+            flag, equals, value = argument.partition("=")
             flag = flag.replace("_", "-")
             folder = value if flag == "--output-dir" and equals else folder
         elif flag == "--output-dir":
-            folder = word
+            folder = argument
         if flag not in dropped and "--" + flag.removeprefix("--no-") not in dropped:
-            kept.append(word)
+            kept.append(argument)
     return kept, folder
 
 
@@ -98,5 +98,7 @@ def _name(own: Sequence[str]) -> str:
     >>> _name(["--lr", "0.001", "--seed", "1"])
     'lr-0.001_seed-1'
     """
-    text = "".join(f"_{word[2:]}" if word.startswith("--") else f"-{word}" for word in own)
+    text = "".join(
+        f"_{argument[2:]}" if argument.startswith("--") else f"-{argument}" for argument in own
+    )
     return re.sub(r"[^A-Za-z0-9._=-]", "-", text[1:])

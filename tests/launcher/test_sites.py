@@ -59,7 +59,7 @@ def test_a_value_stands_alone_or_with_its_source(tmp_path: Path) -> None:
     assert (found.text("partition"), found.number("max_nodes"), found.on("whole_nodes")) == (
         "a", 3, True,
     )  # fmt: skip
-    assert found.words("modules") == ("one", "two")
+    assert found.strings("modules") == ("one", "two")
     assert found.network == {"NCCL_NET": "OFI", "FI_X": "1"}
     assert found.facts["partition"].confirmed is True
     assert found.facts["max_nodes"].confirmed is None
