@@ -5,7 +5,8 @@ from __future__ import annotations
 from aam.console import say
 from aam.contract.files import atomic_write
 from aam.contract.options.commands import Report
-from aam.report.colours import choose_colour
+from aam.report.base import ReportInput
+from aam.report.colours import choose_colours
 from aam.report.page import page
 from aam.report.run import read_run
 
@@ -20,9 +21,9 @@ def run(options: Report) -> None:
         CannotCreate: the page cannot be written.
     """
     found = read_run(options.run_dir)
-    colour, without = choose_colour(found, options.metadata, options.color_by)
-    text = page(found, colour, without)
+    colours = choose_colours(found, options.metadata, options.color_by, options.categories)
     place = options.output or options.run_dir / "report.html"
+    text = page(ReportInput(found, colours, options.unit), place)
     with atomic_write(place) as temporary:
         temporary.write_text(text, encoding="utf-8")
     say(f"Report: {place} ({len(text.encode()) / 1024:.0f} KiB)")

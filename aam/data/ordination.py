@@ -1,4 +1,4 @@
-"""Principal coordinates analysis (PCoA) of embeddings."""
+"""Principal coordinates analysis (PCoA) of embeddings and of distance matrices."""
 
 from __future__ import annotations
 
@@ -30,13 +30,36 @@ def principal_coordinates(vectors_ND: npt.ArrayLike, axes: int = 2) -> tuple[F64
     kept = min(axes, len(singular))
     coordinates = np.zeros((len(vectors), axes))
     coordinates[:, :kept] = left[:, :kept] * singular[:kept]
-    farthest = np.abs(coordinates).argmax(axis=0)
-    signs = np.sign(coordinates[farthest, np.arange(axes)])
     explained = np.zeros(axes)
     total = float(np.square(singular).sum())
     if total > 0:
         explained[:kept] = np.square(singular[:kept]) / total
-    return coordinates * np.where(signs < 0, -1.0, 1.0), explained
+    return _oriented(coordinates), explained
+
+
+def coordinates_of_distances(distances_NN: npt.ArrayLike, axes: int = 2) -> tuple[F64, F64]:
+    """Compute the PCoA of a distance matrix, by all its eigenvalues: for a few thousand samples.
+
+    Args:
+        distances_NN: symmetric, with a diagonal of zeros.
+        axes: number of axes.
+
+    Returns:
+        coordinates float64 [N, axes]; fraction of the positive eigenvalues of each axis, [axes].
+    """
+    squared = -0.5 * np.square(np.asarray(distances_NN, dtype=np.float64))
+    means = squared.mean(axis=0)
+    values, vectors = np.linalg.eigh(squared - means - means[:, None] + means.mean())
+    largest = np.argsort(-values)[:axes]
+    kept = values[largest].clip(min=0)
+    return _oriented(vectors[:, largest] * np.sqrt(kept)), kept / values.clip(min=0).sum()
+
+
+def _oriented(coordinates: F64) -> F64:
+    """Make the largest coordinate of each axis positive."""
+    farthest = np.abs(coordinates).argmax(axis=0)
+    signs = np.sign(coordinates[farthest, np.arange(coordinates.shape[1])])
+    return coordinates * np.where(signs < 0, -1.0, 1.0)
 
 
 def write_ordination(

@@ -10,7 +10,7 @@ import html
 import io
 import logging
 import re
-from collections.abc import Callable
+from collections.abc import Callable, Mapping, Sequence
 from functools import wraps
 from typing import TYPE_CHECKING, Any, ParamSpec, TypeVar
 
@@ -56,6 +56,8 @@ STYLE: Any = {
 # Where the home folder is read-only, matplotlib warns that its cache is a temporary one.
 logging.getLogger("matplotlib").setLevel(logging.ERROR)
 
+NOTHING: Mapping[str, Sequence[str]] = {}
+
 P = ParamSpec("P")
 T = TypeVar("T")
 
@@ -82,13 +84,21 @@ def blank(width: float, height: float) -> tuple[Figure, Axes]:
 
 
 @styled
-def inline_svg(figure: Figure, name: str, description: str) -> str:
+def inline_svg(
+    figure: Figure,
+    name: str,
+    description: str,
+    names: Mapping[str, Sequence[str]] = NOTHING,
+    styles: Mapping[str, Sequence[str]] = NOTHING,
+) -> str:
     """Return the figure as an `<svg>` element for a page.
 
     Args:
         figure: its colours of `INK` and `SERIES` become those of the page.
         name: unique in the page; prefix of every id in the SVG.
         description: text alternative for screen readers.
+        names: gid of a scatter plot -> a line for each point, shown under the pointer.
+        styles: gid of a scatter plot -> CSS of each point instead of its own.
     """
     stream = io.StringIO()
     nothing = {"Date": None, "Creator": None, "Format": None, "Type": None}
@@ -99,6 +109,8 @@ def inline_svg(figure: Figure, name: str, description: str) -> str:
     drawn = re.sub(r'(?<=[ \n])id="', f'id="{name}-', drawn)
     drawn = re.sub(r'href="#', f'href="#{name}-', drawn)
     drawn = drawn.replace("url(#", f"url(#{name}-")
+    for gid in {**names, **styles}:
+        drawn = _mark_points(drawn, f"{name}-{gid}", names.get(gid, ()), styles.get(gid, ()))
     # The page's own font; the picture was laid out for a wider one.
     drawn = re.sub(r"font: ((?:bold |italic )*)([\d.]+)px [^;\"]*", _page_font, drawn)
     drawn = re.sub(INK, "currentColor", drawn, flags=re.IGNORECASE)
@@ -108,6 +120,24 @@ def inline_svg(figure: Figure, name: str, description: str) -> str:
     drawn = re.sub(r'(<svg[^>]*?) width="[^"]*"', r"\1", drawn, count=1)
     drawn = re.sub(r'(<svg[^>]*?) height="[^"]*"', r"\1", drawn, count=1)
     return drawn.replace("<svg", f'<svg role="img" aria-label="{label}"', 1)
+
+
+def _mark_points(drawn: str, gid: str, names: Sequence[str], styles: Sequence[str]) -> str:
+    """Give the points of a scatter plot names and styles; a plot drawn as pixels has no points."""
+    head, found, tail = drawn.partition(f'id="{gid}"')
+    number = max(len(names), len(styles))
+    points = list(re.finditer(r"<use [^>]*/>", tail))[:number] if found else []
+    if len(points) < number:
+        return drawn
+    parts, end = [head, found], 0
+    for k, point in enumerate(points):
+        element = point[0][:-2]
+        if styles:
+            element = re.sub(r' style="[^"]*"', "", element) + f' style="{styles[k]}"'
+        title = f"<title>{html.escape(names[k])}</title>" if names else ""
+        parts += [tail[end : point.start()], f"{element.rstrip()}>{title}</use>"]
+        end = point.end()
+    return "".join([*parts, tail[end:]])
 
 
 def _page_font(found: re.Match[str]) -> str:

@@ -1,31 +1,49 @@
-"""Text and numbers of the report page: heading, key figures, tables of folds, provenance."""
+"""Text and numbers of the report page: heading, key figures, files, provenance."""
 
 from __future__ import annotations
 
+import os
 import shlex
 from collections.abc import Mapping
 from dataclasses import dataclass
 from datetime import datetime
-from pathlib import PurePath
+from pathlib import Path, PurePath
 from typing import Any
+from urllib.parse import quote
 
 import numpy as np
 
 from aam.contract.options import find, specs
-from aam.data.metrics import summary
+from aam.data.metrics import compute_metrics
+from aam.report.base import ReportInput
 from aam.report.run import Run
-from aam.report.terminal import TITLES, shown, spread
+from aam.report.tables import comparable_baseline, constant
+from aam.report.terminal import TITLES, shown
 
 Rows = list[list[str]]
+
+FILES = {
+    "predictions.tsv": "true and predicted values of the held-out samples",
+    "splits.tsv": "training, validation and test samples",
+    "scores.json": "metrics of the model and its members, with intervals",
+    "embeddings.tsv": "embedding of each sample",
+    "unifrac.tsv": "UniFrac distances",
+    "metrics.csv": "losses and metrics of each epoch",
+    "baseline/predictions.tsv": "predictions of the baseline",
+    "baseline/metrics.json": "metrics of the baseline",
+    "run.json": "options, versions, host, SHA-256 of the inputs",
+}
+"""Files of a run folder to which the page links."""
 
 
 @dataclass(frozen=True)
 class Tile:
-    """Key figure: value, label and a note for comparison."""
+    """Key figure: value, label, a note for comparison, and the unit of the value."""
 
     value: str
     label: str
     note: str = ""
+    unit: str = ""
 
 
 def heading(run: Run) -> tuple[str, str]:
@@ -48,15 +66,13 @@ def heading(run: Run) -> tuple[str, str]:
     folds = len(run.curves)
     if folds > 1:
         sentence += f"; {folds}-fold cross-validation"
-    group = run.option("split", "group_column")
-    if group:
-        sentence += f"; no {group} is on two sides of a split"
     return title, sentence + "."
 
 
-def tiles(run: Run) -> list[Tile]:
+def tiles(given: ReportInput) -> list[Tile]:
     """Return the key figures: metrics, then size and duration."""
-    found = _scored_tiles(run) or _curve_tiles(run)
+    run = given.run
+    found = _scored_tiles(given) or _curve_tiles(run)
     facts = run.facts
     if _samples(run):
         parts = facts.get("samples")
@@ -69,49 +85,34 @@ def tiles(run: Run) -> list[Tile]:
         found.append(Tile(_abbreviated(facts["parameters"]), "parameters", note))
     if isinstance(facts.get("seconds"), (int, float)):
         epochs = facts.get("epochs")
-        found.append(Tile(duration(facts["seconds"]), "time", f"{epochs} epochs" if epochs else ""))
+        number, _, unit = duration(facts["seconds"]).partition(" ")
+        found.append(Tile(number, "time", f"{epochs} epochs" if epochs else "", unit))
     return found
 
 
-def metrics_summary(run: Run) -> dict[str, Any] | None:
-    """Return the figures of the predictions, as `aam.data.metrics.summary` does."""
-    return None if run.scored is None else summary(run.scored, run.target or "")
-
-
-def figure_rows(run: Run) -> tuple[list[str], Rows]:
-    """Return heading and rows of the table of figures: folds, their spread, all, the baseline."""
-    found = metrics_summary(run)
-    if found is None:
-        return [], []
-    names = [name for name in TITLES if name in found["overall"]]
-    rows = [
-        [f"fold {fold}", *(shown(name, one.get(name)) for name in names)]
-        for fold, one in found["folds"].items()
-    ]
-    if found["folds"]:
-        rows.append(["mean ± sd", *(spread(name, found["folds"]) for name in names)])
-    rows.append(["all samples", *(shown(name, found["overall"][name]) for name in names)])
-    rows += _baseline_rows(run, names)
-    return ["", *(TITLES[name] for name in names)], rows
-
-
-def baseline_note(run: Run) -> str:
-    """Return a sentence on how comparable the baseline is, or on how to compute one."""
+def measured_on(run: Run) -> str:
+    """Return sentences on which samples the headline was measured, and what that is worth."""
     if run.scored is None:
         return ""
-    if run.baseline is None:
-        return (
-            "No baseline is in the run folder. To know what a random forest reaches on the same "
-            f"samples: aam baseline --splits {run.folder.name}/splits.tsv --output-dir "
-            f"{run.folder.name}/baseline, with the run's table and metadata."
+    samples, folds = len(run.scored.actual), len(set(run.scored.folds))
+    group = run.option("split", "group_column")
+    apart = f" All samples of a {group} are on one side of a split." if group else ""
+    if run.part == "test":
+        several = f"{samples} test samples of {folds} folds: each was predicted by the model that "
+        one = f"{samples} test samples, which "
+        trained = (
+            "neither trained on it nor stopped by it."
+            if folds
+            else "did not take part in training."
         )
-    if run.baseline.get("column") != run.target:
-        return f"The baseline predicts another column ({run.baseline.get('column')})."
-    if run.same_split is None:
-        return "Whether the baseline was scored on the same samples is not known."
-    if run.same_split:
-        return "The random forest was scored on the same samples."
-    return "The random forest was scored on other samples: compare with care."
+        return (several if folds else one) + trained + apart
+    if run.part == "validation":
+        return (
+            f"{samples} validation samples, which did not train the model but chose its epoch: "
+            f"new samples may be predicted a little worse. Cross-validation (--folds) measures on "
+            f"test samples.{apart}"
+        )
+    return f"{samples} samples; which split they are from is not recorded."
 
 
 def input_rows(run: Run) -> Rows:
@@ -158,6 +159,15 @@ def command_line(run: Run) -> str:
     return shlex.join(["aam", *argv[1:]]) if argv else ""
 
 
+def file_links(run: Run, page: Path) -> list[tuple[str, str, str]]:
+    """Return address relative to the page, name and content of each file of the run folder."""
+    return [
+        (quote(os.path.relpath(run.folder / name, page.parent)), name, what)
+        for name, what in FILES.items()
+        if (run.folder / name).is_file()
+    ]
+
+
 def duration(seconds: float) -> str:
     """Format a time span in its largest unit, with three digits.
 
@@ -170,21 +180,33 @@ def duration(seconds: float) -> str:
     return f"{seconds:.0f} s"
 
 
-def _scored_tiles(run: Run) -> list[Tile]:
-    found = metrics_summary(run)
-    if found is None:
+def _scored_tiles(given: ReportInput) -> list[Tile]:
+    """Return the headline metrics, with interval and unit, and those of the best other model."""
+    run = given.run
+    if run.scored is None:
         return []
+    found = compute_metrics(run.scored)
     names = ("accuracy", "balanced_accuracy", "auc", "macro_f1")
-    if found["kind"] == "regression":
+    if not run.scored.classes:
         names = ("r2", "mae", "rmse", "spearman")
-    baseline = (run.baseline or {}).get("overall", {}) if _comparable(run) else {}
+    models = (run.scores or {}).get("models", {})
+    baseline = comparable_baseline(run) or {}
+    guess = compute_metrics(constant(run.scored))
     tiles = []
     for name in names:
-        if found["overall"].get(name) is None:
+        value = found.get(name)
+        if value is None:
             continue
-        forest = baseline.get(name)
-        note = "" if forest is None else f"random forest {shown(name, forest)}"
-        tiles.append(Tile(shown(name, found["overall"][name]), TITLES[name], note))
+        notes = []
+        ranged = models.get("ensemble", {}).get("metrics", {}).get(name, {})
+        if ranged.get("lower") is not None:
+            notes.append(f"{ranged['lower']:.3f} to {ranged['upper']:.3f}")
+        if name in ("mae", "accuracy") and guess[name] is not None:
+            notes.append(f"guess {shown(name, guess[name])}")
+        if baseline.get("overall", {}).get(name) is not None:
+            notes.append(f"{baseline.get('model')} {shown(name, baseline['overall'][name])}")
+        unit = given.unit if name in ("mae", "rmse") else ""
+        tiles.append(Tile(shown(name, value), TITLES[name], ", ".join(notes), unit))
     return tiles
 
 
@@ -204,20 +226,6 @@ def _curve_tiles(run: Run) -> list[Tile]:
         accuracy = f"{curve['val_nucleotide_accuracy'][best]:.1%}"
         found.append(Tile(accuracy, "masked nucleotides right", "validation"))
     return found
-
-
-def _baseline_rows(run: Run, names: list[str]) -> Rows:
-    if run.baseline is None or not _comparable(run):
-        return []
-    overall, folds = run.baseline.get("overall", {}), run.baseline.get("folds", {})
-    rows = [["random forest", *(shown(name, overall.get(name)) for name in names)]]
-    if len(folds) > 1:
-        rows.append(["forest, mean ± sd", *(spread(name, folds) for name in names)])
-    return rows
-
-
-def _comparable(run: Run) -> bool:
-    return run.baseline is not None and run.baseline.get("column") == run.target
 
 
 def _samples(run: Run) -> int:

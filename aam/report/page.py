@@ -3,51 +3,63 @@
 from __future__ import annotations
 
 from importlib.resources import files
+from pathlib import Path
+from typing import Any
 
 from aam import __version__
 from aam.report import content
-from aam.report.colours import Colour
-from aam.report.pictures import PictureInput, draw_section
-from aam.report.run import Run
+from aam.report.base import ReportInput
+from aam.report.missing import missing
+from aam.report.pictures import draw_section
+from aam.report.tables import tabulate, verdict
 
 
-def page(run: Run, colour: Colour | None = None, without_colour: str = "") -> str:
+def page(given: ReportInput, place: Path) -> str:
     """Return the HTML page of a run.
 
     Args:
-        run: the run.
-        colour: metadata that colours the samples of the embedding; None for no colours.
-        without_colour: sentence that explains why there are none.
+        given: the run, its colours and unit.
+        place: the file to write, for the addresses of tables.
     """
-    from jinja2 import Environment, StrictUndefined
-    from markupsafe import Markup
-
-    here = files("aam.report")
-    environment = Environment(
-        autoescape=True, undefined=StrictUndefined, trim_blocks=True, lstrip_blocks=True
-    )
-    template = environment.from_string((here / "page.html.j2").read_text(encoding="utf-8"))
+    run = given.run
     title, sentence = content.heading(run)
-    given = PictureInput(run, colour, without_colour)
-    heads, rows = content.figure_rows(run)
-    return template.render(
-        svg=Markup,
-        style=Markup((here / "style.css").read_text(encoding="utf-8")),
-        version=__version__,
+    return render(
+        "page.html.j2",
         title=title,
         sentence=sentence,
         name=run.folder.resolve().name,
         finished=run.facts.get("finished"),
         pretraining=run.target is None,
-        tiles=content.tiles(run),
+        verdict=verdict(run),
+        measured_on=content.measured_on(run),
+        tiles=content.tiles(given),
+        tables=tabulate(given),
         curves=draw_section("learning", given),
         scored=draw_section("predictions", given),
-        heads=heads,
-        rows=rows,
-        baseline_note=content.baseline_note(run),
         embedding=draw_section("embedding", given),
+        colours=given.colours,
+        missing=missing(given),
+        links=content.file_links(run, place),
         inputs=content.input_rows(run),
         facts=content.fact_rows(run),
         options=content.option_rows(run),
         command=content.command_line(run),
+    )
+
+
+def render(template: str, **values: Any) -> str:
+    """Render a template of this package, with the style sheet."""
+    from jinja2 import Environment, PackageLoader, StrictUndefined
+    from markupsafe import Markup
+
+    environment = Environment(
+        loader=PackageLoader("aam.report", ""),
+        autoescape=True,
+        undefined=StrictUndefined,
+        trim_blocks=True,
+        lstrip_blocks=True,
+    )
+    style = (files("aam.report") / "style.css").read_text(encoding="utf-8")
+    return environment.get_template(template).render(
+        svg=Markup, style=Markup(style), version=__version__, **values
     )

@@ -2,59 +2,33 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
 from dataclasses import dataclass
 from functools import partial
-from typing import TYPE_CHECKING, Literal
 
 import numpy as np
+import numpy.typing as npt
+from scipy.spatial.distance import pdist
+from scipy.stats import spearmanr
 
 from aam.data.metrics import ScoredPredictions, compute_metrics
-from aam.data.ordination import principal_coordinates
-from aam.report.canvas import inline_svg
-from aam.report.colours import Colour
-from aam.report.plots import curve_figure, ordination_figure
+from aam.data.ordination import coordinates_of_distances, principal_coordinates
+from aam.report.base import Draw, Drawing, ReportInput, Section
+from aam.report.canvas import MOST_VECTORS, inline_svg
+from aam.report.plots import curve_figure, points_figure
 from aam.report.prediction_plots import (
+    POINTS,
     agreement_figure,
+    calibration_bins,
+    calibration_figure,
     confusion_figure,
+    precision_recall_figure,
     residual_figure,
     roc_figure,
 )
 from aam.report.run import Run
+from aam.report.terminal import TITLES
 
-if TYPE_CHECKING:
-    from matplotlib.figure import Figure
-
-Section = Literal["predictions", "learning", "embedding"]
 LOSS_PARTS = ("target", "unifrac", "nucleotide")
-
-
-@dataclass(frozen=True)
-class PictureInput:
-    """Data for the pictures of a report.
-
-    Attributes:
-        run: the run folder.
-        colour: metadata that colours the samples of the embedding; None for no colours.
-        without_colour: sentence that explains why there are none.
-    """
-
-    run: Run
-    colour: Colour | None = None
-    without_colour: str = ""
-
-
-@dataclass(frozen=True)
-class Drawing:
-    """A figure with its caption and its text alternative for screen readers."""
-
-    figure: Figure
-    caption: str
-    description: str
-
-
-Draw = Callable[[PictureInput], Drawing | None]
-"""Draws one picture; None where the run folder lacks the data."""
 
 
 @dataclass(frozen=True)
@@ -65,28 +39,30 @@ class Picture:
     caption: str
 
 
-def draw_section(section: Section, given: PictureInput) -> list[Picture]:
+def draw_section(section: Section, given: ReportInput) -> list[Picture]:
     """Draw the pictures of a section in the order of `PICTURES`."""
     pictures = []
     for name, (place, draw) in PICTURES.items():
         drawing = draw(given) if place == section else None
         if drawing is not None:
-            svg = inline_svg(drawing.figure, name, drawing.description)
+            svg = inline_svg(
+                drawing.figure, name, drawing.description, drawing.names, drawing.styles
+            )
             pictures.append(Picture(svg, drawing.caption))
     return pictures
 
 
-def confusion_picture(given: PictureInput) -> Drawing | None:
+def confusion_picture(given: ReportInput) -> Drawing | None:
     """Draw the confusion matrix of a classifier."""
     scored = given.run.scored
     if scored is None or not scored.classes:
         return None
     accuracy = compute_metrics(scored)["accuracy"]
-    caption = f"{accuracy:.1%} of {_samples(given.run, scored)} were given their true class."
+    caption = f"{accuracy:.1%} of {_samples(given.run, scored)} are predicted as their true class."
     return Drawing(confusion_figure(scored), caption, f"Confusion matrix. {caption}")
 
 
-def roc_picture(given: PictureInput) -> Drawing | None:
+def roc_picture(given: ReportInput) -> Drawing | None:
     """Draw the ROC curves of a classifier with probabilities."""
     scored = given.run.scored
     if scored is None or scored.probabilities is None:
@@ -94,11 +70,37 @@ def roc_picture(given: PictureInput) -> Drawing | None:
     auc = compute_metrics(scored).get("auc")
     if auc is None:
         return None
-    caption = "Sensitivity against false alarms over all thresholds; the diagonal is chance."
+    caption = "True against false positives over all thresholds; the diagonal is chance."
     return Drawing(roc_figure(scored), caption, f"ROC curves, mean AUC {auc:.3f}.")
 
 
-def agreement_picture(given: PictureInput) -> Drawing | None:
+def precision_recall_picture(given: ReportInput) -> Drawing | None:
+    """Draw precision over recall of a classifier with probabilities."""
+    scored = given.run.scored
+    if scored is None or scored.probabilities is None:
+        return None
+    caption = "Precision over recall of each class against the rest; dotted: chance."
+    shares = np.bincount(scored.actual, minlength=len(scored.classes)) / len(scored.actual)
+    parts = (f"{name} {share:.0%}" for name, share in zip(scored.classes, shares, strict=True))
+    description = f"Precision-recall curves. Samples of each class: {', '.join(parts)}."
+    return Drawing(precision_recall_figure(scored), caption, description)
+
+
+def calibration_picture(given: ReportInput) -> Drawing | None:
+    """Draw how often predictions are right over their probability."""
+    scored = given.run.scored
+    if scored is None or scored.probabilities is None:
+        return None
+    means, shares, numbers = calibration_bins(scored)
+    gap = float(np.average(np.abs(means - shares), weights=numbers))
+    caption = (
+        "Numbers of samples at the points. Below the line the model is too certain. Expected "
+        f"calibration error: {gap:.3f}."
+    )
+    return Drawing(calibration_figure(scored), caption, f"Calibration curve. {caption}")
+
+
+def agreement_picture(given: ReportInput) -> Drawing | None:
     """Draw predicted against true numbers."""
     scored = given.run.scored
     if scored is None or scored.classes:
@@ -106,25 +108,27 @@ def agreement_picture(given: PictureInput) -> Drawing | None:
     found = compute_metrics(scored)
     r2 = "not defined" if found["r2"] is None else f"{found['r2']:.3f}"
     samples = _samples(given.run, scored)
-    caption = f"{samples}: R² {r2}, MAE {found['mae']:.3g}, RMSE {found['rmse']:.3g}."
-    figure = agreement_figure(scored, given.run.target or "the target")
-    return Drawing(figure, caption, f"Predicted against true, {caption}")
+    errors = ", ".join(
+        f"{TITLES[name]} {given.measured(found[name] or 0.0)}" for name in ("mae", "rmse")
+    )
+    caption = f"{samples}: R² {r2}, {errors}."
+    figure = agreement_figure(scored, given.target)
+    return Drawing(figure, caption, f"Predicted against true, {caption}", _names(given))
 
 
-def residual_picture(given: PictureInput) -> Drawing | None:
+def residual_picture(given: ReportInput) -> Drawing | None:
     """Draw the error of each prediction over the true number."""
-    scored, column = given.run.scored, given.run.target or "the target"
+    scored = given.run.scored
     if scored is None or scored.classes:
         return None
-    caption = (
-        f"Half of the predictions are within {compute_metrics(scored)['median_error']:.3g} of the "
-        f"truth; the mean error is {np.mean(scored.predicted - scored.actual):+.2g}."
-    )
-    figure = residual_figure(scored, column)
-    return Drawing(figure, caption, f"Errors over true {column}. {caption}")
+    half = given.measured(compute_metrics(scored)["median_error"] or 0.0)
+    bias = given.measured(float(np.mean(scored.predicted - scored.actual)), signed=True)
+    caption = f"Half of the predictions are within {half} of the truth; the mean error is {bias}."
+    figure = residual_figure(scored, given.target)
+    return Drawing(figure, caption, f"Errors over true {given.target}. {caption}", _names(given))
 
 
-def loss_picture(part: str, title: str, given: PictureInput) -> Drawing | None:
+def loss_picture(part: str, title: str, given: ReportInput) -> Drawing | None:
     """Draw the columns train_PART and val_PART of metrics.csv over the epochs."""
     run, known = given.run, _measured_columns(given.run)
     sides = {f"train_{part}": "training", f"val_{part}": "validation"}
@@ -143,7 +147,7 @@ def loss_picture(part: str, title: str, given: PictureInput) -> Drawing | None:
     return Drawing(figure, caption, _trend(run, columns, title))
 
 
-def metric_picture(column: str, title: str, given: PictureInput) -> Drawing | None:
+def metric_picture(column: str, title: str, given: ReportInput) -> Drawing | None:
     """Draw a column of metrics.csv over the epochs."""
     if column not in _measured_columns(given.run):
         return None
@@ -152,32 +156,80 @@ def metric_picture(column: str, title: str, given: PictureInput) -> Drawing | No
     return Drawing(figure, caption, _trend(given.run, {column: title}, title))
 
 
-def ordination_picture(given: PictureInput) -> Drawing | None:
+def embedding_picture(given: ReportInput) -> Drawing | None:
     """Draw the samples in the plane of the first two principal coordinates of their embeddings."""
-    run, colour = given.run, given.colour
+    run = given.run
     if run.embeddings is None or len(run.embeddings) < 2:
         return None
+    rows = _shown_rows(len(run.embeddings))
     coordinates, explained = principal_coordinates(run.embeddings)
-    figure = ordination_figure(
-        coordinates,
-        explained.tolist(),
-        values=None if colour is None else colour.values,
-        labels=None if colour is None else colour.labels,
-        named="" if colour is None else colour.column,
-    )
-    coloured = "" if colour is None else f", coloured by {colour.column}"
     model = " by the model of fold 1" if "1" in run.curves else ""
     caption = (
-        f"{len(coordinates)} samples embedded{model}, {run.embeddings.shape[1]} numbers each: "
-        f"PCoA of Euclidean distances{coloured}. {given.without_colour}"
-    ).strip()
+        f"{len(run.embeddings)} samples embedded{model}, {run.embeddings.shape[1]} numbers each: "
+        f"PCoA of Euclidean distances{_shown_note(rows, run)}."
+    )
+    return _ordination(given, rows, coordinates[rows], explained, "Embedding", caption)
+
+
+def unifrac_picture(given: ReportInput) -> Drawing | None:
+    """Draw the same samples by their UniFrac distances, and correlate the two distances."""
+    run = given.run
+    if run.embeddings is None or run.unifrac is None:
+        return None
+    known = set(run.unifrac.ids)
+    rows = _shown_rows(len(run.embeddings))
+    rows = rows[[run.embedded_ids[row] in known for row in rows.tolist()]]
+    if len(rows) < 3:
+        return None
+    distances = run.unifrac.aligned([run.embedded_ids[row] for row in rows.tolist()]).values
+    coordinates, explained = coordinates_of_distances(distances)
+    above = np.triu_indices(len(rows), 1)
+    correlation = spearmanr(pdist(run.embeddings[rows]), distances[above])[0]
+    caption = (
+        f"{len(rows)} samples by unifrac.tsv{_shown_note(rows, run)}. Pairwise distances of the "
+        f"embedding and of UniFrac correlate {correlation:.2f} (Spearman)."
+    )
+    return _ordination(given, rows, coordinates, explained, "UniFrac", caption)
+
+
+def _ordination(
+    given: ReportInput,
+    rows: npt.NDArray[np.int64],
+    coordinates: npt.NDArray[np.float64],
+    explained: npt.NDArray[np.float64],
+    title: str,
+    caption: str,
+) -> Drawing:
+    """Draw samples with their names and, for each column, the CSS variable of their colour."""
+    colours = [colour.css() for colour in given.colours]
+    names, styles = [], []
+    for row in rows.tolist():
+        texts = (f"{one.column} {one.texts[row]}" for one in given.colours if one.texts[row])
+        names.append("\n".join([given.run.embedded_ids[row], *texts]))
+        styles.append("".join(f"--c{k}:{css[row]};" for k, css in enumerate(colours)))
+    figure = points_figure(coordinates, explained.tolist(), title)
     variance = f"The axes explain {explained.sum():.1%} of the variance."
-    return Drawing(figure, caption, f"Ordination of {caption} {variance}")
+    description = f"Ordination of {caption} {variance}"
+    return Drawing(figure, caption, description, {"points": names}, {"points": styles})
+
+
+def _shown_rows(samples: int) -> npt.NDArray[np.int64]:
+    """Return the samples that are drawn as points: all, or a random part of many."""
+    rows = np.arange(samples)
+    if samples <= MOST_VECTORS:
+        return rows
+    return np.sort(np.random.default_rng(0).choice(rows, MOST_VECTORS, replace=False))
+
+
+def _shown_note(rows: npt.NDArray[np.int64], run: Run) -> str:
+    return "" if len(rows) < MOST_VECTORS else f"; {len(rows)} of {len(run.embedded_ids)} are drawn"
 
 
 PICTURES: dict[str, tuple[Section, Draw]] = {
     "confusion": ("predictions", confusion_picture),
     "roc": ("predictions", roc_picture),
+    "precision-recall": ("predictions", precision_recall_picture),
+    "calibration": ("predictions", calibration_picture),
     "agreement": ("predictions", agreement_picture),
     "errors": ("predictions", residual_picture),
     **{
@@ -200,11 +252,22 @@ PICTURES: dict[str, tuple[Section, Draw]] = {
             ("lr", "Learning rate"),
         )
     },
-    "ordination": ("embedding", ordination_picture),
+    "embedding": ("embedding", embedding_picture),
+    "unifrac": ("embedding", unifrac_picture),
 }
 """Every picture, in the order of the page: its name, unique in the page, its section and function.
 
 To add a picture, write a `Draw` function and add a line here."""
+
+
+def _names(given: ReportInput) -> dict[str, list[str]]:
+    """Return the sample, true and predicted number of each point."""
+    run, scored = given.run, given.run.scored
+    assert scored is not None
+    numbers = zip(run.sample_ids, scored.actual, scored.predicted, strict=True)
+    return {
+        POINTS: [f"{name}\ntrue {true:.4g}, predicted {found:.4g}" for name, true, found in numbers]
+    }
 
 
 def _samples(run: Run, scored: ScoredPredictions) -> str:

@@ -114,6 +114,25 @@ def ordination_figure(
     return figure
 
 
+@styled
+def points_figure(coords: F64, explained: Sequence[float], title: str) -> Figure:
+    """Plot samples in the plane of two principal coordinates, as points with the gid "points".
+
+    Args:
+        coords: [N, 2].
+        explained: part of the variance of each axis, 0 to 1.
+        title: above the axes.
+    """
+    figure, axes = blank(4.6, 4.4)
+    size = 36 if len(coords) <= 300 else 16
+    axes.scatter(coords[:, 0], coords[:, 1], color=SERIES[0], s=size, linewidths=0, gid="points")
+    axes.set(xlabel=f"PC1 ({explained[0]:.1%})", ylabel=f"PC2 ({explained[1]:.1%})")
+    axes.set_xticks([])
+    axes.set_yticks([])
+    axes.set_title(title)
+    return figure
+
+
 def _mean(folds: Sequence[Mapping[str, F64]], column: str) -> tuple[F64, F64]:
     """Average over the folds that reached an epoch; epochs are counted from 1."""
     epochs = np.unique(np.concatenate([fold["epoch"] for fold in folds]))

@@ -1,31 +1,39 @@
-"""Figures of predictions against true values: agreement, residuals, confusion matrix, ROC."""
+"""Figures of predictions against true values; scatter plots have the gid `POINTS`."""
 
 from __future__ import annotations
 
+from collections.abc import Iterator
 from typing import TYPE_CHECKING, Any
 
 import numpy as np
+import numpy.typing as npt
 
 from aam.data.metrics import ScoredPredictions, confusion
 from aam.report.canvas import INK, MOST_VECTORS, SERIES, blank, styled
 
 if TYPE_CHECKING:
+    from matplotlib.axes import Axes
     from matplotlib.figure import Figure
 
+POINTS = "points"
 MOST_NUMBERS = 12  # classes of a confusion matrix whose cells show their counts
 MOST_CURVES = 6  # classes with a ROC curve of their own
+CALIBRATION_BINS = 10
+
+F64 = npt.NDArray[np.float64]
 
 
 @styled
-def agreement_figure(scored: ScoredPredictions, column: str) -> Figure:
+def agreement_figure(scored: ScoredPredictions, target: str) -> Figure:
     """Plot predicted against true numbers, with the line of equality."""
     figure, axes = blank(4.6, 4.2)
     both = np.concatenate([scored.actual, scored.predicted])
     margin = 0.04 * (both.max() - both.min() or 1.0)
     ends = (both.min() - margin, both.max() + margin)
     axes.plot(ends, ends, color=INK, lw=1, ls="--", alpha=0.6, label="equal")
-    axes.scatter(scored.actual, scored.predicted, color=SERIES[0], **_look(len(scored.actual)))
-    axes.set(xlim=ends, ylim=ends, xlabel=f"true {column}", ylabel=f"predicted {column}")
+    look = _look(len(scored.actual))
+    axes.scatter(scored.actual, scored.predicted, color=SERIES[0], gid=POINTS, **look)
+    axes.set(xlim=ends, ylim=ends, xlabel=f"true {target}", ylabel=f"predicted {target}")
     axes.set_aspect("equal")
     axes.set_title("Predicted against true")
     axes.legend(loc="upper left")
@@ -33,14 +41,14 @@ def agreement_figure(scored: ScoredPredictions, column: str) -> Figure:
 
 
 @styled
-def residual_figure(scored: ScoredPredictions, column: str) -> Figure:
+def residual_figure(scored: ScoredPredictions, target: str) -> Figure:
     """Plot the error of each prediction over the true number."""
     figure, axes = blank(4.6, 4.2)
     axes.axhline(0, color=INK, lw=1, ls="--", alpha=0.6)
     errors = scored.predicted - scored.actual
-    axes.scatter(scored.actual, errors, color=SERIES[1], **_look(len(errors)))
+    axes.scatter(scored.actual, errors, color=SERIES[1], gid=POINTS, **_look(len(errors)))
     reach = 1.08 * float(np.abs(errors).max() or 1.0)
-    axes.set(ylim=(-reach, reach), xlabel=f"true {column}", ylabel="predicted - true")
+    axes.set(ylim=(-reach, reach), xlabel=f"true {target}", ylabel="predicted - true")
     axes.set_title("Errors")
     return figure
 
@@ -94,26 +102,92 @@ def roc_figure(scored: ScoredPredictions) -> Figure:
     """
     from sklearn.metrics import roc_auc_score, roc_curve
 
-    assert scored.probabilities is not None
-    figure, axes = blank(4.6, 4.2)
+    figure, axes = _unit_square("ROC", "false positive rate", "true positive rate")
     axes.plot((0, 1), (0, 1), color=INK, lw=1, ls="--", alpha=0.6)
-    times = np.bincount(scored.actual, minlength=len(scored.classes))
-    most_frequent = np.argsort(-times, kind="stable")[:MOST_CURVES]
-    codes = [1] if len(scored.classes) == 2 else sorted(most_frequent.tolist())
-    for number, code in enumerate(codes):
-        positive = scored.actual == code
-        if positive.all() or not positive.any():
-            continue
-        score = scored.probabilities[:, code]
+    for colour, name, positive, score in _one_against_rest(scored):
         wrong, right, _ = roc_curve(positive, score)
-        label = f"{scored.classes[code][:20]}, AUC {roc_auc_score(positive, score):.2f}"
-        axes.plot(wrong, right, color=SERIES[number], lw=2, label=label)
-    axes.set(xlim=(-0.02, 1.02), ylim=(-0.02, 1.02))
-    axes.set(xlabel="false positive rate", ylabel="true positive rate")
-    axes.set_aspect("equal")
-    axes.set_title("ROC")
+        label = f"{name}, AUC {roc_auc_score(positive, score):.2f}"
+        axes.plot(wrong, right, color=colour, lw=2, label=label)
     axes.legend(loc="lower right")
     return figure
+
+
+@styled
+def precision_recall_figure(scored: ScoredPredictions) -> Figure:
+    """Plot precision over recall of the same classes; dotted: the precision of chance.
+
+    Args:
+        scored: with probabilities.
+    """
+    from sklearn.metrics import average_precision_score, precision_recall_curve
+
+    figure, axes = _unit_square("Precision and recall", "recall", "precision")
+    for colour, name, positive, score in _one_against_rest(scored, both=True):
+        precision, recall, _ = precision_recall_curve(positive, score)
+        label = f"{name}, {average_precision_score(positive, score):.2f}"
+        axes.step(recall, precision, color=colour, lw=2, label=label, where="post")
+        axes.axhline(positive.mean(), color=colour, lw=1, ls=":")
+    axes.legend(loc="lower left", title="average precision")
+    return figure
+
+
+@styled
+def calibration_figure(scored: ScoredPredictions) -> Figure:
+    """Plot how often the predicted class is true over its predicted probability.
+
+    Args:
+        scored: with probabilities.
+    """
+    figure, axes = _unit_square(
+        "Calibration", "probability of the predicted class", "part that is true"
+    )
+    axes.plot((0, 1), (0, 1), color=INK, lw=1, ls="--", alpha=0.6, label="equal")
+    means, shares, numbers = calibration_bins(scored)
+    axes.plot(means, shares, color=SERIES[0], lw=2, marker="o")
+    for mean, share, number in zip(means, shares, numbers, strict=True):
+        axes.annotate(
+            str(number), (mean, share), textcoords="offset points", xytext=(6, -12), fontsize=8
+        )
+    axes.legend(loc="upper left")
+    return figure
+
+
+def calibration_bins(scored: ScoredPredictions) -> tuple[F64, F64, list[int]]:
+    """Return probability of the predicted class, part that is true, and samples of each bin."""
+    assert scored.probabilities is not None
+    chance = scored.probabilities[np.arange(len(scored.predicted)), scored.predicted]
+    bins = np.minimum((chance * CALIBRATION_BINS).astype(int), CALIBRATION_BINS - 1)
+    right = scored.predicted == scored.actual
+    filled = [bins == number for number in np.unique(bins)]
+    means = np.array([chance[own].mean() for own in filled])
+    shares = np.array([right[own].mean() for own in filled])
+    return means, shares, [int(own.sum()) for own in filled]
+
+
+def _unit_square(title: str, x: str, y: str) -> tuple[Figure, Axes]:
+    figure, axes = blank(4.6, 4.2)
+    axes.set(xlim=(-0.02, 1.02), ylim=(-0.02, 1.02), xlabel=x, ylabel=y)
+    axes.set_aspect("equal")
+    axes.set_title(title)
+    return figure, axes
+
+
+def _one_against_rest(
+    scored: ScoredPredictions, both: bool = False
+) -> Iterator[tuple[str, str, npt.NDArray[np.bool_], F64]]:
+    """Yield colour, name, truth and probability of each frequent class, or of the second of two.
+
+    With `both` the first of two classes is included.
+    """
+    assert scored.probabilities is not None
+    times = np.bincount(scored.actual, minlength=len(scored.classes))
+    most_frequent = np.argsort(-times, kind="stable")[:MOST_CURVES]
+    codes = [1] if len(scored.classes) == 2 and not both else sorted(most_frequent.tolist())
+    for number, code in enumerate(codes):
+        positive = scored.actual == code
+        if positive.any() and not positive.all():
+            name = scored.classes[code][:20]
+            yield SERIES[number], name, positive, scored.probabilities[:, code]
 
 
 def _look(points: int) -> dict[str, Any]:

@@ -12,6 +12,7 @@ import numpy as np
 import numpy.typing as npt
 
 from aam.contract.errors import DataError, MissingInput
+from aam.data.distances import DistanceMatrix, read_distances
 from aam.data.metadata import ID_HEADER, OLD_ID_HEADER
 from aam.data.metrics import ScoredPredictions
 from aam.data.predictions import (
@@ -37,6 +38,9 @@ class Run:
         part: scored samples: "test" or "validation"; "" if unknown.
         embedded_ids: N samples with an embedding.
         embeddings: float64 [N, D]; None where there are none.
+        groups: sample -> group in splits.tsv; empty without groups.
+        unifrac: distances of unifrac.tsv; None without the file.
+        scores: scores.json, the ensemble and its members; None without the file.
         baseline: metrics.json of the baseline in the run folder; None without one.
         same_split: the baseline was scored on the same samples; None if unknown.
     """
@@ -49,6 +53,9 @@ class Run:
     part: str
     embedded_ids: tuple[str, ...]
     embeddings: F64 | None
+    groups: dict[str, str]
+    unifrac: DistanceMatrix | None
+    scores: dict[str, Any] | None
     baseline: dict[str, Any] | None
     same_split: bool | None
 
@@ -81,7 +88,7 @@ def read_run(folder: Path) -> Run:
             f"'{folder}' has no run.json",
             "name the --output-dir of `aam pretrain` or `aam train`",
         )
-    facts = _read_json(folder / "run.json")
+    facts = _read_json(folder / "run.json") or {}
     folds = sorted(folder.glob("fold-*/metrics.csv"), key=lambda path: (len(str(path)), path))
     curves = {path.parent.name.removeprefix("fold-"): _read_curves(path) for path in folds}
     if (folder / "metrics.csv").is_file():
@@ -90,7 +97,7 @@ def read_run(folder: Path) -> Run:
     sample_ids, scored, part = _read_scored(folder / "predictions.tsv", facts)
     embedded_ids, embeddings = _read_embeddings(folder / "embeddings.tsv")
     beside = folder / "baseline"
-    has_baseline = (beside / "metrics.json").is_file()
+    unifrac = folder / "unifrac.tsv"
     return Run(
         folder,
         facts,
@@ -100,12 +107,17 @@ def read_run(folder: Path) -> Run:
         part,
         embedded_ids,
         embeddings,
-        _read_json(beside / "metrics.json") if has_baseline else None,
+        _read_groups(folder / "splits.tsv"),
+        read_distances(unifrac) if unifrac.is_file() else None,
+        _read_json(folder / "scores.json", optional=True),
+        _read_json(beside / "metrics.json", optional=True),
         _same_split(folder / "splits.tsv", beside / "splits.tsv", part),
     )
 
 
-def _read_json(path: Path) -> dict[str, Any]:
+def _read_json(path: Path, optional: bool = False) -> dict[str, Any] | None:
+    if optional and not path.is_file():
+        return None
     try:
         found = json.loads(path.read_text(encoding="utf-8"))
     except (OSError, ValueError) as error:
@@ -159,6 +171,14 @@ def _read_embeddings(path: Path) -> tuple[tuple[str, ...], F64 | None]:
     except (KeyError, ValueError) as error:
         raise DataError("No embeddings", f"'{path}', {error}", "was it edited?") from error
     return ids, vectors if vectors.size else None
+
+
+def _read_groups(path: Path) -> dict[str, str]:
+    """Return the group of each sample in splits.tsv; empty without groups."""
+    if not path.is_file():
+        return {}
+    rows = (line.split("\t") for line in path.read_text(encoding="utf-8").splitlines()[1:])
+    return {row[0]: row[3] for row in rows if len(row) > 3 and row[3]}
 
 
 def _same_split(one: Path, two: Path, part: str) -> bool | None:

@@ -3,12 +3,16 @@
 from __future__ import annotations
 
 from collections.abc import Mapping
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import numpy as np
 from rich import box
 from rich.console import Console
 from rich.table import Table
+from rich.text import Text
+
+if TYPE_CHECKING:
+    from aam.report import base as report
 
 TITLES = {
     "samples": "Samples",
@@ -30,12 +34,16 @@ MOST_CLASSES = 12
 
 def show(summary: Mapping[str, Any]) -> None:
     """Print the result of `aam.data.metrics.summary`: folds, their spread, all samples."""
-    # A pipe has no width; 200 columns cut nothing.
-    console = Console(highlight=False, width=None if Console().is_terminal else 200)
+    console = _console()
     console.print(figure_table(summary))
     confusion = summary.get("confusion")
     if confusion and len(confusion["classes"]) <= MOST_CLASSES:
         console.print(confusion_table(confusion["classes"], confusion["counts"]))
+
+
+def _console() -> Console:
+    # A pipe has no width; 200 columns cut nothing.
+    return Console(highlight=False, width=None if Console().is_terminal else 200)
 
 
 def figure_table(summary: Mapping[str, Any]) -> Table:
@@ -79,3 +87,15 @@ def spread(name: str, folds: Mapping[str, Mapping[str, float | None]]) -> str:
     if name == "samples" or len(values) < 2:
         return ""
     return f"{np.mean(values):.3f} ± {np.std(values, ddof=1):.3f}"
+
+
+def print_table(content: report.Table) -> None:
+    """Print a table of the report."""
+    table = Table(title=Text(content.title), box=box.SIMPLE_HEAD, title_justify="left")
+    for number, head in enumerate(content.heads):
+        table.add_column(Text(head), justify="right" if number else "left")
+    for row in content.rows:
+        table.add_row(*map(Text, row))
+    _console().print(table)
+    if content.note:
+        _console().print(content.note, markup=False)

@@ -5,6 +5,7 @@ from __future__ import annotations
 import json
 import os
 import re
+import shlex
 import shutil
 import subprocess
 import sys
@@ -13,20 +14,26 @@ from pathlib import Path
 
 import numpy as np
 import pytest
+from scipy.spatial.distance import pdist
+from scipy.stats import spearmanr
 
 from aam.cli import main
 from aam.contract.errors import DataError, MissingInput, UsageError
-from aam.data.ordination import principal_coordinates
+from aam.data.distances import read_distances
+from aam.data.metrics import ScoredPredictions
+from aam.data.ordination import coordinates_of_distances, principal_coordinates
+from aam.report.base import Drawing, ReportInput
 from aam.report.canvas import MOST_VECTORS, SERIES, blank, inline_svg
 from aam.report.colours import as_colour
 from aam.report.content import duration
 from aam.report.pictures import PICTURES as REGISTRY
-from aam.report.pictures import Drawing, PictureInput
 from aam.report.plots import MOST_CATEGORIES, ordination_figure
+from aam.report.prediction_plots import calibration_bins
 from aam.report.run import read_run
+from aam.report.tables import bins_table
 from tests.support.run_folders import make_run, make_study
 
-PICTURES = {"pretrain": 6, "numbers": 11, "classes": 11}
+PICTURES = {"pretrain": 6, "numbers": 11, "classes": 13}
 
 
 @pytest.fixture(scope="module")
@@ -88,7 +95,9 @@ def test_a_page_stands_alone_and_is_well_formed(study_folder: Path, kind: str) -
     assert len(outline.labels) == text.count("<svg") == PICTURES[kind]
     assert all(len(label) > 20 for label in outline.labels)
     assert len(outline.ids) == len(set(outline.ids))
-    assert all(address.startswith(("#", "data:")) for address in outline.addresses)
+    links = [one for one in outline.addresses if not one.startswith(("#", "data:"))]
+    assert "run.json" in links
+    assert all((study_folder / kind / link).is_file() for link in links)
     assert not re.search(r"<script|<link|@import|url\((?!#)", text)
     # The names of SVG's namespaces look like addresses and are none.
     assert set(re.findall(r"https?://[^\"' <]+", text)) <= {
@@ -106,10 +115,10 @@ def test_a_numeric_run_shows_its_figures(study_folder: Path) -> None:
     assert f'<dd class="value">{error:.3f}</dd>' in text
     assert "Prediction of ph" in text
     assert "24 validation samples" in text
-    assert "coloured by ph" in text
+    assert 'for="colour-0">ph</label>' in text
     assert "aam train --table &#39;a table.biom&#39;" in text
     assert "0123456789abcdef" * 4 in text
-    assert "No baseline is in the run folder" in text
+    assert f"aam baseline --table {study_folder / 'study' / 'table.biom'}" in text
     assert re.search(r'<tr class="own"><th scope="row"><code>--group-column', text)
     assert re.search(r"<tr><th scope=\"row\"><code>--warmup-fraction", text)
 
@@ -130,16 +139,17 @@ def test_a_pretraining_has_no_predictions(study_folder: Path) -> None:
     assert "<h2>Predictions</h2>" not in text
     assert "Loss of UniFrac over epochs" in text
     assert "Masked nucleotides named right over epochs" in text
-    assert "Colour it with --color-by and --metadata." in text
+    assert "Colours of the embedding by metadata columns:" in text
     metadata = str(study_folder / "study" / "metadata.tsv")
-    coloured = report(study_folder / "pretrain", "--metadata", metadata, "--color-by", "site")
-    assert "coloured by site" in coloured
+    coloured = report(study_folder / "pretrain", "--metadata", metadata, "--color-by", "site", "ph")
+    assert 'for="colour-0">site</label>' in coloured
+    assert 'for="colour-1">ph</label>' in coloured
 
 
 def test_a_picture_is_added_by_one_function_and_one_line(
     study_folder: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    def depth_picture(given: PictureInput) -> Drawing | None:
+    def depth_picture(given: ReportInput) -> Drawing | None:
         if given.run.target is None:
             return None
         figure, axes = blank(3, 2)
@@ -148,9 +158,8 @@ def test_a_picture_is_added_by_one_function_and_one_line(
 
     monkeypatch.setitem(REGISTRY, "depth", ("learning", depth_picture))
     text = report(study_folder / "numbers")
-    assert text.index("<h2>Learning</h2>") < text.index("A made-up picture.")
+    assert text.index("<h2>Training</h2>") < text.index("A made-up picture.")
     assert 'aria-label="A line from 3 to 4."' in text
-    assert text.index("A made-up picture.") < text.index("<h2>Embedding</h2>")
     assert "A made-up picture." not in report(study_folder / "pretrain")
 
 
@@ -161,8 +170,10 @@ def test_a_baseline_beside_is_compared(study_folder: Path, run_folder: Path) -> 
     assert main(["baseline", *words, "--splits", str(run_folder / "splits.tsv")]) == 0
     figures = json.loads((run_folder / "baseline" / "metrics.json").read_text())
     text = report(run_folder)
-    assert "was scored on the same samples" in text
+    assert "The random forest was scored on the same samples" in text
     assert f"random forest {figures['overall']['r2']:.3f}" in text
+    assert f"than the random forest ({figures['overall']['r2']:.3f})" in text
+    assert "aam baseline" not in text
     assert main(["baseline", *words, "--seed", "9", "--overwrite"]) == 0
     assert "was scored on other samples" in report(run_folder)
     assert main(["baseline", *words, "--overwrite", "--metadata-column", "depth"]) == 0
@@ -193,7 +204,9 @@ def test_lost_metadata_costs_only_the_colours(run_folder: Path) -> None:
     record = json.loads((run_folder / "run.json").read_text())
     record["inputs"]["--metadata"]["path"] = str(run_folder / "lost.tsv")
     (run_folder / "run.json").write_text(json.dumps(record))
-    assert "the metadata file is no longer where it was" in report(run_folder)
+    text = report(run_folder)
+    assert "colour-0" not in text.partition("</style>")[2]
+    assert "aam report --run-dir" in text
     words = ["report", "--run-dir", str(run_folder), "--color-by", "site"]
     assert main(words) == MissingInput.status
 
@@ -207,6 +220,109 @@ def test_names_cannot_break_the_page(run_folder: Path) -> None:
     text = report(run_folder)
     assert "<script" not in text
     Outline(text)
+
+
+def test_worst_samples_and_points_are_named(study_folder: Path) -> None:
+    text = report(study_folder / "numbers", "--unit", "pH units")
+    found = read_run(study_folder / "numbers")
+    assert found.scored is not None
+    wrong = np.abs(found.scored.predicted - found.scored.actual)
+    worst = found.sample_ids[int(wrong.argmax())]
+    table = text[text.index("The 10 worst samples") :]
+    assert re.search(rf'<tbody>\s*<tr><th scope="row">{worst}</th>', table)
+    for gid, names in (("agreement", found.sample_ids), ("embedding", found.embedded_ids)):
+        figure = text[text.index(f'id="{gid}-points"') :].partition("</svg>")[0]
+        titles = [title.partition("\n")[0] for title in re.findall("<title>([^<]*)", figure)]
+        assert titles == list(names)
+    assert "predicted ph (pH units)" in text
+    assert f"{wrong.mean():.3f} <small>pH units</small>" in text
+
+
+def test_scores_by_bin_and_by_group(study_folder: Path) -> None:
+    text = report(study_folder / "numbers")
+    found = read_run(study_folder / "numbers")
+    assert found.scored is not None
+    assert "<h3>By ph</h3>" in text
+    table = bins_table(ReportInput(found))
+    assert table is not None
+    assert sum(int(row[1]) for row in table.rows) == len(found.scored.actual)
+    assert all(f"site: site-{k}" in text for k in (1, 2, 3))
+
+
+def test_the_headline_names_its_samples(study_folder: Path, run_folder: Path) -> None:
+    text = report(run_folder)
+    assert "24 validation samples, which did not train the model but chose its epoch" in text
+    assert "--folds 5 --output-dir" in text
+    predictions = run_folder / "predictions.tsv"
+    predictions.write_text(predictions.read_text().replace("\tvalidation\t", "\ttest\t"))
+    assert "24 test samples, which did not take part in training" in report(run_folder)
+    assert "test samples of 3 folds: each was predicted" in report(study_folder / "classes")
+
+
+def test_scores_of_members_have_intervals(run_folder: Path) -> None:
+    def metrics(r2: float) -> dict[str, object]:
+        return {"metrics": {"r2": {"value": r2, "lower": r2 - 0.1, "upper": r2 + 0.1},
+                            "mae": {"value": 0.3}}}  # fmt: skip
+
+    sentence = "ensemble is ahead of forest by 0.100 R²; within noise"
+    scores = {
+        "samples": 24,
+        "models": {"ensemble": metrics(0.6), "forest": metrics(0.5), "constant": metrics(-0.1)},
+        "differences": [{"model": "ensemble", "reference": "forest", "sentence": sentence}],
+    }
+    (run_folder / "scores.json").write_text(json.dumps(scores))
+    text = report(run_folder)
+    assert "0.600 (0.500 to 0.700)" in text
+    assert "This model is ahead of forest by 0.100 R²; within noise." in text
+    assert "than the random forest alone (0.500)" in text
+    assert 'href="scores.json"' in text
+
+
+def test_unifrac_is_shown_beside_the_embedding(study_folder: Path, run_folder: Path) -> None:
+    study = study_folder / "study"
+    text = report(run_folder)
+    command = re.search(r"<code>(aam unifrac [^<]*)", text)
+    assert command is not None
+    assert main(shlex.split(command[1])[1:]) == 0
+    text = report(run_folder)
+    found = read_run(run_folder)
+    assert found.embeddings is not None
+    distances = read_distances(run_folder / "unifrac.tsv").aligned(found.embedded_ids).values
+    above = np.triu_indices(len(distances), 1)
+    expected = spearmanr(pdist(found.embeddings), distances[above])[0]
+    assert f"of UniFrac correlate {expected:.2f} (Spearman)" in text
+    assert "aam unifrac" not in text
+    assert study.is_dir()
+
+
+def test_calibration_counts_how_often_a_probability_is_right() -> None:
+    chances = np.array([[0.9, 0.1]] * 10 + [[0.4, 0.6]] * 10)
+    actual = np.array([0] * 9 + [1] + [1] * 5 + [0] * 5)
+    scored = ScoredPredictions(actual, chances.argmax(axis=1), (), ("a", "b"), chances)
+    means, shares, numbers = calibration_bins(scored)
+    np.testing.assert_allclose(means, [0.6, 0.9])
+    np.testing.assert_allclose(shares, [0.5, 0.9])
+    assert numbers == [10, 10]
+
+
+def test_runs_side_by_side(
+    study_folder: Path, run_folder: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    lines = (run_folder / "predictions.tsv").read_text().splitlines()
+    (run_folder / "predictions.tsv").write_text("\n".join(lines[:-4]) + "\n")
+    both = [str(study_folder / "numbers"), str(run_folder)]
+    report(study_folder / "numbers")
+    assert main(["compare", *both, "--output", str(tmp_path / "compare.html")]) == 0
+    printed = capsys.readouterr().out
+    assert "On the 20 samples that all runs scored" in printed
+    assert "--output-dir" not in printed
+    text = (tmp_path / "compare.html").read_text()
+    assert "On the 20 samples" in text
+    links = {(tmp_path / link).resolve() for link in Outline(text).addresses}
+    assert (study_folder / "numbers" / "report.html").resolve() in links
+    assert main(["compare", both[0]]) == UsageError.status
+    assert main(["compare", both[0], str(study_folder / "classes")]) == DataError.status
+    assert main(["compare", both[0], str(study_folder / "pretrain")]) == DataError.status
 
 
 def test_refusals(study_folder: Path, run_folder: Path, tmp_path: Path) -> None:
@@ -229,6 +345,20 @@ def test_columns_become_numbers_or_categories() -> None:
     assert as_colour("plate", ["1", "2", "1", "2"] * 5).labels is not None
     assert as_colour("name", [*many, "x"]).labels is not None
     assert as_colour("odd", [*many, "inf"]).labels is not None
+
+
+def test_numbers_that_are_names_are_categories(study_folder: Path) -> None:
+    """A subject's number is a category: as the group column of the run, or by --categories."""
+    text = report(study_folder / "numbers", "--color-by", "subject")
+    legend = re.search(r'aria-label="Colours of subject">(.*?)</ul>', text, re.DOTALL)
+    assert legend is not None
+    assert "others" in legend[1]
+    words = ("--color-by", "depth", "--metadata", str(study_folder / "study" / "metadata.tsv"))
+    for more, kind in (((), 'class="scale"'), (("--categories", "depth"), "others")):
+        text = report(study_folder / "pretrain", *words, *more)
+        legend = re.search(r'aria-label="Colours of depth">(.*?)</ul>', text, re.DOTALL)
+        assert legend is not None
+        assert kind in legend[1]
 
 
 def test_many_categories_are_gathered() -> None:
@@ -273,6 +403,16 @@ def test_principal_coordinates_are_those_of_scikit_bio() -> None:
     alike, nothing = principal_coordinates(np.ones((3, 4)))
     assert not alike.any()
     assert not nothing.any()
+
+
+def test_coordinates_of_distances_are_those_of_the_vectors() -> None:
+    from scipy.spatial.distance import squareform
+
+    vectors = np.random.default_rng(0).normal(size=(20, 6)) * np.arange(1, 7)
+    by_vectors, explained = principal_coordinates(vectors)
+    by_distances, shares = coordinates_of_distances(squareform(pdist(vectors)))
+    np.testing.assert_allclose(by_distances, by_vectors, atol=1e-9)
+    np.testing.assert_allclose(shares, explained, atol=1e-9)
 
 
 def test_durations() -> None:

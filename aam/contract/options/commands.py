@@ -263,9 +263,25 @@ class Report:
         default=None,
         role="input",
     )
-    color_by: str | None = option(
-        "Metadata column that colours the embedding; the target by default.", default=None
+    color_by: tuple[str, ...] = option(
+        "Metadata columns to choose from as colours of the embedding, and to score by; the target, "
+        "the group column and columns with few values by default.",
+        default=(),
     )
+    categories: tuple[str, ...] = option(
+        "Metadata columns whose numbers are names of categories.", default=()
+    )
+    unit: str = option("Unit of a numeric target, such as months.", default="")
+
+
+@dataclass(frozen=True)
+class Compare:
+    """Compare runs: a table of their metrics on common samples, and an HTML page."""
+
+    run_dirs: tuple[Path, ...] = option(
+        "Run folders of `aam train`; `--run-dirs` can be omitted.", role="input", first=True
+    )
+    output: Path | None = option("HTML file to write.", default=None, role="output")
 
 
 @dataclass(frozen=True)
@@ -365,7 +381,7 @@ class GoldenCompare:
 COMMANDS: dict[str, dict[str, type]] = {
     "Learn": {"pretrain": Pretrain, "train": Train},
     "Use": {"predict": Predict, "embed": Embed, "evaluate": Evaluate, "report": Report},
-    "Compare": {"baseline": Baseline, "unifrac": Unifrac},
+    "Compare": {"baseline": Baseline, "compare": Compare, "unifrac": Unifrac},
     "Large studies": {"prepare": Prepare},
     "Performance": {"profile": Profile},
     "Try": {"simulate": Simulate},

@@ -1,0 +1,44 @@
+"""`aam compare`: runs side by side, in the terminal and as an HTML page."""
+
+from __future__ import annotations
+
+import os
+from urllib.parse import quote
+
+from aam.console import say
+from aam.contract.errors import UsageError
+from aam.contract.files import atomic_write
+from aam.contract.options.commands import Compare
+from aam.report.comparison import comparison
+from aam.report.page import render
+from aam.report.run import read_run
+from aam.report.terminal import print_table
+
+
+def run(options: Compare) -> None:
+    """Print the tables, and write the page if --output is given; an existing one is replaced.
+
+    Raises:
+        UsageError: fewer than two run folders.
+        MissingInput, DataError: see `read_run` and `comparison`.
+        CannotCreate: the page cannot be written.
+    """
+    if len(options.run_dirs) < 2:
+        raise UsageError("One run cannot be compared", str(*options.run_dirs), "name two or more")
+    runs = [read_run(folder) for folder in options.run_dirs]
+    tables = comparison(runs)
+    for table in tables:
+        print_table(table)
+    if options.output is None:
+        return
+    place = options.output.resolve().parent
+    links = [
+        (quote(os.path.relpath(one.folder.resolve() / "report.html", place)), str(one.folder))
+        for one in runs
+        if (one.folder / "report.html").is_file()
+    ]
+    lead = f"{len(runs)} runs that predict {runs[0].target}."
+    text = render("compare.html.j2", lead=lead, tables=tables, links=links)
+    with atomic_write(options.output) as temporary:
+        temporary.write_text(text, encoding="utf-8")
+    say(f"Comparison: {options.output}")

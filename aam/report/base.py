@@ -1,0 +1,89 @@
+"""Types of the report: what pictures and tables are made from, and what they return."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass, field
+from typing import TYPE_CHECKING, Literal
+
+from aam.report.colours import Colour
+from aam.report.run import Run
+
+if TYPE_CHECKING:
+    from matplotlib.figure import Figure
+
+Section = Literal["predictions", "learning", "embedding"]
+
+
+@dataclass(frozen=True)
+class ReportInput:
+    """Data of a report.
+
+    Attributes:
+        run: the run folder.
+        colours: metadata columns of the embedded samples; empty for none.
+        unit: unit of a numeric target; "" if unknown.
+    """
+
+    run: Run
+    colours: tuple[Colour, ...] = ()
+    unit: str = ""
+
+    @property
+    def target(self) -> str:
+        """Name of the target, with its unit."""
+        name = self.run.target or "the target"
+        return f"{name} ({self.unit})" if self.unit else name
+
+    def measured(self, value: float, signed: bool = False) -> str:
+        """Format an error in the unit of the target, with three digits."""
+        number = f"{value:+.3g}" if signed else f"{value:.3g}"
+        return f"{number} {self.unit}".rstrip()
+
+
+@dataclass(frozen=True)
+class Drawing:
+    """A figure for the page.
+
+    Attributes:
+        figure: of matplotlib.
+        caption: shown below it.
+        description: text alternative for screen readers.
+        names: gid of a scatter plot in the figure -> a line for each point, shown under the
+            pointer.
+        styles: gid of a scatter plot -> CSS of each point, which replaces its colour.
+    """
+
+    figure: Figure
+    caption: str
+    description: str
+    names: Mapping[str, Sequence[str]] = field(default_factory=dict)
+    styles: Mapping[str, Sequence[str]] = field(default_factory=dict)
+
+
+Draw = Callable[[ReportInput], Drawing | None]
+"""Draws one picture; None where the run folder lacks the data."""
+
+
+@dataclass(frozen=True)
+class Table:
+    """A table of the page.
+
+    Attributes:
+        title: above it.
+        heads: of the columns.
+        rows: cells; the first of a row names it.
+        note: sentence below it.
+        strong, soft: numbers of rows to emphasize, and to show in grey.
+    """
+
+    title: str
+    heads: Sequence[str]
+    rows: Sequence[Sequence[str]]
+    note: str = ""
+    strong: Sequence[int] = ()
+    soft: Sequence[int] = ()
+
+
+Tabulate = Callable[[ReportInput], Table | None]
+"""Makes one table; None where the run folder lacks the data."""

@@ -1,0 +1,86 @@
+"""Comparison of runs: metrics on the samples that all of them scored, and differing options."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+
+import numpy as np
+
+from aam.contract.errors import DataError
+from aam.data.metrics import ScoredPredictions, compute_metrics
+from aam.report.base import Table
+from aam.report.content import option_rows
+from aam.report.run import Run
+from aam.report.terminal import TITLES, shown
+
+
+def comparison(runs: Sequence[Run]) -> list[Table]:
+    """Return the metrics of each run on its own samples and on common ones, and their options.
+
+    Raises:
+        DataError: a run has no predictions, or predicts another column than the first.
+    """
+    names = _names(runs)
+    scored = [_scored(run, runs[0]) for run in runs]
+    own = [compute_metrics(one) for one in scored]
+    metrics = [name for name in TITLES if all(name in found for found in own)]
+    heads = ["", "Measured on", *(TITLES[name] for name in metrics)]
+    rows = [
+        [name, run.part, *(shown(n, found.get(n)) for n in metrics)]
+        for name, run, found in zip(names, runs, own, strict=True)
+    ]
+    tables = [Table(f"{runs[0].target}: each run on its own samples", heads, rows)]
+    common = set.intersection(*(set(run.sample_ids) for run in runs))
+    if common and any(set(run.sample_ids) != common for run in runs):
+        shared = [
+            compute_metrics(one.take(_rows(run, common)))
+            for run, one in zip(runs, scored, strict=True)
+        ]
+        rows = [
+            [name, run.part, *(shown(n, found.get(n)) for n in metrics)]
+            for name, run, found in zip(names, runs, shared, strict=True)
+        ]
+        tables.append(Table(f"On the {len(common)} samples that all runs scored", heads, rows))
+    elif common:
+        tables[0] = Table(f"{runs[0].target}: {len(common)} samples of every run", heads, rows)
+    options = [{flag: value for flag, value, _ in option_rows(run)} for run in runs]
+    flags = [
+        flag
+        for flag in dict.fromkeys(flag for found in options for flag in found)
+        if len({found.get(flag, "") for found in options}) > 1
+        and flag not in ("--output-dir", "--overwrite")
+    ]
+    if flags:
+        rows = [[flag, *(found.get(flag) or "-" for found in options)] for flag in flags]
+        tables.append(Table("Options that differ", ["", *names], rows))
+    return tables
+
+
+def _names(runs: Sequence[Run]) -> list[str]:
+    """Return the shortest ends of the paths that differ."""
+    paths = [run.folder.resolve() for run in runs]
+    for parts in range(1, max(len(path.parts) for path in paths) + 1):
+        names = ["/".join(path.parts[-parts:]) for path in paths]
+        if len(set(names)) == len(names):
+            return names
+    return [str(path) for path in paths]
+
+
+def _scored(run: Run, first: Run) -> ScoredPredictions:
+    if run.scored is None:
+        raise DataError(
+            "The run has no predictions to compare", f"'{run.folder}'", "name runs of `aam train`"
+        )
+    if run.target != first.target or bool(run.scored.classes) != bool(
+        first.scored and first.scored.classes
+    ):
+        raise DataError(
+            "The runs predict different columns",
+            f"'{run.folder}' predicts {run.target}, '{first.folder}' {first.target}",
+            "compare runs of one target",
+        )
+    return run.scored
+
+
+def _rows(run: Run, common: set[str]) -> np.ndarray[tuple[int], np.dtype[np.int64]]:
+    return np.array([k for k, name in enumerate(run.sample_ids) if name in common], dtype=np.int64)

@@ -1,0 +1,76 @@
+"""What a run folder lacks for a full report, each with the command that makes it."""
+
+from __future__ import annotations
+
+import json
+import shlex
+from collections.abc import Iterator
+from pathlib import Path
+
+from aam.report.base import ReportInput
+from aam.report.run import Run
+
+
+def missing(given: ReportInput) -> list[tuple[str, str]]:
+    """Return a sentence and a command line for each part that is missing."""
+    return list(_missing(given))
+
+
+def _missing(given: ReportInput) -> Iterator[tuple[str, str]]:
+    run = given.run
+    folder = str(run.folder.resolve())
+    table, metadata = _input(run, "--table"), _input(run, "--metadata")
+    inputs = ["--table", table or "TABLE"]
+    if sequences := _input(run, "--sequences"):
+        inputs += ["--sequences", sequences]
+    if run.scored is not None and run.baseline is None and run.scores is None:
+        target = run.facts.get("options", {}).get("target", {})
+        words = ["baseline", *inputs, "--metadata", metadata or "METADATA"]
+        words += ["--metadata-column", str(run.target)]
+        words += ["--classifier"] if target.get("classifier") else []
+        words += ["--where", target["where"]] if target.get("where") else []
+        words += ["--splits", f"{folder}/splits.tsv", "--output-dir", f"{folder}/baseline"]
+        yield "A random forest on the same split, to compare with:", _command(words)
+    if run.part == "validation":
+        words = _without([str(word) for word in run.facts.get("argv") or []][1:], "--output-dir")
+        if words:
+            words += ["--folds", "5", "--output-dir", f"{folder}-folds"]
+            yield "Test samples that chose nothing (cross-validation):", _command(words)
+    if run.embeddings is not None and run.unifrac is None:
+        words = ["unifrac", *inputs]
+        if not table or not Path(table).is_dir():  # a store has its tree
+            words += ["--tree", _tree(run) or "TREE"]
+        words += ["--output", f"{folder}/unifrac.tsv"]
+        yield "UniFrac distances, to show beside the embedding:", _command(words)
+    if run.embeddings is not None and not given.colours:
+        words = ["report", "--run-dir", folder, "--metadata", metadata or "METADATA"]
+        words += ["--color-by", run.target or "COLUMN"]
+        yield "Colours of the embedding by metadata columns:", _command(words)
+
+
+def _input(run: Run, flag: str) -> str:
+    return str(run.facts.get("inputs", {}).get(flag, {}).get("path", ""))
+
+
+def _tree(run: Run) -> str:
+    """Return the tree of the run, or of its pretrained encoder."""
+    encoder = run.option("pretrained_encoder")
+    if _input(run, "--tree") or encoder is None:
+        return _input(run, "--tree")
+    try:
+        facts = json.loads((Path(encoder) / "run.json").read_text(encoding="utf-8"))
+        return str(facts["inputs"]["--tree"]["path"])
+    except (OSError, ValueError, KeyError, TypeError):
+        return ""
+
+
+def _without(words: list[str], flag: str) -> list[str]:
+    """Remove a flag and its value from a command line."""
+    if flag in words:
+        place = words.index(flag)
+        return words[:place] + words[place + 2 :]
+    return [word for word in words if not word.startswith(f"{flag}=")]
+
+
+def _command(words: list[str]) -> str:
+    return shlex.join(["aam", *words])
