@@ -55,11 +55,10 @@ def accept(file_digest: str, variables: Mapping[str, str]) -> None:
 
 def revoke(file_digest: str, variables: Mapping[str, str]) -> bool:
     """Remove the record of a file; return whether there was one."""
-    try:
-        (_folder(variables) / file_digest).unlink()
-    except FileNotFoundError:
-        return False
-    return True
+    record = _folder(variables) / file_digest
+    existed = record.exists()
+    record.unlink(missing_ok=True)
+    return existed
 
 
 def harmless(entries: Mapping[str, Entry]) -> tuple[dict[str, Entry], tuple[Finding, ...]]:

@@ -58,8 +58,7 @@ def require_tested(report: Path, status: int) -> None:
         Unavailable: every test was skipped, or there was none.
     """
     suites = list(ElementTree.parse(report).iter("testsuite")) if report.exists() else []
-    total = sum(int(suite.get("tests", 0)) for suite in suites)
-    skipped = sum(int(suite.get("skipped", 0)) for suite in suites)
+    total, skipped = (sum(int(s.get(n, 0)) for s in suites) for n in ("tests", "skipped"))
     if status in (0, 5) and total == skipped:
         remedy = "see the reasons above; most often Slurm gave the job no GPU"
         raise Unavailable("Nothing was tested", f"{skipped} of {total} tests were skipped", remedy)

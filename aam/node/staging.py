@@ -48,14 +48,16 @@ def stage(digests: Mapping[Path, str], copies: Mapping[Path, Path]) -> bool:
     if not digests:
         return False
     folder = next(iter(copies.values())).parent
+    place = f"'{folder}' on {os.uname().nodename}"
     if file_system(folder) in IN_MEMORY:
-        log(f"'{folder}' on {os.uname().nodename} is in memory; inputs stay where they are.")
+        log(f"{place} is in memory; inputs stay where they are.")
         return False
     needed = sum(path.stat().st_size for path in digests if not _same(copies[path], digests[path]))
     free = shutil.disk_usage(folder).free
     if needed > free:
-        log(f"'{folder}' on {os.uname().nodename} has {free} bytes free and the inputs take "
-            f"{needed}; they stay where they are.")  # fmt: skip
+        log(
+            f"{place} has {free} bytes free and the inputs take {needed}; they stay where they are."
+        )
         return False
     for path, digest in digests.items():
         _copy(path, copies[path], digest)
@@ -64,35 +66,33 @@ def stage(digests: Mapping[Path, str], copies: Mapping[Path, Path]) -> bool:
 
 def file_system(folder: Path) -> str:
     """Return the type of the file system that holds a folder, such as "ext4" or "tmpfs"."""
-    done = subprocess.run(
-        ["stat", "--file-system", "--format=%T", str(folder)], capture_output=True, text=True
-    )
-    return done.stdout.strip()
+    argv = ["stat", "--file-system", "--format=%T", str(folder)]
+    return subprocess.run(argv, capture_output=True, text=True).stdout.strip()
 
 
 def _copy(source: Path, target: Path, digest: str) -> None:
-    part = target.with_name(f"{target.name}.part")
-    for attempt in range(ATTEMPTS):
+    part, node = target.with_name(f"{target.name}.part"), os.uname().nodename
+    for attempt in range(ATTEMPTS + 1):
         if _same(target, digest):
             return
-        if attempt:
-            time.sleep(1)
+        if attempt == ATTEMPTS:
+            break
+        time.sleep(min(attempt, 1))
         try:
             shutil.copyfile(source, part)
             part.replace(target)
         except OSError as error:
             part.unlink(missing_ok=True)
-            evidence = f"'{source}' to '{target}' on {os.uname().nodename}, {error.strerror}"
-            raise CannotCreate(
-                "An input cannot be staged", evidence, "start the job again"
-            ) from error
-    if _same(target, digest):
-        return
+            cause = "An input cannot be staged"
+            evidence = f"'{source}' to '{target}' on {node}, {error.strerror}"
+            raise CannotCreate(cause, evidence, "start the job again") from error
     found = _digest(target)
     target.unlink()
-    evidence = f"'{source}' had SHA-256 {digest} at the start of the job, and {found} when copied"
-    raise MissingInput("An input changed while it was staged", evidence,
-                       "submit the job again when the file is complete")  # fmt: skip
+    raise MissingInput(
+        "An input changed while it was staged",
+        f"'{source}' had SHA-256 {digest} at the start of the job, and {found} when copied",
+        "submit the job again when the file is complete",
+    )
 
 
 def _same(path: Path, digest: str) -> bool:

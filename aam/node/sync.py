@@ -1,4 +1,4 @@
-"""Checkpoint sync: a run folder on the node's own disk is copied to where the user wants it.
+"""Checkpoint sync: a run folder on the node's own disk is copied to the folder that the user named.
 
 At any moment every file of the copy is complete, and what was written before a checkpoint
 (metrics.csv) is copied before it.
@@ -12,6 +12,7 @@ import os
 import shutil
 import time
 from collections.abc import Iterator
+from contextlib import suppress
 from pathlib import Path
 
 from aam.contract.errors import CannotCreate, MissingInput
@@ -41,7 +42,8 @@ class Mirror:
         Raises:
             OSError: at least one file could not be copied; the others were.
         """
-        names = sorted(files(self.source), key=_checkpoints_last)
+        # Checkpoints last.
+        names = sorted(files(self.source), key=lambda name: (name.suffix == ".ckpt", str(name)))
         if not names:
             return
         self.target.mkdir(parents=True, exist_ok=True)
@@ -131,8 +133,8 @@ def update_patiently(mirror: Mirror, patience: float, place: Path | None = None)
         except OSError as error:
             if time.monotonic() >= end:
                 evidence = f"'{mirror.target}', {error.strerror}"
-                remedy = (f"what was copied before is complete, and the rest is at "
-                          f"'{place or mirror.source}' on {os.uname().nodename}")  # fmt: skip
+                rest = f"'{place or mirror.source}' on {os.uname().nodename}"
+                remedy = f"what was copied before is complete, and the rest is at {rest}"
                 raise CannotCreate("The run could not be copied", evidence, remedy) from error
             if not waiting:
                 log(f"The run cannot be copied to '{mirror.target}': {error.strerror}. "
@@ -162,16 +164,10 @@ def files(folder: Path) -> Iterator[Path]:
                 yield (Path(place) / name).relative_to(folder)
 
 
-def _checkpoints_last(name: Path) -> tuple[bool, str]:
-    return name.suffix == ".ckpt", str(name)
-
-
 def _hold(file: Path, link: Path) -> Path:
     if file.suffix != ".ckpt":
         return file
     link.parent.mkdir(parents=True, exist_ok=True)
-    try:
+    with suppress(FileNotFoundError):  # it was replaced at this moment; the next update has it
         os.link(file, link)
-    except FileNotFoundError:  # it was replaced at this moment; the next update has it
-        return link
     return link

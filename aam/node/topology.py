@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import glob
 import os
 from collections.abc import Mapping, Sequence
 from pathlib import Path
@@ -14,7 +13,7 @@ SYS = Path("/sys")
 
 
 def cpus_near(address: str, sys: Path = SYS) -> set[int]:
-    """Return the CPUs of the NUMA node of a PCI device; empty where sysfs does not tell."""
+    """Return the CPUs of the NUMA node of a PCI device; empty if sysfs states none."""
     # A partition of a card has a function of its own, which may have no device.
     for name in (address, f"{address[:-1]}0"):
         try:
@@ -59,11 +58,8 @@ def require_gpus(vendor: GpuVendor, ranks: int, root: Path = Path("/")) -> None:
 
 def interfaces(patterns: Sequence[str], sys: Path = SYS) -> list[str]:
     """Return the network interfaces that match the first pattern that any interface matches."""
-    for pattern in patterns:
-        found = sorted(glob.glob(str(sys / "class/net" / pattern)))
-        if found:
-            return [os.path.basename(path) for path in found]
-    return []
+    found = (sorted(path.name for path in (sys / "class/net").glob(p)) for p in patterns)
+    return next(filter(None, found), [])
 
 
 def network(

@@ -10,7 +10,7 @@ import fcntl
 import json
 import os
 from collections.abc import Iterator, Mapping
-from contextlib import contextmanager
+from contextlib import contextmanager, suppress
 from dataclasses import asdict, dataclass
 from pathlib import Path
 
@@ -57,15 +57,12 @@ def add(folder: Path, entry: Submitted, script: str) -> Path:
 
 def entries(folder: Path) -> Iterator[Submitted]:
     """Yield the submitted jobs, oldest first; damaged lines are left out."""
-    try:
+    lines: list[str] = []
+    with suppress(OSError):
         lines = (folder / "jobs.jsonl").read_text().splitlines()
-    except OSError:
-        return
     for line in lines:
-        try:
+        with suppress(ValueError, TypeError):
             yield Submitted(**json.loads(line))
-        except (ValueError, TypeError):
-            continue
 
 
 @contextmanager
@@ -84,7 +81,9 @@ def reserved(place: Path, folder: bool, active: Mapping[str, Queued]) -> Iterato
         handle = os.open(file, os.O_RDWR | os.O_CREAT, 0o666)
     except OSError as error:
         evidence = f"'{file.parent}', {error.strerror}"
-        raise CannotCreate("No room for the output", evidence, "choose another place") from error
+        raise CannotCreate(
+            "The output folder cannot be made", evidence, "choose another place"
+        ) from error
     with os.fdopen(handle, "r+") as stream:
         try:
             fcntl.flock(stream, fcntl.LOCK_EX | fcntl.LOCK_NB)
