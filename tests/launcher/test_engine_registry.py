@@ -114,17 +114,35 @@ def test_images_that_it_cannot_build(place: Path, capsys: pytest.CaptureFixture[
     assert "barge cannot remove images" in capsys.readouterr().err
 
 
-NAMES = re.compile(r"apptainer|singularity|podman|docker", re.IGNORECASE)
-FORMATS = ("launcher/images/registry.py", ".Dockerfile")
-"""What names Docker's registry protocol or its files, which every engine uses."""
+ENGINE_NAMES = re.compile(r"apptainer|singularity|podman|docker", re.IGNORECASE)
+VENDOR_NAMES = re.compile(
+    r"(?<![a-z])(?:amd(?!64)|nvidia|intel|rocm|cuda|hip|nccl|rccl|nv)(?![a-z])", re.IGNORECASE
+)
+DATA = (
+    "launcher/images/registry.py",  # Docker's registry protocol, which every engine uses
+    ".Dockerfile",
+    "NCCL_*",  # patterns of variables that ranks of any vendor need
+    "RCCL_*",
+    "/containers/rocm63.sif",  # image of the shipped scripts of the site cosmos
+)
 
 
-def test_no_module_outside_of_the_registry_names_an_engine() -> None:
+@pytest.mark.parametrize(
+    ("names", "folders"),
+    [
+        (ENGINE_NAMES, ("launcher/engines/",)),
+        (VENDOR_NAMES, ("launcher/gpus/", "launcher/engines/")),
+    ],
+    ids=["engine", "vendor"],
+)
+def test_no_module_outside_of_its_registry_names_one(
+    names: re.Pattern[str], folders: tuple[str, ...]
+) -> None:
     root = Path(cli.__file__).parent
     found = []
     for path in sorted(root.rglob("*.py")):
         place = str(path.relative_to(root.parent))
-        if place.startswith(("launcher/engines/", *FORMATS)):
+        if place.startswith((*folders, *DATA)):
             continue
         module = ast.parse(path.read_text())
         strings = {id(node.value) for node in ast.walk(module) if isinstance(node, ast.Expr)}
@@ -136,6 +154,6 @@ def test_no_module_outside_of_the_registry_names_an_engine() -> None:
                 text = " ".join([node.module or "", *(alias.name for alias in node.names)])
             elif isinstance(node, (ast.Name, ast.Attribute)):
                 text = node.id if isinstance(node, ast.Name) else node.attr
-            if NAMES.search(text) and text not in FORMATS:
+            if names.search(text) and text not in DATA:
                 found.append(f"{place}:{node.lineno} {text}")
     assert found == []
