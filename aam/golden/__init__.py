@@ -4,5 +4,5 @@
                                    └───────► compare ◄──┘
 
 Fixed weights and inputs that depend on no random generator of torch; the real network, the real
-losses and the real optimiser.
+losses and the real optimizer.
 """

@@ -1,4 +1,4 @@
-"""Batches of even cost: every sample once, sizes as ever, the spread of the cost smaller."""
+"""Batch balance: batches of even cost with every sample once and the usual sizes."""
 
 from __future__ import annotations
 
@@ -68,7 +68,7 @@ def test_batches_are_more_even_in_distinct_asvs() -> None:
     assert found["even"] < 0.7 * found["chance"]
 
 
-def test_even_batches_see_what_batches_by_chance_see(study: Study) -> None:
+def test_even_batches_contain_the_same_samples_as_random_ones(study: Study) -> None:
     plan = BatchPlan(seed=1, rarefy_depth=300, token_limit=1024, asv_sampling="abundance")
     rows = np.arange(2, 33)
     made = {}

@@ -233,7 +233,7 @@ def test_a_stop_request_in_the_last_step_of_an_epoch_waits_for_its_validation(
 def test_a_checkpoint_within_an_epoch_is_not_its_end(
     study_dir: Path, tmp_path: Path, whole: dict[str, torch.Tensor]
 ) -> None:
-    """Killed while the first epoch is judged: it goes on with the third step, and judges it."""
+    """Killed in the validation of the first epoch: it resumes at the third step and validates."""
     alone(study_dir, tmp_path, dataclasses.replace(SHORT, killed=True))
     _, content = checkpoints.read(tmp_path / "checkpoints/last.ckpt")
     assert content["global_step"] == 3
@@ -293,4 +293,4 @@ def test_twenty_kills_lose_nothing(
                 same(found[0]["weights"], whole)
                 break
             # A rank may have finished before the other was killed.
-            assert all(isinstance(told, dict) or told[0] in (-9, 70) for told in found), found
+            assert all(isinstance(one, dict) or one[0] in (-9, 70) for one in found), found

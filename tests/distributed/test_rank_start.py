@@ -150,8 +150,8 @@ def differ(communicator: Communicator, study_dir: Path, what: str) -> None:
 def test_ranks_with_other_options_or_data_are_refused(
     study_dir: Path, what: str, status: int, evidence: str
 ) -> None:
-    for told, sentence in together(2, DDP, differ, study_dir, what):
-        assert told == status
+    for found, sentence in together(2, DDP, differ, study_dir, what):
+        assert found == status
         assert "Rank 1 differs from rank 0" in sentence
         assert evidence in sentence
 

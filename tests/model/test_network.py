@@ -1,4 +1,4 @@
-"""Laws of the network: sets have no order, padding and neighbours do not matter."""
+"""Invariants of the network: order, padding and other samples change no output."""
 
 from __future__ import annotations
 
@@ -215,7 +215,7 @@ def test_recomputation_runs_the_backend_that_ran_before() -> None:
     assert ran == [False, False, True, True, True, True, False, False]
 
 
-def test_a_backend_that_cannot_run_is_known_before() -> None:
+def test_a_backend_that_cannot_run_is_detected_before_use() -> None:
     cpu = torch.device("cpu")
     assert runs(named("auto"), cpu, masked=True)
     assert runs(named("sdpa"), cpu, masked=False)
@@ -224,7 +224,7 @@ def test_a_backend_that_cannot_run_is_known_before() -> None:
     assert not runs(named("mem_efficient"), cpu, masked=False)
 
 
-def test_no_number_is_no_distance() -> None:
+def test_nan_embeddings_have_nan_distances() -> None:
     head = PairwiseDistance(True)
     embeddings = torch.tensor([[1.0, 2.0], [torch.nan, 2.0], [1.0, 2.0]])
     matrix = head.matrix(embeddings)

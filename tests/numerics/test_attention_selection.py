@@ -31,14 +31,14 @@ def names(choice: AttentionChoice) -> tuple[str, str]:
     return choice.plain, choice.masked
 
 
-@pytest.mark.parametrize("asked", ["auto", "sdpa", "flash", "mem_efficient", "math"])
-def test_what_is_right_runs_as_asked(asked: AttnImplementation) -> None:
-    found = chosen(asked)
-    assert names(found) == (("auto",) * 2 if asked == "sdpa" else (asked,) * 2)
+@pytest.mark.parametrize("requested", ["auto", "sdpa", "flash", "mem_efficient", "math"])
+def test_a_correct_backend_is_used_as_requested(requested: AttnImplementation) -> None:
+    found = chosen(requested)
+    assert names(found) == (("auto",) * 2 if requested == "sdpa" else (requested,) * 2)
     assert found.warnings == ()
 
 
-def test_a_backend_without_masks_shares_the_work() -> None:
+def test_a_backend_without_masks_is_used_where_none_is_needed() -> None:
     found = chosen("flash", flash_masked="absent")
     assert names(found) == ("flash", "mem_efficient")
     assert found.warnings == (
@@ -56,7 +56,7 @@ def test_a_backend_that_cannot_run_is_replaced() -> None:
     )
 
 
-def test_what_is_wrong_is_replaced_by_the_next_right_one() -> None:
+def test_a_wrong_backend_is_replaced_by_the_next_correct_one() -> None:
     found = chosen("auto", auto="wrong", mem_efficient="wrong", flash_masked="absent")
     assert names(found) == ("flash", "math")
     assert "computes wrong on cuda" in found.warnings[0]
@@ -68,13 +68,13 @@ def test_a_harmless_fault_is_avoided_where_that_is_possible() -> None:
     assert names(chosen("math", **{**others, "math": "harmless"})) == ("math", "math")
 
 
-def test_where_nothing_is_right_nothing_runs() -> None:
+def test_a_selection_without_a_correct_backend_is_refused() -> None:
     with pytest.raises(Unavailable, match="auto wrong, flash wrong") as caught:
         chosen("auto", **dict.fromkeys(ALL_RIGHT, "wrong"))
     assert caught.value.status == 69
 
 
-def test_the_search_stops_at_the_first_right_one() -> None:
+def test_the_selection_stops_at_the_first_correct_backend() -> None:
     """Trying a backend costs time on a GPU."""
     tried = []
 

@@ -1,4 +1,4 @@
-"""`aam check` as a command: what it shows, its exit status, and the stack that it names."""
+"""`aam check` as a command: table, JSON, exit status and the identity of the stack."""
 
 from __future__ import annotations
 
@@ -64,14 +64,14 @@ def test_a_usable_backend_that_is_wrong_gives_status_1(capsys: pytest.CaptureFix
     assert "Wrong here: auto. aam uses flash, and math with masks." in " ".join(page.split())
 
 
-def test_json_is_a_verdict(capsys: pytest.CaptureFixture[str]) -> None:
+def test_json_output_is_a_report(capsys: pytest.CaptureFixture[str]) -> None:
     assert aam("check", "--quick", "--device", "cpu", "--json") == 0
     found = from_json(capsys.readouterr().out)
     assert found.backends == ("auto", "flash", "mem_efficient", "math")
     assert found.key is None
 
 
-def test_without_a_gpu_the_processor_is_measured(capsys: pytest.CaptureFixture[str]) -> None:
+def test_without_a_gpu_the_cpu_is_measured(capsys: pytest.CaptureFixture[str]) -> None:
     if torch.cuda.is_available():
         pytest.skip("there is a GPU here")
     assert aam("check", "--quick", "--device", "cuda") == 69
@@ -87,7 +87,7 @@ def test_without_a_gpu_the_processor_is_measured(capsys: pytest.CaptureFixture[s
         (emulated.broken, "No attention backend runs: auto: HIP error: invalid device function"),
     ],
 )
-def test_where_nothing_answers_there_is_no_verdict(function: object, sentence: str) -> None:
+def test_a_device_without_response_gives_no_report(function: object, sentence: str) -> None:
     with pytest.raises(Unavailable) as caught:
         run(QUICK, (faulty(function),))
     assert str(caught.value).startswith(sentence)
@@ -101,7 +101,7 @@ def test_out_of_memory_of_one_backend_is_shown(capsys: pytest.CaptureFixture[str
     assert "auto: HIP out of memory. Tried to allocate 2.00 GiB." in page
 
 
-def test_the_diagnostic_is_another_word_for_it() -> None:
+def test_the_alias_of_the_command_runs_the_check() -> None:
     words = [sys.executable, "-m", "aam.tools.rocm_attention_diagnostic", "--quick", "--json"]
     done = subprocess.run([*words, "--device", "cpu"], capture_output=True, text=True, check=True)
     assert not from_json(done.stdout).wrong
@@ -153,7 +153,7 @@ def test_a_faulty_figure_is_shown_as_such() -> None:
     assert "nothing to do: the model never computes such rows" in words
 
 
-def test_where_nothing_is_right_that_is_said() -> None:
+def test_a_stack_without_a_correct_backend_is_reported() -> None:
     page = shown(report(faulty(emulated.ignoring, "math")))
     assert "No attention backend computes correctly on this device" in " ".join(page.split())
 
@@ -190,7 +190,7 @@ def elf(comment: bytes) -> bytes:
         (elf(b"AOTriton 0.9.2\0")[:-70], "unknown"),
     ],
 )
-def test_aotriton_says_its_version_or_nobody_does(
+def test_the_version_of_aotriton_is_read_or_unknown(
     tmp_path: Path, content: bytes, expected: str
 ) -> None:
     (tmp_path / "libaotriton_v2.so").write_bytes(content)
@@ -209,7 +209,7 @@ def test_the_comment_of_a_real_library_is_read() -> None:
     assert b"GCC" in aotriton.comment(libraries[0])
 
 
-def test_an_unknown_aotriton_is_said(of_torch: CheckReport) -> None:
+def test_an_unknown_aotriton_is_reported(of_torch: CheckReport) -> None:
     identity = {**of_torch.identity, "aotriton": "unknown", "arch": "gfx942", "driver": "6.8.5"}
     page = shown(CheckReport(**{**vars(of_torch), "identity": identity}))
     assert "unknown: libraries before 0.9 have no version" in page
@@ -229,7 +229,7 @@ def test_kernel_drivers(tmp_path: Path) -> None:
     assert driver("nvidia", tmp_path) == "550.54.14"
 
 
-def test_a_processor_has_no_driver() -> None:
+def test_a_cpu_has_no_driver() -> None:
     found = identify(CPU)
     assert (found.vendor, found.arch, found.driver, found.runtime) == ("cpu", "cpu", None, None)
     assert json.dumps(vars(found))

@@ -1,4 +1,4 @@
-"""No backend that computes wrong gets into a run: real trainings with emulated faulty backends."""
+"""Replacement of faulty attention backends in real training runs, with emulated faults."""
 
 from __future__ import annotations
 
@@ -107,14 +107,16 @@ def test_a_faulty_backend_is_replaced_and_the_loss_is_that_of_a_right_stack(
         assert losses(runs(among(function), *words, measured=False)) != losses(run)
 
 
-def test_a_right_stack_runs_as_asked(runs: Runs, capsys: pytest.CaptureFixture[str]) -> None:
+def test_a_correct_stack_uses_the_requested_backend(
+    runs: Runs, capsys: pytest.CaptureFixture[str]
+) -> None:
     record = attention(runs(TORCH))
     assert (record["without_mask"], record["with_mask"]) == ("auto", "auto")
     assert record["faults"] == {}
     assert "attention backend" not in capsys.readouterr().err
 
 
-def test_on_a_processor_nothing_is_measured_by_itself(runs: Runs) -> None:
+def test_a_cpu_is_not_measured_by_default(runs: Runs) -> None:
     record = attention(runs(TORCH, measured=False))
     assert record["evidence"] == "not measured on a cpu"
     assert "faults" not in record
@@ -129,7 +131,7 @@ def test_no_check_keeps_the_requested_backend(
     assert losses(run) == losses(runs(among(emulated.first_mask), measured=False))
 
 
-def test_where_every_backend_is_wrong_nothing_runs(runs: Runs) -> None:
+def test_a_run_without_a_correct_backend_is_refused(runs: Runs) -> None:
     wrong = tuple(Backend(b.name, emulated.ignoring) for b in TORCH)
     with pytest.raises(Unavailable, match="No attention backend computes correctly on this device"):
         runs(wrong)
@@ -168,7 +170,7 @@ def test_train_and_predict_replace_a_faulty_backend(
 def report(
     backends: tuple[Backend, ...], dtypes: tuple[str, ...] = ("fp32", "bf16")
 ) -> CheckReport:
-    """What a check of these backends on this processor says, for the key of this processor."""
+    """Return the report of a check of these backends on this CPU, with its key."""
     found = conclude(measure(backends, CheckPlan(True, dtypes), CPU), quick=True)
     return dataclasses.replace(found, key=StackKey("sha256:1", "cpu", "none", __version__))
 
@@ -186,7 +188,7 @@ def with_report(text: str, **needs: object) -> tuple[dict[str, object], str]:
     return found.record, " ".join(found.warnings)
 
 
-def test_a_report_of_this_stack_is_believed(of_a_faulty_stack: CheckReport) -> None:
+def test_a_report_of_this_stack_is_used(of_a_faulty_stack: CheckReport) -> None:
     record, said = with_report(to_json(of_a_faulty_stack), dtypes=("fp32", "bf16"))
     assert record["with_mask"] == "flash"
     assert str(record["evidence"]).startswith("measured for this stack")
@@ -233,7 +235,7 @@ def test_a_report_of_another_torch_or_precision_is_not_used(of_a_faulty_stack: C
     assert "it names no stack" in said
 
 
-def test_a_damaged_verdict_is_not_used() -> None:
+def test_a_damaged_report_is_not_used() -> None:
     record, said = with_report('{"format": 1, "cases"')
     assert "not used: A damaged check report" in said
     assert record["evidence"] == "measured before this run"

@@ -1,4 +1,4 @@
-"""Golden runs: the case kept here is computed again, and faults are found at their stage."""
+"""Golden runs: the stored case is reproduced, and faults are located at their stage."""
 
 from __future__ import annotations
 
@@ -38,14 +38,14 @@ def again(golden: Golden, backends: Backends = AUTO, precision: Precision = "non
     return compare(golden.measured, found, ("none", precision), case.network())
 
 
-def test_this_stack_computes_what_is_kept(capsys: pytest.CaptureFixture[str]) -> None:
+def test_this_stack_computes_the_stored_golden_run(capsys: pytest.CaptureFixture[str]) -> None:
     assert aam("golden", "compare", KEPT, "--device", "cpu") == 0, capsys.readouterr().out
     shown = capsys.readouterr().out
     assert "They agree within rounding: outputs of 21 stages" in shown
     assert "losses of 50 steps" in shown
 
 
-def test_what_is_kept_is_small_and_is_what_would_be_made_now(golden: Golden) -> None:
+def test_the_stored_golden_run_is_small_and_current(golden: Golden) -> None:
     assert sum(file.stat().st_size for file in KEPT.iterdir()) < 1_000_000
     weights = case.weights()
     assert weights.keys() == golden.weights.keys()
@@ -182,7 +182,7 @@ def test_a_fault_shows_in_half_precision_where_it_is_larger_than_rounding(
     assert (first is not None) == (fault == "mask of the first")
 
 
-def test_generate_and_compare_as_a_person_would(
+def test_generate_and_compare_on_the_command_line(
     tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
     folder = tmp_path / "golden"
@@ -376,6 +376,8 @@ def test_a_measurement_without_a_stage_differs(golden: Golden) -> None:
 @pytest.mark.gpu
 @pytest.mark.skipif(not torch.cuda.is_available(), reason="no GPU")
 @pytest.mark.parametrize("precision", ["none", "bf16"])
-def test_a_gpu_computes_what_is_kept(precision: str, capsys: pytest.CaptureFixture[str]) -> None:
+def test_a_gpu_computes_the_stored_golden_run(
+    precision: str, capsys: pytest.CaptureFixture[str]
+) -> None:
     words = ("--device", "cuda", "--mixed-precision", precision)
     assert aam("golden", "compare", KEPT, *words) == 0, capsys.readouterr().out

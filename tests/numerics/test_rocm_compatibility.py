@@ -1,4 +1,4 @@
-"""What must hold on an AMD GPU before a run is trusted to it. See docs/cosmos_best_practices.md.
+"""Acceptance tests of an AMD GPU before its results are used (docs/cosmos_best_practices.md).
 
     pytest -m rocm -rs tests/numerics/test_rocm_compatibility.py
 

@@ -1,4 +1,4 @@
-"""The check finds and names each fault, in every dtype, and finds nothing wrong with what is right.
+"""The attention check identifies each emulated fault in every dtype, and passes correct backends.
 
 The same table runs on a GPU where there is one (`-m gpu`): the faults are emulated there too.
 """
@@ -95,7 +95,7 @@ def test_right_in_fp32_and_wrong_in_half_precision(dtype: str, device: torch.dev
     assert named(first, dtype) == {"wrong in half precision: first mask for all"}
 
 
-def test_tf32_is_told_from_fp32(device: torch.device) -> None:
+def test_tf32_is_distinguished_from_fp32(device: torch.device) -> None:
     report = check(faulty(emulated.tf32), on=device)
     assert named(report, "fp32") == {faults.TF32.name}
     assert named(report, "fp16") == named(report, "bf16") == set()
@@ -137,7 +137,7 @@ def test_probes_are_shaped_as_the_model_is() -> None:
 
 
 @pytest.mark.parametrize("dtype", DTYPES)
-def test_what_is_right_is_far_from_the_tolerance(dtype: str) -> None:
+def test_correct_results_are_far_from_the_tolerance(dtype: str) -> None:
     """Half of the tolerance leaves room for kernels that round more often than the CPU's."""
     for shape in shapes(True):
         for mask in MASKS:
@@ -197,7 +197,7 @@ def test_another_process_finds_what_this_one_does() -> None:
 # --- the document
 
 
-def test_a_verdict_survives_json() -> None:
+def test_a_report_survives_json() -> None:
     report = check(faulty(emulated.nan_empty), RIGHT, plan=CheckPlan(True, ("fp32",)))
     assert from_json(to_json(report)) == report
 
@@ -213,7 +213,7 @@ def test_a_verdict_survives_json() -> None:
         lambda text: json.dumps({"format": 1}),
     ],
 )
-def test_a_damaged_verdict_is_refused(change: Callable[[str], str]) -> None:
+def test_a_damaged_report_is_refused(change: Callable[[str], str]) -> None:
     text = to_json(check(RIGHT, plan=CheckPlan(True, ("fp32",))))
     with pytest.raises(DataError, match="run the check again"):
         from_json(change(text))

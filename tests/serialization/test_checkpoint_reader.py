@@ -145,7 +145,7 @@ def test_damaged_and_hostile_checkpoints_are_refused(
     assert predict(last) == 0
 
 
-def test_what_is_no_file(
+def test_paths_that_are_not_regular_files_are_refused(
     study_dir: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
     os.mkfifo(tmp_path / "fifo")

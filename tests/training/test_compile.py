@@ -1,4 +1,4 @@
-"""torch.compile: used where it works, left with one warning where it does not."""
+"""torch.compile: used where it reproduces the eager network, else one warning."""
 
 from __future__ import annotations
 
@@ -39,7 +39,7 @@ needs_compiler = pytest.mark.skipif(
         ("force", "", ""),
     ],
 )
-def test_where_it_is_tried(requested: str, fault: str, reason: str) -> None:
+def test_stacks_on_which_compilation_is_tried(requested: str, fault: str, reason: str) -> None:
     found = refusal(requested, fault)  # type: ignore[arg-type]
     assert found.startswith(reason)
     assert bool(found) == bool(reason)
@@ -100,7 +100,7 @@ def test_a_compiler_that_computes_something_else_is_not_used() -> None:
     assert module._compiled_call_impl is None
 
 
-def test_without_a_compiler_the_eager_network_runs_and_the_record_says_so(
+def test_without_a_compiler_the_eager_network_runs_and_is_recorded(
     study_dir: Path, tmp_path: Path
 ) -> None:
     words = ("--table", study_dir / "table.biom", "--tree", study_dir / "tree.nwk")

@@ -1,4 +1,4 @@
-"""`aam evaluate` on written files: the join, the table, the JSON and the refusals."""
+"""`aam evaluate` on predictions and metadata files: join by id, table, JSON, errors."""
 
 from __future__ import annotations
 
@@ -51,7 +51,7 @@ def test_figures_of_folds_and_of_all(tmp_path: Path, capsys: pytest.CaptureFixtu
     assert len(widths) == 1
 
 
-def test_only_rows_that_judge_count(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+def test_only_held_out_rows_are_scored(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
     text = "sample_id\tsplit\tpredicted\na\ttrain\t1\nb\tvalidation\t99\nc\ttest\t3\ne\ttest\t5\n"
     assert evaluate(tmp_path, text, "--output", str(tmp_path / "f.json")) == 0
     assert json.loads((tmp_path / "f.json").read_text())["overall"]["mae"] == 0

@@ -1,4 +1,4 @@
-"""What is not finite stops a run, names step, module and batch, and spoils no checkpoint."""
+"""Non-finite losses and gradients: the run ends, names the cause, and keeps its checkpoints."""
 
 from __future__ import annotations
 
@@ -154,7 +154,7 @@ def test_an_explosion_is_no_fault_of_the_device(
     assert not [thread for thread in threading.enumerate() if thread.name == "progress"]
 
 
-def test_a_number_in_a_batch(study: Study, tmp_path: Path) -> None:
+def test_a_nan_in_a_batch_is_located(study: Study, tmp_path: Path) -> None:
     noted = run(study, tmp_path, spoiled=(1, 2))
     error, record = noted["error"], noted["not_finite"]
     assert isinstance(error, NotFinite)
@@ -166,7 +166,7 @@ def test_a_number_in_a_batch(study: Study, tmp_path: Path) -> None:
     assert record["samples"] == [study.table.sample_ids[row] for row in rows.tolist()]
 
 
-def test_a_stopped_run_goes_on_as_if_nothing_had_been(study: Study, tmp_path: Path) -> None:
+def test_a_run_resumes_from_the_checkpoint_before_the_nan(study: Study, tmp_path: Path) -> None:
     run(study, tmp_path / "whole")
     assert "error" in run(study, tmp_path / "stopped", spoiled=(1, 2))
     assert "error" not in run(study, tmp_path / "stopped", resume=True)
@@ -247,7 +247,7 @@ FAULTS = {
 
 
 @pytest.mark.parametrize("fault", FAULTS)
-def test_the_module_is_named(study: Study, tmp_path: Path, fault: str) -> None:
+def test_the_first_non_finite_module_is_named(study: Study, tmp_path: Path, fault: str) -> None:
     function, cause, where = FAULTS[fault]
     faulty = Backend("faulty", function)
     noted = run(study, tmp_path, Backends(faulty, faulty))
@@ -259,9 +259,7 @@ def test_the_module_is_named(study: Study, tmp_path: Path, fault: str) -> None:
     assert ("step 1, " in error.evidence) == (fault != "once")
 
 
-def test_all_is_watched_and_nothing_changed_where_all_is_finite(
-    study: Study, tmp_path: Path
-) -> None:
+def test_the_hooks_change_no_number_of_a_finite_step(study: Study, tmp_path: Path) -> None:
     assert run(study, tmp_path).keys() == {"precision"}
 
 
@@ -309,7 +307,9 @@ def test_the_warm_up_of_loss_scaling_is_no_fault(study: Study, tmp_path: Path) -
     assert all(p.isfinite().all() for p in task.parameters())
 
 
-def test_gradients_that_no_factor_helps_are_one(study: Study, tmp_path: Path) -> None:
+def test_gradients_that_overflow_at_any_loss_scale_end_the_run(
+    study: Study, tmp_path: Path
+) -> None:
     faulty = Backend("faulty", nan_gradient)
     with pytest.raises(NotFinite, match="use --mixed-precision bf16 or none") as caught:
         scaled(study, tmp_path, 2.0**16, Backends(faulty, faulty))
@@ -317,7 +317,7 @@ def test_gradients_that_no_factor_helps_are_one(study: Study, tmp_path: Path) ->
     assert "first at the output of samples.transformer.blocks.0.qkv" in caught.value.evidence
 
 
-def test_a_loss_that_overflows_fp16_is_one(study: Study, tmp_path: Path) -> None:
+def test_a_loss_that_overflows_fp16_ends_the_run(study: Study, tmp_path: Path) -> None:
     def large(q: Tensor, k: Tensor, v: Tensor, mask: Tensor | None) -> Tensor:
         return MATH(q, k, v, mask) * 1e6
 

@@ -1,4 +1,4 @@
-"""The precision of a run: decided by architecture, and its numbers close to fp32."""
+"""Precision of a run: selection by GPU architecture, and numbers close to fp32."""
 
 from __future__ import annotations
 
@@ -61,7 +61,7 @@ def test_the_architecture_of_this_machine() -> None:
 
 @pytest.mark.gpu
 @pytest.mark.skipif(not torch.cuda.is_available(), reason="no GPU")
-def test_the_architecture_of_a_gpu_is_in_torch_own_words() -> None:
+def test_the_architecture_of_a_gpu_is_named_as_torch_names_it() -> None:
     assert arch_of(torch.device("cuda", 0)) in torch.cuda.get_arch_list()
 
 
@@ -92,7 +92,7 @@ def test_bf16_trains_close_to_fp32(study_dir: Path, tmp_path: Path, command: str
     assert "Linear" not in fallbacks
 
 
-def test_the_report_of_fp32_modules_is_said(
+def test_the_report_of_fp32_modules_is_printed(
     study_dir: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
     words = ("--tree", study_dir / "tree.nwk", "--report-fp32-fallbacks")

@@ -1,4 +1,4 @@
-"""Step, rate and time left: in the log, in progress.json, and right after a resumption."""
+"""Progress: step, rate and time left in the log and progress.json, also after a resumption."""
 
 from __future__ import annotations
 

@@ -1,7 +1,7 @@
-"""A run that is stopped and resumed ends with the files of one that never stopped.
+"""Resumption: a stopped and resumed run ends with the files of an uninterrupted one.
 
 Each part of a run is a process of its own (a fork of this one, which has imported everything) and
-gets a real signal in the middle of one of its optimiser steps.
+gets a real signal in the middle of one of its optimizer steps.
 """
 
 from __future__ import annotations
@@ -166,7 +166,7 @@ def test_a_run_stopped_at_the_edges_of_epochs_is_the_same(
 def test_a_learning_rate_that_falls_on_plateaus_is_the_same(
     study_dir: Path, tmp_path: Path
 ) -> None:
-    """An epoch has two optimiser steps, of two batches each."""
+    """An epoch has two optimizer steps, of two batches each."""
     options = ("--scheduler", "plateau", "--gradient-accumulation-steps", 2)
     whole, parts = (
         words(study_dir, "pretraining", tmp_path / n, *options) for n in ("whole", "parts")

@@ -1,4 +1,4 @@
-"""Runs from files to a run folder: what is in it, and that it predicts, repeats and adds up."""
+"""Training runs from files to a run folder: its content, predictions and reproducibility."""
 
 from __future__ import annotations
 
@@ -264,7 +264,7 @@ def test_classes(study_dir: Path, classes: Path) -> None:
     assert predictions["predicted"].tolist() == likeliest
     truth = read(study_dir / "metadata.tsv").set_index("sample-id")["site"]
     assert predictions["actual"].tolist() == truth[predictions["sample-id"]].tolist()
-    # Stratified: each site is judged by the same share of its samples.
+    # Stratified: the same share of each site's samples validates.
     shares = predictions["actual"].value_counts() / truth.iloc[1:].value_counts()
     assert shares.max() - shares.min() < 0.15
     config, _ = checkpoints.read(classes / "checkpoints/best.ckpt")
@@ -343,7 +343,9 @@ def test_schedules(study_dir: Path, numbers: Path, tmp_path: Path) -> None:
 # The run folder
 
 
-def test_run_json_says_who_ran_what(study_dir: Path, numbers: Path, encoder: Path) -> None:
+def test_run_json_records_command_versions_and_inputs(
+    study_dir: Path, numbers: Path, encoder: Path
+) -> None:
     record = json.loads((numbers / "run.json").read_text())
     assert record["aam"] == __version__
     assert record["command"] == "train"
@@ -441,7 +443,7 @@ def test_a_checkpoint_of_the_first_format_is_read(
     pd.testing.assert_frame_equal(found, predict(table, best, tmp_path / "now.tsv"))
 
 
-def test_answers_do_not_depend_on_the_other_samples_or_on_any_order(
+def test_predictions_do_not_depend_on_the_other_samples_or_on_any_order(
     study_dir: Path, numbers: Path, tmp_path: Path
 ) -> None:
     whole = predict(study_dir / "table.biom", numbers, tmp_path / "whole.tsv")
@@ -497,7 +499,7 @@ def test_a_pretrained_encoder_decides_the_shape(
     assert sum(moved) > len(moved) / 2
 
 
-def test_a_frozen_encoder_stays_and_its_vectors_are_remembered(
+def test_a_frozen_encoder_does_not_change_and_its_vectors_are_reused(
     study_dir: Path, study: Study, tree: tuple[str, Path], encoder: Path, tmp_path: Path
 ) -> None:
     words = ("--pretrained-encoder", encoder / "checkpoints/best.ckpt", "--freeze-base")
@@ -633,7 +635,7 @@ def test_the_order_of_the_table_changes_no_study(study_dir: Path, tmp_path: Path
     np.testing.assert_array_equal(one.tokens_FL, two.tokens_FL)
 
 
-def test_a_kernel_that_cannot_run_is_replaced_and_said(
+def test_a_kernel_that_cannot_run_is_replaced_with_a_warning(
     study_dir: Path, tree: tuple[str, Path], tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
     words = (*tree, "--attn-implementation", "mem_efficient")
