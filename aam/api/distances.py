@@ -5,7 +5,6 @@ from __future__ import annotations
 from os import PathLike
 from pathlib import Path
 
-import numpy as np
 from skbio import DistanceMatrix, TreeNode
 
 from aam.api.tables import Table, table_files, tree_file
@@ -26,7 +25,7 @@ def unifrac(
     root_at_midpoint: bool = False,
     device: Device = "auto",
 ) -> DistanceMatrix:
-    """Compute the UniFrac distances between all samples of a table, in float32.
+    """Compute the UniFrac distances between all samples of a table, in float64.
 
     Args:
         table: see `aam.api.tables.Table`; reads of N samples.
@@ -60,4 +59,4 @@ def unifrac(
         )
         check(options)
         found = distances(options)
-    return DistanceMatrix(found.values.astype(np.float64), found.ids)
+    return DistanceMatrix(found.values, found.ids)

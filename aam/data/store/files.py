@@ -6,7 +6,7 @@
     counts_asvs.npy       int32 [entries], ascending within a sample
     counts_ends.npy       int64 [N + 1], where samples begin and end
     reads.npy             int64 [N]
-    samples.npy  samples_ends.npy          ids, packed (`aam.data.store.packed`)
+    samples.npy  samples_ends.npy          ids, packed (`aam.data.store.mapped`)
     asvs.npy  asvs_ends.npy                ids, packed, in ascending order
     asv_columns.npy       int64 [F], their columns in the table that was read
     tokens.npy            uint8 [F, L]
