@@ -269,8 +269,8 @@ def _is_number(text: str) -> bool:
 
 
 def _normalized(text: str) -> str:
-    whole = re.fullmatch(r"(-?[0-9]+)\.0*", text)
-    return whole[1] if whole else text
+    integer = re.fullmatch(r"(-?[0-9]+)\.0*", text)
+    return integer[1] if integer else text
 
 
 def _constant(column: str, texts: Sequence[str]) -> DataError:

@@ -204,7 +204,7 @@ def _report(sequences: Sequence[str], kept: Sequence[str], codes: NDArray[np.uin
     normalized = sum(1 for dna in kept if not dna.isupper() or "U" in dna)
     if normalized:
         say(f"Lower case or U is read as A, C, G, T in {normalized} of {len(kept)} sequences.")
-    cut = sum(1 for whole, part in zip(sequences, kept, strict=True) if len(whole) > len(part))
+    cut = sum(1 for full, part in zip(sequences, kept, strict=True) if len(full) > len(part))
     if cut:
         longest = max(len(part) for part in kept)
         say(f"Cut to {longest} nucleotides: {cut} of {len(kept)} sequences were longer.")

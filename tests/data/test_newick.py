@@ -78,7 +78,10 @@ def test_a_comb_as_deep_as_it_has_tips() -> None:
 @pytest.mark.parametrize(
     ("text", "what"),
     [
-        ("((a,b),c;", "1 '(' not closed (is the file whole?), the first at character 1 of 'a.nwk'"),
+        (
+            "((a,b),c;",
+            "1 '(' not closed (is the file complete?), the first at character 1 of",
+        ),
         ("(a,(b,c);", "the first at character 1 of"),
         ("(a,b));", "a ')' without its '(' at character 6"),
         ("(a,b);(c,d);", "text after the semicolon (a second tree?) at character 7"),
@@ -93,6 +96,7 @@ def test_a_comb_as_deep_as_it_has_tips() -> None:
         ("('a,b);", "a quote that is not closed at character 2"),
         ("(a'b',c);", "a quote inside a name at character 3"),
         ("('a'b,c);", "text after a closing quote at character 2"),
+        ("('a' 'b',c);", "text after a closing quote at character 2"),
         ("(a[b,c);", "a comment that is not closed at character 3"),
     ],
 )

@@ -240,13 +240,13 @@ def test_prepare_refuses_files_that_are_not_tables(
     artifact = write_artifact(tmp_path / "whole.qza", "FeatureTable[Frequency]",
                               {"feature-table.biom": table}).read_bytes()  # fmt: skip
     for name, content, words in (
-        ("cut.biom", table[:5000], "Not a whole BIOM 2.1 (HDF5) table"),
+        ("cut.biom", table[:5000], "Invalid or incomplete BIOM 2.1 (HDF5) table"),
         ("cut.gz", packed[: len(packed) // 2], "The gzip file is damaged"),
         ("cut.qza", artifact[: len(artifact) // 2], "The QIIME 2 artifact is damaged"),
         ("empty.tsv", b"", "the file is empty"),
         ("prose.txt", b"no table\n", "line 1 is 'no table'"),
         ("latin.tsv", b"#OTU ID\ts1\nACGT\t1\n\xff\t1\n", "neither HDF5 nor UTF-8 text"),
-        ("json", b'{"rows": []}', "Not a whole BIOM 1 (JSON) table"),
+        ("json", b'{"rows": []}', "Invalid or incomplete BIOM 1 (JSON) table"),
     ):
         (tmp_path / name).write_bytes(content)
         status = aam("prepare", "--table", tmp_path / name, "--output", tmp_path / "s.aam")
@@ -405,7 +405,14 @@ def test_a_changed_header_is_refused(
     file.write_text(text[: len(text) // 2])
     refused(capsys, unifrac(copy, tmp_path), DATA, "not what aam writes")
     file.unlink()
-    refused(capsys, unifrac(copy, tmp_path), DATA, "not whole", "has no store.json", "aam prepare")
+    refused(
+        capsys,
+        unifrac(copy, tmp_path),
+        DATA,
+        "The store is incomplete",
+        "has no store.json",
+        "aam prepare",
+    )
     assert not (tmp_path / "run").exists()
 
 
@@ -443,7 +450,7 @@ def test_prepare_refuses_invalid_input(
     again = ("--table", store, "--output", tmp_path / "again.aam")
     refused(capsys, aam("prepare", *again), USAGE, "a store already")
     status = aam("prepare", *table, "--verify")
-    refused(capsys, status, DATA, "not whole", "table.biom")
+    refused(capsys, status, DATA, "The store is incomplete", "table.biom")
     refused(capsys, make(study_dir, store), CANNOT_CREATE, "The output exists", "--overwrite")
     other = tmp_path / "other.tsv"
     other.write_text("sample-id\tx\nnobody\t1\n")
@@ -498,7 +505,9 @@ def test_a_killed_prepare_leaves_no_complete_store(
     process.send_signal(signal.SIGKILL)
     process.wait()
     assert not folder.exists()
-    refused(capsys, unifrac(left[0], tmp_path), DATA, "not whole", "has no store.json")
+    refused(
+        capsys, unifrac(left[0], tmp_path), DATA, "The store is incomplete", "has no store.json"
+    )
     assert make(study_dir, folder) == 0
     assert f"Removed '{left[0]}'" in capsys.readouterr().err
     assert {path.name for path in tmp_path.iterdir()} - {"m.tsv.run.json"} == {

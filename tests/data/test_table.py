@@ -182,8 +182,8 @@ def test_duplicated_ids_are_refused(tmp_path: Path) -> None:
         ("#OTU ID\ta\t \nACGT\t1\t2\n", "Samples without an id"),
         ("sample-id\tage\ns1\t3\n", "rows are samples.*is it the metadata"),
         ("#OTU ID\ta\n", "no reads"),
-        ('{"rows": [', r"Not a whole BIOM 1 \(JSON\) table"),
-        ('{"rows": [], "columns": []}', r"Not a whole BIOM 1"),
+        ('{"rows": [', r"Invalid or incomplete BIOM 1 \(JSON\) table"),
+        ('{"rows": [], "columns": []}', r"Invalid or incomplete BIOM 1"),
     ],
 )
 def test_text_that_is_not_a_table_is_refused(tmp_path: Path, text: str, words: str) -> None:
@@ -205,11 +205,11 @@ def test_taxonomy_is_not_a_sample(tmp_path: Path, capsys: pytest.CaptureFixture[
 def test_damaged_files_are_refused(tmp_path: Path) -> None:
     path = write_hdf5(tmp_path / "a.biom", COUNTS)
     path.write_bytes(path.read_bytes()[:3000])
-    with pytest.raises(DataError, match=r"Not a whole BIOM 2.1.*copy the file again"):
+    with pytest.raises(DataError, match=r"Invalid or incomplete BIOM 2.1.*copy the file again"):
         read_table(path)
     with h5py.File(tmp_path / "unifrac.h5", "w") as file:
         file["matrix"] = np.zeros((2, 2))
-    with pytest.raises(DataError, match=r"Not a whole BIOM 2.1"):
+    with pytest.raises(DataError, match=r"Invalid or incomplete BIOM 2.1"):
         read_table(tmp_path / "unifrac.h5")
     path.write_bytes(b"\xff\xfe\x00\x80")
     with pytest.raises(DataError, match=r"neither HDF5 nor UTF-8"):

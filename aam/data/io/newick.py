@@ -70,7 +70,7 @@ def parse(text: bytes, source: str) -> NewickTree:
     for token in _TOKEN.finditer(text):
         quoted, plain, end = token.groups()
         if end == b"'":
-            raise _quote_error(text, token.start(3), bool(plain.strip()), source)
+            raise _quote_error(token, source)
         label = quoted or plain.strip()
         if end == b"(":
             if children:
@@ -151,17 +151,20 @@ def _check_end(
 ) -> None:
     """Refuse open brackets, and text after the semicolon."""
     if opened:
-        missing = f"{len(opened)} '(' not closed (is the file whole?), the first"
+        missing = f"{len(opened)} '(' not closed (is the file complete?), the first"
         raise _newick_error(missing, opened[0][0], source)
     if rest := text[end:].lstrip():
         place = len(text) - len(rest)
         raise _newick_error("text after the semicolon (a second tree?)", place, source)
 
 
-def _quote_error(text: bytes, place: int, inside: bool, source: str) -> DataError:
-    if inside:
-        return _newick_error("a quote inside a name", place, source)
-    is_closed = re.compile(_QUOTED).match(text, place)
+def _quote_error(token: re.Match[bytes], source: str) -> DataError:
+    """Return the error of a label that ends with a quote."""
+    quoted, plain, _ = token.groups()
+    if plain and plain.strip():
+        return _newick_error("a quote inside a name", token.start(3), source)
+    place = token.start(1) if quoted else token.start(3)
+    is_closed = re.compile(_QUOTED).match(token.string, place)
     what = "text after a closing quote" if is_closed else "a quote that is not closed"
     return _newick_error(what, place, source)
 

@@ -112,4 +112,6 @@ def check_ids(ids: Sequence[str], what: str) -> None:
 def unreadable(form: str, error: Exception) -> DataError:
     """Return the error of a damaged file of format `form`."""
     reason = " ".join(str(error).split())[:200] or type(error).__name__
-    return DataError(f"Not a whole {form} table", reason, "copy the file again or make it again")
+    return DataError(
+        f"Invalid or incomplete {form} table", reason, "copy the file again or make it again"
+    )

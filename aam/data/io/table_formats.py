@@ -135,11 +135,11 @@ def _as_counts(block: csr_array, sample_ids: Sequence[str]) -> csr_array:
         block.data = values.astype(np.int32)
     if values.size and not (block.data.min() >= 0 and np.array_equal(block.data, values)):
         finite = np.isfinite(values)
-        whole = np.trunc(values) == values
+        integral = np.trunc(values) == values
         checks = (
             (~finite, "Counts that are NaN or infinite", "write 0 where a sample has no reads"),
             (values < 0, "Negative counts", "give counts of reads, not transformed values"),
-            (~whole, "Fractional counts", "give counts of reads, not relative abundances"),
+            (~integral, "Fractional counts", "give counts of reads, not relative abundances"),
             (values > _MAX_READS, f"Counts beyond {_MAX_READS}", "check how the table was made"),
         )
         wrong, cause, remedy = next(check for check in checks if check[0].any())

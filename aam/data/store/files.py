@@ -42,7 +42,8 @@ COUNTS = ("counts", "counts_asvs", "counts_ends", "reads", "samples", "samples_e
 TREE = ("lengths", "ancestors", "ancestors_ends")
 METADATA = ("metadata_rows", "metadata_cells", "metadata_ends")
 
-_AGAIN = "copy it again and compare the sizes, or make it again with `aam prepare`"
+_PREPARE = "make it again with `aam prepare`"
+_AGAIN = f"copy it again and compare the sizes, or {_PREPARE}"
 
 
 @dataclass(frozen=True)
@@ -155,7 +156,7 @@ def read_header(path: Path) -> Header:
         content = json.loads(file.read_text(encoding="utf-8"))
         checksum = content.pop("checksum")
     except (FileNotFoundError, NotADirectoryError) as error:
-        raise DataError("The store is not whole", f"'{path}' has no {HEADER}", _AGAIN) from error
+        raise DataError("The store is incomplete", f"'{path}' has no {HEADER}", _AGAIN) from error
     except OSError as error:
         raise unreadable(file, error) from error
     except (ValueError, LookupError, AttributeError) as error:
@@ -163,7 +164,7 @@ def read_header(path: Path) -> Header:
     if content.get("format") != FORMAT:
         made = f"'{path}' has format {content.get('format')}, made by aam {content.get('aam')}"
         here = f"this is aam {__version__}, which reads format {FORMAT}"
-        raise DataError("The store is of another version", f"{made}; {here}", _AGAIN)
+        raise DataError("The store is of another version", f"{made}; {here}", _PREPARE)
     if checksum != _checksum(content):
         raise damaged(f"'{file}' was changed")
     arrays = {
