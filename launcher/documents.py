@@ -80,7 +80,7 @@ def typed(kind: Any, value: object, place: str) -> Any:
         names = [
             field.name
             for field in dataclasses.fields(kind)
-            if field.name in given or field.default is field.default_factory
+            if field.name in given or field.default is field.default_factory is dataclasses.MISSING
         ]
         return kind(  # type: ignore[operator]
             **{n: typed(hints[n], given.get(n), f"{place}.{n}".lstrip(".")) for n in names}

@@ -7,8 +7,9 @@ import os
 import shutil
 import sys
 from collections.abc import Sequence
+from dataclasses import MISSING, fields
 from pathlib import Path
-from typing import Any
+from typing import Any, get_args, get_origin, get_type_hints
 
 from aam import __version__
 from aam.cli import parse
@@ -62,34 +63,35 @@ def _parser() -> argparse.ArgumentParser:
 
 
 def _add_settings(step: argparse.ArgumentParser) -> None:
-    step.add_argument("--node-folder", type=Path, required=True)
-    step.add_argument("--host-folder", type=Path, required=True)
-    step.add_argument("--directory", type=Path, required=True)
-    step.add_argument("--native", action="store_true")
-    step.add_argument("--ranks", type=int, default=1)
-    step.add_argument("--vendor", choices=(*VENDORS, ""), default="")
-    step.add_argument("--whole-nodes", action="store_true")
-    step.add_argument("--stage-gb", type=float, default=0)
-    step.add_argument("--sync-seconds", type=float, default=10)
-    step.add_argument("--sync-patience", type=float, default=300)
-    step.add_argument("--warn-seconds", type=float, default=0)
-    step.add_argument("--requeue", action="store_true")
-    step.add_argument("--end", type=_seconds, default=0, help="time limit, in seconds since 1970")
-    step.add_argument("--interface", dest="interfaces", action="append", default=[])
-    step.add_argument("--plugin", action="append", default=[], type=Path)
-    step.add_argument("--mount", dest="mounts", action="append", default=[])
-    step.add_argument("--variable", dest="variables", action="append", default=[])
+    """Add an option for each field of `Settings`; one that can be repeated is in the singular."""
+    kinds = get_type_hints(Settings)
+    for field in fields(Settings):
+        kind, flag = kinds[field.name], "--" + field.name.replace("_", "-")
+        if kind is bool:
+            step.add_argument(flag, action="store_true")
+        elif get_origin(kind) is tuple:
+            item = get_args(kind)[0]
+            flag = flag.removesuffix("s")
+            step.add_argument(flag, dest=field.name, action="append", default=[], type=item)
+        else:
+            step.add_argument(
+                flag,
+                type=_number if kind is float else kind,
+                required=field.default is MISSING,
+                default=field.default,
+                choices=(*VENDORS, "") if field.name == "vendor" else None,
+            )
 
 
-def _seconds(text: str) -> float:
+def _number(text: str) -> float:
     return float(text or 0)  # Slurm gives no end where there is no limit
 
 
 def _settings(given: argparse.Namespace) -> Settings:
     values: dict[str, Any] = {}
-    for name in Settings.__dataclass_fields__:
-        value = getattr(given, name)
-        values[name] = tuple(value) if isinstance(value, list) else value
+    for field in fields(Settings):
+        value = getattr(given, field.name)
+        values[field.name] = tuple(value) if isinstance(value, list) else value
     return Settings(**values)
 
 

@@ -13,7 +13,7 @@ ABSENT = "A device node is absent"
 
 def denials(host: Host, gpus: Iterable[Gpu]) -> Iterator[Finding]:
     """Yield an error for every device node of `gpus` that is absent or may not be opened."""
-    for vendor, path in _nodes(gpus):
+    for path, vendor in _nodes(gpus).items():
         node = host.node(path)
         if node is None:
             if host.complete and not VENDORS[vendor].late_nodes:
@@ -29,10 +29,9 @@ def denials(host: Host, gpus: Iterable[Gpu]) -> Iterator[Finding]:
             yield Finding("error", "A GPU may not be used", evidence, remedy)
 
 
-def _nodes(gpus: Iterable[Gpu]) -> list[tuple[str, str]]:
-    """Return the vendor and the path of every node that GPUs are used through, each path once."""
+def _nodes(gpus: Iterable[Gpu]) -> dict[str, str]:
+    """Return every node that GPUs are used through, with its vendor; the shared ones first."""
     chosen = tuple(gpus)
-    shared = [(g.vendor, path) for g in chosen for path in VENDORS[g.vendor].shared_nodes]
-    own = [(g.vendor, path) for g in chosen for path in g.nodes]
-    parts = [(g.vendor, p) for g in chosen for part in g.instances for p in part.nodes]
-    return list(dict.fromkeys([*shared, *own, *parts]))
+    found = {path: g.vendor for g in chosen for path in VENDORS[g.vendor].shared_nodes}
+    found |= {path: g.vendor for g in chosen for path in g.nodes}
+    return found | {path: g.vendor for g in chosen for part in g.instances for path in part.nodes}

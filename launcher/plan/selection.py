@@ -17,20 +17,13 @@ from aam.contract.suggestions import nearest
 from launcher.findings import Finding
 from launcher.gpus import VENDORS
 from launcher.host.facts import Gpu, Host
+from launcher.plan import refusals
 from launcher.plan.catalog import CPU, Catalog, Image
 from launcher.plan.choice import NATIVE, BuiltImage, Choice, NativeStack
 from launcher.plan.decision import REQUESTED, Decision
 from launcher.plan.gpu_groups import GpuGroup, GpuSurvey, best, counted, left_out, survey
 from launcher.plan.gpu_use import GpuUse
 from launcher.plan.image_fit import fast, for_processors, problems, processor_problems
-from launcher.plan.refusals import (
-    lacks_cdi,
-    misfit,
-    no_gpu,
-    not_runnable,
-    require_served,
-    wrong_processor,
-)
 from launcher.plan.settings import LaunchSettings
 from launcher.plan.visible_devices import DeviceSelection
 
@@ -97,7 +90,7 @@ def _automatic(given: _Inputs, engines: tuple[str, ...]) -> Choice:
         unserved = {group.gpus[0].vendor for group in gpus.groups}
         if given.native_possible and native.vendor in unserved:
             return _native(given, "host", f"no image serves the GPUs, and {here} installed here")
-        require_served(gpus, host, given.use)
+        refusals.require_served(gpus, host, given.use)
     candidates = group.images if group else for_processors(catalog, host)
     if given.use == "never":  # an image for GPUs computes on the processor too
         candidates += tuple(image for group in gpus.groups for image in group.images)
@@ -110,8 +103,8 @@ def _automatic(given: _Inputs, engines: tuple[str, ...]) -> Choice:
             return _contained(given, engine, image, place, group, why, image.source)
     if not given.native_possible:
         if not candidates:
-            raise wrong_processor(catalog, host, native.install)
-        raise not_runnable(candidates[0], engines, native.install, given.settings, host)
+            raise refusals.wrong_processor(catalog, host, native.install)
+        raise refusals.not_runnable(candidates[0], engines, native.install, given.settings, host)
     if not candidates:
         why = f"no image is built for {host.machine}, and {here} installed here"
     elif not engines:
@@ -146,7 +139,7 @@ def _place(
     # For a capture without engines, the first registered engine is assumed.
     assumed = () if host.live or host.engines else host.absent_engines[:1]
     for engine in engines or tuple(fact.name for fact in assumed):
-        if not (host.traits(engine).needs_cdi and lacks_cdi(image, host)):
+        if not (host.traits(engine).needs_cdi and refusals.lacks_cdi(image, host)):
             for found in built:
                 if found.image == image.name and engine in found.engines:
                     return found, engine
@@ -172,14 +165,14 @@ def _named(given: _Inputs, engines: tuple[str, ...], force: bool) -> Choice:
     if never:  # an image for GPUs computes on the processor too
         group, found = None, processor_problems(image, host)
     if found and not force:
-        raise misfit(name, found, gpus, for_processors(catalog, host))
+        raise refusals.misfit(name, found, gpus, for_processors(catalog, host))
     if group is None and given.use == "required":
-        evidence = f"image {name}" if image.vendor == CPU else no_gpu(gpus, host)
+        evidence = f"image {name}" if image.vendor == CPU else refusals.no_gpu(gpus, host)
         remedy = "name an image for the GPUs, or leave --device and --gpus out"
         raise Unavailable("A GPU is requested and none can be used", evidence, remedy)
     place, engine = _place(image, engines, given.built, host)
     if place is None or engine is None:
-        raise not_runnable(image, engines, None, given.settings, host)
+        raise refusals.not_runnable(image, engines, None, given.settings, host)
     why = f"{REQUESTED}, although {'; '.join(found)}" if found else REQUESTED
     group = None if image.vendor == CPU else group
     return _contained(given, engine, image, place, group, why, source, tuple(found))
@@ -205,7 +198,7 @@ def _native(given: _Inputs, source: str, why: str, served: GpuGroup | None = Non
                 remedy = f"build an image with `aam-launch images build {served.images[0].name}`"
             remedy += ", or add --device cpu to compute on the processor"
             raise Unavailable("The GPUs would stay idle", evidence, remedy)
-        require_served(gpus, given.host, given.use)
+        refusals.require_served(gpus, given.host, given.use)
     decisions = [*gpus.decisions, Decision("engine", NATIVE, why, source)]
     decisions += left_out(gpus.groups, group, f"PyTorch {native.torch}")
     findings = (*gpus.findings, *gpus.undriven)
@@ -247,7 +240,7 @@ def _why(image: Image, group: GpuGroup | None, given: _Inputs) -> str:
     if group is None and given.use == "never":
         return "the command computes on the processor"
     if group is None:
-        return no_gpu(given.gpus, given.host)
+        return refusals.no_gpu(given.gpus, given.host)
     why = f"{counted(group.gpus)} are in its PyTorch's list"
     preference = dict(image.prefer).get(group.arch)
     if preference:
