@@ -12,7 +12,7 @@ MADE := $(VENV)/made-$(VERSION)
 # tests of a file run in one worker (loadfile): their fixtures are made once, and one worker uses Slurm.
 WORKERS ?= 2
 
-.PHONY: help demo test test-fast test-torch bench bench-scale docs lint lock locks slurm clean
+.PHONY: help demo test test-fast test-torch bench bench-scale docs lint lock locks definitions slurm clean
 .DELETE_ON_ERROR:
 
 help:
@@ -24,6 +24,7 @@ help:
 	@echo "make docs    build the documentation as a site: site/index.html"
 	@echo "make lock    update requirements.lock (UV_OPTIONS=--upgrade takes newer versions)"
 	@echo "make locks   update the lock of every image, from requirements.lock and launcher/catalog.yaml"
+	@echo "make definitions   generate the definitions of containers/ from launcher/catalog.yaml"
 	@echo "make slurm   generate the job scripts of slurm/"
 	@echo "make clean   remove .venv, demo/ and caches"
 
@@ -94,10 +95,15 @@ lock: $(MADE)
 	mv .lock.out requirements.lock
 	rm .lock.new
 
-# Locks of the images, with hashes, for the Python of the images.
+# Locks of the images, with hashes, for the Pythons of the images.
 locks: $(MADE)
 	$(PIP) install uv PyYAML
 	PATH="$(CURDIR)/$(VENV)/bin:$$PATH" $(VENV)/bin/python containers/make_locks.py
+
+# Definitions of containers/, from the templates and the catalog; a test compares them.
+definitions: $(MADE)
+	$(PIP) install PyYAML
+	$(VENV)/bin/python containers/make_definitions.py
 
 # Job scripts of slurm/, by the functions of `aam-launch submit`; a test compares them.
 slurm: $(VENV)/has-dev

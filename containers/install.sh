@@ -1,5 +1,5 @@
 #!/bin/sh
-# Installation of an image: run as root in a Debian base by every .def and .Dockerfile.
+# Installation of an image: run as root in a base of Debian 12 by every .def and .Dockerfile.
 #
 #     install.sh NAME BASE SNAPSHOT TORCH TORCH_INDEX
 #
@@ -31,7 +31,10 @@ fi
 apt='apt-get -qq -o APT::Sandbox::User=root -o Acquire::Retries=3'
 $apt update
 # unifrac-tools has ssu; Triton and Inductor call the compiler; libdrm reads the names of GPUs.
-$apt install -y --no-install-recommends ca-certificates python3 python3-venv python3-dev gcc g++ libc6-dev \
+# A base with a Python of its own has it in /usr/local, with its headers.
+[ -x /usr/local/bin/python3 ] && python='' || python='python3 python3-venv python3-dev'
+# shellcheck disable=SC2086
+$apt install -y --no-install-recommends ca-certificates $python gcc g++ libc6-dev \
     unifrac-tools libdrm-common > /dev/null
 
 step "Python packages: PyTorch $TORCH and $NAME.txt"

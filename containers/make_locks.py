@@ -3,11 +3,13 @@
     make_locks.py [NAME ...]
 
 uv resolves against PyPI and keeps the versions of requirements.lock as far as this PyTorch
-allows, so that images have the versions of the tests.
+allows, so that images have the versions of the tests. The versions suit every Python that an image
+has, and the hashes are those of its wheels for each of them.
 
 PyTorch and the packages that it pins are last, below a line `# torch: INDEX`. The index of
-PyTorch's ROCm and CPU builds is not queried: hashes are kept from the existing lock, and a pin
-without one is marked `# unresolved`, which `aam-launch images lock` resolves.
+PyTorch's ROCm and CPU builds is not queried: hashes and the comments with their sources are kept
+from the existing lock, and a pin without a hash is marked `# unresolved`. `aam-launch images lock`
+and `images build` resolve it from the index.
 """
 
 from __future__ import annotations
@@ -24,14 +26,15 @@ import yaml
 
 ROOT = Path(__file__).parents[1]
 LOCKS = ROOT / "containers/locks"
-PYTHON, PLATFORM = "3.11", "x86_64-manylinux_2_36"  # Debian 12
-WITH_TORCH = re.compile(r"(torch|triton|nvidia-.*|cuda-.*|pytorch-triton-rocm)==")
-WHEEL = re.compile(
-    r"-(?:cp311-cp311|(?:cp3[2-9]|cp31[01])-abi3|(?:py2\.)?py3-none)-(?:any|(?:many)?linux\S*x86_64)\.whl$"
+PYTHONS, PLATFORM = ("3.11", "3.12"), "x86_64-manylinux_2_36"  # Debian 12
+WITH_TORCH = re.compile(r"(torch|triton|nvidia-.*|cuda-.*|pytorch-triton-rocm|triton-rocm)==")
+WHEEL = (
+    r"-(?:{0}-{0}|(?:cp3[2-9]|cp31[01])-abi3|(?:py2\.)?py3-none)"
+    r"-(?:any|(?:many)?linux\S*x86_64)\.whl$"
 )
 HEAD = """\
 # Every Python package of the image {name}, by version and hash; made by `make locks`.
-# Python {python} on {platform}. What follows `# torch:` comes from that index.
+# Python {pythons} on {platform}. What follows `# torch:` comes from that index.
 """
 
 
@@ -51,38 +54,50 @@ def main(names: list[str]) -> int:
 
 
 def resolve(torch: str) -> list[str]:
-    """Return the requirements that uv finds for the extra `model` with this release of PyTorch."""
+    """Return the requirements that uv finds for the extra `model` with this release of PyTorch.
+
+    The versions suit every Python of the images, and each has the hashes of its wheels for them.
+    """
     with tempfile.TemporaryDirectory() as folder:
         # uv prefers the versions in its output file, but may change them.
         pins, torch_only = Path(folder, "pins.txt"), Path(folder, "torch.txt")
         held = (ROOT / "requirements.lock").read_text().splitlines()
         pins.write_text("\n".join(line for line in held if not WITH_TORCH.match(line)))
         torch_only.write_text(f"torch=={torch}\n")
-        _uv("--extra", "model", "--override", torch_only, "--output-file", pins, "pyproject.toml")
-        wheels = Path(folder, "pylock.toml")
-        _uv("--no-deps", "--format", "pylock.toml", "--output-file", wheels, pins)
-        found = tomllib.loads(wheels.read_text())["packages"]
-    return [_requirement(package) for package in found]
+        model = ("--extra", "model", "--override", torch_only, "--output-file", pins)
+        _uv(PYTHONS[0], *model, "pyproject.toml")
+        hashes: dict[str, set[str]] = {}
+        for python in PYTHONS:
+            wheels = Path(folder, f"pylock.{python.replace('.', '')}.toml")
+            _uv(python, "--no-deps", "--format", "pylock.toml", "--output-file", wheels, pins)
+            for package in tomllib.loads(wheels.read_text())["packages"]:
+                pin = f"{package['name']}=={package['version']}"
+                hashes.setdefault(pin, set()).update(_hashes(package, python))
+    return [
+        " \\\n".join([pin, *(f"    --hash=sha256:{value}" for value in sorted(values))])
+        for pin, values in hashes.items()
+    ]
 
 
-def _uv(*arguments: str | Path) -> None:
+def _uv(python: str, *arguments: str | Path) -> None:
     fixed = ["--no-config", "--no-annotate", "--no-header", "--only-binary", ":all:"]
-    platform = ["--python-version", PYTHON, "--python-platform", PLATFORM]
+    platform = ["--python-version", python, "--python-platform", PLATFORM]
     subprocess.run(["uv", "pip", "compile", "--quiet", *fixed, *platform, *arguments], cwd=ROOT,
                    stdout=subprocess.DEVNULL, check=True)  # fmt: skip
 
 
-def _requirement(package: dict[str, Any]) -> str:
-    """Return a package's pin with the hashes of the wheels that this Python can install."""
-    pin = f"{package['name']}=={package['version']}"
-    hashes = sorted(
+def _hashes(package: dict[str, Any], python: str) -> list[str]:
+    """Return the hashes of a package's wheels for one Python."""
+    suits = re.compile(WHEEL.format(f"cp{python.replace('.', '')}"))
+    found = [
         wheel["hashes"]["sha256"]
         for wheel in package["wheels"]
-        if WHEEL.search(wheel["url"].rpartition("/")[2])
-    )
-    if not hashes:
-        raise SystemExit(f"{pin} has no wheel for Python {PYTHON} on {PLATFORM}")
-    return " \\\n".join([pin, *(f"    --hash=sha256:{value}" for value in hashes)])
+        if suits.search(wheel["url"].rpartition("/")[2])
+    ]
+    if not found:
+        raise SystemExit(f"{package['name']}=={package['version']} has no wheel for Python "
+                         f"{python} on {PLATFORM}")  # fmt: skip
+    return found
 
 
 def lock(name: str, image: dict[str, object], found: list[str], held: str) -> str:
@@ -97,17 +112,24 @@ def lock(name: str, image: dict[str, object], found: list[str], held: str) -> st
     else:
         of_torch = [_kept(f"torch=={torch}", held)]
         if "rocm" in pins:
-            of_torch.append(_kept(f"pytorch-triton-rocm=={pins['triton']}", held))
-    head = HEAD.format(name=name, python=PYTHON, platform=PLATFORM)
+            # The name of Triton's build for ROCm since PyTorch 2.10.
+            triton = "triton-rocm" if _release(torch) >= (2, 10) else "pytorch-triton-rocm"
+            of_torch.append(_kept(f"{triton}=={pins['triton']}", held))
+    head = HEAD.format(name=name, pythons=" and ".join(PYTHONS), platform=PLATFORM)
     return "\n".join([head.rstrip(), *common, f"# torch: {index}", *of_torch]) + "\n"
 
 
 def _kept(pin: str, held: str) -> str:
-    """Return a pin with its hashes in the existing lock."""
+    """Return a pin with its hashes in the existing lock, and the comments with their source."""
     known = re.search(
-        rf"^{re.escape(pin)} \\\n(?:    --hash=\S+(?: \\\n|\n?))+", held, re.MULTILINE
-    )
+        rf"^(?:# sha256: .*\n)*{re.escape(pin)} \\\n(?:    --hash=\S+(?: \\\n|\n?))+",
+        held, re.MULTILINE,
+    )  # fmt: skip
     return known[0].rstrip("\n") if known else f"{pin}  # unresolved"
+
+
+def _release(version: str) -> tuple[int, ...]:
+    return tuple(int(part) for part in version.partition("+")[0].split("."))
 
 
 if __name__ == "__main__":

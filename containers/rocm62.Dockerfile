@@ -1,7 +1,7 @@
-# Image rocm62 for Docker and podman: ROCm 6.2, PyTorch 2.5.1.
+# Image rocm62 for Docker and podman: ROCm 6.2.4, PyTorch 2.5.1.
 # From the root of a checkout:  podman build --format docker -f containers/rocm62.Dockerfile -t aam:rocm62 .
 # The base is debian:bookworm-20260824-slim, named by its digest alone: Apptainer before 1.4 accepts no tag with it.
-# Definitions differ in their pins alone; containers/install.sh installs all of them.
+# Made by `make definitions` from launcher/catalog.yaml; containers/install.sh installs every image.
 ARG BASE=debian@sha256:88200866dfff7ea7f5cbcb6ec7c8a701889efe6fe859fe64d6990e4b07ea4171
 FROM $BASE
 

@@ -1,12 +1,12 @@
-# Image rocm63 for Docker and podman: ROCm 6.3, PyTorch 2.7.1.
+# Image rocm63 for Docker and podman: ROCm 6.3.4, PyTorch 2.7.1.
 # From the root of a checkout:  podman build --format docker -f containers/rocm63.Dockerfile -t aam:rocm63 .
-# The base is debian:bookworm-20260824-slim, named by its digest alone: Apptainer before 1.4 accepts no tag with it.
-# Definitions differ in their pins alone; containers/install.sh installs all of them.
-ARG BASE=debian@sha256:88200866dfff7ea7f5cbcb6ec7c8a701889efe6fe859fe64d6990e4b07ea4171
+# The base is python:3.12.14-slim-bookworm, named by its digest alone: Apptainer before 1.4 accepts no tag with it.
+# Made by `make definitions` from launcher/catalog.yaml; containers/install.sh installs every image.
+ARG BASE=python@sha256:782412e85d0f0984994c290652577d4018aff08145c85b262bb63dc0c7522254
 FROM $BASE
 
 ARG BASE
-ARG SNAPSHOT=20260824T000000Z
+ARG SNAPSHOT=20260905T000000Z
 ARG TORCH=2.7.1+rocm6.3
 ARG TORCH_INDEX=https://download.pytorch.org/whl/rocm6.3
 

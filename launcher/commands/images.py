@@ -35,7 +35,7 @@ def run(argv: Sequence[str]) -> int:
         raise UsageError("`images` has no such part", f"'{action}'", remedy)
     if action == "list":
         no_more(rest, "images list")
-        return _list(launcher_options, catalog, images.built(settings, catalog))
+        return _list(launcher_options, catalog, images.built(settings, catalog), folder)
     options = parse_images_arguments(action, rest)
     chosen = [_image(name, catalog) for name in options.names]
     return ACTIONS[action](chosen, options, folder)
@@ -54,7 +54,10 @@ def _list(
     launcher_options: Mapping[str, tuple[str, ...]],
     catalog: Catalog,
     built: Sequence[images.BuiltImage],
+    folder: Path,
 ) -> int:
+    from launcher.images import definitions
+
     fitting = {image.name for image in doctor.fitting(detect(), catalog)}
     rows = [
         {
@@ -64,6 +67,7 @@ def _list(
             "pins": dict(image.pins),
             "places": [place.place for place in built if place.image == image.name],
             "digests": [place.digest for place in built if place.image == image.name],
+            "without_hash": definitions.without_hash(image, folder),
         }
         for image in catalog.images
     ]
@@ -72,6 +76,9 @@ def _list(
         return 0
     for row in rows:
         places = ", ".join(map(str, row["places"])) or "not built"  # type: ignore[call-overload]
+        if row["without_hash"]:
+            pins = ", ".join(map(str, row["without_hash"]))  # type: ignore[call-overload]
+            places += f"; cannot be built without its index: no SHA-256 of {pins} is known"
         fits = "fits this host" if row["fits"] else "does not fit"
         print(f"{row['name']:<10} {row['title']:<28} {fits:<15} {places}")
     return 0

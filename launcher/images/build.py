@@ -25,6 +25,7 @@ from launcher.engines.base import GIB, ImageBuild, SpaceRequirement
 from launcher.engines.build_log import BuildLog
 from launcher.images import definitions, index
 from launcher.images.builder import Builder
+from launcher.images.lock import resolved, write_lock
 from launcher.plan.catalog import Image
 
 DAY = "%Y%m%dT%H%M%SZ"
@@ -122,10 +123,8 @@ def _built(job: BuildJob, scratch: Path) -> Mapping[str, Any]:
     if not lock.is_file():
         remedy = "choose one of `aam-launch images`"
         raise MissingInput("This image has no lock", f"'{lock}'", remedy)
-    missing = definitions.unresolved(lock.read_text(), job.arguments)
-    if missing:
-        remedy = f"run `aam-launch images lock {name}` on a machine with a network"
-        raise Unavailable("Pins without a digest", ", ".join(missing), remedy)
+    if missing := definitions.unresolved(lock.read_text(), job.arguments):
+        lock = _resolved(job, lock, missing)
     context = scratch / "context"
     inputs = _inputs(definitions.stage(sources, name, lock, context), job)
     recorded = index.entry(index.read(job.folder), name, builder.image_format)
@@ -137,6 +136,30 @@ def _built(job: BuildJob, scratch: Path) -> Mapping[str, Any]:
     log.step(f"{name} with {builder.engine.name} {builder.version}; log {log.path}")
     facts = builder.engine.build(_build(job, context, scratch), log)
     return _recorded(job, {**facts, "inputs": inputs}, log)
+
+
+def _resolved(job: BuildJob, lock: Path, missing: Sequence[str]) -> Path:
+    """Return a lock with a hash of every pin, from the index.
+
+    Raises:
+        Unavailable: the image cannot be built, because the index does not provide a hash.
+    """
+    place = definitions.own_lock(job.folder, job.image.name)
+    try:
+        text = resolved(job.image, lock.read_text())
+    except Unavailable as error:
+        open_pins, reason = ", ".join(missing), f"{error.cause}: {error.evidence}"
+        raise Unavailable(
+            f"Image {job.image.name} cannot be built",
+            f"no SHA-256 of {open_pins} is known, and its index does not provide one ({reason})",
+            "build it where the index answers, or choose another of `aam-launch images`",
+        ) from error
+    if still := definitions.unresolved(text, job.arguments):
+        raise Unavailable(f"Image {job.image.name} cannot be built",
+                          f"{', '.join(still)} is not pinned by its digest",
+                          "name it as NAME@sha256:...")  # fmt: skip
+    write_lock(place, text)
+    return place
 
 
 def _converted(job: BuildJob, scratch: Path) -> Mapping[str, Any]:

@@ -111,16 +111,37 @@ def unresolved(lock: str, arguments: Mapping[str, str]) -> list[str]:
     return found
 
 
+def without_hash(image: Image, image_dir: Path) -> list[str]:
+    """List the pins of an image that have no digest, which keep it from being built.
+
+    Raises:
+        MissingInput: this installation has no definitions.
+    """
+    if not image.arguments:
+        return []
+    lock = lock_of(sources(), image_dir, image.name)
+    return unresolved(lock.read_text(), image.arguments) if lock.is_file() else []
+
+
 def lock_of(sources: BuildSources, image_dir: Path, name: str) -> Path:
     """Return the lock of an image: one that `images lock` wrote beside the images, or the shipped.
 
     The former counts as long as it pins the same versions.
     """
     shipped = sources.containers / "locks" / f"{name}.txt"
-    own = image_dir / "locks" / f"{name}.txt"
-    if own.is_file() and PIN.findall(own.read_text()) == PIN.findall(shipped.read_text()):
+    own = own_lock(image_dir, name)
+    if (
+        own.is_file()
+        and shipped.is_file()
+        and PIN.findall(own.read_text()) == PIN.findall(shipped.read_text())
+    ):
         return own
     return shipped
+
+
+def own_lock(image_dir: Path, name: str) -> Path:
+    """Return the place of a lock that was resolved for this image folder."""
+    return image_dir / "locks" / f"{name}.txt"
 
 
 def stage(sources: BuildSources, name: str, lock: Path, folder: Path) -> str:

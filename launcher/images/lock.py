@@ -1,7 +1,8 @@
 """Locks of images: resolve pins without a digest, and record copied images.
 
-In a checkout the outcome is written where the pin stands: the lock, the definitions, the catalog.
-A plain install cannot be written; there the lock goes to `locks/` of the image folder.
+In a checkout `images lock` writes the outcome where the pin stands: the lock, the definitions, the
+catalog. A plain install cannot be written, and `images build` changes no checkout; there the lock
+goes to `locks/` of the image folder.
 """
 
 from __future__ import annotations
@@ -18,7 +19,7 @@ from launcher.images import definitions, index, registry
 from launcher.images.definitions import MARK, BuildSources
 from launcher.plan.catalog import Image
 
-FILES = ("-cp311-cp311-manylinux_2_28_x86_64.whl", "-cp311-cp311-linux_x86_64.whl")
+PLATFORMS = ("manylinux_2_28_x86_64", "linux_x86_64")
 
 
 def lock(images: Sequence[Image], folder: Path) -> int:
@@ -60,30 +61,46 @@ def record_copy(name: str, folder: Path) -> None:
 def _wheels(image: Image, sources: BuildSources, folder: Path) -> None:
     """Write the hashes of PyTorch's builds from its index."""
     path = definitions.lock_of(sources, folder, image.name)
-    lines = path.read_text().splitlines()
-    if not any(line.endswith(MARK) for line in lines):
+    text = path.read_text()
+    if MARK not in text:
         print(f"{image.name:<10} every package has a hash: {path}")
         return
-    for place, line in enumerate(lines):
-        if line.endswith(MARK):
-            name, _, version = line.split()[0].partition("==")
-            value = _hash(image.arguments["TORCH_INDEX"], name, version)
-            lines[place] = f"{name}=={version} \\\n    --hash=sha256:{value}"
-            print(f"{image.name:<10} {name}=={version} sha256:{value}")
     if sources.checkout is None:
-        path = folder / "locks" / path.name
-        path.parent.mkdir(parents=True, exist_ok=True)
-    _replace(path, "\n".join(lines) + "\n")
+        path = definitions.own_lock(folder, image.name)
+    write_lock(path, resolved(image, text))
     print(f"{image.name:<10} written: {path}")
 
 
-def _hash(index: str, name: str, version: str) -> str:
+def write_lock(path: Path, text: str) -> None:
+    """Write a lock atomically."""
+    path.parent.mkdir(parents=True, exist_ok=True)
+    with atomic_write(path) as temporary:
+        temporary.write_text(text)
+
+
+def resolved(image: Image, lock: str) -> str:
+    """Return a lock with the hash that the index has of each pin without one.
+
+    Raises:
+        Unavailable: the index does not answer, or has no such wheel.
+    """
+    index, python = image.arguments["TORCH_INDEX"], image.pins["python"].replace(".", "")
+    lines = lock.splitlines()
+    for place, line in enumerate(lines):
+        if line.endswith(MARK):
+            name, _, version = line.split()[0].partition("==")
+            value = _hash(index, name, version, python)
+            lines[place] = f"# sha256: {index}\n{name}=={version} \\\n    --hash=sha256:{value}"
+    return "\n".join(lines) + "\n"
+
+
+def _hash(index: str, name: str, version: str, python: str) -> str:
     known = registry.wheel_hashes(index, name)
-    for ending in FILES:
-        value = known.get(f"{name.replace('-', '_')}-{version}{ending}")
-        if value:
-            return value
-    evidence = f"no {name} {version} for Python 3.11 in {index}"
+    for platform in PLATFORMS:
+        wheel = f"{name.replace('-', '_')}-{version}-cp{python}-cp{python}-{platform}.whl"
+        if wheel in known:
+            return known[wheel]
+    evidence = f"no {name} {version} for Python {python[0]}.{python[1:]} with a hash in {index}"
     raise Unavailable("The index has no such wheel", evidence, "choose a version that it has")
 
 
@@ -105,7 +122,8 @@ def _base(image: Image, sources: BuildSources) -> None:
         text = path.read_text()
         found = f"{tag}@{now}"  # the catalog keeps the tag, to compare it with the digest later
         found = found if path.suffix == ".yaml" else definitions.by_digest(found)
-        _replace(path, re.sub(f'{re.escape(base)}(?=["\n])', found, text))
+        with atomic_write(path) as temporary:
+            temporary.write_text(re.sub(f'{re.escape(base)}(?=["\n])', found, text))
         print(f"{image.name:<10} {found}: {path}")
 
 
@@ -116,8 +134,3 @@ def _compare_with_tag(tag: str, pinned: str) -> str:
     except Unavailable as error:
         return f"is pinned; not compared with its tag: {error.evidence}"
     return "is what its tag is" if pinned == now else f"is pinned; its tag is now {now}"
-
-
-def _replace(path: Path, text: str) -> None:
-    with atomic_write(path) as temporary:
-        temporary.write_text(text)

@@ -108,12 +108,37 @@ def test_a_misspelt_argument_never_reaches_the_engine(tmp_path: Path) -> None:
     assert (tmp_path / "asked").read_text().split() == ["x"]  # its version alone
 
 
-def test_pins_without_a_digest_are_refused(tmp_path: Path) -> None:
+def test_an_image_without_a_known_hash_is_refused_before_anything_is_made(tmp_path: Path) -> None:
+    """The index that is asked for the hash does not answer: its address is of no host."""
     program(tmp_path, "apptainer", "echo apptainer version 1.4.5")
-    done = here(tmp_path, "build", "rocm63")
+    (tmp_path / "site.yaml").write_text(
+        "images: {rocm60: {arguments: {BASE: 'base@sha256:12', SNAPSHOT: base, "
+        "TORCH: 2.4.1+rocm6.0, TORCH_INDEX: 'http://127.0.0.1:9/whl'}}}\n"
+    )
+    done = here(tmp_path, "build", "rocm60", "--site", str(tmp_path / "site.yaml"))
     assert done.returncode == 69
-    assert "torch==2.7.1+rocm6.3" in done.stderr
-    assert "images lock rocm63" in done.stderr
+    assert "Image rocm60 cannot be built" in done.stderr
+    assert "no SHA-256 of pytorch-triton-rocm==3.0.0 is known" in done.stderr
+    assert "127.0.0.1:9" in done.stderr
+    assert left(tmp_path) == ["bin", "site.yaml"]
+    listed = here(tmp_path, "list")
+    (line,) = [line for line in listed.stdout.splitlines() if line.startswith("rocm60")]
+    assert line.endswith("no SHA-256 of pytorch-triton-rocm==3.0.0 is known")
+    assert sum("no SHA-256" in line for line in listed.stdout.splitlines()) == 1
+
+
+def test_a_build_resolves_a_hash_from_the_index(tmp_path: Path, index: str) -> None:
+    """It gets as far as the engine, which is none; the hash is in a lock of the image folder."""
+    program(tmp_path, "apptainer", "echo apptainer version 1.4.5", "case $1 in build) exit 1; esac")
+    (tmp_path / "site.yaml").write_text(
+        "images: {rocm60: {room: [0, 0], arguments: {BASE: 'base@sha256:12', SNAPSHOT: base, "
+        f"TORCH: 2.4.1+rocm6.0, TORCH_INDEX: '{index}'}}}}}}\n"
+    )
+    done = here(tmp_path, "build", "rocm60", "--site", str(tmp_path / "site.yaml"))
+    assert done.returncode == 73, done.stderr
+    lock = (tmp_path / "locks/rocm60.txt").read_text()
+    assert f"pytorch-triton-rocm==3.0.0 \\\n    --hash=sha256:{'70' * 32}\n" in lock
+    assert "unresolved" not in lock
 
 
 # --- room
@@ -274,18 +299,12 @@ def test_references_are_read_like_docker_does(reference: str, parts: tuple[str, 
 
 @pytest.fixture
 def index(tmp_path: Path) -> Iterator[str]:
-    """A package index with the wheels that the lock of rocm63 has no hash of."""
-    for project, wheel in (
-        ("torch", "torch-2.7.1%2Brocm6.3-cp311-cp311-manylinux_2_28_x86_64.whl"),
-        ("pytorch-triton-rocm", "pytorch_triton_rocm-3.3.1-cp311-cp311-linux_x86_64.whl"),
-    ):
-        page = tmp_path / "served" / project / "index.html"
-        page.parent.mkdir(parents=True)
-        links = [
-            (wheel.replace("cp311", "cp312"), "0" * 64),
-            (wheel, project[0].encode().hex() * 32),
-        ]
-        page.write_text("".join(f'<a href="/x/{w}#sha256={h}">{w}</a>\n' for w, h in links))
+    """A package index with the wheels of which the lock of rocm60 has no hash."""
+    wheel = "pytorch_triton_rocm-3.0.0-cp311-cp311-linux_x86_64.whl"
+    page = tmp_path / "served/pytorch-triton-rocm/index.html"
+    page.parent.mkdir(parents=True)
+    links = [(wheel.replace("cp311", "cp312"), "0" * 64), (wheel, "70" * 32)]
+    page.write_text("".join(f'<a href="/x/{w}#sha256={h}">{w}</a>\n' for w, h in links))
     handler = functools.partial(http.server.SimpleHTTPRequestHandler, directory=tmp_path / "served")
     with http.server.ThreadingHTTPServer(("127.0.0.1", 0), handler) as server:
         threading.Thread(target=server.serve_forever, daemon=True).start()
@@ -299,19 +318,19 @@ def test_lock_writes_what_it_resolves_into_a_checkout(tmp_path: Path, index: str
     name, _, digest = base(engines).partition("@")
     project = tmp_path / "project"
     shutil.copytree(engines.folder / "code", project)
-    files = [project / "launcher/catalog.yaml", *(project / "containers").glob("rocm63.*"),
-             project / "containers/locks/rocm63.txt"]  # fmt: skip
+    files = [project / "launcher/catalog.yaml", *(project / "containers").glob("rocm60.*"),
+             project / "containers/locks/rocm60.txt"]  # fmt: skip
     for path in files:
-        text = path.read_text().replace("https://download.pytorch.org/whl/rocm6.3", index)
+        text = path.read_text().replace("https://download.pytorch.org/whl/rocm6.0", index)
         pinned = r"debian(:bookworm-\S+?)?@sha256:[0-9a-f]{64}"
         path.write_text(re.sub(pinned, f"{name}:stand-in", text))
     variables = {"HOME": str(tmp_path), "PATH": "/usr/bin", "PYTHONPATH": str(project)}
-    done = subprocess.run([sys.executable, *LAUNCH, "lock", "rocm63"], cwd=project, check=False,
+    done = subprocess.run([sys.executable, *LAUNCH, "lock", "rocm60"], cwd=project, check=False,
                           env=variables, capture_output=True, text=True)  # fmt: skip
     assert done.returncode == 0, done.stderr
     lock = files[-1].read_text()
     assert "unresolved" not in lock
-    assert f"torch==2.7.1+rocm6.3 \\\n    --hash=sha256:{'74' * 32}\n" in lock
+    assert f"pytorch-triton-rocm==3.0.0 \\\n    --hash=sha256:{'70' * 32}\n" in lock
     catalog, *definitions = files[:-1]
     assert f"{name}:stand-in@{digest}" in catalog.read_text()
     for path in definitions:  # whatever reads them gets no tag beside the digest

@@ -1,13 +1,16 @@
-"""Definitions, locks and the catalog say the same; what differs between stacks is what they pin."""
+"""Definitions and locks are generated from the catalog; stacks differ in what they pin."""
 
 from __future__ import annotations
 
+import importlib.util
+import itertools
 import json
 import os
 import re
 import subprocess
 import sys
 from pathlib import Path
+from types import ModuleType
 from typing import Any
 
 import pytest
@@ -24,12 +27,16 @@ from tests.support.engines import ROOT
 CONTAINERS = ROOT / "containers"
 ARGUMENT = re.compile(r"^(?:ARG |    )(BASE|SNAPSHOT|TORCH|TORCH_INDEX)=(\S+)$", re.MULTILINE)
 HASHED = re.compile(r"^[a-z0-9._-]+==\S+ \\\n(    --hash=sha256:[0-9a-f]{64}( \\\n)?)+$")
-NAMES = ("rocm63", "rocm62", "rocm60", "cuda", "cpu")
-each = pytest.mark.parametrize("name", NAMES)
 
 
 def catalog() -> Catalog:
     return shipped_catalog(read({}, {}, Path("/")))
+
+
+NAMES = tuple(image.name for image in catalog().images)
+WITHOUT_HASH = {"rocm60": ["pytorch-triton-rocm==3.0.0"]}
+"""Images that cannot be built without the package index; no public file has these hashes."""
+each = pytest.mark.parametrize("name", NAMES)
 
 
 def image(name: str) -> Image:
@@ -38,33 +45,46 @@ def image(name: str) -> Image:
     return found
 
 
-def test_every_image_of_the_catalog_has_its_definitions() -> None:
-    assert tuple(image.name for image in catalog().images) == NAMES
-    for name in NAMES:
-        assert image(name).definition == f"containers/{name}.def"
-        for file in (f"{name}.def", f"{name}.Dockerfile", f"locks/{name}.txt"):
-            assert (CONTAINERS / file).is_file()
+@pytest.fixture(scope="module")
+def generator() -> ModuleType:
+    spec = importlib.util.spec_from_file_location("d", CONTAINERS / "make_definitions.py")
+    assert spec
+    assert spec.loader
+    module = importlib.util.module_from_spec(spec)
+    spec.loader.exec_module(module)
+    return module
 
 
 @each
-@pytest.mark.parametrize("ending", ["def", "Dockerfile"])
-def test_values_in_the_files_are_the_catalogs(name: str, ending: str) -> None:
-    text = (CONTAINERS / f"{name}.{ending}").read_text()
-    arguments = dict(image(name).arguments)
-    assert dict(ARGUMENT.findall(text)) == {
-        **arguments, "BASE": definitions.by_digest(arguments["BASE"])
-    }  # fmt: skip
+def test_every_image_of_the_catalog_has_its_definitions(name: str, generator: ModuleType) -> None:
+    assert image(name).definition == f"containers/{name}.def"
+    generated: dict[str, str] = generator.definitions()
+    for ending in ("def", "Dockerfile"):
+        text = (CONTAINERS / f"{name}.{ending}").read_text()
+        assert text == generated[f"{name}.{ending}"], "run `make definitions`"
+        arguments = image(name).arguments
+        assert dict(ARGUMENT.findall(text)) == {
+            **arguments, "BASE": definitions.by_digest(arguments["BASE"])
+        }  # fmt: skip
 
 
-@each
-@pytest.mark.parametrize("ending", ["def", "Dockerfile"])
-def test_definitions_differ_in_their_pins_alone(name: str, ending: str) -> None:
-    def bare(of: str) -> str:
-        text = (CONTAINERS / f"{of}.{ending}").read_text()
-        text = ARGUMENT.sub(r"\1", text).partition("\n")[2]  # the first line is the title
-        return re.sub(rf"\b{of}\b", "NAME", text)
+def test_no_definition_is_without_an_image() -> None:
+    files = {path.name for path in CONTAINERS.glob("*.def")} | {
+        path.name for path in CONTAINERS.glob("*.Dockerfile")
+    }
+    assert files == {f"{name}.{ending}" for name in NAMES for ending in ("def", "Dockerfile")}
+    assert {path.stem for path in (CONTAINERS / "locks").glob("*.txt")} == set(NAMES)
 
-    assert bare(name) == bare("cpu")
+
+def test_a_new_stack_is_an_entry_of_the_catalog(generator: ModuleType) -> None:
+    arguments = {"BASE": "registry/base:day@sha256:12", "SNAPSHOT": "base", "TORCH": "9.9.9",
+                 "TORCH_INDEX": "https://index"}  # fmt: skip
+    new = {"title": "ROCm 99, PyTorch 9.9.9", "arguments": arguments}
+    for ending in ("def", "Dockerfile"):
+        text = generator.definition("rocm99", new, ending)
+        assert "ROCm 99, PyTorch 9.9.9" in text.splitlines()[0]
+        assert dict(ARGUMENT.findall(text)) == {**arguments, "BASE": "registry/base@sha256:12"}
+        assert "install.sh rocm99 " in text
 
 
 @each
@@ -117,13 +137,35 @@ def test_locks_pin_what_the_catalog_says(name: str) -> None:
     assert re.search(rf"^torch=={re.escape(arguments['TORCH'])}( |$)", of_torch, re.M)
     assert arguments["TORCH"].partition("+")[0] == pins["torch"]
     if "rocm" in pins:
-        assert re.search(rf"^pytorch-triton-rocm=={pins['triton']}( |$)", of_torch, re.M)
+        assert re.search(rf"^(pytorch-)?triton-rocm=={pins['triton']}( |$)", of_torch, re.M)
     # Every package has a hash; where none is known it is marked, and only PyTorch's own may be.
     entries = re.split(r"\n(?=[a-z])", common.partition("absl")[1] + common.partition("absl")[2])
     assert len(entries) > 60
     assert all(HASHED.match(entry.strip()) for entry in entries)
-    for entry in re.split(r"\n(?=[a-z])", of_torch.strip()):
+    for entry in re.split(r"\n(?=[a-z])", re.sub(r"^# .*\n", "", of_torch, flags=re.M).strip()):
         assert HASHED.match(entry) or entry.endswith("  # unresolved")
+
+
+@each
+def test_images_with_a_pin_without_a_hash_are_known(name: str, tmp_path: Path) -> None:
+    """`images list` marks them, and `images build` needs the index for them."""
+    assert definitions.without_hash(image(name), tmp_path) == WITHOUT_HASH.get(name, [])
+
+
+@each
+def test_hashes_of_rocm_wheels_name_their_sources(name: str) -> None:
+    """They are not in PyPI, from which `make locks` takes the others."""
+    lines = (CONTAINERS / "locks" / f"{name}.txt").read_text().splitlines()
+    for above, line in itertools.pairwise(lines):
+        if re.match(r"(torch==\S+\+rocm\S+|\S*triton-rocm==\S+) \\", line):
+            assert above.startswith("# sha256: "), line
+
+
+@each
+def test_the_base_has_the_python_of_the_lock(name: str) -> None:
+    base, python = image(name).arguments["BASE"], image(name).pins["python"]
+    tagged = re.match(r"python:(\d+\.\d+)\.\d+-slim-bookworm@", base)
+    assert (tagged[1] if tagged else "3.11") == python  # Debian 12 has 3.11
 
 
 def test_install_script_is_sh(tmp_path: Path) -> None:
@@ -159,10 +201,9 @@ def test_wrong_arguments_are_refused_before_an_engine_sees_them(
 
 
 def test_what_has_no_digest_is_named() -> None:
-    lock = (CONTAINERS / "locks/rocm63.txt").read_text()
-    arguments = dict(image("rocm63").arguments)
-    marked = [line.split()[0] for line in lock.splitlines() if line.endswith(definitions.MARK)]
-    assert definitions.unresolved(lock, arguments) == marked
+    lock = (CONTAINERS / "locks/rocm60.txt").read_text()
+    arguments = dict(image("rocm60").arguments)
+    assert definitions.unresolved(lock, arguments) == WITHOUT_HASH["rocm60"]
     assert definitions.unresolved(lock, {**arguments, "TORCH": "2.13.0+cpu"}) == []
     bare = {**arguments, "BASE": "debian:bookworm-slim", "TORCH": "2.13.0+cpu"}
     assert definitions.unresolved(lock, bare) == ["debian:bookworm-slim"]
@@ -184,7 +225,8 @@ def job(arguments: dict[str, str], **more: Any) -> ImageBuild:
 def test_a_base_is_named_by_its_digest_alone(name: str) -> None:
     """Apptainer 1.2 and 1.3 and SingularityCE read no reference with both a tag and a digest."""
     base = image(name).arguments["BASE"]
-    assert re.fullmatch(r"debian:bookworm-\d+-slim@sha256:[0-9a-f]{64}", base)
+    tag = r"(debian:bookworm-\d+-slim|python:[\d.]+-slim-bookworm)"
+    assert re.fullmatch(tag + "@sha256:[0-9a-f]{64}", base)
     for ending in ("def", "Dockerfile"):
         values = dict(ARGUMENT.findall((CONTAINERS / f"{name}.{ending}").read_text()))
         assert values["BASE"] == definitions.by_digest(base)
