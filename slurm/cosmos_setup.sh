@@ -3,7 +3,7 @@
 #SBATCH --partition=cluster
 #SBATCH --time=0:30:00
 #SBATCH --output=%x-%j.out
-# Makes folders and links, checks modules, builds or pulls the image. On a login node. From aam-launch 0.1.0.
+# Make folders and links, build the image: [OPTIONS of images build]. On a login node. From aam-launch 0.1.0.
 # shellcheck disable=SC1091
 export USER="${USER:-$(id -un)}" SLURM_JOB_ID="${SLURM_JOB_ID:-$$}"
 engine=${AAM_ENGINE:-singularity} image="${AAM_IMAGE:-/cosmos/vast/scratch/$USER/containers/rocm63.sif}"
@@ -15,41 +15,25 @@ set -uo pipefail
 home_of_runs="/cosmos/vast/scratch/$USER"
 say() { echo "cosmos_setup: $*" >&2; }
 die() { say "$2"; exit "$1"; } # die STATUS MESSAGE
-built=no
-say "folders in '$home_of_runs'"
-for name in data checkpoints logs containers; do
+command -v aam-launch >/dev/null || die 69 "No aam-launch on PATH; 'pip install .' in the checkout installs it."
+command -v "$engine" >/dev/null || die 69 "No $engine on PATH; 'module avail $engine' lists what there is."
+say "$("$engine" --version), folders in '$home_of_runs'"
+for name in data checkpoints logs containers containers/tmp containers/cache; do
     mkdir -p -- "$home_of_runs/$name" || die 73 "'$home_of_runs/$name' cannot be made."
+done
+for name in data checkpoints logs containers; do
     if [ ! -e "$HOME/aam-$name" ]; then ln -s -- "$home_of_runs/$name" "$HOME/aam-$name"; fi
 done
-free=$(df --output=avail -B1G -- "$home_of_runs" | tail -n1)
-[ "$free" -ge 45 ] || die 73 "Only $free GB are free at '$home_of_runs'; the image takes 43 GB while it is made."
-command -v "$engine" >/dev/null || die 69 "No $engine on PATH; 'module avail $engine' lists what there is."
-say "$("$engine" --version)"
+# A home is too small for what a build unpacks and caches.
+export SINGULARITY_TMPDIR=$home_of_runs/containers/tmp SINGULARITY_CACHEDIR=$home_of_runs/containers/cache
+export APPTAINER_TMPDIR=$SINGULARITY_TMPDIR APPTAINER_CACHEDIR=$SINGULARITY_CACHEDIR
 if [ -e "$image" ]; then
-    say "'$image' is there"
+    aam-launch images lock rocm63 --site cosmos || exit
 else
-    export SINGULARITY_TMPDIR=$home_of_runs/containers/tmp SINGULARITY_CACHEDIR=$home_of_runs/containers/cache
-    export APPTAINER_TMPDIR=$SINGULARITY_TMPDIR APPTAINER_CACHEDIR=$SINGULARITY_CACHEDIR
-    mkdir -p -- "$SINGULARITY_TMPDIR" "$SINGULARITY_CACHEDIR"
-    if [ -n "${AAM_IMAGE_URI-}" ]; then
-        "$engine" pull "$image.part" "$AAM_IMAGE_URI" && built=yes
-    else
-        [ -e containers/rocm63.def ] || die 66 "Run this at the top of the checkout, or set AAM_IMAGE_URI."
-        "$engine" build "$image.part" containers/rocm63.def && built=yes
-    fi
-    [ "$built" = yes ] || die 69 "The image was not made; where users may not build, set AAM_IMAGE_URI to pull it."
-    mv -- "$image.part" "$image" || die 73 "The image could not be put at '$image'."
+    aam-launch images build rocm63 --site cosmos "$@" || exit
 fi
-if command -v aam-launch >/dev/null; then
-    aam-launch images lock rocm63 --site cosmos
-    aam-launch site check cosmos
-else
-    say "'pip install .' gives aam-launch, which records the image and checks the site"
-fi
-if [ ! -d "$home_of_runs/containers/pytest" ]; then
-    python3 -m pip install --quiet --target "$home_of_runs/containers/pytest" pytest ||
-        say "pytest was not installed; only test_runner.sh needs it"
-fi
+python3 -m pip install --quiet --upgrade --target "$home_of_runs/containers/pytest" pytest ||
+    say "pytest was not installed; only test_runner.sh needs it"
 "$engine" exec --contain --cleanenv --no-home "$image" aam --version ||
     die 69 "The image does not start; 'aam-launch doctor' may say why."
 say "ready; next: docs/cosmos_quickstart.md"

@@ -142,7 +142,7 @@ def _alone(name: str, site: Site) -> str:
 
 
 def _setup(site: Site) -> str:
-    about = "Makes folders and links, checks modules, builds or pulls the image. On a login node."
+    about = "Make folders and links, build the image: [OPTIONS of images build]. On a login node."
     lines = [*_head(site, "cosmos_setup.sh", about), f'home_of_runs="{SCRATCH}"']
     return "\n".join(lines) + "\n" + Path(__file__).with_name("cosmos_setup.sh").read_text()
 

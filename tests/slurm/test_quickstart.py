@@ -1,0 +1,180 @@
+"""The commands of docs/cosmos_quickstart.md, in their order, on the test cluster.
+
+They are taken from the code blocks of the document and run in one shell of an ordinary user, as
+they stand. What is replaced is the machine: /cosmos is a folder here, Slurm has a partition
+`cluster`, `singularity` is Apptainer, `module` a function, and the study is small. A site file in
+/etc/aam/sites, which has precedence over that of the launcher, describes this cluster under the
+name `cosmos`: it has no GPU, and `rocm63` is built from the image `cpu`, because PyTorch's package
+index is out of reach of the tests. All other inputs of that build are its own. Without an AMD GPU
+the job of `test_runner.sh` ends with the message about it.
+"""
+
+from __future__ import annotations
+
+import os
+import re
+import shutil
+import subprocess
+import time
+from collections.abc import Iterator
+from pathlib import Path
+
+import pytest
+import yaml
+
+from tests.support.engines import ROOT, USER
+from tests.support.images import CPU_TORCH, PYTORCH_INDEX, warm_base
+from tests.support.slurm_cluster import Cluster, Job, rows, start
+
+pytestmark = [pytest.mark.slurm, pytest.mark.container, pytest.mark.slow]
+
+COSMOS = Path("/cosmos")
+SITE = Path("/etc/aam/sites/cosmos.yaml")
+HOME = COSMOS / "nfs/home" / USER
+NOT_CLONED = shutil.ignore_patterns(
+    ".git", ".venv*", ".*_cache", "__pycache__", "*.egg-info", "demo"
+)
+
+
+@pytest.fixture
+def cluster() -> Iterator[Cluster]:
+    for place in (COSMOS, SITE):
+        if place.exists():
+            pytest.fail(f"'{place}' is there already, and the test makes it")
+    folder = Path("/var/tmp") / f"aam-quickstart-{os.getpid()}"
+    folder.mkdir(mode=0o755)
+    try:
+        cluster = start(folder)
+        cluster.slurm("scontrol", "create", "PartitionName=cluster", "Nodes=ALL", "State=UP")
+        yield cluster
+        cluster.slurm("scontrol", "delete", "PartitionName=cluster")
+    finally:
+        for place in (folder, COSMOS):
+            shutil.rmtree(place, ignore_errors=True)
+        SITE.unlink(missing_ok=True)
+
+
+def prepare(cluster: Cluster) -> None:
+    """Make what the machine and the user have before the first command."""
+    repository = cluster.folder / "repository"
+    shutil.copytree(ROOT, repository, ignore=NOT_CLONED)
+    git = ["git", "-C", str(repository), "-c", "user.name=a", "-c", "user.email=a@b"]
+    for words in (["init", "--quiet"], ["add", "."], ["commit", "--quiet", "--message", "all"]):
+        subprocess.run([*git, *words], check=True)
+    subprocess.run(["chown", "-R", f"{USER}:", str(repository)], check=True)
+    for place in (HOME, COSMOS / "vast/scratch" / USER):
+        place.mkdir(parents=True)
+        shutil.chown(place, USER, USER)
+    torch = CPU_TORCH.partition("=")[2]
+    arguments = {"BASE": warm_base(), "SNAPSHOT": "base", "TORCH": torch,
+                 "TORCH_INDEX": PYTORCH_INDEX}  # fmt: skip
+    site = {
+        "title": "the test cluster in the place of SDSC Cosmos",
+        "partition": "cluster", "nodes": 2, "max_nodes": 2, "max_time": "24:00:00",
+        "whole_nodes": True, "gpus_per_node": 4, "modules": ["singularitypro", "rocm"],
+        "runtime": "singularity", "shared": [str(COSMOS)], "home": f"{COSMOS}/nfs/home",
+        "image_dir": f"{COSMOS}/vast/scratch/$USER/containers", "sync_seconds": 1,
+        "images": {"rocm63": {"vendor": "cpu", "room": [5, 1], "arguments": arguments}},
+    }  # fmt: skip
+    SITE.parent.mkdir(parents=True, exist_ok=True)
+    SITE.write_text(yaml.safe_dump(site))
+
+
+def commands() -> list[str]:
+    """Return the commands of the document's shell blocks, each with its continued lines."""
+    text = (ROOT / "docs/cosmos_quickstart.md").read_text()
+    blocks = re.findall(r"^```bash\n(.*?)^```", text, re.MULTILINE | re.DOTALL)
+    lines = "".join(blocks).replace("\\\n", " ").splitlines()
+    return [line for line in lines if line.strip()]
+
+
+class Shell:
+    """A shell of the test user, which keeps its folder and its variables between commands."""
+
+    def __init__(self, cluster: Cluster) -> None:
+        variables = {
+            "HOME": str(HOME), "USER": USER, "LANG": "C.UTF-8", "PATH": "/usr/bin:/bin",
+            "SLURM_CONF": f"{cluster.state}/slurm.conf", "OMP_NUM_THREADS": "1",
+            "AAM_REPOSITORY": str(cluster.folder / "repository"),
+            **{k: v for k, v in os.environ.items() if k.startswith("PIP_")},
+        }  # fmt: skip
+        named = [f"{name}={value}" for name, value in variables.items()]
+        self.process = subprocess.Popen(
+            ["runuser", "-u", USER, "--", "env", "-i", *named, "bash"], cwd="/", text=True,
+            stdin=subprocess.PIPE, stdout=subprocess.PIPE, stderr=subprocess.STDOUT,
+        )  # fmt: skip
+        self.run("module() { echo module $*; }; export -f module")
+
+    def run(self, command: str) -> str:
+        """Run a command and return its output; it has to end with status 0."""
+        assert self.process.stdin
+        assert self.process.stdout
+        self.process.stdin.write(f'{{ {command}\n}} </dev/null\necho "status=$?"\n')
+        self.process.stdin.flush()
+        output = ""
+        while not (
+            status := re.fullmatch(r"status=(\d+)\n", line := self.process.stdout.readline())
+        ):
+            assert line, f"the shell ended after: {command}\n{output}"
+            output += line
+        assert status[1] == "0", f"{command}\n{output}"
+        return output
+
+
+def test_every_command_of_the_quickstart(cluster: Cluster) -> None:
+    prepare(cluster)
+    shell = Shell(cluster)
+    submitted = [
+        command for command in commands() if re.match(r"sbatch|aam-launch submit", command)
+    ]
+    assert len(submitted) == 5
+    images = COSMOS / "vast/scratch" / USER / "containers"
+    done: list[Job] = []
+    for command in commands():
+        if command.startswith("cp table.biom"):
+            study = cluster.folder / "study"
+            metadata = (study / "metadata.tsv").read_text().replace("\tph\t", "\tage\t")
+            for name in ("table.biom", "tree.nwk"):
+                shutil.copy(study / name, HOME / "aam")
+            (HOME / "aam/metadata.tsv").write_text(metadata)
+        output = shell.run(command)
+        if command == "bash slurm/cosmos_setup.sh":
+            assert "module load singularitypro rocm" in output
+            assert (images / "rocm63.sif").is_file()
+            assert (images / "images.json").is_file()
+            assert {p.name for p in HOME.glob("aam-*")} >= {
+                "aam-data", "aam-checkpoints", "aam-logs", "aam-containers"
+            }  # fmt: skip
+            assert "rocm63.sif as sha256:" in shell.run(command), (
+                "it records an image that is there"
+            )
+        if command in submitted:
+            done.append(finished(cluster, output))
+    runner, *trained = done
+    assert runner.state == "FAILED"
+    assert "The job needs GPUs: " in runner.said
+    assert [job.state for job in trained] == ["COMPLETED", "FAILED", "FAILED", "COMPLETED"]
+    for job in trained[1:3]:
+        assert "aam-job: ended with status 75" in job.said, job.said
+    predictions = (HOME / "aam-data/predictions.tsv").read_text().splitlines()
+    assert len(predictions) == 37
+    assert "age" in predictions[0]
+
+
+def finished(cluster: Cluster, output: str) -> Job:
+    """Wait for the end of a job; a run of many epochs is stopped after its second one."""
+    number = re.search(r"(?:Submitted batch job|Job) (\d+)", output)
+    assert number, output
+    log = re.search(r"^follow\s+tail -F (.*)$", output, re.MULTILINE)
+    job = Job(
+        cluster, number[1], Path(log[1]) if log else HOME / f"aam/test_runner-{number[1]}.out"
+    )
+    run = job.log.with_name(job.log.name.removesuffix(f"-{number[1]}.log"))
+    stopped, end = False, time.monotonic() + 900
+    while job.state in ("PENDING", "RUNNING", "COMPLETING"):
+        assert time.monotonic() < end, job.said
+        if run.name != "first" and rows(run) >= 2 and not stopped:
+            cluster.slurm("scancel", "--signal=USR2", "--batch", number[1])
+            stopped = True
+        time.sleep(1)
+    return job
