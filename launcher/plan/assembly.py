@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import json
-from collections.abc import Sequence
+from collections.abc import Container, Sequence
 from dataclasses import replace
 from functools import partial
 
@@ -46,11 +46,12 @@ def assemble_plan(
     """
     stack = choice.image.pins.get("torch") if choice.image else native.torch
     vendor = choice.gpus[0].vendor if choice.gpus else None
-    faults: Sequence[StackFault] = catalog.faults_of(vendor, stack)
+    arch = (choice.gpus[0].arch or "unknown") if choice.gpus else None
+    stack_faults = catalog.faults_of(vendor, stack, arch)
+    faults: Sequence[StackFault] = [fault for fault in stack_faults if fault.flags]
     measured: list[Decision] = []
     warnings: list[Finding] = []
-    if known is not None:
-        arch = choice.gpus[0].arch or "unknown"
+    if known is not None and arch is not None:
         faults, measured, warnings = settle(faults, known, request, arch)
     added, flag_decisions, flag_findings = required(request, faults)
     more, rank_decisions = processes(request, choice.gpus)
@@ -62,17 +63,20 @@ def assemble_plan(
     else:
         line = (*request.command.split(), *request.argv, *added)
         plan = native_plan(host, choice, settings, native, context, line)
+    variables = _avoiding(stack_faults, {*dict(plan.variables), *host.environment})
     plan = replace(
         plan,
         gpus=choice.gpus,
+        variables=(*plan.variables, *((name, value) for name, value, _ in variables)),
         stack=f"torch {stack}" if stack else "",
         forced=choice.forced,
         decisions=(
-            *choice.decisions, *measured, *flag_decisions, *rank_decisions, *plan.decisions
+            *choice.decisions, *measured, *flag_decisions, *rank_decisions, *plan.decisions,
+            *(Decision("variable", f"{n}={v}", why, "catalog") for n, v, why in variables),
         ),
         findings=(
             *settings.findings, *choice.findings, *warnings, *flag_findings,
-            *_warnings(host, choice, catalog),
+            *_reported(stack_faults), *_warnings(host, choice, catalog),
         ),
     )  # fmt: skip
     if known is not None and known.report is not None:
@@ -85,6 +89,23 @@ def assemble_plan(
             note = json.dumps({**content, "mounts": None}, separators=(",", ":"))
         plan = replace(plan, variables=(*plan.variables, (RECORD, note)))
     return plan
+
+
+def _avoiding(faults: Sequence[StackFault], present: Container[str]) -> list[tuple[str, str, str]]:
+    """Return the variables that avoid faults, unless they are set, with their reasons."""
+    return [
+        (name, value, f"{fault.reason} ({fault.source})") for fault in faults
+        for name, value in fault.variables.items() if name not in present
+    ]  # fmt: skip
+
+
+def _reported(faults: Sequence[StackFault]) -> list[Finding]:
+    """Return notes on faults that no flag and no variable avoids."""
+    remedy = "`aam check` measures whether it occurs here"
+    return [
+        Finding("note", "A known fault of this stack", f"{fault.reason} ({fault.source})", remedy)
+        for fault in faults if not fault.flags and not fault.variables
+    ]  # fmt: skip
 
 
 def _warnings(host: Host, choice: Choice, catalog: Catalog) -> list[Finding]:

@@ -57,9 +57,18 @@ class Image:
 
 @dataclass(frozen=True)
 class StackFault:
-    """A known fault of a stack: the flags that avoid it, the reason and the source.
+    """A known fault of a stack, the reason and the source.
 
-    `known_from` is "catalog", or names the measurement.
+    Attributes:
+        name: "aotriton-mask".
+        vendor: name in `launcher.gpus.VENDORS`.
+        torch: releases of PyTorch that have it.
+        flags: arguments of `aam` that avoid it.
+        reason: what is wrong.
+        source: issue, pull request or measurement.
+        known_from: "catalog", or the measurement.
+        archs: GPU architectures on which it is known; empty: all of the vendor.
+        variables: environment variables that avoid it.
     """
 
     name: str
@@ -69,6 +78,8 @@ class StackFault:
     reason: str
     source: str
     known_from: str = "catalog"
+    archs: tuple[str, ...] = ()
+    variables: Mapping[str, str] = field(default_factory=dict)
 
 
 @dataclass(frozen=True)
@@ -83,10 +94,15 @@ class Catalog:
         """Return the image called `name`, or None."""
         return next((image for image in self.images if image.name == name), None)
 
-    def faults_of(self, vendor: str | None, torch: str | None) -> tuple[StackFault, ...]:
+    def faults_of(
+        self, vendor: str | None, torch: str | None, arch: str | None = None
+    ) -> tuple[StackFault, ...]:
         """Return the known faults of a stack; a local part ("2.5.1+rocm6.2") does not matter."""
         release = (torch or "").partition("+")[0]
-        return tuple(f for f in self.faults if f.vendor == vendor and release in f.torch)
+        return tuple(
+            f for f in self.faults
+            if f.vendor == vendor and release in f.torch and (not f.archs or arch in f.archs)
+        )  # fmt: skip
 
 
 def catalog_of(content: Mapping[str, Any]) -> Catalog:
@@ -104,7 +120,14 @@ def catalog_of(content: Mapping[str, Any]) -> Catalog:
         },
         faults=tuple(
             StackFault(
-                name, f["vendor"], tuple(f["torch"]), tuple(f["flags"]), f["reason"], f["source"]
+                name=name,
+                vendor=f["vendor"],
+                torch=tuple(f["torch"]),
+                flags=tuple(f.get("flags", ())),
+                reason=f["reason"],
+                source=f["source"],
+                archs=tuple(f.get("archs", ())),
+                variables=f.get("variables", {}),
             )
             for name, f in content["faults"].items()
         ),

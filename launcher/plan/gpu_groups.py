@@ -12,7 +12,7 @@ from launcher.gpus import VENDORS
 from launcher.host.facts import Gpu, Host
 from launcher.plan.catalog import Catalog, Image
 from launcher.plan.decision import Decision
-from launcher.plan.image_fit import fast, problems
+from launcher.plan.image_fit import driver_problem, fast, problems, served
 from launcher.plan.visible_devices import DeviceSelection, select
 
 
@@ -98,18 +98,39 @@ def survey(host: Host, catalog: Catalog, available: Container[str]) -> GpuSurvey
             fitting.sort(key=lambda i: (i.name not in available, arch not in dict(i.prefer)))
             groups.append(GpuGroup(selection, tuple(same), tuple(fitting)))
             unserved += [] if fitting else [_unserved(vendor, same, catalog, host)]
+            findings += _newer(same, fitting, catalog, host)
     return GpuSurvey(
         tuple(groups), tuple(selections), tuple(findings), tuple(unserved), tuple(_undriven(host))
     )
 
 
 def _unserved(vendor: str, gpus: Sequence[Gpu], catalog: Catalog, host: Host) -> Finding:
-    """Return the reason why no image serves GPUs, by the example of the first of their vendor."""
-    first = next((image for image in catalog.images if image.vendor == vendor), None)
+    """Return the reason why no image serves GPUs, by the example of the least demanding one.
+
+    That is the oldest image whose PyTorch is compiled for them, or the oldest of all.
+    """
+    own = [image for image in catalog.images if image.vendor == vendor]
+    compiled = [image for image in own if served(image, gpus[0].arch or "unknown")]
     why = f"the catalog has no image for GPUs of {VENDORS[vendor].title}"
-    if first:
-        why = f"{first.name}: {'; '.join(problems(first, gpus, catalog, host))}"
+    if own:
+        oldest = (compiled or own)[-1]
+        why = f"{oldest.name}: {'; '.join(problems(oldest, gpus, catalog, host))}"
     return Finding("warning", "No image serves these GPUs", f"{counted(gpus)}; {why}", "")
+
+
+def _newer(
+    gpus: Sequence[Gpu], fitting: Sequence[Image], catalog: Catalog, host: Host
+) -> list[Finding]:
+    """Return a note on the newest image that only the kernel driver keeps from serving GPUs."""
+    for image in catalog.images if fitting else ():
+        if image in fitting:
+            break
+        reason = driver_problem(image, catalog, host)
+        if reason and problems(image, gpus, catalog, host) == [reason]:
+            evidence = f"{image.name} ({image.title}) for {counted(gpus)}: {reason}"
+            cause = "A newer kernel driver would serve a newer image"
+            return [Finding("note", cause, evidence, "")]
+    return []
 
 
 def _undriven(host: Host) -> Iterator[Finding]:

@@ -24,13 +24,17 @@ def problems(image: Image, gpus: Sequence[Gpu], catalog: Catalog, host: Host) ->
         if image.archs and not served(image, arch):
             whom = "a GPU of unknown architecture" if arch == "unknown" else arch
             found.append(f"its PyTorch was not compiled for {whom}")
-    driver = host.driver(image.vendor)
-    if driver:
-        vendor = VENDORS[image.vendor]
-        ranges = catalog.drivers.get(image.vendor, ())
-        misfit = vendor.driver_misfit(driver, image.pins, image.least_driver, ranges)
-        found += [misfit] if misfit else []
-    return found
+    misfit = driver_problem(image, catalog, host)
+    return [*found, misfit] if misfit else found
+
+
+def driver_problem(image: Image, catalog: Catalog, host: Host) -> str | None:
+    """Return the reason why the host's kernel driver cannot serve `image`, or None."""
+    driver = host.driver(image.vendor) if image.vendor in VENDORS else None
+    if driver is None:
+        return None
+    ranges = catalog.drivers.get(driver.vendor, ())
+    return VENDORS[driver.vendor].driver_misfit(driver, image.pins, image.least_driver, ranges)
 
 
 def processor_problems(image: Image, host: Host) -> list[str]:

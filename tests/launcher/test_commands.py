@@ -75,10 +75,10 @@ def test_a_launch_that_asks_for_a_gpu_is_refused_without_one(
 
 
 def test_explain_refuses_what_a_launch_would_refuse(folder: Path) -> None:
-    tree = Tree(folder / "h").nvidia(0x2B85, 1, 0, "RTX 5090").nvidia_driver("580.65")
+    tree = Tree(folder / "h").nvidia(0x102D, 1, 0, "Tesla K80").nvidia_driver("470.82")
     done = launch(folder, "explain", *RUN, "--host", str(tree.root))
     assert (done.returncode, done.stdout) == (69, "")
-    assert done.stderr.startswith("aam-launch: No image serves these GPUs: 1 x RTX 5090 (sm_120)")
+    assert done.stderr.startswith("aam-launch: No image serves these GPUs: 1 x Tesla K80 (sm_37)")
     done = launch(folder, "explain", *RUN, "--host", str(tree.root), "--device", "cpu")
     assert done.returncode == 0
     assert "the command computes on the processor" in done.stdout
@@ -219,7 +219,7 @@ def test_an_unreadable_capture(folder: Path) -> None:
 @pytest.mark.parametrize(
     ("words", "status", "sentence"),
     [
-        ([*RUN, "--image", "rocm36"], 64, "did you mean 'rocm63'"),
+        ([*RUN, "--image", "rocm663"], 64, "did you mean 'rocm63'"),
         ([*RUN, "--image", "cpu"], 69, "none of apptainer"),
         ([*RUN, "--image", "/no/such.sif"], 66, "does not exist"),
         ([*RUN, "--runtime", "podman"], 69, "no podman on PATH"),
@@ -297,7 +297,7 @@ REFUSED = {
         lambda tree: tree.amd(MI300A, 1).recorded(nodes={"/dev/dri/renderD128": NODE}),
         (), 69, "A device node is absent: /dev/kfd"),
     "a GPU that no image serves": (
-        lambda tree: tree.nvidia(0x2B85, 1, 0, "RTX 5090").nvidia_driver("580.65"),
+        lambda tree: tree.nvidia(0x102D, 1, 0, "Tesla K80").nvidia_driver("470.82"),
         (), 69, "No image serves these GPUs"),
     "a mask of a GPU that is not there": (
         lambda tree: tree.amd(MI300A, 1).recorded(environment={"ROCR_VISIBLE_DEVICES": "4"}),
@@ -468,7 +468,7 @@ def test_an_engine_is_asked_once_for_its_version(folder: Path) -> None:
         ("train --table ", set()),  # the shell offers files
         ("train --dry", {"--dry-run"}),
         ("train --runtime po", {"podman"}),
-        ("--image rocm", {"rocm63", "rocm62", "rocm60"}),
+        ("--image rocm", {"rocm72", "rocm64", "rocm63", "rocm62", "rocm60"}),
         ("completion ", {"bash", "zsh", "fish"}),
         ("submit train --gp", {"--gpus"}),
         ("--fo", {"--force"}),

@@ -72,7 +72,7 @@ def test_graphics_inside_a_processor_stops_nothing(tmp_path: Path) -> None:
         assert "is an integrated one" in why(choice, "image")
         assert [f.cause for f in choice.findings] == ["An integrated GPU is not used"]
     tree.amd(MI300A, 0x41)
-    assert name_of(decide(detect(tree.root))) == "rocm63"
+    assert name_of(decide(detect(tree.root))) == "rocm72"
 
 
 def test_a_capture_of_a_host_with_intel_gpus_is_complete(tmp_path: Path) -> None:
@@ -103,7 +103,7 @@ def test_a_card_cut_by_mig_is_left_out_by_name(tmp_path: Path) -> None:
     tree.nvidia(0x20B2, 2, 1, "A100")
     choice = decide(detect(tree.root))
     left = [(d.value, d.why) for d in choice.decisions if d.subject == "left out"]
-    reason = "one group of alike GPUs at a time, and cuda runs on 1 x A100 (sm_80)"
+    reason = "one group of alike GPUs at a time, and cuda128 runs on 1 x A100 (sm_80)"
     assert left == [("1 x A100 (sm_80, cut by MIG)", reason)]
 
 

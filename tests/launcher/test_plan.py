@@ -121,6 +121,18 @@ def test_a_native_stack_has_the_same_faults(mi300a: Host) -> None:
     assert plan.argv[:3] == ("pretrain", "--table", "/d/t.biom")
 
 
+def test_a_fault_that_a_variable_avoids(mi300a: Host) -> None:
+    plan = planned(mi300a, *PRETRAIN, "--image", "rocm72")
+    assert dict(plan.variables)["TORCH_BLAS_PREFER_HIPBLASLT"] == "0"
+    assert "TORCH_BLAS_PREFER_HIPBLASLT=0" in decided(plan, "variable")
+    notes = [f.evidence for f in plan.findings if f.cause == "A known fault of this stack"]
+    assert notes == ["inaccurate attention of aotriton 0.11 was reported (vllm issue 30167)"]
+    own = planned(mi300a, *PRETRAIN, "--image", "rocm72", "--env", "TORCH_BLAS_PREFER_HIPBLASLT=1")
+    assert dict(own.variables)["TORCH_BLAS_PREFER_HIPBLASLT"] == "1"
+    other = planned(mi300a, *PRETRAIN, "--image", "rocm64")
+    assert "TORCH_BLAS_PREFER_HIPBLASLT" not in dict(other.variables)
+
+
 # --- engines
 
 
@@ -130,7 +142,7 @@ def test_apptainer(mi300a: Host) -> None:
     assert {"--contain", "--cleanenv", "--no-eval", "--no-home", "--no-rocm"} < set(words)
     assert "type=bind,source=/dev/dri/renderD152,destination=/dev/dri/renderD152" in words
     assert "type=bind,source=/d/t.biom,destination=/d/t.biom,ro" in words
-    assert words[words.index("/i/rocm63.sif") + 1] == "/usr/bin/env"
+    assert words[words.index("/i/rocm72.sif") + 1] == "/usr/bin/env"
     assert "ROCR_VISIBLE_DEVICES=0,1,2,3" in words
     assert words[words.index("aam") :] == ("aam", *PRETRAIN)
     forced = command(planned(mi300a, *PRETRAIN, "--host-rocm"))

@@ -9,6 +9,8 @@ import pytest
 
 from aam.contract.errors import Unavailable, UsageError
 from launcher import engines
+from launcher.config import catalog as configured
+from launcher.config import read
 from launcher.detect import detect
 from launcher.engines import ENGINES
 from launcher.host.facts import EngineFact, Host
@@ -123,22 +125,25 @@ def test_captured_hosts_without_a_driver_are_refused(name: str, gpus: str, modul
 @pytest.mark.parametrize(
     ("kind", "driver", "image"),
     [
-        (MI25, None, "rocm63"),  # listed for gfx900, which an old kernel does not state
+        (MI25, None, "rocm72"),  # listed for gfx900, which an old kernel does not state
         (MI50, "6.8.5", "rocm60"),  # the stack that is kept for it
         (MI50, None, "rocm60"),
         (MI50, "6.10.5", "rocm63"),  # a driver that was not tested with ROCm 6.0
-        (MI250X, "6.8.5", "rocm63"),
-        (MI300A, "6.10.5", "rocm63"),
-        (MI300A, "6.16.13", "rocm63"),  # release 30.30, which does not support 6.2
-        (MI300A, "6.14.14", "rocm63"),  # release 30.10
-        (MI300A, "6.7.0", "rocm63"),  # ROCm 6.1, which supports 6.3 and 6.4
+        (MI250X, "6.8.5", "rocm64"),
+        (MI300A, "6.10.5", "rocm64"),
+        (MI300A, "6.16.13", "rocm72"),  # release 30.30
+        (MI300A, "6.14.14", "rocm64"),  # release 30.10, which does not support 7.2
+        (MI300A, "6.7.0", "rocm64"),  # ROCm 6.1, which supports 6.3 and 6.4
         (MI300A, "6.3.6", "rocm62"),  # ROCm 6.0, which does not support 6.3
         (RX7900, "6.3.6", "rocm62"),
         (MI50, "6.3.6", "rocm60"),
         (MI210, "6.2.4", "rocm60"),  # ROCm 5.7
-        (MI300A, "6.19.0", "rocm63"),  # no table has it
-        (RX7900, None, "rocm63"),
-        ((120001, 0x7550), None, "rocm63"),
+        (MI300A, "6.19.0", "rocm72"),  # no table has it
+        (RX7900, None, "rocm72"),
+        ((120001, 0x7550), None, "rocm72"),  # Radeon 9070
+        ((120001, 0x7550), "6.10.5", "rocm64"),
+        ((90500, 0x75A0), None, "rocm72"),  # MI350X
+        ((90500, 0x75A0), "6.16.13", "rocm72"),
     ],
 )
 def test_amd(tmp_path: Path, kind: tuple[int, int], driver: str | None, image: str) -> None:
@@ -150,9 +155,14 @@ def test_amd(tmp_path: Path, kind: tuple[int, int], driver: str | None, image: s
 @pytest.mark.parametrize(
     ("device", "driver", "image"),
     [
-        (0x1DB1, "535.54.03", "cuda"),
-        (0x20B2, "525.60.13", "cuda"),
-        (0x2684, "555.42.02", "cuda"),  # sm_89 runs what was compiled for sm_86
+        (0x15F8, "535.54.03", "cuda"),  # sm_60
+        (0x1DB1, "580.65.06", "cuda128"),  # sm_70, which CUDA 13 does not have
+        (0x20B2, "525.60.13", "cuda128"),
+        (0x2684, "555.42.02", "cuda128"),  # sm_89 runs what was compiled for sm_86
+        (0x20B2, "580.65.06", "cuda130"),
+        (0x2B85, "580.65.06", "cuda130"),  # RTX 5090
+        (0x2B85, "570.86.10", "cuda128"),
+        (0x2901, "580.65.06", "cuda130"),  # B200
     ],
 )
 def test_nvidia(tmp_path: Path, device: int, driver: str, image: str) -> None:
@@ -168,7 +178,7 @@ def test_of_several_kinds_the_best_supported_is_used(tmp_path: Path) -> None:
     assert left == [
         (
             "2 x MI100 (gfx908)",
-            "one group of alike GPUs at a time, and rocm63 runs on 1 x MI210 (gfx90a)",
+            "one group of alike GPUs at a time, and rocm72 runs on 1 x MI210 (gfx90a)",
         )
     ]
 
@@ -215,9 +225,8 @@ def test_an_image_for_another_processor_is_refused(tmp_path: Path) -> None:
 
 
 UNSERVED = [
-    ("RTX 5090", 0x2B85, 1, "sm_120"),
-    ("NVIDIA B200", 0x2901, 8, "sm_100"),
     ("Tesla K80", 0x102D, 2, "sm_37"),
+    ("Tesla K40m", 0x1023, 1, "sm_35"),
 ]
 
 
@@ -246,9 +255,42 @@ def test_gpus_that_no_image_serves_are_not_passed_over(
 
 
 def test_amd_gpus_that_no_image_serves(tmp_path: Path) -> None:
-    host = detect(Tree(tmp_path).amd((90500, 0x75A0), 1).root)
-    with pytest.raises(Unavailable, match="1 x MI350X .gfx950.; rocm63: its PyTorch was not"):
+    """The reason is that of the image that comes nearest: its PyTorch is compiled for the GPU."""
+    host = detect(Tree(tmp_path).amd((90500, 0x75A0), 1).amd_driver("6.10.5").root)
+    with pytest.raises(Unavailable, match=r"1 x MI350X .gfx950.; rocm72: driver 6.10.5 .*not 7.2"):
         decide(host)
+
+
+@pytest.mark.parametrize(
+    ("driver", "won"),
+    [("6.10.5", "rocm72 (ROCm 7.2, PyTorch 2.11.0) for 1 x MI300A (gfx942): driver 6.10.5 (6.3) "
+      "supports ROCm 6.1, 6.2, 6.3, 6.4, 7.0, not 7.2"), ("6.16.13", None), (None, None)],
+)  # fmt: skip
+def test_what_a_driver_update_would_win(tmp_path: Path, driver: str | None, won: str) -> None:
+    choice = decide(detect(Tree(tmp_path).amd(MI300A, 1).amd_driver(driver).root))
+    notes = [f.evidence for f in choice.findings if "newer kernel driver" in f.cause]
+    assert notes == ([won] if won else [])
+
+
+def test_a_site_prefers_an_image(tmp_path: Path) -> None:
+    """Cosmos has ROCm 6.3, and its quickstart builds that image."""
+    site = str(SHIPPED.with_name("sites") / "cosmos.yaml")
+    settings = read({"--site": (site,)}, {"HOME": str(tmp_path)}, tmp_path)
+    host = detect(Tree(tmp_path).amd(MI300A, 1).root)
+    built = tuple(
+        BuiltImage(name, ("singularity",), f"/i/{name}.sif") for name in ("rocm72", "rocm63")
+    )
+    choice = choose(host, configured(settings), settings, built, NATIVE)
+    assert name_of(choice) == "rocm63"
+    assert "SDSC installs" in why(choice, "image")
+
+
+def test_images_are_listed_newest_first() -> None:
+    """The order of the catalog is that of preference among images that fit."""
+    for pin in ("rocm", "cuda"):
+        listed = [[int(n) for n in i.pins[pin].split(".")] for i in CATALOG.images if pin in i.pins]
+        assert listed == sorted(listed, reverse=True)
+        assert len(listed) >= 3
 
 
 def test_a_driver_that_is_too_old_for_every_image(tmp_path: Path) -> None:
@@ -308,7 +350,7 @@ def test_of_mig_instances_one_is_used(tmp_path: Path) -> None:
 def test_two_vendors_equally_supported_are_not_guessed(tmp_path: Path) -> None:
     tree = Tree(tmp_path).amd(MI210, 1).nvidia(0x20B2, 2, 0, "A100").nvidia_driver("535.1")
     host = detect(tree.root)
-    with pytest.raises(UsageError, match="--image rocm63 or cuda"):
+    with pytest.raises(UsageError, match="--image rocm72 or cuda128"):
         decide(host)
     assert [g.vendor for g in decide(host, image="cuda").gpus] == ["nvidia"]
     assert [g.vendor for g in decide(host, image="rocm62").gpus] == ["amd"]
@@ -318,7 +360,7 @@ def test_two_vendors_equally_supported_are_not_guessed(tmp_path: Path) -> None:
 def test_two_vendors_of_which_one_is_better_supported(tmp_path: Path) -> None:
     tree = Tree(tmp_path).amd(MI50, 1).nvidia(0x1DB1, 2, 0, "V100").nvidia_driver("535.1")
     choice = decide(detect(tree.root))
-    assert name_of(choice) == "cuda"
+    assert name_of(choice) == "cuda128"
     assert [d.value for d in choice.decisions if d.subject == "left out"] == ["1 x MI50 (gfx906)"]
 
 
@@ -329,7 +371,7 @@ def test_a_misfit_is_refused_with_the_nearest_fit(tmp_path: Path) -> None:
     assert "driver 6.16.13 (30.30) supports ROCm 6.3, 6.4, 7.0, 7.1, 7.2, not 6.2" in str(
         caught.value
     )
-    assert "nearest fit is --image rocm63" in str(caught.value)
+    assert "nearest fit is --image rocm72" in str(caught.value)
     forced = decide(host, image="rocm62", force=True)
     assert name_of(forced) == "rocm62"
     assert "6.16.13" in forced.forced[0]
@@ -344,7 +386,7 @@ def test_a_misfit_is_refused_with_the_nearest_fit(tmp_path: Path) -> None:
 
 def test_an_unknown_image() -> None:
     with pytest.raises(UsageError, match="did you mean 'rocm63'"):
-        decide(_empty(), image="rocm36")
+        decide(_empty(), image="rocm663")
 
 
 def _empty(*engines: EngineFact) -> Host:
@@ -368,7 +410,7 @@ def test_native_does_not_leave_gpus_idle(tmp_path: Path) -> None:
     host = live(Tree(tmp_path).amd(MI300A, 1))
     with pytest.raises(Unavailable, match="The GPUs would stay idle: .*1 x MI300A") as caught:
         decide(host, built=())
-    assert "`aam-launch images build rocm63`" in str(caught.value)
+    assert "`aam-launch images build rocm72`" in str(caught.value)
     with pytest.raises(Unavailable, match="install a PyTorch that can, or add --device cpu"):
         decide(host, runtime="native")
     choice = decide(host, built=(), use="never")

@@ -76,7 +76,7 @@ WORDS = ("--site", "./site.yaml", "pretrain", "--table", "table.biom", "--tree",
 def test_a_dry_run_needs_no_slurm_and_prints_the_script(place: Path) -> None:
     done = submit(place, *WORDS, "--gpus", "1", "--time", "2:00:00", "--dry-run")
     assert done.returncode == 0, done.stderr
-    assert "Image rocm63 is not built" in done.stderr
+    assert "Image rocm72 is not built" in done.stderr
     lines = done.stdout.splitlines()
     header = [line.removeprefix("#SBATCH ") for line in lines if line.startswith("#SBATCH")]
     assert header == [
@@ -89,7 +89,7 @@ def test_a_dry_run_needs_no_slurm_and_prints_the_script(place: Path) -> None:
         "pretrain", "--table", f"{place}/table.biom", "--tree", f"{place}/tree.nwk",
         "--output-dir", f"{place}/out",
     ]  # fmt: skip
-    assert f"image={place}/images/rocm63.sif python=python" in lines
+    assert f"image={place}/images/rocm72.sif python=python" in lines
     assert f"type=bind,source={place}/tree.nwk,destination={place}/tree.nwk,ro" in done.stdout
     assert len(lines) <= 60
     assert not (place / "out").exists()
@@ -243,7 +243,7 @@ REFUSED = [
     (["--image", "rocm99"], 64, "No such image: 'rocm99'; did you mean"),
     (["--tabel", "x"], 64, "did you mean '--table'?"),
     (["--array", "none.yaml"], 66, "No file for --array: 'none.yaml'"),
-    ([], 69, "Image rocm63 is not built"),
+    ([], 69, "Image rocm72 is not built"),
 ]  # fmt: skip
 
 

@@ -25,7 +25,8 @@ from tests.support.engines import PYTHON, ROOT, USER, Engines
 PARTS = ("aam", "launcher", "containers")
 WHEEL_TAGS = [f"manylinux_2_{minor}_x86_64" for minor in range(5, 37)]
 WHEEL_TAGS += ["manylinux2014_x86_64", "manylinux2010_x86_64", "manylinux1_x86_64", "linux_x86_64"]
-OTHERS = pytest.mark.parametrize("name", ["rocm63", "rocm62", "rocm60", "cuda"])
+NAMES = tuple(yaml.safe_load((ROOT / "launcher/catalog.yaml").read_text())["images"])
+OTHERS = pytest.mark.parametrize("name", [name for name in NAMES if name != "cpu"])
 """The images that are not built in full."""
 
 SITE = "small.yaml"
@@ -145,8 +146,7 @@ def _copy(state: Path) -> Path:
             shutil.copytree(ROOT / part, aside / "code" / part, ignore=ignore)
         shutil.copytree(Path(yaml.__file__).parent, aside / "code/yaml", ignore=ignore)
         # What is built here is as small as `cpu`, whatever its name asks room for.
-        names = ("rocm63", "rocm62", "rocm60", "cuda")
-        small = {"images": {name: {"room": [5, 1]} for name in names}}
+        small = {"images": {name: {"room": [5, 1]} for name in NAMES}}
         (aside / SITE).write_text(yaml.safe_dump(small))
         subprocess.run(["chmod", "-R", "a+rX", str(aside)], check=True)
         aside.rename(folder)
