@@ -7,6 +7,7 @@ from aam.contract.files import atomic_write
 from aam.contract.options.commands import Report
 from aam.report.base import ReportInput
 from aam.report.colours import choose_colours
+from aam.report.models import compare_models
 from aam.report.page import page
 from aam.report.run import read_run
 
@@ -23,7 +24,7 @@ def run(options: Report) -> None:
     found = read_run(options.run_dir)
     colours = choose_colours(found, options.metadata, options.color_by, options.categories)
     place = options.output or options.run_dir / "report.html"
-    text = page(ReportInput(found, colours, options.unit), place)
+    text = page(ReportInput(found, colours, options.unit, compare_models(found)), place)
     with atomic_write(place) as temporary:
         temporary.write_text(text, encoding="utf-8")
     say(f"Report: {place} ({len(text.encode()) / 1024:.0f} KiB)")

@@ -7,6 +7,7 @@ from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Literal
 
 from aam.report.colours import Colour
+from aam.report.models import ModelComparison
 from aam.report.run import Run
 
 if TYPE_CHECKING:
@@ -23,11 +24,13 @@ class ReportInput:
         run: the run folder.
         colours: metadata columns of the embedded samples; empty for none.
         unit: unit of a numeric target; "" if unknown.
+        models: comparison with other models; None without predictions.
     """
 
     run: Run
     colours: tuple[Colour, ...] = ()
     unit: str = ""
+    models: ModelComparison | None = None
 
     @property
     def target(self) -> str:
@@ -74,7 +77,7 @@ class Table:
         heads: of the columns.
         rows: cells; the first of a row names it.
         note: sentence below it.
-        strong, soft: numbers of rows to emphasize, and to show in grey.
+        strong: numbers of rows to emphasize.
     """
 
     title: str
@@ -82,7 +85,6 @@ class Table:
     rows: Sequence[Sequence[str]]
     note: str = ""
     strong: Sequence[int] = ()
-    soft: Sequence[int] = ()
 
 
 Tabulate = Callable[[ReportInput], Table | None]

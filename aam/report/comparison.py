@@ -22,27 +22,14 @@ def comparison(runs: Sequence[Run]) -> list[Table]:
     """
     names = _names(runs)
     scored = [_scored(run, runs[0]) for run in runs]
-    own = [compute_metrics(one) for one in scored]
-    metrics = [name for name in TITLES if all(name in found for found in own)]
-    heads = ["", "Measured on", *(TITLES[name] for name in metrics)]
-    rows = [
-        [name, run.part, *(shown(n, found.get(n)) for n in metrics)]
-        for name, run, found in zip(names, runs, own, strict=True)
-    ]
-    tables = [Table(f"{runs[0].target}: each run on its own samples", heads, rows)]
     common = set.intersection(*(set(run.sample_ids) for run in runs))
-    if common and any(set(run.sample_ids) != common for run in runs):
-        shared = [
-            compute_metrics(one.take(_rows(run, common)))
-            for run, one in zip(runs, scored, strict=True)
-        ]
-        rows = [
-            [name, run.part, *(shown(n, found.get(n)) for n in metrics)]
-            for name, run, found in zip(names, runs, shared, strict=True)
-        ]
-        tables.append(Table(f"On the {len(common)} samples that all runs scored", heads, rows))
-    elif common:
-        tables[0] = Table(f"{runs[0].target}: {len(common)} samples of every run", heads, rows)
+    same = all(set(run.sample_ids) == common for run in runs)
+    samples = f"{len(common)} samples of every run" if same else "each run on its own samples"
+    tables = [_metrics_table(f"{runs[0].target}: {samples}", names, runs, scored)]
+    if common and not same:
+        shared = [one.take(_rows(run, common)) for run, one in zip(runs, scored, strict=True)]
+        title = f"On the {len(common)} samples that all runs scored"
+        tables.append(_metrics_table(title, names, runs, shared))
     options = [{flag: value for flag, value, _ in option_rows(run)} for run in runs]
     flags = [
         flag
@@ -54,6 +41,18 @@ def comparison(runs: Sequence[Run]) -> list[Table]:
         rows = [[flag, *(found.get(flag) or "-" for found in options)] for flag in flags]
         tables.append(Table("Options that differ", ["", *names], rows))
     return tables
+
+
+def _metrics_table(
+    title: str, names: Sequence[str], runs: Sequence[Run], scored: Sequence[ScoredPredictions]
+) -> Table:
+    found = [compute_metrics(one) for one in scored]
+    metrics = [name for name in TITLES if all(name in one for one in found)]
+    rows = [
+        [name, run.part, *(shown(metric, one[metric]) for metric in metrics)]
+        for name, run, one in zip(names, runs, found, strict=True)
+    ]
+    return Table(title, ["", "Measured on", *(TITLES[name] for name in metrics)], rows)
 
 
 def _names(runs: Sequence[Run]) -> list[str]:

@@ -14,10 +14,9 @@ from urllib.parse import quote
 import numpy as np
 
 from aam.contract.options import find, specs
-from aam.data.metrics import compute_metrics
 from aam.report.base import ReportInput
+from aam.report.models import OWN
 from aam.report.run import Run
-from aam.report.tables import comparable_baseline, constant
 from aam.report.terminal import TITLES, shown
 
 Rows = list[list[str]]
@@ -29,8 +28,6 @@ FILES = {
     "embeddings.tsv": "embedding of each sample",
     "unifrac.tsv": "UniFrac distances",
     "metrics.csv": "losses and metrics of each epoch",
-    "baseline/predictions.tsv": "predictions of the baseline",
-    "baseline/metrics.json": "metrics of the baseline",
     "run.json": "options, versions, host, SHA-256 of the inputs",
 }
 """Files of a run folder to which the page links."""
@@ -98,19 +95,16 @@ def measured_on(run: Run) -> str:
     group = run.option("split", "group_column")
     apart = f" All samples of a {group} are on one side of a split." if group else ""
     if run.part == "test":
-        several = f"{samples} test samples of {folds} folds: each was predicted by the model that "
-        one = f"{samples} test samples, which "
-        trained = (
-            "neither trained on it nor stopped by it."
-            if folds
-            else "did not take part in training."
-        )
-        return (several if folds else one) + trained + apart
+        if folds:
+            how = f"of {folds} folds: each was predicted by a model that it did not train"
+        else:
+            how = "that took no part in training"
+        return f"{samples} test samples {how}.{apart}"
     if run.part == "validation":
         return (
             f"{samples} validation samples, which did not train the model but chose its epoch: "
-            f"new samples may be predicted a little worse. Cross-validation (--folds) measures on "
-            f"test samples.{apart}"
+            "new samples may be predicted a little worse. A cross-validation (--folds) has test "
+            f"samples.{apart}"
         )
     return f"{samples} samples; which split they are from is not recorded."
 
@@ -161,9 +155,13 @@ def command_line(run: Run) -> str:
 
 def file_links(run: Run, page: Path) -> list[tuple[str, str, str]]:
     """Return address relative to the page, name and content of each file of the run folder."""
+    others = {
+        f"{one.folder}/predictions.tsv": f"the same of the {one.model}" for one in run.baselines
+    }
+    files = {**FILES, **others}
     return [
         (quote(os.path.relpath(run.folder / name, page.parent)), name, what)
-        for name, what in FILES.items()
+        for name, what in files.items()
         if (run.folder / name).is_file()
     ]
 
@@ -181,32 +179,21 @@ def duration(seconds: float) -> str:
 
 
 def _scored_tiles(given: ReportInput) -> list[Tile]:
-    """Return the headline metrics, with interval and unit, and those of the best other model."""
-    run = given.run
-    if run.scored is None:
+    """Return the headline metrics, with their intervals."""
+    if given.models is None:
         return []
-    found = compute_metrics(run.scored)
-    names = ("accuracy", "balanced_accuracy", "auc", "macro_f1")
-    if not run.scored.classes:
-        names = ("r2", "mae", "rmse", "spearman")
-    models = (run.scores or {}).get("models", {})
-    baseline = comparable_baseline(run) or {}
-    guess = compute_metrics(constant(run.scored))
+    own = given.models.metrics[OWN]
+    names = ("r2", "mae", "rmse", "spearman")
+    if "accuracy" in own:
+        names = ("accuracy", "balanced_accuracy", "auc", "macro_f1")
     tiles = []
     for name in names:
-        value = found.get(name)
-        if value is None:
+        if name not in own or own[name].value is None:
             continue
-        notes = []
-        ranged = models.get("ensemble", {}).get("metrics", {}).get(name, {})
-        if ranged.get("lower") is not None:
-            notes.append(f"{ranged['lower']:.3f} to {ranged['upper']:.3f}")
-        if name in ("mae", "accuracy") and guess[name] is not None:
-            notes.append(f"guess {shown(name, guess[name])}")
-        if baseline.get("overall", {}).get(name) is not None:
-            notes.append(f"{baseline.get('model')} {shown(name, baseline['overall'][name])}")
+        lower, upper = own[name].lower, own[name].upper
+        note = "" if lower is None else f"{shown(name, lower)} to {shown(name, upper)}"
         unit = given.unit if name in ("mae", "rmse") else ""
-        tiles.append(Tile(shown(name, value), TITLES[name], ", ".join(notes), unit))
+        tiles.append(Tile(shown(name, own[name].value), TITLES[name], note, unit))
     return tiles
 
 

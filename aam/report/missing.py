@@ -10,6 +10,12 @@ from pathlib import Path
 from aam.report.base import ReportInput
 from aam.report.run import Run
 
+BASELINES = (
+    ("forest", "random forest", "baseline"),
+    ("kernel", "sequence kernel", "baseline-kernel"),
+)
+"""Member, its title in metrics.json, and the folder of each baseline."""
+
 
 def missing(given: ReportInput) -> list[tuple[str, str]]:
     """Return a sentence and a command line for each part that is missing."""
@@ -23,14 +29,18 @@ def _missing(given: ReportInput) -> Iterator[tuple[str, str]]:
     inputs = ["--table", table or "TABLE"]
     if sequences := _input(run, "--sequences"):
         inputs += ["--sequences", sequences]
-    if run.scored is not None and run.baseline is None and run.scores is None:
+    if run.scored is not None and run.scores is None:
         target = run.facts.get("options", {}).get("target", {})
         words = ["baseline", *inputs, "--metadata", metadata or "METADATA"]
         words += ["--metadata-column", str(run.target)]
         words += ["--classifier"] if target.get("classifier") else []
         words += ["--where", target["where"]] if target.get("where") else []
-        words += ["--splits", f"{folder}/splits.tsv", "--output-dir", f"{folder}/baseline"]
-        yield "A random forest on the same split, to compare with:", _command(words)
+        words += ["--splits", f"{folder}/splits.tsv"]
+        present = {baseline.model for baseline in run.baselines}
+        for member, model, place in BASELINES:
+            if model not in present:
+                own = ["--member", member, "--output-dir", f"{folder}/{place}"]
+                yield f"A {model} on the same split, to compare with:", _command([*words, *own])
     if run.part == "validation":
         words = _without([str(word) for word in run.facts.get("argv") or []][1:], "--output-dir")
         if words:

@@ -30,7 +30,7 @@ def page(given: ReportInput, place: Path) -> str:
         name=run.folder.resolve().name,
         finished=run.facts.get("finished"),
         pretraining=run.target is None,
-        verdict=verdict(run),
+        verdict=verdict(given),
         measured_on=content.measured_on(run),
         tiles=content.tiles(given),
         tables=tabulate(given),

@@ -26,6 +26,24 @@ F64 = npt.NDArray[np.float64]
 
 
 @dataclass(frozen=True)
+class Baseline:
+    """Result of `aam baseline`.
+
+    Attributes:
+        folder: its name in the run folder.
+        model: "random forest" or another one.
+        column: that it predicts.
+        scored: its predictions for the samples of the run, in their order; None if it was scored on
+            other samples or in other folds.
+    """
+
+    folder: str
+    model: str
+    column: str
+    scored: ScoredPredictions | None
+
+
+@dataclass(frozen=True)
 class Run:
     """Content of a run folder.
 
@@ -41,8 +59,7 @@ class Run:
         groups: sample -> group in splits.tsv; empty without groups.
         unifrac: distances of unifrac.tsv; None without the file.
         scores: scores.json, the ensemble and its members; None without the file.
-        baseline: metrics.json of the baseline in the run folder; None without one.
-        same_split: the baseline was scored on the same samples; None if unknown.
+        baselines: other models, of the folders baseline*.
     """
 
     folder: Path
@@ -56,8 +73,7 @@ class Run:
     groups: dict[str, str]
     unifrac: DistanceMatrix | None
     scores: dict[str, Any] | None
-    baseline: dict[str, Any] | None
-    same_split: bool | None
+    baselines: tuple[Baseline, ...]
 
     @property
     def target(self) -> str | None:
@@ -96,7 +112,7 @@ def read_run(folder: Path) -> Run:
     curves = {fold: columns for fold, columns in curves.items() if len(columns["epoch"])}
     sample_ids, scored, part = _read_scored(folder / "predictions.tsv", facts)
     embedded_ids, embeddings = _read_embeddings(folder / "embeddings.tsv")
-    beside = folder / "baseline"
+    baselines = sorted(path.parent for path in folder.glob("baseline*/metrics.json"))
     unifrac = folder / "unifrac.tsv"
     return Run(
         folder,
@@ -110,8 +126,7 @@ def read_run(folder: Path) -> Run:
         _read_groups(folder / "splits.tsv"),
         read_distances(unifrac) if unifrac.is_file() else None,
         _read_json(folder / "scores.json", optional=True),
-        _read_json(beside / "metrics.json", optional=True),
-        _same_split(folder / "splits.tsv", beside / "splits.tsv", part),
+        tuple(_read_baseline(beside, sample_ids, scored, facts) for beside in baselines),
     )
 
 
@@ -181,12 +196,24 @@ def _read_groups(path: Path) -> dict[str, str]:
     return {row[0]: row[3] for row in rows if len(row) > 3 and row[3]}
 
 
-def _same_split(one: Path, two: Path, part: str) -> bool | None:
-    """Return whether both splits score the same samples in each fold; None if a file is missing."""
-    if not (one.is_file() and two.is_file() and part):
-        return None
-    scored = []
-    for path in (one, two):
-        lines = (line.split("\t") for line in path.read_text(encoding="utf-8").splitlines())
-        scored.append({tuple(line[:2]) for line in lines if line[2:3] == [part]})
-    return scored[0] == scored[1]
+def _read_baseline(
+    folder: Path,
+    sample_ids: tuple[str, ...],
+    scored: ScoredPredictions | None,
+    facts: dict[str, Any],
+) -> Baseline:
+    """Read a baseline, and bring its predictions into the order of the run's."""
+    found = _read_json(folder / "metrics.json") or {}
+    ids, other, _ = _read_scored(folder / "predictions.tsv", facts)
+    aligned = None
+    if scored is not None and other is not None and other.classes == scored.classes:
+        rows = {key: row for row, key in enumerate(_keys(ids, other))}
+        wanted = _keys(sample_ids, scored)
+        if set(wanted) == set(rows):
+            aligned = other.take(np.array([rows[key] for key in wanted], dtype=np.int64))
+    model = str(found.get("model", "baseline"))
+    return Baseline(folder.name, model, str(found.get("column")), aligned)
+
+
+def _keys(ids: tuple[str, ...], scored: ScoredPredictions) -> list[tuple[str, str]]:
+    return list(zip(ids, scored.folds or [""] * len(ids), strict=True))

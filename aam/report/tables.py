@@ -2,16 +2,16 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Sequence
 from itertools import pairwise
-from typing import Any
 
 import numpy as np
 import numpy.typing as npt
 
 from aam.data.metrics import ScoredPredictions, compute_metrics, summary
+from aam.members.scores import Score
 from aam.report.base import ReportInput, Table, Tabulate
-from aam.report.run import Run
+from aam.report.models import GUESS, OWN
 from aam.report.terminal import TITLES, shown, spread
 
 BINS = 5
@@ -19,8 +19,10 @@ WORST = 10
 LEAST = 3
 """Samples of a group that is listed."""
 
-MODELS = {"ensemble": "this model", "constant": "guess", "forest": "random forest",
-          "kernel": "sequence kernel"}  # fmt: skip
+MOST_CATEGORIES = 12
+"""Categories of a column whose scores are listed."""
+
+_BIAS_NOTE = "Mean error: predicted minus true; above 0 the model predicts too much."
 
 
 def tabulate(given: ReportInput) -> list[Table]:
@@ -29,107 +31,46 @@ def tabulate(given: ReportInput) -> list[Table]:
 
 
 def comparison_table(given: ReportInput) -> Table | None:
-    """Compare the model with other models and a constant on the same samples."""
-    run, scored = given.run, given.run.scored
-    if scored is None:
+    """Compare the model with other models and a guess on the same samples."""
+    scored, models = given.run.scored, given.models
+    if scored is None or models is None:
         return None
-    own = compute_metrics(scored)
-    names = [name for name in TITLES if name in own]
-    if run.scores is not None:
-        rows = [
-            _interval_row(name, model, names, run.scores)
-            for name, model in run.scores["models"].items()
-        ]
-        sentences = [one["sentence"] for one in run.scores["differences"] if _of_ensemble(one)]
-        note = " ".join(
-            f"{sentence.replace('ensemble', 'This model', 1)}." for sentence in sentences
-        )
-    else:
-        found = {"this model": own, "guess": compute_metrics(constant(scored))}
-        if (baseline := comparable_baseline(run)) is not None:
-            found[str(baseline.get("model", "baseline"))] = baseline.get("overall", {})
-        rows = [[name, *(shown(n, one.get(n)) for n in names)] for name, one in found.items()]
-        guess = "most frequent class" if scored.classes else "mean"
-        note = f"{baseline_note(run)} The guess is the {guess} of these samples."
-    heads = ["", *(TITLES[name] for name in names)]
-    return Table("Compared on the same samples", heads, rows, note.strip(), (0,))
-
-
-def verdict(run: Run) -> str:
-    """Return sentences on whether the model is better than a guess and than another model."""
-    if run.scored is None:
-        return ""
-    own = compute_metrics(run.scored)
-    name = next(n for n in ("r2", "auc", "accuracy", "samples") if own.get(n) is not None)
-    baseline = (comparable_baseline(run) or {}).get("overall", {}).get(name)
-    others = {"a guess": compute_metrics(constant(run.scored))[name]}
-    if baseline is not None and run.same_split:
-        others[f"the {(run.baseline or {}).get('model', 'baseline')}"] = baseline
-    for model, found in (run.scores or {}).get("models", {}).items():
-        if model not in ("ensemble", "constant"):
-            others[f"the {MODELS.get(model, model)} alone"] = found["metrics"][name]["value"]
-    value = own[name]
-    assert value is not None
-    parts = [
-        f"{'better' if value > other else 'worse'} than {model} ({shown(name, other)})"
-        for model, other in others.items()
-        if other is not None
+    names = [name for name in TITLES if name in models.metrics[OWN]]
+    rows = [
+        [model, *(with_interval(name, found.get(name)) for name in names)]
+        for model, found in models.metrics.items()
     ]
-    return f"{TITLES[name]} {shown(name, value)}: {', '.join(parts)}."
+    guess = "most frequent class" if scored.classes else "mean"
+    of = "their training samples" if given.run.scores is not None else "these samples"
+    note = f"Guess: the {guess} of {of}. In brackets: 95 % interval, by bootstrap over groups."
+    title = f"Compared on the same {len(scored.actual)} samples"
+    return Table(title, ["", *(TITLES[name] for name in names)], rows, note, (0,))
 
 
-def _of_ensemble(difference: Mapping[str, Any]) -> bool:
-    return "ensemble" in (difference["model"], difference["reference"])
-
-
-def _interval_row(
-    name: str, model: Mapping[str, Any], names: Sequence[str], scores: Mapping[str, Any]
-) -> list[str]:
-    """Format the metrics of a model of scores.json, with their confidence intervals."""
-    cells = [MODELS.get(name, name)]
-    for metric in names:
-        if metric == "samples":
-            cells.append(str(scores["samples"]))
-            continue
-        found = model["metrics"].get(metric, {})
-        text = shown(metric, found.get("value"))
-        if found.get("lower") is not None:
-            text += f" ({shown(metric, found['lower'])} to {shown(metric, found['upper'])})"
-        cells.append(text)
-    return cells
-
-
-def constant(scored: ScoredPredictions) -> ScoredPredictions:
-    """Return the best constant prediction of the same samples: the mean, or the largest class."""
-    if not scored.classes:
-        same = np.full(len(scored.actual), scored.actual.mean())
-        return ScoredPredictions(scored.actual, same)
-    counts = np.bincount(scored.actual, minlength=len(scored.classes))
-    largest = np.full(len(scored.actual), counts.argmax())
-    shares = (
-        None if scored.probabilities is None else np.tile(counts / counts.sum(), (len(largest), 1))
-    )
-    return ScoredPredictions(scored.actual, largest, (), scored.classes, shares)
-
-
-def comparable_baseline(run: Run) -> dict[str, Any] | None:
-    """Return metrics.json of the baseline if it predicts the same column."""
-    baseline = run.baseline
-    return baseline if baseline is not None and baseline.get("column") == run.target else None
-
-
-def baseline_note(run: Run) -> str:
-    """Return a sentence on how comparable the baseline is."""
-    if run.baseline is None:
+def verdict(given: ReportInput) -> str:
+    """Return sentences on whether the model is better than a guess and than other models."""
+    if given.models is None:
         return ""
-    model = str(run.baseline.get("model", "baseline"))
-    if comparable_baseline(run) is None:
-        return f"The baseline predicts another column ({run.baseline.get('column')})."
-    if run.same_split is None:
-        return f"Whether the {model} was scored on the same samples is not known."
-    if run.same_split:
-        return f"The {model} was scored on the same samples."
-    return f"The {model} was scored on other samples: compare with care."
+    own, guess = given.models.metrics[OWN], given.models.metrics[GUESS]
+    names = ("r2", "auc", "accuracy", "mae")
+    name = next(name for name in names if name in own and own[name].value is not None)
+    guessed = shown(name, guess[name].value)
+    first = f"{TITLES[name]} is {with_interval(name, own[name])}; a guess has {guessed}."
+    sentences = [first, *given.models.sentences]
+    if interval := (given.run.scores or {}).get("interval"):
+        sentences.append(
+            f"Prediction interval: {interval['coverage']:.0%} of new samples are expected within "
+            f"{given.measured(interval['half_width'])} of their prediction; of these samples "
+            f"{interval['covered']:.0%} are."
+        )
+    return " ".join(sentences)
+
+
+def with_interval(name: str, score: Score | None) -> str:
+    """Format a metric and its interval."""
+    if score is None or score.lower is None or score.upper is None:
+        return shown(name, None if score is None else score.value)
+    return f"{shown(name, score.value)} ({shown(name, score.lower)} to {shown(name, score.upper)})"
 
 
 def folds_table(given: ReportInput) -> Table | None:
@@ -156,10 +97,10 @@ def bins_table(given: ReportInput) -> Table | None:
         return None
     bins = np.searchsorted(edges[1:-1], scored.actual, side="right")
     rows = [
-        [f"{low:.4g} to {high:.4g}", *_errors(given, scored, np.flatnonzero(bins == number))]
+        [f"{low:.4g} to {high:.4g}", *_errors(scored, np.flatnonzero(bins == number))]
         for number, (low, high) in enumerate(pairwise(edges))
     ]
-    heads = [f"true {given.target}", *_ERROR_HEADS]
+    heads = [f"true {given.target}", *_heads(given)]
     return Table(f"By {given.run.target}", heads, rows, _BIAS_NOTE)
 
 
@@ -168,37 +109,33 @@ def groups_table(given: ReportInput) -> Table | None:
     run, scored = given.run, given.run.scored
     if scored is None:
         return None
+    group = str(run.option("split", "group_column") or "group")
     place = {name: row for row, name in enumerate(run.embedded_ids)}
     rows, note = [], ""
     for colour in given.colours:
-        if colour.labels is None or colour.column in (
-            run.target,
-            run.option("split", "group_column"),
-        ):
+        if colour.labels is None or colour.column in (run.target, group):
             continue
-        labels = np.array([colour.labels[place[s]] if s in place else "" for s in run.sample_ids])
-        rows += [
-            [f"{colour.column}: {label}", *_errors(given, scored, np.flatnonzero(labels == label))]
-            for label in sorted(set(labels.tolist()) - {""})
-            if (labels == label).sum() >= LEAST
-        ]
+        labels = [colour.labels[place[name]] if name in place else "" for name in run.sample_ids]
+        parts = _parts(labels)
+        if len(parts) <= MOST_CATEGORIES:
+            rows += [[f"{colour.column}: {k}", *_errors(scored, own)] for k, own in parts.items()]
     if run.groups:
-        column = run.option("split", "group_column") or "group"
-        of_sample = np.array([run.groups.get(name, name) for name in run.sample_ids])
+        parts = _parts([run.groups.get(name, "") for name in run.sample_ids])
         wrong = wrongness(scored)
-        found = [
-            (float(wrong[own].mean()), name, np.flatnonzero(own))
-            for name in sorted(set(of_sample.tolist()))
-            for own in [of_sample == name]
-            if own.sum() >= LEAST
-        ]
-        worst = sorted(found, reverse=True, key=lambda one: one[0])[:BINS]
-        rows += [[f"{column}: {name}", *_errors(given, scored, own)] for _, name, own in worst]
-        note = f"Of {len(set(of_sample.tolist()))} groups of {column}, the {len(worst)} worst. "
+        worst = sorted(parts, key=lambda name: -float(wrong[parts[name]].mean()))[:BINS]
+        rows += [[f"{group}: {name}", *_errors(scored, parts[name])] for name in worst]
+        note = f"Of {len(parts)} groups of {group}, the {len(worst)} worst. "
     if not rows:
         return None
-    heads = ["", *(_CLASS_HEADS if scored.classes else _ERROR_HEADS)]
-    return Table("By group", heads, rows, note + ("" if scored.classes else _BIAS_NOTE))
+    note += "" if scored.classes else _BIAS_NOTE
+    return Table("By group", ["", *_heads(given)], rows, note)
+
+
+def _parts(labels: Sequence[str]) -> dict[str, npt.NDArray[np.int64]]:
+    """Return the rows of each label but "", of at least `LEAST` samples."""
+    array = np.array(labels)
+    parts = {name: np.flatnonzero(array == name) for name in sorted({*labels} - {""})}
+    return {name: rows for name, rows in parts.items() if len(rows) >= LEAST}
 
 
 def classes_table(given: ReportInput) -> Table | None:
@@ -236,11 +173,11 @@ def worst_table(given: ReportInput) -> Table | None:
         else:
             values = (scored.actual[row], scored.predicted[row])
             cells = [f"{value:.4g}" for value in values]
-            cells.append(given.measured(values[1] - values[0], signed=True))
+            cells.append(f"{values[1] - values[0]:+.4g}")
         more = [scored.folds[row]] if scored.folds else []
         more += [run.groups.get(name, "")] if run.groups else []
         rows.append([name, *cells, *more])
-    last = "Error" if not scored.classes else "Probability of the true class"
+    last = with_unit(given, "Error") if not scored.classes else "Probability of the true class"
     heads = ["Sample", "True", "Predicted"]
     heads += [last] if not scored.classes or scored.probabilities is not None else []
     heads += ["Fold"] if scored.folds else []
@@ -260,14 +197,19 @@ def wrongness(scored: ScoredPredictions) -> npt.NDArray[np.float64]:
     return 1 - true
 
 
-_ERROR_HEADS = ("Samples", "MAE", "Mean error")
-_CLASS_HEADS = ("Samples", "Accuracy", "Balanced")
-_BIAS_NOTE = "Mean error: predicted minus true; above 0 the model predicts too much."
+def with_unit(given: ReportInput, title: str) -> str:
+    """Add the unit of the target, if it is known, to the title of a column."""
+    return f"{title} ({given.unit})" if given.unit else title
 
 
-def _errors(
-    given: ReportInput, scored: ScoredPredictions, rows: npt.NDArray[np.int64]
-) -> list[str]:
+def _heads(given: ReportInput) -> list[str]:
+    """Return the titles of the columns of `_errors`."""
+    if given.run.scored is not None and given.run.scored.classes:
+        return ["Samples", "Accuracy", "Balanced"]
+    return ["Samples", with_unit(given, "MAE"), with_unit(given, "Mean error")]
+
+
+def _errors(scored: ScoredPredictions, rows: npt.NDArray[np.int64]) -> list[str]:
     """Format number, and MAE and mean error or accuracies, of some samples."""
     if not len(rows):
         return ["0", "", ""]
@@ -277,7 +219,7 @@ def _errors(
         figures = [shown(name, found[name]) for name in ("accuracy", "balanced_accuracy")]
     else:
         bias = float(np.mean(part.predicted - part.actual))
-        figures = [given.measured(found["mae"] or 0.0), given.measured(bias, signed=True)]
+        figures = [f"{found['mae'] or 0.0:.3g}", f"{bias:+.3g}"]
     return [str(len(rows)), *figures]
 
 

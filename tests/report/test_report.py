@@ -20,7 +20,7 @@ from scipy.stats import spearmanr
 from aam.cli import main
 from aam.contract.errors import DataError, MissingInput, UsageError
 from aam.data.distances import read_distances
-from aam.data.metrics import ScoredPredictions
+from aam.data.metrics import ScoredPredictions, compute_metrics
 from aam.data.ordination import coordinates_of_distances, principal_coordinates
 from aam.report.base import Drawing, ReportInput
 from aam.report.canvas import MOST_VECTORS, SERIES, blank, inline_svg
@@ -170,15 +170,22 @@ def test_a_baseline_beside_is_compared(study_folder: Path, run_folder: Path) -> 
     assert main(["baseline", *words, "--splits", str(run_folder / "splits.tsv")]) == 0
     figures = json.loads((run_folder / "baseline" / "metrics.json").read_text())
     text = report(run_folder)
-    assert "The random forest was scored on the same samples" in text
-    assert f"random forest {figures['overall']['r2']:.3f}" in text
-    assert f"than the random forest ({figures['overall']['r2']:.3f})" in text
-    assert "aam baseline" not in text
+    r2 = figures["overall"]["r2"]
+    assert re.search(rf'<th scope="row">random forest</th><td>{r2:.3f} \(-?\d', text)
+    own = compute_metrics(read_run(run_folder).scored or pytest.fail("no predictions"))["r2"]
+    assert own is not None
+    side = "ahead of" if own > r2 else "behind"
+    ahead = rf"This model is {side} the random forest by {abs(own - r2):.3f} R² \(95 % "
+    assert re.search(ahead, text)
+    assert "--member kernel" in text
+    assert "--member forest" not in text
     assert main(["baseline", *words, "--seed", "9", "--overwrite"]) == 0
-    assert "was scored on other samples" in report(run_folder)
+    assert "The random forest was scored on other samples and is not compared." in report(
+        run_folder
+    )
     assert main(["baseline", *words, "--overwrite", "--metadata-column", "depth"]) == 0
     text = report(run_folder)
-    assert "The baseline predicts another column (depth)." in text
+    assert "The random forest predicts another column (depth)." in text
     assert ">random forest" not in text
 
 
@@ -255,8 +262,10 @@ def test_the_headline_names_its_samples(study_folder: Path, run_folder: Path) ->
     assert "--folds 5 --output-dir" in text
     predictions = run_folder / "predictions.tsv"
     predictions.write_text(predictions.read_text().replace("\tvalidation\t", "\ttest\t"))
-    assert "24 test samples, which did not take part in training" in report(run_folder)
-    assert "test samples of 3 folds: each was predicted" in report(study_folder / "classes")
+    assert "24 test samples that took no part in training" in report(run_folder)
+    assert "test samples of 3 folds: each was predicted by a model that it did not train" in report(
+        study_folder / "classes"
+    )
 
 
 def test_scores_of_members_have_intervals(run_folder: Path) -> None:
@@ -269,12 +278,15 @@ def test_scores_of_members_have_intervals(run_folder: Path) -> None:
         "samples": 24,
         "models": {"ensemble": metrics(0.6), "forest": metrics(0.5), "constant": metrics(-0.1)},
         "differences": [{"model": "ensemble", "reference": "forest", "sentence": sentence}],
+        "interval": {"coverage": 0.9, "half_width": 1.25, "covered": 0.875},
     }
     (run_folder / "scores.json").write_text(json.dumps(scores))
     text = report(run_folder)
     assert "0.600 (0.500 to 0.700)" in text
     assert "This model is ahead of forest by 0.100 R²; within noise." in text
-    assert "than the random forest alone (0.500)" in text
+    assert '<th scope="row">random forest</th><td>0.500 (0.400 to 0.600)' in text
+    assert "R² is 0.600 (0.500 to 0.700); a guess has -0.100." in text
+    assert "aam baseline" not in text
     assert 'href="scores.json"' in text
 
 

@@ -1,0 +1,95 @@
+"""Models on the samples of a run: metrics with confidence intervals, and paired differences."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass
+
+import numpy as np
+
+from aam.data.metrics import ScoredPredictions, compute_metrics
+from aam.members.evaluation import sentence
+from aam.members.scores import Draws, Score, difference, draw_groups, score
+from aam.report.run import Run
+
+DRAWS = 500
+"""Resamples of the groups for a confidence interval: a report takes seconds."""
+
+OWN, GUESS = "this model", "guess"
+_TITLES = {"ensemble": OWN, "constant": GUESS, "forest": "random forest",
+           "kernel": "sequence kernel"}  # fmt: skip
+
+
+@dataclass(frozen=True)
+class ModelComparison:
+    """Comparison of models on the samples that a run scored.
+
+    Attributes:
+        metrics: model -> metric -> value with its interval; the first model is that of the run.
+        sentences: about differences of the run's model from others, and about other samples.
+    """
+
+    metrics: Mapping[str, Mapping[str, Score]]
+    sentences: tuple[str, ...]
+
+
+def compare_models(run: Run) -> ModelComparison | None:
+    """Compare the model of a run with a guess, its members and its baselines; None without labels.
+
+    The members of an ensemble have their metrics in scores.json, a baseline in its folder.
+    """
+    if run.scored is None:
+        return None
+    names = [run.groups.get(name, name) for name in run.sample_ids]
+    draws = draw_groups(np.unique(names, return_inverse=True)[1], 0, DRAWS)
+    column = run.option("split", "group_column")
+    units = (
+        f"{draws.groups} groups of {column}" if run.groups and column else f"{draws.groups} samples"
+    )
+    metrics: dict[str, Mapping[str, Score]] = {}
+    sentences: list[str] = []
+    if run.scores is None:
+        metrics[OWN] = _metrics(run.scored, draws)
+        metrics[GUESS] = _metrics(best_guess(run.scored), Draws((), 0))
+    else:
+        for name, model in run.scores["models"].items():
+            values = model["metrics"].items()
+            metrics[_TITLES.get(name, name)] = {metric: _stored(found) for metric, found in values}
+        stored = [one for one in run.scores["differences"] if one["model"] == "ensemble"]
+        sentences += [one["sentence"].replace("ensemble", OWN, 1) for one in stored]
+    for baseline in run.baselines:
+        name = baseline.model
+        if baseline.column != run.target:
+            sentences.append(f"the {name} predicts another column ({baseline.column})")
+        elif baseline.scored is None:
+            sentences.append(f"the {name} was scored on other samples and is not compared")
+        else:
+            metrics[name] = _metrics(baseline.scored, draws)
+            metric, value = difference(run.scored, baseline.scored, draws)
+            sentences.append(sentence(OWN, f"the {name}", metric, value, units))
+    shown = tuple(f"{text[0].upper()}{text[1:]}." for text in sentences)
+    return ModelComparison(metrics, shown)
+
+
+def best_guess(scored: ScoredPredictions) -> ScoredPredictions:
+    """Return the best constant prediction: the mean, or the most frequent class."""
+    if not scored.classes:
+        return ScoredPredictions(scored.actual, np.full(len(scored.actual), scored.actual.mean()))
+    counts = np.bincount(scored.actual, minlength=len(scored.classes))
+    shares = np.tile(counts / counts.sum(), (len(scored.actual), 1))
+    return ScoredPredictions(
+        scored.actual, shares.argmax(axis=1), (), scored.classes,
+        None if scored.probabilities is None else shares,
+    )  # fmt: skip
+
+
+def _metrics(scored: ScoredPredictions, draws: Draws) -> dict[str, Score]:
+    plain = {name: Score(value, None, None) for name, value in compute_metrics(scored).items()}
+    del plain["samples"]
+    if scored.classes and scored.probabilities is None:
+        return plain
+    return plain | score(scored, draws)
+
+
+def _stored(found: Mapping[str, float | None]) -> Score:
+    return Score(found.get("value"), found.get("lower"), found.get("upper"))
