@@ -127,7 +127,7 @@ def precision_recall_figure(scored: ScoredPredictions) -> Figure:
         label = f"{name}, {average_precision_score(positive, score):.2f}"
         axes.step(recall, precision, color=colour, lw=2, label=label, where="post")
         axes.axhline(positive.mean(), color=colour, lw=1, ls=":")
-    axes.legend(loc="lower left", title="average precision")
+    axes.legend(loc="best", title="average precision")
     return figure
 
 

@@ -54,8 +54,11 @@ def verdict(given: ReportInput) -> str:
     own, guess = given.models.metrics[OWN], given.models.metrics[GUESS]
     names = ("r2", "auc", "accuracy", "mae")
     name = next(name for name in names if name in own and own[name].value is not None)
-    guessed = shown(name, guess[name].value)
-    first = f"{TITLES[name]} is {with_interval(name, own[name])}; a guess has {guessed}."
+    found, guessed = own[name], guess[name].value
+    first = f"{TITLES[name]} is {with_interval(name, found)}; a guess has {shown(name, guessed)}"
+    if found.lower is not None and found.upper is not None and guessed is not None:
+        first += ", which is within the interval" * (found.lower <= guessed <= found.upper)
+    first += "."
     sentences = [first, *given.models.sentences]
     if interval := (given.run.scores or {}).get("interval"):
         sentences.append(
