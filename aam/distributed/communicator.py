@@ -17,6 +17,8 @@ from scipy.sparse import csr_array
 
 from aam import __version__
 from aam.contract.errors import AamError, DataError, UsageError
+from aam.contract.options import specs
+from aam.contract.run_record import value_of
 from aam.data.study import Study
 from aam.distributed.environment import SINGLE_RANK, Ranks
 from aam.distributed.heartbeat import Heartbeat
@@ -97,7 +99,8 @@ class Communicator:
             "numpy": np.__version__,
             "Python": ".".join(map(str, sys.version_info[:2])),
         }
-        self.require_equal(programs | _flat(options), UsageError)
+        given = {spec.flag: value_of(options, spec.field) for spec in specs(type(options))}
+        self.require_equal(programs | given, UsageError)
 
     def require_equal_data(self, **parts: Any) -> None:
         """Compare input and decisions by digest.
@@ -107,17 +110,6 @@ class Communicator:
         """
         if self.control is not None:
             self.require_equal({name: digest(part) for name, part in parts.items()}, DataError)
-
-
-def _flat(options: Any) -> dict[str, Any]:
-    found: dict[str, Any] = {}
-    for field in dataclasses.fields(options):
-        value = getattr(options, field.name)
-        if dataclasses.is_dataclass(value):
-            found |= _flat(value)
-        else:
-            found["--" + field.name.replace("_", "-")] = value
-    return found
 
 
 def digest(value: Any) -> str:

@@ -16,6 +16,7 @@ import subprocess
 import sys
 import time
 from collections.abc import Sequence
+from contextlib import suppress
 from types import FrameType
 
 from aam.contract.errors import Unavailable
@@ -100,8 +101,7 @@ def _wait(children: Sequence[subprocess.Popen[bytes]], grace: float) -> int:
 
     def forward(number: int, frame: FrameType | None) -> None:
         for child in children:
-            if child.poll() is None:
-                child.send_signal(number)
+            child.send_signal(number)
 
     before = {number: signal.signal(number, forward) for number in _FORWARDED}
     status, until = 0, float("inf")
@@ -130,11 +130,9 @@ def _report(children: Sequence[subprocess.Popen[bytes]]) -> None:
 
 def _terminate(children: Sequence[subprocess.Popen[bytes]]) -> None:
     for child in children:
-        if child.poll() is None:
-            child.terminate()
+        child.terminate()
     until = time.monotonic() + 10
-    while any(child.poll() is None for child in children) and time.monotonic() < until:
-        time.sleep(0.1)
     for child in children:
-        if child.poll() is None:
-            child.kill()
+        with suppress(subprocess.TimeoutExpired):
+            child.wait(max(0.0, until - time.monotonic()))
+        child.kill()

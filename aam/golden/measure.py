@@ -9,7 +9,7 @@ from __future__ import annotations
 import math
 import warnings
 from collections.abc import Iterator
-from contextlib import AbstractContextManager, contextmanager, nullcontext
+from contextlib import contextmanager
 from dataclasses import dataclass, field
 from typing import Any
 
@@ -80,17 +80,12 @@ def _fresh(weights: dict[str, Tensor], device: torch.device, backends: Backends)
 
 
 def _loss(task: TrainingModule, batch: Batch, precision: Precision) -> Tensor:
-    with _autocast(batch.counts_BS.device, precision), warnings.catch_warnings():
+    dtype = torch.float16 if precision == "fp16" else torch.bfloat16
+    autocast = torch.autocast(batch.counts_BS.device.type, dtype, enabled=precision != "none")
+    with autocast, warnings.catch_warnings():
         # There is no trainer to log to.
         warnings.filterwarnings("ignore", message=".*self.log.*")
         return task.training_step(batch, 0)
-
-
-def _autocast(device: torch.device, precision: Precision) -> AbstractContextManager[Any]:
-    if precision == "none":
-        return nullcontext()
-    dtype = torch.bfloat16 if precision == "bf16" else torch.float16
-    return torch.autocast(device.type, dtype)
 
 
 def _curve(

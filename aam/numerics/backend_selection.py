@@ -7,7 +7,7 @@ backends and the device types are values, so that a test can pass faulty ones.
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
 
@@ -19,7 +19,7 @@ from aam.contract.attention import Status, StatusOf, Use, reported_status, selec
 from aam.contract.check_report import VARIABLE, CheckReport, from_json
 from aam.contract.errors import DataError
 from aam.contract.gpus import GPU
-from aam.contract.options.groups import AttnImplementation
+from aam.contract.options.groups import DeviceOptions
 from aam.contract.run_record import launched_by
 from aam.model.attention import TORCH, Backend, Backends, runs
 from aam.numerics.check import CheckPlan, conclude, measure
@@ -48,23 +48,6 @@ TORCH_POLICY = BackendPolicy()
 
 
 @dataclass(frozen=True)
-class AttentionNeed:
-    """Requirements of a run on attention.
-
-    Attributes:
-        dtypes: those the run computes in, names of `probes.DTYPES`.
-        heads, width: of the network; 0 for the default.
-    """
-
-    implementation: AttnImplementation
-    check: bool = True
-    dtypes: tuple[str, ...] = ("fp32",)
-    recomputed: bool = False
-    heads: int = 0
-    width: int = 0
-
-
-@dataclass(frozen=True)
 class SelectedBackends:
     """The selected backends."""
 
@@ -74,53 +57,68 @@ class SelectedBackends:
 
 
 def choose_backends(
-    need: AttentionNeed, device: torch.device, environment: Mapping[str, str], policy: BackendPolicy
+    options: DeviceOptions,
+    plan: CheckPlan,
+    device: torch.device,
+    environment: Mapping[str, str],
+    policy: BackendPolicy,
 ) -> SelectedBackends:
     """Select the backends of a run.
+
+    Args:
+        options: requested backend, and whether to measure.
+        plan: the quick check of what the run computes.
 
     Raises:
         Unavailable: no backend computes right, or the GPU does not answer.
     """
     by_name = {backend.name: backend for backend in policy.backends}
-    report, evidence, warnings = _report(need, device, environment, policy)
-    status_of = _trial(by_name, device, need)
+    report, evidence, warnings = _report(options, plan, device, environment, policy)
+    status_of = _trial(by_name, device, plan.dtypes)
     if report is not None:
-        status_of = reported_status(report, need.dtypes, need.recomputed)
-    choice = select_backends(need.implementation, list(by_name), status_of, device.type)
+        status_of = reported_status(report, plan.dtypes, plan.recomputed)
+    requested = options.attn_implementation
+    choice = select_backends(requested, list(by_name), status_of, device.type)
     warnings += choice.warnings
     record: dict[str, Any] = {
-        "requested": need.implementation,
+        "requested": requested,
         "without_mask": choice.plain,
         "with_mask": choice.masked,
         "evidence": evidence,
     }
     if report is not None:
-        wrong = {b: report.faults(b, need.dtypes) for b in report.backends}
+        wrong = {b: report.faults(b, plan.dtypes) for b in report.backends}
         record["faults"] = {name: list(faults) for name, faults in wrong.items() if faults}
         record["stack"] = report.identity
         warnings += [
             f"attention backend {name}: {', '.join(faults)}"
             for name, faults in record["faults"].items()
-            if choice.warnings and name == need.implementation.replace("sdpa", "auto")
+            if choice.warnings and name == requested.replace("sdpa", "auto")
         ]
     backends = Backends(by_name[choice.plain], by_name[choice.masked])
     return SelectedBackends(backends, tuple(warnings), record)
 
 
 def _report(
-    need: AttentionNeed, device: torch.device, environment: Mapping[str, str], policy: BackendPolicy
+    options: DeviceOptions,
+    plan: CheckPlan,
+    device: torch.device,
+    environment: Mapping[str, str],
+    policy: BackendPolicy,
 ) -> tuple[CheckReport | None, str, list[str]]:
     """Return a valid check report or None, its origin, and warnings."""
     if device.type not in policy.devices:
         return None, f"not measured on a {device.type}", []
-    if not need.check:
+    if not options.check:
         return None, "not measured: --no-check", []
     text = environment.get(VARIABLE)
     warnings = []
     if text:
         try:
             report = from_json(text)
-            problem = invalid_because(report, identify(device), need, launched_by(environment))
+            problem = invalid_because(
+                report, identify(device), plan.dtypes, launched_by(environment)
+            )
         except DataError as error:
             problem = str(error).rstrip(".")
         if problem is None:
@@ -128,7 +126,6 @@ def _report(
         warnings.append(f"The check report that came with the launch is not used: {problem}.")
     name = "CPU" if device.type == "cpu" else "GPU"
     say(f"Measuring whether this {name} computes attention correctly.")
-    plan = CheckPlan(True, need.dtypes, need.recomputed, need.heads, need.width)
     if device.type == "cpu":
         events = measure(policy.backends, plan, device)
     else:
@@ -137,7 +134,7 @@ def _report(
 
 
 def invalid_because(
-    report: CheckReport, here: Identity, need: AttentionNeed, launch: Mapping[str, Any] | None
+    report: CheckReport, here: Identity, dtypes: Sequence[str], launch: Mapping[str, Any] | None
 ) -> str | None:
     """Return the reason why a report is not valid for this stack or run; None if it is.
 
@@ -159,18 +156,20 @@ def invalid_because(
     for name, (then, now) in held.items():
         if then != now:
             return f"it is for {name} {then}, and this stack has {now}"
-    missing = set(need.dtypes) - set(report.dtypes)
+    missing = set(dtypes) - set(report.dtypes)
     if missing:
         return f"it has no results for {', '.join(sorted(missing))}"
     return None
 
 
-def _trial(backends: Mapping[str, Backend], device: torch.device, need: AttentionNeed) -> StatusOf:
+def _trial(
+    backends: Mapping[str, Backend], device: torch.device, dtypes: Sequence[str]
+) -> StatusOf:
     """Return a status function that only tries whether a backend runs."""
 
     def status_of(name: str, use: Use) -> Status:
         masked = use == "masked"
-        fine = all(runs(backends[name], device, masked, DTYPES[d]) for d in need.dtypes)
+        fine = all(runs(backends[name], device, masked, DTYPES[d]) for d in dtypes)
         return "right" if fine else "absent"
 
     return status_of

@@ -8,7 +8,6 @@ from __future__ import annotations
 
 from collections.abc import Callable
 from contextlib import AbstractContextManager
-from dataclasses import dataclass
 from typing import Any
 
 import torch
@@ -18,19 +17,6 @@ from aam.contract.options.groups import CompileModel
 from aam.contract.precision import Precision
 from aam.numerics.device import is_gpu
 from aam.numerics.tolerance import tolerance
-
-
-@dataclass(frozen=True)
-class Compilation:
-    """The outcome of --compile-model.
-
-    Attributes:
-        reason: why not; empty where it runs.
-    """
-
-    requested: CompileModel
-    used: bool
-    reason: str = ""
 
 
 def refusal(requested: CompileModel, fault: str) -> str:

@@ -16,7 +16,7 @@ from aam.contract.options.groups import CompileModel
 from aam.contract.precision import Precision
 from aam.data.batches import Batch
 from aam.model.transformer import FEED_FORWARD, PRODUCTS
-from aam.numerics.compile import Compilation, compile_in_place, eager_again, refusal
+from aam.numerics.compile import compile_in_place, eager_again, refusal
 from aam.numerics.device import compile_fault
 from aam.training.lightning_module import TrainingModule
 
@@ -126,7 +126,7 @@ class CompiledEncoder(Callback):
             )
         if reason:
             warn(f"--compile-model: the network runs without torch.compile: {reason}.")
-        self.note("compile", vars(Compilation(self.mode, not reason, reason)))
+        self.note("compile", {"requested": self.mode, "used": not reason, "reason": reason})
 
     def teardown(self, trainer: pl.Trainer, pl_module: pl.LightningModule, stage: str) -> None:
         """Restore the eager network: tensors after training have other shapes."""

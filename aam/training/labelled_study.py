@@ -2,15 +2,14 @@
 
 from __future__ import annotations
 
-import dataclasses
 from dataclasses import dataclass
-from pathlib import Path
 
 import numpy as np
 import numpy.typing as npt
 
 from aam.contract.errors import DataError
 from aam.contract.options.commands import Train
+from aam.contract.options.groups import SplitOptions
 from aam.data.labels import read_labels, split_samples
 from aam.data.metadata import read_metadata
 from aam.data.splits import Split
@@ -39,14 +38,12 @@ class LabelledStudy:
     depth: int
 
 
-def load_labelled_study(
-    options: Train, max_bp: int | None, splits: Path | None = None
-) -> LabelledStudy:
+def load_labelled_study(options: Train, max_bp: int | None, splits: SplitOptions) -> LabelledStudy:
     """Read the study and its labels, and split the samples.
 
     Args:
         max_bp: longest sequence to keep; None for the longest of the table.
-        splits: file of the splits; None to split by the options.
+        splits: how to split; of a resumed run, by its file.
 
     Raises:
         AamError: see the readers.
@@ -66,7 +63,7 @@ def load_labelled_study(
             "choose a lower --rarefy-depth or another column",
         )
     decided, labels = split_samples(
-        options.split if splits is None else dataclasses.replace(options.split, splits=splits),
+        splits,
         options.folds,
         options.loop.seed,
         study.table.sample_ids,

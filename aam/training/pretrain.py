@@ -2,8 +2,6 @@
 
 from __future__ import annotations
 
-import dataclasses
-
 import torch
 
 from aam.console import say
@@ -59,12 +57,8 @@ def _pretrain(options: Pretrain, policy: BackendPolicy, communicator: Communicat
     metric = choose_metric(base, options.phylogeny)
     plan = batch_plan(options, options.task, study, depth, metric)
     metadata = None if options.metadata is None else read_metadata(options.metadata)
-    split_options = options.split
-    if prepared.splits is not None:
-        split_options = dataclasses.replace(split_options, splits=prepared.splits)
-    (split, *_), labels = split_samples(
-        split_options, 1, options.loop.seed, study.table.sample_ids, metadata
-    )
+    splits, seed = prepared.split_options(options.split), options.loop.seed
+    (split, *_), labels = split_samples(splits, 1, seed, study.table.sample_ids, metadata)
     fit.check_split(split, options.loop)
     shape, standard = choose_shape(base, study, options.model, plan, split.train)
     config = ModelConfig("pretrain", shape, metric, plan, standard, None, to_plain(options))

@@ -8,7 +8,7 @@ import shutil
 import time
 from collections.abc import Iterator
 from contextlib import contextmanager, nullcontext
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any
 
@@ -18,6 +18,7 @@ from aam.console import say, warn
 from aam.contract import run_record
 from aam.contract.errors import CannotCreate, DataError, UsageError
 from aam.contract.options import from_plain, specs
+from aam.contract.options.groups import SplitOptions
 from aam.distributed.environment import SINGLE_RANK, Ranks
 from aam.training import checkpoints, run_lock
 
@@ -43,11 +44,10 @@ class PreparedFolder:
     overwrite: bool
     usable: bool
 
-    @property
-    def splits(self) -> Path | None:
-        """The splits.tsv of the resumed run; None if it has none."""
+    def split_options(self, options: SplitOptions) -> SplitOptions:
+        """Return the options of the split, with the splits.tsv of the resumed run if it has one."""
         path = self.resumed and self.resumed / "splits.tsv"
-        return path if path and path.exists() else None
+        return replace(options, splits=path) if path and path.exists() else options
 
 
 def prepare(command: str, options: Any, ranks: Ranks = SINGLE_RANK) -> PreparedFolder:

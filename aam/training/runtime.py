@@ -19,12 +19,8 @@ from aam.distributed.signals import StopRequests
 from aam.memory import memory_available, shown_size
 from aam.model.attention import AUTO, Backends
 from aam.model.shape import NetworkShape, least_weights
-from aam.numerics.backend_selection import (
-    AttentionNeed,
-    BackendPolicy,
-    SelectedBackends,
-    choose_backends,
-)
+from aam.numerics.backend_selection import BackendPolicy, SelectedBackends, choose_backends
+from aam.numerics.check import CheckPlan
 from aam.numerics.device import arch_of, choose_device, is_gpu
 
 _TRAINING_BYTES = 4 * 4
@@ -127,15 +123,9 @@ def choose_attention(
     Raises:
         Unavailable: no backend computes correctly, or the GPU does not work.
     """
-    need = AttentionNeed(
-        options.attn_implementation,
-        options.check,
-        dtypes_of(precision),
-        recomputed,
-        sizes.attention_heads,
-        sizes.embedding_dim // sizes.attention_heads,
-    )
-    chosen = choose_backends(need, device, os.environ, policy)
+    heads, width = sizes.attention_heads, sizes.embedding_dim // sizes.attention_heads
+    plan = CheckPlan(True, dtypes_of(precision), recomputed, heads, width)
+    chosen = choose_backends(options, plan, device, os.environ, policy)
     for sentence in chosen.warnings:
         warn(sentence)
     return chosen

@@ -87,7 +87,8 @@ def _train(options: Train, policy: BackendPolicy, communicator: Communicator) ->
     _check_options(options)
     prepared = run_folder.prepare("train", options, communicator.ranks)
     base = read_pretrained_encoder(options.pretrained_encoder)
-    labelled = load_labelled_study(options, choose_length(base, options.sample), prepared.splits)
+    length, splits = choose_length(base, options.sample), prepared.split_options(options.split)
+    labelled = load_labelled_study(options, length, splits)
     if len(labelled.splits) > 1:
         checkpoints.check_folds(options.run)
     for split in labelled.splits:

@@ -16,10 +16,11 @@ import torch
 from aam import __version__
 from aam.contract.check_report import VARIABLE, CheckReport, StackKey, compact, from_json, to_json
 from aam.contract.errors import Unavailable
+from aam.contract.options.groups import AttnImplementation, DeviceOptions
 from aam.model.attention import TORCH, Backend
-from aam.numerics.backend_selection import AttentionNeed, BackendPolicy, choose_backends
+from aam.numerics.backend_selection import BackendPolicy, choose_backends
+from aam.numerics.check import CheckPlan, conclude, measure
 from aam.numerics.check import CheckPlan as Check
-from aam.numerics.check import conclude, measure
 from launcher import check_reports
 from launcher.engines.native import detect_stack
 from launcher.host.facts import Host
@@ -136,14 +137,16 @@ FAULTY: dict[str, tuple[Backend, ...]] = {
     "bf16": (faulty(emulated.half_odd),),
     "math": (faulty(emulated.ignoring, "math"),),
 }
-COMMANDS: tuple[tuple[tuple[str, ...], AttentionNeed], ...] = (
-    ((), AttentionNeed("auto")),
-    (("--attn-implementation", "math"), AttentionNeed("math")),
-    (("--attn_implementation=flash",), AttentionNeed("flash")),
-    (("--mixed-precision=bf16",), AttentionNeed("auto", dtypes=("fp32", "bf16"))),
-    (("--mixed-precision", "auto"), AttentionNeed("auto", dtypes=("fp32", "bf16"))),
-    (("--gradient-checkpointing",), AttentionNeed("auto", recomputed=True)),
-    (("--gradient-checkpointing", "--no-gradient-checkpointing"), AttentionNeed("auto")),
+FP32 = CheckPlan(True, ("fp32",))
+BF16 = CheckPlan(True, ("fp32", "bf16"))
+COMMANDS: tuple[tuple[tuple[str, ...], AttnImplementation, CheckPlan], ...] = (
+    ((), "auto", FP32),
+    (("--attn-implementation", "math"), "math", FP32),
+    (("--attn_implementation=flash",), "flash", FP32),
+    (("--mixed-precision=bf16",), "auto", BF16),
+    (("--mixed-precision", "auto"), "auto", BF16),
+    (("--gradient-checkpointing",), "auto", replace(FP32, recomputed=True)),
+    (("--gradient-checkpointing", "--no-gradient-checkpointing"), "auto", FP32),
 )
 
 
@@ -151,10 +154,12 @@ COMMANDS: tuple[tuple[tuple[str, ...], AttentionNeed], ...] = (
 def test_explain_shows_the_backends_that_aam_selects(mi300a: Host, fault: str) -> None:
     shown_to_aam = report(*FAULTY[fault], key=ON_CPU)
     known = KnownReport(replace(shown_to_aam, key=KEY), "/v.json")
-    for words, need in COMMANDS:
+    for words, requested, plan in COMMANDS:
         (shown,) = decided(planned(mi300a, known, *words), "attention")
         environment = {VARIABLE: to_json(compact(shown_to_aam), brief=True)}
-        selected = choose_backends(need, CPU, environment, BackendPolicy(TORCH, ("cpu",)))
+        options = DeviceOptions(attn_implementation=requested)
+        policy = BackendPolicy(TORCH, ("cpu",))
+        selected = choose_backends(options, plan, CPU, environment, policy)
         assert selected.record["evidence"] == f"measured for this stack, {shown_to_aam.made}"
         plain, masked = selected.backends.plain.name, selected.backends.masked.name
         expected = plain if plain == masked else f"{plain}, and {masked} with masks"
@@ -186,7 +191,7 @@ def test_a_refusal_of_aam_is_shown_before_the_start(mi300a: Host) -> None:
 
 def test_aam_refuses_a_report_of_another_gpu(wrong: CheckReport) -> None:
     found = choose_backends(
-        AttentionNeed("auto"), CPU, {VARIABLE: to_json(wrong)}, BackendPolicy(TORCH, ("cpu",))
+        DeviceOptions(), FP32, CPU, {VARIABLE: to_json(wrong)}, BackendPolicy(TORCH, ("cpu",))
     )
     assert "is for arch gfx942, and this stack has cpu" in found.warnings[0]
 

@@ -17,7 +17,7 @@ from aam.contract.errors import Unavailable
 from aam.contract.options.groups import DeviceOptions
 from aam.model.attention import TORCH, Backend
 from aam.numerics import faults
-from aam.numerics.backend_selection import AttentionNeed, BackendPolicy, choose_backends
+from aam.numerics.backend_selection import BackendPolicy, choose_backends
 from aam.numerics.check import CheckPlan, conclude, measure
 from aam.numerics.stack_identity import identify
 from aam.training.prediction import load_models
@@ -184,7 +184,8 @@ TORCH_POLICY = BackendPolicy(TORCH, ("cpu",))
 
 
 def with_report(text: str, **needs: object) -> tuple[dict[str, object], str]:
-    found = choose_backends(AttentionNeed("auto", **needs), CPU, {VARIABLE: text}, TORCH_POLICY)  # type: ignore[arg-type]
+    plan = CheckPlan(True, **{"dtypes": ("fp32",), **needs})  # type: ignore[arg-type]
+    found = choose_backends(DeviceOptions(), plan, CPU, {VARIABLE: text}, TORCH_POLICY)
     return found.record, " ".join(found.warnings)
 
 
@@ -219,9 +220,9 @@ def test_a_report_of_another_image_is_not_used(of_a_faulty_stack: CheckReport) -
     text = to_json(of_a_faulty_stack)
     for digest, believed in (("sha256:1", True), ("sha256:2", False), (None, False)):
         plan = json.dumps({"image": "rocm63", "digest": digest})
-        found = choose_backends(
-            AttentionNeed("auto"), CPU, {VARIABLE: text, "AAM_PLAN": plan}, TORCH_POLICY
-        )
+        variables = {VARIABLE: text, "AAM_PLAN": plan}
+        check = CheckPlan(True, ("fp32",))
+        found = choose_backends(DeviceOptions(), check, CPU, variables, TORCH_POLICY)
         assert (found.record["evidence"] != "measured before this run") is believed, digest
 
 
