@@ -9,19 +9,33 @@ from __future__ import annotations
 import importlib
 import os
 import sys
+import typing
 from collections.abc import Mapping, MutableMapping, Sequence
 from typing import Any
 
 from aam import __version__
-from aam.contract.errors import AamError, CannotCreate, DataError, Unavailable, UsageError
+from aam.contract import completion
+from aam.contract.errors import AamError, CannotCreate, DataError, Unavailable
 from aam.contract.installation import install_command
-from aam.contract.options import COMMANDS, check, complete_arguments, find, names, specs, split
+from aam.contract.options import (
+    CONFIG,
+    HELP,
+    HELP_ALL,
+    build,
+    find,
+    options_of,
+    parse_command,
+    parse_options,
+    specs,
+    split_command,
+)
 from aam.contract.options.groups import ScaleOptions
 from aam.contract.run_record import Record
-from aam.contract.suggestions import nearest
 
 INTERRUPTED = 130
 DISK_FULL = (28, 122)  # ENOSPC, EDQUOT
+OWN: dict[str, type] = {"completion": completion.Completion}
+"""Commands that `aam-launch` does not pass on, because it has its own."""
 
 
 def main(argv: Sequence[str] | None = None) -> int:
@@ -67,15 +81,16 @@ def main(argv: Sequence[str] | None = None) -> int:
 
 
 def _dispatch(arguments: list[str]) -> int:
-    if not arguments or arguments[0] in ("-h", "--help"):
-        print(overview())
-        return 0
-    if arguments[0] == "--version":
+    if completion.REQUESTED in os.environ:
+        completion.complete(completion.aam_parser())
+    if arguments[:1] == ["--version"]:
         print(f"aam {__version__}")
         return 0
-    name, rest = split(arguments)
+    if not arguments or any(argument in HELP for argument in arguments):
+        print(_help(arguments))
+        return 0
+    name, rest = split_command(arguments, OWN)
     options = parse(name, rest)
-    check(options)
     _set_passive_waiting(os.environ)
     if isinstance(scale := getattr(options, "scale", None), ScaleOptions):
         from aam.distributed import local_ranks
@@ -105,52 +120,32 @@ def _set_passive_waiting(environment: MutableMapping[str, str]) -> None:
         environment["OMP_WAIT_POLICY"] = "PASSIVE"
 
 
-def parse(name: str, arguments: Sequence[str]) -> Any:
+def parse(name: str, argv: Sequence[str]) -> Any:
     """Parse the arguments of the command `name` into its options.
 
     Raises:
-        UsageError: the command does not exist.
-        SystemExit: 0 after printing help, 64 after printing an error of an option.
+        UsageError: see `aam.contract.options.parse_command`.
     """
-    command_class = find(name)
-    longer = [known for known in names() if known.startswith(f"{name} ")]
-    if longer:
-        raise UsageError("A command of two words", f"`{name}`", f"give `{'` or `'.join(longer)}`")
-    if command_class is None:
-        raise UsageError("No such command", f"'{name}'", nearest(name, names(), "see `aam --help`"))
-    arguments = complete_arguments(command_class, arguments)
-    _check_flags(name, command_class, arguments)
-    import tyro
-
-    flags = (tyro.conf.OmitArgPrefixes, tyro.conf.ConsolidateSubcommandArgs)
-    try:
-        return tyro.cli(command_class, args=list(arguments), prog=f"aam {name}", config=flags)
-    except SystemExit as stop:
-        raise SystemExit(UsageError.status if stop.code else 0) from None
+    if name in OWN:
+        return build(OWN[name], parse_options(specs(OWN[name]), argv, name))
+    kind = find(name)
+    assert kind is not None, name
+    return build(kind, parse_command(name, argv))
 
 
-def _check_flags(name: str, command_class: type, arguments: Sequence[str]) -> None:
-    """Reject an unknown option and suggest the nearest; tyro does not always suggest one."""
-    known = {"--help"}
-    for spec in specs(command_class):
-        known |= (
-            {spec.flag, spec.flag.replace("--", "--no-", 1)} if spec.type is bool else {spec.flag}
-        )
-    for argument in arguments:
-        flag = argument.partition("=")[0].replace("_", "-")
-        if flag.startswith("--") and flag not in known:
-            remedy = nearest(flag, known, f"see `aam {name} --help`")
-            raise UsageError("No such option", f"'{argument}'", remedy)
+def _help(arguments: Sequence[str]) -> str:
+    from aam.contract.options import help_page  # shutil and textwrap: 4 ms
 
-
-def overview() -> str:
-    """Return the help page: the commands by group, one line each."""
-    lines = ["usage: aam COMMAND [OPTIONS]", "", "Attention All Microbes " + __version__]
-    for group, commands in COMMANDS.items():
-        lines += ["", group]
-        for name, command_class in commands.items():
-            lines.append(f"  {name:<15} {(command_class.__doc__ or '').splitlines()[0]}")
-    return "\n".join([*lines, "", "`aam COMMAND --help` lists a command's options."])
+    words = [argument for argument in arguments if argument not in HELP]
+    if not words:
+        return help_page.overview("aam", {"Set up": OWN})
+    name, _ = split_command(words, OWN)
+    everything = HELP_ALL in arguments
+    if name in OWN:
+        return help_page.page("aam", name, OWN[name], specs(OWN[name]), everything=True)
+    kind = typing.cast(type, find(name))
+    options = (*options_of(name), CONFIG)
+    return help_page.page("aam", name, kind, options, everything=everything)
 
 
 def _print_error(sentence: str) -> None:

@@ -30,13 +30,10 @@ from launcher.host.facts import Gpu, Host
 from launcher.plan.attention import ATTENTION, KnownReport
 from launcher.plan.choice import NATIVE, Choice, NativeStack
 from launcher.plan.plan import Plan
-from launcher.plan.request import Request, options_of, parse
+from launcher.plan.request import Request
 
 TIMEOUT = 900
 """Seconds that a check may take, the start of a container included; one that hangs ends itself."""
-
-NO_CHECK = "--no-check"
-RECHECK = "--recheck"
 
 
 def report_for(
@@ -57,24 +54,24 @@ def report_for(
     Raises:
         Unavailable: the GPU does not compute.
     """
-    if not choice.gpus or ATTENTION not in options_of(request.command):
+    if not choice.gpus or request.option(ATTENTION) is None:
         return None
-    if NO_CHECK in (argument.replace("_", "-") for argument in request.argv):
-        return KnownReport(absent=NO_CHECK)
+    if not request.value("--check"):
+        return KnownReport(absent="--no-check")
     key = key_of(host, choice, native)
     if key is None:
         measures = "the image has no digest, so aam measures before each run"
         return KnownReport(absent=measures if host.live else "nothing is measured on a capture")
     cache = folder(os.environ)
     found = stored(key, cache)
-    repeat = RECHECK in request.launcher_options
+    repeat = request.launcher_options.get("--recheck")
     if not starting or request.dry_run or (found.report is not None and not repeat):
         return found
     if host.slurm is not None and host.slurm.local_id:
         absent = "the first rank of a node measures for the launcher, the others before they run"
         return dataclasses.replace(found, absent=absent)
     try:
-        report = measure(make(parse(check_command(choice.gpus[0].vendor))), key)
+        report = measure(make(check_command(choice.gpus[0].vendor)), key)
     except ValueError as error:
         remedy = "aam measures by itself before it runs"
         failed = Finding("warning", "The stack could not be measured", str(error), remedy)
@@ -84,9 +81,9 @@ def report_for(
     return KnownReport(report, str(place(key, cache)), findings=findings)
 
 
-def check_command(vendor: str) -> tuple[str, ...]:
+def check_command(vendor: str) -> Request:
     """Return the command that measures the GPUs of a vendor."""
-    return ("check", "--json", "--device", VENDORS[vendor].device_type)
+    return Request("check", {"--json": True, "--device": VENDORS[vendor].device_type})
 
 
 def folder(variables: Mapping[str, str]) -> Path:

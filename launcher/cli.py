@@ -11,10 +11,11 @@ from collections.abc import Sequence
 from typing import NoReturn
 
 from aam import __version__
+from aam.contract.completion import REQUESTED
 from aam.contract.errors import AamError, CannotCreate
-from launcher.help import LAUNCHER_COMMANDS, command_help, launcher_help, overview
-from launcher.plan.launcher_options import HELP, as_arguments, split_launcher_options
-from launcher.plan.request import command_of
+from aam.contract.options import HELP, parse_known, split_command
+from launcher.options import OWN
+from launcher.plan.launcher_options import LAUNCHER_OPTIONS
 
 INTERRUPTED = 130
 
@@ -51,38 +52,26 @@ def main(argv: Sequence[str] | None = None) -> int:
         return INTERRUPTED
 
 
-def _dispatch(arguments: list[str]) -> int:
-    if not arguments or arguments[0] in HELP:
-        print(overview())
-        return 0
-    if arguments[0] == "--version":
+def _dispatch(argv: list[str]) -> int:
+    if REQUESTED in os.environ:
+        from launcher.completion import complete_command_line
+
+        complete_command_line()
+    if argv[:1] == ["--version"]:
         print(f"aam-launch {__version__}")
         return 0
-    if arguments[:2] == ["completion", "--"]:  # from the shell; the line may be incomplete
-        from launcher.completion import candidates
+    launcher_options, rest = parse_known(LAUNCHER_OPTIONS.values(), argv)
+    if not argv or any(argument in HELP for argument in rest):
+        from launcher.help import help_of  # with shutil and textwrap: 5 ms
 
-        print("\n".join(candidates(arguments[2:])))
+        print(help_of(rest))
         return 0
-    if any(argument in HELP for argument in arguments):
-        _, rest = split_launcher_options(
-            [argument for argument in arguments if argument not in HELP]
-        )
-        command = command_of(rest, LAUNCHER_COMMANDS)
-        print(
-            launcher_help(command, rest[1:])
-            if command in LAUNCHER_COMMANDS
-            else command_help(command)
-        )
-        return 0
-    launcher_options, rest = split_launcher_options(arguments)
-    command = command_of(rest, LAUNCHER_COMMANDS)
-    if command in LAUNCHER_COMMANDS:
-        arguments = [*as_arguments(launcher_options), *rest[1:]]
+    command, arguments = split_command(rest, OWN, "aam-launch")
     # Only the module of the command is imported: a start may take 100 ms.
-    module = importlib.import_module(
-        f"launcher.commands.{command if command in LAUNCHER_COMMANDS else 'start'}"
-    )
-    status: int = module.run(arguments)
+    word, *action = command.split()
+    own = command in OWN
+    module = importlib.import_module(f"launcher.commands.{word if own else 'start'}")
+    status: int = module.run(launcher_options, [*action, *arguments] if own else rest)
     return status
 
 

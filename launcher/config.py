@@ -3,21 +3,21 @@
 from __future__ import annotations
 
 import os
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Iterable, Mapping
 from dataclasses import replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
+from aam.contract import yaml_document
 from aam.contract.errors import ConfigurationError
 from aam.contract.suggestions import nearest
+from aam.contract.yaml_document import Entry
 from launcher import documents, trust
 from launcher.engines import ENGINES
 from launcher.findings import Finding
-from launcher.plan import yaml_document
 from launcher.plan.catalog import SHIPPED, Catalog, catalog_of, extended
 from launcher.plan.settings import (
     SETTING_SPECS,
-    Entry,
     LaunchSettings,
     Layer,
     from_flags,
@@ -33,13 +33,11 @@ PROJECT = "aam-launch.yaml"
 SITES = (Path("/etc/aam/sites"), Path(__file__).with_name("sites"))
 
 
-def read(
-    flags: Mapping[str, Sequence[str]], variables: Mapping[str, str], folder: Path
-) -> LaunchSettings:
+def read(flags: Mapping[str, Any], variables: Mapping[str, str], folder: Path) -> LaunchSettings:
     """Return the settings of all layers, with image_dir and scratch filled in.
 
     Args:
-        flags: the launcher's own options of the command line.
+        flags: the launcher's own options of the command line, flag -> value.
         variables: the environment.
         folder: the current folder, which may hold aam-launch.yaml; of a file that the user has
             not accepted only harmless settings apply (`launcher.trust`).
@@ -78,7 +76,7 @@ def runtimes() -> tuple[str, ...]:
     return ("auto", *ENGINES)
 
 
-def configured(flags: Mapping[str, Sequence[str]]) -> tuple[LaunchSettings, Catalog]:
+def configured(flags: Mapping[str, Any]) -> tuple[LaunchSettings, Catalog]:
     """Return the settings and the catalog of this process: its environment, its current folder."""
     settings = read(flags, os.environ, Path.cwd())
     return settings, catalog(settings)

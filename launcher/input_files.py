@@ -9,7 +9,7 @@ from typing import Literal
 from aam.contract.errors import CannotCreate, MissingInput
 from launcher import documents
 from launcher.plan.mounts import PathFact
-from launcher.plan.request import PathArgument, Request
+from launcher.plan.request import Request
 
 LEAST = 64 << 20  # bytes that a checkpoint and its copy take, or the caches of compiled kernels
 RECORD = 64 << 20  # bytes of the record of a run
@@ -22,12 +22,13 @@ def require_inputs(request: Request) -> None:
     Raises:
         MissingInput: naming the option and the path.
     """
-    for flag, path in request.inputs:
+    for spec, path in request.paths("input"):
         if not os.path.exists(path):
-            raise MissingInput(f"No file for {flag}", f"'{path}' does not exist", "check the path")
+            evidence = f"'{path}' does not exist"
+            raise MissingInput(f"No file for {spec.flag}", evidence, "check the path")
         if not os.access(path, os.R_OK):
             remedy = "ask its owner for permission to read it"
-            raise MissingInput(f"No access for {flag}", f"'{path}' may not be read", remedy)
+            raise MissingInput(f"No access for {spec.flag}", f"'{path}' may not be read", remedy)
 
 
 def require_outputs(facts: tuple[PathFact, ...]) -> None:
@@ -78,54 +79,41 @@ def nearest_folder(path: str) -> str:
 def path_facts(request: Request, folder: str) -> tuple[PathFact, ...]:
     """Return the facts of every path of a command line, and of files named by run folders."""
     facts = []
-    for argument in request.paths:
+    for spec, path in (*request.paths("input"), *request.paths("output")):
         # Without --output, `report` writes its page into the run folder.
-        within = request.command == "report" and "--output" not in request.values
-        role = "output" if within and argument.flag == "--run-dir" else argument.role
-        fact = _fact(argument, role, folder)
+        within = request.command == "report" and request.value("--output") is None
+        role = "output" if within and spec.flag == "--run-dir" else spec.role
+        joined = os.path.join(folder, path)
+        # ".." after a link leads elsewhere than it reads, so only the kernel's answer will do.
+        absolute = os.path.realpath(joined) if ".." in path.parts else os.path.normpath(joined)
+        fact = _fact(spec.flag, role, absolute, spec.field.endswith("dir"))
         facts.append(fact)
-        if fact.file_type == "folder" and argument.role == "input":
-            facts += [_plain_input(fact.flag, path) for path in _named_by_run(fact.real)]
+        if fact.file_type == "folder" and spec.role == "input":
+            named = f"run.json of {spec.flag}"
+            facts += [_fact(named, "input", path, False, links=False)
+                      for path in _named_by_run(fact.real)]  # fmt: skip
     return tuple(facts)
 
 
 def lexical_path_facts(request: Request, folder: str) -> tuple[PathFact, ...]:
     """Return the facts of every path without reading the disk, for a captured host."""
     return tuple(
-        PathFact(w.flag, w.role, w.place, absolute, absolute, "nothing", w.folder)
-        for w in request.paths
-        if (absolute := os.path.normpath(os.path.join(folder, w.path)))
+        PathFact(spec.flag, spec.role, absolute, absolute, "nothing", spec.field.endswith("dir"))
+        for spec, path in (*request.paths("input"), *request.paths("output"))
+        if (absolute := os.path.normpath(os.path.join(folder, path)))
     )
 
 
-def _fact(argument: PathArgument, role: str, folder: str) -> PathFact:
-    joined = os.path.join(folder, argument.path)
-    # ".." after a link leads elsewhere than it reads, so only the kernel's answer will do.
-    absolute = os.path.realpath(joined) if ".." in argument.path.parts else os.path.normpath(joined)
-    real = os.path.realpath(joined)
+def _fact(flag: str, role: str, absolute: str, folder: bool, links: bool = True) -> PathFact:
+    real = os.path.realpath(absolute)
     is_folder = os.path.isdir(real)
-    file_type = "folder" if is_folder else "file" if os.path.exists(real) else "nothing"
-    links = tuple(_links(real)) if is_folder and role == "input" else ()
-    return PathFact(
-        argument.flag,
-        role,
-        argument.place,
-        absolute,
-        real,
-        file_type,  # type: ignore[arg-type]
-        # What is renamed into place, a store of `aam prepare` for one, needs the folder around it.
-        argument.folder
-        if role == "output"
-        else is_folder or (file_type == "nothing" and argument.folder),
-        links,
-    )
-
-
-def _plain_input(flag: str, path: str) -> PathFact:
-    real = os.path.realpath(path)
-    is_folder = os.path.isdir(real)  # A store of `aam prepare`.
-    file_type: Literal["file", "folder"] = "folder" if is_folder else "file"
-    return PathFact(f"run.json of {flag}", "input", -1, path, real, file_type, is_folder)
+    file_type: Literal["file", "folder", "nothing"] = "folder" if is_folder else "nothing"
+    if not is_folder and os.path.exists(real):
+        file_type = "file"
+    # What is renamed into place, a store of `aam prepare` for one, needs the folder around it.
+    taken = folder if role == "output" else is_folder or (file_type == "nothing" and folder)
+    found = tuple(_links(real)) if links and is_folder and role == "input" else ()
+    return PathFact(flag, role, absolute, real, file_type, taken, found)
 
 
 def _links(root: str) -> Iterator[str]:

@@ -51,7 +51,7 @@ def plan_launch(
     catalog = images.measured(catalog, available, settings.text("runtime"))
     environment = native.detect_stack()
     choice = choose(
-        host, catalog, settings, available, environment, "--force" in request.launcher_options,
+        host, catalog, settings, available, environment, request.force,
         gpu_use(request, host.slurm),
     )  # fmt: skip
     if host.live:

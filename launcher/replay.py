@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import os
-from collections.abc import Mapping, Sequence
+from collections.abc import Mapping
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -15,8 +15,8 @@ from launcher import documents
 from launcher.findings import Finding
 from launcher.host.facts import Host
 from launcher.plan.launch_record import engine_version
-from launcher.plan.launcher_options import as_arguments, names_an_option
 from launcher.plan.plan import Plan
+from launcher.plan.request import Request, parse
 
 LARGEST = 64 << 20
 REMEDY = "name the run.json of a run folder, or the .run.json beside an output"
@@ -26,7 +26,7 @@ REMEDY = "name the run.json of a run folder, or the .run.json beside an output"
 class RecordedRun:
     """The launch that a run.json records."""
 
-    argv: tuple[str, ...]
+    request: Request
     folder: str
     launch: Mapping[str, Any]
     inputs: Mapping[str, Mapping[str, Any]]
@@ -39,6 +39,7 @@ def read(path: Path) -> RecordedRun:
     Raises:
         MissingInput: it is not there, is none, is damaged, or the run was not started by the
             launcher.
+        UsageError: an option of it no longer exists.
     """
     file = _record_in(path) if path.is_dir() else path
     try:
@@ -57,8 +58,11 @@ def read(path: Path) -> RecordedRun:
     damaged = _damaged(launch, inputs)
     if damaged:
         raise MissingInput("Not the record of a run", f"'{file}', {damaged}", REMEDY)
-    argv = (*as_arguments(launch["own"]), *launch["command"].split(), *launch["words"])
-    return RecordedRun(tuple(argv), launch["folder"], launch, inputs, version)
+    own = [f"{flag}={value}" if value is not None else flag
+           for flag, values in launch["own"].items() for value in values or [None]]  # fmt: skip
+    argv = [*own, *launch["command"].split(), *launch["words"]]
+    request = parse(argv, incomplete=True)
+    return RecordedRun(request, launch["folder"], launch, inputs, version)
 
 
 def _damaged(launch: Mapping[str, Any], inputs: object) -> str | None:
@@ -95,22 +99,6 @@ def _record_in(folder: Path) -> Path:
     return others[0]
 
 
-def changed(argv: Sequence[str], more: Sequence[str]) -> list[str]:
-    """Return a command line with options replaced by those of `more`.
-
-    >>> changed(["train", "--lr", "1", "--output-dir", "a"], ["--output-dir", "b"])
-    ['train', '--lr', '1', '--output-dir', 'b']
-    """
-    replaced = {argument.partition("=")[0] for argument in more if names_an_option(argument)}
-    kept, dropping = [], False
-    for argument in argv:
-        if names_an_option(argument):
-            dropping = argument.partition("=")[0] in replaced
-        if not dropping:
-            kept.append(argument)
-    return [*kept, *more]
-
-
 def inputs_differ(recorded: RecordedRun) -> list[Finding]:
     """Compare every input with the SHA-256 of the record."""
     found = []
@@ -130,7 +118,7 @@ def plan_differs(recorded: RecordedRun, host: Host, plan: Plan) -> list[Finding]
     """Compare the plan with that of the record.
 
     Another image, PyTorch or kind of GPU may give other numbers: errors. Another kernel, driver or
-    version of the engine is said, and no reason not to run.
+    version of the engine is a warning.
     """
     now: dict[str, Any] = {
         "engine": plan.engine,

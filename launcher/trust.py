@@ -18,8 +18,8 @@ from collections.abc import Mapping
 from pathlib import Path
 
 from aam.contract.errors import CannotCreate
+from aam.contract.yaml_document import Entry
 from launcher.findings import Finding
-from launcher.plan.settings import Entry
 
 PLAIN_NAME = re.compile(r"[A-Za-z0-9][A-Za-z0-9_-]*\Z")
 """A name of the catalog; a path or a reference of an image has a slash, a colon or a dot."""

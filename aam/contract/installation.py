@@ -5,9 +5,7 @@ from __future__ import annotations
 import json
 import shlex
 import sys
-from importlib.metadata import PackageNotFoundError, distribution
 from pathlib import Path
-from urllib.parse import unquote, urlsplit
 
 DISTRIBUTION = "attention-all-microbes"
 """Name on the package index, where `aam` is another project."""
@@ -22,6 +20,10 @@ def origin() -> str:
     checkout = Path(__file__).parents[2]
     if (checkout / "pyproject.toml").is_file():
         return str(checkout)
+    # Together 16 ms, which only the message that names the origin costs.
+    from importlib.metadata import PackageNotFoundError, distribution
+    from urllib.parse import unquote, urlsplit
+
     try:
         text = distribution(DISTRIBUTION).read_text("direct_url.json")
     except PackageNotFoundError:

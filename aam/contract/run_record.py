@@ -15,7 +15,6 @@ import sys
 import time
 from collections.abc import Mapping
 from datetime import datetime, timezone
-from importlib.metadata import PackageNotFoundError, version
 from pathlib import Path
 from typing import Any
 
@@ -120,6 +119,9 @@ def value_of(options: Any, field: str) -> Any:
 
 
 def _versions() -> dict[str, str]:
+    # Takes 14 ms, which `aam --help` does without.
+    from importlib.metadata import PackageNotFoundError, version
+
     found = {}
     for name in LIBRARIES:
         try:

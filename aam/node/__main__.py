@@ -15,7 +15,7 @@ from aam import __version__
 from aam.cli import parse
 from aam.contract.errors import AamError
 from aam.contract.gpus import VENDORS
-from aam.contract.options import check, split
+from aam.contract.options import split_command
 from aam.node import log, steps, topology
 from aam.node.check import run_tests
 from aam.node.settings import Settings
@@ -103,8 +103,7 @@ def _prepare(given: argparse.Namespace) -> None:
     """Check the node and the inputs, and stage them."""
     words = _words(given)
     if os.environ.get("SLURM_NODEID", "0") == "0":  # once is enough to refuse an option
-        name, rest = split(words)
-        check(parse(name, rest))
+        parse(*split_command(words))
     steps.prepare(_settings(given), words, os.environ)
 
 

@@ -43,7 +43,7 @@ def prepare(settings: Settings, words: Sequence[str], variables: Mapping[str, st
     for value in variables.values():  # HOME and caches
         if value.startswith(f"{folder}/"):
             Path(value).mkdir(parents=True, exist_ok=True)
-    for _, path in command.outputs:
+    for _, path in command.paths("output"):
         place = path if command.writes_folder else path.parent
         try:
             place.mkdir(parents=True, exist_ok=True)
@@ -79,7 +79,7 @@ def _fill(settings: Settings, command: NodeCommand) -> None:
 def staged_inputs(command: NodeCommand) -> list[Path]:
     """Return the input files that a copy on the node stands for."""
     run = command.run_folder
-    return [path for path in dict.fromkeys(path for _, path in command.inputs)
+    return [path for path in dict.fromkeys(path for _, path in command.paths("input"))
             if path.is_file() and not (run and run in path.parents)]  # fmt: skip
 
 
@@ -128,17 +128,16 @@ def run(settings: Settings, words: Sequence[str], variables: Mapping[str, str]) 
     command = read(words, settings.directory)
     first = variables.get("SLURM_PROCID", "0") == "0"
     shared = settings.shared_run(command)
-    line = list(command.words)
     if shared is not None and _continues(shared, variables):
-        line = list(resumed(line))
+        command = resumed(command)
     size = int(variables.get("SLURM_STEP_NUM_TASKS") or 1)
-    if size > 1 and not any(word.replace("_", "-") in STRATEGIES for word in line):
-        line.append("--distributed")
-    if settings.vendor and command.takes_gpu and "--device" not in line:
-        line += ["--device", GPU]
+    if size > 1 and not any(command.value(flag) for flag in STRATEGIES):
+        command = command.with_values({"--distributed": True})
+    if settings.vendor and command.takes_gpu and "--device" not in command.given:
+        command = command.with_values({"--device": GPU})
     environment = {**variables, **rank_variables(settings, variables)}
     _bind_cpus(settings, int(variables.get("SLURM_LOCALID", "0")))
-    with _child([sys.executable, "-m", "aam.cli", *line], environment, settings) as rank:
+    with _child([sys.executable, "-m", "aam.cli", *command.argv], environment, settings) as rank:
         mirror = None
         if first and settings.is_local(command):
             mirror = Mirror(settings.local_run, SHARED_RUN, variables.get("SLURM_JOB_ID", "0"))

@@ -1,28 +1,31 @@
-"""Commands of the launcher itself: one module each with `run(argv)`; shared helpers.
+"""Commands of the launcher itself: one module each with `run(launcher_options, argv)`.
 
-A new command is a module here and its line in `launcher.help.LAUNCHER_COMMANDS`.
+A new command is a module here and an entry of `launcher.options.LAUNCHER_COMMANDS`.
 """
 
 from __future__ import annotations
 
+import json
 from collections.abc import Sequence
+from typing import TypeVar
 
-from aam.contract.errors import UsageError
+from aam.contract.options import build, parse_options, specs
+from launcher.plan.launcher_options import LAUNCHER_OPTIONS
+
+T = TypeVar("T")
 
 
-def no_more(argv: Sequence[str], command: str) -> None:
-    """Refuse arguments that a command does not take.
+def parse_own(kind: type[T], argv: Sequence[str], command: str) -> T:
+    """Return the options of one of the launcher's own commands.
 
     Raises:
-        UsageError: there are some.
+        UsageError: see `parse_options`.
     """
-    if argv:
-        remedy = f"see `aam-launch {command} --help`"
-        raise UsageError(f"`{command}` takes no such argument", f"'{argv[0]}'", remedy)
+    options = specs(kind)
+    given = parse_options(options, argv, command, program="aam-launch", others=LAUNCHER_OPTIONS)
+    return build(kind, given)
 
 
 def print_json(content: object) -> None:
     """Print `content` for programs."""
-    import json
-
     print(json.dumps(content, indent=2))

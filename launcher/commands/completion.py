@@ -1,17 +1,15 @@
-"""`aam-launch completion`: print the completion script of a shell."""
+"""`aam-launch completion`: print the completion code of a shell, for both programs."""
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
+from typing import Any
 
-from aam.contract.errors import UsageError
-from launcher.completion import SHELLS, script
+from aam.contract.completion import Completion, shell_code
+from launcher.commands import parse_own
 
 
-def run(argv: Sequence[str]) -> int:
+def run(launcher_options: Mapping[str, Any], argv: Sequence[str]) -> int:
     """Print the completions of one shell."""
-    if len(argv) != 1:
-        remedy = f"write `aam-launch completion {SHELLS[0]}`"
-        raise UsageError("Which shell?", f"one of {', '.join(SHELLS)}", remedy)
-    print(script(argv[0]), end="")
+    print(shell_code(parse_own(Completion, argv, "completion").shell), end="")
     return 0

@@ -9,10 +9,11 @@ import subprocess
 import time
 from collections.abc import Iterator, Mapping, Sequence
 from pathlib import Path
+from typing import Any
 
 from aam.contract.errors import AamError, Unavailable
 from launcher import capture, check_reports, config, doctor, images
-from launcher.commands import no_more, print_json
+from launcher.commands import parse_own, print_json
 from launcher.detect import detect
 from launcher.engines import ENGINES, command
 from launcher.explain import facts
@@ -20,12 +21,12 @@ from launcher.findings import Finding
 from launcher.host.facts import EngineFact, Host
 from launcher.host.versions import with_versions
 from launcher.host_table import host_lines, report_lines
+from launcher.options import Doctor
 from launcher.plan.catalog import Image
 from launcher.plan.choice import BuiltImage
 from launcher.plan.environment import unset
-from launcher.plan.launcher_options import as_arguments, split_launcher_options
 from launcher.plan.plan import Plan
-from launcher.plan.request import parse
+from launcher.plan.request import Request
 from launcher.planning import plan_launch
 
 COLOUR = re.compile("\x1b\\[[0-9;]*m")
@@ -86,30 +87,25 @@ def _start_failure(engine: EngineFact, image: BuiltImage, why: str) -> Finding:
     return Finding("error", cause, f"{image.place}: {why.strip()}", remedy)
 
 
-def refusal(launcher_options: Mapping[str, Sequence[str]], root: Path) -> AamError | None:
+def refusal(launcher_options: Mapping[str, Any], root: Path) -> AamError | None:
     """Return the error of a launch that computes on a GPU where there is one; None if it starts."""
-    passed = {
-        flag: given for flag, given in launcher_options.items() if flag not in ("--json", "--host")
-    }
     try:
-        plan_launch(parse(["check", *as_arguments(passed)]), root)
+        plan_launch(Request("check", {}, launcher_options), root)
     except AamError as error:
         return error
     return None
 
 
-def run(argv: Sequence[str]) -> int:
+def run(launcher_options: Mapping[str, Any], argv: Sequence[str]) -> int:
     """Report, or write a capture; the exit status is that of a launch that would be refused."""
-    launcher_options, rest = split_launcher_options(argv)
-    no_more(rest, "doctor")
+    options = parse_own(Doctor, argv, "doctor")
     settings, catalog = config.configured(launcher_options)
-    root = Path(launcher_options.get("--host", ("/",))[-1])
+    root = launcher_options.get("--host") or Path("/")
     host = detect(root)
     if host.live:
         host = with_versions(host, config.engine_version_cache(), ask=ENGINES)
-    if "--capture" in launcher_options:
-        file = Path(launcher_options["--capture"][-1])
-        print(f"{capture.write(host, file)} files in {file}")
+    if options.capture is not None:
+        print(f"{capture.write(host, options.capture)} files in {options.capture}")
         return 0
     built = images.built(settings, catalog) if host.live else images.assumed(settings, catalog)
     catalog = images.measured(catalog, built, settings.text("runtime"))

@@ -2,21 +2,22 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from pathlib import Path
+from typing import Any
 
 from launcher.explain import as_json, text
 from launcher.input_files import require_inputs
-from launcher.plan.request import parse
+from launcher.plan.request import request_of
 from launcher.planning import plan_launch
 
 
-def run(argv: Sequence[str]) -> int:
+def run(launcher_options: Mapping[str, Any], argv: Sequence[str]) -> int:
     """Print the decisions for this host, or for a captured one."""
-    request = parse(argv, incomplete=True)
-    capture = request.launcher_options.get("--host")
+    request = request_of(launcher_options, argv, incomplete=True)
+    capture = launcher_options.get("--host")
     if capture is None:
         require_inputs(request)
-    host, plan = plan_launch(request, Path(capture[-1] if capture else "/"))
-    print(as_json(host, plan) if "--json" in request.launcher_options else text(host, plan))
+    host, plan = plan_launch(request, capture or Path("/"))
+    print(as_json(host, plan) if "--json" in launcher_options else text(host, plan))
     return 0

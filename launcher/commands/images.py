@@ -6,39 +6,48 @@ import os
 import sys
 from collections.abc import Callable, Mapping, Sequence
 from pathlib import Path
+from typing import Any
 
 from aam.contract.errors import MissingInput, UsageError
 from aam.contract.suggestions import nearest
 from launcher import config, doctor, images
-from launcher.commands import no_more, print_json
+from launcher.commands import parse_own, print_json
 from launcher.detect import detect
 from launcher.engines import ENGINES, of_format
 from launcher.engines.base import which
 from launcher.engines.sif import SIF
 from launcher.explain import warn
 from launcher.images import index
-from launcher.images.options import ImagesArguments, parse_images_arguments
+from launcher.options import Images, ImagesBuild, ImagesLock, ImagesRemove, ImagesVerify
 from launcher.plan.catalog import Catalog, Image
-from launcher.plan.launcher_options import split_launcher_options
 
 
-def run(argv: Sequence[str]) -> int:
+def run(launcher_options: Mapping[str, Any], argv: Sequence[str]) -> int:
     """Run one action on images; without an action, list them."""
-    launcher_options, rest = split_launcher_options(argv)
     settings, catalog = config.configured(launcher_options)
     for line in warn(settings.findings):
         print(line, file=sys.stderr)
+    action, rest = (argv[0], argv[1:]) if argv else ("list", argv)
     folder = Path(settings.text("image_dir")).expanduser().absolute()
-    action, rest = (rest[0], rest[1:]) if rest else ("list", rest)
-    if action not in ACTIONS:
-        remedy = nearest(action, ACTIONS, f"known are {', '.join(ACTIONS)}")
-        raise UsageError("`images` has no such part", f"'{action}'", remedy)
     if action == "list":
-        no_more(rest, "images list")
-        return _list(launcher_options, catalog, images.built(settings, catalog), folder)
-    options = parse_images_arguments(action, rest)
-    chosen = [_image(name, catalog) for name in options.names]
-    return ACTIONS[action](chosen, options, folder)
+        parse_own(Images, rest, "images")
+        found = images.built(settings, catalog)
+        return _list("--json" in launcher_options, catalog, found, folder)
+    if action not in ACTIONS:
+        known = ("list", *ACTIONS)
+        remedy = nearest(action, known, f"known are {', '.join(known)}")
+        raise UsageError("`images` has no such part", f"'{action}'", remedy)
+    kind, execute = ACTIONS[action]
+    options = parse_own(kind, rest, f"images {action}")
+    _require_engine(getattr(options, "engine", None))
+    return execute([_image(name, catalog) for name in options.names], options, folder)
+
+
+def _require_engine(name: str | None) -> None:
+    known = [engine.name for engine in ENGINES.values() if engine.least]
+    if name is not None and name not in known:
+        remedy = nearest(name, known, f"known are {', '.join(known)}")
+        raise UsageError("No such engine", f"--engine {name}", remedy)
 
 
 def _image(name: str, catalog: Catalog) -> Image:
@@ -51,7 +60,7 @@ def _image(name: str, catalog: Catalog) -> Image:
 
 
 def _list(
-    launcher_options: Mapping[str, tuple[str, ...]],
+    json: bool,
     catalog: Catalog,
     built: Sequence[images.BuiltImage],
     folder: Path,
@@ -71,7 +80,7 @@ def _list(
         }
         for image in catalog.images
     ]
-    if "--json" in launcher_options:
+    if json:
         print_json(rows)
         return 0
     for row in rows:
@@ -84,16 +93,25 @@ def _list(
     return 0
 
 
-def _build(chosen: Sequence[Image], options: ImagesArguments, folder: Path) -> int:
+def _build(chosen: Sequence[Image], options: ImagesBuild, folder: Path) -> int:
     from launcher.images import build, builder, definitions
 
+    wheels = options.wheels.absolute() if options.wheels else None
+    if wheels and not any(wheels.glob("*.whl")):
+        remedy = "fill it: pip download --no-deps --require-hashes -r containers/locks/NAME.txt"
+        raise MissingInput("No wheels to install from", f"'{wheels}'", remedy)
+    sif = options.engine is None or ENGINES[options.engine].traits.image_format == SIF
+    if options.from_ and (options.build_arg or wheels or not sif):
+        evidence = "--from makes a SIF of what is built already"
+        remedy = "leave --build-arg, --wheels and other engines out"
+        raise UsageError("Options that exclude each other", evidence, remedy)
     present = detect().engines
-    if options.source:
+    if options.from_:
         present = tuple(engine for engine in present if engine.traits.image_format == SIF)
     found = builder.find(present, options.engine)
     jobs = [
-        build.BuildJob(image, found, folder, definitions.arguments(image, options.arguments),
-                  options.wheels, options.source, options.fast, options.test, options.force)
+        build.BuildJob(image, found, folder, definitions.arguments(image, options.build_arg),
+                       wheels, options.from_, options.fast, options.test, options.anew)
         for image in chosen
     ]  # fmt: skip
     for job in jobs:
@@ -105,19 +123,19 @@ def _build(chosen: Sequence[Image], options: ImagesArguments, folder: Path) -> i
     return 0
 
 
-def _lock(chosen: Sequence[Image], options: ImagesArguments, folder: Path) -> int:
+def _lock(chosen: Sequence[Image], options: ImagesLock, folder: Path) -> int:
     from launcher.images.lock import lock
 
     return lock(chosen, folder)
 
 
-def _verify(chosen: Sequence[Image], options: ImagesArguments, folder: Path) -> int:
+def _verify(chosen: Sequence[Image], options: ImagesVerify, folder: Path) -> int:
     from launcher.images import verify
 
     return verify.verify(chosen, options.engine, folder, detect().engines, options.test)
 
 
-def _remove(chosen: Sequence[Image], options: ImagesArguments, folder: Path) -> int:
+def _remove(chosen: Sequence[Image], options: ImagesRemove, folder: Path) -> int:
     image_format = ENGINES[options.engine].traits.image_format if options.engine else None
     for image in chosen:
         with index.locked(folder, f"{image.name}.build"):
@@ -138,10 +156,9 @@ def _remove(chosen: Sequence[Image], options: ImagesArguments, folder: Path) -> 
     return 0
 
 
-ACTIONS: dict[str, Callable[[Sequence[Image], ImagesArguments, Path], int]] = {
-    "list": lambda chosen, options, folder: 0,
-    "build": _build,
-    "lock": _lock,
-    "verify": _verify,
-    "rm": _remove,
+ACTIONS: dict[str, tuple[type[Any], Callable[[Sequence[Image], Any, Path], int]]] = {
+    "build": (ImagesBuild, _build),
+    "lock": (ImagesLock, _lock),
+    "verify": (ImagesVerify, _verify),
+    "rm": (ImagesRemove, _remove),
 }

@@ -3,20 +3,20 @@
 from __future__ import annotations
 
 import os
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
+from typing import Any
 
-from launcher.commands import no_more, print_json
-from launcher.plan.launcher_options import split_launcher_options
+from launcher.commands import parse_own, print_json
+from launcher.options import Jobs
 from launcher.slurm import history, queue
 from launcher.slurm.status import JobStatus, job_status
 
 SHOWN = 30
 
 
-def run(argv: Sequence[str]) -> int:
+def run(launcher_options: Mapping[str, Any], argv: Sequence[str]) -> int:
     """List the jobs that were submitted from here, the most recent first."""
-    launcher_options, rest = split_launcher_options(argv)
-    no_more(rest, "jobs")
+    parse_own(Jobs, argv, "jobs")
     known = queue.queued() if queue.available() else {}
     submitted = list(history.entries(history.state_folder(os.environ)))
     rows = [row for entry in reversed(submitted) for row in job_status(entry, known)]

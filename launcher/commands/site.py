@@ -3,34 +3,27 @@
 from __future__ import annotations
 
 import os
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
+from typing import Any
 
-from aam.contract.errors import Unavailable, UsageError
-from aam.contract.suggestions import nearest
+from aam.contract.errors import Unavailable
 from launcher import config
-from launcher.commands import print_json
-from launcher.plan.launcher_options import split_launcher_options
+from launcher.commands import parse_own, print_json
+from launcher.options import SiteShow
 from launcher.slurm.site import SITE_KEYS, Fact, Site
 from launcher.slurm.site_check import FactCheck, check_facts
 
-VERBS = ("show", "check")
 
-
-def run(argv: Sequence[str]) -> int:
+def run(launcher_options: Mapping[str, Any], argv: Sequence[str]) -> int:
     """Print the facts of a site or check them on this host; return 69 if one differs."""
-    launcher_options, rest = split_launcher_options(argv)
-    if len(rest) != 2 or rest[0] not in VERBS:
-        verb = rest[0] if rest else ""
-        remedy = nearest(verb, VERBS, "write `aam-launch site show cosmos`")
-        if verb in VERBS:
-            remedy = f"known are {', '.join(config.sites())}"
-        raise UsageError("Which site?", f"'{' '.join(rest)}'", remedy)
-    site = config.site(rest[1], os.environ)
-    answers = check_facts(site) if rest[0] == "check" else []
+    verb, rest = argv[0], argv[1:]
+    name = parse_own(SiteShow, rest, f"site {verb}").name
+    site = config.site(name, os.environ)
+    answers = check_facts(site) if verb == "check" else []
     if "--json" in launcher_options:
         print_json({"site": site.name, "facts": {k: vars(f) for k, f in site.facts.items()},
                     "answers": [vars(answer) for answer in answers]})  # fmt: skip
-    elif rest[0] == "show":
+    elif verb == "show":
         print("\n".join(_facts(site)))
     else:
         print("\n".join(_lines(answers)))

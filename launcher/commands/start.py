@@ -3,19 +3,20 @@
 from __future__ import annotations
 
 import sys
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
+from typing import Any
 
 from launcher.engines import exec_plan, shell_line
 from launcher.explain import warn
 from launcher.input_files import require_inputs
 from launcher.plan.plan import Plan
-from launcher.plan.request import parse
+from launcher.plan.request import request_of
 from launcher.planning import plan_launch
 
 
-def run(argv: Sequence[str]) -> int:
+def run(launcher_options: Mapping[str, Any], argv: Sequence[str]) -> int:
     """Plan a command, then replace this process by it or print its command line."""
-    request = parse(argv)
+    request = request_of(launcher_options, argv)
     require_inputs(request)
     _, plan = plan_launch(request, starting=not request.dry_run)
     return start(plan, request.dry_run)

@@ -4,12 +4,15 @@ from __future__ import annotations
 
 import os
 import sys
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import replace
 from datetime import datetime, timezone
 from pathlib import Path
+from typing import Any
 
-from aam.contract.errors import AamError, ConfigurationError, MissingInput, Unavailable, UsageError
+from aam.contract.errors import AamError, ConfigurationError, Unavailable, UsageError
+from aam.contract.options import build, options_of, parse_known, specs
+from aam.contract.yaml_document import Entry, read_entries
 from launcher import config, images, input_files
 from launcher.detect import detect
 from launcher.engines import native
@@ -17,29 +20,28 @@ from launcher.explain import warn
 from launcher.plan.assembly import assemble_plan
 from launcher.plan.engine_plan import LaunchContext
 from launcher.plan.gpu_use import gpu_use
-from launcher.plan.mounts import PathFact, parse_bind
-from launcher.plan.request import Request, options_of, parse
+from launcher.plan.mounts import PathFact, absolute_paths, parse_bind
+from launcher.plan.request import Request, request_of
 from launcher.plan.selection import choose
-from launcher.plan.settings import Entry
-from launcher.plan.yaml_document import entries
 from launcher.slurm import checks, decide, history, queue
 from launcher.slurm.job import Job
 from launcher.slurm.node import node_of
 from launcher.slurm.script import NODE_FOLDER, script
-from launcher.slurm.submit_options import SubmitOptions, split_submit_options
+from launcher.slurm.submit_options import SubmitOptions, require_printable
 from launcher.slurm.sweep import tasks_of
 
 PLAIN_SITE = "slurm"
 
 
-def run(argv: Sequence[str]) -> int:
+def run(launcher_options: Mapping[str, Any], argv: Sequence[str]) -> int:
     """Queue a command of `aam` as a job, or print its script."""
-    requested, rest = split_submit_options(argv)
+    given, rest = parse_known(specs(SubmitOptions), argv)
+    requested = build(SubmitOptions, {**launcher_options, **given})
+    require_printable(requested)
     if not [argument for argument in rest if not argument.startswith("--")]:
         raise UsageError("Nothing to submit", "no command is named", "write `submit pretrain ...`")
-    request = parse(rest)
-    outputs = [argument for argument in request.paths if argument.role == "output"]
-    if not outputs:
+    request = request_of({k: v for k, v in launcher_options.items() if k != "--gpus"}, rest)
+    if not request.paths("output"):
         evidence = f"`{request.command}` has no --output"
         raise UsageError("A job needs an output", evidence, "name a file for it")
     job, paths, problems = decided(request, requested)
@@ -67,11 +69,12 @@ def decided(
     catalog = config.catalog(settings)
     name = settings.text("site") or PLAIN_SITE
     site = config.site(name, os.environ)
-    force = "--force" in request.launcher_options
+    force = request.force
     paths = input_files.path_facts(request, folder)
-    grid = _grid(requested, request.command)
-    absolute = request.with_paths({f.place: f.absolute for f in paths if f.place >= 0})
-    shared, tasks = tasks_of(request.command, absolute, grid) if grid else (absolute, ())
+    shared = absolute_paths(request, paths)
+    tasks: tuple[tuple[str, ...], ...] = ()
+    if requested.array is not None:
+        shared, tasks = tasks_of(shared, _grid(requested.array, request.command))
     log = _log(paths, bool(tasks))
     what = decide.allocation(request.command, requested, site, log, len(tasks))
     node = node_of(site, detect(), what.ranks)
@@ -103,24 +106,17 @@ def decided(
     )
     for line in warn((*plan.findings, *checks.advice(paths, site))):
         print(line, file=sys.stderr)
-    program = decide.program(plan, shared, tasks, paths, settings, site)
+    program = decide.program(plan, request.command, shared.arguments, tasks, paths, settings, site)
     program = replace(program, image_state=checks.image_state(program.image))
     where = decide.place(site, decide.warn_seconds(request.command, requested, site))
     return Job(what, program, where), paths, problems
 
 
-def _grid(requested: SubmitOptions, command: str) -> dict[str, Entry]:
+def _grid(file: Path, command: str) -> dict[str, Entry]:
     """Read the file of --array: options that may vary, and their values."""
-    file = requested.text("--array")
-    if not file:
-        return {}
-    known = [name for spec in options_of(command).values() if spec.role == "value"
+    known = [name for spec in options_of(command) if spec.role == "value"
              for name in (spec.flag[2:], spec.field)]  # fmt: skip
-    try:
-        text = Path(file).read_text()
-    except (OSError, UnicodeDecodeError) as error:
-        raise MissingInput("No file for --array", f"'{file}', {error}", "check the path") from error
-    found = entries(text, file, known)
+    found = read_entries(file, "file for --array", known)
     if not found:
         raise ConfigurationError("No array", f"'{file}' is empty", "write `option: [a, b]`")
     return found

@@ -4,22 +4,19 @@ from __future__ import annotations
 
 import os
 import reprlib
-from collections.abc import Sequence
-from pathlib import Path
+from collections.abc import Mapping, Sequence
+from typing import Any
 
-from aam.contract.errors import MissingInput, UsageError
+from aam.contract.errors import MissingInput
 from launcher import config, trust
+from launcher.commands import parse_own
+from launcher.options import Trust
 
-REVOKE = "--revoke"
 
-
-def run(argv: Sequence[str]) -> int:
+def run(launcher_options: Mapping[str, Any], argv: Sequence[str]) -> int:
     """Print what a settings file does and record the user's trust in it, or remove that record."""
-    files = [argument for argument in argv if argument != REVOKE]
-    if len(files) > 1 or any(argument.startswith("-") for argument in files):
-        remedy = "see `aam-launch trust --help`"
-        raise UsageError("`trust` takes one file", " ".join(files), remedy)
-    path = Path(files[0] if files else config.PROJECT)
+    options = parse_own(Trust, argv, "trust")
+    path = options.file
     path = path / config.PROJECT if path.is_dir() else path
     content = config.content(path)
     if content is None:
@@ -27,7 +24,7 @@ def run(argv: Sequence[str]) -> int:
         raise MissingInput("No settings to trust", f"no '{path}'", remedy)
     given = config.entries(path, content)
     file_digest = config.project_digest(path, content, given)
-    if REVOKE in argv:
+    if options.revoke:
         removed = trust.revoke(file_digest, os.environ)
         print(f"{path} {'is no longer trusted' if removed else 'was not trusted'}")
         return 0

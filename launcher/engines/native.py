@@ -11,7 +11,6 @@ from collections.abc import Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING
 
-from aam.contract.installation import install_command
 from launcher.engines.base import Engine
 from launcher.gpus import VENDORS
 from launcher.host.facts import EngineTraits
@@ -20,7 +19,7 @@ from launcher.plan.choice import NativeStack
 if TYPE_CHECKING:
     from launcher.plan.plan import Plan
 
-LIBRARIES = ("torch", "lightning", "tyro", "rich", "biom", "skbio", "sklearn", "h5py")
+LIBRARIES = ("torch", "lightning", "rich", "biom", "skbio", "sklearn", "h5py")
 """Modules that the extra `model` brings and that no plain install has."""
 
 
@@ -53,7 +52,7 @@ def detect_stack() -> NativeStack:
     home = site.getusersitepackages() if site.ENABLE_USER_SITE else None
     in_user_site = home is not None and __file__.startswith(home + os.sep)
     torch, vendor = _torch()
-    return NativeStack(sys.executable, missing(), in_user_site, torch, vendor, install_command())
+    return NativeStack(sys.executable, missing(), in_user_site, torch, vendor)
 
 
 def _torch() -> tuple[str | None, str]:

@@ -8,6 +8,7 @@ from dataclasses import replace
 from functools import partial
 
 from aam.contract.check_report import VARIABLE, compact, to_json
+from aam.contract.options import options_of
 from launcher.findings import Finding
 from launcher.gpus import VENDORS
 from launcher.host.facts import Host
@@ -19,9 +20,9 @@ from launcher.plan.engine_plan import LaunchContext, container_plan, native_plan
 from launcher.plan.flags import processes, required
 from launcher.plan.image_fit import has_code
 from launcher.plan.launch_record import MAX_VARIABLE_BYTES, RECORD, record
-from launcher.plan.mounts import PathFact
+from launcher.plan.mounts import PathFact, absolute_paths
 from launcher.plan.plan import Plan
-from launcher.plan.request import Request, options_of
+from launcher.plan.request import Request
 from launcher.plan.settings import LaunchSettings
 
 
@@ -57,12 +58,10 @@ def assemble_plan(
     more, rank_decisions = processes(request, choice.gpus)
     added += more
     if choice.image:
-        argv = request.with_paths({f.place: f.absolute for f in paths if f.place >= 0})
-        line = (*request.command.split(), *argv, *added)
+        line = (*absolute_paths(request, paths).argv, *added)
         plan = container_plan(host, choice, settings, paths, context, line)
     else:
-        line = (*request.command.split(), *request.argv, *added)
-        plan = native_plan(host, choice, settings, native, context, line)
+        plan = native_plan(host, choice, settings, native, context, (*request.argv, *added))
     variables = _avoiding(stack_faults, {*dict(plan.variables), *host.environment})
     plan = replace(
         plan,
@@ -82,7 +81,7 @@ def assemble_plan(
     if known is not None and known.report is not None:
         handed = (VARIABLE, to_json(compact(known.report), brief=True))
         plan = replace(plan, variables=(*plan.variables, handed))
-    if any(spec.role == "output" for spec in options_of(request.command).values()):
+    if any(spec.role == "output" for spec in options_of(request.command)):
         content = record(plan, request, host, context)
         note = json.dumps(content, separators=(",", ":"))
         if len(note) > MAX_VARIABLE_BYTES:

@@ -17,7 +17,6 @@ from aam.contract.precision import choose_precision, dtypes_of
 from launcher.findings import Finding
 from launcher.plan.catalog import StackFault
 from launcher.plan.decision import Decision
-from launcher.plan.flags import last_setting
 from launcher.plan.request import Request
 
 ATTENTION = "--attn-implementation"
@@ -78,16 +77,10 @@ def settle(
 
 def _selection(report: CheckReport, request: Request, arch: str) -> str:
     """Return the backends that `aam` selects for a command."""
-    precision = choose_precision(_value(request, "--mixed-precision", "none"), arch)  # type: ignore[arg-type]
-    recomputed = last_setting(request, "--gradient-checkpointing") == ["--gradient-checkpointing"]
+    precision = choose_precision(request.value("--mixed-precision") or "none", arch)
+    recomputed = bool(request.value("--gradient-checkpointing"))
     status_of = reported_status(report, dtypes_of(precision), recomputed)
-    requested = _value(request, ATTENTION, "auto")
-    return str(select_backends(requested, BACKENDS, status_of, arch))  # type: ignore[arg-type]
-
-
-def _value(request: Request, flag: str, default: str) -> str:
-    setting = last_setting(request, flag)
-    return setting[1] if setting and len(setting) > 1 else default
+    return str(select_backends(request.value(ATTENTION), BACKENDS, status_of, arch))
 
 
 def _without_recomputation(report: CheckReport) -> str:

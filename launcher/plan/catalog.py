@@ -9,8 +9,8 @@ from typing import Any
 
 from aam.contract.errors import ConfigurationError
 from aam.contract.suggestions import nearest
+from aam.contract.yaml_document import Entry
 from launcher.gpus.base import DriverRange
-from launcher.plan.settings import Entry
 
 SHIPPED = Path(__file__).parents[1] / "catalog.yaml"
 CPU = "cpu"

@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Mapping
 from dataclasses import dataclass, field
 
+from aam.contract.installation import install_command
 from launcher.findings import Finding
 from launcher.host.facts import Gpu
 from launcher.plan.catalog import Image
@@ -46,7 +47,6 @@ class NativeStack:
         in_user_site: `aam` itself is installed in the user's site folder.
         torch: version of PyTorch ("2.13.0+cpu"), or None.
         vendor: whose GPUs that PyTorch can use: a name of `launcher.gpus.VENDORS`, or "cpu".
-        install: the command that installs those libraries.
     """
 
     python: str
@@ -54,7 +54,11 @@ class NativeStack:
     in_user_site: bool
     torch: str | None
     vendor: str
-    install: str = "pip install '.[model]'"
+
+    @property
+    def install(self) -> str:
+        """The command that installs those libraries, for messages."""
+        return install_command(python=self.python)
 
 
 @dataclass(frozen=True)

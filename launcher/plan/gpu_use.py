@@ -5,11 +5,9 @@ from __future__ import annotations
 from typing import Literal
 
 from launcher.host.facts import Slurm
-from launcher.plan.request import Request, options_of
+from launcher.plan.request import Request
 
 GpuUse = Literal["required", "automatic", "never"]
-
-DEVICE, GPUS = "--device", "--gpus"
 
 
 def gpu_use(request: Request, slurm: Slurm | None) -> GpuUse:
@@ -19,14 +17,10 @@ def gpu_use(request: Request, slurm: Slurm | None) -> GpuUse:
     `--gpus` and a Slurm allocation with GPUs require one, so that a job whose GPU is not visible
     fails in its first second instead of training on the processor for its whole allocation.
     """
-    if DEVICE not in options_of(request.command):
-        return "never"
-    device = request.value(DEVICE)
-    if device == "cpu":
+    device = request.value("--device")
+    if device in (None, "cpu"):  # None: the command has no such option
         return "never"
     required = (
-        device not in (None, "auto")
-        or GPUS in request.launcher_options
-        or bool(slurm and slurm.gpus)
+        device != "auto" or "--gpus" in request.launcher_options or bool(slurm and slurm.gpus)
     )
     return "required" if required else "automatic"

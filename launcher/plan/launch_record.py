@@ -22,13 +22,18 @@ PASSING = ("--dry-run", "--json", "--host", "--recheck")
 
 def record(plan: Plan, request: Request, host: Host, context: LaunchContext) -> dict[str, object]:
     """Return the launch as run.json stores it, complete enough to repeat it."""
-    launcher_options = {
-        flag: list(given) for flag, given in request.launcher_options.items() if flag not in PASSING
-    }
+    launcher_options: dict[str, list[str]] = {}
+    for flag, value in request.launcher_options.items():
+        if flag in PASSING:
+            continue
+        if isinstance(value, bool):
+            launcher_options[flag if value else f"--no-{flag[2:]}"] = []
+        else:
+            launcher_options[flag] = list(map(str, value if isinstance(value, tuple) else (value,)))
     driver = host.driver(plan.gpus[0].vendor) if plan.gpus else None
     return {
         "command": request.command,
-        "words": list(request.argv),
+        "words": list(request.arguments),
         "own": launcher_options,
         "folder": context.folder,
         "host": host.name,

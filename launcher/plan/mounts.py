@@ -9,10 +9,12 @@ from __future__ import annotations
 import os
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass, replace
+from pathlib import Path
 from typing import Literal
 
 from aam.contract.errors import ConfigurationError, UsageError
 from launcher.plan.decision import REQUESTED
+from launcher.plan.request import Request
 
 IMAGE_FOLDERS = frozenset(
     ["/", "/bin", "/boot", "/dev", "/etc", "/lib", "/lib32", "/lib64", "/opt", "/proc", "/run",
@@ -30,9 +32,8 @@ class PathFact:
     """A path of the command line and its state on disk.
 
     Attributes:
-        flag: its option.
+        flag: its option, or the file that names it.
         role: "input" or "output".
-        place: index of its argument, or -1 for a path that another file names.
         absolute: where the program will look for it.
         real: without symbolic links.
         file_type: its type on disk.
@@ -42,7 +43,6 @@ class PathFact:
 
     flag: str
     role: str
-    place: int
     absolute: str
     real: str
     file_type: Literal["file", "folder", "nothing"]
@@ -59,6 +59,17 @@ class Mount:
     writable: bool
     why: str
     origin: str
+
+
+def absolute_paths(request: Request, facts: Iterable[PathFact]) -> Request:
+    """Return the request with absolute paths."""
+    absolute: dict[str, list[Path]] = {}
+    for fact in facts:
+        absolute.setdefault(fact.flag, []).append(Path(fact.absolute))
+    return request.with_values({
+        flag: tuple(absolute[flag]) if isinstance(value, tuple) else absolute[flag][0]
+        for flag, value in request.given.items() if flag in absolute
+    })  # fmt: skip
 
 
 def of_paths(facts: Iterable[PathFact]) -> list[Mount]:

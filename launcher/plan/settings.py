@@ -6,16 +6,17 @@ accepts the file (`launcher.trust`). A later layer replaces a single value and a
 mapping. Every value keeps its source.
 """
 
-from __future__ import annotations
-
 import re
 import reprlib
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
-from typing import Any, Literal
+from typing import Any
 
 from aam.contract.errors import ConfigurationError
+from aam.contract.options import OptionSpec, specs
+from aam.contract.options.field import flag_of, option
 from aam.contract.suggestions import nearest
+from aam.contract.yaml_document import Entry
 from launcher.findings import Finding
 from launcher.gpus import VENDORS
 
@@ -26,71 +27,66 @@ TRUE, FALSE = ("1", "true", "yes", "on"), ("0", "false", "no", "off")
 
 
 @dataclass(frozen=True)
-class Entry:
-    """A value and its source ("/etc/aam/launch.yaml:3")."""
+class SettingOptions:
+    """Image, engine and container."""
 
-    value: Any
-    where: str
+    image: str = option(
+        "Image to run in: a name of `aam-launch images`, a SIF file, or a reference in the "
+        "storage of a container engine. 'auto': the one that fits this host.",
+        default="auto",
+        metavar="NAME",
+        basic=True,
+    )
+    runtime: str = option(
+        "Container engine, or 'native' for no container. 'auto': the first that can run the image.",
+        default="auto",
+        metavar="NAME",
+    )
+    image_dir: str = option("Folder of images.", default="", metavar="FOLDER")
+    scratch: str = option(
+        "Folder for the private home and the caches of a job.", default="", metavar="FOLDER"
+    )
+    site: str = option(
+        "Site file with the facts about a cluster: its name, or a path.", default="", metavar="NAME"
+    )
+    bind: tuple[str, ...] = option(
+        "Mount one more folder in the container: PATH, or PATH:TARGET; add :rw to write there.",
+        default=(),
+        metavar="PATH",
+        repeated=True,
+    )
+    env: tuple[str, ...] = option(
+        "Set a variable in the container; NAME alone passes that of the shell.",
+        default=(),
+        metavar="NAME=VALUE",
+        repeated=True,
+    )
+    mount_home: bool = option("Mount the home folder too.", default=False)
+    pass_env: tuple[str, ...] = option(
+        "Variables that enter the container; a final * matches any ending.", default=()
+    )
+    images: tuple[str, ...] = option("Images to change or to add.", default=())
 
 
-@dataclass(frozen=True)
-class SettingSpec:
-    """One setting: its type, its default and its help; `flag` where the command line has it."""
-
-    value_type: Literal["text", "switch", "list", "mapping"]
-    default: Any
-    help: str
-    metavar: str = ""
-    flag: str | None = None
-
-
-SETTING_SPECS: dict[str, SettingSpec] = {
-    "image": SettingSpec(
-        "text",
-        "auto",
-        "Image to run in: a name of `aam-launch images`, a SIF, or a reference "
-        "that an engine's own storage knows; 'auto' suits the host.",
-        "NAME",
-        "--image",
-    ),
-    "runtime": SettingSpec(
-        "text",
-        "auto",
-        "Engine that starts it; 'auto' takes the first that can.",
-        "NAME",
-        "--runtime",
-    ),
-    "image_dir": SettingSpec("text", "", "Folder of images.", "FOLDER", "--image-dir"),
-    "scratch": SettingSpec(
-        "text", "", "Folder for the private home and the caches of a job.", "FOLDER", "--scratch"
-    ),
-    "site": SettingSpec("text", "", "Site file: a name, or a path.", "NAME", "--site"),
-    "bind": SettingSpec(
-        "list", (), "Mount one more: PATH, or PATH:TARGET, with :rw to write.", "PATH", "--bind"
-    ),
-    "env": SettingSpec(
-        "mapping",
-        {},
-        "Set a variable in the container, literally; NAME alone passes it.",
-        "NAME=VALUE",
-        "--env",
-    ),
-    "pass_env": SettingSpec("list", (), "Let these variables in; a final * matches any ending."),
-    "mount_home": SettingSpec("switch", False, "Mount the home folder too.", "", "--mount-home"),
+SETTING_SPECS: dict[str, OptionSpec] = {
+    **{spec.field: spec for spec in specs(SettingOptions)},
     **{
-        vendor.libraries_setting: SettingSpec(
-            "switch",
-            False,
+        vendor.libraries_setting: OptionSpec(
+            flag_of(vendor.libraries_setting),
+            vendor.libraries_setting,
+            bool,
             vendor.libraries_help,
-            "",
-            "--" + vendor.libraries_setting.replace("_", "-"),
+            default=False,
         )
         for vendor in VENDORS.values()
         if vendor.libraries_setting
     },
-    "images": SettingSpec("mapping", {}, "Images to change or to add."),
 }
 """Every setting by its name in YAML; AAM_LAUNCH_<NAME> as a variable."""
+FILES_ONLY = ("pass_env", "images")
+"""Settings that the command line does not have."""
+MAPPINGS = ("env", "images")
+"""Settings that are `name: value` pairs in YAML."""
 
 
 @dataclass(frozen=True)
@@ -150,56 +146,52 @@ def from_variables(variables: Mapping[str, str]) -> dict[str, Entry]:
         if not name.startswith(PREFIX):
             continue
         key = name.removeprefix(PREFIX).lower()
-        if key not in SETTING_SPECS or SETTING_SPECS[key].value_type == "mapping":
-            known = [
-                PREFIX + k.upper()
-                for k, spec in SETTING_SPECS.items()
-                if spec.value_type != "mapping"
-            ]
+        if key not in SETTING_SPECS or key in MAPPINGS:
+            known = [PREFIX + k.upper() for k in SETTING_SPECS if k not in MAPPINGS]
             remedy = nearest(name, known, f"known are {', '.join(known)}")
             raise ConfigurationError("An unknown variable", name, remedy)
         text = variables[name]
-        value = text.split(":") if SETTING_SPECS[key].value_type == "list" else text
-        layer[key] = Entry(value, name)
+        layer[key] = Entry(text.split(":") if _is_list(key) else text, name)
     if "image_dir" not in layer and variables.get("AAM_IMAGE_DIR"):
         layer["image_dir"] = Entry(variables["AAM_IMAGE_DIR"], "AAM_IMAGE_DIR")
     return layer
 
 
-def from_flags(flags: Mapping[str, Sequence[str]]) -> dict[str, Entry | tuple[Entry, ...]]:
-    """Read the layer of the command line: flag -> its values in order."""
+def from_flags(flags: Mapping[str, Any]) -> dict[str, Entry | tuple[Entry, ...]]:
+    """Return the layer of the command line from the launcher's options, flag -> value."""
     layer: dict[str, Entry | tuple[Entry, ...]] = {}
     for key, spec in SETTING_SPECS.items():
-        if spec.flag is None or spec.flag not in flags:
+        if spec.flag not in flags:
             continue
-        where = f"command line, {spec.flag}"
-        values = flags[spec.flag]
-        if spec.value_type == "switch":
-            layer[key] = Entry(True, where)
-        elif spec.value_type == "mapping":
-            pairs = (value.partition("=") for value in values)
-            layer[key] = tuple(
-                Entry({name: value if equals else None}, where) for name, equals, value in pairs
-            )
+        value, where = flags[spec.flag], f"command line, {spec.flag}"
+        if key == "env":
+            pairs = (item.partition("=") for item in value)
+            layer[key] = tuple(Entry({n: v if equals else None}, where) for n, equals, v in pairs)
         else:
-            layer[key] = Entry(list(values) if spec.value_type == "list" else values[-1], where)
+            layer[key] = Entry(list(value) if _is_list(key) else value, where)
     return layer
 
 
+def _is_list(key: str) -> bool:
+    return isinstance(SETTING_SPECS[key].default, tuple) and key not in MAPPINGS
+
+
 def _checked(key: str, entry: Entry) -> Entry:
-    """Return the entry with its value in its kind."""
-    value_type, value = SETTING_SPECS[key].value_type, entry.value
-    if value_type == "switch" and isinstance(value, str) and value.lower() in TRUE + FALSE:
+    """Return the entry with its value in its type."""
+    value, switch = entry.value, SETTING_SPECS[key].type is bool
+    if switch and isinstance(value, str) and value.lower() in TRUE + FALSE:
         return Entry(value.lower() in TRUE, entry.where)
-    right = {
-        "text": isinstance(value, (str, int, float)) and not isinstance(value, bool),
-        "switch": isinstance(value, bool),
-        "list": isinstance(value, list) and all(isinstance(item, str) for item in value),
-        "mapping": isinstance(value, Mapping),
-    }[value_type]
+    if key in MAPPINGS:
+        right, wanted = isinstance(value, Mapping), "`name: value` pairs"
+    elif switch:
+        right, wanted = isinstance(value, bool), "true or false"
+    elif _is_list(key):
+        right = isinstance(value, list) and all(isinstance(item, str) for item in value)
+        wanted = "a list of words"
+    else:
+        right = isinstance(value, (str, int, float)) and not isinstance(value, bool)
+        wanted = "a word"
     if not right:
-        wanted = {"text": "a word", "switch": "true or false", "list": "a list of words",
-                  "mapping": "`name: value` pairs"}[value_type]  # fmt: skip
         evidence = f"'{key}' in {entry.where} is {reprlib.repr(value)}"
         raise ConfigurationError("A value of the wrong kind", evidence, f"give {wanted}")
     if key == "env":

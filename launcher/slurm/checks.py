@@ -46,7 +46,7 @@ def files(request: Request, paths: Sequence[PathFact], site: Site) -> list[AamEr
 
 def run_in_the_way(request: Request, paths: Sequence[PathFact]) -> list[AamError]:
     """Return an error for an output that exists already, which `aam` would refuse hours later."""
-    if "--overwrite" in request.values or "--resume-from" in request.values:
+    if request.value("--overwrite") or request.value("--resume-from"):
         return []
     for fact in paths:
         if fact.role != "output":

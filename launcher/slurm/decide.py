@@ -41,26 +41,25 @@ def allocation(
         UsageError: several ranks for a command that runs in one process.
     """
     trains = resumable(command)
-    nodes = requested.number("--nodes", 1)
-    all_gpus = max(1, site.number("gpus_per_node"))
-    ranks = requested.number("--gpus", all_gpus if trains else 1)
+    nodes = requested.nodes
+    ranks = requested.gpus or (max(1, site.number("gpus_per_node")) if trains else 1)
     if nodes * ranks > 1 and not trains:
         evidence = f"{nodes} nodes, {ranks} GPUs each"
         remedy = "leave --nodes and --gpus out"
         raise UsageError(f"`{command}` runs in one process", evidence, remedy)
-    time = requested.text("--time") or site.text("max_time")
+    time = requested.time or site.text("max_time")
     request = site.text("gpu_request").replace("{gpus}", str(ranks))
     if request:
         _require(GPU_REQUEST, request, site.where("gpu_request"))
     named = ("partition", "account", "qos", "reservation")
-    chosen = {key: (requested.text(f"--{key}"), f"--{key}") for key in named}
+    chosen = {key: (getattr(requested, key), f"--{key}") for key in named}
     for key in ("partition", "account"):
         chosen[key] = chosen[key] if chosen[key][0] else (site.text(key), site.where(key))
     for value, where in chosen.values():
         if value:
             _require(NAME, value, where)
     return Allocation(
-        name=requested.text("--job-name") or command,
+        name=requested.job_name or command,
         nodes=nodes,
         ranks=ranks,
         time=time,
@@ -68,7 +67,7 @@ def allocation(
         gpu_request=request,
         whole_nodes=site.on("whole_nodes"),
         more=tuple(f"--{key}={value}" for key, (value, _) in chosen.items() if value),
-        requeue="--no-requeue" not in requested.given and resumable(command),
+        requeue=requested.requeue and trains,
         tasks=tasks,
     )
 
@@ -78,11 +77,9 @@ def warn_seconds(command: str, requested: SubmitOptions, site: Site) -> int:
 
     A job with a short limit stops later (`aam.node.stop`): it reads the limit that it really has.
     """
-    if not resumable(command) or (
-        "--no-requeue" in requested.given and "--warn-seconds" not in requested.given
-    ):
+    if not resumable(command) or (not requested.requeue and requested.warn_seconds is None):
         return 0
-    return requested.number("--warn-seconds", site.number("warn_seconds"))
+    return requested.warn_seconds or site.number("warn_seconds")
 
 
 def _require(pattern: re.Pattern[str], value: str, where: str) -> None:
@@ -124,6 +121,7 @@ def over_limits(what: Allocation, site: Site) -> list[UsageError]:
 
 def program(
     plan: Plan,
+    command: str,
     options: Sequence[str],
     sweep: tuple[tuple[str, ...], ...],
     paths: Sequence[PathFact],
@@ -134,6 +132,7 @@ def program(
 
     Args:
         plan: for a node of the site; its arguments are those of the request and the stack's flags.
+        command: of the request.
         options: the arguments of the request, with absolute paths.
         sweep: arguments of each task of an array.
     """
@@ -144,7 +143,7 @@ def program(
     native = plan.image is None
     extra = [name for entry in settings.given("pass_env") for name in entry.value]
     return Program(
-        command=plan.argv[0],
+        command=command,
         options=tuple(options),
         sweep=sweep,
         flags=tuple(f for d in plan.decisions if d.subject == "flag" for f in d.value.split()),

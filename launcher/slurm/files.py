@@ -29,13 +29,13 @@ from launcher.slurm.submit_options import SubmitOptions
 SITE = "cosmos"
 SCRATCH = "/cosmos/vast/scratch/$USER"
 IMAGE = f"{SCRATCH}/containers/rocm63.sif"
-JOBS: dict[str, tuple[str, dict[str, str]]] = {
-    "pretrain_single.sh": ("pretrain", {"--gpus": "1"}),
-    "pretrain_node.sh": ("pretrain", {}),
-    "pretrain_multi.sh": ("pretrain", {"--nodes": "4"}),
-    "train.sh": ("train", {"--gpus": "1"}),
-    "predict.sh": ("predict", {"--time": "1:00:00"}),
-    "test_runner.sh": ("check", {"--time": "1:00:00"}),
+JOBS: dict[str, tuple[str, SubmitOptions]] = {
+    "pretrain_single.sh": ("pretrain", SubmitOptions(gpus=1)),
+    "pretrain_node.sh": ("pretrain", SubmitOptions()),
+    "pretrain_multi.sh": ("pretrain", SubmitOptions(nodes=4)),
+    "train.sh": ("train", SubmitOptions(gpus=1)),
+    "predict.sh": ("predict", SubmitOptions(time="1:00:00")),
+    "test_runner.sh": ("check", SubmitOptions(time="1:00:00")),
 }
 """File -> command of `aam` and options of `submit`."""
 
@@ -76,8 +76,8 @@ def _job_script(name: str, site: Site) -> str:
 
 
 def _job(name: str, site: Site) -> Job:
-    command, given = JOBS[name]
-    what = decide.allocation(command, SubmitOptions(given), site, "%x-%j.out")
+    command, requested = JOBS[name]
+    what = decide.allocation(command, requested, site, "%x-%j.out")
     runs = Program(
         command=command,
         options=None,
@@ -90,7 +90,7 @@ def _job(name: str, site: Site) -> Job:
         vendor=site.text("vendor"),
     )
     what = replace(what, name=name.removesuffix(".sh"))
-    warn = decide.warn_seconds(command, SubmitOptions(given), site)
+    warn = decide.warn_seconds(command, requested, site)
     return Job(what, runs, decide.place(site, warn))
 
 

@@ -12,7 +12,7 @@ from collections.abc import Iterable
 from pathlib import Path
 
 from aam import __version__
-from launcher.plan.request import options_of
+from aam.contract.options import options_of
 from launcher.slurm.job import Allocation, Job, Program
 
 NODE_FOLDER = "/mnt/node"
@@ -38,7 +38,7 @@ def script(job: Job) -> str:
 
 def resumable(command: str) -> bool:
     """Return whether a command can go on from a checkpoint."""
-    return "--resume-from" in options_of(command)
+    return any(spec.flag == "--resume-from" for spec in options_of(command))
 
 
 def _header(job: Job) -> list[str]:
@@ -160,7 +160,7 @@ def _command(program: Program) -> list[str]:
 
 
 def _example(command: str) -> list[str]:
-    required = [spec for spec in options_of(command).values() if spec.required]
+    required = [spec for spec in options_of(command) if spec.required]
     return [argument for spec in required for argument in (spec.flag, spec.field.upper())]
 
 

@@ -17,9 +17,10 @@ from typing import Any, Literal
 
 from aam.contract.errors import ConfigurationError
 from aam.contract.suggestions import nearest
+from aam.contract.yaml_document import Entry
 from launcher import documents
 from launcher.gpus import VENDORS
-from launcher.plan.settings import SETTING_SPECS, Entry
+from launcher.plan.settings import SETTING_SPECS
 
 Kind = Literal["text", "number", "switch", "list", "mapping"]
 FACT = ("value", "source", "confirmed", "confirm")

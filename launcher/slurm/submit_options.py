@@ -1,29 +1,13 @@
 """Options of `aam-launch submit` itself, and time limits as Slurm writes them."""
 
-from __future__ import annotations
-
 import re
-from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
+from pathlib import Path
 
 from aam.contract.errors import UsageError
-from launcher.plan.launcher_options import names_an_option
+from aam.contract.options import specs
+from aam.contract.options.field import ONE_OR_MORE, option
 
-FLAGS: dict[str, tuple[str, str]] = {
-    "--nodes": ("N", "Nodes of the job; 1 by default."),
-    "--gpus": ("N", "GPUs of each node, a rank for each; all of them by default for training."),
-    "--time": ("TIME", "Time limit, as 24:00:00 or 1-12; the site's longest by default."),
-    "--job-name": ("NAME", "Name of the job; the command by default."),
-    "--partition": ("NAME", "Partition; the site's by default."),
-    "--account": ("NAME", "Account that is charged."),
-    "--qos": ("NAME", "Quality of service."),
-    "--reservation": ("NAME", "Reservation."),
-    "--array": ("FILE", "A job for each combination of the option values in a YAML file."),
-    "--warn-seconds": ("N", "How long before its limit a job saves and is queued again."),
-}
-"""Flag -> what its value is called, and its help."""
-
-SWITCHES = {"--no-requeue": "Let a job end at its time limit."}
 _TIME = re.compile(
     r"(?:(?P<days>\d+)-(?P<h>\d+)(?::(?P<hm>\d+)(?::(?P<hms>\d+))?)?"
     r"|(?P<a>\d+)(?::(?P<b>\d+)(?::(?P<c>\d+))?)?)\Z"
@@ -32,54 +16,60 @@ _TIME = re.compile(
 
 @dataclass(frozen=True)
 class SubmitOptions:
-    """Options of a job; flag -> value."""
+    """Check a command as far as the login node can, then queue it as a Slurm job.
 
-    given: Mapping[str, str]
+    Examples:
+        aam-launch submit pretrain --site cosmos --table t.biom --tree t.nwk --output-dir run
+        aam-launch submit train --gpus 1 --time 4:00:00 --dry-run --config train.yaml
+    """
 
-    def text(self, flag: str) -> str:
-        """Return a value, or nothing."""
-        return self.given.get(flag, "")
+    nodes: int = option("Nodes of the job.", default=1, takes=ONE_OR_MORE, basic=True)
+    gpus: int | None = option(
+        "GPUs of each node, a rank for each; by default all for pretrain and train, else one.",
+        default=None,
+        takes=ONE_OR_MORE,
+        basic=True,
+    )
+    time: str = option(
+        "Time limit, as 24:00:00 or 1-12 (days-hours); by default the longest of the site.",
+        default="",
+        metavar="TIME",
+        basic=True,
+    )
+    job_name: str = option("Name of the job; by default the command.", default="", metavar="NAME")
+    partition: str = option("Partition; by default that of the site.", default="", metavar="NAME")
+    account: str = option(
+        "Account that is charged for the job.", default="", metavar="NAME", basic=True
+    )
+    qos: str = option("Quality of service.", default="", metavar="NAME")
+    reservation: str = option("Reservation.", default="", metavar="NAME")
+    array: Path | None = option(
+        "YAML file with lists of option values; a job runs for each combination of them.",
+        default=None,
+        role="input",
+    )
+    warn_seconds: int | None = option(
+        "Seconds before its time limit at which a job saves a checkpoint and is queued again; by "
+        "default those of the site.",
+        default=None,
+        takes=ONE_OR_MORE,
+    )
+    requeue: bool = option(
+        "Queue a job again at its time limit, until its run is complete.", default=True
+    )
 
-    def number(self, flag: str, default: int) -> int:
-        """Return a whole number above zero.
 
-        Raises:
-            UsageError: it is something else.
-        """
-        if flag not in self.given:
-            return default
-        text = self.given[flag]
-        if not text.isdecimal() or int(text) == 0:
-            evidence = f"{flag} '{text}'"
-            raise UsageError("A value that does not suit its option", evidence, "give 1 or more")
-        return int(text)
-
-
-def split_submit_options(arguments: Sequence[str]) -> tuple[SubmitOptions, list[str]]:
-    """Split the options of `submit` from a command line, wherever they stand.
+def require_printable(requested: SubmitOptions) -> None:
+    """Check that a job script can hold the values of the options.
 
     Raises:
-        UsageError: one lacks its value, or holds what no script may hold.
+        UsageError: a value that is empty or has control characters.
     """
-    given: dict[str, str] = {}
-    rest: list[str] = []
-    left = iter(arguments)
-    for argument in left:
-        name, equals, value = argument.partition("=")
-        flag = name.replace("_", "-") if name.startswith("--") else name
-        if flag in SWITCHES:
-            given[flag] = "yes"
-        elif flag not in FLAGS:
-            rest.append(argument)
-        else:
-            found = value if equals else next(left, None)
-            if found is None or (not equals and names_an_option(found)):
-                raise UsageError("An option without its value", flag, "write the value after it")
-            if not found.isprintable() or not found:
-                evidence = f"{flag} {found!r}"
-                raise UsageError("A value that no job script can hold", evidence, "choose another")
-            given[flag] = found
-    return SubmitOptions(given), rest
+    for spec in specs(SubmitOptions):
+        value = getattr(requested, spec.field)
+        if isinstance(value, str) and not value.isprintable():
+            evidence = f"{spec.flag} {value!r}"
+            raise UsageError("A value that no job script can hold", evidence, "choose another")
 
 
 def seconds(time: str) -> int:
@@ -95,7 +85,7 @@ def seconds(time: str) -> int:
     if not found:
         evidence = f"--time '{time}'"
         raise UsageError("Not a time", evidence, "write it as 24:00:00, 1-12 or 90 (minutes)")
-    part = {name: int(value or 0) for name, value in found.groupdict().items()}
+    part = {name: int(value) if value else 0 for name, value in found.groupdict().items()}
     if found["days"]:
         return part["days"] * 86400 + part["h"] * 3600 + part["hm"] * 60 + part["hms"]
     if found["c"]:

@@ -15,81 +15,55 @@ from collections.abc import Mapping, Sequence
 from typing import Any
 
 from aam.contract.errors import ConfigurationError
-from aam.contract.suggestions import nearest
-from launcher.plan.request import options_of, parse
-from launcher.plan.settings import Entry
+from aam.contract.options import arguments, options_of
+from aam.contract.options.config_file import typed
+from aam.contract.options.field import flag_of
+from aam.contract.yaml_document import Entry
+from launcher.plan.request import Request
 
 MOST = 1000
 """More tasks than Slurm takes by default (MaxArraySize is 1001, slurm.conf(5))."""
+FOLDER = "--output-dir"
 
 
 def tasks_of(
-    command: str, arguments: Sequence[str], grid: Mapping[str, Entry]
-) -> tuple[list[str], tuple[tuple[str, ...], ...]]:
-    """Return the arguments that all tasks share, and those of each.
+    request: Request, grid: Mapping[str, Entry]
+) -> tuple[Request, tuple[tuple[str, ...], ...]]:
+    """Return the request without the options that vary, and the arguments of each task.
 
     Args:
-        command: a command of `aam` with --output-dir.
+        request: a command of `aam` with --output-dir, which is absolute.
         grid: option (without its dashes) -> its values.
 
     Raises:
-        ConfigurationError: an option that the command lacks, one without values, too many tasks.
+        ConfigurationError: an option without values, too many tasks, no output folder.
         UsageError: a value that does not suit its option.
     """
-    known = options_of(command)
-    columns: list[list[tuple[str, ...]]] = []
+    columns: list[list[dict[str, Any]]] = []
     for key, entry in grid.items():
-        flag = "--" + key.replace("_", "-")
-        if flag not in known or known[flag].role != "value":
-            values = [f[2:] for f, spec in known.items() if spec.role == "value"]
-            evidence = f"'{key}' in {entry.where}"
-            remedy = nearest(key, values, f"see `aam-launch {command} --help`")
-            raise ConfigurationError(f"`{command}` has no such option to vary", evidence, remedy)
+        spec = request.option(flag_of(key))
+        assert spec is not None, key  # `grid` has options of the command alone
         if not isinstance(entry.value, list) or not entry.value:
             evidence = f"'{key}' in {entry.where} is {entry.value!r}"
             raise ConfigurationError("No list of values", evidence, "write `option: [a, b]`")
-        columns.append([_spelled(flag, value, entry) for value in entry.value])
-    total = math.prod(map(len, columns)) if columns else 0
-    if not 0 < total <= MOST:
-        evidence = f"{total} combinations"
+        columns.append([typed(spec, Entry(value, entry.where)) for value in entry.value])
+    total = math.prod(map(len, columns))
+    if not columns or total > MOST:
+        evidence = f"{total if columns else 0} combinations"
         raise ConfigurationError("No array", evidence, f"1 to {MOST} can be submitted at once")
-    varied = {"--" + key.replace("_", "-") for key in grid}
-    shared, folder = _without(arguments, {*varied, "--output-dir"})
+    if FOLDER not in request.given:
+        evidence = f"`{request.command}` writes files, not a folder"
+        raise ConfigurationError(
+            "No folder for each job of the array", evidence, "leave --array out"
+        )
+    varied = {flag_of(key) for key in grid}
+    shared = {k: v for k, v in request.given.items() if k not in varied and k != FOLDER}
+    options = options_of(request.command)
     tasks = []
     for row in itertools.product(*columns):
-        own = [*itertools.chain.from_iterable(row)]
-        task = (*own, "--output-dir", f"{folder}/{_name(own)}")
-        parse([command, *shared, *task])
-        tasks.append(task)
-    return shared, tuple(tasks)
-
-
-def _spelled(flag: str, value: Any, entry: Entry) -> tuple[str, ...]:
-    for part in value if isinstance(value, list) else [value]:
-        if not isinstance(part, (str, int, float)):  # a date, a mapping
-            evidence = f"'{part}' in {entry.where}"
-            raise ConfigurationError("Not a value of an option", evidence, "write it in quotes")
-    if isinstance(value, bool):
-        return (flag if value else "--no-" + flag[2:],)
-    if isinstance(value, list):
-        return (flag, *map(str, value))
-    return (flag, str(value))
-
-
-def _without(arguments: Sequence[str], dropped: set[str]) -> tuple[list[str], str]:
-    """Return the arguments without some options, and the last output folder that was given."""
-    kept: list[str] = []
-    folder, flag = "", ""
-    for argument in arguments:
-        if argument.startswith("--"):
-            flag, equals, value = argument.partition("=")
-            flag = flag.replace("_", "-")
-            folder = value if flag == "--output-dir" and equals else folder
-        elif flag == "--output-dir":
-            folder = argument
-        if flag not in dropped and "--" + flag.removeprefix("--no-") not in dropped:
-            kept.append(argument)
-    return kept, folder
+        own = arguments(options, {flag: value for one in row for flag, value in one.items()})
+        tasks.append((*own, FOLDER, f"{request.given[FOLDER]}/{_name(own)}"))
+    return Request(request.command, shared), tuple(tasks)
 
 
 def _name(own: Sequence[str]) -> str:
@@ -98,7 +72,5 @@ def _name(own: Sequence[str]) -> str:
     >>> _name(["--lr", "0.001", "--seed", "1"])
     'lr-0.001_seed-1'
     """
-    text = "".join(
-        f"_{argument[2:]}" if argument.startswith("--") else f"-{argument}" for argument in own
-    )
+    text = "".join(f"_{word[2:]}" if word.startswith("--") else f"-{word}" for word in own)
     return re.sub(r"[^A-Za-z0-9._=-]", "-", text[1:])

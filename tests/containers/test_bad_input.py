@@ -67,7 +67,7 @@ def program(folder: Path, name: str, *lines: str) -> None:
         (["build"], 64, "NAME"),
         (["build", "cup"], 64, "did you mean 'cpu'?"),
         (["build", "cpu", "--engin", "podman"], 64, "--engin"),
-        (["build", "cpu", "--engine", "lxc"], 64, "invalid choice: 'lxc'"),
+        (["build", "cpu", "--engine", "lxc"], 64, "No such engine: --engine lxc"),
         (["build", "cpu"], 69, "none of apptainer, singularity, podman, docker on PATH"),
         (["build", "cpu", "--engine", "podman"], 69, "no podman on PATH"),
         (["build", "cpu", "--wheels", "/nonexistent"], 66, "pip download"),

@@ -230,7 +230,7 @@ def test_a_batch_script_of_several_tasks_starts_one_process(
 
 
 def test_modules_of_the_current_folder_are_not_imported(study_dir: Path, tmp_path: Path) -> None:
-    for name in ("json", "difflib", "torch", "tyro", "aam"):
+    for name in ("json", "difflib", "torch", "argparse", "aam"):
         (tmp_path / f"{name}.py").write_text("raise SystemExit('imported from here')")
     words = ["pretrain", *TINY, "--table", study_dir / "table.biom", "--output-dir", "run",
              "--tree", study_dir / "tree.nwk", "--processes", 2, "--distributed"]  # fmt: skip

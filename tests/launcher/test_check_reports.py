@@ -302,7 +302,7 @@ def test_a_real_check_is_kept_under_the_key_of_a_host(
 
 def test_a_check_that_refuses_stops_the_launch() -> None:
     with pytest.raises(Unavailable, match="The GPU does not compute: No GPU") as caught:
-        check_reports.measure(plan_of(*check_reports.check_command("amd")), KEY)
+        check_reports.measure(plan_of(*check_reports.check_command("amd").argv), KEY)
     assert "--no-check starts all the same" in str(caught.value)
 
 

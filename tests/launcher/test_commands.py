@@ -1,12 +1,10 @@
-"""The launcher's own commands as processes: explain, doctor, images, replay, completion."""
+"""The launcher's own commands as processes: explain, doctor, images, replay."""
 
 from __future__ import annotations
 
 import importlib.util
 import json
 import os
-import select
-import shutil
 import struct
 import subprocess
 import sys
@@ -18,7 +16,6 @@ import pytest
 from aam import __version__
 from aam.contract.errors import MissingInput
 from launcher import replay
-from launcher.completion import candidates, script
 from launcher.engines.sif import record_of
 from launcher.engines.sif_file import DESCRIPTOR, DESCRIPTOR_SIZE, HEADER, check_sif, id_of
 from launcher.images import index
@@ -229,8 +226,8 @@ def test_an_unreadable_capture(folder: Path) -> None:
         (["pretrain", "--table", "{d}/t.biom", "--output-dir", "{d}/t.biom/x"], 73, "is a file"),
         (["replay"], 64, "Nothing to replay"),
         (["replay", "{d}/none.json"], 66, "No record of a run"),
-        (["completion", "tcsh"], 64, "No such shell"),
-        (["doctor", "x"], 64, "takes no such argument"),
+        (["completion", "tcsh"], 64, "give bash or zsh or fish"),
+        (["doctor", "x"], 64, "A value without an option: 'x'"),
         (["doctor", "--capture", "/proc/x.tar"], 73, "cannot be written"),
     ],
 )
@@ -448,111 +445,6 @@ def test_an_engine_is_asked_once_for_its_version(folder: Path) -> None:
     assert launch(folder, *RUN, AAM_IMAGE_DIR=str(folder)).returncode == 0
     assert (folder / "started").read_text().split() == ["--version", "exec", "exec"]
     assert known() == "1.4.5"
-
-
-# --- completion
-
-
-@pytest.mark.parametrize(
-    ("line", "expected"),
-    [
-        ("pr", {"pretrain", "predict", "prepare"}),
-        ("explain predi", {"predict"}),
-        ("--image x --force tra", {"train"}),
-        ("doc", {"doctor"}),
-        ("explain doc", set()),
-        ("train --attn-implementation me", {"mem_efficient"}),
-        ("train --attn-implementation = me", {"mem_efficient"}),  # bash parts words at "="
-        ("train --attn-implementation =", {"auto", "sdpa", "math", "mem_efficient", "flash"}),
-        ("train --no-strat", {"--no-stratify"}),
-        ("train --table ", set()),  # the shell offers files
-        ("train --dry", {"--dry-run"}),
-        ("train --runtime po", {"podman"}),
-        ("--image rocm", {"rocm72", "rocm64", "rocm63", "rocm62", "rocm60"}),
-        ("completion ", {"bash", "zsh", "fish"}),
-        ("submit train --gp", {"--gpus"}),
-        ("--fo", {"--force"}),
-        ("doctor --cap", {"--capture"}),
-    ],
-)
-def test_what_a_word_may_become(line: str, expected: set[str]) -> None:
-    assert set(candidates(line.split(" "))) == expected
-
-
-def on_path(folder: Path) -> dict[str, str]:
-    """Put `aam-launch` on a PATH of its own."""
-    program = folder / "aam-launch"
-    program.write_text(f'#!/bin/sh\nexec {sys.executable} -m launcher.cli "$@"\n')
-    program.chmod(0o755)
-    (folder / "zz file").touch()
-    path = f"{folder}:{os.environ['PATH']}"
-    return {**os.environ, "PATH": path, "PYTHONPATH": str(ROOT), "HOME": str(folder)}
-
-
-def test_bash_completes(folder: Path) -> None:
-    (folder / "c").write_text(script("bash"))
-    code = '. ./c; COMP_WORDS=(aam-launch "$@"); COMP_CWORD=$#; _aam_launch; echo "${COMPREPLY[*]}"'
-    for words, expected in (
-        (["pretr"], "pretrain"),
-        (["explain", "train", "--attn-implementation", "me"], "mem_efficient"),
-        (["train", "--table", ""], ""),
-    ):
-        done = subprocess.run(
-            ["bash", "-c", code, "bash", *words],
-            capture_output=True, text=True, check=True, env=on_path(folder), cwd=folder,
-        )  # fmt: skip
-        assert done.stdout.strip() == expected
-
-
-@pytest.mark.skipif(shutil.which("fish") is None, reason="fish is not installed")
-def test_fish_completes(folder: Path) -> None:
-    (folder / "c").write_text(script("fish"))
-    for line, expected in (
-        ("pretr", ["pretrain"]),
-        ("train --attn-implementation me", ["mem_efficient"]),
-        ("train --table zz", ["zz file"]),
-    ):
-        code = f'source c; complete -C "aam-launch {line}"'
-        done = subprocess.run(
-            ["fish", "--no-config", "-c", code],
-            capture_output=True, text=True, check=True, env=on_path(folder), cwd=folder,
-        )  # fmt: skip
-        assert sorted(done.stdout.splitlines()) == expected
-
-
-@pytest.mark.skipif(shutil.which("zsh") is None, reason="zsh is not installed")
-def test_zsh_completes(folder: Path) -> None:
-    """In a terminal of its own, since zsh completes nowhere else: type, press Tab, look."""
-    (folder / "c").write_text(script("zsh"))
-    for line, expected in (
-        ("explain pretr", "explain pretrain "),
-        ("train --attn-implementation me", "--attn-implementation mem_efficient "),
-        ("train --table zz", "--table zz\\ file"),
-    ):
-        parent, child = os.openpty()
-        zsh = subprocess.Popen(
-            ["zsh", "-f", "-i"], stdin=child, stdout=child, stderr=child, cwd=folder,
-            env={**on_path(folder), "TERM": "dumb", "PS1": "> "}, start_new_session=True,
-        )  # fmt: skip
-        os.close(child)
-        try:
-            os.write(parent, b". ./c; print re''ady\n")
-            seen = read_until(parent, "ready\r\n")
-            os.write(parent, f"aam-launch {line}\t".encode())
-            seen = read_until(parent, expected)
-            assert expected in seen
-        finally:
-            zsh.kill()
-            zsh.wait()
-            os.close(parent)
-
-
-def read_until(terminal: int, expected: str) -> str:
-    """Return what a terminal shows, up to `expected` or until nothing has come for 20 s."""
-    seen = ""
-    while expected not in seen and select.select([terminal], [], [], 20)[0]:
-        seen += os.read(terminal, 4096).decode(errors="replace")
-    return seen
 
 
 # --- SIF files

@@ -11,7 +11,7 @@ from pathlib import Path
 
 import pytest
 
-from launcher import cli
+from launcher import cli, config
 from launcher.engines import ENGINES
 from launcher.engines.base import Engine, program, which
 from launcher.host.facts import EngineFact, EngineTraits
@@ -98,8 +98,7 @@ def test_the_command_line(place: Path, capsys: pytest.CaptureFixture[str]) -> No
 
 
 def test_choices_and_messages(place: Path, capsys: pytest.CaptureFixture[str]) -> None:
-    assert cli.main(["completion", "--", "train", "--runtime", "ba"]) == 0
-    assert capsys.readouterr().out.split() == ["barge"]
+    assert "barge" in config.runtimes()
     assert cli.main(["--runtime", "bargee", *RUN]) == 78
     assert "did you mean 'barge'?" in capsys.readouterr().err
     os.unlink(place / "barge")

@@ -16,7 +16,7 @@ from tests.launcher.test_commands import sif
 
 
 def found(folder: Path) -> BuiltImage:
-    flags = {"--image-dir": (str(folder),)}
+    flags = {"--image-dir": str(folder)}
     settings = config.read(flags, {"HOME": "/nonexistent"}, Path("/"))
     (only,) = images.built(settings, config.catalog(settings))
     return only

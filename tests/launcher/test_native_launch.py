@@ -16,14 +16,14 @@ from hypothesis import strategies as st
 
 from aam import __version__
 from aam.contract.errors import UsageError
-from aam.contract.options import find, names, specs
+from aam.contract.options import Role, find, names, specs
 from launcher.cli import main
 from launcher.engines import shell_line
 from launcher.engines.native import LIBRARIES, missing
-from launcher.help import LAUNCHER_COMMANDS
-from launcher.plan.launcher_options import LAUNCHER_FLAGS
+from launcher.options import OWN
+from launcher.plan.launcher_options import LAUNCHER_OPTIONS
 from launcher.plan.plan import Plan
-from launcher.plan.request import JSON, parse
+from launcher.plan.request import JSON, Request, parse
 
 ROOT = Path(__file__).parents[2]
 SIMULATE = ["simulate", "--output-dir", "out"]
@@ -36,6 +36,10 @@ def launch(*words: str, **settings: str) -> subprocess.CompletedProcess[str]:
     return subprocess.run(command, capture_output=True, text=True, env=environment, check=False)
 
 
+def paths(request: Request, role: Role) -> list[tuple[str, str]]:
+    return [(spec.flag, str(path)) for spec, path in request.paths(role)]
+
+
 # --- requests
 
 
@@ -43,9 +47,17 @@ def test_a_request_names_what_is_read_and_written() -> None:
     words = ["train", "--table", "a b.biom", "--metadata=m.tsv", "--metadata-column", "age"]
     request = parse([*words, "--output_dir", "out", "--no-stratify", "--epochs", "3"])
     assert request.command == "train"
-    assert request.argv == (*words[1:], "--output_dir", "out", "--no-stratify", "--epochs", "3")
-    assert request.inputs == (("--table", Path("a b.biom")), ("--metadata", Path("m.tsv")))
-    assert request.outputs == (("--output-dir", Path("out")),)
+    assert request.given == {
+        "--table": Path("a b.biom"), "--metadata": Path("m.tsv"), "--metadata-column": "age",
+        "--output-dir": Path("out"), "--stratify": False, "--epochs": 3,
+    }  # fmt: skip
+    assert request.arguments == (
+        "--table", "a b.biom", "--metadata", "m.tsv", "--metadata-column", "age",
+        "--output-dir", "out", "--no-stratify", "--epochs", "3",
+    )  # fmt: skip
+    assert paths(request, "input") == [("--table", "a b.biom"), ("--metadata", "m.tsv")]
+    assert paths(request, "output") == [("--output-dir", "out")]
+    assert request.value("--lr") == 3e-4  # the default
     assert not request.dry_run
 
 
@@ -53,26 +65,29 @@ def test_none_is_no_file() -> None:
     request = parse(
         ["predict", "--model", "m", "--table", "t", "--output", "None", "--sequences", "None"]
     )
-    assert [flag for flag, _ in request.inputs] == ["--model", "--table"]
-    assert request.outputs == (("--output", Path("None")),)
+    assert [flag for flag, _ in paths(request, "input")] == ["--table", "--model"]
+    assert paths(request, "output") == [("--output", "None")]
 
 
 def test_a_word_of_an_option_is_no_file() -> None:
     request = parse(["pretrain", "--table", "t", "--output-dir", "o", "--resume-from", "auto"])
-    assert [flag for flag, _ in request.inputs] == ["--table"]
+    assert [flag for flag, _ in paths(request, "input")] == ["--table"]
 
 
 def test_negative_numbers_and_lists_are_values() -> None:
     words = ["--table", "t", "--metadata", "m", "--metadata-column", "y", "--output-dir", "o"]
-    assert parse(["baseline", *words, "--n-jobs", "-1"]).argv[-1] == "-1"
-    assert parse(["train", *words, "--quantiles", "0.1", "0.9", "--stratify"]).command == "train"
+    jobs = parse(["baseline", *words, "--n-jobs", "-1"])
+    assert (jobs.value("--n-jobs"), jobs.argv[-1]) == (-1, "--n-jobs=-1")
+    train = parse(["train", *words, "--quantiles", "0.1", "0.9", "--stratify"])
+    assert train.value("--quantiles") == (0.1, 0.9)
+    assert parse(train.argv) == train
 
 
 def test_a_dry_run_may_be_asked_for_anywhere() -> None:
     for words in (["--dry-run", *SIMULATE], [*SIMULATE, "--dry-run"]):
         request = parse(words)
         assert request.dry_run
-        assert request.argv == ("--output-dir", "out")
+        assert request.argv == ("simulate", "--output-dir", "out")
 
 
 @pytest.mark.parametrize(
@@ -102,11 +117,11 @@ def test_a_dry_run_may_be_asked_for_anywhere() -> None:
         ),
         (
             [*SIMULATE, "--seed", "1", "2"],
-            "A value without an option: '2' after --seed; quote values with spaces.",
+            "A value without an option: '2'; quote values with spaces.",
         ),
         (
             [*SIMULATE, "--overwrite", "yes"],
-            "A value without an option: 'yes' after --overwrite; quote values with spaces.",
+            "A value without an option: 'yes'; quote values with spaces.",
         ),
         (
             ["simulate", "3", "--output-dir", "out"],
@@ -142,17 +157,17 @@ def test_a_typo_is_answered_with_the_nearest_name(words: list[str], sentence: st
 def test_no_option_belongs_to_both_programs(command: str) -> None:
     kind = find(command)
     assert kind is not None
-    assert {spec.flag for spec in specs(kind)} & set(LAUNCHER_FLAGS) <= {JSON}
+    assert {spec.flag for spec in specs(kind)} & set(LAUNCHER_OPTIONS) <= {JSON}
 
 
 def test_json_is_of_the_command_that_has_it() -> None:
-    assert parse(["--json", "check", "--quick"]).argv == ("--quick", "--json")
+    assert parse(["--json", "check", "--quick"]).argv == ("check", "--quick", "--json")
     assert "--json" in parse(["check", "--json"], incomplete=True).launcher_options
     assert "--json" in parse([*SIMULATE, "--json"]).launcher_options
 
 
 def test_no_command_belongs_to_both_programs() -> None:
-    assert not set(names()) & set(LAUNCHER_COMMANDS)
+    assert not set(names()) & set(OWN)
 
 
 # --- what will run
@@ -178,13 +193,13 @@ def test_version_and_help(capsys: pytest.CaptureFixture[str]) -> None:
     assert capsys.readouterr().out == f"aam-launch {__version__}\n"
     assert main([]) == main(["--help"]) == 0
     shown = capsys.readouterr().out
-    assert all(name in shown for name in (*names(), *LAUNCHER_FLAGS))
+    assert all(name in shown for name in (*names(), *LAUNCHER_OPTIONS))
 
 
 @pytest.mark.parametrize("command", names())
 def test_help_of_a_command_needs_no_model(command: str, capsys: pytest.CaptureFixture[str]) -> None:
-    assert main([command, "--help"]) == 0
-    shown = capsys.readouterr().out
+    assert main([*command.split(), "--help-all"]) == 0
+    shown = " ".join(capsys.readouterr().out.split())
     kind = find(command)
     assert kind is not None
     for spec in specs(kind):

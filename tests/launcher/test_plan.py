@@ -9,6 +9,7 @@ from pathlib import Path
 import pytest
 
 from aam.contract.errors import NotPermitted
+from aam.contract.yaml_document import load
 from launcher.detect import detect
 from launcher.engines import ENGINES, command, shell_line
 from launcher.host.facts import DeviceNode, EngineFact, Host, User
@@ -22,7 +23,6 @@ from launcher.plan.plan import Plan
 from launcher.plan.request import parse
 from launcher.plan.selection import choose
 from launcher.plan.settings import from_flags, merge
-from launcher.plan.yaml_document import load
 from launcher.planning import require_devices
 from tests.support.hosts import MI210, MI300A, Tree
 

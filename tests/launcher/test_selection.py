@@ -8,6 +8,7 @@ from pathlib import Path
 import pytest
 
 from aam.contract.errors import Unavailable, UsageError
+from aam.contract.yaml_document import load
 from launcher import engines
 from launcher.config import catalog as configured
 from launcher.config import read
@@ -20,7 +21,6 @@ from launcher.plan.gpu_use import GpuUse
 from launcher.plan.image_fit import served
 from launcher.plan.selection import choose
 from launcher.plan.settings import Entry, merge
-from launcher.plan.yaml_document import load
 from tests.support.hosts import (
     MI25,
     MI50,
@@ -213,7 +213,7 @@ def test_an_image_for_another_processor_is_refused(tmp_path: Path) -> None:
         Unavailable, match="No image is built for this processor: aarch64"
     ) as caught:
         decide(host, native=PLAIN, use="never")
-    assert "pip install '.[model]'" in str(caught.value)
+    assert "pip install" in str(caught.value)
     assert refused in decide(host, image="cuda", force=True).forced[0]
     able = replace(NATIVE, vendor="nvidia", torch="2.7.1+cu128")
     choice = decide(replace(host, root="/", engines=(APPTAINER,)), native=able)

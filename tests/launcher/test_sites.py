@@ -64,14 +64,14 @@ def test_a_value_stands_alone_or_with_its_source(tmp_path: Path) -> None:
     assert found.facts["partition"].confirmed is True
     assert found.facts["max_nodes"].confirmed is None
     assert found.facts["modules"].where == f"{tmp_path}/mine.yaml:4"
-    settings = config.read({"--site": (f"{tmp_path}/mine.yaml",)}, {"HOME": "/h"}, tmp_path)
+    settings = config.read({"--site": f"{tmp_path}/mine.yaml"}, {"HOME": "/h"}, tmp_path)
     assert settings.text("runtime") == "singularity"
     assert settings.source("runtime") == f"{tmp_path}/mine.yaml:8"
 
 
 def test_names_of_the_user_are_filled_in_and_those_of_the_job_are_not(tmp_path: Path) -> None:
     (tmp_path / "s.yaml").write_text("image_dir: /v/$USER/${USER}s/$HOME\n")
-    flags = {"--site": (f"{tmp_path}/s.yaml",)}
+    flags = {"--site": f"{tmp_path}/s.yaml"}
     settings = config.read(flags, {"HOME": "/h", "USER": "ada"}, tmp_path)
     assert settings.text("image_dir") == "/v/ada/adas//h"
     assert filled("$USERS/$SLURM_JOB_ID", {"USER": "ada"}) == "$USERS/$SLURM_JOB_ID"
@@ -104,9 +104,9 @@ def test_mistakes_name_their_place(tmp_path: Path, text: str, sentence: str) -> 
 @pytest.mark.parametrize(
     ("words", "status", "sentence"),
     [
-        (["site"], 64, "Which site?: ''; write `aam-launch site show cosmos`."),
-        (["site", "shwo", "cosmos"], 64, "did you mean 'show'?"),
-        (["site", "show"], 64, "known are cosmos, slurm, workstation."),
+        (["site"], 64, "A command of two words: `site`; give `site show` or `site check`."),
+        (["site", "shwo", "cosmos"], 64, "did you mean 'site show'?"),
+        (["site", "show"], 78, "known are cosmos, slurm, workstation."),
         (["site", "show", "kosmos"], 78, "No such site: 'kosmos'; known are cosmos"),
     ],
 )

@@ -17,18 +17,18 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from aam.contract.options import find, names, specs
+from aam.contract.options import find, names, parse_known, specs
+from aam.contract.yaml_document import entries
 from launcher.engines import ENGINES
-from launcher.plan.launcher_options import LAUNCHER_FLAGS
+from launcher.plan.launcher_options import LAUNCHER_OPTIONS
 from launcher.plan.mounts import Mount
 from launcher.plan.plan import Plan
-from launcher.plan.yaml_document import entries
-from launcher.slurm import submit_options
+from launcher.plan.request import parse
 from launcher.slurm.history import Submitted
 from launcher.slurm.job import Allocation, Job, Place, Program
 from launcher.slurm.script import script
 from launcher.slurm.status import job_status, progress
-from launcher.slurm.submit_options import split_submit_options
+from launcher.slurm.submit_options import SubmitOptions
 from launcher.slurm.sweep import tasks_of
 
 ROOT = Path(__file__).parents[2]
@@ -194,9 +194,9 @@ def test_names_with_spaces_and_quotes(place: Path) -> None:
 
 
 def test_options_of_submit_are_no_options_of_a_command() -> None:
-    flags = {*submit_options.FLAGS, *submit_options.SWITCHES}
+    flags = {spec.flag for spec in specs(SubmitOptions)}
     # It means the same with and without a queue: so many ranks on a machine.
-    assert flags & set(LAUNCHER_FLAGS) == {"--gpus"}
+    assert flags & set(LAUNCHER_OPTIONS) == {"--gpus"}
     for name in names():
         assert not flags & {spec.flag for spec in specs(find(name) or object)}
 
@@ -222,8 +222,8 @@ def test_a_grid_is_every_combination(place: Path) -> None:
 def test_a_task_overrides_what_the_command_line_says() -> None:
     grid = entries("seed: [1, 2]", "s", ["seed"])
     words = ["--table", "t", "--seed=5", "--output-dir=o", "--epochs", "2"]
-    shared, tasks = tasks_of("pretrain", words, grid)
-    assert shared == ["--table", "t", "--epochs", "2"]
+    shared, tasks = tasks_of(parse(["pretrain", *words]), grid)
+    assert shared.arguments == ("--table", "t", "--epochs", "2")
     assert tasks == (("--seed", "1", "--output-dir", "o/seed-1"),
                      ("--seed", "2", "--output-dir", "o/seed-2"))  # fmt: skip
 
@@ -237,7 +237,7 @@ REFUSED = [
     (["--time", "1-0"], 64, "More time than the site allows: --time 1-0, and 12:00:00"),
     (["--time", "soon"], 64, "Not a time: --time 'soon'"),
     (["--gpus", "5"], 64, "a node of a test site has 4"),
-    (["--nodes", "0"], 64, "--nodes '0'; give 1 or more."),
+    (["--nodes", "0"], 64, "--nodes 0; give 1 or more for --nodes."),
     (["--nodes"], 64, "An option without its value: --nodes"),
     (["--job-name", "a\nb"], 64, "A value that no job script can hold: --job-name 'a\\nb'"),
     (["--image", "rocm99"], 64, "No such image: 'rocm99'; did you mean"),
@@ -357,9 +357,9 @@ def test_no_slurm_on_this_host(place: Path) -> None:
 
 @pytest.mark.parametrize("words", [["--nodes=2", "a", "--time", "5"], ["a", "--nodes", "2"]])
 def test_options_of_the_job_stand_anywhere(words: list[str]) -> None:
-    found, rest = split_submit_options(words)
+    found, rest = parse_known(specs(SubmitOptions), words)
     assert rest == ["a"]
-    assert found.number("--nodes", 1) == 2
+    assert found["--nodes"] == 2
 
 
 def test_a_job_stops_before_whatever_limit_it_gets(place: Path) -> None:

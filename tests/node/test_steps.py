@@ -47,11 +47,12 @@ def test_paths_become_absolute_and_are_sorted_by_role(tmp_path: Path) -> None:
     words = ["pretrain", "--table=t.biom", "--tree", "../tree", "--output_dir", "runs/a",
              "--resume-from", "auto", "--seed", "1", "--device", "cpu"]  # fmt: skip
     found = read(words, tmp_path)
-    assert found.inputs == (("--table", tmp_path / "t.biom"), ("--tree", tmp_path.parent / "tree"))
-    assert found.outputs == (("--output-dir", tmp_path / "runs/a"),)
+    inputs = [(spec.flag, path) for spec, path in found.paths("input")]
+    assert inputs == [("--table", tmp_path / "t.biom"), ("--tree", tmp_path.parent / "tree")]
+    assert [path for _, path in found.paths("output")] == [tmp_path / "runs/a"]
     assert found.run_folder == tmp_path / "runs/a"
-    assert found.words[:3] == ("pretrain", "--table", str(tmp_path / "t.biom"))
-    assert found.words[-6:] == ("--resume-from", "auto", "--seed", "1", "--device", "cpu")
+    assert found.argv[:3] == ("pretrain", "--table", str(tmp_path / "t.biom"))
+    assert found.argv[-6:] == ("--resume-from", "auto", "--seed", "1", "--device", "cpu")
     assert not found.takes_gpu
     assert read(words[:-2], tmp_path).takes_gpu
     assert not found.in_place
@@ -69,9 +70,9 @@ def test_a_missing_input_is_named(tmp_path: Path) -> None:
         require_inputs(read(["pretrain", "--table", "t.biom"], tmp_path))
 
 
-def test_a_restart_continues_the_run() -> None:
-    words = ["train", "--overwrite", "--resume_from=x", "--seed", "1"]
-    assert resumed(words) == ("train", "--seed", "1", "--resume-from", "auto")
+def test_a_restart_continues_the_run(tmp_path: Path) -> None:
+    again = resumed(read(["train", "--overwrite", "--resume_from=x", "--seed", "1"], tmp_path))
+    assert again.argv == ("train", "--no-overwrite", "--resume-from", "auto", "--seed", "1")
 
 
 # --- prepare

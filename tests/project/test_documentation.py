@@ -8,11 +8,20 @@ from pathlib import Path
 
 import pytest
 
-from aam.cli import parse
-from aam.contract.options import find, names, specs, split
-from launcher.help import LAUNCHER_COMMANDS
-from launcher.plan.launcher_options import split_launcher_options
-from launcher.plan.request import parse as parse_launch
+from aam.contract.options import (
+    HELP,
+    find,
+    names,
+    parse_command,
+    parse_known,
+    specs,
+    split_command,
+)
+from launcher.commands import parse_own
+from launcher.options import FORWARDING, OWN
+from launcher.plan.launcher_options import LAUNCHER_OPTIONS
+from launcher.plan.request import request_of
+from launcher.slurm.submit_options import SubmitOptions
 
 ROOT = Path(__file__).parents[2]
 DOCUMENTS = [ROOT / "README.md", ROOT / "CONTRIBUTING.md", *sorted((ROOT / "docs").rglob("*.md"))]
@@ -39,18 +48,38 @@ SHOWN = [
 ]
 
 
-@pytest.mark.parametrize("line", [line for _, line in SHOWN], ids=[name for name, _ in SHOWN])
+EXAMPLES = [
+    (f"{program} {name} --help: {line.strip()}", line.strip())
+    for program, kinds in (("aam", {n: find(n) for n in names()}), ("aam-launch", OWN))
+    for name, kind in kinds.items()
+    for line in (kind.__doc__ or "").partition("Examples:\n")[2].replace("\\\n", " ").splitlines()
+    if line.strip().startswith("aam")
+]
+
+
+@pytest.mark.parametrize(
+    "line", [line for _, line in SHOWN + EXAMPLES], ids=[name for name, _ in SHOWN + EXAMPLES]
+)
 def test_command_lines_parse(line: str) -> None:
-    program, *arguments = shlex.split(line, comments=True)
-    if program == "aam-launch":
-        _, rest = split_launcher_options(arguments)
-        if rest[0] in LAUNCHER_COMMANDS:
-            assert rest[0] != "explain" or parse_launch(rest[1:], incomplete=True)
-            return
-        request = parse_launch(arguments)
-        parse(request.command, request.argv)
+    whole = "--config" not in line and not line.endswith(" ...")
+    line = re.sub(r"--config \S+|\.\.\.$", "", line)  # the file has the other options
+    program, *argv = shlex.split(line.partition(" | ")[0].partition(" > ")[0], comments=True)
+    argv = [argument for argument in argv if argument not in HELP]
+    if program == "aam" and argv[0] != "completion":
+        command, rest = split_command(argv)
+        parse_command(command, rest, incomplete=not whole)
         return
-    parse(*split(arguments))  # exits, and so fails, if an option or a value is wrong
+    launcher_options, rest = parse_known(LAUNCHER_OPTIONS.values(), argv)
+    command, arguments = split_command(rest, OWN)
+    if command == "submit":
+        _, arguments = parse_known(specs(SubmitOptions), arguments)
+    if command == "replay":
+        arguments = arguments[:1]  # options of the recorded command follow
+    if command in FORWARDING or command not in OWN:
+        incomplete = command == "explain" or not whole
+        request_of(launcher_options, arguments if command in OWN else rest, incomplete=incomplete)
+    else:
+        parse_own(OWN[command], arguments, command)
 
 
 def test_the_readme_shows_the_four_commands_in_order() -> None:

@@ -1,32 +1,55 @@
-"""Options of every command, declared once with the standard library alone."""
+"""Options of every command, declared once; their command line, help pages and values in files."""
 
-from aam.contract.options.commands import COMMANDS, find, names, split
+from aam.contract.options.command_line import (
+    CONFIG,
+    HELP,
+    HELP_ALL,
+    arguments,
+    check,
+    parse_known,
+    parse_options,
+)
+from aam.contract.options.commands import (
+    COMMANDS,
+    find,
+    names,
+    options_of,
+    parse_command,
+    split_command,
+)
 from aam.contract.options.field import (
     OptionSpec,
     Role,
-    check,
-    complete_arguments,
+    build,
     fits,
     from_plain,
-    literal_values,
     option,
     specs,
     to_plain,
 )
+from aam.contract.options.parsed import ParsedCommand
 
 __all__ = [
     "COMMANDS",
+    "CONFIG",
+    "HELP",
+    "HELP_ALL",
     "OptionSpec",
+    "ParsedCommand",
     "Role",
+    "arguments",
+    "build",
     "check",
     "find",
     "fits",
     "from_plain",
     "names",
     "option",
+    "options_of",
+    "parse_command",
+    "parse_known",
+    "parse_options",
     "specs",
-    "complete_arguments",
-    "split",
+    "split_command",
     "to_plain",
-    "literal_values",
 ]

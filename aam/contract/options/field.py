@@ -1,9 +1,9 @@
 """Declaration of options as dataclass fields, and functions over them.
 
-An option is a field of a frozen dataclass made with `option`. The command line (tyro reads the
-`help` entry of the metadata), the checkpoint and the launcher all read the same field. Modules that
-declare options let Python evaluate their annotations (no `from __future__ import annotations`), so
-that a field has its type at once: evaluating all of them later costs every start.
+An option is a field of a frozen dataclass made with `option`. Command lines, help pages,
+completion, checkpoints and run records of both programs read the same field. Modules that declare
+options let Python evaluate their annotations (no `from __future__ import annotations`), so that a
+field has its type at once.
 """
 
 from __future__ import annotations
@@ -11,15 +11,12 @@ from __future__ import annotations
 import dataclasses
 import numbers
 import os
-import re
 import sys
 import typing
-from collections.abc import Iterator, Sequence
+from collections.abc import Mapping
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, Literal, TypeVar
-
-from aam.contract.errors import UsageError
 
 Role = Literal["value", "input", "output"]
 
@@ -63,9 +60,12 @@ def option(
     *,
     default: Any = dataclasses.MISSING,
     role: Role = "value",
+    basic: bool = False,
     takes: Range | None = None,
+    metavar: str = "",
     alone: str | None = None,
     first: bool = False,
+    repeated: bool = False,
     resumable: bool = False,
 ) -> Any:
     """Declare an option; without a default it is required.
@@ -74,19 +74,24 @@ def option(
         help: text for the help page.
         default: its default value.
         role: `input` for a path that is read, `output` for one that is written, else `value`.
-        takes: range of a number, or of each number of a tuple, tested by `check`.
+        basic: `--help` shows it; `--help-all` shows all options. Required ones are always shown.
+        takes: range of a number, or of each number of a tuple.
+        metavar: name of its value in help pages; by default it follows from the type.
         alone: value of the flag if no value follows it.
-        first: `complete_arguments` adds the flag if its value is the first argument.
+        first: the flag can be omitted if its value is the first argument.
+        repeated: the flag is given once for each item of a tuple.
         resumable: a resumed run may have another value; the files of an `input` may be elsewhere
             but must have the same content.
     """
-    shown = help if role == "value" else f"{help} [{role}]"
     metadata = {
-        "help": shown,
+        "help": help,
         "role": role,
+        "basic": basic,
         "takes": takes,
+        "metavar": metavar,
         "alone": alone,
         "first": first,
+        "repeated": repeated,
         "resumable": resumable,
     }
     return dataclasses.field(default=default, metadata=metadata, kw_only=True)
@@ -94,121 +99,83 @@ def option(
 
 @dataclass(frozen=True)
 class OptionSpec:
-    """Option of a command, for the launcher and the documentation."""
+    """Option of a command: its declaration (see `option`), flag, field name, type and group."""
 
     flag: str
     field: str
     type: Any
-    required: bool
-    default: Any
     help: str
-    role: Role
-    group: str
+    required: bool = False
+    default: Any = None
+    role: Role = "value"
+    group: str = ""
+    basic: bool = False
+    takes: Range | None = None
+    metavar: str = ""
     alone: str | None = None
     first: bool = False
+    repeated: bool = False
     resumable: bool = False
+
+    @property
+    def choices(self) -> list[Any]:
+        """The literal values that its type allows, such as "auto"."""
+        return [member for member in members(self.type) if not isinstance(member, type)]
+
+
+def members(kind: Any) -> list[Any]:
+    """List the types and the literal values that an option type allows.
+
+    >>> members(Literal["auto"] | Path | None)
+    ['auto', <class 'pathlib.Path'>, <class 'NoneType'>]
+    """
+    parts = [part for part in typing.get_args(kind) if part is not Ellipsis]
+    if typing.get_origin(kind) is Literal:
+        return parts
+    return [member for part in parts for member in members(part)] if parts else [kind]
 
 
 def specs(command: type) -> tuple[OptionSpec, ...]:
     """List the options of a command class, those of its groups included, in declared order."""
     found: list[OptionSpec] = []
     for field in dataclasses.fields(command):
-        kind = field.type
-        if dataclasses.is_dataclass(kind):
-            found.extend(specs(typing.cast(type, kind)))
+        if dataclasses.is_dataclass(field.type):
+            found.extend(specs(typing.cast(type, field.type)))
             continue
         required = field.default is dataclasses.MISSING
         found.append(
             OptionSpec(
-                flag="--" + field.name.replace("_", "-"),
+                flag=flag_of(field.name),
                 field=field.name,
-                type=kind,
+                type=field.type,
                 required=required,
                 default=None if required else field.default,
-                help=field.metadata["help"],
-                role=field.metadata["role"],
-                group=command.__name__,
-                alone=field.metadata["alone"],
-                first=field.metadata["first"],
-                resumable=field.metadata["resumable"],
+                group=summary(command),
+                **field.metadata,
             )
         )
     return tuple(found)
 
 
-def complete_arguments(command: type, words: Sequence[str]) -> list[str]:
-    """Add omitted parts to a command line: the flag of the first argument, the value of a flag.
-
-    `golden compare DIR` becomes `--golden-dir DIR`, `--compile-model` becomes `--compile-model
-    auto`, `--output-dir=~/x` gets the home folder; both `aam` and the launcher
-    parse the result.
-
-    Raises:
-        UsageError: a path is a URL, or in the home folder of an unknown user.
-    """
-    options = specs(command)
-    full = list(words)
-    leading = next((spec.flag for spec in options if spec.first), None)
-    if leading is not None and full and not full[0].startswith("-"):
-        full.insert(0, leading)
-    alone = {spec.flag: spec.alone for spec in options if spec.alone is not None}
-    for place in range(len(full) - 1, -1, -1):
-        value = alone.get(full[place].replace("_", "-"))
-        followed = place + 1 < len(full) and not full[place + 1].startswith("-")
-        if value is not None and not followed:
-            full.insert(place + 1, value)
-    paths = {s.flag for s in options if s.type is Path or Path in typing.get_args(s.type)}
-    for place, word in enumerate(full):
-        flag, equals, value = word.partition("=")
-        if flag.replace("_", "-") not in paths:
-            continue
-        if equals:
-            full[place] = f"{flag}={_local_path(flag, value)}"
-        elif place + 1 < len(full):
-            full[place + 1] = _local_path(flag, full[place + 1])
-    return full
+def summary(command: type) -> str:
+    """Return the first line of the docstring of an options class."""
+    return (command.__doc__ or "").partition("\n")[0]
 
 
-def _local_path(flag: str, value: str) -> str:
-    """Return a path with its `~` expanded; the shell does not expand it after `=` or in quotes.
-
-    Raises:
-        UsageError: it is a URL, or in the home folder of an unknown user.
-    """
-    if re.match(r"(file|https?|ftp|sftp|s3|gs):", value, re.IGNORECASE):
-        raise UsageError(
-            "An address instead of a path", f"{flag} {value}", "copy the file here and name it"
-        )
-    whole = os.path.expanduser(value)
-    if whole.startswith("~"):
-        raise UsageError("No such user", f"{flag} {value}", f"write ./{value} for a file")
-    return whole
+def flag_of(field: str) -> str:
+    """Return the flag of an option by the name of its field; `from_` gives --from."""
+    return "--" + field.rstrip("_").replace("_", "-")
 
 
-def check(options: Any) -> None:
-    """Check that all numbers are in the range of their option, groups included.
-
-    Raises:
-        UsageError: names each number out of range, and its range.
-    """
-    wrong = list(_out_of_range(options))
-    if wrong:
-        given = ", ".join(f"{flag} {value}" for flag, value, _ in wrong)
-        ranges = ", ".join(f"{words} for {flag}" for flag, _, words in wrong)
-        raise UsageError("Values that no run can have", given, f"give {ranges}")
-
-
-def _out_of_range(options: Any) -> Iterator[tuple[str, str, str]]:
-    """Yield flag, value and range of each number out of range."""
-    for field in dataclasses.fields(options):
-        value, takes = getattr(options, field.name), field.metadata.get("takes")
-        if dataclasses.is_dataclass(value):
-            yield from _out_of_range(value)
-        elif takes is not None:
-            numbers = value if isinstance(value, tuple) else (value,)
-            if not all(takes.holds(n) for n in numbers if not isinstance(n, str)):
-                flag = "--" + field.name.replace("_", "-")
-                yield flag, " ".join(str(number) for number in numbers), takes.words
+def build(command: type[T], given: Mapping[str, Any]) -> T:
+    """Make the options of a command from flag -> value; options that are not given get defaults."""
+    values: dict[str, Any] = {}
+    for field in dataclasses.fields(typing.cast(Any, command)):
+        if dataclasses.is_dataclass(field.type):
+            values[field.name] = build(typing.cast(type, field.type), given)
+        elif flag_of(field.name) in given:
+            values[field.name] = given[flag_of(field.name)]
+    return command(**values)
 
 
 def to_plain(options: Any) -> dict[str, Any]:
@@ -230,16 +197,6 @@ def _plain(value: Any) -> Any:
     if isinstance(value, tuple):
         return [_plain(item) for item in value]
     return value
-
-
-def literal_values(kind: Any) -> tuple[str, ...]:
-    """Return the literal values of an option type.
-
-    >>> literal_values(Literal["auto"] | Path | None)
-    ('auto',)
-    """
-    literals = (c for c in typing.get_args(kind) if typing.get_origin(c) is Literal)
-    return tuple(word for literal in literals for word in typing.get_args(literal))
 
 
 def fits(kind: Any, value: Any) -> bool:
@@ -264,9 +221,8 @@ def fits(kind: Any, value: Any) -> bool:
 def _typed(kind: Any, value: Any) -> Any:
     if dataclasses.is_dataclass(kind):
         return from_plain(typing.cast(type, kind), value)
-    choices = typing.get_args(kind)
-    if isinstance(value, (str, os.PathLike)) and (kind is Path or Path in choices):
-        return value if value in literal_values(kind) else Path(value)
+    if isinstance(value, (str, os.PathLike)) and Path in members(kind):
+        return value if value in members(kind) else Path(value)
     if isinstance(value, list):
-        return tuple(_typed(choices[0], item) for item in value)
+        return tuple(_typed(typing.get_args(kind)[0], item) for item in value)
     return value

@@ -33,7 +33,9 @@ TransformName = Literal["none", "minmax", "zscore", "log-minmax", "log-zscore"]
 AttnImplementation = Literal["auto", "sdpa", "math", "mem_efficient", "flash"]
 Device = Literal["auto", "cpu", "cuda"]
 
-DEVICE_HELP = "'cuda' means any GPU, also AMD; 'auto' uses a GPU if there is one."
+DEVICE_HELP = (
+    "Where to compute. 'cuda': a GPU, also one of AMD; 'auto': a GPU if there is one, else the CPU."
+)
 DROP_MISSING_HELP = "Leave out ASVs that are not in the tree instead of rejecting the table."
 MIDPOINT_HELP = (
     "Root an unrooted tree at the midpoint between its two most distant tips; otherwise a tree "
@@ -46,14 +48,15 @@ class TableOptions:
     """The feature table and its sequences."""
 
     table: Path = option(
-        "Feature table: BIOM 1 or 2.1, TSV, or QIIME 2 artifact (.qza); or a folder of `aam "
-        "prepare`, which contains sequences and tree.",
+        "Feature table: BIOM, TSV, or QIIME 2 artifact (.qza); or the folder of `aam prepare`, "
+        "which contains sequences and tree.",
         role="input",
     )
     sequences: Path | None = option(
         "Representative sequences (FASTA or .qza), for tables whose feature ids are hashes.",
         default=None,
         role="input",
+        basic=True,
     )
     drop_empty_samples: bool = option(
         "Leave out samples without reads instead of rejecting the table.", default=False
@@ -75,15 +78,18 @@ class PhylogenyOptions:
         "Rooted phylogeny of the ASVs: Newick or .qza. UniFrac is computed from it batch by batch.",
         default=None,
         role="input",
+        basic=True,
     )
     unifrac_matrix: Path | None = option(
         "Distance matrix instead of a tree: lsmat/TSV, .qza, ssu HDF5, CSV, or .npy (table order).",
         default=None,
         role="input",
+        basic=True,
     )
     unifrac_metric: Metric = option(
-        "Phylogenetic measure to learn ('unifrac' is the same as unweighted).",
+        "Distance between samples to learn, or Faith PD ('unifrac' is the same as unweighted).",
         default="unweighted",
+        basic=True,
     )
     unifrac_alpha: float = option(
         "Alpha of generalized UniFrac, 0 to 1.", default=0.5, takes=UP_TO_ONE
@@ -104,6 +110,7 @@ class SampleOptions:
         "depth that keeps 95 % of the samples, at most 5000. 0: all reads.",
         default="auto",
         takes=ZERO_OR_MORE,
+        basic=True,
     )
     rarefy_each_epoch: bool = option(
         "Rarefy the training samples again in each epoch (augmentation); validation samples once.",
@@ -115,7 +122,8 @@ class SampleOptions:
         takes=ONE_OR_MORE,
     )
     asv_sampling: Literal["abundance", "first", "random"] = option(
-        "ASVs to keep when a sample has more than the token limit (first: by id).",
+        "ASVs to keep of a sample with more than --token-limit: the most abundant, the first by "
+        "id, or random ones.",
         default="abundance",
     )
     max_bp: int | Literal["auto"] = option(
@@ -130,7 +138,7 @@ class SampleOptions:
 class ModelOptions:
     """Sizes of the network."""
 
-    embedding_dim: int = option("Dimension of every embedding.", default=128, takes=WIDTHS)
+    embedding_dim: int = option("Length of the embedding vectors.", default=128, takes=WIDTHS)
     attention_heads: int = option(
         "Attention heads; must divide --embedding-dim.", default=4, takes=WIDTHS
     )
@@ -140,7 +148,7 @@ class ModelOptions:
         takes=LAYERS,
     )
     nucleotide_patch: Literal[1, 3, 5] = option(
-        "Nucleotides in one token of the nucleotide encoder.", default=5
+        "Nucleotides that the encoder reads as one token.", default=5
     )
     dropout: float = option(
         "Dropout outside attention, 0 to below 1.", default=0.1, takes=BELOW_ONE
@@ -166,22 +174,29 @@ class LoopOptions:
     """The training loop."""
 
     epochs: int = option(
-        "Passes over the training samples.", default=100, takes=ONE_OR_MORE, resumable=True
+        "Passes over the training samples.",
+        default=100,
+        takes=ONE_OR_MORE,
+        resumable=True,
+        basic=True,
     )
     batch_size: int = option(
         "Samples in a batch, of all processes together.",
         default=16,
         takes=ONE_OR_MORE,
+        basic=True,
     )
     gradient_accumulation_steps: int = option(
-        "Batches for each optimizer step.", default=1, takes=ONE_OR_MORE
+        "Batches whose gradients are summed for one optimizer step.", default=1, takes=ONE_OR_MORE
     )
     even_batches: bool = option(
         "Distribute samples so that all batches have about the same number of distinct ASVs: the "
         "largest batch needs less memory.",
         default=False,
     )
-    lr: float = option("Peak learning rate.", default=1e-3, takes=RATES)
+    lr: float = option(
+        "Highest learning rate, at the end of the warm-up.", default=1e-3, takes=RATES, basic=True
+    )
     warmup_fraction: float = option(
         "Fraction of all optimizer steps over which the learning rate rises.",
         default=0.1,
@@ -191,7 +206,7 @@ class LoopOptions:
     max_grad_norm: float = option(
         "Gradient norm to clip at; 0: no clipping.", default=1.0, takes=ZERO_OR_MORE
     )
-    optimizer: Literal["adamw", "adam", "sgd"] = option("Optimizer.", default="adamw")
+    optimizer: Literal["adamw", "adam", "sgd"] = option("Optimization algorithm.", default="adamw")
     scheduler: Literal["warmup_cosine", "constant", "plateau"] = option(
         "Learning rate after the warm-up: cosine to zero, constant, or lowered on plateaus.",
         default="warmup_cosine",
@@ -207,6 +222,7 @@ class LoopOptions:
         "Random seed of splits, weights, masks, rarefaction and sample order.",
         default=42,
         takes=SEEDS,
+        basic=True,
     )
 
 
@@ -219,9 +235,15 @@ class TrainLoopOptions(LoopOptions):
     """
 
     epochs: int = option(
-        "Passes over the training samples.", default=50, takes=ONE_OR_MORE, resumable=True
+        "Passes over the training samples.",
+        default=50,
+        takes=ONE_OR_MORE,
+        resumable=True,
+        basic=True,
     )
-    lr: float = option("Peak learning rate.", default=3e-4, takes=RATES)
+    lr: float = option(
+        "Highest learning rate, at the end of the warm-up.", default=3e-4, takes=RATES, basic=True
+    )
     weight_decay: float = option("Weight decay of the linear layers.", default=0.1, takes=WEIGHTS)
 
 
@@ -233,6 +255,7 @@ class DeviceOptions:
         DEVICE_HELP,
         default="auto",
         resumable=True,
+        basic=True,
     )
     num_workers: int | Literal["auto"] = option(
         "Data loader processes; 'auto': none on a CPU, up to 4 for a GPU.",
@@ -241,7 +264,7 @@ class DeviceOptions:
         resumable=True,
     )
     attn_implementation: AttnImplementation = option(
-        "Attention backend ('sdpa' is the same as auto).", default="auto", resumable=True
+        "Attention kernel of PyTorch ('sdpa' is the same as auto).", default="auto", resumable=True
     )
     check: bool = option(
         "Before the run, measure whether this GPU computes attention correctly; a backend that "
@@ -328,10 +351,15 @@ class RunOptions:
     """The run folder."""
 
     output_dir: Path = option(
-        "Run folder; created if it does not exist.", role="output", resumable=True
+        "Folder for checkpoints, metrics, predictions and report; made if it does not exist.",
+        role="output",
+        resumable=True,
     )
     overwrite: bool = option(
-        "Replace an existing run in the folder.", default=False, resumable=True
+        "Replace an existing run in the folder.",
+        default=False,
+        resumable=True,
+        basic=True,
     )
     resume_from: Literal["auto"] | Path | None = option(
         "Continue from this checkpoint, or from the last one of this run folder. 'auto': from the "
@@ -339,6 +367,7 @@ class RunOptions:
         default=None,
         role="input",
         resumable=True,
+        basic=True,
     )
     checkpoint_every_n_steps: int = option(
         "Also write last.ckpt after this many optimizer steps; 0: at the end of epochs only.",
@@ -352,9 +381,12 @@ class RunOptions:
 class SplitOptions:
     """Division into training and validation samples."""
 
-    test_size: float = option("Fraction of the samples for validation.", default=0.2)
+    test_size: float = option("Fraction of the samples that validate.", default=0.2)
     group_column: str | None = option(
-        "Metadata column of groups that are not split (a subject, a study).", default=None
+        "Metadata column of groups, such as subjects: samples of one group stay together, either "
+        "in training or in validation.",
+        default=None,
+        basic=True,
     )
     stratify: bool = option(
         "Keep the proportions of the classes in training and validation samples.", default=False
@@ -370,9 +402,11 @@ class SplitOptions:
 class TargetOptions:
     """The metadata column to predict."""
 
-    metadata: Path = option("Sample metadata (TSV, QIIME 2's rules).", role="input")
-    metadata_column: str = option("Column to predict.")
-    classifier: bool = option("Predict a category instead of a number.", default=False)
+    metadata: Path = option("Sample metadata: TSV as QIIME 2 reads it.", role="input")
+    metadata_column: str = option("Metadata column to predict.")
+    classifier: bool = option("Predict a category instead of a number.", default=False, basic=True)
     where: str | None = option(
-        "Use only samples with this metadata value, given as COLUMN=VALUE.", default=None
+        "Use only samples with this metadata value, given as COLUMN=VALUE.",
+        default=None,
+        basic=True,
     )

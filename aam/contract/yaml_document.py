@@ -1,23 +1,37 @@
-"""YAML documents with the line of every key for error messages."""
+"""YAML documents with the line of every key for error messages.
+
+The one module of the contract that needs more than the standard library: PyYAML, which comes with
+both programs.
+"""
 
 from __future__ import annotations
 
 from collections.abc import Iterable
+from dataclasses import dataclass
+from pathlib import Path
 from typing import Any
 
 import yaml
 
 from aam.contract.errors import ConfigurationError
+from aam.contract.files import require
 from aam.contract.suggestions import nearest
-from launcher.plan.settings import Entry
 
 Loader: Any = getattr(yaml, "CSafeLoader", yaml.SafeLoader)
 DEEPEST = 20
 """Levels of lists and mappings; the C loader recurses without a limit and would crash."""
 
 
+@dataclass(frozen=True)
+class Entry:
+    """A value and its source ("/etc/aam/launch.yaml:3")."""
+
+    value: Any
+    where: str
+
+
 def load(text: str) -> Any:
-    """Return the content of a YAML document of this package."""
+    """Return the content of a YAML document that comes with this program."""
     return yaml.load(text, Loader=Loader)
 
 
@@ -46,6 +60,21 @@ def entries(text: str, name: str, known: Iterable[str]) -> dict[str, Entry]:
         where = f"{name}:{mark.line + 1}" if mark else name
         problem = getattr(error, "problem", None) or "it cannot be read"
         raise ConfigurationError("Broken YAML", f"{where}, {problem}", "correct it") from error
+
+
+def read_entries(path: Path, what: str, known: Iterable[str]) -> dict[str, Entry]:
+    """Read the top-level mapping of a YAML file that the user names.
+
+    Raises:
+        MissingInput: `what`, such as "file for --config", does not exist or cannot be read.
+        ConfigurationError: see `entries`.
+    """
+    try:
+        text = require(path, what).read_text()
+    except UnicodeDecodeError as error:
+        evidence = f"'{path}', {error}"
+        raise ConfigurationError("Not a text file", evidence, "save it as UTF-8") from error
+    return entries(text, str(path), known)
 
 
 def _require_plain(text: str, name: str) -> None:

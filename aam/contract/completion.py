@@ -1,0 +1,99 @@
+"""Shell completion of both programs by argcomplete, from the declarations of their options.
+
+The shell starts the program at each Tab, so that the names of images and sites are complete.
+argcomplete rather than shtab, because shtab has no fish and writes fixed names into its scripts.
+"""
+
+import argparse
+from collections.abc import Callable, Iterable, Mapping
+from dataclasses import dataclass
+from typing import Literal
+
+from aam.contract.options import CONFIG, OptionSpec, names, options_of, specs
+from aam.contract.options.command_line import Parser
+from aam.contract.options.field import option
+
+REQUESTED = "_ARGCOMPLETE"
+"""Variable that argcomplete's shell code sets when it starts the program for a completion."""
+
+
+@dataclass(frozen=True)
+class Completion:
+    """Print the shell code that completes the commands of both programs on Tab.
+
+    Examples:
+        source <(aam completion bash)
+        aam completion fish > ~/.config/fish/completions/aam.fish
+    """
+
+    shell: Literal["bash", "zsh", "fish"] = option("Your shell.", first=True)
+
+
+Values = Mapping[str, Callable[[], Iterable[str]]]
+
+
+def shell_code(shell: str) -> str:
+    """Return the code that makes a shell complete both programs."""
+    import argcomplete
+
+    code: str = argcomplete.shellcode(["aam", "aam-launch"], shell=shell)
+    return code
+
+
+def complete(parser: argparse.ArgumentParser) -> None:
+    """Print the candidates for the word that is being typed, and exit."""
+    import argcomplete
+
+    argcomplete.autocomplete(parser, always_complete_options=False)
+
+
+def add_commands(
+    parser: argparse.ArgumentParser,
+    commands: Mapping[str, Iterable[OptionSpec]],
+    values: Values | None = None,
+) -> dict[str, Parser]:
+    """Add commands of one or two words and their options to a parser; return theirs by name.
+
+    Args:
+        parser: of the words before the command.
+        commands: command -> its options.
+        values: flag -> candidates for its value, where the type has no choices.
+    """
+    found: dict[str, Parser] = {}
+    groups = {"": parser.add_subparsers(parser_class=Parser)}
+    for name, options in commands.items():
+        first, _, second = name.partition(" ")
+        if second and first not in groups:
+            outer = found.get(first) or groups[""].add_parser(first)
+            groups[first] = outer.add_subparsers(parser_class=Parser)
+        found[name] = groups[first if second else ""].add_parser(second or first)
+        add_options(found[name], options, values)
+    return found
+
+
+def add_options(
+    parser: Parser, options: Iterable[OptionSpec], values: Values | None = None
+) -> None:
+    """Add options with the candidates for their values; without any the shell offers files."""
+    for spec in {spec.flag: spec for spec in options}.values():
+        named = (values or {}).get(spec.flag)
+        first = [parser.add_argument(spec.field, nargs="*")] if spec.first else []
+        for action in (parser.add(spec), *first):
+            if named or spec.choices:
+                action.completer = (  # type: ignore[attr-defined]
+                    lambda named=named, spec=spec, **_: [
+                        str(value) for value in (named() if named else spec.choices)
+                    ]
+                )
+
+
+def commands_of_aam() -> dict[str, tuple[OptionSpec, ...]]:
+    """Return the commands of `aam` and their options."""
+    return {name: (*options_of(name), CONFIG) for name in names()}
+
+
+def aam_parser() -> Parser:
+    """Return the parser of every command line of `aam`."""
+    parser = Parser(prog="aam")
+    add_commands(parser, {**commands_of_aam(), "completion": specs(Completion)})
+    return parser

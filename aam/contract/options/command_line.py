@@ -1,0 +1,261 @@
+"""Command line: parser of declared options, typed values, and the arguments that give them again.
+
+Both programs parse with these functions, so that an option, a value and a mistake have one meaning.
+The values of the options that are given are a mapping flag -> value, in the order of the arguments.
+"""
+
+from __future__ import annotations
+
+import argparse
+import dataclasses
+import numbers
+import os
+import re
+import typing
+from collections.abc import Collection, Iterable, Mapping, Sequence
+from pathlib import Path
+from typing import Any
+
+from aam.contract.errors import UsageError
+from aam.contract.options.field import OptionSpec, flag_of, members, specs
+from aam.contract.suggestions import nearest
+
+ADDRESS = re.compile(r"(file|https?|ftp|sftp|s3|gs):", re.IGNORECASE)
+NUMBER = re.compile(r"-\.?\d")
+"""A negative number, which is a value; every other argument with a dash is an option."""
+
+
+HELP_ALL = "--help-all"
+HELP = ("-h", "--help", HELP_ALL)
+
+CONFIG = OptionSpec(
+    "--config",
+    "config",
+    Path,
+    "File with values of options: YAML with `option: value` lines, or the run.json of an earlier "
+    "run. Options of the command line replace them.",
+    basic=True,
+)
+"""Option of every command of `aam`; it stands for the options in its file."""
+
+
+class Parser(argparse.ArgumentParser):
+    """Parser of arguments without abbreviations; `--table_x` is `--table-x`."""
+
+    def __init__(self, **settings: Any) -> None:
+        super().__init__(add_help=False, allow_abbrev=False, exit_on_error=False, **settings)
+        self._negative_number_matcher = NUMBER
+
+    def add(self, spec: OptionSpec, **more: Any) -> argparse.Action:
+        """Add an option; it is absent from the result where the command line does not give it."""
+        settings: dict[str, Any] = {"dest": spec.flag, "default": argparse.SUPPRESS, **more}
+        if spec.type is bool:
+            return self.add_argument(spec.flag, action=argparse.BooleanOptionalAction, **settings)
+        if spec.repeated:
+            settings["action"] = "append"
+        elif typing.get_origin(spec.type) is tuple:
+            settings["nargs"] = "+"
+        elif spec.alone is not None:
+            settings |= {"nargs": "?", "const": spec.alone}
+        settings |= {"type": lambda text: convert(spec, text), "metavar": metavar(spec)}
+        return self.add_argument(spec.flag, **settings)
+
+
+def parse_known(
+    options: Iterable[OptionSpec], argv: Sequence[str]
+) -> tuple[dict[str, Any], list[str]]:
+    """Return flag -> value of the `options` that are given, and the other arguments in order.
+
+    Raises:
+        UsageError: an option without its value, a value that does not suit its option, or numbers
+            out of range.
+    """
+    parser = Parser()
+    for spec in (options := tuple(options)):
+        parser.add(spec)
+    try:
+        found, others = parser.parse_known_args([_with_dashes(argument) for argument in argv])
+    except argparse.ArgumentError as error:
+        flag = (error.argument_name or "").partition("/")[0]
+        if "/" in (error.argument_name or ""):  # --stratify/--no-stratify
+            raise UsageError("A switch takes no value", flag, f"write {flag} alone") from None
+        raise UsageError("An option without its value", flag, "write the value after it") from None
+    given = {k: tuple(v) if isinstance(v, list) else v for k, v in vars(found).items()}
+    _check_ranges(options, given)
+    return given, others
+
+
+def parse_options(
+    options: Iterable[OptionSpec],
+    argv: Sequence[str],
+    command: str,
+    *,
+    program: str = "aam",
+    others: Collection[str] = (),
+    incomplete: bool = False,
+) -> dict[str, Any]:
+    """Return flag -> value of the options that a command line gives to a command.
+
+    Args:
+        options: of the command.
+        argv: the arguments after the command.
+        command: its name, for messages.
+        program: its program, for messages.
+        others: options that are not of this command but may be meant by a misspelt one.
+        incomplete: required options may be absent.
+
+    Raises:
+        UsageError: an unknown option, an option without its value, a value without an option or one
+            that does not suit it, or a required option that is not given.
+    """
+    known = {spec.flag: spec for spec in options}
+    given, rest = parse_known(known.values(), argv)
+    unknown = next((argument for argument in rest if names_an_option(argument)), None)
+    if unknown is not None:
+        flag = unknown.partition("=")[0]
+        remedy = nearest(flag, (*known, *others), f"see `{program} {command} --help`")
+        raise UsageError(f"`{command}` has no such option", f"'{unknown}'", remedy)
+    first = next((spec for spec in known.values() if spec.first), None)
+    if rest and first is not None and first.flag not in given:
+        several = typing.get_origin(first.type) is tuple
+        values = tuple(convert(first, rest.pop(0)) for _ in (rest[:] if several else rest[:1]))
+        given = {first.flag: values if several else values[0], **given}
+    if rest:
+        raise UsageError("A value without an option", f"'{rest[0]}'", "quote values with spaces")
+    if not incomplete:
+        require_all(known.values(), given, command)
+    return given
+
+
+def require_all(options: Iterable[OptionSpec], given: Collection[str], command: str) -> None:
+    """Check that every required option is given.
+
+    Raises:
+        UsageError: names those that are not.
+    """
+    absent = [metavar(spec) if spec.first else spec.flag
+              for spec in options if spec.required and spec.flag not in given]  # fmt: skip
+    if absent:
+        remedy = f"give a value for {'each' if len(absent) > 1 else 'it'}"
+        raise UsageError(f"`{command}` lacks required options", ", ".join(absent), remedy)
+
+
+def arguments(options: Iterable[OptionSpec], given: Mapping[str, Any]) -> tuple[str, ...]:
+    """Return the arguments that give the options of flag -> value."""
+    known = {spec.flag: spec for spec in options}
+    found: list[str] = []
+    for flag, value in given.items():
+        if isinstance(value, bool):
+            found.append(flag if value else f"--no-{flag[2:]}")
+        elif known[flag].repeated:
+            found += [f"{flag}={item}" for item in value]
+        elif isinstance(value, tuple):
+            found += [flag, *map(str, value)]
+        elif str(value).startswith("-"):
+            found.append(f"{flag}={value}")
+        else:
+            found += [flag, str(value)]
+    return tuple(found)
+
+
+def check(options: Any) -> None:
+    """Check that all numbers of an options object are in the range of their option.
+
+    Raises:
+        UsageError: names each number out of range, and its range.
+    """
+    values: dict[str, Any] = {}
+    groups = [options]
+    for group in groups:
+        for field in dataclasses.fields(group):
+            value = getattr(group, field.name)
+            if dataclasses.is_dataclass(value):
+                groups.append(value)
+            else:
+                values[flag_of(field.name)] = value
+    _check_ranges(specs(type(options)), values)
+
+
+def _check_ranges(options: Iterable[OptionSpec], values: Mapping[str, Any]) -> None:
+    """Check that all numbers are in the range of their option.
+
+    Raises:
+        UsageError: names each number out of range, and its range.
+    """
+    wrong = []
+    for spec in options:
+        value = values.get(spec.flag)
+        given = value if isinstance(value, tuple) else (value,)
+        found = [one for one in given if isinstance(one, numbers.Real)]
+        if spec.takes is not None and not all(spec.takes.holds(float(one)) for one in found):
+            wrong.append((spec.flag, " ".join(map(str, found)), spec.takes.words))
+    if wrong:
+        evidence = ", ".join(f"{flag} {value}" for flag, value, _ in wrong)
+        ranges = ", ".join(f"{words} for {flag}" for flag, _, words in wrong)
+        raise UsageError("Values that no run can have", evidence, f"give {ranges}")
+
+
+def convert(spec: OptionSpec, text: str) -> Any:
+    """Return the value of an option that a text gives.
+
+    Raises:
+        UsageError: the text does not suit the type of the option.
+    """
+    kinds = members(spec.type)
+    choices = {str(value): value for value in spec.choices}
+    if type(None) in kinds:
+        choices["None"] = None
+    if text in choices:
+        return choices[text]
+    if Path in kinds:
+        return _local_path(spec.flag, text)
+    if str in kinds:
+        return text
+    for kind in (int, float):
+        if kind in kinds:
+            try:
+                return kind(text)
+            except ValueError:
+                continue
+    wanted = [*choices, *("a whole number" for kind in kinds if kind is int)]
+    wanted += ["a number" for kind in kinds if kind is float]
+    remedy = nearest(text, choices, f"give {' or '.join(wanted)}")
+    raise UsageError("A value that does not suit its option", f"{spec.flag} '{text}'", remedy)
+
+
+def metavar(spec: OptionSpec) -> str:
+    """Return the name of an option's value in help pages.
+
+    >>> metavar(OptionSpec("--num-workers", "num_workers", int | typing.Literal["auto"], ""))
+    'auto|N'
+    """
+    kinds = members(spec.type)
+    names = {int: "N", float: "X", str: "TEXT"}
+    names[Path] = "FOLDER" if spec.field.endswith("dir") else "PATH"
+    named = [spec.metavar or names[kind] for kind in kinds if kind in names]
+    return "|".join([*map(str, spec.choices), *named])
+
+
+def names_an_option(argument: str) -> bool:
+    """Return whether an argument is an option; a negative number is a value."""
+    return argument.startswith("-") and argument != "-" and not NUMBER.match(argument)
+
+
+def _with_dashes(argument: str) -> str:
+    flag, equals, value = argument.partition("=")
+    return flag.replace("_", "-") + equals + value if flag.startswith("--") else argument
+
+
+def _local_path(flag: str, text: str) -> Path:
+    """Return a path with its `~` expanded; the shell does not expand it after `=` or in quotes.
+
+    Raises:
+        UsageError: it is a URL, or in the home folder of an unknown user.
+    """
+    if ADDRESS.match(text):
+        evidence = f"{flag} {text}"
+        raise UsageError("An address instead of a path", evidence, "copy the file here and name it")
+    whole = os.path.expanduser(text)
+    if whole.startswith("~"):
+        raise UsageError("No such user", f"{flag} {text}", f"write ./{text} for a file")
+    return Path(whole)

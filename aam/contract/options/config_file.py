@@ -1,0 +1,115 @@
+"""Values of options from a file (--config): YAML, or the run record of an earlier run."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Iterable, Iterator, Mapping
+from pathlib import Path
+from typing import Any
+
+from aam.contract.errors import ConfigurationError, DataError, UsageError
+from aam.contract.files import require
+from aam.contract.options.command_line import parse_known
+from aam.contract.options.field import OptionSpec, flag_of, members
+from aam.contract.suggestions import nearest
+from aam.contract.yaml_document import Entry, read_entries
+
+OF_ONE_RUN = ("resume_from", "overwrite")
+"""Options that are not taken from a run record, like outputs: they would replace that run."""
+
+
+def read_config(path: Path, options: Iterable[OptionSpec], command: str) -> dict[str, Any]:
+    """Return flag -> value of the options that a file gives to a command.
+
+    Args:
+        path: YAML with `option: value` lines, or the run.json of a run or its folder.
+        options: of the command.
+        command: its name; a run record must be of the same command.
+
+    Raises:
+        MissingInput: the file does not exist or cannot be read.
+        ConfigurationError: broken YAML, or a key that is no option of the command.
+        UsageError: a value that does not suit its option, or a record of another command.
+        DataError: the file is no run record.
+    """
+    known = {spec.field: spec for spec in options}
+    path = path / "run.json" if path.is_dir() else path
+    if path.suffix == ".json":
+        found = dict(_recorded(path, known, command))
+    else:
+        keys = [key for field in known for key in (field, field.replace("_", "-"))]
+        found = read_entries(path, "file for --config", keys)
+    given: dict[str, Any] = {}
+    for key, entry in found.items():
+        given |= typed(known[key.replace("-", "_")], entry)
+    return given
+
+
+def typed(spec: OptionSpec, entry: Entry) -> dict[str, Any]:
+    """Return the value that a file gives to an option, as flag -> value.
+
+    Raises:
+        UsageError: it does not suit the option.
+        ConfigurationError: it is a date, a mapping or true where there is no switch.
+    """
+    value = entry.value
+    if value is None and type(None) in members(spec.type):
+        return {spec.flag: None}
+    if isinstance(value, bool) and spec.type is bool:
+        return {spec.flag: value}
+    parts = value if isinstance(value, list) else [value]
+    if any(isinstance(part, bool) or not isinstance(part, (str, int, float)) for part in parts):
+        evidence = f"{spec.flag} '{value}' in {entry.where}"
+        raise ConfigurationError(
+            "Not a value of an option", evidence, "write it in quotes if it is text"
+        )
+    try:
+        given, others = parse_known([spec], [spec.flag, *map(str, parts)])
+    except UsageError as error:
+        evidence = f"{error.evidence} in {entry.where}"
+        raise UsageError(error.cause, evidence, error.remedy) from error
+    if others:
+        evidence = f"{spec.flag} {value} in {entry.where}"
+        raise UsageError("Several values for an option that takes one", evidence, "give one")
+    return given
+
+
+def _recorded(
+    path: Path, known: Mapping[str, OptionSpec], command: str
+) -> Iterator[tuple[str, Entry]]:
+    """Yield the options in a run record that differ from their defaults."""
+    try:
+        record = json.loads(require(path, "file for --config").read_text())
+        options, inputs = _flat(record["options"]), record.get("inputs", {})
+        recorded = record["command"]
+    except (ValueError, KeyError, TypeError, AttributeError, RecursionError) as error:
+        evidence = f"'{path}', {type(error).__name__}: {error}"
+        raise DataError("Not a run record", evidence, "give the run.json of a run") from error
+    if recorded != command:
+        evidence = f"'{path}' is of `aam {recorded}`"
+        raise UsageError(
+            "A run record of another command", evidence, f"give one of `aam {command}`"
+        )
+    for field, value in options.items():
+        if field not in known:
+            remedy = nearest(
+                field, known, "the run is of another version; give its options by hand"
+            )
+            raise UsageError(f"`{command}` has no such option", f"'{field}' in '{path}'", remedy)
+        spec = known[field]
+        if spec.role == "output" or field in OF_ONE_RUN or value is None:
+            continue
+        default = list(spec.default) if isinstance(spec.default, tuple) else spec.default
+        if value != default:
+            stored = inputs.get(flag_of(field), {}).get(
+                "path"
+            )  # absolute; value is as it was given
+            yield field, Entry(stored or value, str(path))
+
+
+def _flat(options: Mapping[str, Any]) -> dict[str, Any]:
+    """Return the options of a record without their groups."""
+    found: dict[str, Any] = {}
+    for field, value in options.items():
+        found |= _flat(value) if isinstance(value, dict) else {field: value}
+    return found

@@ -1,0 +1,121 @@
+"""Help pages of both programs: required options, then basic ones; all with --help-all."""
+
+from __future__ import annotations
+
+import re
+import shutil
+import textwrap
+from collections.abc import Iterable, Mapping, Sequence
+
+from aam import __version__
+from aam.contract.options.command_line import HELP_ALL, metavar
+from aam.contract.options.commands import COMMANDS
+from aam.contract.options.field import OptionSpec, summary
+
+WIDEST = 100
+"""Columns of a line at most; longer lines are hard to read."""
+COLUMN = 26
+"""Column where the help text of an option begins."""
+LONGEST_CHOICES = 24
+"""Characters of the choices that stand beside the flag; longer ones follow the help text."""
+
+
+def overview(program: str, more: Mapping[str, Mapping[str, type]] | None = None) -> str:
+    """Return the first help page: the commands by group, a line each.
+
+    Args:
+        program: `aam` or `aam-launch`.
+        more: groups of further commands.
+    """
+    lines = [f"usage: {program} COMMAND [OPTIONS]", "", f"Attention All Microbes {__version__}"]
+    for group, commands in {**COMMANDS, **(more or {})}.items():
+        lines += ["", group]
+        for name, kind in commands.items():
+            lines += _wrapped(f"  {name:<16}", summary(kind), 18)
+    return "\n".join([*lines, "", f"`{program} COMMAND --help` lists the options of a command."])
+
+
+def page(
+    program: str,
+    command: str,
+    kind: type,
+    options: Sequence[OptionSpec],
+    more: Iterable[tuple[str, Iterable[OptionSpec]]] = (),
+    *,
+    everything: bool,
+) -> str:
+    """Return the help page of a command: usage, summary, options in sections, examples.
+
+    Args:
+        program: `aam`, `aam-launch`, or what else stands before the command.
+        command: its name.
+        kind: options class of the command; its docstring has the summary and the examples.
+        options: of the command.
+        more: title and options of further sections.
+        everything: show the options that are not basic, too.
+    """
+    usage = f"{program} {command}"
+    required = [spec for spec in options if spec.required]
+    basic = [spec for spec in options if spec.basic and not spec.required]
+    sections = {"Required options": required, "Options": basic}
+    for spec in options:
+        if everything and not spec.required and not spec.basic:
+            title = "Further options" if spec.group == summary(kind) else spec.group
+            sections.setdefault(title.rstrip("."), []).append(spec)
+    for title, listed in more:
+        sections[title] = [spec for spec in listed if everything or spec.basic]
+    words = [f"{'' if s.first else s.flag + ' '}{metavar(s)}" for s in required]
+    lines = _wrapped("usage: ", " ".join([usage, *words, "[OPTIONS]"]), 11)
+    text, _, examples = (kind.__doc__ or "").partition("Examples:\n")
+    for paragraph in text.strip().split("\n\n"):
+        lines += ["", *_wrapped("", " ".join(paragraph.split()), 0)]
+    for title, listed in sections.items():
+        lines += ["", *section(title, listed)] if listed else []
+    if not everything:
+        lines += ["", f"`{usage} {HELP_ALL}` shows all options."]
+    lines += ["", "Examples"] if examples else []
+    for example in examples.strip().splitlines():
+        line = " ".join(example.split()).replace(f"aam {command}", usage)
+        together = re.sub(r"(--\S+) (?!--)", "\\1\0", line)  # a flag and its value
+        *broken, last = (part.replace("\0", " ") for part in _wrapped("  ", together, 6, margin=2))
+        lines += [*(f"{part} \\" for part in broken), last]
+    return "\n".join(lines)
+
+
+def section(title: str, options: Iterable[OptionSpec]) -> list[str]:
+    """Return the lines of a section: its title and its options."""
+    return [*_wrapped("", title, 0), *(line for spec in options for line in _described(spec))]
+
+
+def _described(spec: OptionSpec) -> list[str]:
+    """Return the lines about an option: flag, value, help and default."""
+    value, text = metavar(spec), spec.help
+    if spec.choices and len(value) > LONGEST_CHOICES:
+        text += f" Choices: {', '.join(map(str, spec.choices))}."
+        value = "CHOICE"
+    if spec.default is True:
+        text += f" (default: on; --no-{spec.flag[2:]} turns it off)"
+    elif not spec.required and spec.default not in (None, "", (), False):
+        text += f" (default: {shown(spec.default)})"
+    flag = f"  {spec.flag} {value} ".rstrip() + " "
+    lines = _wrapped(" " * COLUMN, text, COLUMN)
+    if len(flag) > COLUMN:
+        return [flag.rstrip(), *lines]
+    return [flag.ljust(COLUMN) + lines[0][COLUMN:], *lines[1:]]
+
+
+def shown(value: object) -> str:
+    """Return a default as help pages show it."""
+    return " ".join(map(str, value)) if isinstance(value, tuple) else str(value)
+
+
+def _wrapped(head: str, text: str, indent: int, margin: int = 0) -> list[str]:
+    """Return `head` and a text, wrapped at the terminal's width; later lines are indented."""
+    return textwrap.wrap(
+        text,
+        min(WIDEST, shutil.get_terminal_size().columns) - margin,
+        initial_indent=head,
+        subsequent_indent=" " * indent,
+        break_on_hyphens=False,
+        break_long_words=False,
+    )

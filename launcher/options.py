@@ -1,0 +1,226 @@
+"""Commands of the launcher itself: their options, and the launcher's options that they read."""
+
+from dataclasses import dataclass
+from pathlib import Path
+
+from aam.contract.completion import Completion
+from aam.contract.options.field import option
+from launcher.slurm.submit_options import SubmitOptions
+
+NAMES_HELP = "Images of `aam-launch images`."
+ENGINE_HELP = "Container engine; by default the first that can."
+NO_TEST_HELP = "Run the image's own test."
+
+
+@dataclass(frozen=True)
+class Explain:
+    """Show every decision about a command, its reason and its source; run nothing.
+
+    Examples:
+        aam-launch explain pretrain --table study.biom --tree tree.nwk --output-dir run
+        aam-launch explain pretrain --host node.tar
+    """
+
+
+@dataclass(frozen=True)
+class Doctor:
+    """Show GPUs, drivers and engines of this host, what would fail, and the remedy.
+
+    Examples:
+        aam-launch doctor
+        aam-launch doctor --capture node.tar
+    """
+
+    capture: Path | None = option(
+        "Write the facts about this host that decisions depend on to a tar.",
+        default=None,
+        role="output",
+        basic=True,
+    )
+
+
+@dataclass(frozen=True)
+class Images:
+    """List the images: versions, where they are, and whether they fit this host.
+
+    Examples:
+        aam-launch images
+        aam-launch images --json --image-dir /project/aam/images
+    """
+
+
+@dataclass(frozen=True)
+class ImagesBuild:
+    """Build images into the image folder and record what was built (images.json).
+
+    Examples:
+        aam-launch images build cpu
+        aam-launch images build rocm63 --engine podman
+    """
+
+    names: tuple[str, ...] = option(NAMES_HELP, first=True, metavar="NAME")
+    engine: str | None = option(ENGINE_HELP, default=None, metavar="NAME", basic=True)
+    build_arg: tuple[str, ...] = option(
+        "Set a build argument: BASE, SNAPSHOT, TORCH or TORCH_INDEX.",
+        default=(),
+        metavar="NAME=VALUE",
+        repeated=True,
+        basic=True,
+    )
+    from_: str | None = option(
+        "Make a SIF of an archive, or of an image that another engine has.",
+        default=None,
+        metavar="FILE",
+        basic=True,
+    )
+    wheels: Path | None = option(
+        "Folder of wheels to install from, without an index.",
+        default=None,
+        role="input",
+        basic=True,
+    )
+    fast: bool = option("Compress less: a larger SIF in much less time.", default=False, basic=True)
+    anew: bool = option("Build even what is built of the same inputs.", default=False, basic=True)
+    test: bool = option(NO_TEST_HELP, default=True, basic=True)
+
+
+@dataclass(frozen=True)
+class ImagesLock:
+    """Resolve pins that have no digest yet (needs a network), and record images copied here.
+
+    Examples:
+        aam-launch images lock rocm63
+        aam-launch images lock cpu cuda
+    """
+
+    names: tuple[str, ...] = option(NAMES_HELP, first=True, metavar="NAME")
+
+
+@dataclass(frozen=True)
+class ImagesVerify:
+    """Compare images with their record, run their own test, and `aam check` on this device.
+
+    Examples:
+        aam-launch images verify rocm63
+        aam-launch images verify cpu --no-test
+    """
+
+    names: tuple[str, ...] = option(NAMES_HELP, first=True, metavar="NAME")
+    engine: str | None = option(ENGINE_HELP, default=None, metavar="NAME", basic=True)
+    test: bool = option(NO_TEST_HELP, default=True, basic=True)
+
+
+@dataclass(frozen=True)
+class ImagesRemove:
+    """Remove images and their record.
+
+    Examples:
+        aam-launch images rm cpu
+        aam-launch images rm cpu --engine podman
+    """
+
+    names: tuple[str, ...] = option(NAMES_HELP, first=True, metavar="NAME")
+    engine: str | None = option(ENGINE_HELP, default=None, metavar="NAME", basic=True)
+
+
+@dataclass(frozen=True)
+class Jobs:
+    """List the jobs that were submitted: state, time left, progress and last metrics.
+
+    Examples:
+        aam-launch jobs
+        aam-launch jobs --json
+    """
+
+
+@dataclass(frozen=True)
+class SiteShow:
+    """Show what is known about a cluster.
+
+    Examples:
+        aam-launch site show cosmos
+        aam-launch site show ./my_cluster.yaml --json
+    """
+
+    name: str = option(
+        "Name of the site, or its file.", default="", first=True, metavar="SITE", basic=True
+    )
+
+
+@dataclass(frozen=True)
+class SiteCheck:
+    """Compare what is known about a cluster with this host, a login node of it.
+
+    Examples:
+        aam-launch site check cosmos
+        aam-launch site check cosmos --json
+    """
+
+    name: str = option(
+        "Name of the site, or its file.", default="", first=True, metavar="SITE", basic=True
+    )
+
+
+@dataclass(frozen=True)
+class Trust:
+    """Accept the settings in the aam-launch.yaml of a folder as they are now.
+
+    Examples:
+        aam-launch trust
+        aam-launch trust project --revoke
+    """
+
+    file: Path = option(
+        "Folder or file; the current folder by default.", default=Path("."), first=True, basic=True
+    )
+    revoke: bool = option("Trust these settings no longer.", default=False, basic=True)
+
+
+@dataclass(frozen=True)
+class Replay:
+    """Run the run of a run.json again; further options replace those of that run.
+
+    Examples:
+        aam-launch replay run/run.json --output-dir again
+        aam-launch replay run --output-dir again --dry-run
+    """
+
+    record: Path = option("The run.json, or the folder of the run.", first=True)
+
+
+LAUNCHER_COMMANDS: dict[str, dict[str, type]] = {
+    "Understand": {"explain": Explain, "doctor": Doctor, "replay": Replay},
+    "Images": {
+        "images": Images,
+        "images build": ImagesBuild,
+        "images lock": ImagesLock,
+        "images verify": ImagesVerify,
+        "images rm": ImagesRemove,
+    },
+    "Slurm": {
+        "submit": SubmitOptions,
+        "jobs": Jobs,
+        "site show": SiteShow,
+        "site check": SiteCheck,
+    },
+    "Set up": {"trust": Trust, "completion": Completion},
+}
+"""Group of the help page -> command -> its options; the module is `launcher/commands/WORD.py`."""
+
+OWN = {name: kind for group in LAUNCHER_COMMANDS.values() for name, kind in group.items()}
+"""The same, without the groups."""
+
+FORWARDING = ("explain", "submit")
+"""Commands that a command line of `aam` follows."""
+
+READ = {
+    "explain": ("--json", "--host", "--image", "--runtime", "--site"),
+    "doctor": ("--json", "--host", "--image-dir"),
+    "images": ("--json", "--image-dir"),
+    "replay": ("--dry-run", "--force"),
+    "jobs": ("--json",),
+    "site show": ("--json",),
+    "site check": ("--json",),
+    "submit": ("--dry-run", "--site", "--image", "--force"),
+}
+"""Options of the launcher that the help page of a command names, besides --image-dir for images."""
