@@ -250,14 +250,11 @@ def _with_copies(batch: Any) -> Any:
     slots = F.pad(batch.slots_BS, (0, wide))
     counts = F.pad(batch.counts_BS, (0, wide))
     flat, present = slots.reshape(-1), counts.reshape(-1) > 0
-    scored = batch.scored_UL[flat] & present[:, None]
-    whole = batch.tokens_UL.masked_scatter(batch.scored_UL, batch.hidden)
     return dataclasses.replace(
         batch,
         asvs_U=batch.asvs_U[flat],
         tokens_UL=batch.tokens_UL[flat] * present[:, None],
-        scored_UL=scored,
-        hidden=whole[flat][scored],
+        labels_UL=batch.labels_UL[flat] * present[:, None],
         shortest=0,
         slots_BS=torch.arange(len(flat)).view_as(slots),
         counts_BS=counts,

@@ -18,6 +18,7 @@ import torch
 from torch import Tensor
 
 from aam.data.batches import Batch, shortest
+from aam.data.sequences import PAD
 
 
 @dataclass(frozen=True)
@@ -25,7 +26,7 @@ class BatchShard(Batch):
     """The part of a batch that one rank computes.
 
     `rows_B`, `slots_BS`, `counts_BS`, `attend_BS` and `diversity_B` are of the shard's samples;
-    `tokens_UL`, `scored_UL` and `hidden` of the ASVs that the rank encodes. `asvs_U` is of the
+    `tokens_UL` and `labels_UL` of the ASVs that the rank encodes. `asvs_U` is of the
     complete batch, and `slots_BS` are indices into it. `distances_BB` has a row for each sample of
     the shard and a column for each sample of the batch.
 
@@ -64,8 +65,9 @@ def shard_batch(batch: Batch, samples: slice, asvs: slice, sequences: bool) -> B
     shard = BatchShard(
         **complete
         | own
-        | _own_asvs(batch, asvs)
         | {
+            "tokens_UL": batch.tokens_UL[asvs],
+            "labels_UL": None if batch.labels_UL is None else batch.labels_UL[asvs],
             "shortest": shortest(batch.tokens_UL[asvs]),
             "attend_BS": None if bool(present_BS.all()) else present_BS,
             "distances_BB": None if distances_BA is None else distances_BA[samples],
@@ -85,21 +87,8 @@ def shard_batch(batch: Batch, samples: slice, asvs: slice, sequences: bool) -> B
     )
 
 
-def _own_asvs(batch: Batch, asvs: slice) -> dict[str, Tensor | None]:
-    tokens = {"tokens_UL": batch.tokens_UL[asvs]}
-    if batch.scored_UL is None or batch.hidden is None:
-        return dict(tokens)
-    masked_before = int(batch.scored_UL[: asvs.start].sum())
-    scored_UL = batch.scored_UL[asvs]
-    return {
-        **tokens,
-        "scored_UL": scored_UL,
-        "hidden": batch.hidden[masked_before : masked_before + int(scored_UL.sum())],
-    }
-
-
 def unmasked(batch: Batch) -> Tensor:
     """Return the tokens [U, L] of a batch as they were before masking."""
-    if batch.scored_UL is None or batch.hidden is None:
+    if batch.labels_UL is None:
         return batch.tokens_UL
-    return batch.tokens_UL.masked_scatter(batch.scored_UL, batch.hidden)
+    return torch.where(batch.labels_UL == PAD, batch.tokens_UL, batch.labels_UL)

@@ -45,8 +45,9 @@ class Batch:
         rows_B: int64, row of each sample in the study.
         asvs_U: int64, distinct ASVs of the batch (columns of the study).
         tokens_UL: uint8, their sequences; masked nucleotides hold the mask token.
-        scored_UL: bool, where nucleotides are masked; None without the nucleotide task.
-        hidden: uint8 [masked], the tokens that the mask replaced; None without the task.
+        labels_UL: uint8, the tokens that the mask replaced, 0 (pad) where nothing is masked; None
+            without the nucleotide task. Dense, so that no shape depends on the masks: a GPU would
+            wait for it in each step.
         shortest: nucleotides of its shortest sequence.
         slots_BS: int64, row of `asvs_U` of each ASV of each sample.
         counts_BS: float32, its reads, 0 where the sample has fewer ASVs.
@@ -58,8 +59,7 @@ class Batch:
     rows_B: Tensor
     asvs_U: Tensor
     tokens_UL: Tensor
-    scored_UL: Tensor | None
-    hidden: Tensor | None
+    labels_UL: Tensor | None
     shortest: int
     slots_BS: Tensor
     counts_BS: Tensor
@@ -135,14 +135,13 @@ def make_batch(
     tokens_UL = study.tokens_FL[asvs_U]
     longest = int((tokens_UL != PAD).any(axis=0).sum())
     tokens_UL = tokens_UL[:, : max(longest, 1)]
-    masked_UL, scored_UL, hidden = _mask(plan, tokens_UL, asvs_U, masks)
+    masked_UL, labels_UL = _mask(plan, tokens_UL, asvs_U, masks)
     present_BS = counts_BS > 0
     return Batch(
         rows_B=torch.from_numpy(rows),
         asvs_U=torch.from_numpy(asvs_U.astype(np.int64)),
         tokens_UL=torch.from_numpy(masked_UL),
-        scored_UL=scored_UL,
-        hidden=hidden,
+        labels_UL=labels_UL,
         shortest=shortest(torch.from_numpy(tokens_UL)),
         slots_BS=torch.from_numpy(slots_BS),
         counts_BS=torch.from_numpy(counts_BS),
@@ -214,16 +213,16 @@ def _mask(
     tokens_UL: npt.NDArray[np.uint8],
     asvs_U: npt.NDArray[np.int64],
     masks: int | npt.NDArray[np.bool_],
-) -> tuple[npt.NDArray[np.uint8], Tensor | None, Tensor | None]:
+) -> tuple[npt.NDArray[np.uint8], Tensor | None]:
     if plan.mask_ratio == 0:
-        return tokens_UL, None, None
+        return tokens_UL, None
     if isinstance(masks, int):
         rng = np.random.default_rng([plan.seed, _MASKS, masks])
-        scored_UL = choose_masked(tokens_UL, plan.mask_ratio, plan.mask_strategy, rng)
+        chosen_UL = choose_masked(tokens_UL, plan.mask_ratio, plan.mask_strategy, rng)
     else:
-        scored_UL = masks[asvs_U, : tokens_UL.shape[1]]
-    masked_UL = np.where(scored_UL, np.uint8(MASK), tokens_UL)
-    return masked_UL, torch.from_numpy(scored_UL), torch.from_numpy(tokens_UL[scored_UL])
+        chosen_UL = masks[asvs_U, : tokens_UL.shape[1]]
+    masked_UL = np.where(chosen_UL, np.uint8(MASK), tokens_UL)
+    return masked_UL, torch.from_numpy(np.where(chosen_UL, tokens_UL, np.uint8(PAD)))
 
 
 def choose_masked(

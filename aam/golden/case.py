@@ -90,9 +90,9 @@ def batch(case: str) -> Batch:
         lengths_U[0] = SHAPE.max_bp
         tokens_UL[torch.arange(SHAPE.max_bp) >= lengths_U[:, None]] = PAD
     masked_UL = rng.uniform(f"{case} masks", _ASVS, SHAPE.max_bp) < 0.3 - 1
-    scored_UL = masked_UL & (tokens_UL != PAD)
-    hidden = tokens_UL[scored_UL].to(torch.uint8)
-    tokens_UL[scored_UL] = MASK
+    masked_UL &= tokens_UL != PAD
+    labels_UL = torch.where(masked_UL, tokens_UL, PAD)
+    tokens_UL[masked_UL] = MASK
     slots_BS = torch.zeros(len(sizes), max(sizes), dtype=torch.int64)
     counts_BS = torch.zeros(len(sizes), max(sizes))
     for row, size in enumerate(sizes):
@@ -104,8 +104,7 @@ def batch(case: str) -> Batch:
         rows_B=torch.arange(len(sizes)) + _FIRST_ROW[case],
         asvs_U=torch.arange(_ASVS),
         tokens_UL=tokens_UL.to(torch.uint8),
-        scored_UL=scored_UL,
-        hidden=hidden,
+        labels_UL=labels_UL.to(torch.uint8),
         shortest=shortest(tokens_UL),
         slots_BS=slots_BS,
         counts_BS=counts_BS,

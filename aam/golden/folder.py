@@ -24,6 +24,7 @@ from aam.contract.files import atomic_write, refuse_existing, require, sha256
 from aam.contract.options.field import ABOVE_ZERO, ZERO_OR_MORE
 from aam.contract.precision import Precision
 from aam.data.batches import Batch
+from aam.data.sequences import PAD
 from aam.golden import case as golden_case
 from aam.golden.measure import Measured, first_not_finite
 from aam.numerics.device import arch_of, is_gpu
@@ -103,8 +104,7 @@ def write(folder: Path, golden: Golden) -> None:
         "inputs": {
             f"{name}/{field}": value
             for name, batch in golden.batches.items()
-            for field, value in vars(batch).items()
-            if isinstance(value, Tensor)
+            for field, value in _arrays(batch).items()
         },
         "outputs": measured.stages,
         "gradients": measured.gradients,
@@ -223,15 +223,23 @@ def _check_model(folder: Path, weights: dict[str, Tensor]) -> None:
     )
 
 
+def _arrays(batch: Batch) -> dict[str, Tensor]:
+    """Return the stored tensors of a batch; of the labels, where they are and their values."""
+    arrays = {field: value for field, value in vars(batch).items() if isinstance(value, Tensor)}
+    labels_UL = arrays.pop("labels_UL")
+    scored_UL = labels_UL != PAD
+    return arrays | {"scored_UL": scored_UL, "hidden": labels_UL[scored_UL]}
+
+
 def _batch(case: str, inputs: dict[str, Tensor]) -> Batch:
     """Return the stored batch of a case; its integers index others, so they have to be the same."""
     expected = golden_case.batch(case)
     found: dict[str, Any] = {}
-    for field, own in vars(expected).items():
-        if isinstance(own, Tensor):
-            value = found[field] = inputs[f"{case}/{field}"]
-            alike = value.shape == own.shape and value.dtype == own.dtype
-            if not alike or not (own.is_floating_point() or torch.equal(value, own)):
-                reason = f"input {case}/{field} is not that of this version"
-                raise DataError("The golden folder is damaged", reason, _REMEDY)
+    for field, own in _arrays(expected).items():
+        value = found[field] = inputs[f"{case}/{field}"]
+        alike = value.shape == own.shape and value.dtype == own.dtype
+        if not alike or not (own.is_floating_point() or torch.equal(value, own)):
+            reason = f"input {case}/{field} is not that of this version"
+            raise DataError("The golden folder is damaged", reason, _REMEDY)
+    del found["scored_UL"], found["hidden"]  # equal to those of `expected`
     return dataclasses.replace(expected, **found)

@@ -14,12 +14,14 @@ from dataclasses import dataclass, field
 from typing import Any
 
 import torch
+import torch.nn.functional as F
 from torch import Tensor, nn
 
 from aam.contract.options.commands import GoldenOptions
 from aam.contract.options.groups import DeviceOptions
 from aam.contract.precision import Precision, choose_precision
 from aam.data.batches import Batch
+from aam.data.sequences import PAD
 from aam.golden import case as golden_case
 from aam.model.attention import Backends
 from aam.model.transformer import AttentionPooling, Block
@@ -63,7 +65,7 @@ def measure(
     task = _fresh(weights, device, backends)
     for name, batch in here.items():
         task.zero_grad()
-        with _recorded(task.network, measured, name):
+        with _recorded(task, measured, name, batch):
             torch.autograd.backward(_loss(task, batch, precision) * _LOSS_SCALE[precision])
         found = [(n, p.grad) for n, p in task.network.named_parameters() if p.grad is not None]
         for parameter, gradient in reversed(found):
@@ -110,7 +112,7 @@ def _curve(
 
 
 @contextmanager
-def _recorded(network: nn.Module, measured: Measured, case: str) -> Iterator[None]:
+def _recorded(task: TrainingModule, measured: Measured, case: str, batch: Batch) -> Iterator[None]:
     """Record the output of every stage while the block runs, and count matrix products."""
     products = 0
 
@@ -133,15 +135,16 @@ def _recorded(network: nn.Module, measured: Measured, case: str) -> Iterator[Non
     def done(stage: str) -> Any:
         def hook(module: nn.Module, inputs: Any, output: Tensor | tuple[Tensor, ...]) -> None:
             count(1 if isinstance(module, AttentionPooling) else 0)
-            record(stage, output if isinstance(output, Tensor) else output[0])
+            value = output if isinstance(output, Tensor) else output[0]
+            record(stage, _scored_patches(value, batch) if module is head else value)
 
         return hook
 
     def counted(module: nn.Module, inputs: Any, output: Tensor) -> None:
         count(1)
 
-    hooks = []
-    for name, module in network.named_modules():
+    hooks, head = [], task.encoder.nucleotides.head
+    for name, module in task.network.named_modules():
         if isinstance(module, nn.Linear):
             hooks.append(module.register_forward_hook(counted))
         if isinstance(module, Block):
@@ -153,6 +156,15 @@ def _recorded(network: nn.Module, measured: Measured, case: str) -> Iterator[Non
     finally:
         for hook in hooks:
             hook.remove()
+
+
+def _scored_patches(logits_UTC: Tensor, batch: Batch) -> Tensor:
+    """Return the logits [patches, C] of the patches with a masked nucleotide."""
+    assert batch.labels_UL is not None
+    scored_UL, tokens = batch.labels_UL != PAD, logits_UTC.shape[1]
+    patch = -(-scored_UL.shape[1] // tokens)
+    padded = F.pad(scored_UL, (0, tokens * patch - scored_UL.shape[1]))
+    return logits_UTC[padded.view(-1, tokens, patch).any(dim=-1)]
 
 
 _STAGES = ("abundance", "distance", "head", "nucleotides", "profile", "profile_head", "samples")

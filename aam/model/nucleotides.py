@@ -1,4 +1,4 @@
-"""Nucleotide encoder: one vector for each ASV, and logits of the masked nucleotides.
+"""Nucleotide encoder: one vector for each ASV, and logits of its nucleotides.
 
 A token is a patch of P adjacent nucleotides. Its embedding is the sum of one learned vector for
 each position in the patch: a patch of 5 needs a fifth of the tokens and keeps the whole sequence.
@@ -57,15 +57,12 @@ class NucleotideEncoder(nn.Module):
         last = max(tokens_UL.shape[1] - 1, 0) // self.patch * self.patch
         return bool((tokens_UL[:, last] == PAD).any())
 
-    def masked_logits(self, hidden_UTD: Tensor, scored_UL: Tensor) -> Tensor:
-        """Return the logits [masked, 4] of A, C, G, T where `scored_UL` is True."""
+    def logits(self, hidden_UTD: Tensor, length: int) -> Tensor:
+        """Return the logits [U, L, 4] of A, C, G, T for each of the `length` nucleotides."""
+        # The head maps every patch: its output is narrower than a copy of the hidden states of
+        # the patches with a masked nucleotide.
         u, t, _ = hidden_UTD.shape
-        padded = F.pad(scored_UL, (0, t * self.patch - scored_UL.shape[1]))
-        scored_UTP = padded.view(u, t, self.patch)
-        # Only patches with a masked nucleotide go through the head.
-        chosen_UT = scored_UTP.any(dim=-1)
-        logits = self.head(hidden_UTD[chosen_UT]).view(-1, self.patch, BASES)
-        return logits[scored_UTP[chosen_UT]]
+        return self.head(hidden_UTD).view(u, t * self.patch, BASES)[:, :length]
 
     def _patches(self, tokens_UL: Tensor) -> Tensor:
         u, length = tokens_UL.shape

@@ -26,6 +26,7 @@ from aam.contract.options.groups import LoopOptions, MaskOptions
 from aam.data.batch_shards import BatchShard, unmasked
 from aam.data.batches import Batch
 from aam.data.metrics import ScoredPredictions, compute_metrics
+from aam.data.sequences import PAD
 from aam.distributed.collectives import (
     all_gather_arrays,
     all_gather_rows,
@@ -141,7 +142,7 @@ class TrainingModule(pl.LightningModule):
         else:
             terms, outputs_BC = self._forward(batch, unmasked(batch), nucleotides=False)
             assert outputs_BC is not None and self.target_values is not None
-            if batch.scored_UL is not None and not self.frozen:
+            if batch.labels_UL is not None and not self.frozen:
                 terms |= self._nucleotide_terms(self._unscored(batch))
             self._predictions.append(self.target.decode(outputs_BC))
             self._rows.append(batch.rows_B.cpu().numpy())
@@ -212,10 +213,9 @@ class TrainingModule(pl.LightningModule):
                 asvs_UD, hidden_UTD = self.encoder.nucleotides(
                     tokens_UL, batch.ragged(self.encoder.nucleotides.patch)
                 )
-                if nucleotides and batch.scored_UL is not None:
-                    logits = self.encoder.nucleotides.masked_logits(hidden_UTD, batch.scored_UL)
-                    assert batch.hidden is not None
-                    entropy, right = nucleotide_loss(logits, batch.hidden)
+                if nucleotides and batch.labels_UL is not None:
+                    logits_UL4 = self.encoder.nucleotides.logits(hidden_UTD, tokens_UL.shape[1])
+                    entropy, right = nucleotide_loss(logits_UL4, batch.labels_UL)
                     terms |= {"nucleotide": entropy, "nucleotide_accuracy": right}
                 if isinstance(batch, BatchShard):
                     asvs_UD = all_gather_rows(asvs_UD, shard_sizes(len(batch.asvs_U), world_size()))
@@ -242,28 +242,25 @@ class TrainingModule(pl.LightningModule):
         return terms | {"target": LossTerm(total, losses[0].number)}, outputs_RBC.mean(dim=0)
 
     def _nucleotide_terms(self, batch: Batch) -> dict[str, LossTerm]:
-        assert batch.scored_UL is not None and batch.hidden is not None
-        rows_U = batch.scored_UL.any(dim=1)
+        assert batch.labels_UL is not None
+        rows_U = (batch.labels_UL != PAD).any(dim=1)
         _, hidden_UTD = self.encoder.nucleotides(
             batch.tokens_UL[rows_U], batch.ragged(self.encoder.nucleotides.patch)
         )
-        logits = self.encoder.nucleotides.masked_logits(hidden_UTD, batch.scored_UL[rows_U])
-        entropy, right = nucleotide_loss(logits, batch.hidden)
+        logits_UL4 = self.encoder.nucleotides.logits(hidden_UTD, batch.tokens_UL.shape[1])
+        entropy, right = nucleotide_loss(logits_UL4, batch.labels_UL[rows_U])
         return {"nucleotide": entropy, "nucleotide_accuracy": right}
 
     def _unscored(self, batch: Batch) -> Batch:
         """Return the batch without the masked nucleotides of ASVs scored in an earlier batch."""
-        if batch.scored_UL is None or batch.hidden is None:
+        if batch.labels_UL is None:
             return batch
         known = torch.cat(self._scored) if self._scored else batch.asvs_U[:0]
-        unscored_U1 = ~torch.isin(batch.asvs_U, known)[:, None]
-        self._scored.append(batch.asvs_U[unscored_U1[:, 0]])
+        unscored_U = ~torch.isin(batch.asvs_U, known)
+        self._scored.append(batch.asvs_U[unscored_U])
         if isinstance(batch, BatchShard):
-            unscored_U1 = unscored_U1[batch.first_asv :][: len(batch.tokens_UL)]
-        kept = unscored_U1.expand_as(batch.scored_UL)[batch.scored_UL]
-        return dataclasses.replace(
-            batch, scored_UL=batch.scored_UL & unscored_U1, hidden=batch.hidden[kept]
-        )
+            unscored_U = unscored_U[batch.first_asv :][: len(batch.tokens_UL)]
+        return dataclasses.replace(batch, labels_UL=batch.labels_UL * unscored_U[:, None])
 
     def _phylogenetic_terms(self, batch: Batch, embedding_BD: Tensor) -> dict[str, LossTerm]:
         if batch.diversity_B is not None:

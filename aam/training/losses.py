@@ -13,7 +13,7 @@ import torch.nn.functional as F
 from torch import Tensor
 
 from aam.model.distance import PairwiseDistance
-from aam.model.shape import BASES, at_least_fp32
+from aam.model.shape import PAD, at_least_fp32
 
 
 @dataclass(frozen=True)
@@ -29,17 +29,18 @@ class LossTerm:
         return self.total / torch.where(self.number > 0, self.number, 1)
 
 
-def nucleotide_loss(logits: Tensor, hidden: Tensor) -> tuple[LossTerm, LossTerm]:
+def nucleotide_loss(logits_UL4: Tensor, labels_UL: Tensor) -> tuple[LossTerm, LossTerm]:
     """Return cross-entropy and accuracy of the masked nucleotides.
 
     Args:
-        logits: [masked, 4].
-        hidden: tokens [masked] that the mask replaced, 1 to 4.
+        logits_UL4: logits of the bases.
+        labels_UL: tokens that the mask replaced, 1 to 4; 0 where nothing is masked.
     """
-    label = hidden.long() - 1
-    number = torch.as_tensor(len(hidden), device=logits.device)
-    entropy = F.cross_entropy(at_least_fp32(logits), label, reduction="sum")
-    correct = (logits[:, :BASES].argmax(dim=-1) == label).sum()
+    label_N = labels_UL.flatten().long() - 1
+    logits_N4 = logits_UL4.flatten(0, 1)
+    entropy = F.cross_entropy(at_least_fp32(logits_N4), label_N, ignore_index=-1, reduction="sum")
+    correct = (logits_N4.argmax(dim=-1) == label_N).sum()
+    number = (labels_UL != PAD).sum()
     return LossTerm(entropy, number), LossTerm(correct, number)
 
 

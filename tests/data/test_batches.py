@@ -61,12 +61,11 @@ def test_reads_do_not_depend_on_other_samples_or_order(study: Study) -> None:
 
 def test_masked_tokens_are_hidden_and_kept_as_targets(study: Study) -> None:
     batch = make_batch(study, TASKS, np.arange(8), masks=3)
-    assert batch.scored_UL is not None
-    assert batch.hidden is not None
-    assert (batch.tokens_UL[batch.scored_UL] == 6).all()
-    assert set(batch.hidden.tolist()) <= {1, 2, 3, 4}
+    assert batch.labels_UL is not None
+    assert torch.equal(batch.tokens_UL == 6, batch.labels_UL > 0)
+    assert set(batch.labels_UL.unique().tolist()) == {0, 1, 2, 3, 4}
     np.testing.assert_array_equal(unmasked(batch).numpy(), study.tokens_FL[batch.asvs_U])
-    share = batch.scored_UL.float().mean().item()
+    share = (batch.labels_UL > 0).float().mean().item()
     assert 0.12 < share < 0.18
 
 
@@ -75,11 +74,9 @@ def test_fixed_masks_belong_to_the_asv_not_the_batch(study: Study) -> None:
     one, two = batches[0], batches[1]
     shared = np.intersect1d(one.asvs_U, two.asvs_U)
     assert len(shared) > 5
-    assert one.scored_UL is not None
-    assert two.scored_UL is not None
     for asv in shared:
         i, j = (int((b.asvs_U == asv).nonzero()) for b in (one, two))
-        assert torch.equal(one.scored_UL[i], two.scored_UL[j])
+        assert torch.equal(one.tokens_UL[i] == 6, two.tokens_UL[j] == 6)
 
 
 def test_unifrac_uses_the_rarefied_reads(study: Study) -> None:

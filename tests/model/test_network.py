@@ -132,15 +132,14 @@ def test_every_nucleotide_of_a_patch_matters() -> None:
 
 
 @pytest.mark.parametrize("patch", [1, 3, 5])
-def test_masked_logits_stand_at_the_masked_nucleotides(patch: int) -> None:
+def test_logits_stand_at_their_nucleotides(patch: int) -> None:
     net = network(dataclasses.replace(SHAPE, nucleotide_patch=patch)).encoder.nucleotides
-    tokens = sequences(4, 2)
-    scored = torch.zeros(4, 32, dtype=torch.bool)
-    scored[0, 7] = scored[2, 11] = scored[2, 12] = True
-    _, hidden = net(tokens, True)
-    found = net.masked_logits(hidden, scored)
-    every = net.head(hidden).view(4, -1, 4)
-    torch.testing.assert_close(found, torch.stack([every[0, 7], every[2, 11], every[2, 12]]))
+    _, hidden = net(sequences(4, 2), True)
+    found = net.logits(hidden, 32)
+    assert found.shape == (4, 32, 4)
+    for row, place in ((0, 7), (2, 11), (3, 31)):
+        bases = net.head(hidden[row, place // patch]).view(patch, 4)[place % patch]
+        torch.testing.assert_close(found[row, place], bases)
 
 
 @pytest.mark.parametrize("dim", [8, 64, 768])
