@@ -3,10 +3,10 @@
 They are taken from the code blocks of the document and run in one shell of an ordinary user, as
 they stand. What is replaced is the machine: /cosmos is a folder here, Slurm has a partition
 `cluster`, `singularity` is Apptainer, `module` a function, and the study is small. A site file in
-/etc/aam/sites, which has precedence over that of the launcher, describes this cluster under the
-name `cosmos`: it has no GPU, and `rocm63` is built from the image `cpu`, because PyTorch's package
-index is out of reach of the tests. All other inputs of that build are its own. Without an AMD GPU
-the job of `test_runner.sh` ends with the message about it.
+/etc/aam/sites, which has precedence over that of the launcher and which this shell alone sees,
+describes this cluster under the name `cosmos`: it has no GPU, and `rocm63` is built from the image
+`cpu`, because PyTorch's package index is out of reach of the tests. All other inputs of that build
+are its own. Without an AMD GPU the job of `test_runner.sh` ends with the message about it.
 """
 
 from __future__ import annotations
@@ -29,7 +29,15 @@ from tests.support.slurm_cluster import Cluster, Job, rows, start
 pytestmark = [pytest.mark.slurm, pytest.mark.container, pytest.mark.slow]
 
 COSMOS = Path("/cosmos")
-SITE = Path("/etc/aam/sites/cosmos.yaml")
+SETTINGS = Path("/etc/aam")
+MOUNTED = f"""mount -t tmpfs tmpfs {SETTINGS}
+mkdir {SETTINGS}/sites
+cp "$1" {SETTINGS}/sites/cosmos.yaml
+shift
+exec "$@"
+"""
+"""Runs a command with a site file that the rest of the machine does not see."""
+
 HOME = COSMOS / "nfs/home" / USER
 NOT_CLONED = shutil.ignore_patterns(
     ".git", ".venv*", ".*_cache", "__pycache__", "*.egg-info", "demo"
@@ -38,9 +46,9 @@ NOT_CLONED = shutil.ignore_patterns(
 
 @pytest.fixture
 def cluster() -> Iterator[Cluster]:
-    for place in (COSMOS, SITE):
-        if place.exists():
-            pytest.fail(f"'{place}' is there already, and the test makes it")
+    if COSMOS.exists():
+        pytest.fail(f"'{COSMOS}' is there already, and the test makes it")
+    SETTINGS.mkdir(exist_ok=True)
     folder = Path("/var/tmp") / f"aam-quickstart-{os.getpid()}"
     folder.mkdir(mode=0o755)
     try:
@@ -51,7 +59,6 @@ def cluster() -> Iterator[Cluster]:
     finally:
         for place in (folder, COSMOS):
             shutil.rmtree(place, ignore_errors=True)
-        SITE.unlink(missing_ok=True)
 
 
 def prepare(cluster: Cluster) -> None:
@@ -76,8 +83,7 @@ def prepare(cluster: Cluster) -> None:
         "image_dir": f"{COSMOS}/vast/scratch/$USER/containers", "sync_seconds": 1,
         "images": {"rocm63": {"vendor": "cpu", "room": [5, 1], "arguments": arguments}},
     }  # fmt: skip
-    SITE.parent.mkdir(parents=True, exist_ok=True)
-    SITE.write_text(yaml.safe_dump(site))
+    (cluster.folder / "cosmos.yaml").write_text(yaml.safe_dump(site))
 
 
 def commands() -> list[str]:
@@ -100,7 +106,8 @@ class Shell:
         }  # fmt: skip
         named = [f"{name}={value}" for name, value in variables.items()]
         self.process = subprocess.Popen(
-            ["runuser", "-u", USER, "--", "env", "-i", *named, "bash"], cwd="/", text=True,
+            ["unshare", "--mount", "sh", "-ec", MOUNTED, "sh", str(cluster.folder / "cosmos.yaml"),
+             "runuser", "-u", USER, "--", "env", "-i", *named, "bash"], cwd="/", text=True,
             stdin=subprocess.PIPE, stdout=subprocess.PIPE, stderr=subprocess.STDOUT,
         )  # fmt: skip
         self.run("module() { echo module $*; }; export -f module")
