@@ -165,7 +165,7 @@ def test_every_command_of_the_quickstart(cluster: Cluster) -> None:
         assert "aam-job: ended with status 75" in job.said, job.said
     predictions = (HOME / "aam-data/predictions.tsv").read_text().splitlines()
     assert len(predictions) == 37
-    assert "age" in predictions[0]
+    assert predictions[0].startswith("sample-id\tpredicted")
 
 
 def finished(cluster: Cluster, output: str) -> Job:
