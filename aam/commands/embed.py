@@ -43,7 +43,7 @@ def run(options: Embed) -> dict[str, object]:
     colour = None
     if options.metadata is not None and options.color_by is not None:
         texts = read_metadata(options.metadata).values(options.color_by, ids).tolist()
-        colour = as_colour(options.color_by, texts)
+        colour = as_colour(options.color_by, texts, options.color_by in options.categories)
     write_embeddings(folder / "embeddings.tsv", ids, found.embeddings_ND)
     with atomic_write(folder / "ordination.txt") as temporary:
         write_ordination(temporary, ids, coords, explained)

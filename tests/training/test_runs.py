@@ -484,6 +484,23 @@ def test_embeddings_are_those_of_the_run(
     np.testing.assert_allclose(found, expected, rtol=1e-4, atol=1e-5)
 
 
+def test_numbers_of_subjects_colour_an_embedding_as_categories(
+    study_dir: Path, encoder: Path, tmp_path: Path
+) -> None:
+    header, _, *lines = (study_dir / "metadata.tsv").read_text().splitlines()
+    numbered = [f"{line}\t{number}" for number, line in enumerate(lines)]
+    metadata = tmp_path / "metadata.tsv"
+    metadata.write_text("\n".join([f"{header}\tnumber", *numbered]))
+    given = ("--table", study_dir / "table.biom", "--model", encoder, "--device", "cpu")
+    pictures = []
+    for words in ((), ("--categories", "number")):
+        out = tmp_path / f"embedded-{len(words)}"
+        colours = ("--metadata", metadata, "--color-by", "number", *words)
+        assert aam("embed", *given, "--output-dir", out, *colours) == 0
+        pictures.append((out / "pcoa.png").read_bytes())
+    assert pictures[0] != pictures[1]
+
+
 # Encoders that are kept, frozen, remembered
 
 

@@ -224,6 +224,9 @@ class Embed:
     color_by: str | None = option(
         "Metadata column that colours the plot.", default=None, basic=True
     )
+    categories: tuple[str, ...] = option(
+        "Metadata columns whose numbers are names of categories.", default=()
+    )
     batch_size: int = option("Samples in a batch.", default=32, takes=ONE_OR_MORE)
     overwrite: bool = option("Replace existing files.", default=False, basic=True)
 
