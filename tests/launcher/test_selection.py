@@ -275,7 +275,7 @@ def test_what_a_driver_update_would_win(tmp_path: Path, driver: str | None, won:
 def test_a_site_prefers_an_image(tmp_path: Path) -> None:
     """Cosmos has ROCm 6.3, and its quickstart builds that image."""
     site = str(SHIPPED.with_name("sites") / "cosmos.yaml")
-    settings = read({"--site": (site,)}, {"HOME": str(tmp_path)}, tmp_path)
+    settings = read({"--site": site}, {"HOME": str(tmp_path)}, tmp_path)
     host = detect(Tree(tmp_path).amd(MI300A, 1).root)
     built = tuple(
         BuiltImage(name, ("singularity",), f"/i/{name}.sif") for name in ("rocm72", "rocm63")
