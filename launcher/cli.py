@@ -14,7 +14,7 @@ from aam import __version__
 from aam.contract.completion import REQUESTED
 from aam.contract.errors import AamError, CannotCreate
 from aam.contract.options import HELP, parse_known, split_command
-from launcher.options import OWN
+from launcher.commands import NAMES
 from launcher.plan.launcher_options import LAUNCHER_OPTIONS
 
 INTERRUPTED = 130
@@ -66,10 +66,10 @@ def _dispatch(argv: list[str]) -> int:
 
         print(help_of(rest))
         return 0
-    command, arguments = split_command(rest, OWN, "aam-launch")
+    command, arguments = split_command(rest, NAMES, "aam-launch")
     # Only the module of the command is imported: a start may take 100 ms.
     word, *action = command.split()
-    own = command in OWN
+    own = command in NAMES
     module = importlib.import_module(f"launcher.commands.{word if own else 'start'}")
     status: int = module.run(launcher_options, [*action, *arguments] if own else rest)
     return status

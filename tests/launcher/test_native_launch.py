@@ -18,6 +18,7 @@ from aam import __version__
 from aam.contract.errors import UsageError
 from aam.contract.options import Role, find, names, specs
 from launcher.cli import main
+from launcher.commands import NAMES
 from launcher.engines import shell_line
 from launcher.engines.native import LIBRARIES, missing
 from launcher.options import OWN
@@ -164,6 +165,10 @@ def test_json_is_of_the_command_that_has_it() -> None:
     assert parse(["--json", "check", "--quick"]).argv == ("check", "--quick", "--json")
     assert "--json" in parse(["check", "--json"], incomplete=True).launcher_options
     assert "--json" in parse([*SIMULATE, "--json"]).launcher_options
+
+
+def test_the_names_of_the_launchers_commands_are_those_of_their_options() -> None:
+    assert tuple(OWN) == NAMES
 
 
 def test_no_command_belongs_to_both_programs() -> None:

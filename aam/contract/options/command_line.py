@@ -13,6 +13,7 @@ import os
 import re
 import typing
 from collections.abc import Collection, Iterable, Mapping, Sequence
+from functools import partial
 from pathlib import Path
 from typing import Any
 
@@ -43,6 +44,8 @@ class Parser(argparse.ArgumentParser):
     """Parser of arguments without abbreviations; `--table_x` is `--table-x`."""
 
     def __init__(self, **settings: Any) -> None:
+        # argparse makes a formatter for each option, and looks up the terminal's width each time.
+        settings |= {"formatter_class": partial(argparse.HelpFormatter, width=80)}
         super().__init__(add_help=False, allow_abbrev=False, exit_on_error=False, **settings)
         self._negative_number_matcher = NUMBER
 
