@@ -42,7 +42,9 @@ def _missing(given: ReportInput) -> Iterator[tuple[str, str]]:
                 own = ["--member", member, "--output-dir", f"{folder}/{place}"]
                 yield f"A {model} on the same split, to compare with:", _command([*words, *own])
     if run.part == "validation":
-        words = _without([str(word) for word in run.facts.get("argv") or []][1:], "--output-dir")
+        words = [str(word) for word in run.facts.get("argv") or []][1:]
+        for flag in ("--output-dir", "--folds", "--resume-from"):
+            words = _without(words, flag)
         if words:
             words += ["--folds", "5", "--output-dir", f"{folder}-folds"]
             yield "Test samples that chose nothing (cross-validation):", _command(words)
