@@ -35,7 +35,8 @@ from aam.distributed.collectives import (
 )
 from aam.distributed.environment import shard_sizes
 from aam.model.network import Encoder, Predictor
-from aam.training.losses import LossTerm, distance_loss, diversity_loss, nucleotide_loss
+from aam.training.asv_encoding import Encoded, encode_asvs, number_of_chunks
+from aam.training.losses import LossTerm, distance_loss, diversity_loss
 from aam.training.model_config import DiversityScale
 from aam.training.optimizer import clip_gradients, make_optimizer, schedule
 from aam.training.target import Target
@@ -64,6 +65,7 @@ class TrainingModule(pl.LightningModule):
         target: of the predictor; None for an encoder.
         target_values: the target of each row of the study, NaN where it has none.
         asv_vectors_FD: vectors of every ASV of the study, when the encoder is frozen.
+        asv_chunk: most distinct ASVs that are encoded at once and recomputed; 0: all, stored.
     """
 
     def __init__(
@@ -76,12 +78,13 @@ class TrainingModule(pl.LightningModule):
         target_values: npt.NDArray[np.float64] | None = None,
         asv_vectors_FD: Tensor | None = None,
         standard: DiversityScale | None = None,
+        asv_chunk: int = 0,
     ) -> None:
         super().__init__()
         self.network = network
         self.weights, self.loop, self.steps = weights, loop, steps
         self.target, self.target_values = target, target_values
-        self.standard = standard or DiversityScale()
+        self.standard, self.asv_chunk = standard or DiversityScale(), asv_chunk
         # Not a buffer: it is no part of a checkpoint.
         self.asv_vectors_FD = asv_vectors_FD
         self.train_sums: dict[str, LossTerm] = {}
@@ -210,13 +213,9 @@ class TrainingModule(pl.LightningModule):
             if self.asv_vectors_FD is not None:
                 asvs_UD = self.asv_vectors_FD[batch.asvs_U]
             else:
-                asvs_UD, hidden_UTD = self.encoder.nucleotides(
-                    tokens_UL, batch.ragged(self.encoder.nucleotides.patch)
+                asvs_UD, terms = self._encode(
+                    batch, tokens_UL, batch.labels_UL if nucleotides else None
                 )
-                if nucleotides and batch.labels_UL is not None:
-                    logits_UL4 = self.encoder.nucleotides.logits(hidden_UTD, tokens_UL.shape[1])
-                    entropy, right = nucleotide_loss(logits_UL4, batch.labels_UL)
-                    terms |= {"nucleotide": entropy, "nucleotide_accuracy": right}
                 if isinstance(batch, BatchShard):
                     asvs_UD = all_gather_rows(asvs_UD, shard_sizes(len(batch.asvs_U), world_size()))
             embedding_BD, members_BSD = self.encoder.samples(
@@ -241,15 +240,16 @@ class TrainingModule(pl.LightningModule):
         total = torch.stack([loss.total for loss in losses]).mean()
         return terms | {"target": LossTerm(total, losses[0].number)}, outputs_RBC.mean(dim=0)
 
+    def _encode(self, batch: Batch, tokens_UL: Tensor, labels_UL: Tensor | None) -> Encoded:
+        """Encode ASVs of a batch, in chunks with --asv-chunk."""
+        net = self.encoder.nucleotides
+        chunks = number_of_chunks(batch, self.asv_chunk)
+        return encode_asvs(net, tokens_UL, labels_UL, batch.ragged(net.patch), chunks)
+
     def _nucleotide_terms(self, batch: Batch) -> dict[str, LossTerm]:
         assert batch.labels_UL is not None
         rows_U = (batch.labels_UL != PAD).any(dim=1)
-        _, hidden_UTD = self.encoder.nucleotides(
-            batch.tokens_UL[rows_U], batch.ragged(self.encoder.nucleotides.patch)
-        )
-        logits_UL4 = self.encoder.nucleotides.logits(hidden_UTD, batch.tokens_UL.shape[1])
-        entropy, right = nucleotide_loss(logits_UL4, batch.labels_UL[rows_U])
-        return {"nucleotide": entropy, "nucleotide_accuracy": right}
+        return self._encode(batch, batch.tokens_UL[rows_U], batch.labels_UL[rows_U])[1]
 
     def _unscored(self, batch: Batch) -> Batch:
         """Return the batch without the masked nucleotides of ASVs scored in an earlier batch."""

@@ -90,7 +90,14 @@ def _learn(
     )
     steps = fit.optimizer_steps(len(split.train), options.loop)
     weights = LossWeights.of(options.task)
-    task = TrainingModule(network, weights, options.loop, steps, standard=config.standard)
+    task = TrainingModule(
+        network,
+        weights,
+        options.loop,
+        steps,
+        standard=config.standard,
+        asv_chunk=options.speed.asv_chunk,
+    )
     settings = fit.FitConfig(options, config, folder, runtime, record.note)
     result = fit.fit_split(settings, task, study, split)
     if not runtime.communicator.ranks.is_main:

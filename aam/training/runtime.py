@@ -99,8 +99,8 @@ def make_runtime(
     """
     device = choose_device(options.device)
     precision = choose_precision(options.speed.mixed_precision, arch_of(device))
-    recomputed = options.speed.gradient_checkpointing
-    chosen = choose_attention(options.device, device, sizes, policy, precision, recomputed)
+    recomputes = options.speed.recomputes
+    chosen = choose_attention(options.device, device, sizes, policy, precision, recomputes)
     workers = min(4, len(os.sched_getaffinity(0))) if is_gpu(device) else 0
     if options.device.num_workers != "auto":
         workers = options.device.num_workers

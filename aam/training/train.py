@@ -177,6 +177,7 @@ def train_fold(
         labelled.values,
         asv_vectors_FD,
         config.standard,
+        options.speed.asv_chunk,
     )
     folder = output_dir if folds == 1 else output_dir / f"fold-{fold}"
     settings = fit.FitConfig(options, config, folder, runtime, record.note, fold, folds)

@@ -78,7 +78,7 @@ def settle(
 def _selection(report: CheckReport, request: Request, arch: str) -> str:
     """Return the backends that `aam` selects for a command."""
     precision = choose_precision(request.value("--mixed-precision") or "none", arch)
-    recomputed = bool(request.value("--gradient-checkpointing"))
+    recomputed = bool(request.value("--gradient-checkpointing") or request.value("--asv-chunk"))
     status_of = reported_status(report, dtypes_of(precision), recomputed)
     return str(select_backends(request.value(ATTENTION), BACKENDS, status_of, arch))
 

@@ -77,6 +77,18 @@ def test_results_do_not_depend_on_the_world_size(
 
 
 @pytest.mark.parametrize("scale", [DDP, pytest.param(FSDP, marks=NEEDS_FSDP)])
+def test_chunks_of_asvs_change_no_result(
+    study_dir: Path, tmp_path: Path, ones: Any, scale: ScaleOptions
+) -> None:
+    """Two ranks in chunks of 7 ASVs, whose last ones differ by rank, equal one rank without."""
+    cases = (PLAIN, TRAINED)
+    chunked = [dataclasses.replace(case, scale=scale, asv_chunk=7) for case in cases]
+    found = together(2, scale, learn_all, study_dir, tmp_path, chunked)
+    for k, case in enumerate(cases):
+        same(ones(case), found[0][k])
+
+
+@pytest.mark.parametrize("scale", [DDP, pytest.param(FSDP, marks=NEEDS_FSDP)])
 def test_a_step_is_repeated_exactly(study_dir: Path, scale: ScaleOptions) -> None:
     """With dropout and accumulation, whose first batch is not synchronised."""
     assert together(2, scale, repeat_steps, study_dir, scale) == [[True] * 4] * 2

@@ -62,6 +62,7 @@ class Case:
         stop: leave after this many optimizer steps, as if the machine failed.
         signal: rank, step and number of a signal that is sent to a process.
         killed: the machine fails in the validation of the first epoch.
+        asv_chunk: ASVs that are encoded at once; 0: all.
     """
 
     scale: ScaleOptions = ALONE
@@ -74,6 +75,7 @@ class Case:
     stop: int = 0
     signal: tuple[int, int, int] | None = None
     killed: bool = False
+    asv_chunk: int = 0
 
 
 class PowerCut(RuntimeError):
@@ -138,7 +140,9 @@ def learn(communicator: Communicator, study_dir: Path, folder: Path, case: Case)
     if isinstance(network, Predictor):
         torch.nn.init.normal_(network.head[-1].weight)
     steps = fit.optimizer_steps(23, case.loop)
-    task = RecordingModule(network, LossWeights(), case.loop, steps, case.target, values)
+    task = RecordingModule(
+        network, LossWeights(), case.loop, steps, case.target, values, asv_chunk=case.asv_chunk
+    )
     task.stop, task.signal, task.killed = case.stop, case.signal, case.killed
     shard: dict[str, Any] = {"ranks": communicator.ranks, "sequences": case.target is not None}
     training = TrainingBatches(

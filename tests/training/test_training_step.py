@@ -1,4 +1,4 @@
-"""The training step: no shape depends on values of the device."""
+"""The training step: no shape depends on values of the device; chunks of ASVs change no result."""
 
 from __future__ import annotations
 
@@ -19,10 +19,13 @@ from aam.training.lightning_module import LossWeights, TrainingModule
 PLAN = BatchPlan(1, 200, 1024, "abundance", mask_ratio=0.15, metric="unweighted")
 
 
-def module(study: Study, patch: int = 5, dropout: float = 0.0) -> TrainingModule:
+def module(
+    study: Study, patch: int = 5, dropout: float = 0.0, asv_chunk: int = 0
+) -> TrainingModule:
     torch.manual_seed(2)
     shape = NetworkShape(study.tokens_FL.shape[1], 16, 2, 1, patch, dropout)
-    return TrainingModule(Encoder(shape, "unweighted"), LossWeights(), LoopOptions(), steps=4)
+    network = Encoder(shape, "unweighted")
+    return TrainingModule(network, LossWeights(), LoopOptions(), steps=4, asv_chunk=asv_chunk)
 
 
 @pytest.mark.filterwarnings("ignore:.*self.log.*")
@@ -61,3 +64,65 @@ def test_labels_outside_the_masks_do_not_matter(study: Study) -> None:
     task.train_sums = {}
     task.training_step(without, 0)
     assert task.train_sums["nucleotide"].mean == 0
+
+
+def gradients(task: TrainingModule, batch: Batch) -> dict[str, torch.Tensor]:
+    task.training_step(batch, 0).backward()
+    return {name: p.grad for name, p in task.named_parameters() if p.grad is not None}
+
+
+@pytest.mark.filterwarnings("ignore:.*self.log.*")
+@pytest.mark.parametrize(("patch", "chunk"), [(1, 16), (5, 16), (5, 1), (5, 10_000)])
+def test_chunks_give_the_same_loss_and_gradients(study: Study, patch: int, chunk: int) -> None:
+    batch = make_batch(study, PLAN, np.arange(4))
+    whole, chunked = (module(study, patch, asv_chunk=n).double() for n in (0, chunk))
+    expected, found = gradients(whole, batch), gradients(chunked, batch)
+    for name, term in whole.train_sums.items():
+        torch.testing.assert_close(chunked.train_sums[name].mean, term.mean, rtol=1e-9, atol=0)
+    assert expected.keys() == found.keys()
+    for name, gradient in expected.items():
+        torch.testing.assert_close(found[name], gradient, rtol=1e-9, atol=1e-12, msg=name)
+
+
+@pytest.mark.filterwarnings("ignore:.*self.log.*")
+def test_chunks_store_the_activations_of_one_chunk(study: Study) -> None:
+    """What the backward pass needs is independent of the number of ASVs."""
+    batch = make_batch(study, PLAN, np.arange(4))
+    encoded = len(batch.tokens_UL)
+    largest = {}
+    for chunk in (0, 16):
+        rows: list[int] = []
+
+        def pack(value: torch.Tensor, rows: list[int] = rows) -> torch.Tensor:
+            rows.append(value.numel() if value.requires_grad else 0)
+            return value
+
+        task = module(study, asv_chunk=chunk)
+        with torch.autograd.graph.saved_tensors_hooks(pack, lambda value: value):
+            task.training_step(batch, 0)
+        largest[chunk] = sum(rows)
+    assert encoded > 32
+    assert largest[16] < largest[0] / 2
+
+
+@pytest.mark.filterwarnings("ignore:.*self.log.*")
+def test_recomputed_chunks_repeat_their_dropout(study: Study) -> None:
+    """The gradient is that of the loss with the dropout of the forward pass."""
+    batch = make_batch(study, PLAN, np.arange(4))
+    task = module(study, dropout=0.3, asv_chunk=16).double()
+    weight = task.encoder.nucleotides.head.weight
+
+    def loss() -> torch.Tensor:
+        torch.manual_seed(5)
+        return task.training_step(batch, 0)
+
+    loss().backward()
+    assert weight.grad is not None
+    step = 1e-6 * torch.ones_like(weight)
+    with torch.no_grad():
+        weight += step
+        above = loss()
+        weight -= 2 * step
+        below = loss()
+    slope = (above - below) / 2e-6
+    torch.testing.assert_close(weight.grad.sum(), slope, rtol=1e-5, atol=1e-8)

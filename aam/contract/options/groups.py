@@ -299,6 +299,18 @@ class SpeedOptions:
         default=False,
         resumable=True,
     )
+    asv_chunk: int = option(
+        "Encode the distinct ASVs of a batch in chunks of at most this many, each recomputed in "
+        "the backward pass: memory does not grow with the number of ASVs. 0: all at once.",
+        default=0,
+        takes=ZERO_OR_MORE,
+        resumable=True,
+    )
+
+    @property
+    def recomputes(self) -> bool:
+        """Whether the backward pass recomputes attention."""
+        return self.gradient_checkpointing or self.asv_chunk > 0
 
 
 @dataclass(frozen=True)
