@@ -14,11 +14,12 @@ from __future__ import annotations
 import argparse
 import itertools
 import tempfile
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 
 import numpy as np
+from scipy.optimize import nnls
 
 from aam.contract.options.commands import Simulate
 from aam.contract.options.groups import SampleOptions, SplitOptions, TableOptions, TargetOptions
@@ -28,11 +29,11 @@ from aam.data.simulation.files import write_study
 from aam.data.simulation.simulate import simulate
 from aam.data.study import load_study
 from aam.members.base import F64, Labels, Rows, Samples
-from aam.members.combination import combine, plain_weights, shrunk_weights
 from aam.members.cross_validation import cross_validate, held_out
+from aam.members.ensemble import combine
 from aam.members.forest import Forest
 from aam.members.kernel import Kernel
-from aam.members.scores import SCORED, Score, difference, draw_groups, score
+from aam.members.scores import SCORED, Score, draw_groups, draw_metrics
 from aam.training.sample_selection import choose_depth, deep_enough
 
 
@@ -59,6 +60,13 @@ TASKS = {
     "simulated-ph": Task("simulated", "ph", group="subject"),
     "simulated-site": Task("simulated", "site", True, group="subject"),
 }
+
+
+SHRINKAGE = 0.5
+"""Weight of the plain mean in `shrunk_weights`."""
+
+DRAWS = 300
+"""Of the bootstrap; 1,000 in `aam train`."""
 
 
 def main() -> None:
@@ -154,16 +162,36 @@ def measure_seed(task: Task, found: Labelled, seed: int) -> Iterator[tuple[str, 
     seconds = {name: run.cpu_seconds for name, run in runs.items()}
     outputs_MC = labels.outputs_NC[held.rows]
     predictions = dict(zip(runs, members, strict=True)) | {
-        "mean": combine(members, plain_weights(len(members))),
+        "mean": combine(members, np.full(len(members), 1 / len(members))),
         "weights": nested_weights(members, outputs_MC, held.folds),
     }
-    draws = draw_groups(labels.groups[held.rows], seed)
-    scored = {name: held.scored(predicted, labels) for name, predicted in predictions.items()}
+    draws = draw_groups(labels.groups[held.rows], seed, DRAWS)
+    drawn = {
+        name: draw_metrics(held.scored(predicted, labels), draws)
+        for name, predicted in predictions.items()
+    }
     metric = next(iter(SCORED[task.classifier]))
-    for name, predicted in scored.items():
-        yield name, score(predicted, draws)[metric], seconds.get(name, sum(seconds.values()))
+    for name, model in drawn.items():
+        yield name, model.score()[metric], seconds.get(name, sum(seconds.values()))
     for one, two in itertools.product(("mean", "weights"), runs):
-        yield f"{one} - {two}", difference(scored[one], scored[two], draws)[1], 0.0
+        yield f"{one} - {two}", drawn[one].ahead_of(drawn[two])[1], 0.0
+
+
+def shrunk_weights(predictions: Sequence[F64], outputs_MC: F64) -> F64:
+    """Return non-negative weights that sum to 1.
+
+    Args:
+        predictions: of each member for M held-out samples, [M, C].
+        outputs_MC: true numbers, or indicators of the classes.
+    """
+    fitted, _ = nnls(
+        np.stack([member.ravel() for member in predictions], axis=1), outputs_MC.ravel()
+    )
+    plain = np.full(len(predictions), 1 / len(predictions))
+    if not fitted.any():
+        return plain
+    shrunk: F64 = SHRINKAGE * plain + (1 - SHRINKAGE) * fitted / fitted.sum()
+    return shrunk
 
 
 def nested_weights(members: list[F64], outputs_MC: F64, folds: Rows) -> F64:

@@ -9,6 +9,8 @@ from aam.console import say
 from aam.contract.files import refuse_existing
 from aam.contract.options.commands import Predict
 from aam.data.study import Study
+from aam.members import checkpoint
+from aam.members import predict as ensemble
 from aam.numerics.device import choose_device, print_device
 from aam.training.new_samples import Comparison, compare, select_as_trained
 from aam.training.output_tables import prediction_table, write_table
@@ -18,11 +20,14 @@ from aam.training.prediction import LoadedModel, load_models, load_samples, pred
 def run(options: Predict) -> dict[str, object]:
     """Predict a column for every sample of a table; return facts for the run record."""
     refuse_existing(options.output, options.overwrite)
+    if (path := checkpoint.find(options.model)) is not None:
+        ensemble.predict(path, options)
+        return {}
     device = choose_device(options.device)
     print_device(device)
     models = load_models(options.model, options.device)
     config = models[0].config
-    study = select_as_trained(load_samples(options.input, config), config, options.metadata)
+    study = select_as_trained(load_samples(options.input, config), config.options, options.metadata)
     table, comparison = predict_study(
         models, study, options.batch_size, device, options.prediction_passes
     )

@@ -1,4 +1,4 @@
-"""`aam train`: training of a predictor."""
+"""`aam train`: training of the models that predict a metadata column."""
 
 from __future__ import annotations
 
@@ -7,12 +7,12 @@ import shlex
 from aam.console import say
 from aam.contract.options.commands import Train
 from aam.data.metrics import summary
+from aam.members.train import train
 from aam.report.terminal import show
-from aam.training.train import train
 
 
 def run(options: Train) -> None:
-    """Train a predictor; print the scores of the folds and the next command."""
+    """Train the members; print the scores of the folds and the next command."""
     scored = train(options)
     if scored is None:  # the first rank prints
         return

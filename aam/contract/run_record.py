@@ -150,7 +150,8 @@ def _inputs(options: Any) -> dict[str, dict[str, Any]]:
         if (path / "store.json").is_file():
             size, content = sum(f.stat().st_size for f in path.iterdir()), path / "store.json"
         elif path.is_dir():
-            path = content = path / "checkpoints" / "best.ckpt"
+            ensemble = path / "checkpoints" / "ensemble.ckpt"
+            path = content = ensemble if ensemble.is_file() else ensemble.with_name("best.ckpt")
         if is_regular(content):
             files[spec.flag] = {
                 "path": str(path.resolve()),

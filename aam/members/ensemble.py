@@ -2,13 +2,12 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 
 import numpy as np
 
 from aam.members.base import F64, Labels, Rows
-from aam.members.combination import combine, plain_weights
 from aam.members.cross_validation import HeldOut
 from aam.members.uncertainty import (
     calibrate,
@@ -18,6 +17,12 @@ from aam.members.uncertainty import (
 )
 
 _PARTS = 5
+
+
+def combine(predictions: Sequence[F64], weights: F64) -> F64:
+    """Return the weighted mean of the members' predictions [M, C]."""
+    mean: F64 = np.tensordot(weights, np.stack(predictions), axes=1)
+    return mean
 
 
 @dataclass(frozen=True)
@@ -68,9 +73,8 @@ def combine_members(predictions: Mapping[str, F64], labels: Labels, held: HeldOu
         labels: of all N samples.
         held: the held-out samples.
     """
-    shares = plain_weights(len(predictions))
-    weights = {name: float(share) for name, share in zip(predictions, shares, strict=True)}
-    mean_MC = combine(list(predictions.values()), shares)
+    weights = dict.fromkeys(predictions, 1 / len(predictions))
+    mean_MC = combine(list(predictions.values()), np.array(list(weights.values())))
     actual_M, groups_M = labels.values[held.rows], labels.groups[held.rows]
     if not labels.classes:
         residuals_M = np.abs(mean_MC[:, 0] - actual_M)

@@ -13,12 +13,16 @@
                     an interval have only a value. cpu_seconds and weight in the ensemble: of
                     members, else null.
     differences     [{model, reference, metric, value, lower, upper, beyond_noise, sentence}]:
-                    paired, of the ensemble and each member, and of each two members
+                    paired, of the ensemble and each member, and of each two members; empty with
+                    a single member
     interval        {coverage, half_width, covered}: prediction intervals of a number, and the
                     fraction of the held-out samples that lie in theirs; null for classes and with
                     too few groups
     calibration     {temperature, log_loss, uncalibrated_log_loss} of the ensemble's probabilities
                     for held-out samples; null for a number
+    confounders     [{column, metric, value, lower, upper}]: other columns of the metadata, or
+                    "sequencing depth", that alone predict as well as the ensemble, see
+                    `confounding`; the best first
 
 The held-out predictions themselves are in `predictions.tsv`: `predicted`, `lower`, `upper`,
 `p_<class>` of the ensemble, and the same columns of each member with the prefix `<member>_`.
@@ -39,7 +43,7 @@ from aam.data.splits import Split
 from aam.members.base import F64, Labels
 from aam.members.cross_validation import HeldOut, training_rows
 from aam.members.ensemble import Combined
-from aam.members.scores import DRAWS, LEVEL, SCORED, Draws, Score, difference, draw_groups, score
+from aam.members.scores import DRAWS, LEVEL, SCORED, Drawn, Score, draw_groups, draw_metrics
 from aam.members.uncertainty import COVERAGE
 
 ENSEMBLE, CONSTANT = "ensemble", "constant"
@@ -81,7 +85,7 @@ def evaluate(
         seed: of the bootstrap.
 
     Returns:
-        The content of `scores.json`.
+        The content of `scores.json`, without `confounders`.
     """
     predictions = {
         ENSEMBLE: combined.predictions_MC,
@@ -90,6 +94,8 @@ def evaluate(
     }
     scored = {name: held.scored(found, labels) for name, found in predictions.items()}
     draws = draw_groups(labels.groups[held.rows], seed)
+    drawn = {name: draw_metrics(found, draws) for name, found in scored.items()}
+    unit = "samples" if group_column is None else f"groups of {group_column}"
     return {
         "column": column,
         "kind": "classification" if labels.classes else "regression",
@@ -103,35 +109,32 @@ def evaluate(
         "metric": next(iter(SCORED[bool(labels.classes)])),
         "models": {
             name: {
-                "metrics": _metrics(found, draws),
+                "metrics": _metrics(found, drawn[name]),
                 "cpu_seconds": seconds.get(name),
                 "weight": combined.ensemble.weights.get(name),
             }
             for name, found in scored.items()
         },
-        "differences": _differences({ENSEMBLE: scored[ENSEMBLE]} | {m: scored[m] for m in members},
-                                    draws, group_column),
+        "differences": _differences(
+            {name: drawn[name] for name in (ENSEMBLE, *members)} if len(members) > 1 else {},
+            f"{draws.groups} {unit}",
+        ),
         "interval": _interval(combined, labels, held),
         "calibration": _calibration(combined, labels, held),
-    }  # fmt: skip
-
-
-def _metrics(scored: ScoredPredictions, draws: Draws) -> dict[str, dict[str, Any]]:
-    """Return all metrics of `aam.data.metrics`; those of `SCORED` with their intervals."""
-    plain = {name: {"value": value} for name, value in compute_metrics(scored).items()}
-    del plain["samples"]
-    return {name: asdict(found) for name, found in score(scored, draws).items()} | {
-        name: value for name, value in plain.items() if name not in SCORED[bool(scored.classes)]
     }
 
 
-def _differences(
-    scored: Mapping[str, ScoredPredictions], draws: Draws, group_column: str | None
-) -> list[dict[str, Any]]:
+def _metrics(scored: ScoredPredictions, drawn: Drawn) -> dict[str, dict[str, Any]]:
+    """Return all metrics of `aam.data.metrics`; those of `SCORED` with their intervals."""
+    plain = {name: {"value": value} for name, value in compute_metrics(scored).items()}
+    del plain["samples"]
+    return plain | {name: asdict(found) for name, found in drawn.score().items()}
+
+
+def _differences(drawn: Mapping[str, Drawn], units: str) -> list[dict[str, Any]]:
     found = []
-    unit = "samples" if group_column is None else f"groups of {group_column}"
-    for model, reference in itertools.combinations(scored, 2):
-        metric, value = difference(scored[model], scored[reference], draws)
+    for model, reference in itertools.combinations(drawn, 2):
+        metric, value = drawn[model].ahead_of(drawn[reference])
         found.append(
             {
                 "model": model,
@@ -139,7 +142,7 @@ def _differences(
                 "metric": metric,
                 **asdict(value),
                 "beyond_noise": value.beyond_noise,
-                "sentence": sentence(model, reference, metric, value, f"{draws.groups} {unit}"),
+                "sentence": sentence(model, reference, metric, value, units),
             }
         )
     return found
@@ -160,7 +163,7 @@ def sentence(model: str, reference: str, metric: str, difference: Score, units: 
     limits = sorted([difference.lower, difference.upper])
     if difference.value < 0:
         limits = [-limits[1], -limits[0]]
-    text += f" ({LEVEL:.0%} {limits[0]:.3f} to {limits[1]:.3f}, {units})".replace("%", " %", 1)
+    text += f" ({100 * LEVEL:.0f} % {limits[0]:.3f} to {limits[1]:.3f}, {units})"
     return text if difference.beyond_noise else f"{text}; within noise"
 
 

@@ -8,7 +8,6 @@ from __future__ import annotations
 
 import math
 import warnings
-from collections.abc import Sequence
 from dataclasses import dataclass
 
 import numpy as np
@@ -21,7 +20,7 @@ from aam.data.metrics import (
     MetricFunction,
     ScoredPredictions,
 )
-from aam.members.base import Rows
+from aam.members.base import F64, Rows
 
 DRAWS = 1000
 LEVEL = 0.95
@@ -73,22 +72,40 @@ def draw_groups(groups: Rows, seed: int, draws: int = DRAWS) -> Draws:
     return Draws(tuple(np.concatenate([members[k] for k in draw]) for draw in chosen), len(names))
 
 
-def score(scored: ScoredPredictions, draws: Draws) -> dict[str, Score]:
-    """Return each metric of `SCORED` with its interval."""
-    values = {
-        name: (_metric(function, scored), [_metric(function, scored.take(r)) for r in draws.rows])
-        for name, function in SCORED[bool(scored.classes)].items()
-    }
-    return {name: _interval(whole, drawn) for name, (whole, drawn) in values.items()}
+@dataclass(frozen=True)
+class Drawn:
+    """Metrics of a model on all samples and on each draw.
+
+    Attributes:
+        whole: metric -> value; NaN where it is not defined.
+        draws: metric -> value of each draw, float64 [draws].
+    """
+
+    whole: dict[str, float]
+    draws: dict[str, F64]
+
+    def score(self) -> dict[str, Score]:
+        """Return each metric with its interval."""
+        return {name: _interval(value, self.draws[name]) for name, value in self.whole.items()}
+
+    def ahead_of(self, other: Drawn) -> tuple[str, Score]:
+        """Return the first metric, and this model's minus the other's on the same draws."""
+        name = next(iter(self.whole))
+        difference = self.whole[name] - other.whole[name]
+        return name, _interval(difference, self.draws[name] - other.draws[name])
 
 
-def difference(one: ScoredPredictions, two: ScoredPredictions, draws: Draws) -> tuple[str, Score]:
-    """Return the first metric of `SCORED`, and its paired difference, model `one` minus `two`."""
-    name, function = next(iter(SCORED[bool(one.classes)].items()))
-    drawn = [
-        _metric(function, one.take(rows)) - _metric(function, two.take(rows)) for rows in draws.rows
-    ]
-    return name, _interval(_metric(function, one) - _metric(function, two), drawn)
+def draw_metrics(scored: ScoredPredictions, draws: Draws) -> Drawn:
+    """Compute the metrics of `SCORED` on all samples and on each draw."""
+    functions = SCORED[bool(scored.classes)]
+    parts = [scored.take(rows) for rows in draws.rows]
+    return Drawn(
+        {name: _metric(function, scored) for name, function in functions.items()},
+        {
+            name: np.array([_metric(function, part) for part in parts])
+            for name, function in functions.items()
+        },
+    )
 
 
 def _metric(function: MetricFunction, scored: ScoredPredictions) -> float:
@@ -98,11 +115,11 @@ def _metric(function: MetricFunction, scored: ScoredPredictions) -> float:
         return function(scored)
 
 
-def _interval(whole: float, drawn: Sequence[float]) -> Score:
+def _interval(whole: float, drawn: F64) -> Score:
     """Return the percentile interval of the defined draws."""
     if math.isnan(whole):
         return Score(None, None, None)
-    defined = [value for value in drawn if not math.isnan(value)]
+    defined = drawn[~np.isnan(drawn)]
     if len(defined) < 2:
         return Score(whole, None, None)
     lower, upper = np.quantile(defined, [(1 - LEVEL) / 2, (1 + LEVEL) / 2])

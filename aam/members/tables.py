@@ -54,3 +54,13 @@ def prediction_columns(
     predicted = [classes[code] for code in np.argmax(predictions_NC, axis=1)]
     probabilities = {f"{prefix}p_{name}": predictions_NC[:, c] for c, name in enumerate(classes)}
     return {f"{prefix}predicted": predicted, **probabilities}
+
+
+def interval_columns(predictions_NC: F64, half_widths_N: F64 | None) -> dict[str, object]:
+    """Return the limits of the prediction intervals; nothing if there are none."""
+    if half_widths_N is None or not np.isfinite(half_widths_N).all():
+        return {}
+    return {
+        "lower": predictions_NC[:, 0] - half_widths_N,
+        "upper": predictions_NC[:, 0] + half_widths_N,
+    }

@@ -9,7 +9,7 @@ import numpy as np
 
 from aam.data.metrics import ScoredPredictions, compute_metrics
 from aam.members.evaluation import sentence
-from aam.members.scores import Draws, Score, difference, draw_groups, score
+from aam.members.scores import Draws, Score, draw_groups, draw_metrics
 from aam.report.run import Run
 
 DRAWS = 500
@@ -65,7 +65,8 @@ def compare_models(run: Run) -> ModelComparison | None:
             sentences.append(f"the {name} was scored on other samples and is not compared")
         else:
             metrics[name] = _metrics(baseline.scored, draws)
-            metric, value = difference(run.scored, baseline.scored, draws)
+            own, other = (draw_metrics(one, draws) for one in (run.scored, baseline.scored))
+            metric, value = own.ahead_of(other)
             sentences.append(sentence(OWN, f"the {name}", metric, value, units))
     shown = tuple(f"{text[0].upper()}{text[1:]}." for text in sentences)
     return ModelComparison(metrics, shown)
@@ -88,7 +89,7 @@ def _metrics(scored: ScoredPredictions, draws: Draws) -> dict[str, Score]:
     del plain["samples"]
     if scored.classes and scored.probabilities is None:
         return plain
-    return plain | score(scored, draws)
+    return plain | draw_metrics(scored, draws).score()
 
 
 def _stored(found: Mapping[str, float | None]) -> Score:

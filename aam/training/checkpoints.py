@@ -123,9 +123,27 @@ def read(path: Path) -> tuple[ModelConfig, dict[str, Any]]:
         MissingInput: the file may not be read.
         DataError: it is damaged, of another program, or newer than this program.
     """
-    content = (
+    return validate(read_content(path), path)
+
+
+def read_content(path: Path) -> Any:
+    """Read the content of a checkpoint, one file or the shards of several ranks, unvalidated.
+
+    Raises:
+        MissingInput: the file may not be read.
+        DataError: it is damaged.
+    """
+    return (
         sharded_checkpoint.read(path) if sharded_checkpoint.is_sharded(path) else archive.read(path)
     )
+
+
+def validate(content: Any, path: Path) -> tuple[ModelConfig, dict[str, Any]]:
+    """Return the model configuration and the content of a checkpoint, validated.
+
+    Raises:
+        DataError: it is of another program, invalid, or newer than this program; `path` is named.
+    """
     if not isinstance(content, dict) or _KEY not in content:
         raise DataError(
             "Not a checkpoint of this program", f"'{path}'", "name one that `aam` wrote"

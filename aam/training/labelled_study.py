@@ -64,7 +64,7 @@ def load_labelled_study(options: Train, max_bp: int | None, splits: SplitOptions
         )
     decided, labels = split_samples(
         splits,
-        options.folds,
+        1 if options.folds == "auto" else options.folds,
         options.loop.seed,
         study.table.sample_ids,
         metadata,

@@ -8,6 +8,7 @@ from __future__ import annotations
 from collections.abc import Sequence
 from dataclasses import dataclass
 from pathlib import Path
+from typing import Any
 
 import numpy as np
 import numpy.typing as npt
@@ -62,15 +63,15 @@ class Comparison:
             (warn if warning else say)(note)
 
 
-def select_as_trained(study: Study, config: ModelConfig, metadata: Path | None) -> Study:
-    """Apply the --where of the training if there is metadata; otherwise print it.
+def select_as_trained(study: Study, options: dict[str, Any], metadata: Path | None) -> Study:
+    """Apply the --where of the training `options` if there is metadata; otherwise print it.
 
     Raises:
         MissingInput, DataError: see `read_metadata`; the condition leaves no sample.
     """
-    if config.options.get("phylogeny", {}).get("drop_missing_asvs"):
+    if options.get("phylogeny", {}).get("drop_missing_asvs"):
         say("In training, ASVs that are not in the tree were left out; here all ASVs are read.")
-    condition = config.options.get("target", {}).get("where")
+    condition = options.get("target", {}).get("where")
     if condition is None:
         return study
     if metadata is None:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -71,16 +72,27 @@ def load_models(
         raise MissingInput(
             "No model", f"'{path}' does not exist", "name a checkpoint or run folder"
         )
-    folds = (
-        sorted(path.glob("fold-*"), key=lambda p: (len(p.name), p.name)) if path.is_dir() else []
-    )
-    read = [_read(folder) for folder in (folds or [path])]
+    files = checkpoint_files(path)
+    return build_models([checkpoints.read(file) for file in files], files, device, policy)
+
+
+def build_models(
+    read: Sequence[tuple[ModelConfig, dict[str, Any]]],
+    files: Sequence[Path],
+    device: DeviceOptions,
+    policy: BackendPolicy = TORCH_POLICY,
+) -> list[LoadedModel]:
+    """Build the networks of validated checkpoints, one for each fold; `files` are named in errors.
+
+    Raises:
+        DataError: the folds differ.
+    """
     first = read[0][0]
-    for folder, (config, _) in zip(folds, read, strict=False):
+    for file, (config, _) in zip(files, read, strict=True):
         if _output_signature(config) != _output_signature(first):
             raise DataError(
                 "The folds are of different runs",
-                f"'{folder}' and '{folds[0]}' have different shapes or targets",
+                f"'{file}' and '{files[0]}' have different shapes or targets",
                 "name one checkpoint, or train all folds again",
             )
     chosen = choose_attention(device, choose_device(device), first.shape, policy)
@@ -95,16 +107,26 @@ def load_models(
     ]
 
 
+def checkpoint_files(path: Path) -> list[Path]:
+    """Return the chosen checkpoint of a run folder, or of each fold of it, or the file itself.
+
+    Raises:
+        MissingInput: there is no checkpoint.
+    """
+    folds = (
+        sorted(path.glob("fold-*"), key=lambda p: (len(p.name), p.name)) if path.is_dir() else []
+    )
+    found = []
+    for folder in folds or [path]:
+        best = (folder / "checkpoints" / "best.ckpt").exists()
+        found.append(checkpoints.find(folder, "best.ckpt" if best else "last.ckpt"))
+    return found
+
+
 def _output_signature(config: ModelConfig) -> tuple[object, ...]:
     """Return the facts that models must have in common for a mean of their predictions."""
     target = config.target
     return config.shape, target and (target.column, target.classes, target.quantiles)
-
-
-def _read(path: Path) -> tuple[ModelConfig, dict[str, Any]]:
-    folder = path / "checkpoints"
-    name = "best.ckpt" if (folder / "best.ckpt").exists() else "last.ckpt"
-    return checkpoints.read(checkpoints.find(path, name))
 
 
 def load_samples(input: TableOptions, config: ModelConfig) -> Study:

@@ -23,9 +23,11 @@ from aam.distributed.environment import SINGLE_RANK, Ranks
 from aam.training import checkpoints, run_lock
 
 _RUN_FILES = ("run.json", "checkpoints", "metrics.csv", "progress.json", "tensorboard",
-              "splits.tsv", "predictions.tsv", "embeddings.tsv", "report.html")  # fmt: skip
-_ATOMIC_FILES = ("run.json", "checkpoints/last.ckpt", "checkpoints/best.ckpt", "metrics.csv",
-                 "progress.json", "splits.tsv", "predictions.tsv", "embeddings.tsv")  # fmt: skip
+              "splits.tsv", "predictions.tsv", "scores.json", "embeddings.tsv",
+              "report.html")  # fmt: skip
+_ATOMIC_FILES = ("run.json", "checkpoints/last.ckpt", "checkpoints/best.ckpt",
+                 "checkpoints/ensemble.ckpt", "metrics.csv", "progress.json", "splits.tsv",
+                 "predictions.tsv", "scores.json", "embeddings.tsv")  # fmt: skip
 
 
 @dataclass(frozen=True)

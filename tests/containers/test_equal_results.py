@@ -30,7 +30,8 @@ def place(study_dir: Path) -> Iterator[Path]:
     shutil.copytree(study_dir, folder / "study")
     table = ["--table", f"{folder}/study/table.biom", "--tree", f"{folder}/study/tree.nwk"]
     native("pretrain", *TINY, *table, "--output-dir", f"{folder}/native")
-    native("train", *TINY, *table, "--metadata", f"{folder}/study/metadata.tsv",
+    native("train", "--members", "transformer", *TINY, *table,
+           "--metadata", f"{folder}/study/metadata.tsv",
            "--metadata-column", "ph", "--output-dir", f"{folder}/model")  # fmt: skip
     native("predict", "--model", f"{folder}/model", *table[:2], "--output", f"{folder}/native.tsv",
            "--device", "cpu")  # fmt: skip

@@ -9,7 +9,7 @@ import pytest
 
 from aam.data.metrics import ScoredPredictions
 from aam.members.evaluation import sentence
-from aam.members.scores import Score, difference, draw_groups, score
+from aam.members.scores import Score, draw_groups, draw_metrics
 from aam.members.uncertainty import (
     calibrate,
     fit_temperature,
@@ -70,11 +70,12 @@ def test_scores_are_drawn_by_group() -> None:
     predicted = actual + rng.normal(size=12)
     one = ScoredPredictions(actual, predicted)
     many = ScoredPredictions(np.repeat(actual, 50), np.repeat(predicted, 50))
-    narrow = score(many, draw_groups(np.arange(600), 0))["mae"]
-    wide = score(many, draw_groups(np.repeat(np.arange(12), 50), 0))["mae"]
-    assert wide == score(one, draw_groups(np.arange(12), 0))["mae"]
+    narrow = draw_metrics(many, draw_groups(np.arange(600), 0)).score()["mae"]
+    wide = draw_metrics(many, draw_groups(np.repeat(np.arange(12), 50), 0)).score()["mae"]
+    assert wide == draw_metrics(one, draw_groups(np.arange(12), 0)).score()["mae"]
     assert narrow.upper - narrow.lower < (wide.upper - wide.lower) / 3  # type: ignore[operator]
-    assert score(many, draw_groups(np.zeros(600, dtype=np.int64), 0))["mae"].lower is None
+    single = draw_groups(np.zeros(600, dtype=np.int64), 0)
+    assert draw_metrics(many, single).score()["mae"].lower is None
 
 
 def test_a_paired_difference_is_narrower_than_the_scores() -> None:
@@ -83,10 +84,11 @@ def test_a_paired_difference_is_narrower_than_the_scores() -> None:
     poor = ScoredPredictions(actual, actual + rng.normal(size=200))
     better = ScoredPredictions(actual, (actual + poor.predicted) / 2)
     draws = draw_groups(np.arange(200), 0)
-    name, found = difference(better, poor, draws)
+    known = draw_metrics(poor, draws)
+    name, found = draw_metrics(better, draws).ahead_of(known)
     assert name == "r2"
     assert found.beyond_noise
-    _, same = difference(poor, poor, draws)
+    _, same = known.ahead_of(known)
     assert same == Score(0.0, 0.0, 0.0)
     assert not same.beyond_noise
 

@@ -30,10 +30,11 @@ def pretrain(study_dir: Path, folder: Path, *arguments: object) -> int:
 
 
 def train(study_dir: Path, folder: Path, *arguments: object, column: str = "ph") -> int:
-    """Run `aam train` with a tiny network; later arguments win."""
+    """Run `aam train --members transformer` with a tiny network; later arguments win."""
     return aam(
-        "train", *TINY, "--table", study_dir / "table.biom", "--output-dir", folder,
-        "--metadata", study_dir / "metadata.tsv", "--metadata-column", column, *arguments,
+        "train", *TINY, "--members", "transformer", "--table", study_dir / "table.biom",
+        "--output-dir", folder, "--metadata", study_dir / "metadata.tsv",
+        "--metadata-column", column, *arguments,
     )  # fmt: skip
 
 

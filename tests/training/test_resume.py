@@ -32,11 +32,12 @@ from tests.support.commands import TINY, aam
 USR1, KILL, INT = signal.SIGUSR1, signal.SIGKILL, signal.SIGINT
 TERM, HUP = signal.SIGTERM, signal.SIGHUP
 STOPPED = 75
+NETWORK = ("--members", "transformer")
 RUNS = {
     "pretraining": ("pretrain",),
-    "regression": ("train", "--metadata-column", "ph"),
-    "classification": ("train", "--metadata-column", "site", "--classifier"),
-    "folds": ("train", "--metadata-column", "ph", "--folds", "2"),
+    "regression": ("train", *NETWORK, "--metadata-column", "ph"),
+    "classification": ("train", *NETWORK, "--metadata-column", "site", "--classifier"),
+    "folds": ("train", *NETWORK, "--metadata-column", "ph", "--folds", "2"),
 }
 """28 samples train in batches of 8: epochs of 4 steps, runs of 12; in a fold epochs of 2, of 6."""
 

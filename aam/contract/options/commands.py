@@ -103,6 +103,9 @@ class Pretrain:
     )
 
 
+MemberName = Literal["kernel", "forest", "transformer"]
+
+
 @dataclass(frozen=True)
 class Train:
     """Train a model that predicts a metadata column, from scratch or a pretrained encoder.
@@ -138,9 +141,18 @@ class Train:
         default=False,
         basic=True,
     )
-    folds: int = option(
-        "Cross-validation: number of models, each tested on another fold; 1: one model.",
-        default=1,
+    members: tuple[MemberName, ...] = option(
+        "Models to train; several are averaged. kernel: ridge regression on the exact kernel of "
+        "the sequences; forest: random forest on relative abundances; transformer: the network. "
+        "Without the option: kernel and forest, or with --pretrained-encoder the transformer.",
+        default=(),
+        basic=True,
+        resumable=True,
+    )
+    folds: int | Literal["auto"] = option(
+        "Cross-validation: number of folds, each predicted by models of the others; 1: one split. "
+        "'auto': 5, or 1 with the transformer, which takes long to train.",
+        default="auto",
         basic=True,
     )
     profile_features: int = option(

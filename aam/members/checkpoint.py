@@ -1,0 +1,190 @@
+"""Checkpoint of an ensemble: plain values and arrays, read without running code from it.
+
+The file holds `ensemble` (`StoredEnsemble`), `tokens` (the sequences of the ASVs, uint8 [F, L]) and
+`members`: the arrays of each estimator, and of the transformer the checkpoints of its folds.
+"""
+
+from __future__ import annotations
+
+import dataclasses
+import math
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Annotated, Any
+
+import numpy as np
+import numpy.typing as npt
+import torch
+from torch import Tensor
+
+from aam import __version__
+from aam.contract.errors import DataError
+from aam.contract.files import atomic_write
+from aam.contract.options.field import ABOVE_ZERO, ONE_OR_MORE, ZERO_OR_MORE
+from aam.contract.options.groups import TransformName
+from aam.data.sequences import MASK
+from aam.members.base import Arrays, Model, Tokens
+from aam.members.ensemble import Ensemble
+from aam.members.estimators import ESTIMATORS
+from aam.members.state import indices
+from aam.serialization import archive, schema
+from aam.serialization.schema import Mismatch
+from aam.training import checkpoints
+from aam.training.model_config import ModelConfig
+
+FORMAT = 1
+NAME = "ensemble.ckpt"
+TRANSFORMER = "transformer"
+_KEY = "ensemble"
+
+_Value = bool | int | float | str | None
+
+
+@dataclass(frozen=True)
+class StoredEnsemble:
+    """Plain values of an ensemble.
+
+    Attributes:
+        format: version of the file; newer ones are refused.
+        version: of the program that wrote it.
+        column: that is predicted.
+        classes: names; empty for a number.
+        transform: of a number; the estimators read its forward values.
+        weights: of each member.
+        half_width: of the prediction intervals; None without.
+        temperature: of class probabilities.
+        options: of `aam train`.
+    """
+
+    format: Annotated[int, ONE_OR_MORE]
+    version: str
+    column: str
+    classes: tuple[str, ...]
+    transform: TransformName
+    weights: dict[str, Annotated[float, ZERO_OR_MORE]]
+    half_width: Annotated[float, ZERO_OR_MORE] | None
+    temperature: Annotated[float, ABOVE_ZERO]
+    options: dict[str, _Value | list[_Value] | dict[str, _Value | list[_Value]]]
+
+    @property
+    def ensemble(self) -> Ensemble:
+        """Weights and uncertainty of the combination."""
+        half_width = math.inf if self.half_width is None else self.half_width
+        return Ensemble(self.weights, half_width, self.temperature)
+
+
+@dataclass(frozen=True)
+class LoadedEnsemble:
+    """A validated checkpoint.
+
+    Attributes:
+        stored: plain values.
+        tokens_FL: sequences of the ASVs of the training study.
+        models: fitted estimators.
+        networks: configuration and content of the transformer's checkpoints; empty without it.
+    """
+
+    stored: StoredEnsemble
+    tokens_FL: Tokens
+    models: dict[str, Model[Any]]
+    networks: list[tuple[ModelConfig, dict[str, Any]]]
+
+
+def find(path: Path) -> Path | None:
+    """Return the ensemble of a run folder, or the file itself if that is its name; else None."""
+    file = path / "checkpoints" / NAME if path.is_dir() else path
+    return file if file.name == NAME and file.is_file() else None
+
+
+def save(
+    path: Path,
+    column: str,
+    classes: tuple[str, ...],
+    transform: TransformName,
+    ensemble: Ensemble,
+    tokens_FL: Tokens,
+    models: dict[str, Model[Any]],
+    networks: list[Path],
+    options: dict[str, Any],
+) -> None:
+    """Write a checkpoint atomically; `networks` are the checkpoints of the transformer's folds."""
+    stored = StoredEnsemble(
+        FORMAT,
+        __version__,
+        column,
+        classes,
+        transform,
+        dict(ensemble.weights),
+        ensemble.half_width if math.isfinite(ensemble.half_width) else None,
+        ensemble.temperature,
+        options,
+    )
+    members: dict[str, Any] = {name: _tensors(model.arrays()) for name, model in models.items()}
+    if networks:
+        members[TRANSFORMER] = [checkpoints.read_content(file) for file in networks]
+    content = {
+        _KEY: dataclasses.asdict(stored),
+        "tokens": torch.from_numpy(np.ascontiguousarray(tokens_FL)),
+        "members": members,
+    }
+    with atomic_write(path) as temporary:
+        torch.save(content, temporary)
+
+
+def read(path: Path) -> LoadedEnsemble:
+    """Read and validate a checkpoint.
+
+    Raises:
+        MissingInput: the file may not be read.
+        DataError: it is damaged, invalid, of another program, or newer than this program.
+    """
+    content = archive.read(path)
+    if not isinstance(content, dict) or not {_KEY, "tokens", "members"} <= content.keys():
+        raise DataError("Not an ensemble of this program", f"'{path}'", "name one that `aam` wrote")
+    try:
+        return _parse(content, path)
+    except Mismatch as error:
+        raise DataError(
+            "The checkpoint has invalid content", f"'{path}', {error}", "choose another one"
+        ) from error
+
+
+def _parse(content: dict[str, Any], path: Path) -> LoadedEnsemble:
+    stored: StoredEnsemble = schema.parse(StoredEnsemble, content[_KEY], _KEY)
+    if stored.format > FORMAT:
+        raise DataError(
+            "The checkpoint was written by a newer version",
+            f"'{path}', aam {stored.version}, format {stored.format}",
+            f"use that version (this is {__version__})",
+        )
+    members = schema.parse(dict[str, Any], content["members"], "members")
+    if members.keys() != stored.weights.keys() or not sum(stored.weights.values()):
+        raise Mismatch("members and weights differ")
+    if unknown := sorted(members.keys() - {*ESTIMATORS, TRANSFORMER}):
+        raise Mismatch(f"the member '{unknown[0]}' is unknown")
+    tokens = schema.parse(Tensor, content["tokens"], "tokens")
+    if tokens.dtype != torch.uint8 or tokens.ndim != 2:
+        raise Mismatch("tokens are not sequences")
+    tokens_FL = tokens.numpy()
+    indices({"tokens": tokens_FL.astype(np.int64)}, "tokens", MASK, None, None)
+    outputs = len(stored.classes) or 1
+    models = {
+        name: ESTIMATORS[name].restore(_arrays(arrays, name), len(tokens_FL), outputs)
+        for name, arrays in members.items()
+        if name != TRANSFORMER
+    }
+    folds = schema.parse(list[Any], members.get(TRANSFORMER, []), TRANSFORMER)
+    networks = [checkpoints.validate(fold, path) for fold in folds]
+    for config, _ in networks:
+        if config.target is None or config.target.classes != stored.classes:
+            raise Mismatch("the transformer predicts other classes")
+    return LoadedEnsemble(stored, tokens_FL, models, networks)
+
+
+def _tensors(arrays: Arrays) -> dict[str, Tensor]:
+    return {name: torch.from_numpy(np.ascontiguousarray(a)) for name, a in arrays.items()}
+
+
+def _arrays(stored: Any, name: str) -> dict[str, npt.NDArray[Any]]:
+    tensors = schema.parse(dict[str, Tensor], stored, name)
+    return {key: tensor.numpy() for key, tensor in tensors.items()}

@@ -1,0 +1,78 @@
+"""Prediction for new samples with an ensemble."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import numpy as np
+import pandas as pd
+
+from aam.console import say
+from aam.contract.options.commands import Predict
+from aam.data.metadata import ID_HEADER
+from aam.data.study import load_study
+from aam.members import checkpoint
+from aam.members.base import F64, Samples
+from aam.members.checkpoint import TRANSFORMER
+from aam.members.estimators import ESTIMATORS
+from aam.members.tables import interval_columns, prediction_columns
+from aam.numerics.device import choose_device
+from aam.training.new_samples import select_as_trained
+from aam.training.output_tables import require_finite, write_table
+from aam.training.prediction import build_models
+from aam.training.prediction import predict as predict_with_networks
+from aam.training.target_transforms import TRANSFORMS
+
+
+def predict(path: Path, options: Predict) -> None:
+    """Write the predictions of an ensemble and of its members for every sample of a table.
+
+    Args:
+        path: checkpoint of the ensemble.
+        options: of the command.
+
+    Raises:
+        AamError: see `checkpoint.read` and `load_study`.
+        NotFinite: a prediction is NaN or infinite.
+    """
+    loaded = checkpoint.read(path)
+    stored = loaded.stored
+    longest = loaded.tokens_FL.shape[1]
+    if loaded.networks:
+        longest = loaded.networks[0][0].shape.max_bp
+    study = load_study(options.input, max_bp=longest)
+    study = select_as_trained(study, stored.options, options.metadata)
+    ids = study.table.sample_ids
+    samples = Samples.of(study.table, study.tokens_FL)
+    members: dict[str, F64] = {}
+    for name in stored.weights:
+        if name == TRANSFORMER:
+            continue
+        inputs = ESTIMATORS[name].read(samples, loaded.tokens_FL)
+        found = loaded.models[name].predict(inputs)
+        members[name] = found if stored.classes else TRANSFORMS[stored.transform].inverse(found)
+    if loaded.networks:
+        target = loaded.networks[0][0].target
+        assert target is not None
+        networks = build_models(loaded.networks, [path] * len(loaded.networks), options.device)
+        values_MNC = predict_with_networks(
+            networks,
+            study,
+            options.batch_size,
+            choose_device(options.device),
+            options.prediction_passes,
+        ).values_MNC
+        mean_NC = values_MNC.mean(axis=0)
+        points = mean_NC if target.classes else target.point_predictions(mean_NC)[:, None]
+        members[TRANSFORMER] = points
+    predictions_NC = stored.ensemble.combine(members, bool(stored.classes))
+    require_finite("predictions", ids, predictions_NC)
+    columns: dict[str, object] = {ID_HEADER: list(ids)}
+    columns |= prediction_columns(predictions_NC, stored.classes)
+    if not stored.classes:
+        widths_N = np.full(len(ids), stored.ensemble.half_width)
+        columns |= interval_columns(predictions_NC, widths_N)
+    for name, found in members.items():
+        columns |= prediction_columns(found, stored.classes, f"{name}_")
+    write_table(options.output, pd.DataFrame(columns))
+    say(f"Predictions of '{stored.column}' for {len(ids)} samples: {options.output}")

@@ -1,0 +1,297 @@
+"""`aam train`: members, their predictions of held-out samples, and the ensemble of them.
+
+Each member is fitted for each split without its held-out samples, and finally to all samples (the
+transformer is not: its folds are averaged). Scores, prediction intervals and calibration come from
+the held-out predictions.
+"""
+
+from __future__ import annotations
+
+import dataclasses
+import json
+from collections.abc import Mapping
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+
+from aam.console import say, warn
+from aam.contract import run_record
+from aam.contract.errors import UsageError
+from aam.contract.files import atomic_write
+from aam.contract.options import specs, to_plain
+from aam.contract.options.commands import MemberName, Train
+from aam.data.metadata import read_metadata
+from aam.data.metrics import ScoredPredictions
+from aam.data.splits import write_splits
+from aam.members import checkpoint
+from aam.members.base import F64, Labels, Model, Samples
+from aam.members.confounding import confounders, warning
+from aam.members.cross_validation import CrossValidated, cross_validate, held_out
+from aam.members.ensemble import combine_members
+from aam.members.estimators import ESTIMATORS
+from aam.members.evaluation import ENSEMBLE, evaluate
+from aam.members.tables import held_out_table, interval_columns, prediction_columns
+from aam.training import run_folder
+from aam.training import train as network
+from aam.training.labelled_study import LabelledStudy, fit_target, load_labelled_study
+from aam.training.output_tables import write_table
+from aam.training.prediction import checkpoint_files
+from aam.training.pretrained import choose_length, read_pretrained_encoder
+from aam.training.target_transforms import TRANSFORMS
+
+DEFAULT: tuple[MemberName, ...] = ("kernel", "forest")
+"""Members without a pretrained encoder; docs/results.md compares them."""
+
+_FOLDS = 5
+_EVERY_MEMBER = ("seed", "folds", "members", "test_size", "target_transform")
+"""Options, besides those of input, output, samples and splits, that all members read."""
+
+
+def train(options: Train) -> ScoredPredictions | None:
+    """Train the members and write the run folder.
+
+    Returns:
+        The ensemble's predictions of the held-out samples; None on ranks other than the first.
+
+    Raises:
+        UsageError: options that contradict each other.
+        AamError: see `aam.training.train` and `load_labelled_study`.
+    """
+    members = choose_members(options)
+    folds = options.folds
+    if folds == "auto":
+        folds = 1 if checkpoint.TRANSFORMER in members else _FOLDS
+    options = dataclasses.replace(options, members=members, folds=folds)
+    if checkpoint.TRANSFORMER not in members:
+        return _train_estimators(options)
+    trained = network.train(options)
+    if trained is None or len(members) == 1:
+        return trained
+    return _add_estimators(options, trained)
+
+
+def choose_members(options: Train) -> tuple[MemberName, ...]:
+    """Return the members of the options, or the default ones.
+
+    Raises:
+        UsageError: a member twice, or an option of the transformer without it.
+    """
+    members = options.members
+    if not members:
+        members = DEFAULT if options.pretrained_encoder is None else ("transformer",)
+        also = "" if options.pretrained_encoder is None else " (because of --pretrained-encoder)"
+        say(f"Members: {', '.join(members)}{also}; --members chooses others.")
+    if len(set(members)) < len(members):
+        raise UsageError("A member twice", f"--members {' '.join(members)}", "name each once")
+    if checkpoint.TRANSFORMER in members:
+        return members
+    given = {
+        "--pretrained-encoder": options.pretrained_encoder is not None,
+        "--freeze-base": options.freeze_base,
+        f"--resume-from {options.run.resume_from}": isinstance(options.run.resume_from, Path),
+    }
+    if wrong := [flag for flag, present in given.items() if present]:
+        raise UsageError(
+            "Options of the transformer without it",
+            f"{', '.join(wrong)} with --members {' '.join(members)}",
+            "add transformer to --members, or leave the options out",
+        )
+    if ignored := _options_of_the_network(options):
+        warn(f"Without the member transformer these options have no effect: {', '.join(ignored)}.")
+    return members
+
+
+def _options_of_the_network(options: Train) -> list[str]:
+    """Return the flags, with another value than the default, that only the transformer reads."""
+    groups = (options.model, options.task, options.loop, options.speed)
+    own = {f.name for group in groups for f in dataclasses.fields(group)}
+    own |= {f.name for f in dataclasses.fields(Train)}
+    return [
+        spec.flag
+        for spec in specs(Train)
+        if spec.role == "value"
+        and spec.field in own - set(_EVERY_MEMBER)
+        and run_record.value_of(options, spec.field) != spec.default
+    ]
+
+
+@dataclass(frozen=True)
+class _Estimated:
+    """Fitted estimators by name, and the labels that they predict, in the units of the target."""
+
+    labels: Labels
+    results: Mapping[str, CrossValidated]
+
+
+def _train_estimators(options: Train) -> ScoredPredictions:
+    """Write a run folder of estimators alone."""
+    prepared = run_folder.prepare("train", options)
+    splits = prepared.split_options(options.split)
+    labelled = load_labelled_study(options, choose_length(None, options.sample), splits)
+    for split in labelled.splits:
+        fit_target(options, labelled, split)
+    held_out(labelled.splits)
+    folder = options.run.output_dir
+    with run_folder.begin(prepared) as record:
+        ids = labelled.study.table.sample_ids
+        write_splits(folder / "splits.tsv", ids, labelled.splits, labelled.labels)
+        facts, scored = _write_ensemble(options, labelled, _estimate(options, labelled), {})
+        record.finish(
+            samples={
+                part: len(getattr(labelled.splits[0], part))
+                for part in ("train", "validation", "test")
+            },
+            asvs=len(labelled.study.table.feature_ids),
+            rarefy_depth=labelled.depth,
+            classes=labelled.classes,
+            **facts,
+        )
+    say(f"Model: {folder}")
+    return scored
+
+
+def _add_estimators(options: Train, trained: ScoredPredictions) -> ScoredPredictions:
+    """Add estimators to the run folder of a trained transformer."""
+    folder = options.run.output_dir
+    base = read_pretrained_encoder(options.pretrained_encoder)
+    length = choose_length(base, options.sample)
+    splits = dataclasses.replace(options.split, splits=folder / "splits.tsv")
+    labelled = load_labelled_study(options, length, splits)
+    predictions = (
+        trained.predicted[:, None] if trained.probabilities is None else trained.probabilities
+    )
+    facts, scored = _write_ensemble(
+        options,
+        labelled,
+        _estimate(options, labelled),
+        {checkpoint.TRANSFORMER: np.asarray(predictions, dtype=np.float64)},
+    )
+    content = json.loads((folder / "run.json").read_text(encoding="utf-8"))
+    run_record.write(folder / "run.json", content | facts)
+    return scored
+
+
+def _estimate(options: Train, labelled: LabelledStudy) -> _Estimated:
+    """Cross-validate the estimators among the members; numbers are transformed for them."""
+    labels = Labels.of(labelled.values, labelled.classes, labelled.labels)
+    functions = TRANSFORMS[options.target_transform]
+    fitted = labels
+    if not labels.classes:
+        fitted = dataclasses.replace(labels, values=functions.forward(labels.values))
+    samples = Samples.of(labelled.study.table, labelled.study.tokens_FL)
+    results: dict[str, CrossValidated] = {}
+    for name in options.members:
+        if name not in ESTIMATORS:
+            continue
+        found = cross_validate(
+            name, ESTIMATORS[name], samples, fitted, labelled.splits, options.loop.seed
+        )
+        if not labels.classes:
+            undone = functions.inverse(found.predictions_MC)
+            found = dataclasses.replace(found, predictions_MC=undone)
+        results[name] = found
+    return _Estimated(labels, results)
+
+
+def _write_ensemble(
+    options: Train, labelled: LabelledStudy, estimated: _Estimated, others: dict[str, F64]
+) -> tuple[dict[str, Any], ScoredPredictions]:
+    """Combine all members; write the checkpoint, predictions.tsv and scores.json.
+
+    Args:
+        options: of the command.
+        labelled: the study.
+        estimated: the estimators among the members.
+        others: held-out predictions [M, C] of other members.
+
+    Returns:
+        Facts for the run record, and the ensemble's predictions of the held-out samples.
+    """
+    folder, column = options.run.output_dir, options.target.metadata_column
+    labels, results = estimated.labels, estimated.results
+    held = held_out(labelled.splits)
+    members = {name: result.predictions_MC for name, result in results.items()} | others
+    combined = combine_members(members, labels, held)
+    models: dict[str, Model[Any]] = {}
+    for name, result in results.items():
+        assert result.model is not None
+        models[name] = result.model
+    (folder / "checkpoints").mkdir(exist_ok=True)
+    checkpoint.save(
+        folder / "checkpoints" / checkpoint.NAME,
+        column,
+        labels.classes,
+        options.target_transform if not labels.classes else "none",
+        combined.ensemble,
+        labelled.study.tokens_FL,
+        models,
+        checkpoint_files(folder) if others else [],
+        to_plain(options),
+    )
+    columns = interval_columns(combined.predictions_MC, combined.half_widths_M)
+    for name, predictions_MC in members.items():
+        columns |= prediction_columns(predictions_MC, labels.classes, f"{name}_")
+    ids = labelled.study.table.sample_ids
+    table = held_out_table(ids, held, labels, combined.predictions_MC, columns)
+    write_table(folder / "predictions.tsv", table)
+    scores = evaluate(
+        column,
+        options.split.group_column,
+        labels,
+        labelled.splits,
+        held,
+        members,
+        {name: result.cpu_seconds for name, result in results.items()},
+        combined,
+        options.loop.seed,
+    )
+    scored = held.scored(combined.predictions_MC, labels)
+    scores["confounders"] = confounders(
+        read_metadata(options.target.metadata),
+        (column, options.split.group_column),
+        ids,
+        labelled.study.reads,
+        labels,
+        labelled.splits,
+        held,
+        scored,
+        options.loop.seed,
+    )
+    with atomic_write(folder / "scores.json") as temporary:
+        temporary.write_text(json.dumps(scores, indent=2) + "\n", encoding="utf-8")
+    _show(scores)
+    best = {
+        f"{held.part}_{name}": found["value"]
+        for name, found in scores["models"][ENSEMBLE]["metrics"].items()
+    }
+    return {"members": list(members), "best": best}, scored
+
+
+def _show(scores: Mapping[str, Any]) -> None:
+    """Print the scores of every model, the differences to the ensemble, and the intervals."""
+    for name, model in scores["models"].items():
+        if model["weight"] == 1:  # the ensemble is this member
+            continue
+        shown = []
+        for metric, found in model["metrics"].items():
+            if found["value"] is None or "lower" not in found:
+                continue
+            limits = ""
+            if found["lower"] is not None:
+                limits = f" ({found['lower']:.3f} to {found['upper']:.3f})"
+            shown.append(f"{metric} {found['value']:.3f}{limits}")
+        say(f"{name}, {scores['part']}: {', '.join(shown)}")
+    for difference in scores["differences"]:
+        if difference["model"] == ENSEMBLE:
+            say(f"{difference['sentence']}.")
+    for confounder in scores["confounders"]:
+        warn(warning(confounder))
+    interval = scores["interval"]
+    if interval is not None:
+        say(
+            f"Prediction interval ({100 * interval['coverage']:.0f} %): ± "
+            f"{interval['half_width']:.3g}; it holds {100 * interval['covered']:.0f} % of the "
+            f"{scores['part']} samples."
+        )

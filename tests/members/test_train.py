@@ -1,0 +1,215 @@
+"""`aam train` with members, and `aam predict` with their ensemble, on a simulated study."""
+
+from __future__ import annotations
+
+import json
+from pathlib import Path
+
+import numpy as np
+import pandas as pd
+import pytest
+import torch
+
+from aam.contract.errors import DataError, UsageError
+from aam.contract.options.commands import Simulate
+from aam.data.simulation.files import write_study
+from aam.data.simulation.simulate import simulate
+from aam.members import checkpoint
+from tests.support.commands import TINY, aam, read
+
+
+@pytest.fixture(scope="module")
+def study(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    folder = tmp_path_factory.mktemp("study")
+    options = Simulate(
+        output_dir=folder, samples=80, asvs=300, length=60, richness=60, depth=3000, subjects=20
+    )
+    write_study(simulate(options), options)
+    return folder
+
+
+def train(study: Path, folder: Path, *words: object, column: str = "ph") -> int:
+    return aam(
+        "train", "--table", study / "table.biom", "--metadata", study / "metadata.tsv",
+        "--metadata-column", column, "--output-dir", folder, "--rarefy-depth", 0, *words,
+    )  # fmt: skip
+
+
+def predict(run: Path, study: Path, output: Path) -> int:
+    return aam("predict", "--model", run, "--table", study / "table.biom", "--output", output)
+
+
+@pytest.fixture(scope="module")
+def run(study: Path, tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """A run with nothing but table, metadata, column and group."""
+    folder = tmp_path_factory.mktemp("runs") / "ph"
+    assert train(study, folder, "--group-column", "subject") == 0
+    return folder
+
+
+def test_kernel_and_forest_are_the_default(run: Path) -> None:
+    scores = json.loads((run / "scores.json").read_text())
+    assert list(scores["models"]) == ["ensemble", "kernel", "forest", "constant"]
+    assert (scores["samples"], scores["groups"], scores["part"]) == (80, 20, "test")
+    r2 = {name: model["metrics"]["r2"] for name, model in scores["models"].items()}
+    assert r2["ensemble"]["value"] > 0.3 > r2["constant"]["value"]
+    assert r2["ensemble"]["lower"] < r2["ensemble"]["value"] < r2["ensemble"]["upper"]
+    assert scores["models"]["kernel"]["weight"] == 0.5
+    assert [(d["model"], d["reference"]) for d in scores["differences"]] == [
+        ("ensemble", "kernel"), ("ensemble", "forest"), ("kernel", "forest")
+    ]  # fmt: skip
+    assert "20 groups of subject" in scores["differences"][0]["sentence"]
+    record = json.loads((run / "run.json").read_text())
+    assert record["members"] == ["kernel", "forest"]
+    assert record["options"]["folds"] == 5
+    assert record["finished"]
+
+
+def test_predictions_are_held_out_by_group_with_intervals(run: Path) -> None:
+    found = read(run / "predictions.tsv")
+    assert list(found) == ["sample-id", "fold", "split", "actual", "predicted", "lower", "upper",
+                           "kernel_predicted", "forest_predicted"]  # fmt: skip
+    assert len(found) == found["sample-id"].nunique() == 80
+    mean = (found["kernel_predicted"] + found["forest_predicted"]) / 2
+    assert found["predicted"].to_numpy() == pytest.approx(mean.to_numpy())
+    covered = ((found["lower"] <= found["actual"]) & (found["actual"] <= found["upper"])).mean()
+    assert 0.82 <= covered <= 1
+    scores = json.loads((run / "scores.json").read_text())
+    assert scores["interval"]["covered"] == pytest.approx(covered)
+
+
+def test_evaluate_and_report_read_the_run(run: Path, study: Path, tmp_path: Path) -> None:
+    words = ("--predictions", run / "predictions.tsv", "--metadata", study / "metadata.tsv")
+    again = tmp_path / "again.json"
+    assert aam("evaluate", *words, "--metadata-column", "ph", "--output", again) == 0
+    scores = json.loads((run / "scores.json").read_text())
+    r2 = scores["models"]["ensemble"]["metrics"]["r2"]["value"]
+    assert json.loads(again.read_text())["overall"]["r2"] == pytest.approx(r2)
+    assert aam("report", "--run-dir", run, "--output", tmp_path / "report.html") == 0
+
+
+def test_predict_needs_the_checkpoint_alone(run: Path, study: Path, tmp_path: Path) -> None:
+    """The final members are fitted to all samples, so these predictions are closer."""
+    file = tmp_path / checkpoint.NAME
+    file.write_bytes((run / "checkpoints" / checkpoint.NAME).read_bytes())
+    assert predict(file, study, tmp_path / "a.tsv") == 0
+    assert predict(run, study, tmp_path / "b.tsv") == 0
+    assert (tmp_path / "a.tsv").read_bytes() == (tmp_path / "b.tsv").read_bytes()
+    found, held = read(tmp_path / "a.tsv"), read(run / "predictions.tsv").set_index("sample-id")
+    held = held.loc[found["sample-id"]]
+    width = found["upper"] - found["lower"]
+    assert width.to_numpy() == pytest.approx(width.iloc[0])
+    own, other = (np.abs(t["predicted"].to_numpy() - held["actual"].to_numpy()).mean()
+                  for t in (found, held))  # fmt: skip
+    assert own < other
+
+
+def test_classes_have_calibrated_probabilities(study: Path, tmp_path: Path) -> None:
+    assert train(study, tmp_path / "site", "--classifier", "--folds", 4, column="site") == 0
+    scores = json.loads((tmp_path / "site" / "scores.json").read_text())
+    assert scores["metric"] == "auc"
+    assert scores["models"]["ensemble"]["metrics"]["auc"]["value"] > 0.7
+    assert scores["calibration"]["log_loss"] < 1
+    assert scores["interval"] is None
+    assert predict(tmp_path / "site", study, tmp_path / "p.tsv") == 0
+    found = read(tmp_path / "p.tsv")
+    columns = ["p_site-1", "p_site-2", "p_site-3"]
+    assert found[columns].to_numpy().sum(axis=1) == pytest.approx(1)
+    assert {f"kernel_{name}" for name in columns} < set(found)
+    words = ("--predictions", tmp_path / "p.tsv", "--metadata", study / "metadata.tsv")
+    assert aam("evaluate", *words, "--metadata-column", "site", "--classifier") == 0
+
+
+def test_the_transformer_is_a_member_too(study: Path, tmp_path: Path) -> None:
+    words = ("--members", "transformer", "forest", "--folds", 2, *TINY)
+    assert train(study, tmp_path / "run", *words) == 0
+    found = read(tmp_path / "run" / "predictions.tsv")
+    mean = (found["transformer_predicted"] + found["forest_predicted"]) / 2
+    assert found["predicted"].to_numpy() == pytest.approx(mean.to_numpy())
+    for fold in (1, 2):  # it predicts by all samples of the other fold
+        assert (tmp_path / "run" / f"fold-{fold}" / "checkpoints" / "best.ckpt").exists()
+    file = tmp_path / checkpoint.NAME
+    file.write_bytes((tmp_path / "run" / "checkpoints" / checkpoint.NAME).read_bytes())
+    assert predict(file, study, tmp_path / "p.tsv") == 0
+    assert "transformer_predicted" in read(tmp_path / "p.tsv")
+    record = json.loads((tmp_path / "run" / "run.json").read_text())
+    assert record["members"] == ["forest", "transformer"]
+    assert len(record["folds"]) == 2
+
+
+def test_columns_that_predict_as_well_as_the_table_are_named(
+    study: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    """A batch that follows the pH is named; a batch at random and the names of samples are not."""
+    metadata = pd.read_csv(study / "metadata.tsv", sep="\t", dtype=str, skiprows=[1])
+    ph = metadata["ph"].astype(float)
+    metadata["batch"] = [f"batch {k:.0f}" for k in ph]
+    metadata["chance"] = [f"batch {k % 4}" for k in range(len(metadata))]
+    metadata["name"] = [f"name {k}" for k in range(len(metadata))]
+    metadata["temperature"] = [f"{k:.2f}" for k in 3 * ph]
+    path = tmp_path / "metadata.tsv"
+    metadata.to_csv(path, sep="\t", index=False)
+    words = ("--metadata", path, "--members", "kernel", "--group-column", "subject")
+    assert train(study, tmp_path / "run", *words) == 0
+    named = json.loads((tmp_path / "run" / "scores.json").read_text())["confounders"]
+    assert {one["column"] for one in named} == {"batch", "temperature"}
+    shown = " ".join(capsys.readouterr().err.split())
+    assert "'batch' alone predicts the target as well as the table does (R² 0." in shown
+
+
+def test_a_single_split_is_validated(study: Path, tmp_path: Path) -> None:
+    assert train(study, tmp_path, "--folds", 1, "--members", "kernel") == 0
+    scores = json.loads((tmp_path / "scores.json").read_text())
+    assert (scores["part"], scores["samples"]) == ("validation", 16)
+
+
+def test_a_logarithmic_target_is_transformed_for_every_member(study: Path, tmp_path: Path) -> None:
+    words = ("--members", "kernel", "--target-transform", "log-zscore", "--folds", 2)
+    assert train(study, tmp_path / "log", *words) == 0
+    assert train(study, tmp_path / "plain", *words[:2], *words[4:]) == 0
+    one, two = (read(tmp_path / name / "predictions.tsv")["predicted"] for name in ("log", "plain"))
+    assert not np.allclose(one, two)
+    assert np.abs(one - two).max() < 1
+
+
+@pytest.mark.parametrize(
+    ("words", "shown"),
+    [
+        ("--members kernel --freeze-base", "--freeze-base with --members kernel"),
+        ("--members kernel kernel", "--members kernel kernel"),
+        ("--resume-from nowhere", "--resume-from nowhere with --members kernel forest"),
+    ],
+)
+def test_refusals(
+    study: Path, tmp_path: Path, words: str, shown: str, capsys: pytest.CaptureFixture[str]
+) -> None:
+    assert train(study, tmp_path / "run", *words.split()) == UsageError.status
+    assert shown in capsys.readouterr().err
+    assert not (tmp_path / "run").exists()
+
+
+def test_options_of_the_network_without_it_are_named(
+    study: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    words = ("--members", "kernel", "--epochs", 3, "--seed", 3, "--loss-type", "mse")
+    assert train(study, tmp_path, *words) == 0
+    assert "no effect: --epochs, --loss-type." in capsys.readouterr().err
+
+
+def test_damaged_ensembles_are_refused(run: Path, study: Path, tmp_path: Path) -> None:
+    good = run / "checkpoints" / checkpoint.NAME
+    file = tmp_path / checkpoint.NAME
+    file.write_bytes(good.read_bytes()[:-100])
+    assert predict(file, study, tmp_path / "p.tsv") == DataError.status
+    for changed in (
+        lambda content: content["ensemble"]["weights"].pop("kernel"),
+        lambda content: content["ensemble"].update(format=99),
+        lambda content: content["ensemble"].update(temperature=0.0),
+        lambda content: content["members"]["forest"].pop("values"),
+        lambda content: content["members"].update(network={}),
+        lambda content: content.update(tokens=torch.full((300, 60), 9, dtype=torch.uint8)),
+    ):
+        content = torch.load(good, weights_only=True)
+        changed(content)
+        torch.save(content, file)
+        assert predict(file, study, tmp_path / "p.tsv") == DataError.status
