@@ -12,7 +12,7 @@ MADE := $(VENV)/made-$(VERSION)
 # tests of a file run in one worker (loadfile): their fixtures are made once, and one worker uses Slurm.
 WORKERS ?= 2
 
-.PHONY: help demo test test-fast test-torch bench bench-scale docs lint lock locks definitions slurm clean
+.PHONY: help demo test test-fast test-qiime2 coverage test-torch bench bench-scale docs lint lock locks definitions slurm clean
 .DELETE_ON_ERROR:
 
 help:
@@ -20,6 +20,8 @@ help:
 	@echo "make test-fast   lint, types and unit tests, in under three minutes"
 	@echo "make test    lint, types and all tests"
 	@echo "make test-torch TORCH=2.5.1   the tests with another torch; large downloads"
+	@echo "make coverage   the lines that unit tests execute, by file and in total"
+	@echo "make test-qiime2   the tests of the QIIME 2 plugin; Debian 12 as root"
 	@echo "make bench   measure speed and memory; bench-scale: several processes"
 	@echo "make docs    build the documentation as a site: site/index.html"
 	@echo "make lock    update requirements.lock (UV_OPTIONS=--upgrade takes newer versions)"
@@ -42,6 +44,16 @@ test-fast: lint
 
 test: lint
 	OMP_NUM_THREADS=1 $(VENV)/bin/python -m pytest -n $(WORKERS) --dist loadfile $(PYTEST_OPTIONS)
+
+# Without the slow tests: on Python 3.11 tracing adds 80 % to the processor time of unit tests.
+coverage: $(VENV)/has-dev
+	OMP_NUM_THREADS=1 $(VENV)/bin/python -m pytest -n $(WORKERS) --dist loadfile \
+	    -m 'not slow and not container and not slurm' --durations=0 --durations-min=60 \
+	    --cov=aam --cov=launcher --cov-report=term:skip-covered
+
+# Tests of plugins/q2-aam with Debian's QIIME 2 and the system's Python; aam runs in .venv.
+test-qiime2: $(VENV)/has-model
+	AAM_EXECUTABLE=$(VENV)/bin/aam .ci/qiime2 .venv-qiime2
 
 # Tests with another version of torch, in a separate environment: make test-torch TORCH=2.5.1. Its wheels
 # include gigabytes of CUDA. Packages that torch pins follow torch, all others requirements.lock.
@@ -110,6 +122,6 @@ slurm: $(VENV)/has-dev
 	$(VENV)/bin/python -m launcher.slurm.files slurm
 
 clean:
-	rm -rf $(VENV) .venv-torch-* demo bench build site ./*.egg-info .lock.new .lock.out
+	rm -rf $(VENV) .venv-torch-* .venv-qiime2 demo bench build site ./*.egg-info .lock.new .lock.out
 	rm -rf .pytest_cache .mypy_cache .ruff_cache .hypothesis
 	find aam launcher tests benchmarks -name __pycache__ -type d -exec rm -rf {} +
