@@ -60,12 +60,7 @@ def check_resources(options: Pretrain | Train) -> None:
     choose_precision(options.speed.mixed_precision, arch_of(device))
     if options.pretrained_encoder is not None:
         return
-    if model.embedding_dim % model.attention_heads:
-        raise UsageError(
-            "The heads do not divide the width",
-            f"--embedding-dim {model.embedding_dim} --attention-heads {model.attention_heads}",
-            "choose a width that is a multiple of the heads",
-        )
+    check_heads(model)
     if is_gpu(device):
         memory, where = torch.cuda.get_device_properties(device).total_memory, "of the GPU"
     else:
@@ -80,6 +75,20 @@ def check_resources(options: Pretrain | Train) -> None:
             f"{weights:,} weights, which need {shown_size(needed)} with gradients and optimizer; "
             f"{shown_size(memory)} {where}",
             "choose a smaller width or fewer layers",
+        )
+
+
+def check_heads(model: ModelOptions) -> None:
+    """Refuse a number of attention heads that does not divide the width.
+
+    Raises:
+        UsageError: see above.
+    """
+    if model.embedding_dim % model.attention_heads:
+        raise UsageError(
+            "The heads do not divide the width",
+            f"--embedding-dim {model.embedding_dim} --attention-heads {model.attention_heads}",
+            "choose a width that is a multiple of the heads",
         )
 
 

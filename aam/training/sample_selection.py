@@ -10,7 +10,7 @@ import torch
 
 from aam.console import say
 from aam.contract.errors import DataError, first_few
-from aam.contract.options.commands import Pretrain, Train
+from aam.contract.options.commands import Memory, Pretrain, Train
 from aam.contract.options.groups import MaskOptions, Metric, SampleOptions
 from aam.data.batches import BatchPlan
 from aam.data.rarefaction import auto_depth
@@ -51,7 +51,7 @@ def deep_enough(study: Study, depth: int) -> npt.NDArray[np.int64]:
 
 
 def batch_plan(
-    options: Pretrain | Train, task: MaskOptions, study: Study, depth: int, metric: Metric
+    options: Pretrain | Train | Memory, task: MaskOptions, study: Study, depth: int, metric: Metric
 ) -> BatchPlan:
     """Build the batch plan of a run; loss terms whose weight in `task` is 0 are not prepared."""
     related = study.phylogeny is not None or study.distances is not None

@@ -12,6 +12,7 @@ from aam.contract.options.field import (
     ABOVE_ZERO,
     BELOW_ONE,
     FEATURES,
+    GIBIBYTES,
     INSIDE_ONE,
     ONE_OR_MORE,
     UP_TO_ONE,
@@ -466,6 +467,32 @@ class Profile:
 
 
 @dataclass(frozen=True)
+class Memory:
+    """Predict the peak memory of a pretraining step on a GPU, without one.
+
+    Takes the options of `aam pretrain` that decide it; nothing is trained or written.
+
+    Examples:
+        aam memory --table table.biom --tree tree.nwk --batch-size 32
+        aam memory --table table.biom --embedding-dim 768 --asv-chunk 256 --device-memory 16
+    """
+
+    input: TableOptions
+    phylogeny: PhylogenyOptions
+    sample: SampleOptions
+    model: ModelOptions
+    task: MaskOptions
+    loop: LoopOptions
+    speed: SpeedOptions
+    device_memory: float | None = option(
+        "Memory of a GPU in GiB: also find the largest --batch-size for it.",
+        default=None,
+        takes=GIBIBYTES,
+        basic=True,
+    )
+
+
+@dataclass(frozen=True)
 class GoldenOptions:
     """Device, attention and precision; a wrong attention kernel is not replaced."""
 
@@ -518,7 +545,7 @@ COMMANDS: dict[str, dict[str, type]] = {
     "Use": {"predict": Predict, "embed": Embed, "evaluate": Evaluate, "report": Report},
     "Compare": {"baseline": Baseline, "compare": Compare, "unifrac": Unifrac},
     "Large studies": {"prepare": Prepare},
-    "Performance": {"profile": Profile},
+    "Performance": {"profile": Profile, "memory": Memory},
     "Try": {"simulate": Simulate},
     "Trust": {
         "check": Check,

@@ -51,6 +51,7 @@ WIDTHS = Range("1 to 65536", 1, 65_536)
 LAYERS = Range("1 to 1000", 1, 1000)
 FEATURES = Range("0 to 65536", 0, 65_536)
 PROCESSES = Range("0 to 1024", 0, 1024)
+GIBIBYTES = Range("more than 0, at most 1048576", 0, 2**20, open_below=True)
 SECONDS = Range("more than 0 and at most 1000000", 0, 1e6, open_below=True)
 SEEDS = Range("0 to 4294967295", 0, 2**32 - 1)
 

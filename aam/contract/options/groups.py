@@ -9,6 +9,7 @@ from typing import Literal
 
 from aam.contract.options.field import (
     BELOW_ONE,
+    GIBIBYTES,
     LAYERS,
     ONE_OR_MORE,
     PROCESSES,
@@ -19,7 +20,6 @@ from aam.contract.options.field import (
     WEIGHTS,
     WIDTHS,
     ZERO_OR_MORE,
-    Range,
     option,
 )
 
@@ -65,7 +65,7 @@ class TableOptions:
         "Memory limit in GiB for reading each of table, tree and sequences, and for the tiles of "
         "`aam unifrac`. 'auto': half of the available memory, and 1 GiB for tiles.",
         default="auto",
-        takes=Range("more than 0, at most 1048576", 0, 2**20, open_below=True),
+        takes=GIBIBYTES,
         resumable=True,
     )
 
