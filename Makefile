@@ -42,14 +42,16 @@ test-fast: lint
 	OMP_NUM_THREADS=1 $(VENV)/bin/python -m pytest -n $(WORKERS) --dist loadfile \
 	    -m 'not slow and not container and not slurm' $(PYTEST_OPTIONS)
 
-test: lint
-	OMP_NUM_THREADS=1 $(VENV)/bin/python -m pytest -n $(WORKERS) --dist loadfile $(PYTEST_OPTIONS)
+# All tests: the unit tests with coverage first, then those that are slow or need engines or Slurm.
+test: lint coverage
+	OMP_NUM_THREADS=1 $(VENV)/bin/python -m pytest -n $(WORKERS) --dist loadfile \
+	    -m 'slow or container or slurm' $(PYTEST_OPTIONS)
 
 # Without the slow tests: on Python 3.11 tracing adds 80 % to the processor time of unit tests.
 coverage: $(VENV)/has-dev
 	OMP_NUM_THREADS=1 $(VENV)/bin/python -m pytest -n $(WORKERS) --dist loadfile \
 	    -m 'not slow and not container and not slurm' --durations=0 --durations-min=60 \
-	    --cov=aam --cov=launcher --cov-report=term:skip-covered
+	    --cov=aam --cov=launcher --cov-report=term:skip-covered $(PYTEST_OPTIONS)
 
 # Tests of plugins/q2-aam with Debian's QIIME 2 and the system's Python; aam runs in .venv.
 test-qiime2: $(VENV)/has-model

@@ -175,7 +175,7 @@ class LoopOptions:
 
     epochs: int = option(
         "Passes over the training samples.",
-        default=100,
+        default=40,
         takes=ONE_OR_MORE,
         resumable=True,
         basic=True,
