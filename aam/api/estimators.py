@@ -28,7 +28,7 @@ from aam.contract.options import check, fits, from_plain, specs
 from aam.contract.options.commands import Train
 from aam.contract.options.groups import RunOptions, ScaleOptions, TableOptions, TargetOptions
 from aam.data.metadata import ID_HEADER, Metadata
-from aam.training.train import train
+from aam.members.train import train
 
 _REPLACED = {"group_column"} | {
     spec.field

@@ -11,29 +11,46 @@ import pandas as pd
 from aam.api.tables import Sequences, Table, table_files
 from aam.commands.predict import predict_study
 from aam.console import as_library
+from aam.contract.errors import DataError
+from aam.contract.options.commands import Predict
 from aam.contract.options.groups import Device, DeviceOptions
 from aam.data.metadata import ID_HEADER
+from aam.members import checkpoint
+from aam.members.checkpoint import LoadedEnsemble
+from aam.members.predict import predict_table
 from aam.numerics.device import choose_device
-from aam.training.prediction import LoadedModel, apply_model, load_models, load_samples
-from aam.training.target import Target
+from aam.training.prediction import (
+    LoadedModel,
+    apply_model,
+    build_models,
+    load_models,
+    load_samples,
+)
 
 
 @dataclass(frozen=True)
 class Model:
-    """Model of `aam pretrain` or `aam train`: one network, or one for each fold.
+    """Model of `aam pretrain` or `aam train`.
 
     Attributes:
-        networks: with weights and configuration.
-        device: where they compute.
+        path: where it was read; it is not read again.
+        device: where it computes.
+        networks: one, or one for each fold, with weights and configuration.
+        ensemble: members and their combination; None for networks alone.
     """
 
-    networks: tuple[LoadedModel, ...]
+    path: Path
     device: DeviceOptions
+    networks: tuple[LoadedModel, ...]
+    ensemble: LoadedEnsemble | None = None
 
     @property
-    def target(self) -> Target | None:
+    def column(self) -> str | None:
         """The metadata column that the model predicts; None if it was pretrained only."""
-        return self.networks[0].config.target
+        if self.ensemble is not None:
+            return self.ensemble.stored.column
+        target = self.networks[0].config.target
+        return None if target is None else target.column
 
     def predict(
         self,
@@ -55,14 +72,23 @@ class Model:
 
         Returns:
             A row for each sample: `predicted` in the units of the metadata, or the class;
-            `p_CLASS` or `q_QUANTILE`; `spread`, the standard deviation, of several folds or passes;
-            and the comparison with the training data (docs/new_samples.md).
+            `p_CLASS` or `q_QUANTILE`, and the further columns of `aam predict`.
 
         Raises:
             DataError: not a table of reads, features without DNA, or a model without target.
         """
         networks = list(self.networks)
         with table_files(table, sequences, drop_empty_samples) as (input, _):
+            if self.ensemble is not None:
+                options = Predict(
+                    input=input,
+                    device=self.device,
+                    model=self.path,
+                    output=Path("unwritten.tsv"),
+                    batch_size=batch_size,
+                    prediction_passes=prediction_passes,
+                )
+                return predict_table(self.ensemble, options).set_index(ID_HEADER)
             study = load_samples(input, networks[0].config)
             device = choose_device(self.device)
             found, comparison = predict_study(
@@ -85,8 +111,14 @@ class Model:
         common axes.
 
         Raises:
-            DataError: not a table of reads, or features without DNA.
+            DataError: not a table of reads, features without DNA, or a model without network.
         """
+        if not self.networks:
+            raise DataError(
+                "The model has no embedding",
+                f"'{self.path}' has no network",
+                "train with the member transformer, or load an encoder of `aam pretrain`",
+            )
         model = self.networks[0]
         with table_files(table, sequences, drop_empty_samples) as (input, _):
             study = load_samples(input, model.config)
@@ -111,6 +143,11 @@ def load(run: str | PathLike[str], device: Device = "auto") -> Model:
         DataError: it cannot be read, or the folds are of different runs.
         Unavailable: a GPU was requested and there is none.
     """
-    options = DeviceOptions(device=device)
+    options, path = DeviceOptions(device=device), Path(run)
     with as_library():
-        return Model(tuple(load_models(Path(run), options)), options)
+        if (file := checkpoint.find(path)) is None:
+            return Model(path, options, tuple(load_models(path, options)))
+        ensemble = checkpoint.read(file)
+        stored = ensemble.networks
+        networks = build_models(stored, [path] * len(stored), options) if stored else []
+        return Model(path, options, tuple(networks), ensemble)

@@ -13,7 +13,7 @@ from aam.data.metadata import ID_HEADER
 from aam.data.study import load_study
 from aam.members import checkpoint
 from aam.members.base import F64, Samples
-from aam.members.checkpoint import TRANSFORMER
+from aam.members.checkpoint import TRANSFORMER, LoadedEnsemble
 from aam.members.estimators import ESTIMATORS
 from aam.members.tables import interval_columns, prediction_columns
 from aam.numerics.device import choose_device
@@ -32,10 +32,21 @@ def predict(path: Path, options: Predict) -> None:
         options: of the command.
 
     Raises:
-        AamError: see `checkpoint.read` and `load_study`.
-        NotFinite: a prediction is NaN or infinite.
+        AamError: see `checkpoint.read` and `predict_table`.
     """
     loaded = checkpoint.read(path)
+    table = predict_table(loaded, options)
+    write_table(options.output, table)
+    say(f"Predictions of '{loaded.stored.column}' for {len(table)} samples: {options.output}")
+
+
+def predict_table(loaded: LoadedEnsemble, options: Predict) -> pd.DataFrame:
+    """Return the predictions of an ensemble and of its members for every sample of a table.
+
+    Raises:
+        AamError: see `load_study`.
+        NotFinite: a prediction is NaN or infinite.
+    """
     stored = loaded.stored
     longest = loaded.tokens_FL.shape[1]
     if loaded.networks:
@@ -54,7 +65,9 @@ def predict(path: Path, options: Predict) -> None:
     if loaded.networks:
         target = loaded.networks[0][0].target
         assert target is not None
-        networks = build_models(loaded.networks, [path] * len(loaded.networks), options.device)
+        networks = build_models(
+            loaded.networks, [options.model] * len(loaded.networks), options.device
+        )
         values_MNC = predict_with_networks(
             networks,
             study,
@@ -74,5 +87,4 @@ def predict(path: Path, options: Predict) -> None:
         columns |= interval_columns(predictions_NC, widths_N)
     for name, found in members.items():
         columns |= prediction_columns(found, stored.classes, f"{name}_")
-    write_table(options.output, pd.DataFrame(columns))
-    say(f"Predictions of '{stored.column}' for {len(ids)} samples: {options.output}")
+    return pd.DataFrame(columns)

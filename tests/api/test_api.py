@@ -28,8 +28,10 @@ SMALL = {
     "profile_features": 8,
     "rarefy_depth": 0,  # draws depend on the order of the feature ids
     "device": "cpu",
+    "members": "transformer",
 }
 FLAGS = [part for k, v in SMALL.items() for part in (f"--{k.replace('_', '-')}", str(v))]
+SMALL["members"] = ("transformer",)
 
 
 @pytest.fixture(scope="module")
@@ -106,9 +108,7 @@ def test_a_regressor_is_the_command_in_memory(
     regressor.fit(table, metadata.ph, groups=metadata.subject)
     # The splits are equal, and so are the networks.
     assert_allclose(regressor.predict(table), aam.load(run).predict(table)["predicted"], rtol=1e-5)
-    target = aam.load(tmp_path / "fit").target
-    assert target is not None
-    assert target.column == "ph"
+    assert aam.load(tmp_path / "fit").column == "ph"
     again = pickle.loads(pickle.dumps(regressor))
     assert_allclose(again.predict(table), regressor.predict(table))
 
@@ -122,6 +122,22 @@ def test_a_classifier_returns_the_labels_it_was_given(
     assert classifier.classes_.tolist() == [1, 2, 3]
     assert_allclose(probabilities_NC.sum(axis=1), 1, rtol=1e-6)
     assert (classifier.predict(table) == 1 + probabilities_NC.argmax(axis=1)).all()
+
+
+def test_the_default_is_the_ensemble_of_the_command(
+    study_dir: Path, table: biom.Table, metadata: pd.DataFrame, tmp_path: Path
+) -> None:
+    regressor = aam.AAMRegressor(output_dir=tmp_path / "fit").fit(table, metadata.ph)
+    data = ["--table", str(study_dir / "table.biom"), "--output", str(tmp_path / "p.tsv")]
+    assert main(["predict", "--model", str(tmp_path / "fit"), *data]) == 0
+    expected = written(tmp_path / "p.tsv")
+    again = pickle.loads(pickle.dumps(regressor))
+    assert_allclose(again.predict(table), expected["predicted"], rtol=1e-6)
+    model = aam.load(tmp_path / "fit")
+    assert model.column == "ph"
+    assert list(model.predict(table).columns) == list(expected.columns)
+    with pytest.raises(DataError, match="The model has no embedding"):
+        model.embed(table)
 
 
 def test_parameters_are_the_options_of_train() -> None:
@@ -187,7 +203,7 @@ import sys, threading, warnings, aam, biom, numpy
 warnings.simplefilter("ignore", aam.AamWarning)
 table = biom.load_table(sys.argv[1])
 options = dict(epochs=2, embedding_dim=8, attention_heads=2, attention_layers=1, device="cpu",
-               profile_features=8, rarefy_depth=0)
+               profile_features=8, rarefy_depth=0, members=("transformer",))
 model = aam.AAMRegressor(**options)
 fit = threading.Thread(target=model.fit, args=(table, numpy.arange(table.shape[1])))
 fit.start(); fit.join()

@@ -29,6 +29,7 @@ SMALL = {
     "batch_size": 8,
     "rarefy_depth": 0,
     "device": "cpu",
+    "members": ("transformer",),
 }
 SCORE = "needs a score that a network of width 8 does not reach in one epoch on random DNA"
 NOT_APPLICABLE = {

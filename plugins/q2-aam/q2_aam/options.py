@@ -82,7 +82,7 @@ def _qiime_type(kind):
     found = None
     for each in _types(kind):
         if typing.get_origin(each) is tuple:
-            one = plugin.List[_PLAIN[typing.get_args(each)[0]][0]]
+            one = plugin.List[_qiime_type(typing.get_args(each)[0])]
         elif typing.get_origin(each) is typing.Literal:
             values = typing.get_args(each)
             numbers = [value for value in values if not isinstance(value, str)]

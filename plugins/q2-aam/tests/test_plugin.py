@@ -104,7 +104,8 @@ def regressor(study, encoder):
 @pytest.fixture(scope="session")
 def classifier(study):
     study.qiime("aam", "train", "--i-table", "train.qza", "--p-classifier", "True",
-                "--p-stratify", *study.column("metadata"), "site", *SMALL,
+                "--p-stratify", "--p-members", "transformer", *study.column("metadata"), "site",
+                *SMALL,
                 "--o-model", "classifier")  # fmt: skip
     return "classifier.qza"
 
