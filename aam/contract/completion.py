@@ -34,9 +34,9 @@ Values = Mapping[str, Callable[[], Iterable[str]]]
 
 def shell_code(shell: str) -> str:
     """Return the code that makes a shell complete both programs."""
-    import argcomplete
+    from argcomplete.shell_integration import shellcode
 
-    code: str = argcomplete.shellcode(["aam", "aam-launch"], shell=shell)
+    code: str = shellcode(["aam", "aam-launch"], shell=shell)
     return code
 
 

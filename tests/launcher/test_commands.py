@@ -114,7 +114,7 @@ def test_explain_for_another_host(folder: Path) -> None:
     host = captured("mi300a-4apu-spx")
     done = launch(folder, "explain", "pretrain", "--host", str(host), "--json")
     said = json.loads(done.stdout)
-    assert said["plan"]["image"] == "rocm63"
+    assert said["plan"]["image"] == "rocm72"
     assert [path[-3:] for path in said["plan"]["devices"][1:]] == ["128", "136", "144", "152"]
     assert dict(said["plan"]["variables"])["ROCR_VISIBLE_DEVICES"] == "0,1,2,3"
 

@@ -82,10 +82,10 @@ def live(tree: Tree, *engines: EngineFact) -> Host:
 @pytest.mark.parametrize(
     ("name", "image", "count"),
     [
-        ("mi300a-4apu-spx", "rocm63", 4),
-        ("mi210-8gpu", "rocm63", 8),
-        ("mi300x-cpx", "rocm63", 63),
-        ("mi100", "rocm63", 1),
+        ("mi300a-4apu-spx", "rocm72", 4),
+        ("mi210-8gpu", "rocm72", 8),
+        ("mi300x-cpx", "rocm72", 63),
+        ("mi100", "rocm72", 1),
         ("phoenix-igpu", "cpu", 0),
     ],
 )
