@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Mapping
 from dataclasses import dataclass
 from os import PathLike
 from pathlib import Path
@@ -15,8 +16,11 @@ from aam.contract.errors import DataError
 from aam.contract.options.commands import Predict
 from aam.contract.options.groups import Device, DeviceOptions
 from aam.data.metadata import ID_HEADER
+from aam.data.study import load_study
+from aam.data.taxonomy import read_taxonomy
 from aam.members import checkpoint
 from aam.members.checkpoint import LoadedEnsemble
+from aam.members.importance import importance_table, read_members
 from aam.members.predict import predict_table
 from aam.numerics.device import choose_device
 from aam.training.prediction import (
@@ -96,6 +100,36 @@ class Model:
             )
             comparison.show()
         return found.set_index(ID_HEADER)
+
+    def importance(
+        self,
+        table: Table,
+        sequences: Sequences = None,
+        *,
+        taxonomy: str | PathLike[str] | Mapping[str, str] | None = None,
+        drop_empty_samples: bool = False,
+    ) -> pd.DataFrame:
+        """Return how much the predictions depend on each ASV, by feature id, highest first.
+
+        Args:
+            table: samples over which the importance is averaged.
+            sequences: see `Sequences`.
+            taxonomy: taxon of each feature id, or a TSV or .qza file of QIIME 2.
+            drop_empty_samples: leave out samples without reads instead of raising.
+
+        Returns:
+            The columns of `aam importance`.
+
+        Raises:
+            DataError: not a table of reads, features without DNA, no ASV of the training data, no
+                ASV in the taxonomy, or a model without the members kernel and forest.
+        """
+        with table_files(table, sequences, drop_empty_samples) as (input, _):
+            loaded = self.ensemble or read_members(self.path)
+            if isinstance(taxonomy, (str, PathLike)):
+                taxonomy = read_taxonomy(Path(taxonomy))
+            study = load_study(input, max_bp=loaded.tokens_FL.shape[1])
+            return importance_table(loaded, study, taxonomy).set_index("feature-id")
 
     def embed(
         self,

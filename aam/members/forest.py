@@ -7,7 +7,9 @@ T trees; further shape suffixes: see `base`.
 from __future__ import annotations
 
 import warnings
+from collections.abc import Iterator
 from dataclasses import dataclass
+from itertools import pairwise
 from typing import Any
 
 import numpy as np
@@ -56,19 +58,49 @@ class ForestModel:
     def predict(self, inputs: ForestInputs) -> F64:
         """Return the mean over the trees [N, C], see `base.Model`."""
         found = [np.empty((0, self.values.shape[1]))]
-        for start in range(0, inputs.abundances.shape[0], _AT_ONCE):
-            found.append(self._descend(inputs.abundances[start : start + _AT_ONCE].toarray()))
+        for levels in self._descents(inputs):
+            *_, leaves = levels
+            found.append(self.values[leaves].mean(axis=1))
         return np.concatenate(found)
 
-    def _descend(self, abundances: npt.NDArray[np.float32]) -> F64:
-        """Follow each sample from the root to a leaf of each tree."""
+    def impurity_decrease(self, inputs: ForestInputs) -> F64:
+        """Return the importance of each ASV, [F]: its part of the impurity decrease, of sum 1.
+
+        The decrease of a node is that of the squared error or of the Gini impurity, from the
+        stored values of its children and the samples that reach them. As in scikit-learn, each tree
+        has the same weight. All are 0 where the samples of every node go to the same side.
+        """
+        nodes = len(self.left)
+        here, to_left = np.zeros(nodes), np.zeros(nodes)
+        for levels in self._descents(inputs):
+            for node, after in pairwise(levels):
+                inner = self.left[node] != node
+                here += np.bincount(node[inner], minlength=nodes)
+                went_left = inner & (after == self.left[node])
+                to_left += np.bincount(node[went_left], minlength=nodes)
+        between = np.square(self.values[self.left] - self.values[self.right]).sum(axis=1)
+        decrease = between * to_left * (here - to_left) / here.clip(min=1)
+        tree = np.searchsorted(self.roots, np.arange(nodes), side="right") - 1
+        total = np.bincount(tree, decrease)[tree]
+        share = np.divide(decrease, total, out=np.zeros(nodes), where=total > 0)
+        asvs = inputs.abundances.shape[1]
+        found: F64 = np.bincount(self.asvs, share, minlength=asvs) / max(share.sum(), 1e-300)
+        return found
+
+    def _descents(self, inputs: ForestInputs) -> Iterator[Iterator[Rows]]:
+        """Yield the levels of each block of samples."""
+        for start in range(0, inputs.abundances.shape[0], _AT_ONCE):
+            yield self._levels(inputs.abundances[start : start + _AT_ONCE].toarray())
+
+    def _levels(self, abundances: npt.NDArray[np.float32]) -> Iterator[Rows]:
+        """Yield the node of each sample in each tree, [n, T], from the roots to the leaves."""
         node = np.tile(self.roots, (len(abundances), 1))
         sample = np.arange(len(abundances))[:, None]
+        yield node
         while (self.left[node] != node).any():
             lower = abundances[sample, self.asvs[node]] <= self.thresholds[node]
             node = np.where(lower, self.left[node], self.right[node])
-        mean: F64 = self.values[node].mean(axis=1)
-        return mean
+            yield node
 
     def arrays(self) -> Arrays:
         """Return the state, see `base.Model`."""
@@ -88,13 +120,7 @@ class Forest:
         """Compute the relative abundances of the ASVs of the training study."""
         if samples.tokens_FL is reference_FL:
             return ForestInputs(samples.relative)
-        column_of = {sequence: k for k, sequence in enumerate(_sequences(reference_FL))}
-        pairs = [
-            (row, column_of[sequence])
-            for row, sequence in enumerate(_sequences(samples.tokens_FL))
-            if sequence in column_of
-        ]
-        rows, columns = np.array(pairs, dtype=np.int64).reshape(-1, 2).T
+        rows, columns = known_asvs(samples.tokens_FL, reference_FL)
         shape = (len(samples.tokens_FL), len(reference_FL))
         place = sparse.csr_array((np.ones(len(rows), np.float32), (rows, columns)), shape)
         return ForestInputs(sparse.csr_array(samples.relative @ place))
@@ -116,7 +142,7 @@ class Forest:
             # Classes with few samples are accepted.
             warnings.filterwarnings("ignore", "The number of unique classes", UserWarning)
             forest.fit(matrix, labels.values.astype(np.int64) if labels.classes else labels.values)
-        return _model(forest, labels)
+        return model_of(forest, labels)
 
     def restore(self, arrays: Arrays, asvs: int, outputs: int) -> ForestModel:
         """Build a model from its state, see `base.Estimator`."""
@@ -127,8 +153,11 @@ class Forest:
         # A child after its parent: every path ends.
         if (left < nodes).any() or (right <= nodes)[~leaf].any() or (right != nodes)[leaf].any():
             raise Mismatch("a node of the forest has a child before it")
+        roots = indices(arrays, "roots", number, None)
+        if not len(roots) or roots[0] != 0 or (np.diff(roots) <= 0).any():
+            raise Mismatch("the trees of the forest are not one after the other")
         return ForestModel(
-            indices(arrays, "roots", number, None),
+            roots,
             left,
             right,
             indices(arrays, "asvs", asvs, number),
@@ -144,11 +173,23 @@ def as_csc(abundances: sparse.csr_array) -> sparse.csc_matrix:
     return matrix
 
 
+def known_asvs(tokens_FL: Tokens, reference_FL: Tokens) -> tuple[Rows, Rows]:
+    """Return the ASVs that are ASVs of the training study: their rows and its rows."""
+    row_of = {sequence: k for k, sequence in enumerate(_sequences(reference_FL))}
+    pairs = [
+        (row, row_of[sequence])
+        for row, sequence in enumerate(_sequences(tokens_FL))
+        if sequence in row_of
+    ]
+    rows, known = np.array(pairs, dtype=np.int64).reshape(-1, 2).T
+    return rows, known
+
+
 def _sequences(tokens_FL: Tokens) -> list[bytes]:
     return [bytes(row[row != PAD]) for row in tokens_FL]
 
 
-def _model(forest: Any, labels: Labels) -> ForestModel:
+def model_of(forest: Any, labels: Labels) -> ForestModel:
     """Copy the nodes of a fitted forest."""
     trees = [estimator.tree_ for estimator in forest.estimators_]
     roots = np.cumsum([0, *(tree.node_count for tree in trees)])[:-1]

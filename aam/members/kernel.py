@@ -109,9 +109,12 @@ class KernelModel:
 
     def predict(self, inputs: KernelInputs) -> F64:
         """Return predictions [N, C], see `base.Model`."""
+        return _probabilities(self.kernel(inputs) @ self.dual_MC + self.offset_C, self.logits)
+
+    def kernel(self, inputs: KernelInputs) -> F64:
+        """Return the kernel of each sample with each landmark, [N, M]."""
         linear_NM = _linear(inputs, self.landmarks)
-        kernel_NM = _gaussian(linear_NM, inputs.norms_N, self.norms_M, self.gamma)
-        return _probabilities(kernel_NM @ self.dual_MC + self.offset_C, self.logits)
+        return _gaussian(linear_NM, inputs.norms_N, self.norms_M, self.gamma)
 
     def arrays(self) -> Arrays:
         """Return the state, see `base.Model`."""

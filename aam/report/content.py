@@ -25,6 +25,7 @@ FILES = {
     "predictions.tsv": "true and predicted values of the held-out samples",
     "splits.tsv": "training, validation and test samples",
     "scores.json": "metrics of the model and its members, with intervals",
+    "importance.tsv": "ASVs by their importance for the predictions",
     "embeddings.tsv": "embedding of each sample",
     "unifrac.tsv": "UniFrac distances",
     "metrics.csv": "losses and metrics of each epoch",

@@ -59,6 +59,7 @@ class Run:
         groups: sample -> group in splits.tsv; empty without groups.
         unifrac: distances of unifrac.tsv; None without the file.
         scores: scores.json, the ensemble and its members; None without the file.
+        importance: rows of importance.tsv, the most important ASV first; empty without the file.
         baselines: other models, of the folders baseline*.
     """
 
@@ -73,6 +74,7 @@ class Run:
     groups: dict[str, str]
     unifrac: DistanceMatrix | None
     scores: dict[str, Any] | None
+    importance: tuple[dict[str, str], ...]
     baselines: tuple[Baseline, ...]
 
     @property
@@ -126,6 +128,7 @@ def read_run(folder: Path) -> Run:
         _read_groups(folder / "splits.tsv"),
         read_distances(unifrac) if unifrac.is_file() else None,
         _read_json(folder / "scores.json", optional=True),
+        _read_importance(folder / "importance.tsv"),
         tuple(_read_baseline(beside, sample_ids, scored, facts) for beside in baselines),
     )
 
@@ -186,6 +189,16 @@ def _read_embeddings(path: Path) -> tuple[tuple[str, ...], F64 | None]:
     except (KeyError, ValueError) as error:
         raise DataError("No embeddings", f"'{path}', {error}", "was it edited?") from error
     return ids, vectors if vectors.size else None
+
+
+def _read_importance(path: Path) -> tuple[dict[str, str], ...]:
+    if not path.is_file():
+        return ()
+    with path.open(newline="", encoding="utf-8") as stream:
+        rows = tuple(csv.DictReader(stream, delimiter="\t"))
+    if not rows or any(rows[0].get(name) is None for name in ("feature-id", "prevalence")):
+        raise DataError("Not a table of `aam importance`", f"'{path}'", "was it edited?")
+    return rows
 
 
 def _read_groups(path: Path) -> dict[str, str]:

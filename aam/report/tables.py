@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from itertools import pairwise
 
 import numpy as np
@@ -16,6 +16,10 @@ from aam.report.terminal import TITLES, shown, spread
 
 BINS = 5
 WORST = 10
+ASVS = 15
+ID_LETTERS = 16
+"""Letters of a feature id that are shown."""
+
 LEAST = 3
 """Samples of a group that is listed."""
 
@@ -188,6 +192,40 @@ def worst_table(given: ReportInput) -> Table | None:
     return Table(f"The {len(rows)} worst samples", heads, rows)
 
 
+def importance_table(given: ReportInput) -> Table | None:
+    """List the most important ASVs of `aam importance`, with their effects."""
+    rows = given.run.importance[:ASVS]
+    if not rows:
+        return None
+    effects = [name for name in rows[0] if name == "effect" or name.startswith("effect_")]
+    cells = []
+    for number, row in enumerate(rows, start=1):
+        effect = [_strongest(row, effects)] if effects else []
+        cells.append([f"{number}. {_name(row)}", *effect, f"{float(row['prevalence']):.0%}"])
+    heads = ["ASV", *([with_unit(given, "Effect")] if effects else []), "Prevalence"]
+    note = (
+        "The first rows of importance.tsv. Effect: change of the kernel's prediction for one "
+        "standard deviation of the ASV's log abundance; of classes, of the score of the class that "
+        "changes most. An association, not a cause."
+    )
+    return Table(f"The {len(rows)} most important ASVs", heads, cells, note)
+
+
+def _name(row: Mapping[str, str]) -> str:
+    """Return the last two named ranks of the taxon of an ASV, or the beginning of its id."""
+    ranks = [rank.strip() for rank in (row.get("taxon") or "").split(";")]
+    if named := [rank for rank in ranks if rank and not rank.endswith("__")]:
+        return "; ".join(named[-2:])
+    name = row["feature-id"]
+    return name if len(name) <= ID_LETTERS else f"{name[:ID_LETTERS]}…"
+
+
+def _strongest(row: Mapping[str, str], effects: Sequence[str]) -> str:
+    """Format the largest effect of an ASV, with its class."""
+    name = max(effects, key=lambda name: abs(float(row[name])))
+    return f"{float(row[name]):+.3g} {name.removeprefix('effect').removeprefix('_')}".rstrip()
+
+
 def wrongness(scored: ScoredPredictions) -> npt.NDArray[np.float64]:
     """Return how wrong each prediction is: absolute error, or 1 - probability of the true class."""
     if not scored.classes:
@@ -233,5 +271,6 @@ TABLES: tuple[Tabulate, ...] = (
     classes_table,
     groups_table,
     worst_table,
+    importance_table,
 )
 """Every table, in the order of the page. To add one, write a `Tabulate` function and a line."""

@@ -24,12 +24,14 @@ class TransformFunctions:
     Attributes:
         fit: from the forward values of the training samples to (shift, scale).
         forward, inverse: elementwise functions [N] -> [N], inverse to each other.
+        slope: elementwise derivative of `inverse`.
         above: exclusive lower bound of the values that `forward` accepts.
     """
 
     fit: Callable[[Values], tuple[float, float]]
     forward: Callable[[Values], Values] = np.asarray
     inverse: Callable[[Values], Values] = np.asarray
+    slope: Callable[[Values], Values] = np.ones_like
     above: float = -math.inf
 
 
@@ -49,8 +51,8 @@ TRANSFORMS: dict[TransformName, TransformFunctions] = {
     "none": TransformFunctions(_unscaled),
     "minmax": TransformFunctions(_minmax),
     "zscore": TransformFunctions(_zscore),
-    "log-minmax": TransformFunctions(_minmax, np.log1p, np.expm1, above=-1.0),
-    "log-zscore": TransformFunctions(_zscore, np.log1p, np.expm1, above=-1.0),
+    "log-minmax": TransformFunctions(_minmax, np.log1p, np.expm1, np.exp, above=-1.0),
+    "log-zscore": TransformFunctions(_zscore, np.log1p, np.expm1, np.exp, above=-1.0),
 }
 """Registry of --target-transform; the option lists the same names (`TransformName`)."""
 

@@ -149,6 +149,7 @@ def test_arrays_are_the_whole_state(
         ("forest", "left", lambda found: np.zeros_like(found)),
         ("forest", "asvs", lambda found: found + 200),
         ("forest", "roots", lambda found: found - 1),
+        ("forest", "roots", lambda found: found[::-1].copy()),
         ("forest", "values", lambda found: found[:, :0]),
         ("forest", "thresholds", lambda found: found * np.nan),
         ("kernel", "starts", lambda found: found[::-1].copy()),

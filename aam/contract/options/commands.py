@@ -245,6 +245,38 @@ class Embed:
 
 
 @dataclass(frozen=True)
+class Importance:
+    """Rank the ASVs of a table by how much a model's predictions depend on them.
+
+    Examples:
+        aam importance --table table.biom --model age --output age/importance.tsv
+        aam importance --table table.biom --model age --output importance.tsv \
+        --taxonomy taxonomy.qza
+    """
+
+    input: TableOptions
+    model: Path = option(
+        "Run folder of `aam train` with the member kernel or forest, or its ensemble.ckpt.",
+        role="input",
+    )
+    output: Path = option(
+        "Table to write (TSV), which QIIME 2 reads as feature metadata.", role="output"
+    )
+    taxonomy: Path | None = option(
+        "Taxonomy of the ASVs: TSV of QIIME 2 (Feature ID, Taxon) or .qza.",
+        default=None,
+        role="input",
+        basic=True,
+    )
+    metadata: Path | None = option(
+        "Sample metadata; restricts the table to samples that meet the training's --where.",
+        default=None,
+        role="input",
+    )
+    overwrite: bool = option("Replace an existing output file.", default=False, basic=True)
+
+
+@dataclass(frozen=True)
 class Evaluate:
     """Compute the metrics of predictions against metadata.
 
@@ -542,7 +574,13 @@ class GoldenCompare:
 
 COMMANDS: dict[str, dict[str, type]] = {
     "Learn": {"pretrain": Pretrain, "train": Train},
-    "Use": {"predict": Predict, "embed": Embed, "evaluate": Evaluate, "report": Report},
+    "Use": {
+        "predict": Predict,
+        "embed": Embed,
+        "importance": Importance,
+        "evaluate": Evaluate,
+        "report": Report,
+    },
     "Compare": {"baseline": Baseline, "compare": Compare, "unifrac": Unifrac},
     "Large studies": {"prepare": Prepare},
     "Performance": {"profile": Profile, "memory": Memory},

@@ -1,0 +1,48 @@
+"""Taxonomy of ASVs: a TSV of QIIME 2, or its artifact FeatureData[Taxonomy]."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+from aam.contract.errors import DataError, first_few
+from aam.contract.files import require
+from aam.data.io.artifact import read_payload
+from aam.data.io.text import decoded
+
+_ID_HEADERS = ("feature id", "feature-id", "#otu id", "#otuid")
+
+
+def read_taxonomy(path: Path) -> dict[str, str]:
+    """Read the taxon of each ASV, by feature id.
+
+    Raises:
+        MissingInput: there is no such file.
+        DataError: no columns `Feature ID` and `Taxon`, an incomplete line, or duplicated ids.
+    """
+    data = read_payload(require(path, "taxonomy"), "taxonomy.tsv", "FeatureData[Taxonomy")
+    lines = decoded(data, path, "taxonomy").splitlines()
+    header = [name.strip().lower() for name in lines[0].split("\t")] if lines else []
+    if not header or header[0] not in _ID_HEADERS or "taxon" not in header:
+        start = f"begins with '{lines[0][:60]}'" if lines else "is empty"
+        raise DataError(
+            "Not a taxonomy",
+            f"'{path}' {start}",
+            "give a TSV with the columns Feature ID and Taxon",
+        )
+    column, taxa, twice = header.index("taxon"), dict[str, str](), []
+    for number, line in enumerate(lines[1:], start=2):
+        if not line.strip() or line.startswith("#q2:"):
+            continue
+        cells = [cell.strip() for cell in line.split("\t")]
+        if len(cells) <= column:
+            raise DataError(
+                "A line of the taxonomy has no taxon", f"'{path}', line {number}", "complete it"
+            )
+        if cells[0] in taxa:
+            twice.append(cells[0])
+        taxa[cells[0]] = cells[column]
+    if twice:
+        raise DataError(
+            "ASVs have two taxa", f"'{path}', {first_few(twice)}", "keep one line for each ASV"
+        )
+    return taxa

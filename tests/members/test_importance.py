@@ -1,0 +1,291 @@
+"""`aam importance`: exact effects, planted ASVs, taxonomy, refusals, and its part of the report."""
+
+from __future__ import annotations
+
+import dataclasses
+import html
+import json
+import re
+import shlex
+import shutil
+from pathlib import Path
+
+import biom
+import numpy as np
+import pandas as pd
+import pytest
+from scipy import sparse
+from skbio.metadata import SampleMetadata
+from sklearn.ensemble import RandomForestClassifier, RandomForestRegressor
+
+import aam as api
+from aam.contract.errors import DataError, MissingInput
+from aam.contract.options.commands import Simulate
+from aam.contract.options.groups import TableOptions, TransformName
+from aam.data.simulation.files import write_study
+from aam.data.simulation.simulate import simulate
+from aam.data.study import load_study
+from aam.members import checkpoint
+from aam.members.base import F64, Labels, Samples
+from aam.members.checkpoint import LoadedEnsemble, StoredEnsemble
+from aam.members.forest import ForestInputs, as_csc, model_of
+from aam.members.importance import importance_table, kernel_effects
+from aam.members.kernel import FINEST, Kernel, KernelInputs, KernelModel, similarities
+from aam.training.target_transforms import TRANSFORMS
+from tests.support.artifacts import write_artifact
+from tests.support.commands import aam
+from tests.support.commands import train as train_network
+
+PLANTED = 20
+
+
+@pytest.fixture(scope="module")
+def study(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """A study whose column y is a sum of the features of 20 ASVs, with noise."""
+    folder = tmp_path_factory.mktemp("study")
+    options = Simulate(
+        output_dir=folder, samples=120, asvs=300, length=60, richness=60, depth=3000, seed=1
+    )
+    write_study(simulate(options), options)
+    table = biom.load_table(str(folder / "table.biom"))
+    features = _features(table)
+    scaled = (features - features.mean(axis=0)) / features.std(axis=0).clip(min=1e-9)
+    prevalence, rng = (features > 0).mean(axis=0), np.random.default_rng(1)
+    common = np.flatnonzero((prevalence > 0.1) & (prevalence < 0.9))
+    planted = rng.choice(common, PLANTED, replace=False)
+    y = scaled[:, planted] @ rng.choice([-1, 1], PLANTED) + 0.5 * rng.standard_normal(len(scaled))
+    metadata = pd.DataFrame({"sample-id": table.ids(), "y": y})
+    metadata.to_csv(folder / "planted.tsv", sep="\t", index=False)
+    names = table.ids("observation")[planted].tolist()
+    (folder / "planted.json").write_text(json.dumps(names))
+    return folder
+
+
+@pytest.fixture(scope="module")
+def run(study: Path, tmp_path_factory: pytest.TempPathFactory) -> Path:
+    return _train(study, tmp_path_factory.mktemp("runs") / "y", study / "planted.tsv", "y")
+
+
+def _features(table: biom.Table) -> F64:
+    counts = table.matrix_data.T.toarray()
+    features: F64 = np.log10(1 + FINEST * counts / counts.sum(axis=1, keepdims=True))
+    return features
+
+
+def _train(study: Path, folder: Path, metadata: Path, column: str) -> Path:
+    status = aam(
+        "train", "--table", study / "table.biom", "--metadata", metadata, "--metadata-column",
+        column, "--output-dir", folder, "--rarefy-depth", 0,
+    )  # fmt: skip
+    assert status == 0
+    return folder
+
+
+def _importance(study: Path, model: Path, output: Path, *words: object) -> int:
+    table = study / "table.biom"
+    return aam("importance", "--table", table, "--model", model, "--output", output, *words)
+
+
+def _read(path: Path) -> pd.DataFrame:
+    return pd.read_csv(path, sep="\t", index_col="feature-id")
+
+
+def test_planted_asvs_are_found(run: Path, study: Path, tmp_path: Path) -> None:
+    """Of the first 20 ASVs 14 are planted (12 with seed 42); chance finds 1.3 of 300."""
+    assert _importance(study, run, tmp_path / "i.tsv") == 0
+    found = _read(tmp_path / "i.tsv")
+    planted = set(json.loads((study / "planted.json").read_text()))
+    assert len(planted & set(found.index[:PLANTED])) / PLANTED >= 0.4
+    assert list(found) == ["effect", "forest", "prevalence", "mean_relative_abundance", "rank"]
+    assert found["rank"].is_monotonic_increasing
+    assert found["forest"].sum() == pytest.approx(1)
+    table = biom.load_table(str(study / "table.biom"))
+    ids = list(table.ids("observation"))
+    prevalence = (_features(table) > 0).mean(axis=0)
+    assert found.loc[ids, "prevalence"].to_numpy() == pytest.approx(prevalence)
+    assert found["mean_relative_abundance"].sum() == pytest.approx(1, rel=1e-5)
+
+
+def test_effects_follow_the_simulated_niches(study: Path, tmp_path: Path) -> None:
+    """The first 20 ASVs rise with pH where their niche is above its mean, and fall below it."""
+    folder = _train(study, tmp_path / "ph", study / "metadata.tsv", "ph")
+    assert _importance(study, folder, tmp_path / "i.tsv") == 0
+    first = _read(tmp_path / "i.tsv")[:20]
+    truth = json.loads((study / "truth.json").read_text())
+    mean = np.mean(list(truth["gradient_ph"].values()))
+    side = np.array([truth["niches_ph"][name][0] > mean for name in first.index])
+    assert ((first["effect"] > 0).to_numpy() == side).mean() >= 0.8
+
+
+@pytest.mark.parametrize("gamma", [0.0, 0.02])
+@pytest.mark.parametrize(
+    ("classes", "transform"),
+    [((), "none"), ((), "log-zscore"), (("a", "b"), "none"), (("a", "b", "c"), "none")],
+)
+def test_effects_are_the_exact_derivatives(
+    classes: tuple[str, ...], transform: TransformName, gamma: float
+) -> None:
+    """Against differences of predictions, one feature of one sample changed at a time."""
+    rng = np.random.default_rng(0)
+    tokens = rng.integers(1, 5, size=(9, 12), dtype=np.uint8)
+    counts = sparse.csr_array(rng.integers(1, 50, (14, 9)) * (rng.random((14, 9)) < 0.6))
+    samples, reference = Samples(counts[:, :7], tokens[:7]), tokens[2:]
+    trained = Kernel().read(Samples(counts[:, 2:], reference), reference)
+    number = len(classes) or 1
+    model = KernelModel(
+        trained.weights,
+        trained.norms_N,
+        gamma,
+        rng.standard_normal((14, number)) * (0.5 if gamma else 0.005),
+        np.zeros(number),
+        rng.standard_normal((number + 1, number)) if classes else np.empty((0, 0)),
+    )
+    stored = StoredEnsemble(1, "0", "y", classes, transform, {"kernel": 1.0}, None, 1.0, {})
+    loaded = LoadedEnsemble(stored, reference, {"kernel": model}, [])
+
+    to_reference = similarities(samples.tokens_FL, reference).astype(np.float64)
+    own = similarities(samples.tokens_FL, samples.tokens_FL).astype(np.float64)
+
+    def outputs(weights: F64) -> F64:
+        norms = np.einsum("nu,uv,nv->n", weights, own, weights)
+        found = model.predict(KernelInputs(weights, weights @ to_reference, norms))
+        if not classes:
+            return TRANSFORMS[transform].inverse(found)
+        logs: F64 = np.log(found)
+        return logs[:, 1:] - logs[:, :1] if len(classes) == 2 else logs - logs.mean(1)[:, None]
+
+    weights = Kernel().read(samples, reference).weights.toarray().astype(np.float64)
+    effects = []
+    for asv in range(7):
+        step = np.zeros_like(weights)
+        step[:, asv] = 1e-4
+        gradients = (outputs(weights + step) - outputs(weights - step)) / 2e-4
+        effects.append(gradients[weights[:, asv] > 0].mean(axis=0) * weights[:, asv].std())
+    expected = np.array(effects)
+    found = kernel_effects(model, samples, loaded)
+    assert np.abs(expected).max() > 1e-3
+    assert found == pytest.approx(expected, rel=1e-3, abs=1e-5 * np.abs(expected).max())
+
+
+@pytest.mark.parametrize("classes", [(), ("a", "b", "c")])
+def test_impurity_decrease_is_that_of_scikit_learn(classes: tuple[str, ...]) -> None:
+    """Without bootstrap the samples of the nodes are known, and the figures are equal."""
+    rng = np.random.default_rng(0)
+    dense = rng.random((60, 15), dtype=np.float32) * (rng.random((60, 15)) < 0.5)
+    abundances = sparse.csr_array(dense)
+    values = rng.integers(0, 3, 60) if classes else rng.random(60)
+    kind = RandomForestClassifier if classes else RandomForestRegressor
+    forest = kind(10, max_features=0.3, bootstrap=False, random_state=0)
+    forest.fit(as_csc(abundances), values)
+    model = model_of(forest, Labels.of(values.astype(np.float64), classes, None))
+    found = model.impurity_decrease(ForestInputs(abundances))
+    assert found == pytest.approx(forest.feature_importances_)
+
+
+def test_taxonomy_is_joined_and_qiime_2_reads_the_table(
+    run: Path, study: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    ids = list(biom.load_table(str(study / "table.biom")).ids("observation"))
+    lines = [f"{name}\tk__Bacteria; g__G{k}\t0.9" for k, name in enumerate(ids[:-3])]
+    text = "\n".join(["Feature ID\tTaxon\tConfidence", *lines]) + "\n"
+    plain = tmp_path / "taxonomy.tsv"
+    plain.write_text(text)
+    files = {"taxonomy.tsv": text.encode()}
+    artifact = write_artifact(tmp_path / "t.qza", "FeatureData[Taxonomy]", files)
+    for taxonomy in (plain, artifact):
+        output = tmp_path / "i.tsv"
+        assert _importance(study, run, output, "--taxonomy", taxonomy, "--overwrite") == 0
+        assert f"3 of {len(ids)} ASVs are not in the taxonomy." in capsys.readouterr().err
+        found = _read(output)
+        assert found.loc[ids[4], "taxon"] == "k__Bacteria; g__G4"
+        assert found["taxon"].isna().sum() == 3
+    columns = SampleMetadata.load(str(output)).columns
+    assert {name: column.type for name, column in columns.items()} == {
+        "taxon": "categorical",
+        **dict.fromkeys(found.columns[1:], "numeric"),
+    }
+
+
+def test_python_returns_the_table(run: Path, study: Path, tmp_path: Path) -> None:
+    assert _importance(study, run, tmp_path / "i.tsv") == 0
+    table = biom.load_table(str(study / "table.biom"))
+    frame = table.to_dataframe(dense=True).T.astype(int)
+    taxa = {str(table.ids("observation")[0]): "k__Bacteria"}
+    found = api.load(run).importance(frame, taxonomy=taxa)
+    assert (found.pop("taxon") == "k__Bacteria").sum() == 1
+    pd.testing.assert_frame_equal(found, _read(tmp_path / "i.tsv"))
+
+
+def test_members_without_weight_are_left_out(run: Path, study: Path) -> None:
+    loaded = checkpoint.read(run / "checkpoints" / checkpoint.NAME)
+    table = load_study(TableOptions(table=study / "table.biom"))
+
+    def columns(**weights: float) -> list[str]:
+        stored = dataclasses.replace(loaded.stored, weights=weights)
+        return list(importance_table(dataclasses.replace(loaded, stored=stored), table))[1:-3]
+
+    assert columns(kernel=0.5, forest=0.5) == ["effect", "forest"]
+    assert columns(kernel=1.0, forest=0.0) == ["effect"]
+    assert columns(kernel=0.0, forest=1.0) == ["forest"]
+    with pytest.raises(DataError, match="not yet available for networks"):
+        columns(kernel=0.0, forest=0.0, transformer=1.0)
+
+
+def test_bad_input_is_refused(
+    run: Path, study: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    output = tmp_path / "i.tsv"
+
+    def refused(error: type[DataError | MissingInput], model: Path, *words: object) -> str:
+        assert _importance(study, model, output, *words) == error.status
+        assert not output.exists()
+        return capsys.readouterr().err
+
+    other = tmp_path / "other.tsv"
+    other.write_text("Feature ID\tTaxon\nACGT\tk__Bacteria\n")
+    message = refused(DataError, run, "--taxonomy", other)
+    assert "no ASV in common" in message
+    for text, reason in (
+        ("", "Not a taxonomy"),
+        ("sample\tsex\nS1\tf\n", "Not a taxonomy"),
+        ("Feature ID\tTaxon\nACGT\n", "line 2"),
+        ("Feature ID\tTaxon\nA\tb\nA\tc\n", "two taxa"),
+    ):
+        other.write_text(text)
+        assert reason in refused(DataError, run, "--taxonomy", other)
+    refused(MissingInput, tmp_path / "absent")
+    unknown = tmp_path / "unknown.tsv"
+    unknown.write_text(f"#OTU ID\tS1\tS2\n{'ACGT' * 15}\t5\t6\n{'TTGA' * 15}\t1\t0\n")
+    words = ("--table", unknown, "--model", run, "--output", output)
+    assert aam("importance", *words) == DataError.status
+    assert "no ASV of the model's training data" in capsys.readouterr().err
+    assert train_network(study, tmp_path / "network") == 0
+    capsys.readouterr()
+    assert "not yet available for networks" in refused(DataError, tmp_path / "network")
+
+
+def test_report_shows_the_first_asvs_or_the_command(run: Path, study: Path, tmp_path: Path) -> None:
+    folder = Path(shutil.copytree(run, tmp_path / "run"))
+
+    def report() -> str:
+        assert aam("report", "--run-dir", folder) == 0
+        return html.unescape((folder / "report.html").read_text(encoding="utf-8"))
+
+    page = report()
+    assert "most important ASVs" not in page
+    command = re.search(r"aam (importance [^<\n]*)", page)
+    assert command is not None
+    assert aam(*shlex.split(command[1])) == 0
+    page = report()
+    assert "The 15 most important ASVs" in page
+    assert "aam importance" not in page.partition("most important ASVs")[2].partition("</table>")[2]
+    first = _read(folder / "importance.tsv").iloc[0]
+    assert f"1. {first.name[:16]}…" in page
+    assert f"{first['effect']:+.3g}" in page
+    taxonomy = tmp_path / "taxonomy.tsv"
+    taxonomy.write_text(f"Feature ID\tTaxon\n{first.name}\tk__Bacteria; f__F; g__G; s__\n")
+    output = folder / "importance.tsv"
+    assert _importance(study, folder, output, "--taxonomy", taxonomy, "--overwrite") == 0
+    assert "1. f__F; g__G<" in report()
+    (folder / "importance.tsv").write_text("sample-id\tx\nS1\t2\n")
+    assert aam("report", "--run-dir", folder) == DataError.status
