@@ -268,6 +268,7 @@ def test_the_others_end_when_rank_0_is_killed(study_dir: Path, tmp_path: Path) -
     assert "Rank 0 cannot be reached" in found[1][1]
 
 
+@pytest.mark.slow
 @NEEDS_FSDP
 def test_twenty_kills_lose_nothing(
     study_dir: Path, tmp_path: Path, whole: dict[str, torch.Tensor]

@@ -104,6 +104,7 @@ def test_predict_needs_the_checkpoint_alone(run: Path, study: Path, tmp_path: Pa
     assert own < other
 
 
+@pytest.mark.slow
 def test_classes_have_calibrated_probabilities(study: Path, tmp_path: Path) -> None:
     assert train(study, tmp_path / "site", "--classifier", "--folds", 4, column="site") == 0
     scores = json.loads((tmp_path / "site" / "scores.json").read_text())

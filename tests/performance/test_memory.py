@@ -98,6 +98,7 @@ def test_the_peak_is_that_of_the_allocator(
     assert predicted.peak == pytest.approx(truth, rel=0.02)
 
 
+@pytest.mark.slow
 def test_the_command_finds_the_largest_batch(
     study_dir: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
