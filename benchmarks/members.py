@@ -14,12 +14,11 @@ from __future__ import annotations
 import argparse
 import itertools
 import tempfile
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator
 from dataclasses import dataclass
 from pathlib import Path
 
 import numpy as np
-from scipy.optimize import nnls
 
 from aam.contract.options.commands import Simulate
 from aam.contract.options.groups import SampleOptions, SplitOptions, TableOptions, TargetOptions
@@ -28,9 +27,9 @@ from aam.data.metadata import Metadata, read_metadata
 from aam.data.simulation.files import write_study
 from aam.data.simulation.simulate import simulate
 from aam.data.study import load_study
-from aam.members.base import F64, Labels, Rows, Samples
+from aam.members.base import F64, Labels, Samples
 from aam.members.cross_validation import cross_validate, held_out
-from aam.members.ensemble import combine
+from aam.members.ensemble import combine, combine_members
 from aam.members.forest import Forest
 from aam.members.kernel import Kernel
 from aam.members.scores import SCORED, Score, draw_groups, draw_metrics
@@ -61,9 +60,6 @@ TASKS = {
     "simulated-site": Task("simulated", "site", True, group="subject"),
 }
 
-
-SHRINKAGE = 0.5
-"""Weight of the plain mean in `shrunk_weights`."""
 
 DRAWS = 300
 """Of the bootstrap; 1,000 in `aam train`."""
@@ -158,12 +154,11 @@ def measure_seed(task: Task, found: Labelled, seed: int) -> Iterator[tuple[str, 
         name: cross_validate(name, estimator, found.samples, labels, splits, seed)
         for name, estimator in {"kernel": Kernel(), "forest": Forest(n_jobs=1)}.items()
     }
-    members = [run.predictions_MC for run in runs.values()]
+    members = {name: run.predictions_MC for name, run in runs.items()}
     seconds = {name: run.cpu_seconds for name, run in runs.items()}
-    outputs_MC = labels.outputs_NC[held.rows]
-    predictions = dict(zip(runs, members, strict=True)) | {
-        "mean": combine(members, np.full(len(members), 1 / len(members))),
-        "weights": nested_weights(members, outputs_MC, held.folds),
+    predictions = members | {
+        "mean": combine(list(members.values()), np.full(len(members), 1 / len(members))),
+        "weights": combine_members(members, labels, held).uncalibrated_MC,
     }
     draws = draw_groups(labels.groups[held.rows], seed, DRAWS)
     drawn = {
@@ -175,33 +170,6 @@ def measure_seed(task: Task, found: Labelled, seed: int) -> Iterator[tuple[str, 
         yield name, model.score()[metric], seconds.get(name, sum(seconds.values()))
     for one, two in itertools.product(("mean", "weights"), runs):
         yield f"{one} - {two}", drawn[one].ahead_of(drawn[two])[1], 0.0
-
-
-def shrunk_weights(predictions: Sequence[F64], outputs_MC: F64) -> F64:
-    """Return non-negative weights that sum to 1.
-
-    Args:
-        predictions: of each member for M held-out samples, [M, C].
-        outputs_MC: true numbers, or indicators of the classes.
-    """
-    fitted, _ = nnls(
-        np.stack([member.ravel() for member in predictions], axis=1), outputs_MC.ravel()
-    )
-    plain = np.full(len(predictions), 1 / len(predictions))
-    if not fitted.any():
-        return plain
-    shrunk: F64 = SHRINKAGE * plain + (1 - SHRINKAGE) * fitted / fitted.sum()
-    return shrunk
-
-
-def nested_weights(members: list[F64], outputs_MC: F64, folds: Rows) -> F64:
-    """Combine the members with weights that are fitted to the other folds."""
-    combined = np.empty_like(members[0])
-    for fold in np.unique(folds):
-        own = folds == fold
-        weights = shrunk_weights([m[~own] for m in members], outputs_MC[~own])
-        combined[own] = combine([m[own] for m in members], weights)
-    return combined
 
 
 if __name__ == "__main__":

@@ -1,4 +1,8 @@
-"""Ensemble: combination of the members' held-out predictions, with its uncertainty."""
+"""Ensemble: weighted mean of the members' held-out predictions, with its uncertainty.
+
+Weights and temperature that apply to a held-out sample are fitted to the other folds. K members, M
+held-out samples; further shape suffixes: see `base`.
+"""
 
 from __future__ import annotations
 
@@ -6,6 +10,7 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 
 import numpy as np
+from scipy.optimize import nnls
 
 from aam.members.base import F64, Labels, Rows
 from aam.members.cross_validation import HeldOut
@@ -16,6 +21,9 @@ from aam.members.uncertainty import (
     held_out_half_widths,
 )
 
+SHRINKAGE = 0.5
+"""Part of the plain mean in the weights; docs/results.md compares them with the mean alone."""
+
 _PARTS = 5
 
 
@@ -23,6 +31,22 @@ def combine(predictions: Sequence[F64], weights: F64) -> F64:
     """Return the weighted mean of the members' predictions [M, C]."""
     mean: F64 = np.tensordot(weights, np.stack(predictions), axes=1)
     return mean
+
+
+def fit_weights(predictions: Sequence[F64], outputs_MC: F64) -> F64:
+    """Fit non-negative weights by least squares, shrunk halfway to the plain mean; sum 1, [K].
+
+    Args:
+        predictions: of each member, [M, C].
+        outputs_MC: true numbers, or indicators of the classes.
+    """
+    columns = np.stack([member.ravel() for member in predictions], axis=1)
+    plain = np.full(len(predictions), 1 / len(predictions))
+    fitted = nnls(columns, outputs_MC.ravel())[0] if len(columns) else np.zeros(1)
+    if not fitted.any():
+        return plain
+    weights: F64 = SHRINKAGE * plain + (1 - SHRINKAGE) * fitted / fitted.sum()
+    return weights
 
 
 @dataclass(frozen=True)
@@ -52,8 +76,8 @@ class Combined:
     """An ensemble and its predictions of the held-out samples.
 
     Attributes:
-        ensemble: for new samples.
-        predictions_MC: float64; probabilities are calibrated on other folds.
+        ensemble: for new samples, fitted to all held-out samples.
+        predictions_MC: float64; weighted and calibrated by other folds.
         uncalibrated_MC: before calibration; equal for numbers.
         half_widths_M: of the prediction intervals by the residuals of the other groups; None for
             classes.
@@ -66,30 +90,41 @@ class Combined:
 
 
 def combine_members(predictions: Mapping[str, F64], labels: Labels, held: HeldOut) -> Combined:
-    """Combine the members' held-out predictions by their plain mean.
+    """Combine the members' held-out predictions.
 
     Args:
         predictions: float64 [M, C] of each member.
         labels: of all N samples.
         held: the held-out samples.
     """
-    weights = dict.fromkeys(predictions, 1 / len(predictions))
-    mean_MC = combine(list(predictions.values()), np.array(list(weights.values())))
-    actual_M, groups_M = labels.values[held.rows], labels.groups[held.rows]
-    if not labels.classes:
-        residuals_M = np.abs(mean_MC[:, 0] - actual_M)
-        widths_M = held_out_half_widths(residuals_M, groups_M)
-        ensemble = Ensemble(weights, half_width(residuals_M, groups_M), 1.0)
-        return Combined(ensemble, mean_MC, mean_MC, widths_M)
-    codes_M = actual_M.astype(np.int64)
-    calibrated_MC = np.empty_like(mean_MC)
+    members, classifier = list(predictions.values()), bool(labels.classes)
+    outputs_MC, groups_M = labels.outputs_NC[held.rows], labels.groups[held.rows]
+    combined_MC = np.empty_like(outputs_MC)
+    calibrated_MC = np.empty_like(outputs_MC)
     parts_M = _parts(held, groups_M)
     for part in np.unique(parts_M):
         own = parts_M == part
-        temperature = fit_temperature(mean_MC[~own], codes_M[~own]) if not own.all() else 1.0
-        calibrated_MC[own] = calibrate(mean_MC[own], temperature)
-    ensemble = Ensemble(weights, np.inf, fit_temperature(mean_MC, codes_M))
-    return Combined(ensemble, calibrated_MC, mean_MC, None)
+        others = [member[~own] for member in members]
+        weights, temperature = _fit(others, outputs_MC[~own], classifier)
+        combined_MC[own] = combine([member[own] for member in members], weights)
+        if classifier:
+            calibrated_MC[own] = calibrate(combined_MC[own], temperature)
+    weights, temperature = _fit(members, outputs_MC, classifier)
+    named = dict(zip(predictions, weights.tolist(), strict=True))
+    if classifier:
+        return Combined(Ensemble(named, np.inf, temperature), calibrated_MC, combined_MC, None)
+    residuals_M = np.abs(combined_MC - outputs_MC)[:, 0]
+    ensemble = Ensemble(named, half_width(residuals_M, groups_M), temperature)
+    widths_M = held_out_half_widths(residuals_M, groups_M)
+    return Combined(ensemble, combined_MC, combined_MC, widths_M)
+
+
+def _fit(members: Sequence[F64], outputs_MC: F64, classifier: bool) -> tuple[F64, float]:
+    """Fit the weights, and the temperature of class probabilities; 1 for a number."""
+    weights = fit_weights(members, outputs_MC)
+    if not classifier or not len(outputs_MC):
+        return weights, 1.0
+    return weights, fit_temperature(combine(members, weights), outputs_MC.argmax(axis=1))
 
 
 def _parts(held: HeldOut, groups_M: Rows) -> Rows:

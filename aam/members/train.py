@@ -270,7 +270,10 @@ def _write_ensemble(
 
 
 def _show(scores: Mapping[str, Any]) -> None:
-    """Print the scores of every model, the differences to the ensemble, and the intervals."""
+    """Print weights, the scores of every model, differences to the ensemble, and the interval."""
+    weights = {name: one["weight"] for name, one in scores["models"].items() if one["weight"]}
+    if len(weights) > 1:
+        say(f"weights: {', '.join(f'{name} {weight:.2f}' for name, weight in weights.items())}")
     for name, model in scores["models"].items():
         if model["weight"] == 1:  # the ensemble is this member
             continue

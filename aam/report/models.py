@@ -53,8 +53,11 @@ def compare_models(run: Run) -> ModelComparison | None:
         metrics[GUESS] = _metrics(best_guess(run.scored), Draws((), 0))
     else:
         for name, model in run.scores["models"].items():
+            title, weight = _TITLES.get(name, name), model.get("weight")
+            if weight not in (None, 1):
+                title += f" (weight {weight:.2f})"
             values = model["metrics"].items()
-            metrics[_TITLES.get(name, name)] = {metric: _stored(found) for metric, found in values}
+            metrics[title] = {metric: _stored(found) for metric, found in values}
         stored = [one for one in run.scores["differences"] if one["model"] == "ensemble"]
         sentences += [one["sentence"].replace("ensemble", OWN, 1) for one in stored]
     for baseline in run.baselines:

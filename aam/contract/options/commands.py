@@ -143,7 +143,7 @@ class Train:
         basic=True,
     )
     members: tuple[MemberName, ...] = option(
-        "Models to train; several are averaged. kernel: ridge regression on the exact kernel of "
+        "Models to train; several are combined. kernel: ridge regression on the exact kernel of "
         "the sequences; forest: random forest on relative abundances; transformer: the network. "
         "Without the option: kernel and forest, or with --pretrained-encoder the transformer.",
         default=(),
