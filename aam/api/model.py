@@ -92,12 +92,13 @@ class Model:
                     batch_size=batch_size,
                     prediction_passes=prediction_passes,
                 )
-                return predict_table(self.ensemble, options).set_index(ID_HEADER)
-            study = load_samples(input, networks[0].config)
-            device = choose_device(self.device)
-            found, comparison = predict_study(
-                networks, study, batch_size, device, prediction_passes
-            )
+                found, comparison = predict_table(self.ensemble, options)
+            else:
+                study = load_samples(input, networks[0].config)
+                device = choose_device(self.device)
+                found, comparison = predict_study(
+                    networks, study, batch_size, device, prediction_passes
+                )
             comparison.show()
         return found.set_index(ID_HEADER)
 

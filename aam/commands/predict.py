@@ -50,7 +50,8 @@ def predict_study(
     found = predict(models, study, batch_size, device, passes)
     config = models[0].config
     assert config.target is not None
-    comparison = compare([model.training for model in models], config, study, found.distances_N)
+    training = [model.training for model in models]
+    comparison = compare(training, config.plan, study, found.distances_N)
     table = prediction_table(config.target, study.table.sample_ids, found.values_MNC.mean(axis=0))
     if len(found.values_MNC) > 1 and not config.target.classes:
         table["spread"] = found.values_MNC[:, :, 0].std(axis=0)

@@ -1,7 +1,8 @@
 """Checkpoint of an ensemble: plain values and arrays, read without running code from it.
 
-The file holds `ensemble` (`StoredEnsemble`), `tokens` (the sequences of the ASVs, uint8 [F, L]) and
-`members`: the arrays of each estimator, and of the transformer the checkpoints of its folds.
+The file holds `ensemble` (`StoredEnsemble`), `tokens` (the sequences of the ASVs, uint8 [F, L]),
+`members`: the arrays of each estimator, and of the transformer the checkpoints of its folds; and
+`training` (`TrainingData`), which files of earlier versions do not have.
 """
 
 from __future__ import annotations
@@ -13,7 +14,6 @@ from pathlib import Path
 from typing import Annotated, Any
 
 import numpy as np
-import numpy.typing as npt
 import torch
 from torch import Tensor
 
@@ -23,10 +23,12 @@ from aam.contract.files import atomic_write
 from aam.contract.options.field import ABOVE_ZERO, ONE_OR_MORE, ZERO_OR_MORE
 from aam.contract.options.groups import TransformName
 from aam.data.sequences import MASK
-from aam.members.base import Arrays, Model, Tokens
+from aam.members import training_data
+from aam.members.base import Model, Tokens
 from aam.members.ensemble import Ensemble
 from aam.members.estimators import ESTIMATORS
-from aam.members.state import indices
+from aam.members.state import indices, to_arrays, to_tensors
+from aam.members.training_data import TrainingData
 from aam.serialization import archive, schema
 from aam.serialization.schema import Mismatch
 from aam.training import checkpoints
@@ -35,7 +37,7 @@ from aam.training.model_config import ModelConfig
 FORMAT = 1
 NAME = "ensemble.ckpt"
 TRANSFORMER = "transformer"
-_KEY = "ensemble"
+_KEY, _TRAINING = "ensemble", "training"
 
 _Value = bool | int | float | str | None
 
@@ -81,12 +83,14 @@ class LoadedEnsemble:
         stored: plain values.
         tokens_FL: sequences of the ASVs of the training study.
         models: fitted estimators.
+        training: to compare new samples with; None in files of earlier versions.
         networks: configuration and content of the transformer's checkpoints; empty without it.
     """
 
     stored: StoredEnsemble
     tokens_FL: Tokens
     models: dict[str, Model[Any]]
+    training: TrainingData | None
     networks: list[tuple[ModelConfig, dict[str, Any]]]
 
 
@@ -104,6 +108,7 @@ def save(
     ensemble: Ensemble,
     tokens_FL: Tokens,
     models: dict[str, Model[Any]],
+    training: TrainingData,
     networks: list[Path],
     options: dict[str, Any],
 ) -> None:
@@ -119,13 +124,14 @@ def save(
         ensemble.temperature,
         options,
     )
-    members: dict[str, Any] = {name: _tensors(model.arrays()) for name, model in models.items()}
+    members: dict[str, Any] = {name: to_tensors(model.arrays()) for name, model in models.items()}
     if networks:
         members[TRANSFORMER] = [checkpoints.read_content(file) for file in networks]
     content = {
         _KEY: dataclasses.asdict(stored),
         "tokens": torch.from_numpy(np.ascontiguousarray(tokens_FL)),
         "members": members,
+        _TRAINING: training.stored(),
     }
     with atomic_write(path) as temporary:
         torch.save(content, temporary)
@@ -169,7 +175,7 @@ def _parse(content: dict[str, Any], path: Path) -> LoadedEnsemble:
     indices({"tokens": tokens_FL.astype(np.int64)}, "tokens", MASK, None, None)
     outputs = len(stored.classes) or 1
     models = {
-        name: ESTIMATORS[name].restore(_arrays(arrays, name), len(tokens_FL), outputs)
+        name: ESTIMATORS[name].restore(to_arrays(arrays, name), len(tokens_FL), outputs)
         for name, arrays in members.items()
         if name != TRANSFORMER
     }
@@ -178,13 +184,5 @@ def _parse(content: dict[str, Any], path: Path) -> LoadedEnsemble:
     for config, _ in networks:
         if config.target is None or config.target.classes != stored.classes:
             raise Mismatch("the transformer predicts other classes")
-    return LoadedEnsemble(stored, tokens_FL, models, networks)
-
-
-def _tensors(arrays: Arrays) -> dict[str, Tensor]:
-    return {name: torch.from_numpy(np.ascontiguousarray(a)) for name, a in arrays.items()}
-
-
-def _arrays(stored: Any, name: str) -> dict[str, npt.NDArray[Any]]:
-    tensors = schema.parse(dict[str, Tensor], stored, name)
-    return {key: tensor.numpy() for key, tensor in tensors.items()}
+    training = training_data.parse(content.get(_TRAINING), len(tokens_FL))
+    return LoadedEnsemble(stored, tokens_FL, models, training, networks)

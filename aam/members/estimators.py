@@ -8,5 +8,7 @@ from aam.members.base import Estimator
 from aam.members.forest import Forest
 from aam.members.kernel import Kernel
 
-ESTIMATORS: dict[str, Estimator[Any]] = {"kernel": Kernel(), "forest": Forest()}
+KERNEL = "kernel"
+
+ESTIMATORS: dict[str, Estimator[Any]] = {KERNEL: Kernel(), "forest": Forest()}
 """To add an estimator, add a module, an entry, and its name to `MemberName` of the options."""

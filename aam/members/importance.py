@@ -145,7 +145,7 @@ def mean_gradients(
     for start in range(0, len(tokens_UL), _CHUNK):
         own = slice(start, start + _CHUNK)
         share_Nu, tokens_uL = share[:, own], tokens_UL[own]
-        to_landmarks_uM = (model.landmarks @ similarities(reference_FL, tokens_uL)).T
+        to_landmarks_uM = (model.landmarks.weights @ similarities(reference_FL, tokens_uL)).T
         if model.gamma == 0:
             mean_slope_u = share_Nu.T @ slopes_N
             gradients.append((to_landmarks_uM @ dual_MC) * mean_slope_u[:, None])

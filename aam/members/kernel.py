@@ -87,12 +87,58 @@ class KernelInputs:
 
 
 @dataclass(frozen=True)
+class Landmarks:
+    """Training samples with which others are compared.
+
+    Attributes:
+        weights: float32 [M, F], log abundance.
+        norms_M: float64, kernel of each landmark with itself.
+    """
+
+    weights: sparse.csr_array
+    norms_M: F64
+
+    @classmethod
+    def of(cls, inputs: KernelInputs, rows: Rows) -> Landmarks:
+        """Take the samples at `rows`, of the training study."""
+        return cls(inputs.weights[rows], inputs.norms_N[rows])
+
+    def kernel(self, inputs: KernelInputs) -> F64:
+        """Return the linear kernel of samples and landmarks, [N, M]."""
+        return np.asarray((self.weights @ inputs.smoothed_NF.T).T, dtype=np.float64)
+
+    def squared_distances(self, inputs: KernelInputs, kernel_NM: F64) -> F64:
+        """Return the squared distances k(x, x) - 2 k(x, y) + k(y, y), [N, M]."""
+        squared_NM: F64 = inputs.norms_N[:, None] + self.norms_M - 2 * kernel_NM
+        return squared_NM.clip(min=0)
+
+    def arrays(self) -> Arrays:
+        """Return the state, see `base.Model`."""
+        return {
+            "weights": self.weights.data,
+            "asvs": self.weights.indices.astype(np.int64),
+            "starts": self.weights.indptr.astype(np.int64),
+            "norms": self.norms_M,
+        }
+
+    @classmethod
+    def restore(cls, arrays: Arrays, asvs: int) -> Landmarks:
+        """Build landmarks of a study of `asvs` ASVs from their state; raises Mismatch."""
+        weights, norms_M = numbers(arrays, "weights", None), numbers(arrays, "norms", None)
+        columns = indices(arrays, "asvs", asvs, len(weights))
+        starts = indices(arrays, "starts", len(weights) + 1, len(norms_M) + 1)
+        if starts[0] != 0 or starts[-1] != len(weights) or (np.diff(starts) < 0).any():
+            raise Mismatch("the array 'starts' is not ascending")
+        entries = (weights.astype(np.float32), columns, starts)
+        return cls(sparse.csr_array(entries, shape=(len(norms_M), asvs)), norms_M)
+
+
+@dataclass(frozen=True)
 class KernelModel:
     """Coefficients of the landmarks.
 
     Attributes:
-        landmarks: float32 [M, F], weights of the landmarks.
-        norms_M: float64, kernel of each landmark with itself.
+        landmarks: of the training samples, all or some.
         gamma: of the Gaussian kernel exp(-gamma distance²); 0 for the linear kernel.
         dual_MC: float64, coefficients.
         offset_C: float64, intercepts.
@@ -100,8 +146,7 @@ class KernelModel:
             for a number.
     """
 
-    landmarks: sparse.csr_array
-    norms_M: F64
+    landmarks: Landmarks
     gamma: float
     dual_MC: F64
     offset_C: F64
@@ -113,16 +158,12 @@ class KernelModel:
 
     def kernel(self, inputs: KernelInputs) -> F64:
         """Return the kernel of each sample with each landmark, [N, M]."""
-        linear_NM = _linear(inputs, self.landmarks)
-        return _gaussian(linear_NM, inputs.norms_N, self.norms_M, self.gamma)
+        return _kernel(inputs, self.landmarks, self.landmarks.kernel(inputs), self.gamma)
 
     def arrays(self) -> Arrays:
         """Return the state, see `base.Model`."""
         return {
-            "weights": self.landmarks.data,
-            "asvs": self.landmarks.indices.astype(np.int64),
-            "starts": self.landmarks.indptr.astype(np.int64),
-            "norms": self.norms_M,
+            **self.landmarks.arrays(),
             "gamma": np.array([self.gamma]),
             "dual": self.dual_MC,
             "offset": self.offset_C,
@@ -171,7 +212,7 @@ class Kernel:
     def fit(self, inputs: KernelInputs, labels: Labels, seed: int) -> KernelModel:
         """Fit every kernel and penalty, and keep the one with the least left-out error."""
         samples = len(inputs.norms_N)
-        landmarks = np.arange(samples)
+        rows = np.arange(samples)
         if samples > self.largest:
             say(
                 f"The exact kernel of {samples} samples needs {shown_size(32 * samples**2)}; it is "
@@ -179,36 +220,28 @@ class Kernel:
                 f"{shown_size(32 * samples * self.largest)}."
             )
             chosen = np.random.default_rng(seed).choice(samples, self.largest, replace=False)
-            landmarks = np.sort(chosen)
-        weights = inputs.weights[landmarks]
-        norms_M = inputs.norms_N[landmarks]
-        linear_NM = _linear(inputs, weights)
-        squared = inputs.norms_N[:, None] + norms_M - 2 * linear_NM
+            rows = np.sort(chosen)
+        landmarks = Landmarks.of(inputs, rows)
+        linear_NM = landmarks.kernel(inputs)
+        squared = landmarks.squared_distances(inputs, linear_NM)
         median = float(np.median(squared[squared > 0])) if (squared > 0).any() else 1.0
         gammas = (0.0, *(1 / (spread * median) for spread in SPREADS))
         fits = (
-            _ridge(_gaussian(linear_NM, inputs.norms_N, norms_M, gamma), gamma, landmarks, labels)
+            _ridge(_kernel(inputs, landmarks, linear_NM, gamma), gamma, rows, labels)
             for gamma in gammas
         )
         best = min(fits, key=lambda fit: fit.error)
         logits = _logistic(best.left_out_NC, labels) if labels.classes else np.empty((0, 0))
-        return KernelModel(weights, norms_M, best.gamma, best.dual_MC, best.offset_C, logits)
+        return KernelModel(landmarks, best.gamma, best.dual_MC, best.offset_C, logits)
 
     def restore(self, arrays: Arrays, asvs: int, outputs: int) -> KernelModel:
         """Build a model from its state, see `base.Estimator`."""
-        weights, norms_M = numbers(arrays, "weights", None), numbers(arrays, "norms", None)
-        columns = indices(arrays, "asvs", asvs, len(weights))
-        starts = indices(arrays, "starts", len(weights) + 1, len(norms_M) + 1)
-        if starts[0] != 0 or starts[-1] != len(weights) or (np.diff(starts) < 0).any():
-            raise Mismatch("the array 'starts' is not ascending")
+        landmarks = Landmarks.restore(arrays, asvs)
         classes = 0 if outputs == 1 else outputs
         return KernelModel(
-            sparse.csr_array(
-                (weights.astype(np.float32), columns, starts), shape=(len(norms_M), asvs)
-            ),
-            norms_M,
+            landmarks,
             float(numbers(arrays, "gamma", 1)[0]),
-            numbers(arrays, "dual", len(norms_M), outputs),
+            numbers(arrays, "dual", len(landmarks.norms_M), outputs),
             numbers(arrays, "offset", outputs),
             numbers(arrays, "logits", classes + bool(classes), classes),
         )
@@ -218,16 +251,11 @@ def _chunks(number: int) -> Iterator[slice]:
     return (slice(start, start + _CHUNK) for start in range(0, number, _CHUNK))
 
 
-def _linear(inputs: KernelInputs, landmarks: sparse.csr_array) -> F64:
-    return np.asarray((landmarks @ inputs.smoothed_NF.T).T, dtype=np.float64)
-
-
-def _gaussian(linear_NM: F64, norms_N: F64, norms_M: F64, gamma: float) -> F64:
-    """Return the Gaussian kernel of the distances that a linear kernel defines."""
+def _kernel(inputs: KernelInputs, landmarks: Landmarks, linear_NM: F64, gamma: float) -> F64:
+    """Return the Gaussian kernel of the distances that a linear kernel defines; it for gamma 0."""
     if gamma == 0:
         return linear_NM
-    squared = norms_N[:, None] + norms_M - 2 * linear_NM
-    kernel_NM: F64 = np.exp(-gamma * squared.clip(min=0))
+    kernel_NM: F64 = np.exp(-gamma * landmarks.squared_distances(inputs, linear_NM))
     return kernel_NM
 
 

@@ -14,10 +14,10 @@ from aam.data.study import load_study
 from aam.members import checkpoint
 from aam.members.base import F64, Samples
 from aam.members.checkpoint import TRANSFORMER, LoadedEnsemble
-from aam.members.estimators import ESTIMATORS
+from aam.members.estimators import ESTIMATORS, KERNEL
 from aam.members.tables import interval_columns, prediction_columns
 from aam.numerics.device import choose_device
-from aam.training.new_samples import select_as_trained
+from aam.training.new_samples import NO_COMPARISON, Comparison, compare, select_as_trained
 from aam.training.output_tables import require_finite, write_table
 from aam.training.prediction import build_models
 from aam.training.prediction import predict as predict_with_networks
@@ -35,13 +35,17 @@ def predict(path: Path, options: Predict) -> None:
         AamError: see `checkpoint.read` and `predict_table`.
     """
     loaded = checkpoint.read(path)
-    table = predict_table(loaded, options)
+    table, comparison = predict_table(loaded, options)
     write_table(options.output, table)
+    comparison.show()
     say(f"Predictions of '{loaded.stored.column}' for {len(table)} samples: {options.output}")
 
 
-def predict_table(loaded: LoadedEnsemble, options: Predict) -> pd.DataFrame:
-    """Return the predictions of an ensemble and of its members for every sample of a table.
+def predict_table(loaded: LoadedEnsemble, options: Predict) -> tuple[pd.DataFrame, Comparison]:
+    """Predict every sample of a table with an ensemble and its members.
+
+    Returns:
+        The predictions, and the comparison of the samples with the training data.
 
     Raises:
         AamError: see `load_study`.
@@ -56,11 +60,11 @@ def predict_table(loaded: LoadedEnsemble, options: Predict) -> pd.DataFrame:
     ids = study.table.sample_ids
     samples = Samples.of(study.table, study.tokens_FL)
     members: dict[str, F64] = {}
-    for name in stored.weights:
-        if name == TRANSFORMER:
-            continue
-        inputs = ESTIMATORS[name].read(samples, loaded.tokens_FL)
-        found = loaded.models[name].predict(inputs)
+    inputs = {
+        name: ESTIMATORS[name].read(samples, loaded.tokens_FL) for name in {KERNEL, *loaded.models}
+    }
+    for name, model in loaded.models.items():
+        found = model.predict(inputs[name])
         members[name] = found if stored.classes else TRANSFORMS[stored.transform].inverse(found)
     if loaded.networks:
         target = loaded.networks[0][0].target
@@ -87,4 +91,8 @@ def predict_table(loaded: LoadedEnsemble, options: Predict) -> pd.DataFrame:
         columns |= interval_columns(predictions_NC, widths_N)
     for name, found in members.items():
         columns |= prediction_columns(found, stored.classes, f"{name}_")
-    return pd.DataFrame(columns)
+    comparison = NO_COMPARISON
+    if (training := loaded.training) is not None:
+        distances_N = training.distances(inputs[KERNEL])
+        comparison = compare([training.summary], training.plan, study, distances_N)
+    return pd.DataFrame(columns | comparison.columns), comparison

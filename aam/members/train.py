@@ -22,6 +22,7 @@ from aam.contract.errors import UsageError
 from aam.contract.files import atomic_write
 from aam.contract.options import specs, to_plain
 from aam.contract.options.commands import MemberName, Train
+from aam.data.batches import BatchPlan
 from aam.data.metadata import read_metadata
 from aam.data.metrics import ScoredPredictions
 from aam.data.splits import write_splits
@@ -33,6 +34,7 @@ from aam.members.ensemble import combine_members
 from aam.members.estimators import ESTIMATORS
 from aam.members.evaluation import ENSEMBLE, evaluate
 from aam.members.tables import held_out_table, interval_columns, prediction_columns
+from aam.members.training_data import describe
 from aam.training import run_folder
 from aam.training import train as network
 from aam.training.labelled_study import LabelledStudy, fit_target, load_labelled_study
@@ -218,6 +220,8 @@ def _write_ensemble(
     for name, result in results.items():
         assert result.model is not None
         models[name] = result.model
+    sampling = options.sample
+    plan = BatchPlan(options.loop.seed, labelled.depth, sampling.token_limit, sampling.asv_sampling)
     (folder / "checkpoints").mkdir(exist_ok=True)
     checkpoint.save(
         folder / "checkpoints" / checkpoint.NAME,
@@ -227,6 +231,7 @@ def _write_ensemble(
         combined.ensemble,
         labelled.study.tokens_FL,
         models,
+        describe(labelled.study, labelled.splits, labels.groups, plan),
         checkpoint_files(folder) if others else [],
         to_plain(options),
     )

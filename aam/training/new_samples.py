@@ -15,10 +15,10 @@ import numpy.typing as npt
 import torch
 
 from aam.console import say, warn
+from aam.data.batches import BatchPlan
 from aam.data.labels import rows_where
 from aam.data.metadata import read_metadata
 from aam.data.study import Study
-from aam.training.model_config import ModelConfig
 from aam.training.training_summary import (
     PREFIX,
     QUANTILE,
@@ -63,6 +63,18 @@ class Comparison:
             (warn if warning else say)(note)
 
 
+NO_COMPARISON = Comparison(
+    {},
+    (
+        (
+            "The checkpoint of an earlier version has no data about its training samples: these "
+            "samples cannot be compared with them. Train again for the comparison.",
+            False,
+        ),
+    ),
+)
+
+
 def select_as_trained(study: Study, options: dict[str, Any], metadata: Path | None) -> Study:
     """Apply the --where of the training `options` if there is metadata; otherwise print it.
 
@@ -86,7 +98,7 @@ def select_as_trained(study: Study, options: dict[str, Any], metadata: Path | No
 
 def compare(
     training: Sequence[TrainingSummary | None],
-    config: ModelConfig,
+    plan: BatchPlan,
     study: Study,
     distances_N: npt.NDArray[np.float64] | None,
 ) -> Comparison:
@@ -94,17 +106,13 @@ def compare(
 
     Args:
         training: summary of each model.
-        config: of the first model.
+        plan: seed and rarefaction depth of the first model.
         study: the samples.
         distances_N: distance of each sample from the training samples, relative to the limit.
     """
     known = [summary for summary in training if summary is not None]
     if len(known) < len(training) or distances_N is None:
-        note = (
-            "The checkpoint of an earlier version has no data about its training samples: these "
-            "samples cannot be compared with them. Train again for the comparison."
-        )
-        return Comparison({}, ((note, False),))
+        return NO_COMPARISON
     reads, prevalence = _known_asvs(known, study)
     split, seen = _training_samples(known, study, reads)
     far = distances_N > 1
@@ -115,7 +123,7 @@ def compare(
         "unlike_training": np.where(far, "yes", "no"),
     }
     region = _region(known[0], study)
-    notes = [*seen, prevalence, *region, _richness(known[0], config, study), _far(far)]
+    notes = [*seen, prevalence, *region, _richness(known[0], plan, study), _far(far)]
     return Comparison(columns, tuple(notes))
 
 
@@ -190,14 +198,14 @@ def _region(summary: TrainingSummary, study: Study) -> list[Note]:
     ]
 
 
-def _richness(summary: TrainingSummary, config: ModelConfig, study: Study) -> Note:
-    rows = reference_rows(np.arange(len(study.table.sample_ids)), config.plan.seed)
-    here = float(rarefied_richness(study, config.plan, rows).double().median())
+def _richness(summary: TrainingSummary, plan: BatchPlan, study: Study) -> Note:
+    rows = reference_rows(np.arange(len(study.table.sample_ids)), plan.seed)
+    here = float(rarefied_richness(study, plan, rows).double().median())
     there = summary.richness_R.double()
     low, middle, high = there.quantile(
         torch.tensor([0.05, 0.5, 0.95], dtype=torch.float64)
     ).tolist()
-    depth = config.plan.rarefy_depth
+    depth = plan.rarefy_depth
     at = f" at {depth} reads" if depth else ""
     note = (
         f"Richness{at}: median {here:.0f} ASVs, in training {middle:.0f} "

@@ -43,7 +43,7 @@ from aam.training.pretrained import (
 from aam.training.runtime import Runtime, check_resources, make_runtime
 from aam.training.sample_selection import batch_plan, reading_plan
 from aam.training.target import Target
-from aam.training.training_summary import reference_rows, summarize
+from aam.training.training_summary import embedding_limit, reference_rows, summarize
 
 
 @dataclass(frozen=True)
@@ -193,8 +193,9 @@ def train_fold(
     known = apply_network(
         trained.encoder, study, plan, reference, batch_size, device, asv_vectors_FD
     )
+    limit = embedding_limit(known.embeddings_ND)
     checkpoints.add_training_summary(
-        result.checkpoint, summarize(study, split, plan, reference, known.embeddings_ND)
+        result.checkpoint, summarize(study, split, plan, reference, known.embeddings_ND, limit)
     )
     part, rows = split.held_out
     output = apply_network(trained, study, plan, rows, batch_size, device, asv_vectors_FD)

@@ -48,7 +48,8 @@ class TrainingSummary:
         frequencies_L4: float32, frequency of A, C, G and T at each of the first positions.
         length: median number of nucleotides of an ASV.
         richness_R: int64, ASVs of each reference sample at the rarefaction depth.
-        embeddings_RD: float32, of the reference samples.
+        embeddings_RD: float32, of the reference samples; of width 0 for an ensemble, which
+            compares by its kernel.
         limit: distance that `QUANTILE` of the reference samples have from the others.
     """
 
@@ -86,6 +87,7 @@ def summarize(
     plan: BatchPlan,
     rows_R: npt.NDArray[np.int64],
     embeddings_RD: npt.NDArray[np.float32],
+    limit: float,
 ) -> TrainingSummary:
     """Summarize the training samples of a split.
 
@@ -95,13 +97,12 @@ def summarize(
         plan: seed and rarefaction depth.
         rows_R: reference samples, of `reference_rows`.
         embeddings_RD: their embeddings.
+        limit: see `TrainingSummary`.
     """
     present = np.zeros(len(study.tokens_FL), dtype=bool)
     for block in blocks(study, split.train):
         present[block.indices] = True
     tokens_FL = study.tokens_FL[present]
-    embeddings = torch.from_numpy(embeddings_RD)
-    apart_R = _neighbour_distances(embeddings, embeddings, itself=True)
     return TrainingSummary(
         hash_ids(study.table.sample_ids[row] for row in split.train.tolist()),
         hash_ids(study.table.sample_ids[row] for row in split.validation.tolist()),
@@ -110,13 +111,19 @@ def summarize(
         nucleotide_frequencies(tokens_FL),
         median_length(tokens_FL),
         rarefied_richness(study, plan, rows_R),
-        embeddings,
-        float(apart_R.quantile(QUANTILE)),
+        torch.from_numpy(embeddings_RD),
+        limit,
     )
 
 
+def embedding_limit(embeddings_RD: npt.NDArray[np.float32]) -> float:
+    """Return the distance that `QUANTILE` of the reference samples have from the others."""
+    embeddings = torch.from_numpy(embeddings_RD)
+    return float(_neighbour_distances(embeddings, embeddings, itself=True).quantile(QUANTILE))
+
+
 def parse(stored: Any, width: int) -> TrainingSummary | None:
-    """Validate the summary in a checkpoint; None where there is none.
+    """Validate the summary in a checkpoint, with embeddings of `width`; None where there is none.
 
     Raises:
         Mismatch: an entry is missing, or of another type or shape.
@@ -131,13 +138,14 @@ def parse(stored: Any, width: int) -> TrainingSummary | None:
         "richness_R": (samples,),
         "embeddings_RD": (samples, width),
     }
+    optional = ("validation_N",) if width else ("validation_N", "embeddings_RD")
     for name, value in vars(found).items():
         if not isinstance(value, Tensor):
             continue
         numbers = name in ("frequencies_L4", "embeddings_RD")
         if value.dtype != (torch.float32 if numbers else torch.int64):
             raise Mismatch(f"training.{name} is {value.dtype}")
-        if not value.numel() and name != "validation_N":
+        if not value.numel() and name not in optional:
             raise Mismatch(f"training.{name} is empty")
         if tuple(value.shape) != shapes.get(name, (value.numel(),)):
             raise Mismatch(f"training.{name} is {tuple(value.shape)}")
@@ -194,10 +202,18 @@ def _neighbour_distances(samples_ND: Tensor, reference_RD: Tensor, itself: bool 
 
     With `itself` the samples are the reference, and each is compared with the others.
     """
-    reference = reference_RD.double()
-    nearest = min(NEIGHBOURS + itself, len(reference))
-    found = [
-        torch.cdist(chunk.double(), reference).topk(nearest, largest=False).values[:, itself:]
-        for chunk in torch.split(samples_ND, _BLOCK)
-    ]
-    return torch.cat(found).mean(dim=1).nan_to_num()
+    chunks, reference = torch.split(samples_ND, _BLOCK), reference_RD.double()
+    return torch.cat(
+        [mean_of_nearest(torch.cdist(chunk.double(), reference), itself) for chunk in chunks]
+    )
+
+
+def mean_of_nearest(distances_NR: Tensor, itself: bool = False) -> Tensor:
+    """Return the mean of the `NEIGHBOURS` smallest distances of each sample, [N].
+
+    With `itself` the smallest of all is left out: the distance of a sample from itself. Infinite
+    distances are left out too.
+    """
+    nearest = min(NEIGHBOURS + itself, distances_NR.shape[1])
+    found_NK = distances_NR.topk(nearest, largest=False).values[:, itself:]
+    return found_NK.where(found_NK.isfinite(), torch.nan).nanmean(dim=1).nan_to_num()

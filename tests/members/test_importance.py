@@ -30,7 +30,7 @@ from aam.members.base import F64, Labels, Samples
 from aam.members.checkpoint import LoadedEnsemble, StoredEnsemble
 from aam.members.forest import ForestInputs, as_csc, model_of
 from aam.members.importance import importance_table, kernel_effects
-from aam.members.kernel import FINEST, Kernel, KernelInputs, KernelModel, similarities
+from aam.members.kernel import FINEST, Kernel, KernelInputs, KernelModel, Landmarks, similarities
 from aam.training.target_transforms import TRANSFORMS
 from tests.support.artifacts import write_artifact
 from tests.support.commands import aam
@@ -133,15 +133,14 @@ def test_effects_are_the_exact_derivatives(
     trained = Kernel().read(Samples(counts[:, 2:], reference), reference)
     number = len(classes) or 1
     model = KernelModel(
-        trained.weights,
-        trained.norms_N,
+        Landmarks(trained.weights, trained.norms_N),
         gamma,
         rng.standard_normal((14, number)) * (0.5 if gamma else 0.005),
         np.zeros(number),
         rng.standard_normal((number + 1, number)) if classes else np.empty((0, 0)),
     )
     stored = StoredEnsemble(1, "0", "y", classes, transform, {"kernel": 1.0}, None, 1.0, {})
-    loaded = LoadedEnsemble(stored, reference, {"kernel": model}, [])
+    loaded = LoadedEnsemble(stored, reference, {"kernel": model}, None, [])
 
     to_reference = similarities(samples.tokens_FL, reference).astype(np.float64)
     own = similarities(samples.tokens_FL, samples.tokens_FL).astype(np.float64)

@@ -156,8 +156,8 @@ def test_classes_have_calibrated_probabilities(study: Path, tmp_path: Path) -> N
     columns = ["p_site-1", "p_site-2", "p_site-3"]
     assert found[columns].to_numpy().sum(axis=1) == pytest.approx(1)
     assert {f"kernel_{name}" for name in columns} < set(found)
-    words = ("--predictions", tmp_path / "p.tsv", "--metadata", study / "metadata.tsv")
-    assert aam("evaluate", *words, "--metadata-column", "site", "--classifier") == 0
+    words = ("--metadata", study / "metadata.tsv", "--metadata-column", "site", "--classifier")
+    assert aam("evaluate", "--predictions", tmp_path / "site" / "predictions.tsv", *words) == 0
 
 
 def test_the_transformer_is_a_member_too(study: Path, tmp_path: Path) -> None:

@@ -10,6 +10,7 @@ import pandas as pd
 import pytest
 import torch
 
+from aam.api import AamWarning, load
 from aam.contract.errors import DataError
 from aam.contract.options.commands import Simulate
 from aam.data.simulation.files import write_study
@@ -57,6 +58,89 @@ def test_samples_that_trained_the_model_are_marked_and_not_scored(
     assert f"Scored: {36 - len(split)} new rows" in capsys.readouterr().err
 
 
+@pytest.fixture(scope="module")
+def other_study(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """A study with other sequences."""
+    folder = tmp_path_factory.mktemp("other")
+    options = Simulate(
+        output_dir=folder, samples=20, asvs=90, length=60, richness=25, depth=900, sites=3,
+        subjects=10, seed=8,
+    )  # fmt: skip
+    write_study(simulate(options), options)
+    return folder / "table.biom"
+
+
+@pytest.fixture(scope="module", params=["kernel forest", "forest"])
+def ensemble(
+    request: pytest.FixtureRequest, study_dir: Path, tmp_path_factory: pytest.TempPathFactory
+) -> Path:
+    """An ensemble of the samples of one site."""
+    folder = tmp_path_factory.mktemp("ensemble") / "run"
+    data = ("--table", study_dir / "table.biom", "--metadata", study_dir / "metadata.tsv")
+    words = ("--metadata-column", "ph", "--where", "site=site-1", "--folds", 3)
+    members = ("--members", *request.param.split())
+    assert aam("train", *data, *words, *members, "--output-dir", folder) == 0
+    return folder
+
+
+def test_samples_that_trained_an_ensemble_are_marked(
+    study_dir: Path, ensemble: Path, tmp_path: Path, capsys: Capture
+) -> None:
+    """The final members are fitted to the samples of all folds."""
+    trained = set(read(ensemble / "splits.tsv")["sample-id"])
+    capsys.readouterr()
+    found = predict(ensemble, study_dir / "table.biom", tmp_path / "p.tsv")
+    printed = one_line(capsys)
+    assert f"warning: {len(trained)} of 36 samples trained this model (by sample id" in printed
+    assert "trained on samples with site=site-1 (--where)" in printed
+    assert "Richness at " in printed
+    marked = found.set_index("sample-id")["split"]
+    assert set(marked.index[marked == "train"]) == trained
+    assert set(marked) == {"train", "new"}
+    own = found[found["split"] == "train"]
+    assert (own["known_reads"] == 1).all()
+    assert (own["unlike_training"] == "yes").mean() < 0.2
+    with pytest.warns(AamWarning, match=f"{len(trained)} of 36 samples trained this model"):
+        in_python = load(ensemble).predict(study_dir / "table.biom")
+    assert list(in_python.columns) == list(found.columns[1:])
+    assert in_python["distance"].to_numpy() == pytest.approx(found["distance"].to_numpy())
+
+
+def test_another_study_is_unlike_the_training_samples_of_an_ensemble(
+    ensemble: Path, other_study: Path, tmp_path: Path, capsys: Capture
+) -> None:
+    capsys.readouterr()
+    found = predict(ensemble, other_study, tmp_path / "p.tsv")
+    printed = one_line(capsys)
+    assert set(found["split"]) == {"new"}
+    assert (found["known_reads"] == 0).all()
+    assert "Known ASVs: 0.0%" in printed
+    assert "another region, primer or direction" in printed
+    assert (found["unlike_training"] == "yes").all()
+    assert "warning: 20 of 20 samples are unlike the training samples" in printed
+
+
+def test_an_ensemble_without_training_data_predicts_and_a_damaged_one_is_refused(
+    study_dir: Path, ensemble: Path, tmp_path: Path, capsys: Capture
+) -> None:
+    file, table = tmp_path / "ensemble.ckpt", study_dir / "table.biom"
+    content = archive.read(ensemble / "checkpoints/ensemble.ckpt")
+    training = content.pop("training")
+    torch.save(content, file)
+    assert "distance" not in predict(file, table, tmp_path / "p.tsv")
+    assert "has no data about its training samples" in one_line(capsys)
+    given = ("--model", file, "--table", table, "--output", tmp_path / "q.tsv")
+    for part, name, value in (
+        ("landmarks", "asvs", training["landmarks"]["asvs"] + 10**6),
+        ("landmarks", "norms", training["landmarks"]["norms"].to(torch.int64)),
+        ("summary", "richness_R", training["summary"]["richness_R"][1:]),
+        ("summary", "limit", -1.0),
+        ("plan", "rarefy_depth", -1),
+    ):
+        torch.save(content | {"training": training | {part: training[part] | {name: value}}}, file)
+        assert aam("predict", *given) == DataError.status
+
+
 def test_the_condition_of_the_training_is_printed_or_applied(
     study_dir: Path, model: Path, tmp_path: Path, capsys: Capture
 ) -> None:
@@ -81,14 +165,9 @@ def test_folds_count_the_models_that_a_sample_trained(
 
 
 def test_another_study_is_compared_with_the_training_data(
-    study_dir: Path, model: Path, tmp_path: Path, capsys: Capture
+    model: Path, other_study: Path, tmp_path: Path, capsys: Capture
 ) -> None:
-    options = Simulate(
-        output_dir=tmp_path, samples=20, asvs=90, length=60, richness=25, depth=900, sites=3,
-        subjects=10, seed=8,
-    )  # fmt: skip
-    write_study(simulate(options), options)
-    found = predict(model, tmp_path / "table.biom", tmp_path / "p.tsv")
+    found = predict(model, other_study, tmp_path / "p.tsv")
     printed = one_line(capsys)
     assert set(found["split"]) == {"new"}
     assert "trained this model" not in printed

@@ -1,0 +1,38 @@
+"""Distances of samples from the training samples of an ensemble."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import numpy as np
+import pytest
+
+from aam.contract.options.groups import TableOptions
+from aam.data.batches import BatchPlan
+from aam.data.splits import Split
+from aam.data.study import load_study
+from aam.members.base import Samples
+from aam.members.kernel import FINEST, Kernel, similarities
+from aam.members.training_data import describe
+
+
+def test_distances_are_those_of_the_kernel_and_the_limit_leaves_groups_out(
+    study_dir: Path,
+) -> None:
+    """The definition in a few lines: 24 samples in groups of 4 trained, 12 are new."""
+    study = load_study(TableOptions(table=study_dir / "table.biom"))
+    rows, new, none = np.arange(24), np.arange(24, 36), np.empty(0, dtype=np.int64)
+    plan = BatchPlan(1, 400, 1024, "abundance")
+    data = describe(study, [Split(rows, none, none)], np.arange(36) // 4, plan)
+    samples = Samples.of(study.table, study.tokens_FL)
+    weights = np.log10(1 + FINEST * samples.relative.toarray())
+    kernel = weights @ similarities(study.tokens_FL, study.tokens_FL) @ weights.T
+    own = np.diag(kernel)
+    distances = np.sqrt((own[:, None] - 2 * kernel + own).clip(min=0))
+    inputs = Kernel().read(samples, study.tokens_FL).take(new)
+    others = distances[:24, :24].copy()
+    others[rows[:, None] // 4 == rows // 4] = np.inf
+    limit = np.quantile(np.sort(others)[:, :5].mean(axis=1), 0.95)
+    assert data.summary.limit == pytest.approx(limit, rel=1e-4)
+    expected = np.sort(distances[24:, :24])[:, :5].mean(axis=1) / limit
+    assert data.distances(inputs) == pytest.approx(expected, rel=1e-4)
