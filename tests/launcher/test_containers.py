@@ -441,7 +441,8 @@ def test_paths_and_values_arrive_unchanged(
     words = ["pretrain", f"--table={table}", "--tree", str(tree), f"--output-dir={out}"]
     given = [word for n, v in enumerate(values) for word in ("--env", f"VALUE{n}={v}")]
     said = engines.probe(engine, *words, *given, user=user)
-    assert said["words"] == words
+    pairs = ["--table", str(table), "--tree", str(tree), "--output-dir", str(out)]
+    assert said["words"] == ["pretrain", *pairs]
     assert said["text"][str(tree)] == "a table"
     assert [said["environment"][f"VALUE{n}"] for n in range(5)] == values
     assert out.is_dir()
