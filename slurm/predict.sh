@@ -38,11 +38,11 @@ vars=(); for name in $(compgen -e); do
     if [[ $name == @(APPTAINER*|SINGULARITY*|*_proxy|*_PROXY) ]]; then unset "$name"; fi
 done; exec "${@:2:$1}" "${vars[@]}" "${@:$1 + 2}"'
 step() { # step NAME TASKS WORDS...: a step of aam.node in the image, as TASKS tasks on each node
-    local cpus=$((SLURM_CPUS_ON_NODE / $2)) paths=("${mounts[@]}") engine=()
-    [ "$1" != run ] || mapfile -t paths <"$node/mounts"
+    local cpus=$((SLURM_CPUS_ON_NODE / $2)) paths=("${mounts[@]}") engine=() kill=1
+    case $1 in run) mapfile -t paths <"$node/mounts" ;; finish) kill=0 ;; esac # nodes end one by one
     [ -z "$image" ] || engine=("${container[@]}" "${paths[@]}" "$image")
     srun --nodes="$SLURM_NNODES" --ntasks-per-node="$2" --ntasks=$((SLURM_NNODES * $2)) \
-        --cpus-per-task=$((cpus > 0 ? cpus : 1)) --kill-on-bad-exit=1 --wait=0 \
+        --cpus-per-task=$((cpus > 0 ? cpus : 1)) --kill-on-bad-exit=$kill --wait=0 \
         bash -c "$enter" "$1" $((${#engine[@]} + 1)) "${engine[@]}" /usr/bin/env "${variables[@]}" \
         "$python" -m aam.node "$1" "${settings[@]}" "${mounts[@]}" --status "$status" -- "${@:3}"
 }
