@@ -243,7 +243,11 @@ def finish(
     """
     if not _first_node(variables):
         return 0
-    command = read(words, settings.directory)
+    try:
+        command = read(words, settings.directory)
+    except UsageError:  # `prepare` has printed it
+        log(f"ended with status {status}")
+        return status
     if command.run_folder is not None:
         record = status_file(command.run_folder, variables)
         with suppress(OSError, ValueError):

@@ -185,6 +185,14 @@ def test_the_status_of_the_rank_that_fails_first_is_kept(tmp_path: Path) -> None
     assert not list(run.iterdir())
 
 
+def test_the_last_step_of_a_command_that_is_wrong_keeps_the_status(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    words = ["pretrain", "--tabel", "t.biom", "--output-dir", "run"]
+    assert steps.finish(settings(tmp_path), words, {}, 64) == 64
+    assert capsys.readouterr().err == "aam-job: ended with status 64\n"
+
+
 def test_a_restart_is_recognised_by_the_job_of_the_run(tmp_path: Path) -> None:
     (tmp_path / "run.json").write_text(json.dumps({"host": {"job": "7"}}))
     again = {"SLURM_JOB_ID": "7", "SLURM_RESTART_COUNT": "1"}
