@@ -241,7 +241,8 @@ def test_empty_samples(bench: Bench, refused: Refused, capsys: pytest.CaptureFix
     words = ("Samples without reads", "2 (S02, S05)", "--drop-empty-samples")
     refused(bench.train("--table", path), DATA, *words)
     assert bench.train("--table", path, "--drop-empty-samples") == 0
-    assert "are left out: 2 (S02, S05)." in capsys.readouterr().err
+    message = f"Samples without reads in '{path}' are left out: 2 (S02, S05)."
+    assert message in capsys.readouterr().err
 
 
 def test_files_that_are_none(bench: Bench, refused: Refused) -> None:
