@@ -27,9 +27,10 @@ from aam.members import training_data
 from aam.members.base import Model, Tokens
 from aam.members.ensemble import Ensemble
 from aam.members.estimators import ESTIMATORS
-from aam.members.state import indices, to_arrays, to_tensors
+from aam.members.state import indices
 from aam.members.training_data import TrainingData
 from aam.serialization import archive, schema
+from aam.serialization.arrays import to_arrays, to_tensors
 from aam.serialization.schema import Mismatch
 from aam.training import checkpoints
 from aam.training.model_config import ModelConfig

@@ -1,4 +1,4 @@
-"""Arrays of an estimator's state as tensors of a checkpoint, and their validation."""
+"""Validation of the arrays of an estimator's state, without PyTorch (`aam baseline` needs none)."""
 
 from __future__ import annotations
 
@@ -6,27 +6,9 @@ from typing import Any
 
 import numpy as np
 import numpy.typing as npt
-import torch
-from torch import Tensor
 
 from aam.members.base import F64, Arrays, Rows
-from aam.serialization import schema
 from aam.serialization.schema import Mismatch
-
-
-def to_tensors(arrays: Arrays) -> dict[str, Tensor]:
-    """Convert a state for a checkpoint."""
-    return {name: torch.from_numpy(np.ascontiguousarray(a)) for name, a in arrays.items()}
-
-
-def to_arrays(stored: Any, name: str) -> dict[str, npt.NDArray[Any]]:
-    """Convert the state of `name` in a checkpoint.
-
-    Raises:
-        Mismatch: it is not a dictionary of tensors.
-    """
-    tensors = schema.parse(dict[str, Tensor], stored, name)
-    return {key: tensor.numpy() for key, tensor in tensors.items()}
 
 
 def numbers(arrays: Arrays, name: str, *shape: int | None) -> F64:

@@ -20,8 +20,8 @@ from aam.data.splits import Split
 from aam.data.study import Study
 from aam.members.base import F64, Rows, Samples
 from aam.members.kernel import Kernel, KernelInputs, Landmarks
-from aam.members.state import to_arrays, to_tensors
 from aam.serialization import schema
+from aam.serialization.arrays import to_arrays, to_tensors
 from aam.serialization.schema import Mismatch
 from aam.training import training_summary
 from aam.training.training_summary import (
