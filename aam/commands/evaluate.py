@@ -7,7 +7,8 @@ import json
 from aam.console import say
 from aam.contract.files import atomic_write, refuse_existing
 from aam.contract.options.commands import Evaluate
-from aam.data.metadata import read_metadata
+from aam.data.conditions import rows_where
+from aam.data.metadata import ID_HEADER, read_metadata
 from aam.data.metrics import summary
 from aam.data.predictions import join_labels, read_predictions
 from aam.report.terminal import show
@@ -18,6 +19,7 @@ def run(options: Evaluate) -> None:
 
     Raises:
         MissingInput: a file does not exist.
+        UsageError: --where is not a condition.
         DataError: no sample in common, no such column, or values that are not numeric.
         CannotCreate: the output exists or cannot be written.
     """
@@ -25,6 +27,7 @@ def run(options: Evaluate) -> None:
         refuse_existing(options.output, options.overwrite)
     frame = read_predictions(options.predictions)
     metadata = read_metadata(options.metadata)
+    frame = frame.iloc[rows_where(options.where, metadata, frame[ID_HEADER].tolist())]
     scored = join_labels(frame, metadata, options.metadata_column, options.classifier)
     found = summary(scored, options.metadata_column)
     show(found)

@@ -14,9 +14,10 @@ from itertools import chain
 import numpy as np
 import numpy.typing as npt
 
-from aam.console import say, warn
+from aam.console import warn
 from aam.contract.errors import DataError, UsageError, first_few
 from aam.contract.options.groups import SplitOptions, TargetOptions
+from aam.data.conditions import rows_where
 from aam.data.metadata import Metadata, class_target, groups, numeric_target
 from aam.data.splits import PARTS, Split, make_splits, read_splits
 
@@ -43,7 +44,7 @@ def read_labels(
 
     Raises:
         DataError: see `numeric_target` and `class_target`; --where leaves no sample.
-        UsageError: --where is not COLUMN=VALUE.
+        UsageError: --where is not a condition.
     """
     inside = rows_where(target.where, metadata, sample_ids)
     ids = [sample_ids[row] for row in inside]
@@ -133,30 +134,3 @@ def _check_groups(splits: Sequence[Split], labels: Sequence[str]) -> None:
                 first_few(sorted(divided)),
                 "choose another file, or leave out --group-column",
             )
-
-
-def rows_where(
-    condition: str | None, metadata: Metadata, sample_ids: Sequence[str]
-) -> npt.NDArray[np.int64]:
-    """Return the rows whose metadata meets COLUMN=VALUE; all rows for None.
-
-    Raises:
-        UsageError: the condition is not COLUMN=VALUE.
-        DataError: no such column, or no sample meets the condition.
-    """
-    if condition is None:
-        return np.arange(len(sample_ids))
-    column, equals, value = condition.partition("=")
-    if not equals:
-        raise UsageError("Invalid condition", f"--where '{condition}'", "write COLUMN=VALUE")
-    found = metadata.values(column, sample_ids)
-    rows = np.flatnonzero(found == value)
-    if not len(rows):
-        values = sorted(set(found.tolist()) - {""})[:10]
-        raise DataError(
-            "No sample meets the condition",
-            f"--where '{condition}', the column has {', '.join(values)}",
-            "name one of its values",
-        )
-    say(f"Samples with {condition}: {len(rows)} of {len(sample_ids)}.")
-    return rows

@@ -72,7 +72,7 @@ class Metadata:
             DataError: no such column, or no sample in common.
         """
         texts = self._texts(column, sample_ids)
-        known = ["" if text is None or _is_missing(text) else _normalized(text) for text in texts]
+        known = ["" if text is None or _is_missing(text) else normalized(text) for text in texts]
         return np.array(known, dtype=np.str_)
 
     def _texts(self, column: str, sample_ids: Sequence[str]) -> list[str | None]:
@@ -191,7 +191,7 @@ def class_target(
             than half of the values are different numbers.
     """
     rows, texts = _labelled(metadata, column, sample_ids)
-    labels = [_normalized(text) for text in texts]
+    labels = [normalized(text) for text in texts]
     classes = tuple(sorted(set(labels)))
     if len(classes) < 2:
         raise _constant(column, labels)
@@ -268,7 +268,8 @@ def _is_number(text: str) -> bool:
     return True
 
 
-def _normalized(text: str) -> str:
+def normalized(text: str) -> str:
+    """Write a whole number without decimals; other texts stay as they are."""
     integer = re.fullmatch(r"(-?[0-9]+)\.0*", text)
     return integer[1] if integer else text
 

@@ -16,7 +16,7 @@ import torch
 
 from aam.console import say, warn
 from aam.data.batches import BatchPlan
-from aam.data.labels import rows_where
+from aam.data.conditions import rows_where
 from aam.data.metadata import read_metadata
 from aam.data.study import Study
 from aam.training.training_summary import (

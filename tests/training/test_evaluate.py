@@ -8,7 +8,7 @@ from pathlib import Path
 import pytest
 
 from aam.cli import main
-from aam.contract.errors import CannotCreate, DataError, MissingInput
+from aam.contract.errors import CannotCreate, DataError, MissingInput, UsageError
 
 METADATA = "sample-id\tage\till\na\t1\tyes\nb\t2\tno\nc\t3\tyes\nd\t\tno\ne\t5\tno\n"
 
@@ -39,6 +39,16 @@ def test_rows_are_joined_by_id_not_by_order(
     assert "1 with 'age' ''" in shown.err
     assert evaluate(tmp_path, text, "--output", str(output)) == CannotCreate.status
     assert evaluate(tmp_path, text, "--output", str(output), "--overwrite") == 0
+
+
+def test_a_condition_restricts_the_scored_samples(tmp_path: Path) -> None:
+    output = tmp_path / "figures.json"
+    text = "sample_id\tpredicted\ne\t5\nc\t99\na\t2\nb\t2\n"
+    where = ("--where", "age!=3 and ill in (yes, no)")
+    assert evaluate(tmp_path, text, "--output", str(output), *where) == 0
+    found = json.loads(output.read_text())["overall"]
+    assert (found["samples"], found["mae"]) == (3, pytest.approx(1 / 3))
+    assert evaluate(tmp_path, text, "--where", "age") == UsageError.status
 
 
 def test_figures_of_folds_and_of_all(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:

@@ -293,6 +293,9 @@ class Evaluate:
     metadata: Path = option("Sample metadata with the true values.", role="input")
     metadata_column: str = option("Metadata column that was predicted.")
     classifier: bool = option("The column is a category.", default=False, basic=True)
+    where: str | None = option(
+        "Score only samples whose metadata meet a condition, as in `aam train`.", default=None
+    )
     output: Path | None = option(
         "JSON file for the metrics.", default=None, role="output", basic=True
     )

@@ -418,7 +418,8 @@ class TargetOptions:
     metadata_column: str = option("Metadata column to predict.")
     classifier: bool = option("Predict a category instead of a number.", default=False, basic=True)
     where: str | None = option(
-        "Use only samples with this metadata value, given as COLUMN=VALUE.",
+        "Use only samples whose metadata meet a condition: COLUMN=VALUE, also with !=, <, <=, >, "
+        ">=, or 'COLUMN in (A, B)'; several joined by ' and '.",
         default=None,
         basic=True,
     )

@@ -1,0 +1,166 @@
+"""Conditions on metadata (--where): parser and selection of samples.
+
+A condition is one or more comparisons joined by `and`:
+
+    COLUMN = VALUE      also ==, and != for the other values
+    COLUMN < NUMBER     also <=, >, >=
+    COLUMN in (A, B)    one of several values
+
+Columns may be in [brackets] or quotes, values in quotes; values that contain ` and `, or a comma
+in a list, must be. Values are equal as in `Metadata.values`: 18.0 is 18. A sample without a value
+in the column meets no comparison, not even `!=`, as in SQL and in QIIME 2's --p-where.
+"""
+
+from __future__ import annotations
+
+import operator
+import re
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass
+from typing import Any
+
+import numpy as np
+import numpy.typing as npt
+
+from aam.console import say
+from aam.contract.errors import DataError, UsageError, first_few
+from aam.data.metadata import Metadata, normalized
+
+_ORDER: dict[str, Callable[[Any, Any], Any]] = {
+    "<": operator.lt,
+    "<=": operator.le,
+    ">": operator.gt,
+    ">=": operator.ge,
+}
+_LISTED_VALUES = 10
+_QUOTED = r"'[^']*'|\"[^\"]*\""
+_COMPARISON = re.compile(
+    rf"\s*(?P<column>{_QUOTED}|\[[^\]]*\]|[^=!<>]+?)\s*"
+    rf"(?:(?P<operator><=|>=|!=|==?|<|>)\s*(?P<value>{_QUOTED}|.*?)"
+    r"|(?<=[\s\]'\"])(?P<in>in)\s*\((?P<values>.*?)\))"
+    r"\s*(?:$|(?<=[\s)\]'\"])and\s)",
+    re.IGNORECASE | re.DOTALL,
+)
+_ITEM = re.compile(rf"\s*(?:{_QUOTED})\s*(?=,|$)|[^,]+", re.DOTALL)
+_FORMS = (
+    "write COLUMN=VALUE, COLUMN>=NUMBER or 'COLUMN in (A, B)', several joined by ' and ', and "
+    "values that contain ' and ' in quotes"
+)
+
+
+@dataclass(frozen=True)
+class Comparison:
+    """A comparison of a column with values.
+
+    Attributes:
+        column: of the metadata.
+        operator: "in", "!=", "<", "<=", ">" or ">="; `=` is "in" with one value.
+        values: one, or several of "in".
+    """
+
+    column: str
+    operator: str
+    values: tuple[str, ...]
+
+    def meets(self, metadata: Metadata, sample_ids: Sequence[str]) -> npt.NDArray[np.bool_]:
+        """Return which samples meet the comparison, bool [N].
+
+        Raises:
+            DataError: no such column, or values of it that are not numbers and are to be ordered.
+        """
+        texts = metadata.values(self.column, sample_ids)
+        known = texts != ""
+        if self.operator in _ORDER:
+            numbers = [_number(text) for text in texts]
+            wrong = [t for t, n in zip(texts.tolist(), numbers, strict=True) if t and n is None]
+            if wrong:
+                raise DataError(
+                    f"The column '{self.column}' is not numeric, so '{self.operator}' cannot order "
+                    "its values",
+                    f"{len(wrong)} of {int(known.sum())} values, distinct ones: "
+                    f"{first_few(sorted(set(wrong)))}",
+                    f"compare with '{self.column}=VALUE' or '{self.column} in (A, B)'",
+                )
+            values = np.array([np.nan if number is None else number for number in numbers])
+            met: npt.NDArray[np.bool_] = _ORDER[self.operator](values, float(self.values[0]))
+        else:
+            equal = np.isin(texts, [normalized(value) for value in self.values])
+            met = known & (equal if self.operator == "in" else ~equal)
+        return met
+
+
+def parse_condition(condition: str) -> tuple[Comparison, ...]:
+    """Parse a condition.
+
+    Raises:
+        UsageError: it is not of the forms above, or orders by something that is not a number.
+    """
+    condition, place = condition.strip(), 0
+    found: list[Comparison] = []
+    while place < len(condition) or not found:
+        match = _COMPARISON.match(condition, place)
+        column = _unquoted(match["column"]) if match else ""
+        if match is None or not column:
+            raise UsageError("Invalid condition", f"--where '{condition}'", _FORMS)
+        place = match.end()
+        name = match["operator"] or "in"
+        if match["in"]:
+            values = tuple(_unquoted(item) for item in _ITEM.findall(match["values"]))
+        else:
+            values = (_unquoted(match["value"]),)
+        if not values or not all(values):
+            raise UsageError(
+                "Invalid condition", f"--where '{condition}': '{column}' has no value", _FORMS
+            )
+        if name in _ORDER and _number(values[0]) is None:
+            raise UsageError(
+                "Invalid condition",
+                f"--where '{condition}': '{values[0]}' after '{name}' is not a number",
+                _FORMS,
+            )
+        found.append(Comparison(column, "in" if name in ("=", "==") else name, values))
+    return tuple(found)
+
+
+def rows_where(
+    condition: str | None, metadata: Metadata, sample_ids: Sequence[str]
+) -> npt.NDArray[np.int64]:
+    """Return the rows whose metadata meet a condition; all rows for None.
+
+    Raises:
+        UsageError: see `parse_condition`.
+        DataError: no such column, a column that is not numeric, or no sample meets the condition.
+    """
+    if condition is None:
+        return np.arange(len(sample_ids))
+    met = np.ones(len(sample_ids), dtype=np.bool_)
+    for comparison in parse_condition(condition):
+        left, met = met, met & comparison.meets(metadata, sample_ids)
+        if met.any():
+            continue
+        values = set(metadata.values(comparison.column, sample_ids)[left].tolist()) - {""}
+        raise DataError(
+            "No sample meets the condition",
+            f"--where '{condition}', in {left.sum()} samples '{comparison.column}' has "
+            f"{', '.join(sorted(values)[:_LISTED_VALUES]) or 'no value'}",
+            "change the condition",
+        )
+    rows = np.flatnonzero(met)
+    say(f"Samples with {condition}: {len(rows)} of {len(sample_ids)}.")
+    return rows
+
+
+def _unquoted(text: str) -> str:
+    text = text.strip()
+    if len(text) > 1 and (text[0], text[-1]) in (("'", "'"), ('"', '"'), ("[", "]")):
+        return text[1:-1]
+    return text
+
+
+def _number(text: str) -> float | None:
+    """Return a finite number, or None."""
+    try:
+        number = float(text)
+    except ValueError:
+        return None
+    return number if np.isfinite(number) else None
