@@ -29,7 +29,7 @@ from aam.contract.options import (
     specs,
     split_command,
 )
-from aam.contract.options.groups import ScaleOptions
+from aam.contract.options.device import ScaleOptions
 from aam.contract.run_record import Record
 
 INTERRUPTED = 130

@@ -51,7 +51,7 @@ def main() -> None:
 
 def simulated(folder: Path) -> tuple[Path, Path]:
     """Simulate a study whose samples differ in richness like gut samples."""
-    from aam.contract.options.commands import Simulate
+    from aam.contract.options.commands.studies import Simulate
     from aam.data.simulation.files import write_study
     from aam.data.simulation.simulate import simulate
 
@@ -67,7 +67,7 @@ def in_process(function: Any, *arguments: Any) -> Any:
 
 
 def _study(table: Path, tree: Path | None) -> Any:
-    from aam.contract.options.groups import PhylogenyOptions, TableOptions
+    from aam.contract.options.study import PhylogenyOptions, TableOptions
     from aam.data.rarefaction import auto_depth
     from aam.data.study import load_study
     from aam.training.sample_selection import deep_enough
@@ -103,7 +103,7 @@ def train(path: Path, tree: Path | None, epochs: int, seed: int, even: bool) -> 
     """Pretrain with width 32; return samples per CPU-second, peak MiB and validation loss."""
     import torch
 
-    from aam.contract.options.groups import LoopOptions
+    from aam.contract.options.training import LoopOptions
     from aam.data.batches import BatchPlan
     from aam.data.splits import make_splits
     from aam.model.network import Encoder

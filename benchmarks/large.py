@@ -141,14 +141,13 @@ def steps(study: Path, samples: int) -> dict[str, float]:
     """Open the store as pretraining does and take 12 steps on its first `samples`."""
     import torch
 
-    from aam.contract.options.groups import (
-        LoopOptions,
-        MaskOptions,
+    from aam.contract.options.study import (
         PhylogenyOptions,
         SampleOptions,
         SplitOptions,
         TableOptions,
     )
+    from aam.contract.options.training import LoopOptions, MaskOptions
     from aam.data.batches import BatchPlan
     from aam.data.labels import split_samples
     from aam.data.study import load_study

@@ -20,8 +20,8 @@ from pathlib import Path
 
 import numpy as np
 
-from aam.contract.options.commands import Simulate
-from aam.contract.options.groups import SampleOptions, SplitOptions, TableOptions, TargetOptions
+from aam.contract.options.commands.studies import Simulate
+from aam.contract.options.study import SampleOptions, SplitOptions, TableOptions, TargetOptions
 from aam.data.labels import read_labels, split_samples
 from aam.data.metadata import Metadata, read_metadata
 from aam.data.simulation.files import write_study

@@ -68,7 +68,7 @@ def main() -> None:
 
 def simulate(folder: Path) -> Path:
     """Make a study of 400 samples and 2,000 ASVs of 150 nt."""
-    from aam.contract.options.commands import Simulate
+    from aam.contract.options.commands.studies import Simulate
     from aam.data.simulation.files import write_study
     from aam.data.simulation.simulate import simulate as make
 
@@ -121,7 +121,7 @@ def _one(
     os.environ.update(variables)
     import torch
 
-    from aam.contract.options.groups import DeviceOptions, ScaleOptions
+    from aam.contract.options.device import DeviceOptions, ScaleOptions
     from aam.distributed.process_group import process_group
 
     torch.set_num_threads(threads)
@@ -137,8 +137,20 @@ def _steps(
     import numpy as np
     import torch
 
-    from aam.contract.options import groups as of
-    from aam.contract.options.commands import Pretrain
+    from aam.contract.options.commands.learn import Pretrain
+    from aam.contract.options.device import DeviceOptions, SpeedOptions
+    from aam.contract.options.study import (
+        PhylogenyOptions,
+        SampleOptions,
+        SplitOptions,
+        TableOptions,
+    )
+    from aam.contract.options.training import (
+        LoopOptions,
+        MaskOptions,
+        ModelOptions,
+        RunOptions,
+    )
     from aam.model.shape import NetworkShape
     from aam.training import fit
     from aam.training.data_loader import TrainingBatches
@@ -147,7 +159,7 @@ def _steps(
     from aam.training.runtime import Runtime
 
     loaded, plan = _load(folder)
-    loop = of.LoopOptions(epochs=1, batch_size=batch, seed=SEED)
+    loop = LoopOptions(epochs=1, batch_size=batch, seed=SEED)
     sizes = NetworkShape(150, shape["dim"], shape["heads"], shape["layers"], 5)
     before = _resident()
     torch.manual_seed(SEED)
@@ -173,9 +185,9 @@ def _steps(
     )
     with tempfile.TemporaryDirectory() as out:
         options = Pretrain(
-            of.TableOptions(table=folder), of.PhylogenyOptions(), of.RunOptions(Path(out)),
-            of.SampleOptions(), of.ModelOptions(), of.MaskOptions(), of.SplitOptions(), loop,
-            of.SpeedOptions(), of.DeviceOptions(), scale,
+            TableOptions(table=folder), PhylogenyOptions(), RunOptions(Path(out)),
+            SampleOptions(), ModelOptions(), MaskOptions(), SplitOptions(), loop,
+            SpeedOptions(), DeviceOptions(), scale,
         )  # fmt: skip
         runtime = Runtime(torch.device("cpu"), communicator=communicator)
         fit.run(fit.FitConfig(options, config, Path(out), runtime), task, training, None)
@@ -194,7 +206,7 @@ def _steps(
 
 
 def _load(folder: Path) -> tuple[Any, Any]:
-    from aam.contract.options.groups import PhylogenyOptions, TableOptions
+    from aam.contract.options.study import PhylogenyOptions, TableOptions
     from aam.data.batches import BatchPlan
     from aam.data.study import load_study
 

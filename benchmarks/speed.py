@@ -75,7 +75,7 @@ def main() -> None:
 
 def simulate(folder: Path, samples: int) -> Path:
     """Simulate a study of 2,000 ASVs."""
-    from aam.contract.options.commands import Simulate
+    from aam.contract.options.commands.studies import Simulate
     from aam.data.simulation.files import write_study
     from aam.data.simulation.simulate import simulate as make
 
@@ -170,7 +170,7 @@ def _pretrain(study: Path, patch: int | None, steps: int, copies: bool = False) 
 
 
 def _load(study: Path, masks: bool) -> Any:
-    from aam.contract.options.groups import PhylogenyOptions, TableOptions
+    from aam.contract.options.study import PhylogenyOptions, TableOptions
     from aam.data.batches import BatchPlan
     from aam.data.study import load_study
 
@@ -189,8 +189,8 @@ def _load(study: Path, masks: bool) -> Any:
 
 def _shape(patch: int | None, outputs: int = 0) -> Any:
     from aam.contract.options import specs
-    from aam.contract.options.commands import Train
-    from aam.contract.options.groups import ModelOptions
+    from aam.contract.options.commands.learn import Train
+    from aam.contract.options.training import ModelOptions
     from aam.model.shape import NetworkShape
 
     profile = next(spec.default for spec in specs(Train) if spec.field == "profile_features")
@@ -213,7 +213,7 @@ def _steps(
     import numpy as np
     import torch
 
-    from aam.contract.options.groups import LoopOptions
+    from aam.contract.options.training import LoopOptions
     from aam.training.data_loader import TrainingBatches
     from aam.training.lightning_module import LossWeights, TrainingModule
     from aam.training.optimizer import make_optimizer

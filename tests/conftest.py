@@ -12,8 +12,8 @@ import pytest
 import torch
 from hypothesis import settings
 
-from aam.contract.options.commands import Simulate
-from aam.contract.options.groups import PhylogenyOptions, TableOptions
+from aam.contract.options.commands.studies import Simulate
+from aam.contract.options.study import PhylogenyOptions, TableOptions
 from aam.data.simulation.files import write_study
 from aam.data.simulation.simulate import simulate
 from aam.data.study import Study, load_study

@@ -11,8 +11,9 @@ from aam.api.tables import Table, table_files, tree_file
 from aam.commands.unifrac import distances
 from aam.contract.errors import UsageError
 from aam.contract.options import check
-from aam.contract.options.commands import Unifrac
-from aam.contract.options.groups import Device, Metric
+from aam.contract.options.commands.compare import Unifrac
+from aam.contract.options.device import Device
+from aam.contract.options.study import Metric
 
 
 def unifrac(

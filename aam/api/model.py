@@ -13,8 +13,8 @@ from aam.api.tables import Sequences, Table, table_files
 from aam.commands.predict import predict_study
 from aam.console import as_library
 from aam.contract.errors import DataError
-from aam.contract.options.commands import Predict
-from aam.contract.options.groups import Device, DeviceOptions
+from aam.contract.options.commands.use import Predict
+from aam.contract.options.device import Device, DeviceOptions
 from aam.data.metadata import ID_HEADER
 from aam.data.study import load_study
 from aam.data.taxonomy import read_taxonomy

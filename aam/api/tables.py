@@ -23,7 +23,7 @@ from skbio import TreeNode
 from aam import __version__
 from aam.console import as_library
 from aam.contract.errors import AamError, DataError
-from aam.contract.options.groups import TableOptions
+from aam.contract.options.study import TableOptions
 from aam.data.io.table_blocks import check_ids
 
 Table: TypeAlias = Any

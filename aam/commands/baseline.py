@@ -11,7 +11,7 @@ from aam.console import say
 from aam.contract.errors import UsageError
 from aam.contract.files import atomic_write, refuse_existing
 from aam.contract.options import to_plain
-from aam.contract.options.commands import Baseline
+from aam.contract.options.commands.compare import Baseline
 from aam.data.labels import read_labels, split_samples
 from aam.data.metadata import read_metadata
 from aam.data.metrics import summary

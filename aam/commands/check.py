@@ -9,8 +9,8 @@ import torch
 from aam.console import say
 from aam.contract.check_report import UNUSABLE, CheckReport, to_json, worst
 from aam.contract.errors import Unavailable
-from aam.contract.options.commands import Check
-from aam.contract.options.groups import DeviceOptions
+from aam.contract.options.commands.stack import Check
+from aam.contract.options.device import DeviceOptions
 from aam.model.attention import TORCH, Backend
 from aam.numerics.check import CheckPlan, Event, conclude, measure
 from aam.numerics.child_process import measure_in_child

@@ -8,7 +8,7 @@ from urllib.parse import quote
 from aam.console import say
 from aam.contract.errors import UsageError
 from aam.contract.files import atomic_write
-from aam.contract.options.commands import Compare
+from aam.contract.options.commands.compare import Compare
 from aam.report.comparison import comparison
 from aam.report.page import render
 from aam.report.run import read_run

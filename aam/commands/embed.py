@@ -5,7 +5,7 @@ from __future__ import annotations
 from aam.console import say
 from aam.contract.errors import UsageError
 from aam.contract.files import atomic_write, refuse_existing
-from aam.contract.options.commands import Embed
+from aam.contract.options.commands.use import Embed
 from aam.data.metadata import read_metadata
 from aam.data.ordination import principal_coordinates, write_ordination
 from aam.numerics.device import choose_device, print_device

@@ -6,7 +6,7 @@ import json
 
 from aam.console import say
 from aam.contract.files import atomic_write, refuse_existing
-from aam.contract.options.commands import Evaluate
+from aam.contract.options.commands.use import Evaluate
 from aam.data.conditions import rows_where
 from aam.data.metadata import ID_HEADER, read_metadata
 from aam.data.metrics import summary

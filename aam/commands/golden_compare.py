@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import json
 
-from aam.contract.options.commands import GoldenCompare
+from aam.contract.options.commands.stack import GoldenCompare
 from aam.golden import case
 from aam.golden.compare import as_plain, compare, first_difference, lines
 from aam.golden.folder import Stack, read

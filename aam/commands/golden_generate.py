@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from aam.console import say
 from aam.contract.errors import NotFinite
-from aam.contract.options.commands import GoldenGenerate
+from aam.contract.options.commands.stack import GoldenGenerate
 from aam.golden import case
 from aam.golden.folder import Golden, Stack, refuse, write
 from aam.golden.measure import device_of, first_not_finite, measure

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from aam.console import say
 from aam.contract.files import refuse_existing
-from aam.contract.options.commands import Importance
+from aam.contract.options.commands.use import Importance
 from aam.data.study import load_study
 from aam.data.taxonomy import read_taxonomy
 from aam.members.importance import importance_table, read_members

@@ -6,7 +6,7 @@ import numpy as np
 from rich.console import Console
 from rich.table import Table
 
-from aam.contract.options.commands import Memory
+from aam.contract.options.commands.stack import Memory
 from aam.contract.precision import Precision
 from aam.data.batches import BatchPlan, make_batch
 from aam.data.study import Study, load_study

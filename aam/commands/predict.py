@@ -7,7 +7,7 @@ import torch
 
 from aam.console import say
 from aam.contract.files import refuse_existing
-from aam.contract.options.commands import Predict
+from aam.contract.options.commands.use import Predict
 from aam.data.study import Study
 from aam.members import checkpoint
 from aam.members import predict as ensemble

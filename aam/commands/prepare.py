@@ -9,7 +9,7 @@ from aam.console import say
 from aam.contract.errors import CannotCreate, UsageError
 from aam.contract.files import refuse_existing
 from aam.contract.folders import atomic_folder
-from aam.contract.options.commands import Prepare
+from aam.contract.options.commands.studies import Prepare
 from aam.data.store.files import is_store, read_header
 from aam.data.store.integrity import verify
 from aam.data.store.writer import prepare

@@ -10,7 +10,7 @@ from rich.console import Console
 from rich.markup import escape
 from rich.table import Column, Table
 
-from aam.contract.options.commands import Profile
+from aam.contract.options.commands.stack import Profile
 from aam.performance.profile import (
     KernelProfile,
     category,

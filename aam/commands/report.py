@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from aam.console import say
 from aam.contract.files import atomic_write
-from aam.contract.options.commands import Report
+from aam.contract.options.commands.use import Report
 from aam.report.base import ReportInput
 from aam.report.colours import choose_colours
 from aam.report.models import compare_models

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from aam.console import say
 from aam.contract.files import refuse_existing
-from aam.contract.options.commands import Simulate
+from aam.contract.options.commands.studies import Simulate
 from aam.data.simulation.files import write_study
 from aam.data.simulation.simulate import simulate
 

@@ -10,8 +10,8 @@ from numpy.typing import NDArray
 from aam.console import say
 from aam.contract.errors import DataError, UsageError
 from aam.contract.files import atomic_write, refuse_existing
-from aam.contract.options.commands import Unifrac
-from aam.contract.options.groups import DeviceOptions
+from aam.contract.options.commands.compare import Unifrac
+from aam.contract.options.device import DeviceOptions
 from aam.data.distances import DistanceMatrix, checked_suffix, write_distances
 from aam.data.metadata import ID_HEADER
 from aam.data.store.files import is_store

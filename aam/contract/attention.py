@@ -11,7 +11,7 @@ from typing import Literal
 
 from aam.contract.check_report import UNUSABLE, WRONG, CheckReport, worst
 from aam.contract.errors import Unavailable
-from aam.contract.options.groups import AttnImplementation
+from aam.contract.options.device import AttnImplementation
 
 BACKENDS = ("auto", "flash", "mem_efficient", "math")
 """PyTorch's backends in order of preference; auto leaves the choice to PyTorch."""

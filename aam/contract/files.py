@@ -6,7 +6,6 @@ import errno
 import glob
 import hashlib
 import os
-import platform
 import shutil
 import stat
 from collections.abc import Iterator
@@ -112,7 +111,7 @@ def atomic_write(path: Path) -> Iterator[Path]:
     make_parent(path)
     _remove_leftovers(path)
     # The suffix stays last: some writers choose the format by it.
-    temporary = path.with_name(f".{path.stem}.{platform.node()}-{os.getpid()}{path.suffix}")
+    temporary = path.with_name(f".{path.stem}.{os.uname().nodename}-{os.getpid()}{path.suffix}")
     try:
         with report_full_disk(path):
             yield temporary
@@ -125,7 +124,7 @@ def atomic_write(path: Path) -> Iterator[Path]:
 
 def _remove_leftovers(path: Path) -> None:
     """Remove the temporary files of `path` whose process, of this host, has ended."""
-    start, end = f".{path.stem}.{platform.node()}-", path.suffix
+    start, end = f".{path.stem}.{os.uname().nodename}-", path.suffix
     for leftover in path.parent.glob(f"{glob.escape(start)}*{glob.escape(end)}"):
         number = leftover.name[len(start) : len(leftover.name) - len(end)]
         if number.isdecimal() and not process_exists(int(number)):

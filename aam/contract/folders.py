@@ -10,7 +10,6 @@ import errno
 import fcntl
 import glob
 import os
-import platform
 import shutil
 import sys
 from collections.abc import Iterator
@@ -37,7 +36,7 @@ def atomic_folder(path: Path, overwrite: bool) -> Iterator[Path]:
     """
     make_parent(path)
     _remove_leftovers(path)
-    temporary = path.with_name(f".{path.name}.{platform.node()}-{os.getpid()}{_PARTIAL}")
+    temporary = path.with_name(f".{path.name}.{os.uname().nodename}-{os.getpid()}{_PARTIAL}")
     lock = -1
     try:
         with report_full_disk(path):
@@ -76,7 +75,7 @@ def _rename(temporary: Path, path: Path, overwrite: bool) -> None:
 def _remove_leftovers(path: Path) -> None:
     """Remove incomplete folders of `path` that killed processes of this host left."""
     for leftover in sorted(path.parent.glob(f".{glob.escape(path.name)}.*{_PARTIAL}")):
-        local = leftover.name.startswith(f".{path.name}.{platform.node()}-")
+        local = leftover.name.startswith(f".{path.name}.{os.uname().nodename}-")
         lock = _locked(leftover) if local and leftover.is_dir() else -1
         if lock < 0:
             _print(

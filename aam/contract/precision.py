@@ -10,7 +10,7 @@ import re
 from typing import Literal
 
 from aam.contract.errors import UsageError
-from aam.contract.options.groups import MixedPrecision
+from aam.contract.options.device import MixedPrecision
 
 Precision = Literal["none", "bf16", "fp16"]
 

@@ -19,7 +19,7 @@ from scipy.sparse import csr_array
 from torch import Tensor
 
 from aam.contract.options.field import BELOW_ONE, ONE_OR_MORE, SEEDS, UP_TO_ONE, ZERO_OR_MORE
-from aam.contract.options.groups import Metric
+from aam.contract.options.study import Metric
 from aam.data.rarefaction import rarefy
 from aam.data.sequences import MASK, PAD
 from aam.data.study import Study

@@ -12,8 +12,8 @@ import numpy.typing as npt
 
 from aam.console import say
 from aam.contract.errors import UsageError
-from aam.contract.options.commands import Unifrac
-from aam.contract.options.groups import PhylogenyOptions, TableOptions
+from aam.contract.options.commands.compare import Unifrac
+from aam.contract.options.study import PhylogenyOptions, TableOptions
 from aam.data.distances import DistanceMatrix, read_distances
 from aam.data.sequences import PAD, encode, sequences_of
 from aam.data.store.files import is_store, read_header

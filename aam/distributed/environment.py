@@ -10,7 +10,7 @@ from collections.abc import Mapping
 from dataclasses import dataclass
 
 from aam.contract.errors import UsageError
-from aam.contract.options.groups import ScaleOptions
+from aam.contract.options.device import ScaleOptions
 from aam.data.batch_balance import even_slice
 
 _PORTS = (15_000, 20_000)

@@ -21,7 +21,7 @@ from types import FrameType
 
 from aam.contract.errors import Unavailable
 from aam.contract.gpus import GPU
-from aam.contract.options.groups import DeviceOptions, ScaleOptions
+from aam.contract.options.device import DeviceOptions, ScaleOptions
 from aam.distributed.environment import Ranks, check_options
 
 STARTED_BY = "AAM_STARTED_BY"

@@ -21,7 +21,7 @@ from torch.distributed.rendezvous import rendezvous
 
 from aam.console import console, say
 from aam.contract.errors import Unavailable, UsageError
-from aam.contract.options.groups import DeviceOptions, ScaleOptions
+from aam.contract.options.device import DeviceOptions, ScaleOptions
 from aam.distributed import heartbeat, network_settings
 from aam.distributed.communicator import Communicator
 from aam.distributed.environment import Ranks, check_options, read_environment

@@ -19,7 +19,7 @@ from torch.distributed.device_mesh import init_device_mesh
 from torch.optim import Optimizer
 
 from aam.contract.errors import DataError, Unavailable
-from aam.contract.options.groups import ScaleOptions
+from aam.contract.options.device import ScaleOptions
 from aam.distributed import sharded_checkpoint, state_dict
 from aam.distributed.environment import Ranks
 from aam.model.transformer import Block

@@ -12,7 +12,7 @@ import numpy as np
 import torch
 from torch import Tensor
 
-from aam.contract.options.groups import LoopOptions
+from aam.contract.options.training import LoopOptions
 from aam.data.batches import Batch, shortest
 from aam.data.sequences import MASK, PAD
 from aam.golden import random_numbers as rng

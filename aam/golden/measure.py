@@ -17,8 +17,8 @@ import torch
 import torch.nn.functional as F
 from torch import Tensor, nn
 
-from aam.contract.options.commands import GoldenOptions
-from aam.contract.options.groups import DeviceOptions
+from aam.contract.options.commands.stack import GoldenOptions
+from aam.contract.options.device import DeviceOptions
 from aam.contract.precision import Precision, choose_precision
 from aam.data.batches import Batch
 from aam.data.sequences import PAD

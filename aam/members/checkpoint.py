@@ -21,7 +21,7 @@ from aam import __version__
 from aam.contract.errors import DataError
 from aam.contract.files import atomic_write
 from aam.contract.options.field import ABOVE_ZERO, ONE_OR_MORE, ZERO_OR_MORE
-from aam.contract.options.groups import TransformName
+from aam.contract.options.training import TransformName
 from aam.data.sequences import MASK
 from aam.members import training_data
 from aam.members.base import Model, Tokens

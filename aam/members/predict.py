@@ -8,7 +8,7 @@ import numpy as np
 import pandas as pd
 
 from aam.console import say
-from aam.contract.options.commands import Predict
+from aam.contract.options.commands.use import Predict
 from aam.data.metadata import ID_HEADER
 from aam.data.study import load_study
 from aam.members import checkpoint

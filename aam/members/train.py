@@ -21,7 +21,7 @@ from aam.contract import run_record
 from aam.contract.errors import UsageError
 from aam.contract.files import atomic_write
 from aam.contract.options import specs, to_plain
-from aam.contract.options.commands import MemberName, Train
+from aam.contract.options.commands.learn import MemberName, Train
 from aam.data.batches import BatchPlan
 from aam.data.metadata import read_metadata
 from aam.data.metrics import ScoredPredictions

@@ -12,7 +12,7 @@ from collections.abc import Iterable, Iterator
 import torch
 from torch import Tensor, nn
 
-from aam.contract.options.groups import Metric
+from aam.contract.options.study import Metric
 from aam.model.attention import AUTO, Backends
 from aam.model.distance import PairwiseDistance
 from aam.model.nucleotides import NucleotideEncoder

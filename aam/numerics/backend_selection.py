@@ -19,7 +19,7 @@ from aam.contract.attention import Status, StatusOf, Use, reported_status, selec
 from aam.contract.check_report import VARIABLE, CheckReport, from_json
 from aam.contract.errors import DataError
 from aam.contract.gpus import GPU
-from aam.contract.options.groups import DeviceOptions
+from aam.contract.options.device import DeviceOptions
 from aam.contract.run_record import launched_by
 from aam.model.attention import TORCH, Backend, Backends, runs
 from aam.numerics.check import CheckPlan, conclude, measure

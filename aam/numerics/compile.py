@@ -13,7 +13,7 @@ from typing import Any
 import torch
 from torch import Tensor, nn
 
-from aam.contract.options.groups import CompileModel
+from aam.contract.options.device import CompileModel
 from aam.contract.precision import Precision
 from aam.numerics.device import is_gpu
 from aam.numerics.tolerance import tolerance

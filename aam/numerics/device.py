@@ -13,7 +13,7 @@ import torch
 from aam.console import say
 from aam.contract.errors import Unavailable
 from aam.contract.gpus import AMD, GPU, NVIDIA, GpuVendor
-from aam.contract.options.groups import DeviceOptions
+from aam.contract.options.device import DeviceOptions
 from aam.contract.precision import CPU
 from aam.numerics import aotriton
 

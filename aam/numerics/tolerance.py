@@ -11,7 +11,7 @@ from __future__ import annotations
 
 import math
 
-from aam.contract.options.groups import MixedPrecision
+from aam.contract.options.device import MixedPrecision
 
 UNIT = {"none": 2.0**-24, "fp16": 2.0**-11, "bf16": 2.0**-8}
 """Unit roundoff of each precision; none is fp32 (IEEE 754, and bf16's 8 significant bits)."""

@@ -14,7 +14,7 @@ import torch
 
 from aam.contract.errors import DataError, MissingInput, UsageError
 from aam.contract.files import atomic_write
-from aam.contract.options.groups import RunOptions
+from aam.contract.options.training import RunOptions
 from aam.distributed import sharded_checkpoint, state_dict
 from aam.model.attention import AUTO, Backends
 from aam.model.network import Encoder, Predictor

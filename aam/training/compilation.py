@@ -12,7 +12,7 @@ from lightning.pytorch.callbacks import Callback
 from torch import Tensor, nn
 
 from aam.console import say, warn
-from aam.contract.options.groups import CompileModel
+from aam.contract.options.device import CompileModel
 from aam.contract.precision import Precision
 from aam.data.batches import Batch
 from aam.model.transformer import FEED_FORWARD, PRODUCTS

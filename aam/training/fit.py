@@ -15,8 +15,8 @@ from lightning.pytorch.loggers import TensorBoardLogger
 
 from aam.console import interactive, say
 from aam.contract.errors import DataError, UsageError
-from aam.contract.options.commands import Pretrain, Train
-from aam.contract.options.groups import LoopOptions
+from aam.contract.options.commands.learn import Pretrain, Train
+from aam.contract.options.training import LoopOptions
 from aam.data.splits import Split
 from aam.data.study import Study
 from aam.distributed.communicator import Communicator

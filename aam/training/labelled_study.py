@@ -8,8 +8,8 @@ import numpy as np
 import numpy.typing as npt
 
 from aam.contract.errors import DataError
-from aam.contract.options.commands import Train
-from aam.contract.options.groups import SplitOptions
+from aam.contract.options.commands.learn import Train
+from aam.contract.options.study import SplitOptions
 from aam.data.labels import read_labels, split_samples
 from aam.data.metadata import read_metadata
 from aam.data.splits import Split

@@ -22,7 +22,7 @@ import numpy.typing as npt
 import torch
 from torch import Tensor
 
-from aam.contract.options.groups import LoopOptions, MaskOptions
+from aam.contract.options.training import LoopOptions, MaskOptions
 from aam.data.batch_shards import BatchShard, unmasked
 from aam.data.batches import Batch
 from aam.data.metrics import ScoredPredictions, compute_metrics

@@ -11,7 +11,7 @@ import torch
 from aam import __version__
 from aam.contract.errors import DataError
 from aam.contract.options.field import ABOVE_ZERO, ONE_OR_MORE
-from aam.contract.options.groups import Metric
+from aam.contract.options.study import Metric
 from aam.data.batches import BatchPlan
 from aam.data.sequences import VOCABULARY as LETTERS
 from aam.model.attention import AUTO, Backends

@@ -10,7 +10,7 @@ from torch import Tensor
 from torch.nn import Parameter
 from torch.optim import Optimizer
 
-from aam.contract.options.groups import LoopOptions
+from aam.contract.options.training import LoopOptions
 from aam.distributed.state_dict import full_tensor
 from aam.model.network import Encoder, Predictor
 

@@ -13,7 +13,8 @@ import torch
 
 from aam.console import say, warn
 from aam.contract.errors import DataError, MissingInput, first_few
-from aam.contract.options.groups import DeviceOptions, TableOptions
+from aam.contract.options.device import DeviceOptions
+from aam.contract.options.study import TableOptions
 from aam.data.study import Study, load_study
 from aam.model.network import Encoder, Predictor
 from aam.numerics.backend_selection import TORCH_POLICY, BackendPolicy

@@ -11,7 +11,8 @@ import numpy.typing as npt
 import torch
 
 from aam.console import say, warn
-from aam.contract.options.groups import Metric, ModelOptions, PhylogenyOptions, SampleOptions
+from aam.contract.options.study import Metric, PhylogenyOptions, SampleOptions
+from aam.contract.options.training import ModelOptions
 from aam.data.batches import BatchPlan
 from aam.data.study import Study
 from aam.model.shape import NetworkShape

@@ -18,7 +18,7 @@ from aam.console import say, warn
 from aam.contract import run_record
 from aam.contract.errors import CannotCreate, DataError, UsageError
 from aam.contract.options import from_plain, specs
-from aam.contract.options.groups import SplitOptions
+from aam.contract.options.study import SplitOptions
 from aam.distributed.environment import SINGLE_RANK, Ranks
 from aam.training import checkpoints, run_lock
 

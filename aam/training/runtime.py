@@ -10,8 +10,9 @@ import torch
 
 from aam.console import warn
 from aam.contract.errors import UsageError
-from aam.contract.options.commands import Pretrain, Train
-from aam.contract.options.groups import DeviceOptions, ModelOptions
+from aam.contract.options.commands.learn import Pretrain, Train
+from aam.contract.options.device import DeviceOptions
+from aam.contract.options.training import ModelOptions
 from aam.contract.precision import Precision, choose_precision, dtypes_of
 from aam.distributed.communicator import SINGLE_PROCESS, Communicator
 from aam.distributed.environment import read_environment

@@ -10,8 +10,10 @@ import torch
 
 from aam.console import say
 from aam.contract.errors import DataError, first_few
-from aam.contract.options.commands import Memory, Pretrain, Train
-from aam.contract.options.groups import MaskOptions, Metric, SampleOptions
+from aam.contract.options.commands.learn import Pretrain, Train
+from aam.contract.options.commands.stack import Memory
+from aam.contract.options.study import Metric, SampleOptions
+from aam.contract.options.training import MaskOptions
 from aam.data.batches import BatchPlan
 from aam.data.rarefaction import auto_depth
 from aam.data.study import Study

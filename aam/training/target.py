@@ -12,7 +12,7 @@ import torch.nn.functional as F
 from torch import Tensor
 
 from aam.contract.options.field import INSIDE_ONE, ZERO_OR_MORE
-from aam.contract.options.groups import LossType
+from aam.contract.options.training import LossType
 from aam.model.shape import at_least_fp32
 from aam.training.losses import LossTerm
 from aam.training.target_transforms import TargetTransform

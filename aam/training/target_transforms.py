@@ -12,7 +12,7 @@ import numpy.typing as npt
 
 from aam.contract.errors import DataError
 from aam.contract.options.field import ABOVE_ZERO
-from aam.contract.options.groups import TransformName
+from aam.contract.options.training import TransformName
 
 Values = npt.NDArray[np.float64]
 

@@ -11,7 +11,7 @@ import pytest
 
 from aam.cli import main
 from aam.contract.errors import CannotCreate, UsageError
-from aam.contract.options.commands import Simulate
+from aam.contract.options.commands.studies import Simulate
 from aam.data.simulation.files import truth, write_study
 from aam.data.simulation.simulate import SimulatedStudy, simulate
 from aam.data.table import read_table

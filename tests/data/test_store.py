@@ -22,8 +22,8 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 from numpy.typing import NDArray
 
-from aam.contract.options.commands import Prepare
-from aam.contract.options.groups import PhylogenyOptions, TableOptions
+from aam.contract.options.commands.studies import Prepare
+from aam.contract.options.study import PhylogenyOptions, TableOptions
 from aam.data.metadata import read_metadata
 from aam.data.store.mapped import PackedStrings, pack, take_strings
 from aam.data.store.reader import open_store
@@ -261,7 +261,7 @@ def test_processes_share_the_pages_of_a_store(store: Path) -> None:
     code = """
 import sys
 from pathlib import Path
-from aam.contract.options.groups import TableOptions
+from aam.contract.options.study import TableOptions
 from aam.data.study import load_study
 study = load_study(TableOptions(table=Path(sys.argv[1])))
 study.table.counts.data.sum(), study.table.counts.indices.sum(), study.tokens_FL.sum()

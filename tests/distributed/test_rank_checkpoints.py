@@ -15,7 +15,8 @@ import pytest
 import torch
 
 from aam.contract.errors import DataError, MissingInput
-from aam.contract.options.groups import LoopOptions, ScaleOptions
+from aam.contract.options.device import ScaleOptions
+from aam.contract.options.training import LoopOptions
 from aam.distributed import sharded_checkpoint
 from aam.serialization import archive
 from aam.training import checkpoints

@@ -13,8 +13,8 @@ from pathlib import Path
 import pytest
 
 from aam.contract.errors import DataError, UsageError
-from aam.contract.options.commands import Pretrain
-from aam.contract.options.groups import ScaleOptions
+from aam.contract.options.commands.learn import Pretrain
+from aam.contract.options.device import ScaleOptions
 from aam.distributed import network_settings
 from aam.distributed.communicator import Communicator
 from aam.distributed.environment import Ranks, check_options, read_environment

@@ -10,7 +10,8 @@ import numpy as np
 import pytest
 import torch
 
-from aam.contract.options.groups import LoopOptions, ScaleOptions
+from aam.contract.options.device import ScaleOptions
+from aam.contract.options.training import LoopOptions
 from tests.support.commands import pretrain
 from tests.support.local_ranks import NEEDS_FSDP, together
 from tests.support.rank_steps import PLAN, SITES, Case, alone, learn_all, repeat_steps

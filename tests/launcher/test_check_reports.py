@@ -16,7 +16,7 @@ import torch
 from aam import __version__
 from aam.contract.check_report import VARIABLE, CheckReport, StackKey, compact, from_json, to_json
 from aam.contract.errors import Unavailable
-from aam.contract.options.groups import AttnImplementation, DeviceOptions
+from aam.contract.options.device import AttnImplementation, DeviceOptions
 from aam.model.attention import TORCH, Backend
 from aam.numerics.backend_selection import BackendPolicy, choose_backends
 from aam.numerics.check import CheckPlan, conclude, measure

@@ -12,7 +12,7 @@ from scipy import sparse
 from sklearn.ensemble import RandomForestClassifier, RandomForestRegressor
 from sklearn.linear_model import Ridge
 
-from aam.contract.options.commands import Simulate
+from aam.contract.options.commands.studies import Simulate
 from aam.data.sequences import encode
 from aam.data.simulation.simulate import simulate
 from aam.members.base import Labels, Samples

@@ -20,8 +20,9 @@ from sklearn.ensemble import RandomForestClassifier, RandomForestRegressor
 
 import aam as api
 from aam.contract.errors import DataError, MissingInput
-from aam.contract.options.commands import Simulate
-from aam.contract.options.groups import TableOptions, TransformName
+from aam.contract.options.commands.studies import Simulate
+from aam.contract.options.study import TableOptions
+from aam.contract.options.training import TransformName
 from aam.data.simulation.files import write_study
 from aam.data.simulation.simulate import simulate
 from aam.data.study import load_study

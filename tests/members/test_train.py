@@ -11,7 +11,7 @@ import pytest
 import torch
 
 from aam.contract.errors import DataError, UsageError
-from aam.contract.options.commands import Simulate
+from aam.contract.options.commands.studies import Simulate
 from aam.data.simulation.files import write_study
 from aam.data.simulation.simulate import simulate
 from aam.members import checkpoint

@@ -11,7 +11,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 from torch import Tensor
 
-from aam.contract.options.groups import AttnImplementation
+from aam.contract.options.device import AttnImplementation
 from aam.model.attention import AUTO, Backend, Backends, attention, named, runs
 from aam.model.distance import PairwiseDistance
 from aam.model.network import Predictor

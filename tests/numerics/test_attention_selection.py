@@ -13,7 +13,7 @@ from aam.contract.attention import (
     select_backends,
 )
 from aam.contract.errors import Unavailable
-from aam.contract.options.groups import AttnImplementation
+from aam.contract.options.device import AttnImplementation
 
 ALL_RIGHT: dict[str, Status] = dict.fromkeys(BACKENDS, "right")
 

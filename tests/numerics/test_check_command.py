@@ -17,7 +17,7 @@ from aam.commands.check import run
 from aam.contract.check_report import CheckReport, Cost, from_json
 from aam.contract.errors import Unavailable
 from aam.contract.gpus import AMD, NVIDIA
-from aam.contract.options.commands import Check
+from aam.contract.options.commands.stack import Check
 from aam.model.attention import TORCH, Backend
 from aam.numerics import aotriton, report_table
 from aam.numerics.check import CheckPlan, conclude, measure

@@ -14,7 +14,7 @@ from aam import __version__
 from aam.cli import parse
 from aam.contract.check_report import VARIABLE, CheckReport, StackKey, to_json
 from aam.contract.errors import Unavailable
-from aam.contract.options.groups import DeviceOptions
+from aam.contract.options.device import DeviceOptions
 from aam.model.attention import TORCH, Backend
 from aam.numerics import faults
 from aam.numerics.backend_selection import BackendPolicy, choose_backends

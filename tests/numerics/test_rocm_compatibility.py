@@ -14,7 +14,7 @@ import pytest
 import torch
 
 from aam.cli import main
-from aam.contract.options.commands import Simulate
+from aam.contract.options.commands.studies import Simulate
 from aam.data.simulation.files import write_study
 from aam.data.simulation.simulate import simulate
 from aam.training import checkpoints

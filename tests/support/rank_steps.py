@@ -11,20 +11,10 @@ import lightning.pytorch as pl
 import numpy as np
 import torch
 
-from aam.contract.options.commands import Pretrain
-from aam.contract.options.groups import (
-    DeviceOptions,
-    LoopOptions,
-    MaskOptions,
-    ModelOptions,
-    PhylogenyOptions,
-    RunOptions,
-    SampleOptions,
-    ScaleOptions,
-    SpeedOptions,
-    SplitOptions,
-    TableOptions,
-)
+from aam.contract.options.commands.learn import Pretrain
+from aam.contract.options.device import DeviceOptions, ScaleOptions, SpeedOptions
+from aam.contract.options.study import PhylogenyOptions, SampleOptions, SplitOptions, TableOptions
+from aam.contract.options.training import LoopOptions, MaskOptions, ModelOptions, RunOptions
 from aam.data.batches import BatchPlan
 from aam.data.study import Study, load_study
 from aam.distributed.communicator import SINGLE_PROCESS, Communicator

@@ -3,26 +3,23 @@
 from __future__ import annotations
 
 import json
+import typing
 from pathlib import Path
 
 import numpy as np
 
 from aam.contract.options import to_plain
-from aam.contract.options.commands import COMMANDS, Simulate
-from aam.contract.options.groups import (
-    DeviceOptions,
-    LoopOptions,
-    MaskOptions,
-    ModelOptions,
+from aam.contract.options.commands import find
+from aam.contract.options.commands.studies import Simulate
+from aam.contract.options.device import DeviceOptions, ScaleOptions, SpeedOptions
+from aam.contract.options.study import (
     PhylogenyOptions,
-    RunOptions,
     SampleOptions,
-    ScaleOptions,
-    SpeedOptions,
     SplitOptions,
     TableOptions,
     TargetOptions,
 )
+from aam.contract.options.training import LoopOptions, MaskOptions, ModelOptions, RunOptions
 from aam.data.simulation.files import write_study
 from aam.data.simulation.simulate import SimulatedStudy, simulate
 from aam.data.splits import Split, make_splits, write_splits
@@ -133,7 +130,7 @@ def _write_record(path: Path, files: Path, study: SimulatedStudy, kind: str, spl
             metadata_column="site" if kind == "classes" else "ph",
             classifier=kind == "classes",
         )
-    options = COMMANDS["Learn"][command](**groups)
+    options = typing.cast(typing.Any, find(command))(**groups)
     inputs = {"--table": "table.biom", "--tree": "tree.nwk"}
     if kind != "pretrain":
         inputs["--metadata"] = "metadata.tsv"

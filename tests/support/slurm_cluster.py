@@ -218,7 +218,7 @@ def start(folder: Path) -> Cluster:
         pytest.skip("AAM_SLURM names no folder of a Slurm")
     engines = workshop()
     cpu_sif()
-    from aam.contract.options.commands import Simulate
+    from aam.contract.options.commands.studies import Simulate
     from aam.data.simulation.files import write_study
     from aam.data.simulation.simulate import simulate
 

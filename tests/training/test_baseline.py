@@ -13,7 +13,7 @@ from scipy import sparse
 
 from aam.cli import main
 from aam.contract.errors import CannotCreate, DataError, UsageError
-from aam.contract.options.commands import Simulate
+from aam.contract.options.commands.studies import Simulate
 from aam.data.simulation.files import write_study
 from aam.data.simulation.simulate import simulate
 from aam.data.splits import Split

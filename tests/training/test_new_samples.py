@@ -12,7 +12,7 @@ import torch
 
 from aam.api import AamWarning, load
 from aam.contract.errors import DataError
-from aam.contract.options.commands import Simulate
+from aam.contract.options.commands.studies import Simulate
 from aam.data.simulation.files import write_study
 from aam.data.simulation.simulate import simulate
 from aam.serialization import archive

@@ -15,7 +15,8 @@ from lightning.pytorch.plugins import MixedPrecision
 from torch import Tensor
 
 from aam.contract.errors import NotFinite
-from aam.contract.options.groups import LoopOptions, ScaleOptions
+from aam.contract.options.device import ScaleOptions
+from aam.contract.options.training import LoopOptions
 from aam.data.batches import Batch, BatchPlan
 from aam.data.study import Study
 from aam.distributed.communicator import SINGLE_PROCESS

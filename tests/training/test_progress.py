@@ -13,7 +13,7 @@ import pytest
 import torch
 
 from aam.console import duration, track
-from aam.contract.options.groups import LoopOptions
+from aam.contract.options.training import LoopOptions
 from aam.data.batches import BatchPlan
 from aam.data.study import Study
 from aam.model.shape import NetworkShape

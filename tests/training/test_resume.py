@@ -22,7 +22,7 @@ from torch.optim.optimizer import register_optimizer_step_post_hook
 import aam.commands.pretrain
 import aam.commands.train
 from aam.contract.errors import CannotCreate, DataError, UsageError
-from aam.contract.options.commands import Simulate
+from aam.contract.options.commands.studies import Simulate
 from aam.data.simulation.files import write_study
 from aam.data.simulation.simulate import simulate
 from aam.distributed.signals import StopRequests

@@ -19,14 +19,9 @@ import pytest
 import torch
 
 from aam import __version__
-from aam.contract.options.commands import Pretrain
-from aam.contract.options.groups import (
-    LoopOptions,
-    LossType,
-    PhylogenyOptions,
-    TableOptions,
-    TransformName,
-)
+from aam.contract.options.commands.learn import Pretrain
+from aam.contract.options.study import PhylogenyOptions, TableOptions
+from aam.contract.options.training import LoopOptions, LossType, TransformName
 from aam.data.study import Study, load_study
 from aam.model.distance import PairwiseDistance
 from aam.model.network import Encoder, Predictor

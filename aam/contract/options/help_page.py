@@ -9,7 +9,7 @@ from collections.abc import Iterable, Mapping, Sequence
 
 from aam import __version__
 from aam.contract.options.command_line import HELP_ALL, metavar
-from aam.contract.options.commands import COMMANDS
+from aam.contract.options.commands import COMMANDS, find
 from aam.contract.options.field import OptionSpec, summary
 
 WIDEST = 100
@@ -28,7 +28,11 @@ def overview(program: str, more: Mapping[str, Mapping[str, type]] | None = None)
         more: groups of further commands.
     """
     lines = [f"usage: {program} COMMAND [OPTIONS]", "", f"Attention All Microbes {__version__}"]
-    for group, commands in {**COMMANDS, **(more or {})}.items():
+    own = {
+        group: {name: kind for name in listed if (kind := find(name))}
+        for group, listed in COMMANDS.items()
+    }
+    for group, commands in {**own, **(more or {})}.items():
         lines += ["", group]
         for name, kind in commands.items():
             lines += _wrapped(f"  {name:<16}", summary(kind), 18)

@@ -15,7 +15,7 @@ from scipy import sparse
 
 from aam import __version__
 from aam.contract.files import atomic_write, refuse_existing
-from aam.contract.options.commands import Simulate
+from aam.contract.options.commands.studies import Simulate
 from aam.data.simulation.evolution import newick
 from aam.data.simulation.simulate import SimulatedStudy
 

@@ -18,7 +18,7 @@ from scipy import sparse
 
 from aam.console import track
 from aam.contract.errors import UsageError
-from aam.contract.options.commands import Simulate
+from aam.contract.options.commands.studies import Simulate
 from aam.data.simulation.evolution import SimulatedTree, brownian, clades, evolve_dna, yule_tree
 from aam.memory import memory_available, shown_size
 

@@ -19,7 +19,7 @@ from numpy.typing import NDArray
 
 from aam.console import say
 from aam.contract.files import sha256
-from aam.contract.options.commands import Prepare
+from aam.contract.options.commands.studies import Prepare
 from aam.data.io.table_blocks import TableBlocks
 from aam.data.io.table_formats import BLOCK_BYTES, open_blocks
 from aam.data.metadata import Metadata, read_metadata

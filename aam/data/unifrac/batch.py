@@ -33,7 +33,7 @@ from numpy.typing import NDArray
 from scipy import sparse
 from torch import Tensor
 
-from aam.contract.options.groups import Metric
+from aam.contract.options.study import Metric
 from aam.data.unifrac.phylogeny import Phylogeny
 
 BLOCK_ELEMENTS = 1 << 22

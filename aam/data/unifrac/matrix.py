@@ -26,7 +26,7 @@ from scipy import sparse
 from torch import Tensor
 
 from aam.console import track
-from aam.contract.options.groups import Metric
+from aam.contract.options.study import Metric
 from aam.data.distances import DistanceMatrix
 from aam.data.table import FeatureTable
 from aam.data.unifrac.batch import faith_pd, power, ratio

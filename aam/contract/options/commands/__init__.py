@@ -1,0 +1,114 @@
+"""Commands of `aam`: group in the help page, options class and command line of each."""
+
+import functools
+import importlib
+from collections.abc import Collection, Iterable, Sequence
+from typing import Any
+
+from aam.contract.errors import UsageError
+from aam.contract.options.command_line import CONFIG, parse_options, require_all
+from aam.contract.options.field import OptionSpec, specs
+from aam.contract.suggestions import nearest
+
+COMMANDS: dict[str, dict[str, str]] = {
+    "Learn": {"pretrain": "learn.Pretrain", "train": "learn.Train"},
+    "Use": {
+        "predict": "use.Predict",
+        "embed": "use.Embed",
+        "importance": "use.Importance",
+        "evaluate": "use.Evaluate",
+        "report": "use.Report",
+    },
+    "Compare": {
+        "baseline": "compare.Baseline",
+        "compare": "compare.Compare",
+        "unifrac": "compare.Unifrac",
+    },
+    "Large studies": {"prepare": "studies.Prepare"},
+    "Performance": {"profile": "stack.Profile", "memory": "stack.Memory"},
+    "Try": {"simulate": "studies.Simulate"},
+    "Trust": {
+        "check": "stack.Check",
+        "golden generate": "stack.GoldenGenerate",
+        "golden compare": "stack.GoldenCompare",
+    },
+}
+"""Group of the help page -> command name -> module of this package and options class in it."""
+
+
+def find(name: str) -> type | None:
+    """Return the options class of the command called `name`, or None.
+
+    Only the module of the command is imported: all of them take 12 ms of the launcher's start.
+    """
+    reference = next((group[name] for group in COMMANDS.values() if name in group), None)
+    if reference is None:
+        return None
+    module, _, class_name = reference.partition(".")
+    found: type = getattr(importlib.import_module(f"{__name__}.{module}"), class_name)
+    return found
+
+
+def names() -> tuple[str, ...]:
+    """List the command names in the order of the help page."""
+    return tuple(name for group in COMMANDS.values() for name in group)
+
+
+@functools.cache
+def options_of(command: str) -> tuple[OptionSpec, ...]:
+    """Return the options of a command; none for an unknown name."""
+    kind = find(command)
+    return specs(kind) if kind is not None else ()
+
+
+def parse_command(
+    command: str,
+    argv: Sequence[str],
+    *,
+    program: str = "aam",
+    others: Collection[str] = (),
+    incomplete: bool = False,
+) -> dict[str, Any]:
+    """Return flag -> value of the options that a command line gives to a command of `aam`.
+
+    --config is replaced by the options in its file. See `parse_options` for arguments and errors,
+    `read_config` for those of the file.
+    """
+    options = (*options_of(command), CONFIG)
+    given = parse_options(options, argv, command, program=program, others=others, incomplete=True)
+    file = given.pop(CONFIG.flag, None)
+    if file is not None:
+        # PyYAML takes 10 ms, which only --config costs.
+        from aam.contract.options.config_file import read_config
+
+        given = {**read_config(file, options[:-1], command), **given}
+    if not incomplete:
+        require_all(options, given, command)
+    return given
+
+
+def split_command(
+    argv: Sequence[str], more: Iterable[str] = (), program: str = "aam"
+) -> tuple[str, list[str]]:
+    """Split a command line into the name of its command, of one or two words, and the rest.
+
+    Args:
+        argv: the command and its options.
+        more: commands besides those of `aam`.
+        program: for messages.
+
+    Raises:
+        UsageError: there is no such command.
+    """
+    known = (*names(), *more)
+    for words in (2, 1):
+        name = " ".join(argv[:words])
+        if name in known:
+            return name, list(argv[words:])
+    longer = [one for one in known if one.startswith(f"{name} ")]
+    if longer:
+        near = longer if len(argv) > 1 else ()
+        remedy = nearest(" ".join(argv[:2]), near, f"give `{'` or `'.join(longer)}`")
+        raise UsageError("A command of two words", f"`{name}`", remedy)
+    remedy = nearest(name, known, f"see `{program} --help`")
+    raise UsageError("No such command", f"'{name}'", remedy)

@@ -1,0 +1,143 @@
+"""Options of `aam pretrain` and `aam train`."""
+
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Literal
+
+from aam.contract.options.device import DeviceOptions, ScaleOptions, SpeedOptions
+from aam.contract.options.field import BELOW_ONE, FEATURES, INSIDE_ONE, WEIGHTS, option
+from aam.contract.options.study import (
+    PhylogenyOptions,
+    SampleOptions,
+    SplitOptions,
+    TableOptions,
+    TargetOptions,
+)
+from aam.contract.options.training import (
+    LoopOptions,
+    LossType,
+    MaskOptions,
+    ModelOptions,
+    RunOptions,
+    TrainLoopOptions,
+    TransformName,
+)
+
+MemberName = Literal["kernel", "forest", "transformer"]
+
+
+@dataclass(frozen=True)
+class Pretrain:
+    """Pretrain an encoder without labels, on masked nucleotides and UniFrac distances.
+
+    Examples:
+        aam pretrain --table table.biom --tree tree.nwk --output-dir run
+        aam pretrain --config pretrain.yaml --output-dir run2 --seed 2
+    """
+
+    input: TableOptions
+    phylogeny: PhylogenyOptions
+    run: RunOptions
+    sample: SampleOptions
+    model: ModelOptions
+    task: MaskOptions
+    split: SplitOptions
+    loop: LoopOptions
+    speed: SpeedOptions
+    device: DeviceOptions
+    scale: ScaleOptions
+    metadata: Path | None = option(
+        "Sample metadata; only needed for --group-column.",
+        default=None,
+        role="input",
+        basic=True,
+    )
+    pretrained_encoder: Path | None = option(
+        "Checkpoint or run folder to start from, of this or another study; it determines the "
+        "sizes of the encoder.",
+        default=None,
+        role="input",
+        basic=True,
+    )
+
+
+@dataclass(frozen=True)
+class Train:
+    """Train a model that predicts a metadata column, from scratch or a pretrained encoder.
+
+    Examples:
+        aam train --table table.biom --metadata metadata.tsv \
+        --metadata-column age --pretrained-encoder run --output-dir age
+        aam train --table table.biom --metadata metadata.tsv \
+        --metadata-column diagnosis --classifier --folds 5 --output-dir cv
+    """
+
+    input: TableOptions
+    target: TargetOptions
+    phylogeny: PhylogenyOptions
+    run: RunOptions
+    sample: SampleOptions
+    model: ModelOptions
+    task: MaskOptions
+    split: SplitOptions
+    loop: TrainLoopOptions
+    speed: SpeedOptions
+    device: DeviceOptions
+    scale: ScaleOptions
+    pretrained_encoder: Path | None = option(
+        "Checkpoint or run folder of `aam pretrain` to start from; it determines the sizes of the "
+        "encoder.",
+        default=None,
+        role="input",
+        basic=True,
+    )
+    freeze_base: bool = option(
+        "Do not train the pretrained encoder; every ASV is encoded once.",
+        default=False,
+        basic=True,
+    )
+    members: tuple[MemberName, ...] = option(
+        "Models to train; several are combined. kernel: ridge regression on the exact kernel of "
+        "the sequences; forest: random forest on relative abundances; transformer: the network. "
+        "Without the option: kernel and forest, or with --pretrained-encoder the transformer.",
+        default=(),
+        basic=True,
+        resumable=True,
+    )
+    folds: int | Literal["auto"] = option(
+        "Cross-validation: number of folds, each predicted by models of the others; 1: one split. "
+        "'auto': 5, or 1 with the transformer, which takes long to train.",
+        default="auto",
+        basic=True,
+    )
+    profile_features: int = option(
+        "Features of the community profile, an input besides the encoder; 0: no profile.",
+        default=1024,
+        takes=FEATURES,
+    )
+    profile_dropout: float = option(
+        "Dropout of the layers that read the profile.", default=0.7, takes=BELOW_ONE
+    )
+    target_penalty: float = option("Weight of the target's loss.", default=1.0, takes=WEIGHTS)
+    target_transform: TransformName = option(
+        "Transform of a numeric target, fitted on training samples and undone in every result.",
+        default="zscore",
+    )
+    loss_type: LossType = option(
+        "Loss of a numeric target, on the transformed scale.", default="huber"
+    )
+    quantiles: tuple[float, ...] = option(
+        "Quantiles for --loss-type quantile.", default=(0.1, 0.5, 0.9), takes=INSIDE_ONE
+    )
+    over_penalty: float = option(
+        "Asymmetric loss: weight of predictions above the true value.", default=1.0, takes=WEIGHTS
+    )
+    under_penalty: float = option(
+        "Asymmetric loss: weight of predictions below the true value.", default=1.0, takes=WEIGHTS
+    )
+    class_weights: Literal["none", "balanced"] = option(
+        "Weight of classes in the loss; balanced: inverse to their frequency.", default="none"
+    )
+    best_metric: Literal["val_loss", "r2", "mae", "accuracy", "f1"] = option(
+        "Validation metric that chooses the best epoch (best.ckpt).", default="val_loss"
+    )

@@ -1,0 +1,135 @@
+"""Options of the commands that measure a stack: check, golden, profile and memory."""
+
+from dataclasses import dataclass
+from pathlib import Path
+
+from aam.contract.options.device import (
+    DEVICE_HELP,
+    AttnImplementation,
+    Device,
+    MixedPrecision,
+    SpeedOptions,
+)
+from aam.contract.options.field import ABOVE_ZERO, GIBIBYTES, ONE_OR_MORE, option
+from aam.contract.options.study import PhylogenyOptions, SampleOptions, TableOptions
+from aam.contract.options.training import LoopOptions, MaskOptions, ModelOptions
+
+
+@dataclass(frozen=True)
+class Check:
+    """Measure whether this GPU, driver and PyTorch compute attention correctly.
+
+    Examples:
+        aam check
+        aam check --quick --json
+    """
+
+    device: Device = option(DEVICE_HELP, default="auto", basic=True)
+    quick: bool = option("Small probes without timing; takes seconds.", default=False, basic=True)
+    json: bool = option("Print the report as JSON.", default=False, basic=True)
+    timeout: float = option(
+        "Seconds without a result after which a GPU counts as hanging.",
+        default=120.0,
+        takes=ABOVE_ZERO,
+    )
+
+
+@dataclass(frozen=True)
+class GoldenOptions:
+    """Device, attention and precision; a wrong attention kernel is not replaced."""
+
+    device: Device = option(DEVICE_HELP, default="auto", basic=True)
+    attn_implementation: AttnImplementation = option(
+        "Attention kernel of PyTorch ('sdpa' is the same as auto).", default="auto"
+    )
+    mixed_precision: MixedPrecision = option(
+        "Precision of the matrix products; 'auto': bf16 on a GPU that supports it, else none.",
+        default="none",
+    )
+
+
+@dataclass(frozen=True)
+class GoldenGenerate:
+    """Compute a small fixed case on this stack and save the result of every stage.
+
+    Examples:
+        aam golden generate golden --device cpu
+        aam golden generate golden --overwrite
+    """
+
+    stack: GoldenOptions
+    golden_dir: Path = option(
+        "Folder for the golden files; `--golden-dir` can be omitted.", role="output", first=True
+    )
+    overwrite: bool = option(
+        "Replace existing golden files in the folder.", default=False, basic=True
+    )
+
+
+@dataclass(frozen=True)
+class GoldenCompare:
+    """Compute the same case here and print the first stage that differs; exit status 1 if any.
+
+    Examples:
+        aam golden compare golden
+        aam golden compare golden --device cpu --json
+    """
+
+    stack: GoldenOptions
+    golden_dir: Path = option(
+        "Folder of `aam golden generate`; `--golden-dir` can be omitted.", role="input", first=True
+    )
+    json: bool = option("Print the comparison as JSON.", default=False, basic=True)
+
+
+@dataclass(frozen=True)
+class Profile:
+    """Show what limits a run on a GPU, from the output of a profiler.
+
+    Reads kernel statistics and traces of rocprof, rocprofv3 (CSV, JSON, rocpd), nsys (CSV) and
+    torch.profiler (Chrome trace).
+
+    Examples:
+        aam profile results_stats.csv
+        aam profile trace.json --compare trace_cuda.json --kernels 5
+    """
+
+    profile: Path = option(
+        "Output of the profiler; `--profile` can be omitted.", role="input", first=True
+    )
+    compare: Path | None = option(
+        "A second profile of the same work, for example on CUDA instead of ROCm.",
+        default=None,
+        role="input",
+        basic=True,
+    )
+    kernels: int = option(
+        "Kernels to list, longest first.", default=10, takes=ONE_OR_MORE, basic=True
+    )
+    json: bool = option("Print the result as JSON.", default=False, basic=True)
+
+
+@dataclass(frozen=True)
+class Memory:
+    """Predict the peak memory of a pretraining step on a GPU, without one.
+
+    Takes the options of `aam pretrain` that decide it; nothing is trained or written.
+
+    Examples:
+        aam memory --table table.biom --tree tree.nwk --batch-size 32
+        aam memory --table table.biom --embedding-dim 768 --asv-chunk 256 --device-memory 16
+    """
+
+    input: TableOptions
+    phylogeny: PhylogenyOptions
+    sample: SampleOptions
+    model: ModelOptions
+    task: MaskOptions
+    loop: LoopOptions
+    speed: SpeedOptions
+    device_memory: float | None = option(
+        "Memory of a GPU in GiB: also find the largest --batch-size for it.",
+        default=None,
+        takes=GIBIBYTES,
+        basic=True,
+    )

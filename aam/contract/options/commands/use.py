@@ -1,0 +1,156 @@
+"""Options of the commands that read a trained model or its results."""
+
+from dataclasses import dataclass
+from pathlib import Path
+
+from aam.contract.options.device import DeviceOptions
+from aam.contract.options.field import ONE_OR_MORE, option
+from aam.contract.options.study import TableOptions
+
+
+@dataclass(frozen=True)
+class Predict:
+    """Predict a metadata column for the samples of a table with a trained model.
+
+    Examples:
+        aam predict --table new.biom --model age --output ages.tsv
+        aam predict --table new.biom --model age --output ages.tsv \
+        --prediction-passes 10 --overwrite
+    """
+
+    input: TableOptions
+    device: DeviceOptions
+    model: Path = option("Checkpoint or run folder of `aam train`.", role="input")
+    output: Path = option("Predictions file to write (TSV).", role="output")
+    metadata: Path | None = option(
+        "Sample metadata; restricts the table to samples that meet the training's --where.",
+        default=None,
+        role="input",
+    )
+    batch_size: int = option("Samples in a batch.", default=32, takes=ONE_OR_MORE)
+    prediction_passes: int = option(
+        "Rarefactions to average over; with several, the standard deviation is written too.",
+        default=1,
+        takes=ONE_OR_MORE,
+    )
+    overwrite: bool = option("Replace an existing output file.", default=False, basic=True)
+
+
+@dataclass(frozen=True)
+class Embed:
+    """Compute the embedding of every sample, and a PCoA plot.
+
+    Examples:
+        aam embed --table table.biom --model run --output-dir embedding
+        aam embed --table table.biom --model run --output-dir embedding \
+        --metadata metadata.tsv --color-by age
+    """
+
+    input: TableOptions
+    device: DeviceOptions
+    model: Path = option("Checkpoint or run folder of `aam pretrain` or `aam train`.", role="input")
+    output_dir: Path = option(
+        "Folder for embeddings.tsv, ordination.txt (PCoA) and pcoa.png.", role="output"
+    )
+    metadata: Path | None = option("Sample metadata.", default=None, role="input", basic=True)
+    color_by: str | None = option(
+        "Metadata column that colours the plot.", default=None, basic=True
+    )
+    categories: tuple[str, ...] = option(
+        "Metadata columns whose numbers are names of categories.", default=()
+    )
+    batch_size: int = option("Samples in a batch.", default=32, takes=ONE_OR_MORE)
+    overwrite: bool = option("Replace existing files.", default=False, basic=True)
+
+
+@dataclass(frozen=True)
+class Importance:
+    """Rank the ASVs of a table by how much a model's predictions depend on them.
+
+    Examples:
+        aam importance --table table.biom --model age --output age/importance.tsv
+        aam importance --table table.biom --model age --output importance.tsv \
+        --taxonomy taxonomy.qza
+    """
+
+    input: TableOptions
+    model: Path = option(
+        "Run folder of `aam train` with the member kernel or forest, or its ensemble.ckpt.",
+        role="input",
+    )
+    output: Path = option(
+        "Table to write (TSV), which QIIME 2 reads as feature metadata.", role="output"
+    )
+    taxonomy: Path | None = option(
+        "Taxonomy of the ASVs: TSV of QIIME 2 (Feature ID, Taxon) or .qza.",
+        default=None,
+        role="input",
+        basic=True,
+    )
+    metadata: Path | None = option(
+        "Sample metadata; restricts the table to samples that meet the training's --where.",
+        default=None,
+        role="input",
+    )
+    overwrite: bool = option("Replace an existing output file.", default=False, basic=True)
+
+
+@dataclass(frozen=True)
+class Evaluate:
+    """Compute the metrics of predictions against metadata.
+
+    Examples:
+        aam evaluate --predictions ages.tsv --metadata metadata.tsv \
+        --metadata-column age
+        aam evaluate --predictions classes.tsv --metadata metadata.tsv \
+        --metadata-column diagnosis --classifier --output metrics.json
+    """
+
+    predictions: Path = option(
+        "Predictions file (TSV) of `aam predict` or of a run folder.", role="input"
+    )
+    metadata: Path = option("Sample metadata with the true values.", role="input")
+    metadata_column: str = option("Metadata column that was predicted.")
+    classifier: bool = option("The column is a category.", default=False, basic=True)
+    where: str | None = option(
+        "Score only samples whose metadata meet a condition, as in `aam train`.", default=None
+    )
+    output: Path | None = option(
+        "JSON file for the metrics.", default=None, role="output", basic=True
+    )
+    overwrite: bool = option("Replace an existing output file.", default=False, basic=True)
+
+
+@dataclass(frozen=True)
+class Report:
+    """Write an HTML report of a run folder.
+
+    Examples:
+        aam report --run-dir age
+        aam report --run-dir age --color-by sex site --unit months
+    """
+
+    run_dir: Path = option("Run folder of `aam pretrain` or `aam train`.", role="input")
+    output: Path | None = option(
+        "HTML file to write; report.html in the run folder by default.",
+        default=None,
+        role="output",
+        basic=True,
+    )
+    metadata: Path | None = option(
+        "Sample metadata for colours; the metadata of the run by default.",
+        default=None,
+        role="input",
+        basic=True,
+    )
+    color_by: tuple[str, ...] = option(
+        "Metadata columns to choose from as colours of the embedding, and to score by; the target, "
+        "the group column and columns with few values by default.",
+        default=(),
+        metavar="COLUMN",
+        basic=True,
+    )
+    categories: tuple[str, ...] = option(
+        "Metadata columns whose numbers are names of categories.", default=()
+    )
+    unit: str = option("Unit of a numeric target, such as months.", default="", basic=True)

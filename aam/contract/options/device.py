@@ -1,0 +1,129 @@
+"""Options about the computation: device, attention backend, precision and processes."""
+
+from dataclasses import dataclass
+from typing import Literal
+
+from aam.contract.options.field import PROCESSES, SECONDS, ZERO_OR_MORE, option
+
+MixedPrecision = Literal["none", "bf16", "fp16", "auto"]
+
+CompileModel = Literal["off", "auto", "force"]
+
+AttnImplementation = Literal["auto", "sdpa", "math", "mem_efficient", "flash"]
+
+Device = Literal["auto", "cpu", "cuda"]
+
+DEVICE_HELP = (
+    "Where to compute. 'cuda': a GPU, also one of AMD; 'auto': a GPU if there is one, else the CPU."
+)
+
+
+@dataclass(frozen=True)
+class DeviceOptions:
+    """Device, data loading and attention backend."""
+
+    device: Device = option(
+        DEVICE_HELP,
+        default="auto",
+        resumable=True,
+        basic=True,
+    )
+    num_workers: int | Literal["auto"] = option(
+        "Data loader processes; 'auto': none on a CPU, up to 4 for a GPU.",
+        default="auto",
+        takes=PROCESSES,
+        resumable=True,
+    )
+    attn_implementation: AttnImplementation = option(
+        "Attention kernel of PyTorch ('sdpa' is the same as auto).", default="auto", resumable=True
+    )
+    check: bool = option(
+        "Before the run, measure whether this GPU computes attention correctly; a backend that "
+        "does not is not used.",
+        default=True,
+        resumable=True,
+    )
+
+
+@dataclass(frozen=True)
+class SpeedOptions:
+    """Precision, compilation and memory of the training."""
+
+    mixed_precision: MixedPrecision = option(
+        "Precision of the matrix products; fp16 with loss scaling. 'auto': bf16 on a GPU that "
+        "supports it, else none.",
+        default="none",
+        resumable=True,
+    )
+    report_fp32_fallbacks: bool = option(
+        "List the modules that run in fp32 under mixed precision.", default=False, resumable=True
+    )
+    compile_model: CompileModel = option(
+        "Compile the nucleotide encoder with torch.compile. 'auto' (also the flag without a "
+        "value): except with ROCm, whose Triton has a fault; 'force': also with ROCm.",
+        default="off",
+        alone="auto",
+        resumable=True,
+    )
+    gradient_checkpointing: bool = option(
+        "Recompute activations in the backward pass: less memory, a third more time.",
+        default=False,
+        resumable=True,
+    )
+    asv_chunk: int = option(
+        "Encode the distinct ASVs of a batch in chunks of at most this many, each recomputed in "
+        "the backward pass: memory does not grow with the number of ASVs. 0: all at once.",
+        default=0,
+        takes=ZERO_OR_MORE,
+        resumable=True,
+    )
+
+    @property
+    def recomputes(self) -> bool:
+        """Whether the backward pass recomputes attention."""
+        return self.gradient_checkpointing or self.asv_chunk > 0
+
+
+@dataclass(frozen=True)
+class ScaleOptions:
+    """Several processes, started by --processes, `aam-launch --gpus`, torchrun or srun."""
+
+    distributed: bool = option(
+        "Split every batch among the processes; each holds the whole network (DDP).",
+        default=False,
+        resumable=True,
+    )
+    fsdp: bool = option(
+        "Split every batch among the processes; each holds a shard of the network (FSDP).",
+        default=False,
+        resumable=True,
+    )
+    fsdp_sharded_checkpoint: bool = option(
+        "With --fsdp: each process writes its shard; the checkpoint is a folder.",
+        default=False,
+        resumable=True,
+    )
+    data_parallel: bool = option(
+        "Split every batch among all GPUs of this machine; starts one process for each.",
+        default=False,
+        resumable=True,
+    )
+    sync_batchnorm: bool = option(
+        "Accepted without effect: the network has no batch norm.",
+        default=False,
+        resumable=True,
+    )
+    processes: int = option(
+        "Processes to start on this machine, one for each GPU or each group of CPU cores; 0: start "
+        "none (one process, or processes of torchrun or srun).",
+        default=0,
+        takes=PROCESSES,
+        resumable=True,
+    )
+    rank_timeout: float = option(
+        "Seconds without a heartbeat of a process after which it counts as failed and the others "
+        "stop.",
+        default=60.0,
+        takes=SECONDS,
+        resumable=True,
+    )

@@ -1,0 +1,148 @@
+"""Options about the study: table, phylogeny, selection of ASVs, split and target.
+
+Names are those of the public AAM program where the meaning is the same.
+"""
+
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Literal
+
+from aam.contract.options.field import GIBIBYTES, ONE_OR_MORE, UP_TO_ONE, ZERO_OR_MORE, option
+
+Metric = Literal[
+    "unifrac", "unweighted", "weighted", "weighted_normalized", "generalized", "faith_pd"
+]
+
+DROP_MISSING_HELP = "Leave out ASVs that are not in the tree instead of rejecting the table."
+
+MIDPOINT_HELP = (
+    "Root an unrooted tree at the midpoint between its two most distant tips; otherwise a tree "
+    "without a root is rejected."
+)
+
+
+@dataclass(frozen=True)
+class TableOptions:
+    """The feature table and its sequences."""
+
+    table: Path = option(
+        "Feature table: BIOM, TSV, or QIIME 2 artifact (.qza); or the folder of `aam prepare`, "
+        "which contains sequences and tree.",
+        role="input",
+    )
+    sequences: Path | None = option(
+        "Representative sequences (FASTA or .qza), for tables whose feature ids are hashes.",
+        default=None,
+        role="input",
+        basic=True,
+    )
+    drop_empty_samples: bool = option(
+        "Leave out samples without reads instead of rejecting the table.", default=False
+    )
+    max_memory_gb: float | Literal["auto"] = option(
+        "Memory limit in GiB for reading each of table, tree and sequences, and for the tiles of "
+        "`aam unifrac`. 'auto': half of the available memory, and 1 GiB for tiles.",
+        default="auto",
+        takes=GIBIBYTES,
+        resumable=True,
+    )
+
+
+@dataclass(frozen=True)
+class PhylogenyOptions:
+    """The source of UniFrac: a tree, or a distance matrix of another program."""
+
+    tree: Path | None = option(
+        "Rooted phylogeny of the ASVs: Newick or .qza. UniFrac is computed from it batch by batch.",
+        default=None,
+        role="input",
+        basic=True,
+    )
+    unifrac_matrix: Path | None = option(
+        "Distance matrix instead of a tree: lsmat/TSV, .qza, ssu HDF5, CSV, or .npy (table order).",
+        default=None,
+        role="input",
+        basic=True,
+    )
+    unifrac_metric: Metric = option(
+        "Distance between samples to learn, or Faith PD ('unifrac' is the same as unweighted).",
+        default="unweighted",
+        basic=True,
+    )
+    unifrac_alpha: float = option(
+        "Alpha of generalized UniFrac, 0 to 1.", default=0.5, takes=UP_TO_ONE
+    )
+    drop_missing_asvs: bool = option(DROP_MISSING_HELP, default=False)
+    root_at_midpoint: bool = option(
+        MIDPOINT_HELP,
+        default=False,
+    )
+
+
+@dataclass(frozen=True)
+class SampleOptions:
+    """Rarefaction and selection of the ASVs of a sample."""
+
+    rarefy_depth: int | Literal["auto"] = option(
+        "Reads drawn from each sample; shallower samples are left out of training. 'auto': the "
+        "depth that keeps 95 % of the samples, at most 5000. 0: all reads.",
+        default="auto",
+        takes=ZERO_OR_MORE,
+        basic=True,
+    )
+    rarefy_each_epoch: bool = option(
+        "Rarefy the training samples again in each epoch (augmentation); validation samples once.",
+        default=True,
+    )
+    token_limit: int = option(
+        "Maximum number of ASVs of one sample that the model reads.",
+        default=1024,
+        takes=ONE_OR_MORE,
+    )
+    asv_sampling: Literal["abundance", "first", "random"] = option(
+        "ASVs to keep of a sample with more than --token-limit: the most abundant, the first by "
+        "id, or random ones.",
+        default="abundance",
+    )
+    max_bp: int | Literal["auto"] = option(
+        "Maximum sequence length in nucleotides; longer ones are truncated. 'auto': the longest of "
+        "the table.",
+        default="auto",
+        takes=ONE_OR_MORE,
+    )
+
+
+@dataclass(frozen=True)
+class SplitOptions:
+    """Division into training and validation samples."""
+
+    test_size: float = option("Fraction of the samples that validate.", default=0.2)
+    group_column: str | None = option(
+        "Metadata column of groups, such as subjects: samples of one group stay together, either "
+        "in training or in validation.",
+        default=None,
+        basic=True,
+    )
+    stratify: bool = option(
+        "Keep the proportions of the classes in training and validation samples.", default=False
+    )
+    splits: Path | None = option(
+        "splits.tsv of another run, to use the same training and validation samples.",
+        default=None,
+        role="input",
+    )
+
+
+@dataclass(frozen=True)
+class TargetOptions:
+    """The metadata column to predict."""
+
+    metadata: Path = option("Sample metadata: TSV as QIIME 2 reads it.", role="input")
+    metadata_column: str = option("Metadata column to predict.")
+    classifier: bool = option("Predict a category instead of a number.", default=False, basic=True)
+    where: str | None = option(
+        "Use only samples whose metadata meet a condition: COLUMN=VALUE, also with !=, <, <=, >, "
+        ">=, or 'COLUMN in (A, B)'; several joined by ' and '.",
+        default=None,
+        basic=True,
+    )
