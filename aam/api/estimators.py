@@ -27,14 +27,14 @@ from aam.contract.errors import DataError, UsageError, first_few
 from aam.contract.options import check, fits, from_plain, specs
 from aam.contract.options.commands.learn import Train
 from aam.contract.options.device import ScaleOptions
-from aam.contract.options.study import TableOptions, TargetOptions
+from aam.contract.options.study import CovariateOptions, TableOptions, TargetOptions
 from aam.contract.options.training import RunOptions
 from aam.data.metadata import ID_HEADER, Metadata
 from aam.members.train import train
 
 _REPLACED = {"group_column"} | {
     spec.field
-    for group in (TableOptions, TargetOptions, RunOptions, ScaleOptions)
+    for group in (TableOptions, TargetOptions, CovariateOptions, RunOptions, ScaleOptions)
     for spec in specs(group)
 }
 """Options that the arguments of `fit` replace, or that concern several processes."""

@@ -9,7 +9,7 @@ from pathlib import Path
 
 import pandas as pd
 
-from aam.api.tables import Sequences, Table, table_files
+from aam.api.tables import Sequences, Table, metadata_file, table_files
 from aam.commands.predict import predict_study
 from aam.console import as_library
 from aam.contract.errors import DataError
@@ -61,6 +61,7 @@ class Model:
         table: Table,
         sequences: Sequences = None,
         *,
+        metadata: str | PathLike[str] | pd.DataFrame | None = None,
         batch_size: int = 32,
         prediction_passes: int = 1,
         drop_empty_samples: bool = False,
@@ -70,6 +71,8 @@ class Model:
         Args:
             table: see `aam.api.tables.Table`; its ASVs need not be those of the training.
             sequences: DNA of the features; None if the ids are the sequences.
+            metadata: of a model that reads metadata columns: file, or DataFrame by sample id. It
+                applies the --where of the training.
             batch_size: samples at a time; the predictions do not depend on it.
             prediction_passes: rarefactions to average over.
             drop_empty_samples: leave out samples without reads instead of raising.
@@ -79,16 +82,18 @@ class Model:
             `p_CLASS` or `q_QUANTILE`, and the further columns of `aam predict`.
 
         Raises:
+            UsageError: the model reads metadata columns and none are given.
             DataError: not a table of reads, features without DNA, or a model without target.
         """
         networks = list(self.networks)
-        with table_files(table, sequences, drop_empty_samples) as (input, _):
+        with table_files(table, sequences, drop_empty_samples) as (input, folder):
             if self.ensemble is not None:
                 options = Predict(
                     input=input,
                     device=self.device,
                     model=self.path,
                     output=Path("unwritten.tsv"),
+                    metadata=metadata_file(metadata, folder),
                     batch_size=batch_size,
                     prediction_passes=prediction_passes,
                 )

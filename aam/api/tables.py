@@ -25,6 +25,7 @@ from aam.console import as_library
 from aam.contract.errors import AamError, DataError
 from aam.contract.options.study import TableOptions
 from aam.data.io.table_blocks import check_ids
+from aam.data.metadata import ID_HEADER
 
 Table: TypeAlias = Any
 """A path, `biom.Table`, DataFrame (samples x features), AnnData, or array (samples x features).
@@ -109,6 +110,15 @@ def table_files(
                 for part in (error.cause, error.evidence, error.remedy)
             ]
             raise type(error)(*shown) from error
+
+
+def metadata_file(metadata: str | PathLike[str] | pd.DataFrame | None, folder: Path) -> Path | None:
+    """Return the path of metadata; a DataFrame with sample ids as index is written to `folder`."""
+    if metadata is None or isinstance(metadata, (str, PathLike)):
+        return None if metadata is None else Path(metadata)
+    path = folder / "metadata.tsv"
+    metadata.rename_axis(ID_HEADER).to_csv(path, sep="\t")
+    return path
 
 
 def tree_file(tree: str | PathLike[str] | TreeNode | None, folder: Path) -> Path | None:

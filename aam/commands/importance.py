@@ -8,7 +8,7 @@ from aam.contract.options.commands.use import Importance
 from aam.data.study import load_study
 from aam.data.taxonomy import read_taxonomy
 from aam.members.importance import importance_table, read_members
-from aam.training.new_samples import select_as_trained
+from aam.training.new_samples import read_covariates, select_as_trained
 from aam.training.output_tables import write_table
 
 
@@ -23,7 +23,8 @@ def run(options: Importance) -> None:
     taxa = None if options.taxonomy is None else read_taxonomy(options.taxonomy)
     study = load_study(options.input, max_bp=loaded.tokens_FL.shape[1])
     study = select_as_trained(study, loaded.stored.options, options.metadata)
-    table = importance_table(loaded, study, taxa)
+    covariates = read_covariates(loaded.encoder, options.metadata, study.table.sample_ids)
+    table = importance_table(loaded, study, taxa, covariates)
     write_table(options.output, table)
     samples = len(study.table.sample_ids)
     say(f"Importance of {len(table)} ASVs in {samples} samples: {options.output}")

@@ -14,6 +14,7 @@ import numpy as np
 import numpy.typing as npt
 from scipy import sparse
 
+from aam.data.covariates import CovariateEncoder, Covariates
 from aam.data.table import FeatureTable
 
 F64 = npt.NDArray[np.float64]
@@ -24,20 +25,35 @@ Arrays = Mapping[str, npt.NDArray[Any]]
 
 @dataclass(frozen=True)
 class Samples:
-    """Counts of samples and the sequences of their ASVs.
+    """Counts of samples, the sequences of their ASVs, and metadata that the model reads.
 
     Attributes:
         counts: [N, F] reads; every sample has some.
         tokens_FL: sequence of each ASV, codes of `aam.data.sequences`.
+        covariates: metadata columns; None if the model reads the counts alone.
     """
 
     counts: sparse.csr_array
     tokens_FL: Tokens
+    covariates: Covariates | None = None
 
     @classmethod
-    def of(cls, table: FeatureTable, tokens_FL: Tokens) -> Samples:
+    def of(
+        cls, table: FeatureTable, tokens_FL: Tokens, covariates: Covariates | None = None
+    ) -> Samples:
         """Gather the counts of a table, which may be memory-mapped."""
-        return cls(table.counts[np.arange(len(table.sample_ids))], tokens_FL)
+        return cls(table.counts[np.arange(len(table.sample_ids))], tokens_FL, covariates)
+
+    @property
+    def metadata_alone(self) -> Samples:
+        """The same samples without ASVs."""
+        counts = sparse.csr_array((self.counts.shape[0], 0), dtype=self.counts.dtype)
+        return Samples(counts, self.tokens_FL[:0], self.covariates)
+
+    @property
+    def counts_alone(self) -> Samples:
+        """The same samples without metadata."""
+        return Samples(self.counts, self.tokens_FL)
 
     @property
     def relative(self) -> sparse.csr_array:
@@ -94,6 +110,11 @@ T_contra = TypeVar("T_contra", bound=Inputs, contravariant=True)
 
 class Model(Protocol[T_contra]):
     """A fitted estimator."""
+
+    @property
+    def encoder(self) -> CovariateEncoder | None:
+        """Encoder of the covariates; None if the model reads the counts alone."""
+        ...
 
     def predict(self, inputs: T_contra) -> F64:
         """Return predictions [N, C]: numbers in the units of the target, or probabilities."""

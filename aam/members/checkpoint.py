@@ -22,6 +22,7 @@ from aam.contract.errors import DataError
 from aam.contract.files import atomic_write
 from aam.contract.options.field import ABOVE_ZERO, ONE_OR_MORE, ZERO_OR_MORE
 from aam.contract.options.training import TransformName
+from aam.data.covariates import CovariateEncoder
 from aam.data.sequences import MASK
 from aam.members import training_data
 from aam.members.base import Model, Tokens
@@ -93,6 +94,11 @@ class LoadedEnsemble:
     models: dict[str, Model[Any]]
     training: TrainingData | None
     networks: list[tuple[ModelConfig, dict[str, Any]]]
+
+    @property
+    def encoder(self) -> CovariateEncoder | None:
+        """Encoder of the metadata that the model reads; None if it reads the counts alone."""
+        return next((model.encoder for model in self.models.values()), None)
 
 
 def find(path: Path) -> Path | None:

@@ -20,6 +20,9 @@
                     too few groups
     calibration     {temperature, log_loss, uncalibrated_log_loss} of the ensemble's probabilities
                     for held-out samples; null for a number
+    inputs          only of models that read metadata columns, see `input_comparison`: {columns,
+                    models, differences, conclusion, counts_add}; the models "metadata alone",
+                    "counts alone" and "metadata and counts" have metric -> {value, lower, upper}
     confounders     [{column, metric, value, lower, upper}]: other columns of the metadata, or
                     "sequencing depth", that alone predict as well as the ensemble, see
                     `confounding`; the best first
@@ -61,6 +64,11 @@ def constant_predictions(labels: Labels, splits: Sequence[Split]) -> F64:
     )
 
 
+def unit_of(group_column: str | None) -> str:
+    """Return the unit of the bootstrap, for sentences."""
+    return "samples" if group_column is None else f"groups of {group_column}"
+
+
 def evaluate(
     column: str,
     group_column: str | None,
@@ -95,7 +103,6 @@ def evaluate(
     scored = {name: held.scored(found, labels) for name, found in predictions.items()}
     draws = draw_groups(labels.groups[held.rows], seed)
     drawn = {name: draw_metrics(found, draws) for name, found in scored.items()}
-    unit = "samples" if group_column is None else f"groups of {group_column}"
     return {
         "column": column,
         "kind": "classification" if labels.classes else "regression",
@@ -117,7 +124,7 @@ def evaluate(
         },
         "differences": _differences(
             {name: drawn[name] for name in (ENSEMBLE, *members)} if len(members) > 1 else {},
-            f"{draws.groups} {unit}",
+            f"{draws.groups} {unit_of(group_column)}",
         ),
         "interval": _interval(combined, labels, held),
         "calibration": _calibration(combined, labels, held),
@@ -146,6 +153,23 @@ def _differences(drawn: Mapping[str, Drawn], units: str) -> list[dict[str, Any]]
             }
         )
     return found
+
+
+def shown_metrics(metrics: Mapping[str, Mapping[str, float | None]]) -> str:
+    """Format the metrics that have an interval, with their intervals.
+
+    >>> shown_metrics({"r2": {"value": 0.7, "lower": 0.6, "upper": 0.8}, "rmse": {"value": 3.0}})
+    'r2 0.700 (0.600 to 0.800)'
+    """
+    parts = []
+    for metric, found in metrics.items():
+        if found["value"] is None or "lower" not in found:
+            continue
+        limits = ""
+        if found["lower"] is not None:
+            limits = f" ({found['lower']:.3f} to {found['upper']:.3f})"
+        parts.append(f"{metric} {found['value']:.3f}{limits}")
+    return ", ".join(parts)
 
 
 def sentence(model: str, reference: str, metric: str, difference: Score, units: str) -> str:

@@ -16,9 +16,10 @@ import numpy as np
 import numpy.typing as npt
 from scipy import sparse
 
+from aam.data.covariates import CovariateEncoder, Covariates, fit_encoder
 from aam.data.sequences import PAD
 from aam.members.base import F64, Arrays, Labels, Rows, Samples, Tokens
-from aam.members.state import indices, numbers
+from aam.members.state import encoder_arrays, indices, numbers, restore_encoder
 from aam.serialization.schema import Mismatch
 
 _AT_ONCE = 256
@@ -27,13 +28,24 @@ _AT_ONCE = 256
 
 @dataclass(frozen=True)
 class ForestInputs:
-    """Relative abundances, float32 [N, F], of the ASVs of the training study."""
+    """Relative abundances, float32 [N, F], of the ASVs of the training study; covariates."""
 
     abundances: sparse.csr_array
+    covariates: Covariates | None = None
 
     def take(self, rows: Rows) -> ForestInputs:
         """Return the samples at `rows`."""
-        return ForestInputs(self.abundances[rows])
+        covariates = self.covariates and self.covariates.take(rows)
+        return ForestInputs(self.abundances[rows], covariates)
+
+    def columns(self, encoder: CovariateEncoder | None) -> sparse.csr_array:
+        """Return the abundances and, after them, the features of the covariates, [N, F + P]."""
+        if encoder is None:
+            return self.abundances
+        assert self.covariates is not None
+        features_NP = encoder.features_NP(self.covariates).astype(np.float32)
+        joined = sparse.hstack([self.abundances, sparse.csr_array(features_NP)], format="csr")
+        return sparse.csr_array(joined)
 
 
 @dataclass(frozen=True)
@@ -43,9 +55,11 @@ class ForestModel:
     Attributes:
         roots: int64 [T], first node of each tree.
         left, right: int64 [nodes], children; the node itself for a leaf.
-        asvs: int64 [nodes], ASV whose abundance decides; 0 for a leaf.
+        asvs: int64 [nodes], ASV whose abundance decides, or F + the feature of the covariates; 0
+            for a leaf.
         thresholds: float64 [nodes], largest abundance that leads to the left.
         values: float64 [nodes, C], predictions of a leaf.
+        encoder: of the covariates; None without any.
     """
 
     roots: Rows
@@ -54,6 +68,7 @@ class ForestModel:
     asvs: Rows
     thresholds: F64
     values: F64
+    encoder: CovariateEncoder | None = None
 
     def predict(self, inputs: ForestInputs) -> F64:
         """Return the mean over the trees [N, C], see `base.Model`."""
@@ -64,7 +79,9 @@ class ForestModel:
         return np.concatenate(found)
 
     def impurity_decrease(self, inputs: ForestInputs) -> F64:
-        """Return the importance of each ASV, [F]: its part of the impurity decrease, of sum 1.
+        """Return the importance of each ASV, [F]: its part of the impurity decrease.
+
+        The sum is 1, or less where covariates have the rest.
 
         The decrease of a node is that of the squared error or of the Gini impurity, from the
         stored values of its children and the samples that reach them. As in scikit-learn, each tree
@@ -85,12 +102,13 @@ class ForestModel:
         share = np.divide(decrease, total, out=np.zeros(nodes), where=total > 0)
         asvs = inputs.abundances.shape[1]
         found: F64 = np.bincount(self.asvs, share, minlength=asvs) / max(share.sum(), 1e-300)
-        return found
+        return found[:asvs]
 
     def _descents(self, inputs: ForestInputs) -> Iterator[Iterator[Rows]]:
         """Yield the levels of each block of samples."""
-        for start in range(0, inputs.abundances.shape[0], _AT_ONCE):
-            yield self._levels(inputs.abundances[start : start + _AT_ONCE].toarray())
+        columns = inputs.columns(self.encoder)
+        for start in range(0, columns.shape[0], _AT_ONCE):
+            yield self._levels(columns[start : start + _AT_ONCE].toarray())
 
     def _levels(self, abundances: npt.NDArray[np.float32]) -> Iterator[Rows]:
         """Yield the node of each sample in each tree, [n, T], from the roots to the leaves."""
@@ -104,7 +122,8 @@ class ForestModel:
 
     def arrays(self) -> Arrays:
         """Return the state, see `base.Model`."""
-        return dict(vars(self))
+        arrays = {name: value for name, value in vars(self).items() if name != "encoder"}
+        return arrays | dict(encoder_arrays(self.encoder))
 
 
 @dataclass(frozen=True)
@@ -119,11 +138,11 @@ class Forest:
     def read(self, samples: Samples, reference_FL: Tokens) -> ForestInputs:
         """Compute the relative abundances of the ASVs of the training study."""
         if samples.tokens_FL is reference_FL:
-            return ForestInputs(samples.relative)
+            return ForestInputs(samples.relative, samples.covariates)
         rows, columns = known_asvs(samples.tokens_FL, reference_FL)
         shape = (len(samples.tokens_FL), len(reference_FL))
         place = sparse.csr_array((np.ones(len(rows), np.float32), (rows, columns)), shape)
-        return ForestInputs(sparse.csr_array(samples.relative @ place))
+        return ForestInputs(sparse.csr_array(samples.relative @ place), samples.covariates)
 
     def fit(self, inputs: ForestInputs, labels: Labels, seed: int) -> ForestModel:
         """Grow the trees on all samples."""
@@ -137,12 +156,13 @@ class Forest:
             random_state=seed,
             n_jobs=self.n_jobs,
         )
-        matrix = as_csc(inputs.abundances)
+        encoder = fit_encoder(inputs.covariates)
+        matrix = as_csc(inputs.columns(encoder))
         with warnings.catch_warnings():
             # Classes with few samples are accepted.
             warnings.filterwarnings("ignore", "The number of unique classes", UserWarning)
             forest.fit(matrix, labels.values.astype(np.int64) if labels.classes else labels.values)
-        return model_of(forest, labels)
+        return model_of(forest, labels, encoder)
 
     def restore(self, arrays: Arrays, asvs: int, outputs: int) -> ForestModel:
         """Build a model from its state, see `base.Estimator`."""
@@ -156,13 +176,16 @@ class Forest:
         roots = indices(arrays, "roots", number, None)
         if not len(roots) or roots[0] != 0 or (np.diff(roots) <= 0).any():
             raise Mismatch("the trees of the forest are not one after the other")
+        encoder = restore_encoder(arrays)
+        columns = asvs + (encoder.width if encoder else 0)
         return ForestModel(
             roots,
             left,
             right,
-            indices(arrays, "asvs", asvs, number),
+            indices(arrays, "asvs", columns, number),
             thresholds,
             numbers(arrays, "values", number, outputs),
+            encoder,
         )
 
 
@@ -189,7 +212,7 @@ def _sequences(tokens_FL: Tokens) -> list[bytes]:
     return [bytes(row[row != PAD]) for row in tokens_FL]
 
 
-def model_of(forest: Any, labels: Labels) -> ForestModel:
+def model_of(forest: Any, labels: Labels, encoder: CovariateEncoder | None = None) -> ForestModel:
     """Copy the nodes of a fitted forest."""
     trees = [estimator.tree_ for estimator in forest.estimators_]
     roots = np.cumsum([0, *(tree.node_count for tree in trees)])[:-1]
@@ -216,4 +239,5 @@ def model_of(forest: Any, labels: Labels) -> ForestModel:
         np.where(ends, 0, np.concatenate([tree.feature for tree in trees])),
         np.concatenate([tree.threshold for tree in trees]),
         values,
+        encoder,
     )

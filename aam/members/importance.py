@@ -18,6 +18,7 @@ from scipy.stats import rankdata
 from aam.console import say
 from aam.contract.errors import DataError
 from aam.contract.files import require
+from aam.data.covariates import Covariates
 from aam.data.study import Study
 from aam.members import checkpoint
 from aam.members.base import F64, Samples, Tokens
@@ -46,7 +47,10 @@ def read_members(path: Path) -> LoadedEnsemble:
 
 
 def importance_table(
-    loaded: LoadedEnsemble, study: Study, taxa: Mapping[str, str] | None = None
+    loaded: LoadedEnsemble,
+    study: Study,
+    taxa: Mapping[str, str] | None = None,
+    covariates: Covariates | None = None,
 ) -> pd.DataFrame:
     """Return a row for each ASV that occurs in a study, the most important first.
 
@@ -54,6 +58,7 @@ def importance_table(
         loaded: the ensemble; its transformer and members without weight are left out.
         study: samples over which the importance is averaged.
         taxa: taxon of each ASV by feature id; None without taxonomy.
+        covariates: metadata that the ensemble reads; None if it reads the counts alone.
 
     Raises:
         DataError: the ensemble has neither kernel nor forest, no ASV occurs in the training study,
@@ -65,7 +70,7 @@ def importance_table(
     counts = Samples.of(study.table, study.tokens_FL).counts
     seen = np.unique(counts.indices)
     ids = [study.table.feature_ids[column] for column in seen.tolist()]
-    samples = Samples(counts[:, seen], study.tokens_FL[seen])
+    samples = Samples(counts[:, seen], study.tokens_FL[seen], covariates)
     rows, known = known_asvs(samples.tokens_FL, loaded.tokens_FL)
     if not len(rows):
         raise DataError(

@@ -14,6 +14,8 @@ Nyström approximation. M landmarks; further shape suffixes: see `base`.
 
 from __future__ import annotations
 
+import dataclasses
+import math
 from collections.abc import Iterator
 from dataclasses import dataclass
 
@@ -22,8 +24,9 @@ import numpy.typing as npt
 from scipy import sparse
 
 from aam.console import say
+from aam.data.covariates import CovariateEncoder, Covariates, fit_encoder
 from aam.members.base import F64, Arrays, Labels, Rows, Samples, Tokens
-from aam.members.state import indices, numbers
+from aam.members.state import encoder_arrays, indices, numbers, restore_encoder
 from aam.memory import shown_size
 from aam.serialization.schema import Mismatch
 
@@ -40,6 +43,9 @@ SPREADS = (0.5, 2.0)
 
 PENALTIES = np.logspace(-5, 1, 25)
 """Penalties of the ridge regression, relative to the trace of the centred kernel."""
+
+SHARES = (0.0, 0.1, 0.3, 0.7)
+"""Parts of the covariates in the variance of the linear kernel, of which one is chosen."""
 
 _NEVER = -1e9
 """Log probability of a class without training samples."""
@@ -75,15 +81,34 @@ class KernelInputs:
         weights: float32 [N, ASVs of the samples' study], log abundance.
         smoothed_NF: float32, summed similarity to each ASV of the training study.
         norms_N: float64, kernel of each sample with itself.
+        covariates: metadata columns; None without any.
+        features_NP: float64, scaled features of the covariates, see `with_features`; else None.
     """
 
     weights: sparse.csr_array
     smoothed_NF: F32
     norms_N: F64
+    covariates: Covariates | None = None
+    features_NP: F64 | None = None
 
     def take(self, rows: Rows) -> KernelInputs:
         """Return the samples at `rows`."""
-        return KernelInputs(self.weights[rows], self.smoothed_NF[rows], self.norms_N[rows])
+        return KernelInputs(
+            self.weights[rows],
+            self.smoothed_NF[rows],
+            self.norms_N[rows],
+            self.covariates and self.covariates.take(rows),
+            None if self.features_NP is None else self.features_NP[rows],
+        )
+
+    def with_features(self, encoder: CovariateEncoder | None, scale: float) -> KernelInputs:
+        """Add the product of the scaled features of two samples to their kernel."""
+        if encoder is None or not scale:
+            return self
+        assert self.covariates is not None
+        features_NP = scale * encoder.features_NP(self.covariates)
+        norms_N = self.norms_N + np.square(features_NP).sum(axis=1)
+        return dataclasses.replace(self, norms_N=norms_N, features_NP=features_NP)
 
 
 @dataclass(frozen=True)
@@ -93,19 +118,25 @@ class Landmarks:
     Attributes:
         weights: float32 [M, F], log abundance.
         norms_M: float64, kernel of each landmark with itself.
+        features_MP: float64, scaled features of the covariates; None without any.
     """
 
     weights: sparse.csr_array
     norms_M: F64
+    features_MP: F64 | None = None
 
     @classmethod
     def of(cls, inputs: KernelInputs, rows: Rows) -> Landmarks:
         """Take the samples at `rows`, of the training study."""
-        return cls(inputs.weights[rows], inputs.norms_N[rows])
+        own = inputs.take(rows)
+        return cls(own.weights, own.norms_N, own.features_NP)
 
     def kernel(self, inputs: KernelInputs) -> F64:
         """Return the linear kernel of samples and landmarks, [N, M]."""
-        return np.asarray((self.weights @ inputs.smoothed_NF.T).T, dtype=np.float64)
+        kernel_NM = np.asarray((self.weights @ inputs.smoothed_NF.T).T, dtype=np.float64)
+        if self.features_MP is not None and inputs.features_NP is not None:
+            kernel_NM += inputs.features_NP @ self.features_MP.T
+        return kernel_NM
 
     def squared_distances(self, inputs: KernelInputs, kernel_NM: F64) -> F64:
         """Return the squared distances k(x, x) - 2 k(x, y) + k(y, y), [N, M]."""
@@ -114,23 +145,33 @@ class Landmarks:
 
     def arrays(self) -> Arrays:
         """Return the state, see `base.Model`."""
-        return {
+        arrays = {
             "weights": self.weights.data,
             "asvs": self.weights.indices.astype(np.int64),
             "starts": self.weights.indptr.astype(np.int64),
             "norms": self.norms_M,
         }
+        return arrays if self.features_MP is None else arrays | {"features": self.features_MP}
 
     @classmethod
-    def restore(cls, arrays: Arrays, asvs: int) -> Landmarks:
-        """Build landmarks of a study of `asvs` ASVs from their state; raises Mismatch."""
+    def restore(cls, arrays: Arrays, asvs: int, features: int | None = None) -> Landmarks:
+        """Build landmarks from their state; raises Mismatch.
+
+        Args:
+            arrays: the state.
+            asvs: of the training study.
+            features: number of features of the covariates; None without any.
+        """
         weights, norms_M = numbers(arrays, "weights", None), numbers(arrays, "norms", None)
         columns = indices(arrays, "asvs", asvs, len(weights))
         starts = indices(arrays, "starts", len(weights) + 1, len(norms_M) + 1)
         if starts[0] != 0 or starts[-1] != len(weights) or (np.diff(starts) < 0).any():
             raise Mismatch("the array 'starts' is not ascending")
         entries = (weights.astype(np.float32), columns, starts)
-        return cls(sparse.csr_array(entries, shape=(len(norms_M), asvs)), norms_M)
+        features_MP = (
+            None if features is None else numbers(arrays, "features", len(norms_M), features)
+        )
+        return cls(sparse.csr_array(entries, shape=(len(norms_M), asvs)), norms_M, features_MP)
 
 
 @dataclass(frozen=True)
@@ -144,6 +185,8 @@ class KernelModel:
         offset_C: float64, intercepts.
         logits: float64 [C + 1, C], slopes and, last, intercepts of the logistic regression; empty
             for a number.
+        encoder: of the covariates; None without any.
+        scale: factor of the features of the covariates; 0 leaves them out.
     """
 
     landmarks: Landmarks
@@ -151,6 +194,8 @@ class KernelModel:
     dual_MC: F64
     offset_C: F64
     logits: F64
+    encoder: CovariateEncoder | None = None
+    scale: float = 0.0
 
     def predict(self, inputs: KernelInputs) -> F64:
         """Return predictions [N, C], see `base.Model`."""
@@ -158,6 +203,7 @@ class KernelModel:
 
     def kernel(self, inputs: KernelInputs) -> F64:
         """Return the kernel of each sample with each landmark, [N, M]."""
+        inputs = inputs.with_features(self.encoder, self.scale)
         return _kernel(inputs, self.landmarks, self.landmarks.kernel(inputs), self.gamma)
 
     def arrays(self) -> Arrays:
@@ -168,6 +214,8 @@ class KernelModel:
             "dual": self.dual_MC,
             "offset": self.offset_C,
             "logits": self.logits,
+            **({"scale": np.array([self.scale])} if self.encoder else {}),
+            **encoder_arrays(self.encoder),
         }
 
 
@@ -177,6 +225,7 @@ class _Fit:
 
     error: float
     gamma: float
+    scale: float
     left_out_NC: F64
     dual_MC: F64
     offset_C: F64
@@ -207,10 +256,10 @@ class Kernel:
             own = samples.tokens_FL[chunk]
             smoothed = weights @ similarities(samples.tokens_FL, own)
             norms_N += weights[:, chunk].multiply(smoothed).sum(axis=1)
-        return KernelInputs(weights, smoothed_NF, norms_N)
+        return KernelInputs(weights, smoothed_NF, norms_N, samples.covariates)
 
     def fit(self, inputs: KernelInputs, labels: Labels, seed: int) -> KernelModel:
-        """Fit every kernel and penalty, and keep the one with the least left-out error."""
+        """Fit every kernel, share of the covariates and penalty; keep the least left-out error."""
         samples = len(inputs.norms_N)
         rows = np.arange(samples)
         if samples > self.largest:
@@ -221,22 +270,24 @@ class Kernel:
             )
             chosen = np.random.default_rng(seed).choice(samples, self.largest, replace=False)
             rows = np.sort(chosen)
-        landmarks = Landmarks.of(inputs, rows)
-        linear_NM = landmarks.kernel(inputs)
-        squared = landmarks.squared_distances(inputs, linear_NM)
-        median = float(np.median(squared[squared > 0])) if (squared > 0).any() else 1.0
-        gammas = (0.0, *(1 / (spread * median) for spread in SPREADS))
+        encoder = fit_encoder(inputs.covariates)
         fits = (
-            _ridge(_kernel(inputs, landmarks, linear_NM, gamma), gamma, rows, labels)
-            for gamma in gammas
+            fit
+            for scale in _scales(inputs, encoder, rows)
+            for fit in _fits(inputs.with_features(encoder, scale), scale, rows, labels)
         )
         best = min(fits, key=lambda fit: fit.error)
         logits = _logistic(best.left_out_NC, labels) if labels.classes else np.empty((0, 0))
-        return KernelModel(landmarks, best.gamma, best.dual_MC, best.offset_C, logits)
+        landmarks = Landmarks.of(inputs.with_features(encoder, best.scale), rows)
+        return KernelModel(
+            landmarks, best.gamma, best.dual_MC, best.offset_C, logits, encoder, best.scale
+        )
 
     def restore(self, arrays: Arrays, asvs: int, outputs: int) -> KernelModel:
         """Build a model from its state, see `base.Estimator`."""
-        landmarks = Landmarks.restore(arrays, asvs)
+        encoder = restore_encoder(arrays)
+        scale = float(numbers(arrays, "scale", 1)[0]) if encoder else 0.0
+        landmarks = Landmarks.restore(arrays, asvs, encoder.width if encoder and scale else None)
         classes = 0 if outputs == 1 else outputs
         return KernelModel(
             landmarks,
@@ -244,6 +295,8 @@ class Kernel:
             numbers(arrays, "dual", len(landmarks.norms_M), outputs),
             numbers(arrays, "offset", outputs),
             numbers(arrays, "logits", classes + bool(classes), classes),
+            encoder,
+            scale,
         )
 
 
@@ -259,7 +312,33 @@ def _kernel(inputs: KernelInputs, landmarks: Landmarks, linear_NM: F64, gamma: f
     return kernel_NM
 
 
-def _ridge(kernel_NM: F64, gamma: float, landmarks: Rows, labels: Labels) -> _Fit:
+def _scales(
+    inputs: KernelInputs, encoder: CovariateEncoder | None, rows: Rows
+) -> tuple[float, ...]:
+    """Return the factors of the covariates' features that give them the parts `SHARES`."""
+    if encoder is None:
+        return (0.0,)
+    landmarks = Landmarks.of(inputs, rows)
+    counts = float(landmarks.norms_M.mean() - landmarks.kernel(inputs).mean())
+    assert inputs.covariates is not None
+    own = float(encoder.features_NP(inputs.covariates).var(axis=0).sum())
+    if counts <= 0 or own <= 0:  # metadata alone, or no known category
+        return (1.0,)
+    return tuple(math.sqrt(share / (1 - share) * counts / own) for share in SHARES)
+
+
+def _fits(inputs: KernelInputs, scale: float, rows: Rows, labels: Labels) -> Iterator[_Fit]:
+    """Yield the fit of the linear kernel and of each Gaussian kernel."""
+    landmarks = Landmarks.of(inputs, rows)
+    linear_NM = landmarks.kernel(inputs)
+    squared = landmarks.squared_distances(inputs, linear_NM)
+    median = float(np.median(squared[squared > 0])) if (squared > 0).any() else 1.0
+    for gamma in (0.0, *(1 / (spread * median) for spread in SPREADS)):
+        kernel_NM = _kernel(inputs, landmarks, linear_NM, gamma)
+        yield _ridge(kernel_NM, gamma, scale, rows, labels)
+
+
+def _ridge(kernel_NM: F64, gamma: float, scale: float, landmarks: Rows, labels: Labels) -> _Fit:
     """Fit the ridge regression with the penalty of the least left-out error.
 
     The centred kernel, or its Nyström approximation from the landmarks, is U diag(values) U^T.
@@ -295,7 +374,7 @@ def _ridge(kernel_NM: F64, gamma: float, landmarks: Rows, labels: Labels) -> _Fi
     error, shrunk, left_out_NC = found
     dual_MC = to_dual @ (shrunk[:, None] * projected)
     offset_C = mean_C - kernel_NM.mean(axis=0) @ dual_MC
-    return _Fit(error, gamma, left_out_NC, dual_MC, offset_C)
+    return _Fit(error, gamma, scale, left_out_NC, dual_MC, offset_C)
 
 
 def leave_groups_out(U: F64, shrunk: F64, projected: F64, y_NC: F64, groups: Rows) -> F64:

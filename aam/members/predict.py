@@ -17,7 +17,13 @@ from aam.members.checkpoint import TRANSFORMER, LoadedEnsemble
 from aam.members.estimators import ESTIMATORS, KERNEL
 from aam.members.tables import interval_columns, prediction_columns
 from aam.numerics.device import choose_device
-from aam.training.new_samples import NO_COMPARISON, Comparison, compare, select_as_trained
+from aam.training.new_samples import (
+    NO_COMPARISON,
+    Comparison,
+    compare,
+    read_covariates,
+    select_as_trained,
+)
 from aam.training.output_tables import require_finite, write_table
 from aam.training.prediction import build_models
 from aam.training.prediction import predict as predict_with_networks
@@ -58,7 +64,8 @@ def predict_table(loaded: LoadedEnsemble, options: Predict) -> tuple[pd.DataFram
     study = load_study(options.input, max_bp=longest)
     study = select_as_trained(study, stored.options, options.metadata)
     ids = study.table.sample_ids
-    samples = Samples.of(study.table, study.tokens_FL)
+    covariates = read_covariates(loaded.encoder, options.metadata, ids)
+    samples = Samples.of(study.table, study.tokens_FL, covariates)
     members: dict[str, F64] = {}
     inputs = {
         name: ESTIMATORS[name].read(samples, loaded.tokens_FL) for name in {KERNEL, *loaded.models}

@@ -2,13 +2,18 @@
 
 from __future__ import annotations
 
+import json
 from typing import Any
 
 import numpy as np
 import numpy.typing as npt
 
+from aam.data.covariates import CovariateEncoder
 from aam.members.base import F64, Arrays, Rows
+from aam.serialization import schema
 from aam.serialization.schema import Mismatch
+
+_ENCODER = "covariates"
 
 
 def numbers(arrays: Arrays, name: str, *shape: int | None) -> F64:
@@ -33,6 +38,29 @@ def indices(arrays: Arrays, name: str, below: int, *shape: int | None) -> Rows:
     if found.dtype.kind != "i" or (found.size and not 0 <= found.min() <= found.max() < below):
         raise Mismatch(f"the array '{name}' does not hold indices from 0 to {below - 1}")
     return found.astype(np.int64)
+
+
+def encoder_arrays(encoder: CovariateEncoder | None) -> Arrays:
+    """Return the state of an encoder of covariates: its JSON as bytes; nothing without one."""
+    if encoder is None:
+        return {}
+    return {_ENCODER: np.frombuffer(encoder.to_json().encode(), dtype=np.uint8).copy()}
+
+
+def restore_encoder(arrays: Arrays) -> CovariateEncoder | None:
+    """Return the encoder of covariates; None if the model reads the counts alone.
+
+    Raises:
+        Mismatch: its state is damaged.
+    """
+    if _ENCODER not in arrays:
+        return None
+    try:
+        content = json.loads(bytes(_of_shape(arrays, _ENCODER, (None,)).astype(np.uint8)))
+    except ValueError as error:
+        raise Mismatch(f"the array '{_ENCODER}' is not JSON") from error
+    encoder: CovariateEncoder = schema.parse(CovariateEncoder, content, _ENCODER)
+    return encoder
 
 
 def _of_shape(arrays: Arrays, name: str, shape: tuple[int | None, ...]) -> npt.NDArray[Any]:

@@ -32,7 +32,8 @@ from aam.members.confounding import confounders, warning
 from aam.members.cross_validation import CrossValidated, cross_validate, held_out
 from aam.members.ensemble import combine_members
 from aam.members.estimators import ESTIMATORS
-from aam.members.evaluation import ENSEMBLE, evaluate
+from aam.members.evaluation import ENSEMBLE, evaluate, shown_metrics, unit_of
+from aam.members.input_comparison import BOTH, compare_inputs, predict_alone, show_inputs
 from aam.members.tables import held_out_table, interval_columns, prediction_columns
 from aam.members.training_data import describe
 from aam.training import run_folder
@@ -121,10 +122,14 @@ def _options_of_the_network(options: Train) -> list[str]:
 
 @dataclass(frozen=True)
 class _Estimated:
-    """Fitted estimators by name, and the labels that they predict, in the units of the target."""
+    """Fitted estimators by name, and the labels that they predict, in the units of the target.
+
+    `alone` has the held-out predictions of metadata and counts alone; empty without covariates.
+    """
 
     labels: Labels
     results: Mapping[str, CrossValidated]
+    alone: Mapping[str, F64]
 
 
 def _train_estimators(options: Train) -> ScoredPredictions:
@@ -182,7 +187,8 @@ def _estimate(options: Train, labelled: LabelledStudy) -> _Estimated:
     fitted = labels
     if not labels.classes:
         fitted = dataclasses.replace(labels, values=functions.forward(labels.values))
-    samples = Samples.of(labelled.study.table, labelled.study.tokens_FL)
+    samples = Samples.of(labelled.study.table, labelled.study.tokens_FL, labelled.covariates)
+    undone = np.asarray if labels.classes else functions.inverse
     results: dict[str, CrossValidated] = {}
     for name in options.members:
         if name not in ESTIMATORS:
@@ -190,11 +196,13 @@ def _estimate(options: Train, labelled: LabelledStudy) -> _Estimated:
         found = cross_validate(
             name, ESTIMATORS[name], samples, fitted, labelled.splits, options.loop.seed
         )
-        if not labels.classes:
-            undone = functions.inverse(found.predictions_MC)
-            found = dataclasses.replace(found, predictions_MC=undone)
-        results[name] = found
-    return _Estimated(labels, results)
+        results[name] = dataclasses.replace(found, predictions_MC=undone(found.predictions_MC))
+    alone: dict[str, F64] = {}
+    if labelled.covariates is not None and results:
+        splits, seed = labelled.splits, options.loop.seed
+        held = held_out(splits)
+        alone = predict_alone(list(results), samples, fitted, undone, labels, splits, held, seed)
+    return _Estimated(labels, results, alone)
 
 
 def _write_ensemble(
@@ -253,9 +261,19 @@ def _write_ensemble(
         options.loop.seed,
     )
     scored = held.scored(combined.predictions_MC, labels)
+    inputs = labelled.covariates.columns if labelled.covariates else ()
+    if estimated.alone:
+        scores["inputs"] = compare_inputs(
+            inputs,
+            {**estimated.alone, BOTH: combined.predictions_MC},
+            labels,
+            held,
+            unit_of(options.split.group_column),
+            options.loop.seed,
+        )
     scores["confounders"] = confounders(
         read_metadata(options.target.metadata),
-        (column, options.split.group_column),
+        (column, options.split.group_column, *inputs),
         ids,
         labelled.study.reads,
         labels,
@@ -282,18 +300,12 @@ def _show(scores: Mapping[str, Any]) -> None:
     for name, model in scores["models"].items():
         if model["weight"] == 1:  # the ensemble is this member
             continue
-        shown = []
-        for metric, found in model["metrics"].items():
-            if found["value"] is None or "lower" not in found:
-                continue
-            limits = ""
-            if found["lower"] is not None:
-                limits = f" ({found['lower']:.3f} to {found['upper']:.3f})"
-            shown.append(f"{metric} {found['value']:.3f}{limits}")
-        say(f"{name}, {scores['part']}: {', '.join(shown)}")
+        say(f"{name}, {scores['part']}: {shown_metrics(model['metrics'])}")
     for difference in scores["differences"]:
         if difference["model"] == ENSEMBLE:
             say(f"{difference['sentence']}.")
+    if "inputs" in scores:
+        show_inputs(scores["inputs"], scores["part"])
     for confounder in scores["confounders"]:
         warn(warning(confounder))
     interval = scores["interval"]

@@ -51,6 +51,26 @@ def comparison_table(given: ReportInput) -> Table | None:
     return Table(title, ["", *(TITLES[name] for name in names)], rows, note, (0,))
 
 
+def inputs_table(given: ReportInput) -> Table | None:
+    """Compare metadata alone, counts alone, and both, of a model that reads metadata columns."""
+    inputs = (given.run.scores or {}).get("inputs")
+    if inputs is None:
+        return None
+    found = {
+        model: {name: Score(**score) for name, score in metrics.items()}
+        for model, metrics in inputs["models"].items()
+    }
+    names = [name for name in TITLES if name in next(iter(found.values()))]
+    rows = [
+        [model, *(with_interval(name, metrics[name]) for name in names)]
+        for model, metrics in found.items()
+    ]
+    sentences = [one["sentence"] for one in inputs["differences"]]
+    note = " ".join([inputs["conclusion"], *(f"{one[0].upper()}{one[1:]}." for one in sentences)])
+    title = f"Metadata as input: {', '.join(inputs['columns'])}"
+    return Table(title, ["", *(TITLES[name] for name in names)], rows, note, (len(rows) - 1,))
+
+
 def verdict(given: ReportInput) -> str:
     """Return sentences on whether the model is better than a guess and than other models."""
     if given.models is None:
@@ -266,6 +286,7 @@ def _errors(scored: ScoredPredictions, rows: npt.NDArray[np.int64]) -> list[str]
 
 TABLES: tuple[Tabulate, ...] = (
     comparison_table,
+    inputs_table,
     folds_table,
     bins_table,
     classes_table,

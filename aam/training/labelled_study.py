@@ -10,6 +10,7 @@ import numpy.typing as npt
 from aam.contract.errors import DataError
 from aam.contract.options.commands.learn import Train
 from aam.contract.options.study import SplitOptions
+from aam.data.covariates import Covariates, check_folds, check_target, read_covariates
 from aam.data.labels import read_labels, split_samples
 from aam.data.metadata import read_metadata
 from aam.data.splits import Split
@@ -28,6 +29,8 @@ class LabelledStudy:
         values: float64 [N], numbers or class codes.
         classes: names of the classes; empty for numbers.
         labels: group of each sample; None without groups.
+        depth: rarefaction depth.
+        covariates: metadata columns that the model reads; None without any.
     """
 
     study: Study
@@ -36,6 +39,7 @@ class LabelledStudy:
     splits: tuple[Split, ...]
     labels: list[str] | None
     depth: int
+    covariates: Covariates | None = None
 
 
 def load_labelled_study(options: Train, max_bp: int | None, splits: SplitOptions) -> LabelledStudy:
@@ -70,7 +74,17 @@ def load_labelled_study(options: Train, max_bp: int | None, splits: SplitOptions
         metadata,
         values.astype(np.int64) if found.classes else None,
     )
-    return LabelledStudy(study, values, found.classes, decided, labels, depth)
+    column = options.target.metadata_column
+    covariates = read_covariates(
+        options.covariates,
+        metadata,
+        study.table.sample_ids,
+        {"--metadata-column": column, "--group-column": options.split.group_column},
+    )
+    if covariates is not None:
+        check_folds(covariates, decided)
+        check_target(covariates, values, column)
+    return LabelledStudy(study, values, found.classes, decided, labels, depth, covariates)
 
 
 def fit_target(options: Train, labelled: LabelledStudy, split: Split) -> Target:

@@ -15,8 +15,10 @@ import numpy.typing as npt
 import torch
 
 from aam.console import say, warn
+from aam.contract.errors import UsageError
 from aam.data.batches import BatchPlan
 from aam.data.conditions import rows_where
+from aam.data.covariates import CovariateEncoder, Covariates
 from aam.data.metadata import read_metadata
 from aam.data.study import Study
 from aam.training.training_summary import (
@@ -94,6 +96,26 @@ def select_as_trained(study: Study, options: dict[str, Any], metadata: Path | No
         return study
     rows = rows_where(condition, read_metadata(metadata), study.table.sample_ids)
     return study.take_samples(rows)
+
+
+def read_covariates(
+    encoder: CovariateEncoder | None, path: Path | None, sample_ids: Sequence[str]
+) -> Covariates | None:
+    """Read the metadata columns that a model reads, of new samples; None for counts alone.
+
+    Raises:
+        UsageError: there is no metadata file.
+        MissingInput, DataError: see `read_metadata` and `CovariateEncoder.read`.
+    """
+    if encoder is None:
+        return None
+    if path is None:
+        raise UsageError(
+            "The model reads metadata besides the table",
+            f"the columns {', '.join(encoder.columns)}",
+            "add --metadata with these columns",
+        )
+    return encoder.read(read_metadata(path), sample_ids)
 
 
 def compare(

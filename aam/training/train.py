@@ -274,6 +274,12 @@ def _check_options(options: Train) -> None:
         UsageError: see the messages.
     """
     check_resources(options)
+    if options.covariates.categorical_columns or options.covariates.numeric_columns:
+        raise UsageError(
+            "The transformer does not read metadata",
+            "--categorical-columns or --numeric-columns with the member transformer",
+            "use --members kernel forest",
+        )
     if options.freeze_base and options.pretrained_encoder is None:
         raise UsageError(
             "Nothing to freeze", "--freeze-base without --pretrained-encoder", "name an encoder"

@@ -186,8 +186,12 @@ def to_plain(options: Any) -> dict[str, Any]:
 
 def from_plain(kind: type[T], values: dict[str, Any]) -> T:
     """Convert the result of `to_plain` back; missing fields get defaults, unknown are ignored."""
-    known = [f for f in dataclasses.fields(typing.cast(Any, kind)) if f.name in values]
-    return kind(**{f.name: _typed(f.type, values[f.name]) for f in known})
+    given = {
+        f.name: _typed(f.type, values.get(f.name, {}))
+        for f in dataclasses.fields(typing.cast(Any, kind))
+        if f.name in values or dataclasses.is_dataclass(f.type)
+    }
+    return kind(**given)
 
 
 def _plain(value: Any) -> Any:

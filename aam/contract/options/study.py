@@ -146,3 +146,22 @@ class TargetOptions:
         default=None,
         basic=True,
     )
+
+
+@dataclass(frozen=True)
+class CovariateOptions:
+    """Metadata columns that the model reads besides the counts."""
+
+    categorical_columns: tuple[str, ...] = option(
+        "Metadata columns that the model reads as categories, such as a site; several as a,b. "
+        "The scores are then also those of the metadata alone and of the counts alone.",
+        default=(),
+        metavar="COLUMN",
+        basic=True,
+    )
+    numeric_columns: tuple[str, ...] = option(
+        "Metadata columns that the model reads as numbers, such as an age; several as a,b.",
+        default=(),
+        metavar="COLUMN",
+        basic=True,
+    )

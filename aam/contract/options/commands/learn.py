@@ -7,6 +7,7 @@ from typing import Literal
 from aam.contract.options.device import DeviceOptions, ScaleOptions, SpeedOptions
 from aam.contract.options.field import BELOW_ONE, FEATURES, INSIDE_ONE, WEIGHTS, option
 from aam.contract.options.study import (
+    CovariateOptions,
     PhylogenyOptions,
     SampleOptions,
     SplitOptions,
@@ -74,6 +75,7 @@ class Train:
 
     input: TableOptions
     target: TargetOptions
+    covariates: CovariateOptions
     phylogeny: PhylogenyOptions
     run: RunOptions
     sample: SampleOptions

@@ -23,7 +23,8 @@ class Predict:
     model: Path = option("Checkpoint or run folder of `aam train`.", role="input")
     output: Path = option("Predictions file to write (TSV).", role="output")
     metadata: Path | None = option(
-        "Sample metadata; restricts the table to samples that meet the training's --where.",
+        "Sample metadata; required by a model that reads metadata columns. Restricts the table to "
+        "samples that meet the training's --where.",
         default=None,
         role="input",
     )
@@ -88,7 +89,8 @@ class Importance:
         basic=True,
     )
     metadata: Path | None = option(
-        "Sample metadata; restricts the table to samples that meet the training's --where.",
+        "Sample metadata; required by a model that reads metadata columns. Restricts the table to "
+        "samples that meet the training's --where.",
         default=None,
         role="input",
     )

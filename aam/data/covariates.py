@@ -1,0 +1,316 @@
+"""Covariates: metadata columns that a model reads besides the counts, and their encoder.
+
+The encoder is fitted to training samples. Category 0 is "unknown": a value that is missing, that no
+training sample has, or that a single one has, so that samples of a new site can be predicted. A
+missing number is the mean of the training samples, and marked as missing.
+Shape suffixes: N samples, K categorical columns, J numeric columns, P features.
+"""
+
+from __future__ import annotations
+
+import json
+from collections import Counter
+from collections.abc import Mapping, Sequence
+from dataclasses import asdict, dataclass
+from typing import Annotated, Any
+
+import numpy as np
+import numpy.typing as npt
+
+from aam.console import warn
+from aam.contract.errors import DataError, UsageError, first_few
+from aam.contract.options.field import ABOVE_ZERO
+from aam.contract.options.study import CovariateOptions
+from aam.data.metadata import Metadata
+from aam.data.splits import Split
+
+UNKNOWN = 0
+"""Code of a category that is missing or unknown."""
+
+_FEWEST = 2
+"""Training samples of a known category, at least."""
+
+_MOST_NUMBERS = 10
+"""Different numbers that a categorical column may have in more than half of its samples."""
+
+F64 = npt.NDArray[np.float64]
+
+
+@dataclass(frozen=True)
+class Covariates:
+    """Values of the covariates of N samples.
+
+    Attributes:
+        categories: column -> str [N], "" where missing.
+        numbers: column -> float64 [N], NaN where missing.
+    """
+
+    categories: Mapping[str, npt.NDArray[np.str_]]
+    numbers: Mapping[str, F64]
+
+    @property
+    def columns(self) -> tuple[str, ...]:
+        """Names of the columns."""
+        return (*self.categories, *self.numbers)
+
+    def take(self, rows: npt.NDArray[np.int64]) -> Covariates:
+        """Return the values of the samples at `rows`."""
+        return Covariates(
+            {name: values[rows] for name, values in self.categories.items()},
+            {name: values[rows] for name, values in self.numbers.items()},
+        )
+
+
+@dataclass(frozen=True)
+class Standard:
+    """Mean and standard deviation of a number in the training samples."""
+
+    mean: float
+    spread: Annotated[float, ABOVE_ZERO]
+
+
+@dataclass(frozen=True)
+class CovariateEncoder:
+    """Encoder of covariates, fitted to training samples; stored in checkpoints.
+
+    Attributes:
+        categories: column -> names of its known categories, codes 1, 2, ...
+        numbers: column -> its mean and spread.
+    """
+
+    categories: dict[str, tuple[str, ...]]
+    numbers: dict[str, Standard]
+
+    @property
+    def columns(self) -> tuple[str, ...]:
+        """Names of the columns."""
+        return (*self.categories, *self.numbers)
+
+    @property
+    def width(self) -> int:
+        """Number of features, P."""
+        return sum(map(len, self.categories.values())) + 2 * len(self.numbers)
+
+    def codes_NK(self, covariates: Covariates) -> npt.NDArray[np.int64]:
+        """Return the code of each category, int64 [N, K]; `UNKNOWN` for an unknown one."""
+        columns = []
+        for name, known in self.categories.items():
+            code_of = {value: code for code, value in enumerate(known, start=UNKNOWN + 1)}
+            values = covariates.categories[name].tolist()
+            columns.append([code_of.get(value, UNKNOWN) for value in values])
+        return np.array(columns, dtype=np.int64).reshape(len(columns), -1).T
+
+    def numbers_NJ(self, covariates: Covariates) -> F64:
+        """Return standardized numbers and, after them, 1 where one is missing, [N, 2 J]."""
+        columns = [
+            (covariates.numbers[name] - standard.mean) / standard.spread
+            for name, standard in self.numbers.items()
+        ]
+        values = np.array(columns, dtype=np.float64).reshape(len(columns), -1).T
+        missing = np.isnan(values)
+        return np.hstack([np.where(missing, 0.0, values), missing])
+
+    def features_NP(self, covariates: Covariates) -> F64:
+        """Return indicators of the known categories and the numbers, float64 [N, P]."""
+        codes_NK, known = self.codes_NK(covariates), self.categories.values()
+        parts = [
+            np.eye(len(names) + 1)[codes][:, 1:]
+            for codes, names in zip(codes_NK.T, known, strict=True)
+        ]
+        return np.hstack([*parts, *([self.numbers_NJ(covariates)] if self.numbers else [])])
+
+    def read(self, metadata: Metadata, sample_ids: Sequence[str]) -> Covariates:
+        """Read the columns of new samples, and warn about unknown and missing values.
+
+        Raises:
+            DataError: columns are absent, or a number is not one.
+        """
+        require_columns(metadata, self.columns)
+        found = _read(tuple(self.categories), tuple(self.numbers), metadata, sample_ids)
+        for name, codes in zip(self.categories, self.codes_NK(found).T, strict=True):
+            values = found.categories[name]
+            new = Counter(values[(codes == UNKNOWN) & (values != "")].tolist())
+            if new:
+                warn(
+                    f"Categories of '{name}' that the model does not know count as unknown: "
+                    f"{new.total()} of {len(values)} samples, {first_few(sorted(new))}."
+                )
+        _warn_of_missing(found)
+        return found
+
+    def to_json(self) -> str:
+        """Return the state as JSON, see `aam.members.state`."""
+        return json.dumps(asdict(self))
+
+
+def fit_encoder(covariates: Covariates | None) -> CovariateEncoder | None:
+    """Fit an encoder to the training samples; None without covariates."""
+    if covariates is None:
+        return None
+    categories = {}
+    for name, values in covariates.categories.items():
+        counts = Counter(values[values != ""].tolist())
+        known = sorted(value for value, number in counts.items() if number >= _FEWEST)
+        categories[name] = tuple(known)
+    numbers = {}
+    for name, found in covariates.numbers.items():
+        present = found[~np.isnan(found)]
+        mean, spread = (present.mean(), present.std()) if len(present) else (0.0, 0.0)
+        numbers[name] = Standard(float(mean), float(spread) or 1.0)
+    return CovariateEncoder(categories, numbers)
+
+
+def read_covariates(
+    options: CovariateOptions,
+    metadata: Metadata,
+    sample_ids: Sequence[str],
+    others: Mapping[str, str | None],
+) -> Covariates | None:
+    """Read the covariates of a study; None without any.
+
+    Args:
+        options: --categorical-columns and --numeric-columns.
+        metadata: of the samples.
+        sample_ids: N ids.
+        others: flag -> column of options that may not name a covariate.
+
+    Raises:
+        UsageError: a column twice, or one of `others`.
+        DataError: absent columns, a categorical column of numbers, or a numeric column of text.
+    """
+    categorical = _names(options.categorical_columns, metadata)
+    numeric = _names(options.numeric_columns, metadata)
+    columns = (*categorical, *numeric)
+    if not columns:
+        return None
+    if twice := [name for name, number in Counter(columns).items() if number > 1]:
+        raise UsageError(
+            "A metadata column twice as input of the model", first_few(twice), "name each once"
+        )
+    for flag, column in others.items():
+        if column in columns:
+            raise UsageError(
+                f"The column of {flag} cannot be an input of the model",
+                f"'{column}'",
+                "leave it out of --categorical-columns and --numeric-columns",
+            )
+    require_columns(metadata, columns)
+    found = _read(categorical, numeric, metadata, sample_ids)
+    for name, values in found.categories.items():
+        _check_categories(name, values)
+    _warn_of_missing(found)
+    return found
+
+
+def require_columns(metadata: Metadata, columns: Sequence[str]) -> None:
+    """Refuse metadata without columns that a model reads.
+
+    Raises:
+        DataError: names all that are absent.
+    """
+    if absent := [name for name in columns if name not in metadata.columns]:
+        raise DataError(
+            f"The metadata lacks columns that the model reads: {', '.join(absent)}",
+            f"it has {first_few(list(metadata.columns))}",
+            "add them, with empty cells where a value is unknown",
+        )
+
+
+def check_folds(covariates: Covariates, splits: Sequence[Split]) -> None:
+    """Warn about columns whose held-out categories are all unknown to the training samples."""
+    for name, values in covariates.categories.items():
+        unknown = [
+            fold
+            for fold, split in enumerate(splits, start=1)
+            if not set(values[split.held_out[1]]) & set(values[split.train]) - {""}
+        ]
+        if unknown:
+            folds = f"fold {', '.join(map(str, unknown))}" if len(splits) > 1 else "the split"
+            warn(
+                f"No held-out sample of {folds} has a category of '{name}' that the training "
+                "samples have: there the column counts as unknown."
+            )
+
+
+def check_target(covariates: Covariates, values_N: npt.NDArray[np.float64], column: str) -> None:
+    """Warn about categories in which the target is constant."""
+    for name, categories in covariates.categories.items():
+        known = sorted(set(categories.tolist()) - {""})
+        several = [one for one in known if (categories == one).sum() > 1]
+        constant = [one for one in several if np.ptp(values_N[categories == one]) == 0]
+        if constant:
+            warn(
+                f"'{column}' is the same in all samples of {len(constant)} of {len(several)} "
+                f"categories of '{name}' ({first_few(constant)}): these predict it by themselves."
+            )
+
+
+def _names(given: Sequence[str], metadata: Metadata) -> tuple[str, ...]:
+    """Split `a,b` into columns, unless a column has that name."""
+    parts = [[one] if one in metadata.columns else one.split(",") for one in given]
+    return tuple(name.strip() for names in parts for name in names if name.strip())
+
+
+def _read(
+    categorical: Sequence[str],
+    numeric: Sequence[str],
+    metadata: Metadata,
+    sample_ids: Sequence[str],
+) -> Covariates:
+    return Covariates(
+        {name: metadata.values(name, sample_ids) for name in categorical},
+        {name: _numbers(name, metadata, sample_ids) for name in numeric},
+    )
+
+
+def _numbers(name: str, metadata: Metadata, sample_ids: Sequence[str]) -> F64:
+    """Return a numeric column, NaN where missing."""
+    import pandas as pd
+
+    texts = metadata.values(name, sample_ids)
+    series = pd.Series(texts.astype(object))
+    values: F64 = pd.to_numeric(series, errors="coerce").to_numpy(np.float64)
+    wrong = sorted(set(texts[(texts != "") & ~np.isfinite(values)].tolist()))
+    if wrong:
+        raise DataError(
+            f"The column '{name}' of --numeric-columns is not numeric",
+            f"distinct values that are not numbers: {first_few(wrong)}",
+            "correct them, or name it in --categorical-columns",
+        )
+    return values
+
+
+def _check_categories(name: str, values: npt.NDArray[np.str_]) -> None:
+    """Refuse a categorical column of many different numbers; warn about single samples."""
+    counts = Counter(values[values != ""].tolist())
+    if len(counts) > _MOST_NUMBERS and 2 * len(counts) > counts.total() and _numeric(counts):
+        raise DataError(
+            f"The column '{name}' of --categorical-columns is numeric",
+            f"it has {len(counts)} different numbers in {counts.total()} samples",
+            "name it in --numeric-columns",
+        )
+    if max(counts.values(), default=0) < _FEWEST:
+        raise DataError(
+            f"No two samples have the same category of '{name}'",
+            f"{len(counts)} categories in {len(values)} samples",
+            "leave it out of --categorical-columns",
+        )
+    if single := sorted(value for value, number in counts.items() if number < _FEWEST):
+        warn(f"Categories of '{name}' with a single sample count as unknown: {first_few(single)}.")
+
+
+def _numeric(texts: Mapping[str, Any]) -> bool:
+    try:
+        return all(np.isfinite(float(text)) for text in texts)
+    except ValueError:
+        return False
+
+
+def _warn_of_missing(covariates: Covariates) -> None:
+    missing = {name: int((v == "").sum()) for name, v in covariates.categories.items()}
+    missing |= {name: int(np.isnan(v).sum()) for name, v in covariates.numbers.items()}
+    if shown := [f"{number} without '{name}'" for name, number in missing.items() if number]:
+        warn(
+            f"Samples with missing metadata: {', '.join(shown)}; a missing category counts as "
+            "unknown, a missing number as the mean of the training samples."
+        )

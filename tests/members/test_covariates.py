@@ -1,0 +1,153 @@
+"""Metadata as input of the ensemble: training, comparison of the inputs, prediction."""
+
+from __future__ import annotations
+
+import json
+from pathlib import Path
+
+import numpy as np
+import pandas as pd
+import pytest
+import torch
+
+import aam
+from aam.contract.errors import DataError, UsageError
+from aam.contract.options.commands.studies import Simulate
+from aam.data.covariates import Covariates
+from aam.data.simulation.files import write_study
+from aam.data.simulation.simulate import simulate
+from aam.members import checkpoint
+from aam.members.base import Labels, Samples
+from aam.members.estimators import ESTIMATORS
+from tests.support.commands import aam as run_aam
+from tests.support.commands import read
+
+COLUMNS = ("--categorical-columns", "batch,site", "--numeric-columns", "offset")
+
+
+@pytest.fixture(scope="module")
+def study(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """A study whose target is the pH and an offset that only the metadata have."""
+    folder = tmp_path_factory.mktemp("study")
+    options = Simulate(
+        output_dir=folder, samples=60, asvs=150, length=60, richness=40, depth=2000, subjects=15
+    )
+    write_study(simulate(options), options)
+    frame = pd.read_csv(folder / "metadata.tsv", sep="\t", dtype=str, skiprows=[1])
+    ph, rng = frame["ph"].astype(float), np.random.default_rng(0)
+    frame["batch"] = [f"b{k}" for k in rng.integers(3, size=len(frame))]
+    offset = frame["batch"].map({"b0": 0.0, "b1": 3.0, "b2": -3.0}) + rng.normal(size=len(frame))
+    frame["offset"] = offset.round(2)
+    frame["target"] = (ph + offset).round(3)
+    frame["copy"] = [f"c{value:.0f}" for value in ph]
+    frame.loc[:2, "batch"] = ""
+    frame.to_csv(folder / "metadata.tsv", sep="\t", index=False)
+    return folder
+
+
+def train(study: Path, folder: Path, *words: object, column: str = "target") -> int:
+    return run_aam(
+        "train", "--table", study / "table.biom", "--metadata", study / "metadata.tsv",
+        "--metadata-column", column, "--output-dir", folder, "--rarefy-depth", 0,
+        "--group-column", "subject", "--members", "kernel", "--folds", 3, *words,
+    )  # fmt: skip
+
+
+def predict(study: Path, run: Path, output: Path, *words: object) -> int:
+    table = ("--table", study / "table.biom")
+    return run_aam("predict", "--model", run, *table, "--output", output, *words)
+
+
+@pytest.fixture(scope="module")
+def run(study: Path, tmp_path_factory: pytest.TempPathFactory) -> Path:
+    folder = tmp_path_factory.mktemp("runs") / "both"
+    assert train(study, folder, *COLUMNS) == 0
+    return folder
+
+
+def test_both_inputs_are_compared_with_each_alone(run: Path, tmp_path: Path) -> None:
+    inputs = json.loads((run / "scores.json").read_text())["inputs"]
+    assert inputs["columns"] == ["batch", "site", "offset"]
+    r2 = {name: metrics["r2"]["value"] for name, metrics in inputs["models"].items()}
+    assert list(r2) == ["metadata alone", "counts alone", "metadata and counts"]
+    assert r2["metadata and counts"] > r2["metadata alone"] + 0.05
+    assert r2["metadata and counts"] > r2["counts alone"] + 0.3
+    assert inputs["counts_add"]
+    assert inputs["conclusion"].startswith("The counts add to the metadata. The metadata add to")
+    page = tmp_path / "report.html"
+    assert run_aam("report", "--run-dir", run, "--output", page) == 0
+    text = page.read_text()
+    assert "Metadata as input: batch, site, offset" in text
+    assert "The counts add to the metadata." in text
+
+
+def test_metadata_that_predict_as_well_are_named(
+    study: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    assert train(study, tmp_path / "run", "--categorical-columns", "copy", column="ph") == 0
+    shown = " ".join(capsys.readouterr().err.split())
+    assert "metadata alone, test: r2 0.9" in shown
+    assert "counts alone, test: r2" in shown
+    assert "The metadata alone predict as well: the counts add nothing beyond noise" in shown
+    scores = json.loads((tmp_path / "run" / "scores.json").read_text())
+    assert not scores["inputs"]["counts_add"]
+    assert "copy" not in {one["column"] for one in scores["confounders"]}
+
+
+def test_predict_reads_the_columns_and_names_what_is_absent(
+    run: Path, study: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    metadata = study / "metadata.tsv"
+    assert predict(study, run, tmp_path / "a.tsv", "--metadata", metadata) == 0
+    found = read(tmp_path / "a.tsv").set_index("sample-id")
+    frame = pd.read_csv(metadata, sep="\t", dtype=str, index_col=0)
+    target = frame["target"].astype(float).loc[found.index]
+    assert np.corrcoef(found["predicted"], target)[0, 1] > 0.9
+    by_python = aam.load(run).predict(study / "table.biom", metadata=frame)
+    assert by_python["predicted"].to_numpy() == pytest.approx(found["predicted"].to_numpy())
+    capsys.readouterr()
+    assert predict(study, run, tmp_path / "b.tsv") == UsageError.status
+    assert "The model reads metadata besides the table: the columns batch, site, offset" in (
+        " ".join(capsys.readouterr().err.split())
+    )
+    frame.drop(columns=["site", "offset"]).to_csv(tmp_path / "m.tsv", sep="\t")
+    words = ("--metadata", tmp_path / "m.tsv")
+    assert predict(study, run, tmp_path / "b.tsv", *words) == DataError.status
+    assert "lacks columns that the model reads: site, offset" in capsys.readouterr().err
+    frame["batch"] = "new"
+    frame.to_csv(tmp_path / "m.tsv", sep="\t")
+    assert predict(study, run, tmp_path / "b.tsv", *words) == 0
+    shown = " ".join(capsys.readouterr().err.split())
+    assert "'batch' that the model does not know count as unknown: 60 of 60 samples" in shown
+
+
+def test_a_damaged_encoder_is_refused(run: Path, study: Path, tmp_path: Path) -> None:
+    file = tmp_path / checkpoint.NAME
+    words = ("--metadata", study / "metadata.tsv")
+    for text in ("{", '{"categories": {}, "numbers": {}}', '{"numbers": {}}'):
+        content = torch.load(run / "checkpoints" / checkpoint.NAME, weights_only=True)
+        stored = torch.frombuffer(bytearray(text.encode()), dtype=torch.uint8)
+        content["members"]["kernel"]["covariates"] = stored
+        torch.save(content, file)
+        assert predict(study, file, tmp_path / "p.tsv", *words) == DataError.status
+
+
+@pytest.mark.parametrize("name", ["kernel", "forest"])
+def test_a_model_with_covariates_is_restored_from_its_arrays(name: str) -> None:
+    """The forest splits on them, and the kernel adds their product; the counts are noise."""
+    rng = np.random.default_rng(1)
+    from scipy import sparse
+
+    counts = sparse.csr_array(rng.integers(1, 50, size=(80, 6)))
+    tokens_FL = rng.integers(1, 5, size=(6, 20)).astype(np.uint8)
+    site, age = rng.choice(["a", "b", "c"], size=80), rng.normal(size=80)
+    values = 3.0 * (site == "a") + age
+    samples = Samples(counts, tokens_FL, Covariates({"site": site}, {"age": age}))
+    estimator, labels = ESTIMATORS[name], Labels.of(values, (), None)
+    inputs = estimator.read(samples, tokens_FL)
+    model = estimator.fit(inputs.take(np.arange(60)), labels.take(np.arange(60)), 0)
+    predicted = model.predict(inputs.take(np.arange(60, 80)))
+    assert np.corrcoef(predicted[:, 0], values[60:])[0, 1] > 0.9
+    restored = estimator.restore(model.arrays(), 6, 1)
+    assert restored.encoder == model.encoder
+    assert restored.predict(inputs.take(np.arange(60, 80))).tolist() == predicted.tolist()
