@@ -6,8 +6,10 @@ from aam.console import say
 from aam.contract.errors import UsageError
 from aam.contract.files import atomic_write, refuse_existing
 from aam.contract.options.commands.use import Embed
+from aam.contract.shards import file_of
 from aam.data.metadata import read_metadata
 from aam.data.ordination import principal_coordinates, write_ordination
+from aam.data.shards import facts_of, finished, take_shard
 from aam.numerics.device import choose_device, print_device
 from aam.report.colours import as_colour
 from aam.report.plots import ordination_figure
@@ -22,7 +24,7 @@ def run(options: Embed) -> dict[str, object]:
     """Write embeddings.tsv, ordination.txt and pcoa.png; return facts for the run record.
 
     Of a cross-validated run it is the embedding of the first fold: embeddings of different networks
-    have no common axes.
+    have no common axes. Of a shard only the embeddings are written.
 
     Raises:
         UsageError: --color-by without --metadata.
@@ -31,14 +33,21 @@ def run(options: Embed) -> dict[str, object]:
     if options.color_by is not None and options.metadata is None:
         raise UsageError("Colours need metadata", "--color-by", "add --metadata")
     folder = options.output_dir
-    for name in FILES:
+    shard = file_of(options)
+    if shard is not None and (facts := finished("embed", options)) is not None:
+        return facts
+    for name in FILES if shard is None else ():
         refuse_existing(folder / name, options.overwrite)
     device = choose_device(options.device)
     print_device(device)
     model = load_models(options.model, options.device)[0]
-    study = load_samples(options.input, model.config)
+    study = take_shard(load_samples(options.input, model.config), options)
     (found,) = apply_model(model, study, options.batch_size, device)
     ids = study.table.sample_ids
+    if shard is not None:
+        write_embeddings(shard, ids, found.embeddings_ND)
+        say(f"Embeddings of {len(ids)} samples: {shard}")
+        return {"attention": model.attention, **facts_of(shard, len(ids))}
     coords, explained = principal_coordinates(found.embeddings_ND, AXES)
     colour = None
     if options.metadata is not None and options.color_by is not None:

@@ -8,6 +8,8 @@ import torch
 from aam.console import say
 from aam.contract.files import refuse_existing
 from aam.contract.options.commands.use import Predict
+from aam.contract.shards import file_of
+from aam.data.shards import facts_of, finished, take_shard
 from aam.data.study import Study
 from aam.members import checkpoint
 from aam.members import predict as ensemble
@@ -19,23 +21,28 @@ from aam.training.prediction import LoadedModel, load_models, load_samples, pred
 
 def run(options: Predict) -> dict[str, object]:
     """Predict a column for every sample of a table; return facts for the run record."""
-    refuse_existing(options.output, options.overwrite)
+    output = file_of(options) or options.output
+    if options.shard is None:
+        refuse_existing(output, options.overwrite)
+    elif (facts := finished("predict", options)) is not None:
+        return facts
     if (path := checkpoint.find(options.model)) is not None:
-        ensemble.predict(path, options)
-        return {}
+        return ensemble.predict(path, options, output)
     device = choose_device(options.device)
     print_device(device)
     models = load_models(options.model, options.device)
     config = models[0].config
     study = select_as_trained(load_samples(options.input, config), config.options, options.metadata)
+    study = take_shard(study, options)
     table, comparison = predict_study(
         models, study, options.batch_size, device, options.prediction_passes
     )
-    write_table(options.output, table)
+    write_table(output, table)
     comparison.show()
     assert config.target is not None
-    say(f"Predictions of '{config.target.column}' for {len(table)} samples: {options.output}")
-    return {"attention": models[0].attention}
+    say(f"Predictions of '{config.target.column}' for {len(table)} samples: {output}")
+    shard = facts_of(output, len(table)) if options.shard is not None else {}
+    return {"attention": models[0].attention, **shard}
 
 
 def predict_study(

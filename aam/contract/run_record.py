@@ -19,6 +19,7 @@ from pathlib import Path
 from typing import Any
 
 from aam import __version__
+from aam.contract import shards
 from aam.contract.files import atomic_write, is_regular, sha256
 from aam.contract.options import specs, to_plain
 
@@ -50,6 +51,8 @@ def place_of(command: str, options: Any) -> Path | None:
     """Return the path of the run record; None without an output file, or with a run folder."""
     if hasattr(options, "run"):
         return None  # a run folder, see aam.training.run_folder
+    if (shard := shards.file_of(options)) is not None:
+        return beside(shard)
     for spec in specs(type(options)):
         output = value_of(options, spec.field) if spec.role == "output" else None
         if output is not None:

@@ -73,6 +73,15 @@ class Study:
             origin = dataclasses.replace(origin, rows=kept)
         return Study(table, self.tokens_FL, self.phylogeny, distances, origin)
 
+    def part(self, rows: range) -> Study:
+        """Return the samples at `rows` in memory, with their ASVs, and without distances."""
+        chosen = np.arange(rows.start, rows.stop)
+        counts = self.table.counts[chosen]
+        asvs = np.unique(counts.indices)
+        ids = tuple(self.table.sample_ids[row] for row in rows)
+        table = FeatureTable(ids, self.table.feature_ids, counts).take_features(asvs)
+        return Study(table, self.tokens_FL[asvs])
+
     def __reduce__(self) -> Any:
         # Pickling a memory-mapped study (for a data-loader process) passes its origin, not a copy.
         if self.origin is not None and self.distances is None:

@@ -29,7 +29,7 @@ _PARTS = 5
 
 def combine(predictions: Sequence[F64], weights: F64) -> F64:
     """Return the weighted mean of the members' predictions [M, C]."""
-    mean: F64 = np.tensordot(weights, np.stack(predictions), axes=1)
+    mean: F64 = np.einsum("k,kmc->mc", weights, np.stack(predictions))
     return mean
 
 

@@ -199,7 +199,8 @@ class KernelModel:
 
     def predict(self, inputs: KernelInputs) -> F64:
         """Return predictions [N, C], see `base.Model`."""
-        return _probabilities(self.kernel(inputs) @ self.dual_MC + self.offset_C, self.logits)
+        outputs_NC = _product(self.kernel(inputs), self.dual_MC) + self.offset_C
+        return _probabilities(outputs_NC, self.logits)
 
     def kernel(self, inputs: KernelInputs) -> F64:
         """Return the kernel of each sample with each landmark, [N, M]."""
@@ -417,11 +418,17 @@ def _logistic(left_out_NC: F64, labels: Labels) -> F64:
     return logits
 
 
+def _product(one_NM: F64, two_MC: F64) -> F64:
+    """Return the matrix product; unlike BLAS, a row is the same bits with any other rows."""
+    product_NC: F64 = np.einsum("nm,mc->nc", one_NM, two_MC)
+    return product_NC
+
+
 def _probabilities(outputs_NC: F64, logits: F64) -> F64:
     """Apply a logistic regression to regressed indicators; numbers stay as they are."""
     if not logits.size:
         return outputs_NC
-    scores_NC = outputs_NC @ logits[:-1] + logits[-1]
+    scores_NC = _product(outputs_NC, logits[:-1]) + logits[-1]
     scores_NC = np.exp(scores_NC - scores_NC.max(axis=1, keepdims=True))
     probabilities: F64 = scores_NC / scores_NC.sum(axis=1, keepdims=True)
     return probabilities

@@ -10,6 +10,7 @@ import pandas as pd
 from aam.console import say
 from aam.contract.options.commands.use import Predict
 from aam.data.metadata import ID_HEADER
+from aam.data.shards import facts_of, take_shard
 from aam.data.study import load_study
 from aam.members import checkpoint
 from aam.members.base import F64, Samples
@@ -30,21 +31,26 @@ from aam.training.prediction import predict as predict_with_networks
 from aam.training.target_transforms import TRANSFORMS
 
 
-def predict(path: Path, options: Predict) -> None:
+def predict(path: Path, options: Predict, output: Path) -> dict[str, object]:
     """Write the predictions of an ensemble and of its members for every sample of a table.
 
     Args:
         path: checkpoint of the ensemble.
         options: of the command.
+        output: file to write, of the table or of its shard.
+
+    Returns:
+        Facts for the run record.
 
     Raises:
         AamError: see `checkpoint.read` and `predict_table`.
     """
     loaded = checkpoint.read(path)
     table, comparison = predict_table(loaded, options)
-    write_table(options.output, table)
+    write_table(output, table)
     comparison.show()
-    say(f"Predictions of '{loaded.stored.column}' for {len(table)} samples: {options.output}")
+    say(f"Predictions of '{loaded.stored.column}' for {len(table)} samples: {output}")
+    return facts_of(output, len(table)) if options.shard is not None else {}
 
 
 def predict_table(loaded: LoadedEnsemble, options: Predict) -> tuple[pd.DataFrame, Comparison]:
@@ -62,7 +68,7 @@ def predict_table(loaded: LoadedEnsemble, options: Predict) -> tuple[pd.DataFram
     if loaded.networks:
         longest = loaded.networks[0][0].shape.max_bp
     study = load_study(options.input, max_bp=longest)
-    study = select_as_trained(study, stored.options, options.metadata)
+    study = take_shard(select_as_trained(study, stored.options, options.metadata), options)
     ids = study.table.sample_ids
     covariates = read_covariates(loaded.encoder, options.metadata, ids)
     samples = Samples.of(study.table, study.tokens_FL, covariates)

@@ -52,10 +52,13 @@ class NucleotideEncoder(nn.Module):
         hidden_UTD = self.transformer(x_UTD + self.position[:t], attend_UT)
         return self.norm(self.pooling(hidden_UTD, attend_UT)), hidden_UTD
 
+    def last_patch(self, length: int) -> int:
+        """Return the position of the first nucleotide of the last patch of `length` nucleotides."""
+        return max(length - 1, 0) // self.patch * self.patch
+
     def ragged(self, tokens_UL: Tensor) -> bool:
         """Return whether a sequence has no nucleotide in the last patch."""
-        last = max(tokens_UL.shape[1] - 1, 0) // self.patch * self.patch
-        return bool((tokens_UL[:, last] == PAD).any())
+        return bool((tokens_UL[:, self.last_patch(tokens_UL.shape[1])] == PAD).any())
 
     def logits(self, hidden_UTD: Tensor, length: int) -> Tensor:
         """Return the logits [U, L, 4] of A, C, G, T for each of the `length` nucleotides."""

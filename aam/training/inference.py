@@ -13,6 +13,7 @@ from torch import Tensor
 
 from aam.console import track
 from aam.data.batches import FIXED_DRAW, BatchPlan
+from aam.data.sequences import PAD
 from aam.data.study import Study
 from aam.model.network import Encoder, Predictor
 from aam.training.data_loader import FixedBatches
@@ -37,14 +38,26 @@ class NetworkOutput:
 
 
 def encode_asvs(encoder: Encoder, study: Study, device: torch.device) -> Tensor:
-    """Encode every distinct sequence of the study once; returns [F, D] on `device`."""
+    """Encode every distinct sequence of the study once; returns [F, D] on `device`.
+
+    All chunks have the same shape, and those that need an attention mask are separate, so that on
+    the CPU the vector of a sequence does not depend on the other sequences.
+    """
     encoder.to(device).eval()
     tokens_FL = study.tokens_FL
-    starts = range(0, len(tokens_FL), CHUNK)
-    # Copied chunk by chunk: the array may be a memory-mapped file.
-    chunks = (torch.from_numpy(tokens_FL[start : start + CHUNK].copy()) for start in starts)
-    encoded = encoder.encode_all(chunks)
-    return torch.cat(list(track(encoded, "Encoding ASVs", len(starts), "chunks")))
+    short_F = tokens_FL[:, encoder.nucleotides.last_patch(tokens_FL.shape[1])] == PAD
+    chunks = [
+        group[start : start + CHUNK]
+        for group in (np.flatnonzero(~short_F), np.flatnonzero(short_F))
+        for start in range(0, len(group), CHUNK)
+    ]
+    # The last chunk of a group is filled up with its own sequences.
+    encoded = encoder.encode_all(torch.from_numpy(tokens_FL[np.resize(c, CHUNK)]) for c in chunks)
+    vectors_FD = torch.empty(len(tokens_FL), encoder.shape.embedding_dim, device=device)
+    steps = track(encoded, "Encoding ASVs", len(chunks), "chunks")
+    for chunk, vectors_KD in zip(chunks, steps, strict=True):
+        vectors_FD[torch.from_numpy(chunk).to(device)] = vectors_KD[: len(chunk)]
+    return vectors_FD
 
 
 def apply_network(

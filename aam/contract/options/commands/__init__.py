@@ -24,7 +24,7 @@ COMMANDS: dict[str, dict[str, str]] = {
         "compare": "compare.Compare",
         "unifrac": "compare.Unifrac",
     },
-    "Large studies": {"prepare": "studies.Prepare"},
+    "Large studies": {"prepare": "studies.Prepare", "merge": "studies.Merge"},
     "Performance": {"profile": "stack.Profile", "memory": "stack.Memory"},
     "Try": {"simulate": "studies.Simulate"},
     "Trust": {

@@ -42,6 +42,21 @@ class Prepare:
 
 
 @dataclass(frozen=True)
+class Merge:
+    """Join the shards that `aam predict --shard` or `aam embed --shard` wrote.
+
+    Examples:
+        aam merge --output predictions.tsv
+        aam merge --output embedding/embeddings.tsv --overwrite
+    """
+
+    output: Path = option(
+        "Table to write (TSV); its shards are in the folder OUTPUT.shards.", role="output"
+    )
+    overwrite: bool = option("Replace an existing output file.", default=False, basic=True)
+
+
+@dataclass(frozen=True)
 class Simulate:
     """Simulate a study with known effects: tree, sequences, counts and metadata.
 

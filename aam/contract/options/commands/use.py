@@ -34,6 +34,12 @@ class Predict:
         default=1,
         takes=ONE_OR_MORE,
     )
+    shard: str | None = option(
+        "Part of the samples, as 3/64 (the third of 64), for separate processes; written to "
+        "OUTPUT.shards, see `aam merge`.",
+        default=None,
+        metavar="I/N",
+    )
     overwrite: bool = option("Replace an existing output file.", default=False, basic=True)
 
 
@@ -61,6 +67,12 @@ class Embed:
         "Metadata columns whose numbers are names of categories.", default=()
     )
     batch_size: int = option("Samples in a batch.", default=32, takes=ONE_OR_MORE)
+    shard: str | None = option(
+        "Part of the samples, as 3/64 (the third of 64), for separate processes; written to "
+        "embeddings.tsv.shards, see `aam merge`.",
+        default=None,
+        metavar="I/N",
+    )
     overwrite: bool = option("Replace existing files.", default=False, basic=True)
 
 

@@ -1,0 +1,20 @@
+"""`aam merge`: join the shards of a table of predictions or embeddings."""
+
+from __future__ import annotations
+
+from aam.console import say
+from aam.contract.files import refuse_existing
+from aam.contract.options.commands.studies import Merge
+from aam.data.shards import merge
+
+
+def run(options: Merge) -> None:
+    """Write the table.
+
+    Raises:
+        MissingInput, DataError: see `aam.data.shards.merge`.
+        CannotCreate: the output exists, or cannot be written.
+    """
+    refuse_existing(options.output, options.overwrite)
+    samples = merge(options.output)
+    say(f"{samples} samples: {options.output}")

@@ -1,0 +1,84 @@
+"""Shards: parts of the samples of a table for separate processes, and the files that they write.
+
+With `--shard 3/64` a command writes `OUTPUT.shards/03-of-64.tsv` in place of the table OUTPUT, with
+a run record beside it; `aam merge` joins the files of all shards.
+"""
+
+from __future__ import annotations
+
+import re
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+from aam.contract.errors import UsageError
+
+EMBEDDINGS = "embeddings.tsv"
+LARGEST = 100_000
+"""Most shards; a Slurm array usually allows fewer tasks."""
+
+_TEXT = re.compile(r"(\d{1,6})/(\d{1,6})\Z")
+_NAME = re.compile(r"(\d+)-of-(\d+)\.tsv\Z")
+
+
+@dataclass(frozen=True)
+class Shard:
+    """One of `count` shards; `number` is 1 to `count`."""
+
+    number: int
+    count: int
+
+    @classmethod
+    def parse(cls, text: str) -> Shard:
+        """Return the shard of a value of --shard, such as 3/64.
+
+        Raises:
+            UsageError: it is not two numbers, or they are out of range.
+        """
+        found = _TEXT.match(text)
+        number, count = map(int, found.groups()) if found else (0, 0)
+        if not 1 <= number <= count <= LARGEST:
+            remedy = f"write I/N with I from 1 to N, and N at most {LARGEST}, such as 3/64"
+            raise UsageError("Not a shard", f"--shard '{text}'", remedy)
+        return cls(number, count)
+
+    @classmethod
+    def of_file(cls, path: Path) -> Shard | None:
+        """Return the shard whose file has the name of `path`; None for another file."""
+        found = _NAME.match(path.name)
+        return cls(*map(int, found.groups())) if found else None
+
+    def file(self, output: Path) -> Path:
+        """Return the file of this shard of the table `output`."""
+        width = len(str(self.count))
+        return folder_of(output) / f"{self.number:0{width}}-of-{self.count}.tsv"
+
+    def rows(self, samples: int, batch_size: int) -> range:
+        """Return the samples of this shard: whole batches, so that results are the same bits."""
+        batches = -(-samples // batch_size)
+        first, end = (batches * k // self.count for k in (self.number - 1, self.number))
+        return range(first * batch_size, min(end * batch_size, samples))
+
+    def __str__(self) -> str:
+        return f"{self.number}/{self.count}"
+
+
+def folder_of(output: Path) -> Path:
+    """Return the folder of the shards of the table `output`."""
+    return output.with_name(f"{output.name}.shards")
+
+
+def table_of(options: Any) -> Path:
+    """Return the table that the command of `options` writes, and that its shards are parts of."""
+    folder: Path | None = getattr(options, "output_dir", None)
+    return Path(options.output) if folder is None else folder / EMBEDDINGS
+
+
+def file_of(options: Any) -> Path | None:
+    """Return the file of the shard of `options`; None without --shard.
+
+    Raises:
+        UsageError: see `Shard.parse`.
+    """
+    text = getattr(options, "shard", None)
+    return None if text is None else Shard.parse(text).file(table_of(options))
