@@ -11,7 +11,8 @@ from pathlib import Path
 from typing import Any
 
 from aam.contract.errors import AamError, ConfigurationError, Unavailable, UsageError
-from aam.contract.options import build, options_of, parse_known, specs
+from aam.contract.options import build, names, options_of, parse_known, specs
+from aam.contract.shards import EMBEDDINGS, Shard
 from aam.contract.yaml_document import Entry, read_entries
 from launcher import config, images, input_files
 from launcher.detect import detect
@@ -44,16 +45,44 @@ def run(launcher_options: Mapping[str, Any], argv: Sequence[str]) -> int:
     if not request.paths("output"):
         evidence = f"`{request.command}` has no --output"
         raise UsageError("A job needs an output", evidence, "name a file for it")
+    merging = _merge_of(request, requested) if requested.shards is not None else None
     job, paths, problems = decided(request, requested)
-    text = script(job)
+    merge = None
+    if merging is not None:
+        merge, _, more = decided(merging, replace(requested, shards=None))
+        problems += more
     if request.dry_run:
         for problem in problems:
             print(f"aam-launch: warning: {problem}", file=sys.stderr)
-        print(text, end="")
+        print(script(job), end="")
         return 0
     if problems:
         raise problems[0]
-    return _queue(job, text, request, paths)
+    return _queue(job, merge, request, paths)
+
+
+def _merge_of(request: Request, requested: SubmitOptions) -> Request:
+    """Return the request that joins the shards of a request.
+
+    Raises:
+        UsageError: the command has no shards, or the job is an array for another reason.
+    """
+    if requested.array is not None:
+        evidence = f"--shards {requested.shards} and --array {requested.array}"
+        raise UsageError("Two arrays in one job", evidence, "give one of them")
+    if not any(spec.flag == "--shard" for spec in options_of(request.command)):
+        known = [name for name in names() if any(s.flag == "--shard" for s in options_of(name))]
+        evidence, remedy = f"`{request.command} --shards`", f"{' and '.join(known)} have them"
+        raise UsageError("A command without shards", evidence, remedy)
+    given: dict[str, Any] = {"--output": _table_of(request)}
+    given |= {"--overwrite": True} if request.value("--overwrite") else {}
+    return Request("merge", given, request.launcher_options)
+
+
+def _table_of(request: Request) -> Path:
+    """Return the table of which a command with --shard writes parts."""
+    folder = request.value("--output-dir")
+    return Path(request.value("--output") if folder is None else folder / EMBEDDINGS)
 
 
 def decided(
@@ -75,8 +104,9 @@ def decided(
     tasks: tuple[tuple[str, ...], ...] = ()
     if requested.array is not None:
         shared, tasks = tasks_of(shared, _grid(requested.array, request.command))
-    log = _log(paths, bool(tasks))
-    what = decide.allocation(request.command, requested, site, log, len(tasks))
+    number = requested.shards or len(tasks)
+    log = _log(paths, bool(number))
+    what = decide.allocation(request.command, requested, site, log, number)
     node = node_of(site, detect(), what.ranks)
     available = images.built(settings, catalog)
     catalog = images.measured(catalog, available, settings.text("runtime"))
@@ -107,7 +137,8 @@ def decided(
     for line in warn((*plan.findings, *checks.advice(paths, site))):
         print(line, file=sys.stderr)
     program = decide.program(plan, request.command, shared.arguments, tasks, paths, settings, site)
-    program = replace(program, image_state=checks.image_state(program.image))
+    state = checks.image_state(program.image)
+    program = replace(program, image_state=state, shards=requested.shards or 0)
     where = decide.place(site, decide.warn_seconds(request.command, requested, site))
     return Job(what, program, where), paths, problems
 
@@ -130,29 +161,45 @@ def _log(paths: Sequence[PathFact], array: bool) -> str:
     return fact.absolute.replace("%", "%%") + ("-%A_%a.log" if array else "-%j.log")
 
 
-def _queue(job: Job, text: str, request: Request, paths: Sequence[PathFact]) -> int:
+def _queue(job: Job, merge: Job | None, request: Request, paths: Sequence[PathFact]) -> int:
+    """Queue a job, and the one that merges its shards; keep and print how to follow them."""
+    text = script(job)
     queue.test(text)
     fact = next(fact for fact in paths if fact.role == "output")
     output = Path(fact.absolute)
     with history.reserved(output, fact.folder, queue.queued()) as taken:
         number = queue.submit(text)
         taken.append(number)
-    tasks = job.program.sweep
-    folders = {f"{number}_{k}": argv[-1] for k, argv in enumerate(tasks)}
+        last = queue.submit(script(merge), after=number) if merge is not None else ""
+    shards = job.program.shards
+    if merge is not None:
+        table = _table_of(request)
+        folders = {f"{number}_{k}": str(Shard(k + 1, shards).file(table)) for k in range(shards)}
+    else:
+        folders = {f"{number}_{k}": argv[-1] for k, argv in enumerate(job.program.sweep)}
+    kept = _keep(job, number, request.command, folders or {number: str(output)})
+    if merge is not None:
+        _keep(merge, last, merge.program.command, {last: str(output)})
     log = job.allocation.log.replace("%j", number).replace("%A", number).replace("%%", "%")
-    entry = history.Submitted(
-        job=number,
-        name=job.allocation.name,
-        command=request.command,
-        site=job.place.title,
-        when=datetime.now(timezone.utc).isoformat(timespec="seconds"),
-        log=log,
-        folders=folders or {number: str(output)},
-    )
-    kept = history.add(history.state_folder(os.environ), entry, text)
+    tasks = f", {job.allocation.tasks} tasks" if job.allocation.tasks else ""
     print(f"Job {number}: aam {request.command}, {job.allocation.nodes} x {job.allocation.ranks} "
-          f"ranks, {job.allocation.time or 'no time limit of its own'}"
-          + (f", {len(tasks)} tasks" if tasks else ""))  # fmt: skip
+          f"ranks, {job.allocation.time or 'no time limit of its own'}{tasks}")  # fmt: skip
+    if last:
+        print(f"Job {last}: aam merge, after all tasks of job {number}")
     print(f"follow   tail -F {log.replace('%a', '0')}\nstate    aam-launch jobs")
     print(f"stop     scancel {number}\nscript   {kept}")
     return 0
+
+
+def _keep(job: Job, number: str, command: str, folders: dict[str, str]) -> Path:
+    """Add a queued job to the history; return the place of its script."""
+    entry = history.Submitted(
+        job=number,
+        name=job.allocation.name,
+        command=command,
+        site=job.place.title,
+        when=datetime.now(timezone.utc).isoformat(timespec="seconds"),
+        log=job.allocation.log.replace("%j", number).replace("%A", number).replace("%%", "%"),
+        folders=folders,
+    )
+    return history.add(history.state_folder(os.environ), entry, script(job))

@@ -42,6 +42,7 @@ class Program:
         command: of `aam`.
         options: its options; None: the script takes them (a script of `slurm/`).
         sweep: options of each task of an array.
+        shards: tasks of an array, each of which computes one shard of the samples; 0: none.
         flags: options that the stack requires.
         engine: name of the engine.
         container: options of the engine, from the same code as those of a direct launch.
@@ -62,6 +63,7 @@ class Program:
     command: str
     options: tuple[str, ...] | None
     sweep: tuple[tuple[str, ...], ...] = ()
+    shards: int = 0
     flags: tuple[str, ...] = ()
     engine: str = ""
     container: tuple[str, ...] = ()

@@ -54,13 +54,19 @@ def test(script: str) -> None:
     _sbatch(script, "--test-only")
 
 
-def submit(script: str) -> str:
+def submit(script: str, after: str = "") -> str:
     """Queue a script and return the job's number.
+
+    Args:
+        script: of the job.
+        after: number of a job; this one starts when all tasks of that have succeeded, and is
+            cancelled if one fails.
 
     Raises:
         AamError: Slurm refuses it.
     """
-    return _sbatch(script, "--parsable").strip().partition(";")[0]
+    depends = [f"--dependency=afterok:{after}", "--kill-on-invalid-dep=yes"] if after else []
+    return _sbatch(script, "--parsable", *depends).strip().partition(";")[0]
 
 
 def queued() -> dict[str, Queued]:
@@ -83,14 +89,14 @@ def partitions() -> list[str]:
     return sorted(set(done.stdout.split())) if done.returncode == 0 else []
 
 
-def _sbatch(script: str, option: str) -> str:
+def _sbatch(script: str, *options: str) -> str:
     if not available():
         raise Unavailable(
             "There is no Slurm on this host",
             "sbatch is not on PATH",
             "log in where jobs are submitted; --dry-run prints the script",
         )
-    done = _run(["sbatch", option], script)
+    done = _run(["sbatch", *options], script)
     if done.returncode != 0:
         raise _refusal(done.stderr)
     return done.stdout

@@ -151,6 +151,8 @@ def _command(program: Program) -> list[str]:
     if program.options is None:
         return [f'set -- {shlex.join(head)} "$@"']
     lines = [f"set -- {' '.join(map(quoted, (*head, *program.options)))}"]
+    if program.shards:
+        lines.append(f'set -- "$@" --shard "$((SLURM_ARRAY_TASK_ID + 1))/{program.shards}"')
     if program.sweep:
         lines.append("case $SLURM_ARRAY_TASK_ID in")
         for number, arguments in enumerate(program.sweep):

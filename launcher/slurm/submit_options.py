@@ -6,7 +6,10 @@ from pathlib import Path
 
 from aam.contract.errors import UsageError
 from aam.contract.options import specs
-from aam.contract.options.field import ONE_OR_MORE, option
+from aam.contract.options.field import ONE_OR_MORE, Range, option
+
+MOST_TASKS = 1000
+"""Tasks of an array that Slurm takes by default (MaxArraySize is 1001, slurm.conf(5))."""
 
 _TIME = re.compile(
     r"(?:(?P<days>\d+)-(?P<h>\d+)(?::(?P<hm>\d+)(?::(?P<hms>\d+))?)?"
@@ -47,6 +50,12 @@ class SubmitOptions:
         "YAML file with lists of option values; a job runs for each combination of them.",
         default=None,
         role="input",
+    )
+    shards: int | None = option(
+        "Tasks of an array, each of which predicts or embeds one part of the samples; a further "
+        "job, `aam merge`, starts when all have succeeded.",
+        default=None,
+        takes=Range(f"1 to {MOST_TASKS}", 1, MOST_TASKS),
     )
     warn_seconds: int | None = option(
         "Seconds before its time limit at which a job saves a checkpoint and is queued again; by "

@@ -20,9 +20,8 @@ from aam.contract.options.config_file import typed
 from aam.contract.options.field import flag_of
 from aam.contract.yaml_document import Entry
 from launcher.plan.request import Request
+from launcher.slurm.submit_options import MOST_TASKS
 
-MOST = 1000
-"""More tasks than Slurm takes by default (MaxArraySize is 1001, slurm.conf(5))."""
 FOLDER = "--output-dir"
 
 
@@ -48,9 +47,11 @@ def tasks_of(
             raise ConfigurationError("No list of values", evidence, "write `option: [a, b]`")
         columns.append([typed(spec, Entry(value, entry.where)) for value in entry.value])
     total = math.prod(map(len, columns))
-    if not columns or total > MOST:
+    if not columns or total > MOST_TASKS:
         evidence = f"{total if columns else 0} combinations"
-        raise ConfigurationError("No array", evidence, f"1 to {MOST} can be submitted at once")
+        raise ConfigurationError(
+            "No array", evidence, f"1 to {MOST_TASKS} can be submitted at once"
+        )
     if FOLDER not in request.given:
         evidence = f"`{request.command}` writes files, not a folder"
         raise ConfigurationError(

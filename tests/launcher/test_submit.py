@@ -17,6 +17,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
+from aam.contract.errors import UsageError
 from aam.contract.options import find, names, parse_known, specs
 from aam.contract.yaml_document import entries
 from launcher.engines import ENGINES
@@ -226,6 +227,22 @@ def test_a_task_overrides_what_the_command_line_says() -> None:
     assert shared.arguments == ("--table", "t", "--epochs", "2")
     assert tasks == (("--seed", "1", "--output-dir", "o/seed-1"),
                      ("--seed", "2", "--output-dir", "o/seed-2"))  # fmt: skip
+
+
+def test_shards_are_an_array(place: Path) -> None:
+    words = ["--site", "./site.yaml", "predict", "--table", "table.biom", "--model", "tree.nwk"]
+    shards = ["--output", "p.tsv", "--shards", "12", "--gpus", "1"]
+    done = submit(place, *words, *shards, "--dry-run")
+    assert done.returncode == 0, done.stderr
+    assert "#SBATCH --array=0-11\n" in done.stdout
+    assert f"--output={place}/p.tsv-%A_%a.log" in done.stdout
+    assert 'set -- "$@" --shard "$((SLURM_ARRAY_TASK_ID + 1))/12"' in done.stdout
+    both = submit(place, *words, *shards, "--array", "sweep.yaml", "--dry-run")
+    assert both.returncode == UsageError.status
+    assert "--shards 12 and --array sweep.yaml" in both.stderr
+    other = submit(place, *WORDS, "--shards", "12", "--dry-run")
+    assert other.returncode == UsageError.status
+    assert "A command without shards: `pretrain --shards`; predict and embed have" in other.stderr
 
 
 # --- refusals

@@ -144,6 +144,23 @@ def test_an_array_trains_each_combination(cluster: Cluster) -> None:
 # --- jobs that are interrupted
 
 
+def test_shards_are_merged_to_the_bytes_of_one_process(cluster: Cluster, alone: Path) -> None:
+    words = ("embed", "--table", cluster.folder / "study/table.biom", "--model", alone,
+             "--batch-size", "8", "--device", "cpu", "--output-dir")  # fmt: skip
+    whole, parts = cluster.folder / "embedded", cluster.folder / "embedded-parts"
+    done = cluster.launch("--runtime", "apptainer", "--image", "cpu", *words, whole)
+    assert done.returncode == 0, done.stderr
+    site = ("--site", cluster.folder / "site.yaml", "--image", "cpu", "--time", "20")
+    done = cluster.launch("submit", *site, *words, parts, "--gpus", 1, "--shards", 3)
+    assert done.returncode == 0, done.stderr
+    array, number = re.findall(r"^Job (\d+): aam", done.stdout, re.MULTILINE)
+    merge = Job(cluster, number, Path(f"{parts}/embeddings.tsv-{number}.log"))
+    assert merge.ended() == "COMPLETED", merge.said
+    assert (parts / "embeddings.tsv").read_bytes() == (whole / "embeddings.tsv").read_bytes()
+    assert len(list((parts / "embeddings.tsv.shards").glob("*-of-3.tsv"))) == 3
+    assert {f"{array}_{k}" for k in range(3)} | {number} <= cluster.jobs().keys()
+
+
 def test_a_stop_request_changes_no_result(cluster: Cluster, whole: Path) -> None:
     job = cluster.submit("--gpus", "1", *cluster.pretraining("cut", LONG))
     run = cluster.folder / "cut"
