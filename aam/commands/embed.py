@@ -42,7 +42,9 @@ def run(options: Embed) -> dict[str, object]:
     print_device(device)
     model = load_models(options.model, options.device)[0]
     study = take_shard(load_samples(options.input, model.config), options)
-    (found,) = apply_model(model, study, options.batch_size, device)
+    (found,) = apply_model(
+        model, study, options.batch_size, device, vectors=options.asv_vectors_dir
+    )
     ids = study.table.sample_ids
     if shard is not None:
         write_embeddings(shard, ids, found.embeddings_ND)

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from pathlib import Path
+
 import pandas as pd
 import torch
 
@@ -35,7 +37,12 @@ def run(options: Predict) -> dict[str, object]:
     study = select_as_trained(load_samples(options.input, config), config.options, options.metadata)
     study = take_shard(study, options)
     table, comparison = predict_study(
-        models, study, options.batch_size, device, options.prediction_passes
+        models,
+        study,
+        options.batch_size,
+        device,
+        options.prediction_passes,
+        options.asv_vectors_dir,
     )
     write_table(output, table)
     comparison.show()
@@ -46,7 +53,12 @@ def run(options: Predict) -> dict[str, object]:
 
 
 def predict_study(
-    models: list[LoadedModel], study: Study, batch_size: int, device: torch.device, passes: int
+    models: list[LoadedModel],
+    study: Study,
+    batch_size: int,
+    device: torch.device,
+    passes: int,
+    vectors: Path | None = None,
 ) -> tuple[pd.DataFrame, Comparison]:
     """Return the predictions table of a study, and its comparison with the training data.
 
@@ -54,7 +66,7 @@ def predict_study(
         DataError: a model was pretrained only and has no target.
         NotFinite: a prediction is NaN or infinite.
     """
-    found = predict(models, study, batch_size, device, passes)
+    found = predict(models, study, batch_size, device, passes, vectors)
     config = models[0].config
     assert config.target is not None
     training = [model.training for model in models]

@@ -20,7 +20,7 @@ from aam.data.study import Study
 FACTS = "shard"
 """Key of the facts of a shard in its run record."""
 
-_MAY_DIFFER = ("shard", "overwrite", "device", "max_memory_gb", "num_workers")
+_MAY_DIFFER = ("asv_vectors_dir", "shard", "overwrite", "device", "max_memory_gb", "num_workers")
 """Options of which the results do not depend, or by which shards differ."""
 
 

@@ -16,9 +16,11 @@ from aam.data.batches import FIXED_DRAW, BatchPlan
 from aam.data.sequences import PAD
 from aam.data.study import Study
 from aam.model.network import Encoder, Predictor
+from aam.training.asv_vectors import open_vectors
 from aam.training.data_loader import FixedBatches
 from aam.training.output_tables import require_finite, write_embeddings
 from aam.training.sample_selection import reading_plan
+from aam.training.training_summary import hash_sequences
 
 CHUNK = 512
 """Sequences encoded at a time."""
@@ -37,26 +39,42 @@ class NetworkOutput:
     outputs_NC: Tensor | None
 
 
-def encode_asvs(encoder: Encoder, study: Study, device: torch.device) -> Tensor:
+def encode_asvs(
+    encoder: Encoder, study: Study, device: torch.device, folder: Path | None = None
+) -> Tensor:
     """Encode every distinct sequence of the study once; returns [F, D] on `device`.
 
     All chunks have the same shape, and those that need an attention mask are separate, so that on
     the CPU the vector of a sequence does not depend on the other sequences.
+
+    Args:
+        folder: of ASV vectors, which are read from it or added to it (`aam.training.asv_vectors`).
+
+    Raises:
+        DataError, CannotCreate: the folder is damaged, or cannot be written to.
     """
     encoder.to(device).eval()
     tokens_FL = study.tokens_FL
+    vectors_FD = torch.empty(len(tokens_FL), encoder.shape.embedding_dim, device=device)
+    new_F = np.ones(len(tokens_FL), dtype=np.bool_)
+    if folder is not None:
+        stored, hashes_F = open_vectors(folder, encoder.nucleotides), hash_sequences(tokens_FL)
+        new_F = ~stored.fill(hashes_F.numpy(), vectors_FD)
+        stored.show(int((~new_F).sum()), len(new_F))
     short_F = tokens_FL[:, encoder.nucleotides.last_patch(tokens_FL.shape[1])] == PAD
     chunks = [
         group[start : start + CHUNK]
-        for group in (np.flatnonzero(~short_F), np.flatnonzero(short_F))
+        for group in (np.flatnonzero(new_F & ~short_F), np.flatnonzero(new_F & short_F))
         for start in range(0, len(group), CHUNK)
     ]
     # The last chunk of a group is filled up with its own sequences.
     encoded = encoder.encode_all(torch.from_numpy(tokens_FL[np.resize(c, CHUNK)]) for c in chunks)
-    vectors_FD = torch.empty(len(tokens_FL), encoder.shape.embedding_dim, device=device)
     steps = track(encoded, "Encoding ASVs", len(chunks), "chunks")
     for chunk, vectors_KD in zip(chunks, steps, strict=True):
         vectors_FD[torch.from_numpy(chunk).to(device)] = vectors_KD[: len(chunk)]
+    if folder is not None and new_F.any():
+        rows = np.flatnonzero(new_F)
+        stored.add(hashes_F.numpy()[rows], vectors_FD[torch.from_numpy(rows).to(device)])
     return vectors_FD
 
 

@@ -143,11 +143,19 @@ def load_samples(input: TableOptions, config: ModelConfig) -> Study:
 
 
 def apply_model(
-    model: LoadedModel, study: Study, batch_size: int, device: torch.device, passes: int = 1
+    model: LoadedModel,
+    study: Study,
+    batch_size: int,
+    device: torch.device,
+    passes: int = 1,
+    vectors: Path | None = None,
 ) -> list[NetworkOutput]:
-    """Apply a model to every sample of a study, once per rarefaction."""
+    """Apply a model to every sample of a study, once per rarefaction.
+
+    `vectors` is a folder of ASV vectors, see `encode_asvs`.
+    """
     encoder = model.network if isinstance(model.network, Encoder) else model.network.encoder
-    asv_vectors_FD = encode_asvs(encoder, study, device)
+    asv_vectors_FD = encode_asvs(encoder, study, device, vectors)
     rows = np.arange(len(study.table.sample_ids))
     plan = reading_plan(model.config.plan)
     return [
@@ -157,9 +165,14 @@ def apply_model(
 
 
 def predict(
-    models: list[LoadedModel], study: Study, batch_size: int, device: torch.device, passes: int
+    models: list[LoadedModel],
+    study: Study,
+    batch_size: int,
+    device: torch.device,
+    passes: int,
+    vectors: Path | None = None,
 ) -> Predictions:
-    """Predict the target of every sample of a study with each model.
+    """Predict the target of every sample of a study with each model; `vectors` as `apply_model`.
 
     Raises:
         DataError: a model was pretrained only and has no target.
@@ -171,7 +184,7 @@ def predict(
             raise DataError(
                 "The model has no target", "it was only pretrained", "use `aam train` first"
             )
-        outputs = apply_model(model, study, batch_size, device, passes)
+        outputs = apply_model(model, study, batch_size, device, passes, vectors)
         for output in outputs:
             assert output.outputs_NC is not None
             values.append(target.decode(output.outputs_NC))

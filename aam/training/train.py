@@ -264,7 +264,8 @@ def _initialize(
     if not options.freeze_base:
         return network, None
     network.encoder.requires_grad_(False)
-    return network, encode_asvs(network.encoder, labelled.study, runtime.device)
+    vectors = options.asv_vectors_dir
+    return network, encode_asvs(network.encoder, labelled.study, runtime.device, vectors)
 
 
 def _check_options(options: Train) -> None:

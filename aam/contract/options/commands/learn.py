@@ -98,6 +98,13 @@ class Train:
         default=False,
         basic=True,
     )
+    asv_vectors_dir: Path | None = option(
+        "Folder that keeps the vectors of the ASVs that a frozen encoder has encoded: commands "
+        "with the same encoder read them from it instead of encoding the ASVs again.",
+        default=None,
+        role="output",
+        resumable=True,
+    )
     members: tuple[MemberName, ...] = option(
         "Models to train; several are combined. kernel: ridge regression on the exact kernel of "
         "the sequences; forest: random forest on relative abundances; transformer: the network. "

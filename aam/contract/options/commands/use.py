@@ -34,6 +34,12 @@ class Predict:
         default=1,
         takes=ONE_OR_MORE,
     )
+    asv_vectors_dir: Path | None = option(
+        "Folder that keeps the vectors of encoded ASVs: commands with the same encoder read "
+        "them from it instead of encoding the ASVs again.",
+        default=None,
+        role="output",
+    )
     shard: str | None = option(
         "Part of the samples, as 3/64 (the third of 64), for separate processes; written to "
         "OUTPUT.shards, see `aam merge`.",
@@ -67,6 +73,12 @@ class Embed:
         "Metadata columns whose numbers are names of categories.", default=()
     )
     batch_size: int = option("Samples in a batch.", default=32, takes=ONE_OR_MORE)
+    asv_vectors_dir: Path | None = option(
+        "Folder that keeps the vectors of encoded ASVs: commands with the same encoder read "
+        "them from it instead of encoding the ASVs again.",
+        default=None,
+        role="output",
+    )
     shard: str | None = option(
         "Part of the samples, as 3/64 (the third of 64), for separate processes; written to "
         "embeddings.tsv.shards, see `aam merge`.",

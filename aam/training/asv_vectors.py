@@ -1,0 +1,145 @@
+"""Folder of ASV vectors: sequences that an encoder has encoded once, for later commands.
+
+    FOLDER/ENCODER/SEGMENT/hashes.npy     int64 [n], ascending, hash of each sequence
+                           vectors.npy    float32 [n, D]
+                           segment.json   format, sizes and checksums, written last
+
+ENCODER is a digest of the weights that make the vectors, so a folder serves any number of models.
+Each command adds one segment under a new name: segments never change, and processes and users add
+to one folder at the same time without locks. Two of ten million sequences have one hash with a
+probability of 3e-6. Shape suffixes: F ASVs of a study, D width of a vector.
+"""
+
+from __future__ import annotations
+
+import hashlib
+import json
+import uuid
+from dataclasses import asdict, dataclass
+from pathlib import Path
+
+import numpy as np
+import numpy.typing as npt
+import torch
+from torch import Tensor
+
+from aam.console import say
+from aam.contract.errors import DataError
+from aam.contract.folders import atomic_folder
+from aam.data.store.files import ArrayDescription, Header, read_arrays, write_array
+from aam.data.store.integrity import check_files
+from aam.memory import shown_size
+from aam.model.nucleotides import NucleotideEncoder
+
+FORMAT = 1
+"""Version of a segment; one of a newer version is refused."""
+
+_SEGMENT = "segment.json"
+_REMEDY = "remove this folder; its vectors are encoded again"
+
+Hashes = npt.NDArray[np.int64]
+
+
+@dataclass(frozen=True)
+class AsvVectors:
+    """Vectors of one encoder in a folder.
+
+    Attributes:
+        folder: of the encoder.
+        segments: hashes [n] and vectors [n, D] of each segment, memory-mapped.
+    """
+
+    folder: Path
+    segments: tuple[tuple[Hashes, npt.NDArray[np.float32]], ...]
+
+    def fill(self, hashes_F: Hashes, vectors_FD: Tensor) -> npt.NDArray[np.bool_]:
+        """Copy the known vectors to their rows of `vectors_FD`; return which rows are known."""
+        known_F = np.zeros(len(hashes_F), dtype=np.bool_)
+        for hashes, vectors in self.segments:
+            rows = np.flatnonzero(~known_F)
+            places = np.searchsorted(hashes, hashes_F[rows]).clip(max=len(hashes) - 1)
+            same = hashes[places] == hashes_F[rows]
+            found = torch.from_numpy(vectors[places[same]])
+            vectors_FD[torch.from_numpy(rows[same]).to(vectors_FD.device)] = found.to(vectors_FD)
+            known_F[rows[same]] = True
+        return known_F
+
+    def add(self, hashes_F: Hashes, vectors_FD: Tensor) -> None:
+        """Write a segment with the vectors of further sequences.
+
+        Raises:
+            CannotCreate: the folder cannot be written to, or its disk is full.
+        """
+        unique, rows = np.unique(hashes_F, return_index=True)
+        vectors = vectors_FD[torch.from_numpy(rows).to(vectors_FD.device)].float().cpu().numpy()
+        with atomic_folder(self.folder / uuid.uuid4().hex, overwrite=False) as segment:
+            arrays = {
+                "hashes": write_array(segment, "hashes", unique),
+                "vectors": write_array(segment, "vectors", vectors),
+            }
+            content = {
+                "format": FORMAT,
+                "arrays": {name: asdict(array) for name, array in arrays.items()},
+            }
+            (segment / _SEGMENT).write_text(json.dumps(content, indent=1) + "\n", encoding="utf-8")
+
+    def show(self, known: int, asvs: int) -> None:
+        """Print how many of the ASVs of a study were known, and the size of the folder."""
+        number = sum(len(hashes) for hashes, _ in self.segments)
+        size = sum(vectors.nbytes for _, vectors in self.segments)
+        say(
+            f"ASV vectors: {known} of {asvs} ({known / max(asvs, 1):.0%}) were encoded before, of "
+            f"{number} ({shown_size(size)}) in '{self.folder}'."
+        )
+
+
+def open_vectors(folder: Path, encoder: NucleotideEncoder) -> AsvVectors:
+    """Open the vectors of an encoder in `folder`; none if it is new.
+
+    Raises:
+        DataError: a segment is damaged or of a newer version.
+        MissingInput: a segment cannot be read.
+    """
+    place = folder / _digest(encoder)
+    width = encoder.position.shape[1]
+    segments = []
+    for path in sorted(place.glob(f"*/{_SEGMENT}")):
+        if path.parent.name.startswith("."):
+            continue  # A segment that another process writes.
+        hashes, vectors = _read(path, width)
+        if len(hashes):
+            segments.append((hashes, vectors))
+    return AsvVectors(place, tuple(segments))
+
+
+def _read(path: Path, width: int) -> tuple[Hashes, npt.NDArray[np.float32]]:
+    try:
+        text = path.read_text(encoding="utf-8")
+        content = json.loads(text)
+        version = content["format"]
+        arrays = {
+            name: ArrayDescription(**{**each, "shape": tuple(each["shape"])})
+            for name, each in content["arrays"].items()
+        }
+    except (OSError, ValueError, LookupError, TypeError, AttributeError) as error:
+        raise DataError("A segment of ASV vectors is damaged", f"'{path}'", _REMEDY) from error
+    if version != FORMAT:
+        evidence = f"'{path}' has format {version}, this version reads {FORMAT}"
+        raise DataError("ASV vectors of another version", evidence, "use another folder")
+    header = Header(arrays, None, {}, hashlib.sha256(text.encode()).hexdigest())
+    check_files(path.parent, header)
+    hashes, vectors = read_arrays(path.parent, header, ("hashes", "vectors"))
+    if vectors.shape != (len(hashes), width) or hashes.dtype != np.int64:
+        evidence = f"'{path.parent}' has vectors {vectors.shape} of {len(hashes)} hashes"
+        raise DataError("A segment of ASV vectors is damaged", evidence, _REMEDY)
+    return hashes, vectors
+
+
+def _digest(encoder: NucleotideEncoder) -> str:
+    """Return a digest of the weights that determine the vector of a sequence."""
+    digest = hashlib.sha256(f"patch {encoder.patch}".encode())
+    for name, tensor in sorted(encoder.state_dict().items()):
+        if not name.startswith("head."):
+            digest.update(f"{name} {tuple(tensor.shape)}".encode())
+            digest.update(tensor.detach().float().cpu().contiguous().numpy().tobytes())
+    return digest.hexdigest()[:32]
