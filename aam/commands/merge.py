@@ -8,13 +8,14 @@ from aam.contract.options.commands.studies import Merge
 from aam.data.shards import merge
 
 
-def run(options: Merge) -> None:
-    """Write the table.
+def run(options: Merge) -> dict[str, object]:
+    """Write the table; return facts for the run record: the inputs of the shards.
 
     Raises:
         MissingInput, DataError: see `aam.data.shards.merge`.
         CannotCreate: the output exists, or cannot be written.
     """
     refuse_existing(options.output, options.overwrite)
-    samples = merge(options.output)
-    say(f"{samples} samples: {options.output}")
+    facts = merge(options.output)
+    say(f"{facts['samples']} samples: {options.output}")
+    return facts

@@ -87,8 +87,8 @@ def facts_of(file: Path, samples: int) -> dict[str, object]:
     return {FACTS: {"samples": samples, "sha256": sha256(file)}}
 
 
-def merge(output: Path) -> int:
-    """Join the shards of the table `output`; return the number of samples.
+def merge(output: Path) -> dict[str, Any]:
+    """Join the shards of the table `output`; return the number of samples and the inputs.
 
     Raises:
         MissingInput: there are no shards, or not all.
@@ -129,7 +129,8 @@ def merge(output: Path) -> int:
                 header = first
                 merged.write(first + b"\n")
             merged.write(rows)
-    return sum(int(record[FACTS]["samples"]) for record in complete)
+    samples = sum(int(record[FACTS]["samples"]) for record in complete)
+    return {"samples": samples, "inputs": complete[0]["inputs"]}
 
 
 def _read_record(file: Path) -> dict[str, Any] | None:

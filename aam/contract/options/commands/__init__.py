@@ -15,6 +15,7 @@ COMMANDS: dict[str, dict[str, str]] = {
     "Use": {
         "predict": "use.Predict",
         "embed": "use.Embed",
+        "neighbors": "use.Neighbors",
         "importance": "use.Importance",
         "evaluate": "use.Evaluate",
         "report": "use.Report",

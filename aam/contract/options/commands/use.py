@@ -89,6 +89,34 @@ class Embed:
 
 
 @dataclass(frozen=True)
+class Neighbors:
+    """Find the nearest samples of a collection by their embedding.
+
+    Examples:
+        aam neighbors --embeddings embedding/embeddings.tsv --output neighbors.tsv
+        aam neighbors --embeddings new/embeddings.tsv --collection qiita/embeddings.tsv \
+        --neighbors 20 --output neighbors.tsv
+    """
+
+    embeddings: Path = option("embeddings.tsv of `aam embed`, of the samples.", role="input")
+    output: Path = option("Table to write (TSV): id, rank, neighbor, distance.", role="output")
+    collection: Path | None = option(
+        "embeddings.tsv of the samples to search, by the same model; by default the same table.",
+        default=None,
+        role="input",
+        basic=True,
+    )
+    neighbors: int = option("Neighbors of each sample.", default=10, takes=ONE_OR_MORE, basic=True)
+    unifrac_matrix: Path | None = option(
+        "UniFrac matrix of some samples of the collection: prints how far neighbors and distances "
+        "by embedding agree with it.",
+        default=None,
+        role="input",
+    )
+    overwrite: bool = option("Replace an existing output file.", default=False, basic=True)
+
+
+@dataclass(frozen=True)
 class Importance:
     """Rank the ASVs of a table by how much a model's predictions depend on them.
 

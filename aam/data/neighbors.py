@@ -1,0 +1,162 @@
+"""Nearest neighbors of samples by their embedding, exact, and their agreement with UniFrac.
+
+Shape suffixes: Q query samples, C samples of the collection, K neighbors, D width of an embedding.
+"""
+
+from __future__ import annotations
+
+import json
+from dataclasses import dataclass
+from pathlib import Path
+
+import numpy as np
+import numpy.typing as npt
+import pandas as pd
+from scipy.stats import spearmanr
+from sklearn.neighbors import NearestNeighbors
+
+from aam.contract.errors import DataError, first_few
+from aam.contract.files import require
+from aam.contract.run_record import beside
+from aam.data.distances import DistanceMatrix
+from aam.data.metadata import ID_HEADER
+
+
+@dataclass(frozen=True)
+class Embeddings:
+    """Embeddings of samples.
+
+    Attributes:
+        path: of the table.
+        ids: of the samples, unique.
+        values: float32 [N, D].
+        model: SHA-256 of the checkpoint that made them; None if the run record is absent.
+    """
+
+    path: Path
+    ids: npt.NDArray[np.str_]
+    values: npt.NDArray[np.float32]
+    model: str | None
+
+
+def read_embeddings(path: Path) -> Embeddings:
+    """Read the embeddings.tsv of `aam embed`.
+
+    Raises:
+        MissingInput: there is no such file.
+        DataError: it is not such a table, has no samples, an id twice, or values that are not
+            finite.
+    """
+    remedy = "give the embeddings.tsv of `aam embed`"
+    try:
+        header = pd.read_csv(require(path, "table of embeddings"), sep="\t", nrows=0).columns
+        types = dict.fromkeys(header[1:], np.float32)
+        table = pd.read_csv(path, sep="\t", dtype={ID_HEADER: str, **types})
+    except (ValueError, UnicodeDecodeError) as error:
+        raise DataError("Not a table of embeddings", f"'{path}', {error}", remedy) from error
+    expected = [ID_HEADER, *(f"e{k}" for k in range(len(header) - 1))]
+    if list(header) != expected or len(header) < 2 or table.empty:
+        evidence = f"'{path}' has {len(table)} rows and the columns {first_few(header)}"
+        raise DataError("Not a table of embeddings", evidence, remedy)
+    ids, values = table[ID_HEADER], table.iloc[:, 1:].to_numpy(np.float32)
+    if ids.duplicated().any():
+        evidence = f"{first_few(ids[ids.duplicated()].unique())} in '{path}'"
+        raise DataError("Sample ids occur twice", evidence, "give each sample one row")
+    if not np.isfinite(values).all():
+        evidence = f"samples {first_few(ids[~np.isfinite(values).all(axis=1)])} in '{path}'"
+        raise DataError("Embeddings that are not finite numbers", evidence, "embed them again")
+    return Embeddings(path, ids.to_numpy(str), values, _model_of(path))
+
+
+def _model_of(path: Path) -> str | None:
+    """Return the SHA-256 of the model in the run record of a table of embeddings."""
+    for record in (beside(path), path.with_name("embed.run.json")):
+        try:
+            content = json.loads(record.read_text(encoding="utf-8"))
+            return str(content["inputs"]["--model"]["sha256"])
+        except (OSError, ValueError, LookupError, TypeError):
+            continue
+    return None
+
+
+def nearest(query: Embeddings, collection: Embeddings, number: int) -> pd.DataFrame:
+    """Find the nearest samples of a collection by the Euclidean distance of embeddings.
+
+    Args:
+        query: samples whose neighbors are found; a sample is not its own neighbor.
+        collection: embeddings by the same model.
+        number: neighbors of each sample.
+
+    Returns:
+        Columns sample-id, rank (from 1), neighbor-id and distance; K rows for each query sample.
+
+    Raises:
+        DataError: the embeddings are of different models, or the collection is too small.
+    """
+    if query.values.shape[1] != collection.values.shape[1] or (
+        query.model is not None and collection.model is not None and query.model != collection.model
+    ):
+        raise DataError(
+            "The embeddings are of different models",
+            f"'{query.path}' and '{collection.path}'",
+            "embed both tables with one model",
+        )
+    if number >= len(collection.ids):
+        evidence = f"--neighbors {number} of the {len(collection.ids)} in '{collection.path}'"
+        raise DataError("The collection is too small", evidence, "ask for fewer neighbors")
+    search = NearestNeighbors(n_neighbors=number + 1, algorithm="brute").fit(collection.values)
+    distances_QK, rows_QK = search.kneighbors(query.values)
+    itself_QK = collection.ids[rows_QK] == query.ids[:, None]
+    # Without the sample itself; where it is not among them, without the farthest.
+    itself_QK[~itself_QK.any(axis=1), -1] = True
+    shape = (len(query.ids), number)
+    return pd.DataFrame(
+        {
+            ID_HEADER: np.repeat(query.ids, number),
+            "rank": np.tile(np.arange(1, number + 1), len(query.ids)),
+            "neighbor-id": collection.ids[rows_QK[~itself_QK].reshape(shape)].ravel(),
+            "distance": distances_QK[~itself_QK],
+        }
+    )
+
+
+@dataclass(frozen=True)
+class Agreement:
+    """Agreement of the distances of embeddings with UniFrac.
+
+    Attributes:
+        samples: that both have.
+        correlation: Spearman's, of the distances of all pairs.
+        recall: fraction of the K nearest samples by UniFrac that are among those by embedding.
+        chance: the same fraction for K random samples.
+    """
+
+    samples: int
+    correlation: float
+    recall: float
+    chance: float
+
+
+def agreement(embeddings: Embeddings, unifrac: DistanceMatrix, number: int) -> Agreement:
+    """Compare the distances of embeddings with a UniFrac matrix of some of the samples.
+
+    Raises:
+        DataError: fewer than `number` + 2 samples are in both.
+    """
+    rows = pd.Index(embeddings.ids).get_indexer(list(unifrac.ids))
+    known = rows >= 0
+    if known.sum() < number + 2:
+        evidence = f"{known.sum()} samples are in '{embeddings.path}' and in the matrix"
+        raise DataError("Too few samples to compare with UniFrac", evidence, "use a larger matrix")
+    expected_NN = unifrac.values[np.ix_(known, known)]
+    values = embeddings.values[rows[known]].astype(np.float64)
+    found_NN = np.sqrt(((values[:, None] - values) ** 2).sum(axis=2))
+    upper = np.triu_indices(len(values), 1)
+    correlation = spearmanr(found_NN[upper], expected_NN[upper]).statistic
+    near = []
+    for distances_NN in (found_NN, np.array(expected_NN, dtype=np.float64)):
+        np.fill_diagonal(distances_NN, np.inf)
+        near.append(np.argsort(distances_NN, axis=1, kind="stable")[:, :number])
+    recall = np.mean([len(set(a) & set(b)) / number for a, b in zip(*near, strict=True)])
+    chance = number / (len(values) - 1)
+    return Agreement(len(values), float(correlation), float(recall), chance)
