@@ -8,6 +8,7 @@ from aam.console import say
 from aam.contract.files import atomic_write, refuse_existing
 from aam.contract.options.commands.use import Evaluate
 from aam.data.conditions import rows_where
+from aam.data.error_analysis import metrics_by
 from aam.data.metadata import ID_HEADER, read_metadata
 from aam.data.metrics import summary
 from aam.data.predictions import join_labels, read_predictions
@@ -28,8 +29,13 @@ def run(options: Evaluate) -> None:
     frame = read_predictions(options.predictions)
     metadata = read_metadata(options.metadata)
     frame = frame.iloc[rows_where(options.where, metadata, frame[ID_HEADER].tolist())]
-    scored = join_labels(frame, metadata, options.metadata_column, options.classifier)
+    scored, ids = join_labels(frame, metadata, options.metadata_column, options.classifier)
     found = summary(scored, options.metadata_column)
+    if options.by:
+        found["by"] = {
+            column: metrics_by(scored, metadata.values(column, ids).tolist())
+            for column in options.by
+        }
     show(found)
     if options.output is not None:
         with atomic_write(options.output) as temporary:

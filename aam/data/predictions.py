@@ -70,8 +70,11 @@ def read_predictions(path: Path) -> pd.DataFrame:
 
 def join_labels(
     frame: pd.DataFrame, metadata: Metadata, column: str, classifier: bool
-) -> ScoredPredictions:
+) -> tuple[ScoredPredictions, list[str]]:
     """Join predictions with the labels of the metadata by sample id; leave out unlabelled samples.
+
+    Returns:
+        The predictions with labels, and their sample ids.
 
     Raises:
         DataError: no id in common, no such column, or values that do not fit `classifier`.
@@ -85,9 +88,11 @@ def join_labels(
         )
     if classifier:
         rows, codes, names = class_target(metadata, column, ids)
-        return class_predictions(frame.iloc[rows], [names[code] for code in codes])
-    rows, values = numeric_target(metadata, column, ids)
-    return numeric_predictions(frame.iloc[rows], values)
+        scored = class_predictions(frame.iloc[rows], [names[code] for code in codes])
+    else:
+        rows, values = numeric_target(metadata, column, ids)
+        scored = numeric_predictions(frame.iloc[rows], values)
+    return scored, [ids[row] for row in rows.tolist()]
 
 
 def numeric_predictions(frame: pd.DataFrame, actual: npt.NDArray[np.float64]) -> ScoredPredictions:

@@ -33,9 +33,14 @@ MOST_CLASSES = 12
 
 
 def show(summary: Mapping[str, Any]) -> None:
-    """Print the result of `aam.data.metrics.summary`: folds, their spread, all samples."""
+    """Print the result of `aam.data.metrics.summary`: folds, their spread, all samples.
+
+    `by`, if there, has the metrics of each value of metadata columns.
+    """
     console = _console()
     console.print(figure_table(summary))
+    for column, found in summary.get("by", {}).items():
+        console.print(value_table(column, found))
     confusion = summary.get("confusion")
     if confusion and len(confusion["classes"]) <= MOST_CLASSES:
         console.print(confusion_table(confusion["classes"], confusion["counts"]))
@@ -59,6 +64,18 @@ def figure_table(summary: Mapping[str, Any]) -> Table:
     if folds:
         table.add_row("mean ± sd", *(spread(name, folds) for name in names), end_section=True)
     table.add_row("all samples", *(shown(name, overall[name]) for name in names))
+    return table
+
+
+def value_table(column: str, found: Mapping[str, Mapping[str, float | None]]) -> Table:
+    """Return a table of the metrics of each value of a metadata column."""
+    names = [name for name in TITLES if any(name in one for one in found.values())]
+    table = Table(title=f"By {column}", box=box.SIMPLE_HEAD, title_justify="left")
+    table.add_column("")
+    for name in names:
+        table.add_column(TITLES[name], justify="right")
+    for value, one in found.items():
+        table.add_row(Text(value), *(shown(name, one.get(name)) for name in names))
     return table
 
 

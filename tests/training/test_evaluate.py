@@ -51,6 +51,30 @@ def test_a_condition_restricts_the_scored_samples(tmp_path: Path) -> None:
     assert evaluate(tmp_path, text, "--where", "age") == UsageError.status
 
 
+def test_errors_are_shown_by_the_values_of_metadata_columns(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    rows = [(f"s{k}", k, "north" if k < 6 else "south" if k < 9 else "") for k in range(10)]
+    metadata = "sample-id\tage\tsite\tdepth\n"
+    metadata += "".join(f"{name}\t{age}\t{site}\t{100 - age}\n" for name, age, site in rows)
+    text = "sample-id\tpredicted\n"
+    text += "".join(f"{name}\t{age + (2 if site == 'south' else 0)}\n" for name, age, site in rows)
+    output = tmp_path / "figures.json"
+    words = ("--by", "site", "depth", "--output", str(output))
+    assert evaluate(tmp_path, text, *words, metadata=metadata) == 0
+    found = json.loads(output.read_text())["by"]
+    figures = {name: (one["samples"], one["mae"]) for name, one in found["site"].items()}
+    assert figures == {"(missing)": (1, 0), "north": (6, 0), "south": (3, 2)}
+    # Ten depths in four bins; the samples of the south have the lowest.
+    assert list(found["depth"]) == ["91 to 93.25", "93.25 to 95.5", "95.5 to 97.75", "97.75 to 100"]
+    assert [one["samples"] for one in found["depth"].values()] == [3, 2, 2, 3]
+    assert [one["mae"] for one in found["depth"].values()] == pytest.approx([4 / 3, 1, 0, 0])
+    shown = capsys.readouterr().out
+    assert "By site" in shown
+    assert "By depth" in shown
+    assert evaluate(tmp_path, text, "--by", "sex", metadata=metadata) == DataError.status
+
+
 def test_figures_of_folds_and_of_all(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
     text = "sample_id\tfold\tpredicted\na\t1\t1\nb\t1\t3\nc\t2\t3\ne\t2\t4\n"
     assert evaluate(tmp_path, text) == 0
