@@ -128,14 +128,16 @@ class Model:
 
         Raises:
             DataError: not a table of reads, features without DNA, no ASV of the training data, no
-                ASV in the taxonomy, or a model without the members kernel and forest.
+                ASV in the taxonomy, or a model without target.
         """
         with table_files(table, sequences, drop_empty_samples) as (input, _):
             loaded = self.ensemble or read_members(self.path)
             if isinstance(taxonomy, (str, PathLike)):
                 taxonomy = read_taxonomy(Path(taxonomy))
-            study = load_study(input, max_bp=loaded.tokens_FL.shape[1])
-            return importance_table(loaded, study, taxonomy).set_index("feature-id")
+            study = load_study(input, max_bp=loaded.max_bp)
+            return importance_table(loaded, study, taxonomy, device=self.device).set_index(
+                "feature-id"
+            )
 
     def embed(
         self,

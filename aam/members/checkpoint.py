@@ -1,15 +1,17 @@
 """Checkpoint of an ensemble: plain values and arrays, read without running code from it.
 
 The file holds `ensemble` (`StoredEnsemble`), `tokens` (the sequences of the ASVs, uint8 [F, L]),
-`members`: the arrays of each estimator, and of the transformer the checkpoints of its folds; and
-`training` (`TrainingData`), which files of earlier versions do not have.
+`members`: the arrays of each estimator, and of the transformer the checkpoints of its folds;
+`training` (`TrainingData`), and `fold_importance`: the importance of the ASVs in each fold, by
+estimator. Files of earlier versions do not have the last two.
 """
 
 from __future__ import annotations
 
 import dataclasses
 import math
-from dataclasses import dataclass
+from collections.abc import Mapping
+from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Annotated, Any
 
@@ -25,10 +27,10 @@ from aam.contract.options.training import TransformName
 from aam.data.covariates import CovariateEncoder
 from aam.data.sequences import MASK
 from aam.members import training_data
-from aam.members.base import Model, Tokens
+from aam.members.base import F64, Model, Tokens
 from aam.members.ensemble import Ensemble
 from aam.members.estimators import ESTIMATORS
-from aam.members.state import indices
+from aam.members.state import indices, numbers
 from aam.members.training_data import TrainingData
 from aam.serialization import archive, schema
 from aam.serialization.arrays import to_arrays, to_tensors
@@ -39,7 +41,7 @@ from aam.training.model_config import ModelConfig
 FORMAT = 1
 NAME = "ensemble.ckpt"
 TRANSFORMER = "transformer"
-_KEY, _TRAINING = "ensemble", "training"
+_KEY, _TRAINING, _FOLDS = "ensemble", "training", "fold_importance"
 
 _Value = bool | int | float | str | None
 
@@ -87,6 +89,8 @@ class LoadedEnsemble:
         models: fitted estimators.
         training: to compare new samples with; None in files of earlier versions.
         networks: configuration and content of the transformer's checkpoints; empty without it.
+        fold_importance: of estimators, float64 [K, F], see `effects.Importance.size_U`, of the
+            models of K folds in the training study; empty with one split.
     """
 
     stored: StoredEnsemble
@@ -94,6 +98,12 @@ class LoadedEnsemble:
     models: dict[str, Model[Any]]
     training: TrainingData | None
     networks: list[tuple[ModelConfig, dict[str, Any]]]
+    fold_importance: Mapping[str, F64] = field(default_factory=dict)
+
+    @property
+    def max_bp(self) -> int:
+        """Nucleotides of the longest sequence that the models read."""
+        return self.networks[0][0].shape.max_bp if self.networks else self.tokens_FL.shape[1]
 
     @property
     def encoder(self) -> CovariateEncoder | None:
@@ -118,6 +128,7 @@ def save(
     training: TrainingData,
     networks: list[Path],
     options: dict[str, Any],
+    fold_importance: Mapping[str, F64],
 ) -> None:
     """Write a checkpoint atomically; `networks` are the checkpoints of the transformer's folds."""
     stored = StoredEnsemble(
@@ -139,6 +150,7 @@ def save(
         "tokens": torch.from_numpy(np.ascontiguousarray(tokens_FL)),
         "members": members,
         _TRAINING: training.stored(),
+        _FOLDS: to_tensors(fold_importance),
     }
     with atomic_write(path) as temporary:
         torch.save(content, temporary)
@@ -192,4 +204,6 @@ def _parse(content: dict[str, Any], path: Path) -> LoadedEnsemble:
         if config.target is None or config.target.classes != stored.classes:
             raise Mismatch("the transformer predicts other classes")
     training = training_data.parse(content.get(_TRAINING), len(tokens_FL))
-    return LoadedEnsemble(stored, tokens_FL, models, training, networks)
+    folded = to_arrays(content.get(_FOLDS, {}), _FOLDS)
+    fold_importance = {name: numbers(folded, name, None, len(tokens_FL)) for name in folded}
+    return LoadedEnsemble(stored, tokens_FL, models, training, networks, fold_importance)

@@ -81,11 +81,13 @@ class CrossValidated:
 
     Attributes:
         predictions_MC: float64, in the order of `HeldOut.rows`.
+        fold_models: of the splits.
         model: fitted to all samples of the splits; None if it was not asked for.
         cpu_seconds: CPU time of this process.
     """
 
     predictions_MC: F64
+    fold_models: tuple[Model[Any], ...]
     model: Model[Any] | None
     cpu_seconds: float
 
@@ -115,11 +117,14 @@ def cross_validate(
     parts = [(training_rows(split), split.held_out[1]) for split in splits]
     everything = np.unique(np.concatenate([rows for part in parts for rows in part]))
     jobs = [*parts, *([(everything, everything[:0])] if final else [])]
-    predictions, model = [], None
+    models, predictions = [], []
     for fitted, predicted in track(jobs, name.title(), len(jobs), "models"):
-        model = estimator.fit(inputs.take(fitted), labels.take(fitted), seed)
+        models.append(estimator.fit(inputs.take(fitted), labels.take(fitted), seed))
         if len(predicted):
-            predictions.append(model.predict(inputs.take(predicted)))
+            predictions.append(models[-1].predict(inputs.take(predicted)))
     return CrossValidated(
-        np.concatenate(predictions), model if final else None, time.process_time() - began
+        np.concatenate(predictions),
+        tuple(models[: len(parts)]),
+        models[-1] if final else None,
+        time.process_time() - began,
     )

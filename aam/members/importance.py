@@ -1,8 +1,7 @@
-"""Importance of ASVs: how much the predictions of the kernel and the forest depend on each.
+"""Importance of ASVs: table of how much the predictions of a model depend on each.
 
-The feature of an ASV in a sample is its log abundance log10(1 + 1e4 relative abundance), the input
-of the kernel. `docs/importance.md` documents the columns of the table. U ASVs of the table; further
-shape suffixes: see `base` and `kernel`.
+`docs/importance.md` documents the columns. U ASVs of the table, K folds; further shape suffixes:
+see `base`.
 """
 
 from __future__ import annotations
@@ -12,38 +11,63 @@ from pathlib import Path
 
 import numpy as np
 import pandas as pd
-from scipy import sparse
 from scipy.stats import rankdata
 
+from aam import __version__
 from aam.console import say
 from aam.contract.errors import DataError
 from aam.contract.files import require
+from aam.contract.options.device import DeviceOptions
 from aam.data.covariates import Covariates
 from aam.data.study import Study
 from aam.members import checkpoint
-from aam.members.base import F64, Samples, Tokens
-from aam.members.checkpoint import LoadedEnsemble
-from aam.members.forest import Forest, ForestModel, known_asvs
-from aam.members.kernel import Kernel, KernelInputs, KernelModel, similarities
-from aam.training.target_transforms import TRANSFORMS
+from aam.members.base import F64, Rows, Samples
+from aam.members.checkpoint import TRANSFORMER, LoadedEnsemble, StoredEnsemble
+from aam.members.effects import Importance, contributed_effects, estimator_importance, of_effects
+from aam.members.estimators import ESTIMATORS
+from aam.members.forest import known_asvs
+from aam.members.kernel import log_abundances
+from aam.members.permutation import permutation_importance
+from aam.members.stability import FOLD_RANK, stability
+from aam.numerics.device import choose_device
+from aam.training import checkpoints
+from aam.training.integrated_gradients import integrated_gradients
+from aam.training.prediction import build_models, checkpoint_files
 
-_CHUNK = 1024
-"""ASVs whose similarities are in memory."""
+BATCH_SIZE = 16
 
 
 def read_members(path: Path) -> LoadedEnsemble:
-    """Read the ensemble of a run folder, or a checkpoint of one.
+    """Read the ensemble or the networks of a run folder, or a checkpoint.
 
     Raises:
-        MissingInput: there is no such path.
-        DataError: see `checkpoint.read`; the run has a network only.
+        MissingInput: there is no such path, or no checkpoint.
+        DataError: see `checkpoint.read` and `checkpoints.read`; a network without target.
     """
     file = checkpoint.find(path)
-    if file is None:
-        if not path.is_dir():
-            require(path, "model")
-        raise _networks_only(f"'{path}' has no {checkpoint.NAME}")
-    return checkpoint.read(file)
+    if file is not None:
+        return checkpoint.read(file)
+    if not path.is_dir():
+        require(path, "model")
+    networks = [checkpoints.read(one) for one in checkpoint_files(path)]
+    config, _ = networks[0]
+    if (target := config.target) is None:
+        raise DataError(
+            "The model has no target", f"'{path}' was only pretrained", "use `aam train` first"
+        )
+    stored = StoredEnsemble(
+        checkpoint.FORMAT,
+        __version__,
+        target.column,
+        target.classes,
+        "none",
+        {TRANSFORMER: 1.0},
+        None,
+        1.0,
+        config.options,
+    )
+    none = np.empty((0, config.shape.max_bp), dtype=np.uint8)
+    return LoadedEnsemble(stored, none, {}, None, networks)
 
 
 def importance_table(
@@ -51,28 +75,29 @@ def importance_table(
     study: Study,
     taxa: Mapping[str, str] | None = None,
     covariates: Covariates | None = None,
+    device: DeviceOptions | None = None,
 ) -> pd.DataFrame:
     """Return a row for each ASV that occurs in a study, the most important first.
 
     Args:
-        loaded: the ensemble; its transformer and members without weight are left out.
+        loaded: the ensemble; members without weight are left out.
         study: samples over which the importance is averaged.
         taxa: taxon of each ASV by feature id; None without taxonomy.
         covariates: metadata that the ensemble reads; None if it reads the counts alone.
+        device: of the transformer; the default without it.
 
     Raises:
-        DataError: the ensemble has neither kernel nor forest, no ASV occurs in the training study,
-            or no ASV has a taxon.
+        DataError: no ASV occurs in the training study of an ensemble of kernel and forest, or no
+            ASV has a taxon.
     """
-    models = {name: model for name, model in loaded.models.items() if loaded.stored.weights[name]}
-    if not models:
-        raise _networks_only("no other member of the ensemble has a weight")
+    stored = loaded.stored
     counts = Samples.of(study.table, study.tokens_FL).counts
     seen = np.unique(counts.indices)
     ids = [study.table.feature_ids[column] for column in seen.tolist()]
     samples = Samples(counts[:, seen], study.tokens_FL[seen], covariates)
+    models = {name: model for name, model in loaded.models.items() if stored.weights[name]}
     rows, known = known_asvs(samples.tokens_FL, loaded.tokens_FL)
-    if not len(rows):
+    if models and not len(rows):
         raise DataError(
             "The table has no ASV of the model's training data",
             f"{len(ids)} ASVs",
@@ -81,96 +106,98 @@ def importance_table(
     columns: dict[str, object] = {"feature-id": ids}
     if taxa is not None:
         columns["taxon"] = _taxa(taxa, ids)
-    ranks = []
-    kernel, forest = models.get("kernel"), models.get("forest")
-    if isinstance(kernel, KernelModel):
-        effects_UC = kernel_effects(kernel, samples, loaded)
-        columns |= dict(zip(_effect_names(loaded.stored.classes), effects_UC.T, strict=True))
-        ranks.append(rankdata(-np.abs(effects_UC).max(axis=1)))
-    if isinstance(forest, ForestModel):
-        importance_U = np.zeros(len(ids))
-        inputs = Forest().read(samples, loaded.tokens_FL)
-        importance_U[rows] = forest.impurity_decrease(inputs)[known]
-        columns["forest"] = importance_U
-        ranks.append(rankdata(-importance_U))
+    members: list[Importance] = []
+    folds: list[list[F64]] = []
+    for name, model in models.items():
+        inputs = ESTIMATORS[name].read(samples, loaded.tokens_FL)
+        tokens = samples.tokens_FL, loaded.tokens_FL
+        members.append(
+            estimator_importance(model, inputs, *tokens, stored.classes, stored.transform)
+        )
+        sizes_KU = np.zeros((len(loaded.fold_importance.get(name, ())), len(ids)))
+        if len(sizes_KU):
+            sizes_KU[:, rows] = loaded.fold_importance[name][:, known]
+        folds.append(list(sizes_KU))
+    if loaded.networks and stored.weights[TRANSFORMER]:
+        each = _network_importances(loaded, study, seen, samples, device or DeviceOptions())
+        members.append(_mean(each))
+        folds.append([one.size_U for one in each])
+    for member in members:
+        columns |= member.columns
     relative = samples.relative
     columns["prevalence"] = relative.astype(bool).sum(axis=0) / relative.shape[0]
     columns["mean_relative_abundance"] = relative.mean(axis=0, dtype=np.float64)
-    columns["rank"] = np.mean(ranks, axis=0)
-    if loaded.networks:
-        say("The importance is that of kernel and forest; the transformer is left out.")
-    say(f"{len(rows)} of {len(ids)} ASVs are in the training data.")
+    columns["rank"] = _mean_rank([member.size_U for member in members])
+    number = min(len(sizes) for sizes in folds)
+    if number > 1 and len(ids) > 1 and number == max(len(sizes) for sizes in folds):
+        for fold, sizes in enumerate(zip(*folds, strict=True), start=1):
+            columns[f"{FOLD_RANK}{fold}"] = _mean_rank(sizes)
+        ranks_KU = np.array([columns[name] for name in columns if name.startswith(FOLD_RANK)])
+        say(stability(ranks_KU).sentence)
+    if models:
+        say(f"{len(rows)} of {len(ids)} ASVs are in the training data.")
     return pd.DataFrame(columns).sort_values("rank", kind="stable", ignore_index=True)
 
 
-def kernel_effects(model: KernelModel, samples: Samples, loaded: LoadedEnsemble) -> F64:
-    """Return the effect of one standard deviation of each ASV's feature, [U, outputs].
+def rank_by_permutation(
+    table: pd.DataFrame,
+    loaded: LoadedEnsemble,
+    study: Study,
+    covariates: Covariates | None,
+    first: int,
+    groups_N: Rows | None,
+    device: DeviceOptions,
+) -> pd.DataFrame:
+    """Add the column `permutation` to the `first` rows of a table, and rank these rows by it.
 
-    A number has one output, in its units; two classes have the log odds of the second; more classes
-    have the log probability of each minus the mean of all.
+    Args:
+        table: of `importance_table`.
+        loaded, study, covariates: of the table.
+        first: number of ASVs to permute; the others keep their order, after these.
+        groups_N: see `permutation_importance`.
+        device: of the transformer.
     """
-    inputs = Kernel().read(samples, loaded.tokens_FL)
-    dual_MC, slopes_N = model.dual_MC, np.ones(len(inputs.norms_N))
-    if classes := len(loaded.stored.classes):
-        scores = model.logits[:-1]
-        scores = scores[:, 1:] - scores[:, :1] if classes == 2 else _centred(scores)
-        dual_MC = dual_MC @ scores
-    else:
-        slopes_N = TRANSFORMS[loaded.stored.transform].slope(model.predict(inputs)[:, 0])
-    gradients_UC = mean_gradients(
-        model, dual_MC, slopes_N, inputs, samples.tokens_FL, loaded.tokens_FL
-    )
-    mean_U = inputs.weights.mean(axis=0, dtype=np.float64)
-    variance_U = inputs.weights.power(2).mean(axis=0, dtype=np.float64) - mean_U**2
-    effects_UC: F64 = gradients_UC * np.sqrt(variance_U.clip(min=0))[:, None]
-    return effects_UC
+    column = {name: number for number, name in enumerate(study.table.feature_ids)}
+    asvs = [column[name] for name in table["feature-id"][:first]]
+    found = permutation_importance(loaded, study, covariates, asvs, groups_N, device)
+    place = table.columns.get_loc("prevalence")
+    table.insert(place, "permutation", pd.Series(found))
+    table = table.sort_values("permutation", ascending=False, kind="stable", ignore_index=True)
+    number = len(asvs)
+    table["rank"] = [*rankdata(-np.sort(found)[::-1]), *range(number + 1, len(table) + 1)]
+    return table
 
 
-def mean_gradients(
-    model: KernelModel,
-    dual_MC: F64,
-    slopes_N: F64,
-    inputs: KernelInputs,
-    tokens_UL: Tokens,
-    reference_FL: Tokens,
-) -> F64:
-    """Return derivatives of kernel @ dual_MC by each feature, [U, C].
-
-    The derivative of a sample is multiplied by its slope; that of an ASV is the mean over the
-    samples that have it. The linear kernel has the derivative of all samples in common.
-    """
-    weights = sparse.csc_array(inputs.weights)
-    having_U = np.diff(weights.indptr)
-    share = sparse.csc_array(
-        (1 / np.repeat(having_U, having_U), weights.indices, weights.indptr), shape=weights.shape
-    )
-    kernel_NM = model.kernel(inputs) * slopes_N[:, None]
-    outputs_NC = kernel_NM @ dual_MC
-    gradients = []
-    for start in range(0, len(tokens_UL), _CHUNK):
-        own = slice(start, start + _CHUNK)
-        share_Nu, tokens_uL = share[:, own], tokens_UL[own]
-        to_landmarks_uM = (model.landmarks.weights @ similarities(reference_FL, tokens_uL)).T
-        if model.gamma == 0:
-            mean_slope_u = share_Nu.T @ slopes_N
-            gradients.append((to_landmarks_uM @ dual_MC) * mean_slope_u[:, None])
-            continue
-        # The squared distance from a landmark changes by 2 (similarity to the sample - to it).
-        toward_uC = ((share_Nu.T @ kernel_NM) * to_landmarks_uM) @ dual_MC
-        to_samples_Nu = inputs.weights @ similarities(tokens_UL, tokens_uL)
-        away_uC = share_Nu.multiply(to_samples_Nu).T @ outputs_NC
-        gradients.append(2 * model.gamma * (toward_uC - away_uC))
-    return np.concatenate(gradients)
+def _network_importances(
+    loaded: LoadedEnsemble,
+    study: Study,
+    seen: Rows,
+    samples: Samples,
+    options: DeviceOptions,
+) -> list[Importance]:
+    """Compute the importance for the network of each fold."""
+    networks = build_models(loaded.networks, [Path(TRANSFORMER)] * len(loaded.networks), options)
+    device = choose_device(options)
+    features = log_abundances(samples)
+    found = []
+    for network in networks:
+        contributions = integrated_gradients(network, study, BATCH_SIZE, device)
+        effects_UC = contributed_effects(contributions, seen, features)
+        found.append(of_effects("transformer_effect", effects_UC, loaded.stored.classes))
+    return found
 
 
-def _centred(scores: F64) -> F64:
-    centred: F64 = scores - scores.mean(axis=1, keepdims=True)
-    return centred
+def _mean(each: Sequence[Importance]) -> Importance:
+    """Average the columns of the folds' networks; the size follows from their means."""
+    columns = {
+        name: np.mean([one.columns[name] for one in each], axis=0) for name in each[0].columns
+    }
+    return Importance(columns, np.abs(list(columns.values())).max(axis=0))
 
 
-def _effect_names(classes: tuple[str, ...]) -> list[str]:
-    shown = classes[1:] if len(classes) == 2 else classes
-    return [f"effect_{name}" for name in shown] or ["effect"]
+def _mean_rank(sizes: Sequence[F64]) -> F64:
+    ranks: F64 = np.mean([rankdata(-size_U) for size_U in sizes], axis=0)
+    return ranks
 
 
 def _taxa(taxa: Mapping[str, str], ids: Sequence[str]) -> list[str]:
@@ -185,11 +212,3 @@ def _taxa(taxa: Mapping[str, str], ids: Sequence[str]) -> list[str]:
     if unmatched:
         say(f"{unmatched} of {len(ids)} ASVs are not in the taxonomy.")
     return found
-
-
-def _networks_only(evidence: str) -> DataError:
-    return DataError(
-        "The importance of ASVs is not yet available for networks",
-        evidence,
-        "train with --members kernel forest",
-    )

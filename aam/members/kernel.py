@@ -54,6 +54,13 @@ _NUCLEOTIDES = range(1, 5)
 _CHUNK = 1024
 
 
+def log_abundances(samples: Samples) -> sparse.csr_array:
+    """Return log10(1 + FINEST relative abundance), float32 [N, ASVs]."""
+    relative = samples.relative
+    weights = np.log10(1 + FINEST * relative.data)
+    return sparse.csr_array((weights, relative.indices, relative.indptr), relative.shape)
+
+
 def similarities(one_UL: Tokens, two_VL: Tokens) -> F32:
     """Return exp(-mismatches / WIDTH) of each pair of sequences, float32 [U, V].
 
@@ -244,15 +251,11 @@ class Kernel:
 
     def read(self, samples: Samples, reference_FL: Tokens) -> KernelInputs:
         """Compute the similarity of each sample to each ASV of the training study."""
-        relative = samples.relative
-        weights = sparse.csr_array(
-            (np.log10(1 + FINEST * relative.data), relative.indices, relative.indptr),
-            relative.shape,
-        )
-        smoothed_NF = np.empty((relative.shape[0], len(reference_FL)), dtype=np.float32)
+        weights = log_abundances(samples)
+        smoothed_NF = np.empty((weights.shape[0], len(reference_FL)), dtype=np.float32)
         for chunk in _chunks(len(reference_FL)):
             smoothed_NF[:, chunk] = weights @ similarities(samples.tokens_FL, reference_FL[chunk])
-        norms_N = np.zeros(relative.shape[0])
+        norms_N = np.zeros(weights.shape[0])
         for chunk in _chunks(len(samples.tokens_FL)):
             own = samples.tokens_FL[chunk]
             smoothed = weights @ similarities(samples.tokens_FL, own)

@@ -64,10 +64,7 @@ def predict_table(loaded: LoadedEnsemble, options: Predict) -> tuple[pd.DataFram
         NotFinite: a prediction is NaN or infinite.
     """
     stored = loaded.stored
-    longest = loaded.tokens_FL.shape[1]
-    if loaded.networks:
-        longest = loaded.networks[0][0].shape.max_bp
-    study = load_study(options.input, max_bp=longest)
+    study = load_study(options.input, max_bp=loaded.max_bp)
     study = take_shard(select_as_trained(study, stored.options, options.metadata), options)
     ids = study.table.sample_ids
     covariates = read_covariates(loaded.encoder, options.metadata, ids)

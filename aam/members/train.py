@@ -30,6 +30,7 @@ from aam.members import checkpoint
 from aam.members.base import F64, Labels, Model, Samples
 from aam.members.confounding import confounders, warning
 from aam.members.cross_validation import CrossValidated, cross_validate, held_out
+from aam.members.effects import estimator_importance
 from aam.members.ensemble import combine_members
 from aam.members.estimators import ESTIMATORS
 from aam.members.evaluation import ENSEMBLE, evaluate, shown_metrics, unit_of
@@ -125,11 +126,14 @@ class _Estimated:
     """Fitted estimators by name, and the labels that they predict, in the units of the target.
 
     `alone` has the held-out predictions of metadata and counts alone; empty without covariates.
+    `fold_importance` is float64 [K, F] of each estimator, see `effects.Importance.size_U`, of the
+    models of K folds; empty with one split.
     """
 
     labels: Labels
     results: Mapping[str, CrossValidated]
     alone: Mapping[str, F64]
+    fold_importance: Mapping[str, F64]
 
 
 def _train_estimators(options: Train) -> ScoredPredictions:
@@ -190,6 +194,7 @@ def _estimate(options: Train, labelled: LabelledStudy) -> _Estimated:
     samples = Samples.of(labelled.study.table, labelled.study.tokens_FL, labelled.covariates)
     undone = np.asarray if labels.classes else functions.inverse
     results: dict[str, CrossValidated] = {}
+    fold_importance: dict[str, F64] = {}
     for name in options.members:
         if name not in ESTIMATORS:
             continue
@@ -197,12 +202,22 @@ def _estimate(options: Train, labelled: LabelledStudy) -> _Estimated:
             name, ESTIMATORS[name], samples, fitted, labelled.splits, options.loop.seed
         )
         results[name] = dataclasses.replace(found, predictions_MC=undone(found.predictions_MC))
+        if len(labelled.splits) > 1:
+            inputs = ESTIMATORS[name].read(samples, samples.tokens_FL)
+            target = labels.classes, options.target_transform
+            tokens = samples.tokens_FL, samples.tokens_FL
+            fold_importance[name] = np.stack(
+                [
+                    estimator_importance(model, inputs, *tokens, *target).size_U
+                    for model in found.fold_models
+                ]
+            )
     alone: dict[str, F64] = {}
     if labelled.covariates is not None and results:
         splits, seed = labelled.splits, options.loop.seed
         held = held_out(splits)
         alone = predict_alone(list(results), samples, fitted, undone, labels, splits, held, seed)
-    return _Estimated(labels, results, alone)
+    return _Estimated(labels, results, alone, fold_importance)
 
 
 def _write_ensemble(
@@ -242,6 +257,7 @@ def _write_ensemble(
         describe(labelled.study, labelled.splits, labels.groups, plan),
         checkpoint_files(folder) if others else [],
         to_plain(options),
+        estimated.fold_importance,
     )
     columns = interval_columns(combined.predictions_MC, combined.half_widths_M)
     for name, predictions_MC in members.items():

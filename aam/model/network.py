@@ -116,9 +116,21 @@ class Predictor(nn.Module):
             slots_BS: row of `tokens_UL` of each member.
             counts_BS: its reads, 0 where there is none.
         """
-        pooled_BD = self.pooling(self.transformer(hidden_BSD, attend_BS), attend_BS)
-        outputs = [self.head(torch.cat([embedding_BD, pooled_BD], dim=-1))]
+        profile_BW = None
         if self.profile is not None:
             profile_BW = self.profile(tokens_UL, slots_BS, counts_BS)
+        return self.heads(embedding_BD, hidden_BSD, attend_BS, profile_BW)
+
+    def heads(
+        self,
+        embedding_BD: Tensor,
+        hidden_BSD: Tensor,
+        attend_BS: Tensor | None,
+        profile_BW: Tensor | None,
+    ) -> Tensor:
+        """Return the outputs [R, B, C] from the standardized profile; None without a profile."""
+        pooled_BD = self.pooling(self.transformer(hidden_BSD, attend_BS), attend_BS)
+        outputs = [self.head(torch.cat([embedding_BD, pooled_BD], dim=-1))]
+        if profile_BW is not None:
             outputs.append(self.profile_head(profile_BW).to(outputs[0].dtype))
         return torch.stack(outputs)

@@ -26,6 +26,12 @@ FINEST = 1e4
 """A relative abundance of 1/FINEST weighs log10(2), ten times as much weighs log10(11)."""
 
 
+def log_abundance(counts_BS: Tensor) -> Tensor:
+    """Return log10(1 + FINEST relative abundance) of counts; 0 where there are no reads."""
+    relative_BS = counts_BS / counts_BS.sum(dim=1, keepdim=True).clamp_min(1)
+    return (1 + FINEST * relative_BS).log10()
+
+
 class CommunityProfile(nn.Module):
     """Standardized features of a sample; buffers, saved in the checkpoint."""
 
@@ -64,16 +70,21 @@ class CommunityProfile(nn.Module):
             slots_BS: row of `tokens_UL` of each ASV of each sample.
             counts_BS: its reads, 0 where there is none.
         """
-        letters = F.one_hot(tokens_UL.long(), VOCABULARY)[..., 1 : BASES + 1].flatten(1)
-        letters = letters.to(self.frequencies.dtype)
-        relative_BS = counts_BS / counts_BS.sum(dim=1, keepdim=True).clamp_min(1)
-        weight_BS = (1 + FINEST * relative_BS).log10()
+        weight_BS = log_abundance(counts_BS)
         weight_BU = weight_BS.new_zeros(len(slots_BS), len(tokens_UL))
         weight_BU.scatter_add_(1, slots_BS, weight_BS)
+        with torch.autocast(tokens_UL.device.type, enabled=False):
+            features_UW = self.features(tokens_UL)
+            return weight_BU.to(features_UW.dtype) @ features_UW
+
+    @torch.no_grad()
+    def features(self, tokens_UL: Tensor) -> Tensor:
+        """Return the random Fourier features [U, W] of sequences."""
+        letters = F.one_hot(tokens_UL.long(), VOCABULARY)[..., 1 : BASES + 1].flatten(1)
+        letters = letters.to(self.frequencies.dtype)
         # The angles are tens of radians: in half precision their cosine would be random.
         with torch.autocast(tokens_UL.device.type, enabled=False):
-            angles_UW = letters @ self.frequencies[: letters.shape[1]] + self.phases
-            return weight_BU.to(angles_UW.dtype) @ angles_UW.cos()
+            return (letters @ self.frequencies[: letters.shape[1]] + self.phases).cos()
 
     def forward(self, tokens_UL: Tensor, slots_BS: Tensor, counts_BS: Tensor) -> Tensor:
         """Return standardized profiles [B, W]; arguments as of `raw`."""

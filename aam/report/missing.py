@@ -48,7 +48,7 @@ def _missing(given: ReportInput) -> Iterator[tuple[str, str]]:
         if words:
             words += ["--folds", "5", "--output-dir", f"{folder}-folds"]
             yield "Test samples that chose nothing (cross-validation):", _command(words)
-    if not run.importance and {"kernel", "forest"} & {*run.facts.get("members", ())}:
+    if not run.importance and run.target:
         words = ["importance", *inputs, "--model", folder, "--output", f"{folder}/importance.tsv"]
         yield "The ASVs that matter (add --taxonomy for their names):", _command(words)
     if run.embeddings is not None and run.unifrac is None:

@@ -10,6 +10,7 @@ import numpy.typing as npt
 
 from aam.data.metrics import ScoredPredictions, compute_metrics, summary
 from aam.members.scores import Score
+from aam.members.stability import FOLD_RANK, stability
 from aam.report.base import ReportInput, Table, Tabulate
 from aam.report.models import GUESS, OWN
 from aam.report.terminal import TITLES, shown, spread
@@ -26,6 +27,7 @@ LEAST = 3
 MOST_CATEGORIES = 12
 """Categories of a column whose scores are listed."""
 
+_NETWORK_EFFECT = "transformer_effect"
 _BIAS_NOTE = "Mean error: predicted minus true; above 0 the model predicts too much."
 
 
@@ -213,21 +215,36 @@ def worst_table(given: ReportInput) -> Table | None:
 
 
 def importance_table(given: ReportInput) -> Table | None:
-    """List the most important ASVs of `aam importance`, with their effects."""
+    """List the most important ASVs of `aam importance`, with effects and stability over folds."""
     rows = given.run.importance[:ASVS]
     if not rows:
         return None
-    effects = [name for name in rows[0] if name == "effect" or name.startswith("effect_")]
+    prefix = "effect" if any(name.startswith("effect") for name in rows[0]) else _NETWORK_EFFECT
+    effects = [name for name in rows[0] if name == prefix or name.startswith(f"{prefix}_")]
+    folds = [name for name in rows[0] if name.startswith(FOLD_RANK)]
+    agreement = None
+    if folds and len(given.run.importance) > 1:
+        ranks = [[float(row[name]) for row in given.run.importance] for name in folds]
+        agreement = stability(np.array(ranks))
     cells = []
     for number, row in enumerate(rows, start=1):
-        effect = [_strongest(row, effects)] if effects else []
-        cells.append([f"{number}. {_name(row)}", *effect, f"{float(row['prevalence']):.0%}"])
+        cell = [f"{number}. {_name(row)}"]
+        if effects:
+            cell.append(_strongest(row, effects, prefix))
+        cell.append(f"{float(row['prevalence']):.0%}")
+        if agreement is not None:
+            cell.append(f"{agreement.times_U[number - 1]} of {agreement.folds}")
+        cells.append(cell)
     heads = ["ASV", *([with_unit(given, "Effect")] if effects else []), "Prevalence"]
     note = (
-        "The first rows of importance.tsv. Effect: change of the kernel's prediction for one "
-        "standard deviation of the ASV's log abundance; of classes, of the score of the class that "
-        "changes most. An association, not a cause."
+        "The first rows of importance.tsv. Effect: change of the prediction of the "
+        f"{'kernel' if prefix == 'effect' else 'transformer'} for one standard deviation of the "
+        "ASV's log abundance; of classes, of the score of the class that changes most. An "
+        "association, not a cause."
     )
+    if agreement is not None:
+        heads.append(f"Folds with it among the first {agreement.first}")
+        note += f" {agreement.sentence}"
     return Table(f"The {len(rows)} most important ASVs", heads, cells, note)
 
 
@@ -240,10 +257,10 @@ def _name(row: Mapping[str, str]) -> str:
     return name if len(name) <= ID_LETTERS else f"{name[:ID_LETTERS]}…"
 
 
-def _strongest(row: Mapping[str, str], effects: Sequence[str]) -> str:
+def _strongest(row: Mapping[str, str], effects: Sequence[str], prefix: str) -> str:
     """Format the largest effect of an ASV, with its class."""
     name = max(effects, key=lambda name: abs(float(row[name])))
-    return f"{float(row[name]):+.3g} {name.removeprefix('effect').removeprefix('_')}".rstrip()
+    return f"{float(row[name]):+.3g} {name.removeprefix(prefix).removeprefix('_')}".rstrip()
 
 
 def wrongness(scored: ScoredPredictions) -> npt.NDArray[np.float64]:

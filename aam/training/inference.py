@@ -12,7 +12,7 @@ import torch
 from torch import Tensor
 
 from aam.console import track
-from aam.data.batches import FIXED_DRAW, BatchPlan
+from aam.data.batches import FIXED_DRAW, Batch, BatchPlan
 from aam.data.sequences import PAD
 from aam.data.study import Study
 from aam.model.network import Encoder, Predictor
@@ -100,32 +100,42 @@ def apply_network(
         NotFinite: an embedding or an output is NaN or infinite.
     """
     network.to(device).eval()
-    encoder = network if isinstance(network, Encoder) else network.encoder
     batches = FixedBatches(study, plan, rows, batch_size, FIXED_DRAW + reads_pass)
     embeddings, outputs = [], []
     with torch.no_grad():
         for k in track(range(len(batches)), "Reading samples", len(batches), "batches"):
             batch = batches[k].to(device)
-            embedding_BD, members_BSD = encoder.samples(
-                asv_vectors_FD[batch.asvs_U], batch.slots_BS, batch.counts_BS, batch.attend_BS
-            )
+            embedding_BD, outputs_BC = apply_to_batch(network, batch, asv_vectors_FD)
             embeddings.append(embedding_BD.float().cpu())
-            if isinstance(network, Predictor):
-                outputs_RBC = network.target(
-                    embedding_BD,
-                    members_BSD,
-                    batch.attend_BS,
-                    batch.tokens_UL,
-                    batch.slots_BS,
-                    batch.counts_BS,
-                )
-                outputs.append(outputs_RBC.mean(dim=0).float().cpu())
+            if outputs_BC is not None:
+                outputs.append(outputs_BC.float().cpu())
     found = NetworkOutput(torch.cat(embeddings).numpy(), torch.cat(outputs) if outputs else None)
     ids = [study.table.sample_ids[row] for row in rows.tolist()]
     require_finite("embeddings", ids, found.embeddings_ND)
     if found.outputs_NC is not None:
         require_finite("predictions", ids, found.outputs_NC.numpy())
     return found
+
+
+def apply_to_batch(
+    network: Encoder | Predictor, batch: Batch, asv_vectors_FD: Tensor
+) -> tuple[Tensor, Tensor | None]:
+    """Return embeddings [B, D], and outputs [B, C], None for an encoder."""
+    encoder = network if isinstance(network, Encoder) else network.encoder
+    embedding_BD, members_BSD = encoder.samples(
+        asv_vectors_FD[batch.asvs_U], batch.slots_BS, batch.counts_BS, batch.attend_BS
+    )
+    if isinstance(network, Encoder):
+        return embedding_BD, None
+    outputs_RBC = network.target(
+        embedding_BD,
+        members_BSD,
+        batch.attend_BS,
+        batch.tokens_UL,
+        batch.slots_BS,
+        batch.counts_BS,
+    )
+    return embedding_BD, outputs_RBC.mean(dim=0)
 
 
 def write_study_embeddings(

@@ -43,6 +43,11 @@ class LoadedModel:
     attention: dict[str, Any]
     training: TrainingSummary | None
 
+    @property
+    def encoder(self) -> Encoder:
+        """The encoder of the network."""
+        return self.network if isinstance(self.network, Encoder) else self.network.encoder
+
 
 @dataclass(frozen=True)
 class Predictions:
@@ -154,8 +159,7 @@ def apply_model(
 
     `vectors` is a folder of ASV vectors, see `encode_asvs`.
     """
-    encoder = model.network if isinstance(model.network, Encoder) else model.network.encoder
-    asv_vectors_FD = encode_asvs(encoder, study, device, vectors)
+    asv_vectors_FD = encode_asvs(model.encoder, study, device, vectors)
     rows = np.arange(len(study.table.sample_ids))
     plan = reading_plan(model.config.plan)
     return [

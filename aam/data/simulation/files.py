@@ -51,7 +51,7 @@ def write_study(study: SimulatedStudy, options: Simulate) -> tuple[Path, ...]:
 
 
 def truth(study: SimulatedStudy, options: Simulate) -> dict[str, Any]:
-    """Return the content of `truth.json`: parameters, measurements, gradient and niches.
+    """Return the content of `truth.json`: parameters, measurements, gradient, niches, effects.
 
     `r2_of_the_gradient` is the R2 of the unmeasured gradient against the column `ph`, the upper
     bound for every predictor.
@@ -77,6 +77,10 @@ def truth(study: SimulatedStudy, options: Simulate) -> dict[str, Any]:
                 study.sequences, study.optimum.tolist(), study.width.tolist(), strict=True
             )
         },
+        "planted": {
+            study.sequences[f]: effect
+            for f, effect in zip(study.planted.tolist(), study.effects.tolist(), strict=True)
+        },
     }
 
 
@@ -93,12 +97,14 @@ def _write_biom(
 
 
 def _metadata(study: SimulatedStudy) -> str:
-    reads = study.reads
-    lines = [
-        "sample-id\tph\tsite\tsubject\tdepth",
-        "#q2:types\tnumeric\tcategorical\tcategorical\tnumeric",
-    ]
-    for row, name in enumerate(study.sample_ids):
-        site, subject = f"site-{study.site[row] + 1}", f"subject-{study.subject[row] + 1:03d}"
-        lines.append(f"{name}\t{study.ph[row]:.2f}\t{site}\t{subject}\t{reads[row]}")
-    return "\n".join(lines) + "\n"
+    columns: dict[str, tuple[str, list[str]]] = {
+        "ph": ("numeric", [f"{value:.2f}" for value in study.ph]),
+        "site": ("categorical", [f"site-{number + 1}" for number in study.site]),
+        "subject": ("categorical", [f"subject-{number + 1:03d}" for number in study.subject]),
+        "depth": ("numeric", [str(reads) for reads in study.reads]),
+    }
+    if len(study.planted):
+        columns["response"] = ("numeric", [f"{value:.4f}" for value in study.response])
+    lines = [("sample-id", *columns), ("#q2:types", *(kind for kind, _ in columns.values()))]
+    lines += zip(study.sample_ids, *(values for _, values in columns.values()), strict=True)
+    return "".join("\t".join(line) + "\n" for line in lines)

@@ -31,6 +31,7 @@ SITE_SHIFT = 0.8  # standard deviations of the parts of an ASV's fitness: of its
 SUBJECT_SHIFT = 0.9  # of a subject,
 PREVALENCE = 0.9  # the same in all samples,
 CHANCE = 1.9  # random in each sample
+RESPONSE_NOISE = 0.5  # standard deviation of the response around the sum of the planted effects
 ABUNDANCE_SPREAD = 1.5  # standard deviation of log abundance within a sample
 DEPTH_SPREAD = 0.35
 RICHNESS_SPREAD = 0.2
@@ -55,6 +56,9 @@ class SimulatedStudy:
         ph: [N], the pH as measured, 4 to 9.
         site, subject: int64 [N], numbers from 0.
         optimum, width: [F], the niche of each ASV in units of pH.
+        planted: int64 [P], ASVs that decide the response; empty without any.
+        effects: [P], 1 or -1, for one standard deviation of their log abundance.
+        response: [N], sum of the effects, and noise.
     """
 
     sample_ids: tuple[str, ...]
@@ -67,6 +71,9 @@ class SimulatedStudy:
     subject: npt.NDArray[np.int64]
     optimum: F64
     width: F64
+    planted: npt.NDArray[np.int64]
+    effects: F64
+    response: F64
 
     @property
     def reads(self) -> npt.NDArray[np.int64]:
@@ -90,6 +97,7 @@ def _check(options: Simulate) -> None:
         ("depth", options.depth, options.richness, 100_000_000),
         ("sites", options.sites, 1, options.subjects),
         ("subjects", options.subjects, 1, options.samples),
+        ("planted", options.planted, 0, options.richness // 2),
         ("seed", options.seed, 0, 2**63),
     )
     for name, value, low, high in limits:
@@ -119,7 +127,7 @@ def simulate(options: Simulate) -> SimulatedStudy:
         UsageError: sizes that contradict each other, or need too much time or memory.
     """
     _check(options)
-    streams = np.random.default_rng(options.seed).spawn(4)
+    streams = np.random.default_rng(options.seed).spawn(5)
     tree = yule_tree(options.asvs, streams[0])
     sequences = evolve_dna(tree, options.length, streams[1])
     rng = streams[2]
@@ -156,6 +164,7 @@ def simulate(options: Simulate) -> SimulatedStudy:
         (np.concatenate(reads), np.concatenate(columns), ends),
         shape=(options.samples, options.asvs),
     )
+    planted, effects, response = _plant(counts, options.planted, streams[4])
     digits = len(str(options.samples))
     return SimulatedStudy(
         sample_ids=tuple(f"S{number:0{digits}d}" for number in range(1, options.samples + 1)),
@@ -168,7 +177,35 @@ def simulate(options: Simulate) -> SimulatedStudy:
         subject=subject,
         optimum=PH_LOW + PH_SPAN * optimum,
         width=PH_SPAN * width,
+        planted=planted,
+        effects=effects,
+        response=response,
     )
+
+
+def _plant(
+    counts: sparse.csr_array, number: int, rng: np.random.Generator
+) -> tuple[npt.NDArray[np.int64], F64, F64]:
+    """Choose ASVs of 10 to 90 % prevalence; return them, their effects [P] and the response [N].
+
+    Raises:
+        UsageError: fewer than `number` ASVs have such a prevalence.
+    """
+    prevalence = np.bincount(counts.indices, minlength=counts.shape[1]) / counts.shape[0]
+    candidates = np.flatnonzero((prevalence > 0.1) & (prevalence < 0.9))
+    if number > len(candidates):
+        raise UsageError(
+            "Too few ASVs occur in 10 to 90 % of the samples",
+            f"{len(candidates)} for --planted {number}",
+            "give a smaller --planted",
+        )
+    planted = np.sort(rng.choice(candidates, number, replace=False))
+    effects = rng.choice([-1.0, 1.0], number)
+    reads = counts.sum(axis=1, dtype=np.int64)
+    log = np.log10(1 + 1e4 * counts[:, planted].toarray() / reads[:, None])
+    scaled = (log - log.mean(axis=0)) / log.std(axis=0).clip(min=1e-12)
+    response = scaled @ effects + RESPONSE_NOISE * rng.standard_normal(counts.shape[0])
+    return planted, effects, response
 
 
 def _sample(

@@ -73,5 +73,8 @@ class Simulate:
     depth: int = option("Mean number of reads in a sample.", default=10_000)
     sites: int = option("Number of sites (categories).", default=3)
     subjects: int = option("Number of subjects.", default=40)
+    planted: int = option(
+        "ASVs whose log abundances sum to the column 'response'; 0: no such column.", default=0
+    )
     seed: int = option("Seed; the same seed gives the same study.", default=42, basic=True)
     overwrite: bool = option("Replace an existing study in the folder.", default=False, basic=True)

@@ -2,6 +2,7 @@
 
 from dataclasses import dataclass
 from pathlib import Path
+from typing import Literal
 
 from aam.contract.options.device import DeviceOptions
 from aam.contract.options.field import ONE_OR_MORE, option
@@ -124,13 +125,13 @@ class Importance:
         aam importance --table table.biom --model age --output age/importance.tsv
         aam importance --table table.biom --model age --output importance.tsv \
         --taxonomy taxonomy.qza
+        aam importance --table table.biom --model age --output importance.tsv \
+        --method permutation --metadata metadata.tsv --group-column subject
     """
 
     input: TableOptions
-    model: Path = option(
-        "Run folder of `aam train` with the member kernel or forest, or its ensemble.ckpt.",
-        role="input",
-    )
+    device: DeviceOptions
+    model: Path = option("Checkpoint or run folder of `aam train`.", role="input")
     output: Path = option(
         "Table to write (TSV), which QIIME 2 reads as feature metadata.", role="output"
     )
@@ -140,11 +141,22 @@ class Importance:
         role="input",
         basic=True,
     )
+    method: Literal["effects", "permutation"] = option(
+        "effects: derivatives of the kernel, impurity decrease of the forest and integrated "
+        "gradients of the transformer; permutation: also permute the reads of the first ASVs, and "
+        "rank them by the change of the predictions.",
+        default="effects",
+        basic=True,
+    )
+    first: int = option("Permutation: number of ASVs.", default=100, takes=ONE_OR_MORE)
     metadata: Path | None = option(
-        "Sample metadata; required by a model that reads metadata columns. Restricts the table to "
-        "samples that meet the training's --where.",
+        "Sample metadata; required by a model that reads metadata columns, and for --group-column. "
+        "Restricts the table to samples that meet the training's --where.",
         default=None,
         role="input",
+    )
+    group_column: str | None = option(
+        "Permutation: metadata column of groups within which reads are permuted.", default=None
     )
     overwrite: bool = option("Replace an existing output file.", default=False, basic=True)
 
@@ -157,7 +169,7 @@ class Evaluate:
         aam evaluate --predictions ages.tsv --metadata metadata.tsv \
         --metadata-column age
         aam evaluate --predictions classes.tsv --metadata metadata.tsv \
-        --metadata-column diagnosis --classifier --output metrics.json
+        --metadata-column diagnosis --classifier --output metrics.json --by site sex
     """
 
     predictions: Path = option(
@@ -165,6 +177,12 @@ class Evaluate:
     )
     metadata: Path = option("Sample metadata with the true values.", role="input")
     metadata_column: str = option("Metadata column that was predicted.")
+    by: tuple[str, ...] = option(
+        "Metadata columns: also the metrics of each value; many numbers are put into four bins.",
+        default=(),
+        metavar="COLUMN",
+        basic=True,
+    )
     classifier: bool = option("The column is a category.", default=False, basic=True)
     where: str | None = option(
         "Score only samples whose metadata meet a condition, as in `aam train`.", default=None

@@ -1,0 +1,161 @@
+"""Effects of ASVs: how much the prediction of each member depends on the feature of an ASV.
+
+The feature of an ASV in a sample is its log abundance log10(1 + 1e4 relative abundance), the input
+of the kernel. `docs/importance.md` defines the effects. U ASVs of a table; further shape suffixes:
+see `base` and `kernel`.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import Any
+
+import numpy as np
+from scipy import sparse
+
+from aam.contract.options.training import TransformName
+from aam.members.base import F64, Model, Rows, Tokens
+from aam.members.forest import ForestModel, known_asvs
+from aam.members.kernel import KernelInputs, KernelModel, similarities
+from aam.training.integrated_gradients import Contributions, contrasts
+from aam.training.target_transforms import TRANSFORMS
+
+_CHUNK = 1024
+"""ASVs whose similarities are in memory."""
+
+
+@dataclass(frozen=True)
+class Importance:
+    """Importance of U ASVs for one member.
+
+    Attributes:
+        columns: of the table, by name, each [U].
+        size_U: by which the ASVs are ranked; the larger, the more important.
+    """
+
+    columns: dict[str, F64]
+    size_U: F64
+
+
+def estimator_importance(
+    model: Model[Any],
+    inputs: Any,
+    tokens_UL: Tokens,
+    reference_FL: Tokens,
+    classes: tuple[str, ...],
+    transform: TransformName,
+) -> Importance:
+    """Compute the importance of U ASVs for a kernel or a forest.
+
+    Args:
+        model: fitted.
+        inputs: samples, as the estimator reads them.
+        tokens_UL: ASVs of the samples.
+        reference_FL: ASVs of the training study.
+        classes, transform: of the target.
+    """
+    if isinstance(model, KernelModel):
+        effects_UC = kernel_effects(model, inputs, tokens_UL, reference_FL, classes, transform)
+        return of_effects("effect", effects_UC, classes)
+    assert isinstance(model, ForestModel)
+    importance_U = np.zeros(len(tokens_UL))
+    rows, known = known_asvs(tokens_UL, reference_FL)
+    importance_U[rows] = model.impurity_decrease(inputs)[known]
+    return Importance({"forest": importance_U}, importance_U)
+
+
+def of_effects(name: str, effects_UC: F64, classes: tuple[str, ...]) -> Importance:
+    """Name the columns of effects; an ASV has the size of its largest effect."""
+    shown = classes[1:] if len(classes) == 2 else classes
+    names = [f"{name}_{one}" for one in shown] or [name]
+    columns: dict[str, F64] = dict(zip(names, effects_UC.T, strict=True))
+    return Importance(columns, np.abs(effects_UC).max(axis=1))
+
+
+def kernel_effects(
+    model: KernelModel,
+    inputs: KernelInputs,
+    tokens_UL: Tokens,
+    reference_FL: Tokens,
+    classes: tuple[str, ...],
+    transform: TransformName,
+) -> F64:
+    """Return the effect of one standard deviation of each ASV's feature, [U, outputs].
+
+    A number has one output, in its units; two classes have the log odds of the second; more classes
+    have the log probability of each minus the mean of all.
+    """
+    dual_MC, slopes_N = model.dual_MC, np.ones(len(inputs.norms_N))
+    if classes:
+        dual_MC = dual_MC @ model.logits[:-1] @ contrasts(len(classes))
+    else:
+        slopes_N = TRANSFORMS[transform].slope(model.predict(inputs)[:, 0])
+    gradients_UC = mean_gradients(model, dual_MC, slopes_N, inputs, tokens_UL, reference_FL)
+    effects_UC: F64 = gradients_UC * _moments(inputs.weights)[1][:, None]
+    return effects_UC
+
+
+def mean_gradients(
+    model: KernelModel,
+    dual_MC: F64,
+    slopes_N: F64,
+    inputs: KernelInputs,
+    tokens_UL: Tokens,
+    reference_FL: Tokens,
+) -> F64:
+    """Return derivatives of kernel @ dual_MC by each feature, [U, C].
+
+    The derivative of a sample is multiplied by its slope; that of an ASV is the mean over the
+    samples that have it. The linear kernel has the derivative of all samples in common.
+    """
+    weights = sparse.csc_array(inputs.weights)
+    having_U = np.diff(weights.indptr)
+    share = sparse.csc_array(
+        (1 / np.repeat(having_U, having_U), weights.indices, weights.indptr), shape=weights.shape
+    )
+    kernel_NM = model.kernel(inputs) * slopes_N[:, None]
+    outputs_NC = kernel_NM @ dual_MC
+    gradients = []
+    for start in range(0, len(tokens_UL), _CHUNK):
+        own = slice(start, start + _CHUNK)
+        share_Nu, tokens_uL = share[:, own], tokens_UL[own]
+        to_landmarks_uM = (model.landmarks.weights @ similarities(reference_FL, tokens_uL)).T
+        if model.gamma == 0:
+            mean_slope_u = share_Nu.T @ slopes_N
+            gradients.append((to_landmarks_uM @ dual_MC) * mean_slope_u[:, None])
+            continue
+        # The squared distance from a landmark changes by 2 (similarity to the sample - to it).
+        toward_uC = ((share_Nu.T @ kernel_NM) * to_landmarks_uM) @ dual_MC
+        to_samples_Nu = inputs.weights @ similarities(tokens_UL, tokens_uL)
+        away_uC = share_Nu.multiply(to_samples_Nu).T @ outputs_NC
+        gradients.append(2 * model.gamma * (toward_uC - away_uC))
+    return np.concatenate(gradients)
+
+
+def contributed_effects(
+    contributions: Contributions, seen: Rows, features: sparse.csr_array
+) -> F64:
+    """Return the effect of one standard deviation of each ASV's feature, [U, C].
+
+    It is the slope of the regression of the contributions of an ASV on its feature, times the
+    standard deviation of the feature. For a linear model of the features it is the exact effect.
+
+    Args:
+        contributions: of all ASVs of the study.
+        seen: columns of the U ASVs.
+        features: float [N, U].
+    """
+    mean_U, spread_U = _moments(features)
+    effects = []
+    for values in contributions.values:
+        own = values[:, seen]
+        covariance_U = own.multiply(features).mean(axis=0) - own.mean(axis=0) * mean_U
+        effects.append(np.divide(covariance_U, spread_U, where=spread_U > 0, out=0 * mean_U))
+    return np.stack(effects, axis=1)
+
+
+def _moments(features: sparse.csr_array) -> tuple[F64, F64]:
+    """Return mean and standard deviation of each feature, [U]."""
+    mean_U = features.mean(axis=0, dtype=np.float64)
+    variance_U = features.power(2).mean(axis=0, dtype=np.float64) - mean_U**2
+    return mean_U, np.sqrt(variance_U.clip(min=0))

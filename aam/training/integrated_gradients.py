@@ -1,0 +1,187 @@
+"""Integrated gradients: the contribution of each ASV of a sample to the output of a network.
+
+The baseline of a sample has the same abundances, but each of its ASVs is the mean ASV of the
+study: the mean vector of the encoder and the mean features of the community profile. Along the
+straight line from the baseline to the sample the gradients are integrated (Sundararajan, Taly and
+Yan, ICML 2017), so that the contributions sum to the output for the sample minus that for the
+baseline. Abundances stay constant because a line from no reads to all leaves relative abundances
+as they are, and one from other abundances changes which ASVs exist.
+
+Shape suffixes: see `aam.data.batches`; F ASVs of the study, N samples, C scores.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+import numpy as np
+import numpy.typing as npt
+import torch
+from scipy import sparse
+from torch import Tensor
+
+from aam.console import track
+from aam.data.batches import Batch
+from aam.data.study import Study
+from aam.model.network import Predictor
+from aam.model.profile import log_abundance
+from aam.training.data_loader import FixedBatches
+from aam.training.inference import encode_asvs
+from aam.training.prediction import LoadedModel
+from aam.training.sample_selection import reading_plan
+from aam.training.target import Target
+
+STEPS = 16
+"""Gauss-Legendre nodes on the line; `docs/importance.md` has the error of the sum."""
+
+F64 = npt.NDArray[np.float64]
+
+
+@dataclass(frozen=True)
+class Contributions:
+    """Contributions of the ASVs of samples to C scores.
+
+    Attributes:
+        values: C arrays float64 [N, F]; an ASV without reads has no entry.
+        scores_NC, baselines_NC: float64, scores of the samples and of their baselines.
+    """
+
+    values: tuple[sparse.csr_array, ...]
+    scores_NC: F64
+    baselines_NC: F64
+
+
+def contrasts(classes: int) -> F64:
+    """Return the matrix [classes, C] from logits or log probabilities to scores.
+
+    Two classes have one score, the log odds of the second; more have one for each, its log
+    probability minus the mean of all.
+    """
+    if classes == 2:
+        return np.array([[-1.0], [1.0]])
+    return np.eye(classes) - 1 / classes
+
+
+def score_matrix(target: Target) -> F64:
+    """Return the matrix from network outputs to scores: those of `contrasts`, or a number.
+
+    A number is in the units of the target, or of its logarithm with a logarithmic transform.
+    """
+    if target.classes:
+        return contrasts(len(target.classes))
+    assert target.transform is not None
+    levels = target.quantiles or (0.5,)
+    middle = min(range(len(levels)), key=lambda k: abs(levels[k] - 0.5))
+    return np.eye(len(levels))[:, [middle]] * target.transform.scale
+
+
+@dataclass(frozen=True)
+class _AsvInputs:
+    """Inputs of a network for each ASV of a study, and their means over all ASVs of all samples.
+
+    Attributes:
+        vectors_FD, mean_D: of the nucleotide encoder.
+        features_FW, mean_W: of the community profile; empty without one.
+    """
+
+    vectors_FD: Tensor
+    mean_D: Tensor
+    features_FW: Tensor
+    mean_W: Tensor
+
+
+def integrated_gradients(
+    model: LoadedModel, study: Study, batch_size: int, device: torch.device, steps: int = STEPS
+) -> Contributions:
+    """Compute the contribution of every ASV to the scores of every sample of a study.
+
+    Args:
+        model: with a target.
+        study: the samples; each is read with the rarefaction of predictions.
+        batch_size: samples at a time; the contributions do not depend on it.
+        device: of the computation.
+        steps: nodes on the line.
+    """
+    network, target = model.network, model.config.target
+    assert isinstance(network, Predictor) and target is not None
+    inputs = _asv_inputs(network, study, device)
+    scores_OC = torch.from_numpy(score_matrix(target)).to(inputs.vectors_FD)
+    samples, features = len(study.table.sample_ids), len(study.table.feature_ids)
+    batches = FixedBatches(study, reading_plan(model.config.plan), np.arange(samples), batch_size)
+    rows, columns, entries, ends = [], [], [], []
+    for k in track(range(len(batches)), "Integrated gradients", len(batches), "batches"):
+        batch = batches[k].to(device)
+        found_CBS, ends_2BC = _integrate(network, inputs, batch, scores_OC, steps)
+        present_BS = batch.counts_BS > 0
+        rows.append(batch.rows_B[:, None].expand_as(present_BS)[present_BS].cpu().numpy())
+        columns.append(batch.asvs_U[batch.slots_BS][present_BS].cpu().numpy())
+        entries.append(found_CBS[:, present_BS].cpu().numpy())
+        ends.append(ends_2BC.cpu().numpy())
+    places = (np.concatenate(rows), np.concatenate(columns))
+    baselines_NC, scores_NC = np.concatenate(ends, axis=1).astype(np.float64)
+    values = tuple(
+        sparse.csr_array((data.astype(np.float64), places), shape=(samples, features))
+        for data in np.concatenate(entries, axis=1)
+    )
+    return Contributions(values, scores_NC, baselines_NC)
+
+
+def _asv_inputs(network: Predictor, study: Study, device: torch.device) -> _AsvInputs:
+    vectors_FD = encode_asvs(network.encoder, study, device)
+    network.to(device).eval()
+    features_FW = vectors_FD.new_empty(len(vectors_FD), 0)
+    if network.profile is not None:
+        features_FW = network.profile.features(torch.from_numpy(study.tokens_FL.copy()).to(device))
+    counts = study.table.counts[np.arange(len(study.table.sample_ids))]
+    prevalence = np.bincount(counts.indices, minlength=len(vectors_FD)) / counts.nnz
+    share_F = torch.from_numpy(prevalence).to(vectors_FD)
+    return _AsvInputs(vectors_FD, share_F @ vectors_FD, features_FW, share_F @ features_FW)
+
+
+def _integrate(
+    network: Predictor, inputs: _AsvInputs, batch: Batch, scores_OC: Tensor, steps: int
+) -> tuple[Tensor, Tensor]:
+    """Return the contributions [C, B, S], and the scores [2, B, C] of baselines and samples."""
+    counts_BS, attend_BS, slots_BS = batch.counts_BS, batch.attend_BS, batch.slots_BS
+    own_BS = torch.arange(slots_BS.numel(), device=slots_BS.device).view(slots_BS.shape)
+    away_BSD = inputs.vectors_FD[batch.asvs_U][slots_BS] - inputs.mean_D
+    away_UW = inputs.features_FW[batch.asvs_U] - inputs.mean_W
+    weight_BS = log_abundance(counts_BS)
+    weight_BU = weight_BS.new_zeros(len(slots_BS), len(away_UW)).scatter_add_(
+        1, slots_BS, weight_BS
+    )
+    start_BW = weight_BS.sum(dim=1, keepdim=True) * inputs.mean_W
+    if network.profile is not None:
+        start_BW = (start_BW - network.profile.centre) / network.profile.spread
+        away_UW = away_UW / network.profile.spread
+
+    def scores(members_BSD: Tensor, profile_BW: Tensor) -> Tensor:
+        embedding_BD, hidden_BSD = network.encoder.samples(
+            members_BSD.flatten(0, 1), own_BS, counts_BS, attend_BS
+        )
+        profile = None if network.profile is None else profile_BW
+        return network.heads(embedding_BD, hidden_BSD, attend_BS, profile).mean(dim=0) @ scores_OC
+
+    def point(place: float) -> tuple[Tensor, Tensor]:
+        members_BSD = inputs.mean_D + place * away_BSD
+        profile_BW = start_BW + place * (weight_BU @ away_UW)
+        return members_BSD.requires_grad_(), profile_BW.requires_grad_()
+
+    outputs = scores_OC.shape[1]
+    found_CBS = counts_BS.new_zeros(outputs, *counts_BS.shape)
+    nodes, weights = np.polynomial.legendre.leggauss(steps)
+    for node, weight in zip(nodes.tolist(), weights.tolist(), strict=True):
+        members_BSD, profile_BW = point((node + 1) / 2)
+        scores_BC = scores(members_BSD, profile_BW)
+        for output in range(outputs):
+            to_members_BSD, to_profile_BW = torch.autograd.grad(
+                scores_BC[:, output].sum(),
+                (members_BSD, profile_BW),
+                retain_graph=output + 1 < outputs,
+                materialize_grads=True,
+            )
+            own_effect_BS = (to_members_BSD * away_BSD).sum(dim=-1)
+            through_profile_BS = weight_BS * (to_profile_BW @ away_UW.T).gather(1, slots_BS)
+            found_CBS[output] += weight / 2 * (own_effect_BS + through_profile_BS)
+    with torch.no_grad():
+        return found_CBS, torch.stack([scores(*point(0.0)), scores(*point(1.0))])

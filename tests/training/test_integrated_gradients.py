@@ -1,0 +1,93 @@
+"""Integrated gradients: contributions that sum to the prediction, whatever the batch."""
+
+from __future__ import annotations
+
+import dataclasses
+
+import numpy as np
+import pytest
+import torch
+
+from aam.data.batches import BatchPlan
+from aam.data.study import Study
+from aam.model.network import Predictor
+from aam.model.shape import NetworkShape
+from aam.training.inference import fit_profile
+from aam.training.integrated_gradients import integrated_gradients
+from aam.training.model_config import DiversityScale, ModelConfig
+from aam.training.prediction import LoadedModel, predict
+from aam.training.target import Target
+from aam.training.target_transforms import TargetTransform
+
+CPU = torch.device("cpu")
+
+
+def _model(study: Study, target: Target, profile: int) -> LoadedModel:
+    """Return a network with random weights; the baseline and the samples differ in its output."""
+    torch.manual_seed(0)
+    shape = NetworkShape(
+        max_bp=study.tokens_FL.shape[1],
+        embedding_dim=16,
+        attention_heads=2,
+        attention_layers=1,
+        outputs=target.outputs,
+        profile_features=profile,
+    )
+    plan = BatchPlan(seed=1, rarefy_depth=500, token_limit=1024, asv_sampling="abundance")
+    config = ModelConfig("train", shape, "unweighted", plan, DiversityScale(), target, {})
+    network = config.network()
+    assert isinstance(network, Predictor)
+    fit_profile(network, study, plan, np.arange(len(study.table.sample_ids)))
+    return LoadedModel(config, network, {}, None)
+
+
+@pytest.fixture
+def samples(study: Study) -> Study:
+    """Twelve samples."""
+    return study.take_samples(np.arange(12))
+
+
+@pytest.mark.parametrize(
+    ("target", "profile"),
+    [
+        (Target("y", transform=TargetTransform("zscore", 3.0, 2.0)), 32),
+        (Target("y", transform=TargetTransform("none", 0, 1), quantiles=(0.1, 0.5, 0.9)), 0),
+        (Target("y", classes=("a", "b")), 0),
+        (Target("y", classes=("a", "b", "c")), 32),
+    ],
+    ids=["number", "quantiles", "two classes", "three classes"],
+)
+def test_contributions_sum_to_the_difference_from_the_baseline(
+    samples: Study, target: Target, profile: int
+) -> None:
+    model = _model(samples, target, profile)
+    found = integrated_gradients(model, samples, 7, CPU)
+    sums_NC = np.stack([values.sum(axis=1) for values in found.values], axis=1)
+    expected_NC = found.scores_NC - found.baselines_NC
+    assert expected_NC.std(axis=0).min() > 1e-3
+    assert sums_NC == pytest.approx(expected_NC, abs=1e-3 * np.abs(expected_NC).max())
+    predicted_NC = predict([model], samples, 9, CPU, 1).values_MNC[0]
+    if target.classes:
+        logs = np.log(predicted_NC)
+        wanted = (
+            logs[:, 1:] - logs[:, :1] if len(target.classes) == 2 else logs - logs.mean(1)[:, None]
+        )
+    else:
+        wanted = np.array([target.point_predictions(predicted_NC)]).T - target.transform.shift
+    if not target.quantiles:  # predictions sort the quantiles of an untrained network
+        assert found.scores_NC == pytest.approx(wanted, abs=1e-4)
+
+
+def test_contributions_do_not_depend_on_the_batch(samples: Study) -> None:
+    model = _model(samples, Target("y", classes=("a", "b")), 32)
+    one, other = (integrated_gradients(model, samples, size, CPU).values[0] for size in (5, 12))
+    assert one.toarray() == pytest.approx(other.toarray(), abs=1e-5)
+
+
+def test_only_asvs_with_reads_contribute(samples: Study) -> None:
+    model = _model(samples, Target("y", classes=("a", "b")), 32)
+    whole = dataclasses.replace(model.config.plan, rarefy_depth=0)
+    model = dataclasses.replace(model, config=dataclasses.replace(model.config, plan=whole))
+    (values,) = integrated_gradients(model, samples, 8, CPU).values
+    counts = samples.table.counts[np.arange(len(samples.table.sample_ids))]
+    assert ((values != 0).toarray() == (counts.toarray() > 0)).all()
