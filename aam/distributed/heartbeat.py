@@ -122,7 +122,7 @@ class Heartbeat:
         """Exchange heartbeats until the block ends; end the process if its main thread hangs."""
         while not self._stop.wait(_INTERVAL):
             failure = self._exchange(self._timeout)
-            # The error of the main thread says more, but that may wait in a kernel for ever.
+            # The main thread's error has more detail, but that thread may be blocked in a kernel.
             if failure and not self._stop.wait(max(self._timeout, _GRACE)):
                 self._publish(f"lost {failure}")
                 print(f"aam: rank {self._ranks.rank}: {failure}", file=sys.stderr, flush=True)

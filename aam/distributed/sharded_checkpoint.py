@@ -1,7 +1,7 @@
 """Sharded checkpoints: a folder to which each rank writes its shards of the tensors.
 
 The tensors are written by torch.distributed.checkpoint: each part of a tensor is an archive of
-torch.save in `__RANK_N.distcp`, and `.metadata`, a pickle, says where it lies. Everything else is
+torch.save in `__RANK_N.distcp`, and `.metadata`, a pickle, has its place. Everything else is
 in `rest.pt`, with the SHA-256 of that index. `aam.serialization` reads all of it. The
 folder is written under another name; the checkpoint's name is a link to it that is replaced at
 once, so a run that is killed at any moment leaves the last whole one.

@@ -1,4 +1,4 @@
-"""Compute node: what runs in the image beside `aam` in a batch job.
+"""Compute node: the steps of a batch job that run in the image beside `aam`.
 
 A job script starts `python -m aam.node STEP` in the image with `srun`: `prepare` on each node,
 `run` for each rank, `finish` on each node. All of it needs the standard library alone.

@@ -1,4 +1,4 @@
-"""Tests of a node: `aam check` and the tests of the marker `rocm`; something must be tested."""
+"""Tests of a node: `aam check`, and the tests with the marker `rocm`."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Stop of a job: when its time limit requests one, and whether the job is queued again.
+"""Stop of a job: the stop request before its time limit, and the decision to requeue.
 
 The request is a file and not a signal, because Slurm signals every process of a step, also the one
 that serves the image's file system (squashfuse), without which `aam` ends with a bus error.

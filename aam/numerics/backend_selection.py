@@ -1,4 +1,4 @@
-"""Selection of attention backends before a run: none that computes wrong is used.
+"""Selection of attention backends before a run: backends with wrong results are replaced.
 
 On a GPU the quick check runs, unless the launcher passes a report that is valid for this stack.
 On a CPU nothing is measured: no fault is known there, and it would cost a second each time. The

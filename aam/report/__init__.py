@@ -1,1 +1,1 @@
-"""What a person looks at: figures, pictures and pages; knows neither the model nor the learning."""
+"""Report: figures, tables and the HTML page of a run, from the files of its run folder alone."""

@@ -1,4 +1,4 @@
-"""The PCI bus: which display controllers and accelerators are plugged in, driver or not."""
+"""PCI bus: display controllers and accelerators, with or without a driver."""
 
 from __future__ import annotations
 

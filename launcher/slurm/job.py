@@ -1,4 +1,4 @@
-"""Parts of a job script, as frozen data; everything was decided before."""
+"""Parts of a job script, as frozen dataclasses."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""The node of a site as a host, so that what decides for this host decides for that one. Pure."""
+"""Node of a site as a `Host`, so that plans for it are made like those for this host. Pure."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Client of Slurm: sbatch, squeue and sinfo, which no other module of this package runs."""
+"""Client of Slurm: the only module that runs sbatch, squeue and sinfo."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Status of jobs: Slurm's state while it has one, then the last line of the job's own log."""
+"""Status of jobs: Slurm's state, or the last line of the log of jobs that Slurm no longer lists."""
 
 from __future__ import annotations
 

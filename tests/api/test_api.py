@@ -1,4 +1,4 @@
-"""The Python interface: tables in memory give what the commands write."""
+"""Python interface: results for tables in memory equal those of the commands."""
 
 from __future__ import annotations
 

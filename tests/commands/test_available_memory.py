@@ -1,4 +1,4 @@
-"""Available memory: the least of what host, control groups and the address space allow."""
+"""Available memory: the minimum of host, control groups and address space."""
 
 from __future__ import annotations
 

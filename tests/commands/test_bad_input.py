@@ -1,4 +1,4 @@
-"""Bad input gives one sentence that names it, its exit status, and nothing half-written."""
+"""Bad input: an error of one sentence that names it, its exit status, and no partial output."""
 
 from __future__ import annotations
 

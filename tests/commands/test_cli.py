@@ -1,4 +1,4 @@
-"""The command line of `aam`: what it shows, what it refuses, and what it does not import."""
+"""Command line of `aam`: help pages, refused arguments, and modules that it must not import."""
 
 from __future__ import annotations
 

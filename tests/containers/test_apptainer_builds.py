@@ -1,4 +1,4 @@
-"""Every definition built for real with Apptainer, on this machine's stand-in for the base.
+"""Builds of every definition with Apptainer, on a stand-in for the base image.
 
 What is replaced, by build argument: the base, Debian's snapshot (the base's own packages), and the
 wheel of PyTorch, of which only the CPU build can be had here. `cpu` is built in full. The others
@@ -54,8 +54,8 @@ def test_labels_are_read_without_starting_the_image(engines: Engines, sif: Path)
     words = ["explain", "--json", "--runtime", "apptainer", "simulate", "--output-dir", "/tmp/x"]
     explained = engines.run([PYTHON, "-m", "launcher.cli", *words], cwd=engines.folder)
     assert explained.returncode == 0, explained.stderr
-    said = json.loads(explained.stdout)["decisions"]
-    assert [d["source"] for d in said if d["subject"] == "image"] == ["label"]
+    printed = json.loads(explained.stdout)["decisions"]
+    assert [d["source"] for d in printed if d["subject"] == "image"] == ["label"]
 
 
 def test_a_sif_runs_by_hand_against_the_hosts_python_and_rocm(engines: Engines, sif: Path) -> None:
@@ -107,7 +107,7 @@ def two_at_once(engines: Engines, words: list[str]) -> None:
     pair = [subprocess.Popen(engines.command(words), cwd=engines.folder, text=True,
                              stdout=subprocess.PIPE, stderr=subprocess.PIPE)
             for _ in range(2)]  # fmt: skip
-    said = [process.communicate(timeout=1200) for process in pair]
-    assert [process.returncode for process in pair] == [0, 0], said
-    assert sum("Another build of rocm60 is under way" in err for _, err in said) == 1
-    assert sum("built of the same inputs before" in out for out, _ in said) == 1
+    printed = [process.communicate(timeout=1200) for process in pair]
+    assert [process.returncode for process in pair] == [0, 0], printed
+    assert sum("Another build of rocm60 is under way" in err for _, err in printed) == 1
+    assert sum("built of the same inputs before" in out for out, _ in printed) == 1

@@ -1,4 +1,4 @@
-"""What goes wrong when images are built, checked and used, made to happen for real."""
+"""Errors of image builds, checks and runs, each caused by real files and programs."""
 
 from __future__ import annotations
 
@@ -61,7 +61,7 @@ def program(folder: Path, name: str, *lines: str) -> None:
 
 
 @pytest.mark.parametrize(
-    ("words", "status", "said"),
+    ("words", "status", "message"),
     [
         (["bild", "cpu"], 64, "did you mean 'build'?"),
         (["build"], 64, "NAME"),
@@ -77,9 +77,9 @@ def program(folder: Path, name: str, *lines: str) -> None:
         (["rm", "cpu"], 66, "No such image is built"),
     ],
 )
-def test_refused_at_once(tmp_path: Path, words: list[str], status: int, said: str) -> None:
+def test_refused_at_once(tmp_path: Path, words: list[str], status: int, message: str) -> None:
     done = here(tmp_path, *words)
-    assert (done.returncode, said in done.stderr) == (status, True), done.stderr
+    assert (done.returncode, message in done.stderr) == (status, True), done.stderr
     assert "Traceback" not in done.stderr
 
 

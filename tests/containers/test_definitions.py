@@ -107,7 +107,7 @@ def test_the_revision_of_an_installation_is_its_commit_or_nothing(tmp_path: Path
         "print(repr(d.revision(d.BuildSources(Path('/c'), Path('/p'), None))))"
     )
 
-    def said() -> str:
+    def revision() -> str:
         variables = {"PYTHONPATH": f"{tmp_path}/site:{ROOT}", "PATH": os.environ["PATH"]}
         words = [sys.executable, "-c", code]
         done = subprocess.run(
@@ -115,10 +115,10 @@ def test_the_revision_of_an_installation_is_its_commit_or_nothing(tmp_path: Path
         )
         return done.stdout.strip()
 
-    assert said() == "''"
+    assert revision() == "''"
     url = {"url": "https://git.example/aam", "vcs_info": {"vcs": "git", "commit_id": "c0ffee"}}
     (place / "direct_url.json").write_text(json.dumps(url))
-    assert said() == "'c0ffee'"
+    assert revision() == "'c0ffee'"
 
 
 @each
@@ -182,7 +182,7 @@ def test_arguments_replace_the_catalogs() -> None:
 
 
 @pytest.mark.parametrize(
-    ("words", "said"),
+    ("words", "expected"),
     [
         (["TORHC=1"], "did you mean 'TORCH'"),
         (["base=x"], "BASE"),
@@ -194,9 +194,9 @@ def test_arguments_replace_the_catalogs() -> None:
     ],
 )
 def test_wrong_arguments_are_refused_before_an_engine_sees_them(
-    words: list[str], said: str
+    words: list[str], expected: str
 ) -> None:
-    with pytest.raises(UsageError, match=said):
+    with pytest.raises(UsageError, match=expected):
         definitions.arguments(image("cpu"), words)
 
 

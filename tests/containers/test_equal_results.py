@@ -1,4 +1,4 @@
-"""The same study, natively, in the SIF and in podman: the same numbers."""
+"""Equal results of one study natively, in the SIF and in podman."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""What is measured in an image counts more than what the catalog says of it."""
+"""Image labels: versions measured in an image take precedence over the catalog."""
 
 from __future__ import annotations
 

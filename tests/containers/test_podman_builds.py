@@ -1,6 +1,6 @@
-"""Every definition built for real with podman, and what is so in all of its images.
+"""Builds of every definition with podman, and properties that all images share.
 
-What is replaced is told in tests.containers.test_apptainer_builds. A file of its own, so that two
+What is replaced is listed in tests.containers.test_apptainer_builds. A file of its own, so that two
 workers share the builds.
 """
 
@@ -30,9 +30,9 @@ pytestmark = [pytest.mark.container, pytest.mark.slow]
 def test_labels_of_podman_are_those_of_apptainer() -> None:
     in_root = cpu_podman()
     held = recorded(in_root, "cpu", "podman")
-    said = in_root.run(["podman", "image", "inspect", "--format", "{{json .Labels}}",
+    printed = in_root.run(["podman", "image", "inspect", "--format", "{{json .Labels}}",
                         str(held["id"])], user="root")  # fmt: skip
-    labels = json.loads(said.stdout)
+    labels = json.loads(printed.stdout)
     assert held["labels"].items() <= labels.items()
     ours = {k: v for k, v in labels_of(cpu_sif()).items() if k.startswith("org.aam.")}
     # Both engines made the same of the same inputs: same packages, same source, same versions.
@@ -52,8 +52,8 @@ def test_podman_runs_by_hand_as_any_user_without_root_home_or_network(tmp_path: 
                        user="root")  # fmt: skip
     assert made.returncode == 0, made.stderr
     assert (tmp_path / "study/table.biom").stat().st_uid == 54321
-    told = engines.run(["podman", "image", "inspect", image], user="root")
-    check = json.loads(told.stdout)[0]["Healthcheck"]["Test"]
+    inspected = engines.run(["podman", "image", "inspect", image], user="root")
+    check = json.loads(inspected.stdout)[0]["Healthcheck"]["Test"]
     assert check == ["CMD", "/opt/aam/bin/aam", "--version"]
 
 
@@ -84,8 +84,8 @@ def test_from_podman_to_a_sif_without_a_registry() -> None:
         held = recorded(engines, "cpu", "podman")
         assert held["labels"].items() <= labels.items()
         assert recorded(engines, "cpu", "sif")["digest"] == held["digest"]
-        said = engines.run(["apptainer", "run", str(engines.images / "cpu.sif"), "--version"])
-        assert said.stdout.startswith("aam "), said.stderr
+        printed = engines.run(["apptainer", "run", str(engines.images / "cpu.sif"), "--version"])
+        assert printed.stdout.startswith("aam "), printed.stderr
     finally:
         in_podman(engines, [PYTHON, "-m", "launcher.cli", "images", "rm", "cpu", "--engine",
                             "apptainer"])  # fmt: skip

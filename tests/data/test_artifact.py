@@ -1,4 +1,4 @@
-"""QIIME 2 artifacts: found by content, read by type, refused with what they are."""
+"""QIIME 2 artifacts: detection by content, reading by type, and errors that name the type."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Batches: distinct ASVs once, the same whatever the company, UniFrac of the reads drawn."""
+"""Batches: distinct ASVs once, samples independent of each other, UniFrac of rarefied reads."""
 
 from __future__ import annotations
 

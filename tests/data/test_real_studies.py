@@ -1,4 +1,4 @@
-"""Real studies, where a folder of them is at hand."""
+"""Real studies, read from the folder AAM_SHARED_DATA if it is set."""
 
 from __future__ import annotations
 

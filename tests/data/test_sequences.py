@@ -1,4 +1,4 @@
-"""Sequences: found, checked against their ids, encoded."""
+"""Sequences: look-up, comparison with their ids, and encoding."""
 
 from __future__ import annotations
 

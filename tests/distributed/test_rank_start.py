@@ -186,11 +186,11 @@ def test_aam_starts_processes_and_ends_with_their_status(study_dir: Path, tmp_pa
         assert time.monotonic() < until
         time.sleep(0.2)
     run.send_signal(signal.SIGUSR1)
-    _, said = run.communicate(timeout=120)
-    assert run.returncode == 75, said
-    assert "2 processes (FSDP), cpu, batches of 8 samples: 4 each." in said
-    assert "Nothing to resume from; starting." in said
-    assert "go on with --resume-from auto" in said
+    _, printed = run.communicate(timeout=120)
+    assert run.returncode == 75, printed
+    assert "2 processes (FSDP), cpu, batches of 8 samples: 4 each." in printed
+    assert "Nothing to resume from; starting." in printed
+    assert "go on with --resume-from auto" in printed
 
 
 def test_sync_batchnorm_has_no_effect_and_prints_it(
@@ -198,9 +198,9 @@ def test_sync_batchnorm_has_no_effect_and_prints_it(
 ) -> None:
     words = ("--sync-batchnorm", "--data-parallel", "--penalty", 0)
     assert pretrain(study_dir, tmp_path, *words) == 0
-    said = capfd.readouterr().err
-    assert "there is no batch norm" in said
-    assert "One process: torchrun" in said
+    printed = capfd.readouterr().err
+    assert "there is no batch norm" in printed
+    assert "One process: torchrun" in printed
 
 
 def test_resuming_automatically_starts_where_there_is_nothing(

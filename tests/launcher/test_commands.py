@@ -84,10 +84,10 @@ def test_explain_refuses_what_a_launch_would_refuse(folder: Path) -> None:
 def test_explain_as_json_is_the_same_every_time(folder: Path) -> None:
     first = launch(folder, "explain", "--json", *RUN)
     assert first.stdout == launch(folder, "explain", *RUN, "--json").stdout
-    said = json.loads(first.stdout)
-    assert {"host", "decisions", "findings", "plan", "command_line"} == set(said)
-    assert "environment" not in said["host"]
-    assert all(set(d) == {"subject", "value", "why", "source"} for d in said["decisions"])
+    printed = json.loads(first.stdout)
+    assert {"host", "decisions", "findings", "plan", "command_line"} == set(printed)
+    assert "environment" not in printed["host"]
+    assert all(set(d) == {"subject", "value", "why", "source"} for d in printed["decisions"])
 
 
 def test_an_output_that_is_full_is_said(folder: Path) -> None:
@@ -113,10 +113,10 @@ def test_names_that_are_no_text_are_shown_as_they_are(folder: Path) -> None:
 def test_explain_for_another_host(folder: Path) -> None:
     host = captured("mi300a-4apu-spx")
     done = launch(folder, "explain", "pretrain", "--host", str(host), "--json")
-    said = json.loads(done.stdout)
-    assert said["plan"]["image"] == "rocm72"
-    assert [path[-3:] for path in said["plan"]["devices"][1:]] == ["128", "136", "144", "152"]
-    assert dict(said["plan"]["variables"])["ROCR_VISIBLE_DEVICES"] == "0,1,2,3"
+    printed = json.loads(done.stdout)
+    assert printed["plan"]["image"] == "rocm72"
+    assert [path[-3:] for path in printed["plan"]["devices"][1:]] == ["128", "136", "144", "152"]
+    assert dict(printed["plan"]["variables"])["ROCR_VISIBLE_DEVICES"] == "0,1,2,3"
 
 
 def test_what_was_captured_is_decided_alike(folder: Path) -> None:
@@ -136,9 +136,9 @@ def test_what_was_captured_is_decided_alike(folder: Path) -> None:
     outputs = []
     for name in ("h", "h.tar"):
         done = launch(folder, "explain", *RUN, "--host", f"{{d}}/{name}", "--json")
-        said = json.loads(done.stdout)
-        del said["host"]["root"]
-        outputs.append(said)
+        printed = json.loads(done.stdout)
+        del printed["host"]["root"]
+        outputs.append(printed)
     assert outputs[0] == outputs[1]
     assert outputs[0]["plan"]["engine"] == "podman"
     assert outputs[0]["plan"]["devices"] == ["/dev/kfd", "/dev/dri/renderD136"]
@@ -260,8 +260,8 @@ def test_doctor_asks_engines_for_their_versions(folder: Path) -> None:
     for name, answer in (("apptainer", "echo apptainer version 1.4.5-2"), ("podman", "exit 1")):
         (folder / name).write_text(f"#!/bin/sh\n{answer}\n")
         (folder / name).chmod(0o755)
-    said = json.loads(launch(folder, "doctor", "--json").stdout)
-    versions = {engine["name"]: engine["version"] for engine in said["host"]["engines"]}
+    printed = json.loads(launch(folder, "doctor", "--json").stdout)
+    versions = {engine["name"]: engine["version"] for engine in printed["host"]["engines"]}
     assert versions == {"apptainer": "1.4.5-2", "podman": None}
 
 
@@ -339,9 +339,9 @@ def test_doctor_fails_where_native_lacks_libraries(folder: Path) -> None:
 def test_a_capture_comes_back(folder: Path) -> None:
     done = launch(folder, "doctor", "--capture", "{d}/me.tar", SLURM_JOB_ID="5", SECRET="s3cret")
     assert done.returncode == 0, done.stderr
-    said = json.loads(launch(folder, "doctor", "--host", "{d}/me.tar", "--json").stdout)
-    assert said["host"]["slurm"]["job"] == "5"
-    assert said["host"]["kernel"] == os.uname().release
+    printed = json.loads(launch(folder, "doctor", "--host", "{d}/me.tar", "--json").stdout)
+    assert printed["host"]["slurm"]["job"] == "5"
+    assert printed["host"]["kernel"] == os.uname().release
     assert b"s3cret" not in (folder / "me.tar").read_bytes()
 
 
@@ -434,10 +434,10 @@ def test_an_engine_is_asked_once_for_its_version(folder: Path) -> None:
     index.write(folder, "cpu", "sif", record_of(sif(folder / "cpu.sif")))
 
     def known() -> str | None:
-        said = json.loads(
+        printed = json.loads(
             launch(folder, "explain", "--json", *RUN, AAM_IMAGE_DIR=str(folder)).stdout
         )
-        return str(said["host"]["engines"][0]["version"])
+        return str(printed["host"]["engines"][0]["version"])
 
     assert known() == "None"
     assert not (folder / "started").exists()  # explain starts nothing
@@ -476,14 +476,14 @@ def test_a_sif_has_the_id_of_its_build(tmp_path: Path) -> None:
 
 
 def test_an_image_named_by_its_path_is_known_by_its_id(folder: Path) -> None:
-    """The record says it, so that a replay notices another build in the same place."""
+    """The record has its id, so that a replay notices another build in the same place."""
     (folder / "apptainer").touch(mode=0o755)
-    told = []
+    explained = []
     for name in (b"u" * 16, b"v" * 16):
         image = sif(folder / "own.sif", name=name)
         done = launch(folder, "explain", "--json", "--image", str(image), *RUN)
-        told.append(json.loads(done.stdout)["plan"]["digest"])
-    assert told == [f"sif:{'75' * 16}", f"sif:{'76' * 16}"]
+        explained.append(json.loads(done.stdout)["plan"]["digest"])
+    assert explained == [f"sif:{'75' * 16}", f"sif:{'76' * 16}"]
 
 
 @pytest.mark.parametrize(

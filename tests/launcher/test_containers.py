@@ -1,4 +1,4 @@
-"""What a program sees inside real containers: devices, files, variables, user, signals."""
+"""Real containers: devices, files, variables, user and signals of a program inside them."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Configurations of Apptainer and Singularity: what they forbid, and what has to be answered."""
+"""Site configuration of Apptainer and Singularity: obstacles, and settings that flags override."""
 
 from __future__ import annotations
 
@@ -53,9 +53,9 @@ def test_what_is_shipped_needs_no_answer(tmp_path: Path) -> None:
     ],
 )
 def test_a_setting_that_would_break_a_promise(tmp_path: Path, line: str, answer: str) -> None:
-    ((setting, said),) = remarks(read(tmp_path, f"{SHIPPED}{line}\n"))
+    ((setting, output),) = remarks(read(tmp_path, f"{SHIPPED}{line}\n"))
     assert setting == line
-    assert answer in said
+    assert answer in output
 
 
 @pytest.mark.parametrize(
@@ -67,9 +67,9 @@ def test_a_setting_that_would_break_a_promise(tmp_path: Path, line: str, answer:
     ],
 )
 def test_a_setting_that_keeps_every_container_from_starting(tmp_path: Path, lines: str) -> None:
-    said = obstacle(read(tmp_path, f"{SHIPPED}{lines}\n"), "/etc/apptainer/apptainer.conf")
-    assert said is not None
-    assert "/etc/apptainer/apptainer.conf" in said
+    output = obstacle(read(tmp_path, f"{SHIPPED}{lines}\n"), "/etc/apptainer/apptainer.conf")
+    assert output is not None
+    assert "/etc/apptainer/apptainer.conf" in output
 
 
 def test_where_configurations_lie() -> None:

@@ -65,9 +65,9 @@ RUN = ("pretrain", "--table", "t.biom", "--output-dir", "out", "--device", "cpu"
 
 def test_detection_and_doctor(place: Path, capsys: pytest.CaptureFixture[str]) -> None:
     assert cli.main(["doctor"]) == 0
-    said = capsys.readouterr().out
-    assert f"{place}/barge 7.1" in said
-    assert "`cargo = /secret`: barge.conf adds it to every container" in said
+    printed = capsys.readouterr().out
+    assert f"{place}/barge 7.1" in printed
+    assert "`cargo = /secret`: barge.conf adds it to every container" in printed
 
 
 @pytest.mark.parametrize("own", [(), ("--runtime", "barge")])
@@ -75,25 +75,25 @@ def test_plan_and_explanation(
     place: Path, own: tuple[str, ...], capsys: pytest.CaptureFixture[str]
 ) -> None:
     assert cli.main(["explain", "--json", *own, *RUN]) == 0
-    said = json.loads(capsys.readouterr().out)
-    plan = said["plan"]
+    printed = json.loads(capsys.readouterr().out)
+    plan = printed["plan"]
     assert (plan["engine"], plan["place"], plan["digest"]) == ("barge", "b1", "sha256:12")
     assert "BARGE_ROOT" in plan["unset"]
     assert "BARGE_CACHE" not in plan["unset"]
     assert any(mount["target"] == "/dev/shm" for mount in plan["mounts"])
     assert cli.main(["explain", *own, *RUN]) == 0
-    said = capsys.readouterr().out
-    assert "`cargo = /secret`" in said
-    assert f"{place}/barge sail" in said
+    printed = capsys.readouterr().out
+    assert "`cargo = /secret`" in printed
+    assert f"{place}/barge sail" in printed
 
 
 def test_the_command_line(place: Path, capsys: pytest.CaptureFixture[str]) -> None:
     assert cli.main(["--dry-run", *RUN]) == 0
-    said = capsys.readouterr().out
-    assert f"--load={place}/t.biom:{place}/t.biom:ro" in said
-    assert "-u BARGE_ROOT" in said
-    assert " b1 /usr/bin/env " in said
-    assert said.rstrip().endswith(f"aam pretrain --table {place}/t.biom "
+    printed = capsys.readouterr().out
+    assert f"--load={place}/t.biom:{place}/t.biom:ro" in printed
+    assert "-u BARGE_ROOT" in printed
+    assert " b1 /usr/bin/env " in printed
+    assert printed.rstrip().endswith(f"aam pretrain --table {place}/t.biom "
                                   f"--output-dir {place}/out --device cpu")  # fmt: skip
 
 

@@ -1,4 +1,4 @@
-"""Variables and configurations that change what an engine does, whatever the launcher plans."""
+"""Variables and configuration files that would change what an engine does with a plan."""
 
 from __future__ import annotations
 

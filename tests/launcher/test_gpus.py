@@ -192,13 +192,13 @@ WORDS = ("pretrain", "--table", "t.biom", "--output-dir", "out")
 def test_a_made_up_vendor_is_detected_explained_and_planned(acme_host: Path) -> None:
     done = acme(acme_host, "explain", *WORDS, "--json")
     assert done.returncode == 0, done.stderr
-    said = json.loads(done.stdout)
-    assert [gpu["product"] for gpu in said["host"]["gpus"]] == ["Anvil 1", "Anvil 1"]
-    assert said["plan"]["image"] == "acme"
-    assert said["plan"]["devices"] == ["/dev/acmectl", "/dev/acme1"]
-    assert dict(said["plan"]["variables"])["ACME_VISIBLE"] == "0"
-    assert "source=/dev/acme1,destination=/dev/acme1" in said["command_line"]
-    assert "/dev/acme0" not in said["command_line"]
+    printed = json.loads(done.stdout)
+    assert [gpu["product"] for gpu in printed["host"]["gpus"]] == ["Anvil 1", "Anvil 1"]
+    assert printed["plan"]["image"] == "acme"
+    assert printed["plan"]["devices"] == ["/dev/acmectl", "/dev/acme1"]
+    assert dict(printed["plan"]["variables"])["ACME_VISIBLE"] == "0"
+    assert "source=/dev/acme1,destination=/dev/acme1" in printed["command_line"]
+    assert "/dev/acme0" not in printed["command_line"]
     text = acme(acme_host, "explain", *WORDS).stdout
     assert "acme GPUs     2 listed, 2 readable, ACME_VISIBLE=1" in text
     assert "1 x Anvil 1 (anvil1) are in its PyTorch's list; driver 2.1" in text

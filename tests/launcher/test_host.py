@@ -1,4 +1,4 @@
-"""What is found out about a host: captured ones and small ones that are built here."""
+"""Detection of hosts: captures of real ones, and small trees that the tests write."""
 
 from __future__ import annotations
 

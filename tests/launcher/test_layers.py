@@ -1,4 +1,4 @@
-"""Layers of configuration: precedence, sources, and mistakes with their places."""
+"""Layers of configuration: precedence, sources, and errors with file and line."""
 
 from __future__ import annotations
 

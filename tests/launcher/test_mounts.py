@@ -1,4 +1,4 @@
-"""Mounts and the look at paths: links, relative paths, odd names, nesting."""
+"""Mounts and path checks: links, relative paths, unusual names, nested paths."""
 
 from __future__ import annotations
 

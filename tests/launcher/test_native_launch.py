@@ -1,4 +1,4 @@
-"""The launcher up to the point where it becomes `aam`: real command lines, real processes."""
+"""Native launches: real command lines up to the exec of `aam`, in real processes."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""The whole plan: flags of a stack, devices, masks, variables, what is written down."""
+"""Plans: flags for a stack, devices, visible devices, variables, and the launch record."""
 
 from __future__ import annotations
 
@@ -214,11 +214,12 @@ def test_an_override_of_the_arch_is_warned_of(mi300a: Host) -> None:
 
 def test_the_record_is_enough_to_run_again(mi300a: Host) -> None:
     plan = planned(mi300a, *PRETRAIN, "--image", "rocm62", "--env", "A=1")
-    said = json.loads(dict(plan.variables)[RECORD])
-    assert said["words"] == PRETRAIN[1:]
-    assert said["own"] == {"--image": ["rocm62"], "--env": ["A=1"]}
-    assert (said["image"], said["digest"], said["stack"]) == ("rocm62", "sha256:1", "torch 2.5.1")
-    assert len(said["gpus"]) == 4
+    stored = json.loads(dict(plan.variables)[RECORD])
+    assert stored["words"] == PRETRAIN[1:]
+    assert stored["own"] == {"--image": ["rocm62"], "--env": ["A=1"]}
+    assert (stored["image"], stored["digest"]) == ("rocm62", "sha256:1")
+    assert stored["stack"] == "torch 2.5.1"
+    assert len(stored["gpus"]) == 4
     assert RECORD in dict(planned(mi300a, "simulate", "--output-dir", "/o/s").variables)
     printed = ("evaluate", "--predictions", "/i/p", "--metadata", "/i/m", "--metadata-column", "c")
     assert dict(planned(mi300a, *printed).variables)[RECORD]  # it may name an output
@@ -226,9 +227,9 @@ def test_the_record_is_enough_to_run_again(mi300a: Host) -> None:
 
 def test_a_record_fits_into_a_variable(mi300a: Host) -> None:
     many = tuple(Mount(p := f"/{'x' * 40}/{n}", p, False, "", "") for n in range(2000))
-    said = dict(planned(mi300a, *PRETRAIN, mounts=many).variables)[RECORD]
-    assert len(said) < 131_072
-    assert json.loads(said)["mounts"] is None
+    stored = dict(planned(mi300a, *PRETRAIN, mounts=many).variables)[RECORD]
+    assert len(stored) < 131_072
+    assert json.loads(stored)["mounts"] is None
 
 
 def test_a_device_that_may_not_be_used(mi300a: Host) -> None:

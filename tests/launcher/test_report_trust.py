@@ -112,11 +112,11 @@ def test_a_record_of_another_user_is_no_trust(clone: Path) -> None:
                                                               "unifrac")])  # fmt: skip
 def test_every_command_reports_what_is_ignored(clone: Path, words: tuple[str, ...]) -> None:
     done = launch(clone, *words)
-    said = done.stdout + done.stderr
-    assert "Traceback" not in said
-    assert f"'bind' ({clone}/aam-launch.yaml:3)" in said
-    assert "LD_PRELOAD" not in said
-    assert "/host" not in said.replace("/hosts", "")
+    output = done.stdout + done.stderr
+    assert "Traceback" not in output
+    assert f"'bind' ({clone}/aam-launch.yaml:3)" in output
+    assert "LD_PRELOAD" not in output
+    assert "/host" not in output.replace("/hosts", "")
 
 
 def test_trust_shows_what_it_accepts(clone: Path) -> None:

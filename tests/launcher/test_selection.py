@@ -1,4 +1,4 @@
-"""Which GPUs, image and engine are chosen, for captured hosts and built ones."""
+"""Selection of GPUs, image and engine, for captured hosts and made-up ones."""
 
 from __future__ import annotations
 
@@ -240,9 +240,9 @@ def test_gpus_that_no_image_serves_are_not_passed_over(
     host = detect(tree.root)
     with pytest.raises(Unavailable) as caught:
         decide(host)
-    said = str(caught.value)
-    assert f"{count} x {model} ({arch}); cuda: its PyTorch was not compiled for {arch}" in said
-    assert "add --device cpu (or --image cpu)" in said
+    output = str(caught.value)
+    assert f"{count} x {model} ({arch}); cuda: its PyTorch was not compiled for {arch}" in output
+    assert "add --device cpu (or --image cpu)" in output
     assert name_of(decide(host, image="cpu")) == "cpu"
     processor = decide(host, use="never")
     assert (name_of(processor), processor.gpus) == ("cpu", ())

@@ -1,4 +1,4 @@
-"""Sites: the files that are shipped, what a file may say, and what is said about mistakes."""
+"""Sites: the shipped files, valid keys and values, and errors with their line."""
 
 from __future__ import annotations
 

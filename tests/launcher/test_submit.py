@@ -1,4 +1,4 @@
-"""Jobs before they are queued: the script as a text, and every refusal. Needs no Slurm."""
+"""Submission of jobs without Slurm: the job script, and every refusal."""
 
 from __future__ import annotations
 

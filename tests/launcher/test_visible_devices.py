@@ -1,4 +1,4 @@
-"""Every combination of masks leads to one."""
+"""Visible devices: every combination of the vendors' variables gives one list of GPUs."""
 
 from __future__ import annotations
 
@@ -36,7 +36,7 @@ FIRST = (0, 1, 2, 3)
 @pytest.mark.parametrize(
     ("masks", "hidden", "slurm", "expected"),
     [
-        # nothing said
+        # no variable
         ({}, (), None, [0, 1, 2, 3, 4, 5, 6, 7]),
         ({}, FIRST, None, [4, 5, 6, 7]),
         ({}, (), "2,3", [2, 3]),  # allocated, not confined, no mask
@@ -55,7 +55,7 @@ FIRST = (0, 1, 2, 3)
         ({ROCR: "NoDevFiles"}, (), None, []),
         ({ROCR: "all"}, (), None, [0, 1, 2, 3, 4, 5, 6, 7]),
         ({HIP: ""}, (), None, [0, 1, 2, 3, 4, 5, 6, 7]),  # HIP takes an empty one for none
-        # the same said twice or three times, as Slurm does
+        # the same value in two or three variables, as Slurm sets them
         ({ROCR: "4,5", HIP: "4,5"}, (), None, [4, 5]),
         ({ROCR: "4,5", HIP: "4,5", CUDA: "4,5"}, (), "4,5", [4, 5]),
         ({ROCR: "0,1", CUDA: "0,1"}, (), None, [0, 1]),
@@ -112,9 +112,9 @@ def test_a_mask_written_for_a_program_means_the_same_there(count: int, data: st.
     every = gpus(count, tuple(hidden))
     left = count - len(hidden)
     order = data.draw(st.lists(st.integers(0, left - 1), unique=True, min_size=1))
-    said = data.draw(st.sampled_from([(ROCR,), (HIP,), (CUDA,), (ROCR, HIP), (ROCR, HIP, CUDA)]))
+    names = data.draw(st.sampled_from([(ROCR,), (HIP,), (CUDA,), (ROCR, HIP), (ROCR, HIP, CUDA)]))
     mask = ",".join(map(str, order))
-    selection = select("amd", every, dict.fromkeys(said, mask), None)
+    selection = select("amd", every, dict.fromkeys(names, mask), None)
     assert len(selection.gpus) == len(order)
     for visible in (selection.ours, tuple(sorted(selection.gpus, key=lambda gpu: gpu.index))):
         inside = value_for(selection, visible)

@@ -1,4 +1,4 @@
-"""Stop requests of jobs: when they come, and what a job does after one."""
+"""Stop requests of jobs: their time, and the decision to requeue."""
 
 from __future__ import annotations
 

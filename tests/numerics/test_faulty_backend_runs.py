@@ -88,12 +88,12 @@ def test_a_faulty_backend_is_replaced_and_the_loss_is_that_of_a_right_stack(
 ) -> None:
     words = ("--mixed-precision", precision)
     run = runs(among(function), *words)
-    said = capsys.readouterr().err
+    printed = capsys.readouterr().err
     # What is harmless keeps a backend only from what it gets wrong.
     where = "with masks on cpu; flash runs where there is one" if fault.harmless else (
         "on cpu; flash runs instead")  # fmt: skip
-    assert f"--attn-implementation auto computes wrong {where}." in said
-    assert f"attention backend auto: {fault.name}" in said
+    assert f"--attn-implementation auto computes wrong {where}." in printed
+    assert f"attention backend auto: {fault.name}" in printed
     record = attention(run)
     assert (record["without_mask"], record["with_mask"]) == (
         "auto" if fault.harmless else "flash",
@@ -190,10 +190,10 @@ def with_report(text: str, **needs: object) -> tuple[dict[str, object], str]:
 
 
 def test_a_report_of_this_stack_is_used(of_a_faulty_stack: CheckReport) -> None:
-    record, said = with_report(to_json(of_a_faulty_stack), dtypes=("fp32", "bf16"))
+    record, printed = with_report(to_json(of_a_faulty_stack), dtypes=("fp32", "bf16"))
     assert record["with_mask"] == "flash"
     assert str(record["evidence"]).startswith("measured for this stack")
-    assert "not used" not in said
+    assert "not used" not in printed
 
 
 @pytest.mark.parametrize(
@@ -210,8 +210,8 @@ def test_a_report_of_another_stack_is_not_used(
     key = of_a_faulty_stack.key
     assert key is not None
     other = dataclasses.replace(of_a_faulty_stack, key=dataclasses.replace(key, **change))
-    record, said = with_report(to_json(other))
-    assert f"The check report that came with the launch is not used: it is {reason}" in said
+    record, printed = with_report(to_json(other))
+    assert f"The check report that came with the launch is not used: it is {reason}" in printed
     assert record["evidence"] == "measured before this run"
     assert record["with_mask"] == "auto"  # torch's own, measured here, is right
 
@@ -228,17 +228,17 @@ def test_a_report_of_another_image_is_not_used(of_a_faulty_stack: CheckReport) -
 
 def test_a_report_of_another_torch_or_precision_is_not_used(of_a_faulty_stack: CheckReport) -> None:
     identity = {**of_a_faulty_stack.identity, "torch": "2.5.1+rocm6.2"}
-    _, said = with_report(to_json(dataclasses.replace(of_a_faulty_stack, identity=identity)))
-    assert "for torch 2.5.1+rocm6.2" in said
-    _, said = with_report(to_json(of_a_faulty_stack), dtypes=("fp32", "fp16"))
-    assert "it has no results for fp16" in said
-    _, said = with_report(to_json(dataclasses.replace(of_a_faulty_stack, key=None)))
-    assert "it names no stack" in said
+    _, printed = with_report(to_json(dataclasses.replace(of_a_faulty_stack, identity=identity)))
+    assert "for torch 2.5.1+rocm6.2" in printed
+    _, printed = with_report(to_json(of_a_faulty_stack), dtypes=("fp32", "fp16"))
+    assert "it has no results for fp16" in printed
+    _, printed = with_report(to_json(dataclasses.replace(of_a_faulty_stack, key=None)))
+    assert "it names no stack" in printed
 
 
 def test_a_damaged_report_is_not_used() -> None:
-    record, said = with_report('{"format": 1, "cases"')
-    assert "not used: A damaged check report" in said
+    record, printed = with_report('{"format": 1, "cases"')
+    assert "not used: A damaged check report" in printed
     assert record["evidence"] == "measured before this run"
 
 

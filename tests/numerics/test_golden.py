@@ -159,10 +159,10 @@ def test_a_fault_is_found_at_its_stage(golden: Golden, fault: str) -> None:
     assert (first.kind, first.stage, first.differs) == (kind, stage, cases)
     # The loss curve shows it too, as it would to a person who watches nothing else.
     assert any(row.differs for row in rows if row.kind == "loss")
-    said = conclusion(rows)
-    assert f"They first differ at the {kind} of {stage}" in said
-    assert ("need masks, and not without" in said) == (cases == ("ragged",))
-    assert ("is not finite" in said) == (fault == "nan")
+    printed = conclusion(rows)
+    assert f"They first differ at the {kind} of {stage}" in printed
+    assert ("need masks, and not without" in printed) == (cases == ("ragged",))
+    assert ("is not finite" in printed) == (fault == "nan")
     stack = Stack.here(CPU, "none", ("faulty", "faulty"))
     text = "\n".join(lines(rows, golden.stack, stack))
     assert "  differs" in text
@@ -216,8 +216,8 @@ def test_the_exit_status_of_compare(tmp_path: Path, capsys: pytest.CaptureFixtur
     folder = shutil.copytree(KEPT, tmp_path / "golden")
     edited(folder)
     assert aam("golden", "compare", folder, "--device", "cpu") == 1
-    said = capsys.readouterr().out
-    assert "They first differ at the output of samples.blocks.1, where no mask is needed" in said
+    printed = capsys.readouterr().out
+    assert "They first differ at the output of samples.blocks.1, where no mask is needed" in printed
     assert aam("golden", "compare", folder, "--device", "cpu", "--json") == 1
     first = json.loads(capsys.readouterr().out)["first_difference"]
     assert first == {"kind": "output", "stage": "samples.blocks.1"}
@@ -298,10 +298,10 @@ BAD = {
 def test_a_folder_that_cannot_be_compared(
     spoil: object, tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
-    kind, said = BAD[spoil]  # type: ignore[index]
+    kind, printed = BAD[spoil]  # type: ignore[index]
     folder = shutil.copytree(KEPT, tmp_path / "golden")
     spoil(folder)  # type: ignore[operator]
-    with pytest.raises(kind, match=said) as caught:
+    with pytest.raises(kind, match=printed) as caught:
         read(folder)
     assert aam("golden", "compare", folder, "--device", "cpu") == caught.value.status
     shown = capsys.readouterr().err

@@ -1,4 +1,4 @@
-"""Kernel profiles: every format gives the same kernels, and damaged files one sentence."""
+"""Kernel profiles: the same kernels from every format, and errors for damaged files."""
 
 from __future__ import annotations
 

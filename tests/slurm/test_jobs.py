@@ -1,4 +1,4 @@
-"""Jobs on a real Slurm of two nodes, in a real image: they train, and survive what happens to them.
+"""Jobs on a real Slurm of two nodes, in a real image: training, requeue, resume and failures.
 
 Nothing here is timed; a test waits for what a job does. Jobs share two nodes, so the tests of this
 file are run by one worker.

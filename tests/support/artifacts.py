@@ -1,4 +1,4 @@
-"""Writes QIIME 2 artifacts for tests."""
+"""QIIME 2 artifacts for tests."""
 
 from __future__ import annotations
 

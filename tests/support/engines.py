@@ -1,4 +1,4 @@
-"""Real engines for tests: where they are, images with a probe in the place of `aam`, and a user.
+"""Container engines for tests: installation, images with a probe instead of `aam`, and a user.
 
 The environment variable AAM_ENGINES names a folder with `env.sh`, which makes the engines usable
 and sets AAM_TEST_BASE, the image to build from. Apptainer is run as the ordinary user `aamtest`.
@@ -77,8 +77,8 @@ class Engines:
         """Run the probe and return what it says."""
         done = self.launch(engine, *words, **options)
         assert done.returncode == 0, done.stderr
-        said: dict[str, Any] = json.loads(done.stdout)
-        return said
+        output: dict[str, Any] = json.loads(done.stdout)
+        return output
 
 
 def start(folder: Path) -> Engines:

@@ -1,4 +1,4 @@
-"""Hosts that cannot be had: small trees of sysfs and procfs, written as the kernels write them.
+"""Made-up hosts: small trees of sysfs and procfs, in the formats of the kernels.
 
 Where a whole captured host is needed, `captured` gives the folder of one, outside this repository.
 """

@@ -1,4 +1,4 @@
-"""What the tests with real images share: a copy of the project, wheels, and images built once.
+"""Images for tests: a copy of the project, wheels, and images that are built once.
 
 Everything lies below AAM_ENGINES (see tests.support.engines), is made by the first that asks
 and can be read by every user. The product's own lock lets one worker build and the others wait.

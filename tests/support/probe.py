@@ -1,5 +1,5 @@
 #!/usr/bin/env python3
-"""Stands in for `aam` inside test images: tells what a program sees there, as JSON on stdout.
+"""Probe in the place of `aam` in test images: prints devices, files and variables as JSON.
 
 Where a word is `--output-dir FOLDER` it also tries to write there, and to every `--table` file.
 A word `--samples N` is its exit status; `--asvs 0` makes it wait for a signal.

@@ -1,4 +1,4 @@
-"""A real Slurm for tests: where it is, jobs in it, and the image they run in.
+"""Slurm cluster for tests: its installation, jobs, and the image that they run in.
 
 The environment variable AAM_SLURM names the folder of a Slurm of two nodes on this machine, whose
 SLURM_CONF is DIR/slurm.conf; AAM_ENGINES names the container engines (tests.support.engines).

@@ -1,4 +1,4 @@
-"""Random trees and tables for tests, with all that real ones hold and oracles accept."""
+"""Random trees and tables for tests, within what the reference implementations accept."""
 
 from __future__ import annotations
 

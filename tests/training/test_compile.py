@@ -105,7 +105,7 @@ def test_without_a_compiler_the_eager_network_runs_and_is_recorded(
     study_dir: Path, tmp_path: Path
 ) -> None:
     words = ("--table", study_dir / "table.biom", "--tree", study_dir / "tree.nwk")
-    said = {}
+    printed = {}
     for folder, more in (("eager", ()), ("requested", ("--compile-model",))):
         command = ("pretrain", *TINY, *words, "--output-dir", tmp_path / folder, *more)
         done = subprocess.run(
@@ -120,11 +120,11 @@ def test_without_a_compiler_the_eager_network_runs_and_is_recorded(
             },
         )
         assert done.returncode == 0, done.stderr
-        said[folder] = [line for line in done.stderr.splitlines() if "warning" in line]
-    assert said["eager"] == []
-    assert len(said["requested"]) == 1
-    assert "--compile-model: the network runs without torch.compile: " in said["requested"][0]
-    assert "no-compiler" in said["requested"][0]
+        printed[folder] = [line for line in done.stderr.splitlines() if "warning" in line]
+    assert printed["eager"] == []
+    assert len(printed["requested"]) == 1
+    assert "--compile-model: the network runs without torch.compile: " in printed["requested"][0]
+    assert "no-compiler" in printed["requested"][0]
     record = json.loads((tmp_path / "requested" / "run.json").read_text())
     assert record["compile"]["requested"] == "auto"
     assert record["compile"]["used"] is False

@@ -109,19 +109,19 @@ def test_a_learning_rate_that_is_too_high(
     words = ("--tree", study_dir / "tree.nwk", "--optimizer", "sgd", "--lr", "1e6")
     more = ("--max-grad-norm", "0", "--checkpoint-every-n-steps", "1", "--epochs", "3")
     assert pretrain(study_dir, tmp_path / "run", *words, *more) == 70
-    said = capsys.readouterr().err.splitlines()[-1]
+    printed = capsys.readouterr().err.splitlines()[-1]
     record = json.loads((tmp_path / "run" / "run.json").read_text())["not_finite"]
     assert record["step"] == 3
     assert (record["epoch"], record["batch"]) == (1, 3)
     assert record["reproduced"] is True
     trained = read(tmp_path / "run" / "splits.tsv").query("split == 'train'")["sample-id"]
     assert set(record["samples"]) < set(trained)
-    assert said.startswith("aam: The loss exploded at step 3 with --lr 1e+06: ")
-    assert f" not finite, epoch 1, batch 3, {record['where']}, " in said
-    assert f"samples {len(record['samples'])} ({record['samples'][0]}, " in said
-    assert "the largest weight grew from " in said
-    assert "; start a new run with a lower --lr; '" in said
-    assert said.endswith("is from before that, --pretrained-encoder starts from its encoder.")
+    assert printed.startswith("aam: The loss exploded at step 3 with --lr 1e+06: ")
+    assert f" not finite, epoch 1, batch 3, {record['where']}, " in printed
+    assert f"samples {len(record['samples'])} ({record['samples'][0]}, " in printed
+    assert "the largest weight grew from " in printed
+    assert "; start a new run with a lower --lr; '" in printed
+    assert printed.endswith("is from before that, --pretrained-encoder starts from its encoder.")
     assert all(value.isfinite().all() for value in kept(tmp_path / "run").values())
 
 
@@ -147,11 +147,11 @@ def test_an_explosion_is_no_fault_of_the_device(
     run = {"pretrain": pretrain, "train": train}[command]
     same = ("--tree", study_dir / "tree.nwk", "--epochs", "6", "--seed", "1")
     assert run(study_dir, tmp_path, *same, *words) == 70
-    said = capsys.readouterr().err.splitlines()[-1]
-    assert said.startswith("aam: The loss exploded at step ")
-    assert f" with --lr {float(words[1]):g}: " in said
-    assert "start a new run with a lower --lr" in said
-    assert "aam check" not in said
+    printed = capsys.readouterr().err.splitlines()[-1]
+    assert printed.startswith("aam: The loss exploded at step ")
+    assert f" with --lr {float(words[1]):g}: " in printed
+    assert "start a new run with a lower --lr" in printed
+    assert "aam check" not in printed
     assert not [thread for thread in threading.enumerate() if thread.name == "progress"]
 
 

@@ -97,8 +97,8 @@ def test_the_report_of_fp32_modules_is_printed(
 ) -> None:
     words = ("--tree", study_dir / "tree.nwk", "--report-fp32-fallbacks")
     assert pretrain(study_dir, tmp_path / "a", *words, "--mixed-precision", "bf16") == 0
-    said = capsys.readouterr().err
-    assert " modules ran in fp32 under bf16:" in said
-    assert "PairwiseDistance: distance" in said
+    output = capsys.readouterr().err
+    assert " modules ran in fp32 under bf16:" in output
+    assert "PairwiseDistance: distance" in output
     assert pretrain(study_dir, tmp_path / "b", *words) == 0
     assert "all runs in fp32 without --mixed-precision" in capsys.readouterr().err

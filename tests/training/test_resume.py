@@ -332,9 +332,9 @@ def test_a_resumed_run_has_the_input_of_before(
     line = words(study_dir, "pretraining", tmp_path / "run")
     assert part(line, (5, USR1)) == STOPPED
     assert aam(*words(other_study, "pretraining", tmp_path / "run")) == DataError.status
-    said = capsys.readouterr().err
-    assert f"has different input files: --table '{other_study / 'table.biom'}', SHA-256 " in said
-    assert "--pretrained-encoder" in said
+    printed = capsys.readouterr().err
+    assert f"has different input files: --table '{other_study / 'table.biom'}', SHA-256 " in printed
+    assert "--pretrained-encoder" in printed
     shutil.copytree(study_dir, tmp_path / "copy")
     assert part(words(tmp_path / "copy", "pretraining", tmp_path / "run")) == 0
 
@@ -366,8 +366,8 @@ def test_one_training_at_a_time_writes_to_a_folder(
             signal.pause()
     assert os.read(reading, 6) == b"locked"
     assert aam(*line) == CannotCreate.status
-    said = capsys.readouterr().err
-    assert f"Another training writes to the run folder: '{tmp_path}', process {pid} on " in said
+    printed = capsys.readouterr().err
+    assert f"Another training writes to the run folder: '{tmp_path}', process {pid} on " in printed
     os.kill(pid, KILL)
     os.waitpid(pid, 0)
     (tmp_path / "checkpoints").mkdir()

@@ -671,7 +671,7 @@ def test_the_predicted_number_of_weights_is_a_close_lower_bound(dim: int, layers
 
 
 @pytest.mark.parametrize(
-    ("words", "said"),
+    ("words", "message"),
     [
         (("--embedding-dim", 10**9), "--embedding-dim 1000000000; give 1 to 65536"),
         (("--attention-layers", 100_000), "--attention-layers 100000; give 1 to 1000"),
@@ -687,12 +687,12 @@ def test_the_predicted_number_of_weights_is_a_close_lower_bound(dim: int, layers
     ],
 )
 def test_options_at_their_extremes_are_refused(
-    study_dir: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str], words: Any, said: str
+    study_dir: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str], words: Any, message: str
 ) -> None:
     tree = ("--tree", study_dir / "tree.nwk")
     assert pretrain(study_dir, tmp_path / "run", *tree, *words) in (64, 65)
     last = capsys.readouterr().err.splitlines()[-1]
-    assert last.startswith("aam: ") and said in last
+    assert last.startswith("aam: ") and message in last
     assert not (tmp_path / "run").exists()
 
 

@@ -1,4 +1,4 @@
-"""Command line: parser of declared options, typed values, and the arguments that give them again.
+"""Command line: parser of declared options, typed values, and their conversion to arguments.
 
 Both programs parse with these functions, so that an option, a value and a mistake have one meaning.
 The values of the options that are given are a mapping flag -> value, in the order of the arguments.
