@@ -48,6 +48,11 @@ class AttentionChoice:
         return self.plain if self.plain == self.masked else both
 
 
+def backend_name(requested: AttnImplementation) -> str:
+    """Return the name of a requested backend; "sdpa" is another name of "auto"."""
+    return "auto" if requested == "sdpa" else requested
+
+
 def select_backends(
     requested: AttnImplementation, backends: Sequence[str], status_of: StatusOf, device: str
 ) -> AttentionChoice:
@@ -59,7 +64,7 @@ def select_backends(
     Raises:
         Unavailable: no backend is correct.
     """
-    preferred = "auto" if requested == "sdpa" else requested
+    preferred = backend_name(requested)
     rest = [name for name in REPLACEMENTS if name in backends and name != preferred]
     plain = _first([preferred, *rest], "plain", status_of)
     masked = _first([preferred, *rest], "masked", status_of)

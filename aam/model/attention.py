@@ -18,7 +18,7 @@ import torch.nn.functional as F
 from torch import Tensor
 from torch.nn.attention import SDPBackend, sdpa_kernel
 
-from aam.contract.attention import BACKENDS
+from aam.contract.attention import BACKENDS, backend_name
 from aam.contract.options.device import AttnImplementation
 
 Function = Callable[[Tensor, Tensor, Tensor, Tensor | None], Tensor]
@@ -70,9 +70,8 @@ class Backends:
 
 
 def named(name: AttnImplementation, backends: tuple[Backend, ...] = TORCH) -> Backend:
-    """Return a backend by name; "sdpa" is the same as auto."""
-    own = "auto" if name == "sdpa" else name
-    return next(backend for backend in backends if backend.name == own)
+    """Return a requested backend."""
+    return next(backend for backend in backends if backend.name == backend_name(name))
 
 
 AUTO = Backends(named("auto"), named("auto"))

@@ -15,7 +15,14 @@ import torch
 
 from aam import __version__
 from aam.console import say
-from aam.contract.attention import Status, StatusOf, Use, reported_status, select_backends
+from aam.contract.attention import (
+    Status,
+    StatusOf,
+    Use,
+    backend_name,
+    reported_status,
+    select_backends,
+)
 from aam.contract.check_report import VARIABLE, CheckReport, from_json
 from aam.contract.errors import DataError
 from aam.contract.gpus import GPU
@@ -93,7 +100,7 @@ def choose_backends(
         warnings += [
             f"attention backend {name}: {', '.join(faults)}"
             for name, faults in record["faults"].items()
-            if choice.warnings and name == requested.replace("sdpa", "auto")
+            if choice.warnings and name == backend_name(requested)
         ]
     backends = Backends(by_name[choice.plain], by_name[choice.masked])
     return SelectedBackends(backends, tuple(warnings), record)

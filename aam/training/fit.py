@@ -97,12 +97,14 @@ def check_split(split: Split, loop: LoopOptions) -> None:
 def fit_split(fit: FitConfig, task: TrainingModule, study: Study, split: Split) -> FitResult:
     """Train a module on the training samples of a split, with its validation samples."""
     options, plan, ranks = fit.options, fit.config.plan, fit.runtime.communicator.ranks
-    size, sequences = options.loop.batch_size, task.target is not None
+    batch_size, sequences = options.loop.batch_size, task.target is not None
     training = TrainingBatches(
-        study, plan, split.train, size, options.sample.rarefy_each_epoch,
+        study, plan, split.train, batch_size, options.sample.rarefy_each_epoch,
         options.loop.even_batches, ranks, sequences,
     )  # fmt: skip
-    validation = FixedBatches(study, plan, split.validation, size, ranks=ranks, sequences=sequences)
+    validation = FixedBatches(
+        study, plan, split.validation, batch_size, ranks=ranks, sequences=sequences
+    )
     return run(fit, task, training, validation if len(split.validation) else None)
 
 

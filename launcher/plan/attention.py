@@ -13,6 +13,8 @@ from dataclasses import dataclass
 from aam.contract.attention import BACKENDS, reported_status, select_backends
 from aam.contract.check_report import WRONG, CheckReport, summary
 from aam.contract.errors import AamError
+from aam.contract.options import build
+from aam.contract.options.device import SpeedOptions
 from aam.contract.precision import choose_precision, dtypes_of
 from launcher.findings import Finding
 from launcher.plan.catalog import StackFault
@@ -77,9 +79,9 @@ def settle(
 
 def _selection(report: CheckReport, request: Request, arch: str) -> str:
     """Return the backends that `aam` selects for a command."""
-    precision = choose_precision(request.value("--mixed-precision") or "none", arch)
-    recomputed = bool(request.value("--gradient-checkpointing") or request.value("--asv-chunk"))
-    status_of = reported_status(report, dtypes_of(precision), recomputed)
+    speed = build(SpeedOptions, request.given)
+    precision = choose_precision(speed.mixed_precision, arch)
+    status_of = reported_status(report, dtypes_of(precision), speed.recomputes)
     return str(select_backends(request.value(ATTENTION), BACKENDS, status_of, arch))
 
 
