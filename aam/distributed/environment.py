@@ -1,4 +1,4 @@
-"""Environment of a rank: its number, the world size and the meeting address, from torchrun or srun.
+"""Environment of a rank: rank, world size and rendezvous address, from torchrun or srun.
 
 Reads variables only: nothing is started and no process group is made here. Lightning's environments
 do not serve for this (docs/decisions/0009-what-distributed-takes-from-libraries.md).
