@@ -23,6 +23,7 @@ from aam.members.checkpoint import LoadedEnsemble
 from aam.members.importance import importance_table, read_members
 from aam.members.predict import predict_table
 from aam.numerics.device import choose_device
+from aam.training.new_samples import read_covariates, select_as_trained
 from aam.training.prediction import (
     LoadedModel,
     apply_model,
@@ -101,8 +102,17 @@ class Model:
             else:
                 study = load_samples(input, networks[0].config)
                 device = choose_device(self.device)
+                path = metadata_file(metadata, folder)
+                if path is not None:
+                    study = select_as_trained(study, networks[0].config.options, path)
+                config, ids = networks[0].config, study.table.sample_ids
                 found, comparison = predict_study(
-                    networks, study, batch_size, device, prediction_passes
+                    networks,
+                    study,
+                    batch_size,
+                    device,
+                    prediction_passes,
+                    covariates=read_covariates(config.covariates, path, ids),
                 )
             comparison.show()
         return found.set_index(ID_HEADER)

@@ -11,12 +11,13 @@ from aam.console import say
 from aam.contract.files import refuse_existing
 from aam.contract.options.commands.use import Predict
 from aam.contract.shards import file_of
+from aam.data.covariates import Covariates
 from aam.data.shards import facts_of, finished, take_shard
 from aam.data.study import Study
 from aam.members import checkpoint
 from aam.members import predict as ensemble
 from aam.numerics.device import choose_device, print_device
-from aam.training.new_samples import Comparison, compare, select_as_trained
+from aam.training.new_samples import Comparison, compare, read_covariates, select_as_trained
 from aam.training.output_tables import prediction_table, write_table
 from aam.training.prediction import LoadedModel, load_models, load_samples, predict
 
@@ -36,6 +37,7 @@ def run(options: Predict) -> dict[str, object]:
     config = models[0].config
     study = select_as_trained(load_samples(options.input, config), config.options, options.metadata)
     study = take_shard(study, options)
+    covariates = read_covariates(config.covariates, options.metadata, study.table.sample_ids)
     table, comparison = predict_study(
         models,
         study,
@@ -43,6 +45,7 @@ def run(options: Predict) -> dict[str, object]:
         device,
         options.prediction_passes,
         options.asv_vectors_dir,
+        covariates,
     )
     write_table(output, table)
     comparison.show()
@@ -59,6 +62,7 @@ def predict_study(
     device: torch.device,
     passes: int,
     vectors: Path | None = None,
+    covariates: Covariates | None = None,
 ) -> tuple[pd.DataFrame, Comparison]:
     """Return the predictions table of a study, and its comparison with the training data.
 
@@ -66,7 +70,7 @@ def predict_study(
         DataError: a model was pretrained only and has no target.
         NotFinite: a prediction is NaN or infinite.
     """
-    found = predict(models, study, batch_size, device, passes, vectors)
+    found = predict(models, study, batch_size, device, passes, vectors, covariates)
     config = models[0].config
     assert config.target is not None
     training = [model.training for model in models]

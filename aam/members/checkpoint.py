@@ -108,7 +108,9 @@ class LoadedEnsemble:
     @property
     def encoder(self) -> CovariateEncoder | None:
         """Encoder of the metadata that the model reads; None if it reads the counts alone."""
-        return next((model.encoder for model in self.models.values()), None)
+        if self.models:
+            return next(iter(self.models.values())).encoder
+        return self.networks[0][0].covariates
 
 
 def find(path: Path) -> Path | None:

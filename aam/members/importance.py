@@ -181,7 +181,9 @@ def _network_importances(
     features = log_abundances(samples)
     found = []
     for network in networks:
-        contributions = integrated_gradients(network, study, BATCH_SIZE, device)
+        contributions = integrated_gradients(
+            network, study, BATCH_SIZE, device, covariates=samples.covariates
+        )
         effects_UC = contributed_effects(contributions, seen, features)
         found.append(of_effects("transformer_effect", effects_UC, loaded.stored.classes))
     return found

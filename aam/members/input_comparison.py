@@ -14,11 +14,14 @@ from typing import Any
 from aam.console import say, warn
 from aam.data.splits import Split
 from aam.members.base import F64, Labels, Samples
-from aam.members.cross_validation import HeldOut, cross_validate
+from aam.members.cross_validation import HeldOut, cross_validate, held_out
 from aam.members.ensemble import combine_members
 from aam.members.estimators import ESTIMATORS
 from aam.members.evaluation import sentence, shown_metrics
 from aam.members.scores import draw_groups, draw_metrics
+
+NO_COLUMNS: dict[str, Any] = {"categorical_columns": (), "numeric_columns": ()}
+"""Options of a model that reads the counts alone."""
 
 METADATA, COUNTS, BOTH = "metadata alone", "counts alone", "metadata and counts"
 
@@ -30,10 +33,12 @@ def predict_alone(
     undone: Callable[[F64], F64],
     labels: Labels,
     splits: Sequence[Split],
-    held: HeldOut,
     seed: int,
+    counts_alone: Mapping[str, F64],
 ) -> dict[str, F64]:
     """Return the held-out predictions [M, C] of the members without counts, and without metadata.
+
+    Without an estimator among the members, all estimators read the metadata alone.
 
     Args:
         members: names of estimators.
@@ -42,21 +47,27 @@ def predict_alone(
         undone: function from their predictions to the units of `labels`.
         labels: in the units of the target.
         splits: one, or one per fold.
-        held: their held-out samples.
         seed: of the estimators.
+        counts_alone: held-out predictions of other members that read the counts alone.
     """
-    found = {}
-    for title, alone in ((METADATA, samples.metadata_alone), (COUNTS, samples.counts_alone)):
-        predictions = {
+
+    def predict(title: str, names: Sequence[str], alone: Samples) -> dict[str, F64]:
+        return {
             name: undone(
                 cross_validate(
                     f"{name}, {title}", ESTIMATORS[name], alone, fitted, splits, seed, final=False
                 ).predictions_MC
             )
-            for name in members
+            for name in names
         }
-        found[title] = combine_members(predictions, labels, held).predictions_MC
-    return found
+
+    held = held_out(splits)
+    metadata = predict(METADATA, members or list(ESTIMATORS), samples.metadata_alone)
+    counts = predict(COUNTS, members, samples.counts_alone) | dict(counts_alone)
+    return {
+        title: combine_members(predictions, labels, held).predictions_MC
+        for title, predictions in ((METADATA, metadata), (COUNTS, counts))
+    }
 
 
 def compare_inputs(

@@ -159,12 +159,13 @@ def _members(
             network, target = model.network.to(device).eval(), model.config.target
             assert target is not None
             plan = dataclasses.replace(reading_plan(model.config.plan), rarefy_depth=0)
-            outputs = []
+            own = None if covariates is None else covariates.take(rows)
+            known, outputs = model.config.inputs(own), []
             for start in range(0, len(rows), BATCH_SIZE):
                 part = np.arange(start, min(start + BATCH_SIZE, len(rows)))
                 batch = make_batch(changed, plan, part).to(device)
                 with torch.no_grad():
-                    outputs_BC = apply_to_batch(network, batch, asv_vectors_FD)[1]
+                    outputs_BC = apply_to_batch(network, batch, asv_vectors_FD, known)[1]
                 assert outputs_BC is not None
                 outputs.append(outputs_BC.float().cpu())
             decoded_NC = target.decode(torch.cat(outputs))

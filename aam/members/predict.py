@@ -89,6 +89,7 @@ def predict_table(loaded: LoadedEnsemble, options: Predict) -> tuple[pd.DataFram
             choose_device(options.device),
             options.prediction_passes,
             options.asv_vectors_dir,
+            covariates,
         ).values_MNC
         mean_NC = values_MNC.mean(axis=0)
         points = mean_NC if target.classes else target.point_predictions(mean_NC)[:, None]

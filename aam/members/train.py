@@ -12,6 +12,7 @@ import json
 from collections.abc import Mapping
 from dataclasses import dataclass
 from pathlib import Path
+from types import MappingProxyType
 from typing import Any
 
 import numpy as np
@@ -29,12 +30,18 @@ from aam.data.splits import write_splits
 from aam.members import checkpoint
 from aam.members.base import F64, Labels, Model, Samples
 from aam.members.confounding import confounders, warning
-from aam.members.cross_validation import CrossValidated, cross_validate, held_out
+from aam.members.cross_validation import CrossValidated, HeldOut, cross_validate, held_out
 from aam.members.effects import estimator_importance
-from aam.members.ensemble import combine_members
+from aam.members.ensemble import Combined, combine_members
 from aam.members.estimators import ESTIMATORS
 from aam.members.evaluation import ENSEMBLE, evaluate, shown_metrics, unit_of
-from aam.members.input_comparison import BOTH, compare_inputs, predict_alone, show_inputs
+from aam.members.input_comparison import (
+    BOTH,
+    NO_COLUMNS,
+    compare_inputs,
+    predict_alone,
+    show_inputs,
+)
 from aam.members.tables import held_out_table, interval_columns, prediction_columns
 from aam.members.training_data import describe
 from aam.training import run_folder
@@ -71,9 +78,35 @@ def train(options: Train) -> ScoredPredictions | None:
     if checkpoint.TRANSFORMER not in members:
         return _train_estimators(options)
     trained = network.train(options)
-    if trained is None or len(members) == 1:
+    counts = _train_on_counts(options)
+    if trained is None or (len(members) == 1 and counts is None):
         return trained
-    return _add_estimators(options, trained)
+    return _add_estimators(options, trained, counts)
+
+
+def _train_on_counts(options: Train) -> ScoredPredictions | None:
+    """Train the transformer again on the same splits, without metadata, to compare the inputs.
+
+    Returns:
+        Its predictions of the held-out samples; None if the model reads no metadata, and on ranks
+        other than the first.
+    """
+    if options.covariates == dataclasses.replace(options.covariates, **NO_COLUMNS):
+        return None
+    folder, run = options.run.output_dir, options.run
+    say("Training the transformer again with the counts alone, to compare the inputs.")
+    return network.train(
+        dataclasses.replace(
+            options,
+            covariates=dataclasses.replace(options.covariates, **NO_COLUMNS),
+            split=dataclasses.replace(options.split, splits=folder / "splits.tsv"),
+            run=dataclasses.replace(
+                run,
+                output_dir=folder / run_folder.COUNTS_ALONE,
+                resume_from=run.resume_from and "auto",
+            ),
+        )
+    )
 
 
 def choose_members(options: Train) -> tuple[MemberName, ...]:
@@ -148,7 +181,7 @@ def _train_estimators(options: Train) -> ScoredPredictions:
     with run_folder.begin(prepared) as record:
         ids = labelled.study.table.sample_ids
         write_splits(folder / "splits.tsv", ids, labelled.splits, labelled.labels)
-        facts, scored = _write_ensemble(options, labelled, _estimate(options, labelled), {})
+        facts, scored = _write_results(options, labelled, _estimate(options, labelled), {})
         record.finish(
             samples={
                 part: len(getattr(labelled.splits[0], part))
@@ -163,29 +196,49 @@ def _train_estimators(options: Train) -> ScoredPredictions:
     return scored
 
 
-def _add_estimators(options: Train, trained: ScoredPredictions) -> ScoredPredictions:
-    """Add estimators to the run folder of a trained transformer."""
+def _add_estimators(
+    options: Train, trained: ScoredPredictions, counts: ScoredPredictions | None
+) -> ScoredPredictions:
+    """Add estimators, and the comparison of the inputs, to the run folder of a transformer.
+
+    Args:
+        options: of the command.
+        trained: the transformer's predictions of the held-out samples.
+        counts: those of the transformer that reads the counts alone; None if both are the same.
+    """
     folder = options.run.output_dir
     base = read_pretrained_encoder(options.pretrained_encoder)
     length = choose_length(base, options.sample)
     splits = dataclasses.replace(options.split, splits=folder / "splits.tsv")
     labelled = load_labelled_study(options, length, splits)
-    predictions = (
-        trained.predicted[:, None] if trained.probabilities is None else trained.probabilities
-    )
-    facts, scored = _write_ensemble(
-        options,
-        labelled,
-        _estimate(options, labelled),
-        {checkpoint.TRANSFORMER: np.asarray(predictions, dtype=np.float64)},
-    )
+    others = {} if counts is None else _by_name(counts)
+    estimated = _estimate(options, labelled, others)
+    facts, scored = _write_results(options, labelled, estimated, _by_name(trained))
+    if not estimated.results:  # the transformer alone has written its predictions and its record
+        return trained
     content = json.loads((folder / "run.json").read_text(encoding="utf-8"))
     run_record.write(folder / "run.json", content | facts)
     return scored
 
 
-def _estimate(options: Train, labelled: LabelledStudy) -> _Estimated:
-    """Cross-validate the estimators among the members; numbers are transformed for them."""
+def _by_name(scored: ScoredPredictions) -> dict[str, F64]:
+    """Return the held-out predictions [M, C] of the transformer by its name."""
+    predictions = (
+        scored.predicted[:, None] if scored.probabilities is None else scored.probabilities
+    )
+    return {checkpoint.TRANSFORMER: np.asarray(predictions, dtype=np.float64)}
+
+
+def _estimate(
+    options: Train, labelled: LabelledStudy, counts_alone: Mapping[str, F64] = MappingProxyType({})
+) -> _Estimated:
+    """Cross-validate the estimators among the members; numbers are transformed for them.
+
+    Args:
+        options: of the command.
+        labelled: the study.
+        counts_alone: held-out predictions of other members that read the counts alone.
+    """
     labels = Labels.of(labelled.values, labelled.classes, labelled.labels)
     functions = TRANSFORMS[options.target_transform]
     fitted = labels
@@ -213,17 +266,26 @@ def _estimate(options: Train, labelled: LabelledStudy) -> _Estimated:
                 ]
             )
     alone: dict[str, F64] = {}
-    if labelled.covariates is not None and results:
-        splits, seed = labelled.splits, options.loop.seed
-        held = held_out(splits)
-        alone = predict_alone(list(results), samples, fitted, undone, labels, splits, held, seed)
+    if labelled.covariates is not None:
+        alone = predict_alone(
+            list(results),
+            samples,
+            fitted,
+            undone,
+            labels,
+            labelled.splits,
+            options.loop.seed,
+            counts_alone,
+        )
     return _Estimated(labels, results, alone, fold_importance)
 
 
-def _write_ensemble(
+def _write_results(
     options: Train, labelled: LabelledStudy, estimated: _Estimated, others: dict[str, F64]
 ) -> tuple[dict[str, Any], ScoredPredictions]:
     """Combine all members; write the checkpoint, predictions.tsv and scores.json.
+
+    The transformer alone has its own checkpoint and predictions.
 
     Args:
         options: of the command.
@@ -234,11 +296,26 @@ def _write_ensemble(
     Returns:
         Facts for the run record, and the ensemble's predictions of the held-out samples.
     """
+    held, results = held_out(labelled.splits), estimated.results
+    members = {name: result.predictions_MC for name, result in results.items()} | others
+    combined = combine_members(members, estimated.labels, held)
+    if results:
+        _write_ensemble(options, labelled, estimated, others, members, held, combined)
+    return _write_scores(options, labelled, estimated, members, held, combined)
+
+
+def _write_ensemble(
+    options: Train,
+    labelled: LabelledStudy,
+    estimated: _Estimated,
+    others: Mapping[str, F64],
+    members: Mapping[str, F64],
+    held: HeldOut,
+    combined: Combined,
+) -> None:
+    """Write the checkpoint and predictions.tsv; `members` are the estimators and the others."""
     folder, column = options.run.output_dir, options.target.metadata_column
     labels, results = estimated.labels, estimated.results
-    held = held_out(labelled.splits)
-    members = {name: result.predictions_MC for name, result in results.items()} | others
-    combined = combine_members(members, labels, held)
     models: dict[str, Model[Any]] = {}
     for name, result in results.items():
         assert result.model is not None
@@ -265,6 +342,19 @@ def _write_ensemble(
     ids = labelled.study.table.sample_ids
     table = held_out_table(ids, held, labels, combined.predictions_MC, columns)
     write_table(folder / "predictions.tsv", table)
+
+
+def _write_scores(
+    options: Train,
+    labelled: LabelledStudy,
+    estimated: _Estimated,
+    members: Mapping[str, F64],
+    held: HeldOut,
+    combined: Combined,
+) -> tuple[dict[str, Any], ScoredPredictions]:
+    """Write scores.json and print the scores; return as `_write_results`."""
+    folder, column = options.run.output_dir, options.target.metadata_column
+    labels, results = estimated.labels, estimated.results
     scores = evaluate(
         column,
         options.split.group_column,
@@ -290,7 +380,7 @@ def _write_ensemble(
     scores["confounders"] = confounders(
         read_metadata(options.target.metadata),
         (column, options.split.group_column, *inputs),
-        ids,
+        labelled.study.table.sample_ids,
         labelled.study.reads,
         labels,
         labelled.splits,

@@ -14,6 +14,7 @@ from torch import Tensor, nn
 
 from aam.contract.options.study import Metric
 from aam.model.attention import AUTO, Backends
+from aam.model.covariates import CovariateEmbedding, CovariateInputs
 from aam.model.distance import PairwiseDistance
 from aam.model.nucleotides import NucleotideEncoder
 from aam.model.profile import CommunityProfile
@@ -56,7 +57,8 @@ class Predictor(nn.Module):
 
     One reads the hidden states of the members with a further transformer, since the embedding is
     trained for UniFrac. The other reads the community profile. The loss is the mean of their
-    losses, so each is trained independently of the other.
+    losses, so each is trained independently of the other. Covariates join the members before the
+    transformer and the hidden layer of the profile head; at the start they change nothing.
     """
 
     def __init__(
@@ -88,6 +90,16 @@ class Predictor(nn.Module):
                 nn.Dropout(shape.profile_dropout),
                 nn.Linear(PROFILE_HIDDEN, shape.outputs),
             )
+        self.covariates: CovariateEmbedding | None = None
+        if shape.covariates is not None:
+            self.covariates = CovariateEmbedding(shape.covariates)
+            width, concat = shape.covariates.width, shape.covariates.fusion == "concat"
+            self.fusion = nn.Linear(dim + width if concat else width, dim)
+            (nn.init.eye_ if concat else nn.init.zeros_)(self.fusion.weight)
+            nn.init.zeros_(self.fusion.bias)
+            if self.profile is not None:
+                self.profile_fusion = nn.Linear(width, PROFILE_HIDDEN, bias=False)
+                nn.init.zeros_(self.profile_fusion.weight)
 
     def start_from(self, outputs_C: Tensor) -> None:
         """Initialize every head to the constant output `outputs_C`."""
@@ -107,6 +119,7 @@ class Predictor(nn.Module):
         tokens_UL: Tensor,
         slots_BS: Tensor,
         counts_BS: Tensor,
+        covariates: CovariateInputs | None = None,
     ) -> Tensor:
         """Return the outputs [R, B, C] of R heads, from outputs and inputs of the sample encoder.
 
@@ -115,11 +128,12 @@ class Predictor(nn.Module):
             tokens_UL: distinct sequences, not masked.
             slots_BS: row of `tokens_UL` of each member.
             counts_BS: its reads, 0 where there is none.
+            covariates: of a network that reads them; None: all unknown.
         """
         profile_BW = None
         if self.profile is not None:
             profile_BW = self.profile(tokens_UL, slots_BS, counts_BS)
-        return self.heads(embedding_BD, hidden_BSD, attend_BS, profile_BW)
+        return self.heads(embedding_BD, hidden_BSD, attend_BS, profile_BW, covariates)
 
     def heads(
         self,
@@ -127,10 +141,33 @@ class Predictor(nn.Module):
         hidden_BSD: Tensor,
         attend_BS: Tensor | None,
         profile_BW: Tensor | None,
+        covariates: CovariateInputs | None = None,
     ) -> Tensor:
         """Return the outputs [R, B, C] from the standardized profile; None without a profile."""
+        known_BC = None
+        if self.covariates is not None:
+            sizes, device = self.encoder.shape.covariates, hidden_BSD.device
+            assert sizes is not None
+            unknown = CovariateInputs.unknown(sizes, len(hidden_BSD), device)
+            known_BC = self.covariates(covariates or unknown)
+            hidden_BSD = self._fuse(hidden_BSD, known_BC)
         pooled_BD = self.pooling(self.transformer(hidden_BSD, attend_BS), attend_BS)
         outputs = [self.head(torch.cat([embedding_BD, pooled_BD], dim=-1))]
         if profile_BW is not None:
-            outputs.append(self.profile_head(profile_BW).to(outputs[0].dtype))
+            dropout, first, *rest = self.profile_head
+            hidden_BH = first(dropout(profile_BW))
+            if known_BC is not None:
+                hidden_BH = hidden_BH + self.profile_fusion(known_BC)
+            outputs.append(nn.Sequential(*rest)(hidden_BH).to(outputs[0].dtype))
         return torch.stack(outputs)
+
+    def _fuse(self, hidden_BSD: Tensor, known_BC: Tensor) -> Tensor:
+        """Join the vector of the covariates with the hidden state of every member."""
+        assert self.encoder.shape.covariates is not None
+        known_B1C = known_BC[:, None].to(hidden_BSD.dtype)
+        if self.encoder.shape.covariates.fusion == "add":
+            fused_BSD: Tensor = hidden_BSD + self.fusion(known_B1C)
+            return fused_BSD
+        known_BSC = known_B1C.expand(-1, hidden_BSD.shape[1], -1)
+        fused_BSD = self.fusion(torch.cat([hidden_BSD, known_BSC], dim=-1))
+        return fused_BSD

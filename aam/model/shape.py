@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from dataclasses import dataclass
-from typing import Annotated
+from typing import Annotated, Literal
 
 import torch
 from torch import Tensor
@@ -19,6 +19,28 @@ BASES = 4
 
 
 @dataclass(frozen=True)
+class CovariateShape:
+    """Sizes of the covariates.
+
+    Attributes:
+        categories: number of codes of each categorical column, 0 for unknown included.
+        numbers: numeric inputs: two for each column, its value and whether it is missing.
+        embed_dim: width of a category's vector, and of that of all numbers.
+        fusion: how the vectors join the hidden states of the ASVs.
+    """
+
+    categories: tuple[Annotated[int, ONE_OR_MORE], ...]
+    numbers: Annotated[int, ZERO_OR_MORE]
+    embed_dim: Annotated[int, ONE_OR_MORE]
+    fusion: Literal["concat", "add"]
+
+    @property
+    def width(self) -> int:
+        """Width of the vector of all covariates."""
+        return self.embed_dim * (len(self.categories) + (self.numbers > 0))
+
+
+@dataclass(frozen=True)
 class NetworkShape:
     """Sizes of the network.
 
@@ -27,6 +49,7 @@ class NetworkShape:
         outputs: outputs of the target head; 0 for a network without a target.
         profile_features: random features of the community profile; 0: no profile.
         profile_dropout: dropout of the profile head.
+        covariates: of the target; None if it reads the ASVs alone.
     """
 
     max_bp: Annotated[int, ONE_OR_MORE]
@@ -38,6 +61,7 @@ class NetworkShape:
     outputs: Annotated[int, ZERO_OR_MORE] = 0
     profile_features: Annotated[int, ZERO_OR_MORE] = 0
     profile_dropout: Annotated[float, UP_TO_ONE] = 0.7
+    covariates: CovariateShape | None = None
 
     @property
     def tokens(self) -> int:

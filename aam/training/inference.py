@@ -15,6 +15,7 @@ from aam.console import track
 from aam.data.batches import FIXED_DRAW, Batch, BatchPlan
 from aam.data.sequences import PAD
 from aam.data.study import Study
+from aam.model.covariates import CovariateInputs
 from aam.model.network import Encoder, Predictor
 from aam.training.asv_vectors import open_vectors
 from aam.training.data_loader import FixedBatches
@@ -87,6 +88,7 @@ def apply_network(
     device: torch.device,
     asv_vectors_FD: Tensor,
     reads_pass: int = 0,
+    covariates: CovariateInputs | None = None,
 ) -> NetworkOutput:
     """Apply a network to samples.
 
@@ -95,6 +97,7 @@ def apply_network(
         batch_size: samples at a time; the outputs do not depend on it.
         asv_vectors_FD: vectors of the ASVs of the study.
         reads_pass: number of the rarefaction; validation uses 0.
+        covariates: of every sample of the study; None: unknown, of a network that reads them.
 
     Raises:
         NotFinite: an embedding or an output is NaN or infinite.
@@ -105,7 +108,7 @@ def apply_network(
     with torch.no_grad():
         for k in track(range(len(batches)), "Reading samples", len(batches), "batches"):
             batch = batches[k].to(device)
-            embedding_BD, outputs_BC = apply_to_batch(network, batch, asv_vectors_FD)
+            embedding_BD, outputs_BC = apply_to_batch(network, batch, asv_vectors_FD, covariates)
             embeddings.append(embedding_BD.float().cpu())
             if outputs_BC is not None:
                 outputs.append(outputs_BC.float().cpu())
@@ -118,9 +121,15 @@ def apply_network(
 
 
 def apply_to_batch(
-    network: Encoder | Predictor, batch: Batch, asv_vectors_FD: Tensor
+    network: Encoder | Predictor,
+    batch: Batch,
+    asv_vectors_FD: Tensor,
+    covariates: CovariateInputs | None = None,
 ) -> tuple[Tensor, Tensor | None]:
-    """Return embeddings [B, D], and outputs [B, C], None for an encoder."""
+    """Return embeddings [B, D], and outputs [B, C], None for an encoder.
+
+    `covariates` are those of every sample of the study, see `apply_network`.
+    """
     encoder = network if isinstance(network, Encoder) else network.encoder
     embedding_BD, members_BSD = encoder.samples(
         asv_vectors_FD[batch.asvs_U], batch.slots_BS, batch.counts_BS, batch.attend_BS
@@ -134,6 +143,7 @@ def apply_to_batch(
         batch.tokens_UL,
         batch.slots_BS,
         batch.counts_BS,
+        None if covariates is None else covariates.take(batch.rows_B),
     )
     return embedding_BD, outputs_RBC.mean(dim=0)
 

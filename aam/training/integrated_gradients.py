@@ -22,7 +22,9 @@ from torch import Tensor
 
 from aam.console import track
 from aam.data.batches import Batch
+from aam.data.covariates import Covariates
 from aam.data.study import Study
+from aam.model.covariates import CovariateInputs
 from aam.model.network import Predictor
 from aam.model.profile import log_abundance
 from aam.training.data_loader import FixedBatches
@@ -91,7 +93,12 @@ class _AsvInputs:
 
 
 def integrated_gradients(
-    model: LoadedModel, study: Study, batch_size: int, device: torch.device, steps: int = STEPS
+    model: LoadedModel,
+    study: Study,
+    batch_size: int,
+    device: torch.device,
+    steps: int = STEPS,
+    covariates: Covariates | None = None,
 ) -> Contributions:
     """Compute the contribution of every ASV to the scores of every sample of a study.
 
@@ -101,17 +108,19 @@ def integrated_gradients(
         batch_size: samples at a time; the contributions do not depend on it.
         device: of the computation.
         steps: nodes on the line.
+        covariates: of a model that reads metadata; they stay constant on the line.
     """
     network, target = model.network, model.config.target
     assert isinstance(network, Predictor) and target is not None
-    inputs = _asv_inputs(network, study, device)
+    inputs, known = _asv_inputs(network, study, device), model.config.inputs(covariates)
     scores_OC = torch.from_numpy(score_matrix(target)).to(inputs.vectors_FD)
     samples, features = len(study.table.sample_ids), len(study.table.feature_ids)
     batches = FixedBatches(study, reading_plan(model.config.plan), np.arange(samples), batch_size)
     rows, columns, entries, ends = [], [], [], []
     for k in track(range(len(batches)), "Integrated gradients", len(batches), "batches"):
         batch = batches[k].to(device)
-        found_CBS, ends_2BC = _integrate(network, inputs, batch, scores_OC, steps)
+        own = None if known is None else known.take(batch.rows_B)
+        found_CBS, ends_2BC = _integrate(network, inputs, batch, scores_OC, steps, own)
         present_BS = batch.counts_BS > 0
         rows.append(batch.rows_B[:, None].expand_as(present_BS)[present_BS].cpu().numpy())
         columns.append(batch.asvs_U[batch.slots_BS][present_BS].cpu().numpy())
@@ -139,7 +148,12 @@ def _asv_inputs(network: Predictor, study: Study, device: torch.device) -> _AsvI
 
 
 def _integrate(
-    network: Predictor, inputs: _AsvInputs, batch: Batch, scores_OC: Tensor, steps: int
+    network: Predictor,
+    inputs: _AsvInputs,
+    batch: Batch,
+    scores_OC: Tensor,
+    steps: int,
+    covariates: CovariateInputs | None,
 ) -> tuple[Tensor, Tensor]:
     """Return the contributions [C, B, S], and the scores [2, B, C] of baselines and samples."""
     counts_BS, attend_BS, slots_BS = batch.counts_BS, batch.attend_BS, batch.slots_BS
@@ -160,7 +174,8 @@ def _integrate(
             members_BSD.flatten(0, 1), own_BS, counts_BS, attend_BS
         )
         profile = None if network.profile is None else profile_BW
-        return network.heads(embedding_BD, hidden_BSD, attend_BS, profile).mean(dim=0) @ scores_OC
+        heads_RBO = network.heads(embedding_BD, hidden_BSD, attend_BS, profile, covariates)
+        return heads_RBO.mean(dim=0) @ scores_OC
 
     def point(place: float) -> tuple[Tensor, Tensor]:
         members_BSD = inputs.mean_D + place * away_BSD

@@ -34,6 +34,7 @@ from aam.distributed.collectives import (
     world_size,
 )
 from aam.distributed.environment import shard_sizes
+from aam.model.covariates import CovariateInputs
 from aam.model.network import Encoder, Predictor
 from aam.training.asv_encoding import Encoded, encode_asvs, number_of_chunks
 from aam.training.losses import LossTerm, distance_loss, diversity_loss
@@ -65,6 +66,7 @@ class TrainingModule(pl.LightningModule):
         target: of the predictor; None for an encoder.
         target_values: the target of each row of the study, NaN where it has none.
         asv_vectors_FD: vectors of every ASV of the study, when the encoder is frozen.
+        covariates: of every sample of the study; None if the target reads the ASVs alone.
         asv_chunk: most distinct ASVs that are encoded at once and recomputed; 0: all, stored.
     """
 
@@ -79,14 +81,15 @@ class TrainingModule(pl.LightningModule):
         asv_vectors_FD: Tensor | None = None,
         standard: DiversityScale | None = None,
         asv_chunk: int = 0,
+        covariates: CovariateInputs | None = None,
     ) -> None:
         super().__init__()
         self.network = network
         self.weights, self.loop, self.steps = weights, loop, steps
         self.target, self.target_values = target, target_values
         self.standard, self.asv_chunk = standard or DiversityScale(), asv_chunk
-        # Not a buffer: it is no part of a checkpoint.
-        self.asv_vectors_FD = asv_vectors_FD
+        # No buffers: they are no part of a checkpoint.
+        self.asv_vectors_FD, self.covariates = asv_vectors_FD, covariates
         self.train_sums: dict[str, LossTerm] = {}
         """Sums of the training metrics over the current epoch."""
         self._sums: dict[str, LossTerm] = {}
@@ -231,7 +234,13 @@ class TrainingModule(pl.LightningModule):
             else (unmasked(batch), batch.slots_BS)
         )
         outputs_RBC = self.network.target(
-            embedding_BD, members_BSD, batch.attend_BS, sequences_ML, slots_BS, batch.counts_BS
+            embedding_BD,
+            members_BSD,
+            batch.attend_BS,
+            sequences_ML,
+            slots_BS,
+            batch.counts_BS,
+            self.covariates.take(batch.rows_B) if self.covariates is not None else None,
         )
         values = self.target.encode(self.target_values[batch.rows_B.cpu().numpy()])
         losses = [

@@ -6,17 +6,20 @@ from dataclasses import asdict, dataclass, fields
 from pathlib import Path
 from typing import Annotated, Any, Literal
 
+import numpy as np
 import torch
 
 from aam import __version__
 from aam.contract.errors import DataError
 from aam.contract.options.field import ABOVE_ZERO, ONE_OR_MORE
-from aam.contract.options.study import Metric
+from aam.contract.options.study import CovariateOptions, Metric
 from aam.data.batches import BatchPlan
+from aam.data.covariates import CovariateEncoder, Covariates
 from aam.data.sequences import VOCABULARY as LETTERS
 from aam.model.attention import AUTO, Backends
+from aam.model.covariates import CovariateInputs
 from aam.model.network import Encoder, Predictor
-from aam.model.shape import VOCABULARY, NetworkShape
+from aam.model.shape import VOCABULARY, CovariateShape, NetworkShape
 from aam.serialization import schema
 from aam.serialization.schema import Mismatch
 from aam.training.target import Target
@@ -41,6 +44,7 @@ class ModelConfig:
         command: "pretrain" or "train".
         metric: phylogenetic metric of the embeddings.
         target: of the predictor; None after pretraining.
+        covariates: encoder of the metadata columns that the target reads; None without any.
     """
 
     command: str
@@ -50,6 +54,15 @@ class ModelConfig:
     standard: DiversityScale
     target: Target | None
     options: dict[str, Any]
+    covariates: CovariateEncoder | None = None
+
+    def inputs(self, covariates: Covariates | None) -> CovariateInputs | None:
+        """Encode the covariates of samples; None without any."""
+        if self.covariates is None or covariates is None:
+            return None
+        numbers_NJ = self.covariates.numbers_NJ(covariates).astype(np.float32)
+        codes_NK = self.covariates.codes_NK(covariates)
+        return CovariateInputs(torch.from_numpy(codes_NK.copy()), torch.from_numpy(numbers_NJ))
 
     def network(self, backends: Backends = AUTO, recompute: bool = False) -> Encoder | Predictor:
         """Build the network with fresh weights."""
@@ -78,6 +91,7 @@ _STORED = {
     "standard": DiversityScale,
     "target": Target | None,
     "options": dict[str, _Value | list[_Value] | dict[str, _Value | list[_Value]]],
+    "covariates?": CovariateEncoder | None,
 }
 
 
@@ -103,13 +117,39 @@ def from_plain(stored: Any, path: Path) -> ModelConfig:
         )
     assert len(LETTERS) == VOCABULARY
     found = schema.parse(_STORED, stored, "aam")
-    config = ModelConfig(**{field.name: found[field.name] for field in fields(ModelConfig)})
+    known = {field.name for field in fields(ModelConfig)} & found.keys()
+    config = ModelConfig(**{name: found[name] for name in known})
     target = config.target
     if (target is None) != (config.command == "pretrain"):
         raise Mismatch(f"aam.target does not belong to `aam {config.command}`")
     if target is not None:
         _check_target(target, config.shape.outputs)
+    _check_covariates(config)
     return config
+
+
+def covariate_shape(
+    encoder: CovariateEncoder | None, options: CovariateOptions
+) -> CovariateShape | None:
+    """Return the sizes of the covariates of an encoder; None without one."""
+    if encoder is None:
+        return None
+    return CovariateShape(
+        tuple(len(names) + 1 for names in encoder.categories.values()),
+        2 * len(encoder.numbers),
+        options.categorical_embed_dim,
+        options.categorical_fusion,
+    )
+
+
+def _check_covariates(config: ModelConfig) -> None:
+    """Refuse covariates whose encoder and network contradict each other."""
+    encoder, shape = config.covariates, config.shape.covariates
+    sizes = None
+    if encoder is not None:
+        sizes = [len(names) + 1 for names in encoder.categories.values()], 2 * len(encoder.numbers)
+    if sizes != (None if shape is None else (list(shape.categories), shape.numbers)):
+        raise Mismatch("aam.covariates and aam.shape differ")
 
 
 def _check_target(target: Target, outputs: int) -> None:

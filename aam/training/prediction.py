@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import dataclasses
 from collections.abc import Sequence
 from dataclasses import dataclass
 from pathlib import Path
@@ -15,6 +16,7 @@ from aam.console import say, warn
 from aam.contract.errors import DataError, MissingInput, first_few
 from aam.contract.options.device import DeviceOptions
 from aam.contract.options.study import TableOptions
+from aam.data.covariates import Covariates
 from aam.data.study import Study, load_study
 from aam.model.network import Encoder, Predictor
 from aam.numerics.backend_selection import TORCH_POLICY, BackendPolicy
@@ -132,7 +134,10 @@ def checkpoint_files(path: Path) -> list[Path]:
 def _output_signature(config: ModelConfig) -> tuple[object, ...]:
     """Return the facts that models must have in common for a mean of their predictions."""
     target = config.target
-    return config.shape, target and (target.column, target.classes, target.quantiles)
+    # Categories that too few training samples of a fold have are unknown there.
+    columns = config.covariates and config.covariates.columns
+    shape = dataclasses.replace(config.shape, covariates=None)
+    return shape, columns, target and (target.column, target.classes, target.quantiles)
 
 
 def load_samples(input: TableOptions, config: ModelConfig) -> Study:
@@ -154,16 +159,21 @@ def apply_model(
     device: torch.device,
     passes: int = 1,
     vectors: Path | None = None,
+    covariates: Covariates | None = None,
 ) -> list[NetworkOutput]:
     """Apply a model to every sample of a study, once per rarefaction.
 
-    `vectors` is a folder of ASV vectors, see `encode_asvs`.
+    `vectors` is a folder of ASV vectors, see `encode_asvs`. Embeddings do not depend on the
+    covariates.
     """
     asv_vectors_FD = encode_asvs(model.encoder, study, device, vectors)
     rows = np.arange(len(study.table.sample_ids))
     plan = reading_plan(model.config.plan)
+    inputs = model.config.inputs(covariates)
     return [
-        apply_network(model.network, study, plan, rows, batch_size, device, asv_vectors_FD, number)
+        apply_network(
+            model.network, study, plan, rows, batch_size, device, asv_vectors_FD, number, inputs
+        )
         for number in range(passes)
     ]
 
@@ -175,8 +185,11 @@ def predict(
     device: torch.device,
     passes: int,
     vectors: Path | None = None,
+    covariates: Covariates | None = None,
 ) -> Predictions:
     """Predict the target of every sample of a study with each model; `vectors` as `apply_model`.
+
+    `covariates` are those of models that read metadata, see `ModelConfig.covariates`.
 
     Raises:
         DataError: a model was pretrained only and has no target.
@@ -188,7 +201,7 @@ def predict(
             raise DataError(
                 "The model has no target", "it was only pretrained", "use `aam train` first"
             )
-        outputs = apply_model(model, study, batch_size, device, passes, vectors)
+        outputs = apply_model(model, study, batch_size, device, passes, vectors, covariates)
         for output in outputs:
             assert output.outputs_NC is not None
             values.append(target.decode(output.outputs_NC))

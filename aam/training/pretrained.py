@@ -83,5 +83,6 @@ def choose_shape(
         outputs=0,
         profile_features=0,
         profile_dropout=NetworkShape.profile_dropout,
+        covariates=None,
     )
     return shape, base.config.standard

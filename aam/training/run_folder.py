@@ -22,9 +22,12 @@ from aam.contract.options.study import SplitOptions
 from aam.distributed.environment import SINGLE_RANK, Ranks
 from aam.training import checkpoints, run_lock
 
+COUNTS_ALONE = "counts-alone"
+"""Folder, in that of a transformer that reads metadata, of the one that reads the counts alone."""
+
 _RUN_FILES = ("run.json", "checkpoints", "metrics.csv", "progress.json", "tensorboard",
               "splits.tsv", "predictions.tsv", "scores.json", "embeddings.tsv",
-              "report.html")  # fmt: skip
+              "report.html", COUNTS_ALONE)  # fmt: skip
 _ATOMIC_FILES = ("run.json", "checkpoints/last.ckpt", "checkpoints/best.ckpt",
                  "checkpoints/ensemble.ckpt", "metrics.csv", "progress.json", "splits.tsv",
                  "predictions.tsv", "scores.json", "embeddings.tsv")  # fmt: skip

@@ -15,6 +15,7 @@ from aam.console import say
 from aam.contract.errors import Interrupted, UsageError
 from aam.contract.options import to_plain
 from aam.contract.options.commands.learn import Train
+from aam.data.covariates import fit_encoder
 from aam.data.metrics import ScoredPredictions
 from aam.data.splits import Split, write_splits
 from aam.distributed import state_dict
@@ -31,7 +32,7 @@ from aam.training.inference import (
 )
 from aam.training.labelled_study import LabelledStudy, fit_target, load_labelled_study
 from aam.training.lightning_module import LossWeights, TrainingModule, score, target_metrics
-from aam.training.model_config import ModelConfig
+from aam.training.model_config import ModelConfig, covariate_shape
 from aam.training.output_tables import prediction_table, write_table
 from aam.training.pretrained import (
     PretrainedEncoder,
@@ -164,6 +165,7 @@ def train_fold(
     torch.manual_seed(options.loop.seed + fold - 1)
     target = fit_target(options, labelled, split)
     config = _model_config(options, labelled, base, split, target)
+    covariates = config.inputs(labelled.covariates)
     network, asv_vectors_FD = _initialize(options, config, labelled, base, split, runtime)
     runtime.communicator.require_equal_data(
         study=identity(study), values=labelled.values, split=split, weights=network.state_dict()
@@ -178,6 +180,7 @@ def train_fold(
         asv_vectors_FD,
         config.standard,
         options.speed.asv_chunk,
+        covariates,
     )
     folder = output_dir if folds == 1 else output_dir / f"fold-{fold}"
     settings = fit.FitConfig(options, config, folder, runtime, record.note, fold, folds)
@@ -198,7 +201,9 @@ def train_fold(
         result.checkpoint, summarize(study, split, plan, reference, known.embeddings_ND, limit)
     )
     part, rows = split.held_out
-    output = apply_network(trained, study, plan, rows, batch_size, device, asv_vectors_FD)
+    output = apply_network(
+        trained, study, plan, rows, batch_size, device, asv_vectors_FD, covariates=covariates
+    )
     assert output.outputs_NC is not None
     predictions_NC, labels_N = target.decode(output.outputs_NC), labelled.values[rows]
     ids = [study.table.sample_ids[row] for row in rows]
@@ -232,14 +237,18 @@ def _model_config(
         # A frozen encoder learns nothing from its own tasks.
         task = dataclasses.replace(task, penalty=0.0, nuc_penalty=0.0)
     plan = batch_plan(options, task, labelled.study, labelled.depth, metric)
+    encoder = None
+    if labelled.covariates is not None:
+        encoder = fit_encoder(labelled.covariates.take(split.train))
     shape, standard = choose_shape(base, labelled.study, options.model, plan, split.train)
     shape = dataclasses.replace(
         shape,
         outputs=target.outputs,
         profile_features=options.profile_features,
         profile_dropout=options.profile_dropout,
+        covariates=covariate_shape(encoder, options.covariates),
     )
-    return ModelConfig("train", shape, metric, plan, standard, target, to_plain(options))
+    return ModelConfig("train", shape, metric, plan, standard, target, to_plain(options), encoder)
 
 
 def _initialize(
@@ -275,12 +284,6 @@ def _check_options(options: Train) -> None:
         UsageError: see the messages.
     """
     check_resources(options)
-    if options.covariates.categorical_columns or options.covariates.numeric_columns:
-        raise UsageError(
-            "The transformer does not read metadata",
-            "--categorical-columns or --numeric-columns with the member transformer",
-            "use --members kernel forest",
-        )
     if options.freeze_base and options.pretrained_encoder is None:
         raise UsageError(
             "Nothing to freeze", "--freeze-base without --pretrained-encoder", "name an encoder"

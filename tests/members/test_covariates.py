@@ -19,8 +19,9 @@ from aam.data.simulation.simulate import simulate
 from aam.members import checkpoint
 from aam.members.base import Labels, Samples
 from aam.members.estimators import ESTIMATORS
+from aam.training import checkpoints
+from tests.support.commands import TINY, read
 from tests.support.commands import aam as run_aam
-from tests.support.commands import read
 
 COLUMNS = ("--categorical-columns", "batch,site", "--numeric-columns", "offset")
 
@@ -151,3 +152,54 @@ def test_a_model_with_covariates_is_restored_from_its_arrays(name: str) -> None:
     restored = estimator.restore(model.arrays(), 6, 1)
     assert restored.encoder == model.encoder
     assert restored.predict(inputs.take(np.arange(60, 80))).tolist() == predicted.tolist()
+
+
+@pytest.mark.slow
+def test_the_transformer_reads_metadata(
+    study: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    """A frozen encoder, folds with other categories, and an ensemble with the forest."""
+    encoder, run, output = tmp_path / "encoder", tmp_path / "run", tmp_path / "p.tsv"
+    small = (*TINY, "--rarefy-depth", 0)
+    table = ("--table", study / "table.biom")
+    assert run_aam("pretrain", *table, *small, "--penalty", 0, "--output-dir", encoder) == 0
+    words = ("--members", "transformer", "--pretrained-encoder", encoder, "--freeze-base")
+    more = ("--epochs", 3, "--lr", 0.01, "--categorical-fusion", "add", "--folds", 2)
+    assert train(study, run, *COLUMNS, *small, *words, *more) == 0
+    inputs = json.loads((run / "scores.json").read_text())["inputs"]
+    assert list(inputs["models"]) == ["metadata alone", "counts alone", "metadata and counts"]
+    alone = read(run / "counts-alone" / "predictions.tsv")
+    both = read(run / "predictions.tsv")
+    assert alone["sample-id"].tolist() == both["sample-id"].tolist()
+    assert not np.allclose(alone["predicted"], both["predicted"])
+    config, content = checkpoints.read(run / "fold-1" / "checkpoints" / "best.ckpt")
+    assert config.covariates is not None
+    assert config.covariates.columns == ("batch", "site", "offset")
+    codes = content["state_dict"]["network.covariates.categories.0.weight"]
+    assert codes.shape == (4, 16)
+    start = checkpoints.encoder_weights(*checkpoints.read(encoder / "checkpoints/best.ckpt"))
+    trained = checkpoints.encoder_weights(config, content)
+    assert all(torch.equal(start[name], trained[name]) for name in start)
+    metadata = ("--metadata", study / "metadata.tsv")
+    capsys.readouterr()
+    assert predict(study, run, output) == UsageError.status
+    assert "the columns batch, site, offset" in " ".join(capsys.readouterr().err.split())
+    assert predict(study, run, output, *metadata) == 0
+    known = read(output)["predicted"]
+    frame = pd.read_csv(study / "metadata.tsv", sep="\t", dtype=str, index_col=0)
+    frame[["batch", "site"]] = "new"
+    by_python = aam.load(run).predict(study / "table.biom", metadata=frame)
+    assert np.isfinite(by_python["predicted"]).all()
+    assert not np.allclose(by_python["predicted"], known)
+    assert len(aam.load(run).embed(study / "table.biom")) == 60
+
+
+@pytest.mark.slow
+def test_the_transformer_with_metadata_in_an_ensemble(study: Path, tmp_path: Path) -> None:
+    words = ("--members", "transformer", "kernel", "--folds", 2, *TINY)
+    assert train(study, tmp_path / "run", *COLUMNS, *words) == 0
+    inputs = json.loads((tmp_path / "run" / "scores.json").read_text())["inputs"]
+    assert inputs["columns"] == ["batch", "site", "offset"]
+    metadata = ("--metadata", study / "metadata.tsv")
+    assert predict(study, tmp_path / "run", tmp_path / "p.tsv", *metadata) == 0
+    assert "transformer_predicted" in read(tmp_path / "p.tsv")

@@ -13,9 +13,10 @@ from torch import Tensor
 
 from aam.contract.options.device import AttnImplementation
 from aam.model.attention import AUTO, Backend, Backends, attention, named, runs
+from aam.model.covariates import CovariateInputs
 from aam.model.distance import PairwiseDistance
 from aam.model.network import Predictor
-from aam.model.shape import NetworkShape
+from aam.model.shape import CovariateShape, NetworkShape
 
 SHAPE = NetworkShape(max_bp=32, embedding_dim=16, attention_heads=2, outputs=1, profile_features=24)
 
@@ -229,3 +230,39 @@ def test_nan_embeddings_have_nan_distances() -> None:
     matrix = head.matrix(embeddings)
     assert matrix[1].isnan().all()
     assert matrix[0, 2] == 0
+
+
+@pytest.mark.parametrize("fusion", ["concat", "add"])
+@pytest.mark.parametrize("profile", [0, 24])
+def test_covariates_change_nothing_at_the_start_and_are_trained(fusion: str, profile: int) -> None:
+    sizes = CovariateShape((4, 3), 2, 5, fusion)  # type: ignore[arg-type]
+    shape = dataclasses.replace(SHAPE, dropout=0.0, profile_features=profile)
+    torch.manual_seed(0)
+    plain = Predictor(shape, "unweighted").eval()
+    net = Predictor(dataclasses.replace(shape, covariates=sizes), "unweighted").eval()
+    net.load_state_dict(plain.state_dict(), strict=False)
+    tokens, (slots, counts) = sequences(8, 4), samples([5, 8, 3], 8, 4)
+    codes = torch.tensor([[1, 2], [3, 1], [0, 0]])
+    known = CovariateInputs(codes, torch.tensor([[0.5, 0.0], [-2.0, 0.0], [0.0, 1.0]]))
+
+    def outputs(of: Predictor, covariates: CovariateInputs | None) -> Tensor:
+        asvs, _ = of.encoder.nucleotides(tokens, True)
+        embedding, members = of.encoder.samples(asvs, slots, counts, counts > 0)
+        return of.target(embedding, members, counts > 0, tokens, slots, counts, covariates)
+
+    torch.testing.assert_close(outputs(net, known), outputs(plain, None))
+    optimizer = torch.optim.SGD(net.parameters(), lr=0.1)
+    for _ in range(2):  # the first step makes the weights of the covariates other than 0
+        optimizer.zero_grad()
+        outputs(net, known).square().sum().backward()
+        optimizer.step()
+    assert net.covariates is not None
+    first = net.covariates.categories[0].weight
+    assert isinstance(first, Tensor)
+    assert first.grad is not None
+    assert first.grad.abs().sum(dim=1).gt(0).tolist() == [True, True, False, True]
+    changed = outputs(net, known)
+    unknown = CovariateInputs(torch.zeros_like(codes), torch.tensor([[0.0, 1.0]] * 3))
+    torch.testing.assert_close(outputs(net, unknown), outputs(net, None))
+    torch.testing.assert_close(changed[:, 2], outputs(net, None)[:, 2])
+    assert (changed[:, :2] - outputs(net, None)[:, :2]).abs().min() > 0

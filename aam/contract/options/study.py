@@ -7,7 +7,14 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Literal
 
-from aam.contract.options.field import GIBIBYTES, ONE_OR_MORE, UP_TO_ONE, ZERO_OR_MORE, option
+from aam.contract.options.field import (
+    GIBIBYTES,
+    ONE_OR_MORE,
+    UP_TO_ONE,
+    WIDTHS,
+    ZERO_OR_MORE,
+    option,
+)
 
 Metric = Literal[
     "unifrac", "unweighted", "weighted", "weighted_normalized", "generalized", "faith_pd"
@@ -164,4 +171,14 @@ class CovariateOptions:
         default=(),
         metavar="COLUMN",
         basic=True,
+    )
+    categorical_embed_dim: int = option(
+        "Transformer: length of the vector of a category, and of that of all numbers.",
+        default=16,
+        takes=WIDTHS,
+    )
+    categorical_fusion: Literal["concat", "add"] = option(
+        "Transformer: concat: join the vectors of the metadata with each ASV by a linear layer of "
+        "both; add: by a sum.",
+        default="concat",
     )
