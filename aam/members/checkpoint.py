@@ -37,6 +37,7 @@ from aam.serialization.arrays import to_arrays, to_tensors
 from aam.serialization.schema import Mismatch
 from aam.training import checkpoints
 from aam.training.model_config import ModelConfig
+from aam.training.target_transforms import UNLIMITED, OutputRange
 
 FORMAT = 1
 NAME = "ensemble.ckpt"
@@ -60,6 +61,7 @@ class StoredEnsemble:
         half_width: of the prediction intervals; None without.
         temperature: of class probabilities.
         options: of `aam train`.
+        range: of the predictions of a number; files of earlier versions have none.
     """
 
     format: Annotated[int, ONE_OR_MORE]
@@ -71,6 +73,7 @@ class StoredEnsemble:
     half_width: Annotated[float, ZERO_OR_MORE] | None
     temperature: Annotated[float, ABOVE_ZERO]
     options: dict[str, _Value | list[_Value] | dict[str, _Value | list[_Value]]]
+    range: OutputRange = UNLIMITED
 
     @property
     def ensemble(self) -> Ensemble:
@@ -124,6 +127,7 @@ def save(
     column: str,
     classes: tuple[str, ...],
     transform: TransformName,
+    outputs: OutputRange,
     ensemble: Ensemble,
     tokens_FL: Tokens,
     models: dict[str, Model[Any]],
@@ -143,6 +147,7 @@ def save(
         ensemble.half_width if math.isfinite(ensemble.half_width) else None,
         ensemble.temperature,
         options,
+        outputs,
     )
     members: dict[str, Any] = {name: to_tensors(model.arrays()) for name, model in models.items()}
     if networks:

@@ -147,7 +147,8 @@ def _members(
             found = loaded.models[name].predict(inputs)
             if loaded.stored.classes:
                 return found
-            return TRANSFORMS[loaded.stored.transform].inverse(found)
+            undone = TRANSFORMS[loaded.stored.transform].inverse(found)
+            return loaded.stored.range.clip(undone)
 
         return predict
 

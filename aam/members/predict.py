@@ -75,7 +75,9 @@ def predict_table(loaded: LoadedEnsemble, options: Predict) -> tuple[pd.DataFram
     }
     for name, model in loaded.models.items():
         found = model.predict(inputs[name])
-        members[name] = found if stored.classes else TRANSFORMS[stored.transform].inverse(found)
+        if not stored.classes:
+            found = stored.range.clip(TRANSFORMS[stored.transform].inverse(found))
+        members[name] = found
     if loaded.networks:
         target = loaded.networks[0][0].target
         assert target is not None
@@ -100,7 +102,7 @@ def predict_table(loaded: LoadedEnsemble, options: Predict) -> tuple[pd.DataFram
     columns |= prediction_columns(predictions_NC, stored.classes)
     if not stored.classes:
         widths_N = np.full(len(ids), stored.ensemble.half_width)
-        columns |= interval_columns(predictions_NC, widths_N)
+        columns |= interval_columns(predictions_NC, widths_N, stored.range)
     for name, found in members.items():
         columns |= prediction_columns(found, stored.classes, f"{name}_")
     comparison = NO_COMPARISON

@@ -10,6 +10,7 @@ import numpy as np
 from aam.data.metadata import ID_HEADER
 from aam.members.base import F64, Labels
 from aam.members.cross_validation import HeldOut
+from aam.training.target_transforms import OutputRange
 
 if TYPE_CHECKING:
     import pandas as pd
@@ -56,11 +57,13 @@ def prediction_columns(
     return {f"{prefix}predicted": predicted, **probabilities}
 
 
-def interval_columns(predictions_NC: F64, half_widths_N: F64 | None) -> dict[str, object]:
+def interval_columns(
+    predictions_NC: F64, half_widths_N: F64 | None, outputs: OutputRange
+) -> dict[str, object]:
     """Return the limits of the prediction intervals; nothing if there are none."""
     if half_widths_N is None or not np.isfinite(half_widths_N).all():
         return {}
     return {
-        "lower": predictions_NC[:, 0] - half_widths_N,
-        "upper": predictions_NC[:, 0] + half_widths_N,
+        "lower": outputs.clip(predictions_NC[:, 0] - half_widths_N),
+        "upper": outputs.clip(predictions_NC[:, 0] + half_widths_N),
     }

@@ -46,7 +46,12 @@ from aam.members.tables import held_out_table, interval_columns, prediction_colu
 from aam.members.training_data import describe
 from aam.training import run_folder
 from aam.training import train as network
-from aam.training.labelled_study import LabelledStudy, fit_target, load_labelled_study
+from aam.training.labelled_study import (
+    LabelledStudy,
+    fit_target,
+    load_labelled_study,
+    output_range,
+)
 from aam.training.output_tables import write_table
 from aam.training.prediction import checkpoint_files
 from aam.training.pretrained import choose_length, read_pretrained_encoder
@@ -56,7 +61,15 @@ DEFAULT: tuple[MemberName, ...] = ("kernel", "forest")
 """Members without a pretrained encoder; docs/results.md compares them."""
 
 _FOLDS = 5
-_EVERY_MEMBER = ("seed", "folds", "members", "test_size", "target_transform")
+_EVERY_MEMBER = (
+    "seed",
+    "folds",
+    "members",
+    "test_size",
+    "target_transform",
+    "output_min",
+    "output_max",
+)
 """Options, besides those of input, output, samples and splits, that all members read."""
 
 
@@ -245,7 +258,12 @@ def _estimate(
     if not labels.classes:
         fitted = dataclasses.replace(labels, values=functions.forward(labels.values))
     samples = Samples.of(labelled.study.table, labelled.study.tokens_FL, labelled.covariates)
-    undone = np.asarray if labels.classes else functions.inverse
+
+    def undone(predictions_MC: F64) -> F64:
+        if labels.classes:
+            return predictions_MC
+        return output_range(options).clip(functions.inverse(predictions_MC))
+
     results: dict[str, CrossValidated] = {}
     fold_importance: dict[str, F64] = {}
     for name in options.members:
@@ -328,6 +346,7 @@ def _write_ensemble(
         column,
         labels.classes,
         options.target_transform if not labels.classes else "none",
+        output_range(options),
         combined.ensemble,
         labelled.study.tokens_FL,
         models,
@@ -336,7 +355,8 @@ def _write_ensemble(
         to_plain(options),
         estimated.fold_importance,
     )
-    columns = interval_columns(combined.predictions_MC, combined.half_widths_M)
+    limits = output_range(options)
+    columns = interval_columns(combined.predictions_MC, combined.half_widths_M, limits)
     for name, predictions_MC in members.items():
         columns |= prediction_columns(predictions_MC, labels.classes, f"{name}_")
     ids = labelled.study.table.sample_ids

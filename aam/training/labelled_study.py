@@ -7,7 +7,7 @@ from dataclasses import dataclass
 import numpy as np
 import numpy.typing as npt
 
-from aam.contract.errors import DataError
+from aam.contract.errors import DataError, UsageError
 from aam.contract.options.commands.learn import Train
 from aam.contract.options.study import SplitOptions
 from aam.data.covariates import Covariates, check_folds, check_target, read_covariates
@@ -17,7 +17,7 @@ from aam.data.splits import Split
 from aam.data.study import Study, load_study
 from aam.training.sample_selection import choose_depth, deep_enough
 from aam.training.target import Target
-from aam.training.target_transforms import fit_transform
+from aam.training.target_transforms import UNLIMITED, OutputRange, fit_transform
 
 
 @dataclass(frozen=True)
@@ -66,6 +66,11 @@ def load_labelled_study(options: Train, max_bp: int | None, splits: SplitOptions
             f"{len(values)} samples",
             "choose a lower --rarefy-depth or another column",
         )
+    limits = output_range(options)
+    if not found.classes:
+        limits.check(values, options.target.metadata_column)
+    elif limits != UNLIMITED:
+        raise UsageError("Classes have no range", "--output-min or --output-max", "leave it out")
     decided, labels = split_samples(
         splits,
         1 if options.folds == "auto" else options.folds,
@@ -85,6 +90,11 @@ def load_labelled_study(options: Train, max_bp: int | None, splits: SplitOptions
         check_folds(covariates, decided)
         check_target(covariates, values, column)
     return LabelledStudy(study, values, found.classes, decided, labels, depth, covariates)
+
+
+def output_range(options: Train) -> OutputRange:
+    """Return the range of --output-min and --output-max."""
+    return OutputRange(options.output_min, options.output_max)
 
 
 def fit_target(options: Train, labelled: LabelledStudy, split: Split) -> Target:
@@ -114,4 +124,5 @@ def fit_target(options: Train, labelled: LabelledStudy, split: Split) -> Target:
         quantiles=tuple(sorted(options.quantiles)) if options.loss_type == "quantile" else (),
         over_penalty=options.over_penalty,
         under_penalty=options.under_penalty,
+        range=output_range(options),
     )

@@ -15,7 +15,7 @@ from aam.contract.options.field import INSIDE_ONE, ZERO_OR_MORE
 from aam.contract.options.training import LossType
 from aam.model.shape import at_least_fp32
 from aam.training.losses import LossTerm
-from aam.training.target_transforms import TargetTransform
+from aam.training.target_transforms import UNLIMITED, OutputRange, TargetTransform
 
 
 class NumericLoss(Protocol):
@@ -77,6 +77,7 @@ class Target:
         loss_type: loss of a number, on the transformed scale.
         quantiles: levels predicted by the quantile loss, rising; empty otherwise.
         over_penalty, under_penalty: weights of errors above and below in the asymmetric loss.
+        range: of the predictions of a number, in its units.
     """
 
     column: str
@@ -87,6 +88,7 @@ class Target:
     quantiles: tuple[Annotated[float, INSIDE_ONE], ...] = ()
     over_penalty: Annotated[float, ZERO_OR_MORE] = 1.0
     under_penalty: Annotated[float, ZERO_OR_MORE] = 1.0
+    range: OutputRange = UNLIMITED
 
     @property
     def outputs(self) -> int:
@@ -139,7 +141,7 @@ class Target:
             # Quantiles do not cross: sorting never increases the pinball loss.
             outputs_BC = outputs_BC.sort(dim=-1).values
         numbers_BC: npt.NDArray[np.float64] = outputs_BC.numpy()
-        return self.transform.undo(numbers_BC)
+        return self.range.clip(self.transform.undo(numbers_BC))
 
     def point_predictions(self, predictions_BC: npt.NDArray[np.float64]) -> npt.NDArray[np.float64]:
         """Return one value per sample: most probable class code, number, or middle quantile."""

@@ -10,7 +10,7 @@ from typing import Annotated
 import numpy as np
 import numpy.typing as npt
 
-from aam.contract.errors import DataError
+from aam.contract.errors import DataError, UsageError
 from aam.contract.options.field import ABOVE_ZERO
 from aam.contract.options.training import TransformName
 
@@ -72,6 +72,48 @@ class TargetTransform:
     def undo(self, values: Values) -> Values:
         """Transform values back to the units of the target."""
         return TRANSFORMS[self.kind].inverse(values * self.scale + self.shift)
+
+
+@dataclass(frozen=True)
+class OutputRange:
+    """Range of the predictions of a number, in its units; None for no limit."""
+
+    lowest: float | None = None
+    highest: float | None = None
+
+    @property
+    def limits(self) -> tuple[float, float]:
+        """Lowest and highest value; infinite without a limit."""
+        return (
+            -math.inf if self.lowest is None else self.lowest,
+            math.inf if self.highest is None else self.highest,
+        )
+
+    def clip(self, values: Values) -> Values:
+        """Replace values outside the range by its nearest limit."""
+        return np.clip(values, *self.limits)
+
+    def check(self, values: Values, column: str) -> None:
+        """Refuse a range that the labels of the study contradict.
+
+        Raises:
+            UsageError: the lowest value is not below the highest.
+            DataError: a label is outside the range.
+        """
+        low, high = self.limits
+        flags = f"--output-min {low:g} --output-max {high:g}"
+        if low >= high:
+            raise UsageError("The range of the outputs is empty", flags, "give min below max")
+        outside = values[(values < low) | (values > high)]
+        if len(outside):
+            raise DataError(
+                f"Values of '{column}' are outside the range of the outputs",
+                f"{flags}, {len(outside)} of {len(values)} values, for example {outside[0]:g}",
+                "correct the values or the range",
+            )
+
+
+UNLIMITED = OutputRange()
 
 
 def fit_transform(name: TransformName, values: Values) -> TargetTransform:

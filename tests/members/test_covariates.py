@@ -122,6 +122,15 @@ def test_predict_reads_the_columns_and_names_what_is_absent(
     assert "'batch' that the model does not know count as unknown: 60 of 60 samples" in shown
 
 
+def test_importance_reads_the_columns(run: Path, study: Path, tmp_path: Path) -> None:
+    words = ("--table", study / "table.biom", "--model", run, "--output", tmp_path / "i.tsv")
+    assert run_aam("importance", *words) == UsageError.status
+    assert run_aam("importance", *words, "--metadata", study / "metadata.tsv") == 0
+    found = pd.read_csv(tmp_path / "i.tsv", sep="\t")
+    assert np.isfinite(found["effect"]).all()
+    assert found["effect"].abs().max() > 0
+
+
 def test_a_damaged_encoder_is_refused(run: Path, study: Path, tmp_path: Path) -> None:
     file = tmp_path / checkpoint.NAME
     words = ("--metadata", study / "metadata.tsv")

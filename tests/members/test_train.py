@@ -253,3 +253,25 @@ def test_damaged_ensembles_are_refused(run: Path, study: Path, tmp_path: Path) -
         changed(content)
         torch.save(content, file)
         assert predict(file, study, tmp_path / "p.tsv") == DataError.status
+
+
+def test_predictions_stay_in_the_range_of_the_outputs(
+    study: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    words = ("--members", "kernel", "--folds", 2)
+    bounds = ("--output-min", 3, "--output-max", 9.5)
+    assert train(study, tmp_path / "run", *words, *bounds) == 0
+    assert "no effect" not in capsys.readouterr().err
+    assert predict(tmp_path / "run", study, tmp_path / "p.tsv") == 0
+    for path in (tmp_path / "run" / "predictions.tsv", tmp_path / "p.tsv"):
+        found = read(path)[["predicted", "lower", "upper", "kernel_predicted"]]
+        assert found.to_numpy().min() >= 3
+        assert found.to_numpy().max() <= 9.5
+    assert (found == 9.5).to_numpy().any()
+    narrow = ("--output-max", 6)
+    assert train(study, tmp_path / "narrow", *words, *narrow) == DataError.status
+    assert "Values of 'ph' are outside the range of the outputs" in capsys.readouterr().err
+    empty = ("--output-min", 9, "--output-max", -1)
+    assert train(study, tmp_path / "empty", *words, *empty) == UsageError.status
+    classes = ("--classifier", "--output-max", 6)
+    assert train(study, tmp_path / "c", *words, *classes, column="site") == UsageError.status

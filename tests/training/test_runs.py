@@ -33,7 +33,7 @@ from aam.training.lightning_module import LossWeights, TrainingModule
 from aam.training.losses import distance_loss
 from aam.training.model_config import ModelConfig
 from aam.training.target import LOSSES, Target
-from aam.training.target_transforms import TRANSFORMS
+from aam.training.target_transforms import TRANSFORMS, OutputRange, TargetTransform
 from tests.support.commands import aam, pretrain, read, train
 
 FILES = {
@@ -596,6 +596,14 @@ def test_validation_does_not_depend_on_the_batch_size(
 def test_registries_hold_the_choices_of_the_options() -> None:
     assert set(LOSSES) == set(get_args(LossType))
     assert set(TRANSFORMS) == set(get_args(TransformName))
+
+
+def test_numbers_are_clipped_to_the_range_of_the_outputs() -> None:
+    transform = TargetTransform("zscore", 5.0, 2.0)
+    outputs, expected = torch.tensor([[-9.0], [0.5], [4.0]]), [[0.0], [6.0], [10.0]]
+    target = Target("ph", transform=transform, range=OutputRange(0.0, 10.0))
+    assert target.decode(outputs).tolist() == expected
+    assert Target("ph", transform=transform).decode(outputs).tolist() == [[-13.0], [6.0], [13.0]]
 
 
 def test_class_weights_weigh_the_loss() -> None:

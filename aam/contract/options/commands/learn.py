@@ -132,6 +132,13 @@ class Train:
         "Transform of a numeric target, fitted on training samples and undone in every result.",
         default="zscore",
     )
+    output_min: float | None = option(
+        "Lowest predicted value of a number, in its units; lower predictions become it.",
+        default=None,
+    )
+    output_max: float | None = option(
+        "Highest predicted value of a number, in its units.", default=None
+    )
     loss_type: LossType = option(
         "Loss of a numeric target, on the transformed scale.", default="huber"
     )
