@@ -44,7 +44,7 @@ def _parser() -> argparse.ArgumentParser:
         step.add_argument("--status", type=int, default=0, help="status of the step before")
         step.add_argument("--checkout", type=Path, help="folder with the tests")
         step.add_argument("--pytest", type=Path, help="folder in which pytest is installed")
-        step.add_argument("words", nargs=argparse.REMAINDER, help="command of aam")
+        step.add_argument("argv", nargs=argparse.REMAINDER, help="command of aam")
     copy = found.add_parser("stage", help="Copy files to a folder, each verified.")
     copy.set_defaults(run=_stage)
     copy.add_argument("--most-gb", type=float, default=float("inf"))
@@ -95,31 +95,31 @@ def _settings(given: argparse.Namespace) -> Settings:
     return Settings(**values)
 
 
-def _words(given: argparse.Namespace) -> list[str]:
-    return list(given.words[1:] if given.words[:1] == ["--"] else given.words)
+def _argv(given: argparse.Namespace) -> list[str]:
+    return list(given.argv[1:] if given.argv[:1] == ["--"] else given.argv)
 
 
 def _prepare(given: argparse.Namespace) -> None:
     """Check the node and the inputs, and stage them."""
-    words = _words(given)
+    argv = _argv(given)
     if os.environ.get("SLURM_NODEID", "0") == "0":  # once is enough to refuse an option
-        parse(*split_command(words))
-    steps.prepare(_settings(given), words, os.environ)
+        parse(*split_command(argv))
+    steps.prepare(_settings(given), argv, os.environ)
 
 
 def _run(given: argparse.Namespace) -> int:
     """Run `aam` as a rank."""
-    return steps.run(_settings(given), _words(given), os.environ)
+    return steps.run(_settings(given), _argv(given), os.environ)
 
 
 def _finish(given: argparse.Namespace) -> int:
     """Copy the run for the last time and decide how the job ends."""
-    return steps.finish(_settings(given), _words(given), os.environ, given.status)
+    return steps.finish(_settings(given), _argv(given), os.environ, given.status)
 
 
 def _tests(given: argparse.Namespace) -> int:
     """Run `aam check` and the tests that need an AMD GPU."""
-    return run_tests(_words(given), given.checkout, given.pytest)
+    return run_tests(_argv(given), given.checkout, given.pytest)
 
 
 def _stage(given: argparse.Namespace) -> None:

@@ -16,11 +16,11 @@ from aam.node import log
 FILE = "tests/numerics/test_rocm_compatibility.py"
 
 
-def run_tests(words: Sequence[str], checkout: Path, pytest: Path | None) -> int:
-    """Run `aam` with `words` and the tests of a checkout; return the first status that is not 0.
+def run_tests(argv: Sequence[str], checkout: Path, pytest: Path | None) -> int:
+    """Run `aam` with `argv` and the tests of a checkout; return the first status that is not 0.
 
     Args:
-        words: a command of `aam`, `check` and its options.
+        argv: a command of `aam`, `check` and its options.
         pytest: folder in which pytest is installed; None: beside aam.
 
     Raises:
@@ -32,8 +32,8 @@ def run_tests(words: Sequence[str], checkout: Path, pytest: Path | None) -> int:
     if pytest is not None and not pytest.is_dir():
         remedy = "slurm/cosmos_setup.sh installs it, or set AAM_PYTEST"
         raise MissingInput("No pytest", f"'{pytest}' does not exist", remedy)
-    log(f"aam {' '.join(words)}")
-    checked = subprocess.run([sys.executable, "-m", "aam.cli", *words]).returncode
+    log(f"aam {' '.join(argv)}")
+    checked = subprocess.run([sys.executable, "-m", "aam.cli", *argv]).returncode
     log("tests of the marker rocm")
     paths = [str(checkout)] + ([str(pytest)] if pytest else [])
     with tempfile.TemporaryDirectory() as folder:

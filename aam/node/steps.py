@@ -29,13 +29,13 @@ from aam.node.sync import Mirror, restore, update_patiently
 STRATEGIES = ("--distributed", "--fsdp", "--data-parallel")
 
 
-def prepare(settings: Settings, words: Sequence[str], variables: Mapping[str, str]) -> None:
+def prepare(settings: Settings, argv: Sequence[str], variables: Mapping[str, str]) -> None:
     """Check a node and its inputs, stage them, restore the run, and write the list of mounts.
 
     Raises:
         AamError: the job cannot run; the first second shows it.
     """
-    command = read(words, settings.directory)
+    command = read(argv, settings.directory)
     if settings.vendor and command.takes_gpu:
         topology.require_gpus(VENDORS[settings.vendor], settings.ranks)
     require_inputs(command)
@@ -119,13 +119,13 @@ def _target(value: str) -> str:
     return fields.get("destination", "")
 
 
-def run(settings: Settings, words: Sequence[str], variables: Mapping[str, str]) -> int:
+def run(settings: Settings, argv: Sequence[str], variables: Mapping[str, str]) -> int:
     """Run `aam` as a rank and return its exit status; 0 when it stopped on request.
 
     A rank that has stopped on request must leave the others the time to do so, and Slurm ends them
     all when one ends with another status.
     """
-    command = read(words, settings.directory)
+    command = read(argv, settings.directory)
     first = variables.get("SLURM_PROCID", "0") == "0"
     shared = settings.shared_run(command)
     if shared is not None and _continues(shared, variables):
@@ -193,10 +193,10 @@ class _Rank:
 
 @contextmanager
 def _child(
-    words: Sequence[str], variables: Mapping[str, str], settings: Settings
+    argv: Sequence[str], variables: Mapping[str, str], settings: Settings
 ) -> Iterator[_Rank]:
     """Start a process; SIGTERM is passed on to it."""
-    process = subprocess.Popen(words, env=dict(variables), cwd=settings.node_folder)
+    process = subprocess.Popen(argv, env=dict(variables), cwd=settings.node_folder)
     rank = _Rank(process)
 
     def terminate(number: int, frame: FrameType | None) -> None:
@@ -234,7 +234,7 @@ def _follow(process: subprocess.Popen[bytes], settings: Settings, mirror: Mirror
 
 
 def finish(
-    settings: Settings, words: Sequence[str], variables: Mapping[str, str], status: int
+    settings: Settings, argv: Sequence[str], variables: Mapping[str, str], status: int
 ) -> int:
     """Copy the run for the last time and return the status of the job.
 
@@ -244,7 +244,7 @@ def finish(
     if not _first_node(variables):
         return 0
     try:
-        command = read(words, settings.directory)
+        command = read(argv, settings.directory)
     except UsageError:  # `prepare` has printed it
         log(f"ended with status {status}")
         return status

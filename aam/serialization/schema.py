@@ -103,7 +103,7 @@ def _in_range(arguments: tuple[Any, ...], value: Any, place: str) -> Any:
     found = parse(expected, value, place)
     for limit in limits:
         if isinstance(limit, Range) and not limit.holds(found):
-            raise Mismatch(f"{place} is {_shown(found)}, not {limit.words}")
+            raise Mismatch(f"{place} is {_shown(found)}, not {limit.description}")
     return found
 
 

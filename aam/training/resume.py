@@ -85,8 +85,8 @@ class ExactResume(Callback):
         self, trainer: pl.Trainer, pl_module: pl.LightningModule, batch: Any, batch_idx: int
     ) -> None:
         """Seed the generators of all devices for this step."""
-        words = [self.config.plan.seed, _DROPOUT, trainer.current_epoch, batch_idx, self.rank]
-        seed = np.random.SeedSequence(words).generate_state(1, np.uint64)[0]
+        entropy = [self.config.plan.seed, _DROPOUT, trainer.current_epoch, batch_idx, self.rank]
+        seed = np.random.SeedSequence(entropy).generate_state(1, np.uint64)[0]
         torch.manual_seed(int(seed) >> 1)
 
 

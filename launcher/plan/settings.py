@@ -193,7 +193,7 @@ def _checked(key: str, entry: Entry) -> Entry:
         wanted = "a word"
     if not right:
         evidence = f"'{key}' in {entry.where} is {reprlib.repr(value)}"
-        raise ConfigurationError("A value of the wrong kind", evidence, f"give {wanted}")
+        raise ConfigurationError("A value of the wrong type", evidence, f"give {wanted}")
     if key == "env":
         for name in value:
             if not isinstance(name, str) or not VARIABLE.match(name):

@@ -136,7 +136,7 @@ def site_of(name: str, entries: Mapping[str, Entry]) -> Site:
         entries: top-level entries of the file, with their places.
 
     Raises:
-        ConfigurationError: a value of the wrong kind, or a key of a fact that does not exist.
+        ConfigurationError: a value of the wrong type, or a key of a fact that does not exist.
     """
     facts: dict[str, Fact] = {}
     for key, entry in entries.items():
@@ -190,7 +190,7 @@ def _fact(key: str, entry: Entry) -> Fact:
     confirmed = value.get("confirmed")
     if confirmed is not None and not isinstance(confirmed, bool):
         evidence = f"'confirmed' of {key} in {entry.where} is {confirmed!r}"
-        raise ConfigurationError("A value of the wrong kind", evidence, "give yes or no")
+        raise ConfigurationError("A value of the wrong type", evidence, "give yes or no")
     source, confirm = str(value.get("source", "")), str(value.get("confirm", ""))
     return Fact(value["value"], entry.where, source, confirmed, confirm)
 
@@ -217,4 +217,4 @@ def _checked(key: str, kind: Kind, fact: Fact) -> Fact:
 
 def _wrong(key: str, fact: Fact, wanted: str) -> ConfigurationError:
     evidence = f"'{key}' in {fact.where} is {fact.value!r}"
-    return ConfigurationError("A value of the wrong kind", evidence, f"give {wanted}")
+    return ConfigurationError("A value of the wrong type", evidence, f"give {wanted}")

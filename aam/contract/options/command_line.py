@@ -191,10 +191,10 @@ def _check_ranges(options: Iterable[OptionSpec], values: Mapping[str, Any]) -> N
         given = value if isinstance(value, tuple) else (value,)
         found = [one for one in given if isinstance(one, numbers.Real)]
         if spec.takes is not None and not all(spec.takes.holds(float(one)) for one in found):
-            wrong.append((spec.flag, " ".join(map(str, found)), spec.takes.words))
+            wrong.append((spec.flag, " ".join(map(str, found)), spec.takes.description))
     if wrong:
         evidence = ", ".join(f"{flag} {value}" for flag, value, _ in wrong)
-        ranges = ", ".join(f"{words} for {flag}" for flag, _, words in wrong)
+        ranges = ", ".join(f"{allowed} for {flag}" for flag, _, allowed in wrong)
         raise UsageError("Values that no run can have", evidence, f"give {ranges}")
 
 

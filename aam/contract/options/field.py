@@ -27,7 +27,7 @@ T = TypeVar("T")
 class Range:
     """Range of a numeric option, with its description for messages."""
 
-    words: str
+    description: str
     lowest: float
     highest: float = sys.float_info.max
     open_below: bool = False
