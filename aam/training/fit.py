@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import logging
 import math
+import os
 import warnings
 from collections.abc import Sequence
 from dataclasses import dataclass
@@ -34,6 +35,7 @@ from aam.training.optimizer import freeze_idle
 from aam.training.progress import Progress, RunLength
 from aam.training.resume import AtomicCheckpointIO, ExactResume, PlateauStep
 from aam.training.runtime import Runtime
+from aam.training.step_log import requested_log
 
 PRECISIONS = {"none": "32-true", "bf16": "bf16-mixed", "fp16": "16-mixed"}
 HIGHER_IS_BETTER = ("r2", "accuracy", "f1")
@@ -226,7 +228,7 @@ def _callbacks(
     callbacks += [table.progress, table, PlateauStep()]
     if interactive() and communicator.ranks.is_main:
         callbacks.append(RunProgressBar(table.progress))
-    return keeper, callbacks + _first_steps(fit)
+    return keeper, [*callbacks, *_first_steps(fit), *requested_log(os.environ)]
 
 
 def _first_steps(fit: FitConfig) -> list[Callback]:
