@@ -29,13 +29,15 @@ from aam.contract.options import (
     specs,
     split_command,
 )
-from aam.contract.options.device import ScaleOptions
+from aam.contract.options.device import DeviceOptions, ScaleOptions
 from aam.contract.run_record import Record
 
 INTERRUPTED = 130
 DISK_FULL = (28, 122)  # ENOSPC, EDQUOT
 OWN: dict[str, type] = {"completion": completion.Completion}
 """Commands that `aam-launch` does not pass on, because it has its own."""
+MODULES = {"bench": "bench", "tune": "tune", "profile": "profile"}
+"""First word of commands that measure another one -> their module in `aam.commands`."""
 
 
 def main(argv: Sequence[str] | None = None) -> int:
@@ -92,7 +94,11 @@ def _dispatch(arguments: list[str]) -> int:
     name, rest = split_command(arguments, OWN)
     options = parse(name, rest)
     _set_passive_waiting(os.environ)
-    if isinstance(scale := getattr(options, "scale", None), ScaleOptions):
+    if isinstance(device := getattr(options, "device", None), DeviceOptions):
+        _set_threads(device, os.environ)
+    scale = getattr(options, "scale", None)
+    first, _, measured = name.partition(" ")
+    if isinstance(scale, ScaleOptions) and not measured:
         from aam.distributed import local_ranks
 
         number = local_ranks.ranks_to_start(scale, options.device, options.loop.batch_size)
@@ -101,7 +107,7 @@ def _dispatch(arguments: list[str]) -> int:
         # PyTorch prints long messages about each broken connection; the heartbeat names the failed
         # rank.
         os.environ.setdefault("TORCH_CPP_LOG_LEVEL", "ERROR")
-    command = importlib.import_module(f"aam.commands.{name.replace(' ', '_')}")
+    command = importlib.import_module(f"aam.commands.{MODULES.get(first, name.replace(' ', '_'))}")
     record = Record(name, options)
     # A command returns an exit status, facts for the run record, or nothing.
     result = command.run(options)
@@ -118,6 +124,13 @@ def _set_passive_waiting(environment: MutableMapping[str, str]) -> None:
     chosen = ("OMP_WAIT_POLICY", "GOMP_SPINCOUNT", "KMP_BLOCKTIME", "KMP_LIBRARY")
     if not any(name in environment for name in chosen):
         environment["OMP_WAIT_POLICY"] = "PASSIVE"
+
+
+def _set_threads(device: DeviceOptions, environment: MutableMapping[str, str]) -> None:
+    """Set the threads of OpenMP and MKL, which read the variables when they are imported."""
+    if device.cpu_threads != "auto":
+        for name in ("OMP_NUM_THREADS", "MKL_NUM_THREADS"):
+            environment[name] = str(device.cpu_threads)
 
 
 def parse(name: str, argv: Sequence[str]) -> Any:

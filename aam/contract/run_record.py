@@ -42,7 +42,7 @@ def describe(command: str, options: Any) -> dict[str, Any]:
         },
         "versions": {"python": platform.python_version()} | _versions(),
         "options": to_plain(options),
-        "inputs": _inputs(options),
+        "inputs": input_files(options),
         "launch": launched_by(os.environ),
     }
 
@@ -137,28 +137,34 @@ def _versions() -> dict[str, str]:
     return found
 
 
-def _inputs(options: Any) -> dict[str, dict[str, Any]]:
-    """Return path, size and SHA-256 of every input file; of a run folder, of its best checkpoint.
+def input_files(options: Any) -> dict[str, dict[str, Any]]:
+    """Return path, size and SHA-256 of every input file, by flag."""
+    paths = {
+        spec.flag: value_of(options, spec.field)
+        for spec in specs(type(options))
+        if spec.role == "input"
+    }
+    # A value may also be None, or a literal such as `auto`.
+    found = {flag: input_file(path) for flag, path in paths.items() if isinstance(path, Path)}
+    return {flag: file for flag, file in found.items() if file is not None}
 
-    Of a store of `aam prepare` it is the SHA-256 of its header, which contains those of its files.
+
+def input_file(path: Path) -> dict[str, Any] | None:
+    """Return path, size and SHA-256 of an input; None if it is no regular file.
+
+    Of a run folder it is the best checkpoint. Of a store of `aam prepare` it is the SHA-256 of its
+    header, which contains those of its files.
     """
-    files = {}
-    for spec in specs(type(options)):
-        if spec.role != "input":
-            continue
-        path = value_of(options, spec.field)
-        if not isinstance(path, Path):  # None, or a literal such as `auto`
-            continue
-        size, content = 0, path
-        if (path / "store.json").is_file():
-            size, content = sum(f.stat().st_size for f in path.iterdir()), path / "store.json"
-        elif path.is_dir():
-            ensemble = path / "checkpoints" / "ensemble.ckpt"
-            path = content = ensemble if ensemble.is_file() else ensemble.with_name("best.ckpt")
-        if is_regular(content):
-            files[spec.flag] = {
-                "path": str(path.resolve()),
-                "bytes": size or content.stat().st_size,
-                "sha256": sha256(content),
-            }
-    return files
+    size, content = 0, path
+    if (path / "store.json").is_file():
+        size, content = sum(f.stat().st_size for f in path.iterdir()), path / "store.json"
+    elif path.is_dir():
+        ensemble = path / "checkpoints" / "ensemble.ckpt"
+        path = content = ensemble if ensemble.is_file() else ensemble.with_name("best.ckpt")
+    if not is_regular(content):
+        return None
+    return {
+        "path": str(path.resolve()),
+        "bytes": size or content.stat().st_size,
+        "sha256": sha256(content),
+    }

@@ -6,6 +6,7 @@ a GPU vendor or branch on one.
 
 from __future__ import annotations
 
+import os
 from pathlib import Path
 
 import torch
@@ -56,6 +57,14 @@ def device_name(device: torch.device) -> str:
         return f"GPU {device.index or 0}, {torch.cuda.get_device_name(device)}"
     threads = torch.get_num_threads()
     return f"CPU, {threads} thread{'s' if threads > 1 else ''}"
+
+
+def hardware_name(device: torch.device) -> str:
+    """Return the name of a device without its number, such as "NVIDIA H200" or "CPU, 2 cores"."""
+    if is_gpu(device):
+        return str(torch.cuda.get_device_name(device))
+    cores = len(os.sched_getaffinity(0))
+    return f"CPU, {cores} core{'s' if cores > 1 else ''}"
 
 
 def print_device(device: torch.device) -> None:

@@ -23,6 +23,7 @@ from aam.model.shape import NetworkShape, least_weights
 from aam.numerics.backend_selection import BackendPolicy, SelectedBackends, choose_backends
 from aam.numerics.check import CheckPlan
 from aam.numerics.device import arch_of, choose_device, is_gpu
+from aam.training.tuned_for import check_tuned_for
 
 _TRAINING_BYTES = 4 * 4
 """Bytes of a weight in training: the weight, its gradient and two moments of Adam in fp32."""
@@ -54,10 +55,11 @@ def check_resources(options: Pretrain | Train) -> None:
     """Refuse a precision that the device lacks, or a network that cannot be built on it.
 
     Raises:
-        UsageError: the heads do not divide the width, or the weights, their gradients and the two
-            moments of Adam exceed the memory of the device.
+        UsageError: the heads do not divide the width, the weights, their gradients and the two
+            moments of Adam exceed the memory of the device, or --tuned-for is for another one.
     """
     device, model = choose_device(options.device), options.model
+    check_tuned_for(options.speed.tuned_for, options.input.table, device)
     choose_precision(options.speed.mixed_precision, arch_of(device))
     if options.pretrained_encoder is not None:
         return

@@ -3,7 +3,7 @@
 from dataclasses import dataclass
 from typing import Literal
 
-from aam.contract.options.field import PROCESSES, SECONDS, ZERO_OR_MORE, option
+from aam.contract.options.field import ONE_OR_MORE, PROCESSES, SECONDS, ZERO_OR_MORE, option
 
 MixedPrecision = Literal["none", "bf16", "fp16", "auto"]
 
@@ -32,6 +32,12 @@ class DeviceOptions:
         "Data loader processes; 'auto': none on a CPU, up to 4 for a GPU.",
         default="auto",
         takes=PROCESSES,
+        resumable=True,
+    )
+    cpu_threads: int | Literal["auto"] = option(
+        "Threads of the CPU that compute; 'auto': OMP_NUM_THREADS, else one for each core.",
+        default="auto",
+        takes=ONE_OR_MORE,
         resumable=True,
     )
     attn_implementation: AttnImplementation = option(
@@ -75,6 +81,13 @@ class SpeedOptions:
         "the backward pass: memory does not grow with the number of ASVs. 0: all at once.",
         default=0,
         takes=ZERO_OR_MORE,
+        resumable=True,
+    )
+
+    tuned_for: str | None = option(
+        "Study, device and versions that settings of `aam tune` were measured with; a run with "
+        "others is refused.",
+        default=None,
         resumable=True,
     )
 

@@ -35,7 +35,7 @@ def overview(program: str, more: Mapping[str, Mapping[str, type]] | None = None)
     for group, commands in {**own, **(more or {})}.items():
         lines += ["", group]
         for name, kind in commands.items():
-            lines += _wrapped(f"  {name:<16}", summary(kind), 18)
+            lines += _wrapped(f"  {name:<16} ", summary(kind), 19)
     return "\n".join([*lines, "", f"`{program} COMMAND --help` lists the options of a command."])
 
 

@@ -1,0 +1,57 @@
+"""`aam bench`: speed and memory of a command with one setting varied at a time."""
+
+from __future__ import annotations
+
+import json
+
+from aam.console import say
+from aam.contract.files import atomic_write
+from aam.contract.options.commands.measure import BenchPretrain, BenchTrain, BenchWorkload
+from aam.performance.tune_result import RATE_NOTE, failures, measured_json, rate_cells
+from aam.performance.tune_settings import Setting
+from aam.performance.workload_setup import set_up
+from aam.report.base import Table
+from aam.report.speed_page import Bar, write_page
+from aam.report.terminal import print_table
+
+
+def run(options: BenchPretrain | BenchTrain | BenchWorkload) -> None:
+    """Measure each subject against the given options; print tables, write bench.json and a page.
+
+    Raises:
+        AamError: see `set_up`.
+        DataError: the workload fails as it is given.
+    """
+    with set_up(options) as given:
+        found = {}
+        for subject, propose in given.stages.items():
+            if settings := propose(given.defaults, given.device):
+                found[subject] = given.bench.compare(subject, Setting("as given"), settings)
+        if not found:
+            found["workload"] = given.bench.compare("workload", Setting("as given"), [])
+        content = {
+            "measured": given.identity,
+            "rounds": given.bench.rounds,
+            "steps": given.bench.steps,
+            "warmup_steps": given.bench.warmup,
+            "subjects": {
+                subject: [measured_json(one) for one in measured]
+                for subject, measured in found.items()
+            },
+        }
+        with atomic_write(given.folder / "bench.json") as temporary:
+            temporary.write_text(json.dumps(content, indent=2) + "\n")
+        tables, charts = [], {}
+        for subject, measured in found.items():
+            heads, rows = rate_cells(measured)
+            table = Table(subject, heads, rows, " ".join([RATE_NOTE, *failures(measured)]))
+            tables.append(table)
+            print_table(table)
+            charts[subject] = [
+                Bar(one.setting.label, one.rates.samples, one.rates.spread)
+                for one in measured
+                if one.rates is not None
+            ]
+        lead = f"{given.device.name}, PyTorch {given.device.torch}; {given.bench.rounds} rounds."
+        write_page(given.folder / "report.html", "Benchmark", lead, charts, tables)
+    say(f"Report: {given.folder / 'report.html'}")

@@ -1,0 +1,130 @@
+"""Journal of the runs of a workload: every finished run is kept, so that a measurement continues.
+
+`runs.jsonl` has one line for what is measured (workload, inputs, device, versions), then one for
+each run. A measurement is a function of its runs, so it is repeated from the start, and only runs
+that are not in the journal are computed.
+"""
+
+from __future__ import annotations
+
+import json
+import shutil
+from collections.abc import Mapping
+from dataclasses import asdict, dataclass, field
+from pathlib import Path
+from typing import Any
+
+from aam.console import say
+from aam.contract.errors import CannotCreate, DataError
+from aam.contract.files import report_full_disk
+from aam.performance.workload import RunPlan, RunResult, Step, Workload, run_workload
+
+JOURNAL = "runs.jsonl"
+
+
+@dataclass
+class Runs:
+    """Runs of a workload, computed once.
+
+    Args:
+        folder: of the journal, and of a folder for the run in progress.
+        timeout: seconds without a step after which a run counts as hanging.
+    """
+
+    workload: Workload
+    folder: Path
+    timeout: float
+    known: dict[str, RunResult] = field(default_factory=dict)
+
+    def run(self, plan: RunPlan) -> RunResult:
+        """Return the result of a run, from the journal if it is there."""
+        key = _key(plan)
+        if key not in self.known:
+            place = self.folder / "running"
+            self.known[key] = found = run_workload(self.workload, plan, place, self.timeout)
+            shutil.rmtree(place, ignore_errors=True)
+            self._write(key, found)
+        return self.known[key]
+
+    def _write(self, key: str, result: RunResult) -> None:
+        line = {
+            "run": key,
+            "failure": result.failure,
+            "steps": [list(vars(step).values()) for step in result.steps],
+        }
+        with report_full_disk(self.folder / JOURNAL), (self.folder / JOURNAL).open("a") as stream:
+            stream.write(json.dumps(line) + "\n")
+
+
+def open_runs(
+    workload: Workload, folder: Path, timeout: float, identity: Mapping[str, Any], overwrite: bool
+) -> Runs:
+    """Open the journal in `folder`, or begin one.
+
+    Args:
+        identity: what is measured, as JSON; that of the journal must be equal.
+        overwrite: begin a new one if there is another.
+
+    Raises:
+        CannotCreate: the journal is of another measurement and `overwrite` is false, or the folder
+            cannot be written to.
+        DataError: the journal is damaged.
+    """
+    journal = folder / JOURNAL
+    runs = Runs(workload, folder, timeout)
+    lines = _lines(journal)
+    stored: Any = lines[0] if lines else {}
+    differing = [name for name in identity if stored.get(name) != identity[name]]
+    if lines and differing and not overwrite:
+        name = differing[0]
+        raise CannotCreate(
+            "The folder has measurements of something else",
+            f"'{journal}' differs in {', '.join(differing)} "
+            f"({name}: {json.dumps(stored.get(name))[:200]}, "
+            f"now {json.dumps(identity[name])[:200]})",
+            "choose another --output-dir, or add --overwrite",
+        )
+    if not lines or differing:
+        try:
+            folder.mkdir(parents=True, exist_ok=True)
+            with report_full_disk(journal):
+                journal.write_text(json.dumps(dict(identity)) + "\n")
+        except OSError as error:
+            evidence = f"'{folder}', {error.strerror}"
+            raise CannotCreate(
+                "The folder cannot be written to", evidence, "choose another"
+            ) from error
+        return runs
+    for line in lines[1:]:
+        steps = tuple(Step(*values) for values in line["steps"])
+        runs.known[line["run"]] = RunResult(steps, line["failure"])
+    if runs.known:
+        say(f"{len(runs.known)} runs of '{journal}' are not repeated.")
+    return runs
+
+
+def _lines(journal: Path) -> list[dict[str, Any]]:
+    """Read the complete lines of a journal; a killed process may have left an incomplete one."""
+    try:
+        text = journal.read_text()
+    except FileNotFoundError:
+        return []
+    except (OSError, ValueError) as error:
+        raise DataError("The journal cannot be read", f"'{journal}', {error}", _NEW) from error
+    whole, _, rest = text.rpartition("\n")
+    if rest:
+        journal.write_text(whole + "\n" if whole else "")
+    try:
+        found = [json.loads(line) for line in whole.split("\n")] if whole else []
+        if not all(isinstance(line, dict) for line in found):
+            raise ValueError("a line is not an object")
+    except ValueError as error:
+        raise DataError("The journal is damaged", f"'{journal}', {error}", _NEW) from error
+    return found
+
+
+_NEW = "choose another --output-dir, or remove the file"
+
+
+def _key(plan: RunPlan) -> str:
+    return json.dumps(asdict(plan), sort_keys=True, default=str)

@@ -1,0 +1,172 @@
+"""Set-up of a measurement: the workload, its settings, the device and the journal, from options."""
+
+from __future__ import annotations
+
+import os
+import signal
+from collections.abc import Iterator, Mapping
+from contextlib import contextmanager
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+from aam import __version__
+from aam.console import warn
+from aam.contract.errors import UsageError
+from aam.contract.options import options_of, specs, to_plain
+from aam.contract.options.commands.learn import Pretrain, Train
+from aam.contract.options.commands.measure import (
+    BenchPretrain,
+    BenchTrain,
+    BenchWorkload,
+    ProfilePretrain,
+    ProfileTrain,
+    TunePretrain,
+    TuneTrain,
+    TuneWorkload,
+    WorkloadOptions,
+)
+from aam.contract.run_record import input_files, value_of
+from aam.performance.bench import Bench
+from aam.performance.parity import Parity
+from aam.performance.tune_settings import SUBJECTS, Propose, Setting, Values
+from aam.performance.workload import AamCommand, Program, Workload
+from aam.performance.workload_device import DeviceFacts, device_facts
+from aam.performance.workload_runs import open_runs
+from aam.training import run_lock
+
+Measured = BenchPretrain | BenchTrain | BenchWorkload | TunePretrain | TuneTrain | TuneWorkload
+OwnCommand = BenchPretrain | BenchTrain | TunePretrain | TuneTrain | ProfilePretrain | ProfileTrain
+
+OF_RUN = ("output_dir", "overwrite", "resume_from", "checkpoint_every_n_steps")
+"""Options of the measurement's own folder, which its runs do not get."""
+
+
+@dataclass(frozen=True)
+class SetUp:
+    """A measurement.
+
+    Attributes:
+        stages: subject -> its settings.
+        defaults: values of all options of the workload.
+        no_dropout: values that switch dropout off.
+        identity: what is measured, as JSON.
+    """
+
+    bench: Bench
+    stages: Mapping[str, Propose]
+    defaults: Values
+    no_dropout: Values
+    device: DeviceFacts
+    identity: Mapping[str, Any]
+    folder: Path
+
+
+@contextmanager
+def set_up(options: Measured) -> Iterator[SetUp]:
+    """Yield the measurement that `options` describe; its folder is locked meanwhile.
+
+    Raises:
+        UsageError: contradictory options, or one of several ranks.
+        Unavailable: no GPU where one is requested.
+        CannotCreate, DataError: see `open_runs` and `run_lock.locked`.
+    """
+    if int(os.environ.get("WORLD_SIZE", "1")) > 1:
+        raise UsageError(
+            "A measurement is one process, which starts the others",
+            f"WORLD_SIZE={os.environ['WORLD_SIZE']}",
+            "start it once, and give --processes for the ranks of the workload",
+        )
+    measure = options.measure
+    if measure.warmup_steps >= measure.steps:
+        raise UsageError(
+            "No step is left to measure",
+            f"--steps {measure.steps} --warmup-steps {measure.warmup_steps}",
+            "give more --steps",
+        )
+    workload: Workload
+    stages: Mapping[str, Propose]
+    defaults: dict[str, Any]
+    no_dropout: dict[str, Any] = {}
+    if isinstance(options, (BenchWorkload, TuneWorkload)):
+        program, defaults = options.program, {}
+        workload, stages = program_of(program)
+        folder, overwrite = program.output_dir, program.overwrite
+        identity: dict[str, Any] = {"workload": to_plain(program)}
+        workload.argv({}, folder)
+        name = "auto"
+    else:
+        workload = command_of(options)
+        defaults = {spec.flag: value_of(options, spec.field) for spec in specs(workload.options)}
+        dropouts = [flag for flag in ("--dropout", "--profile-dropout") if defaults.get(flag)]
+        no_dropout = dict.fromkeys(dropouts, 0.0)
+        wanted = measure.subjects
+        stages = {name: SUBJECTS[name] for name in SUBJECTS if not wanted or name in wanted}
+        folder, overwrite = options.run.output_dir, options.run.overwrite
+        identity = {
+            "command": workload.command,
+            "options": {flag: str(value) for flag, value in workload.given.items()},
+            "inputs": {flag: one["sha256"] for flag, one in input_files(options).items()},
+        }
+        name = options.device.device
+    device = device_facts(name)
+    if device.busy:
+        warn(f"{device.busy}; the measured times are not those of a device of your own.")
+    identity |= {"aam": __version__, "torch": device.torch, "device": device.name}
+    with run_lock.locked(folder), _interrupted_by_sigterm():
+        runs = open_runs(workload, folder, measure.step_timeout, identity, overwrite)
+        bench = Bench(runs, measure.rounds, measure.steps, measure.warmup_steps, measure.compare_by)
+        yield SetUp(bench, stages, defaults, no_dropout, device, identity, folder)
+
+
+@contextmanager
+def _interrupted_by_sigterm() -> Iterator[None]:
+    """Let SIGTERM, which ends a job, end the run in progress too, as Ctrl-C does."""
+    before = signal.signal(signal.SIGTERM, signal.default_int_handler)
+    try:
+        yield
+    finally:
+        signal.signal(signal.SIGTERM, before)
+
+
+def command_of(options: OwnCommand) -> AamCommand:
+    """Return the command of `aam` that `options` contain, with the values that are no default."""
+    kind, command = (Train, "train") if isinstance(options, Train) else (Pretrain, "pretrain")
+    values = {
+        spec.flag: value
+        for spec in options_of(command)
+        if spec.field not in OF_RUN and (value := value_of(options, spec.field)) != spec.default
+    }
+    if command == "train":
+        values["--members"] = ("transformer",)
+    return AamCommand(command, kind, values)
+
+
+def program_of(options: WorkloadOptions) -> tuple[Program, dict[str, Propose]]:
+    """Return the program and the settings of each of its values.
+
+    Raises:
+        UsageError: values that are not NAME=VALUE,VALUE, or an unknown name after --half.
+    """
+    values: dict[str, list[str]] = {}
+    for text in options.values:
+        name, equals, listed = text.partition("=")
+        values[name] = listed.split(",")
+        if not (equals and name.isidentifier() and all(values[name])):
+            raise UsageError(
+                "Not the values of a name", f"--values {text}", "write NAME=VALUE,VALUE"
+            )
+    if unknown := [name for name in options.half if name not in values]:
+        raise UsageError("A name without values", f"--half {' '.join(unknown)}", "see --values")
+
+    def proposer(name: str) -> Propose:
+        parity = Parity.HALF if name in options.half else Parity.ROUNDING
+
+        def propose(now: Values, device: DeviceFacts) -> list[Setting]:
+            others = [value for value in values[name][1:] if value != now.get(name)]
+            return [Setting(f"{name}={value}", {name: value}, parity) for value in others]
+
+        return propose
+
+    program = Program(options.workload, {name: listed[0] for name, listed in values.items()})
+    return program, {name: proposer(name) for name in values}

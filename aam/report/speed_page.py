@@ -1,0 +1,76 @@
+"""HTML page of a measurement: bars of speeds or shares, and tables."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+from aam.contract.files import atomic_write
+from aam.report.base import Table
+from aam.report.canvas import INK, SERIES, blank, inline_svg, styled
+from aam.report.page import render
+
+if TYPE_CHECKING:
+    from matplotlib.figure import Figure
+
+
+@dataclass(frozen=True)
+class Bar:
+    """Value of a setting, such as its samples per second, and half their interquartile range."""
+
+    label: str
+    value: float
+    spread: float = 0.0
+
+
+@styled
+def bar_figure(title: str, bars: Sequence[Bar], unit: str) -> Figure:
+    """Plot values as bars; the first, such as the default, is a line too."""
+    figure, axes = blank(4.6, 0.9 + 0.38 * len(bars))
+    places = range(len(bars))
+    axes.barh(
+        places,
+        [bar.value for bar in bars],
+        xerr=[bar.spread for bar in bars],
+        color=[SERIES[0] if k else SERIES[1] for k in places],
+        height=0.62,
+        error_kw={"ecolor": INK, "elinewidth": 1, "capsize": 3},
+    )
+    axes.axvline(bars[0].value, color=INK, lw=1, ls="--", alpha=0.6)
+    axes.set_yticks(list(places), [bar.label for bar in bars])
+    axes.invert_yaxis()
+    axes.grid(axis="y", visible=False)
+    axes.set(xlabel=unit, xlim=(0, None))
+    axes.set_title(title)
+    return figure
+
+
+def write_page(
+    path: Path,
+    title: str,
+    lead: str,
+    charts: Mapping[str, Sequence[Bar]],
+    tables: Sequence[Table],
+    unit: str = "samples per second",
+) -> None:
+    """Write the page.
+
+    Args:
+        charts: title -> bars; those without bars are left out.
+        unit: of the bars.
+
+    Raises:
+        CannotCreate: it cannot be written.
+    """
+    pictures: list[dict[str, Any]] = []
+    for number, (name, bars) in enumerate(charts.items()):
+        if bars:
+            spoken = ", ".join(f"{bar.label} {bar.value:.3g}" for bar in bars)
+            description = f"{name}, {unit}: {spoken}"
+            svg = inline_svg(bar_figure(name, bars, unit), f"speed{number}", description)
+            pictures.append({"svg": svg, "caption": ""})
+    text = render("speed.html.j2", title=title, lead=lead, pictures=pictures, tables=tables)
+    with atomic_write(path) as temporary:
+        temporary.write_text(text, encoding="utf-8")
