@@ -1,15 +1,20 @@
-"""`aam profile`: what limits a run on a GPU, from the output of a profiler."""
+"""`aam profile`: what limits a run, from the output of a profiler or of some steps of a command."""
 
 from __future__ import annotations
 
 import json
 import re
+import shutil
 from typing import Any
 
 from rich.console import Console
 from rich.markup import escape
 from rich.table import Column, Table
 
+from aam.console import say
+from aam.contract.errors import DataError
+from aam.contract.files import atomic_write, refuse_existing
+from aam.contract.options.commands.measure import ProfilePretrain, ProfileTrain
 from aam.contract.options.commands.stack import Profile
 from aam.performance.profile import (
     KernelProfile,
@@ -20,15 +25,25 @@ from aam.performance.profile import (
     verdict,
 )
 from aam.performance.profile_files import read_profile
+from aam.performance.workload import RunPlan, run_workload
+from aam.performance.workload_setup import command_of
+from aam.report.speed_page import Bar, write_page
+
+TIMEOUT = 600.0
+"""Seconds without a step after which the command counts as hanging."""
 
 
-def run(options: Profile) -> None:
+def run(options: Profile | ProfilePretrain | ProfileTrain) -> None:
     """Print the limit of a run, its categories and longest kernels, or two runs side by side.
 
     Raises:
         MissingInput: a file does not exist.
-        DataError: a file is not a profile, is damaged, or has no kernels.
+        DataError: a file is not a profile, is damaged, or has no kernels; the command fails.
+        CannotCreate: the trace of a command exists, or cannot be written.
     """
+    if isinstance(options, (ProfilePretrain, ProfileTrain)):
+        _run_command(options)
+        return
     first = read_profile(options.profile)
     second = None if options.compare is None else read_profile(options.compare)
     if options.json:
@@ -43,8 +58,41 @@ def run(options: Profile) -> None:
         _show_differences(console, first, second)
 
 
-def _as_plain(profile: KernelProfile, number: int) -> dict[str, Any]:
-    found = verdict(profile)
+def _run_command(options: ProfilePretrain | ProfileTrain) -> None:
+    """Record some steps of a command, and print their profile."""
+    folder, chosen = options.run.output_dir, options.profile
+    trace = folder / "trace.json.gz"
+    refuse_existing(trace, options.run.overwrite)
+    steps = chosen.warmup_steps + chosen.profile_steps
+    with atomic_write(trace) as temporary:
+        variables = {"AAM_TRACE": str(temporary), "AAM_TRACE_FROM": str(chosen.warmup_steps)}
+        plan = RunPlan({}, steps, "profile")
+        found = run_workload(command_of(options), plan, folder / "running", TIMEOUT, variables)
+        if found.failure:
+            raise DataError("The command fails", found.failure, "run it by itself")
+    shutil.rmtree(folder / "running", ignore_errors=True)
+    recorded = found.steps[chosen.warmup_steps :]
+    wait = sum(step.wait for step in recorded) / sum(step.seconds for step in recorded)
+    profile = read_profile(trace)
+    if chosen.json:
+        print(json.dumps({**_as_plain(profile, chosen.kernels, wait), "wait": wait}, indent=2))
+    else:
+        _show(Console(highlight=False), profile, chosen.kernels, wait)
+    bars = [Bar(name, 100 * share) for name, share in shares(profile).items()]
+    limit = verdict(profile, wait)
+    write_page(
+        folder / "report.html",
+        f"Profile of {len(recorded)} steps",
+        f"{limit.limit}: {limit.advice}.",
+        {"Share of the time": bars},
+        [],
+        unit="%",
+    )
+    say(f"Trace: {trace}")
+
+
+def _as_plain(profile: KernelProfile, number: int, wait: float = 0.0) -> dict[str, Any]:
+    found = verdict(profile, wait)
     return {
         "source": profile.source,
         "calls": sum(kernel.calls for kernel in profile.kernels),
@@ -66,19 +114,25 @@ def _as_plain(profile: KernelProfile, number: int) -> dict[str, Any]:
     }
 
 
-def _show(console: Console, profile: KernelProfile, number: int) -> None:
+def _show(console: Console, profile: KernelProfile, number: int, wait: float | None = None) -> None:
     calls = sum(kernel.calls for kernel in profile.kernels)
     console.print(
-        f"{profile.source}: {calls} calls of {len(profile.kernels)} kernels, "
+        f"{profile.source}: {calls} calls of {len(profile.kernels)} "
+        f"{'kernels' if profile.device == 'GPU' else 'operations'}, "
         f"{profile.total_ns / 1e6:.3f} ms."
     )
     idle = (
         "not known (totals without start times)" if profile.idle is None else f"{profile.idle:.0%}"
     )
-    console.print(f"GPU idle between the first and the last kernel: {idle}.")
-    found = verdict(profile)
+    if profile.device == "GPU":
+        console.print(f"GPU idle between the first and the last kernel: {idle}.")
+    else:
+        console.print(f"Outside operations of PyTorch: {idle}.")
+    if wait is not None:
+        console.print(f"The network waits for a batch: {wait:.0%} of the time.")
+    found = verdict(profile, wait or 0.0)
     console.print(f"Limit: {found.limit}: {found.advice}.")
-    if products := precisions(profile):
+    if profile.device == "GPU" and (products := precisions(profile)):
         shown = ", ".join(f"{name} {share:.0%}" for name, share in products.items())
         console.print(f"Precision of the matrix products, by their names: {shown}.")
     categories = Table("category", _right("share"), box=None, pad_edge=False)

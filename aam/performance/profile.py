@@ -8,8 +8,9 @@ are compared category by category.
 from __future__ import annotations
 
 import re
-from collections.abc import Iterable
+from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
+from typing import Any
 
 
 @dataclass(frozen=True)
@@ -36,12 +37,14 @@ class KernelProfile:
         kernels: kernels and memory copies, longest total first.
         span_ns: time from the start of the first to the end of the last; None in a file of totals.
         busy_ns: length of the union of their intervals; None in a file of totals.
+        device: "GPU", or "CPU" for operations of PyTorch, each without those that it calls.
     """
 
     source: str
     kernels: tuple[Kernel, ...]
     span_ns: float | None = None
     busy_ns: float | None = None
+    device: str = "GPU"
 
     @property
     def total_ns(self) -> float:
@@ -58,14 +61,17 @@ class KernelProfile:
 
 CATEGORIES: tuple[tuple[str, str], ...] = (
     ("communication", r"nccl|rccl"),
-    ("attention", r"attn_fwd|bwd_kernel_(dk|dq|fuse)|fmha|flash"),
+    ("attention", r"attn_fwd|bwd_kernel_(dk|dq|fuse)|fmha|flash|scaled_dot_product"),
     ("memory copy", r"memcpy|copybuffer|fillbuffer|memset|^memory_copy|^memory copy"),
-    ("matrix product", r"cijk_|gemm|cutlass|cublas|splitk|nvjet|mul_mat|matmul"),
-    ("optimizer", r"multi_tensor_apply|adam"),
+    ("matrix product", r"cijk_|gemm|cutlass|cublas|splitk|nvjet|mul_mat|matmul|^aten::(add|b)?mm$"),
+    ("optimizer", r"multi_tensor_apply|adam|^optimizer|_foreach_"),
     ("normalization", r"layer_?norm|batch_?norm|rms_norm|softmax|soft_max"),
     ("indexing", r"index|gather|scatter|embedding|radixsort|embeddingbag"),
-    ("reduction", r"reduce"),
-    ("elementwise", r"elementwise|distribution_|dropout|gelu|unary|binary|convert|quantize"),
+    ("reduction", r"reduce|^aten::(sum|mean|norm|linalg_vector_norm)$"),
+    (
+        "elementwise",
+        r"elementwise|^aten::(add|sub|mul|div|copy|fill|bernoulli|where|clamp)_?$|distribution_|dropout|gelu|unary|binary|convert|quantize",
+    ),
 )
 """Category of a kernel -> pattern of its name in lower case; the first match counts.
 
@@ -99,7 +105,11 @@ def precision(name: str) -> str:
     return next((label for label, pattern in PRECISIONS if re.search(pattern, name)), "unknown")
 
 
-def profile_of_calls(source: str, calls: Iterable[tuple[str, float, float]]) -> KernelProfile:
+Interval = tuple[str, float, float]
+"""Name, start and end in nanoseconds."""
+
+
+def profile_of_calls(source: str, calls: Iterable[Interval]) -> KernelProfile:
     """Build a profile of single calls (name, start, end in nanoseconds)."""
     listed = sorted(calls, key=lambda call: call[1])
     totals: dict[str, tuple[int, float]] = {}
@@ -113,6 +123,35 @@ def profile_of_calls(source: str, calls: Iterable[tuple[str, float, float]]) -> 
     kernels = (Kernel(name, number, total) for name, (number, total) in totals.items())
     span = reached - listed[0][1] if listed else None
     return KernelProfile(source, longest_first(kernels), span, busy if listed else None)
+
+
+def profile_of_operations(source: str, threads: Iterable[Sequence[Interval]]) -> KernelProfile:
+    """Build a profile of nested operations of a CPU (name, start, end in nanoseconds).
+
+    The time of an operation is without those that it calls.
+
+    Args:
+        threads: the operations of each thread.
+    """
+    own: list[Interval] = []
+    totals: dict[str, tuple[int, float]] = {}
+    for operations in threads:
+        nested: list[list[Any]] = []  # name, end, time without callees
+        ended: list[list[Any]] = []
+        for name, start, end in sorted(operations, key=lambda one: (one[1], -one[2])):
+            while nested and nested[-1][1] <= start:
+                ended.append(nested.pop())
+            if nested:
+                nested[-1][2] -= end - start
+            else:
+                own.append((name, start, end))
+            nested.append([name, end, end - start])
+        for name, _, time in ended + nested:
+            number, total = totals.get(name, (0, 0.0))
+            totals[name] = (number + 1, total + max(0.0, time))
+    outer = profile_of_calls(source, own)
+    kernels = (Kernel(name, number, total) for name, (number, total) in totals.items())
+    return KernelProfile(source, longest_first(kernels), outer.span_ns, outer.busy_ns, "CPU")
 
 
 def longest_first(kernels: Iterable[Kernel]) -> tuple[Kernel, ...]:
@@ -157,11 +196,26 @@ class Verdict:
     advice: str
 
 
-def verdict(profile: KernelProfile) -> Verdict:
-    """Name what limits a run: the host first, then the category that takes most time."""
+def verdict(profile: KernelProfile, wait: float = 0.0) -> Verdict:
+    """Name what limits a run: the host first, then the category that takes most time.
+
+    Args:
+        wait: fraction of the time in which the network waits for a batch, where it is measured.
+    """
     share = shares(profile)
+    if wait >= MANY_IDLE:
+        return Verdict(
+            "data-bound",
+            f"the network waits for batches {wait:.0%} of the time: more --num-workers, or a study "
+            "of `aam prepare`",
+        )
     calls = sum(kernel.calls for kernel in profile.kernels)
     mean_ns = profile.total_ns / max(calls, 1)
+    if profile.idle is not None and profile.idle >= MANY_IDLE and profile.device == "CPU":
+        return Verdict(
+            "launch-bound",
+            "Python between the operations takes most time: a larger --batch-size",
+        )
     if profile.idle is not None and profile.idle >= MANY_IDLE:
         if mean_ns < SHORT_NS:
             return Verdict(
@@ -195,7 +249,7 @@ def verdict(profile: KernelProfile) -> Verdict:
         return Verdict(
             "compute-bound",
             "matrix products take most time: "
-            + ("--mixed-precision auto" if slow else "the GPU is used well"),
+            + ("--mixed-precision auto" if slow else f"the {profile.device} is used well"),
         )
     return Verdict("mixed", "no category takes most of the time")
 

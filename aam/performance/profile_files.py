@@ -16,7 +16,14 @@ from pathlib import Path
 from typing import Any
 
 from aam.contract.errors import DataError, MissingInput
-from aam.performance.profile import Kernel, KernelProfile, longest_first, profile_of_calls
+from aam.performance.profile import (
+    Interval,
+    Kernel,
+    KernelProfile,
+    longest_first,
+    profile_of_calls,
+    profile_of_operations,
+)
 
 Row = dict[str, str]
 CsvReader = Callable[[list[Row]], KernelProfile]
@@ -185,14 +192,27 @@ def _rocprofv3_calls(content: Any) -> Iterator[tuple[str, float, float]]:
 
 
 def _read_chrome(content: Any) -> KernelProfile:
-    """Read a Chrome trace, whose times are microseconds."""
-    on_gpu = ("kernel", "gpu_memcpy", "gpu_memset")
-    calls = (
-        (str(event["name"]), 1e3 * float(event["ts"]), 1e3 * float(event["ts"] + event["dur"]))
-        for event in content["traceEvents"]
-        if event.get("cat") in on_gpu and event.get("ph") == "X"
-    )
-    return profile_of_calls("torch.profiler trace", calls)
+    """Read a Chrome trace, whose times are microseconds; without kernels, operations of the CPU."""
+    source = "torch.profiler trace"
+    on_gpu = [_interval(event) for event in _of(content, "kernel", "gpu_memcpy", "gpu_memset")]
+    if on_gpu:
+        return profile_of_calls(source, on_gpu)
+    threads: dict[Any, list[Interval]] = {}
+    for event in _of(content, "cpu_op"):
+        threads.setdefault(event.get("tid"), []).append(_interval(event))
+    return profile_of_operations(f"{source} of a CPU", threads.values())
+
+
+def _of(content: Any, *categories: str) -> Iterator[Any]:
+    """Yield the complete events of some categories."""
+    for event in content["traceEvents"]:
+        if event.get("cat") in categories and event.get("ph") == "X":
+            yield event
+
+
+def _interval(event: Any) -> Interval:
+    start = float(event["ts"])
+    return str(event["name"]), 1e3 * start, 1e3 * (start + float(event["dur"]))
 
 
 JSON_FORMATS: dict[str, JsonReader] = {

@@ -266,3 +266,51 @@ def test_genuine_copies_and_calls_of_the_host() -> None:
     assert shares(copies) == {"memory copy": 1.0}
     with pytest.raises(DataError, match="Calls of the host's API"):
         read_profile(GENUINE / "rocprofv3_hip_api_stats.csv")
+
+
+def test_a_trace_of_a_cpu_counts_each_operation_without_those_it_calls(tmp_path: Path) -> None:
+    def operation(
+        name: str, start: float, microseconds: float, thread: int = 1
+    ) -> dict[str, object]:
+        event = {"ph": "X", "cat": "cpu_op", "name": name, "tid": thread}
+        return {**event, "ts": start, "dur": microseconds}
+
+    linear, product = operation("aten::linear", 0, 10), operation("aten::addmm", 2, 6)
+    later = operation("aten::addmm", 15, 5)
+    other_thread = operation("aten::gelu", 4, 8, thread=2)
+    path = tmp_path / "trace.json"
+    path.write_text(json.dumps({"traceEvents": [product, linear, later, other_thread]}))
+    found = read_profile(path)
+    assert found.device == "CPU"
+    assert found.kernels == (
+        Kernel("aten::addmm", 2, 11_000),
+        Kernel("aten::gelu", 1, 8_000),
+        Kernel("aten::linear", 1, 4_000),
+    )
+    assert found.span_ns == 20_000 and found.busy_ns == 17_000
+    assert shares(found)["matrix product"] == pytest.approx(11 / 23)
+    assert verdict(found).limit == "compute-bound"
+    assert verdict(found, wait=0.4).limit == "data-bound"
+
+
+@pytest.mark.slow
+def test_profile_of_a_command_records_some_of_its_steps(
+    tmp_path: Path, study_dir: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    sizes = ("--embedding-dim", "8", "--attention-heads", "2", "--attention-layers", "1")
+    command = (
+        "profile", "pretrain", "--table", study_dir / "table.biom",
+        "--tree", study_dir / "tree.nwk", *sizes, "--batch-size", "8", "--device", "cpu",
+        "--profile-steps", "2", "--warmup-steps", "1", "--output-dir", tmp_path / "profile",
+    )  # fmt: skip
+    assert aam(*command, "--json") == 0
+    found = json.loads(capsys.readouterr().out)
+    assert 0 <= found["wait"] < 1 and found["limit"]
+    assert "matrix product" in found["shares"]
+    assert "aten::mm" in [one["name"] for one in found["kernels"]]
+    assert aam("profile", tmp_path / "profile" / "trace.json.gz") == 0
+    assert "Outside operations of PyTorch" in capsys.readouterr().out
+    assert "<svg" in (tmp_path / "profile" / "report.html").read_text()
+    assert aam(*command) == 73
+    assert aam(*command, "--overwrite", "--batch-size", "3000") == 65
+    assert "The command fails: it ended with status 65" in capsys.readouterr().err
