@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 from dataclasses import dataclass
 
 import numpy as np
@@ -10,6 +11,7 @@ import numpy.typing as npt
 from aam.contract.errors import DataError, UsageError
 from aam.contract.options.commands.learn import Train
 from aam.contract.options.study import SplitOptions
+from aam.contract.suggestions import nearest
 from aam.data.covariates import Covariates, check_folds, check_target, read_covariates
 from aam.data.labels import read_labels, split_samples
 from aam.data.metadata import read_metadata
@@ -97,10 +99,45 @@ def output_range(options: Train) -> OutputRange:
     return OutputRange(options.output_min, options.output_max)
 
 
+def class_weights(
+    text: str, classes: tuple[str, ...], samples_C: npt.NDArray[np.int64]
+) -> tuple[float, ...]:
+    """Return the weight of each class in the loss; nothing for equal weights.
+
+    Args:
+        text: value of --class-weights.
+        classes: C names.
+        samples_C: training samples of each class.
+
+    Raises:
+        UsageError: an unknown class, one given twice, or a weight that is not a number above 0.
+    """
+    if text == "none":
+        return ()
+    if text == "balanced":
+        return tuple((samples_C.sum() / (len(classes) * samples_C)).tolist())
+    weights: dict[str, float] = {}
+    for part in text.split(","):
+        name, _, number = (one.strip() for one in part.rpartition("="))
+        evidence = f"--class-weights '{text}', the classes are {', '.join(classes)}"
+        if name not in classes or name in weights:
+            cause = f"'{name or part}' is no class, or is given twice"
+            raise UsageError(cause, evidence, nearest(name, classes, "write CLASS=WEIGHT"))
+        try:
+            weights[name] = float(number)
+        except ValueError:
+            weights[name] = math.nan
+        if not 0 < weights[name] < math.inf:
+            cause = f"The weight of '{name}' is not a number above 0"
+            raise UsageError(cause, evidence, "write CLASS=WEIGHT")
+    return tuple(weights.get(name, 1.0) for name in classes)
+
+
 def fit_target(options: Train, labelled: LabelledStudy, split: Split) -> Target:
     """Build the target: class weights or transform are fitted to the training samples.
 
     Raises:
+        UsageError: see `class_weights`.
         DataError: a class has no training sample, or the transform cannot be fitted.
     """
     values = labelled.values[split.train]
@@ -114,9 +151,8 @@ def fit_target(options: Train, labelled: LabelledStudy, split: Split) -> Target:
                 ", ".join(absent),
                 "add --stratify or merge classes",
             )
-        weights = len(values) / (len(number) * number)
-        balanced = options.class_weights == "balanced"
-        return Target(column, labelled.classes, tuple(weights.tolist()) if balanced else ())
+        weights = class_weights(options.class_weights, labelled.classes, number)
+        return Target(column, labelled.classes, weights)
     return Target(
         column,
         transform=fit_transform(options.target_transform, values),

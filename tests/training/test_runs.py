@@ -19,6 +19,7 @@ import pytest
 import torch
 
 from aam import __version__
+from aam.contract.errors import UsageError
 from aam.contract.options.commands.learn import Pretrain
 from aam.contract.options.study import PhylogenyOptions, TableOptions
 from aam.contract.options.training import LoopOptions, LossType, TransformName
@@ -29,6 +30,7 @@ from aam.model.shape import NetworkShape, least_weights
 from aam.training import checkpoints
 from aam.training.data_loader import FixedBatches, loader
 from aam.training.inference import encode_asvs
+from aam.training.labelled_study import class_weights
 from aam.training.lightning_module import LossWeights, TrainingModule
 from aam.training.losses import distance_loss
 from aam.training.model_config import ModelConfig
@@ -612,6 +614,23 @@ def test_class_weights_weigh_the_loss() -> None:
     loss = target.loss(logits, codes)
     expected = torch.nn.functional.cross_entropy(logits, codes, torch.tensor([0.5, 3.0]))
     torch.testing.assert_close(loss.mean, expected)
+
+
+def test_class_weights_are_given_by_name() -> None:
+    classes, samples = ("gut", "oral=wet", "skin"), np.array([10, 20, 30])
+    assert class_weights("none", classes, samples) == ()
+    assert class_weights("balanced", classes, samples) == (2, 1, pytest.approx(2 / 3))
+    assert class_weights("skin=0.5, oral=wet=3", classes, samples) == (1, 3, 0.5)
+    for text, expected in (
+        ("skim=2", "did you mean 'skin'"),
+        ("gut=1,gut=2", "given twice"),
+        ("gut", "is no class"),
+        ("gut=0", "not a number above 0"),
+        ("gut=much", "not a number above 0"),
+    ):
+        with pytest.raises(UsageError) as caught:
+            class_weights(text, classes, samples)
+        assert expected in str(caught.value)
 
 
 def test_the_diagonal_is_in_no_loss() -> None:

@@ -151,8 +151,11 @@ class Train:
     under_penalty: float = option(
         "Asymmetric loss: weight of predictions below the true value.", default=1.0, takes=WEIGHTS
     )
-    class_weights: Literal["none", "balanced"] = option(
-        "Weight of classes in the loss; balanced: inverse to their frequency.", default="none"
+    class_weights: str = option(
+        "Weight of classes in the loss of the transformer. none: equal; balanced: inverse to their "
+        "frequency; or CLASS=WEIGHT,CLASS=WEIGHT, 1 for the others.",
+        default="none",
+        metavar="none|balanced|CLASS=WEIGHT,...",
     )
     best_metric: Literal["val_loss", "r2", "mae", "accuracy", "f1"] = option(
         "Validation metric that chooses the best epoch (best.ckpt).", default="val_loss"
