@@ -14,10 +14,11 @@ import os
 import stat
 import subprocess
 import sys
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Mapping, Sequence
 from pathlib import Path
 
 from aam import __version__
+from aam.contract.attention import computes
 from aam.contract.check_report import CheckReport, StackKey, from_json, to_json
 from aam.contract.errors import CannotCreate, DataError, Unavailable
 from aam.contract.files import atomic_write
@@ -28,12 +29,17 @@ from launcher.findings import Finding
 from launcher.gpus import VENDORS
 from launcher.host.facts import Gpu, Host
 from launcher.plan.attention import ATTENTION, KnownReport
-from launcher.plan.choice import NATIVE, Choice, NativeStack
+from launcher.plan.catalog import Catalog
+from launcher.plan.choice import NATIVE, BuiltImage, Choice, NativeStack
 from launcher.plan.plan import Plan
 from launcher.plan.request import Request
 
 TIMEOUT = 900
 """Seconds that a check may take, the start of a container included; one that hangs ends itself."""
+
+
+class NotComputing(Unavailable):
+    """`aam check` ends without a result, because the GPU does not compute with the stack."""
 
 
 def report_for(
@@ -52,7 +58,7 @@ def report_for(
         starting: the plan will run, so a missing report is measured; `explain` runs nothing.
 
     Raises:
-        Unavailable: the GPU does not compute.
+        Unavailable: the check does not end.
     """
     if not choice.gpus or request.option(ATTENTION) is None:
         return None
@@ -72,13 +78,43 @@ def report_for(
         return dataclasses.replace(found, absent=absent)
     try:
         report = measure(make(check_command(choice.gpus[0].vendor)), key)
+    except NotComputing as error:
+        return KnownReport(absent="the check failed", failure=error.evidence)
     except ValueError as error:
         remedy = "aam measures by itself before it runs"
         failed = Finding("warning", "The stack could not be measured", str(error), remedy)
         return KnownReport(absent="the check failed", findings=(*found.findings, failed))
     problem = store(report, key, cache)
     findings = (*found.findings, problem) if problem else found.findings
-    return KnownReport(report, str(place(key, cache)), findings=findings)
+    known = KnownReport(report, str(place(key, cache)), findings=findings)
+    return dataclasses.replace(known, failure=_failure(report))
+
+
+def _failure(report: CheckReport) -> str:
+    return "" if computes(report) else f"no correct attention backend, measured {report.made}"
+
+
+def with_failures(
+    catalog: Catalog, host: Host, built: Sequence[BuiltImage], cache: Path
+) -> Catalog:
+    """Return the catalog with the stored failures of `aam check` on the GPUs of this host."""
+    for gpu in {gpu.arch: gpu for gpu in host.gpus if gpu.driven}.values():
+        for found in built:
+            key = _key(host, gpu, _identity(found))
+            report = stored(key, cache).report if key else None
+            if report is not None and (reason := _failure(report)):
+                catalog = with_failure(catalog, found.image, gpu, reason)
+    return catalog
+
+
+def with_failure(catalog: Catalog, name: str, gpu: Gpu, reason: str) -> Catalog:
+    """Return the catalog in which an image is known to fail on the arch of a GPU."""
+    images = tuple(
+        dataclasses.replace(i, failed={**i.failed, gpu.arch or "unknown": reason})
+        if i.name == name else i
+        for i in catalog.images
+    )  # fmt: skip
+    return dataclasses.replace(catalog, images=images)
 
 
 def check_command(vendor: str) -> Request:
@@ -94,20 +130,25 @@ def folder(variables: Mapping[str, str]) -> Path:
 
 def key_of(host: Host, choice: Choice, native: NativeStack) -> StackKey | None:
     """Return the key of the reports for a choice; None if nothing identifies the image."""
-    gpu = choice.gpus[0]
-    if choice.engine == NATIVE:
-        image = f"native:{native.torch}"
-    elif choice.built is None:
+    stack = f"native:{native.torch}" if choice.engine == NATIVE else _identity(choice.built)
+    return _key(host, choice.gpus[0], stack)
+
+
+def _key(host: Host, gpu: Gpu, stack: str | None) -> StackKey | None:
+    if stack is None:
         return None
-    elif choice.built.digest:
-        image = choice.built.digest
-    else:
-        try:
-            facts = os.stat(choice.built.place)
-        except OSError:  # the name of an image that an engine keeps
-            return None
-        image = f"file:{facts.st_size:x}-{facts.st_mtime_ns:x}"
-    return StackKey(image, gpu.arch or "unknown", _driver(host, gpu), __version__)
+    return StackKey(stack, gpu.arch or "unknown", _driver(host, gpu), __version__)
+
+
+def _identity(built: BuiltImage | None) -> str | None:
+    """Return what identifies an image in reports: its digest, or size and time of its file."""
+    if built is None or built.digest:
+        return built and built.digest
+    try:
+        facts = os.stat(built.place)
+    except OSError:  # the name of an image that an engine keeps
+        return None
+    return f"file:{facts.st_size:x}-{facts.st_mtime_ns:x}"
 
 
 def _driver(host: Host, gpu: Gpu) -> str:
@@ -169,7 +210,8 @@ def measure(plan: Plan, key: StackKey) -> CheckReport:
     """Run the check of `plan`, which is one of `check_command`, and return its report with the key.
 
     Raises:
-        Unavailable: the GPU cannot compute, or the check hangs.
+        NotComputing: the GPU cannot compute.
+        Unavailable: the check hangs.
         ValueError: there is no report.
     """
     print(f"aam-launch: measuring attention once for {key}", file=sys.stderr, flush=True)
@@ -181,13 +223,13 @@ def measure(plan: Plan, key: StackKey) -> CheckReport:
             env=plan.environment(os.environ), stdin=subprocess.DEVNULL,
         )  # fmt: skip
     except subprocess.TimeoutExpired as error:
-        raise _refused(f"no result in {TIMEOUT} s") from error
+        raise Unavailable(*not_computing(f"no result in {TIMEOUT} s")) from error
     except OSError as error:
         raise ValueError(f"'{argv[0]}', {error.strerror}") from error
     lines = [line for line in done.stderr.splitlines() if line.strip()]
     last = lines[-1].strip() if lines else f"exit status {done.returncode}"
     if done.returncode == Unavailable.status:
-        raise _refused(last.removeprefix("aam: "))
+        raise NotComputing(*not_computing(last.removeprefix("aam: ")))
     if done.returncode not in (0, 1):
         raise ValueError(last)
     try:
@@ -197,9 +239,10 @@ def measure(plan: Plan, key: StackKey) -> CheckReport:
     return dataclasses.replace(report, key=key)
 
 
-def _refused(evidence: str) -> Unavailable:
+def not_computing(evidence: str) -> tuple[str, str, str]:
+    """Return cause, evidence and remedy of the error for a GPU that does not compute."""
     remedy = "use another node or image; --no-check starts all the same"
-    return Unavailable("The GPU does not compute", evidence.rstrip("."), remedy)
+    return "The GPU does not compute", evidence.rstrip("."), remedy
 
 
 def _read(file: Path) -> CheckReport:

@@ -5,11 +5,11 @@ from __future__ import annotations
 import os
 import sys
 from collections.abc import Sequence
+from functools import partial
 from pathlib import Path
 
 from aam.contract.errors import MissingInput, NotPermitted, Unavailable
-from launcher import config, images, input_files
-from launcher.check_reports import report_for
+from launcher import check_reports, config, images, input_files
 from launcher.detect import detect
 from launcher.engines import ENGINES, native
 from launcher.engines.sif import SIF
@@ -49,33 +49,44 @@ def plan_launch(
     paths = look(request, folder)
     available = images.built(settings, catalog) if host.live else images.assumed(settings, catalog)
     catalog = images.measured(catalog, available, settings.text("runtime"))
+    if host.live and not request.launcher_options.get("--recheck"):
+        reports = check_reports.folder(os.environ)
+        catalog = check_reports.with_failures(catalog, host, available, reports)
     environment = native.detect_stack()
-    choice = choose(
-        host, catalog, settings, available, environment, request.force,
-        gpu_use(request, host.slurm),
-    )  # fmt: skip
-    if host.live:
-        host = with_versions(
-            host, config.engine_version_cache(), ask=(choice.engine,) if starting else ()
-        )
-        _check(host, choice.built, choice.engine)
-        input_files.require_outputs(paths)
     user = host.user.uid if host.user else 0
-    job = host.slurm.job if host.slurm else None
     context = LaunchContext(
         folder=folder,
-        private=config.private_folder(settings, user, host.name, job),
+        private=config.private_folder(settings, user, host.name, host.slurm and host.slurm.job),
         home=os.path.expanduser("~"),
         terminal=sys.stdin.isatty() and sys.stdout.isatty(),
         requested_mounts=_requested(settings),
     )
-
-    def plan_check(other: Request) -> Plan:
-        """Plan another request that names no file, with the same choice."""
-        return assemble_plan(other, host, choice, catalog, settings, (), environment, context)
-
-    require_devices(host, choice.gpus)
-    known = report_for(request, host, choice, environment, plan_check, starting)
+    # Every round but the last excludes an image that does not compute on these GPUs.
+    while True:
+        choice = choose(
+            host, catalog, settings, available, environment, request.force,
+            gpu_use(request, host.slurm),
+        )  # fmt: skip
+        if host.live:
+            asked = (choice.engine,) if starting else ()
+            host = with_versions(host, config.engine_version_cache(), ask=asked)
+            _check(host, choice.built, choice.engine)
+            input_files.require_outputs(paths)
+        require_devices(host, choice.gpus)
+        plan_check = partial(
+            assemble_plan, host=host, choice=choice, catalog=catalog, settings=settings, paths=(),
+            native=environment, context=context,
+        )  # fmt: skip
+        known = check_reports.report_for(request, host, choice, environment, plan_check, starting)
+        if known is None or not known.failure or request.force:
+            break
+        if choice.image is None or settings.text("image") != "auto":
+            if known.report is None:
+                raise Unavailable(*check_reports.not_computing(known.failure))
+            break  # the plan shows that aam will refuse
+        catalog = check_reports.with_failure(
+            catalog, choice.image.name, choice.gpus[0], known.failure
+        )
     plan = assemble_plan(
         request, host, choice, catalog, settings, paths, environment, context, known
     )

@@ -5,6 +5,7 @@
 
 from __future__ import annotations
 
+import contextlib
 from collections.abc import Callable, Collection, Sequence
 from dataclasses import dataclass
 from typing import Literal
@@ -94,6 +95,15 @@ def reported_status(
         return "harmless" if outcome == "harmless" else "right"
 
     return status_of
+
+
+def computes(report: CheckReport) -> bool:
+    """Return whether a backend is correct in one of the measured dtypes at least."""
+    for dtype in report.dtypes:
+        with contextlib.suppress(Unavailable):
+            select_backends("auto", BACKENDS, reported_status(report, (dtype,)), "")
+            return True
+    return False
 
 
 def _first(candidates: Sequence[str], use: Use, status_of: StatusOf) -> str:

@@ -38,12 +38,17 @@ def origin() -> str:
     return f"{vcs}+{url}" if vcs else url
 
 
+def requirement(extra: str = "") -> str:
+    """Return the requirement by which `pip install` installs this program, with an extra."""
+    source, extras = origin(), f"[{extra}]" if extra else ""
+    return f"{DISTRIBUTION}{extras} @ {source}" if "://" in source else f"{source}{extras}"
+
+
 def install_command(extra: str = "model", python: str | None = None) -> str:
     """Return the command that installs an extra of this installation.
 
     Args:
         python: the interpreter; the running one by default.
     """
-    source = origin()
-    requirement = f"{DISTRIBUTION}[{extra}] @ {source}" if "://" in source else f"{source}[{extra}]"
-    return f"{shlex.quote(python or sys.executable)} -m pip install {shlex.quote(requirement)}"
+    program = shlex.quote(python or sys.executable)
+    return f"{program} -m pip install {shlex.quote(requirement(extra))}"

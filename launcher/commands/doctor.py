@@ -108,6 +108,10 @@ def run(launcher_options: Mapping[str, Any], argv: Sequence[str]) -> int:
         print(f"{capture.write(host, options.capture)} files in {options.capture}")
         return 0
     built = images.built(settings, catalog) if host.live else images.assumed(settings, catalog)
+    if host.live:
+        catalog = check_reports.with_failures(
+            catalog, host, built, check_reports.folder(os.environ)
+        )
     catalog = images.measured(catalog, built, settings.text("runtime"))
     fitting = doctor.fitting(host, catalog)
     findings = (*settings.findings, *doctor.examine(host, catalog, built))

@@ -31,10 +31,19 @@ OFFLINE = (
 
 
 class BuildLog:
-    """Log file of a build, whose steps are printed on the terminal."""
+    """Log file of a build, whose steps are printed on the terminal.
 
-    def __init__(self, path: Path) -> None:
-        self.path, self.started = path, time.monotonic()
+    Args:
+        path: the file.
+        cause: the error of a failed command.
+        offline: the remedy where there is no network.
+    """
+
+    def __init__(
+        self, path: Path, cause: str = "The image was not built", offline: str = OFFLINE
+    ) -> None:
+        self.path, self.cause, self.offline = path, cause, offline
+        self.started = time.monotonic()
         path.parent.mkdir(parents=True, exist_ok=True)
         path.write_text("")
 
@@ -84,10 +93,10 @@ class BuildLog:
         if "no space left on device" in text:
             remedy = FULL
         elif any(phrase in text for phrase in NETWORK):
-            remedy = OFFLINE
+            remedy = self.offline
         else:
-            remedy = "correct the error in its last lines and build again"
-        return CannotCreate("The image was not built", evidence, remedy)
+            remedy = "correct the error in its last lines and repeat the command"
+        return CannotCreate(self.cause, evidence, remedy)
 
 
 def _end(process: subprocess.Popen[str]) -> None:

@@ -19,13 +19,13 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
-from aam.contract.errors import CannotCreate, MissingInput, Unavailable
+from aam.contract.errors import CannotCreate, MissingInput
 from launcher.engines import ENGINES
 from launcher.engines.base import GIB, ImageBuild, SpaceRequirement
 from launcher.engines.build_log import BuildLog
 from launcher.images import definitions, index
 from launcher.images.builder import Builder
-from launcher.images.lock import resolved, write_lock
+from launcher.images.lock import complete_lock
 from launcher.plan.catalog import Image
 
 DAY = "%Y%m%dT%H%M%SZ"
@@ -68,14 +68,14 @@ def build(job: BuildJob) -> Mapping[str, Any]:
     """
     name = job.image.name
     wait = f"Another build of {name} is under way in '{job.folder}'; waiting for it."
-    with _stoppable(), index.locked(job.folder, f"{name}.build", wait):
+    with stoppable(), index.locked(job.folder, f"{name}.build", wait):
         _clear(job.folder, name)
         with tempfile.TemporaryDirectory(prefix=f".{name}.", dir=job.folder) as scratch:
             return (_converted if job.source else _built)(job, Path(scratch))
 
 
 @contextmanager
-def _stoppable() -> Iterator[None]:
+def stoppable() -> Iterator[None]:
     """Turn SIGTERM into SystemExit, so that temporary files are removed."""
 
     def stop(number: int, frame: object) -> None:
@@ -118,15 +118,9 @@ def _clear(folder: Path, name: str) -> None:
 def _built(job: BuildJob, scratch: Path) -> Mapping[str, Any]:
     """Build a definition, unless an image of the same inputs is there."""
     name, builder = job.image.name, job.builder
-    sources = definitions.sources()
-    lock = definitions.lock_of(sources, job.folder, name)
-    if not lock.is_file():
-        remedy = "choose one of `aam-launch images`"
-        raise MissingInput("This image has no lock", f"'{lock}'", remedy)
-    if missing := definitions.unresolved(lock.read_text(), job.arguments):
-        lock = _resolved(job, lock, missing)
+    lock = complete_lock(job.image, job.arguments, job.folder)
     context = scratch / "context"
-    inputs = _inputs(definitions.stage(sources, name, lock, context), job)
+    inputs = _inputs(definitions.stage(definitions.sources(), name, lock, context), job)
     recorded = index.entry(index.read(job.folder), name, builder.image_format)
     is_same = not job.force and recorded.get("inputs") == inputs
     if is_same and builder.engine.exists(builder.program, recorded, job.sif):
@@ -136,30 +130,6 @@ def _built(job: BuildJob, scratch: Path) -> Mapping[str, Any]:
     log.step(f"{name} with {builder.engine.name} {builder.version}; log {log.path}")
     facts = builder.engine.build(_build(job, context, scratch), log)
     return _recorded(job, {**facts, "inputs": inputs}, log)
-
-
-def _resolved(job: BuildJob, lock: Path, missing: Sequence[str]) -> Path:
-    """Return a lock with a hash of every pin, from the index.
-
-    Raises:
-        Unavailable: the image cannot be built, because the index does not provide a hash.
-    """
-    place = definitions.own_lock(job.folder, job.image.name)
-    try:
-        text = resolved(job.image, lock.read_text())
-    except Unavailable as error:
-        open_pins, reason = ", ".join(missing), f"{error.cause}: {error.evidence}"
-        raise Unavailable(
-            f"Image {job.image.name} cannot be built",
-            f"no SHA-256 of {open_pins} is known, and its index does not provide one ({reason})",
-            "build it where the index answers, or choose another of `aam-launch images`",
-        ) from error
-    if still := definitions.unresolved(text, job.arguments):
-        raise Unavailable(f"Image {job.image.name} cannot be built",
-                          f"{', '.join(still)} is not pinned by its digest",
-                          "name it as NAME@sha256:...")  # fmt: skip
-    write_lock(place, text)
-    return place
 
 
 def _converted(job: BuildJob, scratch: Path) -> Mapping[str, Any]:

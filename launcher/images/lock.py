@@ -8,7 +8,7 @@ goes to `locks/` of the image folder.
 from __future__ import annotations
 
 import re
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from pathlib import Path
 
 from aam.contract.errors import MissingInput, Unavailable
@@ -69,6 +69,52 @@ def _wheels(image: Image, sources: BuildSources, folder: Path) -> None:
         path = definitions.own_lock(folder, image.name)
     write_lock(path, resolved(image, text))
     print(f"{image.name:<10} written: {path}")
+
+
+def lock_path(image: Image, folder: Path) -> Path:
+    """Return the lock of an image; `folder` is the image folder, which may have a completed one.
+
+    Raises:
+        MissingInput: there is none.
+    """
+    lock = definitions.lock_of(definitions.sources(), folder, image.name)
+    if not lock.is_file():
+        remedy = "choose one of `aam-launch images`"
+        raise MissingInput("This image has no lock", f"'{lock}'", remedy)
+    return lock
+
+
+def complete_lock(image: Image, arguments: Mapping[str, str], folder: Path) -> Path:
+    """Return a lock with a hash of every pin, which the index provides where the lock has none.
+
+    Args:
+        arguments: build arguments.
+        folder: the image folder, to which a completed lock is written.
+
+    Raises:
+        MissingInput: there is none.
+        Unavailable: a hash is unknown, because the index does not provide it.
+    """
+    lock = lock_path(image, folder)
+    missing = definitions.unresolved(lock.read_text(), arguments)
+    if not missing:
+        return lock
+    try:
+        text = resolved(image, lock.read_text())
+    except Unavailable as error:
+        open_pins, reason = ", ".join(missing), f"{error.cause}: {error.evidence}"
+        raise Unavailable(
+            f"Image {image.name} cannot be built",
+            f"no SHA-256 of {open_pins} is known, and its index does not provide one ({reason})",
+            "build it where the index answers, or choose another of `aam-launch images`",
+        ) from error
+    if still := definitions.unresolved(text, arguments):
+        raise Unavailable(f"Image {image.name} cannot be built",
+                          f"{', '.join(still)} is not pinned by its digest",
+                          "name it as NAME@sha256:...")  # fmt: skip
+    place = definitions.own_lock(folder, image.name)
+    write_lock(place, text)
+    return place
 
 
 def write_lock(path: Path, text: str) -> None:

@@ -33,12 +33,14 @@ class KnownReport:
         report: None if there is none.
         source: its file, or where it was measured.
         absent: why there is none.
+        failure: why the stack cannot compute on the GPU; "" if it can.
         findings: warnings about stored reports that are not used.
     """
 
     report: CheckReport | None = None
     source: str = ""
     absent: str = ""
+    failure: str = ""
     findings: tuple[Finding, ...] = ()
 
 

@@ -35,6 +35,7 @@ class Image:
         room: GiB that building it takes, and GiB of the image.
         sif: file of the image, where a configuration names one.
         reference: name of the image in an engine's own storage, where a configuration names one.
+        failed: archs of this host on which `aam check` found that it does not compute, and how.
         source: where this entry stands.
     """
 
@@ -52,6 +53,7 @@ class Image:
     room: tuple[float, float] = (0, 0)
     sif: str | None = None
     reference: str | None = None
+    failed: Mapping[str, str] = field(default_factory=dict)
     source: str = "catalog"
 
 
@@ -159,7 +161,7 @@ def extended(catalog: Catalog, images: tuple[Entry, ...]) -> Catalog:
     return Catalog(tuple(found.values()), catalog.drivers, catalog.faults)
 
 
-KEYS = tuple(field.name for field in fields(Image) if field.name not in ("name", "source"))
+KEYS = tuple(f.name for f in fields(Image) if f.name not in ("name", "failed", "source"))
 
 
 def _image(name: str, keys: Mapping[str, Any], source: str) -> Image:

@@ -99,6 +99,7 @@ def survey(host: Host, catalog: Catalog, available: Container[str]) -> GpuSurvey
             groups.append(GpuGroup(selection, tuple(same), tuple(fitting)))
             unserved += [] if fitting else [_unserved(vendor, same, catalog, host)]
             findings += _newer(same, fitting, catalog, host)
+            findings += _failed(arch, catalog) if fitting and arch else []
     return GpuSurvey(
         tuple(groups), tuple(selections), tuple(findings), tuple(unserved), tuple(_undriven(host))
     )
@@ -133,6 +134,15 @@ def _newer(
     return []
 
 
+def _failed(arch: str, catalog: Catalog) -> Iterator[Finding]:
+    """Return a warning for each image that `aam check` keeps from being chosen for an arch."""
+    for image in catalog.images:
+        if arch in image.failed:
+            cause = "A stack is not chosen, because aam check failed with it"
+            evidence = f"{image.name} on {arch}: {image.failed[arch]}"
+            yield Finding("warning", cause, evidence, "--recheck measures it again")
+
+
 def _undriven(host: Host) -> Iterator[Finding]:
     for vendor in VENDORS.values():
         undriven = [
@@ -162,8 +172,12 @@ def _remarks(host: Host) -> list[Finding]:
     return findings
 
 
-def best(groups: Sequence[GpuGroup]) -> GpuGroup | None:
-    """Return the group to use, by its rank; None if none is served."""
+def best(groups: Sequence[GpuGroup], option: str = "--image") -> GpuGroup | None:
+    """Return the group to use, by its rank; None if none is served.
+
+    Raises:
+        UsageError: groups of two vendors rank alike; `option` chooses between them.
+    """
     usable = [group for group in groups if group.images]
     ranked = sorted(usable, key=lambda group: group.rank, reverse=True)
     if not ranked:
@@ -172,7 +186,7 @@ def best(groups: Sequence[GpuGroup]) -> GpuGroup | None:
     if rivals and rivals[0].fast == ranked[0].fast:
         names = " and ".join(f"{len(k.gpus)} x {k.gpus[0].product}" for k in (ranked[0], rivals[0]))
         suits = " or ".join(k.images[0].name for k in (ranked[0], rivals[0]))
-        raise UsageError("Two vendors, equally supported", names, f"choose with --image {suits}")
+        raise UsageError("Two vendors, equally supported", names, f"choose with {option} {suits}")
     return ranked[0]
 
 

@@ -24,6 +24,8 @@ def problems(image: Image, gpus: Sequence[Gpu], catalog: Catalog, host: Host) ->
         if image.archs and not served(image, arch):
             whom = "a GPU of unknown architecture" if arch == "unknown" else arch
             found.append(f"its PyTorch was not compiled for {whom}")
+        if arch in image.failed:
+            found.append(f"aam check failed with it on {arch}: {image.failed[arch]}")
     misfit = driver_problem(image, catalog, host)
     return [*found, misfit] if misfit else found
 

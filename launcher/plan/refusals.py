@@ -13,13 +13,17 @@ from launcher.plan.gpu_use import GpuUse
 from launcher.plan.settings import LaunchSettings
 
 
-def require_served(gpus: GpuSurvey, host: Host, use: GpuUse) -> None:
-    """Check that the command may compute on the processor.
+def require_served(
+    gpus: GpuSurvey,
+    host: Host,
+    use: GpuUse,
+    without: str = "add --device cpu (or --image cpu) to compute on the processor",
+) -> None:
+    """Check that the command may compute on the processor; `without` is the remedy.
 
     Raises:
         Unavailable: there are GPUs that cannot be used, or a GPU is required and there is none.
     """
-    without = "add --device cpu (or --image cpu) to compute on the processor"
     if gpus.obstacles:
         evidence = "; ".join(finding.evidence for finding in gpus.obstacles)
         remedies = [finding.remedy for finding in gpus.obstacles if finding.remedy]

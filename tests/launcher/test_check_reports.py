@@ -14,6 +14,7 @@ import pytest
 import torch
 
 from aam import __version__
+from aam.contract.attention import computes
 from aam.contract.check_report import VARIABLE, CheckReport, StackKey, compact, from_json, to_json
 from aam.contract.errors import Unavailable
 from aam.contract.options.device import AttnImplementation, DeviceOptions
@@ -116,6 +117,48 @@ def test_the_catalog_counts_for_what_was_not_measured(wrong: CheckReport) -> Non
     added, _, warnings = flags("2.5.1", KnownReport(replace(wrong, cases=cases), "/v.json"))
     assert added == ["--no-gradient-checkpointing"]
     assert warnings == []
+
+
+# --- the choice of a stack
+
+
+def test_a_stack_that_failed_its_check_is_passed_over(
+    tmp_path: Path, mi300a: Host, right: CheckReport
+) -> None:
+    """The newest image has a report without a correct backend, of this arch and this driver."""
+    built = tuple(replace(b, digest=f"sha256:{n}") for n, b in enumerate(BUILT))
+    useless = report(*(faulty(emulated.ignoring, backend.name) for backend in TORCH))
+
+    def chosen(**asked: str) -> Choice:
+        catalog = check_reports.with_failures(CATALOG, mi300a, built, tmp_path)
+        settings = merge([from_flags({f"--{key}": value for key, value in asked.items()})])
+        return choose(mi300a, catalog, settings, built, detect_stack())
+
+    newest = chosen()
+    key = check_reports.key_of(mi300a, newest, detect_stack())
+    assert key is not None
+    assert newest.image is not None
+    check_reports.store(replace(right, key=key), key, tmp_path)
+    assert chosen().image == newest.image
+    check_reports.store(replace(useless, key=key), key, tmp_path)
+    other = chosen()
+    assert other.image is not None
+    assert other.image.name not in (newest.image.name, "cpu")
+    (warning,) = (f for f in other.findings if "aam check failed" in f.cause)
+    assert warning.evidence.startswith(f"{newest.image.name} on gfx942: no correct attention")
+    with pytest.raises(Unavailable, match="aam check failed with it on gfx942"):
+        chosen(image=newest.image.name)
+    for change in ({"arch": "gfx90a"}, {"driver": "1"}):  # of another GPU or driver
+        elsewhere = replace(key, **change)
+        check_reports.place(key, tmp_path).unlink(missing_ok=True)
+        check_reports.store(replace(useless, key=elsewhere), elsewhere, tmp_path)
+        assert chosen().image == newest.image
+
+
+def test_a_stack_with_one_correct_precision_computes(wrong: CheckReport) -> None:
+    assert computes(wrong)
+    half = report(*(faulty(emulated.half_odd, backend.name) for backend in TORCH))
+    assert computes(half)  # fp32 is right
 
 
 # --- from the launcher to the program

@@ -18,6 +18,8 @@ from hypothesis import HealthCheck, given
 from hypothesis import settings as rules
 from hypothesis import strategies as st
 
+from launcher.engines.sif import record_of
+from launcher.images import index
 from tests.support.engines import PYTHON, USER, Engines, start
 from tests.support.hosts import MI300A, Tree
 
@@ -402,6 +404,44 @@ def test_a_stack_is_measured_once_and_the_verdict_goes_in(
     failed = run("pretrain", "--recheck", status=64)
     assert failed.returncode == 0
     assert "The stack could not be measured" in failed.stderr
+
+
+def test_a_stack_that_failed_its_check_is_not_chosen(
+    engines: Engines, place: Path, gpus: Tree
+) -> None:
+    """The newest image computes nothing right, so the launch takes the next, and later ones too."""
+    images = place / "images"
+    images.mkdir()
+    for name in ("rocm72", "rocm63"):  # two SIFs, so that each has a report of its own
+        sif = images / f"{name}.sif"
+        sif.write_bytes((engines.images / "cpu.sif").read_bytes() + name.encode())
+        index.write(images, name, "sif", record_of(sif))
+    shutil.chown(images, USER)
+    before = GPUS.format(tree=gpus.root, owner="root:root", mode="666")
+    table = study(place)
+    broken = {**FOUND, "cases": [case(name, "wrong") for name in ("auto", "math")]}
+
+    def run(*words: str) -> subprocess.CompletedProcess[str]:
+        verdicts = {"": FOUND, "_rocm72": broken}
+        line = ["env", f"XDG_CACHE_HOME={place}/cache", f"AAM_IMAGE_DIR={images}"]
+        line += [f"AAM_TEST_VERDICT{image}={json.dumps(v)}" for image, v in verdicts.items()]
+        line += [PYTHON, "-m", "launcher.cli", "--runtime", "apptainer", *words]
+        line += ["--table", str(table), "--output-dir", str(place / "out")]
+        return engines.run(line, before=before, cwd=engines.folder)
+
+    first = run("pretrain")
+    assert first.returncode == 0, first.stderr
+    assert first.stderr.count("measuring attention once") == 2
+    assert "A stack is not chosen, because aam check failed with it: rocm72" in first.stderr
+    assert json.loads(first.stdout)["environment"]["APPTAINER_NAME"] == "rocm63.sif"
+
+    told = run("explain", "pretrain")
+    assert f"{images}/rocm63.sif" in told.stdout
+    assert "rocm72 on gfx942: no correct attention backend, measured 2026-01-02" in told.stdout
+    named = run("pretrain", "--image", "rocm72")
+    assert named.returncode == 69
+    assert "aam check failed with it on gfx942" in named.stderr
+    assert run("pretrain", "--recheck").stderr.count("measuring attention once") == 2
 
 
 def test_no_permission_names_the_group(engines: Engines, place: Path, gpus: Tree) -> None:

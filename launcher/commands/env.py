@@ -1,0 +1,106 @@
+"""`aam-launch env`: make a virtual environment of a stack, or print the commands that make it."""
+
+from __future__ import annotations
+
+import os
+import shlex
+import sys
+from collections.abc import Mapping, Sequence
+from dataclasses import asdict
+from pathlib import Path
+from typing import Any
+
+from aam.contract.errors import Unavailable
+from launcher import config
+from launcher.commands import parse_own, print_json
+from launcher.detect import detect
+from launcher.engines.build_log import BuildLog
+from launcher.explain import warn
+from launcher.images import definitions, virtual_environment
+from launcher.images.lock import complete_lock, lock_path
+from launcher.images.virtual_environment import Environment, Installer
+from launcher.options import EnvCreate, EnvShow
+from launcher.plan.stack_choice import StackChoice, choose_stack
+
+
+def run(launcher_options: Mapping[str, Any], argv: Sequence[str]) -> int:
+    """Make the environment for this host or a captured one, or show how it is made."""
+    action, *rest = argv
+    options = parse_own(EnvCreate if action == "create" else EnvShow, rest, f"env {action}")
+    flags = dict(launcher_options)
+    if options.stack:
+        flags["--image"] = options.stack
+    settings, catalog = config.configured(flags)
+    host = detect(flags.get("--host") or Path("/"))
+    choice = choose_stack(host, catalog, settings, bool(flags.get("--force")))
+    for line in warn((*settings.findings, *choice.findings)):
+        print(line, file=sys.stderr)
+    images = Path(settings.text("image_dir")).expanduser().absolute()
+    if isinstance(options, EnvShow):
+        environment = _environment(choice, options, lock_path(choice.stack, images), named=True)
+        _show(choice, environment, "--json" in flags, images)
+        return 0
+    lock = complete_lock(choice.stack, choice.stack.arguments, images)
+    environment = _environment(choice, options, lock)
+    log = BuildLog(
+        images / "logs" / f"environment-{choice.stack.name}.log",
+        "The environment was not made",
+        virtual_environment.OFFLINE,
+    )
+    log.step(f"{choice.stack.title}, with {environment.installer.name}; log {log.path}")
+    virtual_environment.make(environment, log)
+    gpu = bool(choice.gpus) and host.live
+    wrong = virtual_environment.check(environment, gpu)
+    if wrong:
+        print("note    an attention backend computes wrong results here; aam does not use it")
+    if choice.gpus and not gpu:
+        argv = virtual_environment.check_command(environment, gpu=True)
+        print(f"note    checked on this processor; on the other host run `{shlex.join(argv)}`")
+    print(f"{environment.folder / 'bin/aam-launch'} runs aam with {choice.stack.title}")
+    return 0
+
+
+def _environment(
+    choice: StackChoice, options: EnvCreate | EnvShow, lock: Path, named: bool = False
+) -> Environment:
+    """Return the environment to make; with `named`, of a Python that need not be here."""
+    stack = choice.stack
+    data = os.environ.get("XDG_DATA_HOME") or Path.home() / ".local/share"
+    folder = options.folder or Path(data) / "aam/environments" / stack.name
+    try:
+        installer = virtual_environment.find_installer(
+            stack, lock.read_text(), os.environ, options.installer, options.python
+        )
+    except Unavailable:
+        if not named or options.python:
+            raise
+        version = stack.pins["python"]
+        installer = Installer("pip", f"python{version}", version)
+    wheels = options.wheels.absolute() if options.wheels else None
+    return Environment(stack, folder.expanduser().absolute(), lock, installer, wheels)
+
+
+def _show(choice: StackChoice, environment: Environment, json: bool, images: Path) -> None:
+    """Print the stack, the reasons and the commands."""
+    commands = virtual_environment.commands(environment)
+    check = virtual_environment.check_command(environment, bool(choice.gpus))
+    without = definitions.without_hash(choice.stack, images)
+    if json:
+        print_json({
+            "stack": choice.stack.name,
+            "pins": dict(choice.stack.pins),
+            "decisions": [asdict(decision) for decision in choice.decisions],
+            "findings": [asdict(finding) for finding in choice.findings],
+            "without_hash": without,
+            "commands": [list(argv) for argv in (*commands, check)],
+        })  # fmt: skip
+        return
+    for decision in choice.decisions:
+        print(f"{decision.subject:<13} {decision.value}")
+        print(f"{'':<15}{decision.why} [{decision.source}]")
+    pins = ", ".join(f"{name} {version}" for name, version in choice.stack.pins.items())
+    print(f"{'pins':<13} {pins}\n{'lock':<13} {environment.lock}")
+    if without:
+        print(f"{'note':<13} no SHA-256 of {', '.join(without)} is known; "
+              "`env create` takes it from the index")  # fmt: skip
+    print("\n" + "\n".join(shlex.join(argv) for argv in (*commands, check)))
