@@ -18,6 +18,7 @@ from aam.contract.errors import CannotCreate
 from aam.contract.files import atomic_write
 from launcher import documents
 from launcher.gpus import VENDORS, visible_devices_variables
+from launcher.host.cdi import ENDINGS, FOLDERS
 from launcher.host.facts import Host
 from launcher.host.manifest import FILE, Manifest
 from launcher.host.pci import DEVICES
@@ -27,8 +28,9 @@ PLACES = (
     "/proc/sys/kernel/hostname",
     "/proc/sys/kernel/osrelease",
     "/proc/sys/user/max_user_namespaces",
+    *(f"{folder}/*{ending}" for folder in FOLDERS for ending in ENDINGS),
 )
-ATTRIBUTES = ("vendor", "device", "class")
+ATTRIBUTES = ("vendor", "device", "class", "uevent")
 
 
 def write(host: Host, file: Path) -> int:
@@ -71,7 +73,12 @@ def _manifest(host: Host) -> Manifest:
 
 
 def _content(path: str) -> tuple[bytes, int]:
-    """Return a file's content and mode; an unreadable file is empty with mode 000."""
+    """Return a file's content and mode; an unreadable file is empty with mode 000.
+
+    Of a library its presence is the fact, not its content.
+    """
+    if ".so" in os.path.basename(path):
+        return b"", 0o444
     try:
         return documents.regular(path), 0o444
     except (OSError, ValueError):

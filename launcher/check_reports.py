@@ -142,8 +142,10 @@ def _key(host: Host, gpu: Gpu, stack: str | None) -> StackKey | None:
 
 def _identity(built: BuiltImage | None) -> str | None:
     """Return what identifies an image in reports: its digest, or size and time of its file."""
-    if built is None or built.digest:
-        return built and built.digest
+    if built is None:
+        return None
+    if built.digest:
+        return built.digest
     try:
         facts = os.stat(built.place)
     except OSError:  # the name of an image that an engine keeps

@@ -11,12 +11,10 @@ from pathlib import Path
 
 from launcher import engines
 from launcher.gpus import VENDORS
-from launcher.host import pci
+from launcher.host import cdi, pci
 from launcher.host.facts import DeviceNode, Driver, Gpu, Host, Slurm, User
 from launcher.host.numbers import numbers, whole_number
 from launcher.host.tree import HostTree, open_tree
-
-CDI = ("/etc/cdi", "/var/run/cdi")
 
 
 def detect(root: Path = Path("/"), environment: Mapping[str, str] | None = None) -> Host:
@@ -53,7 +51,7 @@ def detect(root: Path = Path("/"), environment: Mapping[str, str] | None = None)
         slurm=slurm(variables),
         user=user,
         user_space={name: space for name, space in spaces.items() if space},
-        cdi=tuple(name for folder in CDI for name in tree.names(folder)),
+        cdi=cdi.devices(tree),
         bus=tuple(str(function) for function in pci.functions(tree)),
         environment=dict(variables),
         complete=live or tree.manifest.complete,

@@ -54,9 +54,10 @@ def plan_launch(
         catalog = check_reports.with_failures(catalog, host, available, reports)
     environment = native.detect_stack()
     user = host.user.uid if host.user else 0
+    job = host.slurm.job if host.slurm else None
     context = LaunchContext(
         folder=folder,
-        private=config.private_folder(settings, user, host.name, host.slurm and host.slurm.job),
+        private=config.private_folder(settings, user, host.name, job),
         home=os.path.expanduser("~"),
         terminal=sys.stdin.isatty() and sys.stdout.isatty(),
         requested_mounts=_requested(settings),

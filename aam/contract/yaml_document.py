@@ -62,6 +62,19 @@ def entries(text: str, name: str, known: Iterable[str]) -> dict[str, Entry]:
         raise ConfigurationError("Broken YAML", f"{where}, {problem}", "correct it") from error
 
 
+def foreign(text: str, name: str) -> Any:
+    """Return the content of a YAML document of another program.
+
+    Raises:
+        ConfigurationError: broken YAML, or nested too deeply.
+    """
+    try:
+        _require_plain(text, name)
+        return load(text)
+    except (yaml.YAMLError, ValueError, OverflowError) as error:
+        raise ConfigurationError("Broken YAML", f"{name}, {error}", "correct it") from error
+
+
 def read_entries(path: Path, what: str, known: Iterable[str]) -> dict[str, Entry]:
     """Read the top-level mapping of a YAML file that the user names.
 

@@ -19,7 +19,7 @@ from launcher.explain import warn
 from launcher.images import definitions, virtual_environment
 from launcher.images.lock import complete_lock, lock_path
 from launcher.images.virtual_environment import Environment, Installer
-from launcher.options import EnvCreate, EnvShow
+from launcher.options import EnvCreate, EnvOptions, EnvShow
 from launcher.plan.stack_choice import StackChoice, choose_stack
 
 
@@ -61,7 +61,7 @@ def run(launcher_options: Mapping[str, Any], argv: Sequence[str]) -> int:
 
 
 def _environment(
-    choice: StackChoice, options: EnvCreate | EnvShow, lock: Path, named: bool = False
+    choice: StackChoice, options: EnvOptions, lock: Path, named: bool = False
 ) -> Environment:
     """Return the environment to make; with `named`, of a Python that need not be here."""
     stack = choice.stack

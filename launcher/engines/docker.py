@@ -1,10 +1,12 @@
 """Docker: its daemon is root, so the user and the user's groups are named by number.
 
-Devices with a CDI description all go in by --gpus all, and visible devices select among them.
+GPUs that need the driver's libraries of the host all go in by --gpus all, and visible devices
+select among them; where daemon.json enables CDI, the chosen GPUs alone go in by their CDI names.
 """
 
 from __future__ import annotations
 
+import json
 import os
 from collections.abc import Iterable, Mapping
 from typing import TYPE_CHECKING, Any
@@ -13,13 +15,14 @@ from aam.contract.errors import Unavailable
 from launcher.engines.base import ImageBuild
 from launcher.engines.build_log import BuildLog
 from launcher.engines.oci import OciEngine
-from launcher.host.facts import EngineTraits
+from launcher.host.facts import CDI_ENABLED, EngineTraits
 from launcher.host.tree import HostTree
 
 if TYPE_CHECKING:
     from launcher.plan.plan import Plan
 
 SOCKET = "/var/run/docker.sock"
+DAEMON = "/etc/docker/daemon.json"
 
 
 class Docker(OciEngine):
@@ -35,22 +38,23 @@ class Docker(OciEngine):
     def configuration(
         self, path: str, tree: HostTree, environment: Mapping[str, str], user_id: int
     ) -> tuple[str | None, Iterable[tuple[str, str]]]:
-        """Return the reason why the daemon cannot be used, if any."""
+        """Return the reason why the daemon cannot be used, if any, and whether it takes CDI."""
+        settings = [(CDI_ENABLED, "GPUs go in by their CDI names")] if _cdi(tree) else []
         address = environment.get("DOCKER_HOST", f"unix://{SOCKET}")
         socket = address.removeprefix("unix://")
         if not address.startswith("unix://"):
-            return None, ()
+            return None, settings
         if not os.path.exists(socket):
             return f"no daemon listens at {socket}", ()
         if not os.access(socket, os.R_OK | os.W_OK):
             return f"{socket} may not be used; are you in the group docker?", ()
-        return None, ()
+        return None, settings
 
     def identity_flags(self, plan: Plan) -> list[str]:
-        """Name the user and the groups, and pass all devices with a CDI description."""
+        """Name the user and the groups, and pass all GPUs that need libraries of the host."""
         argv = [f"--user={plan.user[0]}:{plan.user[1]}"]
         argv += [f"--group-add={group}" for group in plan.groups]
-        return [*argv, *(["--gpus", "all"] if plan.cdi else [])]
+        return [*argv, *(["--gpus", "all"] if plan.host_libraries and not plan.cdi else [])]
 
     def build_flags(self, build: ImageBuild) -> list[str]:
         """Leave out the provenance, which names the builder."""
@@ -62,6 +66,14 @@ class Docker(OciEngine):
             evidence, remedy = f"--wheels {build.wheels}", "use --engine podman or apptainer"
             raise Unavailable("docker mounts no folder while it builds", evidence, remedy)
         return super().build(build, log)
+
+
+def _cdi(tree: HostTree) -> bool:
+    try:
+        content = json.loads(tree.read(DAEMON) or "{}")
+        return content["features"]["cdi"] is True
+    except (ValueError, KeyError, TypeError, RecursionError):
+        return False
 
 
 ENGINE = Docker()

@@ -65,10 +65,11 @@ class OciEngine(Engine):
         argv += ["--tty"] if plan.terminal else []
         argv += ["--network=host", "--pid=host", "--log-driver=none", "--no-healthcheck"]
         argv += ["--security-opt=label=disable", *self.identity_flags(plan)]
-        for device in plan.devices:
+        for device in (*plan.devices, *plan.cdi):
             argv += ["--device", device]
         # AMD's own advice for memory that host and device share (ROCm documents, "Docker").
-        argv += ["--security-opt=seccomp=unconfined"] if plan.devices else []
+        of_amd = (plan.devices or plan.cdi) and not plan.host_libraries
+        argv += ["--security-opt=seccomp=unconfined"] if of_amd else []
         for mount in plan.mounts:
             mode = [] if mount.writable else [self.read_only]
             source, target = f"source={mount.source}", f"target={mount.target}"

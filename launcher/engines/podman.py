@@ -35,6 +35,7 @@ class Podman(OciEngine):
     move = "set graphroot in ~/.config/containers/storage.conf to a folder with room"
     traits = EngineTraits(
         image_format="podman",
+        takes_cdi=True,
         needs_cdi=True,
         hidden=("PODMAN_*", "CONTAINER_*"),  # a default user namespace, a remote host
     )
@@ -52,7 +53,6 @@ class Podman(OciEngine):
             argv = [f"--group-add={group}" for group in plan.groups]
         else:
             argv = ["--userns=keep-id", *(["--group-add=keep-groups"] if plan.groups else [])]
-        argv += ["--device", plan.cdi] if plan.cdi else []
         return ["--http-proxy=false", *argv]
 
     def build_flags(self, build: ImageBuild) -> list[str]:

@@ -73,6 +73,8 @@ class Amd(Vendor):
     other_variables = ("GPU_DEVICE_ORDINAL", "AMD_VISIBLE_DEVICES")
     shared_nodes = (KFD,)
     library_flags = ("--rocm", "--no-rocm")
+    cdi_kind = "amd.com/gpu"
+    cdi_command = "amd-ctk cdi generate --output=/etc/cdi/amd.json"
     torch_field = "hip"
     device_type = GPU
     arch_prefix = "gfx"
@@ -104,7 +106,11 @@ class Amd(Vendor):
                 unknown = (None, f"AMD 1002:{function.device:04x}")
                 arch, product = PRODUCTS.get(function.device, unknown)
                 address = function.address
-                listed.append(Gpu("amd", len(listed), arch, product, address, driven=False))
+                held = pci.passed_through(tree, address)
+                number = len(listed)
+                listed.append(
+                    Gpu("amd", number, arch, product, address, driven=False, obstacle=held)
+                )
         return tuple(listed)
 
     def driver(self, tree: HostTree) -> Driver | None:

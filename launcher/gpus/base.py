@@ -68,7 +68,7 @@ class Vendor(Protocol):
             GPUs are bound one by one.
         library_flags: options of Apptainer and Singularity that bring in the host's libraries, and
             that keep them out; None if there are none.
-        cdi: name of all devices in the Container Device Interface; empty if it is not needed.
+        cdi_kind: vendor and class of its devices in the Container Device Interface; "" if none.
         cdi_command: what makes the description of the devices for it.
         libraries_setting: setting that requests the host's libraries ("host_rocm"), and
         libraries_help: its help; empty if they cannot be requested.
@@ -97,7 +97,7 @@ class Vendor(Protocol):
     library_flags: tuple[str, str] | None = None
     libraries_setting: str = ""
     libraries_help: str = ""
-    cdi: str = ""
+    cdi_kind: str = ""
     cdi_command: str = ""
     instance: str = ""
     one_instance: str = ""

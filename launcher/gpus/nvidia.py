@@ -23,6 +23,8 @@ from launcher.host.tree import HostTree
 
 PCI_VENDOR = 0x10DE
 ROOT = "/proc/driver/nvidia"
+BOARD = "/proc/device-tree/compatible"
+WSL_DEVICE, WSL_DRIVER = "/dev/dxg", "/usr/lib/wsl/lib/libcuda.so.1"
 CHIPS = Path(__file__).with_name("nvidia_chips.txt")
 
 
@@ -39,7 +41,7 @@ class Nvidia(Vendor):
     late_nodes = True  # the driver's helper makes them when CUDA first starts
     host_libraries = True
     library_flags = ("--nv", "--no-nv")
-    cdi = "nvidia.com/gpu=all"
+    cdi_kind = "nvidia.com/gpu"
     cdi_command = "nvidia-ctk cdi generate --output=/etc/cdi/nvidia.yaml"
     instance = "MIG-"
     one_instance = "CUDA computes on one MIG instance at a time"
@@ -52,7 +54,8 @@ class Nvidia(Vendor):
         f"{ROOT}/gpus/*/information",
         f"{ROOT}/capabilities/gpu*/mig/gi*/access",
         f"{ROOT}/capabilities/gpu*/mig/gi*/ci*/access",
-        "/etc/cdi/*nvidia*",
+        BOARD,
+        WSL_DRIVER,
     )
 
     def gpus(self, tree: HostTree, live: bool) -> tuple[Gpu, ...]:
@@ -60,14 +63,18 @@ class Nvidia(Vendor):
         functions = {f.address: f for f in pci.functions(tree, PCI_VENDOR)}
         driven = tree.names(f"{ROOT}/gpus")
         if not functions and not driven:
-            return ()
+            return _without_pci(tree)
         chips = capabilities(CHIPS.read_text())
         found = [_driven(tree, n, a, chips, live) for n, a in enumerate(sorted(driven))]
         for function in functions.values():
             if function.address not in driven:
                 arch, chip = chips.get(function.device, (None, f"10de:{function.device:04x}"))
                 place = function.address
-                found.append(Gpu("nvidia", len(found), arch, f"NVIDIA {chip}", place, driven=False))
+                held = pci.passed_through(tree, place)
+                found.append(
+                    Gpu("nvidia", len(found), arch, f"NVIDIA {chip}", place, driven=False,
+                        obstacle=held)
+                )  # fmt: skip
         return tuple(found)
 
     def driver(self, tree: HostTree) -> Driver | None:
@@ -94,6 +101,18 @@ class Nvidia(Vendor):
                 if gpu.driven
             }
         }
+
+
+def _without_pci(tree: HostTree) -> tuple[Gpu, ...]:
+    """Return the GPU of a Jetson or of WSL2, which programs of the host itself can use."""
+    product = obstacle = ""
+    if "nvidia,tegra" in (tree.read(BOARD) or ""):
+        product = "GPU of a Jetson"
+        obstacle = "a Jetson needs NVIDIA's builds of PyTorch for JetPack, which no image has"
+    elif tree.has(WSL_DEVICE) and tree.has(WSL_DRIVER):
+        product = "NVIDIA GPU of Windows"
+        obstacle = f"WSL2 offers it through {WSL_DEVICE}, which no image uses"
+    return (Gpu("nvidia", 0, None, product, "", obstacle=obstacle),) if obstacle else ()
 
 
 def _driven(

@@ -5,6 +5,9 @@ from __future__ import annotations
 from collections.abc import Mapping
 from dataclasses import dataclass, field
 
+CDI_ENABLED = "features.cdi: true"
+"""Setting of an engine that takes devices by their CDI names only where a site enables it."""
+
 
 @dataclass(frozen=True)
 class GpuInstance:
@@ -46,6 +49,7 @@ class Gpu:
         readable: False where the kernel refuses, or a device cgroup: it belongs to another job.
         driven: False where only the PCI bus lists it, because no driver is loaded.
         instances: the hardware partitions that it is cut into and that may be opened.
+        obstacle: why no image can use it, whatever its arch; "" if nothing is known against it.
     """
 
     vendor: str
@@ -61,6 +65,7 @@ class Gpu:
     readable: bool = True
     driven: bool = True
     instances: tuple[GpuInstance, ...] = ()
+    obstacle: str = ""
 
     @property
     def card(self) -> str:
@@ -107,7 +112,8 @@ class EngineTraits:
         image_format: "sif" for files, else the engine's own storage; empty: it runs no image.
         own_shm: a container keeps a /dev/shm of its own; the host's cannot be mounted.
         host_libraries: it can put the host's GPU libraries before the image's on request.
-        needs_cdi: it gives GPUs of vendors with a CDI description to a container by that alone.
+        takes_cdi: it takes devices by the names of their CDI description.
+        needs_cdi: it brings the driver's libraries of the host into a container by CDI alone.
         hidden: patterns of variables that would change what it does; they do not reach it.
         passed: variables that reach it although a pattern hides them.
         several_ranks: a job of several ranks can be started with it, without set-up of the nodes.
@@ -116,6 +122,7 @@ class EngineTraits:
     image_format: str = ""
     own_shm: bool = False
     host_libraries: bool = False
+    takes_cdi: bool = False
     needs_cdi: bool = False
     hidden: tuple[str, ...] = ()
     passed: tuple[str, ...] = ()
@@ -141,6 +148,29 @@ class EngineFact:
     version: str | None = None
     conf: tuple[tuple[str, str], ...] = ()
     traits: EngineTraits = EngineTraits()
+
+
+@dataclass(frozen=True)
+class CdiDevice:
+    """A device that is described for the Container Device Interface (CDI).
+
+    Attributes:
+        kind: vendor and class, "nvidia.com/gpu".
+        name: "0", "all", "GPU-<UUID>", "0:1" of a MIG instance.
+        nodes: device nodes that it brings, without those of its whole description.
+        mounts: whether it mounts files of the host, such as libraries of the driver.
+        source: the file.
+    """
+
+    kind: str
+    name: str
+    nodes: tuple[str, ...]
+    mounts: bool
+    source: str
+
+    def __str__(self) -> str:
+        """Return the name by which engines take it."""
+        return f"{self.kind}={self.name}"
 
 
 @dataclass(frozen=True)
@@ -180,7 +210,7 @@ class Host:
         slurm: the allocation, or None.
         user: None if a capture does not record one.
         user_space: by vendor, its user space on the host itself, which no image should see.
-        cdi: names of the descriptions of devices for the Container Device Interface.
+        cdi: devices that are described for the Container Device Interface.
         bus: display and accelerator functions on the PCI bus, as "0000:65:00.0 1a03:2000 0300".
         environment: variables of the process.
     """
@@ -196,7 +226,7 @@ class Host:
     slurm: Slurm | None
     user: User | None
     user_space: Mapping[str, str] = field(default_factory=dict)
-    cdi: tuple[str, ...] = ()
+    cdi: tuple[CdiDevice, ...] = ()
     bus: tuple[str, ...] = ()
     environment: Mapping[str, str] = field(default_factory=dict, repr=False)
     complete: bool = True
@@ -218,6 +248,12 @@ class Host:
     def engine(self, name: str) -> EngineFact | None:
         """Return the engine called `name`, or None."""
         return next((engine for engine in self.engines if engine.name == name), None)
+
+    def takes_cdi(self, name: str) -> bool:
+        """Return whether an engine takes devices by the names of their CDI description."""
+        fact = self.engine(name)
+        enabled = fact is not None and any(setting == CDI_ENABLED for setting, _ in fact.conf)
+        return enabled or self.traits(name).takes_cdi
 
     def traits(self, name: str) -> EngineTraits:
         """Return the traits of an engine, whether or not this host has it."""

@@ -40,6 +40,12 @@ def attribute(tree: HostTree, address: str, name: str) -> str | None:
     return tree.read(f"{DEVICES}/{address}/{name}") or None
 
 
+def passed_through(tree: HostTree, address: str) -> str:
+    """Return the obstacle of a device that is held for a virtual machine; "" if it is not."""
+    lines = (attribute(tree, address, "uevent") or "").splitlines()
+    return "vfio-pci holds it for a virtual machine" if "DRIVER=vfio-pci" in lines else ""
+
+
 def number(tree: HostTree, address: str, name: str) -> int | None:
     """Return a hexadecimal attribute of a device, such as `device`, or None."""
     try:

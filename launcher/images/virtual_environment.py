@@ -137,7 +137,8 @@ def commands(environment: Environment) -> tuple[Argv, ...]:
     packages, pytorch = folder / "packages.txt", folder / "pytorch.txt"
     parts = ("-e", f"1,/^# torch: /w {packages}", "-e", f"/^# torch: /,$w {pytorch}")
     index = environment.stack.arguments["TORCH_INDEX"]
-    pypi, pytorchs = (), () if index == "pypi" else ("--index-url", index)
+    pypi: Argv = ()
+    pytorchs: Argv = () if index == "pypi" else ("--index-url", index)
     if environment.wheels:
         pypi = pytorchs = ("--no-index", "--find-links", str(environment.wheels))
     make, install = INSTALLERS[installer.name](environment)

@@ -6,9 +6,10 @@ import os
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass, replace
 
+from aam.contract.errors import Unavailable
 from launcher.gpus import VENDORS, device_nodes, host_libraries, visible_devices_variables
 from launcher.gpus.base import Vendor
-from launcher.host.facts import EngineTraits, Gpu, Host
+from launcher.host.facts import CdiDevice, EngineTraits, Gpu, Host
 from launcher.plan import environment
 from launcher.plan.choice import NATIVE, Choice, NativeStack
 from launcher.plan.decision import REQUESTED, Decision
@@ -17,6 +18,9 @@ from launcher.plan.mounts import HOME, Mount, PathFact, fold, of_paths, require_
 from launcher.plan.plan import Plan
 from launcher.plan.settings import LaunchSettings
 from launcher.plan.visible_devices import value_for
+
+ALL = "all"
+"""Name of the CDI device that is all GPUs of a vendor."""
 
 
 @dataclass(frozen=True)
@@ -108,16 +112,27 @@ def container_plan(
         host.environment, passed, requested, private
     )
     vendor = VENDORS[choice.gpus[0].vendor] if choice.gpus else None
-    devices: tuple[str, ...] = ()
+    nodes: tuple[str, ...] = ()
+    described: tuple[CdiDevice, ...] = ()
     if vendor and choice.selection:
         visible = tuple(sorted(choice.gpus, key=lambda gpu: gpu.index))
-        # An engine's own support binds every device; else only the chosen ones.
-        seen = choice.selection.ours if vendor.host_libraries else visible
-        selected, decision = _selected(choice, seen)
+        nodes = () if vendor.host_libraries else device_nodes(visible)
+        if host.takes_cdi(choice.engine):
+            described = cdi_devices(host, vendor, choice)
+        if vendor.host_libraries and traits.needs_cdi and not described:
+            evidence = ", ".join(str(d) for d in host.cdi if d.kind == vendor.cdi_kind)
+            remedy = f"`{vendor.cdi_command}` describes the GPUs of this host"
+            raise Unavailable("The CDI description has none of the chosen GPUs", evidence, remedy)
+        # "all" and an engine's own support bring in every device; else only the chosen ones go in.
+        chosen_alone = not any(device.name == ALL for device in described)
+        one_by_one = chosen_alone if described else not vendor.host_libraries
+        selected, decision = _selected(choice, visible if one_by_one else choice.selection.ours)
         variables |= selected
         decisions.append(decision)
-        devices = () if vendor.host_libraries else device_nodes(visible)
-        for path in devices:
+        for device in described:
+            why = f"a GPU that is used, as {device.source} describes it"
+            decisions.append(Decision("device", str(device), why, "host"))
+        for path in nodes if not described else ():
             shared = path in vendor.shared_nodes
             why = "a node that all GPUs of the vendor share" if shared else "a GPU that is used"
             decisions.append(Decision("device", path, why, "host"))
@@ -130,8 +145,8 @@ def container_plan(
         value = f"{mount.target} {access}{source}"
         decisions.append(Decision("mount", value, mount.why, mount.origin))
     libraries, library_decisions = _libraries(vendor, settings, traits)
-    nodes = [host.node(path) for path in devices]
-    owners = {node.gid for node in nodes if node and node.gid is not None}
+    facts = [host.node(path) for path in nodes]
+    owners = {node.gid for node in facts if node and node.gid is not None}
     user = host.user
     outputs = [
         fact.absolute if fact.folder else os.path.dirname(fact.absolute)
@@ -148,17 +163,41 @@ def container_plan(
         place=choice.built.place if choice.built else None,
         digest=choice.built.digest if choice.built else None,
         mounts=mounts,
-        devices=devices,
+        devices=() if described else nodes,
         groups=tuple(sorted(owners.intersection(user.groups))) if user else (),
         folders=context.private_folders(("home", "tmp", *CACHES.values())),
         outputs=tuple(dict.fromkeys(outputs)),
         workdir=f"{private}/home",
         host_libraries=libraries,
-        cdi=vendor.cdi if vendor else "",
+        cdi=tuple(map(str, described)),
         user=(user.uid, user.gid) if user else (0, 0),
         terminal=context.terminal,
         decisions=(*decisions, *library_decisions),
     )
+
+
+def cdi_devices(host: Host, vendor: Vendor, choice: Choice) -> tuple[CdiDevice, ...]:
+    """Return described devices that bring in the chosen GPUs and no others, or else all GPUs.
+
+    A description that mounts files of the host is not used for a vendor whose libraries are in the
+    image, because it would replace them.
+    """
+    known = [device for device in host.cdi if device.kind == vendor.cdi_kind
+             and (vendor.host_libraries or not device.mounts)]  # fmt: skip
+    theirs = [gpu for gpu in host.gpus if gpu.vendor == vendor.name]
+    of_gpus = {path for gpu in theirs for path in gpu.nodes}
+    of_gpus |= {path for gpu in theirs for part in gpu.instances for path in part.nodes}
+    wanted = {path for gpu in choice.gpus for path in gpu.nodes}
+    wanted |= {path for gpu in choice.gpus for part in gpu.instances[:1] for path in part.nodes}
+    picked = []
+    for device in known:
+        own = of_gpus.intersection(device.nodes)
+        if own and own <= wanted:
+            picked.append(device)
+            wanted -= own
+    if picked and not wanted and (choice.selection is None or choice.selection.literal is None):
+        return tuple(picked)
+    return tuple(device for device in known if device.name == ALL and vendor.host_libraries)
 
 
 def _libraries(

@@ -145,10 +145,13 @@ def _failed(arch: str, catalog: Catalog) -> Iterator[Finding]:
 
 def _undriven(host: Host) -> Iterator[Finding]:
     for vendor in VENDORS.values():
-        undriven = [
-            gpu for gpu in host.gpus
-            if gpu.vendor == vendor.name and not gpu.driven and not gpu.integrated
-        ]  # fmt: skip
+        idle = [gpu for gpu in host.gpus if gpu.vendor == vendor.name and not gpu.driven]
+        for gpu in idle:
+            if gpu.obstacle:
+                place = f"{gpu.product} at {gpu.pci}: {gpu.obstacle}"
+                remedy = "give it back to the host"
+                yield Finding("warning", "A GPU cannot be used here", place, remedy)
+        undriven = [gpu for gpu in idle if not gpu.integrated and not gpu.obstacle]
         if undriven:
             products = Counter(gpu.product for gpu in undriven)
             names = ", ".join(f"{count} x {product}" for product, count in products.items())
@@ -165,7 +168,7 @@ def _remarks(host: Host) -> list[Finding]:
         if gpu.integrated:
             remedy = "nothing to do; no image computes on it"
             findings.append(Finding("note", "An integrated GPU is not used", place, remedy))
-        elif gpu.driven and gpu.readable and gpu.arch is None:
+        elif gpu.driven and gpu.readable and gpu.arch is None and not gpu.obstacle:
             cause, evidence = "A GPU of unknown architecture", f"{place} is in no table"
             remedy = "report it, so that the table can have it"
             findings.append(Finding("warning", cause, evidence, remedy))

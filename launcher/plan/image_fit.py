@@ -20,6 +20,8 @@ def problems(image: Image, gpus: Sequence[Gpu], catalog: Catalog, host: Host) ->
     if vendors != {image.vendor}:
         names = ", ".join(sorted(title(vendor) for vendor in vendors))
         return [*found, f"it is for GPUs of {title(image.vendor)}, not of {names}"]
+    if obstacles := dict.fromkeys(gpu.obstacle for gpu in gpus if gpu.obstacle):
+        return [*found, *obstacles]
     for arch in sorted({gpu.arch or "unknown" for gpu in gpus}):
         if image.archs and not served(image, arch):
             whom = "a GPU of unknown architecture" if arch == "unknown" else arch

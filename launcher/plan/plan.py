@@ -33,7 +33,7 @@ class Plan:
         workdir: current folder inside.
         host_libraries: the vendor whose libraries of the host the engine binds; empty: none.
         host_devices: the container sees the host's /dev, with /dev/shm, which ranks share.
-        cdi: names of the devices in the Container Device Interface, where the engine binds them.
+        cdi: names of devices that the engine brings in by their CDI description.
         user: numeric user and group.
         terminal: standard input and output are a terminal.
         stack: vendor and version of PyTorch, for the record.
@@ -57,7 +57,7 @@ class Plan:
     workdir: str = "/"
     host_libraries: str = ""
     host_devices: bool = False
-    cdi: str = ""
+    cdi: tuple[str, ...] = ()
     user: tuple[int, int] = (0, 0)
     terminal: bool = False
     stack: str = ""

@@ -95,7 +95,8 @@ def not_runnable(
 
 
 def lacks_cdi(image: Image, host: Host) -> bool:
-    """Return whether the host has no CDI description of the devices that the image needs."""
+    """Return whether the host has no CDI description of devices that need its libraries."""
     vendor = VENDORS.get(image.vendor or "")
-    needs_cdi = vendor is not None and vendor.cdi
-    return bool(needs_cdi) and not any(str(image.vendor) in name for name in host.cdi)
+    if vendor is None or not vendor.host_libraries:
+        return False
+    return not any(device.kind == vendor.cdi_kind for device in host.cdi)

@@ -14,7 +14,7 @@ from launcher.config import catalog as configured
 from launcher.config import read
 from launcher.detect import detect
 from launcher.engines import ENGINES
-from launcher.host.facts import EngineFact, Host
+from launcher.host.facts import CdiDevice, EngineFact, Host
 from launcher.plan.catalog import SHIPPED, catalog_of
 from launcher.plan.choice import BuiltImage, Choice, NativeStack
 from launcher.plan.gpu_use import GpuUse
@@ -443,7 +443,8 @@ def test_podman_needs_cdi_for_nvidia(tmp_path: Path) -> None:
     built = (BuiltImage("cuda", ("podman",), "localhost/aam:cuda"),)
     with pytest.raises(Unavailable, match="nvidia-ctk cdi generate"):
         decide(host, built, image="cuda")
-    assert decide(replace(host, cdi=("nvidia.yaml",)), built, image="cuda").engine == "podman"
+    described = (CdiDevice("nvidia.com/gpu", "all", (), True, "/etc/cdi/nvidia.yaml"),)
+    assert decide(replace(host, cdi=described), built, image="cuda").engine == "podman"
 
 
 def test_not_built_names_the_command_that_builds() -> None:
