@@ -36,7 +36,8 @@ def plan_launch(
         request: the command and its options.
         host_root: "/", or a capture.
         starting: the plan will run, and its record holds the version of the engine; an engine whose
-            version is not cached is started for it, which takes too long for `explain`.
+            version is not cached is started for it, which takes too long for `explain` unless the
+            plan depends on it.
 
     Raises:
         AamError: the launch is impossible, with the reason.
@@ -69,7 +70,8 @@ def plan_launch(
             gpu_use(request, host.slurm),
         )  # fmt: skip
         if host.live:
-            asked = (choice.engine,) if starting else ()
+            version_counts = bool(host.cdi) and host.takes_cdi(choice.engine)
+            asked = (choice.engine,) if starting or version_counts else ()
             host = with_versions(host, config.engine_version_cache(), ask=asked)
             _check(host, choice.built, choice.engine)
             input_files.require_outputs(paths)

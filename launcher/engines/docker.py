@@ -33,7 +33,7 @@ class Docker(OciEngine):
     read_only = "readonly"
     storage = "{{.DockerRootDir}}"
     move = "set data-root in /etc/docker/daemon.json to a folder with room"
-    traits = EngineTraits(image_format="docker")
+    traits = EngineTraits(image_format="docker", later_cdi=25)
 
     def configuration(
         self, path: str, tree: HostTree, environment: Mapping[str, str], user_id: int

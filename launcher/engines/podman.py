@@ -36,6 +36,7 @@ class Podman(OciEngine):
     traits = EngineTraits(
         image_format="podman",
         takes_cdi=True,
+        later_cdi=5,
         needs_cdi=True,
         hidden=("PODMAN_*", "CONTAINER_*"),  # a default user namespace, a remote host
     )

@@ -46,7 +46,8 @@ def _devices(text: str, source: str) -> Iterator[CdiDevice]:
         edits = device.get("containerEdits") or {}
         mounts = bool(edits.get("mounts") or (content.get("containerEdits") or {}).get("mounts"))
         kind, name = str(content["kind"]), str(device["name"])
-        yield CdiDevice(kind, name, _nodes(edits), mounts, source)
+        version = str(content.get("cdiVersion", ""))
+        yield CdiDevice(kind, name, _nodes(edits), mounts, source, version)
 
 
 def _nodes(edits: Mapping[str, Any]) -> tuple[str, ...]:

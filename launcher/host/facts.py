@@ -113,6 +113,7 @@ class EngineTraits:
         own_shm: a container keeps a /dev/shm of its own; the host's cannot be mounted.
         host_libraries: it can put the host's GPU libraries before the image's on request.
         takes_cdi: it takes devices by the names of their CDI description.
+        later_cdi: its oldest major version that reads descriptions of CDI 0.6 and later.
         needs_cdi: it brings the driver's libraries of the host into a container by CDI alone.
         hidden: patterns of variables that would change what it does; they do not reach it.
         passed: variables that reach it although a pattern hides them.
@@ -123,6 +124,7 @@ class EngineTraits:
     own_shm: bool = False
     host_libraries: bool = False
     takes_cdi: bool = False
+    later_cdi: int = 0
     needs_cdi: bool = False
     hidden: tuple[str, ...] = ()
     passed: tuple[str, ...] = ()
@@ -158,6 +160,7 @@ class CdiDevice:
         kind: vendor and class, "nvidia.com/gpu".
         name: "0", "all", "GPU-<UUID>", "0:1" of a MIG instance.
         nodes: device nodes that it brings, without those of its whole description.
+        version: of the format, "0.6.0".
         mounts: whether it mounts files of the host, such as libraries of the driver.
         source: the file.
     """
@@ -167,6 +170,7 @@ class CdiDevice:
     nodes: tuple[str, ...]
     mounts: bool
     source: str
+    version: str = ""
 
     def __str__(self) -> str:
         """Return the name by which engines take it."""
@@ -254,6 +258,17 @@ class Host:
         fact = self.engine(name)
         enabled = fact is not None and any(setting == CDI_ENABLED for setting, _ in fact.conf)
         return enabled or self.traits(name).takes_cdi
+
+    def reads(self, name: str, device: CdiDevice) -> bool:
+        """Return whether an engine is known to read the format of a device's description.
+
+        podman 4.3 rejects 0.6.0, and an engine of unknown version may be as old.
+        """
+        if device.version.startswith(("0.3", "0.4", "0.5")):
+            return True
+        fact = self.engine(name)
+        major = (fact.version if fact and fact.version else "").partition(".")[0]
+        return major.isdecimal() and int(major) >= self.traits(name).later_cdi
 
     def traits(self, name: str) -> EngineTraits:
         """Return the traits of an engine, whether or not this host has it."""

@@ -179,11 +179,15 @@ def container_plan(
 def cdi_devices(host: Host, vendor: Vendor, choice: Choice) -> tuple[CdiDevice, ...]:
     """Return described devices that bring in the chosen GPUs and no others, or else all GPUs.
 
-    A description that mounts files of the host is not used for a vendor whose libraries are in the
-    image, because it would replace them.
+    For a vendor whose libraries are in the image, which the nodes serve as well, a description is
+    used only if it mounts no files of the host, which would replace those of the image, and if the
+    engine reads its version.
     """
-    known = [device for device in host.cdi if device.kind == vendor.cdi_kind
-             and (vendor.host_libraries or not device.mounts)]  # fmt: skip
+    known = [
+        device for device in host.cdi
+        if device.kind == vendor.cdi_kind
+        and (vendor.host_libraries or (not device.mounts and host.reads(choice.engine, device)))
+    ]  # fmt: skip
     theirs = [gpu for gpu in host.gpus if gpu.vendor == vendor.name]
     of_gpus = {path for gpu in theirs for path in gpu.nodes}
     of_gpus |= {path for gpu in theirs for part in gpu.instances for path in part.nodes}

@@ -19,7 +19,7 @@ from launcher.host import cdi
 from launcher.host.facts import CDI_ENABLED, Host
 from launcher.host.tree import FolderTree
 from tests.launcher.test_containers import GPUS, engines, gpus, place, study
-from tests.launcher.test_plan import FACTS, PRETRAIN, host_of, planned
+from tests.launcher.test_plan import PRETRAIN, host_of, planned
 from tests.support.engines import PYTHON, Engines
 from tests.support.hosts import MI210, Tree, write
 
@@ -27,7 +27,7 @@ __all__ = ["engines", "gpus", "place"]
 KINDS = {"amd": "amd.com/gpu", "nvidia": "nvidia.com/gpu"}
 
 
-def amd_json(*minors: int, mounts: bool = False) -> str:
+def amd_json(*minors: int, mounts: bool = False, version: str = "0.6.0") -> str:
     """The output of `amd-ctk cdi generate`: nodes of each GPU, /dev/kfd last, and "all"."""
 
     def node(path: str, major: int, minor: int) -> dict[str, Any]:
@@ -45,7 +45,7 @@ def amd_json(*minors: int, mounts: bool = False) -> str:
     devices.append({"name": "all", "containerEdits": {"deviceNodes": [*every, kfd]}})
     libraries = {"mounts": [{"hostPath": "/opt/rocm/lib", "containerPath": "/opt/rocm/lib"}]}
     edits = libraries if mounts else {}
-    return json.dumps({"cdiVersion": "0.6.0", "kind": "amd.com/gpu", "devices": devices,
+    return json.dumps({"cdiVersion": version, "kind": "amd.com/gpu", "devices": devices,
                        "containerEdits": edits})  # fmt: skip
 
 
@@ -124,7 +124,14 @@ def variable(host: Host, engine: str, name: str) -> str:
 
 def enabled(host: Host) -> Host:
     """The host with CDI enabled in docker's daemon.json."""
-    facts = (replace(e, conf=((CDI_ENABLED, ""),)) if e.name == "docker" else e for e in FACTS)
+    facts = (replace(e, conf=((CDI_ENABLED, ""),)) if e.name == "docker" else e
+             for e in host.engines)  # fmt: skip
+    return replace(host, engines=tuple(facts))
+
+
+def versions(host: Host, **known: str) -> Host:
+    """The host with engines of these versions."""
+    facts = (replace(e, version=known.get(e.name)) for e in host.engines)
     return replace(host, engines=tuple(facts))
 
 
@@ -148,6 +155,9 @@ def test_the_chosen_gpus_of_amd_go_in_by_name(tmp_path: Path) -> None:
     assert devices_of(host, "podman") == nodes
     described(tmp_path, amd_json(128, 136, 144), "amd.json")
     host = replace(host, cdi=cdi.devices(FolderTree(tmp_path)))
+    for version in ({}, {"podman": "4.3.1"}):  # which does not read CDI 0.6
+        assert devices_of(versions(host, **version), "podman") == nodes
+    host = versions(host, podman="5.4.0", docker="28.1.1")
     assert devices_of(host, "podman") == ["amd.com/gpu=1", "amd.com/gpu=2"]
     assert devices_of(host, "docker") == nodes  # daemon.json does not enable CDI
     assert devices_of(enabled(host), "docker") == ["amd.com/gpu=1", "amd.com/gpu=2"]
@@ -174,7 +184,7 @@ def test_the_chosen_gpus_of_amd_go_in_by_name(tmp_path: Path) -> None:
 def test_another_description_changes_nothing(tmp_path: Path, text: str) -> None:
     for name in ("amd.json", "amd.yaml"):
         described(tmp_path, text, name)
-    host = host_of(amd(tmp_path, 128, 136))
+    host = versions(host_of(amd(tmp_path, 128, 136)), podman="5.4.0")
     assert devices_of(host, "podman") == ["/dev/kfd", "/dev/dri/renderD128", "/dev/dri/renderD136"]
 
 
@@ -235,7 +245,7 @@ def description() -> Iterator[Path]:
     file = folder / "aam-test.json"
     with open("/var/tmp/aam-test-cdi.lock", "w") as lock:
         fcntl.flock(lock, fcntl.LOCK_EX)
-        file.write_text(amd_json(128, 136, 144, 152).replace("card", "renderD12"))
+        file.write_text(amd_json(128, 136, 144, 152, version="0.5.0"))
         try:
             yield file
         finally:
@@ -249,7 +259,7 @@ def description() -> Iterator[Path]:
 def test_podman_brings_in_described_devices(
     engines: Engines, place: Path, gpus: Tree, description: Path, user: str
 ) -> None:
-    """The device nodes stand in for GPUs; podman itself reads the description."""
+    """Nodes stand in for GPUs; podman reads the description, of a version that 4.3 reads, too."""
     content = json.loads(description.read_text())
     for device in content["devices"]:
         nodes = device["containerEdits"]["deviceNodes"]

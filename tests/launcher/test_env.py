@@ -271,10 +271,10 @@ def test_an_environment_of_the_cpu_stack_computes(
     assert done.stdout.splitlines()[-1].startswith(f"{tmp_path}/e/bin/aam-launch runs aam")
     clean = {"PATH": "/usr/bin:/bin", "HOME": str(tmp_path)}
     launch = [f"{tmp_path}/e/bin/aam-launch", "--runtime", "native", "simulate", "--output-dir",
-              "study", "--samples", "12", "--asvs", "20", "--device", "cpu"]  # fmt: skip
-    simulated = subprocess.run([word for word in launch if word not in ("--device", "cpu")],
-                               cwd=tmp_path, env=clean, capture_output=True, text=True,
-                               check=False)  # fmt: skip
+              "study", "--samples", "12", "--asvs", "30", "--richness", "10"]  # fmt: skip
+    simulated = subprocess.run(
+        launch, cwd=tmp_path, env=clean, capture_output=True, text=True, check=False
+    )
     assert simulated.returncode == 0, simulated.stderr
     version = [
         f"{tmp_path}/e/bin/python",
