@@ -10,6 +10,7 @@ from launcher.slurm.submit_options import SubmitOptions
 
 NAMES_HELP = "Images of `aam-launch images`."
 ENGINE_HELP = "Container engine; by default the first that can."
+ONE_SOURCE_HELP = "Take hashes that have one source without comparing them with the index."
 NO_TEST_HELP = "Run the image's own test."
 
 
@@ -81,6 +82,7 @@ class ImagesBuild:
         basic=True,
     )
     fast: bool = option("Compress less: a larger SIF in much less time.", default=False, basic=True)
+    allow_one_source: bool = option(ONE_SOURCE_HELP, default=False, basic=True)
     anew: bool = option("Build even what is built of the same inputs.", default=False, basic=True)
     test: bool = option(NO_TEST_HELP, default=True, basic=True)
 
@@ -166,6 +168,8 @@ class EnvCreate(EnvOptions):
         aam-launch env create
         aam-launch env create --stack cpu --folder /project/aam/cpu
     """
+
+    allow_one_source: bool = option(ONE_SOURCE_HELP, default=False, basic=True)
 
 
 @dataclass(frozen=True)

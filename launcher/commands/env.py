@@ -6,7 +6,7 @@ import os
 import shlex
 import sys
 from collections.abc import Mapping, Sequence
-from dataclasses import asdict
+from dataclasses import asdict, replace
 from pathlib import Path
 from typing import Any
 
@@ -36,12 +36,14 @@ def run(launcher_options: Mapping[str, Any], argv: Sequence[str]) -> int:
     for line in warn((*settings.findings, *choice.findings)):
         print(line, file=sys.stderr)
     images = Path(settings.text("image_dir")).expanduser().absolute()
-    if isinstance(options, EnvShow):
-        environment = _environment(choice, options, lock_path(choice.stack, images), named=True)
+    create = isinstance(options, EnvCreate)
+    environment = _environment(choice, options, lock_path(choice.stack, images), named=not create)
+    if not isinstance(options, EnvCreate):
         _show(choice, environment, "--json" in flags, images)
         return 0
-    lock = complete_lock(choice.stack, choice.stack.arguments, images)
-    environment = _environment(choice, options, lock)
+    arguments = choice.stack.arguments
+    lock = complete_lock(choice.stack, arguments, images, options.allow_one_source)
+    environment = replace(environment, lock=lock)
     log = BuildLog(
         images / "logs" / f"environment-{choice.stack.name}.log",
         "The environment was not made",

@@ -77,6 +77,7 @@ def _list(
             "places": [place.place for place in built if place.image == image.name],
             "digests": [place.digest for place in built if place.image == image.name],
             "without_hash": definitions.without_hash(image, folder),
+            "one_source": definitions.with_one_source(image, folder),
         }
         for image in catalog.images
     ]
@@ -84,13 +85,21 @@ def _list(
         print_json(rows)
         return 0
     for row in rows:
-        places = ", ".join(map(str, row["places"])) or "not built"  # type: ignore[call-overload]
-        if row["without_hash"]:
-            pins = ", ".join(map(str, row["without_hash"]))  # type: ignore[call-overload]
+        places = _listed(row["places"]) or "not built"
+        if pins := _listed(row["without_hash"]):
             places += f"; cannot be built without its index: no SHA-256 of {pins} is known"
+        elif pins := _listed(row["one_source"]):
+            places += (
+                "; cannot be built without its index or --allow-one-source: one source for the "
+                f"SHA-256 of {pins}"
+            )
         fits = "fits this host" if row["fits"] else "does not fit"
         print(f"{row['name']:<10} {row['title']:<28} {fits:<15} {places}")
     return 0
+
+
+def _listed(names: object) -> str:
+    return ", ".join(map(str, names)) if isinstance(names, list) else ""
 
 
 def _build(chosen: Sequence[Image], options: ImagesBuild, folder: Path) -> int:
@@ -111,7 +120,8 @@ def _build(chosen: Sequence[Image], options: ImagesBuild, folder: Path) -> int:
     found = builder.find(present, options.engine)
     jobs = [
         build.BuildJob(image, found, folder, definitions.arguments(image, options.build_arg),
-                       wheels, options.from_, options.fast, options.test, options.anew)
+                       wheels, options.from_, options.fast, options.test, options.anew,
+                       options.allow_one_source)
         for image in chosen
     ]  # fmt: skip
     for job in jobs:

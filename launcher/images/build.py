@@ -42,6 +42,7 @@ class BuildJob:
         fast: less compression, sooner done.
         test: run the image's own test.
         force: build even if it is there.
+        allow_one_source: take hashes that have one source without a comparison with the index.
     """
 
     image: Image
@@ -53,6 +54,7 @@ class BuildJob:
     fast: bool = False
     test: bool = True
     force: bool = False
+    allow_one_source: bool = False
 
     @property
     def sif(self) -> Path:
@@ -118,7 +120,7 @@ def _clear(folder: Path, name: str) -> None:
 def _built(job: BuildJob, scratch: Path) -> Mapping[str, Any]:
     """Build a definition, unless an image of the same inputs is there."""
     name, builder = job.image.name, job.builder
-    lock = complete_lock(job.image, job.arguments, job.folder)
+    lock = complete_lock(job.image, job.arguments, job.folder, job.allow_one_source)
     context = scratch / "context"
     inputs = _inputs(definitions.stage(definitions.sources(), name, lock, context), job)
     recorded = index.entry(index.read(job.folder), name, builder.image_format)

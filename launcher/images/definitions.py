@@ -27,6 +27,11 @@ from launcher.plan.catalog import Image
 INSTALL = "install.sh"
 MARK = "# unresolved"
 PIN = re.compile(r"^([A-Za-z0-9._-]+)==(\S+)", re.MULTILINE)
+ONE_SOURCE = re.compile(
+    r"^# sha256: .*, the only source\n(\S+==\S+) \\\n    --hash=sha256:([0-9a-f]{64})$",
+    re.MULTILINE,
+)
+"""A pin below the comment that `make locks` keeps with it."""
 _NO_CACHES = shutil.ignore_patterns("__pycache__", "*.pyc")
 
 
@@ -111,16 +116,36 @@ def unresolved(lock: str, arguments: Mapping[str, str]) -> list[str]:
     return found
 
 
+def one_source(lock: str, arguments: Mapping[str, str]) -> dict[str, str]:
+    """Return the pins of this build whose hash has one source, with that hash."""
+    pinned = f"torch=={arguments['TORCH']}" in lock.split()
+    return dict(ONE_SOURCE.findall(lock)) if pinned else {}
+
+
 def without_hash(image: Image, image_dir: Path) -> list[str]:
     """List the pins of an image that have no digest, which keep it from being built.
 
     Raises:
         MissingInput: this installation has no definitions.
     """
-    if not image.arguments:
-        return []
+    text = _text(image, image_dir)
+    return unresolved(text, image.arguments) if text else []
+
+
+def with_one_source(image: Image, image_dir: Path) -> list[str]:
+    """List the pins of an image whose hash has one source, so that the index has to confirm it.
+
+    Raises:
+        MissingInput: this installation has no definitions.
+    """
+    text = _text(image, image_dir)
+    return [*one_source(text, image.arguments)] if text else []
+
+
+def _text(image: Image, image_dir: Path) -> str:
+    """Return the text of an image's lock; empty if it is not built of one."""
     lock = lock_of(sources(), image_dir, image.name)
-    return unresolved(lock.read_text(), image.arguments) if lock.is_file() else []
+    return lock.read_text() if image.arguments and lock.is_file() else ""
 
 
 def lock_of(sources: BuildSources, image_dir: Path, name: str) -> Path:

@@ -84,37 +84,68 @@ def lock_path(image: Image, folder: Path) -> Path:
     return lock
 
 
-def complete_lock(image: Image, arguments: Mapping[str, str], folder: Path) -> Path:
+def complete_lock(
+    image: Image, arguments: Mapping[str, str], folder: Path, allow_one_source: bool = False
+) -> Path:
     """Return a lock with a hash of every pin, which the index provides where the lock has none.
 
     Args:
         arguments: build arguments.
         folder: the image folder, to which a completed lock is written.
+        allow_one_source: take a hash that a single source has without a comparison with the index.
 
     Raises:
         MissingInput: there is none.
-        Unavailable: a hash is unknown, because the index does not provide it.
+        Unavailable: a hash is unknown, because the index does not provide it; or it has one source,
+            and the index has another hash or does not answer.
     """
     lock = lock_path(image, folder)
-    missing = definitions.unresolved(lock.read_text(), arguments)
+    text = lock.read_text()
+    missing = definitions.unresolved(text, arguments)
+    if missing:
+        try:
+            text = resolved(image, text)
+        except Unavailable as error:
+            open_pins, reason = ", ".join(missing), f"{error.cause}: {error.evidence}"
+            raise Unavailable(
+                f"Image {image.name} cannot be built",
+                f"no SHA-256 of {open_pins} is known, and its index does not provide one "
+                f"({reason})",
+                "build it where the index answers, or choose another of `aam-launch images`",
+            ) from error
+        if still := definitions.unresolved(text, arguments):
+            raise Unavailable(f"Image {image.name} cannot be built",
+                              f"{', '.join(still)} is not pinned by its digest",
+                              "name it as NAME@sha256:...")  # fmt: skip
+    if not allow_one_source:
+        for pin, value in definitions.one_source(text, arguments).items():
+            _require_confirmed(image, pin, value)
     if not missing:
         return lock
-    try:
-        text = resolved(image, lock.read_text())
-    except Unavailable as error:
-        open_pins, reason = ", ".join(missing), f"{error.cause}: {error.evidence}"
-        raise Unavailable(
-            f"Image {image.name} cannot be built",
-            f"no SHA-256 of {open_pins} is known, and its index does not provide one ({reason})",
-            "build it where the index answers, or choose another of `aam-launch images`",
-        ) from error
-    if still := definitions.unresolved(text, arguments):
-        raise Unavailable(f"Image {image.name} cannot be built",
-                          f"{', '.join(still)} is not pinned by its digest",
-                          "name it as NAME@sha256:...")  # fmt: skip
     place = definitions.own_lock(folder, image.name)
     write_lock(place, text)
     return place
+
+
+def _require_confirmed(image: Image, pin: str, value: str) -> None:
+    """Compare a hash that has one source with those that the index has of the project.
+
+    Raises:
+        Unavailable: the index has it not, or does not answer.
+    """
+    index, project = image.arguments["TORCH_INDEX"], pin.partition("==")[0]
+    remedy = "build it where the index answers, or add --allow-one-source"
+    try:
+        known = registry.wheel_hashes(index, project)
+    except Unavailable as error:
+        reason = f"its index does not answer ({error.evidence})"
+    else:
+        if value in known.values():
+            return
+        reason = f"{index} has no wheel of {project} with it"
+        remedy = "choose another of `aam-launch images`, and report the wrong hash"
+    evidence = f"the SHA-256 of {pin} has one source, and {reason}"
+    raise Unavailable(f"Image {image.name} cannot be built", evidence, remedy)
 
 
 def write_lock(path: Path, text: str) -> None:

@@ -14,14 +14,16 @@ import subprocess
 import sys
 import threading
 from collections.abc import Iterator
+from dataclasses import replace
 from pathlib import Path
 
 import pytest
 
 from aam.contract.errors import CannotCreate, Unavailable
+from launcher import config
 from launcher.engines import apptainer
 from launcher.engines.base import GIB, SpaceRequirement
-from launcher.images import registry
+from launcher.images import definitions, lock, registry
 from launcher.images.build import require_space
 from tests.support.engines import PYTHON, ROOT, USER, Engines
 from tests.support.images import base, build_argv, warm_base, workshop
@@ -310,6 +312,33 @@ def index(tmp_path: Path) -> Iterator[str]:
         threading.Thread(target=server.serve_forever, daemon=True).start()
         yield f"http://127.0.0.1:{server.server_address[1]}"
         server.shutdown()
+
+
+def test_a_hash_with_one_source_is_compared_with_the_index(tmp_path: Path, index: str) -> None:
+    """The lock of ROCm 7.2 has the hash of PyTorch from one public file."""
+    rocm72 = config.catalog(config.read({}, {}, Path("/"))).image("rocm72")
+    assert rocm72 is not None
+    served = tmp_path / "served/torch/index.html"
+    served.parent.mkdir(parents=True)
+
+    def complete(where: str, allow: bool = False) -> Path:
+        arguments = {**rocm72.arguments, "TORCH_INDEX": where}
+        ours = replace(rocm72, arguments=arguments)
+        return lock.complete_lock(ours, arguments, tmp_path / "images", allow)
+
+    ((pin, value),) = definitions.one_source(
+        (ROOT / "containers/locks/rocm72.txt").read_text(), rocm72.arguments
+    ).items()
+    assert pin == "torch==2.11.0+rocm7.2"
+    wheel = "torch-2.11.0%2Brocm7.2-cp312-cp312-manylinux_2_28_x86_64.whl"
+    served.write_text(f'<a href="/x/{wheel}#sha256={value}">{wheel}</a>\n')
+    assert complete(index).name == "rocm72.txt"
+    served.write_text(f'<a href="/x/{wheel}#sha256={"0" * 64}">{wheel}</a>\n')
+    with pytest.raises(Unavailable, match=r"one source, and .* has no wheel of torch with it"):
+        complete(index)
+    with pytest.raises(Unavailable, match=r"its index does not answer.*--allow-one-source"):
+        complete("http://127.0.0.1:9/whl")
+    assert complete("http://127.0.0.1:9/whl", allow=True).name == "rocm72.txt"
 
 
 @container

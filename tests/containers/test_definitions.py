@@ -36,6 +36,13 @@ def catalog() -> Catalog:
 NAMES = tuple(image.name for image in catalog().images)
 WITHOUT_HASH = {"rocm60": ["pytorch-triton-rocm==3.0.0"]}
 """Images that cannot be built without the package index; no public file has these hashes."""
+ONE_SOURCE = {
+    "rocm72": ["torch==2.11.0+rocm7.2"],
+    "rocm64": ["torch==2.8.0+rocm6.4", "pytorch-triton-rocm==3.4.0"],
+    "rocm62": ["torch==2.5.1+rocm6.2", "pytorch-triton-rocm==3.1.0"],
+    "rocm60": ["torch==2.4.1+rocm6.0"],
+}
+"""Pins whose hash is in one public file; a build compares it with the index."""
 each = pytest.mark.parametrize("name", NAMES)
 
 
@@ -147,9 +154,10 @@ def test_locks_pin_what_the_catalog_says(name: str) -> None:
 
 
 @each
-def test_images_with_a_pin_without_a_hash_are_known(name: str, tmp_path: Path) -> None:
-    """`images list` marks them, and `images build` needs the index for them."""
+def test_images_that_need_their_index_are_known(name: str, tmp_path: Path) -> None:
+    """`images list` marks pins without a hash and those whose hash has one source."""
     assert definitions.without_hash(image(name), tmp_path) == WITHOUT_HASH.get(name, [])
+    assert definitions.with_one_source(image(name), tmp_path) == ONE_SOURCE.get(name, [])
 
 
 @each
