@@ -127,6 +127,43 @@ class ImagesRemove:
 
 
 @dataclass(frozen=True)
+class ImagesPull:
+    """Fetch the SIF of an image from a registry by its SHA-256, and record it.
+
+    Examples:
+        aam-launch images pull oras://registry.org/aam/rocm63:1 --name rocm63 --digest sha256:...
+    """
+
+    source: str = option("Place in the registry, oras://HOST/NAME:TAG.", first=True)
+    name: str = option("Image of `aam-launch images` that it is.", metavar="NAME")
+    digest: str = option("SHA-256 of the SIF, as `images publish` prints it.", metavar="sha256:...")
+    engine: str | None = option(ENGINE_HELP, default=None, metavar="NAME", basic=True)
+
+    @property
+    def names(self) -> tuple[str, ...]:
+        """The image, as other commands have several."""
+        return (self.name,)
+
+
+@dataclass(frozen=True)
+class ImagesPublish:
+    """Push the SIF of an image to a registry, and print its SHA-256.
+
+    Examples:
+        aam-launch images publish rocm63 --to oras://registry.example.org/aam/rocm63:1
+    """
+
+    name: str = option("Image of `aam-launch images`.", first=True, metavar="NAME")
+    to: str = option("Place in the registry, oras://HOST/NAME:TAG.", metavar="PLACE")
+    engine: str | None = option(ENGINE_HELP, default=None, metavar="NAME", basic=True)
+
+    @property
+    def names(self) -> tuple[str, ...]:
+        """The image, as other commands have several."""
+        return (self.name,)
+
+
+@dataclass(frozen=True)
 class EnvOptions:
     """Options of a virtual environment."""
 
@@ -255,6 +292,8 @@ LAUNCHER_COMMANDS: dict[str, dict[str, type]] = {
         "images lock": ImagesLock,
         "images verify": ImagesVerify,
         "images rm": ImagesRemove,
+        "images pull": ImagesPull,
+        "images publish": ImagesPublish,
     },
     "Environments": {"env create": EnvCreate, "env show": EnvShow},
     "Slurm": {

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import os
 import sys
+import time
 from collections.abc import Callable, Mapping, Sequence
 from pathlib import Path
 from typing import Any
@@ -14,12 +15,22 @@ from launcher import config, doctor, images
 from launcher.commands import parse_own, print_json
 from launcher.detect import detect
 from launcher.engines import ENGINES, of_format
-from launcher.engines.base import which
+from launcher.engines.base import GIB, which
 from launcher.engines.sif import SIF
 from launcher.explain import warn
-from launcher.images import index
-from launcher.options import Images, ImagesBuild, ImagesLock, ImagesRemove, ImagesVerify
+from launcher.images import builder, index
+from launcher.options import (
+    Images,
+    ImagesBuild,
+    ImagesLock,
+    ImagesPublish,
+    ImagesPull,
+    ImagesRemove,
+    ImagesVerify,
+)
 from launcher.plan.catalog import Catalog, Image
+
+DAY_NS = 86400 * 10**9
 
 
 def run(launcher_options: Mapping[str, Any], argv: Sequence[str]) -> int:
@@ -68,6 +79,7 @@ def _list(
     from launcher.images import definitions
 
     fitting = {image.name for image in doctor.fitting(detect(), catalog)}
+    recorded = index.read(folder)
     rows = [
         {
             "name": image.name,
@@ -78,6 +90,12 @@ def _list(
             "digests": [place.digest for place in built if place.image == image.name],
             "without_hash": definitions.without_hash(image, folder),
             "one_source": definitions.with_one_source(image, folder),
+            "records": {
+                kind: {
+                    key: record[key] for key in ("bytes", "mtime_ns", "verified") if key in record
+                }
+                for kind, record in recorded.get(image.name, {}).items()
+            },
         }
         for image in catalog.images
     ]
@@ -93,9 +111,18 @@ def _list(
                 "; cannot be built without its index or --allow-one-source: one source for the "
                 f"SHA-256 of {pins}"
             )
+        places += "".join(map(_state, recorded.get(str(row["name"]), {}).values()))
         fits = "fits this host" if row["fits"] else "does not fit"
         print(f"{row['name']:<10} {row['title']:<28} {fits:<15} {places}")
     return 0
+
+
+def _state(record: Mapping[str, Any]) -> str:
+    """Return size, age and last verification of a recorded image, as far as they are recorded."""
+    text = f", {record['bytes'] / GIB:.1f} GiB" if "bytes" in record else ""
+    if "mtime_ns" in record:
+        text += f", {(time.time_ns() - record['mtime_ns']) // DAY_NS} days old"
+    return text + (f", verified {record['verified']}" if "verified" in record else ", not verified")
 
 
 def _listed(names: object) -> str:
@@ -103,7 +130,7 @@ def _listed(names: object) -> str:
 
 
 def _build(chosen: Sequence[Image], options: ImagesBuild, folder: Path) -> int:
-    from launcher.images import build, builder, definitions
+    from launcher.images import build, definitions
 
     wheels = options.wheels.absolute() if options.wheels else None
     if wheels and not any(wheels.glob("*.whl")):
@@ -130,6 +157,31 @@ def _build(chosen: Sequence[Image], options: ImagesBuild, folder: Path) -> int:
         remark = "" if made["new"] else " (built of the same inputs before; --anew builds it again)"
         digest = f"sha256:{made['sha256']}" if "sha256" in made else made["digest"]
         print(f"{job.image.name:<10} {place}  {digest}{remark}")
+    return 0
+
+
+def _sif_engine(name: str | None) -> builder.Builder:
+    sif = [engine for engine in detect().engines if engine.traits.image_format == SIF]
+    return builder.find(sif, name)
+
+
+def _pull(chosen: Sequence[Image], options: ImagesPull, folder: Path) -> int:
+    from launcher.images import transfer
+
+    folder.mkdir(parents=True, exist_ok=True)
+    (image,) = chosen
+    engine = _sif_engine(options.engine)
+    place = transfer.pull(image.name, options.source, options.digest, engine, folder)
+    print(f"{image.name:<10} {place}")
+    return 0
+
+
+def _publish(chosen: Sequence[Image], options: ImagesPublish, folder: Path) -> int:
+    from launcher.images import transfer
+
+    (image,) = chosen
+    sha256 = transfer.publish(image.name, options.to, _sif_engine(options.engine), folder)
+    print(f"{image.name:<10} {options.to}  sha256:{sha256}")
     return 0
 
 
@@ -171,4 +223,6 @@ ACTIONS: dict[str, tuple[type[Any], Callable[[Sequence[Image], Any, Path], int]]
     "lock": (ImagesLock, _lock),
     "verify": (ImagesVerify, _verify),
     "rm": (ImagesRemove, _remove),
+    "pull": (ImagesPull, _pull),
+    "publish": (ImagesPublish, _publish),
 }

@@ -2,13 +2,16 @@
 
 from __future__ import annotations
 
+import contextlib
+import datetime
 import os
 import subprocess
 import sys
 from collections.abc import Mapping, Sequence
 from pathlib import Path
+from typing import Any
 
-from aam.contract.errors import MissingInput, Unavailable
+from aam.contract.errors import CannotCreate, MissingInput, Unavailable
 from launcher.engines import ENGINES, of_format
 from launcher.engines.base import PYTHON, SMOKE
 from launcher.host.facts import EngineFact
@@ -52,7 +55,15 @@ def verify(
                 hidden = unset(os.environ, found.engine.traits)
                 _run(argv, "its own test", hidden=hidden)
                 _check_device(image.name, found, folder)
+                _record(folder, image.name, image_format, recorded)
     return 0
+
+
+def _record(folder: Path, name: str, image_format: str, recorded: Mapping[str, Any]) -> None:
+    """Record the day; a reader of another user's image folder cannot."""
+    day = datetime.datetime.now(datetime.timezone.utc).date().isoformat()
+    with contextlib.suppress(CannotCreate):
+        index.write(folder, name, image_format, {**recorded, "verified": day})
 
 
 def _engine(image_format: str, engines: Sequence[EngineFact]) -> str:

@@ -77,12 +77,35 @@ def program(folder: Path, name: str, *lines: str) -> None:
         (["build", "cpu", "--from", "a.tar", "--build-arg", "TORCH=1"], 64, "--from makes a SIF"),
         (["verify", "cpu"], 66, "No such image is recorded"),
         (["rm", "cpu"], 66, "No such image is built"),
+        (["pull", "oras://h/a:1", "--name", "cpu"], 64, "--digest"),
+        (["pull", "oras://h/a:1", "--name", "cup", "--digest", "x"], 64, "did you mean 'cpu'?"),
+        (["publish", "cpu", "--to", "oras://h/a:1"], 69, "on PATH"),
     ],
 )
 def test_refused_at_once(tmp_path: Path, words: list[str], status: int, message: str) -> None:
     done = here(tmp_path, *words)
     assert (done.returncode, message in done.stderr) == (status, True), done.stderr
     assert "Traceback" not in done.stderr
+
+
+@pytest.mark.parametrize(
+    ("words", "status", "said"),
+    [
+        (["pull", "docker://h/a:1", "--digest", "1" * 64], 64, "give oras://HOST/NAME:TAG"),
+        (["pull", "oras://h/a:1", "--digest", "sha256:12"], 64, "Not a digest"),
+        (["publish", "cpu", "--to", "oras://h/a:1"], 66, "No such SIF is recorded"),
+        (["publish", "cpu", "--to", "h/a:1"], 64, "Not a SIF in a registry"),
+        (["pull", "oras://h/a:1", "--digest", "1" * 64], 73, "The image was not pulled"),
+    ],
+)
+def test_a_registry_that_cannot_serve(
+    tmp_path: Path, words: list[str], status: int, said: str
+) -> None:
+    program(tmp_path, "apptainer", '[ "$1" = --version ] && echo apptainer version 1.4.5')
+    named = ["--name", "cpu"] if words[0] == "pull" else []
+    done = here(tmp_path, *words, *named)
+    assert (done.returncode, said in done.stderr) == (status, True), done.stderr
+    assert not list(tmp_path.glob(".cpu.*[!k]"))  # only the lock
 
 
 @pytest.mark.parametrize(
