@@ -11,6 +11,8 @@ from pathlib import Path
 
 import pytest
 
+from launcher.engines.sif import record_of
+from launcher.images import index
 from tests.support.engines import PYTHON, USER, Engines, start
 from tests.support.images import base
 
@@ -40,7 +42,8 @@ def test_a_sif_goes_through_a_registry(engines: Engines) -> None:
                 "launcher.cli", "images", *words]  # fmt: skip
         return engines.run(line, cwd=engines.folder, timeout=600)
 
-    record = json.loads((engines.images / "images.json").read_text())["cpu"]["sif"]
+    record = record_of(engines.images / "cpu.sif")
+    index.write(engines.images, "cpu", "sif", record)
     published = images(engines.images, "publish", "cpu", "--to", place)
     assert published.returncode == 0, published.stderr
     assert published.stdout.split()[-1] == f"sha256:{record['sha256']}"

@@ -107,7 +107,7 @@ def start(folder: Path) -> Engines:
     _must(engines.run(
         ["env", "APPTAINER_NOHTTPS=1", f"APPTAINER_CACHEDIR={work}", f"APPTAINER_TMPDIR={work}",
          "apptainer", "--quiet", "build", "--mksquashfs-args", "-comp zstd -Xcompression-level 1",
-         str(work / "cpu.sif"), str(folder / "probe.def")], cwd=work))  # fmt: skip
+         str(work / "cpu.sif"), str(folder / "probe.def")], cwd=work, timeout=600))  # fmt: skip
     (work / "cpu.sif").rename(images / "cpu.sif")
     for user in ("root", USER):
         _must(engines.run(
