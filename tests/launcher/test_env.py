@@ -271,7 +271,7 @@ def test_an_environment_of_the_cpu_stack_computes(
     assert done.stdout.splitlines()[-1].startswith(f"{tmp_path}/e/bin/aam-launch runs aam")
     clean = {"PATH": "/usr/bin:/bin", "HOME": str(tmp_path)}
     launch = [f"{tmp_path}/e/bin/aam-launch", "--runtime", "native", "simulate", "--output-dir",
-              "study", "--samples", "12", "--asvs", "30", "--richness", "10"]  # fmt: skip
+              "study", "--samples", "48", "--asvs", "60", "--richness", "20"]  # fmt: skip
     simulated = subprocess.run(
         launch, cwd=tmp_path, env=clean, capture_output=True, text=True, check=False
     )
