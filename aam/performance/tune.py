@@ -34,7 +34,7 @@ HOPELESS = 0.9
 """Gain in the first round below which a setting is not measured further."""
 NOISE_SEEDS = (1, 2)
 
-Verdict = Literal["kept", "slower", "rejected", "failed", "another training"]
+Verdict = Literal["kept", "not faster", "rejected", "failed", "another training"]
 
 
 @dataclass(frozen=True)
@@ -211,7 +211,7 @@ class _Search:
         if not early.passed:
             return "rejected", evidence
         if kept or measured.gain < MIN_GAIN or min(rounds) <= 1:
-            return "slower", evidence
+            return "not faster", evidence
         if setting.parity is Parity.SAME:
             return "kept", evidence
         late = self.references.late(setting)

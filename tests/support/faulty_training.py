@@ -3,9 +3,9 @@
     python faulty_training.py TABLE TREE KERNEL PRECISION
 
 KERNEL is `auto` or `math`, which are healthy, or a fault: `mask`, the mask of the first sample for
-all; `gradient`, the gradient of attention times 0.9. PRECISION is `fp32` or `bf16`, which are
-healthy, or `fp16`, a fault: weights rounded to fp16 after each step. Every change logs half the
-time of the default, so all look faster.
+all; `gradient`, the gradient of attention times 0.9; `fp16`, weights rounded to fp16 after each
+step. PRECISION is `fp32` or `bf16`. Every change logs half the time of the default, so all look
+faster.
 """
 
 from __future__ import annotations
@@ -70,7 +70,7 @@ def main(table: str, tree: str, kernel: str, precision: str) -> None:
             batch = batches[divmod(number, batches.steps)]
             task.train_sums = {}
             steps.run(batch)
-            if precision == "fp16":
+            if kernel == "fp16":
                 with torch.no_grad():
                     for weight in task.parameters():
                         weight.copy_(weight.half())
