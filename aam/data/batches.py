@@ -128,8 +128,7 @@ def make_batch(
         reads_draw: number of the rarefaction.
         masks: number of the masks to draw, or the masks [F, L] of `fixed_masks`.
     """
-    drawn = _draw_reads(study, plan, rows, reads_draw)
-    kept = _limit(drawn, plan, [study.table.sample_ids[row] for row in rows], reads_draw)
+    drawn, kept = draw_asvs(study, plan, rows, reads_draw)
     asvs_U, slots = np.unique(kept.indices, return_inverse=True)
     slots_BS, counts_BS = _pad(kept, slots)
     tokens_UL = study.tokens_FL[asvs_U]
@@ -148,6 +147,18 @@ def make_batch(
         attend_BS=None if present_BS.all() else torch.from_numpy(present_BS),
         **_phylogenetic(study, plan, rows, drawn),
     )
+
+
+def draw_asvs(
+    study: Study, plan: BatchPlan, rows: npt.NDArray[np.int64], reads_draw: int = FIXED_DRAW
+) -> tuple[csr_array, csr_array]:
+    """Return the rarefied counts [B, F] of `rows`, and those of the ASVs that the model reads.
+
+    Neither has explicit zeros; at most `token_limit` ASVs of a sample are read.
+    """
+    drawn = _draw_reads(study, plan, rows, reads_draw)
+    sample_ids = [study.table.sample_ids[row] for row in rows]
+    return drawn, _limit(drawn, plan, sample_ids, reads_draw)
 
 
 def _draw_reads(study: Study, plan: BatchPlan, rows: npt.NDArray[np.int64], draw: int) -> csr_array:

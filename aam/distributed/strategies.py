@@ -15,7 +15,8 @@ from lightning.fabric.plugins.environments.lightning import LightningEnvironment
 from lightning.fabric.plugins.environments.torchelastic import TorchElasticEnvironment
 from lightning.pytorch.core.optimizer import LightningOptimizer
 from lightning.pytorch.strategies import DDPStrategy, SingleDeviceStrategy, Strategy
-from torch.distributed.device_mesh import init_device_mesh
+from torch import nn
+from torch.distributed.device_mesh import DeviceMesh, init_device_mesh
 from torch.optim import Optimizer
 
 from aam.contract.errors import DataError, Unavailable
@@ -139,13 +140,17 @@ class FullySharded(DistributedDataParallel):
     def configure_ddp(self) -> None:
         """Shard the network in place (`DDPStrategy` wraps it here)."""
         assert self.model is not None
-        mesh = init_device_mesh(self._device.type, (self.world_size,))
-        for module in self.model.modules():
-            if isinstance(module, Block):
-                fully_shard(module, mesh=mesh)
-        fully_shard(self.model, mesh=mesh)
-        for step in ("training_step", "validation_step"):  # Lightning calls these, not `forward`
-            register_fsdp_forward_method(self.model, step)
+        shard(self.model, init_device_mesh(self._device.type, (self.world_size,)))
+
+
+def shard(module: nn.Module, mesh: DeviceMesh) -> None:
+    """Shard a training module in place over a mesh, each transformer layer separately."""
+    for part in module.modules():
+        if isinstance(part, Block):
+            fully_shard(part, mesh=mesh)
+    fully_shard(module, mesh=mesh)
+    for step in ("training_step", "validation_step"):  # Lightning calls these, not `forward`
+        register_fsdp_forward_method(module, step)
 
 
 def choose_strategy(scale: ScaleOptions, ranks: Ranks, device: torch.device) -> Strategy:

@@ -8,31 +8,29 @@ from __future__ import annotations
 
 import dataclasses
 import warnings
-import weakref
-from collections.abc import Callable, Iterable
+from collections.abc import Callable
 from dataclasses import dataclass
-from typing import Any
 
 import torch
-from torch import Tensor
+from torch import Tensor, nn
 from torch._subclasses.fake_tensor import FakeTensorMode
-from torch.utils._python_dispatch import TorchDispatchMode
-from torch.utils._pytree import tree_leaves
+from torch.optim import Optimizer
 
 from aam.contract.precision import Precision
 from aam.data.batches import Batch
+from aam.distributed.strategies import shard
+from aam.performance.memory_ranks import ONE_RANK, Parallel, fake_process_group, use_buckets
+from aam.performance.memory_storages import BLOCK, LiveStorages, size_of
 from aam.training.lightning_module import TrainingModule
-
-BLOCK = 512
-"""Bytes to which PyTorch's GPU allocator rounds every tensor up."""
+from aam.training.optimizer import clip_gradients
 
 
 @dataclass(frozen=True)
 class StepMemory:
-    """Bytes of a training step, as the allocator counts them.
+    """Bytes of a training step of one rank, as the allocator counts them.
 
     Attributes:
-        parameters, optimizer: the weights, and the states of the optimizer.
+        parameters, optimizer: the weights and buffers, and the states of the optimizer.
         gradients: of all trained parameters.
         activations: stored by the forward pass for the backward pass.
         peak: the most at any time, with the batch and temporary tensors.
@@ -45,67 +43,71 @@ class StepMemory:
     peak: int
 
 
-class LiveStorages(TorchDispatchMode):  # type: ignore[no-untyped-call]
-    """Count of the bytes of all storages that operations make, and of its maximum."""
+@dataclass(frozen=True)
+class Workload:
+    """A training step.
 
-    def __init__(self, block: int = BLOCK) -> None:
-        super().__init__()  # type: ignore[no-untyped-call]
-        self.block = block
-        self.live = self.peak = 0
-        self._sizes: dict[int, int] = {}
+    Attributes:
+        loss: computes the forward pass and returns the loss.
+        optimizer: makes the optimizer, after the model was sharded.
+        max_grad_norm: norm at which gradients are clipped; 0: no clipping.
+        accumulates: the gradients are added to those of an earlier batch.
+    """
 
-    def __torch_dispatch__(
-        self, func: Any, types: Any, args: tuple[Any, ...] = (), kwargs: Any = None
-    ) -> Any:
-        """Run an operation and count the storages of its results."""
-        result = func(*args, **(kwargs or {}))
-        for value in tree_leaves(result):
-            if isinstance(value, Tensor):
-                self._count(value.untyped_storage())
-        return result
+    model: nn.Module
+    loss: Callable[[], Tensor]
+    optimizer: Callable[[], Optimizer]
+    max_grad_norm: float = 0.0
+    accumulates: bool = False
 
-    def _count(self, storage: torch.UntypedStorage) -> None:
-        key = storage._cdata
-        if key not in self._sizes:
-            self._sizes[key] = size = -(-storage.nbytes() // self.block) * self.block
-            weakref.finalize(storage, self._free, key)
-            self.live += size
-            self.peak = max(self.peak, self.live)
 
-    def _free(self, key: int) -> None:
-        self.live -= self._sizes.pop(key)
+def training_workload(task: TrainingModule, batch: Batch) -> Workload:
+    """Return the training step of a module on a batch."""
+    return Workload(
+        task.train(),
+        lambda: task.training_step(batch, 0),
+        lambda: task.configure_optimizers()["optimizer"],
+        task.loop.max_grad_norm,
+        task.loop.gradient_accumulation_steps > 1,
+    )
 
 
 def predict_step(
-    make: Callable[[], TrainingModule],
-    batch: Batch,
+    make: Callable[[], Workload],
     precision: Precision,
     block: int = BLOCK,
     foreach: bool = True,
+    parallel: Parallel = ONE_RANK,
 ) -> StepMemory:
-    """Return the memory of a step of the module that `make` builds, on a batch.
+    """Return the memory of a step of the workload that `make` builds.
 
     Args:
-        make: builds the module; every tensor that it makes is fake.
-        batch: the largest batch of the run; its values are not read, its rows excepted.
+        make: builds the workload; every tensor that it makes is fake.
         block: bytes to which the allocator rounds up.
         foreach: update all parameters at once, as optimizers do on GPUs.
+        parallel: ranks, of which the memory of the first is returned.
     """
-    with FakeTensorMode(allow_non_fake_inputs=True), LiveStorages(block) as storages:
-        task = make().train()
-        fake = _fake(batch)
-        steps = TrainingSteps(task, precision, foreach)
-        steps.run(fake)
+    with (
+        fake_process_group(parallel) as mesh,
+        FakeTensorMode(allow_non_fake_inputs=True),
+        LiveStorages(block) as storages,
+    ):
+        workload = make()
+        if mesh is not None:
+            shard(workload.model, mesh)
+        elif parallel.ranks > 1:
+            use_buckets(workload.model)
+        steps = TrainingSteps(workload, precision, foreach)
+        steps.run()
         before = storages.live
         storages.peak = before
-        stored = steps.run(fake, lambda: storages.live - before)
-        size = _sizes(block)
+        stored = steps.run(lambda: storages.live - before)
+        model, states = workload.model, steps.optimizer.state.values()
+        trained = [p for p in model.parameters() if p.requires_grad]
         return StepMemory(
-            parameters=size(task.parameters()),
-            optimizer=size(
-                value for state in steps.optimizer.state.values() for value in state.values()
-            ),
-            gradients=size(p.grad for p in task.parameters()),
+            parameters=size_of([*model.parameters(), *model.buffers()], block),
+            optimizer=size_of((value for state in states for value in state.values()), block),
+            gradients=size_of(trained, block),
             activations=stored,
             peak=storages.peak,
         )
@@ -114,42 +116,37 @@ def predict_step(
 class TrainingSteps:
     """Training steps in the order of Lightning: gradients live until the next backward pass."""
 
-    def __init__(self, task: TrainingModule, precision: Precision, foreach: bool) -> None:
-        self.task = task
+    def __init__(self, workload: Workload, precision: Precision, foreach: bool) -> None:
+        self.workload = workload
         self.dtype = torch.float16 if precision == "fp16" else torch.bfloat16
         self.mixed = precision != "none"
-        made = task.configure_optimizers()
-        self.optimizer: torch.optim.Optimizer = made["optimizer"]
+        self.optimizer = workload.optimizer()
         for group in self.optimizer.param_groups:
             group["foreach"] = foreach
 
-    def run(self, batch: Batch, after_forward: Callable[[], int] = lambda: 0) -> int:
+    def run(self, after_forward: Callable[[], int] = lambda: 0) -> int:
         """Run one step and return the value of `after_forward`."""
-        with torch.autocast("cpu", self.dtype, enabled=self.mixed), warnings.catch_warnings():
-            # There is no trainer to log to.
+        with warnings.catch_warnings():
+            # There is no trainer to log to, and PyTorch 2.13 renames its reduce-scatter.
             warnings.filterwarnings("ignore", message=".*self.log.*")
-            loss = self.task.training_step(batch, 0)
-        found = after_forward()
-        self.optimizer.zero_grad()
-        torch.autograd.backward(loss)
-        self.task.configure_gradient_clipping(self.optimizer, self.task.loop.max_grad_norm)
+            warnings.filterwarnings("ignore", category=FutureWarning, module="torch.distributed")
+            with torch.autocast("cpu", self.dtype, enabled=self.mixed):
+                loss = self.workload.loss()
+            found = after_forward()
+            if not self.workload.accumulates:
+                self.optimizer.zero_grad()
+            torch.autograd.backward(loss)
+        if self.workload.max_grad_norm:
+            clip_gradients(list(self.workload.model.parameters()), self.workload.max_grad_norm)
         self.optimizer.step()
         return found
 
 
-def _fake(batch: Batch) -> Batch:
-    """Return tensors of the same shapes; the rows keep values, which the target is read with."""
+def fake(batch: Batch) -> Batch:
+    """Return a batch of the same shapes without values."""
     shapes = {
         name: torch.empty(value.shape, dtype=value.dtype)
         for name, value in vars(batch).items()
-        if isinstance(value, Tensor) and name != "rows_B"
+        if isinstance(value, Tensor)
     }
     return dataclasses.replace(batch, **shapes)  # type: ignore[arg-type]
-
-
-def _sizes(block: int) -> Callable[[Iterable[Any]], int]:
-    def size(values: Iterable[Any]) -> int:
-        tensors = [value for value in values if isinstance(value, Tensor)]
-        return sum(-(-t.untyped_storage().nbytes() // block) * block for t in tensors)
-
-    return size

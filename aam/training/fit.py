@@ -18,6 +18,7 @@ from aam.console import interactive, say
 from aam.contract.errors import DataError, UsageError
 from aam.contract.options.commands.learn import Pretrain, Train
 from aam.contract.options.training import LoopOptions
+from aam.data.batches import BatchPlan
 from aam.data.splits import Split
 from aam.data.study import Study
 from aam.distributed.communicator import Communicator
@@ -118,7 +119,7 @@ def run(
     options, runtime, loop = fit.options, fit.runtime, fit.options.loop
     device, ranks = runtime.device, runtime.communicator.ranks
     sampler = EpochSampler(training.steps)
-    _freeze_idle(task, training)
+    freeze_unused(task, training.plan, training.study)
     pin = is_gpu(device)
     fit.note("precision", runtime.precision)
     length = RunLength(task.steps, loop.epochs, len(training.rows), fit.fold, fit.folds)
@@ -241,11 +242,11 @@ def _first_steps(fit: FitConfig) -> list[Callback]:
     return callbacks
 
 
-def _freeze_idle(task: TrainingModule, training: TrainingBatches) -> None:
+def freeze_unused(task: TrainingModule, plan: BatchPlan, study: Study) -> None:
     """Freeze the parameters that the loss of this run does not reach."""
-    plan, weights = training.plan, task.weights
+    weights = task.weights
     related = plan.metric is not None and weights.unifrac > 0 and not task.frozen
-    by_diversity = plan.metric == "faith_pd" and training.study.distances is None
+    by_diversity = plan.metric == "faith_pd" and study.distances is None
     freeze_idle(
         task.network,
         nucleotides=plan.mask_ratio > 0 and weights.nucleotide > 0 and not task.frozen,

@@ -64,11 +64,13 @@ class TrainingModule(pl.LightningModule):
         network: an encoder, or a predictor with its target.
         steps: optimizer steps of the whole run, for the schedule.
         target: of the predictor; None for an encoder.
-        target_values: the target of each row of the study, NaN where it has none.
+        target_values: the target of each row of the study.
         asv_vectors_FD: vectors of every ASV of the study, when the encoder is frozen.
         covariates: of every sample of the study; None if the target reads the ASVs alone.
         asv_chunk: most distinct ASVs that are encoded at once and recomputed; 0: all, stored.
     """
+
+    encoded_N: Tensor | None
 
     def __init__(
         self,
@@ -88,6 +90,11 @@ class TrainingModule(pl.LightningModule):
         self.weights, self.loop, self.steps = weights, loop, steps
         self.target, self.target_values = target, target_values
         self.standard, self.asv_chunk = standard or DiversityScale(), asv_chunk
+        # On the device, so that a step does not wait for the rows of its batch; in no checkpoint.
+        encoded_N = None
+        if target is not None and target_values is not None:
+            encoded_N = target.encode(target_values)
+        self.register_buffer("encoded_N", encoded_N, persistent=False)
         # No buffers: they are no part of a checkpoint.
         self.asv_vectors_FD, self.covariates = asv_vectors_FD, covariates
         self.train_sums: dict[str, LossTerm] = {}
@@ -227,7 +234,7 @@ class TrainingModule(pl.LightningModule):
             terms |= self._phylogenetic_terms(batch, embedding_BD)
         if self.target is None:
             return terms, None
-        assert isinstance(self.network, Predictor) and self.target_values is not None
+        assert isinstance(self.network, Predictor) and self.encoded_N is not None
         sequences_ML, slots_BS = (
             (batch.sequences_ML, batch.sequence_slots_BS)
             if isinstance(batch, BatchShard)
@@ -242,10 +249,8 @@ class TrainingModule(pl.LightningModule):
             batch.counts_BS,
             self.covariates.take(batch.rows_B) if self.covariates is not None else None,
         )
-        values = self.target.encode(self.target_values[batch.rows_B.cpu().numpy()])
-        losses = [
-            self.target.loss(outputs_BC, values.to(outputs_BC.device)) for outputs_BC in outputs_RBC
-        ]
+        labels_B = self.encoded_N[batch.rows_B]
+        losses = [self.target.loss(outputs_BC, labels_B) for outputs_BC in outputs_RBC]
         total = torch.stack([loss.total for loss in losses]).mean()
         return terms | {"target": LossTerm(total, losses[0].number)}, outputs_RBC.mean(dim=0)
 

@@ -11,7 +11,6 @@ import torch
 from aam.console import say
 from aam.contract.errors import DataError, first_few
 from aam.contract.options.commands.learn import Pretrain, Train
-from aam.contract.options.commands.stack import Memory
 from aam.contract.options.study import Metric, SampleOptions
 from aam.contract.options.training import MaskOptions
 from aam.data.batches import BatchPlan
@@ -53,7 +52,7 @@ def deep_enough(study: Study, depth: int) -> npt.NDArray[np.int64]:
 
 
 def batch_plan(
-    options: Pretrain | Train | Memory, task: MaskOptions, study: Study, depth: int, metric: Metric
+    options: Pretrain | Train, task: MaskOptions, study: Study, depth: int, metric: Metric
 ) -> BatchPlan:
     """Build the batch plan of a run; loss terms whose weight in `task` is 0 are not prepared."""
     related = study.phylogeny is not None or study.distances is not None

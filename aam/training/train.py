@@ -164,7 +164,7 @@ def train_fold(
     study, folds, output_dir = labelled.study, len(labelled.splits), options.run.output_dir
     torch.manual_seed(options.loop.seed + fold - 1)
     target = fit_target(options, labelled, split)
-    config = _model_config(options, labelled, base, split, target)
+    config = configure_model(options, labelled, base, split, target)
     covariates = config.inputs(labelled.covariates)
     network, asv_vectors_FD = _initialize(options, config, labelled, base, split, runtime)
     runtime.communicator.require_equal_data(
@@ -224,13 +224,14 @@ def train_fold(
     return FoldResult(target, predictions_NC, labels_N, table, facts)
 
 
-def _model_config(
+def configure_model(
     options: Train,
     labelled: LabelledStudy,
     base: PretrainedEncoder | None,
     split: Split,
     target: Target,
 ) -> ModelConfig:
+    """Return the configuration of the model of one split."""
     metric = choose_metric(base, options.phylogeny)
     task = options.task
     if options.freeze_base:

@@ -27,7 +27,10 @@ COMMANDS: dict[str, dict[str, str]] = {
     },
     "Large studies": {"prepare": "studies.Prepare", "merge": "studies.Merge"},
     "Performance": {
-        "memory": "stack.Memory",
+        "memory pretrain": "memory.MemoryPretrain",
+        "memory train": "memory.MemoryTrain",
+        "memory predict": "memory.MemoryPredict",
+        "memory factory": "memory.MemoryFactory",
         "bench pretrain": "measure.BenchPretrain",
         "bench train": "measure.BenchTrain",
         "bench workload": "measure.BenchWorkload",

@@ -8,11 +8,8 @@ from aam.contract.options.device import (
     AttnImplementation,
     Device,
     MixedPrecision,
-    SpeedOptions,
 )
-from aam.contract.options.field import ABOVE_ZERO, GIBIBYTES, ONE_OR_MORE, option
-from aam.contract.options.study import PhylogenyOptions, SampleOptions, TableOptions
-from aam.contract.options.training import LoopOptions, MaskOptions, ModelOptions
+from aam.contract.options.field import ABOVE_ZERO, ONE_OR_MORE, option
 
 
 @dataclass(frozen=True)
@@ -107,29 +104,3 @@ class Profile:
         "Kernels to list, longest first.", default=10, takes=ONE_OR_MORE, basic=True
     )
     json: bool = option("Print the result as JSON.", default=False, basic=True)
-
-
-@dataclass(frozen=True)
-class Memory:
-    """Predict the peak memory of a pretraining step on a GPU, without one.
-
-    Takes the options of `aam pretrain` that decide it; nothing is trained or written.
-
-    Examples:
-        aam memory --table table.biom --tree tree.nwk --batch-size 32
-        aam memory --table table.biom --embedding-dim 768 --asv-chunk 256 --device-memory 16
-    """
-
-    input: TableOptions
-    phylogeny: PhylogenyOptions
-    sample: SampleOptions
-    model: ModelOptions
-    task: MaskOptions
-    loop: LoopOptions
-    speed: SpeedOptions
-    device_memory: float | None = option(
-        "Memory of a GPU in GiB: also find the largest --batch-size for it.",
-        default=None,
-        takes=GIBIBYTES,
-        basic=True,
-    )

@@ -1,0 +1,34 @@
+"""`aam memory predict`: the predicted peak memory of `aam predict` and `aam embed`."""
+
+from __future__ import annotations
+
+from aam.contract.errors import DataError
+from aam.contract.options.commands.memory import MemoryPredict
+from aam.data.study import load_study
+from aam.members import checkpoint
+from aam.performance.memory_report import show_step
+from aam.performance.memory_runs import predict_inference
+from aam.training import checkpoints
+from aam.training.prediction import checkpoint_files
+
+
+def run(options: MemoryPredict) -> None:
+    """Print the memory of encoding all ASVs and of reading the samples with most of them.
+
+    Raises:
+        AamError: see the readers.
+        DataError: the model has no network.
+    """
+    if (path := checkpoint.find(options.model)) is not None:
+        configs = [config for config, _ in checkpoint.read(path).networks]
+        if not configs:
+            raise DataError(
+                "The model has no network",
+                f"'{path}' combines members without a GPU",
+                "name a model with the member transformer",
+            )
+    else:
+        configs = [checkpoints.read(file)[0] for file in checkpoint_files(options.model)]
+    study = load_study(options.input, max_bp=configs[0].shape.max_bp)
+    memory = predict_inference(configs[0], study, options.batch_size, len(configs))
+    show_step(memory, f"--batch-size {options.batch_size}")

@@ -1,0 +1,199 @@
+"""Memory report: a predicted step, the GPUs on which it fits, and what other settings change."""
+
+from __future__ import annotations
+
+import dataclasses
+from collections.abc import Callable, Iterator
+from pathlib import Path
+from resource import RUSAGE_SELF, getrusage
+
+from rich.console import Console
+from rich.table import Table
+
+from aam.contract.options.commands.memory import MemoryPretrain, MemoryTrain
+from aam.contract.options.device import SpeedOptions
+from aam.memory import GIB, shown_size
+from aam.performance.memory import StepMemory
+from aam.performance.memory_ranks import Parallel
+from aam.performance.memory_runs import InferenceMemory, StepSettings, TrainingRun
+
+DEVICES = (16, 24, 32, 64, 80, 128, 192)
+"""Memory of common GPUs in GiB."""
+
+FRAGMENTATION = 0.2
+"""Memory that the allocator reserves beyond what is allocated, relative to that: a replay of its
+rules gave 1.19, with the largest batch first."""
+
+CONTEXT = GIB
+"""Bytes outside the allocator (code objects, BLAS workspace): an assumption."""
+
+ASV_CHUNK = 256
+"""ASVs of a chunk in the table of other settings."""
+
+LEAST_CHUNK = 64
+"""Smallest chunk that is considered: smaller ones take time and save little."""
+
+GPUS = 8
+"""GPUs of FSDP in the table of other settings."""
+
+
+def needed(peak: int) -> int:
+    """Return the memory of the GPU that a predicted peak needs, in bytes."""
+    return round(peak * (1 + FRAGMENTATION)) + CONTEXT
+
+
+def show_training(run: TrainingRun, options: MemoryPretrain | MemoryTrain) -> None:
+    """Print the memory of a step, where it fits, and the largest settings for --device-memory."""
+    scale = options.scale
+    settings = StepSettings(
+        min(options.loop.batch_size, run.batches.samples),
+        options.speed,
+        Parallel(max(1, scale.processes), scale.fsdp),
+    )
+    host = getrusage(RUSAGE_SELF).ru_maxrss * 1024
+    memory = run.memory(settings)
+    console = Console(highlight=False)
+    title = "memory of a step" + (" on each GPU" if settings.parallel.ranks > 1 else "")
+    console.print(_parts(title, memory))
+    console.print(_where(f"A batch of {settings.batch_size} samples", memory.peak))
+    console.print(_on_apu(needed(memory.peak), host, options))
+    console.print(_changes(run, settings, memory))
+    if options.gpu.device_memory is not None:
+        for line in _largest(run, settings, options.gpu.device_memory):
+            console.print(line)
+
+
+def show_step(memory: StepMemory | InferenceMemory, subject: str) -> None:
+    """Print memory, and the GPUs on which the subject fits."""
+    console = Console(highlight=False)
+    console.print(_parts("memory", memory))
+    console.print(_where(subject, memory.peak))
+
+
+def _parts(title: str, memory: StepMemory | InferenceMemory) -> Table:
+    table = Table(title, "", box=None, pad_edge=False)
+    rows = vars(memory) | {
+        f"fragmentation, {FRAGMENTATION:.0%}": round(memory.peak * FRAGMENTATION),
+        "driver and libraries, assumed": CONTEXT,
+        "memory of the GPU": needed(memory.peak),
+    }
+    for name, value in rows.items():
+        table.add_row(name, shown_size(value))
+    return table
+
+
+def _where(subject: str, peak: int) -> str:
+    fitting = [f"{gib}" for gib in DEVICES if needed(peak) <= gib * GIB]
+    if not fitting:
+        return f"{subject} fits on no GPU of up to {DEVICES[-1]} GiB."
+    return f"{subject} fits on GPUs of {', '.join(fitting)} GiB."
+
+
+def _on_apu(gpu: int, host: int, options: MemoryPretrain | MemoryTrain) -> str:
+    """Add the memory of the host, which an APU shares with its GPU.
+
+    Args:
+        gpu: bytes of the GPU.
+        host: bytes of this process, which has read the study as a run does.
+    """
+    study, phylogeny = options.input, options.phylogeny
+    files = (study.table, study.sequences, phylogeny.tree, phylogeny.unifrac_matrix)
+    cache = sum(_size(path) for path in files if path is not None)
+    total = shown_size(gpu + host + cache)
+    parts = f"{shown_size(host)} of the process and {shown_size(cache)} of page cache"
+    return f"An APU (MI300A), whose GPU shares the memory of the host, needs {total}, with {parts}."
+
+
+def _size(path: Path) -> int:
+    """Return the bytes of a file, or of all files in a folder of `aam prepare`."""
+    return sum(file.stat().st_size for file in (path, *path.rglob("*")) if file.is_file())
+
+
+def _changes(run: TrainingRun, settings: StepSettings, memory: StepMemory) -> Table:
+    """Compare the settings with others that leave the training as it is, up to rounding."""
+    table = Table("setting", "memory of the GPU", "smallest GPU", box=None, pad_edge=False)
+    table.columns[1].justify = table.columns[2].justify = "right"
+    for name, changed in (("as given", settings), *_others(run, settings)):
+        total = needed((memory if changed is settings else run.memory(changed)).peak)
+        smallest = next((f"{gib} GiB" for gib in DEVICES if total <= gib * GIB), "none")
+        table.add_row(name, shown_size(total), smallest)
+    return table
+
+
+def _others(run: TrainingRun, settings: StepSettings) -> Iterator[tuple[str, StepSettings]]:
+    speed = settings.speed
+
+    def changed(speed: SpeedOptions) -> StepSettings:
+        return dataclasses.replace(settings, speed=speed)
+
+    recomputed = dataclasses.replace(speed, gradient_checkpointing=True)
+    if not speed.gradient_checkpointing:
+        yield "--gradient-checkpointing", changed(recomputed)
+    if not speed.asv_chunk and not run.frozen:
+        chunks = f"--asv-chunk {ASV_CHUNK}"
+        yield chunks, changed(dataclasses.replace(speed, asv_chunk=ASV_CHUNK))
+        if not speed.gradient_checkpointing:
+            both = dataclasses.replace(recomputed, asv_chunk=ASV_CHUNK)
+            yield f"--gradient-checkpointing {chunks}", changed(both)
+    if settings.precision == "none":
+        half = dataclasses.replace(speed, mixed_precision="bf16")
+        yield "--mixed-precision bf16", changed(half)
+    if settings.parallel.ranks == 1 and settings.batch_size >= GPUS:
+        sharded = dataclasses.replace(settings, parallel=Parallel(GPUS, fsdp=True))
+        yield f"--fsdp on {GPUS} GPUs", sharded
+
+
+def _largest(run: TrainingRun, settings: StepSettings, gib: float) -> Iterator[str]:
+    """Yield the largest --batch-size and --asv-chunk that fit on a GPU."""
+
+    def fits(changed: StepSettings) -> bool:
+        return needed(run.memory(changed).peak) <= gib * GIB
+
+    most = run.batches.samples
+    size = largest(
+        settings.parallel.ranks, most,
+        lambda size: fits(dataclasses.replace(settings, batch_size=size)),
+    )  # fmt: skip
+    yield (
+        f"Largest --batch-size on {gib:g} GiB: {size} of {most}."
+        if size
+        else f"No --batch-size fits on {gib:g} GiB: see --embedding-dim and the table above."
+    )
+    if run.frozen:
+        return
+    asvs = run.batches.asvs(settings.batch_size)
+
+    def with_chunk(chunk: int) -> StepSettings:
+        return dataclasses.replace(
+            settings, speed=dataclasses.replace(settings.speed, asv_chunk=chunk)
+        )
+
+    if fits(with_chunk(0)):
+        yield f"All {asvs} ASVs of a batch fit at once on {gib:g} GiB: no --asv-chunk is needed."
+        return
+    powers = [2**k for k in range(LEAST_CHUNK.bit_length() - 1, (asvs - 1).bit_length())]
+    found = largest(1, len(powers), lambda k: fits(with_chunk(powers[k - 1])))
+    yield (
+        f"Largest --asv-chunk on {gib:g} GiB, of powers of two: {powers[found - 1]}."
+        if found
+        else f"No --asv-chunk makes a batch of {settings.batch_size} fit on {gib:g} GiB."
+    )
+
+
+def largest(lowest: int, highest: int, fits: Callable[[int], bool]) -> int:
+    """Return the largest number that fits, by bisection after the highest; 0 if none does.
+
+    >>> largest(1, 100, lambda n: n <= 37)
+    37
+    """
+    if lowest <= highest and fits(highest):
+        return highest
+    found = 0
+    highest -= 1
+    while lowest <= highest:
+        middle = (lowest + highest) // 2
+        if fits(middle):
+            found, lowest = middle, middle + 1
+        else:
+            highest = middle - 1
+    return found

@@ -1,0 +1,193 @@
+"""Memory of a run of `aam pretrain`, `aam train` or `aam predict`, from options and study."""
+
+from __future__ import annotations
+
+import dataclasses
+from dataclasses import dataclass
+
+import numpy as np
+import numpy.typing as npt
+import torch
+from torch._subclasses.fake_tensor import FakeTensorMode
+
+from aam.contract.options.commands.learn import Pretrain, Train
+from aam.contract.options.device import SpeedOptions
+from aam.contract.options.training import LoopOptions
+from aam.contract.precision import Precision
+from aam.data.batches import Batch
+from aam.data.study import Study, load_study
+from aam.model.attention import AUTO, Backends, named
+from aam.model.network import Encoder, Predictor
+from aam.performance.memory import StepMemory, Workload, fake, predict_step, training_workload
+from aam.performance.memory_batches import LargestBatches
+from aam.performance.memory_ranks import ONE_RANK, Parallel
+from aam.performance.memory_storages import BLOCK, LiveStorages, size_of
+from aam.training.fit import freeze_unused
+from aam.training.inference import CHUNK, apply_to_batch
+from aam.training.labelled_study import fit_target, load_labelled_study
+from aam.training.lightning_module import LossWeights, TrainingModule
+from aam.training.model_config import ModelConfig
+from aam.training.pretrained import (
+    choose_length,
+    choose_metric,
+    choose_shape,
+    read_pretrained_encoder,
+)
+from aam.training.runtime import check_heads
+from aam.training.sample_selection import batch_plan, choose_depth, deep_enough, reading_plan
+from aam.training.train import configure_model
+
+
+@dataclass(frozen=True)
+class StepSettings:
+    """Settings that change the memory of a step and not the network."""
+
+    batch_size: int
+    speed: SpeedOptions
+    parallel: Parallel = ONE_RANK
+
+    @property
+    def precision(self) -> Precision:
+        """Precision of the step; "auto" is bf16."""
+        requested = self.speed.mixed_precision
+        return "bf16" if requested == "auto" else requested
+
+
+@dataclass(frozen=True)
+class TrainingRun:
+    """The network, losses and batches of a training run.
+
+    Attributes:
+        values: the target of each row of the study; None in pretraining.
+        frozen: the encoder is not trained, and every ASV of the study is encoded once.
+    """
+
+    config: ModelConfig
+    study: Study
+    weights: LossWeights
+    loop: LoopOptions
+    batches: LargestBatches
+    backends: Backends = AUTO
+    values: npt.NDArray[np.float64] | None = None
+    frozen: bool = False
+
+    def memory(self, settings: StepSettings) -> StepMemory:
+        """Return the memory of the first rank in a step on its largest batch.
+
+        A frozen encoder reads all ASVs before the first step; the peak is that of both.
+        """
+        sequences, parallel = self.values is not None, settings.parallel
+        batch = self.batches.batch(settings.batch_size, parallel.ranks, sequences)
+        memory = predict_step(
+            lambda: self._workload(batch, settings.speed), settings.precision, parallel=parallel
+        )
+        if not self.frozen:
+            return memory
+        first = predict_inference(self.config, self.study).peak
+        return dataclasses.replace(memory, peak=max(memory.peak, first))
+
+    def _workload(self, batch: Batch, speed: SpeedOptions) -> Workload:
+        network = self.config.network(self.backends, speed.gradient_checkpointing)
+        vectors_FD = None
+        if self.frozen:
+            assert isinstance(network, Predictor)
+            network.encoder.requires_grad_(False)
+            width = self.config.shape.embedding_dim
+            vectors_FD = torch.empty(len(self.study.tokens_FL), width)
+        task = TrainingModule(
+            network, self.weights, self.loop, 2, self.config.target, self.values, vectors_FD,
+            standard=self.config.standard, asv_chunk=speed.asv_chunk,
+        )  # fmt: skip
+        freeze_unused(task, self.config.plan, self.study)
+        return training_workload(task, fake(batch))
+
+
+@dataclass(frozen=True)
+class InferenceMemory:
+    """Bytes of inference.
+
+    Attributes:
+        parameters: of all networks, with buffers.
+        vectors: of all ASVs of the table.
+        peak: the most at any time.
+    """
+
+    parameters: int
+    vectors: int
+    peak: int
+
+
+def pretraining_run(options: Pretrain) -> TrainingRun:
+    """Read the study of a pretraining run.
+
+    Raises:
+        AamError: see the readers.
+        UsageError: the heads do not divide the width.
+    """
+    base = read_pretrained_encoder(options.pretrained_encoder)
+    if base is None:
+        check_heads(options.model)
+    study = load_study(options.input, options.phylogeny, choose_length(base, options.sample))
+    depth = choose_depth(study, options.sample)
+    study = study.take_samples(deep_enough(study, depth))
+    metric = choose_metric(base, options.phylogeny)
+    plan = batch_plan(options, options.task, study, depth, metric)
+    rows = np.arange(len(study.table.sample_ids))
+    shape, standard = choose_shape(base, study, options.model, plan, rows)
+    config = ModelConfig("pretrain", shape, metric, plan, standard, None, {})
+    weights, batches = LossWeights.of(options.task), LargestBatches(study, plan)
+    return TrainingRun(config, study, weights, options.loop, batches, _backends(options))
+
+
+def training_run(options: Train) -> TrainingRun:
+    """Read the study and the labels of a training run; of several folds, the first is taken.
+
+    Raises:
+        AamError: see the readers.
+        UsageError: the heads do not divide the width.
+    """
+    base = read_pretrained_encoder(options.pretrained_encoder)
+    if base is None:
+        check_heads(options.model)
+    labelled = load_labelled_study(options, choose_length(base, options.sample), options.split)
+    split = labelled.splits[0]
+    target = fit_target(options, labelled, split)
+    config = configure_model(options, labelled, base, split, target)
+    weights = LossWeights.of(options.task, options.target_penalty)
+    study, batches = labelled.study, LargestBatches(labelled.study, config.plan)
+    return TrainingRun(
+        config, study, weights, options.loop, batches, _backends(options), labelled.values,
+        options.freeze_base,
+    )  # fmt: skip
+
+
+def _backends(options: Pretrain | Train) -> Backends:
+    """Return `math` where the options name it; fused kernels need the same memory as each other."""
+    math = options.device.attn_implementation == "math"
+    return Backends(named("math"), named("math")) if math else AUTO
+
+
+def predict_inference(
+    config: ModelConfig, study: Study, batch_size: int = 0, networks: int = 1, block: int = BLOCK
+) -> InferenceMemory:
+    """Return the memory of encoding all ASVs of a study, and of reading its samples in batches.
+
+    Args:
+        batch_size: samples at a time; 0: the ASVs are encoded alone.
+        networks: number of networks, such as those of the folds, which are used in turn.
+    """
+    number, longest = study.tokens_FL.shape
+    batch = None
+    if batch_size:
+        largest = LargestBatches(study, reading_plan(config.plan))
+        batch = largest.batch(min(batch_size, largest.samples))
+    with FakeTensorMode(), LiveStorages(block) as storages, torch.no_grad():
+        models = [config.network().eval() for _ in range(networks)]
+        network = models[-1]
+        encoder = network if isinstance(network, Encoder) else network.encoder
+        vectors_FD = torch.empty(number, config.shape.embedding_dim)
+        encoder.nucleotides(torch.empty(CHUNK, longest, dtype=torch.uint8), True)
+        if batch is not None:
+            apply_to_batch(network, fake(batch), vectors_FD)
+        values = [value for model in models for value in (*model.parameters(), *model.buffers())]
+        return InferenceMemory(size_of(values, block), size_of([vectors_FD], block), storages.peak)

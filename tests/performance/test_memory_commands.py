@@ -1,0 +1,101 @@
+"""`aam memory pretrain`, `train` and `predict`: parts, devices and the largest settings."""
+
+from __future__ import annotations
+
+import re
+from pathlib import Path
+
+import pytest
+
+from aam.data.batch_shards import BatchShard
+from aam.data.batches import Batch, make_batch
+from aam.data.study import Study
+from aam.distributed.environment import Ranks
+from aam.performance.memory_batches import LargestBatches
+from aam.performance.memory_report import largest
+from aam.training.data_loader import share_of
+from tests.support.commands import aam
+from tests.support.rank_steps import PLAN
+
+SMALL = ("--embedding-dim", 32, "--attention-layers", 1)
+
+
+def shapes(batch: Batch) -> dict[str, object]:
+    return {
+        name: (value.shape, value.dtype) if hasattr(value, "dtype") else value
+        for name, value in vars(batch).items()
+        if name not in ("first_sample", "first_asv", "sequence_slots_BS")
+    }
+
+
+@pytest.mark.parametrize("size", [1, 5, 36])
+def test_the_largest_batch_has_the_shapes_of_the_batch_of_its_samples(
+    study: Study, size: int
+) -> None:
+    batches = LargestBatches(study, PLAN)
+    real = make_batch(study, PLAN, batches.rows_N[:size])
+    assert shapes(batches.batch(size)) == shapes(real)
+
+
+def test_the_shard_has_the_shapes_of_that_of_the_first_rank(study: Study) -> None:
+    batches = LargestBatches(study, PLAN)
+    real = share_of(make_batch(study, PLAN, batches.rows_N[:7]), Ranks(0, 2), True)
+    predicted = batches.batch(7, ranks=2, sequences=True)
+    assert isinstance(real, BatchShard)
+    assert shapes(predicted) == shapes(real)
+
+
+def test_bisection_finds_the_largest_number() -> None:
+    assert [largest(1, 100, lambda n, m=m: n <= m) for m in (0, 1, 37, 99, 100)] == [
+        0, 1, 37, 99, 100,
+    ]  # fmt: skip
+
+
+@pytest.mark.slow
+def test_pretraining_finds_the_largest_batch_and_chunk(
+    study_dir: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    words = ("--table", study_dir / "table.biom", "--tree", study_dir / "tree.nwk", *SMALL)
+    assert aam("memory", "pretrain", *words, "--batch-size", 4, "--device-memory", 1.005) == 0
+    shown = capsys.readouterr().out
+    shown = " ".join(shown.split())
+    assert re.search(r"An APU .* needs [\d.]+ GiB, with [\d.]+ [MG]iB of the process", shown)
+    assert "A batch of 4 samples fits on GPUs of 16, 24, 32, 64, 80, 128, 192 GiB." in shown
+    assert 0 < int(re.findall(r"Largest --batch-size on 1.005 GiB: (\d+) of 35", shown)[0]) < 35
+    assert "ASVs of a batch fit at once" in shown
+    assert aam("memory", "pretrain", *words, "--attention-heads", 3) == 64
+    assert "The heads do not divide the width" in capsys.readouterr().err
+
+
+def part(name: str, shown: str) -> float:
+    """Return a part of the memory of a step in MiB."""
+    number, unit = re.findall(rf"^{name} +([\d.]+) (\w+)", shown, re.MULTILINE)[0]
+    return float(number) * {"KiB": 2**-10, "MiB": 1, "GiB": 2**10}[unit]
+
+
+@pytest.mark.slow
+def test_training_and_prediction(
+    study_dir: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    table = ("--table", study_dir / "table.biom")
+    labels = ("--metadata", study_dir / "metadata.tsv", "--metadata-column")
+    run, model = tmp_path / "run", tmp_path / "site"
+    assert aam("pretrain", *table, *SMALL, "--penalty", 0, "--epochs", 1, "--output-dir", run) == 0
+    base = ("--pretrained-encoder", run, "--classifier")
+    capsys.readouterr()
+    assert aam("memory", "train", *table, *labels, "site", *base) == 0
+    whole = capsys.readouterr().out
+    assert "--asv-chunk 256" in whole and "--fsdp on 8 GPUs" in whole
+    assert aam("memory", "train", *table, *labels, "site", *base, "--freeze-base") == 0
+    frozen = capsys.readouterr().out
+    assert part("activations", frozen) < part("activations", whole) / 2
+    assert "--asv-chunk 256" not in frozen
+    ranks = ("--fsdp", "--processes", 4)
+    assert aam("memory", "train", *table, *labels, "site", *base, *ranks) == 0
+    shown = capsys.readouterr().out
+    assert "memory of a step on each GPU" in shown and part("peak", shown) < part("peak", whole)
+    train = ("train", *table, *labels, "site", *base, "--members", "transformer", "--epochs", 1)
+    assert aam(*train, "--folds", 1, "--output-dir", model) == 0
+    capsys.readouterr()
+    assert aam("memory", "predict", *table, "--model", model) == 0
+    assert "--batch-size 32 fits on GPUs of 16" in capsys.readouterr().out
