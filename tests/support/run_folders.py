@@ -13,6 +13,7 @@ from aam.contract.options.commands import find
 from aam.contract.options.commands.studies import Simulate
 from aam.contract.options.device import DeviceOptions, ScaleOptions, SpeedOptions
 from aam.contract.options.study import (
+    CovariateOptions,
     PhylogenyOptions,
     SampleOptions,
     SplitOptions,
@@ -125,6 +126,7 @@ def _write_record(path: Path, files: Path, study: SimulatedStudy, kind: str, spl
         "scale": ScaleOptions(),
     }
     if kind != "pretrain":
+        groups["covariates"] = CovariateOptions()
         groups["target"] = TargetOptions(
             metadata=files / "metadata.tsv",
             metadata_column="site" if kind == "classes" else "ph",
