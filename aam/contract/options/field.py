@@ -40,6 +40,7 @@ class Range:
 
 
 ONE_OR_MORE = Range("1 or more", 1)
+TWO_OR_MORE = Range("2 or more", 2)
 ZERO_OR_MORE = Range("0 or more", 0)
 ABOVE_ZERO = Range("more than 0", 0, open_below=True)
 UP_TO_ONE = Range("0 to 1", 0, 1)

@@ -11,7 +11,7 @@ from aam.contract.options.field import OptionSpec, specs
 from aam.contract.suggestions import nearest
 
 COMMANDS: dict[str, dict[str, str]] = {
-    "Learn": {"pretrain": "learn.Pretrain", "train": "learn.Train"},
+    "Learn": {"pretrain": "learn.Pretrain", "train": "learn.Train", "search": "learn.Search"},
     "Use": {
         "predict": "use.Predict",
         "embed": "use.Embed",

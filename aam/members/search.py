@@ -1,0 +1,321 @@
+"""Hyper-parameter search: trials of `aam train` by Optuna, in nested cross-validation.
+
+Each outer fold has an Optuna study that sees its training samples alone. A trial is the mean score
+of the inner folds, and is pruned between them. The best trial of a fold is trained on all its
+training samples and scored on its test samples: the score of the search, which chose nothing. A
+last study on all samples gives the values to train with.
+"""
+
+from __future__ import annotations
+
+import dataclasses
+import json
+import math
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from tempfile import TemporaryDirectory
+from typing import Any
+
+import numpy as np
+
+from aam.console import as_library, say
+from aam.contract import run_record
+from aam.contract.errors import CannotCreate, NotFinite, Unavailable, UsageError
+from aam.contract.files import atomic_write, make_parent
+from aam.contract.installation import install_command
+from aam.contract.options import OptionSpec, build, parse_command, specs, to_plain
+from aam.contract.options.commands.learn import Search, Train
+from aam.contract.options.field import members as types_of
+from aam.contract.suggestions import nearest
+from aam.data.splits import Rows, Split, make_splits, write_splits
+from aam.members.checkpoint import TRANSFORMER
+from aam.members.scores import SCORED
+from aam.members.train import choose_members, train
+from aam.training.labelled_study import LabelledStudy, load_labelled_study
+
+DATABASE, RESULT, BEST = "search.db", "search.json", "best.yaml"
+ALL = "all samples"
+"""Name of the Optuna study that chooses the values to train with."""
+
+_FOLDS = 5
+_UNPRUNED = 5
+"""Trials before the first is pruned."""
+
+_PROGRESS = ("trials", "trials_only", "storage", "overwrite", "output_dir")
+"""Options that another process of the same search may give differently."""
+
+
+@dataclass(frozen=True)
+class Axis:
+    """Option that is varied: between two numbers, or among choices as they are written."""
+
+    spec: OptionSpec
+    limits: tuple[float, float] | None
+    choices: tuple[str, ...]
+
+    def suggest(self, trial: Any) -> Any:
+        """Return a value, float, int or text; numbers of several magnitudes are logarithmic."""
+        name = self.spec.field
+        if self.limits is None:
+            return trial.suggest_categorical(name, self.choices)
+        low, high = self.limits
+        log = low > 0 and high / low >= 10
+        if float not in types_of(self.spec.type):
+            return trial.suggest_int(name, int(low), int(high), log=log)
+        return trial.suggest_float(name, low, high, log=log)
+
+
+def read_axis(text: str) -> Axis:
+    """Read an item of --vary.
+
+    Raises:
+        UsageError: not NAME=VALUES, not an option that can vary, or a value that it does not take.
+    """
+    name, _, values = text.partition("=")
+    known = {spec.flag: spec for spec in specs(Train) if spec.role == "value"}
+    flag = "--" + name.removeprefix("--").replace("_", "-")
+    if flag not in known or not values:
+        remedy = nearest(flag, known, "give NAME=LOW..HIGH or NAME=A,B with an option of aam train")
+        raise UsageError("Not an option that can vary", f"--vary {text}", remedy)
+    low, between, high = values.partition("..")
+    choices = (low, high) if between else tuple(values.split(","))
+    for choice in choices:
+        typed(known[flag], choice)
+    if not between:
+        return Axis(known[flag], None, choices)
+    if not {int, float} & {*types_of(known[flag].type)} or not float(low) < float(high):
+        raise UsageError("Not a range of numbers", f"--vary {text}", "give NAME=LOW..HIGH")
+    return Axis(known[flag], (float(low), float(high)), ())
+
+
+def typed(spec: OptionSpec, value: Any) -> Any:
+    """Convert a value of a trial to that of the option; raises UsageError if it does not suit."""
+    given = parse_command("train", [spec.flag, *str(value).split("+")], incomplete=True)
+    return given[spec.flag]
+
+
+def search(options: Search) -> dict[str, Any] | None:
+    """Run the trials that are left, then evaluate each fold.
+
+    Returns:
+        The content of `search.json`; None with --trials-only.
+
+    Raises:
+        UsageError: options that a search does not take, or another search in the folder.
+        Unavailable: Optuna is not installed.
+        AamError: see `aam.members.train.train`.
+    """
+    optuna = _optuna()
+    base, axes = _prepare(options)
+    labelled = load_labelled_study(base, None, base.split)
+    metric, _ = next(iter(SCORED[bool(labelled.classes)].items()))
+    optuna.logging.set_verbosity(optuna.logging.WARNING)
+    folder = options.run.output_dir
+    url = options.storage or f"sqlite:///{(folder / DATABASE).absolute()}"
+    splits = labelled.splits
+    training = [np.sort(np.concatenate([one.train, one.validation])) for one in splits]
+    names = [*(f"fold {number}" for number in range(1, len(splits) + 1)), ALL]
+    everything = np.unique(np.concatenate([*training, *(one.test for one in splits)]))
+    studies = []
+    for name, rows in zip(names, [*training, everything], strict=True):
+        studies.append(_optimize(optuna, url, name, options, base, axes, labelled, rows))
+    if options.trials_only:
+        return None
+    folds = []
+    for number, (split, study) in enumerate(zip(splits, studies, strict=False), start=1):
+        if (score := study.user_attrs.get("outer")) is None:
+            say(f"Fold {number}: evaluating {study.best_params}.")
+            score = _score(base, axes, study.best_params, labelled, split, folder)
+            study.set_user_attr("outer", score)
+        folds.append(_described(study) | {"outer": score})
+    best = _described(studies[-1])
+    result = {
+        "column": base.target.metadata_column,
+        "metric": metric,
+        "folds": folds,
+        "inner": float(np.mean([fold["inner"] for fold in folds])),
+        "outer": float(np.mean([fold["outer"] for fold in folds])),
+        "best": best,
+        "options": to_plain(options),
+    }
+    with atomic_write(folder / RESULT) as temporary:
+        temporary.write_text(json.dumps(result, indent=2) + "\n", encoding="utf-8")
+    with atomic_write(folder / BEST) as temporary:
+        temporary.write_text(_config(axes, best["values"]), encoding="utf-8")
+    return result
+
+
+def _optuna() -> Any:
+    try:
+        import optuna
+    except ModuleNotFoundError as error:
+        raise Unavailable(
+            "The search needs Optuna",
+            f"no module '{error.name}'",
+            f"install it with `{install_command('search')}`",
+        ) from error
+    return optuna
+
+
+def _prepare(options: Search) -> tuple[Train, tuple[Axis, ...]]:
+    """Check the options, make the folder, and return the options of every trial and its axes."""
+    refused = {
+        "--splits": options.split.splits,
+        "--resume-from": options.run.resume_from,
+        "--folds 1": options.folds == 1 or None,
+        "--distributed": options.scale.distributed or None,
+        "--fsdp": options.scale.fsdp or None,
+        "--data-parallel": options.scale.data_parallel or None,
+    }
+    if given := [flag for flag, value in refused.items() if value is not None]:
+        raise UsageError("Options that a search does not take", ", ".join(given), "leave them out")
+    default: tuple[str, ...] = ("members=kernel,forest,kernel+forest",)
+    if options.members == (TRANSFORMER,) or options.pretrained_encoder is not None:
+        default = ("lr=0.0001..0.01", "dropout=0..0.5", "profile-dropout=0..0.9")
+    axes = tuple(read_axis(text) for text in options.vary or default)
+    if len({axis.spec.flag for axis in axes}) < len(axes):
+        raise UsageError("An option varies twice", " ".join(options.vary), "name each once")
+    values = {spec.flag: run_record.value_of(options, spec.field) for spec in specs(Train)}
+    base = build(Train, values)
+    members = base.members if any(axis.spec.field == "members" for axis in axes) else None
+    folds = _FOLDS if options.folds == "auto" else options.folds
+    base = dataclasses.replace(base, folds=folds, members=members or choose_members(base))
+    _open_folder(options)
+    return base, axes
+
+
+def _open_folder(options: Search) -> None:
+    """Make the folder of a search, or check that it belongs to the same one.
+
+    Raises:
+        UsageError: it has a search with other options.
+    """
+    folder, path = options.run.output_dir, options.run.output_dir / "options.json"
+    make_parent(path)
+    plain = {spec.field: run_record.value_of(options, spec.field) for spec in specs(Search)}
+    kept = {k: v for k, v in plain.items() if k not in _PROGRESS}
+    text = json.dumps(kept, default=str, indent=2, sort_keys=True) + "\n"
+    try:
+        before = json.loads(path.read_text(encoding="utf-8"))
+    except FileNotFoundError:
+        if any(folder.iterdir()) and not (folder / DATABASE).exists():
+            raise CannotCreate(
+                "The folder is not empty", f"'{folder}'", "choose another --output-dir"
+            ) from None
+        with atomic_write(path) as temporary:
+            temporary.write_text(text, encoding="utf-8")
+        return
+    now = json.loads(text)
+    if changed := sorted(name for name in now if now[name] != before.get(name)):
+        raise UsageError(
+            "The folder has a search with other options",
+            f"'{folder}', {', '.join(changed)}",
+            "give the same options, or another --output-dir",
+        )
+
+
+def _optimize(
+    optuna: Any,
+    url: str,
+    name: str,
+    options: Search,
+    base: Train,
+    axes: Sequence[Axis],
+    labelled: LabelledStudy,
+    rows: Rows,
+) -> Any:
+    """Run the trials of a fold that are left; return its Optuna study."""
+    done = (optuna.trial.TrialState.COMPLETE, optuna.trial.TrialState.PRUNED)
+    study = optuna.create_study(
+        storage=url,
+        study_name=name,
+        direction="maximize",
+        pruner=optuna.pruners.MedianPruner(n_startup_trials=_UNPRUNED),
+        load_if_exists=True,
+    )
+    others = study.get_trials(states=(optuna.trial.TrialState.RUNNING,))
+    # Processes that run at the same time must not draw the same values.
+    seed = None if others else options.loop.seed + len(study.trials)
+    samplers = optuna.samplers
+    study.sampler = (
+        samplers.RandomSampler(seed)
+        if options.sampler == "random"
+        else samplers.TPESampler(seed=seed, constant_liar=True)
+    )
+    inner = _inner_splits(options, labelled, rows)
+
+    def objective(trial: Any) -> float:
+        values = {axis.spec.field: axis.suggest(trial) for axis in axes}
+        scores: list[float] = []
+        for step, split in enumerate(inner):
+            score = _score(base, axes, values, labelled, split, options.run.output_dir)
+            scores.append(score)
+            trial.report(float(np.nanmean(scores)), step)
+            if math.isnan(score) or (step + 1 < len(inner) and trial.should_prune()):
+                raise optuna.TrialPruned
+        return float(np.mean(scores))
+
+    while len(finished := study.get_trials(states=done)) < options.trials:
+        study.optimize(objective, n_trials=1, catch=(NotFinite,))
+        last = study.trials[-1]
+        shown = "pruned" if last.value is None else f"{last.value:.3f}"
+        say(f"{name}, trial {len(finished) + 1}/{options.trials}: {last.params} {shown}")
+    return study
+
+
+def _inner_splits(options: Search, labelled: LabelledStudy, rows: Rows) -> list[Split]:
+    """Split the samples at `rows` into inner folds; groups stay together."""
+    codes = labelled.values[rows].astype(np.int64) if options.split.stratify else None
+    made = make_splits(
+        len(rows),
+        test_size=options.split.test_size,
+        folds=options.inner_folds,
+        seed=options.loop.seed,
+        groups=None if labelled.labels is None else [labelled.labels[row] for row in rows],
+        classes=codes,
+    )
+    return [Split(rows[one.train], rows[one.validation], rows[one.test]) for one in made]
+
+
+def _score(
+    base: Train,
+    axes: Sequence[Axis],
+    values: Mapping[str, Any],
+    labelled: LabelledStudy,
+    split: Split,
+    folder: Path,
+) -> float:
+    """Train with the values of a trial and return the score of the test samples of a split."""
+    with TemporaryDirectory(dir=folder, prefix="trial-") as place:
+        splits = Path(place) / "splits.tsv"
+        write_splits(splits, labelled.study.table.sample_ids, [split], labelled.labels)
+        own = {axis.spec.flag: typed(axis.spec, values[axis.spec.field]) for axis in axes}
+        given = {spec.flag: run_record.value_of(base, spec.field) for spec in specs(Train)}
+        run = {"--output-dir": Path(place) / "run", "--splits": splits, "--folds": 1}
+        with as_library():
+            scored = train(build(Train, given | own | run))
+    assert scored is not None
+    _, function = next(iter(SCORED[bool(labelled.classes)].items()))
+    return function(scored)
+
+
+def _described(study: Any) -> dict[str, Any]:
+    """Return values, inner score and number of trials of a study."""
+    pruned = sum(trial.state.name == "PRUNED" for trial in study.trials)
+    return {
+        "values": dict(study.best_params),
+        "inner": study.best_value,
+        "trials": len(study.trials),
+        "pruned": pruned,
+    }
+
+
+def _config(axes: Sequence[Axis], values: Mapping[str, Any]) -> str:
+    """Return values as a file for `aam train --config`."""
+    lines = []
+    for axis in axes:
+        value = typed(axis.spec, values[axis.spec.field])
+        plain = list(value) if isinstance(value, tuple) else value
+        lines.append(f"{axis.spec.flag.removeprefix('--')}: {json.dumps(plain)}\n")
+    return "".join(lines)

@@ -1,0 +1,88 @@
+"""`aam search`: nested folds, resumption, the files that it writes, and refusals."""
+
+from __future__ import annotations
+
+import json
+from pathlib import Path
+
+import numpy as np
+import pytest
+
+from aam.contract.errors import UsageError
+from aam.contract.options import build, parse_command
+from aam.contract.options.commands.learn import Search
+from aam.members.search import _inner_splits, _prepare, read_axis, typed
+from aam.training.labelled_study import load_labelled_study
+from tests.support.commands import aam
+
+pytest.importorskip("optuna")
+
+
+def _words(study_dir: Path, folder: Path) -> list[str]:
+    return [
+        *("--table", str(study_dir / "table.biom"), "--metadata", str(study_dir / "metadata.tsv")),
+        *("--metadata-column", "ph", "--group-column", "subject", "--output-dir", str(folder)),
+        *("--folds", "2", "--inner-folds", "2", "--members", "kernel", "--rarefy-depth", "0"),
+        *("--vary", "target-transform=none,log-zscore"),
+    ]
+
+
+def test_axes_are_ranges_or_choices() -> None:
+    lr = read_axis("lr=0.0001..0.01")
+    assert (lr.spec.field, lr.limits, lr.choices) == ("lr", (0.0001, 0.01), ())
+    members = read_axis("members=kernel,kernel+forest")
+    assert [typed(members.spec, one) for one in members.choices] == [
+        ("kernel",),
+        ("kernel", "forest"),
+    ]
+    refused = ("lr", "lr=", "lrr=1,2", "lr=2..1", "lr=0..1", "members=kernel..forest", "table=a,b")
+    for text in (*refused, "members=kernel,oak"):
+        with pytest.raises(UsageError):
+            read_axis(text)
+
+
+def test_inner_folds_hold_no_sample_of_the_outer_fold(study_dir: Path, tmp_path: Path) -> None:
+    options = build(Search, parse_command("search", _words(study_dir, tmp_path / "search")))
+    base, _ = _prepare(options)
+    labelled = load_labelled_study(base, None, base.split)
+    assert len(labelled.splits) == 2
+    groups = np.array(labelled.labels)
+    for outer in labelled.splits:
+        rows = np.sort(np.concatenate([outer.train, outer.validation]))
+        inner = _inner_splits(options, labelled, rows)
+        assert sorted(np.concatenate([one.test for one in inner])) == rows.tolist()
+        for one in inner:
+            used = np.concatenate([one.train, one.validation, one.test])
+            assert not set(used) & set(outer.test)
+            assert not set(groups[one.test]) & set(groups[np.setdiff1d(used, one.test)])
+
+
+@pytest.mark.slow
+def test_a_search_is_resumed_and_scored_by_samples_that_chose_nothing(
+    study_dir: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    import optuna
+
+    folder = tmp_path / "search"
+    words = _words(study_dir, folder)
+    assert aam("search", *words, "--trials", 1, "--trials-only") == 0
+    assert not (folder / "search.json").exists()
+    assert aam("search", *words, "--trials", 2) == 0
+    found = json.loads((folder / "search.json").read_text())
+    assert [fold["trials"] for fold in found["folds"]] == [2, 2]
+    for fold in found["folds"]:
+        assert {"inner", "outer", "values"} <= fold.keys()
+        assert fold["outer"] != fold["inner"]
+    assert found["outer"] == pytest.approx(np.mean([fold["outer"] for fold in found["folds"]]))
+    storage = f"sqlite:///{folder / 'search.db'}"
+    studies = optuna.get_all_study_names(storage)
+    assert sorted(studies) == ["all samples", "fold 1", "fold 2"]
+    best = optuna.load_study(study_name="fold 1", storage=storage)
+    assert best.best_value == found["folds"][0]["inner"]
+    assert (folder / "best.yaml").read_text().startswith('target-transform: "')
+    assert not [*folder.glob("trial-*")]
+    assert "folds whose samples chose nothing" in capsys.readouterr().err
+    # Another search in the same folder is refused, and so are options that contradict a search.
+    assert aam("search", *words, "--seed", 7) == UsageError.status
+    assert "seed" in capsys.readouterr().err
+    assert aam("search", *words, "--splits", folder / "options.json") == UsageError.status
