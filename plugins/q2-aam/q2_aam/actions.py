@@ -19,6 +19,7 @@ from .options import takes_options
 from .program import aam
 from .types import (
     AAMModelDirectoryFormat,
+    ImportanceDirectoryFormat,
     PredictionsDirectoryFormat,
     ProbabilitiesDirectoryFormat,
 )
@@ -96,6 +97,24 @@ def predict_probabilities(
     result = ProbabilitiesDirectoryFormat()
     named = found.rename(columns=lambda name: name[len("p_") :])
     named.to_csv(Path(str(result)) / "class_probabilities.tsv", sep="\t")
+    return result
+
+
+@takes_options("importance")
+def importance(
+    table: BIOMV210Format,
+    model: AAMModelDirectoryFormat,
+    sequences: DNAFASTAFormat = None,
+    **options,
+) -> ImportanceDirectoryFormat:
+    """Rank the features of a table by how much the predictions of a model depend on them."""
+    result = ImportanceDirectoryFormat()
+    with tempfile.TemporaryDirectory() as folder:
+        output = Path(folder) / "importance.tsv"  # aam writes a run record beside it
+        aam("importance", options, table=table, model=model, sequences=sequences, output=output)
+        table = pd.read_csv(output, sep="\t", dtype=str, keep_default_na=False)
+    # The type takes numbers only: nan where an ASV was not permuted.
+    table.replace("", "nan").to_csv(Path(str(result)) / "importance.tsv", sep="\t", index=False)
     return result
 
 

@@ -13,7 +13,10 @@ _OF_PROCESSES = {
     "distributed", "fsdp", "fsdp_sharded_checkpoint", "data_parallel", "sync_batchnorm",
     "processes", "rank_timeout",
 }  # fmt: skip
-_OF_ARTIFACTS = {"metadata_column", "group_column", "where", "color_by", "engine"}
+_OF_ARTIFACTS = {
+    "metadata_column", "group_column", "where", "color_by", "engine", "shard",
+    "categorical_columns", "numeric_columns", "categorical_embed_dim", "categorical_fusion",
+}  # fmt: skip
 _LEFT_OUT = _OF_A_RUN | _OF_PROCESSES | _OF_ARTIFACTS
 _PLAIN = {
     int: (plugin.Int, int),

@@ -16,6 +16,7 @@ from .types import (
     AAMModel,
     AAMRegressor,
     ClassifierPredictions,
+    Importance,
     Probabilities,
     RegressorPredictions,
 )
@@ -42,6 +43,7 @@ plugin.register_semantic_type_to_format(
     AAMModel[AAMEncoder | AAMRegressor | AAMClassifier],
     artifact_format=types.AAMModelDirectoryFormat,
 )
+plugin.register_formats(*types.OWN_FORMATS)
 for own, form in types.OWN_TYPES:
     plugin.register_semantic_types(own.fields[0])
     plugin.register_semantic_type_to_format(own, artifact_format=form)
@@ -125,6 +127,13 @@ _method(
     {**TABLE, "model": AAMModel[AAMClassifier], **SEQUENCES},
     [("probabilities", SampleData[Probabilities])],
     "Predict the probability of each class for the samples of a table",
+)
+_method(
+    actions.importance,
+    "importance",
+    {**TABLE, "model": AAMModel[AAMRegressor | AAMClassifier], **SEQUENCES},
+    [("importance", FeatureData[Importance])],
+    "Rank the features of a table by how much the predictions of a model depend on them",
 )
 _method(
     actions.embed,

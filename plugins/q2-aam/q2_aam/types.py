@@ -1,10 +1,11 @@
-"""Semantic types: the model of AAM; predictions and probabilities of q2-sample-classifier.
+"""Semantic types: the model of AAM; predictions, probabilities, importance of q2-sample-classifier.
 
 Without q2-sample-classifier this plugin registers types of the same names and files.
 """
 
 import json
 
+from q2_types.feature_data import FeatureData
 from q2_types.sample_data import SampleData
 
 from .framework import plugin
@@ -59,13 +60,15 @@ class AAMModelDirectoryFormat(plugin.DirectoryFormat):
 try:
     from q2_sample_classifier import (
         ClassifierPredictions,
+        Importance,
+        ImportanceDirectoryFormat,
         PredictionsDirectoryFormat,
         Probabilities,
         ProbabilitiesDirectoryFormat,
         RegressorPredictions,
     )
 
-    OWN_TYPES = ()
+    OWN_TYPES, OWN_FORMATS = (), ()
 except ImportError:
 
     class PredictionsFormat(plugin.TextFileFormat):
@@ -80,8 +83,8 @@ except ImportError:
             if not widths or len(widths) > 1 or not fewest <= min(widths) <= most:
                 raise plugin.ValidationError(f"Expected a table of {self.columns} columns")
 
-    class ProbabilitiesFormat(PredictionsFormat):
-        """Tab-separated: a header, then sample id and the probability of each class."""
+    class NumbersFormat(PredictionsFormat):
+        """Tab-separated: a header, then an id and numbers."""
 
         columns = (2, 100_000)
 
@@ -89,14 +92,23 @@ except ImportError:
         "PredictionsDirectoryFormat", "predictions.tsv", PredictionsFormat
     )
     ProbabilitiesDirectoryFormat = plugin.model.SingleFileDirectoryFormat(
-        "ProbabilitiesDirectoryFormat", "class_probabilities.tsv", ProbabilitiesFormat
+        "ProbabilitiesDirectoryFormat", "class_probabilities.tsv", NumbersFormat
+    )
+    ImportanceDirectoryFormat = plugin.model.SingleFileDirectoryFormat(
+        "ImportanceDirectoryFormat", "importance.tsv", NumbersFormat
     )
     _field = SampleData.field["type"]
     ClassifierPredictions = plugin.SemanticType("ClassifierPredictions", variant_of=_field)
     RegressorPredictions = plugin.SemanticType("RegressorPredictions", variant_of=_field)
     Probabilities = plugin.SemanticType("Probabilities", variant_of=_field)
+    Importance = plugin.SemanticType("Importance", variant_of=FeatureData.field["type"])
     OWN_TYPES = (
         (SampleData[ClassifierPredictions], PredictionsDirectoryFormat),
         (SampleData[RegressorPredictions], PredictionsDirectoryFormat),
         (SampleData[Probabilities], ProbabilitiesDirectoryFormat),
+        (FeatureData[Importance], ImportanceDirectoryFormat),
+    )
+    OWN_FORMATS = (
+        *(PredictionsFormat, PredictionsDirectoryFormat, NumbersFormat),
+        *(ProbabilitiesDirectoryFormat, ImportanceDirectoryFormat),
     )

@@ -110,6 +110,13 @@ def classifier(study):
     return "classifier.qza"
 
 
+@pytest.fixture(scope="session")
+def ensemble(study):
+    study.qiime("aam", "train", "--i-table", "train.qza", *study.column("metadata"), "ph",
+                *study.column("groups"), "subject", "--o-model", "ensemble")  # fmt: skip
+    return "ensemble.qza"
+
+
 def test_models_have_their_types_and_options(study, regressor, classifier):
     assert "AAMModel[AAMRegressor]" in study.qiime("tools", "peek", regressor)
     assert "AAMModel[AAMClassifier]" in study.qiime("tools", "peek", classifier)
@@ -171,6 +178,21 @@ def test_classes_and_their_probabilities(study, classifier):
     assert "accuracy" in (study.export("classes.qzv") / "index.html").read_text()
 
 
+def test_importance_is_that_of_aam(study, ensemble):
+    study.qiime("aam", "importance", "--i-table", "train.qza", "--i-model", ensemble,
+                "--o-importance", "importance")  # fmt: skip
+    assert "FeatureData[Importance]" in study.qiime("tools", "peek", "importance.qza")
+    found = read(study.export("importance.qza") / "importance.tsv")
+    output = study.folder / "direct-importance.tsv"
+    study.aam("importance", "--table", study.folder / "train.qza", "--model",
+              study.export(ensemble), "--output", output)  # fmt: skip
+    pd.testing.assert_frame_equal(found, read(output))
+    assert found["forest"].sum() == pytest.approx(1)
+    # QIIME 2 reads it as metadata of features.
+    study.qiime("metadata", "tabulate", "--m-input-file", "importance.qza",
+                "--o-visualization", "importance")  # fmt: skip
+
+
 def test_embedding_and_unifrac(study, encoder):
     study.qiime("aam", "embed", "--i-table", "table.qza", "--i-model", encoder,
                 "--p-device", "cpu", "--o-distance-matrix", "distances",
@@ -228,7 +250,7 @@ def test_types_without_q2_sample_classifier():
     )
     done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True)
     assert done.returncode == 0, done.stderr
-    for name in ("AAMModel", "ClassifierPredictions", "Probabilities", "RegressorPredictions"):
+    for name in ("AAMModel", "ClassifierPredictions", "Importance", "Probabilities"):
         assert f"'{name}'" in done.stdout
 
 
