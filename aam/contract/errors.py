@@ -9,6 +9,8 @@ from __future__ import annotations
 from collections.abc import Iterable
 
 SHOWN_IDS = 5
+_SHOWN_CHARACTERS = 100
+"""Length of listed ids after which no further one is shown: of sequences two."""
 
 
 class AamError(Exception):
@@ -87,14 +89,17 @@ class CannotCreate(AamError):
 
 
 def first_few(ids: Iterable[object]) -> str:
-    """Return the number of `ids` and the first five of them, as evidence of a message.
+    """Return the number of `ids` and up to five of them, as evidence of a message.
 
     >>> first_few(["a", "b"])
     '2 (a, b)'
     """
     listed = [_shorten(str(name)) for name in ids]
-    more = ", ..." if len(listed) > SHOWN_IDS else ""
-    return f"{len(listed)} ({', '.join(listed[:SHOWN_IDS])}{more})"
+    shown = listed[:SHOWN_IDS]
+    while len(shown) > 1 and sum(map(len, shown)) > _SHOWN_CHARACTERS:
+        shown.pop()
+    more = ", ..." if len(listed) > len(shown) else ""
+    return f"{len(listed)} ({', '.join(shown)}{more})"
 
 
 def _shorten(name: str, longest: int = 40) -> str:

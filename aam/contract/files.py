@@ -5,6 +5,7 @@ from __future__ import annotations
 import errno
 import glob
 import hashlib
+import itertools
 import os
 import shutil
 import stat
@@ -13,6 +14,7 @@ from contextlib import contextmanager
 from pathlib import Path
 
 from aam.contract.errors import CannotCreate, MissingInput
+from aam.contract.suggestions import nearest
 
 _FULL = (errno.ENOSPC, errno.EDQUOT)
 _FREE_WHEN_FULL = 64 * 1024
@@ -32,7 +34,8 @@ def require(path: Path, what: str) -> Path:
     try:
         status = path.stat()
     except (FileNotFoundError, NotADirectoryError):
-        raise MissingInput(f"No {what}", f"'{path}' does not exist", "check the path") from None
+        remedy = nearest(path.name, _names(path.parent), "check the path")
+        raise MissingInput(f"No {what}", f"'{path}' does not exist", remedy) from None
     except (OSError, ValueError) as error:
         reason = f"'{path}', {getattr(error, 'strerror', None) or error}"
         raise MissingInput(
@@ -49,6 +52,15 @@ def require(path: Path, what: str) -> Path:
     if not os.access(path, os.R_OK):
         raise MissingInput(f"The {what} may not be read", f"'{path}'", "check its permissions")
     return path
+
+
+def _names(folder: Path) -> list[str]:
+    """List at most 1,000 names of a folder; none if it cannot be read."""
+    try:
+        with os.scandir(folder) as entries:
+            return [entry.name for entry in itertools.islice(entries, 1000)]
+    except OSError:
+        return []
 
 
 def is_regular(path: Path) -> bool:

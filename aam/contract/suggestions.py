@@ -12,5 +12,7 @@ def nearest(name: str, known: Iterable[str], otherwise: str, most: int = 1) -> s
     >>> nearest("trian", ["train", "predict"], "see `aam --help`")
     "did you mean 'train'?"
     """
-    near = difflib.get_close_matches(name, list(known), n=most)
+    spellings = {each.lower(): each for each in known}
+    found = difflib.get_close_matches(name.lower(), list(spellings), n=most)
+    near = [spellings[each] for each in found]
     return f"did you mean {' or '.join(map(repr, near))}?" if near else otherwise

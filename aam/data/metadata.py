@@ -113,13 +113,16 @@ def read_metadata(path: Path) -> Metadata:
     require(path, "metadata")
     most = memory_budget() // _OBJECT_BYTES
     text = decoded(read_payload(path, "metadata.tsv", "ImmutableMetadata", most), path, "metadata")
+    if not text.strip():
+        raise DataError("The metadata is empty", f"'{path}'", "give a table with a row per sample")
     header = text.partition("\n")[0]
-    if "\t" not in header and "," in header:
-        raise DataError(
-            f"The metadata is comma-separated: '{path}'",
-            f"its first line is '{header[:80].rstrip()}'",
-            "save it as tab-separated text (.tsv)",
-        )
+    for name, separator in (("comma", ","), ("semicolon", ";")):
+        if "\t" not in header and separator in header:
+            raise DataError(
+                f"The metadata is {name}-separated",
+                f"the first line of '{path}' is '{header[:80].rstrip()}'",
+                "save it as tab-separated text (.tsv)",
+            )
     if header.startswith(OLD_ID_HEADER):
         text = text.replace(OLD_ID_HEADER, ID_HEADER, 1)
     from skbio.metadata import SampleMetadata
@@ -162,9 +165,7 @@ def numeric_target(
             f"The column '{column}' is not numeric",
             f"{len(wrong)} of {len(texts)} values are not numbers, distinct ones: "
             f"{first_few(dict.fromkeys(wrong))}",
-            "write decimal points, not commas"
-            if all(re.fullmatch(r"\s*[-+]?\d+,\d+\s*", text) for text in wrong)
-            else "correct them, or add --classifier if it is a category",
+            _number_remedy(wrong, "correct them, or add --classifier if it is a category"),
         )
     if infinite := [sample_ids[row] for row in rows[np.isinf(values)]]:
         raise DataError(
@@ -282,6 +283,11 @@ def _constant(column: str, texts: Sequence[str]) -> DataError:
     )
 
 
+def _number_remedy(wrong: Sequence[str], otherwise: str) -> str:
+    commas = all(re.fullmatch(r"\s*[-+]?\d+,\d+\s*", text) for text in wrong)
+    return "write decimal points, not commas" if commas else otherwise
+
+
 def _refused(path: Path, header: str, error: Exception) -> DataError:
     start = "There was an issue with loading the metadata file:"
     reason = str(error).removeprefix(start).partition("\n\nThere may be more errors")[0]
@@ -291,6 +297,14 @@ def _refused(path: Path, header: str, error: Exception) -> DataError:
             f"Duplicated sample ids in the metadata '{path}'",
             reason.rpartition(": ")[2].rstrip("."),
             "keep one row of each",
+        )
+    if found := re.match(r"Cannot convert metadata column '(.*?)' to numeric.*?: (.*)", reason):
+        column, values = found.groups()
+        wrong = re.findall(r"'([^']*)'", values)
+        return DataError(
+            f"The column '{column}' is not numeric, as the line #q2:types of '{path}' states",
+            f"values that are not numbers, {first_few(wrong)}",
+            _number_remedy(wrong, "correct them, or the type in that line"),
         )
     return DataError(
         f"QIIME 2's rules refuse the metadata '{path}'",

@@ -194,8 +194,8 @@ def _refuse_letters(sequences: Sequence[str]) -> None:
     gapped = not set(letters).isdisjoint("-.")
     raise DataError(
         f"Sequences with {'gaps' if gapped else 'letters'} that are not nucleotides",
-        f"{', '.join(repr(letter) for letter in letters)} in {len(wrong)} of {len(sequences)}, "
-        f"{first_few(wrong)}",
+        f"{', '.join(repr(letter) for letter in letters)} in {first_few(wrong)} of "
+        f"{len(sequences)} sequences",
         "give unaligned sequences" if gapped else "give DNA in IUPAC letters",
     )
 

@@ -39,11 +39,18 @@ def find(path: Path, name: str) -> Path:
         MissingInput: there is no such file.
     """
     file = path / "checkpoints" / name if _is_run(path) else path
-    if not file.exists() or (file.is_dir() and not sharded_checkpoint.is_sharded(file)):
+    if file.exists() and (file.is_file() or sharded_checkpoint.is_sharded(file)):
+        return file
+    if file == path:
+        raise MissingInput("No checkpoint", f"'{file}' does not exist", "name a file or run folder")
+    absent = f"the folder '{path}' has no checkpoints/{name}"
+    if others := sorted(other.name for other in file.parent.glob("*.ckpt")):
         raise MissingInput(
-            "No checkpoint", f"'{file}' does not exist", "name a file or a run folder"
+            "No checkpoint of a network",
+            f"{absent}, but {', '.join(others)}",
+            "name the run folder of `aam pretrain`, or of `aam train --members transformer`",
         )
-    return file
+    raise MissingInput("No checkpoint", absent, "name the --output-dir of a run")
 
 
 def _resumed_source(run: RunOptions) -> Path | None:

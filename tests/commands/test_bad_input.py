@@ -157,7 +157,7 @@ def test_tree_that_lacks_asvs(
 ) -> None:
     names = list(bench.counts.index[:7])
     path = bench.table(bench.counts.rename(index={name: "TT" + name for name in names}))
-    words = ("not in the tree: 7 (", *(short("TT" + name) for name in sorted(names)[:5]),
+    words = ("not in the tree: 7 (", *(short("TT" + name) for name in sorted(names)[:2]),
              ", ...) of 90", "--drop-missing-asvs")  # fmt: skip
     refused(bench.pretrain("--table", path), DATA, *words)
     assert bench.pretrain("--table", path, "--drop-missing-asvs") == 0
@@ -252,6 +252,21 @@ def test_files_that_are_none(bench: Bench, refused: Refused) -> None:
         refused(bench.train("--table", path), DATA, str(path))
     tree = bench.text("cut.nwk", bench.newick[:200])
     refused(bench.pretrain("--tree", tree), DATA, "cannot be read as Newick", "cut.nwk")
+    table = bench.good / "table.biom"
+    refused(bench.pretrain("--tree", table), DATA, "tree is not text", "is HDF5")
+    refused(bench.train("--metadata", table), DATA, "metadata is not text", "is HDF5")
+    commas = bench.text("table.csv", bench.counts.to_csv())
+    refused(bench.train("--table", commas), DATA, "comma-separated", "table.csv", "(.tsv)")
+
+
+def test_a_misspelt_file_is_answered_with_the_nearest(bench: Bench, refused: Refused) -> None:
+    status = bench.train("--table", bench.good / "Tabel.biom")
+    refused(status, NO_INPUT, "Tabel.biom' does not exist", "did you mean 'table.biom'?")
+
+
+def test_messages_list_few_sequences(bench: Bench, refused: Refused) -> None:
+    tree = bench.text("other.nwk", "((a:1,b:1):1,c:1);")
+    assert len(refused(bench.pretrain("--tree", tree), DATA, "features is in the tree")) < 300
 
 
 # Trees
@@ -612,7 +627,12 @@ def test_checkpoints_of_another_kind(
         return aam("predict", *given, "--model", model)
 
     refused(predict(pretrained), DATA, "has no target", "use `aam train` first")
-    refused(predict(bench.good), NO_INPUT, "No checkpoint", str(bench.good))
+    refused(predict(bench.good), NO_INPUT, "No checkpoint: the folder", str(bench.good))
+    quick = bench.work / "quick"
+    (quick / "checkpoints").mkdir(parents=True)
+    (quick / "checkpoints/ensemble.ckpt").touch()
+    encoder = bench.train("--pretrained-encoder", quick)
+    refused(encoder, NO_INPUT, "no checkpoints/best.ckpt, but ensemble.ckpt", "`aam pretrain`")
     cut = bench.work / "cut.ckpt"
     cut.write_bytes(best.read_bytes()[: best.stat().st_size // 2])
     refused(predict(cut), DATA, "cannot be read", "cut.ckpt")

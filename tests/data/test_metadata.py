@@ -145,12 +145,15 @@ def test_metadata_of_other_samples_is_refused(tmp_path: Path) -> None:
     ("text", "words"),
     [
         ("id\tx\na\t1\na\t2\n", "Duplicated sample ids.*'a'"),
-        ("id,x\na,1\n", "comma-separated.*first line is 'id,x'; save it as tab-separated"),
+        ("id,x\na,1\n", "comma-separated.*first line of.*is 'id,x'; save it as tab-separated"),
+        ("id;x\na;1,5\n", "semicolon-separated.*is 'id;x'; save it as tab-separated"),
         ("Sample\tx\na\t1\n", "unrecognized ID column name 'Sample'"),
         ("id\tx\tx\na\t1\t2\n", "Column names must be unique"),
-        ("id\tx\n#q2:types\tnumeric\na\thigh\n", "Cannot convert.*'high'"),
+        ("id\tx\n#q2:types\tnumeric\na\thigh\n", "'x' is not numeric.*1 .high.; correct them"),
+        ("id\tx\n#q2:types\tnumeric\na\t1,5\nb\t2,5\n", "2 .1,5, 2,5.; write decimal points"),
         ("id\tx\n", "at least one ID"),
-        ("", "Failed to locate header"),
+        ("", "metadata is empty"),
+        ("# a comment\n", "Failed to locate header"),
         ('id\tx\n"a\t1\n', "unexpected end of data"),
     ],
 )
@@ -176,6 +179,9 @@ def test_absent_and_binary_files_are_refused(tmp_path: Path) -> None:
         read_metadata(tmp_path / "none.tsv")
     with pytest.raises(MissingInput, match=r"is a folder"):
         read_metadata(tmp_path)
+    (tmp_path / "m.xlsx").write_bytes(b"PK\x03\x04" + bytes(100))
+    with pytest.raises(DataError, match=r"not text: .* is a zip archive or a spreadsheet"):
+        read_metadata(tmp_path / "m.xlsx")
     (tmp_path / "m.tsv").write_bytes("id\tx\na\t1\n".encode("utf-16"))
     with pytest.raises(DataError, match=r"UTF-16"):
         read_metadata(tmp_path / "m.tsv")

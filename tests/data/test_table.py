@@ -176,7 +176,7 @@ def test_duplicated_ids_are_refused(tmp_path: Path) -> None:
         ("", "the file is empty"),
         ("hello\n", "line 1 is 'hello'.*give BIOM"),
         ("# only\n# comments\n", "No feature table"),
-        ("id,a,b\nACGT,1,2\n", "No feature table.*'id,a,b'"),
+        ("id,a,b\nACGT,1,2\n", "table is comma-separated.*'id,a,b'"),
         ("#OTU ID\ta\tb\nACGT\t1\n", "another length.*line 2 has 2 cells, the header 3"),
         ("#OTU ID\ta\tb\nACGT\t1\tNA\n", "not a number.*line 2.*NA"),
         ("#OTU ID\ta\t \nACGT\t1\t2\n", "Samples without an id"),

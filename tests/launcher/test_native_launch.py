@@ -118,15 +118,18 @@ def test_a_dry_run_may_be_asked_for_anywhere() -> None:
         ),
         (
             [*SIMULATE, "--seed", "1", "2"],
-            "A value without an option: '2'; quote values with spaces.",
+            "A value without an option: '2'; write each value after its option, and quote "
+            "values with spaces.",
         ),
         (
             [*SIMULATE, "--overwrite", "yes"],
-            "A value without an option: 'yes'; quote values with spaces.",
+            "A value without an option: 'yes'; write each value after its option, and quote "
+            "values with spaces.",
         ),
         (
             ["simulate", "3", "--output-dir", "out"],
-            "A value without an option: '3'; quote values with spaces.",
+            "A value without an option: '3'; write each value after its option, and quote "
+            "values with spaces.",
         ),
         (
             [*SIMULATE, "--asvs", "one"],

@@ -124,7 +124,8 @@ def parse_options(
         values = tuple(convert(first, rest.pop(0)) for _ in (rest[:] if several else rest[:1]))
         given = {first.flag: values if several else values[0], **given}
     if rest:
-        raise UsageError("A value without an option", f"'{rest[0]}'", "quote values with spaces")
+        remedy = "write each value after its option, and quote values with spaces"
+        raise UsageError("A value without an option", f"'{rest[0]}'", remedy)
     if not incomplete:
         require_all(known.values(), given, command)
     return given

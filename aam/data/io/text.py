@@ -12,6 +12,18 @@ _OBJECT_BYTES = 8
 """Bytes of memory per byte of text once it is split into cells."""
 
 
+_BINARY = {
+    b"\x89HDF": "HDF5, the format of BIOM tables",
+    b"PK\x03\x04": "a zip archive or a spreadsheet",
+}
+"""First bytes of a binary file -> its format, as of files that are given for text by mistake."""
+
+
+def binary_format(data: bytes) -> str | None:
+    """Return the format of a binary file by its first bytes, None for text and unknown formats."""
+    return _BINARY.get(data[:4])
+
+
 def decoded(data: bytes, path: Path, what: str) -> str:
     """Decode the content of a text file.
 
@@ -23,6 +35,8 @@ def decoded(data: bytes, path: Path, what: str) -> str:
     Raises:
         DataError: the content is not UTF-8.
     """
+    if (form := binary_format(data)) is not None:
+        raise DataError(f"The {what} is not text", f"'{path}' is {form}", "give a text file")
     try:
         return data.decode("utf-8-sig")
     except UnicodeDecodeError as error:

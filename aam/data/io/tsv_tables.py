@@ -128,6 +128,12 @@ def _header(lines: Iterator[tuple[int, str]]) -> tuple[list[str], list[tuple[int
     # The header is the last commented line if that has columns, else the first plain one.
     is_commented = "\t" in comment
     header = (comment if is_commented else plain[0][1] if plain else "").split("\t")
+    if len(header) < 2 and first.count(",") > 1:
+        raise DataError(
+            "The table is comma-separated",
+            f"line 1 is '{first[:60]}'",
+            "save it as tab-separated text (.tsv)",
+        )
     if len(header) < 2:
         raise DataError(
             "No feature table",

@@ -27,7 +27,7 @@ from aam.contract.errors import AamError, DataError, first_few
 from aam.contract.files import atomic_write, require, user_cache
 from aam.data.io import artifact
 from aam.data.io.newick import NewickTree, parse
-from aam.data.io.text import decoded
+from aam.data.io.text import binary_format, decoded
 from aam.memory import check_memory, memory_budget
 
 CACHED_FROM_TIPS = 20_000
@@ -90,8 +90,8 @@ def read_phylogeny(
     budget = max_bytes or memory_budget()
     semantic = "Phylogeny[" if root_at_midpoint else "Phylogeny[Rooted]"
     text = artifact.read_payload(require(path, "tree"), "tree.nwk", semantic, budget // 2)
-    if text.startswith((b"\xff\xfe", b"\xfe\xff")):
-        decoded(text, path, "tree")  # Raises; names need not be UTF-8, but this is UTF-16.
+    if text.startswith((b"\xff\xfe", b"\xfe\xff")) or binary_format(text):
+        decoded(text, path, "tree")  # Raises; names need not be UTF-8, but this is no such text.
     nodes = text.count(b",") + text.count(b")") + 1
     _check_size(2 * len(text) + _NODE_BYTES * nodes, budget, path)
     cache = None
