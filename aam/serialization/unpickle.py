@@ -16,6 +16,9 @@ from typing import Any
 MOST_OPCODES = 4_000_000
 """Limit of opcodes, parsed in about 4 seconds; 200 transformer layers with Adam have 300,000."""
 
+LARGEST_STACK = 100_000
+"""Limit of items and marks outside containers; a pickler fills containers by the thousand."""
+
 DEEPEST = 50
 """Limit of the nesting of containers; a Lightning checkpoint has 8 levels."""
 
@@ -89,6 +92,8 @@ class _Machine:
         for number, (opcode, argument, _) in enumerate(pickletools.genops(data)):
             if number >= MOST_OPCODES:
                 raise Damaged(f"its pickle has more than {MOST_OPCODES} opcodes")
+            if len(self.stack) + len(self.marks) > LARGEST_STACK:
+                raise Damaged(f"its pickle has more than {LARGEST_STACK} items on its stack")
             name = opcode.name
             if name in _LITERALS:
                 self.stack.append(argument)

@@ -190,6 +190,7 @@ def _programs() -> Iterator[tuple[str, bytes]]:
     yield "no-stop", b"\x80\x02}"
     yield "no-stack", b"\x80\x02\x86."
     yield "many", b"\x80\x02" + b"]" * 4_100_000 + b"."
+    yield "marks", b"\x80\x02" + b"(" * 4_100_000 + b"."
     yield "memo", b"\x80\x02]r\xff\xff\xff\x7f."
     yield "long-text", b"\x80\x04\x8d" + struct.pack("<Q", 1 << 60) + b"a."
     yield "deep", b"\x80\x02" + b"]" * 1000 + b"a" * 999 + b"."
