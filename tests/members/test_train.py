@@ -11,20 +11,15 @@ import pytest
 import torch
 
 from aam.contract.errors import DataError, UsageError
-from aam.contract.options.commands.studies import Simulate
-from aam.data.simulation.files import write_study
-from aam.data.simulation.simulate import simulate
 from aam.members import checkpoint
 from tests.support.commands import TINY, aam, read
+from tests.support.run_folders import make_study
 
 
 @pytest.fixture(scope="module")
 def study(tmp_path_factory: pytest.TempPathFactory) -> Path:
     folder = tmp_path_factory.mktemp("study")
-    options = Simulate(
-        output_dir=folder, samples=80, asvs=300, length=60, richness=60, depth=3000, subjects=20
-    )
-    write_study(simulate(options), options)
+    make_study(folder, samples=80)
     return folder
 
 

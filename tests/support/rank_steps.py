@@ -12,9 +12,9 @@ import numpy as np
 import torch
 
 from aam.contract.options.commands.learn import Pretrain
-from aam.contract.options.device import DeviceOptions, ScaleOptions, SpeedOptions
-from aam.contract.options.study import PhylogenyOptions, SampleOptions, SplitOptions, TableOptions
-from aam.contract.options.training import LoopOptions, MaskOptions, ModelOptions, RunOptions
+from aam.contract.options.device import ScaleOptions
+from aam.contract.options.study import PhylogenyOptions, TableOptions
+from aam.contract.options.training import LoopOptions, RunOptions
 from aam.data.batches import BatchPlan
 from aam.data.study import Study, load_study
 from aam.distributed.communicator import SINGLE_PROCESS, Communicator
@@ -30,6 +30,7 @@ from aam.training.nonfinite import FiniteCheck, replay
 from aam.training.optimizer import freeze_idle
 from aam.training.runtime import Runtime
 from aam.training.target import Target
+from tests.support.option_groups import option_groups
 
 PLAN = BatchPlan(1, 200, 1024, "abundance", mask_ratio=0.15, metric="unweighted")
 ALONE = ScaleOptions()
@@ -108,11 +109,8 @@ def fit_options(
     folder: Path, loop: LoopOptions, scale: ScaleOptions = ALONE, **run: Any
 ) -> Pretrain:
     """Return the options of a fit in a run folder; no study is read from them."""
-    return Pretrain(
-        TableOptions(table=folder), PhylogenyOptions(), RunOptions(output_dir=folder, **run),
-        SampleOptions(), ModelOptions(), MaskOptions(), SplitOptions(), loop, SpeedOptions(),
-        DeviceOptions(), scale,
-    )  # fmt: skip
+    of_run = RunOptions(output_dir=folder, **run)
+    return Pretrain(**option_groups(folder, folder, run=of_run, loop=loop, scale=scale))
 
 
 def learn(communicator: Communicator, study_dir: Path, folder: Path, case: Case) -> dict[str, Any]:

@@ -11,16 +11,13 @@ import numpy as np
 from aam.contract.options import to_plain
 from aam.contract.options.commands import find
 from aam.contract.options.commands.studies import Simulate
-from aam.contract.options.device import DeviceOptions, ScaleOptions, SpeedOptions
 from aam.contract.options.study import (
     CovariateOptions,
     PhylogenyOptions,
-    SampleOptions,
     SplitOptions,
-    TableOptions,
     TargetOptions,
 )
-from aam.contract.options.training import LoopOptions, MaskOptions, ModelOptions, RunOptions
+from aam.contract.options.training import LoopOptions, ModelOptions
 from aam.data.simulation.files import write_study
 from aam.data.simulation.simulate import SimulatedStudy, simulate
 from aam.data.splits import Split, make_splits, write_splits
@@ -28,6 +25,7 @@ from aam.members.base import Labels, Samples
 from aam.members.cross_validation import cross_validate, held_out
 from aam.members.forest import Forest
 from aam.members.tables import held_out_table
+from tests.support.option_groups import option_groups
 
 EPOCHS = 30
 WHO = {"version": "0.1.0", "host": {"name": "node-1", "cores": 8, "devices": ["Some GPU"]}}
@@ -112,19 +110,14 @@ def _write_predictions(
 
 def _write_record(path: Path, files: Path, study: SimulatedStudy, kind: str, split: Split) -> None:
     command = "pretrain" if kind == "pretrain" else "train"
-    groups = {
-        "input": TableOptions(table=files / "table.biom"),
-        "phylogeny": PhylogenyOptions(tree=files / "tree.nwk"),
-        "run": RunOptions(output_dir=path.parent),
-        "sample": SampleOptions(),
-        "model": ModelOptions(embedding_dim=16),
-        "task": MaskOptions(),
-        "split": SplitOptions(group_column="subject"),
-        "loop": LoopOptions(epochs=EPOCHS),
-        "speed": SpeedOptions(),
-        "device": DeviceOptions(),
-        "scale": ScaleOptions(),
-    }
+    groups = option_groups(
+        files / "table.biom",
+        path.parent,
+        phylogeny=PhylogenyOptions(tree=files / "tree.nwk"),
+        model=ModelOptions(embedding_dim=16),
+        split=SplitOptions(group_column="subject"),
+        loop=LoopOptions(epochs=EPOCHS),
+    )
     if kind != "pretrain":
         groups["covariates"] = CovariateOptions()
         groups["target"] = TargetOptions(

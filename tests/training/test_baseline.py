@@ -13,22 +13,17 @@ from scipy import sparse
 
 from aam.cli import main
 from aam.contract.errors import CannotCreate, DataError, UsageError
-from aam.contract.options.commands.studies import Simulate
-from aam.data.simulation.files import write_study
-from aam.data.simulation.simulate import simulate
 from aam.data.splits import Split
 from aam.members.base import Labels, Samples
 from aam.members.cross_validation import cross_validate
 from aam.members.forest import Forest
+from tests.support.run_folders import make_study
 
 
 @pytest.fixture(scope="module")
 def study(tmp_path_factory: pytest.TempPathFactory) -> Path:
     folder = tmp_path_factory.mktemp("study")
-    options = Simulate(
-        output_dir=folder, samples=80, asvs=300, length=60, richness=60, depth=3000, subjects=20
-    )
-    write_study(simulate(options), options)
+    make_study(folder, samples=80)
     return folder
 
 
