@@ -83,7 +83,7 @@ class Colour:
 def choose_colours(
     run: Run, metadata: Path | None, columns: Sequence[str], categories: Sequence[str]
 ) -> tuple[Colour, ...]:
-    """Return the colours of the samples of `run.embedded_ids`.
+    """Return the colours of the samples of `run.described_ids`.
 
     Args:
         run: the run; its metadata file and target are the defaults.
@@ -97,7 +97,7 @@ def choose_colours(
     """
     recorded = run.facts.get("inputs", {}).get("--metadata", {}).get("path")
     path = metadata or (Path(recorded) if recorded else None)
-    if run.embeddings is None:
+    if not run.described_ids:
         return ()
     if path is None and columns:
         given = f"--color-by {' '.join(columns)}"
@@ -115,7 +115,7 @@ def choose_colours(
         chosen += [name for name in _offered(table, run) if name not in chosen]
         chosen = chosen[:OFFERED]
     return tuple(
-        as_colour(name, table.values(name, run.embedded_ids).tolist(), name in named)
+        as_colour(name, table.values(name, run.described_ids).tolist(), name in named)
         for name in chosen
     )
 
@@ -124,8 +124,8 @@ def _offered(metadata: Metadata, run: Run) -> list[str]:
     """List the columns with two to six values, known for most samples, the completest first."""
     found = []
     for name in metadata.columns:
-        texts = [text for text in metadata.values(name, run.embedded_ids).tolist() if text]
-        if 2 * len(texts) > len(run.embedded_ids) and 2 <= len(set(texts)) <= FEW_VALUES:
+        texts = [text for text in metadata.values(name, run.described_ids).tolist() if text]
+        if 2 * len(texts) > len(run.described_ids) and 2 <= len(set(texts)) <= FEW_VALUES:
             found.append((-len(texts), name))
     return [name for _, name in sorted(found, key=lambda pair: pair[0])]
 

@@ -75,7 +75,8 @@ def tiles(given: ReportInput) -> list[Tile]:
     if _samples(run):
         parts = facts.get("samples")
         split = [f"{n} {name}" for name, n in parts.items() if n] if isinstance(parts, dict) else []
-        note = ", ".join(split) + (" in a fold" if split and len(run.curves) > 1 else "")
+        folds = len(set(run.scored.folds)) if run.scored else len(run.curves)
+        note = ", ".join(split) + (" in fold 1" if split and folds > 1 else "")
         found.append(Tile(f"{_samples(run):,}", "samples", note))
     if facts.get("parameters"):
         width = run.option("model", "embedding_dim")

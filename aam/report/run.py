@@ -78,6 +78,11 @@ class Run:
     baselines: tuple[Baseline, ...]
 
     @property
+    def described_ids(self) -> tuple[str, ...]:
+        """Samples whose metadata the report shows: those with an embedding, or a prediction."""
+        return self.embedded_ids or self.sample_ids
+
+    @property
     def target(self) -> str | None:
         """Name of the predicted column; None for pretraining."""
         column = self.option("target", "metadata_column")

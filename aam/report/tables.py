@@ -111,7 +111,8 @@ def folds_table(given: ReportInput) -> Table | None:
     names = [name for name in TITLES if name in found["overall"]]
     rows = [[f"fold {fold}", *(shown(name, one.get(name)) for name in names)]
             for fold, one in found["folds"].items()]  # fmt: skip
-    rows.append(["mean ± sd", *(spread(name, found["folds"]) for name in names)])
+    spreads = (spread(name, found["folds"]) for name in names)
+    rows.append(["mean ± sd", *(" ± ".join(filter(None, both)) for both in spreads)])
     rows.append(["all samples", *(shown(name, found["overall"][name]) for name in names)])
     return Table("By fold", ["", *(TITLES[name] for name in names)], rows, "", (len(rows) - 1,))
 
@@ -139,7 +140,7 @@ def groups_table(given: ReportInput) -> Table | None:
     if scored is None:
         return None
     group = str(run.option("split", "group_column") or "group")
-    place = {name: row for row, name in enumerate(run.embedded_ids)}
+    place = {name: row for row, name in enumerate(run.described_ids)}
     rows, note = [], ""
     for colour in given.colours:
         if colour.labels is None or colour.column in (run.target, group):
@@ -245,6 +246,8 @@ def importance_table(given: ReportInput) -> Table | None:
     if agreement is not None:
         heads.append(f"Folds with it among the first {agreement.first}")
         note += f" {agreement.sentence}"
+    if "taxon" not in rows[0]:
+        note += " `aam importance --taxonomy` adds taxa."
     return Table(f"The {len(rows)} most important ASVs", heads, cells, note)
 
 

@@ -51,18 +51,26 @@ def _console() -> Console:
     return Console(highlight=False, width=None if Console().is_terminal else 200)
 
 
+def _table(title: str | Text) -> Table:
+    """Return a table that fits into 80 columns with the seven metrics of a regression."""
+    style: Any = {"box": box.SIMPLE_HEAD, "pad_edge": False, "padding": (0, 1, 0, 0)}
+    return Table(title=title, title_justify="left", **style)
+
+
 def figure_table(summary: Mapping[str, Any]) -> Table:
     """Return a table of the metrics of all samples and of each fold."""
     overall, folds = summary["overall"], summary["folds"]
     names = [name for name in TITLES if name in overall]
-    table = Table(title=str(summary["column"]), box=box.SIMPLE_HEAD, title_justify="left")
+    table = _table(str(summary["column"]))
     table.add_column("")
     for name in names:
-        table.add_column(TITLES[name], justify="right")
+        table.add_column(TITLES[name], justify="right", no_wrap=True)
     for fold, found in folds.items():
         table.add_row(f"fold {fold}", *(shown(name, found.get(name)) for name in names))
     if folds:
-        table.add_row("mean ± sd", *(spread(name, folds) for name in names), end_section=True)
+        means, deviations = zip(*(spread(name, folds) for name in names), strict=True)
+        table.add_row("mean", *means)
+        table.add_row("sd", *deviations, end_section=True)
     table.add_row("all samples", *(shown(name, overall[name]) for name in names))
     return table
 
@@ -81,7 +89,7 @@ def value_table(column: str, found: Mapping[str, Mapping[str, float | None]]) ->
 
 def confusion_table(classes: list[str], counts: list[list[int]]) -> Table:
     """Return the confusion matrix as a table of true (rows) and predicted classes."""
-    table = Table(title="true \\ predicted", box=box.SIMPLE_HEAD, title_justify="left")
+    table = _table("true \\ predicted")
     table.add_column("")
     for name in classes:
         table.add_column(name, justify="right")
@@ -98,17 +106,17 @@ def shown(name: str, value: float | None) -> str:
     return f"{value:.0f}" if name == "samples" else f"{round(value, 3) + 0:.3f}"
 
 
-def spread(name: str, folds: Mapping[str, Mapping[str, float | None]]) -> str:
+def spread(name: str, folds: Mapping[str, Mapping[str, float | None]]) -> tuple[str, str]:
     """Format mean and standard deviation (n - 1) of a metric over the folds."""
     values = [value for found in folds.values() if (value := found.get(name)) is not None]
     if name == "samples" or len(values) < 2:
-        return ""
-    return f"{np.mean(values):.3f} ± {np.std(values, ddof=1):.3f}"
+        return "", ""
+    return f"{np.mean(values):.3f}", f"{np.std(values, ddof=1):.3f}"
 
 
 def print_table(content: report.Table) -> None:
     """Print a table of the report."""
-    table = Table(title=Text(content.title), box=box.SIMPLE_HEAD, title_justify="left")
+    table = _table(Text(content.title))
     for number, head in enumerate(content.heads):
         table.add_column(Text(head), justify="right" if number else "left")
     for row in content.rows:

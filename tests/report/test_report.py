@@ -126,6 +126,7 @@ def test_a_numeric_run_shows_its_figures(study_folder: Path) -> None:
 def test_folds_are_overlaid_and_tabled(study_folder: Path) -> None:
     text = report(study_folder / "classes")
     assert "Thin: 3 folds; thick: their mean." in text
+    assert "test in fold 1" in text
     for name in ("fold 1", "fold 3", "mean ± sd", "all samples"):
         assert f'<th scope="row">{name}</th>' in text
     assert "Confusion matrix. " in text
@@ -254,6 +255,21 @@ def test_scores_by_bin_and_by_group(study_folder: Path) -> None:
     assert table is not None
     assert sum(int(row[1]) for row in table.rows) == len(found.scored.actual)
     assert all(f"site: site-{k}" in text for k in (1, 2, 3))
+
+
+def test_a_run_without_embedding_has_scores_by_category(
+    run_folder: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    (run_folder / "embeddings.tsv").unlink()
+    assert "There is no embedding in this run folder yet" in report(run_folder)
+    record = json.loads((run_folder / "run.json").read_text())
+    (run_folder / "run.json").write_text(json.dumps(record | {"members": ["kernel", "forest"]}))
+    text = report(run_folder)
+    assert "no embedding" not in text
+    assert all(f"site: site-{k}" in text for k in (1, 2, 3))
+    assert "colour-0" not in text.partition("</style>")[2]
+    assert main(["report", "--run-dir", str(run_folder), "--color-by", "sit"]) == DataError.status
+    assert "did you mean 'site'?" in capsys.readouterr().err
 
 
 def test_the_headline_names_its_samples(study_folder: Path, run_folder: Path) -> None:

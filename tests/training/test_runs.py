@@ -280,7 +280,7 @@ def test_folds_test_every_sample_once(
     assert aam("evaluate", "--predictions", tmp_path / "run/predictions.tsv", *labels) == 0
     assert printed.out == capsys.readouterr().out
     first_cells = [line.strip().split("  ")[0] for line in printed.out.splitlines() if line.strip()]
-    assert first_cells[-5:] == ["fold 1", "fold 2", "fold 3", "mean ± sd", "all samples"]
+    assert first_cells[-6:] == ["fold 1", "fold 2", "fold 3", "mean", "sd", "all samples"]
     assert printed.err.splitlines()[-1] == f"Next: aam report --run-dir {tmp_path / 'run'}"
     inside = {"metrics.csv", "checkpoints/best.ckpt", "checkpoints/last.ckpt"}
     top = {".lock", "run.json", "progress.json", "splits.tsv", "predictions.tsv", "embeddings.tsv"}
