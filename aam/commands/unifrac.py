@@ -47,7 +47,7 @@ def run(options: Unifrac) -> None:
 
 
 def distances(options: Unifrac) -> DistanceMatrix:
-    """Read table and tree, and compute the distances between all samples, in float32.
+    """Read table and tree, and compute the distances between all samples, in float64.
 
     Raises:
         UsageError, MissingInput, DataError, Unavailable: see `run`.

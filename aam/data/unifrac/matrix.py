@@ -59,8 +59,8 @@ def unifrac_matrix(
         phylogeny: the tree of the features.
         metric: which UniFrac; "unifrac" is "unweighted".
         alpha: exponent of generalized UniFrac, 0 to 1.
-        engine: "ssu" runs the program of unifrac-binaries; "auto" is "torch", which needs as much
-            time for unweighted on one core and a third to a fifth for the others.
+        engine: "ssu" runs the program of unifrac-binaries; "auto" is "torch"; for their times see
+            docs/results.md.
         max_memory_gb: GiB that tiles may use in addition to the result of N * N * 8 bytes (twice
             that for generalized UniFrac).
         device: of the computation with torch.
