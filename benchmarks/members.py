@@ -158,7 +158,7 @@ def measure_seed(task: Task, found: Labelled, seed: int) -> Iterator[tuple[str, 
     seconds = {name: run.cpu_seconds for name, run in runs.items()}
     predictions = members | {
         "mean": combine(list(members.values()), np.full(len(members), 1 / len(members))),
-        "weights": combine_members(members, labels, held).uncalibrated_MC,
+        "ensemble": combine_members(members, labels, held).uncalibrated_MC,
     }
     draws = draw_groups(labels.groups[held.rows], seed, DRAWS)
     drawn = {
@@ -168,7 +168,7 @@ def measure_seed(task: Task, found: Labelled, seed: int) -> Iterator[tuple[str, 
     metric = next(iter(SCORED[task.classifier]))
     for name, model in drawn.items():
         yield name, model.score()[metric], seconds.get(name, sum(seconds.values()))
-    for one, two in itertools.product(("mean", "weights"), runs):
+    for one, two in itertools.product(("mean", "ensemble"), runs):
         yield f"{one} - {two}", drawn[one].ahead_of(drawn[two])[1], 0.0
 
 

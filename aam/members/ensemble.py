@@ -1,16 +1,17 @@
-"""Ensemble: weighted mean of the members' held-out predictions, with its uncertainty.
+"""Ensemble: mean of the members' held-out predictions, with its uncertainty.
 
-Weights and temperature that apply to a held-out sample are fitted to the other folds. K members, M
+The ensemble is the mean of the largest set of members that no other set beats beyond noise.
+Members and temperature that apply to a held-out sample are chosen on the other folds. K members, M
 held-out samples; further shape suffixes: see `base`.
 """
 
 from __future__ import annotations
 
+import itertools
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 
 import numpy as np
-from scipy.optimize import nnls
 
 from aam.members.base import F64, Labels, Rows
 from aam.members.cross_validation import HeldOut
@@ -21,8 +22,8 @@ from aam.members.uncertainty import (
     held_out_half_widths,
 )
 
-SHRINKAGE = 0.5
-"""Part of the plain mean in the weights; docs/results.md compares them with the mean alone."""
+NOISE = 2.0
+"""Standard errors by which the mean of a set of members has to be better than that of another."""
 
 _PARTS = 5
 
@@ -33,20 +34,47 @@ def combine(predictions: Sequence[F64], weights: F64) -> F64:
     return mean
 
 
-def fit_weights(predictions: Sequence[F64], outputs_MC: F64) -> F64:
-    """Fit non-negative weights by least squares, shrunk halfway to the plain mean; sum 1, [K].
+def choose_weights(predictions: Sequence[F64], outputs_MC: F64, groups_M: Rows) -> F64:
+    """Return equal weights for the largest set of members that no other set beats, 0 for others.
+
+    Of several such sets the one with the least squared error is chosen. A set beats another by the
+    squared errors of the two means, paired over groups: by more than `NOISE` standard errors of
+    their sum over the groups. With fewer than two groups all members stay.
 
     Args:
-        predictions: of each member, [M, C].
+        predictions: of each of the K members, [M, C].
         outputs_MC: true numbers, or indicators of the classes.
+        groups_M: group of each sample.
     """
-    columns = np.stack([member.ravel() for member in predictions], axis=1)
-    plain = np.full(len(predictions), 1 / len(predictions))
-    fitted = nnls(columns, outputs_MC.ravel())[0] if len(columns) else np.zeros(1)
-    if not fitted.any():
-        return plain
-    weights: F64 = SHRINKAGE * plain + (1 - SHRINKAGE) * fitted / fitted.sum()
+    members, group_of = range(len(predictions)), np.unique(groups_M, return_inverse=True)[1]
+
+    def errors_of(kept: Sequence[int]) -> F64:
+        """Return the squared error of the mean in each group."""
+        mean_MC = np.mean([predictions[k] for k in kept], axis=0)
+        squared_M = np.square(mean_MC - outputs_MC).sum(axis=1)
+        return np.bincount(group_of, squared_M).astype(np.float64)
+
+    errors = {
+        kept: errors_of(kept)
+        for size in reversed(members)
+        for kept in itertools.combinations(members, size + 1)
+    }
+    unbeaten = [
+        kept
+        for kept, own in errors.items()
+        if not any(_beyond_noise(own - other) for other in errors.values())
+    ]
+    chosen = min(unbeaten, key=lambda kept: (-len(kept), errors[kept].sum()))
+    weights = np.zeros(len(predictions))
+    weights[list(chosen)] = 1 / len(chosen)
     return weights
+
+
+def _beyond_noise(values: F64) -> bool:
+    """Return whether a sum of independent values exceeds `NOISE` of its standard errors."""
+    if len(values) < 2:
+        return False
+    return bool(values.sum() > NOISE * np.sqrt(len(values)) * values.std(ddof=1))
 
 
 @dataclass(frozen=True)
@@ -54,7 +82,7 @@ class Ensemble:
     """How members are combined for new samples; stored in the checkpoint.
 
     Attributes:
-        weights: of each member, sum 1.
+        weights: of each member, sum 1; 0 for one that is left out.
         half_width: of the prediction interval of a number; infinite with too few groups.
         temperature: of class probabilities; 1 for a number.
     """
@@ -77,7 +105,7 @@ class Combined:
 
     Attributes:
         ensemble: for new samples, fitted to all held-out samples.
-        predictions_MC: float64; weighted and calibrated by other folds.
+        predictions_MC: float64; combined and calibrated by other folds.
         uncalibrated_MC: before calibration; equal for numbers.
         half_widths_M: of the prediction intervals by the residuals of the other groups; None for
             classes.
@@ -105,11 +133,11 @@ def combine_members(predictions: Mapping[str, F64], labels: Labels, held: HeldOu
     for part in np.unique(parts_M):
         own = parts_M == part
         others = [member[~own] for member in members]
-        weights, temperature = _fit(others, outputs_MC[~own], classifier)
+        weights, temperature = _fit(others, outputs_MC[~own], groups_M[~own], classifier)
         combined_MC[own] = combine([member[own] for member in members], weights)
         if classifier:
             calibrated_MC[own] = calibrate(combined_MC[own], temperature)
-    weights, temperature = _fit(members, outputs_MC, classifier)
+    weights, temperature = _fit(members, outputs_MC, groups_M, classifier)
     named = dict(zip(predictions, weights.tolist(), strict=True))
     if classifier:
         return Combined(Ensemble(named, np.inf, temperature), calibrated_MC, combined_MC, None)
@@ -119,9 +147,11 @@ def combine_members(predictions: Mapping[str, F64], labels: Labels, held: HeldOu
     return Combined(ensemble, combined_MC, combined_MC, widths_M)
 
 
-def _fit(members: Sequence[F64], outputs_MC: F64, classifier: bool) -> tuple[F64, float]:
-    """Fit the weights, and the temperature of class probabilities; 1 for a number."""
-    weights = fit_weights(members, outputs_MC)
+def _fit(
+    members: Sequence[F64], outputs_MC: F64, groups_M: Rows, classifier: bool
+) -> tuple[F64, float]:
+    """Choose the weights, and fit the temperature of class probabilities; 1 for a number."""
+    weights = choose_weights(members, outputs_MC, groups_M)
     if not classifier or not len(outputs_MC):
         return weights, 1.0
     return weights, fit_temperature(combine(members, weights), outputs_MC.argmax(axis=1))

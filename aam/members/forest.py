@@ -1,4 +1,4 @@
-"""Forest estimator: scikit-learn's random forest on relative abundances.
+"""Forest estimator: scikit-learn's random forest on relative abundances of ASVs and clades.
 
 A fitted forest is kept as arrays of its nodes, which a checkpoint can hold and this module applies.
 T trees; further shape suffixes: see `base`.
@@ -19,6 +19,7 @@ from scipy import sparse
 from aam.data.covariates import CovariateEncoder, Covariates, fit_encoder
 from aam.data.sequences import PAD
 from aam.members.base import F64, Arrays, Labels, Rows, Samples, Tokens
+from aam.members.clades import LEVELS, clades, membership
 from aam.members.state import encoder_arrays, indices, numbers, restore_encoder
 from aam.serialization.schema import Mismatch
 
@@ -28,24 +29,33 @@ _AT_ONCE = 256
 
 @dataclass(frozen=True)
 class ForestInputs:
-    """Relative abundances, float32 [N, F], of the ASVs of the training study; covariates."""
+    """Abundances of samples.
+
+    Attributes:
+        abundances: float32 [N, F], relative, of the ASVs of the training study.
+        covariates: metadata columns; None without any.
+        clades_VF: of the ASVs, see `clades`; None for samples of another study.
+    """
 
     abundances: sparse.csr_array
     covariates: Covariates | None = None
+    clades_VF: Rows | None = None
 
     def take(self, rows: Rows) -> ForestInputs:
         """Return the samples at `rows`."""
         covariates = self.covariates and self.covariates.take(rows)
-        return ForestInputs(self.abundances[rows], covariates)
+        return ForestInputs(self.abundances[rows], covariates, self.clades_VF)
 
-    def columns(self, encoder: CovariateEncoder | None) -> sparse.csr_array:
-        """Return the abundances and, after them, the features of the covariates, [N, F + P]."""
-        if encoder is None:
-            return self.abundances
-        assert self.covariates is not None
-        features_NP = encoder.features_NP(self.covariates).astype(np.float32)
-        joined = sparse.hstack([self.abundances, sparse.csr_array(features_NP)], format="csr")
-        return sparse.csr_array(joined)
+    def columns(self, clades_VF: Rows | None, encoder: CovariateEncoder | None) -> sparse.csr_array:
+        """Return the abundances of the ASVs, of G clades, and P covariates, [N, F + G + P]."""
+        parts = [self.abundances]
+        if clades_VF is not None:
+            parts.append(self.abundances @ membership(clades_VF))
+        if encoder is not None:
+            assert self.covariates is not None
+            features_NP = encoder.features_NP(self.covariates).astype(np.float32)
+            parts.append(sparse.csr_array(features_NP))
+        return sparse.csr_array(sparse.hstack(parts, format="csr"))
 
 
 @dataclass(frozen=True)
@@ -55,11 +65,12 @@ class ForestModel:
     Attributes:
         roots: int64 [T], first node of each tree.
         left, right: int64 [nodes], children; the node itself for a leaf.
-        asvs: int64 [nodes], ASV whose abundance decides, or F + the feature of the covariates; 0
+        asvs: int64 [nodes], column of `ForestInputs.columns` that decides, of the F ASVs first; 0
             for a leaf.
         thresholds: float64 [nodes], largest abundance that leads to the left.
         values: float64 [nodes, C], predictions of a leaf.
         encoder: of the covariates; None without any.
+        clades_VF: of the ASVs, see `clades`; None in checkpoints of earlier versions.
     """
 
     roots: Rows
@@ -69,6 +80,7 @@ class ForestModel:
     thresholds: F64
     values: F64
     encoder: CovariateEncoder | None = None
+    clades_VF: Rows | None = None
 
     def predict(self, inputs: ForestInputs) -> F64:
         """Return the mean over the trees [N, C], see `base.Model`."""
@@ -81,7 +93,8 @@ class ForestModel:
     def impurity_decrease(self, inputs: ForestInputs) -> F64:
         """Return the importance of each ASV, [F]: its part of the impurity decrease.
 
-        The sum is 1, or less where covariates have the rest.
+        The sum is 1, or less where covariates have the rest. The part of a clade is divided among
+        its ASVs by their mean abundance.
 
         The decrease of a node is that of the squared error or of the Gini impurity, from the
         stored values of its children and the samples that reach them. As in scikit-learn, each tree
@@ -100,13 +113,20 @@ class ForestModel:
         tree = np.searchsorted(self.roots, np.arange(nodes), side="right") - 1
         total = np.bincount(tree, decrease)[tree]
         share = np.divide(decrease, total, out=np.zeros(nodes), where=total > 0)
-        asvs = inputs.abundances.shape[1]
-        found: F64 = np.bincount(self.asvs, share, minlength=asvs) / max(share.sum(), 1e-300)
-        return found[:asvs]
+        mean_F = np.asarray(inputs.abundances.mean(axis=0, dtype=np.float64))
+        parts = np.bincount(self.asvs, share, minlength=len(mean_F)) / max(share.sum(), 1e-300)
+        found_F: F64 = parts[: len(mean_F)]
+        if self.clades_VF is not None:
+            member_FG = membership(self.clades_VF)
+            parts_G = np.zeros(member_FG.shape[1])
+            own = parts[len(mean_F) :][: len(parts_G)]
+            parts_G[: len(own)] = own
+            found_F = found_F + mean_F * (member_FG @ (parts_G / (mean_F @ member_FG).clip(1e-300)))
+        return found_F
 
     def _descents(self, inputs: ForestInputs) -> Iterator[Iterator[Rows]]:
         """Yield the levels of each block of samples."""
-        columns = inputs.columns(self.encoder)
+        columns = inputs.columns(self.clades_VF, self.encoder)
         for start in range(0, columns.shape[0], _AT_ONCE):
             yield self._levels(columns[start : start + _AT_ONCE].toarray())
 
@@ -122,7 +142,8 @@ class ForestModel:
 
     def arrays(self) -> Arrays:
         """Return the state, see `base.Model`."""
-        arrays = {name: value for name, value in vars(self).items() if name != "encoder"}
+        arrays = {name: value for name, value in vars(self).items() if value is not None}
+        arrays.pop("encoder", None)
         return arrays | dict(encoder_arrays(self.encoder))
 
 
@@ -136,9 +157,9 @@ class Forest:
     n_jobs: int = -1
 
     def read(self, samples: Samples, reference_FL: Tokens) -> ForestInputs:
-        """Compute the relative abundances of the ASVs of the training study."""
+        """Compute the relative abundances of the ASVs of the training study, and its clades."""
         if samples.tokens_FL is reference_FL:
-            return ForestInputs(samples.relative, samples.covariates)
+            return ForestInputs(samples.relative, samples.covariates, clades(reference_FL))
         rows, columns = known_asvs(samples.tokens_FL, reference_FL)
         shape = (len(samples.tokens_FL), len(reference_FL))
         place = sparse.csr_array((np.ones(len(rows), np.float32), (rows, columns)), shape)
@@ -157,12 +178,12 @@ class Forest:
             n_jobs=self.n_jobs,
         )
         encoder = fit_encoder(inputs.covariates)
-        matrix = as_csc(inputs.columns(encoder))
+        matrix = as_csc(inputs.columns(inputs.clades_VF, encoder))
         with warnings.catch_warnings():
             # Classes with few samples are accepted.
             warnings.filterwarnings("ignore", "The number of unique classes", UserWarning)
             forest.fit(matrix, labels.values.astype(np.int64) if labels.classes else labels.values)
-        return model_of(forest, labels, encoder)
+        return model_of(forest, labels, encoder, inputs.clades_VF)
 
     def restore(self, arrays: Arrays, asvs: int, outputs: int) -> ForestModel:
         """Build a model from its state, see `base.Estimator`."""
@@ -177,7 +198,11 @@ class Forest:
         if not len(roots) or roots[0] != 0 or (np.diff(roots) <= 0).any():
             raise Mismatch("the trees of the forest are not one after the other")
         encoder = restore_encoder(arrays)
+        clades_VF = None
+        if "clades_VF" in arrays:
+            clades_VF = indices(arrays, "clades_VF", len(LEVELS) * asvs + 1, len(LEVELS), asvs)
         columns = asvs + (encoder.width if encoder else 0)
+        columns += 0 if clades_VF is None else int(clades_VF.max(initial=0))
         return ForestModel(
             roots,
             left,
@@ -186,6 +211,7 @@ class Forest:
             thresholds,
             numbers(arrays, "values", number, outputs),
             encoder,
+            clades_VF,
         )
 
 
@@ -212,7 +238,12 @@ def _sequences(tokens_FL: Tokens) -> list[bytes]:
     return [bytes(row[row != PAD]) for row in tokens_FL]
 
 
-def model_of(forest: Any, labels: Labels, encoder: CovariateEncoder | None = None) -> ForestModel:
+def model_of(
+    forest: Any,
+    labels: Labels,
+    encoder: CovariateEncoder | None = None,
+    clades_VF: Rows | None = None,
+) -> ForestModel:
     """Copy the nodes of a fitted forest."""
     trees = [estimator.tree_ for estimator in forest.estimators_]
     roots = np.cumsum([0, *(tree.node_count for tree in trees)])[:-1]
@@ -240,4 +271,5 @@ def model_of(forest: Any, labels: Labels, encoder: CovariateEncoder | None = Non
         np.concatenate([tree.threshold for tree in trees]),
         values,
         encoder,
+        clades_VF,
     )

@@ -62,15 +62,20 @@ def log_abundances(samples: Samples) -> sparse.csr_array:
 
 
 def similarities(one_UL: Tokens, two_VL: Tokens) -> F32:
-    """Return exp(-mismatches / WIDTH) of each pair of sequences, float32 [U, V].
+    """Return exp(-mismatches / WIDTH) of each pair of sequences, float32 [U, V]."""
+    similar: F32 = np.exp(np.float32(-1 / WIDTH) * mismatches(one_UL, two_VL))
+    return similar
+
+
+def mismatches(one_UL: Tokens, two_VL: Tokens) -> F32:
+    """Return the positions at which each pair of sequences differs, float32 [U, V].
 
     A position counts half where one of the two has no nucleotide (its end, or an ambiguous letter).
     """
     length = min(one_UL.shape[1], two_VL.shape[1])
     (one, one_U), (two, two_V) = _letters(one_UL, length), _letters(two_VL, length)
-    mismatches = (one_U[:, None] + two_V[None]) / 2 - one @ two.T
-    similar: F32 = np.exp(np.float32(-1 / WIDTH) * mismatches)
-    return similar
+    found: F32 = (one_U[:, None] + two_V[None]) / 2 - one @ two.T
+    return found
 
 
 def _letters(tokens_UL: Tokens, length: int) -> tuple[F32, F32]:

@@ -419,12 +419,17 @@ def _write_scores(
 
 
 def _show(scores: Mapping[str, Any]) -> None:
-    """Print weights, the scores of every model, differences to the ensemble, and the interval."""
-    weights = {name: one["weight"] for name, one in scores["models"].items() if one["weight"]}
-    if len(weights) > 1:
-        say(f"weights: {', '.join(f'{name} {weight:.2f}' for name, weight in weights.items())}")
+    """Print members, the scores of every model, differences to the ensemble, and the interval."""
+    weights = {name: one["weight"] for name, one in scores["models"].items()}
+    members = [name for name, weight in weights.items() if weight is not None]
+    kept = [name for name in members if weights[name]]
+    if left_out := [name for name in members if not weights[name]]:
+        say(
+            f"The ensemble is the {' and '.join(kept)}; left out: {', '.join(left_out)}, since the "
+            "held-out predictions without it are better beyond noise."
+        )
     for name, model in scores["models"].items():
-        if model["weight"] == 1:  # the ensemble is this member
+        if members == [name]:  # the ensemble is this member
             continue
         say(f"{name}, {scores['part']}: {shown_metrics(model['metrics'])}")
     for difference in scores["differences"]:

@@ -54,8 +54,8 @@ def compare_models(run: Run) -> ModelComparison | None:
     else:
         for name, model in run.scores["models"].items():
             title, weight = _TITLES.get(name, name), model.get("weight")
-            if weight not in (None, 1):
-                title += f" (weight {weight:.2f})"
+            if weight == 0:
+                title += " (left out)"
             values = model["metrics"].items()
             metrics[title] = {metric: _stored(found) for metric, found in values}
         stored = [one for one in run.scores["differences"] if one["model"] == "ensemble"]

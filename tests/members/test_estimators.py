@@ -99,7 +99,7 @@ def test_the_arrays_of_a_forest_predict_as_scikit_learn(
     found = Forest(20, n_jobs=1).fit(inputs, labels, 7).predict(inputs)
     kind = RandomForestClassifier if classifier else RandomForestRegressor
     forest = kind(20, max_features=0.3, min_samples_leaf=2, random_state=7, n_jobs=1)
-    matrix = as_csc(inputs.abundances)
+    matrix = as_csc(inputs.columns(inputs.clades_VF, None))
     forest.fit(matrix, labels.values)
     known = forest.predict_proba(matrix) if classifier else forest.predict(matrix)[:, None]
     assert found == pytest.approx(known, abs=1e-12)

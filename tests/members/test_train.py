@@ -70,34 +70,34 @@ def test_predictions_are_held_out_by_group_with_intervals(run: Path) -> None:
     assert scores["interval"]["covered"] == pytest.approx(covered)
 
 
-def test_weights_of_a_fold_are_fitted_to_the_other_folds(
+def test_members_of_a_fold_are_chosen_on_the_other_folds(
     study: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
-    """The fitted part of the weights is computed here by solving the normal equations."""
+    """The forest is left out where the errors without it, summed by subject, are smaller."""
     assert train(study, tmp_path / "run", "--folds", 3, "--group-column", "subject") == 0
     found = read(tmp_path / "run" / "predictions.tsv")
-    members = found[["kernel_predicted", "forest_predicted"]].to_numpy()
+    metadata = read(study / "metadata.tsv").set_index("sample-id")
+    subject = metadata.loc[found["sample-id"], "subject"].to_numpy()
+    kernel, mean = (
+        found["kernel_predicted"],
+        found[["kernel_predicted", "forest_predicted"]].mean(1),
+    )
+    gain = (mean - found["actual"]) ** 2 - (kernel - found["actual"]) ** 2
 
-    def weights(rows: np.ndarray) -> np.ndarray:
-        fitted = np.linalg.lstsq(members[rows], found["actual"].to_numpy()[rows], rcond=None)[0]
-        if fitted.min() < 0:  # the better member alone
-            fitted = np.eye(2)[fitted.argmax()]
-        return 0.25 + 0.5 * fitted / fitted.sum()
+    def without_forest(rows: np.ndarray) -> bool:
+        gains = gain[rows].groupby(subject[rows]).sum()
+        return bool(gains.mean() >= 2 * gains.sem())
 
     for fold in (1, 2, 3):
         own = (found["fold"] == fold).to_numpy()
-        expected = members[own] @ weights(~own)
-        assert found["predicted"].to_numpy()[own] == pytest.approx(expected, rel=1e-6)
-    kernel, forest = weights(np.full(len(found), True))
-    assert kernel > 0.6
+        expected = (kernel if without_forest(~own) else mean)[own]
+        assert found["predicted"].to_numpy()[own] == pytest.approx(expected.to_numpy(), rel=1e-6)
     models = json.loads((tmp_path / "run" / "scores.json").read_text())["models"]
     stored = checkpoint.read(tmp_path / "run" / "checkpoints" / checkpoint.NAME).stored.weights
     assert stored == {name: models[name]["weight"] for name in ("kernel", "forest")}
-    assert list(stored.values()) == pytest.approx([kernel, forest])
-    assert f"weights: kernel {kernel:.2f}, forest {forest:.2f}" in capsys.readouterr().err
-    page = tmp_path / "report.html"
-    assert aam("report", "--run-dir", tmp_path / "run", "--output", page) == 0
-    assert f"sequence kernel (weight {kernel:.2f})" in page.read_text()
+    assert (stored["forest"] == 0) == without_forest(np.full(len(found), True))
+    output = capsys.readouterr().err
+    assert ("left out: forest" in output) == (stored["forest"] == 0)
 
 
 def test_evaluate_and_report_read_the_run(run: Path, study: Path, tmp_path: Path) -> None:

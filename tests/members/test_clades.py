@@ -1,0 +1,86 @@
+"""Clades of ASVs as features of the forest."""
+
+from __future__ import annotations
+
+import numpy as np
+import pytest
+from scipy import sparse
+
+from aam.contract.options.commands.studies import Simulate
+from aam.data.sequences import encode
+from aam.data.simulation.simulate import simulate
+from aam.members.base import Labels, Samples
+from aam.members.clades import clades, membership
+from aam.members.estimators import ESTIMATORS
+from aam.members.forest import Forest, ForestInputs, ForestModel
+
+
+def test_similar_sequences_share_a_clade_at_each_level() -> None:
+    """Of 100 nucleotides 2 differ within the first pair, 6 from the third, all from the others."""
+    one = "ACGT" * 25
+    near = "CA" + one[2:]
+    far = one[:94] + "TGTGCA"
+    tokens = encode([one, "TTGCA" * 20, near, far, "GGAAC" * 20], None)
+    found = clades(tokens)
+    assert found.tolist() == [[1, 0, 1, 0, 0], [2, 0, 2, 2, 0]]
+    shared = membership(found).toarray()
+    assert shared.T.tolist() == [[1, 0, 1, 0, 0], [1, 0, 1, 1, 0]]
+
+
+@pytest.mark.parametrize("number", [0, 1])
+def test_few_asvs_have_no_clades(number: int) -> None:
+    found = clades(np.ones((number, 8), dtype=np.uint8))
+    assert found.shape == (2, number)
+    assert membership(found).shape == (number, 0)
+
+
+def test_too_many_asvs_have_no_clades(capsys: pytest.CaptureFixture[str]) -> None:
+    assert not clades(np.ones((10_001, 8), dtype=np.uint8)).any()
+    assert "reads no clades: 10001 ASVs" in capsys.readouterr().err
+
+
+def test_an_effect_that_a_clade_shares_is_found() -> None:
+    """The target is the sum of 30 variants of one sequence, of which a sample has one or two."""
+    rng = np.random.default_rng(0)
+    first, other = rng.integers(1, 5, 100), rng.integers(1, 5, (30, 100))
+    variants = np.tile(first, (30, 1))
+    variants[np.arange(30), np.arange(30)] = first[:30] % 4 + 1
+    tokens = np.concatenate([variants, other]).astype(np.uint8)
+    counts = rng.poisson(30, (200, 60)) * (rng.random((200, 60)) < 0.05)
+    counts[:, -1] += 500
+    samples = Samples(sparse.csr_array(counts), tokens)
+    values = samples.relative.toarray()[:, :30].sum(axis=1).astype(np.float64)
+    labels = Labels.of(values, (), None)
+    forest, rows = Forest(50, n_jobs=1), np.arange(200)
+    inputs = forest.read(samples, tokens)
+
+    def fit_and_score(inputs: ForestInputs) -> tuple[ForestModel, float]:
+        model = forest.fit(inputs.take(rows[:120]), labels.take(rows[:120]), 0)
+        predicted = model.predict(inputs.take(rows[120:]))[:, 0]
+        return model, float(np.corrcoef(predicted, values[120:])[0, 1])
+
+    model, score = fit_and_score(inputs)
+    _, score_without = fit_and_score(ForestInputs(inputs.abundances))
+    assert score > 0.95 > 0.8 > score_without
+    importance = model.impurity_decrease(inputs)
+    assert importance[:30].sum() > 0.8
+    assert importance.sum() == pytest.approx(1)
+
+
+def test_a_forest_of_an_earlier_checkpoint_reads_the_asvs_alone() -> None:
+    options = Simulate(
+        output_dir=None,  # type: ignore[arg-type]
+        samples=40, asvs=80, length=60, richness=40, depth=2000,
+    )  # fmt: skip
+    study = simulate(options)
+    samples = Samples(sparse.csr_array(study.counts), encode(study.sequences, None))
+    inputs = Forest().read(samples, samples.tokens_FL)
+    labels = Labels.of(study.ph.astype(np.float64), (), None)
+    without = ForestInputs(inputs.abundances)
+    fitted = Forest(20, n_jobs=1).fit(without, labels, 0)
+    arrays = fitted.arrays()
+    assert "clades_VF" not in arrays
+    model = ESTIMATORS["forest"].restore(arrays, 80, 1)
+    assert isinstance(model, ForestModel)
+    assert model.clades_VF is None
+    assert model.predict(inputs) == pytest.approx(fitted.predict(without))

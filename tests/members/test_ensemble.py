@@ -1,0 +1,60 @@
+"""Members of the ensemble: which are left out by the evidence of the held-out predictions."""
+
+from __future__ import annotations
+
+import numpy as np
+import pytest
+
+from aam.members.base import F64, Rows
+from aam.members.ensemble import choose_weights
+
+GROUPS = np.arange(200) // 5
+
+
+def noisy(*deviations: float, seed: int = 0) -> tuple[F64, list[F64]]:
+    """Return true numbers, and predictions with independent errors of these deviations."""
+    rng = np.random.default_rng(seed)
+    actual_MC = rng.normal(size=(200, 1))
+    return actual_MC, [actual_MC + scale * rng.normal(size=(200, 1)) for scale in deviations]
+
+
+@pytest.mark.parametrize(
+    ("deviations", "weights"),
+    [
+        ((0.5, 0.5), (1 / 2, 1 / 2)),
+        ((0.5, 0.7), (1 / 2, 1 / 2)),
+        ((0.5, 2.0), (1, 0)),
+        ((0.5, 0.6, 3.0), (1 / 2, 1 / 2, 0)),
+        ((3.0, 0.5, 3.0), (0, 1, 0)),
+        ((0.5,), (1,)),
+    ],
+)
+def test_a_member_that_harms_the_mean_is_left_out(
+    deviations: tuple[float, ...], weights: tuple[float, ...]
+) -> None:
+    """A weaker member whose errors are independent still improves the mean, and stays."""
+    actual_MC, members = noisy(*deviations)
+    assert choose_weights(members, actual_MC, GROUPS) == pytest.approx(weights)
+
+
+@pytest.mark.parametrize("groups", [GROUPS // 40, np.zeros(200, dtype=np.int64)])
+def test_a_single_group_is_no_evidence(groups: Rows) -> None:
+    actual_MC, members = noisy(0.5, 2.0)
+    assert choose_weights(members, actual_MC, groups).tolist() == [0.5, 0.5]
+
+
+def test_errors_in_one_of_many_groups_are_noise() -> None:
+    """The same squared errors, once in one group and once in all of them."""
+    actual_MC, (good, bad) = noisy(0.1, 0.1)
+    bad[GROUPS == 3] += 6
+    assert choose_weights([good, bad], actual_MC, GROUPS).tolist() == [0.5, 0.5]
+    actual_MC, (good, bad) = noisy(0.1, 0.1)
+    bad += 6 / np.sqrt(40)
+    assert choose_weights([good, bad], actual_MC, GROUPS).tolist() == [1.0, 0.0]
+
+
+def test_probabilities_of_classes_count_by_their_squared_error() -> None:
+    rng = np.random.default_rng(0)
+    outputs_MC = np.eye(3)[rng.integers(0, 3, 200)]
+    good, useless = 0.7 * outputs_MC + 0.1, rng.dirichlet(np.ones(3), 200)
+    assert choose_weights([useless, good], outputs_MC, GROUPS).tolist() == [0.0, 1.0]
