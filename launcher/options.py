@@ -132,6 +132,7 @@ class ImagesPull:
 
     Examples:
         aam-launch images pull oras://registry.org/aam/rocm63:1 --name rocm63 --digest sha256:...
+        aam-launch images pull oras://registry.org/aam/cpu:1 --name cpu --digest sha256:...
     """
 
     source: str = option("Place in the registry, oras://HOST/NAME:TAG.", first=True)
@@ -151,6 +152,7 @@ class ImagesPublish:
 
     Examples:
         aam-launch images publish rocm63 --to oras://registry.example.org/aam/rocm63:1
+        aam-launch images publish cpu --to oras://registry.example.org/aam/cpu:1
     """
 
     name: str = option("Image of `aam-launch images`.", first=True, metavar="NAME")

@@ -79,7 +79,9 @@ def test_help_shows_required_options_then_basic_ones(command: str) -> None:
     required = [spec.flag for spec in specs(kind) if spec.required]
     basic = [spec.flag for spec in specs(kind) if spec.basic and not spec.required]
     assert shown == [*required, *basic, "--config"]
-    of_another = command.startswith(("bench ", "tune ", "profile "))  # with its options too
+    of_another = command.startswith(
+        ("bench ", "tune ", "profile ", "search")
+    )  # with its options too
     assert len(shown) <= (32 if of_another else 24)
     examples = page.partition("\nExamples\n")[2]
     assert examples.count(f"aam {command}") == 2

@@ -69,12 +69,10 @@ class PhylogenyOptions:
         "Distance matrix instead of a tree: lsmat/TSV, .qza, ssu HDF5, CSV, or .npy (table order).",
         default=None,
         role="input",
-        basic=True,
     )
     unifrac_metric: Metric = option(
         "Distance between samples to learn, or Faith PD ('unifrac' is the same as unweighted).",
         default="unweighted",
-        basic=True,
     )
     unifrac_alpha: float = option(
         "Alpha of generalized UniFrac, 0 to 1.", default=0.5, takes=UP_TO_ONE

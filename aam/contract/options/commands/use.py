@@ -122,8 +122,7 @@ class Importance:
     """Rank the ASVs of a table by how much a model's predictions depend on them.
 
     Examples:
-        aam importance --table table.biom --model age --output age/importance.tsv
-        aam importance --table table.biom --model age --output importance.tsv \
+        aam importance --table table.biom --model age --output age/importance.tsv \
         --taxonomy taxonomy.qza
         aam importance --table table.biom --model age --output importance.tsv \
         --method permutation --metadata metadata.tsv --group-column subject
