@@ -53,6 +53,11 @@ class Covariates:
         """Names of the columns."""
         return (*self.categories, *self.numbers)
 
+    @property
+    def samples(self) -> int:
+        """Number of samples, N."""
+        return len(next(iter((*self.categories.values(), *self.numbers.values()))))
+
     def take(self, rows: npt.NDArray[np.int64]) -> Covariates:
         """Return the values of the samples at `rows`."""
         return Covariates(
@@ -98,7 +103,7 @@ class CovariateEncoder:
             code_of = {value: code for code, value in enumerate(known, start=UNKNOWN + 1)}
             values = covariates.categories[name].tolist()
             columns.append([code_of.get(value, UNKNOWN) for value in values])
-        return np.array(columns, dtype=np.int64).reshape(len(columns), -1).T
+        return np.array(columns, dtype=np.int64).reshape(len(columns), covariates.samples).T
 
     def numbers_NJ(self, covariates: Covariates) -> F64:
         """Return standardized numbers and, after them, 1 where one is missing, [N, 2 J]."""
@@ -106,7 +111,7 @@ class CovariateEncoder:
             (covariates.numbers[name] - standard.mean) / standard.spread
             for name, standard in self.numbers.items()
         ]
-        values = np.array(columns, dtype=np.float64).reshape(len(columns), -1).T
+        values = np.array(columns, dtype=np.float64).reshape(len(columns), covariates.samples).T
         missing = np.isnan(values)
         return np.hstack([np.where(missing, 0.0, values), missing])
 

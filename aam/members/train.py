@@ -9,6 +9,7 @@ from __future__ import annotations
 
 import dataclasses
 import json
+import os
 from collections.abc import Mapping
 from pathlib import Path
 from types import MappingProxyType
@@ -22,6 +23,7 @@ from aam.contract.options import specs
 from aam.contract.options.commands.learn import MemberName, Train
 from aam.data.metrics import ScoredPredictions
 from aam.data.splits import write_splits
+from aam.distributed.environment import read_environment
 from aam.members import checkpoint
 from aam.members.base import F64, Labels, Samples
 from aam.members.cross_validation import CrossValidated, cross_validate, held_out
@@ -76,6 +78,13 @@ def train(options: Train) -> ScoredPredictions | None:
     options = dataclasses.replace(options, members=members, folds=folds)
     if checkpoint.TRANSFORMER not in members:
         return _train_estimators(options)
+    several = options.scale.fsdp or read_environment(os.environ).world_size > 1
+    if several and _reads_metadata(options):
+        raise UsageError(
+            "The transformer reads metadata columns in one process only",
+            "--categorical-columns or --numeric-columns with several processes",
+            "train in one process, or leave the columns out",
+        )
     trained = network.train(options)
     counts = _train_on_counts(options)
     if trained is None or (len(members) == 1 and counts is None):
@@ -90,7 +99,7 @@ def _train_on_counts(options: Train) -> ScoredPredictions | None:
         Its predictions of the held-out samples; None if the model reads no metadata, and on ranks
         other than the first.
     """
-    if options.covariates == dataclasses.replace(options.covariates, **NO_COLUMNS):
+    if not _reads_metadata(options):
         return None
     folder, run = options.run.output_dir, options.run
     say("Training the transformer again with the counts alone, to compare the inputs.")
@@ -106,6 +115,10 @@ def _train_on_counts(options: Train) -> ScoredPredictions | None:
             ),
         )
     )
+
+
+def _reads_metadata(options: Train) -> bool:
+    return options.covariates != dataclasses.replace(options.covariates, **NO_COLUMNS)
 
 
 def choose_members(options: Train) -> tuple[MemberName, ...]:

@@ -61,6 +61,17 @@ def test_the_encoder_is_fitted_to_training_samples_alone() -> None:
     ]  # fmt: skip
 
 
+def test_columns_of_one_type_alone_are_encoded() -> None:
+    for covariates, shapes in (
+        (read(("site", "season")), ((8, 2), (8, 0))),
+        (read(numeric=("age",)), ((8, 0), (8, 2))),
+    ):
+        encoder = fit_encoder(covariates)
+        assert encoder is not None
+        found = encoder.codes_NK(covariates), encoder.numbers_NJ(covariates)
+        assert tuple(array.shape for array in found) == shapes
+
+
 def test_a_category_of_one_training_sample_is_unknown(capsys: pytest.CaptureFixture[str]) -> None:
     encoder = fit_encoder(read(("site",)))
     assert encoder is not None

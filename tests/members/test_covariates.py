@@ -163,6 +163,15 @@ def test_a_model_with_covariates_is_restored_from_its_arrays(name: str) -> None:
     assert restored.predict(inputs.take(np.arange(60, 80))).tolist() == predicted.tolist()
 
 
+def test_the_transformer_with_metadata_runs_in_one_process(
+    study: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    words = (*COLUMNS, "--members", "transformer", "--fsdp", *TINY)
+    assert train(study, tmp_path / "run", *words) == UsageError.status
+    assert "in one process only" in capsys.readouterr().err
+    assert not (tmp_path / "run").exists()
+
+
 @pytest.mark.slow
 def test_the_transformer_reads_metadata(
     study: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]
