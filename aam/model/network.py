@@ -154,12 +154,18 @@ class Predictor(nn.Module):
         pooled_BD = self.pooling(self.transformer(hidden_BSD, attend_BS), attend_BS)
         outputs = [self.head(torch.cat([embedding_BD, pooled_BD], dim=-1))]
         if profile_BW is not None:
-            dropout, first, *rest = self.profile_head
-            hidden_BH = first(dropout(profile_BW))
-            if known_BC is not None:
-                hidden_BH = hidden_BH + self.profile_fusion(known_BC)
-            outputs.append(nn.Sequential(*rest)(hidden_BH).to(outputs[0].dtype))
+            outputs.append(self._profile_outputs(profile_BW, known_BC).to(outputs[0].dtype))
         return torch.stack(outputs)
+
+    def _profile_outputs(self, profile_BW: Tensor, known_BC: Tensor | None) -> Tensor:
+        """Return the outputs [B, C] of the profile head, whose hidden layer reads covariates."""
+        if known_BC is None:
+            outputs_BC: Tensor = self.profile_head(profile_BW)
+            return outputs_BC
+        dropout, first, *rest = self.profile_head
+        hidden_BH = first(dropout(profile_BW)) + self.profile_fusion(known_BC)
+        outputs_BC = nn.Sequential(*rest)(hidden_BH)
+        return outputs_BC
 
     def _fuse(self, hidden_BSD: Tensor, known_BC: Tensor) -> Tensor:
         """Join the vector of the covariates with the hidden state of every member."""

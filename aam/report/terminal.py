@@ -51,7 +51,7 @@ def _console() -> Console:
     return Console(highlight=False, width=None if Console().is_terminal else 200)
 
 
-def _table(title: str | Text) -> Table:
+def _table(title: str | Text | None) -> Table:
     """Return a table that fits into 80 columns with the seven metrics of a regression."""
     style: Any = {"box": box.SIMPLE_HEAD, "pad_edge": False, "padding": (0, 1, 0, 0)}
     return Table(title=title, title_justify="left", **style)
@@ -89,8 +89,8 @@ def value_table(column: str, found: Mapping[str, Mapping[str, float | None]]) ->
 
 def confusion_table(classes: list[str], counts: list[list[int]]) -> Table:
     """Return the confusion matrix as a table of true (rows) and predicted classes."""
-    table = _table("true \\ predicted")
-    table.add_column("")
+    table = _table(None)  # A title would be wrapped at the width of a narrow table.
+    table.add_column("true \\ predicted")
     for name in classes:
         table.add_column(name, justify="right")
     for name, row in zip(classes, counts, strict=True):

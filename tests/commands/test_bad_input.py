@@ -266,7 +266,8 @@ def test_a_misspelt_file_is_answered_with_the_nearest(bench: Bench, refused: Ref
 
 def test_messages_list_few_sequences(bench: Bench, refused: Refused) -> None:
     tree = bench.text("other.nwk", "((a:1,b:1):1,c:1);")
-    assert len(refused(bench.pretrain("--tree", tree), DATA, "features is in the tree")) < 300
+    message = refused(bench.pretrain("--tree", tree), DATA, "features is in the tree")
+    assert len(message.replace(str(tree), "")) < 250
 
 
 # Trees

@@ -79,9 +79,8 @@ def test_figures_of_folds_and_of_all(tmp_path: Path, capsys: pytest.CaptureFixtu
     text = "sample_id\tfold\tpredicted\na\t1\t1\nb\t1\t3\nc\t2\t3\ne\t2\t4\n"
     assert evaluate(tmp_path, text) == 0
     lines = [line.split() for line in capsys.readouterr().out.splitlines() if line.strip()]
-    starts = [" ".join(line[:2]) for line in lines]
-    assert starts[-4:] == ["fold 1", "fold 2", "mean ±", "all samples"]
-    widths = {len(line) for line in lines[-4:-2]}
+    assert [line[0] for line in lines[-5:]] == ["fold", "fold", "mean", "sd", "all"]
+    widths = {len(line) for line in lines[-5:-3]}
     assert len(widths) == 1
 
 
