@@ -122,6 +122,7 @@ class Model:
         table: Table,
         sequences: Sequences = None,
         *,
+        metadata: str | PathLike[str] | pd.DataFrame | None = None,
         taxonomy: str | PathLike[str] | Mapping[str, str] | None = None,
         drop_empty_samples: bool = False,
     ) -> pd.DataFrame:
@@ -130,6 +131,7 @@ class Model:
         Args:
             table: samples over which the importance is averaged.
             sequences: see `Sequences`.
+            metadata: see `predict`.
             taxonomy: taxon of each feature id, or a TSV or .qza file of QIIME 2.
             drop_empty_samples: leave out samples without reads instead of raising.
 
@@ -137,17 +139,20 @@ class Model:
             The columns of `aam importance`.
 
         Raises:
+            UsageError: the model reads metadata columns and none are given.
             DataError: not a table of reads, features without DNA, no ASV of the training data, no
                 ASV in the taxonomy, or a model without target.
         """
-        with table_files(table, sequences, drop_empty_samples) as (input, _):
+        with table_files(table, sequences, drop_empty_samples) as (input, folder):
             loaded = self.ensemble or read_members(self.path)
             if isinstance(taxonomy, (str, PathLike)):
                 taxonomy = read_taxonomy(Path(taxonomy))
             study = load_study(input, max_bp=loaded.max_bp)
-            return importance_table(loaded, study, taxonomy, device=self.device).set_index(
-                "feature-id"
-            )
+            path = metadata_file(metadata, folder)
+            study = select_as_trained(study, loaded.stored.options, path)
+            covariates = read_covariates(loaded.encoder, path, study.table.sample_ids)
+            found = importance_table(loaded, study, taxonomy, covariates, self.device)
+            return found.set_index("feature-id")
 
     def embed(
         self,

@@ -129,6 +129,11 @@ def test_importance_reads_the_columns(run: Path, study: Path, tmp_path: Path) ->
     found = pd.read_csv(tmp_path / "i.tsv", sep="\t")
     assert np.isfinite(found["effect"]).all()
     assert found["effect"].abs().max() > 0
+    metadata = pd.read_csv(study / "metadata.tsv", sep="\t", dtype=str, index_col=0)
+    by_python = aam.load(run).importance(study / "table.biom", metadata=metadata)
+    assert by_python.index.tolist() == found["feature-id"].tolist()
+    with pytest.raises(UsageError):
+        aam.load(run).importance(study / "table.biom")
 
 
 def test_a_damaged_encoder_is_refused(run: Path, study: Path, tmp_path: Path) -> None:
