@@ -4,11 +4,9 @@ Two ASVs are as similar as exp(-mismatches / WIDTH), two samples as the sum of t
 over their ASVs, weighted by log10(1 + 1e4 relative abundance): the kernel whose random features
 are the community profile (`aam.model.profile`). The estimator compares this linear kernel with
 Gaussian kernels (RBF) of the distance that it defines, and many penalties, by leaving out one group
-at a time. One eigendecomposition of a kernel gives the predictions of every left-out group for
-every penalty in closed form.
+at a time (`aam.members.kernel_ridge`).
 
-Classes are regressed as indicators; a logistic regression on the left-out predictions turns them
-into probabilities. Of more than `Kernel.largest` samples, a random part are the landmarks of a
+Of more than `Kernel.largest` samples, a random part are the landmarks of a
 Nyström approximation. M landmarks; further shape suffixes: see `base`.
 """
 
@@ -26,6 +24,7 @@ from scipy import sparse
 from aam.console import say
 from aam.data.covariates import CovariateEncoder, Covariates, fit_encoder
 from aam.members.base import F64, Arrays, Labels, Rows, Samples, Tokens
+from aam.members.kernel_ridge import Ridge, fit_logistic, fit_ridge, probabilities, product
 from aam.members.state import encoder_arrays, indices, numbers, restore_encoder
 from aam.memory import shown_size
 from aam.serialization.schema import Mismatch
@@ -41,14 +40,8 @@ FINEST = 1e4
 SPREADS = (0.5, 2.0)
 """Squared widths of the Gaussian kernels, relative to the median squared distance."""
 
-PENALTIES = np.logspace(-5, 1, 25)
-"""Penalties of the ridge regression, relative to the trace of the centred kernel."""
-
 SHARES = (0.0, 0.1, 0.3, 0.7)
 """Parts of the covariates in the variance of the linear kernel, of which one is chosen."""
-
-_NEVER = -1e9
-"""Log probability of a class without training samples."""
 
 _NUCLEOTIDES = range(1, 5)
 _CHUNK = 1024
@@ -211,8 +204,8 @@ class KernelModel:
 
     def predict(self, inputs: KernelInputs) -> F64:
         """Return predictions [N, C], see `base.Model`."""
-        outputs_NC = _product(self.kernel(inputs), self.dual_MC) + self.offset_C
-        return _probabilities(outputs_NC, self.logits)
+        outputs_NC = product(self.kernel(inputs), self.dual_MC) + self.offset_C
+        return probabilities(outputs_NC, self.logits)
 
     def kernel(self, inputs: KernelInputs) -> F64:
         """Return the kernel of each sample with each landmark, [N, M]."""
@@ -234,14 +227,11 @@ class KernelModel:
 
 @dataclass(frozen=True)
 class _Fit:
-    """Ridge regression with one kernel and penalty; `error` is its mean squared left-out error."""
+    """Ridge regression with the kernel of one width `gamma` and `scale` of the covariates."""
 
-    error: float
     gamma: float
     scale: float
-    left_out_NC: F64
-    dual_MC: F64
-    offset_C: F64
+    ridge: Ridge
 
 
 @dataclass(frozen=True)
@@ -285,11 +275,12 @@ class Kernel:
             for scale in _scales(inputs, encoder, rows)
             for fit in _fits(inputs.with_features(encoder, scale), scale, rows, labels)
         )
-        best = min(fits, key=lambda fit: fit.error)
-        logits = _logistic(best.left_out_NC, labels) if labels.classes else np.empty((0, 0))
+        best = min(fits, key=lambda fit: fit.ridge.error)
+        ridge = best.ridge
+        logits = fit_logistic(ridge.left_out_NC, labels) if labels.classes else np.empty((0, 0))
         landmarks = Landmarks.of(inputs.with_features(encoder, best.scale), rows)
         return KernelModel(
-            landmarks, best.gamma, best.dual_MC, best.offset_C, logits, encoder, best.scale
+            landmarks, best.gamma, ridge.dual_MC, ridge.offset_C, logits, encoder, best.scale
         )
 
     def restore(self, arrays: Arrays, asvs: int, outputs: int) -> KernelModel:
@@ -344,99 +335,4 @@ def _fits(inputs: KernelInputs, scale: float, rows: Rows, labels: Labels) -> Ite
     median = float(np.median(squared[squared > 0])) if (squared > 0).any() else 1.0
     for gamma in (0.0, *(1 / (spread * median) for spread in SPREADS)):
         kernel_NM = _kernel(inputs, landmarks, linear_NM, gamma)
-        yield _ridge(kernel_NM, gamma, scale, rows, labels)
-
-
-def _ridge(kernel_NM: F64, gamma: float, scale: float, landmarks: Rows, labels: Labels) -> _Fit:
-    """Fit the ridge regression with the penalty of the least left-out error.
-
-    The centred kernel, or its Nyström approximation from the landmarks, is U diag(values) U^T.
-    """
-    y_NC = labels.outputs_NC
-    samples, mean_C = len(y_NC), y_NC.mean(axis=0)
-    if len(landmarks) == samples:
-        means = kernel_NM.mean(axis=0)
-        values, vectors = np.linalg.eigh(kernel_NM - means - means[:, None] + means.mean())
-        kept = values > values[-1] * 1e-10
-        values, U = values[kept], vectors[:, kept]
-        to_dual = U / values
-    else:
-        values, vectors = np.linalg.eigh(kernel_NM[landmarks])
-        kept = values > values[-1] * 1e-8
-        whitening = vectors[:, kept] / np.sqrt(values[kept])
-        features = kernel_NM @ whitening
-        features -= features.mean(axis=0)
-        values, vectors = np.linalg.eigh(features.T @ features)
-        kept = values > values[-1] * 1e-10
-        values, vectors = values[kept], vectors[:, kept]
-        U = features @ (vectors / np.sqrt(values))
-        to_dual = whitening @ (vectors / np.sqrt(values))
-    projected = U.T @ (y_NC - mean_C)
-    found = None
-    for penalty in PENALTIES * values.sum():
-        shrunk = values / (values + penalty)
-        left_out_NC = leave_groups_out(U, shrunk, projected, y_NC, labels.groups)
-        error = float(((left_out_NC - y_NC) ** 2).mean())
-        if found is None or error < found[0]:
-            found = error, shrunk, left_out_NC
-    assert found is not None
-    error, shrunk, left_out_NC = found
-    dual_MC = to_dual @ (shrunk[:, None] * projected)
-    offset_C = mean_C - kernel_NM.mean(axis=0) @ dual_MC
-    return _Fit(error, gamma, scale, left_out_NC, dual_MC, offset_C)
-
-
-def leave_groups_out(U: F64, shrunk: F64, projected: F64, y_NC: F64, groups: Rows) -> F64:
-    """Return predictions [N, C] for each group by the regression on all other groups.
-
-    The regression is the linear smoother H = 1/N + U diag(shrunk) U^T. Leaving out a group whose
-    residuals are r leaves the residuals (I - H of the group)^-1 r.
-    """
-    samples = len(y_NC)
-    residuals = y_NC - y_NC.mean(axis=0) - U @ (shrunk[:, None] * projected)
-    names, group_of, sizes = np.unique(groups, return_inverse=True, return_counts=True)
-    if len(names) in (1, samples):
-        own = 1 / samples + (U**2) @ shrunk
-        alone_NC: F64 = y_NC - residuals / (1 - own).clip(min=1e-9)[:, None]
-        return alone_NC
-    left_out = np.empty_like(residuals)
-    for rows in np.split(np.argsort(group_of, kind="stable"), np.cumsum(sizes)[:-1]):
-        own = 1 / samples + (U[rows] * shrunk) @ U[rows].T
-        left_out[rows] = np.linalg.solve(np.eye(len(rows)) * (1 + 1e-9) - own, residuals[rows])
-    left_out_NC: F64 = y_NC - left_out
-    return left_out_NC
-
-
-def _logistic(left_out_NC: F64, labels: Labels) -> F64:
-    """Fit slopes and intercepts [C + 1, C] from regressed indicators to log probabilities."""
-    from sklearn.linear_model import LogisticRegression
-
-    logits = np.zeros((len(labels.classes) + 1, len(labels.classes)))
-    logits[-1] = _NEVER
-    codes = labels.values.astype(np.int64)
-    present = np.unique(codes)
-    if len(present) == 1:
-        logits[-1, present] = 0
-        return logits
-    model = LogisticRegression(C=100.0, max_iter=1000).fit(left_out_NC, codes)
-    found = np.vstack([model.coef_.T, model.intercept_])
-    if found.shape[1] == 1:  # two classes: log odds of the second
-        found = np.hstack([np.zeros_like(found), found])
-    logits[:, present] = found
-    return logits
-
-
-def _product(one_NM: F64, two_MC: F64) -> F64:
-    """Return the matrix product; unlike BLAS, a row is the same bits with any other rows."""
-    product_NC: F64 = np.einsum("nm,mc->nc", one_NM, two_MC)
-    return product_NC
-
-
-def _probabilities(outputs_NC: F64, logits: F64) -> F64:
-    """Apply a logistic regression to regressed indicators; numbers stay as they are."""
-    if not logits.size:
-        return outputs_NC
-    scores_NC = _product(outputs_NC, logits[:-1]) + logits[-1]
-    scores_NC = np.exp(scores_NC - scores_NC.max(axis=1, keepdims=True))
-    probabilities: F64 = scores_NC / scores_NC.sum(axis=1, keepdims=True)
-    return probabilities
+        yield _Fit(gamma, scale, fit_ridge(kernel_NM, rows, labels))

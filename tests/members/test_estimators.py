@@ -18,7 +18,8 @@ from aam.data.simulation.simulate import simulate
 from aam.members.base import Labels, Samples
 from aam.members.estimators import ESTIMATORS
 from aam.members.forest import Forest, as_csc
-from aam.members.kernel import Kernel, leave_groups_out, similarities
+from aam.members.kernel import Kernel, similarities
+from aam.members.kernel_ridge import leave_groups_out
 from aam.serialization.schema import Mismatch
 
 OPTIONS = Simulate(
