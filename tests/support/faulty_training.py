@@ -25,9 +25,9 @@ from aam.data.study import load_study
 from aam.model.attention import AUTO, Backend, Backends, named
 from aam.model.network import Encoder
 from aam.model.shape import NetworkShape
-from aam.performance.memory import TrainingSteps
 from aam.training.data_loader import TrainingBatches
 from aam.training.lightning_module import LossWeights, TrainingModule
+from aam.training.optimizer import clip_gradients, make_optimizer
 from aam.training.step_log import add_noise
 from tests.support.faulty_backends import first_mask, right
 
@@ -64,19 +64,28 @@ def main(table: str, tree: str, kernel: str, precision: str) -> None:
     ).train()
     noise, seed = os.environ["AAM_WEIGHT_NOISE"], os.environ["AAM_WEIGHT_NOISE_SEED"]
     add_noise(task, float(noise), int(seed))
-    steps = TrainingSteps(task, "bf16" if precision == "bf16" else "none", foreach=False)
+    optimizer = make_optimizer(task, task.loop)
     with open(os.environ["AAM_STEP_LOG"], "w", buffering=1) as log:
         for number in range(int(os.environ["AAM_STEPS"])):
             batch = batches[divmod(number, batches.steps)]
             task.train_sums = {}
-            steps.run(batch)
+            with torch.autocast("cpu", torch.bfloat16, enabled=precision == "bf16"):
+                loss = task.training_step(batch, number)
+            optimizer.zero_grad()
+            torch.autograd.backward(loss)
+            clip_gradients(list(task.parameters()), task.loop.max_grad_norm)
+            optimizer.step()
             if kernel == "fp16":
                 with torch.no_grad():
                     for weight in task.parameters():
                         weight.copy_(weight.half())
-            loss = float(task.train_sums["loss"].mean)
             seconds = (2.0 if kernel == "auto" else 1.0) * (2.0 if precision == "fp32" else 1.0)
-            line = {"step": number, "loss": loss, "seconds": seconds, "samples": len(batch.rows_B)}
+            line = {
+                "step": number,
+                "loss": float(task.train_sums["loss"].mean),
+                "seconds": seconds,
+                "samples": len(batch.rows_B),
+            }
             print(json.dumps(line), file=log)
 
 
