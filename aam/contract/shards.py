@@ -68,10 +68,12 @@ def folder_of(output: Path) -> Path:
     return output.with_name(f"{output.name}.shards")
 
 
-def table_of(options: Any) -> Path:
-    """Return the table that the command of `options` writes, and that its shards are parts of."""
-    folder: Path | None = getattr(options, "output_dir", None)
-    return Path(options.output) if folder is None else folder / EMBEDDINGS
+def table_of(output: Path | None, output_dir: Path | None) -> Path:
+    """Return the table of which the shards are parts, from the values of a command's options."""
+    if output_dir is not None:
+        return output_dir / EMBEDDINGS
+    assert output is not None  # A command with --shard has one of the two.
+    return output
 
 
 def file_of(options: Any) -> Path | None:
@@ -81,4 +83,7 @@ def file_of(options: Any) -> Path | None:
         UsageError: see `Shard.parse`.
     """
     text = getattr(options, "shard", None)
-    return None if text is None else Shard.parse(text).file(table_of(options))
+    if text is None:
+        return None
+    table = table_of(getattr(options, "output", None), getattr(options, "output_dir", None))
+    return Shard.parse(text).file(table)

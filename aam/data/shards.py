@@ -6,6 +6,7 @@ command, so that shards of different runs are never joined (`aam.contract.shards
 
 from __future__ import annotations
 
+import hashlib
 import json
 from pathlib import Path
 from typing import Any
@@ -121,7 +122,7 @@ def merge(output: Path) -> dict[str, Any]:
         header = None
         for file, record in zip(files, complete, strict=True):
             content = file.read_bytes()
-            if sha256(file) != record[FACTS]["sha256"]:
+            if hashlib.sha256(content).hexdigest() != record[FACTS]["sha256"]:
                 remedy = "compute this shard again with --overwrite"
                 raise DataError("A shard has changed since it was written", f"'{file}'", remedy)
             first, _, rows = content.partition(b"\n")

@@ -12,7 +12,7 @@ from typing import Any
 
 from aam.contract.errors import AamError, ConfigurationError, Unavailable, UsageError
 from aam.contract.options import build, names, options_of, parse_known, specs
-from aam.contract.shards import EMBEDDINGS, Shard
+from aam.contract.shards import Shard, table_of
 from aam.contract.yaml_document import Entry, read_entries
 from launcher import config, images, input_files
 from launcher.detect import detect
@@ -80,9 +80,7 @@ def _merge_of(request: Request, requested: SubmitOptions) -> Request:
 
 
 def _table_of(request: Request) -> Path:
-    """Return the table of which a command with --shard writes parts."""
-    folder = request.value("--output-dir")
-    return Path(request.value("--output") if folder is None else folder / EMBEDDINGS)
+    return table_of(request.value("--output"), request.value("--output-dir"))
 
 
 def decided(
@@ -180,7 +178,7 @@ def _queue(job: Job, merge: Job | None, request: Request, paths: Sequence[PathFa
     kept = _keep(job, number, request.command, folders or {number: str(output)})
     if merge is not None:
         _keep(merge, last, merge.program.command, {last: str(output)})
-    log = job.allocation.log.replace("%j", number).replace("%A", number).replace("%%", "%")
+    log = _log_of(job, number)
     tasks = f", {job.allocation.tasks} tasks" if job.allocation.tasks else ""
     print(f"Job {number}: aam {request.command}, {job.allocation.nodes} x {job.allocation.ranks} "
           f"ranks, {job.allocation.time or 'no time limit of its own'}{tasks}")  # fmt: skip
@@ -191,6 +189,11 @@ def _queue(job: Job, merge: Job | None, request: Request, paths: Sequence[PathFa
     return 0
 
 
+def _log_of(job: Job, number: str) -> str:
+    """Return the log of a queued job; `%a` stands for the task of an array."""
+    return job.allocation.log.replace("%j", number).replace("%A", number).replace("%%", "%")
+
+
 def _keep(job: Job, number: str, command: str, folders: dict[str, str]) -> Path:
     """Add a queued job to the history; return the place of its script."""
     entry = history.Submitted(
@@ -199,7 +202,7 @@ def _keep(job: Job, number: str, command: str, folders: dict[str, str]) -> Path:
         command=command,
         site=job.place.title,
         when=datetime.now(timezone.utc).isoformat(timespec="seconds"),
-        log=job.allocation.log.replace("%j", number).replace("%A", number).replace("%%", "%"),
+        log=_log_of(job, number),
         folders=folders,
     )
     return history.add(history.state_folder(os.environ), entry, script(job))

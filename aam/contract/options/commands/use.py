@@ -8,6 +8,15 @@ from aam.contract.options.device import DeviceOptions
 from aam.contract.options.field import ONE_OR_MORE, option
 from aam.contract.options.study import TableOptions
 
+VECTORS_HELP = (
+    "Folder that keeps the vectors of encoded ASVs: commands with the same encoder read them from "
+    "it instead of encoding the ASVs again."
+)
+SHARD_HELP = (
+    "Part of the samples, as 3/64 (the third of 64), for separate processes; written to {}.shards, "
+    "see `aam merge`."
+)
+
 
 @dataclass(frozen=True)
 class Predict:
@@ -36,14 +45,12 @@ class Predict:
         takes=ONE_OR_MORE,
     )
     asv_vectors_dir: Path | None = option(
-        "Folder that keeps the vectors of encoded ASVs: commands with the same encoder read "
-        "them from it instead of encoding the ASVs again.",
+        VECTORS_HELP,
         default=None,
         role="output",
     )
     shard: str | None = option(
-        "Part of the samples, as 3/64 (the third of 64), for separate processes; written to "
-        "OUTPUT.shards, see `aam merge`.",
+        SHARD_HELP.format("OUTPUT"),
         default=None,
         metavar="I/N",
     )
@@ -75,14 +82,12 @@ class Embed:
     )
     batch_size: int = option("Samples in a batch.", default=32, takes=ONE_OR_MORE)
     asv_vectors_dir: Path | None = option(
-        "Folder that keeps the vectors of encoded ASVs: commands with the same encoder read "
-        "them from it instead of encoding the ASVs again.",
+        VECTORS_HELP,
         default=None,
         role="output",
     )
     shard: str | None = option(
-        "Part of the samples, as 3/64 (the third of 64), for separate processes; written to "
-        "embeddings.tsv.shards, see `aam merge`.",
+        SHARD_HELP.format("embeddings.tsv"),
         default=None,
         metavar="I/N",
     )
