@@ -8,11 +8,9 @@ from __future__ import annotations
 
 import contextlib
 import dataclasses
-import hashlib
 import json
 import os
 import stat
-import subprocess
 import sys
 from collections.abc import Callable, Mapping, Sequence
 from pathlib import Path
@@ -22,7 +20,7 @@ from aam.contract.attention import computes
 from aam.contract.check_report import CheckReport, StackKey, from_json, to_json
 from aam.contract.errors import CannotCreate, DataError, Unavailable
 from aam.contract.files import atomic_write
-from launcher import documents
+from launcher import documents, processes
 from launcher.engines import command
 from launcher.engines.folders import make_private
 from launcher.findings import Finding
@@ -161,6 +159,8 @@ def _driver(host: Host, gpu: Gpu) -> str:
 
 def place(key: StackKey, cache: Path) -> Path:
     """Return the file of a key."""
+    import hashlib  # with OpenSSL; a start without a GPU saves 3 ms
+
     content = json.dumps(dataclasses.asdict(key), sort_keys=True)
     return cache / f"{hashlib.sha256(content.encode()).hexdigest()[:32]}.json"
 
@@ -220,12 +220,9 @@ def measure(plan: Plan, key: StackKey) -> CheckReport:
     make_private(plan.folders)
     argv = command(plan)
     try:
-        done = subprocess.run(
-            argv, capture_output=True, text=True, errors="replace", timeout=TIMEOUT, check=False,
-            env=plan.environment(os.environ), stdin=subprocess.DEVNULL,
-        )  # fmt: skip
-    except subprocess.TimeoutExpired as error:
-        raise Unavailable(*not_computing(f"no result in {TIMEOUT} s")) from error
+        done = processes.run(argv, TIMEOUT, plan.environment(os.environ))
+    except TimeoutError as error:
+        raise Unavailable(*not_computing(str(error))) from error
     except OSError as error:
         raise ValueError(f"'{argv[0]}', {error.strerror}") from error
     lines = [line for line in done.stderr.splitlines() if line.strip()]

@@ -11,7 +11,6 @@ and the content, so that a changed or moved file has to be accepted again (as wi
 
 from __future__ import annotations
 
-import hashlib
 import os
 import re
 from collections.abc import Mapping
@@ -27,6 +26,8 @@ PLAIN_NAME = re.compile(r"[A-Za-z0-9][A-Za-z0-9_-]*\Z")
 
 def digest(path: Path, content: bytes) -> str:
     """Return the SHA-256 of a file's real path and its content."""
+    import hashlib  # with OpenSSL; a start without project settings saves 3 ms
+
     return hashlib.sha256(os.fsencode(os.path.realpath(path)) + b"\0" + content).hexdigest()
 
 

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from aam.contract.options.commands.learn import Pretrain
+from aam.contract.options.commands.pretrain import Pretrain
 from aam.training.pretrain import pretrain
 
 

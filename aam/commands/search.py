@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from aam.console import say
-from aam.contract.options.commands.learn import Search
+from aam.contract.options.commands.search import Search
 from aam.members.search import BEST, search
 
 

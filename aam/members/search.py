@@ -25,7 +25,8 @@ from aam.contract.errors import CannotCreate, NotFinite, Unavailable, UsageError
 from aam.contract.files import atomic_write, make_parent
 from aam.contract.installation import install_command
 from aam.contract.options import OptionSpec, build, parse_command, specs, to_plain
-from aam.contract.options.commands.learn import Search, Train
+from aam.contract.options.commands.learn import Train
+from aam.contract.options.commands.search import Search
 from aam.contract.options.field import members as types_of
 from aam.contract.suggestions import nearest
 from aam.data.splits import Rows, Split, make_splits, write_splits

@@ -7,7 +7,7 @@ import torch
 from aam.console import say
 from aam.contract.errors import UsageError
 from aam.contract.options import to_plain
-from aam.contract.options.commands.learn import Pretrain
+from aam.contract.options.commands.pretrain import Pretrain
 from aam.data.labels import split_samples
 from aam.data.metadata import read_metadata
 from aam.data.splits import Split, write_splits

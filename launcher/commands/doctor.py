@@ -5,14 +5,13 @@ from __future__ import annotations
 import dataclasses
 import os
 import re
-import subprocess
 import time
 from collections.abc import Iterator, Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
 from aam.contract.errors import AamError, Unavailable
-from launcher import capture, check_reports, config, doctor, images
+from launcher import capture, check_reports, config, doctor, images, processes
 from launcher.commands import parse_own, print_json
 from launcher.detect import detect
 from launcher.engines import ENGINES, command
@@ -58,14 +57,9 @@ def _trial(engine: EngineFact, image: BuiltImage, present: Mapping[str, str]) ->
     )
     began = time.monotonic()
     try:
-        done = subprocess.run(
-            command(plan), capture_output=True, text=True, errors="replace", timeout=START_TIMEOUT,
-            check=False, env=plan.environment(present), stdin=subprocess.DEVNULL,
-        )  # fmt: skip
-    except subprocess.TimeoutExpired:
-        return _start_failure(engine, image, f"nothing in {START_TIMEOUT} s")
-    except OSError as error:
-        return _start_failure(engine, image, str(error.strerror))
+        done = processes.run(command(plan), START_TIMEOUT, plan.environment(present))
+    except OSError as error:  # a TimeoutError among them
+        return _start_failure(engine, image, error.strerror or str(error))
     taken = time.monotonic() - began
     messages = [line for raw in done.stderr.splitlines() if (line := COLOUR.sub("", raw).strip())]
     if done.returncode != 0:

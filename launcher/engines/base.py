@@ -11,18 +11,18 @@ for a file in the image folder, else the engine's own storage).
 from __future__ import annotations
 
 import os
-import shutil
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Protocol
 
 from aam.contract.errors import Unavailable
-from launcher.engines.build_log import BuildLog
 from launcher.host.facts import EngineFact, EngineTraits
 from launcher.host.tree import HostTree
 
 if TYPE_CHECKING:
+    from launcher.engines.build_log import BuildLog
+    from launcher.engines.image_build import ImageBuild
     from launcher.plan.plan import Plan
 
 
@@ -44,7 +44,8 @@ NAMESPACE_SETTINGS = {
 def which(name: str, search: str) -> str | None:
     """Return the absolute path of a program on the search path."""
     folders = (folder for folder in search.split(os.pathsep) if folder.startswith("/"))
-    return shutil.which(name, path=os.pathsep.join(folders))
+    paths = (os.path.join(folder, name) for folder in folders)
+    return next((p for p in paths if os.path.isfile(p) and os.access(p, os.X_OK)), None)
 
 
 def user_namespaces(tree: HostTree) -> str | None:
@@ -78,37 +79,6 @@ def fields(*values: str) -> str:
         else value
         for value in values
     )
-
-
-@dataclass(frozen=True)
-class ImageBuild:
-    """Inputs of an image build.
-
-    Attributes:
-        program: absolute path of the engine.
-        name: of the image.
-        arguments: build arguments by name.
-        context: folder with `containers` and `aam`, from which definitions copy.
-        scratch: folder for temporary files, removed afterwards.
-        epoch: date of every file that the build adds, in seconds since 1970.
-        wheels: folder of wheels to install instead of those of an index.
-        archive: an image to convert instead of building a definition: a SIF or a Docker archive.
-        fast: compress less.
-        test: run the image's own test before it replaces another.
-        place: file to write, for an engine whose images are files.
-    """
-
-    program: str
-    name: str
-    arguments: Mapping[str, str]
-    context: Path
-    scratch: Path
-    epoch: int
-    wheels: Path | None
-    archive: Path | None
-    fast: bool
-    test: bool
-    place: Path
 
 
 @dataclass(frozen=True)

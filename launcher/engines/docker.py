@@ -12,13 +12,13 @@ from collections.abc import Iterable, Mapping
 from typing import TYPE_CHECKING, Any
 
 from aam.contract.errors import Unavailable
-from launcher.engines.base import ImageBuild
-from launcher.engines.build_log import BuildLog
 from launcher.engines.oci import OciEngine
 from launcher.host.facts import CDI_ENABLED, EngineTraits
 from launcher.host.tree import HostTree
 
 if TYPE_CHECKING:
+    from launcher.engines.build_log import BuildLog
+    from launcher.engines.image_build import ImageBuild
     from launcher.plan.plan import Plan
 
 SOCKET = "/var/run/docker.sock"

@@ -7,13 +7,13 @@ program that is not process 1 gets its signals. An image is never pulled.
 from __future__ import annotations
 
 import json
-import subprocess
 from abc import abstractmethod
 from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from aam.contract.errors import CannotCreate, MissingInput
+from launcher import processes
 from launcher.engines.base import (
     ENV,
     GIB,
@@ -21,14 +21,14 @@ from launcher.engines.base import (
     SMOKE,
     WHEELS,
     Engine,
-    ImageBuild,
     SpaceRequirement,
     fields,
     program,
 )  # fmt: skip
-from launcher.engines.build_log import BuildLog
 
 if TYPE_CHECKING:
+    from launcher.engines.build_log import BuildLog
+    from launcher.engines.image_build import ImageBuild
     from launcher.plan.plan import Plan
 
 REPOSITORY = "localhost/aam"
@@ -86,7 +86,7 @@ class OciEngine(Engine):
     ) -> list[SpaceRequirement]:
         """Return the disk space of the storage, if the engine reports its folder."""
         argv = [program, "info", "--format", self.storage]
-        done = subprocess.run(argv, capture_output=True, text=True, check=False)
+        done = processes.run(argv)
         output = done.stdout.strip()
         if done.returncode or not output.startswith("/"):
             return []
@@ -109,7 +109,7 @@ class OciEngine(Engine):
             log.run([build.program, "tag", aside, reference], build.scratch)
         finally:
             for tag in (aside, bare):
-                subprocess.run([build.program, "rmi", tag], capture_output=True, check=False)
+                processes.run([build.program, "rmi", tag])
         return {"reference": reference, **inspected(build.program, reference), "labels": labels}
 
     def build_argv(self, build: ImageBuild, tag: str) -> list[str]:
@@ -164,7 +164,7 @@ class OciEngine(Engine):
         """Remove the image from the storage."""
         argv = [program, "rmi", str(recorded.get("reference"))]
         try:
-            done = subprocess.run(argv, capture_output=True, text=True, check=False)
+            done = processes.run(argv)
         except OSError as error:
             evidence, remedy = str(error), f"install {self.name}"
             raise CannotCreate("The image cannot be removed", evidence, remedy) from error
@@ -176,7 +176,7 @@ class OciEngine(Engine):
 def inspected(program: str, image: str) -> dict[str, str]:
     """Return the id and the digest of an image of a storage; nothing if it has none."""
     argv = [program, "image", "inspect", image]
-    done = subprocess.run(argv, capture_output=True, text=True, check=False)
+    done = processes.run(argv)
     if done.returncode:
         return {}
     output = json.loads(done.stdout)[0]
@@ -185,7 +185,7 @@ def inspected(program: str, image: str) -> dict[str, str]:
 
 
 def _output(argv: list[str]) -> str:
-    done = subprocess.run(argv, capture_output=True, text=True, check=False)
+    done = processes.run(argv)
     if done.returncode:
         evidence, remedy = done.stderr.strip()[-300:], "build it again"
         raise CannotCreate("The labels of the image cannot be read", evidence, remedy)

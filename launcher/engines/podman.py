@@ -15,12 +15,13 @@ from collections.abc import Iterable, Mapping
 from typing import TYPE_CHECKING
 
 from launcher.engines import containers_conf
-from launcher.engines.base import ImageBuild, user_namespaces
+from launcher.engines.base import user_namespaces
 from launcher.engines.oci import OciEngine
 from launcher.host.facts import EngineTraits
 from launcher.host.tree import HostTree
 
 if TYPE_CHECKING:
+    from launcher.engines.image_build import ImageBuild
     from launcher.plan.plan import Plan
 
 

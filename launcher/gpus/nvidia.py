@@ -14,7 +14,6 @@ from pathlib import Path
 from typing import Any
 
 from aam.contract.gpus import GPU, nvidia_driver_version
-from launcher.gpus import nvml
 from launcher.gpus.base import Vendor
 from launcher.host import pci
 from launcher.host.facts import Driver, Gpu, GpuInstance
@@ -126,6 +125,8 @@ def _driven(
     arch, _ = chips.get(device or 0, (None, ""))
     instances = _instances(tree, minor)
     if live and (arch is None or instances):
+        from launcher.gpus import nvml  # with ctypes; a start without such a GPU saves 1 ms
+
         arch = arch or nvml.capability(address)
         uuids = nvml.instances(address) if instances else {}
         instances = tuple(replace(i, uuid=uuids.get((i.gpu, i.compute))) for i in instances)

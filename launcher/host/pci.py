@@ -27,11 +27,12 @@ def functions(tree: HostTree, vendor: int | None = None) -> tuple[PciFunction, .
     """List the graphics and accelerator functions, of one vendor or all, by address."""
     found = []
     for address in sorted(tree.names(DEVICES)):
-        kind, maker, device = (number(tree, address, n) for n in ("class", "vendor", "device"))
-        if kind is None or kind >> 16 not in (DISPLAY, ACCELERATOR) or vendor not in (None, maker):
-            continue
-        if maker is not None and device is not None:
-            found.append(PciFunction(address, maker, device, kind >> 8))
+        pci_class = number(tree, address, "class")
+        if pci_class is None or pci_class >> 16 not in (DISPLAY, ACCELERATOR):
+            continue  # a node has hundreds of functions of other classes
+        maker, device = number(tree, address, "vendor"), number(tree, address, "device")
+        if maker is not None and device is not None and vendor in (None, maker):
+            found.append(PciFunction(address, maker, device, pci_class >> 8))
     return tuple(found)
 
 

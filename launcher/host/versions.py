@@ -9,7 +9,6 @@ from __future__ import annotations
 import json
 import os
 import re
-import subprocess
 from collections.abc import Container
 from contextlib import suppress
 from dataclasses import replace
@@ -17,7 +16,7 @@ from pathlib import Path
 
 from aam.contract.errors import CannotCreate
 from aam.contract.files import atomic_write
-from launcher import documents
+from launcher import documents, processes
 from launcher.host.facts import Host
 
 PATIENCE = 10  # seconds
@@ -41,10 +40,8 @@ def with_versions(host: Host, cache: Path, ask: Container[str]) -> Host:
 def version(program: str) -> str | None:
     """Return the version that `program --version` prints; None if it fails or takes too long."""
     try:
-        done = subprocess.run(
-            [program, "--version"], capture_output=True, text=True, timeout=PATIENCE, check=False
-        )
-    except (OSError, subprocess.SubprocessError):
+        done = processes.run([program, "--version"], PATIENCE)
+    except OSError:
         return None
     found = NUMBER.search(done.stdout)
     return found[0] if found else None

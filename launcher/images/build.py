@@ -21,8 +21,9 @@ from typing import Any
 
 from aam.contract.errors import CannotCreate, MissingInput
 from launcher.engines import ENGINES
-from launcher.engines.base import GIB, ImageBuild, SpaceRequirement
+from launcher.engines.base import GIB, SpaceRequirement
 from launcher.engines.build_log import BuildLog
+from launcher.engines.image_build import ImageBuild
 from launcher.images import definitions, index
 from launcher.images.builder import Builder
 from launcher.images.lock import complete_lock

@@ -13,7 +13,7 @@ from pathlib import Path
 import pytest
 
 from aam.contract.errors import DataError, UsageError
-from aam.contract.options.commands.learn import Pretrain
+from aam.contract.options.commands.pretrain import Pretrain
 from aam.contract.options.device import ScaleOptions
 from aam.distributed import network_settings
 from aam.distributed.communicator import Communicator

@@ -10,7 +10,7 @@ import pytest
 
 from aam.contract.errors import UsageError
 from aam.contract.options import build, parse_command
-from aam.contract.options.commands.learn import Search
+from aam.contract.options.commands.search import Search
 from aam.members.search import _inner_splits, _prepare, read_axis, typed
 from aam.training.labelled_study import load_labelled_study
 from tests.support.commands import aam

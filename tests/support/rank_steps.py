@@ -11,7 +11,7 @@ import lightning.pytorch as pl
 import numpy as np
 import torch
 
-from aam.contract.options.commands.learn import Pretrain
+from aam.contract.options.commands.pretrain import Pretrain
 from aam.contract.options.device import ScaleOptions
 from aam.contract.options.study import PhylogenyOptions, TableOptions
 from aam.contract.options.training import LoopOptions, RunOptions

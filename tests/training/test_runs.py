@@ -20,7 +20,7 @@ import torch
 
 from aam import __version__
 from aam.contract.errors import UsageError
-from aam.contract.options.commands.learn import Pretrain
+from aam.contract.options.commands.pretrain import Pretrain
 from aam.contract.options.study import PhylogenyOptions, TableOptions
 from aam.contract.options.training import LoopOptions, LossType, TransformName
 from aam.data.study import Study, load_study

@@ -1,4 +1,4 @@
-"""Options of `aam pretrain` and `aam train`."""
+"""Options of `aam train`."""
 
 from dataclasses import dataclass
 from pathlib import Path
@@ -9,8 +9,6 @@ from aam.contract.options.field import (
     BELOW_ONE,
     FEATURES,
     INSIDE_ONE,
-    ONE_OR_MORE,
-    TWO_OR_MORE,
     WEIGHTS,
     option,
 )
@@ -23,7 +21,6 @@ from aam.contract.options.study import (
     TargetOptions,
 )
 from aam.contract.options.training import (
-    LoopOptions,
     LossType,
     MaskOptions,
     ModelOptions,
@@ -33,41 +30,6 @@ from aam.contract.options.training import (
 )
 
 MemberName = Literal["kernel", "forest", "transformer"]
-
-
-@dataclass(frozen=True)
-class Pretrain:
-    """Pretrain an encoder without labels, on masked nucleotides and UniFrac distances.
-
-    Examples:
-        aam pretrain --table table.biom --tree tree.nwk --output-dir run
-        aam pretrain --config pretrain.yaml --output-dir run2 --seed 2
-    """
-
-    input: TableOptions
-    phylogeny: PhylogenyOptions
-    run: RunOptions
-    sample: SampleOptions
-    model: ModelOptions
-    task: MaskOptions
-    split: SplitOptions
-    loop: LoopOptions
-    speed: SpeedOptions
-    device: DeviceOptions
-    scale: ScaleOptions
-    metadata: Path | None = option(
-        "Sample metadata; only needed for --group-column.",
-        default=None,
-        role="input",
-        basic=True,
-    )
-    pretrained_encoder: Path | None = option(
-        "Checkpoint or run folder to start from, of this or another study; it determines the "
-        "sizes of the encoder.",
-        default=None,
-        role="input",
-        basic=True,
-    )
 
 
 @dataclass(frozen=True)
@@ -167,51 +129,4 @@ class Train:
     )
     best_metric: Literal["val_loss", "r2", "mae", "accuracy", "f1"] = option(
         "Validation metric that chooses the best epoch (best.ckpt).", default="val_loss"
-    )
-
-
-@dataclass(frozen=True)
-class Search(Train):
-    """Search hyper-parameters of `aam train` by nested cross-validation.
-
-    In each of the --folds, trials are scored on --inner-folds of its training samples, and the best
-    one on the test samples, which chose nothing. Several processes share the trials of a folder.
-
-    Examples:
-        aam search --table table.biom --metadata metadata.tsv \
-        --metadata-column age --group-column infant --output-dir search
-        aam search --table table.biom --metadata metadata.tsv \
-        --metadata-column age --members transformer --output-dir search \
-        --vary lr=0.0001..0.01 embedding-dim=32,64,128 --trials 40
-    """
-
-    vary: tuple[str, ...] = option(
-        "Options of `aam train` to vary: NAME=LOW..HIGH for numbers, or NAME=A,B,C; several values "
-        "of one option are joined by +. Without it: the members, or of a transformer alone lr, "
-        "dropout and profile-dropout.",
-        default=(),
-        metavar="NAME=VALUES",
-        basic=True,
-    )
-    trials: int = option(
-        "Trials in each fold, and on all samples.", default=20, takes=ONE_OR_MORE, basic=True
-    )
-    inner_folds: int = option(
-        "Folds of the training samples that score a trial; worse trials than the median of the "
-        "others end after any of them.",
-        default=3,
-        takes=TWO_OR_MORE,
-        basic=True,
-    )
-    sampler: Literal["tpe", "random"] = option(
-        "Optuna's sampler: tree-structured Parzen estimator, or random.", default="tpe", basic=True
-    )
-    storage: str | None = option(
-        "Optuna's database, such as sqlite:///search.db; by default search.db in --output-dir.",
-        default=None,
-    )
-    trials_only: bool = option(
-        "Run trials, and leave the evaluation to the process without this option.",
-        default=False,
-        basic=True,
     )

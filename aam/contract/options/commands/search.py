@@ -1,0 +1,58 @@
+"""Options of `aam search`."""
+
+from dataclasses import dataclass
+from typing import Literal
+
+from aam.contract.options.commands.learn import Train
+from aam.contract.options.field import (
+    ONE_OR_MORE,
+    TWO_OR_MORE,
+    option,
+)
+
+
+@dataclass(frozen=True)
+class Search(Train):
+    """Search hyper-parameters of `aam train` by nested cross-validation.
+
+    In each of the --folds, trials are scored on --inner-folds of its training samples, and the best
+    one on the test samples, which chose nothing. Several processes share the trials of a folder.
+
+    Examples:
+        aam search --table table.biom --metadata metadata.tsv \
+        --metadata-column age --group-column infant --output-dir search
+        aam search --table table.biom --metadata metadata.tsv \
+        --metadata-column age --members transformer --output-dir search \
+        --vary lr=0.0001..0.01 embedding-dim=32,64,128 --trials 40
+    """
+
+    vary: tuple[str, ...] = option(
+        "Options of `aam train` to vary: NAME=LOW..HIGH for numbers, or NAME=A,B,C; several values "
+        "of one option are joined by +. Without it: the members, or of a transformer alone lr, "
+        "dropout and profile-dropout.",
+        default=(),
+        metavar="NAME=VALUES",
+        basic=True,
+    )
+    trials: int = option(
+        "Trials in each fold, and on all samples.", default=20, takes=ONE_OR_MORE, basic=True
+    )
+    inner_folds: int = option(
+        "Folds of the training samples that score a trial; worse trials than the median of the "
+        "others end after any of them.",
+        default=3,
+        takes=TWO_OR_MORE,
+        basic=True,
+    )
+    sampler: Literal["tpe", "random"] = option(
+        "Optuna's sampler: tree-structured Parzen estimator, or random.", default="tpe", basic=True
+    )
+    storage: str | None = option(
+        "Optuna's database, such as sqlite:///search.db; by default search.db in --output-dir.",
+        default=None,
+    )
+    trials_only: bool = option(
+        "Run trials, and leave the evaluation to the process without this option.",
+        default=False,
+        basic=True,
+    )
