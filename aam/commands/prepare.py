@@ -12,6 +12,7 @@ from aam.contract.folders import atomic_folder
 from aam.contract.options.commands.studies import Prepare
 from aam.data.store.files import is_store, read_header
 from aam.data.store.integrity import verify
+from aam.data.store.joined_tables import check_numbers
 from aam.data.store.writer import prepare
 
 
@@ -23,16 +24,19 @@ def run(options: Prepare) -> None:
         MissingInput, DataError: see the readers.
         CannotCreate: the output exists, or cannot be written.
     """
-    table, output = options.input.table, options.output
+    output = options.output
     if options.verify:
-        header = read_header(table)
-        verify(table, header)
-        say(f"'{table}' is intact: the checksums of {len(header.arrays)} files match.")
+        for folder in options.table:
+            header = read_header(folder)
+            verify(folder, header)
+            say(f"'{folder}' is intact: the checksums of {len(header.arrays)} files match.")
         return
     if output is None:
         raise UsageError("Nowhere to write", "--output was not given", "name a folder")
-    if is_store(table):
-        raise UsageError("The table is a store already", f"'{table}'", "use it as it is")
+    check_numbers(options)
+    if stores := [str(table) for table in options.table if is_store(table)]:
+        remedy = "use it as it is, or name the files from which it was made"
+        raise UsageError("The table is a store already", f"'{stores[0]}'", remedy)
     _refuse_existing(output, options.overwrite)
     with atomic_folder(output, options.overwrite) as folder:
         sizes = prepare(options, folder)

@@ -22,6 +22,7 @@ from aam import __version__
 from aam.contract import shards
 from aam.contract.files import atomic_write, is_regular, sha256
 from aam.contract.options import specs, to_plain
+from aam.contract.options.field import numbered
 
 LIBRARIES = ("torch", "lightning", "numpy", "scipy", "pandas", "scikit-bio", "biom-format",
              "scikit-learn")  # fmt: skip
@@ -138,12 +139,12 @@ def _versions() -> dict[str, str]:
 
 
 def input_files(options: Any) -> dict[str, dict[str, Any]]:
-    """Return path, size and SHA-256 of every input file, by flag."""
-    paths = {
-        spec.flag: value_of(options, spec.field)
-        for spec in specs(type(options))
-        if spec.role == "input"
-    }
+    """Return path, size and SHA-256 of every input file, by flag (see `numbered`)."""
+    paths: dict[str, Any] = {}
+    for spec in specs(type(options)):
+        if spec.role == "input":
+            value = value_of(options, spec.field)
+            paths |= numbered(spec.flag, value if isinstance(value, tuple) else (value,))
     # A value may also be None, or a literal such as `auto`.
     found = {flag: input_file(path) for flag, path in paths.items() if isinstance(path, Path)}
     return {flag: file for flag, file in found.items() if file is not None}

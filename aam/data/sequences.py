@@ -84,6 +84,16 @@ def read_sequences(path: Path, max_bytes: int | None = None) -> dict[str, str]:
     return found
 
 
+def is_sequence(name: str) -> bool:
+    """Return whether a feature id consists of letters of sequences alone."""
+    return _LIKE_SEQUENCE.fullmatch(name) is not None
+
+
+def as_dna(sequence: str) -> str:
+    """Return a sequence in upper case with T for U: the spelling in which equal ones are equal."""
+    return sequence.upper().replace("U", "T")
+
+
 def sequences_of(
     feature_ids: Sequence[str], path: Path | None, max_bytes: int | None = None
 ) -> tuple[str, ...]:
@@ -97,7 +107,7 @@ def sequences_of(
             not the hash of its sequence; see also `read_sequences`.
     """
     if path is None:
-        other = [name for name in feature_ids if not _LIKE_SEQUENCE.fullmatch(name)]
+        other = [name for name in feature_ids if not is_sequence(name)]
         if other:
             raise DataError(
                 f"Feature ids that are not sequences, of {len(feature_ids)} features",
@@ -183,7 +193,7 @@ def _is_hash(name: str, sequence: str) -> bool:
     if digest is None or not re.fullmatch("[0-9a-fA-F]+", name):
         return True
     # vsearch hashes upper case with T for U, QIIME 2 the letters as they are.
-    spellings = {sequence, sequence.upper(), sequence.upper().replace("U", "T")}
+    spellings = {sequence, sequence.upper(), as_dna(sequence)}
     return any(digest(dna.encode()).hexdigest() == name.lower() for dna in spellings)
 
 

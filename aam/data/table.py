@@ -106,7 +106,7 @@ def check_reads(
     richness_N: NDArray[np.int64],
     prevalence_F: NDArray[np.int64],
     sample_ids: Sequence[str],
-    path: Path,
+    path: Path | str,
     drop_empty_samples: bool,
 ) -> tuple[NDArray[np.int64], NDArray[np.int64]]:
     """Refuse samples without reads or print that they are left out; print unused features.
@@ -115,7 +115,7 @@ def check_reads(
         richness_N: features of each sample.
         prevalence_F: samples with each feature.
         sample_ids: N names.
-        path: of the table, for messages.
+        path: of the table, or names of several, for messages.
         drop_empty_samples: leave out samples without reads.
 
     Returns:

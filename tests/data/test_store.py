@@ -160,7 +160,7 @@ def test_every_format_is_prepared_to_the_same_study(
             expected = load_study(TableOptions(table=path))
             folder = Path(name) / f"{form}.aam"
             folder.mkdir()
-            prepare(Prepare(TableOptions(table=path)), folder, block_bytes)
+            prepare(Prepare(table=(path,)), folder, block_bytes)
             found = load_study(TableOptions(table=folder))
             same_study(found, expected)
             again, first = open_store(folder).as_read(), read_table(path)
@@ -305,7 +305,7 @@ def test_preparing_holds_less_than_two_blocks(tmp_path: Path) -> None:
         folder = tmp_path / str(block_bytes)
         folder.mkdir()
         tracemalloc.start()
-        prepare(Prepare(TableOptions(table=path)), folder, block_bytes)
+        prepare(Prepare(table=(path,)), folder, block_bytes)
         found = tracemalloc.get_traced_memory()[1]
         tracemalloc.stop()
         return found

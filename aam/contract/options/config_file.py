@@ -10,7 +10,7 @@ from typing import Any
 from aam.contract.errors import ConfigurationError, DataError, UsageError
 from aam.contract.files import require
 from aam.contract.options.command_line import parse_known
-from aam.contract.options.field import OptionSpec, flag_of, members
+from aam.contract.options.field import OptionSpec, flag_of, members, numbered
 from aam.contract.suggestions import nearest
 from aam.contract.yaml_document import Entry, read_entries
 
@@ -64,7 +64,9 @@ def typed(spec: OptionSpec, entry: Entry) -> dict[str, Any]:
             "Not a value of an option", evidence, "write it in quotes if it is text"
         )
     try:
-        given, others = parse_known([spec], [spec.flag, *map(str, parts)])
+        once = [spec.flag, *map(str, parts)]
+        argv = [f"{spec.flag}={part}" for part in parts] if spec.repeated else once
+        given, others = parse_known([spec], argv)
     except UsageError as error:
         evidence = f"{error.evidence} in {entry.where}"
         raise UsageError(error.cause, evidence, error.remedy) from error
@@ -101,10 +103,11 @@ def _recorded(
             continue
         default = list(spec.default) if isinstance(spec.default, tuple) else spec.default
         if value != default:
-            stored = inputs.get(flag_of(field), {}).get(
-                "path"
-            )  # absolute; value is as it was given
-            yield field, Entry(stored or value, str(path))
+            # The path of an input is absolute, its value as it was given.
+            values = value if isinstance(value, list) else [value]
+            named = numbered(flag_of(field), values).items()
+            stored = [inputs.get(flag, {}).get("path") or each for flag, each in named]
+            yield field, Entry(stored if isinstance(value, list) else stored[0], str(path))
 
 
 def _flat(options: Mapping[str, Any]) -> dict[str, Any]:

@@ -13,7 +13,7 @@ import numbers
 import os
 import sys
 import typing
-from collections.abc import Mapping
+from collections.abc import Iterable, Mapping
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, Literal, TypeVar
@@ -167,6 +167,11 @@ def summary(command: type) -> str:
 def flag_of(field: str) -> str:
     """Return the flag of an option by the name of its field; `from_` gives --from."""
     return "--" + field.rstrip("_").replace("_", "-")
+
+
+def numbered(flag: str, values: Iterable[T]) -> dict[str, T]:
+    """Return the values of a repeated option by `--table`, `--table 2`, `--table 3` and so on."""
+    return {flag if n == 1 else f"{flag} {n}": value for n, value in enumerate(values, 1)}
 
 
 def build(command: type[T], given: Mapping[str, Any]) -> T:

@@ -22,6 +22,13 @@ Metric = Literal[
 
 DROP_MISSING_HELP = "Leave out ASVs that are not in the tree instead of rejecting the table."
 
+DROP_EMPTY_HELP = "Leave out samples without reads instead of rejecting the table."
+
+MEMORY_HELP = (
+    "Memory limit in GiB for reading each of table, tree and sequences, and for the tiles of "
+    "`aam unifrac`. 'auto': half of the available memory, and 1 GiB for tiles."
+)
+
 MIDPOINT_HELP = (
     "Root an unrooted tree at the midpoint between its two most distant tips; otherwise a tree "
     "without a root is rejected."
@@ -43,15 +50,9 @@ class TableOptions:
         role="input",
         basic=True,
     )
-    drop_empty_samples: bool = option(
-        "Leave out samples without reads instead of rejecting the table.", default=False
-    )
+    drop_empty_samples: bool = option(DROP_EMPTY_HELP, default=False)
     max_memory_gb: float | Literal["auto"] = option(
-        "Memory limit in GiB for reading each of table, tree and sequences, and for the tiles of "
-        "`aam unifrac`. 'auto': half of the available memory, and 1 GiB for tiles.",
-        default="auto",
-        takes=GIBIBYTES,
-        resumable=True,
+        MEMORY_HELP, default="auto", takes=GIBIBYTES, resumable=True
     )
 
 

@@ -8,6 +8,7 @@ loads from the same files.
 
 from __future__ import annotations
 
+import shutil
 from collections.abc import Sequence
 from dataclasses import dataclass
 from operator import itemgetter
@@ -20,11 +21,13 @@ from numpy.typing import NDArray
 from aam.console import say
 from aam.contract.files import sha256
 from aam.contract.options.commands.studies import Prepare
+from aam.contract.options.field import numbered
 from aam.data.io.table_blocks import TableBlocks
-from aam.data.io.table_formats import BLOCK_BYTES, open_blocks
-from aam.data.metadata import Metadata, read_metadata
-from aam.data.sequences import encode, sequences_of
+from aam.data.io.table_formats import BLOCK_BYTES
+from aam.data.metadata import Metadata
+from aam.data.sequences import encode
 from aam.data.store.files import ArrayDescription, ArrayFile, write_array, write_header
+from aam.data.store.joined_tables import joined_metadata, open_tables
 from aam.data.store.mapped import pack
 from aam.data.table import check_reads, leave_out_samples
 from aam.data.unifrac.phylogeny import read_phylogeny
@@ -51,10 +54,11 @@ def prepare(options: Prepare, folder: Path, block_bytes: int = BLOCK_BYTES) -> S
     Raises:
         MissingInput, DataError: as `load_study` for the same files.
     """
-    budget = memory_budget(options.input.max_memory_gb)
+    budget = memory_budget(options.max_memory_gb)
     scratch = folder / "scratch"
     scratch.mkdir()
-    table = open_blocks(options.input.table, scratch, block_bytes, budget)
+    joined = open_tables(options, scratch, block_bytes, budget)
+    table = joined.table
     richness_N = np.zeros(len(table.sample_ids), dtype=np.int64)
     prevalence_F = np.zeros(len(table.feature_ids), dtype=np.int64)
     first = 0
@@ -66,8 +70,8 @@ def prepare(options: Prepare, folder: Path, block_bytes: int = BLOCK_BYTES) -> S
         richness_N,
         prevalence_F,
         table.sample_ids,
-        options.input.table,
-        options.input.drop_empty_samples,
+        joined.name,
+        options.drop_empty_samples,
     )
     # ASVs are ordered by id; those without reads in any sample are left out.
     columns = np.array(sorted(held.tolist(), key=table.feature_ids.__getitem__), dtype=np.int64)
@@ -86,7 +90,7 @@ def prepare(options: Prepare, folder: Path, block_bytes: int = BLOCK_BYTES) -> S
         arrays["ancestors_ends"] = write_array(folder, "ancestors_ends", phylogeny.indptr)
         del phylogeny
     ids = tuple(table.feature_ids[column] for column in columns.tolist())
-    tokens_FL = encode(sequences_of(ids, options.input.sequences, budget), None, budget)
+    tokens_FL = encode(joined.sequences(ids, options, budget), None, budget)
     arrays["tokens"] = write_array(folder, "tokens", tokens_FL)
     ranks = np.argsort(np.argsort(columns)).astype(np.int64)
     arrays["asv_columns"] = write_array(folder, "asv_columns", ranks)
@@ -97,17 +101,15 @@ def prepare(options: Prepare, folder: Path, block_bytes: int = BLOCK_BYTES) -> S
     emptied = np.flatnonzero((richness_N > 0) & ~kept_N).tolist()
     what = "Samples without an ASV of the tree"
     named = [table.sample_ids[row] for row in emptied]
-    leave_out_samples(what, named, options.input.drop_empty_samples)
+    leave_out_samples(what, named, options.drop_empty_samples)
     samples = [table.sample_ids[row] for row in np.flatnonzero(kept_N).tolist()]
     arrays |= _write_strings(folder, "samples", pack(samples))
     metadata_columns = None
-    if options.metadata is not None:
-        metadata = read_metadata(options.metadata)
+    if options.metadata:
+        metadata = joined_metadata(options)
         metadata_columns = list(metadata.columns)
         arrays |= _write_metadata(folder, metadata, samples)
-    for file in scratch.iterdir():
-        file.unlink()
-    scratch.rmdir()
+    shutil.rmtree(scratch)
     write_header(folder, arrays, metadata_columns, _made_from(options))
     return StoreSizes(len(samples), len(columns), entries)
 
@@ -172,14 +174,15 @@ def _write_metadata(
 
 
 def _made_from(options: Prepare) -> dict[str, dict[str, Any]]:
-    paths = {
-        "--table": options.input.table,
-        "--sequences": options.input.sequences,
-        "--tree": options.tree,
+    tree = () if options.tree is None else (options.tree,)
+    files = {
+        "--table": options.table,
+        "--sequences": options.sequences,
+        "--tree": tree,
         "--metadata": options.metadata,
     }
     return {
-        flag: {"name": path.name, "bytes": path.stat().st_size, "sha256": sha256(path)}
-        for flag, path in paths.items()
-        if path is not None
+        name: {"name": path.name, "bytes": path.stat().st_size, "sha256": sha256(path)}
+        for flag, paths in files.items()
+        for name, path in numbered(flag, paths).items()
     }

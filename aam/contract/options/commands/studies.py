@@ -2,37 +2,76 @@
 
 from dataclasses import dataclass
 from pathlib import Path
+from typing import Literal
 
-from aam.contract.options.field import option
-from aam.contract.options.study import DROP_MISSING_HELP, MIDPOINT_HELP, TableOptions
+from aam.contract.options.field import GIBIBYTES, ONE_OR_MORE, option
+from aam.contract.options.study import (
+    DROP_EMPTY_HELP,
+    DROP_MISSING_HELP,
+    MEMORY_HELP,
+    MIDPOINT_HELP,
+)
 
 
 @dataclass(frozen=True)
 class Prepare:
-    """Write a study as a folder that every command memory-maps as its --table.
+    """Write a study, or several together, as a folder that every command memory-maps as --table.
 
-    The folder replaces table, sequences and tree, and --metadata if that is given here.
+    The folder replaces table, sequences and tree, and --metadata if that is given here. ASVs of
+    several tables with the same sequence are one ASV.
 
     Examples:
         aam prepare --table table.biom --tree tree.nwk --output study.aam
-        aam prepare --table study.aam --verify
+        aam prepare --table gut.biom --table skin.biom --trim-length 100 --output both.aam
     """
 
-    input: TableOptions
+    table: tuple[Path, ...] = option(
+        "Feature table: BIOM, TSV, or QIIME 2 artifact (.qza); once for each table.",
+        role="input",
+        repeated=True,
+    )
+    sequences: tuple[Path, ...] = option(
+        "Representative sequences (FASTA or .qza), for tables whose feature ids are hashes; once "
+        "for each table, or once for all.",
+        default=(),
+        role="input",
+        basic=True,
+        repeated=True,
+    )
     tree: Path | None = option(
         "Rooted phylogeny: Newick or .qza.", default=None, role="input", basic=True
     )
-    metadata: Path | None = option(
-        "Sample metadata to store with the samples: TSV as QIIME 2 reads it.",
-        default=None,
+    metadata: tuple[Path, ...] = option(
+        "Sample metadata to store with the samples: TSV as QIIME 2 reads it; once for each table, "
+        "or once for all.",
+        default=(),
         role="input",
         basic=True,
+        repeated=True,
     )
     output: Path | None = option(
         "Folder to write, such as study.aam.", default=None, role="output", basic=True
     )
+    sample_prefixes: tuple[str, ...] = option(
+        "A prefix for each table, in order: sample S of the table with prefix gut becomes gut.S, "
+        "also in its own metadata. Needed where tables have sample ids in common.",
+        default=(),
+        metavar="PREFIX",
+        basic=True,
+    )
+    trim_length: int | Literal["shortest"] | None = option(
+        "Nucleotides to keep of each sequence: ASVs that are then equal are joined, and their ids "
+        "are the trimmed sequences. 'shortest': the length of the shortest ASV.",
+        default=None,
+        takes=ONE_OR_MORE,
+        basic=True,
+    )
+    drop_empty_samples: bool = option(DROP_EMPTY_HELP, default=False)
     drop_missing_asvs: bool = option(DROP_MISSING_HELP, default=False)
     root_at_midpoint: bool = option(MIDPOINT_HELP, default=False)
+    max_memory_gb: float | Literal["auto"] = option(
+        MEMORY_HELP, default="auto", takes=GIBIBYTES, resumable=True
+    )
     verify: bool = option(
         "Write nothing; compare the files of the folder given as --table with their checksums.",
         default=False,
