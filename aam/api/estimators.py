@@ -32,12 +32,12 @@ from aam.contract.options.training import RunOptions
 from aam.data.metadata import ID_HEADER, Metadata
 from aam.members.train import train
 
-_REPLACED = {"group_column"} | {
+_REPLACED = {"group_column", "loss_config"} | {
     spec.field
     for group in (TableOptions, TargetOptions, CovariateOptions, RunOptions, ScaleOptions)
     for spec in specs(group)
 }
-"""Options that the arguments of `fit` replace, or that concern several processes."""
+"""Options that the arguments of `fit` replace, or of several processes or targets."""
 
 _PARAMETERS = [spec for spec in specs(Train) if spec.field not in _REPLACED]
 

@@ -26,7 +26,7 @@ def run(options: Evaluate) -> None:
     """
     if options.output is not None:
         refuse_existing(options.output, options.overwrite)
-    frame = read_predictions(options.predictions)
+    frame = read_predictions(options.predictions, options.metadata_column)
     metadata = read_metadata(options.metadata)
     frame = frame.iloc[rows_where(options.where, metadata, frame[ID_HEADER].tolist())]
     scored, ids = join_labels(frame, metadata, options.metadata_column, options.classifier)

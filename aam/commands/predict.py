@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
 from pathlib import Path
 
 import pandas as pd
@@ -15,22 +16,42 @@ from aam.data.covariates import Covariates
 from aam.data.shards import facts_of, finished, take_shard
 from aam.data.study import Study
 from aam.members import checkpoint
-from aam.members import predict as ensemble
+from aam.members.predict import predict_table
+from aam.members.targets import join_targets
 from aam.numerics.device import choose_device, print_device
+from aam.training import checkpoints
 from aam.training.new_samples import Comparison, compare, read_covariates, select_as_trained
 from aam.training.output_tables import prediction_table, write_table
 from aam.training.prediction import LoadedModel, load_models, load_samples, predict
 
 
 def run(options: Predict) -> dict[str, object]:
-    """Predict a column for every sample of a table; return facts for the run record."""
+    """Predict the target, or each target, of every sample; return facts for the run record."""
     output = file_of(options) or options.output
     if options.shard is None:
         refuse_existing(output, options.overwrite)
     elif (facts := finished("predict", options)) is not None:
         return facts
+    tables: dict[str, pd.DataFrame] = {}
+    facts = {}
+    for model in checkpoints.target_folders(options.model) or [options.model]:
+        column, tables[column], comparison, found = _predict_target(replace(options, model=model))
+        facts |= found
+        comparison.show()
+    table = join_targets(tables) if len(tables) > 1 else next(iter(tables.values()))
+    write_table(output, table)
+    columns = ", ".join(f"'{column}'" for column in tables)
+    say(f"Predictions of {columns} for {len(table)} samples: {output}")
+    return facts | (facts_of(output, len(table)) if options.shard is not None else {})
+
+
+def _predict_target(
+    options: Predict,
+) -> tuple[str, pd.DataFrame, Comparison, dict[str, object]]:
+    """Return the target of a model, its predictions, their comparison, and facts of the run."""
     if (path := checkpoint.find(options.model)) is not None:
-        return ensemble.predict(path, options, output)
+        loaded = checkpoint.read(path)
+        return loaded.stored.column, *predict_table(loaded, options), {}
     device = choose_device(options.device)
     print_device(device)
     models = load_models(options.model, options.device)
@@ -38,7 +59,7 @@ def run(options: Predict) -> dict[str, object]:
     study = select_as_trained(load_samples(options.input, config), config.options, options.metadata)
     study = take_shard(study, options)
     covariates = read_covariates(config.covariates, options.metadata, study.table.sample_ids)
-    table, comparison = predict_study(
+    found = predict_study(
         models,
         study,
         options.batch_size,
@@ -47,12 +68,8 @@ def run(options: Predict) -> dict[str, object]:
         options.asv_vectors_dir,
         covariates,
     )
-    write_table(output, table)
-    comparison.show()
     assert config.target is not None
-    say(f"Predictions of '{config.target.column}' for {len(table)} samples: {output}")
-    shard = facts_of(output, len(table)) if options.shard is not None else {}
-    return {"attention": models[0].attention, **shard}
+    return config.target.column, *found, {"attention": models[0].attention}
 
 
 def predict_study(

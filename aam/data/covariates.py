@@ -21,7 +21,7 @@ from aam.console import warn
 from aam.contract.errors import DataError, UsageError, first_few
 from aam.contract.options.field import ABOVE_ZERO
 from aam.contract.options.study import CovariateOptions
-from aam.data.metadata import Metadata
+from aam.data.metadata import Metadata, listed_columns
 from aam.data.splits import Split
 
 UNKNOWN = 0
@@ -183,8 +183,8 @@ def read_covariates(
         UsageError: a column twice, or one of `others`.
         DataError: absent columns, a categorical column of numbers, or a numeric column of text.
     """
-    categorical = _names(options.categorical_columns, metadata)
-    numeric = _names(options.numeric_columns, metadata)
+    categorical = listed_columns(options.categorical_columns, metadata)
+    numeric = listed_columns(options.numeric_columns, metadata)
     columns = (*categorical, *numeric)
     if not columns:
         return None
@@ -248,12 +248,6 @@ def check_target(covariates: Covariates, values_N: npt.NDArray[np.float64], colu
                 f"'{column}' is the same in all samples of {len(constant)} of {len(several)} "
                 f"categories of '{name}' ({first_few(constant)}): these predict it by themselves."
             )
-
-
-def _names(given: Sequence[str], metadata: Metadata) -> tuple[str, ...]:
-    """Split `a,b` into columns, unless a column has that name."""
-    parts = [[one] if one in metadata.columns else one.split(",") for one in given]
-    return tuple(name.strip() for names in parts for name in names if name.strip())
 
 
 def _read(

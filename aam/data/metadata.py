@@ -144,6 +144,12 @@ def read_metadata(path: Path) -> Metadata:
     return Metadata(ids, {str(name): known[name].tolist() for name in known.columns})
 
 
+def listed_columns(given: Sequence[str], metadata: Metadata) -> tuple[str, ...]:
+    """Split `a,b` into columns, unless a column has that name."""
+    parts = [[one] if one in metadata.columns else one.split(",") for one in given]
+    return tuple(name.strip() for names in parts for name in names if name.strip())
+
+
 def numeric_target(
     metadata: Metadata, column: str, sample_ids: Sequence[str]
 ) -> tuple[NDArray[np.int64], NDArray[np.float64]]:

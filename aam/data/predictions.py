@@ -31,10 +31,11 @@ HELD_OUT_PARTS = ("new", "test", "validation")
 """Splits that measure a model, the better first; "new" is of `aam predict`."""
 
 
-def read_predictions(path: Path) -> pd.DataFrame:
+def read_predictions(path: Path, target: str = "") -> pd.DataFrame:
     """Read a predictions file as strings; missing values are "".
 
     Training rows are left out, and validation rows too if there are test rows; a line is printed.
+    In a file of several targets, the columns `TARGET_predicted`, ... of one are read.
 
     Raises:
         MissingInput: no such file.
@@ -49,6 +50,9 @@ def read_predictions(path: Path) -> pd.DataFrame:
     except (ValueError, pd.errors.ParserError) as error:
         raise DataError("Not a table", f"'{path}', {error}", "give predictions.tsv") from error
     frame = frame.rename(columns={OLD_ID_HEADER: ID_HEADER})
+    if "predicted" not in frame.columns and f"{target}_predicted" in frame.columns:
+        frame = frame[frame[f"{target}_predicted"] != ""]
+        frame = frame.rename(columns=lambda name: name.removeprefix(f"{target}_"))
     absent = [name for name in (ID_HEADER, "predicted") if name not in frame.columns]
     if absent:
         raise DataError(

@@ -139,7 +139,7 @@ def read_splits(path: Path, sample_ids: Sequence[str]) -> tuple[Split, ...]:
     listed = {sample for _, sample in placed}
     unlisted = [name for name in sample_ids if name not in listed]
     if absent:
-        say(f"Ids of '{path.name}' that are not in the table: {first_few(absent)}.")
+        say(f"Ids of '{path.name}' without a labelled sample in the table: {first_few(absent)}.")
     if unlisted:
         say(f"Samples that are not in '{path.name}' are not used: {first_few(unlisted)}.")
     return tuple(

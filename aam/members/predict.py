@@ -2,17 +2,13 @@
 
 from __future__ import annotations
 
-from pathlib import Path
-
 import numpy as np
 import pandas as pd
 
-from aam.console import say
 from aam.contract.options.commands.use import Predict
 from aam.data.metadata import ID_HEADER
-from aam.data.shards import facts_of, take_shard
+from aam.data.shards import take_shard
 from aam.data.study import load_study
-from aam.members import checkpoint
 from aam.members.base import F64, Samples
 from aam.members.checkpoint import TRANSFORMER, LoadedEnsemble
 from aam.members.estimators import ESTIMATORS, KERNEL
@@ -25,32 +21,10 @@ from aam.training.new_samples import (
     read_covariates,
     select_as_trained,
 )
-from aam.training.output_tables import require_finite, write_table
+from aam.training.output_tables import require_finite
 from aam.training.prediction import build_models
 from aam.training.prediction import predict as predict_with_networks
 from aam.training.target_transforms import TRANSFORMS
-
-
-def predict(path: Path, options: Predict, output: Path) -> dict[str, object]:
-    """Write the predictions of an ensemble and of its members for every sample of a table.
-
-    Args:
-        path: checkpoint of the ensemble.
-        options: of the command.
-        output: file to write, of the table or of its shard.
-
-    Returns:
-        Facts for the run record.
-
-    Raises:
-        AamError: see `checkpoint.read` and `predict_table`.
-    """
-    loaded = checkpoint.read(path)
-    table, comparison = predict_table(loaded, options)
-    write_table(output, table)
-    comparison.show()
-    say(f"Predictions of '{loaded.stored.column}' for {len(table)} samples: {output}")
-    return facts_of(output, len(table)) if options.shard is not None else {}
 
 
 def predict_table(loaded: LoadedEnsemble, options: Predict) -> tuple[pd.DataFrame, Comparison]:

@@ -164,6 +164,7 @@ def _prepare(options: Search) -> tuple[Train, tuple[Axis, ...]]:
     refused = {
         "--splits": options.split.splits,
         "--resume-from": options.run.resume_from,
+        "--loss-config": options.loss_config,
         "--folds 1": options.folds == 1 or None,
         "--distributed": options.scale.distributed or None,
         "--fsdp": options.scale.fsdp or None,

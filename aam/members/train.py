@@ -55,6 +55,7 @@ _EVERY_MEMBER = (
     "members",
     "test_size",
     "target_transform",
+    "loss_config",
     "output_min",
     "output_max",
 )
@@ -72,14 +73,11 @@ def train(options: Train) -> ScoredPredictions | None:
         AamError: see `aam.training.train` and `load_labelled_study`.
     """
     members = choose_members(options)
-    folds = options.folds
-    if folds == "auto":
-        folds = 1 if checkpoint.TRANSFORMER in members else _FOLDS
+    folds = choose_folds(options, members)
     options = dataclasses.replace(options, members=members, folds=folds)
     if checkpoint.TRANSFORMER not in members:
         return _train_estimators(options)
-    several = options.scale.fsdp or read_environment(os.environ).world_size > 1
-    if several and _reads_metadata(options):
+    if several_processes(options) and _reads_metadata(options):
         raise UsageError(
             "The transformer reads metadata columns in one process only",
             "--categorical-columns or --numeric-columns with several processes",
@@ -119,6 +117,18 @@ def _train_on_counts(options: Train) -> ScoredPredictions | None:
 
 def _reads_metadata(options: Train) -> bool:
     return options.covariates != dataclasses.replace(options.covariates, **NO_COLUMNS)
+
+
+def several_processes(options: Train) -> bool:
+    """Return whether the command is one of several processes, or starts them."""
+    return options.scale.fsdp or read_environment(os.environ).world_size > 1
+
+
+def choose_folds(options: Train, members: tuple[MemberName, ...]) -> int:
+    """Return the number of folds; 'auto' depends on the members."""
+    if options.folds != "auto":
+        return options.folds
+    return 1 if checkpoint.TRANSFORMER in members else _FOLDS
 
 
 def choose_members(options: Train) -> tuple[MemberName, ...]:

@@ -9,6 +9,7 @@ from __future__ import annotations
 import shutil
 from pathlib import Path
 from typing import Any
+from urllib.parse import quote
 
 import torch
 
@@ -43,6 +44,12 @@ def find(path: Path, name: str) -> Path:
         return file
     if file == path:
         raise MissingInput("No checkpoint", f"'{file}' does not exist", "name a file or run folder")
+    if targets := target_folders(path):
+        raise MissingInput(
+            "A run of several targets",
+            f"'{path}' has {', '.join(folder.name for folder in targets)}",
+            "name the folder of one target",
+        )
     absent = f"the folder '{path}' has no checkpoints/{name}"
     if others := sorted(other.name for other in file.parent.glob("*.ckpt")):
         raise MissingInput(
@@ -51,6 +58,16 @@ def find(path: Path, name: str) -> Path:
             "name the run folder of `aam pretrain`, or of `aam train --members transformer`",
         )
     raise MissingInput("No checkpoint", absent, "name the --output-dir of a run")
+
+
+def target_folder(run: Path, column: str) -> Path:
+    """Return the folder of one of several targets of a run."""
+    return run / ("target-" + quote(column, safe=" "))
+
+
+def target_folders(run: Path) -> list[Path]:
+    """Return the folders of the targets of a run; none for a run of one target."""
+    return sorted(run.glob("target-*")) if run.is_dir() else []
 
 
 def _resumed_source(run: RunOptions) -> Path | None:
@@ -102,7 +119,8 @@ def check_folds(run: RunOptions) -> None:
 def run_folder_of(checkpoint: Path) -> Path:
     """Return the run folder of a checkpoint."""
     folder = checkpoint.parent.parent
-    return folder.parent if (folder.parent / "run.json").exists() else folder
+    of_fold = folder.name.startswith("fold-") and (folder.parent / "run.json").exists()
+    return folder.parent if of_fold else folder
 
 
 def _is_run(path: Path) -> bool:

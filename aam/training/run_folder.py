@@ -116,7 +116,8 @@ def _existing_run_files(folder: Path) -> list[str]:
     if not folder.is_dir():
         return []
     existing = [name for name in _RUN_FILES if (folder / name).exists()]
-    return existing + sorted(path.name for path in folder.glob("fold-*"))
+    existing += sorted(path.name for path in folder.glob("fold-*"))
+    return existing + [path.name for path in checkpoints.target_folders(folder)]
 
 
 def _remove_leftovers(folder: Path) -> None:

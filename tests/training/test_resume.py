@@ -164,6 +164,19 @@ def test_a_run_stopped_at_the_edges_of_epochs_is_the_same(
     same_runs(whole(name), tmp_path)
 
 
+@pytest.mark.slow
+def test_a_comparison_with_the_counts_alone_continues(study_dir: Path, tmp_path: Path) -> None:
+    """Both networks train 12 steps; the second is stopped in its steps 2 and 7."""
+    covariates = ("--categorical-columns", "site", "--categorical-embed-dim", 4)
+    whole, parts = (
+        words(study_dir, "regression", tmp_path / name, *covariates) for name in ("whole", "parts")
+    )
+    assert part(whole) == 0
+    in_parts(parts, [(14, USR1), (5, KILL)])
+    assert (tmp_path / "parts" / "counts-alone" / "predictions.tsv").is_file()
+    same_runs(tmp_path / "whole", tmp_path / "parts")
+
+
 def test_a_learning_rate_that_falls_on_plateaus_is_the_same(
     study_dir: Path, tmp_path: Path
 ) -> None:

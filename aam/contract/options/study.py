@@ -144,7 +144,7 @@ class TargetOptions:
     """The metadata column to predict."""
 
     metadata: Path = option("Sample metadata: TSV as QIIME 2 reads it.", role="input")
-    metadata_column: str = option("Metadata column to predict.")
+    metadata_column: str = option("Metadata column to predict; `aam train` takes several as a,b.")
     classifier: bool = option("Predict a category instead of a number.", default=False, basic=True)
     where: str | None = option(
         "Use only samples whose metadata meet a condition: COLUMN=VALUE, also with !=, <, <=, >, "

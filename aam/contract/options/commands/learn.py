@@ -102,6 +102,12 @@ class Train:
         "Transform of a numeric target, fitted on training samples and undone in every result.",
         default="zscore",
     )
+    loss_config: Path | None = option(
+        "YAML with options of single targets: COLUMN, and below it lines such as `loss-type: "
+        "quantile` or `target-penalty: 2`. They replace those of the command line.",
+        default=None,
+        role="input",
+    )
     output_min: float | None = option(
         "Lowest predicted value of a number, in its units; lower predictions become it.",
         default=None,

@@ -1,0 +1,196 @@
+"""Several targets: a run of each on the same folds, in one run folder.
+
+Samples without a value of a target take no part in its run. The folder has `splits.tsv` of all
+samples, `predictions.tsv` with the columns of every target, and a run folder for each target.
+"""
+
+from __future__ import annotations
+
+import dataclasses
+import itertools
+from collections.abc import Mapping, Sequence
+from pathlib import Path
+from typing import Any
+
+import pandas as pd
+
+from aam.console import say
+from aam.contract.errors import ConfigurationError, DataError, UsageError
+from aam.contract.options import specs
+from aam.contract.options.commands.learn import Train
+from aam.contract.options.config_file import typed
+from aam.contract.suggestions import nearest
+from aam.contract.yaml_document import Entry, read_entries
+from aam.data.conditions import rows_where
+from aam.data.labels import split_samples
+from aam.data.metadata import ID_HEADER, Metadata, listed_columns, read_metadata
+from aam.data.metrics import ScoredPredictions
+from aam.data.splits import write_splits
+from aam.data.study import load_study
+from aam.members import checkpoint
+from aam.members.train import choose_folds, choose_members, several_processes, train
+from aam.training import checkpoints, run_folder
+from aam.training.output_tables import write_table
+
+_OF_TARGET = (
+    "target_transform",
+    "target_penalty",
+    "loss_type",
+    "quantiles",
+    "over_penalty",
+    "under_penalty",
+    "output_min",
+    "output_max",
+    "class_weights",
+)
+"""Fields of `Train` that --loss-config may set for a target."""
+
+_KEYS = (ID_HEADER, "fold", "split")
+
+
+def train_targets(options: Train) -> dict[str, ScoredPredictions | None]:
+    """Train the members for each target of --metadata-column.
+
+    Returns:
+        By target the predictions of the held-out samples, see `train`.
+
+    Raises:
+        UsageError: options that one target alone can have.
+        DataError: two targets have no sample in common.
+        AamError: see `train` and `loss_options`.
+    """
+    columns: tuple[str, ...] = (options.target.metadata_column,)
+    if "," in columns[0]:
+        columns = listed_columns(columns, read_metadata(options.target.metadata))
+    own = {} if options.loss_config is None else loss_options(options.loss_config, columns)
+    if len(columns) == 1:
+        return {columns[0]: train(dataclasses.replace(options, **own.get(columns[0], {})))}
+    members = choose_members(options)
+    folds = choose_folds(options, members)
+    options = dataclasses.replace(options, members=members, folds=folds)
+    _check(options, columns)
+    folder, run = options.run.output_dir, options.run
+    resumed = run.resume_from is not None
+    # Each target has checkpoints of its own to resume from; the folder around them has none.
+    around = dataclasses.replace(run, resume_from=None, overwrite=run.overwrite or resumed)
+    prepared = run_folder.prepare("train", dataclasses.replace(options, run=around))
+    scored = {}
+    replaced = run.overwrite and not resumed
+    with run_folder.begin(dataclasses.replace(prepared, overwrite=replaced)) as record:
+        splits = folder / "splits.tsv"
+        if not (resumed and splits.exists()):
+            _write_splits(options, columns, splits)
+        folders = {column: checkpoints.target_folder(folder, column) for column in columns}
+        for column, place in folders.items():
+            say(f"Target: {column}")
+            scored[column] = train(
+                dataclasses.replace(
+                    options,
+                    target=dataclasses.replace(options.target, metadata_column=column),
+                    split=dataclasses.replace(options.split, splits=splits),
+                    run=dataclasses.replace(run, output_dir=place),
+                    **own.get(column, {}),
+                )
+            )
+        write_table(folder / "predictions.tsv", _joined(folders))
+        record.finish(targets={column: place.name for column, place in folders.items()})
+    return scored
+
+
+def loss_options(path: Path, columns: Sequence[str]) -> dict[str, dict[str, Any]]:
+    """Read the options of single targets (--loss-config): target -> field of `Train` -> value.
+
+    Raises:
+        MissingInput: the file does not exist.
+        ConfigurationError: broken YAML, an unknown target, or an option that is not of a target.
+        UsageError: a value that does not suit its option.
+    """
+    known = {spec.flag[2:]: spec for spec in specs(Train) if spec.field in _OF_TARGET}
+    found: dict[str, dict[str, Any]] = {}
+    for column, entry in read_entries(path, "file for --loss-config", columns).items():
+        if not isinstance(entry.value, dict):
+            evidence = f"'{column}' in {entry.where}"
+            raise ConfigurationError("No options of a target", evidence, "write `option: value`")
+        found[column] = {}
+        for key, value in entry.value.items():
+            if (spec := known.get(str(key).replace("_", "-"))) is None:
+                evidence = f"'{key}' of '{column}' in {entry.where}"
+                remedy = nearest(str(key), known, f"known are {', '.join(known)}")
+                raise ConfigurationError("Not an option of a target", evidence, remedy)
+            found[column][spec.field] = typed(spec, Entry(value, entry.where))[spec.flag]
+    return found
+
+
+def _check(options: Train, columns: Sequence[str]) -> None:
+    """Refuse options that one target alone can have.
+
+    Raises:
+        UsageError: see the messages.
+    """
+    evidence = f"--metadata-column {options.target.metadata_column}"
+    if len(set(columns)) < len(columns):
+        raise UsageError("A target twice", evidence, "name each column once")
+    if options.split.stratify:
+        remedy = "leave out --stratify, or train the targets in separate runs"
+        raise UsageError("--stratify with several targets", evidence, remedy)
+    if options.run.resume_from not in (None, "auto"):
+        remedy = "give --resume-from auto and the --output-dir of the run"
+        raise UsageError("A checkpoint to resume is of one target", evidence, remedy)
+    if checkpoint.TRANSFORMER in options.members and several_processes(options):
+        remedy = "train in one process, or the targets in separate runs"
+        raise UsageError("The transformer with several targets and processes", evidence, remedy)
+
+
+def _write_splits(options: Train, columns: Sequence[str], path: Path) -> None:
+    """Split the samples that have a value of any target.
+
+    Raises:
+        DataError: two targets have no sample in common, or see `split_samples`.
+    """
+    metadata = read_metadata(options.target.metadata)
+    table = load_study(options.input).table
+    inside = rows_where(options.target.where, metadata, table.sample_ids)
+    ids = [table.sample_ids[row] for row in inside]
+    labelled = {column: _labelled(metadata, column, ids) for column in columns}
+    for one, other in itertools.combinations(columns, 2):
+        if not labelled[one] & labelled[other]:
+            numbers = (f"'{column}' in {len(labelled[column])}" for column in (one, other))
+            raise DataError(
+                f"The targets '{one}' and '{other}' have no sample in common",
+                f"{' and '.join(numbers)} of {len(ids)} samples",
+                "train them in separate runs",
+            )
+    ids = [name for name in ids if any(name in found for found in labelled.values())]
+    splits, groups = split_samples(
+        options.split,
+        1 if options.folds == "auto" else options.folds,
+        options.loop.seed,
+        ids,
+        metadata,
+    )
+    write_splits(path, ids, splits, groups)
+
+
+def _labelled(metadata: Metadata, column: str, ids: Sequence[str]) -> set[str]:
+    values = metadata.values(column, ids)
+    return {name for name, value in zip(ids, values, strict=True) if value}
+
+
+def _joined(folders: Mapping[str, Path]) -> pd.DataFrame:
+    """Join the predictions of all targets; cells of samples without a label of one are empty."""
+    tables = {
+        column: pd.read_csv(folder / "predictions.tsv", sep="\t", dtype=str, keep_default_na=False)
+        for column, folder in folders.items()
+    }
+    return join_targets(tables)
+
+
+def join_targets(tables: Mapping[str, pd.DataFrame]) -> pd.DataFrame:
+    """Join tables of samples: columns of a target get its name as prefix, `COLUMN_predicted`."""
+    parts = []
+    for column, table in tables.items():
+        keys = [name for name in _KEYS if name in table]
+        if "fold" not in keys:
+            keys = [ID_HEADER]  # `split` of new samples is a comparison with the training data
+        parts.append(table.set_index(keys).add_prefix(f"{column}_"))
+    return pd.concat(parts, axis=1).reset_index()

@@ -1,0 +1,158 @@
+"""Several targets of `aam train`: one run each on the same folds, joined predictions."""
+
+from __future__ import annotations
+
+import json
+from pathlib import Path
+
+import numpy as np
+import pandas as pd
+import pytest
+
+from tests.support.commands import TINY, aam, read
+from tests.support.run_folders import make_study
+
+BOTH = "ph,depth of site"
+
+
+@pytest.fixture(scope="module")
+def study(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """A study whose first ten samples have no pH and whose last ten have no depth."""
+    folder = tmp_path_factory.mktemp("study")
+    make_study(folder, samples=80)
+    metadata = pd.read_csv(folder / "metadata.tsv", sep="\t", dtype=str, skiprows=[1])
+    depth = 2 * metadata["ph"].astype(float) + 1
+    metadata["depth of site"] = [f"{value:.3f}" for value in depth]
+    metadata["early"] = metadata["ph"].where(metadata.index < 40, "")
+    metadata["late"] = metadata["ph"].where(metadata.index >= 40, "")
+    metadata.loc[:9, "ph"] = ""
+    metadata.loc[70:, "depth of site"] = "not collected"
+    metadata.to_csv(folder / "metadata.tsv", sep="\t", index=False)
+    return folder
+
+
+def train(study: Path, folder: Path, *words: object, columns: str = BOTH) -> int:
+    return aam(
+        "train", "--table", study / "table.biom", "--metadata", study / "metadata.tsv",
+        "--metadata-column", columns, "--output-dir", folder, "--rarefy-depth", 0, *words,
+    )  # fmt: skip
+
+
+@pytest.fixture(scope="module")
+def run(study: Path, tmp_path_factory: pytest.TempPathFactory) -> Path:
+    folder = tmp_path_factory.mktemp("runs") / "both"
+    words = ("--members", "kernel", "--folds", 3, "--group-column", "subject")
+    assert train(study, folder, *words) == 0
+    return folder
+
+
+def test_each_target_is_predicted_on_the_same_folds(run: Path, study: Path) -> None:
+    found = read(run / "predictions.tsv")
+    assert len(found) == 80 and found["sample-id"].is_unique
+    ids = read(study / "metadata.tsv")["sample-id"]
+    for column, without in (("ph", ids[:10]), ("depth of site", ids[70:])):
+        own = read(run / f"target-{column}" / "predictions.tsv")
+        assert len(own) == 70 and not set(own["sample-id"]) & set(without)
+        empty = found.loc[found[f"{column}_predicted"].isna(), "sample-id"]
+        assert set(empty) == set(without)
+        together = own.merge(found, on=["sample-id", "fold", "split"])  # the same fold
+        assert len(together) == 70
+        np.testing.assert_array_equal(together["predicted"], together[f"{column}_predicted"])
+        scores = json.loads((run / f"target-{column}" / "scores.json").read_text())
+        assert (scores["column"], scores["samples"]) == (column, 70)
+    record = json.loads((run / "run.json").read_text())
+    assert record["targets"] == {name: f"target-{name}" for name in ("ph", "depth of site")}
+
+
+def test_predict_evaluate_and_report_read_the_run(
+    run: Path, study: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    output = tmp_path / "p.tsv"
+    words = ("--table", study / "table.biom", "--output", output)
+    assert aam("predict", "--model", run, *words) == 0
+    found = read(output)
+    for column in ("ph", "depth of site"):
+        target = run / f"target-{column}"
+        assert aam("predict", "--model", target, *words, "--overwrite") == 0
+        own = read(output)["predicted"]
+        np.testing.assert_array_equal(found[f"{column}_predicted"], own)
+    words = ("--predictions", run / "predictions.tsv", "--metadata", study / "metadata.tsv")
+    json_file = tmp_path / "metrics.json"
+    assert aam("evaluate", *words, "--metadata-column", "ph", "--output", json_file) == 0
+    r2 = json.loads(json_file.read_text())["overall"]["r2"]
+    scores = json.loads((run / "target-ph" / "scores.json").read_text())
+    assert scores["models"]["ensemble"]["metrics"]["r2"]["value"] == pytest.approx(r2)
+    assert aam("report", "--run-dir", run) == 0
+    for column in ("ph", "depth of site"):
+        assert column in (run / f"target-{column}" / "report.html").read_text()
+    words = ("--table", study / "table.biom", "--output", tmp_path / "i.tsv")
+    assert aam("importance", "--model", run, *words) != 0
+    assert "has target-depth of site, target-ph; name the folder" in shown(capsys)
+
+
+def test_options_of_single_targets(study: Path, tmp_path: Path) -> None:
+    """Logarithmic pH and quantiles of the depth; the other options are those of all targets."""
+    (tmp_path / "loss.yaml").write_text(
+        "ph:\n  target-transform: log-zscore\n  output-max: 14\n"
+        "depth of site:\n  loss-type: quantile\n  quantiles: [0.2, 0.8]\n  target-penalty: 2\n"
+    )
+    words = ("--loss-config", tmp_path / "loss.yaml", "--members", "transformer", *TINY)
+    assert train(study, tmp_path / "run", *words) == 0
+    ph, depth = (
+        json.loads((tmp_path / "run" / f"target-{column}" / "run.json").read_text())["options"]
+        for column in ("ph", "depth of site")
+    )
+    assert (ph["target_transform"], ph["output_max"]) == ("log-zscore", 14)
+    assert (depth["target_transform"], depth["loss_type"]) == ("zscore", "quantile")
+    assert depth["target_penalty"] == 2
+    found = read(tmp_path / "run" / "predictions.tsv")
+    assert {"depth of site_q_0.2", "depth of site_q_0.8"} < set(found)
+    # A resumed run continues each target.
+    resumed = ("--resume-from", "auto", "--epochs", 2)
+    assert train(study, tmp_path / "run", *words, *resumed) == 0
+    for column in ("ph", "depth of site"):
+        assert len(read(tmp_path / "run" / f"target-{column}" / "metrics.csv")) == 2
+
+
+@pytest.mark.parametrize(
+    ("content", "message"),
+    [
+        ("pH:\n  loss-type: mse\n", "An unknown key: 'pH'"),
+        ("ph:\n  lr: 0.1\n", "Not an option of a target: 'lr' of 'ph'"),
+        ("ph:\n  loss-type: squared\n", "--loss-type 'squared' in"),
+        ("ph: mse\n", "No options of a target: 'ph'"),
+    ],
+)
+def test_wrong_options_of_targets_are_refused(
+    study: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str], content: str, message: str
+) -> None:
+    (tmp_path / "loss.yaml").write_text(content)
+    assert train(study, tmp_path / "run", "--loss-config", tmp_path / "loss.yaml") != 0
+    assert message in shown(capsys)
+    assert not (tmp_path / "run").exists()
+
+
+@pytest.mark.parametrize(
+    ("columns", "words", "message"),
+    [
+        ("early,late", (), "'early' and 'late' have no sample in common: 'early' in 40"),
+        ("ph,ph", (), "A target twice"),
+        (BOTH, ("--stratify", "--classifier"), "--stratify with several targets"),
+        (BOTH, ("--resume-from", "last.ckpt"), "A checkpoint to resume is of one target"),
+    ],
+)
+def test_targets_that_cannot_be_trained_together_are_refused(
+    study: Path,
+    tmp_path: Path,
+    capsys: pytest.CaptureFixture[str],
+    columns: str,
+    words: tuple[str, ...],
+    message: str,
+) -> None:
+    members = ("--members", "transformer") if "--resume-from" in words else ()
+    assert train(study, tmp_path / "run", *words, *members, columns=columns) != 0
+    assert message in shown(capsys)
+
+
+def shown(capsys: pytest.CaptureFixture[str]) -> str:
+    return " ".join(capsys.readouterr().err.split())
