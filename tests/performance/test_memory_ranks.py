@@ -36,6 +36,9 @@ from tests.support.rank_steps import PLAN, read
 
 WIDTH = 128
 
+STEPS = 10
+"""Measured steps: with a competing load gloo freed a block unrecorded in 9 of 60 with FSDP."""
+
 
 def make_task(study: Study) -> TrainingModule:
     shape = NetworkShape(study.tokens_FL.shape[1], WIDTH, 4, 2, 5, dropout=0.1)
@@ -56,7 +59,7 @@ class Step(nn.Module):
 
 
 def measured(communicator: Communicator, study_dir: Path, folder: Path, fsdp: bool) -> int:
-    """Return the peak of the second step of this rank in bytes."""
+    """Return the peak of a step of this rank in bytes."""
     study, ranks = read(study_dir), communicator.ranks
     batch = share_of(make_batch(study, PLAN, np.arange(8)), ranks, False)
 
@@ -74,7 +77,7 @@ def measured(communicator: Communicator, study_dir: Path, folder: Path, fsdp: bo
         )
         return TrainingSteps(workload, "none", foreach=True)
 
-    return allocated_peak(make, folder / f"trace-{ranks.rank}.json")
+    return allocated_peak(make, folder / f"trace-{ranks.rank}.json", STEPS)
 
 
 @pytest.mark.slow
@@ -98,8 +101,7 @@ def test_the_peak_of_a_rank_is_that_of_its_allocator(
         block=1,
         parallel=Parallel(2, fsdp),
     )
-    # A thread of gloo may be the last to hold a bucket, and the trace lacks what it frees.
-    assert predicted.peak == pytest.approx(min(truth), rel=0.02)
+    assert predicted.peak == pytest.approx(truth[0], rel=0.02)
     whole = sum(p.numel() for p in make_task(study).parameters()) * 4
     assert predicted.parameters == pytest.approx(whole / 2 if fsdp else whole, rel=0.01)
     assert not torch.distributed.is_initialized()
