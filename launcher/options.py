@@ -5,7 +5,7 @@ from pathlib import Path
 from typing import Literal
 
 from aam.contract.completion import Completion
-from aam.contract.options.field import option
+from aam.contract.options.field import ZERO_OR_MORE, option
 from launcher.slurm.submit_options import SubmitOptions
 
 NAMES_HELP = "Images of `aam-launch images`."
@@ -124,6 +124,37 @@ class ImagesRemove:
 
     names: tuple[str, ...] = option(NAMES_HELP, first=True, metavar="NAME")
     engine: str | None = option(ENGINE_HELP, default=None, metavar="NAME", basic=True)
+
+
+@dataclass(frozen=True)
+class ImagesPrune:
+    """Show which images are old, unused or superseded, and remove them with --yes.
+
+    Examples:
+        aam-launch images prune --unused 90
+        aam-launch images prune --superseded --older-than 365 --yes
+    """
+
+    unused: float | None = option(
+        "Images without a launch for so many days.",
+        default=None,
+        takes=ZERO_OR_MORE,
+        metavar="DAYS",
+        basic=True,
+    )
+    older_than: float | None = option(
+        "Images that were built so many days ago.",
+        default=None,
+        takes=ZERO_OR_MORE,
+        metavar="DAYS",
+        basic=True,
+    )
+    superseded: bool = option(
+        "Images that the catalog lists no longer, or with another PyTorch.",
+        default=False,
+        basic=True,
+    )
+    yes: bool = option("Remove them instead of showing them.", default=False, basic=True)
 
 
 @dataclass(frozen=True)
@@ -294,6 +325,7 @@ LAUNCHER_COMMANDS: dict[str, dict[str, type]] = {
         "images lock": ImagesLock,
         "images verify": ImagesVerify,
         "images rm": ImagesRemove,
+        "images prune": ImagesPrune,
         "images pull": ImagesPull,
         "images publish": ImagesPublish,
     },

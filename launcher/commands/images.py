@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import os
 import sys
-import time
 from collections.abc import Callable, Mapping, Sequence
 from pathlib import Path
 from typing import Any
@@ -14,15 +13,16 @@ from aam.contract.suggestions import nearest
 from launcher import config, doctor, images
 from launcher.commands import parse_own, print_json
 from launcher.detect import detect
-from launcher.engines import ENGINES, of_format
-from launcher.engines.base import GIB, which
+from launcher.engines import ENGINES
 from launcher.engines.sif import SIF
 from launcher.explain import warn
 from launcher.images import builder, index
+from launcher.images.stored import UNKNOWN, stored
 from launcher.options import (
     Images,
     ImagesBuild,
     ImagesLock,
+    ImagesPrune,
     ImagesPublish,
     ImagesPull,
     ImagesRemove,
@@ -30,7 +30,9 @@ from launcher.options import (
 )
 from launcher.plan.catalog import Catalog, Image
 
-DAY_NS = 86400 * 10**9
+HEADER = ("format", "size", "age", "verified", "last used")
+ROW = "{:<9} {:<26} {:<4} {:<7} {:<9} {:<9} {:<10} {:<10} {}"
+"""Image, stack, whether it fits this host, HEADER, place."""
 
 
 def run(launcher_options: Mapping[str, Any], argv: Sequence[str]) -> int:
@@ -44,10 +46,12 @@ def run(launcher_options: Mapping[str, Any], argv: Sequence[str]) -> int:
         parse_own(Images, rest, "images")
         found = images.built(settings, catalog)
         return _list("--json" in launcher_options, catalog, found, folder)
-    if action not in ACTIONS:
-        known = ("list", *ACTIONS)
+    if action not in ("prune", *ACTIONS):
+        known = ("list", "prune", *ACTIONS)
         remedy = nearest(action, known, f"known are {', '.join(known)}")
         raise UsageError("`images` has no such part", f"'{action}'", remedy)
+    if action == "prune":
+        return _prune(parse_own(ImagesPrune, rest, "images prune"), catalog, folder)
     kind, execute = ACTIONS[action]
     options = parse_own(kind, rest, f"images {action}")
     _require_engine(getattr(options, "engine", None))
@@ -79,7 +83,7 @@ def _list(
     from launcher.images import definitions
 
     fitting = {image.name for image in doctor.fitting(detect(), catalog)}
-    recorded = index.read(folder)
+    found = list(stored(folder, index.read(folder)))
     rows = [
         {
             "name": image.name,
@@ -90,19 +94,20 @@ def _list(
             "digests": [place.digest for place in built if place.image == image.name],
             "without_hash": definitions.without_hash(image, folder),
             "one_source": definitions.with_one_source(image, folder),
-            "records": {
-                kind: {
-                    key: record[key] for key in ("bytes", "mtime_ns", "verified") if key in record
-                }
-                for kind, record in recorded.get(image.name, {}).items()
-            },
+            "stored": [
+                {key: value for key, value in vars(each).items() if key not in ("name", "record")}
+                for each in found
+                if each.name == image.name
+            ],
         }
         for image in catalog.images
     ]
     if json:
         print_json(rows)
         return 0
+    print(ROW.format("image", "stack", "fits", *HEADER, "place"))
     for row in rows:
+        columns = [each.columns for each in found if each.name == row["name"]]
         places = _listed(row["places"]) or "not built"
         if pins := _listed(row["without_hash"]):
             places += f"; cannot be built without its index: no SHA-256 of {pins} is known"
@@ -111,18 +116,14 @@ def _list(
                 "; cannot be built without its index or --allow-one-source: one source for the "
                 f"SHA-256 of {pins}"
             )
-        places += "".join(map(_state, recorded.get(str(row["name"]), {}).values()))
-        fits = "fits this host" if row["fits"] else "does not fit"
-        print(f"{row['name']:<10} {row['title']:<28} {fits:<15} {places}")
+        fits = "yes" if row["fits"] else "no"
+        for state in columns or [(UNKNOWN,) * len(HEADER)]:
+            print(ROW.format(row["name"], row["title"], fits, *state, places))
+    known = {image.name for image in catalog.images}
+    for each in found:
+        if each.name not in known:
+            print(ROW.format(each.name, "not in the catalog", "no", *each.columns, ""))
     return 0
-
-
-def _state(record: Mapping[str, Any]) -> str:
-    """Return size, age and last verification of a recorded image, as far as they are recorded."""
-    text = f", {record['bytes'] / GIB:.1f} GiB" if "bytes" in record else ""
-    if "mtime_ns" in record:
-        text += f", {(time.time_ns() - record['mtime_ns']) // DAY_NS} days old"
-    return text + (f", verified {record['verified']}" if "verified" in record else ", not verified")
 
 
 def _listed(names: object) -> str:
@@ -197,10 +198,32 @@ def _verify(chosen: Sequence[Image], options: ImagesVerify, folder: Path) -> int
     return verify.verify(chosen, options.engine, folder, detect().engines, options.test)
 
 
+def _prune(options: ImagesPrune, catalog: Catalog, folder: Path) -> int:
+    from launcher.images import removal
+    from launcher.slurm import history, queue
+
+    rules = removal.PruneRules(options.unused, options.older_than, options.superseded)
+    if rules == removal.PruneRules(None, None, False):
+        remedy = "give --unused DAYS, --older-than DAYS or --superseded"
+        raise UsageError("No rule by which to prune", "no option selects images", remedy)
+
+    def in_queue(place: str) -> list[str]:
+        submitted = history.naming(history.state_folder(os.environ), place)
+        if not submitted or not queue.available():
+            return []
+        active = {number.partition("_")[0] for number, job in queue.queued().items() if job.active}
+        return [number for number in submitted if number in active]
+
+    removal.prune(folder, catalog, rules, in_queue, options.yes)
+    return 0
+
+
 def _remove(chosen: Sequence[Image], options: ImagesRemove, folder: Path) -> int:
+    from launcher.images import removal
+
     image_format = ENGINES[options.engine].traits.image_format if options.engine else None
     for image in chosen:
-        with index.locked(folder, f"{image.name}.build"):
+        with index.locked_image(folder, image.name):
             recorded = index.read(folder).get(image.name, {})
             sif = folder / f"{image.name}.sif"
             formats = {*recorded, *([SIF] if sif.exists() else [])}
@@ -209,11 +232,7 @@ def _remove(chosen: Sequence[Image], options: ImagesRemove, folder: Path) -> int
                 evidence = f"{image.name} in '{folder}'"
                 raise MissingInput("No such image is built", evidence, "see `aam-launch images`")
             for each in removed:
-                engine = of_format(each)[0]
-                program = which(engine.name, os.environ.get("PATH", "")) or engine.name
-                entry = index.entry({image.name: recorded}, image.name, each)
-                engine.remove(program, entry, sif)
-                index.write(folder, image.name, each, None)
+                removal.remove(folder, image.name, each)
                 print(f"removed {image.name} ({each})")
     return 0
 

@@ -29,6 +29,10 @@ def start(plan: Plan, dry_run: bool) -> int:
     if dry_run:
         print(shell_line(plan))
         return 0
+    if plan.use_record:
+        from launcher.images import usage  # a dry run does without it
+
+        usage.hold(plan.use_record)
     sys.stdout.flush()
     sys.stderr.flush()
     exec_plan(plan)

@@ -44,8 +44,13 @@ class BuildLog:
     ) -> None:
         self.path, self.cause, self.offline = path, cause, offline
         self.started = time.monotonic()
-        path.parent.mkdir(parents=True, exist_ok=True)
-        path.write_text("")
+        try:
+            path.parent.mkdir(parents=True, exist_ok=True)
+            path.unlink(missing_ok=True)  # that of another user may not be writable
+            path.write_text("")
+        except OSError as error:
+            evidence, remedy = f"'{path}', {error.strerror}", "let its owner remove it"
+            raise CannotCreate("The log cannot be written", evidence, remedy) from error
 
     def step(self, text: str) -> None:
         """Print a line with the time since the start, and log it."""
@@ -67,6 +72,7 @@ class BuildLog:
         process = subprocess.Popen(
             argv, cwd=folder, env=environment, text=True, errors="replace",
             stdin=subprocess.DEVNULL, stdout=subprocess.PIPE, stderr=subprocess.STDOUT,
+            umask=0o022,  # files in an image, whatever the access of the image folder is
         )  # fmt: skip
         assert process.stdout is not None
         last: list[str] = []

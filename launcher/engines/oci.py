@@ -173,15 +173,16 @@ class OciEngine(Engine):
             raise CannotCreate("The image cannot be removed", evidence, "stop what uses it")
 
 
-def inspected(program: str, image: str) -> dict[str, str]:
-    """Return the id and the digest of an image of a storage; nothing if it has none."""
+def inspected(program: str, image: str) -> dict[str, Any]:
+    """Return id, digest and size of an image of a storage; nothing if it has none."""
     argv = [program, "image", "inspect", image]
     done = processes.run(argv)
     if done.returncode:
         return {}
     output = json.loads(done.stdout)[0]
     ident = "sha256:" + str(output["Id"]).removeprefix("sha256:")
-    return {"id": ident, "digest": str(output.get("Digest") or ident)}
+    digest = str(output.get("Digest") or ident)
+    return {"id": ident, "digest": digest, "bytes": int(output["Size"])}
 
 
 def _output(argv: list[str]) -> str:

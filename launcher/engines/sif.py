@@ -186,7 +186,10 @@ class SifEngine(Engine):
                 argv = self.exec_argv(build.program, str(temporary), [PYTHON, SMOKE])
                 log.run(argv, build.scratch, self._building(os.environ))
             temporary.chmod(0o755)
-        return record_of(build.place)
+            record = record_of(
+                temporary
+            )  # it takes seconds; the file is not used without its record
+        return record
 
     def build_argv(self, build: ImageBuild, target: Path, log: BuildLog | None = None) -> list[str]:
         """Return the command that makes a SIF of a definition or of an archive."""

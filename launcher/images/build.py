@@ -13,6 +13,7 @@ import os
 import shutil
 import signal
 import tempfile
+import time
 from collections.abc import Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass
@@ -70,8 +71,7 @@ def build(job: BuildJob) -> Mapping[str, Any]:
         AamError: the build failed; only the log is left.
     """
     name = job.image.name
-    wait = f"Another build of {name} is under way in '{job.folder}'; waiting for it."
-    with stoppable(), index.locked(job.folder, f"{name}.build", wait):
+    with stoppable(), index.locked_image(job.folder, name):
         _clear(job.folder, name)
         with tempfile.TemporaryDirectory(prefix=f".{name}.", dir=job.folder) as scratch:
             return (_converted if job.source else _built)(job, Path(scratch))
@@ -183,6 +183,7 @@ def _recorded(job: BuildJob, facts: Mapping[str, Any], log: BuildLog) -> Mapping
     name, builder = job.image.name, job.builder
     engine, arguments = f"{builder.engine.name} {builder.version}", dict(job.arguments)
     entry = {**facts, "engine": engine, "arguments": {} if job.source else arguments}
+    entry["built"] = int(time.time())
     index.write(job.folder, name, builder.image_format, entry)
     log.step(f"{name} is built: {facts.get('reference') or job.sif}")
     return {**entry, "new": True}

@@ -4,18 +4,22 @@
                 "podman": {"reference": "localhost/aam:rocm63", "digest": "sha256:...", ...}}}
 
 It is written atomically and under a lock of its own: a reader never sees half of it, and two
-writers do not lose each other's entry.
+writers do not lose each other's entry. What is written under a lock has the access of the folder,
+so that the members of its group can replace it, whatever their umask is.
 """
 
 from __future__ import annotations
 
 import contextlib
+import errno
 import fcntl
 import json
+import os
 import sys
+import time
 from collections.abc import Iterator, Mapping
 from pathlib import Path
-from typing import Any
+from typing import IO, Any
 
 from aam.contract.errors import CannotCreate, ConfigurationError
 from aam.contract.files import atomic_write
@@ -25,6 +29,8 @@ LIST = "images.json"
 LARGEST = 64 << 20
 TEXTS = ("sha256", "digest", "reference", "id")
 Entries = dict[str, dict[str, Mapping[str, Any]]]
+WITHOUT_LOCKS = (errno.ENOSYS, errno.ENOLCK, errno.EOPNOTSUPP, errno.EINVAL)
+"""Errors of flock(2) on a file system that has no locks."""
 ENTRIES = Mapping[str, Mapping[str, Mapping[str, Any]]]
 
 
@@ -75,24 +81,64 @@ def write(folder: Path, image: str, image_format: str, facts: Mapping[str, Any] 
 
 
 @contextlib.contextmanager
-def locked(folder: Path, name: str, wait: str = "") -> Iterator[None]:
-    """Hold the lock `.NAME.lock` of a folder; print `wait` on standard error before waiting.
+def locked(folder: Path, name: str, what: str = "") -> Iterator[None]:
+    """Hold the lock `.NAME.lock` of a folder; the kernel releases it when its holder ends.
+
+    Args:
+        folder: the image folder. Files that are made meanwhile have its access.
+        name: of the lock.
+        what: work under the lock, for the message before this process waits for another one.
 
     Raises:
         CannotCreate: the folder cannot be written.
     """
     try:
         folder.mkdir(parents=True, exist_ok=True)
-        stream = (folder / f".{name}.lock").open("a")
+        umask = os.umask(0o077 & ~folder.stat().st_mode)
     except OSError as error:
-        evidence = f"'{folder}', {error.strerror}"
-        remedy = "set AAM_IMAGE_DIR to a folder of yours"
-        raise CannotCreate("The image folder cannot be written", evidence, remedy) from error
-    with stream:
-        try:
-            fcntl.flock(stream, fcntl.LOCK_EX | fcntl.LOCK_NB)
-        except BlockingIOError:
-            if wait:
-                print(wait, file=sys.stderr, flush=True)
-            fcntl.flock(stream, fcntl.LOCK_EX)
-        yield
+        raise _unwritable(folder, error) from error
+    try:
+        with _opened(folder, name) as stream:
+            _acquire(stream, folder, what)
+            user, host = os.environ.get("USER", os.geteuid()), os.uname().nodename
+            stream.truncate(0)
+            stream.write(f"{user} on {host}, process {os.getpid()}, since {time.ctime()}")
+            stream.flush()
+            yield
+    finally:
+        os.umask(umask)
+
+
+def locked_image(folder: Path, name: str) -> contextlib.AbstractContextManager[None]:
+    """Hold the lock under which an image is built, pulled, published or removed."""
+    return locked(folder, f"{name}.build", f"Another build or pull of {name}")
+
+
+def _opened(folder: Path, name: str) -> IO[str]:
+    try:
+        return (folder / f".{name}.lock").open("a+")
+    except OSError as error:
+        raise _unwritable(folder, error) from error
+
+
+def _unwritable(folder: Path, error: OSError) -> CannotCreate:
+    evidence = f"'{folder}', {error.strerror}"
+    remedy = "set AAM_IMAGE_DIR to a folder of yours, or let its owner run `chmod g+ws` on it"
+    return CannotCreate("The image folder cannot be written", evidence, remedy)
+
+
+def _acquire(stream: IO[str], folder: Path, what: str) -> None:
+    """Lock a file, after a message if another process has it."""
+    try:
+        fcntl.flock(stream, fcntl.LOCK_EX | fcntl.LOCK_NB)
+    except BlockingIOError:
+        if what:
+            stream.seek(0)
+            holder = stream.read() or "an unknown process"
+            print(f"{what} in '{folder}' is under way ({holder}); waiting for it.", file=sys.stderr)
+        fcntl.flock(stream, fcntl.LOCK_EX)
+    except OSError as error:
+        if error.errno not in WITHOUT_LOCKS:
+            raise
+        warning = f"warning: '{folder}' has no file locks: start one build or pull at a time."
+        print(warning, file=sys.stderr)

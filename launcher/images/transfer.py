@@ -6,6 +6,7 @@ A registry stores a SIF as one blob (ORAS), so its SHA-256 is that of the file, 
 from __future__ import annotations
 
 import tempfile
+import time
 from pathlib import Path
 
 from aam.contract.errors import MissingInput, UsageError
@@ -36,7 +37,7 @@ def pull(name: str, source: str, digest: str, builder: Builder, folder: Path) ->
     if len(expected) != 64 or not set(expected) <= set("0123456789abcdef"):
         raise UsageError("Not a digest", f"--digest {digest}", "give sha256: and 64 hex digits")
     place = folder / f"{name}.sif"
-    with stoppable(), index.locked(folder, f"{name}.build", f"Waiting for a build of {name}."):
+    with stoppable(), index.locked_image(folder, name):
         with tempfile.TemporaryDirectory(prefix=f".{name}.", dir=folder) as scratch:
             file = Path(scratch) / place.name
             log = _log(folder, name, "The image was not pulled")
@@ -48,9 +49,9 @@ def pull(name: str, source: str, digest: str, builder: Builder, folder: Path) ->
                 evidence = f"{source} is sha256:{facts['sha256']}, expected was {digest}"
                 remedy = "compare the digest with what its publisher states"
                 raise MissingInput("The registry has another image", evidence, remedy)
-            file.chmod(0o644)
+            file.chmod(0o755)
             file.rename(place)
-        index.write(folder, name, SIF, {**facts, "from": source})
+        index.write(folder, name, SIF, {**facts, "from": source, "built": int(time.time())})
     return place
 
 
@@ -67,10 +68,11 @@ def publish(name: str, target: str, builder: Builder, folder: Path) -> str:
     if not recorded:
         remedy = f"`aam-launch images build {name}`, or `lock` for one that was copied"
         raise MissingInput("No such SIF is recorded", f"{name} in '{folder}'", remedy)
-    builder.engine.verify(builder.program, name, recorded, place)
-    log = _log(folder, name, "The image was not published")
-    log.step(f"{place} to {target}; log {log.path}")
-    log.run([builder.program, "push", "--allow-unsigned", str(place), target], folder)
+    with index.locked_image(folder, name):
+        builder.engine.verify(builder.program, name, recorded, place)
+        log = _log(folder, name, "The image was not published")
+        log.step(f"{place} to {target}; log {log.path}")
+        log.run([builder.program, "push", "--allow-unsigned", str(place), target], folder)
     return str(recorded["sha256"])
 
 

@@ -15,7 +15,7 @@ from launcher.plan.choice import NATIVE, Choice, NativeStack
 from launcher.plan.decision import REQUESTED, Decision
 from launcher.plan.environment import CACHES
 from launcher.plan.mounts import HOME, Mount, PathFact, fold, of_paths, require_passable
-from launcher.plan.plan import Plan
+from launcher.plan.plan import Plan, use_record
 from launcher.plan.settings import LaunchSettings
 from launcher.plan.visible_devices import value_for
 
@@ -153,15 +153,18 @@ def container_plan(
         for fact in paths
         if fact.role == "output" and fact.file_type != "file"
     ]
+    image, folder = choice.image.name, settings.text("image_dir")
+    named_by_path = "/" in image
     return Plan(
         engine=choice.engine,
         program=engine.path if engine else choice.engine,
         argv=argv,
         variables=tuple(variables.items()),
         unset=environment.unset(host.environment, traits),
-        image=choice.image.name,
+        image=image,
         place=choice.built.place if choice.built else None,
         digest=choice.built.digest if choice.built else None,
+        use_record=None if named_by_path else use_record(folder, image, traits.image_format),
         mounts=mounts,
         devices=() if described else nodes,
         groups=tuple(sorted(owners.intersection(user.groups))) if user else (),

@@ -11,6 +11,11 @@ from launcher.plan.decision import Decision
 from launcher.plan.mounts import Mount
 
 
+def use_record(image_dir: str, image: str, image_format: str) -> str:
+    """Return the file beside the images whose modification time is the last launch of an image."""
+    return f"{image_dir}/.used.{image}.{image_format}"
+
+
 @dataclass(frozen=True)
 class Plan:
     """A program to execute, with its environment, mounts and devices.
@@ -24,6 +29,7 @@ class Plan:
         image: name of the image, None for native.
         place: file or reference of the image.
         digest: of the image, where it is known.
+        use_record: file whose modification time is the last launch of the image.
         mounts: mounts of the container.
         devices: device nodes in the container.
         groups: numeric groups that own devices.
@@ -48,6 +54,7 @@ class Plan:
     image: str | None = None
     place: str | None = None
     digest: str | None = None
+    use_record: str | None = None
     mounts: tuple[Mount, ...] = ()
     devices: tuple[str, ...] = ()
     groups: tuple[int, ...] = ()

@@ -65,6 +65,12 @@ def entries(folder: Path) -> Iterator[Submitted]:
             yield Submitted(**json.loads(line))
 
 
+def naming(folder: Path, text: str) -> list[str]:
+    """Return the numbers of the submitted jobs whose script contains a text."""
+    scripts = sorted((folder / "jobs").glob("*.sh"))
+    return [script.stem for script in scripts if text in script.read_text(errors="replace")]
+
+
 @contextmanager
 def reserved(place: Path, folder: bool, active: Mapping[str, Queued]) -> Iterator[list[str]]:
     """Reserve an output while a job is submitted; the caller appends the job's number.

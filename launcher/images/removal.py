@@ -1,0 +1,105 @@
+"""Removal of images: by name, or those that are old, unused or superseded (`images prune`)."""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Callable, Sequence
+from contextlib import nullcontext
+from dataclasses import dataclass
+from pathlib import Path
+
+from launcher.engines import of_format
+from launcher.engines.base import GIB, which
+from launcher.images import index, usage
+from launcher.images.stored import StoredImage, days_since, stored
+from launcher.plan.catalog import Catalog
+from launcher.plan.plan import use_record
+
+
+@dataclass(frozen=True)
+class PruneRules:
+    """Rules by which `images prune` selects images; one that applies is enough.
+
+    Attributes:
+        unused: days without a launch; an image that was never launched counts from its build.
+        older_than: days since it was built.
+        superseded: prune what the catalog lists no longer, or with another PyTorch.
+    """
+
+    unused: float | None
+    older_than: float | None
+    superseded: bool
+
+    def reasons(self, image: StoredImage, catalog: Catalog) -> list[str]:
+        """Return why an image is pruned; empty if it is kept."""
+        found = []
+        age = days_since(image.built) if image.built is not None else None
+        idle = days_since(image.used) if image.used is not None else age
+        if self.older_than is not None and age is not None and age >= self.older_than:
+            found.append(f"built {age} days ago")
+        if self.unused is not None and idle is not None and idle >= self.unused:
+            found.append(f"last used {idle} days ago" if image.used else "never used")
+        return found + (_superseded(image, catalog) if self.superseded else [])
+
+
+def _superseded(image: StoredImage, catalog: Catalog) -> list[str]:
+    known = catalog.image(image.name)
+    if known is None:
+        return ["not in the catalog"]
+    pin, torch = known.pins.get("torch"), (image.torch or "").partition("+")[0]
+    if pin and torch and torch != pin:
+        return [f"has PyTorch {torch}, the catalog {pin}"]
+    return []
+
+
+def prune(
+    folder: Path,
+    catalog: Catalog,
+    rules: PruneRules,
+    in_queue: Callable[[str], Sequence[str]],
+    execute: bool,
+) -> int:
+    """Remove the images that a rule selects, and print each with its reason; return bytes freed.
+
+    An image that a container runs, or that a queued job names, is kept.
+
+    Args:
+        in_queue: returns the queued jobs whose script names a file or an id.
+        execute: False prints alone what would be removed.
+    """
+    freed = 0
+    for image in stored(folder, index.read(folder)):
+        why = "; ".join(rules.reasons(image, catalog))
+        if not why:
+            continue
+        lock = index.locked_image(folder, image.name) if execute else nullcontext()
+        with lock, usage.unused(image.record) as unused:
+            recorded = index.entry(index.read(folder), image.name, image.image_format)
+            place = str(recorded.get("id") or folder / f"{image.name}.sif")
+            jobs = in_queue(place)
+            if not unused or jobs:
+                by = f"job {', '.join(jobs)} uses it" if jobs else "a container runs it"
+                print(f"{image.name:<10} {image.image_format:<8} kept: {by} ({why})")
+                continue
+            if execute:
+                remove(folder, image.name, image.image_format)
+            freed += image.size or 0
+            done = "removed" if execute else "would be removed"
+            print(f"{image.name:<10} {image.image_format:<8} {done}: {why}, {image.columns[1]}")
+    print(f"{freed / GIB:.1f} GiB {'freed' if execute else 'would be freed; --yes removes them'}")
+    return freed
+
+
+def remove(folder: Path, name: str, image_format: str) -> None:
+    """Remove an image in one format with its record; the caller holds its lock.
+
+    Raises:
+        CannotCreate: its engine refuses.
+        Unavailable: no engine of this launcher has this format.
+    """
+    engine = of_format(image_format)[0]
+    program = which(engine.name, os.environ.get("PATH", "")) or engine.name
+    recorded = index.entry(index.read(folder), name, image_format)
+    engine.remove(program, recorded, folder / f"{name}.sif")
+    index.write(folder, name, image_format, None)
+    Path(use_record(str(folder), name, image_format)).unlink(missing_ok=True)
