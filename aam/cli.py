@@ -37,7 +37,7 @@ DISK_FULL = (28, 122)  # ENOSPC, EDQUOT
 OWN: dict[str, type] = {"completion": completion.Completion}
 """Commands that `aam-launch` does not pass on, because it has its own."""
 MODULES = {"bench": "bench", "tune": "tune", "profile": "profile"}
-"""First word of commands that measure another one -> their module in `aam.commands`."""
+"""First part of the name of commands that measure another one -> their module in `aam.commands`."""
 
 
 def main(argv: Sequence[str] | None = None) -> int:
@@ -149,10 +149,10 @@ def parse(name: str, argv: Sequence[str]) -> Any:
 def _help(arguments: Sequence[str]) -> str:
     from aam.contract.options import help_page  # shutil and textwrap: 4 ms
 
-    words = [argument for argument in arguments if argument not in HELP]
-    if not words:
+    others = [argument for argument in arguments if argument not in HELP]
+    if not others:
         return help_page.overview("aam", {"Set up": OWN})
-    name, _ = split_command(words, OWN)
+    name, _ = split_command(others, OWN)
     everything = HELP_ALL in arguments
     if name in OWN:
         return help_page.page("aam", name, OWN[name], specs(OWN[name]), everything=True)

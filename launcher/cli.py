@@ -68,9 +68,9 @@ def _dispatch(argv: list[str]) -> int:
         return 0
     command, arguments = split_command(rest, NAMES, "aam-launch")
     # Only the module of the command is imported: a start may take 100 ms.
-    word, *action = command.split()
+    name, *action = command.split()
     own = command in NAMES
-    module = importlib.import_module(f"launcher.commands.{word if own else 'start'}")
+    module = importlib.import_module(f"launcher.commands.{name if own else 'start'}")
     status: int = module.run(launcher_options, [*action, *arguments] if own else rest)
     return status
 

@@ -35,7 +35,7 @@ def launcher_parser() -> Parser:
 
 
 def complete_command_line() -> None:
-    """Print the candidates for the word that is being typed, and exit."""
+    """Print the candidates for the argument that is being typed, and exit."""
     complete(launcher_parser())
 
 

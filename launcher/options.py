@@ -1,4 +1,4 @@
-"""Commands of the launcher itself: their options, and the launcher's options that they read."""
+"""Options of the launcher's own commands: explain, doctor, images, env, submit, jobs and others."""
 
 from dataclasses import dataclass
 from pathlib import Path
@@ -11,6 +11,7 @@ from launcher.slurm.submit_options import SubmitOptions
 NAMES_HELP = "Images of `aam-launch images`."
 ENGINE_HELP = "Container engine; by default the first that can."
 ONE_SOURCE_HELP = "Take hashes that have one source without comparing them with the index."
+WHEELS_HELP = "Folder of wheels to install from, without an index."
 NO_TEST_HELP = "Run the image's own test."
 
 
@@ -75,15 +76,12 @@ class ImagesBuild:
         metavar="FILE",
         basic=True,
     )
-    wheels: Path | None = option(
-        "Folder of wheels to install from, without an index.",
-        default=None,
-        role="input",
-        basic=True,
-    )
+    wheels: Path | None = option(WHEELS_HELP, default=None, role="input", basic=True)
     fast: bool = option("Compress less: a larger SIF in much less time.", default=False, basic=True)
     allow_one_source: bool = option(ONE_SOURCE_HELP, default=False, basic=True)
-    anew: bool = option("Build even what is built of the same inputs.", default=False, basic=True)
+    rebuild: bool = option(
+        "Build even what is built of the same inputs.", default=False, basic=True
+    )
     test: bool = option(NO_TEST_HELP, default=True, basic=True)
 
 
@@ -222,12 +220,7 @@ class EnvOptions:
         metavar="FILE",
         basic=True,
     )
-    wheels: Path | None = option(
-        "Folder of wheels to install from, without an index.",
-        default=None,
-        role="input",
-        basic=True,
-    )
+    wheels: Path | None = option(WHEELS_HELP, default=None, role="input", basic=True)
 
 
 @dataclass(frozen=True)

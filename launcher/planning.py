@@ -71,8 +71,8 @@ def plan_launch(
         )  # fmt: skip
         if host.live:
             version_counts = bool(host.cdi) and host.takes_cdi(choice.engine)
-            asked = (choice.engine,) if starting or version_counts else ()
-            host = with_versions(host, config.engine_version_cache(), ask=asked)
+            startable = (choice.engine,) if starting or version_counts else ()
+            host = with_versions(host, config.engine_version_cache(), startable=startable)
             _check(host, choice.built, choice.engine)
             input_files.require_outputs(paths)
         require_devices(host, choice.gpus)

@@ -25,8 +25,8 @@ StatusOf = Callable[[str, Use], Status]
 """The status of a backend, by name, without or with a mask."""
 
 REPLACEMENTS = ("flash", "mem_efficient", "math", "auto")
-"""Substitutes for another backend: fused kernels first, and by name, so that the run record says
-which kernel computed."""
+"""Substitutes for another backend: fused kernels first, and by name, so that the run record names
+the kernel that computed."""
 
 
 @dataclass(frozen=True)

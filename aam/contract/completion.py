@@ -41,7 +41,7 @@ def shell_code(shell: str) -> str:
 
 
 def complete(parser: argparse.ArgumentParser) -> None:
-    """Print the candidates for the word that is being typed, and exit."""
+    """Print the candidates for the argument that is being typed, and exit."""
     import argcomplete
 
     argcomplete.autocomplete(parser, always_complete_options=False)
@@ -52,10 +52,10 @@ def add_commands(
     commands: Mapping[str, Iterable[OptionSpec]],
     values: Values | None = None,
 ) -> dict[str, Parser]:
-    """Add commands of one or two words and their options to a parser; return theirs by name.
+    """Add commands and their options to a parser; return the parsers by command.
 
     Args:
-        parser: of the words before the command.
+        parser: of the arguments before the command.
         commands: command -> its options.
         values: flag -> candidates for its value, where the type has no choices.
     """

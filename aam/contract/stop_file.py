@@ -1,7 +1,7 @@
 """Stop file: a job script writes it; `aam` then saves a checkpoint and ends.
 
-The file holds one word: `requeue` (the user wants the job to continue later), `end` (save, then
-end) or `limit` (the time limit is near). `aam` counts its steps in the file `steps` beside it.
+The file holds `requeue` (the job continues later), `end` (save, then end) or `limit` (the time
+limit is near). `aam` counts its steps in the file `steps` beside it.
 """
 
 from __future__ import annotations

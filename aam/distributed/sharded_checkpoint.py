@@ -241,5 +241,5 @@ def _read_part(folder: Path, part: _Part) -> Tensor:
         data = stream.read(part.length)
     value = archive.load(io.BytesIO(data))
     if not isinstance(value, Tensor) or tuple(value.shape) != part.sizes:
-        raise Damaged("a part of a tensor has another shape than its index says")
+        raise Damaged("a part of a tensor has another shape than in its index")
     return value

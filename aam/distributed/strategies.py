@@ -80,7 +80,7 @@ class _StateByName(Strategy):
             raise DataError(
                 "The checkpoint holds no training state that fits this run",
                 f"'{self.lightning_module.trainer.ckpt_path}', {error}",
-                "resume from another one, or start anew without --resume-from",
+                "resume from another one, or start a new run without --resume-from",
             ) from error
 
     def save_checkpoint(

@@ -21,7 +21,7 @@ class HeldOut:
     """Held-out samples of the splits, ordered by fold; m rows.
 
     Attributes:
-        rows: int64 [m], rows of the study; a row is in several folds only if a splits file says so.
+        rows: int64 [m], rows of the study; it repeats rows as the splits file does.
         folds: int64 [m], from 1.
         part: "test" or "validation".
     """
@@ -82,7 +82,7 @@ class CrossValidated:
     Attributes:
         predictions_MC: float64, in the order of `HeldOut.rows`.
         fold_models: of the splits.
-        model: fitted to all samples of the splits; None if it was not asked for.
+        model: fitted to all samples of the splits; None if it was not requested.
         cpu_seconds: CPU time of this process.
     """
 

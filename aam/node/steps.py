@@ -55,7 +55,9 @@ def prepare(settings: Settings, argv: Sequence[str], variables: Mapping[str, str
         with _locked(folder):
             _fill(settings, command)
     if _first_node(variables):
-        (folder / "mounts").write_text("".join(f"{word}\n" for word in mounts(settings, command)))
+        (folder / "mounts").write_text(
+            "".join(f"{option}\n" for option in mounts(settings, command))
+        )
 
 
 def _fill(settings: Settings, command: NodeCommand) -> None:
@@ -100,7 +102,7 @@ def mounts(settings: Settings, command: NodeCommand) -> list[str]:
         found[str(SHARED_RUN)] = _mount(command.run_folder.resolve(), SHARED_RUN)
         found[str(command.run_folder)] = _mount(host / "run", command.run_folder)
     kept = [value for value in settings.mounts if _target(value) not in found]
-    return [word for value in (*kept, *found.values()) for word in ("--mount", value)]
+    return [argument for value in (*kept, *found.values()) for argument in ("--mount", value)]
 
 
 def _mount(source: Path, target: Path, *more: str) -> str:

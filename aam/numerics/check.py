@@ -167,7 +167,7 @@ def _refusal(error: RuntimeError) -> Outcome:
         torch.cuda.empty_cache()
         return "memory"
     message = str(error).lower()
-    return "absent" if any(words in message for words in _ABSENT) else "failed"
+    return "absent" if any(phrase in message for phrase in _ABSENT) else "failed"
 
 
 def _first_line(error: Exception) -> str:

@@ -119,8 +119,8 @@ def _word(cases: Sequence[Case]) -> Text:
     outcome = worst(cases)
     if outcome == "absent" and any(case.outcome == "right" for case in cases):
         return Text("right, no masks", style="green")
-    word, style = LABELS[outcome]
-    return Text(word, style=style)
+    label, style = LABELS[outcome]
+    return Text(label, style=style)
 
 
 def _speed(costs: Sequence[Cost], name: str, dtype: str) -> str:

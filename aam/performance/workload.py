@@ -79,8 +79,8 @@ class Program:
             UsageError: a name without values, or braces or quotes that do not match.
         """
         try:
-            words = shlex.split(self.command)
-            return tuple(word.format_map({**self.values, **settings}) for word in words)
+            arguments = shlex.split(self.command)
+            return tuple(a.format_map({**self.values, **settings}) for a in arguments)
         except (ValueError, IndexError, KeyError, AttributeError) as error:
             raise UsageError(
                 "The command line of the workload cannot be made",
@@ -250,7 +250,7 @@ def _failure(status: int, output: Path, steps: int, wanted: int) -> str:
     with output.open("rb") as stream:
         stream.seek(max(0, output.stat().st_size - 100_000))
         lines = [line.strip() for line in stream.read().decode(errors="replace").splitlines()]
-    said = next((line for line in reversed(lines) if line), "")
+    message = next((line for line in reversed(lines) if line), "")
     place = f"after step {steps} of {wanted}"
     if status == -signal.SIGKILL:
         return f"killed (SIGKILL) {place}, as the kernel does when memory is short"
@@ -261,7 +261,7 @@ def _failure(status: int, output: Path, steps: int, wanted: int) -> str:
     if status == 0:
         return f"it ended {place}: give fewer --steps, or let it train longer"
     how = f"{signal.Signals(-status).name}" if status < 0 else f"status {status}"
-    return f"it ended with {how} {place}: {said[:300]}"
+    return f"it ended with {how} {place}: {message[:300]}"
 
 
 def changed(defaults: Settings, settings: Sequence[Settings]) -> dict[str, Any]:

@@ -31,36 +31,36 @@ def _missing(given: ReportInput) -> Iterator[tuple[str, str]]:
         inputs += ["--sequences", sequences]
     if run.scored is not None and run.scores is None:
         target = run.facts.get("options", {}).get("target", {})
-        words = ["baseline", *inputs, "--metadata", metadata or "METADATA"]
-        words += ["--metadata-column", str(run.target)]
-        words += ["--classifier"] if target.get("classifier") else []
-        words += ["--where", target["where"]] if target.get("where") else []
-        words += ["--splits", f"{folder}/splits.tsv"]
+        argv = ["baseline", *inputs, "--metadata", metadata or "METADATA"]
+        argv += ["--metadata-column", str(run.target)]
+        argv += ["--classifier"] if target.get("classifier") else []
+        argv += ["--where", target["where"]] if target.get("where") else []
+        argv += ["--splits", f"{folder}/splits.tsv"]
         present = {baseline.model for baseline in run.baselines}
         for member, model, place in BASELINES:
             if model not in present:
                 own = ["--member", member, "--output-dir", f"{folder}/{place}"]
-                yield f"A {model} on the same split, to compare with:", _command([*words, *own])
+                yield f"A {model} on the same split, to compare with:", _command([*argv, *own])
     if run.part == "validation":
-        words = [str(word) for word in run.facts.get("argv") or []][1:]
+        argv = [str(argument) for argument in run.facts.get("argv") or []][1:]
         for flag in ("--output-dir", "--folds", "--resume-from"):
-            words = _without(words, flag)
-        if words:
-            words += ["--folds", "5", "--output-dir", f"{folder}-folds"]
-            yield "Test samples that chose nothing (cross-validation):", _command(words)
+            argv = _without(argv, flag)
+        if argv:
+            argv += ["--folds", "5", "--output-dir", f"{folder}-folds"]
+            yield "Test samples that chose nothing (cross-validation):", _command(argv)
     if not run.importance and run.target:
-        words = ["importance", *inputs, "--model", folder, "--output", f"{folder}/importance.tsv"]
-        yield "The ASVs that matter (add --taxonomy for their names):", _command(words)
+        argv = ["importance", *inputs, "--model", folder, "--output", f"{folder}/importance.tsv"]
+        yield "The ASVs that matter (add --taxonomy for their names):", _command(argv)
     if run.embeddings is not None and run.unifrac is None:
-        words = ["unifrac", *inputs]
+        argv = ["unifrac", *inputs]
         if not table or not Path(table).is_dir():  # a store has its tree
-            words += ["--tree", _tree(run) or "TREE"]
-        words += ["--output", f"{folder}/unifrac.tsv"]
-        yield "UniFrac distances, to show beside the embedding:", _command(words)
+            argv += ["--tree", _tree(run) or "TREE"]
+        argv += ["--output", f"{folder}/unifrac.tsv"]
+        yield "UniFrac distances, to show beside the embedding:", _command(argv)
     if run.embeddings is not None and not given.colours:
-        words = ["report", "--run-dir", folder, "--metadata", metadata or "METADATA"]
-        words += ["--color-by", run.target or "COLUMN"]
-        yield "Colours of the embedding by metadata columns:", _command(words)
+        argv = ["report", "--run-dir", folder, "--metadata", metadata or "METADATA"]
+        argv += ["--color-by", run.target or "COLUMN"]
+        yield "Colours of the embedding by metadata columns:", _command(argv)
 
 
 def _input(run: Run, flag: str) -> str:
@@ -79,13 +79,13 @@ def _tree(run: Run) -> str:
         return ""
 
 
-def _without(words: list[str], flag: str) -> list[str]:
+def _without(argv: list[str], flag: str) -> list[str]:
     """Remove a flag and its value from a command line."""
-    if flag in words:
-        place = words.index(flag)
-        return words[:place] + words[place + 2 :]
-    return [word for word in words if not word.startswith(f"{flag}=")]
+    if flag in argv:
+        place = argv.index(flag)
+        return argv[:place] + argv[place + 2 :]
+    return [argument for argument in argv if not argument.startswith(f"{flag}=")]
 
 
-def _command(words: list[str]) -> str:
-    return shlex.join(["aam", *words])
+def _command(argv: list[str]) -> str:
+    return shlex.join(["aam", *argv])

@@ -97,7 +97,7 @@ def run(launcher_options: Mapping[str, Any], argv: Sequence[str]) -> int:
     root = launcher_options.get("--host") or Path("/")
     host = detect(root)
     if host.live:
-        host = with_versions(host, config.engine_version_cache(), ask=ENGINES)
+        host = with_versions(host, config.engine_version_cache(), startable=ENGINES)
     if options.capture is not None:
         print(f"{capture.write(host, options.capture)} files in {options.capture}")
         return 0

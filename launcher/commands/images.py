@@ -148,14 +148,14 @@ def _build(chosen: Sequence[Image], options: ImagesBuild, folder: Path) -> int:
     found = builder.find(present, options.engine)
     jobs = [
         build.BuildJob(image, found, folder, definitions.arguments(image, options.build_arg),
-                       wheels, options.from_, options.fast, options.test, options.anew,
+                       wheels, options.from_, options.fast, options.test, options.rebuild,
                        options.allow_one_source)
         for image in chosen
     ]  # fmt: skip
     for job in jobs:
         made = build.build(job)
         place = made.get("reference") or folder / f"{job.image.name}.sif"
-        remark = "" if made["new"] else " (built of the same inputs before; --anew builds it again)"
+        remark = "" if made["new"] else " (built of the same inputs before; --rebuild repeats it)"
         digest = f"sha256:{made['sha256']}" if "sha256" in made else made["digest"]
         print(f"{job.image.name:<10} {place}  {digest}{remark}")
     return 0

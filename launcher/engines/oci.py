@@ -124,7 +124,7 @@ class OciEngine(Engine):
         self, build: ImageBuild, labels: Mapping[str, str], recipe: Path, tag: str
     ) -> list[str]:
         """Return the command that gives an image its labels and its tag."""
-        options = [word for k, v in labels.items() for word in ("--label", f"{k}={v}")]
+        options = [option for k, v in labels.items() for option in ("--label", f"{k}={v}")]
         return self._build_argv(build, recipe, tag, options, recipe.parent)
 
     def _build_argv(
@@ -149,7 +149,7 @@ class OciEngine(Engine):
         now = inspected(program, reference).get("id", "gone")
         if now != recorded.get("id"):
             evidence = f"{reference} is {now}, recorded was {recorded.get('id')}"
-            remedy = f"build it again: `aam-launch images build {name} --anew`"
+            remedy = f"build it again: `aam-launch images build {name} --rebuild`"
             raise MissingInput("The image is another one", evidence, remedy)
         return str(recorded["id"])
 

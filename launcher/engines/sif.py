@@ -217,7 +217,7 @@ class SifEngine(Engine):
 
     def verify(self, program: str, name: str, recorded: Mapping[str, Any], place: Path) -> str:
         """Compare the SHA-256 and the labels of the file with the record."""
-        remedy = f"build it again: `aam-launch images build {name} --anew`"
+        remedy = f"build it again: `aam-launch images build {name} --rebuild`"
         if not place.is_file():
             raise MissingInput("The image is gone", f"'{place}'", remedy)
         check_sif(str(place))

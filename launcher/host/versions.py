@@ -23,15 +23,15 @@ PATIENCE = 10  # seconds
 NUMBER = re.compile(r"\d+(?:\.\d+)+[^\s,]*")
 
 
-def with_versions(host: Host, cache: Path, ask: Container[str]) -> Host:
+def with_versions(host: Host, cache: Path, startable: Container[str]) -> Host:
     """Return the host with the versions of its engines.
 
     Args:
         cache: folder of the versions that were read before.
-        ask: names of the engines that may be started to read their version.
+        startable: names of the engines that may be started to read their version.
     """
     known = [
-        replace(engine, version=_version(engine.path, cache, engine.name in ask))
+        replace(engine, version=_version(engine.path, cache, engine.name in startable))
         for engine in host.engines
     ]
     return replace(host, engines=tuple(known))

@@ -52,7 +52,7 @@ def record_copy(name: str, folder: Path) -> None:
     if recorded and recorded.get("sha256") != facts["sha256"]:
         before = recorded["sha256"]
         evidence = f"'{place}' is sha256:{facts['sha256']}, recorded was sha256:{before}"
-        remedy = f"build it again with --anew, or `aam-launch images rm {name}` and copy it again"
+        remedy = f"build it with --rebuild, or `aam-launch images rm {name}` and copy it again"
         raise MissingInput("The image is another one than was recorded", evidence, remedy)
     index.write(folder, name, "sif", {**(recorded or {"from": "a copy"}), **facts})
     print(f"{name:<10} recorded {place} as sha256:{facts['sha256']}")

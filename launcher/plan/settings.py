@@ -187,10 +187,10 @@ def _checked(key: str, entry: Entry) -> Entry:
         right, wanted = isinstance(value, bool), "true or false"
     elif _is_list(key):
         right = isinstance(value, list) and all(isinstance(item, str) for item in value)
-        wanted = "a list of words"
+        wanted = "a list of strings"
     else:
         right = isinstance(value, (str, int, float)) and not isinstance(value, bool)
-        wanted = "a word"
+        wanted = "a string"
     if not right:
         evidence = f"'{key}' in {entry.where} is {reprlib.repr(value)}"
         raise ConfigurationError("A value of the wrong type", evidence, f"give {wanted}")

@@ -205,10 +205,10 @@ def _checked(key: str, kind: Kind, fact: Fact) -> Fact:
     value = fact.value
     boolean = isinstance(value, bool)
     right, wanted = {
-        "text": (isinstance(value, (str, int, float)) and not boolean, "a word"),
+        "text": (isinstance(value, (str, int, float)) and not boolean, "a string"),
         "number": (isinstance(value, int) and not boolean and value >= 0, "a whole number"),
         "switch": (boolean, "yes or no"),
-        "list": (isinstance(value, list) and documents.strings(value), "a list of words"),
+        "list": (isinstance(value, list) and documents.strings(value), "a list of strings"),
     }[kind]
     if not right:
         raise _wrong(key, fact, wanted)

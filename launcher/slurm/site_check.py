@@ -70,7 +70,7 @@ def _limit(key: str, field: str) -> Callable[[Site], FactCheck | None]:
 
 
 def _sinfo(site: Site, field: str) -> str | None:
-    """Return the first word that sinfo prints about the partition of a site."""
+    """Return the first value that sinfo prints about the partition of a site."""
     if not queue.available():
         return None
     chosen = [f"--partition={site.text('partition')}"] if site.text("partition") else []

@@ -73,5 +73,5 @@ def _name(own: Sequence[str]) -> str:
     >>> _name(["--lr", "0.001", "--seed", "1"])
     'lr-0.001_seed-1'
     """
-    text = "".join(f"_{word[2:]}" if word.startswith("--") else f"-{word}" for word in own)
+    text = "".join(f"_{part[2:]}" if part.startswith("--") else f"-{part}" for part in own)
     return re.sub(r"[^A-Za-z0-9._=-]", "-", text[1:])

@@ -68,8 +68,8 @@ def page(
             sections.setdefault(title.rstrip("."), []).append(spec)
     for title, listed in more:
         sections[title] = [spec for spec in listed if everything or spec.basic]
-    words = [f"{'' if s.first else s.flag + ' '}{metavar(s)}" for s in required]
-    lines = _wrapped("usage: ", " ".join([usage, *words, "[OPTIONS]"]), 11)
+    values = [f"{'' if s.first else s.flag + ' '}{metavar(s)}" for s in required]
+    lines = _wrapped("usage: ", " ".join([usage, *values, "[OPTIONS]"]), 11)
     text, _, examples = (kind.__doc__ or "").partition("Examples:\n")
     for paragraph in text.strip().split("\n\n"):
         lines += ["", *_wrapped("", " ".join(paragraph.split()), 0)]
