@@ -24,6 +24,7 @@ from aam.members.input_comparison import BOTH, compare_inputs, show_inputs
 from aam.members.tables import held_out_table, interval_columns, prediction_columns
 from aam.members.training_data import describe
 from aam.training.labelled_study import LabelledStudy, output_range
+from aam.training.loggers import log_scores
 from aam.training.output_tables import write_table
 from aam.training.prediction import checkpoint_files
 
@@ -155,12 +156,23 @@ def _write_scores(
     )
     with atomic_write(folder / "scores.json") as temporary:
         temporary.write_text(json.dumps(scores, indent=2) + "\n", encoding="utf-8")
+    log_scores(options, _final_scores(scores))
     _show(scores)
     best = {
         f"{held.part}_{name}": found["value"]
         for name, found in scores["models"][ENSEMBLE]["metrics"].items()
     }
     return {"members": list(members), "best": best}, scored
+
+
+def _final_scores(scores: Mapping[str, Any]) -> dict[str, float]:
+    """Return the metrics of all models for a tracker, such as `test_r2/forest`."""
+    return {
+        f"{scores['part']}_{metric}/{name}": found["value"]
+        for name, model in scores["models"].items()
+        for metric, found in model["metrics"].items()
+        if found["value"] is not None
+    }
 
 
 def _show(scores: Mapping[str, Any]) -> None:

@@ -12,7 +12,6 @@ from pathlib import Path
 
 import lightning.pytorch as pl
 from lightning.pytorch.callbacks import Callback, EarlyStopping, ModelCheckpoint
-from lightning.pytorch.loggers import TensorBoardLogger
 
 from aam.console import interactive, say
 from aam.contract.errors import DataError, UsageError
@@ -31,6 +30,7 @@ from aam.training.callbacks import EpochTable, RunProgressBar, WithinEpochs
 from aam.training.compilation import CompiledEncoder, Fp32Report, Note, unrecorded
 from aam.training.data_loader import EpochSampler, FixedBatches, TrainingBatches, loader
 from aam.training.lightning_module import TrainingModule
+from aam.training.loggers import make_loggers
 from aam.training.model_config import ModelConfig
 from aam.training.nonfinite import FiniteCheck
 from aam.training.optimizer import freeze_idle
@@ -59,6 +59,12 @@ class FitConfig:
     note: Note = unrecorded
     fold: int = 1
     folds: int = 1
+
+    @property
+    def name(self) -> str:
+        """Name of the run in a tracker: the run folder, and the fold where there are several."""
+        run = self.options.run.output_dir.name
+        return run if self.folds == 1 else f"{run}/fold-{self.fold}"
 
 
 @dataclass(frozen=True)
@@ -139,9 +145,7 @@ def run(
         gradient_clip_val=loop.max_grad_norm or None,
         plugins=[AtomicCheckpointIO()],
         callbacks=callbacks,
-        logger=TensorBoardLogger(fit.folder, name="tensorboard", version="")
-        if ranks.is_main
-        else False,
+        logger=make_loggers(options, fit.folder, fit.name) if ranks.is_main else False,
         enable_progress_bar=interactive() and ranks.is_main,
         enable_model_summary=False,
         num_sanity_val_steps=0,

@@ -20,12 +20,13 @@ from aam.contract.errors import CannotCreate, DataError, UsageError
 from aam.contract.options import from_plain, specs
 from aam.contract.options.study import SplitOptions
 from aam.distributed.environment import SINGLE_RANK, Ranks
-from aam.training import checkpoints, run_lock
+from aam.training import checkpoints, loggers, run_lock
 
 COUNTS_ALONE = "counts-alone"
 """Folder, in that of a transformer that reads metadata, of the one that reads the counts alone."""
 
-_RUN_FILES = ("run.json", "checkpoints", "metrics.csv", "progress.json", "tensorboard",
+_RUN_FILES = ("run.json", "checkpoints", "metrics.csv", "progress.json", "tensorboard", "csv",
+              "mlflow.db", "wandb", ".aim",
               "splits.tsv", "predictions.tsv", "scores.json", "embeddings.tsv",
               "report.html", COUNTS_ALONE)  # fmt: skip
 _ATOMIC_FILES = ("run.json", "checkpoints/last.ckpt", "checkpoints/best.ckpt",
@@ -64,7 +65,9 @@ def prepare(command: str, options: Any, ranks: Ranks = SINGLE_RANK) -> PreparedF
         MissingInput: nothing to resume from.
         DataError: the checkpoint to resume cannot be read, or is of another command or other input.
         UsageError: an option differs that a resumed run may not change.
+        Unavailable: a logger is not installed.
     """
+    loggers.require(options)
     folder, resume_from = options.run.output_dir, options.run.resume_from
     usable = options.run.overwrite or resume_from is not None
     _check_folder(folder, usable)

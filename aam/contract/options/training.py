@@ -19,6 +19,8 @@ from aam.contract.options.field import (
 
 LossType = Literal["mse", "mae", "huber", "quantile", "asymmetric"]
 
+LoggerName = Literal["tensorboard", "csv", "mlflow", "wandb", "aim"]
+
 TransformName = Literal["none", "minmax", "zscore", "log-minmax", "log-zscore"]
 
 
@@ -157,6 +159,13 @@ class RunOptions:
         role="input",
         resumable=True,
         basic=True,
+    )
+    logger: tuple[LoggerName, ...] = option(
+        "Loggers of the run: files in the run folder (tensorboard, csv), or a tracker that is "
+        "installed (mlflow, wandb, aim), which also gets the final scores. metrics.csv is always "
+        "written.",
+        default=("tensorboard",),
+        resumable=True,
     )
     checkpoint_every_n_steps: int = option(
         "Also write last.ckpt after this many optimizer steps; 0: at the end of epochs only.",

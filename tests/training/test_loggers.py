@@ -1,0 +1,61 @@
+"""--logger: files and trackers that get the metrics and options of a run."""
+
+from __future__ import annotations
+
+import importlib.util
+import json
+from pathlib import Path
+
+import pytest
+from tensorboard.backend.event_processing.event_accumulator import EventAccumulator
+
+from aam.contract.errors import Unavailable
+from aam.training.loggers import LOGGERS
+from tests.support.commands import TINY, aam, read, train
+
+ABSENT = [name for name, of in LOGGERS.items() if importlib.util.find_spec(of.module) is None]
+
+
+def test_files_of_a_run_have_its_metrics(study_dir: Path, tmp_path: Path) -> None:
+    words = ("--epochs", 2, "--logger", "tensorboard", "csv")
+    assert train(study_dir, tmp_path / "run", *words) == 0
+    losses = read(tmp_path / "run" / "metrics.csv")["val_loss"].tolist()
+    logged = read(tmp_path / "run" / "csv" / "metrics.csv")["val_loss"].dropna().tolist()
+    events = EventAccumulator(str(tmp_path / "run" / "tensorboard"))
+    events.Reload()
+    assert logged == pytest.approx(losses, rel=1e-5)
+    assert [one.value for one in events.Scalars("val_loss")] == pytest.approx(losses, rel=1e-5)
+    assert "embedding_dim: 8" in (tmp_path / "run" / "csv" / "hparams.yaml").read_text()
+
+
+@pytest.mark.slow
+def test_a_tracker_gets_options_losses_and_final_scores(study_dir: Path, tmp_path: Path) -> None:
+    """MLflow keeps a run for each fold, and one with the scores of all members."""
+    mlflow = pytest.importorskip("mlflow")
+    pytest.importorskip("alembic", reason="MLflow's database")
+    run = tmp_path / "run"
+    words = ("--members", "transformer", "forest", "--folds", 2, "--logger", "mlflow")
+    assert train(study_dir, run, *words) == 0
+    client = mlflow.tracking.MlflowClient(f"sqlite:///{run}/mlflow.db")
+    experiment = client.get_experiment_by_name("aam")
+    found = {one.info.run_name: one.data for one in client.search_runs([experiment.experiment_id])}
+    assert set(found) == {"run/fold-1", "run/fold-2", "run"}
+    losses = read(run / "fold-1" / "metrics.csv")["val_loss"]
+    assert found["run/fold-1"].metrics["val_loss"] == pytest.approx(losses.iloc[-1], rel=1e-5)
+    scores = json.loads((run / "scores.json").read_text())["models"]["forest"]["metrics"]
+    assert found["run"].metrics["test_r2/forest"] == pytest.approx(scores["r2"]["value"])
+    assert found["run"].params["embedding_dim"] == "8"
+
+
+@pytest.mark.skipif(not ABSENT, reason="every tracker is installed")
+def test_a_tracker_that_is_not_installed_is_refused(
+    study_dir: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    for command in ("pretrain", "train"):
+        words = ("--table", study_dir / "table.biom", "--output-dir", tmp_path / "run", *TINY)
+        if command == "train":
+            words += ("--metadata", study_dir / "metadata.tsv", "--metadata-column", "ph")
+        assert aam(command, *words, "--penalty", 0, "--logger", ABSENT[0]) == Unavailable.status
+        shown = " ".join(capsys.readouterr().err.split())
+        assert f"--logger {ABSENT[0]} needs the package {LOGGERS[ABSENT[0]].module}" in shown
+        assert not (tmp_path / "run").exists()
