@@ -96,7 +96,7 @@ def attention(
     Raises:
         RuntimeError: the backend cannot run on this device, dtype or mask.
     """
-    if len(v_NHKE) == 0:  # a rank with fewer sets than others; some kernels reject empty input
+    if v_NHKE.shape[0] == 0:  # a rank with fewer sets than others; some kernels reject empty input
         return v_NHKE
     if attend_NK is None:
         return backends.plain.function(q_NHKE, k_NHKE, v_NHKE, None)

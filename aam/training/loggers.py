@@ -67,9 +67,11 @@ def _mlflow(folder: Path, name: str) -> Logger:
 
 
 def _wandb(folder: Path, name: str) -> Logger:
+    import wandb
     from lightning.pytorch.loggers import WandbLogger
 
-    return WandbLogger(name=name, save_dir=folder, project=PROJECT, reinit=True)
+    wandb.finish()  # Lightning would continue the run of the fold before
+    return WandbLogger(name=name, save_dir=folder, project=PROJECT)
 
 
 def _aim(folder: Path, name: str) -> Logger:

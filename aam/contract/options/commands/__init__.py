@@ -17,6 +17,7 @@ COMMANDS: dict[str, dict[str, str]] = {
         "embed": "use.Embed",
         "neighbors": "use.Neighbors",
         "importance": "use.Importance",
+        "export": "use.Export",
         "evaluate": "use.Evaluate",
         "report": "use.Report",
     },

@@ -1,0 +1,81 @@
+"""`aam export`: ONNX files compute what `aam predict` and the encoder compute."""
+
+from __future__ import annotations
+
+import json
+from pathlib import Path
+
+import numpy as np
+import pytest
+import torch
+
+from aam.contract.errors import CannotCreate, DataError
+from aam.contract.options.study import TableOptions
+from aam.data.study import load_study
+from aam.members import checkpoint
+from aam.members.onnx_export import parts_of
+from aam.training import checkpoints
+from tests.support.commands import aam, pretrain, read
+
+onnxruntime = pytest.importorskip("onnxruntime")
+pytest.importorskip("onnxscript")
+
+
+def session(path: Path) -> tuple[object, dict[str, object]]:
+    made = onnxruntime.InferenceSession(str(path))
+    return made, json.loads(made.get_modelmeta().custom_metadata_map["aam"])
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize(
+    ("column", "words"),
+    [
+        ("ph", ("--target-transform", "log-zscore", "--output-max", 14.0)),
+        ("site", ("--classifier",)),
+    ],
+)
+def test_the_kernel_predicts_a_study(
+    study_dir: Path, tmp_path: Path, column: str, words: tuple[object, ...]
+) -> None:
+    table = study_dir / "table.biom"
+    run, out = tmp_path / "run", tmp_path / "onnx"
+    given = ("--metadata", study_dir / "metadata.tsv", "--metadata-column", column)
+    members = ("--members", "kernel", "--folds", 2, "--rarefy-depth", 0)
+    assert aam("train", "--table", table, "--output-dir", run, *given, *members, *words) == 0
+    assert aam("export", "--model", run, "--output-dir", out) == 0
+    assert aam("predict", "--model", run, "--table", table, "--output", tmp_path / "p.tsv") == 0
+    kernel, facts = session(out / "kernel.onnx")
+    assert facts["column"] == column
+    loaded = checkpoint.read(run / "checkpoints" / checkpoint.NAME)
+    study = load_study(TableOptions(table=table), max_bp=loaded.max_bp)
+    inputs = {
+        "tokens": study.tokens_FL,
+        "counts": study.table.counts[np.arange(36)].toarray().astype(np.float32),
+    }
+    found = kernel.run(None, inputs)[0]
+    predicted = read(tmp_path / "p.tsv")
+    columns = [f"kernel_p_{name}" for name in facts["classes"]] or ["kernel_predicted"]
+    np.testing.assert_allclose(found, predicted[columns].to_numpy(), rtol=1e-4, atol=1e-5)
+
+
+def test_the_encoder_of_any_number_of_asvs(study_dir: Path, tmp_path: Path) -> None:
+    run, out = tmp_path / "run", tmp_path / "onnx"
+    assert pretrain(study_dir, run, "--penalty", 0) == 0
+    assert aam("export", "--model", run, "--output-dir", out) == 0
+    encoder, facts = session(out / "asv_encoder.onnx")
+    study = load_study(TableOptions(table=study_dir / "table.biom"), max_bp=facts["length"])
+    network = checkpoints.load_network(*checkpoints.read(run / "checkpoints" / "best.ckpt")).eval()
+    (expected,) = network.encode_all([torch.from_numpy(study.tokens_FL)])
+    for number in (1, 50):
+        found = encoder.run(None, {"tokens": study.tokens_FL[:number]})[0]
+        np.testing.assert_allclose(found, expected[:number].numpy(), rtol=1e-4, atol=1e-5)
+    assert aam("export", "--model", run, "--output-dir", out) == CannotCreate.status
+
+
+def test_a_forest_alone_is_refused(study_dir: Path, tmp_path: Path) -> None:
+    given = ("--metadata", study_dir / "metadata.tsv", "--metadata-column", "ph")
+    table = ("--table", study_dir / "table.biom", "--rarefy-depth", 0)
+    members = ("--members", "forest", "--folds", 2)
+    assert aam("train", *table, *given, *members, "--output-dir", tmp_path / "run") == 0
+    with pytest.raises(DataError, match="has a forest alone"):
+        parts_of(tmp_path / "run")
