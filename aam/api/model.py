@@ -26,8 +26,8 @@ from aam.numerics.device import choose_device
 from aam.training.new_samples import read_covariates, select_as_trained
 from aam.training.prediction import (
     LoadedModel,
-    apply_model,
     build_models,
+    embed,
     load_models,
     load_samples,
 )
@@ -179,10 +179,10 @@ class Model:
         model = self.networks[0]
         with table_files(table, sequences, drop_empty_samples) as (input, _):
             study = load_samples(input, model.config)
-            (found,) = apply_model(model, study, batch_size, choose_device(self.device))
+            embeddings = embed(model, study, batch_size, choose_device(self.device))
         index = pd.Index(study.table.sample_ids, name=ID_HEADER)
-        names = [f"e{axis}" for axis in range(found.embeddings_ND.shape[1])]
-        return pd.DataFrame(found.embeddings_ND, index=index, columns=names)
+        names = [f"e{axis}" for axis in range(embeddings.shape[1])]
+        return pd.DataFrame(embeddings, index=index, columns=names)
 
 
 def load(run: str | PathLike[str], device: Device = "auto") -> Model:

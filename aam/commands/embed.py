@@ -14,7 +14,7 @@ from aam.numerics.device import choose_device, print_device
 from aam.report.colours import as_colour
 from aam.report.plots import ordination_figure
 from aam.training.output_tables import write_embeddings
-from aam.training.prediction import apply_model, load_models, load_samples
+from aam.training.prediction import embed, load_models, load_samples
 
 FILES = ("embeddings.tsv", "ordination.txt", "pcoa.png")
 AXES = 10
@@ -42,20 +42,18 @@ def run(options: Embed) -> dict[str, object]:
     print_device(device)
     model = load_models(options.model, options.device)[0]
     study = take_shard(load_samples(options.input, model.config), options)
-    (found,) = apply_model(
-        model, study, options.batch_size, device, vectors=options.asv_vectors_dir
-    )
+    embeddings_ND = embed(model, study, options.batch_size, device, options.asv_vectors_dir)
     ids = study.table.sample_ids
     if shard is not None:
-        write_embeddings(shard, ids, found.embeddings_ND)
+        write_embeddings(shard, ids, embeddings_ND)
         say(f"Embeddings of {len(ids)} samples: {shard}")
         return {"attention": model.attention, **facts_of(shard, len(ids))}
-    coords, explained = principal_coordinates(found.embeddings_ND, AXES)
+    coords, explained = principal_coordinates(embeddings_ND, AXES)
     colour = None
     if options.metadata is not None and options.color_by is not None:
         texts = read_metadata(options.metadata).values(options.color_by, ids).tolist()
         colour = as_colour(options.color_by, texts, options.color_by in options.categories)
-    write_embeddings(folder / "embeddings.tsv", ids, found.embeddings_ND)
+    write_embeddings(folder / "embeddings.tsv", ids, embeddings_ND)
     with atomic_write(folder / "ordination.txt") as temporary:
         write_ordination(temporary, ids, coords, explained)
     figure = ordination_figure(

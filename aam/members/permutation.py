@@ -26,7 +26,7 @@ from aam.members.base import F64, Rows, Samples
 from aam.members.checkpoint import TRANSFORMER, LoadedEnsemble
 from aam.members.estimators import ESTIMATORS
 from aam.numerics.device import choose_device
-from aam.training.inference import apply_to_batch, encode_asvs
+from aam.training.inference import apply_to_batch, encode_asvs, profile_features
 from aam.training.prediction import LoadedModel, build_models
 from aam.training.sample_selection import reading_plan
 from aam.training.target_transforms import TRANSFORMS
@@ -152,11 +152,17 @@ def _members(
 
         return predict
 
-    vectors = [encode_asvs(model.encoder, study, device) for model in networks]
+    inputs = [
+        (
+            encode_asvs(model.encoder, study, device),
+            profile_features(model.network, study.tokens_FL, device),
+        )
+        for model in networks
+    ]
 
     def transformer(changed: Study, rows: Rows) -> F64:
         values = []
-        for model, asv_vectors_FD in zip(networks, vectors, strict=True):
+        for model, of_asvs in zip(networks, inputs, strict=True):
             network, target = model.network.to(device).eval(), model.config.target
             assert target is not None
             plan = dataclasses.replace(reading_plan(model.config.plan), rarefy_depth=0)
@@ -166,7 +172,7 @@ def _members(
                 part = np.arange(start, min(start + BATCH_SIZE, len(rows)))
                 batch = make_batch(changed, plan, part).to(device)
                 with torch.no_grad():
-                    outputs_BC = apply_to_batch(network, batch, asv_vectors_FD, known)[1]
+                    outputs_BC = apply_to_batch(network, batch, *of_asvs, known)[1]
                 assert outputs_BC is not None
                 outputs.append(outputs_BC.float().cpu())
             decoded_NC = target.decode(torch.cat(outputs))

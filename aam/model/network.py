@@ -132,7 +132,8 @@ class Predictor(nn.Module):
         """
         profile_BW = None
         if self.profile is not None:
-            profile_BW = self.profile(tokens_UL, slots_BS, counts_BS)
+            features_UW = self.profile.features(tokens_UL)
+            profile_BW = self.profile(features_UW, slots_BS, counts_BS)
         return self.heads(embedding_BD, hidden_BSD, attend_BS, profile_BW, covariates)
 
     def heads(

@@ -17,7 +17,7 @@ import torch
 import torch.nn.functional as F
 from torch import Tensor, nn
 
-from aam.model.shape import BASES, VOCABULARY
+from aam.model.shape import BASES
 
 WIDTH = 3.0
 """Number of differing nucleotides at which the kernel of two sequences is 1/e."""
@@ -62,30 +62,29 @@ class CommunityProfile(nn.Module):
         self.spread.copy_((squares / number - mean.square()).clamp_min(1e-12).sqrt())
 
     @torch.no_grad()
-    def raw(self, tokens_UL: Tensor, slots_BS: Tensor, counts_BS: Tensor) -> Tensor:
-        """Return the profiles [B, W] before standardization.
-
-        Args:
-            tokens_UL: distinct sequences, not masked; letters other than A, C, G, T count as none.
-            slots_BS: row of `tokens_UL` of each ASV of each sample.
-            counts_BS: its reads, 0 where there is none.
-        """
-        weight_BS = log_abundance(counts_BS)
-        weight_BU = weight_BS.new_zeros(len(slots_BS), len(tokens_UL))
-        weight_BU.scatter_add_(1, slots_BS, weight_BS)
-        with torch.autocast(tokens_UL.device.type, enabled=False):
-            features_UW = self.features(tokens_UL)
-            return weight_BU.to(features_UW.dtype) @ features_UW
-
-    @torch.no_grad()
     def features(self, tokens_UL: Tensor) -> Tensor:
-        """Return the random Fourier features [U, W] of sequences."""
-        letters = F.one_hot(tokens_UL.long(), VOCABULARY)[..., 1 : BASES + 1].flatten(1)
-        letters = letters.to(self.frequencies.dtype)
+        """Return the random Fourier features [U, W] of sequences.
+
+        Letters other than A, C, G, T count as none. Masks must be removed before.
+        """
+        bases = torch.arange(1, BASES + 1, dtype=tokens_UL.dtype, device=tokens_UL.device)
+        letters = (tokens_UL[..., None] == bases).flatten(1).to(self.frequencies.dtype)
         # The angles are tens of radians: in half precision their cosine would be random.
         with torch.autocast(tokens_UL.device.type, enabled=False):
             return (letters @ self.frequencies[: letters.shape[1]] + self.phases).cos()
 
-    def forward(self, tokens_UL: Tensor, slots_BS: Tensor, counts_BS: Tensor) -> Tensor:
+    @torch.no_grad()
+    def raw(self, features_UW: Tensor, slots_BS: Tensor, counts_BS: Tensor) -> Tensor:
+        """Return the profiles [B, W] before standardization.
+
+        Args:
+            features_UW: of distinct sequences, see `features`.
+            slots_BS: row of `features_UW` of each ASV of each sample.
+            counts_BS: its reads, 0 where there is none.
+        """
+        weight_BS = log_abundance(counts_BS).to(features_UW.dtype)
+        return F.embedding_bag(slots_BS, features_UW, per_sample_weights=weight_BS, mode="sum")
+
+    def forward(self, features_UW: Tensor, slots_BS: Tensor, counts_BS: Tensor) -> Tensor:
         """Return standardized profiles [B, W]; arguments as of `raw`."""
-        return (self.raw(tokens_UL, slots_BS, counts_BS) - self.centre) / self.spread
+        return (self.raw(features_UW, slots_BS, counts_BS) - self.centre) / self.spread

@@ -189,6 +189,8 @@ def predict_inference(
         vectors_FD = torch.empty(number, config.shape.embedding_dim)
         encoder.nucleotides(torch.empty(CHUNK, longest, dtype=torch.uint8), True)
         if batch is not None:
-            apply_to_batch(network, fake(batch), vectors_FD)
+            width = config.shape.profile_features
+            features_FW = torch.empty(number, width) if width else None
+            apply_to_batch(network, fake(batch), vectors_FD, features_FW)
         values = [value for model in models for value in (*model.parameters(), *model.buffers())]
         return InferenceMemory(size_of(values, block), size_of([vectors_FD], block), storages.peak)

@@ -104,11 +104,14 @@ def apply_network(
     """
     network.to(device).eval()
     batches = FixedBatches(study, plan, rows, batch_size, FIXED_DRAW + reads_pass)
+    features_FW = profile_features(network, study.tokens_FL, device)
     embeddings, outputs = [], []
     with torch.no_grad():
         for k in track(range(len(batches)), "Reading samples", len(batches), "batches"):
             batch = batches[k].to(device)
-            embedding_BD, outputs_BC = apply_to_batch(network, batch, asv_vectors_FD, covariates)
+            embedding_BD, outputs_BC = apply_to_batch(
+                network, batch, asv_vectors_FD, features_FW, covariates
+            )
             embeddings.append(embedding_BD.float().cpu())
             if outputs_BC is not None:
                 outputs.append(outputs_BC.float().cpu())
@@ -124,11 +127,13 @@ def apply_to_batch(
     network: Encoder | Predictor,
     batch: Batch,
     asv_vectors_FD: Tensor,
+    features_FW: Tensor | None,
     covariates: CovariateInputs | None = None,
 ) -> tuple[Tensor, Tensor | None]:
     """Return embeddings [B, D], and outputs [B, C], None for an encoder.
 
-    `covariates` are those of every sample of the study, see `apply_network`.
+    `features_FW` are those of `profile_features`, `covariates` those of every sample of the study,
+    see `apply_network`.
     """
     encoder = network if isinstance(network, Encoder) else network.encoder
     embedding_BD, members_BSD = encoder.samples(
@@ -136,16 +141,29 @@ def apply_to_batch(
     )
     if isinstance(network, Encoder):
         return embedding_BD, None
-    outputs_RBC = network.target(
-        embedding_BD,
-        members_BSD,
-        batch.attend_BS,
-        batch.tokens_UL,
-        batch.slots_BS,
-        batch.counts_BS,
-        None if covariates is None else covariates.take(batch.rows_B),
-    )
+    profile_BW = None
+    if network.profile is not None and features_FW is not None:
+        profile_BW = network.profile(features_FW, batch.asvs_U[batch.slots_BS], batch.counts_BS)
+    known = None if covariates is None else covariates.take(batch.rows_B)
+    outputs_RBC = network.heads(embedding_BD, members_BSD, batch.attend_BS, profile_BW, known)
     return embedding_BD, outputs_RBC.mean(dim=0)
+
+
+def profile_features(
+    network: Encoder | Predictor, tokens_FL: npt.NDArray[np.uint8], device: torch.device
+) -> Tensor | None:
+    """Return the profile features [F, W] of every sequence; None for a network without a profile.
+
+    Every sequence occurs in many samples, so this takes less time than its features in each batch.
+    """
+    if isinstance(network, Encoder) or network.profile is None:
+        return None
+    profile = network.profile.to(device)
+    features_FW = torch.empty(len(tokens_FL), profile.phases.numel(), device=device)
+    for start in range(0, len(tokens_FL), CHUNK):
+        tokens_KL = torch.from_numpy(tokens_FL[start : start + CHUNK].copy()).to(device)
+        features_FW[start : start + CHUNK] = profile.features(tokens_KL)
+    return features_FW
 
 
 def write_study_embeddings(
@@ -169,13 +187,13 @@ def fit_profile(
     network: Predictor, study: Study, plan: BatchPlan, rows: npt.NDArray[np.int64]
 ) -> None:
     """Standardise a predictor's community profile on the training samples `rows`."""
-    if network.profile is None:
+    profile = network.profile
+    if profile is None:
         return
     batches = FixedBatches(study, plan, rows, CHUNK // 8)
     steps = track(range(len(batches)), "Profiles", len(batches), "batches")
     fixed = (batches[k] for k in steps)
-    raw = network.profile.raw
-    network.profile.fit(raw(b.tokens_UL, b.slots_BS, b.counts_BS) for b in fixed)
+    profile.fit(profile.raw(profile.features(b.tokens_UL), b.slots_BS, b.counts_BS) for b in fixed)
 
 
 def shallow(study: Study, depth: int) -> Iterator[str]:

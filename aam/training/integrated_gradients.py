@@ -28,7 +28,7 @@ from aam.model.covariates import CovariateInputs
 from aam.model.network import Predictor
 from aam.model.profile import log_abundance
 from aam.training.data_loader import FixedBatches
-from aam.training.inference import encode_asvs
+from aam.training.inference import encode_asvs, profile_features
 from aam.training.prediction import LoadedModel
 from aam.training.sample_selection import reading_plan
 from aam.training.target import Target
@@ -138,9 +138,9 @@ def integrated_gradients(
 def _asv_inputs(network: Predictor, study: Study, device: torch.device) -> _AsvInputs:
     vectors_FD = encode_asvs(network.encoder, study, device)
     network.to(device).eval()
-    features_FW = vectors_FD.new_empty(len(vectors_FD), 0)
-    if network.profile is not None:
-        features_FW = network.profile.features(torch.from_numpy(study.tokens_FL.copy()).to(device))
+    features_FW = profile_features(network, study.tokens_FL, device)
+    if features_FW is None:
+        features_FW = vectors_FD.new_empty(len(vectors_FD), 0)
     counts = study.table.counts[np.arange(len(study.table.sample_ids))]
     prevalence = np.bincount(counts.indices, minlength=len(vectors_FD)) / counts.nnz
     share_F = torch.from_numpy(prevalence).to(vectors_FD)

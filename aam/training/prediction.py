@@ -163,8 +163,7 @@ def apply_model(
 ) -> list[NetworkOutput]:
     """Apply a model to every sample of a study, once per rarefaction.
 
-    `vectors` is a folder of ASV vectors, see `encode_asvs`. Embeddings do not depend on the
-    covariates.
+    `vectors` is a folder of ASV vectors, see `encode_asvs`.
     """
     asv_vectors_FD = encode_asvs(model.encoder, study, device, vectors)
     rows = np.arange(len(study.table.sample_ids))
@@ -176,6 +175,22 @@ def apply_model(
         )
         for number in range(passes)
     ]
+
+
+def embed(
+    model: LoadedModel,
+    study: Study,
+    batch_size: int,
+    device: torch.device,
+    vectors: Path | None = None,
+) -> npt.NDArray[np.float32]:
+    """Return the embedding of every sample, float32 [N, D]; `vectors` as `apply_model`.
+
+    The encoder alone is applied: no target is computed, and no covariate is read.
+    """
+    encoder = dataclasses.replace(model, network=model.encoder)
+    (found,) = apply_model(encoder, study, batch_size, device, vectors=vectors)
+    return found.embeddings_ND
 
 
 def predict(

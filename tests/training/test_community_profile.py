@@ -21,7 +21,7 @@ def test_products_of_features_are_the_kernel_of_differences() -> None:
     tokens = torch.stack(near)
     alone = torch.arange(4)[:, None]
     counts = torch.ones(4, 1)
-    raw = profile.raw(tokens, alone, counts) / math.log10(1 + 1e4)
+    raw = profile.raw(profile.features(tokens), alone, counts) / math.log10(1 + 1e4)
     kernel = 2 * raw @ raw.T / raw.shape[1]
     expected = torch.tensor([math.exp(-d / WIDTH) for d in (0, 1, 3, 12)])
     torch.testing.assert_close(kernel[0], expected, rtol=0, atol=0.03)
@@ -31,10 +31,11 @@ def test_a_profile_is_a_weighted_sum_that_padding_does_not_change() -> None:
     torch.manual_seed(0)
     profile = CommunityProfile(40, 32)
     tokens = torch.randint(1, 5, (5, 40))
-    one = profile.raw(tokens, torch.tensor([[3]]), torch.tensor([[7.0]]))
-    both = profile.raw(tokens, torch.tensor([[3, 1, 0]]), torch.tensor([[50.0, 50.0, 0.0]]))
+    features = profile.features(tokens)
+    one = profile.raw(features, torch.tensor([[3]]), torch.tensor([[7.0]]))
+    both = profile.raw(features, torch.tensor([[3, 1, 0]]), torch.tensor([[50.0, 50.0, 0.0]]))
     half = math.log10(1 + 5e3) / math.log10(1 + 1e4)
-    other = profile.raw(tokens, torch.tensor([[1]]), torch.tensor([[7.0]]))
+    other = profile.raw(features, torch.tensor([[1]]), torch.tensor([[7.0]]))
     torch.testing.assert_close(both, half * (one + other))
 
 
@@ -44,9 +45,9 @@ def test_the_training_profiles_become_standard() -> None:
     tokens = torch.randint(1, 5, (9, 40))
     slots = torch.stack([torch.randperm(9)[:4] for _ in range(30)])
     counts = torch.randint(1, 100, (30, 4)).float()
-    raw = profile.raw(tokens, slots, counts)
+    raw = profile.raw(profile.features(tokens), slots, counts)
     profile.fit([raw[:20], raw[20:]])
-    standard = profile(tokens, slots, counts)
+    standard = profile(profile.features(tokens), slots, counts)
     torch.testing.assert_close(standard.mean(dim=0), torch.zeros(16), rtol=0, atol=1e-4)
     torch.testing.assert_close(standard.std(dim=0, correction=0), torch.ones(16), rtol=0, atol=1e-4)
 
@@ -56,6 +57,6 @@ def test_mixed_precision_leaves_profiles_alone() -> None:
     profile = CommunityProfile(150, 16)
     tokens = torch.randint(1, 5, (5, 150))
     slots, counts = torch.tensor([[0, 1, 2]]), torch.tensor([[5.0, 2.0, 9.0]])
-    plain = profile.raw(tokens, slots, counts)
+    plain = profile.raw(profile.features(tokens), slots, counts)
     with torch.autocast("cpu", dtype=torch.bfloat16):
-        assert torch.equal(profile.raw(tokens, slots, counts), plain)
+        assert torch.equal(profile.raw(profile.features(tokens), slots, counts), plain)
