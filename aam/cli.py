@@ -101,7 +101,7 @@ def _dispatch(arguments: list[str]) -> int:
     if isinstance(scale, ScaleOptions) and not measured:
         from aam.distributed import local_ranks
 
-        number = local_ranks.ranks_to_start(scale, options.device, options.loop.batch_size)
+        number = local_ranks.ranks_to_start(scale, options.device, options.loop.batch_samples)
         if number:
             return local_ranks.launch(number, arguments, grace=3 * scale.rank_timeout)
         # PyTorch prints long messages about each broken connection; the heartbeat names the failed

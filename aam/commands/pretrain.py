@@ -3,9 +3,11 @@
 from __future__ import annotations
 
 from aam.contract.options.commands.pretrain import Pretrain
+from aam.performance.memory_fit import automatic
+from aam.performance.memory_runs import pretraining_run
 from aam.training.pretrain import pretrain
 
 
 def run(options: Pretrain) -> None:
     """Pretrain an encoder."""
-    pretrain(options)
+    pretrain(automatic(options, pretraining_run))

@@ -1,6 +1,6 @@
 """Process group of a run: rendezvous, device of each rank, heartbeats, and shutdown.
 
-    with process_group(options.scale, options.device, options.loop.batch_size) as communicator: ...
+    with process_group(options.scale, options.device, batch_size) as communicator: ...
 
 The backend is NCCL (RCCL on AMD) for GPUs and gloo for CPUs. Only rank 0 prints.
 """

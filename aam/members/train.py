@@ -34,6 +34,8 @@ from aam.members.input_comparison import (
     predict_alone,
 )
 from aam.members.results import Estimates, write_results
+from aam.performance.memory_fit import automatic
+from aam.performance.memory_runs import training_run
 from aam.training import run_folder
 from aam.training import train as network
 from aam.training.labelled_study import (
@@ -83,6 +85,7 @@ def train(options: Train) -> ScoredPredictions | None:
             "--categorical-columns or --numeric-columns with several processes",
             "train in one process, or leave the columns out",
         )
+    options = automatic(options, training_run)
     trained = network.train(options)
     counts = _train_on_counts(options)
     if trained is None or (len(members) == 1 and counts is None):

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import dataclasses
-from collections.abc import Callable, Iterator
+from collections.abc import Iterator
 from pathlib import Path
 from resource import RUSAGE_SELF, getrusage
 
@@ -14,39 +14,33 @@ from aam.contract.options.commands.memory import MemoryPretrain, MemoryTrain
 from aam.contract.options.device import SpeedOptions
 from aam.memory import GIB, shown_size
 from aam.performance.memory import StepMemory
+from aam.performance.memory_fit import (
+    CONTEXT,
+    FRAGMENTATION,
+    MemoryLimit,
+    largest,
+    largest_chunk,
+    needed,
+    with_chunk,
+)
 from aam.performance.memory_ranks import Parallel
 from aam.performance.memory_runs import InferenceMemory, StepSettings, TrainingRun
 
 DEVICES = (16, 24, 32, 64, 80, 128, 192)
 """Memory of common GPUs in GiB."""
 
-FRAGMENTATION = 0.2
-"""Memory that the allocator reserves beyond what is allocated, relative to that: a replay of its
-rules gave 1.19, with the largest batch first."""
-
-CONTEXT = GIB
-"""Bytes outside the allocator (code objects, BLAS workspace): an assumption."""
-
 ASV_CHUNK = 256
 """ASVs of a chunk in the table of other settings."""
 
-LEAST_CHUNK = 64
-"""Smallest chunk that is considered: smaller ones take time and save little."""
-
 GPUS = 8
 """GPUs of FSDP in the table of other settings."""
-
-
-def needed(peak: int) -> int:
-    """Return the memory of the GPU that a predicted peak needs, in bytes."""
-    return round(peak * (1 + FRAGMENTATION)) + CONTEXT
 
 
 def show_training(run: TrainingRun, options: MemoryPretrain | MemoryTrain) -> None:
     """Print the memory of a step, where it fits, and the largest settings for --device-memory."""
     scale = options.scale
     settings = StepSettings(
-        min(options.loop.batch_size, run.batches.samples),
+        min(options.loop.batch_samples, run.batches.samples),
         options.speed,
         Parallel(max(1, scale.processes), scale.fsdp),
     )
@@ -129,7 +123,7 @@ def _others(run: TrainingRun, settings: StepSettings) -> Iterator[tuple[str, Ste
     recomputed = dataclasses.replace(speed, gradient_checkpointing=True)
     if not speed.gradient_checkpointing:
         yield "--gradient-checkpointing", changed(recomputed)
-    if not speed.asv_chunk and not run.frozen:
+    if not speed.chunk_size and not run.frozen:
         chunks = f"--asv-chunk {ASV_CHUNK}"
         yield chunks, changed(dataclasses.replace(speed, asv_chunk=ASV_CHUNK))
         if not speed.gradient_checkpointing:
@@ -145,14 +139,10 @@ def _others(run: TrainingRun, settings: StepSettings) -> Iterator[tuple[str, Ste
 
 def _largest(run: TrainingRun, settings: StepSettings, gib: float) -> Iterator[str]:
     """Yield the largest --batch-size and --asv-chunk that fit on a GPU."""
-
-    def fits(changed: StepSettings) -> bool:
-        return needed(run.memory(changed).peak) <= gib * GIB
-
-    most = run.batches.samples
+    limit, most = MemoryLimit(round(gib * GIB)), run.batches.samples
     size = largest(
         settings.parallel.ranks, most,
-        lambda size: fits(dataclasses.replace(settings, batch_size=size)),
+        lambda size: limit.holds(run.memory(dataclasses.replace(settings, batch_size=size)).peak),
     )  # fmt: skip
     yield (
         f"Largest --batch-size on {gib:g} GiB: {size} of {most}."
@@ -161,39 +151,11 @@ def _largest(run: TrainingRun, settings: StepSettings, gib: float) -> Iterator[s
     )
     if run.frozen:
         return
-    asvs = run.batches.asvs(settings.batch_size)
-
-    def with_chunk(chunk: int) -> StepSettings:
-        return dataclasses.replace(
-            settings, speed=dataclasses.replace(settings.speed, asv_chunk=chunk)
-        )
-
-    if fits(with_chunk(0)):
+    chunk = largest_chunk(run, with_chunk(settings, "auto"), limit)
+    if chunk is None:
+        yield f"No --asv-chunk makes a batch of {settings.batch_size} fit on {gib:g} GiB."
+    elif chunk:
+        yield f"Largest --asv-chunk on {gib:g} GiB, of powers of two: {chunk}."
+    else:
+        asvs = run.batches.asvs(settings.batch_size)
         yield f"All {asvs} ASVs of a batch fit at once on {gib:g} GiB: no --asv-chunk is needed."
-        return
-    powers = [2**k for k in range(LEAST_CHUNK.bit_length() - 1, (asvs - 1).bit_length())]
-    found = largest(1, len(powers), lambda k: fits(with_chunk(powers[k - 1])))
-    yield (
-        f"Largest --asv-chunk on {gib:g} GiB, of powers of two: {powers[found - 1]}."
-        if found
-        else f"No --asv-chunk makes a batch of {settings.batch_size} fit on {gib:g} GiB."
-    )
-
-
-def largest(lowest: int, highest: int, fits: Callable[[int], bool]) -> int:
-    """Return the largest number that fits, by bisection after the highest; 0 if none does.
-
-    >>> largest(1, 100, lambda n: n <= 37)
-    37
-    """
-    if lowest <= highest and fits(highest):
-        return highest
-    found = 0
-    highest -= 1
-    while lowest <= highest:
-        middle = (lowest + highest) // 2
-        if fits(middle):
-            found, lowest = middle, middle + 1
-        else:
-            highest = middle - 1
-    return found

@@ -97,7 +97,7 @@ class TrainingRun:
             vectors_FD = torch.empty(len(self.study.tokens_FL), width)
         task = TrainingModule(
             network, self.weights, self.loop, 2, self.config.target, self.values, vectors_FD,
-            standard=self.config.standard, asv_chunk=speed.asv_chunk,
+            standard=self.config.standard, asv_chunk=speed.chunk_size,
         )  # fmt: skip
         freeze_unused(task, self.config.plan, self.study)
         return training_workload(task, fake(batch))

@@ -109,6 +109,8 @@ def _precision(now: Values, device: DeviceFacts) -> list[Setting]:
 
 def _batch_size(now: Values, device: DeviceFacts) -> list[Setting]:
     size = now["--batch-size"]
+    if size == "auto":
+        return []
     tried = sorted({max(1, size // 2), 2 * size, 4 * size} - {size})
     why = "another number of samples meets in the distance loss: another training"
     return _option("--batch-size", tried, now, Parity.OTHER, why)

@@ -79,7 +79,7 @@ class FitResult:
 
 def optimizer_steps(samples: int, loop: LoopOptions) -> int:
     """Return the number of optimizer steps of a run, with gradient accumulation."""
-    batches = math.ceil(samples / loop.batch_size)
+    batches = math.ceil(samples / loop.batch_samples)
     return loop.epochs * math.ceil(batches / loop.gradient_accumulation_steps)
 
 
@@ -90,10 +90,10 @@ def check_split(split: Split, loop: LoopOptions) -> None:
         DataError: fewer training samples than --batch-size.
         UsageError: --scheduler plateau without validation samples.
     """
-    if len(split.train) < loop.batch_size:
+    if len(split.train) < loop.batch_samples:
         raise DataError(
             "Fewer training samples than a batch",
-            f"{len(split.train)} samples, --batch-size {loop.batch_size}",
+            f"{len(split.train)} samples, --batch-size {loop.batch_samples}",
             "choose a smaller --batch-size",
         )
     if loop.scheduler == "plateau" and not len(split.validation):
@@ -107,7 +107,7 @@ def check_split(split: Split, loop: LoopOptions) -> None:
 def fit_split(fit: FitConfig, task: TrainingModule, study: Study, split: Split) -> FitResult:
     """Train a module on the training samples of a split, with its validation samples."""
     options, plan, ranks = fit.options, fit.config.plan, fit.runtime.communicator.ranks
-    batch_size, sequences = options.loop.batch_size, task.target is not None
+    batch_size, sequences = options.loop.batch_samples, task.target is not None
     training = TrainingBatches(
         study, plan, split.train, batch_size, options.sample.rarefy_each_epoch,
         options.loop.even_batches, ranks, sequences,

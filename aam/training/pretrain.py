@@ -41,7 +41,7 @@ def pretrain(options: Pretrain, policy: BackendPolicy = TORCH_POLICY) -> None:
         UsageError: the UniFrac loss has neither a tree nor a distance matrix.
     """
     check_phylogeny(options)
-    with process_group(options.scale, options.device, options.loop.batch_size) as communicator:
+    with process_group(options.scale, options.device, options.loop.batch_samples) as communicator:
         _pretrain(options, policy, communicator)
 
 
@@ -96,7 +96,7 @@ def _learn(
         options.loop,
         steps,
         standard=config.standard,
-        asv_chunk=options.speed.asv_chunk,
+        asv_chunk=options.speed.chunk_size,
     )
     settings = fit.FitConfig(options, config, folder, runtime, record.note)
     result = fit.fit_split(settings, task, study, split)
@@ -105,7 +105,7 @@ def _learn(
     trained = checkpoints.load_network(*checkpoints.read(result.checkpoint), runtime.backends)
     assert isinstance(trained, Encoder)
     asv_vectors_FD = encode_asvs(trained, study, runtime.device)
-    write_study_embeddings(folder, trained, study, plan, options.loop.batch_size, asv_vectors_FD)
+    write_study_embeddings(folder, trained, study, plan, options.loop.batch_samples, asv_vectors_FD)
     record.finish(
         samples={"training": len(split.train), "validation": len(split.validation)},
         asvs=len(study.table.feature_ids),

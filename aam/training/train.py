@@ -72,7 +72,7 @@ def train(options: Train, policy: BackendPolicy = TORCH_POLICY) -> ScoredPredict
     Raises:
         AamError: see the readers and `load_labelled_study`.
     """
-    with process_group(options.scale, options.device, options.loop.batch_size) as communicator:
+    with process_group(options.scale, options.device, options.loop.batch_samples) as communicator:
         results = _train(options, policy, communicator)
     if not results:
         return None
@@ -179,7 +179,7 @@ def train_fold(
         labelled.values,
         asv_vectors_FD,
         config.standard,
-        options.speed.asv_chunk,
+        options.speed.chunk_size,
         covariates,
     )
     folder = output_dir if folds == 1 else output_dir / f"fold-{fold}"
@@ -191,7 +191,7 @@ def train_fold(
     assert isinstance(trained, Predictor)
     if asv_vectors_FD is None:
         asv_vectors_FD = encode_asvs(trained.encoder, study, runtime.device)
-    plan, batch_size = reading_plan(config.plan), options.loop.batch_size
+    plan, batch_size = reading_plan(config.plan), options.loop.batch_samples
     device, reference = runtime.device, reference_rows(split.train, plan.seed)
     known = apply_network(
         trained.encoder, study, plan, reference, batch_size, device, asv_vectors_FD

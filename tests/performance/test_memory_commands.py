@@ -12,7 +12,7 @@ from aam.data.batches import Batch, make_batch
 from aam.data.study import Study
 from aam.distributed.environment import Ranks
 from aam.performance.memory_batches import LargestBatches
-from aam.performance.memory_report import largest
+from aam.performance.memory_fit import largest
 from aam.training.data_loader import share_of
 from tests.support.commands import aam
 from tests.support.rank_steps import PLAN

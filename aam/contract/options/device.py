@@ -76,9 +76,10 @@ class SpeedOptions:
         default=False,
         resumable=True,
     )
-    asv_chunk: int = option(
+    asv_chunk: int | Literal["auto"] = option(
         "Encode the distinct ASVs of a batch in chunks of at most this many, each recomputed in "
-        "the backward pass: memory does not grow with the number of ASVs. 0: all at once.",
+        "the backward pass: memory does not grow with the number of ASVs. 0: all at once; 'auto': "
+        "the largest chunks that fit into memory, 0 if all do.",
         default=0,
         takes=ZERO_OR_MORE,
         resumable=True,
@@ -93,8 +94,13 @@ class SpeedOptions:
 
     @property
     def recomputes(self) -> bool:
-        """Whether the backward pass recomputes attention."""
-        return self.gradient_checkpointing or self.asv_chunk > 0
+        """Whether the backward pass recomputes attention; `auto` may."""
+        return self.gradient_checkpointing or self.asv_chunk != 0
+
+    @property
+    def chunk_size(self) -> int:
+        """Most ASVs of a chunk; 0, all at once, while `auto` is not replaced."""
+        return 0 if self.asv_chunk == "auto" else self.asv_chunk
 
 
 @dataclass(frozen=True)

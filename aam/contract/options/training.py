@@ -70,11 +70,18 @@ class LoopOptions:
         resumable=True,
         basic=True,
     )
-    batch_size: int = option(
-        "Samples in a batch, of all processes together.",
+    batch_size: int | Literal["auto"] = option(
+        "Samples in a batch, of all processes together. 'auto': the largest batch that fits into "
+        "memory and divides --global-batch-size.",
         default=16,
         takes=ONE_OR_MORE,
         basic=True,
+    )
+    global_batch_size: int = option(
+        "With --batch-size auto: samples of an optimizer step, for which the gradients of several "
+        "batches are summed.",
+        default=16,
+        takes=ONE_OR_MORE,
     )
     gradient_accumulation_steps: int = option(
         "Batches whose gradients are summed for one optimizer step.", default=1, takes=ONE_OR_MORE
@@ -114,6 +121,11 @@ class LoopOptions:
         takes=SEEDS,
         basic=True,
     )
+
+    @property
+    def batch_samples(self) -> int:
+        """Samples in a batch; those of an optimizer step while `auto` is not replaced."""
+        return self.global_batch_size if self.batch_size == "auto" else self.batch_size
 
 
 @dataclass(frozen=True)

@@ -1,0 +1,223 @@
+"""Settings that fit into memory: the largest batch and the largest chunk, by predicted peaks.
+
+`--batch-size auto` and `--asv-chunk auto` are replaced here, before a run begins, so that its
+record, its checkpoints and a resumed run have numbers.
+"""
+
+from __future__ import annotations
+
+import dataclasses
+import os
+from collections.abc import Callable
+from dataclasses import dataclass
+from typing import Any, Literal, TypeVar
+
+import torch
+
+from aam.console import say, warn
+from aam.contract.errors import UsageError
+from aam.contract.options import from_plain
+from aam.contract.options.commands.learn import Train
+from aam.contract.options.commands.pretrain import Pretrain
+from aam.contract.options.device import DeviceOptions
+from aam.contract.options.training import LoopOptions
+from aam.contract.precision import choose_precision
+from aam.distributed.environment import Ranks, read_environment
+from aam.memory import GIB, memory_available, shown_size
+from aam.numerics.device import arch_of, choose_device, is_gpu
+from aam.performance.memory_ranks import Parallel
+from aam.performance.memory_runs import StepSettings, TrainingRun
+from aam.training import checkpoints
+
+FRAGMENTATION = 0.2
+"""Memory that the allocator reserves beyond what is allocated, relative to that: a replay of its
+rules gave 1.19, with the largest batch first."""
+
+CONTEXT = GIB
+"""Bytes of a GPU outside the allocator (code objects, BLAS workspace): an assumption."""
+
+LEAST_CHUNK = 64
+"""Smallest chunk that is considered: smaller ones take time and save little."""
+
+Learn = TypeVar("Learn", Pretrain, Train)
+
+
+@dataclass(frozen=True)
+class MemoryLimit:
+    """Memory of a device.
+
+    Attributes:
+        total: bytes that a process can use.
+        context: bytes that driver and libraries take.
+        place: for messages.
+    """
+
+    total: int
+    context: int = CONTEXT
+    place: str = "of the GPU"
+
+    def holds(self, peak: int) -> bool:
+        """Return whether a step with a predicted peak fits."""
+        return needed(peak, self.context) <= self.total
+
+    def __str__(self) -> str:
+        return f"{shown_size(self.total)} {self.place}"
+
+
+def needed(peak: int, context: int = CONTEXT) -> int:
+    """Return the memory of the device that a predicted peak needs, in bytes."""
+    return round(peak * (1 + FRAGMENTATION)) + context
+
+
+def automatic(options: Learn, read: Callable[[Learn], TrainingRun]) -> Learn:
+    """Replace --batch-size auto and --asv-chunk auto by the largest values that fit.
+
+    The batch of a resumed run stays that of the run that it resumes.
+
+    Args:
+        read: reads the study, to predict the memory of the run.
+
+    Raises:
+        UsageError: no batch fits, --gradient-accumulation-steps is given, or several ranks share
+            the memory of a CPU.
+        AamError: see `read`.
+    """
+    if "auto" not in (options.loop.batch_size, options.speed.asv_chunk):
+        return options
+    loop, speed = _resumed(options), options.speed
+    ranks = read_environment(os.environ)
+    limit = limit_of(options.device, ranks)
+    precision = choose_precision(speed.mixed_precision, arch_of(choose_device(options.device)))
+    settings = StepSettings(
+        loop.batch_samples,
+        dataclasses.replace(speed, mixed_precision=precision),
+        Parallel(ranks.world_size, options.scale.fsdp),
+    )
+    run = read(options)
+    chosen, steps = choose(run, settings, limit, divide=loop.batch_size == "auto")
+    size, chunk = chosen.batch_size, chosen.speed.chunk_size
+    if loop.batch_size == "auto":
+        loop = dataclasses.replace(loop, batch_size=size, gradient_accumulation_steps=steps)
+    if ranks.is_main:
+        batch = f"--batch-size {size}" + (f" --gradient-accumulation-steps {steps}" * (steps > 1))
+        say(f"Largest settings that fit into {limit}: {batch} --asv-chunk {chunk}.")
+        if steps > 1 and run.config.plan.metric is not None and run.weights.unifrac:
+            warn(f"The UniFrac loss compares the samples of a batch, {size} instead of "
+                 f"{size * steps}: --gradient-checkpointing allows larger batches.")  # fmt: skip
+    groups: dict[str, Any] = {"loop": loop, "speed": dataclasses.replace(speed, asv_chunk=chunk)}
+    return dataclasses.replace(options, **groups)
+
+
+def _resumed(options: Pretrain | Train) -> LoopOptions:
+    """Return the options of the loop, with the batch of the run that is resumed."""
+    loop = options.loop
+    if loop.batch_size != "auto":
+        return loop
+    if loop.gradient_accumulation_steps > 1:
+        raise UsageError(
+            "--batch-size auto chooses the steps of accumulation",
+            f"--gradient-accumulation-steps {loop.gradient_accumulation_steps}",
+            "give --global-batch-size, the samples of an optimizer step, instead",
+        )
+    checkpoint = checkpoints.resumed_checkpoint(options.run)
+    if checkpoint is None:
+        return loop
+    before: LoopOptions = from_plain(type(options), checkpoints.read(checkpoint)[0].options).loop
+    return dataclasses.replace(
+        loop,
+        batch_size=before.batch_size,
+        gradient_accumulation_steps=before.gradient_accumulation_steps,
+    )
+
+
+def limit_of(device: DeviceOptions, ranks: Ranks) -> MemoryLimit:
+    """Return the memory of the device of a run; of a GPU all of it, so that a run is repeatable.
+
+    Raises:
+        UsageError: several ranks share the memory of a CPU.
+    """
+    chosen = choose_device(device)
+    if is_gpu(chosen):
+        return MemoryLimit(torch.cuda.get_device_properties(chosen).total_memory)
+    if ranks.world_size > 1:
+        raise UsageError(
+            "Settings cannot be fitted to the memory that several ranks share",
+            f"{ranks.world_size} ranks on a CPU",
+            "give numbers instead of auto; `aam memory` predicts what they need",
+        )
+    return MemoryLimit(memory_available(), 0, "available")
+
+
+def choose(
+    run: TrainingRun, settings: StepSettings, limit: MemoryLimit, divide: bool
+) -> tuple[StepSettings, int]:
+    """Return the largest settings that fit, and the number of batches of an optimizer step.
+
+    Args:
+        settings: the batch size is that of an optimizer step; "auto" chunks are chosen.
+        divide: the batch may be a part of it.
+
+    Raises:
+        UsageError: nothing fits.
+    """
+    samples, least = settings.batch_size, settings.parallel.ranks
+    sizes = [size for size in range(samples, least - 1, -1) if samples % size == 0]
+    for size in sizes if divide else sizes[:1]:
+        batch = dataclasses.replace(settings, batch_size=min(size, run.batches.samples))
+        steps = max(samples // size, run.loop.gradient_accumulation_steps)
+        loop = dataclasses.replace(run.loop, gradient_accumulation_steps=steps)
+        chunk = largest_chunk(dataclasses.replace(run, loop=loop), batch, limit)
+        if chunk is not None:
+            return dataclasses.replace(with_chunk(settings, chunk), batch_size=size), steps
+    raise UsageError(
+        "No settings fit into memory",
+        f"--batch-size {sizes[-1] if divide else samples}, {limit}",
+        "give --gradient-checkpointing, --asv-chunk auto or a smaller --embedding-dim; "
+        "`aam memory` shows what each saves",
+    )
+
+
+def largest_chunk(run: TrainingRun, settings: StepSettings, limit: MemoryLimit) -> int | None:
+    """Return the largest --asv-chunk with which a step fits, a power of two; None if none does.
+
+    0, all ASVs at once, is the largest. One that is given is the only one considered.
+    """
+
+    def fits(chunk: int) -> bool:
+        return limit.holds(run.memory(with_chunk(settings, chunk)).peak)
+
+    given = settings.speed.asv_chunk
+    if given != "auto":
+        return given if fits(given) else None
+    if fits(0):
+        return 0
+    asvs = run.batches.asvs(settings.batch_size)
+    powers: list[int] = [2**k for k in range(LEAST_CHUNK.bit_length() - 1, (asvs - 1).bit_length())]
+    if run.frozen or not powers or not fits(powers[0]):
+        return None
+    above = largest(1, len(powers) - 1, lambda k: fits(powers[k]))
+    return powers[above]
+
+
+def with_chunk(settings: StepSettings, chunk: int | Literal["auto"]) -> StepSettings:
+    """Return settings with another --asv-chunk."""
+    return dataclasses.replace(settings, speed=dataclasses.replace(settings.speed, asv_chunk=chunk))
+
+
+def largest(lowest: int, highest: int, fits: Callable[[int], bool]) -> int:
+    """Return the largest number that fits, by bisection after the highest; 0 if none does.
+
+    >>> largest(1, 100, lambda n: n <= 37)
+    37
+    """
+    if lowest <= highest and fits(highest):
+        return highest
+    found = 0
+    highest -= 1
+    while lowest <= highest:
+        middle = (lowest + highest) // 2
+        if fits(middle):
+            found, lowest = middle, middle + 1
+        else:
+            highest = middle - 1
+    return found
