@@ -13,4 +13,4 @@ def run(options: MemoryFactory) -> None:
     Raises:
         UsageError: the factory cannot be imported, or returns something else.
     """
-    show_step(factory_memory(options), f"A step of {options.factory}")
+    show_step(factory_memory(options), f"A step of {options.factory}", options.gpu)

@@ -31,4 +31,4 @@ def run(options: MemoryPredict) -> None:
         configs = [checkpoints.read(file)[0] for file in checkpoint_files(options.model)]
     study = load_study(options.input, max_bp=configs[0].shape.max_bp)
     memory = predict_inference(configs[0], study, options.batch_size, len(configs))
-    show_step(memory, f"--batch-size {options.batch_size}")
+    show_step(memory, f"--batch-size {options.batch_size}", options.gpu)

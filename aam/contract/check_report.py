@@ -103,6 +103,8 @@ class CheckReport:
         made: time in UTC.
         identity: of the stack, see `aam.numerics.stack_identity`, as plain values.
         key: stack for which it is valid; None for a report that is not stored.
+        overhead: bytes of GPU memory that are no tensors: driver, kernels, BLAS workspace, and
+            other processes; None on a CPU.
     """
 
     made: str
@@ -112,6 +114,7 @@ class CheckReport:
     cases: tuple[Case, ...]
     costs: tuple[Cost, ...] = ()
     key: StackKey | None = None
+    overhead: int | None = None
 
     def of(self, backend: str, dtypes: Collection[str]) -> tuple[Case, ...]:
         """Return the cases of a backend in some dtypes."""
@@ -213,6 +216,7 @@ def from_json(text: str) -> CheckReport:
             costs=tuple(Cost(**cost) for cost in content["costs"]),
             key=key
             and StackKey(**{name: str(key[name]) for name in StackKey.__dataclass_fields__}),
+            overhead=None if (size := content.get("overhead")) is None else int(size),
         )
     except (ValueError, KeyError, TypeError, AttributeError, RecursionError) as error:
         reason = f"{type(error).__name__}: {error}"

@@ -93,7 +93,14 @@ class Begin:
         return f"{'timing ' if self.timing else ''}{self.backend}, {self.probe}"
 
 
-Event = Begin | Identity | Case | Cost
+@dataclass(frozen=True)
+class Overhead:
+    """Bytes of GPU memory that are no tensors: driver, kernels, BLAS workspace, other processes."""
+
+    size: int
+
+
+Event = Begin | Identity | Case | Cost | Overhead
 
 
 def measure(
@@ -106,6 +113,8 @@ def measure(
         for probe in plan.probes():
             yield Begin(backend.name, probe)
             yield case_of(backend, probe, device)
+    if is_gpu(device):
+        yield overhead_of(device)
     if plan.quick:
         return
     for backend in backends:
@@ -219,10 +228,23 @@ def cost_of(backend: Backend, probe: Probe, device: torch.device) -> Cost | None
     return Cost(backend.name, probe.dtype, probe.mask, probe.shape.name, spent, peak)
 
 
+def overhead_of(device: torch.device) -> Overhead:
+    """Measure the memory that a process needs on a GPU besides its tensors, after its kernels."""
+    square = torch.ones(256, 256, device=device)
+    square = square @ square
+    torch.cuda.synchronize(device)
+    del square
+    torch.cuda.empty_cache()
+    free, total = torch.cuda.mem_get_info(device)
+    workspace = torch.cuda.memory_allocated(device)
+    return Overhead(total - free - torch.cuda.memory_reserved(device) + workspace)
+
+
 def conclude(events: Iterable[Event], quick: bool) -> CheckReport:
     """Collect events into a report."""
     began = time.monotonic()
     identity: Identity | None = None
+    overhead: int | None = None
     cases, costs = [], []
     for event in events:
         if isinstance(event, Identity):
@@ -231,6 +253,8 @@ def conclude(events: Iterable[Event], quick: bool) -> CheckReport:
             cases.append(event)
         elif isinstance(event, Cost):
             costs.append(event)
+        elif isinstance(event, Overhead):
+            overhead = event.size
     assert identity is not None
     return CheckReport(
         made=datetime.now(timezone.utc).isoformat(timespec="seconds"),
@@ -239,6 +263,7 @@ def conclude(events: Iterable[Event], quick: bool) -> CheckReport:
         identity=dataclasses.asdict(identity),
         cases=tuple(across(cases)),
         costs=tuple(costs),
+        overhead=overhead,
     )
 
 

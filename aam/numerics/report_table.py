@@ -15,6 +15,7 @@ from rich.text import Text
 from aam.contract.attention import BACKENDS, reported_status, select_backends
 from aam.contract.check_report import UNUSABLE, WRONG, Case, CheckReport, Cost, worst
 from aam.contract.errors import Unavailable
+from aam.memory import shown_size
 from aam.numerics.faults import FAULTS, HALF
 
 MASKS = {
@@ -66,6 +67,7 @@ def _stack(report: CheckReport) -> Table:
         "PyTorch": ", ".join(filter(None, (identity["torch"], identity["runtime"]))),
         "aotriton": kernels,
         "Triton": identity["triton"],
+        "memory": f"{shown_size(report.overhead)} besides tensors" if report.overhead else "",
     }
     grid = Table.grid(padding=(0, 2))
     for name, value in named.items():

@@ -6,22 +6,26 @@ record, its checkpoints and a resumed run have numbers.
 
 from __future__ import annotations
 
+import contextlib
 import dataclasses
 import os
 from collections.abc import Callable
 from dataclasses import dataclass
+from pathlib import Path
 from typing import Any, Literal, TypeVar
 
 import torch
 
 from aam.console import say, warn
-from aam.contract.errors import UsageError
+from aam.contract.check_report import VARIABLE, from_json
+from aam.contract.errors import DataError, UsageError
 from aam.contract.options import from_plain
 from aam.contract.options.commands.learn import Train
 from aam.contract.options.commands.pretrain import Pretrain
 from aam.contract.options.device import DeviceOptions
 from aam.contract.options.training import LoopOptions
 from aam.contract.precision import choose_precision
+from aam.data.io.text import read_text
 from aam.distributed.environment import Ranks, read_environment
 from aam.memory import GIB, memory_available, shown_size
 from aam.numerics.device import arch_of, choose_device, is_gpu
@@ -33,8 +37,8 @@ FRAGMENTATION = 0.2
 """Memory that the allocator reserves beyond what is allocated, relative to that: a replay of its
 rules gave 1.19, with the largest batch first."""
 
-CONTEXT = GIB
-"""Bytes of a GPU outside the allocator (code objects, BLAS workspace): an assumption."""
+ASSUMED = GIB
+"""Bytes of a GPU that driver, kernels and BLAS workspace take, where they are not measured."""
 
 LEAST_CHUNK = 64
 """Smallest chunk that is considered: smaller ones take time and save little."""
@@ -48,25 +52,49 @@ class MemoryLimit:
 
     Attributes:
         total: bytes that a process can use.
-        context: bytes that driver and libraries take.
+        overhead: bytes that driver and libraries take.
         place: for messages.
     """
 
     total: int
-    context: int = CONTEXT
+    overhead: int = ASSUMED
     place: str = "of the GPU"
 
     def holds(self, peak: int) -> bool:
         """Return whether a step with a predicted peak fits."""
-        return needed(peak, self.context) <= self.total
+        return needed(peak, self.overhead) <= self.total
 
     def __str__(self) -> str:
         return f"{shown_size(self.total)} {self.place}"
 
 
-def needed(peak: int, context: int = CONTEXT) -> int:
+def needed(peak: int, overhead: int) -> int:
     """Return the memory of the device that a predicted peak needs, in bytes."""
-    return round(peak * (1 + FRAGMENTATION)) + context
+    return round(peak * (1 + FRAGMENTATION)) + overhead
+
+
+def measured_overhead(report: Path | None) -> int | None:
+    """Return the memory of a GPU besides tensors, from a check report; None if it is unknown.
+
+    Args:
+        report: file of `aam check --json`; None: the report that the launcher passes, if it does.
+
+    Raises:
+        MissingInput, DataError: the file cannot be read, or is of a check without a GPU.
+    """
+    if report is None:
+        passed = os.environ.get(VARIABLE)
+        with contextlib.suppress(DataError):
+            return from_json(passed).overhead if passed else None
+        return None
+    overhead = from_json(read_text(report, "check report")).overhead
+    if overhead is None:
+        raise DataError(
+            "The check report has no memory of a GPU",
+            f"'{report}'",
+            "run `aam check --json` on the GPU, with this version",
+        )
+    return overhead
 
 
 def automatic(options: Learn, read: Callable[[Learn], TrainingRun]) -> Learn:
@@ -138,7 +166,8 @@ def limit_of(device: DeviceOptions, ranks: Ranks) -> MemoryLimit:
     """
     chosen = choose_device(device)
     if is_gpu(chosen):
-        return MemoryLimit(torch.cuda.get_device_properties(chosen).total_memory)
+        total = torch.cuda.get_device_properties(chosen).total_memory
+        return MemoryLimit(total, measured_overhead(None) or ASSUMED)
     if ranks.world_size > 1:
         raise UsageError(
             "Settings cannot be fitted to the memory that several ranks share",

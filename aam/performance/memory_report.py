@@ -3,23 +3,26 @@
 from __future__ import annotations
 
 import dataclasses
+import json
 from collections.abc import Iterator
+from dataclasses import dataclass
 from pathlib import Path
 from resource import RUSAGE_SELF, getrusage
 
 from rich.console import Console
 from rich.table import Table
 
-from aam.contract.options.commands.memory import MemoryPretrain, MemoryTrain
+from aam.contract.options.commands.memory import MemoryPretrain, MemoryTrain, StackOptions
 from aam.contract.options.device import SpeedOptions
 from aam.memory import GIB, shown_size
 from aam.performance.memory import StepMemory
 from aam.performance.memory_fit import (
-    CONTEXT,
+    ASSUMED,
     FRAGMENTATION,
     MemoryLimit,
     largest,
     largest_chunk,
+    measured_overhead,
     needed,
     with_chunk,
 )
@@ -36,9 +39,31 @@ GPUS = 8
 """GPUs of FSDP in the table of other settings."""
 
 
+@dataclass(frozen=True)
+class Gpu:
+    """A GPU: the bytes that driver and libraries take there, and whether they were measured."""
+
+    overhead: int
+    measured: bool
+
+    @classmethod
+    def of(cls, options: StackOptions) -> Gpu:
+        """Read the check report of the options.
+
+        Raises:
+            MissingInput, DataError: see `measured_overhead`.
+        """
+        found = measured_overhead(options.check_report)
+        return cls(ASSUMED if found is None else found, found is not None)
+
+    def needed(self, peak: int) -> int:
+        """Return the memory of the GPU that a predicted peak needs, in bytes."""
+        return needed(peak, self.overhead)
+
+
 def show_training(run: TrainingRun, options: MemoryPretrain | MemoryTrain) -> None:
     """Print the memory of a step, where it fits, and the largest settings for --device-memory."""
-    scale = options.scale
+    scale, gpu = options.scale, Gpu.of(options.gpu)
     settings = StepSettings(
         min(options.loop.batch_samples, run.batches.samples),
         options.speed,
@@ -46,38 +71,47 @@ def show_training(run: TrainingRun, options: MemoryPretrain | MemoryTrain) -> No
     )
     host = getrusage(RUSAGE_SELF).ru_maxrss * 1024
     memory = run.memory(settings)
+    if options.gpu.json:
+        facts = {"overhead": gpu.overhead, "needed": gpu.needed(memory.peak), "host": host}
+        print(json.dumps(vars(memory) | facts | {"batch_size": settings.batch_size}))
+        return
     console = Console(highlight=False)
     title = "memory of a step" + (" on each GPU" if settings.parallel.ranks > 1 else "")
-    console.print(_parts(title, memory))
-    console.print(_where(f"A batch of {settings.batch_size} samples", memory.peak))
-    console.print(_on_apu(needed(memory.peak), host, options))
-    console.print(_changes(run, settings, memory))
+    console.print(_parts(title, memory, gpu))
+    console.print(_where(f"A batch of {settings.batch_size} samples", gpu.needed(memory.peak)))
+    console.print(_on_apu(gpu.needed(memory.peak), host, options))
+    console.print(_changes(run, settings, memory, gpu))
     if options.gpu.device_memory is not None:
-        for line in _largest(run, settings, options.gpu.device_memory):
+        limit = MemoryLimit(round(options.gpu.device_memory * GIB), gpu.overhead)
+        for line in _largest(run, settings, limit):
             console.print(line)
 
 
-def show_step(memory: StepMemory | InferenceMemory, subject: str) -> None:
-    """Print memory, and the GPUs on which the subject fits."""
-    console = Console(highlight=False)
-    console.print(_parts("memory", memory))
-    console.print(_where(subject, memory.peak))
+def show_step(memory: StepMemory | InferenceMemory, subject: str, options: StackOptions) -> None:
+    """Print memory, and the GPUs on which the subject fits.
+
+    Raises:
+        MissingInput, DataError: see `measured_overhead`.
+    """
+    gpu, console = Gpu.of(options), Console(highlight=False)
+    console.print(_parts("memory", memory, gpu))
+    console.print(_where(subject, gpu.needed(memory.peak)))
 
 
-def _parts(title: str, memory: StepMemory | InferenceMemory) -> Table:
+def _parts(title: str, memory: StepMemory | InferenceMemory, gpu: Gpu) -> Table:
     table = Table(title, "", box=None, pad_edge=False)
     rows = vars(memory) | {
         f"fragmentation, {FRAGMENTATION:.0%}": round(memory.peak * FRAGMENTATION),
-        "driver and libraries, assumed": CONTEXT,
-        "memory of the GPU": needed(memory.peak),
+        f"driver and libraries, {'measured' if gpu.measured else 'assumed'}": gpu.overhead,
+        "memory of the GPU": gpu.needed(memory.peak),
     }
     for name, value in rows.items():
         table.add_row(name, shown_size(value))
     return table
 
 
-def _where(subject: str, peak: int) -> str:
-    fitting = [f"{gib}" for gib in DEVICES if needed(peak) <= gib * GIB]
+def _where(subject: str, total: int) -> str:
+    fitting = [f"{gib}" for gib in DEVICES if total <= gib * GIB]
     if not fitting:
         return f"{subject} fits on no GPU of up to {DEVICES[-1]} GiB."
     return f"{subject} fits on GPUs of {', '.join(fitting)} GiB."
@@ -103,12 +137,12 @@ def _size(path: Path) -> int:
     return sum(file.stat().st_size for file in (path, *path.rglob("*")) if file.is_file())
 
 
-def _changes(run: TrainingRun, settings: StepSettings, memory: StepMemory) -> Table:
+def _changes(run: TrainingRun, settings: StepSettings, memory: StepMemory, gpu: Gpu) -> Table:
     """Compare the settings with others that leave the training as it is, up to rounding."""
     table = Table("setting", "memory of the GPU", "smallest GPU", box=None, pad_edge=False)
     table.columns[1].justify = table.columns[2].justify = "right"
     for name, changed in (("as given", settings), *_others(run, settings)):
-        total = needed((memory if changed is settings else run.memory(changed)).peak)
+        total = gpu.needed((memory if changed is settings else run.memory(changed)).peak)
         smallest = next((f"{gib} GiB" for gib in DEVICES if total <= gib * GIB), "none")
         table.add_row(name, shown_size(total), smallest)
     return table
@@ -137,9 +171,9 @@ def _others(run: TrainingRun, settings: StepSettings) -> Iterator[tuple[str, Ste
         yield f"--fsdp on {GPUS} GPUs", sharded
 
 
-def _largest(run: TrainingRun, settings: StepSettings, gib: float) -> Iterator[str]:
+def _largest(run: TrainingRun, settings: StepSettings, limit: MemoryLimit) -> Iterator[str]:
     """Yield the largest --batch-size and --asv-chunk that fit on a GPU."""
-    limit, most = MemoryLimit(round(gib * GIB)), run.batches.samples
+    gib, most = limit.total / GIB, run.batches.samples
     size = largest(
         settings.parallel.ranks, most,
         lambda size: limit.holds(run.memory(dataclasses.replace(settings, batch_size=size)).peak),

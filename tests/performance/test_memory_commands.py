@@ -2,11 +2,15 @@
 
 from __future__ import annotations
 
+import dataclasses
+import json
 import re
 from pathlib import Path
 
 import pytest
+import torch
 
+from aam.contract.check_report import VARIABLE, compact, from_json, to_json
 from aam.data.batch_shards import BatchShard
 from aam.data.batches import Batch, make_batch
 from aam.data.study import Study
@@ -18,6 +22,12 @@ from tests.support.commands import aam
 from tests.support.rank_steps import PLAN
 
 SMALL = ("--embedding-dim", 32, "--attention-layers", 1)
+
+
+def part(name: str, shown: str) -> float:
+    """Return a part of the memory of a step in MiB."""
+    number, unit = re.findall(rf"^{name} +([\d.]+) (\w+)", shown, re.MULTILINE)[0]
+    return float(number) * {"KiB": 2**-10, "MiB": 1, "GiB": 2**10}[unit]
 
 
 def shapes(batch: Batch) -> dict[str, object]:
@@ -51,6 +61,42 @@ def test_bisection_finds_the_largest_number() -> None:
     ]  # fmt: skip
 
 
+def test_the_memory_of_driver_and_libraries_is_that_of_the_check_report(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    """A report of a CPU, whose format is that of a GPU, with a size as `aam check` measures."""
+    assert aam("check", "--quick", "--device", "cpu", "--json") == 0
+    of_cpu = tmp_path / "cpu.json"
+    of_cpu.write_text(capsys.readouterr().out)
+    assert from_json(of_cpu.read_text()).overhead is None
+    of_gpu = tmp_path / "gpu.json"
+    report = dataclasses.replace(from_json(of_cpu.read_text()), overhead=700 * 2**20)
+    of_gpu.write_text(to_json(report))
+    command = ("memory", "factory", "tests.performance.test_memory_factory:build")
+    monkeypatch.delenv(VARIABLE, raising=False)
+    assert aam(*command) == 0
+    assert part("driver and libraries, assumed", capsys.readouterr().out) == 1024
+    assert aam(*command, "--check-report", of_gpu) == 0
+    assert part("driver and libraries, measured", capsys.readouterr().out) == 700
+    monkeypatch.setenv(VARIABLE, to_json(compact(report), brief=True))
+    assert aam(*command) == 0
+    assert part("driver and libraries, measured", capsys.readouterr().out) == 700
+    assert aam(*command, "--check-report", of_cpu) == 65
+    assert "The check report has no memory of a GPU" in capsys.readouterr().err
+    of_gpu.write_text("{")
+    assert aam(*command, "--check-report", of_gpu) == 65
+
+
+@pytest.mark.gpu
+def test_the_check_of_a_gpu_measures_the_memory_of_driver_and_libraries(
+    capsys: pytest.CaptureFixture[str],
+) -> None:
+    aam("check", "--quick", "--device", "cuda", "--json")
+    overhead = from_json(capsys.readouterr().out).overhead
+    assert overhead is not None
+    assert 50 * 2**20 < overhead < torch.cuda.get_device_properties(0).total_memory
+
+
 @pytest.mark.slow
 def test_pretraining_finds_the_largest_batch_and_chunk(
     study_dir: Path, capsys: pytest.CaptureFixture[str]
@@ -63,14 +109,12 @@ def test_pretraining_finds_the_largest_batch_and_chunk(
     assert "A batch of 4 samples fits on GPUs of 16, 24, 32, 64, 80, 128, 192 GiB." in shown
     assert 0 < int(re.findall(r"Largest --batch-size on 1.005 GiB: (\d+) of 35", shown)[0]) < 35
     assert "ASVs of a batch fit at once" in shown
+    assert aam("memory", "pretrain", *words, "--batch-size", 4, "--json") == 0
+    facts = json.loads(capsys.readouterr().out)
+    assert facts["batch_size"] == 4 and facts["overhead"] == 2**30
+    assert facts["needed"] == round(1.2 * facts["peak"]) + 2**30
     assert aam("memory", "pretrain", *words, "--attention-heads", 3) == 64
     assert "The heads do not divide the width" in capsys.readouterr().err
-
-
-def part(name: str, shown: str) -> float:
-    """Return a part of the memory of a step in MiB."""
-    number, unit = re.findall(rf"^{name} +([\d.]+) (\w+)", shown, re.MULTILINE)[0]
-    return float(number) * {"KiB": 2**-10, "MiB": 1, "GiB": 2**10}[unit]
 
 
 @pytest.mark.slow

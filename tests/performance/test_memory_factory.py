@@ -8,7 +8,7 @@ import pytest
 import torch
 from torch import nn
 
-from aam.contract.options.commands.memory import MemoryFactory
+from aam.contract.options.commands.memory import MemoryFactory, StackOptions
 from aam.performance.memory import TrainingSteps, Workload
 from aam.performance.memory_factory import factory_memory
 from tests.support.allocator import allocated_peak
@@ -38,7 +38,7 @@ def test_the_peak_is_that_of_the_allocator(tmp_path: Path) -> None:
         )
         return TrainingSteps(workload, "none", foreach=True)
 
-    predicted = factory_memory(MemoryFactory(factory=f"{__name__}:build"))
+    predicted = factory_memory(MemoryFactory(factory=f"{__name__}:build", gpu=StackOptions()))
     truth = allocated_peak(steps, tmp_path / "trace.json")
     assert predicted.parameters == 4 * (WIDTH * WIDTH + WIDTH) * 4
     assert predicted.optimizer == pytest.approx(2 * predicted.parameters, rel=0.01)

@@ -24,7 +24,19 @@ class UnusedRunOptions(RunOptions):
 
 
 @dataclass(frozen=True)
-class GpuOptions:
+class StackOptions:
+    """The GPU on which the run will compute."""
+
+    check_report: Path | None = option(
+        "Report of `aam check --json` on such a GPU, which measures the memory that driver and "
+        "libraries take. By default the report that the launcher passes, else 1 GiB is assumed.",
+        default=None,
+        role="input",
+    )
+
+
+@dataclass(frozen=True)
+class GpuOptions(StackOptions):
     """The GPU for which settings are found."""
 
     device_memory: float | None = option(
@@ -32,6 +44,9 @@ class GpuOptions:
         default=None,
         takes=GIBIBYTES,
         basic=True,
+    )
+    json: bool = option(
+        "Print the memory of the step alone, as JSON; in bytes.", default=False, basic=True
     )
 
 
@@ -70,7 +85,7 @@ class MemoryTrain(Train):
     gpu: GpuOptions
 
 
-@dataclass(frozen=True)
+@dataclass(frozen=True, kw_only=True)
 class MemoryPredict:
     """Predict the peak memory of `aam predict` or `aam embed` on a GPU, without one.
 
@@ -82,9 +97,10 @@ class MemoryPredict:
     input: TableOptions
     model: Path = option("Checkpoint or run folder with a network.", role="input")
     batch_size: int = option("Samples in a batch.", default=32, takes=ONE_OR_MORE, basic=True)
+    gpu: StackOptions
 
 
-@dataclass(frozen=True)
+@dataclass(frozen=True, kw_only=True)
 class MemoryFactory:
     """Predict the peak memory of a training step of any network on a GPU, without one.
 
@@ -105,3 +121,4 @@ class MemoryFactory:
     mixed_precision: MixedPrecision = option(
         "Precision of the matrix products; 'auto' counts as bf16.", default="none", basic=True
     )
+    gpu: StackOptions
