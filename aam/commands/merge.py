@@ -1,4 +1,4 @@
-"""`aam merge`: join the shards of a table of predictions or embeddings."""
+"""`aam merge`: join the shards of predictions, embeddings or a distance matrix."""
 
 from __future__ import annotations
 
@@ -9,7 +9,7 @@ from aam.data.shards import merge
 
 
 def run(options: Merge) -> dict[str, object]:
-    """Write the table; return facts for the run record: the inputs of the shards.
+    """Write the table or matrix; return facts for the run record: the inputs of the shards.
 
     Raises:
         MissingInput, DataError: see `aam.data.shards.merge`.

@@ -12,20 +12,27 @@ from aam.contract.errors import DataError, UsageError
 from aam.contract.files import atomic_write, refuse_existing
 from aam.contract.options.commands.compare import Unifrac
 from aam.contract.options.device import DeviceOptions
+from aam.contract.shards import Shard, file_of
 from aam.data.distances import DistanceMatrix, checked_suffix, write_distances
 from aam.data.metadata import ID_HEADER
+from aam.data.shards import facts_of, finished
 from aam.data.store.files import is_store
 from aam.data.store.reader import open_store
 from aam.data.study import check_store_options, load_table, with_phylogeny
 from aam.data.table import FeatureTable
 from aam.data.unifrac.matrix import faith_pd_of_all, unifrac_matrix
 from aam.data.unifrac.phylogeny import Phylogeny
-from aam.memory import memory_available, shown_size
+from aam.data.unifrac.tile_files import write_matrix, write_tiles
+from aam.data.unifrac.tiles import TILE, Tiles
+from aam.memory import GIB, memory_available, shown_size
 from aam.numerics.device import choose_device, print_device
 
 
-def run(options: Unifrac) -> None:
-    """Compute and write the matrix, or a TSV of sample-id and faith_pd.
+def run(options: Unifrac) -> dict[str, object] | None:
+    """Compute and write the matrix, one of its shards, or a TSV of sample-id and faith_pd.
+
+    Returns:
+        Facts of a shard for the run record.
 
     Raises:
         UsageError: options that contradict each other.
@@ -34,16 +41,52 @@ def run(options: Unifrac) -> None:
         CannotCreate: the output exists, or its folder cannot be written to.
     """
     _check(options)
+    if options.shard is not None:
+        return finished("unifrac", options) or _write_shard(options)
     if options.unifrac_metric == "faith_pd":
         table, phylogeny = _read(options)
         _write_diversity(options.output, table, faith_pd_of_all(table, phylogeny))
         say(f"Faith PD of {len(table.sample_ids)} samples is in '{options.output}'.")
-        return
-    matrix = distances(options)
-    write_distances(options.output, matrix)
-    upper = matrix.values[np.triu_indices(len(matrix.ids), 1)]
-    spread = f", {upper.min():.3f} to {upper.max():.3f}" if upper.size else ""
-    say(f"Distances of {len(matrix.ids)} samples{spread}, are in '{options.output}'.")
+        return None
+    if options.output.suffix == ".h5" and options.engine != "ssu":
+        table, tiles = _tiles(options)
+        samples = len(table.sample_ids)
+        with atomic_write(options.output) as temporary:
+            low, high = write_matrix(temporary, table.sample_ids, tiles)
+    else:
+        matrix = distances(options)
+        write_distances(options.output, matrix)
+        samples = len(matrix.ids)
+        upper = matrix.values[np.triu_indices(samples, 1)]
+        low, high = upper.min(initial=np.inf), upper.max(initial=-np.inf)
+    spread = f", {low:.3f} to {high:.3f}" if low <= high else ""
+    say(f"Distances of {samples} samples{spread}, are in '{options.output}'.")
+    return None
+
+
+def _write_shard(options: Unifrac) -> dict[str, object]:
+    """Compute and write a shard of the matrix; return its facts for the run record.
+
+    Raises:
+        UsageError: there are more shards than tiles.
+        MissingInput, DataError, Unavailable, CannotCreate: see `run`.
+    """
+    assert options.shard is not None
+    shard, file = Shard.parse(options.shard), file_of(options)
+    assert file is not None
+    table, tiles = _tiles(options)
+    pairs, samples = tiles.pairs, len(table.sample_ids)
+    if shard.count > len(pairs):
+        raise UsageError(
+            "More shards than tiles",
+            f"--shard {shard} of {samples} samples, {len(pairs)} tiles of {TILE} x {TILE}",
+            f"use {len(pairs)} shards or fewer",
+        )
+    part = shard.part(len(pairs))
+    with atomic_write(file) as temporary:
+        write_tiles(temporary, table.sample_ids, tiles, pairs[part.start : part.stop])
+    say(f"Shard {shard}: {len(part)} of {len(pairs)} tiles of {samples} samples, in '{file}'.")
+    return facts_of(file, samples)
 
 
 def distances(options: Unifrac) -> DistanceMatrix:
@@ -52,34 +95,58 @@ def distances(options: Unifrac) -> DistanceMatrix:
     Raises:
         UsageError, MissingInput, DataError, Unavailable: see `run`.
     """
-    device = choose_device(DeviceOptions(device=options.device))
-    if options.engine != "ssu":
-        print_device(device)
+    device = _device(options)
     table, phylogeny = _read(options)
-    _check_size(len(table.sample_ids), options.unifrac_metric)
+    _check_size(len(table.sample_ids))
     return unifrac_matrix(
         table,
         phylogeny,
         options.unifrac_metric,
         options.unifrac_alpha,
         options.engine,
-        1.0 if isinstance(tiles := options.input.max_memory_gb, str) else tiles,
-        str(device),
+        _tile_memory(options),
+        device,
     )
 
 
-def _check_size(samples: int, metric: str) -> None:
-    """Reject a matrix that does not fit in memory.
+def _tiles(options: Unifrac) -> tuple[FeatureTable, Tiles]:
+    """Read table and tree, and return the table and the tiles of its matrix.
 
     Raises:
-        DataError: the matrix of float64, of which generalized UniFrac keeps two, is larger.
+        UsageError, MissingInput, DataError, Unavailable: see `run`.
     """
-    size = 8 * samples**2 * (2 if metric == "generalized" else 1)
+    device = _device(options)
+    table, phylogeny = _read(options)
+    size = int(_tile_memory(options) * GIB)
+    metric, alpha = options.unifrac_metric, options.unifrac_alpha
+    return table, Tiles(table.counts, phylogeny, metric, alpha, device, size)
+
+
+def _device(options: Unifrac) -> str:
+    device = choose_device(DeviceOptions(device=options.device))
+    if options.engine != "ssu":
+        print_device(device)
+    return str(device)
+
+
+def _tile_memory(options: Unifrac) -> float:
+    """Return the GiB that tiles may use."""
+    limit = options.input.max_memory_gb
+    return 1.0 if isinstance(limit, str) else limit
+
+
+def _check_size(samples: int) -> None:
+    """Reject a matrix of float64 that does not fit in memory.
+
+    Raises:
+        DataError: it is larger.
+    """
+    size = 8 * samples**2
     if size > (available := memory_available()):
         raise DataError(
             "The distance matrix does not fit in memory",
             f"{samples} samples take {shown_size(size)}, {shown_size(available)} are available",
-            "`aam pretrain` needs no matrix; for one, use fewer samples or more memory",
+            "write an .h5, which is computed in parts; `aam pretrain` needs no matrix",
         )
 
 
@@ -96,9 +163,23 @@ def _check(options: Unifrac) -> None:
             )
     else:
         checked_suffix(options.output)
+    if options.shard is not None:
+        _check_shard(options)
+        return
     refuse_existing(options.output, options.overwrite)
     if options.output.suffix == ".npy":
         refuse_existing(options.output.with_suffix(".txt"), options.overwrite)
+
+
+def _check_shard(options: Unifrac) -> None:
+    """Check that the output can be computed in shards."""
+    Shard.parse(options.shard or "")
+    if options.output.suffix != ".h5":
+        given = f"'{options.output.name}'"
+        raise UsageError("Shards are those of a matrix in HDF5", given, "end its name with .h5")
+    if options.engine == "ssu":
+        remedy = "omit --engine; torch computes shards"
+        raise UsageError("ssu computes no shards", "--engine ssu", remedy)
 
 
 def _read(options: Unifrac) -> tuple[FeatureTable, Phylogeny]:
@@ -114,7 +195,7 @@ def _read(options: Unifrac) -> tuple[FeatureTable, Phylogeny]:
         store = open_store(path)
         if store.phylogeny is None:
             raise UsageError("The store has no tree", f"'{path}'", "make it again with --tree")
-        return store.in_memory(), store.phylogeny
+        return store.table, store.phylogeny
     if options.tree is None:
         raise UsageError("UniFrac needs a tree", "--tree was not given", "give one")
     return with_phylogeny(load_table(options.input), options.tree, options, options.input)

@@ -1,7 +1,7 @@
 """Shards: parts of the samples of a table for separate processes, and the files that they write.
 
-With `--shard 3/64` a command writes `OUTPUT.shards/03-of-64.tsv` in place of the table OUTPUT, with
-a run record beside it; `aam merge` joins the files of all shards.
+With `--shard 3/64` a command writes `OUTPUT.shards/03-of-64.tsv` in place of the table OUTPUT, or
+`.h5` in place of a distance matrix, with a run record beside it; `aam merge` joins all shards.
 """
 
 from __future__ import annotations
@@ -18,7 +18,7 @@ LARGEST = 100_000
 """Most shards; a Slurm array usually allows fewer tasks."""
 
 _TEXT = re.compile(r"(\d{1,6})/(\d{1,6})\Z")
-_NAME = re.compile(r"(\d+)-of-(\d+)\.tsv\Z")
+_NAME = re.compile(r"(\d+)-of-(\d+)\.(?:tsv|h5)\Z")
 
 
 @dataclass(frozen=True)
@@ -51,13 +51,18 @@ class Shard:
     def file(self, output: Path) -> Path:
         """Return the file of this shard of the table `output`."""
         width = len(str(self.count))
-        return folder_of(output) / f"{self.number:0{width}}-of-{self.count}.tsv"
+        suffix = ".h5" if output.suffix == ".h5" else ".tsv"
+        return folder_of(output) / f"{self.number:0{width}}-of-{self.count}{suffix}"
 
     def rows(self, samples: int, batch_size: int) -> range:
         """Return the samples of this shard: whole batches, so that results are the same bits."""
-        batches = -(-samples // batch_size)
-        first, end = (batches * k // self.count for k in (self.number - 1, self.number))
-        return range(first * batch_size, min(end * batch_size, samples))
+        part = self.part(-(-samples // batch_size))
+        return range(part.start * batch_size, min(part.stop * batch_size, samples))
+
+    def part(self, items: int) -> range:
+        """Return the items of this shard, of as many; shards differ by one item at most."""
+        first, end = (items * k // self.count for k in (self.number - 1, self.number))
+        return range(first, end)
 
     def __str__(self) -> str:
         return f"{self.number}/{self.count}"

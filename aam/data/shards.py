@@ -1,4 +1,4 @@
-"""Shards of a command that writes one row for each sample: selection, resumption, and merging.
+"""Shards of the samples of a table, or of the tiles of a matrix: resumption and merging.
 
 The run record of a shard has its rows, the SHA-256 of its file, and the options and inputs of its
 command, so that shards of different runs are never joined (`aam.contract.shards` has the files).
@@ -6,8 +6,8 @@ command, so that shards of different runs are never joined (`aam.contract.shards
 
 from __future__ import annotations
 
-import hashlib
 import json
+import shutil
 from pathlib import Path
 from typing import Any
 
@@ -17,6 +17,7 @@ from aam.contract.errors import CannotCreate, DataError, MissingInput, UsageErro
 from aam.contract.files import atomic_write, sha256
 from aam.contract.shards import Shard, file_of, folder_of
 from aam.data.study import Study
+from aam.data.unifrac.tile_files import join_tiles
 
 FACTS = "shard"
 """Key of the facts of a shard in its run record."""
@@ -89,7 +90,7 @@ def facts_of(file: Path, samples: int) -> dict[str, object]:
 
 
 def merge(output: Path) -> dict[str, Any]:
-    """Join the shards of the table `output`; return the number of samples and the inputs.
+    """Join the shards of a table or matrix; return the number of samples and the inputs.
 
     Raises:
         MissingInput: there are no shards, or not all.
@@ -98,7 +99,8 @@ def merge(output: Path) -> dict[str, Any]:
     folder = folder_of(output)
     found = {shard: path for path in folder.glob("*") if (shard := Shard.of_file(path))}
     if not found:
-        remedy = "name the --output of `aam predict --shard` or embeddings.tsv of `aam embed`"
+        remedy = "name the --output of `aam predict --shard` or `aam unifrac --shard`, or "
+        remedy += "embeddings.tsv of `aam embed`"
         raise MissingInput("No shards", f"'{folder}' has none", remedy)
     counts = sorted({shard.count for shard in found})
     if len(counts) > 1:
@@ -118,20 +120,28 @@ def merge(output: Path) -> dict[str, Any]:
         if different := _difference(complete[0], record):
             evidence = f"'{file.name}' and '{files[0].name}' have different {different}"
             raise DataError("Shards of different runs", evidence, "compute one of them again")
-    with atomic_write(output) as temporary, temporary.open("wb") as merged:
-        header = None
-        for file, record in zip(files, complete, strict=True):
-            content = file.read_bytes()
-            if hashlib.sha256(content).hexdigest() != record[FACTS]["sha256"]:
-                remedy = "compute this shard again with --overwrite"
-                raise DataError("A shard has changed since it was written", f"'{file}'", remedy)
-            first, _, rows = content.partition(b"\n")
-            if header is None:
-                header = first
-                merged.write(first + b"\n")
-            merged.write(rows)
-    samples = sum(int(record[FACTS]["samples"]) for record in complete)
+    for file, record in zip(files, complete, strict=True):
+        if sha256(file) != record[FACTS]["sha256"]:
+            remedy = "compute this shard again with --overwrite"
+            raise DataError("A shard has changed since it was written", f"'{file}'", remedy)
+    with atomic_write(output) as temporary:
+        if complete[0]["command"] == "unifrac":
+            samples = join_tiles(files, temporary)
+        else:
+            samples = sum(int(record[FACTS]["samples"]) for record in complete)
+            _join_rows(files, temporary)
     return {"samples": samples, "inputs": complete[0]["inputs"]}
+
+
+def _join_rows(files: list[Path], output: Path) -> None:
+    """Write the rows of all tables below the header of the first."""
+    with output.open("wb") as merged:
+        for number, file in enumerate(files):
+            with file.open("rb") as rows:
+                header = rows.readline()
+                if number == 0:
+                    merged.write(header)
+                shutil.copyfileobj(rows, merged)
 
 
 def _read_record(file: Path) -> dict[str, Any] | None:

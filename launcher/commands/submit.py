@@ -72,7 +72,7 @@ def _merge_of(request: Request, requested: SubmitOptions) -> Request:
         raise UsageError("Two arrays in one job", evidence, "give one of them")
     if not any(spec.flag == "--shard" for spec in options_of(request.command)):
         known = [name for name in names() if any(s.flag == "--shard" for s in options_of(name))]
-        evidence, remedy = f"`{request.command} --shards`", f"{' and '.join(known)} have them"
+        evidence, remedy = f"`{request.command} --shards`", f"{', '.join(known)} have them"
         raise UsageError("A command without shards", evidence, remedy)
     given: dict[str, Any] = {"--output": _table_of(request)}
     given |= {"--overwrite": True} if request.value("--overwrite") else {}

@@ -20,6 +20,7 @@ from aam.contract.options.study import Metric
 from aam.data.distances import read_distances
 from aam.data.table import FeatureTable, read_table
 from aam.data.unifrac import matrix as module
+from aam.data.unifrac import tiles
 from aam.data.unifrac.batch import faith_pd, pairwise
 from aam.data.unifrac.matrix import faith_pd_of_all, unifrac_matrix
 from aam.data.unifrac.phylogeny import read_phylogeny
@@ -51,21 +52,36 @@ def test_a_matrix_equals_a_batch_of_all_samples(case: Case, metric: Metric, alph
     np.testing.assert_allclose(found.values, expected, atol=1e-12 * scale)
 
 
+@pytest.mark.parametrize("share", [0.0, 0.3, 1.0])
 @pytest.mark.parametrize("metric", DISTANCES)
-def test_tiles_and_blocks_do_not_change_the_distances(
-    metric: Metric, monkeypatch: pytest.MonkeyPatch
+def test_tiles_equal_a_batch_of_all_samples(
+    metric: Metric, share: float, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     case = random_case(150, 45, 40, seed=1)
     phylogeny, table = phylogeny_of(case), table_of(case)
     expected = pairwise(case.table, phylogeny, metric).numpy()
-    monkeypatch.setattr(module, "TILE", 8)
-    monkeypatch.setattr(module, "ROWS", 7)
-    # 45 samples: branches in blocks of 11, of 1, and all at once.
-    for gigabytes in (11.5 * 45 * module.BYTES_PER_VALUE / 2**30, 1e-12, 1.0):
-        found = unifrac_matrix(table, phylogeny, metric, 0.5, "torch", gigabytes)
-        np.testing.assert_allclose(found.values, expected, rtol=1e-12, atol=1e-12)
-        np.testing.assert_array_equal(found.values, found.values.T)
-        assert not found.values.diagonal().any()
+    monkeypatch.setattr(tiles, "TILE", 16)
+    monkeypatch.setattr(tiles, "ROWS", 7)
+    monkeypatch.setattr(tiles, "BRANCHES", 9)
+    # All branches dense, some of them, none.
+    monkeypatch.setattr(tiles, "DENSE_FROM", dict.fromkeys(tiles.DENSE_FROM, share))
+    found = [
+        unifrac_matrix(table, phylogeny, metric, 0.5, "torch", gigabytes).values
+        for gigabytes in (1e-12, 1e-5, 1.0)
+    ]
+    np.testing.assert_allclose(found[0], expected, rtol=1e-12, atol=1e-12)
+    np.testing.assert_array_equal(found[0], found[0].T)
+    assert not found[0].diagonal().any()
+    for other in found[1:]:
+        np.testing.assert_array_equal(other, found[0])
+
+
+@pytest.mark.parametrize("metric", DISTANCES)
+def test_equal_samples_are_at_distance_zero(metric: Metric) -> None:
+    case = random_case(150, 20, 40, seed=2)
+    case.counts[10:] = case.counts[:10]
+    found = unifrac_matrix(table_of(case), phylogeny_of(case), metric).values
+    assert np.abs(found.diagonal(10)).max() < 1e-15
 
 
 def test_faith_pd_of_all(monkeypatch: pytest.MonkeyPatch) -> None:

@@ -237,12 +237,16 @@ def test_shards_are_an_array(place: Path) -> None:
     assert "#SBATCH --array=0-11\n" in done.stdout
     assert f"--output={place}/p.tsv-%A_%a.log" in done.stdout
     assert 'set -- "$@" --shard "$((SLURM_ARRAY_TASK_ID + 1))/12"' in done.stdout
+    matrix = ["--table", "table.biom", "--tree", "tree.nwk", "--output", "d.h5"]
+    done = submit(place, *words[:2], "unifrac", *matrix, *shards[2:], "--dry-run")
+    assert done.returncode == 0, done.stderr
+    assert f"--output={place}/d.h5-%A_%a.log" in done.stdout
     both = submit(place, *words, *shards, "--array", "sweep.yaml", "--dry-run")
     assert both.returncode == UsageError.status
     assert "--shards 12 and --array sweep.yaml" in both.stderr
     other = submit(place, *WORDS, "--shards", "12", "--dry-run")
     assert other.returncode == UsageError.status
-    assert "A command without shards: `pretrain --shards`; predict and embed have" in other.stderr
+    assert "A command without shards: `pretrain --shards`; predict, embed, unifrac" in other.stderr
 
 
 # --- refusals

@@ -12,7 +12,8 @@ from __future__ import annotations
 
 import csv
 import io
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from contextlib import contextmanager
 from pathlib import Path
 from typing import Any
 
@@ -166,11 +167,29 @@ def _write_npy(path: Path, ids: tuple[str, ...], values: NDArray[Any]) -> None:
 
 
 def _write_hdf5(path: Path, ids: tuple[str, ...], values: NDArray[Any]) -> None:
+    with hdf5_matrix(path, ids, values.dtype) as matrix:
+        matrix[...] = values
+
+
+@contextmanager
+def hdf5_matrix(
+    path: Path, ids: Sequence[str], dtype: Any = np.float64, chunk: int | None = None
+) -> Iterator[h5py.Dataset]:
+    """Create a matrix file as ssu writes it, and yield the matrix [N, N] to be filled.
+
+    Args:
+        path: the file.
+        ids: N names.
+        dtype: type of the values.
+        chunk: rows and columns of the parts in which the file is laid out; None for one part.
+    """
     with h5py.File(path, "w") as file:
-        file["matrix"] = values
         file.create_dataset("order", data=list(ids), dtype=h5py.string_dtype())
         file["format"] = np.array([b"BDSM"])
         file["version"] = np.array([b"2020.12"])
+        chunks = None if chunk is None else (min(chunk, len(ids)),) * 2
+        shape = (len(ids), len(ids))
+        yield file.create_dataset("matrix", shape, dtype, chunks=chunks)
 
 
 BINARY_READERS: dict[bytes, Callable[[Path, int], MatrixContent]] = {

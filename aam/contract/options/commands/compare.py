@@ -97,4 +97,10 @@ class Unifrac:
     drop_missing_asvs: bool = option(DROP_MISSING_HELP, default=False)
     root_at_midpoint: bool = option(MIDPOINT_HELP, default=False)
     device: Device = option("Device for torch.", default="auto")
+    shard: str | None = option(
+        "Part of the matrix, as 3/64 (the third of 64), for separate processes; written to "
+        "OUTPUT.shards, see `aam merge`.",
+        default=None,
+        metavar="I/N",
+    )
     overwrite: bool = option("Replace an existing output file.", default=False, basic=True)

@@ -82,15 +82,16 @@ class Prepare:
 
 @dataclass(frozen=True)
 class Merge:
-    """Join the shards that `aam predict --shard` or `aam embed --shard` wrote.
+    """Join the shards that `aam predict`, `aam embed` or `aam unifrac` wrote with --shard.
 
     Examples:
         aam merge --output predictions.tsv
-        aam merge --output embedding/embeddings.tsv --overwrite
+        aam merge --output unifrac.h5 --overwrite
     """
 
     output: Path = option(
-        "Table to write (TSV); its shards are in the folder OUTPUT.shards.", role="output"
+        "Table (TSV) or matrix (HDF5) to write; its shards are in the folder OUTPUT.shards.",
+        role="output",
     )
     overwrite: bool = option("Replace an existing output file.", default=False, basic=True)
 

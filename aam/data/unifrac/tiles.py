@@ -1,0 +1,269 @@
+"""UniFrac distances between all samples of a table in tiles of samples x samples.
+
+A tile depends on its samples and the tree alone. Tiles can be computed one at a time, in any order
+and by several processes, with the same bits; memory holds one tile and the reads of its samples
+below the branches. Only tiles on and above the diagonal are computed.
+
+Most branches are near the tips and have reads of few samples, so of the branches that two samples
+have in common
+
+* those with reads of many samples of the tile are dense: a matrix product of presences
+  (unweighted), or `torch.cdist` with p = 1 (weighted);
+* the other ones are sparse: a product of sparse presences, or the smaller of each two values, as
+      sum l |p_i - p_j| = sum l p_i + sum l p_j - 2 sum l min(p_i, p_j),
+  and likewise for the sums of generalized UniFrac.
+
+On a GPU all branches are dense. For the definition of the metrics see `aam.data.unifrac.batch`.
+
+Shapes: N samples, F features, K branches, n and m samples of two blocks, u branches at a time.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator, Sequence
+from dataclasses import dataclass
+
+import numpy as np
+import torch
+from numpy.typing import NDArray
+from scipy import sparse
+from torch import Tensor
+
+from aam.console import track
+from aam.contract.options.study import Metric
+from aam.data.unifrac.batch import power, ratio
+from aam.data.unifrac.phylogeny import Phylogeny
+
+TILE = 512
+"""Samples in a row and in a column of a tile. Other values give other rounding errors."""
+
+BRANCHES = 1024
+"""Dense branches that are processed at a time."""
+
+ROWS = 4
+"""Samples whose sparse branches are compared with those of a block at a time."""
+
+DENSE_FROM = {"unweighted": 0.02, "weighted": 0.1, "generalized": 0.5}
+"""Share of the pairs of a tile that have reads below a branch, from which on it is dense.
+
+At these shares the dense and the sparse computation take the same time on one core.
+"""
+
+Array = NDArray[np.float64]
+Pair = tuple[int, int]
+"""Place of a tile: numbers of its blocks of samples, in rows and in columns."""
+
+Tile = tuple[slice, slice, Array]
+"""Rows and columns of the matrix, and their distances [n, m]."""
+
+
+@dataclass(frozen=True)
+class Block:
+    """Reads of n samples below the branches.
+
+    Attributes:
+        by_sample: float64 [n, K]: proportions of the reads of a sample; for weighted UniFrac, times
+            the branch length; for unweighted UniFrac, 1.
+        by_branch: the same, [K, n].
+        totals: float64 [n]: sum over the branches of length times value.
+    """
+
+    by_sample: sparse.csr_array
+    by_branch: sparse.csr_array
+    totals: Array
+
+    @property
+    def bytes(self) -> int:
+        """Memory that the block takes."""
+        both = (self.by_sample, self.by_branch)
+        return sum(one.data.nbytes + one.indices.nbytes + one.indptr.nbytes for one in both)
+
+
+class Tiles:
+    """The tiles of a distance matrix.
+
+    Args:
+        counts: reads [N, F], whose columns are the features of `phylogeny`; rows are selected by
+            an array of their numbers.
+        phylogeny: the tree of the features.
+        metric: which UniFrac; "unifrac" is "unweighted".
+        alpha: exponent of generalized UniFrac, 0 to 1.
+        device: of dense branches.
+        max_bytes: memory for blocks that several tiles use; it does not change the result.
+    """
+
+    def __init__(
+        self,
+        counts: sparse.csr_array,
+        phylogeny: Phylogeny,
+        metric: Metric,
+        alpha: float = 0.5,
+        device: str = "cpu",
+        max_bytes: int = 1 << 30,
+    ) -> None:
+        self._counts, self._lengths_K = counts, np.asarray(phylogeny.lengths_K)
+        self._device, self._alpha, self._max_bytes = device, alpha, max_bytes
+        self._normalized = metric != "weighted"
+        self._kind = "unweighted" if metric in ("unifrac", "unweighted") else "weighted"
+        if metric == "generalized" and alpha != 1:
+            self._kind = "generalized"
+        ones = np.ones(phylogeny.indices.size, dtype=np.int64)
+        shape = (counts.shape[1], self._lengths_K.size)
+        self._ancestors = sparse.csr_array((ones, phylogeny.indices, phylogeny.indptr), shape=shape)
+        self._kept: dict[int, Block] = {}
+
+    @property
+    def pairs(self) -> list[Pair]:
+        """The tiles of the matrix, row by row, from the diagonal on."""
+        blocks = -(-self._counts.shape[0] // TILE)
+        return [(row, column) for row in range(blocks) for column in range(row, blocks)]
+
+    def compute(self, pairs: Sequence[Pair]) -> Iterator[Tile]:
+        """Yield rows, columns and distances [n, m] of tiles; those on the diagonal are symmetric.
+
+        Args:
+            pairs: some of `pairs`, in their order.
+        """
+        for row, column in track(pairs, "UniFrac", len(pairs), "tiles"):
+            for unused in [number for number in self._kept if number < row]:
+                del self._kept[unused]
+            distances = self._distances(self._block(row), self._block(column))
+            if row == column:
+                distances = np.triu(distances, 1)
+                distances += distances.T
+            yield self._rows(row), self._rows(column), distances
+
+    def _rows(self, number: int) -> slice:
+        return rows_of(number, self._counts.shape[0])
+
+    def _block(self, number: int) -> Block:
+        if number in self._kept:
+            return self._kept[number]
+        rows = self._rows(number)
+        counts = self._counts[np.arange(rows.start, rows.stop)].astype(np.int64)
+        below = counts @ self._ancestors
+        below.sort_indices()
+        if self._kind == "unweighted":
+            values = np.ones(below.nnz)
+        else:
+            reads = np.asarray(counts.sum(axis=1)).ravel()
+            values = below.data / np.repeat(reads, np.diff(below.indptr))
+        lengths = self._lengths_K[below.indices]
+        if self._kind == "weighted":
+            values *= lengths
+            lengths = np.ones(below.nnz)
+        by_sample = sparse.csr_array((values, below.indices, below.indptr), shape=below.shape)
+        weights = lengths * (values**self._alpha if self._kind == "generalized" else values)
+        of_entry = np.repeat(np.arange(below.shape[0]), np.diff(below.indptr))
+        totals = _bincount(of_entry, weights, below.shape[0])
+        block = Block(by_sample, by_sample.T.tocsr(), totals)
+        if sum(one.bytes for one in self._kept.values()) + block.bytes <= self._max_bytes:
+            self._kept[number] = block
+        return block
+
+    def _distances(self, a: Block, b: Block) -> Array:
+        pairs = np.diff(a.by_branch.indptr).astype(np.int64) * np.diff(b.by_branch.indptr)
+        share = DENSE_FROM[self._kind] if self._device == "cpu" else 0.0
+        is_dense = pairs > share * a.by_sample.shape[0] * b.by_sample.shape[0]
+        some = np.flatnonzero((pairs > 0) & ~is_dense)
+        dense = self._dense(a, b, np.flatnonzero(is_dense))
+        totals = a.totals[:, None] + b.totals
+        if self._kind == "unweighted":
+            lengths = sparse.diags_array(self._lengths_K[some])
+            shared = (a.by_sample[:, some] @ lengths @ b.by_branch[some]).toarray()
+            for one, other, length in dense:
+                shared += ((one * length) @ other.T).cpu().numpy()
+            return _ratio((totals - 2 * shared).clip(min=0), totals - shared)
+        if self._kind == "weighted":
+            # Both sums are in the order of the branches, so equal samples are at distance 0.
+            own, other = (block.by_sample @ (~is_dense).astype(float) for block in (a, b))
+            (common,) = _sums(a, b, some, None, lambda p, q: (np.minimum(p, q),))
+            distances = (own[:, None] + other - 2 * common).clip(min=0)
+            for one, two, _ in dense:
+                distances += torch.cdist(one, two, p=1).cpu().numpy()
+            return _ratio(distances, totals) if self._normalized else distances
+        lengths_S = self._lengths_K[some]
+        difference, total = _sums(a, b, some, lengths_S, self._generalized)
+        for one, two, length in dense:
+            for row, p in enumerate(one):
+                parts = self._generalized_dense(p, two)
+                difference[row] += (parts[0] @ length).cpu().numpy()
+                total[row] += (parts[1] @ length).cpu().numpy()
+        return _ratio((totals + difference).clip(min=0), totals + total)
+
+    def _generalized(self, p: Array, q: Array) -> tuple[Array, ...]:
+        """Return what a branch of two samples adds to both sums, less than of each alone."""
+        one, two = (torch.from_numpy(values) for values in (p, q))
+        return tuple(part.numpy() for part in self._generalized_dense(one, two))
+
+    def _generalized_dense(self, p: Tensor, q: Tensor) -> tuple[Tensor, Tensor]:
+        both, weight = p + q, power(p + q, self._alpha - 1)
+        alone = p * power(p, self._alpha - 1) + q * power(q, self._alpha - 1)
+        return (p - q).abs_() * weight - alone, both * weight - alone
+
+    def _dense(
+        self, a: Block, b: Block, branches: NDArray[np.int64]
+    ) -> Iterator[tuple[Tensor, Tensor, Tensor]]:
+        """Yield values [n, u] and [m, u] of branches of two blocks, and their lengths [u]."""
+        for start in range(0, branches.size, BRANCHES):
+            chosen = branches[start : start + BRANCHES]
+            parts = (a.by_branch[chosen].toarray().T, b.by_branch[chosen].toarray().T)
+            one, two, lengths = (
+                # A copy, whose alignment in memory is always the same.
+                torch.tensor(np.ascontiguousarray(part), device=self._device)
+                for part in (*parts, self._lengths_K[chosen])
+            )
+            yield one, two, lengths
+
+
+def rows_of(number: int, samples: int) -> slice:
+    """Return the samples of a block."""
+    return slice(number * TILE, min((number + 1) * TILE, samples))
+
+
+def _sums(
+    a: Block,
+    b: Block,
+    branches: NDArray[np.int64],
+    lengths_S: Array | None,
+    function: Callable[[Array, Array], tuple[Array, ...]],
+) -> list[Array]:
+    """Sum functions of the values of all pairs of samples over the branches that both have.
+
+    Args:
+        a, b: n and m samples.
+        branches: int64 [S], ascending.
+        lengths_S: weights of the sum; None for 1.
+        function: of the values of a and of b; returns one array for each sum.
+
+    Returns:
+        The sums, each [n, m].
+    """
+    rows, columns = a.by_sample[:, branches], b.by_branch[branches]
+    samples, others = rows.shape[0], columns.shape[1]
+    found: list[list[Array]] = []
+    for start in range(0, samples, ROWS):
+        indptr = rows.indptr[start : start + ROWS + 1]
+        entries = slice(indptr[0], indptr[-1])
+        chosen = columns[rows.indices[entries]]
+        repeats = np.diff(chosen.indptr)
+        first = np.repeat(np.arange(len(indptr) - 1) * others, np.diff(indptr))
+        places = np.repeat(first, repeats) + chosen.indices
+        values = function(np.repeat(rows.data[entries], repeats), chosen.data)
+        if lengths_S is not None:
+            weights = np.repeat(lengths_S[rows.indices[entries]], repeats)
+            values = tuple(value * weights for value in values)
+        size = (len(indptr) - 1) * others
+        found.append([_bincount(places, value, size).reshape(-1, others) for value in values])
+    return [np.concatenate(parts) for parts in zip(*found, strict=True)]
+
+
+def _bincount(places: NDArray[np.int64], weights: Array, size: int) -> Array:
+    # Without entries, numpy's function returns integers.
+    return np.bincount(places, weights, size).astype(np.float64, copy=False)
+
+
+def _ratio(numerator: Array, denominator: Array) -> Array:
+    """Divide elementwise; 0 where the denominator is 0."""
+    values: Array = ratio(torch.from_numpy(numerator), torch.from_numpy(denominator)).numpy()
+    return values
