@@ -1,4 +1,4 @@
-"""Attention All Microbes: transformers that read feature tables of amplicon sequence variants."""
+"""Attention All Microbes: version, and the Python interface of `aam.api`, imported on first use."""
 
 from typing import TYPE_CHECKING, Any
 

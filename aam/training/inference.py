@@ -1,4 +1,4 @@
-"""Inference: encode every ASV of a table once, and apply a network to samples."""
+"""Inference: encode every ASV of a table once, and compute outputs and profiles of samples."""
 
 from __future__ import annotations
 

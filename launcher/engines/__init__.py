@@ -1,4 +1,4 @@
-"""Registry of engines, and the start of a plan's program.
+"""Registry of container engines; command line and start of the program of a plan.
 
 `ENGINES` is the registry, in order of preference; `launcher.engines.base.Engine` is the interface.
 """

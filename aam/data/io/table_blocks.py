@@ -1,4 +1,4 @@
-"""Feature tables in blocks of samples, and what the readers of all table formats share.
+"""Feature tables in blocks of samples: the result of every table reader, and its validation.
 
 `aam.data.io.table_formats` is the registry of the formats, and validates ids and values of all.
 Each reader compares the sizes that a file states with the size of the file and with the memory

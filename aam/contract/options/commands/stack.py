@@ -1,4 +1,4 @@
-"""Options of the commands that measure a stack: check, golden, profile and memory."""
+"""Options of `aam check`, `aam golden` and `aam profile` of a file, which examine a stack."""
 
 from dataclasses import dataclass
 from pathlib import Path

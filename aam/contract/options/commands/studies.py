@@ -1,4 +1,4 @@
-"""Options of `aam prepare` and `aam simulate`, which write studies."""
+"""Options of `aam prepare`, `aam merge` and `aam simulate`, which write studies or tables."""
 
 from dataclasses import dataclass
 from pathlib import Path
