@@ -18,10 +18,11 @@ from launcher.engines.docker import ENGINE as DOCKER
 from launcher.host import cdi
 from launcher.host.facts import CDI_ENABLED, Host
 from launcher.host.tree import FolderTree
-from tests.launcher.test_containers import GPUS, engines, gpus, place, study
+from tests.launcher.test_container_gpus import GPUS, gpus
 from tests.launcher.test_plan import PRETRAIN, host_of, planned
 from tests.support.engines import PYTHON, Engines
 from tests.support.hosts import MI210, Tree, write
+from tests.support.launched_containers import engines, place, study
 
 __all__ = ["engines", "gpus", "place"]
 KINDS = {"amd": "amd.com/gpu", "nvidia": "nvidia.com/gpu"}

@@ -1,70 +1,28 @@
-"""Real containers: devices, files, variables, user and signals of a program inside them."""
+"""Containers started by the launcher: user, environment, streams, signals, sites."""
 
 from __future__ import annotations
 
-import fcntl
 import json
 import os
 import shlex
-import shutil
 import signal
 import subprocess
 import time
-from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
-from hypothesis import HealthCheck, given
-from hypothesis import settings as rules
-from hypothesis import strategies as st
 
-from launcher.engines.sif import record_of
-from launcher.images import index
-from tests.support.engines import PYTHON, USER, Engines, start
-from tests.support.hosts import MI300A, Tree
+from tests.support.engines import PYTHON, USER, Engines
+from tests.support.launched_containers import (
+    docker_where_there_is_one,
+    each,
+    engines,
+    place,
+    study,
+)
 
+__all__ = ["docker_where_there_is_one", "engines", "place"]
 pytestmark = pytest.mark.container
-
-ENGINES = [("apptainer", USER), ("singularity", USER), ("podman", USER), ("podman", "root"),
-           ("docker", USER)]  # fmt: skip
-each = pytest.mark.parametrize(("engine", "user"), ENGINES, ids=[f"{e}-{u}" for e, u in ENGINES])
-fewer = pytest.mark.parametrize(("engine", "user"), [ENGINES[0], ENGINES[2]])
-
-
-@pytest.fixture(scope="module")
-def engines(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Engines]:
-    folder = Path("/var/tmp") / f"aam-test-{os.getpid()}"
-    folder.mkdir(mode=0o755)
-    try:
-        yield start(folder)
-    finally:
-        shutil.rmtree(folder, ignore_errors=True)
-
-
-@pytest.fixture(autouse=True)
-def docker_where_there_is_one(request: pytest.FixtureRequest, engines: Engines) -> None:
-    call = getattr(request.node, "callspec", None)
-    if call and call.params.get("engine") == "docker" and not engines.has_docker():
-        pytest.skip("no Docker daemon answers")
-
-
-@pytest.fixture
-def place(engines: Engines) -> Iterator[Path]:
-    """A folder of the test user's own, outside of /tmp and of any home."""
-    folder = engines.folder / "work"
-    folder.mkdir()
-    shutil.chown(folder, USER)
-    yield folder
-    shutil.rmtree(folder)
-
-
-def study(place: Path, name: str = "table.biom") -> Path:
-    path = place / name
-    path.parent.mkdir(parents=True, exist_ok=True)
-    path.write_text("a table")
-    for each_path in (path.parent, path):
-        shutil.chown(each_path, USER)
-    return path
 
 
 @each
@@ -189,138 +147,6 @@ volumes = ["{place}:/evil"]""",
         assert f"`volumes = [{place}:/evil]`" in done.stdout
 
 
-@fewer
-def test_symbolic_links_and_relative_paths(
-    engines: Engines, place: Path, engine: str, user: str
-) -> None:
-    table = study(place, "real/table.biom")
-    (place / "scratch").symlink_to(place / "real")
-    link = place / "link.biom"
-    link.symlink_to("scratch/table.biom")
-    relative = os.path.relpath(link, engines.folder)
-    words = ["pretrain", "--table", relative, "--output-dir", str(place / "scratch/new")]
-    said = engines.probe(engine, *words, user=user)
-    assert said["words"][2] == str(link)
-    assert said["text"][str(link)] == table.read_text()
-    assert (place / "real/new").is_dir()
-
-
-@fewer
-def test_a_link_in_an_output_folder(engines: Engines, place: Path, engine: str, user: str) -> None:
-    table = study(place, "real/table.biom")
-    (place / "out").mkdir()
-    shutil.chown(place / "out", USER)
-    link = place / "out/link.biom"
-    link.symlink_to("../real/table.biom")
-    words = ["pretrain", "--table", str(link), "--output-dir", str(place / "out")]
-    said = engines.probe(engine, *words, user=user)
-    assert said["words"] == words
-    assert said["text"] == {str(link): table.read_text()}
-    assert said["writable"] == {str(link): False, str(place / "out"): True}
-
-
-@fewer
-def test_a_report_writes_into_its_run(
-    engines: Engines, place: Path, engine: str, user: str
-) -> None:
-    run, table = place / "run", study(place, "elsewhere/metadata.tsv")
-    run.mkdir()
-    (run / "run.json").write_text(json.dumps({"inputs": {"--metadata": {"path": str(table)}}}))
-    shutil.chown(run, USER)
-    assert engines.probe(engine, "report", "--run-dir", str(run))["writable"][str(run)] is True
-    page = ["--output", str(place / "page/report.html")]
-    said = engines.probe(engine, "report", "--run-dir", str(run), *page)
-    assert said["writable"][str(run)] is False
-
-
-GPUS = """
-mount --bind {tree}/sys/class /sys/class
-chown {owner} /dev/kfd
-chmod {mode} /dev/kfd
-"""
-
-
-@pytest.fixture
-def gpus(engines: Engines, tmp_path: Path) -> Iterator[Tree]:
-    """Four MI300A in sysfs; /dev/kfd and /dev/dri exist while the test runs."""
-    tree = Tree(tmp_path / "fake").cpu()
-    for number, minor in enumerate((128, 136, 144, 152)):
-        tree.amd(MI300A, 0x02, domain=number, minor=minor)
-    tmp_path.chmod(0o755)
-    nodes = ["/dev/kfd", *(f"/dev/dri/renderD{minor}" for minor in (128, 136, 144, 152))]
-    # Device nodes are those of the whole machine, so tests in other processes have to wait. They
-    # cannot be in a mount namespace of the test: rootless podman keeps one of its own.
-    with open("/var/tmp/aam-test-devices.lock", "w") as lock:
-        fcntl.flock(lock, fcntl.LOCK_EX)
-        for node in nodes:
-            # What a test that was killed left behind stands for /dev/null, a GPU does not.
-            if os.path.exists(node) and os.stat(node).st_rdev == os.makedev(1, 3):
-                os.unlink(node)
-        if os.path.exists("/dev/kfd"):
-            pytest.skip("there is a real AMD GPU here")
-        Path("/dev/dri").mkdir(exist_ok=True)
-        try:
-            for node in nodes:
-                subprocess.run(["mknod", "-m", "666", node, "c", "1", "3"], check=True)
-            yield tree
-        finally:
-            for node in nodes:
-                Path(node).unlink(missing_ok=True)
-            os.rmdir("/dev/dri")
-
-
-SET_BY_SLURM = (
-    "ROCR_VISIBLE_DEVICES", "HIP_VISIBLE_DEVICES", "CUDA_VISIBLE_DEVICES", "GPU_DEVICE_ORDINAL",
-)  # fmt: skip
-
-
-@each
-@pytest.mark.parametrize(
-    ("masks", "nodes", "mask"),
-    [
-        ({}, (128, 136, 144, 152), "0,1,2,3"),
-        ({"ROCR_VISIBLE_DEVICES": "3,1"}, (136, 152), "1,0"),
-        (dict.fromkeys(SET_BY_SLURM, "2,3"), (144, 152), "0,1"),
-    ],
-)
-def test_the_chosen_gpus_and_one_mask(
-    engines: Engines,
-    place: Path,
-    gpus: Tree,
-    engine: str,
-    user: str,
-    masks: dict[str, str],
-    nodes: tuple[int, ...],
-    mask: str,
-) -> None:
-    before = GPUS.format(tree=gpus.root, owner="root:root", mode="666")
-    line = [
-        "env",
-        *(f"{n}={v}" for n, v in masks.items()),
-        PYTHON,
-        "-m",
-        "launcher.cli",
-        "pretrain",
-        "--table",
-        str(study(place)),
-        "--runtime",
-        engine,
-        "--image",
-        "rocm63",
-        "--output-dir",
-        str(place / "out"),
-    ]
-    done = engines.run(line, user=user, before=before, cwd=engines.folder)
-    assert done.returncode == 0, done.stderr
-    said = json.loads(done.stdout)
-    seen = {path for path in said["devices"] if path.startswith(("/dev/dri", "/dev/kfd"))}
-    assert seen == {"/dev/kfd", *(f"/dev/dri/renderD{node}" for node in nodes)}
-    assert all(said["devices"][path] for path in seen)
-    given = {n: v for n, v in said["environment"].items() if n.endswith(("DEVICES", "ORDINAL"))}
-    assert given == {"ROCR_VISIBLE_DEVICES": mask}
-    assert not said["libs"]
-
-
 def test_a_site_cannot_break_the_promises(engines: Engines, place: Path) -> None:
     """`always use rocm`, `always use nv`, `mount hostfs` and `bind path` of a site are answered."""
     conf = place / "apptainer.conf"
@@ -342,150 +168,6 @@ def test_a_site_cannot_break_the_promises(engines: Engines, place: Path) -> None
     assert str(table) in mounted
     outside = [path for path in mounted if path.startswith(("/sneaked", "/mnt", "/home"))]
     assert not outside
-
-
-def case(backend: str, outcome: str, mask: str = "each", fault: str = "") -> dict[str, str]:
-    return {"backend": backend, "dtype": "fp32", "mask": mask, "outcome": outcome, "fault": fault}
-
-
-FOUND = {
-    "format": 1,
-    "made": "2026-01-02T03:04:05+00:00",
-    "quick": False,
-    "seconds": 9.0,
-    "identity": {},
-    "costs": [],
-    "cases": [case("auto", "wrong", fault="first mask for all"), case("math", "right")],
-}
-
-
-def test_a_stack_is_measured_once_and_the_verdict_goes_in(
-    engines: Engines, place: Path, gpus: Tree
-) -> None:
-    """The probe stands for `aam check`, whose own tests are elsewhere: there is no GPU here."""
-    before = GPUS.format(tree=gpus.root, owner="root:root", mode="666")
-    table = study(place)
-
-    def run(*words: str, status: int = 0) -> subprocess.CompletedProcess[str]:
-        variables = [f"AAM_TEST_VERDICT={json.dumps(FOUND)}", f"XDG_CACHE_HOME={place}/cache"]
-        own = ["--runtime", "apptainer", "--image", "rocm63"]
-        line = ["env", *variables, f"AAM_TEST_STATUS={status}", PYTHON, "-m", "launcher.cli"]
-        line += [*own, *words, "--table", str(table), "--output-dir", str(place / "out")]
-        return engines.run(line, before=before, cwd=engines.folder)
-
-    told = run("explain", "pretrain")
-    assert "not yet measured" in told.stdout, told.stderr
-    assert not (place / "cache/aam/check-reports").exists()
-
-    first = run("pretrain", status=1)
-    assert first.returncode == 0, first.stderr
-    assert "measuring attention once for gfx942" in first.stderr
-    assert "Catalog and measurement disagree" in first.stderr
-    said = json.loads(first.stdout)
-    assert "--attn-implementation" not in said["words"]  # aam chooses from the report
-    handed = json.loads(said["environment"]["AAM_CHECK_REPORT"])
-    assert handed["cases"][0]["fault"] == "first mask for all"
-    assert handed["key"]["arch"] == "gfx942"
-
-    again = run("pretrain")
-    assert "measuring" not in again.stderr
-    assert json.loads(json.loads(again.stdout)["environment"]["AAM_CHECK_REPORT"]) == handed
-    told = run("explain", "pretrain")
-    assert "auto wrong (first mask for all), math right" in told.stdout
-    assert "measured 2026-01-02" in told.stdout
-    assert "AAM_CHECK_REPORT=..." in told.stdout
-    assert "measuring" in run("pretrain", "--recheck").stderr
-    unchecked = run("pretrain", "--no-check")
-    assert "AAM_CHECK_REPORT" not in json.loads(unchecked.stdout)["environment"]
-
-    refused = run("pretrain", "--recheck", status=69)
-    assert refused.returncode == 69
-    assert "The GPU does not compute" in refused.stderr
-    failed = run("pretrain", "--recheck", status=64)
-    assert failed.returncode == 0
-    assert "The stack could not be measured" in failed.stderr
-
-
-def test_a_stack_that_failed_its_check_is_not_chosen(
-    engines: Engines, place: Path, gpus: Tree
-) -> None:
-    """The newest image computes nothing right, so the launch takes the next, and later ones too."""
-    images = place / "images"
-    images.mkdir()
-    for name in ("rocm72", "rocm63"):  # two SIFs, so that each has a report of its own
-        sif = images / f"{name}.sif"
-        sif.write_bytes((engines.images / "cpu.sif").read_bytes() + name.encode())
-        index.write(images, name, "sif", record_of(sif))
-    shutil.chown(images, USER)
-    before = GPUS.format(tree=gpus.root, owner="root:root", mode="666")
-    table = study(place)
-    broken = {**FOUND, "cases": [case(name, "wrong") for name in ("auto", "math")]}
-
-    def run(*words: str) -> subprocess.CompletedProcess[str]:
-        verdicts = {"": FOUND, "_rocm72": broken}
-        line = ["env", f"XDG_CACHE_HOME={place}/cache", f"AAM_IMAGE_DIR={images}"]
-        line += [f"AAM_TEST_VERDICT{image}={json.dumps(v)}" for image, v in verdicts.items()]
-        line += [PYTHON, "-m", "launcher.cli", "--runtime", "apptainer", *words]
-        line += ["--table", str(table), "--output-dir", str(place / "out")]
-        return engines.run(line, before=before, cwd=engines.folder)
-
-    first = run("pretrain")
-    assert first.returncode == 0, first.stderr
-    assert first.stderr.count("measuring attention once") == 2
-    assert "A stack is not chosen, because aam check failed with it: rocm72" in first.stderr
-    assert json.loads(first.stdout)["environment"]["APPTAINER_NAME"] == "rocm63.sif"
-
-    told = run("explain", "pretrain")
-    assert f"{images}/rocm63.sif" in told.stdout
-    assert "rocm72 on gfx942: no correct attention backend, measured 2026-01-02" in told.stdout
-    named = run("pretrain", "--image", "rocm72")
-    assert named.returncode == 69
-    assert "aam check failed with it on gfx942" in named.stderr
-    assert run("pretrain", "--recheck").stderr.count("measuring attention once") == 2
-
-
-def test_no_permission_names_the_group(engines: Engines, place: Path, gpus: Tree) -> None:
-    before = GPUS.format(tree=gpus.root, owner="root:video", mode="660")
-    words = ["pretrain", "--table", str(study(place)), "--image", "rocm63"]
-    words += ["--output-dir", str(place / "out")]
-    done = engines.launch("apptainer", *words, before=before)
-    assert done.returncode == 77
-    assert "usermod -aG video" in done.stderr
-    assert not (place / "out").exists()
-
-
-# Every character that a file name can have; the launcher's words are text, so it must decode.
-NAMES = st.text(
-    st.characters(exclude_characters="\0/", exclude_categories=["Cs"]), min_size=1, max_size=60
-).filter(lambda name: name not in (".", "..") and len(name.encode()) < 200 and name[0] != "-")
-VALUES = st.text(st.characters(exclude_characters="\0", exclude_categories=["Cs"]), max_size=200)
-few = rules(
-    max_examples=6, deadline=None, suppress_health_check=[HealthCheck.function_scoped_fixture]
-)
-
-
-@each
-@few
-@given(names=st.tuples(NAMES, NAMES, NAMES, NAMES), values=st.lists(VALUES, min_size=5, max_size=5))
-def test_paths_and_values_arrive_unchanged(
-    engines: Engines, engine: str, user: str, names: tuple[str, ...], values: list[str]
-) -> None:
-    place = engines.folder / "random"
-    shutil.rmtree(place, ignore_errors=True)
-    folder, table_name, tree_name, out_name = names
-    table, tree = study(place / folder, table_name), study(place / "x" / folder, tree_name)
-    out = place / "out" / folder / out_name
-    (place / "out").mkdir()
-    for made in (place, place / "out"):
-        shutil.chown(made, USER)
-    words = ["pretrain", f"--table={table}", "--tree", str(tree), f"--output-dir={out}"]
-    given = [word for n, v in enumerate(values) for word in ("--env", f"VALUE{n}={v}")]
-    said = engines.probe(engine, *words, *given, user=user)
-    pairs = ["--table", str(table), "--tree", str(tree), "--output-dir", str(out)]
-    assert said["words"] == ["pretrain", *pairs]
-    assert said["text"][str(tree)] == "a table"
-    assert [said["environment"][f"VALUE{n}"] for n in range(5)] == values
-    assert out.is_dir()
 
 
 @each
@@ -525,27 +207,3 @@ def test_a_dry_run_can_be_pasted(engines: Engines, place: Path, engine: str, use
     pasted = engines.run(["sh", "-c", done.stdout], user=user, cwd="/")
     assert pasted.returncode == 0, pasted.stderr
     assert json.loads(pasted.stdout)["words"] == words
-
-
-def test_a_broken_sif_is_known_before_it_starts(engines: Engines, place: Path) -> None:
-    whole = (engines.images / "cpu.sif").read_bytes()
-    for name, content in (
-        ("short", whole[: len(whole) // 2]),
-        ("none", b"ELF" * 999),
-        ("empty", b""),
-    ):
-        path = place / f"{name}.sif"
-        path.write_bytes(content)
-        words = ["simulate", "--output-dir", str(place / "out"), "--image", str(path)]
-        done = engines.launch("apptainer", *words)
-        assert done.returncode == 66, done.stderr
-        assert "Not a complete SIF" in done.stderr
-
-
-def test_a_folder_in_the_way_is_not_trusted(engines: Engines, place: Path) -> None:
-    (place / "aam-1001").mkdir(mode=0o777)
-    (place / "aam-1001" / f"local-{os.uname().nodename}").symlink_to("/etc")
-    words = ["simulate", "--output-dir", str(place / "out"), "--scratch", str(place)]
-    done = engines.launch("apptainer", *words)
-    assert done.returncode == 77, done.stderr
-    assert shlex.quote(str(place)) in done.stderr or str(place) in done.stderr

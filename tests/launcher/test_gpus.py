@@ -16,9 +16,9 @@ from launcher.doctor import examine
 from launcher.gpus import VENDORS
 from launcher.host.facts import Host
 from launcher.plan.gpu_groups import survey
-from tests.launcher.test_commands import ROOT
-from tests.launcher.test_selection import CATALOG, decide, name_of, why
+from tests.support.decisions import CATALOG, decide, name_of, why
 from tests.support.hosts import MI300A, NAVI22, PHOENIX, Tree, write
+from tests.support.launches import ROOT
 
 # --- Intel
 

@@ -23,7 +23,7 @@ from launcher.engines.sif import record_of
 from launcher.images import index, usage
 from launcher.images.lock import write_lock
 from launcher.plan.plan import use_record
-from tests.launcher.test_commands import sif
+from tests.launcher.test_sif_files import sif
 
 ROOT = Path(__file__).parents[2]
 DAY = 86400

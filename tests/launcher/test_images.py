@@ -12,7 +12,7 @@ from launcher import cli, config, images
 from launcher.engines.sif import record_of
 from launcher.images import index, lock
 from launcher.plan.choice import BuiltImage
-from tests.launcher.test_commands import sif
+from tests.launcher.test_sif_files import sif
 
 
 def found(folder: Path) -> BuiltImage:

@@ -11,11 +11,11 @@ from pathlib import Path
 import pytest
 
 from launcher.slurm.files import files
-from tests.launcher.test_submit import SHELLCHECK, WORDS, place, submit
+from tests.launcher.test_submit import SHELLCHECK
+from tests.support.submissions import WORDS, submit
 
 ROOT = Path(__file__).parents[2]
 FILES = files()
-__all__ = ["place"]
 
 
 # --- the files

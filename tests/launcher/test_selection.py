@@ -1,4 +1,4 @@
-"""Selection of GPUs, image and engine, for captured hosts and made-up ones."""
+"""Selection of GPUs and of the image that fits them, on captured and made-up hosts."""
 
 from __future__ import annotations
 
@@ -8,19 +8,22 @@ from pathlib import Path
 import pytest
 
 from aam.contract.errors import Unavailable, UsageError
-from aam.contract.yaml_document import load
-from launcher import engines
 from launcher.config import catalog as configured
 from launcher.config import read
 from launcher.detect import detect
-from launcher.engines import ENGINES
-from launcher.host.facts import CdiDevice, EngineFact, Host
-from launcher.plan.catalog import SHIPPED, catalog_of
-from launcher.plan.choice import BuiltImage, Choice, NativeStack
-from launcher.plan.gpu_use import GpuUse
+from launcher.plan.catalog import SHIPPED
+from launcher.plan.choice import BuiltImage
 from launcher.plan.image_fit import served
 from launcher.plan.selection import choose
-from launcher.plan.settings import Entry, merge
+from tests.support.decisions import (
+    APPTAINER,
+    CATALOG,
+    NATIVE,
+    PLAIN,
+    decide,
+    name_of,
+    why,
+)
 from tests.support.hosts import (
     MI25,
     MI50,
@@ -33,48 +36,6 @@ from tests.support.hosts import (
     Tree,
     captured,
 )
-
-CATALOG = catalog_of(load(SHIPPED.read_text()))
-ALL = tuple(
-    BuiltImage(image.name, ("apptainer", "podman"), f"/i/{image.name}.sif")
-    for image in CATALOG.images
-)
-NATIVE = NativeStack("/usr/bin/python3", (), False, "2.13.0+cpu", "cpu")
-PLAIN = NativeStack("/usr/bin/python3", ("torch",), False, None, "cpu")
-SIF_ENGINES = ("apptainer", "singularity")
-
-
-def engine(name: str, obstacle: str | None = None) -> EngineFact:
-    return EngineFact(name, f"/usr/bin/{name}", obstacle, traits=ENGINES[name].traits)
-
-
-APPTAINER = engine("apptainer")
-
-
-def decide(
-    host: Host,
-    built: tuple[BuiltImage, ...] = ALL,
-    native: NativeStack = NATIVE,
-    force: bool = False,
-    use: GpuUse = "automatic",
-    **asked: str,
-) -> Choice:
-    layer = {key: Entry(value, f"command line, --{key}") for key, value in asked.items()}
-    defaults = {"image_dir": Entry("/i", "default")}
-    return choose(host, CATALOG, merge([defaults, layer]), built, native, force, use)
-
-
-def name_of(choice: Choice) -> str | None:
-    return choice.image.name if choice.image else None
-
-
-def why(choice: Choice, subject: str) -> str:
-    return next(d.why for d in choice.decisions if d.subject == subject)
-
-
-def live(tree: Tree, *engines: EngineFact) -> Host:
-    return replace(detect(tree.root), root="/", engines=engines)
-
 
 # --- captured hosts
 
@@ -362,107 +323,6 @@ def test_two_vendors_of_which_one_is_better_supported(tmp_path: Path) -> None:
     choice = decide(detect(tree.root))
     assert name_of(choice) == "cuda128"
     assert [d.value for d in choice.decisions if d.subject == "left out"] == ["1 x MI50 (gfx906)"]
-
-
-def test_a_misfit_is_refused_with_the_nearest_fit(tmp_path: Path) -> None:
-    host = detect(Tree(tmp_path).amd(MI300A, 1).amd_driver("6.16.13").root)
-    with pytest.raises(Unavailable) as caught:
-        decide(host, image="rocm62")
-    assert "driver 6.16.13 (30.30) supports ROCm 6.3, 6.4, 7.0, 7.1, 7.2, not 6.2" in str(
-        caught.value
-    )
-    assert "nearest fit is --image rocm72" in str(caught.value)
-    forced = decide(host, image="rocm62", force=True)
-    assert name_of(forced) == "rocm62"
-    assert "6.16.13" in forced.forced[0]
-    with pytest.raises(Unavailable, match="for GPUs of NVIDIA, not of AMD|needs a GPU of NVIDIA"):
-        decide(host, image="cuda")
-    none = detect(Tree(tmp_path / "none").root)
-    with pytest.raises(Unavailable, match="needs a GPU of AMD"):
-        decide(none, image="rocm63")
-    without = decide(none, image="rocm63", use="never")  # it computes on the processor too
-    assert (name_of(without), without.gpus, without.forced) == ("rocm63", (), ())
-
-
-def test_an_unknown_image() -> None:
-    with pytest.raises(UsageError, match="did you mean 'rocm63'"):
-        decide(_empty(), image="rocm663")
-
-
-def _empty(*engines: EngineFact) -> Host:
-    return Host("/", "h", "6", "x86_64", (), (), (), engines, None, None)
-
-
-# --- engines and what is built
-
-
-def test_native_where_nothing_is_built() -> None:
-    choice = decide(_empty(APPTAINER), built=())
-    assert (choice.engine, choice.image) == ("native", None)
-    assert (
-        why(choice, "engine")
-        == "no image is built (cpu would suit), and PyTorch 2.13.0+cpu is installed here"
-    )
-    assert "no engine" in why(decide(_empty()), "engine")
-
-
-def test_native_does_not_leave_gpus_idle(tmp_path: Path) -> None:
-    host = live(Tree(tmp_path).amd(MI300A, 1))
-    with pytest.raises(Unavailable, match="The GPUs would stay idle: .*1 x MI300A") as caught:
-        decide(host, built=())
-    assert "`aam-launch images build rocm72`" in str(caught.value)
-    with pytest.raises(Unavailable, match="install a PyTorch that can, or add --device cpu"):
-        decide(host, runtime="native")
-    choice = decide(host, built=(), use="never")
-    assert (choice.engine, choice.gpus) == ("native", ())
-    able = decide(host, built=(), native=replace(NATIVE, vendor="amd", torch="2.7.1"))
-    assert len(able.gpus) == 1
-
-
-def test_a_built_image_comes_before_a_better_one(tmp_path: Path) -> None:
-    host = live(Tree(tmp_path).amd(MI300A, 1), APPTAINER)
-    choice = decide(host, built=(BuiltImage("rocm62", SIF_ENGINES, "/i/rocm62.sif"),))
-    assert (name_of(choice), choice.engine) == ("rocm62", "apptainer")
-
-
-def test_the_engine_that_has_the_image() -> None:
-    podman = engine("podman")
-    built = (BuiltImage("cpu", ("podman",), "localhost/aam:cpu"),)
-    assert decide(_empty(APPTAINER, podman), built).engine == "podman"
-    broken = engine("podman", "no user namespaces")
-    assert decide(_empty(APPTAINER, broken), built).engine == "native"
-    with pytest.raises(Unavailable, match="no user namespaces"):
-        decide(_empty(broken), built, runtime="podman")
-    with pytest.raises(Unavailable, match="no docker on PATH"):
-        decide(_empty(APPTAINER), built, runtime="docker")
-
-
-def test_podman_needs_cdi_for_nvidia(tmp_path: Path) -> None:
-    tree = Tree(tmp_path).nvidia(0x20B2, 2, 0, "A100").nvidia_driver("535.1")
-    host = live(tree, engine("podman"))
-    built = (BuiltImage("cuda", ("podman",), "localhost/aam:cuda"),)
-    with pytest.raises(Unavailable, match="nvidia-ctk cdi generate"):
-        decide(host, built, image="cuda")
-    described = (CdiDevice("nvidia.com/gpu", "all", (), True, "/etc/cdi/nvidia.yaml"),)
-    assert decide(replace(host, cdi=described), built, image="cuda").engine == "podman"
-
-
-def test_not_built_names_the_command_that_builds() -> None:
-    with pytest.raises(Unavailable) as caught:
-        decide(_empty(APPTAINER), built=(), native=PLAIN, image="cpu")
-    assert "`aam-launch images build cpu` builds it" in str(caught.value)
-    none = replace(_empty(), absent_engines=engines.absent(()))
-    with pytest.raises(Unavailable, match="none of apptainer, singularity, podman, docker is on"):
-        decide(none, built=(), native=PLAIN)
-    with pytest.raises(Unavailable, match="The libraries of the model are not installed"):
-        decide(_empty(), native=PLAIN, runtime="native")
-
-
-def test_a_file_of_which_nothing_is_known(tmp_path: Path) -> None:
-    host = live(Tree(tmp_path).amd(MI300A, 1), APPTAINER)
-    built = (BuiltImage("/my/own.sif", SIF_ENGINES, "/my/own.sif"),)
-    choice = decide(host, built, image="/my/own.sif")
-    assert (name_of(choice), len(choice.gpus)) == ("/my/own.sif", 1)
 
 
 # --- the catalog

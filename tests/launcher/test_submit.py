@@ -1,4 +1,4 @@
-"""Submission of jobs without Slurm: the job script, and every refusal."""
+"""`aam-launch submit`: the script of a job, arrays, arguments and progress."""
 
 from __future__ import annotations
 
@@ -18,10 +18,9 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from aam.contract.errors import UsageError
-from aam.contract.options import find, names, parse_known, specs
+from aam.contract.options import parse_known, specs
 from aam.contract.yaml_document import entries
 from launcher.engines import ENGINES
-from launcher.plan.launcher_options import LAUNCHER_OPTIONS
 from launcher.plan.mounts import Mount
 from launcher.plan.plan import Plan
 from launcher.plan.request import parse
@@ -31,44 +30,9 @@ from launcher.slurm.script import script
 from launcher.slurm.status import job_status, progress
 from launcher.slurm.submit_options import SubmitOptions
 from launcher.slurm.sweep import tasks_of
+from tests.support.submissions import WORDS, submit
 
-ROOT = Path(__file__).parents[2]
 SHELLCHECK = shutil.which("shellcheck", path=f"{Path(sys.executable).parent}:{os.environ['PATH']}")
-SITE = """title: a test site
-partition: gpu
-nodes: 8
-max_nodes: 2
-max_time: "12:00:00"
-gpus_per_node: 4
-vendor: amd
-arch: gfx942
-runtime: apptainer
-stage_most_gb: 10
-"""
-
-
-def submit(folder: Path, *words: str, **variables: str) -> subprocess.CompletedProcess[str]:
-    """Run `aam-launch submit` in `folder` as a process of its own, with no Slurm on PATH."""
-    environment = {
-        "PATH": f"{folder}/bin", "HOME": str(folder), "PYTHONPATH": str(ROOT), "USER": "ada",
-        "AAM_IMAGE_DIR": f"{folder}/images", **variables,
-    }  # fmt: skip
-    command = [sys.executable, "-m", "launcher.cli", "submit", *words]
-    return subprocess.run(
-        command, capture_output=True, text=True, env=environment, cwd=folder, check=False
-    )
-
-
-@pytest.fixture
-def place(tmp_path: Path) -> Path:
-    (tmp_path / "table.biom").write_text("x")
-    (tmp_path / "tree.nwk").write_text("(a,b);")
-    (tmp_path / "site.yaml").write_text(SITE)
-    return tmp_path
-
-
-WORDS = ("--site", "./site.yaml", "pretrain", "--table", "table.biom", "--tree", "tree.nwk",
-         "--output-dir", "out")  # fmt: skip
 
 
 # --- the script
@@ -194,14 +158,6 @@ def test_names_with_spaces_and_quotes(place: Path) -> None:
     assert shlex.quote(str(odd)) in done.stdout
 
 
-def test_options_of_submit_are_no_options_of_a_command() -> None:
-    flags = {spec.flag for spec in specs(SubmitOptions)}
-    # It means the same with and without a queue: so many ranks on a machine.
-    assert flags & set(LAUNCHER_OPTIONS) == {"--gpus"}
-    for name in names():
-        assert not flags & {spec.flag for spec in specs(find(name) or object)}
-
-
 # --- arrays
 
 
@@ -249,107 +205,6 @@ def test_shards_are_an_array(place: Path) -> None:
     assert "A command without shards: `pretrain --shards`; predict, embed, unifrac" in other.stderr
 
 
-# --- refusals
-
-REFUSED = [
-    (["--nodes", "3"], 64, "More nodes than the site allows: --nodes 3, and 2 is the most on a "
-     "test site; give --nodes 2 or less, or --force."),
-    (["--nodes", "9"], 64, "--nodes 9, and 2 is the most"),
-    (["--time", "1-0"], 64, "More time than the site allows: --time 1-0, and 12:00:00"),
-    (["--time", "soon"], 64, "Not a time: --time 'soon'"),
-    (["--gpus", "5"], 64, "a node of a test site has 4"),
-    (["--nodes", "0"], 64, "--nodes 0; give 1 or more for --nodes."),
-    (["--nodes"], 64, "An option without its value: --nodes"),
-    (["--job-name", "a\nb"], 64, "A value that no job script can hold: --job-name 'a\\nb'"),
-    (["--image", "rocm99"], 64, "No such image: 'rocm99'; did you mean"),
-    (["--tabel", "x"], 64, "did you mean '--table'?"),
-    (["--array", "none.yaml"], 66, "No file for --array: 'none.yaml'"),
-    ([], 69, "Image rocm72 is not built"),
-]  # fmt: skip
-
-
-@pytest.mark.parametrize(("more", "status", "sentence"), REFUSED)
-def test_what_is_refused(place: Path, more: list[str], status: int, sentence: str) -> None:
-    gpus = [] if "--gpus" in more else ["--gpus", "1"]
-    done = submit(place, *WORDS, *gpus, *more)
-    assert (done.returncode, done.stdout) == (status, "")
-    assert sentence in done.stderr
-    assert done.stderr.count("\n") == 1
-
-
-@pytest.mark.parametrize(
-    ("grid", "status", "sentence"),
-    [
-        ("lrr: [1]", 78, "An unknown key: 'lrr' in sweep.yaml:1; did you mean 'lr'?"),
-        ("table: [a]", 78, "An unknown key: 'table'"),
-        ("lr: 1", 78, "No list of values: 'lr' in sweep.yaml:1 is 1"),
-        ("lr: []", 78, "No list of values"),
-        ("lr: [2026-01-01]", 78, "'2026-01-01' in sweep.yaml:1"),
-        ("lr: [{a: 1}]", 78, "in sweep.yaml:1"),
-        ("lr: [fast]", 64, "A value that does not suit its option: --lr 'fast'"),
-        ("", 78, "'sweep.yaml' is empty"),
-        (f"seed: {list(range(1001))}", 78, "1001 combinations"),
-    ],
-)
-def test_sweeps_that_make_no_sense(place: Path, grid: str, status: int, sentence: str) -> None:
-    (place / "sweep.yaml").write_text(grid)
-    done = submit(place, *WORDS, "--gpus", "1", "--array", "sweep.yaml")
-    assert (done.returncode, done.stdout) == (status, "")
-    assert sentence in done.stderr
-
-
-def test_files_that_the_nodes_do_not_see(place: Path) -> None:
-    (place / "site.yaml").write_text(SITE + f"shared: [{place}/shared]\n")
-    (place / "shared").mkdir()
-    done = submit(place, *WORDS, "--gpus", "1")
-    assert done.returncode == 66
-    assert f"'{place}/table.biom' is not below {place}/shared" in done.stderr
-    for name in ("table.biom", "tree.nwk"):
-        (place / name).rename(place / "shared" / name)
-    words = [f"shared/{word}" if word.endswith(("biom", "nwk")) else word for word in WORDS]
-    done = submit(place, *words, "--gpus", "1")
-    assert done.returncode == 73
-    assert "The nodes do not see the output of --output-dir" in done.stderr
-    (place / "site.yaml").write_text(SITE + f"unshared: [{place}/shared]\n")
-    assert "which each host has for itself" in submit(place, *words, "--gpus", "1").stderr
-
-
-def test_an_output_that_is_there(place: Path) -> None:
-    (place / "out").mkdir()
-    (place / "out/run.json").write_text("{}")
-    done = submit(place, *WORDS, "--gpus", "1")
-    assert done.returncode == 73
-    assert "--overwrite replaces it, --resume-from continues it" in done.stderr
-    assert submit(place, *WORDS, "--gpus", "1", "--overwrite").returncode == 69  # the image
-
-
-@pytest.mark.skipif(os.geteuid() != 0, reason="mounting a small disk takes root")
-def test_an_output_on_a_full_disk(place: Path) -> None:
-    (place / "disk").mkdir()
-    line = 'mount -t tmpfs -o size=1m tmpfs disk && exec "$@"'
-    done = limited(place, "disk/out", "unshare", "--mount", "sh", "-c", line, "sh")
-    assert done.returncode == 73
-    assert "No room for --output-dir: the disk of" in done.stderr
-
-
-def test_what_only_writing_shows(place: Path) -> None:
-    """A quota is not to be had on every test machine; a limit for files is refused likewise."""
-    done = limited(place, "out", "prlimit", "--fsize=500000")
-    assert done.returncode == 73
-    assert f"No room for --output-dir: '{place}', File too large" in done.stderr
-    assert not list(place.glob(".aam-room*"))
-
-
-def limited(place: Path, output: str, *before: str) -> subprocess.CompletedProcess[str]:
-    """Run `submit` under something that limits it."""
-    environment = {"PATH": os.environ["PATH"], "HOME": str(place), "PYTHONPATH": str(ROOT)}
-    words = ["-m", "launcher.cli", "submit", *WORDS[:-1], output, "--gpus", "1"]
-    return subprocess.run(
-        [*before, sys.executable, *words],
-        capture_output=True, text=True, env=environment, cwd=place, check=False,
-    )  # fmt: skip
-
-
 def test_one_process_commands_take_one_gpu(place: Path) -> None:
     words = ["--site", "./site.yaml", "unifrac", "--table", "table.biom", "--tree", "tree.nwk",
              "--output", "d.npy"]  # fmt: skip
@@ -360,20 +215,6 @@ def test_one_process_commands_take_one_gpu(place: Path) -> None:
     assert "#SBATCH --signal" not in done.stdout
     assert "--no-requeue" in done.stdout
     assert submit(place, "explain").returncode == 64
-
-
-def test_a_job_for_gpus_needs_a_pytorch_that_can_use_them(place: Path) -> None:
-    done = submit(place, *WORDS, "--gpus", "1", "--runtime", "native")
-    assert done.returncode == 69
-    assert "The GPUs would stay idle" in done.stderr
-    assert "--device cpu" in done.stderr
-
-
-def test_no_slurm_on_this_host(place: Path) -> None:
-    done = submit(place, *WORDS, "--runtime", "native", "--device", "cpu")
-    assert done.returncode == 69
-    assert "There is no Slurm on this host: sbatch is not on PATH" in done.stderr
-    assert "--dry-run prints the script." in done.stderr
 
 
 @pytest.mark.parametrize("words", [["--nodes=2", "a", "--time", "5"], ["a", "--nodes", "2"]])
@@ -391,35 +232,6 @@ def test_a_job_stops_before_whatever_limit_it_gets(place: Path) -> None:
     assert "end=${SLURM_JOB_END_TIME:-$(date" in done.stdout
     done = submit(place, *WORDS, "--gpus", "1", "--no-requeue", "--dry-run")
     assert "--warn-seconds" not in done.stdout
-
-
-HOSTILE = [
-    ('partition: "gpu\\ntouch OWNED"', "partition"),
-    ('account: "a b"', "account"),
-    ('gpu_request: "--gpus=1\\n#SBATCH --x"', "gpu_request"),
-    ('modules: ["rocm; touch OWNED"]', "modules"),
-    ('interfaces: ["hsn* $(id)"]', "interfaces"),
-    ('local: "/scratch/$(id)"', "local"),
-    ('plugin: ["/opt/a\\nb"]', "plugin"),
-    ('network: {A: "1\\ntouch OWNED"}', "network"),
-]
-
-
-@pytest.mark.parametrize(("line", "key"), HOSTILE)
-def test_a_site_puts_no_line_of_its_own_into_a_script(place: Path, line: str, key: str) -> None:
-    kept = [text for text in SITE.splitlines() if not text.startswith(f"{key}:")]
-    (place / "site.yaml").write_text("\n".join([*kept, line, ""]))
-    done = submit(place, *WORDS, "--gpus", "1", "--dry-run")
-    assert (done.returncode, done.stdout) == (78, ""), done.stderr
-    assert "A value that no job script can hold: " in done.stderr
-    assert " in ./site.yaml:" in done.stderr or " in site.yaml:" in done.stderr
-    assert done.stderr.count("\n") == 1
-
-
-def test_a_title_with_line_ends_stays_one_line(place: Path) -> None:
-    (place / "site.yaml").write_text(SITE.replace("a test site", '"a\\ntest\\n\\nsite"'))
-    done = submit(place, *WORDS, "--gpus", "1", "--dry-run")
-    assert "1 rank each, a test site." in done.stdout, done.stderr
 
 
 def test_a_job_needs_no_name_of_its_user(place: Path) -> None:

@@ -1,0 +1,104 @@
+"""Errors of options that contradict each other, and of checkpoints of another command."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import pytest
+import torch
+
+from aam.training.model_config import FORMAT
+from tests.support.bench import DATA, NO_INPUT, UNAVAILABLE, USAGE, Bench, Refused
+from tests.support.commands import aam
+
+# Checkpoints of another kind
+
+
+def test_checkpoints_of_another_kind(
+    bench: Bench, trained: Path, pretrained: Path, refused: Refused
+) -> None:
+    best = trained / "checkpoints/best.ckpt"
+
+    def predict(model: Path) -> int:
+        given = ("--table", bench.good / "table.biom", "--output", bench.out)
+        return aam("predict", *given, "--model", model)
+
+    refused(predict(pretrained), DATA, "has no target", "use `aam train` first")
+    refused(predict(bench.good), NO_INPUT, "No checkpoint: the folder", str(bench.good))
+    quick = bench.work / "quick"
+    (quick / "checkpoints").mkdir(parents=True)
+    (quick / "checkpoints/ensemble.ckpt").touch()
+    encoder = bench.train("--pretrained-encoder", quick)
+    refused(encoder, NO_INPUT, "no checkpoints/best.ckpt, but ensemble.ckpt", "`aam pretrain`")
+    cut = bench.work / "cut.ckpt"
+    cut.write_bytes(best.read_bytes()[: best.stat().st_size // 2])
+    refused(predict(cut), DATA, "cannot be read", "cut.ckpt")
+    torch.save({"weight": torch.zeros(2)}, bench.work / "other.pt")
+    refused(predict(bench.work / "other.pt"), DATA, "Not a checkpoint of this program", "other.pt")
+    torch.save(torch.nn.Linear(2, 2), bench.work / "module.pt")
+    refused(predict(bench.work / "module.pt"), DATA, "cannot be read", "module.pt")
+    refused(predict(bench.text("empty.ckpt", "")), DATA, "cannot be read", "empty.ckpt")
+    refused(predict(bench.good / "metadata.tsv"), DATA, "cannot be read", "metadata.tsv")
+    content = torch.load(best, weights_only=True)
+    content["aam"]["format"], content["aam"]["version"] = FORMAT + 1, "99.1"
+    torch.save(content, bench.work / "newer.ckpt")
+    words = ("written by a newer version", "aam 99.1", f"format {FORMAT + 1}")
+    refused(predict(bench.work / "newer.ckpt"), DATA, *words)
+    strange = torch.load(best, weights_only=True)
+    name = next(name for name in strange["state_dict"] if name.endswith("weight"))
+    strange["state_dict"]["network.stranger"] = strange["state_dict"].pop(name)
+    torch.save(strange, bench.work / "strange.ckpt")
+    words_of_it = ("The checkpoint has invalid content", "1 more are of another network")
+    refused(predict(bench.work / "strange.ckpt"), DATA, *words_of_it)
+    for flag in ("--pretrained-encoder", "--resume-from"):
+        refused(bench.train(flag, bench.work / "newer.ckpt"), DATA, *words)
+        refused(bench.train(flag, cut), DATA, "cannot be read", "cut.ckpt")
+
+
+# Options that contradict each other, and devices that are not there
+
+
+@pytest.mark.parametrize(
+    ("command", "words", "said"),
+    [
+        ("pretrain", "--unifrac-matrix MATRIX", "Both a tree and a matrix"),
+        ("pretrain", "--penalty 0 --nuc-penalty 0", "Nothing to learn"),
+        ("pretrain", "--embedding-dim 9", "--embedding-dim 9 --attention-heads 2"),
+        ("train", "--freeze-base", "--freeze-base without --pretrained-encoder"),
+        ("train", "--best-metric accuracy", "--best-metric accuracy"),
+        ("train", "--metadata-column site --classifier --best-metric r2", "--best-metric r2"),
+        ("train", "--stratify", "--stratify needs classes"),
+        ("train", "--attention-heads 3", "--embedding-dim 8 --attention-heads 3"),
+        ("train", "--test-size 1", "--test-size 1.0"),
+        ("train", "--where site", "COLUMN=VALUE"),
+        ("train", "--folds 0", "--folds 0"),
+        ("train", "--unifrac-matrix MATRIX --unifrac-metric faith_pd", "Faith PD is no distance"),
+        ("train", "--quantiles 0 0.5", "--quantiles 0.0 0.5; give more than 0 and less than 1"),
+        ("train", "--batch-size 0", "--batch-size 0; give 1 or more"),
+        ("train", "--epochs 0 --lr 0", "--epochs 0, --lr 0.0; give 1 or more for --epochs, more"),
+        ("train", "--lr inf", "--lr inf"),
+        ("train", "--dropout 1", "--dropout 1.0; give 0 to below 1"),
+        ("train", "--nuc-mask-ratio 1", "--nuc-mask-ratio 1.0"),
+        ("train", "--penalty nan", "--penalty nan"),
+        ("train", "--unifrac-alpha 7", "--unifrac-alpha 7.0; give 0 to 1"),
+        ("train", "--gradient-accumulation-steps 0", "--gradient-accumulation-steps 0"),
+        ("train", "--rarefy-depth -5", "--rarefy-depth -5; give 0 or more"),
+        ("train", "--max-bp 0", "--max-bp 0"),
+        ("train", "--num-workers -1", "--num-workers -1"),
+        ("train", "--seed -1", "--seed -1"),
+        ("train", "--token-limit 0", "--token-limit 0"),
+    ],
+)
+def test_options_that_contradict(
+    bench: Bench, refused: Refused, command: str, words: str, said: str
+) -> None:
+    matrix = bench.text("m.tsv", "")
+    given = [str(matrix) if word == "MATRIX" else word for word in words.split()]
+    refused(getattr(bench, command)(*given), USAGE, said)
+
+
+@pytest.mark.skipif(torch.cuda.is_available(), reason="there is a GPU")
+@pytest.mark.parametrize("command", ["pretrain", "train"])
+def test_a_gpu_that_is_not_there(bench: Bench, refused: Refused, command: str) -> None:
+    words = ("No GPU", "--device cuda", "--device auto or cpu")
+    refused(getattr(bench, command)("--device", "cuda"), UNAVAILABLE, *words)

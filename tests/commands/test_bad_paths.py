@@ -1,0 +1,245 @@
+"""Errors of files and folders: absent, unreadable, not writable, full disks, run folders in use."""
+
+from __future__ import annotations
+
+import os
+import re
+import shutil
+import subprocess
+import sys
+import tempfile
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
+from pathlib import Path
+
+import pytest
+import torch
+
+from aam.training.model_config import FORMAT
+from tests.support.bench import CANNOT_CREATE, DATA, NO_INPUT, USAGE, Bench, Refused
+from tests.support.commands import TINY, aam
+
+ROOT = Path(__file__).parents[2]
+NOBODY = 65534
+
+
+# Files that are not there
+
+
+@pytest.mark.parametrize(
+    "words",
+    [
+        "train --table",
+        "train --metadata",
+        "train --sequences",
+        "train --splits",
+        "train --tree",
+        "train --pretrained-encoder",
+        "train --resume-from",
+        "pretrain --tree",
+        "pretrain --unifrac-matrix",
+        "pretrain --metadata",
+    ],
+)
+def test_missing_files(bench: Bench, refused: Refused, words: str) -> None:
+    command, flag = words.split()
+    tree = {"tree": False} if flag == "--unifrac-matrix" else {}
+    absent = bench.work / "absent"
+    refused(getattr(bench, command)(flag, absent, **tree), NO_INPUT, str(absent), "not exist")
+    if flag not in ("--pretrained-encoder", "--resume-from"):
+        folder = getattr(bench, command)(flag, bench.good, **tree)
+        refused(folder, NO_INPUT, f"'{bench.good}' is a folder")
+
+
+@pytest.mark.parametrize("flag", ["--model", "--table", "--sequences"])
+def test_predict_without_its_files(
+    bench: Bench, trained: Path, refused: Refused, flag: str
+) -> None:
+    given = ("--table", bench.good / "table.biom", "--model", trained, "--output", bench.out)
+    refused(aam("predict", *given, flag, bench.work / "absent"), NO_INPUT, "absent", "not exist")
+
+
+@contextmanager
+def unreadable(path: Path) -> Iterator[None]:
+    """Take the permission to read; root, who may read all, becomes nobody meanwhile."""
+    is_root = os.geteuid() == 0
+    mode = path.stat().st_mode
+    path.chmod(0)
+    if is_root:
+        os.setresuid(NOBODY, NOBODY, 0)
+    try:
+        yield
+    finally:
+        if is_root:
+            os.setresuid(0, 0, 0)
+        path.chmod(mode)
+
+
+@pytest.fixture
+def open_folder() -> Iterator[Path]:
+    """A folder that everybody may look into, as pytest's are not."""
+    with tempfile.TemporaryDirectory() as name:
+        Path(name).chmod(0o755)
+        yield Path(name)
+
+
+@pytest.mark.parametrize("hidden", ["file", "folder"])
+def test_a_path_that_may_not_be_read(
+    bench: Bench, open_folder: Path, capsys: pytest.CaptureFixture[str], hidden: str
+) -> None:
+    folder, words = open_folder / "closed", ("--metadata", "absent", "--metadata-column", "ph")
+    folder.mkdir()
+    table = folder / "predictions.tsv"
+    table.write_text("sample-id\tpredicted\n")
+    # The first call, as root, imports what the second one needs.
+    assert aam("evaluate", "--predictions", "absent", *words) == NO_INPUT
+    capsys.readouterr()
+    with unreadable(table if hidden == "file" else folder):
+        status = aam("evaluate", "--predictions", table, *words)
+    shown = capsys.readouterr().err
+    assert status == NO_INPUT, shown
+    sentence = rf"aam: The predictions file may not be read: '{table}'.*; check .*permissions.\n"
+    assert re.fullmatch(sentence, shown)
+
+
+def test_a_run_folder_that_may_not_be_written(
+    bench: Bench, open_folder: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    folder = open_folder / "closed"
+    folder.mkdir()
+    assert bench.train("--table", "absent") == NO_INPUT
+    capsys.readouterr()
+    with unreadable(folder):
+        for place in (folder, folder / "run"):
+            status = bench.train("--output-dir", place)
+            shown = capsys.readouterr().err
+            assert status == CANNOT_CREATE, shown
+            assert str(folder) in shown
+            assert "choose another --output-dir" in shown
+    assert list(folder.iterdir()) == []
+
+
+# Output that is in the way, or has no room
+
+
+def snapshot(folder: Path) -> dict[str, bytes]:
+    return {str(p.relative_to(folder)): p.read_bytes() for p in folder.rglob("*") if p.is_file()}
+
+
+def test_a_folder_that_holds_a_run_is_refused(
+    bench: Bench, trained: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    folder = bench.work / "held"
+    shutil.copytree(trained, folder)
+    (folder / "notes.txt").write_text("mine")
+    (folder / "fold-1").mkdir()
+    before = snapshot(folder)
+    assert bench.train("--output-dir", folder) == CANNOT_CREATE
+    shown = capsys.readouterr().err
+    assert f"aam: The folder already holds a run: '{folder}' has run.json, checkpoints" in shown
+    assert "--resume-from" in shown
+    assert "--overwrite" in shown
+    assert snapshot(folder) == before
+
+    # Asked to replace it with bad input, the run is kept.
+    spoilt = ("--metadata-column", "phh")
+    assert bench.train("--output-dir", folder, "--overwrite", *spoilt) == DATA
+    assert bench.train("--output-dir", folder, "--overwrite", "--attention-heads", 3) == USAGE
+    assert snapshot(folder) == before
+
+    assert bench.train("--output-dir", folder, "--overwrite", "--seed", 5) == 0
+    after = snapshot(folder)
+    assert after["notes.txt"] == b"mine"
+    assert not (folder / "fold-1").exists()
+    assert after["run.json"] != before["run.json"]
+    assert len([name for name in after if "tfevents" in name]) == 1
+
+
+def test_a_run_is_resumed_only_as_itself(
+    bench: Bench, trained: Path, pretrained: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    folder = bench.work / "held"
+    shutil.copytree(trained, folder)
+    before = snapshot(folder)
+    given = ("--output-dir", folder, "--resume-from", folder, "--epochs", 3)
+    assert bench.train(*given, "--embedding-dim", 16) == USAGE
+    assert "--embedding-dim 16 (was 8)" in capsys.readouterr().err
+    assert bench.train(*given, "--lr", 0.5) == USAGE
+    assert "--lr 0.5 (was 0.0003)" in capsys.readouterr().err
+    assert bench.train(*given, "--metadata-column", "depth") == USAGE
+    assert "--metadata-column depth (was ph)" in capsys.readouterr().err
+    assert bench.train(*given, "--resume-from", pretrained) == DATA
+    assert "is of `aam pretrain`" in capsys.readouterr().err
+    assert bench.train(*given, "--folds", 3) == USAGE
+    assert snapshot(folder) == before
+    assert bench.train(*given) == 0
+    rows = (folder / "metrics.csv").read_text().splitlines()
+    assert [row.split(",")[0] for row in rows] == ["epoch", "0", "1", "2"]
+
+
+def test_an_output_that_cannot_be_made(
+    bench: Bench, trained: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    file = bench.text("file", "mine")
+    for place in (file, file / "run"):
+        assert bench.train("--output-dir", place) == CANNOT_CREATE
+        assert f"'{file}' is no folder" in capsys.readouterr().err
+    words = ("--table", bench.good / "table.biom", "--model", trained)
+    assert aam("predict", *words, "--output", file) == CANNOT_CREATE
+    assert f"aam: The output exists: '{file}'; add --overwrite" in capsys.readouterr().err
+    assert aam("predict", *words, "--output", file / "p.tsv") == CANNOT_CREATE
+    assert file.read_text() == "mine"
+
+
+def whole(path: Path) -> None:
+    """Check that a file of a run is complete."""
+    if path.suffix == ".ckpt":
+        assert torch.load(path, map_location="cpu", weights_only=True)["aam"]["format"] == FORMAT
+    elif path.suffix in (".json", ".csv", ".tsv"):
+        assert path.read_text().endswith("\n")
+    else:
+        assert path.name == ".lock" or path.parent.name == "tensorboard"
+
+
+@pytest.mark.parametrize("kib", [64, 250])
+def test_a_disk_that_fills_while_training(
+    bench: Bench, small_disk: Callable[[int], Path], kib: int
+) -> None:
+    # A checkpoint of this network has about 230 KiB: the first, or the second, does not fit.
+    disk = small_disk(kib)
+    words = ("--tree", bench.good / "tree.nwk", "--table", bench.good / "table.biom",
+             "--output-dir", disk / "run", "--checkpoint-every-n-steps", 1)  # fmt: skip
+    command = [sys.executable, "-m", "aam.cli", "pretrain", *TINY, *(str(word) for word in words)]
+    done = subprocess.run(command, capture_output=True, text=True, cwd=ROOT)
+    assert done.returncode == CANNOT_CREATE, done.stderr
+    *_, sentence = done.stderr.splitlines()
+    assert sentence.startswith(f"aam: The disk is full: '{disk}', while writing '{disk}/run/")
+    assert sentence.endswith("free some space or choose another folder.")
+    assert "Traceback" not in done.stderr
+    left = [path for path in disk.rglob("*") if path.is_file()]
+    assert left
+    for path in left:
+        whole(path)
+
+
+# HDF5 complains once more when it closes what it could not write.
+@pytest.mark.filterwarnings("ignore::pytest.PytestUnraisableExceptionWarning")
+def test_a_disk_that_is_full_for_a_matrix(
+    bench: Bench,
+    trained: Path,
+    small_disk: Callable[[int], Path],
+    capsys: pytest.CaptureFixture[str],
+) -> None:
+    disk = small_disk(8)
+    (disk / "filler").write_bytes(bytes(4096))
+    given = ("--table", bench.good / "table.biom", "--tree", bench.good / "tree.nwk")
+    for name in ("d.npy", "d.h5", "d.tsv"):
+        assert aam("unifrac", *given, "--output", disk / name) == CANNOT_CREATE
+        assert f"aam: The disk is full: '{disk}', while writing" in capsys.readouterr().err
+        # The ids beside a .npy are whole and may stay.
+        assert {path.name for path in disk.iterdir()} <= {"filler", "d.txt"}
+        (disk / "d.txt").unlink(missing_ok=True)
+    (disk / "filler").write_bytes(bytes(8192))
+    words = ("--table", bench.good / "table.biom", "--model", trained)
+    assert aam("predict", *words, "--output", disk / "p.tsv") == CANNOT_CREATE
+    assert [path.name for path in disk.iterdir()] == ["filler"]

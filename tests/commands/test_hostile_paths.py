@@ -1,0 +1,162 @@
+"""Paths of another kind: devices, pipes, folders, addresses, long names, leftovers."""
+
+from __future__ import annotations
+
+import os
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+
+from tests.support.commands import aam
+from tests.support.hostile_study import (
+    CANNOT_CREATE,
+    DATA,
+    NO_INPUT,
+    ROOT,
+    TREE,
+    USAGE,
+    check_refusal,
+)
+
+# Small files that are wrong in themselves
+
+
+FILES: dict[str, tuple[str, str | bytes, str]] = {
+    "tree of lengths that overflow": ("--tree", TREE.replace("1", "1e308"), "too large"),
+    "tree of 1e37": ("--tree", TREE.replace("1", "1e37"), "branch lengths of the tree are too"),
+    "tree without a root": ("--tree", "(ACGT:1,ACCA:1,GGTT:1);", "The tree is not rooted"),
+    "tree in UTF-16": ("--tree", TREE.encode("utf-16"), "is UTF-16"),
+    "sequences in UTF-16": ("--sequences", ">ACGT\nACGT\n".encode("utf-16"), "is UTF-16"),
+    "matrix in UTF-16": ("--unifrac-matrix", "\ts1\ns1\t0\n".encode("utf-16"), "is UTF-16"),
+    "matrix of a long cell": (
+        "--unifrac-matrix", "\ts1\ns1\t" + "0" * 200_000 + "\n", "field larger than field limit"
+    ),
+    "matrix of NUL": ("--unifrac-matrix", "\ts1\ns1\t0\0\n", "is"),
+    "splits in UTF-16": (
+        "--splits", "sample_id\tfold\tsplit\tgroup\n".encode("utf-16"), "is UTF-16"
+    ),
+    "splits of a long number": (
+        "--splits",
+        "sample-id\tfold\tsplit\tgroup\n" + f"s1\t{'9' * 9999}\ttrain\t\n",
+        "no validation or test sample",
+    ),
+}  # fmt: skip
+
+
+@pytest.mark.parametrize("name", FILES)
+def test_files(name: str, folder: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    flag, content, words = FILES[name]
+    data = content.encode() if isinstance(content, str) else content
+    (folder / "hostile").write_bytes(data)
+    given = ["--table", folder / "table.tsv", "--output-dir", folder / "run", "--device", "cpu"]
+    if flag != "--unifrac-matrix":
+        given += ["--tree", folder / "tree.nwk"]
+    check_refusal(capsys, aam("pretrain", *given, flag, folder / "hostile"), DATA, words)
+    assert not (folder / "run").exists()
+
+
+# Inputs that are no regular files
+
+
+@pytest.fixture
+def pipe(tmp_path: Path) -> Path:
+    os.mkfifo(tmp_path / "pipe")
+    return tmp_path / "pipe"
+
+
+SPECIAL = ["/dev/zero", "/dev/null", "/dev/urandom", "/proc/self/environ", "PIPE"]
+
+
+@pytest.mark.parametrize("flag", ["--table", "--tree", "--metadata", "--sequences"])
+@pytest.mark.parametrize("place", SPECIAL)
+def test_devices_and_pipes(
+    folder: Path, pipe: Path, capsys: pytest.CaptureFixture[str], flag: str, place: str
+) -> None:
+    given = ["--table", folder / "table.tsv", "--output", folder / "s.aam"]
+    given += [flag, pipe if place == "PIPE" else place]
+    check_refusal(capsys, aam("prepare", *given), NO_INPUT, "is not a regular file")
+
+
+# Outputs
+
+
+OUTPUTS: dict[str, tuple[str, str]] = {
+    "a name that is too long": ("x" * 300 + ".tsv", "too long"),
+    "a path that is too long": ("/".join(["d" * 100] * 50) + "/m.tsv", "File name too long"),
+    "a folder": ("full", "is a folder"),
+    "a file as folder": ("table.tsv/m.tsv", "The folder cannot be created"),
+}
+
+
+@pytest.mark.parametrize("command", ["unifrac", "prepare", "simulate"])
+@pytest.mark.parametrize("name", OUTPUTS)
+def test_outputs(folder: Path, capsys: pytest.CaptureFixture[str], command: str, name: str) -> None:
+    output, words = OUTPUTS[name]
+    (folder / "full").mkdir()
+    (folder / "full" / "mine.txt").write_text("mine")
+    if command == "simulate":
+        (folder / "full" / "metadata.tsv").mkdir()
+        given = ["--output-dir", folder / output, "--samples", 3, "--asvs", 9, "--richness", 2]
+        given += ["--subjects", 3, "--depth", 20]
+    else:
+        given = ["--table", folder / "table.tsv", "--tree", folder / "tree.nwk"]
+        given += ["--output", folder / output]
+        if command == "unifrac" and name == "a folder":
+            (folder / "full").rename(folder / "full.tsv")
+            given[-1] = folder / "full.tsv"
+    check_refusal(capsys, aam(command, *given, "--overwrite"), CANNOT_CREATE, words)
+    [mine] = folder.glob("full*/mine.txt")
+    assert mine.read_text() == "mine"
+
+
+# Paths that are something else, and options at their extremes
+
+
+def test_a_home_is_expanded(
+    folder: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    monkeypatch.setenv("HOME", str(folder))
+    monkeypatch.chdir(folder)
+    given = ("--table=~/table.tsv", "--tree", "~/tree.nwk")
+    assert aam("unifrac", *given, "--output=~/m.tsv") == 0
+    assert (folder / "m.tsv").exists()
+    assert not (folder / "~").exists()
+    status = aam("unifrac", *given, "--output", "~nobody-of-this-name/m.tsv")
+    check_refusal(capsys, status, USAGE, "No such user: --output ~nobody-of-this-name/m.tsv")
+
+
+@pytest.mark.parametrize(
+    "address", ["http://x/t.biom", "http:/x", "file:x", "FILE:///x", "s3://x/y"]
+)
+def test_an_address_is_not_a_path(
+    folder: Path, capsys: pytest.CaptureFixture[str], address: str
+) -> None:
+    table = ("--table", folder / "table.tsv")
+    check_refusal(capsys, aam("prepare", *table, "--output", address), USAGE, "An address instead")
+    status = aam("prepare", f"--table={address}", "--output", folder / "s.aam")
+    check_refusal(capsys, status, USAGE, f"--table {address}")
+
+
+def test_leftovers_of_a_killed_process(folder: Path) -> None:
+    """A process is killed while it writes; the next one removes what it left, of no other."""
+    code = (
+        "import os, sys; from pathlib import Path; from aam.contract.files import atomic_write\n"
+        "with atomic_write(Path(sys.argv[1])) as temporary:\n"
+        "    temporary.write_text('half'); print(temporary, flush=True); os.kill(os.getpid(), 9)"
+    )
+    done = subprocess.run(
+        [sys.executable, "-c", code, str(folder / "table.biom")], capture_output=True, cwd=ROOT
+    )
+    left = Path(done.stdout.decode().strip())
+    assert left.read_text() == "half"
+    living = left.with_name(left.name.replace(left.stem.rpartition("-")[2], str(os.getppid())))
+    foreign = left.with_name(".table.elsewhere-1.biom")
+    for path in (living, foreign):
+        path.write_text("of another")
+    words = ("--samples", 3, "--asvs", 9, "--richness", 2, "--subjects", 3, "--depth", 20)
+    assert aam("simulate", "--output-dir", folder, *words, "--overwrite") == 0
+    assert not left.exists()
+    assert living.exists()
+    assert foreign.exists()

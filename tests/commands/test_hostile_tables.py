@@ -1,0 +1,157 @@
+"""Damaged tables and artifacts: one sentence with an exit status, and no traceback."""
+
+from __future__ import annotations
+
+import bz2
+import io
+import json
+import zipfile
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+
+from tests.support.artifacts import write_artifact
+from tests.support.commands import aam
+from tests.support.hostile_study import (
+    DATA,
+    TABLE,
+    Make,
+    biom_file,
+    check_refusal,
+)
+
+
+def biom_json(path: Path, data: Any, matrix_type: str = "sparse") -> None:
+    content = {
+        "matrix_type": matrix_type, "shape": [2, 2], "data": data,
+        "rows": [{"id": "ACGT"}, {"id": "ACCA"}], "columns": [{"id": "s1"}, {"id": "s2"}],
+    }  # fmt: skip
+    path.write_text(json.dumps(content))
+
+
+# Tables
+
+
+def index_of(value: int) -> Make:
+    return lambda path: biom_file(path, indices=np.array([0, 1, 1, value, 0, 2]))
+
+
+TABLES: dict[str, tuple[Make, str]] = {
+    "an index beyond the features": (index_of(3_000_000), "feature index 3000000 in a table of 3"),
+    "a negative index": (index_of(-1), "feature index -1 in a table of 3 features"),
+    "an index beyond 32 bits": (index_of(2**32), "feature index 4294967296"),
+    "a feature twice": (index_of(1), "a sample has two values for one feature"),
+    "indices that are not numbers": (
+        lambda path: biom_file(path, indices=np.array([0, 1, 1, np.nan, 0, 2])),
+        "indices of the type float64",
+    ),
+    "ends that fall": (
+        lambda path: biom_file(path, indptr=np.array([0, 4, 2, 6])), "samples overlap"
+    ),
+    "ends beyond 63 bits": (
+        lambda path: biom_file(path, indptr=np.array([0, 2, 4, 2**63 + 6], dtype=np.uint64)),
+        "different sizes",
+    ),
+    "more ends than samples": (
+        lambda path: biom_file(path, indptr=np.array([0, 2, 4, 5, 6])), "different sizes"
+    ),
+    "json index beyond": (lambda path: biom_json(path, [[2, 0, 1]]), "row index 2"),
+    "json negative index": (lambda path: biom_json(path, [[0, -1, 1]]), "column index -1"),
+    "json NaN index": (lambda path: biom_json(path, [[0, float("nan"), 1]]), "column index nan"),
+    "json fractional index": (lambda path: biom_json(path, [[0.5, 0, 1]]), "row index 0.5"),
+    "json value twice": (lambda path: biom_json(path, [[0, 0, 1], [0, 0, 1]]), "two values"),
+    "json integer beyond 64 bits": (lambda path: biom_json(path, [[0, 0, 2**70]]), "Counts beyond"),
+    "json integer beyond a float": (lambda path: biom_json(path, [[0, 0, 10**400]]), "BIOM 1"),
+    "json ragged": (lambda path: biom_json(path, [[1, 2], [3]], "dense"), "BIOM 1"),
+    "json dense, short": (lambda path: biom_json(path, [[1, 2]], "dense"), "1 rows of values"),
+    "json nested deeply": (lambda path: path.write_text("{" + '"a":[' * 200_000), "BIOM 1"),
+    "integer beyond 64 bits": (
+        lambda path: path.write_text(f"#OTU ID\ts1\nACGT\t{10**30}\n"), "Counts beyond 2147483647"
+    ),
+    "decimal commas": (
+        lambda path: path.write_text("#OTU ID\ts1\nACGT\t1,5\n"), "write decimal points, not commas"
+    ),
+    "UTF-16": (lambda path: path.write_text(TABLE, "utf-16"), "neither HDF5 nor UTF-8"),
+    "transposed": (
+        lambda path: path.write_text(f"#OTU ID\t{'ACGT' * 9}\t{'ACGA' * 9}\ns1\t1\t2\n"),
+        "The table is transposed: its samples are ASVs",
+    ),
+    "NUL bytes": (lambda path: path.write_bytes(bytes(5000)), "No feature table"),
+    "a carriage return in a row": (
+        lambda path: path.write_text("#OTU ID\ts1\ts2\nACGT\t1\r\t2\n"), "A row of another length"
+    ),
+}  # fmt: skip
+
+
+@pytest.mark.parametrize("name", TABLES)
+def test_tables(name: str, folder: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    make, words = TABLES[name]
+    make(folder / "hostile")
+    given = ("--table", folder / "hostile")
+    check_refusal(capsys, aam("prepare", *given, "--output", folder / "s.aam"), DATA, words)
+    tree = ("--tree", folder / "tree.nwk", "--output", folder / "m.tsv")
+    check_refusal(capsys, aam("unifrac", *given, *tree), DATA, words)
+    assert {path.name for path in folder.iterdir()} == {
+        "table.tsv", "tree.nwk", "metadata.tsv", "hostile"
+    }  # fmt: skip
+
+
+@pytest.mark.parametrize("end", ["\r", "\r\n", "\n"])
+def test_every_line_end_is_read(folder: Path, end: str) -> None:
+    (folder / "other.tsv").write_text(TABLE.replace("\n", end), newline="")
+    for number, table in enumerate(("table.tsv", "other.tsv")):
+        given = ("--table", folder / table, "--tree", folder / "tree.nwk")
+        assert aam("unifrac", *given, "--output", folder / f"{number}.tsv") == 0
+    assert (folder / "0.tsv").read_bytes() == (folder / "1.tsv").read_bytes()
+
+
+# Archives
+
+
+def member(content: bytes, method: int) -> bytes:
+    """An artifact whose payload is packed by a method and damaged in its middle."""
+    stream = io.BytesIO()
+    with zipfile.ZipFile(stream, "w") as archive:
+        archive.writestr("u/VERSION", "QIIME 2")
+        archive.writestr("u/metadata.yaml", "type: FeatureTable[Frequency]\n")
+        archive.writestr("u/data/feature-table.biom", content, method)
+    packed = {zipfile.ZIP_BZIP2: bz2.compress, zipfile.ZIP_DEFLATED: None}.get(method)
+    whole = bytearray(stream.getvalue())
+    start = whole.index(b"feature-table.biom") + 18
+    size = len(packed(content)) if packed else 400
+    for place in range(start + size // 4, start + size // 2):
+        whole[place] ^= 0x55
+    return bytes(whole)
+
+
+@pytest.mark.parametrize(
+    "method",
+    [zipfile.ZIP_DEFLATED, zipfile.ZIP_BZIP2, zipfile.ZIP_LZMA],
+    ids=["zip", "bz2", "lzma"],
+)
+def test_corrupt_members_of_an_artifact(
+    folder: Path, capsys: pytest.CaptureFixture[str], method: int
+) -> None:
+    content = np.random.default_rng(0).bytes(4000)
+    (folder / "t.qza").write_bytes(member(content, method))
+    status = aam("prepare", "--table", folder / "t.qza", "--output", folder / "s.aam")
+    check_refusal(capsys, status, DATA, "The QIIME 2 artifact is damaged")
+
+
+def test_no_flipped_byte_of_an_artifact_is_a_traceback(
+    folder: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    biom_file(folder / "t.biom")
+    content = {"feature-table.biom": (folder / "t.biom").read_bytes()}
+    whole = write_artifact(folder / "t.qza", "FeatureTable[Frequency]", content).read_bytes()
+    rng = np.random.default_rng(1)
+    for _ in range(150):
+        spoilt = bytearray(whole)
+        for place in rng.integers(len(whole), size=3):
+            spoilt[place] ^= int(rng.integers(1, 256))
+        (folder / "t.qza").write_bytes(spoilt)
+        words = ("--table", folder / "t.qza", "--output", folder / "s.aam", "--overwrite")
+        assert aam("prepare", *words) in (0, DATA)
+        assert "Traceback" not in capsys.readouterr().err

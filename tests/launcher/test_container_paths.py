@@ -1,0 +1,130 @@
+"""Paths in containers: mounts, links, names with special characters."""
+
+from __future__ import annotations
+
+import json
+import os
+import shlex
+import shutil
+from pathlib import Path
+
+import pytest
+from hypothesis import HealthCheck, given
+from hypothesis import settings as rules
+from hypothesis import strategies as st
+
+from tests.support.engines import USER, Engines
+from tests.support.launched_containers import (
+    ENGINES,
+    docker_where_there_is_one,
+    each,
+    engines,
+    place,
+    study,
+)
+
+__all__ = ["docker_where_there_is_one", "engines", "place"]
+pytestmark = pytest.mark.container
+fewer = pytest.mark.parametrize(("engine", "user"), [ENGINES[0], ENGINES[2]])
+
+
+@fewer
+def test_symbolic_links_and_relative_paths(
+    engines: Engines, place: Path, engine: str, user: str
+) -> None:
+    table = study(place, "real/table.biom")
+    (place / "scratch").symlink_to(place / "real")
+    link = place / "link.biom"
+    link.symlink_to("scratch/table.biom")
+    relative = os.path.relpath(link, engines.folder)
+    words = ["pretrain", "--table", relative, "--output-dir", str(place / "scratch/new")]
+    said = engines.probe(engine, *words, user=user)
+    assert said["words"][2] == str(link)
+    assert said["text"][str(link)] == table.read_text()
+    assert (place / "real/new").is_dir()
+
+
+@fewer
+def test_a_link_in_an_output_folder(engines: Engines, place: Path, engine: str, user: str) -> None:
+    table = study(place, "real/table.biom")
+    (place / "out").mkdir()
+    shutil.chown(place / "out", USER)
+    link = place / "out/link.biom"
+    link.symlink_to("../real/table.biom")
+    words = ["pretrain", "--table", str(link), "--output-dir", str(place / "out")]
+    said = engines.probe(engine, *words, user=user)
+    assert said["words"] == words
+    assert said["text"] == {str(link): table.read_text()}
+    assert said["writable"] == {str(link): False, str(place / "out"): True}
+
+
+@fewer
+def test_a_report_writes_into_its_run(
+    engines: Engines, place: Path, engine: str, user: str
+) -> None:
+    run, table = place / "run", study(place, "elsewhere/metadata.tsv")
+    run.mkdir()
+    (run / "run.json").write_text(json.dumps({"inputs": {"--metadata": {"path": str(table)}}}))
+    shutil.chown(run, USER)
+    assert engines.probe(engine, "report", "--run-dir", str(run))["writable"][str(run)] is True
+    page = ["--output", str(place / "page/report.html")]
+    said = engines.probe(engine, "report", "--run-dir", str(run), *page)
+    assert said["writable"][str(run)] is False
+
+
+# Every character that a file name can have; the launcher's words are text, so it must decode.
+NAMES = st.text(
+    st.characters(exclude_characters="\0/", exclude_categories=["Cs"]), min_size=1, max_size=60
+).filter(lambda name: name not in (".", "..") and len(name.encode()) < 200 and name[0] != "-")
+VALUES = st.text(st.characters(exclude_characters="\0", exclude_categories=["Cs"]), max_size=200)
+few = rules(
+    max_examples=6, deadline=None, suppress_health_check=[HealthCheck.function_scoped_fixture]
+)
+
+
+@each
+@few
+@given(names=st.tuples(NAMES, NAMES, NAMES, NAMES), values=st.lists(VALUES, min_size=5, max_size=5))
+def test_paths_and_values_arrive_unchanged(
+    engines: Engines, engine: str, user: str, names: tuple[str, ...], values: list[str]
+) -> None:
+    place = engines.folder / "random"
+    shutil.rmtree(place, ignore_errors=True)
+    folder, table_name, tree_name, out_name = names
+    table, tree = study(place / folder, table_name), study(place / "x" / folder, tree_name)
+    out = place / "out" / folder / out_name
+    (place / "out").mkdir()
+    for made in (place, place / "out"):
+        shutil.chown(made, USER)
+    words = ["pretrain", f"--table={table}", "--tree", str(tree), f"--output-dir={out}"]
+    given = [word for n, v in enumerate(values) for word in ("--env", f"VALUE{n}={v}")]
+    said = engines.probe(engine, *words, *given, user=user)
+    pairs = ["--table", str(table), "--tree", str(tree), "--output-dir", str(out)]
+    assert said["words"] == ["pretrain", *pairs]
+    assert said["text"][str(tree)] == "a table"
+    assert [said["environment"][f"VALUE{n}"] for n in range(5)] == values
+    assert out.is_dir()
+
+
+def test_a_broken_sif_is_known_before_it_starts(engines: Engines, place: Path) -> None:
+    whole = (engines.images / "cpu.sif").read_bytes()
+    for name, content in (
+        ("short", whole[: len(whole) // 2]),
+        ("none", b"ELF" * 999),
+        ("empty", b""),
+    ):
+        path = place / f"{name}.sif"
+        path.write_bytes(content)
+        words = ["simulate", "--output-dir", str(place / "out"), "--image", str(path)]
+        done = engines.launch("apptainer", *words)
+        assert done.returncode == 66, done.stderr
+        assert "Not a complete SIF" in done.stderr
+
+
+def test_a_folder_in_the_way_is_not_trusted(engines: Engines, place: Path) -> None:
+    (place / "aam-1001").mkdir(mode=0o777)
+    (place / "aam-1001" / f"local-{os.uname().nodename}").symlink_to("/etc")
+    words = ["simulate", "--output-dir", str(place / "out"), "--scratch", str(place)]
+    done = engines.launch("apptainer", *words)
+    assert done.returncode == 77, done.stderr
+    assert shlex.quote(str(place)) in done.stderr or str(place) in done.stderr

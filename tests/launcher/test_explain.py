@@ -1,0 +1,120 @@
+"""`aam-launch explain`: decisions as text and JSON, for this host and for captures."""
+
+from __future__ import annotations
+
+import json
+import os
+import tarfile
+from pathlib import Path
+
+import pytest
+
+from tests.support.hosts import MI300A, Tree, captured
+from tests.support.launches import RUN, launch
+
+# --- explain
+
+
+def test_explain_runs_nothing_and_tells_all(folder: Path) -> None:
+    done = launch(folder, "explain", *RUN, "--lr", "0.1")
+    assert done.returncode == 0, done.stderr
+    assert "native" in done.stdout
+    assert "--lr 0.1" in done.stdout
+    assert not (folder / "out").exists()
+
+
+@pytest.mark.parametrize("asked", [["--device", "cuda"], ["--gpus", "2"], []])
+def test_a_launch_that_asks_for_a_gpu_is_refused_without_one(
+    folder: Path, asked: list[str]
+) -> None:
+    job = {} if asked else {"SLURM_JOB_ID": "7", "SLURM_JOB_GPUS": "0"}
+    for words in ([*RUN, *asked], ["explain", *RUN, *asked]):
+        done = launch(folder, *words, **job)
+        assert done.returncode == 69
+        assert "A GPU is requested and none can be used: there is no GPU" in done.stderr
+        assert "--device cpu" in done.stderr
+    cpu = [word for word in asked if word not in ("--device", "cuda")]
+    assert launch(folder, "explain", *RUN, *cpu, "--device", "cpu", **job).returncode == 0
+    assert not (folder / "out").exists()
+
+
+def test_explain_refuses_what_a_launch_would_refuse(folder: Path) -> None:
+    tree = Tree(folder / "h").nvidia(0x102D, 1, 0, "Tesla K80").nvidia_driver("470.82")
+    done = launch(folder, "explain", *RUN, "--host", str(tree.root))
+    assert (done.returncode, done.stdout) == (69, "")
+    assert done.stderr.startswith("aam-launch: No image serves these GPUs: 1 x Tesla K80 (sm_37)")
+    done = launch(folder, "explain", *RUN, "--host", str(tree.root), "--device", "cpu")
+    assert done.returncode == 0
+    assert "the command computes on the processor" in done.stdout
+
+
+def test_explain_as_json_is_the_same_every_time(folder: Path) -> None:
+    first = launch(folder, "explain", "--json", *RUN)
+    assert first.stdout == launch(folder, "explain", *RUN, "--json").stdout
+    printed = json.loads(first.stdout)
+    assert {"host", "decisions", "findings", "plan", "command_line"} == set(printed)
+    assert "environment" not in printed["host"]
+    assert all(set(d) == {"subject", "value", "why", "source"} for d in printed["decisions"])
+
+
+def test_names_that_are_no_text_are_shown_as_they_are(folder: Path) -> None:
+    name = os.fsencode(folder) + b"/latin\xe9.biom"
+    Path(os.fsdecode(name)).touch()
+    words = ["pretrain", "--table", os.fsdecode(name), "--output-dir", "{d}/out"]
+    variables = {"LC_ALL": "en_US.UTF-8", "PYTHONUTF8": "1"}
+    explained = launch(folder, "explain", *words, **variables)
+    assert explained.returncode == 0, explained.stderr
+    assert os.fsdecode(name) in explained.stdout
+    assert os.fsdecode(name) in launch(folder, "--dry-run", *words, **variables).stdout
+    json.loads(launch(folder, "explain", "--json", *words, **variables).stdout)
+
+
+def test_explain_for_another_host(folder: Path) -> None:
+    host = captured("mi300a-4apu-spx")
+    done = launch(folder, "explain", "pretrain", "--host", str(host), "--json")
+    printed = json.loads(done.stdout)
+    assert printed["plan"]["image"] == "rocm72"
+    assert [path[-3:] for path in printed["plan"]["devices"][1:]] == ["128", "136", "144", "152"]
+    assert dict(printed["plan"]["variables"])["ROCR_VISIBLE_DEVICES"] == "0,1,2,3"
+
+
+def test_what_was_captured_is_decided_alike(folder: Path) -> None:
+    tree = Tree(folder / "h").cpu().amd(MI300A, 2, minor=128).amd(MI300A, 2, domain=1, minor=136)
+    tree.amd_driver("6.10.5")
+    tree.recorded(
+        environment={"ROCR_VISIBLE_DEVICES": "1"},
+        nodes={
+            path: {"gid": 44, "group": "video", "mode": 0o660, "access": True}
+            for path in ("/dev/kfd", "/dev/dri/renderD128", "/dev/dri/renderD136")
+        },
+        user={"uid": 5, "gid": 5, "groups": [44]},
+        engines=[{"name": "podman", "path": "/usr/bin/podman", "obstacle": None}],
+    )
+    with tarfile.open(folder / "h.tar", "w") as archive:
+        archive.add(folder / "h", arcname=".")
+    outputs = []
+    for name in ("h", "h.tar"):
+        done = launch(folder, "explain", *RUN, "--host", f"{{d}}/{name}", "--json")
+        printed = json.loads(done.stdout)
+        del printed["host"]["root"]
+        outputs.append(printed)
+    assert outputs[0] == outputs[1]
+    assert outputs[0]["plan"]["engine"] == "podman"
+    assert outputs[0]["plan"]["devices"] == ["/dev/kfd", "/dev/dri/renderD136"]
+
+
+@pytest.mark.parametrize("command", ["explain", "doctor"])
+@pytest.mark.parametrize("host", ["/dev/zero", "{d}/fifo"])
+def test_a_host_that_never_ends_is_refused(folder: Path, command: str, host: str) -> None:
+    os.mkfifo(folder / "fifo")
+    words = RUN if command == "explain" else []
+    done = launch(folder, command, *words, "--host", host)
+    assert done.returncode == 66
+    assert "it is not a regular file" in done.stderr
+    assert done.stderr.count("\n") == 1
+
+
+def test_an_unreadable_capture(folder: Path) -> None:
+    done = launch(folder, "explain", *RUN, "--host", "{d}/t.biom")
+    assert done.returncode == 66
+    assert done.stderr.startswith("aam-launch: A capture that cannot be read")

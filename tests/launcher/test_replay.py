@@ -1,0 +1,102 @@
+"""`aam-launch replay`: runs repeated from their run.json, and damaged records."""
+
+from __future__ import annotations
+
+import json
+from pathlib import Path
+
+import pytest
+
+from aam import __version__
+from aam.contract.errors import MissingInput
+from launcher import replay
+from tests.support.launches import launch
+
+RECORD = {
+    "aam": "1", "launch": {"own": {}, "command": "pretrain", "words": [], "folder": "/", "gpus": []}
+}  # fmt: skip
+
+
+@pytest.mark.parametrize(
+    ("content", "named"),
+    [
+        ("[" * 100_000, "nested too deeply"),
+        (json.dumps({**RECORD, "launch": {}}), "launch.command is not text"),
+        (json.dumps({**RECORD, "launch": {**RECORD["launch"], "own": {"--image": 1}}}),  # type: ignore[dict-item]
+         "launch.own"),
+        (json.dumps({**RECORD, "launch": {**RECORD["launch"], "folder": "/\0"}}), "NUL"),  # type: ignore[dict-item]
+        (json.dumps({**RECORD, "inputs": {"--table": {"path": "/t"}}}), "inputs.--table lacks"),
+        (json.dumps({**RECORD, "launch": {**RECORD["launch"], "folder": "/no/such"}}),  # type: ignore[dict-item]
+         "The folder of the run is gone"),
+    ],
+)  # fmt: skip
+def test_a_damaged_record_is_one_sentence(folder: Path, content: str, named: str) -> None:
+    (folder / "run.json").write_text(content)
+    done = launch(folder, "replay", "{d}/run.json")
+    assert done.returncode == 66, done.stderr
+    assert named in done.stderr
+    assert done.stderr.count("\n") == 1
+
+
+# --- replay
+
+
+def test_a_run_can_be_replayed(folder: Path, study_dir: Path) -> None:
+    for name in ("table.biom", "tree.nwk"):
+        (folder / name).write_bytes((study_dir / name).read_bytes())
+    words = ["pretrain", "--table", "table.biom", "--tree", "tree.nwk", "--output-dir", "run",
+             "--epochs", "1", "--embedding-dim", "8", "--attention-heads", "2"]  # fmt: skip
+    done = launch(folder, *words, OMP_NUM_THREADS="1")
+    assert done.returncode == 0, done.stderr
+    record = json.loads((folder / "run/run.json").read_text())
+    assert record["launch"]["engine"] == "native"
+    assert record["launch"]["words"] == words[1:]
+
+    again = launch(folder, "replay", "{d}/run", "--output-dir", "again", "--dry-run")
+    assert again.returncode == 0, again.stderr
+    assert "--output-dir again" in again.stdout
+    assert "--output-dir run" not in again.stdout
+
+    (folder / "tree.nwk").write_text("(a,b);")
+    changed = launch(folder, "replay", "{d}/run/run.json", "--dry-run")
+    assert changed.returncode == 69
+    assert "The input of --tree has changed" in changed.stderr
+    forced = launch(folder, "replay", "{d}/run", "--dry-run", "--force")
+    assert forced.returncode == 0, forced.stderr
+    assert "has changed" in forced.stderr
+    (folder / "tree.nwk").unlink()
+    assert "is gone" in launch(folder, "replay", "{d}/run").stderr
+
+
+def test_commands_without_a_run_folder_are_replayed_too(folder: Path, study_dir: Path) -> None:
+    for name in ("table.biom", "tree.nwk"):
+        (folder / name).write_bytes((study_dir / name).read_bytes())
+    words = ["unifrac", "--table", "table.biom", "--tree", "tree.nwk", "--output", "u.tsv"]
+    assert launch(folder, *words, OMP_NUM_THREADS="1").returncode == 0
+    first = (folder / "u.tsv").read_text()
+    place = folder / "u.tsv.run.json"
+    record = json.loads(place.read_text())
+    assert record["launch"]["engine"] == "native"
+    assert record["launch"]["engine_version"] == record["versions"]["python"]
+    assert set(record["inputs"]) == {"--table", "--tree"}
+
+    again = launch(folder, "replay", str(place), "--output", "v.tsv", OMP_NUM_THREADS="1")
+    assert again.returncode == 0, again.stderr
+    assert (folder / "v.tsv").read_text() == first
+
+    record["launch"] |= {"kernel": "5.0", "engine_version": "3.0"}
+    place.write_text(json.dumps(record))
+    other = launch(folder, "replay", str(place), "--dry-run")
+    assert other.returncode == 0, other.stderr
+    assert "Another kernel: 5.0 then" in other.stderr
+    assert "Another engine version: 3.0 then" in other.stderr
+    (folder / "v.tsv.run.json").unlink()
+    assert launch(folder, "replay", "{d}", "--dry-run").returncode == 0  # the only one there
+    place.with_name("x.run.json").touch()
+    assert "Several runs left a record" in launch(folder, "replay", "{d}").stderr
+
+
+def test_a_run_that_was_not_launched(tmp_path: Path) -> None:
+    (tmp_path / "run.json").write_text(json.dumps({"aam": __version__, "launch": None}))
+    with pytest.raises(MissingInput, match="did not start"):
+        replay.read(tmp_path)

@@ -1,0 +1,149 @@
+"""Figures of a report: colours, points, ordinations, calibration."""
+
+from __future__ import annotations
+
+import os
+import re
+import shlex
+import subprocess
+import sys
+from pathlib import Path
+
+import numpy as np
+from scipy.spatial.distance import pdist
+from scipy.stats import spearmanr
+
+from aam.cli import main
+from aam.data.distances import read_distances
+from aam.data.metrics import ScoredPredictions
+from aam.data.ordination import coordinates_of_distances, principal_coordinates
+from aam.report.canvas import MOST_VECTORS, inline_svg
+from aam.report.colours import as_colour
+from aam.report.content import duration
+from aam.report.plots import MOST_CATEGORIES, ordination_figure
+from aam.report.prediction_plots import calibration_bins
+from aam.report.run import read_run
+from tests.support.report_pages import report
+
+
+def test_unifrac_is_shown_beside_the_embedding(study_folder: Path, run_folder: Path) -> None:
+    study = study_folder / "study"
+    text = report(run_folder)
+    command = re.search(r"<code>(aam unifrac [^<]*)", text)
+    assert command is not None
+    assert main(shlex.split(command[1])[1:]) == 0
+    text = report(run_folder)
+    found = read_run(run_folder)
+    assert found.embeddings is not None
+    distances = read_distances(run_folder / "unifrac.tsv").aligned(found.embedded_ids).values
+    above = np.triu_indices(len(distances), 1)
+    expected = spearmanr(pdist(found.embeddings), distances[above])[0]
+    assert f"of UniFrac correlate {expected:.2f} (Spearman)" in text
+    assert "aam unifrac" not in text
+    assert study.is_dir()
+
+
+def test_calibration_counts_how_often_a_probability_is_right() -> None:
+    chances = np.array([[0.9, 0.1]] * 10 + [[0.4, 0.6]] * 10)
+    actual = np.array([0] * 9 + [1] + [1] * 5 + [0] * 5)
+    scored = ScoredPredictions(actual, chances.argmax(axis=1), (), ("a", "b"), chances)
+    means, shares, numbers = calibration_bins(scored)
+    np.testing.assert_allclose(means, [0.6, 0.9])
+    np.testing.assert_allclose(shares, [0.5, 0.9])
+    assert numbers == [10, 10]
+
+
+def test_columns_become_numbers_or_categories() -> None:
+    many = [str(number) for number in range(9)]
+    assert as_colour("age", [*many, ""]).values is not None
+    assert as_colour("age", many, category=True).labels == tuple(many)
+    assert as_colour("plate", ["1", "2", "1", "2"] * 5).labels is not None
+    assert as_colour("name", [*many, "x"]).labels is not None
+    assert as_colour("odd", [*many, "inf"]).labels is not None
+
+
+def test_numbers_that_are_names_are_categories(study_folder: Path) -> None:
+    """A subject's number is a category: as the group column of the run, or by --categories."""
+    text = report(study_folder / "numbers", "--color-by", "subject")
+    legend = re.search(r'aria-label="Colours of subject">(.*?)</ul>', text, re.DOTALL)
+    assert legend is not None
+    assert "others" in legend[1]
+    words = ("--color-by", "depth", "--metadata", str(study_folder / "study" / "metadata.tsv"))
+    for more, kind in (((), 'class="scale"'), (("--categories", "depth"), "others")):
+        text = report(study_folder / "pretrain", *words, *more)
+        legend = re.search(r'aria-label="Colours of depth">(.*?)</ul>', text, re.DOTALL)
+        assert legend is not None
+        assert kind in legend[1]
+
+
+def test_many_categories_are_gathered() -> None:
+    rng = np.random.default_rng(0)
+    labels = [f"c{k:02d}" for k in range(20) for _ in range(k + 1)] + [""] * 5
+    figure = ordination_figure(rng.normal(size=(len(labels), 2)), [0.5, 0.2], labels=labels)
+    legend = figure.axes[0].get_legend()
+    assert legend is not None
+    names = [text.get_text() for text in legend.get_texts()]
+    assert names[:1] == ["c11 (12)"]
+    assert names[-2:] == ["no value (5)", "11 others"]
+    assert len(names) == MOST_CATEGORIES + 2
+
+
+def test_many_points_become_pixels() -> None:
+    rng = np.random.default_rng(0)
+    number = 10 * MOST_VECTORS
+    figure = ordination_figure(rng.normal(size=(number, 2)), [0.5, 0.2], values=rng.random(number))
+    drawn = inline_svg(figure, "x", "many points")
+    assert "data:image/png" in drawn
+    assert len(drawn) < 1_000_000
+
+
+def test_a_figure_can_be_saved_as_it_is(tmp_path: Path) -> None:
+    from matplotlib import image
+
+    coords = np.random.default_rng(0).normal(size=(30, 2))
+    figure = ordination_figure(coords, [0.5, 0.2], "title", labels=["a", "b"] * 15, named="x")
+    figure.savefig(tmp_path / "pcoa.png")
+    assert image.imread(tmp_path / "pcoa.png").std() > 0.05
+
+
+def test_principal_coordinates_are_those_of_scikit_bio() -> None:
+    from scipy.spatial.distance import pdist, squareform
+    from skbio.stats.ordination import pcoa
+
+    vectors = np.random.default_rng(0).normal(size=(20, 6)) * np.arange(1, 7)
+    ours, explained = principal_coordinates(vectors)
+    theirs = pcoa(squareform(pdist(vectors)), dimensions=6)
+    np.testing.assert_allclose(abs(ours), abs(theirs.samples.to_numpy()[:, :2]), atol=1e-9)
+    np.testing.assert_allclose(explained, theirs.proportion_explained.to_numpy()[:2])
+    alike, nothing = principal_coordinates(np.ones((3, 4)))
+    assert not alike.any()
+    assert not nothing.any()
+
+
+def test_coordinates_of_distances_are_those_of_the_vectors() -> None:
+    from scipy.spatial.distance import squareform
+
+    vectors = np.random.default_rng(0).normal(size=(20, 6)) * np.arange(1, 7)
+    by_vectors, explained = principal_coordinates(vectors)
+    by_distances, shares = coordinates_of_distances(squareform(pdist(vectors)))
+    np.testing.assert_allclose(by_distances, by_vectors, atol=1e-9)
+    np.testing.assert_allclose(shares, explained, atol=1e-9)
+
+
+def test_durations() -> None:
+    assert [duration(s) for s in (0.4, 59, 90, 5400, 200_000)] == [
+        "0 s",
+        "59 s",
+        "1.5 min",
+        "1.5 h",
+        "2.31 d",
+    ]
+
+
+def test_a_read_only_home_is_no_reason_to_warn() -> None:
+    """A container often has no folder where matplotlib could keep its fonts."""
+    code = "from aam.report.canvas import blank; blank(1, 1)"
+    variables = {"HOME": "/proc/none", "PATH": os.environ["PATH"]}
+    done = subprocess.run([sys.executable, "-c", code], env=variables, capture_output=True,
+                          text=True, check=True, cwd=Path(__file__).parents[2])  # fmt: skip
+    assert done.stderr == ""

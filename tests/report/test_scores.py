@@ -1,0 +1,131 @@
+"""Scores in a report: baselines, intervals, worst samples, scores by bin, group and category."""
+
+from __future__ import annotations
+
+import json
+import re
+from pathlib import Path
+
+import numpy as np
+import pytest
+
+from aam.cli import main
+from aam.contract.errors import DataError
+from aam.data.metrics import compute_metrics
+from aam.report.base import ReportInput
+from aam.report.run import read_run
+from aam.report.tables import bins_table
+from tests.support.report_pages import report
+
+
+def test_folds_are_overlaid_and_tabled(study_folder: Path) -> None:
+    text = report(study_folder / "classes")
+    assert "Thin: 3 folds; thick: their mean." in text
+    assert "test in fold 1" in text
+    for name in ("fold 1", "fold 3", "mean ± sd", "all samples"):
+        assert f'<th scope="row">{name}</th>' in text
+    assert "Confusion matrix. " in text
+    assert "ROC curves, mean AUC" in text
+    assert "3-fold cross-validation" in text
+
+
+def test_a_baseline_beside_is_compared(study_folder: Path, run_folder: Path) -> None:
+    words = ["--table", str(study_folder / "study" / "table.biom"), "--n-estimators", "20"]
+    words += ["--metadata", str(study_folder / "study" / "metadata.tsv"), "--n-jobs", "1"]
+    words += ["--metadata-column", "ph", "--output-dir", str(run_folder / "baseline")]
+    assert main(["baseline", *words, "--splits", str(run_folder / "splits.tsv")]) == 0
+    figures = json.loads((run_folder / "baseline" / "metrics.json").read_text())
+    text = report(run_folder)
+    r2 = figures["overall"]["r2"]
+    assert re.search(rf'<th scope="row">random forest</th><td>{r2:.3f} \(-?\d', text)
+    own = compute_metrics(read_run(run_folder).scored or pytest.fail("no predictions"))["r2"]
+    assert own is not None
+    side = "ahead of" if own > r2 else "behind"
+    ahead = rf"This model is {side} the random forest by {abs(own - r2):.3f} R² \(95 % "
+    assert re.search(ahead, text)
+    assert "--member kernel" in text
+    assert "--member forest" not in text
+    assert main(["baseline", *words, "--seed", "9", "--overwrite"]) == 0
+    assert "The random forest was scored on other samples and is not compared." in report(
+        run_folder
+    )
+    assert main(["baseline", *words, "--overwrite", "--metadata-column", "depth"]) == 0
+    text = report(run_folder)
+    assert "The random forest predicts another column (depth)." in text
+    assert ">random forest" not in text
+
+
+def test_worst_samples_and_points_are_named(study_folder: Path) -> None:
+    text = report(study_folder / "numbers", "--unit", "pH units")
+    found = read_run(study_folder / "numbers")
+    assert found.scored is not None
+    wrong = np.abs(found.scored.predicted - found.scored.actual)
+    worst = found.sample_ids[int(wrong.argmax())]
+    table = text[text.index("The 10 worst samples") :]
+    assert re.search(rf'<tbody>\s*<tr><th scope="row">{worst}</th>', table)
+    for gid, names in (("agreement", found.sample_ids), ("embedding", found.embedded_ids)):
+        figure = text[text.index(f'id="{gid}-points"') :].partition("</svg>")[0]
+        titles = [title.partition("\n")[0] for title in re.findall("<title>([^<]*)", figure)]
+        assert titles == list(names)
+    assert "predicted ph (pH units)" in text
+    assert f"{wrong.mean():.3f} <small>pH units</small>" in text
+
+
+def test_scores_by_bin_and_by_group(study_folder: Path) -> None:
+    text = report(study_folder / "numbers")
+    found = read_run(study_folder / "numbers")
+    assert found.scored is not None
+    assert "<h3>By ph</h3>" in text
+    table = bins_table(ReportInput(found))
+    assert table is not None
+    assert sum(int(row[1]) for row in table.rows) == len(found.scored.actual)
+    assert all(f"site: site-{k}" in text for k in (1, 2, 3))
+
+
+def test_a_run_without_embedding_has_scores_by_category(
+    run_folder: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    (run_folder / "embeddings.tsv").unlink()
+    assert "There is no embedding in this run folder yet" in report(run_folder)
+    record = json.loads((run_folder / "run.json").read_text())
+    (run_folder / "run.json").write_text(json.dumps(record | {"members": ["kernel", "forest"]}))
+    text = report(run_folder)
+    assert "no embedding" not in text
+    assert all(f"site: site-{k}" in text for k in (1, 2, 3))
+    assert "colour-0" not in text.partition("</style>")[2]
+    assert main(["report", "--run-dir", str(run_folder), "--color-by", "sit"]) == DataError.status
+    assert "did you mean 'site'?" in capsys.readouterr().err
+
+
+def test_the_headline_names_its_samples(study_folder: Path, run_folder: Path) -> None:
+    text = report(run_folder)
+    assert "24 validation samples, which did not train the model but chose its epoch" in text
+    assert "--folds 5 --output-dir" in text
+    predictions = run_folder / "predictions.tsv"
+    predictions.write_text(predictions.read_text().replace("\tvalidation\t", "\ttest\t"))
+    assert "24 test samples that took no part in training" in report(run_folder)
+    assert "test samples of 3 folds: each was predicted by a model that it did not train" in report(
+        study_folder / "classes"
+    )
+
+
+def test_scores_of_members_have_intervals(run_folder: Path) -> None:
+    def metrics(r2: float) -> dict[str, object]:
+        return {"metrics": {"r2": {"value": r2, "lower": r2 - 0.1, "upper": r2 + 0.1},
+                            "mae": {"value": 0.3}}}  # fmt: skip
+
+    sentence = "ensemble is ahead of forest by 0.100 R²; within noise"
+    scores = {
+        "samples": 24,
+        "models": {"ensemble": metrics(0.6), "forest": metrics(0.5), "constant": metrics(-0.1)},
+        "differences": [{"model": "ensemble", "reference": "forest", "sentence": sentence}],
+        "interval": {"coverage": 0.9, "half_width": 1.25, "covered": 0.875},
+    }
+    (run_folder / "scores.json").write_text(json.dumps(scores))
+    text = report(run_folder)
+    assert "0.600 (0.500 to 0.700)" in text
+    assert "This model is ahead of forest by 0.100 R²; within noise." in text
+    assert '<th scope="row">random forest</th><td>0.500 (0.400 to 0.600)' in text
+    assert "R² is 0.600 (0.500 to 0.700); a guess has -0.100." in text
+    assert "aam baseline" not in text
+    assert 'href="scores.json"' in text

@@ -1,0 +1,52 @@
+"""Engines, folders and a study for tests that start containers with the launcher."""
+
+from __future__ import annotations
+
+import os
+import shutil
+from collections.abc import Iterator
+from pathlib import Path
+
+import pytest
+
+from tests.support.engines import USER, Engines, start
+
+ENGINES = [("apptainer", USER), ("singularity", USER), ("podman", USER), ("podman", "root"),
+           ("docker", USER)]  # fmt: skip
+each = pytest.mark.parametrize(("engine", "user"), ENGINES, ids=[f"{e}-{u}" for e, u in ENGINES])
+
+
+@pytest.fixture(scope="module")
+def engines(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Engines]:
+    folder = Path("/var/tmp") / f"aam-test-{os.getpid()}"
+    folder.mkdir(mode=0o755)
+    try:
+        yield start(folder)
+    finally:
+        shutil.rmtree(folder, ignore_errors=True)
+
+
+@pytest.fixture(autouse=True)
+def docker_where_there_is_one(request: pytest.FixtureRequest, engines: Engines) -> None:
+    call = getattr(request.node, "callspec", None)
+    if call and call.params.get("engine") == "docker" and not engines.has_docker():
+        pytest.skip("no Docker daemon answers")
+
+
+@pytest.fixture
+def place(engines: Engines) -> Iterator[Path]:
+    """A folder of the test user's own, outside of /tmp and of any home."""
+    folder = engines.folder / "work"
+    folder.mkdir()
+    shutil.chown(folder, USER)
+    yield folder
+    shutil.rmtree(folder)
+
+
+def study(place: Path, name: str = "table.biom") -> Path:
+    path = place / name
+    path.parent.mkdir(parents=True, exist_ok=True)
+    path.write_text("a table")
+    for each_path in (path.parent, path):
+        shutil.chown(each_path, USER)
+    return path

@@ -1,0 +1,103 @@
+"""Checks of the files and metrics of a run folder, for the tests of training."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import lightning.pytorch as pl
+import numpy as np
+import numpy.typing as npt
+import pandas as pd
+import torch
+
+from aam.contract.options.training import LoopOptions
+from aam.data.study import Study
+from aam.model.network import Encoder, Predictor
+from aam.training import checkpoints
+from aam.training.data_loader import FixedBatches, loader
+from aam.training.lightning_module import LossWeights, TrainingModule
+from aam.training.model_config import ModelConfig
+from tests.support.commands import aam, read
+
+FILES = {
+    ".lock",
+    "run.json",
+    "metrics.csv",
+    "progress.json",
+    "splits.tsv",
+    "embeddings.tsv",
+    "checkpoints/best.ckpt",
+    "checkpoints/last.ckpt",
+}
+FIRST = ["epoch", "step", "seconds", "lr"]
+PARTS = {
+    "unifrac": {"unifrac"},
+    "nucleotide": {"nucleotide", "nucleotide_accuracy"},
+    "target": {"target"},
+}
+NUMBER, CLASS = {"val_r2", "val_mae"}, {"val_accuracy", "val_f1"}
+
+
+def files(folder: Path) -> set[str]:
+    """Name the files of a run folder; TensorBoard's have names of their own."""
+    found = {str(path.relative_to(folder)) for path in folder.rglob("*") if path.is_file()}
+    events = {name for name in found if "tensorboard/" in name}
+    assert any("tfevents" in name for name in events)
+    return found - events
+
+
+def columns(*parts: str) -> set[str]:
+    """Columns of metrics.csv for parts of the loss."""
+    names = {"loss"}.union(*(PARTS[part] for part in parts))
+    return {f"{side}_{name}" for side in ("train", "val") for name in names}
+
+
+def check_metrics(path: Path, expected: set[str], epochs: int = 1) -> pd.DataFrame:
+    table = read(path)
+    assert list(table.columns[:4]) == FIRST
+    assert set(table.columns[4:]) == expected
+    assert table["epoch"].tolist() == list(range(epochs))
+    assert np.isfinite(table.to_numpy(float)).all()
+    return table
+
+
+def check_one_side(splits: pd.DataFrame) -> None:
+    """No group and no sample is on two sides of a fold."""
+    sides = splits.groupby(["fold", "group"])["split"].nunique()
+    assert (sides == 1).all()
+    assert not splits.duplicated(["fold", "sample-id"]).any()
+
+
+def weights(folder: Path) -> dict[str, torch.Tensor]:
+    _, content = checkpoints.read(checkpoints.find(folder, "best.ckpt"))
+    found: dict[str, torch.Tensor] = content["state_dict"]
+    return found
+
+
+def predict(table: Path, model: Path, output: Path, *words: object) -> pd.DataFrame:
+    given = ("--table", table, "--model", model, "--output", output, "--device", "cpu")
+    assert aam("predict", *given, *words) == 0
+    return read(output)
+
+
+def validate(
+    network: Encoder | Predictor,
+    config: ModelConfig,
+    study: Study,
+    batch_size: int,
+    values: npt.NDArray[np.float64] | None = None,
+    asv_vectors_FD: torch.Tensor | None = None,
+) -> dict[str, float]:
+    """Validate a network on all samples of a study with Lightning's own loop."""
+    loop = LoopOptions(batch_size=batch_size)
+    task = TrainingModule(
+        network, LossWeights(), loop, 1, config.target, values, asv_vectors_FD, config.standard
+    )
+    rows = np.arange(len(study.table.sample_ids))
+    batches = FixedBatches(study, config.plan, rows, batch_size)
+    trainer = pl.Trainer(
+        accelerator="cpu", devices=1, logger=False, enable_progress_bar=False,
+        enable_model_summary=False, enable_checkpointing=False,
+    )  # fmt: skip
+    [figures] = trainer.validate(task, loader(batches, None, 0, False), verbose=False)
+    return dict(figures)
