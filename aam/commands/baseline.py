@@ -12,7 +12,7 @@ from aam.contract.errors import UsageError
 from aam.contract.files import atomic_write, refuse_existing
 from aam.contract.options import to_plain
 from aam.contract.options.commands.compare import Baseline
-from aam.data.labels import read_labels, split_samples
+from aam.data.labels import check_group, read_labels, split_samples
 from aam.data.metadata import read_metadata
 from aam.data.metrics import summary
 from aam.data.splits import write_splits
@@ -32,11 +32,12 @@ def run(options: Baseline) -> None:
     """Train and score the models; write predictions.tsv, metrics.json and splits.tsv.
 
     Raises:
-        UsageError: invalid options of the forest.
+        UsageError: invalid options of the forest, or groups that are the target.
         MissingInput, DataError: see the readers.
         CannotCreate: results exist already, or the folder cannot be written.
     """
     estimator = _estimator(options)
+    check_group(options.split, options.target)
     for name in FILES:
         refuse_existing(options.output_dir / name, options.overwrite)
     if options.member == "forest":  # it needs no sequences

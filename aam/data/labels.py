@@ -58,6 +58,20 @@ def read_labels(
     return LabelledSamples(inside[rows], values, classes)
 
 
+def check_group(split: SplitOptions, target: TargetOptions) -> None:
+    """Refuse groups that are the target: training samples would have no held-out value of it.
+
+    Raises:
+        UsageError: --group-column is --metadata-column.
+    """
+    if split.group_column == target.metadata_column:
+        raise UsageError(
+            "The groups are the target, so no training sample has the value of a held-out one",
+            f"--group-column {split.group_column}",
+            "name the column of the subjects or of other groups, or leave the option out",
+        )
+
+
 def split_samples(
     options: SplitOptions,
     folds: int,

@@ -1,5 +1,8 @@
 """Confounding: metadata columns, and the sequencing depth, that predict the target by themselves.
 
+A number that rises or falls with the target nearly without exception is the target in other units
+(an age in days and in months), not a confounder; it is named as that.
+
 A site, a batch or a season that predicts as well as the table does may be what the model reads. The
 prediction of a sample by a category is the mean target of the training samples of the category,
 shrunk to the mean of all; by a number, a small decision tree. Both are tested on the held-out
@@ -33,6 +36,9 @@ _LEAF = 10
 
 _MOST_CATEGORIES = 0.5
 """Categories of a column, relative to its samples; more are names."""
+
+_SAME = 0.99
+"""Absolute rank correlation from which a column is the target in other units."""
 
 _NEAR = 0.05
 """Columns further below the ensemble than this are not compared with it."""
@@ -86,17 +92,36 @@ def confounders(
         lower = informative.lower
         if lower is None or lower <= 0 or (ahead.beyond_noise and function(alone) < best):
             continue
-        found.append({"column": name, "metric": metric, **asdict(own.score()[metric])})
+        same = not labels.classes and _is_monotone(values_N, labels.values)
+        score = asdict(own.score()[metric])
+        found.append({"column": name, "metric": metric, **score, "other_units": same})
     return sorted(found, key=lambda one: -one["value"])
 
 
 def warning(confounder: Mapping[str, Any]) -> str:
     """Return the sentence about a confounder."""
     title = {"r2": "R²", "auc": "AUC"}[confounder["metric"]]
+    if confounder.get("other_units"):
+        return (
+            f"'{confounder['column']}' is the target in other units (it rises or falls with it, "
+            f"{title} {confounder['value']:.3f}): it is no confounder; do not give it to the model."
+        )
     return (
         f"'{confounder['column']}' alone predicts the target as well as the table does "
         f"({title} {confounder['value']:.3f}): what the model reads may be that."
     )
+
+
+def _is_monotone(values_N: npt.NDArray[Any], target_N: F64) -> bool:
+    """Return whether numbers have a rank correlation of at least `_SAME` with the target."""
+    from scipy.stats import spearmanr
+
+    if values_N.dtype.kind != "f":
+        return False
+    present = np.isfinite(values_N)
+    if len(np.unique(values_N[present])) < 3:
+        return False
+    return bool(abs(spearmanr(values_N[present], target_N[present]).statistic) >= _SAME)
 
 
 def _as_numbers(texts: npt.NDArray[np.str_]) -> npt.NDArray[Any]:

@@ -23,9 +23,10 @@
     inputs          only of models that read metadata columns, see `input_comparison`: {columns,
                     models, differences, conclusion, counts_add}; the models "metadata alone",
                     "counts alone" and "metadata and counts" have metric -> {value, lower, upper}
-    confounders     [{column, metric, value, lower, upper}]: other columns of the metadata, or
-                    "sequencing depth", that alone predict as well as the ensemble, see
-                    `confounding`; the best first
+    confounders     [{column, metric, value, lower, upper, other_units}]: other columns of the
+                    metadata, or "sequencing depth", that alone predict as well as the ensemble,
+                    see `confounding`; the best first. other_units: the column is the target itself
+                    in other units; absent in files of earlier versions
 
 The held-out predictions themselves are in `predictions.tsv`: `predicted`, `lower`, `upper`,
 `p_<class>` of the ensemble, and the same columns of each member with the prefix `<member>_`.

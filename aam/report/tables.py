@@ -73,6 +73,27 @@ def inputs_table(given: ReportInput) -> Table | None:
     return Table(title, ["", *(TITLES[name] for name in names)], rows, note, (len(rows) - 1,))
 
 
+def confounders_table(given: ReportInput) -> Table | None:
+    """List other columns of the metadata that predict the target by themselves."""
+    found = (given.run.scores or {}).get("confounders")
+    if not found:
+        return None
+    metric = found[0]["metric"]
+    rows = [
+        [
+            one["column"],
+            with_interval(metric, Score(one["value"], one["lower"], one["upper"])),
+            "the target in other units" if one.get("other_units") else "possible confounder",
+        ]
+        for one in found
+    ]
+    note = (
+        "Each column alone predicts the held-out samples as well as the table does, so what the "
+        "model reads may be that column. Only the metadata can tell which of them is the cause."
+    )
+    return Table("Columns that predict the target", ["", TITLES[metric], "it is"], rows, note)
+
+
 def verdict(given: ReportInput) -> str:
     """Return sentences on whether the model is better than a guess and than other models."""
     if given.models is None:
@@ -307,6 +328,7 @@ def _errors(scored: ScoredPredictions, rows: npt.NDArray[np.int64]) -> list[str]
 TABLES: tuple[Tabulate, ...] = (
     comparison_table,
     inputs_table,
+    confounders_table,
     folds_table,
     bins_table,
     classes_table,

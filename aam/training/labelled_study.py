@@ -13,7 +13,7 @@ from aam.contract.options.commands.learn import Train
 from aam.contract.options.study import SplitOptions
 from aam.contract.suggestions import nearest
 from aam.data.covariates import Covariates, check_folds, check_target, read_covariates
-from aam.data.labels import read_labels, split_samples
+from aam.data.labels import check_group, read_labels, split_samples
 from aam.data.metadata import read_metadata
 from aam.data.splits import Split
 from aam.data.study import Study, load_study
@@ -53,8 +53,10 @@ def load_labelled_study(options: Train, max_bp: int | None, splits: SplitOptions
 
     Raises:
         AamError: see the readers.
+        UsageError: the groups are the target.
         DataError: fewer than two samples reach the depth, or their labels are all the same.
     """
+    check_group(options.split, options.target)
     study = load_study(options.input, options.phylogeny, max_bp)
     metadata = read_metadata(options.target.metadata)
     found = read_labels(options.target, metadata, study.table.sample_ids)

@@ -187,9 +187,25 @@ def test_columns_that_predict_as_well_as_the_table_are_named(
     words = ("--metadata", path, "--members", "kernel", "--group-column", "subject")
     assert train(study, tmp_path / "run", *words) == 0
     named = json.loads((tmp_path / "run" / "scores.json").read_text())["confounders"]
-    assert {one["column"] for one in named} == {"batch", "temperature"}
+    units = {one["column"]: one["other_units"] for one in named}
+    assert units == {"batch": False, "temperature": True}
     shown = " ".join(capsys.readouterr().err.split())
     assert "'batch' alone predicts the target as well as the table does (R² 0." in shown
+    assert "'temperature' is the target in other units" in shown
+    assert "'temperature' alone" not in shown
+    assert aam("report", "--run-dir", tmp_path / "run") == 0
+    page = (tmp_path / "run" / "report.html").read_text()
+    assert page.count("possible confounder") == page.count(">the target in other units<") == 1
+
+
+@pytest.mark.parametrize("command", ["train", "baseline"])
+def test_groups_that_are_the_target_are_refused(
+    study: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str], command: str
+) -> None:
+    table = ("--table", study / "table.biom", "--metadata", study / "metadata.tsv")
+    target = ("--metadata-column", "site", "--classifier", "--group-column", "site")
+    assert aam(command, *table, *target, "--output-dir", tmp_path / "run") == UsageError.status
+    assert "The groups are the target" in capsys.readouterr().err
 
 
 def test_a_single_split_is_validated(study: Path, tmp_path: Path) -> None:
