@@ -6,13 +6,16 @@ import numpy as np
 
 from aam.console import say
 from aam.contract.errors import UsageError
-from aam.contract.files import refuse_existing
+from aam.contract.files import atomic_write, refuse_existing
 from aam.contract.options.commands.use import Importance
 from aam.data.metadata import groups, read_metadata
 from aam.data.study import Study, load_study
 from aam.data.taxonomy import read_taxonomy
 from aam.members.base import Rows
+from aam.members.clade_importance import clade_table
 from aam.members.importance import importance_table, rank_by_permutation, read_members
+from aam.members.sample_attention import attention_table
+from aam.report.attention import draw_attention
 from aam.training.new_samples import read_covariates, select_as_trained
 from aam.training.output_tables import write_table
 
@@ -22,14 +25,28 @@ def run(options: Importance) -> None:
 
     Raises:
         AamError: see the readers and `importance_table`; CannotCreate if the output exists;
-            UsageError for --group-column without --metadata.
+            UsageError for --group-column without --metadata, or --clades without --taxonomy.
     """
-    refuse_existing(options.output, options.overwrite)
+    picture = options.output.with_suffix(".png") if options.attention else None
+    for path in (options.output, options.clades, picture):
+        if path is not None:
+            refuse_existing(path, options.overwrite)
+    if options.clades is not None and options.taxonomy is None:
+        raise UsageError("Taxa need a taxonomy", f"--clades {options.clades}", "give --taxonomy")
     loaded = read_members(options.model)
     taxa = None if options.taxonomy is None else read_taxonomy(options.taxonomy)
     study = load_study(options.input, max_bp=loaded.max_bp)
     study = select_as_trained(study, loaded.stored.options, options.metadata)
     covariates = read_covariates(loaded.encoder, options.metadata, study.table.sample_ids)
+    if options.attention is not None and picture is not None:
+        table, mixing_UU = attention_table(
+            loaded, study, options.attention, taxa, covariates, options.device
+        )
+        write_table(options.output, table)
+        with atomic_write(picture) as temporary:
+            draw_attention(table, mixing_UU, options.attention).savefig(temporary, format="png")
+        say(f"Attention to {len(table)} ASVs of {options.attention}: {options.output}, {picture}")
+        return
     table = importance_table(loaded, study, taxa, covariates, options.device)
     if options.method == "permutation":
         groups_N = _groups(options, study)
@@ -37,6 +54,9 @@ def run(options: Importance) -> None:
             table, loaded, study, covariates, options.first, groups_N, options.device
         )
     write_table(options.output, table)
+    if options.clades is not None:
+        write_table(options.clades, clade_table(table))
+        say(f"Importance of taxa: {options.clades}")
     samples = len(study.table.sample_ids)
     say(f"Importance of {len(table)} ASVs in {samples} samples: {options.output}")
 

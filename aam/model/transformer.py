@@ -82,10 +82,13 @@ class AttentionPooling(nn.Module):
 
     def forward(self, x_NKD: Tensor, attend_NK: Tensor | None = None) -> Tensor:
         """Map [N, K, D] to [N, D]; sets without members give zeros."""
+        weight_NK = self.weights(x_NKD, attend_NK)
+        return torch.einsum("nk,nkd->nd", weight_NK.to(x_NKD.dtype), x_NKD)
+
+    def weights(self, x_NKD: Tensor, attend_NK: Tensor | None = None) -> Tensor:
+        """Return the weight of each member [N, K], at least float32; the sum of a set is 1."""
         score_NK = at_least_fp32(self.score(x_NKD).squeeze(-1))
         if attend_NK is not None:
             score_NK = score_NK.masked_fill(~attend_NK, torch.finfo(score_NK.dtype).min)
         weight_NK = score_NK.softmax(dim=-1)
-        if attend_NK is not None:
-            weight_NK = weight_NK * attend_NK
-        return torch.einsum("nk,nkd->nd", weight_NK.to(x_NKD.dtype), x_NKD)
+        return weight_NK if attend_NK is None else weight_NK * attend_NK

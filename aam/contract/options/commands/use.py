@@ -152,6 +152,20 @@ class Importance:
         default="effects",
         basic=True,
     )
+    attention: str | None = option(
+        "Sample: write the attention of the transformer to each of its ASVs instead, and a picture "
+        "of it beside --output (.png).",
+        default=None,
+        metavar="SAMPLE",
+        basic=True,
+    )
+    clades: Path | None = option(
+        "Table to write (TSV): the importance summed over the ASVs of each taxon of each rank of "
+        "--taxonomy.",
+        default=None,
+        role="output",
+        basic=True,
+    )
     first: int = option("Permutation: number of ASVs.", default=100, takes=ONE_OR_MORE)
     metadata: Path | None = option(
         "Sample metadata; required by a model that reads metadata columns, and for --group-column. "

@@ -1,0 +1,64 @@
+"""Attention of the transformer to the ASVs of one sample, averaged over the networks of the folds.
+
+U ASVs of the sample; further shape suffixes: see `base`.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+
+import numpy as np
+import pandas as pd
+
+from aam.contract.errors import DataError
+from aam.contract.options.device import DeviceOptions
+from aam.contract.suggestions import nearest
+from aam.data.covariates import Covariates
+from aam.data.study import Study
+from aam.members.base import F64
+from aam.members.checkpoint import LoadedEnsemble
+from aam.numerics.device import choose_device
+from aam.training.attention_weights import sample_attention
+
+
+def attention_table(
+    loaded: LoadedEnsemble,
+    study: Study,
+    sample: str,
+    taxa: Mapping[str, str] | None,
+    covariates: Covariates | None,
+    device: DeviceOptions,
+) -> tuple[pd.DataFrame, F64]:
+    """Return a row for each ASV of a sample, and the attention between them [U, U].
+
+    The columns are feature-id, taxon (with a taxonomy), relative_abundance, and attention, whose
+    sum is 1; the ASV with the highest attention is the first.
+
+    Raises:
+        DataError: the model has no network, or the table no such sample.
+    """
+    if not loaded.networks:
+        raise DataError(
+            "The model has no attention",
+            f"its members are {', '.join(loaded.models)}",
+            "train with the member transformer",
+        )
+    ids = study.table.sample_ids
+    if sample not in ids:
+        evidence = f"--attention {sample}, {len(ids)} samples"
+        raise DataError("The table has no such sample", evidence, nearest(sample, ids, "name one"))
+    row = list(ids).index(sample)
+    each = [
+        sample_attention(config, content, study, row, choose_device(device), covariates)
+        for config, content in loaded.networks
+    ]
+    first = each[0]  # every network reads the same reads of the sample
+    pooling_U = np.mean([one.pooling_S for one in each], axis=0)
+    order = np.argsort(-pooling_U, kind="stable")
+    names = [study.table.feature_ids[asv] for asv in first.asvs_S[order]]
+    columns: dict[str, object] = {"feature-id": names}
+    if taxa is not None:
+        columns["taxon"] = [taxa.get(name, "") for name in names]
+    columns |= {"relative_abundance": first.abundance_S[order], "attention": pooling_U[order]}
+    mixing_UU = np.mean([one.mixing_SS for one in each], axis=0)
+    return pd.DataFrame(columns), mixing_UU[np.ix_(order, order)]

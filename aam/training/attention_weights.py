@@ -1,0 +1,109 @@
+"""Attention of a trained network to the ASVs of one sample.
+
+The target is predicted from a weighted mean of the ASVs of a sample, after a layer in which each
+ASV attends to all. Both sets of weights are computed explicitly, since the backends of attention
+return none. Shape suffixes: see `aam.data.batches`.
+"""
+
+from __future__ import annotations
+
+import math
+from dataclasses import dataclass
+from typing import Any
+
+import numpy as np
+import numpy.typing as npt
+import torch
+from torch import Tensor
+
+from aam.data.covariates import Covariates
+from aam.data.study import Study
+from aam.model.attention import Backend, Backends
+from aam.model.network import Predictor
+from aam.training import checkpoints
+from aam.training.data_loader import FixedBatches
+from aam.training.inference import encode_asvs
+from aam.training.model_config import ModelConfig
+from aam.training.sample_selection import reading_plan
+
+F64 = npt.NDArray[np.float64]
+
+
+@dataclass(frozen=True)
+class SampleAttention:
+    """Attention to the S ASVs of a sample.
+
+    Attributes:
+        asvs_S: int64, columns of the table.
+        abundance_S: relative, of the reads that the network reads.
+        pooling_S: weight of each ASV in the mean that predicts the target; the sum is 1.
+        mixing_SS: weight of each ASV (column) for each ASV (row) in the layer before, the mean of
+            its heads; the sum of a row is 1.
+    """
+
+    asvs_S: npt.NDArray[np.int64]
+    abundance_S: F64
+    pooling_S: F64
+    mixing_SS: F64
+
+
+class _Recorder:
+    """Backend of attention that keeps the weights of its latest call."""
+
+    def __init__(self) -> None:
+        self.weights_NHKK = torch.empty(0)
+
+    def __call__(self, q: Tensor, k: Tensor, v: Tensor, mask: Tensor | None) -> Tensor:
+        scores = q @ k.transpose(-1, -2) / math.sqrt(q.shape[-1])
+        if mask is not None:
+            scores = scores.masked_fill(~mask, -math.inf)
+        self.weights_NHKK = scores.softmax(dim=-1)
+        return self.weights_NHKK @ v
+
+
+def sample_attention(
+    config: ModelConfig,
+    content: dict[str, Any],
+    study: Study,
+    row: int,
+    device: torch.device,
+    covariates: Covariates | None = None,
+) -> SampleAttention:
+    """Compute the attention of the target's readout to the ASVs of one sample.
+
+    Args:
+        config, content: of a checkpoint of `aam train`.
+        study: contains the sample.
+        row: of the sample.
+        device: of the computation.
+        covariates: of the samples of the study, for a model that reads metadata.
+    """
+    recorder, pooled = _Recorder(), list[tuple[Tensor, Tensor | None]]()
+    backend = Backend("recorded", recorder)
+    network = checkpoints.load_network(config, content, Backends(backend, backend))
+    assert isinstance(network, Predictor)
+    network.to(device).eval()
+    network.pooling.register_forward_pre_hook(lambda _, inputs: pooled.append(inputs))
+    rows = np.array([row])
+    sample = study.take_samples(rows)
+    vectors_FD = encode_asvs(network.encoder, sample, device)
+    batch = FixedBatches(sample, reading_plan(config.plan), np.arange(1), 1)[0].to(device)
+    own = config.inputs(None if covariates is None else covariates.take(rows))
+    with torch.no_grad():
+        embedding_BD, hidden_BSD = network.encoder.samples(
+            vectors_FD[batch.asvs_U], batch.slots_BS, batch.counts_BS, batch.attend_BS
+        )
+        known = None if own is None else own.take(batch.rows_B)
+        network.heads(embedding_BD, hidden_BSD, batch.attend_BS, None, known)
+        (weights_S,) = network.pooling.weights(*pooled[0])
+    present_S = (batch.counts_BS[0] > 0).cpu().numpy()
+    counts_S = batch.counts_BS[0].double().cpu().numpy()[present_S]
+    mixing_SS = recorder.weights_NHKK[0].mean(dim=0).double().cpu().numpy()
+    asvs_S = batch.asvs_U[batch.slots_BS[0]].cpu().numpy()[present_S]
+    column = {name: number for number, name in enumerate(study.table.feature_ids)}
+    return SampleAttention(
+        np.array([column[sample.table.feature_ids[asv]] for asv in asvs_S], dtype=np.int64),
+        counts_S / counts_S.sum(),
+        weights_S.double().cpu().numpy()[present_S],
+        mixing_SS[np.ix_(present_S, present_S)],
+    )
