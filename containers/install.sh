@@ -63,7 +63,7 @@ find "$packages/aam" -name __pycache__ -type d -prune -exec rm -rf {} +
 version=$("$AAM/bin/python" -c 'import aam; print(aam.__version__)')
 info=$packages/attention_all_microbes-$version.dist-info
 mkdir "$info"
-printf 'Metadata-Version: 2.1\nName: attention-all-microbes\nVersion: %s\n' "$version" > "$info/METADATA"
+printf 'Metadata-Version: 2.4\nName: attention-all-microbes\nVersion: %s\nLicense-Expression: BSD-3-Clause\n' "$version" > "$info/METADATA"
 printf '[console_scripts]\naam = aam.cli:main\n' > "$info/entry_points.txt"
 echo images > "$info/INSTALLER"
 cat > "$AAM/bin/aam" <<SCRIPT

@@ -79,6 +79,12 @@ class ImagesBuild:
     wheels: Path | None = option(WHEELS_HELP, default=None, role="input", basic=True)
     fast: bool = option("Compress less: a larger SIF in much less time.", default=False, basic=True)
     allow_one_source: bool = option(ONE_SOURCE_HELP, default=False, basic=True)
+    sign: Path | None = option(
+        "Sign the SIF with this private key (PEM, no passphrase).",
+        default=None,
+        role="input",
+        basic=True,
+    )
     rebuild: bool = option(
         "Build even what is built of the same inputs.", default=False, basic=True
     )
@@ -109,6 +115,30 @@ class ImagesVerify:
     names: tuple[str, ...] = option(NAMES_HELP, first=True, metavar="NAME")
     engine: str | None = option(ENGINE_HELP, default=None, metavar="NAME", basic=True)
     test: bool = option(NO_TEST_HELP, default=True, basic=True)
+    key: Path | None = option(
+        "Require a signature of the SIF by this public key (PEM).",
+        default=None,
+        role="input",
+        basic=True,
+    )
+
+
+@dataclass(frozen=True)
+class ImagesSbom:
+    """Print the packages of an image, their versions and licences, as SPDX 2.3 JSON (an SBOM).
+
+    Examples:
+        aam-launch images sbom rocm63
+        aam-launch images sbom cpu --engine podman
+    """
+
+    name: str = option("Image of `aam-launch images`.", first=True, metavar="NAME")
+    engine: str | None = option(ENGINE_HELP, default=None, metavar="NAME", basic=True)
+
+    @property
+    def names(self) -> tuple[str, ...]:
+        """The image, as other commands have several."""
+        return (self.name,)
 
 
 @dataclass(frozen=True)
@@ -317,6 +347,7 @@ LAUNCHER_COMMANDS: dict[str, dict[str, type]] = {
         "images build": ImagesBuild,
         "images lock": ImagesLock,
         "images verify": ImagesVerify,
+        "images sbom": ImagesSbom,
         "images rm": ImagesRemove,
         "images prune": ImagesPrune,
         "images pull": ImagesPull,

@@ -14,7 +14,7 @@ from aam.contract.errors import AamError, Unavailable
 from launcher import capture, check_reports, config, doctor, images, processes
 from launcher.commands import parse_own, print_json
 from launcher.detect import detect
-from launcher.engines import ENGINES, command
+from launcher.engines import ENGINES, command, spython_client
 from launcher.explain import facts
 from launcher.findings import Finding
 from launcher.host.facts import EngineFact, Host
@@ -81,6 +81,14 @@ def _start_failure(engine: EngineFact, image: BuiltImage, why: str) -> Finding:
     return Finding("error", cause, f"{image.place}: {why.strip()}", remedy)
 
 
+def _instances() -> Iterator[Finding]:
+    """Report the running instances of this user where spython can list them."""
+    found = spython_client.instances() if spython_client.available() else []
+    if found:
+        remedy = "nothing to do; `apptainer instance stop NAME` ends one"
+        yield Finding("note", "Instances of containers run", "; ".join(found), remedy)
+
+
 def refusal(launcher_options: Mapping[str, Any], root: Path) -> AamError | None:
     """Return the error of a launch that computes on a GPU where there is one; None if it starts."""
     try:
@@ -111,6 +119,7 @@ def run(launcher_options: Mapping[str, Any], argv: Sequence[str]) -> int:
     findings = (*settings.findings, *doctor.examine(host, catalog, built))
     if host.live:
         findings += (*doctor.disk_space(settings.text("image_dir")), *_trials(host, fitting, built))
+        findings += (*_instances(),)
     error = refusal(launcher_options, root)
     if error:
         cause = f"A launch would be refused: {error.cause}"

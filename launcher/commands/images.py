@@ -26,6 +26,7 @@ from launcher.options import (
     ImagesPublish,
     ImagesPull,
     ImagesRemove,
+    ImagesSbom,
     ImagesVerify,
 )
 from launcher.plan.catalog import Catalog, Image
@@ -138,18 +139,21 @@ def _build(chosen: Sequence[Image], options: ImagesBuild, folder: Path) -> int:
         remedy = "fill it: pip download --no-deps --require-hashes -r containers/locks/NAME.txt"
         raise MissingInput("No wheels to install from", f"'{wheels}'", remedy)
     sif = options.engine is None or ENGINES[options.engine].traits.image_format == SIF
+    if options.sign and not sif:
+        evidence, remedy = f"--sign with --engine {options.engine}", "sign a SIF"
+        raise UsageError("This engine signs no images", evidence, remedy)
     if options.from_ and (options.build_arg or wheels or not sif):
         evidence = "--from makes a SIF of what is built already"
         remedy = "leave --build-arg, --wheels and other engines out"
         raise UsageError("Options that exclude each other", evidence, remedy)
     present = detect().engines
-    if options.from_:
+    if options.from_ or options.sign:
         present = tuple(engine for engine in present if engine.traits.image_format == SIF)
     found = builder.find(present, options.engine)
     jobs = [
         build.BuildJob(image, found, folder, definitions.arguments(image, options.build_arg),
                        wheels, options.from_, options.fast, options.test, options.rebuild,
-                       options.allow_one_source)
+                       options.allow_one_source, options.sign and options.sign.absolute())
         for image in chosen
     ]  # fmt: skip
     for job in jobs:
@@ -195,7 +199,26 @@ def _lock(chosen: Sequence[Image], options: ImagesLock, folder: Path) -> int:
 def _verify(chosen: Sequence[Image], options: ImagesVerify, folder: Path) -> int:
     from launcher.images import verify
 
-    return verify.verify(chosen, options.engine, folder, detect().engines, options.test)
+    engines = detect().engines
+    return verify.verify(chosen, options.engine, folder, engines, options.test, options.key)
+
+
+def _sbom(chosen: Sequence[Image], options: ImagesSbom, folder: Path) -> int:
+    from launcher.images import sbom
+
+    (image,) = chosen
+    recorded = index.read(folder).get(image.name, {})
+    image_format = ENGINES[options.engine].traits.image_format if options.engine else None
+    found = [each for each in sorted(recorded) if image_format in (None, each)]
+    if not found:
+        raise index.not_recorded(image.name, folder)
+    each = SIF if SIF in found else found[0]
+    text = sbom.stored(folder, image.name, each, recorded[each])
+    if text is None:
+        engine = builder.of_format(detect().engines, each, options.engine)
+        text = sbom.make(folder, image.name, engine, recorded[each])
+    print(text, end="")
+    return 0
 
 
 def _prune(options: ImagesPrune, catalog: Catalog, folder: Path) -> int:
@@ -241,6 +264,7 @@ ACTIONS: dict[str, tuple[type[Any], Callable[[Sequence[Image], Any, Path], int]]
     "build": (ImagesBuild, _build),
     "lock": (ImagesLock, _lock),
     "verify": (ImagesVerify, _verify),
+    "sbom": (ImagesSbom, _sbom),
     "rm": (ImagesRemove, _remove),
     "pull": (ImagesPull, _pull),
     "publish": (ImagesPublish, _publish),

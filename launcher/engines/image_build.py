@@ -23,6 +23,7 @@ class ImageBuild:
         fast: compress less.
         test: run the image's own test before it replaces another.
         place: file to write, for an engine whose images are files.
+        sign: PEM private key to sign that file with.
     """
 
     program: str
@@ -36,3 +37,4 @@ class ImageBuild:
     fast: bool
     test: bool
     place: Path
+    sign: Path | None = None

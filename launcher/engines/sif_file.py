@@ -25,6 +25,8 @@ DESCRIPTOR = struct.Struct("<iBIIIqqq")
 DESCRIPTOR_SIZE = 585
 NAME = slice(73, 201)
 """The name in a descriptor, after its four times and owners."""
+SIGNATURE = 0x4005
+"""Type of the data of a signature."""
 METADATA = "inspect-metadata.json"
 MOST = 1 << 20  # bytes of metadata that are read
 
@@ -52,11 +54,21 @@ def id_of(path: str | Path) -> str | None:
     return f"sif:{given.hex()}" if any(given) else None
 
 
+def is_signed(path: str | Path) -> bool:
+    """Return whether a SIF holds a signature; verifying it takes an engine.
+
+    Raises:
+        MissingInput: it is no complete SIF.
+    """
+    with open(path, "rb") as stream:
+        return any(part[0] == SIGNATURE for part in _parts(str(path), stream))
+
+
 def labels_of(path: str | Path) -> dict[str, str]:
     """Return the labels of a SIF; none if it keeps them elsewhere or is damaged."""
     try:
         with open(path, "rb") as stream:
-            for name, offset, size in _parts(str(path), stream):
+            for _, name, offset, size in _parts(str(path), stream):
                 if name == METADATA and size <= MOST:
                     stream.seek(offset)
                     metadata = json.loads(stream.read(size))
@@ -73,8 +85,8 @@ def own_labels(labels: Mapping[str, str]) -> dict[str, str]:
             if key.startswith(("org.aam.", "org.opencontainers."))}  # fmt: skip
 
 
-def _parts(path: str, stream: BinaryIO) -> list[tuple[str, int, int]]:
-    """Return name, offset and size of the data of each used descriptor."""
+def _parts(path: str, stream: BinaryIO) -> list[tuple[int, str, int, int]]:
+    """Return type, name, offset and size of the data of each used descriptor."""
     head = stream.read(HEADER.size)
     if len(head) < HEADER.size or not head[MAGIC_AT:].startswith(MAGIC):
         raise _broken(path, "it has no SIF header", "is it really an image?")
@@ -87,13 +99,13 @@ def _parts(path: str, stream: BinaryIO) -> list[tuple[str, int, int]]:
     parts = []
     for number in range(total):
         entry = table[number * DESCRIPTOR_SIZE : (number + 1) * DESCRIPTOR_SIZE]
-        _, used, _, _, _, offset, length, _ = DESCRIPTOR.unpack_from(entry)
+        data_type, used, _, _, _, offset, length, _ = DESCRIPTOR.unpack_from(entry)
         if used and offset + length > size:
             evidence = f"it has {size} bytes and needs {offset + length}"
             raise _broken(path, evidence, "build or copy it again")
         if used:
             name = entry[NAME].rstrip(b"\0").decode(errors="replace")
-            parts.append((name, offset, length))
+            parts.append((data_type, name, offset, length))
     return parts
 
 

@@ -25,7 +25,7 @@ from launcher.engines import ENGINES
 from launcher.engines.base import GIB, SpaceRequirement
 from launcher.engines.build_log import BuildLog
 from launcher.engines.image_build import ImageBuild
-from launcher.images import definitions, index
+from launcher.images import definitions, index, sbom
 from launcher.images.builder import Builder
 from launcher.images.lock import complete_lock
 from launcher.plan.catalog import Image
@@ -45,6 +45,7 @@ class BuildJob:
         test: run the image's own test.
         force: build even if it is there.
         allow_one_source: take hashes that have one source without a comparison with the index.
+        sign: PEM private key to sign the SIF with.
     """
 
     image: Image
@@ -57,6 +58,7 @@ class BuildJob:
     test: bool = True
     force: bool = False
     allow_one_source: bool = False
+    sign: Path | None = None
 
     @property
     def sif(self) -> Path:
@@ -172,6 +174,7 @@ def _build(job: BuildJob, context: Path, scratch: Path, archive: Path | None = N
         fast=job.fast,
         test=job.test,
         place=job.sif,
+        sign=job.sign,
     )
 
 
@@ -186,12 +189,15 @@ def _recorded(job: BuildJob, facts: Mapping[str, Any], log: BuildLog) -> Mapping
     entry["built"] = int(time.time())
     index.write(job.folder, name, builder.image_format, entry)
     log.step(f"{name} is built: {facts.get('reference') or job.sif}")
+    if not job.source:  # another image may not have the program that makes it
+        sbom.make(job.folder, name, builder, entry)
     return {**entry, "new": True}
 
 
 def _inputs(context: str, job: BuildJob) -> str:
     arguments = json.dumps(dict(job.arguments), sort_keys=True)
     parts = [context, job.builder.image_format, str(job.fast), arguments]
+    parts += [str(job.sign)] if job.sign else []
     return hashlib.sha256("\0".join(parts).encode()).hexdigest()
 
 

@@ -9,6 +9,7 @@ from dataclasses import dataclass
 
 from aam.contract.errors import Unavailable
 from launcher.engines import ENGINES
+from launcher.engines import of_format as engines_of_format
 from launcher.engines.base import Engine
 from launcher.host.facts import EngineFact
 
@@ -46,6 +47,17 @@ def find(engines: Sequence[EngineFact], requested: str | None) -> Builder:
             return _checked(fact)
     evidence = "; ".join(f"{fact.name}: {fact.obstacle}" for fact in candidates)
     raise Unavailable("No engine can build here", evidence, "remove that obstacle")
+
+
+def of_format(engines: Sequence[EngineFact], image_format: str, requested: str | None) -> Builder:
+    """Return the requested engine, or the first installed one for an image format.
+
+    Raises:
+        Unavailable: there is none, or it is too old.
+    """
+    known = [engine.name for engine in engines_of_format(image_format)]
+    present = next((fact.name for fact in engines if fact.name in known), known[0])
+    return find(engines, requested or present)
 
 
 def _checked(fact: EngineFact) -> Builder:

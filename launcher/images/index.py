@@ -21,7 +21,7 @@ from collections.abc import Iterator, Mapping
 from pathlib import Path
 from typing import IO, Any
 
-from aam.contract.errors import CannotCreate, ConfigurationError
+from aam.contract.errors import CannotCreate, ConfigurationError, MissingInput
 from aam.contract.files import atomic_write
 from launcher import documents
 
@@ -78,6 +78,12 @@ def write(folder: Path, image: str, image_format: str, facts: Mapping[str, Any] 
             entries[image] = kept
         with atomic_write(folder / LIST) as temporary:
             temporary.write_text(json.dumps(dict(sorted(entries.items())), indent=1) + "\n")
+
+
+def not_recorded(name: str, folder: Path) -> MissingInput:
+    """Return the error for an image that images.json does not list."""
+    remedy = f"`aam-launch images build {name}`, or `lock` for one that was copied"
+    return MissingInput("No such image is recorded", f"{name} in '{folder}'", remedy)
 
 
 @contextlib.contextmanager

@@ -10,7 +10,7 @@ from pathlib import Path
 
 from launcher.engines import of_format
 from launcher.engines.base import GIB, which
-from launcher.images import index, usage
+from launcher.images import index, sbom, usage
 from launcher.images.stored import StoredImage, days_since, stored
 from launcher.plan.catalog import Catalog
 from launcher.plan.plan import use_record
@@ -103,3 +103,4 @@ def remove(folder: Path, name: str, image_format: str) -> None:
     engine.remove(program, recorded, folder / f"{name}.sif")
     index.write(folder, name, image_format, None)
     Path(use_record(str(folder), name, image_format)).unlink(missing_ok=True)
+    sbom.path_of(folder, name, image_format).unlink(missing_ok=True)

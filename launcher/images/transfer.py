@@ -66,8 +66,7 @@ def publish(name: str, target: str, builder: Builder, folder: Path) -> str:
     _require_oras(target)
     recorded, place = index.entry(index.read(folder), name, SIF), folder / f"{name}.sif"
     if not recorded:
-        remedy = f"`aam-launch images build {name}`, or `lock` for one that was copied"
-        raise MissingInput("No such SIF is recorded", f"{name} in '{folder}'", remedy)
+        raise index.not_recorded(name, folder)
     with index.locked_image(folder, name):
         builder.engine.verify(builder.program, name, recorded, place)
         log = _log(folder, name, "The image was not published")

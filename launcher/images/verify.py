@@ -12,9 +12,11 @@ from pathlib import Path
 from typing import Any
 
 from aam.contract.errors import CannotCreate, MissingInput, Unavailable
-from launcher.engines import ENGINES, of_format
+from launcher.engines import ENGINES, of_format, spython_client
 from launcher.engines.base import PYTHON, SMOKE
 from launcher.engines.sif import SIF
+from launcher.engines.sif_file import is_signed, labels_of
+from launcher.engines.sif_signature import signature
 from launcher.host.facts import EngineFact
 from launcher.images import builder, index
 from launcher.images.builder import Builder
@@ -31,11 +33,16 @@ def verify(
     folder: Path,
     engines: Sequence[EngineFact],
     test: bool,
+    key: Path | None = None,
 ) -> int:
     """Verify every recorded form of the images, or that of one engine.
 
+    Args:
+        key: PEM public key with which every SIF has to be signed.
+
     Raises:
-        MissingInput: an image is not recorded, not there, or another one than was recorded.
+        MissingInput: an image is not recorded, not there, another one than was recorded, or its
+            signature is not valid.
         Unavailable: its own test, or `aam check`, fails.
     """
     for image in images:
@@ -43,17 +50,19 @@ def verify(
         requested = ENGINES[engine].traits.image_format if engine else None
         formats = [found for found in entries if requested in (None, found)]
         if not formats:
-            remedy = f"`aam-launch images build {image.name}`, or `lock` for one that was copied"
-            raise MissingInput("No such image is recorded", f"{image.name} in '{folder}'", remedy)
+            raise index.not_recorded(image.name, folder)
         for image_format in formats:
             recorded, place = entries[image_format], folder / f"{image.name}.sif"
             if image_format == SIF and not test:  # a file, compared without a program
                 of_format(SIF)[0].verify("", image.name, recorded, place)
             else:
-                found = builder.find(engines, engine or _engine(image_format, engines))
+                found = builder.of_format(engines, image_format, engine)
                 name = found.engine.verify(found.program, image.name, recorded, place)
             print(f"ok      {image.name} ({image_format}) is what was recorded")
             _pins(image, recorded.get("labels", {}))
+            if image_format == SIF:
+                _signature(place, key, engine, engines)
+                _second_reader(place)
             if test:
                 argv = found.engine.exec_argv(found.program, name, [PYTHON, SMOKE])
                 hidden = unset(os.environ, found.engine.traits)
@@ -70,12 +79,6 @@ def _record(folder: Path, name: str, image_format: str, recorded: Mapping[str, A
         index.write(folder, name, image_format, {**recorded, "verified": day})
 
 
-def _engine(image_format: str, engines: Sequence[EngineFact]) -> str:
-    """Return the first installed engine for an image format, else the first registered one."""
-    known = [engine.name for engine in of_format(image_format)]
-    return next((e.name for e in engines if e.name in known), known[0])
-
-
 def _pins(image: Image, labels: Mapping[str, str]) -> None:
     """Compare the versions measured in the image with the catalog's pins, as far as both go."""
     for key, pin in image.pins.items():
@@ -85,6 +88,43 @@ def _pins(image: Image, labels: Mapping[str, str]) -> None:
             agree = all(a == b for a, b in zip(ours, theirs, strict=False))
             verdict = "ok     " if agree else "differs"
             print(f"{verdict} {key}: {measured} measured, {pin} in the catalog")
+
+
+def _signature(
+    place: Path, key: Path | None, engine: str | None, engines: Sequence[EngineFact]
+) -> None:
+    """Verify the signature of a SIF where it has one and its key is known.
+
+    Raises:
+        MissingInput: it is not valid, or there is none and `key` is given.
+        Unavailable: `key` is given and no engine can verify it.
+    """
+    if not is_signed(place):
+        if key is not None:
+            remedy = "leave --key out, or build it with --sign"
+            raise MissingInput("The image is not signed", f"'{place}'", remedy)
+        print("note    not signed")
+        return
+    try:
+        found = builder.of_format(engines, SIF, engine)
+    except Unavailable as error:
+        if key is not None:
+            raise
+        print(f"note    signed, not verified: {error.cause}, {error.evidence}")
+        return
+    signer = signature(found.program, place, key)
+    unknown = "note    signed with a key that is not in your keyring; give its PEM file with --key"
+    print(f"ok      signed with {signer}" if signer else unknown)
+
+
+def _second_reader(place: Path) -> None:
+    """Compare the labels that the launcher reads with those that spython reports."""
+    if not spython_client.available():
+        return
+    ours, theirs = labels_of(place), spython_client.labels(str(place))
+    other = sorted(name for name in {*ours, *theirs} if ours.get(name) != theirs.get(name))
+    verdict = f"differs spython reads other labels: {', '.join(other)}"
+    print(verdict if other else f"ok      spython reads the same {len(ours)} labels")
 
 
 def _check_device(name: str, found: Builder, folder: Path) -> None:

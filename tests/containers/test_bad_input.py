@@ -93,7 +93,7 @@ def test_refused_at_once(tmp_path: Path, words: list[str], status: int, message:
     [
         (["pull", "docker://h/a:1", "--digest", "1" * 64], 64, "give oras://HOST/NAME:TAG"),
         (["pull", "oras://h/a:1", "--digest", "sha256:12"], 64, "Not a digest"),
-        (["publish", "cpu", "--to", "oras://h/a:1"], 66, "No such SIF is recorded"),
+        (["publish", "cpu", "--to", "oras://h/a:1"], 66, "No such image is recorded"),
         (["publish", "cpu", "--to", "h/a:1"], 64, "Not a SIF in a registry"),
         (["pull", "oras://h/a:1", "--digest", "1" * 64], 73, "The image was not pulled"),
     ],
