@@ -6,7 +6,6 @@ import logging
 import math
 import os
 import warnings
-from collections.abc import Sequence
 from dataclasses import dataclass
 from pathlib import Path
 
@@ -31,6 +30,7 @@ from aam.training.compilation import CompiledEncoder, Fp32Report, Note, unrecord
 from aam.training.data_loader import EpochSampler, FixedBatches, TrainingBatches, loader
 from aam.training.lightning_module import TrainingModule
 from aam.training.loggers import make_loggers
+from aam.training.memory_warm_up import MemoryWarmUp
 from aam.training.model_config import ModelConfig
 from aam.training.nonfinite import FiniteCheck
 from aam.training.optimizer import freeze_idle
@@ -132,8 +132,7 @@ def run(
     length = RunLength(task.steps, loop.epochs, len(training.rows), fit.fold, fit.folds)
     progress = Progress(options.run.output_dir / "progress.json", length, device_name(device))
     table = EpochTable(fit.folder / "metrics.csv", progress)
-    ids = training.study.table.sample_ids
-    keeper, callbacks = _callbacks(fit, sampler, table, ids, validation is not None)
+    keeper, callbacks = _callbacks(fit, sampler, table, training, validation is not None)
     trainer = pl.Trainer(
         default_root_dir=fit.folder,
         accelerator="gpu" if is_gpu(device) else "cpu",
@@ -199,7 +198,7 @@ def _callbacks(
     fit: FitConfig,
     sampler: EpochSampler,
     table: EpochTable,
-    sample_ids: Sequence[str],
+    training: TrainingBatches,
     validated: bool,
 ) -> tuple[ModelCheckpoint | None, list[Callback]]:
     """Return the callback that keeps the best checkpoint, or None, and all callbacks."""
@@ -212,7 +211,7 @@ def _callbacks(
     callbacks: list[Callback] = [
         ExactResume(fit.config, sampler, folder, loop.patience, communicator.ranks.rank),
         # After the callback that seeds a step, before those that validate and save.
-        FiniteCheck(sample_ids, last, fit.note, loop.lr, communicator),
+        FiniteCheck(training.study.table.sample_ids, last, fit.note, loop.lr, communicator),
         StopOnRequest(fit.runtime.stop, communicator, last),
     ]
     keeper: ModelCheckpoint | None = None
@@ -234,16 +233,19 @@ def _callbacks(
     callbacks += [table.progress, table, PlateauStep()]
     if interactive() and communicator.ranks.is_main:
         callbacks.append(RunProgressBar(table.progress))
-    return keeper, [*callbacks, *_first_steps(fit), *requested_log(os.environ)]
+    return keeper, [*callbacks, *_first_steps(fit, training), *requested_log(os.environ)]
 
 
-def _first_steps(fit: FitConfig) -> list[Callback]:
+def _first_steps(fit: FitConfig, training: TrainingBatches) -> list[Callback]:
     """Return the callbacks of the first steps."""
     precision, speed = fit.runtime.precision, fit.options.speed
     report = Fp32Report(precision, fit.note) if speed.report_fp32_fallbacks else None
     callbacks: list[Callback] = [] if report is None else [report]
     if speed.compile_model != "off":
         callbacks.append(CompiledEncoder(speed.compile_model, precision, fit.note, report))
+    on_gpu = is_gpu(fit.runtime.device)
+    if speed.memory_warm_up == "on" or (speed.memory_warm_up == "auto" and on_gpu):
+        callbacks.append(MemoryWarmUp(training, fit.note))
     return callbacks
 
 

@@ -85,6 +85,12 @@ class SpeedOptions:
         resumable=True,
     )
 
+    memory_warm_up: Literal["auto", "on", "off"] = option(
+        "Compute the batch of the epoch with most ASVs once before the first step, without "
+        "learning from it, so that memory for it is reserved in one piece. 'auto': on a GPU.",
+        default="auto",
+        resumable=True,
+    )
     tuned_for: str | None = option(
         "Study, device and versions that settings of `aam tune` were measured with; a run with "
         "others is refused.",
