@@ -54,6 +54,7 @@ def image(name: str) -> Image:
 
 @pytest.fixture(scope="module")
 def generator() -> ModuleType:
+    sys.path.insert(0, str(CONTAINERS))  # the script imports its neighbour
     spec = importlib.util.spec_from_file_location("d", CONTAINERS / "make_definitions.py")
     assert spec
     assert spec.loader
@@ -73,6 +74,21 @@ def test_every_image_of_the_catalog_has_its_definitions(name: str, generator: Mo
         assert dict(ARGUMENT.findall(text)) == {
             **arguments, "BASE": definitions.by_digest(arguments["BASE"])
         }  # fmt: skip
+
+
+def test_the_document_has_the_tables_of_every_stack(generator: ModuleType) -> None:
+    document = (ROOT / "docs/containers.md").read_text()
+    assert document == generator.stack_tables.document(), "run `make definitions`"
+    for name in NAMES:
+        assert document.count(f"\n### {name}: ") == 1
+        assert f"`aam-launch images verify {name}` verifies it" in document
+
+
+def test_a_fact_without_a_source_is_an_error(generator: ModuleType) -> None:
+    image = {"title": "new", "pins": {"torch": "9"}, "arguments": {"BASE": "b@sha256:1"}}
+    sources = {"sources": {"public": {"title": "somewhere"}}, "images": {"cpu": {"base": "public"}}}
+    with pytest.raises(KeyError, match="torch"):
+        generator.stack_tables.table("cpu", image, {}, sources)
 
 
 def test_no_definition_is_without_an_image() -> None:
