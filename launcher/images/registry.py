@@ -111,6 +111,8 @@ def _head(url: str, headers: dict[str, str]) -> HTTPMessage:
 
 
 def _unreachable(url: str, error: Exception) -> Unavailable:
+    if isinstance(error, urllib.error.HTTPError) and error.code >= 500:
+        return Unavailable("The registry or index fails", f"{url}, {error}", "try again later")
     if isinstance(error, urllib.error.HTTPError):
         return Unavailable("Not in the registry or index", f"{url}, {error}", "check its name")
     reason = getattr(error, "reason", None) or error

@@ -23,10 +23,13 @@ from aam.contract.errors import CannotCreate, Unavailable
 from launcher import config
 from launcher.engines import apptainer
 from launcher.engines.base import GIB, SpaceRequirement
+from launcher.engines.sif import record_of
 from launcher.images import definitions, lock, registry
+from launcher.images import index as index_of_images
 from launcher.images.build import require_space
+from tests.launcher.test_sif_files import sif
 from tests.support.engines import PYTHON, ROOT, USER, Engines
-from tests.support.images import base, build_argv, warm_base, workshop
+from tests.support.images import base, build_argv, warm_base, wheels, workshop
 
 container = pytest.mark.container
 LAUNCH = ("-m", "launcher.cli", "images")
@@ -240,6 +243,53 @@ def test_no_network_names_the_step_and_the_way_without(alone: Engines) -> None:
 
 
 @container
+@pytest.mark.slow
+def test_a_disk_that_fills_up_during_a_build_leaves_nothing(alone: Engines) -> None:
+    """The image folder is a file system of 20 MiB, and the base takes more as a SIF."""
+    archive = alone.images.with_suffix(".tar")
+    save = ["podman", "save", "--format", "docker-archive", "--output", str(archive), base(alone)]
+    pulled = alone.run(["podman", "pull", "--quiet", base(alone)], user="root")
+    assert pulled.returncode == 0, pulled.stderr
+    try:
+        assert alone.run(save, user="root", timeout=300).returncode == 0
+        archive.chmod(0o644)
+        small = f"mount -t tmpfs -o size=20m,mode=777 tmpfs {alone.images}"
+        build = [PYTHON, *LAUNCH, "build", "cpu", "--engine", "apptainer", "--from", str(archive)]
+        # The listing is made in the mount namespace of the build, in which the file system is.
+        script = '"$@"; status=$?; ls -A "$AAM_IMAGE_DIR" >&2; exit $status'
+        line = ["sh", "-c", script, "sh", *build, "--fast", "--no-test"]
+        done = alone.run(line, before=small, cwd=alone.folder, timeout=300)
+    finally:
+        archive.unlink(missing_ok=True)
+    assert done.returncode == 73, done.stderr
+    assert "the disk is full" in done.stderr
+    listed = done.stderr.splitlines()[-3:]
+    assert "logs" in listed
+    assert not any(name.endswith(".sif") or name == "images.json" for name in listed)
+
+
+@container
+@pytest.mark.slow
+def test_a_wheel_with_another_hash_than_the_lock_ends_the_build(
+    alone: Engines,
+) -> None:
+    """All wheels are those of the lock but for the first, one byte of which is another."""
+    altered = Path(shutil.copytree(wheels(), alone.images / "wheels"))
+    first = sorted(altered.glob("*.whl"))[0]
+    content = first.read_bytes()
+    first.unlink()
+    first.write_bytes(content[:-1] + bytes([content[-1] ^ 1]))
+    words = build_argv(alone, "cpu", "apptainer")
+    words[words.index("--wheels") + 1] = str(altered)
+    done = alone.run(words, cwd=alone.folder, timeout=600)
+    assert done.returncode == 73, done.stderr
+    log = (alone.images / "logs/cpu-apptainer.log").read_text()
+    assert "THESE PACKAGES DO NOT MATCH THE HASHES" in log
+    assert first.name.partition("-")[0] in log
+    assert left(alone.images) == ["wheels"]
+
+
+@container
 def test_an_archive_that_is_none(alone: Engines) -> None:
     words = [PYTHON, *LAUNCH, "build", "cpu", "--engine", "apptainer", "--from"]
     done = alone.run([*words, "/nonexistent.tar"], cwd=alone.folder)
@@ -307,6 +357,64 @@ def test_nobody_answers() -> None:
         port = free.getsockname()[1]
         with pytest.raises(Unavailable, match="machine with a network"):
             registry.digest(f"127.0.0.1:{port}/a:b")
+
+
+class Failing(http.server.BaseHTTPRequestHandler):
+    """Answers every request with status 500."""
+
+    def do_GET(self) -> None:
+        self.send_error(500)
+
+    do_HEAD = do_POST = do_GET
+
+    def log_message(self, format: str, *args: object) -> None:
+        """Print nothing."""
+
+
+@pytest.fixture
+def failing() -> Iterator[str]:
+    """A registry and package index on a port of this machine, which fails."""
+    with http.server.ThreadingHTTPServer(("127.0.0.1", 0), Failing) as server:
+        threading.Thread(target=server.serve_forever, daemon=True).start()
+        yield f"127.0.0.1:{server.server_address[1]}"
+        server.shutdown()
+
+
+def test_a_registry_and_an_index_that_answer_500(failing: str) -> None:
+    with pytest.raises(Unavailable, match=r"fails: http://.* 500: .*try again later"):
+        registry.digest(f"{failing}/a:b")
+    with pytest.raises(Unavailable, match=r"fails: http://.* 500: .*try again later"):
+        registry.wheel_hashes(f"http://{failing}/whl", "torch")
+
+
+@container
+def test_a_pull_from_a_registry_that_answers_500(alone: Engines, failing: str) -> None:
+    line = ["env", "APPTAINER_NOHTTPS=1", PYTHON, *LAUNCH, "pull", f"oras://{failing}/aam/cpu:1"]
+    done = alone.run([*line, "--name", "cpu", "--digest", "1" * 64], cwd=alone.folder)
+    assert (done.returncode, "The image was not pulled" in done.stderr) == (73, True), done.stderr
+    assert "500" in (alone.images / "logs/cpu-registry.log").read_text()
+    assert left(alone.images) == []
+
+
+def test_without_a_network_everything_else_works(tmp_path: Path) -> None:
+    """In a network namespace of its own, a host has no network."""
+    isolated = ["unshare", "--net", "--map-root-user"]
+    if subprocess.run([*isolated, "true"], capture_output=True).returncode:
+        pytest.skip("no network namespaces")
+    place = sif(tmp_path / "cpu.sif")
+    index_of_images.write(tmp_path, "cpu", "sif", record_of(place))
+    variables = {"PATH": "/usr/sbin:/sbin", "HOME": str(tmp_path), "AAM_IMAGE_DIR": str(tmp_path)}
+    for words in (
+        ["images"],
+        ["images", "verify", "cpu", "--no-test"],
+        ["images", "prune", "--unused", "30"],
+        ["env", "show", "--stack", "cpu"],
+        ["explain", "simulate", "--output-dir", "out"],
+    ):
+        line = [shutil.which("unshare") or "", *isolated[1:], sys.executable, "-m", "launcher.cli"]
+        done = subprocess.run([*line, *words], cwd=ROOT, env=variables, capture_output=True,
+                              text=True, check=False)  # fmt: skip
+        assert done.returncode == 0, (words, done.stderr)
 
 
 @pytest.mark.parametrize(
