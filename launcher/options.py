@@ -16,6 +16,41 @@ NO_TEST_HELP = "Run the image's own test."
 
 
 @dataclass(frozen=True)
+class EngineOptions:
+    """Container engine of a command on images."""
+
+    engine: str | None = option(ENGINE_HELP, default=None, metavar="NAME", basic=True)
+
+
+@dataclass(frozen=True)
+class SeveralImages(EngineOptions):
+    """Images that a command works on."""
+
+    names: tuple[str, ...] = option(NAMES_HELP, first=True, metavar="NAME")
+
+
+@dataclass(frozen=True)
+class OneImage(EngineOptions):
+    """The image that a command works on."""
+
+    name: str = option("Image of `aam-launch images`.", first=True, metavar="NAME")
+
+    @property
+    def names(self) -> tuple[str, ...]:
+        """The image, as other commands have several."""
+        return (self.name,)
+
+
+@dataclass(frozen=True)
+class SiteOptions:
+    """Site that a command reads."""
+
+    name: str = option(
+        "Name of the site, or its file.", default="", first=True, metavar="SITE", basic=True
+    )
+
+
+@dataclass(frozen=True)
 class Explain:
     """Show every decision about a command, its reason and its source; run nothing.
 
@@ -53,7 +88,7 @@ class Images:
 
 
 @dataclass(frozen=True)
-class ImagesBuild:
+class ImagesBuild(SeveralImages):
     """Build images into the image folder and record what was built (images.json).
 
     Examples:
@@ -61,8 +96,6 @@ class ImagesBuild:
         aam-launch images build rocm63 --engine podman
     """
 
-    names: tuple[str, ...] = option(NAMES_HELP, first=True, metavar="NAME")
-    engine: str | None = option(ENGINE_HELP, default=None, metavar="NAME", basic=True)
     build_arg: tuple[str, ...] = option(
         "Set a build argument: BASE, SNAPSHOT, TORCH or TORCH_INDEX.",
         default=(),
@@ -104,7 +137,7 @@ class ImagesLock:
 
 
 @dataclass(frozen=True)
-class ImagesVerify:
+class ImagesVerify(SeveralImages):
     """Compare images with their record, run their own test, and `aam check` on this device.
 
     Examples:
@@ -112,8 +145,6 @@ class ImagesVerify:
         aam-launch images verify cpu --no-test
     """
 
-    names: tuple[str, ...] = option(NAMES_HELP, first=True, metavar="NAME")
-    engine: str | None = option(ENGINE_HELP, default=None, metavar="NAME", basic=True)
     test: bool = option(NO_TEST_HELP, default=True, basic=True)
     key: Path | None = option(
         "Require a signature of the SIF by this public key (PEM).",
@@ -124,7 +155,7 @@ class ImagesVerify:
 
 
 @dataclass(frozen=True)
-class ImagesSbom:
+class ImagesSbom(OneImage):
     """Print the packages of an image, their versions and licences, as SPDX 2.3 JSON (an SBOM).
 
     Examples:
@@ -132,26 +163,15 @@ class ImagesSbom:
         aam-launch images sbom cpu --engine podman
     """
 
-    name: str = option("Image of `aam-launch images`.", first=True, metavar="NAME")
-    engine: str | None = option(ENGINE_HELP, default=None, metavar="NAME", basic=True)
-
-    @property
-    def names(self) -> tuple[str, ...]:
-        """The image, as other commands have several."""
-        return (self.name,)
-
 
 @dataclass(frozen=True)
-class ImagesRemove:
+class ImagesRemove(SeveralImages):
     """Remove images and their record.
 
     Examples:
         aam-launch images rm cpu
         aam-launch images rm cpu --engine podman
     """
-
-    names: tuple[str, ...] = option(NAMES_HELP, first=True, metavar="NAME")
-    engine: str | None = option(ENGINE_HELP, default=None, metavar="NAME", basic=True)
 
 
 @dataclass(frozen=True)
@@ -186,7 +206,7 @@ class ImagesPrune:
 
 
 @dataclass(frozen=True)
-class ImagesPull:
+class ImagesPull(EngineOptions):
     """Fetch the SIF of an image from a registry by its SHA-256, and record it.
 
     Examples:
@@ -197,7 +217,6 @@ class ImagesPull:
     source: str = option("Place in the registry, oras://HOST/NAME:TAG.", first=True)
     name: str = option("Image of `aam-launch images` that it is.", metavar="NAME")
     digest: str = option("SHA-256 of the SIF, as `images publish` prints it.", metavar="sha256:...")
-    engine: str | None = option(ENGINE_HELP, default=None, metavar="NAME", basic=True)
 
     @property
     def names(self) -> tuple[str, ...]:
@@ -206,7 +225,7 @@ class ImagesPull:
 
 
 @dataclass(frozen=True)
-class ImagesPublish:
+class ImagesPublish(OneImage):
     """Push the SIF of an image to a registry, and print its SHA-256.
 
     Examples:
@@ -214,14 +233,7 @@ class ImagesPublish:
         aam-launch images publish cpu --to oras://registry.example.org/aam/cpu:1
     """
 
-    name: str = option("Image of `aam-launch images`.", first=True, metavar="NAME")
     to: str = option("Place in the registry, oras://HOST/NAME:TAG.", metavar="PLACE")
-    engine: str | None = option(ENGINE_HELP, default=None, metavar="NAME", basic=True)
-
-    @property
-    def names(self) -> tuple[str, ...]:
-        """The image, as other commands have several."""
-        return (self.name,)
 
 
 @dataclass(frozen=True)
@@ -286,7 +298,7 @@ class Jobs:
 
 
 @dataclass(frozen=True)
-class SiteShow:
+class SiteShow(SiteOptions):
     """Show what is known about a cluster.
 
     Examples:
@@ -294,23 +306,15 @@ class SiteShow:
         aam-launch site show ./my_cluster.yaml --json
     """
 
-    name: str = option(
-        "Name of the site, or its file.", default="", first=True, metavar="SITE", basic=True
-    )
-
 
 @dataclass(frozen=True)
-class SiteCheck:
+class SiteCheck(SiteOptions):
     """Compare what is known about a cluster with this host, a login node of it.
 
     Examples:
         aam-launch site check cosmos
         aam-launch site check cosmos --json
     """
-
-    name: str = option(
-        "Name of the site, or its file.", default="", first=True, metavar="SITE", basic=True
-    )
 
 
 @dataclass(frozen=True)

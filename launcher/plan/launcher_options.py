@@ -1,11 +1,9 @@
 """Options of the launcher itself, accepted anywhere among those of `aam`."""
 
-from collections.abc import Mapping
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Any
 
-from aam.contract.options import OptionSpec, arguments, specs
+from aam.contract.options import OptionSpec, specs
 from aam.contract.options.field import ONE_OR_MORE, option
 from launcher.plan.settings import FILES_ONLY, SETTING_SPECS
 
@@ -45,12 +43,3 @@ LAUNCHER_OPTIONS: dict[str, OptionSpec] = {
     )
 }
 """The launcher's own options by flag; no option of `aam` has one of these names but --json."""
-
-
-def as_arguments(launcher_options: Mapping[str, Any]) -> list[str]:
-    """Return the launcher's own options as arguments of a command line.
-
-    >>> as_arguments({"--image": "cpu", "--force": True})
-    ['--image', 'cpu', '--force']
-    """
-    return list(arguments(LAUNCHER_OPTIONS.values(), launcher_options))

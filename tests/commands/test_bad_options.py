@@ -59,7 +59,7 @@ def test_checkpoints_of_another_kind(
 
 
 @pytest.mark.parametrize(
-    ("command", "words", "said"),
+    ("command", "words", "message"),
     [
         ("pretrain", "--unifrac-matrix MATRIX", "Both a tree and a matrix"),
         ("pretrain", "--penalty 0 --nuc-penalty 0", "Nothing to learn"),
@@ -90,11 +90,11 @@ def test_checkpoints_of_another_kind(
     ],
 )
 def test_options_that_contradict(
-    bench: Bench, refused: Refused, command: str, words: str, said: str
+    bench: Bench, refused: Refused, command: str, words: str, message: str
 ) -> None:
     matrix = bench.text("m.tsv", "")
     given = [str(matrix) if word == "MATRIX" else word for word in words.split()]
-    refused(getattr(bench, command)(*given), USAGE, said)
+    refused(getattr(bench, command)(*given), USAGE, message)
 
 
 @pytest.mark.skipif(torch.cuda.is_available(), reason="there is a GPU")

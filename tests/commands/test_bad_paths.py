@@ -20,7 +20,7 @@ from tests.support.bench import CANNOT_CREATE, DATA, NO_INPUT, USAGE, Bench, Ref
 from tests.support.commands import TINY, aam
 
 ROOT = Path(__file__).parents[2]
-NOBODY = 65534
+OTHER_USER = 65534
 
 
 # Files that are not there
@@ -61,12 +61,12 @@ def test_predict_without_its_files(
 
 @contextmanager
 def unreadable(path: Path) -> Iterator[None]:
-    """Take the permission to read; root, who may read all, becomes nobody meanwhile."""
+    """Take the permission to read; root, who may read all, becomes another user meanwhile."""
     is_root = os.geteuid() == 0
     mode = path.stat().st_mode
     path.chmod(0)
     if is_root:
-        os.setresuid(NOBODY, NOBODY, 0)
+        os.setresuid(OTHER_USER, OTHER_USER, 0)
     try:
         yield
     finally:

@@ -92,7 +92,7 @@ def test_refused_at_once(tmp_path: Path, words: list[str], status: int, message:
 
 
 @pytest.mark.parametrize(
-    ("words", "status", "said"),
+    ("words", "status", "message"),
     [
         (["pull", "docker://h/a:1", "--digest", "1" * 64], 64, "give oras://HOST/NAME:TAG"),
         (["pull", "oras://h/a:1", "--digest", "sha256:12"], 64, "Not a digest"),
@@ -102,12 +102,12 @@ def test_refused_at_once(tmp_path: Path, words: list[str], status: int, message:
     ],
 )
 def test_a_registry_that_cannot_serve(
-    tmp_path: Path, words: list[str], status: int, said: str
+    tmp_path: Path, words: list[str], status: int, message: str
 ) -> None:
     program(tmp_path, "apptainer", '[ "$1" = --version ] && echo apptainer version 1.4.5')
     named = ["--name", "cpu"] if words[0] == "pull" else []
     done = here(tmp_path, *words, *named)
-    assert (done.returncode, said in done.stderr) == (status, True), done.stderr
+    assert (done.returncode, message in done.stderr) == (status, True), done.stderr
     assert not list(tmp_path.glob(".cpu.*[!k]"))  # only the lock
 
 
@@ -129,15 +129,15 @@ def test_an_engine_that_is_too_old(tmp_path: Path, name: str, says: str, needed:
 
 
 def test_a_misspelt_argument_never_reaches_the_engine(tmp_path: Path) -> None:
-    program(tmp_path, "apptainer", f"echo x >> {tmp_path}/asked", "echo apptainer version 1.4.5")
+    program(tmp_path, "apptainer", f"echo x >> {tmp_path}/started", "echo apptainer version 1.4.5")
     done = here(tmp_path, "build", "cpu", "--build-arg", "TORCHINDEX=x")
     assert done.returncode == 64
     assert "did you mean 'TORCH_INDEX'?" in done.stderr
-    assert (tmp_path / "asked").read_text().split() == ["x"]  # its version alone
+    assert (tmp_path / "started").read_text().split() == ["x"]  # its version alone
 
 
 def test_an_image_without_a_known_hash_is_refused_before_anything_is_made(tmp_path: Path) -> None:
-    """The index that is asked for the hash does not answer: its address is of no host."""
+    """The index does not answer: its address is of no host."""
     program(tmp_path, "apptainer", "echo apptainer version 1.4.5")
     (tmp_path / "site.yaml").write_text(
         "images: {rocm60: {arguments: {BASE: 'base@sha256:12', SNAPSHOT: base, "

@@ -45,7 +45,7 @@ def whole(study: Study) -> np.ndarray:
     return np.asarray(study.table.counts[np.arange(len(study.reads))].toarray())
 
 
-def said(capsys: Capture) -> str:
+def messages(capsys: Capture) -> str:
     return " ".join(capsys.readouterr().err.split())
 
 
@@ -99,7 +99,7 @@ def test_asvs_are_joined_by_sequence_not_by_id(tmp_path: Path, capsys: Capture) 
     fasta.write_text("".join(f">{name}\n{dna}\n" for name, dna in md5.items()))
     two = write_table(tmp_path / "two.tsv", {"s2": dict(zip(md5, (5, 7), strict=True))})
     assert prepare(tmp_path / "s.aam", one, two, more=("--sequences", fasta)) == 0
-    assert "4 ASVs of 2 tables are 3 different sequences" in said(capsys)
+    assert "4 ASVs of 2 tables are 3 different sequences" in messages(capsys)
     study = load_study(TableOptions(table=tmp_path / "s.aam"))
     assert counts_of(study) == {"s1": {a: 3, c: 1}, "s2": {a: 5, g: 7}}
     assert set(study.table.feature_ids) == {a, c, list(md5)[1]}
@@ -114,7 +114,7 @@ def test_ids_in_two_tables_need_prefixes(tmp_path: Path, capsys: Capture) -> Non
     metadata = [f"--metadata={tmp_path / name}-metadata.tsv" for name in ("one", "two")]
     store = tmp_path / "s.aam"
     assert prepare(store, one, two, more=tuple(metadata)) == DataError.status
-    assert "Sample ids stand in two files: 1 (s1); give each table a prefix" in said(capsys)
+    assert "Sample ids stand in two files: 1 (s1); give each table a prefix" in messages(capsys)
     assert not store.exists()
     prefixes = ("--sample-prefixes", "gut", "skin")
     assert prepare(store, one, two, more=(*metadata, *prefixes)) == 0
@@ -139,15 +139,15 @@ def test_trimmed_asvs_are_joined_and_their_reads_added(
     one = write_table(tmp_path / "one.tsv", {"s1": {a: 3, c: 1}, "s2": {c: 2}})
     two = write_table(tmp_path / "two.tsv", {"s3": {COMMON: 9}})
     assert prepare(tmp_path / "apart.aam", one, two) == 0
-    assert "--trim-length 24 cuts them to one length" in said(capsys)
+    assert "--trim-length 24 cuts them to one length" in messages(capsys)
     assert prepare(tmp_path / "s.aam", one, two, more=("--trim-length", length)) == 0
-    printed = said(capsys)
+    printed = messages(capsys)
     assert ("trimmed to the shortest, 24 nucleotides" in printed) == (length == "shortest")
     study = load_study(TableOptions(table=tmp_path / "s.aam"))
     assert counts_of(study) == {"s1": {COMMON: 4}, "s2": {COMMON: 2}, "s3": {COMMON: 9}}
     assert tuple(study.table.feature_ids) == (COMMON,)
     assert prepare(tmp_path / "long.aam", one, two, more=("--trim-length", 30)) == 0
-    assert "1 of 3 ASVs are shorter than --trim-length" in said(capsys)
+    assert "1 of 3 ASVs are shorter than --trim-length" in messages(capsys)
 
 
 def test_asvs_of_different_regions_are_reported(tmp_path: Path, capsys: Capture) -> None:
@@ -155,9 +155,9 @@ def test_asvs_of_different_regions_are_reported(tmp_path: Path, capsys: Capture)
     one = write_table(tmp_path / "one.tsv", {"s1": {a: 3, c: 1}})
     two = write_table(tmp_path / "two.tsv", {"s2": {"AAGGGCCGTATCTCAGTCCCCTTGTGGCCGTC": 4}})
     assert prepare(tmp_path / "s.aam", one, two) == 0
-    assert "begin differently (0% share the first 8 nucleotides" in said(capsys)
+    assert "begin differently (0% share the first 8 nucleotides" in messages(capsys)
     assert prepare(tmp_path / "t.aam", one, write_table(tmp_path / "3.tsv", {"s3": {a: 1}})) == 0
-    assert "begin differently" not in said(capsys)
+    assert "begin differently" not in messages(capsys)
 
 
 @pytest.mark.parametrize(
@@ -176,7 +176,7 @@ def test_wrong_options_are_refused(
     a, *_ = ASVS.values()
     tables = [write_table(tmp_path / f"{n}.tsv", {f"s{n}": {a: 3}}) for n in range(2)]
     assert prepare(tmp_path / "s.aam", *tables, more=more) == error.status
-    assert sentence in said(capsys)
+    assert sentence in messages(capsys)
     assert not (tmp_path / "s.aam").exists()
 
 
@@ -188,7 +188,7 @@ def test_an_id_of_two_sequences_is_refused(tmp_path: Path, capsys: Capture) -> N
         fastas.append(f"--sequences={tmp_path / f'{number}.fasta'}")
         (tmp_path / f"{number}.fasta").write_text(f">OTU_1\n{dna}\n")
     assert prepare(tmp_path / "s.aam", *tables, more=tuple(fastas)) == DataError.status
-    assert "Feature ids with different sequences: 1 (OTU_1)" in said(capsys)
+    assert "Feature ids with different sequences: 1 (OTU_1)" in messages(capsys)
     assert prepare(tmp_path / "s.aam", *tables, more=(*fastas, "--trim-length", 32)) == 0
     assert counts_of(load_study(TableOptions(table=tmp_path / "s.aam"))) == {
         "s0": {a: 3}, "s1": {c: 3}
@@ -200,4 +200,4 @@ def test_reads_beyond_a_count_are_refused(tmp_path: Path, capsys: Capture) -> No
     table = write_table(tmp_path / "one.tsv", {"s1": {a: 2**30, c: 2**30}})
     more = ("--trim-length", len(COMMON))
     assert prepare(tmp_path / "s.aam", table, more=more) == DataError.status
-    assert "Counts beyond 2147483647 after trimming" in said(capsys)
+    assert "Counts beyond 2147483647 after trimming" in messages(capsys)

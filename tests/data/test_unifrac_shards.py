@@ -46,7 +46,7 @@ def all_shards(study: Path, output: Path, *words: object) -> Path:
     return output.with_name(f"{output.name}.shards")
 
 
-def said(capsys: Capture) -> str:
+def messages(capsys: Capture) -> str:
     return " ".join(capsys.readouterr().err.split())
 
 
@@ -62,7 +62,7 @@ def test_merged_shards_are_the_bytes_of_one_process(
     assert not merged.exists()
     assert aam("merge", "--output", merged) == 0
     assert merged.read_bytes() == whole.read_bytes()
-    assert f"{SAMPLES} samples" in said(capsys)
+    assert f"{SAMPLES} samples" in messages(capsys)
     assert aam("merge", "--output", merged) == CannotCreate.status
     # The table itself instead of its store, and a matrix that is computed in memory.
     table = ("--table", study / "table.biom", "--tree", study / "tree.nwk", "--device", "cpu")
@@ -89,18 +89,18 @@ def test_a_complete_shard_is_kept_and_a_broken_one_computed_again(
     times, content = first.stat().st_mtime_ns, second.read_bytes()
     second.write_bytes(content[: len(content) // 2])
     assert aam("merge", "--output", output) == DataError.status
-    assert "A shard has changed since it was written" in said(capsys)
+    assert "A shard has changed since it was written" in messages(capsys)
     assert unifrac(study, output, "--shard", "1/4") == 0
-    assert "Shard 1/4 is complete" in said(capsys)
+    assert "Shard 1/4 is complete" in messages(capsys)
     assert first.stat().st_mtime_ns == times
     assert unifrac(study, output, "--shard", "2/4") == 0
     assert second.read_bytes() == content
     second.unlink()
     assert aam("merge", "--output", output) == MissingInput.status
-    assert "run the command with --shard 2/4" in said(capsys)
+    assert "run the command with --shard 2/4" in messages(capsys)
     assert unifrac(study, output, "--shard", "2/4", "--unifrac-metric", "weighted") == 0
     assert aam("merge", "--output", output) == DataError.status
-    assert "different values of --unifrac-metric" in said(capsys)
+    assert "different values of --unifrac-metric" in messages(capsys)
     assert unifrac(study, output, "--shard", "2/4") == CannotCreate.status
     assert unifrac(study, output, "--shard", "2/5") == CannotCreate.status
     assert not output.exists()
@@ -120,7 +120,7 @@ def test_shards_that_do_not_exist_are_refused(
     output: str, words: tuple[str, ...], sentence: str, study: Path, tmp_path: Path, capsys: Capture
 ) -> None:
     assert unifrac(study, tmp_path / output, *words) == UsageError.status
-    assert sentence in said(capsys)
+    assert sentence in messages(capsys)
 
 
 def test_memory_does_not_grow_with_the_matrix(tmp_path: Path) -> None:

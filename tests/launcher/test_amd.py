@@ -71,7 +71,7 @@ def test_from_the_pci_bus_alone(name: str, count: int, arch: str, vendor: str) -
     assert [(gpu.arch, gpu.vendor, gpu.driven) for gpu in host.gpus] == [
         (arch, vendor, False)
     ] * count
-    assert host.driver("amd") is host.driver("nvidia") is None  # the ASPEED chip is nobody's GPU
+    assert host.driver("amd") is host.driver("nvidia") is None  # ASPEED makes no GPU
 
 
 # --- built hosts

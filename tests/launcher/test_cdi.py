@@ -275,8 +275,8 @@ def test_podman_brings_in_described_devices(
     assert "--device amd.com/gpu=1 --device amd.com/gpu=3" in shown.stdout, shown.stderr
     done = engines.run(line, user=user, before=before, cwd=engines.folder)
     assert done.returncode == 0, done.stderr
-    said = json.loads(done.stdout)
-    seen = {path for path in said["devices"] if path.startswith(("/dev/dri", "/dev/kfd"))}
+    printed = json.loads(done.stdout)
+    seen = {path for path in printed["devices"] if path.startswith(("/dev/dri", "/dev/kfd"))}
     assert seen == {"/dev/kfd", "/dev/dri/renderD136", "/dev/dri/renderD152"}
-    assert all(said["devices"][path] for path in seen)
-    assert said["environment"]["ROCR_VISIBLE_DEVICES"] == "1,0"
+    assert all(printed["devices"][path] for path in seen)
+    assert printed["environment"]["ROCR_VISIBLE_DEVICES"] == "1,0"

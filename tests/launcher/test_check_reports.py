@@ -102,9 +102,9 @@ def test_a_stack_that_failed_its_check_is_passed_over(
     built = tuple(replace(b, digest=f"sha256:{n}") for n, b in enumerate(BUILT))
     useless = report(*(faulty(emulated.ignoring, backend.name) for backend in TORCH))
 
-    def chosen(**asked: str) -> Choice:
+    def chosen(**given: str) -> Choice:
         catalog = check_reports.with_failures(CATALOG, mi300a, built, tmp_path)
-        settings = merge([from_flags({f"--{key}": value for key, value in asked.items()})])
+        settings = merge([from_flags({f"--{key}": value for key, value in given.items()})])
         return choose(mi300a, catalog, settings, built, detect_stack())
 
     newest = chosen()

@@ -105,13 +105,13 @@ def test_the_chosen_gpus_and_one_mask(
     ]
     done = engines.run(line, user=user, before=before, cwd=engines.folder)
     assert done.returncode == 0, done.stderr
-    said = json.loads(done.stdout)
-    seen = {path for path in said["devices"] if path.startswith(("/dev/dri", "/dev/kfd"))}
+    printed = json.loads(done.stdout)
+    seen = {path for path in printed["devices"] if path.startswith(("/dev/dri", "/dev/kfd"))}
     assert seen == {"/dev/kfd", *(f"/dev/dri/renderD{node}" for node in nodes)}
-    assert all(said["devices"][path] for path in seen)
-    given = {n: v for n, v in said["environment"].items() if n.endswith(("DEVICES", "ORDINAL"))}
+    assert all(printed["devices"][path] for path in seen)
+    given = {n: v for n, v in printed["environment"].items() if n.endswith(("DEVICES", "ORDINAL"))}
     assert given == {"ROCR_VISIBLE_DEVICES": mask}
-    assert not said["libs"]
+    assert not printed["libs"]
 
 
 def case(backend: str, outcome: str, mask: str = "each", fault: str = "") -> dict[str, str]:
@@ -143,27 +143,27 @@ def test_a_stack_is_measured_once_and_the_verdict_goes_in(
         line += [*own, *words, "--table", str(table), "--output-dir", str(place / "out")]
         return engines.run(line, before=before, cwd=engines.folder)
 
-    told = run("explain", "pretrain")
-    assert "not yet measured" in told.stdout, told.stderr
+    explained = run("explain", "pretrain")
+    assert "not yet measured" in explained.stdout, explained.stderr
     assert not (place / "cache/aam/check-reports").exists()
 
     first = run("pretrain", status=1)
     assert first.returncode == 0, first.stderr
     assert "measuring attention once for gfx942" in first.stderr
     assert "Catalog and measurement disagree" in first.stderr
-    said = json.loads(first.stdout)
-    assert "--attn-implementation" not in said["words"]  # aam chooses from the report
-    handed = json.loads(said["environment"]["AAM_CHECK_REPORT"])
+    printed = json.loads(first.stdout)
+    assert "--attn-implementation" not in printed["words"]  # aam chooses from the report
+    handed = json.loads(printed["environment"]["AAM_CHECK_REPORT"])
     assert handed["cases"][0]["fault"] == "first mask for all"
     assert handed["key"]["arch"] == "gfx942"
 
     again = run("pretrain")
     assert "measuring" not in again.stderr
     assert json.loads(json.loads(again.stdout)["environment"]["AAM_CHECK_REPORT"]) == handed
-    told = run("explain", "pretrain")
-    assert "auto wrong (first mask for all), math right" in told.stdout
-    assert "measured 2026-01-02" in told.stdout
-    assert "AAM_CHECK_REPORT=..." in told.stdout
+    explained = run("explain", "pretrain")
+    assert "auto wrong (first mask for all), math right" in explained.stdout
+    assert "measured 2026-01-02" in explained.stdout
+    assert "AAM_CHECK_REPORT=..." in explained.stdout
     assert "measuring" in run("pretrain", "--recheck").stderr
     unchecked = run("pretrain", "--no-check")
     assert "AAM_CHECK_REPORT" not in json.loads(unchecked.stdout)["environment"]
@@ -205,9 +205,9 @@ def test_a_stack_that_failed_its_check_is_not_chosen(
     assert "A stack is not chosen, because aam check failed with it: rocm72" in first.stderr
     assert json.loads(first.stdout)["environment"]["APPTAINER_NAME"] == "rocm63.sif"
 
-    told = run("explain", "pretrain")
-    assert f"{images}/rocm63.sif" in told.stdout
-    assert "rocm72 on gfx942: no correct attention backend, measured 2026-01-02" in told.stdout
+    explained = run("explain", "pretrain")
+    assert f"{images}/rocm63.sif" in explained.stdout
+    assert "rocm72 on gfx942: no correct attention backend, measured 2026-01-02" in explained.stdout
     named = run("pretrain", "--image", "rocm72")
     assert named.returncode == 69
     assert "aam check failed with it on gfx942" in named.stderr

@@ -38,9 +38,9 @@ def test_symbolic_links_and_relative_paths(
     link.symlink_to("scratch/table.biom")
     relative = os.path.relpath(link, engines.folder)
     words = ["pretrain", "--table", relative, "--output-dir", str(place / "scratch/new")]
-    said = engines.probe(engine, *words, user=user)
-    assert said["words"][2] == str(link)
-    assert said["text"][str(link)] == table.read_text()
+    printed = engines.probe(engine, *words, user=user)
+    assert printed["words"][2] == str(link)
+    assert printed["text"][str(link)] == table.read_text()
     assert (place / "real/new").is_dir()
 
 
@@ -52,10 +52,10 @@ def test_a_link_in_an_output_folder(engines: Engines, place: Path, engine: str, 
     link = place / "out/link.biom"
     link.symlink_to("../real/table.biom")
     words = ["pretrain", "--table", str(link), "--output-dir", str(place / "out")]
-    said = engines.probe(engine, *words, user=user)
-    assert said["words"] == words
-    assert said["text"] == {str(link): table.read_text()}
-    assert said["writable"] == {str(link): False, str(place / "out"): True}
+    printed = engines.probe(engine, *words, user=user)
+    assert printed["words"] == words
+    assert printed["text"] == {str(link): table.read_text()}
+    assert printed["writable"] == {str(link): False, str(place / "out"): True}
 
 
 @fewer
@@ -68,8 +68,8 @@ def test_a_report_writes_into_its_run(
     shutil.chown(run, USER)
     assert engines.probe(engine, "report", "--run-dir", str(run))["writable"][str(run)] is True
     page = ["--output", str(place / "page/report.html")]
-    said = engines.probe(engine, "report", "--run-dir", str(run), *page)
-    assert said["writable"][str(run)] is False
+    printed = engines.probe(engine, "report", "--run-dir", str(run), *page)
+    assert printed["writable"][str(run)] is False
 
 
 # Every character that a file name can have; the launcher's words are text, so it must decode.
@@ -98,11 +98,11 @@ def test_paths_and_values_arrive_unchanged(
         shutil.chown(made, USER)
     words = ["pretrain", f"--table={table}", "--tree", str(tree), f"--output-dir={out}"]
     given = [word for n, v in enumerate(values) for word in ("--env", f"VALUE{n}={v}")]
-    said = engines.probe(engine, *words, *given, user=user)
+    printed = engines.probe(engine, *words, *given, user=user)
     pairs = ["--table", str(table), "--tree", str(tree), "--output-dir", str(out)]
-    assert said["words"] == ["pretrain", *pairs]
-    assert said["text"][str(tree)] == "a table"
-    assert [said["environment"][f"VALUE{n}"] for n in range(5)] == values
+    assert printed["words"] == ["pretrain", *pairs]
+    assert printed["text"][str(tree)] == "a table"
+    assert [printed["environment"][f"VALUE{n}"] for n in range(5)] == values
     assert out.is_dir()
 
 

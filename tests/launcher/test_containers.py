@@ -32,15 +32,15 @@ def test_inputs_outputs_and_user(engines: Engines, place: Path, engine: str, use
     done = engines.launch(engine, *words, user=user)
     assert done.returncode == 0, done.stderr
     assert done.stderr == ""
-    said = json.loads(done.stdout)
-    assert said["words"] == words
-    assert said["text"][str(table)] == "a table"
-    assert said["writable"] == {str(table): False, str(out): True}
-    assert out.stat().st_uid == said["uid"] == (0 if user == "root" else 1001)
-    assert said["root"] is False
-    assert USER not in said["home"]
-    assert all(said["caches"].values()), said["caches"]
-    assert said["folder"].endswith("/home")
+    printed = json.loads(done.stdout)
+    assert printed["words"] == words
+    assert printed["text"][str(table)] == "a table"
+    assert printed["writable"] == {str(table): False, str(out): True}
+    assert out.stat().st_uid == printed["uid"] == (0 if user == "root" else 1001)
+    assert printed["root"] is False
+    assert USER not in printed["home"]
+    assert all(printed["caches"].values()), printed["caches"]
+    assert printed["folder"].endswith("/home")
 
 
 @each
@@ -113,10 +113,10 @@ def test_variables_of_the_shell_do_not_change_the_container(
         line = ["env", *(f"{name}={value}" for name, value in variables.items()), *words]
         done = engines.run(line, user=user, cwd=engines.folder)
         assert done.returncode == 0, done.stderr
-        said = json.loads(done.stdout)
+        printed = json.loads(done.stdout)
         for name in ("AAM_PLAN", "SHLVL", "HOSTNAME", "container_uuid"):
-            said["environment"].pop(name, None)
-        seen.append(said)
+            printed["environment"].pop(name, None)
+        seen.append(printed)
     assert seen[1] == seen[0]
     assert seen[1]["uid"] == (0 if user == "root" else 1001)
 

@@ -136,8 +136,8 @@ def test_show_prints_the_stack_the_reason_and_the_commands(tmp_path: Path) -> No
     assert "--index-url https://download.pytorch.org/whl/rocm6.4" in last[3]
     assert "--require-hashes" in last[2] and "--require-hashes" in last[3]
     assert last[5].endswith("--runtime native check --quick")
-    said = json.loads(env(tmp_path, "show", "--json", "--host", str(host.root)).stdout)
-    assert said["stack"] == "rocm64"
+    shown = json.loads(env(tmp_path, "show", "--json", "--host", str(host.root)).stdout)
+    assert shown["stack"] == "rocm64"
     assert not (tmp_path / "e").exists()
 
 
@@ -151,7 +151,7 @@ def test_show_names_a_pin_without_a_hash(tmp_path: Path) -> None:
 
 
 @pytest.mark.parametrize(
-    ("words", "status", "said"),
+    ("words", "status", "message"),
     [
         (["--stack", "cup"], 64, "No such stack: 'cup'"),
         (["--stack", "rocm63"], 69, "needs a GPU of AMD and none can be used"),
@@ -163,13 +163,13 @@ def test_show_names_a_pin_without_a_hash(tmp_path: Path) -> None:
     ],
 )
 def test_create_is_refused_at_once(
-    tmp_path: Path, words: list[str], status: int, said: str
+    tmp_path: Path, words: list[str], status: int, message: str
 ) -> None:
     (tmp_path / "there").mkdir()
     keys = "title: ours, vendor: cpu, pins: {python: '3.11', torch: '2'}, arguments: {TORCH: '2'}"
     (tmp_path / "site.yaml").write_text(f"images: {{mine: {{{keys}}}}}\n")
     done = env(tmp_path, "create", *words, "--site", "./site.yaml")
-    assert (done.returncode, said in done.stderr) == (status, True), done.stderr
+    assert (done.returncode, message in done.stderr) == (status, True), done.stderr
     assert sorted(p.name for p in tmp_path.iterdir() if p.suffix != ".yaml") in (
         ["bin", "there"], [".cache", "bin", "there"],
     )  # fmt: skip

@@ -23,17 +23,17 @@ def test_explain_runs_nothing_and_tells_all(folder: Path) -> None:
     assert not (folder / "out").exists()
 
 
-@pytest.mark.parametrize("asked", [["--device", "cuda"], ["--gpus", "2"], []])
+@pytest.mark.parametrize("device_options", [["--device", "cuda"], ["--gpus", "2"], []])
 def test_a_launch_that_asks_for_a_gpu_is_refused_without_one(
-    folder: Path, asked: list[str]
+    folder: Path, device_options: list[str]
 ) -> None:
-    job = {} if asked else {"SLURM_JOB_ID": "7", "SLURM_JOB_GPUS": "0"}
-    for words in ([*RUN, *asked], ["explain", *RUN, *asked]):
+    job = {} if device_options else {"SLURM_JOB_ID": "7", "SLURM_JOB_GPUS": "0"}
+    for words in ([*RUN, *device_options], ["explain", *RUN, *device_options]):
         done = launch(folder, *words, **job)
         assert done.returncode == 69
         assert "A GPU is requested and none can be used: there is no GPU" in done.stderr
         assert "--device cpu" in done.stderr
-    cpu = [word for word in asked if word not in ("--device", "cuda")]
+    cpu = [word for word in device_options if word not in ("--device", "cuda")]
     assert launch(folder, "explain", *RUN, *cpu, "--device", "cpu", **job).returncode == 0
     assert not (folder / "out").exists()
 

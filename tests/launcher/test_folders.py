@@ -14,7 +14,7 @@ from launcher.engines import shell_line
 from launcher.engines.folders import make_private
 from launcher.plan.plan import Plan
 
-NOBODY = 65534
+OTHER_USER = 65534
 
 
 @pytest.fixture
@@ -49,7 +49,7 @@ def test_a_folder_that_others_may_write_to_is_refused(scratch: Path, number: int
 def test_a_folder_of_another_user_is_refused(scratch: Path, number: int) -> None:
     """The outermost is the one whose child its owner could swap between check and use."""
     make_private(folders(scratch))
-    os.chown(folders(scratch)[number], NOBODY, NOBODY)
+    os.chown(folders(scratch)[number], OTHER_USER, OTHER_USER)
     with pytest.raises(NotPermitted, match="is not a folder of yours"):
         make_private(folders(scratch))
 

@@ -88,12 +88,12 @@ def losses(run: Path) -> list[float]:
 
 def test_one_rank_trains_as_without_slurm(cluster: Cluster, alone: Path) -> None:
     job = cluster.submit("--gpus", "1", *cluster.pretraining("single", EPOCHS))
-    assert job.ended() == "COMPLETED", job.said
+    assert job.ended() == "COMPLETED", job.output
     same(alone, cluster.folder / "single")
-    assert "WARNING" not in job.said
+    assert "WARNING" not in job.output
     assert rows(alone) == rows(cluster.folder / "single") == EPOCHS
     assert cluster.jobs()[job.number] == "finished"
-    assert "aam-job: ended with status 0" in job.said
+    assert "aam-job: ended with status 0" in job.output
     left = [p.name for p in (cluster.folder / "single").iterdir() if p.name.startswith(".")]
     assert left == [".aam-job"]
     assert not Path(f"/tmp/aam-{job.number}").exists()
@@ -101,11 +101,11 @@ def test_one_rank_trains_as_without_slurm(cluster: Cluster, alone: Path) -> None
 
 def test_a_node_and_two_nodes_train_alike(cluster: Cluster, alone: Path) -> None:
     node = cluster.submit("--gpus", "4", *cluster.pretraining("node", EPOCHS))
-    assert node.ended() == "COMPLETED", node.said
+    assert node.ended() == "COMPLETED", node.output
     two = cluster.submit("--nodes", "2", "--gpus", "2", *cluster.pretraining("two", EPOCHS))
-    assert two.ended() == "COMPLETED", two.said
-    assert "4 processes (DDP)" in node.said
-    assert "4 processes (DDP)" in two.said
+    assert two.ended() == "COMPLETED", two.output
+    assert "4 processes (DDP)" in node.output
+    assert "4 processes (DDP)" in two.output
     near(cluster.folder / "node", cluster.folder / "two")
     # One process sums in another order; Adam makes more of that in the weights than in the loss.
     assert losses(cluster.folder / "two") == pytest.approx(losses(alone), rel=1e-4)
@@ -119,12 +119,12 @@ def test_training_and_prediction(cluster: Cluster, alone: Path) -> None:
         "--output-dir", folder / "a 'model'", "--epochs", "2", "--batch-size", "8",
         "--device", "cpu", "--job-name", 'my "model"',
     )  # fmt: skip
-    assert job.ended() == "COMPLETED", job.said
+    assert job.ended() == "COMPLETED", job.output
     assert cluster.jobs()[job.number] == "finished"
     words = ("predict", "--model", folder / "a 'model'", "--table", study / "table.biom",
              "--device", "cpu", "--output")  # fmt: skip
     job = cluster.submit(*words, folder / "predictions.tsv")
-    assert job.ended() == "COMPLETED", job.said
+    assert job.ended() == "COMPLETED", job.output
     own = cluster.launch("--runtime", "apptainer", "--image", "cpu", *words, folder / "own.tsv")
     assert own.returncode == 0, own.stderr
     assert (folder / "predictions.tsv").read_text() == (folder / "own.tsv").read_text()
@@ -155,7 +155,7 @@ def test_shards_are_merged_to_the_bytes_of_one_process(cluster: Cluster, alone: 
     assert done.returncode == 0, done.stderr
     array, number = re.findall(r"^Job (\d+): aam", done.stdout, re.MULTILINE)
     merge = Job(cluster, number, Path(f"{parts}/embeddings.tsv-{number}.log"))
-    assert merge.ended() == "COMPLETED", merge.said
+    assert merge.ended() == "COMPLETED", merge.output
     assert (parts / "embeddings.tsv").read_bytes() == (whole / "embeddings.tsv").read_bytes()
     assert len(list((parts / "embeddings.tsv.shards").glob("*-of-3.tsv"))) == 3
     assert {f"{array}_{k}" for k in range(3)} | {number} <= cluster.jobs().keys()
@@ -168,11 +168,11 @@ def test_a_stop_request_changes_no_result(cluster: Cluster, whole: Path) -> None
     for times, ready in ((1, lambda: rows(run) >= 3), (2, lambda: job.started)):
         until(ready, job)
         cluster.slurm("scancel", "--signal=USR1", "--batch", job.number)
-        until(lambda times=times: job.said.count(AGAIN) == times, job)  # type: ignore[misc]
+        until(lambda times=times: job.output.count(AGAIN) == times, job)  # type: ignore[misc]
         until(lambda: job.state == "PENDING", job)
         assert "pending again" in cluster.jobs()[job.number]
         job.hurry()
-    assert job.ended() == "COMPLETED", job.said
+    assert job.ended() == "COMPLETED", job.output
     same(whole, run)
 
 
@@ -180,11 +180,11 @@ def test_a_time_limit_cuts_a_job_and_it_goes_on(cluster: Cluster) -> None:
     """Slurm's own clock: two ranks on two nodes, two minutes, and far too many epochs."""
     words = cluster.pretraining("limit", 100_000)
     job = cluster.submit("--nodes", "2", "--gpus", "1", "--warn-seconds", "20", *words, time="2")
-    until(lambda: AGAIN in job.said, job)
+    until(lambda: AGAIN in job.output, job)
     until(lambda: job.state == "PENDING", job)
     run = cluster.folder / "limit"
     before = rows(run)
-    step = int(re.findall(r"Stopped at step (\d+)", job.said)[-1])
+    step = int(re.findall(r"Stopped at step (\d+)", job.output)[-1])
     assert before > 0
     job.hurry()
     job.until_epoch(run, before + 2)
@@ -206,7 +206,7 @@ def test_a_job_that_is_cancelled_leaves_a_whole_run(cluster: Cluster, whole: Pat
     again = cluster.submit(
         "--gpus", "1", *cluster.pretraining("cancelled", LONG), "--resume-from", "auto"
     )
-    assert again.ended() == "COMPLETED", again.said
+    assert again.ended() == "COMPLETED", again.output
     same(whole, run)
 
 
@@ -216,7 +216,7 @@ def test_save_and_end(cluster: Cluster) -> None:
     job.until_epoch(run, 2)
     cluster.slurm("scancel", "--signal=USR2", "--batch", job.number)
     assert job.ended() == "FAILED"
-    assert "aam-job: ended with status 75" in job.said
+    assert "aam-job: ended with status 75" in job.output
     assert cluster.jobs()[job.number] == "stopped, can be resumed"
     assert weights(run)
 
@@ -226,8 +226,8 @@ def test_a_rank_that_is_killed_ends_the_job_with_its_status(cluster: Cluster) ->
     job = cluster.submit("--nodes", "2", "--gpus", "1", *cluster.pretraining("killed", 10_000))
     job.until_epoch(run, 2)
     os.kill(ranks(job)[-1], signal.SIGKILL)
-    assert job.ended() == "FAILED", job.said
-    assert "aam-job: ended with status 137" in job.said
+    assert job.ended() == "FAILED", job.output
+    assert "aam-job: ended with status 137" in job.output
     assert cluster.jobs()[job.number] == "failed (status 137)"
     assert weights(run)
 
@@ -255,7 +255,7 @@ def test_a_node_that_dies_costs_some_steps_and_no_run(cluster: Cluster, whole: P
         for number in left:
             with contextlib.suppress(ProcessLookupError):
                 os.kill(number, signal.SIGKILL)
-        assert job.ended() == "COMPLETED", job.said
+        assert job.ended() == "COMPLETED", job.output
         assert job.node != node
     same(whole, run)
 
@@ -266,8 +266,8 @@ def test_a_daemon_that_dies_costs_nothing(cluster: Cluster, whole: Path) -> None
     job.until_epoch(run, 3)
     with cluster.without(job.node):
         job.until_epoch(run, 12)
-    assert job.ended() == "COMPLETED", job.said
-    assert "start 2" not in job.said
+    assert job.ended() == "COMPLETED", job.output
+    assert "start 2" not in job.output
     same(whole, run)
 
 
@@ -286,15 +286,15 @@ def test_a_full_disk_is_reported_and_costs_nothing(cluster: Cluster) -> None:
         free = shutil.disk_usage(disk).free
         subprocess.run(["fallocate", "-l", str(free - 8192), str(disk / "filler")], check=False)
         subprocess.run(["dd", "if=/dev/zero", f"of={disk}/rest", "bs=1024"], check=False)
-        until(lambda: "could not be copied" in job.said, job)
+        until(lambda: "could not be copied" in job.output, job)
         kept = weights(disk / "run")
         cluster.slurm("scancel", "--signal=USR2", "--batch", job.number)
-        assert job.ended() == "FAILED", job.said
-        assert "No space left on device" in job.said
-        assert "aam-job: ended with status 73" in job.said
+        assert job.ended() == "FAILED", job.output
+        assert "No space left on device" in job.output
+        assert "aam-job: ended with status 73" in job.output
         assert kept.keys() == weights(disk / "run").keys()
         (disk / "filler").unlink()
-        place = re.findall(r"the rest is at '(.*)' on", job.said)[-1]
+        place = re.findall(r"the rest is at '(.*)' on", job.output)[-1]
         assert weights(Path(place))
         shutil.rmtree(Path(place).parent)
     finally:
@@ -323,7 +323,7 @@ def test_the_ranks_of_a_node_share_memory(cluster: Cluster) -> None:
     assert devices == {os.stat("/dev/shm").st_dev}
     cluster.slurm("scancel", job.number)
     assert job.ended() == "CANCELLED"
-    assert "aam-job: cancelled; the last copied checkpoint is complete" in job.said
+    assert "aam-job: cancelled; the last copied checkpoint is complete" in job.output
     assert cluster.jobs()[job.number] == "cancelled"
 
 
@@ -331,9 +331,9 @@ def test_a_short_limit_from_sbatch_leaves_time_to_train(cluster: Cluster) -> Non
     """Two minutes, and a warning time that is longer: it stops after three quarters of them."""
     words = cluster.pretraining("short", 100_000)
     job = cluster.submit("--gpus", "1", "--warn-seconds", "600", *words, time="2")
-    until(lambda: AGAIN in job.said, job)
-    assert "stopped by the time limit" in job.said
-    assert int(re.findall(r"Stopped at step (\d+)", job.said)[-1]) > 20
+    until(lambda: AGAIN in job.output, job)
+    assert "stopped by the time limit" in job.output
+    assert int(re.findall(r"Stopped at step (\d+)", job.output)[-1]) > 20
     cluster.slurm("scancel", job.number)
 
 
@@ -342,8 +342,10 @@ def test_a_start_that_gets_nowhere_is_not_queued_again(cluster: Cluster) -> None
     until(lambda: job.started, job)
     # As if the limit came while the program loads its libraries.
     Path(f"/tmp/aam-{job.number}/stop").write_text("limit\n")
-    assert job.ended() == "FAILED", job.said
-    assert "not queued again, because it would not get further: give the job more time" in job.said
+    assert job.ended() == "FAILED", job.output
+    assert (
+        "not queued again, because it would not get further: give the job more time" in job.output
+    )
     assert cluster.jobs()[job.number] == "stopped, can be resumed"
 
 
@@ -376,7 +378,7 @@ def test_two_jobs_cannot_write_one_output(cluster: Cluster) -> None:
     cluster.slurm("scancel", job.number)
     assert job.ended() == "CANCELLED"
     again = cluster.submit("--gpus", "1", *cluster.pretraining("twice", 1), "--overwrite")
-    assert again.ended() == "COMPLETED", again.said
+    assert again.ended() == "COMPLETED", again.output
 
 
 def test_an_image_that_was_not_locked(cluster: Cluster, tmp_path: Path) -> None:
@@ -410,7 +412,7 @@ def test_slurm_accepts_every_file(cluster: Cluster, name: str) -> None:
 
 def test_a_file_trains_as_a_submitted_job(cluster: Cluster, alone: Path) -> None:
     job = sbatch(cluster, *cluster.pretraining("file", EPOCHS)[1:])
-    assert job.ended() == "COMPLETED", job.said
+    assert job.ended() == "COMPLETED", job.output
     same(alone, cluster.folder / "file")
 
 
@@ -429,9 +431,9 @@ def test_a_mistake_in_the_options_of_a_file_ends_the_job_at_once(
     cluster: Cluster, words: list[str], sentence: str
 ) -> None:
     job = sbatch(cluster, *words)
-    assert job.ended() == "FAILED", job.said
-    assert sentence in job.said
-    assert re.search(r"ended with status (64|66|69)$", job.said, re.MULTILINE)
+    assert job.ended() == "FAILED", job.output
+    assert sentence in job.output
+    assert re.search(r"ended with status (64|66|69)$", job.output, re.MULTILINE)
     assert not (cluster.folder / "typo").exists()
 
 

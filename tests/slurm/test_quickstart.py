@@ -159,10 +159,10 @@ def test_every_command_of_the_quickstart(cluster: Cluster) -> None:
             done.append(finished(cluster, output))
     runner, *trained = done
     assert runner.state == "FAILED"
-    assert "The job needs GPUs: " in runner.said
+    assert "The job needs GPUs: " in runner.output
     assert [job.state for job in trained] == ["COMPLETED", "FAILED", "FAILED", "COMPLETED"]
     for job in trained[1:3]:
-        assert "aam-job: ended with status 75" in job.said, job.said
+        assert "aam-job: ended with status 75" in job.output, job.output
     predictions = (HOME / "aam-data/predictions.tsv").read_text().splitlines()
     assert len(predictions) == 37
     assert predictions[0].startswith("sample-id\tpredicted")
@@ -179,7 +179,7 @@ def finished(cluster: Cluster, output: str) -> Job:
     run = job.log.with_name(job.log.name.removesuffix(f"-{number[1]}.log"))
     stopped, end = False, time.monotonic() + 900
     while job.state in ("PENDING", "RUNNING", "COMPLETING"):
-        assert time.monotonic() < end, job.said
+        assert time.monotonic() < end, job.output
         if run.name != "first" and rows(run) >= 2 and not stopped:
             cluster.slurm("scancel", "--signal=USR2", "--batch", number[1])
             stopped = True

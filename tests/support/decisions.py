@@ -33,9 +33,9 @@ def decide(
     native: NativeStack = NATIVE,
     force: bool = False,
     use: GpuUse = "automatic",
-    **asked: str,
+    **given: str,
 ) -> Choice:
-    layer = {key: Entry(value, f"command line, --{key}") for key, value in asked.items()}
+    layer = {key: Entry(value, f"command line, --{key}") for key, value in given.items()}
     defaults = {"image_dir": Entry("/i", "default")}
     return choose(host, CATALOG, merge([defaults, layer]), built, native, force, use)
 

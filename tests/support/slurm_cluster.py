@@ -135,8 +135,8 @@ class Job:
         return Path(f"/tmp/aam-{self.number}/mounts").exists()
 
     @property
-    def said(self) -> str:
-        """What the job wrote."""
+    def output(self) -> str:
+        """The standard output and error of the job so far."""
         return self.log.read_text() if self.log.exists() else ""
 
     def ended(self) -> str:
@@ -190,7 +190,7 @@ def until(true: Callable[[], bool], job: Job) -> None:
     """Wait for something that a job does."""
     end = time.monotonic() + PATIENCE
     while not true():
-        assert time.monotonic() < end, f"{job.state}\n{job.said}"
+        assert time.monotonic() < end, f"{job.state}\n{job.output}"
         time.sleep(0.5)
 
 
