@@ -20,7 +20,11 @@ from aam.members.estimators import ESTIMATORS
 from aam.members.evaluation import sentence, shown_metrics
 from aam.members.scores import draw_groups, draw_metrics
 
-NO_COLUMNS: dict[str, Any] = {"categorical_columns": (), "numeric_columns": ()}
+NO_COLUMNS: dict[str, Any] = {
+    "categorical_columns": (),
+    "numeric_columns": (),
+    "conditional_scaling": (),
+}
 """Options of a model that reads the counts alone."""
 
 METADATA, COUNTS, BOTH = "metadata alone", "counts alone", "metadata and counts"

@@ -169,7 +169,7 @@ def _options_of_the_network(options: Train) -> list[str]:
     """Return the flags, with another value than the default, that only the transformer reads."""
     groups = (options.model, options.task, options.loop, options.speed)
     own = {f.name for group in groups for f in dataclasses.fields(group)}
-    own |= {f.name for f in dataclasses.fields(Train)}
+    own |= {f.name for f in dataclasses.fields(Train)} | {"conditional_scaling"}
     return [
         spec.flag
         for spec in specs(Train)

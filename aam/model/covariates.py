@@ -16,6 +16,9 @@ from torch import Tensor, nn
 
 from aam.model.shape import CovariateShape
 
+PSEUDO_SAMPLES = 5
+"""Samples with the mean and the variance of all that are added to each category."""
+
 UNKNOWN_RATE = 0.1
 """Part of the codes that training replaces with 0."""
 
@@ -40,6 +43,11 @@ class CovariateInputs:
         codes_BK = torch.zeros(samples, len(shape.categories), dtype=torch.int64, device=device)
         return cls(codes_BK, numbers_BJ)
 
+    def with_unknown(self, rate: float) -> CovariateInputs:
+        """Return the inputs with a random part of the codes replaced by 0."""
+        kept_BK = torch.rand(self.codes_BK.shape, device=self.codes_BK.device) >= rate
+        return CovariateInputs(self.codes_BK * kept_BK, self.numbers_BJ)
+
     def take(self, rows_B: Tensor) -> CovariateInputs:
         """Return the inputs of the samples at `rows_B`, on the device of `rows_B`."""
         rows = rows_B.to(self.codes_BK.device)
@@ -58,12 +66,55 @@ class CovariateEmbedding(nn.Module):
 
     def forward(self, inputs: CovariateInputs) -> Tensor:
         """Return the vectors of the samples; see `CovariateInputs`."""
-        codes_BK = inputs.codes_BK
-        if self.training:
-            kept_BK = torch.rand(codes_BK.shape, device=codes_BK.device) >= UNKNOWN_RATE
-            codes_BK = codes_BK * kept_BK
-        pairs = zip(self.categories, codes_BK.T, strict=True)
+        pairs = zip(self.categories, inputs.codes_BK.T, strict=True)
         parts = [embedding(codes_B) for embedding, codes_B in pairs]
         if self.numbers is not None:
             parts.append(self.numbers(inputs.numbers_BJ))
         return torch.cat(parts, dim=-1)
+
+
+class ConditionalScaling(nn.Module):
+    """Scale and shift of the output for each category of some columns, one after the other.
+
+    The unknown category has scale 1 and shift 0 at the start, as every other one without
+    `start_from`.
+    """
+
+    def __init__(self, shape: CovariateShape) -> None:
+        super().__init__()
+        self.columns = shape.scaling
+        sizes = [shape.categories[column] for column in shape.scaling]
+        self.scales = nn.ParameterList(nn.Parameter(torch.ones(size)) for size in sizes)
+        self.shifts = nn.ParameterList(nn.Parameter(torch.zeros(size)) for size in sizes)
+
+    def forward(self, outputs_RBC: Tensor, codes_BK: Tensor) -> Tensor:
+        """Map outputs [R, B, C] of samples with these codes."""
+        for column, scale, shift in zip(self.columns, self.scales, self.shifts, strict=True):
+            codes_B = codes_BK[:, column]
+            outputs_RBC = outputs_RBC * scale[codes_B, None] + shift[codes_B, None]
+        return outputs_RBC
+
+    def start_from(self, values_B: Tensor, codes_BK: Tensor) -> None:
+        """Start from the mean and the spread of a number in each category of training samples.
+
+        Both are shrunk: to a category are added `PSEUDO_SAMPLES` with the mean and the variance of
+        all, so that one with few samples is near the identity.
+
+        Args:
+            values_B: labels on the scale of the outputs.
+            codes_BK: their codes.
+        """
+        mean, variance = values_B.mean(), values_B.var(correction=0)
+        with torch.no_grad():
+            # The last column is applied last, so it is fitted first.
+            columns = list(zip(self.columns, self.scales, self.shifts, strict=True))
+            for column, scale, shift in reversed(columns):
+                codes_B = codes_BK[:, column]
+                for code in range(1, len(scale)):
+                    own = values_B[codes_B == code]
+                    number = len(own) + PSEUDO_SAMPLES
+                    centre = (own.sum() + PSEUDO_SAMPLES * mean) / number
+                    spread = ((own - centre).square().sum() + PSEUDO_SAMPLES * variance) / number
+                    scale[code] = (spread / variance).sqrt()
+                    shift[code] = centre - scale[code] * mean
+                values_B = (values_B - shift[codes_B]) / scale[codes_B]

@@ -14,7 +14,12 @@ from torch import Tensor, nn
 
 from aam.contract.options.study import Metric
 from aam.model.attention import AUTO, Backends
-from aam.model.covariates import CovariateEmbedding, CovariateInputs
+from aam.model.covariates import (
+    UNKNOWN_RATE,
+    ConditionalScaling,
+    CovariateEmbedding,
+    CovariateInputs,
+)
 from aam.model.distance import PairwiseDistance
 from aam.model.nucleotides import NucleotideEncoder
 from aam.model.profile import CommunityProfile
@@ -91,8 +96,11 @@ class Predictor(nn.Module):
                 nn.Linear(PROFILE_HIDDEN, shape.outputs),
             )
         self.covariates: CovariateEmbedding | None = None
+        self.scaling: ConditionalScaling | None = None
         if shape.covariates is not None:
             self.covariates = CovariateEmbedding(shape.covariates)
+            if shape.covariates.scaling:
+                self.scaling = ConditionalScaling(shape.covariates)
             width, concat = shape.covariates.width, shape.covariates.fusion == "concat"
             self.fusion = nn.Linear(dim + width if concat else width, dim)
             (nn.init.eye_ if concat else nn.init.zeros_)(self.fusion.weight)
@@ -149,14 +157,19 @@ class Predictor(nn.Module):
         if self.covariates is not None:
             sizes, device = self.encoder.shape.covariates, hidden_BSD.device
             assert sizes is not None
-            unknown = CovariateInputs.unknown(sizes, len(hidden_BSD), device)
-            known_BC = self.covariates(covariates or unknown)
+            covariates = covariates or CovariateInputs.unknown(sizes, len(hidden_BSD), device)
+            if self.training:
+                covariates = covariates.with_unknown(UNKNOWN_RATE)
+            known_BC = self.covariates(covariates)
             hidden_BSD = self._fuse(hidden_BSD, known_BC)
         pooled_BD = self.pooling(self.transformer(hidden_BSD, attend_BS), attend_BS)
         outputs = [self.head(torch.cat([embedding_BD, pooled_BD], dim=-1))]
         if profile_BW is not None:
             outputs.append(self._profile_outputs(profile_BW, known_BC).to(outputs[0].dtype))
-        return torch.stack(outputs)
+        outputs_RBC = torch.stack(outputs)
+        if self.scaling is not None and covariates is not None:
+            outputs_RBC = self.scaling(outputs_RBC, covariates.codes_BK)
+        return outputs_RBC
 
     def _profile_outputs(self, profile_BW: Tensor, known_BC: Tensor | None) -> Tensor:
         """Return the outputs [B, C] of the profile head, whose hidden layer reads covariates."""
