@@ -24,6 +24,7 @@ from aam.data.unifrac.matrix import faith_pd_of_all, unifrac_matrix
 from aam.data.unifrac.phylogeny import Phylogeny
 from aam.data.unifrac.tile_files import write_matrix, write_tiles
 from aam.data.unifrac.tiles import TILE, Tiles
+from aam.data.unifrac.unifrac_binaries import ENGINES
 from aam.memory import GIB, memory_available, shown_size
 from aam.numerics.device import choose_device, print_device
 
@@ -37,7 +38,7 @@ def run(options: Unifrac) -> dict[str, object] | None:
     Raises:
         UsageError: options that contradict each other.
         MissingInput, DataError: see the readers.
-        Unavailable: the requested GPU or ssu does not exist.
+        Unavailable: the requested GPU or engine does not exist.
         CannotCreate: the output exists, or its folder cannot be written to.
     """
     _check(options)
@@ -48,7 +49,7 @@ def run(options: Unifrac) -> dict[str, object] | None:
         _write_diversity(options.output, table, faith_pd_of_all(table, phylogeny))
         say(f"Faith PD of {len(table.sample_ids)} samples is in '{options.output}'.")
         return None
-    if options.output.suffix == ".h5" and options.engine != "ssu":
+    if options.output.suffix == ".h5" and options.engine not in ENGINES:
         table, tiles = _tiles(options)
         samples = len(table.sample_ids)
         with atomic_write(options.output) as temporary:
@@ -124,7 +125,7 @@ def _tiles(options: Unifrac) -> tuple[FeatureTable, Tiles]:
 
 def _device(options: Unifrac) -> str:
     device = choose_device(DeviceOptions(device=options.device))
-    if options.engine != "ssu":
+    if options.engine not in ENGINES:
         print_device(device)
     return str(device)
 
@@ -155,10 +156,10 @@ def _check(options: Unifrac) -> None:
     if options.unifrac_metric == "faith_pd":
         if options.output.suffix != ".tsv":
             raise UsageError("Faith PD is a TSV", f"'{options.output.name}'", "end it with .tsv")
-        if options.engine == "ssu":
+        if options.engine in ENGINES:
             raise UsageError(
-                "ssu does not compute Faith PD",
-                "--engine ssu",
+                f"{options.engine} does not compute Faith PD",
+                f"--engine {options.engine}",
                 "omit --engine; torch computes it",
             )
     else:
@@ -177,9 +178,9 @@ def _check_shard(options: Unifrac) -> None:
     if options.output.suffix != ".h5":
         given = f"'{options.output.name}'"
         raise UsageError("Shards are those of a matrix in HDF5", given, "end its name with .h5")
-    if options.engine == "ssu":
-        remedy = "omit --engine; torch computes shards"
-        raise UsageError("ssu computes no shards", "--engine ssu", remedy)
+    if options.engine in ENGINES:
+        engine, remedy = options.engine, "omit --engine; torch computes shards"
+        raise UsageError(f"{engine} computes no shards", f"--engine {engine}", remedy)
 
 
 def _read(options: Unifrac) -> tuple[FeatureTable, Phylogeny]:

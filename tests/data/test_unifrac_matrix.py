@@ -2,8 +2,12 @@
 
 from __future__ import annotations
 
+import importlib
 import os
 import shutil
+import subprocess
+import sys
+from contextlib import suppress
 from pathlib import Path
 from typing import Literal
 
@@ -11,6 +15,7 @@ import biom
 import h5py
 import numpy as np
 import pytest
+import rich
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
@@ -24,7 +29,7 @@ from aam.data.unifrac import tiles
 from aam.data.unifrac.batch import faith_pd, pairwise
 from aam.data.unifrac.matrix import faith_pd_of_all, unifrac_matrix
 from aam.data.unifrac.phylogeny import read_phylogeny
-from aam.data.unifrac.ssu import newick
+from aam.data.unifrac.unifrac_binaries import newick
 from tests.data.test_unifrac import ALPHAS, DISTANCES, phylogeny_of
 from tests.support.trees import Case, cases, random_case
 
@@ -251,3 +256,78 @@ def test_matrices_of_real_studies(study_name: str, engine: Literal["torch", "ssu
     rows = np.random.default_rng(6).choice(len(table.sample_ids), 50, replace=False)
     expected = pairwise(table.counts[rows], phylogeny, "unweighted")
     np.testing.assert_allclose(found.values[np.ix_(rows, rows)], expected, atol=1e-6)
+
+
+PACKAGE = """
+import sys
+sys.path.append(sys.argv[1])  # after the packages of this Python, which fit its unifrac
+import numpy as np
+from scipy import sparse
+from aam.data.unifrac.phylogeny import Phylogeny
+from aam.data.unifrac.unifrac_binaries import run_package
+
+given = np.load("given.npz")
+phylogeny = Phylogeny(given["lengths_K"], given["indptr"], given["indices"])
+counts = sparse.csr_array(given["counts"])
+found = {m: run_package(counts, phylogeny, m, 0.5) for m in sys.argv[2:]}
+np.savez("found.npz", **found)
+"""
+
+
+@pytest.fixture(scope="module")
+def python_with_unifrac() -> str:
+    """A Python that can import the package unifrac: this one, or Debian's with python3-unifrac."""
+    for python in (sys.executable, "/usr/bin/python3"):
+        command = [python, "-c", "import unifrac"]
+        if Path(python).exists() and not subprocess.run(command, capture_output=True).returncode:
+            return python
+    pytest.skip("no Python here can import unifrac")
+
+
+@pytest.mark.slow
+@pytest.mark.usefixtures("ssu")
+def test_the_package_unifrac_agrees(python_with_unifrac: str, tmp_path: Path) -> None:
+    case = random_case(80, 12, 25, seed=3)
+    case.counts[4] = 0
+    phylogeny, table = phylogeny_of(case), table_of(case)
+    np.savez(tmp_path / "given.npz", **vars(phylogeny), counts=case.counts)
+    packages = Path(rich.__file__).parents[1]
+    environment = {**os.environ, "PYTHONPATH": str(Path(__file__).parents[2])}
+    command = [python_with_unifrac, "-c", PACKAGE, str(packages), *DISTANCES]
+    done = subprocess.run(command, cwd=tmp_path, env=environment, capture_output=True, text=True)
+    assert done.returncode == 0, done.stderr
+    found = np.load(tmp_path / "found.npz")
+    for metric in DISTANCES:
+        for engine in ("torch", "ssu"):
+            other = unifrac_matrix(table, phylogeny, metric, 0.5, engine).values
+            np.testing.assert_allclose(found[metric], other, rtol=1e-6, atol=1e-6)
+
+
+@pytest.mark.slow
+def test_the_package_unifrac_reads_our_matrix(
+    python_with_unifrac: str, study: Path, tmp_path: Path
+) -> None:
+    assert run(study, "m.h5") == 0
+    script = (
+        "import sys, unifrac, numpy; m = unifrac.h5unifrac(sys.argv[1]); "
+        "numpy.save(sys.argv[2], m.data); print(*m.ids)"
+    )
+    command = [python_with_unifrac, "-c", script, str(study / "m.h5"), str(tmp_path / "m.npy")]
+    done = subprocess.run(command, capture_output=True, text=True)
+    assert done.returncode == 0, done.stderr
+    ours = read_distances(study / "m.h5")
+    assert tuple(done.stdout.split()) == ours.ids
+    np.testing.assert_allclose(np.load(tmp_path / "m.npy"), ours.values, atol=1e-6)
+
+
+def test_an_absent_package_unifrac_is_reported_with_a_remedy(
+    study: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    with suppress(ImportError, ValueError):
+        importlib.import_module("unifrac")
+        pytest.skip("unifrac is installed")
+    assert run(study, "m.tsv", "--engine", "unifrac") == Unavailable.status
+    printed = " ".join(capsys.readouterr().err.split())
+    assert "The Python package 'unifrac' cannot be imported: --engine unifrac, No module" in printed
+    assert "conda install bioconda::unifrac" in printed
+    assert not (study / "m.tsv").exists()

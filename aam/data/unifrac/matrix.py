@@ -16,10 +16,10 @@ from aam.data.distances import DistanceMatrix
 from aam.data.table import FeatureTable
 from aam.data.unifrac.batch import faith_pd
 from aam.data.unifrac.phylogeny import Phylogeny
-from aam.data.unifrac.ssu import run_ssu
 from aam.data.unifrac.tiles import TILE, Tile, Tiles
+from aam.data.unifrac.unifrac_binaries import ENGINES
 
-Engine = Literal["auto", "torch", "ssu"]
+Engine = Literal["auto", "torch", "ssu", "unifrac"]
 
 
 class Matrix(Protocol):
@@ -45,20 +45,20 @@ def unifrac_matrix(
         phylogeny: the tree of the features.
         metric: which UniFrac; "unifrac" is "unweighted".
         alpha: exponent of generalized UniFrac, 0 to 1.
-        engine: "ssu" runs the program of unifrac-binaries; "auto" is "torch"; for their times see
-            docs/results.md.
+        engine: "ssu" is the program of unifrac-binaries, "unifrac" its Python package; "auto" is
+            "torch"; for their times see docs/results.md.
         max_memory_gb: GiB that tiles may use in addition to the result of N * N * 8 bytes.
         device: of the computation with torch.
 
     Raises:
-        Unavailable: `engine` is "ssu", which is not installed or fails.
+        Unavailable: `engine` is "ssu" or "unifrac", which is not installed or fails.
         ValueError: `metric` is not a distance.
     """
     if metric == "faith_pd":
         raise ValueError(f"{metric} is not a distance between samples")
     samples = len(table.sample_ids)
-    if engine == "ssu":
-        values = run_ssu(table.counts[np.arange(samples)], phylogeny, metric, alpha)
+    if engine in ENGINES:
+        values = ENGINES[engine](table.counts[np.arange(samples)], phylogeny, metric, alpha)
     else:
         size = int(max_memory_gb * 2**30)
         tiles = Tiles(table.counts, phylogeny, metric, alpha, device, size)

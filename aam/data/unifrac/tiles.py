@@ -169,8 +169,9 @@ class Tiles:
         dense = self._dense(a, b, np.flatnonzero(is_dense))
         totals = a.totals[:, None] + b.totals
         if self._kind == "unweighted":
-            lengths = sparse.diags_array(self._lengths_K[some])
-            shared = (a.by_sample[:, some] @ lengths @ b.by_branch[some]).toarray()
+            rows = a.by_sample[:, some]
+            rows.data *= self._lengths_K[some][rows.indices]
+            shared = (rows @ b.by_branch[some]).toarray()
             for one, other, length in dense:
                 shared += ((one * length) @ other.T).cpu().numpy()
             return _ratio((totals - 2 * shared).clip(min=0), totals - shared)

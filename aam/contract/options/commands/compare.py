@@ -91,8 +91,10 @@ class Unifrac:
     unifrac_alpha: float = option(
         "Alpha of generalized UniFrac, 0 to 1.", default=0.5, takes=UP_TO_ONE
     )
-    engine: Literal["auto", "torch", "ssu"] = option(
-        "'ssu' runs the program of unifrac-binaries; 'auto' is torch.", default="auto"
+    engine: Literal["auto", "torch", "ssu", "unifrac"] = option(
+        "'ssu' runs the program of unifrac-binaries, 'unifrac' its Python package; 'auto' is "
+        "torch.",
+        default="auto",
     )
     drop_missing_asvs: bool = option(DROP_MISSING_HELP, default=False)
     root_at_midpoint: bool = option(MIDPOINT_HELP, default=False)

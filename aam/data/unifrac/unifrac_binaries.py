@@ -1,9 +1,9 @@
-"""UniFrac by `ssu`, the program of unifrac-binaries, if it is installed.
+"""UniFrac by unifrac-binaries: the program `ssu` or the Python package `unifrac`, if installed.
 
-Its input is the sheared tree and the table, with generated names (ssu refuses quotes in names), in
-a temporary folder. Two limitations of ssu have a workaround here: it ignores a length on the root
-node, so the stem is written as the only child of a root without length; and it returns NaN for two
-samples without reads, which are at distance 0.
+Their input is the sheared tree and the table, with generated names (ssu refuses quotes in names),
+in a temporary folder. Two limitations of both have a workaround here: they ignore a length on the
+root node, so the stem is written as the only child of a root without length; and they return NaN
+for two samples without reads, which are at distance 0.
 """
 
 from __future__ import annotations
@@ -11,7 +11,10 @@ from __future__ import annotations
 import shutil
 import subprocess
 import tempfile
+from collections.abc import Callable, Iterator, Sequence
+from contextlib import contextmanager
 from pathlib import Path
+from typing import Any
 
 import biom
 import h5py
@@ -30,12 +33,15 @@ _METHODS: dict[str, str] = {
     "weighted_normalized": "weighted_normalized_fp64",
     "generalized": "generalized_fp64",
 }
+"""Metric -> value of `ssu -m`, and function of the package."""
+
+TABLE, TREE, MATRIX = "table.biom", "tree.nwk", "matrix.h5"
 
 
 def run_ssu(
     counts: sparse.csr_array, phylogeny: Phylogeny, metric: Metric, alpha: float
 ) -> NDArray[np.float64]:
-    """Compute all distances [N, N] between the samples of `counts` [N, F].
+    """Compute all distances [N, N] between the samples of `counts` [N, F] by the program `ssu`.
 
     Raises:
         Unavailable: the program is not installed, or fails.
@@ -48,21 +54,64 @@ def run_ssu(
             "install unifrac-binaries (conda, bioconda) or unifrac-tools (Debian), "
             "or choose --engine torch",
         )
-    with tempfile.TemporaryDirectory(prefix="aam-ssu-") as name:
-        folder = Path(name)
-        _write_table(folder / "table.biom", counts)
-        (folder / "tree.nwk").write_text(newick(phylogeny))
-        command = [program, "-i", "table.biom", "-t", "tree.nwk", "-o", "matrix.h5"]
+    with _inputs(counts, phylogeny) as folder:
+        command = [program, "-i", TABLE, "-t", TREE, "-o", MATRIX]
         command += ["-m", _METHODS[metric], "-a", str(alpha), "-r", "hdf5_fp64", "--pcoa", "0"]
         run = subprocess.run(command, cwd=folder, capture_output=True, text=True, check=False)
-        if run.returncode or not (folder / "matrix.h5").exists():
+        if run.returncode or not (folder / MATRIX).exists():
             output = (run.stderr or run.stdout).strip().splitlines() or [""]
             raise Unavailable(
                 "The program 'ssu' failed",
                 f"exit status {run.returncode}, its last line is '{output[-1]}'",
                 "choose --engine torch",
             )
-        return _read_matrix(folder / "matrix.h5", counts)
+        with h5py.File(folder / MATRIX, "r") as file:
+            return _aligned(file["order"].asstr()[()], file["matrix"][()], counts)
+
+
+def run_package(
+    counts: sparse.csr_array, phylogeny: Phylogeny, metric: Metric, alpha: float
+) -> NDArray[np.float64]:
+    """Compute all distances [N, N] between the samples of `counts` [N, F] by the package `unifrac`.
+
+    Raises:
+        Unavailable: the package cannot be imported, or fails.
+    """
+    try:
+        import unifrac
+    except (ImportError, ValueError) as error:  # ValueError: built for another version of numpy.
+        raise Unavailable(
+            "The Python package 'unifrac' cannot be imported",
+            f"--engine unifrac, {error}",
+            "install it with conda (`conda install bioconda::unifrac`; pip cannot build it), or "
+            "choose --engine torch or ssu",
+        ) from error
+    with _inputs(counts, phylogeny) as folder:
+        more = {"alpha": alpha} if metric == "generalized" else {}
+        compute = getattr(unifrac, _METHODS[metric])
+        try:
+            found = compute(str(folder / TABLE), str(folder / TREE), **more)
+        except (ValueError, RuntimeError, OSError) as error:
+            evidence = f"{type(error).__name__}: {error}"
+            remedy = "choose --engine torch"
+            raise Unavailable("The package 'unifrac' failed", evidence, remedy) from error
+        return _aligned(found.ids, found.data, counts)
+
+
+ENGINES: dict[str, Callable[[sparse.csr_array, Phylogeny, Metric, float], NDArray[np.float64]]] = {
+    "ssu": run_ssu,
+    "unifrac": run_package,
+}
+"""Engines of `aam unifrac` besides torch."""
+
+
+@contextmanager
+def _inputs(counts: sparse.csr_array, phylogeny: Phylogeny) -> Iterator[Path]:
+    """Write table and tree into a temporary folder."""
+    with tempfile.TemporaryDirectory(prefix="aam-unifrac-") as name:
+        _write_table(Path(name) / TABLE, counts)
+        (Path(name) / TREE).write_text(newick(phylogeny))
+        yield Path(name)
 
 
 def newick(phylogeny: Phylogeny) -> str:
@@ -99,11 +148,11 @@ def _write_table(path: Path, counts: sparse.csr_array) -> None:
         biom.Table(sparse.csr_matrix(counts.T, dtype=float), *names).to_hdf5(file, "aam")
 
 
-def _read_matrix(path: Path, counts: sparse.csr_array) -> NDArray[np.float64]:
-    with h5py.File(path, "r") as file:
-        # "s10" -> 10: the rows may come in any order.
-        order = np.array([int(name[1:]) for name in file["order"][()]])
-        found = file["matrix"][()]
+def _aligned(
+    names: Sequence[str], found: NDArray[Any], counts: sparse.csr_array
+) -> NDArray[np.float64]:
+    """Return distances in the order of the samples; the names are s0, s1, ... in any order."""
+    order = np.array([int(name[1:]) for name in names])
     values = np.zeros((counts.shape[0],) * 2, dtype=np.float64)
     values[np.ix_(order, order)] = found
     empty = np.flatnonzero(np.diff(counts.indptr) == 0)
