@@ -141,9 +141,9 @@ def parse(name: str, argv: Sequence[str]) -> Any:
     """
     if name in OWN:
         return build(OWN[name], parse_options(specs(OWN[name]), argv, name))
-    kind = find(name)
-    assert kind is not None, name
-    return build(kind, parse_command(name, argv))
+    options_class = find(name)
+    assert options_class is not None, name
+    return build(options_class, parse_command(name, argv))
 
 
 def _help(arguments: Sequence[str]) -> str:
@@ -156,9 +156,9 @@ def _help(arguments: Sequence[str]) -> str:
     everything = HELP_ALL in arguments
     if name in OWN:
         return help_page.page("aam", name, OWN[name], specs(OWN[name]), everything=True)
-    kind = typing.cast(type, find(name))
+    options_class = typing.cast(type, find(name))
     options = (*options_of(name), CONFIG)
-    return help_page.page("aam", name, kind, options, everything=everything)
+    return help_page.page("aam", name, options_class, options, everything=everything)
 
 
 def _print_error(sentence: str) -> None:

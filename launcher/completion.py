@@ -24,7 +24,7 @@ def launcher_parser() -> Parser:
     values: Values = {"--runtime": config.runtimes, "--site": config.sites, "--image": _images}
     anywhere = tuple(LAUNCHER_OPTIONS.values())
     of_aam = {name: (*own, *anywhere) for name, own in commands_of_aam().items()}
-    of_launcher = {name: (*specs(kind), *anywhere) for name, kind in OWN.items()}
+    of_launcher = {name: (*specs(options_class), *anywhere) for name, options_class in OWN.items()}
     parser = Parser(prog="aam-launch")
     add_options(parser, anywhere, values)
     found = add_commands(parser, {**of_aam, **of_launcher}, values)

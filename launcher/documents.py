@@ -60,32 +60,32 @@ def strings(value: object) -> bool:
     return isinstance(value, list) and all(isinstance(item, str) for item in value)
 
 
-def typed(kind: Any, value: object, place: str) -> Any:
-    """Return a JSON value as `kind`: a frozen dataclass, a mapping, a tuple or a scalar.
+def typed(expected: Any, value: object, place: str) -> Any:
+    """Return a JSON value as `expected`: a frozen dataclass, a mapping, a tuple or a scalar.
 
     Args:
-        kind: the type; fields of dataclasses that are absent get their defaults.
+        expected: the type; fields of dataclasses that are absent get their defaults.
         place: names the value in messages ("nodes./dev/kfd").
 
     Raises:
         ValueError: a value of another type, or a negative number, with its place.
     """
-    origin, arguments = typing.get_origin(kind), typing.get_args(kind)
-    if kind is Any:
+    origin, arguments = typing.get_origin(expected), typing.get_args(expected)
+    if expected is Any:
         return value
     if origin in (types.UnionType, typing.Union):
         return None if value is None else typed(arguments[0], value, place)
-    if dataclasses.is_dataclass(kind):
-        given, hints = typed(Mapping[str, Any], value, place), typing.get_type_hints(kind)
+    if dataclasses.is_dataclass(expected):
+        given, hints = typed(Mapping[str, Any], value, place), typing.get_type_hints(expected)
         names = [
             field.name
-            for field in dataclasses.fields(kind)
+            for field in dataclasses.fields(expected)
             if field.name in given or field.default is field.default_factory is dataclasses.MISSING
         ]
-        return kind(  # type: ignore[operator]
+        return expected(  # type: ignore[operator]
             **{n: typed(hints[n], given.get(n), f"{place}.{n}".lstrip(".")) for n in names}
         )
-    plain: Any = {tuple: list, Mapping: dict}.get(origin, kind)
+    plain: Any = {tuple: list, Mapping: dict}.get(origin, expected)
     if not isinstance(value, plain) or (plain is int and (isinstance(value, bool) or value < 0)):
         raise ValueError(f"{place or 'the whole'} is not {JSON_TYPES[plain]}")
     if isinstance(value, dict):
@@ -95,7 +95,7 @@ def typed(kind: Any, value: object, place: str) -> Any:
     several = arguments[-1] is Ellipsis
     if not several and len(value) != len(arguments):
         raise ValueError(f"{place} is not a list of {len(arguments)}")
-    kinds = repeat(arguments[0]) if several else arguments
+    item_types = repeat(arguments[0]) if several else arguments
     return tuple(
-        typed(item_kind, item, place) for item_kind, item in zip(kinds, value, strict=False)
+        typed(item_type, item, place) for item_type, item in zip(item_types, value, strict=False)
     )

@@ -42,15 +42,15 @@ def help_of(argv: Sequence[str]) -> str:
 
 
 def _aam_page(program: str, command: str, everything: bool) -> str:
-    kind = find(command)
-    assert kind is not None, command
+    options_class = find(command)
+    assert options_class is not None, command
     submits = program.endswith("submit")
     more = [("Options of the job", specs(SubmitOptions))] if submits else []
     own = [s for s in LAUNCHER_OPTIONS.values() if not (submits and s.flag == "--gpus")]
     return help_page.page(
         program,
         command,
-        kind,
+        options_class,
         (*options_of(command), CONFIG),
         [*more, (TITLE, own)],
         everything=everything,

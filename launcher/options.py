@@ -366,9 +366,16 @@ LAUNCHER_COMMANDS: dict[str, dict[str, type]] = {
     },
     "Set up": {"trust": Trust, "completion": Completion},
 }
-"""Group of the help page -> command -> its options; the module is `launcher/commands/WORD.py`."""
+"""Group of the help page -> command -> its options.
 
-OWN = {name: kind for group in LAUNCHER_COMMANDS.values() for name, kind in group.items()}
+The module is that of the first part of the name in `launcher/commands/`.
+"""
+
+OWN = {
+    name: options_class
+    for group in LAUNCHER_COMMANDS.values()
+    for name, options_class in group.items()
+}
 """The same, without the groups."""
 
 FORWARDING = ("explain", "submit")

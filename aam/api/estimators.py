@@ -255,12 +255,12 @@ def _check_types(values: Mapping[str, Any]) -> None:
             )
 
 
-def _nested(kind: type, values: Mapping[str, Any]) -> dict[str, Any]:
+def _nested(options_class: type, values: Mapping[str, Any]) -> dict[str, Any]:
     """Arrange option values by the groups of a command."""
     return {
         field.name: _nested(field.type, values)  # type: ignore[arg-type]
         if dataclasses.is_dataclass(field.type)
         else values[field.name]
-        for field in dataclasses.fields(kind)
+        for field in dataclasses.fields(options_class)
         if dataclasses.is_dataclass(field.type) or field.name in values
     }

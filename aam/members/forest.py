@@ -169,8 +169,8 @@ class Forest:
         """Grow the trees on all samples."""
         from sklearn.ensemble import RandomForestClassifier, RandomForestRegressor
 
-        kind = RandomForestClassifier if labels.classes else RandomForestRegressor
-        forest = kind(
+        forest_class = RandomForestClassifier if labels.classes else RandomForestRegressor
+        forest = forest_class(
             self.n_estimators,
             max_features=self.max_features,
             min_samples_leaf=self.min_samples_leaf,

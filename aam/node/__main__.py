@@ -64,19 +64,19 @@ def _parser() -> argparse.ArgumentParser:
 
 def _add_settings(step: argparse.ArgumentParser) -> None:
     """Add an option for each field of `Settings`; one that can be repeated is in the singular."""
-    kinds = get_type_hints(Settings)
+    types = get_type_hints(Settings)
     for field in fields(Settings):
-        kind, flag = kinds[field.name], "--" + field.name.replace("_", "-")
-        if kind is bool:
+        option_type, flag = types[field.name], "--" + field.name.replace("_", "-")
+        if option_type is bool:
             step.add_argument(flag, action="store_true")
-        elif get_origin(kind) is tuple:
-            item = get_args(kind)[0]
+        elif get_origin(option_type) is tuple:
+            item = get_args(option_type)[0]
             flag = flag.removesuffix("s")
             step.add_argument(flag, dest=field.name, action="append", default=[], type=item)
         else:
             step.add_argument(
                 flag,
-                type=_number if kind is float else kind,
+                type=_number if option_type is float else option_type,
                 required=field.default is MISSING,
                 default=field.default,
                 choices=(*VENDORS, "") if field.name == "vendor" else None,

@@ -53,7 +53,7 @@ class Evidence:
 
 
 def compare_early(
-    losses: Sequence[float], default: Sequence[float], kind: Parity, noise: float
+    losses: Sequence[float], default: Sequence[float], parity: Parity, noise: float
 ) -> Evidence:
     """Compare the losses of the first steps one by one.
 
@@ -67,8 +67,8 @@ def compare_early(
     if bad is not None:
         return Evidence(False, f"the loss of step {bad} is {losses[bad]}")
     found = early_difference(losses, default)
-    bound = max(ENVELOPE[kind], NOISE_FACTOR * noise)
-    if kind is Parity.SAME and not bound:
+    bound = max(ENVELOPE[parity], NOISE_FACTOR * noise)
+    if parity is Parity.SAME and not bound:
         equal = list(losses[:number]) == list(default[:number])
         return Evidence(
             equal,

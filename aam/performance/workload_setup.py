@@ -132,7 +132,9 @@ def _interrupted_by_sigterm() -> Iterator[None]:
 
 def command_of(options: OwnCommand) -> AamCommand:
     """Return the command of `aam` that `options` contain, with the values that are no default."""
-    kind, command = (Train, "train") if isinstance(options, Train) else (Pretrain, "pretrain")
+    options_class, command = (
+        (Train, "train") if isinstance(options, Train) else (Pretrain, "pretrain")
+    )
     values = {
         spec.flag: value
         for spec in options_of(command)
@@ -140,7 +142,7 @@ def command_of(options: OwnCommand) -> AamCommand:
     }
     if command == "train":
         values["--members"] = ("transformer",)
-    return AamCommand(command, kind, values)
+    return AamCommand(command, options_class, values)
 
 
 def program_of(options: WorkloadOptions) -> tuple[Program, dict[str, Propose]]:

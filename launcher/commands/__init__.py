@@ -21,15 +21,15 @@ NAMES = ("explain", "doctor", "replay", "images", "images build", "images lock",
 T = TypeVar("T")
 
 
-def parse_own(kind: type[T], argv: Sequence[str], command: str) -> T:
+def parse_own(options_class: type[T], argv: Sequence[str], command: str) -> T:
     """Return the options of one of the launcher's own commands.
 
     Raises:
         UsageError: see `parse_options`.
     """
-    options = specs(kind)
+    options = specs(options_class)
     given = parse_options(options, argv, command, program="aam-launch", others=LAUNCHER_OPTIONS)
-    return build(kind, given)
+    return build(options_class, given)
 
 
 def print_json(content: object) -> None:

@@ -53,8 +53,8 @@ def run(launcher_options: Mapping[str, Any], argv: Sequence[str]) -> int:
         raise UsageError("`images` has no such part", f"'{action}'", remedy)
     if action == "prune":
         return _prune(parse_own(ImagesPrune, rest, "images prune"), catalog, folder)
-    kind, execute = ACTIONS[action]
-    options = parse_own(kind, rest, f"images {action}")
+    options_class, execute = ACTIONS[action]
+    options = parse_own(options_class, rest, f"images {action}")
     _require_engine(getattr(options, "engine", None))
     return execute([_image(name, catalog) for name in options.names], options, folder)
 

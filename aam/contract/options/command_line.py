@@ -205,24 +205,24 @@ def convert(spec: OptionSpec, text: str) -> Any:
     Raises:
         UsageError: the text does not suit the type of the option.
     """
-    kinds = members(spec.type)
+    types = members(spec.type)
     choices = {str(value): value for value in spec.choices}
-    if type(None) in kinds:
+    if type(None) in types:
         choices["None"] = None
     if text in choices:
         return choices[text]
-    if Path in kinds:
+    if Path in types:
         return _local_path(spec.flag, text)
-    if str in kinds:
+    if str in types:
         return text
-    for kind in (int, float):
-        if kind in kinds:
+    for number in (int, float):
+        if number in types:
             try:
-                return kind(text)
+                return number(text)
             except ValueError:
                 continue
-    wanted = [*choices, *("a whole number" for kind in kinds if kind is int)]
-    wanted += ["a number" for kind in kinds if kind is float]
+    wanted = [*choices, *("a whole number" for each in types if each is int)]
+    wanted += ["a number" for each in types if each is float]
     remedy = nearest(text, choices, f"give {' or '.join(wanted)}")
     raise UsageError("A value that does not suit its option", f"{spec.flag} '{text}'", remedy)
 
@@ -233,10 +233,10 @@ def metavar(spec: OptionSpec) -> str:
     >>> metavar(OptionSpec("--num-workers", "num_workers", int | typing.Literal["auto"], ""))
     'auto|N'
     """
-    kinds = members(spec.type)
+    types = members(spec.type)
     names = {int: "N", float: "X", str: "TEXT"}
     names[Path] = "FOLDER" if spec.field.endswith("dir") else "PATH"
-    named = [spec.metavar or names[kind] for kind in kinds if kind in names]
+    named = [spec.metavar or names[each] for each in types if each in names]
     return "|".join([*map(str, spec.choices), *named])
 
 

@@ -125,16 +125,16 @@ class OptionSpec:
         return [member for member in members(self.type) if not isinstance(member, type)]
 
 
-def members(kind: Any) -> list[Any]:
+def members(annotation: Any) -> list[Any]:
     """List the types and the literal values that an option type allows.
 
     >>> members(Literal["auto"] | Path | None)
     ['auto', <class 'pathlib.Path'>, <class 'NoneType'>]
     """
-    parts = [part for part in typing.get_args(kind) if part is not Ellipsis]
-    if typing.get_origin(kind) is Literal:
+    parts = [part for part in typing.get_args(annotation) if part is not Ellipsis]
+    if typing.get_origin(annotation) is Literal:
         return parts
-    return [member for part in parts for member in members(part)] if parts else [kind]
+    return [member for part in parts for member in members(part)] if parts else [annotation]
 
 
 def specs(command: type) -> tuple[OptionSpec, ...]:
@@ -190,14 +190,14 @@ def to_plain(options: Any) -> dict[str, Any]:
     return {f.name: _plain(getattr(options, f.name)) for f in dataclasses.fields(options)}
 
 
-def from_plain(kind: type[T], values: dict[str, Any]) -> T:
+def from_plain(options_class: type[T], values: dict[str, Any]) -> T:
     """Convert the result of `to_plain` back; missing fields get defaults, unknown are ignored."""
     given = {
         f.name: _typed(f.type, values.get(f.name, {}))
-        for f in dataclasses.fields(typing.cast(Any, kind))
+        for f in dataclasses.fields(typing.cast(Any, options_class))
         if f.name in values or dataclasses.is_dataclass(f.type)
     }
-    return kind(**given)
+    return options_class(**given)
 
 
 def _plain(value: Any) -> Any:
@@ -210,30 +210,30 @@ def _plain(value: Any) -> Any:
     return value
 
 
-def fits(kind: Any, value: Any) -> bool:
+def fits(annotation: Any, value: Any) -> bool:
     """Return whether a value has the type of an option; a path may be a string.
 
     >>> fits(int | Literal["auto"], "auto"), fits(float, 1), fits(bool, 1)
     (True, True, False)
     """
-    origin, choices = typing.get_origin(kind), typing.get_args(kind)
+    origin, choices = typing.get_origin(annotation), typing.get_args(annotation)
     if origin is Literal:
         return value in choices
     if origin is tuple:
         return isinstance(value, (tuple, list)) and all(fits(choices[0], v) for v in value)
     if choices:
         return any(fits(choice, value) for choice in choices)
-    if kind in (int, float):
-        number = numbers.Integral if kind is int else numbers.Real
+    if annotation in (int, float):
+        number = numbers.Integral if annotation is int else numbers.Real
         return isinstance(value, number) and not isinstance(value, bool)
-    return isinstance(value, (str, os.PathLike) if kind is Path else kind)
+    return isinstance(value, (str, os.PathLike) if annotation is Path else annotation)
 
 
-def _typed(kind: Any, value: Any) -> Any:
-    if dataclasses.is_dataclass(kind):
-        return from_plain(typing.cast(type, kind), value)
-    if isinstance(value, (str, os.PathLike)) and Path in members(kind):
-        return value if value in members(kind) else Path(value)
+def _typed(annotation: Any, value: Any) -> Any:
+    if dataclasses.is_dataclass(annotation):
+        return from_plain(typing.cast(type, annotation), value)
+    if isinstance(value, (str, os.PathLike)) and Path in members(annotation):
+        return value if value in members(annotation) else Path(value)
     if isinstance(value, list):
-        return tuple(_typed(typing.get_args(kind)[0], item) for item in value)
+        return tuple(_typed(typing.get_args(annotation)[0], item) for item in value)
     return value

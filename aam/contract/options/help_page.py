@@ -29,20 +29,20 @@ def overview(program: str, more: Mapping[str, Mapping[str, type]] | None = None)
     """
     lines = [f"usage: {program} COMMAND [OPTIONS]", "", f"Attention All Microbes {__version__}"]
     own = {
-        group: {name: kind for name in listed if (kind := find(name))}
+        group: {name: options_class for name in listed if (options_class := find(name))}
         for group, listed in COMMANDS.items()
     }
     for group, commands in {**own, **(more or {})}.items():
         lines += ["", group]
-        for name, kind in commands.items():
-            lines += _wrapped(f"  {name:<16} ", summary(kind), 19)
+        for name, options_class in commands.items():
+            lines += _wrapped(f"  {name:<16} ", summary(options_class), 19)
     return "\n".join([*lines, "", f"`{program} COMMAND --help` lists the options of a command."])
 
 
 def page(
     program: str,
     command: str,
-    kind: type,
+    options_class: type,
     options: Sequence[OptionSpec],
     more: Iterable[tuple[str, Iterable[OptionSpec]]] = (),
     *,
@@ -53,7 +53,7 @@ def page(
     Args:
         program: `aam`, `aam-launch`, or what else stands before the command.
         command: its name.
-        kind: options class of the command; its docstring has the summary and the examples.
+        options_class: that of the command; its docstring has the summary and the examples.
         options: of the command.
         more: title and options of further sections.
         everything: show the options that are not basic, too.
@@ -64,13 +64,13 @@ def page(
     sections = {"Required options": required, "Options": basic}
     for spec in options:
         if everything and not spec.required and not spec.basic:
-            title = "Further options" if spec.group == summary(kind) else spec.group
+            title = "Further options" if spec.group == summary(options_class) else spec.group
             sections.setdefault(title.rstrip("."), []).append(spec)
     for title, listed in more:
         sections[title] = [spec for spec in listed if everything or spec.basic]
     values = [f"{'' if s.first else s.flag + ' '}{metavar(s)}" for s in required]
     lines = _wrapped("usage: ", " ".join([usage, *values, "[OPTIONS]"]), 11)
-    text, _, examples = (kind.__doc__ or "").partition("Examples:\n")
+    text, _, examples = (options_class.__doc__ or "").partition("Examples:\n")
     for paragraph in text.strip().split("\n\n"):
         lines += ["", *_wrapped("", " ".join(paragraph.split()), 0)]
     for title, listed in sections.items():

@@ -73,8 +73,8 @@ def names() -> tuple[str, ...]:
 @functools.cache
 def options_of(command: str) -> tuple[OptionSpec, ...]:
     """Return the options of a command; none for an unknown name."""
-    kind = find(command)
-    return specs(kind) if kind is not None else ()
+    options_class = find(command)
+    return specs(options_class) if options_class is not None else ()
 
 
 def parse_command(
