@@ -22,9 +22,10 @@ from launcher.plan.assembly import assemble_plan
 from launcher.plan.engine_plan import LaunchContext
 from launcher.plan.gpu_use import gpu_use
 from launcher.plan.mounts import PathFact, absolute_paths, parse_bind
+from launcher.plan.plan import Plan
 from launcher.plan.request import Request, request_of
 from launcher.plan.selection import choose
-from launcher.slurm import checks, decide, history, queue
+from launcher.slurm import checks, decide, history, memory, queue
 from launcher.slurm.job import Job
 from launcher.slurm.node import node_of
 from launcher.slurm.script import NODE_FOLDER, script
@@ -105,7 +106,8 @@ def decided(
     number = requested.shards or len(tasks)
     log = _log(paths, bool(number))
     what = decide.allocation(request.command, requested, site, log, number)
-    node = node_of(site, detect(), what.ranks)
+    here = detect()
+    node = node_of(site, here, what.ranks)
     available = images.built(settings, catalog)
     catalog = images.measured(catalog, available, settings.text("runtime"))
     assumed = (*available, *images.assumed(settings, catalog))
@@ -132,7 +134,21 @@ def decided(
     plan = assemble_plan(
         request, node, choice, catalog, settings, paths, native.detect_stack(), context
     )
-    for line in warn((*plan.findings, *checks.advice(paths, site))):
+    findings = [*plan.findings, *checks.advice(paths, site)]
+    one_job = requested.array is None and requested.memory_check and not request.dry_run
+    if one_job and not problems and memory.predicts(request, site):
+
+        def make(of_memory: Request) -> Plan:
+            private = config.private_folder(settings, os.getuid(), here.name, None)
+            return assemble_plan(
+                of_memory, here, replace(choice, gpus=(), selection=None), catalog, settings,
+                input_files.path_facts(of_memory, folder), native.detect_stack(),
+                replace(context, private=private),
+            )  # fmt: skip
+
+        more, unknown = memory.check(request, what.nodes * what.ranks, site, make)
+        problems, findings = problems + more, findings + unknown
+    for line in warn(tuple(findings)):
         print(line, file=sys.stderr)
     program = decide.program(plan, request.command, shared.arguments, tasks, paths, settings, site)
     state = checks.image_state(program.image)

@@ -49,6 +49,10 @@ SITE_KEYS: dict[str, SiteKey] = {
     "gpu": SiteKey("text", "GPU", "What the GPUs are called."),
     "arch": SiteKey("text", "", "Their arch: gfx942, sm_90."),
     "gpus_per_node": SiteKey("number", 1, "GPUs (or ranks, without a GPU) of a node."),
+    "gpu_memory_gb": SiteKey(
+        "number", 0, "Memory of a GPU in GB (10^9 bytes) that a job can use; 0: unknown, and no "
+        "prediction is compared with it."
+    ),
     "gpu_request": SiteKey(
         "text", "", "Option that requests GPUs, as --gpus-per-node=mi300a:{gpus}; none: "
         "they come with the node."

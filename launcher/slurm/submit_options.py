@@ -63,6 +63,11 @@ class SubmitOptions:
         default=None,
         takes=ONE_OR_MORE,
     )
+    memory_check: bool = option(
+        "Predict the memory of a training with `aam memory` and refuse a job that does not fit "
+        "into a GPU of the site.",
+        default=True,
+    )
     requeue: bool = option(
         "Queue a job again at its time limit, until its run is complete.", default=True
     )
