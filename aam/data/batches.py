@@ -22,6 +22,7 @@ from aam.contract.options.field import BELOW_ONE, ONE_OR_MORE, SEEDS, UP_TO_ONE,
 from aam.contract.options.study import Metric
 from aam.data.rarefaction import rarefy
 from aam.data.sequences import MASK, PAD
+from aam.data.store.mapped import take_strings
 from aam.data.study import Study
 from aam.data.unifrac.batch import faith_pd, pairwise
 
@@ -108,8 +109,10 @@ class BatchPlan:
 
 def shortest(tokens_UL: Tensor) -> int:
     """Return the number of nucleotides of the shortest sequence; L if there is no sequence."""
-    lengths_U = (tokens_UL != PAD).sum(dim=1)
-    return int(lengths_U.min()) if len(lengths_U) else tokens_UL.shape[1]
+    # Padding is on the right: the shortest sequence ends at the first column that has any.
+    if not len(tokens_UL):
+        return tokens_UL.shape[1]
+    return int((tokens_UL.amin(dim=0) != PAD).sum())
 
 
 def make_batch(
@@ -132,7 +135,7 @@ def make_batch(
     asvs_U, slots = np.unique(kept.indices, return_inverse=True)
     slots_BS, counts_BS = _pad(kept, slots)
     tokens_UL = study.tokens_FL[asvs_U]
-    longest = int((tokens_UL != PAD).any(axis=0).sum())
+    longest = int((tokens_UL.max(axis=0, initial=PAD) != PAD).sum())
     tokens_UL = tokens_UL[:, : max(longest, 1)]
     masked_UL, labels_UL = _mask(plan, tokens_UL, asvs_U, masks)
     present_BS = counts_BS > 0
@@ -156,19 +159,19 @@ def draw_asvs(
 
     Neither has explicit zeros; at most `token_limit` ASVs of a sample are read.
     """
-    drawn = _draw_reads(study, plan, rows, reads_draw)
-    sample_ids = [study.table.sample_ids[row] for row in rows]
+    sample_ids = list(take_strings(study.table.sample_ids, rows))
+    drawn = _draw_reads(study.table.counts[rows], plan, sample_ids, reads_draw)
     return drawn, _limit(drawn, plan, sample_ids, reads_draw)
 
 
-def _draw_reads(study: Study, plan: BatchPlan, rows: npt.NDArray[np.int64], draw: int) -> csr_array:
-    """Return the rarefied counts [B, F] of `rows`, without explicit zeros."""
-    table = study.table
-    picked = table.counts[rows]
+def _draw_reads(picked: csr_array, plan: BatchPlan, sample_ids: list[str], draw: int) -> csr_array:
+    """Return the rarefied counts [B, F] of some samples, without explicit zeros."""
     picked.data = np.concatenate(
         [
-            rarefy(picked.data[lo:hi], plan.rarefy_depth, table.sample_ids[row], plan.seed, draw)
-            for row, lo, hi in zip(rows, picked.indptr[:-1], picked.indptr[1:], strict=True)
+            rarefy(picked.data[lo:hi], plan.rarefy_depth, name, plan.seed, draw)
+            for name, lo, hi in zip(
+                sample_ids, picked.indptr[:-1].tolist(), picked.indptr[1:].tolist(), strict=True
+            )
         ]
     )
     picked.eliminate_zeros()
@@ -232,8 +235,8 @@ def _mask(
         chosen_UL = choose_masked(tokens_UL, plan.mask_ratio, plan.mask_strategy, rng)
     else:
         chosen_UL = masks[asvs_U, : tokens_UL.shape[1]]
-    masked_UL = np.where(chosen_UL, np.uint8(MASK), tokens_UL)
-    return masked_UL, torch.from_numpy(np.where(chosen_UL, tokens_UL, np.uint8(PAD)))
+    labels_UL = tokens_UL * chosen_UL  # PAD, which is 0, where nothing is masked.
+    return tokens_UL - labels_UL + np.uint8(MASK) * chosen_UL, torch.from_numpy(labels_UL)
 
 
 def choose_masked(
@@ -252,17 +255,25 @@ def choose_masked(
     """
     shape = tokens_UL.shape
     if strategy == "random":
-        chosen = rng.random(shape, dtype=np.float32) < ratio
+        chosen = _at_random(shape, ratio, rng)
     else:
         chosen = np.zeros(shape, dtype=np.bool_)
         # Spans may overlap, so each length leaves this fraction of the nucleotides unmasked.
         kept = (1 - ratio) ** (1 / len(SPAN_LENGTHS))
         for length in SPAN_LENGTHS:
-            starts = rng.random(shape, dtype=np.float32) < 1 - kept ** (1 / length)
+            starts = _at_random(shape, 1 - kept ** (1 / length), rng)
             for shift in range(length):
                 chosen[:, shift:] |= starts[:, : shape[1] - shift]
     low, high = BASE_TOKENS
     return chosen & (tokens_UL >= low) & (tokens_UL <= high)
+
+
+def _at_random(
+    shape: tuple[int, ...], probability: float, rng: np.random.Generator
+) -> npt.NDArray[np.bool_]:
+    """Choose each element with `probability`, to 1 in 65,536: half the time of 32-bit numbers."""
+    drawn = rng.integers(1 << 16, size=shape, dtype=np.uint16)
+    return drawn < round(probability * (1 << 16))
 
 
 def _phylogenetic(

@@ -43,10 +43,11 @@ def rarefy(
         Reads drawn of each ASV, in the order of `counts`; their sum is `depth`.
     """
     counts_64 = counts.astype(np.int64)
-    if depth == 0 or counts_64.sum() <= depth:
+    total = int(counts_64.sum())
+    if depth == 0 or total <= depth:
         return counts_64
     rng = np.random.default_rng([seed, draw, zlib.crc32(sample_id.encode())])
-    if counts_64.sum() < NUMPY_LIMIT:
+    if total < NUMPY_LIMIT:
         return rng.multivariate_hypergeometric(counts_64, depth, method="marginals")
     return _draw_by_number(counts_64, depth, rng)
 

@@ -122,12 +122,14 @@ class PackedStrings(Sequence[str]):
             return tuple(self[place] for place in range(*index.indices(len(self))))
         if not -len(self) <= index < len(self):
             raise IndexError(index)
-        place = index % len(self) if self._rows is None else int(self._rows[index])
+        return self._string(index % len(self) if self._rows is None else int(self._rows[index]))
+
+    def _string(self, place: int) -> str:
         return self._letters[self._ends[place] : self._ends[place + 1]].tobytes().decode()
 
     def __iter__(self) -> Iterator[str]:
         if self._rows is not None:
-            yield from map(self.__getitem__, range(len(self)))
+            yield from map(self._string, self._rows.tolist())
             return
         for start in range(0, len(self), _STRINGS_AT_ONCE):
             ends = self._ends[start : start + _STRINGS_AT_ONCE + 1].tolist()
