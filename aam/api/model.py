@@ -23,6 +23,7 @@ from aam.members.checkpoint import LoadedEnsemble
 from aam.members.importance import importance_table, read_members
 from aam.members.predict import predict_table
 from aam.numerics.device import choose_device
+from aam.training.asv_vectors import NO_VECTORS
 from aam.training.new_samples import read_covariates, select_as_trained
 from aam.training.prediction import (
     LoadedModel,
@@ -92,6 +93,7 @@ class Model:
                 options = Predict(
                     input=input,
                     device=self.device,
+                    vectors=NO_VECTORS,
                     model=self.path,
                     output=Path("unwritten.tsv"),
                     metadata=metadata_file(metadata, folder),

@@ -42,7 +42,7 @@ def run(options: Embed) -> dict[str, object]:
     print_device(device)
     model = load_models(options.model, options.device)[0]
     study = take_shard(load_samples(options.input, model.config), options)
-    embeddings_ND = embed(model, study, options.batch_size, device, options.asv_vectors_dir)
+    embeddings_ND = embed(model, study, options.batch_size, device, options.vectors)
     ids = study.table.sample_ids
     if shard is not None:
         write_embeddings(shard, ids, embeddings_ND)

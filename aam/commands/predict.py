@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 from dataclasses import replace
-from pathlib import Path
 
 import pandas as pd
 import torch
@@ -11,6 +10,7 @@ import torch
 from aam.console import say
 from aam.contract.files import refuse_existing
 from aam.contract.options.commands.use import Predict
+from aam.contract.options.study import AsvVectorOptions
 from aam.contract.shards import file_of
 from aam.data.covariates import Covariates
 from aam.data.shards import facts_of, finished, take_shard
@@ -20,6 +20,7 @@ from aam.members.predict import predict_table
 from aam.members.targets import join_targets
 from aam.numerics.device import choose_device, print_device
 from aam.training import checkpoints
+from aam.training.asv_vectors import NO_VECTORS
 from aam.training.new_samples import Comparison, compare, read_covariates, select_as_trained
 from aam.training.output_tables import prediction_table, write_table
 from aam.training.prediction import LoadedModel, load_models, load_samples, predict
@@ -65,7 +66,7 @@ def _predict_target(
         options.batch_size,
         device,
         options.prediction_passes,
-        options.asv_vectors_dir,
+        options.vectors,
         covariates,
     )
     assert config.target is not None
@@ -78,7 +79,7 @@ def predict_study(
     batch_size: int,
     device: torch.device,
     passes: int,
-    vectors: Path | None = None,
+    vectors: AsvVectorOptions = NO_VECTORS,
     covariates: Covariates | None = None,
 ) -> tuple[pd.DataFrame, Comparison]:
     """Return the predictions table of a study, and its comparison with the training data.

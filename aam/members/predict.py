@@ -64,7 +64,7 @@ def predict_table(loaded: LoadedEnsemble, options: Predict) -> tuple[pd.DataFram
             options.batch_size,
             choose_device(options.device),
             options.prediction_passes,
-            options.asv_vectors_dir,
+            options.vectors,
             covariates,
         ).values_MNC
         mean_NC = values_MNC.mean(axis=0)

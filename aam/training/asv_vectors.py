@@ -1,13 +1,17 @@
 """Folder of ASV vectors: sequences that an encoder has encoded once, for later commands.
 
     FOLDER/ENCODER/SEGMENT/hashes.npy     int64 [n], ascending, hash of each sequence
-                           vectors.npy    float32 [n, D]
+                           vectors.npy    float32 or float16 [n, D]
                            segment.json   format, sizes and checksums, written last
 
 ENCODER is a digest of the weights that make the vectors, so a folder serves any number of models.
 Each command adds one segment under a new name: segments never change, and processes and users add
 to one folder at the same time without locks. Two of ten million sequences have one hash with a
-probability of 3e-6. Shape suffixes: F ASVs of a study, D width of a vector.
+probability of 3e-6.
+
+A command that stores float16 rounds the vectors that it encodes and those that it reads, so that
+its results do not depend on what the folder holds; one that stores float32 reads no float16.
+Shape suffixes: F ASVs of a study, D width of a vector.
 """
 
 from __future__ import annotations
@@ -24,8 +28,9 @@ import torch
 from torch import Tensor
 
 from aam.console import say
-from aam.contract.errors import DataError
+from aam.contract.errors import DataError, UsageError
 from aam.contract.folders import atomic_folder
+from aam.contract.options.study import AsvVectorOptions
 from aam.data.store.files import ArrayDescription, Header, read_arrays, write_array
 from aam.data.store.integrity import check_files
 from aam.memory import shown_size
@@ -37,7 +42,11 @@ FORMAT = 1
 _SEGMENT = "segment.json"
 _REMEDY = "remove this folder; its vectors are encoded again"
 
+NO_VECTORS = AsvVectorOptions()
+"""No folder: every ASV is encoded."""
+
 Hashes = npt.NDArray[np.int64]
+Vectors = npt.NDArray[np.float32] | npt.NDArray[np.float16]
 
 
 @dataclass(frozen=True)
@@ -46,11 +55,13 @@ class AsvVectors:
 
     Attributes:
         folder: of the encoder.
+        dtype: numbers of the vectors that are added, and to which known ones are rounded.
         segments: hashes [n] and vectors [n, D] of each segment, memory-mapped.
     """
 
     folder: Path
-    segments: tuple[tuple[Hashes, npt.NDArray[np.float32]], ...]
+    dtype: torch.dtype
+    segments: tuple[tuple[Hashes, Vectors], ...]
 
     def fill(self, hashes_F: Hashes, vectors_FD: Tensor) -> npt.NDArray[np.bool_]:
         """Copy the known vectors to their rows of `vectors_FD`; return which rows are known."""
@@ -59,19 +70,24 @@ class AsvVectors:
             rows = np.flatnonzero(~known_F)
             places = np.searchsorted(hashes, hashes_F[rows]).clip(max=len(hashes) - 1)
             same = hashes[places] == hashes_F[rows]
-            found = torch.from_numpy(vectors[places[same]])
+            found = torch.from_numpy(vectors[places[same]]).to(self.dtype)
             vectors_FD[torch.from_numpy(rows[same]).to(vectors_FD.device)] = found.to(vectors_FD)
             known_F[rows[same]] = True
         return known_F
 
-    def add(self, hashes_F: Hashes, vectors_FD: Tensor) -> None:
-        """Write a segment with the vectors of further sequences.
+    def add(self, hashes_F: Hashes, vectors_FD: Tensor) -> Tensor:
+        """Write a segment with the vectors of further sequences; return them as they are read.
 
         Raises:
+            DataError: a vector is too large for float16.
             CannotCreate: the folder cannot be written to, or its disk is full.
         """
         unique, rows = np.unique(hashes_F, return_index=True)
-        vectors = vectors_FD[torch.from_numpy(rows).to(vectors_FD.device)].float().cpu().numpy()
+        rounded_FD = vectors_FD.to(self.dtype)
+        if not bool(rounded_FD[vectors_FD.isfinite()].isfinite().all()):
+            evidence = f"the largest value is {float(vectors_FD.abs().max()):g}"
+            raise DataError("ASV vectors exceed float16", evidence, "store float32")
+        vectors = rounded_FD[torch.from_numpy(rows).to(vectors_FD.device)].cpu().numpy()
         with atomic_folder(self.folder / uuid.uuid4().hex, overwrite=False) as segment:
             arrays = {
                 "hashes": write_array(segment, "hashes", unique),
@@ -82,6 +98,7 @@ class AsvVectors:
                 "arrays": {name: asdict(array) for name, array in arrays.items()},
             }
             (segment / _SEGMENT).write_text(json.dumps(content, indent=1) + "\n", encoding="utf-8")
+        return rounded_FD.to(vectors_FD)
 
     def show(self, known: int, asvs: int) -> None:
         """Print how many of the ASVs of a study were known, and the size of the folder."""
@@ -93,26 +110,33 @@ class AsvVectors:
         )
 
 
-def open_vectors(folder: Path, encoder: NucleotideEncoder) -> AsvVectors:
-    """Open the vectors of an encoder in `folder`; none if it is new.
+def open_vectors(options: AsvVectorOptions, encoder: NucleotideEncoder) -> AsvVectors | None:
+    """Open the vectors of an encoder in a folder; none of them if it is new, None without a folder.
 
     Raises:
+        UsageError: numbers are chosen, but no folder.
         DataError: a segment is damaged or of a newer version.
         MissingInput: a segment cannot be read.
     """
-    place = folder / _digest(encoder)
+    if options.asv_vectors_dir is None:
+        if options.asv_vectors_dtype != NO_VECTORS.asv_vectors_dtype:
+            flag = f"--asv-vectors-dtype {options.asv_vectors_dtype}"
+            raise UsageError("No folder of ASV vectors", flag, "add --asv-vectors-dir")
+        return None
+    folder = options.asv_vectors_dir / _digest(encoder)
+    dtype = torch.float16 if options.asv_vectors_dtype == "float16" else torch.float32
     width = encoder.position.shape[1]
     segments = []
-    for path in sorted(place.glob(f"*/{_SEGMENT}")):
+    for path in sorted(folder.glob(f"*/{_SEGMENT}")):
         if path.parent.name.startswith("."):
             continue  # A segment that another process writes.
         hashes, vectors = _read(path, width)
-        if len(hashes):
+        if len(hashes) and (dtype == torch.float16 or vectors.dtype == np.float32):
             segments.append((hashes, vectors))
-    return AsvVectors(place, tuple(segments))
+    return AsvVectors(folder, dtype, tuple(segments))
 
 
-def _read(path: Path, width: int) -> tuple[Hashes, npt.NDArray[np.float32]]:
+def _read(path: Path, width: int) -> tuple[Hashes, Vectors]:
     try:
         text = path.read_text(encoding="utf-8")
         content = json.loads(text)
@@ -129,8 +153,11 @@ def _read(path: Path, width: int) -> tuple[Hashes, npt.NDArray[np.float32]]:
     header = Header(arrays, None, {}, hashlib.sha256(text.encode()).hexdigest())
     check_files(path.parent, header)
     hashes, vectors = read_arrays(path.parent, header, ("hashes", "vectors"))
-    if vectors.shape != (len(hashes), width) or hashes.dtype != np.int64:
-        evidence = f"'{path.parent}' has vectors {vectors.shape} of {len(hashes)} hashes"
+    types = hashes.dtype == np.int64 and vectors.dtype in (np.float32, np.float16)
+    if vectors.shape != (len(hashes), width) or not types:
+        evidence = (
+            f"'{path.parent}' has {vectors.dtype} vectors {vectors.shape} of {len(hashes)} hashes"
+        )
         raise DataError("A segment of ASV vectors is damaged", evidence, _REMEDY)
     return hashes, vectors
 

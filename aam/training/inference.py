@@ -12,12 +12,13 @@ import torch
 from torch import Tensor
 
 from aam.console import track
+from aam.contract.options.study import AsvVectorOptions
 from aam.data.batches import FIXED_DRAW, Batch, BatchPlan
 from aam.data.sequences import PAD
 from aam.data.study import Study
 from aam.model.covariates import CovariateInputs
 from aam.model.network import Encoder, Predictor
-from aam.training.asv_vectors import open_vectors
+from aam.training.asv_vectors import NO_VECTORS, open_vectors
 from aam.training.data_loader import FixedBatches
 from aam.training.output_tables import require_finite, write_embeddings
 from aam.training.sample_selection import reading_plan
@@ -41,7 +42,10 @@ class NetworkOutput:
 
 
 def encode_asvs(
-    encoder: Encoder, study: Study, device: torch.device, folder: Path | None = None
+    encoder: Encoder,
+    study: Study,
+    device: torch.device,
+    vectors: AsvVectorOptions = NO_VECTORS,
 ) -> Tensor:
     """Encode every distinct sequence of the study once; returns [F, D] on `device`.
 
@@ -49,18 +53,20 @@ def encode_asvs(
     the CPU the vector of a sequence does not depend on the other sequences.
 
     Args:
-        folder: of ASV vectors, which are read from it or added to it (`aam.training.asv_vectors`).
+        vectors: folder from which known vectors are read, and to which new ones are added
+            (`aam.training.asv_vectors`).
 
     Raises:
-        DataError, CannotCreate: the folder is damaged, or cannot be written to.
+        UsageError, DataError, CannotCreate: see `open_vectors` and `AsvVectors.add`.
     """
     encoder.to(device).eval()
     tokens_FL = study.tokens_FL
     vectors_FD = torch.empty(len(tokens_FL), encoder.shape.embedding_dim, device=device)
     new_F = np.ones(len(tokens_FL), dtype=np.bool_)
-    if folder is not None:
-        stored, hashes_F = open_vectors(folder, encoder.nucleotides), hash_sequences(tokens_FL)
-        new_F = ~stored.fill(hashes_F.numpy(), vectors_FD)
+    stored = open_vectors(vectors, encoder.nucleotides)
+    if stored is not None:
+        hashes_F = hash_sequences(tokens_FL).numpy()
+        new_F = ~stored.fill(hashes_F, vectors_FD)
         stored.show(int((~new_F).sum()), len(new_F))
     short_F = tokens_FL[:, encoder.nucleotides.last_patch(tokens_FL.shape[1])] == PAD
     chunks = [
@@ -73,9 +79,10 @@ def encode_asvs(
     steps = track(encoded, "Encoding ASVs", len(chunks), "chunks")
     for chunk, vectors_KD in zip(chunks, steps, strict=True):
         vectors_FD[torch.from_numpy(chunk).to(device)] = vectors_KD[: len(chunk)]
-    if folder is not None and new_F.any():
+    if stored is not None and new_F.any():
         rows = np.flatnonzero(new_F)
-        stored.add(hashes_F.numpy()[rows], vectors_FD[torch.from_numpy(rows).to(device)])
+        on_device = torch.from_numpy(rows).to(device)
+        vectors_FD[on_device] = stored.add(hashes_F[rows], vectors_FD[on_device])
     return vectors_FD
 
 

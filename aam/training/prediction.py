@@ -15,13 +15,14 @@ import torch
 from aam.console import say, warn
 from aam.contract.errors import DataError, MissingInput, first_few
 from aam.contract.options.device import DeviceOptions
-from aam.contract.options.study import TableOptions
+from aam.contract.options.study import AsvVectorOptions, TableOptions
 from aam.data.covariates import Covariates
 from aam.data.study import Study, load_study
 from aam.model.network import Encoder, Predictor
 from aam.numerics.backend_selection import TORCH_POLICY, BackendPolicy
 from aam.numerics.device import choose_device
 from aam.training import checkpoints
+from aam.training.asv_vectors import NO_VECTORS
 from aam.training.inference import NetworkOutput, apply_network, encode_asvs, shallow
 from aam.training.model_config import ModelConfig
 from aam.training.runtime import choose_attention
@@ -158,12 +159,12 @@ def apply_model(
     batch_size: int,
     device: torch.device,
     passes: int = 1,
-    vectors: Path | None = None,
+    vectors: AsvVectorOptions = NO_VECTORS,
     covariates: Covariates | None = None,
 ) -> list[NetworkOutput]:
     """Apply a model to every sample of a study, once per rarefaction.
 
-    `vectors` is a folder of ASV vectors, see `encode_asvs`.
+    `vectors` is the folder of ASV vectors, see `encode_asvs`.
     """
     asv_vectors_FD = encode_asvs(model.encoder, study, device, vectors)
     rows = np.arange(len(study.table.sample_ids))
@@ -182,7 +183,7 @@ def embed(
     study: Study,
     batch_size: int,
     device: torch.device,
-    vectors: Path | None = None,
+    vectors: AsvVectorOptions = NO_VECTORS,
 ) -> npt.NDArray[np.float32]:
     """Return the embedding of every sample, float32 [N, D]; `vectors` as `apply_model`.
 
@@ -199,7 +200,7 @@ def predict(
     batch_size: int,
     device: torch.device,
     passes: int,
-    vectors: Path | None = None,
+    vectors: AsvVectorOptions = NO_VECTORS,
     covariates: Covariates | None = None,
 ) -> Predictions:
     """Predict the target of every sample of a study with each model; `vectors` as `apply_model`.

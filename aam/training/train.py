@@ -281,8 +281,8 @@ def _initialize(
     if not options.freeze_base:
         return network, None
     network.encoder.requires_grad_(False)
-    vectors = options.asv_vectors_dir
-    return network, encode_asvs(network.encoder, labelled.study, runtime.device, vectors)
+    vectors_FD = encode_asvs(network.encoder, labelled.study, runtime.device, options.vectors)
+    return network, vectors_FD
 
 
 def _check_options(options: Train) -> None:

@@ -3,7 +3,9 @@
 from __future__ import annotations
 
 import json
+from collections.abc import Callable
 from pathlib import Path
+from typing import Any, Literal
 
 import biom
 import numpy as np
@@ -11,6 +13,7 @@ import pytest
 import torch
 
 from aam.contract.errors import DataError
+from aam.contract.options.study import AsvVectorOptions
 from aam.model.attention import AUTO
 from aam.model.nucleotides import NucleotideEncoder
 from aam.model.shape import NetworkShape
@@ -18,6 +21,7 @@ from aam.training.asv_vectors import open_vectors
 from tests.support.commands import aam, pretrain, train
 
 Capture = pytest.CaptureFixture[str]
+USAGE, CANNOT_CREATE = 64, 73
 
 
 @pytest.fixture(scope="module")
@@ -84,21 +88,87 @@ def network(seed: int = 0) -> NucleotideEncoder:
     return NucleotideEncoder(shape, AUTO, recompute=False)
 
 
+def opened(folder: Path, dtype: Literal["float32", "float16"] = "float32", seed: int = 0) -> Any:
+    return open_vectors(
+        AsvVectorOptions(asv_vectors_dir=folder, asv_vectors_dtype=dtype), network(seed)
+    )
+
+
 def test_writers_at_once_and_lookups(tmp_path: Path) -> None:
     """Two processes that opened the same folder both add to it; nothing is lost."""
-    one, two = (open_vectors(tmp_path, network()) for _ in range(2))
+    one, two = (opened(tmp_path) for _ in range(2))
     one.add(np.array([5, -3, 5]), torch.tensor([[1.0] * 8, [2.0] * 8, [1.0] * 8]))
     two.add(np.array([7, -3]), torch.tensor([[3.0] * 8, [2.0] * 8]))
     found = torch.zeros(4, 8)
-    known = open_vectors(tmp_path, network()).fill(np.array([7, 0, -3, 5]), found)
+    known = opened(tmp_path).fill(np.array([7, 0, -3, 5]), found)
     assert known.tolist() == [True, False, True, True]
     assert found[:, 0].tolist() == [3, 0, 2, 1]
-    assert not open_vectors(tmp_path, network(1)).segments
+    assert not opened(tmp_path, seed=1).segments
+
+
+def test_float16_is_read_as_it_is_written_and_by_float16_alone(tmp_path: Path) -> None:
+    torch.manual_seed(1)
+    exact, hashes = torch.randn(9, 8), np.arange(9)
+    rounded = opened(tmp_path, "float16").add(hashes, exact)
+    assert not torch.equal(rounded, exact)
+    torch.testing.assert_close(rounded, exact, rtol=2**-11, atol=1e-6)
+    found = torch.zeros(9, 8)
+    assert opened(tmp_path, "float16").fill(hashes, found).all()
+    assert torch.equal(found, rounded)
+    assert not opened(tmp_path).fill(hashes, found).any()
+    assert torch.equal(opened(tmp_path).add(hashes, exact), exact)
+    assert opened(tmp_path).fill(hashes, found).all()
+    assert torch.equal(found, exact)
+    (half,) = (segment for segment in opened(tmp_path, "float16").segments
+               if segment[1].dtype == np.float16)  # fmt: skip
+    assert half[1].nbytes * 2 == opened(tmp_path).segments[0][1].nbytes
+
+
+def test_float16_rounds_vectors_of_either_precision(tmp_path: Path) -> None:
+    """Results with float16 do not depend on what the folder holds."""
+    torch.manual_seed(1)
+    exact, hashes = torch.randn(9, 8), np.arange(9)
+    opened(tmp_path / "full").add(hashes, exact)
+    found = torch.zeros(9, 8)
+    assert opened(tmp_path / "full", "float16").fill(hashes, found).all()
+    assert torch.equal(found, opened(tmp_path / "half", "float16").add(hashes, exact))
+
+
+def test_vectors_beyond_float16_are_refused(tmp_path: Path) -> None:
+    with pytest.raises(DataError, match="exceed float16: the largest value is 70000"):
+        opened(tmp_path, "float16").add(np.arange(1), torch.full((1, 8), 7e4))
+    assert not list(tmp_path.rglob("*.npy"))
+
+
+def test_predictions_with_float16_do_not_depend_on_the_folder(
+    model: Path, study_dir: Path, tmp_path: Path, capsys: Capture
+) -> None:
+    table = study_dir / "table.biom"
+    half = ("--asv-vectors-dtype", "float16", "--asv-vectors-dir")
+    full = predict(model, table, tmp_path / "full.tsv", "--asv-vectors-dir", tmp_path / "vectors")
+    read = predict(model, table, tmp_path / "p.tsv", *half, tmp_path / "vectors")
+    encoded = predict(model, table, tmp_path / "p.tsv", *half, tmp_path / "others")
+    assert encoded == read != full
+    capsys.readouterr()
+    words = ("--model", model, "--table", table, "--output", tmp_path / "q.tsv")
+    assert aam("predict", *words, *half[:-1], "--device", "cpu") == USAGE
+    assert "aam: No folder of ASV vectors: --asv-vectors-dtype float16; add" in printed(capsys)
+
+
+def test_a_full_disk_leaves_a_folder_that_is_read(
+    model: Path, study_dir: Path, small_disk: Callable[[int], Path], capsys: Capture
+) -> None:
+    disk, table = small_disk(8), study_dir / "table.biom"
+    words = ("--model", model, "--table", table, "--output", disk.parent / "p.tsv")
+    kept = ("--device", "cpu", "--overwrite", "--asv-vectors-dir", disk)
+    assert aam("predict", *words, *kept) == CANNOT_CREATE
+    assert "aam: The disk is full" in printed(capsys)
+    assert not [path for path in disk.rglob("*") if path.is_file()]
 
 
 @pytest.mark.parametrize("damage", ["cut", "changed", "newer", "rubbish"])
 def test_damaged_vectors_are_refused(tmp_path: Path, damage: str) -> None:
-    open_vectors(tmp_path, network()).add(np.arange(9), torch.rand(9, 8))
+    opened(tmp_path).add(np.arange(9), torch.rand(9, 8))
     (header,) = tmp_path.glob("*/*/segment.json")
     vectors = header.with_name("vectors.npy")
     content = vectors.read_bytes()
@@ -111,4 +181,4 @@ def test_damaged_vectors_are_refused(tmp_path: Path, damage: str) -> None:
     else:
         header.write_text("{}")
     with pytest.raises(DataError):
-        open_vectors(tmp_path, network())
+        opened(tmp_path)

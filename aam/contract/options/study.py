@@ -57,6 +57,24 @@ class TableOptions:
 
 
 @dataclass(frozen=True)
+class AsvVectorOptions:
+    """The folder of ASV vectors that commands share."""
+
+    asv_vectors_dir: Path | None = option(
+        "Folder that keeps the vectors of encoded ASVs: commands with the same encoder read them "
+        "from it instead of encoding the ASVs again.",
+        default=None,
+        role="output",
+        resumable=True,
+    )
+    asv_vectors_dtype: Literal["float32", "float16"] = option(
+        "Numbers in --asv-vectors-dir. float16 halves its size and rounds every vector to three "
+        "digits, also those that are encoded now.",
+        default="float32",
+    )
+
+
+@dataclass(frozen=True)
 class PhylogenyOptions:
     """The source of UniFrac: a tree, or a distance matrix of another program."""
 

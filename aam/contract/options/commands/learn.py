@@ -13,6 +13,7 @@ from aam.contract.options.field import (
     option,
 )
 from aam.contract.options.study import (
+    AsvVectorOptions,
     CovariateOptions,
     PhylogenyOptions,
     SampleOptions,
@@ -56,6 +57,7 @@ class Train:
     speed: SpeedOptions
     device: DeviceOptions
     scale: ScaleOptions
+    vectors: AsvVectorOptions
     pretrained_encoder: Path | None = option(
         "Checkpoint or run folder of `aam pretrain` to start from; it determines the sizes of the "
         "encoder.",
@@ -67,13 +69,6 @@ class Train:
         "Do not train the pretrained encoder; every ASV is encoded once.",
         default=False,
         basic=True,
-    )
-    asv_vectors_dir: Path | None = option(
-        "Folder that keeps the vectors of the ASVs that a frozen encoder has encoded: commands "
-        "with the same encoder read them from it instead of encoding the ASVs again.",
-        default=None,
-        role="output",
-        resumable=True,
     )
     members: tuple[MemberName, ...] = option(
         "Models to train; several are combined. kernel: ridge regression on the exact kernel of "

@@ -6,19 +6,15 @@ from typing import Literal
 
 from aam.contract.options.device import DeviceOptions
 from aam.contract.options.field import ONE_OR_MORE, option
-from aam.contract.options.study import TableOptions
+from aam.contract.options.study import AsvVectorOptions, TableOptions
 
-VECTORS_HELP = (
-    "Folder that keeps the vectors of encoded ASVs: commands with the same encoder read them from "
-    "it instead of encoding the ASVs again."
-)
 SHARD_HELP = (
     "Part of the samples, as 3/64 (the third of 64), for separate processes; written to {}.shards, "
     "see `aam merge`."
 )
 
 
-@dataclass(frozen=True)
+@dataclass(frozen=True, kw_only=True)
 class Predict:
     """Predict a metadata column for the samples of a table with a trained model.
 
@@ -32,6 +28,7 @@ class Predict:
     device: DeviceOptions
     model: Path = option("Checkpoint or run folder of `aam train`.", role="input")
     output: Path = option("Predictions file to write (TSV).", role="output")
+    vectors: AsvVectorOptions
     metadata: Path | None = option(
         "Sample metadata; required by a model that reads metadata columns. Restricts the table to "
         "samples that meet the training's --where.",
@@ -44,11 +41,6 @@ class Predict:
         default=1,
         takes=ONE_OR_MORE,
     )
-    asv_vectors_dir: Path | None = option(
-        VECTORS_HELP,
-        default=None,
-        role="output",
-    )
     shard: str | None = option(
         SHARD_HELP.format("OUTPUT"),
         default=None,
@@ -57,7 +49,7 @@ class Predict:
     overwrite: bool = option("Replace an existing output file.", default=False, basic=True)
 
 
-@dataclass(frozen=True)
+@dataclass(frozen=True, kw_only=True)
 class Embed:
     """Compute the embedding of every sample, and a PCoA plot.
 
@@ -73,6 +65,7 @@ class Embed:
     output_dir: Path = option(
         "Folder for embeddings.tsv, ordination.txt (PCoA) and pcoa.png.", role="output"
     )
+    vectors: AsvVectorOptions
     metadata: Path | None = option("Sample metadata.", default=None, role="input", basic=True)
     color_by: str | None = option(
         "Metadata column that colours the plot.", default=None, basic=True
@@ -81,11 +74,6 @@ class Embed:
         "Metadata columns whose numbers are names of categories.", default=()
     )
     batch_size: int = option("Samples in a batch.", default=32, takes=ONE_OR_MORE)
-    asv_vectors_dir: Path | None = option(
-        VECTORS_HELP,
-        default=None,
-        role="output",
-    )
     shard: str | None = option(
         SHARD_HELP.format("embeddings.tsv"),
         default=None,
