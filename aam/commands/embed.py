@@ -45,7 +45,7 @@ def run(options: Embed) -> dict[str, object]:
     embeddings_ND = embed(model, study, options.batch_size, device, options.vectors)
     ids = study.table.sample_ids
     if shard is not None:
-        write_embeddings(shard, ids, embeddings_ND)
+        write_embeddings(shard, ids, [embeddings_ND])
         say(f"Embeddings of {len(ids)} samples: {shard}")
         return {"attention": model.attention, **facts_of(shard, len(ids))}
     coords, explained = principal_coordinates(embeddings_ND, AXES)
@@ -53,7 +53,7 @@ def run(options: Embed) -> dict[str, object]:
     if options.metadata is not None and options.color_by is not None:
         texts = read_metadata(options.metadata).values(options.color_by, ids).tolist()
         colour = as_colour(options.color_by, texts, options.color_by in options.categories)
-    write_embeddings(folder / "embeddings.tsv", ids, embeddings_ND)
+    write_embeddings(folder / "embeddings.tsv", ids, [embeddings_ND])
     with atomic_write(folder / "ordination.txt") as temporary:
         write_ordination(temporary, ids, coords, explained)
     figure = ordination_figure(

@@ -2,27 +2,40 @@
 
 from __future__ import annotations
 
+import numpy as np
+import numpy.typing as npt
+
 from aam.console import say
+from aam.contract.errors import UsageError
 from aam.contract.files import refuse_existing
 from aam.contract.options.commands.use import Neighbors
-from aam.data.distances import read_distances
+from aam.contract.options.study import PhylogenyOptions, TableOptions
+from aam.data.distances import DistanceMatrix, read_distances
 from aam.data.neighbors import agreement, nearest, read_embeddings
+from aam.data.study import load_study
+from aam.data.table import FeatureTable
+from aam.data.unifrac.matrix import unifrac_matrix
 from aam.training.output_tables import write_table
+
+SEED = 42
+"""Of the random samples of --check-unifrac."""
 
 
 def run(options: Neighbors) -> None:
-    """Write the table of neighbors; with a UniFrac matrix, print the agreement with UniFrac.
+    """Write the table of neighbors; on request, print the agreement with UniFrac.
 
     Raises:
-        MissingInput, DataError: see `aam.data.neighbors`.
+        UsageError: options that contradict each other.
+        MissingInput, DataError: see `aam.data.neighbors` and the readers.
         CannotCreate: the output exists, or cannot be written.
     """
     refuse_existing(options.output, options.overwrite)
+    _check(options)
     query = read_embeddings(options.embeddings)
     collection = query if options.collection is None else read_embeddings(options.collection)
     table = nearest(query, collection, options.neighbors)
-    if options.unifrac_matrix is not None:
-        matrix = read_distances(options.unifrac_matrix)
+    matrix = _unifrac(options, collection.ids)
+    if matrix is not None:
         found = agreement(collection, matrix, options.neighbors)
         say(
             f"Agreement with UniFrac in {found.samples} samples: {found.recall:.0%} of the "
@@ -35,3 +48,43 @@ def run(options: Neighbors) -> None:
         f"{options.neighbors} neighbors of {len(query.ids)} samples among {len(collection.ids)}: "
         f"{options.output}"
     )
+
+
+def _check(options: Neighbors) -> None:
+    """Refuse options that contradict each other.
+
+    Raises:
+        UsageError: see the messages.
+    """
+    sources = (options.table, options.tree)
+    if options.check_unifrac is None:
+        if any(source is not None for source in sources):
+            remedy = "add --check-unifrac, or leave them out"
+            raise UsageError("Nothing to check", "--table or --tree", remedy)
+    elif options.unifrac_matrix is not None:
+        flags = "--check-unifrac and --unifrac-matrix"
+        raise UsageError("Two sources of UniFrac", flags, "give one")
+    elif options.table is None:
+        raise UsageError("UniFrac needs counts", "--check-unifrac without --table", "add --table")
+
+
+def _unifrac(options: Neighbors, ids: npt.NDArray[np.str_]) -> DistanceMatrix | None:
+    """Read or compute the unweighted UniFrac of samples of the collection; None without a request.
+
+    Raises:
+        UsageError: there is no tree.
+        MissingInput, DataError: see the readers.
+    """
+    if options.unifrac_matrix is not None:
+        return read_distances(options.unifrac_matrix)
+    if options.check_unifrac is None or options.table is None:
+        return None
+    study = load_study(TableOptions(table=options.table), PhylogenyOptions(tree=options.tree))
+    if study.phylogeny is None:
+        raise UsageError("UniFrac needs a phylogeny", f"'{options.table}'", "add --tree")
+    known = np.flatnonzero(np.isin(np.array(list(study.table.sample_ids)), ids))
+    number = min(options.check_unifrac, len(known))
+    rows = np.sort(np.random.default_rng(SEED).choice(known, number, replace=False))
+    names = tuple(study.table.sample_ids[row] for row in rows)
+    table = FeatureTable(names, study.table.feature_ids, study.table.counts[rows])
+    return unifrac_matrix(table, study.phylogeny, "unweighted")

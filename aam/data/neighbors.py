@@ -12,6 +12,7 @@ from pathlib import Path
 import numpy as np
 import numpy.typing as npt
 import pandas as pd
+from scipy.spatial.distance import cdist
 from scipy.stats import spearmanr
 from sklearn.neighbors import NearestNeighbors
 
@@ -150,7 +151,7 @@ def agreement(embeddings: Embeddings, unifrac: DistanceMatrix, number: int) -> A
         raise DataError("Too few samples to compare with UniFrac", evidence, "use a larger matrix")
     expected_NN = unifrac.values[np.ix_(known, known)]
     values = embeddings.values[rows[known]].astype(np.float64)
-    found_NN = np.sqrt(((values[:, None] - values) ** 2).sum(axis=2))
+    found_NN = cdist(values, values)
     upper = np.triu_indices(len(values), 1)
     correlation = spearmanr(found_NN[upper], expected_NN[upper]).statistic
     near = []

@@ -89,14 +89,15 @@ def write_splits(
     groups: Sequence[str] | None = None,
 ) -> None:
     """Write `splits.tsv`, one line per sample and fold: sample-id, fold (from 1), split, group."""
-    lines = [
-        f"{sample_ids[row]}\t{fold}\t{part}\t{'' if groups is None else groups[row]}"
+    lines = (
+        f"{sample_ids[row]}\t{fold}\t{part}\t{'' if groups is None else groups[row]}\n"
         for fold, split in enumerate(splits, start=1)
         for part in PARTS
         for row in getattr(split, part)
-    ]
-    with atomic_write(path) as temporary:
-        temporary.write_text("\n".join([HEADER, *lines]) + "\n", encoding="utf-8")
+    )
+    with atomic_write(path) as temporary, temporary.open("w", encoding="utf-8") as stream:
+        stream.write(f"{HEADER}\n")
+        stream.writelines(lines)
 
 
 def read_splits(path: Path, sample_ids: Sequence[str]) -> tuple[Split, ...]:

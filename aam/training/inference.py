@@ -109,25 +109,40 @@ def apply_network(
     Raises:
         NotFinite: an embedding or an output is NaN or infinite.
     """
-    network.to(device).eval()
     batches = FixedBatches(study, plan, rows, batch_size, FIXED_DRAW + reads_pass)
-    features_FW = profile_features(network, study.tokens_FL, device)
     embeddings, outputs = [], []
-    with torch.no_grad():
-        for k in track(range(len(batches)), "Reading samples", len(batches), "batches"):
-            batch = batches[k].to(device)
-            embedding_BD, outputs_BC = apply_to_batch(
-                network, batch, asv_vectors_FD, features_FW, covariates
-            )
-            embeddings.append(embedding_BD.float().cpu())
-            if outputs_BC is not None:
-                outputs.append(outputs_BC.float().cpu())
+    for embedding_BD, outputs_BC in _applied(
+        network, study, batches, device, asv_vectors_FD, covariates
+    ):
+        embeddings.append(embedding_BD)
+        if outputs_BC is not None:
+            outputs.append(outputs_BC)
     found = NetworkOutput(torch.cat(embeddings).numpy(), torch.cat(outputs) if outputs else None)
     ids = [study.table.sample_ids[row] for row in rows.tolist()]
     require_finite("embeddings", ids, found.embeddings_ND)
     if found.outputs_NC is not None:
         require_finite("predictions", ids, found.outputs_NC.numpy())
     return found
+
+
+@torch.no_grad()
+def _applied(
+    network: Encoder | Predictor,
+    study: Study,
+    batches: FixedBatches,
+    device: torch.device,
+    asv_vectors_FD: Tensor,
+    covariates: CovariateInputs | None = None,
+) -> Iterator[tuple[Tensor, Tensor | None]]:
+    """Yield the embeddings [B, D] and outputs [B, C] of each batch, in float32 on the CPU."""
+    network.to(device).eval()
+    features_FW = profile_features(network, study.tokens_FL, device)
+    for k in track(range(len(batches)), "Reading samples", len(batches), "batches"):
+        batch = batches[k].to(device)
+        embedding_BD, outputs_BC = apply_to_batch(
+            network, batch, asv_vectors_FD, features_FW, covariates
+        )
+        yield embedding_BD.float().cpu(), None if outputs_BC is None else outputs_BC.float().cpu()
 
 
 def apply_to_batch(
@@ -181,13 +196,16 @@ def write_study_embeddings(
     batch_size: int,
     asv_vectors_FD: Tensor,
 ) -> None:
-    """Write embeddings.tsv of every sample of the study, from the vectors of its ASVs."""
+    """Write embeddings.tsv of every sample of the study, batch by batch.
+
+    Raises:
+        NotFinite: an embedding is NaN or infinite.
+    """
     encoder = network if isinstance(network, Encoder) else network.encoder
     ids = study.table.sample_ids
-    device, rows = asv_vectors_FD.device, np.arange(len(ids))
-    plan = reading_plan(plan)
-    output = apply_network(encoder, study, plan, rows, batch_size, device, asv_vectors_FD)
-    write_embeddings(folder / "embeddings.tsv", ids, output.embeddings_ND)
+    batches = FixedBatches(study, reading_plan(plan), np.arange(len(ids)), batch_size)
+    applied = _applied(encoder, study, batches, asv_vectors_FD.device, asv_vectors_FD)
+    write_embeddings(folder / "embeddings.tsv", ids, (each.numpy() for each, _ in applied))
 
 
 def fit_profile(

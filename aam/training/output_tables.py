@@ -2,7 +2,8 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+import itertools
+from collections.abc import Iterable, Sequence
 from pathlib import Path
 from typing import Any
 
@@ -63,12 +64,24 @@ def write_table(path: Path, table: pd.DataFrame) -> None:
 
 
 def write_embeddings(
-    path: Path, sample_ids: Sequence[str], embeddings_ND: npt.NDArray[np.float32]
+    path: Path, sample_ids: Sequence[str], blocks: Iterable[npt.NDArray[np.float32]]
 ) -> None:
-    """Write the table sample-id, e0, e1, ..."""
-    table = pd.DataFrame(embeddings_ND, columns=[f"e{i}" for i in range(embeddings_ND.shape[1])])
-    table.insert(0, ID_HEADER, list(sample_ids))
-    write_table(path, table)
+    """Write the table sample-id, e0, e1, ... of blocks [n, D] of the samples, in their order.
+
+    Raises:
+        NotFinite: an embedding is NaN or infinite.
+    """
+    ids = iter(sample_ids)
+    with (
+        atomic_write(path) as temporary,
+        temporary.open("w", encoding="utf-8", newline="") as stream,
+    ):
+        for number, block_ND in enumerate(blocks):
+            names = list(itertools.islice(ids, len(block_ND)))
+            require_finite("embeddings", names, block_ND)
+            table = pd.DataFrame(block_ND, columns=[f"e{i}" for i in range(block_ND.shape[1])])
+            table.insert(0, ID_HEADER, names)
+            table.to_csv(stream, sep="\t", index=False, header=number == 0)
 
 
 def _shown(target: Target, values: npt.NDArray[np.float64]) -> object:

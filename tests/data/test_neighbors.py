@@ -9,7 +9,7 @@ import pandas as pd
 import pytest
 from scipy.spatial.distance import cdist
 
-from aam.contract.errors import CannotCreate, DataError, MissingInput
+from aam.contract.errors import CannotCreate, DataError, MissingInput, UsageError
 from aam.data.distances import DistanceMatrix
 from aam.data.neighbors import agreement, read_embeddings
 from tests.support.commands import aam, pretrain, read
@@ -66,6 +66,57 @@ def test_embeddings_of_a_model_agree_with_unifrac(
         read(tmp_path / "n.tsv")["sample-id"] == read(tmp_path / "n.tsv")["neighbor-id"]
     ).any()
     assert aam("neighbors", *words, *more) == CannotCreate.status
+
+
+def test_unifrac_is_computed_for_random_samples_of_the_collection(
+    study_dir: Path, tmp_path: Path, capsys: Capture
+) -> None:
+    """Of all samples, the agreement is that with the matrix of `aam unifrac`."""
+    table, tree, store = study_dir / "table.biom", study_dir / "tree.nwk", tmp_path / "study.aam"
+    assert aam("prepare", "--table", table, "--tree", tree, "--output", store) == 0
+    assert aam("unifrac", "--table", store, "--output", tmp_path / "u.tsv") == 0
+    ids = read(tmp_path / "u.tsv").iloc[:, 0].tolist()
+    values = np.random.default_rng(1).normal(size=(len(ids), 4))
+    few = write(tmp_path / "e.tsv", [*ids, "other"], np.vstack([values, values[:1]]))
+    words = ("--embeddings", few, "--overwrite", "--output", tmp_path / "n.tsv")
+    sentences = []
+    for source in (
+        ("--unifrac-matrix", tmp_path / "u.tsv"),
+        ("--table", store, "--check-unifrac", 1000),
+        ("--table", table, "--tree", tree, "--check-unifrac", 1000),
+        ("--table", store, "--check-unifrac", 20),
+    ):
+        capsys.readouterr()
+        assert aam("neighbors", *words, *source) == 0
+        printed = " ".join(capsys.readouterr().err.split())
+        sentences.append(printed[printed.index("Agreement") : printed.index("10 neighbors of")])
+    assert sentences[0] == sentences[1] == sentences[2]
+    assert f"in {len(ids)} samples" in sentences[0]
+    assert "in 20 samples" in sentences[3]
+
+
+@pytest.mark.parametrize(
+    ("given", "message"),
+    [
+        (("--check-unifrac", 5), "UniFrac needs counts: --check-unifrac without --table"),
+        (("--table", "table.biom"), "Nothing to check: --table or --tree; add --check-unifrac"),
+        (("--check-unifrac", 5, "--table", "table.biom"), "UniFrac needs a phylogeny"),
+        (
+            ("--check-unifrac", 5, "--unifrac-matrix", "tree.nwk"),
+            "Two sources of UniFrac: --check-unifrac and --unifrac-matrix; give one",
+        ),
+    ],
+)
+def test_sources_of_unifrac_that_contradict_each_other_are_refused(
+    study_dir: Path, tmp_path: Path, capsys: Capture, given: tuple[object, ...], message: str
+) -> None:
+    ids = [f"s{k}" for k in range(30)]
+    few = write(tmp_path / "e.tsv", ids, np.random.default_rng(1).normal(size=(30, 4)))
+    words = [study_dir / word if "." in str(word) else word for word in given]
+    output = ("--output", tmp_path / "n.tsv")
+    assert aam("neighbors", "--embeddings", few, *output, *words) == UsageError.status
+    assert message in " ".join(capsys.readouterr().err.split())
+    assert not (tmp_path / "n.tsv").exists()
 
 
 def test_agreement_is_complete_for_the_distances_of_the_embeddings(tmp_path: Path) -> None:

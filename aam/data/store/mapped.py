@@ -129,7 +129,8 @@ class PackedStrings(Sequence[str]):
 
     def __iter__(self) -> Iterator[str]:
         if self._rows is not None:
-            yield from map(self._string, self._rows.tolist())
+            for start in range(0, len(self), _STRINGS_AT_ONCE):
+                yield from map(self._string, self._rows[start : start + _STRINGS_AT_ONCE].tolist())
             return
         for start in range(0, len(self), _STRINGS_AT_ONCE):
             ends = self._ends[start : start + _STRINGS_AT_ONCE + 1].tolist()

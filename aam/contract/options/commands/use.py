@@ -90,6 +90,8 @@ class Neighbors:
         aam neighbors --embeddings embedding/embeddings.tsv --output neighbors.tsv
         aam neighbors --embeddings new/embeddings.tsv --collection qiita/embeddings.tsv \
         --neighbors 20 --output neighbors.tsv
+        aam neighbors --embeddings qiita/embeddings.tsv --table qiita.aam \
+        --check-unifrac 1000 --output neighbors.tsv
     """
 
     embeddings: Path = option("embeddings.tsv of `aam embed`, of the samples.", role="input")
@@ -104,6 +106,22 @@ class Neighbors:
     unifrac_matrix: Path | None = option(
         "UniFrac matrix of some samples of the collection: prints how far neighbors and distances "
         "by embedding agree with it.",
+        default=None,
+        role="input",
+    )
+    check_unifrac: int | None = option(
+        "Compute UniFrac for this many random samples of the collection from --table, and print "
+        "how far neighbors and distances by embedding agree with it.",
+        default=None,
+        takes=ONE_OR_MORE,
+    )
+    table: Path | None = option(
+        "Table of the collection for --check-unifrac, best the folder of `aam prepare`.",
+        default=None,
+        role="input",
+    )
+    tree: Path | None = option(
+        "Rooted phylogeny for --check-unifrac, unless the folder of `aam prepare` has it.",
         default=None,
         role="input",
     )
