@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from pathlib import Path
+
 import numpy as np
 
 from aam.console import say
@@ -21,31 +23,26 @@ from aam.training.output_tables import write_table
 
 
 def run(options: Importance) -> None:
-    """Write the importance of every ASV of a table.
+    """Write the importance of every ASV of a table, or the attention to the ASVs of a sample.
 
     Raises:
-        AamError: see the readers and `importance_table`; CannotCreate if the output exists;
-            UsageError for --group-column without --metadata, or --clades without --taxonomy.
+        AamError: see the readers, `importance_table` and `attention_table`; CannotCreate if an
+            output exists; UsageError for options that lack another one or contradict it.
     """
-    picture = options.output.with_suffix(".png") if options.attention else None
-    for path in (options.output, options.clades, picture):
-        if path is not None:
-            refuse_existing(path, options.overwrite)
-    if options.clades is not None and options.taxonomy is None:
-        raise UsageError("Taxa need a taxonomy", f"--clades {options.clades}", "give --taxonomy")
+    picture = options.output.with_suffix(".png") if options.attention is not None else None
+    _check(options, picture)
     loaded = read_members(options.model)
     taxa = None if options.taxonomy is None else read_taxonomy(options.taxonomy)
     study = load_study(options.input, max_bp=loaded.max_bp)
     study = select_as_trained(study, loaded.stored.options, options.metadata)
     covariates = read_covariates(loaded.encoder, options.metadata, study.table.sample_ids)
     if options.attention is not None and picture is not None:
-        table, mixing_UU = attention_table(
-            loaded, study, options.attention, taxa, covariates, options.device
-        )
+        sample, device = options.attention, options.device
+        table, mixing_UU = attention_table(loaded, study, sample, taxa, covariates, device)
         write_table(options.output, table)
         with atomic_write(picture) as temporary:
-            draw_attention(table, mixing_UU, options.attention).savefig(temporary, format="png")
-        say(f"Attention to {len(table)} ASVs of {options.attention}: {options.output}, {picture}")
+            draw_attention(table, mixing_UU, sample).savefig(temporary, format="png")
+        say(f"Attention to {len(table)} ASVs of {sample}: {options.output}, {picture}")
         return
     table = importance_table(loaded, study, taxa, covariates, options.device)
     if options.method == "permutation":
@@ -59,6 +56,20 @@ def run(options: Importance) -> None:
         say(f"Importance of taxa: {options.clades}")
     samples = len(study.table.sample_ids)
     say(f"Importance of {len(table)} ASVs in {samples} samples: {options.output}")
+
+
+def _check(options: Importance, picture: Path | None) -> None:
+    """Refuse outputs that exist, and --clades without a taxonomy or with --attention."""
+    for path in (options.output, options.clades, picture):
+        if path is not None:
+            refuse_existing(path, options.overwrite)
+    if options.clades is None:
+        return
+    if options.taxonomy is None:
+        raise UsageError("Taxa need a taxonomy", f"--clades {options.clades}", "give --taxonomy")
+    if options.attention is not None:
+        evidence = f"--clades {options.clades} --attention {options.attention}"
+        raise UsageError("Attention is not summed over taxa", evidence, "leave one of them out")
 
 
 def _groups(options: Importance, study: Study) -> Rows | None:

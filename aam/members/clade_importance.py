@@ -47,7 +47,8 @@ def clade_table(table: pd.DataFrame) -> pd.DataFrame:
             "asvs": [len(rows) for rows in lowest],
         }
     )
-    found[summed] = np.array([values[list(rows)].sum(axis=0) for rows in lowest])
+    # Only the first ASVs are permuted, see --first.
+    found[summed] = np.array([np.nansum(values[list(rows)], axis=0) for rows in lowest])
     sizes = found[[name for name in summed if name != "mean_relative_abundance"]].abs()
     found["rank"] = sizes.groupby(found["level"]).rank(ascending=False).mean(axis=1)
     return found.sort_values(["level", "rank"], kind="stable", ignore_index=True)

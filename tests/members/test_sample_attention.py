@@ -89,7 +89,9 @@ def test_attention_that_does_not_exist_is_refused(
         assert importance(study_dir, model, output, "--attention", sample) == DataError.status
         assert cause in " ".join(capsys.readouterr().err.split())
     words = ("--clades", tmp_path / "c.tsv")
-    assert importance(study_dir, run, tmp_path / "i.tsv", *words) == UsageError.status
+    both = (*words, "--taxonomy", study_dir / "metadata.tsv", "--attention", "S01")
+    for wrong in (words, both):
+        assert importance(study_dir, run, tmp_path / "i.tsv", *wrong) == UsageError.status
 
 
 def test_importance_is_summed_over_taxa() -> None:
@@ -98,6 +100,7 @@ def test_importance_is_summed_over_taxa() -> None:
             "feature-id": list("abcd"),
             "taxon": ["k__B; f__X; g__M", "k__B; f__X; g__N", "k__B; f__Y; g__", ""],
             "effect": [1.0, 0.5, -3.0, 9.0],
+            "permutation": [0.5, np.nan, 0.7, np.nan],
             "forest": [0.1, 0.2, 0.4, 0.3],
             "prevalence": [1.0, 1.0, 1.0, 1.0],
             "mean_relative_abundance": [0.4, 0.3, 0.2, 0.1],
@@ -112,6 +115,7 @@ def test_importance_is_summed_over_taxa() -> None:
         2, 2, 1.5, pytest.approx(0.3)
     ]  # fmt: skip
     assert found.loc["k__B", "effect"] == -1.5
+    assert found.loc["k__B", "permutation"] == pytest.approx(1.2)  # of the first ASVs alone
     assert found.loc["k__B", "mean_relative_abundance"] == pytest.approx(0.9)
     assert found.index[:3].tolist() == ["k__B", "k__B; f__Y", "k__B; f__X"]  # by level
     with pytest.raises(DataError, match="No ASV has a taxon"):
