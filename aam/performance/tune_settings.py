@@ -70,12 +70,21 @@ def _threads(now: Values, device: DeviceFacts) -> list[Setting]:
 
 
 def _workers(now: Values, device: DeviceFacts) -> list[Setting]:
-    default = min(4, device.cores) if device.gpu else 0
-    current = default if now["--num-workers"] == "auto" else now["--num-workers"]
-    tried = sorted({0, 1, 2, 4, 8} - {current})
+    tried = sorted({0, 1, 2, 4, 8} - {_number_of_workers(now, device)})
     most = device.cores if device.gpu else min(2, device.cores)
     why = "other processes make the next batches meanwhile"
     return _option("--num-workers", [n for n in tried if n <= most], now, Parity.SAME, why)
+
+
+def _prefetch(now: Values, device: DeviceFacts) -> list[Setting]:
+    tried = [1, 4, 8] if _number_of_workers(now, device) else []
+    why = "batches made ahead bridge those that take long to make"
+    return _option("--prefetch-factor", tried, now, Parity.SAME, why)
+
+
+def _number_of_workers(now: Values, device: DeviceFacts) -> int:
+    default = min(4, device.cores) if device.gpu else 0
+    return default if now["--num-workers"] == "auto" else int(now["--num-workers"])
 
 
 def _attention(now: Values, device: DeviceFacts) -> list[Setting]:
@@ -119,6 +128,7 @@ def _batch_size(now: Values, device: DeviceFacts) -> list[Setting]:
 SUBJECTS: dict[str, Propose] = {
     "threads": _threads,
     "workers": _workers,
+    "prefetch": _prefetch,
     "attention": _attention,
     "recompute": _recompute,
     "chunks": _chunks,

@@ -145,14 +145,23 @@ class EpochSampler(Sampler[StepKey]):
 
 
 def loader(
-    batches: Dataset[Batch], sampler: Sampler[StepKey] | None, workers: int, pin: bool
+    batches: Dataset[Batch],
+    sampler: Sampler[StepKey] | None,
+    workers: int,
+    pin: bool,
+    prefetch: int = 2,
 ) -> DataLoader[Batch]:
-    """Build the data loader; each item of the dataset is a complete batch."""
+    """Build the data loader; each item of the dataset is a complete batch.
+
+    Args:
+        prefetch: batches that each worker prepares ahead.
+    """
     return DataLoader(
         batches,
         batch_size=None,
         sampler=sampler,
         num_workers=workers,
+        prefetch_factor=prefetch if workers else None,
         persistent_workers=workers > 0,
         worker_init_fn=ignore_signals,
         pin_memory=pin,

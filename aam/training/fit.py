@@ -127,7 +127,7 @@ def run(
     device, ranks = runtime.device, runtime.communicator.ranks
     sampler = EpochSampler(training.steps)
     freeze_unused(task, training.plan, training.study)
-    pin = is_gpu(device)
+    pin, ahead = is_gpu(device), options.speed.prefetch_factor
     fit.note("precision", runtime.precision)
     length = RunLength(task.steps, loop.epochs, len(training.rows), fit.fold, fit.folds)
     progress = Progress(options.run.output_dir / "progress.json", length, device_name(device))
@@ -158,8 +158,8 @@ def run(
     with runtime.stop.handled():
         trainer.fit(
             task,
-            loader(training, sampler, runtime.workers, pin),
-            validation and loader(validation, None, runtime.workers, pin),
+            loader(training, sampler, runtime.workers, pin, ahead),
+            validation and loader(validation, None, runtime.workers, pin, ahead),
             ckpt_path=resume,
         )
     best, chosen = table.latest, folder / "last.ckpt"

@@ -120,13 +120,16 @@ def test_an_epoch_has_every_sample_once_in_its_own_order(study: Study) -> None:
 def test_workers_make_the_same_batches(study: Study) -> None:
     batches = TrainingBatches(study, TASKS, np.arange(20), 5, fresh_reads=True)
     made = []
-    for workers in (0, 2):
+    for workers, ahead in ((0, 2), (2, 1), (1, 4)):
         sampler = EpochSampler(batches.steps)
         sampler.set_epoch(4)
-        made.append(list(loader(batches, sampler, workers, pin=False)))
-    for one, two in zip(*made, strict=True):
-        assert torch.equal(one.tokens_UL, two.tokens_UL)
-        assert torch.equal(one.counts_BS, two.counts_BS)
+        loading = loader(batches, sampler, workers, False, ahead)
+        assert loading.prefetch_factor == (ahead if workers else None)
+        made.append(list(loading))
+    for one, *others in zip(*made, strict=True):
+        for other in others:
+            assert torch.equal(one.tokens_UL, other.tokens_UL)
+            assert torch.equal(one.counts_BS, other.counts_BS)
 
 
 def test_a_resumed_epoch_begins_where_it_stopped() -> None:

@@ -110,7 +110,8 @@ def test_a_command_line_that_cannot_be_filled_in_is_a_usage_error(text: str) -> 
 CPU = DeviceFacts("CPU, 4 cores", "cpu", "2.13.0", 4, 0, 0.0)
 GPU = DeviceFacts("MI210", "gfx90a", "2.13.0", 16, 0, 0.0, "Triton mixes types")
 NOW = {
-    "--cpu-threads": "auto", "--num-workers": "auto", "--attn-implementation": "auto",
+    "--cpu-threads": "auto", "--num-workers": "auto", "--prefetch-factor": 2,
+    "--attn-implementation": "auto",
     "--gradient-checkpointing": False, "--asv-chunk": 64, "--compile-model": "off",
     "--mixed-precision": "none", "--batch-size": 16,
 }  # fmt: skip
@@ -124,6 +125,8 @@ def test_settings_that_are_tried_follow_from_the_device_and_the_options() -> Non
     assert labels("threads", GPU) == []
     assert labels("workers", CPU) == ["--num-workers 1", "--num-workers 2"]
     assert labels("workers", GPU) == [f"--num-workers {n}" for n in (0, 1, 2, 8)]
+    assert labels("prefetch", CPU) == []
+    assert labels("prefetch", GPU) == [f"--prefetch-factor {n}" for n in (1, 4, 8)]
     assert labels("chunks", CPU) == ["--asv-chunk 0", "--asv-chunk 256"]
     assert labels("compile", GPU) == []
     assert labels("precision", CPU) == ["--mixed-precision bf16"]

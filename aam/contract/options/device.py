@@ -91,6 +91,12 @@ class SpeedOptions:
         default="auto",
         resumable=True,
     )
+    prefetch_factor: int = option(
+        "Batches that each data loader process prepares ahead.",
+        default=2,
+        takes=ONE_OR_MORE,
+        resumable=True,
+    )
     tuned_for: str | None = option(
         "Study, device and versions that settings of `aam tune` were measured with; a run with "
         "others is refused.",

@@ -9,7 +9,15 @@ from aam.contract.options.commands.pretrain import Pretrain
 from aam.contract.options.field import ABOVE_ZERO, ONE_OR_MORE, ZERO_OR_MORE, option
 
 Subject = Literal[
-    "threads", "workers", "attention", "recompute", "chunks", "compile", "precision", "batch-size"
+    "threads",
+    "workers",
+    "prefetch",
+    "attention",
+    "recompute",
+    "chunks",
+    "compile",
+    "precision",
+    "batch-size",
 ]
 
 
