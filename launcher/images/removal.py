@@ -67,14 +67,16 @@ def prune(
         in_queue: returns the queued jobs whose script names a file or an id.
         execute: False prints alone what would be removed.
     """
-    freed = 0
-    for image in stored(folder, index.read(folder)):
+    freed, entries = 0, index.read(folder)
+    for image in stored(folder, entries):
         why = "; ".join(rules.reasons(image, catalog))
         if not why:
             continue
         lock = index.locked_image(folder, image.name) if execute else nullcontext()
         with lock, usage.unused(image.record) as unused:
             recorded = index.entry(index.read(folder), image.name, image.image_format)
+            if recorded != index.entry(entries, image.name, image.image_format):
+                continue  # another process has built or removed it meanwhile
             place = str(recorded.get("id") or folder / f"{image.name}.sif")
             jobs = in_queue(place)
             if not unused or jobs:

@@ -9,12 +9,14 @@ their definition runs all the same. The same with podman: tests.containers.test_
 from __future__ import annotations
 
 import json
+import shutil
 import subprocess
 from pathlib import Path
 
 import pytest
 
 from launcher.engines.sif_file import check_sif, labels_of
+from tests.containers.test_sbom import validated
 from tests.support.engines import PYTHON, Engines
 from tests.support.images import (
     CPU_TORCH,
@@ -75,12 +77,28 @@ def test_the_sifs_own_test(engines: Engines, sif: Path) -> None:
     assert "ok      study" in done.stdout
 
 
+def test_the_sbom_of_a_build_is_stored_beside_it(engines: Engines, sif: Path) -> None:
+    path = engines.images / "cpu.sif.spdx.json"
+    validated(path)
+    document = json.loads(path.read_text())
+    image, *packages = document["packages"]
+    assert image["checksums"][0]["checksumValue"] == recorded(engines, "cpu", "sif")["sha256"]
+    versions = {package["name"]: package["versionInfo"] for package in packages}
+    assert versions["torch"] == "2.13.0+cpu"
+    assert {"attention-all-microbes", "libc6", "unifrac-tools"} <= set(versions)
+    printed = engines.run([PYTHON, "-m", "launcher.cli", "images", "sbom", "cpu"],
+                          cwd=engines.folder)  # fmt: skip
+    assert printed.stdout == path.read_text()
+
+
 # --- the others
 
 
 @OTHERS
 def test_definition_for_apptainer(engines: Engines, sif: Path, name: str) -> None:
-    words = build_argv(engines, name, "apptainer", "--build-arg", CPU_TORCH, "--no-test")
+    key = private_key(engines)
+    more = ("--build-arg", CPU_TORCH, "--no-test", "--sign", f"{key}.pem")
+    words = build_argv(engines, name, "apptainer", *more)
     words = [f"BASE={warm_base()}" if word.startswith("BASE=") else word for word in words]
     place = engines.images / f"{name}.sif"
     if name == "rocm60":
@@ -89,17 +107,43 @@ def test_definition_for_apptainer(engines: Engines, sif: Path, name: str) -> Non
     assert done.returncode == 0, done.stderr
     try:
         check_sif(str(place))
+        verify = [PYTHON, "-m", "launcher.cli", "images", "verify", name, "--no-test", "--key"]
+        verified = engines.run([*verify, f"{key}.pub"], cwd=engines.folder)
+        assert "ok      signed with the key of" in verified.stdout, verified.stderr
         labels = labels_of(place)
         assert labels["org.aam.name"] == name
         assert CPU_TORCH in labels["org.aam.arguments"].split()  # the record says what is replaced
         assert labels["org.aam.torch"] == "2.13.0+cpu"
-        quick = ["/opt/aam/bin/python", "/opt/aam/containers/smoke.py", "--quick"]
-        tested = engines.run(["apptainer", "exec", str(place), *quick])
-        assert tested.returncode == 0, tested.stdout + tested.stderr
+        smoke_test_by_spython(engines, place)
+        validated(engines.images / f"{name}.sif.spdx.json")
     finally:
         engines.run([PYTHON, "-m", "launcher.cli", "images", "rm", name], cwd=engines.folder)
     assert not place.exists()
     assert name not in json.loads((engines.images / "images.json").read_text())
+
+
+def private_key(engines: Engines) -> str:
+    """Return the path of a PEM key pair of the test user, without the endings .pem and .pub."""
+    pair = engines.images / "key"
+    if not pair.with_suffix(".pub").exists():
+        make = ["openssl", "genrsa", "-out", f"{pair}.pem", "2048"]
+        public = ["openssl", "rsa", "-in", f"{pair}.pem", "-pubout", "-out", f"{pair}.pub"]
+        for argv in (make, public):
+            assert engines.run(argv).returncode == 0
+    return str(pair)
+
+
+def smoke_test_by_spython(engines: Engines, place: Path) -> None:
+    """Run the smoke test without training through spython.main.Client, as the user of the SIF."""
+    quick = ["/opt/aam/bin/python", "/opt/aam/containers/smoke.py", "--quick"]
+    spython = Path(pytest.importorskip("spython").__file__).parents[1]
+    code = f"import sys; sys.path.append({str(engines.state / 'aam-spython')!r}); "
+    code += "from launcher.engines import spython_client; "
+    code += f"print(spython_client.execute({str(place)!r}, {quick}))"
+    shutil.copytree(spython / "spython", engines.state / "aam-spython/spython", dirs_exist_ok=True)
+    tested = engines.run([PYTHON, "-c", code], cwd=engines.folder)
+    assert tested.returncode == 0, tested.stdout + tested.stderr
+    assert "ok      program" in tested.stdout
 
 
 def two_at_once(engines: Engines, words: list[str]) -> None:
