@@ -18,6 +18,7 @@ from launcher import config, images, input_files
 from launcher.detect import detect
 from launcher.engines import native
 from launcher.explain import warn
+from launcher.images import usage
 from launcher.plan.assembly import assemble_plan
 from launcher.plan.engine_plan import LaunchContext
 from launcher.plan.gpu_use import gpu_use
@@ -185,6 +186,8 @@ def _queue(job: Job, merge: Job | None, request: Request, paths: Sequence[PathFa
         number = queue.submit(text)
         taken.append(number)
         last = queue.submit(script(merge), after=number) if merge is not None else ""
+    if job.program.use_record:
+        usage.hold(job.program.use_record)
     shards = job.program.shards
     if merge is not None:
         table = _table_of(request)

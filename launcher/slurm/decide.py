@@ -157,6 +157,7 @@ def program(
         required=() if native else tuple(fact.real for fact in paths if fact.role == "input"),
         vendor=site.text("vendor"),
         record=dict(plan.variables).get(RECORD, ""),
+        use_record=plan.use_record,
     )
 
 

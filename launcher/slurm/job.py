@@ -58,6 +58,7 @@ class Program:
         shared: folders to mount where a node has them.
         vendor: whose GPUs the ranks use, or "".
         record: the plan, for run.json; "" for none.
+        use_record: as `Plan.use_record`.
     """
 
     command: str
@@ -78,6 +79,7 @@ class Program:
     shared: tuple[str, ...] = ()
     vendor: str = ""
     record: str = ""
+    use_record: str | None = None
 
 
 @dataclass(frozen=True)

@@ -10,6 +10,7 @@ import shlex
 import shutil
 import subprocess
 import sys
+import time
 from dataclasses import replace
 from pathlib import Path
 
@@ -21,8 +22,10 @@ from aam.contract.errors import UsageError
 from aam.contract.options import parse_known, specs
 from aam.contract.yaml_document import entries
 from launcher.engines import ENGINES
+from launcher.engines.sif import record_of
+from launcher.images import index, usage
 from launcher.plan.mounts import Mount
-from launcher.plan.plan import Plan
+from launcher.plan.plan import Plan, use_record
 from launcher.plan.request import parse
 from launcher.slurm.history import Submitted
 from launcher.slurm.job import Allocation, Job, Place, Program
@@ -30,6 +33,7 @@ from launcher.slurm.script import script
 from launcher.slurm.status import job_status, progress
 from launcher.slurm.submit_options import SubmitOptions
 from launcher.slurm.sweep import tasks_of
+from tests.launcher.test_sif_files import sif
 from tests.support.submissions import WORDS, submit
 
 SHELLCHECK = shutil.which("shellcheck", path=f"{Path(sys.executable).parent}:{os.environ['PATH']}")
@@ -77,6 +81,23 @@ def test_a_job_refuses_an_image_that_changed_after_the_submission(place: Path) -
     assert done.stderr == (
         f"aam-job: '{sif}' has changed since the job was submitted; submit it again\n"
     )
+
+
+def test_a_submission_is_a_use_of_the_image(place: Path) -> None:
+    """Slurm is two programs, one of which prints the number of the job."""
+    (place / "images").mkdir(exist_ok=True)
+    image = sif(place / "images/rocm72.sif")
+    index.write(image.parent, "rocm72", "sif", record_of(image))
+    for name, line in (("sbatch", "echo 41"), ("squeue", "true")):
+        program = place / "bin" / name
+        program.parent.mkdir(exist_ok=True)
+        program.write_text(f"#!/bin/sh\n{line}\n")
+        program.chmod(0o755)
+    done = submit(place, *WORDS, "--gpus", "1")
+    assert done.returncode == 0, done.stderr
+    used = usage.last(Path(use_record(str(image.parent), "rocm72", "sif")))
+    assert used is not None
+    assert abs(time.time() - used) < 3600
 
 
 def test_the_same_request_gives_the_same_script(place: Path) -> None:
