@@ -37,16 +37,16 @@ from aam.data.unifrac.phylogeny import Phylogeny
 TILE = 512
 """Samples in a row and in a column of a tile. Other values give other rounding errors."""
 
-BRANCHES = 1024
+BRANCHES = 256
 """Dense branches that are processed at a time."""
 
 ROWS = 4
 """Samples whose sparse branches are compared with those of a block at a time."""
 
-DENSE_FROM = {"unweighted": 0.02, "weighted": 0.1, "generalized": 0.5}
+DENSE_FROM = {"unweighted": 0.02, "weighted": 0.1, "generalized": 0.2}
 """Share of the pairs of a tile that have reads below a branch, from which on it is dense.
 
-At these shares the dense and the sparse computation take the same time on one core.
+Near these shares the dense and the sparse computation take the same time on one core.
 """
 
 Array = NDArray[np.float64]
@@ -183,24 +183,29 @@ class Tiles:
             for one, two, _ in dense:
                 distances += torch.cdist(one, two, p=1).cpu().numpy()
             return _ratio(distances, totals) if self._normalized else distances
-        lengths_S = self._lengths_K[some]
-        difference, total = _sums(a, b, some, lengths_S, self._generalized)
+        weights_K = self._lengths_K * ~is_dense
+        own, other = (self._powers(block.by_sample) @ weights_K for block in (a, b))
+        sums = _sums(a, b, some, self._lengths_K[some], self._generalized)
+        difference, total = (one + own[:, None] + other for one in sums)
         for one, two, length in dense:
             for row, p in enumerate(one):
-                parts = self._generalized_dense(p, two)
-                difference[row] += (parts[0] @ length).cpu().numpy()
-                total[row] += (parts[1] @ length).cpu().numpy()
-        return _ratio((totals + difference).clip(min=0), totals + total)
+                both = two + p
+                weight = power(both, self._alpha - 1)
+                difference[row] += ((two - p).abs_().mul_(weight) @ length).cpu().numpy()
+                total[row] += (both.mul_(weight) @ length).cpu().numpy()
+        return _ratio(difference.clip(min=0), total)
+
+    def _powers(self, values: sparse.csr_array) -> sparse.csr_array:
+        """Return the values to the power of alpha, of which that of 0 is 0."""
+        powers = values.data**self._alpha
+        return sparse.csr_array((powers, values.indices, values.indptr), shape=values.shape)
 
     def _generalized(self, p: Array, q: Array) -> tuple[Array, ...]:
         """Return what a branch of two samples adds to both sums, less than of each alone."""
-        one, two = (torch.from_numpy(values) for values in (p, q))
-        return tuple(part.numpy() for part in self._generalized_dense(one, two))
-
-    def _generalized_dense(self, p: Tensor, q: Tensor) -> tuple[Tensor, Tensor]:
-        both, weight = p + q, power(p + q, self._alpha - 1)
-        alone = p * power(p, self._alpha - 1) + q * power(q, self._alpha - 1)
-        return (p - q).abs_() * weight - alone, both * weight - alone
+        both = p + q
+        weight = power(torch.from_numpy(both), self._alpha - 1).numpy()
+        alone = p**self._alpha + q**self._alpha
+        return np.abs(p - q) * weight - alone, both * weight - alone
 
     def _dense(
         self, a: Block, b: Block, branches: NDArray[np.int64]
