@@ -27,7 +27,8 @@ from launcher import documents
 
 LIST = "images.json"
 LARGEST = 64 << 20
-TEXTS = ("sha256", "digest", "reference", "id")
+TEXTS = ("sha256", "digest", "reference", "id", "verified")
+NUMBERS = ("bytes", "mtime_ns", "built")
 Entries = dict[str, dict[str, Mapping[str, Any]]]
 WITHOUT_LOCKS = (errno.ENOSYS, errno.ENOLCK, errno.EOPNOTSUPP, errno.EINVAL)
 """Errors of flock(2) on a file system that has no locks."""
@@ -47,8 +48,10 @@ def read(folder: Path) -> Entries:
         for image, formats in entries.items():
             for image_format, facts in formats.items():
                 place = f"{image}.{image_format}"
+                counts = {key: value for key, value in facts.items() if key in NUMBERS}
                 texts = {key: value for key, value in facts.items() if key in TEXTS}
                 labels = facts.get("labels", {})
+                documents.typed(Mapping[str, int], counts, place)
                 documents.typed(Mapping[str, str], texts, place)
                 documents.typed(Mapping[str, str], labels, f"{place}.labels")
     except FileNotFoundError:

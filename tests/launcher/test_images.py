@@ -68,6 +68,7 @@ def test_a_record_without_a_time_of_change_is_completed_by_lock(place: Path) -> 
 @pytest.mark.parametrize(
     "text",
     ["[" * 100_000, '{"cpu": ' * 50_000, "{", "[]", '{"cpu": 3}', '{"cpu": {"sif": 3}}', "\0",
+     '{"cpu": {"sif": {"built": "x"}}}', '{"cpu": {"sif": {"verified": 3}}}',
      '{"cpu": {"sif": {"sha256": 3}}}', '{"cpu": {"podman": {"reference": 1, "labels": 2}}}',
      '{"cpu": {"podman": {"reference": "a\\u0000b"}}}'],
 )  # fmt: skip
