@@ -17,7 +17,7 @@ WORKERS ?= 2
 
 help:
 	@echo "make demo    simulate a study, pretrain, train, predict and report, in a few minutes"
-	@echo "make test-fast   lint, types and unit tests, in under three minutes"
+	@echo "make test-fast   lint, types and unit tests, after each change"
 	@echo "make test    lint, types and all tests"
 	@echo "make test-torch TORCH=2.5.1   the tests with another torch; large downloads"
 	@echo "make coverage   the lines that unit tests execute, by file and in total"
