@@ -39,6 +39,10 @@ from aam.data.unifrac.phylogeny import Phylogeny
 BLOCK_ELEMENTS = 1 << 22
 """Number of values of a samples x branches block, which bounds memory."""
 
+DENSE_FROM = 0.1
+"""Share of the samples that have reads below a branch, above which its products are dense: dense
+and sparse products take about the same time on one core."""
+
 
 @dataclass(frozen=True)
 class _Reads:
@@ -96,9 +100,9 @@ def pairwise(
         ValueError: the number of columns differs from the phylogeny's features, or `metric` is
             not a distance.
     """
-    reads = _reads(counts, phylogeny)
     if metric in ("unifrac", "unweighted"):
-        return _unweighted(reads, dtype, device)
+        return _unweighted(*_presence(counts, phylogeny), dtype, device)
+    reads = _reads(counts, phylogeny)
     if metric in ("weighted", "weighted_normalized") or (metric == "generalized" and alpha == 1):
         return _weighted(reads, metric != "weighted", dtype, device)
     if metric == "generalized":
@@ -127,7 +131,43 @@ def faith_pd(
 
 
 def _reads(counts: sparse.csr_array, phylogeny: Phylogeny) -> _Reads:
-    samples, features = counts.shape
+    features_T, tips = _in_tree_order(counts, phylogeny)
+    samples = counts.shape[0]
+    rows = np.repeat(np.arange(samples), np.diff(counts.indptr))
+    prefix = np.zeros((samples, features_T.size + 1), dtype=np.int64)
+    prefix[rows, tips + 1] = counts.data
+    np.cumsum(prefix, axis=1, out=prefix)
+    firsts, ends, lengths = _spanned_branches(features_T, phylogeny)
+    return _Reads(prefix, prefix[:, -1], firsts, ends, lengths)
+
+
+def _presence(
+    counts: sparse.csr_array, phylogeny: Phylogeny
+) -> tuple[sparse.csr_array, NDArray[np.float64]]:
+    """Return the branches [B, U] with reads of each sample, 1 where there are any, and lengths [U].
+
+    A sample has reads of few of the branches that a diverse batch spans.
+    """
+    features_T, tips = _in_tree_order(counts, phylogeny)
+    firsts, ends, lengths_U = _spanned_branches(features_T, phylogeny)
+    sizes = ends - firsts
+    below = np.arange(sizes.sum()) - np.repeat(np.cumsum(sizes) - sizes - firsts, sizes)
+    branches = np.repeat(np.arange(sizes.size), sizes)
+    ones = np.ones(below.size, dtype=np.int32)
+    above_TU = sparse.csr_array((ones, (below, branches)), shape=(features_T.size, sizes.size))
+    present = (counts.data > 0).astype(np.int32)
+    shape = (counts.shape[0], features_T.size)
+    presence_BU = sparse.csr_array((present, tips, counts.indptr), shape=shape) @ above_TU
+    presence_BU.eliminate_zeros()
+    presence_BU.data[:] = 1
+    return presence_BU, lengths_U
+
+
+def _in_tree_order(
+    counts: sparse.csr_array, phylogeny: Phylogeny
+) -> tuple[NDArray[np.int64], NDArray[np.int64]]:
+    """Return the features [T] of some samples in the tree's order, and that of each count in it."""
+    features = counts.shape[1]
     if features != phylogeny.indptr.size - 1:
         raise ValueError(f"{features} columns, but a phylogeny of {phylogeny.indptr.size - 1}")
     present = np.unique(counts.indices)
@@ -135,12 +175,7 @@ def _reads(counts: sparse.csr_array, phylogeny: Phylogeny) -> _Reads:
     order = np.argsort(phylogeny.indices[phylogeny.indptr[present]])
     ranks = np.empty(present.size, dtype=np.int64)
     ranks[order] = np.arange(present.size)
-    rows = np.repeat(np.arange(samples), np.diff(counts.indptr))
-    prefix = np.zeros((samples, present.size + 1), dtype=np.int64)
-    prefix[rows, ranks[np.searchsorted(present, counts.indices)] + 1] = counts.data
-    np.cumsum(prefix, axis=1, out=prefix)
-    firsts, ends, lengths = _spanned_branches(present[order], phylogeny)
-    return _Reads(prefix, prefix[:, -1], firsts, ends, lengths)
+    return present[order], ranks[np.searchsorted(present, counts.indices)]
 
 
 def _spanned_branches(
@@ -172,15 +207,29 @@ def _spanned_branches(
     return spans // width, spans % width, lengths
 
 
-def _unweighted(reads: _Reads, dtype: torch.dtype, device: str | torch.device) -> Tensor:
-    samples = reads.totals_B.size
+def _unweighted(
+    presence_BU: sparse.csr_array,
+    lengths_U: NDArray[np.float64],
+    dtype: torch.dtype,
+    device: str | torch.device,
+) -> Tensor:
+    """Multiply presences: dense for branches of many samples, sparse for the others."""
+    samples = presence_BU.shape[0]
+    number_U = np.bincount(presence_BU.indices, minlength=lengths_U.size)
+    is_many = number_U > max(1, DENSE_FROM * samples)
+    many = np.flatnonzero(is_many)
+    few = np.flatnonzero(~is_many & (number_U > 1))  # No pair shares a branch of one sample.
     shared = torch.zeros(samples, samples, dtype=dtype, device=device)
-    own = torch.zeros(samples, dtype=dtype, device=device)
-    for block, lengths in reads.blocks():
-        present = torch.from_numpy(block > 0).to(device, dtype)
-        length = torch.from_numpy(lengths).to(device, dtype)
-        shared += (present * length) @ present.T
-        own += present @ length
+    if few.size:
+        rare = presence_BU[:, few].astype(np.float64)
+        products = rare @ sparse.diags_array(lengths_U[few]) @ rare.T
+        shared += torch.from_numpy(products.toarray()).to(device, dtype)
+    width = max(1, BLOCK_ELEMENTS // max(1, samples))
+    for start in range(0, many.size, width):
+        block = many[start : start + width]
+        present = torch.from_numpy(presence_BU[:, block].toarray()).to(device, dtype)
+        shared += (present * torch.from_numpy(lengths_U[block]).to(device, dtype)) @ present.T
+    own = torch.from_numpy(presence_BU @ lengths_U).to(device, dtype)
     both = own[:, None] + own
     return _mirrored(ratio((both - 2 * shared).clamp_(min=0), both - shared))
 
