@@ -26,7 +26,7 @@ from aam.members.base import F64, Rows, Samples
 from aam.members.checkpoint import TRANSFORMER, LoadedEnsemble
 from aam.members.estimators import ESTIMATORS
 from aam.numerics.device import choose_device
-from aam.training.inference import apply_to_batch, encode_asvs, profile_features
+from aam.training.inference import apply_to_batch, encode_asvs, profile_terms
 from aam.training.prediction import LoadedModel, build_models
 from aam.training.sample_selection import reading_plan
 from aam.training.target_transforms import TRANSFORMS
@@ -155,7 +155,7 @@ def _members(
     inputs = [
         (
             encode_asvs(model.encoder, study, device),
-            profile_features(model.network, study.tokens_FL, device),
+            profile_terms(model.network, study.tokens_FL, device),
         )
         for model in networks
     ]

@@ -138,21 +138,45 @@ class Predictor(nn.Module):
             counts_BS: its reads, 0 where there is none.
             covariates: of a network that reads them; None: all unknown.
         """
-        profile_BW = None
+        profile_BH = None
         if self.profile is not None:
             features_UW = self.profile.features(tokens_UL)
-            profile_BW = self.profile(features_UW, slots_BS, counts_BS)
-        return self.heads(embedding_BD, hidden_BSD, attend_BS, profile_BW, covariates)
+            profile_BH = self.profile_head[:2](self.profile(features_UW, slots_BS, counts_BS))
+        return self.heads(embedding_BD, hidden_BSD, attend_BS, profile_BH, covariates)
+
+    @torch.no_grad()
+    def profile_terms(self, tokens_UL: Tensor) -> Tensor:
+        """Return the terms [U, H] of sequences in the hidden layer of the profile head.
+
+        Without dropout this layer is linear in the profile: it is the sum of these terms, weighted
+        by the log abundances, and of `profile_offset`. A term takes fewer bytes than the features
+        of the sequence.
+        """
+        first = self.profile_head[1]
+        assert self.profile is not None and isinstance(first, nn.Linear)
+        return self.profile.features(tokens_UL) / self.profile.spread @ first.weight.T
+
+    @torch.no_grad()
+    def profile_offset(self) -> Tensor:
+        """Return the hidden layer [H] of the profile head for a sample without ASVs."""
+        assert self.profile is not None
+        first = self.profile_head[1]
+        offset_H: Tensor = first(-self.profile.centre / self.profile.spread)
+        return offset_H
 
     def heads(
         self,
         embedding_BD: Tensor,
         hidden_BSD: Tensor,
         attend_BS: Tensor | None,
-        profile_BW: Tensor | None,
+        profile_BH: Tensor | None,
         covariates: CovariateInputs | None = None,
     ) -> Tensor:
-        """Return the outputs [R, B, C] from the standardized profile; None without a profile."""
+        """Return the outputs [R, B, C].
+
+        `profile_BH` is the hidden layer of the profile head, before covariates and activation; None
+        without a profile.
+        """
         known_BC = None
         if self.covariates is not None:
             sizes, device = self.encoder.shape.covariates, hidden_BSD.device
@@ -164,22 +188,14 @@ class Predictor(nn.Module):
             hidden_BSD = self._fuse(hidden_BSD, known_BC)
         pooled_BD = self.pooling(self.transformer(hidden_BSD, attend_BS), attend_BS)
         outputs = [self.head(torch.cat([embedding_BD, pooled_BD], dim=-1))]
-        if profile_BW is not None:
-            outputs.append(self._profile_outputs(profile_BW, known_BC).to(outputs[0].dtype))
+        if profile_BH is not None:
+            if known_BC is not None:
+                profile_BH = profile_BH + self.profile_fusion(known_BC)
+            outputs.append(self.profile_head[2:](profile_BH).to(outputs[0].dtype))
         outputs_RBC = torch.stack(outputs)
         if self.scaling is not None and covariates is not None:
             outputs_RBC = self.scaling(outputs_RBC, covariates.codes_BK)
         return outputs_RBC
-
-    def _profile_outputs(self, profile_BW: Tensor, known_BC: Tensor | None) -> Tensor:
-        """Return the outputs [B, C] of the profile head, whose hidden layer reads covariates."""
-        if known_BC is None:
-            outputs_BC: Tensor = self.profile_head(profile_BW)
-            return outputs_BC
-        dropout, first, *rest = self.profile_head
-        hidden_BH = first(dropout(profile_BW)) + self.profile_fusion(known_BC)
-        outputs_BC = nn.Sequential(*rest)(hidden_BH)
-        return outputs_BC
 
     def _fuse(self, hidden_BSD: Tensor, known_BC: Tensor) -> Tensor:
         """Join the vector of the covariates with the hidden state of every member."""

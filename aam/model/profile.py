@@ -32,6 +32,12 @@ def log_abundance(counts_BS: Tensor) -> Tensor:
     return (1 + FINEST * relative_BS).log10()
 
 
+def weighted_sum(values_UW: Tensor, slots_BS: Tensor, counts_BS: Tensor) -> Tensor:
+    """Return the sums [B, W] of the ASVs' values, weighted by their log abundances."""
+    weight_BS = log_abundance(counts_BS).to(values_UW.dtype)
+    return F.embedding_bag(slots_BS, values_UW, per_sample_weights=weight_BS, mode="sum")
+
+
 class CommunityProfile(nn.Module):
     """Standardized features of a sample; buffers, saved in the checkpoint."""
 
@@ -82,8 +88,7 @@ class CommunityProfile(nn.Module):
             slots_BS: row of `features_UW` of each ASV of each sample.
             counts_BS: its reads, 0 where there is none.
         """
-        weight_BS = log_abundance(counts_BS).to(features_UW.dtype)
-        return F.embedding_bag(slots_BS, features_UW, per_sample_weights=weight_BS, mode="sum")
+        return weighted_sum(features_UW, slots_BS, counts_BS)
 
     def forward(self, features_UW: Tensor, slots_BS: Tensor, counts_BS: Tensor) -> Tensor:
         """Return standardized profiles [B, W]; arguments as of `raw`."""

@@ -18,7 +18,7 @@ from aam.contract.precision import Precision
 from aam.data.batches import Batch
 from aam.data.study import Study, load_study
 from aam.model.attention import AUTO, Backends, named
-from aam.model.network import Encoder, Predictor
+from aam.model.network import PROFILE_HIDDEN, Encoder, Predictor
 from aam.performance.memory import StepMemory, Workload, fake, predict_step, training_workload
 from aam.performance.memory_batches import LargestBatches
 from aam.performance.memory_ranks import ONE_RANK, Parallel
@@ -189,8 +189,8 @@ def predict_inference(
         vectors_FD = torch.empty(number, config.shape.embedding_dim)
         encoder.nucleotides(torch.empty(CHUNK, longest, dtype=torch.uint8), True)
         if batch is not None:
-            width = config.shape.profile_features
-            features_FW = torch.empty(number, width) if width else None
-            apply_to_batch(network, fake(batch), vectors_FD, features_FW)
+            profile = config.shape.profile_features
+            terms_FH = torch.empty(number, PROFILE_HIDDEN) if profile else None
+            apply_to_batch(network, fake(batch), vectors_FD, terms_FH)
         values = [value for model in models for value in (*model.parameters(), *model.buffers())]
         return InferenceMemory(size_of(values, block), size_of([vectors_FD], block), storages.peak)

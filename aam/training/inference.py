@@ -17,7 +17,8 @@ from aam.data.batches import FIXED_DRAW, Batch, BatchPlan
 from aam.data.sequences import PAD
 from aam.data.study import Study
 from aam.model.covariates import CovariateInputs
-from aam.model.network import Encoder, Predictor
+from aam.model.network import PROFILE_HIDDEN, Encoder, Predictor
+from aam.model.profile import weighted_sum
 from aam.training.asv_vectors import NO_VECTORS, open_vectors
 from aam.training.data_loader import FixedBatches
 from aam.training.output_tables import require_finite, write_embeddings
@@ -136,11 +137,11 @@ def _applied(
 ) -> Iterator[tuple[Tensor, Tensor | None]]:
     """Yield the embeddings [B, D] and outputs [B, C] of each batch, in float32 on the CPU."""
     network.to(device).eval()
-    features_FW = profile_features(network, study.tokens_FL, device)
+    terms_FH = profile_terms(network, study.tokens_FL, device)
     for k in track(range(len(batches)), "Reading samples", len(batches), "batches"):
         batch = batches[k].to(device)
         embedding_BD, outputs_BC = apply_to_batch(
-            network, batch, asv_vectors_FD, features_FW, covariates
+            network, batch, asv_vectors_FD, terms_FH, covariates
         )
         yield embedding_BD.float().cpu(), None if outputs_BC is None else outputs_BC.float().cpu()
 
@@ -149,12 +150,12 @@ def apply_to_batch(
     network: Encoder | Predictor,
     batch: Batch,
     asv_vectors_FD: Tensor,
-    features_FW: Tensor | None,
+    terms_FH: Tensor | None,
     covariates: CovariateInputs | None = None,
 ) -> tuple[Tensor, Tensor | None]:
     """Return embeddings [B, D], and outputs [B, C], None for an encoder.
 
-    `features_FW` are those of `profile_features`, `covariates` those of every sample of the study,
+    `terms_FH` are those of `profile_terms`, `covariates` those of every sample of the study,
     see `apply_network`.
     """
     encoder = network if isinstance(network, Encoder) else network.encoder
@@ -163,29 +164,30 @@ def apply_to_batch(
     )
     if isinstance(network, Encoder):
         return embedding_BD, None
-    profile_BW = None
-    if network.profile is not None and features_FW is not None:
-        profile_BW = network.profile(features_FW, batch.asvs_U[batch.slots_BS], batch.counts_BS)
+    profile_BH = None
+    if terms_FH is not None:
+        sums_BH = weighted_sum(terms_FH, batch.asvs_U[batch.slots_BS], batch.counts_BS)
+        profile_BH = sums_BH + network.profile_offset()
     known = None if covariates is None else covariates.take(batch.rows_B)
-    outputs_RBC = network.heads(embedding_BD, members_BSD, batch.attend_BS, profile_BW, known)
+    outputs_RBC = network.heads(embedding_BD, members_BSD, batch.attend_BS, profile_BH, known)
     return embedding_BD, outputs_RBC.mean(dim=0)
 
 
-def profile_features(
+def profile_terms(
     network: Encoder | Predictor, tokens_FL: npt.NDArray[np.uint8], device: torch.device
 ) -> Tensor | None:
-    """Return the profile features [F, W] of every sequence; None for a network without a profile.
+    """Return `Predictor.profile_terms` [F, H] of every sequence; None without a profile.
 
     Every sequence occurs in many samples, so this takes less time than its features in each batch.
     """
     if isinstance(network, Encoder) or network.profile is None:
         return None
-    profile = network.profile.to(device)
-    features_FW = torch.empty(len(tokens_FL), profile.phases.numel(), device=device)
+    network.to(device).eval()
+    terms_FH = torch.empty(len(tokens_FL), PROFILE_HIDDEN, device=device)
     for start in range(0, len(tokens_FL), CHUNK):
         tokens_KL = torch.from_numpy(tokens_FL[start : start + CHUNK].copy()).to(device)
-        features_FW[start : start + CHUNK] = profile.features(tokens_KL)
-    return features_FW
+        terms_FH[start : start + CHUNK] = network.profile_terms(tokens_KL)
+    return terms_FH
 
 
 def write_study_embeddings(

@@ -28,7 +28,7 @@ from aam.model.covariates import CovariateInputs
 from aam.model.network import Predictor
 from aam.model.profile import log_abundance
 from aam.training.data_loader import FixedBatches
-from aam.training.inference import encode_asvs, profile_features
+from aam.training.inference import encode_asvs, profile_terms
 from aam.training.prediction import LoadedModel
 from aam.training.sample_selection import reading_plan
 from aam.training.target import Target
@@ -83,13 +83,13 @@ class _AsvInputs:
 
     Attributes:
         vectors_FD, mean_D: of the nucleotide encoder.
-        features_FW, mean_W: of the community profile; empty without one.
+        terms_FH, mean_H: of the profile head; empty without one.
     """
 
     vectors_FD: Tensor
     mean_D: Tensor
-    features_FW: Tensor
-    mean_W: Tensor
+    terms_FH: Tensor
+    mean_H: Tensor
 
 
 def integrated_gradients(
@@ -138,13 +138,13 @@ def integrated_gradients(
 def _asv_inputs(network: Predictor, study: Study, device: torch.device) -> _AsvInputs:
     vectors_FD = encode_asvs(network.encoder, study, device)
     network.to(device).eval()
-    features_FW = profile_features(network, study.tokens_FL, device)
-    if features_FW is None:
-        features_FW = vectors_FD.new_empty(len(vectors_FD), 0)
+    terms_FH = profile_terms(network, study.tokens_FL, device)
+    if terms_FH is None:
+        terms_FH = vectors_FD.new_empty(len(vectors_FD), 0)
     counts = study.table.counts[np.arange(len(study.table.sample_ids))]
     prevalence = np.bincount(counts.indices, minlength=len(vectors_FD)) / counts.nnz
     share_F = torch.from_numpy(prevalence).to(vectors_FD)
-    return _AsvInputs(vectors_FD, share_F @ vectors_FD, features_FW, share_F @ features_FW)
+    return _AsvInputs(vectors_FD, share_F @ vectors_FD, terms_FH, share_F @ terms_FH)
 
 
 def _integrate(
@@ -159,44 +159,43 @@ def _integrate(
     counts_BS, attend_BS, slots_BS = batch.counts_BS, batch.attend_BS, batch.slots_BS
     own_BS = torch.arange(slots_BS.numel(), device=slots_BS.device).view(slots_BS.shape)
     away_BSD = inputs.vectors_FD[batch.asvs_U][slots_BS] - inputs.mean_D
-    away_UW = inputs.features_FW[batch.asvs_U] - inputs.mean_W
+    away_UH = inputs.terms_FH[batch.asvs_U] - inputs.mean_H
     weight_BS = log_abundance(counts_BS)
-    weight_BU = weight_BS.new_zeros(len(slots_BS), len(away_UW)).scatter_add_(
+    weight_BU = weight_BS.new_zeros(len(slots_BS), len(away_UH)).scatter_add_(
         1, slots_BS, weight_BS
     )
-    start_BW = weight_BS.sum(dim=1, keepdim=True) * inputs.mean_W
+    start_BH = weight_BS.sum(dim=1, keepdim=True) * inputs.mean_H
     if network.profile is not None:
-        start_BW = (start_BW - network.profile.centre) / network.profile.spread
-        away_UW = away_UW / network.profile.spread
+        start_BH = start_BH + network.profile_offset()
 
-    def scores(members_BSD: Tensor, profile_BW: Tensor) -> Tensor:
+    def scores(members_BSD: Tensor, profile_BH: Tensor) -> Tensor:
         embedding_BD, hidden_BSD = network.encoder.samples(
             members_BSD.flatten(0, 1), own_BS, counts_BS, attend_BS
         )
-        profile = None if network.profile is None else profile_BW
+        profile = None if network.profile is None else profile_BH
         heads_RBO = network.heads(embedding_BD, hidden_BSD, attend_BS, profile, covariates)
         return heads_RBO.mean(dim=0) @ scores_OC
 
     def point(place: float) -> tuple[Tensor, Tensor]:
         members_BSD = inputs.mean_D + place * away_BSD
-        profile_BW = start_BW + place * (weight_BU @ away_UW)
-        return members_BSD.requires_grad_(), profile_BW.requires_grad_()
+        profile_BH = start_BH + place * (weight_BU @ away_UH)
+        return members_BSD.requires_grad_(), profile_BH.requires_grad_()
 
     outputs = scores_OC.shape[1]
     found_CBS = counts_BS.new_zeros(outputs, *counts_BS.shape)
     nodes, weights = np.polynomial.legendre.leggauss(steps)
     for node, weight in zip(nodes.tolist(), weights.tolist(), strict=True):
-        members_BSD, profile_BW = point((node + 1) / 2)
-        scores_BC = scores(members_BSD, profile_BW)
+        members_BSD, profile_BH = point((node + 1) / 2)
+        scores_BC = scores(members_BSD, profile_BH)
         for output in range(outputs):
-            to_members_BSD, to_profile_BW = torch.autograd.grad(
+            to_members_BSD, to_profile_BH = torch.autograd.grad(
                 scores_BC[:, output].sum(),
-                (members_BSD, profile_BW),
+                (members_BSD, profile_BH),
                 retain_graph=output + 1 < outputs,
                 materialize_grads=True,
             )
             own_effect_BS = (to_members_BSD * away_BSD).sum(dim=-1)
-            through_profile_BS = weight_BS * (to_profile_BW @ away_UW.T).gather(1, slots_BS)
+            through_profile_BS = weight_BS * (to_profile_BH @ away_UH.T).gather(1, slots_BS)
             found_CBS[output] += weight / 2 * (own_effect_BS + through_profile_BS)
     with torch.no_grad():
         return found_CBS, torch.stack([scores(*point(0.0)), scores(*point(1.0))])

@@ -12,7 +12,7 @@ from aam.data.batches import BatchPlan, make_batch
 from aam.data.study import Study
 from aam.model.network import Predictor
 from aam.model.shape import NetworkShape
-from aam.training.inference import apply_network, apply_to_batch, encode_asvs, profile_features
+from aam.training.inference import apply_network, apply_to_batch, encode_asvs, profile_terms
 from aam.training.model_config import DiversityScale, ModelConfig
 from aam.training.prediction import LoadedModel, embed
 from aam.training.target import Target
@@ -53,8 +53,8 @@ def test_outputs_are_those_of_the_sequences_of_the_batch(study: Study) -> None:
     vectors_FD = encode_asvs(network.encoder, study, CPU)
     batch = make_batch(study, PLAN, np.array([5, 0, 7]))
     with torch.no_grad():
-        features_FW = profile_features(network, study.tokens_FL, CPU)
-        embedding_BD, outputs_BC = apply_to_batch(network, batch, vectors_FD, features_FW)
+        terms_FH = profile_terms(network, study.tokens_FL, CPU)
+        embedding_BD, outputs_BC = apply_to_batch(network, batch, vectors_FD, terms_FH)
         expected_BD, members_BSD = network.encoder.samples(
             vectors_FD[batch.asvs_U], batch.slots_BS, batch.counts_BS, batch.attend_BS
         )
