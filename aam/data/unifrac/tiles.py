@@ -50,6 +50,8 @@ Near these shares the dense and the sparse computation take the same time on one
 """
 
 Array = NDArray[np.float64]
+Branches = NDArray[np.int64]
+Mask = NDArray[np.bool_]
 Pair = tuple[int, int]
 """Place of a tile: numbers of its blocks of samples, in rows and in columns."""
 
@@ -65,7 +67,8 @@ class Block:
         by_sample: float64 [n, K]: proportions of the reads of a sample; for weighted UniFrac, times
             the branch length; for unweighted UniFrac, 1.
         by_branch: the same, [K, n].
-        totals: float64 [n]: sum over the branches of length times value.
+        totals: float64 [n], length of the branches above a sample's ASVs (unweighted UniFrac), or
+            mean distance of its reads from the root.
     """
 
     by_sample: sparse.csr_array
@@ -143,19 +146,18 @@ class Tiles:
         counts = self._counts[np.arange(rows.start, rows.stop)].astype(np.int64)
         below = counts @ self._ancestors
         below.sort_indices()
+        lengths = self._lengths_K[below.indices]
         if self._kind == "unweighted":
-            values = np.ones(below.nnz)
+            values, parts = np.ones(below.nnz), lengths
         else:
             reads = np.asarray(counts.sum(axis=1)).ravel()
             values = below.data / np.repeat(reads, np.diff(below.indptr))
-        lengths = self._lengths_K[below.indices]
+            parts = values * lengths
         if self._kind == "weighted":
-            values *= lengths
-            lengths = np.ones(below.nnz)
+            values = parts
         by_sample = sparse.csr_array((values, below.indices, below.indptr), shape=below.shape)
-        weights = lengths * (values**self._alpha if self._kind == "generalized" else values)
         of_entry = np.repeat(np.arange(below.shape[0]), np.diff(below.indptr))
-        totals = _bincount(of_entry, weights, below.shape[0])
+        totals = _bincount(of_entry, parts, below.shape[0])
         block = Block(by_sample, by_sample.T.tocsr(), totals)
         if sum(one.bytes for one in self._kept.values()) + block.bytes <= self._max_bytes:
             self._kept[number] = block
@@ -166,51 +168,54 @@ class Tiles:
         share = DENSE_FROM[self._kind] if self._device == "cpu" else 0.0
         is_dense = pairs > share * a.by_sample.shape[0] * b.by_sample.shape[0]
         some = np.flatnonzero((pairs > 0) & ~is_dense)
-        dense = self._dense(a, b, np.flatnonzero(is_dense))
-        totals = a.totals[:, None] + b.totals
         if self._kind == "unweighted":
-            rows = a.by_sample[:, some]
-            rows.data *= self._lengths_K[some][rows.indices]
-            shared = (rows @ b.by_branch[some]).toarray()
-            for one, other, length in dense:
-                shared += ((one * length) @ other.T).cpu().numpy()
-            return _ratio((totals - 2 * shared).clip(min=0), totals - shared)
+            return self._unweighted(a, b, some, is_dense)
         if self._kind == "weighted":
-            # Both sums are in the order of the branches, so equal samples are at distance 0.
-            own, other = (block.by_sample @ (~is_dense).astype(float) for block in (a, b))
-            (common,) = _sums(a, b, some, None, lambda p, q: (np.minimum(p, q),))
-            distances = (own[:, None] + other - 2 * common).clip(min=0)
-            for one, two, _ in dense:
-                distances += torch.cdist(one, two, p=1).cpu().numpy()
-            return _ratio(distances, totals) if self._normalized else distances
+            return self._weighted(a, b, some, is_dense)
+        return self._generalized(a, b, some, is_dense)
+
+    def _unweighted(self, a: Block, b: Block, some: Branches, is_dense: Mask) -> Array:
+        rows = a.by_sample[:, some]
+        rows.data *= self._lengths_K[some][rows.indices]
+        shared = (rows @ b.by_branch[some]).toarray()
+        for one, other, length in self._dense(a, b, is_dense):
+            shared += ((one * length) @ other.T).cpu().numpy()
+        both = a.totals[:, None] + b.totals
+        return _ratio((both - 2 * shared).clip(min=0), both - shared)
+
+    def _weighted(self, a: Block, b: Block, some: Branches, is_dense: Mask) -> Array:
+        # Both sums are in the order of the branches, so equal samples are at distance 0.
+        own, other = (block.by_sample @ (~is_dense).astype(float) for block in (a, b))
+        (common,) = _sums(a, b, some, None, lambda p, q: (np.minimum(p, q),))
+        distances: Array = (own[:, None] + other - 2 * common).clip(min=0)
+        for one, two, _ in self._dense(a, b, is_dense):
+            distances += torch.cdist(one, two, p=1).cpu().numpy()
+        return _ratio(distances, a.totals[:, None] + b.totals) if self._normalized else distances
+
+    def _generalized(self, a: Block, b: Block, some: Branches, is_dense: Mask) -> Array:
+        alpha = self._alpha
+
+        def less_than_alone(p: Array, q: Array) -> tuple[Array, ...]:
+            both = p + q
+            weight = power(torch.from_numpy(both), alpha - 1).numpy()
+            alone = p**alpha + q**alpha
+            return np.abs(p - q) * weight - alone, both * weight - alone
+
         weights_K = self._lengths_K * ~is_dense
-        own, other = (self._powers(block.by_sample) @ weights_K for block in (a, b))
-        sums = _sums(a, b, some, self._lengths_K[some], self._generalized)
+        own, other = (_powers(block.by_sample, alpha) @ weights_K for block in (a, b))
+        sums = _sums(a, b, some, self._lengths_K[some], less_than_alone)
         difference, total = (one + own[:, None] + other for one in sums)
-        for one, two, length in dense:
+        for one, two, length in self._dense(a, b, is_dense):
             for row, p in enumerate(one):
                 both = two + p
-                weight = power(both, self._alpha - 1)
+                weight = power(both, alpha - 1)
                 difference[row] += ((two - p).abs_().mul_(weight) @ length).cpu().numpy()
                 total[row] += (both.mul_(weight) @ length).cpu().numpy()
         return _ratio(difference.clip(min=0), total)
 
-    def _powers(self, values: sparse.csr_array) -> sparse.csr_array:
-        """Return the values to the power of alpha, of which that of 0 is 0."""
-        powers = values.data**self._alpha
-        return sparse.csr_array((powers, values.indices, values.indptr), shape=values.shape)
-
-    def _generalized(self, p: Array, q: Array) -> tuple[Array, ...]:
-        """Return what a branch of two samples adds to both sums, less than of each alone."""
-        both = p + q
-        weight = power(torch.from_numpy(both), self._alpha - 1).numpy()
-        alone = p**self._alpha + q**self._alpha
-        return np.abs(p - q) * weight - alone, both * weight - alone
-
-    def _dense(
-        self, a: Block, b: Block, branches: NDArray[np.int64]
-    ) -> Iterator[tuple[Tensor, Tensor, Tensor]]:
-        """Yield values [n, u] and [m, u] of branches of two blocks, and their lengths [u]."""
+    def _dense(self, a: Block, b: Block, is_dense: Mask) -> Iterator[tuple[Tensor, Tensor, Tensor]]:
+        """Yield values [n, u] and [m, u] of dense branches of two blocks, and their lengths [u]."""
+        branches = np.flatnonzero(is_dense)
         for start in range(0, branches.size, BRANCHES):
             chosen = branches[start : start + BRANCHES]
             parts = (a.by_branch[chosen].toarray().T, b.by_branch[chosen].toarray().T)
@@ -230,7 +235,7 @@ def rows_of(number: int, samples: int) -> slice:
 def _sums(
     a: Block,
     b: Block,
-    branches: NDArray[np.int64],
+    branches: Branches,
     lengths_S: Array | None,
     function: Callable[[Array, Array], tuple[Array, ...]],
 ) -> list[Array]:
@@ -262,6 +267,12 @@ def _sums(
         size = (len(indptr) - 1) * others
         found.append([_bincount(places, value, size).reshape(-1, others) for value in values])
     return [np.concatenate(parts) for parts in zip(*found, strict=True)]
+
+
+def _powers(values: sparse.csr_array, alpha: float) -> sparse.csr_array:
+    """Return the values to the power of alpha; zeros stay zeros."""
+    powers = values.data**alpha
+    return sparse.csr_array((powers, values.indices, values.indptr), shape=values.shape)
 
 
 def _bincount(places: NDArray[np.int64], weights: Array, size: int) -> Array:
