@@ -22,7 +22,7 @@ from aam.contract.errors import DataError, UsageError
 from aam.contract.options import from_plain
 from aam.contract.options.commands.learn import Train
 from aam.contract.options.commands.pretrain import Pretrain
-from aam.contract.options.device import DeviceOptions
+from aam.contract.options.device import DeviceOptions, SpeedOptions
 from aam.contract.options.training import LoopOptions
 from aam.contract.precision import choose_precision
 from aam.data.io.text import read_text
@@ -112,7 +112,11 @@ def automatic(options: Learn, read: Callable[[Learn], TrainingRun]) -> Learn:
     """
     if "auto" not in (options.loop.batch_size, options.speed.asv_chunk):
         return options
-    loop, speed = _resumed(options), options.speed
+    options = _with(options, _resumed(options), options.speed)
+    loop, speed = options.loop, options.speed
+    divide = loop.batch_size == "auto"
+    if not divide and speed.asv_chunk != "auto":
+        return options
     ranks = read_environment(os.environ)
     limit = limit_of(options.device, ranks)
     precision = choose_precision(speed.mixed_precision, arch_of(choose_device(options.device)))
@@ -122,17 +126,22 @@ def automatic(options: Learn, read: Callable[[Learn], TrainingRun]) -> Learn:
         Parallel(ranks.world_size, options.scale.fsdp),
     )
     run = read(options)
-    chosen, steps = choose(run, settings, limit, divide=loop.batch_size == "auto")
+    chosen, steps = choose(run, settings, limit, divide)
     size, chunk = chosen.batch_size, chosen.speed.chunk_size
-    if loop.batch_size == "auto":
-        loop = dataclasses.replace(loop, batch_size=size, gradient_accumulation_steps=steps)
+    text = f"--batch-size {size} --asv-chunk {chunk}"
+    if divide:
+        text += f" --gradient-accumulation-steps {steps}"
     if ranks.is_main:
-        batch = f"--batch-size {size}" + (f" --gradient-accumulation-steps {steps}" * (steps > 1))
-        say(f"Largest settings that fit into {limit}: {batch} --asv-chunk {chunk}.")
-        if steps > 1 and run.config.plan.metric is not None and run.weights.unifrac:
+        say(f"Largest settings that fit into {limit}: {text}.")
+        if divide and steps > 1 and run.config.plan.metric is not None and run.weights.unifrac:
             warn(f"The UniFrac loss compares the samples of a batch, {size} instead of "
                  f"{size * steps}: --gradient-checkpointing allows larger batches.")  # fmt: skip
-    groups: dict[str, Any] = {"loop": loop, "speed": dataclasses.replace(speed, asv_chunk=chunk)}
+    loop = dataclasses.replace(loop, batch_size=size, gradient_accumulation_steps=steps)
+    return _with(options, loop, dataclasses.replace(speed, asv_chunk=chunk))
+
+
+def _with(options: Learn, loop: LoopOptions, speed: SpeedOptions) -> Learn:
+    groups: dict[str, Any] = {"loop": loop, "speed": speed}
     return dataclasses.replace(options, **groups)
 
 

@@ -73,7 +73,10 @@ def test_automatic_settings_that_fit_are_those_of_the_default_training(
     assert pretrain(study_dir, tmp_path / "default", *ALONE, "--epochs", 1) == 0
     automatic = ("--batch-size", "auto", "--global-batch-size", 8, "--asv-chunk", "auto")
     assert pretrain(study_dir, tmp_path / "auto", *ALONE, "--epochs", 1, *automatic) == 0
-    assert "available: --batch-size 8 --asv-chunk 0." in capsys.readouterr().err
+    assert (
+        "available: --batch-size 8 --asv-chunk 0 --gradient-accumulation-steps 1."
+        in capsys.readouterr().err
+    )
     tables = [
         np.genfromtxt(tmp_path / name / "metrics.csv", delimiter=",", names=True)
         for name in ("default", "auto")
@@ -91,6 +94,16 @@ def test_a_resumed_run_keeps_its_batch(study_dir: Path, tmp_path: Path) -> None:
     assert pretrain(study_dir, run, *resumed) == 0
     loop = json.loads((run / "run.json").read_text())["options"]["loop"]
     assert (loop["batch_size"], loop["gradient_accumulation_steps"]) == (8, 2)
+
+
+def test_chunks_are_fitted_to_the_steps_of_accumulation_that_are_given(
+    study_dir: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    loop = LoopOptions(batch_size=4, gradient_accumulation_steps=3)
+    options = options_of(study_dir, tmp_path, loop, SpeedOptions(asv_chunk="auto"))
+    fitted = automatic(options, pretraining_run)
+    assert fitted.loop == loop and fitted.speed.asv_chunk == 0
+    assert "UniFrac" not in capsys.readouterr().err
 
 
 def test_automatic_settings_that_contradict_others_are_refused(
