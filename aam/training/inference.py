@@ -111,14 +111,17 @@ def apply_network(
         NotFinite: an embedding or an output is NaN or infinite.
     """
     batches = FixedBatches(study, plan, rows, batch_size, FIXED_DRAW + reads_pass)
-    embeddings, outputs = [], []
-    for embedding_BD, outputs_BC in _applied(
-        network, study, batches, device, asv_vectors_FD, covariates
-    ):
-        embeddings.append(embedding_BD)
-        if outputs_BC is not None:
-            outputs.append(outputs_BC)
-    found = NetworkOutput(torch.cat(embeddings).numpy(), torch.cat(outputs) if outputs else None)
+    shape = (network if isinstance(network, Encoder) else network.encoder).shape
+    # Small tensors that stay between the large ones of each batch would fragment the heap.
+    embeddings_ND = torch.empty(len(rows), shape.embedding_dim)
+    outputs_NC = None if isinstance(network, Encoder) else torch.empty(len(rows), shape.outputs)
+    applied = _applied(network, study, batches, device, asv_vectors_FD, covariates)
+    for k, (embedding_BD, outputs_BC) in enumerate(applied):
+        part = slice(k * batch_size, k * batch_size + len(embedding_BD))
+        embeddings_ND[part] = embedding_BD
+        if outputs_NC is not None and outputs_BC is not None:
+            outputs_NC[part] = outputs_BC
+    found = NetworkOutput(embeddings_ND.numpy(), outputs_NC)
     ids = [study.table.sample_ids[row] for row in rows.tolist()]
     require_finite("embeddings", ids, found.embeddings_ND)
     if found.outputs_NC is not None:
