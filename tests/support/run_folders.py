@@ -8,16 +8,9 @@ from pathlib import Path
 
 import numpy as np
 
-from aam.contract.options import to_plain
+from aam.contract.options import build, to_plain
 from aam.contract.options.commands import find
 from aam.contract.options.commands.studies import Simulate
-from aam.contract.options.study import (
-    CovariateOptions,
-    PhylogenyOptions,
-    SplitOptions,
-    TargetOptions,
-)
-from aam.contract.options.training import LoopOptions, ModelOptions
 from aam.data.simulation.files import write_study
 from aam.data.simulation.simulate import SimulatedStudy, simulate
 from aam.data.splits import Split, make_splits, write_splits
@@ -25,7 +18,6 @@ from aam.members.base import Labels, Samples
 from aam.members.cross_validation import cross_validate, held_out
 from aam.members.forest import Forest
 from aam.members.tables import held_out_table
-from tests.support.option_groups import option_groups
 
 EPOCHS = 30
 WHO = {"version": "0.1.0", "host": {"name": "node-1", "cores": 8, "devices": ["Some GPU"]}}
@@ -110,22 +102,21 @@ def _write_predictions(
 
 def _write_record(path: Path, files: Path, study: SimulatedStudy, kind: str, split: Split) -> None:
     command = "pretrain" if kind == "pretrain" else "train"
-    groups = option_groups(
-        files / "table.biom",
-        path.parent,
-        phylogeny=PhylogenyOptions(tree=files / "tree.nwk"),
-        model=ModelOptions(embedding_dim=16),
-        split=SplitOptions(group_column="subject"),
-        loop=LoopOptions(epochs=EPOCHS),
-    )
+    given: dict[str, object] = {
+        "--table": files / "table.biom",
+        "--output-dir": path.parent,
+        "--tree": files / "tree.nwk",
+        "--embedding-dim": 16,
+        "--group-column": "subject",
+        "--epochs": EPOCHS,
+    }
     if kind != "pretrain":
-        groups["covariates"] = CovariateOptions()
-        groups["target"] = TargetOptions(
-            metadata=files / "metadata.tsv",
-            metadata_column="site" if kind == "classes" else "ph",
-            classifier=kind == "classes",
-        )
-    options = typing.cast(typing.Any, find(command))(**groups)
+        given |= {
+            "--metadata": files / "metadata.tsv",
+            "--metadata-column": "site" if kind == "classes" else "ph",
+            "--classifier": kind == "classes",
+        }
+    options = build(typing.cast(type, find(command)), given)
     inputs = {"--table": "table.biom", "--tree": "tree.nwk"}
     if kind != "pretrain":
         inputs["--metadata"] = "metadata.tsv"
