@@ -20,7 +20,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
-from aam.contract.errors import CannotCreate, MissingInput
+from aam.contract.errors import CannotCreate, MissingInput, Unavailable
 from launcher.engines import ENGINES
 from launcher.engines.base import GIB, SpaceRequirement
 from launcher.engines.build_log import BuildLog
@@ -190,7 +190,10 @@ def _recorded(job: BuildJob, facts: Mapping[str, Any], log: BuildLog) -> Mapping
     index.write(job.folder, name, builder.image_format, entry)
     log.step(f"{name} is built: {facts.get('reference') or job.sif}")
     if not job.source:  # another image may not have the program that makes it
-        sbom.make(job.folder, name, builder, entry)
+        try:
+            sbom.make(job.folder, name, builder, entry)
+        except Unavailable as error:
+            log.step(f"warning: {error}")
     return {**entry, "new": True}
 
 
