@@ -6,6 +6,7 @@ shard of a batch is the largest.
 
 from __future__ import annotations
 
+import importlib
 from collections.abc import Iterator
 from contextlib import contextmanager
 from dataclasses import dataclass
@@ -36,19 +37,21 @@ def fake_process_group(parallel: Parallel) -> Iterator[DeviceMesh | None]:
     """Make a process group of the ranks without their processes; yield its mesh for FSDP.
 
     Raises:
-        Unavailable: FSDP with PyTorch 2.5, which shards on GPUs alone.
+        Unavailable: PyTorch 2.5, which has no collectives of tensors without values.
     """
     if parallel.ranks == 1:
         yield None
         return
-    if parallel.fsdp and not FSDP_ON_CPU:
+    if not FSDP_ON_CPU:
         raise Unavailable(
-            "FSDP cannot be predicted with this PyTorch",
+            "The memory of several ranks cannot be predicted with this PyTorch",
             f"PyTorch {torch.__version__}",
             "use PyTorch 2.6 or later",
         )
     from torch.testing._internal.distributed.fake_pg import FakeStore
 
+    # PyTorch 2.7 needs its kernels for collectives of tensors without values, 2.13 does not.
+    importlib.import_module("torch.distributed._tools.fake_collectives")
     dist.init_process_group("fake", rank=0, world_size=parallel.ranks, store=FakeStore())
     try:
         yield init_device_mesh("cpu", (parallel.ranks,)) if parallel.fsdp else None

@@ -14,6 +14,7 @@ from rich.table import Table
 
 from aam.contract.options.commands.memory import MemoryPretrain, MemoryTrain, StackOptions
 from aam.contract.options.device import SpeedOptions
+from aam.distributed.strategies import FSDP_ON_CPU
 from aam.memory import GIB, shown_size
 from aam.performance.memory import StepMemory
 from aam.performance.memory_fit import (
@@ -166,7 +167,7 @@ def _others(run: TrainingRun, settings: StepSettings) -> Iterator[tuple[str, Ste
     if settings.precision == "none":
         half = dataclasses.replace(speed, mixed_precision="bf16")
         yield "--mixed-precision bf16", changed(half)
-    if settings.parallel.ranks == 1 and settings.batch_size >= GPUS:
+    if settings.parallel.ranks == 1 and settings.batch_size >= GPUS and FSDP_ON_CPU:
         sharded = dataclasses.replace(settings, parallel=Parallel(GPUS, fsdp=True))
         yield f"--fsdp on {GPUS} GPUs", sharded
 

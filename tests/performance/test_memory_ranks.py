@@ -81,11 +81,12 @@ def measured(communicator: Communicator, study_dir: Path, folder: Path, fsdp: bo
 
 
 @pytest.mark.slow
+@local_ranks.NEEDS_FSDP
 @pytest.mark.parametrize(
     "fsdp",
     [
         pytest.param(False, id="ddp"),
-        pytest.param(True, id="fsdp", marks=local_ranks.NEEDS_FSDP),
+        pytest.param(True, id="fsdp"),
     ],
 )
 def test_the_peak_of_a_rank_is_that_of_its_allocator(
