@@ -87,7 +87,6 @@ class Neighbors:
     """Find the nearest samples of a collection by their embedding.
 
     Examples:
-        aam neighbors --embeddings embedding/embeddings.tsv --output neighbors.tsv
         aam neighbors --embeddings new/embeddings.tsv --collection qiita/embeddings.tsv \
         --neighbors 20 --output neighbors.tsv
         aam neighbors --embeddings qiita/embeddings.tsv --table qiita.aam \
