@@ -222,8 +222,6 @@ def test_a_disk_that_fills_while_training(
         whole(path)
 
 
-# HDF5 complains once more when it closes what it could not write.
-@pytest.mark.filterwarnings("ignore::pytest.PytestUnraisableExceptionWarning")
 def test_a_disk_that_is_full_for_a_matrix(
     bench: Bench,
     trained: Path,
@@ -239,6 +237,11 @@ def test_a_disk_that_is_full_for_a_matrix(
         # The ids beside a .npy are whole and may stay.
         assert {path.name for path in disk.iterdir()} <= {"filler", "d.txt"}
         (disk / "d.txt").unlink(missing_ok=True)
+    shard = disk / "d.h5.shards"
+    assert aam("unifrac", *given, "--output", disk / "d.h5", "--shard", "1/1") == CANNOT_CREATE
+    assert f"aam: The disk is full: '{disk}', while writing" in capsys.readouterr().err
+    assert not list(shard.iterdir())
+    shard.rmdir()
     (disk / "filler").write_bytes(bytes(8192))
     words = ("--table", bench.good / "table.biom", "--model", trained)
     assert aam("predict", *words, "--output", disk / "p.tsv") == CANNOT_CREATE

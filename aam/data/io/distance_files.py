@@ -12,8 +12,9 @@ from __future__ import annotations
 
 import csv
 import io
+import os
 from collections.abc import Callable, Iterator, Mapping, Sequence
-from contextlib import contextmanager
+from contextlib import AbstractContextManager, contextmanager
 from pathlib import Path
 from typing import Any
 
@@ -28,6 +29,9 @@ from aam.memory import check_memory, memory_budget
 
 _ID_NAMES = ("order", "ids", "sample_ids")
 _VALUE_NAMES = ("matrix", "distances")
+_HDF5_BYTES = 1 << 14
+"""Size of an HDF5 file besides its arrays, and more."""
+
 MatrixContent = tuple[tuple[str, ...] | None, NDArray[Any]]
 """Ids (None if the file has none) and values, square or condensed."""
 
@@ -171,25 +175,59 @@ def _write_hdf5(path: Path, ids: tuple[str, ...], values: NDArray[Any]) -> None:
         matrix[...] = values
 
 
-@contextmanager
 def hdf5_matrix(
-    path: Path, ids: Sequence[str], dtype: Any = np.float64, chunk: int | None = None
+    path: Path, ids: Sequence[str], dtype: Any = np.float64
+) -> AbstractContextManager[h5py.Dataset]:
+    """Create a matrix file as ssu writes it, and yield the matrix [N, N] to be filled."""
+    header = {"format": np.array([b"BDSM"]), "version": np.array([b"2020.12"])}
+    return hdf5_array(path, "matrix", (len(ids), len(ids)), dtype, ids, header)
+
+
+@contextmanager
+def hdf5_array(
+    path: Path,
+    name: str,
+    shape: tuple[int, ...],
+    dtype: Any,
+    ids: Sequence[str],
+    more: Mapping[str, NDArray[Any]],
 ) -> Iterator[h5py.Dataset]:
-    """Create a matrix file as ssu writes it, and yield the matrix [N, N] to be filled.
+    """Create an HDF5 file, reserve its space on the disk, and yield an array to be filled.
+
+    HDF5 can crash the process when it fails to write, so a full disk is found before it writes.
 
     Args:
         path: the file.
-        ids: N names.
-        dtype: type of the values.
-        chunk: rows and columns of the parts in which the file is laid out; None for one part.
+        name: of the array.
+        shape: of the array.
+        dtype: of the array.
+        ids: sample ids, as `order`.
+        more: other arrays by name.
+
+    Raises:
+        OSError: the disk is full.
     """
+    size = int(np.prod(shape)) * np.dtype(dtype).itemsize
+    small = sum(len(each) + 32 for each in ids) + sum(each.nbytes for each in more.values())
+    _reserve(path, size + 2 * small + _HDF5_BYTES)
+    properties = h5py.h5p.create(h5py.h5p.DATASET_CREATE)
+    properties.set_alloc_time(h5py.h5d.ALLOC_TIME_EARLY)
+    properties.set_fill_time(h5py.h5d.FILL_TIME_NEVER)
     with h5py.File(path, "w") as file:
         file.create_dataset("order", data=list(ids), dtype=h5py.string_dtype())
-        file["format"] = np.array([b"BDSM"])
-        file["version"] = np.array([b"2020.12"])
-        chunks = None if chunk is None else (min(chunk, len(ids)),) * 2
-        shape = (len(ids), len(ids))
-        yield file.create_dataset("matrix", shape, dtype, chunks=chunks)
+        for each, values in more.items():
+            file[each] = values
+        file.create_dataset(name, shape, dtype, dcpl=properties)
+    _reserve(path, path.stat().st_size)
+    with h5py.File(path, "r+") as file:
+        yield file[name]
+
+
+def _reserve(path: Path, size: int) -> None:
+    """Allocate the bytes of a file on the disk, where the system can."""
+    if hasattr(os, "posix_fallocate"):
+        with path.open("ab") as stream:
+            os.posix_fallocate(stream.fileno(), 0, size)
 
 
 BINARY_READERS: dict[bytes, Callable[[Path, int], MatrixContent]] = {

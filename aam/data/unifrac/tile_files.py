@@ -15,25 +15,23 @@ from pathlib import Path
 import h5py
 import numpy as np
 
-from aam.data.io.distance_files import hdf5_matrix
+from aam.data.io.distance_files import hdf5_array, hdf5_matrix
 from aam.data.unifrac.matrix import fill
-from aam.data.unifrac.tiles import TILE, Pair, Tile, Tiles, rows_of
+from aam.data.unifrac.tiles import Pair, Tile, Tiles, rows_of
 
 
 def write_matrix(path: Path, ids: Sequence[str], tiles: Tiles) -> tuple[float, float]:
     """Compute and write a matrix; return the smallest and the largest distance."""
-    with hdf5_matrix(path, ids, chunk=TILE) as matrix:
+    with hdf5_matrix(path, ids) as matrix:
         return fill(matrix, tiles.compute(tiles.pairs))
 
 
 def write_tiles(path: Path, ids: Sequence[str], tiles: Tiles, pairs: Sequence[Pair]) -> None:
     """Compute and write the tiles `pairs`."""
     shapes = [[rows_of(number, len(ids)) for number in pair] for pair in pairs]
-    size = sum(np.prod([part.stop - part.start for part in shape]) for shape in shapes)
-    with h5py.File(path, "w") as file:
-        file.create_dataset("order", data=list(ids), dtype=h5py.string_dtype())
-        file["pairs"] = np.array(pairs, dtype=np.int64)
-        distances = file.create_dataset("distances", (size,), np.float64)
+    size = sum((rows.stop - rows.start) * (cols.stop - cols.start) for rows, cols in shapes)
+    more = {"pairs": np.array(pairs, dtype=np.int64)}
+    with hdf5_array(path, "distances", (size,), np.float64, ids, more) as distances:
         start = 0
         for _, _, tile in tiles.compute(pairs):
             distances[start : start + tile.size] = tile.ravel()
@@ -44,7 +42,7 @@ def join_tiles(files: Sequence[Path], output: Path) -> int:
     """Write the matrix of the tiles in `files`; return the number of samples."""
     with h5py.File(files[0], "r") as first:
         ids = first["order"].asstr()[()].tolist()
-    with hdf5_matrix(output, ids, chunk=TILE) as matrix:
+    with hdf5_matrix(output, ids) as matrix:
         fill(matrix, (tile for file in files for tile in _read_tiles(file, len(ids))))
     return len(ids)
 
