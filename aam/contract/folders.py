@@ -12,8 +12,9 @@ import glob
 import os
 import shutil
 import sys
+import time
 from collections.abc import Iterator
-from contextlib import contextmanager
+from contextlib import contextmanager, suppress
 from pathlib import Path
 
 from aam.contract.errors import CannotCreate
@@ -21,6 +22,9 @@ from aam.contract.files import make_parent, report_full_disk
 
 _PARTIAL = ".partial"
 """Suffix of the name of an incomplete folder."""
+
+_ABANDONED = 24 * 3600.0
+"""Seconds without a change after which an unlocked incomplete folder has no writer."""
 
 
 @contextmanager
@@ -83,8 +87,30 @@ def _remove_leftovers(path: Path) -> None:
                 "writes it."
             )
             continue
-        shutil.rmtree(leftover, ignore_errors=True)
-        os.close(lock)
+        _remove(leftover, lock)
+
+
+def remove_abandoned(folder: Path) -> None:
+    """Remove incomplete folders in `folder` that killed writers left a day ago or earlier.
+
+    Writers of different paths work in `folder` at the same time, on several hosts. A lock is not
+    enough to distinguish them: it is taken just after the incomplete folder is made, some file
+    systems have none, and others keep it within a host. So a leftover must also be unchanged for a
+    day. Those that this user may not remove stay.
+    """
+    for leftover in sorted(folder.glob(f".*{_PARTIAL}")):
+        with suppress(OSError):  # Another process removes it.
+            changed = max(path.stat().st_mtime for path in (leftover, *leftover.iterdir()))
+            lock = _locked(leftover) if time.time() - changed > _ABANDONED else -1
+            if lock >= 0:
+                _remove(leftover, lock)
+
+
+def _remove(leftover: Path, lock: int) -> None:
+    """Remove an incomplete folder and release its lock."""
+    shutil.rmtree(leftover, ignore_errors=True)
+    os.close(lock)
+    if not leftover.exists():
         _print(f"Removed '{leftover}', which a stopped run left incomplete.")
 
 

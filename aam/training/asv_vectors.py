@@ -29,7 +29,7 @@ from torch import Tensor
 
 from aam.console import say
 from aam.contract.errors import DataError, UsageError
-from aam.contract.folders import atomic_folder
+from aam.contract.folders import atomic_folder, remove_abandoned
 from aam.contract.options.study import AsvVectorOptions
 from aam.data.store.files import ArrayDescription, Header, read_arrays, write_array
 from aam.data.store.integrity import check_files
@@ -78,6 +78,8 @@ class AsvVectors:
     def add(self, hashes_F: Hashes, vectors_FD: Tensor) -> Tensor:
         """Write a segment with the vectors of further sequences; return them as they are read.
 
+        Incomplete segments of killed writers are removed.
+
         Raises:
             DataError: a vector is too large for float16.
             CannotCreate: the folder cannot be written to, or its disk is full.
@@ -88,6 +90,7 @@ class AsvVectors:
             evidence = f"the largest value is {float(vectors_FD.abs().max()):g}"
             raise DataError("ASV vectors exceed float16", evidence, "store float32")
         vectors = rounded_FD[torch.from_numpy(rows).to(vectors_FD.device)].cpu().numpy()
+        remove_abandoned(self.folder)
         with atomic_folder(self.folder / uuid.uuid4().hex, overwrite=False) as segment:
             arrays = {
                 "hashes": write_array(segment, "hashes", unique),

@@ -2,7 +2,10 @@
 
 from __future__ import annotations
 
+import fcntl
 import json
+import os
+import time
 from collections.abc import Callable
 from pathlib import Path
 from typing import Any, Literal
@@ -104,6 +107,29 @@ def test_writers_at_once_and_lookups(tmp_path: Path) -> None:
     assert known.tolist() == [True, False, True, True]
     assert found[:, 0].tolist() == [3, 0, 2, 1]
     assert not opened(tmp_path, seed=1).segments
+
+
+def test_an_incomplete_segment_is_removed_without_a_writer(tmp_path: Path, capsys: Capture) -> None:
+    """Neither one that changed within a day is removed, nor one that a process locks."""
+    opened(tmp_path).add(np.arange(3), torch.ones(3, 8))
+    (encoder,) = tmp_path.iterdir()
+    paths = [encoder / f".{name}.host-1.partial" for name in ("old", "locked", "recent", "growing")]
+    before = time.time() - 48 * 3600
+    for path in paths:
+        path.mkdir()
+        (path / "hashes.npy").write_bytes(b"cut off")
+    for path in (*paths[:2], *(path / "hashes.npy" for path in paths[:2]), paths[3]):
+        os.utime(path, (before, before))
+    writer = os.open(paths[1], os.O_RDONLY)
+    fcntl.flock(writer, fcntl.LOCK_EX)
+    capsys.readouterr()
+    try:
+        opened(tmp_path).add(np.arange(3, 5), torch.ones(2, 8))
+    finally:
+        os.close(writer)
+    assert [path for path in paths if path.exists()] == paths[1:]
+    assert f"Removed '{paths[0]}', which a stopped run left incomplete." in capsys.readouterr().err
+    assert len(opened(tmp_path).segments) == 2
 
 
 def test_float16_is_read_as_it_is_written_and_by_float16_alone(tmp_path: Path) -> None:
