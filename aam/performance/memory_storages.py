@@ -8,11 +8,10 @@ from typing import Any
 
 import torch
 from torch import Tensor
-from torch.distributed.tensor import DTensor
 from torch.utils._python_dispatch import TorchDispatchMode
 from torch.utils._pytree import tree_leaves
 
-from aam.distributed.state_dict import local_tensor
+from aam.distributed.state_dict import DTensor, local_tensor
 
 BLOCK = 512
 """Bytes to which PyTorch's GPU allocator rounds every tensor up."""

@@ -83,3 +83,21 @@ def test_only_the_device_modules_of_aam_branch_on_a_gpu_vendor() -> None:
         name = str(file.relative_to(ROOT))
         if name not in DEVICE_MODULES:
             assert VENDOR_BRANCH.findall(file.read_text()) == data.get(name, []), name
+
+
+def test_what_pytorch_2_4_lacks_is_imported_with_an_alternative() -> None:
+    """The image for MI50 has PyTorch 2.4: such an import needs a `try` around it."""
+    lacking = {"torch.distributed.tensor", "torch.distributed.fsdp"}
+    unguarded = []
+    for file in (ROOT / "aam").rglob("*.py"):
+        tree = ast.parse(file.read_text())
+        guarded = {
+            id(node)
+            for block in ast.walk(tree)
+            if isinstance(block, ast.Try)
+            for node in ast.walk(block)
+        }
+        for node in ast.walk(tree):
+            if isinstance(node, ast.ImportFrom) and node.module in lacking:
+                unguarded += [str(file.relative_to(ROOT))] * (id(node) not in guarded)
+    assert unguarded == []
