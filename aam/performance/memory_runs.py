@@ -15,11 +15,11 @@ from aam.contract.options.commands.pretrain import Pretrain
 from aam.contract.options.device import SpeedOptions
 from aam.contract.options.training import LoopOptions
 from aam.contract.precision import Precision
-from aam.data.batches import Batch
 from aam.data.study import Study, load_study
 from aam.model.attention import AUTO, Backends, named
+from aam.model.covariates import CovariateInputs
 from aam.model.network import PROFILE_HIDDEN, Encoder, Predictor
-from aam.performance.memory import StepMemory, Workload, fake, predict_step, training_workload
+from aam.performance.memory import StepMemory, fake, predict_step, training_workload
 from aam.performance.memory_batches import LargestBatches
 from aam.performance.memory_ranks import ONE_RANK, Parallel
 from aam.performance.memory_storages import BLOCK, LiveStorages, size_of
@@ -61,6 +61,7 @@ class TrainingRun:
     Attributes:
         values: the target of each row of the study; None in pretraining.
         frozen: the encoder is not trained, and every ASV of the study is encoded once.
+        covariates: of every sample of the study; None without metadata columns as input.
     """
 
     config: ModelConfig
@@ -71,6 +72,7 @@ class TrainingRun:
     backends: Backends = AUTO
     values: npt.NDArray[np.float64] | None = None
     frozen: bool = False
+    covariates: CovariateInputs | None = None
 
     def memory(self, settings: StepSettings) -> StepMemory:
         """Return the memory of the first rank in a step on its largest batch.
@@ -80,14 +82,17 @@ class TrainingRun:
         sequences, parallel = self.values is not None, settings.parallel
         batch = self.batches.batch(settings.batch_size, parallel.ranks, sequences)
         memory = predict_step(
-            lambda: self._workload(batch, settings.speed), settings.precision, parallel=parallel
+            lambda: training_workload(self.module(settings.speed), fake(batch)),
+            settings.precision,
+            parallel=parallel,
         )
         if not self.frozen:
             return memory
         first = predict_inference(self.config, self.study).peak
         return dataclasses.replace(memory, peak=max(memory.peak, first))
 
-    def _workload(self, batch: Batch, speed: SpeedOptions) -> Workload:
+    def module(self, speed: SpeedOptions) -> TrainingModule:
+        """Return the module that is trained, its weights not those of a pretrained encoder."""
         network = self.config.network(self.backends, speed.gradient_checkpointing)
         vectors_FD = None
         if self.frozen:
@@ -97,10 +102,10 @@ class TrainingRun:
             vectors_FD = torch.empty(len(self.study.tokens_FL), width)
         task = TrainingModule(
             network, self.weights, self.loop, 2, self.config.target, self.values, vectors_FD,
-            standard=self.config.standard, asv_chunk=speed.chunk_size,
+            standard=self.config.standard, asv_chunk=speed.chunk_size, covariates=self.covariates,
         )  # fmt: skip
         freeze_unused(task, self.config.plan, self.study)
-        return training_workload(task, fake(batch))
+        return task
 
 
 @dataclass(frozen=True)
@@ -158,7 +163,7 @@ def training_run(options: Train) -> TrainingRun:
     study, batches = labelled.study, LargestBatches(labelled.study, config.plan)
     return TrainingRun(
         config, study, weights, options.loop, batches, _backends(options), labelled.values,
-        options.freeze_base,
+        options.freeze_base, config.inputs(labelled.covariates),
     )  # fmt: skip
 
 

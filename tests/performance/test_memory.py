@@ -9,6 +9,9 @@ from typing import Any
 import numpy as np
 import pytest
 
+from aam.contract.options import build, parse_command
+from aam.contract.options.commands.learn import Train
+from aam.contract.options.device import SpeedOptions
 from aam.contract.options.training import LoopOptions
 from aam.data.batches import BatchPlan, make_batch
 from aam.data.study import Study
@@ -16,6 +19,7 @@ from aam.model.attention import AUTO, Backends, named
 from aam.model.network import Encoder
 from aam.model.shape import NetworkShape
 from aam.performance.memory import TrainingSteps, fake, predict_step, training_workload
+from aam.performance.memory_runs import StepSettings, TrainingRun, training_run
 from aam.training.lightning_module import LossWeights, TrainingModule
 from tests.support.allocator import allocated_peak, copy
 
@@ -71,3 +75,37 @@ def test_the_peak_is_that_of_the_allocator(
         tmp_path / "trace.json",
     )
     assert predicted.peak == pytest.approx(truth, rel=0.02)
+
+
+def run_with_metadata(study_dir: Path, *words: str) -> TrainingRun:
+    """A run that reads two columns besides the counts."""
+    given = [
+        *("--table", str(study_dir / "table.biom"), "--metadata", str(study_dir / "metadata.tsv")),
+        *("--metadata-column", "ph", "--categorical-columns", "site", "--output-dir", "none"),
+        *("--embedding-dim", "64", "--attention-layers", "1", "--rarefy-depth", "200", *words),
+    ]
+    return training_run(build(Train, parse_command("train", given)))
+
+
+def test_the_peak_of_a_training_with_metadata_is_that_of_the_allocator(
+    study_dir: Path, tmp_path: Path
+) -> None:
+    run = run_with_metadata(study_dir, "--conditional-scaling", "site")
+    speed = SpeedOptions()
+    batch = make_batch(run.study, run.config.plan, run.batches.rows_N[:8])
+    predicted = predict_step(
+        lambda: training_workload(run.module(speed), fake(batch)), "none", block=1, foreach=False
+    )
+    truth = allocated_peak(
+        lambda: TrainingSteps(training_workload(run.module(speed), copy(batch)), "none", False),
+        tmp_path / "trace.json",
+    )
+    assert predicted.peak == pytest.approx(truth, rel=0.02)
+
+
+def test_scales_of_categories_are_trained_in_the_predicted_step(study_dir: Path) -> None:
+    """AdamW has two states for each scale and shift after a step in which they have a gradient."""
+    settings = StepSettings(8, SpeedOptions())
+    plain = run_with_metadata(study_dir).memory(settings)
+    scaled = run_with_metadata(study_dir, "--conditional-scaling", "site").memory(settings)
+    assert scaled.optimizer - plain.optimizer >= 2 * (scaled.parameters - plain.parameters) > 0
