@@ -15,6 +15,9 @@ VARIABLE = "AAM_STOP_FILE"
 
 REQUEUE, END, LIMIT = "requeue", "end", "limit"
 
+FEWEST_STEPS = 3
+"""Optimizer steps that a start has to make before its time limit, or it does not start again."""
+
 
 def request(file: Path, reason: str) -> None:
     """Request a stop, unless one has been requested."""

@@ -9,6 +9,7 @@ last study on all samples gives the values to train with.
 from __future__ import annotations
 
 import dataclasses
+import hashlib
 import json
 import math
 from collections.abc import Mapping, Sequence
@@ -21,17 +22,24 @@ import numpy as np
 
 from aam.console import as_library, say
 from aam.contract import run_record
-from aam.contract.errors import CannotCreate, NotFinite, Unavailable, UsageError
+from aam.contract.errors import CannotCreate, NotFinite, UsageError
 from aam.contract.files import atomic_write, make_parent
-from aam.contract.installation import install_command
 from aam.contract.options import OptionSpec, build, parse_command, specs, to_plain
 from aam.contract.options.commands.learn import Train
 from aam.contract.options.commands.search import Search
 from aam.contract.options.field import members as types_of
 from aam.contract.suggestions import nearest
 from aam.data.splits import Rows, Split, make_splits, write_splits
+from aam.distributed.signals import StopRequests
 from aam.members.checkpoint import TRANSFORMER
 from aam.members.scores import SCORED
+from aam.members.search_trials import (
+    import_optuna,
+    one_at_a_time,
+    open_studies,
+    run_trials,
+    stop_if_requested,
+)
 from aam.members.train import choose_members, train
 from aam.training.labelled_study import LabelledStudy, load_labelled_study
 
@@ -40,9 +48,6 @@ ALL = "all samples"
 """Name of the Optuna study that chooses the values to train with."""
 
 _FOLDS = 5
-_UNPRUNED = 5
-"""Trials before the first is pruned."""
-
 _PROGRESS = ("trials", "trials_only", "storage", "overwrite", "output_dir")
 """Options that another process of the same search may give differently."""
 
@@ -103,29 +108,36 @@ def search(options: Search) -> dict[str, Any] | None:
         The content of `search.json`; None with --trials-only.
 
     Raises:
-        UsageError: options that a search does not take, or another search in the folder.
+        UsageError: options that a search does not take, or another search in the folder or in the
+            database.
         Unavailable: Optuna is not installed.
+        Interrupted: a stop is requested.
+        NotFinite: no trial of a fold has a score.
         AamError: see `aam.members.train.train`.
     """
-    optuna = _optuna()
+    import_optuna()
     base, axes = _prepare(options)
     labelled = load_labelled_study(base, None, base.split)
     metric, _ = next(iter(SCORED[bool(labelled.classes)].items()))
-    optuna.logging.set_verbosity(optuna.logging.WARNING)
     folder = options.run.output_dir
     url = options.storage or f"sqlite:///{(folder / DATABASE).absolute()}"
     splits = labelled.splits
     training = [np.sort(np.concatenate([one.train, one.validation])) for one in splits]
     names = [*(f"fold {number}" for number in range(1, len(splits) + 1)), ALL]
     everything = np.unique(np.concatenate([*training, *(one.test for one in splits)]))
-    studies = []
-    for name, rows in zip(names, [*training, everything], strict=True):
-        studies.append(_optimize(optuna, url, name, options, base, axes, labelled, rows))
+    make_parent(folder / RESULT)
+    with one_at_a_time(folder):
+        _keep_options(options)
+        studies = open_studies(url, names, _identity(options, labelled))
+    stop = StopRequests()
+    for study, rows in zip(studies, [*training, everything], strict=True):
+        _optimize(study, options, base, axes, labelled, rows, stop)
     if options.trials_only:
         return None
     folds = []
     for number, (split, study) in enumerate(zip(splits, studies, strict=False), start=1):
         if (score := study.user_attrs.get("outer")) is None:
+            stop_if_requested(stop)
             say(f"Fold {number}: evaluating {study.best_params}.")
             score = _score(base, axes, study.best_params, labelled, split, folder)
             study.set_user_attr("outer", score)
@@ -147,20 +159,8 @@ def search(options: Search) -> dict[str, Any] | None:
     return result
 
 
-def _optuna() -> Any:
-    try:
-        import optuna
-    except ModuleNotFoundError as error:
-        raise Unavailable(
-            "The search needs Optuna",
-            f"no module '{error.name}'",
-            f"install it with `{install_command('search')}`",
-        ) from error
-    return optuna
-
-
 def _prepare(options: Search) -> tuple[Train, tuple[Axis, ...]]:
-    """Check the options, make the folder, and return the options of every trial and its axes."""
+    """Check the options and return the options of every trial and its axes."""
     refused = {
         "--splits": options.split.splits,
         "--resume-from": options.run.resume_from,
@@ -183,25 +183,23 @@ def _prepare(options: Search) -> tuple[Train, tuple[Axis, ...]]:
     members = base.members if any(axis.spec.field == "members" for axis in axes) else None
     folds = _FOLDS if options.folds == "auto" else options.folds
     base = dataclasses.replace(base, folds=folds, members=members or choose_members(base))
-    _open_folder(options)
     return base, axes
 
 
-def _open_folder(options: Search) -> None:
-    """Make the folder of a search, or check that it belongs to the same one.
+def _keep_options(options: Search) -> None:
+    """Write the options of a search to its folder, or compare them with those that are there.
 
     Raises:
-        UsageError: it has a search with other options.
+        UsageError: the folder has a search with other options.
+        CannotCreate: it has other files.
     """
     folder, path = options.run.output_dir, options.run.output_dir / "options.json"
-    make_parent(path)
-    plain = {spec.field: run_record.value_of(options, spec.field) for spec in specs(Search)}
-    kept = {k: v for k, v in plain.items() if k not in _PROGRESS}
-    text = json.dumps(kept, default=str, indent=2, sort_keys=True) + "\n"
+    text = json.dumps(_kept(options), indent=2) + "\n"
     try:
         before = json.loads(path.read_text(encoding="utf-8"))
     except FileNotFoundError:
-        if any(folder.iterdir()) and not (folder / DATABASE).exists():
+        only_hidden = all(found.name.startswith(".") for found in folder.iterdir())
+        if not only_hidden and not (folder / DATABASE).exists():
             raise CannotCreate(
                 "The folder is not empty", f"'{folder}'", "choose another --output-dir"
             ) from None
@@ -217,28 +215,44 @@ def _open_folder(options: Search) -> None:
         )
 
 
+def _kept(options: Search) -> dict[str, Any]:
+    """Return the options that all processes of a search share, as JSON has them."""
+    plain = {spec.field: run_record.value_of(options, spec.field) for spec in specs(Search)}
+    kept = {name: value for name, value in sorted(plain.items()) if name not in _PROGRESS}
+    return dict(json.loads(json.dumps(kept, default=str)))
+
+
+def _identity(options: Search, labelled: LabelledStudy) -> dict[str, str]:
+    """Return what identifies a search in its database: its options, and digests of its data."""
+    table = labelled.study.table
+    data = {
+        "samples": "\n".join(table.sample_ids).encode(),
+        "ASVs": "\n".join(table.feature_ids).encode(),
+        "target": labelled.values.tobytes(),
+        "folds": b"".join(one.test.astype(np.int64).tobytes() for one in labelled.splits),
+    }
+    digests = {name: hashlib.sha256(value).hexdigest()[:16] for name, value in data.items()}
+    paths = {spec.field for spec in specs(Search) if spec.role == "input"}
+    return digests | {
+        name: json.dumps(value) for name, value in _kept(options).items() if name not in paths
+    }
+
+
 def _optimize(
-    optuna: Any,
-    url: str,
-    name: str,
+    study: Any,
     options: Search,
     base: Train,
     axes: Sequence[Axis],
     labelled: LabelledStudy,
     rows: Rows,
-) -> Any:
-    """Run the trials of a fold that are left; return its Optuna study."""
-    done = (optuna.trial.TrialState.COMPLETE, optuna.trial.TrialState.PRUNED)
-    study = optuna.create_study(
-        storage=url,
-        study_name=name,
-        direction="maximize",
-        pruner=optuna.pruners.MedianPruner(n_startup_trials=_UNPRUNED),
-        load_if_exists=True,
-    )
+    stop: StopRequests,
+) -> None:
+    """Run the trials of a fold that are left."""
+    optuna = import_optuna()
     others = study.get_trials(states=(optuna.trial.TrialState.RUNNING,))
     # Processes that run at the same time must not draw the same values.
-    seed = None if others else options.loop.seed + len(study.trials)
+    shared = options.trials_only or others
+    seed = None if shared else options.loop.seed + len(study.trials)
     samplers = optuna.samplers
     study.sampler = (
         samplers.RandomSampler(seed)
@@ -251,19 +265,25 @@ def _optimize(
         values = {axis.spec.field: axis.suggest(trial) for axis in axes}
         scores: list[float] = []
         for step, split in enumerate(inner):
-            score = _score(base, axes, values, labelled, split, options.run.output_dir)
+            try:
+                score = _score(base, axes, values, labelled, split, options.run.output_dir)
+            except NotFinite as error:
+                raise optuna.TrialPruned from error
+            if math.isnan(score):
+                raise optuna.TrialPruned
             scores.append(score)
-            trial.report(float(np.nanmean(scores)), step)
-            if math.isnan(score) or (step + 1 < len(inner) and trial.should_prune()):
+            trial.report(float(np.mean(scores)), step)
+            if step + 1 < len(inner) and trial.should_prune():
                 raise optuna.TrialPruned
         return float(np.mean(scores))
 
-    while len(finished := study.get_trials(states=done)) < options.trials:
-        study.optimize(objective, n_trials=1, catch=(NotFinite,))
-        last = study.trials[-1]
-        shown = "pruned" if last.value is None else f"{last.value:.3f}"
-        say(f"{name}, trial {len(finished) + 1}/{options.trials}: {last.params} {shown}")
-    return study
+    run_trials(study, objective, options.trials, stop, wait=not options.trials_only)
+    if all(trial.value is None for trial in study.trials) and not options.trials_only:
+        raise NotFinite(
+            "No trial has a score",
+            f"{study.study_name}, {options.trials} trials",
+            "vary other values of the options (--vary), in another --output-dir",
+        )
 
 
 def _inner_splits(options: Search, labelled: LabelledStudy, rows: Rows) -> list[Split]:

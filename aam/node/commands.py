@@ -32,8 +32,8 @@ class NodeCommand(ParsedCommand):
 
     @property
     def in_place(self) -> bool:
-        """Whether every rank writes to the run folder, so that all nodes have to share it."""
-        return bool(self.value("--fsdp-sharded-checkpoint"))
+        """Whether every rank, or several jobs, write to the run folder: all nodes share it."""
+        return bool(self.value("--fsdp-sharded-checkpoint") or self.option("--trials-only"))
 
 
 def read(argv: Sequence[str], folder: Path) -> NodeCommand:

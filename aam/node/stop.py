@@ -7,13 +7,10 @@ that serves the image's file system (squashfuse), without which `aam` ends with 
 from __future__ import annotations
 
 from aam.contract.errors import Interrupted
-from aam.contract.stop_file import LIMIT, REQUEUE
+from aam.contract.stop_file import FEWEST_STEPS, LIMIT, REQUEUE
 
 QUEUE_AGAIN = 99
 """Status of the step `finish` that makes the job script queue the job again."""
-
-FEWEST_STEPS = 3
-"""Optimizer steps that a start has to make before its time limit, or it does not start again."""
 
 
 def stop_time(now: float, end: float, usual: float) -> float:

@@ -29,7 +29,7 @@ from launcher.plan.selection import choose
 from launcher.slurm import checks, decide, history, memory, queue
 from launcher.slurm.job import Job
 from launcher.slurm.node import node_of
-from launcher.slurm.script import NODE_FOLDER, script
+from launcher.slurm.script import NODE_FOLDER, TRIALS, script, shares_trials
 from launcher.slurm.submit_options import SubmitOptions, require_printable
 from launcher.slurm.sweep import tasks_of
 
@@ -47,31 +47,49 @@ def run(launcher_options: Mapping[str, Any], argv: Sequence[str]) -> int:
     if not request.paths("output"):
         evidence = f"`{request.command}` has no --output"
         raise UsageError("A job needs an output", evidence, "name a file for it")
-    merging = _merge_of(request, requested) if requested.shards is not None else None
-    job, paths, problems = decided(request, requested)
-    merge = None
-    if merging is not None:
-        merge, _, more = decided(merging, replace(requested, shards=None))
+    task, last = _task_and_last(request, requested)
+    job, paths, problems = decided(task, requested)
+    dependent = None
+    if last is not None:
+        dependent, _, more = decided(last, replace(requested, shards=None, array_tasks=None))
         problems += more
     if request.dry_run:
-        for problem in problems:
+        for problem in dict.fromkeys(map(str, problems)):
             print(f"aam-launch: warning: {problem}", file=sys.stderr)
         print(script(job), end="")
         return 0
     if problems:
         raise problems[0]
-    return _queue(job, merge, request, paths)
+    return _queue(job, dependent, request, paths)
 
 
-def _merge_of(request: Request, requested: SubmitOptions) -> Request:
+def _task_and_last(request: Request, requested: SubmitOptions) -> tuple[Request, Request | None]:
+    """Return the request of a job or of the tasks of its array, and that of the job after these.
+
+    Raises:
+        UsageError: the job is an array for two reasons, or the command is none of an array.
+    """
+    arrays = {"--shards": requested.shards, "--array": requested.array,
+              "--array-tasks": requested.array_tasks}  # fmt: skip
+    given = [f"{flag} {value}" for flag, value in arrays.items() if value is not None]
+    if len(given) > 1:
+        raise UsageError("Two arrays in one job", " and ".join(given), "give one of them")
+    if requested.shards is not None:
+        return request, _merge_of(request)
+    if requested.array_tasks is None:
+        return request, None
+    if not shares_trials(request.command):
+        evidence, remedy = f"`{request.command}`", "--array FILE varies options of any command"
+        raise UsageError("--array-tasks is for `search` alone", evidence, remedy)
+    return replace(request, given={**request.given, TRIALS: True}), request
+
+
+def _merge_of(request: Request) -> Request:
     """Return the request that joins the shards of a request.
 
     Raises:
-        UsageError: the command has no shards, or the job is an array for another reason.
+        UsageError: the command has no shards.
     """
-    if requested.array is not None:
-        evidence = f"--shards {requested.shards} and --array {requested.array}"
-        raise UsageError("Two arrays in one job", evidence, "give one of them")
     if not any(spec.flag == "--shard" for spec in options_of(request.command)):
         known = [name for name in names() if any(s.flag == "--shard" for s in options_of(name))]
         evidence, remedy = f"`{request.command} --shards`", f"{', '.join(known)} have them"
@@ -104,7 +122,7 @@ def decided(
     tasks: tuple[tuple[str, ...], ...] = ()
     if requested.array is not None:
         shared, tasks = tasks_of(shared, _grid(requested.array, request.command))
-    number = requested.shards or len(tasks)
+    number = requested.shards or requested.array_tasks or len(tasks)
     log = _log(paths, bool(number))
     what = decide.allocation(request.command, requested, site, log, number)
     here = detect()
@@ -176,8 +194,8 @@ def _log(paths: Sequence[PathFact], array: bool) -> str:
     return fact.absolute.replace("%", "%%") + ("-%A_%a.log" if array else "-%j.log")
 
 
-def _queue(job: Job, merge: Job | None, request: Request, paths: Sequence[PathFact]) -> int:
-    """Queue a job, and the one that merges its shards; keep and print how to follow them."""
+def _queue(job: Job, dependent: Job | None, request: Request, paths: Sequence[PathFact]) -> int:
+    """Queue a job, and the one after all tasks of its array; keep and print how to follow them."""
     text = script(job)
     queue.test(text)
     fact = next(fact for fact in paths if fact.role == "output")
@@ -185,27 +203,32 @@ def _queue(job: Job, merge: Job | None, request: Request, paths: Sequence[PathFa
     with history.reserved(output, fact.folder, queue.queued()) as taken:
         number = queue.submit(text)
         taken.append(number)
-        last = queue.submit(script(merge), after=number) if merge is not None else ""
+        last = queue.submit(script(dependent), after=number) if dependent is not None else ""
     if job.program.use_record:
         usage.hold(job.program.use_record)
-    shards = job.program.shards
-    if merge is not None:
-        table = _table_of(request)
-        folders = {f"{number}_{k}": str(Shard(k + 1, shards).file(table)) for k in range(shards)}
-    else:
-        folders = {f"{number}_{k}": argv[-1] for k, argv in enumerate(job.program.sweep)}
+    folders = {f"{number}_{k}": place for k, place in enumerate(_places(job, request, output))}
     kept = _keep(job, number, request.command, folders or {number: str(output)})
-    if merge is not None:
-        _keep(merge, last, merge.program.command, {last: str(output)})
+    if dependent is not None:
+        _keep(dependent, last, dependent.program.command, {last: str(output)})
     log = _log_of(job, number)
     tasks = f", {job.allocation.tasks} tasks" if job.allocation.tasks else ""
     print(f"Job {number}: aam {request.command}, {job.allocation.nodes} x {job.allocation.ranks} "
           f"ranks, {job.allocation.time or 'no time limit of its own'}{tasks}")  # fmt: skip
-    if last:
-        print(f"Job {last}: aam merge, after all tasks of job {number}")
+    if dependent is not None:
+        print(f"Job {last}: aam {dependent.program.command}, after all tasks of job {number}")
     print(f"follow   tail -F {log.replace('%a', '0')}\nstate    aam-launch jobs")
     print(f"stop     scancel {number}\nscript   {kept}")
     return 0
+
+
+def _places(job: Job, request: Request, output: Path) -> list[str]:
+    """Return the output of each task of an array; nothing without an array."""
+    if shards := job.program.shards:
+        table = _table_of(request)
+        return [str(Shard(number, shards).file(table)) for number in range(1, shards + 1)]
+    if job.program.sweep:
+        return [argv[-1] for argv in job.program.sweep]
+    return [str(output)] * job.allocation.tasks
 
 
 def _log_of(job: Job, number: str) -> str:

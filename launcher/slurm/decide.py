@@ -17,7 +17,7 @@ from launcher.plan.mounts import PathFact
 from launcher.plan.plan import Plan
 from launcher.plan.settings import LaunchSettings
 from launcher.slurm.job import Allocation, Place, Program
-from launcher.slurm.script import NODE_FOLDER, PLAIN, resumable
+from launcher.slurm.script import NODE_FOLDER, PLAIN, resumable, shares_trials
 from launcher.slurm.site import Site
 from launcher.slurm.submit_options import SubmitOptions, seconds
 
@@ -41,9 +41,10 @@ def allocation(
         UsageError: several ranks for a command that runs in one process.
     """
     trains = resumable(command)
+    several = trains and not shares_trials(command)
     nodes = requested.nodes
-    ranks = requested.gpus or (max(1, site.number("gpus_per_node")) if trains else 1)
-    if nodes * ranks > 1 and not trains:
+    ranks = requested.gpus or (max(1, site.number("gpus_per_node")) if several else 1)
+    if nodes * ranks > 1 and not several:
         evidence = f"{nodes} nodes, {ranks} GPUs each"
         remedy = "leave --nodes and --gpus out"
         raise UsageError(f"`{command}` runs in one process", evidence, remedy)

@@ -18,6 +18,9 @@ from launcher.slurm.job import Allocation, Job, Program
 NODE_FOLDER = "/mnt/node"
 """Where a container sees the job's folder on the node's own disk."""
 
+TRIALS = "--trials-only"
+"""Option of a process that takes part in a search and leaves the evaluation to another one."""
+
 PLAIN = re.compile(r"[A-Za-z0-9_./${}-]*\Z")
 """What a text may hold whose variables the job fills in."""
 
@@ -37,8 +40,13 @@ def script(job: Job) -> str:
 
 
 def resumable(command: str) -> bool:
-    """Return whether a command can go on from a checkpoint."""
+    """Return whether a command can go on from a checkpoint, or with the trials that are left."""
     return any(spec.flag == "--resume-from" for spec in options_of(command))
+
+
+def shares_trials(command: str) -> bool:
+    """Return whether several jobs can work on one run folder, each in one process."""
+    return any(spec.flag == TRIALS for spec in options_of(command))
 
 
 def _header(job: Job) -> list[str]:

@@ -24,6 +24,8 @@ class SubmitOptions:
     Examples:
         aam-launch submit pretrain --site cosmos --table t.biom --tree t.nwk --output-dir run
         aam-launch submit train --gpus 1 --time 4:00:00 --dry-run --config train.yaml
+        aam-launch submit search --array-tasks 8 --table t.biom --metadata m.tsv \
+        --metadata-column age --output-dir search
     """
 
     nodes: int = option("Nodes of the job.", default=1, takes=ONE_OR_MORE, basic=True)
@@ -50,6 +52,12 @@ class SubmitOptions:
         "YAML file with lists of option values; a job runs for each combination of them.",
         default=None,
         role="input",
+    )
+    array_tasks: int | None = option(
+        "Tasks of an array that share the trials of one `search`; a further job evaluates its "
+        "folds when all have succeeded.",
+        default=None,
+        takes=Range(f"1 to {MOST_TASKS}", 1, MOST_TASKS),
     )
     shards: int | None = option(
         "Tasks of an array, each of which predicts or embeds one part of the samples; a further "

@@ -84,20 +84,25 @@ def test_a_job_refuses_an_image_that_changed_after_the_submission(place: Path) -
 
 
 def test_a_submission_is_a_use_of_the_image(place: Path) -> None:
-    """Slurm is two programs, one of which prints the number of the job."""
-    (place / "images").mkdir(exist_ok=True)
-    image = sif(place / "images/rocm72.sif")
-    index.write(image.parent, "rocm72", "sif", record_of(image))
-    for name, line in (("sbatch", "echo 41"), ("squeue", "true")):
-        program = place / "bin" / name
-        program.parent.mkdir(exist_ok=True)
-        program.write_text(f"#!/bin/sh\n{line}\n")
-        program.chmod(0o755)
+    image = _slurm_and_image(place, "echo 41")
     done = submit(place, *WORDS, "--gpus", "1")
     assert done.returncode == 0, done.stderr
     used = usage.last(Path(use_record(str(image.parent), "rocm72", "sif")))
     assert used is not None
     assert abs(time.time() - used) < 3600
+
+
+def _slurm_and_image(place: Path, sbatch: str) -> Path:
+    """Write two programs in place of Slurm's, and an image; return the image."""
+    (place / "images").mkdir(exist_ok=True)
+    image = sif(place / "images/rocm72.sif")
+    index.write(image.parent, "rocm72", "sif", record_of(image))
+    for name, line in (("sbatch", sbatch), ("squeue", "true")):
+        program = place / "bin" / name
+        program.parent.mkdir(exist_ok=True)
+        program.write_text(f"#!/bin/sh\n{line}\n")
+        program.chmod(0o755)
+    return image
 
 
 def test_the_same_request_gives_the_same_script(place: Path) -> None:
@@ -224,6 +229,53 @@ def test_shards_are_an_array(place: Path) -> None:
     other = submit(place, *WORDS, "--shards", "12", "--dry-run")
     assert other.returncode == UsageError.status
     assert "A command without shards: `pretrain --shards`; predict, embed, unifrac" in other.stderr
+
+
+SEARCH = ("--site", "./site.yaml", "search", "--table", "table.biom", "--metadata", "tree.nwk",
+          "--metadata-column", "age", "--output-dir", "out")  # fmt: skip
+
+
+def test_the_tasks_of_a_search_join_one_study_in_one_folder(place: Path) -> None:
+    done = submit(place, *SEARCH, "--array-tasks", "8", "--dry-run")
+    assert done.returncode == 0, done.stderr
+    assert "#SBATCH --array=0-7\n" in done.stdout
+    assert "#SBATCH --ntasks-per-node=1\n" in done.stdout  # of a site with four GPUs
+    assert "#SBATCH --requeue\n" in done.stdout
+    (command,) = (line for line in done.stdout.splitlines() if line.startswith("set -- "))
+    assert shlex.split(command)[-3:] == ["--output-dir", f"{place}/out", "--trials-only"]
+    assert "SLURM_ARRAY_TASK_ID" not in done.stdout  # all tasks are equal
+    alone = submit(place, *SEARCH, "--dry-run")
+    assert "--trials-only" not in alone.stdout
+    assert "#SBATCH --ntasks-per-node=1\n" in alone.stdout
+
+
+def test_a_further_job_evaluates_a_search_after_its_tasks(place: Path) -> None:
+    """`sbatch` keeps its options and the script of each job, and prints numbers."""
+    _slurm_and_image(place, f'echo "$@" >>{place}/options; cat >>{place}/scripts; echo 41')
+    (place / "bin/cat").symlink_to(shutil.which("cat") or "/bin/cat")
+    done = submit(place, *SEARCH, "--array-tasks", "3")
+    assert done.returncode == 0, done.stderr
+    assert "Job 41: aam search, after all tasks of job 41" in done.stdout
+    tested, tasks, last = (place / "options").read_text().splitlines()
+    assert (tested, tasks) == ("--test-only", "--parsable")
+    assert last == "--parsable --dependency=afterok:41 --kill-on-invalid-dep=yes"
+    texts = (place / "scripts").read_text().split("#!/bin/bash\n")[1:]
+    assert ["--trials-only" in text for text in texts] == [True, True, False]
+    assert ["--array=0-2" in text for text in texts] == [True, True, False]
+
+
+@pytest.mark.parametrize(
+    ("words", "sentence"),
+    [
+        ((*SEARCH, "--gpus", "2"), "`search` runs in one process: 1 nodes, 2 GPUs each"),
+        ((*SEARCH, "--array-tasks", "2", "--array", "a.yaml"), "--array a.yaml and --array-tasks"),
+        ((*WORDS, "--array-tasks", "2"), "--array-tasks is for `search` alone: `pretrain`"),
+    ],
+)
+def test_tasks_of_a_search_are_refused(place: Path, words: tuple[str, ...], sentence: str) -> None:
+    done = submit(place, *words, "--dry-run")
+    assert done.returncode == UsageError.status
+    assert sentence in done.stderr
 
 
 def test_one_process_commands_take_one_gpu(place: Path) -> None:

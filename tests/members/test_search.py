@@ -3,15 +3,18 @@
 from __future__ import annotations
 
 import json
+import shutil
 from pathlib import Path
 
 import numpy as np
+import pandas as pd
 import pytest
 
-from aam.contract.errors import UsageError
+from aam.contract.errors import CannotCreate, UsageError
 from aam.contract.options import build, parse_command
 from aam.contract.options.commands.search import Search
-from aam.members.search import _inner_splits, _prepare, read_axis, typed
+from aam.members.search import _identity, _inner_splits, _keep_options, _prepare, read_axis, typed
+from aam.members.search_trials import open_studies
 from aam.training.labelled_study import load_labelled_study
 from tests.support.commands import aam
 
@@ -39,6 +42,43 @@ def test_axes_are_ranges_or_choices() -> None:
     for text in (*refused, "members=kernel,oak"):
         with pytest.raises(UsageError):
             read_axis(text)
+
+
+def test_a_folder_that_a_job_has_reserved_is_taken_and_another_one_is_not(
+    study_dir: Path, tmp_path: Path
+) -> None:
+    folder = tmp_path / "search"
+    folder.mkdir()
+    (folder / ".aam-job").write_text("41\n")
+    options = build(Search, parse_command("search", _words(study_dir, folder)))
+    _keep_options(options)
+    _keep_options(options)
+    other = build(Search, parse_command("search", [*_words(study_dir, folder), "--seed", "7"]))
+    with pytest.raises(UsageError, match="a search with other options: .*, seed; give"):
+        _keep_options(other)
+    (folder / "options.json").rename(folder / "notes.json")
+    with pytest.raises(CannotCreate, match="not empty"):
+        _keep_options(options)
+
+
+def test_a_search_of_another_study_in_one_database_is_refused(
+    study_dir: Path, tmp_path: Path
+) -> None:
+    """The options are those of the first search; the content of the metadata is another."""
+    url, metadata = f"sqlite:///{tmp_path / 'shared.db'}", tmp_path / "metadata.tsv"
+    shutil.copy(study_dir / "metadata.tsv", metadata)
+    words = [*_words(study_dir, tmp_path / "search"), "--metadata", str(metadata)]
+    options = build(Search, parse_command("search", words))
+    base, _ = _prepare(options)
+    labelled = load_labelled_study(base, None, base.split)
+    open_studies(url, ["fold 1"], _identity(options, labelled))
+    open_studies(url, ["fold 1"], _identity(options, labelled))
+    table = pd.read_csv(metadata, sep="\t")
+    table["ph"] = pd.to_numeric(table["ph"], errors="coerce") + 1
+    table.to_csv(metadata, sep="\t", index=False)
+    other = load_labelled_study(base, None, base.split)
+    with pytest.raises(UsageError, match="search of another study, or with other .*, target; give"):
+        open_studies(url, ["fold 1"], _identity(options, other))
 
 
 def test_inner_folds_hold_no_sample_of_the_outer_fold(study_dir: Path, tmp_path: Path) -> None:

@@ -57,6 +57,7 @@ def test_paths_become_absolute_and_are_sorted_by_role(tmp_path: Path) -> None:
     assert read(words[:-2], tmp_path).takes_gpu
     assert not found.in_place
     assert read([*words, "--fsdp-sharded-checkpoint"], tmp_path).in_place
+    assert read(["search", "--output-dir", "out"], tmp_path).in_place  # other jobs write there too
 
 
 def test_an_output_file_makes_no_run_folder(tmp_path: Path) -> None:

@@ -56,7 +56,7 @@ def test_how_a_job_ends(
 
 
 def test_a_start_that_gets_nowhere_is_not_queued_again() -> None:
-    status, message = stop.decide(75, stop_file.LIMIT, stop.FEWEST_STEPS - 1, True)
+    status, message = stop.decide(75, stop_file.LIMIT, stop_file.FEWEST_STEPS - 1, True)
     assert status == 75
     assert "after 2 optimizer steps; not queued again" in message
     assert "give the job more time (--time)" in message
