@@ -29,7 +29,7 @@ for path in /cosmos /opt/cray/libfabric/1.20.1/lib64 ${AAM_BIND-}; do [ ! -e "$p
 [ "${AAM_ENGINE-}" != native ] || { image='' container=() required=() variables=(PYTHONSAFEPATH=1); settings+=(--native --node-folder "$node"); }
 set -- pretrain "$@"
 fail() { echo "aam-job: $2" >&2; exit "$1"; }
-for path in "${required[@]}"; do [ -e "$path" ] || fail 66 "'$path' is not there on $(hostname)"; done
+for path in "${required[@]}"; do [ -e "$path" ] || fail 66 "'$path' does not exist on $(hostname); put it where all nodes see it"; done
 rm -rf -- "$node" && mkdir -m 700 -- "$node" || fail 73 "no folder can be made at '$node'"
 # On each node, for each task: the job's folder, the variables that enter the image, the image.
 enter='umask 077; mkdir -p "$node"/{home,tmp,staged,run} && [ -O "$node" ] && cd "$node" || exit 73

@@ -61,8 +61,9 @@ def require_inputs(command: NodeCommand) -> None:
     for spec, path in command.paths("input"):
         flag = spec.flag
         if not path.exists():
-            evidence = f"'{path}' does not exist, or is on a file system that this job does not see"
-            raise MissingInput(f"No file for {flag}", evidence, "check the path")
+            evidence = f"'{path}' does not exist on {os.uname().nodename}"
+            remedy = "check the path, or copy the file to a folder that all nodes see"
+            raise MissingInput(f"No file for {flag}", evidence, remedy)
         if not os.access(path, os.R_OK):
             remedy = "ask its owner for permission to read it"
             raise MissingInput(f"No access for {flag}", f"'{path}' cannot be read", remedy)

@@ -49,7 +49,7 @@ def prepare(settings: Settings, argv: Sequence[str], variables: Mapping[str, str
             place.mkdir(parents=True, exist_ok=True)
         except OSError as error:
             evidence = f"'{place}' on {os.uname().nodename}, {error.strerror}"
-            remedy = "choose a folder that this job sees"
+            remedy = "choose a folder that all nodes see"
             raise CannotCreate("The output folder cannot be made", evidence, remedy) from error
     if not settings.native:
         with _locked(folder):

@@ -196,10 +196,12 @@ def _log(paths: Sequence[PathFact], array: bool) -> str:
 
 def _queue(job: Job, dependent: Job | None, request: Request, paths: Sequence[PathFact]) -> int:
     """Queue a job, and the one after all tasks of its array; keep and print how to follow them."""
-    text = script(job)
-    queue.test(text)
     fact = next(fact for fact in paths if fact.role == "output")
     output = Path(fact.absolute)
+    reservation = str(history.reservation(output, fact.folder))
+    job = replace(job, program=replace(job.program, reservation=reservation))
+    text = script(job)
+    queue.test(text)
     with history.reserved(output, fact.folder, queue.queued()) as taken:
         number = queue.submit(text)
         taken.append(number)

@@ -71,6 +71,11 @@ def naming(folder: Path, text: str) -> list[str]:
     return [script.stem for script in scripts if text in script.read_text(errors="replace")]
 
 
+def reservation(place: Path, folder: bool) -> Path:
+    """Return the file that reserves an output: in a folder, or beside a file."""
+    return place / ".aam-job" if folder else place.with_name(f".{place.name}.aam-job")
+
+
 @contextmanager
 def reserved(place: Path, folder: bool, active: Mapping[str, Queued]) -> Iterator[list[str]]:
     """Reserve an output while a job is submitted; the caller appends the job's number.
@@ -81,7 +86,7 @@ def reserved(place: Path, folder: bool, active: Mapping[str, Queued]) -> Iterato
     Raises:
         CannotCreate: a job that may still write has it, or another submission is under way.
     """
-    file = place / ".aam-job" if folder else place.with_name(f".{place.name}.aam-job")
+    file = reservation(place, folder)
     try:
         file.parent.mkdir(parents=True, exist_ok=True)
         handle = os.open(file, os.O_RDWR | os.O_CREAT, 0o666)

@@ -55,6 +55,8 @@ class Program:
         variables: NAME=VALUE to set, literally.
         passed: patterns of names of variables that enter the image.
         required: files that have to be there before a container can start.
+        reservation: file of the output that the submission made, which a node must see; "" in a
+            script that `submit` does not queue.
         shared: folders to mount where a node has them.
         vendor: whose GPUs the ranks use, or "".
         record: the plan, for run.json; "" for none.
@@ -76,6 +78,7 @@ class Program:
     variables: tuple[str, ...] = ()
     passed: tuple[str, ...] = ()
     required: tuple[str, ...] = ()
+    reservation: str = ""
     shared: tuple[str, ...] = ()
     vendor: str = ""
     record: str = ""

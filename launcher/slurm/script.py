@@ -134,6 +134,13 @@ def _facts(job: Job) -> list[str]:
         changed = "aam-job: '$image' has changed since the job was submitted; submit it again"
         lines.append(f'[ "$(stat -Lc %s-%Y -- "$image")" = {program.image_state} ] || '
                      f'{{ echo "{changed}" >&2; exit 65; }}')  # fmt: skip
+    if program.reservation:
+        hidden = (
+            "aam-job: $(hostname) does not see the output folder: '$file', which the submission "
+            "made, does not exist there; choose a folder that all nodes see"
+        )
+        lines.append(f'file={shlex.quote(program.reservation)}; [ -e "$file" ] || '
+                     f'{{ echo "{hidden}" >&2; exit 73; }}')  # fmt: skip
     lines.append(f"passed={shlex.quote('@(' + '|'.join(program.passed) + ')')}")
     folders = [*map(quoted, program.shared), *map(quoted, place.plugin)]
     folders += ["${AAM_BIND-}"] if program.image is None else []

@@ -41,13 +41,15 @@ def job_status(entry: Submitted, known: Mapping[str, Queued]) -> list[JobStatus]
         job = known.get(number)
         active = job is not None and job.active
         left, place = job.left if job and active else "", Path(folder)
-        state, shown = _state(job, _tail(log)), progress(place, active)
+        state, shown = _state(job, log), progress(place, active)
         last = last_metrics(place)
         rows.append(JobStatus(number, entry.name, state, left, shown, last, folder, log))
     return rows
 
 
-def _state(job: Queued | None, log: str) -> str:
+def _state(job: Queued | None, path: str) -> str:
+    """Return the state of a job whose log is `path`."""
+    log = _tail(path)
     ends = list(ENDED.finditer(log))
     code, stopped = ends[-1].groups() if ends else ("", None)
     status = f" (status {code})" if code not in ("", "0") else ""
@@ -61,7 +63,12 @@ def _state(job: Queued | None, log: str) -> str:
         return "stopped, can be resumed"
     if ends:
         return "finished" if code == "0" else f"failed{status}"
-    return "failed" if job is not None and job.state == "FAILED" else "unknown, see its log"
+    failed = job is not None and job.state == "FAILED"
+    if not os.path.exists(path):
+        # Slurm ends a job whose node cannot make the log, which is beside the output.
+        cause = "not started, or its node does not see the folder"
+        return f"{'failed' if failed else 'unknown'}, no log: {cause}"
+    return "failed" if failed else "unknown, see its log"
 
 
 def progress(folder: Path, running: bool) -> str:

@@ -29,6 +29,7 @@ from launcher.plan.plan import Plan, use_record
 from launcher.plan.request import parse
 from launcher.slurm.history import Submitted
 from launcher.slurm.job import Allocation, Job, Place, Program
+from launcher.slurm.queue import Queued
 from launcher.slurm.script import script
 from launcher.slurm.status import job_status, progress
 from launcher.slurm.submit_options import SubmitOptions
@@ -83,10 +84,17 @@ def test_a_job_refuses_an_image_that_changed_after_the_submission(place: Path) -
     )
 
 
-def test_a_submission_is_a_use_of_the_image(place: Path) -> None:
-    image = _slurm_and_image(place, "echo 41")
-    done = submit(place, *WORDS, "--gpus", "1")
+def queued(place: Path, *words: str) -> str:
+    """Queue a command; return the script of the job, which is kept."""
+    _slurm_and_image(place, "echo 41")
+    done = submit(place, *words, "--gpus", "1")
     assert done.returncode == 0, done.stderr
+    return (place / ".local/state/aam/jobs/41.sh").read_text()
+
+
+def test_a_submission_is_a_use_of_the_image(place: Path) -> None:
+    queued(place, *WORDS)
+    image = place / "images/rocm72.sif"
     used = usage.last(Path(use_record(str(image.parent), "rocm72", "sif")))
     assert used is not None
     assert abs(time.time() - used) < 3600
@@ -103,6 +111,38 @@ def _slurm_and_image(place: Path, sbatch: str) -> Path:
         program.write_text(f"#!/bin/sh\n{line}\n")
         program.chmod(0o755)
     return image
+
+
+def test_a_job_whose_node_sees_another_output_folder_ends_at_once(place: Path) -> None:
+    """The folder exists on the login node alone; on the node it would be made on its own disk."""
+    (check,) = (line for line in queued(place, *WORDS).splitlines() if line.startswith("file="))
+    script = f"{check}\necho same"
+    done = subprocess.run(["bash", "-c", script], capture_output=True, text=True, check=False)
+    assert (done.returncode, done.stdout) == (0, "same\n"), done.stderr
+    (place / "out").rename(place / "on-the-login-node")
+    (place / "out").mkdir()
+    done = subprocess.run(["bash", "-c", script], capture_output=True, text=True, check=False)
+    assert done.returncode == 73
+    assert done.stderr == (
+        f"aam-job: {os.uname().nodename} does not see the output folder: '{place}/out/.aam-job', "
+        "which the submission made, does not exist there; choose a folder that all nodes see\n"
+    )
+    assert "file=" not in submit(place, *WORDS, "--gpus", "1", "--dry-run").stdout
+
+
+def test_a_job_whose_node_does_not_see_an_input_ends_at_once(place: Path) -> None:
+    text = queued(place, *WORDS)
+    parts = ("^image=.*$", r"required=\(.*\)", "^fail.*$", r'^for path in "\${required.*$')
+    script = "\n".join(re.findall("|".join(parts), text, re.MULTILINE))
+    done = subprocess.run(["bash", "-c", script], capture_output=True, text=True, check=False)
+    assert done.returncode == 0, done.stderr
+    (place / "table.biom").rename(place / "on-the-login-node")
+    done = subprocess.run(["bash", "-c", script], capture_output=True, text=True, check=False)
+    assert done.returncode == 66
+    assert done.stderr == (
+        f"aam-job: '{place}/table.biom' does not exist on {os.uname().nodename}; put it where all "
+        "nodes see it\n"
+    )
 
 
 def test_the_same_request_gives_the_same_script(place: Path) -> None:
@@ -348,3 +388,13 @@ def test_a_stop_on_request_is_no_failure(tmp_path: Path, log: str, state: str) -
         "7", "n", "pretrain", "s", "", str(tmp_path / "job.log"), {"7": str(tmp_path)}
     )
     assert [row.state for row in job_status(entry, {})] == [state]
+
+
+def test_a_job_without_a_log_may_be_on_a_node_that_does_not_see_it(tmp_path: Path) -> None:
+    log = str(tmp_path / "absent/job.log")
+    entry = Submitted("7", "n", "pretrain", "s", "", log, {"7": str(tmp_path)})
+    failed = Queued(job="7", state="FAILED", left="", reason="None")
+    for known, state in (({}, "unknown"), ({"7": failed}, "failed")):
+        assert [row.state for row in job_status(entry, known)] == [
+            f"{state}, no log: not started, or its node does not see the folder"
+        ]

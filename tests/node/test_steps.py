@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import os
+import re
 import subprocess
 import sys
 from pathlib import Path
@@ -67,7 +68,11 @@ def test_an_output_file_makes_no_run_folder(tmp_path: Path) -> None:
 
 
 def test_a_missing_input_is_named(tmp_path: Path) -> None:
-    with pytest.raises(MissingInput, match=r"No file for --table: '.*/t.biom' does not exist"):
+    sentence = (
+        rf"No file for --table: '.*/t.biom' does not exist on {re.escape(os.uname().nodename)}; "
+        "check the path, or copy the file to a folder that all nodes see"
+    )
+    with pytest.raises(MissingInput, match=sentence):
         require_inputs(read(["pretrain", "--table", "t.biom"], tmp_path))
 
 
@@ -137,6 +142,17 @@ def test_a_mistake_is_found_before_anything_is_staged(
     assert done.returncode == status, done.stderr
     assert sentence.format(folder=tmp_path) in done.stderr
     assert not (tmp_path / "out").exists()
+
+
+def test_an_output_folder_that_a_node_cannot_make_is_named(tmp_path: Path) -> None:
+    (tmp_path / "t.biom").write_text("x")
+    words = ("--table", "t.biom", "--model", "t.biom", "--output", "/proc/absent/p.tsv")
+    done = node(tmp_path, "prepare", "--native", "--", "predict", *words)
+    assert done.returncode == 73
+    assert done.stderr == (
+        f"aam-job: The output folder cannot be made: '/proc/absent' on {os.uname().nodename}, "
+        "No such file or directory; choose a folder that all nodes see.\n"
+    )
 
 
 def test_a_job_without_its_gpus_fails_at_once(tmp_path: Path) -> None:
