@@ -27,9 +27,9 @@ from aam.contract.errors import DataError
 from aam.serialization.schema import Mismatch, like
 
 try:
-    from torch.distributed.tensor import DTensor
+    from torch.distributed.tensor import DTensor as DTensor  # exported to other modules
 except ImportError:  # PyTorch 2.4, which the image for MI50 has
-    from torch.distributed._tensor import DTensor  # type: ignore[attr-defined]
+    from torch.distributed._tensor import DTensor as DTensor  # type: ignore[attr-defined]
 
 StateDict = dict[str, Any]
 
