@@ -54,7 +54,7 @@ def main(names: list[str]) -> int:
 
 
 def resolve(torch: str) -> list[str]:
-    """Return the requirements that uv finds for the extra `model` with this release of PyTorch.
+    """Return what uv finds for the extras `model` and `search` with this release of PyTorch.
 
     The versions suit every Python of the images, and each has the hashes of its wheels for them.
     """
@@ -64,7 +64,8 @@ def resolve(torch: str) -> list[str]:
         held = (ROOT / "requirements.lock").read_text().splitlines()
         pins.write_text("\n".join(line for line in held if not WITH_TORCH.match(line)))
         torch_only.write_text(f"torch=={torch}\n")
-        model = ("--extra", "model", "--override", torch_only, "--output-file", pins)
+        extras = ("--extra", "model", "--extra", "search")
+        model = (*extras, "--override", torch_only, "--output-file", pins)
         _uv(PYTHONS[0], *model, "pyproject.toml")
         hashes: dict[str, set[str]] = {}
         for python in PYTHONS:

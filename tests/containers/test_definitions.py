@@ -170,6 +170,16 @@ def test_locks_pin_what_the_catalog_says(name: str) -> None:
 
 
 @each
+def test_images_have_the_packages_of_the_extra_search(name: str) -> None:
+    """Without them `aam search` would be refused in every image."""
+    project = (ROOT / "pyproject.toml").read_text()
+    (packages,) = re.findall(r"^search = \[(.*)\]$", project, re.M)
+    lock = (CONTAINERS / "locks" / f"{name}.txt").read_text()
+    for package in re.findall(r'"(\w+)', packages):
+        assert re.search(rf"^{package}==", lock, re.M), package
+
+
+@each
 def test_images_that_need_their_index_are_known(name: str, tmp_path: Path) -> None:
     """`images list` marks pins without a hash and those whose hash has one source."""
     assert definitions.without_hash(image(name), tmp_path) == WITHOUT_HASH.get(name, [])
