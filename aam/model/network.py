@@ -57,6 +57,23 @@ class Encoder(nn.Module):
                 yield self.nucleotides(tokens_UL.to(device), ragged)[0]
 
 
+class ProfileHead(nn.Sequential):
+    """Readout of the community profile: dropout, a linear layer; activation, dropout, outputs."""
+
+    def hidden(self, profile_BW: Tensor) -> Tensor:
+        """Return the hidden layer [B, H], before the activation."""
+        dropout, linear = self[0], self[1]
+        hidden_BH: Tensor = linear(dropout(profile_BW))
+        return hidden_BH
+
+    def forward(self, hidden_BH: Tensor) -> Tensor:
+        """Return the outputs [B, C] from the hidden layer, to which covariates may be added."""
+        outputs_BC = hidden_BH
+        for layer in list(self)[2:]:
+            outputs_BC = layer(outputs_BC)
+        return outputs_BC
+
+
 class Predictor(nn.Module):
     """Encoder with two target heads, whose outputs are averaged.
 
@@ -88,7 +105,7 @@ class Predictor(nn.Module):
         self.profile: CommunityProfile | None = None
         if shape.profile_features:
             self.profile = CommunityProfile(shape.max_bp, shape.profile_features)
-            self.profile_head = nn.Sequential(
+            self.profile_head = ProfileHead(
                 nn.Dropout(shape.profile_dropout),
                 nn.Linear(shape.profile_features, PROFILE_HIDDEN),
                 nn.GELU(),
@@ -141,7 +158,7 @@ class Predictor(nn.Module):
         profile_BH = None
         if self.profile is not None:
             features_UW = self.profile.features(tokens_UL)
-            profile_BH = self.profile_head[:2](self.profile(features_UW, slots_BS, counts_BS))
+            profile_BH = self.profile_head.hidden(self.profile(features_UW, slots_BS, counts_BS))
         return self.heads(embedding_BD, hidden_BSD, attend_BS, profile_BH, covariates)
 
     @torch.no_grad()
@@ -191,7 +208,7 @@ class Predictor(nn.Module):
         if profile_BH is not None:
             if known_BC is not None:
                 profile_BH = profile_BH + self.profile_fusion(known_BC)
-            outputs.append(self.profile_head[2:](profile_BH).to(outputs[0].dtype))
+            outputs.append(self.profile_head(profile_BH).to(outputs[0].dtype))
         outputs_RBC = torch.stack(outputs)
         if self.scaling is not None and covariates is not None:
             outputs_RBC = self.scaling(outputs_RBC, covariates.codes_BK)

@@ -85,7 +85,7 @@ def _instances() -> Iterator[Finding]:
     """Report the running instances of this user where spython can list them."""
     found = spython_client.instances() if spython_client.available() else []
     if found:
-        remedy = "nothing to do; `apptainer instance stop NAME` ends one"
+        remedy = "nothing to do; `instance stop NAME` of the engine ends one"
         yield Finding("note", "Instances of containers run", "; ".join(found), remedy)
 
 

@@ -88,6 +88,7 @@ def test_the_memory_of_driver_and_libraries_is_that_of_the_check_report(
 
 
 @pytest.mark.gpu
+@pytest.mark.skipif(not torch.cuda.is_available(), reason="no GPU")
 def test_the_check_of_a_gpu_measures_the_memory_of_driver_and_libraries(
     capsys: pytest.CaptureFixture[str],
 ) -> None:
