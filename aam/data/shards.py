@@ -61,10 +61,11 @@ def finished(command: str, options: Any) -> dict[str, object] | None:
     shard, file = Shard.parse(options.shard), file_of(options)
     assert file is not None
     present = [found for path in file.parent.glob("*") if (found := Shard.of_file(path))]
-    if others := {found.count for found in present} - {shard.count}:
+    if others := sorted({found.count for found in present} - {shard.count}):
+        parts = " and of ".join(map(str, others))
         raise CannotCreate(
             "The folder holds shards of another number",
-            f"--shard {shard}, and '{file.parent}' has parts of {first_few(map(str, others))}",
+            f"--shard {shard}, and '{file.parent}' has parts of {parts}",
             "give the same number, or remove the folder",
         )
     if options.overwrite or not file.exists():
@@ -112,7 +113,7 @@ def merge(output: Path) -> dict[str, Any]:
     if absent:
         raise MissingInput(
             "Shards are missing or incomplete",
-            f"{len(absent)} of {counts[0]} ({first_few(absent)}) in '{folder}'",
+            f"{first_few(absent)} of {counts[0]} in '{folder}'",
             f"run the command with --shard {absent[0]}/{counts[0]} and so on",
         )
     complete = [record for record in records if record is not None]
@@ -145,13 +146,17 @@ def _join_rows(files: list[Path], output: Path) -> None:
 
 
 def _read_record(file: Path) -> dict[str, Any] | None:
-    """Read the run record of a shard's file; None if it has none that is complete."""
+    """Read the run record of a shard's file; None if it has none that is complete.
+
+    The record of another shard is none: its file was copied or renamed, and would be joined twice.
+    """
     try:
         record = json.loads(run_record.beside(file).read_text(encoding="utf-8"))
-        record[FACTS]["sha256"], record[FACTS]["samples"], record["options"], record["inputs"]
-    except (OSError, ValueError, LookupError, TypeError):
+        record[FACTS]["sha256"], record[FACTS]["samples"], record["inputs"]
+        shard = Shard.parse(_flat(record["options"])["shard"])
+    except (OSError, ValueError, LookupError, TypeError, AttributeError, UsageError):
         return None
-    return dict(record)
+    return dict(record) if shard == Shard.of_file(file) else None
 
 
 def _difference(one: dict[str, Any], two: dict[str, Any]) -> str | None:

@@ -121,6 +121,8 @@ def test_shards_of_different_runs_are_not_merged(
     assert aam("merge", "--output", output) == MissingInput.status
     assert "run the command with --shard 3/4" in " ".join(capsys.readouterr().err.split())
     assert predict(store, model, output, "--shard", "3/5") == CannotCreate.status
+    assert "--shard 3/5, and" in (printed := " ".join(capsys.readouterr().err.split()))
+    assert "has parts of 4; give the same number" in printed
     other = tmp_path / "other"
     assert train(study_dir, other, "--seed", 5) == 0
     assert predict(store, other, output, "--shard", "1/4") == CannotCreate.status
@@ -131,6 +133,39 @@ def test_shards_of_different_runs_are_not_merged(
     shutil.copy(folder / "1-of-4.tsv", folder / "1-of-7.tsv")
     assert aam("merge", "--output", output) == DataError.status
     assert "parts of 4 and of 7" in " ".join(capsys.readouterr().err.split())
+    assert not output.exists()
+
+
+def test_a_copy_of_another_shard_is_not_merged(
+    store: Path, model: Path, tmp_path: Path, capsys: Capture
+) -> None:
+    whole, output = tmp_path / "whole.tsv", tmp_path / "p.tsv"
+    assert predict(store, model, whole) == 0
+    folder = all_shards(store, model, output)
+    for first in folder.glob("1-of-4*"):
+        shutil.copy(first, folder / first.name.replace("1-of-4", "2-of-4"))
+    capsys.readouterr()
+    assert aam("merge", "--output", output) == MissingInput.status
+    assert "Shards are missing or incomplete: 1 (2) of 4 in" in " ".join(
+        capsys.readouterr().err.split()
+    )
+    assert predict(store, model, output, "--shard", "2/4") == 0
+    assert aam("merge", "--output", output) == 0
+    assert output.read_bytes() == whole.read_bytes()
+
+
+def test_shards_of_different_options_are_not_merged(
+    store: Path, model: Path, tmp_path: Path, capsys: Capture
+) -> None:
+    output = tmp_path / "p.tsv"
+    all_shards(store, model, output)
+    more = ("--overwrite", "--prediction-passes", 2)
+    assert predict(store, model, output, "--shard", "3/4", *more) == 0
+    capsys.readouterr()
+    assert aam("merge", "--output", output) == DataError.status
+    assert "have different values of --prediction-passes" in " ".join(
+        capsys.readouterr().err.split()
+    )
     assert not output.exists()
 
 
