@@ -262,11 +262,7 @@ class Kernel:
         samples = len(inputs.norms_N)
         rows = np.arange(samples)
         if samples > self.largest:
-            say(
-                f"The exact kernel of {samples} samples needs {shown_size(32 * samples**2)}; it is "
-                f"approximated from {self.largest} of them (Nyström), which needs "
-                f"{shown_size(32 * samples * self.largest)}."
-            )
+            say(approximation(samples, self.largest))
             chosen = np.random.default_rng(seed).choice(samples, self.largest, replace=False)
             rows = np.sort(chosen)
         encoder = fit_encoder(inputs.covariates)
@@ -298,6 +294,15 @@ class Kernel:
             encoder,
             scale,
         )
+
+
+def approximation(samples: int, landmarks: int) -> str:
+    """Return the sentence about a kernel of more samples than it has landmarks."""
+    return (
+        f"The exact kernel of {samples} samples needs {shown_size(32 * samples**2)}; it is "
+        f"approximated from {landmarks} of them (Nyström), which needs "
+        f"{shown_size(32 * samples * landmarks)}."
+    )
 
 
 def _chunks(number: int) -> Iterator[slice]:

@@ -18,7 +18,7 @@ from aam.data.simulation.simulate import simulate
 from aam.members.base import Labels, Samples
 from aam.members.estimators import ESTIMATORS
 from aam.members.forest import Forest, as_csc
-from aam.members.kernel import Kernel, similarities
+from aam.members.kernel import Kernel, approximation, similarities
 from aam.members.kernel_ridge import leave_groups_out
 from aam.serialization.schema import Mismatch
 
@@ -79,7 +79,15 @@ def test_the_kernel_learns_the_gradient(
     assert np.corrcoef(found, numbers.values[predicted])[0, 1] > 0.7
     landmarks = min(kernel.largest, len(fitted))
     assert len(model.landmarks.norms_M) == landmarks
-    assert ("(Nyström)" in capsys.readouterr().err) == (landmarks < len(fitted))
+    shown = " ".join(capsys.readouterr().err.split())
+    assert (approximation(len(fitted), landmarks) in shown) == (landmarks < len(fitted))
+
+
+def test_the_memory_of_a_large_kernel_is_named() -> None:
+    assert approximation(20_000, Kernel().largest) == (
+        "The exact kernel of 20000 samples needs 11.9 GiB; it is approximated from 4000 of them "
+        "(Nyström), which needs 2.4 GiB."
+    )
 
 
 def test_probabilities_of_the_kernel(samples: Samples, sites: Labels) -> None:

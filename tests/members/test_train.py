@@ -208,6 +208,32 @@ def test_groups_that_are_the_target_are_refused(
     assert "The groups are the target" in capsys.readouterr().err
 
 
+@pytest.mark.parametrize(
+    ("words", "message"),
+    [
+        ((), "The target is the same in all training samples"),
+        (("--classifier",), "A class has no training sample: 4"),
+    ],
+)
+def test_a_target_that_varies_in_one_group_alone_is_refused(
+    study: Path,
+    tmp_path: Path,
+    capsys: pytest.CaptureFixture[str],
+    words: tuple[str, ...],
+    message: str,
+) -> None:
+    """The fold that holds this group out has a single value to train with."""
+    metadata = pd.read_csv(study / "metadata.tsv", sep="\t", dtype=str, skiprows=[1])
+    inside = metadata["subject"] == metadata["subject"][0]
+    metadata["score"] = inside.map({True: "4", False: "5"})
+    path = tmp_path / "metadata.tsv"
+    metadata.to_csv(path, sep="\t", index=False)
+    given = ("--metadata", path, "--group-column", "subject", "--members", "kernel", *words)
+    assert train(study, tmp_path / "run", *given, column="score") == DataError.status
+    assert message in " ".join(capsys.readouterr().err.split())
+    assert not (tmp_path / "run" / "scores.json").exists()
+
+
 def test_a_single_split_is_validated(study: Path, tmp_path: Path) -> None:
     assert train(study, tmp_path, "--folds", 1, "--members", "kernel") == 0
     scores = json.loads((tmp_path / "scores.json").read_text())
