@@ -13,6 +13,7 @@ import sys
 import time
 import tracemalloc
 from collections.abc import Callable
+from contextlib import ExitStack
 from pathlib import Path
 from tempfile import TemporaryDirectory
 
@@ -22,6 +23,8 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 from numpy.typing import NDArray
 
+from aam.contract.errors import CannotCreate
+from aam.contract.folders import atomic_folder
 from aam.contract.options.commands.studies import Prepare
 from aam.contract.options.study import PhylogenyOptions, TableOptions
 from aam.data.metadata import read_metadata
@@ -34,6 +37,7 @@ from tests.data.test_table import whole, write_all, write_hdf5
 from tests.support.artifacts import write_artifact
 from tests.support.commands import aam, pretrain, read, train
 
+ROOT = Path(__file__).parents[2]
 USAGE, DATA, NO_INPUT, CANNOT_CREATE = 64, 65, 66, 73
 
 
@@ -490,7 +494,7 @@ def test_a_killed_prepare_leaves_no_complete_store(
     dna = str.maketrans("01", "AC")
     table.write_text("\n".join([f"#OTU ID\t{samples}", *(row.translate(dna) for row in rows)]))
     command = [sys.executable, "-m", "aam.cli", "prepare", "--table", table, "--output", folder]
-    process = subprocess.Popen([str(word) for word in command], cwd=Path(__file__).parents[2])
+    process = subprocess.Popen([str(word) for word in command], cwd=ROOT)
     for _ in range(60_000):
         left = [path for path in tmp_path.iterdir() if path.name.endswith(".partial")]
         if left and (left[0] / "counts.npy").exists():
@@ -513,6 +517,24 @@ def test_a_killed_prepare_leaves_no_complete_store(
     assert {path.name for path in tmp_path.iterdir()} - {"m.tsv.run.json"} == {
         "table.tsv", "study.aam", "study.aam.run.json"
     }  # fmt: skip
+    assert aam("prepare", "--table", folder, "--verify") == 0
+
+
+def test_of_two_writers_the_first_to_finish_makes_the_store(
+    study_dir: Path, tmp_path: Path
+) -> None:
+    folder = tmp_path / "study.aam"
+    words = ("--table", study_dir / "table.biom", "--output", folder)
+    command = [sys.executable, "-m", "aam.cli", "prepare", *map(str, words)]
+    with ExitStack() as slow:
+        written = slow.enter_context(atomic_folder(folder, overwrite=False))
+        (written / "counts.npy").write_bytes(b"of the slow writer")
+        done = subprocess.run(command, capture_output=True, text=True, cwd=ROOT, check=False)
+        assert done.returncode == 0, done.stderr
+        assert "a process still writes it" in " ".join(done.stderr.split())
+        with pytest.raises(CannotCreate, match="The output exists"):
+            slow.close()
+    assert not list(tmp_path.glob(".*"))
     assert aam("prepare", "--table", folder, "--verify") == 0
 
 
