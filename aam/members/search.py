@@ -278,12 +278,6 @@ def _optimize(
         return float(np.mean(scores))
 
     run_trials(study, objective, options.trials, stop, wait=not options.trials_only)
-    if all(trial.value is None for trial in study.trials) and not options.trials_only:
-        raise NotFinite(
-            "No trial has a score",
-            f"{study.study_name}, {options.trials} trials",
-            "vary other values of the options (--vary), in another --output-dir",
-        )
 
 
 def _inner_splits(options: Search, labelled: LabelledStudy, rows: Rows) -> list[Split]:

@@ -17,7 +17,7 @@ from typing import Any
 
 from aam.console import say
 from aam.contract import stop_file
-from aam.contract.errors import Interrupted, Unavailable, UsageError
+from aam.contract.errors import Interrupted, NotFinite, Unavailable, UsageError
 from aam.contract.installation import install_command
 from aam.distributed.signals import StopRequests
 
@@ -125,10 +125,11 @@ def run_trials(
 
     Raises:
         Interrupted: a stop is requested.
+        NotFinite: no trial has a score, after waiting.
     """
     optuna = import_optuna()
     state = optuna.trial.TrialState
-    counted, said = (state.COMPLETE, state.PRUNED, state.RUNNING), False
+    counted, announced = (state.COMPLETE, state.PRUNED, state.RUNNING), False
 
     def claimed(trial: Any) -> float:
         started = study.get_trials(deepcopy=False, states=counted)
@@ -151,10 +152,16 @@ def run_trials(
             if stop.file:  # progress of a job whose members make no optimizer steps
                 stop_file.count_steps(stop.file, stop_file.FEWEST_STEPS)
         elif wait and running:
-            if not said:
+            if not announced:
                 say(f"{study.study_name}: waiting for {running} trials of other processes.")
-                said = True
+                announced = True
             time.sleep(_POLL)
+        elif wait and all(trial.state != state.COMPLETE for trial in trials):
+            raise NotFinite(
+                "No trial has a score",
+                f"{study.study_name}, {total} trials",
+                "vary other values of the options (--vary), in another --output-dir",
+            )
         else:
             return
 
@@ -171,6 +178,7 @@ def stop_if_requested(stop: StopRequests) -> None:
 
 def _print(study: Any, trial: Any, total: int) -> None:
     """Print a finished trial."""
+    finished = sum(other.state.name in ("COMPLETE", "PRUNED") for other in study.trials)
     if trial.state.name != "FAIL":
-        shown = "pruned" if trial.value is None else f"{trial.value:.3f}"
-        say(f"{study.study_name}, trial {trial.number + 1} of {total}: {trial.params} {shown}")
+        shown = "pruned" if trial.state.name == "PRUNED" else f"{trial.value:.3f}"
+        say(f"{study.study_name}, trial {finished} of {total}: {trial.params} {shown}")

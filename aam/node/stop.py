@@ -43,4 +43,5 @@ def decide(status: int, reason: str, steps: int, requeue: bool) -> tuple[int, st
         )
     if reason == REQUEUE or (reason == LIMIT and requeue):
         return QUEUE_AGAIN, f"stopped {why}; queued again"
-    return status, f"{ended}; continue with --resume-from auto"
+    how = "continue with --resume-from auto, a search with its command"
+    return status, f"{ended}; {how}"

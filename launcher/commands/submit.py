@@ -76,12 +76,26 @@ def _task_and_last(request: Request, requested: SubmitOptions) -> tuple[Request,
         raise UsageError("Two arrays in one job", " and ".join(given), "give one of them")
     if requested.shards is not None:
         return request, _merge_of(request)
+    if shares_trials(request.command):
+        _require_shared_storage(request)
     if requested.array_tasks is None:
         return request, None
     if not shares_trials(request.command):
         evidence, remedy = f"`{request.command}`", "--array FILE varies options of any command"
         raise UsageError("--array-tasks is for `search` alone", evidence, remedy)
     return replace(request, given={**request.given, TRIALS: True}), request
+
+
+def _require_shared_storage(request: Request) -> None:
+    """Refuse an SQLite database that each job would look for on its own node.
+
+    Raises:
+        UsageError: --storage is a file.
+    """
+    url = str(request.value("--storage") or "")
+    if url.startswith("sqlite"):
+        remedy = "leave it out, so that it is search.db in --output-dir, or name a database server"
+        raise UsageError("A job sees no other SQLite database", f"--storage {url}", remedy)
 
 
 def _merge_of(request: Request) -> Request:

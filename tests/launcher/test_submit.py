@@ -309,6 +309,7 @@ def test_a_further_job_evaluates_a_search_after_its_tasks(place: Path) -> None:
     [
         ((*SEARCH, "--gpus", "2"), "`search` runs in one process: 1 nodes, 2 GPUs each"),
         ((*SEARCH, "--array-tasks", "2", "--array", "a.yaml"), "--array a.yaml and --array-tasks"),
+        ((*SEARCH, "--storage", "sqlite:///s.db"), "no other SQLite database: --storage sqlite"),
         ((*WORDS, "--array-tasks", "2"), "--array-tasks is for `search` alone: `pretrain`"),
     ],
 )

@@ -11,9 +11,9 @@ from typing import Any
 import pytest
 
 from aam.contract import stop_file
-from aam.contract.errors import Interrupted, UsageError
+from aam.contract.errors import Interrupted, NotFinite, UsageError
 from aam.distributed.signals import StopRequests
-from aam.members.search_trials import one_at_a_time, open_studies, run_trials
+from aam.members.search_trials import import_optuna, one_at_a_time, open_studies, run_trials
 
 pytest.importorskip("optuna")
 
@@ -49,6 +49,18 @@ def test_a_trial_that_another_process_runs_counts(tmp_path: Path) -> None:
     study.tell(other, 0.5)
     run_trials(study, _objective, 3, StopRequests())
     assert len(study.trials) == 3
+
+
+def test_trials_without_a_score_count_and_are_no_result(tmp_path: Path) -> None:
+    """A search of which every trial diverges ends."""
+    (study,) = open_studies(f"sqlite:///{tmp_path / 'search.db'}", ["fold 1"], {})
+
+    def diverge(trial: Any) -> float:
+        raise import_optuna().TrialPruned
+
+    with pytest.raises(NotFinite, match="No trial has a score: fold 1, 2 trials"):
+        run_trials(study, diverge, 2, StopRequests())
+    assert [trial.state.name for trial in study.trials] == ["PRUNED", "PRUNED"]
 
 
 def test_a_database_of_another_search_is_refused(tmp_path: Path) -> None:
