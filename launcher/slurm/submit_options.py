@@ -23,8 +23,7 @@ class SubmitOptions:
 
     Examples:
         aam-launch submit pretrain --site cosmos --table t.biom --tree t.nwk --output-dir run
-        aam-launch submit train --gpus 1 --time 4:00:00 --dry-run --config train.yaml
-        aam-launch submit search --array-tasks 8 --table t.biom --metadata m.tsv \
+        aam-launch submit search --array-tasks 8 --time 4:00:00 --table t.biom --metadata m.tsv \
         --metadata-column age --output-dir search
     """
 
