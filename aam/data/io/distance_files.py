@@ -11,7 +11,6 @@ the values. To add a format, add an entry to `BINARY_READERS` or `WRITERS`.
 from __future__ import annotations
 
 import csv
-import errno
 import io
 import os
 from collections.abc import Callable, Iterator, Mapping, Sequence
@@ -171,10 +170,6 @@ def _write_npy(path: Path, ids: tuple[str, ...], values: NDArray[Any]) -> None:
     np.save(path, values)
 
 
-_HDF5_OVERHEAD = 1 << 16
-"""Bytes of a matrix file besides the matrix, for headers and some thousand ids."""
-
-
 def _write_hdf5(path: Path, ids: tuple[str, ...], values: NDArray[Any]) -> None:
     with hdf5_matrix(path, ids, values.dtype) as matrix:
         matrix[...] = values
@@ -218,10 +213,6 @@ def hdf5_array(
     properties = h5py.h5p.create(h5py.h5p.DATASET_CREATE)
     properties.set_alloc_time(h5py.h5d.ALLOC_TIME_EARLY)
     properties.set_fill_time(h5py.h5d.FILL_TIME_NEVER)
-    # HDF5 ends the process where the disk fills while it writes, so the space is compared before.
-    room, needed = os.statvfs(path.parent), len(ids) ** 2 * np.dtype(dtype).itemsize
-    if room.f_bavail * room.f_frsize < needed + _HDF5_OVERHEAD:
-        raise OSError(errno.ENOSPC, os.strerror(errno.ENOSPC), str(path))
     with h5py.File(path, "w") as file:
         file.create_dataset("order", data=list(ids), dtype=h5py.string_dtype())
         for each, values in more.items():
