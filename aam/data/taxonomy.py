@@ -12,6 +12,12 @@ from aam.data.io.text import decoded
 _ID_HEADERS = ("feature id", "feature-id", "#otu id", "#otuid")
 
 
+def named_ranks(taxon: str) -> list[str]:
+    """Return the ranks of a taxon that have a name, the highest first; `g__` alone has none."""
+    ranks = (rank.strip() for rank in taxon.split(";"))
+    return [rank for rank in ranks if rank and not rank.endswith("__")]
+
+
 def read_taxonomy(path: Path) -> dict[str, str]:
     """Read the taxon of each ASV, by feature id.
 

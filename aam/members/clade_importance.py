@@ -6,6 +6,7 @@ import numpy as np
 import pandas as pd
 
 from aam.contract.errors import DataError
+from aam.data.taxonomy import named_ranks
 
 _SUMMED = ("effect", "forest", "transformer_effect", "permutation", "mean_relative_abundance")
 """Starts of the columns of an importance table that add up over ASVs."""
@@ -27,10 +28,8 @@ def clade_table(table: pd.DataFrame) -> pd.DataFrame:
     Raises:
         DataError: no ASV has a taxon.
     """
-    ranks = [[part.strip() for part in taxon.split(";")] for taxon in table["taxon"]]
     members: dict[tuple[str, ...], list[int]] = {}
-    for row, names in enumerate(ranks):
-        named = [name for name in names if name.rpartition("__")[2]]  # g__ alone names no genus
+    for row, named in enumerate(map(named_ranks, table["taxon"])):
         for level in range(1, len(named) + 1):
             members.setdefault(tuple(named[:level]), []).append(row)
     lowest: dict[tuple[int, ...], tuple[str, ...]] = {}

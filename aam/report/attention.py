@@ -7,6 +7,7 @@ from typing import TYPE_CHECKING
 import numpy as np
 import numpy.typing as npt
 
+from aam.data.taxonomy import named_ranks
 from aam.report.canvas import SERIES, styled
 
 if TYPE_CHECKING:
@@ -56,7 +57,6 @@ def draw_attention(table: pd.DataFrame, mixing_UU: npt.NDArray[np.float64], samp
 
 def _name(row: pd.Series) -> str:
     """Return the lowest named rank of an ASV, or the start of its id."""
-    ranks = [part.strip() for part in str(row.get("taxon", "")).split(";")]
-    named = [part for part in ranks if part.rpartition("__")[2]]
+    named = named_ranks(str(row.get("taxon", "")))
     name = named[-1] if named else str(row["feature-id"])
     return name if len(name) <= _LETTERS else f"{name[:_LETTERS]}…"

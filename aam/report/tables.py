@@ -9,6 +9,7 @@ import numpy as np
 import numpy.typing as npt
 
 from aam.data.metrics import ScoredPredictions, compute_metrics, summary
+from aam.data.taxonomy import named_ranks
 from aam.members.scores import Score
 from aam.members.stability import FOLD_RANK, stability
 from aam.report.base import ReportInput, Table, Tabulate
@@ -274,8 +275,7 @@ def importance_table(given: ReportInput) -> Table | None:
 
 def _name(row: Mapping[str, str]) -> str:
     """Return the last two named ranks of the taxon of an ASV, or the beginning of its id."""
-    ranks = [rank.strip() for rank in (row.get("taxon") or "").split(";")]
-    if named := [rank for rank in ranks if rank and not rank.endswith("__")]:
+    if named := named_ranks(row.get("taxon") or ""):
         return "; ".join(named[-2:])
     name = row["feature-id"]
     return name if len(name) <= ID_LETTERS else f"{name[:ID_LETTERS]}…"
