@@ -15,8 +15,8 @@ from typing import Any
 
 from aam import __version__
 from aam.contract import completion
-from aam.contract.errors import AamError, CannotCreate, DataError, Unavailable
-from aam.contract.installation import install_command
+from aam.contract.errors import AamError, CannotCreate, DataError
+from aam.contract.installation import not_installed
 from aam.contract.options import (
     CONFIG,
     HELP,
@@ -54,11 +54,7 @@ def main(argv: Sequence[str] | None = None) -> int:
         missing = (error.name or "").split(".")[0]
         if missing in {"aam", ""} | sys.stdlib_module_names:
             raise
-        absent = Unavailable(
-            "The libraries of the model are not installed",
-            f"no module '{missing}'",
-            f"install them with `{install_command()}`",
-        )
+        absent = not_installed("The libraries of the model are not installed", error)
         _print_error(str(absent))
         return absent.status
     except BrokenPipeError:  # the reader, such as `head`, has closed the pipe

@@ -1,4 +1,4 @@
-"""Origin of this installation, and the pip command that installs an extra of it."""
+"""Origin of this installation, the pip command that installs an extra, and the error without it."""
 
 from __future__ import annotations
 
@@ -6,6 +6,8 @@ import json
 import shlex
 import sys
 from pathlib import Path
+
+from aam.contract.errors import Unavailable
 
 DISTRIBUTION = "attention-all-microbes"
 """Name on the package index, where `aam` is another project."""
@@ -52,3 +54,18 @@ def install_command(extra: str = "model", python: str | None = None) -> str:
     """
     program = shlex.quote(python or sys.executable)
     return f"{program} -m pip install {shlex.quote(requirement(extra))}"
+
+
+def not_installed(
+    what: str, error: ImportError, extra: str = "model", alternative: str = ""
+) -> Unavailable:
+    """Return the error about a missing package, with the command that installs it.
+
+    Args:
+        what: the first part of the message, what needs the package.
+        error: of the import.
+        extra: of this program, which has the package.
+        alternative: to installing it.
+    """
+    remedy = f"install it with `{install_command(extra)}`{alternative and f', or {alternative}'}"
+    return Unavailable(what, f"no module '{error.name}'", remedy)

@@ -22,9 +22,9 @@ from scipy.spatial.distance import cdist
 from scipy.stats import spearmanr
 from sklearn.neighbors import NearestNeighbors
 
-from aam.contract.errors import DataError, Unavailable, first_few
+from aam.contract.errors import DataError, first_few
 from aam.contract.files import require
-from aam.contract.installation import install_command
+from aam.contract.installation import not_installed
 from aam.contract.options.commands.use import IndexName
 from aam.contract.run_record import beside
 from aam.data.distances import DistanceMatrix
@@ -111,10 +111,8 @@ def _hnsw(
     try:
         import faiss
     except ModuleNotFoundError as error:
-        raise Unavailable(
-            "--index hnsw needs FAISS",
-            f"no module '{error.name}'",
-            f"install it with `{install_command('faiss')}`, or use --index exact",
+        raise not_installed(
+            "--index hnsw needs FAISS", error, "faiss", "use --index exact"
         ) from error
     index = faiss.IndexHNSWFlat(collection_CD.shape[1], HNSW_LINKS)
     index.add(collection_CD)

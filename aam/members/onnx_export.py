@@ -22,7 +22,7 @@ from torch import Tensor, nn
 from aam import __version__
 from aam.contract.errors import DataError, Unavailable
 from aam.contract.files import atomic_write
-from aam.contract.installation import install_command
+from aam.contract.installation import not_installed
 from aam.data.sequences import VOCABULARY
 from aam.members import checkpoint
 from aam.members.checkpoint import LoadedEnsemble
@@ -192,11 +192,7 @@ def export(part: Part, path: Path) -> float:
         import onnxruntime
         import onnxscript  # noqa: F401 - PyTorch's exporter needs it
     except ImportError as error:
-        raise Unavailable(
-            "The export needs onnxruntime and onnxscript",
-            f"no module '{error.name}'",
-            f"install them with `{install_command('onnx')}`",
-        ) from error
+        raise not_installed("The export needs onnxruntime and onnxscript", error, "onnx") from error
     for name in ("onnxscript", "onnx_ir", "torch.onnx"):
         logging.getLogger(name).setLevel(logging.ERROR)
     sizes = {name for axes in part.inputs.values() for name in axes.values()}

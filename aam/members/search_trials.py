@@ -17,8 +17,8 @@ from typing import Any
 
 from aam.console import say
 from aam.contract import stop_file
-from aam.contract.errors import Interrupted, NotFinite, Unavailable, UsageError
-from aam.contract.installation import install_command
+from aam.contract.errors import Interrupted, NotFinite, UsageError
+from aam.contract.installation import not_installed
 from aam.distributed.signals import StopRequests
 
 _HEARTBEAT = 30
@@ -50,11 +50,7 @@ def import_optuna() -> Any:
     try:
         import optuna
     except ModuleNotFoundError as error:
-        raise Unavailable(
-            "The search needs Optuna",
-            f"no module '{error.name}'",
-            f"install it with `{install_command('search')}`",
-        ) from error
+        raise not_installed("The search needs Optuna", error, "search") from error
     optuna.logging.set_verbosity(optuna.logging.WARNING)
     warnings.filterwarnings("ignore", category=optuna.exceptions.ExperimentalWarning)
     return optuna
