@@ -190,9 +190,8 @@ class SifEngine(Engine):
                 argv = [build.program, "sign", "--key", str(build.sign), str(temporary)]
                 log.run(argv, build.scratch)
             temporary.chmod(0o755)
-            record = record_of(
-                temporary
-            )  # it takes seconds; the file is not used without its record
+            # This takes seconds; the file is not used without its record.
+            record = record_of(temporary)
         return record
 
     def build_argv(self, build: ImageBuild, target: Path, log: BuildLog | None = None) -> list[str]:

@@ -84,7 +84,6 @@ class SpeedOptions:
         takes=ZERO_OR_MORE,
         resumable=True,
     )
-
     memory_warm_up: Literal["auto", "on", "off"] = option(
         "Compute the batch of the epoch with most ASVs once before the first step, without "
         "learning from it, so that memory for it is reserved in one piece. 'auto': on a GPU.",

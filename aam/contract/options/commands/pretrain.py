@@ -4,21 +4,9 @@ from dataclasses import dataclass
 from pathlib import Path
 
 from aam.contract.options.device import DeviceOptions, ScaleOptions, SpeedOptions
-from aam.contract.options.field import (
-    option,
-)
-from aam.contract.options.study import (
-    PhylogenyOptions,
-    SampleOptions,
-    SplitOptions,
-    TableOptions,
-)
-from aam.contract.options.training import (
-    LoopOptions,
-    MaskOptions,
-    ModelOptions,
-    RunOptions,
-)
+from aam.contract.options.field import option
+from aam.contract.options.study import PhylogenyOptions, SampleOptions, SplitOptions, TableOptions
+from aam.contract.options.training import LoopOptions, MaskOptions, ModelOptions, RunOptions
 
 
 @dataclass(frozen=True)
