@@ -39,6 +39,11 @@ class Communicator:
     heartbeat: Heartbeat | None = None
     control: dist.ProcessGroup | None = None
 
+    def barrier(self) -> None:
+        """Wait until all ranks have come here."""
+        if self.control is not None:
+            dist.barrier(group=self.control)
+
     def any_rank(self, flag: bool) -> bool:
         """Return whether the flag is set on any rank."""
         if self.control is None:

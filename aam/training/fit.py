@@ -191,7 +191,7 @@ def _copy_best(best: Path, folder: Path, communicator: Communicator) -> None:
     """Copy the best checkpoint of the resumed run, if its folder is another one."""
     if communicator.ranks.is_main and best.exists() and best.parent.resolve() != folder.resolve():
         checkpoints.copy(best, folder)
-    communicator.any_rank(False)  # barrier: every rank reads the file next
+    communicator.barrier()  # every rank reads the file next
 
 
 def _callbacks(

@@ -49,7 +49,7 @@ def _pretrain(options: Pretrain, policy: BackendPolicy, communicator: Communicat
     """Read and check the input, and train, as one of the ranks."""
     communicator.require_equal_options(options)
     check_resources(options)
-    prepared = run_folder.prepare("pretrain", options, communicator.ranks)
+    prepared = run_folder.prepare("pretrain", options, communicator)
     base = read_pretrained_encoder(options.pretrained_encoder)
     study = load_study(options.input, options.phylogeny, choose_length(base, options.sample))
     depth = choose_depth(study, options.sample)
@@ -63,7 +63,7 @@ def _pretrain(options: Pretrain, policy: BackendPolicy, communicator: Communicat
     shape, standard = choose_shape(base, study, options.model, plan, split.train)
     config = ModelConfig("pretrain", shape, metric, plan, standard, None, to_plain(options))
     runtime = make_runtime(options, shape, policy, communicator)
-    with run_folder.begin(prepared, communicator.ranks, attention=runtime.attention) as record:
+    with run_folder.begin(prepared, communicator, attention=runtime.attention) as record:
         if communicator.ranks.is_main:
             write_splits(prepared.folder / "splits.tsv", study.table.sample_ids, [split], labels)
         _learn(options, config, study, split, base, record, runtime)

@@ -19,7 +19,7 @@ from aam.contract import run_record
 from aam.contract.errors import CannotCreate, DataError, UsageError
 from aam.contract.options import from_plain, specs
 from aam.contract.options.study import SplitOptions
-from aam.distributed.environment import SINGLE_RANK, Ranks
+from aam.distributed.communicator import SINGLE_PROCESS, Communicator
 from aam.training import checkpoints, loggers, run_lock
 
 COUNTS_ALONE = "counts-alone"
@@ -56,7 +56,9 @@ class PreparedFolder:
         return replace(options, splits=path) if path and path.exists() else options
 
 
-def prepare(command: str, options: Any, ranks: Ranks = SINGLE_RANK) -> PreparedFolder:
+def prepare(
+    command: str, options: Any, communicator: Communicator = SINGLE_PROCESS
+) -> PreparedFolder:
     """Check that a run may begin or resume in its folder; `begin` changes the folder.
 
     Raises:
@@ -71,11 +73,11 @@ def prepare(command: str, options: Any, ranks: Ranks = SINGLE_RANK) -> PreparedF
     folder, resume_from = options.run.output_dir, options.run.resume_from
     usable = options.run.overwrite or resume_from is not None
     _check_folder(folder, usable)
-    if ranks.is_main:
+    if communicator.ranks.is_main:
         run_lock.check(folder)
     content = run_record.describe(command, options)
     content["host"]["devices"] = _devices()
-    content["host"]["processes"] = ranks.world_size
+    content["host"]["processes"] = communicator.ranks.world_size
     checkpoint = checkpoints.resumed_checkpoint(options.run)
     if checkpoint is None:
         if resume_from == "auto":
@@ -171,25 +173,27 @@ class RunRecord:
 
 @contextmanager
 def begin(
-    prepared: PreparedFolder, ranks: Ranks = SINGLE_RANK, **facts: Any
+    prepared: PreparedFolder, communicator: Communicator = SINGLE_PROCESS, **facts: Any
 ) -> Iterator[RunRecord]:
     """Lock the run folder while the block runs, and write the run record with further `facts`.
 
-    A run to replace is removed here, after the input of the new run is checked.
+    A run to replace is removed here, after the input of the new run is checked. All ranks call it:
+    the folder changes once each of them has checked it.
 
     Raises:
         CannotCreate: another training has begun in the folder.
     """
-    folder = prepared.folder
-    with run_lock.locked(folder) if ranks.is_main else nullcontext(False) as locked:
-        if ranks.is_main:
+    folder, is_main = prepared.folder, communicator.ranks.is_main
+    communicator.barrier()
+    with run_lock.locked(folder) if is_main else nullcontext(False) as locked:
+        if is_main:
             # Another run may have begun, and even ended, since `prepare`.
             _check_folder(folder, prepared.usable)
             if prepared.overwrite:
                 _clear(folder)
         if locked:
             _remove_leftovers(folder)
-        run = RunRecord(folder, prepared.content | facts, time.monotonic(), ranks.is_main)
+        run = RunRecord(folder, prepared.content | facts, time.monotonic(), is_main)
         run.write()
         yield run
 

@@ -86,7 +86,7 @@ def _train(options: Train, policy: BackendPolicy, communicator: Communicator) ->
     """Read and check the input, and train, as one of the ranks."""
     communicator.require_equal_options(options)
     _check_options(options)
-    prepared = run_folder.prepare("train", options, communicator.ranks)
+    prepared = run_folder.prepare("train", options, communicator)
     base = read_pretrained_encoder(options.pretrained_encoder)
     length, splits = choose_length(base, options.sample), prepared.split_options(options.split)
     labelled = load_labelled_study(options, length, splits)
@@ -97,7 +97,7 @@ def _train(options: Train, policy: BackendPolicy, communicator: Communicator) ->
         fit_target(options, labelled, split)
     sizes = base.config.shape if base else options.model
     runtime = make_runtime(options, sizes, policy, communicator)
-    with run_folder.begin(prepared, communicator.ranks, attention=runtime.attention) as record:
+    with run_folder.begin(prepared, communicator, attention=runtime.attention) as record:
         return _train_folds(options, labelled, base, record, runtime)
 
 

@@ -18,6 +18,7 @@ from aam.contract.options.device import ScaleOptions
 from aam.distributed import network_settings
 from aam.distributed.communicator import Communicator
 from aam.distributed.environment import Ranks, check_options, read_environment
+from aam.training import run_folder
 from tests.support.commands import TINY, pretrain
 from tests.support.local_ranks import NEEDS_FSDP, start, together
 
@@ -167,6 +168,23 @@ def test_an_error_of_one_rank_ends_the_others_with_its_message() -> None:
     assert found[1] == (DataError.status, "No such column: 'age'.")
     assert found[0][0] == 70
     assert "Rank 1 stopped: No such column: 'age'" in found[0][1]
+
+
+def begin_late(communicator: Communicator, study_dir: Path, folder: Path) -> bool:
+    if communicator.ranks.rank == 1:
+        until = time.monotonic() + 2
+        while not (folder / "run.json").exists() and time.monotonic() < until:
+            time.sleep(0.02)
+    prepared = run_folder.prepare("pretrain", options(study_dir, folder, 0.01), communicator)
+    with run_folder.begin(prepared, communicator):
+        communicator.barrier()
+        return (folder / "run.json").exists()
+
+
+def test_a_run_begins_when_every_rank_has_checked_the_folder(
+    study_dir: Path, tmp_path: Path
+) -> None:
+    assert together(2, DDP, begin_late, study_dir, tmp_path / "run") == [True, True]
 
 
 # The command line
