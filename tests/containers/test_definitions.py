@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import importlib.util
 import itertools
 import json
 import os
@@ -23,6 +22,7 @@ from launcher.engines.image_build import ImageBuild
 from launcher.images import definitions
 from launcher.plan.catalog import Catalog, Image
 from tests.support.engines import ROOT
+from tests.support.scripts import load_script
 
 CONTAINERS = ROOT / "containers"
 ARGUMENT = re.compile(r"^(?:ARG |    )(BASE|SNAPSHOT|TORCH|TORCH_INDEX)=(\S+)$", re.MULTILINE)
@@ -55,12 +55,7 @@ def image(name: str) -> Image:
 @pytest.fixture(scope="module")
 def generator() -> ModuleType:
     sys.path.insert(0, str(CONTAINERS))  # the script imports its neighbour
-    spec = importlib.util.spec_from_file_location("d", CONTAINERS / "make_definitions.py")
-    assert spec
-    assert spec.loader
-    module = importlib.util.module_from_spec(spec)
-    spec.loader.exec_module(module)
-    return module
+    return load_script(CONTAINERS / "make_definitions.py")
 
 
 @each

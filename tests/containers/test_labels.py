@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import importlib.util
 import shutil
 import subprocess
 from collections.abc import Callable
@@ -18,6 +17,7 @@ from launcher.plan.choice import BuiltImage
 from launcher.plan.image_fit import fast, served
 from tests.containers.test_definitions import catalog
 from tests.support.engines import ROOT
+from tests.support.scripts import load_script
 
 LABELS = {
     "org.aam.torch": "2.6.0+rocm6.2.4",
@@ -69,12 +69,7 @@ def test_a_damaged_sif_has_no_labels(tmp_path: Path) -> None:
 
 @pytest.fixture(scope="module")
 def measure() -> ModuleType:
-    spec = importlib.util.spec_from_file_location("measure", ROOT / "containers/measure.py")
-    assert spec
-    assert spec.loader
-    module = importlib.util.module_from_spec(spec)
-    spec.loader.exec_module(module)
-    return module
+    return load_script(ROOT / "containers/measure.py")
 
 
 @pytest.mark.parametrize(

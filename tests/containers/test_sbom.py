@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import importlib.util
 import json
 import shutil
 from importlib.metadata import PathDistribution, distributions
@@ -15,6 +14,7 @@ import pytest
 from launcher import cli
 from launcher.images import index, sbom
 from tests.support.engines import ROOT
+from tests.support.scripts import load_script
 
 LABELS = {
     "org.aam.name": "cpu",
@@ -25,12 +25,7 @@ LABELS = {
 
 @pytest.fixture(scope="module")
 def script() -> ModuleType:
-    spec = importlib.util.spec_from_file_location("sbom_script", ROOT / "containers/sbom.py")
-    assert spec
-    assert spec.loader
-    module = importlib.util.module_from_spec(spec)
-    spec.loader.exec_module(module)
-    return module
+    return load_script(ROOT / "containers/sbom.py")
 
 
 def validated(path: Path) -> None:
