@@ -3,8 +3,8 @@
 from __future__ import annotations
 
 import os
-from collections.abc import Iterable, Sequence
-from dataclasses import dataclass, replace
+from collections.abc import Iterable, Mapping, Sequence
+from dataclasses import dataclass, field, replace
 
 from aam.contract.errors import Unavailable
 from launcher.gpus import VENDORS, device_nodes, host_libraries, visible_devices_variables
@@ -111,31 +111,9 @@ def container_plan(
     variables, decisions = environment.container_variables(
         host.environment, passed, requested, private
     )
-    vendor = VENDORS[choice.gpus[0].vendor] if choice.gpus else None
-    nodes: tuple[str, ...] = ()
-    described: tuple[CdiDevice, ...] = ()
-    if vendor and choice.selection:
-        visible = tuple(sorted(choice.gpus, key=lambda gpu: gpu.index))
-        nodes = () if vendor.host_libraries else device_nodes(visible)
-        if host.takes_cdi(choice.engine):
-            described = cdi_devices(host, vendor, choice)
-        if vendor.host_libraries and traits.needs_cdi and not described:
-            evidence = ", ".join(str(d) for d in host.cdi if d.kind == vendor.cdi_kind)
-            remedy = f"`{vendor.cdi_command}` describes the GPUs of this host"
-            raise Unavailable("The CDI description has none of the chosen GPUs", evidence, remedy)
-        # "all" and an engine's own support bring in every device; else only the chosen ones go in.
-        chosen_alone = not any(device.name == ALL for device in described)
-        one_by_one = chosen_alone if described else not vendor.host_libraries
-        selected, decision = _selected(choice, visible if one_by_one else choice.selection.ours)
-        variables |= selected
-        decisions.append(decision)
-        for device in described:
-            why = f"a GPU that is used, as {device.source} describes it"
-            decisions.append(Decision("device", str(device), why, "host"))
-        for path in nodes if not described else ():
-            shared = path in vendor.shared_nodes
-            why = "a node that all GPUs of the vendor share" if shared else "a GPU that is used"
-            decisions.append(Decision("device", path, why, "host"))
+    devices = _devices(host, choice, traits)
+    variables |= devices.variables
+    decisions += devices.decisions
     mounts = _mounts(traits, settings, paths, context)
     names = [path for mount in mounts for path in (mount.source, mount.target)]
     require_passable(mounts, [*argv, *names, *(variables.get(name, "") for name in requested)])
@@ -144,9 +122,8 @@ def container_plan(
         source = f" from {mount.source}" if mount.source != mount.target else ""
         value = f"{mount.target} {access}{source}"
         decisions.append(Decision("mount", value, mount.why, mount.origin))
+    vendor = VENDORS[choice.gpus[0].vendor] if choice.gpus else None
     libraries, library_decisions = _libraries(vendor, settings, traits)
-    facts = [host.node(path) for path in nodes]
-    owners = {node.gid for node in facts if node and node.gid is not None}
     user = host.user
     outputs = [
         fact.absolute if fact.folder else os.path.dirname(fact.absolute)
@@ -166,17 +143,66 @@ def container_plan(
         digest=choice.built.digest if choice.built else None,
         use_record=None if named_by_path else use_record(folder, image, traits.image_format),
         mounts=mounts,
-        devices=() if described else nodes,
-        groups=tuple(sorted(owners.intersection(user.groups))) if user else (),
+        devices=devices.nodes,
+        groups=devices.groups,
         folders=context.private_folders(("home", "tmp", *CACHES.values())),
         outputs=tuple(dict.fromkeys(outputs)),
         workdir=f"{private}/home",
         host_libraries=libraries,
-        cdi=tuple(map(str, described)),
+        cdi=devices.cdi,
         user=(user.uid, user.gid) if user else (0, 0),
         terminal=context.terminal,
         decisions=(*decisions, *library_decisions),
     )
+
+
+@dataclass(frozen=True)
+class _Devices:
+    """Devices of a container.
+
+    Attributes:
+        nodes: device nodes of the GPUs; none where CDI devices bring them in.
+        groups: ids of the user's groups that own the nodes.
+        cdi: names of CDI devices.
+        variables: which select GPUs inside.
+        decisions: about all of them.
+    """
+
+    nodes: tuple[str, ...] = ()
+    groups: tuple[int, ...] = ()
+    cdi: tuple[str, ...] = ()
+    variables: Mapping[str, str] = field(default_factory=dict)
+    decisions: tuple[Decision, ...] = ()
+
+
+def _devices(host: Host, choice: Choice, traits: EngineTraits) -> _Devices:
+    """Choose the devices of a container: CDI devices where the engine reads them, else nodes."""
+    if not choice.gpus or not choice.selection:
+        return _Devices()
+    vendor = VENDORS[choice.gpus[0].vendor]
+    visible = tuple(sorted(choice.gpus, key=lambda gpu: gpu.index))
+    nodes = () if vendor.host_libraries else device_nodes(visible)
+    described = cdi_devices(host, vendor, choice) if host.takes_cdi(choice.engine) else ()
+    if vendor.host_libraries and traits.needs_cdi and not described:
+        evidence = ", ".join(str(d) for d in host.cdi if d.kind == vendor.cdi_kind)
+        remedy = f"`{vendor.cdi_command}` describes the GPUs of this host"
+        raise Unavailable("The CDI description has none of the chosen GPUs", evidence, remedy)
+    # "all" and an engine's own support bring in every device; else only the chosen ones go in.
+    chosen_alone = not any(device.name == ALL for device in described)
+    one_by_one = chosen_alone if described else not vendor.host_libraries
+    variables, decision = _selected(choice, visible if one_by_one else choice.selection.ours)
+    decisions = [decision]
+    for device in described:
+        why = f"a GPU that is used, as {device.source} describes it"
+        decisions.append(Decision("device", str(device), why, "host"))
+    for path in nodes if not described else ():
+        shared = path in vendor.shared_nodes
+        why = "a node that all GPUs of the vendor share" if shared else "a GPU that is used"
+        decisions.append(Decision("device", path, why, "host"))
+    owners = {node.gid for path in nodes if (node := host.node(path)) and node.gid is not None}
+    groups = tuple(sorted(owners.intersection(host.user.groups))) if host.user else ()
+    cdi = tuple(map(str, described))
+    return _Devices(() if cdi else nodes, groups, cdi, variables, tuple(decisions))
 
 
 def cdi_devices(host: Host, vendor: Vendor, choice: Choice) -> tuple[CdiDevice, ...]:
