@@ -8,25 +8,36 @@ from aam.contract.completion import Completion
 from aam.contract.options.field import ZERO_OR_MORE, option
 from launcher.slurm.submit_options import SubmitOptions
 
-NAMES_HELP = "Images of `aam-launch images`."
-ENGINE_HELP = "Container engine; by default the first that can."
-ONE_SOURCE_HELP = "Take hashes that have one source without comparing them with the index."
-WHEELS_HELP = "Folder of wheels to install from, without an index."
-NO_TEST_HELP = "Run the image's own test."
+# Options of several commands.
+IMAGE_NAMES = option("Images of `aam-launch images`.", first=True, metavar="NAME")
+ALLOW_ONE_SOURCE = option(
+    "Take hashes that have one source without comparing them with the index.",
+    default=False,
+    basic=True,
+)
+WHEELS = option(
+    "Folder of wheels to install from, without an index.", default=None, role="input", basic=True
+)
+TEST = option("Run the image's own test.", default=True, basic=True)
 
 
 @dataclass(frozen=True)
 class EngineOptions:
     """Container engine of a command on images."""
 
-    engine: str | None = option(ENGINE_HELP, default=None, metavar="NAME", basic=True)
+    engine: str | None = option(
+        "Container engine; by default the first that can.",
+        default=None,
+        metavar="NAME",
+        basic=True,
+    )
 
 
 @dataclass(frozen=True)
 class SeveralImages(EngineOptions):
     """Images that a command works on."""
 
-    names: tuple[str, ...] = option(NAMES_HELP, first=True, metavar="NAME")
+    names: tuple[str, ...] = IMAGE_NAMES
 
 
 @dataclass(frozen=True)
@@ -109,9 +120,9 @@ class ImagesBuild(SeveralImages):
         metavar="FILE",
         basic=True,
     )
-    wheels: Path | None = option(WHEELS_HELP, default=None, role="input", basic=True)
+    wheels: Path | None = WHEELS
     fast: bool = option("Compress less: a larger SIF in much less time.", default=False, basic=True)
-    allow_one_source: bool = option(ONE_SOURCE_HELP, default=False, basic=True)
+    allow_one_source: bool = ALLOW_ONE_SOURCE
     sign: Path | None = option(
         "Sign the SIF with this private key (PEM, no passphrase).",
         default=None,
@@ -121,7 +132,7 @@ class ImagesBuild(SeveralImages):
     rebuild: bool = option(
         "Build even what is built of the same inputs.", default=False, basic=True
     )
-    test: bool = option(NO_TEST_HELP, default=True, basic=True)
+    test: bool = TEST
 
 
 @dataclass(frozen=True)
@@ -133,7 +144,7 @@ class ImagesLock:
         aam-launch images lock cpu cuda
     """
 
-    names: tuple[str, ...] = option(NAMES_HELP, first=True, metavar="NAME")
+    names: tuple[str, ...] = IMAGE_NAMES
 
 
 @dataclass(frozen=True)
@@ -145,7 +156,7 @@ class ImagesVerify(SeveralImages):
         aam-launch images verify cpu --no-test
     """
 
-    test: bool = option(NO_TEST_HELP, default=True, basic=True)
+    test: bool = TEST
     key: Path | None = option(
         "Require a signature of the SIF by this public key (PEM).",
         default=None,
@@ -262,7 +273,7 @@ class EnvOptions:
         metavar="FILE",
         basic=True,
     )
-    wheels: Path | None = option(WHEELS_HELP, default=None, role="input", basic=True)
+    wheels: Path | None = WHEELS
 
 
 @dataclass(frozen=True)
@@ -274,7 +285,7 @@ class EnvCreate(EnvOptions):
         aam-launch env create --stack cpu --folder /project/aam/cpu
     """
 
-    allow_one_source: bool = option(ONE_SOURCE_HELP, default=False, basic=True)
+    allow_one_source: bool = ALLOW_ONE_SOURCE
 
 
 @dataclass(frozen=True)

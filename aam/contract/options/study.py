@@ -20,18 +20,24 @@ Metric = Literal[
     "unifrac", "unweighted", "weighted", "weighted_normalized", "generalized", "faith_pd"
 ]
 
-DROP_MISSING_HELP = "Leave out ASVs that are not in the tree instead of rejecting the table."
-
-DROP_EMPTY_HELP = "Leave out samples without reads instead of rejecting the table."
-
-MEMORY_HELP = (
-    "Memory limit in GiB for reading each of table, tree and sequences, and for the tiles of "
-    "`aam unifrac`. 'auto': half of the available memory, and 1 GiB for tiles."
+# Options of several groups and commands.
+DROP_MISSING_ASVS = option(
+    "Leave out ASVs that are not in the tree instead of rejecting the table.", default=False
 )
-
-MIDPOINT_HELP = (
+DROP_EMPTY_SAMPLES = option(
+    "Leave out samples without reads instead of rejecting the table.", default=False
+)
+MAX_MEMORY_GB = option(
+    "Memory limit in GiB for reading each of table, tree and sequences, and for the tiles of "
+    "`aam unifrac`. 'auto': half of the available memory, and 1 GiB for tiles.",
+    default="auto",
+    takes=GIBIBYTES,
+    resumable=True,
+)
+ROOT_AT_MIDPOINT = option(
     "Root an unrooted tree at the midpoint between its two most distant tips; otherwise a tree "
-    "without a root is rejected."
+    "without a root is rejected.",
+    default=False,
 )
 
 
@@ -50,10 +56,8 @@ class TableOptions:
         role="input",
         basic=True,
     )
-    drop_empty_samples: bool = option(DROP_EMPTY_HELP, default=False)
-    max_memory_gb: float | Literal["auto"] = option(
-        MEMORY_HELP, default="auto", takes=GIBIBYTES, resumable=True
-    )
+    drop_empty_samples: bool = DROP_EMPTY_SAMPLES
+    max_memory_gb: float | Literal["auto"] = MAX_MEMORY_GB
 
 
 @dataclass(frozen=True)
@@ -96,11 +100,8 @@ class PhylogenyOptions:
     unifrac_alpha: float = option(
         "Alpha of generalized UniFrac, 0 to 1.", default=0.5, takes=UP_TO_ONE
     )
-    drop_missing_asvs: bool = option(DROP_MISSING_HELP, default=False)
-    root_at_midpoint: bool = option(
-        MIDPOINT_HELP,
-        default=False,
-    )
+    drop_missing_asvs: bool = DROP_MISSING_ASVS
+    root_at_midpoint: bool = ROOT_AT_MIDPOINT
 
 
 @dataclass(frozen=True)

@@ -7,8 +7,8 @@ from typing import Literal
 from aam.contract.options.device import Device
 from aam.contract.options.field import UP_TO_ONE, option
 from aam.contract.options.study import (
-    DROP_MISSING_HELP,
-    MIDPOINT_HELP,
+    DROP_MISSING_ASVS,
+    ROOT_AT_MIDPOINT,
     Metric,
     SplitOptions,
     TableOptions,
@@ -96,8 +96,8 @@ class Unifrac:
         "torch.",
         default="auto",
     )
-    drop_missing_asvs: bool = option(DROP_MISSING_HELP, default=False)
-    root_at_midpoint: bool = option(MIDPOINT_HELP, default=False)
+    drop_missing_asvs: bool = DROP_MISSING_ASVS
+    root_at_midpoint: bool = ROOT_AT_MIDPOINT
     device: Device = option("Device for torch.", default="auto")
     shard: str | None = option(
         "Part of the matrix, as 3/64 (the third of 64), for separate processes; written to "

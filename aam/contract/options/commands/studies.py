@@ -4,12 +4,12 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Literal
 
-from aam.contract.options.field import GIBIBYTES, ONE_OR_MORE, option
+from aam.contract.options.field import ONE_OR_MORE, option
 from aam.contract.options.study import (
-    DROP_EMPTY_HELP,
-    DROP_MISSING_HELP,
-    MEMORY_HELP,
-    MIDPOINT_HELP,
+    DROP_EMPTY_SAMPLES,
+    DROP_MISSING_ASVS,
+    MAX_MEMORY_GB,
+    ROOT_AT_MIDPOINT,
 )
 
 
@@ -66,12 +66,10 @@ class Prepare:
         takes=ONE_OR_MORE,
         basic=True,
     )
-    drop_empty_samples: bool = option(DROP_EMPTY_HELP, default=False)
-    drop_missing_asvs: bool = option(DROP_MISSING_HELP, default=False)
-    root_at_midpoint: bool = option(MIDPOINT_HELP, default=False)
-    max_memory_gb: float | Literal["auto"] = option(
-        MEMORY_HELP, default="auto", takes=GIBIBYTES, resumable=True
-    )
+    drop_empty_samples: bool = DROP_EMPTY_SAMPLES
+    drop_missing_asvs: bool = DROP_MISSING_ASVS
+    root_at_midpoint: bool = ROOT_AT_MIDPOINT
+    max_memory_gb: float | Literal["auto"] = MAX_MEMORY_GB
     verify: bool = option(
         "Write nothing; compare the files of the folder given as --table with their checksums.",
         default=False,
