@@ -189,7 +189,7 @@ def _load(study: Path, masks: bool) -> Any:
 
 def _shape(patch: int | None, outputs: int = 0) -> Any:
     from aam.contract.options import specs
-    from aam.contract.options.commands.learn import Train
+    from aam.contract.options.commands.train import Train
     from aam.contract.options.training import ModelOptions
     from aam.model.shape import NetworkShape
 

@@ -25,7 +25,7 @@ from aam.api.model import load
 from aam.api.tables import Table, as_biom, table_files, tree_file
 from aam.contract.errors import DataError, UsageError, first_few
 from aam.contract.options import check, fits, from_plain, specs
-from aam.contract.options.commands.learn import Train
+from aam.contract.options.commands.train import Train
 from aam.contract.options.device import ScaleOptions
 from aam.contract.options.study import CovariateOptions, TableOptions, TargetOptions
 from aam.contract.options.training import RunOptions

@@ -5,7 +5,7 @@ from __future__ import annotations
 import shlex
 
 from aam.console import say
-from aam.contract.options.commands.learn import Train
+from aam.contract.options.commands.train import Train
 from aam.data.metrics import summary
 from aam.members.targets import train_targets
 from aam.report.terminal import show

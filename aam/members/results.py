@@ -10,7 +10,7 @@ from typing import Any
 from aam.console import say, warn
 from aam.contract.files import atomic_write
 from aam.contract.options import to_plain
-from aam.contract.options.commands.learn import Train
+from aam.contract.options.commands.train import Train
 from aam.data.batches import BatchPlan
 from aam.data.metadata import read_metadata
 from aam.data.metrics import ScoredPredictions

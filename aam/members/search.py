@@ -25,8 +25,8 @@ from aam.contract import run_record
 from aam.contract.errors import CannotCreate, NotFinite, UsageError
 from aam.contract.files import atomic_write, make_parent
 from aam.contract.options import OptionSpec, build, parse_command, specs, to_plain
-from aam.contract.options.commands.learn import Train
 from aam.contract.options.commands.search import Search
+from aam.contract.options.commands.train import Train
 from aam.contract.options.field import members as types_of
 from aam.contract.suggestions import nearest
 from aam.data.splits import Rows, Split, make_splits, write_splits

@@ -17,7 +17,7 @@ import pandas as pd
 from aam.console import say
 from aam.contract.errors import ConfigurationError, DataError, UsageError
 from aam.contract.options import specs
-from aam.contract.options.commands.learn import Train
+from aam.contract.options.commands.train import Train
 from aam.contract.options.config_file import typed
 from aam.contract.suggestions import nearest
 from aam.contract.yaml_document import Entry, read_entries

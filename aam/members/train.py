@@ -20,7 +20,7 @@ from aam.console import say, warn
 from aam.contract import run_record
 from aam.contract.errors import UsageError
 from aam.contract.options import specs
-from aam.contract.options.commands.learn import MemberName, Train
+from aam.contract.options.commands.train import MemberName, Train
 from aam.data.metrics import ScoredPredictions
 from aam.data.splits import write_splits
 from aam.distributed.environment import read_environment

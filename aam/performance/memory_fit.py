@@ -20,8 +20,8 @@ from aam.console import say, warn
 from aam.contract.check_report import VARIABLE, from_json
 from aam.contract.errors import DataError, UsageError
 from aam.contract.options import from_plain
-from aam.contract.options.commands.learn import Train
 from aam.contract.options.commands.pretrain import Pretrain
+from aam.contract.options.commands.train import Train
 from aam.contract.options.device import DeviceOptions, SpeedOptions
 from aam.contract.options.training import LoopOptions
 from aam.contract.precision import choose_precision

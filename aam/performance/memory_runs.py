@@ -10,8 +10,8 @@ import numpy.typing as npt
 import torch
 from torch._subclasses.fake_tensor import FakeTensorMode
 
-from aam.contract.options.commands.learn import Train
 from aam.contract.options.commands.pretrain import Pretrain
+from aam.contract.options.commands.train import Train
 from aam.contract.options.device import SpeedOptions
 from aam.contract.options.training import LoopOptions
 from aam.contract.precision import Precision

@@ -14,7 +14,6 @@ from aam import __version__
 from aam.console import warn
 from aam.contract.errors import UsageError
 from aam.contract.options import options_of, specs, to_plain
-from aam.contract.options.commands.learn import Train
 from aam.contract.options.commands.measure import (
     BenchPretrain,
     BenchTrain,
@@ -27,6 +26,7 @@ from aam.contract.options.commands.measure import (
     WorkloadOptions,
 )
 from aam.contract.options.commands.pretrain import Pretrain
+from aam.contract.options.commands.train import Train
 from aam.contract.run_record import input_files, value_of
 from aam.performance.bench import Bench
 from aam.performance.parity import Parity

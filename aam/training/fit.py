@@ -14,8 +14,8 @@ from lightning.pytorch.callbacks import Callback, EarlyStopping, ModelCheckpoint
 
 from aam.console import interactive, say
 from aam.contract.errors import DataError, UsageError
-from aam.contract.options.commands.learn import Train
 from aam.contract.options.commands.pretrain import Pretrain
+from aam.contract.options.commands.train import Train
 from aam.contract.options.training import LoopOptions
 from aam.data.batches import BatchPlan
 from aam.data.splits import Split

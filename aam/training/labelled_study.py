@@ -9,7 +9,7 @@ import numpy as np
 import numpy.typing as npt
 
 from aam.contract.errors import DataError, UsageError
-from aam.contract.options.commands.learn import Train
+from aam.contract.options.commands.train import Train
 from aam.contract.options.study import SplitOptions
 from aam.contract.suggestions import nearest
 from aam.data.covariates import Covariates, check_folds, check_target, read_covariates

@@ -19,8 +19,8 @@ from typing import TYPE_CHECKING, Any
 
 from aam.contract.errors import Unavailable
 from aam.contract.options import specs
-from aam.contract.options.commands.learn import Train
 from aam.contract.options.commands.pretrain import Pretrain
+from aam.contract.options.commands.train import Train
 from aam.contract.options.training import LoggerName
 from aam.contract.run_record import value_of
 

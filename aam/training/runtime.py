@@ -10,8 +10,8 @@ import torch
 
 from aam.console import warn
 from aam.contract.errors import UsageError
-from aam.contract.options.commands.learn import Train
 from aam.contract.options.commands.pretrain import Pretrain
+from aam.contract.options.commands.train import Train
 from aam.contract.options.device import DeviceOptions
 from aam.contract.options.training import ModelOptions
 from aam.contract.precision import Precision, choose_precision, dtypes_of

@@ -10,8 +10,8 @@ import torch
 
 from aam.console import say
 from aam.contract.errors import DataError, first_few
-from aam.contract.options.commands.learn import Train
 from aam.contract.options.commands.pretrain import Pretrain
+from aam.contract.options.commands.train import Train
 from aam.contract.options.study import Metric, SampleOptions
 from aam.contract.options.training import MaskOptions
 from aam.data.batches import BatchPlan

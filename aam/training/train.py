@@ -14,7 +14,7 @@ from torch import Tensor
 from aam.console import say
 from aam.contract.errors import Interrupted, UsageError
 from aam.contract.options import to_plain
-from aam.contract.options.commands.learn import Train
+from aam.contract.options.commands.train import Train
 from aam.data.covariates import fit_encoder
 from aam.data.metrics import ScoredPredictions
 from aam.data.splits import Split, write_splits

@@ -10,7 +10,7 @@ import pytest
 from aam.cli import main, parse
 from aam.contract.errors import AamError
 from aam.contract.options import find, from_plain, to_plain
-from aam.contract.options.commands.learn import Train
+from aam.contract.options.commands.train import Train
 from launcher.plan.request import parse as parse_launch
 
 YAML = """\

@@ -10,7 +10,7 @@ import numpy as np
 import pytest
 
 from aam.contract.options import build, parse_command
-from aam.contract.options.commands.learn import Train
+from aam.contract.options.commands.train import Train
 from aam.contract.options.device import SpeedOptions
 from aam.contract.options.training import LoopOptions
 from aam.data.batches import BatchPlan, make_batch

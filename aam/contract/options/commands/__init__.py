@@ -11,7 +11,7 @@ from aam.contract.options.field import OptionSpec, specs
 from aam.contract.suggestions import nearest
 
 COMMANDS: dict[str, dict[str, str]] = {
-    "Learn": {"pretrain": "pretrain.Pretrain", "train": "learn.Train", "search": "search.Search"},
+    "Learn": {"pretrain": "pretrain.Pretrain", "train": "train.Train", "search": "search.Search"},
     "Use": {
         "predict": "use.Predict",
         "embed": "use.Embed",

@@ -4,8 +4,8 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Literal
 
-from aam.contract.options.commands.learn import Train
 from aam.contract.options.commands.pretrain import Pretrain
+from aam.contract.options.commands.train import Train
 from aam.contract.options.device import MixedPrecision
 from aam.contract.options.field import GIBIBYTES, ONE_OR_MORE, option
 from aam.contract.options.study import TableOptions

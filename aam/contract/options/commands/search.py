@@ -3,7 +3,7 @@
 from dataclasses import dataclass
 from typing import Literal
 
-from aam.contract.options.commands.learn import Train
+from aam.contract.options.commands.train import Train
 from aam.contract.options.field import ONE_OR_MORE, TWO_OR_MORE, option
 
 

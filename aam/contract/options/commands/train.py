@@ -5,13 +5,7 @@ from pathlib import Path
 from typing import Literal
 
 from aam.contract.options.device import DeviceOptions, ScaleOptions, SpeedOptions
-from aam.contract.options.field import (
-    BELOW_ONE,
-    FEATURES,
-    INSIDE_ONE,
-    WEIGHTS,
-    option,
-)
+from aam.contract.options.field import BELOW_ONE, FEATURES, INSIDE_ONE, WEIGHTS, option
 from aam.contract.options.study import (
     AsvVectorOptions,
     CovariateOptions,
