@@ -175,6 +175,7 @@ class Tiles:
         return self._generalized(a, b, some, is_dense)
 
     def _unweighted(self, a: Block, b: Block, some: Branches, is_dense: Mask) -> Array:
+        # Unlike in `batch`, branches stay those of the complete tree: a block serves many tiles.
         rows = a.by_sample[:, some]
         rows.data *= self._lengths_K[some][rows.indices]
         shared = (rows @ b.by_branch[some]).toarray()
