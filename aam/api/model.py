@@ -26,6 +26,7 @@ from aam.numerics.device import choose_device
 from aam.training.asv_vectors import NO_VECTORS
 from aam.training.new_samples import read_covariates, select_as_trained
 from aam.training.prediction import (
+    InferenceSettings,
     LoadedModel,
     build_models,
     embed,
@@ -87,35 +88,21 @@ class Model:
             UsageError: the model reads metadata columns and none are given.
             DataError: not a table of reads, features without DNA, or a model without target.
         """
-        networks = list(self.networks)
         with table_files(table, sequences, drop_empty_samples) as (input, folder):
+            options = Predict(
+                input=input,
+                device=self.device,
+                vectors=NO_VECTORS,
+                model=self.path,
+                output=Path("unwritten.tsv"),
+                metadata=metadata_file(metadata, folder),
+                batch_size=batch_size,
+                prediction_passes=prediction_passes,
+            )
             if self.ensemble is not None:
-                options = Predict(
-                    input=input,
-                    device=self.device,
-                    vectors=NO_VECTORS,
-                    model=self.path,
-                    output=Path("unwritten.tsv"),
-                    metadata=metadata_file(metadata, folder),
-                    batch_size=batch_size,
-                    prediction_passes=prediction_passes,
-                )
                 found, comparison = predict_table(self.ensemble, options)
             else:
-                study = load_samples(input, networks[0].config)
-                device = choose_device(self.device)
-                path = metadata_file(metadata, folder)
-                if path is not None:
-                    study = select_as_trained(study, networks[0].config.options, path)
-                config, ids = networks[0].config, study.table.sample_ids
-                found, comparison = predict_study(
-                    networks,
-                    study,
-                    batch_size,
-                    device,
-                    prediction_passes,
-                    covariates=read_covariates(config.covariates, path, ids),
-                )
+                found, comparison = predict_study(self.networks, options)
             comparison.show()
         return found.set_index(ID_HEADER)
 
@@ -181,7 +168,8 @@ class Model:
         model = self.networks[0]
         with table_files(table, sequences, drop_empty_samples) as (input, _):
             study = load_samples(input, model.config)
-            embeddings = embed(model, study, batch_size, choose_device(self.device))
+            settings = InferenceSettings(batch_size, choose_device(self.device))
+            embeddings = embed(model, study, settings)
         index = pd.Index(study.table.sample_ids, name=ID_HEADER)
         names = [f"e{axis}" for axis in range(embeddings.shape[1])]
         return pd.DataFrame(embeddings, index=index, columns=names)

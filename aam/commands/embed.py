@@ -14,7 +14,7 @@ from aam.numerics.device import choose_device, print_device
 from aam.report.colours import as_colour
 from aam.report.plots import ordination_figure
 from aam.training.output_tables import write_embeddings
-from aam.training.prediction import embed, load_models, load_samples
+from aam.training.prediction import InferenceSettings, embed, load_models, load_samples
 
 FILES = ("embeddings.tsv", "ordination.txt", "pcoa.png")
 AXES = 10
@@ -42,7 +42,9 @@ def run(options: Embed) -> dict[str, object]:
     print_device(device)
     model = load_models(options.model, options.device)[0]
     study = take_shard(load_samples(options.input, model.config), options)
-    embeddings_ND = embed(model, study, options.batch_size, device, options.vectors)
+    embeddings_ND = embed(
+        model, study, InferenceSettings(options.batch_size, device, vectors=options.vectors)
+    )
     ids = study.table.sample_ids
     if shard is not None:
         write_embeddings(shard, ids, [embeddings_ND])

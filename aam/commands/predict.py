@@ -2,28 +2,30 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from dataclasses import replace
 
 import pandas as pd
-import torch
 
 from aam.console import say
 from aam.contract.files import refuse_existing
 from aam.contract.options.commands.use import Predict
-from aam.contract.options.study import AsvVectorOptions
 from aam.contract.shards import file_of
-from aam.data.covariates import Covariates
 from aam.data.shards import facts_of, finished, take_shard
-from aam.data.study import Study
 from aam.members import checkpoint
 from aam.members.predict import predict_table
 from aam.members.targets import join_targets
 from aam.numerics.device import choose_device, print_device
 from aam.training import checkpoints
-from aam.training.asv_vectors import NO_VECTORS
 from aam.training.new_samples import Comparison, compare, read_covariates, select_as_trained
 from aam.training.output_tables import prediction_table, write_table
-from aam.training.prediction import LoadedModel, load_models, load_samples, predict
+from aam.training.prediction import (
+    InferenceSettings,
+    LoadedModel,
+    load_models,
+    load_samples,
+    predict,
+)
 
 
 def run(options: Predict) -> dict[str, object]:
@@ -53,47 +55,39 @@ def _predict_target(
     if (path := checkpoint.find(options.model)) is not None:
         loaded = checkpoint.read(path)
         return loaded.stored.column, *predict_table(loaded, options), {}
-    device = choose_device(options.device)
-    print_device(device)
+    print_device(choose_device(options.device))
     models = load_models(options.model, options.device)
-    config = models[0].config
-    study = select_as_trained(load_samples(options.input, config), config.options, options.metadata)
-    study = take_shard(study, options)
-    covariates = read_covariates(config.covariates, options.metadata, study.table.sample_ids)
-    found = predict_study(
-        models,
-        study,
-        options.batch_size,
-        device,
-        options.prediction_passes,
-        options.vectors,
-        covariates,
-    )
-    assert config.target is not None
-    return config.target.column, *found, {"attention": models[0].attention}
+    table, comparison = predict_study(models, options)
+    target = models[0].config.target
+    assert target is not None
+    return target.column, table, comparison, {"attention": models[0].attention}
 
 
 def predict_study(
-    models: list[LoadedModel],
-    study: Study,
-    batch_size: int,
-    device: torch.device,
-    passes: int,
-    vectors: AsvVectorOptions = NO_VECTORS,
-    covariates: Covariates | None = None,
+    models: Sequence[LoadedModel], options: Predict
 ) -> tuple[pd.DataFrame, Comparison]:
-    """Return the predictions table of a study, and its comparison with the training data.
+    """Predict every sample of a table with loaded models; compare it with the training data.
 
     Raises:
-        DataError: a model was pretrained only and has no target.
+        AamError: see the readers; DataError: a model was pretrained only and has no target.
         NotFinite: a prediction is NaN or infinite.
     """
-    found = predict(models, study, batch_size, device, passes, vectors, covariates)
     config = models[0].config
+    study = select_as_trained(load_samples(options.input, config), config.options, options.metadata)
+    study = take_shard(study, options)
+    ids = study.table.sample_ids
+    settings = InferenceSettings(
+        options.batch_size,
+        choose_device(options.device),
+        options.prediction_passes,
+        options.vectors,
+    )
+    covariates = read_covariates(config.covariates, options.metadata, ids)
+    found = predict(models, study, settings, covariates)
     assert config.target is not None
     training = [model.training for model in models]
     comparison = compare(training, config.plan, study, found.distances_N)
-    table = prediction_table(config.target, study.table.sample_ids, found.values_MNC.mean(axis=0))
+    table = prediction_table(config.target, ids, found.values_MNC.mean(axis=0))
     if len(found.values_MNC) > 1 and not config.target.classes:
         table["spread"] = found.values_MNC[:, :, 0].std(axis=0)
     return table.assign(**comparison.columns), comparison

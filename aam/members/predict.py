@@ -22,7 +22,7 @@ from aam.training.new_samples import (
     select_as_trained,
 )
 from aam.training.output_tables import require_finite
-from aam.training.prediction import build_models
+from aam.training.prediction import InferenceSettings, build_models
 from aam.training.prediction import predict as predict_with_networks
 from aam.training.target_transforms import TRANSFORMS
 
@@ -58,15 +58,13 @@ def predict_table(loaded: LoadedEnsemble, options: Predict) -> tuple[pd.DataFram
         networks = build_models(
             loaded.networks, [options.model] * len(loaded.networks), options.device
         )
-        values_MNC = predict_with_networks(
-            networks,
-            study,
+        settings = InferenceSettings(
             options.batch_size,
             choose_device(options.device),
             options.prediction_passes,
             options.vectors,
-            covariates,
-        ).values_MNC
+        )
+        values_MNC = predict_with_networks(networks, study, settings, covariates).values_MNC
         mean_NC = values_MNC.mean(axis=0)
         points = mean_NC if target.classes else target.point_predictions(mean_NC)[:, None]
         members[TRANSFORMER] = points

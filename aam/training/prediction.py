@@ -53,6 +53,23 @@ class LoadedModel:
 
 
 @dataclass(frozen=True)
+class InferenceSettings:
+    """How models are applied to samples.
+
+    Attributes:
+        batch_size: samples at a time; the outputs do not depend on it.
+        device: that computes.
+        passes: number of rarefactions.
+        vectors: folder of ASV vectors, see `encode_asvs`.
+    """
+
+    batch_size: int
+    device: torch.device
+    passes: int = 1
+    vectors: AsvVectorOptions = NO_VECTORS
+
+
+@dataclass(frozen=True)
 class Predictions:
     """Predictions of N samples.
 
@@ -156,54 +173,38 @@ def load_samples(input: TableOptions, config: ModelConfig) -> Study:
 def apply_model(
     model: LoadedModel,
     study: Study,
-    batch_size: int,
-    device: torch.device,
-    passes: int = 1,
-    vectors: AsvVectorOptions = NO_VECTORS,
+    settings: InferenceSettings,
     covariates: Covariates | None = None,
 ) -> list[NetworkOutput]:
-    """Apply a model to every sample of a study, once per rarefaction.
-
-    `vectors` is the folder of ASV vectors, see `encode_asvs`.
-    """
-    asv_vectors_FD = encode_asvs(model.encoder, study, device, vectors)
+    """Apply a model to every sample of a study, once per rarefaction."""
+    size, device = settings.batch_size, settings.device
+    asv_vectors_FD = encode_asvs(model.encoder, study, device, settings.vectors)
     rows = np.arange(len(study.table.sample_ids))
     plan = reading_plan(model.config.plan)
     inputs = model.config.inputs(covariates)
     return [
-        apply_network(
-            model.network, study, plan, rows, batch_size, device, asv_vectors_FD, number, inputs
-        )
-        for number in range(passes)
+        apply_network(model.network, study, plan, rows, size, device, asv_vectors_FD, k, inputs)
+        for k in range(settings.passes)
     ]
 
 
-def embed(
-    model: LoadedModel,
-    study: Study,
-    batch_size: int,
-    device: torch.device,
-    vectors: AsvVectorOptions = NO_VECTORS,
-) -> npt.NDArray[np.float32]:
-    """Return the embedding of every sample, float32 [N, D]; `vectors` as `apply_model`.
+def embed(model: LoadedModel, study: Study, settings: InferenceSettings) -> npt.NDArray[np.float32]:
+    """Return the embedding of every sample, float32 [N, D].
 
     The encoder alone is applied: no target is computed, and no covariate is read.
     """
     encoder = dataclasses.replace(model, network=model.encoder)
-    (found,) = apply_model(encoder, study, batch_size, device, vectors=vectors)
+    (found,) = apply_model(encoder, study, settings)
     return found.embeddings_ND
 
 
 def predict(
-    models: list[LoadedModel],
+    models: Sequence[LoadedModel],
     study: Study,
-    batch_size: int,
-    device: torch.device,
-    passes: int,
-    vectors: AsvVectorOptions = NO_VECTORS,
+    settings: InferenceSettings,
     covariates: Covariates | None = None,
 ) -> Predictions:
-    """Predict the target of every sample of a study with each model; `vectors` as `apply_model`.
+    """Predict the target of every sample of a study with each model.
 
     `covariates` are those of models that read metadata, see `ModelConfig.covariates`.
 
@@ -217,7 +218,7 @@ def predict(
             raise DataError(
                 "The model has no target", "it was only pretrained", "use `aam train` first"
             )
-        outputs = apply_model(model, study, batch_size, device, passes, vectors, covariates)
+        outputs = apply_model(model, study, settings, covariates)
         for output in outputs:
             assert output.outputs_NC is not None
             values.append(target.decode(output.outputs_NC))

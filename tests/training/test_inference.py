@@ -14,7 +14,7 @@ from aam.model.network import Predictor
 from aam.model.shape import NetworkShape
 from aam.training.inference import apply_network, apply_to_batch, encode_asvs, profile_terms
 from aam.training.model_config import DiversityScale, ModelConfig
-from aam.training.prediction import LoadedModel, embed
+from aam.training.prediction import InferenceSettings, LoadedModel, embed
 from aam.training.target import Target
 from aam.training.target_transforms import TargetTransform
 
@@ -76,7 +76,7 @@ def test_an_embedding_needs_the_encoder_alone(study: Study) -> None:
     found = []
     for one in (predictor, encoder):
         with FlopCounterMode(display=False) as counter:
-            embeddings_ND = embed(one, study, 4, CPU)
+            embeddings_ND = embed(one, study, InferenceSettings(4, CPU))
         found.append((counter.get_total_flops(), embeddings_ND))
     assert found[0][0] == found[1][0]
     np.testing.assert_array_equal(found[0][1], found[1][1])

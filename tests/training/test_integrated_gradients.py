@@ -15,7 +15,7 @@ from aam.model.shape import NetworkShape
 from aam.training.inference import fit_profile
 from aam.training.integrated_gradients import integrated_gradients
 from aam.training.model_config import DiversityScale, ModelConfig
-from aam.training.prediction import LoadedModel, predict
+from aam.training.prediction import InferenceSettings, LoadedModel, predict
 from aam.training.target import Target
 from aam.training.target_transforms import TargetTransform
 
@@ -66,7 +66,7 @@ def test_contributions_sum_to_the_difference_from_the_baseline(
     expected_NC = found.scores_NC - found.baselines_NC
     assert expected_NC.std(axis=0).min() > 1e-3
     assert sums_NC == pytest.approx(expected_NC, abs=1e-3 * np.abs(expected_NC).max())
-    predicted_NC = predict([model], samples, 9, CPU, 1).values_MNC[0]
+    predicted_NC = predict([model], samples, InferenceSettings(9, CPU)).values_MNC[0]
     if target.classes:
         logs = np.log(predicted_NC)
         wanted = (
