@@ -1,0 +1,128 @@
+"""Builds that fail on the way, and images that are not what was built."""
+
+from __future__ import annotations
+
+import hashlib
+import os
+import shutil
+from pathlib import Path
+
+import pytest
+
+from tests.support.engines import PYTHON, Engines
+from tests.support.images import base, build_argv, warm_base, wheels
+from tests.support.refused_builds import LAUNCH, left
+
+pytestmark = pytest.mark.container
+
+
+@pytest.mark.slow
+def test_a_build_that_fails_half_way_leaves_its_log(alone: Engines) -> None:
+    words = build_argv(alone, "cpu", "apptainer", "--build-arg", "TORCH=9.9.9")
+    words = [f"BASE={warm_base()}" if word.startswith("BASE=") else word for word in words]
+    done = alone.run(words, cwd=alone.folder, timeout=600)
+    assert done.returncode == 73, done.stderr
+    log = alone.images / "logs/cpu-apptainer.log"
+    assert str(log) in done.stderr
+    assert "torch==9.9.9" in log.read_text()
+    assert left(alone.images) == []
+
+
+def test_no_network_names_the_step_and_the_way_without(alone: Engines) -> None:
+    """In a network namespace of its own, a host has no network."""
+    words = ["unshare", "--net", "--map-root-user", *build_argv(alone, "cpu", "apptainer")]
+    done = alone.run(words, cwd=alone.folder)
+    assert done.returncode == 73, done.stderr
+    assert "needs a network for its base, Debian's packages and the wheels" in done.stderr
+    assert "--from FILE" in done.stderr
+    assert left(alone.images) == []
+
+
+@pytest.mark.slow
+def test_a_disk_that_fills_up_during_a_build_leaves_nothing(alone: Engines) -> None:
+    """The image folder is a file system of 20 MiB, and the base takes more as a SIF."""
+    archive = alone.images.with_suffix(".tar")
+    save = ["podman", "save", "--format", "docker-archive", "--output", str(archive), base(alone)]
+    pulled = alone.run(["podman", "pull", "--quiet", base(alone)], user="root")
+    assert pulled.returncode == 0, pulled.stderr
+    try:
+        assert alone.run(save, user="root", timeout=300).returncode == 0
+        archive.chmod(0o644)
+        small = f"mount -t tmpfs -o size=20m,mode=777 tmpfs {alone.images}"
+        build = [PYTHON, *LAUNCH, "build", "cpu", "--engine", "apptainer", "--from", str(archive)]
+        # The listing is made in the mount namespace of the build, in which the file system is.
+        script = '"$@"; status=$?; ls -A "$AAM_IMAGE_DIR" >&2; exit $status'
+        line = ["sh", "-c", script, "sh", *build, "--fast", "--no-test"]
+        done = alone.run(line, before=small, cwd=alone.folder, timeout=300)
+    finally:
+        archive.unlink(missing_ok=True)
+    assert done.returncode == 73, done.stderr
+    assert "the disk is full" in done.stderr
+    listed = done.stderr.splitlines()[-3:]
+    assert "logs" in listed
+    assert not any(name.endswith(".sif") or name == "images.json" for name in listed)
+
+
+@pytest.mark.slow
+def test_a_wheel_with_another_hash_than_the_lock_ends_the_build(
+    alone: Engines,
+) -> None:
+    """All wheels are those of the lock but for the first, one byte of which is another."""
+    altered = Path(shutil.copytree(wheels(), alone.images / "wheels"))
+    first = sorted(altered.glob("*.whl"))[0]
+    content = first.read_bytes()
+    first.unlink()
+    first.write_bytes(content[:-1] + bytes([content[-1] ^ 1]))
+    words = build_argv(alone, "cpu", "apptainer")
+    words[words.index("--wheels") + 1] = str(altered)
+    done = alone.run(words, cwd=alone.folder, timeout=600)
+    assert done.returncode == 73, done.stderr
+    log = (alone.images / "logs/cpu-apptainer.log").read_text()
+    assert "THESE PACKAGES DO NOT MATCH THE HASHES" in log
+    assert first.name.partition("-")[0] in log
+    assert left(alone.images) == ["wheels"]
+
+
+def test_an_archive_that_is_none(alone: Engines) -> None:
+    words = [PYTHON, *LAUNCH, "build", "cpu", "--engine", "apptainer", "--from"]
+    done = alone.run([*words, "/nonexistent.tar"], cwd=alone.folder)
+    assert done.returncode == 66, done.stderr
+    done = alone.run([*words, "/etc/passwd"], cwd=alone.folder)
+    assert done.returncode == 73, done.stderr
+    assert left(alone.images) == []
+
+
+def test_a_sif_is_locked_before_a_job_uses_it(alone: Engines) -> None:
+    place = alone.images / "cpu.sif"
+    recipe = alone.images / "small.def"
+    recipe.write_text(f"Bootstrap: docker\nFrom: {base(alone)}\n")
+    fast = ["--mksquashfs-args", "-comp zstd -Xcompression-level 1"]
+    made = alone.run(["apptainer", "build", *fast, str(place), str(recipe)], cwd=alone.images)
+    assert made.returncode == 0, made.stderr
+    job = [PYTHON, "-m", "launcher.cli", "--dry-run", "--image", "cpu", "--runtime", "apptainer",
+           "simulate", "--output-dir", str(alone.images / "out")]  # fmt: skip
+    done = alone.run(job, cwd=alone.folder)
+    assert done.returncode == 66, done.stderr
+    assert "aam-launch images lock cpu" in done.stderr
+    lock = alone.run([PYTHON, *LAUNCH, "lock", "cpu"], cwd=alone.folder)
+    assert lock.returncode == 0, lock.stderr
+    before = hashlib.sha256(place.read_bytes()).hexdigest()
+    assert f"sha256:{before}" in lock.stdout
+    assert alone.run(job, cwd=alone.folder).returncode == 0
+    verify = [PYTHON, *LAUNCH, "verify", "cpu", "--no-test"]
+    assert alone.run(verify, cwd=alone.folder).returncode == 0
+    with place.open("r+b") as stream:
+        stream.seek(-5000, os.SEEK_END)
+        byte = stream.read(1)
+        stream.seek(-1, os.SEEK_CUR)
+        stream.write(bytes([byte[0] ^ 1]))
+    after = hashlib.sha256(place.read_bytes()).hexdigest()
+    done = alone.run(verify, cwd=alone.folder)
+    assert done.returncode == 66
+    assert f"sha256:{after}" in done.stderr
+    assert f"sha256:{before}" in done.stderr
+    with place.open("ab") as stream:
+        stream.write(b"\0")
+    done = alone.run(job, cwd=alone.folder)
+    assert done.returncode == 66
+    assert "The image is not locked" in done.stderr

@@ -1,0 +1,94 @@
+"""Refusal of damaged stores, and of options that contradict a store."""
+
+from __future__ import annotations
+
+import os
+import shutil
+from pathlib import Path
+
+import pytest
+
+from tests.support.commands import aam, pretrain, train
+from tests.support.stores import DATA, USAGE, make, refused, unifrac
+
+
+@pytest.fixture
+def copy(store: Path, tmp_path: Path) -> Path:
+    """A copy of the store, to be damaged."""
+    return Path(shutil.copytree(store, tmp_path / "copy.aam"))
+
+
+@pytest.mark.parametrize(
+    "name", ["counts", "counts_asvs", "samples", "tokens", "ancestors", "metadata_cells"]
+)
+def test_a_changed_store_is_refused(
+    copy: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str], name: str
+) -> None:
+    assert unifrac(copy, tmp_path) == 0
+    file = copy / f"{name}.npy"
+    content = bytearray(file.read_bytes())
+    content[-2] ^= 1
+    before = file.stat()
+    file.write_bytes(content)
+    # Even if the time of modification was set back.
+    os.utime(file, ns=(before.st_atime_ns, before.st_mtime_ns))
+    words = ("The store is damaged", f"'{file}' has another checksum", "aam prepare")
+    refused(capsys, unifrac(copy, tmp_path), DATA, *words)
+    refused(capsys, aam("prepare", "--table", copy, "--verify"), DATA, *words)
+    file.write_bytes(content[:-4])
+    words = (f"'{file}' has {len(content) - 4} bytes of {len(content)}",)
+    refused(capsys, unifrac(copy, tmp_path), DATA, *words)
+    file.unlink()
+    refused(capsys, unifrac(copy, tmp_path), DATA, f"'{file}' is absent")
+
+
+def test_a_changed_header_is_refused(
+    copy: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    file = copy / "store.json"
+    text = file.read_text()
+    file.write_text(text.replace('"format": 1', '"format": 2').replace("0.1.0", "99.1"))
+    words = ("of another version", "has format 2, made by aam 99.1", "reads format 1")
+    refused(capsys, unifrac(copy, tmp_path), DATA, *words)
+    refused(capsys, aam("prepare", "--table", copy, "--verify"), DATA, *words)
+    refused(capsys, pretrain(tmp_path, tmp_path / "run", "--table", copy), DATA, *words)
+    file.write_text(text.replace('"samples": 36', '"samples": 35'))
+    refused(capsys, unifrac(copy, tmp_path), DATA, f"'{file}' was changed")
+    file.write_text(text[: len(text) // 2])
+    refused(capsys, unifrac(copy, tmp_path), DATA, "not what aam writes")
+    file.unlink()
+    refused(
+        capsys,
+        unifrac(copy, tmp_path),
+        DATA,
+        "The store is incomplete",
+        "has no store.json",
+        "aam prepare",
+    )
+    assert not (tmp_path / "run").exists()
+
+
+def test_options_that_contradict_a_store_are_refused(
+    study_dir: Path, store: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    tree = ("--tree", study_dir / "tree.nwk")
+    status = pretrain(study_dir, tmp_path / "run", "--table", store, *tree)
+    refused(capsys, status, USAGE, "own tree and sequences", "--tree", "leave them out")
+    fasta = ("--sequences", study_dir / "absent.fasta")
+    status = aam("predict", "--table", store, *fasta, "--model", store, "--output", tmp_path / "p")
+    assert status != 0
+    status = aam("baseline", "--table", store, *fasta, "--metadata", store, "--metadata-column",
+                 "ph", "--output-dir", tmp_path / "b")  # fmt: skip
+    refused(capsys, status, USAGE, "own tree and sequences", "--sequences")
+
+    bare = tmp_path / "bare.aam"
+    assert make(study_dir, bare) == 0
+    refused(capsys, unifrac(bare, tmp_path), USAGE, "The store has no tree", str(bare))
+    status = pretrain(study_dir, tmp_path / "run", "--table", bare)
+    refused(capsys, status, USAGE, "UniFrac needs a phylogeny", "the store has no tree")
+    status = train(study_dir, tmp_path / "run", "--table", bare, "--metadata", bare)
+    refused(capsys, status, DATA, "The store holds no metadata", str(bare))
+    assert not (tmp_path / "run").exists()
+    table = study_dir / "table.biom"
+    status = aam("unifrac", "--table", table, "--output", tmp_path / "m.tsv")
+    refused(capsys, status, USAGE, "UniFrac needs a tree")
