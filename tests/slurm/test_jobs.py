@@ -13,6 +13,7 @@ import os
 import re
 import shutil
 import signal
+import sqlite3
 import subprocess
 from collections.abc import Iterator
 from pathlib import Path
@@ -159,6 +160,27 @@ def test_shards_are_merged_to_the_bytes_of_one_process(cluster: Cluster, alone: 
     assert (parts / "embeddings.tsv").read_bytes() == (whole / "embeddings.tsv").read_bytes()
     assert len(list((parts / "embeddings.tsv.shards").glob("*-of-3.tsv"))) == 3
     assert {f"{array}_{k}" for k in range(3)} | {number} <= cluster.jobs().keys()
+
+
+def test_the_tasks_of_a_search_share_its_trials(cluster: Cluster) -> None:
+    study, folder = cluster.folder / "study", cluster.folder / "search"
+    done = cluster.launch(
+        "submit", "--site", cluster.folder / "site.yaml", "--image", "cpu", "--time", "20",
+        "search", "--array-tasks", 2, "--table", study / "table.biom", "--metadata",
+        study / "metadata.tsv", "--metadata-column", "ph", "--group-column", "subject",
+        "--members", "kernel", "--vary", "rarefy-depth=200,300,400", "--trials", 2, "--folds", 2,
+        "--inner-folds", 2, "--output-dir", folder,
+    )  # fmt: skip
+    assert done.returncode == 0, done.stderr
+    array, number = re.findall(r"^Job (\d+): aam", done.stdout, re.MULTILINE)
+    last = Job(cluster, number, Path(re.findall(r"tail -F (.*)$", done.stdout, re.MULTILINE)[-1]))
+    tasks = {f"{array}_{k}" for k in range(2)}
+    until(lambda: {k for k, v in cluster.jobs().items() if v == "finished"} >= tasks, last)
+    assert last.ended() == "COMPLETED", last.output
+    assert len(json.loads((folder / "search.json").read_text())["folds"]) == 2
+    with sqlite3.connect(folder / "search.db") as database:
+        (finished,) = database.execute("SELECT COUNT(*) FROM trials").fetchone()
+    assert finished == 6  # two trials in each fold, and two on all samples
 
 
 def test_a_stop_request_changes_no_result(cluster: Cluster, whole: Path) -> None:
