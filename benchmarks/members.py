@@ -124,7 +124,7 @@ def measure(name: str, task: Task, data: Path, seeds: int) -> Iterator[str]:
             for file in ("table.biom", "metadata.tsv"):
                 (folder / file).symlink_to((data / task.study / file).absolute())
         found = load(task, folder)
-    metric = next(iter(SCORED[task.classifier]))
+    metric = next(iter(SCORED["classification" if task.classifier else "regression"]))
     scores: dict[str, list[tuple[float, ...]]] = {}
     for seed in range(1, seeds + 1):
         for model, value, seconds in measure_seed(task, found, seed):
@@ -165,7 +165,7 @@ def measure_seed(task: Task, found: Labelled, seed: int) -> Iterator[tuple[str, 
         name: draw_metrics(held.scored(predicted, labels), draws)
         for name, predicted in predictions.items()
     }
-    metric = next(iter(SCORED[task.classifier]))
+    metric = next(iter(SCORED[labels.type]))
     for name, model in drawn.items():
         yield name, model.score()[metric], seconds.get(name, sum(seconds.values()))
     for one, two in itertools.product(("mean", "ensemble"), runs):

@@ -12,7 +12,7 @@ from aam.contract.errors import UsageError
 from aam.contract.files import atomic_write, refuse_existing
 from aam.contract.options import to_plain
 from aam.contract.options.commands.compare import Baseline
-from aam.data.labels import check_group, read_labels, split_samples
+from aam.data.labels import category_codes, check_options, read_labels, split_samples
 from aam.data.metadata import read_metadata
 from aam.data.metrics import summary
 from aam.data.splits import write_splits
@@ -32,12 +32,12 @@ def run(options: Baseline) -> None:
     """Train and score the models; write predictions.tsv, metrics.json and splits.tsv.
 
     Raises:
-        UsageError: invalid options of the forest, or groups that are the target.
+        UsageError: invalid options of the forest, or see `check_options`.
         MissingInput, DataError: see the readers.
         CannotCreate: results exist already, or the folder cannot be written.
     """
     estimator = _estimator(options)
-    check_group(options.split, options.target)
+    check_options(options.split, options.target)
     for name in FILES:
         refuse_existing(options.output_dir / name, options.overwrite)
     if options.member == "forest":  # it needs no sequences
@@ -55,9 +55,9 @@ def run(options: Baseline) -> None:
         options.seed,
         table.sample_ids,
         metadata,
-        found.values.astype(np.int64) if found.classes else None,
+        category_codes(options.target, found.values),
     )
-    labels = Labels.of(found.values, found.classes, groups)
+    labels = Labels.of(found.values, found.classes, groups, options.target.levels)
     held = held_out(splits)
     samples = Samples.of(table, tokens_FL)
     name, seed = options.member, options.seed

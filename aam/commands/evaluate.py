@@ -7,6 +7,7 @@ import json
 from aam.console import say
 from aam.contract.files import atomic_write, refuse_existing
 from aam.contract.options.commands.use import Evaluate
+from aam.contract.options.study import ordered_levels
 from aam.data.conditions import rows_where
 from aam.data.error_analysis import metrics_by
 from aam.data.metadata import ID_HEADER, read_metadata
@@ -20,7 +21,7 @@ def run(options: Evaluate) -> None:
 
     Raises:
         MissingInput: a file does not exist.
-        UsageError: --where is not a condition.
+        UsageError: --where is not a condition, or --ordinal is no order.
         DataError: no sample in common, no such column, or values that are not numeric.
         CannotCreate: the output exists or cannot be written.
     """
@@ -29,8 +30,9 @@ def run(options: Evaluate) -> None:
     frame = read_predictions(options.predictions, options.metadata_column)
     metadata = read_metadata(options.metadata)
     frame = frame.iloc[rows_where(options.where, metadata, frame[ID_HEADER].tolist())]
-    scored, ids = join_labels(frame, metadata, options.metadata_column, options.classifier)
-    found = summary(scored, options.metadata_column)
+    levels, column = ordered_levels(options.ordinal), options.metadata_column
+    scored, ids = join_labels(frame, metadata, column, options.classifier, levels)
+    found = summary(scored, column)
     if options.by:
         found["by"] = {
             column: metrics_by(scored, metadata.values(column, ids).tolist())

@@ -18,7 +18,13 @@ from aam.console import warn
 from aam.contract.errors import DataError, UsageError, first_few
 from aam.contract.options.study import SplitOptions, TargetOptions
 from aam.data.conditions import rows_where
-from aam.data.metadata import Metadata, class_target, groups, numeric_target
+from aam.data.metadata import (
+    Metadata,
+    class_target,
+    groups,
+    numeric_target,
+    ordinal_target,
+)
 from aam.data.splits import PARTS, Split, make_splits, read_splits
 
 
@@ -28,8 +34,8 @@ class LabelledSamples:
 
     Attributes:
         rows: int64 [n], ascending positions in the sample ids.
-        values: float64 [n], numbers or codes of `classes`.
-        classes: names; empty for numbers.
+        values: float64 [n], numbers, ranks of ordered categories, or codes of `classes`.
+        classes: names; empty for numbers and ranks.
     """
 
     rows: npt.NDArray[np.int64]
@@ -43,8 +49,9 @@ def read_labels(
     """Read the label of each sample; leave out samples without one or outside --where.
 
     Raises:
-        DataError: see `numeric_target` and `class_target`; --where leaves no sample.
-        UsageError: --where is not a condition.
+        DataError: see `numeric_target`, `class_target` and `ordinal_target`; --where leaves no
+            sample.
+        UsageError: --where is not a condition, or see `ordinal_target`.
     """
     inside = rows_where(target.where, metadata, sample_ids)
     ids = [sample_ids[row] for row in inside]
@@ -53,17 +60,35 @@ def read_labels(
     if target.classifier:
         rows, codes, classes = class_target(metadata, target.metadata_column, ids)
         values = codes.astype(np.float64)
+    elif target.ordinal:
+        rows, ranks = ordinal_target(metadata, target.metadata_column, ids, target.levels)
+        values = ranks.astype(np.float64)
     else:
         rows, values = numeric_target(metadata, target.metadata_column, ids)
     return LabelledSamples(inside[rows], values, classes)
 
 
-def check_group(split: SplitOptions, target: TargetOptions) -> None:
-    """Refuse groups that are the target: training samples would have no held-out value of it.
+def category_codes(
+    target: TargetOptions, values: npt.NDArray[np.float64]
+) -> npt.NDArray[np.int64] | None:
+    """Return the codes or ranks of categories, to stratify samples by; None for numbers."""
+    return values.astype(np.int64) if target.type != "regression" else None
+
+
+def check_options(split: SplitOptions, target: TargetOptions) -> None:
+    """Refuse options of the target that contradict each other.
+
+    If the groups are the target, training samples have no held-out value of it.
 
     Raises:
-        UsageError: --group-column is --metadata-column.
+        UsageError: --group-column is --metadata-column, or --classifier with --ordinal.
     """
+    if target.classifier and target.ordinal:
+        raise UsageError(
+            "Either classes without an order, or ordered ones",
+            "--classifier with --ordinal",
+            "leave out one of them",
+        )
     if split.group_column == target.metadata_column:
         raise UsageError(
             "The groups are the target, so no training sample has the value of a held-out one",
@@ -88,7 +113,7 @@ def split_samples(
         seed: of the shuffles.
         sample_ids: ids of the samples.
         metadata: contains the group column.
-        codes: class of each sample; None for a numeric target.
+        codes: class or rank of each sample, see `category_codes`; None for a numeric target.
 
     Raises:
         UsageError: --stratify without classes, or --group-column without metadata.
@@ -96,7 +121,9 @@ def split_samples(
             validation samples are of one class.
     """
     if options.stratify and codes is None:
-        raise UsageError("--stratify needs classes", "--classifier is not given", "leave it out")
+        raise UsageError(
+            "--stratify needs classes", "without --classifier or --ordinal", "leave it out"
+        )
     labels = None
     if options.group_column is not None:
         if metadata is None:

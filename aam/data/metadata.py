@@ -13,12 +13,13 @@ from collections import Counter
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
+from typing import Any
 
 import numpy as np
 from numpy.typing import NDArray
 
 from aam.console import say, warn
-from aam.contract.errors import DataError, first_few
+from aam.contract.errors import DataError, UsageError, first_few
 from aam.contract.files import require
 from aam.contract.suggestions import nearest
 from aam.data.io.artifact import read_payload
@@ -208,15 +209,61 @@ def class_target(
             f"it has {len(classes)} different numbers in {len(labels)} samples",
             "leave out --classifier",
         )
+    _warn_of_single(column, labels)
+    return rows, encode_labels(labels, classes), classes
+
+
+def ordinal_target(
+    metadata: Metadata, column: str, sample_ids: Sequence[str], levels: Sequence[str]
+) -> tuple[NDArray[np.int64], NDArray[np.int64]]:
+    """Return the samples with a category in `column`, and the ranks of their categories.
+
+    Args:
+        levels: all categories, the lowest first.
+
+    Returns:
+        rows int64 [n], ascending positions in `sample_ids`; ranks int64 [n], from 0.
+
+    Raises:
+        UsageError: fewer than two levels, or one twice.
+        DataError: no such column; no sample in common or none with a value; one category only; a
+            category that is not among the levels.
+    """
+    order = f"--ordinal {','.join(levels)}"
+    names = [normalized(level) for level in levels]
+    if len(names) < 2 or len(set(names)) < len(names) or "" in names:
+        remedy = "name each category of the column once, the lowest first"
+        raise UsageError("No order of two or more categories", order, remedy)
+    rows, texts = _labelled(metadata, column, sample_ids)
+    labels = [normalized(text) for text in texts]
+    if unknown := {name: labels.count(name) for name in sorted(set(labels) - set(names))}:
+        raise DataError(
+            f"The column '{column}' has values that the order does not have",
+            f"{first_few(unknown)} in {sum(unknown.values())} of {len(labels)} samples, {order}",
+            "add them at their place in the order, or leave the samples out by --where",
+        )
+    if len(set(labels)) < 2:
+        raise _constant(column, labels)
+    if absent := [name for name in names if name not in labels]:
+        warn(f"Categories of --ordinal that no sample has in '{column}': {first_few(absent)}.")
+    _warn_of_single(column, labels)
+    return rows, encode_labels(labels, names)
+
+
+def _warn_of_single(column: str, labels: Sequence[str]) -> None:
     if single := [name for name, number in sorted(Counter(labels).items()) if number == 1]:
         warn(f"Classes of '{column}' with a single sample: {first_few(single)}.")
-    return rows, encode_labels(labels, classes), classes
 
 
 def encode_labels(labels: Sequence[str], classes: Sequence[str]) -> NDArray[np.int64]:
     """Return the index of each label in `classes`; KeyError for a label that is not a class."""
     code_of = {name: code for code, name in enumerate(classes)}
     return np.array([code_of[label] for label in labels], dtype=np.int64)
+
+
+def label_names(values_N: NDArray[Any], names: Sequence[str]) -> object:
+    """Return the names of codes or ranks; the numbers themselves without names."""
+    return [names[int(code)] for code in values_N] if names else values_N
 
 
 def groups(metadata: Metadata, column: str, sample_ids: Sequence[str]) -> NDArray[np.str_]:

@@ -1,17 +1,17 @@
-"""Metrics of predictions against labels: regression, classification, confusion matrix, by fold.
+"""Metrics of predictions against labels: numbers, classes, ordered classes; confusion matrix.
 
 The metrics are those of scikit-learn and SciPy. To add one, add an entry to `REGRESSION`,
-`CLASSIFICATION` or `PROBABILITIES`; `metrics.json` and `aam evaluate` then contain it. A metric
-that is not defined for the given samples (R2 of one sample, AUC of one class) is None.
+`CLASSIFICATION`, `ORDINAL` or `PROBABILITIES`; `metrics.json` and `aam evaluate` then contain it. A
+metric that is not defined for the given samples (R2 of one sample, AUC of one class) is None.
 """
 
 from __future__ import annotations
 
 import math
 import warnings
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass
-from typing import Any
+from typing import Any, Literal
 
 import numpy as np
 import numpy.typing as npt
@@ -31,6 +31,7 @@ from sklearn.metrics import (
 F64 = npt.NDArray[np.float64]
 Codes = npt.NDArray[np.int64]
 Metrics = dict[str, float | None]
+TargetType = Literal["regression", "classification", "ordinal"]
 
 
 @dataclass(frozen=True)
@@ -42,6 +43,7 @@ class ScoredPredictions:
         folds: n names of folds; empty for a single fold.
         classes: C names; empty for a numeric target.
         probabilities: [n, C] or None.
+        ordered: whether the codes are ranks.
     """
 
     actual: npt.NDArray[Any]
@@ -49,6 +51,25 @@ class ScoredPredictions:
     folds: tuple[str, ...] = ()
     classes: tuple[str, ...] = ()
     probabilities: F64 | None = None
+    ordered: bool = False
+
+    @property
+    def type(self) -> TargetType:
+        """What was predicted; it decides the metrics."""
+        if not self.classes:
+            return "regression"
+        return "ordinal" if self.ordered else "classification"
+
+    def at_levels(self, levels: tuple[str, ...]) -> ScoredPredictions:
+        """Return predicted ranks as ordered classes; without `levels` the predictions themselves.
+
+        Args:
+            levels: categories of an ordinal target, the lowest first.
+        """
+        if not levels:
+            return self
+        actual, predicted = self.actual.astype(np.int64), nearest_level(self.predicted, levels)
+        return ScoredPredictions(actual, predicted, self.folds, levels, ordered=True)
 
     def take(self, rows: Codes) -> ScoredPredictions:
         """Return the samples at `rows` (int [m])."""
@@ -58,7 +79,13 @@ class ScoredPredictions:
             tuple(self.folds[row] for row in rows) if self.folds else (),
             self.classes,
             None if self.probabilities is None else self.probabilities[rows],
+            self.ordered,
         )
+
+
+def nearest_level(ranks: F64, levels: Sequence[str]) -> Codes:
+    """Return the code of the level nearest to each rank."""
+    return np.rint(ranks).clip(0, len(levels) - 1).astype(np.int64)
 
 
 MetricFunction = Callable[[ScoredPredictions], float]
@@ -94,6 +121,22 @@ def _balanced_accuracy(scored: ScoredPredictions) -> float:
     )
 
 
+def _weighted_kappa(scored: ScoredPredictions) -> float:
+    """Return Cohen's kappa with quadratic weights.
+
+    That is 1 minus the mean squared difference of the pairs, divided by that of all combinations.
+    """
+    actual, predicted = scored.actual, scored.predicted
+    if np.ptp(actual) == 0:
+        return math.nan
+    chance = actual.var() + predicted.var() + (actual.mean() - predicted.mean()) ** 2
+    return float(1 - np.square(actual - predicted).mean() / chance)
+
+
+def _mean_ranks(scored: ScoredPredictions) -> float:
+    return float(np.abs(scored.actual - scored.predicted).mean())
+
+
 def _auc(scored: ScoredPredictions) -> float:
     """Return the AUC of the second of two classes, or the mean of each class against the rest."""
     assert scored.probabilities is not None
@@ -124,15 +167,26 @@ CLASSIFICATION: dict[str, MetricFunction] = {
 }
 """Metrics of predicted classes."""
 
+ORDINAL: dict[str, MetricFunction] = {
+    "weighted_kappa": _weighted_kappa,
+    "mae_ranks": _mean_ranks,
+}
+"""Metrics of ordered classes: Cohen's kappa with quadratic weights, 1 if perfect and 0 for chance,
+and the mean number of ranks between prediction and truth."""
+
 PROBABILITIES: dict[str, MetricFunction] = {"auc": _auc}
 """Metrics of class probabilities, computed where there are some."""
+
+METRICS: dict[TargetType, dict[str, MetricFunction]] = {
+    "regression": REGRESSION,
+    "classification": CLASSIFICATION,
+    "ordinal": ORDINAL | CLASSIFICATION,
+}
 
 
 def compute_metrics(scored: ScoredPredictions) -> Metrics:
     """Return the number of samples (`samples`) and every metric of `scored`, by name."""
-    functions = REGRESSION
-    if scored.classes:
-        functions = CLASSIFICATION | ({} if scored.probabilities is None else PROBABILITIES)
+    functions = METRICS[scored.type] | ({} if scored.probabilities is None else PROBABILITIES)
     with warnings.catch_warnings():
         # Predictions of an untrained model hardly differ; small validation sets have as many
         # classes as samples. Neither is an error.
@@ -154,7 +208,7 @@ def summary(scored: ScoredPredictions, column: str) -> dict[str, Any]:
     """Return the content of `metrics.json`: all metrics, overall and by fold."""
     found: dict[str, Any] = {
         "column": column,
-        "kind": "classification" if scored.classes else "regression",
+        "kind": scored.type,
         "overall": compute_metrics(scored),
         "folds": metrics_by_fold(scored),
     }

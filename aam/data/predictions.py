@@ -21,6 +21,7 @@ from aam.data.metadata import (
     class_target,
     encode_labels,
     numeric_target,
+    ordinal_target,
 )
 from aam.data.metrics import ScoredPredictions
 
@@ -73,9 +74,17 @@ def read_predictions(path: Path, target: str = "") -> pd.DataFrame:
 
 
 def join_labels(
-    frame: pd.DataFrame, metadata: Metadata, column: str, classifier: bool
+    frame: pd.DataFrame,
+    metadata: Metadata,
+    column: str,
+    classifier: bool,
+    levels: tuple[str, ...] = (),
 ) -> tuple[ScoredPredictions, list[str]]:
     """Join predictions with the labels of the metadata by sample id; leave out unlabelled samples.
+
+    Args:
+        classifier: whether the column has classes.
+        levels: categories of an ordinal column, the lowest first; empty for other columns.
 
     Returns:
         The predictions with labels, and their sample ids.
@@ -93,6 +102,9 @@ def join_labels(
     if classifier:
         rows, codes, names = class_target(metadata, column, ids)
         scored = class_predictions(frame.iloc[rows], [names[code] for code in codes])
+    elif levels:
+        rows, codes = ordinal_target(metadata, column, ids, levels)
+        scored = class_predictions(frame.iloc[rows], [levels[code] for code in codes], levels)
     else:
         rows, values = numeric_target(metadata, column, ids)
         scored = numeric_predictions(frame.iloc[rows], values)
@@ -108,12 +120,28 @@ def numeric_predictions(frame: pd.DataFrame, actual: npt.NDArray[np.float64]) ->
     return ScoredPredictions(actual, numeric_column(frame, "predicted"), folds_of(frame))
 
 
-def class_predictions(frame: pd.DataFrame, actual: Sequence[str]) -> ScoredPredictions:
-    """Combine predicted classes, and their probabilities if there are any, with n labels."""
+def class_predictions(
+    frame: pd.DataFrame, actual: Sequence[str], levels: tuple[str, ...] = ()
+) -> ScoredPredictions:
+    """Combine predicted classes, and their probabilities if there are any, with n labels.
+
+    Args:
+        levels: all classes if they are ordered, the lowest first.
+
+    Raises:
+        DataError: a class that is not among the levels.
+    """
     predicted = frame["predicted"].tolist()
     columns = [name for name in frame.columns if name.startswith("p_")]
     named = {name[2:] for name in columns}
-    classes = tuple(sorted({*actual, *predicted, *named}))
+    present = {*actual, *predicted, *named}
+    classes = levels or tuple(sorted(present))
+    if unknown := sorted(present - set(classes)):
+        raise DataError(
+            "The predictions have values that the order does not have",
+            f"{first_few(unknown)}, --ordinal {','.join(levels)}",
+            "give the order that the model was trained with",
+        )
     probabilities = None
     if columns:
         probabilities = np.zeros((len(frame), len(classes)))
@@ -125,6 +153,7 @@ def class_predictions(frame: pd.DataFrame, actual: Sequence[str]) -> ScoredPredi
         folds_of(frame),
         classes,
         probabilities,
+        bool(levels),
     )
 
 

@@ -7,7 +7,7 @@ else the probability of each class).
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Any, Protocol, TypeVar
 
 import numpy as np
@@ -15,6 +15,7 @@ import numpy.typing as npt
 from scipy import sparse
 
 from aam.data.covariates import CovariateEncoder, Covariates
+from aam.data.metrics import TargetType
 from aam.data.table import FeatureTable
 
 F64 = npt.NDArray[np.float64]
@@ -68,25 +69,41 @@ class Labels:
     """Labels of N samples.
 
     Attributes:
-        values: float64 [N], numbers or codes of `classes`.
-        classes: C names; empty for a number.
+        values: float64 [N], numbers, ranks of `levels`, or codes of `classes`.
+        classes: C names; empty for a number and for ranks.
         groups: int64 [N], the group of each sample; every sample its own without groups.
+        levels: ordered categories, the lowest first, whose ranks are the number; else empty.
     """
 
     values: F64
     classes: tuple[str, ...]
     groups: Rows
+    levels: tuple[str, ...] = ()
 
     @classmethod
-    def of(cls, values: F64, classes: tuple[str, ...], groups: Sequence[str] | None) -> Labels:
+    def of(
+        cls,
+        values: F64,
+        classes: tuple[str, ...],
+        groups: Sequence[str] | None,
+        levels: tuple[str, ...] = (),
+    ) -> Labels:
         """Number the groups, given by name; None for samples without groups."""
         if groups is None:
-            return cls(values, classes, np.arange(len(values)))
-        return cls(values, classes, np.unique(groups, return_inverse=True)[1].astype(np.int64))
+            return cls(values, classes, np.arange(len(values)), levels)
+        numbered = np.unique(groups, return_inverse=True)[1].astype(np.int64)
+        return cls(values, classes, numbered, levels)
 
     def take(self, rows: Rows) -> Labels:
         """Return the labels of the samples at `rows`."""
-        return Labels(self.values[rows], self.classes, self.groups[rows])
+        return replace(self, values=self.values[rows], groups=self.groups[rows])
+
+    @property
+    def type(self) -> TargetType:
+        """What is predicted; it decides the metrics."""
+        if self.classes:
+            return "classification"
+        return "ordinal" if self.levels else "regression"
 
     @property
     def outputs_NC(self) -> F64:

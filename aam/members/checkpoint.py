@@ -32,6 +32,7 @@ from aam.members.ensemble import Ensemble
 from aam.members.estimators import ESTIMATORS
 from aam.members.state import indices, numbers
 from aam.members.training_data import TrainingData
+from aam.members.uncertainty import ProportionalOdds
 from aam.serialization import archive, schema
 from aam.serialization.arrays import to_arrays, to_tensors
 from aam.serialization.schema import Mismatch
@@ -55,13 +56,15 @@ class StoredEnsemble:
         format: version of the file; newer ones are refused.
         version: of the program that wrote it.
         column: that is predicted.
-        classes: names; empty for a number.
+        classes: names; empty for a number and for ranks.
         transform: of a number; the estimators read its forward values.
         weights: of each member.
         half_width: of the prediction intervals; None without.
         temperature: of class probabilities.
         options: of `aam train`.
         range: of the predictions of a number; files of earlier versions have none.
+        levels: ordered categories, the lowest first, whose ranks are the number; else empty.
+        odds: from a rank to the probabilities of the levels; None without levels.
     """
 
     format: Annotated[int, ONE_OR_MORE]
@@ -74,12 +77,14 @@ class StoredEnsemble:
     temperature: Annotated[float, ABOVE_ZERO]
     options: dict[str, _Value | list[_Value] | dict[str, _Value | list[_Value]]]
     range: OutputRange = UNLIMITED
+    levels: tuple[str, ...] = ()
+    odds: ProportionalOdds | None = None
 
     @property
     def ensemble(self) -> Ensemble:
         """Weights and uncertainty of the combination."""
         half_width = math.inf if self.half_width is None else self.half_width
-        return Ensemble(self.weights, half_width, self.temperature)
+        return Ensemble(self.weights, half_width, self.temperature, self.odds)
 
 
 @dataclass(frozen=True)
@@ -126,6 +131,7 @@ def save(
     path: Path,
     column: str,
     classes: tuple[str, ...],
+    levels: tuple[str, ...],
     transform: TransformName,
     outputs: OutputRange,
     ensemble: Ensemble,
@@ -148,6 +154,8 @@ def save(
         ensemble.temperature,
         options,
         outputs,
+        levels,
+        ensemble.odds,
     )
     members: dict[str, Any] = {name: to_tensors(model.arrays()) for name, model in models.items()}
     if networks:
@@ -189,6 +197,8 @@ def _parse(content: dict[str, Any], path: Path) -> LoadedEnsemble:
             f"'{path}', aam {stored.version}, format {stored.format}",
             f"use that version (this is {__version__})",
         )
+    if len(stored.levels) != (stored.odds is not None and len(stored.odds.cutpoints) + 1):
+        raise Mismatch("levels and cutpoints differ")
     members = schema.parse(dict[str, Any], content["members"], "members")
     if members.keys() != stored.weights.keys() or not sum(stored.weights.values()):
         raise Mismatch("members and weights differ")
@@ -208,7 +218,8 @@ def _parse(content: dict[str, Any], path: Path) -> LoadedEnsemble:
     folds = schema.parse(list[Any], members.get(TRANSFORMER, []), TRANSFORMER)
     networks = [checkpoints.validate(fold, path) for fold in folds]
     for config, _ in networks:
-        if config.target is None or config.target.classes != stored.classes:
+        target = config.target
+        if target is None or (target.classes, target.levels) != (stored.classes, stored.levels):
             raise Mismatch("the transformer predicts other classes")
     training = training_data.parse(content.get(_TRAINING), len(tokens_FL))
     folded = to_arrays(content.get(_FOLDS, {}), _FOLDS)

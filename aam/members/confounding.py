@@ -23,7 +23,7 @@ from aam.data.metrics import ScoredPredictions
 from aam.data.splits import Split
 from aam.members.base import F64, Labels
 from aam.members.cross_validation import HeldOut, training_rows
-from aam.members.scores import SCORED, draw_groups, draw_metrics
+from aam.members.scores import SCORED, TITLES, draw_groups, draw_metrics
 
 DEPTH = "sequencing depth"
 """Name of the column that is the number of reads of each sample."""
@@ -74,7 +74,7 @@ def confounders(
         for name in metadata.columns
         if name not in skipped
     }
-    metric, function = next(iter(SCORED[bool(labels.classes)].items()))
+    metric, function = next(iter(SCORED[labels.type].items()))
     draws = draw_groups(labels.groups[held.rows], seed)
     constant = held.scored(_predict(np.zeros(len(reads_N)), labels, splits), labels)
     model, guess = draw_metrics(ensemble, draws), draw_metrics(constant, draws)
@@ -100,7 +100,7 @@ def confounders(
 
 def warning(confounder: Mapping[str, Any]) -> str:
     """Return the sentence about a confounder."""
-    title = {"r2": "R²", "auc": "AUC"}[confounder["metric"]]
+    title = TITLES[confounder["metric"]]
     if confounder.get("other_units"):
         return (
             f"'{confounder['column']}' is the target in other units (it rises or falls with it, "

@@ -14,6 +14,9 @@ from aam.contract.errors import DataError
 from aam.data.metrics import ScoredPredictions
 from aam.data.splits import Split
 from aam.members.base import F64, Estimator, Labels, Model, Rows, Samples
+from aam.members.uncertainty import fit_proportional_odds, median_codes
+
+_PARTS = 5
 
 
 @dataclass(frozen=True)
@@ -31,15 +34,42 @@ class HeldOut:
     part: str
 
     def scored(self, predictions_MC: F64, labels: Labels) -> ScoredPredictions:
-        """Combine predictions of the held-out samples with the labels of all samples."""
+        """Combine predictions of the held-out samples with the labels of all samples.
+
+        Ranks become probabilities of the categories, and the median category the prediction.
+        """
         actual = labels.values[self.rows]
         folds = tuple(str(fold) for fold in self.folds) if self.folds.max() > 1 else ()
+        if labels.levels:
+            probabilities_MC = self._level_probabilities(predictions_MC[:, 0], labels)
+            codes = median_codes(probabilities_MC)
+            return ScoredPredictions(
+                actual.astype(np.int64), codes, folds, labels.levels, probabilities_MC, ordered=True
+            )
         if not labels.classes:
             return ScoredPredictions(actual, predictions_MC[:, 0], folds)
         codes = predictions_MC.argmax(axis=1)
         return ScoredPredictions(
             actual.astype(np.int64), codes, folds, labels.classes, predictions_MC
         )
+
+    def parts(self, labels: Labels) -> Rows:
+        """Return the fold of each sample; of a single split, one of five parts of groups."""
+        if self.folds.max() > 1:
+            return self.folds
+        groups_M = labels.groups[self.rows]
+        return np.unique(groups_M, return_inverse=True)[1] % _PARTS
+
+    def _level_probabilities(self, ranks_M: F64, labels: Labels) -> F64:
+        """Return the probabilities of ordered categories, of a model of the other parts."""
+        codes_M, parts_M = labels.values[self.rows].astype(np.int64), self.parts(labels)
+        found = np.empty((len(ranks_M), len(labels.levels)))
+        for part in np.unique(parts_M):
+            own = parts_M == part
+            others = own if own.all() else ~own  # one group alone has no other part
+            model = fit_proportional_odds(ranks_M[others], codes_M[others], len(labels.levels))
+            found[own] = model.probabilities(ranks_M[own])
+        return found
 
 
 def held_out(splits: Sequence[Split]) -> HeldOut:

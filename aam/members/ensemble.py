@@ -16,7 +16,9 @@ import numpy as np
 from aam.members.base import F64, Labels, Rows
 from aam.members.cross_validation import HeldOut
 from aam.members.uncertainty import (
+    ProportionalOdds,
     calibrate,
+    fit_proportional_odds,
     fit_temperature,
     half_width,
     held_out_half_widths,
@@ -24,8 +26,6 @@ from aam.members.uncertainty import (
 
 NOISE = 2.0
 """Standard errors by which the mean of a set of members has to be better than that of another."""
-
-_PARTS = 5
 
 
 def combine(predictions: Sequence[F64], weights: F64) -> F64:
@@ -85,11 +85,13 @@ class Ensemble:
         weights: of each member, sum 1; 0 for one that is left out.
         half_width: of the prediction interval of a number; infinite with too few groups.
         temperature: of class probabilities; 1 for a number.
+        odds: from a rank to the probabilities of ordered categories; None for other targets.
     """
 
     weights: Mapping[str, float]
     half_width: float
     temperature: float
+    odds: ProportionalOdds | None = None
 
     def combine(self, predictions: Mapping[str, F64], classifier: bool) -> F64:
         """Return the ensemble's numbers or calibrated probabilities [N, C]."""
@@ -129,7 +131,7 @@ def combine_members(predictions: Mapping[str, F64], labels: Labels, held: HeldOu
     outputs_MC, groups_M = labels.outputs_NC[held.rows], labels.groups[held.rows]
     combined_MC = np.empty_like(outputs_MC)
     calibrated_MC = np.empty_like(outputs_MC)
-    parts_M = _parts(held, groups_M)
+    parts_M = held.parts(labels)
     for part in np.unique(parts_M):
         own = parts_M == part
         others = [member[~own] for member in members]
@@ -142,7 +144,11 @@ def combine_members(predictions: Mapping[str, F64], labels: Labels, held: HeldOu
     if classifier:
         return Combined(Ensemble(named, np.inf, temperature), calibrated_MC, combined_MC, None)
     residuals_M = np.abs(combined_MC - outputs_MC)[:, 0]
-    ensemble = Ensemble(named, half_width(residuals_M, groups_M), temperature)
+    odds = None
+    if labels.levels:
+        codes_M = labels.values[held.rows].astype(np.int64)
+        odds = fit_proportional_odds(combined_MC[:, 0], codes_M, len(labels.levels))
+    ensemble = Ensemble(named, half_width(residuals_M, groups_M), temperature, odds)
     widths_M = held_out_half_widths(residuals_M, groups_M)
     return Combined(ensemble, combined_MC, combined_MC, widths_M)
 
@@ -155,10 +161,3 @@ def _fit(
     if not classifier or not len(outputs_MC):
         return weights, 1.0
     return weights, fit_temperature(combine(members, weights), outputs_MC.argmax(axis=1))
-
-
-def _parts(held: HeldOut, groups_M: Rows) -> Rows:
-    """Return the fold of each held-out sample; of a single split, one of five parts of groups."""
-    if held.folds.max() > 1:
-        return held.folds
-    return np.unique(groups_M, return_inverse=True)[1] % _PARTS

@@ -1,12 +1,12 @@
 """Evaluation of an ensemble and its members: the content of `scores.json` in the run folder.
 
-    column, kind    column of the metadata; "regression" or "classification"
-    classes         names of the classes; empty for a number
+    column, kind    column of the metadata; "regression", "classification" or "ordinal"
+    classes         names of the classes, of an ordinal target the lowest first; empty for a number
     part            scored samples: "test" or "validation"
     samples, groups numbers of scored samples, and of groups among them (samples without groups)
     group_column    column of the groups; null without one
     level, draws    of the confidence intervals by bootstrap over groups
-    metric          the metric that compares models: "r2" or "auc"
+    metric          the metric that compares models: "r2", "auc" or "weighted_kappa"
     models          name -> {metrics, cpu_seconds, weight}; the names are "ensemble", the members,
                     and "constant": the mean or the class frequencies of the training samples.
                     metrics: name -> {value, lower, upper}, each a number or null; metrics without
@@ -15,9 +15,9 @@
     differences     [{model, reference, metric, value, lower, upper, beyond_noise, sentence}]:
                     paired, of the ensemble and each member, and of each two members; empty with
                     a single member
-    interval        {coverage, half_width, covered}: prediction intervals of a number, and the
-                    fraction of the held-out samples that lie in theirs; null for classes and with
-                    too few groups
+    interval        {coverage, half_width, covered}: prediction intervals of a number or a rank,
+                    and the fraction of the held-out samples that lie in theirs; null for classes
+                    and with too few groups
     calibration     {temperature, log_loss, uncalibrated_log_loss} of the ensemble's probabilities
                     for held-out samples; null for a number
     inputs          only of models that read metadata columns, see `input_comparison`: {columns,
@@ -47,11 +47,19 @@ from aam.data.splits import Split
 from aam.members.base import F64, Labels
 from aam.members.cross_validation import HeldOut, training_rows
 from aam.members.ensemble import Combined
-from aam.members.scores import DRAWS, LEVEL, SCORED, Drawn, Score, draw_groups, draw_metrics
+from aam.members.scores import (
+    DRAWS,
+    LEVEL,
+    SCORED,
+    TITLES,
+    Drawn,
+    Score,
+    draw_groups,
+    draw_metrics,
+)
 from aam.members.uncertainty import COVERAGE
 
 ENSEMBLE, CONSTANT = "ensemble", "constant"
-_TITLES = {"r2": "R²", "auc": "AUC"}
 
 
 def constant_predictions(labels: Labels, splits: Sequence[Split]) -> F64:
@@ -106,15 +114,15 @@ def evaluate(
     drawn = {name: draw_metrics(found, draws) for name, found in scored.items()}
     return {
         "column": column,
-        "kind": "classification" if labels.classes else "regression",
-        "classes": list(labels.classes),
+        "kind": labels.type,
+        "classes": list(labels.classes or labels.levels),
         "part": held.part,
         "samples": len(held.rows),
         "groups": draws.groups,
         "group_column": group_column,
         "level": LEVEL,
         "draws": DRAWS,
-        "metric": next(iter(SCORED[bool(labels.classes)])),
+        "metric": next(iter(SCORED[labels.type])),
         "models": {
             name: {
                 "metrics": _metrics(found, drawn[name]),
@@ -180,9 +188,9 @@ def sentence(model: str, reference: str, metric: str, difference: Score, units: 
     'ensemble is ahead of forest by 0.031 R² (95 % 0.004 to 0.058, 42 groups of infant)'
     """
     if difference.value is None:
-        return f"{model} and {reference} cannot be compared: {_TITLES[metric]} is not defined"
+        return f"{model} and {reference} cannot be compared: {TITLES[metric]} is not defined"
     text = f"{model} is {'ahead of' if difference.value >= 0 else 'behind'} {reference} by "
-    text += f"{abs(difference.value):.3f} {_TITLES[metric]}"
+    text += f"{abs(difference.value):.3f} {TITLES[metric]}"
     if difference.lower is None or difference.upper is None:
         return f"{text} (no interval: {units})"
     limits = sorted([difference.lower, difference.upper])

@@ -12,7 +12,12 @@ from aam.data.study import load_study
 from aam.members.base import F64, Samples
 from aam.members.checkpoint import TRANSFORMER, LoadedEnsemble
 from aam.members.estimators import ESTIMATORS, KERNEL
-from aam.members.tables import interval_columns, prediction_columns
+from aam.members.tables import (
+    interval_columns,
+    member_columns,
+    ordinal_columns,
+    prediction_columns,
+)
 from aam.numerics.device import choose_device
 from aam.training.new_samples import (
     NO_COMPARISON,
@@ -71,12 +76,16 @@ def predict_table(loaded: LoadedEnsemble, options: Predict) -> tuple[pd.DataFram
     predictions_NC = stored.ensemble.combine(members, bool(stored.classes))
     require_finite("predictions", ids, predictions_NC)
     columns: dict[str, object] = {ID_HEADER: list(ids)}
-    columns |= prediction_columns(predictions_NC, stored.classes)
+    odds = stored.odds
+    if odds is not None:
+        columns |= ordinal_columns(predictions_NC[:, 0], odds, stored.levels)
+    else:
+        columns |= prediction_columns(predictions_NC, stored.classes)
     if not stored.classes:
         widths_N = np.full(len(ids), stored.ensemble.half_width)
         columns |= interval_columns(predictions_NC, widths_N, stored.range)
     for name, found in members.items():
-        columns |= prediction_columns(found, stored.classes, f"{name}_")
+        columns |= member_columns(name, found, stored.classes, stored.levels)
     comparison = NO_COMPARISON
     if (training := loaded.training) is not None:
         distances_N = training.distances(inputs[KERNEL])

@@ -21,7 +21,7 @@ from aam.members.cross_validation import CrossValidated, HeldOut, held_out
 from aam.members.ensemble import Combined, combine_members
 from aam.members.evaluation import ENSEMBLE, evaluate, shown_metrics, unit_of
 from aam.members.input_comparison import BOTH, compare_inputs, show_inputs
-from aam.members.tables import held_out_table, interval_columns, prediction_columns
+from aam.members.tables import held_out_table, interval_columns, member_columns
 from aam.members.training_data import describe
 from aam.training.labelled_study import LabelledStudy, output_range
 from aam.training.loggers import log_scores
@@ -91,6 +91,7 @@ def _write_ensemble(
         folder / "checkpoints" / checkpoint.NAME,
         column,
         labels.classes,
+        labels.levels,
         options.target_transform if not labels.classes else "none",
         output_range(options),
         combined.ensemble,
@@ -104,7 +105,7 @@ def _write_ensemble(
     limits = output_range(options)
     columns = interval_columns(combined.predictions_MC, combined.half_widths_M, limits)
     for name, predictions_MC in members.items():
-        columns |= prediction_columns(predictions_MC, labels.classes, f"{name}_")
+        columns |= member_columns(name, predictions_MC, labels.classes, labels.levels)
     ids = labelled.study.table.sample_ids
     table = held_out_table(ids, held, labels, combined.predictions_MC, columns)
     write_table(folder / "predictions.tsv", table)

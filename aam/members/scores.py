@@ -15,10 +15,12 @@ from scipy.stats import NearConstantInputWarning
 
 from aam.data.metrics import (
     CLASSIFICATION,
+    ORDINAL,
     PROBABILITIES,
     REGRESSION,
     MetricFunction,
     ScoredPredictions,
+    TargetType,
 )
 from aam.members.base import F64, Rows
 
@@ -26,11 +28,15 @@ DRAWS = 1000
 LEVEL = 0.95
 """Of the confidence intervals."""
 
-SCORED: dict[bool, dict[str, MetricFunction]] = {
-    False: {name: REGRESSION[name] for name in ("r2", "mae")},
-    True: {"auc": PROBABILITIES["auc"], "accuracy": CLASSIFICATION["accuracy"]},
+SCORED: dict[TargetType, dict[str, MetricFunction]] = {
+    "regression": {name: REGRESSION[name] for name in ("r2", "mae")},
+    "classification": {"auc": PROBABILITIES["auc"], "accuracy": CLASSIFICATION["accuracy"]},
+    "ordinal": {**ORDINAL, "accuracy": CLASSIFICATION["accuracy"]},
 }
-"""Metrics with an interval, for numbers (False) and classes (True); the first compares models."""
+"""Metrics with an interval; the first compares models."""
+
+TITLES = {"r2": "R²", "auc": "AUC", "weighted_kappa": "weighted kappa"}
+"""Names of the metrics that compare models, in sentences."""
 
 
 @dataclass(frozen=True)
@@ -97,7 +103,7 @@ class Drawn:
 
 def draw_metrics(scored: ScoredPredictions, draws: Draws) -> Drawn:
     """Compute the metrics of `SCORED` on all samples and on each draw."""
-    functions = SCORED[bool(scored.classes)]
+    functions = SCORED[scored.type]
     parts = [scored.take(rows) for rows in draws.rows]
     return Drawn(
         {name: _metric(function, scored) for name, function in functions.items()},

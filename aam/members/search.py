@@ -118,7 +118,7 @@ def search(options: Search) -> dict[str, Any] | None:
     import_optuna()
     base, axes = _prepare(options)
     labelled = load_labelled_study(base, None, base.split)
-    metric, _ = next(iter(SCORED[bool(labelled.classes)].items()))
+    metric, _ = next(iter(SCORED[base.target.type].items()))
     folder = options.run.output_dir
     url = options.storage or f"sqlite:///{(folder / DATABASE).absolute()}"
     splits = labelled.splits
@@ -312,7 +312,7 @@ def _score(
         with as_library():
             scored = train(build(Train, given | own | run))
     assert scored is not None
-    _, function = next(iter(SCORED[bool(labelled.classes)].items()))
+    _, function = next(iter(SCORED[base.target.type].items()))
     return function(scored)
 
 

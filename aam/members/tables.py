@@ -7,9 +7,10 @@ from typing import TYPE_CHECKING
 
 import numpy as np
 
-from aam.data.metadata import ID_HEADER
+from aam.data.metadata import ID_HEADER, label_names
 from aam.members.base import F64, Labels
 from aam.members.cross_validation import HeldOut
+from aam.members.uncertainty import ProportionalOdds, median_codes
 from aam.training.target_transforms import OutputRange
 
 if TYPE_CHECKING:
@@ -23,7 +24,7 @@ def held_out_table(
     predictions_MC: F64,
     columns: Mapping[str, object] | None = None,
 ) -> pd.DataFrame:
-    """Build the table sample-id, fold, split, actual, predicted, p_<class>, and further columns.
+    """Build the table sample-id, fold, split, actual, predicted, rank, p_<class>, and more.
 
     Args:
         sample_ids: of all N samples.
@@ -34,16 +35,19 @@ def held_out_table(
     """
     import pandas as pd
 
-    actual = labels.values[held.rows]
+    scored = held.scored(predictions_MC, labels)
     content: dict[str, object] = {
         ID_HEADER: [sample_ids[row] for row in held.rows],
         "fold": held.folds,
         "split": held.part,
-        "actual": [labels.classes[int(code)] for code in actual] if labels.classes else actual,
+        "actual": label_names(scored.actual, scored.classes),
+        "predicted": label_names(scored.predicted, scored.classes),
     }
-    return pd.DataFrame(
-        content | prediction_columns(predictions_MC, labels.classes) | dict(columns or {})
-    )
+    if labels.levels:
+        content["rank"] = predictions_MC[:, 0]
+    if scored.probabilities is not None:
+        content |= _probability_columns(scored.probabilities, scored.classes)
+    return pd.DataFrame(content | dict(columns or {}))
 
 
 def prediction_columns(
@@ -52,9 +56,32 @@ def prediction_columns(
     """Return the columns predicted and p_<class>, with a prefix before their names."""
     if not classes:
         return {f"{prefix}predicted": predictions_NC[:, 0]}
-    predicted = [classes[code] for code in np.argmax(predictions_NC, axis=1)]
-    probabilities = {f"{prefix}p_{name}": predictions_NC[:, c] for c, name in enumerate(classes)}
-    return {f"{prefix}predicted": predicted, **probabilities}
+    predicted = {f"{prefix}predicted": label_names(np.argmax(predictions_NC, axis=1), classes)}
+    return predicted | _probability_columns(predictions_NC, classes, prefix)
+
+
+def member_columns(
+    name: str, predictions_NC: F64, classes: Sequence[str], levels: Sequence[str]
+) -> dict[str, object]:
+    """Return the columns of a member: its predictions, of ordered categories the rank alone."""
+    if levels:
+        return {f"{name}_rank": predictions_NC[:, 0]}
+    return prediction_columns(predictions_NC, classes, f"{name}_")
+
+
+def ordinal_columns(
+    ranks_N: F64, odds: ProportionalOdds, levels: Sequence[str]
+) -> dict[str, object]:
+    """Return the columns predicted (the median category), rank and p_<category>."""
+    probabilities_NC = odds.probabilities(ranks_N)
+    columns = {"predicted": label_names(median_codes(probabilities_NC), levels), "rank": ranks_N}
+    return columns | _probability_columns(probabilities_NC, levels)
+
+
+def _probability_columns(
+    probabilities_NC: F64, classes: Sequence[str], prefix: str = ""
+) -> dict[str, object]:
+    return {f"{prefix}p_{name}": probabilities_NC[:, c] for c, name in enumerate(classes)}
 
 
 def interval_columns(

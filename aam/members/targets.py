@@ -130,6 +130,9 @@ def _check(options: Train, columns: Sequence[str]) -> None:
     evidence = f"--metadata-column {options.target.metadata_column}"
     if len(set(columns)) < len(columns):
         raise UsageError("A target twice", evidence, "name each column once")
+    if options.target.ordinal:
+        remedy = "train an ordinal target in a run of its own"
+        raise UsageError("--ordinal with several targets", evidence, remedy)
     if options.split.stratify:
         remedy = "leave out --stratify, or train the targets in separate runs"
         raise UsageError("--stratify with several targets", evidence, remedy)

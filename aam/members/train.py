@@ -89,7 +89,7 @@ def train(options: Train) -> ScoredPredictions | None:
     trained = network.train(options)
     counts = _train_on_counts(options)
     if trained is None or (len(members) == 1 and counts is None):
-        return trained
+        return trained and trained.at_levels(options.target.levels)
     return _add_estimators(options, trained, counts)
 
 
@@ -225,7 +225,7 @@ def _add_estimators(
     estimated = _estimate(options, labelled, others)
     facts, scored = write_results(options, labelled, estimated, _by_name(trained))
     if not estimated.results:  # the transformer alone has written its predictions and its record
-        return trained
+        return trained.at_levels(options.target.levels)
     content = json.loads((folder / "run.json").read_text(encoding="utf-8"))
     run_record.write(folder / "run.json", content | facts)
     return scored
@@ -249,7 +249,8 @@ def _estimate(
         labelled: the study.
         counts_alone: held-out predictions of other members that read the counts alone.
     """
-    labels = Labels.of(labelled.values, labelled.classes, labelled.labels)
+    levels = options.target.levels
+    labels = Labels.of(labelled.values, labelled.classes, labelled.labels, levels)
     functions = TRANSFORMS[options.target_transform]
     fitted = labels
     if not labels.classes:

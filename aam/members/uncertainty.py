@@ -7,20 +7,30 @@ Willett 2023, "Distribution-free inference with hierarchical data").
 
 Class probabilities are calibrated with one temperature: log probabilities are divided by it (Guo et
 al. 2017). What is shown for a held-out sample is calibrated on other groups.
+
+Predicted ranks of ordered categories become probabilities by a proportional odds model (McCullagh
+1980): P(category above level k) = sigmoid(slope x rank - cutpoint k).
 """
 
 from __future__ import annotations
 
 import math
+from dataclasses import dataclass
+from typing import Annotated
 
 import numpy as np
 from scipy.optimize import minimize_scalar
+from scipy.special import expit
 
+from aam.contract.options.field import ZERO_OR_MORE
 from aam.members.base import F64, Rows
 
 COVERAGE = 0.9
 _SMALLEST = 1e-6
 """Probabilities are at least this before their logarithm."""
+
+_PENALTY = 100.0
+"""Inverse of the L2 penalty of a proportional odds model; it matters for separable data alone."""
 
 
 def half_width(residuals_M: F64, groups: Rows, coverage: float = COVERAGE) -> float:
@@ -67,3 +77,59 @@ def calibrate(probabilities_MC: F64, temperature: float) -> F64:
     scaled = np.exp(scaled - scaled.max(axis=1, keepdims=True))
     calibrated: F64 = scaled / scaled.sum(axis=1, keepdims=True)
     return calibrated
+
+
+@dataclass(frozen=True)
+class ProportionalOdds:
+    """Model of K ordered categories given a predicted rank.
+
+    Attributes:
+        slope: of the log odds over the rank.
+        cutpoints: K - 1 numbers, ascending.
+    """
+
+    slope: Annotated[float, ZERO_OR_MORE]
+    cutpoints: tuple[float, ...]
+
+    def probabilities(self, ranks_N: F64) -> F64:
+        """Return the probability of each category, float64 [N, K]."""
+        cumulative_NK = expit(np.array(self.cutpoints) - self.slope * ranks_N[:, None])
+        probabilities_NK: F64 = np.diff(cumulative_NK, prepend=0.0, append=1.0)
+        return probabilities_NK
+
+
+def fit_proportional_odds(ranks_M: F64, codes_M: Rows, levels: int) -> ProportionalOdds:
+    """Fit the model to held-out predictions, as one logistic regression of all cutpoints.
+
+    Each sample is an observation for each cutpoint (Li and Lin 2007, "Ordinal regression by
+    extended binary classification"). Half an observation on either side of each cutpoint keeps a
+    category without samples finite. Predictions that fall with the truth get the slope 0.
+
+    Args:
+        ranks_M: predicted, real numbers.
+        codes_M: true ranks.
+        levels: K categories.
+    """
+    from sklearn.linear_model import LogisticRegression
+
+    above_MK = codes_M[:, None] > np.arange(levels - 1)
+    mean = ranks_M.mean()
+    inputs = np.concatenate([ranks_M, [mean, mean]])
+    sides = np.concatenate([above_MK, np.array([[False], [True]]).repeat(levels - 1, axis=1)])
+    weights = np.concatenate([np.ones(len(ranks_M)), [0.5, 0.5]]).repeat(levels - 1)
+
+    def fit(inputs: F64) -> ProportionalOdds:
+        cutpoint_of = np.tile(np.eye(levels - 1), (len(inputs), 1))
+        features = np.column_stack([inputs.repeat(levels - 1), -cutpoint_of])
+        model = LogisticRegression(C=_PENALTY, fit_intercept=False, max_iter=1000)
+        slope, *cutpoints = model.fit(features, sides.ravel(), weights).coef_[0].tolist()
+        return ProportionalOdds(slope, tuple(np.maximum.accumulate(cutpoints).tolist()))
+
+    found = fit(inputs)
+    return found if found.slope >= 0 else ProportionalOdds(0.0, fit(0 * inputs).cutpoints)
+
+
+def median_codes(probabilities_NC: F64) -> Rows:
+    """Return the category in which the cumulative probability reaches one half, int64 [N]."""
+    below: Rows = (np.cumsum(probabilities_NC[:, :-1], axis=1) < 0.5).sum(axis=1)
+    return below

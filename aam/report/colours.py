@@ -106,7 +106,8 @@ def choose_colours(
         return ()
     table = read_metadata(path)
     group = run.option("split", "group_column")
-    named = {*categories, group} | ({run.target} if run.option("target", "classifier") else set())
+    is_category = run.option("target", "classifier") or run.option("target", "ordinal")
+    named = {*categories, group} | ({run.target} if is_category else set())
     chosen = list(columns)
     if run.target is not None and run.target not in chosen:
         chosen.insert(0, run.target)

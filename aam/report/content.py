@@ -186,7 +186,9 @@ def _scored_tiles(given: ReportInput) -> list[Tile]:
         return []
     own = given.models.metrics[OWN]
     names = ("r2", "mae", "rmse", "spearman")
-    if "accuracy" in own:
+    if "weighted_kappa" in own:
+        names = ("weighted_kappa", "mae_ranks", "accuracy", "balanced_accuracy")
+    elif "accuracy" in own:
         names = ("accuracy", "balanced_accuracy", "auc", "macro_f1")
     tiles = []
     for name in names:

@@ -34,6 +34,7 @@ def _missing(given: ReportInput) -> Iterator[tuple[str, str]]:
         argv = ["baseline", *inputs, "--metadata", metadata or "METADATA"]
         argv += ["--metadata-column", str(run.target)]
         argv += ["--classifier"] if target.get("classifier") else []
+        argv += ["--ordinal", *target["ordinal"]] if target.get("ordinal") else []
         argv += ["--where", target["where"]] if target.get("where") else []
         argv += ["--splits", f"{folder}/splits.tsv"]
         present = {baseline.model for baseline in run.baselines}

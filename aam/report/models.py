@@ -83,14 +83,14 @@ def best_guess(scored: ScoredPredictions) -> ScoredPredictions:
     shares = np.tile(counts / counts.sum(), (len(scored.actual), 1))
     return ScoredPredictions(
         scored.actual, shares.argmax(axis=1), (), scored.classes,
-        None if scored.probabilities is None else shares,
+        None if scored.probabilities is None else shares, scored.ordered,
     )  # fmt: skip
 
 
 def _metrics(scored: ScoredPredictions, draws: Draws) -> dict[str, Score]:
     plain = {name: Score(value, None, None) for name, value in compute_metrics(scored).items()}
     del plain["samples"]
-    if scored.classes and scored.probabilities is None:
+    if scored.type == "classification" and scored.probabilities is None:
         return plain
     return plain | draw_metrics(scored, draws).score()
 

@@ -12,6 +12,7 @@ import numpy as np
 import numpy.typing as npt
 
 from aam.contract.errors import DataError, MissingInput
+from aam.contract.options.study import ordered_levels
 from aam.data.distances import DistanceMatrix, read_distances
 from aam.data.metadata import ID_HEADER, OLD_ID_HEADER
 from aam.data.metrics import ScoredPredictions
@@ -172,8 +173,9 @@ def _read_scored(
     if "actual" not in frame.columns:
         return (), None, ""
     target = facts.get("options", {}).get("target") or {}
-    if target.get("classifier"):
-        scored = class_predictions(frame, frame["actual"].tolist())
+    levels = ordered_levels(target.get("ordinal") or ())
+    if target.get("classifier") or levels:
+        scored = class_predictions(frame, frame["actual"].tolist(), levels)
     else:
         scored = numeric_predictions(frame, numeric_column(frame, "actual"))
     part = str(frame["split"].iloc[0]) if "split" in frame.columns else ""

@@ -100,7 +100,7 @@ def verdict(given: ReportInput) -> str:
     if given.models is None:
         return ""
     own, guess = given.models.metrics[OWN], given.models.metrics[GUESS]
-    names = ("r2", "auc", "accuracy", "mae")
+    names = ("r2", "weighted_kappa", "auc", "accuracy", "mae")
     name = next(name for name in names if name in own and own[name].value is not None)
     found, guessed = own[name], guess[name].value
     first = f"{TITLES[name]} is {with_interval(name, found)}; a guess has {shown(name, guessed)}"

@@ -22,6 +22,8 @@ TITLES = {
     "median_error": "Median error",
     "pearson": "Pearson",
     "spearman": "Spearman",
+    "weighted_kappa": "Weighted kappa",
+    "mae_ranks": "MAE, ranks",
     "accuracy": "Accuracy",
     "balanced_accuracy": "Balanced",
     "macro_f1": "Macro F1",

@@ -13,7 +13,7 @@ from aam.contract.options.commands.train import Train
 from aam.contract.options.study import SplitOptions
 from aam.contract.suggestions import nearest
 from aam.data.covariates import Covariates, check_folds, check_target, read_covariates
-from aam.data.labels import check_group, read_labels, split_samples
+from aam.data.labels import category_codes, check_options, read_labels, split_samples
 from aam.data.metadata import read_metadata
 from aam.data.splits import Split
 from aam.data.study import Study, load_study
@@ -28,8 +28,8 @@ class LabelledStudy:
 
     Attributes:
         study: the samples that have a label and reach the rarefaction depth.
-        values: float64 [N], numbers or class codes.
-        classes: names of the classes; empty for numbers.
+        values: float64 [N], numbers, ranks of ordered categories, or class codes.
+        classes: names of the classes; empty for numbers and ranks.
         labels: group of each sample; None without groups.
         depth: rarefaction depth.
         covariates: metadata columns that the model reads; None without any.
@@ -53,10 +53,11 @@ def load_labelled_study(options: Train, max_bp: int | None, splits: SplitOptions
 
     Raises:
         AamError: see the readers.
-        UsageError: the groups are the target.
+        UsageError: see `check_options` and `output_range`.
         DataError: fewer than two samples reach the depth, or their labels are all the same.
     """
-    check_group(options.split, options.target)
+    check_options(options.split, options.target)
+    limits = output_range(options)
     study = load_study(options.input, options.phylogeny, max_bp)
     metadata = read_metadata(options.target.metadata)
     found = read_labels(options.target, metadata, study.table.sample_ids)
@@ -70,7 +71,6 @@ def load_labelled_study(options: Train, max_bp: int | None, splits: SplitOptions
             f"{len(values)} samples",
             "choose a lower --rarefy-depth or another column",
         )
-    limits = output_range(options)
     if not found.classes:
         limits.check(values, options.target.metadata_column)
     elif limits != UNLIMITED:
@@ -81,7 +81,7 @@ def load_labelled_study(options: Train, max_bp: int | None, splits: SplitOptions
         options.loop.seed,
         study.table.sample_ids,
         metadata,
-        values.astype(np.int64) if found.classes else None,
+        category_codes(options.target, values),
     )
     column = options.target.metadata_column
     covariates = read_covariates(
@@ -97,8 +97,18 @@ def load_labelled_study(options: Train, max_bp: int | None, splits: SplitOptions
 
 
 def output_range(options: Train) -> OutputRange:
-    """Return the range of --output-min and --output-max."""
-    return OutputRange(options.output_min, options.output_max)
+    """Return the range of --output-min and --output-max, or that of the ranks of --ordinal.
+
+    Raises:
+        UsageError: both are given.
+    """
+    limits, levels = OutputRange(options.output_min, options.output_max), options.target.levels
+    if not levels:
+        return limits
+    if limits != UNLIMITED:
+        remedy = "leave them out: the ranks are the range"
+        raise UsageError("Ranks have a range", "--output-min or --output-max, --ordinal", remedy)
+    return OutputRange(0.0, len(levels) - 1.0)
 
 
 def class_weights(
@@ -163,4 +173,5 @@ def fit_target(options: Train, labelled: LabelledStudy, split: Split) -> Target:
         over_penalty=options.over_penalty,
         under_penalty=options.under_penalty,
         range=output_range(options),
+        levels=options.target.levels,
     )

@@ -166,5 +166,7 @@ def _check_target(target: Target, outputs: int) -> None:
         raise Mismatch("aam.target has both classes and a transform, or neither")
     if target.class_weights and len(target.class_weights) != len(target.classes):
         raise Mismatch("aam.target has other numbers of classes and of class weights")
+    if target.classes and target.levels:
+        raise Mismatch("aam.target has both classes and ordered levels")
     if target.outputs != outputs:
         raise Mismatch(f"aam.target has {target.outputs} outputs, aam.shape has {outputs}")

@@ -13,7 +13,8 @@ import pandas as pd
 
 from aam.contract.errors import NotFinite, first_few
 from aam.contract.files import atomic_write
-from aam.data.metadata import ID_HEADER
+from aam.data.metadata import ID_HEADER, label_names
+from aam.data.metrics import nearest_level
 from aam.training.target import Target
 
 
@@ -23,7 +24,7 @@ def prediction_table(
     predictions_BC: npt.NDArray[np.float64],
     labels_B: npt.NDArray[np.float64] | None = None,
 ) -> pd.DataFrame:
-    """Build the table sample-id, [actual,] predicted, p_<class> or q_<quantile> columns.
+    """Build the table sample-id, [actual,] predicted, rank or p_<class> or q_<quantile> columns.
 
     Raises:
         NotFinite: a prediction is NaN or infinite.
@@ -32,8 +33,12 @@ def prediction_table(
     predicted_B = target.point_predictions(predictions_BC)
     columns: dict[str, object] = {ID_HEADER: list(sample_ids)}
     if labels_B is not None:
-        columns["actual"] = _shown(target, labels_B)
-    columns["predicted"] = _shown(target, predicted_B)
+        columns["actual"] = label_names(labels_B, target.classes or target.levels)
+    if target.levels:
+        nearest = nearest_level(predicted_B, target.levels)
+        columns |= {"predicted": label_names(nearest, target.levels), "rank": predicted_B}
+    else:
+        columns["predicted"] = label_names(predicted_B, target.classes)
     names = [f"p_{name}" for name in target.classes] or [f"q_{q:g}" for q in target.quantiles]
     columns |= {name: predictions_BC[:, i] for i, name in enumerate(names)}
     return pd.DataFrame(columns)
@@ -82,7 +87,3 @@ def write_embeddings(
             table = pd.DataFrame(block_ND, columns=[f"e{i}" for i in range(block_ND.shape[1])])
             table.insert(0, ID_HEADER, names)
             table.to_csv(stream, sep="\t", index=False, header=number == 0)
-
-
-def _shown(target: Target, values: npt.NDArray[np.float64]) -> object:
-    return [target.classes[int(code)] for code in values] if target.classes else values

@@ -155,7 +155,17 @@ def _output_signature(config: ModelConfig) -> tuple[object, ...]:
     # Categories that too few training samples of a fold have are unknown there.
     columns = config.covariates and config.covariates.columns
     shape = dataclasses.replace(config.shape, covariates=None)
-    return shape, columns, target and (target.column, target.classes, target.quantiles)
+    return (
+        shape,
+        columns,
+        target
+        and (
+            target.column,
+            target.classes,
+            target.quantiles,
+            target.levels,
+        ),
+    )
 
 
 def load_samples(input: TableOptions, config: ModelConfig) -> Study:

@@ -78,6 +78,7 @@ class Target:
         quantiles: levels predicted by the quantile loss, rising; empty otherwise.
         over_penalty, under_penalty: weights of errors above and below in the asymmetric loss.
         range: of the predictions of a number, in its units.
+        levels: ordered categories, the lowest first, whose ranks are the number; else empty.
     """
 
     column: str
@@ -89,6 +90,7 @@ class Target:
     over_penalty: Annotated[float, ZERO_OR_MORE] = 1.0
     under_penalty: Annotated[float, ZERO_OR_MORE] = 1.0
     range: OutputRange = UNLIMITED
+    levels: tuple[str, ...] = ()
 
     @property
     def outputs(self) -> int:

@@ -301,7 +301,7 @@ def _check_options(options: Train) -> None:
         raise UsageError(
             "The metric does not fit the target",
             f"--best-metric {options.best_metric}",
-            "r2 and mae are for numbers, accuracy and f1 for classes",
+            "r2 and mae are for numbers and ranks, accuracy and f1 for classes",
         )
     if options.loss_type == "quantile" and not all(0 < q < 1 for q in options.quantiles):
         raise UsageError("No quantiles", f"--quantiles {options.quantiles}", "give 0 to 1")

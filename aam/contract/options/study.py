@@ -3,6 +3,7 @@
 Names are those of the public AAM program where the meaning is the same.
 """
 
+from collections.abc import Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Literal
@@ -165,12 +166,41 @@ class TargetOptions:
     metadata: Path = option("Sample metadata: TSV as QIIME 2 reads it.", role="input")
     metadata_column: str = option("Metadata column to predict; `aam train` takes several as a,b.")
     classifier: bool = option("Predict a category instead of a number.", default=False, basic=True)
+    ordinal: tuple[str, ...] = option(
+        "Predict an ordered category: all categories of the column, the lowest first, as a,b,c. "
+        "The model learns their ranks 0, 1, 2, ..., and predicts a rank and a category.",
+        default=(),
+        metavar="CATEGORY",
+        basic=True,
+    )
     where: str | None = option(
         "Use only samples whose metadata meet a condition: COLUMN=VALUE, also with !=, <, <=, >, "
         ">=, or 'COLUMN in (A, B)'; several joined by ' and '.",
         default=None,
         basic=True,
     )
+
+    @property
+    def type(self) -> Literal["regression", "classification", "ordinal"]:
+        """What is predicted; it decides the metrics."""
+        if self.classifier:
+            return "classification"
+        return "ordinal" if self.ordinal else "regression"
+
+    @property
+    def levels(self) -> tuple[str, ...]:
+        """Categories of an ordinal target, the lowest first; empty for other targets."""
+        return ordered_levels(self.ordinal)
+
+
+def ordered_levels(ordinal: Sequence[str]) -> tuple[str, ...]:
+    """Return the categories of --ordinal; a single value is split at its commas.
+
+    >>> ordered_levels(["low, intermediate, high"])
+    ('low', 'intermediate', 'high')
+    """
+    given = ordinal[0].split(",") if len(ordinal) == 1 else ordinal
+    return tuple(name.strip() for name in given)
 
 
 @dataclass(frozen=True)

@@ -233,6 +233,12 @@ class Evaluate:
         basic=True,
     )
     classifier: bool = option("The column is a category.", default=False, basic=True)
+    ordinal: tuple[str, ...] = option(
+        "The column is an ordered category: all of its categories, the lowest first, as a,b,c.",
+        default=(),
+        metavar="CATEGORY",
+        basic=True,
+    )
     where: str | None = option(
         "Score only samples whose metadata meet a condition, as in `aam train`.", default=None
     )
