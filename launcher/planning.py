@@ -61,7 +61,7 @@ def plan_launch(
         private=config.private_folder(settings, user, host.name, job),
         home=os.path.expanduser("~"),
         terminal=sys.stdin.isatty() and sys.stdout.isatty(),
-        requested_mounts=_requested(settings),
+        requested_mounts=requested_mounts(settings),
     )
     # Every round but the last excludes an image that does not compute on these GPUs.
     while True:
@@ -121,7 +121,8 @@ def _check(host: Host, built: BuiltImage | None, engine: str) -> None:
             raise MissingInput("The image is not locked", f"'{built.place}', {evidence}", remedy)
 
 
-def _requested(settings: LaunchSettings) -> tuple[Mount, ...]:
+def requested_mounts(settings: LaunchSettings) -> tuple[Mount, ...]:
+    """Return the mounts of --bind and of configurations."""
     return tuple(
         parse_bind(text, os.path.exists(text), entry.where)
         for entry in settings.given("bind")

@@ -22,10 +22,11 @@ from launcher.images import usage
 from launcher.plan.assembly import assemble_plan
 from launcher.plan.engine_plan import LaunchContext
 from launcher.plan.gpu_use import gpu_use
-from launcher.plan.mounts import PathFact, absolute_paths, parse_bind
+from launcher.plan.mounts import PathFact, absolute_paths
 from launcher.plan.plan import Plan
 from launcher.plan.request import Request, request_of
 from launcher.plan.selection import choose
+from launcher.planning import requested_mounts
 from launcher.slurm import checks, decide, history, memory, queue
 from launcher.slurm.job import Job
 from launcher.slurm.node import node_of
@@ -148,25 +149,19 @@ def decided(
     problems += decide.over_limits(what, site) if not force else []
     problems += checks.files(request, paths, site)
     problems += checks.run_in_the_way(request, paths)
-    use = gpu_use(request, None)
+    use, stack = gpu_use(request, None), native.detect_stack()
     try:
-        choice = choose(node, catalog, settings, available, native.detect_stack(), force, use)
+        choice = choose(node, catalog, settings, available, stack, force, use)
         place = choice.built
         problems += checks.image(place, choice.image.name if choice.image else "", site, force)
     except Unavailable as error:
         if not request.dry_run:
             raise problems[0] if problems else error from None
         problems.append(error)
-        choice = choose(node, catalog, settings, assumed, native.detect_stack(), force, use)
-    mounts = tuple(
-        parse_bind(text, os.path.exists(text), entry.where)
-        for entry in settings.given("bind")
-        for text in entry.value
-    )
+        choice = choose(node, catalog, settings, assumed, stack, force, use)
+    mounts = requested_mounts(settings)
     context = LaunchContext(folder, NODE_FOLDER, os.path.expanduser("~"), False, mounts)
-    plan = assemble_plan(
-        request, node, choice, catalog, settings, paths, native.detect_stack(), context
-    )
+    plan = assemble_plan(request, node, choice, catalog, settings, paths, stack, context)
     findings = [*plan.findings, *checks.advice(paths, site)]
     one_job = requested.array is None and requested.memory_check and not request.dry_run
     if one_job and not problems and memory.predicts(request, site):
@@ -175,7 +170,7 @@ def decided(
             private = config.private_folder(settings, os.getuid(), here.name, None)
             return assemble_plan(
                 of_memory, here, replace(choice, gpus=(), selection=None), catalog, settings,
-                input_files.path_facts(of_memory, folder), native.detect_stack(),
+                input_files.path_facts(of_memory, folder), stack,
                 replace(context, private=private),
             )  # fmt: skip
 
