@@ -165,7 +165,6 @@ def train_fold(
     torch.manual_seed(options.loop.seed + fold - 1)
     target = fit_target(options, labelled, split)
     config = configure_model(options, labelled, base, split, target)
-    covariates = config.inputs(labelled.covariates)
     network, asv_vectors_FD = _initialize(options, config, labelled, base, split, runtime)
     runtime.communicator.require_equal_data(
         study=identity(study), values=labelled.values, split=split, weights=network.state_dict()
@@ -180,18 +179,42 @@ def train_fold(
         asv_vectors_FD,
         config.standard,
         options.speed.chunk_size,
-        covariates,
+        config.inputs(labelled.covariates),
     )
     folder = output_dir if folds == 1 else output_dir / f"fold-{fold}"
     settings = fit.FitConfig(options, config, folder, runtime, record.note, fold, folds)
     result = fit.fit_split(settings, task, study, split)
     if not runtime.communicator.ranks.is_main:
         return None
+    return _apply_to_held_out(settings, labelled, split, result, asv_vectors_FD)
+
+
+def _apply_to_held_out(
+    settings: fit.FitConfig,
+    labelled: LabelledStudy,
+    split: Split,
+    result: fit.FitResult,
+    asv_vectors_FD: Tensor | None,
+) -> FoldResult:
+    """Predict the held-out samples of a fold, and add the training summary to its checkpoint.
+
+    The first fold also writes the embeddings of the study.
+
+    Args:
+        settings: of the fit.
+        labelled: the study.
+        split: of the fold.
+        result: of the fit.
+        asv_vectors_FD: vectors of the ASVs by a frozen encoder; None if it was trained.
+    """
+    study, config, runtime = labelled.study, settings.config, settings.runtime
+    fold, folds, target = settings.fold, settings.folds, settings.config.target
     trained = checkpoints.load_network(*checkpoints.read(result.checkpoint), runtime.backends)
-    assert isinstance(trained, Predictor)
+    assert isinstance(trained, Predictor) and target is not None
     if asv_vectors_FD is None:
         asv_vectors_FD = encode_asvs(trained.encoder, study, runtime.device)
-    plan, batch_size = reading_plan(config.plan), options.loop.batch_samples
+    plan, batch_size = reading_plan(config.plan), settings.options.loop.batch_samples
+    covariates = config.inputs(labelled.covariates)
     device, reference = runtime.device, reference_rows(split.train, plan.seed)
     known = apply_network(
         trained.encoder, study, plan, reference, batch_size, device, asv_vectors_FD
@@ -211,6 +234,7 @@ def train_fold(
     table.insert(1, "fold", fold)
     table.insert(2, "split", part)
     if fold == 1:
+        output_dir = settings.options.run.output_dir
         write_study_embeddings(output_dir, trained, study, plan, batch_size, asv_vectors_FD)
     metrics = target_metrics(target, predictions_NC, labels_N)
     title = f"Fold {fold} of {folds}, {part}" if folds > 1 else part.title()
