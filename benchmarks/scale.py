@@ -145,12 +145,7 @@ def _steps(
         SplitOptions,
         TableOptions,
     )
-    from aam.contract.options.training import (
-        LoopOptions,
-        MaskOptions,
-        ModelOptions,
-        RunOptions,
-    )
+    from aam.contract.options.training import LoopOptions, MaskOptions, ModelOptions, RunOptions
     from aam.model.shape import NetworkShape
     from aam.training import fit
     from aam.training.data_loader import TrainingBatches

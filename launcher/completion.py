@@ -4,13 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 
-from aam.contract.completion import (
-    Values,
-    add_commands,
-    add_options,
-    commands_of_aam,
-    complete,
-)
+from aam.contract.completion import Values, add_commands, add_options, commands_of_aam, complete
 from aam.contract.errors import AamError
 from aam.contract.options import specs
 from aam.contract.options.command_line import Parser

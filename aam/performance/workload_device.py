@@ -82,13 +82,7 @@ def _measure(device: str) -> dict[str, object]:
 
     from aam.contract.options import build
     from aam.contract.options.device import DeviceOptions
-    from aam.numerics.device import (
-        arch_of,
-        choose_device,
-        compile_fault,
-        hardware_name,
-        is_gpu,
-    )
+    from aam.numerics.device import arch_of, choose_device, compile_fault, hardware_name, is_gpu
 
     try:
         chosen = choose_device(build(DeviceOptions, {"--device": device}))

@@ -15,12 +15,7 @@ import h5py
 import numpy as np
 import pytest
 
-from tests.support.hostile_study import (
-    DATA,
-    ROOT,
-    Make,
-    biom_file,
-)
+from tests.support.hostile_study import DATA, ROOT, Make, biom_file
 
 SECONDS = 90
 ADDRESS_SPACE = 3 << 30

@@ -9,11 +9,7 @@ import pytest
 
 from aam.data.rarefaction import rarefy
 from tests.support.commands import aam
-from tests.support.hostile_study import (
-    DATA,
-    USAGE,
-    check_refusal,
-)
+from tests.support.hostile_study import DATA, USAGE, check_refusal
 
 EXTREMES = [
     ("simulate", "--samples 1000000000000", "give 2 to 10000000"),

@@ -7,13 +7,7 @@ import pytest
 
 from aam.contract.errors import DataError, UsageError
 from aam.contract.options.study import CovariateOptions
-from aam.data.covariates import (
-    Covariates,
-    check_folds,
-    check_target,
-    fit_encoder,
-    read_covariates,
-)
+from aam.data.covariates import Covariates, check_folds, check_target, fit_encoder, read_covariates
 from aam.data.metadata import Metadata
 from aam.data.splits import Split
 

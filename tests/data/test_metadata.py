@@ -9,14 +9,7 @@ import numpy as np
 import pytest
 
 from aam.contract.errors import DataError, MissingInput
-from aam.data.metadata import (
-    MISSING,
-    Metadata,
-    class_target,
-    groups,
-    numeric_target,
-    read_metadata,
-)
+from aam.data.metadata import MISSING, Metadata, class_target, groups, numeric_target, read_metadata
 
 IDS = ("2538.10", "2538.1", "10317.000001020", "s4")
 

@@ -9,15 +9,7 @@ import pytest
 from launcher.detect import detect
 from launcher.gpus.amd import arch_of
 from launcher.host.facts import Gpu
-from tests.support.hosts import (
-    MI50,
-    MI250X,
-    MI300A,
-    MI300X,
-    RX7900,
-    Tree,
-    captured,
-)
+from tests.support.hosts import MI50, MI250X, MI300A, MI300X, RX7900, Tree, captured
 
 # --- captured hosts
 

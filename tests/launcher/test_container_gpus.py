@@ -16,13 +16,7 @@ from launcher.engines.sif import record_of
 from launcher.images import index
 from tests.support.engines import PYTHON, USER, Engines
 from tests.support.hosts import MI300A, Tree
-from tests.support.launched_containers import (
-    docker_where_there_is_one,
-    each,
-    engines,
-    place,
-    study,
-)
+from tests.support.launched_containers import docker_where_there_is_one, each, engines, place, study
 
 __all__ = ["docker_where_there_is_one", "engines", "place"]
 pytestmark = pytest.mark.container

@@ -13,13 +13,7 @@ from pathlib import Path
 import pytest
 
 from tests.support.engines import PYTHON, USER, Engines
-from tests.support.launched_containers import (
-    docker_where_there_is_one,
-    each,
-    engines,
-    place,
-    study,
-)
+from tests.support.launched_containers import docker_where_there_is_one, each, engines, place, study
 
 __all__ = ["docker_where_there_is_one", "engines", "place"]
 pytestmark = pytest.mark.container

@@ -12,19 +12,8 @@ from launcher import engines
 from launcher.detect import detect
 from launcher.host.facts import CdiDevice, EngineFact, Host
 from launcher.plan.choice import BuiltImage
-from tests.support.decisions import (
-    APPTAINER,
-    NATIVE,
-    PLAIN,
-    decide,
-    engine,
-    name_of,
-    why,
-)
-from tests.support.hosts import (
-    MI300A,
-    Tree,
-)
+from tests.support.decisions import APPTAINER, NATIVE, PLAIN, decide, engine, name_of, why
+from tests.support.hosts import MI300A, Tree
 
 SIF_ENGINES = ("apptainer", "singularity")
 

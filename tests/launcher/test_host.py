@@ -17,15 +17,7 @@ from aam.contract.gpus import kfd_address
 from launcher.detect import detect
 from launcher.host.numbers import numbers
 from launcher.host.tree import natural
-from tests.support.hosts import (
-    MI50,
-    MI300A,
-    NODES,
-    PHOENIX,
-    RX7900,
-    Tree,
-    write,
-)
+from tests.support.hosts import MI50, MI300A, NODES, PHOENIX, RX7900, Tree, write
 
 
 def test_both_vendors_and_a_server_vga(tmp_path: Path) -> None:

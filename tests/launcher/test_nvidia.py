@@ -13,9 +13,7 @@ import pytest
 from launcher.detect import detect
 from launcher.gpus.nvidia import CHIPS, capabilities
 from launcher.host.facts import GpuInstance
-from tests.support.hosts import (
-    Tree,
-)
+from tests.support.hosts import Tree
 
 
 def test_nvidia_with_its_driver(tmp_path: Path) -> None:

@@ -15,15 +15,7 @@ from launcher.plan.catalog import SHIPPED
 from launcher.plan.choice import BuiltImage
 from launcher.plan.image_fit import served
 from launcher.plan.selection import choose
-from tests.support.decisions import (
-    APPTAINER,
-    CATALOG,
-    NATIVE,
-    PLAIN,
-    decide,
-    name_of,
-    why,
-)
+from tests.support.decisions import APPTAINER, CATALOG, NATIVE, PLAIN, decide, name_of, why
 from tests.support.hosts import (
     MI25,
     MI50,

@@ -10,12 +10,7 @@ import pytest
 from aam.data.metrics import ScoredPredictions
 from aam.members.evaluation import sentence
 from aam.members.scores import Score, draw_groups, draw_metrics
-from aam.members.uncertainty import (
-    calibrate,
-    fit_temperature,
-    half_width,
-    held_out_half_widths,
-)
+from aam.members.uncertainty import calibrate, fit_temperature, half_width, held_out_half_widths
 
 
 def test_intervals_cover_samples_of_new_groups() -> None:

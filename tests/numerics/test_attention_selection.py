@@ -4,14 +4,7 @@ from __future__ import annotations
 
 import pytest
 
-from aam.contract.attention import (
-    BACKENDS,
-    AttentionChoice,
-    Status,
-    StatusOf,
-    Use,
-    select_backends,
-)
+from aam.contract.attention import BACKENDS, AttentionChoice, Status, StatusOf, Use, select_backends
 from aam.contract.errors import Unavailable
 from aam.contract.options.device import AttnImplementation
 

@@ -8,15 +8,7 @@ from pathlib import Path
 
 import pytest
 
-from aam.contract.options import (
-    HELP,
-    find,
-    names,
-    parse_command,
-    parse_known,
-    specs,
-    split_command,
-)
+from aam.contract.options import HELP, find, names, parse_command, parse_known, specs, split_command
 from launcher.commands import parse_own
 from launcher.options import FORWARDING, OWN
 from launcher.plan.launcher_options import LAUNCHER_OPTIONS

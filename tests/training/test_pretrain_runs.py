@@ -10,13 +10,7 @@ import pytest
 
 from aam.training import checkpoints
 from tests.support.commands import aam, pretrain, read
-from tests.support.runs import (
-    FILES,
-    check_metrics,
-    check_one_side,
-    columns,
-    files,
-)
+from tests.support.runs import FILES, check_metrics, check_one_side, columns, files
 
 
 @pytest.fixture(scope="module")

@@ -12,9 +12,7 @@ import pytest
 import torch
 
 from tests.support.commands import aam, read
-from tests.support.runs import (
-    predict,
-)
+from tests.support.runs import predict
 
 
 @pytest.mark.parametrize("kind", ["numbers", "classes"])

@@ -21,10 +21,7 @@ from aam.training.losses import distance_loss
 from aam.training.target import LOSSES, Target
 from aam.training.target_transforms import TRANSFORMS, OutputRange, TargetTransform
 from tests.support.commands import pretrain, train
-from tests.support.runs import (
-    validate,
-    weights,
-)
+from tests.support.runs import validate, weights
 
 
 def same(one: dict[str, torch.Tensor], two: dict[str, torch.Tensor]) -> bool:

@@ -17,13 +17,7 @@ from aam.training.inference import encode_asvs
 from aam.training.lightning_module import LossWeights, TrainingModule
 from aam.training.model_config import ModelConfig
 from tests.support.commands import train
-from tests.support.runs import (
-    NUMBER,
-    check_metrics,
-    columns,
-    validate,
-    weights,
-)
+from tests.support.runs import NUMBER, check_metrics, columns, validate, weights
 
 
 def test_a_pretrained_encoder_decides_the_shape(

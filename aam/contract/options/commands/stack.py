@@ -3,12 +3,7 @@
 from dataclasses import dataclass
 from pathlib import Path
 
-from aam.contract.options.device import (
-    DEVICE_HELP,
-    AttnImplementation,
-    Device,
-    MixedPrecision,
-)
+from aam.contract.options.device import DEVICE_HELP, AttnImplementation, Device, MixedPrecision
 from aam.contract.options.field import ABOVE_ZERO, ONE_OR_MORE, option
 
 
