@@ -130,8 +130,8 @@ def search(options: Search) -> dict[str, Any] | None:
         _keep_options(options)
         studies = open_studies(url, names, _identity(options, labelled))
     stop = StopRequests()
-    for study, rows in zip(studies, [*training, everything], strict=True):
-        _optimize(study, options, base, axes, labelled, rows, stop)
+    for number, rows in enumerate([*training, everything]):
+        _optimize(studies, number, options, base, axes, labelled, rows, stop)
     if options.trials_only:
         return None
     folds = []
@@ -239,7 +239,8 @@ def _identity(options: Search, labelled: LabelledStudy) -> dict[str, str]:
 
 
 def _optimize(
-    study: Any,
+    studies: Sequence[Any],
+    number: int,
     options: Search,
     base: Train,
     axes: Sequence[Axis],
@@ -247,8 +248,8 @@ def _optimize(
     rows: Rows,
     stop: StopRequests,
 ) -> None:
-    """Run the trials of a fold that are left."""
-    optuna = import_optuna()
+    """Run the trials of a study that are left, and write `progress.json` after each of them."""
+    optuna, study = import_optuna(), studies[number]
     others = study.get_trials(states=(optuna.trial.TrialState.RUNNING,))
     # Processes that run at the same time must not draw the same values.
     shared = options.trials_only or others
@@ -277,7 +278,12 @@ def _optimize(
                 raise optuna.TrialPruned
         return float(np.mean(scores))
 
-    run_trials(study, objective, options.trials, stop, wait=not options.trials_only)
+    def report(finished: int) -> None:
+        place = {"fold": number + 1, "folds": len(studies)}
+        content = place | {"trial": finished, "trials": options.trials}
+        run_record.write(options.run.output_dir / "progress.json", content)
+
+    run_trials(study, objective, options.trials, stop, not options.trials_only, report)
 
 
 def _inner_splits(options: Search, labelled: LabelledStudy, rows: Rows) -> list[Split]:

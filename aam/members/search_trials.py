@@ -112,12 +112,14 @@ def run_trials(
     total: int,
     stop: StopRequests,
     wait: bool = True,
+    report: Callable[[int], None] = lambda finished: None,
 ) -> None:
     """Run trials until a study has `total` of them, those of other processes included.
 
     Args:
         stop: checked between two trials.
         wait: until the running trials of other processes are finished too.
+        report: called after each trial with the number of finished trials.
 
     Raises:
         Interrupted: a stop is requested.
@@ -143,7 +145,7 @@ def run_trials(
                 claimed,
                 n_trials=1,
                 catch=(_NotNeeded,),
-                callbacks=[lambda study, trial: _print(study, trial, total)],
+                callbacks=[lambda study, trial: report(_print(study, trial, total))],
             )
             if stop.file:  # progress of a job whose members make no optimizer steps
                 stop_file.count_steps(stop.file, stop_file.FEWEST_STEPS)
@@ -172,9 +174,10 @@ def stop_if_requested(stop: StopRequests) -> None:
         )
 
 
-def _print(study: Any, trial: Any, total: int) -> None:
-    """Print a finished trial."""
+def _print(study: Any, trial: Any, total: int) -> int:
+    """Print a finished trial, and return how many are finished."""
     finished = sum(other.state.name in ("COMPLETE", "PRUNED") for other in study.trials)
     if trial.state.name != "FAIL":
         shown = "pruned" if trial.state.name == "PRUNED" else f"{trial.value:.3f}"
         say(f"{study.study_name}, trial {finished} of {total}: {trial.params} {shown}")
+    return finished

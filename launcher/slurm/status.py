@@ -72,13 +72,14 @@ def _state(job: Queued | None, path: str) -> str:
 
 
 def progress(folder: Path, running: bool) -> str:
-    """Return step, rate and, of a run that goes on, time left, from progress.json."""
+    """Return step or trial, rate and, of a run that goes on, time left, from progress.json."""
     try:
         found = json.loads((folder / "progress.json").read_text())
-        text = f"step {int(found['step'])}/{int(found['steps'])}"
+        unit = "trial" if "trial" in found else "step"
+        text = f"{unit} {int(found[unit])}/{int(found[unit + 's'])}"
         if int(found["folds"]) > 1:
             text = f"fold {int(found['fold'])}/{int(found['folds'])} {text}"
-        if running and found["samples_per_second"] is not None:
+        if running and found.get("samples_per_second") is not None:
             text += f", {float(found['samples_per_second']):.3g} samples/s"
             text += f", {_duration(float(found['seconds_left']))} left"
         return text

@@ -370,6 +370,9 @@ def test_progress_is_that_of_the_run_folder(tmp_path: Path) -> None:
     assert progress(tmp_path, False) == "step 12/160"
     (tmp_path / "progress.json").write_text(json.dumps({**found, "fold": 2, "folds": 5}))
     assert progress(tmp_path, False) == "fold 2/5 step 12/160"
+    search = {"fold": 2, "folds": 6, "trial": 3, "trials": 20}
+    (tmp_path / "progress.json").write_text(json.dumps(search))
+    assert progress(tmp_path, True) == "fold 2/6 trial 3/20"
     (tmp_path / "progress.json").write_text("{")
     assert progress(tmp_path, True) == progress(tmp_path / "none", True) == ""
 

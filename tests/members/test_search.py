@@ -122,6 +122,8 @@ def test_a_search_is_resumed_and_scored_by_samples_that_chose_nothing(
     assert (folder / "best.yaml").read_text().startswith('target-transform: "')
     assert not [*folder.glob("trial-*")]
     assert "folds whose samples chose nothing" in capsys.readouterr().err
+    progress = {"fold": 3, "folds": 3, "trial": 2, "trials": 2}
+    assert json.loads((folder / "progress.json").read_text()) == progress
     # Another search in the same folder is refused, and so are options that contradict a search.
     assert aam("search", *words, "--seed", 7) == UsageError.status
     assert "seed" in capsys.readouterr().err
