@@ -49,8 +49,8 @@ def commands(study: Path, metric: str) -> dict[str, list[str]]:
     aam += ["--output", str(study / "aam.h5"), "--unifrac-metric", metric, "--overwrite"]
     found = {"aam": [*aam, "--device", "cpu"]}
     if ssu := shutil.which("ssu"):
-        words = ["-i", table, "-t", tree, "-o", str(study / "ssu.h5"), "-m", f"{metric}_fp64"]
-        found["ssu"] = [ssu, *words, "-r", "hdf5_fp64", "--pcoa", "0"]
+        args = ["-i", table, "-t", tree, "-o", str(study / "ssu.h5"), "-m", f"{metric}_fp64"]
+        found["ssu"] = [ssu, *args, "-r", "hdf5_fp64", "--pcoa", "0"]
     return found
 
 

@@ -37,14 +37,14 @@ def pretrained(study_dir: Path, tmp_path_factory: pytest.TempPathFactory) -> Pat
 
 @pytest.fixture
 def refused(bench: Bench, capsys: pytest.CaptureFixture[str]) -> Refused:
-    """Check a refusal: the status, the words in one sentence, and no run folder."""
+    """Check a refusal: the status, the phrases in one sentence, and no run folder."""
 
-    def check(status: int, expected: int, *words: str, folder: Path | None = None) -> str:
+    def check(status: int, expected: int, *phrases: str, folder: Path | None = None) -> str:
         shown = capsys.readouterr().err
         assert status == expected, shown
         [sentence] = [line for line in shown.splitlines() if line.startswith("aam: ")]
         assert sentence == shown.splitlines()[-1]
-        for word in words:
+        for word in phrases:
             assert word in sentence
         assert sentence.endswith((".", "?"))
         assert not (folder or bench.out).exists()

@@ -42,16 +42,16 @@ def test_checkpoints_of_another_kind(
     content = torch.load(best, weights_only=True)
     content["aam"]["format"], content["aam"]["version"] = FORMAT + 1, "99.1"
     torch.save(content, bench.work / "newer.ckpt")
-    words = ("written by a newer version", "aam 99.1", f"format {FORMAT + 1}")
-    refused(predict(bench.work / "newer.ckpt"), DATA, *words)
+    phrases = ("written by a newer version", "aam 99.1", f"format {FORMAT + 1}")
+    refused(predict(bench.work / "newer.ckpt"), DATA, *phrases)
     strange = torch.load(best, weights_only=True)
     name = next(name for name in strange["state_dict"] if name.endswith("weight"))
     strange["state_dict"]["network.stranger"] = strange["state_dict"].pop(name)
     torch.save(strange, bench.work / "strange.ckpt")
-    words_of_it = ("The checkpoint has invalid content", "1 more are of another network")
-    refused(predict(bench.work / "strange.ckpt"), DATA, *words_of_it)
+    phrases = ("The checkpoint has invalid content", "1 more are of another network")
+    refused(predict(bench.work / "strange.ckpt"), DATA, *phrases)
     for flag in ("--pretrained-encoder", "--resume-from"):
-        refused(bench.train(flag, bench.work / "newer.ckpt"), DATA, *words)
+        refused(bench.train(flag, bench.work / "newer.ckpt"), DATA, *phrases)
         refused(bench.train(flag, cut), DATA, "cannot be read", "cut.ckpt")
 
 
@@ -59,7 +59,7 @@ def test_checkpoints_of_another_kind(
 
 
 @pytest.mark.parametrize(
-    ("command", "words", "message"),
+    ("command", "args", "message"),
     [
         ("pretrain", "--unifrac-matrix MATRIX", "Both a tree and a matrix"),
         ("pretrain", "--penalty 0 --nuc-penalty 0", "Nothing to learn"),
@@ -90,15 +90,15 @@ def test_checkpoints_of_another_kind(
     ],
 )
 def test_options_that_contradict(
-    bench: Bench, refused: Refused, command: str, words: str, message: str
+    bench: Bench, refused: Refused, command: str, args: str, message: str
 ) -> None:
     matrix = bench.text("m.tsv", "")
-    given = [str(matrix) if word == "MATRIX" else word for word in words.split()]
+    given = [str(matrix) if word == "MATRIX" else word for word in args.split()]
     refused(getattr(bench, command)(*given), USAGE, message)
 
 
 @pytest.mark.skipif(torch.cuda.is_available(), reason="there is a GPU")
 @pytest.mark.parametrize("command", ["pretrain", "train"])
 def test_a_gpu_that_is_not_there(bench: Bench, refused: Refused, command: str) -> None:
-    words = ("No GPU", "--device cuda", "--device auto or cpu")
-    refused(getattr(bench, command)("--device", "cuda"), UNAVAILABLE, *words)
+    phrases = ("No GPU", "--device cuda", "--device auto or cpu")
+    refused(getattr(bench, command)("--device", "cuda"), UNAVAILABLE, *phrases)

@@ -27,7 +27,7 @@ OTHER_USER = 65534
 
 
 @pytest.mark.parametrize(
-    "words",
+    "args",
     [
         "train --table",
         "train --metadata",
@@ -41,8 +41,8 @@ OTHER_USER = 65534
         "pretrain --metadata",
     ],
 )
-def test_missing_files(bench: Bench, refused: Refused, words: str) -> None:
-    command, flag = words.split()
+def test_missing_files(bench: Bench, refused: Refused, args: str) -> None:
+    command, flag = args.split()
     tree = {"tree": False} if flag == "--unifrac-matrix" else {}
     absent = bench.work / "absent"
     refused(getattr(bench, command)(flag, absent, **tree), NO_INPUT, str(absent), "not exist")
@@ -87,15 +87,15 @@ def open_folder() -> Iterator[Path]:
 def test_a_path_that_may_not_be_read(
     bench: Bench, open_folder: Path, capsys: pytest.CaptureFixture[str], hidden: str
 ) -> None:
-    folder, words = open_folder / "closed", ("--metadata", "absent", "--metadata-column", "ph")
+    folder, args = open_folder / "closed", ("--metadata", "absent", "--metadata-column", "ph")
     folder.mkdir()
     table = folder / "predictions.tsv"
     table.write_text("sample-id\tpredicted\n")
     # The first call, as root, imports what the second one needs.
-    assert aam("evaluate", "--predictions", "absent", *words) == NO_INPUT
+    assert aam("evaluate", "--predictions", "absent", *args) == NO_INPUT
     capsys.readouterr()
     with unreadable(table if hidden == "file" else folder):
-        status = aam("evaluate", "--predictions", table, *words)
+        status = aam("evaluate", "--predictions", table, *args)
     shown = capsys.readouterr().err
     assert status == NO_INPUT, shown
     sentence = rf"aam: The predictions file may not be read: '{table}'.*; check .*permissions.\n"
@@ -184,10 +184,10 @@ def test_an_output_that_cannot_be_made(
     for place in (file, file / "run"):
         assert bench.train("--output-dir", place) == CANNOT_CREATE
         assert f"'{file}' is no folder" in capsys.readouterr().err
-    words = ("--table", bench.good / "table.biom", "--model", trained)
-    assert aam("predict", *words, "--output", file) == CANNOT_CREATE
+    args = ("--table", bench.good / "table.biom", "--model", trained)
+    assert aam("predict", *args, "--output", file) == CANNOT_CREATE
     assert f"aam: The output exists: '{file}'; add --overwrite" in capsys.readouterr().err
-    assert aam("predict", *words, "--output", file / "p.tsv") == CANNOT_CREATE
+    assert aam("predict", *args, "--output", file / "p.tsv") == CANNOT_CREATE
     assert file.read_text() == "mine"
 
 
@@ -207,9 +207,9 @@ def test_a_disk_that_fills_while_training(
 ) -> None:
     # A checkpoint of this network has about 230 KiB: the first, or the second, does not fit.
     disk = small_disk(kib)
-    words = ("--tree", bench.good / "tree.nwk", "--table", bench.good / "table.biom",
-             "--output-dir", disk / "run", "--checkpoint-every-n-steps", 1)  # fmt: skip
-    command = [sys.executable, "-m", "aam.cli", "pretrain", *TINY, *(str(word) for word in words)]
+    args = ("--tree", bench.good / "tree.nwk", "--table", bench.good / "table.biom",
+            "--output-dir", disk / "run", "--checkpoint-every-n-steps", 1)  # fmt: skip
+    command = [sys.executable, "-m", "aam.cli", "pretrain", *TINY, *(str(word) for word in args)]
     done = subprocess.run(command, capture_output=True, text=True, cwd=ROOT)
     assert done.returncode == CANNOT_CREATE, done.stderr
     *_, sentence = done.stderr.splitlines()
@@ -243,6 +243,6 @@ def test_a_disk_that_is_full_for_a_matrix(
     assert not list(shard.iterdir())
     shard.rmdir()
     (disk / "filler").write_bytes(bytes(8192))
-    words = ("--table", bench.good / "table.biom", "--model", trained)
-    assert aam("predict", *words, "--output", disk / "p.tsv") == CANNOT_CREATE
+    args = ("--table", bench.good / "table.biom", "--model", trained)
+    assert aam("predict", *args, "--output", disk / "p.tsv") == CANNOT_CREATE
     assert [path.name for path in disk.iterdir()] == ["filler"]

@@ -20,9 +20,9 @@ def short(name: str) -> str:
 
 def test_table_and_metadata_without_a_common_sample(bench: Bench, refused: Refused) -> None:
     path = bench.table(bench.counts.add_prefix("X"))
-    words = ("no sample in common", "36 (XS01, XS02, XS03, XS04, XS05, ...)",
-             "36 (S01, S02, S03, S04, S05, ...)")  # fmt: skip
-    refused(bench.train("--table", path), DATA, *words)
+    phrases = ("no sample in common", "36 (XS01, XS02, XS03, XS04, XS05, ...)",
+               "36 (S01, S02, S03, S04, S05, ...)")  # fmt: skip
+    refused(bench.train("--table", path), DATA, *phrases)
 
 
 def test_samples_without_metadata_are_counted(
@@ -34,8 +34,8 @@ def test_samples_without_metadata_are_counted(
 
 def test_tree_without_any_asv_of_the_table(bench: Bench, refused: Refused) -> None:
     path = bench.table(bench.counts.rename(index=lambda name: "TT" + name))
-    words = ("None of the table's features is in the tree", "90 (TT", "tree.nwk' has 90")
-    refused(bench.pretrain("--table", path), DATA, *words)
+    phrases = ("None of the table's features is in the tree", "90 (TT", "tree.nwk' has 90")
+    refused(bench.pretrain("--table", path), DATA, *phrases)
 
 
 def test_tree_that_lacks_asvs(
@@ -43,9 +43,9 @@ def test_tree_that_lacks_asvs(
 ) -> None:
     names = list(bench.counts.index[:7])
     path = bench.table(bench.counts.rename(index={name: "TT" + name for name in names}))
-    words = ("not in the tree: 7 (", *(short("TT" + name) for name in sorted(names)[:2]),
-             ", ...) of 90", "--drop-missing-asvs")  # fmt: skip
-    refused(bench.pretrain("--table", path), DATA, *words)
+    phrases = ("not in the tree: 7 (", *(short("TT" + name) for name in sorted(names)[:2]),
+               ", ...) of 90", "--drop-missing-asvs")  # fmt: skip
+    refused(bench.pretrain("--table", path), DATA, *phrases)
     assert bench.pretrain("--table", path, "--drop-missing-asvs") == 0
     assert "Features that are not in the tree are left out: 7" in capsys.readouterr().err
 
@@ -54,9 +54,9 @@ def test_matrix_that_lacks_samples(bench: Bench, refused: Refused) -> None:
     ids = list(bench.counts.columns[:29])
     matrix = pd.DataFrame(0.0, index=ids, columns=ids)
     matrix.to_csv(bench.work / "m.tsv", sep="\t", index_label="")
-    words = ("not in the distance matrix", "7 (S30, S31, S32, S33, S34, ...) of 36",
-             "29 (S01, S02")  # fmt: skip
-    refused(bench.pretrain("--unifrac-matrix", bench.work / "m.tsv", tree=False), DATA, *words)
+    phrases = ("not in the distance matrix", "7 (S30, S31, S32, S33, S34, ...) of 36",
+               "29 (S01, S02")  # fmt: skip
+    refused(bench.pretrain("--unifrac-matrix", bench.work / "m.tsv", tree=False), DATA, *phrases)
 
 
 def test_sequences_that_do_not_meet_the_table(bench: Bench, refused: Refused) -> None:
@@ -65,8 +65,8 @@ def test_sequences_that_do_not_meet_the_table(bench: Bench, refused: Refused) ->
     refused(bench.train("--table", path), DATA, "90 (hash0, hash1", "--sequences")
     records = [f">{name}\n{asv}\n" for asv, name in names.items()]
     fasta = bench.text("few.fasta", "".join(records[3:]))
-    words = ("without a sequence", "3 (hash0, hash1, hash2) of 90")
-    refused(bench.train("--table", path, "--sequences", fasta), DATA, *words)
+    phrases = ("without a sequence", "3 (hash0, hash1, hash2) of 90")
+    refused(bench.train("--table", path, "--sequences", fasta), DATA, *phrases)
     fasta = bench.text("all.fasta", "".join(records))
     assert bench.train("--table", path, "--sequences", fasta) == 0
 
@@ -81,14 +81,14 @@ def test_duplicated_ids(bench: Bench, refused: Refused) -> None:
     refused(bench.train("--table", bench.table(twice)), DATA, "Duplicated sample ids", "1 (S01)")
     twice = counts.copy()
     twice.index = [asvs[1], *asvs[1:]]
-    words = ("Duplicated feature ids", f"1 ({short(asvs[1])})")
-    refused(bench.train("--table", bench.table(twice)), DATA, *words)
+    phrases = ("Duplicated feature ids", f"1 ({short(asvs[1])})")
+    refused(bench.train("--table", bench.table(twice)), DATA, *phrases)
     path = bench.metadata([*bench.rows, bench.rows[4]])
     status = bench.train("--metadata", path)
     refused(status, DATA, "Duplicated sample ids in the metadata", "S04", "keep one row of each")
     tree = bench.text("twice.nwk", bench.newick.replace(asvs[1] + ":", asvs[0] + ":"))
-    words = ("in the tree more than once", f"1 ({short(asvs[0])})")
-    refused(bench.pretrain("--tree", tree), DATA, *words)
+    phrases = ("in the tree more than once", f"1 ({short(asvs[0])})")
+    refused(bench.pretrain("--tree", tree), DATA, *phrases)
     matrix = pd.DataFrame(0.0, index=counts.columns, columns=counts.columns)
     ids = ["S02", *counts.columns[1:]]
     matrix.set_axis(ids).set_axis(ids, axis=1).to_csv(bench.work / "m.tsv", sep="\t")
@@ -100,7 +100,7 @@ def test_duplicated_ids(bench: Bench, refused: Refused) -> None:
 
 
 @pytest.mark.parametrize(
-    ("value", "words"),
+    ("value", "phrases"),
     [
         ("-3", ("Negative counts",)),
         ("1.5", ("Fractional counts", "relative abundances")),
@@ -111,21 +111,21 @@ def test_duplicated_ids(bench: Bench, refused: Refused) -> None:
 )
 @pytest.mark.parametrize("command", ["pretrain", "train"])
 def test_counts_that_are_none(
-    bench: Bench, refused: Refused, value: str, words: tuple[str, ...], command: str
+    bench: Bench, refused: Refused, value: str, phrases: tuple[str, ...], command: str
 ) -> None:
     counts = bench.counts.astype(object)
     counts.iloc[0, 3] = value
     status = getattr(bench, command)("--table", bench.table(counts))
     where = "line 2" if value == "many" else "1 (S04)"
-    refused(status, DATA, "table.tsv", where, *words)
+    refused(status, DATA, "table.tsv", where, *phrases)
 
 
 def test_empty_samples(bench: Bench, refused: Refused, capsys: pytest.CaptureFixture[str]) -> None:
     counts = bench.counts.copy()
     counts.iloc[:, [1, 4]] = 0
     path = bench.table(counts)
-    words = ("Samples without reads", "2 (S02, S05)", "--drop-empty-samples")
-    refused(bench.train("--table", path), DATA, *words)
+    phrases = ("Samples without reads", "2 (S02, S05)", "--drop-empty-samples")
+    refused(bench.train("--table", path), DATA, *phrases)
     assert bench.train("--table", path, "--drop-empty-samples") == 0
     message = f"Samples without reads in '{path}' are left out: 2 (S02, S05)."
     assert message in capsys.readouterr().err
@@ -160,7 +160,7 @@ def test_messages_list_few_sequences(bench: Bench, refused: Refused) -> None:
 
 
 @pytest.mark.parametrize(
-    ("pattern", "by", "words"),
+    ("pattern", "by", "phrases"),
     [
         (r":[0-9.e+-]+", "", ("no branch lengths", "none of 179 branches")),
         (r"(ASV):", r"\1:-", ("negative length", "1 (ASV)", "set negative lengths to zero")),
@@ -168,9 +168,9 @@ def test_messages_list_few_sequences(bench: Bench, refused: Refused) -> None:
     ],
 )
 def test_trees_without_good_lengths(
-    bench: Bench, refused: Refused, pattern: str, by: str, words: tuple[str, ...]
+    bench: Bench, refused: Refused, pattern: str, by: str, phrases: tuple[str, ...]
 ) -> None:
     asv = str(bench.counts.index[0])
     tree = bench.text("bad.nwk", re.sub(pattern.replace("ASV", asv), by, bench.newick))
-    expected = (word.replace("ASV", short(asv)) for word in words)
+    expected = (word.replace("ASV", short(asv)) for word in phrases)
     refused(bench.pretrain("--tree", tree), DATA, "bad.nwk", *expected)

@@ -21,12 +21,12 @@ SECONDS = 90
 ADDRESS_SPACE = 3 << 30
 
 
-def limited(*words: object) -> tuple[int, str]:
+def limited(*args: object) -> tuple[int, str]:
     """Run `aam` in a process of bounded memory and time; return exit status and messages."""
-    return limited_python("-m", "aam.cli", *words)
+    return limited_python("-m", "aam.cli", *args)
 
 
-def limited_python(*words: object) -> tuple[int, str]:
+def limited_python(*args: object) -> tuple[int, str]:
     """Run Python in a process of bounded memory and CPU time; return exit status and messages."""
 
     def limit() -> None:
@@ -35,7 +35,7 @@ def limited_python(*words: object) -> tuple[int, str]:
 
     variables = os.environ | {"OMP_NUM_THREADS": "1", "OPENBLAS_NUM_THREADS": "1"}
     done = subprocess.run(
-        [sys.executable, *map(str, words)],
+        [sys.executable, *map(str, args)],
         cwd=ROOT, env=variables, preexec_fn=limit, capture_output=True, text=True,
     )  # fmt: skip
     return done.returncode, done.stderr
@@ -124,14 +124,14 @@ MATRICES: dict[str, tuple[Make, str]] = {
 
 @pytest.mark.parametrize("name", MATRICES)
 def test_bombs_of_matrices(folder: Path, name: str) -> None:
-    make, words = MATRICES[name]
+    make, message = MATRICES[name]
     make(folder / "bomb")
     code = "import sys; from pathlib import Path; from aam.data.distances import read_distances\n"
     code += "read_distances(Path(sys.argv[1]))"
     _, shown = limited_python("-c", code, folder / "bomb")
     *_, last = shown.splitlines()
     assert last.startswith("aam.contract.errors.DataError"), shown
-    assert words in last
+    assert message in last
 
 
 def test_a_bomb_of_a_matrix_in_a_command(folder: Path) -> None:
@@ -158,25 +158,25 @@ def deep_tree(path: Path) -> None:
 
 @pytest.mark.parametrize("name", TEXTS)
 def test_bombs_of_texts(folder: Path, name: str) -> None:
-    flag, make, words = TEXTS[name]
+    flag, make, message = TEXTS[name]
     make(folder / "bomb")
     given = ["--table", folder / "table.tsv", "--output", folder / "s.aam"]
     status, shown = limited("prepare", *given, flag, folder / "bomb")
     assert status == DATA, shown
-    assert words in shown
+    assert message in shown
     assert "Traceback" not in shown
 
 
 @pytest.mark.parametrize("name", BOMBS)
 @pytest.mark.parametrize("command", ["prepare", "unifrac"])
 def test_bombs(folder: Path, name: str, command: str) -> None:
-    make, words = BOMBS[name]
+    make, message = BOMBS[name]
     make(folder / "bomb")
     given = ["--table", folder / "bomb", "--output", folder / "out.tsv"]
     if command == "unifrac":
         given += ["--tree", folder / "tree.nwk", "--device", "cpu"]
     status, shown = limited(command, *given)
     assert status == DATA, shown
-    assert words in shown
+    assert message in shown
     assert "Traceback" not in shown
     assert not (folder / "out.tsv").exists()

@@ -28,10 +28,10 @@ def of_each_option() -> pytest.MarkDecorator:
     return pytest.mark.parametrize(("command", "spec"), OPTIONS, ids=labels)
 
 
-def help_of(program: str, *words: str, columns: int = 80) -> str:
+def help_of(program: str, *args: str, columns: int = 80) -> str:
     """Run a program with --help in a terminal of some width and return its page."""
     done = subprocess.run(
-        [sys.executable, "-m", program, *words],
+        [sys.executable, "-m", program, *args],
         capture_output=True,
         text=True,
         cwd=ROOT,
@@ -91,12 +91,12 @@ def test_help_shows_required_options_then_basic_ones(command: str) -> None:
 def test_the_launcher_shows_the_options_of_a_command_too(command: str) -> None:
     of_aam = help_of("aam.cli", command, "--help-all").partition("\nRequired options\n")[2]
     sections = of_aam.partition("\nExamples\n")[0].strip()
-    for words in ([], ["submit"], ["explain"]):
-        page = help_of("launcher.cli", *words, command, "--help-all")
+    for args in ([], ["submit"], ["explain"]):
+        page = help_of("launcher.cli", *args, command, "--help-all")
         assert sections in page
         assert "--image NAME" in page
-        assert f"aam-launch {' '.join([*words, command])} " in page.partition("\nExamples\n")[2]
-        assert ("--time TIME" in page) == (words == ["submit"])
+        assert f"aam-launch {' '.join([*args, command])} " in page.partition("\nExamples\n")[2]
+        assert ("--time TIME" in page) == (args == ["submit"])
 
 
 @pytest.mark.parametrize("columns", [80, 60])
@@ -130,8 +130,8 @@ def test_flags_of_a_command_are_distinct(command: str) -> None:
     assert len(flags) == len(set(flags))
 
 
-@pytest.mark.parametrize("words", [[], ["--help"], ["--version"], ["trian"]])
-def test_help_imports_nothing_heavy(words: list[str]) -> None:
+@pytest.mark.parametrize("args", [[], ["--help"], ["--version"], ["trian"]])
+def test_help_imports_nothing_heavy(args: list[str]) -> None:
     code = (
         "import json, sys\n"
         "from aam.cli import main\n"
@@ -139,7 +139,7 @@ def test_help_imports_nothing_heavy(words: list[str]) -> None:
         "print(json.dumps(sorted({name.split('.')[0] for name in sys.modules})))"
     )
     done = subprocess.run(
-        [sys.executable, "-c", code, *words], capture_output=True, text=True, cwd=ROOT, check=True
+        [sys.executable, "-c", code, *args], capture_output=True, text=True, cwd=ROOT, check=True
     )
     assert not HEAVY & set(json.loads(done.stdout.splitlines()[-1]))
 
@@ -170,7 +170,7 @@ def test_an_unknown_option_is_answered_with_the_nearest(
 
 
 @pytest.mark.parametrize(
-    "words",
+    "args",
     [
         ["simulate"],
         ["simulate", "--output-dir", "out", "--samples", "many"],
@@ -179,14 +179,14 @@ def test_an_unknown_option_is_answered_with_the_nearest(
     ],
 )
 def test_a_wrong_value_is_a_usage_error(
-    words: list[str], capsys: pytest.CaptureFixture[str]
+    args: list[str], capsys: pytest.CaptureFixture[str]
 ) -> None:
-    assert main(words) == 64
+    assert main(args) == 64
     assert capsys.readouterr().err.count("\n") == 1
 
 
 @pytest.mark.parametrize(
-    ("words", "expected"),
+    ("args", "expected"),
     [
         ([], "off"),
         (["--compile-model"], "auto"),
@@ -196,8 +196,8 @@ def test_a_wrong_value_is_a_usage_error(
         (["--compile-model", "off"], "off"),
     ],
 )
-def test_an_option_may_stand_alone_in_both_programs(words: list[str], expected: str) -> None:
-    line = ["--table", "t.biom", "--output-dir", "out", *words]
+def test_an_option_may_stand_alone_in_both_programs(args: list[str], expected: str) -> None:
+    line = ["--table", "t.biom", "--output-dir", "out", *args]
     assert parse("pretrain", line).speed.compile_model == expected
     launched = parse_launch(["pretrain", *line])
     assert launched.value("--compile-model") == expected
@@ -205,8 +205,8 @@ def test_an_option_may_stand_alone_in_both_programs(words: list[str], expected: 
 
 
 def test_options_survive_a_checkpoint() -> None:
-    words = ["--table", "t.biom", "--metadata", "m.tsv", "--metadata-column", "age"]
-    options = parse("train", [*words, "--output-dir", "out", "--quantiles", "0.25", "0.75"])
+    args = ["--table", "t.biom", "--metadata", "m.tsv", "--metadata-column", "age"]
+    options = parse("train", [*args, "--output-dir", "out", "--quantiles", "0.25", "0.75"])
     kind = typing.cast(type, find("train"))
     plain = json.loads(json.dumps(to_plain(options)))
     assert to_plain(from_plain(kind, plain)) == to_plain(options)
@@ -221,9 +221,9 @@ def test_threads_sleep_while_they_wait_unless_the_user_chose(
 ) -> None:
     """OpenMP prints its settings when torch is imported, before the table is missed."""
     variables = {k: v for k, v in os.environ.items() if not k.startswith(("OMP_", "GOMP_"))}
-    words = ["predict", "--table", "none.biom", "--model", "none", "--output", "out.tsv"]
+    args = ["predict", "--table", "none.biom", "--model", "none", "--output", "out.tsv"]
     done = subprocess.run(
-        [sys.executable, "-m", "aam.cli", *words],
+        [sys.executable, "-m", "aam.cli", *args],
         env=variables | {"OMP_DISPLAY_ENV": "true"} | chosen,
         cwd=tmp_path,
         capture_output=True,

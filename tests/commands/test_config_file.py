@@ -78,9 +78,9 @@ def test_a_file_that_is_not_there(capsys: pytest.CaptureFixture[str]) -> None:
     assert "No file for --config: 'none.yaml' does not exist" in capsys.readouterr().err
 
 
-def recorded(folder: Path, command: str, *words: str) -> Path:
+def recorded(folder: Path, command: str, *args: str) -> Path:
     """Write the record of a run, as `aam.contract.run_record` does."""
-    options = parse(command, list(words))
+    options = parse(command, list(args))
     inputs = {"--table": {"path": "/data/t.biom", "sha256": "0"}}
     content = {"aam": "0", "command": command, "options": to_plain(options), "inputs": inputs}
     (folder / "run.json").write_text(json.dumps(content))
@@ -88,8 +88,8 @@ def recorded(folder: Path, command: str, *words: str) -> Path:
 
 
 def test_a_run_record_gives_the_options_of_its_run(tmp_path: Path) -> None:
-    words = [*REQUIRED, "--output-dir", "old", "--overwrite", "--resume-from", "auto"]
-    folder = recorded(tmp_path, "train", *words, "--lr", "0.01", "--quantiles", "0.2")
+    args = [*REQUIRED, "--output-dir", "old", "--overwrite", "--resume-from", "auto"]
+    folder = recorded(tmp_path, "train", *args, "--lr", "0.01", "--quantiles", "0.2")
     options = parse("train", ["--config", str(folder), "--output-dir", "new"])
     assert (options.loop.lr, options.quantiles) == (0.01, (0.2,))
     assert options.input.table == Path("/data/t.biom")  # where the run found it
@@ -117,9 +117,9 @@ def test_a_record_that_does_not_suit_is_refused(tmp_path: Path) -> None:
 
 
 def test_options_are_the_same_after_a_record(tmp_path: Path) -> None:
-    words = [*REQUIRED, "--output-dir", "o", "--embedding-dim", "64", "--folds", "3"]
-    before = parse("train", words)
-    after = parse("train", ["--config", str(recorded(tmp_path, "train", *words)),
+    args = [*REQUIRED, "--output-dir", "o", "--embedding-dim", "64", "--folds", "3"]
+    before = parse("train", args)
+    after = parse("train", ["--config", str(recorded(tmp_path, "train", *args)),
                             "--output-dir", "o", "--table", "t.biom"])  # fmt: skip
     assert after == before
     assert find("train") is Train

@@ -32,9 +32,9 @@ EXTREMES = [
 ]
 
 
-@pytest.mark.parametrize(("command", "words", "sentence"), EXTREMES)
+@pytest.mark.parametrize(("command", "args", "sentence"), EXTREMES)
 def test_extremes(
-    folder: Path, capsys: pytest.CaptureFixture[str], command: str, words: str, sentence: str
+    folder: Path, capsys: pytest.CaptureFixture[str], command: str, args: str, sentence: str
 ) -> None:
     given: dict[str, list[object]] = {
         "simulate": ["--output-dir", folder / "out"],
@@ -44,7 +44,7 @@ def test_extremes(
         "baseline": ["--table", folder / "table.tsv", "--metadata", folder / "metadata.tsv",
                      "--metadata-column", "x", "--output-dir", folder / "out"],
     }  # fmt: skip
-    check_refusal(capsys, aam(command, *given[command], *words.split()), USAGE, sentence)
+    check_refusal(capsys, aam(command, *given[command], *args.split()), USAGE, sentence)
     assert not list(folder.glob("out*"))
 
 

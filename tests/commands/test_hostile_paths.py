@@ -47,13 +47,13 @@ FILES: dict[str, tuple[str, str | bytes, str]] = {
 
 @pytest.mark.parametrize("name", FILES)
 def test_files(name: str, folder: Path, capsys: pytest.CaptureFixture[str]) -> None:
-    flag, content, words = FILES[name]
+    flag, content, message = FILES[name]
     data = content.encode() if isinstance(content, str) else content
     (folder / "hostile").write_bytes(data)
     given = ["--table", folder / "table.tsv", "--output-dir", folder / "run", "--device", "cpu"]
     if flag != "--unifrac-matrix":
         given += ["--tree", folder / "tree.nwk"]
-    check_refusal(capsys, aam("pretrain", *given, flag, folder / "hostile"), DATA, words)
+    check_refusal(capsys, aam("pretrain", *given, flag, folder / "hostile"), DATA, message)
     assert not (folder / "run").exists()
 
 
@@ -93,7 +93,7 @@ OUTPUTS: dict[str, tuple[str, str]] = {
 @pytest.mark.parametrize("command", ["unifrac", "prepare", "simulate"])
 @pytest.mark.parametrize("name", OUTPUTS)
 def test_outputs(folder: Path, capsys: pytest.CaptureFixture[str], command: str, name: str) -> None:
-    output, words = OUTPUTS[name]
+    output, message = OUTPUTS[name]
     (folder / "full").mkdir()
     (folder / "full" / "mine.txt").write_text("mine")
     if command == "simulate":
@@ -106,7 +106,7 @@ def test_outputs(folder: Path, capsys: pytest.CaptureFixture[str], command: str,
         if command == "unifrac" and name == "a folder":
             (folder / "full").rename(folder / "full.tsv")
             given[-1] = folder / "full.tsv"
-    check_refusal(capsys, aam(command, *given, "--overwrite"), CANNOT_CREATE, words)
+    check_refusal(capsys, aam(command, *given, "--overwrite"), CANNOT_CREATE, message)
     [mine] = folder.glob("full*/mine.txt")
     assert mine.read_text() == "mine"
 
@@ -155,8 +155,8 @@ def test_leftovers_of_a_killed_process(folder: Path) -> None:
     foreign = left.with_name(".table.elsewhere-1.biom")
     for path in (living, foreign):
         path.write_text("of another")
-    words = ("--samples", 3, "--asvs", 9, "--richness", 2, "--subjects", 3, "--depth", 20)
-    assert aam("simulate", "--output-dir", folder, *words, "--overwrite") == 0
+    args = ("--samples", 3, "--asvs", 9, "--richness", 2, "--subjects", 3, "--depth", 20)
+    assert aam("simulate", "--output-dir", folder, *args, "--overwrite") == 0
     assert not left.exists()
     assert living.exists()
     assert foreign.exists()

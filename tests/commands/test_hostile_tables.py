@@ -81,12 +81,12 @@ TABLES: dict[str, tuple[Make, str]] = {
 
 @pytest.mark.parametrize("name", TABLES)
 def test_tables(name: str, folder: Path, capsys: pytest.CaptureFixture[str]) -> None:
-    make, words = TABLES[name]
+    make, message = TABLES[name]
     make(folder / "hostile")
     given = ("--table", folder / "hostile")
-    check_refusal(capsys, aam("prepare", *given, "--output", folder / "s.aam"), DATA, words)
+    check_refusal(capsys, aam("prepare", *given, "--output", folder / "s.aam"), DATA, message)
     tree = ("--tree", folder / "tree.nwk", "--output", folder / "m.tsv")
-    check_refusal(capsys, aam("unifrac", *given, *tree), DATA, words)
+    check_refusal(capsys, aam("unifrac", *given, *tree), DATA, message)
     assert {path.name for path in folder.iterdir()} == {
         "table.tsv", "tree.nwk", "metadata.tsv", "hostile"
     }  # fmt: skip
@@ -146,6 +146,6 @@ def test_no_flipped_byte_of_an_artifact_is_a_traceback(
         for place in rng.integers(len(whole), size=3):
             spoilt[place] ^= int(rng.integers(1, 256))
         (folder / "t.qza").write_bytes(spoilt)
-        words = ("--table", folder / "t.qza", "--output", folder / "s.aam", "--overwrite")
-        assert aam("prepare", *words) in (0, DATA)
+        args = ("--table", folder / "t.qza", "--output", folder / "s.aam", "--overwrite")
+        assert aam("prepare", *args) in (0, DATA)
         assert "Traceback" not in capsys.readouterr().err

@@ -53,8 +53,8 @@ def test_labels_are_read_without_starting_the_image(engines: Engines, sif: Path)
     inside = engines.run(["apptainer", "exec", str(sif), "cat", "/opt/aam/labels.json"])
     assert json.loads(inside.stdout).items() <= labels.items()
     assert recorded(engines, "cpu", "sif")["labels"].items() <= labels.items()
-    words = ["explain", "--json", "--runtime", "apptainer", "simulate", "--output-dir", "/tmp/x"]
-    explained = engines.run([PYTHON, "-m", "launcher.cli", *words], cwd=engines.folder)
+    args = ["explain", "--json", "--runtime", "apptainer", "simulate", "--output-dir", "/tmp/x"]
+    explained = engines.run([PYTHON, "-m", "launcher.cli", *args], cwd=engines.folder)
     assert explained.returncode == 0, explained.stderr
     printed = json.loads(explained.stdout)["decisions"]
     assert [d["source"] for d in printed if d["subject"] == "image"] == ["label"]
@@ -98,12 +98,12 @@ def test_the_sbom_of_a_build_is_stored_beside_it(engines: Engines, sif: Path) ->
 def test_definition_for_apptainer(engines: Engines, sif: Path, name: str) -> None:
     key = private_key(engines)
     more = ("--build-arg", CPU_TORCH, "--no-test", "--sign", f"{key}.pem")
-    words = build_argv(engines, name, "apptainer", *more)
-    words = [f"BASE={warm_base()}" if word.startswith("BASE=") else word for word in words]
+    argv = build_argv(engines, name, "apptainer", *more)
+    argv = [f"BASE={warm_base()}" if word.startswith("BASE=") else word for word in argv]
     place = engines.images / f"{name}.sif"
     if name == "rocm60":
-        two_at_once(engines, words)
-    done = engines.run(words, cwd=engines.folder, timeout=1200)
+        two_at_once(engines, argv)
+    done = engines.run(argv, cwd=engines.folder, timeout=1200)
     assert done.returncode == 0, done.stderr
     try:
         check_sif(str(place))
@@ -146,9 +146,9 @@ def smoke_test_by_spython(engines: Engines, place: Path) -> None:
     assert "ok      program" in tested.stdout
 
 
-def two_at_once(engines: Engines, words: list[str]) -> None:
+def two_at_once(engines: Engines, args: list[str]) -> None:
     """Start a build twice: one of the two builds, the other waits and finds it built."""
-    pair = [subprocess.Popen(engines.command(words), cwd=engines.folder, text=True,
+    pair = [subprocess.Popen(engines.command(args), cwd=engines.folder, text=True,
                              stdout=subprocess.PIPE, stderr=subprocess.PIPE)
             for _ in range(2)]  # fmt: skip
     printed = [process.communicate(timeout=1200) for process in pair]

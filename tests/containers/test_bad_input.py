@@ -17,7 +17,7 @@ from tests.support.refused_builds import here, left, program
 
 
 @pytest.mark.parametrize(
-    ("words", "status", "message"),
+    ("args", "status", "message"),
     [
         (["bild", "cpu"], 64, "did you mean 'build'?"),
         (["build"], 64, "NAME"),
@@ -36,8 +36,8 @@ from tests.support.refused_builds import here, left, program
         (["publish", "cpu", "--to", "oras://h/a:1"], 69, "on PATH"),
     ],
 )
-def test_refused_at_once(tmp_path: Path, words: list[str], status: int, message: str) -> None:
-    done = here(tmp_path, *words)
+def test_refused_at_once(tmp_path: Path, args: list[str], status: int, message: str) -> None:
+    done = here(tmp_path, *args)
     assert (done.returncode, message in done.stderr) == (status, True), done.stderr
     assert "Traceback" not in done.stderr
 
@@ -116,7 +116,7 @@ def test_no_room(alone: Engines) -> None:
     assert "0.1 GiB free" in done.stderr
     assert "set AAM_IMAGE_DIR" in done.stderr
     small = "mount -t tmpfs -o size=100m tmpfs /mnt"
-    words = ["env", "APPTAINER_TMPDIR=/mnt", *build_argv(alone, "cpu", "apptainer")]
-    done = alone.run(words, before=small, cwd=alone.folder)
+    argv = ["env", "APPTAINER_TMPDIR=/mnt", *build_argv(alone, "cpu", "apptainer")]
+    done = alone.run(argv, before=small, cwd=alone.folder)
     assert done.returncode == 73, done.stderr
     assert "set APPTAINER_TMPDIR" in done.stderr

@@ -127,9 +127,9 @@ def test_the_revision_of_an_installation_is_its_commit_or_nothing(tmp_path: Path
 
     def revision() -> str:
         variables = {"PYTHONPATH": f"{tmp_path}/site:{ROOT}", "PATH": os.environ["PATH"]}
-        words = [sys.executable, "-c", code]
+        argv = [sys.executable, "-c", code]
         done = subprocess.run(
-            words, env=variables, cwd=tmp_path, capture_output=True, text=True, check=True
+            argv, env=variables, cwd=tmp_path, capture_output=True, text=True, check=True
         )
         return done.stdout.strip()
 
@@ -211,7 +211,7 @@ def test_arguments_replace_the_catalogs() -> None:
 
 
 @pytest.mark.parametrize(
-    ("words", "expected"),
+    ("args", "expected"),
     [
         (["TORHC=1"], "did you mean 'TORCH'"),
         (["base=x"], "BASE"),
@@ -223,10 +223,10 @@ def test_arguments_replace_the_catalogs() -> None:
     ],
 )
 def test_wrong_arguments_are_refused_before_an_engine_sees_them(
-    words: list[str], expected: str
+    args: list[str], expected: str
 ) -> None:
     with pytest.raises(UsageError, match=expected):
-        definitions.arguments(image("cpu"), words)
+        definitions.arguments(image("cpu"), args)
 
 
 def test_what_has_no_digest_is_named() -> None:
@@ -281,18 +281,18 @@ def test_the_compression_is_an_option_of_newer_engines(tmp_path: Path, has_it: b
     program.write_text(f"#!/bin/sh\necho '  {'--mksquashfs-args string' if has_it else '-s'}'\n")
     program.chmod(0o755)
     fast = job({}, program=str(program), fast=True)
-    words = apptainer.ENGINE.build_argv(fast, Path("/o.sif"))
-    assert ("--mksquashfs-args" in words) == has_it
+    argv = apptainer.ENGINE.build_argv(fast, Path("/o.sif"))
+    assert ("--mksquashfs-args" in argv) == has_it
     slow = apptainer.ENGINE.build_argv(job({}, program=str(program)), Path("/o.sif"))
     assert "--mksquashfs-args" not in slow
 
 
 def test_docker_and_podman_differ_in_their_own_options_alone() -> None:
-    words = [e.ENGINE.build_argv(job({"TORCH": "1"}), "t") for e in (podman, docker)]
+    argv = [e.ENGINE.build_argv(job({"TORCH": "1"}), "t") for e in (podman, docker)]
     own = {"--format", "docker", "--force-rm", "--layers=false", "--timestamp", "9"} | {
         "--provenance=false"
     }
-    assert [w for w in words[0] if w not in own] == [w for w in words[1] if w not in own]
+    assert [w for w in argv[0] if w not in own] == [w for w in argv[1] if w not in own]
     made = docker.ENGINE.label_argv(job({}), {"org.aam.torch": "1"}, Path("/r/Dockerfile"), "t")
     assert made[-3:] == ["--label", "org.aam.torch=1", "/r"]
 
@@ -311,9 +311,9 @@ def test_the_context_is_the_same_whoever_stages_it(tmp_path: Path) -> None:
 
 
 def test_the_revision_tells_a_changed_checkout(tmp_path: Path) -> None:
-    def git(*words: str) -> str:
+    def git(*args: str) -> str:
         settings = ["-c", "user.name=a", "-c", "user.email=a@b", "-c", "commit.gpgsign=false"]
-        done = subprocess.run(["git", "-C", str(tmp_path), *settings, *words],
+        done = subprocess.run(["git", "-C", str(tmp_path), *settings, *args],
                               capture_output=True, text=True, check=True)  # fmt: skip
         return done.stdout.strip()
 

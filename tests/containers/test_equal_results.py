@@ -40,8 +40,8 @@ def place(study_dir: Path) -> Iterator[Path]:
     shutil.rmtree(folder)
 
 
-def native(*words: str) -> None:
-    done = subprocess.run([sys.executable, "-m", "aam.cli", *words], cwd=ROOT,
+def native(*args: str) -> None:
+    done = subprocess.run([sys.executable, "-m", "aam.cli", *args], cwd=ROOT,
                           capture_output=True, text=True, check=False)  # fmt: skip
     assert done.returncode == 0, done.stderr
 
@@ -52,10 +52,10 @@ def test_pretrain_and_predict_are_those_of_the_native_run(place: Path, engine: s
     if engine == "apptainer":
         cpu_sif()
 
-    def launch(engines: Engines, *words: str) -> None:
+    def launch(engines: Engines, *args: str) -> None:
         own = ["env", "OMP_NUM_THREADS=1", PYTHON, "-m", "launcher.cli", "--image", "cpu",
                "--runtime", engine]  # fmt: skip
-        done = engines.run([*own, *words], user=user, cwd=engines.folder, timeout=600)
+        done = engines.run([*own, *args], user=user, cwd=engines.folder, timeout=600)
         assert done.returncode == 0, done.stderr
 
     out = place / engine

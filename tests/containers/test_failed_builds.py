@@ -18,9 +18,9 @@ pytestmark = pytest.mark.container
 
 @pytest.mark.slow
 def test_a_build_that_fails_half_way_leaves_its_log(alone: Engines) -> None:
-    words = build_argv(alone, "cpu", "apptainer", "--build-arg", "TORCH=9.9.9")
-    words = [f"BASE={warm_base()}" if word.startswith("BASE=") else word for word in words]
-    done = alone.run(words, cwd=alone.folder, timeout=600)
+    argv = build_argv(alone, "cpu", "apptainer", "--build-arg", "TORCH=9.9.9")
+    argv = [f"BASE={warm_base()}" if word.startswith("BASE=") else word for word in argv]
+    done = alone.run(argv, cwd=alone.folder, timeout=600)
     assert done.returncode == 73, done.stderr
     log = alone.images / "logs/cpu-apptainer.log"
     assert str(log) in done.stderr
@@ -30,8 +30,8 @@ def test_a_build_that_fails_half_way_leaves_its_log(alone: Engines) -> None:
 
 def test_no_network_names_the_step_and_the_way_without(alone: Engines) -> None:
     """In a network namespace of its own, a host has no network."""
-    words = ["unshare", "--net", "--map-root-user", *build_argv(alone, "cpu", "apptainer")]
-    done = alone.run(words, cwd=alone.folder)
+    argv = ["unshare", "--net", "--map-root-user", *build_argv(alone, "cpu", "apptainer")]
+    done = alone.run(argv, cwd=alone.folder)
     assert done.returncode == 73, done.stderr
     assert "needs a network for its base, Debian's packages and the wheels" in done.stderr
     assert "--from FILE" in done.stderr
@@ -73,9 +73,9 @@ def test_a_wheel_with_another_hash_than_the_lock_ends_the_build(
     content = first.read_bytes()
     first.unlink()
     first.write_bytes(content[:-1] + bytes([content[-1] ^ 1]))
-    words = build_argv(alone, "cpu", "apptainer")
-    words[words.index("--wheels") + 1] = str(altered)
-    done = alone.run(words, cwd=alone.folder, timeout=600)
+    argv = build_argv(alone, "cpu", "apptainer")
+    argv[argv.index("--wheels") + 1] = str(altered)
+    done = alone.run(argv, cwd=alone.folder, timeout=600)
     assert done.returncode == 73, done.stderr
     log = (alone.images / "logs/cpu-apptainer.log").read_text()
     assert "THESE PACKAGES DO NOT MATCH THE HASHES" in log
@@ -84,10 +84,10 @@ def test_a_wheel_with_another_hash_than_the_lock_ends_the_build(
 
 
 def test_an_archive_that_is_none(alone: Engines) -> None:
-    words = [PYTHON, *LAUNCH, "build", "cpu", "--engine", "apptainer", "--from"]
-    done = alone.run([*words, "/nonexistent.tar"], cwd=alone.folder)
+    argv = [PYTHON, *LAUNCH, "build", "cpu", "--engine", "apptainer", "--from"]
+    done = alone.run([*argv, "/nonexistent.tar"], cwd=alone.folder)
     assert done.returncode == 66, done.stderr
-    done = alone.run([*words, "/etc/passwd"], cwd=alone.folder)
+    done = alone.run([*argv, "/etc/passwd"], cwd=alone.folder)
     assert done.returncode == 73, done.stderr
     assert left(alone.images) == []
 

@@ -60,9 +60,9 @@ def test_podman_runs_by_hand_as_any_user_without_root_home_or_network(tmp_path: 
 @OTHERS
 def test_definition_for_podman(name: str) -> None:
     engines = cpu_podman()
-    words = build_argv(engines, name, "podman", "--build-arg", CPU_TORCH, "--no-test")
-    words = [f"BASE={warm_base()}" if word.startswith("BASE=") else word for word in words]
-    done = in_podman(engines, words)
+    argv = build_argv(engines, name, "podman", "--build-arg", CPU_TORCH, "--no-test")
+    argv = [f"BASE={warm_base()}" if word.startswith("BASE=") else word for word in argv]
+    done = in_podman(engines, argv)
     assert done.returncode == 0, done.stderr
     held = recorded(engines, name, "podman")
     assert held["labels"]["org.aam.name"] == name
@@ -75,9 +75,9 @@ def test_definition_for_podman(name: str) -> None:
 def test_from_podman_to_a_sif_without_a_registry() -> None:
     """Root holds the image in podman and makes the SIF; the launcher reads its labels from it."""
     engines = cpu_podman()
-    words = [PYTHON, "-m", "launcher.cli", "images", "build", "cpu", "--engine", "apptainer",
-             "--from", "podman", "--fast", "--no-test"]  # fmt: skip
-    done = in_podman(engines, words)
+    argv = [PYTHON, "-m", "launcher.cli", "images", "build", "cpu", "--engine", "apptainer",
+            "--from", "podman", "--fast", "--no-test"]  # fmt: skip
+    done = in_podman(engines, argv)
     assert done.returncode == 0, done.stderr
     try:
         labels = labels_of(engines.images / "cpu.sif")

@@ -27,7 +27,7 @@ from tests.support.refused_builds import LAUNCH, here, left, program
 
 
 @pytest.mark.parametrize(
-    ("words", "status", "message"),
+    ("args", "status", "message"),
     [
         (["pull", "docker://h/a:1", "--digest", "1" * 64], 64, "give oras://HOST/NAME:TAG"),
         (["pull", "oras://h/a:1", "--digest", "sha256:12"], 64, "Not a digest"),
@@ -37,11 +37,11 @@ from tests.support.refused_builds import LAUNCH, here, left, program
     ],
 )
 def test_a_registry_that_cannot_serve(
-    tmp_path: Path, words: list[str], status: int, message: str
+    tmp_path: Path, args: list[str], status: int, message: str
 ) -> None:
     program(tmp_path, "apptainer", '[ "$1" = --version ] && echo apptainer version 1.4.5')
-    named = ["--name", "cpu"] if words[0] == "pull" else []
-    done = here(tmp_path, *words, *named)
+    named = ["--name", "cpu"] if args[0] == "pull" else []
+    done = here(tmp_path, *args, *named)
     assert (done.returncode, message in done.stderr) == (status, True), done.stderr
     assert not list(tmp_path.glob(".cpu.*[!k]"))  # only the lock
 
@@ -53,8 +53,8 @@ def test_a_build_resolves_a_hash_from_the_index(tmp_path: Path, index: str) -> N
         "images: {rocm60: {room: [0, 0], arguments: {BASE: 'base@sha256:12', SNAPSHOT: base, "
         f"TORCH: 2.4.1+rocm6.0, TORCH_INDEX: '{index}'}}}}}}\n"
     )
-    words = ("--site", str(tmp_path / "site.yaml"), "--allow-one-source")
-    done = here(tmp_path, "build", "rocm60", *words)
+    args = ("--site", str(tmp_path / "site.yaml"), "--allow-one-source")
+    done = here(tmp_path, "build", "rocm60", *args)
     assert done.returncode == 73, done.stderr
     lock = (tmp_path / "locks/rocm60.txt").read_text()
     assert f"pytorch-triton-rocm==3.0.0 \\\n    --hash=sha256:{'70' * 32}\n" in lock
@@ -123,7 +123,7 @@ def test_without_a_network_everything_else_works(tmp_path: Path) -> None:
     place = sif(tmp_path / "cpu.sif")
     index_of_images.write(tmp_path, "cpu", "sif", record_of(place))
     variables = {"PATH": "/usr/sbin:/sbin", "HOME": str(tmp_path), "AAM_IMAGE_DIR": str(tmp_path)}
-    for words in (
+    for args in (
         ["images"],
         ["images", "verify", "cpu", "--no-test"],
         ["images", "prune", "--unused", "30"],
@@ -131,9 +131,9 @@ def test_without_a_network_everything_else_works(tmp_path: Path) -> None:
         ["explain", "simulate", "--output-dir", "out"],
     ):
         line = [shutil.which("unshare") or "", *isolated[1:], sys.executable, "-m", "launcher.cli"]
-        done = subprocess.run([*line, *words], cwd=ROOT, env=variables, capture_output=True,
+        done = subprocess.run([*line, *args], cwd=ROOT, env=variables, capture_output=True,
                               text=True, check=False)  # fmt: skip
-        assert done.returncode == 0, (words, done.stderr)
+        assert done.returncode == 0, (args, done.stderr)
 
 
 @pytest.mark.parametrize(

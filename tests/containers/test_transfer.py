@@ -36,11 +36,11 @@ def engines() -> Iterator[Engines]:
 
 
 def images(
-    engines: Engines, folder: Path, *words: str, **options: Any
+    engines: Engines, folder: Path, *args: str, **options: Any
 ) -> subprocess.CompletedProcess[str]:
     """Run `aam-launch images` on an image folder as the test user."""
     line = ["env", "APPTAINER_NOHTTPS=1", f"AAM_IMAGE_DIR={folder}", f"HOME={engines.folder}/home",
-            PYTHON, "-m", "launcher.cli", "images", *words]  # fmt: skip
+            PYTHON, "-m", "launcher.cli", "images", *args]  # fmt: skip
     return engines.run(line, cwd=engines.folder, timeout=600, **options)
 
 

@@ -82,7 +82,7 @@ def test_missing_scheme_of_the_file(tmp_path: Path) -> None:
 
 
 @pytest.mark.parametrize(
-    ("values", "words"),
+    ("values", "message"),
     [
         (("1", "high", "low", "high"), r"not numeric.*3 of 4.*2 \(high, low\).*--classifier"),
         (("1", "2", "inf"), r"infinite.*1 \(s2\)"),
@@ -92,15 +92,15 @@ def test_missing_scheme_of_the_file(tmp_path: Path) -> None:
     ],
 )
 def test_invalid_numeric_targets_are_refused(
-    tmp_path: Path, values: tuple[str, ...], words: str
+    tmp_path: Path, values: tuple[str, ...], message: str
 ) -> None:
     read, ids = column(tmp_path, *values)
-    with pytest.raises(DataError, match=words):
+    with pytest.raises(DataError, match=message):
         numeric_target(read, "x", ids)
 
 
 @pytest.mark.parametrize(
-    ("values", "words"),
+    ("values", "message"),
     [
         (("a", "a", ""), "one value only.*'a' in 2 samples"),
         (("18.0", "18"), "one value only.*'18'"),
@@ -109,10 +109,10 @@ def test_invalid_numeric_targets_are_refused(
     ],
 )
 def test_invalid_class_targets_are_refused(
-    tmp_path: Path, values: tuple[str, ...], words: str
+    tmp_path: Path, values: tuple[str, ...], message: str
 ) -> None:
     read, ids = column(tmp_path, *values)
-    with pytest.raises(DataError, match=words):
+    with pytest.raises(DataError, match=message):
         class_target(read, "x", ids)
 
 
@@ -135,7 +135,7 @@ def test_metadata_of_other_samples_is_refused(tmp_path: Path) -> None:
 
 
 @pytest.mark.parametrize(
-    ("text", "words"),
+    ("text", "message"),
     [
         ("id\tx\na\t1\na\t2\n", "Duplicated sample ids.*'a'"),
         ("id,x\na,1\n", "comma-separated.*first line of.*is 'id,x'; save it as tab-separated"),
@@ -151,9 +151,9 @@ def test_metadata_of_other_samples_is_refused(tmp_path: Path) -> None:
     ],
 )
 def test_metadata_against_the_rules_of_qiime2_is_refused(
-    tmp_path: Path, text: str, words: str
+    tmp_path: Path, text: str, message: str
 ) -> None:
-    with pytest.raises(DataError, match=words) as caught:
+    with pytest.raises(DataError, match=message) as caught:
         metadata(tmp_path, text)
     assert "\n" not in str(caught.value)
     assert "Keemei" not in str(caught.value)

@@ -32,8 +32,8 @@ def test_neighbors_are_the_nearest_of_all_pairs(tmp_path: Path) -> None:
     many = write(tmp_path / "many.tsv", [f"c{k}" for k in range(300)], collection)
     ids = [f"c{k}" if k == 7 else f"q{k}" for k in range(20)]
     few = write(tmp_path / "few.tsv", ids, query)
-    words = ("--embeddings", few, "--collection", many, "--neighbors", 4)
-    assert aam("neighbors", *words, "--output", tmp_path / "n.tsv") == 0
+    args = ("--embeddings", few, "--collection", many, "--neighbors", 4)
+    assert aam("neighbors", *args, "--output", tmp_path / "n.tsv") == 0
     found = read(tmp_path / "n.tsv")
     distances = cdist(query, collection)
     distances[7, 7] = np.inf  # The sample c7 is in both tables.
@@ -51,14 +51,14 @@ def test_embeddings_of_a_model_agree_with_unifrac(
 ) -> None:
     table, tree = study_dir / "table.biom", study_dir / "tree.nwk"
     assert pretrain(study_dir, tmp_path / "run", "--tree", tree, "--epochs", 20) == 0
-    words = ("--table", table, "--model", tmp_path / "run", "--device", "cpu")
-    assert aam("embed", *words, "--output-dir", tmp_path / "e") == 0
+    args = ("--table", table, "--model", tmp_path / "run", "--device", "cpu")
+    assert aam("embed", *args, "--output-dir", tmp_path / "e") == 0
     matrix = tmp_path / "u.tsv"
     assert aam("unifrac", "--table", table, "--tree", tree, "--output", matrix) == 0
     capsys.readouterr()
-    words = ("--embeddings", tmp_path / "e/embeddings.tsv", "--neighbors", 5)
+    args = ("--embeddings", tmp_path / "e/embeddings.tsv", "--neighbors", 5)
     more = ("--unifrac-matrix", matrix, "--output", tmp_path / "n.tsv")
-    assert aam("neighbors", *words, *more) == 0
+    assert aam("neighbors", *args, *more) == 0
     printed = " ".join(capsys.readouterr().err.split())
     assert "Agreement with UniFrac in 36 samples" in printed
     assert "(by chance 14%)" in printed
@@ -66,10 +66,10 @@ def test_embeddings_of_a_model_agree_with_unifrac(
     assert not (
         read(tmp_path / "n.tsv")["sample-id"] == read(tmp_path / "n.tsv")["neighbor-id"]
     ).any()
-    assert aam("neighbors", *words, *more) == CannotCreate.status
+    assert aam("neighbors", *args, *more) == CannotCreate.status
     pytest.importorskip("faiss")
     approximate = ("--index", "hnsw", "--output", tmp_path / "h.tsv")
-    assert aam("neighbors", *words, *approximate) == 0
+    assert aam("neighbors", *args, *approximate) == 0
     assert "5 approximate neighbors of 36 samples" in capsys.readouterr().err
     exact, found = read(tmp_path / "n.tsv"), read(tmp_path / "h.tsv")
     shared = exact.merge(found, on=["sample-id", "neighbor-id"])
@@ -102,8 +102,8 @@ def test_an_approximate_search_without_faiss_is_refused(
 ) -> None:
     monkeypatch.setitem(sys.modules, "faiss", None)  # Python raises ModuleNotFoundError for None.
     few = write(tmp_path / "e.tsv", [f"s{k}" for k in range(30)], np.random.rand(30, 4))
-    words = ("--embeddings", few, "--index", "hnsw", "--output", tmp_path / "n.tsv")
-    assert aam("neighbors", *words) == Unavailable.status
+    args = ("--embeddings", few, "--index", "hnsw", "--output", tmp_path / "n.tsv")
+    assert aam("neighbors", *args) == Unavailable.status
     printed = " ".join(capsys.readouterr().err.split())
     assert "aam: --index hnsw needs FAISS: no module 'faiss'; install it with" in printed
     assert not (tmp_path / "n.tsv").exists()
@@ -119,7 +119,7 @@ def test_unifrac_is_computed_for_random_samples_of_the_collection(
     ids = read(tmp_path / "u.tsv").iloc[:, 0].tolist()
     values = np.random.default_rng(1).normal(size=(len(ids), 4))
     few = write(tmp_path / "e.tsv", [*ids, "other"], np.vstack([values, values[:1]]))
-    words = ("--embeddings", few, "--overwrite", "--output", tmp_path / "n.tsv")
+    args = ("--embeddings", few, "--overwrite", "--output", tmp_path / "n.tsv")
     sentences = []
     for source in (
         ("--unifrac-matrix", tmp_path / "u.tsv"),
@@ -128,7 +128,7 @@ def test_unifrac_is_computed_for_random_samples_of_the_collection(
         ("--table", store, "--check-unifrac", 20),
     ):
         capsys.readouterr()
-        assert aam("neighbors", *words, *source) == 0
+        assert aam("neighbors", *args, *source) == 0
         printed = " ".join(capsys.readouterr().err.split())
         sentences.append(printed[printed.index("Agreement") : printed.index("10 neighbors of")])
     assert sentences[0] == sentences[1] == sentences[2]
@@ -153,9 +153,9 @@ def test_sources_of_unifrac_that_contradict_each_other_are_refused(
 ) -> None:
     ids = [f"s{k}" for k in range(30)]
     few = write(tmp_path / "e.tsv", ids, np.random.default_rng(1).normal(size=(30, 4)))
-    words = [study_dir / word if "." in str(word) else word for word in given]
+    args = [study_dir / word if "." in str(word) else word for word in given]
     output = ("--output", tmp_path / "n.tsv")
-    assert aam("neighbors", "--embeddings", few, *output, *words) == UsageError.status
+    assert aam("neighbors", "--embeddings", few, *output, *args) == UsageError.status
     assert message in " ".join(capsys.readouterr().err.split())
     assert not (tmp_path / "n.tsv").exists()
 
@@ -198,16 +198,16 @@ def test_refusals(tmp_path: Path, collection: str, status: int, capsys: Capture)
         write(other, ids, values[:, :1])
     elif collection == "small":
         write(other, ids[:5], values[:5])
-    words = ("--embeddings", query, "--collection", other, "--output", tmp_path / "n.tsv")
-    assert aam("neighbors", *words) == status
+    args = ("--embeddings", query, "--collection", other, "--output", tmp_path / "n.tsv")
+    assert aam("neighbors", *args) == status
     assert not (tmp_path / "n.tsv").exists()
 
 
 def test_embeddings_of_different_models_are_refused(study_dir: Path, tmp_path: Path) -> None:
     for seed in (1, 2):
         assert pretrain(study_dir, tmp_path / f"run{seed}", "--penalty", 0, "--seed", seed) == 0
-        words = ("--table", study_dir / "table.biom", "--model", tmp_path / f"run{seed}")
-        assert aam("embed", *words, "--device", "cpu", "--output-dir", tmp_path / f"e{seed}") == 0
-    words = ("--embeddings", tmp_path / "e1/embeddings.tsv", "--output", tmp_path / "n.tsv")
-    assert aam("neighbors", *words, "--collection", tmp_path / "e2/embeddings.tsv") == 65
-    assert aam("neighbors", *words, "--collection", tmp_path / "e1/embeddings.tsv") == 0
+        args = ("--table", study_dir / "table.biom", "--model", tmp_path / f"run{seed}")
+        assert aam("embed", *args, "--device", "cpu", "--output-dir", tmp_path / f"e{seed}") == 0
+    args = ("--embeddings", tmp_path / "e1/embeddings.tsv", "--output", tmp_path / "n.tsv")
+    assert aam("neighbors", *args, "--collection", tmp_path / "e2/embeddings.tsv") == 65
+    assert aam("neighbors", *args, "--collection", tmp_path / "e1/embeddings.tsv") == 0

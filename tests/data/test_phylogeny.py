@@ -176,12 +176,12 @@ def test_a_root_of_three_branches_is_refused_or_put_at_the_midpoint(tmp_path: Pa
 
 
 @pytest.mark.parametrize(
-    ("length", "words"),
+    ("length", "message"),
     [("1e37", "too large: those above the ASVs add up to 3e+37"), ("1e308", "too large"),
      ("1e-40", "too small")],
 )  # fmt: skip
-def test_lengths_out_of_range_are_refused(length: str, words: str) -> None:
-    assert words in refusal(f"(a:{length},(b:{length},c:{length}):{length});", ["a", "b"])
+def test_lengths_out_of_range_are_refused(length: str, message: str) -> None:
+    assert message in refusal(f"(a:{length},(b:{length},c:{length}):{length});", ["a", "b"])
 
 
 def test_a_deep_tree_of_many_ancestors_is_refused(tmp_path: Path) -> None:

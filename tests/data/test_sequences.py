@@ -72,7 +72,7 @@ def test_cut_sequences_are_counted_in_a_message(capsys: pytest.CaptureFixture[st
 
 
 @pytest.mark.parametrize(
-    ("sequences", "words"),
+    ("sequences", "message"),
     [
         (["AC-T", "ACGT", "A.GT"], "gaps.*'-', '.' in 2 .AC-T, A.GT. of 3 .*give unaligned"),
         (["ACXT"], "letters.*'X' in 1 .ACXT. of 1 sequences.*IUPAC"),
@@ -81,8 +81,8 @@ def test_cut_sequences_are_counted_in_a_message(capsys: pytest.CaptureFixture[st
         (["ACGT", ""], "Empty sequences: 1 of 2"),
     ],
 )
-def test_other_letters_are_refused(sequences: list[str], words: str) -> None:
-    with pytest.raises(DataError, match=words):
+def test_other_letters_are_refused(sequences: list[str], message: str) -> None:
+    with pytest.raises(DataError, match=message):
         encode(sequences, None)
 
 
@@ -104,7 +104,7 @@ def test_fasta(tmp_path: Path) -> None:
 
 
 @pytest.mark.parametrize(
-    ("text", "words"),
+    ("text", "message"),
     [
         ("", "Not FASTA.*empty"),
         ("@r\nACGT\n+\nIIII\n", "Not FASTA.*begins with '@r"),
@@ -113,8 +113,8 @@ def test_fasta(tmp_path: Path) -> None:
         ("> \nAC\n", "without an id or a sequence"),
     ],
 )
-def test_text_that_is_not_fasta_is_refused(tmp_path: Path, text: str, words: str) -> None:
-    with pytest.raises(DataError, match=rf"(?s){words}"):
+def test_text_that_is_not_fasta_is_refused(tmp_path: Path, text: str, message: str) -> None:
+    with pytest.raises(DataError, match=rf"(?s){message}"):
         read_sequences(fasta(tmp_path / "s.fasta", text))
 
 

@@ -32,19 +32,19 @@ def model(
         assert train(study_dir, folder) == 0
         return folder
     data = ("--table", study_dir / "table.biom", "--metadata", study_dir / "metadata.tsv")
-    words = ("--metadata-column", "ph", "--folds", 3, "--output-dir", folder)
-    assert aam("train", *data, *words, "--members", *request.param.split()) == 0
+    args = ("--metadata-column", "ph", "--folds", 3, "--output-dir", folder)
+    assert aam("train", *data, *args, "--members", *request.param.split()) == 0
     return folder
 
 
-def predict(store: Path, model: Path, output: Path, *words: object) -> int:
+def predict(store: Path, model: Path, output: Path, *args: object) -> int:
     given = ("--model", model, "--table", store, "--output", output, "--batch-size", 5)
-    return aam("predict", *given, "--device", "cpu", *words)
+    return aam("predict", *given, "--device", "cpu", *args)
 
 
-def all_shards(store: Path, model: Path, output: Path, *words: object) -> Path:
+def all_shards(store: Path, model: Path, output: Path, *args: object) -> Path:
     for number in range(1, COUNT + 1):
-        assert predict(store, model, output, "--shard", f"{number}/{COUNT}", *words) == 0
+        assert predict(store, model, output, "--shard", f"{number}/{COUNT}", *args) == 0
     return output.with_name(f"{output.name}.shards")
 
 
@@ -58,8 +58,8 @@ def test_shards_divide_the_samples_at_batches(samples: int, batch: int) -> None:
 
 @pytest.mark.parametrize("text", ["0/4", "5/4", "4", "1/0", "a/b", "1/1000000", "-1/4", "1.5/4"])
 def test_an_invalid_shard_is_refused(text: str, tmp_path: Path) -> None:
-    words = ("--table", tmp_path, "--model", tmp_path, "--output", tmp_path / "p.tsv")
-    assert aam("predict", *words, "--shard", text) == UsageError.status
+    args = ("--table", tmp_path, "--model", tmp_path, "--output", tmp_path / "p.tsv")
+    assert aam("predict", *args, "--shard", text) == UsageError.status
 
 
 def test_merged_shards_are_the_bytes_of_one_process(
@@ -80,11 +80,11 @@ def test_embeddings_of_shards_are_those_of_one_process(
     store: Path, study_dir: Path, tmp_path: Path
 ) -> None:
     assert train(study_dir, tmp_path / "run") == 0
-    words = ("--model", tmp_path / "run", "--table", store, "--batch-size", 5, "--device", "cpu")
-    assert aam("embed", *words, "--output-dir", tmp_path / "whole") == 0
+    args = ("--model", tmp_path / "run", "--table", store, "--batch-size", 5, "--device", "cpu")
+    assert aam("embed", *args, "--output-dir", tmp_path / "whole") == 0
     for number in range(1, COUNT + 1):
         shard = ("--shard", f"{number}/{COUNT}")
-        assert aam("embed", *words, "--output-dir", tmp_path / "parts", *shard) == 0
+        assert aam("embed", *args, "--output-dir", tmp_path / "parts", *shard) == 0
     assert aam("merge", "--output", tmp_path / "parts" / "embeddings.tsv") == 0
     whole, merged = (tmp_path / name / "embeddings.tsv" for name in ("whole", "parts"))
     assert merged.read_bytes() == whole.read_bytes()

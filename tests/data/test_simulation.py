@@ -50,7 +50,7 @@ def test_the_same_seed_writes_the_same_bytes_and_another_seed_does_not(tmp_path:
 
 
 def test_the_command_writes_what_the_readers_read(tmp_path: Path) -> None:
-    words = [
+    args = [
         "--samples",
         "30",
         "--asvs",
@@ -64,7 +64,7 @@ def test_the_command_writes_what_the_readers_read(tmp_path: Path) -> None:
         "--length",
         "60",
     ]
-    assert main(["simulate", "--output-dir", str(tmp_path), *words]) == 0
+    assert main(["simulate", "--output-dir", str(tmp_path), *args]) == 0
     study = simulate(SMALL)
     table = read_table(tmp_path / "table.biom")
     assert table.sample_ids == study.sample_ids
@@ -77,7 +77,7 @@ def test_the_command_writes_what_the_readers_read(tmp_path: Path) -> None:
     assert [int(line.split("\t")[4]) for line in lines[2:]] == study.reads.tolist()
     known = json.loads((tmp_path / "truth.json").read_text())
     assert known["measured"]["mean_richness"] == pytest.approx(study.richness.mean(), abs=0.01)
-    assert main(["simulate", "--output-dir", str(tmp_path), *words]) == CannotCreate.status
+    assert main(["simulate", "--output-dir", str(tmp_path), *args]) == CannotCreate.status
 
 
 def test_the_tree_holds_every_sequence_once(tmp_path: Path) -> None:

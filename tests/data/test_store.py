@@ -35,17 +35,17 @@ def test_pretraining_on_a_store_gives_the_same_result(
 
 
 @pytest.mark.parametrize(
-    "words",
+    "args",
     ["", "--penalty 0 --max-bp 31 --num-workers 2", "--group-column subject --folds 2"],
 )
 def test_train_predict_and_embed_on_a_store_give_the_same_result(
-    study_dir: Path, store: Path, tmp_path: Path, words: str
+    study_dir: Path, store: Path, tmp_path: Path, args: str
 ) -> None:
     a, b = tmp_path / "a", tmp_path / "b"
     tree = ("--tree", study_dir / "tree.nwk")
-    assert train(study_dir, a, *tree, *words.split()) == 0
-    assert train(study_dir, b, "--table", store, "--metadata", store, *words.split()) == 0
-    if "--folds" not in words:
+    assert train(study_dir, a, *tree, *args.split()) == 0
+    assert train(study_dir, b, "--table", store, "--metadata", store, *args.split()) == 0
+    if "--folds" not in args:
         same_metrics(a, b)
     same_files(a, b, "embeddings.tsv", "predictions.tsv", "splits.tsv")
     for folder, table in ((a, study_dir / "table.biom"), (b, store)):
@@ -77,16 +77,16 @@ def test_unifrac_of_a_store_is_the_same(
         ("a", ("--table", study_dir / "table.biom", *tree)),
         ("b", ("--table", store)),
     ):
-        words = ("--unifrac-metric", metric, "--output", tmp_path / f"{name}.tsv")
-        assert aam("unifrac", *table, *words) == 0
+        args = ("--unifrac-metric", metric, "--output", tmp_path / f"{name}.tsv")
+        assert aam("unifrac", *table, *args) == 0
     assert (tmp_path / "a.tsv").read_bytes() == (tmp_path / "b.tsv").read_bytes()
 
 
-@pytest.mark.parametrize("words", ["--metadata-column ph", "--metadata-column site --classifier"])
+@pytest.mark.parametrize("args", ["--metadata-column ph", "--metadata-column site --classifier"])
 def test_baseline_and_evaluate_on_a_store_give_the_same_result(
-    study_dir: Path, store: Path, tmp_path: Path, words: str
+    study_dir: Path, store: Path, tmp_path: Path, args: str
 ) -> None:
-    options = (*words.split(), "--folds", 2, "--n-estimators", 5, "--n-jobs", 1)
+    options = (*args.split(), "--folds", 2, "--n-estimators", 5, "--n-jobs", 1)
     for name, table, metadata in (
         ("a", study_dir / "table.biom", study_dir / "metadata.tsv"),
         ("b", store, store),
@@ -95,7 +95,7 @@ def test_baseline_and_evaluate_on_a_store_give_the_same_result(
         assert aam("baseline", *given, *options) == 0
         predictions = ("--predictions", tmp_path / "a" / "predictions.tsv", "--metadata", metadata)
         output = ("--output", tmp_path / name / "scores.json")
-        assert aam("evaluate", *predictions, *words.split(), *output) == 0
+        assert aam("evaluate", *predictions, *args.split(), *output) == 0
     same_files(tmp_path / "a", tmp_path / "b", "predictions.tsv", "splits.tsv", "scores.json")
 
 
@@ -121,11 +121,11 @@ print("open", flush=True)
 sys.stdin.readline()
 name, sizes = "", {}
 for line in open("/proc/self/smaps"):
-    words = line.split()
-    if "-" in words[0] and not words[0].endswith(":"):
-        name = words[-1]
+    fields = line.split()
+    if "-" in fields[0] and not fields[0].endswith(":"):
+        name = fields[-1]
     elif name.endswith(("counts.npy", "counts_asvs.npy", "tokens.npy")):
-        sizes[words[0]] = sizes.get(words[0], 0) + int(words[1]) if words[1].isdigit() else 0
+        sizes[fields[0]] = sizes.get(fields[0], 0) + int(fields[1]) if fields[1].isdigit() else 0
 print(sizes["Rss:"], sizes["Private_Clean:"] + sizes["Private_Dirty:"], flush=True)
 sys.stdin.readline()
 """

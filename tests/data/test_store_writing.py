@@ -66,17 +66,17 @@ def test_every_format_is_prepared_to_the_same_study(
 
 
 @pytest.mark.parametrize(
-    ("value", "words"),
+    ("value", "message"),
     [("-3", "Negative counts"), ("1.5", "Fractional counts"), ("NaN", "NaN"), ("9e9", "beyond")],
 )
 def test_prepare_refuses_invalid_counts(
-    tmp_path: Path, capsys: pytest.CaptureFixture[str], value: str, words: str
+    tmp_path: Path, capsys: pytest.CaptureFixture[str], value: str, message: str
 ) -> None:
     table = tmp_path / "table.tsv"
     table.write_text(f"#OTU ID\ts1\ts2\nACGT\t1\t2\nACCT\t4\t{value}\n")
     assert aam("prepare", "--table", table, "--output", tmp_path / "s.aam") == DATA
     shown = capsys.readouterr().err
-    assert words in shown
+    assert message in shown
     assert "1 (s2)" in shown
     assert [path.name for path in tmp_path.iterdir()] == ["table.tsv"]
 
@@ -89,12 +89,12 @@ def test_prepare_prints_what_is_left_out(
         "#OTU ID\ts1\ts2\ts3\nACGT\t1\t0\t0\nACCT\t4\t0\t5\nTTTT\t0\t0\t2\nGG\t0\t0\t0\n"
     )
     tree.write_text("((ACGT:1,AAAA:2):1,GG:1);")
-    words = ("prepare", "--table", table, "--tree", tree, "--output", tmp_path / "s.aam")
-    assert aam(*words) == DATA
+    args = ("prepare", "--table", table, "--tree", tree, "--output", tmp_path / "s.aam")
+    assert aam(*args) == DATA
     assert "Samples without reads" in capsys.readouterr().err
-    assert aam(*words, "--drop-empty-samples") == DATA
+    assert aam(*args, "--drop-empty-samples") == DATA
     assert "Features of the table are not in the tree: 2 (ACCT, TTTT)" in capsys.readouterr().err
-    assert aam(*words, "--drop-empty-samples", "--drop-missing-asvs") == 0
+    assert aam(*args, "--drop-empty-samples", "--drop-missing-asvs") == 0
     shown = capsys.readouterr().err
     for word in (
         "without reads are left out: 1 of 4",
@@ -123,7 +123,7 @@ def test_prepare_refuses_files_that_are_not_tables(
     packed = gzip.compress(table)
     artifact = write_artifact(tmp_path / "whole.qza", "FeatureTable[Frequency]",
                               {"feature-table.biom": table}).read_bytes()  # fmt: skip
-    for name, content, words in (
+    for name, content, message in (
         ("cut.biom", table[:5000], "Invalid or incomplete BIOM 2.1 (HDF5) table"),
         ("cut.gz", packed[: len(packed) // 2], "The gzip file is damaged"),
         ("cut.qza", artifact[: len(artifact) // 2], "The QIIME 2 artifact is damaged"),
@@ -134,7 +134,7 @@ def test_prepare_refuses_files_that_are_not_tables(
     ):
         (tmp_path / name).write_bytes(content)
         status = aam("prepare", "--table", tmp_path / name, "--output", tmp_path / "s.aam")
-        refused(capsys, status, DATA, words, name)
+        refused(capsys, status, DATA, message, name)
         assert not [path for path in tmp_path.iterdir() if "s.aam" in path.name]
 
 
@@ -228,8 +228,8 @@ def test_of_two_writers_the_first_to_finish_makes_the_store(
     study_dir: Path, tmp_path: Path
 ) -> None:
     folder = tmp_path / "study.aam"
-    words = ("--table", study_dir / "table.biom", "--output", folder)
-    command = [sys.executable, "-m", "aam.cli", "prepare", *map(str, words)]
+    args = ("--table", study_dir / "table.biom", "--output", folder)
+    command = [sys.executable, "-m", "aam.cli", "prepare", *map(str, args)]
     with ExitStack() as slow:
         written = slow.enter_context(atomic_folder(folder, overwrite=False))
         (written / "counts.npy").write_bytes(b"of the slow writer")

@@ -129,7 +129,7 @@ def test_a_table_without_reads_is_refused(tmp_path: Path) -> None:
 
 
 @pytest.mark.parametrize(
-    ("value", "words"),
+    ("value", "message"),
     [
         (-2.0, "Negative counts.*not transformed values"),
         (0.25, "Fractional counts.*not relative abundances"),
@@ -138,7 +138,7 @@ def test_a_table_without_reads_is_refused(tmp_path: Path) -> None:
         (2.0**31, "Counts beyond 2147483647"),
     ],
 )
-def test_values_that_are_not_counts_are_refused(tmp_path: Path, value: float, words: str) -> None:
+def test_values_that_are_not_counts_are_refused(tmp_path: Path, value: float, message: str) -> None:
     counts = np.tile(COUNTS.astype(float), (3, 1))
     counts[1:8, 3] = value
     samples = tuple(f"s{row}" for row in range(9))
@@ -147,7 +147,7 @@ def test_values_that_are_not_counts_are_refused(tmp_path: Path, value: float, wo
     for form in ("hdf5", "constructed", "plain", "qza"):
         with pytest.raises(DataError) as caught:
             read_table(paths[form])
-        assert caught.match(words)
+        assert caught.match(message)
         assert caught.match(where)
         assert str(paths[form]) in str(caught.value)
 
@@ -171,7 +171,7 @@ def test_duplicated_ids_are_refused(tmp_path: Path) -> None:
 
 
 @pytest.mark.parametrize(
-    ("text", "words"),
+    ("text", "message"),
     [
         ("", "the file is empty"),
         ("hello\n", "line 1 is 'hello'.*give BIOM"),
@@ -186,10 +186,10 @@ def test_duplicated_ids_are_refused(tmp_path: Path) -> None:
         ('{"rows": [], "columns": []}', r"Invalid or incomplete BIOM 1"),
     ],
 )
-def test_text_that_is_not_a_table_is_refused(tmp_path: Path, text: str, words: str) -> None:
+def test_text_that_is_not_a_table_is_refused(tmp_path: Path, text: str, message: str) -> None:
     path = tmp_path / "table.biom"
     path.write_text(text)
-    with pytest.raises(DataError, match=words) as caught:
+    with pytest.raises(DataError, match=message) as caught:
         read_table(path)
     assert str(path) in str(caught.value)
 

@@ -159,8 +159,8 @@ def study(tmp_path: Path) -> Path:
 
 
 def run(study: Path, output: str, *more: str) -> int:
-    words = ["--table", "table.biom", "--tree", "tree.nwk", "--output", output]
-    paths = [str(study / word) if "." in word else word for word in words]
+    args = ["--table", "table.biom", "--tree", "tree.nwk", "--output", output]
+    paths = [str(study / word) if "." in word else word for word in args]
     return main(["unifrac", *paths, "--device", "cpu", *more])
 
 

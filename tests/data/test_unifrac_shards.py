@@ -28,21 +28,21 @@ SAMPLES = 2 * TILE + 40
 def study(tmp_path_factory: pytest.TempPathFactory) -> Path:
     """A folder with table.biom and tree.nwk, and the store of both."""
     folder = tmp_path_factory.mktemp("many") / "study"
-    words = ("--samples", SAMPLES, "--asvs", 150, "--length", 40, "--richness", 12)
-    assert aam("simulate", "--output-dir", folder, *words) == 0
+    args = ("--samples", SAMPLES, "--asvs", 150, "--length", 40, "--richness", 12)
+    assert aam("simulate", "--output-dir", folder, *args) == 0
     given = ("--table", folder / "table.biom", "--tree", folder / "tree.nwk")
     assert aam("prepare", *given, "--output", folder / "study.aam") == 0
     return folder
 
 
-def unifrac(study: Path, output: Path, *words: object) -> int:
+def unifrac(study: Path, output: Path, *args: object) -> int:
     table = ("--table", study / "study.aam", "--output", output, "--device", "cpu")
-    return aam("unifrac", *table, *words)
+    return aam("unifrac", *table, *args)
 
 
-def all_shards(study: Path, output: Path, *words: object) -> Path:
+def all_shards(study: Path, output: Path, *args: object) -> Path:
     for number in range(1, COUNT + 1):
-        assert unifrac(study, output, "--shard", f"{number}/{COUNT}", *words) == 0
+        assert unifrac(study, output, "--shard", f"{number}/{COUNT}", *args) == 0
     return output.with_name(f"{output.name}.shards")
 
 
@@ -55,10 +55,10 @@ def test_merged_shards_are_the_bytes_of_one_process(
     metric: str, study: Path, tmp_path: Path, capsys: Capture
 ) -> None:
     whole, merged = tmp_path / "whole.h5", tmp_path / "merged.h5"
-    words = ("--unifrac-metric", metric)
-    assert unifrac(study, whole, *words) == 0
+    args = ("--unifrac-metric", metric)
+    assert unifrac(study, whole, *args) == 0
     # Other limits of memory keep fewer blocks.
-    all_shards(study, merged, *words, "--max-memory-gb", 0.001)
+    all_shards(study, merged, *args, "--max-memory-gb", 0.001)
     assert not merged.exists()
     assert aam("merge", "--output", merged) == 0
     assert merged.read_bytes() == whole.read_bytes()
@@ -66,7 +66,7 @@ def test_merged_shards_are_the_bytes_of_one_process(
     assert aam("merge", "--output", merged) == CannotCreate.status
     # The table itself instead of its store, and a matrix that is computed in memory.
     table = ("--table", study / "table.biom", "--tree", study / "tree.nwk", "--device", "cpu")
-    assert aam("unifrac", *table, *words, "--output", tmp_path / "table.npy") == 0
+    assert aam("unifrac", *table, *args, "--output", tmp_path / "table.npy") == 0
     with h5py.File(merged) as file:
         np.testing.assert_array_equal(file["matrix"], np.load(tmp_path / "table.npy"))
 
@@ -107,7 +107,7 @@ def test_a_complete_shard_is_kept_and_a_broken_one_computed_again(
 
 
 @pytest.mark.parametrize(
-    ("output", "words", "sentence"),
+    ("output", "args", "sentence"),
     [
         ("m.h5", ("--shard", "7/7"), "6 tiles of 512 x 512; use 6 shards or fewer"),
         ("m.tsv", ("--shard", "1/2"), "end its name with .h5"),
@@ -117,9 +117,9 @@ def test_a_complete_shard_is_kept_and_a_broken_one_computed_again(
     ],
 )
 def test_shards_that_do_not_exist_are_refused(
-    output: str, words: tuple[str, ...], sentence: str, study: Path, tmp_path: Path, capsys: Capture
+    output: str, args: tuple[str, ...], sentence: str, study: Path, tmp_path: Path, capsys: Capture
 ) -> None:
-    assert unifrac(study, tmp_path / output, *words) == UsageError.status
+    assert unifrac(study, tmp_path / output, *args) == UsageError.status
     assert sentence in messages(capsys)
 
 

@@ -83,8 +83,8 @@ def test_even_batches_contain_the_same_samples_as_random_ones(study: Study) -> N
 
 def test_even_batches_are_an_option(study_dir: Path, tmp_path: Path) -> None:
     losses = []
-    for words in ((), ("--even-batches",)):
-        folder = tmp_path / str(len(words))
-        assert pretrain(study_dir, folder, "--tree", study_dir / "tree.nwk", *words) == 0
+    for args in ((), ("--even-batches",)):
+        folder = tmp_path / str(len(args))
+        assert pretrain(study_dir, folder, "--tree", study_dir / "tree.nwk", *args) == 0
         losses.append(read(folder / "metrics.csv")["train_loss"].tolist())
     assert losses[0] != losses[1]

@@ -97,8 +97,8 @@ def test_a_sharded_checkpoint_is_used_like_a_file(
     study_dir: Path, tmp_path: Path, halves: Path
 ) -> None:
     for kind, name in (("2", "sharded"), ("0", "file")):
-        words = ("--table", study_dir / "table.biom", "--device", "cpu")
-        assert aam("embed", *words, "--model", halves / kind / "checkpoints/last.ckpt",
+        args = ("--table", study_dir / "table.biom", "--device", "cpu")
+        assert aam("embed", *args, "--model", halves / kind / "checkpoints/last.ckpt",
                    "--output-dir", tmp_path / name) == 0  # fmt: skip
     texts = [(tmp_path / name / "embeddings.tsv").read_text() for name in ("sharded", "file")]
     assert texts[0] == texts[1]

@@ -126,8 +126,8 @@ def test_network_settings_and_plugin_are_described(tmp_path: Path) -> None:
 def options(study_dir: Path, folder: Path, lr: float) -> Pretrain:
     from aam.cli import parse
 
-    words = ("--table", study_dir / "table.biom", "--output-dir", folder, *TINY)
-    made: Pretrain = parse("pretrain", [str(word) for word in words])
+    args = ("--table", study_dir / "table.biom", "--output-dir", folder, *TINY)
+    made: Pretrain = parse("pretrain", [str(word) for word in args])
     return dataclasses.replace(made, loop=dataclasses.replace(made.loop, lr=lr))
 
 
@@ -193,10 +193,10 @@ def test_a_run_begins_when_every_rank_has_checked_the_folder(
 @NEEDS_FSDP
 @pytest.mark.slow
 def test_aam_starts_processes_and_ends_with_their_status(study_dir: Path, tmp_path: Path) -> None:
-    words = ["pretrain", *TINY, "--table", study_dir / "table.biom", "--output-dir", tmp_path,
-             "--tree", study_dir / "tree.nwk", "--epochs", 400, "--processes", 2, "--fsdp",
-             "--resume-from", "auto", "--checkpoint-every-n-steps", 1]  # fmt: skip
-    line = [sys.executable, "-m", "aam.cli", *map(str, words)]
+    args = ["pretrain", *TINY, "--table", study_dir / "table.biom", "--output-dir", tmp_path,
+            "--tree", study_dir / "tree.nwk", "--epochs", 400, "--processes", 2, "--fsdp",
+            "--resume-from", "auto", "--checkpoint-every-n-steps", 1]  # fmt: skip
+    line = [sys.executable, "-m", "aam.cli", *map(str, args)]
     run = subprocess.Popen(line, stderr=subprocess.PIPE, text=True)
     until = time.monotonic() + 240
     while not (tmp_path / "checkpoints/last.ckpt").exists():
@@ -214,8 +214,8 @@ def test_aam_starts_processes_and_ends_with_their_status(study_dir: Path, tmp_pa
 def test_sync_batchnorm_has_no_effect_and_prints_it(
     study_dir: Path, tmp_path: Path, capfd: pytest.CaptureFixture[str]
 ) -> None:
-    words = ("--sync-batchnorm", "--data-parallel", "--penalty", 0)
-    assert pretrain(study_dir, tmp_path, *words) == 0
+    args = ("--sync-batchnorm", "--data-parallel", "--penalty", 0)
+    assert pretrain(study_dir, tmp_path, *args) == 0
     printed = capfd.readouterr().err
     assert "there is no batch norm" in printed
     assert "One process: torchrun" in printed
@@ -224,10 +224,10 @@ def test_sync_batchnorm_has_no_effect_and_prints_it(
 def test_resuming_automatically_starts_where_there_is_nothing(
     study_dir: Path, tmp_path: Path, capfd: pytest.CaptureFixture[str]
 ) -> None:
-    words = ("--resume-from", "auto", "--penalty", 0)
-    assert pretrain(study_dir, tmp_path, *words) == 0
+    args = ("--resume-from", "auto", "--penalty", 0)
+    assert pretrain(study_dir, tmp_path, *args) == 0
     assert "Nothing to resume from" in capfd.readouterr().err
-    assert pretrain(study_dir, tmp_path, *words, "--epochs", 2) == 0
+    assert pretrain(study_dir, tmp_path, *args, "--epochs", 2) == 0
     assert "Resuming from" in capfd.readouterr().err
     assert len((tmp_path / "metrics.csv").read_text().splitlines()) == 3
 
@@ -243,30 +243,30 @@ def test_a_batch_script_of_several_tasks_starts_one_process(
     for name, value in {"NTASKS": "4", "JOB_ID": "7", "PROCID": "0", "LOCALID": "0",
                         "NODEID": "0", "JOB_NAME": "train", "NODELIST": "n1"}.items():  # fmt: skip
         monkeypatch.setenv(f"SLURM_{name}", value)
-    words = ("--tree", study_dir / "tree.nwk")
-    assert pretrain(study_dir, tmp_path / "run", *words) == 0
+    args = ("--tree", study_dir / "tree.nwk")
+    assert pretrain(study_dir, tmp_path / "run", *args) == 0
 
 
 def test_modules_of_the_current_folder_are_not_imported(study_dir: Path, tmp_path: Path) -> None:
     for name in ("json", "difflib", "torch", "argparse", "aam"):
         (tmp_path / f"{name}.py").write_text("raise SystemExit('imported from here')")
-    words = ["pretrain", *TINY, "--table", study_dir / "table.biom", "--output-dir", "run",
-             "--tree", study_dir / "tree.nwk", "--processes", 2, "--distributed"]  # fmt: skip
+    args = ["pretrain", *TINY, "--table", study_dir / "table.biom", "--output-dir", "run",
+            "--tree", study_dir / "tree.nwk", "--processes", 2, "--distributed"]  # fmt: skip
     path = [entry for entry in sys.path if entry] + [str(Path(__file__).parents[2])]
     start = f"import sys; sys.path[:] = {path!r}; from aam.cli import main; sys.exit(main())"
-    line = [sys.executable, "-c", start, *map(str, words)]
+    line = [sys.executable, "-c", start, *map(str, args)]
     run = subprocess.run(line, cwd=tmp_path, capture_output=True, text=True)
     assert run.returncode == 0, run.stderr
     assert (tmp_path / "run/checkpoints/best.ckpt").exists()
 
 
 def test_a_name_that_cannot_be_resolved_is_refused_at_once(study_dir: Path, tmp_path: Path) -> None:
-    words = ["pretrain", *TINY, "--table", study_dir / "table.biom", "--penalty", "0",
-             "--output-dir", tmp_path / "run", "--distributed"]  # fmt: skip
+    args = ["pretrain", *TINY, "--table", study_dir / "table.biom", "--penalty", "0",
+            "--output-dir", tmp_path / "run", "--distributed"]  # fmt: skip
     variables = {"RANK": "1", "WORLD_SIZE": "2", "LOCAL_RANK": "1", "LOCAL_WORLD_SIZE": "2",
                  "MASTER_ADDR": "no-such-node.invalid", "MASTER_PORT": "2950"}  # fmt: skip
     done = subprocess.run(
-        [sys.executable, "-m", "aam.cli", *map(str, words)],
+        [sys.executable, "-m", "aam.cli", *map(str, args)],
         env=os.environ | variables, capture_output=True, text=True, timeout=120, check=False,
     )  # fmt: skip
     assert done.returncode == 69

@@ -106,8 +106,8 @@ def test_a_step_is_repeated_exactly(study_dir: Path, scale: ScaleOptions) -> Non
 def test_an_explosion_is_no_fault_of_the_device_on_two_ranks(
     study_dir: Path, tmp_path: Path, capfd: pytest.CaptureFixture[str]
 ) -> None:
-    words = ("--tree", study_dir / "tree.nwk", "--lr", "1e6", "--epochs", "6", "--seed", "1")
-    assert pretrain(study_dir, tmp_path, *words, "--processes", 2, "--distributed") == 70
+    args = ("--tree", study_dir / "tree.nwk", "--lr", "1e6", "--epochs", "6", "--seed", "1")
+    assert pretrain(study_dir, tmp_path, *args, "--processes", 2, "--distributed") == 70
     ends = [line for line in capfd.readouterr().err.splitlines() if line.startswith("aam: ")]
     assert {line.removeprefix("aam: rank 1: ").removeprefix("aam: ") for line in ends} == {
         ends[0].removeprefix("aam: rank 1: ").removeprefix("aam: ")

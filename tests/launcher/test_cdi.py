@@ -114,8 +114,8 @@ def amd(root: Path, *minors: int) -> Tree:
     return tree
 
 
-def devices_of(host: Host, engine: str, *words: str) -> list[str]:
-    argv = command(planned(host, *PRETRAIN, "--runtime", engine, *words))
+def devices_of(host: Host, engine: str, *args: str) -> list[str]:
+    argv = command(planned(host, *PRETRAIN, "--runtime", engine, *args))
     return [argv[n + 1] for n, word in enumerate(argv) if word == "--device"]
 
 

@@ -38,10 +38,10 @@ ON_CPU = StackKey("sha256:1", "cpu", "none", __version__)
 
 
 def flags(
-    torch_version: str, known: KnownReport, *words: str
+    torch_version: str, known: KnownReport, *args: str
 ) -> tuple[list[str], list[str], list[str]]:
-    """Added words, decisions' sources, and warnings, for an AMD stack."""
-    request = parse([*PRETRAIN, *words])
+    """Added args, decisions' sources, and warnings, for an AMD stack."""
+    request = parse([*PRETRAIN, *args])
     faults = CATALOG.faults_of("amd", torch_version)
     left, measured, doubts = settle(faults, known, request, "gfx942")
     added, decisions, findings = required(request, left)
@@ -137,8 +137,8 @@ def test_a_stack_with_one_correct_precision_computes(faulty_report: CheckReport)
 # --- from the launcher to the program
 
 
-def planned(host: Host, known: KnownReport | None, *words: str) -> Plan:
-    request = parse([*PRETRAIN, "--image", "rocm62", *words])
+def planned(host: Host, known: KnownReport | None, *args: str) -> Plan:
+    request = parse([*PRETRAIN, "--image", "rocm62", *args])
     settings = merge([from_flags(request.launcher_options)])
     choice = choose(host, CATALOG, settings, BUILT, detect_stack())
     where = LaunchContext("/d", "/s/aam-7/1-n", "/home/u", False)
@@ -170,8 +170,8 @@ COMMANDS: tuple[tuple[tuple[str, ...], AttnImplementation, CheckPlan], ...] = (
 def test_explain_shows_the_backends_that_aam_selects(mi300a: Host, fault: str) -> None:
     shown_to_aam = report(*FAULTY[fault], key=ON_CPU)
     known = KnownReport(replace(shown_to_aam, key=KEY), "/v.json")
-    for words, requested, plan in COMMANDS:
-        (shown,) = decided(planned(mi300a, known, *words), "attention")
+    for args, requested, plan in COMMANDS:
+        (shown,) = decided(planned(mi300a, known, *args), "attention")
         environment = {VARIABLE: to_json(compact(shown_to_aam), brief=True)}
         options = DeviceOptions(attn_implementation=requested)
         policy = BackendPolicy(TORCH, ("cpu",))
@@ -179,7 +179,7 @@ def test_explain_shows_the_backends_that_aam_selects(mi300a: Host, fault: str) -
         assert selected.record["evidence"] == f"measured for this stack, {shown_to_aam.made}"
         plain, masked = selected.backends.plain.name, selected.backends.masked.name
         expected = plain if plain == masked else f"{plain}, and {masked} with masks"
-        assert shown == expected, (fault, words)
+        assert shown == expected, (fault, args)
 
 
 def test_the_plan_hands_the_report_over(mi300a: Host, faulty_report: CheckReport) -> None:

@@ -36,9 +36,9 @@ def test_an_output_that_is_full_is_said(folder: Path) -> None:
 )
 def test_a_damaged_list_of_images_is_one_sentence(folder: Path, content: str, named: str) -> None:
     (folder / "images.json").write_text(content)
-    for words in (["explain", *RUN], ["doctor"], ["images"]):
-        done = launch(folder, *words, AAM_IMAGE_DIR=str(folder))
-        assert done.returncode == 78, (words, done.stderr)
+    for args in (["explain", *RUN], ["doctor"], ["images"]):
+        done = launch(folder, *args, AAM_IMAGE_DIR=str(folder))
+        assert done.returncode == 78, (args, done.stderr)
         assert named in done.stderr
         assert done.stderr.count("\n") == 1
 
@@ -47,7 +47,7 @@ def test_a_damaged_list_of_images_is_one_sentence(folder: Path, content: str, na
 
 
 @pytest.mark.parametrize(
-    ("words", "status", "sentence"),
+    ("args", "status", "sentence"),
     [
         ([*RUN, "--image", "rocm663"], 64, "did you mean 'rocm63'"),
         ([*RUN, "--image", "cpu"], 69, "none of apptainer"),
@@ -64,8 +64,8 @@ def test_a_damaged_list_of_images_is_one_sentence(folder: Path, content: str, na
         (["doctor", "--capture", "/proc/x.tar"], 73, "cannot be written"),
     ],
 )
-def test_causes_and_statuses(folder: Path, words: list[str], status: int, sentence: str) -> None:
-    done = launch(folder, *words)
+def test_causes_and_statuses(folder: Path, args: list[str], status: int, sentence: str) -> None:
+    done = launch(folder, *args)
     assert done.returncode == status, done.stderr
     assert sentence in done.stderr
     assert "Traceback" not in done.stderr

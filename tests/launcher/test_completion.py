@@ -75,13 +75,13 @@ def test_bash_completes(tmp_path: Path, shell: dict[str, str]) -> None:
         '. <("$1" completion bash); COMP_WORDS=("$@"); COMP_CWORD=$(($# - 1)); COMP_LINE="$*"; '
         'COMP_POINT=${#COMP_LINE}; COMP_TYPE=9; _python_argcomplete "$1"; echo "${COMPREPLY[*]}"'
     )
-    for words, expected in (
+    for args, expected in (
         (["aam-launch", "pretr"], "pretrain"),
         (["aam-launch", "explain", "train", "--attn-implementation", "me"], "mem_efficient"),
         (["aam", "embe"], "embed"),
     ):
         done = subprocess.run(
-            ["bash", "-c", code, "bash", *words],
+            ["bash", "-c", code, "bash", *args],
             capture_output=True, text=True, check=True, env=shell, cwd=tmp_path,
         )  # fmt: skip
         assert done.stdout.strip() == expected, done.stderr

@@ -130,11 +130,11 @@ def test_a_stack_is_measured_once_and_the_verdict_goes_in(
     before = GPUS.format(tree=gpus.root, owner="root:root", mode="666")
     table = study(place)
 
-    def run(*words: str, status: int = 0) -> subprocess.CompletedProcess[str]:
+    def run(*args: str, status: int = 0) -> subprocess.CompletedProcess[str]:
         variables = [f"AAM_TEST_VERDICT={json.dumps(FOUND)}", f"XDG_CACHE_HOME={place}/cache"]
         own = ["--runtime", "apptainer", "--image", "rocm63"]
         line = ["env", *variables, f"AAM_TEST_STATUS={status}", PYTHON, "-m", "launcher.cli"]
-        line += [*own, *words, "--table", str(table), "--output-dir", str(place / "out")]
+        line += [*own, *args, "--table", str(table), "--output-dir", str(place / "out")]
         return engines.run(line, before=before, cwd=engines.folder)
 
     explained = run("explain", "pretrain")
@@ -146,7 +146,7 @@ def test_a_stack_is_measured_once_and_the_verdict_goes_in(
     assert "measuring attention once for gfx942" in first.stderr
     assert "Catalog and measurement disagree" in first.stderr
     printed = json.loads(first.stdout)
-    assert "--attn-implementation" not in printed["words"]  # aam chooses from the report
+    assert "--attn-implementation" not in printed["args"]  # aam chooses from the report
     handed = json.loads(printed["environment"]["AAM_CHECK_REPORT"])
     assert handed["cases"][0]["fault"] == "first mask for all"
     assert handed["key"]["arch"] == "gfx942"
@@ -185,11 +185,11 @@ def test_a_stack_that_failed_its_check_is_not_chosen(
     table = study(place)
     broken = {**FOUND, "cases": [case(name, "wrong") for name in ("auto", "math")]}
 
-    def run(*words: str) -> subprocess.CompletedProcess[str]:
+    def run(*args: str) -> subprocess.CompletedProcess[str]:
         verdicts = {"": FOUND, "_rocm72": broken}
         line = ["env", f"XDG_CACHE_HOME={place}/cache", f"AAM_IMAGE_DIR={images}"]
         line += [f"AAM_TEST_VERDICT{image}={json.dumps(v)}" for image, v in verdicts.items()]
-        line += [PYTHON, "-m", "launcher.cli", "--runtime", "apptainer", *words]
+        line += [PYTHON, "-m", "launcher.cli", "--runtime", "apptainer", *args]
         line += ["--table", str(table), "--output-dir", str(place / "out")]
         return engines.run(line, before=before, cwd=engines.folder)
 
@@ -210,9 +210,9 @@ def test_a_stack_that_failed_its_check_is_not_chosen(
 
 def test_no_permission_names_the_group(engines: Engines, place: Path, gpus: Tree) -> None:
     before = GPUS.format(tree=gpus.root, owner="root:video", mode="660")
-    words = ["pretrain", "--table", str(study(place)), "--image", "rocm63"]
-    words += ["--output-dir", str(place / "out")]
-    done = engines.launch("apptainer", *words, before=before)
+    args = ["pretrain", "--table", str(study(place)), "--image", "rocm63"]
+    args += ["--output-dir", str(place / "out")]
+    done = engines.launch("apptainer", *args, before=before)
     assert done.returncode == 77
     assert "usermod -aG video" in done.stderr
     assert not (place / "out").exists()

@@ -37,9 +37,9 @@ def test_symbolic_links_and_relative_paths(
     link = place / "link.biom"
     link.symlink_to("scratch/table.biom")
     relative = os.path.relpath(link, engines.folder)
-    words = ["pretrain", "--table", relative, "--output-dir", str(place / "scratch/new")]
-    printed = engines.probe(engine, *words, user=user)
-    assert printed["words"][2] == str(link)
+    args = ["pretrain", "--table", relative, "--output-dir", str(place / "scratch/new")]
+    printed = engines.probe(engine, *args, user=user)
+    assert printed["args"][2] == str(link)
     assert printed["text"][str(link)] == table.read_text()
     assert (place / "real/new").is_dir()
 
@@ -51,9 +51,9 @@ def test_a_link_in_an_output_folder(engines: Engines, place: Path, engine: str, 
     shutil.chown(place / "out", USER)
     link = place / "out/link.biom"
     link.symlink_to("../real/table.biom")
-    words = ["pretrain", "--table", str(link), "--output-dir", str(place / "out")]
-    printed = engines.probe(engine, *words, user=user)
-    assert printed["words"] == words
+    args = ["pretrain", "--table", str(link), "--output-dir", str(place / "out")]
+    printed = engines.probe(engine, *args, user=user)
+    assert printed["args"] == args
     assert printed["text"] == {str(link): table.read_text()}
     assert printed["writable"] == {str(link): False, str(place / "out"): True}
 
@@ -72,7 +72,7 @@ def test_a_report_writes_into_its_run(
     assert printed["writable"][str(run)] is False
 
 
-# Every character that a file name can have; the launcher's words are text, so it must decode.
+# Every character that a file name can have; the launcher's args are text, so it must decode.
 NAMES = st.text(
     st.characters(exclude_characters="\0/", exclude_categories=["Cs"]), min_size=1, max_size=60
 ).filter(lambda name: name not in (".", "..") and len(name.encode()) < 200 and name[0] != "-")
@@ -96,11 +96,11 @@ def test_paths_and_values_arrive_unchanged(
     (place / "out").mkdir()
     for made in (place, place / "out"):
         shutil.chown(made, USER)
-    words = ["pretrain", f"--table={table}", "--tree", str(tree), f"--output-dir={out}"]
+    args = ["pretrain", f"--table={table}", "--tree", str(tree), f"--output-dir={out}"]
     given = [word for n, v in enumerate(values) for word in ("--env", f"VALUE{n}={v}")]
-    printed = engines.probe(engine, *words, *given, user=user)
+    printed = engines.probe(engine, *args, *given, user=user)
     pairs = ["--table", str(table), "--tree", str(tree), "--output-dir", str(out)]
-    assert printed["words"] == ["pretrain", *pairs]
+    assert printed["args"] == ["pretrain", *pairs]
     assert printed["text"][str(tree)] == "a table"
     assert [printed["environment"][f"VALUE{n}"] for n in range(5)] == values
     assert out.is_dir()
@@ -115,8 +115,8 @@ def test_a_broken_sif_is_known_before_it_starts(engines: Engines, place: Path) -
     ):
         path = place / f"{name}.sif"
         path.write_bytes(content)
-        words = ["simulate", "--output-dir", str(place / "out"), "--image", str(path)]
-        done = engines.launch("apptainer", *words)
+        args = ["simulate", "--output-dir", str(place / "out"), "--image", str(path)]
+        done = engines.launch("apptainer", *args)
         assert done.returncode == 66, done.stderr
         assert "Not a complete SIF" in done.stderr
 
@@ -124,7 +124,7 @@ def test_a_broken_sif_is_known_before_it_starts(engines: Engines, place: Path) -
 def test_a_folder_in_the_way_is_not_trusted(engines: Engines, place: Path) -> None:
     (place / "aam-1001").mkdir(mode=0o777)
     (place / "aam-1001" / f"local-{os.uname().nodename}").symlink_to("/etc")
-    words = ["simulate", "--output-dir", str(place / "out"), "--scratch", str(place)]
-    done = engines.launch("apptainer", *words)
+    args = ["simulate", "--output-dir", str(place / "out"), "--scratch", str(place)]
+    done = engines.launch("apptainer", *args)
     assert done.returncode == 77, done.stderr
     assert shlex.quote(str(place)) in done.stderr or str(place) in done.stderr

@@ -22,12 +22,12 @@ pytestmark = pytest.mark.container
 @each
 def test_inputs_outputs_and_user(engines: Engines, place: Path, engine: str, user: str) -> None:
     table, out = study(place, "in put/a,b:c'\" ü.biom"), place / "out/deep er"
-    words = ["pretrain", "--table", str(table), "--output-dir", str(out)]
-    done = engines.launch(engine, *words, user=user)
+    args = ["pretrain", "--table", str(table), "--output-dir", str(out)]
+    done = engines.launch(engine, *args, user=user)
     assert done.returncode == 0, done.stderr
     assert done.stderr == ""
     printed = json.loads(done.stdout)
-    assert printed["words"] == words
+    assert printed["args"] == args
     assert printed["text"][str(table)] == "a table"
     assert printed["writable"] == {str(table): False, str(out): True}
     assert out.stat().st_uid == printed["uid"] == (0 if user == "root" else 1001)
@@ -43,11 +43,11 @@ def test_the_environment(engines: Engines, place: Path, engine: str, user: str) 
                "SLURM_JOB_ID": "7", "SLURM_PROCID": "3", "MASTER_ADDR": "node-1", "SECRET": "x",
                "APPTAINER_BIND": "/nothing/here", "APPTAINERENV_EVIL": "1", "http_proxy": "http://x",
                "HIP_VISIBLE_DEVICES": "0"}  # fmt: skip
-    words = [f"{name}={value}" for name, value in hostile.items()]
+    args = [f"{name}={value}" for name, value in hostile.items()]
     value = "a,b 'c' \"d\" $HOME `id` \\ \n;é"
     line = [
         "env",
-        *words,
+        *args,
         PYTHON,
         "-m",
         "launcher.cli",
@@ -101,10 +101,10 @@ def test_variables_of_the_shell_do_not_change_the_container(
     hostile |= {"PODMAN_USERNS": "host", "CONTAINER_HOST": "unix:///nothing",
                 "APPTAINERENV_LD_PRELOAD": "/evil.so"}  # fmt: skip
     own = [PYTHON, "-m", "launcher.cli", "--runtime", engine, "--image", "cpu"]
-    words = [*own, "simulate", "--output-dir", str(place / "out")]
+    args = [*own, "simulate", "--output-dir", str(place / "out")]
     seen = []
     for variables in ({}, hostile):
-        line = ["env", *(f"{name}={value}" for name, value in variables.items()), *words]
+        line = ["env", *(f"{name}={value}" for name, value in variables.items()), *args]
         done = engines.run(line, user=user, cwd=engines.folder)
         assert done.returncode == 0, done.stderr
         printed = json.loads(done.stdout)
@@ -128,12 +128,12 @@ volumes = ["{place}:/evil"]""",
         )
     )
     conf.chmod(0o644)
-    words = ["simulate", "--output-dir", str(place / "out")]
+    args = ["simulate", "--output-dir", str(place / "out")]
     own = [PYTHON, "-m", "launcher.cli", "--runtime", "podman", "--image", "cpu"]
     adding = ["env", f"CONTAINERS_CONF={conf}"]
-    done = engines.run([*adding, *own, *words], cwd=engines.folder)
+    done = engines.run([*adding, *own, *args], cwd=engines.folder)
     assert json.loads(done.stdout)["environment"]["EVIL"] == "1"  # no option keeps it out
-    for shown in ([*own, "explain", *words], [*own[:3], "doctor"]):
+    for shown in ([*own, "explain", *args], [*own[:3], "doctor"]):
         done = engines.run([*adding, *shown], cwd=engines.folder)
         assert f"`env = [EVIL=1]`: {conf} adds it to every container" in done.stdout.replace(
             "`, ", "`: "
@@ -149,8 +149,8 @@ def test_a_site_cannot_break_the_promises(engines: Engines, place: Path) -> None
         text = text.replace(f"{key} = no", f"{key} = yes")
     conf.write_text(f"{text}\nbind path = {engines.state}:/sneaked\n")
     table = study(place)
-    words = ["pretrain", "--table", str(table), "--output-dir", str(place / "out")]
-    line = engines.launch("apptainer", "--dry-run", *words).stdout
+    args = ["pretrain", "--table", str(table), "--output-dir", str(place / "out")]
+    line = engines.launch("apptainer", "--dry-run", *args).stdout
     line = line.replace("apptainer exec", f"apptainer --config {shlex.quote(str(conf))} exec")
     mounts = "cut -d' ' -f5 /proc/self/mountinfo"
     seen = engines.run(["sh", "-c", line]).stdout
@@ -166,16 +166,16 @@ def test_a_site_cannot_break_the_promises(engines: Engines, place: Path) -> None
 
 @each
 def test_exit_status_and_streams(engines: Engines, place: Path, engine: str, user: str) -> None:
-    words = ["simulate", "--output-dir", str(place / "out"), "--samples", "42"]
-    done = engines.launch(engine, *words, user=user)
+    args = ["simulate", "--output-dir", str(place / "out"), "--samples", "42"]
+    done = engines.launch(engine, *args, user=user)
     assert done.returncode == 42, done.stderr
-    assert json.loads(done.stdout)["words"] == words
+    assert json.loads(done.stdout)["args"] == args
 
 
 @each
 def test_signals_reach_the_program(engines: Engines, place: Path, engine: str, user: str) -> None:
-    words = ["--runtime", engine, "--image", "cpu", "simulate", "--asvs", "0"]
-    line = [PYTHON, "-m", "launcher.cli", *words, "--output-dir", str(place / "out")]
+    args = ["--runtime", engine, "--image", "cpu", "simulate", "--asvs", "0"]
+    line = [PYTHON, "-m", "launcher.cli", *args, "--output-dir", str(place / "out")]
     command = engines.command(line, user=user)
     # runuser forks, and a signal is for what it started, as a batch system's is.
     process = subprocess.Popen(
@@ -194,10 +194,10 @@ def test_signals_reach_the_program(engines: Engines, place: Path, engine: str, u
 @each
 def test_a_dry_run_can_be_pasted(engines: Engines, place: Path, engine: str, user: str) -> None:
     table = study(place, "it's, a: table.biom")
-    words = ["pretrain", "--table", str(table), "--output-dir", str(place / "new out")]
-    done = engines.launch(engine, "--dry-run", *words, user=user)
+    args = ["pretrain", "--table", str(table), "--output-dir", str(place / "new out")]
+    done = engines.launch(engine, "--dry-run", *args, user=user)
     assert done.returncode == 0, done.stderr
     assert not (place / "new out").exists()
     pasted = engines.run(["sh", "-c", done.stdout], user=user, cwd="/")
     assert pasted.returncode == 0, pasted.stderr
-    assert json.loads(pasted.stdout)["words"] == words
+    assert json.loads(pasted.stdout)["args"] == args

@@ -95,9 +95,9 @@ def test_doctor_fails_where_native_lacks_libraries(folder: Path) -> None:
         if (yaml / name).exists():
             (folder / "lib" / name).symlink_to(yaml / name)
     environment = {"PYTHONPATH": f"{ROOT}:{folder}/lib", "HOME": str(folder), "PATH": str(folder)}
-    for words in (["doctor"], ["explain", *RUN]):
+    for args in (["doctor"], ["explain", *RUN]):
         done = subprocess.run(
-            [python, "-m", "launcher.cli", *(word.format(d=folder) for word in words)],
+            [python, "-m", "launcher.cli", *(word.format(d=folder) for word in args)],
             capture_output=True, text=True, env=environment, cwd=folder, check=False,
         )  # fmt: skip
         assert done.returncode == 69

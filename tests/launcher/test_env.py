@@ -30,7 +30,7 @@ def choose(tree: Tree, stack: str = "auto", force: bool = False) -> StackChoice:
     return choose_stack(detect(tree.root), CATALOG, settings, force)
 
 
-def env(folder: Path, *words: str, **variables: str) -> subprocess.CompletedProcess[str]:
+def env(folder: Path, *args: str, **variables: str) -> subprocess.CompletedProcess[str]:
     """Run `aam-launch env` in a folder, which is its home and all of its PATH but for sed."""
     tools = folder / "bin"
     tools.mkdir(exist_ok=True)
@@ -39,7 +39,7 @@ def env(folder: Path, *words: str, **variables: str) -> subprocess.CompletedProc
         sed.symlink_to(shutil.which("sed") or "/bin/sed")
     own = {"HOME": str(folder), "PATH": str(tools), "PYTHONPATH": str(ROOT)}
     kept = {name: value for name, value in os.environ.items() if name.startswith("PIP_")}
-    return subprocess.run([sys.executable, "-m", "launcher.cli", "env", *words], text=True,
+    return subprocess.run([sys.executable, "-m", "launcher.cli", "env", *args], text=True,
                           capture_output=True, env={**kept, **own, **variables}, cwd=folder,
                           check=False)  # fmt: skip
 
@@ -151,7 +151,7 @@ def test_show_names_a_pin_without_a_hash(tmp_path: Path) -> None:
 
 
 @pytest.mark.parametrize(
-    ("words", "status", "message"),
+    ("args", "status", "message"),
     [
         (["--stack", "cup"], 64, "No such stack: 'cup'"),
         (["--stack", "rocm63"], 69, "needs a GPU of AMD and none can be used"),
@@ -163,12 +163,12 @@ def test_show_names_a_pin_without_a_hash(tmp_path: Path) -> None:
     ],
 )
 def test_create_is_refused_at_once(
-    tmp_path: Path, words: list[str], status: int, message: str
+    tmp_path: Path, args: list[str], status: int, message: str
 ) -> None:
     (tmp_path / "there").mkdir()
     keys = "title: ours, vendor: cpu, pins: {python: '3.11', torch: '2'}, arguments: {TORCH: '2'}"
     (tmp_path / "site.yaml").write_text(f"images: {{mine: {{{keys}}}}}\n")
-    done = env(tmp_path, "create", *words, "--site", "./site.yaml")
+    done = env(tmp_path, "create", *args, "--site", "./site.yaml")
     assert (done.returncode, message in done.stderr) == (status, True), done.stderr
     assert sorted(p.name for p in tmp_path.iterdir() if p.suffix != ".yaml") in (
         ["bin", "there"], [".cache", "bin", "there"],
@@ -179,11 +179,11 @@ def test_a_python_of_another_version_is_named(tmp_path: Path) -> None:
     """The lock of ROCm 7.2 has PyTorch for Python 3.12, which this Python is not."""
     if sys.version_info[:2] == (3, 12):
         pytest.skip("this is Python 3.12")
-    words = ("create", "--stack", "rocm72", "--force", "--folder", "e")
-    done = env(tmp_path, *words, "--python", sys.executable)
+    args = ("create", "--stack", "rocm72", "--force", "--folder", "e")
+    done = env(tmp_path, *args, "--python", sys.executable)
     assert done.returncode == 69
     assert "Stack rocm72 needs another Python" in done.stderr
-    done = env(tmp_path, *words)
+    done = env(tmp_path, *args)
     assert "no uv and no Python 3.12 with venv on PATH" in done.stderr
     assert not (tmp_path / "e").exists()
 
@@ -217,17 +217,17 @@ def test_a_disk_that_fills_up_leaves_nothing(tmp_path: Path) -> None:
     small.mkdir()
     (tmp_path / "site.yaml").write_text("images: {cpu: {room: [0, 0]}}\n")
     script = f'mount -t tmpfs -o size=40m none {small}; "$@"; s=$?; ls -A {small}; exit $s'
-    words = [sys.executable, "-m", "launcher.cli", "env", "create", "--stack", "cpu", "--installer",
-             "pip", "--python", locked_for_this_python(), "--folder", str(small / "e"),
-             "--site", str(tmp_path / "site.yaml")]  # fmt: skip
+    args = [sys.executable, "-m", "launcher.cli", "env", "create", "--stack", "cpu", "--installer",
+            "pip", "--python", locked_for_this_python(), "--folder", str(small / "e"),
+            "--site", str(tmp_path / "site.yaml")]  # fmt: skip
     variables = {**os.environ, "PYTHONPATH": str(ROOT), "HOME": str(tmp_path)}
-    done = subprocess.run(["unshare", "--mount", "sh", "-c", script, "sh", *words], text=True,
+    done = subprocess.run(["unshare", "--mount", "sh", "-c", script, "sh", *args], text=True,
                           capture_output=True, env=variables, check=False)  # fmt: skip
     assert done.returncode == 73, done.stderr
     assert "the disk is full" in done.stderr
     assert done.stdout == ""
     (tmp_path / "site.yaml").write_text("images: {cpu: {room: [4000, 0]}}\n")
-    done = subprocess.run(words, text=True, capture_output=True, env=variables, check=False)
+    done = subprocess.run(args, text=True, capture_output=True, env=variables, check=False)
     assert "No room to build" in done.stderr
 
 
@@ -264,8 +264,8 @@ def test_an_environment_of_the_cpu_stack_computes(
             pytest.skip("uv is not installed")
         (tmp_path / "bin").mkdir()
         (tmp_path / "bin/uv").symlink_to(uv)
-    words = ("--stack", "cpu", "--folder", "e", "--python", sys.executable)
-    done = env(tmp_path, "create", *words, "--wheels", str(wheels), PATH=path)
+    args = ("--stack", "cpu", "--folder", "e", "--python", sys.executable)
+    done = env(tmp_path, "create", *args, "--wheels", str(wheels), PATH=path)
     assert done.returncode == 0, done.stdout + done.stderr
     assert f"with {installer}; log" in done.stderr
     assert done.stdout.splitlines()[-1].startswith(f"{tmp_path}/e/bin/aam-launch runs aam")
@@ -283,5 +283,5 @@ def test_an_environment_of_the_cpu_stack_computes(
         "import torch, aam; print(torch.__version__)",
     ]
     assert subprocess.run(version, capture_output=True, text=True).stdout == "2.13.0+cpu\n"
-    again = env(tmp_path, "create", *words, "--wheels", str(wheels), PATH=path)
+    again = env(tmp_path, "create", *args, "--wheels", str(wheels), PATH=path)
     assert (again.returncode, "The folder exists" in again.stderr) == (73, True)

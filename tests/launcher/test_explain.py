@@ -28,8 +28,8 @@ def test_a_launch_that_asks_for_a_gpu_is_refused_without_one(
     folder: Path, device_options: list[str]
 ) -> None:
     job = {} if device_options else {"SLURM_JOB_ID": "7", "SLURM_JOB_GPUS": "0"}
-    for words in ([*RUN, *device_options], ["explain", *RUN, *device_options]):
-        done = launch(folder, *words, **job)
+    for args in ([*RUN, *device_options], ["explain", *RUN, *device_options]):
+        done = launch(folder, *args, **job)
         assert done.returncode == 69
         assert "A GPU is requested and none can be used: there is no GPU" in done.stderr
         assert "--device cpu" in done.stderr
@@ -60,13 +60,13 @@ def test_explain_as_json_is_the_same_every_time(folder: Path) -> None:
 def test_names_that_are_no_text_are_shown_as_they_are(folder: Path) -> None:
     name = os.fsencode(folder) + b"/latin\xe9.biom"
     Path(os.fsdecode(name)).touch()
-    words = ["pretrain", "--table", os.fsdecode(name), "--output-dir", "{d}/out"]
+    args = ["pretrain", "--table", os.fsdecode(name), "--output-dir", "{d}/out"]
     variables = {"LC_ALL": "en_US.UTF-8", "PYTHONUTF8": "1"}
-    explained = launch(folder, "explain", *words, **variables)
+    explained = launch(folder, "explain", *args, **variables)
     assert explained.returncode == 0, explained.stderr
     assert os.fsdecode(name) in explained.stdout
-    assert os.fsdecode(name) in launch(folder, "--dry-run", *words, **variables).stdout
-    json.loads(launch(folder, "explain", "--json", *words, **variables).stdout)
+    assert os.fsdecode(name) in launch(folder, "--dry-run", *args, **variables).stdout
+    json.loads(launch(folder, "explain", "--json", *args, **variables).stdout)
 
 
 def test_explain_for_another_host(folder: Path) -> None:
@@ -107,8 +107,8 @@ def test_what_was_captured_is_decided_alike(folder: Path) -> None:
 @pytest.mark.parametrize("host", ["/dev/zero", "{d}/fifo"])
 def test_a_host_that_never_ends_is_refused(folder: Path, command: str, host: str) -> None:
     os.mkfifo(folder / "fifo")
-    words = RUN if command == "explain" else []
-    done = launch(folder, command, *words, "--host", host)
+    args = RUN if command == "explain" else []
+    done = launch(folder, command, *args, "--host", host)
     assert done.returncode == 66
     assert "it is not a regular file" in done.stderr
     assert done.stderr.count("\n") == 1

@@ -163,10 +163,10 @@ IMAGES = """images:
 """
 
 
-def acme(folder: Path, *words: str) -> subprocess.CompletedProcess[str]:
+def acme(folder: Path, *args: str) -> subprocess.CompletedProcess[str]:
     """Run `aam-launch` with the vendor registered, about a captured host with two of its GPUs."""
     return subprocess.run(
-        [sys.executable, "-c", ACME, *words, "--host", str(folder / "h")],
+        [sys.executable, "-c", ACME, *args, "--host", str(folder / "h")],
         capture_output=True, text=True, cwd=folder, check=False,
         env={"PYTHONPATH": str(ROOT), "HOME": str(folder), "PATH": str(folder)},
     )  # fmt: skip

@@ -29,8 +29,8 @@ ROOT = Path(__file__).parents[2]
 DAY = 86400
 
 
-def images(folder: Path, *words: str) -> int:
-    return cli.main([f"--image-dir={folder}", "images", *words])
+def images(folder: Path, *args: str) -> int:
+    return cli.main([f"--image-dir={folder}", "images", *args])
 
 
 def put(folder: Path, name: str, age: int, used: int | None = None, torch: str = "") -> Path:

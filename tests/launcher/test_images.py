@@ -79,11 +79,11 @@ def test_a_damaged_record_is_one_sentence(tmp_path: Path, text: str) -> None:
         found(tmp_path)
 
 
-@pytest.mark.parametrize("words", [("rm",), ("verify", "--no-test")])
+@pytest.mark.parametrize("args", [("rm",), ("verify", "--no-test")])
 def test_an_image_of_a_format_that_no_engine_runs(
-    tmp_path: Path, words: tuple[str, ...], capsys: pytest.CaptureFixture[str]
+    tmp_path: Path, args: tuple[str, ...], capsys: pytest.CaptureFixture[str]
 ) -> None:
     index.write(tmp_path, "cpu", "raft", {"reference": "aam:cpu"})
-    action, *more = words
+    action, *more = args
     assert cli.main([f"--image-dir={tmp_path}", "images", action, "cpu", *more]) == 69
     assert "No engine for images of this format: 'raft'" in capsys.readouterr().err

@@ -72,13 +72,13 @@ def test_every_line_can_be_read_by_bash() -> None:
 # --- parts of a job, without an image
 
 
-def run(name: str, *words: object) -> subprocess.CompletedProcess[str]:
+def run(name: str, *args: object) -> subprocess.CompletedProcess[str]:
     """Run a script as a user without an image does."""
     python = os.path.dirname(sys.executable)
     environment = {"PATH": f"{python}:{os.environ['PATH']}", "AAM_ENGINE": "native",
                    "PYTHONPATH": str(ROOT)}  # fmt: skip
     return subprocess.run(
-        [ROOT / "slurm" / name, *words], capture_output=True, text=True, env=environment
+        [ROOT / "slurm" / name, *args], capture_output=True, text=True, env=environment
     )
 
 

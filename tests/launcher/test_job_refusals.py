@@ -80,12 +80,12 @@ def test_files_that_the_nodes_do_not_see(place: Path) -> None:
     assert f"'{place}/table.biom' is not below {place}/shared" in done.stderr
     for name in ("table.biom", "tree.nwk"):
         (place / name).rename(place / "shared" / name)
-    words = [f"shared/{word}" if word.endswith(("biom", "nwk")) else word for word in WORDS]
-    done = submit(place, *words, "--gpus", "1")
+    args = [f"shared/{word}" if word.endswith(("biom", "nwk")) else word for word in WORDS]
+    done = submit(place, *args, "--gpus", "1")
     assert done.returncode == 73
     assert "The nodes do not see the output of --output-dir" in done.stderr
     (place / "site.yaml").write_text(SITE + f"unshared: [{place}/shared]\n")
-    assert "which each host has for itself" in submit(place, *words, "--gpus", "1").stderr
+    assert "which each host has for itself" in submit(place, *args, "--gpus", "1").stderr
 
 
 def test_an_output_that_is_there(place: Path) -> None:
@@ -117,9 +117,9 @@ def test_what_only_writing_shows(place: Path) -> None:
 def limited(place: Path, output: str, *before: str) -> subprocess.CompletedProcess[str]:
     """Run `submit` under something that limits it."""
     environment = {"PATH": os.environ["PATH"], "HOME": str(place), "PYTHONPATH": str(ROOT)}
-    words = ["-m", "launcher.cli", "submit", *WORDS[:-1], output, "--gpus", "1"]
+    args = ["-m", "launcher.cli", "submit", *WORDS[:-1], output, "--gpus", "1"]
     return subprocess.run(
-        [*before, sys.executable, *words],
+        [*before, sys.executable, *args],
         capture_output=True, text=True, env=environment, cwd=place, check=False,
     )  # fmt: skip
 

@@ -67,7 +67,7 @@ def test_defaults_of_folders(home: Path) -> None:
 
 
 @pytest.mark.parametrize(
-    ("text", "words"),
+    ("text", "args"),
     [
         ("\nimagee: x\n", ["'imagee'", "launch.yaml:2", "did you mean 'image'?"]),
         ("image: [\n", ["Broken YAML", "launch.yaml:2"]),
@@ -90,12 +90,12 @@ def test_defaults_of_folders(home: Path) -> None:
         ("env: {-S: c}\n", ["Not the name of a variable", "'-S'"]),
     ],
 )
-def test_mistakes_have_places(home: Path, text: str, words: list[str]) -> None:
+def test_mistakes_have_places(home: Path, text: str, args: list[str]) -> None:
     put(home / ".config/aam/launch.yaml", text)
     with pytest.raises(ConfigurationError) as caught:
         read(home)
     assert caught.value.status == 78
-    for word in words:
+    for word in args:
         assert word in str(caught.value)
 
 

@@ -69,7 +69,7 @@ def test_a_prediction_is_compared_with_the_gpus_of_the_site(tmp_path: Path) -> N
 
 
 @pytest.mark.parametrize(
-    ("words", "expected"),
+    ("args", "expected"),
     [
         ((), True),
         (("--device", "cpu"), False),
@@ -78,9 +78,9 @@ def test_a_prediction_is_compared_with_the_gpus_of_the_site(tmp_path: Path) -> N
     ],
 )
 def test_a_run_on_a_gpu_of_given_sizes_is_predicted(
-    tmp_path: Path, words: tuple[str, ...], expected: bool
+    tmp_path: Path, args: tuple[str, ...], expected: bool
 ) -> None:
-    request = training(tmp_path, *words)
+    request = training(tmp_path, *args)
     assert memory.predicts(request, site(tmp_path, 16)) is expected
     assert not memory.predicts(request, site(tmp_path, 0)), "the site has no memory of a GPU"
 
@@ -101,6 +101,6 @@ def test_a_dry_run_predicts_nothing(tmp_path: Path) -> None:
     for name in ("table.biom", "tree.nwk"):
         (tmp_path / name).write_text("x")
     (tmp_path / "site.yaml").write_text(f"{SITE}gpu_memory_gb: 1\n")
-    for words in ((), ("--no-memory-check",)):
-        done = submit(tmp_path, *WORDS, *words, "--dry-run")
+    for args in ((), ("--no-memory-check",)):
+        done = submit(tmp_path, *WORDS, *args, "--dry-run")
         assert done.returncode == 0 and "memory" not in done.stderr, done.stderr

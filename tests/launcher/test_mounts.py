@@ -17,14 +17,14 @@ from launcher.plan.mounts import Mount, absolute_paths, fold, of_paths, parse_bi
 from launcher.plan.request import parse
 
 
-def mounts(folder: Path, *words: str) -> list[tuple[str, str, bool]]:
-    request = parse(words)
+def mounts(folder: Path, *args: str) -> list[tuple[str, str, bool]]:
+    request = parse(args)
     folded = fold(of_paths(path_facts(request, str(folder))))
     return [(m.source, m.target, m.writable) for m in folded]
 
 
-def words_of(folder: Path, *words: str) -> tuple[str, ...]:
-    request = parse(words)
+def args_of(folder: Path, *args: str) -> tuple[str, ...]:
+    request = parse(args)
     return absolute_paths(request, path_facts(request, str(folder))).arguments
 
 
@@ -48,14 +48,14 @@ def test_names_that_no_engine_can_be_given(name: str, why: str) -> None:
 
 
 def test_relative_paths_become_absolute(here: Path) -> None:
-    words = ("pretrain", "--table=./data//t.biom", "--output-dir", "./out/")
-    assert words_of(here, *words) == (
+    args = ("pretrain", "--table=./data//t.biom", "--output-dir", "./out/")
+    assert args_of(here, *args) == (
         "--table",
         f"{here}/data/t.biom",
         "--output-dir",
         f"{here}/out",
     )
-    assert mounts(here, *words) == [
+    assert mounts(here, *args) == [
         (f"{here}/data/t.biom", f"{here}/data/t.biom", False),
         (f"{here}/out", f"{here}/out", True),
     ]
@@ -65,9 +65,9 @@ def test_a_link_inside_another_mount_leads_on(here: Path) -> None:
     """Apptainer cannot mount onto the link, which the other mount shows."""
     (here / "out").mkdir()
     (here / "out/link.biom").symlink_to("../data/t.biom")
-    words = ("pretrain", "--table", "out/link.biom", "--output-dir", "out")
-    assert words_of(here, *words)[1] == f"{here}/out/link.biom"
-    assert mounts(here, *words) == [
+    args = ("pretrain", "--table", "out/link.biom", "--output-dir", "out")
+    assert args_of(here, *args)[1] == f"{here}/out/link.biom"
+    assert mounts(here, *args) == [
         (f"{here}/data/t.biom", f"{here}/data/t.biom", False),
         (f"{here}/out", f"{here}/out", True),
     ]
@@ -79,7 +79,7 @@ def test_a_link_inside_another_mount_leads_on(here: Path) -> None:
 
 def test_a_path_with_equals_signs(here: Path) -> None:
     (here / "a=b").touch()
-    assert words_of(here, "pretrain", "--table=a=b", "--output-dir", "o=p") == (
+    assert args_of(here, "pretrain", "--table=a=b", "--output-dir", "o=p") == (
         "--table", f"{here}/a=b", "--output-dir", f"{here}/o=p")  # fmt: skip
 
 
@@ -96,7 +96,7 @@ def test_links_keep_their_names(here: Path) -> None:
 def test_dots_after_a_link_go_where_the_kernel_goes(here: Path) -> None:
     (here / "data/deep").mkdir()
     (here / "link").symlink_to("data/deep")
-    assert words_of(here, "pretrain", "--table", "link/../t.biom", "--output-dir", "o")[1] == (
+    assert args_of(here, "pretrain", "--table", "link/../t.biom", "--output-dir", "o")[1] == (
         f"{here}/data/t.biom"
     )
 
@@ -146,16 +146,16 @@ def test_a_damaged_run_json_names_nothing(here: Path, text: str) -> None:
 def test_nested_and_double_paths_are_folded(here: Path) -> None:
     (here / "run").mkdir()
     (here / "run/last.ckpt").touch()
-    words = ("pretrain", "--table", "data/t.biom", "--tree", "data/t.biom", "--output-dir", "run")
-    assert mounts(here, *words, "--resume-from", "run/last.ckpt") == [
+    args = ("pretrain", "--table", "data/t.biom", "--tree", "data/t.biom", "--output-dir", "run")
+    assert mounts(here, *args, "--resume-from", "run/last.ckpt") == [
         (f"{here}/data/t.biom", f"{here}/data/t.biom", False),
         (f"{here}/run", f"{here}/run", True),
     ]
 
 
 def test_inputs_beside_an_output_file_stay_read_only(here: Path) -> None:
-    words = ("predict", "--table", "data/t.biom", "--model", "data", "--output", "data/p.tsv")
-    assert mounts(here, *words) == [
+    args = ("predict", "--table", "data/t.biom", "--model", "data", "--output", "data/p.tsv")
+    assert mounts(here, *args) == [
         (f"{here}/data", f"{here}/data", True),
         (f"{here}/data/t.biom", f"{here}/data/t.biom", False),
     ]
@@ -227,8 +227,8 @@ def small_disk(tmp_path: Path) -> Iterator[Path]:
 
 
 def test_a_disk_without_room_is_known_before_the_start(small_disk: Path, here: Path) -> None:
-    words = ["pretrain", "--table", str(here / "data/t.biom"), "--output-dir"]
-    request = parse([*words, str(small_disk / "a/out")])
+    args = ["pretrain", "--table", str(here / "data/t.biom"), "--output-dir"]
+    request = parse([*args, str(small_disk / "a/out")])
     with pytest.raises(CannotCreate, match=f"has 1 MiB left of the {LEAST >> 20}"):
         require_outputs(path_facts(request, str(here)))
     with pytest.raises(CannotCreate, match="caches.*--scratch"):

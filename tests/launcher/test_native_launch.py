@@ -30,10 +30,10 @@ ROOT = Path(__file__).parents[2]
 SIMULATE = ["simulate", "--output-dir", "out"]
 
 
-def launch(*words: str, **settings: str) -> subprocess.CompletedProcess[str]:
+def launch(*args: str, **settings: str) -> subprocess.CompletedProcess[str]:
     """Run `aam-launch` as a process of its own, from anywhere."""
     environment = {**os.environ, "PYTHONPATH": str(ROOT), **settings}
-    command = [sys.executable, "-m", "launcher.cli", *words]
+    command = [sys.executable, "-m", "launcher.cli", *args]
     return subprocess.run(command, capture_output=True, text=True, env=environment, check=False)
 
 
@@ -45,8 +45,8 @@ def paths(request: Request, role: Role) -> list[tuple[str, str]]:
 
 
 def test_a_request_names_what_is_read_and_written() -> None:
-    words = ["train", "--table", "a b.biom", "--metadata=m.tsv", "--metadata-column", "age"]
-    request = parse([*words, "--output_dir", "out", "--no-stratify", "--epochs", "3"])
+    args = ["train", "--table", "a b.biom", "--metadata=m.tsv", "--metadata-column", "age"]
+    request = parse([*args, "--output_dir", "out", "--no-stratify", "--epochs", "3"])
     assert request.command == "train"
     assert request.given == {
         "--table": Path("a b.biom"), "--metadata": Path("m.tsv"), "--metadata-column": "age",
@@ -76,23 +76,23 @@ def test_a_word_of_an_option_is_no_file() -> None:
 
 
 def test_negative_numbers_and_lists_are_values() -> None:
-    words = ["--table", "t", "--metadata", "m", "--metadata-column", "y", "--output-dir", "o"]
-    jobs = parse(["baseline", *words, "--n-jobs", "-1"])
+    args = ["--table", "t", "--metadata", "m", "--metadata-column", "y", "--output-dir", "o"]
+    jobs = parse(["baseline", *args, "--n-jobs", "-1"])
     assert (jobs.value("--n-jobs"), jobs.argv[-1]) == (-1, "--n-jobs=-1")
-    train = parse(["train", *words, "--quantiles", "0.1", "0.9", "--stratify"])
+    train = parse(["train", *args, "--quantiles", "0.1", "0.9", "--stratify"])
     assert train.value("--quantiles") == (0.1, 0.9)
     assert parse(train.argv) == train
 
 
 def test_a_dry_run_may_be_asked_for_anywhere() -> None:
-    for words in (["--dry-run", *SIMULATE], [*SIMULATE, "--dry-run"]):
-        request = parse(words)
+    for args in (["--dry-run", *SIMULATE], [*SIMULATE, "--dry-run"]):
+        request = parse(args)
         assert request.dry_run
         assert request.argv == ("simulate", "--output-dir", "out")
 
 
 @pytest.mark.parametrize(
-    ("words", "sentence"),
+    ("args", "sentence"),
     [
         (["trian"], "No such command: 'trian'; did you mean 'train'?"),
         (["qqqq"], "No such command: 'qqqq'; see `aam-launch --help`."),
@@ -150,9 +150,9 @@ def test_a_dry_run_may_be_asked_for_anywhere() -> None:
         ),
     ],
 )
-def test_a_typo_is_answered_with_the_nearest_name(words: list[str], sentence: str) -> None:
+def test_a_typo_is_answered_with_the_nearest_name(args: list[str], sentence: str) -> None:
     with pytest.raises(UsageError) as caught:
-        parse(words)
+        parse(args)
     assert str(caught.value) == sentence
     assert caught.value.status == 64
 
@@ -187,10 +187,10 @@ def test_missing_libraries_are_found_without_importing() -> None:
 
 
 @given(st.lists(st.text(st.characters(exclude_characters="\0", exclude_categories=["Cs"]))))
-def test_a_command_line_can_be_pasted(words: list[str]) -> None:
-    made = Plan("native", "/usr/bin/python3", tuple(words), (("A", "b c"),), unset=("B",))
+def test_a_command_line_can_be_pasted(args: list[str]) -> None:
+    made = Plan("native", "/usr/bin/python3", tuple(args), (("A", "b c"),), unset=("B",))
     line = shlex.split(shell_line(made))
-    assert line == ["env", "-u", "B", "A=b c", "/usr/bin/python3", "-m", "aam", *words]
+    assert line == ["env", "-u", "B", "A=b c", "/usr/bin/python3", "-m", "aam", *args]
 
 
 # --- the program itself
@@ -237,8 +237,8 @@ def test_the_launcher_becomes_aam(tmp_path: Path) -> None:
 
 def test_a_dry_run_does_what_it_says_when_it_is_pasted(tmp_path: Path) -> None:
     out = tmp_path / "with space, comma: 'quote' ü"
-    words = ["simulate", "--output-dir", str(out), "--samples", "9", "--asvs", "30"]
-    done = launch("--dry-run", *words, "--richness", "8", "--subjects", "3", "--depth", "100")
+    args = ["simulate", "--output-dir", str(out), "--samples", "9", "--asvs", "30"]
+    done = launch("--dry-run", *args, "--richness", "8", "--subjects", "3", "--depth", "100")
     assert done.returncode == 0, done.stderr
     assert not out.exists()
     environment = {**os.environ, "PYTHONPATH": str(ROOT)}

@@ -40,7 +40,7 @@ FACTS = tuple(
 
 def planned(
     host: Host,
-    *words: str,
+    *args: str,
     native: str = "2.13.0+cpu",
     vendor: str = "cpu",
     terminal: bool = False,
@@ -48,7 +48,7 @@ def planned(
 ) -> Plan:
     from launcher.input_files import lexical_path_facts
 
-    request = parse(words)
+    request = parse(args)
     settings = merge([from_flags(request.launcher_options)])
     stack = NativeStack("/usr/bin/python3", (), False, native, vendor)
     choice = choose(host, CATALOG, settings, BUILT, stack, "--force" in request.launcher_options)
@@ -98,7 +98,7 @@ def test_a_command_gets_only_flags_that_it_has(mi300a: Host) -> None:
 
 
 @pytest.mark.parametrize(
-    ("words", "added", "warned"),
+    ("args", "added", "warned"),
     [
         (["--attn-implementation", "flash"], ["--no-gradient-checkpointing"], 1),
         (["--attn_implementation=math"], ["--no-gradient-checkpointing"], 0),
@@ -107,16 +107,16 @@ def test_a_command_gets_only_flags_that_it_has(mi300a: Host) -> None:
     ],
 )
 def test_what_the_user_set_is_obeyed_with_a_warning(
-    mi300a: Host, words: list[str], added: list[str], warned: int
+    mi300a: Host, args: list[str], added: list[str], warned: int
 ) -> None:
-    plan = planned(mi300a, *PRETRAIN, "--image", "rocm62", *words)
+    plan = planned(mi300a, *PRETRAIN, "--image", "rocm62", *args)
     assert decided(plan, "flag") == added
     assert len([f for f in plan.findings if f.severity == "warning"]) == warned
 
 
 def test_a_native_stack_has_the_same_faults(mi300a: Host) -> None:
-    words = [*PRETRAIN, "--runtime", "native"]
-    plan = planned(mi300a, *words, native="2.5.1+rocm6.2", vendor="amd")
+    args = [*PRETRAIN, "--runtime", "native"]
+    plan = planned(mi300a, *args, native="2.5.1+rocm6.2", vendor="amd")
     assert "--attn-implementation math" in decided(plan, "flag")
     assert plan.argv[:3] == ("pretrain", "--table", "/d/t.biom")
 
@@ -137,14 +137,14 @@ def test_a_fault_that_a_variable_avoids(mi300a: Host) -> None:
 
 
 def test_apptainer(mi300a: Host) -> None:
-    words = command(planned(mi300a, *PRETRAIN))
-    assert words[:2] == ("/usr/bin/apptainer", "exec")
-    assert {"--contain", "--cleanenv", "--no-eval", "--no-home", "--no-rocm"} < set(words)
-    assert "type=bind,source=/dev/dri/renderD152,destination=/dev/dri/renderD152" in words
-    assert "type=bind,source=/d/t.biom,destination=/d/t.biom,ro" in words
-    assert words[words.index("/i/rocm72.sif") + 1] == "/usr/bin/env"
-    assert "ROCR_VISIBLE_DEVICES=0,1,2,3" in words
-    assert words[words.index("aam") :] == ("aam", *PRETRAIN)
+    argv = command(planned(mi300a, *PRETRAIN))
+    assert argv[:2] == ("/usr/bin/apptainer", "exec")
+    assert {"--contain", "--cleanenv", "--no-eval", "--no-home", "--no-rocm"} < set(argv)
+    assert "type=bind,source=/dev/dri/renderD152,destination=/dev/dri/renderD152" in argv
+    assert "type=bind,source=/d/t.biom,destination=/d/t.biom,ro" in argv
+    assert argv[argv.index("/i/rocm72.sif") + 1] == "/usr/bin/env"
+    assert "ROCR_VISIBLE_DEVICES=0,1,2,3" in argv
+    assert argv[argv.index("aam") :] == ("aam", *PRETRAIN)
     forced = command(planned(mi300a, *PRETRAIN, "--host-rocm"))
     assert "--rocm" in forced
     assert "--no-rocm" not in forced
@@ -155,8 +155,8 @@ def test_podman_and_docker(mi300a: Host) -> None:
     assert {"--userns=keep-id", "--group-add=keep-groups", "--pull=never"} < set(podman)
     docker = command(planned(mi300a, *PRETRAIN, "--runtime", "docker", terminal=True))
     assert {"--user=7:7", "--group-add=44", "--tty"} < set(docker)
-    for words in (podman, docker):
-        devices = [words[n + 1] for n, word in enumerate(words) if word == "--device"]
+    for argv in (podman, docker):
+        devices = [argv[n + 1] for n, word in enumerate(argv) if word == "--device"]
         assert devices == ["/dev/kfd", *(f"/dev/dri/renderD{n}" for n in (128, 136, 144, 152))]
         assert "--tty" not in podman
 
@@ -172,9 +172,9 @@ def test_nvidia_support_is_the_engines_own(tmp_path: Path) -> None:
         ("podman", "nvidia.com/gpu=all"),
         ("docker", "--gpus"),
     ):
-        words = command(planned(host, *PRETRAIN, "--runtime", engine))
-        assert option in words
-        assert "CUDA_VISIBLE_DEVICES=GPU-00000002-0000-0000-0000-000000000000" in words
+        argv = command(planned(host, *PRETRAIN, "--runtime", engine))
+        assert option in argv
+        assert "CUDA_VISIBLE_DEVICES=GPU-00000002-0000-0000-0000-000000000000" in argv
 
 
 def test_natively_one_mask_counts_what_may_be_read(tmp_path: Path) -> None:

@@ -44,13 +44,13 @@ def test_a_damaged_record_is_one_sentence(folder: Path, content: str, named: str
 def test_a_run_can_be_replayed(folder: Path, study_dir: Path) -> None:
     for name in ("table.biom", "tree.nwk"):
         (folder / name).write_bytes((study_dir / name).read_bytes())
-    words = ["pretrain", "--table", "table.biom", "--tree", "tree.nwk", "--output-dir", "run",
-             "--epochs", "1", "--embedding-dim", "8", "--attention-heads", "2"]  # fmt: skip
-    done = launch(folder, *words, OMP_NUM_THREADS="1")
+    args = ["pretrain", "--table", "table.biom", "--tree", "tree.nwk", "--output-dir", "run",
+            "--epochs", "1", "--embedding-dim", "8", "--attention-heads", "2"]  # fmt: skip
+    done = launch(folder, *args, OMP_NUM_THREADS="1")
     assert done.returncode == 0, done.stderr
     record = json.loads((folder / "run/run.json").read_text())
     assert record["launch"]["engine"] == "native"
-    assert record["launch"]["words"] == words[1:]
+    assert record["launch"]["words"] == args[1:]
 
     again = launch(folder, "replay", "{d}/run", "--output-dir", "again", "--dry-run")
     assert again.returncode == 0, again.stderr
@@ -71,8 +71,8 @@ def test_a_run_can_be_replayed(folder: Path, study_dir: Path) -> None:
 def test_commands_without_a_run_folder_are_replayed_too(folder: Path, study_dir: Path) -> None:
     for name in ("table.biom", "tree.nwk"):
         (folder / name).write_bytes((study_dir / name).read_bytes())
-    words = ["unifrac", "--table", "table.biom", "--tree", "tree.nwk", "--output", "u.tsv"]
-    assert launch(folder, *words, OMP_NUM_THREADS="1").returncode == 0
+    args = ["unifrac", "--table", "table.biom", "--tree", "tree.nwk", "--output", "u.tsv"]
+    assert launch(folder, *args, OMP_NUM_THREADS="1").returncode == 0
     first = (folder / "u.tsv").read_text()
     place = folder / "u.tsv.run.json"
     record = json.loads(place.read_text())

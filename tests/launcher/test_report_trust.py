@@ -42,12 +42,10 @@ def read(clone: Path, **variables: str) -> LaunchSettings:
     return config.read({}, {"HOME": str(clone.parent), **variables}, clone)
 
 
-def launch(
-    clone: Path, *words: str, folder: Path | None = None
-) -> subprocess.CompletedProcess[str]:
+def launch(clone: Path, *args: str, folder: Path | None = None) -> subprocess.CompletedProcess[str]:
     code = Path(__file__).parents[2]
     variables = {"HOME": str(clone.parent), "PATH": os.environ["PATH"], "PYTHONPATH": str(code)}
-    command = [sys.executable, "-m", "launcher.cli", *words]
+    command = [sys.executable, "-m", "launcher.cli", *args]
     return subprocess.run(command, cwd=folder or clone, env=variables, capture_output=True,
                           text=True, check=False)  # fmt: skip
 
@@ -108,10 +106,10 @@ def test_a_record_of_another_user_is_no_trust(clone: Path) -> None:
     assert not trust.is_trusted(file_digest, variables)
 
 
-@pytest.mark.parametrize("words", [("doctor",), ("images",), ("explain", "--runtime=native",
+@pytest.mark.parametrize("args", [("doctor",), ("images",), ("explain", "--runtime=native",
                                                               "unifrac")])  # fmt: skip
-def test_every_command_reports_what_is_ignored(clone: Path, words: tuple[str, ...]) -> None:
-    done = launch(clone, *words)
+def test_every_command_reports_what_is_ignored(clone: Path, args: tuple[str, ...]) -> None:
+    done = launch(clone, *args)
     output = done.stdout + done.stderr
     assert "Traceback" not in output
     assert f"'bind' ({clone}/aam-launch.yaml:3)" in output

@@ -102,18 +102,18 @@ def test_mistakes_name_their_place(tmp_path: Path, text: str, sentence: str) -> 
 
 
 @pytest.mark.parametrize(
-    ("words", "status", "sentence"),
+    ("args", "status", "sentence"),
     [
-        (["site"], 64, "A command of two words: `site`; give `site show` or `site check`."),
+        (["site"], 64, "A command of two args: `site`; give `site show` or `site check`."),
         (["site", "shwo", "cosmos"], 64, "did you mean 'site show'?"),
         (["site", "show"], 78, "known are cosmos, slurm, workstation."),
         (["site", "show", "kosmos"], 78, "No such site: 'kosmos'; known are cosmos"),
     ],
 )
 def test_bad_words(
-    words: list[str], status: int, sentence: str, capsys: pytest.CaptureFixture[str]
+    args: list[str], status: int, sentence: str, capsys: pytest.CaptureFixture[str]
 ) -> None:
-    assert main(words) == status
+    assert main(args) == status
     assert sentence in capsys.readouterr().err
 
 

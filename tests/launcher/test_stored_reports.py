@@ -110,8 +110,8 @@ def test_the_doctor_shows_those_of_the_host(
 # --- how they are measured
 
 
-def plan_of(*words: str) -> Plan:
-    return Plan("native", sys.executable, words, (("PYTHONSAFEPATH", "1"),))
+def plan_of(*args: str) -> Plan:
+    return Plan("native", sys.executable, args, (("PYTHONSAFEPATH", "1"),))
 
 
 def test_a_real_check_is_kept_under_the_key_of_a_host(

@@ -84,10 +84,10 @@ def test_a_job_refuses_an_image_that_changed_after_the_submission(place: Path) -
     )
 
 
-def queued(place: Path, *words: str) -> str:
+def queued(place: Path, *args: str) -> str:
     """Queue a command; return the script of the job, which is kept."""
     _slurm_and_image(place, "echo 41")
-    done = submit(place, *words, "--gpus", "1")
+    done = submit(place, *args, "--gpus", "1")
     assert done.returncode == 0, done.stderr
     return (place / ".local/state/aam/jobs/41.sh").read_text()
 
@@ -177,14 +177,14 @@ WORD = st.text(st.characters(exclude_characters="\0", exclude_categories=["Cs"])
 
 
 @given(st.lists(WORD.filter(lambda word: not word.startswith("--")), min_size=1, max_size=4))
-def test_any_word_arrives_as_it_was_written(words: list[str]) -> None:
-    job = Job(Allocation("n"), Program("pretrain", ("--table", *words), engine="native"), Place())
+def test_any_word_arrives_as_it_was_written(args: list[str]) -> None:
+    job = Job(Allocation("n"), Program("pretrain", ("--table", *args), engine="native"), Place())
     text = script(job)
     block = text[text.index("set -- pretrain") : text.index("fail() {")]
     shown = subprocess.run(
         ["bash", "-c", block + "printf '%s\\0' \"$@\""], capture_output=True, check=True
     )
-    assert shown.stdout.decode().split("\0")[:-1] == ["pretrain", "--table", *words]
+    assert shown.stdout.decode().split("\0")[:-1] == ["pretrain", "--table", *args]
 
 
 def test_the_container_is_the_one_that_a_direct_launch_starts(place: Path) -> None:
@@ -244,26 +244,26 @@ def test_a_grid_is_every_combination(place: Path) -> None:
 
 def test_a_task_overrides_what_the_command_line_says() -> None:
     grid = entries("seed: [1, 2]", "s", ["seed"])
-    words = ["--table", "t", "--seed=5", "--output-dir=o", "--epochs", "2"]
-    shared, tasks = tasks_of(parse(["pretrain", *words]), grid)
+    args = ["--table", "t", "--seed=5", "--output-dir=o", "--epochs", "2"]
+    shared, tasks = tasks_of(parse(["pretrain", *args]), grid)
     assert shared.arguments == ("--table", "t", "--epochs", "2")
     assert tasks == (("--seed", "1", "--output-dir", "o/seed-1"),
                      ("--seed", "2", "--output-dir", "o/seed-2"))  # fmt: skip
 
 
 def test_shards_are_an_array(place: Path) -> None:
-    words = ["--site", "./site.yaml", "predict", "--table", "table.biom", "--model", "tree.nwk"]
+    args = ["--site", "./site.yaml", "predict", "--table", "table.biom", "--model", "tree.nwk"]
     shards = ["--output", "p.tsv", "--shards", "12", "--gpus", "1"]
-    done = submit(place, *words, *shards, "--dry-run")
+    done = submit(place, *args, *shards, "--dry-run")
     assert done.returncode == 0, done.stderr
     assert "#SBATCH --array=0-11\n" in done.stdout
     assert f"--output={place}/p.tsv-%A_%a.log" in done.stdout
     assert 'set -- "$@" --shard "$((SLURM_ARRAY_TASK_ID + 1))/12"' in done.stdout
     matrix = ["--table", "table.biom", "--tree", "tree.nwk", "--output", "d.h5"]
-    done = submit(place, *words[:2], "unifrac", *matrix, *shards[2:], "--dry-run")
+    done = submit(place, *args[:2], "unifrac", *matrix, *shards[2:], "--dry-run")
     assert done.returncode == 0, done.stderr
     assert f"--output={place}/d.h5-%A_%a.log" in done.stdout
-    both = submit(place, *words, *shards, "--array", "sweep.yaml", "--dry-run")
+    both = submit(place, *args, *shards, "--array", "sweep.yaml", "--dry-run")
     assert both.returncode == UsageError.status
     assert "--shards 12 and --array sweep.yaml" in both.stderr
     other = submit(place, *WORDS, "--shards", "12", "--dry-run")
@@ -305,7 +305,7 @@ def test_a_further_job_evaluates_a_search_after_its_tasks(place: Path) -> None:
 
 
 @pytest.mark.parametrize(
-    ("words", "sentence"),
+    ("args", "sentence"),
     [
         ((*SEARCH, "--gpus", "2"), "`search` runs in one process: 1 nodes, 2 GPUs each"),
         ((*SEARCH, "--array-tasks", "2", "--array", "a.yaml"), "--array a.yaml and --array-tasks"),
@@ -313,27 +313,27 @@ def test_a_further_job_evaluates_a_search_after_its_tasks(place: Path) -> None:
         ((*WORDS, "--array-tasks", "2"), "--array-tasks is for `search` alone: `pretrain`"),
     ],
 )
-def test_tasks_of_a_search_are_refused(place: Path, words: tuple[str, ...], sentence: str) -> None:
-    done = submit(place, *words, "--dry-run")
+def test_tasks_of_a_search_are_refused(place: Path, args: tuple[str, ...], sentence: str) -> None:
+    done = submit(place, *args, "--dry-run")
     assert done.returncode == UsageError.status
     assert sentence in done.stderr
 
 
 def test_one_process_commands_take_one_gpu(place: Path) -> None:
-    words = ["--site", "./site.yaml", "unifrac", "--table", "table.biom", "--tree", "tree.nwk",
-             "--output", "d.npy"]  # fmt: skip
-    done = submit(place, *words, "--nodes", "2")
+    args = ["--site", "./site.yaml", "unifrac", "--table", "table.biom", "--tree", "tree.nwk",
+            "--output", "d.npy"]  # fmt: skip
+    done = submit(place, *args, "--nodes", "2")
     assert done.returncode == 64
     assert "`unifrac` runs in one process: 2 nodes" in done.stderr
-    done = submit(place, *words, "--dry-run")
+    done = submit(place, *args, "--dry-run")
     assert "#SBATCH --signal" not in done.stdout
     assert "--no-requeue" in done.stdout
     assert submit(place, "explain").returncode == 64
 
 
-@pytest.mark.parametrize("words", [["--nodes=2", "a", "--time", "5"], ["a", "--nodes", "2"]])
-def test_options_of_the_job_stand_anywhere(words: list[str]) -> None:
-    found, rest = parse_known(specs(SubmitOptions), words)
+@pytest.mark.parametrize("args", [["--nodes=2", "a", "--time", "5"], ["a", "--nodes", "2"]])
+def test_options_of_the_job_stand_anywhere(args: list[str]) -> None:
+    found, rest = parse_known(specs(SubmitOptions), args)
     assert rest == ["a"]
     assert found["--nodes"] == 2
 

@@ -46,17 +46,17 @@ def study(tmp_path_factory: pytest.TempPathFactory) -> Path:
     return folder
 
 
-def train(study: Path, folder: Path, *words: object, column: str = "target") -> int:
+def train(study: Path, folder: Path, *args: object, column: str = "target") -> int:
     return run_aam(
         "train", "--table", study / "table.biom", "--metadata", study / "metadata.tsv",
         "--metadata-column", column, "--output-dir", folder, "--rarefy-depth", 0,
-        "--group-column", "subject", "--members", "kernel", "--folds", 3, *words,
+        "--group-column", "subject", "--members", "kernel", "--folds", 3, *args,
     )  # fmt: skip
 
 
-def predict(study: Path, run: Path, output: Path, *words: object) -> int:
+def predict(study: Path, run: Path, output: Path, *args: object) -> int:
     table = ("--table", study / "table.biom")
-    return run_aam("predict", "--model", run, *table, "--output", output, *words)
+    return run_aam("predict", "--model", run, *table, "--output", output, *args)
 
 
 @pytest.fixture(scope="module")
@@ -112,20 +112,20 @@ def test_predict_reads_the_columns_and_names_what_is_absent(
         " ".join(capsys.readouterr().err.split())
     )
     frame.drop(columns=["site", "offset"]).to_csv(tmp_path / "m.tsv", sep="\t")
-    words = ("--metadata", tmp_path / "m.tsv")
-    assert predict(study, run, tmp_path / "b.tsv", *words) == DataError.status
+    args = ("--metadata", tmp_path / "m.tsv")
+    assert predict(study, run, tmp_path / "b.tsv", *args) == DataError.status
     assert "lacks columns that the model reads: site, offset" in capsys.readouterr().err
     frame["batch"] = "new"
     frame.to_csv(tmp_path / "m.tsv", sep="\t")
-    assert predict(study, run, tmp_path / "b.tsv", *words) == 0
+    assert predict(study, run, tmp_path / "b.tsv", *args) == 0
     shown = " ".join(capsys.readouterr().err.split())
     assert "'batch' that the model does not know count as unknown: 60 of 60 samples" in shown
 
 
 def test_importance_reads_the_columns(run: Path, study: Path, tmp_path: Path) -> None:
-    words = ("--table", study / "table.biom", "--model", run, "--output", tmp_path / "i.tsv")
-    assert run_aam("importance", *words) == UsageError.status
-    assert run_aam("importance", *words, "--metadata", study / "metadata.tsv") == 0
+    args = ("--table", study / "table.biom", "--model", run, "--output", tmp_path / "i.tsv")
+    assert run_aam("importance", *args) == UsageError.status
+    assert run_aam("importance", *args, "--metadata", study / "metadata.tsv") == 0
     found = pd.read_csv(tmp_path / "i.tsv", sep="\t")
     assert np.isfinite(found["effect"]).all()
     assert found["effect"].abs().max() > 0
@@ -138,13 +138,13 @@ def test_importance_reads_the_columns(run: Path, study: Path, tmp_path: Path) ->
 
 def test_a_damaged_encoder_is_refused(run: Path, study: Path, tmp_path: Path) -> None:
     file = tmp_path / checkpoint.NAME
-    words = ("--metadata", study / "metadata.tsv")
+    args = ("--metadata", study / "metadata.tsv")
     for text in ("{", '{"categories": {}, "numbers": {}}', '{"numbers": {}}'):
         content = torch.load(run / "checkpoints" / checkpoint.NAME, weights_only=True)
         stored = torch.frombuffer(bytearray(text.encode()), dtype=torch.uint8)
         content["members"]["kernel"]["covariates"] = stored
         torch.save(content, file)
-        assert predict(study, file, tmp_path / "p.tsv", *words) == DataError.status
+        assert predict(study, file, tmp_path / "p.tsv", *args) == DataError.status
 
 
 @pytest.mark.parametrize("name", ["kernel", "forest"])
@@ -171,8 +171,8 @@ def test_a_model_with_covariates_is_restored_from_its_arrays(name: str) -> None:
 def test_the_transformer_with_metadata_runs_in_one_process(
     study: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
-    words = (*COLUMNS, "--members", "transformer", "--fsdp", *TINY)
-    assert train(study, tmp_path / "run", *words) == UsageError.status
+    args = (*COLUMNS, "--members", "transformer", "--fsdp", *TINY)
+    assert train(study, tmp_path / "run", *args) == UsageError.status
     assert "in one process only" in capsys.readouterr().err
     assert not (tmp_path / "run").exists()
 
@@ -182,9 +182,9 @@ def test_categories_scale_the_output_of_the_transformer(
     study: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
     """After one epoch of small steps the predictions are those of the batches."""
-    words = ("--categorical-columns", "batch", "--members", "transformer", "--folds", 1, *TINY)
+    args = ("--categorical-columns", "batch", "--members", "transformer", "--folds", 1, *TINY)
     small = ("--lr", 1e-5, "--test-size", 0.4)
-    scaled = (*words, *small, "--conditional-scaling", "batch")
+    scaled = (*args, *small, "--conditional-scaling", "batch")
     assert train(study, tmp_path / "run", *scaled) == 0
     found = json.loads((tmp_path / "run" / "scores.json").read_text())["inputs"]["models"]
     assert found["metadata and counts"]["r2"]["value"] > 0.4
@@ -196,7 +196,7 @@ def test_categories_scale_the_output_of_the_transformer(
     means = predicted.groupby(frame["batch"]).mean()
     assert means["b1"] > means["b0"] + 1 > means["b2"] + 2
     capsys.readouterr()
-    wrong = (*words, "--conditional-scaling", "site")
+    wrong = (*args, "--conditional-scaling", "site")
     assert train(study, tmp_path / "other", *wrong) == UsageError.status
     assert "scaled by columns that are no input" in " ".join(capsys.readouterr().err.split())
 
@@ -210,9 +210,9 @@ def test_the_transformer_reads_metadata(
     small = (*TINY, "--rarefy-depth", 0)
     table = ("--table", study / "table.biom")
     assert run_aam("pretrain", *table, *small, "--penalty", 0, "--output-dir", encoder) == 0
-    words = ("--members", "transformer", "--pretrained-encoder", encoder, "--freeze-base")
+    args = ("--members", "transformer", "--pretrained-encoder", encoder, "--freeze-base")
     more = ("--epochs", 3, "--lr", 0.01, "--categorical-fusion", "add", "--folds", 2)
-    assert train(study, run, *COLUMNS, *small, *words, *more) == 0
+    assert train(study, run, *COLUMNS, *small, *args, *more) == 0
     inputs = json.loads((run / "scores.json").read_text())["inputs"]
     assert list(inputs["models"]) == ["metadata alone", "counts alone", "metadata and counts"]
     alone = read(run / "counts-alone" / "predictions.tsv")
@@ -243,8 +243,8 @@ def test_the_transformer_reads_metadata(
 
 @pytest.mark.slow
 def test_the_transformer_with_metadata_in_an_ensemble(study: Path, tmp_path: Path) -> None:
-    words = ("--members", "transformer", "kernel", "--folds", 2, *TINY)
-    assert train(study, tmp_path / "run", *COLUMNS, *words) == 0
+    args = ("--members", "transformer", "kernel", "--folds", 2, *TINY)
+    assert train(study, tmp_path / "run", *COLUMNS, *args) == 0
     inputs = json.loads((tmp_path / "run" / "scores.json").read_text())["inputs"]
     assert inputs["columns"] == ["batch", "site", "offset"]
     metadata = ("--metadata", study / "metadata.tsv")

@@ -77,9 +77,9 @@ def _train(study: Path, folder: Path, column: str) -> Path:
     return folder
 
 
-def _importance(study: Path, model: Path, output: Path, *words: object) -> int:
+def _importance(study: Path, model: Path, output: Path, *args: object) -> int:
     table = study / "table.biom"
-    return aam("importance", "--table", table, "--model", model, "--output", output, *words)
+    return aam("importance", "--table", table, "--model", model, "--output", output, *args)
 
 
 def _read(path: Path) -> pd.DataFrame:
@@ -107,8 +107,8 @@ def test_planted_asvs_are_found(run: Path, study: Path, tmp_path: Path) -> None:
 
 def test_permutation_finds_planted_asvs(run: Path, study: Path, tmp_path: Path) -> None:
     """Of the first 20 ASVs 15 are planted."""
-    words = ("--method", "permutation", "--first", 60)
-    assert _importance(study, run, tmp_path / "i.tsv", *words) == 0
+    args = ("--method", "permutation", "--first", 60)
+    assert _importance(study, run, tmp_path / "i.tsv", *args) == 0
     found = _read(tmp_path / "i.tsv")
     assert _planted_among_first(study, found) >= 0.5
     assert found["permutation"].notna().sum() == 60
@@ -122,9 +122,9 @@ def test_reads_are_permuted_within_groups_only(run: Path, study: Path, tmp_path:
     metadata["own"] = ["categorical", *metadata["sample-id"][1:]]
     metadata.to_csv(tmp_path / "m.tsv", sep="\t", index=False)
 
-    def permutation(*words: object) -> pd.Series:
+    def permutation(*args: object) -> pd.Series:
         fixed = ("--method", "permutation", "--first", 5, "--overwrite")
-        assert _importance(study, run, tmp_path / "i.tsv", *fixed, *words) == 0
+        assert _importance(study, run, tmp_path / "i.tsv", *fixed, *args) == 0
         return _read(tmp_path / "i.tsv")["permutation"][:5].sort_index()
 
     given = ("--metadata", tmp_path / "m.tsv", "--group-column")
@@ -139,16 +139,16 @@ def test_reads_are_permuted_within_groups_only(run: Path, study: Path, tmp_path:
 @pytest.mark.slow
 def test_networks_find_planted_asvs_by_integrated_gradients(study: Path, tmp_path: Path) -> None:
     """Of the first 20 ASVs 6 are planted, by networks of half of the samples (R2 0.19)."""
-    words = ("--folds", 2, "--epochs", 60, "--lr", 0.003, "--batch-size", 16, "--rarefy-depth", 0)
-    assert train_network(study, tmp_path / "net", *words, column="response") == 0
+    args = ("--folds", 2, "--epochs", 60, "--lr", 0.003, "--batch-size", 16, "--rarefy-depth", 0)
+    assert train_network(study, tmp_path / "net", *args, column="response") == 0
     assert _importance(study, tmp_path / "net", tmp_path / "i.tsv") == 0
     found = _read(tmp_path / "i.tsv")
     assert _planted_among_first(study, found) >= 0.2
     assert next(iter(found)) == "transformer_effect"
     folds = found[["rank_fold_1", "rank_fold_2"]]
     assert folds.corr("spearman").to_numpy()[0, 1] > 0
-    words = ("--method", "permutation", "--first", 20, "--overwrite")
-    assert _importance(study, tmp_path / "net", tmp_path / "i.tsv", *words) == 0
+    args = ("--method", "permutation", "--first", 20, "--overwrite")
+    assert _importance(study, tmp_path / "net", tmp_path / "i.tsv", *args) == 0
     assert (_read(tmp_path / "i.tsv")["permutation"][:20] > 0).all()
 
 
@@ -279,8 +279,8 @@ def test_bad_input_is_refused(
 ) -> None:
     output = tmp_path / "i.tsv"
 
-    def refused(error: type[DataError | MissingInput], model: Path, *words: object) -> str:
-        assert _importance(study, model, output, *words) == error.status
+    def refused(error: type[DataError | MissingInput], model: Path, *args: object) -> str:
+        assert _importance(study, model, output, *args) == error.status
         assert not output.exists()
         return capsys.readouterr().err
 
@@ -299,8 +299,8 @@ def test_bad_input_is_refused(
     refused(MissingInput, tmp_path / "absent")
     unknown = tmp_path / "unknown.tsv"
     unknown.write_text(f"#OTU ID\tS1\tS2\n{'ACGT' * 15}\t5\t6\n{'TTGA' * 15}\t1\t0\n")
-    words = ("--table", unknown, "--model", run, "--output", output)
-    assert aam("importance", *words) == DataError.status
+    args = ("--table", unknown, "--model", run, "--output", output)
+    assert aam("importance", *args) == DataError.status
     assert "no ASV of the model's training data" in capsys.readouterr().err
     assert pretrain(study, tmp_path / "encoder", "--tree", study / "tree.nwk") == 0
     capsys.readouterr()

@@ -28,20 +28,20 @@ def session(path: Path) -> tuple[object, dict[str, object]]:
 
 @pytest.mark.slow
 @pytest.mark.parametrize(
-    ("column", "words"),
+    ("column", "args"),
     [
         ("ph", ("--target-transform", "log-zscore", "--output-max", 14.0)),
         ("site", ("--classifier",)),
     ],
 )
 def test_the_kernel_predicts_a_study(
-    study_dir: Path, tmp_path: Path, column: str, words: tuple[object, ...]
+    study_dir: Path, tmp_path: Path, column: str, args: tuple[object, ...]
 ) -> None:
     table = study_dir / "table.biom"
     run, out = tmp_path / "run", tmp_path / "onnx"
     given = ("--metadata", study_dir / "metadata.tsv", "--metadata-column", column)
     members = ("--members", "kernel", "--folds", 2, "--rarefy-depth", 0)
-    assert aam("train", "--table", table, "--output-dir", run, *given, *members, *words) == 0
+    assert aam("train", "--table", table, "--output-dir", run, *given, *members, *args) == 0
     assert aam("export", "--model", run, "--output-dir", out) == 0
     assert aam("predict", "--model", run, "--table", table, "--output", tmp_path / "p.tsv") == 0
     kernel, facts = session(out / "kernel.onnx")

@@ -45,17 +45,17 @@ def labelled(study: Path, column: str = "acidity") -> list[object]:
     ]
 
 
-def train(study: Path, folder: Path, *words: object, column: str = "acidity") -> int:
+def train(study: Path, folder: Path, *args: object, column: str = "acidity") -> int:
     """Train the kernel on one split; later arguments win."""
-    words = ("--rarefy-depth", 0, "--members", "kernel", "--folds", 1, *words)
-    return aam("train", *labelled(study, column), "--output-dir", folder, *words)
+    args = ("--rarefy-depth", 0, "--members", "kernel", "--folds", 1, *args)
+    return aam("train", *labelled(study, column), "--output-dir", folder, *args)
 
 
 @pytest.fixture(scope="module")
 def run(study: Path, tmp_path_factory: pytest.TempPathFactory) -> Path:
     folder = tmp_path_factory.mktemp("runs") / "acidity"
-    words = (*ORDER, "--folds", 3, "--group-column", "subject", "--stratify")
-    assert train(study, folder, *words) == 0
+    args = (*ORDER, "--folds", 3, "--group-column", "subject", "--stratify")
+    assert train(study, folder, *args) == 0
     return folder
 
 
@@ -103,23 +103,23 @@ def test_new_samples_are_predicted_and_evaluated(
     study: Path, run: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
     output, figures = tmp_path / "new.tsv", tmp_path / "figures.json"
-    words = ("--table", study / "table.biom", "--output", output)
-    assert aam("predict", "--model", run, *words) == 0
+    args = ("--table", study / "table.biom", "--output", output)
+    assert aam("predict", "--model", run, *args) == 0
     found = read(output).drop(columns="split")  # it names them training samples
     found.to_csv(output, sep="\t", index=False)
     assert list(found)[:3] == ["sample-id", "predicted", "rank"]
     check_median(found)
     known = labelled(study)[2:]
-    words = ("--predictions", output, *known, "--output", figures)
-    assert aam("evaluate", *words, "--ordinal", *LEVELS) == 0
+    args = ("--predictions", output, *known, "--output", figures)
+    assert aam("evaluate", *args, "--ordinal", *LEVELS) == 0
     assert "Weighted kappa" in capsys.readouterr().out
     scored = json.loads(figures.read_text())
     truth = read(study / "metadata.tsv").set_index("sample-id").loc[found["sample-id"], "acidity"]
     expected = np.abs(ranks_of(truth) - ranks_of(found["predicted"])).mean()
     assert scored["overall"]["mae_ranks"] == pytest.approx(expected)
     assert scored["confusion"]["classes"] == list(LEVELS)
-    words = ("--predictions", output, *known, "--ordinal", "low,mid")
-    assert aam("evaluate", *words) == DataError.status
+    args = ("--predictions", output, *known, "--ordinal", "low,mid")
+    assert aam("evaluate", *args) == DataError.status
 
 
 def test_predictions_outside_the_order_are_refused() -> None:
@@ -132,8 +132,8 @@ def test_report_and_baseline(
     study: Path, run: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
     beside = tmp_path / "baseline"
-    words = ("--member", "kernel", "--splits", run / "splits.tsv", "--output-dir", beside)
-    assert aam("baseline", *labelled(study), *ORDER, *words) == 0
+    args = ("--member", "kernel", "--splits", run / "splits.tsv", "--output-dir", beside)
+    assert aam("baseline", *labelled(study), *ORDER, *args) == 0
     own, other = read(run / "predictions.tsv"), read(beside / "predictions.tsv")
     joined = own.merge(other, on=["sample-id", "fold"])
     assert len(joined) == 80
@@ -150,20 +150,20 @@ def test_report_and_baseline(
 def test_the_transformer_learns_ranks(study: Path, tmp_path: Path) -> None:
     """Alone, resumed, and beside the kernel in an ensemble."""
     alone, both = tmp_path / "alone", tmp_path / "both"
-    words = (*TINY, *ORDER, "--members", "transformer", "--loss-type", "mae")
-    assert train(study, alone, *words) == 0
+    args = (*TINY, *ORDER, "--members", "transformer", "--loss-type", "mae")
+    assert train(study, alone, *args) == 0
     target = checkpoints.read(alone / "checkpoints" / "best.ckpt")[0].target
     assert target is not None
     assert (target.levels, target.classes, target.range.highest) == (LEVELS, (), 2.0)
     more = ("--resume-from", alone / "checkpoints" / "last.ckpt", "--epochs", 2)
-    assert train(study, tmp_path / "reversed", *words, *more, "--ordinal", "high,mid,low") != 0
-    assert train(study, tmp_path / "resumed", *words, *more) == 0
+    assert train(study, tmp_path / "reversed", *args, *more, "--ordinal", "high,mid,low") != 0
+    assert train(study, tmp_path / "resumed", *args, *more) == 0
     output = tmp_path / "new.tsv"
     predict = ("predict", "--table", study / "table.biom", "--device", "cpu", "--output")
     assert aam(*predict, output, "--model", alone) == 0
     found = read(output)
     np.testing.assert_array_equal(ranks_of(found["predicted"]), np.rint(found["rank"]))
-    assert train(study, both, *words, "--members", "kernel", "transformer") == 0
+    assert train(study, both, *args, "--members", "kernel", "transformer") == 0
     assert checkpoint.read(both / "checkpoints" / checkpoint.NAME).stored.levels == LEVELS
     columns = set(read(both / "predictions.tsv"))
     assert {"rank", "p_low", "kernel_rank", "transformer_rank"} <= columns
@@ -199,7 +199,7 @@ def test_proportional_odds() -> None:
 
 
 @pytest.mark.parametrize(
-    ("column", "words", "status", "message"),
+    ("column", "args", "status", "message"),
     [
         ("acidity", "--ordinal low,high", DataError.status, "'acidity' has values that the order"),
         ("ph", "--ordinal 5,6,7", DataError.status, "'ph' has values that the order"),
@@ -215,9 +215,9 @@ def test_orders_that_do_not_fit(
     tmp_path: Path,
     capsys: pytest.CaptureFixture[str],
     column: str,
-    words: str,
+    args: str,
     status: int,
     message: str,
 ) -> None:
-    assert train(study, tmp_path / "run", *words.split(), column=column) == status
+    assert train(study, tmp_path / "run", *args.split(), column=column) == status
     assert message in capsys.readouterr().err

@@ -30,9 +30,9 @@ def run(study_dir: Path, tmp_path_factory: pytest.TempPathFactory) -> Path:
     return folder
 
 
-def importance(study_dir: Path, run: Path, output: Path, *words: object) -> int:
+def importance(study_dir: Path, run: Path, output: Path, *args: object) -> int:
     table = ("--table", study_dir / "table.biom", "--model", run, "--output", output)
-    return aam("importance", *table, *words)
+    return aam("importance", *table, *args)
 
 
 def test_attention_of_a_sample_is_that_of_the_network_in_a_batch(
@@ -49,8 +49,8 @@ def test_attention_of_a_sample_is_that_of_the_network_in_a_batch(
     network = checkpoints.load_network(config, content).eval()
     assert isinstance(network, Predictor)
     row, sample = 7, study.table.sample_ids[7]
-    words = ("--attention", sample, "--taxonomy", taxonomy)
-    assert importance(study_dir, run, tmp_path / "a.tsv", *words) == 0
+    args = ("--attention", sample, "--taxonomy", taxonomy)
+    assert importance(study_dir, run, tmp_path / "a.tsv", *args) == 0
     found = read(tmp_path / "a.tsv")
     assert found["attention"].sum() == pytest.approx(1)
     assert found["attention"].is_monotonic_decreasing
@@ -78,8 +78,8 @@ def test_attention_that_does_not_exist_is_refused(
     run: Path, study_dir: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
     kernel = tmp_path / "kernel"
-    words = ("--members", "kernel", "--folds", 2, "--rarefy-depth", 0)
-    assert train(study_dir, kernel, *words) == 0
+    args = ("--members", "kernel", "--folds", 2, "--rarefy-depth", 0)
+    assert train(study_dir, kernel, *args) == 0
     capsys.readouterr()
     for model, sample, cause in (
         (run, "no such", "The table has no such sample"),
@@ -88,9 +88,9 @@ def test_attention_that_does_not_exist_is_refused(
         output = tmp_path / "a.tsv"
         assert importance(study_dir, model, output, "--attention", sample) == DataError.status
         assert cause in " ".join(capsys.readouterr().err.split())
-    words = ("--clades", tmp_path / "c.tsv")
-    both = (*words, "--taxonomy", study_dir / "metadata.tsv", "--attention", "S01")
-    for wrong in (words, both):
+    args = ("--clades", tmp_path / "c.tsv")
+    both = (*args, "--taxonomy", study_dir / "metadata.tsv", "--attention", "S01")
+    for wrong in (args, both):
         assert importance(study_dir, run, tmp_path / "i.tsv", *wrong) == UsageError.status
 
 

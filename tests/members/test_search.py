@@ -21,7 +21,7 @@ from tests.support.commands import aam
 pytest.importorskip("optuna")
 
 
-def _words(study_dir: Path, folder: Path) -> list[str]:
+def _args(study_dir: Path, folder: Path) -> list[str]:
     return [
         *("--table", str(study_dir / "table.biom"), "--metadata", str(study_dir / "metadata.tsv")),
         *("--metadata-column", "ph", "--group-column", "subject", "--output-dir", str(folder)),
@@ -50,10 +50,10 @@ def test_a_folder_that_a_job_has_reserved_is_taken_and_another_one_is_not(
     folder = tmp_path / "search"
     folder.mkdir()
     (folder / ".aam-job").write_text("41\n")
-    options = build(Search, parse_command("search", _words(study_dir, folder)))
+    options = build(Search, parse_command("search", _args(study_dir, folder)))
     _keep_options(options)
     _keep_options(options)
-    other = build(Search, parse_command("search", [*_words(study_dir, folder), "--seed", "7"]))
+    other = build(Search, parse_command("search", [*_args(study_dir, folder), "--seed", "7"]))
     with pytest.raises(UsageError, match="a search with other options: .*, seed; give"):
         _keep_options(other)
     (folder / "options.json").rename(folder / "notes.json")
@@ -67,8 +67,8 @@ def test_a_search_of_another_study_in_one_database_is_refused(
     """The options are those of the first search; the content of the metadata is another."""
     url, metadata = f"sqlite:///{tmp_path / 'shared.db'}", tmp_path / "metadata.tsv"
     shutil.copy(study_dir / "metadata.tsv", metadata)
-    words = [*_words(study_dir, tmp_path / "search"), "--metadata", str(metadata)]
-    options = build(Search, parse_command("search", words))
+    args = [*_args(study_dir, tmp_path / "search"), "--metadata", str(metadata)]
+    options = build(Search, parse_command("search", args))
     base, _ = _prepare(options)
     labelled = load_labelled_study(base, None, base.split)
     open_studies(url, ["fold 1"], _identity(options, labelled))
@@ -82,7 +82,7 @@ def test_a_search_of_another_study_in_one_database_is_refused(
 
 
 def test_inner_folds_hold_no_sample_of_the_outer_fold(study_dir: Path, tmp_path: Path) -> None:
-    options = build(Search, parse_command("search", _words(study_dir, tmp_path / "search")))
+    options = build(Search, parse_command("search", _args(study_dir, tmp_path / "search")))
     base, _ = _prepare(options)
     labelled = load_labelled_study(base, None, base.split)
     assert len(labelled.splits) == 2
@@ -104,10 +104,10 @@ def test_a_search_is_resumed_and_scored_by_samples_that_chose_nothing(
     import optuna
 
     folder = tmp_path / "search"
-    words = _words(study_dir, folder)
-    assert aam("search", *words, "--trials", 1, "--trials-only") == 0
+    args = _args(study_dir, folder)
+    assert aam("search", *args, "--trials", 1, "--trials-only") == 0
     assert not (folder / "search.json").exists()
-    assert aam("search", *words, "--trials", 2) == 0
+    assert aam("search", *args, "--trials", 2) == 0
     found = json.loads((folder / "search.json").read_text())
     assert [fold["trials"] for fold in found["folds"]] == [2, 2]
     for fold in found["folds"]:
@@ -125,6 +125,6 @@ def test_a_search_is_resumed_and_scored_by_samples_that_chose_nothing(
     progress = {"fold": 3, "folds": 3, "trial": 2, "trials": 2}
     assert json.loads((folder / "progress.json").read_text()) == progress
     # Another search in the same folder is refused, and so are options that contradict a search.
-    assert aam("search", *words, "--seed", 7) == UsageError.status
+    assert aam("search", *args, "--seed", 7) == UsageError.status
     assert "seed" in capsys.readouterr().err
-    assert aam("search", *words, "--splits", folder / "options.json") == UsageError.status
+    assert aam("search", *args, "--splits", folder / "options.json") == UsageError.status

@@ -31,18 +31,18 @@ def study(tmp_path_factory: pytest.TempPathFactory) -> Path:
     return folder
 
 
-def train(study: Path, folder: Path, *words: object, columns: str = BOTH) -> int:
+def train(study: Path, folder: Path, *args: object, columns: str = BOTH) -> int:
     return aam(
         "train", "--table", study / "table.biom", "--metadata", study / "metadata.tsv",
-        "--metadata-column", columns, "--output-dir", folder, "--rarefy-depth", 0, *words,
+        "--metadata-column", columns, "--output-dir", folder, "--rarefy-depth", 0, *args,
     )  # fmt: skip
 
 
 @pytest.fixture(scope="module")
 def run(study: Path, tmp_path_factory: pytest.TempPathFactory) -> Path:
     folder = tmp_path_factory.mktemp("runs") / "both"
-    words = ("--members", "kernel", "--folds", 3, "--group-column", "subject")
-    assert train(study, folder, *words) == 0
+    args = ("--members", "kernel", "--folds", 3, "--group-column", "subject")
+    assert train(study, folder, *args) == 0
     return folder
 
 
@@ -68,25 +68,25 @@ def test_predict_evaluate_and_report_read_the_run(
     run: Path, study: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
     output = tmp_path / "p.tsv"
-    words = ("--table", study / "table.biom", "--output", output)
-    assert aam("predict", "--model", run, *words) == 0
+    args = ("--table", study / "table.biom", "--output", output)
+    assert aam("predict", "--model", run, *args) == 0
     found = read(output)
     for column in ("ph", "depth of site"):
         target = run / f"target-{column}"
-        assert aam("predict", "--model", target, *words, "--overwrite") == 0
+        assert aam("predict", "--model", target, *args, "--overwrite") == 0
         own = read(output)["predicted"]
         np.testing.assert_array_equal(found[f"{column}_predicted"], own)
-    words = ("--predictions", run / "predictions.tsv", "--metadata", study / "metadata.tsv")
+    args = ("--predictions", run / "predictions.tsv", "--metadata", study / "metadata.tsv")
     json_file = tmp_path / "metrics.json"
-    assert aam("evaluate", *words, "--metadata-column", "ph", "--output", json_file) == 0
+    assert aam("evaluate", *args, "--metadata-column", "ph", "--output", json_file) == 0
     r2 = json.loads(json_file.read_text())["overall"]["r2"]
     scores = json.loads((run / "target-ph" / "scores.json").read_text())
     assert scores["models"]["ensemble"]["metrics"]["r2"]["value"] == pytest.approx(r2)
     assert aam("report", "--run-dir", run) == 0
     for column in ("ph", "depth of site"):
         assert column in (run / f"target-{column}" / "report.html").read_text()
-    words = ("--table", study / "table.biom", "--output", tmp_path / "i.tsv")
-    assert aam("importance", "--model", run, *words) != 0
+    args = ("--table", study / "table.biom", "--output", tmp_path / "i.tsv")
+    assert aam("importance", "--model", run, *args) != 0
     assert "has target-depth of site, target-ph; name the folder" in shown(capsys)
 
 
@@ -96,8 +96,8 @@ def test_options_of_single_targets(study: Path, tmp_path: Path) -> None:
         "ph:\n  target-transform: log-zscore\n  output-max: 14\n"
         "depth of site:\n  loss-type: quantile\n  quantiles: [0.2, 0.8]\n  target-penalty: 2\n"
     )
-    words = ("--loss-config", tmp_path / "loss.yaml", "--members", "transformer", *TINY)
-    assert train(study, tmp_path / "run", *words) == 0
+    args = ("--loss-config", tmp_path / "loss.yaml", "--members", "transformer", *TINY)
+    assert train(study, tmp_path / "run", *args) == 0
     ph, depth = (
         json.loads((tmp_path / "run" / f"target-{column}" / "run.json").read_text())["options"]
         for column in ("ph", "depth of site")
@@ -109,7 +109,7 @@ def test_options_of_single_targets(study: Path, tmp_path: Path) -> None:
     assert {"depth of site_q_0.2", "depth of site_q_0.8"} < set(found)
     # A resumed run continues each target.
     resumed = ("--resume-from", "auto", "--epochs", 2)
-    assert train(study, tmp_path / "run", *words, *resumed) == 0
+    assert train(study, tmp_path / "run", *args, *resumed) == 0
     for column in ("ph", "depth of site"):
         assert len(read(tmp_path / "run" / f"target-{column}" / "metrics.csv")) == 2
 
@@ -133,7 +133,7 @@ def test_wrong_options_of_targets_are_refused(
 
 
 @pytest.mark.parametrize(
-    ("columns", "words", "message"),
+    ("columns", "args", "message"),
     [
         ("early,late", (), "'early' and 'late' have no sample in common: 'early' in 40"),
         ("ph,ph", (), "A target twice"),
@@ -146,11 +146,11 @@ def test_targets_that_cannot_be_trained_together_are_refused(
     tmp_path: Path,
     capsys: pytest.CaptureFixture[str],
     columns: str,
-    words: tuple[str, ...],
+    args: tuple[str, ...],
     message: str,
 ) -> None:
-    members = ("--members", "transformer") if "--resume-from" in words else ()
-    assert train(study, tmp_path / "run", *words, *members, columns=columns) != 0
+    members = ("--members", "transformer") if "--resume-from" in args else ()
+    assert train(study, tmp_path / "run", *args, *members, columns=columns) != 0
     assert message in shown(capsys)
 
 

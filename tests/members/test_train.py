@@ -23,10 +23,10 @@ def study(tmp_path_factory: pytest.TempPathFactory) -> Path:
     return folder
 
 
-def train(study: Path, folder: Path, *words: object, column: str = "ph") -> int:
+def train(study: Path, folder: Path, *args: object, column: str = "ph") -> int:
     return aam(
         "train", "--table", study / "table.biom", "--metadata", study / "metadata.tsv",
-        "--metadata-column", column, "--output-dir", folder, "--rarefy-depth", 0, *words,
+        "--metadata-column", column, "--output-dir", folder, "--rarefy-depth", 0, *args,
     )  # fmt: skip
 
 
@@ -101,9 +101,9 @@ def test_members_of_a_fold_are_chosen_on_the_other_folds(
 
 
 def test_evaluate_and_report_read_the_run(run: Path, study: Path, tmp_path: Path) -> None:
-    words = ("--predictions", run / "predictions.tsv", "--metadata", study / "metadata.tsv")
+    args = ("--predictions", run / "predictions.tsv", "--metadata", study / "metadata.tsv")
     again = tmp_path / "again.json"
-    assert aam("evaluate", *words, "--metadata-column", "ph", "--output", again) == 0
+    assert aam("evaluate", *args, "--metadata-column", "ph", "--output", again) == 0
     scores = json.loads((run / "scores.json").read_text())
     r2 = scores["models"]["ensemble"]["metrics"]["r2"]["value"]
     assert json.loads(again.read_text())["overall"]["r2"] == pytest.approx(r2)
@@ -151,13 +151,13 @@ def test_classes_have_calibrated_probabilities(study: Path, tmp_path: Path) -> N
     columns = ["p_site-1", "p_site-2", "p_site-3"]
     assert found[columns].to_numpy().sum(axis=1) == pytest.approx(1)
     assert {f"kernel_{name}" for name in columns} < set(found)
-    words = ("--metadata", study / "metadata.tsv", "--metadata-column", "site", "--classifier")
-    assert aam("evaluate", "--predictions", tmp_path / "site" / "predictions.tsv", *words) == 0
+    args = ("--metadata", study / "metadata.tsv", "--metadata-column", "site", "--classifier")
+    assert aam("evaluate", "--predictions", tmp_path / "site" / "predictions.tsv", *args) == 0
 
 
 def test_the_transformer_is_a_member_too(study: Path, tmp_path: Path) -> None:
-    words = ("--members", "transformer", "forest", "--folds", 2, *TINY)
-    assert train(study, tmp_path / "run", *words) == 0
+    args = ("--members", "transformer", "forest", "--folds", 2, *TINY)
+    assert train(study, tmp_path / "run", *args) == 0
     found = read(tmp_path / "run" / "predictions.tsv")
     members = found[["transformer_predicted", "forest_predicted"]]
     assert found["predicted"].between(members.min(axis=1), members.max(axis=1)).all()
@@ -184,8 +184,8 @@ def test_columns_that_predict_as_well_as_the_table_are_named(
     metadata["temperature"] = [f"{k:.2f}" for k in 3 * ph]
     path = tmp_path / "metadata.tsv"
     metadata.to_csv(path, sep="\t", index=False)
-    words = ("--metadata", path, "--members", "kernel", "--group-column", "subject")
-    assert train(study, tmp_path / "run", *words) == 0
+    args = ("--metadata", path, "--members", "kernel", "--group-column", "subject")
+    assert train(study, tmp_path / "run", *args) == 0
     named = json.loads((tmp_path / "run" / "scores.json").read_text())["confounders"]
     units = {one["column"]: one["other_units"] for one in named}
     assert units == {"batch": False, "temperature": True}
@@ -209,7 +209,7 @@ def test_groups_that_are_the_target_are_refused(
 
 
 @pytest.mark.parametrize(
-    ("words", "message"),
+    ("args", "message"),
     [
         ((), "The target is the same in all training samples"),
         (("--classifier",), "A class has no training sample: 4"),
@@ -219,7 +219,7 @@ def test_a_target_that_varies_in_one_group_alone_is_refused(
     study: Path,
     tmp_path: Path,
     capsys: pytest.CaptureFixture[str],
-    words: tuple[str, ...],
+    args: tuple[str, ...],
     message: str,
 ) -> None:
     """The fold that holds this group out has a single value to train with."""
@@ -228,7 +228,7 @@ def test_a_target_that_varies_in_one_group_alone_is_refused(
     metadata["score"] = inside.map({True: "4", False: "5"})
     path = tmp_path / "metadata.tsv"
     metadata.to_csv(path, sep="\t", index=False)
-    given = ("--metadata", path, "--group-column", "subject", "--members", "kernel", *words)
+    given = ("--metadata", path, "--group-column", "subject", "--members", "kernel", *args)
     assert train(study, tmp_path / "run", *given, column="score") == DataError.status
     assert message in " ".join(capsys.readouterr().err.split())
     assert not (tmp_path / "run" / "scores.json").exists()
@@ -241,16 +241,16 @@ def test_a_single_split_is_validated(study: Path, tmp_path: Path) -> None:
 
 
 def test_a_logarithmic_target_is_transformed_for_every_member(study: Path, tmp_path: Path) -> None:
-    words = ("--members", "kernel", "--target-transform", "log-zscore", "--folds", 2)
-    assert train(study, tmp_path / "log", *words) == 0
-    assert train(study, tmp_path / "plain", *words[:2], *words[4:]) == 0
+    args = ("--members", "kernel", "--target-transform", "log-zscore", "--folds", 2)
+    assert train(study, tmp_path / "log", *args) == 0
+    assert train(study, tmp_path / "plain", *args[:2], *args[4:]) == 0
     one, two = (read(tmp_path / name / "predictions.tsv")["predicted"] for name in ("log", "plain"))
     assert not np.allclose(one, two)
     assert np.abs(one - two).max() < 1
 
 
 @pytest.mark.parametrize(
-    ("words", "shown"),
+    ("args", "shown"),
     [
         ("--members kernel --freeze-base", "--freeze-base with --members kernel"),
         ("--members kernel kernel", "--members kernel kernel"),
@@ -258,9 +258,9 @@ def test_a_logarithmic_target_is_transformed_for_every_member(study: Path, tmp_p
     ],
 )
 def test_refusals(
-    study: Path, tmp_path: Path, words: str, shown: str, capsys: pytest.CaptureFixture[str]
+    study: Path, tmp_path: Path, args: str, shown: str, capsys: pytest.CaptureFixture[str]
 ) -> None:
-    assert train(study, tmp_path / "run", *words.split()) == UsageError.status
+    assert train(study, tmp_path / "run", *args.split()) == UsageError.status
     assert shown in capsys.readouterr().err
     assert not (tmp_path / "run").exists()
 
@@ -268,8 +268,8 @@ def test_refusals(
 def test_options_of_the_network_without_it_are_named(
     study: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
-    words = ("--members", "kernel", "--epochs", 3, "--seed", 3, "--loss-type", "mse")
-    assert train(study, tmp_path, *words) == 0
+    args = ("--members", "kernel", "--epochs", 3, "--seed", 3, "--loss-type", "mse")
+    assert train(study, tmp_path, *args) == 0
     assert "no effect: --epochs, --loss-type." in capsys.readouterr().err
 
 
@@ -295,9 +295,9 @@ def test_damaged_ensembles_are_refused(run: Path, study: Path, tmp_path: Path) -
 def test_predictions_stay_in_the_range_of_the_outputs(
     study: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
-    words = ("--members", "kernel", "--folds", 2)
+    args = ("--members", "kernel", "--folds", 2)
     bounds = ("--output-min", 3, "--output-max", 9.5)
-    assert train(study, tmp_path / "run", *words, *bounds) == 0
+    assert train(study, tmp_path / "run", *args, *bounds) == 0
     assert "no effect" not in capsys.readouterr().err
     assert predict(tmp_path / "run", study, tmp_path / "p.tsv") == 0
     for path in (tmp_path / "run" / "predictions.tsv", tmp_path / "p.tsv"):
@@ -306,9 +306,9 @@ def test_predictions_stay_in_the_range_of_the_outputs(
         assert found.to_numpy().max() <= 9.5
     assert (found == 9.5).to_numpy().any()
     narrow = ("--output-max", 6)
-    assert train(study, tmp_path / "narrow", *words, *narrow) == DataError.status
+    assert train(study, tmp_path / "narrow", *args, *narrow) == DataError.status
     assert "Values of 'ph' are outside the range of the outputs" in capsys.readouterr().err
     empty = ("--output-min", 9, "--output-max", -1)
-    assert train(study, tmp_path / "empty", *words, *empty) == UsageError.status
+    assert train(study, tmp_path / "empty", *args, *empty) == UsageError.status
     classes = ("--classifier", "--output-max", 6)
-    assert train(study, tmp_path / "c", *words, *classes, column="site") == UsageError.status
+    assert train(study, tmp_path / "c", *args, *classes, column="site") == UsageError.status

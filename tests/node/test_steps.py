@@ -27,16 +27,14 @@ def settings(folder: Path, **more: object) -> Settings:
     return Settings(node, Path("/scratch/job"), folder, **more)  # type: ignore[arg-type]
 
 
-def node(
-    folder: Path, step: str, *words: str, **variables: str
-) -> subprocess.CompletedProcess[str]:
+def node(folder: Path, step: str, *args: str, **variables: str) -> subprocess.CompletedProcess[str]:
     """Run a step as the job script does."""
     (folder / "node").mkdir(exist_ok=True)
     own = ["--node-folder", f"{folder}/node", "--host-folder", "/scratch/job", "--directory",
            str(folder)]  # fmt: skip
     environment = {"PATH": os.environ["PATH"], "PYTHONPATH": str(ROOT), **variables}
     return subprocess.run(
-        [sys.executable, "-m", "aam.node", step, *own, *words],
+        [sys.executable, "-m", "aam.node", step, *own, *args],
         capture_output=True, text=True, env=environment, cwd=folder, check=False,
     )  # fmt: skip
 
@@ -45,9 +43,9 @@ def node(
 
 
 def test_paths_become_absolute_and_are_sorted_by_role(tmp_path: Path) -> None:
-    words = ["pretrain", "--table=t.biom", "--tree", "../tree", "--output_dir", "runs/a",
-             "--resume-from", "auto", "--seed", "1", "--device", "cpu"]  # fmt: skip
-    found = read(words, tmp_path)
+    args = ["pretrain", "--table=t.biom", "--tree", "../tree", "--output_dir", "runs/a",
+            "--resume-from", "auto", "--seed", "1", "--device", "cpu"]  # fmt: skip
+    found = read(args, tmp_path)
     inputs = [(spec.flag, path) for spec, path in found.paths("input")]
     assert inputs == [("--table", tmp_path / "t.biom"), ("--tree", tmp_path.parent / "tree")]
     assert [path for _, path in found.paths("output")] == [tmp_path / "runs/a"]
@@ -55,15 +53,15 @@ def test_paths_become_absolute_and_are_sorted_by_role(tmp_path: Path) -> None:
     assert found.argv[:3] == ("pretrain", "--table", str(tmp_path / "t.biom"))
     assert found.argv[-6:] == ("--resume-from", "auto", "--seed", "1", "--device", "cpu")
     assert not found.takes_gpu
-    assert read(words[:-2], tmp_path).takes_gpu
+    assert read(args[:-2], tmp_path).takes_gpu
     assert not found.in_place
-    assert read([*words, "--fsdp-sharded-checkpoint"], tmp_path).in_place
+    assert read([*args, "--fsdp-sharded-checkpoint"], tmp_path).in_place
     assert read(["search", "--output-dir", "out"], tmp_path).in_place  # other jobs write there too
 
 
 def test_an_output_file_makes_no_run_folder(tmp_path: Path) -> None:
-    words = ["predict", "--model", "m", "--table", "t", "--output", "p.tsv"]
-    found = read(words, tmp_path)
+    args = ["predict", "--model", "m", "--table", "t", "--output", "p.tsv"]
+    found = read(args, tmp_path)
     assert (found.run_folder, found.writes_folder) == (None, False)
 
 
@@ -114,16 +112,16 @@ def test_a_copy_replaces_the_mount_of_its_original(tmp_path: Path) -> None:
 
 
 def test_parts_of_a_checkpoint_are_written_where_all_nodes_see_them(tmp_path: Path) -> None:
-    words = ["pretrain", "--table", "t", "--output-dir", "out", "--fsdp-sharded-checkpoint"]
-    assert steps.mounts(settings(tmp_path, stage_gb=1), read(words, tmp_path)) == []
+    args = ["pretrain", "--table", "t", "--output-dir", "out", "--fsdp-sharded-checkpoint"]
+    assert steps.mounts(settings(tmp_path, stage_gb=1), read(args, tmp_path)) == []
 
 
 def test_inputs_that_stay_are_linked_so_that_the_mounts_hold(tmp_path: Path) -> None:
     table = tmp_path / "t.biom"
     table.write_text("x")
-    words = ["pretrain", "--table", str(table), "--output-dir", str(tmp_path / "out")]
+    args = ["pretrain", "--table", str(table), "--output-dir", str(tmp_path / "out")]
     given = settings(tmp_path, stage_gb=1e-12)
-    steps.prepare(given, words, {})
+    steps.prepare(given, args, {})
     assert given.staged(0).readlink() == table
     assert (tmp_path / "out").is_dir()
 
@@ -134,11 +132,11 @@ REFUSED = [
 ]
 
 
-@pytest.mark.parametrize(("words", "status", "sentence"), REFUSED)
+@pytest.mark.parametrize(("args", "status", "sentence"), REFUSED)
 def test_a_mistake_is_found_before_anything_is_staged(
-    tmp_path: Path, words: list[str], status: int, sentence: str
+    tmp_path: Path, args: list[str], status: int, sentence: str
 ) -> None:
-    done = node(tmp_path, "prepare", "--", "pretrain", *words, "--output-dir", "out")
+    done = node(tmp_path, "prepare", "--", "pretrain", *args, "--output-dir", "out")
     assert done.returncode == status, done.stderr
     assert sentence.format(folder=tmp_path) in done.stderr
     assert not (tmp_path / "out").exists()
@@ -146,8 +144,8 @@ def test_a_mistake_is_found_before_anything_is_staged(
 
 def test_an_output_folder_that_a_node_cannot_make_is_named(tmp_path: Path) -> None:
     (tmp_path / "t.biom").write_text("x")
-    words = ("--table", "t.biom", "--model", "t.biom", "--output", "/proc/absent/p.tsv")
-    done = node(tmp_path, "prepare", "--native", "--", "predict", *words)
+    args = ("--table", "t.biom", "--model", "t.biom", "--output", "/proc/absent/p.tsv")
+    done = node(tmp_path, "prepare", "--native", "--", "predict", *args)
     assert done.returncode == 73
     assert done.stderr == (
         f"aam-job: The output folder cannot be made: '/proc/absent' on {os.uname().nodename}, "
@@ -156,7 +154,7 @@ def test_an_output_folder_that_a_node_cannot_make_is_named(tmp_path: Path) -> No
 
 
 def test_a_job_without_its_gpus_fails_at_once(tmp_path: Path) -> None:
-    words = [
+    args = [
         "--vendor",
         "amd",
         "--ranks",
@@ -168,10 +166,10 @@ def test_a_job_without_its_gpus_fails_at_once(tmp_path: Path) -> None:
         "--output-dir",
         "o",
     ]
-    done = node(tmp_path, "prepare", *words)
+    done = node(tmp_path, "prepare", *args)
     assert done.returncode == 69
     assert "aam-job: The job needs GPUs: " in done.stderr
-    done = node(tmp_path, "prepare", *words, "--device", "cpu")
+    done = node(tmp_path, "prepare", *args, "--device", "cpu")
     assert done.returncode == 66  # the table
 
 
@@ -194,19 +192,19 @@ def test_ranks_meet_at_the_address_of_the_node_that_started_them(tmp_path: Path)
 def test_the_status_of_the_rank_that_fails_first_is_kept(tmp_path: Path) -> None:
     run = tmp_path / "out"
     run.mkdir()
-    words = ["pretrain", "--table", "none", "--tree", "none", "--output-dir", str(run)]
+    args = ["pretrain", "--table", "none", "--tree", "none", "--output-dir", str(run)]
     variables = {**os.environ, "SLURM_JOB_ID": "7", "SLURM_PROCID": "1"}
-    assert steps.run(settings(tmp_path), words, variables) == 66
+    assert steps.run(settings(tmp_path), args, variables) == 66
     assert (run / ".aam-status-7").read_text() == "66\n"
-    assert steps.finish(settings(tmp_path), words, {"SLURM_JOB_ID": "7"}, 137) == 66
+    assert steps.finish(settings(tmp_path), args, {"SLURM_JOB_ID": "7"}, 137) == 66
     assert not list(run.iterdir())
 
 
 def test_the_last_step_of_a_command_that_is_wrong_keeps_the_status(
     tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
-    words = ["pretrain", "--tabel", "t.biom", "--output-dir", "run"]
-    assert steps.finish(settings(tmp_path), words, {}, 64) == 64
+    args = ["pretrain", "--tabel", "t.biom", "--output-dir", "run"]
+    assert steps.finish(settings(tmp_path), args, {}, 64) == 64
     assert capsys.readouterr().err == "aam-job: ended with status 64\n"
 
 
@@ -222,13 +220,13 @@ def test_a_restart_is_recognised_by_the_job_of_the_run(tmp_path: Path) -> None:
 def test_the_last_step_decides_to_queue_again(
     tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
-    words = ["pretrain", "--table", "t", "--output-dir", str(tmp_path / "out")]
+    args = ["pretrain", "--table", "t", "--output-dir", str(tmp_path / "out")]
     given = settings(tmp_path, requeue=True)
     stop_file.request(given.stop_file, stop_file.LIMIT)
     stop_file.count_steps(given.stop_file, 10)
-    assert steps.finish(given, words, {}, 75) == stop.QUEUE_AGAIN
+    assert steps.finish(given, args, {}, 75) == stop.QUEUE_AGAIN
     assert "aam-job: stopped by the time limit; queued again" in capsys.readouterr().err
-    assert steps.finish(given, words, {"SLURM_NODEID": "1"}, 75) == 0
+    assert steps.finish(given, args, {"SLURM_NODEID": "1"}, 75) == 0
 
 
 # --- the tests of a node

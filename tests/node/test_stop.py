@@ -82,9 +82,9 @@ def test_training_stops_at_a_stop_file_whenever_it_was_made(
     file = tmp_path / "stop"
     stop_file.request(file, stop_file.LIMIT)
     monkeypatch.setenv(stop_file.VARIABLE, str(file))
-    words = ("--penalty", "0", "--epochs", "2", "--num-workers", "0")
-    assert pretrain(study_dir, tmp_path / "run", *words) == 75
+    args = ("--penalty", "0", "--epochs", "2", "--num-workers", "0")
+    assert pretrain(study_dir, tmp_path / "run", *args) == 75
     assert stop_file.steps_made(file) == 1
     file.unlink()
-    assert pretrain(study_dir, tmp_path / "run", *words, "--resume-from", "auto") == 0
+    assert pretrain(study_dir, tmp_path / "run", *args, "--resume-from", "auto") == 0
     assert stop_file.steps_made(file) > 2

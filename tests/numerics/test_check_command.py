@@ -102,8 +102,8 @@ def test_out_of_memory_of_one_backend_is_shown(capsys: pytest.CaptureFixture[str
 
 
 def test_the_alias_of_the_command_runs_the_check() -> None:
-    words = [sys.executable, "-m", "aam.tools.rocm_attention_diagnostic", "--quick", "--json"]
-    done = subprocess.run([*words, "--device", "cpu"], capture_output=True, text=True, check=True)
+    argv = [sys.executable, "-m", "aam.tools.rocm_attention_diagnostic", "--quick", "--json"]
+    done = subprocess.run([*argv, "--device", "cpu"], capture_output=True, text=True, check=True)
     assert not from_json(done.stdout).wrong
 
 
@@ -149,8 +149,8 @@ def test_a_faulty_figure_is_shown_as_such() -> None:
     assert "NaN" in row(page, "auto")
     assert "harmless" in row(page, "auto")
     assert "flash, bf16: wrong in half precision" in page
-    words = " ".join(page.split())
-    assert "nothing to do: the model never computes such rows" in words
+    text = " ".join(page.split())
+    assert "nothing to do: the model never computes such rows" in text
 
 
 def test_a_stack_without_a_correct_backend_is_reported() -> None:

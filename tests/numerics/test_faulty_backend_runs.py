@@ -49,12 +49,12 @@ class Runs:
         self.study, self.folder = study_dir, folder
         self.done: dict[tuple[object, ...], Path] = {}
 
-    def __call__(self, backends: tuple[Backend, ...], *words: str, measured: bool = True) -> Path:
-        key = (backends, words, measured)
+    def __call__(self, backends: tuple[Backend, ...], *args: str, measured: bool = True) -> Path:
+        key = (backends, args, measured)
         if key not in self.done:
             out = self.folder / f"run-{len(self.done)}"
             files = ["--table", self.study / "table.biom", "--tree", self.study / "tree.nwk"]
-            given = [*TINY, *files, "--output-dir", out, "--epochs", "2", *words]
+            given = [*TINY, *files, "--output-dir", out, "--epochs", "2", *args]
             options = parse("pretrain", [str(word) for word in given])
             pretrain(options, BackendPolicy(backends, ("cpu",) if measured else ()))
             self.done[key] = out
@@ -86,8 +86,8 @@ def test_a_faulty_backend_is_replaced_and_the_loss_is_that_of_a_right_stack(
     precision: str,
     fault: faults.KernelFault,
 ) -> None:
-    words = ("--mixed-precision", precision)
-    run = runs(among(function), *words)
+    args = ("--mixed-precision", precision)
+    run = runs(among(function), *args)
     printed = capsys.readouterr().err
     # What is harmless keeps a backend only from what it gets wrong.
     where = "with masks on cpu; flash runs where there is one" if fault.harmless else (
@@ -101,10 +101,10 @@ def test_a_faulty_backend_is_replaced_and_the_loss_is_that_of_a_right_stack(
     )
     assert record["faults"] == {"auto": [fault.name]}
     assert record["evidence"] == "measured before this run"
-    assert losses(run) == losses(runs(TORCH, *words, "--attn-implementation", "flash"))
+    assert losses(run) == losses(runs(TORCH, *args, "--attn-implementation", "flash"))
     # Without the check the same backend gives other numbers, or none; but for what is harmless.
     if not fault.harmless:
-        assert losses(runs(among(function), *words, measured=False)) != losses(run)
+        assert losses(runs(among(function), *args, measured=False)) != losses(run)
 
 
 def test_a_correct_stack_uses_the_requested_backend(
@@ -148,10 +148,10 @@ def test_train_and_predict_replace_a_faulty_backend(
     runs: Runs, tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
     study = runs.study
-    words = [*TINY, "--table", study / "table.biom", "--metadata", study / "metadata.tsv",
-             "--metadata-column", "ph", "--output-dir", tmp_path / "out"]  # fmt: skip
+    args = [*TINY, "--table", study / "table.biom", "--metadata", study / "metadata.tsv",
+            "--metadata-column", "ph", "--output-dir", tmp_path / "out"]  # fmt: skip
     policy = BackendPolicy(among(emulated.first_mask), ("cpu",))
-    train(parse("train", [str(word) for word in words]), policy)
+    train(parse("train", [str(word) for word in args]), policy)
     assert attention(tmp_path / "out")["with_mask"] == "flash"
     capsys.readouterr()
     (model,) = load_models(tmp_path / "out", DeviceOptions(device="cpu"), policy)

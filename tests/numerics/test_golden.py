@@ -183,19 +183,19 @@ def test_generate_and_compare_on_the_command_line(
     tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
     folder = tmp_path / "golden"
-    words = ("--device", "cpu", "--mixed-precision", "bf16")
-    assert aam("golden", "generate", folder, *words) == 0
-    assert aam("golden", "generate", folder, *words) == 73
+    args = ("--device", "cpu", "--mixed-precision", "bf16")
+    assert aam("golden", "generate", folder, *args) == 0
+    assert aam("golden", "generate", folder, *args) == 73
     assert "The output exists" in capsys.readouterr().err
-    assert aam("golden", "generate", "--golden-dir", folder, *words, "--overwrite") == 0
-    assert aam("golden", "compare", folder, *words, "--json") == 0
+    assert aam("golden", "generate", "--golden-dir", folder, *args, "--overwrite") == 0
+    assert aam("golden", "compare", folder, *args, "--json") == 0
     shown = json.loads(capsys.readouterr().out)
     assert shown["agree"] is True
     assert shown["golden"]["precision"] == shown["here"]["precision"] == "bf16"
     assert {row["kind"] for row in shown["rows"]} == {"output", "gradient", "loss"}
     # A run in bf16 held against one in fp32: the coarser decides what is rounding.
     assert aam("golden", "compare", folder, "--device", "cpu") == 0
-    assert aam("golden", "compare", KEPT, *words) == 0
+    assert aam("golden", "compare", KEPT, *args) == 0
 
 
 def test_a_measurement_without_a_stage_differs(golden: Golden) -> None:
@@ -212,5 +212,5 @@ def test_a_measurement_without_a_stage_differs(golden: Golden) -> None:
 def test_a_gpu_computes_the_stored_golden_run(
     precision: str, capsys: pytest.CaptureFixture[str]
 ) -> None:
-    words = ("--device", "cuda", "--mixed-precision", precision)
-    assert aam("golden", "compare", KEPT, *words) == 0, capsys.readouterr().out
+    args = ("--device", "cuda", "--mixed-precision", precision)
+    assert aam("golden", "compare", KEPT, *args) == 0, capsys.readouterr().out

@@ -83,10 +83,10 @@ def test_training_gives_what_the_processor_gives(studied: Path, tmp_path: Path) 
     """In full precision the first epochs of both differ by rounding alone."""
     weights = {}
     for device in ("cpu", "cuda"):
-        words = ["pretrain", *SMALL, "--table", str(studied / "table.biom"), "--tree",
-                 str(studied / "tree.nwk"), "--device", device, "--output-dir",
-                 str(tmp_path / device)]  # fmt: skip
-        assert main(words) == 0
+        args = ["pretrain", *SMALL, "--table", str(studied / "table.biom"), "--tree",
+                str(studied / "tree.nwk"), "--device", device, "--output-dir",
+                str(tmp_path / device)]  # fmt: skip
+        assert main(args) == 0
         config, content = checkpoints.read(tmp_path / device / "checkpoints/last.ckpt")
         weights[device] = checkpoints.encoder_weights(config, content)
     for name, expected in weights["cpu"].items():
@@ -94,10 +94,10 @@ def test_training_gives_what_the_processor_gives(studied: Path, tmp_path: Path) 
 
 
 def test_half_precision_stays_finite(studied: Path, tmp_path: Path) -> None:
-    words = ["pretrain", *SMALL, "--table", str(studied / "table.biom"), "--tree",
-             str(studied / "tree.nwk"), "--device", "cuda", "--mixed-precision", "bf16",
-             "--output-dir", str(tmp_path / "bf16")]  # fmt: skip
-    assert main(words) == 0
+    args = ["pretrain", *SMALL, "--table", str(studied / "table.biom"), "--tree",
+            str(studied / "tree.nwk"), "--device", "cuda", "--mixed-precision", "bf16",
+            "--output-dir", str(tmp_path / "bf16")]  # fmt: skip
+    assert main(args) == 0
     text = (tmp_path / "bf16/metrics.csv").read_text().lower()
     assert "nan" not in text
     assert "inf" not in text

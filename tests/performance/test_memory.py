@@ -77,12 +77,12 @@ def test_the_peak_is_that_of_the_allocator(
     assert predicted.peak == pytest.approx(truth, rel=0.02)
 
 
-def run_with_metadata(study_dir: Path, *words: str) -> TrainingRun:
+def run_with_metadata(study_dir: Path, *args: str) -> TrainingRun:
     """A run that reads two columns besides the counts."""
     given = [
         *("--table", str(study_dir / "table.biom"), "--metadata", str(study_dir / "metadata.tsv")),
         *("--metadata-column", "ph", "--categorical-columns", "site", "--output-dir", "none"),
-        *("--embedding-dim", "64", "--attention-layers", "1", "--rarefy-depth", "200", *words),
+        *("--embedding-dim", "64", "--attention-layers", "1", "--rarefy-depth", "200", *args),
     ]
     return training_run(build(Train, parse_command("train", given)))
 

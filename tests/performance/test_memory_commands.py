@@ -102,19 +102,19 @@ def test_the_check_of_a_gpu_measures_the_memory_of_driver_and_libraries(
 def test_pretraining_finds_the_largest_batch_and_chunk(
     study_dir: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
-    words = ("--table", study_dir / "table.biom", "--tree", study_dir / "tree.nwk", *SMALL)
-    assert aam("memory", "pretrain", *words, "--batch-size", 4, "--device-memory", 1.005) == 0
+    args = ("--table", study_dir / "table.biom", "--tree", study_dir / "tree.nwk", *SMALL)
+    assert aam("memory", "pretrain", *args, "--batch-size", 4, "--device-memory", 1.005) == 0
     shown = capsys.readouterr().out
     shown = " ".join(shown.split())
     assert re.search(r"An APU .* needs [\d.]+ GiB, with [\d.]+ [MG]iB of the process", shown)
     assert "A batch of 4 samples fits on GPUs of 16, 24, 32, 64, 80, 128, 192 GiB." in shown
     assert 0 < int(re.findall(r"Largest --batch-size on 1.005 GiB: (\d+) of 35", shown)[0]) < 35
     assert "ASVs of a batch fit at once" in shown
-    assert aam("memory", "pretrain", *words, "--batch-size", 4, "--json") == 0
+    assert aam("memory", "pretrain", *args, "--batch-size", 4, "--json") == 0
     facts = json.loads(capsys.readouterr().out)
     assert facts["batch_size"] == 4 and facts["overhead"] == 2**30
     assert facts["needed"] == round(1.2 * facts["peak"]) + 2**30
-    assert aam("memory", "pretrain", *words, "--attention-heads", 3) == 64
+    assert aam("memory", "pretrain", *args, "--attention-heads", 3) == 64
     assert "The heads do not divide the width" in capsys.readouterr().err
 
 

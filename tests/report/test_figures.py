@@ -68,9 +68,9 @@ def test_numbers_that_are_names_are_categories(study_folder: Path) -> None:
     legend = re.search(r'aria-label="Colours of subject">(.*?)</ul>', text, re.DOTALL)
     assert legend is not None
     assert "others" in legend[1]
-    words = ("--color-by", "depth", "--metadata", str(study_folder / "study" / "metadata.tsv"))
+    args = ("--color-by", "depth", "--metadata", str(study_folder / "study" / "metadata.tsv"))
     for more, kind in (((), 'class="scale"'), (("--categories", "depth"), "others")):
-        text = report(study_folder / "pretrain", *words, *more)
+        text = report(study_folder / "pretrain", *args, *more)
         legend = re.search(r'aria-label="Colours of depth">(.*?)</ul>', text, re.DOTALL)
         assert legend is not None
         assert kind in legend[1]

@@ -146,8 +146,8 @@ def test_lost_metadata_costs_only_the_colours(run_folder: Path) -> None:
     text = report(run_folder)
     assert "colour-0" not in text.partition("</style>")[2]
     assert "aam report --run-dir" in text
-    words = ["report", "--run-dir", str(run_folder), "--color-by", "site"]
-    assert main(words) == MissingInput.status
+    args = ["report", "--run-dir", str(run_folder), "--color-by", "site"]
+    assert main(args) == MissingInput.status
 
 
 def test_names_cannot_break_the_page(run_folder: Path) -> None:
@@ -186,12 +186,12 @@ def test_refusals(study_folder: Path, run_folder: Path, tmp_path: Path) -> None:
     assert main(["report", "--run-dir", str(tmp_path)]) == MissingInput.status
     folder = str(study_folder / "pretrain")
     assert main(["report", "--run-dir", folder, "--color-by", "ph"]) == UsageError.status
-    words = ["report", "--run-dir", str(run_folder)]
-    assert main([*words, "--color-by", "nowhere"]) == DataError.status
+    args = ["report", "--run-dir", str(run_folder)]
+    assert main([*args, "--color-by", "nowhere"]) == DataError.status
     (run_folder / "metrics.csv").write_text("epoch,lr\n0,fast\n")
-    assert main(words) == DataError.status
+    assert main(args) == DataError.status
     (run_folder / "run.json").write_text("not json")
-    assert main(words) == DataError.status
+    assert main(args) == DataError.status
 
 
 def chromium(page: Path, picture: Path, size: tuple[int, int], dark: bool) -> str:

@@ -30,10 +30,10 @@ def test_folds_are_overlaid_and_tabled(study_folder: Path) -> None:
 
 
 def test_a_baseline_beside_is_compared(study_folder: Path, run_folder: Path) -> None:
-    words = ["--table", str(study_folder / "study" / "table.biom"), "--n-estimators", "20"]
-    words += ["--metadata", str(study_folder / "study" / "metadata.tsv"), "--n-jobs", "1"]
-    words += ["--metadata-column", "ph", "--output-dir", str(run_folder / "baseline")]
-    assert main(["baseline", *words, "--splits", str(run_folder / "splits.tsv")]) == 0
+    args = ["--table", str(study_folder / "study" / "table.biom"), "--n-estimators", "20"]
+    args += ["--metadata", str(study_folder / "study" / "metadata.tsv"), "--n-jobs", "1"]
+    args += ["--metadata-column", "ph", "--output-dir", str(run_folder / "baseline")]
+    assert main(["baseline", *args, "--splits", str(run_folder / "splits.tsv")]) == 0
     figures = json.loads((run_folder / "baseline" / "metrics.json").read_text())
     text = report(run_folder)
     r2 = figures["overall"]["r2"]
@@ -45,11 +45,11 @@ def test_a_baseline_beside_is_compared(study_folder: Path, run_folder: Path) -> 
     assert re.search(ahead, text)
     assert "--member kernel" in text
     assert "--member forest" not in text
-    assert main(["baseline", *words, "--seed", "9", "--overwrite"]) == 0
+    assert main(["baseline", *args, "--seed", "9", "--overwrite"]) == 0
     assert "The random forest was scored on other samples and is not compared." in report(
         run_folder
     )
-    assert main(["baseline", *words, "--overwrite", "--metadata-column", "depth"]) == 0
+    assert main(["baseline", *args, "--overwrite", "--metadata-column", "depth"]) == 0
     text = report(run_folder)
     assert "The random forest predicts another column (depth)." in text
     assert ">random forest" not in text

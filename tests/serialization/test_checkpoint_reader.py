@@ -134,10 +134,10 @@ def test_damaged_and_hostile_checkpoints_are_refused(
     made = ((name, saved(changed)) for name, changed in contents(content))
     files = write(tmp_path / "bad", itertools.chain(archives(last.read_bytes()), made))
     assert len(files) >= 60
-    words = ("--table", study_dir / "table.biom", "--output", tmp_path / "p.tsv", "--device", "cpu")
+    args = ("--table", study_dir / "table.biom", "--output", tmp_path / "p.tsv", "--device", "cpu")
 
     def predict(path: Path) -> int:
-        return aam("predict", *words, "--model", path)
+        return aam("predict", *args, "--model", path)
 
     refusals(files, predict, capsys)
     assert not (tmp_path / "p.tsv").exists()
@@ -150,9 +150,9 @@ def test_paths_that_are_not_regular_files_are_refused(
 ) -> None:
     os.mkfifo(tmp_path / "fifo")
     (tmp_path / "folder").mkdir()
-    words = ("--table", study_dir / "table.biom", "--output-dir", tmp_path / "out")
+    args = ("--table", study_dir / "table.biom", "--output-dir", tmp_path / "out")
     for path in (tmp_path / "fifo", tmp_path / "folder", tmp_path / "none", Path("/dev/zero")):
-        assert aam("embed", *words, "--model", path) == NO_INPUT
+        assert aam("embed", *args, "--model", path) == NO_INPUT
         assert f"'{path}" in capsys.readouterr().err
 
 
@@ -190,8 +190,8 @@ def test_a_state_that_cannot_be_resumed(
     files = write(tmp_path / "bad", made)
 
     def resume(path: Path) -> int:
-        words = ("--profile-features", 16, "--patience", 3, "--epochs", 2)
-        return train(study_dir, tmp_path / "resumed", *words, "--resume-from", path)
+        args = ("--profile-features", 16, "--patience", 3, "--epochs", 2)
+        return train(study_dir, tmp_path / "resumed", *args, "--resume-from", path)
 
     refusals(files, resume, capsys)
     assert resume(run / "checkpoints/last.ckpt") == 0
@@ -207,9 +207,9 @@ def test_folds_of_different_runs_are_refused(
     for fold in ("fold-1", "fold-2"):
         (tmp_path / "run" / fold / "checkpoints").mkdir(parents=True)
         shutil.copy(last, tmp_path / "run" / fold / "checkpoints/best.ckpt")
-    words = ("--table", study_dir / "table.biom", "--output", tmp_path / "p.tsv", "--device", "cpu")
-    assert aam("predict", *words, "--model", tmp_path / "run") == 0
+    args = ("--table", study_dir / "table.biom", "--output", tmp_path / "p.tsv", "--device", "cpu")
+    assert aam("predict", *args, "--model", tmp_path / "run") == 0
     content["aam"]["target"]["column"] = "depth"
     torch.save(content, tmp_path / "run/fold-2/checkpoints/best.ckpt")
-    assert aam("predict", *words, "--overwrite", "--model", tmp_path / "run") == DATA
+    assert aam("predict", *args, "--overwrite", "--model", tmp_path / "run") == DATA
     assert "The folds are of different runs: '" in capsys.readouterr().err

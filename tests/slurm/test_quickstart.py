@@ -66,8 +66,8 @@ def prepare(cluster: Cluster) -> None:
     repository = cluster.folder / "repository"
     shutil.copytree(ROOT, repository, ignore=NOT_CLONED)
     git = ["git", "-C", str(repository), "-c", "user.name=a", "-c", "user.email=a@b"]
-    for words in (["init", "--quiet"], ["add", "."], ["commit", "--quiet", "--message", "all"]):
-        subprocess.run([*git, *words], check=True)
+    for argv in (["init", "--quiet"], ["add", "."], ["commit", "--quiet", "--message", "all"]):
+        subprocess.run([*git, *argv], check=True)
     subprocess.run(["chown", "-R", f"{USER}:", str(repository)], check=True)
     for place in (HOME, COSMOS / "vast/scratch" / USER):
         place.mkdir(parents=True)

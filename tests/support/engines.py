@@ -35,15 +35,15 @@ class Engines:
     home: Path = field(default=Path("/home/aamtest"))
 
     def run(
-        self, words: Sequence[str], *, user: str = USER, before: str = "", **options: Any
+        self, args: Sequence[str], *, user: str = USER, before: str = "", **options: Any
     ) -> subprocess.CompletedProcess[str]:
         """Run a command as `user` with the engines at hand; `before` is run as root just before."""
-        command = self.command(words, user=user, before=before)
+        command = self.command(args, user=user, before=before)
         return subprocess.run(
             command, capture_output=True, text=True, check=False, **{"timeout": 120, **options}
         )
 
-    def command(self, words: Sequence[str], *, user: str = USER, before: str = "") -> list[str]:
+    def command(self, args: Sequence[str], *, user: str = USER, before: str = "") -> list[str]:
         script = f'. {shlex.quote(str(self.state / "env.sh"))}; exec "$@"'
         variables = {
             "HOME": "/root" if user == "root" else str(self.home),
@@ -56,7 +56,7 @@ class Engines:
         if "DOCKER_HOST" in os.environ:
             variables["DOCKER_HOST"] = os.environ["DOCKER_HOST"]
         named = [f"{name}={value}" for name, value in variables.items()]
-        inner = ["env", "-i", *named, "sh", "-c", script, "sh", *words]
+        inner = ["env", "-i", *named, "sh", "-c", script, "sh", *args]
         if user != "root":
             inner = ["runuser", "-u", user, "--", *inner]
         if before:
@@ -67,15 +67,15 @@ class Engines:
         """Tell whether a daemon answers; none can be had on every test machine."""
         return self.run(["docker", "info"]).returncode == 0
 
-    def launch(self, engine: str, *words: str, **options: Any) -> subprocess.CompletedProcess[str]:
+    def launch(self, engine: str, *args: str, **options: Any) -> subprocess.CompletedProcess[str]:
         """Run `aam-launch` with an engine and the probe image."""
-        own = ["--runtime", engine, "--image", "cpu"] if "--image" not in words else []
+        own = ["--runtime", engine, "--image", "cpu"] if "--image" not in args else []
         own = own or ["--runtime", engine]
-        return self.run([PYTHON, "-m", "launcher.cli", *own, *words], cwd=self.folder, **options)
+        return self.run([PYTHON, "-m", "launcher.cli", *own, *args], cwd=self.folder, **options)
 
-    def probe(self, engine: str, *words: str, **options: Any) -> dict[str, Any]:
+    def probe(self, engine: str, *args: str, **options: Any) -> dict[str, Any]:
         """Run the probe and return what it says."""
-        done = self.launch(engine, *words, **options)
+        done = self.launch(engine, *args, **options)
         assert done.returncode == 0, done.stderr
         output: dict[str, Any] = json.loads(done.stdout)
         return output

@@ -38,13 +38,13 @@ def biom_file(path: Path, **changed: Any) -> None:
 
 
 def check_refusal(
-    capsys: pytest.CaptureFixture[str], status: int, expected: int, words: str
+    capsys: pytest.CaptureFixture[str], status: int, expected: int, message: str
 ) -> None:
-    """Check the status, and that the last line is a sentence which holds `words`."""
+    """Check the status, and that the last line is a sentence which holds `message`."""
     shown = capsys.readouterr().err
     assert status == expected, shown
     *_, sentence = shown.splitlines()
     assert sentence.startswith("aam: "), shown
     assert sentence.endswith((".", "?"))
-    assert words in sentence
+    assert message in sentence
     assert "Traceback" not in shown

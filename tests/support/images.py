@@ -167,9 +167,9 @@ def cpu_podman() -> Engines:
     return ours
 
 
-def in_podman(engines: Engines, words: list[str]) -> subprocess.CompletedProcess[str]:
+def in_podman(engines: Engines, args: list[str]) -> subprocess.CompletedProcess[str]:
     """Run a command of the launcher as root, whose storage podman uses."""
-    return engines.run(words, user="root", cwd=engines.folder, timeout=1500)
+    return engines.run(args, user="root", cwd=engines.folder, timeout=1500)
 
 
 def recorded(engines: Engines, name: str, kind: str) -> Any:
@@ -185,7 +185,7 @@ def warm_base() -> str:
     place = engines.state / f"aam-warm-{held['id'][7:19]}.digest"
     with locked(engines.state, "aam-warm"):
         if not place.is_file():
-            words = ["podman", "push", "--quiet", "--digestfile", str(place), held["id"]]
-            done = in_podman(engines, [*words, f"docker://{name}:cpu"])
+            argv = ["podman", "push", "--quiet", "--digestfile", str(place), held["id"]]
+            done = in_podman(engines, [*argv, f"docker://{name}:cpu"])
             assert done.returncode == 0, done.stderr
     return f"{name}@{place.read_text().strip()}"

@@ -10,11 +10,11 @@ ROOT = Path(__file__).parents[2]
 RUN = ["pretrain", "--table", "{d}/t.biom", "--output-dir", "{d}/out"]
 
 
-def launch(folder: Path, *words: str, **variables: str) -> subprocess.CompletedProcess[str]:
+def launch(folder: Path, *args: str, **variables: str) -> subprocess.CompletedProcess[str]:
     """Run `aam-launch` in a folder, which is also its home; no engine is on its PATH."""
     environment = {"PYTHONPATH": str(ROOT), "HOME": str(folder), "PATH": str(folder), **variables}
     return subprocess.run(
-        [sys.executable, "-m", "launcher.cli", *(word.format(d=folder) for word in words)],
+        [sys.executable, "-m", "launcher.cli", *(word.format(d=folder) for word in args)],
         capture_output=True,
         text=True,
         errors="surrogateescape",

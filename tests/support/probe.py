@@ -47,10 +47,10 @@ def devices(folder="/dev"):
     return found
 
 
-words = sys.argv[1:]
-pairs = list(zip(words, words[1:]))  # noqa: B905, RUF007
+args = sys.argv[1:]
+pairs = list(zip(args, args[1:]))  # noqa: B905, RUF007
 paths = [v for k, v in pairs if k in ("--table", "--output-dir", "--tree", "--run-dir", "--output")]
-if words[:1] == ["check"]:
+if args[:1] == ["check"]:
     # What a GPU would be found to compute, in this image or in any; there is none here.
     image = os.environ.get("APPTAINER_NAME", "").partition(".")[0]
     any_image = os.environ["AAM_TEST_VERDICT"]
@@ -63,7 +63,7 @@ if ("--asvs", "0") in pairs:
 print(
     json.dumps(
         {
-            "words": words,
+            "args": args,
             "environment": dict(os.environ),
             "uid": os.geteuid(),
             "gid": os.getegid(),

@@ -12,10 +12,10 @@ from tests.support.engines import ROOT
 LAUNCH = ("-m", "launcher.cli", "images")
 
 
-def here(folder: Path, *words: str, **variables: str) -> subprocess.CompletedProcess[str]:
+def here(folder: Path, *args: str, **variables: str) -> subprocess.CompletedProcess[str]:
     """Run `aam-launch images` natively, with nothing but the given programs on PATH."""
     environment = {"PATH": str(folder / "bin"), "HOME": str(folder), "AAM_IMAGE_DIR": str(folder)}
-    return subprocess.run([sys.executable, *LAUNCH, *words], capture_output=True, text=True,
+    return subprocess.run([sys.executable, *LAUNCH, *args], capture_output=True, text=True,
                           cwd=ROOT, env={**environment, **variables}, check=False)  # fmt: skip
 
 

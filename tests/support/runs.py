@@ -74,9 +74,9 @@ def weights(folder: Path) -> dict[str, torch.Tensor]:
     return found
 
 
-def predict(table: Path, model: Path, output: Path, *words: object) -> pd.DataFrame:
+def predict(table: Path, model: Path, output: Path, *args: object) -> pd.DataFrame:
     given = ("--table", table, "--model", model, "--output", output, "--device", "cpu")
-    assert aam("predict", *given, *words) == 0
+    assert aam("predict", *given, *args) == 0
     return read(output)
 
 

@@ -13,8 +13,8 @@ from tests.support.commands import aam
 USAGE, DATA, NO_INPUT, CANNOT_CREATE = 64, 65, 66, 73
 
 
-def make(study_dir: Path, folder: Path, *words: object) -> int:
-    return aam("prepare", "--table", study_dir / "table.biom", "--output", folder, *words)
+def make(study_dir: Path, folder: Path, *args: object) -> int:
+    return aam("prepare", "--table", study_dir / "table.biom", "--output", folder, *args)
 
 
 def same_study(found: Study, expected: Study) -> None:
@@ -30,12 +30,12 @@ def same_study(found: Study, expected: Study) -> None:
     assert np.array_equal(found.tokens_FL, expected.tokens_FL)
 
 
-def refused(capsys: pytest.CaptureFixture[str], status: int, expected: int, *words: str) -> None:
+def refused(capsys: pytest.CaptureFixture[str], status: int, expected: int, *phrases: str) -> None:
     shown = capsys.readouterr().err
     assert status == expected, shown
     sentence = shown.splitlines()[-1]
     assert sentence.startswith("aam: ")
-    for word in words:
+    for word in phrases:
         assert word in sentence
 
 

@@ -20,13 +20,13 @@ stage_most_gb: 10
 """
 
 
-def submit(folder: Path, *words: str, **variables: str) -> subprocess.CompletedProcess[str]:
+def submit(folder: Path, *args: str, **variables: str) -> subprocess.CompletedProcess[str]:
     """Run `aam-launch submit` in `folder` as a process of its own, with no Slurm on PATH."""
     environment = {
         "PATH": f"{folder}/bin", "HOME": str(folder), "PYTHONPATH": str(ROOT), "USER": "ada",
         "AAM_IMAGE_DIR": f"{folder}/images", **variables,
     }  # fmt: skip
-    command = [sys.executable, "-m", "launcher.cli", "submit", *words]
+    command = [sys.executable, "-m", "launcher.cli", "submit", *args]
     return subprocess.run(
         command, capture_output=True, text=True, env=environment, cwd=folder, check=False
     )

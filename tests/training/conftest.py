@@ -28,14 +28,14 @@ def numbers(
     study_dir: Path, tree: tuple[str, Path], tmp_path_factory: pytest.TempPathFactory
 ) -> Path:
     folder = tmp_path_factory.mktemp("numbers")
-    words = ("--epochs", 2, "--lr", 0.01, "--group-column", "subject")
-    assert train(study_dir, folder, *tree, *words) == 0
+    args = ("--epochs", 2, "--lr", 0.01, "--group-column", "subject")
+    assert train(study_dir, folder, *tree, *args) == 0
     return folder
 
 
 @pytest.fixture(scope="session")
 def classes(study_dir: Path, tmp_path_factory: pytest.TempPathFactory) -> Path:
     folder = tmp_path_factory.mktemp("classes")
-    words = ("--classifier", "--stratify", "--class-weights", "balanced")
-    assert train(study_dir, folder, *words, column="site") == 0
+    args = ("--classifier", "--stratify", "--class-weights", "balanced")
+    assert train(study_dir, folder, *args, column="site") == 0
     return folder

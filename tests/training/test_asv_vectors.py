@@ -34,9 +34,9 @@ def model(study_dir: Path, tmp_path_factory: pytest.TempPathFactory) -> Path:
     return folder
 
 
-def predict(model: Path, table: Path, output: Path, *words: object) -> bytes:
+def predict(model: Path, table: Path, output: Path, *args: object) -> bytes:
     given = ("--model", model, "--table", table, "--output", output, "--device", "cpu")
-    assert aam("predict", *given, "--overwrite", *words) == 0
+    assert aam("predict", *given, "--overwrite", *args) == 0
     return output.read_bytes()
 
 
@@ -72,15 +72,15 @@ def test_a_frozen_encoder_shares_the_vectors_with_embed(
     folder, encoder = tmp_path / "vectors", tmp_path / "encoder"
     assert pretrain(study_dir, encoder, "--penalty", 0) == 0
     kept = ("--asv-vectors-dir", folder)
-    words = ("--table", study_dir / "table.biom", "--model", encoder, "--device", "cpu")
-    assert aam("embed", *words, *kept, "--output-dir", tmp_path / "embedding") == 0
+    args = ("--table", study_dir / "table.biom", "--model", encoder, "--device", "cpu")
+    assert aam("embed", *args, *kept, "--output-dir", tmp_path / "embedding") == 0
     capsys.readouterr()
     frozen = ("--pretrained-encoder", encoder, "--freeze-base", *kept)
     assert train(study_dir, tmp_path / "run", *frozen) == 0
     assert "ASV vectors: 90 of 90" in printed(capsys)
     assert train(study_dir, tmp_path / "other", "--seed", 3) == 0
-    words = ("--model", tmp_path / "other", "--table", study_dir / "table.biom", "--device", "cpu")
-    assert aam("predict", *words, *kept, "--output", tmp_path / "p.tsv") == 0
+    args = ("--model", tmp_path / "other", "--table", study_dir / "table.biom", "--device", "cpu")
+    assert aam("predict", *args, *kept, "--output", tmp_path / "p.tsv") == 0
     assert "ASV vectors: 0 of 90" in printed(capsys)
     assert len(list(folder.iterdir())) == 2
 
@@ -176,8 +176,8 @@ def test_predictions_with_float16_do_not_depend_on_the_folder(
     encoded = predict(model, table, tmp_path / "p.tsv", *half, tmp_path / "others")
     assert encoded == read != full
     capsys.readouterr()
-    words = ("--model", model, "--table", table, "--output", tmp_path / "q.tsv")
-    assert aam("predict", *words, *half[:-1], "--device", "cpu") == USAGE
+    args = ("--model", model, "--table", table, "--output", tmp_path / "q.tsv")
+    assert aam("predict", *args, *half[:-1], "--device", "cpu") == USAGE
     assert "aam: No folder of ASV vectors: --asv-vectors-dtype float16; add" in printed(capsys)
 
 
@@ -185,9 +185,9 @@ def test_a_full_disk_leaves_a_folder_that_is_read(
     model: Path, study_dir: Path, small_disk: Callable[[int], Path], capsys: Capture
 ) -> None:
     disk, table = small_disk(8), study_dir / "table.biom"
-    words = ("--model", model, "--table", table, "--output", disk.parent / "p.tsv")
+    args = ("--model", model, "--table", table, "--output", disk.parent / "p.tsv")
     kept = ("--device", "cpu", "--overwrite", "--asv-vectors-dir", disk)
-    assert aam("predict", *words, *kept) == CANNOT_CREATE
+    assert aam("predict", *args, *kept) == CANNOT_CREATE
     assert "aam: The disk is full" in printed(capsys)
     assert not [path for path in disk.rglob("*") if path.is_file()]
 

@@ -28,9 +28,9 @@ def study(tmp_path_factory: pytest.TempPathFactory) -> Path:
 
 
 def baseline(study: Path, output: Path, *more: str, column: str = "ph") -> int:
-    words = ["--table", str(study / "table.biom"), "--metadata", str(study / "metadata.tsv")]
-    words += ["--metadata-column", column, "--output-dir", str(output)]
-    return main(["baseline", *words, "--n-estimators", "40", "--n-jobs", "1", *more])
+    args = ["--table", str(study / "table.biom"), "--metadata", str(study / "metadata.tsv")]
+    args += ["--metadata-column", column, "--output-dir", str(output)]
+    return main(["baseline", *args, "--n-estimators", "40", "--n-jobs", "1", *more])
 
 
 def rows_of(path: Path) -> list[list[str]]:
@@ -95,9 +95,9 @@ def test_classes(study: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]
 
 def test_it_agrees_with_evaluate(study: Path, tmp_path: Path) -> None:
     assert baseline(study, tmp_path, "--folds", "3") == 0
-    words = ["--predictions", str(tmp_path / "predictions.tsv")]
-    words += ["--metadata", str(study / "metadata.tsv"), "--metadata-column", "ph"]
-    assert main(["evaluate", *words, "--output", str(tmp_path / "again.json")]) == 0
+    args = ["--predictions", str(tmp_path / "predictions.tsv")]
+    args += ["--metadata", str(study / "metadata.tsv"), "--metadata-column", "ph"]
+    assert main(["evaluate", *args, "--output", str(tmp_path / "again.json")]) == 0
     one = json.loads((tmp_path / "metrics.json").read_text())
     two = json.loads((tmp_path / "again.json").read_text())
     for name, value in one["overall"].items():
@@ -158,11 +158,11 @@ def test_a_validation_of_one_class_is_refused(
     lines = [f"{name}\t{'rare' if n % 10 == 0 else 'common'}" for n, name in enumerate(samples)]
     path = tmp_path / "metadata.tsv"
     path.write_text("\n".join(["sample-id\tx", *lines]) + "\n")
-    words = ("--metadata", str(path), "--classifier", "--test-size", "0.05", "--seed", "1")
-    assert baseline(study, tmp_path / "a", *words, column="x") == DataError.status
+    args = ("--metadata", str(path), "--classifier", "--test-size", "0.05", "--seed", "1")
+    assert baseline(study, tmp_path / "a", *args, column="x") == DataError.status
     shown = capsys.readouterr().err
     assert "All validation samples are of one class: 4 of 80 samples; add --stratify" in shown
-    assert baseline(study, tmp_path / "a", *words, "--test-size", "0.2", "--stratify",
+    assert baseline(study, tmp_path / "a", *args, "--test-size", "0.2", "--stratify",
                     column="x") == 0  # fmt: skip
 
 
@@ -172,10 +172,10 @@ def test_many_small_classes_bring_no_warnings_of_libraries(study: Path, tmp_path
     lines = [f"{name}\tclass {n // 4}" for n, name in enumerate(samples)]
     path = tmp_path / "metadata.tsv"
     path.write_text("\n".join(["sample-id\tx", *lines]) + "\n")
-    words = ["--table", study / "table.biom", "--metadata", path, "--metadata-column", "x",
-             "--output-dir", tmp_path / "a", "--classifier", "--stratify", "--folds", 2,
-             "--n-estimators", 2, "--n-jobs", 1]  # fmt: skip
-    command = [sys.executable, "-m", "aam.cli", "baseline", *map(str, words)]
+    args = ["--table", study / "table.biom", "--metadata", path, "--metadata-column", "x",
+            "--output-dir", tmp_path / "a", "--classifier", "--stratify", "--folds", 2,
+            "--n-estimators", 2, "--n-jobs", 1]  # fmt: skip
+    command = [sys.executable, "-m", "aam.cli", "baseline", *map(str, args)]
     done = subprocess.run(command, capture_output=True, text=True)
     assert done.returncode == DataError.status
     assert "none has more than 2 samples outside the test samples, for 5 parts" in done.stderr

@@ -104,10 +104,10 @@ def test_a_compiler_that_computes_something_else_is_not_used() -> None:
 def test_without_a_compiler_the_eager_network_runs_and_is_recorded(
     study_dir: Path, tmp_path: Path
 ) -> None:
-    words = ("--table", study_dir / "table.biom", "--tree", study_dir / "tree.nwk")
+    args = ("--table", study_dir / "table.biom", "--tree", study_dir / "tree.nwk")
     printed = {}
     for folder, more in (("eager", ()), ("requested", ("--compile-model",))):
-        command = ("pretrain", *TINY, *words, "--output-dir", tmp_path / folder, *more)
+        command = ("pretrain", *TINY, *args, "--output-dir", tmp_path / folder, *more)
         done = subprocess.run(
             [sys.executable, "-m", "aam.cli", *map(str, command)],
             capture_output=True,

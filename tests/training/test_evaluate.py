@@ -18,9 +18,9 @@ def evaluate(
 ) -> int:
     (folder / "predictions.tsv").write_text(predictions)
     (folder / "metadata.tsv").write_text(metadata)
-    words = ["--predictions", str(folder / "predictions.tsv")]
-    words += ["--metadata", str(folder / "metadata.tsv"), "--metadata-column", column]
-    return main(["evaluate", *words, *more])
+    args = ["--predictions", str(folder / "predictions.tsv")]
+    args += ["--metadata", str(folder / "metadata.tsv"), "--metadata-column", column]
+    return main(["evaluate", *args, *more])
 
 
 def test_rows_are_joined_by_id_not_by_order(
@@ -60,8 +60,8 @@ def test_errors_are_shown_by_the_values_of_metadata_columns(
     text = "sample-id\tpredicted\n"
     text += "".join(f"{name}\t{age + (2 if site == 'south' else 0)}\n" for name, age, site in rows)
     output = tmp_path / "figures.json"
-    words = ("--by", "site", "depth", "--output", str(output))
-    assert evaluate(tmp_path, text, *words, metadata=metadata) == 0
+    args = ("--by", "site", "depth", "--output", str(output))
+    assert evaluate(tmp_path, text, *args, metadata=metadata) == 0
     found = json.loads(output.read_text())["by"]
     figures = {name: (one["samples"], one["mae"]) for name, one in found["site"].items()}
     assert figures == {"(missing)": (1, 0), "north": (6, 0), "south": (3, 2)}
@@ -107,7 +107,7 @@ def test_classes_with_probabilities(tmp_path: Path, capsys: pytest.CaptureFixtur
 
 
 @pytest.mark.parametrize(
-    ("text", "column", "status", "words"),
+    ("text", "column", "status", "message"),
     [
         (
             "sample_id\tpredicted\nx\t1\ny\t2\n",
@@ -130,13 +130,13 @@ def test_refusals(
     text: str,
     column: str,
     status: int,
-    words: str,
+    message: str,
 ) -> None:
     assert evaluate(tmp_path, text, column=column) == status
-    assert words in capsys.readouterr().err
+    assert message in capsys.readouterr().err
 
 
 def test_a_missing_file_is_named(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
-    words = ["--predictions", str(tmp_path / "no.tsv"), "--metadata", "m.tsv"]
-    assert main(["evaluate", *words, "--metadata-column", "age"]) == MissingInput.status
+    args = ["--predictions", str(tmp_path / "no.tsv"), "--metadata", "m.tsv"]
+    assert main(["evaluate", *args, "--metadata-column", "age"]) == MissingInput.status
     assert "no.tsv" in capsys.readouterr().err

@@ -45,8 +45,8 @@ def stores(tmp_path_factory: pytest.TempPathFactory) -> dict[int, Path]:
         with h5py.File(table, "w") as file:
             biom.Table(counts.T.astype(float), asvs, ids).to_hdf5(file, "a test")
         found[samples] = folder / f"{samples}.aam"
-        words = ("--table", table, "--tree", folder / "tree.nwk", "--output", found[samples])
-        assert aam("prepare", *words) == 0
+        args = ("--table", table, "--tree", folder / "tree.nwk", "--output", found[samples])
+        assert aam("prepare", *args) == 0
     return found
 
 

@@ -17,8 +17,8 @@ ABSENT = [name for name, of in LOGGERS.items() if importlib.util.find_spec(of.mo
 
 
 def test_files_of_a_run_have_its_metrics(study_dir: Path, tmp_path: Path) -> None:
-    words = ("--epochs", 2, "--logger", "tensorboard", "csv")
-    assert train(study_dir, tmp_path / "run", *words) == 0
+    args = ("--epochs", 2, "--logger", "tensorboard", "csv")
+    assert train(study_dir, tmp_path / "run", *args) == 0
     losses = read(tmp_path / "run" / "metrics.csv")["val_loss"].tolist()
     logged = read(tmp_path / "run" / "csv" / "metrics.csv")["val_loss"].dropna().tolist()
     events = EventAccumulator(str(tmp_path / "run" / "tensorboard"))
@@ -34,8 +34,8 @@ def test_a_tracker_gets_options_losses_and_final_scores(study_dir: Path, tmp_pat
     mlflow = pytest.importorskip("mlflow")
     pytest.importorskip("alembic", reason="MLflow's database")
     run = tmp_path / "run"
-    words = ("--members", "transformer", "forest", "--folds", 2, "--logger", "mlflow")
-    assert train(study_dir, run, *words) == 0
+    args = ("--members", "transformer", "forest", "--folds", 2, "--logger", "mlflow")
+    assert train(study_dir, run, *args) == 0
     client = mlflow.tracking.MlflowClient(f"sqlite:///{run}/mlflow.db")
     experiment = client.get_experiment_by_name("aam")
     found = {one.info.run_name: one.data for one in client.search_runs([experiment.experiment_id])}
@@ -52,10 +52,10 @@ def test_a_tracker_that_is_not_installed_is_refused(
     study_dir: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
     for command in ("pretrain", "train"):
-        words = ("--table", study_dir / "table.biom", "--output-dir", tmp_path / "run", *TINY)
+        args = ("--table", study_dir / "table.biom", "--output-dir", tmp_path / "run", *TINY)
         if command == "train":
-            words += ("--metadata", study_dir / "metadata.tsv", "--metadata-column", "ph")
-        assert aam(command, *words, "--penalty", 0, "--logger", ABSENT[0]) == Unavailable.status
+            args += ("--metadata", study_dir / "metadata.tsv", "--metadata-column", "ph")
+        assert aam(command, *args, "--penalty", 0, "--logger", ABSENT[0]) == Unavailable.status
         shown = " ".join(capsys.readouterr().err.split())
         assert f"--logger {ABSENT[0]} needs the package {LOGGERS[ABSENT[0]].module}" in shown
         assert not (tmp_path / "run").exists()

@@ -30,9 +30,9 @@ def model(study_dir: Path, tmp_path_factory: pytest.TempPathFactory) -> Path:
     return folder
 
 
-def predict(model: Path, table: Path, output: Path, *words: object) -> pd.DataFrame:
+def predict(model: Path, table: Path, output: Path, *args: object) -> pd.DataFrame:
     given = ("--model", model, "--table", table, "--output", output, "--device", "cpu")
-    assert aam("predict", *given, "--overwrite", *words) == 0
+    assert aam("predict", *given, "--overwrite", *args) == 0
     return read(output)
 
 
@@ -77,9 +77,9 @@ def ensemble(
     """An ensemble of the samples of one site."""
     folder = tmp_path_factory.mktemp("ensemble") / "run"
     data = ("--table", study_dir / "table.biom", "--metadata", study_dir / "metadata.tsv")
-    words = ("--metadata-column", "ph", "--where", "site=site-1", "--folds", 3)
+    args = ("--metadata-column", "ph", "--where", "site=site-1", "--folds", 3)
     members = ("--members", *request.param.split())
-    assert aam("train", *data, *words, *members, "--output-dir", folder) == 0
+    assert aam("train", *data, *args, *members, "--output-dir", folder) == 0
     return folder
 
 
@@ -241,5 +241,5 @@ def test_a_condition_that_no_sample_meets(study_dir: Path, model: Path, tmp_path
     metadata = (study_dir / "metadata.tsv").read_text().replace("site-1", "site-9")
     (tmp_path / "m.tsv").write_text(metadata)
     given = ("--model", model, "--table", study_dir / "table.biom", "--device", "cpu")
-    words = ("--output", tmp_path / "p.tsv", "--metadata", tmp_path / "m.tsv")
-    assert aam("predict", *given, *words) == DataError.status
+    args = ("--output", tmp_path / "p.tsv", "--metadata", tmp_path / "m.tsv")
+    assert aam("predict", *given, *args) == DataError.status

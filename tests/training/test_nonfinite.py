@@ -106,9 +106,9 @@ def kept(folder: Path) -> dict[str, Tensor]:
 def test_a_learning_rate_that_is_too_high(
     study_dir: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
-    words = ("--tree", study_dir / "tree.nwk", "--optimizer", "sgd", "--lr", "1e6")
+    args = ("--tree", study_dir / "tree.nwk", "--optimizer", "sgd", "--lr", "1e6")
     more = ("--max-grad-norm", "0", "--checkpoint-every-n-steps", "1", "--epochs", "3")
-    assert pretrain(study_dir, tmp_path / "run", *words, *more) == 70
+    assert pretrain(study_dir, tmp_path / "run", *args, *more) == 70
     printed = capsys.readouterr().err.splitlines()[-1]
     record = json.loads((tmp_path / "run" / "run.json").read_text())["not_finite"]
     assert record["step"] == 3
@@ -143,13 +143,13 @@ EXPLOSIONS = {
 def test_an_explosion_is_no_fault_of_the_device(
     study_dir: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str], case: str
 ) -> None:
-    command, *words = EXPLOSIONS[case]
+    command, *args = EXPLOSIONS[case]
     run = {"pretrain": pretrain, "train": train}[command]
     same = ("--tree", study_dir / "tree.nwk", "--epochs", "6", "--seed", "1")
-    assert run(study_dir, tmp_path, *same, *words) == 70
+    assert run(study_dir, tmp_path, *same, *args) == 70
     printed = capsys.readouterr().err.splitlines()[-1]
     assert printed.startswith("aam: The loss exploded at step ")
-    assert f" with --lr {float(words[1]):g}: " in printed
+    assert f" with --lr {float(args[1]):g}: " in printed
     assert "start a new run with a lower --lr" in printed
     assert "aam check" not in printed
     assert not [thread for thread in threading.enumerate() if thread.name == "progress"]

@@ -67,11 +67,11 @@ def test_the_architecture_of_a_gpu_is_named_as_torch_names_it() -> None:
 
 @pytest.mark.parametrize("command", ["pretrain", "train"])
 def test_bf16_trains_close_to_fp32(study_dir: Path, tmp_path: Path, command: str) -> None:
-    words = ("--tree", study_dir / "tree.nwk", "--epochs", "8", "--dropout", "0")
+    args = ("--tree", study_dir / "tree.nwk", "--epochs", "8", "--dropout", "0")
     runs = {}
     for precision in ("none", "bf16", "auto"):
         folder = tmp_path / precision
-        more = (*words, "--mixed-precision", precision, "--report-fp32-fallbacks")
+        more = (*args, "--mixed-precision", precision, "--report-fp32-fallbacks")
         run = pretrain if command == "pretrain" else train
         assert run(study_dir, folder, *more) == 0
         losses = read(folder / "metrics.csv")["val_loss"]
@@ -95,10 +95,10 @@ def test_bf16_trains_close_to_fp32(study_dir: Path, tmp_path: Path, command: str
 def test_the_report_of_fp32_modules_is_printed(
     study_dir: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
-    words = ("--tree", study_dir / "tree.nwk", "--report-fp32-fallbacks")
-    assert pretrain(study_dir, tmp_path / "a", *words, "--mixed-precision", "bf16") == 0
+    args = ("--tree", study_dir / "tree.nwk", "--report-fp32-fallbacks")
+    assert pretrain(study_dir, tmp_path / "a", *args, "--mixed-precision", "bf16") == 0
     output = capsys.readouterr().err
     assert " modules ran in fp32 under bf16:" in output
     assert "PairwiseDistance: distance" in output
-    assert pretrain(study_dir, tmp_path / "b", *words) == 0
+    assert pretrain(study_dir, tmp_path / "b", *args) == 0
     assert "all runs in fp32 without --mixed-precision" in capsys.readouterr().err

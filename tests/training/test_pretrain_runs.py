@@ -23,7 +23,7 @@ def matrix(
 
 
 @pytest.mark.parametrize(
-    ("words", "parts"),
+    ("args", "parts"),
     [
         ("", ("unifrac", "nucleotide")),
         ("--penalty 0", ("nucleotide",)),
@@ -40,9 +40,9 @@ def matrix(
     ],
 )
 def test_pretrain(
-    study_dir: Path, tree: tuple[str, Path], tmp_path: Path, words: str, parts: tuple[str, ...]
+    study_dir: Path, tree: tuple[str, Path], tmp_path: Path, args: str, parts: tuple[str, ...]
 ) -> None:
-    assert pretrain(study_dir, tmp_path / "run", *tree, *words.split()) == 0
+    assert pretrain(study_dir, tmp_path / "run", *tree, *args.split()) == 0
     assert files(tmp_path / "run") == FILES
     check_metrics(tmp_path / "run/metrics.csv", columns(*parts))
     embeddings = read(tmp_path / "run/embeddings.tsv")

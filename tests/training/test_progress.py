@@ -58,14 +58,14 @@ def test_time_left_is_right_after_a_resumption(
     study_dir: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
     """The epochs before it took 100 hours each, on another node."""
-    words = ("--tree", study_dir / "tree.nwk")
-    assert pretrain(study_dir, tmp_path, *words, "--epochs", 2) == 0
+    args = ("--tree", study_dir / "tree.nwk")
+    assert pretrain(study_dir, tmp_path, *args, "--epochs", 2) == 0
     last = tmp_path / "checkpoints/last.ckpt"
     content = torch.load(last, weights_only=False)
     content["callbacks"]["EpochTable"]["seconds"] = 720_000.0
     torch.save(content, last)
     capsys.readouterr()
-    assert pretrain(study_dir, tmp_path, *words, "--epochs", 4, "--resume-from", tmp_path) == 0
+    assert pretrain(study_dir, tmp_path, *args, "--epochs", 4, "--resume-from", tmp_path) == 0
     lines = [line for line in capsys.readouterr().err.splitlines() if line.startswith("epoch ")]
     assert [line.split()[1] for line in lines] == ["3/4", "4/4"]
     assert "(8 d 8 h, " in lines[0]
@@ -131,9 +131,9 @@ def test_long_work_shows_lines_without_a_terminal(capsys: pytest.CaptureFixture[
 def test_early_stopping_and_the_chosen_epoch_are_reported(
     study_dir: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
-    words = ("--tree", study_dir / "tree.nwk", "--epochs", 9, "--patience", 2)
+    args = ("--tree", study_dir / "tree.nwk", "--epochs", 9, "--patience", 2)
     # Steps too small for fp32: the loss stays what it is after the first epoch.
-    assert pretrain(study_dir, tmp_path, *words, "--lr", 1e-30) == 0
+    assert pretrain(study_dir, tmp_path, *args, "--lr", 1e-30) == 0
     found = json.loads((tmp_path / "run.json").read_text())
     score = found["best"]["best_val_loss"]
     assert (found["epochs"], found["best"]["best_epoch"]) == (3, 1)

@@ -78,9 +78,9 @@ def test_embeddings_are_those_of_the_run(
 ) -> None:
     folder: Path = request.getfixturevalue(kind)
     out = tmp_path / "embedded"
-    words = ("--metadata", study_dir / "metadata.tsv", "--color-by", "site", "--device", "cpu")
+    args = ("--metadata", study_dir / "metadata.tsv", "--color-by", "site", "--device", "cpu")
     table = ("--table", study_dir / "table.biom")
-    assert aam("embed", *table, "--model", folder, "--output-dir", out, *words) == 0
+    assert aam("embed", *table, "--model", folder, "--output-dir", out, *args) == 0
     written = {"embeddings.tsv", "ordination.txt", "pcoa.png", "embed.run.json"}
     assert {path.name for path in out.iterdir()} == written
     expected = read(folder / "embeddings.tsv").set_index("sample-id")
@@ -97,9 +97,9 @@ def test_numbers_of_subjects_colour_an_embedding_as_categories(
     metadata.write_text("\n".join([f"{header}\tnumber", *numbered]))
     given = ("--table", study_dir / "table.biom", "--model", encoder, "--device", "cpu")
     pictures = []
-    for words in ((), ("--categories", "number")):
-        out = tmp_path / f"embedded-{len(words)}"
-        colours = ("--metadata", metadata, "--color-by", "number", *words)
+    for args in ((), ("--categories", "number")):
+        out = tmp_path / f"embedded-{len(args)}"
+        colours = ("--metadata", metadata, "--color-by", "number", *args)
         assert aam("embed", *given, "--output-dir", out, *colours) == 0
         pictures.append((out / "pcoa.png").read_bytes())
     assert pictures[0] != pictures[1]

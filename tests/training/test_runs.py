@@ -85,9 +85,9 @@ def test_the_diagonal_is_in_no_loss() -> None:
 def test_the_same_seed_gives_the_same_run_and_another_does_not(
     study_dir: Path, tree: tuple[str, Path], numbers: Path, tmp_path: Path
 ) -> None:
-    words = ("--epochs", 2, "--lr", 0.01, "--group-column", "subject")
-    assert train(study_dir, tmp_path / "same", *tree, *words) == 0
-    assert train(study_dir, tmp_path / "other", *tree, *words, "--seed", 43) == 0
+    args = ("--epochs", 2, "--lr", 0.01, "--group-column", "subject")
+    assert train(study_dir, tmp_path / "same", *tree, *args) == 0
+    assert train(study_dir, tmp_path / "other", *tree, *args, "--seed", 43) == 0
     for name in ("predictions.tsv", "splits.tsv", "embeddings.tsv"):
         text = (numbers / name).read_text()
         assert (tmp_path / "same" / name).read_text() == text
@@ -112,8 +112,8 @@ def test_the_order_of_the_table_changes_no_study(study_dir: Path, tmp_path: Path
 def test_a_kernel_that_cannot_run_is_replaced_with_a_warning(
     study_dir: Path, tree: tuple[str, Path], tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
-    words = (*tree, "--attn-implementation", "mem_efficient")
-    assert pretrain(study_dir, tmp_path / "run", *words) == 0
+    args = (*tree, "--attn-implementation", "mem_efficient")
+    assert pretrain(study_dir, tmp_path / "run", *args) == 0
     assert "mem_efficient cannot run on cpu; flash runs instead" in capsys.readouterr().err
 
 
@@ -133,7 +133,7 @@ def test_the_predicted_number_of_weights_is_a_close_lower_bound(dim: int, layers
 
 
 @pytest.mark.parametrize(
-    ("words", "message"),
+    ("args", "message"),
     [
         (("--embedding-dim", 10**9), "--embedding-dim 1000000000; give 1 to 65536"),
         (("--attention-layers", 100_000), "--attention-layers 100000; give 1 to 1000"),
@@ -149,10 +149,10 @@ def test_the_predicted_number_of_weights_is_a_close_lower_bound(dim: int, layers
     ],
 )
 def test_options_at_their_extremes_are_refused(
-    study_dir: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str], words: Any, message: str
+    study_dir: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str], args: Any, message: str
 ) -> None:
     tree = ("--tree", study_dir / "tree.nwk")
-    assert pretrain(study_dir, tmp_path / "run", *tree, *words) in (64, 65)
+    assert pretrain(study_dir, tmp_path / "run", *tree, *args) in (64, 65)
     last = capsys.readouterr().err.splitlines()[-1]
     assert last.startswith("aam: ") and message in last
     assert not (tmp_path / "run").exists()
@@ -161,8 +161,8 @@ def test_options_at_their_extremes_are_refused(
 def test_a_plateau_needs_validation(
     study_dir: Path, tree: tuple[str, Path], tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
-    words = ("--scheduler", "plateau", "--folds", 2, "--test-size", 0)
-    assert train(study_dir, tmp_path / "run", *tree, *words) == 64
+    args = ("--scheduler", "plateau", "--folds", 2, "--test-size", 0)
+    assert train(study_dir, tmp_path / "run", *tree, *args) == 64
     last = capsys.readouterr().err.splitlines()[-1]
     assert last.startswith("aam: --scheduler plateau needs validation samples: ")
     assert not (tmp_path / "run").exists()

@@ -35,7 +35,7 @@ BOTH = ("unifrac", "nucleotide", "target")
 
 
 @pytest.mark.parametrize(
-    "words",
+    "args",
     [
         "--loss-type mse --target-transform none",
         "--loss-type mae --target-transform minmax",
@@ -48,14 +48,14 @@ BOTH = ("unifrac", "nucleotide", "target")
         "--where site=site-1 --batch-size 4",
     ],
 )
-def test_train_numbers(study_dir: Path, tree: tuple[str, Path], tmp_path: Path, words: str) -> None:
+def test_train_numbers(study_dir: Path, tree: tuple[str, Path], tmp_path: Path, args: str) -> None:
     folder = tmp_path / "run"
-    assert train(study_dir, folder, *tree, *words.split()) == 0
+    assert train(study_dir, folder, *tree, *args.split()) == 0
     assert files(folder) == FILES | {"predictions.tsv"}
     check_metrics(folder / "metrics.csv", columns(*BOTH) | NUMBER)
     predictions = read(folder / "predictions.tsv")
     assert list(predictions.columns) == ["sample-id", "fold", "split", "actual", "predicted"]
-    if "none" not in words:
+    if "none" not in args:
         # A model that has learnt nothing yet answers near the mean of what it was trained on.
         actual = read(study_dir / "metadata.tsv")["ph"].drop(index=0).astype(float)
         assert actual.min() < predictions["predicted"].mean() < actual.max()
@@ -100,8 +100,8 @@ def test_classes(study_dir: Path, classes: Path) -> None:
 def test_folds_test_every_sample_once(
     study_dir: Path, tree: tuple[str, Path], tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
-    words = ("--folds", 3, "--group-column", "subject", "--rarefy-depth", 200)
-    assert train(study_dir, tmp_path / "run", *tree, *words) == 0
+    args = ("--folds", 3, "--group-column", "subject", "--rarefy-depth", 200)
+    assert train(study_dir, tmp_path / "run", *tree, *args) == 0
     printed = capsys.readouterr()
     labels = ("--metadata", study_dir / "metadata.tsv", "--metadata-column", "ph")
     assert aam("evaluate", "--predictions", tmp_path / "run/predictions.tsv", *labels) == 0
@@ -141,8 +141,8 @@ def test_folds_test_every_sample_once(
 def test_recomputed_activations_change_no_number(
     study_dir: Path, tree: tuple[str, Path], numbers: Path, tmp_path: Path
 ) -> None:
-    words = ("--epochs", 2, "--lr", 0.01, "--group-column", "subject", "--gradient-checkpointing")
-    assert train(study_dir, tmp_path, *tree, *words) == 0
+    args = ("--epochs", 2, "--lr", 0.01, "--group-column", "subject", "--gradient-checkpointing")
+    assert train(study_dir, tmp_path, *tree, *args) == 0
     one, two = (
         read(folder / "metrics.csv").drop(columns="seconds") for folder in (numbers, tmp_path)
     )
@@ -150,8 +150,8 @@ def test_recomputed_activations_change_no_number(
 
 
 def test_accumulated_batches_are_one_step(study_dir: Path, tmp_path: Path) -> None:
-    words = ("--gradient-accumulation-steps", 3, "--epochs", 2, "--batch-size", 4)
-    assert train(study_dir, tmp_path, *words) == 0
+    args = ("--gradient-accumulation-steps", 3, "--epochs", 2, "--batch-size", 4)
+    assert train(study_dir, tmp_path, *args) == 0
     training = (read(tmp_path / "splits.tsv")["split"] == "train").sum()
     steps = math.ceil(math.ceil(training / 4) / 3)
     assert read(tmp_path / "metrics.csv")["step"].tolist() == [steps, 2 * steps]
@@ -159,8 +159,8 @@ def test_accumulated_batches_are_one_step(study_dir: Path, tmp_path: Path) -> No
 
 def test_schedules(study_dir: Path, numbers: Path, tmp_path: Path) -> None:
     assert read(numbers / "metrics.csv")["lr"].iloc[-1] == pytest.approx(0, abs=1e-9)
-    words = ("--scheduler", "constant", "--lr", 0.003, "--epochs", 2)
-    assert train(study_dir, tmp_path, *words) == 0
+    args = ("--scheduler", "constant", "--lr", 0.003, "--epochs", 2)
+    assert train(study_dir, tmp_path, *args) == 0
     assert read(tmp_path / "metrics.csv")["lr"].tolist() == pytest.approx([0.003, 0.003])
 
 
@@ -213,9 +213,9 @@ def test_figures_of_the_run_are_those_of_its_predictions(
     study_dir: Path, numbers: Path, tmp_path: Path
 ) -> None:
     output = tmp_path / "figures.json"
-    words = ("--metadata", study_dir / "metadata.tsv", "--metadata-column", "ph")
+    args = ("--metadata", study_dir / "metadata.tsv", "--metadata-column", "ph")
     predictions = numbers / "predictions.tsv"
-    assert aam("evaluate", "--predictions", predictions, *words, "--output", output) == 0
+    assert aam("evaluate", "--predictions", predictions, *args, "--output", output) == 0
     figures = json.loads(output.read_text())["overall"]
     best = json.loads((numbers / "run.json").read_text())["best"]
     assert figures["mae"] == pytest.approx(best["validation_mae"], rel=1e-4)

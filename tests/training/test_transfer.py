@@ -23,8 +23,8 @@ from tests.support.runs import NUMBER, check_metrics, columns, validate, weights
 def test_a_pretrained_encoder_decides_the_shape(
     study_dir: Path, tree: tuple[str, Path], encoder: Path, tmp_path: Path
 ) -> None:
-    words = ("--pretrained-encoder", encoder, "--embedding-dim", 32, "--attention-heads", 4)
-    assert train(study_dir, tmp_path, *tree, *words) == 0
+    args = ("--pretrained-encoder", encoder, "--embedding-dim", 32, "--attention-heads", 4)
+    assert train(study_dir, tmp_path, *tree, *args) == 0
     config, _ = checkpoints.read(tmp_path / "checkpoints/best.ckpt")
     assert config.shape.embedding_dim == 8
     learnt, given = weights(tmp_path), weights(encoder)
@@ -35,8 +35,8 @@ def test_a_pretrained_encoder_decides_the_shape(
 def test_a_frozen_encoder_does_not_change_and_its_vectors_are_reused(
     study_dir: Path, study: Study, tree: tuple[str, Path], encoder: Path, tmp_path: Path
 ) -> None:
-    words = ("--pretrained-encoder", encoder / "checkpoints/best.ckpt", "--freeze-base")
-    assert train(study_dir, tmp_path, *tree, *words, "--epochs", 2, "--lr", 0.01) == 0
+    args = ("--pretrained-encoder", encoder / "checkpoints/best.ckpt", "--freeze-base")
+    assert train(study_dir, tmp_path, *tree, *args, "--epochs", 2, "--lr", 0.01) == 0
     check_metrics(tmp_path / "metrics.csv", columns("target") | NUMBER, epochs=2)
     learnt, given = weights(tmp_path), weights(encoder)
     for name, value in given.items():
