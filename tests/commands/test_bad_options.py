@@ -48,8 +48,8 @@ def test_checkpoints_of_another_kind(
     name = next(name for name in strange["state_dict"] if name.endswith("weight"))
     strange["state_dict"]["network.stranger"] = strange["state_dict"].pop(name)
     torch.save(strange, bench.work / "strange.ckpt")
-    phrases = ("The checkpoint has invalid content", "1 more are of another network")
-    refused(predict(bench.work / "strange.ckpt"), DATA, *phrases)
+    invalid = ("The checkpoint has invalid content", "1 more are of another network")
+    refused(predict(bench.work / "strange.ckpt"), DATA, *invalid)
     for flag in ("--pretrained-encoder", "--resume-from"):
         refused(bench.train(flag, bench.work / "newer.ckpt"), DATA, *phrases)
         refused(bench.train(flag, cut), DATA, "cannot be read", "cut.ckpt")
