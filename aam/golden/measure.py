@@ -9,8 +9,9 @@ from __future__ import annotations
 import math
 import warnings
 from collections.abc import Iterator
-from contextlib import contextmanager
+from contextlib import ExitStack, contextmanager
 from dataclasses import dataclass, field
+from functools import partial
 from typing import Any
 
 import torch
@@ -125,37 +126,30 @@ def _recorded(task: TrainingModule, measured: Measured, case: str, batch: Batch)
         measured.stages[key] = value.detach().float().cpu()
         measured.products[key] = max(products, 1)
 
-    def attended(stage: str) -> Any:
-        def hook(module: nn.Module, inputs: tuple[Tensor, ...]) -> None:
-            count(_ATTENTION)
-            record(f"{stage}.attention", inputs[0])
+    def attended(stage: str, module: nn.Module, inputs: tuple[Tensor, ...]) -> None:
+        count(_ATTENTION)
+        record(f"{stage}.attention", inputs[0])
 
-        return hook
-
-    def done(stage: str) -> Any:
-        def hook(module: nn.Module, inputs: Any, output: Tensor | tuple[Tensor, ...]) -> None:
-            count(1 if isinstance(module, AttentionPooling) else 0)
-            value = output if isinstance(output, Tensor) else output[0]
-            record(stage, _scored_patches(value, batch) if module is head else value)
-
-        return hook
+    def done(stage: str, module: nn.Module, inputs: Any, output: Any) -> None:
+        count(1 if isinstance(module, AttentionPooling) else 0)
+        value = output if isinstance(output, Tensor) else output[0]
+        record(stage, _scored_patches(value, batch) if module is head else value)
 
     def counted(module: nn.Module, inputs: Any, output: Tensor) -> None:
         count(1)
 
-    hooks, head = [], task.encoder.nucleotides.head
-    for name, module in task.network.named_modules():
-        if isinstance(module, nn.Linear):
-            hooks.append(module.register_forward_hook(counted))
-        if isinstance(module, Block):
-            hooks.append(module.out.register_forward_pre_hook(attended(stage_of(name))))
-        if is_stage(name, module):
-            hooks.append(module.register_forward_hook(done(stage_of(name))))
-    try:
+    head = task.encoder.nucleotides.head
+    with ExitStack() as hooks:
+        for name, module in task.network.named_modules():
+            stage = stage_of(name)
+            if isinstance(module, nn.Linear):
+                hooks.enter_context(module.register_forward_hook(counted))
+            if isinstance(module, Block):
+                hook = partial(attended, stage)
+                hooks.enter_context(module.out.register_forward_pre_hook(hook))
+            if is_stage(name, module):
+                hooks.enter_context(module.register_forward_hook(partial(done, stage)))
         yield
-    finally:
-        for hook in hooks:
-            hook.remove()
 
 
 def _scored_patches(logits_UTC: Tensor, batch: Batch) -> Tensor:

@@ -3,8 +3,9 @@
 from __future__ import annotations
 
 from collections.abc import Iterator
-from contextlib import contextmanager
+from contextlib import ExitStack, contextmanager
 from dataclasses import dataclass, field
+from functools import partial
 from typing import Any
 
 from torch import Tensor, nn
@@ -69,40 +70,29 @@ def traced(network: nn.Module) -> Iterator[NonFiniteTrace]:
     """Register hooks on the modules of a network, forward and backward, while the block runs."""
     trace = NonFiniteTrace(network)
 
-    def before_forward(name: str) -> Any:
-        def hook(module: nn.Module, inputs: Any) -> None:
-            if not _finite(inputs):
-                trace.forward.append(f"first before {name}")
+    def before_forward(name: str, module: nn.Module, inputs: Any) -> None:
+        if not _finite(inputs):
+            trace.forward.append(f"first before {name}")
 
-        return hook
+    def after_forward(name: str, module: nn.Module, inputs: Any, output: Any) -> None:
+        if not _finite(output):
+            trace.forward.append(f"first in {name}")
+        for tensor in output if isinstance(output, tuple) else (output,):
+            if isinstance(tensor, Tensor) and tensor.requires_grad:
+                hook = partial(on_gradient, name)
+                tensor.register_hook(hook)  # type: ignore[no-untyped-call]
 
-    def after_forward(name: str) -> Any:
-        def hook(module: nn.Module, inputs: Any, output: Any) -> None:
-            if not _finite(output):
-                trace.forward.append(f"first in {name}")
-            for tensor in output if isinstance(output, tuple) else (output,):
-                if isinstance(tensor, Tensor) and tensor.requires_grad:
-                    tensor.register_hook(on_gradient(name))  # type: ignore[no-untyped-call]
+    def on_gradient(name: str, gradient: Tensor) -> None:
+        if not _finite(gradient):
+            trace.backward.append(f"first at the output of {name}")
 
-        return hook
-
-    def on_gradient(name: str) -> Any:
-        def hook(gradient: Tensor) -> None:
-            if not _finite(gradient):
-                trace.backward.append(f"first at the output of {name}")
-
-        return hook
-
-    hooks = []
-    for name, module in network.named_modules():
-        if name:
-            hooks.append(module.register_forward_pre_hook(before_forward(name)))
-            hooks.append(module.register_forward_hook(after_forward(name)))
-    try:
+    with ExitStack() as hooks:
+        for name, module in network.named_modules():
+            if name:
+                before, after = partial(before_forward, name), partial(after_forward, name)
+                hooks.enter_context(module.register_forward_pre_hook(before))
+                hooks.enter_context(module.register_forward_hook(after))
         yield trace
-    finally:
-        for hook in hooks:
-            hook.remove()
 
 
 def _finite(value: Any) -> bool:
