@@ -60,9 +60,7 @@ class Train:
         basic=True,
     )
     freeze_base: bool = option(
-        "Do not train the pretrained encoder; every ASV is encoded once.",
-        default=False,
-        basic=True,
+        "Do not train the pretrained encoder; every ASV is encoded once.", default=False
     )
     members: tuple[MemberName, ...] = option(
         "Models to train; several are combined. kernel: ridge regression on the exact kernel of "
