@@ -13,6 +13,7 @@ from aam.contract.options import build, parse_command
 from aam.contract.options.commands.train import Train
 from aam.contract.options.device import SpeedOptions
 from aam.contract.options.training import LoopOptions
+from aam.contract.precision import Precision
 from aam.data.batches import BatchPlan, make_batch
 from aam.data.study import Study
 from aam.model.attention import AUTO, Backends, named
@@ -29,12 +30,13 @@ PLAN = BatchPlan(1, 200, 1024, "abundance", mask_ratio=0.15, metric="unweighted"
 def maker(
     study: Study,
     patch: int = 5,
+    width: int = 64,
     backends: Backends = AUTO,
     recompute: bool = False,
     asv_chunk: int = 0,
     frozen: bool = False,
 ) -> Callable[[], TrainingModule]:
-    shape = NetworkShape(study.tokens_FL.shape[1], 64, 4, 2, patch, dropout=0.1)
+    shape = NetworkShape(study.tokens_FL.shape[1], width, 4, 2, patch, dropout=0.1)
 
     def make() -> TrainingModule:
         encoder = Encoder(shape, "unweighted", backends, recompute)
@@ -50,28 +52,31 @@ MATH = Backends(named("math"), named("math"))
 
 
 @pytest.mark.parametrize(
-    "options",
+    ("options", "precision"),
     [
-        pytest.param({}, id="plain"),
-        pytest.param({"patch": 1}, id="patch-1"),
-        pytest.param({"backends": MATH}, id="math"),
-        pytest.param({"recompute": True}, id="recomputed"),
-        pytest.param({"asv_chunk": 16}, id="chunked"),
-        pytest.param({"asv_chunk": 16, "recompute": True}, id="chunked-recomputed"),
-        pytest.param({"frozen": True}, id="frozen"),
+        pytest.param({}, "none", id="plain"),
+        pytest.param({"patch": 1}, "none", id="patch-1"),
+        pytest.param({"width": 192}, "none", id="width-192"),
+        pytest.param({"backends": MATH}, "none", id="math"),
+        pytest.param({"recompute": True}, "none", id="recomputed"),
+        pytest.param({"asv_chunk": 16}, "none", id="chunked"),
+        pytest.param({"asv_chunk": 16, "recompute": True}, "none", id="chunked-recomputed"),
+        pytest.param({"frozen": True}, "none", id="frozen"),
+        pytest.param({}, "bf16", id="bf16"),
+        pytest.param({"asv_chunk": 16}, "bf16", id="bf16-chunked"),
     ],
 )
 def test_the_peak_is_that_of_the_allocator(
-    study: Study, tmp_path: Path, options: dict[str, Any]
+    study: Study, tmp_path: Path, options: dict[str, Any], precision: Precision
 ) -> None:
     batch = make_batch(study, PLAN, np.arange(8))
     make = maker(study, **options)
     foreach = not options
     predicted = predict_step(
-        lambda: training_workload(make(), fake(batch)), "none", block=1, foreach=foreach
+        lambda: training_workload(make(), fake(batch)), precision, block=1, foreach=foreach
     )
     truth = allocated_peak(
-        lambda: TrainingSteps(training_workload(make(), copy(batch)), "none", foreach),
+        lambda: TrainingSteps(training_workload(make(), copy(batch)), precision, foreach),
         tmp_path / "trace.json",
     )
     assert predicted.peak == pytest.approx(truth, rel=0.02)

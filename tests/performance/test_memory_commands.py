@@ -15,9 +15,11 @@ from aam.data.batch_shards import BatchShard
 from aam.data.batches import Batch, make_batch
 from aam.data.study import Study
 from aam.distributed.environment import Ranks
+from aam.distributed.strategies import FSDP_ON_CPU
 from aam.performance.memory_batches import LargestBatches
 from aam.performance.memory_fit import largest
 from aam.training.data_loader import share_of
+from tests.support import local_ranks
 from tests.support.commands import aam
 from tests.support.rank_steps import PLAN
 
@@ -130,17 +132,27 @@ def test_training_and_prediction(
     capsys.readouterr()
     assert aam("memory", "train", *table, *labels, "site", *base) == 0
     whole = capsys.readouterr().out
-    assert "--asv-chunk 256" in whole and "--fsdp on 8 GPUs" in whole
+    assert "--asv-chunk 256" in whole and ("--fsdp on 8 GPUs" in whole) == FSDP_ON_CPU
     assert aam("memory", "train", *table, *labels, "site", *base, "--freeze-base") == 0
     frozen = capsys.readouterr().out
     assert part("activations", frozen) < part("activations", whole) / 2
     assert "--asv-chunk 256" not in frozen
-    ranks = ("--fsdp", "--processes", 4)
-    assert aam("memory", "train", *table, *labels, "site", *base, *ranks) == 0
-    shown = capsys.readouterr().out
-    assert "memory of a step on each GPU" in shown and part("peak", shown) < part("peak", whole)
     train = ("train", *table, *labels, "site", *base, "--members", "transformer", "--epochs", 1)
     assert aam(*train, "--folds", 1, "--output-dir", model) == 0
     capsys.readouterr()
     assert aam("memory", "predict", *table, "--model", model) == 0
     assert "--batch-size 32 fits on GPUs of 16" in capsys.readouterr().out
+
+
+@pytest.mark.slow
+@local_ranks.NEEDS_FSDP
+def test_the_peak_of_a_rank_of_fsdp_is_smaller(
+    study_dir: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    words = ("--table", study_dir / "table.biom", "--metadata", study_dir / "metadata.tsv")
+    command = ("memory", "train", *words, "--metadata-column", "ph", *SMALL)
+    assert aam(*command) == 0
+    whole = capsys.readouterr().out
+    assert aam(*command, "--fsdp", "--processes", 4) == 0
+    shown = capsys.readouterr().out
+    assert "memory of a step on each GPU" in shown and part("peak", shown) < part("peak", whole)
