@@ -59,8 +59,10 @@ test-qiime2: $(VENV)/has-model
 
 # Tests with another version of torch, in a separate environment: make test-torch TORCH=2.5.1. Its wheels
 # include gigabytes of CUDA. Packages that torch pins follow torch, all others requirements.lock.
+# .ci/torch_versions chooses another folder and installs only what some of the tests need.
 TORCH ?= 2.5.1
-OTHER = .venv-torch-$(TORCH)
+OTHER ?= .venv-torch-$(TORCH)
+OTHER_INSTALL ?= --editable '.[model,dev]'
 PINNED_BY_TORCH = torch|triton|nvidia-.*|cuda-.*|sympy|mpmath
 
 test-torch: $(OTHER)/has-dev
@@ -71,7 +73,7 @@ $(OTHER)/has-dev: pyproject.toml requirements.lock
 	$(PYTHON) -m venv --clear $(OTHER)
 	grep -vE '^($(PINNED_BY_TORCH))==' requirements.lock > $(OTHER)/constraints.txt
 	$(OTHER)/bin/python -m pip --disable-pip-version-check install \
-	    --constraint $(OTHER)/constraints.txt 'torch==$(TORCH)' --editable '.[model,dev]'
+	    --constraint $(OTHER)/constraints.txt 'torch==$(TORCH)' $(OTHER_INSTALL)
 	touch $@
 
 docs: $(VENV)/has-dev
