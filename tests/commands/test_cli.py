@@ -2,12 +2,14 @@
 
 from __future__ import annotations
 
+import io
 import json
 import os
 import re
 import subprocess
 import sys
 import typing
+from contextlib import redirect_stdout
 from pathlib import Path
 
 import pytest
@@ -15,10 +17,12 @@ import pytest
 from aam import __version__
 from aam.cli import main, parse
 from aam.contract.options import OptionSpec, find, from_plain, names, specs, to_plain
+from launcher.cli import main as launch
 from launcher.options import OWN
 from launcher.plan.request import parse as parse_launch
 
 ROOT = Path(__file__).parents[2]
+PROGRAMS = {"aam": main, "aam-launch": launch}
 HEAVY = {"torch", "numpy", "tyro", "rich", "lightning", "biom", "skbio", "sklearn", "pandas"}
 OPTIONS = [(name, spec) for name in names() for spec in specs(typing.cast(type, find(name)))]
 
@@ -29,22 +33,17 @@ def of_each_option() -> pytest.MarkDecorator:
 
 
 def help_of(program: str, *args: str, columns: int = 80) -> str:
-    """Run a program with --help in a terminal of some width and return its page."""
-    done = subprocess.run(
-        [sys.executable, "-m", program, *args],
-        capture_output=True,
-        text=True,
-        cwd=ROOT,
-        check=True,
-        env={**os.environ, "COLUMNS": str(columns)},
-    )
-    return done.stdout
+    """Return the page that a program prints in a terminal of some width."""
+    with pytest.MonkeyPatch.context() as patch, redirect_stdout(io.StringIO()) as page:
+        patch.setenv("COLUMNS", str(columns))
+        assert PROGRAMS[program](args) == 0
+    return page.getvalue()
 
 
 @pytest.fixture(scope="module")
 def help_pages() -> dict[str, str]:
     """The page of each command with all options, without line ends."""
-    return {name: " ".join(help_of("aam.cli", *name.split(), "--help-all").split())
+    return {name: " ".join(help_of("aam", *name.split(), "--help-all").split())
             for name in names()}  # fmt: skip
 
 
@@ -74,7 +73,7 @@ def test_help_lists_every_option(
 @pytest.mark.parametrize("command", names())
 def test_help_shows_required_options_then_basic_ones(command: str) -> None:
     kind = typing.cast(type, find(command))
-    page = help_of("aam.cli", *command.split(), "--help")
+    page = help_of("aam", *command.split(), "--help")
     shown = re.findall(r"^  (--[a-z0-9-]+)", page.partition("\nExamples\n")[0], re.MULTILINE)
     required = [spec.flag for spec in specs(kind) if spec.required]
     basic = [spec.flag for spec in specs(kind) if spec.basic and not spec.required]
@@ -89,10 +88,10 @@ def test_help_shows_required_options_then_basic_ones(command: str) -> None:
 
 @pytest.mark.parametrize("command", ["pretrain", "train"])
 def test_the_launcher_shows_the_options_of_a_command_too(command: str) -> None:
-    of_aam = help_of("aam.cli", command, "--help-all").partition("\nRequired options\n")[2]
+    of_aam = help_of("aam", command, "--help-all").partition("\nRequired options\n")[2]
     sections = of_aam.partition("\nExamples\n")[0].strip()
     for args in ([], ["submit"], ["explain"]):
-        page = help_of("launcher.cli", *args, command, "--help-all")
+        page = help_of("aam-launch", *args, command, "--help-all")
         assert sections in page
         assert "--image NAME" in page
         assert f"aam-launch {' '.join([*args, command])} " in page.partition("\nExamples\n")[2]
@@ -103,7 +102,7 @@ def test_the_launcher_shows_the_options_of_a_command_too(command: str) -> None:
 @pytest.mark.parametrize("command", [*names(), ""])
 def test_help_is_wrapped_at_the_width_of_the_terminal(command: str, columns: int) -> None:
     every = ["--help-all"] if command else ["--help"]
-    for program in ("aam.cli", "launcher.cli"):
+    for program in PROGRAMS:
         page = help_of(program, *command.split(), *every, columns=columns)
         text = page.partition("\nExamples\n")[0] if columns < 80 else page
         assert max(map(len, text.splitlines())) <= columns
@@ -111,7 +110,7 @@ def test_help_is_wrapped_at_the_width_of_the_terminal(command: str, columns: int
 
 @pytest.mark.parametrize("command", OWN)
 def test_help_of_the_launchers_own_commands(command: str) -> None:
-    page = help_of("launcher.cli", *command.split(), "--help")
+    page = help_of("aam-launch", *command.split(), "--help")
     assert max(map(len, page.splitlines())) <= 80
     assert page.partition("\nExamples\n")[2].count("aam-launch ") == 2
     assert all(spec.flag in page for spec in specs(OWN[command]))
