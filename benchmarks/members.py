@@ -1,35 +1,45 @@
-"""Kernel, forest and their combinations on labelled studies, over seeds of the folds.
+"""Forest, kernel, transformer and their ensemble on labelled studies, over seeds of the folds.
 
-    python benchmarks/members.py DATA [TASK ...] [--seeds 5]
+    python benchmarks/members.py DATA RESULTS [--tasks TASK ...] [--members forest kernel]
+        [--seeds 1 2 3 4 5]
 
-DATA has a folder for each study with `table.biom` and `metadata.tsv`: ecam, oral, ravel (see
-docs/results.md). The folds of seed s are those of `aam train --folds 5 --seed s`. A line is a model
-or a paired difference of two: its value and 95 % interval by bootstrap over groups (means of the
-seeds), the standard deviation over the seeds, and CPU-seconds of one seed (five folds and the final
-model).
+DATA has a folder for each study with `table.biom`, `metadata.tsv` and, where there is one,
+`tree.nwk`: ecam, oral, ravel (see docs/results.md); the simulated study is made. The folds of seed
+s are those of `aam train --folds 5 --seed s`. RESULTS keeps the held-out predictions and the
+CPU-seconds of each member, task and seed; what is there is not computed again. The rows printed at
+the end are those of the table in docs/results.md: scores and paired differences with their 95 %
+intervals by bootstrap over groups, means of the seeds that RESULTS has.
+
+The transformer has one recipe for all studies: an encoder of width 64 is pretrained once for each
+study, with its tree where it has one, and frozen; the layers above it are trained for each fold.
+Epochs are as many as make `STEPS` steps; every other option has its default.
 """
 
 from __future__ import annotations
 
 import argparse
-import itertools
-import tempfile
-from collections.abc import Iterator
+import math
+import time
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
+from typing import Any
 
 import numpy as np
 
+from aam.cli import main as aam
 from aam.contract.options.commands.studies import Simulate
 from aam.contract.options.study import SampleOptions, SplitOptions, TableOptions, TargetOptions
 from aam.data.labels import read_labels, split_samples
 from aam.data.metadata import Metadata, read_metadata
+from aam.data.predictions import numeric_column, read_predictions
 from aam.data.simulation.files import write_study
 from aam.data.simulation.simulate import simulate
+from aam.data.splits import Split
 from aam.data.study import load_study
-from aam.members.base import F64, Labels, Samples
-from aam.members.cross_validation import cross_validate, held_out
-from aam.members.ensemble import combine, combine_members
+from aam.members.base import F64, Estimator, Labels, Samples
+from aam.members.cross_validation import HeldOut, cross_validate, held_out
+from aam.members.ensemble import combine_members
 from aam.members.forest import Forest
 from aam.members.kernel import Kernel
 from aam.members.scores import SCORED, Score, draw_groups, draw_metrics
@@ -38,13 +48,18 @@ from aam.training.sample_selection import choose_depth, deep_enough
 
 @dataclass(frozen=True)
 class Task:
-    """A column of a study; `group` "study" is the part of the sample id before the first dot."""
+    """A column of a study; the group "study" is the part of the sample id before the first dot."""
 
     study: str
     column: str
     classifier: bool = False
     where: str | None = None
     group: str | None = None
+
+    @property
+    def metric(self) -> str:
+        """The metric that compares models."""
+        return next(iter(SCORED["classification" if self.classifier else "regression"]))
 
 
 TASKS = {
@@ -59,35 +74,100 @@ TASKS = {
     "simulated-ph": Task("simulated", "ph", group="subject"),
     "simulated-site": Task("simulated", "site", True, group="subject"),
 }
-
-
+ESTIMATORS: dict[str, Estimator[Any]] = {"forest": Forest(n_jobs=1), "kernel": Kernel()}
+TRANSFORMER = "transformer"
+FOLDS = 5
+STEPS = {"pretrain": 200, "train": 400}
+BATCH = 16
+"""Samples of a step, the default of `aam`."""
 DRAWS = 300
 """Of the bootstrap; 1,000 in `aam train`."""
+HEADER = (
+    "task (metric)",
+    "samples, groups, seeds",
+    "forest",
+    "kernel",
+    "ensemble",
+    "ensemble minus the better of the two",
+    "transformer",
+    "ensemble with it minus without",
+    "CPU-seconds: forest, kernel, transformer",
+)
 
 
 def main() -> None:
-    """Print a table of all models of the tasks."""
+    """Compute the predictions that are not there, and print the rows of all tasks."""
     parser = argparse.ArgumentParser(description=__doc__.split("\n")[0])
     parser.add_argument("data", type=Path)
-    parser.add_argument("tasks", nargs="*", default=list(TASKS))
-    parser.add_argument("--seeds", type=int, default=5)
+    parser.add_argument("results", type=Path)
+    parser.add_argument("--tasks", nargs="+", default=list(TASKS), choices=TASKS)
+    members = [*ESTIMATORS, TRANSFORMER]
+    parser.add_argument("--members", nargs="*", default=list(ESTIMATORS), choices=members)
+    parser.add_argument("--seeds", nargs="+", type=int, default=[1, 2, 3, 4, 5])
     arguments = parser.parse_args()
-    print("| task | samples | model | metric | score | 95 % | sd | CPU-s |")
-    print("|---|---|---|---|---|---|---|---|", flush=True)
-    for name in arguments.tasks:
-        for line in measure(name, TASKS[name], arguments.data, arguments.seeds):
-            print(line, flush=True)
+    labelled = {
+        name: load(TASKS[name], study_folder(TASKS[name].study, arguments.data, arguments.results))
+        for name in arguments.tasks
+    }
+    for seed in arguments.seeds:
+        for name, found in labelled.items():
+            for member in arguments.members:
+                file = predictions_file(arguments.results, name, seed, member)
+                if not file.exists():
+                    predict(member, name, found, seed, arguments.results)
+                    print(f"{file} written", flush=True)
+    print(f"| {' | '.join(HEADER)} |\n|{'---|' * len(HEADER)}")
+    for name, found in labelled.items():
+        scored = [
+            score_seed(TASKS[name], found, seed, read)
+            for seed in arguments.seeds
+            if set(read := read_members(arguments.results, name, seed)) >= set(ESTIMATORS)
+        ]
+        if scored:
+            print(f"| {' | '.join(row(name, found, scored))} |")
+
+
+def study_folder(study: str, data: Path, results: Path) -> Path:
+    """Make a folder with the files of a study, whose metadata have the column `study`."""
+    folder = results / "studies" / study
+    if folder.exists():
+        return folder
+    if study == "simulated":
+        options = Simulate(output_dir=folder)
+        folder.mkdir(parents=True)
+        write_study(simulate(options), options)
+        return folder
+    folder.mkdir(parents=True)
+    for file in (data / study).glob("t*.*"):  # table.biom, tree.nwk
+        (folder / file.name).symlink_to(file.absolute())
+    header, *lines = (data / study / "metadata.tsv").read_text().splitlines()
+    rows = [f"{line}\t{line.split('.')[0].split(chr(9))[0]}" for line in lines]
+    (folder / "metadata.tsv").write_text("\n".join([f"{header}\tstudy", *rows]) + "\n")
+    return folder
 
 
 @dataclass(frozen=True)
 class Labelled:
     """Samples of a task with their labels, without the groups."""
 
+    folder: Path
     ids: tuple[str, ...]
     samples: Samples
     values: F64
     classes: tuple[str, ...]
     metadata: Metadata
+
+    def split(self, task: Task, seed: int) -> tuple[tuple[Split, ...], Labels]:
+        """Return the folds of a seed, and the labels with their groups."""
+        splits, groups = split_samples(
+            SplitOptions(test_size=0, group_column=task.group),
+            FOLDS,
+            seed,
+            self.ids,
+            self.metadata,
+            self.values.astype(np.int64) if self.classes else None,
+        )
+        return splits, Labels.of(self.values, self.classes, groups)
 
 
 def load(task: Task, folder: Path) -> Labelled:
@@ -106,70 +186,168 @@ def load(task: Task, folder: Path) -> Labelled:
     study = study.take_samples(deep)
     samples = Samples.of(study.table, study.tokens_FL)
     ids = tuple(study.table.sample_ids)
-    if task.group == "study":
-        (folder / "study.tsv").write_text(
-            "sample-id\tstudy\n" + "".join(f"{name}\t{name.split('.')[0]}\n" for name in ids)
-        )
-        metadata = read_metadata(folder / "study.tsv")
-    return Labelled(ids, samples, found.values[deep], found.classes, metadata)
+    return Labelled(folder, ids, samples, found.values[deep], found.classes, metadata)
 
 
-def measure(name: str, task: Task, data: Path, seeds: int) -> Iterator[str]:
-    """Yield the lines of one task."""
-    with tempfile.TemporaryDirectory() as temporary:
-        folder = Path(temporary)
-        if task.study == "simulated":
-            write_study(simulate(options := Simulate(output_dir=folder)), options)
-        else:
-            for file in ("table.biom", "metadata.tsv"):
-                (folder / file).symlink_to((data / task.study / file).absolute())
-        found = load(task, folder)
-    metric = next(iter(SCORED["classification" if task.classifier else "regression"]))
-    scores: dict[str, list[tuple[float, ...]]] = {}
-    for seed in range(1, seeds + 1):
-        for model, value, seconds in measure_seed(task, found, seed):
-            scores.setdefault(model, []).append((value.value, value.lower, value.upper, seconds))
-    for model, rows in scores.items():
-        value, lower, upper, seconds = np.mean(rows, axis=0)
-        spread = np.std([row[0] for row in rows])
-        yield (
-            f"| {name} | {len(found.ids)} | {model} | {metric} | {value:.3f} | {lower:.3f} to "
-            f"{upper:.3f} | {spread:.3f} | {seconds:.1f} |"
-        )
+def predictions_file(results: Path, task: str, seed: int, member: str) -> Path:
+    """Return the file of a member's held-out predictions."""
+    return results / f"{task}-{seed}-{member}.npz"
 
 
-def measure_seed(task: Task, found: Labelled, seed: int) -> Iterator[tuple[str, Score, float]]:
-    """Yield the score and CPU-seconds of each model, and the differences of the means."""
-    splits, named = split_samples(
-        SplitOptions(test_size=0, group_column=task.group),
-        5,
-        seed,
-        found.ids,
-        found.metadata,
-        found.values.astype(np.int64) if found.classes else None,
-    )
-    labels = Labels.of(found.values, found.classes, named)
-    held = held_out(splits)
-    runs = {
-        name: cross_validate(name, estimator, found.samples, labels, splits, seed)
-        for name, estimator in {"kernel": Kernel(), "forest": Forest(n_jobs=1)}.items()
+def read_members(results: Path, task: str, seed: int) -> dict[str, Mapping[str, F64]]:
+    """Return the arrays of the members that have predictions."""
+    files = {
+        member: predictions_file(results, task, seed, member)
+        for member in (*ESTIMATORS, TRANSFORMER)
     }
-    members = {name: run.predictions_MC for name, run in runs.items()}
-    seconds = {name: run.cpu_seconds for name, run in runs.items()}
+    return {member: dict(np.load(file)) for member, file in files.items() if file.exists()}
+
+
+def predict(member: str, name: str, found: Labelled, seed: int, results: Path) -> None:
+    """Write a member's held-out predictions of the folds of a seed, and its CPU-seconds."""
+    task = TASKS[name]
+    splits, labels = found.split(task, seed)
+    if member == TRANSFORMER:
+        encoder = pretrained_encoder(task.study, found.folder, results)
+        began = time.process_time()
+        folder = results / f"{name}-{seed}-{TRANSFORMER}"
+        train_transformer(task, found, seed, encoder, folder)
+        predictions_MC = read_transformer(folder, found, held_out(splits))
+        seconds = time.process_time() - began
+    else:
+        run = cross_validate(
+            member, ESTIMATORS[member], found.samples, labels, splits, seed, final=False
+        )
+        predictions_MC, seconds = run.predictions_MC, run.cpu_seconds
+    file = predictions_file(results, name, seed, member)
+    np.savez(file, predictions_MC=predictions_MC, cpu_seconds=seconds)
+
+
+def pretrained_encoder(study: str, folder: Path, results: Path) -> Path:
+    """Return the run folder of the encoder of a study; pretrain it on all samples once."""
+    output, seconds = results / f"{study}-encoder", results / f"{study}-encoder.npz"
+    if not seconds.exists():
+        tree = folder / "tree.nwk"
+        began = time.process_time()
+        table = load_study(TableOptions(table=folder / "table.biom", drop_empty_samples=True)).table
+        run_aam(
+            *("pretrain", "--table", str(folder / "table.biom"), "--drop-empty-samples"),
+            *(["--tree", str(tree)] if tree.exists() else ["--penalty", "0"]),
+            *("--embedding-dim", "64", "--epochs", epochs("pretrain", len(table.sample_ids))),
+            *("--output-dir", str(output), "--overwrite"),
+        )
+        np.savez(seconds, cpu_seconds=time.process_time() - began)
+    return output
+
+
+def train_transformer(task: Task, found: Labelled, seed: int, encoder: Path, output: Path) -> None:
+    """Train the transformer for each fold."""
+    run_aam(
+        *("train", "--table", str(found.folder / "table.biom"), "--drop-empty-samples"),
+        *("--metadata", str(found.folder / "metadata.tsv"), "--metadata-column", task.column),
+        *(["--classifier"] if task.classifier else []),
+        *(["--where", task.where] if task.where else []),
+        *(["--group-column", task.group] if task.group else []),
+        *("--members", TRANSFORMER, "--pretrained-encoder", str(encoder), "--freeze-base"),
+        *("--folds", str(FOLDS), "--test-size", "0", "--seed", str(seed)),
+        *("--epochs", epochs("train", len(found.ids)), "--output-dir", str(output), "--overwrite"),
+    )
+
+
+def epochs(command: str, samples: int) -> str:
+    """Return the epochs that make the steps of a command, on four fifths of the samples."""
+    return str(math.ceil(STEPS[command] / math.ceil(0.8 * samples / BATCH)))
+
+
+def run_aam(*arguments: str) -> None:
+    """Run a command of `aam` in this process, so that its CPU-seconds have no imports."""
+    if status := aam(arguments):
+        raise SystemExit(status)
+
+
+def read_transformer(folder: Path, found: Labelled, held: HeldOut) -> F64:
+    """Return the predictions [M, C] of a run folder, whose samples are those of the folds."""
+    frame = read_predictions(folder / "predictions.tsv")
+    expected = [
+        (found.ids[row], str(fold)) for row, fold in zip(held.rows, held.folds, strict=True)
+    ]
+    if list(zip(frame["sample-id"], frame["fold"], strict=True)) != expected:
+        raise SystemExit(f"'{folder}' has other folds; remove it")
+    columns = [f"p_{name}" for name in found.classes] or ["predicted"]
+    return np.column_stack([numeric_column(frame, column) for column in columns])
+
+
+@dataclass(frozen=True)
+class ScoredSeed:
+    """Scores and paired differences of one seed, and the CPU-seconds of each member."""
+
+    scores: Mapping[str, Score]
+    seconds: Mapping[str, float]
+    groups: int
+
+
+def score_seed(
+    task: Task, found: Labelled, seed: int, read: Mapping[str, Mapping[str, F64]]
+) -> ScoredSeed:
+    """Score the members, the ensemble of the estimators, and that with the transformer."""
+    splits, labels = found.split(task, seed)
+    held = held_out(splits)
+    members = {name: arrays["predictions_MC"] for name, arrays in read.items()}
+    estimators = {name: members[name] for name in ("kernel", "forest")}  # the order of `aam train`
     predictions = members | {
-        "mean": combine(list(members.values()), np.full(len(members), 1 / len(members))),
-        "ensemble": combine_members(members, labels, held).uncalibrated_MC,
+        "ensemble": combine_members(estimators, labels, held).predictions_MC,
+        "all": combine_members(estimators | members, labels, held).predictions_MC,
     }
     draws = draw_groups(labels.groups[held.rows], seed, DRAWS)
     drawn = {
         name: draw_metrics(held.scored(predicted, labels), draws)
         for name, predicted in predictions.items()
     }
-    metric = next(iter(SCORED[labels.type]))
-    for name, model in drawn.items():
-        yield name, model.score()[metric], seconds.get(name, sum(seconds.values()))
-    for one, two in itertools.product(("mean", "ensemble"), runs):
-        yield f"{one} - {two}", drawn[one].ahead_of(drawn[two])[1], 0.0
+    scores = {name: model.score()[task.metric] for name, model in drawn.items()}
+    pairs = [("ensemble", name) for name in ESTIMATORS]
+    if TRANSFORMER in members:
+        pairs.append(("all", "ensemble"))
+    for one, two in pairs:
+        scores[f"{one} - {two}"] = drawn[one].ahead_of(drawn[two])[1]
+    seconds = {name: float(arrays["cpu_seconds"]) for name, arrays in read.items()}
+    return ScoredSeed(scores, seconds, draws.groups)
+
+
+def row(name: str, found: Labelled, scored: Sequence[ScoredSeed]) -> Iterator[str]:
+    """Yield the cells of a task, see `HEADER`."""
+    network = [one for one in scored if TRANSFORMER in one.scores]
+    means = {member: mean_score(scored, member)[0] for member in ESTIMATORS}
+    better = max(means, key=lambda member: means[member])
+    yield f"{name} ({ {'r2': 'R²', 'auc': 'AUC'}[TASKS[name].metric] })"
+    yield f"{len(found.ids):,}, {scored[0].groups:,}, {len(scored)}"
+    for model in (*ESTIMATORS, "ensemble"):
+        yield shown(mean_score(scored, model))
+    yield f"{shown(mean_score(scored, f'ensemble - {better}'), '+')} ({better})"
+    if network:
+        seeds = "" if len(network) == len(scored) else f"; seeds: {len(network)}"
+        yield shown(mean_score(network, TRANSFORMER)) + seeds
+        yield shown(mean_score(network, "all - ensemble"), "+")
+    else:
+        yield from ("not measured", "")
+    yield ", ".join(
+        f"{np.mean([one.seconds[member] for one in seeds]):.0f}"
+        for member, seeds in ((*((m, scored) for m in ESTIMATORS), (TRANSFORMER, network)))
+        if seeds
+    )
+
+
+def mean_score(scored: Sequence[ScoredSeed], name: str) -> tuple[float, float, float]:
+    """Return the means over the seeds of a score and its limits."""
+    found = [one.scores[name] for one in scored]
+    limits = np.array([(one.value, one.lower, one.upper) for one in found], dtype=np.float64)
+    value, lower, upper = limits.mean(axis=0)
+    return value, lower, upper
+
+
+def shown(score: tuple[float, float, float], sign: str = "") -> str:
+    """Format a score or, with the sign "+", a difference."""
+    value, lower, upper = score
+    return f"{value:{sign}.3f} ({lower:.3f} to {upper:.3f})"
 
 
 if __name__ == "__main__":
