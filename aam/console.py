@@ -55,7 +55,7 @@ def interactive() -> bool:
     return console.is_terminal and not console.quiet
 
 
-def say(message: str) -> None:
+def info(message: str) -> None:
     """Print a message."""
     if _library.get():
         logging.getLogger("aam").info(message)
@@ -108,7 +108,7 @@ def track(
             if not console.is_terminal and now - line >= line_every:
                 line, pace = now, (now - began) / number
                 left = duration(pace * (total - number))
-                say(f"{what}: {number}/{total}, {1 / pace:.3g} {unit}/s, {left} left")
+                info(f"{what}: {number}/{total}, {1 / pace:.3g} {unit}/s, {left} left")
             speed = progress.tasks[0].finished_speed or progress.tasks[0].speed
             rate = f"{speed:.1f} {unit}/s" if speed else ""
             progress.update(task, advance=1, rate=rate)

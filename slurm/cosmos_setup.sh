@@ -13,11 +13,11 @@ if [ "$engine" != native ]; then
 fi
 set -uo pipefail
 home_of_runs="/cosmos/vast/scratch/$USER"
-say() { echo "cosmos_setup: $*" >&2; }
-die() { say "$2"; exit "$1"; } # die STATUS MESSAGE
+log() { echo "cosmos_setup: $*" >&2; }
+die() { log "$2"; exit "$1"; } # die STATUS MESSAGE
 command -v aam-launch >/dev/null || die 69 "No aam-launch on PATH; 'pip install .' in the checkout installs it."
 command -v "$engine" >/dev/null || die 69 "No $engine on PATH; 'module avail $engine' lists what there is."
-say "$("$engine" --version), folders in '$home_of_runs'"
+log "$("$engine" --version), folders in '$home_of_runs'"
 for name in data checkpoints logs containers containers/tmp containers/cache; do
     mkdir -p -- "$home_of_runs/$name" || die 73 "'$home_of_runs/$name' cannot be made."
 done
@@ -33,7 +33,7 @@ else
     aam-launch images build rocm63 --site cosmos "$@" || exit
 fi
 python3 -m pip install --quiet --upgrade --target "$home_of_runs/containers/pytest" pytest ||
-    say "pytest was not installed; only test_runner.sh needs it"
+    log "pytest was not installed; only test_runner.sh needs it"
 "$engine" exec --contain --cleanenv --no-home "$image" aam --version ||
     die 69 "The image does not start; 'aam-launch doctor' may say why."
-say "ready; next: docs/cosmos_quickstart.md"
+log "ready; next: docs/cosmos_quickstart.md"

@@ -7,7 +7,7 @@ from typing import Any
 
 import numpy as np
 
-from aam.console import say
+from aam.console import info
 from aam.contract.errors import UsageError
 from aam.contract.files import atomic_write, refuse_existing
 from aam.contract.options import to_plain
@@ -76,7 +76,7 @@ def run(options: Baseline) -> None:
         content = result | {"options": to_plain(options)}
         temporary.write_text(json.dumps(content, indent=2) + "\n", encoding="utf-8")
     write_splits(options.output_dir / "splits.tsv", table.sample_ids, splits, groups)
-    say(f"{', '.join(FILES)} in {options.output_dir}")
+    info(f"{', '.join(FILES)} in {options.output_dir}")
 
 
 def _estimator(options: Baseline) -> Estimator[Any]:

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import json
 
-from aam.console import say
+from aam.console import info
 from aam.contract.files import atomic_write
 from aam.contract.options.commands.measure import BenchPretrain, BenchTrain, BenchWorkload
 from aam.performance.tune_result import RATE_NOTE, failures, measured_json, rate_cells
@@ -54,4 +54,4 @@ def run(options: BenchPretrain | BenchTrain | BenchWorkload) -> None:
             ]
         lead = f"{given.device.name}, PyTorch {given.device.torch}; {given.bench.rounds} rounds."
         write_page(given.folder / "report.html", "Benchmark", lead, charts, tables)
-    say(f"Report: {given.folder / 'report.html'}")
+    info(f"Report: {given.folder / 'report.html'}")

@@ -6,7 +6,7 @@ from collections.abc import Iterable
 
 import torch
 
-from aam.console import say
+from aam.console import info
 from aam.contract.check_report import UNUSABLE, CheckReport, to_json, worst
 from aam.contract.errors import Unavailable
 from aam.contract.options.commands.stack import Check
@@ -30,7 +30,7 @@ def run(options: Check, backends: tuple[Backend, ...] = TORCH) -> int:
 
     device = choose_device(DeviceOptions(device=options.device))
     if device.type == "cpu" and options.device == "auto":
-        say("No GPU was found; the CPU is measured.")
+        info("No GPU was found; the CPU is measured.")
     plan = CheckPlan(options.quick, recomputed=not options.quick)
     report = conclude(_events(backends, plan, device, options.timeout), options.quick)
     _require_results(report)

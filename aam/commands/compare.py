@@ -5,7 +5,7 @@ from __future__ import annotations
 import os
 from urllib.parse import quote
 
-from aam.console import say
+from aam.console import info
 from aam.contract.errors import UsageError
 from aam.contract.files import atomic_write
 from aam.contract.options.commands.compare import Compare
@@ -41,4 +41,4 @@ def run(options: Compare) -> None:
     text = render("compare.html.j2", lead=lead, tables=tables, links=links)
     with atomic_write(options.output) as temporary:
         temporary.write_text(text, encoding="utf-8")
-    say(f"Comparison: {options.output}")
+    info(f"Comparison: {options.output}")

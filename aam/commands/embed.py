@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from aam.console import say
+from aam.console import info
 from aam.contract.errors import UsageError
 from aam.contract.files import atomic_write, refuse_existing
 from aam.contract.options.commands.use import Embed
@@ -48,7 +48,7 @@ def run(options: Embed) -> dict[str, object]:
     ids = study.table.sample_ids
     if shard is not None:
         write_embeddings(shard, ids, [embeddings_ND])
-        say(f"Embeddings of {len(ids)} samples: {shard}")
+        info(f"Embeddings of {len(ids)} samples: {shard}")
         return {"attention": model.attention, **facts_of(shard, len(ids))}
     coords, explained = principal_coordinates(embeddings_ND, AXES)
     colour = None
@@ -68,5 +68,5 @@ def run(options: Embed) -> dict[str, object]:
     )
     with atomic_write(folder / "pcoa.png") as temporary:
         figure.savefig(temporary, dpi=150)
-    say(f"{len(ids)} samples: {', '.join(FILES)} in {folder}")
+    info(f"{len(ids)} samples: {', '.join(FILES)} in {folder}")
     return {"attention": model.attention}

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import json
 
-from aam.console import say
+from aam.console import info
 from aam.contract.files import atomic_write, refuse_existing
 from aam.contract.options.commands.use import Evaluate
 from aam.contract.options.study import ordered_levels
@@ -42,4 +42,4 @@ def run(options: Evaluate) -> None:
     if options.output is not None:
         with atomic_write(options.output) as temporary:
             temporary.write_text(json.dumps(found, indent=2) + "\n", encoding="utf-8")
-        say(f"Metrics: {options.output}")
+        info(f"Metrics: {options.output}")

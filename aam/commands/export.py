@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from aam.console import say
+from aam.console import info
 from aam.contract.files import refuse_existing
 from aam.contract.options.commands.use import Export
 from aam.members.onnx_export import export, parts_of
@@ -22,5 +22,5 @@ def run(options: Export) -> dict[str, object]:
     differences: dict[str, object] = {}
     for path, part in paths.items():
         differences[path.name] = difference = export(part, path)
-        say(f"{path}: ONNX Runtime differs from PyTorch by {difference:.1g} of the largest output")
+        info(f"{path}: ONNX Runtime differs from PyTorch by {difference:.1g} of the largest output")
     return {"differences": differences}

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from aam.console import say
+from aam.console import info
 from aam.contract.errors import NotFinite
 from aam.contract.options.commands.stack import GoldenGenerate
 from aam.golden import case
@@ -27,4 +27,4 @@ def run(options: GoldenGenerate) -> None:
     if wrong is not None:
         raise NotFinite("This stack computes values that are not finite", wrong, "run `aam check`")
     write(options.golden_dir, Golden(stack, weights, batches, measured))
-    say(f"{stack}: {options.golden_dir}")
+    info(f"{stack}: {options.golden_dir}")

@@ -6,7 +6,7 @@ from pathlib import Path
 
 import numpy as np
 
-from aam.console import say
+from aam.console import info
 from aam.contract.errors import UsageError
 from aam.contract.files import atomic_write, refuse_existing
 from aam.contract.options.commands.use import Importance
@@ -42,7 +42,7 @@ def run(options: Importance) -> None:
         write_table(options.output, table)
         with atomic_write(picture) as temporary:
             draw_attention(table, mixing_UU, sample).savefig(temporary, format="png")
-        say(f"Attention to {len(table)} ASVs of {sample}: {options.output}, {picture}")
+        info(f"Attention to {len(table)} ASVs of {sample}: {options.output}, {picture}")
         return
     table = importance_table(loaded, study, taxa, covariates, options.device)
     if options.method == "permutation":
@@ -53,9 +53,9 @@ def run(options: Importance) -> None:
     write_table(options.output, table)
     if options.clades is not None:
         write_table(options.clades, clade_table(table))
-        say(f"Importance of taxa: {options.clades}")
+        info(f"Importance of taxa: {options.clades}")
     samples = len(study.table.sample_ids)
-    say(f"Importance of {len(table)} ASVs in {samples} samples: {options.output}")
+    info(f"Importance of {len(table)} ASVs in {samples} samples: {options.output}")
 
 
 def _check(options: Importance, picture: Path | None) -> None:

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from aam.console import say
+from aam.console import info
 from aam.contract.files import refuse_existing
 from aam.contract.options.commands.studies import Merge
 from aam.data.shards import merge
@@ -17,5 +17,5 @@ def run(options: Merge) -> dict[str, object]:
     """
     refuse_existing(options.output, options.overwrite)
     facts = merge(options.output)
-    say(f"{facts['samples']} samples: {options.output}")
+    info(f"{facts['samples']} samples: {options.output}")
     return facts

@@ -5,7 +5,7 @@ from __future__ import annotations
 import numpy as np
 import numpy.typing as npt
 
-from aam.console import say
+from aam.console import info
 from aam.contract.errors import UsageError
 from aam.contract.files import refuse_existing
 from aam.contract.options.commands.use import Neighbors
@@ -37,7 +37,7 @@ def run(options: Neighbors) -> None:
     matrix = _unifrac(options, collection.ids)
     if matrix is not None:
         found = agreement(collection, matrix, options.neighbors)
-        say(
+        info(
             f"Agreement with UniFrac in {found.samples} samples: {found.recall:.0%} of the "
             f"{options.neighbors} nearest samples by UniFrac are among those by embedding (by "
             f"chance {found.chance:.0%}); Spearman correlation of the distances "
@@ -45,7 +45,7 @@ def run(options: Neighbors) -> None:
         )
     write_table(options.output, table)
     what = "neighbors" if options.index == "exact" else "approximate neighbors"
-    say(
+    info(
         f"{options.neighbors} {what} of {len(query.ids)} samples among {len(collection.ids)}: "
         f"{options.output}"
     )

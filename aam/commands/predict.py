@@ -7,7 +7,7 @@ from dataclasses import replace
 
 import pandas as pd
 
-from aam.console import say
+from aam.console import info
 from aam.contract.files import refuse_existing
 from aam.contract.options.commands.use import Predict
 from aam.contract.shards import file_of
@@ -44,7 +44,7 @@ def run(options: Predict) -> dict[str, object]:
     table = join_targets(tables) if len(tables) > 1 else next(iter(tables.values()))
     write_table(output, table)
     columns = ", ".join(f"'{column}'" for column in tables)
-    say(f"Predictions of {columns} for {len(table)} samples: {output}")
+    info(f"Predictions of {columns} for {len(table)} samples: {output}")
     return facts | (facts_of(output, len(table)) if options.shard is not None else {})
 
 

@@ -5,7 +5,7 @@ from __future__ import annotations
 import os
 from pathlib import Path
 
-from aam.console import say
+from aam.console import info
 from aam.contract.errors import CannotCreate, UsageError
 from aam.contract.files import refuse_existing
 from aam.contract.folders import atomic_folder
@@ -29,7 +29,7 @@ def run(options: Prepare) -> None:
         for folder in options.table:
             header = read_header(folder)
             verify(folder, header)
-            say(f"'{folder}' is intact: the checksums of {len(header.arrays)} files match.")
+            info(f"'{folder}' is intact: the checksums of {len(header.arrays)} files match.")
         return
     if output is None:
         raise UsageError("Nowhere to write", "--output was not given", "name a folder")
@@ -40,7 +40,7 @@ def run(options: Prepare) -> None:
     _refuse_existing(output, options.overwrite)
     with atomic_folder(output, options.overwrite) as folder:
         sizes = prepare(options, folder)
-    say(
+    info(
         f"{sizes.samples} samples x {sizes.asvs} ASVs, {sizes.entries} counts: '{output}'. "
         f"Give it as --table{', and as --metadata' if options.metadata else ''}."
     )

@@ -11,7 +11,7 @@ from rich.console import Console
 from rich.markup import escape
 from rich.table import Column, Table
 
-from aam.console import say
+from aam.console import info
 from aam.contract.errors import DataError
 from aam.contract.files import atomic_write, refuse_existing
 from aam.contract.options.commands.measure import ProfilePretrain, ProfileTrain
@@ -88,7 +88,7 @@ def _run_command(options: ProfilePretrain | ProfileTrain) -> None:
         [],
         unit="%",
     )
-    say(f"Trace: {trace}")
+    info(f"Trace: {trace}")
 
 
 def _as_plain(profile: KernelProfile, number: int, wait: float = 0.0) -> dict[str, Any]:

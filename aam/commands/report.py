@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from dataclasses import replace
 
-from aam.console import say
+from aam.console import info
 from aam.contract.errors import UsageError
 from aam.contract.files import atomic_write
 from aam.contract.options.commands.use import Report
@@ -43,4 +43,4 @@ def _write(options: Report) -> None:
     text = page(ReportInput(found, colours, options.unit, compare_models(found)), place)
     with atomic_write(place) as temporary:
         temporary.write_text(text, encoding="utf-8")
-    say(f"Report: {place} ({len(text.encode()) / 1024:.0f} KiB)")
+    info(f"Report: {place} ({len(text.encode()) / 1024:.0f} KiB)")

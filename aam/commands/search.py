@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from aam.console import say
+from aam.console import info
 from aam.contract.options.commands.search import Search
 from aam.members.search import BEST, search
 
@@ -13,11 +13,11 @@ def run(options: Search) -> None:
     if result is None:
         return
     for number, fold in enumerate(result["folds"], start=1):
-        say(
+        info(
             f"Fold {number}: {result['metric']} {fold['outer']:.3f} with {fold['values']} "
             f"(inner folds, which chose them: {fold['inner']:.3f})."
         )
-    say(
+    info(
         f"Score of the search: {result['metric']} {result['outer']:.3f}, the mean of "
         f"{len(result['folds'])} folds whose samples chose nothing. Train with all samples: "
         f"aam train --config {options.run.output_dir / BEST}, and the other options of this search."

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import shlex
 
-from aam.console import say
+from aam.console import info
 from aam.contract.options.commands.train import Train
 from aam.data.metrics import summary
 from aam.members.targets import train_targets
@@ -19,4 +19,4 @@ def run(options: Train) -> None:
             return
         if scored.folds:
             show(summary(scored, column))
-    say(f"Next: aam report --run-dir {shlex.quote(str(options.run.output_dir))}")
+    info(f"Next: aam report --run-dir {shlex.quote(str(options.run.output_dir))}")

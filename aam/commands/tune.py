@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import json
 
-from aam.console import say
+from aam.console import info
 from aam.contract.files import atomic_write
 from aam.contract.options.commands.measure import TunePretrain, TuneTrain, TuneWorkload
 from aam.performance.tune import Tuned, tune
@@ -67,9 +67,9 @@ def run(options: TunePretrain | TuneTrain | TuneWorkload) -> None:
         }
         lead = _lead(tuned, given)
         write_page(given.folder / "report.html", f"Settings of {command}", lead, bars, tables)
-        say(lead)
+        info(lead)
     if tuned.chosen:
-        say(f"Next: add --config {settings} to `{command}`.")
+        info(f"Next: add --config {settings} to `{command}`.")
 
 
 def _lead(tuned: Tuned, given: SetUp) -> str:

@@ -7,7 +7,7 @@ from pathlib import Path
 import numpy as np
 from numpy.typing import NDArray
 
-from aam.console import say
+from aam.console import info
 from aam.contract.errors import DataError, UsageError
 from aam.contract.files import atomic_write, refuse_existing
 from aam.contract.options.commands.compare import Unifrac
@@ -47,7 +47,7 @@ def run(options: Unifrac) -> dict[str, object] | None:
     if options.unifrac_metric == "faith_pd":
         table, phylogeny = _read(options)
         _write_diversity(options.output, table, faith_pd_of_all(table, phylogeny))
-        say(f"Faith PD of {len(table.sample_ids)} samples is in '{options.output}'.")
+        info(f"Faith PD of {len(table.sample_ids)} samples is in '{options.output}'.")
         return None
     if options.output.suffix == ".h5" and options.engine not in ENGINES:
         table, tiles = _tiles(options)
@@ -61,7 +61,7 @@ def run(options: Unifrac) -> dict[str, object] | None:
         upper = matrix.values[np.triu_indices(samples, 1)]
         low, high = upper.min(initial=np.inf), upper.max(initial=-np.inf)
     spread = f", {low:.3f} to {high:.3f}" if low <= high else ""
-    say(f"Distances of {samples} samples{spread}, are in '{options.output}'.")
+    info(f"Distances of {samples} samples{spread}, are in '{options.output}'.")
     return None
 
 
@@ -86,7 +86,7 @@ def _write_shard(options: Unifrac) -> dict[str, object]:
     part = shard.part(len(pairs))
     with atomic_write(file) as temporary:
         write_tiles(temporary, table.sample_ids, tiles, pairs[part.start : part.stop])
-    say(f"Shard {shard}: {len(part)} of {len(pairs)} tiles of {samples} samples, in '{file}'.")
+    info(f"Shard {shard}: {len(part)} of {len(pairs)} tiles of {samples} samples, in '{file}'.")
     return facts_of(file, samples)
 
 

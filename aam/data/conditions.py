@@ -22,7 +22,7 @@ from typing import Any
 import numpy as np
 import numpy.typing as npt
 
-from aam.console import say
+from aam.console import info
 from aam.contract.errors import DataError, UsageError, first_few
 from aam.data.metadata import Metadata, normalized
 
@@ -146,7 +146,7 @@ def rows_where(
             "change the condition",
         )
     rows = np.flatnonzero(met)
-    say(f"Samples with {condition}: {len(rows)} of {len(sample_ids)}.")
+    info(f"Samples with {condition}: {len(rows)} of {len(sample_ids)}.")
     return rows
 
 

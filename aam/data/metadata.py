@@ -18,7 +18,7 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
-from aam.console import say, warn
+from aam.console import info, warn
 from aam.contract.errors import DataError, UsageError, first_few
 from aam.contract.files import require
 from aam.contract.suggestions import nearest
@@ -304,7 +304,7 @@ def _labelled(
             f"No sample has a value in the column '{column}'", counted, "name another column"
         )
     if reasons:
-        say(f"Samples left out: {counted}.")
+        info(f"Samples left out: {counted}.")
     rows = np.array([row for row, _ in known], dtype=np.int64)
     return rows, [text for _, text in known]
 

@@ -11,7 +11,7 @@ from typing import TYPE_CHECKING
 import numpy as np
 import numpy.typing as npt
 
-from aam.console import say
+from aam.console import info
 from aam.contract.errors import DataError, first_few
 from aam.data.io.text import read_text
 from aam.data.metadata import (
@@ -194,5 +194,5 @@ def _held_out(frame: pd.DataFrame, path: Path) -> pd.DataFrame:
         )
     rest = [f"{times} {part or 'unnamed'}" for part, times in counts.items() if part != chosen]
     if rest:
-        say(f"Scored: {counts[chosen]} {chosen} rows; left out: {', '.join(rest)} rows.")
+        info(f"Scored: {counts[chosen]} {chosen} rows; left out: {', '.join(rest)} rows.")
     return frame[frame["split"] == chosen]

@@ -14,7 +14,7 @@ from pathlib import Path
 import numpy as np
 from numpy.typing import NDArray
 
-from aam.console import say
+from aam.console import info
 from aam.contract.errors import DataError, UsageError, first_few
 from aam.contract.files import require
 from aam.data.io.artifact import read_payload
@@ -213,12 +213,12 @@ def _refuse_letters(sequences: Sequence[str]) -> None:
 def _report(sequences: Sequence[str], kept: Sequence[str], codes: NDArray[np.uint8]) -> None:
     normalized = sum(1 for dna in kept if not dna.isupper() or "U" in dna)
     if normalized:
-        say(f"Lower case or U is read as A, C, G, T in {normalized} of {len(kept)} sequences.")
+        info(f"Lower case or U is read as A, C, G, T in {normalized} of {len(kept)} sequences.")
     cut = sum(1 for full, part in zip(sequences, kept, strict=True) if len(full) > len(part))
     if cut:
         longest = max(len(part) for part in kept)
-        say(f"Cut to {longest} nucleotides: {cut} of {len(kept)} sequences were longer.")
+        info(f"Cut to {longest} nucleotides: {cut} of {len(kept)} sequences were longer.")
     # Padding is not a letter, so equal rows are equal sequences.
     equal = len(kept) - len({row.tobytes() for row in codes})
     if equal:
-        say(f"Sequences that another feature has too: {equal} of {len(kept)}.")
+        info(f"Sequences that another feature has too: {equal} of {len(kept)}.")

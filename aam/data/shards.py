@@ -11,7 +11,7 @@ import shutil
 from pathlib import Path
 from typing import Any
 
-from aam.console import say
+from aam.console import info
 from aam.contract import run_record
 from aam.contract.errors import CannotCreate, DataError, MissingInput, UsageError, first_few
 from aam.contract.files import atomic_write, sha256
@@ -44,7 +44,7 @@ def take_shard(study: Study, options: Any) -> Study:
             f"use {batches} shards or fewer",
         )
     part = study.part(rows)
-    say(
+    info(
         f"Shard {shard}: samples {rows.start + 1} to {rows.stop} of {samples}, with "
         f"{len(part.tokens_FL)} of {len(study.tokens_FL)} ASVs."
     )
@@ -80,7 +80,7 @@ def finished(command: str, options: Any) -> dict[str, object] | None:
             f"'{file}' has other {different}",
             "add --overwrite to replace it, or choose another --output",
         )
-    say(f"Shard {shard} is complete: {file}")
+    info(f"Shard {shard} is complete: {file}")
     facts: dict[str, Any] = record[FACTS]
     return {FACTS: facts}
 

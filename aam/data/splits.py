@@ -15,7 +15,7 @@ from pathlib import Path
 import numpy as np
 import numpy.typing as npt
 
-from aam.console import say
+from aam.console import info
 from aam.contract.errors import DataError, UsageError, first_few
 from aam.contract.files import atomic_write
 from aam.data.io.text import read_text
@@ -140,9 +140,9 @@ def read_splits(path: Path, sample_ids: Sequence[str]) -> tuple[Split, ...]:
     listed = {sample for _, sample in placed}
     unlisted = [name for name in sample_ids if name not in listed]
     if absent:
-        say(f"Ids of '{path.name}' without a labelled sample in the table: {first_few(absent)}.")
+        info(f"Ids of '{path.name}' without a labelled sample in the table: {first_few(absent)}.")
     if unlisted:
-        say(f"Samples that are not in '{path.name}' are not used: {first_few(unlisted)}.")
+        info(f"Samples that are not in '{path.name}' are not used: {first_few(unlisted)}.")
     return tuple(
         Split(*(np.array(sorted(folds[name][part]), dtype=np.int64) for part in PARTS))
         for name in sorted(folds, key=lambda name: (len(name), name))

@@ -10,7 +10,7 @@ from typing import Any
 import numpy as np
 import numpy.typing as npt
 
-from aam.console import say
+from aam.console import info
 from aam.contract.errors import UsageError
 from aam.contract.options.commands.compare import Unifrac
 from aam.contract.options.study import PhylogenyOptions, TableOptions
@@ -175,7 +175,7 @@ def _map_store(origin: StoreOrigin) -> Study:
     tokens_FL = store.tokens_FL[:, : origin.max_bp]
     if origin.max_bp is not None and tokens_FL.shape[1] < store.tokens_FL.shape[1]:
         longer = int((store.tokens_FL[:, origin.max_bp] != PAD).sum())
-        say(f"Cut to {origin.max_bp} nucleotides: {longer} of {len(tokens_FL)} sequences.")
+        info(f"Cut to {origin.max_bp} nucleotides: {longer} of {len(tokens_FL)} sequences.")
     study = Study(
         store.table,
         tokens_FL,

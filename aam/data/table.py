@@ -15,7 +15,7 @@ import numpy as np
 from numpy.typing import ArrayLike, NDArray
 from scipy.sparse import csr_array
 
-from aam.console import say
+from aam.console import info
 from aam.contract.errors import DataError, first_few
 from aam.data.io.table_formats import open_blocks
 from aam.data.store.mapped import MappedCounts, take_strings
@@ -132,7 +132,7 @@ def check_reads(
     leave_out_samples(f"Samples without reads in '{path}'", empty, drop_empty_samples)
     if len(features) < len(prevalence_F):
         unused = len(prevalence_F) - len(features)
-        say(f"Features without reads are left out: {unused} of {len(prevalence_F)}.")
+        info(f"Features without reads are left out: {unused} of {len(prevalence_F)}.")
     return samples, features
 
 
@@ -141,4 +141,4 @@ def leave_out_samples(what: str, ids: Sequence[str], drop_empty_samples: bool) -
     if ids and not drop_empty_samples:
         raise DataError(what, first_few(ids), "add --drop-empty-samples to leave them out")
     if ids:
-        say(f"{what} are left out: {first_few(ids)}.")
+        info(f"{what} are left out: {first_few(ids)}.")

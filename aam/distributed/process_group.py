@@ -19,7 +19,7 @@ import torch.distributed as dist
 from torch.distributed.distributed_c10d import PrefixStore, Store
 from torch.distributed.rendezvous import rendezvous
 
-from aam.console import console, say
+from aam.console import console, info
 from aam.contract.errors import Unavailable, UsageError
 from aam.contract.options.device import DeviceOptions, ScaleOptions
 from aam.distributed import heartbeat, network_settings
@@ -63,10 +63,10 @@ def process_group(
         place = _select_gpu(ranks)
     print_device(place)
     if scale.sync_batchnorm:
-        say("--sync-batchnorm: there is no batch norm in the network; nothing to synchronise.")
+        info("--sync-batchnorm: there is no batch norm in the network; nothing to synchronise.")
     if ranks.world_size == 1 and not scale.fsdp:
         if scale.distributed or scale.data_parallel:
-            say("One process: torchrun, srun or `aam-launch --gpus` start several.")
+            info("One process: torchrun, srun or `aam-launch --gpus` start several.")
         yield Communicator()
         return
     if is_gpu(place):
@@ -83,12 +83,12 @@ def process_group(
                 timeout=_COLLECTIVE_TIMEOUT,
             )
             how = "FSDP" if scale.fsdp else "DDP"
-            say(
+            info(
                 f"{ranks.world_size} processes ({how}), {place.type}, batches of {batch_size} "
                 f"samples: {_each(batch_size, ranks.world_size)} each."
             )
             for line in network_settings.describe(os.environ, place.type):
-                say(line)
+                info(line)
             yield Communicator(ranks, beat, dist.new_group(backend=CONTROL_BACKEND))
     finally:
         console.quiet = False
@@ -132,7 +132,7 @@ def _rendezvous(ranks: Ranks) -> Store:
     _require_resolvable(ranks)
     place = f"{ranks.main_address}, port {ranks.main_port}"
     waiting = f"Waiting for {ranks.world_size} ranks to meet at {place}."
-    reminder = threading.Timer(_REMIND, say, [waiting])
+    reminder = threading.Timer(_REMIND, info, [waiting])
     reminder.daemon = True
     reminder.start()
     try:

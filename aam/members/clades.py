@@ -11,7 +11,7 @@ from scipy import sparse
 from scipy.cluster.hierarchy import fcluster, linkage
 from scipy.spatial.distance import squareform
 
-from aam.console import say
+from aam.console import info
 from aam.members.base import Rows, Tokens
 from aam.members.kernel import mismatches
 
@@ -30,7 +30,7 @@ def clades(tokens_FL: Tokens) -> Rows:
     number = len(tokens_FL)
     found = np.zeros((len(LEVELS), number), dtype=np.int64)
     if number > MOST_ASVS:
-        say(f"The forest reads no clades: {number} ASVs, more than {MOST_ASVS}.")
+        info(f"The forest reads no clades: {number} ASVs, more than {MOST_ASVS}.")
     if not 2 <= number <= MOST_ASVS:
         return found
     distances = mismatches(tokens_FL, tokens_FL).clip(min=0)

@@ -14,7 +14,7 @@ import pandas as pd
 from scipy.stats import rankdata
 
 from aam import __version__
-from aam.console import say
+from aam.console import info
 from aam.contract.errors import DataError
 from aam.contract.files import require
 from aam.contract.options.device import DeviceOptions
@@ -133,9 +133,9 @@ def importance_table(
         for fold, sizes in enumerate(zip(*folds, strict=True), start=1):
             columns[f"{FOLD_RANK}{fold}"] = _mean_rank(sizes)
         ranks_KU = np.array([columns[name] for name in columns if name.startswith(FOLD_RANK)])
-        say(stability(ranks_KU).sentence)
+        info(stability(ranks_KU).sentence)
     if models:
-        say(f"{len(rows)} of {len(ids)} ASVs are in the training data.")
+        info(f"{len(rows)} of {len(ids)} ASVs are in the training data.")
     return pd.DataFrame(columns).sort_values("rank", kind="stable", ignore_index=True)
 
 
@@ -212,5 +212,5 @@ def _taxa(taxa: Mapping[str, str], ids: Sequence[str]) -> list[str]:
             "give the taxonomy of the same representative sequences",
         )
     if unmatched:
-        say(f"{unmatched} of {len(ids)} ASVs are not in the taxonomy.")
+        info(f"{unmatched} of {len(ids)} ASVs are not in the taxonomy.")
     return found

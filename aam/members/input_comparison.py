@@ -11,7 +11,7 @@ from collections.abc import Callable, Mapping, Sequence
 from dataclasses import asdict
 from typing import Any
 
-from aam.console import say, warn
+from aam.console import info, warn
 from aam.data.splits import Split
 from aam.members.base import F64, Labels, Samples
 from aam.members.cross_validation import HeldOut, cross_validate, held_out
@@ -133,9 +133,9 @@ def compare_inputs(
 
 def show_inputs(inputs: Mapping[str, Any], part: str) -> None:
     """Print the scores of each input, the differences and the conclusion."""
-    say(f"Metadata that the model reads: {', '.join(inputs['columns'])}.")
+    info(f"Metadata that the model reads: {', '.join(inputs['columns'])}.")
     for name, metrics in inputs["models"].items():
-        say(f"{name}, {part}: {shown_metrics(metrics)}")
+        info(f"{name}, {part}: {shown_metrics(metrics)}")
     for difference in inputs["differences"]:
-        say(f"{difference['sentence']}.")
-    (say if inputs["counts_add"] else warn)(inputs["conclusion"])
+        info(f"{difference['sentence']}.")
+    (info if inputs["counts_add"] else warn)(inputs["conclusion"])

@@ -21,7 +21,7 @@ import numpy as np
 import numpy.typing as npt
 from scipy import sparse
 
-from aam.console import say
+from aam.console import info
 from aam.data.covariates import CovariateEncoder, Covariates, fit_encoder
 from aam.members.base import F64, Arrays, Labels, Rows, Samples, Tokens
 from aam.members.kernel_ridge import Ridge, fit_logistic, fit_ridge, probabilities, product
@@ -262,7 +262,7 @@ class Kernel:
         samples = len(inputs.norms_N)
         rows = np.arange(samples)
         if samples > self.largest:
-            say(approximation(samples, self.largest))
+            info(approximation(samples, self.largest))
             chosen = np.random.default_rng(seed).choice(samples, self.largest, replace=False)
             rows = np.sort(chosen)
         encoder = fit_encoder(inputs.covariates)

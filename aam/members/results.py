@@ -7,7 +7,7 @@ from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import Any
 
-from aam.console import say, warn
+from aam.console import info, warn
 from aam.contract.files import atomic_write
 from aam.contract.options import to_plain
 from aam.contract.options.commands.train import Train
@@ -182,24 +182,24 @@ def _show(scores: Mapping[str, Any]) -> None:
     members = [name for name, weight in weights.items() if weight is not None]
     kept = [name for name in members if weights[name]]
     if left_out := [name for name in members if not weights[name]]:
-        say(
+        info(
             f"The ensemble is the {' and '.join(kept)}; left out: {', '.join(left_out)}, since the "
             "held-out predictions without it are better beyond noise."
         )
     for name, model in scores["models"].items():
         if members == [name]:  # the ensemble is this member
             continue
-        say(f"{name}, {scores['part']}: {shown_metrics(model['metrics'])}")
+        info(f"{name}, {scores['part']}: {shown_metrics(model['metrics'])}")
     for difference in scores["differences"]:
         if difference["model"] == ENSEMBLE:
-            say(f"{difference['sentence']}.")
+            info(f"{difference['sentence']}.")
     if "inputs" in scores:
         show_inputs(scores["inputs"], scores["part"])
     for confounder in scores["confounders"]:
         warn(warning(confounder))
     interval = scores["interval"]
     if interval is not None:
-        say(
+        info(
             f"Prediction interval ({100 * interval['coverage']:.0f} %): ± "
             f"{interval['half_width']:.3g}; it holds {100 * interval['covered']:.0f} % of the "
             f"{scores['part']} samples."

@@ -20,7 +20,7 @@ from typing import Any
 
 import numpy as np
 
-from aam.console import as_library, say
+from aam.console import as_library, info
 from aam.contract import run_record
 from aam.contract.errors import CannotCreate, NotFinite, UsageError
 from aam.contract.files import atomic_write, make_parent
@@ -138,7 +138,7 @@ def search(options: Search) -> dict[str, Any] | None:
     for number, (split, study) in enumerate(zip(splits, studies, strict=False), start=1):
         if (score := study.user_attrs.get("outer")) is None:
             stop_if_requested(stop)
-            say(f"Fold {number}: evaluating {study.best_params}.")
+            info(f"Fold {number}: evaluating {study.best_params}.")
             score = _score(base, axes, study.best_params, labelled, split, folder)
             study.set_user_attr("outer", score)
         folds.append(_described(study) | {"outer": score})

@@ -15,7 +15,7 @@ from contextlib import contextmanager, suppress
 from pathlib import Path
 from typing import Any
 
-from aam.console import say
+from aam.console import info
 from aam.contract import stop_file
 from aam.contract.errors import Interrupted, NotFinite, UsageError
 from aam.contract.installation import not_installed
@@ -151,7 +151,7 @@ def run_trials(
                 stop_file.count_steps(stop.file, stop_file.FEWEST_STEPS)
         elif wait and running:
             if not announced:
-                say(f"{study.study_name}: waiting for {running} trials of other processes.")
+                info(f"{study.study_name}: waiting for {running} trials of other processes.")
                 announced = True
             time.sleep(_POLL)
         elif wait and all(trial.state != state.COMPLETE for trial in trials):
@@ -179,5 +179,5 @@ def _print(study: Any, trial: Any, total: int) -> int:
     finished = sum(other.state.name in ("COMPLETE", "PRUNED") for other in study.trials)
     if trial.state.name != "FAIL":
         shown = "pruned" if trial.state.name == "PRUNED" else f"{trial.value:.3f}"
-        say(f"{study.study_name}, trial {finished} of {total}: {trial.params} {shown}")
+        info(f"{study.study_name}, trial {finished} of {total}: {trial.params} {shown}")
     return finished

@@ -14,7 +14,7 @@ from typing import Any
 
 import pandas as pd
 
-from aam.console import say
+from aam.console import info
 from aam.contract.errors import ConfigurationError, DataError, UsageError
 from aam.contract.options import specs
 from aam.contract.options.commands.train import Train
@@ -82,7 +82,7 @@ def train_targets(options: Train) -> dict[str, ScoredPredictions | None]:
             _write_splits(options, columns, splits)
         folders = {column: checkpoints.target_folder(folder, column) for column in columns}
         for column, place in folders.items():
-            say(f"Target: {column}")
+            info(f"Target: {column}")
             scored[column] = train(
                 dataclasses.replace(
                     options,

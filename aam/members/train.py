@@ -16,7 +16,7 @@ from types import MappingProxyType
 
 import numpy as np
 
-from aam.console import say, warn
+from aam.console import info, warn
 from aam.contract import run_record
 from aam.contract.errors import UsageError
 from aam.contract.options import specs
@@ -103,7 +103,7 @@ def _train_on_counts(options: Train) -> ScoredPredictions | None:
     if not _reads_metadata(options):
         return None
     folder, run = options.run.output_dir, options.run
-    say("Training the transformer again with the counts alone, to compare the inputs.")
+    info("Training the transformer again with the counts alone, to compare the inputs.")
     return network.train(
         dataclasses.replace(
             options,
@@ -144,7 +144,7 @@ def choose_members(options: Train) -> tuple[MemberName, ...]:
     if not members:
         members = DEFAULT if options.pretrained_encoder is None else ("transformer",)
         also = "" if options.pretrained_encoder is None else " (because of --pretrained-encoder)"
-        say(f"Members: {', '.join(members)}{also}; --members chooses others.")
+        info(f"Members: {', '.join(members)}{also}; --members chooses others.")
     if len(set(members)) < len(members):
         raise UsageError("A member twice", f"--members {' '.join(members)}", "name each once")
     if checkpoint.TRANSFORMER in members:
@@ -202,7 +202,7 @@ def _train_estimators(options: Train) -> ScoredPredictions:
             classes=labelled.classes,
             **facts,
         )
-    say(f"Model: {folder}")
+    info(f"Model: {folder}")
     return scored
 
 

@@ -14,7 +14,7 @@ from typing import Any
 import torch
 
 from aam import __version__
-from aam.console import say
+from aam.console import info
 from aam.contract.attention import (
     Status,
     StatusOf,
@@ -132,7 +132,7 @@ def _report(
             return report, f"measured for this stack, {report.made}", []
         warnings.append(f"The check report that came with the launch is not used: {problem}.")
     name = "CPU" if device.type == "cpu" else "GPU"
-    say(f"Measuring whether this {name} computes attention correctly.")
+    info(f"Measuring whether this {name} computes attention correctly.")
     if device.type == "cpu":
         events = measure(policy.backends, plan, device)
     else:

@@ -11,7 +11,7 @@ from pathlib import Path
 
 import torch
 
-from aam.console import say
+from aam.console import info
 from aam.contract.errors import Unavailable
 from aam.contract.gpus import AMD, GPU, NVIDIA, GpuVendor
 from aam.contract.options.device import DeviceOptions
@@ -69,7 +69,7 @@ def hardware_name(device: torch.device) -> str:
 
 def print_device(device: torch.device) -> None:
     """Print the device, which is the first line of a log."""
-    say(f"Device: {device_name(device)}")
+    info(f"Device: {device_name(device)}")
 
 
 def arch_of(device: torch.device) -> str:

@@ -10,7 +10,7 @@ import statistics
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 
-from aam.console import say
+from aam.console import info
 from aam.contract.errors import DataError
 from aam.performance.tune_settings import Setting
 from aam.performance.workload import RunPlan, RunResult, Step
@@ -197,4 +197,4 @@ class Bench:
 
     def _say(self, subject: str, setting: Setting, number: int, run: RunResult) -> None:
         found = run.failure or f"{rates([run], self.warmup).samples:.3g} samples/s"
-        say(f"{subject}: {setting.label}, run {number + 1} of {self.rounds}: {found}")
+        info(f"{subject}: {setting.label}, run {number + 1} of {self.rounds}: {found}")

@@ -16,7 +16,7 @@ from typing import Any, Literal, TypeVar
 
 import torch
 
-from aam.console import say, warn
+from aam.console import info, warn
 from aam.contract.check_report import VARIABLE, from_json
 from aam.contract.errors import DataError, UsageError
 from aam.contract.options import from_plain
@@ -132,7 +132,7 @@ def automatic(options: Learn, read: Callable[[Learn], TrainingRun]) -> Learn:
     if divide:
         text += f" --gradient-accumulation-steps {steps}"
     if ranks.is_main:
-        say(f"Largest settings that fit into {limit}: {text}.")
+        info(f"Largest settings that fit into {limit}: {text}.")
         if divide and steps > 1 and run.config.plan.metric is not None and run.weights.unifrac:
             warn(f"The UniFrac loss compares the samples of a batch, {size} instead of "
                  f"{size * steps}: --gradient-checkpointing allows larger batches.")  # fmt: skip

@@ -12,7 +12,7 @@ from collections.abc import Mapping
 from dataclasses import dataclass, field
 from typing import Any, Literal
 
-from aam.console import say
+from aam.console import info
 from aam.contract.errors import DataError
 from aam.performance.bench import COSTS, REMEDY, Bench, Measured, gain
 from aam.performance.parity import (
@@ -178,7 +178,7 @@ class _Search:
             trial = Trial(subject, own[label], one, verdict, evidence)
             kept = kept or trial.verdict == "kept"
             self.trials.append(trial)
-            say(f"{subject}: {label}: {trial.verdict}. {'; '.join(trial.evidence)}")
+            info(f"{subject}: {label}: {trial.verdict}. {'; '.join(trial.evidence)}")
             if trial.verdict == "kept":
                 self.chosen[subject] = trial
 

@@ -14,7 +14,7 @@ from dataclasses import asdict, dataclass, field
 from pathlib import Path
 from typing import Any
 
-from aam.console import say
+from aam.console import info
 from aam.contract.errors import CannotCreate, DataError
 from aam.contract.files import report_full_disk
 from aam.performance.workload import RunPlan, RunResult, Step, Workload, run_workload
@@ -99,7 +99,7 @@ def open_runs(
         steps = tuple(Step(*values) for values in line["steps"])
         runs.known[line["run"]] = RunResult(steps, line["failure"])
     if runs.known:
-        say(f"{len(runs.known)} runs of '{journal}' are not repeated.")
+        info(f"{len(runs.known)} runs of '{journal}' are not repeated.")
     return runs
 
 

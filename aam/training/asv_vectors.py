@@ -27,7 +27,7 @@ import numpy.typing as npt
 import torch
 from torch import Tensor
 
-from aam.console import say
+from aam.console import info
 from aam.contract.errors import DataError, UsageError
 from aam.contract.folders import atomic_folder, remove_abandoned
 from aam.contract.options.study import AsvVectorOptions
@@ -107,7 +107,7 @@ class AsvVectors:
         """Print how many of the ASVs of a study were known, and the size of the folder."""
         number = sum(len(hashes) for hashes, _ in self.segments)
         size = sum(vectors.nbytes for _, vectors in self.segments)
-        say(
+        info(
             f"ASV vectors: {known} of {asvs} ({known / max(asvs, 1):.0%}) were encoded before, of "
             f"{number} ({shown_size(size)}) in '{self.folder}'."
         )

@@ -16,7 +16,7 @@ from lightning.pytorch.callbacks.progress.rich_progress import CustomProgress, C
 from rich.progress import Task
 from rich.text import Text
 
-from aam.console import console, duration, say
+from aam.console import console, duration, info
 from aam.contract.errors import DataError
 from aam.contract.files import atomic_write
 from aam.training.lightning_module import TrainingModule
@@ -115,7 +115,7 @@ class EpochTable(Callback):
             with atomic_write(self.path) as temporary:
                 temporary.write_text(text.getvalue())
         if not console.is_terminal:
-            say(self._line(row, trainer))
+            info(self._line(row, trainer))
 
     def _line(self, row: dict[str, float], trainer: pl.Trainer) -> str:
         columns = ("train_loss", "val_loss", "val_r2", "val_mae", "val_accuracy")

@@ -11,7 +11,7 @@ import torch
 from lightning.pytorch.callbacks import Callback
 from torch import Tensor, nn
 
-from aam.console import say, warn
+from aam.console import info, warn
 from aam.contract.options.device import CompileModel
 from aam.contract.precision import Precision
 from aam.data.batches import Batch
@@ -81,12 +81,12 @@ class Fp32Report(Callback):
         for name in self._class_names:
             if name in self._fp32:
                 by_class[self._class_names[name]].append(name)
-        say(
+        info(
             f"{len(self._fp32)} of {len(self._class_names)} modules ran in fp32 "
             f"under {self.precision}:"
         )
         for class_name, names in sorted(by_class.items()):
-            say(f"  {class_name}: {', '.join(names)}")
+            info(f"  {class_name}: {', '.join(names)}")
         self.note("fp32_fallbacks", dict(sorted(by_class.items())))
 
 
@@ -115,7 +115,7 @@ class CompiledEncoder(Callback):
             reason = "the encoder is frozen, every ASV is encoded once"
         if not reason:
             encoder = pl_module.encoder
-            say("Compiling the nucleotide encoder; this can take some minutes.")
+            info("Compiling the nucleotide encoder; this can take some minutes.")
             reason = compile_in_place(
                 encoder.nucleotides,
                 (batch.tokens_UL, batch.ragged(encoder.nucleotides.patch)),

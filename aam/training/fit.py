@@ -12,7 +12,7 @@ from pathlib import Path
 import lightning.pytorch as pl
 from lightning.pytorch.callbacks import Callback, EarlyStopping, ModelCheckpoint
 
-from aam.console import interactive, say
+from aam.console import info, interactive
 from aam.contract.errors import DataError, UsageError
 from aam.contract.options.commands.pretrain import Pretrain
 from aam.contract.options.commands.train import Train
@@ -170,7 +170,7 @@ def run(
             epoch = table.best_epoch(str(keeper.monitor), keeper.mode)
             if epoch is not None:
                 best["best_epoch"] = epoch
-                say(_choice(epoch, table.epochs, keeper, loop))
+                info(_choice(epoch, table.epochs, keeper, loop))
     return FitResult(chosen, table.epochs, trainer.global_step, best)
 
 

@@ -14,7 +14,7 @@ import numpy as np
 import numpy.typing as npt
 import torch
 
-from aam.console import say, warn
+from aam.console import info, warn
 from aam.contract.errors import UsageError
 from aam.data.batches import BatchPlan
 from aam.data.conditions import rows_where
@@ -62,7 +62,7 @@ class Comparison:
     def show(self) -> None:
         """Print the notes."""
         for note, warning in self.notes:
-            (warn if warning else say)(note)
+            (warn if warning else info)(note)
 
 
 NO_COMPARISON = Comparison(
@@ -84,7 +84,7 @@ def select_as_trained(study: Study, options: dict[str, Any], metadata: Path | No
         MissingInput, DataError: see `read_metadata`; the condition leaves no sample.
     """
     if options.get("phylogeny", {}).get("drop_missing_asvs"):
-        say("In training, ASVs that are not in the tree were left out; here all ASVs are read.")
+        info("In training, ASVs that are not in the tree were left out; here all ASVs are read.")
     condition = options.get("target", {}).get("where")
     if condition is None:
         return study

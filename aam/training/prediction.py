@@ -12,7 +12,7 @@ import numpy as np
 import numpy.typing as npt
 import torch
 
-from aam.console import say, warn
+from aam.console import info, warn
 from aam.contract.errors import DataError, MissingInput, first_few
 from aam.contract.options.device import DeviceOptions
 from aam.contract.options.study import AsvVectorOptions, TableOptions
@@ -235,6 +235,6 @@ def predict(
         if model.training is not None:
             distances.append(model.training.distances(outputs[0].embeddings_ND))
     if len(models) > 1:
-        say(f"Predictions are the mean of {len(models)} models, one of each fold.")
+        info(f"Predictions are the mean of {len(models)} models, one of each fold.")
     compared = np.mean(distances, axis=0) if len(distances) == len(models) else None
     return Predictions(np.stack(values), compared)

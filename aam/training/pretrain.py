@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import torch
 
-from aam.console import say
+from aam.console import info
 from aam.contract.errors import UsageError
 from aam.contract.options import to_plain
 from aam.contract.options.commands.pretrain import Pretrain
@@ -115,7 +115,7 @@ def _learn(
         steps=result.steps,
         best=result.best,
     )
-    say(f"Encoder: {result.checkpoint}")
+    info(f"Encoder: {result.checkpoint}")
 
 
 def check_phylogeny(options: Pretrain) -> None:

@@ -10,7 +10,7 @@ import numpy as np
 import numpy.typing as npt
 import torch
 
-from aam.console import say, warn
+from aam.console import info, warn
 from aam.contract.options.study import Metric, PhylogenyOptions, SampleOptions
 from aam.contract.options.training import ModelOptions
 from aam.data.batches import BatchPlan
@@ -35,7 +35,7 @@ def read_pretrained_encoder(path: Path | None) -> PretrainedEncoder | None:
         return None
     config, content = checkpoints.read(checkpoints.find(path, "best.ckpt"))
     shape = config.shape
-    say(
+    info(
         f"Pretrained encoder: width {shape.embedding_dim}, {shape.attention_layers} layers, patch "
         f"{shape.nucleotide_patch}, from '{path}'."
     )

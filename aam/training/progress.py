@@ -26,7 +26,7 @@ from typing import Any
 import lightning.pytorch as pl
 from lightning.pytorch.callbacks import Callback
 
-from aam.console import LINE_EVERY, console, duration, say
+from aam.console import LINE_EVERY, console, duration, info
 from aam.contract import run_record
 
 FIRST_LINE = 20.0
@@ -196,7 +196,7 @@ class Progress(Callback):
     def _print(self) -> None:
         wait = self.first_line
         while not self._done.wait(wait):
-            say(self.line())
+            info(self.line())
             wait = self.line_every
 
     def _write(self) -> None:

@@ -14,7 +14,7 @@ from typing import Any
 
 import torch
 
-from aam.console import say, warn
+from aam.console import info, warn
 from aam.contract import run_record
 from aam.contract.errors import CannotCreate, DataError, UsageError
 from aam.contract.options import from_plain, specs
@@ -81,12 +81,12 @@ def prepare(
     checkpoint = checkpoints.resumed_checkpoint(options.run)
     if checkpoint is None:
         if resume_from == "auto":
-            say("Nothing to resume from; starting.")
+            info("Nothing to resume from; starting.")
         return PreparedFolder(folder, content, None, options.run.overwrite, usable)
     _check_options(command, options, checkpoint)
     resumed = checkpoints.run_folder_of(checkpoint)
     _check_inputs(content["inputs"], resumed)
-    say(f"Resuming from '{resume_from if resume_from != 'auto' else resumed}'.")
+    info(f"Resuming from '{resume_from if resume_from != 'auto' else resumed}'.")
     return PreparedFolder(folder, content, resumed, overwrite=False, usable=True)
 
 

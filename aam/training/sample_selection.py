@@ -8,7 +8,7 @@ import numpy as np
 import numpy.typing as npt
 import torch
 
-from aam.console import say
+from aam.console import info
 from aam.contract.errors import DataError, first_few
 from aam.contract.options.commands.pretrain import Pretrain
 from aam.contract.options.commands.train import Train
@@ -29,7 +29,7 @@ def choose_depth(study: Study, options: SampleOptions) -> int:
     if options.rarefy_depth != "auto":
         return options.rarefy_depth
     depth = auto_depth(study.reads)
-    say(f"Rarefaction depth: {depth} reads (--rarefy-depth auto).")
+    info(f"Rarefaction depth: {depth} reads (--rarefy-depth auto).")
     return depth
 
 
@@ -48,7 +48,7 @@ def deep_enough(study: Study, depth: int) -> npt.NDArray[np.int64]:
         )
     below = [study.table.sample_ids[row] for row in np.flatnonzero(study.reads < depth).tolist()]
     if below:
-        say(f"Samples with fewer than {depth} reads are left out: {first_few(below)}.")
+        info(f"Samples with fewer than {depth} reads are left out: {first_few(below)}.")
     return rows
 
 

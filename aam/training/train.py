@@ -11,7 +11,7 @@ import pandas as pd
 import torch
 from torch import Tensor
 
-from aam.console import say
+from aam.console import info
 from aam.contract.errors import Interrupted, UsageError
 from aam.contract.options import to_plain
 from aam.contract.options.commands.train import Train
@@ -144,7 +144,7 @@ def _train_folds(
         folds=[result.facts for result in results],
         **results[0].facts,
     )
-    say(f"Model: {folder}")
+    info(f"Model: {folder}")
     return results
 
 
@@ -238,7 +238,7 @@ def _apply_to_held_out(
         write_study_embeddings(output_dir, trained, study, plan, batch_size, asv_vectors_FD)
     metrics = target_metrics(target, predictions_NC, labels_N)
     title = f"Fold {fold} of {folds}, {part}" if folds > 1 else part.title()
-    say(f"{title}: " + ", ".join(f"{name} {value:.3f}" for name, value in metrics.items()))
+    info(f"{title}: " + ", ".join(f"{name} {value:.3f}" for name, value in metrics.items()))
     facts = {
         "parameters": sum(p.numel() for p in trained.parameters()),
         "epochs": result.epochs,

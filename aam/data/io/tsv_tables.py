@@ -11,7 +11,7 @@ import numpy as np
 from numpy.typing import NDArray
 from scipy.sparse import csr_array
 
-from aam.console import say
+from aam.console import info
 from aam.contract.errors import DataError
 from aam.data.io.table_blocks import OpenTable, TableBlocks
 
@@ -35,7 +35,7 @@ def read_tsv(table: OpenTable) -> TableBlocks:
     header, first = _header(lines)
     samples = header[1:]
     if samples[-1].strip().lower() in _TAXONOMY:
-        say(f"The column '{samples.pop().strip()}' of the table is not read.")
+        info(f"The column '{samples.pop().strip()}' of the table is not read.")
     features: list[str] = []
     sizes = np.zeros(len(samples), dtype=np.int64)
 

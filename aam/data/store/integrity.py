@@ -12,7 +12,7 @@ import hashlib
 from contextlib import suppress
 from pathlib import Path
 
-from aam.console import say, track
+from aam.console import info, track
 from aam.contract.errors import AamError
 from aam.contract.files import atomic_write, sha256, user_cache
 from aam.data.store.files import Header, damaged, unreadable
@@ -32,7 +32,7 @@ def check_files(path: Path, header: Header) -> None:
         return
     total = sum(array.bytes for array in header.arrays.values())
     if total >= MESSAGE_FROM:
-        say(f"Comparing the checksums of '{path}' ({total / 2**30:.1f} GiB), once.")
+        info(f"Comparing the checksums of '{path}' ({total / 2**30:.1f} GiB), once.")
     verify(path, header)
     # A cache that cannot be written, as on many clusters, only costs time.
     with suppress(OSError, AamError), atomic_write(note) as temporary:

@@ -17,7 +17,7 @@ import numpy as np
 from numpy.typing import NDArray
 from scipy.sparse import csr_array
 
-from aam.console import say, warn
+from aam.console import info, warn
 from aam.contract.errors import DataError, UsageError, first_few
 from aam.contract.options.commands.studies import Prepare
 from aam.data.io.table_blocks import TableBlocks
@@ -208,7 +208,7 @@ def _report_join(
     joined: int,
 ) -> None:
     """Print how many ASVs the tables have in common; warn of tables of different regions."""
-    say(f"{sum(map(len, kept))} ASVs of {len(paths)} tables are {joined} different sequences.")
+    info(f"{sum(map(len, kept))} ASVs of {len(paths)} tables are {joined} different sequences.")
     starts = [Counter(dna[:PREFIX_LENGTH] for dna in each) for each in sequences]
     for (path, one), (other_path, other) in combinations(zip(paths, starts, strict=True), 2):
         share = max(_share(one, other), _share(other, one))

@@ -18,7 +18,7 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
-from aam.console import say
+from aam.console import info
 from aam.contract.files import sha256
 from aam.contract.options.commands.studies import Prepare
 from aam.contract.options.field import numbered
@@ -163,7 +163,7 @@ def _write_metadata(
     if not rows:
         raise metadata.no_common_sample(samples)
     if len(rows) < len(samples):
-        say(f"Samples without metadata: {len(samples) - len(rows)} of {len(samples)}.")
+        info(f"Samples without metadata: {len(samples) - len(rows)} of {len(samples)}.")
     order = [row_of[samples[row]] for row in rows]
     letters, ends = pack(cells[row] for cells in metadata.columns.values() for row in order)
     return {

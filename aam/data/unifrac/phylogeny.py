@@ -22,7 +22,7 @@ from pathlib import Path
 import numpy as np
 from numpy.typing import NDArray
 
-from aam.console import say
+from aam.console import info
 from aam.contract.errors import AamError, DataError, first_few
 from aam.contract.files import atomic_write, require, user_cache
 from aam.data.io import artifact
@@ -183,7 +183,7 @@ def _report_dropped(feature_ids: Sequence[str], columns: NDArray[np.int64]) -> N
         kept = set(columns.tolist())
         dropped = (name for column, name in enumerate(feature_ids) if column not in kept)
         named = f"{first_few(dropped)} of {len(feature_ids)}"
-        say(f"Features that are not in the tree are left out: {named}.")
+        info(f"Features that are not in the tree are left out: {named}.")
 
 
 def _shear(tree: NewickTree, tips: NDArray[np.int64], path: Path, budget: int) -> Phylogeny:
