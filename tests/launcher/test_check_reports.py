@@ -40,7 +40,7 @@ ON_CPU = StackKey("sha256:1", "cpu", "none", __version__)
 def flags(
     torch_version: str, known: KnownReport, *args: str
 ) -> tuple[list[str], list[str], list[str]]:
-    """Added args, decisions' sources, and warnings, for an AMD stack."""
+    """Added arguments, the sources of decisions, and warnings, for an AMD stack."""
     request = parse([*PRETRAIN, *args])
     faults = CATALOG.faults_of("amd", torch_version)
     left, measured, doubts = settle(faults, known, request, "gfx942")

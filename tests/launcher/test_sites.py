@@ -104,7 +104,7 @@ def test_mistakes_name_their_place(tmp_path: Path, text: str, sentence: str) -> 
 @pytest.mark.parametrize(
     ("args", "status", "sentence"),
     [
-        (["site"], 64, "A command of two args: `site`; give `site show` or `site check`."),
+        (["site"], 64, "A command of two words: `site`; give `site show` or `site check`."),
         (["site", "shwo", "cosmos"], 64, "did you mean 'site show'?"),
         (["site", "show"], 78, "known are cosmos, slurm, workstation."),
         (["site", "show", "kosmos"], 78, "No such site: 'kosmos'; known are cosmos"),

@@ -149,8 +149,8 @@ def test_training_and_prediction(
 def test_the_peak_of_a_rank_of_fsdp_is_smaller(
     study_dir: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
-    words = ("--table", study_dir / "table.biom", "--metadata", study_dir / "metadata.tsv")
-    command = ("memory", "train", *words, "--metadata-column", "ph", *SMALL)
+    args = ("--table", study_dir / "table.biom", "--metadata", study_dir / "metadata.tsv")
+    command = ("memory", "train", *args, "--metadata-column", "ph", *SMALL)
     assert aam(*command) == 0
     whole = capsys.readouterr().out
     assert aam(*command, "--fsdp", "--processes", 4) == 0

@@ -51,19 +51,19 @@ class Bench:
         return self.text("metadata.tsv", "".join("\t".join(row) + "\n" for row in rows))
 
     def column(self, values: list[str]) -> list[str | Path]:
-        """Write metadata with a column x; returns the args that ask for it."""
+        """Write metadata with a column x; returns the arguments that name it."""
         header, *rows = self.rows
         longer = [[*row, value] for row, value in zip(rows, values, strict=True)]
         path = self.metadata([[*header, "x"], *longer])
         return ["--metadata", path, "--metadata-column", "x"]
 
     def pretrain(self, *args: object, tree: bool = True) -> int:
-        """Run `aam pretrain`; later args win."""
+        """Run `aam pretrain`; later arguments win."""
         given = ("--tree", self.good / "tree.nwk") if tree else ()
         return pretrain(self.good, self.out, *given, *args)
 
     def train(self, *args: object) -> int:
-        """Run `aam train`; later args win."""
+        """Run `aam train`; later arguments win."""
         return train(self.good, self.out, *args)
 
 
