@@ -17,7 +17,7 @@ WORKERS ?= 2
 
 help:
 	@echo "make demo    simulate a study, pretrain, train, predict and report, in a few minutes"
-	@echo "make test-fast   lint, types and unit tests, after each change"
+	@echo "make test-fast   lint, types and quick unit tests, after each change"
 	@echo "make test    lint, types and all tests"
 	@echo "make test-torch TORCH=2.5.1   the tests with another torch; large downloads"
 	@echo "make coverage   the lines that unit tests execute, by file and in total"
@@ -40,7 +40,7 @@ lint: $(VENV)/has-dev
 
 test-fast: lint
 	OMP_NUM_THREADS=1 $(VENV)/bin/python -m pytest -n $(WORKERS) --dist loadfile \
-	    -m 'not slow and not container and not slurm' $(PYTEST_OPTIONS)
+	    -m 'not medium and not slow and not container and not slurm' $(PYTEST_OPTIONS)
 
 # All tests: the unit tests with coverage first, then those that are slow or need engines or Slurm.
 test: lint coverage

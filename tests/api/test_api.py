@@ -124,6 +124,7 @@ def test_a_classifier_returns_the_labels_it_was_given(
     assert (classifier.predict(table) == 1 + probabilities_NC.argmax(axis=1)).all()
 
 
+@pytest.mark.medium
 def test_the_default_is_the_ensemble_of_the_command(
     study_dir: Path, table: biom.Table, metadata: pd.DataFrame, tmp_path: Path
 ) -> None:
@@ -211,6 +212,7 @@ assert model.predict(table).shape == (table.shape[1],)
 """
 
 
+@pytest.mark.slow
 def test_nothing_is_printed_not_even_on_a_terminal(study_dir: Path) -> None:
     """In a thread, where Python cannot handle signals."""
     code = [sys.executable, "-c", CODE, str(study_dir / "table.biom")]

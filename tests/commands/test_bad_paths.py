@@ -201,6 +201,7 @@ def whole(path: Path) -> None:
         assert path.name == ".lock" or path.parent.name == "tensorboard"
 
 
+@pytest.mark.medium
 @pytest.mark.parametrize("kib", [64, 250])
 def test_a_disk_that_fills_while_training(
     bench: Bench, small_disk: Callable[[int], Path], kib: int

@@ -17,6 +17,8 @@ import pytest
 
 from tests.support.hostile_study import DATA, ROOT, Make, biom_file
 
+pytestmark = pytest.mark.medium
+
 SECONDS = 90
 ADDRESS_SPACE = 3 << 30
 

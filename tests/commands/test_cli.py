@@ -211,6 +211,7 @@ def test_options_survive_a_checkpoint() -> None:
     assert to_plain(from_plain(kind, plain)) == to_plain(options)
 
 
+@pytest.mark.medium
 @pytest.mark.parametrize(
     ("chosen", "policy"),
     [({}, "PASSIVE"), ({"OMP_WAIT_POLICY": "active"}, "ACTIVE")],

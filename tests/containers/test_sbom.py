@@ -38,6 +38,7 @@ def validated(path: Path) -> None:
     assert [problem.validation_message for problem in problems] == []
 
 
+@pytest.mark.medium
 def test_the_sbom_of_this_machine_is_valid_spdx(script: ModuleType, tmp_path: Path) -> None:
     """It describes the image that it runs in; here that is this environment."""
     if shutil.which("dpkg-query") is None:
@@ -100,6 +101,7 @@ def program(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
     return tmp_path / "document"
 
 
+@pytest.mark.medium
 def test_it_is_stored_beside_the_image_and_made_again_for_another(
     tmp_path: Path, program: Path, script: ModuleType, capsys: pytest.CaptureFixture[str]
 ) -> None:

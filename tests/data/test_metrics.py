@@ -74,6 +74,7 @@ def test_undefined_metrics_are_none() -> None:
     assert (lone["auc"], lone["accuracy"]) == (None, 1.0)
 
 
+@pytest.mark.medium
 @settings(deadline=None)  # libraries are imported in the first example
 @given(st.integers(2, 5), st.integers(0, 2**32 - 1))
 def test_classification_agrees_with_scikit_learn(classes: int, seed: int) -> None:

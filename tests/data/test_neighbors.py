@@ -46,6 +46,7 @@ def test_neighbors_are_the_nearest_of_all_pairs(tmp_path: Path) -> None:
     assert found.loc[found["sample-id"] == "q3", "distance"].iloc[0] < 1e-3
 
 
+@pytest.mark.medium
 def test_embeddings_of_a_model_agree_with_unifrac(
     study_dir: Path, tmp_path: Path, capsys: Capture
 ) -> None:

@@ -62,6 +62,7 @@ def test_an_invalid_shard_is_refused(text: str, tmp_path: Path) -> None:
     assert aam("predict", *args, "--shard", text) == UsageError.status
 
 
+@pytest.mark.medium
 def test_merged_shards_are_the_bytes_of_one_process(
     store: Path, model: Path, tmp_path: Path, capsys: Capture
 ) -> None:
@@ -90,6 +91,7 @@ def test_embeddings_of_shards_are_those_of_one_process(
     assert merged.read_bytes() == whole.read_bytes()
 
 
+@pytest.mark.medium
 def test_a_complete_shard_is_kept_and_a_broken_one_computed_again(
     store: Path, model: Path, tmp_path: Path, capsys: Capture
 ) -> None:
@@ -110,6 +112,7 @@ def test_a_complete_shard_is_kept_and_a_broken_one_computed_again(
     assert aam("merge", "--output", output) == 0
 
 
+@pytest.mark.medium
 def test_shards_of_different_runs_are_not_merged(
     store: Path, model: Path, study_dir: Path, tmp_path: Path, capsys: Capture
 ) -> None:
@@ -136,6 +139,7 @@ def test_shards_of_different_runs_are_not_merged(
     assert not output.exists()
 
 
+@pytest.mark.medium
 def test_a_copy_of_another_shard_is_not_merged(
     store: Path, model: Path, tmp_path: Path, capsys: Capture
 ) -> None:
@@ -154,6 +158,7 @@ def test_a_copy_of_another_shard_is_not_merged(
     assert output.read_bytes() == whole.read_bytes()
 
 
+@pytest.mark.medium
 def test_shards_of_different_options_are_not_merged(
     store: Path, model: Path, tmp_path: Path, capsys: Capture
 ) -> None:
@@ -169,5 +174,6 @@ def test_shards_of_different_options_are_not_merged(
     assert not output.exists()
 
 
+@pytest.mark.medium
 def test_more_shards_than_batches_are_refused(store: Path, model: Path, tmp_path: Path) -> None:
     assert predict(store, model, tmp_path / "p.tsv", "--shard", "9/9") == UsageError.status

@@ -121,6 +121,7 @@ def test_the_default_study_has_realistic_statistics(default: SimulatedStudy) -> 
     assert distances.std() > 0.05
 
 
+@pytest.mark.medium
 def test_a_random_forest_predicts_part_of_the_gradient(default: SimulatedStudy) -> None:
     from sklearn.ensemble import RandomForestRegressor
     from sklearn.model_selection import GroupKFold, cross_val_predict

@@ -34,6 +34,7 @@ def test_pretraining_on_a_store_gives_the_same_result(
     assert recorded["path"] == str(store)
 
 
+@pytest.mark.medium
 @pytest.mark.parametrize(
     "args",
     ["", "--penalty 0 --max-bp 31 --num-workers 2", "--group-column subject --folds 2"],

@@ -100,6 +100,7 @@ def test_faith_pd_agrees_with_scikit_bio(case: Case) -> None:
     np.testing.assert_allclose(found.numpy(), expected.to_numpy(), rtol=1e-12, atol=1e-12)
 
 
+@pytest.mark.medium
 @settings(deadline=None)
 @given(cases(), st.sampled_from(DISTANCES), ALPHAS, st.data())
 def test_distances_are_metrics_and_independent_of_the_batch(
@@ -173,6 +174,7 @@ def test_programming_errors_are_refused() -> None:
         pairwise(case.table, phylogeny, "faith_pd")
 
 
+@pytest.mark.medium
 @pytest.mark.parametrize("study", ["ecam", "udca"])
 def test_real_studies_agree_with_scikit_bio(study: str) -> None:
     folder = os.environ.get("AAM_SHARED_DATA")

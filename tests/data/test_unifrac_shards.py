@@ -50,6 +50,7 @@ def messages(capsys: Capture) -> str:
     return " ".join(capsys.readouterr().err.split())
 
 
+@pytest.mark.medium
 @pytest.mark.parametrize("metric", ["unweighted", "weighted_normalized", "generalized"])
 def test_merged_shards_are_the_bytes_of_one_process(
     metric: str, study: Path, tmp_path: Path, capsys: Capture
@@ -123,6 +124,7 @@ def test_shards_that_do_not_exist_are_refused(
     assert sentence in messages(capsys)
 
 
+@pytest.mark.medium
 def test_memory_does_not_grow_with_the_matrix(tmp_path: Path) -> None:
     samples = 6 * TILE
     case = random_case(64, samples, 6, seed=8)

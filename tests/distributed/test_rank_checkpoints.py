@@ -25,6 +25,8 @@ from tests.support.commands import aam
 from tests.support.local_ranks import NEEDS_FSDP, start, together
 from tests.support.rank_steps import Case, alone, learn, learn_all
 
+pytestmark = pytest.mark.medium
+
 ALONE = ScaleOptions()
 DDP = ScaleOptions(distributed=True, rank_timeout=5)
 FSDP = ScaleOptions(fsdp=True, rank_timeout=5)

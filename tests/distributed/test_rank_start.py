@@ -247,6 +247,7 @@ def test_a_batch_script_of_several_tasks_starts_one_process(
     assert pretrain(study_dir, tmp_path / "run", *args) == 0
 
 
+@pytest.mark.slow
 def test_modules_of_the_current_folder_are_not_imported(study_dir: Path, tmp_path: Path) -> None:
     for name in ("json", "difflib", "torch", "argparse", "aam"):
         (tmp_path / f"{name}.py").write_text("raise SystemExit('imported from here')")
@@ -260,6 +261,7 @@ def test_modules_of_the_current_folder_are_not_imported(study_dir: Path, tmp_pat
     assert (tmp_path / "run/checkpoints/best.ckpt").exists()
 
 
+@pytest.mark.medium
 def test_a_name_that_cannot_be_resolved_is_refused_at_once(study_dir: Path, tmp_path: Path) -> None:
     args = ["pretrain", *TINY, "--table", study_dir / "table.biom", "--penalty", "0",
             "--output-dir", tmp_path / "run", "--distributed"]  # fmt: skip

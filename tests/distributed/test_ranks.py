@@ -16,6 +16,8 @@ from tests.support.commands import pretrain
 from tests.support.local_ranks import NEEDS_FSDP, together
 from tests.support.rank_steps import PLAN, SITES, Case, alone, learn_all, repeat_steps
 
+pytestmark = pytest.mark.medium
+
 DDP = ScaleOptions(distributed=True)
 FSDP = ScaleOptions(fsdp=True)
 SHARDED = ScaleOptions(fsdp=True, fsdp_sharded_checkpoint=True)

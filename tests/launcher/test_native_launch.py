@@ -226,6 +226,7 @@ def test_a_missing_input_is_found_before_anything_starts(tmp_path: Path) -> None
     assert done.stdout == ""
 
 
+@pytest.mark.medium
 def test_the_launcher_becomes_aam(tmp_path: Path) -> None:
     out = tmp_path / "with space, comma: 'quote' ü"
     (out / "x").mkdir(parents=True)

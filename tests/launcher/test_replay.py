@@ -41,6 +41,7 @@ def test_a_damaged_record_is_one_sentence(folder: Path, content: str, named: str
 # --- replay
 
 
+@pytest.mark.medium
 def test_a_run_can_be_replayed(folder: Path, study_dir: Path) -> None:
     for name in ("table.biom", "tree.nwk"):
         (folder / name).write_bytes((study_dir / name).read_bytes())
@@ -68,6 +69,7 @@ def test_a_run_can_be_replayed(folder: Path, study_dir: Path) -> None:
     assert "is gone" in launch(folder, "replay", "{d}/run").stderr
 
 
+@pytest.mark.medium
 def test_commands_without_a_run_folder_are_replayed_too(folder: Path, study_dir: Path) -> None:
     for name in ("table.biom", "tree.nwk"):
         (folder / name).write_bytes((study_dir / name).read_bytes())

@@ -114,6 +114,7 @@ def plan_of(*args: str) -> Plan:
     return Plan("native", sys.executable, args, (("PYTHONSAFEPATH", "1"),))
 
 
+@pytest.mark.medium
 def test_a_real_check_is_kept_under_the_key_of_a_host(
     tmp_path: Path, mi300a: Host, capfd: pytest.CaptureFixture[str]
 ) -> None:
@@ -136,6 +137,7 @@ def test_a_real_check_is_kept_under_the_key_of_a_host(
     assert kept.report.identity["torch"] == torch.__version__
 
 
+@pytest.mark.medium
 def test_a_check_that_refuses_stops_the_launch() -> None:
     with pytest.raises(Unavailable, match="The GPU does not compute: No GPU") as caught:
         check_reports.measure(plan_of(*check_reports.check_command("amd").argv), KEY)

@@ -66,6 +66,7 @@ def run(study: Path, tmp_path_factory: pytest.TempPathFactory) -> Path:
     return folder
 
 
+@pytest.mark.medium
 def test_both_inputs_are_compared_with_each_alone(run: Path, tmp_path: Path) -> None:
     inputs = json.loads((run / "scores.json").read_text())["inputs"]
     assert inputs["columns"] == ["batch", "site", "offset"]
@@ -82,6 +83,7 @@ def test_both_inputs_are_compared_with_each_alone(run: Path, tmp_path: Path) -> 
     assert "The counts add to the metadata." in text
 
 
+@pytest.mark.medium
 def test_metadata_that_predict_as_well_are_named(
     study: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
@@ -95,6 +97,7 @@ def test_metadata_that_predict_as_well_are_named(
     assert "copy" not in {one["column"] for one in scores["confounders"]}
 
 
+@pytest.mark.medium
 def test_predict_reads_the_columns_and_names_what_is_absent(
     run: Path, study: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
@@ -122,6 +125,7 @@ def test_predict_reads_the_columns_and_names_what_is_absent(
     assert "'batch' that the model does not know count as unknown: 60 of 60 samples" in shown
 
 
+@pytest.mark.medium
 def test_importance_reads_the_columns(run: Path, study: Path, tmp_path: Path) -> None:
     args = ("--table", study / "table.biom", "--model", run, "--output", tmp_path / "i.tsv")
     assert run_aam("importance", *args) == UsageError.status
@@ -136,6 +140,7 @@ def test_importance_reads_the_columns(run: Path, study: Path, tmp_path: Path) ->
         aam.load(run).importance(study / "table.biom")
 
 
+@pytest.mark.medium
 def test_a_damaged_encoder_is_refused(run: Path, study: Path, tmp_path: Path) -> None:
     file = tmp_path / checkpoint.NAME
     args = ("--metadata", study / "metadata.tsv")

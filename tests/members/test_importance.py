@@ -86,6 +86,7 @@ def _read(path: Path) -> pd.DataFrame:
     return pd.read_csv(path, sep="\t", index_col="feature-id")
 
 
+@pytest.mark.medium
 def test_planted_asvs_are_found(run: Path, study: Path, tmp_path: Path) -> None:
     """Of the first 20 ASVs 14 are planted; chance finds 1.3 of 300."""
     assert _importance(study, run, tmp_path / "i.tsv") == 0
@@ -105,6 +106,7 @@ def test_planted_asvs_are_found(run: Path, study: Path, tmp_path: Path) -> None:
     assert found["mean_relative_abundance"].sum() == pytest.approx(1, rel=1e-5)
 
 
+@pytest.mark.medium
 def test_permutation_finds_planted_asvs(run: Path, study: Path, tmp_path: Path) -> None:
     """Of the first 20 ASVs 15 are planted."""
     args = ("--method", "permutation", "--first", 60)
@@ -116,6 +118,7 @@ def test_permutation_finds_planted_asvs(run: Path, study: Path, tmp_path: Path) 
     assert found["rank"].is_monotonic_increasing
 
 
+@pytest.mark.medium
 def test_reads_are_permuted_within_groups_only(run: Path, study: Path, tmp_path: Path) -> None:
     """The site of a subject is constant; in a group of one sample nothing can change."""
     metadata = pd.read_csv(study / "metadata.tsv", sep="\t", dtype=str)
@@ -152,6 +155,7 @@ def test_networks_find_planted_asvs_by_integrated_gradients(study: Path, tmp_pat
     assert (_read(tmp_path / "i.tsv")["permutation"][:20] > 0).all()
 
 
+@pytest.mark.medium
 def test_effects_follow_the_simulated_niches(study: Path, tmp_path: Path) -> None:
     """The first 20 ASVs rise with pH where their niche is above its mean, and fall below it."""
     folder = _train(study, tmp_path / "ph", "ph")
@@ -226,6 +230,7 @@ def test_impurity_decrease_is_that_of_scikit_learn(classes: tuple[str, ...]) -> 
     assert found == pytest.approx(forest.feature_importances_)
 
 
+@pytest.mark.medium
 def test_taxonomy_is_joined_and_qiime_2_reads_the_table(
     run: Path, study: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
@@ -250,6 +255,7 @@ def test_taxonomy_is_joined_and_qiime_2_reads_the_table(
     }
 
 
+@pytest.mark.medium
 def test_python_returns_the_table(run: Path, study: Path, tmp_path: Path) -> None:
     assert _importance(study, run, tmp_path / "i.tsv") == 0
     table = biom.load_table(str(study / "table.biom"))
@@ -260,6 +266,7 @@ def test_python_returns_the_table(run: Path, study: Path, tmp_path: Path) -> Non
     pd.testing.assert_frame_equal(found, _read(tmp_path / "i.tsv"))
 
 
+@pytest.mark.medium
 def test_members_without_weight_are_left_out(run: Path, study: Path) -> None:
     loaded = checkpoint.read(run / "checkpoints" / checkpoint.NAME)
     table = load_study(TableOptions(table=study / "table.biom"))
@@ -274,6 +281,7 @@ def test_members_without_weight_are_left_out(run: Path, study: Path) -> None:
     assert columns(kernel=0.0, forest=1.0) == ["forest"]
 
 
+@pytest.mark.medium
 def test_bad_input_is_refused(
     run: Path, study: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
@@ -307,6 +315,7 @@ def test_bad_input_is_refused(
     assert "no target" in refused(DataError, tmp_path / "encoder")
 
 
+@pytest.mark.medium
 def test_report_shows_the_first_asvs_or_the_command(run: Path, study: Path, tmp_path: Path) -> None:
     folder = Path(shutil.copytree(run, tmp_path / "run"))
 

@@ -58,6 +58,7 @@ def test_the_kernel_predicts_a_study(
     np.testing.assert_allclose(found, predicted[columns].to_numpy(), rtol=1e-4, atol=1e-5)
 
 
+@pytest.mark.medium
 def test_the_encoder_of_any_number_of_asvs(study_dir: Path, tmp_path: Path) -> None:
     run, out = tmp_path / "run", tmp_path / "onnx"
     assert pretrain(study_dir, run, "--penalty", 0) == 0
@@ -72,6 +73,7 @@ def test_the_encoder_of_any_number_of_asvs(study_dir: Path, tmp_path: Path) -> N
     assert aam("export", "--model", run, "--output-dir", out) == CannotCreate.status
 
 
+@pytest.mark.medium
 def test_a_forest_alone_is_refused(study_dir: Path, tmp_path: Path) -> None:
     given = ("--metadata", study_dir / "metadata.tsv", "--metadata-column", "ph")
     table = ("--table", study_dir / "table.biom", "--rarefy-depth", 0)

@@ -35,6 +35,7 @@ def importance(study_dir: Path, run: Path, output: Path, *args: object) -> int:
     return aam("importance", *table, *args)
 
 
+@pytest.mark.medium
 def test_attention_of_a_sample_is_that_of_the_network_in_a_batch(
     run: Path, study_dir: Path, tmp_path: Path
 ) -> None:
@@ -74,6 +75,7 @@ def test_attention_of_a_sample_is_that_of_the_network_in_a_batch(
     assert picture.shape[0] > 300 and picture[..., :3].std() > 0.05
 
 
+@pytest.mark.medium
 def test_attention_that_does_not_exist_is_refused(
     run: Path, study_dir: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:

@@ -61,6 +61,7 @@ def test_a_folder_that_a_job_has_reserved_is_taken_and_another_one_is_not(
         _keep_options(options)
 
 
+@pytest.mark.medium
 def test_a_search_of_another_study_in_one_database_is_refused(
     study_dir: Path, tmp_path: Path
 ) -> None:

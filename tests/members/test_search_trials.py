@@ -29,6 +29,7 @@ def _process(folder: Path, total: int) -> None:
     run_trials(study, _objective, total, StopRequests(), wait=False)
 
 
+@pytest.mark.medium
 def test_the_number_of_trials_is_a_total_of_all_processes(tmp_path: Path) -> None:
     context = multiprocessing.get_context("spawn")
     processes = [context.Process(target=_process, args=(tmp_path, 7)) for _ in range(3)]

@@ -46,6 +46,7 @@ def run(study: Path, tmp_path_factory: pytest.TempPathFactory) -> Path:
     return folder
 
 
+@pytest.mark.medium
 def test_each_target_is_predicted_on_the_same_folds(run: Path, study: Path) -> None:
     found = read(run / "predictions.tsv")
     assert len(found) == 80 and found["sample-id"].is_unique
@@ -64,6 +65,7 @@ def test_each_target_is_predicted_on_the_same_folds(run: Path, study: Path) -> N
     assert record["targets"] == {name: f"target-{name}" for name in ("ph", "depth of site")}
 
 
+@pytest.mark.medium
 def test_predict_evaluate_and_report_read_the_run(
     run: Path, study: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
@@ -90,6 +92,7 @@ def test_predict_evaluate_and_report_read_the_run(
     assert "has target-depth of site, target-ph; name the folder" in shown(capsys)
 
 
+@pytest.mark.medium
 def test_options_of_single_targets(study: Path, tmp_path: Path) -> None:
     """Logarithmic pH and quantiles of the depth; the other options are those of all targets."""
     (tmp_path / "loss.yaml").write_text(

@@ -42,6 +42,7 @@ def run(study: Path, tmp_path_factory: pytest.TempPathFactory) -> Path:
     return folder
 
 
+@pytest.mark.medium
 def test_kernel_and_forest_are_the_default(run: Path) -> None:
     scores = json.loads((run / "scores.json").read_text())
     assert list(scores["models"]) == ["ensemble", "kernel", "forest", "constant"]
@@ -59,6 +60,7 @@ def test_kernel_and_forest_are_the_default(run: Path) -> None:
     assert record["finished"]
 
 
+@pytest.mark.medium
 def test_predictions_are_held_out_by_group_with_intervals(run: Path) -> None:
     found = read(run / "predictions.tsv")
     assert list(found) == ["sample-id", "fold", "split", "actual", "predicted", "lower", "upper",
@@ -70,6 +72,7 @@ def test_predictions_are_held_out_by_group_with_intervals(run: Path) -> None:
     assert scores["interval"]["covered"] == pytest.approx(covered)
 
 
+@pytest.mark.medium
 def test_members_of_a_fold_are_chosen_on_the_other_folds(
     study: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
@@ -100,6 +103,7 @@ def test_members_of_a_fold_are_chosen_on_the_other_folds(
     assert ("left out: forest" in output) == (stored["forest"] == 0)
 
 
+@pytest.mark.medium
 def test_evaluate_and_report_read_the_run(run: Path, study: Path, tmp_path: Path) -> None:
     args = ("--predictions", run / "predictions.tsv", "--metadata", study / "metadata.tsv")
     again = tmp_path / "again.json"
@@ -110,6 +114,7 @@ def test_evaluate_and_report_read_the_run(run: Path, study: Path, tmp_path: Path
     assert aam("report", "--run-dir", run, "--output", tmp_path / "report.html") == 0
 
 
+@pytest.mark.medium
 def test_predict_needs_the_checkpoint_alone(run: Path, study: Path, tmp_path: Path) -> None:
     """The final members are fitted to all samples, so these predictions are closer."""
     file = tmp_path / checkpoint.NAME
@@ -126,6 +131,7 @@ def test_predict_needs_the_checkpoint_alone(run: Path, study: Path, tmp_path: Pa
     assert own < other
 
 
+@pytest.mark.medium
 def test_the_equal_weights_of_earlier_checkpoints_are_kept(
     run: Path, study: Path, tmp_path: Path
 ) -> None:
@@ -155,6 +161,7 @@ def test_classes_have_calibrated_probabilities(study: Path, tmp_path: Path) -> N
     assert aam("evaluate", "--predictions", tmp_path / "site" / "predictions.tsv", *args) == 0
 
 
+@pytest.mark.medium
 def test_the_transformer_is_a_member_too(study: Path, tmp_path: Path) -> None:
     args = ("--members", "transformer", "forest", "--folds", 2, *TINY)
     assert train(study, tmp_path / "run", *args) == 0
@@ -172,6 +179,7 @@ def test_the_transformer_is_a_member_too(study: Path, tmp_path: Path) -> None:
     assert len(record["folds"]) == 2
 
 
+@pytest.mark.medium
 def test_columns_that_predict_as_well_as_the_table_are_named(
     study: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
@@ -234,12 +242,14 @@ def test_a_target_that_varies_in_one_group_alone_is_refused(
     assert not (tmp_path / "run" / "scores.json").exists()
 
 
+@pytest.mark.medium
 def test_a_single_split_is_validated(study: Path, tmp_path: Path) -> None:
     assert train(study, tmp_path, "--folds", 1, "--members", "kernel") == 0
     scores = json.loads((tmp_path / "scores.json").read_text())
     assert (scores["part"], scores["samples"]) == ("validation", 16)
 
 
+@pytest.mark.medium
 def test_a_logarithmic_target_is_transformed_for_every_member(study: Path, tmp_path: Path) -> None:
     args = ("--members", "kernel", "--target-transform", "log-zscore", "--folds", 2)
     assert train(study, tmp_path / "log", *args) == 0
@@ -265,6 +275,7 @@ def test_refusals(
     assert not (tmp_path / "run").exists()
 
 
+@pytest.mark.medium
 def test_options_of_the_network_without_it_are_named(
     study: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
@@ -273,6 +284,7 @@ def test_options_of_the_network_without_it_are_named(
     assert "no effect: --epochs, --loss-type." in capsys.readouterr().err
 
 
+@pytest.mark.medium
 def test_damaged_ensembles_are_refused(run: Path, study: Path, tmp_path: Path) -> None:
     good = run / "checkpoints" / checkpoint.NAME
     file = tmp_path / checkpoint.NAME
@@ -292,6 +304,7 @@ def test_damaged_ensembles_are_refused(run: Path, study: Path, tmp_path: Path) -
         assert predict(file, study, tmp_path / "p.tsv") == DataError.status
 
 
+@pytest.mark.medium
 def test_predictions_stay_in_the_range_of_the_outputs(
     study: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:

@@ -58,6 +58,7 @@ def test_a_temperature_repairs_overconfident_probabilities() -> None:
     assert calibrate(overconfident, 3.0) == pytest.approx(chances, abs=0.01)
 
 
+@pytest.mark.medium
 def test_scores_are_drawn_by_group() -> None:
     """With equal samples within a group, the interval is that of one sample for each group."""
     rng = np.random.default_rng(0)
@@ -73,6 +74,7 @@ def test_scores_are_drawn_by_group() -> None:
     assert draw_metrics(many, single).score()["mae"].lower is None
 
 
+@pytest.mark.medium
 def test_a_paired_difference_is_narrower_than_the_scores() -> None:
     rng = np.random.default_rng(0)
     actual = rng.normal(size=200)

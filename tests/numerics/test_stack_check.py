@@ -165,6 +165,7 @@ def test_other_errors_are_kept() -> None:
     assert not report.wrong
 
 
+@pytest.mark.medium
 def test_a_gpu_that_hangs_is_named_in_time() -> None:
     backends = (RIGHT, faulty(emulated.hanging, "flash"))
     with pytest.raises(Unavailable) as caught:

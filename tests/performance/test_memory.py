@@ -24,6 +24,8 @@ from aam.performance.memory_runs import StepSettings, TrainingRun, training_run
 from aam.training.lightning_module import LossWeights, TrainingModule
 from tests.support.allocator import allocated_peak, copy
 
+pytestmark = pytest.mark.medium
+
 PLAN = BatchPlan(1, 200, 1024, "abundance", mask_ratio=0.15, metric="unweighted")
 
 

@@ -63,6 +63,7 @@ def test_bisection_finds_the_largest_number() -> None:
     ]  # fmt: skip
 
 
+@pytest.mark.medium
 def test_the_memory_of_driver_and_libraries_is_that_of_the_check_report(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> None:

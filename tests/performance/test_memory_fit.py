@@ -20,6 +20,8 @@ from aam.performance.memory_runs import StepSettings, TrainingRun, pretraining_r
 from tests.support.commands import pretrain
 from tests.support.option_groups import option_groups
 
+pytestmark = pytest.mark.medium
+
 ALONE = ("--penalty", 0)
 GLOBAL = 12
 

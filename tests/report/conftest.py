@@ -3,10 +3,13 @@
 from __future__ import annotations
 
 import shutil
+from collections.abc import Callable
+from functools import cache
 from pathlib import Path
 
 import pytest
 
+from tests.support.report_pages import report
 from tests.support.run_folders import make_run, make_study
 
 
@@ -17,6 +20,12 @@ def study_folder(tmp_path_factory: pytest.TempPathFactory) -> Path:
     for kind, folds in (("pretrain", 1), ("numbers", 1), ("classes", 3)):
         make_run(folder / kind, folder / "study", study, kind, folds)
     return folder
+
+
+@pytest.fixture(scope="session")
+def page(study_folder: Path) -> Callable[[str], str]:
+    """Return the report of a run of `study_folder`, made once."""
+    return cache(lambda kind: report(study_folder / kind))
 
 
 @pytest.fixture

@@ -10,6 +10,7 @@ import sys
 from pathlib import Path
 
 import numpy as np
+import pytest
 from scipy.spatial.distance import pdist
 from scipy.stats import spearmanr
 
@@ -26,6 +27,7 @@ from aam.report.run import read_run
 from tests.support.report_pages import report
 
 
+@pytest.mark.medium
 def test_unifrac_is_shown_beside_the_embedding(study_folder: Path, run_folder: Path) -> None:
     study = study_folder / "study"
     text = report(run_folder)
@@ -62,6 +64,7 @@ def test_columns_become_numbers_or_categories() -> None:
     assert as_colour("odd", [*many, "inf"]).labels is not None
 
 
+@pytest.mark.medium
 def test_numbers_that_are_names_are_categories(study_folder: Path) -> None:
     """A subject's number is a category: as the group column of the run, or by --categories."""
     text = report(study_folder / "numbers", "--color-by", "subject")

@@ -7,6 +7,7 @@ import os
 import re
 import shutil
 import subprocess
+from collections.abc import Callable
 from html.parser import HTMLParser
 from pathlib import Path
 
@@ -57,8 +58,10 @@ class Outline(HTMLParser):
 
 
 @pytest.mark.parametrize("kind", PICTURES)
-def test_a_page_stands_alone_and_is_well_formed(study_folder: Path, kind: str) -> None:
-    text = report(study_folder / kind)
+def test_a_page_stands_alone_and_is_well_formed(
+    study_folder: Path, page: Callable[[str], str], kind: str
+) -> None:
+    text = page(kind)
     outline = Outline(text)
     assert len(outline.labels) == text.count("<svg") == PICTURES[kind]
     assert all(len(label) > 20 for label in outline.labels)
@@ -75,8 +78,8 @@ def test_a_page_stands_alone_and_is_well_formed(study_folder: Path, kind: str) -
     assert not any(colour in text.split("</style>")[1].lower() for colour in SERIES)
 
 
-def test_a_numeric_run_shows_its_figures(study_folder: Path) -> None:
-    text = report(study_folder / "numbers")
+def test_a_numeric_run_shows_its_figures(study_folder: Path, page: Callable[[str], str]) -> None:
+    text = page("numbers")
     found = read_run(study_folder / "numbers")
     assert found.scored is not None
     error = np.abs(found.scored.actual - found.scored.predicted).mean()
@@ -91,8 +94,8 @@ def test_a_numeric_run_shows_its_figures(study_folder: Path) -> None:
     assert re.search(r"<tr><th scope=\"row\"><code>--warmup-fraction", text)
 
 
-def test_a_pretraining_has_no_predictions(study_folder: Path) -> None:
-    text = report(study_folder / "pretrain")
+def test_a_pretraining_has_no_predictions(study_folder: Path, page: Callable[[str], str]) -> None:
+    text = page("pretrain")
     assert "Pretrained encoder" in text
     assert "<h2>Predictions</h2>" not in text
     assert "Loss of UniFrac over epochs" in text
@@ -104,6 +107,7 @@ def test_a_pretraining_has_no_predictions(study_folder: Path) -> None:
     assert 'for="colour-1">ph</label>' in coloured
 
 
+@pytest.mark.medium
 def test_a_picture_is_added_by_one_function_and_one_line(
     study_folder: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
@@ -139,6 +143,7 @@ def test_what_is_missing_is_left_out_with_a_sentence(run_folder: Path) -> None:
     Outline(report(run_folder))
 
 
+@pytest.mark.medium
 def test_lost_metadata_costs_only_the_colours(run_folder: Path) -> None:
     record = json.loads((run_folder / "run.json").read_text())
     record["inputs"]["--metadata"]["path"] = str(run_folder / "lost.tsv")
@@ -150,6 +155,7 @@ def test_lost_metadata_costs_only_the_colours(run_folder: Path) -> None:
     assert main(args) == MissingInput.status
 
 
+@pytest.mark.medium
 def test_names_cannot_break_the_page(run_folder: Path) -> None:
     record = json.loads((run_folder / "run.json").read_text())
     evil = "</svg><script>alert(1)</script>\"'&"
@@ -161,6 +167,7 @@ def test_names_cannot_break_the_page(run_folder: Path) -> None:
     Outline(text)
 
 
+@pytest.mark.medium
 def test_runs_side_by_side(
     study_folder: Path, run_folder: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
@@ -221,16 +228,18 @@ def chromium(page: Path, picture: Path, size: tuple[int, int], dark: bool) -> st
     return "\n".join(line for line in done.stderr.splitlines() if "CONSOLE" in line)
 
 
+@pytest.mark.medium
 @pytest.mark.parametrize("dark", [False, True])
 @pytest.mark.parametrize("kind", PICTURES)
 def test_every_picture_is_drawn_by_a_browser(
-    study_folder: Path, tmp_path: Path, kind: str, dark: bool
+    page: Callable[[str], str], tmp_path: Path, kind: str, dark: bool
 ) -> None:
     from matplotlib import image
 
-    text = report(study_folder / kind)
-    page = study_folder / kind / "report.html"
-    assert chromium(page, tmp_path / "page.png", (1280, 2400), dark) == ""
+    text = page(kind)
+    file = tmp_path / "report.html"
+    file.write_text(text, encoding="utf-8")
+    assert chromium(file, tmp_path / "page.png", (1280, 2400), dark) == ""
     whole = image.imread(tmp_path / "page.png")[..., :3]
     assert (whole[5, 5].mean() < 0.2) == dark
     assert np.abs(whole - whole[5, 5]).max() > 0.5
@@ -252,11 +261,12 @@ def test_every_picture_is_drawn_by_a_browser(
         assert (band.max(axis=-1) - band.min(axis=-1) > 0.35).sum() > 150, f"picture {number}"
 
 
-def test_a_narrow_window_does_not_overflow(study_folder: Path, tmp_path: Path) -> None:
+@pytest.mark.medium
+def test_a_narrow_window_does_not_overflow(page: Callable[[str], str], tmp_path: Path) -> None:
     """A page in a frame of a telephone's width is as wide as the frame."""
     if shutil.which("chromium") is None and not os.environ.get("CI"):
         pytest.skip("chromium is not installed")
-    text = report(study_folder / "classes")
+    text = page("classes")
     probe = "<script>document.title = document.documentElement.scrollWidth</script>"
     text = re.sub(r"<meta http-equiv[^>]*>", "", text).replace("</body>", probe + "</body>")
     (tmp_path / "page.html").write_text(text, encoding="utf-8")

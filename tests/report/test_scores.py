@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import re
+from collections.abc import Callable
 from pathlib import Path
 
 import numpy as np
@@ -18,8 +19,8 @@ from aam.report.tables import bins_table
 from tests.support.report_pages import report
 
 
-def test_folds_are_overlaid_and_tabled(study_folder: Path) -> None:
-    text = report(study_folder / "classes")
+def test_folds_are_overlaid_and_tabled(page: Callable[[str], str]) -> None:
+    text = page("classes")
     assert "Thin: 3 folds; thick: their mean." in text
     assert "test in fold 1" in text
     for name in ("fold 1", "fold 3", "mean ± sd", "all samples"):
@@ -29,6 +30,7 @@ def test_folds_are_overlaid_and_tabled(study_folder: Path) -> None:
     assert "3-fold cross-validation" in text
 
 
+@pytest.mark.medium
 def test_a_baseline_beside_is_compared(study_folder: Path, run_folder: Path) -> None:
     args = ["--table", str(study_folder / "study" / "table.biom"), "--n-estimators", "20"]
     args += ["--metadata", str(study_folder / "study" / "metadata.tsv"), "--n-jobs", "1"]
@@ -55,6 +57,7 @@ def test_a_baseline_beside_is_compared(study_folder: Path, run_folder: Path) -> 
     assert ">random forest" not in text
 
 
+@pytest.mark.medium
 def test_worst_samples_and_points_are_named(study_folder: Path) -> None:
     text = report(study_folder / "numbers", "--unit", "pH units")
     found = read_run(study_folder / "numbers")
@@ -71,8 +74,8 @@ def test_worst_samples_and_points_are_named(study_folder: Path) -> None:
     assert f"{wrong.mean():.3f} <small>pH units</small>" in text
 
 
-def test_scores_by_bin_and_by_group(study_folder: Path) -> None:
-    text = report(study_folder / "numbers")
+def test_scores_by_bin_and_by_group(study_folder: Path, page: Callable[[str], str]) -> None:
+    text = page("numbers")
     found = read_run(study_folder / "numbers")
     assert found.scored is not None
     assert "<h3>By ph</h3>" in text
@@ -82,6 +85,7 @@ def test_scores_by_bin_and_by_group(study_folder: Path) -> None:
     assert all(f"site: site-{k}" in text for k in (1, 2, 3))
 
 
+@pytest.mark.medium
 def test_a_run_without_embedding_has_scores_by_category(
     run_folder: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
@@ -97,15 +101,16 @@ def test_a_run_without_embedding_has_scores_by_category(
     assert "did you mean 'site'?" in capsys.readouterr().err
 
 
-def test_the_headline_names_its_samples(study_folder: Path, run_folder: Path) -> None:
+@pytest.mark.medium
+def test_the_headline_names_its_samples(page: Callable[[str], str], run_folder: Path) -> None:
     text = report(run_folder)
     assert "24 validation samples, which did not train the model but chose its epoch" in text
     assert "--folds 5 --output-dir" in text
     predictions = run_folder / "predictions.tsv"
     predictions.write_text(predictions.read_text().replace("\tvalidation\t", "\ttest\t"))
     assert "24 test samples that took no part in training" in report(run_folder)
-    assert "test samples of 3 folds: each was predicted by a model that it did not train" in report(
-        study_folder / "classes"
+    assert "test samples of 3 folds: each was predicted by a model that it did not train" in page(
+        "classes"
     )
 
 

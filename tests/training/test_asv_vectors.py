@@ -66,6 +66,7 @@ def test_vectors_are_read_again_and_change_no_bit(
     assert len(list(folder.glob("*/*/segment.json"))) == 2
 
 
+@pytest.mark.medium
 def test_a_frozen_encoder_shares_the_vectors_with_embed(
     study_dir: Path, tmp_path: Path, capsys: Capture
 ) -> None:

@@ -144,6 +144,7 @@ def test_refusals(study: Path, tmp_path: Path, more: tuple[str, ...], status: in
     assert not (tmp_path / "out").exists()
 
 
+@pytest.mark.medium
 def test_no_torch_is_loaded() -> None:
     code = "import sys, aam.commands.baseline; sys.exit('torch' in sys.modules)"
     assert subprocess.run([sys.executable, "-c", code]).returncode == 0
@@ -166,6 +167,7 @@ def test_a_validation_of_one_class_is_refused(
                     column="x") == 0  # fmt: skip
 
 
+@pytest.mark.medium
 def test_many_small_classes_bring_no_warnings_of_libraries(study: Path, tmp_path: Path) -> None:
     _, *rows = rows_of(study / "metadata.tsv")
     samples = [row[0] for row in rows if not row[0].startswith("#")]

@@ -60,6 +60,7 @@ def tokens(number: int, shortest: int) -> Tensor:
     return drawn
 
 
+@pytest.mark.slow
 @needs_compiler
 def test_a_compiled_encoder_gives_the_same_numbers() -> None:
     torch.manual_seed(0)
@@ -92,6 +93,7 @@ class Noisy(nn.Module):
         return self.linear(x) + torch.rand_like(x)
 
 
+@pytest.mark.medium
 @needs_compiler
 def test_a_compiler_that_computes_something_else_is_not_used() -> None:
     module = Noisy()

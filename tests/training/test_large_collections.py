@@ -54,6 +54,7 @@ def opened(store: Path) -> Study:
     return load_study(TableOptions(table=store), PhylogenyOptions())
 
 
+@pytest.mark.medium
 def test_memory_of_pretraining_is_that_of_lists_of_rows(
     stores: dict[int, Path], tmp_path: Path
 ) -> None:

@@ -27,6 +27,7 @@ def test_the_largest_step_has_the_samples_with_most_asvs(study: Study) -> None:
     assert equal.largest_step(0) == 0
 
 
+@pytest.mark.medium
 @pytest.mark.parametrize("optimizer", ["adamw", "sgd"])
 def test_a_run_is_the_same_with_and_without(
     study_dir: Path, tmp_path: Path, optimizer: str
@@ -47,6 +48,7 @@ def test_a_run_is_the_same_with_and_without(
     assert records[1]["memory_warm_up"]["epoch"] == 1 and records[1]["memory_warm_up"]["asvs"] > 0
 
 
+@pytest.mark.medium
 def test_a_resumed_run_warms_up_in_the_middle_of_an_epoch(study_dir: Path, tmp_path: Path) -> None:
     whole = alone(study_dir, tmp_path / "whole", Case())
     alone(study_dir, tmp_path / "cut", Case(every=1, stop=6))

@@ -83,6 +83,7 @@ def ensemble(
     return folder
 
 
+@pytest.mark.medium
 def test_samples_that_trained_an_ensemble_are_marked(
     study_dir: Path, ensemble: Path, tmp_path: Path, capsys: Capture
 ) -> None:
@@ -153,6 +154,7 @@ def test_the_condition_of_the_training_is_printed_or_applied(
     assert f"Samples with site=site-1: {len(found)} of 36." in one_line(capsys)
 
 
+@pytest.mark.medium
 def test_folds_count_the_models_that_a_sample_trained(
     study_dir: Path, tmp_path: Path, capsys: Capture
 ) -> None:

@@ -167,6 +167,7 @@ def test_a_nan_in_a_batch_is_located(study: Study, tmp_path: Path) -> None:
     assert record["samples"] == [study.table.sample_ids[row] for row in rows.tolist()]
 
 
+@pytest.mark.medium
 def test_a_run_resumes_from_the_checkpoint_before_the_nan(study: Study, tmp_path: Path) -> None:
     run(study, tmp_path / "whole")
     assert "error" in run(study, tmp_path / "stopped", spoiled=(1, 2))
@@ -301,6 +302,7 @@ def scaled(
     return scaler.get_scale(), trainer.global_step, task
 
 
+@pytest.mark.medium
 def test_the_warm_up_of_loss_scaling_is_no_fault(study: Study, tmp_path: Path) -> None:
     factor, _, task = scaled(study, tmp_path, 2.0**30)
     # It had to halve its factor many times, and then trained.

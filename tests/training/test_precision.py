@@ -65,6 +65,7 @@ def test_the_architecture_of_a_gpu_is_named_as_torch_names_it() -> None:
     assert arch_of(torch.device("cuda", 0)) in torch.cuda.get_arch_list()
 
 
+@pytest.mark.medium
 @pytest.mark.parametrize("command", ["pretrain", "train"])
 def test_bf16_trains_close_to_fp32(study_dir: Path, tmp_path: Path, command: str) -> None:
     args = ("--tree", study_dir / "tree.nwk", "--epochs", "8", "--dropout", "0")

@@ -82,6 +82,7 @@ def whole(study_dir: Path, tmp_path_factory: pytest.TempPathFactory) -> Any:
     return run
 
 
+@pytest.mark.medium
 @pytest.mark.parametrize("workers", [0, 2])
 @pytest.mark.parametrize("name", RUNS)
 def test_a_run_stopped_at_the_edges_of_epochs_is_the_same(
