@@ -18,6 +18,7 @@ import numpy.typing as npt
 from scipy.stats import NearConstantInputWarning, pearsonr, spearmanr
 from sklearn.metrics import (
     accuracy_score,
+    cohen_kappa_score,
     confusion_matrix,
     f1_score,
     mean_absolute_error,
@@ -122,15 +123,12 @@ def _balanced_accuracy(scored: ScoredPredictions) -> float:
 
 
 def _weighted_kappa(scored: ScoredPredictions) -> float:
-    """Return Cohen's kappa with quadratic weights.
-
-    That is 1 minus the mean squared difference of the pairs, divided by that of all combinations.
-    """
-    actual, predicted = scored.actual, scored.predicted
-    if np.ptp(actual) == 0:
+    """Return Cohen's kappa with quadratic weights; it is not defined for a single true rank."""
+    if np.ptp(scored.actual) == 0:
         return math.nan
-    chance = actual.var() + predicted.var() + (actual.mean() - predicted.mean()) ** 2
-    return float(1 - np.square(actual - predicted).mean() / chance)
+    ranks = range(len(scored.classes))
+    kappa = cohen_kappa_score(scored.actual, scored.predicted, labels=ranks, weights="quadratic")
+    return float(kappa)
 
 
 def _mean_ranks(scored: ScoredPredictions) -> float:
