@@ -69,9 +69,9 @@ def _dispatch(argv: list[str]) -> int:
     command, arguments = split_command(rest, NAMES, "aam-launch")
     # Only the module of the command is imported: a start may take 100 ms.
     name, *action = command.split()
-    own = command in NAMES
-    module = importlib.import_module(f"launcher.commands.{name if own else 'start'}")
-    status: int = module.run(launcher_options, [*action, *arguments] if own else rest)
+    of_launcher = command in NAMES
+    module = importlib.import_module(f"launcher.commands.{name if of_launcher else 'start'}")
+    status: int = module.run(launcher_options, [*action, *arguments] if of_launcher else rest)
     return status
 
 

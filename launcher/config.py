@@ -48,9 +48,9 @@ def read(flags: Mapping[str, Any], variables: Mapping[str, str], folder: Path) -
     home = Path(variables.get("HOME", "/"))
     user = Path(variables.get("XDG_CONFIG_HOME") or home / ".config") / "aam/launch.yaml"
     top: list[Layer] = [from_variables(variables), from_flags(flags)]
-    system, own = _file(SYSTEM), _file(user)
+    system, personal = _file(SYSTEM), _file(user)
     project, ignored = _project(folder / PROJECT, variables)
-    name = merge([system, own, project, *top]).text("site")
+    name = merge([system, personal, project, *top]).text("site")
     site: Layer = {}
     if name:
         from launcher.slurm.site import SITE_KEYS, settings_of
@@ -62,7 +62,7 @@ def read(flags: Mapping[str, Any], variables: Mapping[str, str], folder: Path) -
         "image_dir": Entry(str(cache / "aam/images"), "default"),
         "scratch": Entry(scratch, "default"),
     }
-    settings = merge([defaults, system, site, own, project, *top])
+    settings = merge([defaults, system, site, personal, project, *top])
     runtime = settings.text("runtime")
     if runtime not in runtimes():
         evidence = f"'{runtime}' from {settings.source('runtime')}"

@@ -58,9 +58,9 @@ def read(path: Path) -> RecordedRun:
     damaged = _damaged(launch, inputs)
     if damaged:
         raise MissingInput("Not the record of a run", f"'{file}', {damaged}", REMEDY)
-    own = [f"{flag}={value}" if value is not None else flag
-           for flag, values in launch["own"].items() for value in values or [None]]  # fmt: skip
-    argv = [*own, *launch["command"].split(), *launch["words"]]
+    flags = [f"{flag}={value}" if value is not None else flag
+             for flag, values in launch["own"].items() for value in values or [None]]  # fmt: skip
+    argv = [*flags, *launch["command"].split(), *launch["words"]]
     request = parse(argv, incomplete=True)
     return RecordedRun(request, launch["folder"], launch, inputs, version)
 

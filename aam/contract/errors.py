@@ -30,8 +30,8 @@ class AamError(Exception):
 
     def __str__(self) -> str:
         sentence = f"{self.cause}: {self.evidence}" if self.evidence else self.cause
-        whole = f"{sentence}; {self.remedy}" if self.remedy else sentence
-        return whole if whole.endswith("?") else f"{whole}."
+        message = f"{sentence}; {self.remedy}" if self.remedy else sentence
+        return message if message.endswith("?") else f"{message}."
 
 
 class UsageError(AamError):

@@ -41,9 +41,9 @@ class _Gather(torch.autograd.Function):
         parts, longest = torch.split(grads[0].contiguous(), sizes), max(sizes)
         if dist.get_backend() != CONTROL_BACKEND:
             padded = [F.pad(p, (0, 0, 0, longest - len(p))) for p in parts]
-            own = torch.empty_like(padded[rank])
-            dist.reduce_scatter_tensor(own, torch.cat(padded))
-            return own[: sizes[rank]], None
+            shard = torch.empty_like(padded[rank])
+            dist.reduce_scatter_tensor(shard, torch.cat(padded))
+            return shard[: sizes[rank]], None
         # Gloo of the older PyTorch has no reduce-scatter and adds no half precision.
         total = grads[0].contiguous()
         total = total.float() if total.dtype in (torch.bfloat16, torch.float16) else total.clone()

@@ -222,15 +222,15 @@ def _whole(folder: Path, size: tuple[int, ...], parts: Iterable[_Part]) -> Tenso
     read = [(part, _read_part(folder, part)) for part in parts]
     if sum(value.numel() for _, value in read) != math.prod(size) or not read:
         raise Damaged("parts of a tensor are missing")
-    whole = torch.empty(size, dtype=read[0][1].dtype)
+    complete = torch.empty(size, dtype=read[0][1].dtype)
     missing = torch.ones(size, dtype=torch.bool)
     for part, value in read:
         place = tuple(slice(a, a + n) for a, n in zip(part.offsets, part.sizes, strict=True))
-        whole[place] = value
+        complete[place] = value
         missing[place] = False
     if bool(missing.any()):
         raise Damaged("parts of a tensor overlap")
-    return whole
+    return complete
 
 
 def _read_part(folder: Path, part: _Part) -> Tensor:

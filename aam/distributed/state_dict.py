@@ -69,9 +69,9 @@ def load_model(module: nn.Module, weights: Mapping[str, Tensor]) -> None:
     Raises:
         DataError: names or shapes differ from those of the module.
     """
-    own = module.state_dict()
-    wrong = sorted(own.keys() ^ weights.keys()) or [
-        name for name, value in own.items() if value.shape != weights[name].shape
+    new = module.state_dict()
+    wrong = sorted(new.keys() ^ weights.keys()) or [
+        name for name, value in new.items() if value.shape != weights[name].shape
     ]
     if wrong:
         raise DataError(
@@ -95,8 +95,8 @@ def load_optimizer(module: nn.Module, optimizer: Optimizer, stored: StateDict) -
     if groups != [list(group["params"]) for group in stored["param_groups"]]:
         trained = sum(map(len, groups))
         raise Mismatch(f"its optimizer trained other parameters than these {trained}")
-    own = [{k: v for k, v in group.items() if k != "params"} for group in optimizer.param_groups]
-    options = like(own, stored["param_groups"], "optimizer_states.param_groups")
+    new = [{k: v for k, v in group.items() if k != "params"} for group in optimizer.param_groups]
+    options = like(new, stored["param_groups"], "optimizer_states.param_groups")
     keys = _STATE_KEYS[type(optimizer).__name__]
     state = {}
     for name in (name for group in groups for name in group):
@@ -109,8 +109,8 @@ def load_optimizer(module: nn.Module, optimizer: Optimizer, stored: StateDict) -
     param_groups = [
         {**values, "params": group} for values, group in zip(options, groups, strict=True)
     ]
-    whole: StateDict = {"state": state, "param_groups": param_groups}
-    set_optimizer_state_dict(module, optimizer, whole, options=_loading())
+    complete: StateDict = {"state": state, "param_groups": param_groups}
+    set_optimizer_state_dict(module, optimizer, complete, options=_loading())
 
 
 def load_schedulers(configured: Sequence[Any], stored: Sequence[StateDict]) -> list[StateDict]:
@@ -122,8 +122,8 @@ def load_schedulers(configured: Sequence[Any], stored: Sequence[StateDict]) -> l
     Raises:
         Mismatch: they are of other schedulers.
     """
-    own = [config.scheduler.state_dict() for config in configured]
-    states: list[StateDict] = like(own, stored, "lr_schedulers")
+    new = [config.scheduler.state_dict() for config in configured]
+    states: list[StateDict] = like(new, stored, "lr_schedulers")
     return states
 
 

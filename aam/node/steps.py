@@ -150,8 +150,8 @@ def run(settings: Settings, argv: Sequence[str], variables: Mapping[str, str]) -
     if mirror is not None:
         with suppress(OSError):  # the step `finish` tries again, and reports it
             mirror.update()
-    own = status == Interrupted.status or not rank.terminated
-    if status and own and shared is not None:
+    by_itself = status == Interrupted.status or not rank.terminated
+    if status and by_itself and shared is not None:
         with suppress(OSError), status_file(shared, variables).open("x") as stream:
             stream.write(f"{status}\n")
     return 0 if status == Interrupted.status else status

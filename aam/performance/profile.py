@@ -165,18 +165,18 @@ def shares(profile: KernelProfile) -> dict[str, float]:
     for kernel in profile.kernels:
         label = category(kernel.name)
         totals[label] = totals.get(label, 0.0) + kernel.total_ns
-    whole = profile.total_ns or 1.0
-    return {k: v / whole for k, v in sorted(totals.items(), key=lambda item: -item[1])}
+    total_ns = profile.total_ns or 1.0
+    return {k: v / total_ns for k, v in sorted(totals.items(), key=lambda item: -item[1])}
 
 
 def precisions(profile: KernelProfile) -> dict[str, float]:
     """Return the fraction of the time of matrix products in each precision, largest first."""
     products = [k for k in profile.kernels if category(k.name) == "matrix product"]
-    whole = sum(kernel.total_ns for kernel in products) or 1.0
+    total_ns = sum(kernel.total_ns for kernel in products) or 1.0
     totals: dict[str, float] = {}
     for kernel in products:
         label = precision(kernel.name)
-        totals[label] = totals.get(label, 0.0) + kernel.total_ns / whole
+        totals[label] = totals.get(label, 0.0) + kernel.total_ns / total_ns
     return dict(sorted(totals.items(), key=lambda item: -item[1]))
 
 

@@ -157,7 +157,7 @@ class _Search:
 
     def stage(self, subject: str, settings: list[Setting]) -> None:
         """Measure the settings of a subject, and keep the fastest that passes."""
-        own = {one.label: one.values for one in settings}
+        values = {one.label: one.values for one in settings}
         settings = [self._joined(one) for one in settings]
         early: dict[str, Evidence] = {}
         cost = COSTS[self.bench.compare_by]
@@ -175,7 +175,7 @@ class _Search:
         for one in sorted(measured, key=lambda found: -found.gain):
             label = one.setting.label
             verdict, evidence = self._decide(one, early.get(label), kept)
-            trial = Trial(subject, own[label], one, verdict, evidence)
+            trial = Trial(subject, values[label], one, verdict, evidence)
             kept = kept or trial.verdict == "kept"
             self.trials.append(trial)
             info(f"{subject}: {label}: {trial.verdict}. {'; '.join(trial.evidence)}")

@@ -40,8 +40,8 @@ def _missing(given: ReportInput) -> Iterator[tuple[str, str]]:
         present = {baseline.model for baseline in run.baselines}
         for member, model, place in BASELINES:
             if model not in present:
-                own = ["--member", member, "--output-dir", f"{folder}/{place}"]
-                yield f"A {model} on the same split, to compare with:", _command([*argv, *own])
+                output = ["--member", member, "--output-dir", f"{folder}/{place}"]
+                yield f"A {model} on the same split, to compare with:", _command([*argv, *output])
     if run.part == "validation":
         argv = [str(argument) for argument in run.facts.get("argv") or []][1:]
         for flag in ("--output-dir", "--folds", "--resume-from"):

@@ -119,8 +119,8 @@ def integrated_gradients(
     rows, columns, entries, ends = [], [], [], []
     for k in track(range(len(batches)), "Integrated gradients", len(batches), "batches"):
         batch = batches[k].to(device)
-        own = None if known is None else known.take(batch.rows_B)
-        found_CBS, ends_2BC = _integrate(network, inputs, batch, scores_OC, steps, own)
+        of_batch = None if known is None else known.take(batch.rows_B)
+        found_CBS, ends_2BC = _integrate(network, inputs, batch, scores_OC, steps, of_batch)
         present_BS = batch.counts_BS > 0
         rows.append(batch.rows_B[:, None].expand_as(present_BS)[present_BS].cpu().numpy())
         columns.append(batch.asvs_U[batch.slots_BS][present_BS].cpu().numpy())

@@ -217,8 +217,8 @@ class FiniteCheck(Callback):
     def _largest_weight(self, task: pl.LightningModule) -> float:
         """Return the largest absolute trainable weight of all ranks; NaN if a weight is NaN."""
         weights = [local_tensor(p.detach()) for p in task.parameters() if p.requires_grad]
-        own = [float(weight.abs().max()) for weight in weights if weight.numel()]
-        return _max(self.communicator.all_gather(_max(own)))
+        largest = [float(weight.abs().max()) for weight in weights if weight.numel()]
+        return _max(self.communicator.all_gather(_max(largest)))
 
 
 _LOWER_LR = "start a new run with a lower --lr"

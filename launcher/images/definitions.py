@@ -154,13 +154,13 @@ def lock_of(sources: BuildSources, image_dir: Path, name: str) -> Path:
     The former counts as long as it pins the same versions.
     """
     shipped = sources.containers / "locks" / f"{name}.txt"
-    own = own_lock(image_dir, name)
+    written = own_lock(image_dir, name)
     if (
-        own.is_file()
+        written.is_file()
         and shipped.is_file()
-        and PIN.findall(own.read_text()) == PIN.findall(shipped.read_text())
+        and PIN.findall(written.read_text()) == PIN.findall(shipped.read_text())
     ):
-        return own
+        return written
     return shipped
 
 

@@ -74,10 +74,10 @@ def pythons(stack: Image, lock: str) -> tuple[str, ...]:
     ...         "# Python 3.11 and 3.12 on x86_64")
     ('3.12', '3.11')
     """
-    own = stack.pins["python"]
+    of_image = stack.pins["python"]
     found = LOCKED_FOR.search(lock) if stack.arguments["TORCH_INDEX"] == "pypi" else None
     others = found[1].split(" and ") if found else []
-    return tuple(dict.fromkeys((own, *others)))
+    return tuple(dict.fromkeys((of_image, *others)))
 
 
 def find_installer(

@@ -137,8 +137,8 @@ def program(
         options: the arguments of the request, with absolute paths.
         sweep: arguments of each task of an array.
     """
-    own = {*visible_devices_variables(), RECORD}
-    kept = tuple((name, value) for name, value in plan.variables if name not in own)
+    left_out = {*visible_devices_variables(), RECORD}
+    kept = tuple((name, value) for name, value in plan.variables if name not in left_out)
     mounts = [mount for mount in plan.mounts if mount.target not in (NODE_FOLDER, "/tmp")]
     shown = replace(plan, variables=kept, mounts=(), host_devices=True)
     native = plan.image is None

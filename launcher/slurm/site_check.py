@@ -45,10 +45,10 @@ def check_facts(site: Site) -> list[FactCheck]:
 def _partition(site: Site) -> FactCheck | None:
     if not queue.available():
         return FactCheck("partition", "unknown", "there is no Slurm on this host")
-    known, own = queue.partitions(), site.text("partition")
-    if not own or not known:
+    known, named = queue.partitions(), site.text("partition")
+    if not named or not known:
         return None
-    return _compared("partition", own in known, f"{own}; there are {', '.join(known)}")
+    return _compared("partition", named in known, f"{named}; there are {', '.join(known)}")
 
 
 def _limit(key: str, field: str) -> Callable[[Site], FactCheck | None]:

@@ -62,16 +62,16 @@ def tasks_of(
     options = options_of(request.command)
     tasks = []
     for row in itertools.product(*columns):
-        own = arguments(options, {flag: value for one in row for flag, value in one.items()})
-        tasks.append((*own, FOLDER, f"{request.given[FOLDER]}/{_name(own)}"))
+        varying = arguments(options, {flag: value for one in row for flag, value in one.items()})
+        tasks.append((*varying, FOLDER, f"{request.given[FOLDER]}/{_name(varying)}"))
     return Request(request.command, shared), tuple(tasks)
 
 
-def _name(own: Sequence[str]) -> str:
+def _name(varying: Sequence[str]) -> str:
     """Return a folder's name for the options of a task.
 
     >>> _name(["--lr", "0.001", "--seed", "1"])
     'lr-0.001_seed-1'
     """
-    text = "".join(f"_{part[2:]}" if part.startswith("--") else f"-{part}" for part in own)
+    text = "".join(f"_{part[2:]}" if part.startswith("--") else f"-{part}" for part in varying)
     return re.sub(r"[^A-Za-z0-9._=-]", "-", text[1:])

@@ -72,7 +72,7 @@ def test_a_report_writes_into_its_run(
     assert printed["writable"][str(run)] is False
 
 
-# Every character that a file name can have; the launcher's args are text, so it must decode.
+# Every character that a file name can have; the launcher's arguments are text, so it must decode.
 NAMES = st.text(
     st.characters(exclude_characters="\0/", exclude_categories=["Cs"]), min_size=1, max_size=60
 ).filter(lambda name: name not in (".", "..") and len(name.encode()) < 200 and name[0] != "-")

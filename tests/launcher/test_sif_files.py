@@ -40,8 +40,8 @@ def sif(path: Path, *, length: int = 100, total: int = 1, name: bytes = b"u" * 1
     start = HEADER.size
     offset = start + total * DESCRIPTOR_SIZE
     sizes = (0, 0, 0, total, start, total * DESCRIPTOR_SIZE, offset, length)
-    args = (b"#!/usr/bin/env run-singularity\n", b"SIF_MAGIC", b"01", b"02", name)
-    header = HEADER.pack(*args, *sizes)
+    texts = (b"#!/usr/bin/env run-singularity\n", b"SIF_MAGIC", b"01", b"02", name)
+    header = HEADER.pack(*texts, *sizes)
     table = b"".join(
         DESCRIPTOR.pack(0x4004, 1, 1, 0, 0, offset, length, length).ljust(DESCRIPTOR_SIZE, b"\0")
         for _ in range(total)

@@ -259,7 +259,7 @@ def _local_path(flag: str, text: str) -> Path:
     if ADDRESS.match(text):
         evidence = f"{flag} {text}"
         raise UsageError("An address instead of a path", evidence, "copy the file here and name it")
-    whole = os.path.expanduser(text)
-    if whole.startswith("~"):
+    expanded = os.path.expanduser(text)
+    if expanded.startswith("~"):
         raise UsageError("No such user", f"{flag} {text}", f"write ./{text} for a file")
-    return Path(whole)
+    return Path(expanded)

@@ -28,11 +28,11 @@ def overview(program: str, more: Mapping[str, Mapping[str, type]] | None = None)
         more: groups of further commands.
     """
     lines = [f"usage: {program} COMMAND [OPTIONS]", "", f"Attention All Microbes {__version__}"]
-    own = {
+    groups = {
         group: {name: options_class for name in listed if (options_class := find(name))}
         for group, listed in COMMANDS.items()
     }
-    for group, commands in {**own, **(more or {})}.items():
+    for group, commands in {**groups, **(more or {})}.items():
         lines += ["", group]
         for name, options_class in commands.items():
             lines += _wrapped(f"  {name:<16} ", summary(options_class), 19)

@@ -84,9 +84,9 @@ def _run(spool: NDArray[Any], indptr: NDArray[np.int64], low: int, features: int
     filled = 0
     for start in range(0, len(spool), _ENTRIES_AT_ONCE):
         entries = spool[start : start + _ENTRIES_AT_ONCE]
-        own = entries[(entries["row"] >= low) & (entries["row"] < low + len(indptr) - 1)]
-        found[filled : filled + len(own)] = own
-        filled += len(own)
+        selected = entries[(entries["row"] >= low) & (entries["row"] < low + len(indptr) - 1)]
+        found[filled : filled + len(selected)] = selected
+        filled += len(selected)
     # Features came in order, so a stable sort by sample keeps them so.
     found = found[np.argsort(found["row"], kind="stable")]
     parts = (found["value"].copy(), found["column"].copy(), indptr - indptr[0])

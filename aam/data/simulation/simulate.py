@@ -153,8 +153,8 @@ def simulate(options: Simulate) -> SimulatedStudy:
     common = np.zeros(options.asvs)  # The part of the fitness that a subject's samples share.
     for row in track(range(options.samples), "Samples", options.samples, "samples"):
         if row == 0 or subject[row] != subject[row - 1]:
-            own = SUBJECT_SHIFT * rng.standard_normal(options.asvs)
-            common = prevalence + own + shifts[site[row], clade]
+            individual = SUBJECT_SHIFT * rng.standard_normal(options.asvs)
+            common = prevalence + individual + shifts[site[row], clade]
         fitness = common - 0.5 * ((gradient[row] - optimum) / width) ** 2
         found, counted = _sample(fitness, present, options.depth, rng)
         columns.append(found)

@@ -229,8 +229,8 @@ def _unweighted(
         block = many[start : start + width]
         present = torch.from_numpy(presence_BU[:, block].toarray()).to(device, dtype)
         shared += (present * torch.from_numpy(lengths_U[block]).to(device, dtype)) @ present.T
-    own = torch.from_numpy(presence_BU @ lengths_U).to(device, dtype)
-    both = own[:, None] + own
+    above = torch.from_numpy(presence_BU @ lengths_U).to(device, dtype)
+    both = above[:, None] + above
     return _mirrored(ratio((both - 2 * shared).clamp_(min=0), both - shared))
 
 
