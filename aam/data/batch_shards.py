@@ -25,8 +25,8 @@ from aam.data.sequences import PAD
 class BatchShard(Batch):
     """The part of a batch that one rank computes.
 
-    `rows_B`, `slots_BS`, `counts_BS`, `attend_BS` and `diversity_B` are of the shard's samples;
-    `tokens_UL` and `labels_UL` of the ASVs that the rank encodes. `asvs_U` is of the
+    `rows_B`, `slots_BS`, `counts_BS`, `attend_BS`, `diversity_B` and `hidden_BS` are of the shard's
+    samples; `tokens_UL` and `labels_UL` of the ASVs that the rank encodes. `asvs_U` is of the
     complete batch, and `slots_BS` are indices into it. `distances_BB` has a row for each sample of
     the shard and a column for each sample of the batch.
 
@@ -54,7 +54,7 @@ def shard_batch(batch: Batch, samples: slice, asvs: slice, sequences: bool) -> B
         asvs: the distinct ASVs that the rank encodes; may be empty.
         sequences: whether to add `sequences_ML`, which the k-mer profile of the samples needs.
     """
-    own = {name: value[samples] for name in ("rows_B", "slots_BS", "counts_BS")
+    own = {name: value[samples] for name in ("rows_B", "slots_BS", "counts_BS", "hidden_BS")
            if (value := getattr(batch, name)) is not None}  # fmt: skip
     present_BS = own["counts_BS"] > 0
     widest = max(int(present_BS.sum(dim=1).max()) if len(present_BS) else 0, 1)

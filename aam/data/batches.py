@@ -34,8 +34,8 @@ BASE_TOKENS = (1, 4)
 FIXED_DRAW = 1 << 40
 """First number of the fixed draws of validation and prediction, above all epoch numbers."""
 
-_MASKS, _CHOICE = 1, 2
-"""Second elements of seeds, so that masks and ASV choices use independent random numbers."""
+_MASKS, _CHOICE, _HIDDEN = 1, 2, 3
+"""Second elements of seeds, so that each choice uses independent random numbers."""
 
 
 @dataclass(frozen=True)
@@ -55,6 +55,8 @@ class Batch:
         attend_BS: bool, True where a sample has an ASV; None if all samples have S ASVs.
         distances_BB: float32, UniFrac of the reads drawn; None without a phylogeny.
         diversity_B: float32, Faith PD; None unless that is the metric.
+        hidden_BS: bool, True where the network must not read the abundance of an ASV but predicts
+            it; None without that task.
     """
 
     rows_B: Tensor
@@ -67,6 +69,7 @@ class Batch:
     attend_BS: Tensor | None
     distances_BB: Tensor | None = None
     diversity_B: Tensor | None = None
+    hidden_BS: Tensor | None = None
 
     def ragged(self, patch: int) -> bool:
         """Return whether any sequence has fewer patches of `patch` nucleotides than `tokens_UL`."""
@@ -95,6 +98,7 @@ class BatchPlan:
     Attributes:
         metric: phylogenetic measure to compute; None for none.
         mask_ratio: fraction of nucleotides masked; 0 leaves the nucleotide task out.
+        hidden_ratio: fraction of abundances hidden; 0 leaves their prediction out.
     """
 
     seed: Annotated[int, SEEDS]
@@ -105,6 +109,7 @@ class BatchPlan:
     mask_strategy: Strategy = "random"
     metric: Metric | None = None
     alpha: Annotated[float, UP_TO_ONE] = 0.5
+    hidden_ratio: Annotated[float, BELOW_ONE] = 0.0
 
 
 def shortest(tokens_UL: Tensor) -> int:
@@ -148,6 +153,7 @@ def make_batch(
         slots_BS=torch.from_numpy(slots_BS),
         counts_BS=torch.from_numpy(counts_BS),
         attend_BS=None if present_BS.all() else torch.from_numpy(present_BS),
+        hidden_BS=_hide(study, plan, rows, present_BS, masks),
         **_phylogenetic(study, plan, rows, drawn),
     )
 
@@ -237,6 +243,24 @@ def _mask(
         chosen_UL = masks[asvs_U, : tokens_UL.shape[1]]
     labels_UL = tokens_UL * chosen_UL  # PAD, which is 0, where nothing is masked.
     return tokens_UL - labels_UL + np.uint8(MASK) * chosen_UL, torch.from_numpy(labels_UL)
+
+
+def _hide(
+    study: Study,
+    plan: BatchPlan,
+    rows: npt.NDArray[np.int64],
+    present_BS: npt.NDArray[np.bool_],
+    masks: int | npt.NDArray[np.bool_],
+) -> Tensor | None:
+    """Choose the abundances to hide; those of a sample do not depend on the other samples."""
+    if plan.hidden_ratio == 0:
+        return None
+    number = masks if isinstance(masks, int) else FIXED_DRAW
+    drawn_BS = np.empty(present_BS.shape)
+    for row, name in enumerate(take_strings(study.table.sample_ids, rows)):
+        rng = np.random.default_rng([plan.seed, _HIDDEN, number, *name.encode()])
+        drawn_BS[row] = rng.random(present_BS.shape[1])
+    return torch.from_numpy((drawn_BS < plan.hidden_ratio) & present_BS)
 
 
 def choose_masked(

@@ -52,6 +52,7 @@ class NetworkShape:
         profile_features: random features of the community profile; 0: no profile.
         profile_dropout: dropout of the profile head.
         covariates: of the target; None if it reads the ASVs alone.
+        predicts_counts: whether the sample encoder predicts abundances that are hidden from it.
     """
 
     max_bp: Annotated[int, ONE_OR_MORE]
@@ -64,6 +65,7 @@ class NetworkShape:
     profile_features: Annotated[int, ZERO_OR_MORE] = 0
     profile_dropout: Annotated[float, UP_TO_ONE] = 0.7
     covariates: CovariateShape | None = None
+    predicts_counts: bool = False
 
     @property
     def tokens(self) -> int:

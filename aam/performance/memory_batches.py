@@ -79,6 +79,7 @@ class LargestBatches:
             else None,
             "distances_BB": torch.empty(samples, size) if related and not by_diversity else None,
             "diversity_B": torch.empty(samples) if related and by_diversity else None,
+            "hidden_BS": torch.empty(shape, dtype=torch.bool) if self.plan.hidden_ratio else None,
         }
         if ranks == 1:
             return Batch(**values)

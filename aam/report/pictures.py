@@ -28,7 +28,7 @@ from aam.report.prediction_plots import (
 from aam.report.run import Run
 from aam.report.terminal import TITLES
 
-LOSS_PARTS = ("target", "unifrac", "nucleotide")
+LOSS_PARTS = ("target", "unifrac", "nucleotide", "count")
 
 
 @dataclass(frozen=True)
@@ -240,6 +240,7 @@ PICTURES: dict[str, tuple[Section, Draw]] = {
             ("unifrac", "Loss of UniFrac"),
             ("nucleotide", "Loss of masked nucleotides"),
             ("nucleotide_accuracy", "Masked nucleotides named right"),
+            ("count", "Loss of hidden abundances"),
         )
     },
     **{

@@ -259,6 +259,7 @@ def freeze_unused(task: TrainingModule, plan: BatchPlan, study: Study) -> None:
         nucleotides=plan.mask_ratio > 0 and weights.nucleotide > 0 and not task.frozen,
         diversity=by_diversity if related else None,
         target=task.target is not None and weights.target > 0,
+        counts=plan.hidden_ratio > 0,
     )
 
 

@@ -37,7 +37,7 @@ from aam.distributed.environment import shard_sizes
 from aam.model.covariates import CovariateInputs
 from aam.model.network import Encoder, Predictor
 from aam.training.asv_encoding import Encoded, encode_asvs, number_of_chunks
-from aam.training.losses import LossTerm, distance_loss, diversity_loss
+from aam.training.losses import LossTerm, count_loss, distance_loss, diversity_loss
 from aam.training.model_config import DiversityScale
 from aam.training.optimizer import clip_gradients, make_optimizer, schedule
 from aam.training.target import Target
@@ -50,11 +50,12 @@ class LossWeights:
     unifrac: float = 1.0
     nucleotide: float = 1.0
     target: float = 1.0
+    count: float = 0.0
 
     @classmethod
     def of(cls, task: MaskOptions, target: float = 1.0) -> LossWeights:
         """Take the weights from the options."""
-        return cls(task.penalty, task.nuc_penalty, target)
+        return cls(task.penalty, task.nuc_penalty, target, task.count_penalty)
 
 
 class TrainingModule(pl.LightningModule):
@@ -127,7 +128,7 @@ class TrainingModule(pl.LightningModule):
 
     def training_step(self, batch: Batch, step: int) -> Tensor:
         """Return the loss of a batch, the weighted sum of its terms."""
-        local_terms, _ = self._forward(batch, batch.tokens_UL, nucleotides=True)
+        local_terms, _ = self._forward(batch, batch.tokens_UL, masked=True)
         global_terms = over_ranks(local_terms)
         metrics = {name: term.mean for name, term in global_terms.items()}
         metrics["loss"] = self._total(global_terms)
@@ -147,13 +148,13 @@ class TrainingModule(pl.LightningModule):
     def validation_step(self, batch: Batch, step: int) -> None:
         """Add a batch to the sums of the split.
 
-        A target is scored as `aam predict` computes it, on unmasked sequences; masked nucleotides
-        are scored once for each ASV of the split, independent of the batches.
+        A target is scored as `aam predict` computes it, on unmasked sequences and all abundances;
+        masked nucleotides are scored once for each ASV of the split, independent of the batches.
         """
         if self.target is None:
-            terms, _ = self._forward(self._unscored(batch), batch.tokens_UL, nucleotides=True)
+            terms, _ = self._forward(self._unscored(batch), batch.tokens_UL, masked=True)
         else:
-            terms, outputs_BC = self._forward(batch, unmasked(batch), nucleotides=False)
+            terms, outputs_BC = self._forward(batch, unmasked(batch), masked=False)
             assert outputs_BC is not None and self.target_values is not None
             if batch.labels_UL is not None and not self.frozen:
                 terms |= self._nucleotide_terms(self._unscored(batch))
@@ -215,23 +216,30 @@ class TrainingModule(pl.LightningModule):
             super().lr_scheduler_step(scheduler, metric)
 
     def _forward(
-        self, batch: Batch, tokens_UL: Tensor, nucleotides: bool
+        self, batch: Batch, tokens_UL: Tensor, masked: bool
     ) -> tuple[dict[str, LossTerm], Tensor | None]:
-        """Return the loss terms, and the outputs [B, C] of the target if there is a target."""
+        """Return the loss terms, and the outputs [B, C] of the target if there is a target.
+
+        Args:
+            masked: whether to predict masked nucleotides and hidden abundances.
+        """
+        hidden_BS = batch.hidden_BS if masked else None
         terms: dict[str, LossTerm] = {}
         with torch.set_grad_enabled(torch.is_grad_enabled() and not self.frozen):
             if self.asv_vectors_FD is not None:
                 asvs_UD = self.asv_vectors_FD[batch.asvs_U]
             else:
-                asvs_UD, terms = self._encode(
-                    batch, tokens_UL, batch.labels_UL if nucleotides else None
-                )
+                asvs_UD, terms = self._encode(batch, tokens_UL, batch.labels_UL if masked else None)
                 if isinstance(batch, BatchShard):
                     asvs_UD = all_gather_rows(asvs_UD, shard_sizes(len(batch.asvs_U), world_size()))
             embedding_BD, members_BSD = self.encoder.samples(
-                asvs_UD, batch.slots_BS, batch.counts_BS, batch.attend_BS
+                asvs_UD, batch.slots_BS, batch.counts_BS, batch.attend_BS, hidden_BS
             )
             terms |= self._phylogenetic_terms(batch, embedding_BD)
+            if hidden_BS is not None:
+                head = self.encoder.samples.counts
+                assert head is not None
+                terms["count"] = count_loss(head(members_BSD), batch.counts_BS, hidden_BS)
         if self.target is None:
             return terms, None
         assert isinstance(self.network, Predictor) and self.encoded_N is not None

@@ -1,7 +1,6 @@
-"""Losses of masked nucleotides, distances and diversity, each as a sum and a count.
+"""Losses of masked nucleotides, hidden abundances, distances and diversity: sums and numbers.
 
-Sums and counts add up over batches and ranks to exact means. Shape suffixes:
-see `aam.model`.
+Both add up over batches and ranks to exact means. Shape suffixes: see `aam.model`.
 """
 
 from __future__ import annotations
@@ -64,6 +63,20 @@ def distance_loss(
     predicted = head(own_BD[i], all_AD[j])
     error = (predicted - distances_BA[i, j]).square().sum()
     return LossTerm(error, torch.as_tensor(len(i), device=error.device))
+
+
+def count_loss(predicted_BS: Tensor, counts_BS: Tensor, hidden_BS: Tensor) -> LossTerm:
+    """Return the squared error of the log10 relative abundances that are hidden.
+
+    Args:
+        predicted_BS: log10 of the relative abundance of each ASV of each sample.
+        counts_BS: its reads.
+        hidden_BS: True where the network did not read them.
+    """
+    total_B1 = counts_BS.sum(dim=1, keepdim=True).clamp_min(1)
+    log_BS = (counts_BS.clamp_min(1) / total_B1).log10()
+    error_BS = torch.where(hidden_BS, at_least_fp32(predicted_BS) - log_BS, 0.0)
+    return LossTerm(error_BS.square().sum(), hidden_BS.sum())
 
 
 def diversity_loss(predicted_B: Tensor, diversity_B: Tensor) -> LossTerm:

@@ -75,7 +75,11 @@ def clip_gradients(parameters: Sequence[Parameter], max_norm: float) -> None:
 
 
 def freeze_idle(
-    network: Encoder | Predictor, nucleotides: bool, diversity: bool | None, target: bool
+    network: Encoder | Predictor,
+    nucleotides: bool,
+    diversity: bool | None,
+    target: bool,
+    counts: bool,
 ) -> None:
     """Freeze parameters that no loss term reaches.
 
@@ -85,6 +89,7 @@ def freeze_idle(
         nucleotides: whether masked nucleotides are predicted.
         diversity: whether Faith PD is (True) or distances are (False) predicted; None: neither.
         target: whether the predictor's target is in the loss.
+        counts: whether hidden abundances are predicted.
     """
     encoder = network if isinstance(network, Encoder) else network.encoder
     idle: list[torch.nn.Module] = [] if nucleotides else [encoder.nucleotides.head]
@@ -92,8 +97,11 @@ def freeze_idle(
         idle.append(encoder.diversity)
     if diversity is not False:
         idle.append(encoder.distance)
+    samples = encoder.samples
     if diversity is None and not target:
-        idle.append(encoder.samples)
+        idle += [samples.pooling, samples.out] if counts else [samples]
+    if samples.counts is not None and not counts:
+        idle.append(samples.counts)
     if isinstance(network, Predictor) and not target:
         idle += [child for child in network.children() if child is not encoder]
     for module in idle:

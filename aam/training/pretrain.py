@@ -129,7 +129,9 @@ def check_phylogeny(options: Pretrain) -> None:
         raise UsageError(
             "UniFrac needs a phylogeny",
             f"neither --tree nor --unifrac-matrix was given{made}",
-            "give one, or --penalty 0 to learn from nucleotides alone",
+            "give one, or --penalty 0 to learn from sequences and abundances alone",
         )
-    if not (options.task.penalty or options.task.nuc_penalty):
-        raise UsageError("Nothing to learn", "--penalty 0 --nuc-penalty 0", "raise one of them")
+    task = options.task
+    if not (task.penalty or task.nuc_penalty or task.count_penalty):
+        given = "--penalty 0 --nuc-penalty 0 --count-penalty 0"
+        raise UsageError("Nothing to learn", given, "raise one of them")

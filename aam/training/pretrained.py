@@ -11,6 +11,7 @@ import numpy.typing as npt
 import torch
 
 from aam.console import info, warn
+from aam.contract.errors import UsageError
 from aam.contract.options.study import Metric, PhylogenyOptions, SampleOptions
 from aam.contract.options.training import ModelOptions
 from aam.data.batches import BatchPlan
@@ -69,14 +70,24 @@ def choose_shape(
     """Return the sizes of the encoder, and the scale of Faith PD in its training samples `rows`.
 
     A pretrained encoder keeps both, except for the dropout.
+
+    Raises:
+        UsageError: abundances are to be predicted, but the pretrained encoder has no head for it.
     """
     if base is None:
         sizes = {
             name: getattr(model, name)
             for name in ("embedding_dim", "attention_heads", "attention_layers", "nucleotide_patch")
         }
-        shape = NetworkShape(study.tokens_FL.shape[1], **sizes, dropout=model.dropout)
+        length, counts = study.tokens_FL.shape[1], plan.hidden_ratio > 0
+        shape = NetworkShape(length, **sizes, dropout=model.dropout, predicts_counts=counts)
         return shape, diversity_scale(study, plan, rows)
+    if plan.hidden_ratio and not base.config.shape.predicts_counts:
+        raise UsageError(
+            "The pretrained encoder cannot predict abundances",
+            "it was pretrained without --count-penalty",
+            "leave out --count-penalty, or pretrain with it",
+        )
     shape = dataclasses.replace(
         base.config.shape,
         dropout=model.dropout,

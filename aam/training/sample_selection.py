@@ -20,6 +20,9 @@ from aam.data.study import Study
 from aam.data.unifrac.batch import faith_pd
 from aam.training.model_config import DiversityScale
 
+HIDDEN_RATIO = 0.15
+"""Fraction of the abundances that are hidden with --count-penalty."""
+
 _AT_ONCE = 256
 """Samples whose Faith PD is computed together: their tree branches are dense in memory."""
 
@@ -66,6 +69,7 @@ def batch_plan(
         mask_strategy=task.nuc_mask_strategy,
         metric=metric if related and task.penalty else None,
         alpha=options.phylogeny.unifrac_alpha,
+        hidden_ratio=HIDDEN_RATIO if task.count_penalty else 0.0,
     )
 
 
@@ -82,5 +86,5 @@ def diversity_scale(study: Study, plan: BatchPlan, rows: npt.NDArray[np.int64]) 
 
 
 def reading_plan(plan: BatchPlan) -> BatchPlan:
-    """Return the plan for inference: without masks and phylogeny."""
-    return dataclasses.replace(plan, mask_ratio=0.0, metric=None)
+    """Return the plan for inference: without masks, hidden abundances and phylogeny."""
+    return dataclasses.replace(plan, mask_ratio=0.0, metric=None, hidden_ratio=0.0)

@@ -260,7 +260,7 @@ def configure_model(
     task = options.task
     if options.freeze_base:
         # A frozen encoder learns nothing from its own tasks.
-        task = dataclasses.replace(task, penalty=0.0, nuc_penalty=0.0)
+        task = dataclasses.replace(task, penalty=0.0, nuc_penalty=0.0, count_penalty=0.0)
     plan = batch_plan(options, task, labelled.study, labelled.depth, metric)
     encoder = None
     scaling: tuple[str, ...] = ()

@@ -27,6 +27,7 @@ ACCUMULATED = Case(loop=LoopOptions(epochs=7, batch_size=6, lr=1e-2, seed=1,
                                     gradient_accumulation_steps=3))  # fmt: skip
 FAITH = Case(plan=dataclasses.replace(PLAN, metric="faith_pd"))
 TRAINED = Case(target=SITES)
+HIDDEN = Case(plan=dataclasses.replace(PLAN, hidden_ratio=0.3))
 TARGET_ALONE = Case(plan=dataclasses.replace(PLAN, metric=None), target=SITES)
 
 
@@ -56,9 +57,9 @@ def ones(study_dir: Path, tmp_path_factory: pytest.TempPathFactory) -> Any:
 @pytest.mark.parametrize(
     ("scale", "size", "cases"),
     [
-        pytest.param(DDP, 2, (PLAIN, ACCUMULATED, TRAINED, TARGET_ALONE), id="ddp-2"),
+        pytest.param(DDP, 2, (PLAIN, ACCUMULATED, TRAINED, TARGET_ALONE, HIDDEN), id="ddp-2"),
         pytest.param(DDP, 4, (PLAIN, FAITH, TRAINED), id="ddp-4"),
-        pytest.param(FSDP, 2, (PLAIN, ACCUMULATED, TRAINED), id="fsdp-2", marks=NEEDS_FSDP),
+        pytest.param(FSDP, 2, (PLAIN, ACCUMULATED, TRAINED, HIDDEN), id="fsdp-2", marks=NEEDS_FSDP),
         pytest.param(FSDP, 4, (PLAIN,), id="fsdp-4", marks=NEEDS_FSDP),
     ],
 )

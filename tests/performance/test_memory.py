@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import dataclasses
 from collections.abc import Callable
 from pathlib import Path
 from typing import Any
@@ -37,15 +38,17 @@ def maker(
     recompute: bool = False,
     asv_chunk: int = 0,
     frozen: bool = False,
+    counts: bool = False,
 ) -> Callable[[], TrainingModule]:
-    shape = NetworkShape(study.tokens_FL.shape[1], width, 4, 2, patch, dropout=0.1)
+    length, weights = study.tokens_FL.shape[1], LossWeights(count=float(counts))
+    shape = NetworkShape(length, width, 4, 2, patch, dropout=0.1, predicts_counts=counts)
 
     def make() -> TrainingModule:
         encoder = Encoder(shape, "unweighted", backends, recompute)
         encoder.diversity.requires_grad_(False)
         if frozen:
             encoder.nucleotides.requires_grad_(False)
-        return TrainingModule(encoder, LossWeights(), LoopOptions(), steps=4, asv_chunk=asv_chunk)
+        return TrainingModule(encoder, weights, LoopOptions(), steps=4, asv_chunk=asv_chunk)
 
     return make
 
@@ -66,12 +69,15 @@ MATH = Backends(named("math"), named("math"))
         pytest.param({"frozen": True}, "none", id="frozen"),
         pytest.param({}, "bf16", id="bf16"),
         pytest.param({"asv_chunk": 16}, "bf16", id="bf16-chunked"),
+        pytest.param({"counts": True}, "none", id="counts"),
     ],
 )
 def test_the_peak_is_that_of_the_allocator(
     study: Study, tmp_path: Path, options: dict[str, Any], precision: Precision
 ) -> None:
-    batch = make_batch(study, PLAN, np.arange(8))
+    hidden_ratio = 0.15 if "counts" in options else 0
+    plan = dataclasses.replace(PLAN, hidden_ratio=hidden_ratio)
+    batch = make_batch(study, plan, np.arange(8))
     make = maker(study, **options)
     foreach = not options
     predicted = predict_step(

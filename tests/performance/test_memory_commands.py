@@ -40,12 +40,13 @@ def shapes(batch: Batch) -> dict[str, object]:
     }
 
 
-@pytest.mark.parametrize("size", [1, 5, 36])
+@pytest.mark.parametrize(("size", "hidden_ratio"), [(1, 0), (5, 0), (36, 0), (5, 0.15)])
 def test_the_largest_batch_has_the_shapes_of_the_batch_of_its_samples(
-    study: Study, size: int
+    study: Study, size: int, hidden_ratio: float
 ) -> None:
-    batches = LargestBatches(study, PLAN)
-    real = make_batch(study, PLAN, batches.rows_N[:size])
+    plan = dataclasses.replace(PLAN, hidden_ratio=hidden_ratio)
+    batches = LargestBatches(study, plan)
+    real = make_batch(study, plan, batches.rows_N[:size])
     assert shapes(batches.batch(size)) == shapes(real)
 
 

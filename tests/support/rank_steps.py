@@ -119,7 +119,8 @@ def learn(communicator: Communicator, study_dir: Path, folder: Path, case: Case)
     """Fit; return the loss of every epoch, the first gradient, and the last weights."""
     study = read(study_dir)
     torch.manual_seed(3)
-    shape = NetworkShape(60, 8, 2, 1, 5, dropout=0.0)
+    hides = case.plan.hidden_ratio > 0
+    shape = NetworkShape(60, 8, 2, 1, 5, dropout=0.0, predicts_counts=hides)
     if case.target is not None:
         shape = dataclasses.replace(shape, outputs=case.target.outputs, profile_features=16)
         shape = dataclasses.replace(shape, profile_dropout=0.0)
@@ -131,7 +132,13 @@ def learn(communicator: Communicator, study_dir: Path, folder: Path, case: Case)
         torch.nn.init.normal_(network.head[-1].weight)
     steps = fit.optimizer_steps(23, case.loop)
     task = RecordingModule(
-        network, LossWeights(), case.loop, steps, case.target, values, asv_chunk=case.asv_chunk
+        network,
+        LossWeights(count=float(hides)),
+        case.loop,
+        steps,
+        case.target,
+        values,
+        asv_chunk=case.asv_chunk,
     )
     task.stop, task.signal, task.killed = case.stop, case.signal, case.killed
     shard: dict[str, Any] = {"ranks": communicator.ranks, "sequences": case.target is not None}
@@ -203,7 +210,7 @@ def repeat_steps(communicator: Communicator, study_dir: Path, scale: ScaleOption
         study, PLAN, np.arange(24), loop.batch_size, fresh_reads=True, ranks=communicator.ranks
     )
     task = TrainingModule(config.network(), LossWeights(), loop, 4)
-    freeze_idle(task.network, nucleotides=True, diversity=False, target=False)
+    freeze_idle(task.network, nucleotides=True, diversity=False, target=False, counts=False)
     same: list[bool] = []
     trainer = pl.Trainer(
         accelerator="cpu",

@@ -34,6 +34,7 @@ PARTS = {
     "unifrac": {"unifrac"},
     "nucleotide": {"nucleotide", "nucleotide_accuracy"},
     "target": {"target"},
+    "count": {"count"},
 }
 NUMBER, CLASS = {"val_r2", "val_mae"}, {"val_accuracy", "val_f1"}
 

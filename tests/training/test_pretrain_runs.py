@@ -28,6 +28,8 @@ def matrix(
         ("", ("unifrac", "nucleotide")),
         ("--penalty 0", ("nucleotide",)),
         ("--nuc-penalty 0", ("unifrac",)),
+        ("--count-penalty 0.5", ("unifrac", "nucleotide", "count")),
+        ("--penalty 0 --nuc-penalty 0 --count-penalty 1", ("count",)),
         ("--nuc-mask-strategy span", ("unifrac", "nucleotide")),
         ("--nucleotide-patch 1", ("unifrac", "nucleotide")),
         ("--nucleotide-patch 3", ("unifrac", "nucleotide")),

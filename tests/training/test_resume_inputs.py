@@ -33,7 +33,8 @@ def test_a_resumed_run_has_the_options_and_the_split_of_before(
 ) -> None:
     line = arguments_of(study_dir, "regression", tmp_path)
     assert part(line, (3, USR1)) == STOPPED
-    for option in (("--group-column", "subject"), ("--penalty", "0.3"), ("--dropout", "0.5")):
+    different = ("--group-column subject", "--penalty 0.3", "--dropout 0.5", "--count-penalty 1.0")
+    for option in map(str.split, different):
         assert aam(*line, *option) == UsageError.status
         assert f"has different options: {' '.join(option)} (was " in capsys.readouterr().err
 

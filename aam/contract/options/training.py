@@ -57,6 +57,12 @@ class MaskOptions:
     )
     penalty: float = option("Weight of the UniFrac loss.", default=1.0, takes=WEIGHTS)
     nuc_penalty: float = option("Weight of the masked-nucleotide loss.", default=1.0, takes=WEIGHTS)
+    count_penalty: float = option(
+        "Weight of the loss of hidden abundances: the relative abundances of 15 % of the ASVs of "
+        "each sample are hidden from the network, which predicts their logarithm. 0: none is.",
+        default=0.0,
+        takes=WEIGHTS,
+    )
 
 
 @dataclass(frozen=True)
