@@ -18,13 +18,7 @@ from aam.console import warn
 from aam.contract.errors import DataError, UsageError, first_few
 from aam.contract.options.study import SplitOptions, TargetOptions
 from aam.data.conditions import rows_where
-from aam.data.metadata import (
-    Metadata,
-    class_target,
-    groups,
-    numeric_target,
-    ordinal_target,
-)
+from aam.data.metadata import Metadata, class_target, groups, numeric_target, ordinal_target
 from aam.data.splits import PARTS, Split, make_splits, read_splits
 
 

@@ -47,16 +47,7 @@ from aam.data.splits import Split
 from aam.members.base import F64, Labels
 from aam.members.cross_validation import HeldOut, training_rows
 from aam.members.ensemble import Combined
-from aam.members.scores import (
-    DRAWS,
-    LEVEL,
-    SCORED,
-    TITLES,
-    Drawn,
-    Score,
-    draw_groups,
-    draw_metrics,
-)
+from aam.members.scores import DRAWS, LEVEL, SCORED, TITLES, Drawn, Score, draw_groups, draw_metrics
 from aam.members.uncertainty import COVERAGE
 
 ENSEMBLE, CONSTANT = "ensemble", "constant"

@@ -12,12 +12,7 @@ from aam.data.study import load_study
 from aam.members.base import F64, Samples
 from aam.members.checkpoint import TRANSFORMER, LoadedEnsemble
 from aam.members.estimators import ESTIMATORS, KERNEL
-from aam.members.tables import (
-    interval_columns,
-    member_columns,
-    ordinal_columns,
-    prediction_columns,
-)
+from aam.members.tables import interval_columns, member_columns, ordinal_columns, prediction_columns
 from aam.numerics.device import choose_device
 from aam.training.new_samples import (
     NO_COMPARISON,

@@ -24,12 +24,7 @@ from aam.distributed.process_group import process_group
 from aam.model.network import Predictor
 from aam.numerics.backend_selection import TORCH_POLICY, BackendPolicy
 from aam.training import checkpoints, fit, run_folder
-from aam.training.inference import (
-    apply_network,
-    encode_asvs,
-    fit_profile,
-    write_study_embeddings,
-)
+from aam.training.inference import apply_network, encode_asvs, fit_profile, write_study_embeddings
 from aam.training.labelled_study import LabelledStudy, fit_target, load_labelled_study
 from aam.training.lightning_module import LossWeights, TrainingModule, score, target_metrics
 from aam.training.model_config import ModelConfig, covariate_shape
