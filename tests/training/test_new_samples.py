@@ -152,6 +152,8 @@ def test_the_condition_of_the_training_is_printed_or_applied(
     site = read(metadata).set_index("sample-id")["site"]
     assert set(found["sample-id"]) == set(site.index[site == "site-1"])
     assert f"Samples with site=site-1: {len(found)} of 36." in one_line(capsys)
+    with pytest.warns(AamWarning, match=r"samples with site=site-1 \(--where\)"):
+        assert len(load(model).predict(table)) == 36
 
 
 @pytest.mark.medium
