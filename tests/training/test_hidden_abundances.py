@@ -138,8 +138,8 @@ def test_runs_with_and_without_the_head(
 ) -> None:
     """A pretrained head goes on learning, or stays; without one there is nothing to learn with."""
     folder = tmp_path / "pretrained"
-    words = ("--count-penalty", 1, "--epochs", 2, "--lr", 0.01)
-    assert pretrain(study_dir, folder, *tree, *words) == 0
+    args = ("--count-penalty", 1, "--epochs", 2, "--lr", 0.01)
+    assert pretrain(study_dir, folder, *tree, *args) == 0
     table = check_metrics(
         folder / "metrics.csv", columns("unifrac", "nucleotide", "count"), epochs=2
     )
