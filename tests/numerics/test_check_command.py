@@ -101,6 +101,7 @@ def test_out_of_memory_of_one_backend_is_shown(capsys: pytest.CaptureFixture[str
     assert "auto: HIP out of memory. Tried to allocate 2.00 GiB." in page
 
 
+@pytest.mark.medium
 def test_the_alias_of_the_command_runs_the_check() -> None:
     argv = [sys.executable, "-m", "aam.tools.rocm_attention_diagnostic", "--quick", "--json"]
     done = subprocess.run([*argv, "--device", "cpu"], capture_output=True, text=True, check=True)

@@ -76,6 +76,7 @@ def attention(run: Path) -> dict[str, object]:
     return json.loads((run / "run.json").read_text())["attention"]
 
 
+@pytest.mark.medium
 @pytest.mark.parametrize(
     ("function", "precision", "fault"), FAULTS, ids=[f.__name__ for f, _, _ in FAULTS]
 )

@@ -86,6 +86,7 @@ def test_random_numbers_are_those_of_splitmix64() -> None:
     assert sorted(random_numbers.permutation("x", 20).tolist()) == list(range(20))
 
 
+@pytest.mark.medium
 @pytest.mark.parametrize("precision", ["bf16", "fp16"])
 def test_half_precision_is_rounding(golden: Golden, precision: Precision) -> None:
     rows = again(golden, precision=precision)
@@ -169,6 +170,7 @@ def test_a_fault_is_found_at_its_stage(golden: Golden, fault: str) -> None:
     assert plain["agree"] is False
 
 
+@pytest.mark.medium
 @pytest.mark.parametrize("fault", ["mask of the first", "gradient"])
 def test_a_fault_shows_in_half_precision_where_it_is_larger_than_rounding(
     golden: Golden, fault: str

@@ -29,6 +29,7 @@ def edited(folder: Path) -> None:
     (folder / RECORD).write_text(json.dumps(record))
 
 
+@pytest.mark.medium
 def test_the_exit_status_of_compare(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
     folder = shutil.copytree(KEPT, tmp_path / "golden")
     edited(folder)

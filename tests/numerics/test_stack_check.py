@@ -179,6 +179,7 @@ def test_a_gpu_that_hangs_is_named_in_time() -> None:
     assert caught.value.status == 69
 
 
+@pytest.mark.medium
 def test_a_backend_that_kills_its_process_is_left_out() -> None:
     backends = (faulty(emulated.killing), RIGHT)
     report = conclude(measure_in_child(backends, CheckPlan(True, ("fp32",)), CPU), quick=True)
@@ -189,6 +190,7 @@ def test_a_backend_that_kills_its_process_is_left_out() -> None:
     assert report.wrong
 
 
+@pytest.mark.medium
 def test_another_process_finds_what_this_one_does() -> None:
     plan = CheckPlan(True, ("bf16",))
     errors = conclude(measure_in_child((faulty(emulated.transposed), RIGHT), plan, CPU), quick=True)

@@ -82,6 +82,7 @@ def test_the_diagonal_is_in_no_loss() -> None:
     assert alone.mean == 0
 
 
+@pytest.mark.medium
 def test_the_same_seed_gives_the_same_run_and_another_does_not(
     study_dir: Path, tree: tuple[str, Path], numbers: Path, tmp_path: Path
 ) -> None:

@@ -97,6 +97,7 @@ def test_classes(study_dir: Path, classes: Path) -> None:
     assert len(config.target.class_weights) == 3
 
 
+@pytest.mark.medium
 def test_folds_test_every_sample_once(
     study_dir: Path, tree: tuple[str, Path], tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
