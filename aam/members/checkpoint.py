@@ -40,7 +40,9 @@ from aam.training import checkpoints
 from aam.training.model_config import ModelConfig
 from aam.training.target_transforms import UNLIMITED, OutputRange
 
-FORMAT = 1
+FORMAT = 2
+"""Versions before 2 have no clades in the kernel."""
+
 NAME = "ensemble.ckpt"
 TRANSFORMER = "transformer"
 _KEY, _TRAINING, _FOLDS = "ensemble", "training", "fold_importance"

@@ -8,18 +8,13 @@ from __future__ import annotations
 
 import numpy as np
 from scipy import sparse
-from scipy.cluster.hierarchy import fcluster, linkage
-from scipy.spatial.distance import squareform
+from scipy.cluster.hierarchy import fcluster
 
-from aam.console import info
 from aam.members.base import Rows, Tokens
-from aam.members.kernel import mismatches
+from aam.members.dendrogram import average_linkage
 
 LEVELS = (0.03, 0.1)
 """Mean part of the positions at which two ASVs of a clade differ, at most."""
-
-MOST_ASVS = 10_000
-"""With more ASVs there are no clades: the distances of all pairs need 12 bytes each."""
 
 
 def clades(tokens_FL: Tokens) -> Rows:
@@ -29,13 +24,8 @@ def clades(tokens_FL: Tokens) -> Rows:
     """
     number = len(tokens_FL)
     found = np.zeros((len(LEVELS), number), dtype=np.int64)
-    if number > MOST_ASVS:
-        info(f"The forest reads no clades: {number} ASVs, more than {MOST_ASVS}.")
-    if not 2 <= number <= MOST_ASVS:
+    if (tree := average_linkage(tokens_FL)) is None:
         return found
-    distances = mismatches(tokens_FL, tokens_FL).clip(min=0)
-    np.fill_diagonal(distances, 0)
-    tree = linkage(squareform(distances, checks=False), "average")
     length = (tokens_FL > 0).sum(axis=1).mean()
     for own, level in zip(found, LEVELS, strict=True):
         labels = fcluster(tree, level * length, "distance")

@@ -7,6 +7,7 @@ see `base` and `kernel`.
 
 from __future__ import annotations
 
+from collections.abc import Iterator
 from dataclasses import dataclass
 from typing import Any
 
@@ -16,12 +17,11 @@ from scipy import sparse
 from aam.contract.options.training import TransformName
 from aam.members.base import F64, Model, Rows, Tokens
 from aam.members.forest import ForestModel, known_asvs
-from aam.members.kernel import KernelInputs, KernelModel, similarities
+from aam.members.kernel import KernelModel
+from aam.members.kernel_inputs import KernelInputs
+from aam.members.similarity import chunks, similarities
 from aam.training.integrated_gradients import Contributions, contrasts
 from aam.training.target_transforms import TRANSFORMS
-
-_CHUNK = 1024
-"""ASVs whose similarities are in memory."""
 
 
 @dataclass(frozen=True)
@@ -116,8 +116,7 @@ def mean_gradients(
     kernel_NM = model.kernel(inputs) * slopes_N[:, None]
     outputs_NC = kernel_NM @ dual_MC
     gradients = []
-    for start in range(0, len(tokens_UL), _CHUNK):
-        own = slice(start, start + _CHUNK)
+    for own in chunks(len(tokens_UL)):
         share_Nu, tokens_uL = share[:, own], tokens_UL[own]
         to_landmarks_uM = (model.landmarks.weights @ similarities(reference_FL, tokens_uL)).T
         if model.gamma == 0:
@@ -129,7 +128,49 @@ def mean_gradients(
         to_samples_Nu = inputs.weights @ similarities(tokens_UL, tokens_uL)
         away_uC = share_Nu.multiply(to_samples_Nu).T @ outputs_NC
         gradients.append(2 * model.gamma * (toward_uC - away_uC))
-    return np.concatenate(gradients)
+    gradients_UC = np.concatenate(gradients)
+    if (clades := model.summands.clades) is None:
+        return gradients_UC
+    # A feature x of an ASV adds 10**x to the abundance below each of its branches.
+    grown = share.copy()
+    grown.data = share.data * 10.0**weights.data
+    member_UB = clades.membership(inputs.places)
+    for rows in chunks(len(slopes_N)):
+        some, grown_nU = inputs.take(np.arange(len(slopes_N))[rows]), grown[rows]
+        slopes = slopes_N[rows], kernel_NM[rows], outputs_NC[rows]
+        for output, by_branch_nB in enumerate(_branch_gradients(model, dual_MC, some, *slopes)):
+            by_asv_nU = (member_UB @ by_branch_nB.T).T
+            gradients_UC[:, output] += grown_nU.multiply(by_asv_nU).sum(axis=0)
+    return gradients_UC
+
+
+def _branch_gradients(
+    model: KernelModel,
+    dual_MC: F64,
+    inputs: KernelInputs,
+    slopes_N: F64,
+    kernel_NM: F64,
+    outputs_NC: F64,
+) -> Iterator[F64]:
+    """Yield the derivatives of each output by the abundance below each branch, [N, B].
+
+    The abundance is FINEST times the relative one. The factor 1 / ln 10 is left out; it cancels
+    with the derivative of 10**x.
+    """
+    summands, landmarks_MB = model.summands, model.landmarks.clades_MB
+    assert summands.clades is not None and landmarks_MB is not None
+    features_NB = inputs.with_features(summands).clades_NB
+    assert features_NB is not None
+    abundances_NB = summands.clades.abundances(inputs.weights, inputs.places).toarray()
+    factors_NB = summands.clade_scale * np.sqrt(summands.clades.lengths_B) / (1 + abundances_NB)
+    for dual_M, outputs_N in zip(dual_MC.T, outputs_NC.T, strict=True):
+        if model.gamma == 0:
+            by_feature_NB = np.outer(slopes_N, landmarks_MB.T @ dual_M)
+        else:
+            toward_NB = (landmarks_MB.T @ (kernel_NM * dual_M).T).T
+            away_NB = features_NB.toarray() * outputs_N[:, None]
+            by_feature_NB = 2 * model.gamma * (toward_NB - away_NB)
+        yield by_feature_NB * factors_NB
 
 
 def contributed_effects(

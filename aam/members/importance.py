@@ -26,8 +26,8 @@ from aam.members.checkpoint import TRANSFORMER, LoadedEnsemble, StoredEnsemble
 from aam.members.effects import Importance, contributed_effects, estimator_importance, of_effects
 from aam.members.estimators import ESTIMATORS
 from aam.members.forest import known_asvs
-from aam.members.kernel import log_abundances
 from aam.members.permutation import permutation_importance
+from aam.members.similarity import log_abundances
 from aam.members.stability import FOLD_RANK, stability
 from aam.numerics.device import choose_device
 from aam.training import checkpoints

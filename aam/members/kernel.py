@@ -1,10 +1,15 @@
-"""Kernel estimator: ridge regression on the exact kernel of the sequences of samples.
+"""Kernel estimator: ridge regression on a sum of kernels of samples.
 
-Two ASVs are as similar as exp(-mismatches / WIDTH), two samples as the sum of these similarities
-over their ASVs, weighted by log10(1 + 1e4 relative abundance): the kernel whose random features
-are the community profile (`aam.model.profile`). The estimator compares this linear kernel with
-Gaussian kernels (RBF) of the distance that it defines, and many penalties, by leaving out one group
-at a time (`aam.members.kernel_ridge`).
+The first is the exact kernel of the sequences. Two ASVs are as similar as exp(-mismatches / WIDTH),
+two samples as the sum of these similarities over their ASVs, weighted by log10(1 + 1e4 relative
+abundance): the kernel whose random features are the community profile (`aam.model.profile`). The
+second is that of the clades: the sum, over the branches of a dendrogram of the ASVs, of the
+product of the two samples' log abundances below the branch, times its length
+(`aam.members.dendrogram`). Metadata columns add a third.
+
+The estimator compares several weights of the kernels, the linear sum with Gaussian kernels (RBF) of
+the distance that it defines, and many penalties, by leaving out one group at a time
+(`aam.members.kernel_ridge`).
 
 Of more than `Kernel.largest` samples, a random part are the landmarks of a
 Nyström approximation. M landmarks; further shape suffixes: see `base`.
@@ -12,171 +17,40 @@ Nyström approximation. M landmarks; further shape suffixes: see `base`.
 
 from __future__ import annotations
 
-import dataclasses
 import math
 from collections.abc import Iterator
 from dataclasses import dataclass
 
 import numpy as np
-import numpy.typing as npt
-from scipy import sparse
 
 from aam.console import info
-from aam.data.covariates import CovariateEncoder, Covariates, fit_encoder
+from aam.data.covariates import CovariateEncoder, fit_encoder
 from aam.members.base import F64, Arrays, Labels, Rows, Samples, Tokens
+from aam.members.dendrogram import Dendrogram, Places
+from aam.members.kernel_inputs import (
+    SEQUENCES_ALONE,
+    KernelInputs,
+    Landmarks,
+    Summands,
+    products,
+    squared_norms,
+)
 from aam.members.kernel_ridge import Ridge, fit_logistic, fit_ridge, probabilities, product
-from aam.members.state import encoder_arrays, indices, numbers, restore_encoder
+from aam.members.similarity import chunks, log_abundances, mismatches, similarities, similarity
+from aam.members.state import numbers
 from aam.memory import shown_size
-from aam.serialization.schema import Mismatch
-
-F32 = npt.NDArray[np.float32]
-
-WIDTH = 3.0
-"""Mismatches at which the similarity of two ASVs is 1/e."""
-
-FINEST = 1e4
-"""A relative abundance of 1/FINEST weighs log10(2), ten times as much log10(11)."""
 
 SPREADS = (0.5, 2.0)
 """Squared widths of the Gaussian kernels, relative to the median squared distance."""
 
+CLADE_SHARES = (0.0, 0.3, 0.7)
+"""Parts of the clades in the variance of the linear kernel of the counts; one is chosen."""
+
 SHARES = (0.0, 0.1, 0.3, 0.7)
 """Parts of the covariates in the variance of the linear kernel, of which one is chosen."""
 
-_NUCLEOTIDES = range(1, 5)
-_CHUNK = 1024
-
-
-def log_abundances(samples: Samples) -> sparse.csr_array:
-    """Return log10(1 + FINEST relative abundance), float32 [N, ASVs]."""
-    relative = samples.relative
-    weights = np.log10(1 + FINEST * relative.data)
-    return sparse.csr_array((weights, relative.indices, relative.indptr), relative.shape)
-
-
-def similarities(one_UL: Tokens, two_VL: Tokens) -> F32:
-    """Return exp(-mismatches / WIDTH) of each pair of sequences, float32 [U, V]."""
-    similar: F32 = np.exp(np.float32(-1 / WIDTH) * mismatches(one_UL, two_VL))
-    return similar
-
-
-def mismatches(one_UL: Tokens, two_VL: Tokens) -> F32:
-    """Return the positions at which each pair of sequences differs, float32 [U, V].
-
-    A position counts half where one of the two has no nucleotide (its end, or an ambiguous letter).
-    """
-    length = min(one_UL.shape[1], two_VL.shape[1])
-    (one, one_U), (two, two_V) = _letters(one_UL, length), _letters(two_VL, length)
-    found: F32 = (one_U[:, None] + two_V[None]) / 2 - one @ two.T
-    return found
-
-
-def _letters(tokens_UL: Tokens, length: int) -> tuple[F32, F32]:
-    """Return the indicators of the first `length` letters, [U, 4 length], and all their numbers."""
-    present = (tokens_UL >= _NUCLEOTIDES[0]) & (tokens_UL <= _NUCLEOTIDES[-1])
-    codes = tokens_UL[:, :length, None] == np.array(_NUCLEOTIDES, dtype=np.uint8)
-    return codes.reshape(len(tokens_UL), -1).astype(np.float32), present.sum(1, dtype=np.float32)
-
-
-@dataclass(frozen=True)
-class KernelInputs:
-    """Samples as sums over their ASVs.
-
-    Attributes:
-        weights: float32 [N, ASVs of the samples' study], log abundance.
-        smoothed_NF: float32, summed similarity to each ASV of the training study.
-        norms_N: float64, kernel of each sample with itself.
-        covariates: metadata columns; None without any.
-        features_NP: float64, scaled features of the covariates, see `with_features`; else None.
-    """
-
-    weights: sparse.csr_array
-    smoothed_NF: F32
-    norms_N: F64
-    covariates: Covariates | None = None
-    features_NP: F64 | None = None
-
-    def take(self, rows: Rows) -> KernelInputs:
-        """Return the samples at `rows`."""
-        return KernelInputs(
-            self.weights[rows],
-            self.smoothed_NF[rows],
-            self.norms_N[rows],
-            self.covariates and self.covariates.take(rows),
-            None if self.features_NP is None else self.features_NP[rows],
-        )
-
-    def with_features(self, encoder: CovariateEncoder | None, scale: float) -> KernelInputs:
-        """Add the product of the scaled features of two samples to their kernel."""
-        if encoder is None or not scale:
-            return self
-        assert self.covariates is not None
-        features_NP = scale * encoder.features_NP(self.covariates)
-        norms_N = self.norms_N + np.square(features_NP).sum(axis=1)
-        return dataclasses.replace(self, norms_N=norms_N, features_NP=features_NP)
-
-
-@dataclass(frozen=True)
-class Landmarks:
-    """Training samples with which others are compared.
-
-    Attributes:
-        weights: float32 [M, F], log abundance.
-        norms_M: float64, kernel of each landmark with itself.
-        features_MP: float64, scaled features of the covariates; None without any.
-    """
-
-    weights: sparse.csr_array
-    norms_M: F64
-    features_MP: F64 | None = None
-
-    @classmethod
-    def of(cls, inputs: KernelInputs, rows: Rows) -> Landmarks:
-        """Take the samples at `rows`, of the training study."""
-        own = inputs.take(rows)
-        return cls(own.weights, own.norms_N, own.features_NP)
-
-    def kernel(self, inputs: KernelInputs) -> F64:
-        """Return the linear kernel of samples and landmarks, [N, M]."""
-        kernel_NM = np.asarray((self.weights @ inputs.smoothed_NF.T).T, dtype=np.float64)
-        if self.features_MP is not None and inputs.features_NP is not None:
-            kernel_NM += inputs.features_NP @ self.features_MP.T
-        return kernel_NM
-
-    def squared_distances(self, inputs: KernelInputs, kernel_NM: F64) -> F64:
-        """Return the squared distances k(x, x) - 2 k(x, y) + k(y, y), [N, M]."""
-        squared_NM: F64 = inputs.norms_N[:, None] + self.norms_M - 2 * kernel_NM
-        return squared_NM.clip(min=0)
-
-    def arrays(self) -> Arrays:
-        """Return the state, see `base.Model`."""
-        arrays = {
-            "weights": self.weights.data,
-            "asvs": self.weights.indices.astype(np.int64),
-            "starts": self.weights.indptr.astype(np.int64),
-            "norms": self.norms_M,
-        }
-        return arrays if self.features_MP is None else arrays | {"features": self.features_MP}
-
-    @classmethod
-    def restore(cls, arrays: Arrays, asvs: int, features: int | None = None) -> Landmarks:
-        """Build landmarks from their state; raises Mismatch.
-
-        Args:
-            arrays: the state.
-            asvs: of the training study.
-            features: number of features of the covariates; None without any.
-        """
-        weights, norms_M = numbers(arrays, "weights", None), numbers(arrays, "norms", None)
-        columns = indices(arrays, "asvs", asvs, len(weights))
-        starts = indices(arrays, "starts", len(weights) + 1, len(norms_M) + 1)
-        if starts[0] != 0 or starts[-1] != len(weights) or (np.diff(starts) < 0).any():
-            raise Mismatch("the array 'starts' is not ascending")
-        entries = (weights.astype(np.float32), columns, starts)
-        features_MP = (
-            None if features is None else numbers(arrays, "features", len(norms_M), features)
-        )
-        return cls(sparse.csr_array(entries, shape=(len(norms_M), asvs)), norms_M, features_MP)
+_BYTES = 80
+"""Memory of a pair of a sample and a landmark, measured: ten numbers."""
 
 
 @dataclass(frozen=True)
@@ -190,8 +64,7 @@ class KernelModel:
         offset_C: float64, intercepts.
         logits: float64 [C + 1, C], slopes and, last, intercepts of the logistic regression; empty
             for a number.
-        encoder: of the covariates; None without any.
-        scale: factor of the features of the covariates; 0 leaves them out.
+        summands: kernels besides that of the sequences.
     """
 
     landmarks: Landmarks
@@ -199,8 +72,12 @@ class KernelModel:
     dual_MC: F64
     offset_C: F64
     logits: F64
-    encoder: CovariateEncoder | None = None
-    scale: float = 0.0
+    summands: Summands = SEQUENCES_ALONE
+
+    @property
+    def encoder(self) -> CovariateEncoder | None:
+        """Encoder of the covariates, see `base.Model`."""
+        return self.summands.encoder
 
     def predict(self, inputs: KernelInputs) -> F64:
         """Return predictions [N, C], see `base.Model`."""
@@ -209,8 +86,13 @@ class KernelModel:
 
     def kernel(self, inputs: KernelInputs) -> F64:
         """Return the kernel of each sample with each landmark, [N, M]."""
-        inputs = inputs.with_features(self.encoder, self.scale)
-        return _kernel(inputs, self.landmarks, self.landmarks.kernel(inputs), self.gamma)
+        inputs = inputs.with_features(self.summands)
+        linear_NM = self.landmarks.kernel(inputs)
+        if self.gamma == 0:
+            return linear_NM
+        squared_NM = self.landmarks.squared_distances(inputs, linear_NM)
+        kernel_NM: F64 = np.exp(-self.gamma * squared_NM)
+        return kernel_NM
 
     def arrays(self) -> Arrays:
         """Return the state, see `base.Model`."""
@@ -220,16 +102,51 @@ class KernelModel:
             "dual": self.dual_MC,
             "offset": self.offset_C,
             "logits": self.logits,
-            **({"scale": np.array([self.scale])} if self.encoder else {}),
-            **encoder_arrays(self.encoder),
+            **self.summands.arrays(),
         }
 
 
 @dataclass(frozen=True)
+class _Gram:
+    """Linear kernel of the samples.
+
+    Attributes:
+        kernel_NM: float64, of the samples and the landmarks.
+        norms_N: float64, of each sample with itself.
+    """
+
+    kernel_NM: F64
+    norms_N: F64
+
+    @property
+    def variance(self) -> float:
+        """Mean squared distance from the mean of the landmarks in the feature space, nearly."""
+        return float(self.norms_N.mean() - self.kernel_NM.mean())
+
+    def plus(self, other: _Gram | None, scale: float) -> _Gram:
+        """Add a kernel whose features have the factor `scale`."""
+        if other is None:
+            return self
+        return _Gram(
+            self.kernel_NM + scale**2 * other.kernel_NM, self.norms_N + scale**2 * other.norms_N
+        )
+
+    def scales(self, other: _Gram | None, shares: tuple[float, ...]) -> tuple[float, ...]:
+        """Return the factors with which the other kernel has the `shares` of the variance."""
+        if other is None:
+            return (0.0,)
+        if self.variance <= 0 or other.variance <= 0:  # metadata alone, or no known category
+            return (1.0,)
+        ratio = self.variance / other.variance
+        return tuple(math.sqrt(share / (1 - share) * ratio) for share in shares)
+
+
+@dataclass(frozen=True)
 class _Fit:
-    """Ridge regression with the kernel of one width `gamma` and `scale` of the covariates."""
+    """Ridge regression with one sum of kernels and the width `gamma`."""
 
     gamma: float
+    clade_scale: float
     scale: float
     ridge: Ridge
 
@@ -240,25 +157,36 @@ class Kernel:
 
     Attributes:
         largest: samples up to which the kernel is exact; the number of landmarks beyond.
+        clades: whether to add the kernel of the clades.
     """
 
     largest: int = 4000
+    clades: bool = True
 
     def read(self, samples: Samples, reference_FL: Tokens) -> KernelInputs:
         """Compute the similarity of each sample to each ASV of the training study."""
-        weights = log_abundances(samples)
+        weights, tokens_UL = log_abundances(samples), samples.tokens_FL
         smoothed_NF = np.empty((weights.shape[0], len(reference_FL)), dtype=np.float32)
-        for chunk in _chunks(len(reference_FL)):
-            smoothed_NF[:, chunk] = weights @ similarities(samples.tokens_FL, reference_FL[chunk])
+        nearest_U = np.zeros(len(tokens_UL), dtype=np.int64)
+        mismatches_U = np.full(len(tokens_UL), np.inf, dtype=np.float32)
+        for chunk in chunks(len(reference_FL)):
+            found = mismatches(tokens_UL, reference_FL[chunk])
+            smoothed_NF[:, chunk] = weights @ similarity(found)
+            fewest_U = found.min(axis=1)
+            fewer_U = fewest_U < mismatches_U
+            nearest_U[fewer_U] = chunk.start + found[fewer_U].argmin(axis=1)
+            mismatches_U[fewer_U] = fewest_U[fewer_U]
         norms_N = np.zeros(weights.shape[0])
-        for chunk in _chunks(len(samples.tokens_FL)):
-            own = samples.tokens_FL[chunk]
-            smoothed = weights @ similarities(samples.tokens_FL, own)
+        for chunk in chunks(len(tokens_UL)):
+            smoothed = weights @ similarities(tokens_UL, tokens_UL[chunk])
             norms_N += weights[:, chunk].multiply(smoothed).sum(axis=1)
-        return KernelInputs(weights, smoothed_NF, norms_N, samples.covariates)
+        places = Places(nearest_U, mismatches_U)
+        own = self.clades and tokens_UL is reference_FL
+        dendrogram = Dendrogram.of(reference_FL) if own else None
+        return KernelInputs(weights, smoothed_NF, norms_N, places, dendrogram, samples.covariates)
 
     def fit(self, inputs: KernelInputs, labels: Labels, seed: int) -> KernelModel:
-        """Fit every kernel, share of the covariates and penalty; keep the least left-out error."""
+        """Fit every sum of kernels, width and penalty; keep the least left-out error."""
         samples = len(inputs.norms_N)
         rows = np.arange(samples)
         if samples > self.largest:
@@ -266,24 +194,18 @@ class Kernel:
             chosen = np.random.default_rng(seed).choice(samples, self.largest, replace=False)
             rows = np.sort(chosen)
         encoder = fit_encoder(inputs.covariates)
-        fits = (
-            fit
-            for scale in _scales(inputs, encoder, rows)
-            for fit in _fits(inputs.with_features(encoder, scale), scale, rows, labels)
-        )
-        best = min(fits, key=lambda fit: fit.ridge.error)
+        best = min(_fits(inputs, encoder, rows, labels), key=lambda fit: fit.ridge.error)
         ridge = best.ridge
         logits = fit_logistic(ridge.left_out_NC, labels) if labels.classes else np.empty((0, 0))
-        landmarks = Landmarks.of(inputs.with_features(encoder, best.scale), rows)
-        return KernelModel(
-            landmarks, best.gamma, ridge.dual_MC, ridge.offset_C, logits, encoder, best.scale
-        )
+        clades = inputs.dendrogram if best.clade_scale else None
+        summands = Summands(clades, best.clade_scale, encoder, best.scale)
+        landmarks = Landmarks.of(inputs.with_features(summands), rows)
+        return KernelModel(landmarks, best.gamma, ridge.dual_MC, ridge.offset_C, logits, summands)
 
     def restore(self, arrays: Arrays, asvs: int, outputs: int) -> KernelModel:
         """Build a model from its state, see `base.Estimator`."""
-        encoder = restore_encoder(arrays)
-        scale = float(numbers(arrays, "scale", 1)[0]) if encoder else 0.0
-        landmarks = Landmarks.restore(arrays, asvs, encoder.width if encoder and scale else None)
+        summands = Summands.restore(arrays, asvs)
+        landmarks = Landmarks.restore(arrays, asvs, summands)
         classes = 0 if outputs == 1 else outputs
         return KernelModel(
             landmarks,
@@ -291,53 +213,50 @@ class Kernel:
             numbers(arrays, "dual", len(landmarks.norms_M), outputs),
             numbers(arrays, "offset", outputs),
             numbers(arrays, "logits", classes + bool(classes), classes),
-            encoder,
-            scale,
+            summands,
         )
 
 
 def approximation(samples: int, landmarks: int) -> str:
     """Return the sentence about a kernel of more samples than it has landmarks."""
     return (
-        f"The exact kernel of {samples} samples needs {shown_size(32 * samples**2)}; it is "
+        f"The exact kernel of {samples} samples needs {shown_size(_BYTES * samples**2)}; it is "
         f"approximated from {landmarks} of them (Nyström), which needs "
-        f"{shown_size(32 * samples * landmarks)}."
+        f"{shown_size(_BYTES * samples * landmarks)}."
     )
 
 
-def _chunks(number: int) -> Iterator[slice]:
-    return (slice(start, start + _CHUNK) for start in range(0, number, _CHUNK))
+def _fits(
+    inputs: KernelInputs, encoder: CovariateEncoder | None, rows: Rows, labels: Labels
+) -> Iterator[_Fit]:
+    """Yield the fit of each sum of kernels, as a linear kernel and with each width."""
+    sequences = _Gram(Landmarks.of(inputs, rows).kernel(inputs), inputs.norms_N)
+    clades = _clade_gram(inputs, rows)
+    covariates = _covariate_gram(inputs, encoder, rows)
+    for clade_scale in sequences.scales(clades, CLADE_SHARES):
+        counts = sequences.plus(clades, clade_scale)
+        for scale in counts.scales(covariates, SHARES):
+            gram = counts.plus(covariates, scale)
+            squared_NM = gram.norms_N[:, None] + gram.norms_N[rows] - 2 * gram.kernel_NM
+            squared_NM = squared_NM.clip(min=0)
+            median = float(np.median(squared_NM[squared_NM > 0])) if squared_NM.any() else 1.0
+            for gamma in (0.0, *(1 / (spread * median) for spread in SPREADS)):
+                kernel_NM = np.exp(-gamma * squared_NM) if gamma else gram.kernel_NM
+                yield _Fit(gamma, clade_scale, scale, fit_ridge(kernel_NM, rows, labels))
 
 
-def _kernel(inputs: KernelInputs, landmarks: Landmarks, linear_NM: F64, gamma: float) -> F64:
-    """Return the Gaussian kernel of the distances that a linear kernel defines; it for gamma 0."""
-    if gamma == 0:
-        return linear_NM
-    kernel_NM: F64 = np.exp(-gamma * landmarks.squared_distances(inputs, linear_NM))
-    return kernel_NM
+def _clade_gram(inputs: KernelInputs, rows: Rows) -> _Gram | None:
+    if inputs.dendrogram is None:
+        return None
+    features = inputs.dendrogram.features(inputs.weights, inputs.places)
+    return _Gram(products(features, features[rows]), squared_norms(features))
 
 
-def _scales(
+def _covariate_gram(
     inputs: KernelInputs, encoder: CovariateEncoder | None, rows: Rows
-) -> tuple[float, ...]:
-    """Return the factors of the covariates' features that give them the parts `SHARES`."""
+) -> _Gram | None:
     if encoder is None:
-        return (0.0,)
-    landmarks = Landmarks.of(inputs, rows)
-    counts = float(landmarks.norms_M.mean() - landmarks.kernel(inputs).mean())
+        return None
     assert inputs.covariates is not None
-    own = float(encoder.features_NP(inputs.covariates).var(axis=0).sum())
-    if counts <= 0 or own <= 0:  # metadata alone, or no known category
-        return (1.0,)
-    return tuple(math.sqrt(share / (1 - share) * counts / own) for share in SHARES)
-
-
-def _fits(inputs: KernelInputs, scale: float, rows: Rows, labels: Labels) -> Iterator[_Fit]:
-    """Yield the fit of the linear kernel and of each Gaussian kernel."""
-    landmarks = Landmarks.of(inputs, rows)
-    linear_NM = landmarks.kernel(inputs)
-    squared = landmarks.squared_distances(inputs, linear_NM)
-    median = float(np.median(squared[squared > 0])) if (squared > 0).any() else 1.0
-    for gamma in (0.0, *(1 / (spread * median) for spread in SPREADS)):
-        kernel_NM = _kernel(inputs, landmarks, linear_NM, gamma)
-        yield _Fit(gamma, scale, fit_ridge(kernel_NM, rows, labels))
+    features_NP = encoder.features_NP(inputs.covariates)
+    return _Gram(features_NP @ features_NP[rows].T, np.square(features_NP).sum(axis=1))

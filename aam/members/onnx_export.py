@@ -26,7 +26,8 @@ from aam.contract.installation import not_installed
 from aam.data.sequences import VOCABULARY
 from aam.members import checkpoint
 from aam.members.checkpoint import LoadedEnsemble
-from aam.members.kernel import FINEST, WIDTH, KernelModel
+from aam.members.kernel import KernelModel
+from aam.members.similarity import FINEST, WIDTH
 from aam.model.network import Predictor
 from aam.model.nucleotides import NucleotideEncoder
 from aam.training import checkpoints
@@ -89,17 +90,29 @@ class KernelReadout(nn.Module):
         self.dual_MC = torch.from_numpy(model.dual_MC)
         self.offset_C = torch.from_numpy(model.offset_C)
         self.logits = torch.from_numpy(model.logits)
+        self.clades, clades = None, model.summands.clades
+        if clades is not None:
+            assert landmarks.clades_MB is not None
+            first_B, last_B = (torch.from_numpy(each) for each in clades.spans())
+            factors_B = model.summands.clade_scale * np.sqrt(clades.lengths_B)
+            heights_B = torch.from_numpy(clades.heights_B)
+            landmarks_MB = torch.from_numpy(landmarks.clades_MB.toarray())
+            self.clades = first_B, last_B, heights_B, torch.from_numpy(factors_B), landmarks_MB
 
     def forward(self, tokens_UL: Tensor, counts_NU: Tensor) -> Tensor:
         """Map sequences [U, L] and their reads [N, U] to predictions [N, C]."""
         counts_NU = counts_NU.double()
         relative_NU = counts_NU / counts_NU.sum(dim=1, keepdim=True)
         weights_NU = torch.log10(1 + FINEST * relative_NU)
-        smoothed_NF = weights_NU @ _similarities(tokens_UL, self.reference_FL)
-        kernel_NM = smoothed_NF @ self.weights_MF.T
+        mismatches_UF = _mismatches(tokens_UL, self.reference_FL)
+        kernel_NM = weights_NU @ torch.exp(-mismatches_UF / WIDTH) @ self.weights_MF.T
+        own_NU = weights_NU @ torch.exp(-_mismatches(tokens_UL, tokens_UL) / WIDTH)
+        norms_N = (own_NU * weights_NU).sum(dim=1)
+        if self.clades is not None:
+            features_NB = self._clade_features(relative_NU, mismatches_UF)
+            kernel_NM = kernel_NM + features_NB @ self.clades[-1].T
+            norms_N = norms_N + (features_NB**2).sum(dim=1)
         if self.gamma:
-            own_NU = weights_NU @ _similarities(tokens_UL, tokens_UL)
-            norms_N = (own_NU * weights_NU).sum(dim=1)
             squared_NM = norms_N[:, None] + self.norms_M - 2 * kernel_NM
             kernel_NM = torch.exp(-self.gamma * squared_NM.clamp(min=0))
         outputs_NC = kernel_NM @ self.dual_MC + self.offset_C
@@ -109,11 +122,20 @@ class KernelReadout(nn.Module):
             outputs_NC = torch.expm1(outputs_NC)
         return outputs_NC.clamp(*self.limits)
 
+    def _clade_features(self, relative_NU: Tensor, mismatches_UF: Tensor) -> Tensor:
+        """Return the scaled features of the clades, [N, B], see `aam.members.dendrogram`."""
+        assert self.clades is not None
+        first_B, last_B, heights_B, factors_B, _ = self.clades
+        position_U = first_B[mismatches_UF.argmin(dim=1)][:, None]
+        below_UB = (first_B <= position_U) & (position_U <= last_B)
+        member_UB = below_UB & (heights_B >= mismatches_UF.amin(dim=1)[:, None])
+        return torch.log10(1 + FINEST * relative_NU @ member_UB.double()) * factors_B
 
-def _similarities(one_UL: Tensor, two_VL: Tensor) -> Tensor:
-    """Return exp(-mismatches / WIDTH), float64 [U, V], see `aam.members.kernel.mismatches`."""
+
+def _mismatches(one_UL: Tensor, two_VL: Tensor) -> Tensor:
+    """Return the mismatches of sequences, float64 [U, V], see `aam.members.similarity`."""
     (one, one_U), (two, two_V) = _letters(one_UL), _letters(two_VL)
-    return torch.exp(((one @ two.T) - (one_U[:, None] + two_V) / 2) / WIDTH)
+    return (one_U[:, None] + two_V) / 2 - one @ two.T
 
 
 def _letters(tokens_UL: Tensor) -> tuple[Tensor, Tensor]:

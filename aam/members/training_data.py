@@ -19,7 +19,8 @@ from aam.data.batches import BatchPlan
 from aam.data.splits import Split
 from aam.data.study import Study
 from aam.members.base import F64, Rows, Samples
-from aam.members.kernel import Kernel, KernelInputs, Landmarks
+from aam.members.kernel import Kernel
+from aam.members.kernel_inputs import KernelInputs, Landmarks
 from aam.serialization import schema
 from aam.serialization.arrays import to_arrays, to_tensors
 from aam.serialization.schema import Mismatch
@@ -77,7 +78,7 @@ def describe(
     rows = np.unique(np.concatenate([r for s in splits for r in vars(s).values()]))
     rows_R = reference_rows(rows, plan.seed)
     reference = Samples.of(study.table.take_samples(rows_R), study.tokens_FL)
-    inputs = Kernel().read(reference, study.tokens_FL)
+    inputs = Kernel(clades=False).read(reference, study.tokens_FL)
     landmarks = Landmarks.of(inputs, np.arange(len(rows_R)))
     same_RR = groups_N[rows_R, None] == groups_N[rows_R]
     limit = float(_neighbour_distances(landmarks, inputs, same_RR).quantile(QUANTILE))

@@ -36,7 +36,7 @@ def test_few_asvs_have_no_clades(number: int) -> None:
 
 def test_too_many_asvs_have_no_clades(capsys: pytest.CaptureFixture[str]) -> None:
     assert not clades(np.ones((10_001, 8), dtype=np.uint8)).any()
-    assert "reads no clades: 10001 ASVs" in capsys.readouterr().err
+    assert "No clades are read: 10001 ASVs" in capsys.readouterr().err
 
 
 def test_an_effect_that_a_clade_shares_is_found() -> None:

@@ -18,8 +18,9 @@ from aam.data.simulation.simulate import simulate
 from aam.members.base import Labels, Samples
 from aam.members.estimators import ESTIMATORS
 from aam.members.forest import Forest, as_csc
-from aam.members.kernel import Kernel, approximation, similarities
+from aam.members.kernel import Kernel, approximation
 from aam.members.kernel_ridge import leave_groups_out
+from aam.members.similarity import similarities
 from aam.serialization.schema import Mismatch
 
 OPTIONS = Simulate(
@@ -85,8 +86,8 @@ def test_the_kernel_learns_the_gradient(
 
 def test_the_memory_of_a_large_kernel_is_named() -> None:
     assert approximation(20_000, Kernel().largest) == (
-        "The exact kernel of 20000 samples needs 11.9 GiB; it is approximated from 4000 of them "
-        "(Nyström), which needs 2.4 GiB."
+        "The exact kernel of 20000 samples needs 29.8 GiB; it is approximated from 4000 of them "
+        "(Nyström), which needs 6.0 GiB."
     )
 
 
@@ -164,6 +165,8 @@ def test_arrays_are_the_whole_state(
         ("kernel", "starts", lambda found: found[::-1].copy()),
         ("kernel", "asvs", lambda found: found.astype(np.float64)),
         ("kernel", "dual", lambda found: found[1:]),
+        ("kernel", "parents", lambda found: found[::-1].copy()),
+        ("kernel", "heights", lambda found: found[::-1].copy()),
     ],
 )
 def test_damaged_arrays_are_refused(

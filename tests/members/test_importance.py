@@ -31,7 +31,9 @@ from aam.members.base import F64, Labels, Samples
 from aam.members.effects import kernel_effects
 from aam.members.forest import ForestInputs, as_csc, model_of
 from aam.members.importance import importance_table
-from aam.members.kernel import FINEST, Kernel, KernelInputs, KernelModel, Landmarks, similarities
+from aam.members.kernel import Kernel, KernelModel
+from aam.members.kernel_inputs import SEQUENCES_ALONE, KernelInputs, Landmarks, Summands
+from aam.members.similarity import FINEST, similarities
 from aam.training.target_transforms import TRANSFORMS
 from tests.support.artifacts import write_artifact
 from tests.support.commands import aam, pretrain
@@ -167,13 +169,14 @@ def test_effects_follow_the_simulated_niches(study: Path, tmp_path: Path) -> Non
     assert ((first["effect"] > 0).to_numpy() == side).mean() >= 0.8
 
 
+@pytest.mark.parametrize("clade_scale", [0.0, 0.7])
 @pytest.mark.parametrize("gamma", [0.0, 0.02])
 @pytest.mark.parametrize(
     ("classes", "transform"),
     [((), "none"), ((), "log-zscore"), (("a", "b"), "none"), (("a", "b", "c"), "none")],
 )
 def test_effects_are_the_exact_derivatives(
-    classes: tuple[str, ...], transform: TransformName, gamma: float
+    classes: tuple[str, ...], transform: TransformName, gamma: float, clade_scale: float
 ) -> None:
     """Against differences of predictions, one feature of one sample changed at a time."""
     rng = np.random.default_rng(0)
@@ -181,27 +184,31 @@ def test_effects_are_the_exact_derivatives(
     counts = sparse.csr_array(rng.integers(1, 50, (14, 9)) * (rng.random((14, 9)) < 0.6))
     samples, reference = Samples(counts[:, :7], tokens[:7]), tokens[2:]
     trained = Kernel().read(Samples(counts[:, 2:], reference), reference)
+    summands = Summands(trained.dendrogram, clade_scale) if clade_scale else SEQUENCES_ALONE
     number = len(classes) or 1
     model = KernelModel(
-        Landmarks(trained.weights, trained.norms_N),
+        Landmarks.of(trained.with_features(summands), np.arange(14)),
         gamma,
         rng.standard_normal((14, number)) * (0.5 if gamma else 0.005),
         np.zeros(number),
         rng.standard_normal((number + 1, number)) if classes else np.empty((0, 0)),
+        summands,
     )
+    inputs = Kernel().read(samples, reference)
 
     to_reference = similarities(samples.tokens_FL, reference).astype(np.float64)
     own = similarities(samples.tokens_FL, samples.tokens_FL).astype(np.float64)
 
     def outputs(weights: F64) -> F64:
         norms = np.einsum("nu,uv,nv->n", weights, own, weights)
-        found = model.predict(KernelInputs(weights, weights @ to_reference, norms))
+        parts = sparse.csr_array(weights), weights @ to_reference, norms, inputs.places
+        found = model.predict(KernelInputs(*parts))
         if not classes:
             return TRANSFORMS[transform].inverse(found)
         logs: F64 = np.log(found)
         return logs[:, 1:] - logs[:, :1] if len(classes) == 2 else logs - logs.mean(1)[:, None]
 
-    weights = Kernel().read(samples, reference).weights.toarray().astype(np.float64)
+    weights = inputs.weights.toarray().astype(np.float64)
     effects = []
     for asv in range(7):
         step = np.zeros_like(weights)
@@ -209,7 +216,6 @@ def test_effects_are_the_exact_derivatives(
         gradients = (outputs(weights + step) - outputs(weights - step)) / 2e-4
         effects.append(gradients[weights[:, asv] > 0].mean(axis=0) * weights[:, asv].std())
     expected = np.array(effects)
-    inputs = Kernel().read(samples, reference)
     found = kernel_effects(model, inputs, samples.tokens_FL, reference, classes, transform)
     assert np.abs(expected).max() > 1e-3
     assert found == pytest.approx(expected, rel=1e-3, abs=1e-5 * np.abs(expected).max())

@@ -13,6 +13,7 @@ from aam.contract.errors import CannotCreate, DataError
 from aam.contract.options.study import TableOptions
 from aam.data.study import load_study
 from aam.members import checkpoint
+from aam.members.kernel import KernelModel
 from aam.members.onnx_export import parts_of
 from aam.training import checkpoints
 from tests.support.commands import aam, pretrain, read
@@ -47,6 +48,9 @@ def test_the_kernel_predicts_a_study(
     kernel, facts = session(out / "kernel.onnx")
     assert facts["column"] == column
     loaded = checkpoint.read(run / "checkpoints" / checkpoint.NAME)
+    model = loaded.models["kernel"]
+    assert isinstance(model, KernelModel)
+    assert (model.summands.clades is not None) == (column == "site")  # Both forms are exported.
     study = load_study(TableOptions(table=table), max_bp=loaded.max_bp)
     inputs = {
         "tokens": study.tokens_FL,

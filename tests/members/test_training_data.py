@@ -12,7 +12,8 @@ from aam.data.batches import BatchPlan
 from aam.data.splits import Split
 from aam.data.study import load_study
 from aam.members.base import Samples
-from aam.members.kernel import FINEST, Kernel, similarities
+from aam.members.kernel import Kernel
+from aam.members.similarity import FINEST, similarities
 from aam.members.training_data import describe
 
 

@@ -63,8 +63,9 @@ class Train:
         "Do not train the pretrained encoder; every ASV is encoded once.", default=False
     )
     members: tuple[MemberName, ...] = option(
-        "Models to train; several are combined. kernel: ridge regression on the exact kernel of "
-        "the sequences; forest: random forest on relative abundances; transformer: the network. "
+        "Models to train; several are combined. kernel: ridge regression on the kernels of the "
+        "sequences and of their clades; forest: random forest on relative abundances; transformer: "
+        "the network. "
         "Without the option: kernel and forest, or with --pretrained-encoder the transformer.",
         default=(),
         basic=True,

@@ -1,0 +1,157 @@
+"""Dendrogram of ASVs: average linkage of the mismatches of their sequences.
+
+The kernel compares the log abundance of samples below each branch. An ASV that the training study
+does not have joins the path of its most similar ASV where the clades differ by as many mismatches.
+B branches, of which branch b leads from node b up to its parent; U ASVs of the samples; further
+shape suffixes: see `base`.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from functools import cached_property
+
+import numpy as np
+from scipy import sparse
+from scipy.cluster.hierarchy import linkage
+from scipy.spatial.distance import squareform
+
+from aam.console import info
+from aam.members.base import F64, Arrays, Rows, Tokens
+from aam.members.similarity import F32, mismatches
+from aam.members.state import indices, numbers
+from aam.serialization.schema import Mismatch
+
+MOST_ASVS = 10_000
+"""With more ASVs there are no clades: the distances of all pairs need 12 bytes each."""
+
+
+def average_linkage(tokens_FL: Tokens) -> F64 | None:
+    """Return the linkage matrix of SciPy, [F - 1, 4]; None for fewer than 2 ASVs or too many."""
+    number = len(tokens_FL)
+    if number > MOST_ASVS:
+        info(f"No clades are read: {number} ASVs, more than {MOST_ASVS}.")
+    if not 2 <= number <= MOST_ASVS:
+        return None
+    distances = mismatches(tokens_FL, tokens_FL).clip(min=0)
+    np.fill_diagonal(distances, 0)
+    found: F64 = linkage(squareform(distances, checks=False), "average")
+    return found
+
+
+@dataclass(frozen=True)
+class Places:
+    """Most similar ASVs of the training study.
+
+    Attributes:
+        nearest_U: int64, row of the ASV with the fewest mismatches, the first of several.
+        mismatches_U: float32, its mismatches; 0 for an ASV of the training study.
+    """
+
+    nearest_U: Rows
+    mismatches_U: F32
+
+    @classmethod
+    def of_training(cls, asvs: int) -> Places:
+        """Return the places of the ASVs of the training study."""
+        return cls(np.arange(asvs), np.zeros(asvs, dtype=np.float32))
+
+
+@dataclass(frozen=True)
+class Dendrogram:
+    """Binary tree of F ASVs, which are its first nodes; 2F - 1 nodes.
+
+    Attributes:
+        parents_B: int64, parent of each node; the last node is the root, its own parent.
+        heights_B: float64, mean mismatches between the two clades of a node; 0 for an ASV.
+    """
+
+    parents_B: Rows
+    heights_B: F64
+
+    @classmethod
+    def of(cls, tokens_FL: Tokens) -> Dendrogram | None:
+        """Compute the dendrogram; None for fewer than 2 ASVs or more than `MOST_ASVS`."""
+        merges = average_linkage(tokens_FL)
+        if merges is None:
+            return None
+        asvs = len(tokens_FL)
+        parents_B = np.full(2 * asvs - 1, 2 * asvs - 2)
+        parents_B[merges[:, :2].astype(np.int64)] = np.arange(asvs, 2 * asvs - 1)[:, None]
+        return cls(parents_B, np.concatenate([np.zeros(asvs), merges[:, 2]]))
+
+    @property
+    def lengths_B(self) -> F64:
+        """Mismatches between the two ends of each branch; 0 for the root."""
+        lengths_B: F64 = self.heights_B[self.parents_B] - self.heights_B
+        return lengths_B
+
+    @cached_property
+    def paths_FB(self) -> sparse.csr_array:
+        """Branches between each ASV and the root, float64 [F, B] of zeros and ones."""
+        row = here = np.arange((len(self.parents_B) + 1) // 2)
+        rows, nodes = [], []
+        while len(here):
+            rows.append(row)
+            nodes.append(here)
+            below_root = self.parents_B[here] != here
+            row, here = row[below_root], self.parents_B[here[below_root]]
+        entries = np.concatenate(rows), np.concatenate(nodes)
+        shape = len(rows[0]), len(self.parents_B)
+        return sparse.csr_array((np.ones(len(entries[0])), entries), shape)
+
+    def spans(self) -> tuple[Rows, Rows]:
+        """Return the positions of the first and last ASV below each node, int64 [B] each.
+
+        In this order of the ASVs those below a node are next to each other.
+        """
+        sizes_B = np.asarray(self.paths_FB.sum(axis=0)).ravel().astype(np.int64)
+        first_B, given_B = np.zeros_like(sizes_B), np.zeros_like(sizes_B)
+        for node in reversed(range(len(sizes_B) - 1)):
+            parent = self.parents_B[node]
+            first_B[node] = first_B[parent] + given_B[parent]
+            given_B[parent] += sizes_B[node]
+        return first_B, first_B + sizes_B - 1
+
+    def membership(self, places: Places) -> sparse.csr_array:
+        """Return the branches above each ASV, float64 [U, B] of zeros and ones."""
+        found = sparse.csr_array(self.paths_FB[places.nearest_U])
+        reached = np.repeat(places.mismatches_U, np.diff(found.indptr))
+        found.data = (self.heights_B[found.indices] >= reached).astype(np.float64)
+        found.eliminate_zeros()
+        return found
+
+    def abundances(self, weights: sparse.csr_array, places: Places) -> sparse.csr_array:
+        """Return FINEST times the relative abundance below each branch, float64 [N, B].
+
+        Args:
+            weights: [N, U], see `similarity.log_abundances`.
+            places: of the U ASVs.
+        """
+        data = 10.0 ** weights.data.astype(np.float64) - 1
+        relative = sparse.csr_array((data, weights.indices, weights.indptr), weights.shape)
+        return sparse.csr_array(relative @ self.membership(places))
+
+    def features(self, weights: sparse.csr_array, places: Places) -> sparse.csr_array:
+        """Return the log abundance below each branch times the root of its length, [N, B]."""
+        found = self.abundances(weights, places)
+        found.sort_indices()  # One order of the sums, whatever the samples were computed with.
+        found.data = np.log10(1 + found.data) * np.sqrt(self.lengths_B)[found.indices]
+        return found
+
+    def arrays(self) -> Arrays:
+        """Return the state, see `base.Model`."""
+        return {"parents": self.parents_B, "heights": self.heights_B}
+
+    @classmethod
+    def restore(cls, arrays: Arrays, asvs: int) -> Dendrogram:
+        """Build the dendrogram of a study of `asvs` ASVs from its state; raises Mismatch."""
+        nodes = 2 * asvs - 1
+        parents_B = indices(arrays, "parents", nodes, nodes)
+        heights_B = numbers(arrays, "heights", nodes)
+        above = parents_B[:-1] > np.arange(nodes - 1)
+        if not above.all() or parents_B[-1] != nodes - 1:
+            raise Mismatch("the array 'parents' is not a tree")
+        if heights_B.min() < 0 or (heights_B[parents_B] < heights_B).any():
+            raise Mismatch("the array 'heights' is not ascending")
+        return cls(parents_B, heights_B)

@@ -1,0 +1,173 @@
+"""Kernel of the clades of ASVs, and its sum with the kernel of the sequences."""
+
+from __future__ import annotations
+
+import dataclasses
+
+import numpy as np
+import pytest
+from scipy import sparse
+from sklearn.linear_model import Ridge
+
+from aam.contract.options.commands.studies import Simulate
+from aam.data.sequences import encode
+from aam.data.simulation.simulate import simulate
+from aam.members.base import F64, Labels, Samples, Tokens
+from aam.members.dendrogram import Dendrogram, Places
+from aam.members.kernel import CLADE_SHARES, Kernel, KernelModel
+from aam.members.kernel_inputs import products
+from aam.members.kernel_ridge import PENALTIES, fit_ridge
+from aam.members.similarity import log_abundances
+
+ONE = "ACGT" * 25
+SEQUENCES = [ONE, "TTGCA" * 20, "CA" + ONE[2:], ONE[:94] + "TGTGCA", "GGAAC" * 20]
+"""Of 100 nucleotides 2 differ between the first and the third, 6 from the fourth."""
+
+
+@pytest.fixture(scope="module")
+def tokens() -> Tokens:
+    return encode(SEQUENCES, None)
+
+
+@pytest.fixture(scope="module")
+def dendrogram(tokens: Tokens) -> Dendrogram:
+    found = Dendrogram.of(tokens)
+    assert found is not None
+    return found
+
+
+@pytest.fixture(scope="module")
+def study() -> tuple[Samples, Labels]:
+    options = Simulate(
+        output_dir=None,  # type: ignore[arg-type]
+        samples=80, asvs=150, length=60, richness=50, depth=3000, subjects=16,
+    )  # fmt: skip
+    found = simulate(options)
+    samples = Samples(sparse.csr_array(found.counts), encode(found.sequences, None))
+    names = [str(name) for name in found.subject]
+    return samples, Labels.of(found.ph.astype(np.float64), (), names)
+
+
+def _clades(dendrogram: Dendrogram) -> list[set[int]]:
+    columns = dendrogram.paths_FB.toarray().T
+    return [set(np.flatnonzero(column).tolist()) for column in columns]
+
+
+def test_similar_sequences_join_first(dendrogram: Dendrogram) -> None:
+    found = _clades(dendrogram)
+    assert found[:7] == [{0}, {1}, {2}, {3}, {4}, {0, 2}, {0, 2, 3}]
+    assert found[8] == {0, 1, 2, 3, 4}
+    assert dendrogram.heights_B[:7].tolist() == [0, 0, 0, 0, 0, 2, 7]
+    assert dendrogram.lengths_B[[0, 3, 5, 8]].tolist() == [2, 7, 5, 0]
+
+
+def test_the_asvs_of_a_clade_are_next_to_each_other(dendrogram: Dendrogram) -> None:
+    first_B, last_B = dendrogram.spans()
+    assert sorted(first_B[:5]) == [0, 1, 2, 3, 4]
+    for clade, first, last in zip(_clades(dendrogram), first_B, last_B, strict=True):
+        assert {asv for asv in range(5) if first <= first_B[asv] <= last} == clade
+
+
+def test_the_kernel_is_the_sum_over_the_branches(tokens: Tokens, dendrogram: Dendrogram) -> None:
+    counts = np.random.default_rng(0).integers(0, 40, (6, 5))
+    samples = Samples(sparse.csr_array(counts), tokens)
+    relative = counts / counts.sum(axis=1, keepdims=True)
+    expected = np.zeros((6, 6))
+    for clade, length in zip(_clades(dendrogram), dendrogram.lengths_B, strict=True):
+        below = np.log10(1 + 1e4 * relative[:, sorted(clade)].sum(axis=1))
+        expected += length * np.outer(below, below)
+    features = dendrogram.features(log_abundances(samples), Places.of_training(5))
+    assert products(features, features) == pytest.approx(expected, rel=1e-5)
+
+
+def test_a_new_asv_joins_the_clades_that_differ_by_as_much(
+    tokens: Tokens, dendrogram: Dendrogram
+) -> None:
+    """It differs from the first ASV by 4: more than the first pair, less than the next clade."""
+    new = encode(["TGCA" + ONE[4:], ONE], None)
+    inputs = Kernel().read(Samples(sparse.csr_array([[1, 1]]), new), tokens)
+    assert inputs.places.nearest_U.tolist() == [0, 0]
+    assert inputs.places.mismatches_U.tolist() == [4, 0]
+    found = dendrogram.membership(inputs.places).toarray()
+    above = [{0, 2, 3}, set(range(5))]
+    clades = _clades(dendrogram)
+    joined = [[clades[b] for b in np.flatnonzero(row)] for row in found]
+    assert [clade for clade in joined[0] if len(clade) in (1, 2, 3, 5)] == above
+    assert joined[1][:3] == [{0}, {0, 2}, {0, 2, 3}]
+
+
+def test_left_out_groups_are_predicted_as_by_regressions_without_them(
+    study: tuple[Samples, Labels],
+) -> None:
+    samples, labels = study
+    inputs = Kernel().read(samples, samples.tokens_FL)
+    assert inputs.dendrogram is not None
+    features: F64 = inputs.dendrogram.features(inputs.weights, inputs.places).toarray()
+    ridge = fit_ridge(features @ features.T, np.arange(80), labels)
+    trace = np.square(features - features.mean(axis=0)).sum()
+
+    def refitted(penalty: float) -> F64:
+        found = np.empty_like(labels.values)
+        for group in np.unique(labels.groups):
+            out = labels.groups == group
+            model = Ridge(penalty, solver="cholesky").fit(features[~out], labels.values[~out])
+            found[out] = model.predict(features[out])
+        return found
+
+    errors = {p: np.square(refitted(p) - labels.values).mean() for p in PENALTIES[::6] * trace}
+    assert ridge.error <= min(errors.values()) * (1 + 1e-6)
+    nearest = min(
+        PENALTIES * trace, key=lambda p: np.abs(refitted(p) - ridge.left_out_NC[:, 0]).max()
+    )
+    assert refitted(nearest) == pytest.approx(ridge.left_out_NC[:, 0], abs=1e-6)
+
+
+def test_the_clades_have_one_of_the_shares_of_the_variance(study: tuple[Samples, Labels]) -> None:
+    samples, labels = study
+    inputs = Kernel().read(samples, samples.tokens_FL)
+    model = Kernel().fit(inputs, labels, 0)
+    without = dataclasses.replace(inputs, norms_N=np.zeros(80), smoothed_NF=0 * inputs.smoothed_NF)
+
+    def variance(kernel_NN: F64) -> float:
+        return float(np.trace(kernel_NN) / 80 - kernel_NN.mean())
+
+    linear = dataclasses.replace(model, gamma=0.0)
+    share = variance(linear.kernel(without)) / variance(linear.kernel(inputs))
+    assert any(share == pytest.approx(one, rel=1e-5) for one in CLADE_SHARES)
+
+
+def test_an_effect_of_clades_is_found() -> None:
+    """The target is the number of 10 clades of 8 variants each of which a sample has some ASV."""
+    rng = np.random.default_rng(0)
+    first = rng.integers(1, 5, (10, 100))
+    variants = np.repeat(first, 8, axis=0)
+    places = np.arange(80), np.arange(80)
+    variants[places] = variants[places] % 4 + 1
+    tokens = np.concatenate([variants, rng.integers(1, 5, (30, 100))]).astype(np.uint8)
+    counts = rng.poisson(30, (200, 110)) * (rng.random((200, 110)) < 0.1)
+    counts[:, -1] += 500
+    samples = Samples(sparse.csr_array(counts), tokens)
+    present = counts[:, :80].reshape(200, 10, 8).any(axis=2)
+    labels = Labels.of(present.sum(axis=1).astype(np.float64), (), None)
+    fitted, predicted = np.arange(120), np.arange(120, 200)
+
+    def score(kernel: Kernel) -> float:
+        inputs = kernel.read(samples, tokens)
+        model = kernel.fit(inputs.take(fitted), labels.take(fitted), 0)
+        found = model.predict(inputs.take(predicted))[:, 0]
+        return float(np.corrcoef(found, labels.values[predicted])[0, 1])
+
+    assert score(Kernel()) > score(Kernel(clades=False)) + 0.1
+
+
+def test_a_kernel_of_an_earlier_checkpoint_has_no_clades(study: tuple[Samples, Labels]) -> None:
+    samples, labels = study
+    kernel = Kernel(clades=False)
+    fitted = kernel.fit(kernel.read(samples, samples.tokens_FL), labels, 0)
+    arrays = fitted.arrays()
+    assert not {"clade_scale", "parents", "heights"} & set(arrays)
+    restored = Kernel().restore(arrays, 150, 1)
+    assert isinstance(restored, KernelModel)
+    assert restored.summands.clades is None
+    inputs = Kernel().read(samples, samples.tokens_FL)
+    assert restored.predict(inputs) == pytest.approx(fitted.predict(inputs))
