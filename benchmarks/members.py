@@ -116,7 +116,7 @@ def main() -> None:
                 if not file.exists():
                     predict(member, name, found, seed, arguments.results)
                     print(f"{file} written", flush=True)
-    print(f"| {' | '.join(HEADER)} |\n|{'---|' * len(HEADER)}")
+    print(f"| {' | '.join(HEADER)} |\n|{'---|' * len(HEADER)}", flush=True)
     for name, found in labelled.items():
         scored = [
             score_seed(TASKS[name], found, seed, read)
@@ -124,7 +124,7 @@ def main() -> None:
             if set(read := read_members(arguments.results, name, seed)) >= set(ESTIMATORS)
         ]
         if scored:
-            print(f"| {' | '.join(row(name, found, scored))} |")
+            print(f"| {' | '.join(row(name, found, scored))} |", flush=True)
 
 
 def study_folder(study: str, data: Path, results: Path) -> Path:
@@ -294,19 +294,18 @@ def score_seed(
     held = held_out(splits)
     members = {name: arrays["predictions_MC"] for name, arrays in read.items()}
     estimators = {name: members[name] for name in ("kernel", "forest")}  # the order of `aam train`
-    predictions = members | {
-        "ensemble": combine_members(estimators, labels, held).predictions_MC,
-        "all": combine_members(estimators | members, labels, held).predictions_MC,
-    }
+    predictions = members | {"ensemble": combine_members(estimators, labels, held).predictions_MC}
+    pairs = [("ensemble", name) for name in ESTIMATORS]
+    if TRANSFORMER in members:
+        together = combine_members(estimators | members, labels, held).predictions_MC
+        predictions |= {"with transformer": together}
+        pairs.append(("with transformer", "ensemble"))
     draws = draw_groups(labels.groups[held.rows], seed, DRAWS)
     drawn = {
         name: draw_metrics(held.scored(predicted, labels), draws)
         for name, predicted in predictions.items()
     }
     scores = {name: model.score()[task.metric] for name, model in drawn.items()}
-    pairs = [("ensemble", name) for name in ESTIMATORS]
-    if TRANSFORMER in members:
-        pairs.append(("all", "ensemble"))
     for one, two in pairs:
         scores[f"{one} - {two}"] = drawn[one].ahead_of(drawn[two])[1]
     seconds = {name: float(arrays["cpu_seconds"]) for name, arrays in read.items()}
@@ -326,11 +325,11 @@ def row(name: str, found: Labelled, scored: Sequence[ScoredSeed]) -> Iterator[st
     if network:
         seeds = "" if len(network) == len(scored) else f"; seeds: {len(network)}"
         yield shown(mean_score(network, TRANSFORMER)) + seeds
-        yield shown(mean_score(network, "all - ensemble"), "+")
+        yield shown(mean_score(network, "with transformer - ensemble"), "+")
     else:
         yield from ("not measured", "")
     yield ", ".join(
-        f"{np.mean([one.seconds[member] for one in seeds]):.0f}"
+        f"{np.mean([one.seconds[member] for one in seeds]):.1f}"
         for member, seeds in ((*((m, scored) for m in ESTIMATORS), (TRANSFORMER, network)))
         if seeds
     )
