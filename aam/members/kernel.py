@@ -28,7 +28,6 @@ from aam.data.covariates import CovariateEncoder, fit_encoder
 from aam.members.base import F64, Arrays, Labels, Rows, Samples, Tokens
 from aam.members.dendrogram import Dendrogram, Places
 from aam.members.kernel_inputs import (
-    SEQUENCES_ALONE,
     KernelInputs,
     Landmarks,
     Summands,
@@ -65,6 +64,8 @@ class KernelModel:
         logits: float64 [C + 1, C], slopes and, last, intercepts of the logistic regression; empty
             for a number.
         summands: kernels besides that of the sequences.
+        limits: float64 [2], lowest and highest training label: a linear kernel extrapolates to
+            any number for samples unlike those of the training. Empty for classes.
     """
 
     landmarks: Landmarks
@@ -72,7 +73,8 @@ class KernelModel:
     dual_MC: F64
     offset_C: F64
     logits: F64
-    summands: Summands = SEQUENCES_ALONE
+    summands: Summands
+    limits: F64
 
     @property
     def encoder(self) -> CovariateEncoder | None:
@@ -82,6 +84,8 @@ class KernelModel:
     def predict(self, inputs: KernelInputs) -> F64:
         """Return predictions [N, C], see `base.Model`."""
         outputs_NC = product(self.kernel(inputs), self.dual_MC) + self.offset_C
+        if len(self.limits):
+            outputs_NC = outputs_NC.clip(*self.limits)
         return probabilities(outputs_NC, self.logits)
 
     def kernel(self, inputs: KernelInputs) -> F64:
@@ -102,6 +106,7 @@ class KernelModel:
             "dual": self.dual_MC,
             "offset": self.offset_C,
             "logits": self.logits,
+            "limits": self.limits,
             **self.summands.arrays(),
         }
 
@@ -200,7 +205,12 @@ class Kernel:
         clades = inputs.dendrogram if best.clade_scale else None
         summands = Summands(clades, best.clade_scale, encoder, best.scale)
         landmarks = Landmarks.of(inputs.with_features(summands), rows)
-        return KernelModel(landmarks, best.gamma, ridge.dual_MC, ridge.offset_C, logits, summands)
+        limits = (
+            np.empty(0) if labels.classes else np.array([labels.values.min(), labels.values.max()])
+        )
+        return KernelModel(
+            landmarks, best.gamma, ridge.dual_MC, ridge.offset_C, logits, summands, limits
+        )
 
     def restore(self, arrays: Arrays, asvs: int, outputs: int) -> KernelModel:
         """Build a model from its state, see `base.Estimator`."""
@@ -214,6 +224,8 @@ class Kernel:
             numbers(arrays, "offset", outputs),
             numbers(arrays, "logits", classes + bool(classes), classes),
             summands,
+            # Kernels of earlier versions have no limits.
+            numbers(arrays, "limits", 2) if "limits" in arrays and not classes else np.empty(0),
         )
 
 

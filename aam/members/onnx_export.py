@@ -82,6 +82,7 @@ class KernelReadout(nn.Module):
         super().__init__()
         stored, landmarks = loaded.stored, model.landmarks
         self.gamma, self.limits = model.gamma, stored.range.limits
+        self.model_limits = model.limits.tolist()
         self.classes = bool(stored.classes)
         self.logarithmic = TRANSFORMS[stored.transform].inverse is np.expm1
         self.reference_FL = torch.from_numpy(loaded.tokens_FL)
@@ -118,6 +119,8 @@ class KernelReadout(nn.Module):
         outputs_NC = kernel_NM @ self.dual_MC + self.offset_C
         if self.classes:
             return torch.softmax(outputs_NC @ self.logits[:-1] + self.logits[-1], dim=1)
+        if self.model_limits:
+            outputs_NC = outputs_NC.clamp(*self.model_limits)
         if self.logarithmic:
             outputs_NC = torch.expm1(outputs_NC)
         return outputs_NC.clamp(*self.limits)

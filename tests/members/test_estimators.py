@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import dataclasses
 from collections.abc import Callable
 from typing import Any
 
@@ -82,6 +83,21 @@ def test_the_kernel_learns_the_gradient(
     assert len(model.landmarks.norms_M) == landmarks
     shown = " ".join(capsys.readouterr().err.split())
     assert (approximation(len(fitted), landmarks) in shown) == (landmarks < len(fitted))
+
+
+def test_the_kernel_predicts_between_the_lowest_and_the_highest_label(
+    samples: Samples, numbers: Labels
+) -> None:
+    """Of all samples, after training on those with a low label."""
+    low = np.flatnonzero(numbers.values < np.median(numbers.values))
+    inputs = Kernel().read(samples, samples.tokens_FL)
+    model = Kernel().fit(inputs.take(low), numbers.take(low), 0)
+    highest = numbers.values[low].max()
+    assert model.predict(inputs).max() == highest
+    assert dataclasses.replace(model, limits=np.empty(0)).predict(inputs).max() > highest
+    earlier = model.arrays().copy()
+    del earlier["limits"]
+    assert Kernel().restore(earlier, 200, 1).predict(inputs).max() > highest
 
 
 def test_the_memory_of_a_large_kernel_is_named() -> None:

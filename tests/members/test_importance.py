@@ -193,6 +193,7 @@ def test_effects_are_the_exact_derivatives(
         np.zeros(number),
         rng.standard_normal((number + 1, number)) if classes else np.empty((0, 0)),
         summands,
+        limits=np.empty(0),
     )
     inputs = Kernel().read(samples, reference)
 
