@@ -39,14 +39,19 @@ def choose_weights(predictions: Sequence[F64], outputs_MC: F64, groups_M: Rows) 
 
     Of several such sets the one with the least squared error is chosen. A set beats another by the
     squared errors of the two means, paired over groups: by more than `NOISE` standard errors of
-    their sum over the groups. With fewer than two groups all members stay.
+    their sum over the groups. With fewer than two groups no set beats another.
+
+    A member with a larger squared error than the mean of the true numbers (a negative R²) is left
+    out before; if all are so, the one with the least error is kept. Class probabilities, which are
+    calibrated later, may have a large error and yet order the samples: no member is left out so.
 
     Args:
         predictions: of each of the K members, [M, C].
         outputs_MC: true numbers, or indicators of the classes.
         groups_M: group of each sample.
     """
-    members, group_of = range(len(predictions)), np.unique(groups_M, return_inverse=True)[1]
+    members = _better_than_the_mean(predictions, outputs_MC)
+    group_of = np.unique(groups_M, return_inverse=True)[1]
 
     def errors_of(kept: Sequence[int]) -> F64:
         """Return the squared error of the mean in each group."""
@@ -56,8 +61,8 @@ def choose_weights(predictions: Sequence[F64], outputs_MC: F64, groups_M: Rows) 
 
     errors = {
         kept: errors_of(kept)
-        for size in reversed(members)
-        for kept in itertools.combinations(members, size + 1)
+        for size in range(len(members), 0, -1)
+        for kept in itertools.combinations(members, size)
     }
     unbeaten = [
         kept
@@ -68,6 +73,15 @@ def choose_weights(predictions: Sequence[F64], outputs_MC: F64, groups_M: Rows) 
     weights = np.zeros(len(predictions))
     weights[list(chosen)] = 1 / len(chosen)
     return weights
+
+
+def _better_than_the_mean(predictions: Sequence[F64], outputs_MC: F64) -> list[int]:
+    """Return the members with less error than the mean of true numbers, or else the best."""
+    if outputs_MC.shape[1] > 1:
+        return list(range(len(predictions)))
+    errors = [np.square(predicted_MC - outputs_MC).sum() for predicted_MC in predictions]
+    limit = np.square(outputs_MC - outputs_MC.mean(axis=0)).sum()
+    return [k for k, error in enumerate(errors) if error < limit] or [int(np.argmin(errors))]
 
 
 def _beyond_noise(values: F64) -> bool:

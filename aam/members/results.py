@@ -184,7 +184,7 @@ def _show(scores: Mapping[str, Any]) -> None:
     if left_out := [name for name in members if not weights[name]]:
         info(
             f"The ensemble is the {' and '.join(kept)}; left out: {', '.join(left_out)}, since the "
-            "held-out predictions without it are better beyond noise."
+            "held-out predictions are better without it, or it predicts no better than the mean."
         )
     for name, model in scores["models"].items():
         if members == [name]:  # the ensemble is this member

@@ -39,8 +39,19 @@ def test_a_member_that_harms_the_mean_is_left_out(
 
 @pytest.mark.parametrize("groups", [GROUPS // 40, np.zeros(200, dtype=np.int64)])
 def test_a_single_group_is_no_evidence(groups: Rows) -> None:
-    actual_MC, members = noisy(0.5, 2.0)
+    actual_MC, members = noisy(0.1, 0.8)
     assert choose_weights(members, actual_MC, groups).tolist() == [0.5, 0.5]
+
+
+@pytest.mark.parametrize(
+    ("deviations", "weights"), [((0.5, 2.0), [1, 0]), ((3.0, 2.0, 3.0), [0, 1, 0])]
+)
+def test_a_member_worse_than_the_mean_of_the_labels_is_left_out(
+    deviations: tuple[float, ...], weights: list[float]
+) -> None:
+    """Also where few groups are no evidence against it; without a better one the best stays."""
+    actual_MC, members = noisy(*deviations)
+    assert choose_weights(members, actual_MC, GROUPS // 40).tolist() == weights
 
 
 def test_errors_in_one_of_many_groups_are_noise() -> None:
