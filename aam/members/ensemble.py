@@ -22,6 +22,7 @@ from aam.members.uncertainty import (
     fit_temperature,
     half_width,
     held_out_half_widths,
+    log_losses,
 )
 
 NOISE = 2.0
@@ -51,13 +52,11 @@ def choose_weights(predictions: Sequence[F64], outputs_MC: F64, groups_M: Rows) 
         groups_M: group of each sample.
     """
     members = _better_than_the_mean(predictions, outputs_MC)
-    group_of = np.unique(groups_M, return_inverse=True)[1]
 
     def errors_of(kept: Sequence[int]) -> F64:
         """Return the squared error of the mean in each group."""
         mean_MC = np.mean([predictions[k] for k in kept], axis=0)
-        squared_M = np.square(mean_MC - outputs_MC).sum(axis=1)
-        return np.bincount(group_of, squared_M).astype(np.float64)
+        return _by_group(np.square(mean_MC - outputs_MC).sum(axis=1), groups_M)
 
     errors = {
         kept: errors_of(kept)
@@ -82,6 +81,12 @@ def _better_than_the_mean(predictions: Sequence[F64], outputs_MC: F64) -> list[i
     errors = [np.square(predicted_MC - outputs_MC).sum() for predicted_MC in predictions]
     limit = np.square(outputs_MC - outputs_MC.mean(axis=0)).sum()
     return [k for k, error in enumerate(errors) if error < limit] or [int(np.argmin(errors))]
+
+
+def _by_group(values_M: F64, groups_M: Rows) -> F64:
+    """Return the sum of the values of each group."""
+    group_of = np.unique(groups_M, return_inverse=True)[1]
+    return np.bincount(group_of, values_M).astype(np.float64)
 
 
 def _beyond_noise(values: F64) -> bool:
@@ -170,8 +175,16 @@ def combine_members(predictions: Mapping[str, F64], labels: Labels, held: HeldOu
 def _fit(
     members: Sequence[F64], outputs_MC: F64, groups_M: Rows, classifier: bool
 ) -> tuple[F64, float]:
-    """Choose the weights, and fit the temperature of class probabilities; 1 for a number."""
+    """Choose the weights, and fit the temperature of class probabilities; 1 for a number.
+
+    The temperature is 1 too where another one lowers the log loss by no more than noise: fitted to
+    some groups, it may harm others.
+    """
     weights = choose_weights(members, outputs_MC, groups_M)
     if not classifier or not len(outputs_MC):
         return weights, 1.0
-    return weights, fit_temperature(combine(members, weights), outputs_MC.argmax(axis=1))
+    combined_MC, codes_M = combine(members, weights), outputs_MC.argmax(axis=1)
+    temperature = fit_temperature(combined_MC, codes_M)
+    calibrated_MC = calibrate(combined_MC, temperature)
+    gains_M = log_losses(combined_MC, codes_M) - log_losses(calibrated_MC, codes_M)
+    return weights, temperature if _beyond_noise(_by_group(gains_M, groups_M)) else 1.0

@@ -6,7 +6,8 @@ many samples it has, and one more group is counted whose residuals are unknown (
 Willett 2023, "Distribution-free inference with hierarchical data").
 
 Class probabilities are calibrated with one temperature: log probabilities are divided by it (Guo et
-al. 2017). What is shown for a held-out sample is calibrated on other groups.
+al. 2017), if held-out groups are evidence that this lowers the log loss (`ensemble`). What is shown
+for a held-out sample is calibrated on other groups.
 
 Predicted ranks of ordered categories become probabilities by a proportional odds model (McCullagh
 1980): P(category above level k) = sigmoid(slope x rank - cutpoint k).
@@ -59,13 +60,19 @@ def held_out_half_widths(residuals_M: F64, groups: Rows, coverage: float = COVER
     return widths
 
 
+def log_losses(probabilities_MC: F64, codes_M: Rows) -> F64:
+    """Return the log loss of each sample, float64 [M]."""
+    chances_M = probabilities_MC[np.arange(len(codes_M)), codes_M]
+    losses_M: F64 = -np.log(chances_M.clip(min=_SMALLEST))
+    return losses_M
+
+
 def fit_temperature(probabilities_MC: F64, codes_M: Rows) -> float:
     """Return the temperature with the least log loss on held-out samples."""
-    rows = np.arange(len(codes_M))
 
     def log_loss(log_temperature: float) -> float:
-        calibrated = calibrate(probabilities_MC, math.exp(log_temperature))
-        return -float(np.log(calibrated[rows, codes_M].clip(min=_SMALLEST)).mean())
+        calibrated_MC = calibrate(probabilities_MC, math.exp(log_temperature))
+        return float(log_losses(calibrated_MC, codes_M).mean())
 
     found = minimize_scalar(log_loss, bounds=(math.log(0.2), math.log(20)), method="bounded")
     return math.exp(found.x)

@@ -5,8 +5,9 @@ from __future__ import annotations
 import numpy as np
 import pytest
 
-from aam.members.base import F64, Rows
-from aam.members.ensemble import choose_weights
+from aam.members.base import F64, Labels, Rows
+from aam.members.cross_validation import HeldOut
+from aam.members.ensemble import choose_weights, combine_members
 
 GROUPS = np.arange(200) // 5
 
@@ -69,3 +70,21 @@ def test_probabilities_of_classes_count_by_their_squared_error() -> None:
     outputs_MC = np.eye(3)[rng.integers(0, 3, 200)]
     good, useless = 0.7 * outputs_MC + 0.1, rng.dirichlet(np.ones(3), 200)
     assert choose_weights([useless, good], outputs_MC, GROUPS).tolist() == [0.0, 1.0]
+
+
+@pytest.mark.parametrize(
+    ("groups", "sharpened", "changes"), [(40, 3, True), (40, 1, False), (1, 3, False)]
+)
+def test_a_temperature_needs_evidence_of_many_groups(
+    groups: int, sharpened: float, changes: bool
+) -> None:
+    rng = np.random.default_rng(0)
+    logits = rng.normal(size=(200, 3))
+    chances = np.exp(logits) / np.exp(logits).sum(axis=1, keepdims=True)
+    codes = np.array([rng.choice(3, p=chance) for chance in chances])
+    given = chances**sharpened / (chances**sharpened).sum(axis=1, keepdims=True)
+    labels = Labels.of(
+        codes.astype(np.float64), ("a", "b", "c"), [str(n % groups) for n in range(200)]
+    )
+    held = HeldOut(np.arange(200), 1 + np.arange(200) % groups % 5, "test")
+    assert (combine_members({"one": given}, labels, held).ensemble.temperature != 1) is changes
