@@ -194,6 +194,8 @@ def _integrate(
                 retain_graph=output + 1 < outputs,
                 materialize_grads=True,
             )
+            # PyTorch 2.7 returns zeros that require a gradient for an input that has no effect.
+            to_profile_BH = to_profile_BH.detach()
             own_effect_BS = (to_members_BSD * away_BSD).sum(dim=-1)
             through_profile_BS = weight_BS * (to_profile_BH @ away_UH.T).gather(1, slots_BS)
             found_CBS[output] += weight / 2 * (own_effect_BS + through_profile_BS)
