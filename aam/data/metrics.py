@@ -11,7 +11,7 @@ import math
 import warnings
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
-from typing import Any, Literal
+from typing import Any
 
 import numpy as np
 import numpy.typing as npt
@@ -29,10 +29,11 @@ from sklearn.metrics import (
     root_mean_squared_error,
 )
 
+from aam.contract.options.study import TargetType
+
 F64 = npt.NDArray[np.float64]
 Codes = npt.NDArray[np.int64]
 Metrics = dict[str, float | None]
-TargetType = Literal["regression", "classification", "ordinal"]
 
 
 @dataclass(frozen=True)

@@ -14,8 +14,8 @@ import numpy as np
 import numpy.typing as npt
 from scipy import sparse
 
+from aam.contract.options.study import TargetType
 from aam.data.covariates import CovariateEncoder, Covariates
-from aam.data.metrics import TargetType
 from aam.data.table import FeatureTable
 
 F64 = npt.NDArray[np.float64]

@@ -13,6 +13,7 @@ from dataclasses import dataclass
 import numpy as np
 from scipy.stats import NearConstantInputWarning
 
+from aam.contract.options.study import TargetType
 from aam.data.metrics import (
     CLASSIFICATION,
     ORDINAL,
@@ -20,7 +21,6 @@ from aam.data.metrics import (
     REGRESSION,
     MetricFunction,
     ScoredPredictions,
-    TargetType,
 )
 from aam.members.base import F64, Rows
 

@@ -21,6 +21,8 @@ Metric = Literal[
     "unifrac", "unweighted", "weighted", "weighted_normalized", "generalized", "faith_pd"
 ]
 
+TargetType = Literal["regression", "classification", "ordinal"]
+
 # Options of several groups and commands.
 DROP_MISSING_ASVS = option(
     "Leave out ASVs that are not in the tree instead of rejecting the table.", default=False
@@ -181,7 +183,7 @@ class TargetOptions:
     )
 
     @property
-    def type(self) -> Literal["regression", "classification", "ordinal"]:
+    def type(self) -> TargetType:
         """What is predicted; it decides the metrics."""
         if self.classifier:
             return "classification"
