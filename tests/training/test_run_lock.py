@@ -14,17 +14,23 @@ from tests.support.commands import aam
 from tests.support.resumed_runs import KILL, arguments_of
 
 
+def lock_in_another_process(folder: Path) -> int:
+    """Start a process that holds the lock of a folder until it is killed; return its number."""
+    reading, writing = os.pipe()
+    pid = os.fork()
+    if pid == 0:
+        with run_lock.locked(folder):
+            os.write(writing, b"locked")
+            signal.pause()
+    assert os.read(reading, 6) == b"locked"
+    return pid
+
+
 def test_one_training_at_a_time_writes_to_a_folder(
     study_dir: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
     line = arguments_of(study_dir, "pretraining", tmp_path, "--epochs", 1)
-    reading, writing = os.pipe()
-    pid = os.fork()
-    if pid == 0:
-        with run_lock.locked(tmp_path):
-            os.write(writing, b"locked")
-            signal.pause()
-    assert os.read(reading, 6) == b"locked"
+    pid = lock_in_another_process(tmp_path)
     assert aam(*line) == CannotCreate.status
     printed = capsys.readouterr().err
     assert f"Another training writes to the run folder: '{tmp_path}', process {pid} on " in printed
@@ -44,13 +50,7 @@ def test_a_requeued_job_does_not_wait_for_the_lock_of_its_failed_node(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setenv("SLURM_JOB_ID", "12")
-    reading, writing = os.pipe()
-    pid = os.fork()
-    if pid == 0:
-        with run_lock.locked(tmp_path):
-            os.write(writing, b"locked")
-            signal.pause()
-    os.read(reading, 6)
+    pid = lock_in_another_process(tmp_path)
     try:
         with pytest.raises(CannotCreate), run_lock.locked(tmp_path):
             pass
