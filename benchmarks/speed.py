@@ -112,7 +112,7 @@ def frozen(study: Path) -> Measured:
     import torch
 
     from aam.model.network import Predictor
-    from aam.training.inference import encode_asvs
+    from aam.training.inference.network_outputs import encode_asvs
     from aam.training.target import Target
     from aam.training.target_transforms import TargetTransform
 
@@ -134,7 +134,7 @@ def predict(study: Path) -> Measured:
     import torch
 
     from aam.model.network import Predictor
-    from aam.training.inference import apply_network, encode_asvs
+    from aam.training.inference.network_outputs import apply_network, encode_asvs
 
     loaded, plan = _load(study, masks=False)
     network = Predictor(_shape(None, outputs=1), "unweighted").eval()

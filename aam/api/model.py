@@ -23,9 +23,9 @@ from aam.members.checkpoint import LoadedEnsemble
 from aam.members.importance import importance_table, read_members
 from aam.members.predict import predict_table
 from aam.numerics.device import choose_device
-from aam.training.asv_vectors import NO_VECTORS
-from aam.training.new_samples import read_covariates, select_as_trained
-from aam.training.prediction import (
+from aam.training.inference.asv_vectors import NO_VECTORS
+from aam.training.inference.new_samples import read_covariates, select_as_trained
+from aam.training.inference.prediction import (
     InferenceSettings,
     LoadedModel,
     build_models,

@@ -8,8 +8,8 @@ from aam.data.study import load_study
 from aam.members import checkpoint
 from aam.performance.memory_report import show_step
 from aam.performance.memory_runs import predict_inference
-from aam.training import checkpoints
-from aam.training.prediction import checkpoint_files
+from aam.training.inference.prediction import checkpoint_files
+from aam.training.run_files import checkpoints
 
 
 def run(options: MemoryPredict) -> None:

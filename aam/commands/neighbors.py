@@ -15,7 +15,7 @@ from aam.data.neighbors import agreement, nearest, read_embeddings
 from aam.data.study import load_study
 from aam.data.table import FeatureTable
 from aam.data.unifrac.matrix import unifrac_matrix
-from aam.training.output_tables import write_table
+from aam.training.inference.output_tables import write_table
 
 SEED = 42
 """Of the random samples of --check-unifrac."""

@@ -16,16 +16,21 @@ from aam.members import checkpoint
 from aam.members.predict import predict_table
 from aam.members.targets import join_targets
 from aam.numerics.device import choose_device, print_device
-from aam.training import checkpoints
-from aam.training.new_samples import Comparison, compare, read_covariates, select_as_trained
-from aam.training.output_tables import prediction_table, write_table
-from aam.training.prediction import (
+from aam.training.inference.new_samples import (
+    Comparison,
+    compare,
+    read_covariates,
+    select_as_trained,
+)
+from aam.training.inference.output_tables import prediction_table, write_table
+from aam.training.inference.prediction import (
     InferenceSettings,
     LoadedModel,
     load_models,
     load_samples,
     predict,
 )
+from aam.training.run_files import checkpoints
 
 
 def run(options: Predict) -> dict[str, object]:

@@ -13,7 +13,7 @@ from aam.report.colours import choose_colours
 from aam.report.models import compare_models
 from aam.report.page import page
 from aam.report.run import read_run
-from aam.training.checkpoints import target_folders
+from aam.training.run_files.checkpoints import target_folders
 
 
 def run(options: Report) -> None:

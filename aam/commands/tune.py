@@ -20,7 +20,7 @@ from aam.performance.workload_setup import SetUp, set_up
 from aam.report.base import Table
 from aam.report.speed_page import Bar, write_page
 from aam.report.terminal import print_table
-from aam.training.tuned_for import tuned_for
+from aam.training.runtime import tuned_for
 
 
 def run(options: TunePretrain | TuneTrain | TuneWorkload) -> None:

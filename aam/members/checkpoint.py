@@ -36,8 +36,8 @@ from aam.members.uncertainty import ProportionalOdds
 from aam.serialization import archive, schema
 from aam.serialization.arrays import to_arrays, to_tensors
 from aam.serialization.schema import Mismatch
-from aam.training import checkpoints
 from aam.training.model_config import ModelConfig
+from aam.training.run_files import checkpoints
 from aam.training.target_transforms import UNLIMITED, OutputRange
 
 FORMAT = 2

@@ -20,7 +20,7 @@ from aam.members.forest import ForestModel, known_asvs
 from aam.members.kernel import KernelModel
 from aam.members.kernel_inputs import KernelInputs
 from aam.members.similarity import chunks, similarities
-from aam.training.integrated_gradients import Contributions, contrasts
+from aam.training.inference.integrated_gradients import Contributions, contrasts
 from aam.training.target_transforms import TRANSFORMS
 
 

@@ -30,9 +30,9 @@ from aam.members.permutation import permutation_importance
 from aam.members.similarity import log_abundances
 from aam.members.stability import FOLD_RANK, stability
 from aam.numerics.device import choose_device
-from aam.training import checkpoints
-from aam.training.integrated_gradients import integrated_gradients
-from aam.training.prediction import build_models, checkpoint_files
+from aam.training.inference.integrated_gradients import integrated_gradients
+from aam.training.inference.prediction import build_models, checkpoint_files
+from aam.training.run_files import checkpoints
 
 BATCH_SIZE = 16
 

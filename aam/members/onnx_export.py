@@ -30,8 +30,8 @@ from aam.members.kernel import KernelModel
 from aam.members.similarity import FINEST, WIDTH
 from aam.model.network import Predictor
 from aam.model.nucleotides import NucleotideEncoder
-from aam.training import checkpoints
-from aam.training.prediction import checkpoint_files
+from aam.training.inference.prediction import checkpoint_files
+from aam.training.run_files import checkpoints
 from aam.training.target_transforms import TRANSFORMS
 
 TOLERANCE = 1e-4

@@ -26,8 +26,8 @@ from aam.members.base import F64, Rows, Samples
 from aam.members.checkpoint import TRANSFORMER, LoadedEnsemble
 from aam.members.estimators import ESTIMATORS
 from aam.numerics.device import choose_device
-from aam.training.inference import apply_to_batch, encode_asvs, profile_terms
-from aam.training.prediction import LoadedModel, build_models
+from aam.training.inference.network_outputs import apply_to_batch, encode_asvs, profile_terms
+from aam.training.inference.prediction import LoadedModel, build_models
 from aam.training.sample_selection import reading_plan
 from aam.training.target_transforms import TRANSFORMS
 

@@ -14,16 +14,16 @@ from aam.members.checkpoint import TRANSFORMER, LoadedEnsemble
 from aam.members.estimators import ESTIMATORS, KERNEL
 from aam.members.tables import interval_columns, member_columns, ordinal_columns, prediction_columns
 from aam.numerics.device import choose_device
-from aam.training.new_samples import (
+from aam.training.inference.new_samples import (
     NO_COMPARISON,
     Comparison,
     compare,
     read_covariates,
     select_as_trained,
 )
-from aam.training.output_tables import require_finite
-from aam.training.prediction import InferenceSettings, build_models
-from aam.training.prediction import predict as predict_with_networks
+from aam.training.inference.output_tables import require_finite
+from aam.training.inference.prediction import InferenceSettings, build_models
+from aam.training.inference.prediction import predict as predict_with_networks
 from aam.training.target_transforms import TRANSFORMS
 
 

@@ -23,10 +23,10 @@ from aam.members.evaluation import ENSEMBLE, evaluate, shown_metrics, unit_of
 from aam.members.input_comparison import BOTH, compare_inputs, show_inputs
 from aam.members.tables import held_out_table, interval_columns, member_columns
 from aam.members.training_data import describe
+from aam.training.callbacks.loggers import log_scores
+from aam.training.inference.output_tables import write_table
+from aam.training.inference.prediction import checkpoint_files
 from aam.training.labelled_study import LabelledStudy, output_range
-from aam.training.loggers import log_scores
-from aam.training.output_tables import write_table
-from aam.training.prediction import checkpoint_files
 
 
 @dataclass(frozen=True)

@@ -18,7 +18,7 @@ from aam.data.study import Study
 from aam.members.base import F64
 from aam.members.checkpoint import LoadedEnsemble
 from aam.numerics.device import choose_device
-from aam.training.attention_weights import sample_attention
+from aam.training.inference.attention_weights import sample_attention
 
 
 def attention_table(

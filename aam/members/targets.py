@@ -29,8 +29,8 @@ from aam.data.splits import write_splits
 from aam.data.study import load_study
 from aam.members import checkpoint
 from aam.members.train import choose_folds, choose_members, several_processes, train
-from aam.training import checkpoints, run_folder
-from aam.training.output_tables import write_table
+from aam.training.inference.output_tables import write_table
+from aam.training.run_files import checkpoints, run_folder
 
 _OF_TARGET = (
     "target_transform",

@@ -24,8 +24,8 @@ from aam.members.kernel_inputs import KernelInputs, Landmarks
 from aam.serialization import schema
 from aam.serialization.arrays import to_arrays, to_tensors
 from aam.serialization.schema import Mismatch
-from aam.training import training_summary
-from aam.training.training_summary import (
+from aam.training.inference import training_summary
+from aam.training.inference.training_summary import (
     QUANTILE,
     TrainingSummary,
     mean_of_nearest,

@@ -31,7 +31,7 @@ from aam.memory import GIB, memory_available, shown_size
 from aam.numerics.device import arch_of, choose_device, is_gpu
 from aam.performance.memory_ranks import Parallel
 from aam.performance.memory_runs import StepSettings, TrainingRun
-from aam.training import checkpoints
+from aam.training.run_files import checkpoints
 
 FRAGMENTATION = 0.2
 """Memory that the allocator reserves beyond what is allocated, relative to that: a replay of its

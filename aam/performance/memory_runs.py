@@ -24,7 +24,7 @@ from aam.performance.memory_batches import LargestBatches
 from aam.performance.memory_ranks import ONE_RANK, Parallel
 from aam.performance.memory_storages import BLOCK, LiveStorages, size_of
 from aam.training.fit import freeze_unused
-from aam.training.inference import CHUNK, apply_to_batch
+from aam.training.inference.network_outputs import CHUNK, apply_to_batch
 from aam.training.labelled_study import fit_target, load_labelled_study
 from aam.training.lightning_module import LossWeights, TrainingModule
 from aam.training.model_config import ModelConfig

@@ -1,7 +1,8 @@
 """Workload: a program that logs its training steps, run as a child process with some settings.
 
-The log is a file of one line of JSON for each step; `aam.training.step_log` has its fields and the
-variables that request it. A program that hangs, crashes or runs out of memory ends itself alone.
+The log is a file of one line of JSON for each step; `aam.training.callbacks.step_log` has its
+fields and the variables that request it. A program that hangs, crashes or runs out of memory ends
+itself alone.
 """
 
 from __future__ import annotations
@@ -91,7 +92,7 @@ class Program:
 
 @dataclass(frozen=True)
 class Step:
-    """A training step; the fields are those of `aam.training.step_log`, 0 where one is absent."""
+    """Training step, as `aam.training.callbacks.step_log` logs it; 0 where a field is absent."""
 
     loss: float
     seconds: float

@@ -34,7 +34,7 @@ from aam.performance.tune_settings import SUBJECTS, Propose, Setting, Values
 from aam.performance.workload import AamCommand, Program, Workload
 from aam.performance.workload_device import DeviceFacts, device_facts
 from aam.performance.workload_runs import open_runs
-from aam.training import run_lock
+from aam.training.run_files import run_lock
 
 Measured = BenchPretrain | BenchTrain | BenchWorkload | TunePretrain | TuneTrain | TuneWorkload
 OwnCommand = BenchPretrain | BenchTrain | TunePretrain | TuneTrain | ProfilePretrain | ProfileTrain

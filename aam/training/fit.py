@@ -24,20 +24,25 @@ from aam.distributed.communicator import Communicator
 from aam.distributed.stop_request import StopOnRequest
 from aam.distributed.strategies import choose_strategy
 from aam.numerics.device import device_name, is_gpu
-from aam.training import checkpoints
-from aam.training.callbacks import EpochTable, RunProgressBar, WithinEpochs
-from aam.training.compilation import CompiledEncoder, Fp32Report, Note, unrecorded
+from aam.training.callbacks.compilation import CompiledEncoder, Fp32Report, Note, unrecorded
+from aam.training.callbacks.epoch_table import EpochTable
+from aam.training.callbacks.loggers import make_loggers
+from aam.training.callbacks.memory_warm_up import MemoryWarmUp
+from aam.training.callbacks.nonfinite import FiniteCheck
+from aam.training.callbacks.progress import Progress, RunLength, RunProgressBar
+from aam.training.callbacks.step_log import requested_log
 from aam.training.data_loader import EpochSampler, FixedBatches, TrainingBatches, loader
 from aam.training.lightning_module import TrainingModule
-from aam.training.loggers import make_loggers
-from aam.training.memory_warm_up import MemoryWarmUp
 from aam.training.model_config import ModelConfig
-from aam.training.nonfinite import FiniteCheck
 from aam.training.optimizer import freeze_idle
-from aam.training.progress import Progress, RunLength
-from aam.training.resume import AtomicCheckpointIO, ExactResume, PlateauStep
+from aam.training.run_files import checkpoints
+from aam.training.run_files.resume import (
+    AtomicCheckpointIO,
+    ExactResume,
+    PlateauStep,
+    WithinEpochs,
+)
 from aam.training.runtime import Runtime
-from aam.training.step_log import requested_log
 
 PRECISIONS = {"none": "32-true", "bf16": "bf16-mixed", "fp16": "16-mixed"}
 HIGHER_IS_BETTER = ("r2", "accuracy", "f1")

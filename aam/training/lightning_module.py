@@ -181,7 +181,7 @@ class TrainingModule(pl.LightningModule):
             if np.isfinite(gathered).all():
                 scores = target_metrics(self.target, gathered[:, 1:], labels)
                 metrics |= {f"val_{name}": torch.tensor(value) for name, value in scores.items()}
-            else:  # no score is defined; `aam.training.nonfinite` ends the run
+            else:  # no score is defined; `aam.training.callbacks.nonfinite` ends the run
                 loss = torch.full_like(loss, torch.nan)
         self.log("val_loss", loss, prog_bar=True)
         self.log_dict(metrics)
@@ -211,7 +211,7 @@ class TrainingModule(pl.LightningModule):
         return {"optimizer": optimizer, "lr_scheduler": {"scheduler": step, "interval": "step"}}
 
     def lr_scheduler_step(self, scheduler: Any, metric: Any) -> None:
-        """Step a schedule; that of plateaus is stepped by `aam.training.resume.PlateauStep`."""
+        """Step a schedule; `aam.training.run_files.resume.PlateauStep` steps that of plateaus."""
         if not isinstance(scheduler, torch.optim.lr_scheduler.ReduceLROnPlateau):
             super().lr_scheduler_step(scheduler, metric)
 

@@ -18,8 +18,8 @@ from aam.distributed.communicator import Communicator, identity
 from aam.distributed.process_group import process_group
 from aam.model.network import Encoder
 from aam.numerics.backend_selection import TORCH_POLICY, BackendPolicy
-from aam.training import checkpoints, fit, run_folder
-from aam.training.inference import encode_asvs, write_study_embeddings
+from aam.training import fit
+from aam.training.inference.network_outputs import encode_asvs, write_study_embeddings
 from aam.training.lightning_module import LossWeights, TrainingModule
 from aam.training.model_config import ModelConfig
 from aam.training.pretrained import (
@@ -29,6 +29,7 @@ from aam.training.pretrained import (
     choose_shape,
     read_pretrained_encoder,
 )
+from aam.training.run_files import checkpoints, run_folder
 from aam.training.runtime import Runtime, check_resources, make_runtime
 from aam.training.sample_selection import batch_plan, choose_depth, deep_enough
 

@@ -4,10 +4,12 @@ from __future__ import annotations
 
 import os
 from dataclasses import dataclass, field
+from pathlib import Path
 from typing import Any
 
 import torch
 
+from aam import __version__
 from aam.console import warn
 from aam.contract.errors import UsageError
 from aam.contract.options.commands.pretrain import Pretrain
@@ -15,6 +17,7 @@ from aam.contract.options.commands.train import Train
 from aam.contract.options.device import DeviceOptions
 from aam.contract.options.training import ModelOptions
 from aam.contract.precision import Precision, choose_precision, dtypes_of
+from aam.contract.run_record import input_file
 from aam.distributed.communicator import SINGLE_PROCESS, Communicator
 from aam.distributed.environment import read_environment
 from aam.distributed.signals import StopRequests
@@ -23,8 +26,10 @@ from aam.model.attention import AUTO, Backends
 from aam.model.shape import NetworkShape, least_weights
 from aam.numerics.backend_selection import BackendPolicy, SelectedBackends, choose_backends
 from aam.numerics.check import CheckPlan
-from aam.numerics.device import arch_of, choose_device, is_gpu
-from aam.training.tuned_for import check_tuned_for
+from aam.numerics.device import arch_of, choose_device, hardware_name, is_gpu
+
+_SEPARATOR = "; "
+"""Between the parts of --tuned-for."""
 
 _TRAINING_BYTES = 4 * 4
 """Bytes of a weight in training: the weight, its gradient and two moments of Adam in fp32."""
@@ -142,3 +147,29 @@ def choose_attention(
     for sentence in chosen.warnings:
         warn(sentence)
     return chosen
+
+
+def tuned_for(table: Path, torch_version: str, hardware: str) -> str:
+    """Return the value of --tuned-for."""
+    parts = [f"aam {__version__}", f"PyTorch {torch_version}", hardware]
+    if file := input_file(table):  # its reader reports one that is missing
+        parts.append(f"table {file['sha256'][:12]}")
+    return _SEPARATOR.join(parts)
+
+
+def check_tuned_for(given: str | None, table: Path, device: torch.device) -> None:
+    """Refuse settings of another study, device or version.
+
+    Raises:
+        UsageError: names what differs.
+    """
+    if given is None:
+        return
+    here = tuned_for(table, torch.__version__, hardware_name(device))
+    differing = [part for part in here.split(_SEPARATOR) if part not in given.split(_SEPARATOR)]
+    if differing:
+        raise UsageError(
+            "The settings of `aam tune` are for another study, device or version",
+            f"for {given}; here {', '.join(differing)}",
+            "run `aam tune` again, or remove `tuned_for` from the file to use them all the same",
+        )

@@ -23,12 +23,18 @@ from aam.distributed.communicator import Communicator, identity
 from aam.distributed.process_group import process_group
 from aam.model.network import Predictor
 from aam.numerics.backend_selection import TORCH_POLICY, BackendPolicy
-from aam.training import checkpoints, fit, run_folder
-from aam.training.inference import apply_network, encode_asvs, fit_profile, write_study_embeddings
+from aam.training import fit
+from aam.training.inference.network_outputs import (
+    apply_network,
+    encode_asvs,
+    fit_profile,
+    write_study_embeddings,
+)
+from aam.training.inference.output_tables import prediction_table, write_table
+from aam.training.inference.training_summary import embedding_limit, reference_rows, summarize
 from aam.training.labelled_study import LabelledStudy, fit_target, load_labelled_study
 from aam.training.lightning_module import LossWeights, TrainingModule, score, target_metrics
 from aam.training.model_config import ModelConfig, covariate_shape
-from aam.training.output_tables import prediction_table, write_table
 from aam.training.pretrained import (
     PretrainedEncoder,
     choose_length,
@@ -36,10 +42,10 @@ from aam.training.pretrained import (
     choose_shape,
     read_pretrained_encoder,
 )
+from aam.training.run_files import checkpoints, run_folder
 from aam.training.runtime import Runtime, check_resources, make_runtime
 from aam.training.sample_selection import batch_plan, reading_plan
 from aam.training.target import Target
-from aam.training.training_summary import embedding_limit, reference_rows, summarize
 
 
 @dataclass(frozen=True)

@@ -19,8 +19,8 @@ from aam.contract.options.device import ScaleOptions
 from aam.contract.options.training import LoopOptions
 from aam.distributed import sharded_checkpoint
 from aam.serialization import archive
-from aam.training import checkpoints
-from aam.training.training_summary import TrainingSummary
+from aam.training.inference.training_summary import TrainingSummary
+from aam.training.run_files import checkpoints
 from tests.support.commands import aam
 from tests.support.local_ranks import NEEDS_FSDP, start, together
 from tests.support.rank_steps import Case, alone, learn, learn_all

@@ -18,7 +18,7 @@ from aam.contract.options.device import ScaleOptions
 from aam.distributed import network_settings
 from aam.distributed.communicator import Communicator
 from aam.distributed.environment import Ranks, check_options, read_environment
-from aam.training import run_folder
+from aam.training.run_files import run_folder
 from tests.support.commands import TINY, pretrain
 from tests.support.local_ranks import NEEDS_FSDP, start, together
 

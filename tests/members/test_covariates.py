@@ -19,7 +19,7 @@ from aam.data.simulation.simulate import simulate
 from aam.members import checkpoint
 from aam.members.base import Labels, Samples
 from aam.members.estimators import ESTIMATORS
-from aam.training import checkpoints
+from aam.training.run_files import checkpoints
 from tests.support.commands import TINY, read
 from tests.support.commands import aam as run_aam
 

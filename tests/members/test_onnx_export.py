@@ -15,7 +15,7 @@ from aam.data.study import load_study
 from aam.members import checkpoint
 from aam.members.kernel import KernelModel
 from aam.members.onnx_export import parts_of
-from aam.training import checkpoints
+from aam.training.run_files import checkpoints
 from tests.support.commands import aam, pretrain, read
 
 onnxruntime = pytest.importorskip("onnxruntime")

@@ -14,7 +14,7 @@ from aam.contract.errors import DataError, UsageError
 from aam.data.predictions import class_predictions
 from aam.members import checkpoint
 from aam.members.uncertainty import fit_proportional_odds, median_codes
-from aam.training import checkpoints
+from aam.training.run_files import checkpoints
 from tests.support.commands import TINY, aam, read
 from tests.support.run_folders import make_study
 

@@ -15,8 +15,8 @@ from aam.contract.options.study import TableOptions
 from aam.data.study import load_study
 from aam.members.clade_importance import clade_table
 from aam.model.network import Predictor
-from aam.training import checkpoints
 from aam.training.data_loader import FixedBatches
+from aam.training.run_files import checkpoints
 from aam.training.sample_selection import reading_plan
 from tests.support.commands import aam, read, train
 

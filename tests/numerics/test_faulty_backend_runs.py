@@ -20,7 +20,7 @@ from aam.numerics import faults
 from aam.numerics.backend_selection import BackendPolicy, choose_backends
 from aam.numerics.check import CheckPlan, conclude, measure
 from aam.numerics.stack_identity import identify
-from aam.training.prediction import load_models
+from aam.training.inference.prediction import load_models
 from aam.training.pretrain import pretrain
 from aam.training.train import train
 from tests.support import faulty_backends as emulated

@@ -17,7 +17,7 @@ from aam.cli import main
 from aam.contract.options.commands.studies import Simulate
 from aam.data.simulation.files import write_study
 from aam.data.simulation.simulate import simulate
-from aam.training import checkpoints
+from aam.training.run_files import checkpoints
 
 pytestmark = pytest.mark.rocm
 

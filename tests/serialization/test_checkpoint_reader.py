@@ -16,7 +16,7 @@ import torch
 
 from aam.contract.errors import DataError
 from aam.serialization import archive
-from aam.training import checkpoints
+from aam.training.run_files import checkpoints
 from tests.support.commands import aam, train
 from tests.support.hostile_checkpoints import Content, archives, contents, saved, states, write
 

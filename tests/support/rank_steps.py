@@ -22,12 +22,13 @@ from aam.distributed.state_dict import full_tensor, local_tensor
 from aam.distributed.strategies import choose_strategy
 from aam.model.network import Predictor
 from aam.model.shape import NetworkShape
-from aam.training import checkpoints, fit
+from aam.training import fit
+from aam.training.callbacks.nonfinite import FiniteCheck, replay
 from aam.training.data_loader import EpochSampler, FixedBatches, TrainingBatches, loader
 from aam.training.lightning_module import LossWeights, TrainingModule
 from aam.training.model_config import DiversityScale, ModelConfig
-from aam.training.nonfinite import FiniteCheck, replay
 from aam.training.optimizer import freeze_idle
+from aam.training.run_files import checkpoints
 from aam.training.runtime import Runtime
 from aam.training.target import Target
 from tests.support.option_groups import option_groups

@@ -13,10 +13,10 @@ import torch
 from aam.contract.options.training import LoopOptions
 from aam.data.study import Study
 from aam.model.network import Encoder, Predictor
-from aam.training import checkpoints
 from aam.training.data_loader import FixedBatches, loader
 from aam.training.lightning_module import LossWeights, TrainingModule
 from aam.training.model_config import ModelConfig
+from aam.training.run_files import checkpoints
 from tests.support.commands import aam, read
 
 FILES = {

@@ -20,7 +20,7 @@ from aam.contract.options.study import AsvVectorOptions
 from aam.model.attention import AUTO
 from aam.model.nucleotides import NucleotideEncoder
 from aam.model.shape import NetworkShape
-from aam.training.asv_vectors import open_vectors
+from aam.training.inference.asv_vectors import open_vectors
 from tests.support.commands import aam, pretrain, train
 
 Capture = pytest.CaptureFixture[str]

@@ -16,9 +16,9 @@ from aam.data.batches import Batch, BatchPlan, make_batch
 from aam.data.study import Study
 from aam.model.network import Encoder
 from aam.model.shape import NetworkShape
-from aam.training import checkpoints
 from aam.training.lightning_module import LossWeights, TrainingModule
 from aam.training.losses import count_loss
+from aam.training.run_files import checkpoints
 from tests.support.commands import pretrain, train
 from tests.support.runs import NUMBER, check_metrics, columns, weights
 

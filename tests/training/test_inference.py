@@ -12,9 +12,14 @@ from aam.data.batches import BatchPlan, make_batch
 from aam.data.study import Study
 from aam.model.network import Predictor
 from aam.model.shape import NetworkShape
-from aam.training.inference import apply_network, apply_to_batch, encode_asvs, profile_terms
+from aam.training.inference.network_outputs import (
+    apply_network,
+    apply_to_batch,
+    encode_asvs,
+    profile_terms,
+)
+from aam.training.inference.prediction import InferenceSettings, LoadedModel, embed
 from aam.training.model_config import DiversityScale, ModelConfig
-from aam.training.prediction import InferenceSettings, LoadedModel, embed
 from aam.training.target import Target
 from aam.training.target_transforms import TargetTransform
 

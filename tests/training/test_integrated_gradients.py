@@ -12,10 +12,10 @@ from aam.data.batches import BatchPlan
 from aam.data.study import Study
 from aam.model.network import Predictor
 from aam.model.shape import NetworkShape
-from aam.training.inference import fit_profile
-from aam.training.integrated_gradients import integrated_gradients
+from aam.training.inference.integrated_gradients import integrated_gradients
+from aam.training.inference.network_outputs import fit_profile
+from aam.training.inference.prediction import InferenceSettings, LoadedModel, predict
 from aam.training.model_config import DiversityScale, ModelConfig
-from aam.training.prediction import InferenceSettings, LoadedModel, predict
 from aam.training.target import Target
 from aam.training.target_transforms import TargetTransform
 

@@ -20,7 +20,7 @@ from aam.distributed.environment import Ranks
 from aam.model.network import Encoder
 from aam.model.shape import NetworkShape
 from aam.training.data_loader import EpochSampler, TrainingBatches, loader
-from aam.training.inference import encode_asvs, write_study_embeddings
+from aam.training.inference.network_outputs import encode_asvs, write_study_embeddings
 from aam.training.sample_selection import choose_depth, deep_enough
 from tests.support.commands import aam
 

@@ -10,7 +10,7 @@ import pytest
 from tensorboard.backend.event_processing.event_accumulator import EventAccumulator
 
 from aam.contract.errors import Unavailable
-from aam.training.loggers import LOGGERS
+from aam.training.callbacks.loggers import LOGGERS
 from tests.support.commands import TINY, aam, read, train
 
 ABSENT = [name for name, of in LOGGERS.items() if importlib.util.find_spec(of.module) is None]

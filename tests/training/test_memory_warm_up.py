@@ -11,8 +11,8 @@ import pytest
 import torch
 
 from aam.data.study import Study
-from aam.training import checkpoints
 from aam.training.data_loader import TrainingBatches
+from aam.training.run_files import checkpoints
 from tests.support.commands import pretrain, read
 from tests.support.rank_steps import PLAN, Case, alone
 

@@ -16,7 +16,7 @@ from aam.contract.options.commands.studies import Simulate
 from aam.data.simulation.files import write_study
 from aam.data.simulation.simulate import simulate
 from aam.serialization import archive
-from aam.training import checkpoints
+from aam.training.run_files import checkpoints
 from tests.support.commands import aam, read, train
 
 Capture = pytest.CaptureFixture[str]

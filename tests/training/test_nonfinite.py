@@ -22,12 +22,13 @@ from aam.data.study import Study
 from aam.distributed.communicator import SINGLE_PROCESS
 from aam.model.attention import AUTO, Backend, Backends, named
 from aam.model.shape import NetworkShape
-from aam.training import checkpoints, fit
+from aam.training import fit
+from aam.training.callbacks.nonfinite import OVERFLOWS, FiniteCheck
 from aam.training.data_loader import EpochSampler, FixedBatches, TrainingBatches, loader
 from aam.training.lightning_module import LossWeights, TrainingModule
 from aam.training.model_config import DiversityScale, ModelConfig
-from aam.training.nonfinite import OVERFLOWS, FiniteCheck
 from aam.training.optimizer import clip_gradients
+from aam.training.run_files import checkpoints
 from aam.training.runtime import Runtime
 from tests.support.commands import pretrain, read, train
 from tests.support.rank_steps import fit_options, repeat_steps

@@ -17,10 +17,10 @@ from aam.contract.options.training import LoopOptions
 from aam.data.batches import BatchPlan
 from aam.data.study import Study
 from aam.model.shape import NetworkShape
+from aam.training.callbacks.progress import Pace, Progress, RunLength, seconds_left
 from aam.training.data_loader import EpochSampler, TrainingBatches, loader
 from aam.training.lightning_module import LossWeights, TrainingModule
 from aam.training.model_config import DiversityScale, ModelConfig
-from aam.training.progress import Pace, Progress, RunLength, seconds_left
 from tests.support.commands import pretrain, read, train
 
 PLAN = BatchPlan(1, 200, 1024, "abundance", mask_ratio=0.15, metric="unweighted")

@@ -9,7 +9,7 @@ from pathlib import Path
 import pytest
 
 from aam.contract.errors import CannotCreate
-from aam.training import run_lock
+from aam.training.run_files import run_lock
 from tests.support.commands import aam
 from tests.support.resumed_runs import KILL, arguments_of
 

@@ -16,8 +16,8 @@ from aam.data.study import Study, load_study
 from aam.model.distance import PairwiseDistance
 from aam.model.network import Encoder
 from aam.model.shape import NetworkShape, least_weights
-from aam.training import checkpoints
 from aam.training.losses import distance_loss
+from aam.training.run_files import checkpoints
 from aam.training.target import LOSSES, Target
 from aam.training.target_transforms import TRANSFORMS, OutputRange, TargetTransform
 from tests.support.commands import pretrain, train

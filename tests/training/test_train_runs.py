@@ -16,8 +16,8 @@ import torch
 from aam import __version__
 from aam.contract.errors import UsageError
 from aam.contract.options.commands.pretrain import Pretrain
-from aam.training import checkpoints
 from aam.training.labelled_study import class_weights
+from aam.training.run_files import checkpoints
 from tests.support.commands import aam, read, train
 from tests.support.runs import (
     CLASS,

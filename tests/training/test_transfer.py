@@ -11,11 +11,11 @@ import torch
 from aam.contract.options.training import LoopOptions
 from aam.data.study import Study
 from aam.model.network import Predictor
-from aam.training import checkpoints
 from aam.training.data_loader import FixedBatches
-from aam.training.inference import encode_asvs
+from aam.training.inference.network_outputs import encode_asvs
 from aam.training.lightning_module import LossWeights, TrainingModule
 from aam.training.model_config import ModelConfig
+from aam.training.run_files import checkpoints
 from tests.support.commands import train
 from tests.support.runs import NUMBER, check_metrics, columns, validate, weights
 

@@ -4,7 +4,7 @@ The flag of a step is read before its optimizer step, so no weight becomes NaN a
 holds one. The step is then repeated exactly: the same weights, batches, random numbers, precision,
 compilation, accumulation and synchronisation of ranks. A repetition that is finite means that the
 device or a kernel is unreliable. Otherwise the step is repeated once more in the eager network,
-with hooks that name the module where it begins (`aam.training.nonfinite_modules`).
+with hooks that name the module where it begins (`aam.training.callbacks.nonfinite_modules`).
 """
 
 from __future__ import annotations
@@ -28,9 +28,9 @@ from aam.distributed.communicator import SINGLE_PROCESS, Communicator
 from aam.distributed.state_dict import local_tensor
 from aam.numerics.compile import eager_again
 from aam.numerics.device import is_gpu
-from aam.training.compilation import Note
+from aam.training.callbacks.compilation import Note
+from aam.training.callbacks.nonfinite_modules import BACKWARD, NonFiniteValue, traced
 from aam.training.lightning_module import TrainingModule
-from aam.training.nonfinite_modules import BACKWARD, NonFiniteValue, traced
 from aam.training.optimizer import get_total_norm
 
 OVERFLOWS = 32

@@ -1,4 +1,4 @@
-"""Lightning callbacks: checkpoints within epochs, `metrics.csv`, progress bars."""
+"""Table of epochs: callback that writes `metrics.csv`, and its reader."""
 
 from __future__ import annotations
 
@@ -6,44 +6,17 @@ import csv
 import io
 import math
 import time
-from datetime import timedelta
 from pathlib import Path
 from typing import Any
 
 import lightning.pytorch as pl
-from lightning.pytorch.callbacks import Callback, ModelCheckpoint, RichProgressBar
-from lightning.pytorch.callbacks.progress.rich_progress import CustomProgress, CustomTimeColumn
-from rich.progress import Task
-from rich.text import Text
+from lightning.pytorch.callbacks import Callback
 
 from aam.console import console, duration, info
 from aam.contract.errors import DataError
 from aam.contract.files import atomic_write
+from aam.training.callbacks.progress import Progress
 from aam.training.lightning_module import TrainingModule
-from aam.training.progress import Progress
-
-
-class WithinEpochs(ModelCheckpoint):
-    """Checkpoint every N optimizer steps, except after the last step of an epoch.
-
-    A run resumed from there would skip the validation of the epoch; the checkpoint of the epoch is
-    saved after the validation. The class name is part of the checkpoint format.
-    """
-
-    _step = 0
-
-    def on_train_start(self, trainer: pl.Trainer, pl_module: pl.LightningModule) -> None:
-        """Store the step at which the run begins."""
-        super().on_train_start(trainer, pl_module)
-        self._step = trainer.global_step
-
-    def on_train_batch_end(
-        self, trainer: pl.Trainer, pl_module: pl.LightningModule, outputs: Any, batch: Any, idx: int
-    ) -> None:
-        """Save, unless the epoch ends or gradients are still accumulated."""
-        stepped, self._step = trainer.global_step != self._step, trainer.global_step
-        if stepped and not trainer.is_last_batch:
-            super().on_train_batch_end(trainer, pl_module, outputs, batch, idx)
 
 
 class EpochTable(Callback):
@@ -155,46 +128,3 @@ def read_metrics(path: Path) -> list[dict[str, float]]:
 
 def _number(text: str) -> float:
     return int(text) if text.isdecimal() else float(text)
-
-
-class _TimeColumn(CustomTimeColumn):
-    """Rich column of elapsed and remaining time; the bar of the run takes both from `Progress`."""
-
-    def render(self, task: Task) -> Text:
-        """Return elapsed and remaining time."""
-        run: Progress | None = task.fields.get("run")
-        if run is None or run.seconds_left is None:
-            return super().render(task)
-        spans = (timedelta(seconds=int(s)) for s in (task.elapsed or 0, run.seconds_left))
-        return Text(" • ".join(map(str, spans)), style=self.style)
-
-
-class RunProgressBar(RichProgressBar):
-    """Progress bars of the epochs of a run and of the batches of an epoch."""
-
-    def __init__(self, progress: Progress) -> None:
-        super().__init__(leave=False)
-        self.run = progress
-        self._epochs: Any = None
-
-    def configure_columns(self, trainer: pl.Trainer) -> list[Any]:
-        """Take the remaining time from `Progress`: Rich drops samples older than 30 s."""
-        columns = super().configure_columns(trainer)
-        return [_TimeColumn(c.style) if isinstance(c, CustomTimeColumn) else c for c in columns]
-
-    def on_train_epoch_start(self, trainer: pl.Trainer, pl_module: pl.LightningModule) -> None:
-        """Add the bar of the epochs at the first epoch."""
-        super().on_train_epoch_start(trainer, pl_module)
-        if isinstance(self.progress, CustomProgress) and self._epochs is None:
-            self._epochs = self.progress.add_task(
-                "[white]All epochs",
-                total=trainer.max_epochs,
-                completed=trainer.current_epoch,
-                run=self.run,
-            )
-
-    def on_train_epoch_end(self, trainer: pl.Trainer, pl_module: pl.LightningModule) -> None:
-        """Advance the bar of the epochs."""
-        super().on_train_epoch_end(trainer, pl_module)
-        if self.progress is not None and self._epochs is not None:
-            self.progress.update(self._epochs, advance=1, visible=True)

@@ -28,8 +28,8 @@ from aam.model.covariates import CovariateInputs
 from aam.model.network import Predictor
 from aam.model.profile import log_abundance
 from aam.training.data_loader import FixedBatches
-from aam.training.inference import encode_asvs, profile_terms
-from aam.training.prediction import LoadedModel
+from aam.training.inference.network_outputs import encode_asvs, profile_terms
+from aam.training.inference.prediction import LoadedModel
 from aam.training.sample_selection import reading_plan
 from aam.training.target import Target
 

@@ -19,11 +19,11 @@ from aam.data.study import Study
 from aam.model.covariates import CovariateInputs
 from aam.model.network import PROFILE_HIDDEN, Encoder, Predictor
 from aam.model.profile import weighted_sum
-from aam.training.asv_vectors import NO_VECTORS, open_vectors
 from aam.training.data_loader import FixedBatches
-from aam.training.output_tables import require_finite, write_embeddings
+from aam.training.inference.asv_vectors import NO_VECTORS, open_vectors
+from aam.training.inference.output_tables import require_finite, write_embeddings
+from aam.training.inference.training_summary import hash_sequences
 from aam.training.sample_selection import reading_plan
-from aam.training.training_summary import hash_sequences
 
 CHUNK = 512
 """Sequences encoded at a time."""
@@ -55,7 +55,7 @@ def encode_asvs(
 
     Args:
         vectors: folder from which known vectors are read, and to which new ones are added
-            (`aam.training.asv_vectors`).
+            (`aam.training.inference.asv_vectors`).
 
     Raises:
         UsageError, DataError, CannotCreate: see `open_vectors` and `AsvVectors.add`.

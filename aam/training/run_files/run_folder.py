@@ -20,7 +20,8 @@ from aam.contract.errors import CannotCreate, DataError, UsageError
 from aam.contract.options import from_plain, specs
 from aam.contract.options.study import SplitOptions
 from aam.distributed.communicator import SINGLE_PROCESS, Communicator
-from aam.training import checkpoints, loggers, run_lock
+from aam.training.callbacks import loggers
+from aam.training.run_files import checkpoints, run_lock
 
 COUNTS_ALONE = "counts-alone"
 """Folder, in that of a transformer that reads metadata, of the one that reads the counts alone."""

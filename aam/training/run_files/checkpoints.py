@@ -21,10 +21,10 @@ from aam.model.attention import AUTO, Backends
 from aam.model.network import Encoder, Predictor
 from aam.serialization import archive
 from aam.serialization.schema import Mismatch
-from aam.training import training_summary
-from aam.training.checkpoint_schema import check_content, check_weights
+from aam.training.inference import training_summary
+from aam.training.inference.training_summary import TrainingSummary
 from aam.training.model_config import ModelConfig, from_plain, to_plain
-from aam.training.training_summary import TrainingSummary
+from aam.training.run_files.checkpoint_schema import check_content, check_weights
 
 _KEY = "aam"
 """Key of the model configuration in a checkpoint."""

@@ -19,12 +19,15 @@ from __future__ import annotations
 import threading
 import time
 from dataclasses import dataclass, replace
-from datetime import datetime, timezone
+from datetime import datetime, timedelta, timezone
 from pathlib import Path
 from typing import Any
 
 import lightning.pytorch as pl
-from lightning.pytorch.callbacks import Callback
+from lightning.pytorch.callbacks import Callback, RichProgressBar
+from lightning.pytorch.callbacks.progress.rich_progress import CustomProgress, CustomTimeColumn
+from rich.progress import Task
+from rich.text import Text
 
 from aam.console import LINE_EVERY, console, duration, info
 from aam.contract import run_record
@@ -202,3 +205,46 @@ class Progress(Callback):
     def _write(self) -> None:
         self._written = time.monotonic()
         run_record.write(self.path, self.content())
+
+
+class _TimeColumn(CustomTimeColumn):
+    """Rich column of elapsed and remaining time; the bar of the run takes both from `Progress`."""
+
+    def render(self, task: Task) -> Text:
+        """Return elapsed and remaining time."""
+        run: Progress | None = task.fields.get("run")
+        if run is None or run.seconds_left is None:
+            return super().render(task)
+        spans = (timedelta(seconds=int(s)) for s in (task.elapsed or 0, run.seconds_left))
+        return Text(" • ".join(map(str, spans)), style=self.style)
+
+
+class RunProgressBar(RichProgressBar):
+    """Progress bars of the epochs of a run and of the batches of an epoch."""
+
+    def __init__(self, progress: Progress) -> None:
+        super().__init__(leave=False)
+        self.run = progress
+        self._epochs: Any = None
+
+    def configure_columns(self, trainer: pl.Trainer) -> list[Any]:
+        """Take the remaining time from `Progress`: Rich drops samples older than 30 s."""
+        columns = super().configure_columns(trainer)
+        return [_TimeColumn(c.style) if isinstance(c, CustomTimeColumn) else c for c in columns]
+
+    def on_train_epoch_start(self, trainer: pl.Trainer, pl_module: pl.LightningModule) -> None:
+        """Add the bar of the epochs at the first epoch."""
+        super().on_train_epoch_start(trainer, pl_module)
+        if isinstance(self.progress, CustomProgress) and self._epochs is None:
+            self._epochs = self.progress.add_task(
+                "[white]All epochs",
+                total=trainer.max_epochs,
+                completed=trainer.current_epoch,
+                run=self.run,
+            )
+
+    def on_train_epoch_end(self, trainer: pl.Trainer, pl_module: pl.LightningModule) -> None:
+        """Advance the bar of the epochs."""
+        super().on_train_epoch_end(trainer, pl_module)
+        if self.progress is not None and self._epochs is not None:
+            self.progress.update(self._epochs, advance=1, visible=True)

@@ -14,16 +14,16 @@ from typing import Any
 import lightning.pytorch as pl
 import numpy as np
 import torch
-from lightning.pytorch.callbacks import Callback
+from lightning.pytorch.callbacks import Callback, ModelCheckpoint
 from lightning.pytorch.plugins.io import TorchCheckpointIO
 
 from aam.contract.files import atomic_write
 from aam.distributed import sharded_checkpoint
-from aam.training import checkpoints
 from aam.training.data_loader import EpochSampler
 from aam.training.lightning_module import TrainingModule
 from aam.training.losses import LossTerm
 from aam.training.model_config import ModelConfig
+from aam.training.run_files import checkpoints
 
 _DROPOUT = 5
 """Second word of the seed of dropout; `data.batches` and `data_loader` have others."""
@@ -123,6 +123,29 @@ class PlateauStep(Callback):
         for config in trainer.lr_scheduler_configs:
             if config.reduce_on_plateau and config.monitor in trainer.callback_metrics:
                 config.scheduler.step(trainer.callback_metrics[config.monitor])  # type: ignore[arg-type]
+
+
+class WithinEpochs(ModelCheckpoint):
+    """Checkpoint every N optimizer steps, except after the last step of an epoch.
+
+    A run resumed from there would skip the validation of the epoch; the checkpoint of the epoch is
+    saved after the validation. The class name is part of the checkpoint format.
+    """
+
+    _step = 0
+
+    def on_train_start(self, trainer: pl.Trainer, pl_module: pl.LightningModule) -> None:
+        """Store the step at which the run begins."""
+        super().on_train_start(trainer, pl_module)
+        self._step = trainer.global_step
+
+    def on_train_batch_end(
+        self, trainer: pl.Trainer, pl_module: pl.LightningModule, outputs: Any, batch: Any, idx: int
+    ) -> None:
+        """Save, unless the epoch ends or gradients are still accumulated."""
+        stepped, self._step = trainer.global_step != self._step, trainer.global_step
+        if stepped and not trainer.is_last_batch:
+            super().on_train_batch_end(trainer, pl_module, outputs, batch, idx)
 
 
 def _change_folder(state: dict[str, Any], folder: Path) -> None:

@@ -18,7 +18,7 @@ from torch import Tensor
 from aam.data.batches import Batch
 from aam.distributed.state_dict import local_tensor
 from aam.numerics.device import is_gpu
-from aam.training.compilation import Note
+from aam.training.callbacks.compilation import Note
 from aam.training.data_loader import TrainingBatches
 from aam.training.lightning_module import TrainingModule
 

@@ -20,10 +20,10 @@ from aam.data.covariates import Covariates
 from aam.data.study import Study
 from aam.model.attention import Backend, Backends
 from aam.model.network import Predictor
-from aam.training import checkpoints
 from aam.training.data_loader import FixedBatches
-from aam.training.inference import encode_asvs
+from aam.training.inference.network_outputs import encode_asvs
 from aam.training.model_config import ModelConfig
+from aam.training.run_files import checkpoints
 from aam.training.sample_selection import reading_plan
 
 F64 = npt.NDArray[np.float64]

@@ -21,13 +21,18 @@ from aam.data.study import Study, load_study
 from aam.model.network import Encoder, Predictor
 from aam.numerics.backend_selection import TORCH_POLICY, BackendPolicy
 from aam.numerics.device import choose_device
-from aam.training import checkpoints
-from aam.training.asv_vectors import NO_VECTORS
-from aam.training.inference import NetworkOutput, apply_network, encode_asvs, shallow
+from aam.training.inference.asv_vectors import NO_VECTORS
+from aam.training.inference.network_outputs import (
+    NetworkOutput,
+    apply_network,
+    encode_asvs,
+    shallow,
+)
+from aam.training.inference.training_summary import TrainingSummary
 from aam.training.model_config import ModelConfig
+from aam.training.run_files import checkpoints
 from aam.training.runtime import choose_attention
 from aam.training.sample_selection import reading_plan
-from aam.training.training_summary import TrainingSummary
 
 
 @dataclass(frozen=True)

@@ -1,0 +1,1 @@
+"""Callbacks and loggers of the training loop."""

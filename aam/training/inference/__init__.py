@@ -1,0 +1,1 @@
+"""Inference: outputs, embeddings and attributions of trained networks, and their tables."""

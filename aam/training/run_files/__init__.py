@@ -1,0 +1,1 @@
+"""Files of a run: run folder, lock, checkpoints, and resumption from them."""
