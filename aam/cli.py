@@ -36,8 +36,6 @@ INTERRUPTED = 130
 DISK_FULL = (28, 122)  # ENOSPC, EDQUOT
 OWN: dict[str, type] = {"completion": completion.Completion}
 """Commands that `aam-launch` does not pass on, because it has its own."""
-MODULES = {"bench": "bench", "tune": "tune", "profile": "profile"}
-"""First part of the name of commands that measure another one -> their module in `aam.commands`."""
 
 
 def main(argv: Sequence[str] | None = None) -> int:
@@ -93,8 +91,8 @@ def _dispatch(arguments: list[str]) -> int:
     if isinstance(device := getattr(options, "device", None), DeviceOptions):
         _set_threads(device, os.environ)
     scale = getattr(options, "scale", None)
-    first, _, measured = name.partition(" ")
-    if isinstance(scale, ScaleOptions) and not measured:
+    first, _, second = name.partition(" ")
+    if isinstance(scale, ScaleOptions) and not second:
         from aam.distributed import local_ranks
 
         number = local_ranks.ranks_to_start(scale, options.device, options.loop.batch_samples)
@@ -103,7 +101,7 @@ def _dispatch(arguments: list[str]) -> int:
         # PyTorch prints long messages about each broken connection; the heartbeat names the failed
         # rank.
         os.environ.setdefault("TORCH_CPP_LOG_LEVEL", "ERROR")
-    command = importlib.import_module(f"aam.commands.{MODULES.get(first, name.replace(' ', '_'))}")
+    command = importlib.import_module(f"aam.commands.{first}")
     record = Record(name, options)
     # A command returns an exit status, facts for the run record, or nothing.
     result = command.run(options)

@@ -2,14 +2,13 @@
 
 from __future__ import annotations
 
-import json
 from typing import Any
 
 import numpy as np
 
 from aam.console import info
 from aam.contract.errors import UsageError
-from aam.contract.files import atomic_write, refuse_existing
+from aam.contract.files import atomic_write, refuse_existing, write_json
 from aam.contract.options import to_plain
 from aam.contract.options.commands.compare import Baseline
 from aam.data.labels import category_codes, check_options, read_labels, split_samples
@@ -69,12 +68,10 @@ def run(options: Baseline) -> None:
         "split": held.part,
     }
     show(result)
+    predictions = held_out_table(table.sample_ids, held, labels, predictions_MC)
     with atomic_write(options.output_dir / "predictions.tsv") as temporary:
-        predictions = held_out_table(table.sample_ids, held, labels, predictions_MC)
         predictions.to_csv(temporary, sep="\t", index=False)
-    with atomic_write(options.output_dir / "metrics.json") as temporary:
-        content = result | {"options": to_plain(options)}
-        temporary.write_text(json.dumps(content, indent=2) + "\n", encoding="utf-8")
+    write_json(options.output_dir / "metrics.json", result | {"options": to_plain(options)})
     write_splits(options.output_dir / "splits.tsv", table.sample_ids, splits, groups)
     info(f"{', '.join(FILES)} in {options.output_dir}")
 

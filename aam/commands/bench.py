@@ -2,11 +2,12 @@
 
 from __future__ import annotations
 
-import json
+from collections.abc import Sequence
 
 from aam.console import info
-from aam.contract.files import atomic_write
+from aam.contract.files import write_json
 from aam.contract.options.commands.measure import BenchPretrain, BenchTrain, BenchWorkload
+from aam.performance.bench import Measured
 from aam.performance.tune_result import RATE_NOTE, failures, measured_json, rate_cells
 from aam.performance.tune_settings import Setting
 from aam.performance.workload_setup import set_up
@@ -39,19 +40,23 @@ def run(options: BenchPretrain | BenchTrain | BenchWorkload) -> None:
                 for subject, measured in found.items()
             },
         }
-        with atomic_write(given.folder / "bench.json") as temporary:
-            temporary.write_text(json.dumps(content, indent=2) + "\n")
+        write_json(given.folder / "bench.json", content)
         tables, charts = [], {}
         for subject, measured in found.items():
             heads, rows = rate_cells(measured)
             table = Table(subject, heads, rows, " ".join([RATE_NOTE, *failures(measured)]))
             tables.append(table)
             print_table(table)
-            charts[subject] = [
-                Bar(one.setting.label, one.rates.samples, one.rates.spread)
-                for one in measured
-                if one.rates is not None
-            ]
+            charts[subject] = rate_bars(measured)
         lead = f"{given.device.name}, PyTorch {given.device.torch}; {given.bench.rounds} rounds."
         write_page(given.folder / "report.html", "Benchmark", lead, charts, tables)
     info(f"Report: {given.folder / 'report.html'}")
+
+
+def rate_bars(measured: Sequence[Measured]) -> list[Bar]:
+    """Return the speed of each setting that a run measured."""
+    return [
+        Bar(one.setting.label, one.rates.samples, one.rates.spread)
+        for one in measured
+        if one.rates is not None
+    ]

@@ -7,7 +7,7 @@ from urllib.parse import quote
 
 from aam.console import info
 from aam.contract.errors import UsageError
-from aam.contract.files import atomic_write
+from aam.contract.files import write_text
 from aam.contract.options.commands.compare import Compare
 from aam.report.comparison import comparison
 from aam.report.page import render
@@ -39,6 +39,5 @@ def run(options: Compare) -> None:
     ]
     lead = f"{len(runs)} runs that predict {runs[0].target}."
     text = render("compare.html.j2", lead=lead, tables=tables, links=links)
-    with atomic_write(options.output) as temporary:
-        temporary.write_text(text, encoding="utf-8")
+    write_text(options.output, text)
     info(f"Comparison: {options.output}")

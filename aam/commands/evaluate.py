@@ -2,10 +2,8 @@
 
 from __future__ import annotations
 
-import json
-
 from aam.console import info
-from aam.contract.files import atomic_write, refuse_existing
+from aam.contract.files import refuse_existing, write_json
 from aam.contract.options.commands.use import Evaluate
 from aam.contract.options.study import ordered_levels
 from aam.data.conditions import rows_where
@@ -40,6 +38,5 @@ def run(options: Evaluate) -> None:
         }
     show(found)
     if options.output is not None:
-        with atomic_write(options.output) as temporary:
-            temporary.write_text(json.dumps(found, indent=2) + "\n", encoding="utf-8")
+        write_json(options.output, found)
         info(f"Metrics: {options.output}")

@@ -6,7 +6,7 @@ from dataclasses import replace
 
 from aam.console import info
 from aam.contract.errors import UsageError
-from aam.contract.files import atomic_write
+from aam.contract.files import write_text
 from aam.contract.options.commands.use import Report
 from aam.report.base import ReportInput
 from aam.report.colours import choose_colours
@@ -41,6 +41,5 @@ def _write(options: Report) -> None:
     colours = choose_colours(found, options.metadata, options.color_by, options.categories)
     place = options.output or options.run_dir / "report.html"
     text = page(ReportInput(found, colours, options.unit, compare_models(found)), place)
-    with atomic_write(place) as temporary:
-        temporary.write_text(text, encoding="utf-8")
+    write_text(place, text)
     info(f"Report: {place} ({len(text.encode()) / 1024:.0f} KiB)")

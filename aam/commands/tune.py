@@ -2,10 +2,9 @@
 
 from __future__ import annotations
 
-import json
-
+from aam.commands.bench import rate_bars
 from aam.console import info
-from aam.contract.files import atomic_write
+from aam.contract.files import write_json, write_text
 from aam.contract.options.commands.measure import TunePretrain, TuneTrain, TuneWorkload
 from aam.performance.tune import Tuned, tune
 from aam.performance.tune_result import (
@@ -18,7 +17,7 @@ from aam.performance.tune_result import (
 from aam.performance.tune_settings import MYTHS
 from aam.performance.workload_setup import SetUp, set_up
 from aam.report.base import Table
-from aam.report.speed_page import Bar, write_page
+from aam.report.speed_page import write_page
 from aam.report.terminal import print_table
 from aam.training.runtime import tuned_for
 
@@ -46,25 +45,15 @@ def run(options: TunePretrain | TuneTrain | TuneWorkload) -> None:
             table, device = options.input.table, given.device
             mark = tuned_for(table, device.torch, device.name)
         settings = given.folder / "settings.yaml"
-        with atomic_write(settings) as temporary:
-            temporary.write_text(settings_file(tuned, command, mark))
-        content = {"measured": given.identity, **tuned_json(tuned)}
-        with atomic_write(given.folder / "tune.json") as temporary:
-            temporary.write_text(json.dumps(content, indent=2) + "\n")
+        write_text(settings, settings_file(tuned, command, mark))
+        write_json(given.folder / "tune.json", {"measured": given.identity, **tuned_json(tuned)})
         tables = _tables(tuned, given)
         for one in tables:
             print_table(one)
         charts = {"as given and as chosen": [tuned.default, tuned.final]}
         for trial in tuned.trials:
             charts.setdefault(trial.subject, []).append(trial.measured)
-        bars = {
-            name: [
-                Bar(one.setting.label, one.rates.samples, one.rates.spread)
-                for one in measured
-                if one.rates is not None
-            ]
-            for name, measured in charts.items()
-        }
+        bars = {name: rate_bars(measured) for name, measured in charts.items()}
         lead = _lead(tuned, given)
         write_page(given.folder / "report.html", f"Settings of {command}", lead, bars, tables)
         info(lead)
@@ -92,6 +81,6 @@ def _tables(tuned: Tuned, given: SetUp) -> list[Table]:
     if evidence:
         tables.append(Table("Evidence", ["setting", "evidence"], evidence))
     if myths := MYTHS.get(given.device.arch):
-        rows = [[myth.setting, myth.fact] for myth in myths]
-        tables.append(Table("Recommended elsewhere, and not set", ["setting", "fact"], rows))
+        title = "Recommended elsewhere, and not set"
+        tables.append(Table(title, ["setting", "fact"], list(myths.items())))
     return tables

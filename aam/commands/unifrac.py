@@ -9,7 +9,7 @@ from numpy.typing import NDArray
 
 from aam.console import info
 from aam.contract.errors import DataError, UsageError
-from aam.contract.files import atomic_write, refuse_existing
+from aam.contract.files import atomic_write, refuse_existing, write_text
 from aam.contract.options.commands.compare import Unifrac
 from aam.contract.options.device import DeviceOptions
 from aam.contract.shards import Shard, file_of
@@ -204,6 +204,5 @@ def _read(options: Unifrac) -> tuple[FeatureTable, Phylogeny]:
 
 def _write_diversity(path: Path, table: FeatureTable, diversity: NDArray[np.float64]) -> None:
     rows = zip(table.sample_ids, diversity.tolist(), strict=True)
-    with atomic_write(path) as temporary:
-        lines = [f"{ID_HEADER}\tfaith_pd\n", *(f"{name}\t{value!r}\n" for name, value in rows)]
-        temporary.write_text("".join(lines), "utf-8")
+    lines = [f"{ID_HEADER}\tfaith_pd\n", *(f"{name}\t{value!r}\n" for name, value in rows)]
+    write_text(path, "".join(lines))

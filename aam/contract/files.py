@@ -5,11 +5,13 @@ from __future__ import annotations
 import errno
 import glob
 import itertools
+import json
 import os
 import stat
 from collections.abc import Iterator
 from contextlib import contextmanager
 from pathlib import Path
+from typing import Any
 
 from aam.contract.errors import CannotCreate, MissingInput
 from aam.contract.suggestions import nearest
@@ -132,6 +134,17 @@ def atomic_write(path: Path) -> Iterator[Path]:
             os.replace(temporary, path)
     finally:
         temporary.unlink(missing_ok=True)
+
+
+def write_text(path: Path, text: str) -> None:
+    """Write a text file in UTF-8 atomically, see `atomic_write`."""
+    with atomic_write(path) as temporary:
+        temporary.write_text(text, encoding="utf-8")
+
+
+def write_json(path: Path, content: Any) -> None:
+    """Write a file with an indented JSON value atomically, see `atomic_write`."""
+    write_text(path, json.dumps(content, indent=2) + "\n")
 
 
 def _remove_leftovers(path: Path) -> None:

@@ -8,7 +8,7 @@ from __future__ import annotations
 
 from pathlib import Path
 
-from aam.contract.files import atomic_write
+from aam.contract.files import write_text
 
 VARIABLE = "AAM_STOP_FILE"
 """Environment variable that names the file to `aam`."""
@@ -38,8 +38,7 @@ def requested(file: Path) -> str:
 
 def count_steps(file: Path, steps: int) -> None:
     """Add to the optimizer steps that this start of the job has made."""
-    with atomic_write(file.with_name("steps")) as temporary:
-        temporary.write_text(str(steps_made(file) + steps))
+    write_text(file.with_name("steps"), str(steps_made(file) + steps))
 
 
 def steps_made(file: Path) -> int:

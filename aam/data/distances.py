@@ -18,7 +18,7 @@ from numpy.typing import NDArray
 from scipy.spatial.distance import squareform
 
 from aam.contract.errors import DataError, UsageError, first_few
-from aam.contract.files import atomic_write, require
+from aam.contract.files import atomic_write, require, write_text
 from aam.data.io.distance_files import WRITERS, matrix_error, read_matrix_file
 
 ROUNDING = 1e-5
@@ -106,8 +106,7 @@ def write_distances(path: Path, matrix: DistanceMatrix) -> None:
     """
     write = WRITERS[checked_suffix(path)]
     if path.suffix == ".npy":
-        with atomic_write(path.with_suffix(".txt")) as temporary:
-            temporary.write_text("".join(f"{name}\n" for name in matrix.ids), "utf-8")
+        write_text(path.with_suffix(".txt"), "".join(f"{name}\n" for name in matrix.ids))
     with atomic_write(path) as temporary:
         write(temporary, matrix.ids, matrix.values)
 

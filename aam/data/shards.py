@@ -15,6 +15,7 @@ from aam.console import info
 from aam.contract import run_record
 from aam.contract.errors import CannotCreate, DataError, MissingInput, UsageError, first_few
 from aam.contract.files import atomic_write, sha256
+from aam.contract.options.field import flat
 from aam.contract.shards import Shard, file_of, folder_of
 from aam.data.study import Study
 from aam.data.unifrac.tile_files import join_tiles
@@ -153,7 +154,7 @@ def _read_record(file: Path) -> dict[str, Any] | None:
     try:
         record = json.loads(run_record.beside(file).read_text(encoding="utf-8"))
         record[FACTS]["sha256"], record[FACTS]["samples"], record["inputs"]
-        shard = Shard.parse(_flat(record["options"])["shard"])
+        shard = Shard.parse(flat(record["options"])["shard"])
     except (OSError, ValueError, LookupError, TypeError, AttributeError, UsageError):
         return None
     return dict(record) if shard == Shard.of_file(file) else None
@@ -167,17 +168,9 @@ def _difference(one: dict[str, Any], two: dict[str, Any]) -> str | None:
     for flag in sorted(flags):
         if one["inputs"].get(flag, {}).get("sha256") != two["inputs"].get(flag, {}).get("sha256"):
             return f"files for {flag}"
-    before, after = _flat(one["options"]), _flat(two["options"])
+    before, after = flat(one["options"]), flat(two["options"])
     for name in sorted({*before, *after} - {*_MAY_DIFFER}):
         same_file = f"--{name.replace('_', '-')}" in flags
         if before.get(name) != after.get(name) and not same_file:
             return f"values of --{name.replace('_', '-')}"
     return None
-
-
-def _flat(options: dict[str, Any]) -> dict[str, Any]:
-    """Return the options by name, without their groups."""
-    found: dict[str, Any] = {}
-    for name, value in options.items():
-        found |= _flat(value) if isinstance(value, dict) else {name: value}
-    return found

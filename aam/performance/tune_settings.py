@@ -139,30 +139,16 @@ SUBJECTS: dict[str, Propose] = {
 """Subject of --subjects -> its settings; `aam tune` goes through them in this order."""
 
 
-@dataclass(frozen=True)
-class Myth:
-    """A setting that is recommended for an architecture and does something else."""
-
-    setting: str
-    fact: str
-
-
-MYTHS: dict[str, tuple[Myth, ...]] = {
-    "gfx906": (
-        Myth(
-            "MIOPEN_FIND_ENFORCE=1",
-            "1 is NONE, the default (3 is SEARCH), and it is about convolutions, which a "
-            "transformer does not have (ROCm/MIOpen, docs/conceptual/perfdb.rst)",
-        ),
-        Myth(
-            "PYTORCH_HIP_ALLOC_CONF=expandable_segments:True",
-            "warns and does nothing below ROCm 7.0 with PyTorch 2.12",
-        ),
-        Myth(
-            "HSA_ENABLE_SDMA=0 for fp16",
-            "moves copies from the DMA engines to the compute units, a cure for hanging copies; "
-            "it has nothing to do with fp16",
-        ),
-    ),
+MYTHS: dict[str, dict[str, str]] = {
+    "gfx906": {
+        "MIOPEN_FIND_ENFORCE=1": "1 is NONE, the default (3 is SEARCH), and it is about "
+        "convolutions, which a transformer does not have (ROCm/MIOpen, docs/conceptual/perfdb.rst)",
+        "PYTORCH_HIP_ALLOC_CONF=expandable_segments:True": "warns and does nothing below ROCm 7.0 "
+        "with PyTorch 2.12",
+        "HSA_ENABLE_SDMA=0 for fp16": "moves copies from the DMA engines to the compute units, a "
+        "cure for hanging copies; it has nothing to do with fp16",
+    },
 }
-"""Architecture -> settings that are listed and not tried; gfx906 is the MI50."""
+"""Architecture -> settings that are recommended elsewhere and not tried, and what they do.
+
+gfx906 is the MI50."""

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import os
 import shlex
-from collections.abc import Mapping
 from dataclasses import dataclass
 from datetime import datetime
 from pathlib import Path, PurePath
@@ -14,6 +13,7 @@ from urllib.parse import quote
 import numpy as np
 
 from aam.contract.options import find, specs
+from aam.contract.options.field import flat
 from aam.report.base import ReportInput
 from aam.report.models import OWN
 from aam.report.run import Run
@@ -134,18 +134,11 @@ def option_rows(run: Run) -> list[tuple[str, str, bool]]:
     """Return flag, value and whether it differs from the default, of every option."""
     command = find(str(run.facts.get("command", "")))
     defaults = {} if command is None else {spec.field: spec.default for spec in specs(command)}
-    found: list[tuple[str, str, bool]] = []
-
-    def walk(options: Mapping[str, Any]) -> None:
-        for name, value in options.items():
-            if isinstance(value, dict):
-                walk(value)
-                continue
-            default = defaults.get(name)
-            default = list(default) if isinstance(default, tuple) else default
-            found.append(("--" + name.replace("_", "-"), _text(value), value != default))
-
-    walk(run.facts.get("options") or {})
+    found = []
+    for name, value in flat(run.facts.get("options") or {}).items():
+        default = defaults.get(name)
+        default = list(default) if isinstance(default, tuple) else default
+        found.append(("--" + name.replace("_", "-"), _text(value), value != default))
     return found
 
 

@@ -7,7 +7,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from aam.contract.files import atomic_write
+from aam.contract.files import write_text
 from aam.report.base import Table
 from aam.report.canvas import INK, SERIES, blank, inline_svg, styled
 from aam.report.page import render
@@ -72,5 +72,4 @@ def write_page(
             svg = inline_svg(bar_figure(name, bars, unit), f"speed{number}", description)
             pictures.append({"svg": svg, "caption": ""})
     text = render("speed.html.j2", title=title, lead=lead, pictures=pictures, tables=tables)
-    with atomic_write(path) as temporary:
-        temporary.write_text(text, encoding="utf-8")
+    write_text(path, text)

@@ -10,7 +10,7 @@ from typing import Any
 from aam.contract.errors import ConfigurationError, DataError, UsageError
 from aam.contract.files import require
 from aam.contract.options.command_line import parse_known
-from aam.contract.options.field import OptionSpec, flag_of, members, numbered
+from aam.contract.options.field import OptionSpec, flag_of, flat, members, numbered
 from aam.contract.suggestions import nearest
 from aam.contract.yaml_document import Entry, read_entries
 
@@ -82,7 +82,7 @@ def _recorded(
     """Yield the options in a run record that differ from their defaults."""
     try:
         record = json.loads(require(path, "file for --config").read_text())
-        options, inputs = _flat(record["options"]), record.get("inputs", {})
+        options, inputs = flat(record["options"]), record.get("inputs", {})
         recorded = record["command"]
     except (ValueError, KeyError, TypeError, AttributeError, RecursionError) as error:
         evidence = f"'{path}', {type(error).__name__}: {error}"
@@ -108,11 +108,3 @@ def _recorded(
             named = numbered(flag_of(field), values).items()
             stored = [inputs.get(flag, {}).get("path") or each for flag, each in named]
             yield field, Entry(stored if isinstance(value, list) else stored[0], str(path))
-
-
-def _flat(options: Mapping[str, Any]) -> dict[str, Any]:
-    """Return the options of a record without their groups."""
-    found: dict[str, Any] = {}
-    for field, value in options.items():
-        found |= _flat(value) if isinstance(value, dict) else {field: value}
-    return found

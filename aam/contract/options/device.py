@@ -3,7 +3,13 @@
 from dataclasses import dataclass
 from typing import Literal
 
-from aam.contract.options.field import ONE_OR_MORE, PROCESSES, SECONDS, ZERO_OR_MORE, option
+from aam.contract.options.field import (
+    ONE_OR_MORE,
+    PROCESSES,
+    SECONDS,
+    ZERO_OR_MORE,
+    resumable_option,
+)
 
 MixedPrecision = Literal["none", "bf16", "fp16", "auto"]
 
@@ -22,32 +28,24 @@ DEVICE_HELP = (
 class DeviceOptions:
     """Device, data loading and attention backend."""
 
-    device: Device = option(
-        DEVICE_HELP,
-        default="auto",
-        resumable=True,
-        basic=True,
-    )
-    num_workers: int | Literal["auto"] = option(
+    device: Device = resumable_option(DEVICE_HELP, default="auto", basic=True)
+    num_workers: int | Literal["auto"] = resumable_option(
         "Data loader processes; 'auto': none on a CPU, up to 4 for a GPU.",
         default="auto",
         takes=PROCESSES,
-        resumable=True,
     )
-    cpu_threads: int | Literal["auto"] = option(
+    cpu_threads: int | Literal["auto"] = resumable_option(
         "Threads of the CPU that compute; 'auto': OMP_NUM_THREADS, else one for each core.",
         default="auto",
         takes=ONE_OR_MORE,
-        resumable=True,
     )
-    attn_implementation: AttnImplementation = option(
-        "Attention kernel of PyTorch ('sdpa' is the same as auto).", default="auto", resumable=True
+    attn_implementation: AttnImplementation = resumable_option(
+        "Attention kernel of PyTorch ('sdpa' is the same as auto).", default="auto"
     )
-    check: bool = option(
+    check: bool = resumable_option(
         "Before the run, measure whether this GPU computes attention correctly; a backend that "
         "does not is not used.",
         default=True,
-        resumable=True,
     )
 
 
@@ -55,52 +53,45 @@ class DeviceOptions:
 class SpeedOptions:
     """Precision, compilation and memory of the training."""
 
-    mixed_precision: MixedPrecision = option(
+    mixed_precision: MixedPrecision = resumable_option(
         "Precision of the matrix products; fp16 with loss scaling. 'auto': bf16 on a GPU that "
         "supports it, else none.",
         default="none",
-        resumable=True,
     )
-    report_fp32_fallbacks: bool = option(
-        "List the modules that run in fp32 under mixed precision.", default=False, resumable=True
+    report_fp32_fallbacks: bool = resumable_option(
+        "List the modules that run in fp32 under mixed precision.", default=False
     )
-    compile_model: CompileModel = option(
+    compile_model: CompileModel = resumable_option(
         "Compile the nucleotide encoder with torch.compile. 'auto' (also the flag without a "
         "value): except with ROCm, whose Triton has a fault; 'force': also with ROCm.",
         default="off",
         alone="auto",
-        resumable=True,
     )
-    gradient_checkpointing: bool = option(
+    gradient_checkpointing: bool = resumable_option(
         "Recompute activations in the backward pass: less memory, a third more time.",
         default=False,
-        resumable=True,
     )
-    asv_chunk: int | Literal["auto"] = option(
+    asv_chunk: int | Literal["auto"] = resumable_option(
         "Encode the distinct ASVs of a batch in chunks of at most this many, each recomputed in "
         "the backward pass: memory does not grow with the number of ASVs. 0: all at once; 'auto': "
         "the largest chunks that fit into memory, 0 if all do.",
         default=0,
         takes=ZERO_OR_MORE,
-        resumable=True,
     )
-    memory_warm_up: Literal["auto", "on", "off"] = option(
+    memory_warm_up: Literal["auto", "on", "off"] = resumable_option(
         "Compute the batch of the epoch with most ASVs once before the first step, without "
         "learning from it, so that memory for it is reserved in one piece. 'auto': on a GPU.",
         default="auto",
-        resumable=True,
     )
-    prefetch_factor: int = option(
+    prefetch_factor: int = resumable_option(
         "Batches that each data loader process prepares ahead.",
         default=2,
         takes=ONE_OR_MORE,
-        resumable=True,
     )
-    tuned_for: str | None = option(
+    tuned_for: str | None = resumable_option(
         "Study, device and versions that settings of `aam tune` were measured with; a run with "
         "others is refused.",
         default=None,
-        resumable=True,
     )
 
     @property
@@ -118,42 +109,35 @@ class SpeedOptions:
 class ScaleOptions:
     """Several processes, started by --processes, `aam-launch --gpus`, torchrun or srun."""
 
-    distributed: bool = option(
+    distributed: bool = resumable_option(
         "Split every batch among the processes; each holds the whole network (DDP).",
         default=False,
-        resumable=True,
     )
-    fsdp: bool = option(
+    fsdp: bool = resumable_option(
         "Split every batch among the processes; each holds a shard of the network (FSDP).",
         default=False,
-        resumable=True,
     )
-    fsdp_sharded_checkpoint: bool = option(
+    fsdp_sharded_checkpoint: bool = resumable_option(
         "With --fsdp: each process writes its shard; the checkpoint is a folder.",
         default=False,
-        resumable=True,
     )
-    data_parallel: bool = option(
+    data_parallel: bool = resumable_option(
         "Split every batch among all GPUs of this machine; starts one process for each.",
         default=False,
-        resumable=True,
     )
-    sync_batchnorm: bool = option(
+    sync_batchnorm: bool = resumable_option(
         "Accepted without effect: the network has no batch norm.",
         default=False,
-        resumable=True,
     )
-    processes: int = option(
+    processes: int = resumable_option(
         "Processes to start on this machine, one for each GPU or each group of CPU cores; 0: start "
         "none (one process, or processes of torchrun or srun).",
         default=0,
         takes=PROCESSES,
-        resumable=True,
     )
-    rank_timeout: float = option(
+    rank_timeout: float = resumable_option(
         "Seconds without a heartbeat of a process after which it counts as failed and the others "
         "stop.",
         default=60.0,
         takes=SECONDS,
-        resumable=True,
     )

@@ -9,6 +9,7 @@ field has its type at once.
 from __future__ import annotations
 
 import dataclasses
+import functools
 import numbers
 import os
 import sys
@@ -97,6 +98,10 @@ def option(
         "resumable": resumable,
     }
     return dataclasses.field(default=default, metadata=metadata, kw_only=True)
+
+
+resumable_option = functools.partial(option, resumable=True)
+"""Declare an option that a resumed run may change: `option` with `resumable=True`."""
 
 
 @dataclass(frozen=True)
@@ -188,6 +193,14 @@ def build(command: type[T], given: Mapping[str, Any]) -> T:
 def to_plain(options: Any) -> dict[str, Any]:
     """Convert options to nested dictionaries of strings, numbers, lists and None."""
     return {f.name: _plain(getattr(options, f.name)) for f in dataclasses.fields(options)}
+
+
+def flat(plain: Mapping[str, Any]) -> dict[str, Any]:
+    """Return the result of `to_plain` by field name, without the groups of a command."""
+    found: dict[str, Any] = {}
+    for name, value in plain.items():
+        found |= flat(value) if isinstance(value, dict) else {name: value}
+    return found
 
 
 def from_plain(options_class: type[T], values: dict[str, Any]) -> T:

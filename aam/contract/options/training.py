@@ -15,6 +15,7 @@ from aam.contract.options.field import (
     WIDTHS,
     ZERO_OR_MORE,
     option,
+    resumable_option,
 )
 
 LossType = Literal["mse", "mae", "huber", "quantile", "asymmetric"]
@@ -159,35 +160,28 @@ class TrainLoopOptions(LoopOptions):
 class RunOptions:
     """The run folder."""
 
-    output_dir: Path = option(
+    output_dir: Path = resumable_option(
         "Folder for checkpoints, metrics, predictions and report; made if it does not exist.",
         role="output",
-        resumable=True,
     )
-    overwrite: bool = option(
-        "Replace an existing run in the folder.",
-        default=False,
-        resumable=True,
-        basic=True,
+    overwrite: bool = resumable_option(
+        "Replace an existing run in the folder.", default=False, basic=True
     )
-    resume_from: Literal["auto"] | Path | None = option(
+    resume_from: Literal["auto"] | Path | None = resumable_option(
         "Continue from this checkpoint, or from the last one of this run folder. 'auto': from the "
         "last complete one of --output-dir; start from the beginning if there is none.",
         default=None,
         role="input",
-        resumable=True,
         basic=True,
     )
-    logger: tuple[LoggerName, ...] = option(
+    logger: tuple[LoggerName, ...] = resumable_option(
         "Loggers of the run: files in the run folder (tensorboard, csv), or a tracker that is "
         "installed (mlflow, wandb, aim), which also gets the final scores. metrics.csv is always "
         "written.",
         default=("tensorboard",),
-        resumable=True,
     )
-    checkpoint_every_n_steps: int = option(
+    checkpoint_every_n_steps: int = resumable_option(
         "Also write last.ckpt after this many optimizer steps; 0: at the end of epochs only.",
         default=0,
         takes=ZERO_OR_MORE,
-        resumable=True,
     )

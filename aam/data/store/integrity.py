@@ -14,7 +14,7 @@ from pathlib import Path
 
 from aam.console import info, track
 from aam.contract.errors import AamError
-from aam.contract.files import atomic_write, sha256, user_cache
+from aam.contract.files import sha256, user_cache, write_text
 from aam.data.store.files import Header, damaged, unreadable
 
 MESSAGE_FROM = 1 << 30
@@ -35,8 +35,8 @@ def check_files(path: Path, header: Header) -> None:
         info(f"Comparing the checksums of '{path}' ({total / 2**30:.1f} GiB), once.")
     verify(path, header)
     # A cache that cannot be written, as on many clusters, only costs time.
-    with suppress(OSError, AamError), atomic_write(note) as temporary:
-        temporary.write_text(f"{path.resolve()}\n", encoding="utf-8")
+    with suppress(OSError, AamError):
+        write_text(note, f"{path.resolve()}\n")
 
 
 def verify(path: Path, header: Header) -> None:

@@ -14,7 +14,7 @@ from lightning.pytorch.callbacks import Callback
 
 from aam.console import console, duration, info
 from aam.contract.errors import DataError
-from aam.contract.files import atomic_write
+from aam.contract.files import write_text
 from aam.training.callbacks.progress import Progress
 from aam.training.lightning_module import TrainingModule
 
@@ -85,8 +85,7 @@ class EpochTable(Callback):
         writer.writeheader()
         writer.writerows(self.rows)
         if trainer.is_global_zero:
-            with atomic_write(self.path) as temporary:
-                temporary.write_text(text.getvalue())
+            write_text(self.path, text.getvalue())
         if not console.is_terminal:
             info(self._line(row, trainer))
 
