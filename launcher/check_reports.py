@@ -12,7 +12,7 @@ import json
 import os
 import stat
 import sys
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from pathlib import Path
 
 from aam import __version__
@@ -26,11 +26,13 @@ from launcher.engines.folders import make_private
 from launcher.findings import Finding
 from launcher.gpus import VENDORS
 from launcher.host.facts import Gpu, Host
+from launcher.plan.assembly import assemble_plan
 from launcher.plan.attention import ATTENTION, KnownReport
 from launcher.plan.catalog import Catalog
-from launcher.plan.choice import NATIVE, BuiltImage, Choice, NativeStack
+from launcher.plan.inputs import BuiltImage, LaunchInputs, NativeStack
 from launcher.plan.plan import Plan
 from launcher.plan.request import Request
+from launcher.plan.selection import NATIVE, Choice
 
 TIMEOUT = 900
 """Seconds that a check may take, the start of a container included; one that hangs ends itself."""
@@ -40,29 +42,21 @@ class NotComputing(Unavailable):
     """`aam check` ends without a result, because the GPU does not compute with the stack."""
 
 
-def report_for(
-    request: Request,
-    host: Host,
-    choice: Choice,
-    native: NativeStack,
-    make: Callable[[Request], Plan],
-    starting: bool,
-) -> KnownReport | None:
+def report_for(inputs: LaunchInputs, choice: Choice, starting: bool) -> KnownReport | None:
     """Return the report on the stack that was chosen; None where no GPU computes attention.
 
     Args:
-        native: the Python environment of the launcher.
-        make: makes a plan of a request with that choice.
         starting: the plan will run, so a missing report is measured; `explain` runs nothing.
 
     Raises:
         Unavailable: the check does not end.
     """
+    request, host = inputs.request, inputs.host
     if not choice.gpus or request.option(ATTENTION) is None:
         return None
     if not request.value("--check"):
         return KnownReport(absent="--no-check")
-    key = key_of(host, choice, native)
+    key = key_of(host, choice, inputs.native)
     if key is None:
         measures = "the image has no digest, so aam measures before each run"
         return KnownReport(absent=measures if host.live else "nothing is measured on a capture")
@@ -75,7 +69,8 @@ def report_for(
         absent = "the first rank of a node measures for the launcher, the others before they run"
         return dataclasses.replace(found, absent=absent)
     try:
-        report = measure(make(check_command(choice.gpus[0].vendor)), key)
+        check = dataclasses.replace(inputs, request=check_command(choice.gpus[0].vendor), paths=())
+        report = measure(assemble_plan(check, choice), key)
     except NotComputing as error:
         return KnownReport(absent="the check failed", failure=error.evidence)
     except ValueError as error:

@@ -17,11 +17,11 @@ from launcher.gpus import VENDORS, visible_devices_variables
 from launcher.host.facts import Host
 from launcher.input_files import nearest_folder
 from launcher.plan.catalog import Catalog, Image
-from launcher.plan.choice import BuiltImage
 from launcher.plan.devices import denials
 from launcher.plan.environment import LEAKS
 from launcher.plan.gpu_groups import survey
 from launcher.plan.image_fit import for_processors, has_code
+from launcher.plan.inputs import BuiltImage
 
 IMAGE_SPACE = 20 << 30  # bytes that an image and its building take
 

@@ -5,7 +5,7 @@ from __future__ import annotations
 import os
 import sys
 from collections.abc import Sequence
-from functools import partial
+from dataclasses import replace
 from pathlib import Path
 
 from aam.contract.errors import MissingInput, NotPermitted, Unavailable
@@ -16,14 +16,12 @@ from launcher.engines.sif import SIF
 from launcher.host.facts import Gpu, Host
 from launcher.host.versions import with_versions
 from launcher.plan.assembly import assemble_plan
-from launcher.plan.choice import BuiltImage
 from launcher.plan.devices import ABSENT, denials
-from launcher.plan.engine_plan import LaunchContext
-from launcher.plan.gpu_use import gpu_use
+from launcher.plan.inputs import LaunchContext, LaunchInputs
 from launcher.plan.mounts import Mount, parse_bind
 from launcher.plan.plan import Plan
 from launcher.plan.request import Request
-from launcher.plan.selection import choose
+from launcher.plan.selection import Choice, choose
 from launcher.plan.settings import LaunchSettings
 
 
@@ -47,13 +45,11 @@ def plan_launch(
     catalog = config.catalog(settings)
     host = detect(host_root)
     look = input_files.path_facts if host.live else input_files.lexical_path_facts
-    paths = look(request, folder)
     available = images.built(settings, catalog) if host.live else images.assumed(settings, catalog)
     catalog = images.measured(catalog, available, settings.text("runtime"))
     if host.live and not request.launcher_options.get("--recheck"):
         reports = check_reports.folder(os.environ)
         catalog = check_reports.with_failures(catalog, host, available, reports)
-    environment = native.detect_stack()
     user = host.user.uid if host.user else 0
     job = host.slurm.job if host.slurm else None
     context = LaunchContext(
@@ -63,24 +59,22 @@ def plan_launch(
         terminal=sys.stdin.isatty() and sys.stdout.isatty(),
         requested_mounts=requested_mounts(settings),
     )
+    inputs = LaunchInputs(
+        request, host, catalog, settings, available, native.detect_stack(), context,
+        look(request, folder),
+    )  # fmt: skip
     # Every round but the last excludes an image that does not compute on these GPUs.
     while True:
-        choice = choose(
-            host, catalog, settings, available, environment, request.force,
-            gpu_use(request, host.slurm),
-        )  # fmt: skip
+        choice = choose(inputs)
         if host.live:
             version_counts = bool(host.cdi) and host.takes_cdi(choice.engine)
             startable = (choice.engine,) if starting or version_counts else ()
             host = with_versions(host, config.engine_version_cache(), startable=startable)
-            _check(host, choice.built, choice.engine)
-            input_files.require_outputs(paths)
+            inputs = replace(inputs, host=host)
+            _check(choice)
+            input_files.require_outputs(inputs.paths)
         require_devices(host, choice.gpus)
-        plan_check = partial(
-            assemble_plan, host=host, choice=choice, catalog=catalog, settings=settings, paths=(),
-            native=environment, context=context,
-        )  # fmt: skip
-        known = check_reports.report_for(request, host, choice, environment, plan_check, starting)
+        known = check_reports.report_for(inputs, choice, starting)
         if known is None or not known.failure or request.force:
             break
         if choice.image is None or settings.text("image") != "auto":
@@ -88,11 +82,10 @@ def plan_launch(
                 raise Unavailable(*check_reports.not_computing(known.failure))
             break  # the plan shows that aam will refuse
         catalog = check_reports.with_failure(
-            catalog, choice.image.name, choice.gpus[0], known.failure
+            inputs.catalog, choice.image.name, choice.gpus[0], known.failure
         )
-    plan = assemble_plan(
-        request, host, choice, catalog, settings, paths, environment, context, known
-    )
+        inputs = replace(inputs, catalog=catalog)
+    plan = assemble_plan(inputs, choice, known)
     if host.live and plan.folders:
         place = input_files.nearest_folder(plan.folders[0])
         input_files.require_space(
@@ -113,8 +106,9 @@ def require_devices(host: Host, gpus: Sequence[Gpu]) -> None:
         raise error_class(denial.cause, denial.evidence, denial.remedy)
 
 
-def _check(host: Host, built: BuiltImage | None, engine: str) -> None:
-    if built is not None and ENGINES[engine].traits.image_format == SIF:
+def _check(choice: Choice) -> None:
+    built = choice.built
+    if built is not None and ENGINES[choice.engine].traits.image_format == SIF:
         images.check_sif(built.place)
         if built.mismatch:
             evidence, remedy = built.mismatch

@@ -22,8 +22,8 @@ from launcher.host.versions import with_versions
 from launcher.host_table import host_lines, report_lines
 from launcher.options import Doctor
 from launcher.plan.catalog import Image
-from launcher.plan.choice import BuiltImage
 from launcher.plan.environment import unset
+from launcher.plan.inputs import BuiltImage
 from launcher.plan.plan import Plan
 from launcher.plan.request import Request
 from launcher.planning import plan_launch

@@ -17,6 +17,7 @@ from launcher.detect import detect
 from launcher.engines.build_log import BuildLog
 from launcher.explain import warn
 from launcher.images import definitions, virtual_environment
+from launcher.images.build import require_wheels
 from launcher.images.lock import complete_lock, lock_path
 from launcher.images.virtual_environment import Environment, Installer
 from launcher.options import EnvCreate, EnvOptions, EnvShow
@@ -37,7 +38,9 @@ def run(launcher_options: Mapping[str, Any], argv: Sequence[str]) -> int:
         print(line, file=sys.stderr)
     images = Path(settings.text("image_dir")).expanduser().absolute()
     create = isinstance(options, EnvCreate)
-    environment = _environment(choice, options, lock_path(choice.stack, images), named=not create)
+    wheels = require_wheels(options.wheels)
+    lock = lock_path(choice.stack, images)
+    environment = _environment(choice, options, lock, wheels, named=not create)
     if not isinstance(options, EnvCreate):
         _show(choice, environment, "--json" in flags, images)
         return 0
@@ -63,7 +66,7 @@ def run(launcher_options: Mapping[str, Any], argv: Sequence[str]) -> int:
 
 
 def _environment(
-    choice: StackChoice, options: EnvOptions, lock: Path, named: bool = False
+    choice: StackChoice, options: EnvOptions, lock: Path, wheels: Path | None, named: bool
 ) -> Environment:
     """Return the environment to make; with `named`, of a Python that need not be here."""
     stack = choice.stack
@@ -78,7 +81,6 @@ def _environment(
             raise
         version = stack.pins["python"]
         installer = Installer("pip", f"python{version}", version)
-    wheels = options.wheels.absolute() if options.wheels else None
     return Environment(stack, folder.expanduser().absolute(), lock, installer, wheels)
 
 

@@ -134,10 +134,7 @@ def _listed(names: object) -> str:
 def _build(chosen: Sequence[Image], options: ImagesBuild, folder: Path) -> int:
     from launcher.images import build, definitions
 
-    wheels = options.wheels.absolute() if options.wheels else None
-    if wheels and not any(wheels.glob("*.whl")):
-        remedy = "fill it: pip download --no-deps --require-hashes -r containers/locks/NAME.txt"
-        raise MissingInput("No wheels to install from", f"'{wheels}'", remedy)
+    wheels = build.require_wheels(options.wheels)
     sif = options.engine is None or ENGINES[options.engine].traits.image_format == SIF
     if options.sign and not sif:
         evidence, remedy = f"--sign with --engine {options.engine}", "sign a SIF"

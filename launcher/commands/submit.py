@@ -20,8 +20,7 @@ from launcher.engines import native
 from launcher.explain import warn
 from launcher.images import usage
 from launcher.plan.assembly import assemble_plan
-from launcher.plan.engine_plan import LaunchContext
-from launcher.plan.gpu_use import gpu_use
+from launcher.plan.inputs import LaunchContext, LaunchInputs
 from launcher.plan.mounts import PathFact, absolute_paths
 from launcher.plan.plan import Plan
 from launcher.plan.request import Request, request_of
@@ -144,35 +143,37 @@ def decided(
     node = node_of(site, here, what.ranks)
     available = images.built(settings, catalog)
     catalog = images.measured(catalog, available, settings.text("runtime"))
-    assumed = (*available, *images.assumed(settings, catalog))
     problems: list[AamError] = []
     problems += decide.over_limits(what, site) if not force else []
     problems += checks.files(request, paths, site)
     problems += checks.run_in_the_way(request, paths)
-    use, stack = gpu_use(request, None), native.detect_stack()
+    mounts = requested_mounts(settings)
+    context = LaunchContext(folder, NODE_FOLDER, os.path.expanduser("~"), False, mounts)
+    inputs = LaunchInputs(
+        request, node, catalog, settings, available, native.detect_stack(), context, paths
+    )
     try:
-        choice = choose(node, catalog, settings, available, stack, force, use)
+        choice = choose(inputs)
         place = choice.built
         problems += checks.image(place, choice.image.name if choice.image else "", site, force)
     except Unavailable as error:
         if not request.dry_run:
             raise problems[0] if problems else error from None
         problems.append(error)
-        choice = choose(node, catalog, settings, assumed, stack, force, use)
-    mounts = requested_mounts(settings)
-    context = LaunchContext(folder, NODE_FOLDER, os.path.expanduser("~"), False, mounts)
-    plan = assemble_plan(request, node, choice, catalog, settings, paths, stack, context)
+        assumed = (*available, *images.assumed(settings, catalog))
+        choice = choose(replace(inputs, built=assumed))
+    plan = assemble_plan(inputs, choice)
     findings = [*plan.findings, *checks.advice(paths, site)]
     one_job = requested.array is None and requested.memory_check and not request.dry_run
     if one_job and not problems and memory.predicts(request, site):
 
         def make(of_memory: Request) -> Plan:
             private = config.private_folder(settings, os.getuid(), here.name, None)
-            return assemble_plan(
-                of_memory, here, replace(choice, gpus=(), selection=None), catalog, settings,
-                input_files.path_facts(of_memory, folder), stack,
-                replace(context, private=private),
+            on_login_node = replace(
+                inputs, request=of_memory, host=here, context=replace(context, private=private),
+                paths=input_files.path_facts(of_memory, folder),
             )  # fmt: skip
+            return assemble_plan(on_login_node, replace(choice, gpus=(), selection=None))
 
         more, unknown = memory.check(request, what.nodes * what.ranks, site, make)
         problems, findings = problems + more, findings + unknown

@@ -14,7 +14,7 @@ from typing import TYPE_CHECKING
 from launcher.engines.base import Engine
 from launcher.gpus import VENDORS
 from launcher.host.facts import EngineTraits
-from launcher.plan.choice import NativeStack
+from launcher.plan.inputs import NativeStack
 
 if TYPE_CHECKING:
     from launcher.plan.plan import Plan

@@ -5,6 +5,6 @@
 
 from launcher.engines.sif_file import check_sif, labels_of
 from launcher.images.inventory import assumed, built, measured
-from launcher.plan.choice import BuiltImage
+from launcher.plan.inputs import BuiltImage
 
 __all__ = ["BuiltImage", "assumed", "built", "check_sif", "labels_of", "measured"]

@@ -111,6 +111,18 @@ def require_space(needs: Sequence[SpaceRequirement]) -> None:
             raise CannotCreate("No room to build", evidence, need.remedy)
 
 
+def require_wheels(folder: Path | None) -> Path | None:
+    """Return the absolute path of the folder of --wheels, if one is given.
+
+    Raises:
+        MissingInput: it has no wheels.
+    """
+    if folder is not None and not any(folder.glob("*.whl")):
+        remedy = "fill it: pip download --no-deps --require-hashes -r containers/locks/NAME.txt"
+        raise MissingInput("No wheels to install from", f"'{folder}'", remedy)
+    return folder and folder.absolute()
+
+
 def _clear(folder: Path, name: str) -> None:
     """Remove leftovers of a killed build; this process holds the lock."""
     for left in folder.glob(f".{name}.*"):

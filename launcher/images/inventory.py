@@ -22,7 +22,7 @@ from launcher.engines.sif_file import id_of, labels_of
 from launcher.gpus import VENDORS
 from launcher.images import index
 from launcher.plan.catalog import Catalog, Image
-from launcher.plan.choice import BuiltImage
+from launcher.plan.inputs import BuiltImage
 from launcher.plan.settings import LaunchSettings
 
 ARCH_PREFIXES = tuple(vendor.arch_prefix for vendor in VENDORS.values() if vendor.arch_prefix)

@@ -18,7 +18,7 @@ from dataclasses import dataclass
 from pathlib import Path
 
 from aam import __version__
-from aam.contract.errors import CannotCreate, MissingInput, Unavailable
+from aam.contract.errors import CannotCreate, Unavailable
 from aam.contract.installation import DISTRIBUTION, requirement
 from launcher.engines.base import GIB, SpaceRequirement, which
 from launcher.engines.build_log import BuildLog
@@ -194,12 +194,9 @@ def make(environment: Environment, log: BuildLog) -> None:
     """Make an environment; nothing but the log is left of one that fails.
 
     Raises:
-        MissingInput: the folder of wheels has none.
         CannotCreate: the folder exists, there is no room, or a command fails.
     """
     folder, stack = environment.folder, environment.stack
-    if environment.wheels and not any(environment.wheels.glob("*.whl")):
-        raise MissingInput("No wheels to install from", f"'{environment.wheels}'", OFFLINE)
     building, image = stack.room
     size = int((building - image) * GIB)
     require_space([SpaceRequirement("packages", folder, size, "give another --folder")])

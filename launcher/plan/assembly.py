@@ -14,38 +14,25 @@ from launcher.gpus import VENDORS
 from launcher.host.facts import Host
 from launcher.plan.attention import KnownReport, settle
 from launcher.plan.catalog import Catalog, StackFault
-from launcher.plan.choice import Choice, NativeStack
 from launcher.plan.decision import Decision
-from launcher.plan.engine_plan import LaunchContext, container_plan, native_plan
+from launcher.plan.engine_plan import container_plan, native_plan
 from launcher.plan.flags import processes, required
 from launcher.plan.image_fit import has_code
+from launcher.plan.inputs import LaunchInputs
 from launcher.plan.launch_record import MAX_VARIABLE_BYTES, RECORD, record
-from launcher.plan.mounts import PathFact, absolute_paths
+from launcher.plan.mounts import absolute_paths
 from launcher.plan.plan import Plan
-from launcher.plan.request import Request
-from launcher.plan.settings import LaunchSettings
+from launcher.plan.selection import Choice
 
 
-def assemble_plan(
-    request: Request,
-    host: Host,
-    choice: Choice,
-    catalog: Catalog,
-    settings: LaunchSettings,
-    paths: Sequence[PathFact],
-    native: NativeStack,
-    context: LaunchContext,
-    known: KnownReport | None = None,
-) -> Plan:
+def assemble_plan(inputs: LaunchInputs, choice: Choice, known: KnownReport | None = None) -> Plan:
     """Return the plan of a launch, with every decision.
 
     Args:
-        paths: the files and folders of the command line.
-        native: the Python environment of the launcher.
-        context: facts about the launcher's own process.
         known: the check report of the stack; None where no GPU computes attention.
     """
-    stack = choice.image.pins.get("torch") if choice.image else native.torch
+    request, host, catalog = inputs.request, inputs.host, inputs.catalog
+    stack = choice.image.pins.get("torch") if choice.image else inputs.native.torch
     vendor = choice.gpus[0].vendor if choice.gpus else None
     arch = (choice.gpus[0].arch or "unknown") if choice.gpus else None
     stack_faults = catalog.faults_of(vendor, stack, arch)
@@ -58,10 +45,10 @@ def assemble_plan(
     more, rank_decisions = processes(request, choice.gpus)
     added += more
     if choice.image:
-        line = (*absolute_paths(request, paths).argv, *added)
-        plan = container_plan(host, choice, settings, paths, context, line)
+        argv = (*absolute_paths(request, inputs.paths).argv, *added)
+        plan = container_plan(inputs, choice, argv)
     else:
-        plan = native_plan(host, choice, settings, native, context, (*request.argv, *added))
+        plan = native_plan(inputs, choice, (*request.argv, *added))
     variables = _avoiding(stack_faults, {*dict(plan.variables), *host.environment})
     plan = replace(
         plan,
@@ -74,7 +61,7 @@ def assemble_plan(
             *(Decision("variable", f"{n}={v}", why, "catalog") for n, v, why in variables),
         ),
         findings=(
-            *settings.findings, *choice.findings, *warnings, *flag_findings,
+            *inputs.settings.findings, *choice.findings, *warnings, *flag_findings,
             *_reported(stack_faults), *_warnings(host, choice, catalog),
         ),
     )  # fmt: skip
@@ -82,7 +69,7 @@ def assemble_plan(
         handed = (VARIABLE, to_json(compact(known.report), brief=True))
         plan = replace(plan, variables=(*plan.variables, handed))
     if any(spec.role == "output" for spec in options_of(request.command)):
-        content = record(plan, request, host, context)
+        content = record(plan, inputs)
         note = json.dumps(content, separators=(",", ":"))
         if len(note) > MAX_VARIABLE_BYTES:
             note = json.dumps({**content, "mounts": None}, separators=(",", ":"))

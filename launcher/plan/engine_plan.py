@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import os
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field, replace
 
 from aam.contract.errors import Unavailable
@@ -11,11 +11,12 @@ from launcher.gpus import VENDORS, device_nodes, host_libraries, visible_devices
 from launcher.gpus.base import Vendor
 from launcher.host.facts import CdiDevice, EngineTraits, Gpu, Host
 from launcher.plan import environment
-from launcher.plan.choice import NATIVE, Choice, NativeStack
 from launcher.plan.decision import REQUESTED, Decision
 from launcher.plan.environment import CACHES
-from launcher.plan.mounts import HOME, Mount, PathFact, fold, of_paths, require_passable
+from launcher.plan.inputs import LaunchInputs
+from launcher.plan.mounts import HOME, Mount, fold, of_paths, require_passable
 from launcher.plan.plan import Plan, use_record
+from launcher.plan.selection import NATIVE, Choice
 from launcher.plan.settings import LaunchSettings
 from launcher.plan.visible_devices import value_for
 
@@ -23,39 +24,9 @@ ALL = "all"
 """Name of the CDI device that is all GPUs of a vendor."""
 
 
-@dataclass(frozen=True)
-class LaunchContext:
-    """Facts about the launcher's own process.
-
-    Attributes:
-        folder: the current folder.
-        private: folder of this user, job and node.
-        home: the user's home folder.
-        terminal: standard input and output are a terminal.
-        requested_mounts: mounts of --bind and of settings.
-    """
-
-    folder: str
-    private: str
-    home: str
-    terminal: bool
-    requested_mounts: tuple[Mount, ...] = ()
-
-    def private_folders(self, below: Iterable[str]) -> tuple[str, ...]:
-        """Return the private folder, the one around it, and folders `below` it, each once."""
-        inner = (f"{self.private}/{folder}" for folder in dict.fromkeys(below))
-        return (os.path.dirname(self.private), self.private, *inner)
-
-
-def native_plan(
-    host: Host,
-    choice: Choice,
-    settings: LaunchSettings,
-    native: NativeStack,
-    context: LaunchContext,
-    argv: tuple[str, ...],
-) -> Plan:
+def native_plan(inputs: LaunchInputs, choice: Choice, argv: tuple[str, ...]) -> Plan:
     """Return the plan of a command in the launcher's own Python environment."""
+    host, native, context = inputs.host, inputs.native, inputs.context
     # Modules in the current folder must not replace those of the environment (Python >= 3.11).
     isolation = ("PYTHONSAFEPATH", *(() if native.in_user_site else ("PYTHONNOUSERSITE",)))
     variables = dict.fromkeys(isolation, "1")
@@ -78,7 +49,7 @@ def native_plan(
             variables[name] = value = f"{context.private}/{folder}"
             why = "a cache of this job alone"
             decisions.append(Decision("variable", f"{name}={value}", why, "default"))
-    for name, (given, where) in _requested(settings).items():
+    for name, (given, where) in _requested(inputs.settings).items():
         if given is not None:
             variables[name] = given
             decisions.append(Decision("variable", f"{name}={given}", REQUESTED, where))
@@ -95,16 +66,10 @@ def native_plan(
     )
 
 
-def container_plan(
-    host: Host,
-    choice: Choice,
-    settings: LaunchSettings,
-    paths: Sequence[PathFact],
-    context: LaunchContext,
-    argv: tuple[str, ...],
-) -> Plan:
+def container_plan(inputs: LaunchInputs, choice: Choice, argv: tuple[str, ...]) -> Plan:
     """Return the plan of a command in a container; `argv` are those of `aam`."""
     assert choice.image is not None
+    host, settings, context = inputs.host, inputs.settings, inputs.context
     private, requested = context.private, _requested(settings)
     engine, traits = host.engine(choice.engine), host.traits(choice.engine)
     passed = [name for entry in settings.given("pass_env") for name in entry.value]
@@ -114,7 +79,7 @@ def container_plan(
     devices = _devices(host, choice, traits)
     variables |= devices.variables
     decisions += devices.decisions
-    mounts = _mounts(traits, settings, paths, context)
+    mounts = _mounts(inputs, traits)
     names = [path for mount in mounts for path in (mount.source, mount.target)]
     require_passable(mounts, [*argv, *names, *(variables.get(name, "") for name in requested)])
     for mount in mounts:
@@ -127,7 +92,7 @@ def container_plan(
     user = host.user
     outputs = [
         fact.absolute if fact.folder else os.path.dirname(fact.absolute)
-        for fact in paths
+        for fact in inputs.paths
         if fact.role == "output" and fact.file_type != "file"
     ]
     image, folder = choice.image.name, settings.text("image_dir")
@@ -250,14 +215,9 @@ def _libraries(
     return libraries, [Decision("engine option", value, why, settings.source(key))]
 
 
-def _mounts(
-    traits: EngineTraits,
-    settings: LaunchSettings,
-    paths: Sequence[PathFact],
-    context: LaunchContext,
-) -> tuple[Mount, ...]:
+def _mounts(inputs: LaunchInputs, traits: EngineTraits) -> tuple[Mount, ...]:
     """Return the mounts: private folders, paths of the command line, requested mounts."""
-    private = context.private
+    settings, context, private = inputs.settings, inputs.context, inputs.context.private
     mounts = [
         Mount(private, private, True, "private home and caches", "default"),
         Mount(f"{private}/tmp", "/tmp", True, "temporary files of this job", "default"),
@@ -265,7 +225,7 @@ def _mounts(
     if not traits.own_shm:
         why = "shared memory of loaders and ranks"
         mounts.append(Mount("/dev/shm", "/dev/shm", True, why, "default"))
-    mounts += [*of_paths(paths), *context.requested_mounts]
+    mounts += [*of_paths(inputs.paths), *context.requested_mounts]
     if settings.on("mount_home"):
         mounts.append(Mount(context.home, context.home, True, HOME, settings.source("mount_home")))
     return fold(mounts)

@@ -5,10 +5,9 @@ from __future__ import annotations
 import sys
 
 from launcher.host.facts import Host
-from launcher.plan.choice import NATIVE
-from launcher.plan.engine_plan import LaunchContext
+from launcher.plan.inputs import LaunchInputs
 from launcher.plan.plan import Plan
-from launcher.plan.request import Request
+from launcher.plan.selection import NATIVE
 
 RECORD = "AAM_PLAN"
 """The variable that hands the plan to `aam`, which keeps it in the record of the run."""
@@ -16,12 +15,16 @@ RECORD = "AAM_PLAN"
 MAX_VARIABLE_BYTES = 100_000
 """Bytes of a variable: Linux takes 131072 (MAX_ARG_STRLEN, execve(2)). Mounts go first."""
 
+FORMER_KEYS = {"words": "arguments", "own": "launcher_options"}
+"""Keys of the record in files that earlier versions wrote, and their present names."""
+
 PASSING = ("--dry-run", "--json", "--host", "--recheck")
 """Options that are about showing a plan, not about the run."""
 
 
-def record(plan: Plan, request: Request, host: Host, context: LaunchContext) -> dict[str, object]:
+def record(plan: Plan, inputs: LaunchInputs) -> dict[str, object]:
     """Return the launch as run.json stores it, complete enough to repeat it."""
+    request, host = inputs.request, inputs.host
     launcher_options: dict[str, list[str]] = {}
     for flag, value in request.launcher_options.items():
         if flag in PASSING:
@@ -33,9 +36,9 @@ def record(plan: Plan, request: Request, host: Host, context: LaunchContext) -> 
     driver = host.driver(plan.gpus[0].vendor) if plan.gpus else None
     return {
         "command": request.command,
-        "words": list(request.arguments),
-        "own": launcher_options,
-        "folder": context.folder,
+        "arguments": list(request.arguments),
+        "launcher_options": launcher_options,
+        "folder": inputs.context.folder,
         "host": host.name,
         "engine": plan.engine,
         "engine_version": engine_version(plan, host),

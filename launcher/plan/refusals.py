@@ -9,7 +9,7 @@ from launcher.gpus import VENDORS
 from launcher.host.facts import Host
 from launcher.plan.catalog import Catalog, Image
 from launcher.plan.gpu_groups import GpuSurvey
-from launcher.plan.gpu_use import GpuUse
+from launcher.plan.request import GpuUse
 from launcher.plan.settings import LaunchSettings
 
 

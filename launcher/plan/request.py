@@ -8,10 +8,13 @@ from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
-from typing import Any
+from typing import Any, Literal
 
 from aam.contract.options import ParsedCommand, parse_command, parse_known, split_command
+from launcher.host.facts import Slurm
 from launcher.plan.launcher_options import LAUNCHER_OPTIONS
+
+GpuUse = Literal["required", "automatic", "never"]
 
 JSON = "--json"
 """The option of both programs: of `explain` and similar commands, else of the command."""
@@ -32,6 +35,20 @@ class Request(ParsedCommand):
     def force(self) -> bool:
         """Run in an image that does not fit."""
         return bool(self.launcher_options.get("--force"))
+
+    def gpu_use(self, slurm: Slurm | None) -> GpuUse:
+        """Return the GPU use of the command in its allocation.
+
+        `--device cpu` and commands without that option never use one. Another `--device` than
+        `auto`, `--gpus` and a Slurm allocation with GPUs require one, so that a job whose GPU is
+        not visible fails in its first second instead of training on the processor for its whole
+        allocation.
+        """
+        device = self.value("--device")
+        if device in (None, "cpu"):  # None: the command has no such option
+            return "never"
+        allocated = "--gpus" in self.launcher_options or bool(slurm and slurm.gpus)
+        return "required" if device != "auto" or allocated else "automatic"
 
 
 def parse(argv: Sequence[str], *, incomplete: bool = False) -> Request:

@@ -18,52 +18,41 @@ from launcher.findings import Finding
 from launcher.gpus import VENDORS
 from launcher.host.facts import Gpu, Host
 from launcher.plan import refusals
-from launcher.plan.catalog import CPU, Catalog, Image
-from launcher.plan.choice import NATIVE, BuiltImage, Choice, NativeStack
+from launcher.plan.catalog import CPU, Image
 from launcher.plan.decision import REQUESTED, Decision
 from launcher.plan.gpu_groups import GpuGroup, GpuSurvey, best, counted, left_out, survey
-from launcher.plan.gpu_use import GpuUse
 from launcher.plan.image_fit import fast, for_processors, problems, processor_problems
-from launcher.plan.settings import LaunchSettings
+from launcher.plan.inputs import BuiltImage, LaunchInputs
 from launcher.plan.visible_devices import DeviceSelection
+
+NATIVE = "native"
 
 
 @dataclass(frozen=True)
-class _Inputs:
-    """What a selection is made from; see `choose`."""
+class Choice:
+    """The chosen GPUs, image and engine of a launch.
 
-    host: Host
-    catalog: Catalog
-    settings: LaunchSettings
-    built: Sequence[BuiltImage]
-    native: NativeStack
-    use: GpuUse
-    gpus: GpuSurvey
+    Attributes:
+        engine: its name.
+        image: None for native.
+        built: the image's place; None for native, or if it is not built (explanations only).
+        gpus: the GPUs of one group that are used; empty on a processor.
+        selection: the visible devices of their vendor, or None.
+        forced: problems that --force overrode.
+    """
 
-    @property
-    def native_possible(self) -> bool:
-        """Whether `--runtime auto` may take the native stack; a capture has another environment."""
-        automatic = self.settings.text("runtime") == "auto"
-        return automatic and not self.native.absent and self.host.live
+    engine: str
+    image: Image | None
+    built: BuiltImage | None
+    gpus: tuple[Gpu, ...]
+    selection: DeviceSelection | None
+    decisions: tuple[Decision, ...]
+    findings: tuple[Finding, ...]
+    forced: tuple[str, ...] = ()
 
 
-def choose(
-    host: Host,
-    catalog: Catalog,
-    settings: LaunchSettings,
-    built: Sequence[BuiltImage],
-    native: NativeStack,
-    force: bool = False,
-    use: GpuUse = "automatic",
-) -> Choice:
+def choose(inputs: LaunchInputs) -> Choice:
     """Decide which GPUs, image and engine to use.
-
-    Args:
-        catalog: images, with those of the configuration.
-        settings: the requests of the user and of configurations.
-        built: images that are built; for a captured host, all images.
-        force: use the requested image even if it does not fit.
-        use: whether the command needs a GPU, takes one where there is one, or computes without.
 
     Raises:
         Unavailable: no image fits or serves the GPUs, none is built and native is impossible, or
@@ -71,47 +60,51 @@ def choose(
         UsageError: an unknown image, or GPUs of two vendors between which nothing decides.
         ConfigurationError: variables that name no GPU or contradict each other.
     """
-    gpus = survey(host, catalog, {found.image for found in built})
-    given = _Inputs(host, catalog, settings, built, native, use, gpus)
+    settings = inputs.settings
+    gpus = survey(inputs.host, inputs.catalog, {found.image for found in inputs.built})
     if settings.text("runtime") == NATIVE:
-        return _native(given, settings.source("runtime"), REQUESTED)
-    engines = _engines(host, settings.text("runtime"))
+        return _native(inputs, gpus, settings.source("runtime"), REQUESTED)
+    engines = _engines(inputs.host, settings.text("runtime"))
     if settings.text("image") != "auto":
-        return _named(given, engines, force)
-    return _automatic(given, engines)
+        return _named(inputs, gpus, engines)
+    return _automatic(inputs, gpus, engines)
 
 
-def _automatic(given: _Inputs, engines: tuple[str, ...]) -> Choice:
+def _automatic(inputs: LaunchInputs, gpus: GpuSurvey, engines: tuple[str, ...]) -> Choice:
     """Return the choice of the best image that fits and is built, or of the native stack."""
-    host, catalog, gpus, native = given.host, given.catalog, given.gpus, given.native
-    group = best(gpus.groups) if given.use != "never" else None
+    host, catalog, native, use = inputs.host, inputs.catalog, inputs.native, inputs.gpu_use
+    # A capture has another Python environment.
+    automatic = inputs.settings.text("runtime") == "auto"
+    native_possible = automatic and not native.absent and host.live
+    group = best(gpus.groups) if use != "never" else None
     here = f"PyTorch {native.torch} is"
-    if group is None and given.use != "never":
+    if group is None and use != "never":
         unserved = {group.gpus[0].vendor for group in gpus.groups}
-        if given.native_possible and native.vendor in unserved:
-            return _native(given, "host", f"no image serves the GPUs, and {here} installed here")
-        refusals.require_served(gpus, host, given.use)
+        if native_possible and native.vendor in unserved:
+            why = f"no image serves the GPUs, and {here} installed here"
+            return _native(inputs, gpus, "host", why)
+        refusals.require_served(gpus, host, use)
     candidates = group.images if group else for_processors(catalog, host)
-    if given.use == "never":  # an image for GPUs computes on the processor too
+    if use == "never":  # an image for GPUs computes on the processor too
         candidates += tuple(image for group in gpus.groups for image in group.images)
     for number, image in enumerate(candidates):
-        place, engine = _place(image, engines, given.built, host)
+        place, engine = _place(image, engines, inputs.built, host)
         if place and engine:
-            why = _why(image, group, given)
+            why = _why(inputs, gpus, image, group)
             if number:
                 why += f"; {candidates[0].name} would come before it but is not built"
-            return _contained(given, engine, image, place, group, why, image.source)
-    if not given.native_possible:
+            return _contained(inputs, gpus, engine, image, place, group, why, image.source)
+    if not native_possible:
         if not candidates:
             raise refusals.wrong_processor(catalog, host, native.install)
-        raise refusals.not_runnable(candidates[0], engines, native.install, given.settings, host)
+        raise refusals.not_runnable(candidates[0], engines, native.install, inputs.settings, host)
     if not candidates:
         why = f"no image is built for {host.machine}, and {here} installed here"
     elif not engines:
         why = f"there is no engine that can start a container, and {here} here"
     else:
         why = f"no image is built ({candidates[0].name} would suit), and {here} installed here"
-    return _native(given, "host", why, group)
+    return _native(inputs, gpus, "host", why, group)
 
 
 def _engines(host: Host, runtime: str) -> tuple[str, ...]:
@@ -146,12 +139,12 @@ def _place(
     return None, None
 
 
-def _named(given: _Inputs, engines: tuple[str, ...], force: bool) -> Choice:
+def _named(inputs: LaunchInputs, gpus: GpuSurvey, engines: tuple[str, ...]) -> Choice:
     """Return the choice of the requested image, if it fits."""
-    host, catalog, gpus, never = given.host, given.catalog, given.gpus, given.use == "never"
-    name, source = given.settings.text("image"), given.settings.source("image")
+    host, catalog, settings, use = inputs.host, inputs.catalog, inputs.settings, inputs.gpu_use
+    name, source = settings.text("image"), settings.source("image")
     image = catalog.image(name)
-    if image is None and not any(found.image == name for found in given.built):
+    if image is None and not any(found.image == name for found in inputs.built):
         known = [known.name for known in catalog.images]
         remedy = nearest(name, known, f"known are {', '.join(known)}")
         raise UsageError("No such image", f"'{name}'", remedy)
@@ -162,34 +155,41 @@ def _named(given: _Inputs, engines: tuple[str, ...], force: bool) -> Choice:
     if group is None and same and image.vendor != CPU:
         group = max(same, key=lambda group: group.rank)
     found = problems(image, group.gpus if group else (), catalog, host)
-    if never:  # an image for GPUs computes on the processor too
+    if use == "never":  # an image for GPUs computes on the processor too
         group, found = None, processor_problems(image, host)
-    if found and not force:
+    if found and not inputs.request.force:
         raise refusals.misfit(name, found, gpus, for_processors(catalog, host))
-    if group is None and given.use == "required":
+    if group is None and use == "required":
         evidence = f"image {name}" if image.vendor == CPU else refusals.no_gpu(gpus, host)
         remedy = "name an image for the GPUs, or leave --device and --gpus out"
         raise Unavailable("A GPU is requested and none can be used", evidence, remedy)
-    place, engine = _place(image, engines, given.built, host)
+    place, engine = _place(image, engines, inputs.built, host)
     if place is None or engine is None:
-        raise refusals.not_runnable(image, engines, None, given.settings, host)
+        raise refusals.not_runnable(image, engines, None, settings, host)
     why = f"{REQUESTED}, although {'; '.join(found)}" if found else REQUESTED
     group = None if image.vendor == CPU else group
-    return _contained(given, engine, image, place, group, why, source, tuple(found))
+    return _contained(inputs, gpus, engine, image, place, group, why, source, tuple(found))
 
 
-def _native(given: _Inputs, source: str, why: str, served: GpuGroup | None = None) -> Choice:
+def _native(
+    inputs: LaunchInputs,
+    gpus: GpuSurvey,
+    source: str,
+    why: str,
+    served: GpuGroup | None = None,
+) -> Choice:
     """Return the choice of the native environment; `served` are GPUs that an image would serve."""
-    native, gpus, uses_gpu = given.native, given.gpus, given.use != "never"
+    native, use = inputs.native, inputs.gpu_use
     if native.absent:
         raise Unavailable(
             "The libraries of the model are not installed",
             f"{native.python} has no {', '.join(native.absent)}",
             f"install them with `{native.install}`",
         )
-    usable = [group for group in gpus.groups if uses_gpu and group.gpus[0].vendor == native.vendor]
+    same = [group for group in gpus.groups if group.selection.vendor == native.vendor]
+    usable = [] if use == "never" else same
     group = max(usable, key=lambda group: group.rank[1:], default=None)
-    if group is None and uses_gpu:
+    if group is None and use != "never":
         if gpus.groups:
             idle = ", ".join(counted(group.gpus) for group in gpus.groups)
             evidence = f"PyTorch {native.torch} in {native.python} cannot use {idle}"
@@ -198,7 +198,7 @@ def _native(given: _Inputs, source: str, why: str, served: GpuGroup | None = Non
                 remedy = f"build an image with `aam-launch images build {served.images[0].name}`"
             remedy += ", or add --device cpu to compute on the processor"
             raise Unavailable("The GPUs would stay idle", evidence, remedy)
-        refusals.require_served(gpus, given.host, given.use)
+        refusals.require_served(gpus, inputs.host, use)
     decisions = [*gpus.decisions, Decision("engine", NATIVE, why, source)]
     decisions += left_out(gpus.groups, group, f"PyTorch {native.torch}")
     findings = (*gpus.findings, *gpus.undriven)
@@ -206,7 +206,8 @@ def _native(given: _Inputs, source: str, why: str, served: GpuGroup | None = Non
 
 
 def _contained(
-    given: _Inputs,
+    inputs: LaunchInputs,
+    gpus: GpuSurvey,
     engine: str,
     image: Image,
     built: BuiltImage,
@@ -216,15 +217,15 @@ def _contained(
     forced: tuple[str, ...] = (),
 ) -> Choice:
     """Return the choice of an image."""
-    gpus, settings = given.gpus, given.settings
     findings = [*gpus.findings, *gpus.undriven]
     if group and image.attention and not fast(image, group.arch):
         evidence = f"{image.name} has no fused attention kernels for {group.arch}"
         findings.append(Finding("note", "Attention takes the math path", evidence))
     decisions = [*gpus.decisions, Decision("image", image.name, why, source)]
-    fact = given.host.engine(engine)
-    if settings.text("runtime") != "auto":
-        decisions.append(Decision("engine", engine, REQUESTED, settings.source("runtime")))
+    fact = inputs.host.engine(engine)
+    if inputs.settings.text("runtime") != "auto":
+        source = inputs.settings.source("runtime")
+        decisions.append(Decision("engine", engine, REQUESTED, source))
     else:
         why = f"{fact.path}, and the image is there for it" if fact else "assumed for a capture"
         decisions.append(Decision("engine", engine, why, "host"))
@@ -236,18 +237,18 @@ def _used(group: GpuGroup | None) -> tuple[tuple[Gpu, ...], DeviceSelection | No
     return (group.gpus, group.selection) if group else ((), None)
 
 
-def _why(image: Image, group: GpuGroup | None, given: _Inputs) -> str:
-    if group is None and given.use == "never":
+def _why(inputs: LaunchInputs, gpus: GpuSurvey, image: Image, group: GpuGroup | None) -> str:
+    if group is None and inputs.gpu_use == "never":
         return "the command computes on the processor"
     if group is None:
-        return refusals.no_gpu(given.gpus, given.host)
+        return refusals.no_gpu(gpus, inputs.host)
     why = f"{counted(group.gpus)} are in its PyTorch's list"
     preference = dict(image.prefer).get(group.arch)
     if preference:
         why = f"{len(group.gpus)} x {group.gpus[0].product}: {preference}"
     vendor = group.selection.vendor
-    driver = given.host.driver(vendor)
+    driver = inputs.host.driver(vendor)
     if driver is None:
         return why
-    ranges = given.catalog.drivers.get(vendor, ())
+    ranges = inputs.catalog.drivers.get(vendor, ())
     return f"{why}; {VENDORS[vendor].driver_text(driver, ranges)}"

@@ -16,7 +16,7 @@ from aam.contract.files import sha256
 from launcher.findings import Finding
 from launcher.images import check_sif
 from launcher.input_files import require_inputs, require_outputs
-from launcher.plan.choice import BuiltImage
+from launcher.plan.inputs import BuiltImage
 from launcher.plan.mounts import PathFact
 from launcher.plan.request import Request
 from launcher.slurm.site import Site

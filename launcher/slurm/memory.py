@@ -17,7 +17,6 @@ from launcher import processes
 from launcher.engines import command
 from launcher.engines.folders import make_private
 from launcher.findings import Finding
-from launcher.plan.gpu_use import gpu_use
 from launcher.plan.plan import Plan
 from launcher.plan.request import JSON, Request
 from launcher.slurm.site import Site
@@ -37,7 +36,7 @@ def predicts(request: Request, site: Site) -> bool:
         and (request.value("--pretrained-encoder") or "transformer" in request.value("--members"))
     )
     fitted = any(request.value(flag) == "auto" for flag in SIZES) if trains else True
-    known = site.number("gpu_memory_gb") > 0 and gpu_use(request, None) != "never"
+    known = site.number("gpu_memory_gb") > 0 and request.gpu_use(None) != "never"
     return bool(trains) and not fitted and known
 
 

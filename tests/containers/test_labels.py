@@ -13,8 +13,8 @@ import pytest
 from launcher.config import read
 from launcher.engines.sif_file import labels_of
 from launcher.images import measured
-from launcher.plan.choice import BuiltImage
 from launcher.plan.image_fit import fast, served
+from launcher.plan.inputs import BuiltImage
 from tests.containers.test_definitions import catalog
 from tests.support.engines import ROOT
 from tests.support.scripts import load_script

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from dataclasses import replace
 from pathlib import Path
+from typing import Any
 
 import pytest
 
@@ -20,16 +21,15 @@ from launcher.engines.native import detect_stack
 from launcher.host.facts import Host
 from launcher.plan.assembly import assemble_plan
 from launcher.plan.attention import KnownReport, settle
-from launcher.plan.choice import Choice
-from launcher.plan.engine_plan import LaunchContext
 from launcher.plan.flags import required
 from launcher.plan.plan import Plan
 from launcher.plan.request import parse
-from launcher.plan.selection import choose
+from launcher.plan.selection import Choice, choose
 from launcher.plan.settings import from_flags, merge
 from tests.launcher.test_plan import BUILT, CATALOG, PRETRAIN, decided, mi300a
 from tests.support import faulty_backends as emulated
 from tests.support.check_reports import CPU, KEY, report
+from tests.support.decisions import inputs_of
 from tests.support.faulty_backends import faulty
 
 __all__ = ["mi300a"]
@@ -105,7 +105,8 @@ def test_a_stack_that_failed_its_check_is_passed_over(
     def chosen(**given: str) -> Choice:
         catalog = check_reports.with_failures(CATALOG, mi300a, built, tmp_path)
         settings = merge([from_flags({f"--{key}": value for key, value in given.items()})])
-        return choose(mi300a, catalog, settings, built, detect_stack())
+        parts: dict[str, Any] = {"settings": settings, "built": built, "native": detect_stack()}
+        return choose(inputs_of(mi300a, catalog=catalog, **parts))
 
     newest = chosen()
     key = check_reports.key_of(mi300a, newest, detect_stack())
@@ -139,10 +140,8 @@ def test_a_stack_with_one_correct_precision_computes(faulty_report: CheckReport)
 
 def planned(host: Host, known: KnownReport | None, *args: str) -> Plan:
     request = parse([*PRETRAIN, "--image", "rocm62", *args])
-    settings = merge([from_flags(request.launcher_options)])
-    choice = choose(host, CATALOG, settings, BUILT, detect_stack())
-    where = LaunchContext("/d", "/s/aam-7/1-n", "/home/u", False)
-    return assemble_plan(request, host, choice, CATALOG, settings, (), detect_stack(), where, known)
+    inputs = inputs_of(host, request, built=BUILT, native=detect_stack())
+    return assemble_plan(inputs, choose(inputs), known)
 
 
 FAULTY: dict[str, tuple[Backend, ...]] = {

@@ -11,7 +11,7 @@ from aam.contract.errors import Unavailable, UsageError
 from launcher import engines
 from launcher.detect import detect
 from launcher.host.facts import CdiDevice, EngineFact, Host
-from launcher.plan.choice import BuiltImage
+from launcher.plan.inputs import BuiltImage
 from tests.support.decisions import APPTAINER, NATIVE, PLAIN, decide, engine, name_of, why
 from tests.support.hosts import MI300A, Tree
 

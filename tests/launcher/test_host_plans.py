@@ -16,13 +16,12 @@ from launcher.detect import detect
 from launcher.engines import ENGINES
 from launcher.host.facts import EngineFact, Host
 from launcher.plan.assembly import assemble_plan
-from launcher.plan.choice import NativeStack
-from launcher.plan.engine_plan import LaunchContext
+from launcher.plan.inputs import NativeStack
 from launcher.plan.plan import Plan
 from launcher.plan.request import parse
 from launcher.plan.selection import choose
-from launcher.plan.settings import from_flags, merge
-from tests.launcher.test_plan import BUILT, CATALOG, PRETRAIN
+from tests.launcher.test_plan import BUILT, PRETRAIN
+from tests.support.decisions import inputs_of
 from tests.support.hosts import (
     MI25,
     MI50,
@@ -208,11 +207,8 @@ CASES: dict[str, Case] = {
 
 
 def plan_of(host: Host) -> Plan:
-    request = parse(PRETRAIN)
-    settings = merge([from_flags(request.launcher_options)])
-    choice = choose(host, CATALOG, settings, BUILT, NATIVE)
-    context = LaunchContext("/d", "/s/aam-7/1-n", "/home/u", False)
-    return assemble_plan(request, host, choice, CATALOG, settings, (), NATIVE, context)
+    inputs = inputs_of(host, parse(PRETRAIN), built=BUILT)
+    return assemble_plan(inputs, choose(inputs))
 
 
 def detected(case: Case, folder: Path) -> Host:
@@ -249,7 +245,6 @@ def test_thirty_host_captures_give_the_expected_plan(tmp_path: Path, name: str) 
 def test_pytorch_of_the_host_itself_is_no_image(tmp_path: Path, name: str) -> None:
     """A native PyTorch for CUDA may use a GPU that no image can."""
     host = replace(detected(CASES[name], tmp_path), root="/")
-    request = parse(PRETRAIN)
-    settings = merge([from_flags(request.launcher_options)])
     stack = NativeStack("/usr/bin/python3", (), False, "2.7.0", "nvidia")
-    assert choose(host, CATALOG, settings, (), stack).engine == "native"
+    inputs = inputs_of(host, parse(PRETRAIN), built=(), native=stack)
+    assert choose(inputs).engine == "native"

@@ -11,7 +11,7 @@ from aam.contract.errors import ConfigurationError, MissingInput
 from launcher import cli, config, images
 from launcher.engines.sif import record_of
 from launcher.images import index, lock
-from launcher.plan.choice import BuiltImage
+from launcher.plan.inputs import BuiltImage
 from tests.launcher.test_sif_files import sif
 
 

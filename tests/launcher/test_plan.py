@@ -15,15 +15,14 @@ from launcher.engines import ENGINES, command, shell_line
 from launcher.host.facts import CdiDevice, DeviceNode, EngineFact, Host, User
 from launcher.plan.assembly import assemble_plan
 from launcher.plan.catalog import SHIPPED, catalog_of
-from launcher.plan.choice import BuiltImage, NativeStack
-from launcher.plan.engine_plan import LaunchContext
+from launcher.plan.inputs import BuiltImage, LaunchContext, NativeStack
 from launcher.plan.launch_record import RECORD
 from launcher.plan.mounts import Mount
 from launcher.plan.plan import Plan
 from launcher.plan.request import parse
 from launcher.plan.selection import choose
-from launcher.plan.settings import from_flags, merge
 from launcher.planning import require_devices
+from tests.support.decisions import inputs_of
 from tests.support.hosts import MI210, MI300A, Tree
 
 CATALOG = catalog_of(load(SHIPPED.read_text()))
@@ -49,13 +48,11 @@ def planned(
     from launcher.input_files import lexical_path_facts
 
     request = parse(args)
-    settings = merge([from_flags(request.launcher_options)])
     stack = NativeStack("/usr/bin/python3", (), False, native, vendor)
-    choice = choose(host, CATALOG, settings, BUILT, stack, "--force" in request.launcher_options)
     here = LaunchContext("/d", "/s/aam-7/1-n", "/home/u", terminal, mounts)
-    return assemble_plan(
-        request, host, choice, CATALOG, settings, lexical_path_facts(request, "/d"), stack, here
-    )
+    paths = lexical_path_facts(request, "/d")
+    inputs = inputs_of(host, request, built=BUILT, native=stack, context=here, paths=paths)
+    return assemble_plan(inputs, choose(inputs))
 
 
 def host_of(tree: Tree, **variables: str) -> Host:
@@ -216,8 +213,8 @@ def test_an_override_of_the_arch_is_warned_of(mi300a: Host) -> None:
 def test_the_record_is_enough_to_run_again(mi300a: Host) -> None:
     plan = planned(mi300a, *PRETRAIN, "--image", "rocm62", "--env", "A=1")
     stored = json.loads(dict(plan.variables)[RECORD])
-    assert stored["words"] == PRETRAIN[1:]
-    assert stored["own"] == {"--image": ["rocm62"], "--env": ["A=1"]}
+    assert stored["arguments"] == PRETRAIN[1:]
+    assert stored["launcher_options"] == {"--image": ["rocm62"], "--env": ["A=1"]}
     assert (stored["image"], stored["digest"]) == ("rocm62", "sha256:1")
     assert stored["stack"] == "torch 2.5.1"
     assert len(stored["gpus"]) == 4

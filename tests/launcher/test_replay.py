@@ -9,12 +9,13 @@ import pytest
 
 from aam import __version__
 from aam.contract.errors import MissingInput
-from launcher import replay
+from launcher.commands import replay
 from tests.support.launches import launch
 
-RECORD = {
-    "aam": "1", "launch": {"own": {}, "command": "pretrain", "words": [], "folder": "/", "gpus": []}
+LAUNCH = {
+    "launcher_options": {}, "command": "pretrain", "arguments": [], "folder": "/", "gpus": []
 }  # fmt: skip
+RECORD = {"aam": "1", "launch": LAUNCH}
 
 
 @pytest.mark.parametrize(
@@ -22,11 +23,11 @@ RECORD = {
     [
         ("[" * 100_000, "nested too deeply"),
         (json.dumps({**RECORD, "launch": {}}), "launch.command is not text"),
-        (json.dumps({**RECORD, "launch": {**RECORD["launch"], "own": {"--image": 1}}}),  # type: ignore[dict-item]
-         "launch.own"),
-        (json.dumps({**RECORD, "launch": {**RECORD["launch"], "folder": "/\0"}}), "NUL"),  # type: ignore[dict-item]
-        (json.dumps({**RECORD, "inputs": {"--table": {"path": "/t"}}}), "inputs.--table lacks"),
-        (json.dumps({**RECORD, "launch": {**RECORD["launch"], "folder": "/no/such"}}),  # type: ignore[dict-item]
+        (json.dumps({**RECORD, "launch": {**LAUNCH, "launcher_options": {"--image": 1}}}),
+         "launch.launcher_options.--image is not a list"),
+        (json.dumps({**RECORD, "launch": {**LAUNCH, "folder": "/\0"}}), "NUL"),
+        (json.dumps({**RECORD, "inputs": {"--table": {"path": "/t"}}}), "inputs.--table.sha256"),
+        (json.dumps({**RECORD, "launch": {**LAUNCH, "folder": "/no/such"}}),
          "The folder of the run is gone"),
     ],
 )  # fmt: skip
@@ -41,6 +42,22 @@ def test_a_damaged_record_is_one_sentence(folder: Path, content: str, named: str
 # --- replay
 
 
+def test_a_record_of_an_earlier_version_loads(tmp_path: Path) -> None:
+    """The keys `words` and `own` are now called `arguments` and `launcher_options`."""
+    former = {
+        "own": {"--image": ["rocm62"], "--force": []}, "command": "pretrain",
+        "words": ["--epochs", "3"], "folder": "/", "gpus": ["MI300A (gfx942) at 0000:02:00.0"],
+    }  # fmt: skip
+    (tmp_path / "run.json").write_text(json.dumps({"aam": "1", "launch": former}))
+    recorded = replay.read(tmp_path)
+    assert recorded.request.arguments == ("--epochs", "3")
+    assert recorded.request.launcher_options == {"--image": "rocm62", "--force": True}
+    present = {**LAUNCH, **{key: former[key] for key in ("command", "folder", "gpus")}}
+    present |= {"arguments": former["words"], "launcher_options": former["own"]}
+    (tmp_path / "run.json").write_text(json.dumps({"aam": "1", "launch": present}))
+    assert replay.read(tmp_path) == recorded
+
+
 @pytest.mark.medium
 def test_a_run_can_be_replayed(folder: Path, study_dir: Path) -> None:
     for name in ("table.biom", "tree.nwk"):
@@ -51,7 +68,7 @@ def test_a_run_can_be_replayed(folder: Path, study_dir: Path) -> None:
     assert done.returncode == 0, done.stderr
     record = json.loads((folder / "run/run.json").read_text())
     assert record["launch"]["engine"] == "native"
-    assert record["launch"]["words"] == args[1:]
+    assert record["launch"]["arguments"] == args[1:]
 
     again = launch(folder, "replay", "{d}/run", "--output-dir", "again", "--dry-run")
     assert again.returncode == 0, again.stderr

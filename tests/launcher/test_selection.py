@@ -12,10 +12,19 @@ from launcher.config import catalog as configured
 from launcher.config import read
 from launcher.detect import detect
 from launcher.plan.catalog import SHIPPED
-from launcher.plan.choice import BuiltImage
 from launcher.plan.image_fit import served
+from launcher.plan.inputs import BuiltImage
 from launcher.plan.selection import choose
-from tests.support.decisions import APPTAINER, CATALOG, NATIVE, PLAIN, decide, name_of, why
+from tests.support.decisions import (
+    APPTAINER,
+    CATALOG,
+    NATIVE,
+    PLAIN,
+    decide,
+    inputs_of,
+    name_of,
+    why,
+)
 from tests.support.hosts import (
     MI25,
     MI50,
@@ -233,7 +242,7 @@ def test_a_site_prefers_an_image(tmp_path: Path) -> None:
     built = tuple(
         BuiltImage(name, ("singularity",), f"/i/{name}.sif") for name in ("rocm72", "rocm63")
     )
-    choice = choose(host, configured(settings), settings, built, NATIVE)
+    choice = choose(inputs_of(host, settings=settings, built=built, catalog=configured(settings)))
     assert name_of(choice) == "rocm63"
     assert "SDSC installs" in why(choice, "image")
 

@@ -19,13 +19,12 @@ from launcher import check_reports
 from launcher.engines.native import detect_stack
 from launcher.host.facts import Host
 from launcher.host_table import report_lines
-from launcher.plan.choice import Choice
 from launcher.plan.plan import Plan
 from launcher.plan.request import parse
-from launcher.plan.selection import choose
-from launcher.plan.settings import from_flags, merge
-from tests.launcher.test_plan import BUILT, CATALOG, PRETRAIN, mi300a
+from launcher.plan.selection import Choice, choose
+from tests.launcher.test_plan import BUILT, PRETRAIN, mi300a
 from tests.support.check_reports import KEY
+from tests.support.decisions import inputs_of
 
 __all__ = ["mi300a"]
 
@@ -119,10 +118,7 @@ def test_a_real_check_is_kept_under_the_key_of_a_host(
     tmp_path: Path, mi300a: Host, capfd: pytest.CaptureFixture[str]
 ) -> None:
     """The processor of this machine stands for the GPU of a host that cannot be had."""
-    request = parse(PRETRAIN)
-    choice = choose(
-        mi300a, CATALOG, merge([from_flags(request.launcher_options)]), BUILT, detect_stack()
-    )
+    choice = choose(inputs_of(mi300a, parse(PRETRAIN), built=BUILT, native=detect_stack()))
     key = check_reports.key_of(mi300a, choice, detect_stack())
     assert key is not None
     assert key == replace(KEY, driver="kernel unknown")
@@ -153,7 +149,7 @@ def test_a_check_that_fails_otherwise_gives_no_report() -> None:
 
 def test_an_image_is_named_by_its_digest_or_its_file(tmp_path: Path, mi300a: Host) -> None:
     def chosen(**changes: Any) -> Choice:
-        choice = choose(mi300a, CATALOG, merge([{}]), BUILT, detect_stack())
+        choice = choose(inputs_of(mi300a, built=BUILT, native=detect_stack()))
         assert choice.built is not None
         return dataclasses.replace(choice, built=replace(choice.built, **changes))
 

@@ -2,14 +2,17 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
+from typing import Any
+
 from aam.contract.yaml_document import load
 from launcher.engines import ENGINES
 from launcher.host.facts import EngineFact, Host
 from launcher.plan.catalog import SHIPPED, catalog_of
-from launcher.plan.choice import BuiltImage, Choice, NativeStack
-from launcher.plan.gpu_use import GpuUse
-from launcher.plan.selection import choose
-from launcher.plan.settings import Entry, merge
+from launcher.plan.inputs import BuiltImage, LaunchContext, LaunchInputs, NativeStack
+from launcher.plan.request import GpuUse, Request
+from launcher.plan.selection import Choice, choose
+from launcher.plan.settings import Entry, LaunchSettings, from_flags, merge
 
 CATALOG = catalog_of(load(SHIPPED.read_text()))
 ALL = tuple(
@@ -25,6 +28,28 @@ def engine(name: str, obstacle: str | None = None) -> EngineFact:
 
 
 APPTAINER = engine("apptainer")
+CONTEXT = LaunchContext("/d", "/s/aam-7/1-n", "/home/u", False)
+CHECK = Request("check", {})
+OF_USE: dict[GpuUse, Request] = {
+    "automatic": CHECK,
+    "required": Request("check", {"--device": "cuda"}),
+    "never": Request("check", {"--device": "cpu"}),
+}
+"""A command by its use of GPUs."""
+
+
+def inputs_of(
+    host: Host,
+    request: Request = CHECK,
+    settings: LaunchSettings | None = None,
+    built: tuple[BuiltImage, ...] = ALL,
+    native: NativeStack = NATIVE,
+    **more: Any,
+) -> LaunchInputs:
+    """Return the inputs of a plan, by default with the settings of the request's options."""
+    settings = settings or merge([from_flags(request.launcher_options)])
+    parts = {"catalog": CATALOG, "context": CONTEXT, **more}
+    return LaunchInputs(request, host, settings=settings, built=built, native=native, **parts)
 
 
 def decide(
@@ -37,7 +62,8 @@ def decide(
 ) -> Choice:
     layer = {key: Entry(value, f"command line, --{key}") for key, value in given.items()}
     defaults = {"image_dir": Entry("/i", "default")}
-    return choose(host, CATALOG, merge([defaults, layer]), built, native, force, use)
+    request = replace(OF_USE[use], launcher_options={"--force": True} if force else {})
+    return choose(inputs_of(host, request, merge([defaults, layer]), built, native))
 
 
 def name_of(choice: Choice) -> str | None:
