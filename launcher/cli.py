@@ -14,7 +14,7 @@ from aam import __version__
 from aam.contract.completion import REQUESTED
 from aam.contract.errors import AamError, CannotCreate
 from aam.contract.options import HELP, parse_known, split_command
-from launcher.commands import NAMES
+from launcher.options import NAMES
 from launcher.plan.launcher_options import LAUNCHER_OPTIONS
 
 INTERRUPTED = 130

@@ -9,7 +9,7 @@ from aam.contract.errors import AamError
 from aam.contract.options import specs
 from aam.contract.options.command_line import Parser
 from launcher import config
-from launcher.options import FORWARDING, OWN
+from launcher.options import FORWARDING, NAMES, find
 from launcher.plan.launcher_options import LAUNCHER_OPTIONS
 
 
@@ -18,7 +18,7 @@ def launcher_parser() -> Parser:
     values: Values = {"--runtime": config.runtimes, "--site": config.sites, "--image": _images}
     anywhere = tuple(LAUNCHER_OPTIONS.values())
     of_aam = {name: (*own, *anywhere) for name, own in commands_of_aam().items()}
-    of_launcher = {name: (*specs(options_class), *anywhere) for name, options_class in OWN.items()}
+    of_launcher = {name: (*specs(find(name)), *anywhere) for name in NAMES}
     parser = Parser(prog="aam-launch")
     add_options(parser, anywhere, values)
     found = add_commands(parser, {**of_aam, **of_launcher}, values)

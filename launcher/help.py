@@ -14,9 +14,10 @@ from aam.contract.options import (
     specs,
     split_command,
 )
-from launcher.options import FORWARDING, LAUNCHER_COMMANDS, OWN, READ
+from launcher import options
+from launcher.options import COMMANDS, FORWARDING, NAMES, READ
+from launcher.options.submit import SubmitOptions
 from launcher.plan.launcher_options import LAUNCHER_OPTIONS
-from launcher.slurm.submit_options import SubmitOptions
 
 TITLE = "Options of the launcher, anywhere on the command line"
 
@@ -26,19 +27,19 @@ def help_of(argv: Sequence[str]) -> str:
     everything = HELP_ALL in argv
     rest = [argument for argument in argv if argument not in HELP]
     if not rest:
+        groups = {group: {n: options.find(n) for n in names} for group, names in COMMANDS.items()}
         section = help_page.section(TITLE, LAUNCHER_OPTIONS.values())
-        return "\n".join([help_page.overview("aam-launch", LAUNCHER_COMMANDS), "", *section])
-    command, rest = split_command(rest, OWN, "aam-launch")
+        return "\n".join([help_page.overview("aam-launch", groups), "", *section])
+    command, rest = split_command(rest, NAMES, "aam-launch")
     if command in FORWARDING and rest:
         forwarded, _ = split_command(rest, program=f"aam-launch {command}")
         return _aam_page(f"aam-launch {command}", forwarded, everything)
-    if command not in OWN:
+    if command not in NAMES:
         return _aam_page("aam-launch", command, everything)
     read = [(TITLE, [LAUNCHER_OPTIONS[flag] for flag in READ.get(command, ())])]
     name = f"{command} COMMAND" if command in FORWARDING else command
-    return help_page.page(
-        "aam-launch", name, OWN[command], specs(OWN[command]), read, everything=True
-    )
+    own = options.find(command)
+    return help_page.page("aam-launch", name, own, specs(own), read, everything=True)
 
 
 def _aam_page(program: str, command: str, everything: bool) -> str:

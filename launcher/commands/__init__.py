@@ -1,6 +1,6 @@
 """Commands of the launcher itself: one module each with `run(launcher_options, argv)`.
 
-A new command is a module here, its name in NAMES and its options in `launcher.options`.
+A new command is a module here, and a line in `launcher.options.COMMANDS`.
 """
 
 from __future__ import annotations
@@ -11,12 +11,6 @@ from typing import TypeVar
 
 from aam.contract.options import build, parse_options, specs
 from launcher.plan.launcher_options import LAUNCHER_OPTIONS
-
-NAMES = ("explain", "doctor", "replay", "images", "images build", "images lock", "images verify",
-         "images sbom", "images rm", "images prune", "images pull", "images publish", "env create",
-         "env show", "submit", "jobs", "site show", "site check", "trust",
-         "completion")  # fmt: skip
-"""The commands of `launcher.options`, whose 19 dataclasses a start of `aam` does without (7 ms)."""
 
 T = TypeVar("T")
 

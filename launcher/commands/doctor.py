@@ -20,7 +20,7 @@ from launcher.findings import Finding
 from launcher.host.facts import EngineFact, Host
 from launcher.host.versions import with_versions
 from launcher.host_table import host_lines, report_lines
-from launcher.options import Doctor
+from launcher.options.launches import Doctor
 from launcher.plan.catalog import Image
 from launcher.plan.environment import unset
 from launcher.plan.inputs import BuiltImage

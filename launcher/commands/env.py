@@ -20,7 +20,7 @@ from launcher.images import definitions, virtual_environment
 from launcher.images.build import require_wheels
 from launcher.images.lock import complete_lock, lock_path
 from launcher.images.virtual_environment import Environment, Installer
-from launcher.options import EnvCreate, EnvOptions, EnvShow
+from launcher.options.environments import EnvCreate, EnvOptions, EnvShow
 from launcher.plan.stack_choice import StackChoice, choose_stack
 
 

@@ -5,6 +5,7 @@ from __future__ import annotations
 import os
 import sys
 from collections.abc import Callable, Mapping, Sequence
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -18,7 +19,7 @@ from launcher.engines.sif import SIF
 from launcher.explain import warn
 from launcher.images import builder, index
 from launcher.images.stored import UNKNOWN, stored
-from launcher.options import (
+from launcher.options.images import (
     Images,
     ImagesBuild,
     ImagesLock,
@@ -29,7 +30,8 @@ from launcher.options import (
     ImagesSbom,
     ImagesVerify,
 )
-from launcher.plan.catalog import Catalog, Image
+from launcher.plan.catalog import Catalog
+from launcher.plan.inputs import BuiltImage
 
 HEADER = ("format", "size", "age", "verified", "last used")
 ROW = "{:<9} {:<26} {:<4} {:<7} {:<9} {:<9} {:<10} {:<10} {}"
@@ -41,22 +43,22 @@ def run(launcher_options: Mapping[str, Any], argv: Sequence[str]) -> int:
     settings, catalog = config.configured(launcher_options)
     for line in warn(settings.findings):
         print(line, file=sys.stderr)
-    action, rest = (argv[0], argv[1:]) if argv else ("list", argv)
     folder = Path(settings.text("image_dir")).expanduser().absolute()
+    action = argv[0] if argv else "list"
     if action == "list":
-        parse_own(Images, rest, "images")
+        parse_own(Images, argv[1:], "images")
         found = images.built(settings, catalog)
-        return _list("--json" in launcher_options, catalog, found, folder)
-    if action not in ("prune", *ACTIONS):
-        known = ("list", "prune", *ACTIONS)
+        _list("--json" in launcher_options, catalog, found, folder)
+        return 0
+    if action not in ACTIONS:
+        known = ("list", *ACTIONS)
         remedy = nearest(action, known, f"known are {', '.join(known)}")
         raise UsageError("`images` has no such part", f"'{action}'", remedy)
-    if action == "prune":
-        return _prune(parse_own(ImagesPrune, rest, "images prune"), catalog, folder)
     options_class, execute = ACTIONS[action]
-    options = parse_own(options_class, rest, f"images {action}")
+    options = parse_own(options_class, argv[1:], f"images {action}")
     _require_engine(getattr(options, "engine", None))
-    return execute([_image(name, catalog) for name in options.names], options, folder)
+    execute(options, catalog, folder)
+    return 0
 
 
 def _require_engine(name: str | None) -> None:
@@ -66,21 +68,11 @@ def _require_engine(name: str | None) -> None:
         raise UsageError("No such engine", f"--engine {name}", remedy)
 
 
-def _image(name: str, catalog: Catalog) -> Image:
-    image = catalog.image(name)
-    if image is None:
-        known = [known.name for known in catalog.images]
-        remedy = nearest(name, known, f"known are {', '.join(known)}")
-        raise UsageError("No such image", f"'{name}'", remedy)
-    return image
+def _format(engine: str | None) -> str | None:
+    return ENGINES[engine].traits.image_format if engine else None
 
 
-def _list(
-    json: bool,
-    catalog: Catalog,
-    built: Sequence[images.BuiltImage],
-    folder: Path,
-) -> int:
+def _list(as_json: bool, catalog: Catalog, built: Sequence[BuiltImage], folder: Path) -> None:
     from launcher.images import definitions
 
     fitting = {image.name for image in doctor.fitting(detect(), catalog)}
@@ -103,9 +95,9 @@ def _list(
         }
         for image in catalog.images
     ]
-    if json:
+    if as_json:
         print_json(rows)
-        return 0
+        return
     print(ROW.format("image", "stack", "fits", *HEADER, "place"))
     for row in rows:
         columns = [each.columns for each in found if each.name == row["name"]]
@@ -124,106 +116,93 @@ def _list(
     for each in found:
         if each.name not in known:
             print(ROW.format(each.name, "not in the catalog", "no", *each.columns, ""))
-    return 0
 
 
 def _listed(names: object) -> str:
     return ", ".join(map(str, names)) if isinstance(names, list) else ""
 
 
-def _build(chosen: Sequence[Image], options: ImagesBuild, folder: Path) -> int:
+def _build(options: ImagesBuild, catalog: Catalog, folder: Path) -> None:
     from launcher.images import build, definitions
 
-    wheels = build.require_wheels(options.wheels)
-    sif = options.engine is None or ENGINES[options.engine].traits.image_format == SIF
-    if options.sign and not sif:
+    chosen = [catalog.require(name) for name in options.names]
+    options = replace(
+        options,
+        wheels=build.require_wheels(options.wheels),
+        sign=options.sign and options.sign.absolute(),
+    )
+    is_sif = _format(options.engine) in (None, SIF)
+    if options.sign and not is_sif:
         evidence, remedy = f"--sign with --engine {options.engine}", "sign a SIF"
         raise UsageError("This engine signs no images", evidence, remedy)
-    if options.from_ and (options.build_arg or wheels or not sif):
+    if options.from_ and (options.build_arg or options.wheels or not is_sif):
         evidence = "--from makes a SIF of what is built already"
         remedy = "leave --build-arg, --wheels and other engines out"
         raise UsageError("Options that exclude each other", evidence, remedy)
-    present = detect().engines
-    if options.from_ or options.sign:
-        present = tuple(engine for engine in present if engine.traits.image_format == SIF)
-    found = builder.find(present, options.engine)
+    found = builder.find(options.engine, SIF if options.from_ or options.sign else None)
     jobs = [
-        build.BuildJob(image, found, folder, definitions.arguments(image, options.build_arg),
-                       wheels, options.from_, options.fast, options.test, options.rebuild,
-                       options.allow_one_source, options.sign and options.sign.absolute())
+        build.BuildJob(
+            image, found, folder, definitions.arguments(image, options.build_arg), options
+        )
         for image in chosen
-    ]  # fmt: skip
+    ]
     for job in jobs:
         made = build.build(job)
         place = made.get("reference") or folder / f"{job.image.name}.sif"
         remark = "" if made["new"] else " (built of the same inputs before; --rebuild repeats it)"
         digest = f"sha256:{made['sha256']}" if "sha256" in made else made["digest"]
         print(f"{job.image.name:<10} {place}  {digest}{remark}")
-    return 0
 
 
-def _sif_engine(name: str | None) -> builder.Builder:
-    sif = [engine for engine in detect().engines if engine.traits.image_format == SIF]
-    return builder.find(sif, name)
-
-
-def _pull(chosen: Sequence[Image], options: ImagesPull, folder: Path) -> int:
+def _pull(options: ImagesPull, catalog: Catalog, folder: Path) -> None:
     from launcher.images import transfer
 
+    name = catalog.require(options.name).name
     folder.mkdir(parents=True, exist_ok=True)
-    (image,) = chosen
-    engine = _sif_engine(options.engine)
-    place = transfer.pull(image.name, options.source, options.digest, engine, folder)
-    print(f"{image.name:<10} {place}")
-    return 0
+    engine = builder.find(options.engine, SIF)
+    place = transfer.pull(name, options.source, options.digest, engine, folder)
+    print(f"{name:<10} {place}")
 
 
-def _publish(chosen: Sequence[Image], options: ImagesPublish, folder: Path) -> int:
+def _publish(options: ImagesPublish, catalog: Catalog, folder: Path) -> None:
     from launcher.images import transfer
 
-    (image,) = chosen
-    sha256 = transfer.publish(image.name, options.to, _sif_engine(options.engine), folder)
-    print(f"{image.name:<10} {options.to}  sha256:{sha256}")
-    return 0
+    name = catalog.require(options.name).name
+    sha256 = transfer.publish(name, options.to, builder.find(options.engine, SIF), folder)
+    print(f"{name:<10} {options.to}  sha256:{sha256}")
 
 
-def _lock(chosen: Sequence[Image], options: ImagesLock, folder: Path) -> int:
+def _lock(options: ImagesLock, catalog: Catalog, folder: Path) -> None:
     from launcher.images.lock import lock
 
-    return lock(chosen, folder)
+    lock([catalog.require(name) for name in options.names], folder)
 
 
-def _verify(chosen: Sequence[Image], options: ImagesVerify, folder: Path) -> int:
+def _verify(options: ImagesVerify, catalog: Catalog, folder: Path) -> None:
     from launcher.images import verify
 
-    engines = detect().engines
-    return verify.verify(chosen, options.engine, folder, engines, options.test, options.key)
+    for image in [catalog.require(name) for name in options.names]:
+        verify.verify(image, options.engine, folder, options.test, options.key)
 
 
-def _sbom(chosen: Sequence[Image], options: ImagesSbom, folder: Path) -> int:
+def _sbom(options: ImagesSbom, catalog: Catalog, folder: Path) -> None:
     from launcher.images import sbom
 
-    (image,) = chosen
-    recorded = index.read(folder).get(image.name, {})
-    image_format = ENGINES[options.engine].traits.image_format if options.engine else None
-    found = [each for each in sorted(recorded) if image_format in (None, each)]
-    if not found:
-        raise index.not_recorded(image.name, folder)
-    each = SIF if SIF in found else found[0]
-    text = sbom.stored(folder, image.name, each, recorded[each])
+    name = catalog.require(options.name).name
+    recorded = index.of_image(folder, name, _format(options.engine))
+    image_format = SIF if SIF in recorded else min(recorded)
+    text = sbom.stored(folder, name, image_format, recorded[image_format])
     if text is None:
-        engine = builder.of_format(detect().engines, each, options.engine)
-        text = sbom.make(folder, image.name, engine, recorded[each])
+        engine = builder.find(options.engine, image_format)
+        text = sbom.make(folder, name, engine, recorded[image_format])
     print(text, end="")
-    return 0
 
 
-def _prune(options: ImagesPrune, catalog: Catalog, folder: Path) -> int:
+def _prune(options: ImagesPrune, catalog: Catalog, folder: Path) -> None:
     from launcher.images import removal
     from launcher.slurm import history, queue
 
-    rules = removal.PruneRules(options.unused, options.older_than, options.superseded)
-    if rules == removal.PruneRules(None, None, False):
+    if options.unused is None and options.older_than is None and not options.superseded:
         remedy = "give --unused DAYS, --older-than DAYS or --superseded"
         raise UsageError("No rule by which to prune", "no option selects images", remedy)
 
@@ -234,15 +213,14 @@ def _prune(options: ImagesPrune, catalog: Catalog, folder: Path) -> int:
         active = {number.partition("_")[0] for number, job in queue.queued().items() if job.active}
         return [number for number in submitted if number in active]
 
-    removal.prune(folder, catalog, rules, in_queue, options.yes)
-    return 0
+    removal.prune(folder, catalog, options, in_queue)
 
 
-def _remove(chosen: Sequence[Image], options: ImagesRemove, folder: Path) -> int:
+def _remove(options: ImagesRemove, catalog: Catalog, folder: Path) -> None:
     from launcher.images import removal
 
-    image_format = ENGINES[options.engine].traits.image_format if options.engine else None
-    for image in chosen:
+    image_format = _format(options.engine)
+    for image in [catalog.require(name) for name in options.names]:
         with index.locked_image(folder, image.name):
             recorded = index.read(folder).get(image.name, {})
             sif = folder / f"{image.name}.sif"
@@ -254,15 +232,15 @@ def _remove(chosen: Sequence[Image], options: ImagesRemove, folder: Path) -> int
             for each in removed:
                 removal.remove(folder, image.name, each)
                 print(f"removed {image.name} ({each})")
-    return 0
 
 
-ACTIONS: dict[str, tuple[type[Any], Callable[[Sequence[Image], Any, Path], int]]] = {
+ACTIONS: dict[str, tuple[type[Any], Callable[[Any, Catalog, Path], None]]] = {
     "build": (ImagesBuild, _build),
     "lock": (ImagesLock, _lock),
     "verify": (ImagesVerify, _verify),
     "sbom": (ImagesSbom, _sbom),
     "rm": (ImagesRemove, _remove),
+    "prune": (ImagesPrune, _prune),
     "pull": (ImagesPull, _pull),
     "publish": (ImagesPublish, _publish),
 }

@@ -7,7 +7,7 @@ from collections.abc import Mapping, Sequence
 from typing import Any
 
 from launcher.commands import parse_own, print_json
-from launcher.options import Jobs
+from launcher.options.clusters import Jobs
 from launcher.slurm import history, queue
 from launcher.slurm.status import JobStatus, job_status
 

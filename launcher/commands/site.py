@@ -9,7 +9,7 @@ from typing import Any
 from aam.contract.errors import Unavailable
 from launcher import config
 from launcher.commands import parse_own, print_json
-from launcher.options import SiteShow
+from launcher.options.clusters import SiteShow
 from launcher.slurm.site import SITE_KEYS, Fact, Site
 from launcher.slurm.site_check import FactCheck, check_facts
 

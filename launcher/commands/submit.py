@@ -19,6 +19,7 @@ from launcher.detect import detect
 from launcher.engines import native
 from launcher.explain import warn
 from launcher.images import usage
+from launcher.options.submit import SubmitOptions, require_printable
 from launcher.plan.assembly import assemble_plan
 from launcher.plan.inputs import LaunchContext, LaunchInputs
 from launcher.plan.mounts import PathFact, absolute_paths
@@ -30,7 +31,6 @@ from launcher.slurm import checks, decide, history, memory, queue
 from launcher.slurm.job import Job
 from launcher.slurm.node import node_of
 from launcher.slurm.script import NODE_FOLDER, TRIALS, script, shares_trials
-from launcher.slurm.submit_options import SubmitOptions, require_printable
 from launcher.slurm.sweep import tasks_of
 
 PLAIN_SITE = "slurm"

@@ -10,7 +10,7 @@ from typing import Any
 from aam.contract.errors import MissingInput
 from launcher import config, trust
 from launcher.commands import parse_own
-from launcher.options import Trust
+from launcher.options.launches import Trust
 
 
 def run(launcher_options: Mapping[str, Any], argv: Sequence[str]) -> int:

@@ -28,6 +28,7 @@ from launcher.engines.image_build import ImageBuild
 from launcher.images import definitions, index, sbom
 from launcher.images.builder import Builder
 from launcher.images.lock import complete_lock
+from launcher.options.images import ImagesBuild
 from launcher.plan.catalog import Image
 
 DAY = "%Y%m%dT%H%M%SZ"
@@ -39,26 +40,14 @@ class BuildJob:
 
     Attributes:
         arguments: all build arguments.
-        wheels: folder of wheels to install from instead of an index.
-        source: an archive, or an engine with a storage, to make a SIF of instead of a definition.
-        fast: less compression, sooner done.
-        test: run the image's own test.
-        force: build even if it is there.
-        allow_one_source: take hashes that have one source without a comparison with the index.
-        sign: PEM private key to sign the SIF with.
+        options: those of the command line, with absolute paths.
     """
 
     image: Image
     builder: Builder
     folder: Path
     arguments: Mapping[str, str]
-    wheels: Path | None = None
-    source: str | None = None
-    fast: bool = False
-    test: bool = True
-    force: bool = False
-    allow_one_source: bool = False
-    sign: Path | None = None
+    options: ImagesBuild
 
     @property
     def sif(self) -> Path:
@@ -76,7 +65,7 @@ def build(job: BuildJob) -> Mapping[str, Any]:
     with stoppable(), index.locked_image(job.folder, name):
         _clear(job.folder, name)
         with tempfile.TemporaryDirectory(prefix=f".{name}.", dir=job.folder) as scratch:
-            return (_converted if job.source else _built)(job, Path(scratch))
+            return (_converted if job.options.from_ else _built)(job, Path(scratch))
 
 
 @contextmanager
@@ -135,11 +124,11 @@ def _clear(folder: Path, name: str) -> None:
 def _built(job: BuildJob, scratch: Path) -> Mapping[str, Any]:
     """Build a definition, unless an image of the same inputs is there."""
     name, builder = job.image.name, job.builder
-    lock = complete_lock(job.image, job.arguments, job.folder, job.allow_one_source)
+    lock = complete_lock(job.image, job.arguments, job.folder, job.options.allow_one_source)
     context = scratch / "context"
     inputs = _inputs(definitions.stage(definitions.sources(), name, lock, context), job)
     recorded = index.entry(index.read(job.folder), name, builder.image_format)
-    is_same = not job.force and recorded.get("inputs") == inputs
+    is_same = not job.options.rebuild and recorded.get("inputs") == inputs
     if is_same and builder.engine.exists(builder.program, recorded, job.sif):
         return {**recorded, "new": False}
     require_space(builder.engine.needs(builder.program, job.image.room, job.folder, os.environ))
@@ -151,7 +140,7 @@ def _built(job: BuildJob, scratch: Path) -> Mapping[str, Any]:
 
 def _converted(job: BuildJob, scratch: Path) -> Mapping[str, Any]:
     """Make a SIF of an archive, or of an image of another engine, without a registry."""
-    name, source = job.image.name, str(job.source)
+    name, source = job.image.name, str(job.options.from_)
     log = _log(job)
     facts: dict[str, Any] = {"from": source}
     if source in ENGINES:
@@ -181,12 +170,12 @@ def _build(job: BuildJob, context: Path, scratch: Path, archive: Path | None = N
         context=context,
         scratch=scratch,
         epoch=epoch(job.arguments),
-        wheels=job.wheels,
+        wheels=job.options.wheels,
         archive=archive,
-        fast=job.fast,
-        test=job.test,
+        fast=job.options.fast,
+        test=job.options.test,
         place=job.sif,
-        sign=job.sign,
+        sign=job.options.sign,
     )
 
 
@@ -197,11 +186,11 @@ def _log(job: BuildJob) -> BuildLog:
 def _recorded(job: BuildJob, facts: Mapping[str, Any], log: BuildLog) -> Mapping[str, Any]:
     name, builder = job.image.name, job.builder
     engine, arguments = f"{builder.engine.name} {builder.version}", dict(job.arguments)
-    entry = {**facts, "engine": engine, "arguments": {} if job.source else arguments}
+    entry = {**facts, "engine": engine, "arguments": {} if job.options.from_ else arguments}
     entry["built"] = int(time.time())
     index.write(job.folder, name, builder.image_format, entry)
     log.step(f"{name} is built: {facts.get('reference') or job.sif}")
-    if not job.source:  # another image may not have the program that makes it
+    if not job.options.from_:  # another image may not have the program that makes it
         try:
             sbom.make(job.folder, name, builder, entry)
         except Unavailable as error:
@@ -211,8 +200,8 @@ def _recorded(job: BuildJob, facts: Mapping[str, Any], log: BuildLog) -> Mapping
 
 def _inputs(context: str, job: BuildJob) -> str:
     arguments = json.dumps(dict(job.arguments), sort_keys=True)
-    parts = [context, job.builder.image_format, str(job.fast), arguments]
-    parts += [str(job.sign)] if job.sign else []
+    parts = [context, job.builder.image_format, str(job.options.fast), arguments]
+    parts += [str(job.options.sign)] if job.options.sign else []
     return hashlib.sha256("\0".join(parts).encode()).hexdigest()
 
 

@@ -4,12 +4,11 @@ from __future__ import annotations
 
 import re
 import subprocess
-from collections.abc import Sequence
 from dataclasses import dataclass
 
 from aam.contract.errors import Unavailable
-from launcher.engines import ENGINES
-from launcher.engines import of_format as engines_of_format
+from launcher.detect import detect
+from launcher.engines import ENGINES, containers, of_format
 from launcher.engines.base import Engine
 from launcher.host.facts import EngineFact
 
@@ -30,15 +29,21 @@ class Builder:
         return self.engine.traits.image_format
 
 
-def find(engines: Sequence[EngineFact], requested: str | None) -> Builder:
-    """Return the engine to build with: the requested one, or the first that can.
+def find(requested: str | None, image_format: str | None = None) -> Builder:
+    """Return the engine of this host to build with: the requested one, or the first that can.
+
+    Args:
+        image_format: of `EngineTraits.image_format`; None: any.
 
     Raises:
         Unavailable: there is none, or it is too old.
     """
-    candidates = [e for e in engines if requested in (None, e.name) and ENGINES[e.name].least]
+    known_engines = of_format(image_format) if image_format else containers()
+    suitable = [engine for engine in known_engines if engine.least]
+    names = [engine.name for engine in suitable if requested in (None, engine.name)]
+    candidates = [fact for fact in detect().engines if fact.name in names]
     if not candidates:
-        known = ", ".join(engine.name for engine in ENGINES.values() if engine.least)
+        known = ", ".join(engine.name for engine in suitable)
         what = f"no {requested}" if requested else f"none of {known}"
         remedy = f"install one of {known}"
         raise Unavailable("No engine to build with", f"{what} on PATH", remedy)
@@ -47,17 +52,6 @@ def find(engines: Sequence[EngineFact], requested: str | None) -> Builder:
             return _checked(fact)
     evidence = "; ".join(f"{fact.name}: {fact.obstacle}" for fact in candidates)
     raise Unavailable("No engine can build here", evidence, "remove that obstacle")
-
-
-def of_format(engines: Sequence[EngineFact], image_format: str, requested: str | None) -> Builder:
-    """Return the requested engine, or the first installed one for an image format.
-
-    Raises:
-        Unavailable: there is none, or it is too old.
-    """
-    known = [engine.name for engine in engines_of_format(image_format)]
-    present = next((fact.name for fact in engines if fact.name in known), known[0])
-    return find(engines, requested or present)
 
 
 def _checked(fact: EngineFact) -> Builder:

@@ -83,10 +83,18 @@ def write(folder: Path, image: str, image_format: str, facts: Mapping[str, Any] 
             temporary.write_text(json.dumps(dict(sorted(entries.items())), indent=1) + "\n")
 
 
-def not_recorded(name: str, folder: Path) -> MissingInput:
-    """Return the error for an image that images.json does not list."""
-    remedy = f"`aam-launch images build {name}`, or `lock` for one that was copied"
-    return MissingInput("No such image is recorded", f"{name} in '{folder}'", remedy)
+def of_image(folder: Path, name: str, image_format: str | None) -> dict[str, Mapping[str, Any]]:
+    """Return the entries of an image by format: those of all formats, or that of one.
+
+    Raises:
+        MissingInput: images.json has none.
+    """
+    recorded = read(folder).get(name, {})
+    found = {k: facts for k, facts in recorded.items() if image_format in (None, k)}
+    if not found:
+        remedy = f"`aam-launch images build {name}`, or `lock` for one that was copied"
+        raise MissingInput("No such image is recorded", f"{name} in '{folder}'", remedy)
+    return found
 
 
 @contextlib.contextmanager

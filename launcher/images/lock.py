@@ -22,7 +22,7 @@ from launcher.plan.catalog import Image
 PLATFORMS = ("manylinux_2_28_x86_64", "linux_x86_64")
 
 
-def lock(images: Sequence[Image], folder: Path) -> int:
+def lock(images: Sequence[Image], folder: Path) -> None:
     """Lock images and print what was written.
 
     Raises:
@@ -34,7 +34,6 @@ def lock(images: Sequence[Image], folder: Path) -> int:
             sources = definitions.sources()
             _wheels(image, sources, folder)
             _base(image, sources)
-    return 0
 
 
 def record_copy(name: str, folder: Path) -> None:

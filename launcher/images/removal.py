@@ -5,41 +5,30 @@ from __future__ import annotations
 import os
 from collections.abc import Callable, Sequence
 from contextlib import nullcontext
-from dataclasses import dataclass
 from pathlib import Path
 
 from launcher.engines import of_format
 from launcher.engines.base import GIB, which
 from launcher.images import index, sbom, usage
 from launcher.images.stored import StoredImage, days_since, stored
+from launcher.options.images import ImagesPrune
 from launcher.plan.catalog import Catalog
 from launcher.plan.plan import use_record
 
 
-@dataclass(frozen=True)
-class PruneRules:
-    """Rules by which `images prune` selects images; one that applies is enough.
+def _reasons(rules: ImagesPrune, image: StoredImage, catalog: Catalog) -> list[str]:
+    """Return why an image is pruned, one rule being enough; empty if it is kept.
 
-    Attributes:
-        unused: days without a launch; an image that was never launched counts from its build.
-        older_than: days since it was built.
-        superseded: prune what the catalog lists no longer, or with another PyTorch.
+    An image that was never launched is unused since its build.
     """
-
-    unused: float | None
-    older_than: float | None
-    superseded: bool
-
-    def reasons(self, image: StoredImage, catalog: Catalog) -> list[str]:
-        """Return why an image is pruned; empty if it is kept."""
-        found = []
-        age = days_since(image.built) if image.built is not None else None
-        idle = days_since(image.used) if image.used is not None else age
-        if self.older_than is not None and age is not None and age >= self.older_than:
-            found.append(f"built {age} days ago")
-        if self.unused is not None and idle is not None and idle >= self.unused:
-            found.append(f"last used {idle} days ago" if image.used else "never used")
-        return found + (_superseded(image, catalog) if self.superseded else [])
+    found = []
+    age = days_since(image.built) if image.built is not None else None
+    idle = days_since(image.used) if image.used is not None else age
+    if rules.older_than is not None and age is not None and age >= rules.older_than:
+        found.append(f"built {age} days ago")
+    if rules.unused is not None and idle is not None and idle >= rules.unused:
+        found.append(f"last used {idle} days ago" if image.used else "never used")
+    return found + (_superseded(image, catalog) if rules.superseded else [])
 
 
 def _superseded(image: StoredImage, catalog: Catalog) -> list[str]:
@@ -55,21 +44,19 @@ def _superseded(image: StoredImage, catalog: Catalog) -> list[str]:
 def prune(
     folder: Path,
     catalog: Catalog,
-    rules: PruneRules,
+    rules: ImagesPrune,
     in_queue: Callable[[str], Sequence[str]],
-    execute: bool,
-) -> int:
-    """Remove the images that a rule selects, and print each with its reason; return bytes freed.
+) -> None:
+    """Remove the images that a rule selects, and print each with its reason.
 
     An image that a container runs, or that a queued job names, is kept.
 
     Args:
         in_queue: returns the queued jobs whose script names a file or an id.
-        execute: False prints alone what would be removed.
     """
-    freed, entries = 0, index.read(folder)
+    freed, execute, entries = 0, rules.yes, index.read(folder)
     for image in stored(folder, entries):
-        why = "; ".join(rules.reasons(image, catalog))
+        why = "; ".join(_reasons(rules, image, catalog))
         if not why:
             continue
         lock = index.locked_image(folder, image.name) if execute else nullcontext()
@@ -89,7 +76,6 @@ def prune(
             done = "removed" if execute else "would be removed"
             print(f"{image.name:<10} {image.image_format:<8} {done}: {why}, {image.columns[1]}")
     print(f"{freed / GIB:.1f} GiB {'freed' if execute else 'would be freed; --yes removes them'}")
-    return freed
 
 
 def remove(folder: Path, name: str, image_format: str) -> None:

@@ -64,9 +64,7 @@ def publish(name: str, target: str, builder: Builder, folder: Path) -> str:
         CannotCreate: the registry refuses it.
     """
     _require_oras(target)
-    recorded, place = index.entry(index.read(folder), name, SIF), folder / f"{name}.sif"
-    if not recorded:
-        raise index.not_recorded(name, folder)
+    recorded, place = index.of_image(folder, name, SIF)[SIF], folder / f"{name}.sif"
     with index.locked_image(folder, name):
         builder.engine.verify(builder.program, name, recorded, place)
         log = _log(folder, name, "The image was not published")

@@ -17,7 +17,6 @@ from launcher.engines.base import PYTHON, SMOKE
 from launcher.engines.sif import SIF
 from launcher.engines.sif_file import is_signed, labels_of
 from launcher.engines.sif_signature import signature
-from launcher.host.facts import EngineFact
 from launcher.images import builder, index
 from launcher.images.builder import Builder
 from launcher.plan.catalog import Image
@@ -28,48 +27,36 @@ WRONG = 1
 
 
 def verify(
-    images: Sequence[Image],
-    engine: str | None,
-    folder: Path,
-    engines: Sequence[EngineFact],
-    test: bool,
-    key: Path | None = None,
-) -> int:
-    """Verify every recorded form of the images, or that of one engine.
+    image: Image, engine: str | None, folder: Path, test: bool, key: Path | None = None
+) -> None:
+    """Verify every recorded form of an image, or that of one engine.
 
     Args:
         key: PEM public key with which every SIF has to be signed.
 
     Raises:
-        MissingInput: an image is not recorded, not there, another one than was recorded, or its
+        MissingInput: the image is not recorded, not there, another one than was recorded, or its
             signature is not valid.
         Unavailable: its own test, or `aam check`, fails.
     """
-    for image in images:
-        entries = index.read(folder).get(image.name, {})
-        requested = ENGINES[engine].traits.image_format if engine else None
-        formats = [found for found in entries if requested in (None, found)]
-        if not formats:
-            raise index.not_recorded(image.name, folder)
-        for image_format in formats:
-            recorded, place = entries[image_format], folder / f"{image.name}.sif"
-            if image_format == SIF and not test:  # a file, compared without a program
-                of_format(SIF)[0].verify("", image.name, recorded, place)
-            else:
-                found = builder.of_format(engines, image_format, engine)
-                name = found.engine.verify(found.program, image.name, recorded, place)
-            print(f"ok      {image.name} ({image_format}) is what was recorded")
-            _pins(image, recorded.get("labels", {}))
-            if image_format == SIF:
-                _signature(place, key, engine, engines)
-                _second_reader(place)
-            if test:
-                argv = found.engine.exec_argv(found.program, name, [PYTHON, SMOKE])
-                hidden = unset(os.environ, found.engine.traits)
-                _run(argv, "its own test", hidden=hidden)
-                _check_device(image.name, found, folder)
-                _record(folder, image.name, image_format, recorded)
-    return 0
+    requested = ENGINES[engine].traits.image_format if engine else None
+    place = folder / f"{image.name}.sif"
+    for image_format, recorded in index.of_image(folder, image.name, requested).items():
+        if image_format == SIF and not test:  # a file, compared without a program
+            of_format(SIF)[0].verify("", image.name, recorded, place)
+        else:
+            found = builder.find(engine, image_format)
+            name = found.engine.verify(found.program, image.name, recorded, place)
+        print(f"ok      {image.name} ({image_format}) is what was recorded")
+        _pins(image, recorded.get("labels", {}))
+        if image_format == SIF:
+            _signature(place, key, engine)
+            _second_reader(place)
+        if test:
+            argv = found.engine.exec_argv(found.program, name, [PYTHON, SMOKE])
+            _run(argv, "its own test", hidden=unset(os.environ, found.engine.traits))
+            _check_device(image.name, found, folder)
+            _record(folder, image.name, image_format, recorded)
 
 
 def _record(folder: Path, name: str, image_format: str, recorded: Mapping[str, Any]) -> None:
@@ -90,9 +77,7 @@ def _pins(image: Image, labels: Mapping[str, str]) -> None:
             print(f"{verdict} {key}: {measured} measured, {pin} in the catalog")
 
 
-def _signature(
-    place: Path, key: Path | None, engine: str | None, engines: Sequence[EngineFact]
-) -> None:
+def _signature(place: Path, key: Path | None, engine: str | None) -> None:
     """Verify the signature of a SIF where it has one and its key is known.
 
     Raises:
@@ -106,7 +91,7 @@ def _signature(
         print("note    not signed")
         return
     try:
-        found = builder.of_format(engines, SIF, engine)
+        found = builder.find(engine, SIF)
     except Unavailable as error:
         if key is not None:
             raise

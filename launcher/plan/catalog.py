@@ -7,7 +7,7 @@ from dataclasses import dataclass, field, fields
 from pathlib import Path
 from typing import Any
 
-from aam.contract.errors import ConfigurationError
+from aam.contract.errors import ConfigurationError, UsageError
 from aam.contract.suggestions import nearest
 from aam.contract.yaml_document import Entry
 from launcher.gpus.base import DriverRange
@@ -95,6 +95,19 @@ class Catalog:
     def image(self, name: str) -> Image | None:
         """Return the image called `name`, or None."""
         return next((image for image in self.images if image.name == name), None)
+
+    def require(self, name: str, noun: str = "image") -> Image:
+        """Return the image called `name`, which messages call a `noun`.
+
+        Raises:
+            UsageError: there is none, with the nearest name.
+        """
+        found = self.image(name)
+        if found is None:
+            known = [image.name for image in self.images]
+            remedy = nearest(name, known, f"known are {', '.join(known)}")
+            raise UsageError(f"No such {noun}", f"'{name}'", remedy)
+        return found
 
     def faults_of(
         self, vendor: str | None, torch: str | None, arch: str | None = None

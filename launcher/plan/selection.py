@@ -12,8 +12,7 @@ from __future__ import annotations
 from collections.abc import Sequence
 from dataclasses import dataclass
 
-from aam.contract.errors import Unavailable, UsageError
-from aam.contract.suggestions import nearest
+from aam.contract.errors import Unavailable
 from launcher.findings import Finding
 from launcher.gpus import VENDORS
 from launcher.host.facts import Gpu, Host
@@ -143,13 +142,10 @@ def _named(inputs: LaunchInputs, gpus: GpuSurvey, engines: tuple[str, ...]) -> C
     """Return the choice of the requested image, if it fits."""
     host, catalog, settings, use = inputs.host, inputs.catalog, inputs.settings, inputs.gpu_use
     name, source = settings.text("image"), settings.source("image")
-    image = catalog.image(name)
-    if image is None and not any(found.image == name for found in inputs.built):
-        known = [known.name for known in catalog.images]
-        remedy = nearest(name, known, f"known are {', '.join(known)}")
-        raise UsageError("No such image", f"'{name}'", remedy)
-    if image is None:
+    if catalog.image(name) is None and any(found.image == name for found in inputs.built):
         image = Image(name, "an image that is not in the catalog", None, {}, source=source)
+    else:
+        image = catalog.require(name)
     group = next((group for group in gpus.groups if image in group.images), None)
     same = [group for group in gpus.groups if image.vendor in (None, group.gpus[0].vendor)]
     if group is None and same and image.vendor != CPU:

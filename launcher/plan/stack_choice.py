@@ -10,8 +10,7 @@ from __future__ import annotations
 
 from dataclasses import dataclass, replace
 
-from aam.contract.errors import Unavailable, UsageError
-from aam.contract.suggestions import nearest
+from aam.contract.errors import Unavailable
 from launcher.findings import Finding
 from launcher.host.facts import Gpu, Host
 from launcher.plan import refusals
@@ -78,11 +77,7 @@ def _named(
 ) -> StackChoice:
     """Return the stack that a user or a site names, if it serves GPUs of the host."""
     name, source = settings.text("image"), settings.source("image")
-    stack = catalog.image(name)
-    if stack is None:
-        known = [known.name for known in catalog.images]
-        remedy = nearest(name, known, f"known are {', '.join(known)}")
-        raise UsageError("No such stack", f"'{name}' ({source})", remedy)
+    stack = catalog.require(name, "stack")
     used = [group for group in gpus.groups if stack in group.images]
     found = processor_problems(stack, host)
     if not used and stack.vendor != CPU:

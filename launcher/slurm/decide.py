@@ -11,6 +11,7 @@ from launcher.engines import ENGINES
 from launcher.engines.base import assignments
 from launcher.engines.sif import mount_option
 from launcher.gpus import VENDORS, visible_devices_variables
+from launcher.options.submit import SubmitOptions, seconds
 from launcher.plan.environment import PASSED
 from launcher.plan.launch_record import RECORD
 from launcher.plan.mounts import PathFact
@@ -19,7 +20,6 @@ from launcher.plan.settings import LaunchSettings
 from launcher.slurm.job import Allocation, Place, Program
 from launcher.slurm.script import NODE_FOLDER, PLAIN, resumable, shares_trials
 from launcher.slurm.site import Site
-from launcher.slurm.submit_options import SubmitOptions, seconds
 
 NAME = re.compile(r"[A-Za-z0-9_.@+-]+\Z")
 """Names of partitions, accounts, reservations and qualities of service."""

@@ -18,13 +18,13 @@ from launcher import config
 from launcher.engines import ENGINES
 from launcher.engines.base import assignments
 from launcher.gpus import VENDORS, host_libraries
+from launcher.options.submit import SubmitOptions
 from launcher.plan import environment
 from launcher.plan.plan import Plan
 from launcher.slurm import decide
 from launcher.slurm.job import Job, Program
 from launcher.slurm.script import BIND, NODE_FOLDER, plain, quoted, script
 from launcher.slurm.site import Site
-from launcher.slurm.submit_options import SubmitOptions
 
 SITE = "cosmos"
 SCRATCH = "/cosmos/vast/scratch/$USER"

@@ -13,9 +13,9 @@ from dataclasses import dataclass
 from typing import Literal
 
 from launcher import config
+from launcher.options.submit import seconds
 from launcher.slurm import queue
 from launcher.slurm.site import Site, filled
-from launcher.slurm.submit_options import seconds
 
 
 @dataclass(frozen=True)

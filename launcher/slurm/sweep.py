@@ -19,8 +19,8 @@ from aam.contract.options import arguments, options_of
 from aam.contract.options.config_file import typed
 from aam.contract.options.field import flag_of
 from aam.contract.yaml_document import Entry
+from launcher.options.submit import MOST_TASKS
 from launcher.plan.request import Request
-from launcher.slurm.submit_options import MOST_TASKS
 
 FOLDER = "--output-dir"
 

@@ -17,8 +17,8 @@ import pytest
 from aam import __version__
 from aam.cli import main, parse
 from aam.contract.options import OptionSpec, find, from_plain, names, specs, to_plain
+from launcher import options
 from launcher.cli import main as launch
-from launcher.options import OWN
 from launcher.plan.request import parse as parse_launch
 
 ROOT = Path(__file__).parents[2]
@@ -108,12 +108,12 @@ def test_help_is_wrapped_at_the_width_of_the_terminal(command: str, columns: int
         assert max(map(len, text.splitlines())) <= columns
 
 
-@pytest.mark.parametrize("command", OWN)
+@pytest.mark.parametrize("command", options.NAMES)
 def test_help_of_the_launchers_own_commands(command: str) -> None:
     page = help_of("aam-launch", *command.split(), "--help")
     assert max(map(len, page.splitlines())) <= 80
     assert page.partition("\nExamples\n")[2].count("aam-launch ") == 2
-    assert all(spec.flag in page for spec in specs(OWN[command]))
+    assert all(spec.flag in page for spec in specs(options.find(command)))
 
 
 @of_each_option()

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import importlib.util
 import json
 import os
 import shlex
@@ -17,11 +18,10 @@ from hypothesis import strategies as st
 from aam import __version__
 from aam.contract.errors import UsageError
 from aam.contract.options import Role, find, names, specs
+from launcher import options
 from launcher.cli import main
-from launcher.commands import NAMES
 from launcher.engines import shell_line
 from launcher.engines.native import LIBRARIES, missing
-from launcher.options import OWN
 from launcher.plan.launcher_options import LAUNCHER_OPTIONS
 from launcher.plan.plan import Plan
 from launcher.plan.request import JSON, Request, parse
@@ -170,12 +170,14 @@ def test_json_is_of_the_command_that_has_it() -> None:
     assert "--json" in parse([*SIMULATE, "--json"]).launcher_options
 
 
-def test_the_names_of_the_launchers_commands_are_those_of_their_options() -> None:
-    assert tuple(OWN) == NAMES
+@pytest.mark.parametrize("command", options.NAMES)
+def test_each_command_of_the_launcher_has_options_and_a_module(command: str) -> None:
+    assert options.find(command).__doc__
+    assert importlib.util.find_spec(f"launcher.commands.{command.partition(' ')[0]}")
 
 
 def test_no_command_belongs_to_both_programs() -> None:
-    assert not set(names()) & set(OWN)
+    assert not set(names()) & set(options.NAMES)
 
 
 # --- what will run

@@ -24,6 +24,7 @@ from aam.contract.yaml_document import entries
 from launcher.engines import ENGINES
 from launcher.engines.sif import record_of
 from launcher.images import index, usage
+from launcher.options.submit import SubmitOptions
 from launcher.plan.mounts import Mount
 from launcher.plan.plan import Plan, use_record
 from launcher.plan.request import parse
@@ -32,7 +33,6 @@ from launcher.slurm.job import Allocation, Job, Place, Program
 from launcher.slurm.queue import Queued
 from launcher.slurm.script import script
 from launcher.slurm.status import job_status, progress
-from launcher.slurm.submit_options import SubmitOptions
 from launcher.slurm.sweep import tasks_of
 from tests.launcher.test_sif_files import sif
 from tests.support.submissions import WORDS, submit

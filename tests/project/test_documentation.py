@@ -9,11 +9,12 @@ from pathlib import Path
 import pytest
 
 from aam.contract.options import HELP, find, names, parse_command, parse_known, specs, split_command
+from launcher import options
 from launcher.commands import parse_own
-from launcher.options import FORWARDING, OWN
+from launcher.options import FORWARDING, NAMES
+from launcher.options.submit import SubmitOptions
 from launcher.plan.launcher_options import LAUNCHER_OPTIONS
 from launcher.plan.request import request_of
-from launcher.slurm.submit_options import SubmitOptions
 
 ROOT = Path(__file__).parents[2]
 DOCUMENTS = [ROOT / "README.md", ROOT / "CONTRIBUTING.md", *sorted((ROOT / "docs").rglob("*.md"))]
@@ -42,9 +43,12 @@ SHOWN = [
 
 EXAMPLES = [
     (f"{program} {name} --help: {line.strip()}", line.strip())
-    for program, kinds in (("aam", {n: find(n) for n in names()}), ("aam-launch", OWN))
-    for name, kind in kinds.items()
-    for line in (kind.__doc__ or "").partition("Examples:\n")[2].replace("\\\n", " ").splitlines()
+    for program, known, class_of in (("aam", names(), find), ("aam-launch", NAMES, options.find))
+    for name in known
+    for line in (class_of(name).__doc__ or "")
+    .partition("Examples:\n")[2]
+    .replace("\\\n", " ")
+    .splitlines()
     if line.strip().startswith("aam")
 ]
 
@@ -62,16 +66,16 @@ def test_command_lines_parse(line: str) -> None:
         parse_command(command, rest, incomplete=not whole)
         return
     launcher_options, rest = parse_known(LAUNCHER_OPTIONS.values(), argv)
-    command, arguments = split_command(rest, OWN)
+    command, arguments = split_command(rest, NAMES)
     if command == "submit":
         _, arguments = parse_known(specs(SubmitOptions), arguments)
     if command == "replay":
         arguments = arguments[:1]  # options of the recorded command follow
-    if command in FORWARDING or command not in OWN:
+    if command in FORWARDING or command not in NAMES:
         incomplete = command == "explain" or not whole
-        request_of(launcher_options, arguments if command in OWN else rest, incomplete=incomplete)
+        request_of(launcher_options, arguments if command in NAMES else rest, incomplete=incomplete)
     else:
-        parse_own(OWN[command], arguments, command)
+        parse_own(options.find(command), arguments, command)
 
 
 def test_the_readme_shows_the_four_commands_in_order() -> None:

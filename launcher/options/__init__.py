@@ -1,0 +1,68 @@
+"""Registry of the launcher's own commands: group in the help page and options class of each."""
+
+import importlib
+
+COMMANDS: dict[str, dict[str, str]] = {
+    "Understand": {
+        "explain": "launcher.options.launches.Explain",
+        "doctor": "launcher.options.launches.Doctor",
+        "replay": "launcher.options.launches.Replay",
+    },
+    "Images": {
+        "images": "launcher.options.images.Images",
+        "images build": "launcher.options.images.ImagesBuild",
+        "images lock": "launcher.options.images.ImagesLock",
+        "images verify": "launcher.options.images.ImagesVerify",
+        "images sbom": "launcher.options.images.ImagesSbom",
+        "images rm": "launcher.options.images.ImagesRemove",
+        "images prune": "launcher.options.images.ImagesPrune",
+        "images pull": "launcher.options.images.ImagesPull",
+        "images publish": "launcher.options.images.ImagesPublish",
+    },
+    "Environments": {
+        "env create": "launcher.options.environments.EnvCreate",
+        "env show": "launcher.options.environments.EnvShow",
+    },
+    "Slurm": {
+        "submit": "launcher.options.submit.SubmitOptions",
+        "jobs": "launcher.options.clusters.Jobs",
+        "site show": "launcher.options.clusters.SiteShow",
+        "site check": "launcher.options.clusters.SiteCheck",
+    },
+    "Set up": {
+        "trust": "launcher.options.launches.Trust",
+        "completion": "aam.contract.completion.Completion",
+    },
+}
+"""Group of the help page -> command -> options class; all of them take 7 ms of a start.
+
+The first word of a command is its module in `launcher.commands`.
+"""
+
+NAMES = tuple(name for group in COMMANDS.values() for name in group)
+
+
+def find(command: str) -> type:
+    """Return the options class of a command; only its module is imported."""
+    reference = next(group[command] for group in COMMANDS.values() if command in group)
+    module, _, class_name = reference.rpartition(".")
+    found: type = getattr(importlib.import_module(module), class_name)
+    return found
+
+
+FORWARDING = ("explain", "submit")
+"""Commands that a command line of `aam` follows."""
+
+READ = {
+    "explain": ("--json", "--host", "--image", "--runtime", "--site"),
+    "doctor": ("--json", "--host", "--image-dir"),
+    "images": ("--json", "--image-dir"),
+    "env create": ("--host", "--force", "--site"),
+    "env show": ("--json", "--host", "--force", "--site"),
+    "replay": ("--dry-run", "--force"),
+    "jobs": ("--json",),
+    "site show": ("--json",),
+    "site check": ("--json",),
+    "submit": ("--dry-run", "--site", "--image", "--force"),
+}
+"""Options of the launcher that the help page of a command names, besides --image-dir for images."""

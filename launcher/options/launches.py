@@ -1,0 +1,60 @@
+"""Options of explain, doctor, replay and trust."""
+
+from dataclasses import dataclass
+from pathlib import Path
+
+from aam.contract.options.field import option
+
+
+@dataclass(frozen=True)
+class Explain:
+    """Show every decision about a command, its reason and its source; run nothing.
+
+    Examples:
+        aam-launch explain pretrain --table study.biom --tree tree.nwk --output-dir run
+        aam-launch explain pretrain --host node.tar
+    """
+
+
+@dataclass(frozen=True)
+class Doctor:
+    """Show GPUs, drivers and engines of this host, what would fail, and the remedy.
+
+    Examples:
+        aam-launch doctor
+        aam-launch doctor --capture node.tar
+    """
+
+    capture: Path | None = option(
+        "Write the facts about this host that decisions depend on to a tar.",
+        default=None,
+        role="output",
+        basic=True,
+    )
+
+
+@dataclass(frozen=True)
+class Replay:
+    """Run the run of a run.json again; further options replace those of that run.
+
+    Examples:
+        aam-launch replay run/run.json --output-dir again
+        aam-launch replay run --output-dir again --dry-run
+    """
+
+    record: Path = option("The run.json, or the folder of the run.", first=True)
+
+
+@dataclass(frozen=True)
+class Trust:
+    """Accept the settings in the aam-launch.yaml of a folder as they are now.
+
+    Examples:
+        aam-launch trust
+        aam-launch trust project --revoke
+    """
+
+    file: Path = option(
+        "Folder or file; the current folder by default.", default=Path("."), first=True, basic=True
+    )
+    revoke: bool = option("Trust these settings no longer.", default=False, basic=True)
