@@ -11,9 +11,8 @@ from aam.performance.bench import Measured
 from aam.performance.tune_result import RATE_NOTE, failures, measured_json, rate_cells
 from aam.performance.tune_settings import Setting
 from aam.performance.workload_setup import set_up
-from aam.report.base import Table
 from aam.report.speed_page import Bar, write_page
-from aam.report.terminal import print_table
+from aam.report.terminal import Table, print_table
 
 
 def run(options: BenchPretrain | BenchTrain | BenchWorkload) -> None:

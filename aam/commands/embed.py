@@ -58,14 +58,7 @@ def run(options: Embed) -> dict[str, object]:
     write_embeddings(folder / "embeddings.tsv", ids, [embeddings_ND])
     with atomic_write(folder / "ordination.txt") as temporary:
         write_ordination(temporary, ids, coords, explained)
-    figure = ordination_figure(
-        coords,
-        explained.tolist(),
-        "Samples by their embedding",
-        values=colour.values if colour else None,
-        labels=colour.labels if colour else None,
-        named=colour.column if colour else "",
-    )
+    figure = ordination_figure(coords, explained.tolist(), "Samples by their embedding", colour)
     with atomic_write(folder / "pcoa.png") as temporary:
         figure.savefig(temporary, dpi=150)
     info(f"{len(ids)} samples: {', '.join(FILES)} in {folder}")

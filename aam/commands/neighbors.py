@@ -11,7 +11,8 @@ from aam.contract.files import refuse_existing
 from aam.contract.options.commands.use import Neighbors
 from aam.contract.options.study import PhylogenyOptions, TableOptions
 from aam.data.distances import DistanceMatrix, read_distances
-from aam.data.neighbors import agreement, nearest, read_embeddings
+from aam.data.embeddings import read_embeddings
+from aam.data.neighbors import agreement, nearest
 from aam.data.study import load_study
 from aam.data.table import FeatureTable
 from aam.data.unifrac.matrix import unifrac_matrix

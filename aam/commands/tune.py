@@ -16,9 +16,8 @@ from aam.performance.tune_result import (
 )
 from aam.performance.tune_settings import MYTHS
 from aam.performance.workload_setup import SetUp, set_up
-from aam.report.base import Table
 from aam.report.speed_page import write_page
-from aam.report.terminal import print_table
+from aam.report.terminal import Table, print_table
 from aam.training.runtime import tuned_for
 
 

@@ -28,21 +28,27 @@ def metrics_by(scored: ScoredPredictions, texts: Sequence[str]) -> dict[str, Met
     numbers = _numbers(texts)
     if numbers is None:
         labels = np.array([text or UNKNOWN for text in texts])
-        return {name: _of(scored, labels == name) for name in sorted(set(labels.tolist()))}
-    known = np.isfinite(numbers)
-    edges = np.unique(np.quantile(numbers[known], np.linspace(0, 1, BINS + 1)))
-    bins = np.where(known, np.searchsorted(edges[1:-1], numbers, side="right"), -1)
-    found = {
-        f"{low:.4g} to {high:.4g}": _of(scored, bins == number)
-        for number, (low, high) in enumerate(pairwise(edges))
+        named = {name: np.flatnonzero(labels == name) for name in sorted(set(labels.tolist()))}
+        return {name: compute_metrics(scored.take(chosen)) for name, chosen in named.items()}
+    rows = quantile_bins(numbers, BINS)
+    if len(unknown := np.flatnonzero(~np.isfinite(numbers))):
+        rows[UNKNOWN] = unknown
+    return {name: compute_metrics(scored.take(chosen)) for name, chosen in rows.items()}
+
+
+def quantile_bins(values: npt.NDArray[np.float64], number: int) -> dict[str, npt.NDArray[np.int64]]:
+    """Divide values at their quantiles into at most `number` bins of about equal size.
+
+    Returns:
+        The rows of each bin by its range; values that are not finite are in none.
+    """
+    known = np.isfinite(values)
+    edges = np.unique(np.quantile(values[known], np.linspace(0, 1, number + 1)))
+    bins = np.where(known, np.searchsorted(edges[1:-1], values, side="right"), -1)
+    return {
+        f"{low:.4g} to {high:.4g}": np.flatnonzero(bins == bin_number)
+        for bin_number, (low, high) in enumerate(pairwise(edges))
     }
-    if not known.all():
-        found[UNKNOWN] = _of(scored, ~known)
-    return found
-
-
-def _of(scored: ScoredPredictions, chosen: npt.NDArray[np.bool_]) -> Metrics:
-    return compute_metrics(scored.take(np.flatnonzero(chosen)))
 
 
 def _numbers(texts: Sequence[str]) -> npt.NDArray[np.float64] | None:

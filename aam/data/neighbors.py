@@ -9,10 +9,8 @@ Shape suffixes: Q query samples, C samples of the collection, K neighbors, D wid
 
 from __future__ import annotations
 
-import json
 from collections.abc import Callable
 from dataclasses import dataclass
-from pathlib import Path
 from typing import TypeAlias
 
 import numpy as np
@@ -22,12 +20,11 @@ from scipy.spatial.distance import cdist
 from scipy.stats import spearmanr
 from sklearn.neighbors import NearestNeighbors
 
-from aam.contract.errors import DataError, first_few
-from aam.contract.files import require
+from aam.contract.errors import DataError
 from aam.contract.installation import not_installed
 from aam.contract.options.commands.use import IndexName
-from aam.contract.run_record import beside
 from aam.data.distances import DistanceMatrix
+from aam.data.embeddings import Embeddings
 from aam.data.metadata import ID_HEADER
 
 HNSW_LINKS = 32
@@ -38,63 +35,6 @@ HNSW_CANDIDATES = 128
 Floats: TypeAlias = npt.NDArray[np.float32]
 Search: TypeAlias = Callable[[Floats, Floats, int], tuple[Floats, npt.NDArray[np.int64]]]
 """Collection [C, D], queries [Q, D] and K -> distances and rows [Q, K], nearest first."""
-
-
-@dataclass(frozen=True)
-class Embeddings:
-    """Embeddings of samples.
-
-    Attributes:
-        path: of the table.
-        ids: of the samples, unique.
-        values: float32 [N, D].
-        model: SHA-256 of the checkpoint that made them; None if the run record is absent.
-    """
-
-    path: Path
-    ids: npt.NDArray[np.str_]
-    values: npt.NDArray[np.float32]
-    model: str | None
-
-
-def read_embeddings(path: Path) -> Embeddings:
-    """Read the embeddings.tsv of `aam embed`.
-
-    Raises:
-        MissingInput: there is no such file.
-        DataError: it is not such a table, has no samples, an id twice, or values that are not
-            finite.
-    """
-    remedy = "give the embeddings.tsv of `aam embed`"
-    try:
-        header = pd.read_csv(require(path, "table of embeddings"), sep="\t", nrows=0).columns
-        types = dict.fromkeys(header[1:], np.float32)
-        table = pd.read_csv(path, sep="\t", dtype={ID_HEADER: str, **types})
-    except (ValueError, UnicodeDecodeError) as error:
-        raise DataError("Not a table of embeddings", f"'{path}', {error}", remedy) from error
-    expected = [ID_HEADER, *(f"e{k}" for k in range(len(header) - 1))]
-    if list(header) != expected or len(header) < 2 or table.empty:
-        evidence = f"'{path}' has {len(table)} rows and the columns {first_few(header)}"
-        raise DataError("Not a table of embeddings", evidence, remedy)
-    ids, values = table[ID_HEADER], table.iloc[:, 1:].to_numpy(np.float32)
-    if ids.duplicated().any():
-        evidence = f"{first_few(ids[ids.duplicated()].unique())} in '{path}'"
-        raise DataError("Sample ids occur twice", evidence, "give each sample one row")
-    if not np.isfinite(values).all():
-        evidence = f"samples {first_few(ids[~np.isfinite(values).all(axis=1)])} in '{path}'"
-        raise DataError("Embeddings that are not finite numbers", evidence, "embed them again")
-    return Embeddings(path, ids.to_numpy(str), values, _model_of(path))
-
-
-def _model_of(path: Path) -> str | None:
-    """Return the SHA-256 of the model in the run record of a table of embeddings."""
-    for record in (beside(path), path.with_name("embed.run.json")):
-        try:
-            content = json.loads(record.read_text(encoding="utf-8"))
-            return str(content["inputs"]["--model"]["sha256"])
-        except (OSError, ValueError, LookupError, TypeError):
-            continue
-    return None
 
 
 def _exact(

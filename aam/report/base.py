@@ -9,6 +9,7 @@ from typing import TYPE_CHECKING, Literal
 from aam.report.colours import Colour
 from aam.report.models import ModelComparison
 from aam.report.run import Run
+from aam.report.terminal import Table
 
 if TYPE_CHECKING:
     from matplotlib.figure import Figure
@@ -66,25 +67,6 @@ class Drawing:
 
 Draw = Callable[[ReportInput], Drawing | None]
 """Draws one picture; None where the run folder lacks the data."""
-
-
-@dataclass(frozen=True)
-class Table:
-    """A table of the page.
-
-    Attributes:
-        title: above it.
-        heads: of the columns.
-        rows: cells; the first of a row names it.
-        note: sentence below it.
-        strong: numbers of rows to emphasize.
-    """
-
-    title: str
-    heads: Sequence[str]
-    rows: Sequence[Sequence[str]]
-    note: str = ""
-    strong: Sequence[int] = ()
 
 
 Tabulate = Callable[[ReportInput], Table | None]

@@ -8,10 +8,9 @@ import numpy as np
 
 from aam.contract.errors import DataError
 from aam.data.metrics import ScoredPredictions, compute_metrics
-from aam.report.base import Table
 from aam.report.content import option_rows
 from aam.report.run import Run
-from aam.report.terminal import TITLES, shown
+from aam.report.terminal import TITLES, Table, metric_cells
 
 
 def comparison(runs: Sequence[Run]) -> list[Table]:
@@ -49,7 +48,7 @@ def _metrics_table(
     found = [compute_metrics(one) for one in scored]
     metrics = [name for name in TITLES if all(name in one for one in found)]
     rows = [
-        [name, run.part, *(shown(metric, one[metric]) for metric in metrics)]
+        [name, run.part, *metric_cells(metrics, one)]
         for name, run, one in zip(names, runs, found, strict=True)
     ]
     return Table(title, ["", "Measured on", *(TITLES[name] for name in metrics)], rows)

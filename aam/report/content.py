@@ -14,6 +14,7 @@ import numpy as np
 
 from aam.contract.options import find, specs
 from aam.contract.options.field import flat
+from aam.memory import shown_size
 from aam.report.base import ReportInput
 from aam.report.models import OWN
 from aam.report.run import Run
@@ -115,7 +116,12 @@ def input_rows(run: Run) -> Rows:
     """Return option, path, size and SHA-256 of every input."""
     inputs = run.facts.get("inputs") or {}
     return [
-        [flag, str(file.get("path", "")), _size(file.get("bytes")), str(file.get("sha256", ""))]
+        [
+            flag,
+            str(file.get("path", "")),
+            shown_size(file["bytes"]) if isinstance(file.get("bytes"), int) else "",
+            str(file.get("sha256", "")),
+        ]
         for flag, file in inputs.items()
     ]
 
@@ -233,15 +239,6 @@ def _timestamp(text: Any) -> str:
         return str(text)
     zone = moment.tzname() or ""
     return f"{moment:%Y-%m-%d %H:%M} {zone}".strip()
-
-
-def _size(number: Any) -> str:
-    if not isinstance(number, int):
-        return ""
-    for unit, size in (("GiB", 2**30), ("MiB", 2**20), ("KiB", 2**10)):
-        if number >= size:
-            return f"{number / size:.1f} {unit}"
-    return f"{number} B"
 
 
 def _text(value: Any) -> str:

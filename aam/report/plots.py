@@ -10,6 +10,7 @@ import numpy as np
 import numpy.typing as npt
 
 from aam.report.canvas import INK, MARKERS, MOST_VECTORS, SERIES, blank, styled
+from aam.report.colours import Colour
 
 if TYPE_CHECKING:
     from matplotlib.axes import Axes
@@ -69,13 +70,7 @@ def curve_figure(
 
 @styled
 def ordination_figure(
-    coords: F64,
-    explained: Sequence[float],
-    title: str = "",
-    *,
-    values: F64 | None = None,
-    labels: Sequence[str] | None = None,
-    named: str = "",
+    coords: F64, explained: Sequence[float], title: str = "", colour: Colour | None = None
 ) -> Figure:
     """Plot samples in the plane of two principal coordinates.
 
@@ -83,29 +78,27 @@ def ordination_figure(
         coords: [N, 2 or more]; the first two columns are drawn.
         explained: part of the variance of each axis, 0 to 1.
         title: above the axes.
-        values: [N] numbers that colour the samples; NaN where unknown.
-        labels: N categories that colour them; "" where unknown. Give one of both, or neither.
-        named: title of the legend or colour bar.
+        colour: metadata column that colours the samples; None for one colour.
     """
     figure, axes = blank(6.4, 4.6)
     pixels = len(coords) > MOST_VECTORS
     size = 36 if len(coords) <= 300 else 18 if len(coords) <= MOST_VECTORS else 7
     alpha = 0.85 if len(coords) <= MOST_VECTORS else 0.6
     look: dict[str, Any] = {"s": size, "alpha": alpha, "linewidths": 0, "rasterized": pixels}
-    if values is not None:
-        known = np.isfinite(values)
+    if colour is not None and colour.values is not None:
+        known = np.isfinite(colour.values)
         _unknown(axes, coords[~known], size, pixels)
         # Plasma without its ends: neither as dark as a dark page nor as light as a light one.
         drawn = axes.scatter(
-            coords[known, 0], coords[known, 1], c=values[known], cmap=_colours(), **look
+            coords[known, 0], coords[known, 1], c=colour.values[known], cmap=_colours(), **look
         )
-        bar = figure.colorbar(drawn, ax=axes, label=named, shrink=0.85)
+        bar = figure.colorbar(drawn, ax=axes, label=colour.column, shrink=0.85)
         bar.outline.set_visible(False)
         bar.ax.grid(False)
         if bar.solids is not None:
             bar.solids.set_alpha(1)
-    elif labels is not None:
-        _categories(axes, coords, labels, named, look)
+    elif colour is not None:
+        _categories(axes, coords, colour, look)
     else:
         axes.scatter(coords[:, 0], coords[:, 1], color=SERIES[0], **look)
     axes.set_title(title)
@@ -135,21 +128,16 @@ def points_figure(coords: F64, explained: Sequence[float], title: str) -> Figure
 
 def _mean(folds: Sequence[Mapping[str, F64]], column: str) -> tuple[F64, F64]:
     """Average over the folds that reached an epoch; epochs are counted from 1."""
-    epochs = np.unique(np.concatenate([fold["epoch"] for fold in folds]))
-    sums, times = np.zeros(len(epochs)), np.zeros(len(epochs))
-    for fold in folds:
-        known = np.isfinite(fold[column])
-        place = np.searchsorted(epochs, fold["epoch"][known])
-        sums[place] += fold[column][known]
-        times[place] += 1
-    with np.errstate(invalid="ignore"):
-        return epochs + 1, sums / times
+    import pandas as pd
+
+    of_folds = pd.concat([pd.Series(fold[column], fold["epoch"]) for fold in folds])
+    means = of_folds.groupby(level=0).mean()
+    return means.index.to_numpy() + 1, means.to_numpy()
 
 
-def _categories(
-    axes: Axes, coords: F64, labels: Sequence[str], named: str, look: Mapping[str, Any]
-) -> None:
+def _categories(axes: Axes, coords: F64, colour: Colour, look: Mapping[str, Any]) -> None:
     """Plot the most frequent categories with a colour and a marker each, the rest in grey."""
+    labels = colour.labels or ()
     times = Counter(label for label in labels if label)
     chosen = sorted(name for name, _ in times.most_common(MOST_CATEGORIES))
     given = np.array(labels, dtype=str)
@@ -176,7 +164,7 @@ def _categories(
     axes.legend(
         handles[first:] + handles[:first],
         names[first:] + names[:first],
-        title=named,
+        title=colour.column,
         loc="center left",
         bbox_to_anchor=(1.0, 0.5),
         alignment="left",

@@ -14,7 +14,8 @@ import numpy.typing as npt
 from aam.contract.errors import DataError, MissingInput
 from aam.contract.options.study import ordered_levels
 from aam.data.distances import DistanceMatrix, read_distances
-from aam.data.metadata import ID_HEADER, OLD_ID_HEADER
+from aam.data.embeddings import read_embeddings
+from aam.data.metadata import ID_HEADER
 from aam.data.metrics import ScoredPredictions
 from aam.data.predictions import (
     class_predictions,
@@ -119,7 +120,8 @@ def read_run(folder: Path) -> Run:
         curves[""] = _read_curves(folder / "metrics.csv")
     curves = {fold: columns for fold, columns in curves.items() if len(columns["epoch"])}
     sample_ids, scored, part = _read_scored(folder / "predictions.tsv", facts)
-    embedded_ids, embeddings = _read_embeddings(folder / "embeddings.tsv")
+    embedded = folder / "embeddings.tsv"
+    embeddings = read_embeddings(embedded) if embedded.is_file() else None
     baselines = sorted(path.parent for path in folder.glob("baseline*/metrics.json"))
     unifrac = folder / "unifrac.tsv"
     return Run(
@@ -129,8 +131,8 @@ def read_run(folder: Path) -> Run:
         sample_ids,
         scored,
         part,
-        embedded_ids,
-        embeddings,
+        () if embeddings is None else tuple(embeddings.ids.tolist()),
+        None if embeddings is None else embeddings.values.astype(np.float64),
         _read_groups(folder / "splits.tsv"),
         read_distances(unifrac) if unifrac.is_file() else None,
         _read_json(folder / "scores.json", optional=True),
@@ -180,22 +182,6 @@ def _read_scored(
         scored = numeric_predictions(frame, numeric_column(frame, "actual"))
     part = str(frame["split"].iloc[0]) if "split" in frame.columns else ""
     return tuple(frame[ID_HEADER]), scored, part
-
-
-def _read_embeddings(path: Path) -> tuple[tuple[str, ...], F64 | None]:
-    if not path.is_file():
-        return (), None
-    import pandas as pd
-
-    try:
-        names = {ID_HEADER: str, OLD_ID_HEADER: str}
-        frame = pd.read_csv(path, sep="\t", dtype=names, keep_default_na=False)
-        ids = tuple(frame.rename(columns={OLD_ID_HEADER: ID_HEADER}).pop(ID_HEADER))
-        frame = frame.iloc[:, 1:]
-        vectors = frame.to_numpy(np.float64)
-    except (KeyError, ValueError) as error:
-        raise DataError("No embeddings", f"'{path}', {error}", "was it edited?") from error
-    return ids, vectors if vectors.size else None
 
 
 def _read_importance(path: Path) -> tuple[dict[str, str], ...]:

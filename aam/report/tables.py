@@ -3,18 +3,18 @@
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
-from itertools import pairwise
 
 import numpy as np
 import numpy.typing as npt
 
+from aam.data.error_analysis import quantile_bins
 from aam.data.metrics import ScoredPredictions, compute_metrics, summary
 from aam.data.taxonomy import named_ranks
 from aam.members.scores import Score
 from aam.members.stability import FOLD_RANK, stability
-from aam.report.base import ReportInput, Table, Tabulate
+from aam.report.base import ReportInput, Tabulate
 from aam.report.models import GUESS, OWN
-from aam.report.terminal import TITLES, shown, spread
+from aam.report.terminal import TITLES, Table, metric_cells, shown, spread
 
 BINS = 5
 WORST = 10
@@ -131,11 +131,10 @@ def folds_table(given: ReportInput) -> Table | None:
         return None
     found = summary(scored, given.run.target or "")
     names = [name for name in TITLES if name in found["overall"]]
-    rows = [[f"fold {fold}", *(shown(name, one.get(name)) for name in names)]
-            for fold, one in found["folds"].items()]  # fmt: skip
+    rows = [[f"fold {fold}", *metric_cells(names, one)] for fold, one in found["folds"].items()]
     spreads = (spread(name, found["folds"]) for name in names)
     rows.append(["mean ± sd", *(" ± ".join(filter(None, both)) for both in spreads)])
-    rows.append(["all samples", *(shown(name, found["overall"][name]) for name in names)])
+    rows.append(["all samples", *metric_cells(names, found["overall"])])
     return Table("By fold", ["", *(TITLES[name] for name in names)], rows, "", (len(rows) - 1,))
 
 
@@ -144,14 +143,10 @@ def bins_table(given: ReportInput) -> Table | None:
     scored = given.run.scored
     if scored is None or scored.classes:
         return None
-    edges = np.unique(np.quantile(scored.actual, np.linspace(0, 1, BINS + 1)))
-    if len(edges) < 3:
+    bins = quantile_bins(scored.actual, BINS)
+    if len(bins) < 2:
         return None
-    bins = np.searchsorted(edges[1:-1], scored.actual, side="right")
-    rows = [
-        [f"{low:.4g} to {high:.4g}", *_errors(scored, np.flatnonzero(bins == number))]
-        for number, (low, high) in enumerate(pairwise(edges))
-    ]
+    rows = [[name, *_errors(scored, rows_of_bin)] for name, rows_of_bin in bins.items()]
     heads = [f"true {given.target}", *_heads(given)]
     return Table(f"By {given.run.target}", heads, rows, _BIAS_NOTE)
 

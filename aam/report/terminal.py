@@ -1,18 +1,16 @@
-"""Tables of metrics on standard output."""
+"""Tables of text cells, tables of metrics, and their output on standard output."""
 
 from __future__ import annotations
 
-from collections.abc import Mapping
-from typing import TYPE_CHECKING, Any
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from typing import Any
 
 import numpy as np
+import rich.table
 from rich import box
 from rich.console import Console
-from rich.table import Table
 from rich.text import Text
-
-if TYPE_CHECKING:
-    from aam.report import base as report
 
 TITLES = {
     "samples": "Samples",
@@ -34,70 +32,60 @@ TITLES = {
 MOST_CLASSES = 12
 
 
+@dataclass(frozen=True)
+class Table:
+    """A table for the page or the terminal.
+
+    Attributes:
+        title: above it.
+        heads: of the columns.
+        rows: cells; the first of a row names it.
+        note: sentence below it.
+        strong: numbers of rows to emphasize.
+    """
+
+    title: str
+    heads: Sequence[str]
+    rows: Sequence[Sequence[str]]
+    note: str = ""
+    strong: Sequence[int] = ()
+
+
 def show(summary: Mapping[str, Any]) -> None:
     """Print the result of `aam.data.metrics.summary`: folds, their spread, all samples.
 
     `by`, if there, has the metrics of each value of metadata columns.
     """
-    console = _console()
-    console.print(figure_table(summary))
+    print_table(metrics_table(summary))
     for column, found in summary.get("by", {}).items():
-        console.print(value_table(column, found))
+        names = [name for name in TITLES if any(name in one for one in found.values())]
+        rows = [[value, *metric_cells(names, one)] for value, one in found.items()]
+        print_table(Table(f"By {column}", ["", *(TITLES[name] for name in names)], rows))
     confusion = summary.get("confusion")
     if confusion and len(confusion["classes"]) <= MOST_CLASSES:
-        console.print(confusion_table(confusion["classes"], confusion["counts"]))
+        classes = confusion["classes"]
+        cells = zip(classes, confusion["counts"], strict=True)
+        rows = [[name, *map(str, counts)] for name, counts in cells]
+        # A title would be wrapped at the width of a narrow table.
+        print_table(Table("", ["true \\ predicted", *classes], rows))
 
 
-def _console() -> Console:
-    # A pipe has no width; 200 columns cut nothing.
-    return Console(highlight=False, width=None if Console().is_terminal else 200)
-
-
-def _table(title: str | Text | None) -> Table:
-    """Return a table that fits into 80 columns with the seven metrics of a regression."""
-    style: Any = {"box": box.SIMPLE_HEAD, "pad_edge": False, "padding": (0, 1, 0, 0)}
-    return Table(title=title, title_justify="left", **style)
-
-
-def figure_table(summary: Mapping[str, Any]) -> Table:
-    """Return a table of the metrics of all samples and of each fold."""
+def metrics_table(summary: Mapping[str, Any]) -> Table:
+    """Return the metrics of all samples and of each fold."""
     overall, folds = summary["overall"], summary["folds"]
     names = [name for name in TITLES if name in overall]
-    table = _table(str(summary["column"]))
-    table.add_column("")
-    for name in names:
-        table.add_column(TITLES[name], justify="right", no_wrap=True)
-    for fold, found in folds.items():
-        table.add_row(f"fold {fold}", *(shown(name, found.get(name)) for name in names))
+    rows = [[f"fold {fold}", *metric_cells(names, found)] for fold, found in folds.items()]
     if folds:
         means, deviations = zip(*(spread(name, folds) for name in names), strict=True)
-        table.add_row("mean", *means)
-        table.add_row("sd", *deviations, end_section=True)
-    table.add_row("all samples", *(shown(name, overall[name]) for name in names))
-    return table
+        rows += [["mean", *means], ["sd", *deviations]]
+    rows.append(["all samples", *metric_cells(names, overall)])
+    heads = ["", *(TITLES[name] for name in names)]
+    return Table(str(summary["column"]), heads, rows, strong=(len(rows) - 1,) if folds else ())
 
 
-def value_table(column: str, found: Mapping[str, Mapping[str, float | None]]) -> Table:
-    """Return a table of the metrics of each value of a metadata column."""
-    names = [name for name in TITLES if any(name in one for one in found.values())]
-    table = Table(title=f"By {column}", box=box.SIMPLE_HEAD, title_justify="left")
-    table.add_column("")
-    for name in names:
-        table.add_column(TITLES[name], justify="right")
-    for value, one in found.items():
-        table.add_row(Text(value), *(shown(name, one.get(name)) for name in names))
-    return table
-
-
-def confusion_table(classes: list[str], counts: list[list[int]]) -> Table:
-    """Return the confusion matrix as a table of true (rows) and predicted classes."""
-    table = _table(None)  # A title would be wrapped at the width of a narrow table.
-    table.add_column("true \\ predicted")
-    for name in classes:
-        table.add_column(name, justify="right")
-    for name, row in zip(classes, counts, strict=True):
-        table.add_row(name, *(str(count) for count in row))
-    return table
+def metric_cells(names: Sequence[str], metrics: Mapping[str, float | None]) -> list[str]:
+    """Format metrics by name; an en dash where one is absent or not defined."""
+    return [shown(name, metrics.get(name)) for name in names]
 
 
 def shown(name: str, value: float | None) -> str:
@@ -116,13 +104,24 @@ def spread(name: str, folds: Mapping[str, Mapping[str, float | None]]) -> tuple[
     return f"{np.mean(values):.3f}", f"{np.std(values, ddof=1):.3f}"
 
 
-def print_table(content: report.Table) -> None:
-    """Print a table of the report."""
-    table = _table(Text(content.title))
+def rich_table(content: Table) -> rich.table.Table:
+    """Convert a table; the seven metrics of a regression fit into 80 columns."""
+    style: Any = {"box": box.SIMPLE_HEAD, "pad_edge": False, "padding": (0, 1, 0, 0)}
+    title = Text(content.title) if content.title else None
+    table = rich.table.Table(title=title, title_justify="left", **style)
     for number, head in enumerate(content.heads):
         table.add_column(Text(head), justify="right" if number else "left")
-    for row in content.rows:
+    for number, row in enumerate(content.rows):
+        if number in content.strong:
+            table.add_section()
         table.add_row(*map(Text, row))
-    _console().print(table)
+    return table
+
+
+def print_table(content: Table) -> None:
+    """Print a table and its note."""
+    # A pipe has no width; 200 columns cut nothing.
+    console = Console(highlight=False, width=None if Console().is_terminal else 200)
+    console.print(rich_table(content))
     if content.note:
-        _console().print(content.note, markup=False)
+        console.print(content.note, markup=False)

@@ -12,7 +12,8 @@ from scipy.spatial.distance import cdist
 
 from aam.contract.errors import CannotCreate, DataError, MissingInput, Unavailable, UsageError
 from aam.data.distances import DistanceMatrix
-from aam.data.neighbors import INDEXES, agreement, read_embeddings
+from aam.data.embeddings import read_embeddings
+from aam.data.neighbors import INDEXES, agreement
 from tests.support.commands import aam, pretrain, read
 
 Capture = pytest.CaptureFixture[str]
@@ -159,6 +160,17 @@ def test_sources_of_unifrac_that_contradict_each_other_are_refused(
     assert aam("neighbors", "--embeddings", few, *output, *args) == UsageError.status
     assert message in " ".join(capsys.readouterr().err.split())
     assert not (tmp_path / "n.tsv").exists()
+
+
+@pytest.mark.parametrize("header", ["sample-id", "sample_id"])
+def test_a_sample_called_na_and_the_header_of_earlier_versions_are_read(
+    tmp_path: Path, header: str
+) -> None:
+    file = write(tmp_path / "e.tsv", ["NA", "s1"], np.array([[1.0, 2.0], [3.0, 4.0]]))
+    file.write_text(file.read_text().replace("sample-id", header))
+    found = read_embeddings(file)
+    assert found.ids.tolist() == ["NA", "s1"]
+    assert found.values.tolist() == [[1.0, 2.0], [3.0, 4.0]]
 
 
 def test_agreement_is_complete_for_the_distances_of_the_embeddings(tmp_path: Path) -> None:

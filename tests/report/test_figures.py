@@ -19,7 +19,7 @@ from aam.data.distances import read_distances
 from aam.data.metrics import ScoredPredictions
 from aam.data.ordination import coordinates_of_distances, principal_coordinates
 from aam.report.canvas import MOST_VECTORS, inline_svg
-from aam.report.colours import as_colour
+from aam.report.colours import Colour, as_colour
 from aam.report.content import duration
 from aam.report.plots import MOST_CATEGORIES, ordination_figure
 from aam.report.prediction_plots import calibration_bins
@@ -82,7 +82,9 @@ def test_numbers_that_are_names_are_categories(study_folder: Path) -> None:
 def test_many_categories_are_gathered() -> None:
     rng = np.random.default_rng(0)
     labels = [f"c{k:02d}" for k in range(20) for _ in range(k + 1)] + [""] * 5
-    figure = ordination_figure(rng.normal(size=(len(labels), 2)), [0.5, 0.2], labels=labels)
+    figure = ordination_figure(
+        rng.normal(size=(len(labels), 2)), [0.5, 0.2], colour=Colour("", (), labels=tuple(labels))
+    )
     legend = figure.axes[0].get_legend()
     assert legend is not None
     names = [text.get_text() for text in legend.get_texts()]
@@ -94,7 +96,9 @@ def test_many_categories_are_gathered() -> None:
 def test_many_points_become_pixels() -> None:
     rng = np.random.default_rng(0)
     number = 10 * MOST_VECTORS
-    figure = ordination_figure(rng.normal(size=(number, 2)), [0.5, 0.2], values=rng.random(number))
+    figure = ordination_figure(
+        rng.normal(size=(number, 2)), [0.5, 0.2], colour=Colour("", (), values=rng.random(number))
+    )
     drawn = inline_svg(figure, "x", "many points")
     assert "data:image/png" in drawn
     assert len(drawn) < 1_000_000
@@ -104,7 +108,7 @@ def test_a_figure_can_be_saved_as_it_is(tmp_path: Path) -> None:
     from matplotlib import image
 
     coords = np.random.default_rng(0).normal(size=(30, 2))
-    figure = ordination_figure(coords, [0.5, 0.2], "title", labels=["a", "b"] * 15, named="x")
+    figure = ordination_figure(coords, [0.5, 0.2], "title", Colour("x", (), labels=("a", "b") * 15))
     figure.savefig(tmp_path / "pcoa.png")
     assert image.imread(tmp_path / "pcoa.png").std() > 0.05
 

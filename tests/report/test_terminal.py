@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from rich.console import Console
 
-from aam.report.terminal import TITLES, figure_table
+from aam.report.terminal import TITLES, metrics_table, rich_table
 
 
 def test_the_metrics_of_a_regression_fit_into_80_columns() -> None:
@@ -14,7 +14,7 @@ def test_the_metrics_of_a_regression_fit_into_80_columns() -> None:
     console = Console(width=80)
     with console.capture() as captured:
         summary = {"column": "month_of_life", "overall": fold, "folds": {1: fold, 2: other}}
-        console.print(figure_table(summary))
+        console.print(rich_table(metrics_table(summary)))
     lines = [line.split() for line in captured.get().splitlines()]
     heads = " ".join(TITLES[name] for name in names).split()
     assert lines[2] == heads
