@@ -11,8 +11,7 @@ from pathlib import Path
 import pytest
 
 from launcher.slurm.files import files
-from tests.launcher.test_submit import SHELLCHECK
-from tests.support.submissions import WORDS, submit
+from tests.support.submissions import SHELLCHECK, WORDS, submit
 
 ROOT = Path(__file__).parents[2]
 FILES = files()

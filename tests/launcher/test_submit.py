@@ -1,15 +1,12 @@
-"""`aam-launch submit`: the script of a job, arrays, arguments and progress."""
+"""`aam-launch submit`: the script of a job, its arguments and options."""
 
 from __future__ import annotations
 
-import json
 import os
 import pwd
 import re
 import shlex
-import shutil
 import subprocess
-import sys
 import time
 from dataclasses import replace
 from pathlib import Path
@@ -18,29 +15,15 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from aam.contract.errors import UsageError
 from aam.contract.options import parse_known, specs
-from aam.contract.yaml_document import entries
 from launcher.engines import ENGINES
-from launcher.engines.sif import record_of
-from launcher.images import index, usage
+from launcher.images import usage
 from launcher.options.submit import SubmitOptions
 from launcher.plan.mounts import Mount
 from launcher.plan.plan import Plan, use_record
-from launcher.plan.request import parse
-from launcher.slurm.history import Submitted
 from launcher.slurm.job import Allocation, Job, Place, Program
-from launcher.slurm.queue import Queued
 from launcher.slurm.script import script
-from launcher.slurm.status import job_status, progress
-from launcher.slurm.sweep import tasks_of
-from tests.launcher.test_sif_files import sif
-from tests.support.submissions import WORDS, submit
-
-SHELLCHECK = shutil.which("shellcheck", path=f"{Path(sys.executable).parent}:{os.environ['PATH']}")
-
-
-# --- the script
+from tests.support.submissions import SHELLCHECK, WORDS, queued, submit
 
 
 def test_a_dry_run_needs_no_slurm_and_prints_the_script(place: Path) -> None:
@@ -84,33 +67,12 @@ def test_a_job_refuses_an_image_that_changed_after_the_submission(place: Path) -
     )
 
 
-def queued(place: Path, *args: str) -> str:
-    """Queue a command; return the script of the job, which is kept."""
-    _slurm_and_image(place, "echo 41")
-    done = submit(place, *args, "--gpus", "1")
-    assert done.returncode == 0, done.stderr
-    return (place / ".local/state/aam/jobs/41.sh").read_text()
-
-
 def test_a_submission_is_a_use_of_the_image(place: Path) -> None:
     queued(place, *WORDS)
     image = place / "images/rocm72.sif"
     used = usage.last(Path(use_record(str(image.parent), "rocm72", "sif")))
     assert used is not None
     assert abs(time.time() - used) < 3600
-
-
-def _slurm_and_image(place: Path, sbatch: str) -> Path:
-    """Write two programs in place of Slurm's, and an image; return the image."""
-    (place / "images").mkdir(exist_ok=True)
-    image = sif(place / "images/rocm72.sif")
-    index.write(image.parent, "rocm72", "sif", record_of(image))
-    for name, line in (("sbatch", sbatch), ("squeue", "true")):
-        program = place / "bin" / name
-        program.parent.mkdir(exist_ok=True)
-        program.write_text(f"#!/bin/sh\n{line}\n")
-        program.chmod(0o755)
-    return image
 
 
 def test_a_job_whose_node_sees_another_output_folder_ends_at_once(place: Path) -> None:
@@ -224,101 +186,6 @@ def test_names_with_spaces_and_quotes(place: Path) -> None:
     assert shlex.quote(str(odd)) in done.stdout
 
 
-# --- arrays
-
-
-def test_a_grid_is_every_combination(place: Path) -> None:
-    (place / "sweep.yaml").write_text("lr: [0.001, 0.0003]\nstratify: [true, false]\n")
-    done = submit(place, *WORDS, "--lr", "9", "--gpus", "1", "--array", "sweep.yaml", "--dry-run")
-    assert done.returncode == 0, done.stderr
-    assert "#SBATCH --array=0-3" in done.stdout
-    assert f"--output={place}/out-%A_%a.log" in done.stdout
-    tasks = re.findall(r'^ +(\d)\) set -- "\$@" (.*) ;;$', done.stdout, re.MULTILINE)
-    assert [number for number, _ in tasks] == list("0123")
-    assert tasks[0][1] == f"--lr 0.001 --stratify --output-dir {place}/out/lr-0.001_stratify"
-    assert (
-        tasks[3][1] == f"--lr 0.0003 --no-stratify --output-dir {place}/out/lr-0.0003_no-stratify"
-    )
-    assert "--lr 9" not in done.stdout
-
-
-def test_a_task_overrides_what_the_command_line_says() -> None:
-    grid = entries("seed: [1, 2]", "s", ["seed"])
-    args = ["--table", "t", "--seed=5", "--output-dir=o", "--epochs", "2"]
-    shared, tasks = tasks_of(parse(["pretrain", *args]), grid)
-    assert shared.arguments == ("--table", "t", "--epochs", "2")
-    assert tasks == (("--seed", "1", "--output-dir", "o/seed-1"),
-                     ("--seed", "2", "--output-dir", "o/seed-2"))  # fmt: skip
-
-
-def test_shards_are_an_array(place: Path) -> None:
-    args = ["--site", "./site.yaml", "predict", "--table", "table.biom", "--model", "tree.nwk"]
-    shards = ["--output", "p.tsv", "--shards", "12", "--gpus", "1"]
-    done = submit(place, *args, *shards, "--dry-run")
-    assert done.returncode == 0, done.stderr
-    assert "#SBATCH --array=0-11\n" in done.stdout
-    assert f"--output={place}/p.tsv-%A_%a.log" in done.stdout
-    assert 'set -- "$@" --shard "$((SLURM_ARRAY_TASK_ID + 1))/12"' in done.stdout
-    matrix = ["--table", "table.biom", "--tree", "tree.nwk", "--output", "d.h5"]
-    done = submit(place, *args[:2], "unifrac", *matrix, *shards[2:], "--dry-run")
-    assert done.returncode == 0, done.stderr
-    assert f"--output={place}/d.h5-%A_%a.log" in done.stdout
-    both = submit(place, *args, *shards, "--array", "sweep.yaml", "--dry-run")
-    assert both.returncode == UsageError.status
-    assert "--shards 12 and --array sweep.yaml" in both.stderr
-    other = submit(place, *WORDS, "--shards", "12", "--dry-run")
-    assert other.returncode == UsageError.status
-    assert "A command without shards: `pretrain --shards`; predict, embed, unifrac" in other.stderr
-
-
-SEARCH = ("--site", "./site.yaml", "search", "--table", "table.biom", "--metadata", "tree.nwk",
-          "--metadata-column", "age", "--output-dir", "out")  # fmt: skip
-
-
-def test_the_tasks_of_a_search_join_one_study_in_one_folder(place: Path) -> None:
-    done = submit(place, *SEARCH, "--array-tasks", "8", "--dry-run")
-    assert done.returncode == 0, done.stderr
-    assert "#SBATCH --array=0-7\n" in done.stdout
-    assert "#SBATCH --ntasks-per-node=1\n" in done.stdout  # of a site with four GPUs
-    assert "#SBATCH --requeue\n" in done.stdout
-    (command,) = (line for line in done.stdout.splitlines() if line.startswith("set -- "))
-    assert shlex.split(command)[-3:] == ["--output-dir", f"{place}/out", "--trials-only"]
-    assert "SLURM_ARRAY_TASK_ID" not in done.stdout  # all tasks are equal
-    alone = submit(place, *SEARCH, "--dry-run")
-    assert "--trials-only" not in alone.stdout
-    assert "#SBATCH --ntasks-per-node=1\n" in alone.stdout
-
-
-def test_a_further_job_evaluates_a_search_after_its_tasks(place: Path) -> None:
-    """`sbatch` keeps its options and the script of each job, and prints numbers."""
-    _slurm_and_image(place, f'echo "$@" >>{place}/options; cat >>{place}/scripts; echo 41')
-    (place / "bin/cat").symlink_to(shutil.which("cat") or "/bin/cat")
-    done = submit(place, *SEARCH, "--array-tasks", "3")
-    assert done.returncode == 0, done.stderr
-    assert "Job 41: aam search, after all tasks of job 41" in done.stdout
-    tested, tasks, last = (place / "options").read_text().splitlines()
-    assert (tested, tasks) == ("--test-only", "--parsable")
-    assert last == "--parsable --dependency=afterok:41 --kill-on-invalid-dep=yes"
-    texts = (place / "scripts").read_text().split("#!/bin/bash\n")[1:]
-    assert ["--trials-only" in text for text in texts] == [True, True, False]
-    assert ["--array=0-2" in text for text in texts] == [True, True, False]
-
-
-@pytest.mark.parametrize(
-    ("args", "sentence"),
-    [
-        ((*SEARCH, "--gpus", "2"), "`search` runs in one process: 1 nodes, 2 GPUs each"),
-        ((*SEARCH, "--array-tasks", "2", "--array", "a.yaml"), "--array a.yaml and --array-tasks"),
-        ((*SEARCH, "--storage", "sqlite:///s.db"), "no other SQLite database: --storage sqlite"),
-        ((*WORDS, "--array-tasks", "2"), "--array-tasks is for `search` alone: `pretrain`"),
-    ],
-)
-def test_tasks_of_a_search_are_refused(place: Path, args: tuple[str, ...], sentence: str) -> None:
-    done = submit(place, *args, "--dry-run")
-    assert done.returncode == UsageError.status
-    assert sentence in done.stderr
-
-
 def test_one_process_commands_take_one_gpu(place: Path) -> None:
     args = ["--site", "./site.yaml", "unifrac", "--table", "table.biom", "--tree", "tree.nwk",
             "--output", "d.npy"]  # fmt: skip
@@ -360,45 +227,3 @@ def test_a_job_needs_no_name_of_its_user(place: Path) -> None:
         text=True,
     )
     assert shown.stdout == f"{pwd.getpwuid(os.getuid()).pw_name} {place}/aam-7\n", shown.stderr
-
-
-def test_progress_is_that_of_the_run_folder(tmp_path: Path) -> None:
-    found = {"step": 12, "steps": 160, "fold": 1, "folds": 1, "samples_per_second": 34.56,
-             "seconds_left": 3700.2}  # fmt: skip
-    (tmp_path / "progress.json").write_text(json.dumps(found))
-    assert progress(tmp_path, True) == "step 12/160, 34.6 samples/s, 1:01:40 left"
-    assert progress(tmp_path, False) == "step 12/160"
-    (tmp_path / "progress.json").write_text(json.dumps({**found, "fold": 2, "folds": 5}))
-    assert progress(tmp_path, False) == "fold 2/5 step 12/160"
-    search = {"fold": 2, "folds": 6, "trial": 3, "trials": 20}
-    (tmp_path / "progress.json").write_text(json.dumps(search))
-    assert progress(tmp_path, True) == "fold 2/6 trial 3/20"
-    (tmp_path / "progress.json").write_text("{")
-    assert progress(tmp_path, True) == progress(tmp_path / "none", True) == ""
-
-
-@pytest.mark.parametrize(
-    ("log", "state"),
-    [
-        ("aam-job: ended with status 0", "finished"),
-        ("aam-job: ended with status 137", "failed (status 137)"),
-        ("aam-job: ended with status 75, stopped on request; continue", "stopped, can be resumed"),
-        ("", "unknown, see its log"),
-    ],
-)
-def test_a_stop_on_request_is_no_failure(tmp_path: Path, log: str, state: str) -> None:
-    (tmp_path / "job.log").write_text(f"{log}\n")
-    entry = Submitted(
-        "7", "n", "pretrain", "s", "", str(tmp_path / "job.log"), {"7": str(tmp_path)}
-    )
-    assert [row.state for row in job_status(entry, {})] == [state]
-
-
-def test_a_job_without_a_log_may_be_on_a_node_that_does_not_see_it(tmp_path: Path) -> None:
-    log = str(tmp_path / "absent/job.log")
-    entry = Submitted("7", "n", "pretrain", "s", "", log, {"7": str(tmp_path)})
-    failed = Queued(job="7", state="FAILED", left="", reason="None")
-    for known, state in (({}, "unknown"), ({"7": failed}, "failed")):
-        assert [row.state for row in job_status(entry, known)] == [
-            f"{state}, no log: not started, or its node does not see the folder"
-        ]

@@ -1,90 +1,31 @@
-"""Jobs on a real Slurm of two nodes, in a real image: training, requeue, resume and failures.
+"""Jobs on a real Slurm of two nodes, in a real image: training, arrays, staging, shared memory.
 
-Nothing here is timed; a test waits for what a job does. Jobs share two nodes, so the tests of this
-file are run by one worker.
+Nothing here is timed; a test waits for what a job does.
 """
 
 from __future__ import annotations
 
-import contextlib
-import csv
 import json
 import os
 import re
-import shutil
-import signal
 import sqlite3
-import subprocess
-from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
-import torch
 
-from launcher.slurm.files import files
-from tests.support.engines import USER
-from tests.support.images import workshop
-from tests.support.slurm_cluster import Cluster, Job, rows, start, until, weights
+from tests.support.slurm_cluster import (
+    EPOCHS,
+    Cluster,
+    Job,
+    losses,
+    near,
+    ranks,
+    rows,
+    same,
+    until,
+)
 
 pytestmark = [pytest.mark.slurm, pytest.mark.container]
-
-ROOT = Path(__file__).parents[2]
-EPOCHS = 4
-LONG = 40
-AGAIN = "; queued again"
-
-
-@pytest.fixture(scope="module")
-def cluster() -> Iterator[Cluster]:
-    folder = Path("/var/tmp") / f"aam-slurm-{os.getpid()}"
-    folder.mkdir(mode=0o755)
-    try:
-        yield start(folder)
-    finally:
-        shutil.rmtree(folder, ignore_errors=True)
-
-
-@pytest.fixture(scope="module")
-def alone(cluster: Cluster) -> Path:
-    """A run without Slurm, in the same image."""
-    words = cluster.pretraining("alone", EPOCHS)
-    done = cluster.launch("--runtime", "apptainer", "--image", "cpu", *words)
-    assert done.returncode == 0, done.stderr
-    return cluster.folder / "alone"
-
-
-@pytest.fixture(scope="module")
-def whole(cluster: Cluster) -> Path:
-    """A longer run that nothing interrupts."""
-    done = cluster.launch(
-        "--runtime", "apptainer", "--image", "cpu", *cluster.pretraining("whole", LONG)
-    )
-    assert done.returncode == 0, done.stderr
-    return cluster.folder / "whole"
-
-
-def same(one: Path, other: Path) -> None:
-    """Check that two runs ended with the same weights, bit for bit."""
-    expected, found = weights(one), weights(other)
-    assert expected.keys() == found.keys()
-    for name, value in expected.items():
-        assert torch.equal(found[name], value), name
-
-
-def near(one: Path, other: Path) -> None:
-    """Check that two runs with as many ranks ended with the same weights."""
-    expected, found = weights(one), weights(other)
-    for name, value in expected.items():
-        torch.testing.assert_close(found[name], value, atol=1e-6, rtol=1e-5)
-
-
-def losses(run: Path) -> list[float]:
-    """Return the validation loss of each epoch."""
-    with (run / "metrics.csv").open(newline="") as stream:
-        return [float(row["val_loss"]) for row in csv.DictReader(stream)]
-
-
-# --- jobs that nothing happens to
 
 
 def test_one_rank_trains_as_without_slurm(cluster: Cluster, alone: Path) -> None:
@@ -142,9 +83,6 @@ def test_an_array_trains_each_combination(cluster: Cluster) -> None:
         assert rows(cluster.folder / f"array/lr-{value}") == 1
 
 
-# --- jobs that are interrupted
-
-
 def test_shards_are_merged_to_the_bytes_of_one_process(cluster: Cluster, alone: Path) -> None:
     words = ("embed", "--table", cluster.folder / "study/table.biom", "--model", alone,
              "--batch-size", "8", "--device", "cpu", "--output-dir")  # fmt: skip
@@ -183,147 +121,6 @@ def test_the_tasks_of_a_search_share_its_trials(cluster: Cluster) -> None:
     assert finished == 6  # two trials in each fold, and two on all samples
 
 
-def test_a_stop_request_changes_no_result(cluster: Cluster, whole: Path) -> None:
-    job = cluster.submit("--gpus", "1", *cluster.pretraining("cut", LONG))
-    run = cluster.folder / "cut"
-    # The second time at once, before the program has loaded its libraries.
-    for times, ready in ((1, lambda: rows(run) >= 3), (2, lambda: job.started)):
-        until(ready, job)
-        cluster.slurm("scancel", "--signal=USR1", "--batch", job.number)
-        until(lambda times=times: job.output.count(AGAIN) == times, job)  # type: ignore[misc]
-        until(lambda: job.state == "PENDING", job)
-        assert "pending again" in cluster.jobs()[job.number]
-        job.hurry()
-    assert job.ended() == "COMPLETED", job.output
-    same(whole, run)
-
-
-def test_a_time_limit_cuts_a_job_and_it_goes_on(cluster: Cluster) -> None:
-    """Slurm's own clock: two ranks on two nodes, two minutes, and far too many epochs."""
-    words = cluster.pretraining("limit", 100_000)
-    job = cluster.submit("--nodes", "2", "--gpus", "1", "--warn-seconds", "20", *words, time="2")
-    until(lambda: AGAIN in job.output, job)
-    until(lambda: job.state == "PENDING", job)
-    run = cluster.folder / "limit"
-    before = rows(run)
-    step = int(re.findall(r"Stopped at step (\d+)", job.output)[-1])
-    assert before > 0
-    job.hurry()
-    job.until_epoch(run, before + 2)
-    table = (run / "metrics.csv").read_text().splitlines()[1:]
-    assert [int(line.split(",")[0]) for line in table[: before + 2]] == list(range(before + 2))
-    assert int(table[before + 1].split(",")[1]) > step
-    cluster.slurm("scancel", job.number)
-    assert job.ended() == "CANCELLED"
-
-
-def test_a_job_that_is_cancelled_leaves_a_whole_run(cluster: Cluster, whole: Path) -> None:
-    run = cluster.folder / "cancelled"
-    job = cluster.submit("--gpus", "1", *cluster.pretraining("cancelled", LONG))
-    job.until_epoch(run, 3)
-    cluster.slurm("scancel", job.number)
-    assert job.ended() == "CANCELLED"
-    assert cluster.jobs()[job.number].startswith("cancelled")
-    assert weights(run)
-    again = cluster.submit(
-        "--gpus", "1", *cluster.pretraining("cancelled", LONG), "--resume-from", "auto"
-    )
-    assert again.ended() == "COMPLETED", again.output
-    same(whole, run)
-
-
-def test_save_and_end(cluster: Cluster) -> None:
-    run = cluster.folder / "saved"
-    job = cluster.submit("--gpus", "1", *cluster.pretraining("saved", 10_000))
-    job.until_epoch(run, 2)
-    cluster.slurm("scancel", "--signal=USR2", "--batch", job.number)
-    assert job.ended() == "FAILED"
-    assert "aam-job: ended with status 75" in job.output
-    assert cluster.jobs()[job.number] == "stopped, can be resumed"
-    assert weights(run)
-
-
-def test_a_rank_that_is_killed_ends_the_job_with_its_status(cluster: Cluster) -> None:
-    run = cluster.folder / "killed"
-    job = cluster.submit("--nodes", "2", "--gpus", "1", *cluster.pretraining("killed", 10_000))
-    job.until_epoch(run, 2)
-    os.kill(ranks(job)[-1], signal.SIGKILL)
-    assert job.ended() == "FAILED", job.output
-    assert "aam-job: ended with status 137" in job.output
-    assert cluster.jobs()[job.number] == "failed (status 137)"
-    assert weights(run)
-
-
-def ranks(job: Job) -> list[int]:
-    """Return the processes of `aam` itself."""
-    found = []
-    for number in job.processes():
-        words = Path(f"/proc/{number}/cmdline").read_bytes().split(b"\0")
-        if words[0].endswith(b"python") or b"/opt/aam/bin/aam" in words[:2]:
-            found.append(number)
-    assert found
-    return found
-
-
-def test_a_node_that_dies_costs_some_steps_and_no_run(cluster: Cluster, whole: Path) -> None:
-    run = cluster.folder / "dead"
-    job = cluster.submit("--gpus", "1", *cluster.pretraining("dead", LONG))
-    job.until_epoch(run, 3)
-    node = job.node
-    left = job.processes()
-    with cluster.without(node):
-        # What slurmctld does by itself after SlurmdTimeout, five minutes.
-        cluster.slurm("scontrol", "update", f"NodeName={node}", "State=DOWN", "Reason=test")
-        for number in left:
-            with contextlib.suppress(ProcessLookupError):
-                os.kill(number, signal.SIGKILL)
-        assert job.ended() == "COMPLETED", job.output
-        assert job.node != node
-    same(whole, run)
-
-
-def test_a_daemon_that_dies_costs_nothing(cluster: Cluster, whole: Path) -> None:
-    run = cluster.folder / "orphan"
-    job = cluster.submit("--gpus", "1", *cluster.pretraining("orphan", LONG))
-    job.until_epoch(run, 3)
-    with cluster.without(job.node):
-        job.until_epoch(run, 12)
-    assert job.ended() == "COMPLETED", job.output
-    assert "start 2" not in job.output
-    same(whole, run)
-
-
-def test_a_full_disk_is_reported_and_costs_nothing(cluster: Cluster) -> None:
-    disk = cluster.folder / "disk"
-    image = cluster.folder / "disk.img"
-    disk.mkdir()
-    with image.open("wb") as stream:
-        stream.truncate(1300 << 20)
-    subprocess.run(["mkfs.ext4", "-q", "-m", "0", str(image)], check=True)
-    subprocess.run(["mount", "-o", "loop", str(image), str(disk)], check=True)
-    try:
-        shutil.chown(disk, USER)
-        job = cluster.submit("--gpus", "1", *cluster.pretraining("disk/run", 10_000))
-        job.until_epoch(disk / "run", 2)
-        free = shutil.disk_usage(disk).free
-        subprocess.run(["fallocate", "-l", str(free - 8192), str(disk / "filler")], check=False)
-        subprocess.run(["dd", "if=/dev/zero", f"of={disk}/rest", "bs=1024"], check=False)
-        until(lambda: "could not be copied" in job.output, job)
-        kept = weights(disk / "run")
-        cluster.slurm("scancel", "--signal=USR2", "--batch", job.number)
-        assert job.ended() == "FAILED", job.output
-        assert "No space left on device" in job.output
-        assert "aam-job: ended with status 73" in job.output
-        assert kept.keys() == weights(disk / "run").keys()
-        (disk / "filler").unlink()
-        place = re.findall(r"the rest is at '(.*)' on", job.output)[-1]
-        assert weights(Path(place))
-        shutil.rmtree(Path(place).parent)
-    finally:
-        subprocess.run(["umount", str(disk)], check=True)
-        image.unlink()
-
-
 def test_inputs_are_copied_to_the_node_once_and_checked(cluster: Cluster) -> None:
     job = cluster.submit("--gpus", "2", *cluster.pretraining("staged", 10_000))
     job.until_epoch(cluster.folder / "staged", 1)
@@ -347,133 +144,3 @@ def test_the_ranks_of_a_node_share_memory(cluster: Cluster) -> None:
     assert job.ended() == "CANCELLED"
     assert "aam-job: cancelled; the last copied checkpoint is complete" in job.output
     assert cluster.jobs()[job.number] == "cancelled"
-
-
-def test_a_short_limit_from_sbatch_leaves_time_to_train(cluster: Cluster) -> None:
-    """Two minutes, and a warning time that is longer: it stops after three quarters of them."""
-    words = cluster.pretraining("short", 100_000)
-    job = cluster.submit("--gpus", "1", "--warn-seconds", "600", *words, time="2")
-    until(lambda: AGAIN in job.output, job)
-    assert "stopped by the time limit" in job.output
-    assert int(re.findall(r"Stopped at step (\d+)", job.output)[-1]) > 20
-    cluster.slurm("scancel", job.number)
-
-
-def test_a_start_that_gets_nowhere_is_not_queued_again(cluster: Cluster) -> None:
-    job = cluster.submit("--gpus", "1", *cluster.pretraining("nowhere", 100_000))
-    until(lambda: job.started, job)
-    # As if the limit came while the program loads its libraries.
-    Path(f"/tmp/aam-{job.number}/stop").write_text("limit\n")
-    assert job.ended() == "FAILED", job.output
-    assert (
-        "not queued again, because it would not get further: give the job more time" in job.output
-    )
-    assert cluster.jobs()[job.number] == "stopped, can be resumed"
-
-
-# --- what is refused, and files
-
-
-def test_what_slurm_refuses_is_reported_before_anything_is_queued(cluster: Cluster) -> None:
-    own = ["submit", "--site", cluster.folder / "site.yaml", "--image", "cpu", "--gpus", "1"]
-    words = cluster.pretraining("refused", 1)
-    for more, status, sentence in (
-        (["--partition", "nowhere"], 64, "No such partition: "),
-        (["--reservation", "none"], 64, "Slurm refuses the job: "),
-        (["--time", "25", "--nodes", "3"], 64, "More nodes than the site allows"),
-        (["--time", "2:00:00"], 64, "More time than the site allows"),
-    ):
-        done = cluster.launch(*own, *more, *words)
-        assert (done.returncode, done.stdout) == (status, ""), done.stderr
-        assert sentence in done.stderr
-        assert done.stderr.count("\n") == 1
-    assert "there are gpu." in cluster.launch(*own, "--partition", "nowhere", *words).stderr
-
-
-def test_two_jobs_cannot_write_one_output(cluster: Cluster) -> None:
-    job = cluster.submit("--gpus", "1", *cluster.pretraining("twice", 10_000))
-    own = ["submit", "--site", cluster.folder / "site.yaml", "--image", "cpu", "--gpus", "1"]
-    for more in ([], ["--overwrite"]):
-        done = cluster.launch(*own, *cluster.pretraining("twice", 1), *more)
-        assert done.returncode == 73
-    assert f"belongs to job {job.number}" in done.stderr
-    cluster.slurm("scancel", job.number)
-    assert job.ended() == "CANCELLED"
-    again = cluster.submit("--gpus", "1", *cluster.pretraining("twice", 1), "--overwrite")
-    assert again.ended() == "COMPLETED", again.output
-
-
-def test_an_image_that_was_not_locked(cluster: Cluster, tmp_path: Path) -> None:
-    images = cluster.folder / "images"
-    images.mkdir()
-    os.link(workshop().images / "cpu.sif", images / "cpu.sif")
-    own = ["submit", "--site", cluster.folder / "site.yaml", "--image-dir", images, "--image",
-           "cpu", "--gpus", "1"]  # fmt: skip
-    words = cluster.pretraining("unlocked", 1)
-    done = cluster.launch(*own, *words)
-    assert done.returncode == 69
-    assert "Image cpu is not locked" in done.stderr
-    now = (images / "cpu.sif").stat()
-    held = {"sha256": "0" * 64, "bytes": now.st_size, "mtime_ns": now.st_mtime_ns}
-    (images / "images.json").write_text(json.dumps({"cpu": {"sif": held}}))
-    done = cluster.launch(*own, *words)
-    assert done.returncode == 69
-    assert "is not the one that was locked" in done.stderr
-
-
-@pytest.mark.parametrize("name", files())
-def test_slurm_accepts_every_file(cluster: Cluster, name: str) -> None:
-    variables = {**os.environ, "SLURM_CONF": f"{cluster.state}/slurm.conf"}
-    options = ["--partition=gpu", "--nodes=1-2", "--time=10"]
-    done = subprocess.run(
-        ["sbatch", "--test-only", *options, str(ROOT / "slurm" / name)],
-        capture_output=True, text=True, env=variables, check=False,
-    )  # fmt: skip
-    assert done.returncode == 0, done.stderr
-
-
-def test_a_file_trains_as_a_submitted_job(cluster: Cluster, alone: Path) -> None:
-    job = sbatch(cluster, *cluster.pretraining("file", EPOCHS)[1:])
-    assert job.ended() == "COMPLETED", job.output
-    same(alone, cluster.folder / "file")
-
-
-MISTAKES = [
-    (["--table", "/none.biom", "--device", "cpu", "--output-dir", "typo"],
-     "No file for --table: '/none.biom'"),
-    (["--table", "study/table.biom"], "--output-dir"),
-    (["--tabel", "study/table.biom", "--output-dir", "typo"], "did you mean '--table'?"),
-    (["--table", "study/table.biom", "--tree", "study/tree.nwk", "--output-dir", "typo"],
-     "The job needs GPUs: "),
-]  # fmt: skip
-
-
-@pytest.mark.parametrize(("words", "sentence"), MISTAKES)
-def test_a_mistake_in_the_options_of_a_file_ends_the_job_at_once(
-    cluster: Cluster, words: list[str], sentence: str
-) -> None:
-    job = sbatch(cluster, *words)
-    assert job.ended() == "FAILED", job.output
-    assert sentence in job.output
-    assert re.search(r"ended with status (64|66|69)$", job.output, re.MULTILINE)
-    assert not (cluster.folder / "typo").exists()
-
-
-def sbatch(cluster: Cluster, *words: object) -> Job:
-    """Submit slurm/pretrain_single.sh as on a cluster without modules."""
-    script = cluster.folder / "pretrain_single.sh"
-    text = (ROOT / "slurm/pretrain_single.sh").read_text()
-    script.write_text(re.sub(r"^.*module.*\n", "", text, flags=re.MULTILINE))
-    image = cluster.engines.images / "cpu.sif"
-    export = f"AAM_ENGINE=apptainer,AAM_IMAGE={image},AAM_BIND={cluster.folder}"
-    export += ",OMP_NUM_THREADS=1,PATH=/usr/bin:/bin"
-    log = cluster.folder / "%j.log"
-    done = subprocess.run(
-        ["runuser", "-u", USER, "--", "env", f"SLURM_CONF={cluster.state}/slurm.conf", "sbatch",
-         "--parsable", "--partition=gpu", "--time=20", f"--output={log}", f"--export={export}",
-         str(script), *map(str, words)],
-        capture_output=True, text=True, check=False, cwd=cluster.folder,
-    )  # fmt: skip
-    assert done.returncode == 0, done.stderr
-    number = done.stdout.strip()
-    return Job(cluster, number, cluster.folder / f"{number}.log")

@@ -24,7 +24,7 @@ import yaml
 
 from tests.support.engines import ROOT, USER
 from tests.support.images import CPU_TORCH, PYTORCH_INDEX, warm_base
-from tests.support.slurm_cluster import Cluster, Job, rows, start
+from tests.support.slurm_cluster import Cluster, Job, exclusive, rows, start
 
 pytestmark = [pytest.mark.slurm, pytest.mark.container, pytest.mark.slow]
 
@@ -52,10 +52,11 @@ def cluster() -> Iterator[Cluster]:
     folder = Path("/var/tmp") / f"aam-quickstart-{os.getpid()}"
     folder.mkdir(mode=0o755)
     try:
-        cluster = start(folder)
-        cluster.slurm("scontrol", "create", "PartitionName=cluster", "Nodes=ALL", "State=UP")
-        yield cluster
-        cluster.slurm("scontrol", "delete", "PartitionName=cluster")
+        with exclusive():
+            cluster = start(folder)
+            cluster.slurm("scontrol", "create", "PartitionName=cluster", "Nodes=ALL", "State=UP")
+            yield cluster
+            cluster.slurm("scontrol", "delete", "PartitionName=cluster")
     finally:
         for place in (folder, COSMOS):
             shutil.rmtree(place, ignore_errors=True)

@@ -7,6 +7,8 @@ Jobs are submitted by the ordinary user `aamtest`.
 
 from __future__ import annotations
 
+import csv
+import fcntl
 import os
 import re
 import shutil
@@ -39,6 +41,9 @@ sync_patience: 4
 TINY = ("--embedding-dim", "8", "--attention-heads", "2", "--attention-layers", "1",
         "--batch-size", "8", "--patience", "0", "--dropout", "0", "--device", "cpu")  # fmt: skip
 PATIENCE = 240
+EPOCHS = 4
+LONG = 40
+"""Epochs of a short run, and of one that a test interrupts."""
 ENDED = ("COMPLETED", "FAILED", "CANCELLED", "TIMEOUT", "NODE_FAIL", "")
 
 
@@ -207,6 +212,50 @@ def weights(run: Path) -> dict[str, torch.Tensor]:
     content = torch.load(run / "checkpoints/last.ckpt", map_location="cpu", weights_only=True)
     found: dict[str, torch.Tensor] = content["state_dict"]
     return found
+
+
+def ranks(job: Job) -> list[int]:
+    """Return the processes of `aam` itself."""
+    found = []
+    for number in job.processes():
+        words = Path(f"/proc/{number}/cmdline").read_bytes().split(b"\0")
+        if words[0].endswith(b"python") or b"/opt/aam/bin/aam" in words[:2]:
+            found.append(number)
+    assert found
+    return found
+
+
+def same(one: Path, other: Path) -> None:
+    """Check that two runs ended with the same weights, bit for bit."""
+    expected, found = weights(one), weights(other)
+    assert expected.keys() == found.keys()
+    for name, value in expected.items():
+        assert torch.equal(found[name], value), name
+
+
+def near(one: Path, other: Path) -> None:
+    """Check that two runs with as many ranks ended with the same weights."""
+    expected, found = weights(one), weights(other)
+    for name, value in expected.items():
+        torch.testing.assert_close(found[name], value, atol=1e-6, rtol=1e-5)
+
+
+def losses(run: Path) -> list[float]:
+    """Return the validation loss of each epoch."""
+    with (run / "metrics.csv").open(newline="") as stream:
+        return [float(row["val_loss"]) for row in csv.DictReader(stream)]
+
+
+@contextmanager
+def exclusive() -> Iterator[None]:
+    """Keep the two nodes for the tests of one file; those of another file wait."""
+    state = os.environ.get("AAM_SLURM")
+    if state is None:
+        yield
+        return
+    with (Path(state) / "tests.lock").open("w") as stream:
+        fcntl.flock(stream, fcntl.LOCK_EX)
+        yield
 
 
 def start(folder: Path) -> Cluster:

@@ -2,11 +2,18 @@
 
 from __future__ import annotations
 
+import os
+import shutil
 import subprocess
 import sys
 from pathlib import Path
 
+from launcher.engines.sif import record_of
+from launcher.images import index
+from tests.launcher.test_sif_files import sif
+
 ROOT = Path(__file__).parents[2]
+SHELLCHECK = shutil.which("shellcheck", path=f"{Path(sys.executable).parent}:{os.environ['PATH']}")
 SITE = """title: a test site
 partition: gpu
 nodes: 8
@@ -34,3 +41,24 @@ def submit(folder: Path, *args: str, **variables: str) -> subprocess.CompletedPr
 
 WORDS = ("--site", "./site.yaml", "pretrain", "--table", "table.biom", "--tree", "tree.nwk",
          "--output-dir", "out")  # fmt: skip
+
+
+def queued(place: Path, *args: str) -> str:
+    """Queue a command; return the script of the job, which is kept."""
+    slurm_and_image(place, "echo 41")
+    done = submit(place, *args, "--gpus", "1")
+    assert done.returncode == 0, done.stderr
+    return (place / ".local/state/aam/jobs/41.sh").read_text()
+
+
+def slurm_and_image(place: Path, sbatch: str) -> Path:
+    """Write two programs in place of Slurm's, and an image; return the image."""
+    (place / "images").mkdir(exist_ok=True)
+    image = sif(place / "images/rocm72.sif")
+    index.write(image.parent, "rocm72", "sif", record_of(image))
+    for name, line in (("sbatch", sbatch), ("squeue", "true")):
+        program = place / "bin" / name
+        program.parent.mkdir(exist_ok=True)
+        program.write_text(f"#!/bin/sh\n{line}\n")
+        program.chmod(0o755)
+    return image
