@@ -78,7 +78,13 @@ def test_undefined_metrics_are_none() -> None:
 @settings(deadline=None)  # libraries are imported in the first example
 @given(st.integers(2, 5), st.integers(0, 2**32 - 1))
 def test_classification_agrees_with_scikit_learn(classes: int, seed: int) -> None:
-    from sklearn.metrics import accuracy_score, balanced_accuracy_score, f1_score, roc_auc_score
+    from sklearn.metrics import (
+        accuracy_score,
+        balanced_accuracy_score,
+        cohen_kappa_score,
+        f1_score,
+        roc_auc_score,
+    )
 
     rng = np.random.default_rng(seed)
     actual = rng.permutation(np.arange(30) % classes)
@@ -91,6 +97,13 @@ def test_classification_agrees_with_scikit_learn(classes: int, seed: int) -> Non
     assert found["macro_f1"] == pytest.approx(f1_score(actual, predicted, average="macro"))
     score = chance[:, 1] if classes == 2 else chance
     assert found["auc"] == pytest.approx(roc_auc_score(actual, score, multi_class="ovr"))
+    tied = chance[:, :2].round(1)
+    found = classification(actual % 2, predicted % 2, 2, tied)
+    assert found["auc"] == pytest.approx(roc_auc_score(actual % 2, tied[:, 1]))
+    names = tuple(str(k) for k in range(classes))
+    scored = ScoredPredictions(actual, predicted, (), names, ordered=True)
+    kappa = cohen_kappa_score(actual, predicted, labels=range(classes), weights="quadratic")
+    assert compute_metrics(scored)["weighted_kappa"] == pytest.approx(kappa)
 
 
 def test_metrics_leave_out_classes_that_do_not_occur() -> None:
