@@ -35,11 +35,11 @@ from aam.data.metadata import Metadata, read_metadata
 from aam.data.predictions import numeric_column, read_predictions
 from aam.data.simulation.files import write_study
 from aam.data.simulation.simulate import simulate
-from aam.data.splits import Split
 from aam.data.study import load_study
 from aam.members.base import F64, Estimator, Labels, Samples
-from aam.members.cross_validation import HeldOut, cross_validate, held_out
+from aam.members.cross_validation import cross_validate
 from aam.members.ensemble import combine_members
+from aam.members.folds import Folds
 from aam.members.forest import Forest
 from aam.members.kernel import Kernel
 from aam.members.scores import SCORED, Score, draw_groups, draw_metrics
@@ -157,8 +157,8 @@ class Labelled:
     classes: tuple[str, ...]
     metadata: Metadata
 
-    def split(self, task: Task, seed: int) -> tuple[tuple[Split, ...], Labels]:
-        """Return the folds of a seed, and the labels with their groups."""
+    def folds(self, task: Task, seed: int) -> Folds:
+        """Return the folds of a seed, with the labels and their groups."""
         splits, groups = split_samples(
             SplitOptions(test_size=0, group_column=task.group),
             FOLDS,
@@ -167,7 +167,8 @@ class Labelled:
             self.metadata,
             self.values.astype(np.int64) if self.classes else None,
         )
-        return splits, Labels.of(self.values, self.classes, groups)
+        labels = Labels.of(self.values, self.classes, groups)
+        return Folds(labels, splits, seed, task.group)
 
 
 def load(task: Task, folder: Path) -> Labelled:
@@ -206,18 +207,16 @@ def read_members(results: Path, task: str, seed: int) -> dict[str, Mapping[str, 
 def predict(member: str, name: str, found: Labelled, seed: int, results: Path) -> None:
     """Write a member's held-out predictions of the folds of a seed, and its CPU-seconds."""
     task = TASKS[name]
-    splits, labels = found.split(task, seed)
+    folds = found.folds(task, seed)
     if member == TRANSFORMER:
         encoder = pretrained_encoder(task.study, found.folder, results)
         began = time.process_time()
         folder = results / f"{name}-{seed}-{TRANSFORMER}"
         train_transformer(task, found, seed, encoder, folder)
-        predictions_MC = read_transformer(folder, found, held_out(splits))
+        predictions_MC = read_transformer(folder, found, folds)
         seconds = time.process_time() - began
     else:
-        run = cross_validate(
-            member, ESTIMATORS[member], found.samples, labels, splits, seed, final=False
-        )
+        run = cross_validate(member, ESTIMATORS[member], found.samples, folds, final=False)
         predictions_MC, seconds = run.predictions_MC, run.cpu_seconds
     file = predictions_file(results, name, seed, member)
     np.savez(file, predictions_MC=predictions_MC, cpu_seconds=seconds)
@@ -265,11 +264,11 @@ def run_aam(*arguments: str) -> None:
         raise SystemExit(status)
 
 
-def read_transformer(folder: Path, found: Labelled, held: HeldOut) -> F64:
+def read_transformer(folder: Path, found: Labelled, folds: Folds) -> F64:
     """Return the predictions [M, C] of a run folder, whose samples are those of the folds."""
     frame = read_predictions(folder / "predictions.tsv")
     expected = [
-        (found.ids[row], str(fold)) for row, fold in zip(held.rows, held.folds, strict=True)
+        (found.ids[row], str(fold)) for row, fold in zip(folds.rows_M, folds.fold_M, strict=True)
     ]
     if list(zip(frame["sample-id"], frame["fold"], strict=True)) != expected:
         raise SystemExit(f"'{folder}' has other folds; remove it")
@@ -290,19 +289,18 @@ def score_seed(
     task: Task, found: Labelled, seed: int, read: Mapping[str, Mapping[str, F64]]
 ) -> ScoredSeed:
     """Score the members, the ensemble of the estimators, and that with the transformer."""
-    splits, labels = found.split(task, seed)
-    held = held_out(splits)
+    folds = found.folds(task, seed)
     members = {name: arrays["predictions_MC"] for name, arrays in read.items()}
     estimators = {name: members[name] for name in ("kernel", "forest")}  # the order of `aam train`
-    predictions = members | {"ensemble": combine_members(estimators, labels, held).predictions_MC}
+    predictions = members | {"ensemble": combine_members(estimators, folds).predictions_MC}
     pairs = [("ensemble", name) for name in ESTIMATORS]
     if TRANSFORMER in members:
-        together = combine_members(estimators | members, labels, held).predictions_MC
+        together = combine_members(estimators | members, folds).predictions_MC
         predictions |= {"with transformer": together}
         pairs.append(("with transformer", "ensemble"))
-    draws = draw_groups(labels.groups[held.rows], seed, DRAWS)
+    draws = draw_groups(folds.held_out.groups, seed, DRAWS)
     drawn = {
-        name: draw_metrics(held.scored(predicted, labels), draws)
+        name: draw_metrics(folds.scored(predicted), draws)
         for name, predicted in predictions.items()
     }
     scores = {name: model.score()[task.metric] for name, model in drawn.items()}

@@ -19,7 +19,7 @@ from aam.data.metadata import ID_HEADER
 from aam.data.study import load_study
 from aam.data.taxonomy import read_taxonomy
 from aam.members import checkpoint
-from aam.members.checkpoint import LoadedEnsemble
+from aam.members.checkpoint import EnsembleCheckpoint
 from aam.members.importance import importance_table, read_members
 from aam.members.predict import predict_table
 from aam.numerics.device import choose_device
@@ -49,7 +49,7 @@ class Model:
     path: Path
     device: DeviceOptions
     networks: tuple[LoadedModel, ...]
-    ensemble: LoadedEnsemble | None = None
+    ensemble: EnsembleCheckpoint | None = None
 
     @property
     def column(self) -> str | None:

@@ -17,8 +17,9 @@ from aam.data.metrics import summary
 from aam.data.splits import write_splits
 from aam.data.study import load_study, load_table
 from aam.members.base import Estimator, Labels, Samples
-from aam.members.cross_validation import cross_validate, held_out
+from aam.members.cross_validation import cross_validate
 from aam.members.estimators import ESTIMATORS
+from aam.members.folds import Folds
 from aam.members.forest import Forest
 from aam.members.tables import held_out_table
 from aam.report.terminal import show
@@ -57,21 +58,17 @@ def run(options: Baseline) -> None:
         category_codes(options.target, found.values),
     )
     labels = Labels.of(found.values, found.classes, groups, options.target.levels)
-    held = held_out(splits)
-    samples = Samples.of(table, tokens_FL)
-    name, seed = options.member, options.seed
-    predictions_MC = cross_validate(
-        name, estimator, samples, labels, splits, seed, final=False
-    ).predictions_MC
-    result = summary(held.scored(predictions_MC, labels), options.target.metadata_column) | {
+    folds, name = Folds(labels, splits, options.seed), options.member
+    result = cross_validate(name, estimator, Samples.of(table, tokens_FL), folds, final=False)
+    metrics = summary(folds.scored(result.predictions_MC), options.target.metadata_column) | {
         "model": _TITLES[name],
-        "split": held.part,
+        "split": folds.part,
     }
-    show(result)
-    predictions = held_out_table(table.sample_ids, held, labels, predictions_MC)
+    show(metrics)
+    predictions = held_out_table(table.sample_ids, folds, result.predictions_MC)
     with atomic_write(options.output_dir / "predictions.tsv") as temporary:
         predictions.to_csv(temporary, sep="\t", index=False)
-    write_json(options.output_dir / "metrics.json", result | {"options": to_plain(options)})
+    write_json(options.output_dir / "metrics.json", metrics | {"options": to_plain(options)})
     write_splits(options.output_dir / "splits.tsv", table.sample_ids, splits, groups)
     info(f"{', '.join(FILES)} in {options.output_dir}")
 

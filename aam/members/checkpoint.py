@@ -27,7 +27,7 @@ from aam.contract.options.training import TransformName
 from aam.data.covariates import CovariateEncoder
 from aam.data.sequences import MASK
 from aam.members import training_data
-from aam.members.base import F64, Model, Tokens
+from aam.members.base import F64, Labels, Model, Tokens
 from aam.members.ensemble import Ensemble
 from aam.members.estimators import ESTIMATORS
 from aam.members.state import indices, numbers
@@ -38,7 +38,7 @@ from aam.serialization.arrays import to_arrays, to_tensors
 from aam.serialization.schema import Mismatch
 from aam.training.model_config import ModelConfig
 from aam.training.run_files import checkpoints
-from aam.training.target_transforms import UNLIMITED, OutputRange
+from aam.training.target_transforms import UNLIMITED, OutputRange, TargetScale
 
 FORMAT = 2
 """Versions before 2 have no clades in the kernel."""
@@ -82,23 +82,54 @@ class StoredEnsemble:
     levels: tuple[str, ...] = ()
     odds: ProportionalOdds | None = None
 
+    @classmethod
+    def of(
+        cls,
+        column: str,
+        labels: Labels,
+        scale: TargetScale,
+        ensemble: Ensemble,
+        options: dict[str, Any],
+    ) -> StoredEnsemble:
+        """Gather the plain values of an ensemble that this version writes."""
+        return cls(
+            FORMAT,
+            __version__,
+            column,
+            labels.classes,
+            scale.transform,
+            dict(ensemble.weights),
+            ensemble.half_width if math.isfinite(ensemble.half_width) else None,
+            ensemble.temperature,
+            options,
+            scale.range,
+            labels.levels,
+            ensemble.odds,
+        )
+
     @property
     def ensemble(self) -> Ensemble:
         """Weights and uncertainty of the combination."""
         half_width = math.inf if self.half_width is None else self.half_width
         return Ensemble(self.weights, half_width, self.temperature, self.odds)
 
+    @property
+    def scale(self) -> TargetScale:
+        """Scale on which the estimators predict."""
+        return TargetScale(self.transform, self.range)
+
 
 @dataclass(frozen=True)
-class LoadedEnsemble:
-    """A validated checkpoint.
+class EnsembleCheckpoint:
+    """Content of a checkpoint.
 
     Attributes:
         stored: plain values.
         tokens_FL: sequences of the ASVs of the training study.
         models: fitted estimators.
         training: to compare new samples with; None in files of earlier versions.
-        networks: configuration and content of the transformer's checkpoints; empty without it.
+        networks: configuration and content of the checkpoints of the transformer's folds, see
+            `checkpoints.read`; empty without it.
         fold_importance: of estimators, float64 [K, F], see `effects.Importance.size_U`, of the
             models of K folds in the training study; empty with one split.
     """
@@ -129,51 +160,25 @@ def find(path: Path) -> Path | None:
     return file if file.name == NAME and file.is_file() else None
 
 
-def save(
-    path: Path,
-    column: str,
-    classes: tuple[str, ...],
-    levels: tuple[str, ...],
-    transform: TransformName,
-    outputs: OutputRange,
-    ensemble: Ensemble,
-    tokens_FL: Tokens,
-    models: dict[str, Model[Any]],
-    training: TrainingData,
-    networks: list[Path],
-    options: dict[str, Any],
-    fold_importance: Mapping[str, F64],
-) -> None:
-    """Write a checkpoint atomically; `networks` are the checkpoints of the transformer's folds."""
-    stored = StoredEnsemble(
-        FORMAT,
-        __version__,
-        column,
-        classes,
-        transform,
-        dict(ensemble.weights),
-        ensemble.half_width if math.isfinite(ensemble.half_width) else None,
-        ensemble.temperature,
-        options,
-        outputs,
-        levels,
-        ensemble.odds,
-    )
-    members: dict[str, Any] = {name: to_tensors(model.arrays()) for name, model in models.items()}
-    if networks:
-        members[TRANSFORMER] = [checkpoints.read_content(file) for file in networks]
+def save(path: Path, ensemble: EnsembleCheckpoint) -> None:
+    """Write a checkpoint atomically."""
+    members: dict[str, Any] = {
+        name: to_tensors(model.arrays()) for name, model in ensemble.models.items()
+    }
+    if ensemble.networks:
+        members[TRANSFORMER] = [checkpoints.plain(content) for _, content in ensemble.networks]
     content = {
-        _KEY: dataclasses.asdict(stored),
-        "tokens": torch.from_numpy(np.ascontiguousarray(tokens_FL)),
+        _KEY: dataclasses.asdict(ensemble.stored),
+        "tokens": torch.from_numpy(np.ascontiguousarray(ensemble.tokens_FL)),
         "members": members,
-        _TRAINING: training.stored(),
-        _FOLDS: to_tensors(fold_importance),
+        _TRAINING: None if ensemble.training is None else ensemble.training.stored(),
+        _FOLDS: to_tensors(ensemble.fold_importance),
     }
     with atomic_write(path) as temporary:
         torch.save(content, temporary)
 
 
-def read(path: Path) -> LoadedEnsemble:
+def read(path: Path) -> EnsembleCheckpoint:
     """Read and validate a checkpoint.
 
     Raises:
@@ -191,7 +196,7 @@ def read(path: Path) -> LoadedEnsemble:
         ) from error
 
 
-def _parse(content: dict[str, Any], path: Path) -> LoadedEnsemble:
+def _parse(content: dict[str, Any], path: Path) -> EnsembleCheckpoint:
     stored: StoredEnsemble = schema.parse(StoredEnsemble, content[_KEY], _KEY)
     if stored.format > FORMAT:
         raise DataError(
@@ -226,4 +231,4 @@ def _parse(content: dict[str, Any], path: Path) -> LoadedEnsemble:
     training = training_data.parse(content.get(_TRAINING), len(tokens_FL))
     folded = to_arrays(content.get(_FOLDS, {}), _FOLDS)
     fold_importance = {name: numbers(folded, name, None, len(tokens_FL)) for name in folded}
-    return LoadedEnsemble(stored, tokens_FL, models, training, networks, fold_importance)
+    return EnsembleCheckpoint(stored, tokens_FL, models, training, networks, fold_importance)

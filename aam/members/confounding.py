@@ -1,7 +1,8 @@
 """Confounding: metadata columns, and the sequencing depth, that predict the target by themselves.
 
-A number that rises or falls with the target nearly without exception is the target in other units
-(an age in days and in months), not a confounder; it is named as that.
+A column that determines the target nearly without exception is named apart: it is another form of
+the target (an age in days and in months, a score and its categories), which is no confounder but a
+leak, or it is confounded with the target so completely that the study cannot tell the two apart.
 
 A site, a batch or a season that predicts as well as the table does may be what the model reads. The
 prediction of a sample by a category is the mean target of the training samples of the category,
@@ -19,11 +20,10 @@ import numpy as np
 import numpy.typing as npt
 
 from aam.data.metadata import Metadata
-from aam.data.metrics import ScoredPredictions
-from aam.data.splits import Split
-from aam.members.base import F64, Labels
-from aam.members.cross_validation import HeldOut, training_rows
-from aam.members.scores import SCORED, TITLES, draw_groups, draw_metrics
+from aam.data.study import Study
+from aam.members.base import F64
+from aam.members.folds import Folds, training_rows
+from aam.members.scores import SCORED, TITLES
 
 DEPTH = "sequencing depth"
 """Name of the column that is the number of reads of each sample."""
@@ -38,7 +38,8 @@ _MOST_CATEGORIES = 0.5
 """Categories of a column, relative to its samples; more are names."""
 
 _SAME = 0.99
-"""Absolute rank correlation from which a column is the target in other units."""
+"""Absolute rank correlation with a number, AUC of classes, or weighted kappa of ordered ones, from
+which a column is another form of the target."""
 
 _NEAR = 0.05
 """Columns further below the ensemble than this are not compared with it."""
@@ -47,68 +48,64 @@ _NEAR = 0.05
 def confounders(
     metadata: Metadata,
     skipped: Sequence[str | None],
-    sample_ids: Sequence[str],
-    reads_N: npt.NDArray[np.int64],
-    labels: Labels,
-    splits: Sequence[Split],
-    held: HeldOut,
-    ensemble: ScoredPredictions,
-    seed: int,
+    study: Study,
+    folds: Folds,
+    ensemble_MC: F64,
 ) -> list[dict[str, Any]]:
     """Return the columns that the ensemble is not ahead of beyond noise, the best first.
 
     Args:
         metadata: of the samples.
-        skipped: columns that are not tested: the target and the groups.
-        sample_ids: N ids.
-        reads_N: reads of each sample.
-        labels: of all N samples.
-        splits: one, or one per fold.
-        held: their held-out samples.
-        ensemble: its predictions of the held-out samples.
-        seed: of the bootstrap.
+        skipped: columns that are not tested: the target, the groups, the inputs of the model.
+        study: N samples.
+        folds: labels and splits.
+        ensemble_MC: its predictions of the held-out samples.
     """
-    tested: dict[str, npt.NDArray[Any]] = {DEPTH: np.log(reads_N)}
+    tested: dict[str, npt.NDArray[Any]] = {DEPTH: np.log(study.reads)}
     tested |= {
-        name: _as_numbers(metadata.values(name, sample_ids))
+        name: _as_numbers(metadata.values(name, study.table.sample_ids))
         for name in metadata.columns
         if name not in skipped
     }
+    labels = folds.labels
     metric, function = next(iter(SCORED[labels.type].items()))
-    draws = draw_groups(labels.groups[held.rows], seed)
-    constant = held.scored(_predict(np.zeros(len(reads_N)), labels, splits), labels)
-    model, guess = draw_metrics(ensemble, draws), draw_metrics(constant, draws)
+    model = folds.drawn(ensemble_MC)
+    constant = folds.drawn(_predict(np.zeros(len(labels.values)), folds))
     best = model.whole[metric]
     found = []
     for name, values_N in tested.items():
         if not _may_predict(values_N):
             continue
-        alone = held.scored(_predict(values_N, labels, splits), labels)
-        if not function(alone) >= best - _NEAR:
+        predictions_MC = _predict(values_N, folds)
+        if not function(folds.scored(predictions_MC)) >= best - _NEAR:
             continue
-        own = draw_metrics(alone, draws)
-        _, ahead = model.ahead_of(own)
-        _, informative = own.ahead_of(guess)
+        column = folds.drawn(predictions_MC)
+        value = column.whole[metric]
+        _, ahead = model.ahead_of(column)
+        _, informative = column.ahead_of(constant)
         lower = informative.lower
-        if lower is None or lower <= 0 or (ahead.beyond_noise and function(alone) < best):
+        if lower is None or lower <= 0 or (ahead.beyond_noise and value < best):
             continue
-        same = not labels.classes and _is_monotone(values_N, labels.values)
-        score = asdict(own.score()[metric])
-        found.append({"column": name, "metric": metric, **score, "other_units": same})
+        numeric = labels.type == "regression"
+        same = _is_monotone(values_N, labels.values) if numeric else value >= _SAME
+        score = asdict(column.score()[metric])
+        found.append({"column": name, "metric": metric, **score, "other_form": same})
     return sorted(found, key=lambda one: -one["value"])
 
 
 def warning(confounder: Mapping[str, Any]) -> str:
-    """Return the sentence about a confounder."""
+    """Return the sentence about a column that predicts the target by itself."""
+    column, score = confounder["column"], f"{confounder['value']:.3f}"
     title = TITLES[confounder["metric"]]
-    if confounder.get("other_units"):
+    if confounder["other_form"]:
         return (
-            f"'{confounder['column']}' is the target in other units (it rises or falls with it, "
-            f"{title} {confounder['value']:.3f}): it is no confounder; do not give it to the model."
+            f"'{column}' determines the target nearly without exception ({title} {score}): it is "
+            "another form of the target (in other units, a score and its categories) or completely "
+            "confounded with it; do not give it to the model."
         )
     return (
-        f"'{confounder['column']}' alone predicts the target as well as the table does "
-        f"({title} {confounder['value']:.3f}): what the model reads may be that."
+        f"'{column}' alone predicts the target as well as the table does ({title} {score}): what "
+        "the model reads may be that."
     )
 
 
@@ -139,13 +136,13 @@ def _may_predict(values_N: npt.NDArray[Any]) -> bool:
     return categories > 1 and (numeric or categories <= _MOST_CATEGORIES * len(values_N))
 
 
-def _predict(values_N: npt.NDArray[Any], labels: Labels, splits: Sequence[Split]) -> F64:
+def _predict(values_N: npt.NDArray[Any], folds: Folds) -> F64:
     """Return predictions [M, C] of the held-out samples from one column."""
     from sklearn.tree import DecisionTreeRegressor
 
-    outputs_NC = labels.outputs_NC
+    outputs_NC = folds.labels.outputs_NC
     found = []
-    for split in splits:
+    for split in folds.splits:
         fitted, predicted = training_rows(split), split.held_out[1]
         if values_N.dtype.kind == "f":
             column = np.where(np.isfinite(values_N), values_N, np.nanmin(values_N) - 1)[:, None]

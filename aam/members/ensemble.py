@@ -13,8 +13,8 @@ from dataclasses import dataclass
 
 import numpy as np
 
-from aam.members.base import F64, Labels, Rows
-from aam.members.cross_validation import HeldOut
+from aam.members.base import F64, Rows
+from aam.members.folds import Folds
 from aam.members.uncertainty import (
     ProportionalOdds,
     calibrate,
@@ -65,8 +65,8 @@ def choose_weights(predictions: Sequence[F64], outputs_MC: F64, groups_M: Rows) 
     }
     unbeaten = [
         kept
-        for kept, own in errors.items()
-        if not any(_beyond_noise(own - other) for other in errors.values())
+        for kept, error in errors.items()
+        if not any(_beyond_noise(error - other) for other in errors.values())
     ]
     chosen = min(unbeaten, key=lambda kept: (-len(kept), errors[kept].sum()))
     weights = np.zeros(len(predictions))
@@ -122,54 +122,51 @@ class Ensemble:
 
 @dataclass(frozen=True)
 class Combined:
-    """An ensemble and its predictions of the held-out samples.
+    """An ensemble, and predictions of the held-out samples.
 
     Attributes:
         ensemble: for new samples, fitted to all held-out samples.
-        predictions_MC: float64; combined and calibrated by other folds.
+        members: float64 [M, C], predictions of each member.
+        predictions_MC: float64, of the ensemble, combined and calibrated by other folds.
         uncalibrated_MC: before calibration; equal for numbers.
         half_widths_M: of the prediction intervals by the residuals of the other groups; None for
             classes.
     """
 
     ensemble: Ensemble
+    members: Mapping[str, F64]
     predictions_MC: F64
     uncalibrated_MC: F64
     half_widths_M: F64 | None
 
 
-def combine_members(predictions: Mapping[str, F64], labels: Labels, held: HeldOut) -> Combined:
-    """Combine the members' held-out predictions.
-
-    Args:
-        predictions: float64 [M, C] of each member.
-        labels: of all N samples.
-        held: the held-out samples.
-    """
-    members, classifier = list(predictions.values()), bool(labels.classes)
-    outputs_MC, groups_M = labels.outputs_NC[held.rows], labels.groups[held.rows]
+def combine_members(members: Mapping[str, F64], folds: Folds) -> Combined:
+    """Combine the members' predictions of the held-out samples, [M, C] of each member."""
+    labels, predictions, parts_M = folds.held_out, list(members.values()), folds.parts_M
+    outputs_MC, groups_M, classifier = labels.outputs_NC, labels.groups, bool(labels.classes)
     combined_MC = np.empty_like(outputs_MC)
     calibrated_MC = np.empty_like(outputs_MC)
-    parts_M = held.parts(labels)
     for part in np.unique(parts_M):
-        own = parts_M == part
-        others = [member[~own] for member in members]
-        weights, temperature = _fit(others, outputs_MC[~own], groups_M[~own], classifier)
-        combined_MC[own] = combine([member[own] for member in members], weights)
+        inside, outside = parts_M == part, parts_M != part
+        others = [predicted_MC[outside] for predicted_MC in predictions]
+        weights, temperature = _fit(others, outputs_MC[outside], groups_M[outside], classifier)
+        mean = combine([predicted_MC[inside] for predicted_MC in predictions], weights)
+        combined_MC[inside] = mean
         if classifier:
-            calibrated_MC[own] = calibrate(combined_MC[own], temperature)
-    weights, temperature = _fit(members, outputs_MC, groups_M, classifier)
-    named = dict(zip(predictions, weights.tolist(), strict=True))
+            calibrated_MC[inside] = calibrate(mean, temperature)
+    weights, temperature = _fit(predictions, outputs_MC, groups_M, classifier)
+    named = dict(zip(members, weights.tolist(), strict=True))
     if classifier:
-        return Combined(Ensemble(named, np.inf, temperature), calibrated_MC, combined_MC, None)
+        ensemble = Ensemble(named, np.inf, temperature)
+        return Combined(ensemble, members, calibrated_MC, combined_MC, None)
     residuals_M = np.abs(combined_MC - outputs_MC)[:, 0]
     odds = None
     if labels.levels:
-        codes_M = labels.values[held.rows].astype(np.int64)
+        codes_M = labels.values.astype(np.int64)
         odds = fit_proportional_odds(combined_MC[:, 0], codes_M, len(labels.levels))
     ensemble = Ensemble(named, half_width(residuals_M, groups_M), temperature, odds)
     widths_M = held_out_half_widths(residuals_M, groups_M)
-    return Combined(ensemble, combined_MC, combined_MC, widths_M)
+    return Combined(ensemble, members, combined_MC, combined_MC, widths_M)
 
 
 def _fit(

@@ -23,10 +23,10 @@
     inputs          only of models that read metadata columns, see `input_comparison`: {columns,
                     models, differences, conclusion, counts_add}; the models "metadata alone",
                     "counts alone" and "metadata and counts" have metric -> {value, lower, upper}
-    confounders     [{column, metric, value, lower, upper, other_units}]: other columns of the
+    confounders     [{column, metric, value, lower, upper, other_form}]: other columns of the
                     metadata, or "sequencing depth", that alone predict as well as the ensemble,
-                    see `confounding`; the best first. other_units: the column is the target itself
-                    in other units; absent in files of earlier versions
+                    see `confounding`; the best first. other_form: the column determines the target;
+                    files of earlier versions have other_units, of numbers alone, or neither
 
 The held-out predictions themselves are in `predictions.tsv`: `predicted`, `lower`, `upper`,
 `p_<class>` of the ensemble, and the same columns of each member with the prefix `<member>_`.
@@ -35,124 +35,110 @@ The held-out predictions themselves are in `predictions.tsv`: `predicted`, `lowe
 from __future__ import annotations
 
 import itertools
-from collections.abc import Mapping, Sequence
+from collections.abc import Mapping
 from dataclasses import asdict
 from typing import Any
 
 import numpy as np
 from sklearn.metrics import log_loss
 
-from aam.data.metrics import ScoredPredictions, compute_metrics
-from aam.data.splits import Split
+from aam.data.metrics import compute_metrics
 from aam.members.base import F64, Labels
-from aam.members.cross_validation import HeldOut, training_rows
 from aam.members.ensemble import Combined
-from aam.members.scores import DRAWS, LEVEL, SCORED, TITLES, Drawn, Score, draw_groups, draw_metrics
+from aam.members.folds import Folds, training_rows
+from aam.members.scores import DRAWS, LEVEL, SCORED, TITLES, Drawn, Score
 from aam.members.uncertainty import COVERAGE
 
 ENSEMBLE, CONSTANT = "ensemble", "constant"
 
 
-def constant_predictions(labels: Labels, splits: Sequence[Split]) -> F64:
+def constant_predictions(folds: Folds) -> F64:
     """Return the mean or the class frequencies of the training samples for each held-out sample."""
-    outputs_NC = labels.outputs_NC
+    outputs_NC = folds.labels.outputs_NC
     return np.concatenate(
         [
             np.tile(outputs_NC[training_rows(split)].mean(axis=0), (len(split.held_out[1]), 1))
-            for split in splits
+            for split in folds.splits
         ]
     )
 
 
-def unit_of(group_column: str | None) -> str:
-    """Return the unit of the bootstrap, for sentences."""
-    return "samples" if group_column is None else f"groups of {group_column}"
-
-
 def evaluate(
-    column: str,
-    group_column: str | None,
-    labels: Labels,
-    splits: Sequence[Split],
-    held: HeldOut,
-    members: Mapping[str, F64],
-    seconds: Mapping[str, float],
-    combined: Combined,
-    seed: int,
+    column: str, folds: Folds, combined: Combined, seconds: Mapping[str, float]
 ) -> dict[str, Any]:
     """Score the ensemble, its members and a constant on the held-out samples.
 
     Args:
-        column, group_column: of the metadata.
-        labels: of all N samples.
-        splits: one, or one per fold.
-        held: their held-out samples.
-        members: held-out predictions [M, C] of each member.
+        column: that is predicted.
+        folds: labels and splits.
+        combined: the ensemble and its members.
         seconds: CPU-seconds of each member.
-        combined: the ensemble.
-        seed: of the bootstrap.
 
     Returns:
-        The content of `scores.json`, without `confounders`.
+        The content of `scores.json`, without `inputs` and `confounders`.
     """
-    predictions = {
-        ENSEMBLE: combined.predictions_MC,
-        **members,
-        CONSTANT: constant_predictions(labels, splits),
+    labels = folds.labels
+    drawn = {
+        name: folds.drawn(predictions_MC)
+        for name, predictions_MC in (
+            (ENSEMBLE, combined.predictions_MC),
+            *combined.members.items(),
+            (CONSTANT, constant_predictions(folds)),
+        )
     }
-    scored = {name: held.scored(found, labels) for name, found in predictions.items()}
-    draws = draw_groups(labels.groups[held.rows], seed)
-    drawn = {name: draw_metrics(found, draws) for name, found in scored.items()}
+    compared = (ENSEMBLE, *combined.members) if len(combined.members) > 1 else ()
     return {
         "column": column,
         "kind": labels.type,
         "classes": list(labels.classes or labels.levels),
-        "part": held.part,
-        "samples": len(held.rows),
-        "groups": draws.groups,
-        "group_column": group_column,
+        "part": folds.part,
+        "samples": len(folds.rows_M),
+        "groups": folds.draws.groups,
+        "group_column": folds.group_column,
         "level": LEVEL,
         "draws": DRAWS,
         "metric": next(iter(SCORED[labels.type])),
         "models": {
             name: {
-                "metrics": _metrics(found, drawn[name]),
+                "metrics": _metrics(model),
                 "cpu_seconds": seconds.get(name),
                 "weight": combined.ensemble.weights.get(name),
             }
-            for name, found in scored.items()
+            for name, model in drawn.items()
         },
-        "differences": _differences(
-            {name: drawn[name] for name in (ENSEMBLE, *members)} if len(members) > 1 else {},
-            f"{draws.groups} {unit_of(group_column)}",
-        ),
-        "interval": _interval(combined, labels, held),
-        "calibration": _calibration(combined, labels, held),
+        "differences": [
+            compare(drawn, model, reference, folds.units)
+            for model, reference in itertools.combinations(compared, 2)
+        ],
+        "interval": _interval(combined, folds.held_out),
+        "calibration": _calibration(combined, folds.held_out),
     }
 
 
-def _metrics(scored: ScoredPredictions, drawn: Drawn) -> dict[str, dict[str, Any]]:
+def _metrics(drawn: Drawn) -> dict[str, dict[str, Any]]:
     """Return all metrics of `aam.data.metrics`; those of `SCORED` with their intervals."""
-    plain = {name: {"value": value} for name, value in compute_metrics(scored).items()}
+    plain = {name: {"value": value} for name, value in compute_metrics(drawn.scored).items()}
     del plain["samples"]
-    return plain | {name: asdict(found) for name, found in drawn.score().items()}
+    return plain | {name: asdict(score) for name, score in drawn.score().items()}
 
 
-def _differences(drawn: Mapping[str, Drawn], units: str) -> list[dict[str, Any]]:
-    found = []
-    for model, reference in itertools.combinations(drawn, 2):
-        metric, value = drawn[model].ahead_of(drawn[reference])
-        found.append(
-            {
-                "model": model,
-                "reference": reference,
-                "metric": metric,
-                **asdict(value),
-                "beyond_noise": value.beyond_noise,
-                "sentence": sentence(model, reference, metric, value, units),
-            }
-        )
-    return found
+def compare(drawn: Mapping[str, Drawn], model: str, reference: str, units: str) -> dict[str, Any]:
+    """Return an entry of `differences`: a model minus a reference, on the same draws.
+
+    Args:
+        drawn: metrics of the models by name.
+        model, reference: names.
+        units: number and name of the units of the bootstrap ("42 groups of infant").
+    """
+    metric, difference = drawn[model].ahead_of(drawn[reference])
+    return {
+        "model": model,
+        "reference": reference,
+        "metric": metric,
+        **asdict(difference),
+        "beyond_noise": difference.beyond_noise,
+        "sentence": sentence(model, reference, metric, difference, units),
+    }
 
 
 def shown_metrics(metrics: Mapping[str, Mapping[str, float | None]]) -> str:
@@ -162,13 +148,13 @@ def shown_metrics(metrics: Mapping[str, Mapping[str, float | None]]) -> str:
     'r2 0.700 (0.600 to 0.800)'
     """
     parts = []
-    for metric, found in metrics.items():
-        if found["value"] is None or "lower" not in found:
+    for metric, score in metrics.items():
+        if score["value"] is None or "lower" not in score:
             continue
         limits = ""
-        if found["lower"] is not None:
-            limits = f" ({found['lower']:.3f} to {found['upper']:.3f})"
-        parts.append(f"{metric} {found['value']:.3f}{limits}")
+        if score["lower"] is not None:
+            limits = f" ({score['lower']:.3f} to {score['upper']:.3f})"
+        parts.append(f"{metric} {score['value']:.3f}{limits}")
     return ", ".join(parts)
 
 
@@ -191,11 +177,11 @@ def sentence(model: str, reference: str, metric: str, difference: Score, units: 
     return text if difference.beyond_noise else f"{text}; within noise"
 
 
-def _interval(combined: Combined, labels: Labels, held: HeldOut) -> dict[str, float] | None:
+def _interval(combined: Combined, labels: Labels) -> dict[str, float] | None:
     widths_M = combined.half_widths_M
     if widths_M is None or not np.isfinite(widths_M).all():
         return None
-    errors_M = np.abs(combined.predictions_MC[:, 0] - labels.values[held.rows])
+    errors_M = np.abs(combined.predictions_MC[:, 0] - labels.values)
     return {
         "coverage": COVERAGE,
         "half_width": combined.ensemble.half_width,
@@ -203,12 +189,12 @@ def _interval(combined: Combined, labels: Labels, held: HeldOut) -> dict[str, fl
     }
 
 
-def _calibration(combined: Combined, labels: Labels, held: HeldOut) -> dict[str, float] | None:
+def _calibration(combined: Combined, labels: Labels) -> dict[str, float] | None:
     if not labels.classes:
         return None
-    codes, names = labels.values[held.rows].astype(np.int64), range(len(labels.classes))
+    codes_M, names = labels.values.astype(np.int64), range(len(labels.classes))
     return {
         "temperature": combined.ensemble.temperature,
-        "log_loss": float(log_loss(codes, combined.predictions_MC, labels=names)),
-        "uncalibrated_log_loss": float(log_loss(codes, combined.uncalibrated_MC, labels=names)),
+        "log_loss": float(log_loss(codes_M, combined.predictions_MC, labels=names)),
+        "uncalibrated_log_loss": float(log_loss(codes_M, combined.uncalibrated_MC, labels=names)),
     }

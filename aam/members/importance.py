@@ -13,7 +13,6 @@ import numpy as np
 import pandas as pd
 from scipy.stats import rankdata
 
-from aam import __version__
 from aam.console import info
 from aam.contract.errors import DataError
 from aam.contract.files import require
@@ -21,9 +20,10 @@ from aam.contract.options.device import DeviceOptions
 from aam.data.covariates import Covariates
 from aam.data.study import Study
 from aam.members import checkpoint
-from aam.members.base import F64, Rows, Samples
-from aam.members.checkpoint import TRANSFORMER, LoadedEnsemble, StoredEnsemble
+from aam.members.base import F64, Labels, Rows, Samples
+from aam.members.checkpoint import TRANSFORMER, EnsembleCheckpoint, StoredEnsemble
 from aam.members.effects import Importance, contributed_effects, estimator_importance, of_effects
+from aam.members.ensemble import Ensemble
 from aam.members.estimators import ESTIMATORS
 from aam.members.forest import known_asvs
 from aam.members.permutation import permutation_importance
@@ -33,11 +33,12 @@ from aam.numerics.device import choose_device
 from aam.training.inference.integrated_gradients import integrated_gradients
 from aam.training.inference.prediction import build_models, checkpoint_files
 from aam.training.run_files import checkpoints
+from aam.training.target_transforms import UNSCALED
 
 BATCH_SIZE = 16
 
 
-def read_members(path: Path) -> LoadedEnsemble:
+def read_members(path: Path) -> EnsembleCheckpoint:
     """Read the ensemble or the networks of a run folder, or a checkpoint.
 
     Raises:
@@ -55,23 +56,15 @@ def read_members(path: Path) -> LoadedEnsemble:
         raise DataError(
             "The model has no target", f"'{path}' was only pretrained", "use `aam train` first"
         )
-    stored = StoredEnsemble(
-        checkpoint.FORMAT,
-        __version__,
-        target.column,
-        target.classes,
-        "none",
-        {TRANSFORMER: 1.0},
-        None,
-        1.0,
-        config.options,
-    )
+    labels = Labels(np.empty(0), target.classes, np.empty(0, dtype=np.int64))
+    one = Ensemble({TRANSFORMER: 1.0}, np.inf, 1.0)
+    stored = StoredEnsemble.of(target.column, labels, UNSCALED, one, config.options)
     none = np.empty((0, config.shape.max_bp), dtype=np.uint8)
-    return LoadedEnsemble(stored, none, {}, None, networks)
+    return EnsembleCheckpoint(stored, none, {}, None, networks)
 
 
 def importance_table(
-    loaded: LoadedEnsemble,
+    loaded: EnsembleCheckpoint,
     study: Study,
     taxa: Mapping[str, str] | None = None,
     covariates: Covariates | None = None,
@@ -141,7 +134,7 @@ def importance_table(
 
 def rank_by_permutation(
     table: pd.DataFrame,
-    loaded: LoadedEnsemble,
+    loaded: EnsembleCheckpoint,
     study: Study,
     covariates: Covariates | None,
     first: int,
@@ -169,7 +162,7 @@ def rank_by_permutation(
 
 
 def _network_importances(
-    loaded: LoadedEnsemble,
+    loaded: EnsembleCheckpoint,
     study: Study,
     seen: Rows,
     samples: Samples,

@@ -7,18 +7,17 @@ the same way; paired differences say whether either adds something to the other.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import asdict
 from typing import Any
 
 from aam.console import info, warn
-from aam.data.splits import Split
-from aam.members.base import F64, Labels, Samples
-from aam.members.cross_validation import HeldOut, cross_validate, held_out
+from aam.members.base import F64, Samples
+from aam.members.cross_validation import cross_validate
 from aam.members.ensemble import combine_members
 from aam.members.estimators import ESTIMATORS
-from aam.members.evaluation import sentence, shown_metrics
-from aam.members.scores import draw_groups, draw_metrics
+from aam.members.evaluation import compare, shown_metrics
+from aam.members.folds import Folds
 
 NO_COLUMNS: dict[str, Any] = {
     "categorical_columns": (),
@@ -31,14 +30,7 @@ METADATA, COUNTS, BOTH = "metadata alone", "counts alone", "metadata and counts"
 
 
 def predict_alone(
-    members: Sequence[str],
-    samples: Samples,
-    fitted: Labels,
-    undone: Callable[[F64], F64],
-    labels: Labels,
-    splits: Sequence[Split],
-    seed: int,
-    counts_alone: Mapping[str, F64],
+    members: Sequence[str], samples: Samples, folds: Folds, counts_alone: Mapping[str, F64]
 ) -> dict[str, F64]:
     """Return the held-out predictions [M, C] of the members without counts, and without metadata.
 
@@ -47,72 +39,44 @@ def predict_alone(
     Args:
         members: names of estimators.
         samples: counts and covariates.
-        fitted: labels that the estimators read.
-        undone: function from their predictions to the units of `labels`.
-        labels: in the units of the target.
-        splits: one, or one per fold.
-        seed: of the estimators.
+        folds: labels and splits.
         counts_alone: held-out predictions of other members that read the counts alone.
     """
 
     def predict(title: str, names: Sequence[str], alone: Samples) -> dict[str, F64]:
         return {
-            name: undone(
-                cross_validate(
-                    f"{name}, {title}", ESTIMATORS[name], alone, fitted, splits, seed, final=False
-                ).predictions_MC
-            )
+            name: cross_validate(
+                f"{name}, {title}", ESTIMATORS[name], alone, folds, final=False
+            ).predictions_MC
             for name in names
         }
 
-    held = held_out(splits)
     metadata = predict(METADATA, members or list(ESTIMATORS), samples.metadata_alone)
     counts = predict(COUNTS, members, samples.counts_alone) | dict(counts_alone)
     return {
-        title: combine_members(predictions, labels, held).predictions_MC
+        title: combine_members(predictions, folds).predictions_MC
         for title, predictions in ((METADATA, metadata), (COUNTS, counts))
     }
 
 
 def compare_inputs(
-    columns: Sequence[str],
-    predictions: Mapping[str, F64],
-    labels: Labels,
-    held: HeldOut,
-    units: str,
-    seed: int,
+    columns: Sequence[str], predictions: Mapping[str, F64], folds: Folds
 ) -> dict[str, Any]:
     """Score each input on the held-out samples; the entry `inputs` of scores.json.
 
     Args:
         columns: of the metadata.
         predictions: of `METADATA`, `COUNTS` and `BOTH`, [M, C].
-        labels: of all N samples.
-        held: the held-out samples.
-        units: of the groups, for sentences ("samples", "groups of infant").
-        seed: of the bootstrap.
+        folds: labels and splits.
     """
-    draws = draw_groups(labels.groups[held.rows], seed)
-    drawn = {name: draw_metrics(held.scored(f, labels), draws) for name, f in predictions.items()}
-    differences = []
-    for reference in (METADATA, COUNTS):
-        metric, ahead = drawn[BOTH].ahead_of(drawn[reference])
-        differences.append(
-            {
-                "model": BOTH,
-                "reference": reference,
-                "metric": metric,
-                **asdict(ahead),
-                "beyond_noise": ahead.beyond_noise,
-                "sentence": sentence(BOTH, reference, metric, ahead, f"{draws.groups} {units}"),
-            }
-        )
+    drawn = {name: folds.drawn(predictions_MC) for name, predictions_MC in predictions.items()}
+    differences = [compare(drawn, BOTH, one, folds.units) for one in (METADATA, COUNTS)]
     adds = [one["beyond_noise"] and one["value"] > 0 for one in differences]
     return {
         "columns": list(columns),
         "models": {
-            name: {metric: asdict(score) for metric, score in found.score().items()}
-            for name, found in drawn.items()
+            name: {metric: asdict(score) for metric, score in model.score().items()}
+            for name, model in drawn.items()
         },
         "differences": differences,
         "conclusion": " ".join(

@@ -25,7 +25,7 @@ from aam.contract.files import atomic_write
 from aam.contract.installation import not_installed
 from aam.data.sequences import VOCABULARY
 from aam.members import checkpoint
-from aam.members.checkpoint import LoadedEnsemble
+from aam.members.checkpoint import EnsembleCheckpoint
 from aam.members.kernel import KernelModel
 from aam.members.similarity import FINEST, WIDTH
 from aam.model.network import Predictor
@@ -78,7 +78,7 @@ class AsvEncoder(nn.Module):
 class KernelReadout(nn.Module):
     """Prediction of the kernel estimator, see `aam.members.kernel`, in double precision."""
 
-    def __init__(self, loaded: LoadedEnsemble, model: KernelModel) -> None:
+    def __init__(self, loaded: EnsembleCheckpoint, model: KernelModel) -> None:
         super().__init__()
         stored, landmarks = loaded.stored, model.landmarks
         self.gamma, self.limits = model.gamma, stored.range.limits
@@ -181,7 +181,7 @@ def parts_of(model: Path) -> list[Part]:
     return found
 
 
-def _kernel_part(loaded: LoadedEnsemble, model: KernelModel) -> Part:
+def _kernel_part(loaded: EnsembleCheckpoint, model: KernelModel) -> Part:
     tokens_FL, stored = torch.from_numpy(loaded.tokens_FL), loaded.stored
 
     def example(asvs: int, samples: int) -> tuple[Tensor, ...]:

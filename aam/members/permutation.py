@@ -23,13 +23,12 @@ from aam.data.rarefaction import rarefy
 from aam.data.study import Study
 from aam.data.table import FeatureTable
 from aam.members.base import F64, Rows, Samples
-from aam.members.checkpoint import TRANSFORMER, LoadedEnsemble
+from aam.members.checkpoint import TRANSFORMER, EnsembleCheckpoint
 from aam.members.estimators import ESTIMATORS
 from aam.numerics.device import choose_device
 from aam.training.inference.network_outputs import apply_to_batch, encode_asvs, profile_terms
 from aam.training.inference.prediction import LoadedModel, build_models
 from aam.training.sample_selection import reading_plan
-from aam.training.target_transforms import TRANSFORMS
 
 SEED = 0
 BATCH_SIZE = 32
@@ -39,7 +38,7 @@ PredictRows = Callable[[Study, Rows], F64]
 
 
 def permutation_importance(
-    loaded: LoadedEnsemble,
+    loaded: EnsembleCheckpoint,
     study: Study,
     covariates: Covariates | None,
     asvs: Sequence[int],
@@ -69,17 +68,17 @@ def permutation_importance(
     classes = bool(loaded.stored.classes)
 
     def predict(changed: Study, rows: Rows) -> F64:
-        found = {name: members[name](changed, rows) for name in names}
+        predictions = {name: members[name](changed, rows) for name in names}
         weights = {name: loaded.stored.weights[name] for name in names}
         ensemble = dataclasses.replace(loaded.stored.ensemble, weights=weights)
-        return ensemble.combine(found, classes)
+        return ensemble.combine(predictions, classes)
 
     samples = len(study.table.sample_ids)
     original_NC = predict(study, np.arange(samples))
     counts = sparse.csc_array(study.table.counts)
     rng = np.random.default_rng(SEED)
     groups_N = np.zeros(samples, dtype=np.int64) if groups_N is None else groups_N
-    found = np.zeros(len(asvs))
+    changes = np.zeros(len(asvs))
     for k, asv in enumerate(track(asvs, "Permutation", len(asvs), "ASVs")):
         before = counts[:, [asv]].toarray().ravel()
         after = _permuted(before, groups_N, rng)
@@ -89,8 +88,8 @@ def permutation_importance(
         if len(rows):
             changed = _with_reads(study, asv, (after - before)[rows], rows)
             difference = np.abs(predict(changed, rows) - original_NC[rows])
-            found[k] = difference.sum() / (2 if classes else 1) / samples
-    return found
+            changes[k] = difference.sum() / (2 if classes else 1) / samples
+    return changes
 
 
 def _permuted(values_N: Rows, groups_N: Rows, rng: np.random.Generator) -> Rows:
@@ -130,7 +129,7 @@ def _with_reads(study: Study, asv: int, change_n: Rows, rows: Rows) -> Study:
 
 
 def _members(
-    loaded: LoadedEnsemble,
+    loaded: EnsembleCheckpoint,
     networks: Sequence[LoadedModel],
     study: Study,
     covariates: Covariates | None,
@@ -141,18 +140,14 @@ def _members(
     def estimator(name: str) -> PredictRows:
         def predict(changed: Study, rows: Rows) -> F64:
             seen = np.unique(changed.table.counts.indices)
-            own = None if covariates is None else covariates.take(rows)
-            samples = Samples(changed.table.counts[:, seen], changed.tokens_FL[seen], own)
+            known = None if covariates is None else covariates.take(rows)
+            samples = Samples(changed.table.counts[:, seen], changed.tokens_FL[seen], known)
             inputs = ESTIMATORS[name].read(samples, loaded.tokens_FL)
-            found = loaded.models[name].predict(inputs)
-            if loaded.stored.classes:
-                return found
-            undone = TRANSFORMS[loaded.stored.transform].inverse(found)
-            return loaded.stored.range.clip(undone)
+            return loaded.stored.scale.inverse(loaded.models[name].predict(inputs))
 
         return predict
 
-    inputs = [
+    asvs = [
         (
             encode_asvs(model.encoder, study, device),
             profile_terms(model.network, study.tokens_FL, device),
@@ -162,17 +157,17 @@ def _members(
 
     def transformer(changed: Study, rows: Rows) -> F64:
         values = []
-        for model, of_asvs in zip(networks, inputs, strict=True):
+        for model, of_asvs in zip(networks, asvs, strict=True):
             network, target = model.network.to(device).eval(), model.config.target
             assert target is not None
             plan = dataclasses.replace(reading_plan(model.config.plan), rarefy_depth=0)
-            own = None if covariates is None else covariates.take(rows)
-            known, outputs = model.config.inputs(own), []
+            known = None if covariates is None else covariates.take(rows)
+            inputs, outputs = model.config.inputs(known), []
             for start in range(0, len(rows), BATCH_SIZE):
                 part = np.arange(start, min(start + BATCH_SIZE, len(rows)))
                 batch = make_batch(changed, plan, part).to(device)
                 with torch.no_grad():
-                    outputs_BC = apply_to_batch(network, batch, *of_asvs, known)[1]
+                    outputs_BC = apply_to_batch(network, batch, *of_asvs, inputs)[1]
                 assert outputs_BC is not None
                 outputs.append(outputs_BC.float().cpu())
             decoded_NC = target.decode(torch.cat(outputs))

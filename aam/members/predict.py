@@ -10,7 +10,7 @@ from aam.data.metadata import ID_HEADER
 from aam.data.shards import take_shard
 from aam.data.study import load_study
 from aam.members.base import F64, Samples
-from aam.members.checkpoint import TRANSFORMER, LoadedEnsemble
+from aam.members.checkpoint import TRANSFORMER, EnsembleCheckpoint
 from aam.members.estimators import ESTIMATORS, KERNEL
 from aam.members.tables import interval_columns, member_columns, ordinal_columns, prediction_columns
 from aam.numerics.device import choose_device
@@ -24,10 +24,9 @@ from aam.training.inference.new_samples import (
 from aam.training.inference.output_tables import require_finite
 from aam.training.inference.prediction import InferenceSettings, build_models
 from aam.training.inference.prediction import predict as predict_with_networks
-from aam.training.target_transforms import TRANSFORMS
 
 
-def predict_table(loaded: LoadedEnsemble, options: Predict) -> tuple[pd.DataFrame, Comparison]:
+def predict_table(loaded: EnsembleCheckpoint, options: Predict) -> tuple[pd.DataFrame, Comparison]:
     """Predict every sample of a table with an ensemble and its members.
 
     Returns:
@@ -48,10 +47,7 @@ def predict_table(loaded: LoadedEnsemble, options: Predict) -> tuple[pd.DataFram
         name: ESTIMATORS[name].read(samples, loaded.tokens_FL) for name in {KERNEL, *loaded.models}
     }
     for name, model in loaded.models.items():
-        found = model.predict(inputs[name])
-        if not stored.classes:
-            found = stored.range.clip(TRANSFORMS[stored.transform].inverse(found))
-        members[name] = found
+        members[name] = stored.scale.inverse(model.predict(inputs[name]))
     if loaded.networks:
         target = loaded.networks[0][0].target
         assert target is not None
@@ -71,16 +67,15 @@ def predict_table(loaded: LoadedEnsemble, options: Predict) -> tuple[pd.DataFram
     predictions_NC = stored.ensemble.combine(members, bool(stored.classes))
     require_finite("predictions", ids, predictions_NC)
     columns: dict[str, object] = {ID_HEADER: list(ids)}
-    odds = stored.odds
-    if odds is not None:
-        columns |= ordinal_columns(predictions_NC[:, 0], odds, stored.levels)
+    if stored.odds is not None:
+        columns |= ordinal_columns(predictions_NC[:, 0], stored.odds, stored.levels)
     else:
         columns |= prediction_columns(predictions_NC, stored.classes)
     if not stored.classes:
         widths_N = np.full(len(ids), stored.ensemble.half_width)
         columns |= interval_columns(predictions_NC, widths_N, stored.range)
-    for name, found in members.items():
-        columns |= member_columns(name, found, stored.classes, stored.levels)
+    for name, member_NC in members.items():
+        columns |= member_columns(name, member_NC, stored.classes, stored.levels)
     comparison = NO_COMPARISON
     if (training := loaded.training) is not None:
         distances_N = training.distances(inputs[KERNEL])

@@ -15,164 +15,129 @@ from aam.data.batches import BatchPlan
 from aam.data.metadata import read_metadata
 from aam.data.metrics import ScoredPredictions
 from aam.members import checkpoint
-from aam.members.base import F64, Labels, Model
+from aam.members.base import F64
+from aam.members.checkpoint import EnsembleCheckpoint, StoredEnsemble
 from aam.members.confounding import confounders, warning
-from aam.members.cross_validation import CrossValidated, HeldOut, held_out
+from aam.members.cross_validation import CrossValidated
 from aam.members.ensemble import Combined, combine_members
-from aam.members.evaluation import ENSEMBLE, evaluate, shown_metrics, unit_of
+from aam.members.evaluation import ENSEMBLE, evaluate, shown_metrics
+from aam.members.folds import Folds
 from aam.members.input_comparison import BOTH, compare_inputs, show_inputs
 from aam.members.tables import held_out_table, interval_columns, member_columns
 from aam.members.training_data import describe
 from aam.training.callbacks.loggers import log_scores
 from aam.training.inference.output_tables import write_table
 from aam.training.inference.prediction import checkpoint_files
-from aam.training.labelled_study import LabelledStudy, output_range
+from aam.training.labelled_study import LabelledStudy
+from aam.training.run_files import checkpoints
 
 
 @dataclass(frozen=True)
 class Estimates:
-    """Fitted estimators by name, and the labels that they predict, in the units of the target.
+    """Predictions of held-out samples, and the estimators that are fitted.
 
-    `alone` has the held-out predictions of metadata and counts alone; empty without covariates.
-    `fold_importance` is float64 [K, F] of each estimator, see `effects.Importance.size_U`, of the
-    models of K folds; empty with one split.
+    Attributes:
+        folds: labels and splits.
+        results: of the estimators among the members, by name.
+        others: held-out predictions [M, C] of other members.
+        alone: held-out predictions [M, C] of metadata and counts alone; empty without covariates.
+        fold_importance: float64 [K, F] of each estimator, see `effects.Importance.size_U`, of the
+            models of K folds; empty with one split.
     """
 
-    labels: Labels
+    folds: Folds
     results: Mapping[str, CrossValidated]
+    others: Mapping[str, F64]
     alone: Mapping[str, F64]
     fold_importance: Mapping[str, F64]
 
 
 def write_results(
-    options: Train, labelled: LabelledStudy, estimated: Estimates, others: dict[str, F64]
+    options: Train, labelled: LabelledStudy, estimates: Estimates
 ) -> tuple[dict[str, Any], ScoredPredictions]:
     """Combine all members; write the checkpoint, predictions.tsv and scores.json.
 
-    The transformer alone has its own checkpoint and predictions.
-
-    Args:
-        options: of the command.
-        labelled: the study.
-        estimated: the estimators among the members.
-        others: held-out predictions [M, C] of other members.
+    A transformer alone that predicts a number or classes has its own checkpoint and predictions.
 
     Returns:
         Facts for the run record, and the ensemble's predictions of the held-out samples.
     """
-    held, results = held_out(labelled.splits), estimated.results
-    members = {name: result.predictions_MC for name, result in results.items()} | others
-    combined = combine_members(members, estimated.labels, held)
-    if results:
-        _write_ensemble(options, labelled, estimated, others, members, held, combined)
-    return _write_scores(options, labelled, estimated, members, held, combined)
+    folds, results = estimates.folds, estimates.results
+    predictions = {name: result.predictions_MC for name, result in results.items()}
+    combined = combine_members(predictions | dict(estimates.others), folds)
+    if results or folds.labels.levels:
+        _write_ensemble(options, labelled, estimates, combined)
+    scores = _write_scores(options, labelled, estimates, combined)
+    log_scores(options, _final_scores(scores))
+    _show(scores)
+    best = {
+        f"{folds.part}_{name}": score["value"]
+        for name, score in scores["models"][ENSEMBLE]["metrics"].items()
+    }
+    facts = {"members": list(combined.members), "best": best}
+    return facts, folds.scored(combined.predictions_MC)
 
 
 def _write_ensemble(
-    options: Train,
-    labelled: LabelledStudy,
-    estimated: Estimates,
-    others: Mapping[str, F64],
-    members: Mapping[str, F64],
-    held: HeldOut,
-    combined: Combined,
+    options: Train, labelled: LabelledStudy, estimates: Estimates, combined: Combined
 ) -> None:
-    """Write the checkpoint and predictions.tsv; `members` are the estimators and the others."""
-    folder, column = options.run.output_dir, options.target.metadata_column
-    labels, results = estimated.labels, estimated.results
-    models: dict[str, Model[Any]] = {}
-    for name, result in results.items():
-        assert result.model is not None
-        models[name] = result.model
+    """Write the checkpoint and predictions.tsv."""
+    folder, folds, study = options.run.output_dir, estimates.folds, labelled.study
+    labels = folds.labels
+    models = {name: result.model for name, result in estimates.results.items() if result.model}
+    files = checkpoint_files(folder) if estimates.others else []
     sampling = options.sample
-    plan = BatchPlan(options.loop.seed, labelled.depth, sampling.token_limit, sampling.asv_sampling)
+    plan = BatchPlan(folds.seed, labelled.depth, sampling.token_limit, sampling.asv_sampling)
+    column = options.target.metadata_column
     (folder / "checkpoints").mkdir(exist_ok=True)
     checkpoint.save(
         folder / "checkpoints" / checkpoint.NAME,
-        column,
-        labels.classes,
-        labels.levels,
-        options.target_transform if not labels.classes else "none",
-        output_range(options),
-        combined.ensemble,
-        labelled.study.tokens_FL,
-        models,
-        describe(labelled.study, labelled.splits, labels.groups, plan),
-        checkpoint_files(folder) if others else [],
-        to_plain(options),
-        estimated.fold_importance,
+        EnsembleCheckpoint(
+            StoredEnsemble.of(column, labels, folds.scale, combined.ensemble, to_plain(options)),
+            study.tokens_FL,
+            models,
+            describe(study, folds.splits, labels.groups, plan),
+            [checkpoints.read(file) for file in files],
+            estimates.fold_importance,
+        ),
     )
-    limits = output_range(options)
-    columns = interval_columns(combined.predictions_MC, combined.half_widths_M, limits)
-    for name, predictions_MC in members.items():
+    columns = interval_columns(combined.predictions_MC, combined.half_widths_M, folds.scale.range)
+    for name, predictions_MC in combined.members.items():
         columns |= member_columns(name, predictions_MC, labels.classes, labels.levels)
-    ids = labelled.study.table.sample_ids
-    table = held_out_table(ids, held, labels, combined.predictions_MC, columns)
+    table = held_out_table(study.table.sample_ids, folds, combined.predictions_MC, columns)
     write_table(folder / "predictions.tsv", table)
 
 
 def _write_scores(
-    options: Train,
-    labelled: LabelledStudy,
-    estimated: Estimates,
-    members: Mapping[str, F64],
-    held: HeldOut,
-    combined: Combined,
-) -> tuple[dict[str, Any], ScoredPredictions]:
-    """Write scores.json and print the scores; return as `write_results`."""
-    folder, column = options.run.output_dir, options.target.metadata_column
-    labels, results = estimated.labels, estimated.results
-    scores = evaluate(
-        column,
-        options.split.group_column,
-        labels,
-        labelled.splits,
-        held,
-        members,
-        {name: result.cpu_seconds for name, result in results.items()},
-        combined,
-        options.loop.seed,
-    )
-    scored = held.scored(combined.predictions_MC, labels)
+    options: Train, labelled: LabelledStudy, estimates: Estimates, combined: Combined
+) -> dict[str, Any]:
+    """Write scores.json, and return its content."""
+    folder, column, folds = options.run.output_dir, options.target.metadata_column, estimates.folds
+    seconds = {name: result.cpu_seconds for name, result in estimates.results.items()}
+    scores = evaluate(column, folds, combined, seconds)
     inputs = labelled.covariates.columns if labelled.covariates else ()
-    if estimated.alone:
-        scores["inputs"] = compare_inputs(
-            inputs,
-            {**estimated.alone, BOTH: combined.predictions_MC},
-            labels,
-            held,
-            unit_of(options.split.group_column),
-            options.loop.seed,
-        )
+    if estimates.alone:
+        predictions = {**estimates.alone, BOTH: combined.predictions_MC}
+        scores["inputs"] = compare_inputs(inputs, predictions, folds)
     scores["confounders"] = confounders(
         read_metadata(options.target.metadata),
-        (column, options.split.group_column, *inputs),
-        labelled.study.table.sample_ids,
-        labelled.study.reads,
-        labels,
-        labelled.splits,
-        held,
-        scored,
-        options.loop.seed,
+        (column, folds.group_column, *inputs),
+        labelled.study,
+        folds,
+        combined.predictions_MC,
     )
     with atomic_write(folder / "scores.json") as temporary:
         temporary.write_text(json.dumps(scores, indent=2) + "\n", encoding="utf-8")
-    log_scores(options, _final_scores(scores))
-    _show(scores)
-    best = {
-        f"{held.part}_{name}": found["value"]
-        for name, found in scores["models"][ENSEMBLE]["metrics"].items()
-    }
-    return {"members": list(members), "best": best}, scored
+    return scores
 
 
 def _final_scores(scores: Mapping[str, Any]) -> dict[str, float]:
     """Return the metrics of all models for a tracker, such as `test_r2/forest`."""
     return {
-        f"{scores['part']}_{metric}/{name}": found["value"]
+        f"{scores['part']}_{metric}/{name}": score["value"]
         for name, model in scores["models"].items()
-        for metric, found in model["metrics"].items()
-        if found["value"] is not None
+        for metric, score in model["metrics"].items()
+        if score["value"] is not None
     }
 
 
@@ -199,8 +164,9 @@ def _show(scores: Mapping[str, Any]) -> None:
         warn(warning(confounder))
     interval = scores["interval"]
     if interval is not None:
+        unit = " ranks" if scores["kind"] == "ordinal" else ""
         info(
             f"Prediction interval ({100 * interval['coverage']:.0f} %): ± "
-            f"{interval['half_width']:.3g}; it holds {100 * interval['covered']:.0f} % of the "
-            f"{scores['part']} samples."
+            f"{interval['half_width']:.3g}{unit}; it holds {100 * interval['covered']:.0f} % of "
+            f"the {scores['part']} samples."
         )

@@ -16,13 +16,13 @@ from aam.contract.suggestions import nearest
 from aam.data.covariates import Covariates
 from aam.data.study import Study
 from aam.members.base import F64
-from aam.members.checkpoint import LoadedEnsemble
+from aam.members.checkpoint import EnsembleCheckpoint
 from aam.numerics.device import choose_device
 from aam.training.inference.attention_weights import sample_attention
 
 
 def attention_table(
-    loaded: LoadedEnsemble,
+    loaded: EnsembleCheckpoint,
     study: Study,
     sample: str,
     taxa: Mapping[str, str] | None,

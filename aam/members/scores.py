@@ -83,10 +83,12 @@ class Drawn:
     """Metrics of a model on all samples and on each draw.
 
     Attributes:
+        scored: all samples.
         whole: metric -> value; NaN where it is not defined.
         draws: metric -> value of each draw, float64 [draws].
     """
 
+    scored: ScoredPredictions
     whole: dict[str, float]
     draws: dict[str, F64]
 
@@ -106,6 +108,7 @@ def draw_metrics(scored: ScoredPredictions, draws: Draws) -> Drawn:
     functions = SCORED[scored.type]
     parts = [scored.take(rows) for rows in draws.rows]
     return Drawn(
+        scored,
         {name: _metric(function, scored) for name, function in functions.items()},
         {
             name: np.array([_metric(function, part) for part in parts])

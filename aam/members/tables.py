@@ -8,8 +8,8 @@ from typing import TYPE_CHECKING
 import numpy as np
 
 from aam.data.metadata import ID_HEADER, label_names
-from aam.members.base import F64, Labels
-from aam.members.cross_validation import HeldOut
+from aam.members.base import F64
+from aam.members.folds import Folds
 from aam.members.uncertainty import ProportionalOdds, median_codes
 from aam.training.target_transforms import OutputRange
 
@@ -19,8 +19,7 @@ if TYPE_CHECKING:
 
 def held_out_table(
     sample_ids: Sequence[str],
-    held: HeldOut,
-    labels: Labels,
+    folds: Folds,
     predictions_MC: F64,
     columns: Mapping[str, object] | None = None,
 ) -> pd.DataFrame:
@@ -28,22 +27,21 @@ def held_out_table(
 
     Args:
         sample_ids: of all N samples.
-        held: the samples of the table.
-        labels: of all N samples.
+        folds: labels, and the held-out samples of the table.
         predictions_MC: numbers or class probabilities.
         columns: further columns of M values.
     """
     import pandas as pd
 
-    scored = held.scored(predictions_MC, labels)
+    scored = folds.scored(predictions_MC)
     content: dict[str, object] = {
-        ID_HEADER: [sample_ids[row] for row in held.rows],
-        "fold": held.folds,
-        "split": held.part,
+        ID_HEADER: [sample_ids[row] for row in folds.rows_M],
+        "fold": folds.fold_M,
+        "split": folds.part,
         "actual": label_names(scored.actual, scored.classes),
         "predicted": label_names(scored.predicted, scored.classes),
     }
-    if labels.levels:
+    if folds.labels.levels:
         content["rank"] = predictions_MC[:, 0]
     if scored.probabilities is not None:
         content |= _probability_columns(scored.probabilities, scored.classes)

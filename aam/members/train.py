@@ -26,9 +26,10 @@ from aam.data.splits import write_splits
 from aam.distributed.environment import read_environment
 from aam.members import checkpoint
 from aam.members.base import F64, Labels, Samples
-from aam.members.cross_validation import CrossValidated, cross_validate, held_out
+from aam.members.cross_validation import CrossValidated, cross_validate
 from aam.members.effects import estimator_importance
 from aam.members.estimators import ESTIMATORS
+from aam.members.folds import Folds
 from aam.members.input_comparison import NO_COLUMNS, predict_alone
 from aam.members.results import Estimates, write_results
 from aam.performance.memory_fit import automatic
@@ -37,7 +38,7 @@ from aam.training import train as network
 from aam.training.labelled_study import LabelledStudy, fit_target, load_labelled_study, output_range
 from aam.training.pretrained import choose_length, read_pretrained_encoder
 from aam.training.run_files import run_folder
-from aam.training.target_transforms import TRANSFORMS
+from aam.training.target_transforms import TargetScale
 
 DEFAULT: tuple[MemberName, ...] = ("kernel", "forest")
 """Members without a pretrained encoder; docs/results.md compares them."""
@@ -80,8 +81,8 @@ def train(options: Train) -> ScoredPredictions | None:
     options = automatic(options, training_run)
     trained = network.train(options)
     counts = _train_on_counts(options)
-    if trained is None or (len(members) == 1 and counts is None):
-        return trained and trained.at_levels(options.target.levels)
+    if trained is None or (len(members) == 1 and counts is None and not options.target.levels):
+        return trained
     return _add_estimators(options, trained, counts)
 
 
@@ -178,12 +179,11 @@ def _train_estimators(options: Train) -> ScoredPredictions:
     labelled = load_labelled_study(options, choose_length(None, options.sample), splits)
     for split in labelled.splits:
         fit_target(options, labelled, split)
-    held_out(labelled.splits)
-    folder = options.run.output_dir
+    folds, folder = _folds(options, labelled), options.run.output_dir
     with run_folder.begin(prepared) as record:
         ids = labelled.study.table.sample_ids
         write_splits(folder / "splits.tsv", ids, labelled.splits, labelled.labels)
-        facts, scored = write_results(options, labelled, _estimate(options, labelled), {})
+        facts, scored = write_results(options, labelled, _estimate(options, labelled, folds))
         record.finish(
             samples={
                 part: len(getattr(labelled.splits[0], part))
@@ -213,11 +213,16 @@ def _add_estimators(
     length = choose_length(base, options.sample)
     splits = dataclasses.replace(options.split, splits=folder / "splits.tsv")
     labelled = load_labelled_study(options, length, splits)
-    others = {} if counts is None else _by_name(counts)
-    estimated = _estimate(options, labelled, others)
-    facts, scored = write_results(options, labelled, estimated, _by_name(trained))
-    if not estimated.results:  # the transformer alone has written its predictions and its record
-        return trained.at_levels(options.target.levels)
+    estimates = _estimate(
+        options,
+        labelled,
+        _folds(options, labelled),
+        _by_name(trained),
+        {} if counts is None else _by_name(counts),
+    )
+    facts, scored = write_results(options, labelled, estimates)
+    if not estimates.results:  # the transformer alone has written its record
+        return scored
     content = json.loads((folder / "run.json").read_text(encoding="utf-8"))
     run_record.write(folder / "run.json", content | facts)
     return scored
@@ -231,58 +236,56 @@ def _by_name(scored: ScoredPredictions) -> dict[str, F64]:
     return {checkpoint.TRANSFORMER: np.asarray(predictions, dtype=np.float64)}
 
 
+def _folds(options: Train, labelled: LabelledStudy) -> Folds:
+    """Gather the labels and splits of a run; numbers are transformed for the estimators.
+
+    Raises:
+        DataError: see `Folds`.
+    """
+    classes, levels = labelled.classes, options.target.levels
+    transform = "none" if classes else options.target_transform
+    return Folds(
+        Labels.of(labelled.values, classes, labelled.labels, levels),
+        labelled.splits,
+        options.loop.seed,
+        options.split.group_column,
+        TargetScale(transform, output_range(options)),
+    )
+
+
 def _estimate(
-    options: Train, labelled: LabelledStudy, counts_alone: Mapping[str, F64] = MappingProxyType({})
+    options: Train,
+    labelled: LabelledStudy,
+    folds: Folds,
+    others: Mapping[str, F64] = MappingProxyType({}),
+    counts_alone: Mapping[str, F64] = MappingProxyType({}),
 ) -> Estimates:
-    """Cross-validate the estimators among the members; numbers are transformed for them.
+    """Cross-validate the estimators among the members.
 
     Args:
         options: of the command.
         labelled: the study.
+        folds: its labels and splits.
+        others: held-out predictions of other members.
         counts_alone: held-out predictions of other members that read the counts alone.
     """
-    levels = options.target.levels
-    labels = Labels.of(labelled.values, labelled.classes, labelled.labels, levels)
-    functions = TRANSFORMS[options.target_transform]
-    fitted = labels
-    if not labels.classes:
-        fitted = dataclasses.replace(labels, values=functions.forward(labels.values))
     samples = Samples.of(labelled.study.table, labelled.study.tokens_FL, labelled.covariates)
-
-    def undone(predictions_MC: F64) -> F64:
-        if labels.classes:
-            return predictions_MC
-        return output_range(options).clip(functions.inverse(predictions_MC))
-
     results: dict[str, CrossValidated] = {}
     fold_importance: dict[str, F64] = {}
     for name in options.members:
         if name not in ESTIMATORS:
             continue
-        found = cross_validate(
-            name, ESTIMATORS[name], samples, fitted, labelled.splits, options.loop.seed
-        )
-        results[name] = dataclasses.replace(found, predictions_MC=undone(found.predictions_MC))
-        if len(labelled.splits) > 1:
-            inputs = ESTIMATORS[name].read(samples, samples.tokens_FL)
-            target = labels.classes, options.target_transform
-            tokens = samples.tokens_FL, samples.tokens_FL
+        results[name] = result = cross_validate(name, ESTIMATORS[name], samples, folds)
+        if len(folds.splits) > 1:
+            of_study = result.inputs, samples.tokens_FL, samples.tokens_FL
+            target = folds.labels.classes, folds.scale.transform
             fold_importance[name] = np.stack(
                 [
-                    estimator_importance(model, inputs, *tokens, *target).size_U
-                    for model in found.fold_models
+                    estimator_importance(model, *of_study, *target).size_U
+                    for model in result.fold_models
                 ]
             )
     alone: dict[str, F64] = {}
     if labelled.covariates is not None:
-        alone = predict_alone(
-            list(results),
-            samples,
-            fitted,
-            undone,
-            labels,
-            labelled.splits,
-            options.loop.seed,
-            counts_alone,
-        )
-    return Estimates(labels, results, alone, fold_importance)
+        alone = predict_alone(list(results), samples, folds, counts_alone)
+    return Estimates(folds, results, others, alone, fold_importance)

@@ -40,9 +40,11 @@ class ReportInput:
         return f"{name} ({self.unit})" if self.unit else name
 
     def measured(self, value: float, signed: bool = False) -> str:
-        """Format an error in the unit of the target, with three digits."""
+        """Format an error in the unit of the target, ranks if it is ordinal, with three digits."""
         number = f"{value:+.3g}" if signed else f"{value:.3g}"
-        return f"{number} {self.unit}".rstrip()
+        scored = self.run.scored
+        unit = "ranks" if scored is not None and scored.type == "ordinal" else self.unit
+        return f"{number} {unit}".rstrip()
 
 
 @dataclass(frozen=True)

@@ -84,7 +84,10 @@ def confounders_table(given: ReportInput) -> Table | None:
         [
             one["column"],
             with_interval(metric, Score(one["value"], one["lower"], one["upper"])),
-            "the target in other units" if one.get("other_units") else "possible confounder",
+            # Scores of earlier versions have other_units, or neither.
+            "another form of the target, or completely confounded with it"
+            if one.get("other_form", one.get("other_units"))
+            else "possible confounder",
         ]
         for one in found
     ]

@@ -116,6 +116,30 @@ class OutputRange:
 UNLIMITED = OutputRange()
 
 
+@dataclass(frozen=True)
+class TargetScale:
+    """Scale on which estimators predict a target: its transform without fitted parameters.
+
+    Attributes:
+        transform: of a number; "none" for class probabilities.
+        range: of the predictions of a number, in the units of the target.
+    """
+
+    transform: TransformName = "none"
+    range: OutputRange = UNLIMITED
+
+    def forward(self, values: Values) -> Values:
+        """Transform values from the units of the target."""
+        return TRANSFORMS[self.transform].forward(values)
+
+    def inverse(self, predictions: Values) -> Values:
+        """Transform predictions to the units of the target, and clip them to the range."""
+        return self.range.clip(TRANSFORMS[self.transform].inverse(predictions))
+
+
+UNSCALED = TargetScale()
+
+
 def fit_transform(name: TransformName, values: Values) -> TargetTransform:
     """Fit a transform to the values of the training samples.
 

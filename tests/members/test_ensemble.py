@@ -5,9 +5,10 @@ from __future__ import annotations
 import numpy as np
 import pytest
 
+from aam.data.splits import Split
 from aam.members.base import F64, Labels, Rows
-from aam.members.cross_validation import HeldOut
 from aam.members.ensemble import choose_weights, combine_members
+from aam.members.folds import Folds
 
 GROUPS = np.arange(200) // 5
 
@@ -86,5 +87,9 @@ def test_a_temperature_needs_evidence_of_many_groups(
     labels = Labels.of(
         codes.astype(np.float64), ("a", "b", "c"), [str(n % groups) for n in range(200)]
     )
-    held = HeldOut(np.arange(200), 1 + np.arange(200) % groups % 5, "test")
-    assert (combine_members({"one": given}, labels, held).ensemble.temperature != 1) is changes
+    fold = np.arange(200) % groups % 5
+    rows = [np.flatnonzero(fold == k) for k in np.unique(fold)]
+    splits = tuple(Split(np.setdiff1d(np.arange(200), one), one[:0], one) for one in rows)
+    folds = Folds(labels, splits, 0)
+    ensemble = combine_members({"one": given[folds.rows_M]}, folds).ensemble
+    assert (ensemble.temperature != 1) is changes

@@ -141,7 +141,8 @@ def test_report_and_baseline(
     page = tmp_path / "report.html"
     assert aam("report", "--run-dir", run, "--output", page) == 0
     text = page.read_text(encoding="utf-8")
-    for part in ("Weighted kappa", "MAE, ranks", "By class", "Confusion"):
+    parts = ("Weighted kappa", "MAE, ranks", "By class", "Confusion", "ranks of their prediction")
+    for part in parts:
         assert part in text
     assert aam("compare", run, run) == 0
     assert "Weighted kappa" in capsys.readouterr().out
@@ -161,8 +162,11 @@ def test_the_transformer_learns_ranks(study: Path, tmp_path: Path) -> None:
     output = tmp_path / "new.tsv"
     predict = ("predict", "--table", study / "table.biom", "--device", "cpu", "--output")
     assert aam(*predict, output, "--model", alone) == 0
-    found = read(output)
-    np.testing.assert_array_equal(ranks_of(found["predicted"]), np.rint(found["rank"]))
+    check_median(read(output))
+    held_out = read(alone / "predictions.tsv")
+    assert {"rank", "p_low", "transformer_rank"} <= set(held_out)
+    check_median(held_out)
+    assert json.loads((alone / "scores.json").read_text())["kind"] == "ordinal"
     assert train(study, both, *args, "--members", "kernel", "transformer") == 0
     assert checkpoint.read(both / "checkpoints" / checkpoint.NAME).stored.levels == LEVELS
     columns = set(read(both / "predictions.tsv"))
@@ -173,7 +177,9 @@ def test_numbers_as_categories_and_rare_ones(
     study: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
     assert train(study, tmp_path / "stage", "--ordinal", "1,2,3,4", column="stage") == 0
-    assert "that no sample has in 'stage': 1 (4)." in capsys.readouterr().err
+    shown = capsys.readouterr().err
+    assert "that no sample has in 'stage': 1 (4)." in shown
+    assert " ranks; it holds" in shown
     assert set(read(tmp_path / "stage" / "predictions.tsv")["predicted"]) <= {1, 2, 3, 4}
     assert train(study, tmp_path / "rare", *ORDER, column="rare") == 0
     assert "Classes of 'rare' with a single sample: 1 (high)." in capsys.readouterr().err

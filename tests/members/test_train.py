@@ -195,15 +195,38 @@ def test_columns_that_predict_as_well_as_the_table_are_named(
     args = ("--metadata", path, "--members", "kernel", "--group-column", "subject")
     assert train(study, tmp_path / "run", *args) == 0
     named = json.loads((tmp_path / "run" / "scores.json").read_text())["confounders"]
-    units = {one["column"]: one["other_units"] for one in named}
-    assert units == {"batch": False, "temperature": True}
+    forms = {one["column"]: one["other_form"] for one in named}
+    assert forms == {"batch": False, "temperature": True}
     shown = " ".join(capsys.readouterr().err.split())
     assert "'batch' alone predicts the target as well as the table does (R² 0." in shown
-    assert "'temperature' is the target in other units" in shown
+    assert "'temperature' determines the target nearly without exception (R² 0." in shown
     assert "'temperature' alone" not in shown
     assert aam("report", "--run-dir", tmp_path / "run") == 0
     page = (tmp_path / "run" / "report.html").read_text()
-    assert page.count("possible confounder") == page.count(">the target in other units<") == 1
+    assert page.count("possible confounder") == page.count(">another form of the target") == 1
+
+
+@pytest.mark.medium
+@pytest.mark.parametrize(
+    "kind", [("--classifier",), ("--ordinal", "site-1,site-2,site-3")], ids=["classes", "ordered"]
+)
+def test_a_score_is_another_form_of_its_categories(
+    study: Path, tmp_path: Path, kind: tuple[str, ...]
+) -> None:
+    """A score whose ranges are the categories is named apart from a column that only predicts."""
+    metadata = pd.read_csv(study / "metadata.tsv", sep="\t", dtype=str, skiprows=[1])
+    site = metadata["site"].str.removeprefix("site-").astype(int)
+    assert set(site) == {1, 2, 3}
+    row = np.arange(len(site))
+    metadata["score"] = [f"{k:.2f}" for k in 3 * site + row % 7 / 7]
+    metadata["clinic"] = [f"clinic {k}" for k in np.where(row % 12 == 0, site % 3 + 1, site)]
+    path = tmp_path / "metadata.tsv"
+    metadata.to_csv(path, sep="\t", index=False)
+    args = ("--metadata", path, "--members", "forest", *kind)
+    assert train(study, tmp_path / "run", *args, column="site") == 0
+    named = json.loads((tmp_path / "run" / "scores.json").read_text())["confounders"]
+    forms = {one["column"]: one["other_form"] for one in named}
+    assert forms["score"] is True and forms["clinic"] is False
 
 
 @pytest.mark.parametrize("command", ["train", "baseline"])

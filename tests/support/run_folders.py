@@ -15,7 +15,8 @@ from aam.data.simulation.files import write_study
 from aam.data.simulation.simulate import SimulatedStudy, simulate
 from aam.data.splits import Split, make_splits, write_splits
 from aam.members.base import Labels, Samples
-from aam.members.cross_validation import cross_validate, held_out
+from aam.members.cross_validation import cross_validate
+from aam.members.folds import Folds
 from aam.members.forest import Forest
 from aam.members.tables import held_out_table
 
@@ -93,10 +94,10 @@ def _write_predictions(
 ) -> None:
     names = tuple(f"site-{k + 1}" for k in range(study.site.max() + 1)) if classifier else ()
     values = (study.site if classifier else study.ph).astype(np.float64)
-    labels, held = Labels.of(values, names, None), held_out(splits)
+    folds = Folds(Labels.of(values, names, None), splits, 42)
     samples = Samples(study.counts, np.empty((study.counts.shape[1], 0), dtype=np.uint8))
-    found = cross_validate("forest", Forest(30, n_jobs=1), samples, labels, splits, 42)
-    table = held_out_table(study.sample_ids, held, labels, found.predictions_MC)
+    found = cross_validate("forest", Forest(30, n_jobs=1), samples, folds)
+    table = held_out_table(study.sample_ids, folds, found.predictions_MC)
     table.to_csv(path, sep="\t", index=False, float_format="%.6g")
 
 

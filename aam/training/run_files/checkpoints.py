@@ -148,19 +148,8 @@ def read(path: Path) -> tuple[ModelConfig, dict[str, Any]]:
         MissingInput: the file may not be read.
         DataError: it is damaged, of another program, or newer than this program.
     """
-    return validate(read_content(path), path)
-
-
-def read_content(path: Path) -> Any:
-    """Read the content of a checkpoint, one file or the shards of several ranks, unvalidated.
-
-    Raises:
-        MissingInput: the file may not be read.
-        DataError: it is damaged.
-    """
-    return (
-        sharded_checkpoint.read(path) if sharded_checkpoint.is_sharded(path) else archive.read(path)
-    )
+    sharded = sharded_checkpoint.is_sharded(path)
+    return validate(sharded_checkpoint.read(path) if sharded else archive.read(path), path)
 
 
 def validate(content: Any, path: Path) -> tuple[ModelConfig, dict[str, Any]]:
@@ -187,6 +176,12 @@ def validate(content: Any, path: Path) -> tuple[ModelConfig, dict[str, Any]]:
             "The checkpoint has invalid content", f"'{path}', {error}", "choose another one"
         ) from error
     return config, content
+
+
+def plain(content: dict[str, Any]) -> dict[str, Any]:
+    """Return the content of a validated checkpoint as it is written to a file."""
+    summary: TrainingSummary | None = content[TRAINING]
+    return content | {TRAINING: None if summary is None else vars(summary)}
 
 
 def load_network(
