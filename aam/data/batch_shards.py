@@ -54,17 +54,17 @@ def shard_batch(batch: Batch, samples: slice, asvs: slice, sequences: bool) -> B
         asvs: the distinct ASVs that the rank encodes; may be empty.
         sequences: whether to add `sequences_ML`, which the k-mer profile of the samples needs.
     """
-    own = {name: value[samples] for name in ("rows_B", "slots_BS", "counts_BS", "hidden_BS")
+    local = {name: value[samples] for name in ("rows_B", "slots_BS", "counts_BS", "hidden_BS")
            if (value := getattr(batch, name)) is not None}  # fmt: skip
-    present_BS = own["counts_BS"] > 0
+    present_BS = local["counts_BS"] > 0
     widest = max(int(present_BS.sum(dim=1).max()) if len(present_BS) else 0, 1)
-    own = {name: value[:, :widest] if value.ndim > 1 else value for name, value in own.items()}
+    local = {name: value[:, :widest] if value.ndim > 1 else value for name, value in local.items()}
     present_BS = present_BS[:, :widest]
     distances_BA, diversity_B = batch.distances_BB, batch.diversity_B
     complete: dict[str, Any] = {f.name: getattr(batch, f.name) for f in dataclasses.fields(Batch)}
     shard = BatchShard(
         **complete
-        | own
+        | local
         | {
             "tokens_UL": batch.tokens_UL[asvs],
             "labels_UL": None if batch.labels_UL is None else batch.labels_UL[asvs],
@@ -79,8 +79,8 @@ def shard_batch(batch: Batch, samples: slice, asvs: slice, sequences: bool) -> B
     )
     if not sequences:
         return shard
-    members_M, slots = torch.unique(own["slots_BS"][present_BS], return_inverse=True)
-    sequence_slots_BS = torch.zeros_like(own["slots_BS"])
+    members_M, slots = torch.unique(local["slots_BS"][present_BS], return_inverse=True)
+    sequence_slots_BS = torch.zeros_like(local["slots_BS"])
     sequence_slots_BS[present_BS] = slots
     return dataclasses.replace(
         shard, sequences_ML=unmasked(batch)[members_M], sequence_slots_BS=sequence_slots_BS

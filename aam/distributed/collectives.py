@@ -28,9 +28,9 @@ class _Gather(torch.autograd.Function):
     """All-gather of rows in the order of ranks; backward is a reduce-scatter of the gradients."""
 
     @staticmethod
-    def forward(ctx: Any, own_ND: Tensor, sizes: tuple[int, ...]) -> Tensor:
+    def forward(ctx: Any, local_ND: Tensor, sizes: tuple[int, ...]) -> Tensor:
         ctx.sizes, longest = sizes, max(sizes)
-        padded = F.pad(own_ND.contiguous(), (0, 0, 0, longest - len(own_ND)))
+        padded = F.pad(local_ND.contiguous(), (0, 0, 0, longest - len(local_ND)))
         found = [torch.empty_like(padded) for _ in sizes]
         dist.all_gather(found, padded)
         return torch.cat([rows[:size] for rows, size in zip(found, sizes, strict=True)])
@@ -51,38 +51,38 @@ class _Gather(torch.autograd.Function):
         return torch.split(total, sizes)[rank].to(grads[0].dtype), None
 
 
-def all_gather_rows(own_ND: Tensor, sizes: Sequence[int]) -> Tensor:
+def all_gather_rows(local_ND: Tensor, sizes: Sequence[int]) -> Tensor:
     """All-gather rows, with a gradient that flows back to the rank of each row.
 
     The backward pass adds the gradients of all ranks. If the loss of each rank is its share of one
     sum, a row has the gradient of that sum.
 
     Args:
-        own_ND: the rows of this rank, N >= 0.
+        local_ND: the rows of this rank, N >= 0.
         sizes: number of rows of each rank.
     """
     if len(sizes) == 1:
-        return own_ND
-    gathered: Tensor = _Gather.apply(own_ND, tuple(sizes))  # type: ignore[no-untyped-call]
+        return local_ND
+    gathered: Tensor = _Gather.apply(local_ND, tuple(sizes))  # type: ignore[no-untyped-call]
     return gathered
 
 
-def all_reduce_sum(own: Tensor) -> Tensor:
+def all_reduce_sum(value: Tensor) -> Tensor:
     """Return the sum of a tensor over the ranks, without gradient."""
     if world_size() == 1:
-        return own.detach()
-    total = own.detach().clone()
+        return value.detach()
+    total = value.detach().clone()
     dist.all_reduce(total)
     return total
 
 
 def all_gather_arrays(
-    own: npt.NDArray[np.float64], device: torch.device
+    local: npt.NDArray[np.float64], device: torch.device
 ) -> npt.NDArray[np.float64]:
     """All-gather arrays [n, C] of float64 along the first axis; n may differ between ranks."""
     if world_size() == 1:
-        return own
-    rows = torch.as_tensor(own, dtype=torch.float64, device=device)
+        return local
+    rows = torch.as_tensor(local, dtype=torch.float64, device=device)
     number = torch.zeros(world_size(), dtype=torch.int64, device=device)
     number[dist.get_rank()] = len(rows)
     sizes = all_reduce_sum(number).tolist()

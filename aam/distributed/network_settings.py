@@ -37,13 +37,13 @@ def check_interfaces(variables: Mapping[str, str], root: Path = Path("/")) -> No
         if not value or value.startswith("^") or not existing:
             continue
         exact = value.startswith("=") or name.startswith("GLOO")
-        wanted = value.lstrip("=").split(",")
+        named = value.lstrip("=").split(",")
         missing = [
             prefix
-            for prefix in wanted
+            for prefix in named
             if not any(i == prefix if exact else i.startswith(prefix) for i in existing)
         ]
-        if len(missing) == len(wanted):
+        if len(missing) == len(named):
             raise UsageError(
                 "The network interface does not exist",
                 f"{name}={value}; this node has {', '.join(existing)}",

@@ -169,5 +169,5 @@ def choose_strategy(scale: ScaleOptions, ranks: Ranks, device: torch.device) -> 
         return SingleDevice(device)
     if scale.fsdp:
         return FullySharded(device, scale.fsdp_sharded_checkpoint)
-    # Every trained parameter has a gradient in every step, on every rank: `freeze_idle`.
+    # Every trained parameter has a gradient in every step, on every rank: `aam.training.fit`.
     return DistributedDataParallel(device, broadcast_buffers=False, gradient_as_bucket_view=True)

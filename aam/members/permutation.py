@@ -149,7 +149,7 @@ def _members(
 
     asvs = [
         (
-            encode_asvs(model.encoder, study, device),
+            encode_asvs(model.network.encoder, study, device),
             profile_terms(model.network, study.tokens_FL, device),
         )
         for model in networks

@@ -48,6 +48,11 @@ class Encoder(nn.Module):
         self.distance = PairwiseDistance(bounded=metric != "weighted")
         self.diversity = nn.Linear(shape.embedding_dim, 1)
 
+    @property
+    def encoder(self) -> Encoder:
+        """The encoder itself, as `Predictor.encoder` is that of a predictor."""
+        return self
+
     def encode_all(self, chunks: Iterable[Tensor]) -> Iterator[Tensor]:
         """Yield the vectors [U, D] of chunks of sequences (uint8 [U, L]), without gradient."""
         device = self.nucleotides.position.device

@@ -10,6 +10,8 @@ import statistics
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 
+import numpy as np
+
 from aam.console import info
 from aam.contract.errors import DataError
 from aam.performance.tune_settings import Setting
@@ -83,7 +85,7 @@ def rates(runs: Sequence[RunResult], warmup: int) -> Rates:
         return [sum(map(count, part)) / sum(step.seconds for step in part) for part in parts]
 
     samples = per_second(lambda step: step.samples)
-    low, high = quartiles(samples)
+    low, high = np.quantile(samples, (0.25, 0.75)).tolist()
     return Rates(
         samples=statistics.median(samples),
         spread=(high - low) / 2,
@@ -105,14 +107,6 @@ def blocks(run: RunResult, warmup: int) -> list[tuple[Step, ...]]:
     number = max(1, len(steps) // BLOCK)
     ends = [BLOCK * k for k in range(number)] + [len(steps)]
     return [steps[ends[k] : ends[k + 1]] for k in range(number)]
-
-
-def quartiles(values: Sequence[float]) -> tuple[float, float]:
-    """Return the first and the third quartile."""
-    if len(values) < 2:
-        return values[0], values[0]
-    low, _, high = statistics.quantiles(values, n=4, method="inclusive")
-    return low, high
 
 
 def gain(run: RunResult, other: RunResult, warmup: int, cost: Cost) -> float:
@@ -167,7 +161,8 @@ class Bench:
                 plan = RunPlan(one.values, self.steps, f"{subject} {number}")
                 run = self.runs.run(plan)
                 results[one.label].append(run)
-                self._say(subject, one, number, run)
+                shown = run.failure or f"{rates([run], self.warmup).samples:.3g} samples/s"
+                info(f"{subject}: {one.label}, run {number + 1} of {self.rounds}: {shown}")
                 first = results[default.label][0]
                 if run.failure or (
                     number == 0 and one is not default and not go_on(one, run, first)
@@ -194,7 +189,3 @@ class Bench:
         gains = tuple(gain(one, two, self.warmup, cost) for one, two in pairs)
         middle = statistics.median(gains) if gains else 1.0
         return Measured(setting, rates(good, self.warmup), middle, gains, failure)
-
-    def _say(self, subject: str, setting: Setting, number: int, run: RunResult) -> None:
-        found = run.failure or f"{rates([run], self.warmup).samples:.3g} samples/s"
-        info(f"{subject}: {setting.label}, run {number + 1} of {self.rounds}: {found}")

@@ -9,6 +9,7 @@ from __future__ import annotations
 import contextlib
 import dataclasses
 import os
+from bisect import bisect_left
 from collections.abc import Callable
 from dataclasses import dataclass
 from pathlib import Path
@@ -250,12 +251,5 @@ def largest(lowest: int, highest: int, fits: Callable[[int], bool]) -> int:
     """
     if lowest <= highest and fits(highest):
         return highest
-    found = 0
-    highest -= 1
-    while lowest <= highest:
-        middle = (lowest + highest) // 2
-        if fits(middle):
-            found, lowest = middle, middle + 1
-        else:
-            highest = middle - 1
-    return found
+    fitting = bisect_left(range(lowest, highest), True, key=lambda number: not fits(number))
+    return lowest + fitting - 1 if fitting else 0

@@ -5,7 +5,6 @@ from __future__ import annotations
 import dataclasses
 import json
 from collections.abc import Iterator
-from dataclasses import dataclass
 from pathlib import Path
 from resource import RUSAGE_SELF, getrusage
 
@@ -40,31 +39,10 @@ GPUS = 8
 """GPUs of FSDP in the table of other settings."""
 
 
-@dataclass(frozen=True)
-class Gpu:
-    """A GPU: the bytes that driver and libraries take there, and whether they were measured."""
-
-    overhead: int
-    measured: bool
-
-    @classmethod
-    def of(cls, options: StackOptions) -> Gpu:
-        """Read the check report of the options.
-
-        Raises:
-            MissingInput, DataError: see `measured_overhead`.
-        """
-        found = measured_overhead(options.check_report)
-        return cls(ASSUMED if found is None else found, found is not None)
-
-    def needed(self, peak: int) -> int:
-        """Return the memory of the GPU that a predicted peak needs, in bytes."""
-        return needed(peak, self.overhead)
-
-
 def show_training(run: TrainingRun, options: MemoryPretrain | MemoryTrain) -> None:
     """Print the memory of a step, where it fits, and the largest settings for --device-memory."""
-    scale, gpu = options.scale, Gpu.of(options.gpu)
+    scale, measured = options.scale, measured_overhead(options.gpu.check_report)
+    overhead = ASSUMED if measured is None else measured
     settings = StepSettings(
         min(options.loop.batch_samples, run.batches.samples),
         options.speed,
@@ -73,17 +51,18 @@ def show_training(run: TrainingRun, options: MemoryPretrain | MemoryTrain) -> No
     host = getrusage(RUSAGE_SELF).ru_maxrss * 1024
     memory = run.memory(settings)
     if options.gpu.json:
-        facts = {"overhead": gpu.overhead, "needed": gpu.needed(memory.peak), "host": host}
+        facts = {"overhead": overhead, "needed": needed(memory.peak, overhead), "host": host}
         print(json.dumps(vars(memory) | facts | {"batch_size": settings.batch_size}))
         return
     console = Console(highlight=False)
     title = "memory of a step" + (" on each GPU" if settings.parallel.ranks > 1 else "")
-    console.print(_parts(title, memory, gpu))
-    console.print(_where(f"A batch of {settings.batch_size} samples", gpu.needed(memory.peak)))
-    console.print(_on_apu(gpu.needed(memory.peak), host, options))
-    console.print(_changes(run, settings, memory, gpu))
+    total = needed(memory.peak, overhead)
+    console.print(_parts(title, memory, measured))
+    console.print(_where(f"A batch of {settings.batch_size} samples", total))
+    console.print(_on_apu(total, host, options))
+    console.print(_changes(run, settings, memory, overhead))
     if options.gpu.device_memory is not None:
-        limit = MemoryLimit(round(options.gpu.device_memory * GIB), gpu.overhead)
+        limit = MemoryLimit(round(options.gpu.device_memory * GIB), overhead)
         for line in _largest(run, settings, limit):
             console.print(line)
 
@@ -94,17 +73,20 @@ def show_step(memory: StepMemory | InferenceMemory, subject: str, options: Stack
     Raises:
         MissingInput, DataError: see `measured_overhead`.
     """
-    gpu, console = Gpu.of(options), Console(highlight=False)
-    console.print(_parts("memory", memory, gpu))
-    console.print(_where(subject, gpu.needed(memory.peak)))
+    measured, console = measured_overhead(options.check_report), Console(highlight=False)
+    console.print(_parts("memory", memory, measured))
+    overhead = ASSUMED if measured is None else measured
+    console.print(_where(subject, needed(memory.peak, overhead)))
 
 
-def _parts(title: str, memory: StepMemory | InferenceMemory, gpu: Gpu) -> Table:
+def _parts(title: str, memory: StepMemory | InferenceMemory, measured: int | None) -> Table:
+    """List the parts of the memory; `measured` is the overhead of the GPU, None if unknown."""
+    overhead, how = (ASSUMED, "assumed") if measured is None else (measured, "measured")
     table = Table(title, "", box=None, pad_edge=False)
     rows = vars(memory) | {
         f"fragmentation, {FRAGMENTATION:.0%}": round(memory.peak * FRAGMENTATION),
-        f"driver and libraries, {'measured' if gpu.measured else 'assumed'}": gpu.overhead,
-        "memory of the GPU": gpu.needed(memory.peak),
+        f"driver and libraries, {how}": overhead,
+        "memory of the GPU": needed(memory.peak, overhead),
     }
     for name, value in rows.items():
         table.add_row(name, shown_size(value))
@@ -138,12 +120,13 @@ def _size(path: Path) -> int:
     return sum(file.stat().st_size for file in (path, *path.rglob("*")) if file.is_file())
 
 
-def _changes(run: TrainingRun, settings: StepSettings, memory: StepMemory, gpu: Gpu) -> Table:
+def _changes(run: TrainingRun, settings: StepSettings, memory: StepMemory, overhead: int) -> Table:
     """Compare the settings with others that leave the training as it is, up to rounding."""
     table = Table("setting", "memory of the GPU", "smallest GPU", box=None, pad_edge=False)
     table.columns[1].justify = table.columns[2].justify = "right"
     for name, changed in (("as given", settings), *_others(run, settings)):
-        total = gpu.needed((memory if changed is settings else run.memory(changed)).peak)
+        peak = (memory if changed is settings else run.memory(changed)).peak
+        total = needed(peak, overhead)
         smallest = next((f"{gib} GiB" for gib in DEVICES if total <= gib * GIB), "none")
         table.add_row(name, shown_size(total), smallest)
     return table

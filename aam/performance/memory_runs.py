@@ -15,10 +15,10 @@ from aam.contract.options.commands.train import Train
 from aam.contract.options.device import SpeedOptions
 from aam.contract.options.training import LoopOptions
 from aam.contract.precision import Precision
-from aam.data.study import Study, load_study
+from aam.data.study import Study
 from aam.model.attention import AUTO, Backends, named
 from aam.model.covariates import CovariateInputs
-from aam.model.network import PROFILE_HIDDEN, Encoder, Predictor
+from aam.model.network import PROFILE_HIDDEN, Predictor
 from aam.performance.memory import StepMemory, fake, predict_step, training_workload
 from aam.performance.memory_batches import LargestBatches
 from aam.performance.memory_ranks import ONE_RANK, Parallel
@@ -28,14 +28,14 @@ from aam.training.inference.network_outputs import CHUNK, apply_to_batch
 from aam.training.labelled_study import fit_target, load_labelled_study
 from aam.training.lightning_module import LossWeights, TrainingModule
 from aam.training.model_config import ModelConfig
+from aam.training.pretrain import load_pretraining_study
 from aam.training.pretrained import (
     choose_length,
-    choose_metric,
     choose_shape,
     read_pretrained_encoder,
 )
 from aam.training.runtime import check_heads
-from aam.training.sample_selection import batch_plan, choose_depth, deep_enough, reading_plan
+from aam.training.sample_selection import reading_plan
 from aam.training.train import configure_model
 
 
@@ -133,11 +133,7 @@ def pretraining_run(options: Pretrain) -> TrainingRun:
     base = read_pretrained_encoder(options.pretrained_encoder)
     if base is None:
         check_heads(options.model)
-    study = load_study(options.input, options.phylogeny, choose_length(base, options.sample))
-    depth = choose_depth(study, options.sample)
-    study = study.take_samples(deep_enough(study, depth))
-    metric = choose_metric(base, options.phylogeny)
-    plan = batch_plan(options, options.task, study, depth, metric)
+    study, metric, plan = load_pretraining_study(options, base)
     rows = np.arange(len(study.table.sample_ids))
     shape, standard = choose_shape(base, study, options.model, plan, rows)
     config = ModelConfig("pretrain", shape, metric, plan, standard, None, {})
@@ -190,9 +186,8 @@ def predict_inference(
     with FakeTensorMode(), LiveStorages(block) as storages, torch.no_grad():
         models = [config.network().eval() for _ in range(networks)]
         network = models[-1]
-        encoder = network if isinstance(network, Encoder) else network.encoder
         vectors_FD = torch.empty(number, config.shape.embedding_dim)
-        encoder.nucleotides(torch.empty(CHUNK, longest, dtype=torch.uint8), True)
+        network.encoder.nucleotides(torch.empty(CHUNK, longest, dtype=torch.uint8), True)
         if batch is not None:
             profile = config.shape.profile_features
             terms_FH = torch.empty(number, PROFILE_HIDDEN) if profile else None

@@ -8,6 +8,7 @@ are compared category by category.
 from __future__ import annotations
 
 import re
+from collections import Counter, defaultdict
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
 from typing import Any
@@ -112,17 +113,14 @@ Interval = tuple[str, float, float]
 def profile_of_calls(source: str, calls: Iterable[Interval]) -> KernelProfile:
     """Build a profile of single calls (name, start, end in nanoseconds)."""
     listed = sorted(calls, key=lambda call: call[1])
-    totals: dict[str, tuple[int, float]] = {}
     busy = 0.0
     reached = listed[0][1] if listed else 0.0
-    for name, start, end in listed:
-        number, total = totals.get(name, (0, 0.0))
-        totals[name] = (number + 1, total + end - start)
+    for _, start, end in listed:
         busy += max(0.0, end - max(start, reached))
         reached = max(reached, end)
-    kernels = (Kernel(name, number, total) for name, (number, total) in totals.items())
+    kernels = _kernels([(name, end - start) for name, start, end in listed])
     span = reached - listed[0][1] if listed else None
-    return KernelProfile(source, longest_first(kernels), span, busy if listed else None)
+    return KernelProfile(source, kernels, span, busy if listed else None)
 
 
 def profile_of_operations(source: str, threads: Iterable[Sequence[Interval]]) -> KernelProfile:
@@ -133,8 +131,8 @@ def profile_of_operations(source: str, threads: Iterable[Sequence[Interval]]) ->
     Args:
         threads: the operations of each thread.
     """
-    own: list[Interval] = []
-    totals: dict[str, tuple[int, float]] = {}
+    outermost: list[Interval] = []
+    times: list[tuple[str, float]] = []
     for operations in threads:
         nested: list[list[Any]] = []  # name, end, time without callees
         ended: list[list[Any]] = []
@@ -144,14 +142,25 @@ def profile_of_operations(source: str, threads: Iterable[Sequence[Interval]]) ->
             if nested:
                 nested[-1][2] -= end - start
             else:
-                own.append((name, start, end))
+                outermost.append((name, start, end))
             nested.append([name, end, end - start])
-        for name, _, time in ended + nested:
-            number, total = totals.get(name, (0, 0.0))
-            totals[name] = (number + 1, total + max(0.0, time))
-    outer = profile_of_calls(source, own)
-    kernels = (Kernel(name, number, total) for name, (number, total) in totals.items())
-    return KernelProfile(source, longest_first(kernels), outer.span_ns, outer.busy_ns, "CPU")
+        times += [(name, max(0.0, time)) for name, _, time in ended + nested]
+    outer = profile_of_calls(source, outermost)
+    return KernelProfile(source, _kernels(times), outer.span_ns, outer.busy_ns, "CPU")
+
+
+def _kernels(times: Sequence[tuple[str, float]]) -> tuple[Kernel, ...]:
+    """Return calls and total time of each kernel from the time of each call."""
+    calls = Counter(name for name, _ in times)
+    return tuple(Kernel(name, calls[name], total) for name, total in _sums(times).items())
+
+
+def _sums(values: Iterable[tuple[str, float]]) -> dict[str, float]:
+    """Add up values by label, largest sum first."""
+    sums: dict[str, float] = defaultdict(float)
+    for label, value in values:
+        sums[label] += value
+    return dict(sorted(sums.items(), key=lambda item: -item[1]))
 
 
 def longest_first(kernels: Iterable[Kernel]) -> tuple[Kernel, ...]:
@@ -161,23 +170,16 @@ def longest_first(kernels: Iterable[Kernel]) -> tuple[Kernel, ...]:
 
 def shares(profile: KernelProfile) -> dict[str, float]:
     """Return the fraction of the kernel time that each category takes, largest first."""
-    totals: dict[str, float] = {}
-    for kernel in profile.kernels:
-        label = category(kernel.name)
-        totals[label] = totals.get(label, 0.0) + kernel.total_ns
     total_ns = profile.total_ns or 1.0
-    return {k: v / total_ns for k, v in sorted(totals.items(), key=lambda item: -item[1])}
+    sums = _sums((category(kernel.name), kernel.total_ns) for kernel in profile.kernels)
+    return {label: total / total_ns for label, total in sums.items()}
 
 
 def precisions(profile: KernelProfile) -> dict[str, float]:
     """Return the fraction of the time of matrix products in each precision, largest first."""
     products = [k for k in profile.kernels if category(k.name) == "matrix product"]
     total_ns = sum(kernel.total_ns for kernel in products) or 1.0
-    totals: dict[str, float] = {}
-    for kernel in products:
-        label = precision(kernel.name)
-        totals[label] = totals.get(label, 0.0) + kernel.total_ns / total_ns
-    return dict(sorted(totals.items(), key=lambda item: -item[1]))
+    return _sums((precision(kernel.name), kernel.total_ns / total_ns) for kernel in products)
 
 
 MANY_IDLE = 0.3

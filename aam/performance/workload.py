@@ -178,9 +178,9 @@ def run_workload(
             hangs = _wait(process, log, timeout)
         finally:
             _end(process)
-    steps, rubbish = read_steps(log)
-    if rubbish:
-        return RunResult(steps, rubbish)
+    steps, invalid_line = read_steps(log)
+    if invalid_line:
+        return RunResult(steps, invalid_line)
     if hangs:
         return RunResult(
             steps, f"no step for {timeout:g} s after step {len(steps)} of {plan.steps}"
@@ -244,15 +244,15 @@ def _end(process: subprocess.Popen[bytes]) -> None:
         process.wait(_KILL_TIMEOUT)
 
 
-def _failure(status: int, output: Path, steps: int, wanted: int) -> str:
+def _failure(status: int, output: Path, steps: int, planned: int) -> str:
     """Return why a run that ended by itself failed; "" if it did not."""
-    if status == 0 and steps >= wanted:
+    if status == 0 and steps >= planned:
         return ""
     with output.open("rb") as stream:
         stream.seek(max(0, output.stat().st_size - 100_000))
         lines = [line.strip() for line in stream.read().decode(errors="replace").splitlines()]
     message = next((line for line in reversed(lines) if line), "")
-    place = f"after step {steps} of {wanted}"
+    place = f"after step {steps} of {planned}"
     if status == -signal.SIGKILL:
         return f"killed (SIGKILL) {place}, as the kernel does when memory is short"
     if any(map(_OUT_OF_MEMORY.search, lines)):

@@ -101,8 +101,8 @@ def set_up(options: Measured) -> Iterator[SetUp]:
         defaults = {spec.flag: value_of(options, spec.field) for spec in specs(workload.options)}
         dropouts = [flag for flag in ("--dropout", "--profile-dropout") if defaults.get(flag)]
         no_dropout = dict.fromkeys(dropouts, 0.0)
-        wanted = measure.subjects
-        stages = {name: SUBJECTS[name] for name in SUBJECTS if not wanted or name in wanted}
+        chosen = measure.subjects or SUBJECTS
+        stages = {name: propose for name, propose in SUBJECTS.items() if name in chosen}
         folder, overwrite = options.run.output_dir, options.run.overwrite
         identity = {
             "command": workload.command,

@@ -183,20 +183,20 @@ def _scored_tiles(given: ReportInput) -> list[Tile]:
     """Return the headline metrics, with their intervals."""
     if given.models is None:
         return []
-    own = given.models.metrics[OWN]
+    metrics = given.models.metrics[OWN]
     names = ("r2", "mae", "rmse", "spearman")
-    if "weighted_kappa" in own:
+    if "weighted_kappa" in metrics:
         names = ("weighted_kappa", "mae_ranks", "accuracy", "balanced_accuracy")
-    elif "accuracy" in own:
+    elif "accuracy" in metrics:
         names = ("accuracy", "balanced_accuracy", "auc", "macro_f1")
     tiles = []
     for name in names:
-        if name not in own or own[name].value is None:
+        if name not in metrics or metrics[name].value is None:
             continue
-        lower, upper = own[name].lower, own[name].upper
+        lower, upper = metrics[name].lower, metrics[name].upper
         note = "" if lower is None else f"{shown(name, lower)} to {shown(name, upper)}"
         unit = given.unit if name in ("mae", "rmse") else ""
-        tiles.append(Tile(shown(name, own[name].value), TITLES[name], note, unit))
+        tiles.append(Tile(shown(name, metrics[name].value), TITLES[name], note, unit))
     return tiles
 
 

@@ -159,9 +159,9 @@ def calibration_bins(scored: ScoredPredictions) -> tuple[F64, F64, list[int]]:
     bins = np.minimum((chance * CALIBRATION_BINS).astype(int), CALIBRATION_BINS - 1)
     right = scored.predicted == scored.actual
     filled = [bins == number for number in np.unique(bins)]
-    means = np.array([chance[own].mean() for own in filled])
-    shares = np.array([right[own].mean() for own in filled])
-    return means, shares, [int(own.sum()) for own in filled]
+    means = np.array([chance[rows].mean() for rows in filled])
+    shares = np.array([right[rows].mean() for rows in filled])
+    return means, shares, [int(rows.sum()) for rows in filled]
 
 
 def _unit_square(title: str, x: str, y: str) -> tuple[Figure, Axes]:

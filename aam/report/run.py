@@ -214,9 +214,9 @@ def _read_baseline(
     aligned = None
     if scored is not None and other is not None and other.classes == scored.classes:
         rows = {key: row for row, key in enumerate(_keys(ids, other))}
-        wanted = _keys(sample_ids, scored)
-        if set(wanted) == set(rows):
-            aligned = other.take(np.array([rows[key] for key in wanted], dtype=np.int64))
+        keys = _keys(sample_ids, scored)
+        if set(keys) == set(rows):
+            aligned = other.take(np.array([rows[key] for key in keys], dtype=np.int64))
     model = str(found.get("model", "baseline"))
     return Baseline(folder.name, model, str(found.get("column")), aligned)
 

@@ -102,10 +102,10 @@ def verdict(given: ReportInput) -> str:
     """Return sentences on whether the model is better than a guess and than other models."""
     if given.models is None:
         return ""
-    own, guess = given.models.metrics[OWN], given.models.metrics[GUESS]
+    metrics, guess = given.models.metrics[OWN], given.models.metrics[GUESS]
     names = ("r2", "weighted_kappa", "auc", "accuracy", "mae")
-    name = next(name for name in names if name in own and own[name].value is not None)
-    found, guessed = own[name], guess[name].value
+    name = next(name for name in names if name in metrics and metrics[name].value is not None)
+    found, guessed = metrics[name], guess[name].value
     first = f"{TITLES[name]} is {with_interval(name, found)}; a guess has {shown(name, guessed)}"
     if found.lower is not None and found.upper is not None and guessed is not None:
         first += ", which is within the interval" * (found.lower <= guessed <= found.upper)

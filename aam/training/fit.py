@@ -11,6 +11,7 @@ from pathlib import Path
 
 import lightning.pytorch as pl
 from lightning.pytorch.callbacks import Callback, EarlyStopping, ModelCheckpoint
+from torch import nn
 
 from aam.console import info, interactive
 from aam.contract.errors import DataError, UsageError
@@ -23,6 +24,7 @@ from aam.data.study import Study
 from aam.distributed.communicator import Communicator
 from aam.distributed.stop_request import StopOnRequest
 from aam.distributed.strategies import choose_strategy
+from aam.model.network import Predictor
 from aam.numerics.device import device_name, is_gpu
 from aam.training.callbacks.compilation import CompiledEncoder, Fp32Report, Note, unrecorded
 from aam.training.callbacks.epoch_table import EpochTable
@@ -34,7 +36,6 @@ from aam.training.callbacks.step_log import requested_log
 from aam.training.data_loader import EpochSampler, FixedBatches, TrainingBatches, loader
 from aam.training.lightning_module import TrainingModule
 from aam.training.model_config import ModelConfig
-from aam.training.optimizer import freeze_idle
 from aam.training.run_files import checkpoints
 from aam.training.run_files.resume import (
     AtomicCheckpointIO,
@@ -255,17 +256,29 @@ def _first_steps(fit: FitConfig, training: TrainingBatches) -> list[Callback]:
 
 
 def freeze_unused(task: TrainingModule, plan: BatchPlan, study: Study) -> None:
-    """Freeze the parameters that the loss of this run does not reach."""
-    weights = task.weights
+    """Freeze the parameters that no loss term of this run reaches.
+
+    DDP leaves their gradients out and FSDP sends zeros, so weight decay would make them differ.
+    """
+    encoder, samples, weights = task.encoder, task.encoder.samples, task.weights
     related = plan.metric is not None and weights.unifrac > 0 and not task.frozen
     by_diversity = plan.metric == "faith_pd" and study.distances is None
-    freeze_idle(
-        task.network,
-        nucleotides=plan.mask_ratio > 0 and weights.nucleotide > 0 and not task.frozen,
-        diversity=by_diversity if related else None,
-        target=task.target is not None and weights.target > 0,
-        counts=plan.hidden_ratio > 0,
-    )
+    target, counts = task.target is not None and weights.target > 0, plan.hidden_ratio > 0
+    unused: list[nn.Module] = []
+    if task.frozen or plan.mask_ratio == 0 or weights.nucleotide == 0:
+        unused.append(encoder.nucleotides.head)
+    if not (related and by_diversity):
+        unused.append(encoder.diversity)
+    if not related or by_diversity:
+        unused.append(encoder.distance)
+    if not related and not target:
+        unused += [samples.pooling, samples.out] if counts else [samples]
+    if samples.counts is not None and not counts:
+        unused.append(samples.counts)
+    if isinstance(task.network, Predictor) and not target:
+        unused += [child for child in task.network.children() if child is not encoder]
+    for module in unused:
+        module.requires_grad_(False)
 
 
 def _silence_libraries() -> None:

@@ -108,7 +108,7 @@ class TrainingModule(pl.LightningModule):
     @property
     def encoder(self) -> Encoder:
         """The encoder, alone or inside the predictor."""
-        return self.network if isinstance(self.network, Encoder) else self.network.encoder
+        return self.network.encoder
 
     @property
     def frozen(self) -> bool:

@@ -45,7 +45,7 @@ def nucleotide_loss(logits_UL4: Tensor, labels_UL: Tensor) -> tuple[LossTerm, Lo
 
 def distance_loss(
     head: PairwiseDistance,
-    own_BD: Tensor,
+    local_BD: Tensor,
     distances_BA: Tensor,
     all_AD: Tensor | None = None,
     first: int = 0,
@@ -53,14 +53,14 @@ def distance_loss(
     """Return the squared error of the distance of every two samples, without the diagonal.
 
     Args:
-        own_BD: embeddings of the samples of this rank; each is paired with all later samples.
-        all_AD: embeddings of all samples of the batch; None if `own_BD` are all.
-        first: row of the first of `own_BD` in `all_AD`.
+        local_BD: embeddings of the samples of this rank; each is paired with all later samples.
+        all_AD: embeddings of all samples of the batch; None if `local_BD` are all.
+        first: row of the first of `local_BD` in `all_AD`.
     """
-    all_AD = own_BD if all_AD is None else all_AD
+    all_AD = local_BD if all_AD is None else all_AD
     rows, columns = distances_BA.shape
     i, j = torch.triu_indices(rows, columns, first + 1, device=distances_BA.device)
-    predicted = head(own_BD[i], all_AD[j])
+    predicted = head(local_BD[i], all_AD[j])
     error = (predicted - distances_BA[i, j]).square().sum()
     return LossTerm(error, torch.as_tensor(len(i), device=error.device))
 

@@ -12,7 +12,6 @@ from torch.optim import Optimizer
 
 from aam.contract.options.training import LoopOptions
 from aam.distributed.state_dict import full_tensor
-from aam.model.network import Encoder, Predictor
 
 try:
     from torch.nn.utils import clip_grads_with_norm_
@@ -72,37 +71,3 @@ def clip_gradients(parameters: Sequence[Parameter], max_norm: float) -> None:
     gradients = [p.grad for p in parameters if p.grad is not None]
     if gradients:
         clip_grads_with_norm_(parameters, max_norm, full_tensor(get_total_norm(gradients)))
-
-
-def freeze_idle(
-    network: Encoder | Predictor,
-    nucleotides: bool,
-    diversity: bool | None,
-    target: bool,
-    counts: bool,
-) -> None:
-    """Freeze parameters that no loss term reaches.
-
-    DDP leaves their gradients out and FSDP sends zeros, so weight decay would make them differ.
-
-    Args:
-        nucleotides: whether masked nucleotides are predicted.
-        diversity: whether Faith PD is (True) or distances are (False) predicted; None: neither.
-        target: whether the predictor's target is in the loss.
-        counts: whether hidden abundances are predicted.
-    """
-    encoder = network if isinstance(network, Encoder) else network.encoder
-    idle: list[torch.nn.Module] = [] if nucleotides else [encoder.nucleotides.head]
-    if diversity is not True:
-        idle.append(encoder.diversity)
-    if diversity is not False:
-        idle.append(encoder.distance)
-    samples = encoder.samples
-    if diversity is None and not target:
-        idle += [samples.pooling, samples.out] if counts else [samples]
-    if samples.counts is not None and not counts:
-        idle.append(samples.counts)
-    if isinstance(network, Predictor) and not target:
-        idle += [child for child in network.children() if child is not encoder]
-    for module in idle:
-        module.requires_grad_(False)

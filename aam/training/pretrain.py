@@ -8,6 +8,8 @@ from aam.console import info
 from aam.contract.errors import UsageError
 from aam.contract.options import to_plain
 from aam.contract.options.commands.pretrain import Pretrain
+from aam.contract.options.study import Metric
+from aam.data.batches import BatchPlan
 from aam.data.labels import split_samples
 from aam.data.metadata import read_metadata
 from aam.data.splits import Split, write_splits
@@ -52,11 +54,7 @@ def _pretrain(options: Pretrain, policy: BackendPolicy, communicator: Communicat
     check_resources(options)
     prepared = run_folder.prepare("pretrain", options, communicator)
     base = read_pretrained_encoder(options.pretrained_encoder)
-    study = load_study(options.input, options.phylogeny, choose_length(base, options.sample))
-    depth = choose_depth(study, options.sample)
-    study = study.take_samples(deep_enough(study, depth))
-    metric = choose_metric(base, options.phylogeny)
-    plan = batch_plan(options, options.task, study, depth, metric)
+    study, metric, plan = load_pretraining_study(options, base)
     metadata = None if options.metadata is None else read_metadata(options.metadata)
     splits, seed = prepared.split_options(options.split), options.loop.seed
     (split, *_), labels = split_samples(splits, 1, seed, study.table.sample_ids, metadata)
@@ -68,6 +66,17 @@ def _pretrain(options: Pretrain, policy: BackendPolicy, communicator: Communicat
         if communicator.ranks.is_main:
             write_splits(prepared.folder / "splits.tsv", study.table.sample_ids, [split], labels)
         _learn(options, config, study, split, base, record, runtime)
+
+
+def load_pretraining_study(
+    options: Pretrain, base: PretrainedEncoder | None
+) -> tuple[Study, Metric, BatchPlan]:
+    """Read the study without shallow samples; return its phylogenetic metric and batch plan too."""
+    study = load_study(options.input, options.phylogeny, choose_length(base, options.sample))
+    depth = choose_depth(study, options.sample)
+    study = study.take_samples(deep_enough(study, depth))
+    metric = choose_metric(base, options.phylogeny)
+    return study, metric, batch_plan(options, options.task, study, depth, metric)
 
 
 def _learn(

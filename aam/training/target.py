@@ -97,6 +97,12 @@ class Target:
         """Number of network outputs per sample."""
         return len(self.classes) or len(self.quantiles) or 1
 
+    @property
+    def middle(self) -> int:
+        """Index of the output that predicts a number: of several quantiles the nearest to 0.5."""
+        levels = self.quantiles
+        return min(range(len(levels)), key=lambda k: abs(levels[k] - 0.5), default=0)
+
     def encode(self, values: npt.NDArray[np.float64]) -> Tensor:
         """Encode labels (numbers in the units of the target, or class codes) for the loss."""
         if self.classes:
@@ -149,7 +155,4 @@ class Target:
         """Return one value per sample: most probable class code, number, or middle quantile."""
         if self.classes:
             return predictions_BC.argmax(axis=-1).astype(np.float64)
-        middle = min(
-            range(len(self.quantiles)), key=lambda i: abs(self.quantiles[i] - 0.5), default=0
-        )
-        return predictions_BC[:, middle]
+        return predictions_BC[:, self.middle]

@@ -27,7 +27,6 @@ from aam.training.callbacks.nonfinite import FiniteCheck, replay
 from aam.training.data_loader import EpochSampler, FixedBatches, TrainingBatches, loader
 from aam.training.lightning_module import LossWeights, TrainingModule
 from aam.training.model_config import DiversityScale, ModelConfig
-from aam.training.optimizer import freeze_idle
 from aam.training.run_files import checkpoints
 from aam.training.runtime import Runtime
 from aam.training.target import Target
@@ -211,7 +210,7 @@ def repeat_steps(communicator: Communicator, study_dir: Path, scale: ScaleOption
         study, PLAN, np.arange(24), loop.batch_size, fresh_reads=True, ranks=communicator.ranks
     )
     task = TrainingModule(config.network(), LossWeights(), loop, 4)
-    freeze_idle(task.network, nucleotides=True, diversity=False, target=False, counts=False)
+    fit.freeze_unused(task, PLAN, study)
     same: list[bool] = []
     trainer = pl.Trainer(
         accelerator="cpu",

@@ -77,7 +77,7 @@ def test_outputs_are_those_of_the_sequences_of_the_batch(study: Study) -> None:
 
 def test_an_embedding_needs_the_encoder_alone(study: Study) -> None:
     predictor = model(study)
-    encoder = dataclasses.replace(predictor, network=predictor.encoder)
+    encoder = dataclasses.replace(predictor, network=predictor.network.encoder)
     found = []
     for one in (predictor, encoder):
         with FlopCounterMode(display=False) as counter:

@@ -221,9 +221,9 @@ def convert(spec: OptionSpec, text: str) -> Any:
                 return number(text)
             except ValueError:
                 continue
-    wanted = [*choices, *("a whole number" for each in types if each is int)]
-    wanted += ["a number" for each in types if each is float]
-    remedy = nearest(text, choices, f"give {' or '.join(wanted)}")
+    expected = [*choices, *("a whole number" for each in types if each is int)]
+    expected += ["a number" for each in types if each is float]
+    remedy = nearest(text, choices, f"give {' or '.join(expected)}")
     raise UsageError("A value that does not suit its option", f"{spec.flag} '{text}'", remedy)
 
 

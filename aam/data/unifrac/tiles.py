@@ -186,9 +186,9 @@ class Tiles:
 
     def _weighted(self, a: Block, b: Block, some: Branches, is_dense: Mask) -> Array:
         # Both sums are in the order of the branches, so equal samples are at distance 0.
-        own, other = (block.by_sample @ (~is_dense).astype(float) for block in (a, b))
+        rows, columns = (block.by_sample @ (~is_dense).astype(float) for block in (a, b))
         (common,) = _sums(a, b, some, None, lambda p, q: (np.minimum(p, q),))
-        distances: Array = (own[:, None] + other - 2 * common).clip(min=0)
+        distances: Array = (rows[:, None] + columns - 2 * common).clip(min=0)
         for one, two, _ in self._dense(a, b, is_dense):
             distances += torch.cdist(one, two, p=1).cpu().numpy()
         return _ratio(distances, a.totals[:, None] + b.totals) if self._normalized else distances
@@ -203,9 +203,9 @@ class Tiles:
             return np.abs(p - q) * weight - alone, both * weight - alone
 
         weights_K = self._lengths_K * ~is_dense
-        own, other = (_powers(block.by_sample, alpha) @ weights_K for block in (a, b))
+        rows, columns = (_powers(block.by_sample, alpha) @ weights_K for block in (a, b))
         sums = _sums(a, b, some, self._lengths_K[some], less_than_alone)
-        difference, total = (one + own[:, None] + other for one in sums)
+        difference, total = (one + rows[:, None] + columns for one in sums)
         for one, two, length in self._dense(a, b, is_dense):
             for row, p in enumerate(one):
                 both = two + p

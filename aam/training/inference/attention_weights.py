@@ -88,12 +88,12 @@ def sample_attention(
     sample = study.take_samples(rows)
     vectors_FD = encode_asvs(network.encoder, sample, device)
     batch = FixedBatches(sample, reading_plan(config.plan), np.arange(1), 1)[0].to(device)
-    own = config.inputs(None if covariates is None else covariates.take(rows))
+    inputs = config.inputs(None if covariates is None else covariates.take(rows))
     with torch.no_grad():
         embedding_BD, hidden_BSD = network.encoder.samples(
             vectors_FD[batch.asvs_U], batch.slots_BS, batch.counts_BS, batch.attend_BS
         )
-        known = None if own is None else own.take(batch.rows_B)
+        known = None if inputs is None else inputs.take(batch.rows_B)
         network.heads(embedding_BD, hidden_BSD, batch.attend_BS, None, known)
         (weights_S,) = network.pooling.weights(*pooled[0])
     present_S = (batch.counts_BS[0] > 0).cpu().numpy()

@@ -72,9 +72,7 @@ def score_matrix(target: Target) -> F64:
     if target.classes:
         return contrasts(len(target.classes))
     assert target.transform is not None
-    levels = target.quantiles or (0.5,)
-    middle = min(range(len(levels)), key=lambda k: abs(levels[k] - 0.5))
-    return np.eye(len(levels))[:, [middle]] * target.transform.scale
+    return np.eye(target.outputs)[:, [target.middle]] * target.transform.scale
 
 
 @dataclass(frozen=True)

@@ -111,7 +111,7 @@ def apply_network(
         NotFinite: an embedding or an output is NaN or infinite.
     """
     batches = FixedBatches(study, plan, rows, batch_size, FIXED_DRAW + reads_pass)
-    shape = (network if isinstance(network, Encoder) else network.encoder).shape
+    shape = network.encoder.shape
     # Small tensors that stay between the large ones of each batch would fragment the heap.
     embeddings_ND = torch.empty(len(rows), shape.embedding_dim)
     outputs_NC = None if isinstance(network, Encoder) else torch.empty(len(rows), shape.outputs)
@@ -161,8 +161,7 @@ def apply_to_batch(
     `terms_FH` are those of `profile_terms`, `covariates` those of every sample of the study,
     see `apply_network`.
     """
-    encoder = network if isinstance(network, Encoder) else network.encoder
-    embedding_BD, members_BSD = encoder.samples(
+    embedding_BD, members_BSD = network.encoder.samples(
         asv_vectors_FD[batch.asvs_U], batch.slots_BS, batch.counts_BS, batch.attend_BS
     )
     if isinstance(network, Encoder):
@@ -206,10 +205,9 @@ def write_study_embeddings(
     Raises:
         NotFinite: an embedding is NaN or infinite.
     """
-    encoder = network if isinstance(network, Encoder) else network.encoder
     ids = study.table.sample_ids
     batches = FixedBatches(study, reading_plan(plan), np.arange(len(ids)), batch_size)
-    applied = _applied(encoder, study, batches, asv_vectors_FD.device, asv_vectors_FD)
+    applied = _applied(network.encoder, study, batches, asv_vectors_FD.device, asv_vectors_FD)
     write_embeddings(folder / "embeddings.tsv", ids, (each.numpy() for each, _ in applied))
 
 

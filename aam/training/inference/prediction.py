@@ -51,11 +51,6 @@ class LoadedModel:
     attention: dict[str, Any]
     training: TrainingSummary | None
 
-    @property
-    def encoder(self) -> Encoder:
-        """The encoder of the network."""
-        return self.network if isinstance(self.network, Encoder) else self.network.encoder
-
 
 @dataclass(frozen=True)
 class InferenceSettings:
@@ -193,7 +188,7 @@ def apply_model(
 ) -> list[NetworkOutput]:
     """Apply a model to every sample of a study, once per rarefaction."""
     size, device = settings.batch_size, settings.device
-    asv_vectors_FD = encode_asvs(model.encoder, study, device, settings.vectors)
+    asv_vectors_FD = encode_asvs(model.network.encoder, study, device, settings.vectors)
     rows = np.arange(len(study.table.sample_ids))
     plan = reading_plan(model.config.plan)
     inputs = model.config.inputs(covariates)
@@ -208,7 +203,7 @@ def embed(model: LoadedModel, study: Study, settings: InferenceSettings) -> npt.
 
     The encoder alone is applied: no target is computed, and no covariate is read.
     """
-    encoder = dataclasses.replace(model, network=model.encoder)
+    encoder = dataclasses.replace(model, network=model.network.encoder)
     (found,) = apply_model(encoder, study, settings)
     return found.embeddings_ND
 

@@ -145,8 +145,8 @@ def check_weights(config: ModelConfig, weights: dict[str, Tensor]) -> None:
         more = f" and {len(other) - 1} more are" if len(other) > 1 else " is"
         raise Mismatch(f"'{other[0]}'{more} of another network")
     for name, value in weights.items():
-        own = expected[name]
-        if value.shape != own.shape or value.is_floating_point() != own.is_floating_point():
-            raise Mismatch(f"'{name}' is {tuple(value.shape)}, the network has {tuple(own.shape)}")
+        new = expected[name]
+        if value.shape != new.shape or value.is_floating_point() != new.is_floating_point():
+            raise Mismatch(f"'{name}' is {tuple(value.shape)}, the network has {tuple(new.shape)}")
         if not bool(torch.isfinite(value).all()):
             raise Mismatch(f"'{name}' has values that are not finite")
