@@ -7,10 +7,10 @@ from collections.abc import Sequence
 from aam.console import info
 from aam.contract.files import write_json
 from aam.contract.options.commands.measure import BenchPretrain, BenchTrain, BenchWorkload
-from aam.performance.bench import Measured
-from aam.performance.tune_result import RATE_NOTE, failures, measured_json, rate_cells
-from aam.performance.tune_settings import Setting
-from aam.performance.workload_setup import set_up
+from aam.performance.measurement.bench import Measured
+from aam.performance.measurement.results import RATE_NOTE, failures, measured_json, rate_cells
+from aam.performance.measurement.settings import Setting
+from aam.performance.measurement.setup import set_up
 from aam.report.speed_page import Bar, write_page
 from aam.report.terminal import Table, print_table
 

@@ -12,7 +12,7 @@ from aam.data.ordination import principal_coordinates, write_ordination
 from aam.data.shards import facts_of, finished, take_shard
 from aam.numerics.device import choose_device, print_device
 from aam.report.colours import as_colour
-from aam.report.plots import ordination_figure
+from aam.report.figures.plots import ordination_figure
 from aam.training.inference.output_tables import write_embeddings
 from aam.training.inference.prediction import InferenceSettings, embed, load_models, load_samples
 

@@ -17,7 +17,7 @@ from aam.members.base import Rows
 from aam.members.clade_importance import clade_table
 from aam.members.importance import importance_table, rank_by_permutation, read_members
 from aam.members.sample_attention import attention_table
-from aam.report.attention import draw_attention
+from aam.report.figures.attention import draw_attention
 from aam.training.inference.new_samples import read_covariates, select_as_trained
 from aam.training.inference.output_tables import write_table
 

@@ -11,9 +11,9 @@ from aam.contract.options.commands.memory import (
 )
 from aam.data.study import load_study
 from aam.members import checkpoint
-from aam.performance.memory_factory import factory_memory
-from aam.performance.memory_report import show_step, show_training
-from aam.performance.memory_runs import predict_inference, pretraining_run, training_run
+from aam.performance.memory.factory import factory_memory
+from aam.performance.memory.report import show_step, show_training
+from aam.performance.memory.runs import predict_inference, pretraining_run, training_run
 from aam.training.inference.prediction import checkpoint_files
 from aam.training.run_files import checkpoints
 

@@ -3,8 +3,8 @@
 from __future__ import annotations
 
 from aam.contract.options.commands.pretrain import Pretrain
-from aam.performance.memory_fit import automatic
-from aam.performance.memory_runs import pretraining_run
+from aam.performance.memory.fit import automatic
+from aam.performance.memory.runs import pretraining_run
 from aam.training.pretrain import pretrain
 
 

@@ -16,6 +16,8 @@ from aam.contract.errors import DataError
 from aam.contract.files import atomic_write, refuse_existing
 from aam.contract.options.commands.measure import ProfilePretrain, ProfileTrain
 from aam.contract.options.commands.stack import Profile
+from aam.performance.measurement.setup import command_of
+from aam.performance.measurement.workload import RunPlan, run_workload
 from aam.performance.profile import (
     KernelProfile,
     category,
@@ -25,8 +27,6 @@ from aam.performance.profile import (
     verdict,
 )
 from aam.performance.profile_files import read_profile
-from aam.performance.workload import RunPlan, run_workload
-from aam.performance.workload_setup import command_of
 from aam.report.speed_page import Bar, write_page
 
 TIMEOUT = 600.0

@@ -6,16 +6,16 @@ from aam.commands.bench import rate_bars
 from aam.console import info
 from aam.contract.files import write_json, write_text
 from aam.contract.options.commands.measure import TunePretrain, TuneTrain, TuneWorkload
-from aam.performance.tune import Tuned, tune
-from aam.performance.tune_result import (
+from aam.performance.measurement.results import (
     RATE_NOTE,
     rate_cells,
     settings_file,
     trial_cells,
     tuned_json,
 )
-from aam.performance.tune_settings import MYTHS
-from aam.performance.workload_setup import SetUp, set_up
+from aam.performance.measurement.settings import MYTHS
+from aam.performance.measurement.setup import SetUp, set_up
+from aam.performance.measurement.tune import Tuned, tune
 from aam.report.speed_page import write_page
 from aam.report.terminal import Table, print_table
 from aam.training.runtime import tuned_for

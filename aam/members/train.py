@@ -32,8 +32,8 @@ from aam.members.estimators import ESTIMATORS
 from aam.members.folds import Folds
 from aam.members.input_comparison import NO_COLUMNS, predict_alone
 from aam.members.results import Estimates, write_results
-from aam.performance.memory_fit import automatic
-from aam.performance.memory_runs import training_run
+from aam.performance.memory.fit import automatic
+from aam.performance.memory.runs import training_run
 from aam.training import train as network
 from aam.training.labelled_study import LabelledStudy, fit_target, load_labelled_study, output_range
 from aam.training.pretrained import choose_length, read_pretrained_encoder

@@ -1,1 +1,1 @@
-"""Performance: profiles of GPU kernels."""
+"""Performance: memory prediction, benchmarks and search for settings, profiles of kernels."""

@@ -12,7 +12,7 @@ import numpy.typing as npt
 
 from aam.contract.errors import UsageError
 from aam.data.metadata import Metadata, read_metadata
-from aam.report.canvas import SERIES
+from aam.report.figures.canvas import SERIES
 from aam.report.run import Run
 
 FEW_VALUES = 6

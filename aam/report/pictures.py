@@ -13,9 +13,9 @@ from scipy.stats import spearmanr
 from aam.data.metrics import ScoredPredictions, compute_metrics
 from aam.data.ordination import coordinates_of_distances, principal_coordinates
 from aam.report.base import Draw, Drawing, ReportInput, Section
-from aam.report.canvas import MOST_VECTORS, inline_svg
-from aam.report.plots import curve_figure, points_figure
-from aam.report.prediction_plots import (
+from aam.report.figures.canvas import MOST_VECTORS, inline_svg
+from aam.report.figures.plots import curve_figure, points_figure
+from aam.report.figures.prediction_plots import (
     POINTS,
     agreement_figure,
     calibration_bins,

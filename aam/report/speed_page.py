@@ -8,7 +8,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from aam.contract.files import write_text
-from aam.report.canvas import INK, SERIES, blank, inline_svg, styled
+from aam.report.figures.canvas import INK, SERIES, blank, inline_svg, styled
 from aam.report.page import render
 from aam.report.terminal import Table
 

@@ -9,11 +9,11 @@ from pathlib import Path
 import pytest
 
 from aam.contract.errors import CannotCreate, UsageError
-from aam.performance.bench import BLOCK, Bench, blocks, gain, rates
-from aam.performance.tune_settings import SUBJECTS, Setting
-from aam.performance.workload import Program, RunPlan, RunResult, Step, run_workload
-from aam.performance.workload_device import DeviceFacts
-from aam.performance.workload_runs import JOURNAL, open_runs
+from aam.performance.measurement.bench import BLOCK, Bench, blocks, gain, rates
+from aam.performance.measurement.device import DeviceFacts
+from aam.performance.measurement.journal import JOURNAL, open_runs
+from aam.performance.measurement.settings import SUBJECTS, Setting
+from aam.performance.measurement.workload import Program, RunPlan, RunResult, Step, run_workload
 from tests.support import step_program
 from tests.support.commands import aam
 

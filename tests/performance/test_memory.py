@@ -20,8 +20,8 @@ from aam.data.study import Study
 from aam.model.attention import AUTO, Backends, named
 from aam.model.network import Encoder
 from aam.model.shape import NetworkShape
-from aam.performance.memory import TrainingSteps, fake, predict_step, training_workload
-from aam.performance.memory_runs import StepSettings, TrainingRun, training_run
+from aam.performance.memory.runs import StepSettings, TrainingRun, training_run
+from aam.performance.memory.step import TrainingSteps, fake, predict_step, training_workload
 from aam.training.lightning_module import LossWeights, TrainingModule
 from tests.support.allocator import allocated_peak, copy
 

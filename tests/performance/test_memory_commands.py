@@ -16,8 +16,8 @@ from aam.data.batches import Batch, make_batch
 from aam.data.study import Study
 from aam.distributed.environment import Ranks
 from aam.distributed.strategies import FSDP_ON_CPU
-from aam.performance.memory_batches import LargestBatches
-from aam.performance.memory_fit import largest
+from aam.performance.memory.batches import LargestBatches
+from aam.performance.memory.fit import largest
 from aam.training.data_loader import share_of
 from tests.support import local_ranks
 from tests.support.commands import aam

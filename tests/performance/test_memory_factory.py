@@ -9,8 +9,8 @@ import torch
 from torch import nn
 
 from aam.contract.options.commands.memory import MemoryFactory, StackOptions
-from aam.performance.memory import TrainingSteps, Workload
-from aam.performance.memory_factory import factory_memory
+from aam.performance.memory.factory import factory_memory
+from aam.performance.memory.step import TrainingSteps, Workload
 from tests.support.allocator import allocated_peak
 from tests.support.commands import aam
 

@@ -20,8 +20,14 @@ from aam.distributed.environment import Ranks
 from aam.distributed.strategies import shard
 from aam.model.network import Encoder
 from aam.model.shape import NetworkShape
-from aam.performance.memory import TrainingSteps, Workload, fake, predict_step, training_workload
-from aam.performance.memory_ranks import Parallel
+from aam.performance.memory.ranks import Parallel
+from aam.performance.memory.step import (
+    TrainingSteps,
+    Workload,
+    fake,
+    predict_step,
+    training_workload,
+)
 from aam.training.data_loader import share_of
 from aam.training.lightning_module import LossWeights, TrainingModule
 from tests.support import local_ranks

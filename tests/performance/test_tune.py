@@ -11,8 +11,8 @@ import numpy as np
 import pytest
 import yaml
 
-from aam.performance.parity import EARLY, Parity, compare_early, compare_late
-from aam.performance.workload_runs import JOURNAL
+from aam.performance.measurement.journal import JOURNAL
+from aam.performance.measurement.parity import EARLY, Parity, compare_early, compare_late
 from tests.support import faulty_training, step_program
 from tests.support.commands import aam, pretrain
 

@@ -18,11 +18,11 @@ from aam.cli import main
 from aam.data.distances import read_distances
 from aam.data.metrics import ScoredPredictions
 from aam.data.ordination import coordinates_of_distances, principal_coordinates
-from aam.report.canvas import MOST_VECTORS, inline_svg
 from aam.report.colours import Colour, as_colour
 from aam.report.content import duration
-from aam.report.plots import MOST_CATEGORIES, ordination_figure
-from aam.report.prediction_plots import calibration_bins
+from aam.report.figures.canvas import MOST_VECTORS, inline_svg
+from aam.report.figures.plots import MOST_CATEGORIES, ordination_figure
+from aam.report.figures.prediction_plots import calibration_bins
 from aam.report.run import read_run
 from tests.support.report_pages import report
 
@@ -149,7 +149,7 @@ def test_durations() -> None:
 
 def test_a_read_only_home_is_no_reason_to_warn() -> None:
     """A container often has no folder where matplotlib could keep its fonts."""
-    code = "from aam.report.canvas import blank; blank(1, 1)"
+    code = "from aam.report.figures.canvas import blank; blank(1, 1)"
     variables = {"HOME": "/proc/none", "PATH": os.environ["PATH"]}
     done = subprocess.run([sys.executable, "-c", code], env=variables, capture_output=True,
                           text=True, check=True, cwd=Path(__file__).parents[2])  # fmt: skip

@@ -17,7 +17,7 @@ import pytest
 from aam.cli import main
 from aam.contract.errors import DataError, MissingInput, UsageError
 from aam.report.base import Drawing, ReportInput
-from aam.report.canvas import SERIES, blank
+from aam.report.figures.canvas import SERIES, blank
 from aam.report.pictures import PICTURES as REGISTRY
 from aam.report.run import read_run
 from tests.support.report_pages import report

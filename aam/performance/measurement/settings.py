@@ -10,8 +10,8 @@ from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field
 from typing import Any
 
-from aam.performance.parity import Parity
-from aam.performance.workload_device import DeviceFacts
+from aam.performance.measurement.device import DeviceFacts
+from aam.performance.measurement.parity import Parity
 
 Values = Mapping[str, Any]
 

@@ -8,7 +8,7 @@ import numpy as np
 import numpy.typing as npt
 
 from aam.data.taxonomy import named_ranks
-from aam.report.canvas import SERIES, styled
+from aam.report.figures.canvas import SERIES, styled
 
 if TYPE_CHECKING:
     import pandas as pd

@@ -19,8 +19,8 @@ from torch.optim import Optimizer
 from aam.contract.precision import Precision
 from aam.data.batches import Batch
 from aam.distributed.strategies import shard
-from aam.performance.memory_ranks import ONE_RANK, Parallel, fake_process_group, use_buckets
-from aam.performance.memory_storages import BLOCK, LiveStorages, size_of
+from aam.performance.memory.ranks import ONE_RANK, Parallel, fake_process_group, use_buckets
+from aam.performance.memory.storages import BLOCK, LiveStorages, size_of
 from aam.training.lightning_module import TrainingModule
 from aam.training.optimizer import clip_gradients
 

@@ -9,7 +9,7 @@ import numpy as np
 import numpy.typing as npt
 
 from aam.data.metrics import ScoredPredictions, confusion
-from aam.report.canvas import INK, MOST_VECTORS, SERIES, blank, styled
+from aam.report.figures.canvas import INK, MOST_VECTORS, SERIES, blank, styled
 
 if TYPE_CHECKING:
     from matplotlib.axes import Axes

@@ -10,8 +10,8 @@ from datetime import date
 from typing import Any
 
 from aam.memory import shown_size
-from aam.performance.bench import Measured
-from aam.performance.tune import Trial, Tuned
+from aam.performance.measurement.bench import Measured
+from aam.performance.measurement.tune import Trial, Tuned
 
 Cells = tuple[list[str], list[list[str]]]
 """Heads and rows of a table."""

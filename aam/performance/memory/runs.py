@@ -19,10 +19,10 @@ from aam.data.study import Study
 from aam.model.attention import AUTO, Backends, named
 from aam.model.covariates import CovariateInputs
 from aam.model.network import PROFILE_HIDDEN, Predictor
-from aam.performance.memory import StepMemory, fake, predict_step, training_workload
-from aam.performance.memory_batches import LargestBatches
-from aam.performance.memory_ranks import ONE_RANK, Parallel
-from aam.performance.memory_storages import BLOCK, LiveStorages, size_of
+from aam.performance.memory.batches import LargestBatches
+from aam.performance.memory.ranks import ONE_RANK, Parallel
+from aam.performance.memory.step import StepMemory, fake, predict_step, training_workload
+from aam.performance.memory.storages import BLOCK, LiveStorages, size_of
 from aam.training.fit import freeze_unused
 from aam.training.inference.network_outputs import CHUNK, apply_to_batch
 from aam.training.labelled_study import fit_target, load_labelled_study

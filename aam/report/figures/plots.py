@@ -9,8 +9,8 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 import numpy.typing as npt
 
-from aam.report.canvas import INK, MARKERS, MOST_VECTORS, SERIES, blank, styled
 from aam.report.colours import Colour
+from aam.report.figures.canvas import INK, MARKERS, MOST_VECTORS, SERIES, blank, styled
 
 if TYPE_CHECKING:
     from matplotlib.axes import Axes

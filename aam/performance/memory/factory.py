@@ -19,7 +19,7 @@ from torch.optim import Optimizer
 from aam.contract.errors import UsageError
 from aam.contract.options.commands.memory import MemoryFactory
 from aam.contract.precision import Precision
-from aam.performance.memory import StepMemory, Workload, predict_step
+from aam.performance.memory.step import StepMemory, Workload, predict_step
 
 Factory = Callable[[], tuple[nn.Module, Any, Callable[[nn.Module, Any], Tensor]]]
 

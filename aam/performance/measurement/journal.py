@@ -17,7 +17,7 @@ from typing import Any
 from aam.console import info
 from aam.contract.errors import CannotCreate, DataError
 from aam.contract.files import report_full_disk
-from aam.performance.workload import RunPlan, RunResult, Step, Workload, run_workload
+from aam.performance.measurement.workload import RunPlan, RunResult, Step, Workload, run_workload
 
 JOURNAL = "runs.jsonl"
 

@@ -14,9 +14,9 @@ import numpy as np
 
 from aam.console import info
 from aam.contract.errors import DataError
-from aam.performance.tune_settings import Setting
-from aam.performance.workload import RunPlan, RunResult, Step
-from aam.performance.workload_runs import Runs
+from aam.performance.measurement.journal import Runs
+from aam.performance.measurement.settings import Setting
+from aam.performance.measurement.workload import RunPlan, RunResult, Step
 
 BLOCK = 5
 """Steps of a block."""

@@ -28,12 +28,12 @@ from aam.contract.options.commands.measure import (
 from aam.contract.options.commands.pretrain import Pretrain
 from aam.contract.options.commands.train import Train
 from aam.contract.run_record import input_files, value_of
-from aam.performance.bench import Bench
-from aam.performance.parity import Parity
-from aam.performance.tune_settings import SUBJECTS, Propose, Setting, Values
-from aam.performance.workload import AamCommand, Program, Workload
-from aam.performance.workload_device import DeviceFacts, device_facts
-from aam.performance.workload_runs import open_runs
+from aam.performance.measurement.bench import Bench
+from aam.performance.measurement.device import DeviceFacts, device_facts
+from aam.performance.measurement.journal import open_runs
+from aam.performance.measurement.parity import Parity
+from aam.performance.measurement.settings import SUBJECTS, Propose, Setting, Values
+from aam.performance.measurement.workload import AamCommand, Program, Workload
 from aam.training.run_files import run_lock
 
 Measured = BenchPretrain | BenchTrain | BenchWorkload | TunePretrain | TuneTrain | TuneWorkload

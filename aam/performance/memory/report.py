@@ -15,8 +15,7 @@ from aam.contract.options.commands.memory import MemoryPretrain, MemoryTrain, St
 from aam.contract.options.device import SpeedOptions
 from aam.distributed.strategies import FSDP_ON_CPU
 from aam.memory import GIB, shown_size
-from aam.performance.memory import StepMemory
-from aam.performance.memory_fit import (
+from aam.performance.memory.fit import (
     ASSUMED,
     FRAGMENTATION,
     MemoryLimit,
@@ -26,8 +25,9 @@ from aam.performance.memory_fit import (
     needed,
     with_chunk,
 )
-from aam.performance.memory_ranks import Parallel
-from aam.performance.memory_runs import InferenceMemory, StepSettings, TrainingRun
+from aam.performance.memory.ranks import Parallel
+from aam.performance.memory.runs import InferenceMemory, StepSettings, TrainingRun
+from aam.performance.memory.step import StepMemory
 
 DEVICES = (16, 24, 32, 64, 80, 128, 192)
 """Memory of common GPUs in GiB."""

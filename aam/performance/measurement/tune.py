@@ -1,8 +1,8 @@
 """Search for faster settings of a workload that train the same network.
 
 For each subject: propose settings, run each in turns with those chosen so far, compare its losses
-with those of the default (`aam.performance.parity`), and keep the fastest that passes. Settings of
-another training, such as the batch size, are measured and never kept.
+with those of the default (`aam.performance.measurement.parity`), and keep the fastest that passes.
+Settings of another training, such as the batch size, are measured and never kept.
 """
 
 from __future__ import annotations
@@ -14,8 +14,9 @@ from typing import Any, Literal
 
 from aam.console import info
 from aam.contract.errors import DataError
-from aam.performance.bench import COSTS, REMEDY, Bench, Measured, gain
-from aam.performance.parity import (
+from aam.performance.measurement.bench import COSTS, REMEDY, Bench, Measured, gain
+from aam.performance.measurement.device import DeviceFacts
+from aam.performance.measurement.parity import (
     EARLY,
     WEIGHT_NOISE,
     Evidence,
@@ -24,9 +25,8 @@ from aam.performance.parity import (
     compare_late,
     early_difference,
 )
-from aam.performance.tune_settings import Propose, Setting, Values
-from aam.performance.workload import RunPlan, RunResult
-from aam.performance.workload_device import DeviceFacts
+from aam.performance.measurement.settings import Propose, Setting, Values
+from aam.performance.measurement.workload import RunPlan, RunResult
 
 MIN_GAIN = 1.03
 """Gain from which a setting is kept, if it is faster in each round too."""

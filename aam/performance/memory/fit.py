@@ -30,8 +30,8 @@ from aam.data.io.text import read_text
 from aam.distributed.environment import Ranks, read_environment
 from aam.memory import GIB, memory_available, shown_size
 from aam.numerics.device import arch_of, choose_device, is_gpu
-from aam.performance.memory_ranks import Parallel
-from aam.performance.memory_runs import StepSettings, TrainingRun
+from aam.performance.memory.ranks import Parallel
+from aam.performance.memory.runs import StepSettings, TrainingRun
 from aam.training.run_files import checkpoints
 
 FRAGMENTATION = 0.2

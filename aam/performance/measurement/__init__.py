@@ -1,0 +1,1 @@
+"""Measurement of a workload in child processes: benchmarks, parity of losses, tuning."""

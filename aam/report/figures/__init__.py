@@ -1,0 +1,1 @@
+"""Figures of matplotlib: their style, conversion to SVG, and the functions that draw them."""
