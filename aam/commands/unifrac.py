@@ -99,15 +99,8 @@ def distances(options: Unifrac) -> DistanceMatrix:
     device = _device(options)
     table, phylogeny = _read(options)
     _check_size(len(table.sample_ids))
-    return unifrac_matrix(
-        table,
-        phylogeny,
-        options.unifrac_metric,
-        options.unifrac_alpha,
-        options.engine,
-        _tile_memory(options),
-        device,
-    )
+    metric, alpha, size = options.unifrac_metric, options.unifrac_alpha, _tile_bytes(options)
+    return unifrac_matrix(table, phylogeny, metric, alpha, options.engine, size, device)
 
 
 def _tiles(options: Unifrac) -> tuple[FeatureTable, Tiles]:
@@ -118,8 +111,7 @@ def _tiles(options: Unifrac) -> tuple[FeatureTable, Tiles]:
     """
     device = _device(options)
     table, phylogeny = _read(options)
-    size = int(_tile_memory(options) * GIB)
-    metric, alpha = options.unifrac_metric, options.unifrac_alpha
+    metric, alpha, size = options.unifrac_metric, options.unifrac_alpha, _tile_bytes(options)
     return table, Tiles(table.counts, phylogeny, metric, alpha, device, size)
 
 
@@ -130,10 +122,10 @@ def _device(options: Unifrac) -> str:
     return str(device)
 
 
-def _tile_memory(options: Unifrac) -> float:
-    """Return the GiB that tiles may use."""
+def _tile_bytes(options: Unifrac) -> int:
+    """Return the bytes that tiles may use."""
     limit = options.input.max_memory_gb
-    return 1.0 if isinstance(limit, str) else limit
+    return GIB if isinstance(limit, str) else int(limit * GIB)
 
 
 def _check_size(samples: int) -> None:

@@ -24,7 +24,7 @@ import numpy.typing as npt
 
 from aam.console import info
 from aam.contract.errors import DataError, UsageError, first_few
-from aam.data.metadata import Metadata, normalized
+from aam.data.metadata import Metadata, as_numbers, normalized
 
 _ORDER: dict[str, Callable[[Any, Any], Any]] = {
     "<": operator.lt,
@@ -71,8 +71,8 @@ class Comparison:
         texts = metadata.values(self.column, sample_ids)
         known = texts != ""
         if self.operator in _ORDER:
-            numbers = [_number(text) for text in texts]
-            wrong = [t for t, n in zip(texts.tolist(), numbers, strict=True) if t and n is None]
+            values = as_numbers(texts.tolist())
+            wrong = texts[known & ~np.isfinite(values)].tolist()
             if wrong:
                 raise DataError(
                     f"The column '{self.column}' is not numeric, so '{self.operator}' cannot order "
@@ -81,8 +81,7 @@ class Comparison:
                     f"{first_few(sorted(set(wrong)))}",
                     f"compare with '{self.column}=VALUE' or '{self.column} in (A, B)'",
                 )
-            values = np.array([np.nan if number is None else number for number in numbers])
-            met: npt.NDArray[np.bool_] = _ORDER[self.operator](values, float(self.values[0]))
+            met: npt.NDArray[np.bool_] = _ORDER[self.operator](values, as_numbers(self.values))
         else:
             equal = np.isin(texts, [normalized(value) for value in self.values])
             met = known & (equal if self.operator == "in" else ~equal)
@@ -112,7 +111,7 @@ def parse_condition(condition: str) -> tuple[Comparison, ...]:
             raise UsageError(
                 "Invalid condition", f"--where '{condition}': '{column}' has no value", _FORMS
             )
-        if name in _ORDER and _number(values[0]) is None:
+        if name in _ORDER and not np.isfinite(as_numbers(values)).all():
             raise UsageError(
                 "Invalid condition",
                 f"--where '{condition}': '{values[0]}' after '{name}' is not a number",
@@ -155,12 +154,3 @@ def _unquoted(text: str) -> str:
     if len(text) > 1 and (text[0], text[-1]) in (("'", "'"), ('"', '"'), ("[", "]")):
         return text[1:-1]
     return text
-
-
-def _number(text: str) -> float | None:
-    """Return a finite number, or None."""
-    try:
-        number = float(text)
-    except ValueError:
-        return None
-    return number if np.isfinite(number) else None

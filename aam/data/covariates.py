@@ -12,7 +12,7 @@ import json
 from collections import Counter
 from collections.abc import Mapping, Sequence
 from dataclasses import asdict, dataclass, replace
-from typing import Annotated, Any
+from typing import Annotated
 
 import numpy as np
 import numpy.typing as npt
@@ -21,7 +21,7 @@ from aam.console import warn
 from aam.contract.errors import DataError, UsageError, first_few
 from aam.contract.options.field import ABOVE_ZERO
 from aam.contract.options.study import CovariateOptions
-from aam.data.metadata import Metadata, listed_columns
+from aam.data.metadata import Metadata, as_numbers, listed_columns
 from aam.data.splits import Split
 
 UNKNOWN = 0
@@ -272,11 +272,8 @@ def _read(
 
 def _numbers(name: str, metadata: Metadata, sample_ids: Sequence[str]) -> F64:
     """Return a numeric column, NaN where missing."""
-    import pandas as pd
-
     texts = metadata.values(name, sample_ids)
-    series = pd.Series(texts.astype(object))
-    values: F64 = pd.to_numeric(series, errors="coerce").to_numpy(np.float64)
+    values = as_numbers(texts.tolist())
     wrong = sorted(set(texts[(texts != "") & ~np.isfinite(values)].tolist()))
     if wrong:
         raise DataError(
@@ -290,7 +287,8 @@ def _numbers(name: str, metadata: Metadata, sample_ids: Sequence[str]) -> F64:
 def _check_categories(name: str, values: npt.NDArray[np.str_]) -> None:
     """Refuse a categorical column of many different numbers; warn about single samples."""
     counts = Counter(values[values != ""].tolist())
-    if len(counts) > _MOST_NUMBERS and 2 * len(counts) > counts.total() and _numeric(counts):
+    numeric = np.isfinite(as_numbers(list(counts))).all()
+    if len(counts) > _MOST_NUMBERS and 2 * len(counts) > counts.total() and numeric:
         raise DataError(
             f"The column '{name}' of --categorical-columns is numeric",
             f"it has {len(counts)} different numbers in {counts.total()} samples",
@@ -304,13 +302,6 @@ def _check_categories(name: str, values: npt.NDArray[np.str_]) -> None:
         )
     if single := sorted(value for value, number in counts.items() if number < _FEWEST):
         warn(f"Categories of '{name}' with a single sample count as unknown: {first_few(single)}.")
-
-
-def _numeric(texts: Mapping[str, Any]) -> bool:
-    try:
-        return all(np.isfinite(float(text)) for text in texts)
-    except ValueError:
-        return False
 
 
 def _warn_of_missing(covariates: Covariates) -> None:

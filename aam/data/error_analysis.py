@@ -8,6 +8,7 @@ from itertools import pairwise
 import numpy as np
 import numpy.typing as npt
 
+from aam.data.metadata import as_numbers
 from aam.data.metrics import Metrics, ScoredPredictions, compute_metrics
 
 FEW_VALUES = 6
@@ -55,8 +56,5 @@ def _numbers(texts: Sequence[str]) -> npt.NDArray[np.float64] | None:
     """Return the values as numbers, NaN where missing; None unless they are many numbers."""
     if len({*texts} - {""}) <= FEW_VALUES:
         return None
-    try:
-        values = np.array([float(text) if text else np.nan for text in texts])
-    except ValueError:
-        return None
-    return values
+    values = as_numbers(texts)
+    return values if np.isnan(values).sum() == list(texts).count("") else None

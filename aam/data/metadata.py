@@ -163,10 +163,8 @@ def numeric_target(
         DataError: no such column; no sample in common or none with a value; a value that is
             not a finite number; one number in all samples.
     """
-    import pandas as pd
-
     rows, texts = _labelled(metadata, column, sample_ids)
-    values = pd.to_numeric(pd.Series(texts, dtype=object), errors="coerce").to_numpy(np.float64)
+    values = as_numbers(texts)
     if wrong := [texts[place] for place in np.flatnonzero(np.isnan(values)).tolist()]:
         raise DataError(
             f"The column '{column}' is not numeric",
@@ -203,7 +201,8 @@ def class_target(
     classes = tuple(sorted(set(labels)))
     if len(classes) < 2:
         raise _constant(column, labels)
-    if 2 * len(classes) > len(labels) > _FEW_SAMPLES and all(map(_is_number, classes)):
+    numeric = not np.isnan(as_numbers(classes)).any()
+    if 2 * len(classes) > len(labels) > _FEW_SAMPLES and numeric:
         raise DataError(
             f"The column '{column}' is numeric",
             f"it has {len(classes)} different numbers in {len(labels)} samples",
@@ -314,12 +313,13 @@ def _is_missing(text: str) -> bool:
     return value in MISSING or value.startswith("missing:")
 
 
-def _is_number(text: str) -> bool:
-    try:
-        float(text)
-    except ValueError:
-        return False
-    return True
+def as_numbers(texts: Sequence[str]) -> NDArray[np.float64]:
+    """Convert texts to numbers [n]; NaN for a text that is none, such as ""."""
+    import pandas as pd
+
+    series = pd.Series(list(texts), dtype=object)
+    values: NDArray[np.float64] = pd.to_numeric(series, errors="coerce").to_numpy(np.float64)
+    return values
 
 
 def normalized(text: str) -> str:

@@ -11,7 +11,7 @@ import numpy as np
 import numpy.typing as npt
 
 from aam.contract.errors import UsageError
-from aam.data.metadata import Metadata, read_metadata
+from aam.data.metadata import Metadata, as_numbers, read_metadata
 from aam.report.figures.canvas import SERIES
 from aam.report.run import Run
 
@@ -135,10 +135,7 @@ def as_colour(column: str, texts: Sequence[str], category: bool = False) -> Colo
     """Convert texts ("" where unknown) to numbers if all are and many differ, else to labels."""
     known = [text for text in texts if text]
     if not category and len(set(known)) > FEW_VALUES:
-        try:
-            values = np.array([float(text) if text else np.nan for text in texts])
-        except ValueError:
-            values = np.array([])
-        if len(values) and np.isfinite([float(text) for text in known]).all():
+        values = as_numbers(texts)
+        if np.isfinite(values).sum() == len(known):
             return Colour(column, tuple(texts), values=values)
     return Colour(column, tuple(texts), labels=tuple(texts))

@@ -18,6 +18,7 @@ from aam.data.unifrac.batch import faith_pd
 from aam.data.unifrac.phylogeny import Phylogeny
 from aam.data.unifrac.tiles import TILE, Tile, Tiles
 from aam.data.unifrac.unifrac_binaries import ENGINES
+from aam.memory import GIB
 
 Engine = Literal["auto", "torch", "ssu", "unifrac"]
 
@@ -35,7 +36,7 @@ def unifrac_matrix(
     metric: Metric,
     alpha: float = 0.5,
     engine: Engine = "auto",
-    max_memory_gb: float = 1.0,
+    max_bytes: int = GIB,
     device: str = "cpu",
 ) -> DistanceMatrix:
     """Compute the distances between all samples of a table, in float64.
@@ -47,7 +48,7 @@ def unifrac_matrix(
         alpha: exponent of generalized UniFrac, 0 to 1.
         engine: "ssu" is the program of unifrac-binaries, "unifrac" its Python package; "auto" is
             "torch"; for their times see docs/results.md.
-        max_memory_gb: GiB that tiles may use in addition to the result of N * N * 8 bytes.
+        max_bytes: memory for tiles, in addition to the result of N * N * 8 bytes.
         device: of the computation with torch.
 
     Raises:
@@ -60,8 +61,7 @@ def unifrac_matrix(
     if engine in ENGINES:
         values = ENGINES[engine](table.counts[np.arange(samples)], phylogeny, metric, alpha)
     else:
-        size = int(max_memory_gb * 2**30)
-        tiles = Tiles(table.counts, phylogeny, metric, alpha, device, size)
+        tiles = Tiles(table.counts, phylogeny, metric, alpha, device, max_bytes)
         values = np.zeros((samples, samples))
         fill(values, tiles.compute(tiles.pairs))
     return DistanceMatrix(tuple(table.sample_ids), values)
