@@ -4,8 +4,6 @@ from __future__ import annotations
 
 from collections.abc import Iterable
 
-import torch
-
 from aam.console import info
 from aam.contract.check_report import UNUSABLE, CheckReport, to_json, worst
 from aam.contract.errors import Unavailable
@@ -32,21 +30,18 @@ def run(options: Check, backends: tuple[Backend, ...] = TORCH) -> int:
     if device.type == "cpu" and options.device == "auto":
         info("No GPU was found; the CPU is measured.")
     plan = CheckPlan(options.quick, recomputed=not options.quick)
-    report = conclude(_events(backends, plan, device, options.timeout), options.quick)
+    events: Iterable[Event]
+    if device.type == "cpu":
+        events = measure(backends, plan, device)
+    else:
+        events = measure_in_child(backends, plan, device, options.timeout)
+    report = conclude(events, options.quick)
     _require_results(report)
     if options.json:
         print(to_json(report))
     else:
         show(report)
     return WRONG if report.wrong else 0
-
-
-def _events(
-    backends: tuple[Backend, ...], plan: CheckPlan, device: torch.device, patience: float
-) -> Iterable[Event]:
-    if device.type == "cpu":
-        return measure(backends, plan, device)
-    return measure_in_child(backends, plan, device, patience)
 
 
 def _require_results(report: CheckReport) -> None:

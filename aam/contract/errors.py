@@ -102,5 +102,10 @@ def first_few(ids: Iterable[object]) -> str:
     return f"{len(listed)} ({', '.join(shown)}{more})"
 
 
+def reason_of(error: BaseException) -> str:
+    """Return the message of an error on one line, or the name of its type."""
+    return " ".join(str(error).split())[:200] or type(error).__name__
+
+
 def _shorten(name: str, longest: int = 40) -> str:
     return name if len(name) <= longest else f"{name[: longest - 3]}..."

@@ -1,1 +1,1 @@
-"""Training and using the network: losses, tasks, the loop, checkpoints, inference."""
+"""Training of the network: pipelines, losses and targets, training loop, run files, inference."""

@@ -1,4 +1,4 @@
-"""Losses of masked nucleotides, hidden abundances, distances and diversity: sums and numbers.
+"""Losses of masked nucleotides, hidden abundances, distances and diversity: sum and count.
 
 Both add up over batches and ranks to exact means. Shape suffixes: see `aam.model`.
 """

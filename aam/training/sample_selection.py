@@ -49,10 +49,14 @@ def deep_enough(study: Study, depth: int) -> npt.NDArray[np.int64]:
             f"{len(rows)} of {len(study.reads)} have {depth} reads, the deepest {max(study.reads)}",
             "choose a lower --rarefy-depth",
         )
-    below = [study.table.sample_ids[row] for row in np.flatnonzero(study.reads < depth).tolist()]
-    if below:
+    if below := shallow(study, depth):
         info(f"Samples with fewer than {depth} reads are left out: {first_few(below)}.")
     return rows
+
+
+def shallow(study: Study, depth: int) -> list[str]:
+    """Return the ids of the samples with fewer reads than the rarefaction depth."""
+    return [study.table.sample_ids[row] for row in np.flatnonzero(study.reads < depth).tolist()]
 
 
 def batch_plan(

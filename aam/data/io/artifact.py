@@ -22,7 +22,7 @@ from contextlib import contextmanager
 from pathlib import Path
 from typing import IO
 
-from aam.contract.errors import DataError, first_few
+from aam.contract.errors import DataError, first_few, reason_of
 from aam.contract.files import require
 from aam.memory import check_memory, memory_budget
 
@@ -144,10 +144,8 @@ def _report_damage(path: Path) -> Iterator[None]:
         yield
     except DAMAGE as error:
         what = "QIIME 2 artifact" if is_artifact(path) else "gzip file"
-        reason = " ".join(str(error).split())[:200] or type(error).__name__
-        raise DataError(
-            f"The {what} is damaged", f"'{path}', {reason}", "copy it again and compare the sizes"
-        ) from error
+        evidence, remedy = f"'{path}', {reason_of(error)}", "copy it again and compare the sizes"
+        raise DataError(f"The {what} is damaged", evidence, remedy) from error
 
 
 def _member(archive: zipfile.ZipFile, path: Path, name: str, semantic: str) -> str:

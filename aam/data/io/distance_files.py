@@ -22,7 +22,7 @@ import h5py
 import numpy as np
 from numpy.typing import NDArray
 
-from aam.contract.errors import DataError
+from aam.contract.errors import DataError, reason_of
 from aam.data.io.artifact import DAMAGE, is_artifact, read_payload
 from aam.data.io.text import decoded, read_text
 from aam.memory import check_memory, memory_budget
@@ -58,8 +58,8 @@ def read_matrix_file(path: Path, max_bytes: int | None = None) -> MatrixContent:
             ids, values = _read_text(decoded(data, path, "distance matrix"), path)
         return ids, values.astype(np.float32, copy=False)
     except (*DAMAGE, csv.Error, TypeError, SyntaxError, MemoryError) as error:
-        reason = " ".join(str(error).split())[:200] or type(error).__name__
-        raise matrix_error("The distance matrix cannot be read", f"'{path}', {reason}") from error
+        evidence = f"'{path}', {reason_of(error)}"
+        raise matrix_error("The distance matrix cannot be read", evidence) from error
 
 
 def _read_hdf5(path: Path, budget: int) -> MatrixContent:

@@ -18,7 +18,7 @@ import numpy as np
 from numpy.typing import NDArray
 from scipy.sparse import csr_array
 
-from aam.contract.errors import DataError, first_few
+from aam.contract.errors import DataError, first_few, reason_of
 from aam.data.io import artifact
 from aam.memory import check_memory
 
@@ -111,7 +111,5 @@ def check_ids(ids: Sequence[str], what: str) -> None:
 
 def unreadable(form: str, error: Exception) -> DataError:
     """Return the error of a damaged file of format `form`."""
-    reason = " ".join(str(error).split())[:200] or type(error).__name__
-    return DataError(
-        f"Invalid or incomplete {form} table", reason, "copy the file again or make it again"
-    )
+    remedy = "copy the file again or make it again"
+    return DataError(f"Invalid or incomplete {form} table", reason_of(error), remedy)

@@ -12,7 +12,7 @@ from numpy.typing import NDArray
 from scipy.sparse import csr_array
 
 from aam.console import info
-from aam.contract.errors import DataError
+from aam.contract.errors import DataError, reason_of
 from aam.data.io.table_blocks import OpenTable, TableBlocks
 
 TRANSPOSED = "give features as rows and samples as columns, or BIOM, which names its axes"
@@ -156,6 +156,6 @@ def _numbers(cells: list[str], line: int) -> NDArray[Any]:
         comma = any("," in cell for cell in cells)
         raise DataError(
             "A count that is not a number",
-            f"line {line}, {' '.join(str(error).split())[:200]}",
+            f"line {line}, {reason_of(error)}",
             "write decimal points, not commas" if comma else "write 0 where a sample has no reads",
         ) from error

@@ -167,11 +167,16 @@ def read_header(path: Path) -> Header:
         raise DataError("The store is of another version", f"{made}; {here}", _PREPARE)
     if checksum != _checksum(content):
         raise damaged(f"'{file}' was changed")
-    arrays = {
-        name: ArrayDescription(**{**each, "shape": tuple(each["shape"])})
-        for name, each in content["arrays"].items()
-    }
+    arrays = described_arrays(content["arrays"])
     return Header(arrays, content["metadata"], content["made_from"], checksum)
+
+
+def described_arrays(stored: dict[str, Any]) -> dict[str, ArrayDescription]:
+    """Return descriptions of arrays, by name, from their JSON."""
+    return {
+        name: ArrayDescription(**{**each, "shape": tuple(each["shape"])})
+        for name, each in stored.items()
+    }
 
 
 def read_arrays(path: Path, header: Header, names: tuple[str, ...]) -> list[NDArray[Any]]:

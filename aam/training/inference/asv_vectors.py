@@ -31,7 +31,7 @@ from aam.console import info
 from aam.contract.errors import DataError, UsageError
 from aam.contract.folders import atomic_folder, remove_abandoned
 from aam.contract.options.study import AsvVectorOptions
-from aam.data.store.files import ArrayDescription, Header, read_arrays, write_array
+from aam.data.store.files import Header, described_arrays, read_arrays, write_array
 from aam.data.store.integrity import check_files
 from aam.memory import shown_size
 from aam.model.nucleotides import NucleotideEncoder
@@ -144,10 +144,7 @@ def _read(path: Path, width: int) -> tuple[Hashes, Vectors]:
         text = path.read_text(encoding="utf-8")
         content = json.loads(text)
         version = content["format"]
-        arrays = {
-            name: ArrayDescription(**{**each, "shape": tuple(each["shape"])})
-            for name, each in content["arrays"].items()
-        }
+        arrays = described_arrays(content["arrays"])
     except (OSError, ValueError, LookupError, TypeError, AttributeError) as error:
         raise DataError("A segment of ASV vectors is damaged", f"'{path}'", _REMEDY) from error
     if version != FORMAT:

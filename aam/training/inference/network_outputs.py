@@ -222,9 +222,3 @@ def fit_profile(
     steps = track(range(len(batches)), "Profiles", len(batches), "batches")
     fixed = (batches[k] for k in steps)
     profile.fit(profile.raw(profile.features(b.tokens_UL), b.slots_BS, b.counts_BS) for b in fixed)
-
-
-def shallow(study: Study, depth: int) -> Iterator[str]:
-    """Yield the ids of the samples with fewer reads than the rarefaction depth."""
-    for row in np.flatnonzero(study.reads < depth).tolist():
-        yield study.table.sample_ids[row]

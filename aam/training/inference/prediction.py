@@ -26,13 +26,12 @@ from aam.training.inference.network_outputs import (
     NetworkOutput,
     apply_network,
     encode_asvs,
-    shallow,
 )
 from aam.training.inference.training_summary import TrainingSummary
 from aam.training.model_config import ModelConfig
 from aam.training.run_files import checkpoints
 from aam.training.runtime import choose_attention
-from aam.training.sample_selection import reading_plan
+from aam.training.sample_selection import reading_plan, shallow
 
 
 @dataclass(frozen=True)
@@ -171,8 +170,7 @@ def _output_signature(config: ModelConfig) -> tuple[object, ...]:
 def load_samples(input: TableOptions, config: ModelConfig) -> Study:
     """Read the table to predict; samples below the rarefaction depth are kept and named."""
     study = load_study(input, max_bp=config.shape.max_bp)
-    below = list(shallow(study, config.plan.rarefy_depth))
-    if below:
+    if below := shallow(study, config.plan.rarefy_depth):
         warn(
             f"Samples with fewer than the model's {config.plan.rarefy_depth} reads are read whole: "
             f"{first_few(below)}."

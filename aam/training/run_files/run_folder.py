@@ -77,7 +77,8 @@ def prepare(
     if communicator.ranks.is_main:
         run_lock.check(folder)
     content = run_record.describe(command, options)
-    content["host"]["devices"] = _devices()
+    numbers = range(torch.cuda.device_count())
+    content["host"]["devices"] = [torch.cuda.get_device_name(number) for number in numbers]
     content["host"]["processes"] = communicator.ranks.world_size
     checkpoint = checkpoints.resumed_checkpoint(options.run)
     if checkpoint is None:
@@ -244,7 +245,3 @@ def _check_inputs(inputs: dict[str, dict[str, Any]], resumed: Path) -> None:
 
 def _describe_file(file: dict[str, Any] | None) -> str:
     return f"'{file['path']}', SHA-256 {file['sha256'][:12]}" if file else "not given"
-
-
-def _devices() -> list[str]:
-    return [torch.cuda.get_device_name(i) for i in range(torch.cuda.device_count())]
