@@ -26,8 +26,8 @@ from aam.members.base import F64, Rows, Samples
 from aam.members.checkpoint import TRANSFORMER, EnsembleCheckpoint
 from aam.members.estimators import ESTIMATORS
 from aam.numerics.device import choose_device
-from aam.training.inference.network_outputs import apply_to_batch, encode_asvs, profile_terms
-from aam.training.inference.prediction import LoadedModel, build_models
+from aam.training.inference.network_outputs import apply_to_batch, profile_terms
+from aam.training.inference.prediction import LoadedModel, build_models, encode_for_models
 from aam.training.sample_selection import reading_plan
 
 SEED = 0
@@ -148,11 +148,10 @@ def _members(
         return predict
 
     asvs = [
-        (
-            encode_asvs(model.network.encoder, study, device),
-            profile_terms(model.network, study.tokens_FL, device),
+        (vectors_FD, profile_terms(model.network, study.tokens_FL, device))
+        for model, vectors_FD in zip(
+            networks, encode_for_models(networks, study, device), strict=True
         )
-        for model in networks
     ]
 
     def transformer(changed: Study, rows: Rows) -> F64:

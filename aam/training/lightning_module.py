@@ -98,6 +98,8 @@ class TrainingModule(pl.LightningModule):
         self.register_buffer("encoded_N", encoded_N, persistent=False)
         # No buffers: they are no part of a checkpoint.
         self.asv_vectors_FD, self.covariates = asv_vectors_FD, covariates
+        if self.frozen:  # Lightning's fit keeps the mode of each module
+            self.encoder.eval()
         self.train_sums: dict[str, LossTerm] = {}
         """Sums of the training metrics over the current epoch."""
         self._sums: dict[str, LossTerm] = {}

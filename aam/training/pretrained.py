@@ -8,7 +8,7 @@ from pathlib import Path
 
 import numpy as np
 import numpy.typing as npt
-import torch
+from torch import Tensor
 
 from aam.console import info, warn
 from aam.contract.errors import UsageError
@@ -24,10 +24,15 @@ from aam.training.sample_selection import diversity_scale
 
 @dataclass(frozen=True)
 class PretrainedEncoder:
-    """Configuration and encoder weights of the checkpoint of --pretrained-encoder."""
+    """Configuration and encoder weights of the checkpoint of --pretrained-encoder.
+
+    Attributes:
+        asv_vectors_FD: vectors of the ASVs of the study; None unless the encoder is frozen.
+    """
 
     config: ModelConfig
-    weights: dict[str, torch.Tensor]
+    weights: dict[str, Tensor]
+    asv_vectors_FD: Tensor | None = None
 
 
 def read_pretrained_encoder(path: Path | None) -> PretrainedEncoder | None:

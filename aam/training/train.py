@@ -21,7 +21,7 @@ from aam.data.splits import Split, write_splits
 from aam.distributed import state_dict
 from aam.distributed.communicator import Communicator, identity
 from aam.distributed.process_group import process_group
-from aam.model.network import Predictor
+from aam.model.network import Encoder, Predictor
 from aam.numerics.backend_selection import TORCH_POLICY, BackendPolicy
 from aam.training import fit
 from aam.training.inference.network_outputs import (
@@ -99,6 +99,8 @@ def _train(options: Train, policy: BackendPolicy, communicator: Communicator) ->
     sizes = base.config.shape if base else options.model
     runtime = make_runtime(options, sizes, policy, communicator)
     with run_folder.begin(prepared, communicator, attention=runtime.attention) as record:
+        if base is not None and options.freeze_base:
+            base = _encode_frozen(options, base, labelled, runtime)
         return _train_folds(options, labelled, base, record, runtime)
 
 
@@ -166,7 +168,8 @@ def train_fold(
     torch.manual_seed(options.loop.seed + fold - 1)
     target = fit_target(options, labelled, split)
     config = configure_model(options, labelled, base, split, target)
-    network, asv_vectors_FD = _initialize(options, config, labelled, base, split, runtime)
+    network = _initialize(options, config, labelled, base, split, runtime)
+    asv_vectors_FD = None if base is None else base.asv_vectors_FD
     runtime.communicator.require_equal_data(
         study=identity(study), values=labelled.values, split=split, weights=network.state_dict()
     )
@@ -286,10 +289,10 @@ def _initialize(
     base: PretrainedEncoder | None,
     split: Split,
     runtime: Runtime,
-) -> tuple[Predictor, Tensor | None]:
-    """Return the network before its first step, and the ASV vectors [F, D] of a frozen encoder.
+) -> Predictor:
+    """Return the network before its first step.
 
-    The network has the weights of a pretrained encoder, the best constant outputs, and the scale of
+    It has the weights of a pretrained encoder, the best constant outputs, and the scale of
     the training samples' profiles.
     """
     network = config.network(runtime.backends, options.speed.gradient_checkpointing)
@@ -303,11 +306,19 @@ def _initialize(
         values = config.target.encode(labelled.values[split.train]).double()
         network.scaling.start_from(values, inputs.codes_BK[torch.from_numpy(split.train)])
     fit_profile(network, labelled.study, reading_plan(config.plan), split.train)
-    if not options.freeze_base:
-        return network, None
-    network.encoder.requires_grad_(False)
-    vectors_FD = encode_asvs(network.encoder, labelled.study, runtime.device, options.vectors)
-    return network, vectors_FD
+    if options.freeze_base:
+        network.encoder.requires_grad_(False)
+    return network
+
+
+def _encode_frozen(
+    options: Train, base: PretrainedEncoder, labelled: LabelledStudy, runtime: Runtime
+) -> PretrainedEncoder:
+    """Add the vectors of the ASVs to a frozen encoder, which all folds have in common."""
+    encoder = Encoder(base.config.shape, base.config.metric, runtime.backends)
+    state_dict.load_model(encoder, base.weights)
+    vectors_FD = encode_asvs(encoder, labelled.study, runtime.device, options.vectors)
+    return dataclasses.replace(base, asv_vectors_FD=vectors_FD)
 
 
 def _check_options(options: Train) -> None:

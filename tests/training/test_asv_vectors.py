@@ -67,7 +67,7 @@ def test_vectors_are_read_again_and_change_no_bit(
 
 
 @pytest.mark.medium
-def test_a_frozen_encoder_shares_the_vectors_with_embed(
+def test_a_frozen_encoder_shares_its_vectors_with_embed_and_all_folds(
     study_dir: Path, tmp_path: Path, capsys: Capture
 ) -> None:
     folder, encoder = tmp_path / "vectors", tmp_path / "encoder"
@@ -79,6 +79,11 @@ def test_a_frozen_encoder_shares_the_vectors_with_embed(
     frozen = ("--pretrained-encoder", encoder, "--freeze-base", *kept)
     assert train(study_dir, tmp_path / "run", *frozen) == 0
     assert "ASV vectors: 90 of 90" in printed(capsys)
+    assert train(study_dir, tmp_path / "folds", *frozen, "--folds", 2) == 0
+    assert printed(capsys).count("ASV vectors: 90 of 90") == 1  # for both folds
+    args = ("--model", tmp_path / "folds", "--table", study_dir / "table.biom", "--device", "cpu")
+    assert aam("predict", *args, *kept, "--output", tmp_path / "folds.tsv") == 0
+    assert printed(capsys).count("ASV vectors: 90 of 90") == 1
     assert train(study_dir, tmp_path / "other", "--seed", 3) == 0
     args = ("--model", tmp_path / "other", "--table", study_dir / "table.biom", "--device", "cpu")
     assert aam("predict", *args, *kept, "--output", tmp_path / "p.tsv") == 0

@@ -50,11 +50,11 @@ def test_a_frozen_encoder_does_not_change_and_its_vectors_are_reused(
             batch.tokens_UL, batch.ragged(network.encoder.nucleotides.patch)
         )
     torch.testing.assert_close(asv_vectors_FD[batch.asvs_U], fresh_UD, rtol=0, atol=1e-5)
-    task = TrainingModule(
-        network, LossWeights(), LoopOptions(), 1, asv_vectors_FD=asv_vectors_FD
-    ).train()
-    assert task.network.training
-    assert not any(part.training for part in network.encoder.modules())
+    network.train()
+    task = TrainingModule(network, LossWeights(), LoopOptions(), 1, asv_vectors_FD=asv_vectors_FD)
+    for one in (task, task.train()):
+        assert one.network.training
+        assert not any(part.training for part in network.encoder.modules())
     values = np.linspace(4, 8, len(study.table.sample_ids))
     with_memory, without = (
         validate(network, config, study, 7, values, memory) for memory in (asv_vectors_FD, None)

@@ -126,7 +126,7 @@ def open_vectors(options: AsvVectorOptions, encoder: NucleotideEncoder) -> AsvVe
             flag = f"--asv-vectors-dtype {options.asv_vectors_dtype}"
             raise UsageError("No folder of ASV vectors", flag, "add --asv-vectors-dir")
         return None
-    folder = options.asv_vectors_dir / _digest(encoder)
+    folder = options.asv_vectors_dir / digest(encoder)
     dtype = torch.float16 if options.asv_vectors_dtype == "float16" else torch.float32
     width = encoder.position.shape[1]
     segments = []
@@ -162,7 +162,7 @@ def _read(path: Path, width: int) -> tuple[Hashes, Vectors]:
     return hashes, vectors
 
 
-def _digest(encoder: NucleotideEncoder) -> str:
+def digest(encoder: NucleotideEncoder) -> str:
     """Return a digest of the weights that determine the vector of a sequence."""
     digest = hashlib.sha256(f"patch {encoder.patch}".encode())
     for name, tensor in sorted(encoder.state_dict().items()):

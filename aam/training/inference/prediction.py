@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import dataclasses
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -11,6 +11,7 @@ from typing import Any
 import numpy as np
 import numpy.typing as npt
 import torch
+from torch import Tensor
 
 from aam.console import info, warn
 from aam.contract.errors import DataError, MissingInput, first_few
@@ -21,7 +22,7 @@ from aam.data.study import Study, load_study
 from aam.model.network import Encoder, Predictor
 from aam.numerics.backend_selection import TORCH_POLICY, BackendPolicy
 from aam.numerics.device import choose_device
-from aam.training.inference.asv_vectors import NO_VECTORS
+from aam.training.inference.asv_vectors import NO_VECTORS, digest
 from aam.training.inference.network_outputs import (
     NetworkOutput,
     apply_network,
@@ -178,15 +179,34 @@ def load_samples(input: TableOptions, config: ModelConfig) -> Study:
     return study
 
 
+def encode_for_models(
+    models: Sequence[LoadedModel],
+    study: Study,
+    device: torch.device,
+    vectors: AsvVectorOptions = NO_VECTORS,
+) -> Iterator[Tensor]:
+    """Yield the vectors [F, D] of all ASVs of a study for each model, see `encode_asvs`.
+
+    Models that follow each other share them where their weights are equal, as those of the folds of
+    a run with a frozen encoder are.
+    """
+    last, vectors_FD = None, torch.empty(0)
+    for model in models:
+        encoder = model.network.encoder
+        if (weights := digest(encoder.nucleotides)) != last:
+            last, vectors_FD = weights, encode_asvs(encoder, study, device, vectors)
+        yield vectors_FD
+
+
 def apply_model(
     model: LoadedModel,
     study: Study,
     settings: InferenceSettings,
+    asv_vectors_FD: Tensor,
     covariates: Covariates | None = None,
 ) -> list[NetworkOutput]:
     """Apply a model to every sample of a study, once per rarefaction."""
     size, device = settings.batch_size, settings.device
-    asv_vectors_FD = encode_asvs(model.network.encoder, study, device, settings.vectors)
     rows = np.arange(len(study.table.sample_ids))
     plan = reading_plan(model.config.plan)
     inputs = model.config.inputs(covariates)
@@ -202,8 +222,9 @@ def embed(model: LoadedModel, study: Study, settings: InferenceSettings) -> npt.
     The encoder alone is applied: no target is computed, and no covariate is read.
     """
     encoder = dataclasses.replace(model, network=model.network.encoder)
-    (found,) = apply_model(encoder, study, settings)
-    return found.embeddings_ND
+    asv_vectors_FD = encode_asvs(model.network.encoder, study, settings.device, settings.vectors)
+    (output,) = apply_model(encoder, study, settings, asv_vectors_FD)
+    return output.embeddings_ND
 
 
 def predict(
@@ -220,13 +241,14 @@ def predict(
         DataError: a model was pretrained only and has no target.
     """
     values, distances = [], []
-    for model in models:
+    encoded = encode_for_models(models, study, settings.device, settings.vectors)
+    for model, asv_vectors_FD in zip(models, encoded, strict=True):
         target = model.config.target
         if target is None:
             raise DataError(
                 "The model has no target", "it was only pretrained", "use `aam train` first"
             )
-        outputs = apply_model(model, study, settings, covariates)
+        outputs = apply_model(model, study, settings, asv_vectors_FD, covariates)
         for output in outputs:
             assert output.outputs_NC is not None
             values.append(target.decode(output.outputs_NC))
