@@ -23,12 +23,12 @@ def run(options: BenchPretrain | BenchTrain | BenchWorkload) -> None:
         DataError: the workload fails as it is given.
     """
     with set_up(options) as given:
-        found = {}
+        measurements = {}
         for subject, propose in given.stages.items():
             if settings := propose(given.defaults, given.device):
-                found[subject] = given.bench.compare(subject, Setting("as given"), settings)
-        if not found:
-            found["workload"] = given.bench.compare("workload", Setting("as given"), [])
+                measurements[subject] = given.bench.compare(subject, Setting("as given"), settings)
+        if not measurements:
+            measurements["workload"] = given.bench.compare("workload", Setting("as given"), [])
         content = {
             "measured": given.identity,
             "rounds": given.bench.rounds,
@@ -36,12 +36,12 @@ def run(options: BenchPretrain | BenchTrain | BenchWorkload) -> None:
             "warmup_steps": given.bench.warmup,
             "subjects": {
                 subject: [measured_json(one) for one in measured]
-                for subject, measured in found.items()
+                for subject, measured in measurements.items()
             },
         }
         write_json(given.folder / "bench.json", content)
         tables, charts = [], {}
-        for subject, measured in found.items():
+        for subject, measured in measurements.items():
             heads, rows = rate_cells(measured)
             table = Table(subject, heads, rows, " ".join([RATE_NOTE, *failures(measured)]))
             tables.append(table)

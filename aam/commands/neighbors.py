@@ -37,12 +37,12 @@ def run(options: Neighbors) -> None:
     table = nearest(query, collection, options.neighbors, options.index)
     matrix = _unifrac(options, collection.ids)
     if matrix is not None:
-        found = agreement(collection, matrix, options.neighbors)
+        agreed = agreement(collection, matrix, options.neighbors)
         info(
-            f"Agreement with UniFrac in {found.samples} samples: {found.recall:.0%} of the "
+            f"Agreement with UniFrac in {agreed.samples} samples: {agreed.recall:.0%} of the "
             f"{options.neighbors} nearest samples by UniFrac are among those by embedding (by "
-            f"chance {found.chance:.0%}); Spearman correlation of the distances "
-            f"{found.correlation:.2f}."
+            f"chance {agreed.chance:.0%}); Spearman correlation of the distances "
+            f"{agreed.correlation:.2f}."
         )
     write_table(options.output, table)
     what = "neighbors" if options.index == "exact" else "approximate neighbors"

@@ -88,11 +88,11 @@ def predict_study(
         options.vectors,
     )
     covariates = read_covariates(config.covariates, options.metadata, ids)
-    found = predict(models, study, settings, covariates)
+    predictions = predict(models, study, settings, covariates)
     assert config.target is not None
     training = [model.training for model in models]
-    comparison = compare(training, config.plan, study, found.distances_N)
-    table = prediction_table(config.target, ids, found.values_MNC.mean(axis=0))
-    if len(found.values_MNC) > 1 and not config.target.classes:
-        table["spread"] = found.values_MNC[:, :, 0].std(axis=0)
+    comparison = compare(training, config.plan, study, predictions.distances_N)
+    table = prediction_table(config.target, ids, predictions.values_MNC.mean(axis=0))
+    if len(predictions.values_MNC) > 1 and not config.target.classes:
+        table["spread"] = predictions.values_MNC[:, :, 0].std(axis=0)
     return table.assign(**comparison.columns), comparison

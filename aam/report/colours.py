@@ -123,12 +123,12 @@ def choose_colours(
 
 def _offered(metadata: Metadata, run: Run) -> list[str]:
     """List the columns with two to six values, known for most samples, the completest first."""
-    found = []
+    offered = []
     for name in metadata.columns:
         texts = [text for text in metadata.values(name, run.described_ids).tolist() if text]
         if 2 * len(texts) > len(run.described_ids) and 2 <= len(set(texts)) <= FEW_VALUES:
-            found.append((-len(texts), name))
-    return [name for _, name in sorted(found, key=lambda pair: pair[0])]
+            offered.append((-len(texts), name))
+    return [name for _, name in sorted(offered, key=lambda pair: pair[0])]
 
 
 def as_colour(column: str, texts: Sequence[str], category: bool = False) -> Colour:

@@ -32,12 +32,12 @@ def comparison(runs: Sequence[Run]) -> list[Table]:
     options = [{flag: value for flag, value, _ in option_rows(run)} for run in runs]
     flags = [
         flag
-        for flag in dict.fromkeys(flag for found in options for flag in found)
-        if len({found.get(flag, "") for found in options}) > 1
+        for flag in dict.fromkeys(flag for given in options for flag in given)
+        if len({given.get(flag, "") for given in options}) > 1
         and flag not in ("--output-dir", "--overwrite")
     ]
     if flags:
-        rows = [[flag, *(found.get(flag) or "-" for found in options)] for flag in flags]
+        rows = [[flag, *(given.get(flag) or "-" for given in options)] for flag in flags]
         tables.append(Table("Options that differ", ["", *names], rows))
     return tables
 
@@ -45,11 +45,11 @@ def comparison(runs: Sequence[Run]) -> list[Table]:
 def _metrics_table(
     title: str, names: Sequence[str], runs: Sequence[Run], scored: Sequence[ScoredPredictions]
 ) -> Table:
-    found = [compute_metrics(one) for one in scored]
-    metrics = [name for name in TITLES if all(name in one for one in found)]
+    metrics_of_runs = [compute_metrics(one) for one in scored]
+    metrics = [name for name in TITLES if all(name in one for one in metrics_of_runs)]
     rows = [
         [name, run.part, *metric_cells(metrics, one)]
-        for name, run, one in zip(names, runs, found, strict=True)
+        for name, run, one in zip(names, runs, metrics_of_runs, strict=True)
     ]
     return Table(title, ["", "Measured on", *(TITLES[name] for name in metrics)], rows)
 

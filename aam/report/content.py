@@ -71,23 +71,23 @@ def heading(run: Run) -> tuple[str, str]:
 def tiles(given: ReportInput) -> list[Tile]:
     """Return the key figures: metrics, then size and duration."""
     run = given.run
-    found = _scored_tiles(given) or _curve_tiles(run)
+    figures = _scored_tiles(given) or _curve_tiles(run)
     facts = run.facts
     if _samples(run):
         parts = facts.get("samples")
         split = [f"{n} {name}" for name, n in parts.items() if n] if isinstance(parts, dict) else []
         folds = len(set(run.scored.folds)) if run.scored else len(run.curves)
         note = ", ".join(split) + (" in fold 1" if split and folds > 1 else "")
-        found.append(Tile(f"{_samples(run):,}", "samples", note))
+        figures.append(Tile(f"{_samples(run):,}", "samples", note))
     if facts.get("parameters"):
         width = run.option("model", "embedding_dim")
         note = f"embeddings of {width}" if width and not run.option("pretrained_encoder") else ""
-        found.append(Tile(_abbreviated(facts["parameters"]), "parameters", note))
+        figures.append(Tile(_abbreviated(facts["parameters"]), "parameters", note))
     if isinstance(facts.get("seconds"), (int, float)):
         epochs = facts.get("epochs")
         number, _, unit = duration(facts["seconds"]).partition(" ")
-        found.append(Tile(number, "time", f"{epochs} epochs" if epochs else "", unit))
-    return found
+        figures.append(Tile(number, "time", f"{epochs} epochs" if epochs else "", unit))
+    return figures
 
 
 def measured_on(run: Run) -> str:
@@ -140,12 +140,12 @@ def option_rows(run: Run) -> list[tuple[str, str, bool]]:
     """Return flag, value and whether it differs from the default, of every option."""
     command = find(str(run.facts.get("command", "")))
     defaults = {} if command is None else {spec.field: spec.default for spec in specs(command)}
-    found = []
+    rows = []
     for name, value in flat(run.facts.get("options") or {}).items():
         default = defaults.get(name)
         default = list(default) if isinstance(default, tuple) else default
-        found.append(("--" + name.replace("_", "-"), _text(value), value != default))
-    return found
+        rows.append(("--" + name.replace("_", "-"), _text(value), value != default))
+    return rows
 
 
 def command_line(run: Run) -> str:
@@ -209,13 +209,13 @@ def _curve_tiles(run: Run) -> list[Tile]:
     if not np.isfinite(loss).any():
         return []
     best = int(np.nanargmin(loss))
-    found = [Tile(f"{loss[best]:.3g}", "validation loss", f"epoch {curve['epoch'][best] + 1:.0f}")]
+    tiles = [Tile(f"{loss[best]:.3g}", "validation loss", f"epoch {curve['epoch'][best] + 1:.0f}")]
     if "val_unifrac" in curve:
-        found.append(Tile(f"{curve['val_unifrac'][best]:.3g}", "loss of UniFrac", "validation"))
+        tiles.append(Tile(f"{curve['val_unifrac'][best]:.3g}", "loss of UniFrac", "validation"))
     if "val_nucleotide_accuracy" in curve:
         accuracy = f"{curve['val_nucleotide_accuracy'][best]:.1%}"
-        found.append(Tile(accuracy, "masked nucleotides right", "validation"))
-    return found
+        tiles.append(Tile(accuracy, "masked nucleotides right", "validation"))
+    return tiles
 
 
 def _samples(run: Run) -> int:

@@ -95,5 +95,5 @@ def _metrics(scored: ScoredPredictions, draws: Draws) -> dict[str, Score]:
     return plain | draw_metrics(scored, draws).score()
 
 
-def _stored(found: Mapping[str, float | None]) -> Score:
-    return Score(found.get("value"), found.get("lower"), found.get("upper"))
+def _stored(stored: Mapping[str, float | None]) -> Score:
+    return Score(stored.get("value"), stored.get("lower"), stored.get("upper"))

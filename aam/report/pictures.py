@@ -105,11 +105,11 @@ def agreement_picture(given: ReportInput) -> Drawing | None:
     scored = given.run.scored
     if scored is None or scored.classes:
         return None
-    found = compute_metrics(scored)
-    r2 = "not defined" if found["r2"] is None else f"{found['r2']:.3f}"
+    metrics = compute_metrics(scored)
+    r2 = "not defined" if metrics["r2"] is None else f"{metrics['r2']:.3f}"
     samples = _samples(given.run, scored)
     errors = ", ".join(
-        f"{TITLES[name]} {given.measured(found[name] or 0.0)}" for name in ("mae", "rmse")
+        f"{TITLES[name]} {given.measured(metrics[name] or 0.0)}" for name in ("mae", "rmse")
     )
     caption = f"{samples}: R² {r2}, {errors}."
     figure = agreement_figure(scored, given.target)

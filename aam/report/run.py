@@ -145,12 +145,12 @@ def _read_json(path: Path, optional: bool = False) -> dict[str, Any] | None:
     if optional and not path.is_file():
         return None
     try:
-        found = json.loads(path.read_text(encoding="utf-8"))
+        content = json.loads(path.read_text(encoding="utf-8"))
     except (OSError, ValueError) as error:
         raise DataError("Not JSON", f"'{path}', {error}", "is the run folder whole?") from error
-    if not isinstance(found, dict):
+    if not isinstance(content, dict):
         raise DataError("Not what aam writes", f"'{path}'", "is the run folder whole?")
-    return found
+    return content
 
 
 def _read_curves(path: Path) -> dict[str, F64]:

@@ -105,10 +105,10 @@ def verdict(given: ReportInput) -> str:
     metrics, guess = given.models.metrics[OWN], given.models.metrics[GUESS]
     names = ("r2", "weighted_kappa", "auc", "accuracy", "mae")
     name = next(name for name in names if name in metrics and metrics[name].value is not None)
-    found, guessed = metrics[name], guess[name].value
-    first = f"{TITLES[name]} is {with_interval(name, found)}; a guess has {shown(name, guessed)}"
-    if found.lower is not None and found.upper is not None and guessed is not None:
-        first += ", which is within the interval" * (found.lower <= guessed <= found.upper)
+    score, guessed = metrics[name], guess[name].value
+    first = f"{TITLES[name]} is {with_interval(name, score)}; a guess has {shown(name, guessed)}"
+    if score.lower is not None and score.upper is not None and guessed is not None:
+        first += ", which is within the interval" * (score.lower <= guessed <= score.upper)
     first += "."
     sentences = [first, *given.models.sentences]
     if interval := (given.run.scores or {}).get("interval"):
@@ -314,12 +314,12 @@ def _errors(scored: ScoredPredictions, rows: npt.NDArray[np.int64]) -> list[str]
     if not len(rows):
         return ["0", "", ""]
     part = scored.take(rows)
-    found = compute_metrics(part)
+    metrics = compute_metrics(part)
     if scored.classes:
-        figures = [shown(name, found[name]) for name in ("accuracy", "balanced_accuracy")]
+        figures = [shown(name, metrics[name]) for name in ("accuracy", "balanced_accuracy")]
     else:
         bias = float(np.mean(part.predicted - part.actual))
-        figures = [f"{found['mae'] or 0.0:.3g}", f"{bias:+.3g}"]
+        figures = [f"{metrics['mae'] or 0.0:.3g}", f"{bias:+.3g}"]
     return [str(len(rows)), *figures]
 
 

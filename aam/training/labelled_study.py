@@ -60,22 +60,22 @@ def load_labelled_study(options: Train, max_bp: int | None, splits: SplitOptions
     limits = output_range(options)
     study = load_study(options.input, options.phylogeny, max_bp)
     metadata = read_metadata(options.target.metadata)
-    found = read_labels(options.target, metadata, study.table.sample_ids)
-    study = study.take_samples(found.rows)
+    labelled = read_labels(options.target, metadata, study.table.sample_ids)
+    study = study.take_samples(labelled.rows)
     depth = choose_depth(study, options.sample)
     deep = deep_enough(study, depth)
-    study, values = study.take_samples(deep), found.values[deep]
+    study, values = study.take_samples(deep), labelled.values[deep]
     if len(np.unique(values)) < 2:
         raise DataError(
             f"The column '{options.target.metadata_column}' has one value in the samples left",
             f"{len(values)} samples",
             "choose a lower --rarefy-depth or another column",
         )
-    if not found.classes:
+    if not labelled.classes:
         limits.check(values, options.target.metadata_column)
     elif limits != UNLIMITED:
         raise UsageError("Classes have no range", "--output-min or --output-max", "leave it out")
-    decided, labels = split_samples(
+    parts, labels = split_samples(
         splits,
         1 if options.folds == "auto" else options.folds,
         options.loop.seed,
@@ -91,9 +91,9 @@ def load_labelled_study(options: Train, max_bp: int | None, splits: SplitOptions
         {"--metadata-column": column, "--group-column": options.split.group_column},
     )
     if covariates is not None:
-        check_folds(covariates, decided)
+        check_folds(covariates, parts)
         check_target(covariates, values, column)
-    return LabelledStudy(study, values, found.classes, decided, labels, depth, covariates)
+    return LabelledStudy(study, values, labelled.classes, parts, labels, depth, covariates)
 
 
 def output_range(options: Train) -> OutputRange:

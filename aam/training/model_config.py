@@ -117,9 +117,9 @@ def from_plain(stored: Any, path: Path) -> ModelConfig:
             "train it again",
         )
     assert len(LETTERS) == VOCABULARY
-    found = schema.parse(_STORED, stored, "aam")
-    known = {field.name for field in fields(ModelConfig)} & found.keys()
-    config = ModelConfig(**{name: found[name] for name in known})
+    values = schema.parse(_STORED, stored, "aam")
+    known = {field.name for field in fields(ModelConfig)} & values.keys()
+    config = ModelConfig(**{name: values[name] for name in known})
     target = config.target
     if (target is None) != (config.command == "pretrain"):
         raise Mismatch(f"aam.target does not belong to `aam {config.command}`")

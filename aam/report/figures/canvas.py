@@ -124,12 +124,12 @@ def inline_svg(
 
 def _mark_points(drawn: str, gid: str, names: Sequence[str], styles: Sequence[str]) -> str:
     """Give the points of a scatter plot names and styles; a plot drawn as pixels has no points."""
-    head, found, tail = drawn.partition(f'id="{gid}"')
+    head, attribute, tail = drawn.partition(f'id="{gid}"')
     number = max(len(names), len(styles))
-    points = list(re.finditer(r"<use [^>]*/>", tail))[:number] if found else []
+    points = list(re.finditer(r"<use [^>]*/>", tail))[:number] if attribute else []
     if len(points) < number:
         return drawn
-    parts, end = [head, found], 0
+    parts, end = [head, attribute], 0
     for k, point in enumerate(points):
         element = point[0][:-2]
         if styles:
@@ -140,6 +140,6 @@ def _mark_points(drawn: str, gid: str, names: Sequence[str], styles: Sequence[st
     return "".join([*parts, tail[end:]])
 
 
-def _page_font(found: re.Match[str]) -> str:
-    weight = "bold" if "bold" in found[1] else "normal"
-    return f"font-family: inherit; font-weight: {weight}; font-size: {found[2]}px"
+def _page_font(match: re.Match[str]) -> str:
+    weight = "bold" if "bold" in match[1] else "normal"
+    return f"font-family: inherit; font-weight: {weight}; font-size: {match[2]}px"

@@ -139,16 +139,16 @@ class FiniteCheck(Callback):
         """Repeat a non-finite step, record the result, and return the error to raise."""
         step = trainer.global_step + 1
         reproduced = self._repeat(trainer, task, window)
-        found = self._locate(trainer, task, window) if reproduced else None
-        if found is None:
-            found = self._finding(window[-1], _COMPILED if reproduced else _UNREPRODUCED)
-        suspect = found.suspect
+        finding = self._locate(trainer, task, window) if reproduced else None
+        if finding is None:
+            finding = self._finding(window[-1], _COMPILED if reproduced else _UNREPRODUCED)
+        suspect = finding.suspect
         self.note("not_finite", {
-            "step": step, "epoch": found.epoch, "batch": found.batch, "samples": found.samples,
-            "reproduced": reproduced, **dataclasses.asdict(suspect),
+            "step": step, "epoch": finding.epoch, "batch": finding.batch,
+            "samples": finding.samples, "reproduced": reproduced, **dataclasses.asdict(suspect),
         })  # fmt: skip
-        place = f"epoch {found.epoch}, batch {found.batch}, {suspect.where}"
-        place += f", samples {first_few(found.samples)}"
+        place = f"epoch {finding.epoch}, batch {finding.batch}, {suspect.where}"
+        place += f", samples {first_few(finding.samples)}"
         advice = suspect.advice
         if step == 1 and _scaler(trainer) is None:  # no optimizer step has changed the weights yet
             advice = advice or "run `aam check`"
@@ -192,15 +192,15 @@ class FiniteCheck(Callback):
     ) -> NonFiniteStep | None:
         """Repeat a step in the eager network; return the first non-finite value."""
         eager_again(task.encoder.nucleotides)
-        found: list[NonFiniteStep] = []
+        findings: list[NonFiniteStep] = []
         with traced(task.network) as trace:
             for step_batch, loss in replay(trainer, task, window):
                 suspect = trace.suspect(step_batch.batch, loss)
-                if suspect is not None and not found:
-                    found.append(self._finding(step_batch, suspect))
-        if not found and not _gradient_norm(task) < EXPLODED_NORM:
-            found.append(self._finding(window[-1], _NORM))
-        of_ranks = [finding for rank in self.communicator.all_gather(found) for finding in rank]
+                if suspect is not None and not findings:
+                    findings.append(self._finding(step_batch, suspect))
+        if not findings and not _gradient_norm(task) < EXPLODED_NORM:
+            findings.append(self._finding(window[-1], _NORM))
+        of_ranks = [finding for rank in self.communicator.all_gather(findings) for finding in rank]
         # A rank with finite values of its own receives non-finite gradients of another rank.
         return min(of_ranks, key=lambda f: (f.epoch, f.batch, f.suspect.stage), default=None)
 

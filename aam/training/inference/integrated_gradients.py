@@ -118,11 +118,11 @@ def integrated_gradients(
     for k in track(range(len(batches)), "Integrated gradients", len(batches), "batches"):
         batch = batches[k].to(device)
         of_batch = None if known is None else known.take(batch.rows_B)
-        found_CBS, ends_2BC = _integrate(network, inputs, batch, scores_OC, steps, of_batch)
+        contributions_CBS, ends_2BC = _integrate(network, inputs, batch, scores_OC, steps, of_batch)
         present_BS = batch.counts_BS > 0
         rows.append(batch.rows_B[:, None].expand_as(present_BS)[present_BS].cpu().numpy())
         columns.append(batch.asvs_U[batch.slots_BS][present_BS].cpu().numpy())
-        entries.append(found_CBS[:, present_BS].cpu().numpy())
+        entries.append(contributions_CBS[:, present_BS].cpu().numpy())
         ends.append(ends_2BC.cpu().numpy())
     places = (np.concatenate(rows), np.concatenate(columns))
     baselines_NC, scores_NC = np.concatenate(ends, axis=1).astype(np.float64)
@@ -180,7 +180,7 @@ def _integrate(
         return members_BSD.requires_grad_(), profile_BH.requires_grad_()
 
     outputs = scores_OC.shape[1]
-    found_CBS = counts_BS.new_zeros(outputs, *counts_BS.shape)
+    contributions_CBS = counts_BS.new_zeros(outputs, *counts_BS.shape)
     nodes, weights = np.polynomial.legendre.leggauss(steps)
     for node, weight in zip(nodes.tolist(), weights.tolist(), strict=True):
         members_BSD, profile_BH = point((node + 1) / 2)
@@ -196,6 +196,6 @@ def _integrate(
             to_profile_BH = to_profile_BH.detach()
             own_effect_BS = (to_members_BSD * away_BSD).sum(dim=-1)
             through_profile_BS = weight_BS * (to_profile_BH @ away_UH.T).gather(1, slots_BS)
-            found_CBS[output] += weight / 2 * (own_effect_BS + through_profile_BS)
+            contributions_CBS[output] += weight / 2 * (own_effect_BS + through_profile_BS)
     with torch.no_grad():
-        return found_CBS, torch.stack([scores(*point(0.0)), scores(*point(1.0))])
+        return contributions_CBS, torch.stack([scores(*point(0.0)), scores(*point(1.0))])

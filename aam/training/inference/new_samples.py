@@ -187,13 +187,13 @@ def _known_asvs(
     """Return the fraction of known reads of each sample, and a sentence about known ASVs."""
     here, there = median_length(study.tokens_FL), known[0].length
     if here == there:
-        found_F = torch.isin(hash_sequences(study.tokens_FL), torch.cat([k.asvs_F for k in known]))
+        known_F = torch.isin(hash_sequences(study.tokens_FL), torch.cat([k.asvs_F for k in known]))
         by = ""
     else:
         prefixes_F = hash_sequences(study.tokens_FL[:, :PREFIX])
-        found_F = torch.isin(prefixes_F, torch.cat([k.prefixes_F for k in known]))
+        known_F = torch.isin(prefixes_F, torch.cat([k.prefixes_F for k in known]))
         by = f", compared by {PREFIX} nucleotides: here they have {here}, in training {there}"
-    weights_F, rows = found_F.numpy().astype(np.float64), np.arange(len(study.table.sample_ids))
+    weights_F, rows = known_F.numpy().astype(np.float64), np.arange(len(study.table.sample_ids))
     reads_N = study.reads
     known_N = np.concatenate([block @ weights_F for block in blocks(study, rows)])
     share = known_N.sum() / reads_N.sum()

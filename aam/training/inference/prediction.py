@@ -142,11 +142,11 @@ def checkpoint_files(path: Path) -> list[Path]:
     folds = (
         sorted(path.glob("fold-*"), key=lambda p: (len(p.name), p.name)) if path.is_dir() else []
     )
-    found = []
+    files = []
     for folder in folds or [path]:
         best = (folder / "checkpoints" / "best.ckpt").exists()
-        found.append(checkpoints.find(folder, "best.ckpt" if best else "last.ckpt"))
-    return found
+        files.append(checkpoints.find(folder, "best.ckpt" if best else "last.ckpt"))
+    return files
 
 
 def _output_signature(config: ModelConfig) -> tuple[object, ...]:

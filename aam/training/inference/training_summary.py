@@ -68,8 +68,8 @@ class TrainingSummary:
 
         It is the mean Euclidean distance from the `NEIGHBOURS` nearest reference samples.
         """
-        found_N = _neighbour_distances(torch.from_numpy(embeddings_ND), self.embeddings_RD)
-        return (found_N / max(self.limit, 1e-12)).numpy()
+        distances_N = _neighbour_distances(torch.from_numpy(embeddings_ND), self.embeddings_RD)
+        return (distances_N / max(self.limit, 1e-12)).numpy()
 
 
 def reference_rows(
@@ -184,12 +184,12 @@ def median_length(tokens_FL: npt.NDArray[np.uint8]) -> int:
 
 def rarefied_richness(study: Study, plan: BatchPlan, rows: npt.NDArray[np.int64]) -> Tensor:
     """Return the number of ASVs of each sample at the rarefaction depth, int64 [N]."""
-    found = []
+    richness = []
     for row in rows.tolist():
         counts = study.table.counts[np.array([row])].data
         drawn = rarefy(counts, plan.rarefy_depth, study.table.sample_ids[row], plan.seed, 0)
-        found.append(int((drawn > 0).sum()))
-    return torch.tensor(found, dtype=torch.int64)
+        richness.append(int((drawn > 0).sum()))
+    return torch.tensor(richness, dtype=torch.int64)
 
 
 def _hash(content: bytes) -> int:
@@ -215,5 +215,5 @@ def mean_of_nearest(distances_NR: Tensor, itself: bool = False) -> Tensor:
     distances are left out too.
     """
     nearest = min(NEIGHBOURS + itself, distances_NR.shape[1])
-    found_NK = distances_NR.topk(nearest, largest=False).values[:, itself:]
-    return found_NK.where(found_NK.isfinite(), torch.nan).nanmean(dim=1).nan_to_num()
+    nearest_NK = distances_NR.topk(nearest, largest=False).values[:, itself:]
+    return nearest_NK.where(nearest_NK.isfinite(), torch.nan).nanmean(dim=1).nan_to_num()

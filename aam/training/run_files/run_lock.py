@@ -111,7 +111,7 @@ def _this_process() -> dict[str, Any]:
 def _read(stream: IO[str]) -> dict[str, Any]:
     stream.seek(0)
     try:
-        found = json.loads(stream.read(4096) or "{}")
+        holder = json.loads(stream.read(4096) or "{}")
     except ValueError:
         return {}
-    return found if isinstance(found, dict) else {}
+    return holder if isinstance(holder, dict) else {}
