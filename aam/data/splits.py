@@ -184,6 +184,12 @@ def _hold_out(
     if test_size == 0:
         return Split(rows, rows[:0], test)
     parts = max(2, round(1 / test_size))
+    if classes is not None and labels is not None:
+        parts = min(parts, groups := len(np.unique(labels[rows])))
+        if groups < 2:
+            evidence = f"{groups} outside the test samples, --test-size {test_size:g}"
+            remedy = "leave out --stratify, or give --test-size 0 or another --group-column"
+            raise DataError("Too few groups to stratify", evidence, remedy)
     if classes is not None and (most := int(np.bincount(classes[rows]).max())) < parts:
         raise DataError(
             "The classes are too small to stratify by",

@@ -185,6 +185,19 @@ def test_numbers_as_categories_and_rare_ones(
     assert "Classes of 'rare' with a single sample: 1 (high)." in capsys.readouterr().err
 
 
+@pytest.mark.slow
+def test_a_search_scores_the_weighted_kappa(study: Path, tmp_path: Path) -> None:
+    """The inner folds have few subjects, fewer than the parts of --test-size."""
+    pytest.importorskip("optuna")
+    args = (*labelled(study), *ORDER, "--group-column", "subject", "--stratify")
+    args = (*args, "--rarefy-depth", 0, "--members", "kernel", "--folds", 2, "--inner-folds", 2)
+    search = ("--trials", 1, "--vary", "seed=1,2", "--output-dir", tmp_path / "search")
+    assert aam("search", *args, *search) == 0
+    found = json.loads((tmp_path / "search" / "search.json").read_text())
+    assert found["metric"] == "weighted_kappa"
+    assert all(-1 <= fold["inner"] <= 1 and -1 <= fold["outer"] <= 1 for fold in found["folds"])
+
+
 def test_proportional_odds() -> None:
     """Known cutpoints are found; useless and constant predictions give the frequencies."""
     rng = np.random.default_rng(1)
