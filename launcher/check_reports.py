@@ -117,8 +117,7 @@ def check_command(vendor: str) -> Request:
 
 def folder(variables: Mapping[str, str]) -> Path:
     """Return the folder of the reports."""
-    base = variables.get("XDG_CACHE_HOME") or Path(variables.get("HOME", "/")) / ".cache"
-    return Path(base) / "aam" / "check-reports"
+    return documents.user_folder("XDG_CACHE_HOME", variables) / "check-reports"
 
 
 def key_of(host: Host, choice: Choice, native: NativeStack) -> StackKey | None:

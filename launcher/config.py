@@ -13,6 +13,7 @@ from aam.contract.errors import ConfigurationError
 from aam.contract.suggestions import nearest
 from aam.contract.yaml_document import Entry
 from launcher import documents, trust
+from launcher.documents import user_folder
 from launcher.engines import ENGINES
 from launcher.findings import Finding
 from launcher.plan.catalog import SHIPPED, Catalog, catalog_of, extended
@@ -45,24 +46,19 @@ def read(flags: Mapping[str, Any], variables: Mapping[str, str], folder: Path) -
     Raises:
         ConfigurationError: a file or a variable is wrong.
     """
-    home = Path(variables.get("HOME", "/"))
-    user = Path(variables.get("XDG_CONFIG_HOME") or home / ".config") / "aam/launch.yaml"
+    user = user_folder("XDG_CONFIG_HOME", variables) / "launch.yaml"
     top: list[Layer] = [from_variables(variables), from_flags(flags)]
     system, personal = _file(SYSTEM), _file(user)
     project, ignored = _project(folder / PROJECT, variables)
-    name = merge([system, personal, project, *top]).text("site")
-    site: Layer = {}
-    if name:
-        from launcher.slurm.site import SITE_KEYS, settings_of
-
-        site = settings_of(_file(_site(name), (*SETTING_SPECS, *SITE_KEYS)), who(variables))
-    cache = Path(variables.get("XDG_CACHE_HOME") or home / ".cache")
+    of_site: Layer = {}
+    if name := merge([system, personal, project, *top]).text("site"):
+        of_site = site(name).settings(who(variables))
     scratch = variables.get("SLURM_TMPDIR") or variables.get("TMPDIR") or "/tmp"
     defaults = {
-        "image_dir": Entry(str(cache / "aam/images"), "default"),
+        "image_dir": Entry(str(user_folder("XDG_CACHE_HOME", variables) / "images"), "default"),
         "scratch": Entry(scratch, "default"),
     }
-    settings = merge([defaults, system, site, personal, project, *top])
+    settings = merge([defaults, system, of_site, personal, project, *top])
     runtime = settings.text("runtime")
     if runtime not in runtimes():
         evidence = f"'{runtime}' from {settings.source('runtime')}"
@@ -82,7 +78,7 @@ def configured(flags: Mapping[str, Any]) -> tuple[LaunchSettings, Catalog]:
     return settings, catalog(settings)
 
 
-def site(name: str, variables: Mapping[str, str]) -> Site:
+def site(name: str) -> Site:
     """Return the facts of a site, given by name or path.
 
     Raises:
@@ -92,14 +88,6 @@ def site(name: str, variables: Mapping[str, str]) -> Site:
 
     file = _site(name)
     return site_of(file.stem, _file(file, (*SETTING_SPECS, *SITE_KEYS)))
-
-
-def site_settings(name: str, variables: Mapping[str, str]) -> dict[str, Any]:
-    """Return the launcher settings of a site file."""
-    from launcher.slurm.site import SITE_KEYS, settings_of
-
-    entries = _file(_site(name), (*SETTING_SPECS, *SITE_KEYS))
-    return {key: entry.value for key, entry in settings_of(entries, variables).items()}
 
 
 def who(variables: Mapping[str, str]) -> dict[str, str]:
@@ -117,12 +105,6 @@ def who(variables: Mapping[str, str]) -> dict[str, str]:
 def sites() -> list[str]:
     """Return the names of the known sites."""
     return sorted({p.stem for folder in SITES if folder.is_dir() for p in folder.glob("*.yaml")})
-
-
-def engine_version_cache() -> Path:
-    """Return the cache folder for the versions of engines."""
-    cache = os.environ.get("XDG_CACHE_HOME") or Path(os.environ.get("HOME", "/")) / ".cache"
-    return Path(cache) / "aam/engines"
 
 
 def private_folder(settings: LaunchSettings, uid: int, host: str, job: str | None) -> str:

@@ -1,4 +1,4 @@
-"""Documents: files read within bounds (regular, limited size and depth), JSON of stated types."""
+"""Documents: files read within bounds, JSON of stated types, and the folders of a user."""
 
 from __future__ import annotations
 
@@ -10,11 +10,20 @@ import types
 import typing
 from collections.abc import Mapping
 from itertools import repeat
+from pathlib import Path
 from typing import Any
 
 JSON_TYPES = {
     str: "text", int: "a number", bool: "true or false", list: "a list", dict: "a mapping"
 }  # fmt: skip
+
+XDG = {
+    "XDG_CACHE_HOME": ".cache",
+    "XDG_CONFIG_HOME": ".config",
+    "XDG_DATA_HOME": ".local/share",
+    "XDG_STATE_HOME": ".local/state",
+}
+"""Variable of the XDG Base Directory Specification -> its default below the home folder."""
 
 LARGEST = 1 << 20
 """Bytes of a document; those of the launcher have a few kilobytes."""
@@ -37,6 +46,16 @@ def regular(path: str | os.PathLike[str], largest: int = LARGEST) -> bytes:
     if len(content) > largest:
         raise ValueError(f"it has more than {largest >> 20} MiB")
     return content
+
+
+def user_folder(name: str, variables: Mapping[str, str]) -> Path:
+    """Return this program's folder below one of a user's base folders.
+
+    Args:
+        name: variable of the XDG Base Directory Specification.
+    """
+    home = Path(variables.get("HOME", "/"))
+    return Path(variables.get(name) or home / XDG[name]) / "aam"
 
 
 def parsed(text: str | bytes) -> Any:

@@ -69,7 +69,7 @@ def plan_launch(
         if host.live:
             version_counts = bool(host.cdi) and host.takes_cdi(choice.engine)
             startable = (choice.engine,) if starting or version_counts else ()
-            host = with_versions(host, config.engine_version_cache(), startable=startable)
+            host = with_versions(host, startable)
             inputs = replace(inputs, host=host)
             _check(choice)
             input_files.require_outputs(inputs.paths)

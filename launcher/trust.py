@@ -18,6 +18,7 @@ from pathlib import Path
 
 from aam.contract.errors import CannotCreate
 from aam.contract.yaml_document import Entry
+from launcher.documents import user_folder
 from launcher.findings import Finding
 
 PLAIN_NAME = re.compile(r"[A-Za-z0-9][A-Za-z0-9_-]*\Z")
@@ -34,7 +35,10 @@ def digest(path: Path, content: bytes) -> str:
 def is_trusted(file_digest: str, variables: Mapping[str, str]) -> bool:
     """Return whether the user has accepted the file with this digest."""
     try:
-        return os.lstat(_folder(variables) / file_digest).st_uid == os.geteuid()
+        return (
+            os.lstat(user_folder("XDG_STATE_HOME", variables) / "trusted" / file_digest).st_uid
+            == os.geteuid()
+        )
     except OSError:
         return False
 
@@ -45,7 +49,7 @@ def accept(file_digest: str, variables: Mapping[str, str]) -> None:
     Raises:
         CannotCreate: the record cannot be written.
     """
-    record = _folder(variables) / file_digest
+    record = user_folder("XDG_STATE_HOME", variables) / "trusted" / file_digest
     try:
         record.parent.mkdir(mode=0o700, parents=True, exist_ok=True)
         record.touch(mode=0o600)
@@ -56,7 +60,7 @@ def accept(file_digest: str, variables: Mapping[str, str]) -> None:
 
 def revoke(file_digest: str, variables: Mapping[str, str]) -> bool:
     """Remove the record of a file; return whether there was one."""
-    record = _folder(variables) / file_digest
+    record = user_folder("XDG_STATE_HOME", variables) / "trusted" / file_digest
     existed = record.exists()
     record.unlink(missing_ok=True)
     return existed
@@ -77,8 +81,3 @@ def _is_harmless(key: str, value: object) -> bool:
     if key == "image":
         return isinstance(value, str) and PLAIN_NAME.match(value) is not None
     return key == "runtime" and value != "native"  # natively no container confines the program
-
-
-def _folder(variables: Mapping[str, str]) -> Path:
-    base = variables.get("XDG_STATE_HOME") or Path(variables.get("HOME", "/")) / ".local/state"
-    return Path(base) / "aam/trusted"

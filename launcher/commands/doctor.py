@@ -105,7 +105,7 @@ def run(launcher_options: Mapping[str, Any], argv: Sequence[str]) -> int:
     root = launcher_options.get("--host") or Path("/")
     host = detect(root)
     if host.live:
-        host = with_versions(host, config.engine_version_cache(), startable=ENGINES)
+        host = with_versions(host, ENGINES)
     if options.capture is not None:
         print(f"{capture.write(host, options.capture)} files in {options.capture}")
         return 0

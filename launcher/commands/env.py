@@ -14,6 +14,7 @@ from aam.contract.errors import Unavailable
 from launcher import config
 from launcher.commands import parse_own, print_json
 from launcher.detect import detect
+from launcher.documents import user_folder
 from launcher.engines.build_log import BuildLog
 from launcher.explain import warn
 from launcher.images import definitions, virtual_environment
@@ -70,8 +71,9 @@ def _environment(
 ) -> Environment:
     """Return the environment to make; with `named`, of a Python that need not be here."""
     stack = choice.stack
-    data = os.environ.get("XDG_DATA_HOME") or Path.home() / ".local/share"
-    folder = options.folder or Path(data) / "aam/environments" / stack.name
+    folder = (
+        options.folder or user_folder("XDG_DATA_HOME", os.environ) / "environments" / stack.name
+    )
     try:
         installer = virtual_environment.find_installer(
             stack, lock.read_text(), os.environ, options.installer, options.python

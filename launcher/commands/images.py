@@ -14,6 +14,7 @@ from aam.contract.suggestions import nearest
 from launcher import config, doctor, images
 from launcher.commands import parse_own, print_json
 from launcher.detect import detect
+from launcher.documents import user_folder
 from launcher.engines import ENGINES
 from launcher.engines.sif import SIF
 from launcher.explain import warn
@@ -207,7 +208,7 @@ def _prune(options: ImagesPrune, catalog: Catalog, folder: Path) -> None:
         raise UsageError("No rule by which to prune", "no option selects images", remedy)
 
     def in_queue(place: str) -> list[str]:
-        submitted = history.naming(history.state_folder(os.environ), place)
+        submitted = history.naming(user_folder("XDG_STATE_HOME", os.environ), place)
         if not submitted or not queue.available():
             return []
         active = {number.partition("_")[0] for number, job in queue.queued().items() if job.active}

@@ -7,6 +7,7 @@ from collections.abc import Mapping, Sequence
 from typing import Any
 
 from launcher.commands import parse_own, print_json
+from launcher.documents import user_folder
 from launcher.options.clusters import Jobs
 from launcher.slurm import history, queue
 from launcher.slurm.status import JobStatus, job_status
@@ -18,7 +19,7 @@ def run(launcher_options: Mapping[str, Any], argv: Sequence[str]) -> int:
     """List the jobs that were submitted from here, the most recent first."""
     parse_own(Jobs, argv, "jobs")
     known = queue.queued() if queue.available() else {}
-    submitted = list(history.entries(history.state_folder(os.environ)))
+    submitted = list(history.entries(user_folder("XDG_STATE_HOME", os.environ)))
     rows = [row for entry in reversed(submitted) for row in job_status(entry, known)]
     if "--json" in launcher_options:
         print_json([vars(row) for row in rows])

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import os
 from collections.abc import Mapping, Sequence
 from typing import Any
 
@@ -18,7 +17,7 @@ def run(launcher_options: Mapping[str, Any], argv: Sequence[str]) -> int:
     """Print the facts of a site or check them on this host; return 69 if one differs."""
     verb, rest = argv[0], argv[1:]
     name = parse_own(SiteShow, rest, f"site {verb}").name
-    site = config.site(name, os.environ)
+    site = config.site(name)
     answers = check_facts(site) if verb == "check" else []
     if "--json" in launcher_options:
         print_json({"site": site.name, "facts": {k: vars(f) for k, f in site.facts.items()},
@@ -31,7 +30,7 @@ def run(launcher_options: Mapping[str, Any], argv: Sequence[str]) -> int:
 
 
 def _facts(site: Site) -> list[str]:
-    lines = [f"{site.text('title') or site.name}  ({site.name})"]
+    lines = [f"{site.title}  ({site.name})"]
     for key, fact in site.facts.items():
         if key == "title" or key.startswith("sources."):
             continue

@@ -16,6 +16,7 @@ from aam.contract.shards import Shard, table_of
 from aam.contract.yaml_document import Entry, read_entries
 from launcher import config, images, input_files
 from launcher.detect import detect
+from launcher.documents import user_folder
 from launcher.engines import native
 from launcher.explain import warn
 from launcher.images import usage
@@ -129,7 +130,7 @@ def decided(
     settings = config.read(request.launcher_options, os.environ, Path(folder))
     catalog = config.catalog(settings)
     name = settings.text("site") or PLAIN_SITE
-    site = config.site(name, os.environ)
+    site = config.site(name)
     force = request.force
     paths = input_files.path_facts(request, folder)
     shared = absolute_paths(request, paths)
@@ -182,8 +183,9 @@ def decided(
     program = decide.program(plan, request.command, shared.arguments, tasks, paths, settings, site)
     state = checks.image_state(program.image)
     program = replace(program, image_state=state, shards=requested.shards or 0)
-    where = decide.place(site, decide.warn_seconds(request.command, requested, site))
-    return Job(what, program, where), paths, problems
+    decide.require_scriptable(site)
+    warn_seconds = decide.warn_seconds(request.command, requested, site)
+    return Job(what, program, site, warn_seconds), paths, problems
 
 
 def _grid(file: Path, command: str) -> dict[str, Entry]:
@@ -254,9 +256,9 @@ def _keep(job: Job, number: str, command: str, folders: dict[str, str]) -> Path:
         job=number,
         name=job.allocation.name,
         command=command,
-        site=job.place.title,
+        site=job.site.title,
         when=datetime.now(timezone.utc).isoformat(timespec="seconds"),
         log=_log_of(job, number),
         folders=folders,
     )
-    return history.add(history.state_folder(os.environ), entry, script(job))
+    return history.add(user_folder("XDG_STATE_HOME", os.environ), entry, script(job))

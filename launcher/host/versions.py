@@ -23,13 +23,13 @@ PATIENCE = 10  # seconds
 NUMBER = re.compile(r"\d+(?:\.\d+)+[^\s,]*")
 
 
-def with_versions(host: Host, cache: Path, startable: Container[str]) -> Host:
+def with_versions(host: Host, startable: Container[str]) -> Host:
     """Return the host with the versions of its engines.
 
     Args:
-        cache: folder of the versions that were read before.
         startable: names of the engines that may be started to read their version.
     """
+    cache = documents.user_folder("XDG_CACHE_HOME", os.environ) / "engines"
     known = [
         replace(engine, version=_version(engine.path, cache, engine.name in startable))
         for engine in host.engines

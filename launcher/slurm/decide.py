@@ -17,7 +17,7 @@ from launcher.plan.launch_record import RECORD
 from launcher.plan.mounts import PathFact
 from launcher.plan.plan import Plan
 from launcher.plan.settings import LaunchSettings
-from launcher.slurm.job import Allocation, Place, Program
+from launcher.slurm.job import Allocation, Program
 from launcher.slurm.script import NODE_FOLDER, PLAIN, resumable, shares_trials
 from launcher.slurm.site import Site
 
@@ -98,7 +98,7 @@ def _require(pattern: re.Pattern[str], value: str, where: str) -> None:
 def over_limits(what: Allocation, site: Site) -> list[UsageError]:
     """Return an error for each limit or advice of the site that a job exceeds."""
     found = []
-    title = site.text("title") or site.name
+    title = site.title
     nodes, present = what.nodes, site.number("nodes")
     advised = site.number("max_nodes")
     most = next((limit for limit in (advised, present) if limit and nodes > limit), 0)
@@ -173,33 +173,19 @@ def passed(site: Site, extra: Sequence[str] = ()) -> tuple[str, ...]:
     return (*kept, RECORD, *mask, *extra)
 
 
-def place(site: Site, warn: int) -> Place:
-    """Return what the nodes are like.
+def require_scriptable(site: Site) -> None:
+    """Check that a script can hold the values of a site.
 
     Raises:
-        ConfigurationError: a value that a script cannot hold.
+        ConfigurationError: a value that it cannot.
     """
-    title = " ".join(site.text("title").split()) or site.name
-    variables = tuple(f"{name}={value}" for name, value in site.network.items())
     for key, pattern, values in (
         ("local", PLAIN, (site.text("local"),)),
         ("modules", MODULE, site.strings("modules")),
         ("interfaces", INTERFACE, site.strings("interfaces")),
         ("plugin", PRINTABLE, site.strings("plugin")),
-        ("network", PRINTABLE, variables),
-        ("title", PRINTABLE, (title,)),
+        ("network", PRINTABLE, site.network.values()),
+        ("title", PRINTABLE, (site.title,)),
     ):
         for value in values:
             _require(pattern, value, site.where(key))
-    return Place(
-        title=title,
-        modules=site.strings("modules"),
-        local=site.text("local"),
-        stage_gb=site.number("stage_most_gb"),
-        interfaces=site.strings("interfaces"),
-        plugin=site.strings("plugin"),
-        network=variables,
-        warn_seconds=warn,
-        sync_seconds=max(1, site.number("sync_seconds")),
-        sync_patience=site.number("sync_patience"),
-    )

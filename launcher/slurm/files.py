@@ -61,7 +61,8 @@ ALONE = {
 
 def files() -> dict[str, str]:
     """Return every script by its name."""
-    site = config.site(SITE, {})
+    site = config.site(SITE)
+    decide.require_scriptable(site)
     jobs = {name: _job_script(name, site) for name in JOBS}
     alone = {name: _alone(name, site) for name in ALONE}
     return {**jobs, **alone, "cosmos_setup.sh": _setup(site)}
@@ -81,8 +82,8 @@ def _job(name: str, site: Site) -> Job:
     runs = Program(
         command=command,
         options=None,
-        engine=_engine(),
-        container=ENGINES[_engine()].run_flags(_plan(site)),
+        engine=site.text("runtime"),
+        container=ENGINES[site.text("runtime")].run_flags(_plan(site)),
         fallback=IMAGE,
         variables=assignments(_plan(site)),
         passed=decide.passed(site),
@@ -91,18 +92,17 @@ def _job(name: str, site: Site) -> Job:
     )
     what = replace(what, name=name.removesuffix(".sh"))
     warn = decide.warn_seconds(command, requested, site)
-    return Job(what, runs, decide.place(site, warn))
+    return Job(what, runs, site, warn)
 
 
 def _plan(site: Site) -> Plan:
     """Return the plan of a job whose paths are not known yet."""
     variables, _ = environment.container_variables({}, (), {}, NODE_FOLDER)
     vendor = VENDORS.get(site.text("vendor"))
-    settings = config.site_settings(SITE, {})
-    requested = bool(vendor and settings.get(vendor.libraries_setting))
+    requested = bool(vendor and site.setting(vendor.libraries_setting))
     return Plan(
-        engine=_engine(),
-        program=_engine(),
+        engine=site.text("runtime"),
+        program=site.text("runtime"),
         argv=(),
         variables=tuple(variables.items()),
         host_libraries=host_libraries(site.text("vendor"), requested),
@@ -111,23 +111,18 @@ def _plan(site: Site) -> Plan:
     )
 
 
-def _engine() -> str:
-    return str(config.site_settings(SITE, {})["runtime"])
-
-
 def _alone(name: str, site: Site) -> str:
     """Return a script that calls one part of `aam.node`, on a login node or with sbatch."""
     about, call = ALONE[name]
-    where = decide.place(site, 0)
     call = call.format(
-        interfaces=" ".join(map(quoted, where.interfaces)),
-        stage=where.stage_gb,
-        patience=where.sync_patience,
+        interfaces=" ".join(map(quoted, site.strings("interfaces"))),
+        stage=site.number("stage_most_gb"),
+        patience=site.number("sync_patience"),
     )
     plan = replace(_plan(site), workdir="/", variables=())
-    local = plain(where.local)
+    local = plain(site.text("local"))
     folders = " ".join(map(quoted, site.strings("shared")))
-    arguments = " ".join(map(quoted, ENGINES[_engine()].run_flags(plan)))
+    arguments = " ".join(map(quoted, ENGINES[site.text("runtime")].run_flags(plan)))
     lines = [
         *_head(site, name, about),
         f'disk="{local}" && [ -w "$disk" ] || disk=${{TMPDIR:-/tmp}}',
@@ -148,7 +143,6 @@ def _setup(site: Site) -> str:
 
 
 def _head(site: Site, name: str, about: str) -> list[str]:
-    where = decide.place(site, 0)
     options = (name.removesuffix(".sh"), site.text("partition"), "0:30:00", "%x-%j.out")
     names = ("job-name", "partition", "time", "output")
     return [
@@ -157,10 +151,10 @@ def _head(site: Site, name: str, about: str) -> list[str]:
         f"# {about} From aam-launch {__version__}.",
         "# shellcheck disable=SC1091",
         'export USER="${USER:-$(id -un)}" SLURM_JOB_ID="${SLURM_JOB_ID:-$$}"',
-        f'engine=${{AAM_ENGINE:-{_engine()}}} image="${{AAM_IMAGE:-{IMAGE}}}"',
+        f'engine=${{AAM_ENGINE:-{site.text("runtime")}}} image="${{AAM_IMAGE:-{IMAGE}}}"',
         'if [ "$engine" != native ]; then',
         "    command -v module >/dev/null || . /etc/profile",
-        f"    module load {shlex.join(where.modules)} || exit 69",
+        f"    module load {shlex.join(site.strings('modules'))} || exit 69",
         "fi",
         "set -uo pipefail",
     ]

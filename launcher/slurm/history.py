@@ -31,12 +31,6 @@ class Submitted:
     folders: Mapping[str, str]
 
 
-def state_folder(variables: Mapping[str, str]) -> Path:
-    """Return the folder for the list."""
-    base = variables.get("XDG_STATE_HOME") or Path(variables.get("HOME", "/")) / ".local/state"
-    return Path(base) / "aam"
-
-
 def add(folder: Path, entry: Submitted, script: str) -> Path:
     """Add a job to the list and return where its script is kept.
 

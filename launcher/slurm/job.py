@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass, field
+from dataclasses import dataclass
+
+from launcher.slurm.site import Site
 
 
 @dataclass(frozen=True)
@@ -86,38 +88,10 @@ class Program:
 
 
 @dataclass(frozen=True)
-class Place:
-    """What the nodes are like.
-
-    Attributes:
-        title: of the site.
-        modules: to load.
-        local: folder on the node's own disk; may hold variables of the job.
-        stage_gb: most GB that are copied there.
-        interfaces: patterns of fast network interfaces.
-        plugin: folders of network plugins.
-        network: NAME=VALUE for jobs of several nodes.
-        warn_seconds: how long before its limit a job stops; 0: it does not.
-        sync_seconds: how often the run folder is copied.
-        sync_patience: seconds that a full disk is given at the end.
-    """
-
-    title: str = "a Slurm cluster"
-    modules: tuple[str, ...] = ()
-    local: str = ""
-    stage_gb: int = 0
-    interfaces: tuple[str, ...] = ()
-    plugin: tuple[str, ...] = ()
-    network: tuple[str, ...] = ()
-    warn_seconds: int = 0
-    sync_seconds: int = 10
-    sync_patience: int = 300
-
-
-@dataclass(frozen=True)
 class Job:
-    """A whole job."""
+    """A whole job; it saves a checkpoint `warn_seconds` before its limit (0: it does not)."""
 
     allocation: Allocation
     program: Program
-    place: Place = field(default_factory=Place)
+    site: Site
+    warn_seconds: int = 0

@@ -27,7 +27,7 @@ def node_of(site: Site, here: Host, gpus_used: int) -> Host:
     )
     return Host(
         root=f"site {site.name}",
-        name=f"a node of {site.text('title') or site.name}",
+        name=f"a node of {site.title}",
         kernel="unknown",
         machine=here.machine,
         gpus=gpus,

@@ -54,7 +54,7 @@ def _header(job: Job) -> list[str]:
     ranks = f"{what.nodes} node{'s' * (what.nodes > 1)}, {what.ranks} rank"
     ranks += f"{'s' * (what.ranks > 1)} each"
     lines = ["#!/bin/bash", *(f"#SBATCH {option}" for option in sbatch_options(what))]
-    lines.append(f"# aam {command}: {ranks}, {job.place.title}. From aam-launch {__version__}.")
+    lines.append(f"# aam {command}: {ranks}, {job.site.title}. From aam-launch {__version__}.")
     if job.program.options is None:
         lines.append(f"#     sbatch [OPTIONS] THIS_FILE {' '.join(_example(command))}")
     # SC2016: arguments that a user wrote stand in single quotes, whatever they hold.
@@ -76,17 +76,15 @@ def sbatch_options(what: Allocation) -> list[str]:
 
 def _environment(job: Job) -> list[str]:
     """Return the lines about the host: modules, folder on the node, time limit, image."""
-    program, place = job.program, job.place
-    lines = []
-    if place.modules:
+    program, site = job.program, job.site
+    lines, local = [], plain(site.text("local"))
+    if modules := site.strings("modules"):
         lines.append("command -v module >/dev/null || . /etc/profile")
-        lines.append(f"module load {shlex.join(place.modules)} || exit 69")
+        lines.append(f"module load {shlex.join(modules)} || exit 69")
     lines.append("set -uo pipefail")
     lines.append('export SLURM_EXPORT_ENV=ALL USER="${USER:-$(id -un)}" '
                  f"ranks=${{SLURM_NTASKS_PER_NODE:-{job.allocation.ranks}}}")  # fmt: skip
-    lines.append(
-        f'disk="{plain(place.local)}"; [ -w "$disk" ] || disk=${{SLURM_TMPDIR:-${{TMPDIR:-/tmp}}}}'
-    )
+    lines.append(f'disk="{local}"; [ -w "$disk" ] || disk=${{SLURM_TMPDIR:-${{TMPDIR:-/tmp}}}}')
     lines.append("export node=$disk/aam-$SLURM_JOB_ID")
     lines.append('end=${SLURM_JOB_END_TIME:-$(date -d "$(SLURM_TIME_FORMAT=standard squeue -h -j '
                  '"$SLURM_JOB_ID" -o %e)" +%s 2>/dev/null)}')  # fmt: skip
@@ -111,7 +109,7 @@ def _image(program: Program) -> list[str]:
 
 def _facts(job: Job) -> list[str]:
     """Return the arrays that the rest of the script reads."""
-    program, place = job.program, job.place
+    program, site = job.program, job.site
     contained = program.engine != "native"
     folder = NODE_FOLDER if contained else '"$node"'
     settings = [f"--node-folder {folder}", '--host-folder "$node"', '--directory "$PWD"']
@@ -119,12 +117,14 @@ def _facts(job: Job) -> list[str]:
     settings += [] if contained else ["--native"]
     settings += [f"--vendor {program.vendor}"] if program.vendor else []
     settings += ["--whole-nodes"] if job.allocation.whole_nodes else []
-    settings += [f"--stage-gb {place.stage_gb}"] if contained else []
-    settings += [f"--sync-seconds {place.sync_seconds} --sync-patience {place.sync_patience}"]
-    settings += [f"--warn-seconds {place.warn_seconds}"] if place.warn_seconds else []
+    settings += [f"--stage-gb {site.number('stage_most_gb')}"] if contained else []
+    settings += [f"--sync-seconds {max(1, site.number('sync_seconds'))}"]
+    settings += [f"--sync-patience {site.number('sync_patience')}"]
+    settings += [f"--warn-seconds {job.warn_seconds}"] if job.warn_seconds else []
     settings += ["--requeue"] if job.allocation.requeue else []
-    repeated = (("interface", place.interfaces), ("plugin", place.plugin),
-                ("variable", place.network))  # fmt: skip
+    network = [f"{name}={value}" for name, value in site.network.items()]
+    repeated = (("interface", site.strings("interfaces")), ("plugin", site.strings("plugin")),
+                ("variable", network))  # fmt: skip
     settings += [f"--{name} {quoted(value)}" for name, values in repeated for value in values]
     lines = [f"settings=({' '.join(settings)})"]
     lines.append(array("variables", program.variables))
@@ -142,7 +142,7 @@ def _facts(job: Job) -> list[str]:
         lines.append(f'file={shlex.quote(program.reservation)}; [ -e "$file" ] || '
                      f'{{ echo "{hidden}" >&2; exit 73; }}')  # fmt: skip
     lines.append(f"passed={shlex.quote('@(' + '|'.join(program.passed) + ')')}")
-    folders = [*map(quoted, program.shared), *map(quoted, place.plugin)]
+    folders = [*map(quoted, program.shared), *map(quoted, site.strings("plugin"))]
     folders += ["${AAM_BIND-}"] if program.image is None else []
     if folders and contained:
         test = f'[ ! -e "$path" ] || mounts+=({BIND})'
@@ -193,7 +193,7 @@ def quoted(argument: str) -> str:
 
 
 def plain(text: str) -> str:
-    """Return a text whose variables the job fills in; `decide.place` has refused others."""
+    """Return a text whose variables the job fills in; `decide` has refused others."""
     assert PLAIN.match(text), text
     return text
 

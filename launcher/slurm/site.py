@@ -122,11 +122,31 @@ class Site:
         return entries[0].where if entries else f"the defaults of {key}"
 
     @property
+    def title(self) -> str:
+        """The title on one line, or else the name."""
+        return " ".join(self.text("title").split()) or self.name
+
+    @property
     def network(self) -> dict[str, str]:
         """Variables for jobs of several nodes."""
         start = "network."
         found = {k: fact.value for k, fact in self.facts.items() if k.startswith(start)}
         return {key.removeprefix(start): str(value) for key, value in found.items()}
+
+    def setting(self, key: str) -> Any:
+        """Return a setting of the launcher as it stands in the file, or None."""
+        return self.facts[key].value if key in self.facts else None
+
+    def settings(self, variables: Mapping[str, str]) -> dict[str, Entry]:
+        """Return the launcher's settings in the file, with `$USER` and `$HOME` of `variables`."""
+        return {
+            key: Entry(
+                filled(fact.value, variables) if isinstance(fact.value, str) else fact.value,
+                fact.where,
+            )
+            for key, fact in self.facts.items()
+            if key in SETTING_SPECS
+        }
 
     def _value(self, key: str) -> Any:
         fact = self.facts.get(key)
@@ -156,18 +176,6 @@ def site_of(name: str, entries: Mapping[str, Entry]) -> Site:
         else:
             facts[key] = _checked(key, SITE_KEYS[key].kind, _fact(key, entry))
     return Site(name, facts)
-
-
-def settings_of(entries: Mapping[str, Entry], variables: Mapping[str, str]) -> dict[str, Entry]:
-    """Return the launcher's settings in a site file, `$USER` and `$HOME` filled in."""
-    layer = {}
-    for key, entry in entries.items():
-        if key in SETTING_SPECS:
-            value = _fact(key, entry).value
-            if isinstance(value, str):
-                value = filled(value, variables)
-            layer[key] = Entry(value, entry.where)
-    return layer
 
 
 def filled(text: str, variables: Mapping[str, str]) -> str:

@@ -96,7 +96,7 @@ def _modules(site: Site) -> FactCheck | None:
 
 
 def _runtime(site: Site) -> FactCheck | None:
-    name = str(site.facts["runtime"].value)
+    name = str(site.setting("runtime"))
     place = shutil.which(name)
     detail = place or f"no {name} on PATH; it may come with {', '.join(site.strings('modules'))}"
     return FactCheck("runtime", "holds" if place else "unknown", detail)

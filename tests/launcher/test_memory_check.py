@@ -19,7 +19,7 @@ from tests.support.submissions import SITE, WORDS, submit
 def site(folder: Path, gigabytes: int) -> Site:
     path = folder / f"site-{gigabytes}.yaml"
     path.write_text(f"{SITE}gpu: MI210\ngpu_memory_gb: {gigabytes}\n")
-    return config.site(str(path), {})
+    return config.site(str(path))
 
 
 def natively(request: Request) -> Plan:

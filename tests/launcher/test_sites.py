@@ -18,7 +18,7 @@ SHIPPED = ("cosmos", "slurm", "workstation")
 
 def site(path: Path, text: str) -> Site:
     path.write_text(text)
-    return config.site(str(path), {"HOME": str(path.parent)})
+    return config.site(str(path))
 
 
 def test_what_is_shipped() -> None:
@@ -30,13 +30,13 @@ def test_what_is_shipped() -> None:
 def test_a_shipped_site_is_shown(name: str, capsys: pytest.CaptureFixture[str]) -> None:
     assert main(["site", "show", name]) == 0
     shown = capsys.readouterr().out
-    assert config.site(name, {}).text("title") in shown
+    assert config.site(name).text("title") in shown
 
 
 def test_nothing_about_cosmos_is_claimed_to_be_confirmed(
     capsys: pytest.CaptureFixture[str],
 ) -> None:
-    facts = config.site("cosmos", {}).facts
+    facts = config.site("cosmos").facts
     stated = {k: f for k, f in facts.items() if k != "title" and not k.startswith("sources.")}
     assert len(stated) > 20
     for key, fact in stated.items():

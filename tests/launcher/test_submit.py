@@ -21,8 +21,9 @@ from launcher.images import usage
 from launcher.options.submit import SubmitOptions
 from launcher.plan.mounts import Mount
 from launcher.plan.plan import Plan, use_record
-from launcher.slurm.job import Allocation, Job, Place, Program
+from launcher.slurm.job import Allocation, Job, Program
 from launcher.slurm.script import script
+from launcher.slurm.site import Site
 from tests.support.submissions import SHELLCHECK, WORDS, queued, submit
 
 
@@ -140,7 +141,9 @@ WORD = st.text(st.characters(exclude_characters="\0", exclude_categories=["Cs"])
 
 @given(st.lists(WORD.filter(lambda word: not word.startswith("--")), min_size=1, max_size=4))
 def test_any_word_arrives_as_it_was_written(args: list[str]) -> None:
-    job = Job(Allocation("n"), Program("pretrain", ("--table", *args), engine="native"), Place())
+    job = Job(
+        Allocation("n"), Program("pretrain", ("--table", *args), engine="native"), Site("n", {})
+    )
     text = script(job)
     block = text[text.index("set -- pretrain") : text.index("fail() {")]
     shown = subprocess.run(
@@ -162,7 +165,7 @@ def test_the_container_is_the_one_that_a_direct_launch_starts(place: Path) -> No
     assert "--contain" in direct
     assert "--contain" not in flags
     program = Program("pretrain", (), engine="apptainer", container=flags, image="/i.sif")
-    text = script(Job(Allocation("n"), program, Place()))
+    text = script(Job(Allocation("n"), program, Site("n", {})))
     line = next(line for line in text.splitlines() if line.startswith("container=("))
     shown = subprocess.run(
         ["bash", "-c", f"node=/scratch/job; {line}; printf '%s\\0' \"${{container[@]}}\""],
