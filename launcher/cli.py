@@ -54,7 +54,7 @@ def main(argv: Sequence[str] | None = None) -> int:
 
 def _dispatch(argv: list[str]) -> int:
     if REQUESTED in os.environ:
-        from launcher.completion import complete_command_line
+        from launcher.commands.completion import complete_command_line
 
         complete_command_line()
     if argv[:1] == ["--version"]:

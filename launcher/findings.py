@@ -20,3 +20,8 @@ class Finding:
     def __str__(self) -> str:
         sentence = f"{self.cause}: {self.evidence}"
         return f"{sentence}; {self.remedy}." if self.remedy else f"{sentence}."
+
+
+def warn(findings: tuple[Finding, ...]) -> list[str]:
+    """Return the warnings and errors to print before a start."""
+    return [f"aam-launch: {f.severity}: {f}" for f in findings if f.severity != "note"]

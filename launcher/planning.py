@@ -4,22 +4,24 @@ from __future__ import annotations
 
 import os
 import sys
-from collections.abc import Sequence
 from dataclasses import replace
 from pathlib import Path
 
-from aam.contract.errors import MissingInput, NotPermitted, Unavailable
-from launcher import check_reports, config, images, input_files
+from aam.contract.errors import MissingInput, Unavailable
+from launcher import check_reports, config, input_files
 from launcher.detect import detect
 from launcher.engines import ENGINES, native
 from launcher.engines.sif import SIF
-from launcher.host.facts import Gpu, Host
+from launcher.engines.sif_file import check_sif
+from launcher.host.facts import Host
 from launcher.host.versions import with_versions
+from launcher.images import inventory
 from launcher.plan.assembly import assemble_plan
-from launcher.plan.devices import ABSENT, denials
-from launcher.plan.inputs import LaunchContext, LaunchInputs
+from launcher.plan.catalog import Catalog
+from launcher.plan.inputs import BuiltImage, LaunchContext, LaunchInputs
 from launcher.plan.mounts import Mount, parse_bind
 from launcher.plan.plan import Plan
+from launcher.plan.refusals import require_devices
 from launcher.plan.request import Request
 from launcher.plan.selection import Choice, choose
 from launcher.plan.settings import LaunchSettings
@@ -45,11 +47,8 @@ def plan_launch(
     catalog = config.catalog(settings)
     host = detect(host_root)
     look = input_files.path_facts if host.live else input_files.lexical_path_facts
-    available = images.built(settings, catalog) if host.live else images.assumed(settings, catalog)
-    catalog = images.measured(catalog, available, settings.text("runtime"))
-    if host.live and not request.launcher_options.get("--recheck"):
-        reports = check_reports.folder(os.environ)
-        catalog = check_reports.with_failures(catalog, host, available, reports)
+    recheck = bool(request.launcher_options.get("--recheck"))
+    available, catalog = stacks(host, settings, catalog, recheck)
     user = host.user.uid if host.user else 0
     job = host.slurm.job if host.slurm else None
     context = LaunchContext(
@@ -94,22 +93,28 @@ def plan_launch(
     return host, plan
 
 
-def require_devices(host: Host, gpus: Sequence[Gpu]) -> None:
-    """Check that the user may use the devices of the GPUs that were chosen.
+def stacks(
+    host: Host, settings: LaunchSettings, catalog: Catalog, recheck: bool = False
+) -> tuple[tuple[BuiltImage, ...], Catalog]:
+    """Return the built images, and the catalog with what was measured in them and on this host.
 
-    Raises:
-        NotPermitted: with the group that may, and how to get into it.
-        Unavailable: a device node is not there.
+    Args:
+        recheck: leave stored failures of `aam check` out, which is repeated.
     """
-    for denial in denials(host, gpus):
-        error_class = Unavailable if denial.cause == ABSENT else NotPermitted
-        raise error_class(denial.cause, denial.evidence, denial.remedy)
+    if not host.live:
+        return inventory.assumed(settings, catalog), catalog
+    built = inventory.built(settings, catalog)
+    catalog = inventory.measured(catalog, built, settings.text("runtime"))
+    if not recheck:
+        reports = check_reports.folder(os.environ)
+        catalog = check_reports.with_failures(catalog, host, built, reports)
+    return built, catalog
 
 
 def _check(choice: Choice) -> None:
     built = choice.built
     if built is not None and ENGINES[choice.engine].traits.image_format == SIF:
-        images.check_sif(built.place)
+        check_sif(built.place)
         if built.mismatch:
             evidence, remedy = built.mismatch
             raise MissingInput("The image is not locked", f"'{built.place}', {evidence}", remedy)

@@ -1,15 +1,56 @@
-"""`aam-launch completion`: print the completion code of a shell, for both programs."""
+"""`aam-launch completion`: completion code of a shell, and the parser of every command line."""
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from typing import Any
 
-from aam.contract.completion import Completion, shell_code
+from aam.contract.completion import (
+    Completion,
+    Values,
+    add_commands,
+    add_options,
+    commands_of_aam,
+    complete,
+    shell_code,
+)
+from aam.contract.errors import AamError
+from aam.contract.options import specs
+from aam.contract.options.command_line import Parser
+from launcher import config
 from launcher.commands import parse_own
+from launcher.options import FORWARDING, NAMES, find
+from launcher.plan.launcher_options import LAUNCHER_OPTIONS
 
 
 def run(launcher_options: Mapping[str, Any], argv: Sequence[str]) -> int:
     """Print the completions of one shell."""
     print(shell_code(parse_own(Completion, argv, "completion").shell), end="")
     return 0
+
+
+def launcher_parser() -> Parser:
+    """Return the parser, with the names of engines, images and sites as candidates."""
+    values: Values = {"--runtime": config.runtimes, "--site": config.sites, "--image": _images}
+    anywhere = tuple(LAUNCHER_OPTIONS.values())
+    of_aam = {name: (*own, *anywhere) for name, own in commands_of_aam().items()}
+    of_launcher = {name: (*specs(find(name)), *anywhere) for name in NAMES}
+    parser = Parser(prog="aam-launch")
+    add_options(parser, anywhere, values)
+    found = add_commands(parser, {**of_aam, **of_launcher}, values)
+    for name in FORWARDING:
+        nested = {sub: (*own, *of_launcher[name]) for sub, own in of_aam.items()}
+        add_commands(found[name], nested, values)
+    return parser
+
+
+def complete_command_line() -> None:
+    """Print the candidates for the argument that is being typed, and exit."""
+    complete(launcher_parser())
+
+
+def _images() -> Iterator[str]:
+    try:
+        yield from (image.name for image in config.configured({})[1].images)
+    except AamError:  # a broken configuration gives no candidates
+        return

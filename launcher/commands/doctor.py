@@ -6,27 +6,34 @@ import dataclasses
 import os
 import re
 import time
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from dataclasses import replace
+from functools import partial
 from pathlib import Path
 from typing import Any
 
 from aam.contract.errors import AamError, Unavailable
-from launcher import capture, check_reports, config, doctor, images, processes
+from launcher import capture, check_reports, config, processes
 from launcher.commands import parse_own, print_json
+from launcher.commands.explain import facts
 from launcher.detect import detect
 from launcher.engines import ENGINES, command, spython_client
-from launcher.explain import facts
 from launcher.findings import Finding
+from launcher.gpus import VENDORS, visible_devices_variables
 from launcher.host.facts import EngineFact, Host
 from launcher.host.versions import with_versions
 from launcher.host_table import host_lines, report_lines
+from launcher.input_files import nearest_folder
 from launcher.options.launches import Doctor
-from launcher.plan.catalog import Image
-from launcher.plan.environment import unset
+from launcher.plan.catalog import Catalog, Image
+from launcher.plan.environment import LEAKS, unset
+from launcher.plan.gpu_groups import fitting_images, survey
+from launcher.plan.image_fit import has_code
 from launcher.plan.inputs import BuiltImage
 from launcher.plan.plan import Plan
+from launcher.plan.refusals import denials
 from launcher.plan.request import Request
-from launcher.planning import plan_launch
+from launcher.planning import plan_launch, stacks
 
 COLOUR = re.compile("\x1b\\[[0-9;]*m")
 START_TIMEOUT = 120  # seconds; the first start may unpack the image
@@ -109,16 +116,11 @@ def run(launcher_options: Mapping[str, Any], argv: Sequence[str]) -> int:
     if options.capture is not None:
         print(f"{capture.write(host, options.capture)} files in {options.capture}")
         return 0
-    built = images.built(settings, catalog) if host.live else images.assumed(settings, catalog)
+    built, catalog = stacks(host, settings, catalog)
+    fitting = fitting_images(host, catalog)
+    findings = (*settings.findings, *examine(host, catalog, built))
     if host.live:
-        catalog = check_reports.with_failures(
-            catalog, host, built, check_reports.folder(os.environ)
-        )
-    catalog = images.measured(catalog, built, settings.text("runtime"))
-    fitting = doctor.fitting(host, catalog)
-    findings = (*settings.findings, *doctor.examine(host, catalog, built))
-    if host.live:
-        findings += (*doctor.disk_space(settings.text("image_dir")), *_trials(host, fitting, built))
+        findings += (*_disk_space(settings.text("image_dir")), *_trials(host, fitting, built))
         findings += (*_instances(),)
     error = refusal(launcher_options, root)
     if error:
@@ -140,3 +142,81 @@ def run(launcher_options: Mapping[str, Any], argv: Sequence[str]) -> int:
     if error:
         return error.status
     return Unavailable.status if any(f.severity == "error" for f in findings) else 0
+
+
+IMAGE_SPACE = 20 << 30  # bytes that an image and its building take
+
+
+def examine(host: Host, catalog: Catalog, built: Sequence[BuiltImage]) -> tuple[Finding, ...]:
+    """Return the findings of every check."""
+    found = [finding for check in CHECKS for finding in check(host)]
+    try:
+        gpus = survey(host, catalog, {place.image for place in built})
+    except AamError:  # the plan fails for the same reason
+        return tuple(found)
+    found += (*gpus.findings, *gpus.obstacles)
+    for vendor in VENDORS.values():
+        theirs = [gpu for gpu in host.gpus if gpu.vendor == vendor.name]
+        found += vendor.checks(host, theirs, partial(has_code, catalog, vendor.name))
+    if not built:
+        evidence = f"of {', '.join(image.name for image in catalog.images)}"
+        found.append(Finding("note", "No image is built", evidence, "aam runs natively until then"))
+    return tuple(found)
+
+
+def _devices(host: Host) -> list[Finding]:
+    ours = [gpu for gpu in host.gpus if gpu.driven and gpu.readable]
+    return [replace(finding, severity="warning") for finding in denials(host, ours)]
+
+
+def _engines(host: Host) -> list[Finding]:
+    if any(engine.obstacle is None for engine in host.engines):
+        return []
+    if not host.live and not host.engines:
+        cause = "The capture records no engine"
+        evidence = f"{host.absent_engines[0].name} is assumed"
+        return [Finding("note", cause, evidence, "make it on the host itself")]
+    evidence = "; ".join(f"{e.name}: {e.obstacle}" for e in host.engines) or "none is on PATH"
+    known = ", ".join(engine.name for engine in host.absent_engines)
+    remedy = f"install one of {known}; without one aam runs natively"
+    return [Finding("warning", "No engine can start a container", evidence, remedy)]
+
+
+def _variables(host: Host) -> list[Finding]:
+    found = []
+    set_here = [name for name in visible_devices_variables() if name in host.environment]
+    if len(set_here) > 1:
+        evidence = ", ".join(f"{name}={host.environment[name]}" for name in set_here)
+        remedy = "nothing to do; they become one in the container"
+        found.append(Finding("note", "Several variables select GPUs", evidence, remedy))
+    leaks = [name for name in LEAKS if host.environment.get(name)]
+    if leaks:
+        remedy = "nothing to do; containers do not get them"
+        found.append(
+            Finding("note", "Variables that break images are set", ", ".join(leaks), remedy)
+        )
+    return found
+
+
+def _libraries(host: Host) -> list[Finding]:
+    remedy = "nothing to do; images have their own, and use these only on request"
+    return [
+        Finding("note", "The host has GPU libraries of its own", place, remedy)
+        for place in host.user_space.values()
+    ]
+
+
+def _disk_space(folder: str) -> list[Finding]:
+    """Return a warning if the disk has too little space for images; reads this host."""
+    place = nearest_folder(folder)
+    facts = os.statvfs(place)
+    free = facts.f_bavail * facts.f_frsize
+    if free < IMAGE_SPACE:
+        evidence = f"{free >> 30} GiB free at '{place}'"
+        return [Finding("warning", "Little room for images", evidence, "set AAM_IMAGE_DIR")]
+    return []
+
+
+CHECKS: tuple[Callable[[Host], list[Finding]], ...] = (
+    _devices, _engines, _variables, _libraries,
+)  # fmt: skip

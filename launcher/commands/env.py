@@ -16,7 +16,7 @@ from launcher.commands import parse_own, print_json
 from launcher.detect import detect
 from launcher.documents import user_folder
 from launcher.engines.build_log import BuildLog
-from launcher.explain import warn
+from launcher.findings import warn
 from launcher.images import definitions, virtual_environment
 from launcher.images.build import require_wheels
 from launcher.images.lock import complete_lock, lock_path

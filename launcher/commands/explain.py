@@ -1,13 +1,23 @@
-"""`aam-launch explain`: print every decision about a command without running it."""
+"""`aam-launch explain`: print every decision with its reason and source, as text or JSON."""
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+import dataclasses
+import json
+import shlex
+from collections.abc import Iterator, Mapping, Sequence
+from itertools import groupby
 from pathlib import Path
 from typing import Any
 
-from launcher.explain import as_json, text
+from aam.contract.check_report import VARIABLE
+from launcher.engines import command, shell_line
+from launcher.host.facts import Host
+from launcher.host_table import shortened
 from launcher.input_files import require_inputs
+from launcher.plan.decision import Decision
+from launcher.plan.launch_record import RECORD
+from launcher.plan.plan import Plan
 from launcher.plan.request import request_of
 from launcher.planning import plan_launch
 
@@ -21,3 +31,85 @@ def run(launcher_options: Mapping[str, Any], argv: Sequence[str]) -> int:
     host, plan = plan_launch(request, capture or Path("/"))
     print(as_json(host, plan) if "--json" in launcher_options else text(host, plan))
     return 0
+
+
+WHOLE = "--dry-run instead of explain prints the whole line"
+ORDER = ("left out", "image", "engine", "engine option", "GPU selection", "device", "aam check",
+         "attention", "flag", "mount", "variable", "kept out")  # fmt: skip
+
+
+def text(host: Host, plan: Plan) -> str:
+    """Return the explanation for a terminal."""
+    lines = [
+        f"{'host':<13} {host.name}, Linux {host.kernel}" + ("" if host.live else f" ({host.root})")
+    ]
+    if host.slurm:
+        lines.append(f"{'':<13} Slurm job {host.slurm.job}")
+    for driver in host.drivers:
+        version = driver.version or "of unknown version"
+        lines.append(f"{'driver':<13} {driver.vendor} {version} ({driver.source})")
+    for engine in host.engines:
+        lines += [f"{'engine':<13} {engine.name}: `{setting}`, {answer}"
+                  for setting, answer in engine.conf if engine.name == plan.engine]  # fmt: skip
+    subject = ""
+    for (about, why, source), same in groupby(sorted(plan.decisions, key=_rank), key=_reason):
+        values = [decision.value for decision in same]
+        if about == "device":
+            values = [shortened(values)]
+        for value in values:
+            lines.append(f"{about if about != subject else '':<13} {value}")
+            subject = about
+        lines.append(f"{'':<15}{why} [{source}]")
+    lines += [f"{finding.severity:<13} {finding}" for finding in plan.findings]
+    return "\n".join([*lines, "", f"would run ({WHOLE})", *_readable(plan)])
+
+
+def _readable(plan: Plan) -> Iterator[str]:
+    """Yield the command line broken at its options, the record left out."""
+    line = "  "
+    for argument in command(plan):
+        name = argument.partition("=")[0]
+        shown = f"{name}=..." if name in (RECORD, VARIABLE) else shlex.quote(argument)
+        breaks = (
+            argument.startswith("-") or "=" in argument.partition("/")[0] or argument == plan.place
+        )
+        if breaks and line.split()[-1:] != ["--mount"]:
+            yield line
+            line = "     "
+        line += f" {shown}"
+    yield line
+
+
+def as_json(host: Host, plan: Plan) -> str:
+    """Return the explanation for programs."""
+    content = {
+        "host": facts(host),
+        "decisions": [dataclasses.asdict(decision) for decision in plan.decisions],
+        "findings": [dataclasses.asdict(finding) for finding in plan.findings],
+        "plan": {
+            key: value
+            for key, value in dataclasses.asdict(plan).items()
+            if key not in ("decisions", "findings")
+        },
+        "command_line": shell_line(plan),
+    }
+    return json.dumps(content, indent=2)
+
+
+def facts(host: Host) -> dict[str, object]:
+    """Return the facts of a host without its environment, which may hold secrets."""
+    plain = dataclasses.asdict(host)
+    del plain["environment"], plain["absent_engines"]
+    for engine in plain["engines"]:
+        del engine["traits"]
+    return plain
+
+
+def _reason(decision: Decision) -> tuple[str, str, str]:
+    return decision.subject, decision.why, decision.source
+
+
+def _rank(decision: Decision) -> int:
+    if decision.subject.endswith(" GPUs"):  # of each vendor, before everything else
+        return -1
+    return ORDER.index(decision.subject) if decision.subject in ORDER else len(ORDER)

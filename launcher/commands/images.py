@@ -11,15 +11,15 @@ from typing import Any
 
 from aam.contract.errors import MissingInput, UsageError
 from aam.contract.suggestions import nearest
-from launcher import config, doctor, images
+from launcher import config
 from launcher.commands import parse_own, print_json
 from launcher.detect import detect
 from launcher.documents import user_folder
 from launcher.engines import ENGINES
 from launcher.engines.sif import SIF
-from launcher.explain import warn
-from launcher.images import builder, index
-from launcher.images.stored import UNKNOWN, stored
+from launcher.findings import warn
+from launcher.images import builder, index, inventory
+from launcher.images.removal import UNKNOWN, stored
 from launcher.options.images import (
     Images,
     ImagesBuild,
@@ -32,6 +32,7 @@ from launcher.options.images import (
     ImagesVerify,
 )
 from launcher.plan.catalog import Catalog
+from launcher.plan.gpu_groups import fitting_images
 from launcher.plan.inputs import BuiltImage
 
 HEADER = ("format", "size", "age", "verified", "last used")
@@ -48,7 +49,7 @@ def run(launcher_options: Mapping[str, Any], argv: Sequence[str]) -> int:
     action = argv[0] if argv else "list"
     if action == "list":
         parse_own(Images, argv[1:], "images")
-        found = images.built(settings, catalog)
+        found = inventory.built(settings, catalog)
         _list("--json" in launcher_options, catalog, found, folder)
         return 0
     if action not in ACTIONS:
@@ -76,7 +77,7 @@ def _format(engine: str | None) -> str | None:
 def _list(as_json: bool, catalog: Catalog, built: Sequence[BuiltImage], folder: Path) -> None:
     from launcher.images import definitions
 
-    fitting = {image.name for image in doctor.fitting(detect(), catalog)}
+    fitting = {image.name for image in fitting_images(detect(), catalog)}
     found = list(stored(folder, index.read(folder)))
     rows = [
         {

@@ -7,7 +7,7 @@ from collections.abc import Mapping, Sequence
 from typing import Any
 
 from launcher.engines import exec_plan, shell_line
-from launcher.explain import warn
+from launcher.findings import warn
 from launcher.input_files import require_inputs
 from launcher.plan.plan import Plan
 from launcher.plan.request import request_of

@@ -14,12 +14,12 @@ from aam.contract.errors import AamError, ConfigurationError, Unavailable, Usage
 from aam.contract.options import build, names, options_of, parse_known, specs
 from aam.contract.shards import Shard, table_of
 from aam.contract.yaml_document import Entry, read_entries
-from launcher import config, images, input_files
+from launcher import config, input_files
 from launcher.detect import detect
 from launcher.documents import user_folder
 from launcher.engines import native
-from launcher.explain import warn
-from launcher.images import usage
+from launcher.findings import warn
+from launcher.images import inventory, usage
 from launcher.options.submit import SubmitOptions, require_printable
 from launcher.plan.assembly import assemble_plan
 from launcher.plan.inputs import LaunchContext, LaunchInputs
@@ -29,8 +29,8 @@ from launcher.plan.request import Request, request_of
 from launcher.plan.selection import choose
 from launcher.planning import requested_mounts
 from launcher.slurm import checks, decide, history, memory, queue
+from launcher.slurm.decide import node_of
 from launcher.slurm.job import Job
-from launcher.slurm.node import node_of
 from launcher.slurm.script import NODE_FOLDER, TRIALS, script, shares_trials
 from launcher.slurm.sweep import tasks_of
 
@@ -142,8 +142,8 @@ def decided(
     what = decide.allocation(request.command, requested, site, log, number)
     here = detect()
     node = node_of(site, here, what.ranks)
-    available = images.built(settings, catalog)
-    catalog = images.measured(catalog, available, settings.text("runtime"))
+    available = inventory.built(settings, catalog)
+    catalog = inventory.measured(catalog, available, settings.text("runtime"))
     problems: list[AamError] = []
     problems += decide.over_limits(what, site) if not force else []
     problems += checks.files(request, paths, site)
@@ -161,7 +161,7 @@ def decided(
         if not request.dry_run:
             raise problems[0] if problems else error from None
         problems.append(error)
-        assumed = (*available, *images.assumed(settings, catalog))
+        assumed = (*available, *inventory.assumed(settings, catalog))
         choice = choose(replace(inputs, built=assumed))
     plan = assemble_plan(inputs, choice)
     findings = [*plan.findings, *checks.advice(paths, site)]

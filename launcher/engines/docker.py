@@ -17,8 +17,8 @@ from launcher.host.facts import CDI_ENABLED, EngineTraits
 from launcher.host.tree import HostTree
 
 if TYPE_CHECKING:
+    from launcher.engines.base import ImageBuild
     from launcher.engines.build_log import BuildLog
-    from launcher.engines.image_build import ImageBuild
     from launcher.plan.plan import Plan
 
 SOCKET = "/var/run/docker.sock"

@@ -27,8 +27,8 @@ from launcher.engines.base import (
 )  # fmt: skip
 
 if TYPE_CHECKING:
+    from launcher.engines.base import ImageBuild
     from launcher.engines.build_log import BuildLog
-    from launcher.engines.image_build import ImageBuild
     from launcher.plan.plan import Plan
 
 REPOSITORY = "localhost/aam"

@@ -21,7 +21,7 @@ from launcher.host.facts import EngineTraits
 from launcher.host.tree import HostTree
 
 if TYPE_CHECKING:
-    from launcher.engines.image_build import ImageBuild
+    from launcher.engines.base import ImageBuild
     from launcher.plan.plan import Plan
 
 

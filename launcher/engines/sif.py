@@ -46,8 +46,8 @@ from launcher.host.facts import EngineTraits
 from launcher.host.tree import HostTree
 
 if TYPE_CHECKING:
+    from launcher.engines.base import ImageBuild
     from launcher.engines.build_log import BuildLog
-    from launcher.engines.image_build import ImageBuild
     from launcher.plan.plan import Plan
 
 SIF = "sif"

@@ -22,9 +22,8 @@ from typing import Any
 
 from aam.contract.errors import CannotCreate, MissingInput, Unavailable
 from launcher.engines import ENGINES
-from launcher.engines.base import GIB, SpaceRequirement
+from launcher.engines.base import GIB, ImageBuild, SpaceRequirement
 from launcher.engines.build_log import BuildLog
-from launcher.engines.image_build import ImageBuild
 from launcher.images import definitions, index, sbom
 from launcher.images.builder import Builder
 from launcher.images.lock import complete_lock

@@ -1,10 +1,11 @@
-"""Verification of images: compare them with their records, and run their test."""
+"""Verification of images: their record, their test, and signatures of SIFs."""
 
 from __future__ import annotations
 
 import contextlib
 import datetime
 import os
+import re
 import subprocess
 import sys
 from collections.abc import Mapping, Sequence
@@ -12,11 +13,11 @@ from pathlib import Path
 from typing import Any
 
 from aam.contract.errors import CannotCreate, MissingInput, Unavailable
+from launcher import processes
 from launcher.engines import ENGINES, of_format, spython_client
 from launcher.engines.base import PYTHON, SMOKE
 from launcher.engines.sif import SIF
 from launcher.engines.sif_file import is_signed, labels_of
-from launcher.engines.sif_signature import signature
 from launcher.images import builder, index
 from launcher.images.builder import Builder
 from launcher.plan.catalog import Image
@@ -97,7 +98,7 @@ def _signature(place: Path, key: Path | None, engine: str | None) -> None:
             raise
         print(f"note    signed, not verified: {error.cause}, {error.evidence}")
         return
-    signer = signature(found.program, place, key)
+    signer = _signer(found.program, place, key)
     unknown = "note    signed with a key that is not in your keyring; give its PEM file with --key"
     print(f"ok      signed with {signer}" if signer else unknown)
 
@@ -135,3 +136,31 @@ def _run(
         evidence = f"{what} ended with status {done.returncode}"
         raise Unavailable("The image does not work here", evidence, "see its output above")
     return done.returncode
+
+
+FINGERPRINT = re.compile(r"Fingerprint: *([0-9A-F]+)")
+UNKNOWN_KEY = ("signature made by unknown entity", "key material not provided")
+"""Phrases of `verify` for a signature whose key is not in the keyring."""
+
+
+def _signer(program: str, place: Path, key: Path | None) -> str | None:
+    """Verify the signatures of a signed SIF; return who signed it, or None if its key is unknown.
+
+    Args:
+        program: Apptainer or Singularity.
+        key: PEM public key; None takes the PGP keyring of the user, without a key server.
+
+    Raises:
+        MissingInput: the file is not what was signed, or another key signed it.
+    """
+    argv = [program, "verify", *(["--key", str(key)] if key else ["--local"]), str(place)]
+    done = processes.run(argv)
+    output = done.stdout + done.stderr
+    if done.returncode == 0:
+        fingerprints = sorted(set(FINGERPRINT.findall(output)))
+        return f"the key of '{key}'" if key else ", ".join(fingerprints) or "a key of the keyring"
+    if key is None and any(phrase in output for phrase in UNKNOWN_KEY):
+        return None
+    evidence = f"'{place}', {(output.strip().splitlines() or ['no output'])[-1]}"
+    remedy = "pull it again from a source that you trust, or build it"
+    raise MissingInput("The signature of the image is not valid", evidence, remedy)

@@ -6,13 +6,13 @@ from collections import Counter
 from collections.abc import Container, Iterator, Sequence
 from dataclasses import dataclass
 
-from aam.contract.errors import UsageError
+from aam.contract.errors import AamError, UsageError
 from launcher.findings import Finding
 from launcher.gpus import VENDORS
 from launcher.host.facts import Gpu, Host
 from launcher.plan.catalog import Catalog, Image
 from launcher.plan.decision import Decision
-from launcher.plan.image_fit import driver_problem, fast, problems, served
+from launcher.plan.image_fit import driver_problem, fast, for_processors, problems, served
 from launcher.plan.visible_devices import DeviceSelection, select
 
 
@@ -215,3 +215,14 @@ def counted(gpus: Sequence[Gpu]) -> str:
     name = VENDORS[first.vendor].instance.rstrip("-")
     cut = f", cut by {name}" if first.instances else ""
     return f"{len(gpus)} x {first.product} ({first.arch or 'arch unknown'}{cut})"
+
+
+def fitting_images(host: Host, catalog: Catalog) -> tuple[Image, ...]:
+    """Return the images that fit this host, best first; the CPU image always does."""
+    try:
+        groups = survey(host, catalog, ()).groups
+    except AamError:
+        groups = ()
+    served = [image for group in groups for image in group.images]
+    served += for_processors(catalog, host)
+    return tuple({image.name: image for image in served}.values())

@@ -2,11 +2,12 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Iterable, Iterator, Sequence
 
-from aam.contract.errors import Unavailable
+from aam.contract.errors import NotPermitted, Unavailable
+from launcher.findings import Finding
 from launcher.gpus import VENDORS
-from launcher.host.facts import Host
+from launcher.host.facts import Gpu, Host
 from launcher.plan.catalog import Catalog, Image
 from launcher.plan.gpu_groups import GpuSurvey
 from launcher.plan.request import GpuUse
@@ -100,3 +101,44 @@ def lacks_cdi(image: Image, host: Host) -> bool:
     if vendor is None or not vendor.host_libraries:
         return False
     return not any(device.kind == vendor.cdi_kind for device in host.cdi)
+
+
+ABSENT = "A device node is absent"
+
+
+def require_devices(host: Host, gpus: Sequence[Gpu]) -> None:
+    """Check that the user may use the devices of the GPUs that were chosen.
+
+    Raises:
+        NotPermitted: with the group that may, and how to get into it.
+        Unavailable: a device node is not there.
+    """
+    for denial in denials(host, gpus):
+        error_class = Unavailable if denial.cause == ABSENT else NotPermitted
+        raise error_class(denial.cause, denial.evidence, denial.remedy)
+
+
+def denials(host: Host, gpus: Iterable[Gpu]) -> Iterator[Finding]:
+    """Yield an error for every device node of `gpus` that is absent or may not be opened."""
+    for path, vendor in _device_nodes(gpus).items():
+        node = host.node(path)
+        if node is None:
+            if host.complete and not VENDORS[vendor].late_nodes:
+                remedy = "load the driver again, or ask for a node with GPUs"
+                yield Finding("error", ABSENT, path, remedy)
+        elif node.access is False:
+            remedy = "ask Slurm for GPUs, such as `--gpus 1`"
+            evidence = f"a device cgroup refuses {path}, whose permissions would allow it"
+            if not node.refused(host.user):
+                group = node.group or str(node.gid)
+                remedy = f"`sudo usermod -aG {group} $USER`, then log in again"
+                evidence = f"{path} belongs to group {group} (mode {node.mode or 0:o})"
+            yield Finding("error", "A GPU may not be used", evidence, remedy)
+
+
+def _device_nodes(gpus: Iterable[Gpu]) -> dict[str, str]:
+    """Return every node that GPUs are used through, with its vendor; the shared ones first."""
+    chosen = tuple(gpus)
+    found = {path: g.vendor for g in chosen for path in VENDORS[g.vendor].shared_nodes}
+    found |= {path: g.vendor for g in chosen for path in g.nodes}
+    return found | {path: g.vendor for g in chosen for part in g.instances for path in part.nodes}

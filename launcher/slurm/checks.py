@@ -13,8 +13,8 @@ from pathlib import Path
 
 from aam.contract.errors import AamError, CannotCreate, MissingInput, Unavailable
 from aam.contract.files import sha256
+from launcher.engines.sif_file import check_sif
 from launcher.findings import Finding
-from launcher.images import check_sif
 from launcher.input_files import require_inputs, require_outputs
 from launcher.plan.inputs import BuiltImage
 from launcher.plan.mounts import PathFact

@@ -1,4 +1,4 @@
-"""Decisions about a job: its allocation, its program and the limits of the site. Pure."""
+"""Decisions about a job: allocation, program, node as a `Host`, limits of the site. Pure."""
 
 from __future__ import annotations
 
@@ -11,6 +11,7 @@ from launcher.engines import ENGINES
 from launcher.engines.base import assignments
 from launcher.engines.sif import mount_option
 from launcher.gpus import VENDORS, visible_devices_variables
+from launcher.host.facts import Driver, EngineFact, Gpu, Host
 from launcher.options.submit import SubmitOptions, seconds
 from launcher.plan.environment import PASSED
 from launcher.plan.launch_record import RECORD
@@ -189,3 +190,38 @@ def require_scriptable(site: Site) -> None:
     ):
         for value in values:
             _require(pattern, value, site.where(key))
+
+
+def node_of(site: Site, here: Host, gpus_used: int) -> Host:
+    """Return a node of `site`, seen from the host where jobs are submitted, with the GPUs used.
+
+    Its engines are those of this host: a site that has others names one (`runtime`).
+
+    Raises:
+        ConfigurationError: an unknown vendor.
+    """
+    vendor = site.text("vendor")
+    if vendor and vendor not in VENDORS:
+        remedy = f"known are {', '.join(VENDORS)}, or none for processors"
+        evidence = f"'{vendor}' in {site.where('vendor')}"
+        raise ConfigurationError("No such vendor", evidence, remedy)
+    gpus = tuple(
+        Gpu(vendor, number, site.text("arch") or None, site.text("gpu"), f"{number:04x}:00:00.0")
+        for number in range(gpus_used if vendor else 0)
+    )
+    return Host(
+        root=f"site {site.name}",
+        name=f"a node of {site.title}",
+        kernel="unknown",
+        machine=here.machine,
+        gpus=gpus,
+        nodes=(),
+        drivers=(Driver(vendor, None, f"site {site.name}"),) if vendor else (),
+        engines=tuple(
+            EngineFact(engine.name, engine.name, traits=engine.traits)
+            for engine in here.engines if engine.traits.several_ranks
+        ),
+        absent_engines=here.absent_engines,
+        slurm=None,
+        user=here.user,
+    )  # fmt: skip

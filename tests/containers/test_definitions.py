@@ -18,7 +18,7 @@ from aam.contract.errors import UsageError
 from launcher.config import catalog as shipped_catalog
 from launcher.config import read
 from launcher.engines import apptainer, docker, podman
-from launcher.engines.image_build import ImageBuild
+from launcher.engines.base import ImageBuild
 from launcher.images import definitions
 from launcher.plan.catalog import Catalog, Image
 from tests.support.engines import ROOT

@@ -12,7 +12,7 @@ import pytest
 
 from launcher.config import read
 from launcher.engines.sif_file import labels_of
-from launcher.images import measured
+from launcher.images.inventory import measured
 from launcher.plan.image_fit import fast, served
 from launcher.plan.inputs import BuiltImage
 from tests.containers.test_definitions import catalog

@@ -11,8 +11,8 @@ from pathlib import Path
 import pytest
 
 from aam.contract.errors import Unavailable
+from launcher.commands.doctor import examine
 from launcher.detect import detect
-from launcher.doctor import examine
 from launcher.gpus import VENDORS
 from launcher.host.facts import Host
 from launcher.plan.gpu_groups import survey

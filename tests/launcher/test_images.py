@@ -8,9 +8,9 @@ from pathlib import Path
 import pytest
 
 from aam.contract.errors import ConfigurationError, MissingInput
-from launcher import cli, config, images
+from launcher import cli, config
 from launcher.engines.sif import record_of
-from launcher.images import index, lock
+from launcher.images import index, inventory, lock
 from launcher.plan.inputs import BuiltImage
 from tests.launcher.test_sif_files import sif
 
@@ -18,7 +18,7 @@ from tests.launcher.test_sif_files import sif
 def found(folder: Path) -> BuiltImage:
     flags = {"--image-dir": str(folder)}
     settings = config.read(flags, {"HOME": "/nonexistent"}, Path("/"))
-    (only,) = images.built(settings, config.catalog(settings))
+    (only,) = inventory.built(settings, config.catalog(settings))
     return only
 
 

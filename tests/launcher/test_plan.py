@@ -19,9 +19,9 @@ from launcher.plan.inputs import BuiltImage, LaunchContext, NativeStack
 from launcher.plan.launch_record import RECORD
 from launcher.plan.mounts import Mount
 from launcher.plan.plan import Plan
+from launcher.plan.refusals import require_devices
 from launcher.plan.request import parse
 from launcher.plan.selection import choose
-from launcher.planning import require_devices
 from tests.support.decisions import inputs_of
 from tests.support.hosts import MI210, MI300A, Tree
 
