@@ -10,7 +10,7 @@ from functools import partial
 from pathlib import Path
 
 from launcher import engines
-from launcher.gpus import VENDORS
+from launcher.gpus import VENDORS, device_nodes
 from launcher.host import cdi, pci
 from launcher.host.facts import DeviceNode, Driver, Gpu, Host, Slurm, User
 from launcher.host.numbers import numbers, whole_number
@@ -77,12 +77,8 @@ def _nodes(
     tree: HostTree, gpus: Sequence[Gpu], drivers: Sequence[Driver], live: bool
 ) -> tuple[DeviceNode, ...]:
     """Look at every device node that the GPUs need."""
-    present = {gpu.vendor for gpu in gpus} | {driver.vendor for driver in drivers}
-    paths = [p for name in VENDORS if name in present for p in VENDORS[name].shared_nodes]
-    paths += [path for gpu in gpus for path in gpu.nodes]
-    paths += [path for gpu in gpus for part in gpu.instances for path in part.nodes]
     look = _look if live else partial(_recorded, tree)
-    return tuple(node for path in dict.fromkeys(paths) if (node := look(path)))
+    return tuple(node for path in device_nodes(gpus, drivers) if (node := look(path)))
 
 
 def _look(path: str) -> DeviceNode | None:

@@ -1,7 +1,9 @@
-"""Findings: severity, cause, evidence and remedy of a problem."""
+"""Findings and decisions: what the launcher reports, with evidence, reason, source and remedy."""
 
 from __future__ import annotations
 
+import sys
+from collections.abc import Iterable
 from dataclasses import dataclass
 from typing import Literal
 
@@ -22,6 +24,30 @@ class Finding:
         return f"{sentence}; {self.remedy}." if self.remedy else f"{sentence}."
 
 
-def warn(findings: tuple[Finding, ...]) -> list[str]:
-    """Return the warnings and errors to print before a start."""
-    return [f"aam-launch: {f.severity}: {f}" for f in findings if f.severity != "note"]
+def warn(findings: Iterable[Finding]) -> None:
+    """Print the warnings and errors before a start."""
+    for finding in findings:
+        if finding.severity != "note":
+            print(f"aam-launch: {finding.severity}: {finding}", file=sys.stderr)
+
+
+REQUESTED = "requested"
+"""Reason of what a user or a configuration has set."""
+
+
+@dataclass(frozen=True)
+class Decision:
+    """One decision.
+
+    Attributes:
+        subject: what is decided: "image", "engine", "flag", "mount", "variable", ...
+        value: what was decided.
+        why: the reason, with its evidence.
+        source: where it came from: "host", "catalog", "default", a file and line, a variable,
+            "command line".
+    """
+
+    subject: str
+    value: str
+    why: str
+    source: str

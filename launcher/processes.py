@@ -13,13 +13,15 @@ def run(
     argv: Sequence[str],
     timeout: float | None = None,
     environment: Mapping[str, str] | None = None,
+    text: str = "",
 ) -> CompletedProcess[str]:
-    """Run a program without input, and return its exit status and output.
+    """Run a program and return its exit status and output.
 
     Args:
         argv: the program and its arguments.
         timeout: seconds after which it is killed.
         environment: its variables; by default those of this process.
+        text: its input.
 
     Raises:
         TimeoutError: it takes longer than `timeout`.
@@ -30,7 +32,7 @@ def run(
 
     try:
         return subprocess.run(
-            argv, stdin=subprocess.DEVNULL, capture_output=True, text=True, errors="replace",
+            argv, input=text, capture_output=True, text=True, errors="replace",
             timeout=timeout, env=environment, check=False,
         )  # fmt: skip
     except subprocess.TimeoutExpired as error:

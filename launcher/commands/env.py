@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import os
 import shlex
-import sys
 from collections.abc import Mapping, Sequence
 from dataclasses import asdict, replace
 from pathlib import Path
@@ -35,8 +34,7 @@ def run(launcher_options: Mapping[str, Any], argv: Sequence[str]) -> int:
     settings, catalog = config.configured(flags)
     host = detect(flags.get("--host") or Path("/"))
     choice = choose_stack(host, catalog, settings, bool(flags.get("--force")))
-    for line in warn((*settings.findings, *choice.findings)):
-        print(line, file=sys.stderr)
+    warn((*settings.findings, *choice.findings))
     images = Path(settings.text("image_dir")).expanduser().absolute()
     create = isinstance(options, EnvCreate)
     wheels = require_wheels(options.wheels)

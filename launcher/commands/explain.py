@@ -12,10 +12,10 @@ from typing import Any
 
 from aam.contract.check_report import VARIABLE
 from launcher.engines import command, shell_line
+from launcher.findings import Decision
 from launcher.host.facts import Host
 from launcher.host_table import shortened
 from launcher.input_files import require_inputs
-from launcher.plan.decision import Decision
 from launcher.plan.launch_record import RECORD
 from launcher.plan.plan import Plan
 from launcher.plan.request import request_of

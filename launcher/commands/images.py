@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import os
-import sys
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import replace
 from pathlib import Path
@@ -43,8 +42,7 @@ ROW = "{:<9} {:<26} {:<4} {:<7} {:<9} {:<9} {:<10} {:<10} {}"
 def run(launcher_options: Mapping[str, Any], argv: Sequence[str]) -> int:
     """Run one action on images; without an action, list them."""
     settings, catalog = config.configured(launcher_options)
-    for line in warn(settings.findings):
-        print(line, file=sys.stderr)
+    warn(settings.findings)
     folder = Path(settings.text("image_dir")).expanduser().absolute()
     action = argv[0] if argv else "list"
     if action == "list":

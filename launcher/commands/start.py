@@ -24,8 +24,7 @@ def run(launcher_options: Mapping[str, Any], argv: Sequence[str]) -> int:
 
 def start(plan: Plan, dry_run: bool) -> int:
     """Replace this process by the program of a plan; return from a dry run only."""
-    for line in warn(plan.findings):
-        print(line, file=sys.stderr)
+    warn(plan.findings)
     if dry_run:
         print(shell_line(plan))
         return 0

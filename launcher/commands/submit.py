@@ -178,8 +178,7 @@ def decided(
 
         more, unknown = memory.check(request, what.nodes * what.ranks, site, make)
         problems, findings = problems + more, findings + unknown
-    for line in warn(tuple(findings)):
-        print(line, file=sys.stderr)
+    warn(findings)
     program = decide.program(plan, request.command, shared.arguments, tasks, paths, settings, site)
     state = checks.image_state(program.image)
     program = replace(program, image_state=state, shards=requested.shards or 0)

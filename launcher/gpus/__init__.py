@@ -11,18 +11,25 @@ from launcher.gpus.amd import Amd
 from launcher.gpus.base import Vendor
 from launcher.gpus.intel import Intel
 from launcher.gpus.nvidia import Nvidia
-from launcher.host.facts import Gpu
+from launcher.host.facts import Driver, Gpu
 
 VENDORS: dict[str, Vendor] = {vendor.name: vendor for vendor in (Amd(), Nvidia(), Intel())}
 """By name, in the order in which their GPUs are listed."""
 
 
-def device_nodes(gpus: Iterable[Gpu]) -> tuple[str, ...]:
-    """Return the device nodes that GPUs are used through, the shared ones first."""
+def device_nodes(gpus: Iterable[Gpu], drivers: Iterable[Driver] = ()) -> dict[str, str]:
+    """Return the device nodes that GPUs are used through, each with its vendor.
+
+    Those that all GPUs of a vendor share come first, with those of loaded `drivers`, then those of
+    the GPUs, then those of their hardware partitions.
+    """
     chosen = tuple(gpus)
-    vendors = dict.fromkeys(gpu.vendor for gpu in chosen)
-    shared = [path for name in vendors for path in VENDORS[name].shared_nodes]
-    return (*shared, *(path for gpu in chosen for path in gpu.nodes))
+    present = {gpu.vendor for gpu in chosen} | {driver.vendor for driver in drivers}
+    found = {
+        path: name for name in VENDORS if name in present for path in VENDORS[name].shared_nodes
+    }
+    found |= {path: gpu.vendor for gpu in chosen for path in gpu.nodes}
+    return found | {p: gpu.vendor for gpu in chosen for part in gpu.instances for p in part.nodes}
 
 
 def host_libraries(name: str, requested: bool) -> str:

@@ -3,10 +3,10 @@
 from __future__ import annotations
 
 import re
-import subprocess
 from dataclasses import dataclass
 
 from aam.contract.errors import Unavailable
+from launcher import processes
 from launcher.detect import detect
 from launcher.engines import ENGINES, containers, of_format
 from launcher.engines.base import Engine
@@ -56,7 +56,7 @@ def find(requested: str | None, image_format: str | None = None) -> Builder:
 
 def _checked(fact: EngineFact) -> Builder:
     """Return the engine that a program is; one may be installed under the name of another."""
-    done = subprocess.run([fact.path, "--version"], capture_output=True, text=True, check=False)
+    done = processes.run([fact.path, "--version"])
     match = VERSION.search(done.stdout)
     if match is None:
         evidence = f"`{fact.path} --version` prints '{(done.stdout or done.stderr).strip()}'"

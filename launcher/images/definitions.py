@@ -11,7 +11,6 @@ import hashlib
 import json
 import re
 import shutil
-import subprocess
 from collections.abc import Mapping, Sequence
 from contextlib import suppress
 from dataclasses import dataclass
@@ -22,6 +21,7 @@ import aam
 from aam.contract.errors import MissingInput, UsageError
 from aam.contract.installation import DISTRIBUTION
 from aam.contract.suggestions import nearest
+from launcher import processes
 from launcher.plan.catalog import Image
 
 INSTALL = "install.sh"
@@ -194,15 +194,15 @@ def revision(sources: BuildSources) -> str:
     """
     if sources.checkout is None or not (sources.checkout / ".git").exists():
         return _installed_commit()
+    git = ["git", "-C", str(sources.checkout)]
     try:
-        outputs = [
-            subprocess.run(["git", "-C", str(sources.checkout), *argv], capture_output=True,
-                           text=True, check=True).stdout.strip()
-            for argv in (["rev-parse", "HEAD"], ["status", "--porcelain", "aam", "containers"])
-        ]  # fmt: skip
-    except (OSError, subprocess.CalledProcessError):
+        head = processes.run([*git, "rev-parse", "HEAD"])
+        changed = processes.run([*git, "status", "--porcelain", "aam", "containers"])
+    except OSError:
         return ""
-    return outputs[0] + ("-changed" if outputs[1] else "")
+    if head.returncode or changed.returncode:
+        return ""
+    return head.stdout.strip() + ("-changed" if changed.stdout.strip() else "")
 
 
 def _installed_commit() -> str:

@@ -20,6 +20,7 @@ from pathlib import Path
 from aam import __version__
 from aam.contract.errors import CannotCreate, Unavailable
 from aam.contract.installation import DISTRIBUTION, requirement
+from launcher import processes
 from launcher.engines.base import GIB, SpaceRequirement, which
 from launcher.engines.build_log import BuildLog
 from launcher.images.build import require_space, stoppable
@@ -121,7 +122,7 @@ def _version(python: str) -> str | None:
     """Return the version of an interpreter that has venv and pip, or None."""
     argv = [python, "-I", "-c", IMPORTED]
     try:
-        done = subprocess.run(argv, capture_output=True, text=True, check=False)
+        done = processes.run(argv)
     except OSError:
         return None
     return done.stdout.strip() if done.returncode == 0 else None

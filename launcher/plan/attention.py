@@ -16,9 +16,8 @@ from aam.contract.errors import AamError
 from aam.contract.options import build
 from aam.contract.options.device import SpeedOptions
 from aam.contract.precision import choose_precision, dtypes_of
-from launcher.findings import Finding
+from launcher.findings import Decision, Finding
 from launcher.plan.catalog import StackFault
-from launcher.plan.decision import Decision
 from launcher.plan.request import Request
 
 ATTENTION = "--attn-implementation"

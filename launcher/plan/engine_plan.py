@@ -3,15 +3,15 @@
 from __future__ import annotations
 
 import os
-from collections.abc import Mapping, Sequence
-from dataclasses import dataclass, field, replace
+from collections.abc import Sequence
+from dataclasses import replace
 
 from aam.contract.errors import Unavailable
+from launcher.findings import REQUESTED, Decision
 from launcher.gpus import VENDORS, device_nodes, host_libraries, visible_devices_variables
 from launcher.gpus.base import Vendor
 from launcher.host.facts import CdiDevice, EngineTraits, Gpu, Host
 from launcher.plan import environment
-from launcher.plan.decision import REQUESTED, Decision
 from launcher.plan.environment import CACHES
 from launcher.plan.inputs import LaunchInputs
 from launcher.plan.mounts import HOME, Mount, fold, of_paths, require_passable
@@ -76,9 +76,6 @@ def container_plan(inputs: LaunchInputs, choice: Choice, argv: tuple[str, ...]) 
     variables, decisions = environment.container_variables(
         host.environment, passed, requested, private
     )
-    devices = _devices(host, choice, traits)
-    variables |= devices.variables
-    decisions += devices.decisions
     mounts = _mounts(inputs, traits)
     names = [path for mount in mounts for path in (mount.source, mount.target)]
     require_passable(mounts, [*argv, *names, *(variables.get(name, "") for name in requested)])
@@ -97,7 +94,7 @@ def container_plan(inputs: LaunchInputs, choice: Choice, argv: tuple[str, ...]) 
     ]
     image, folder = choice.image.name, settings.text("image_dir")
     named_by_path = "/" in image
-    return Plan(
+    plan = Plan(
         engine=choice.engine,
         program=engine.path if engine else choice.engine,
         argv=argv,
@@ -108,45 +105,27 @@ def container_plan(inputs: LaunchInputs, choice: Choice, argv: tuple[str, ...]) 
         digest=choice.built.digest if choice.built else None,
         use_record=None if named_by_path else use_record(folder, image, traits.image_format),
         mounts=mounts,
-        devices=devices.nodes,
-        groups=devices.groups,
         folders=context.private_folders(("home", "tmp", *CACHES.values())),
         outputs=tuple(dict.fromkeys(outputs)),
         workdir=f"{private}/home",
         host_libraries=libraries,
-        cdi=devices.cdi,
         user=(user.uid, user.gid) if user else (0, 0),
         terminal=context.terminal,
         decisions=(*decisions, *library_decisions),
     )
+    return _with_devices(plan, host, choice, traits)
 
 
-@dataclass(frozen=True)
-class _Devices:
-    """Devices of a container.
+def _with_devices(plan: Plan, host: Host, choice: Choice, traits: EngineTraits) -> Plan:
+    """Add the devices of a container: CDI devices where the engine reads them, else nodes.
 
-    Attributes:
-        nodes: device nodes of the GPUs; none where CDI devices bring them in.
-        groups: ids of the user's groups that own the nodes.
-        cdi: names of CDI devices.
-        variables: which select GPUs inside.
-        decisions: about all of them.
+    The user's groups that own the nodes, and the variable that selects GPUs, come with them.
     """
-
-    nodes: tuple[str, ...] = ()
-    groups: tuple[int, ...] = ()
-    cdi: tuple[str, ...] = ()
-    variables: Mapping[str, str] = field(default_factory=dict)
-    decisions: tuple[Decision, ...] = ()
-
-
-def _devices(host: Host, choice: Choice, traits: EngineTraits) -> _Devices:
-    """Choose the devices of a container: CDI devices where the engine reads them, else nodes."""
     if not choice.gpus or not choice.selection:
-        return _Devices()
+        return plan
     vendor = VENDORS[choice.gpus[0].vendor]
     visible = tuple(sorted(choice.gpus, key=lambda gpu: gpu.index))
-    nodes = () if vendor.host_libraries else device_nodes(visible)
+    nodes = () if vendor.host_libraries else tuple(device_nodes(visible))
     described = cdi_devices(host, vendor, choice) if host.takes_cdi(choice.engine) else ()
     if vendor.host_libraries and traits.needs_cdi and not described:
         evidence = ", ".join(str(d) for d in host.cdi if d.kind == vendor.cdi_kind)
@@ -166,8 +145,14 @@ def _devices(host: Host, choice: Choice, traits: EngineTraits) -> _Devices:
         decisions.append(Decision("device", path, why, "host"))
     owners = {node.gid for path in nodes if (node := host.node(path)) and node.gid is not None}
     groups = tuple(sorted(owners.intersection(host.user.groups))) if host.user else ()
-    cdi = tuple(map(str, described))
-    return _Devices(() if cdi else nodes, groups, cdi, variables, tuple(decisions))
+    return replace(
+        plan,
+        devices=() if described else nodes,
+        groups=groups,
+        cdi=tuple(map(str, described)),
+        variables=tuple({**dict(plan.variables), **variables}.items()),
+        decisions=(*plan.decisions, *decisions),
+    )
 
 
 def cdi_devices(host: Host, vendor: Vendor, choice: Choice) -> tuple[CdiDevice, ...]:
@@ -183,8 +168,7 @@ def cdi_devices(host: Host, vendor: Vendor, choice: Choice) -> tuple[CdiDevice, 
         and (vendor.host_libraries or (not device.mounts and host.reads(choice.engine, device)))
     ]  # fmt: skip
     theirs = [gpu for gpu in host.gpus if gpu.vendor == vendor.name]
-    of_gpus = {path for gpu in theirs for path in gpu.nodes}
-    of_gpus |= {path for gpu in theirs for part in gpu.instances for path in part.nodes}
+    of_gpus = device_nodes(theirs).keys() - vendor.shared_nodes
     wanted = {path for gpu in choice.gpus for path in gpu.nodes}
     wanted |= {path for gpu in choice.gpus for part in gpu.instances[:1] for path in part.nodes}
     picked = []

@@ -7,9 +7,9 @@ from __future__ import annotations
 
 from collections.abc import Iterable, Mapping
 
+from launcher.findings import REQUESTED, Decision
 from launcher.gpus import VENDORS, visible_devices_variables
 from launcher.host.facts import EngineTraits
-from launcher.plan.decision import REQUESTED, Decision
 
 PASSED = ("SLURM_*", "SLURMD_*", "PMI*", "MASTER_ADDR", "MASTER_PORT",
           "WORLD_SIZE", "RANK", "LOCAL_RANK", "LOCAL_WORLD_SIZE", "NODE_RANK", "GROUP_RANK",

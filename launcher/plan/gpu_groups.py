@@ -7,11 +7,10 @@ from collections.abc import Container, Iterator, Sequence
 from dataclasses import dataclass
 
 from aam.contract.errors import AamError, UsageError
-from launcher.findings import Finding
+from launcher.findings import Decision, Finding
 from launcher.gpus import VENDORS
 from launcher.host.facts import Gpu, Host
 from launcher.plan.catalog import Catalog, Image
-from launcher.plan.decision import Decision
 from launcher.plan.image_fit import driver_problem, fast, for_processors, problems, served
 from launcher.plan.visible_devices import DeviceSelection, select
 

@@ -13,7 +13,7 @@ from pathlib import Path
 from typing import Literal
 
 from aam.contract.errors import ConfigurationError, UsageError
-from launcher.plan.decision import REQUESTED
+from launcher.findings import REQUESTED
 from launcher.plan.request import Request
 
 IMAGE_FOLDERS = frozenset(

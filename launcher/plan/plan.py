@@ -5,9 +5,8 @@ from __future__ import annotations
 from collections.abc import Mapping
 from dataclasses import dataclass
 
-from launcher.findings import Finding
+from launcher.findings import Decision, Finding
 from launcher.host.facts import Gpu
-from launcher.plan.decision import Decision
 from launcher.plan.mounts import Mount
 
 

@@ -6,7 +6,7 @@ from collections.abc import Iterable, Iterator, Sequence
 
 from aam.contract.errors import NotPermitted, Unavailable
 from launcher.findings import Finding
-from launcher.gpus import VENDORS
+from launcher.gpus import VENDORS, device_nodes
 from launcher.host.facts import Gpu, Host
 from launcher.plan.catalog import Catalog, Image
 from launcher.plan.gpu_groups import GpuSurvey
@@ -120,7 +120,7 @@ def require_devices(host: Host, gpus: Sequence[Gpu]) -> None:
 
 def denials(host: Host, gpus: Iterable[Gpu]) -> Iterator[Finding]:
     """Yield an error for every device node of `gpus` that is absent or may not be opened."""
-    for path, vendor in _device_nodes(gpus).items():
+    for path, vendor in device_nodes(gpus).items():
         node = host.node(path)
         if node is None:
             if host.complete and not VENDORS[vendor].late_nodes:
@@ -134,11 +134,3 @@ def denials(host: Host, gpus: Iterable[Gpu]) -> Iterator[Finding]:
                 remedy = f"`sudo usermod -aG {group} $USER`, then log in again"
                 evidence = f"{path} belongs to group {group} (mode {node.mode or 0:o})"
             yield Finding("error", "A GPU may not be used", evidence, remedy)
-
-
-def _device_nodes(gpus: Iterable[Gpu]) -> dict[str, str]:
-    """Return every node that GPUs are used through, with its vendor; the shared ones first."""
-    chosen = tuple(gpus)
-    found = {path: g.vendor for g in chosen for path in VENDORS[g.vendor].shared_nodes}
-    found |= {path: g.vendor for g in chosen for path in g.nodes}
-    return found | {path: g.vendor for g in chosen for part in g.instances for path in part.nodes}

@@ -13,12 +13,11 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 
 from aam.contract.errors import Unavailable
-from launcher.findings import Finding
+from launcher.findings import REQUESTED, Decision, Finding
 from launcher.gpus import VENDORS
 from launcher.host.facts import Gpu, Host
 from launcher.plan import refusals
 from launcher.plan.catalog import CPU, Image
-from launcher.plan.decision import REQUESTED, Decision
 from launcher.plan.gpu_groups import GpuGroup, GpuSurvey, best, counted, left_out, survey
 from launcher.plan.image_fit import fast, for_processors, problems, processor_problems
 from launcher.plan.inputs import BuiltImage, LaunchInputs

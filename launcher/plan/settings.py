@@ -23,6 +23,14 @@ from launcher.gpus import VENDORS
 PREFIX = "AAM_LAUNCH_"
 VARIABLE = re.compile(r"[A-Za-z_][A-Za-z0-9_]*\Z")
 """A name that `env` takes for a variable; a name that begins with a dash would be an option."""
+VALUE_TYPES: dict[str, tuple[Any, str]] = {
+    "text": ((str, int, float), "a string"),
+    "number": (int, "a whole number"),
+    "switch": (bool, "true or false"),
+    "list": (list, "a list of strings"),
+    "mapping": (Mapping, "`name: value` pairs"),
+}
+"""Kind of a value in a file -> its Python types, and their name for messages."""
 TRUE, FALSE = ("1", "true", "yes", "on"), ("0", "false", "no", "off")
 
 
@@ -176,24 +184,40 @@ def _is_list(key: str) -> bool:
     return isinstance(SETTING_SPECS[key].default, tuple) and key not in MAPPINGS
 
 
+def _kind(key: str) -> str:
+    if key in MAPPINGS:
+        return "mapping"
+    if SETTING_SPECS[key].type is bool:
+        return "switch"
+    return "list" if _is_list(key) else "text"
+
+
+def require_type(key: str, kind: str, value: Any, where: str) -> None:
+    """Check the type of a value of a settings or site file.
+
+    Args:
+        kind: a key of VALUE_TYPES.
+
+    Raises:
+        ConfigurationError: it has another one.
+    """
+    types, wanted = VALUE_TYPES[kind]
+    right = isinstance(value, types) and isinstance(value, bool) == (kind == "switch")
+    if kind == "number":
+        right = right and value >= 0
+    if kind == "list":
+        right = right and all(isinstance(item, str) for item in value)
+    if not right:
+        evidence = f"'{key}' in {where} is {reprlib.repr(value)}"
+        raise ConfigurationError("A value of the wrong type", evidence, f"give {wanted}")
+
+
 def _checked(key: str, entry: Entry) -> Entry:
     """Return the entry with its value in its type."""
-    value, switch = entry.value, SETTING_SPECS[key].type is bool
-    if switch and isinstance(value, str) and value.lower() in TRUE + FALSE:
+    value, kind = entry.value, _kind(key)
+    if kind == "switch" and isinstance(value, str) and value.lower() in TRUE + FALSE:
         return Entry(value.lower() in TRUE, entry.where)
-    if key in MAPPINGS:
-        right, wanted = isinstance(value, Mapping), "`name: value` pairs"
-    elif switch:
-        right, wanted = isinstance(value, bool), "true or false"
-    elif _is_list(key):
-        right = isinstance(value, list) and all(isinstance(item, str) for item in value)
-        wanted = "a list of strings"
-    else:
-        right = isinstance(value, (str, int, float)) and not isinstance(value, bool)
-        wanted = "a string"
-    if not right:
-        evidence = f"'{key}' in {entry.where} is {reprlib.repr(value)}"
-        raise ConfigurationError("A value of the wrong type", evidence, f"give {wanted}")
+    require_type(key, kind, value, entry.where)
     if key == "env":
         for name in value:
             if not isinstance(name, str) or not VARIABLE.match(name):

@@ -11,11 +11,10 @@ from __future__ import annotations
 from dataclasses import dataclass, replace
 
 from aam.contract.errors import Unavailable
-from launcher.findings import Finding
+from launcher.findings import REQUESTED, Decision, Finding
 from launcher.host.facts import Gpu, Host
 from launcher.plan import refusals
 from launcher.plan.catalog import CPU, Catalog, Image
-from launcher.plan.decision import REQUESTED, Decision
 from launcher.plan.gpu_groups import GpuGroup, GpuSurvey, best, counted, left_out, survey
 from launcher.plan.image_fit import for_processors, problems, processor_problems
 from launcher.plan.settings import LaunchSettings

@@ -3,11 +3,12 @@
 from __future__ import annotations
 
 import shutil
-import subprocess
 from collections.abc import Sequence
 from dataclasses import dataclass
+from subprocess import CompletedProcess
 
 from aam.contract.errors import AamError, Unavailable, UsageError
+from launcher import processes
 
 ACTIVE = ("PENDING", "CONFIGURING", "RUNNING", "SUSPENDED", "COMPLETING", "REQUEUED", "RESIZING",
           "REQUEUE_HOLD", "SPECIAL_EXIT", "STOPPED", "SIGNALING", "STAGE_OUT")  # fmt: skip
@@ -85,8 +86,18 @@ def queued() -> dict[str, Queued]:
 
 def partitions() -> list[str]:
     """Return the partitions there are."""
-    done = _run(["sinfo", "--noheader", "--format=%R"])
-    return sorted(set(done.stdout.split())) if done.returncode == 0 else []
+    return sorted(set(sinfo("%R")))
+
+
+def sinfo(field: str, partition: str = "") -> list[str]:
+    """Return what sinfo prints of a field (sinfo(1), --format); nothing if it fails.
+
+    Args:
+        partition: by default every one.
+    """
+    chosen = [f"--partition={partition}"] if partition else []
+    done = _run(["sinfo", "--noheader", *chosen, f"--format={field}"])
+    return done.stdout.split() if done.returncode == 0 else []
 
 
 def _sbatch(script: str, *options: str) -> str:
@@ -112,12 +123,10 @@ def _refusal(message: str) -> AamError:
     return UsageError("Slurm refuses the job", text, "correct what it names")
 
 
-def _run(argv: Sequence[str], text: str | None = None) -> subprocess.CompletedProcess[str]:
+def _run(argv: Sequence[str], text: str = "") -> CompletedProcess[str]:
     try:
-        return subprocess.run(
-            argv, input=text, capture_output=True, text=True, check=False, timeout=LONGEST
-        )
-    except (OSError, subprocess.TimeoutExpired) as error:
+        return processes.run(argv, LONGEST, text=text)
+    except OSError as error:  # a TimeoutError among them
         remedy = "try again later"
         raise Unavailable("Slurm does not respond", f"{argv[0]}: {error}", remedy) from error
 

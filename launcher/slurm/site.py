@@ -13,25 +13,22 @@ from __future__ import annotations
 import re
 from collections.abc import Mapping
 from dataclasses import dataclass
-from typing import Any, Literal
+from typing import Any
 
 from aam.contract.errors import ConfigurationError
 from aam.contract.suggestions import nearest
 from aam.contract.yaml_document import Entry
-from launcher import documents
 from launcher.gpus import VENDORS
-from launcher.plan.settings import SETTING_SPECS
+from launcher.plan.settings import SETTING_SPECS, VARIABLE, require_type
 
-Kind = Literal["text", "number", "switch", "list", "mapping"]
 FACT = ("value", "source", "confirmed", "confirm")
-NAME = re.compile(r"[A-Za-z_][A-Za-z0-9_]*\Z")
 
 
 @dataclass(frozen=True)
 class SiteKey:
-    """Type, default and help of a fact."""
+    """Type (a key of VALUE_TYPES), default and help of a fact."""
 
-    kind: Kind
+    kind: str
     default: Any
     help: str
 
@@ -167,14 +164,17 @@ def site_of(name: str, entries: Mapping[str, Entry]) -> Site:
         if key not in SITE_KEYS:
             facts[key] = _fact(key, entry)
         elif SITE_KEYS[key].kind == "mapping":
-            for variable, value in _mapping(key, entry).items():
+            require_type(key, "mapping", entry.value, entry.where)
+            for variable, value in entry.value.items():
                 part = f"{key}.{variable}"
-                if not NAME.match(str(variable)):
+                if not VARIABLE.match(str(variable)):
                     evidence = f"'{variable}' in {entry.where}"
                     raise ConfigurationError("Not a variable's name", evidence, "correct it")
-                facts[part] = _checked(part, "text", _fact(part, Entry(value, entry.where)))
+                facts[part] = _fact(part, Entry(value, entry.where))
+                require_type(part, "text", facts[part].value, entry.where)
         else:
-            facts[key] = _checked(key, SITE_KEYS[key].kind, _fact(key, entry))
+            facts[key] = _fact(key, entry)
+            require_type(key, SITE_KEYS[key].kind, facts[key].value, entry.where)
     return Site(name, facts)
 
 
@@ -205,28 +205,3 @@ def _fact(key: str, entry: Entry) -> Fact:
         raise ConfigurationError("A value of the wrong type", evidence, "give yes or no")
     source, confirm = str(value.get("source", "")), str(value.get("confirm", ""))
     return Fact(value["value"], entry.where, source, confirmed, confirm)
-
-
-def _mapping(key: str, entry: Entry) -> Mapping[Any, Any]:
-    if not isinstance(entry.value, Mapping):
-        raise _wrong(key, Fact(entry.value, entry.where), "`name: value` pairs")
-    return entry.value
-
-
-def _checked(key: str, kind: Kind, fact: Fact) -> Fact:
-    value = fact.value
-    boolean = isinstance(value, bool)
-    right, wanted = {
-        "text": (isinstance(value, (str, int, float)) and not boolean, "a string"),
-        "number": (isinstance(value, int) and not boolean and value >= 0, "a whole number"),
-        "switch": (boolean, "yes or no"),
-        "list": (isinstance(value, list) and documents.strings(value), "a list of strings"),
-    }[kind]
-    if not right:
-        raise _wrong(key, fact, wanted)
-    return fact
-
-
-def _wrong(key: str, fact: Fact, wanted: str) -> ConfigurationError:
-    evidence = f"'{key}' in {fact.where} is {fact.value!r}"
-    return ConfigurationError("A value of the wrong type", evidence, f"give {wanted}")

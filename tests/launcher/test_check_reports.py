@@ -19,9 +19,8 @@ from aam.numerics.check import CheckPlan
 from launcher import check_reports
 from launcher.engines.native import detect_stack
 from launcher.host.facts import Host
-from launcher.plan.assembly import assemble_plan
+from launcher.plan.assembly import assemble_plan, required
 from launcher.plan.attention import KnownReport, settle
-from launcher.plan.flags import required
 from launcher.plan.plan import Plan
 from launcher.plan.request import parse
 from launcher.plan.selection import Choice, choose

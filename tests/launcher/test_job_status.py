@@ -7,9 +7,9 @@ from pathlib import Path
 
 import pytest
 
+from launcher.commands.jobs import job_status, progress
 from launcher.slurm.history import Submitted
 from launcher.slurm.queue import Queued
-from launcher.slurm.status import job_status, progress
 
 
 def test_progress_is_that_of_the_run_folder(tmp_path: Path) -> None:

@@ -9,9 +9,9 @@ import pytest
 from aam.contract.errors import ConfigurationError
 from launcher import config
 from launcher.cli import main
+from launcher.commands.site import check_facts
 from launcher.plan.settings import SETTING_SPECS
 from launcher.slurm.site import SITE_KEYS, Site, filled
-from launcher.slurm.site_check import check_facts
 
 SHIPPED = ("cosmos", "slurm", "workstation")
 
