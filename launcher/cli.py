@@ -15,7 +15,7 @@ from aam.contract.completion import REQUESTED
 from aam.contract.errors import AamError, CannotCreate
 from aam.contract.options import HELP, parse_known, split_command
 from launcher.options import NAMES
-from launcher.plan.request import LAUNCHER_OPTIONS
+from launcher.plan.launcher_options import LAUNCHER_OPTIONS
 
 INTERRUPTED = 130
 

@@ -9,6 +9,9 @@ from typing import Literal
 
 Severity = Literal["note", "warning", "error"]
 
+REQUESTED = "requested"
+"""Reason of what a user or a configuration has set."""
+
 
 @dataclass(frozen=True)
 class Finding:
@@ -29,10 +32,6 @@ def warn(findings: Iterable[Finding]) -> None:
     for finding in findings:
         if finding.severity != "note":
             print(f"aam-launch: {finding.severity}: {finding}", file=sys.stderr)
-
-
-REQUESTED = "requested"
-"""Reason of what a user or a configuration has set."""
 
 
 @dataclass(frozen=True)

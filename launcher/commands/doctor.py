@@ -38,6 +38,8 @@ from launcher.planning import plan_launch, stacks
 COLOUR = re.compile("\x1b\\[[0-9;]*m")
 START_TIMEOUT = 120  # seconds; the first start may unpack the image
 
+IMAGE_SPACE = 20 << 30  # bytes that an image and its building take
+
 
 def _trials(host: Host, fitting: Sequence[Image], built: Sequence[BuiltImage]) -> Iterator[Finding]:
     """Start the best image that is built once with every engine that can run it."""
@@ -142,9 +144,6 @@ def run(launcher_options: Mapping[str, Any], argv: Sequence[str]) -> int:
     if error:
         return error.status
     return Unavailable.status if any(f.severity == "error" for f in findings) else 0
-
-
-IMAGE_SPACE = 20 << 30  # bytes that an image and its building take
 
 
 def examine(host: Host, catalog: Catalog, built: Sequence[BuiltImage]) -> tuple[Finding, ...]:

@@ -21,6 +21,11 @@ from launcher.plan.plan import Plan
 from launcher.plan.request import request_of
 from launcher.planning import plan_launch
 
+WHOLE = "--dry-run instead of explain prints the whole line"
+
+ORDER = ("left out", "image", "engine", "engine option", "GPU selection", "device", "aam check",
+         "attention", "flag", "mount", "variable", "kept out")  # fmt: skip
+
 
 def run(launcher_options: Mapping[str, Any], argv: Sequence[str]) -> int:
     """Print the decisions for this host, or for a captured one."""
@@ -31,11 +36,6 @@ def run(launcher_options: Mapping[str, Any], argv: Sequence[str]) -> int:
     host, plan = plan_launch(request, capture or Path("/"))
     print(as_json(host, plan) if "--json" in launcher_options else text(host, plan))
     return 0
-
-
-WHOLE = "--dry-run instead of explain prints the whole line"
-ORDER = ("left out", "image", "engine", "engine option", "GPU selection", "device", "aam check",
-         "attention", "flag", "mount", "variable", "kept out")  # fmt: skip
 
 
 def text(host: Host, plan: Plan) -> str:

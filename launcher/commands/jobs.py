@@ -20,6 +20,14 @@ from launcher.slurm.queue import Queued
 
 SHOWN = 30
 
+ENDED = re.compile(r"^aam-job: ended with status (\d+)(, stopped)?", re.MULTILINE)
+
+QUEUED_AGAIN = re.compile(r"^aam-job: stopped .*; queued again$", re.MULTILINE)
+
+TAIL = 1 << 16
+
+METRICS = ("val_loss", "train_loss")
+
 
 def run(launcher_options: Mapping[str, Any], argv: Sequence[str]) -> int:
     """List the jobs that were submitted from here, the most recent first."""
@@ -45,12 +53,6 @@ def _table(rows: Sequence[JobStatus]) -> list[str]:
     widths = [max(len(row[k]) for row in cells) for k in range(6)]
     return ["  ".join([*(c.ljust(w) for c, w in zip(row, widths, strict=False)), row[6]])
             for row in cells]  # fmt: skip
-
-
-ENDED = re.compile(r"^aam-job: ended with status (\d+)(, stopped)?", re.MULTILINE)
-QUEUED_AGAIN = re.compile(r"^aam-job: stopped .*; queued again$", re.MULTILINE)
-TAIL = 1 << 16
-METRICS = ("val_loss", "train_loss")
 
 
 @dataclass(frozen=True)

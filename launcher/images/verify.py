@@ -26,6 +26,11 @@ from launcher.plan.environment import unset
 WRONG = 1
 """Exit status of `aam check` if an attention backend computes wrong results."""
 
+FINGERPRINT = re.compile(r"Fingerprint: *([0-9A-F]+)")
+
+UNKNOWN_KEY = ("signature made by unknown entity", "key material not provided")
+"""Phrases of `verify` for a signature whose key is not in the keyring."""
+
 
 def verify(
     image: Image, engine: str | None, folder: Path, test: bool, key: Path | None = None
@@ -136,11 +141,6 @@ def _run(
         evidence = f"{what} ended with status {done.returncode}"
         raise Unavailable("The image does not work here", evidence, "see its output above")
     return done.returncode
-
-
-FINGERPRINT = re.compile(r"Fingerprint: *([0-9A-F]+)")
-UNKNOWN_KEY = ("signature made by unknown entity", "key material not provided")
-"""Phrases of `verify` for a signature whose key is not in the keyring."""
 
 
 def _signer(program: str, place: Path, key: Path | None) -> str | None:

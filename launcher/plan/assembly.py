@@ -24,6 +24,8 @@ from launcher.plan.plan import Plan
 from launcher.plan.request import Request
 from launcher.plan.selection import Choice
 
+STRATEGIES = ("--distributed", "--fsdp", "--data-parallel")
+
 
 def assemble_plan(inputs: LaunchInputs, choice: Choice, known: KnownReport | None = None) -> Plan:
     """Return the plan of a launch, with every decision.
@@ -108,9 +110,6 @@ def _warnings(host: Host, choice: Choice, catalog: Catalog) -> list[Finding]:
         cause = f"Only one {prefix.rstrip('-')} instance is used"
         found.append(Finding("warning", cause, evidence, remedy))
     return found
-
-
-STRATEGIES = ("--distributed", "--fsdp", "--data-parallel")
 
 
 def required(

@@ -13,6 +13,8 @@ from launcher.plan.gpu_groups import GpuSurvey
 from launcher.plan.request import GpuUse
 from launcher.plan.settings import LaunchSettings
 
+ABSENT = "A device node is absent"
+
 
 def require_served(
     gpus: GpuSurvey,
@@ -101,9 +103,6 @@ def lacks_cdi(image: Image, host: Host) -> bool:
     if vendor is None or not vendor.host_libraries:
         return False
     return not any(device.kind == vendor.cdi_kind for device in host.cdi)
-
-
-ABSENT = "A device node is absent"
 
 
 def require_devices(host: Host, gpus: Sequence[Gpu]) -> None:

@@ -1,4 +1,4 @@
-"""Request: a command of `aam` and the options of the launcher, parsed on the host.
+"""Request: a command of `aam` with the values of its options, parsed on the host.
 
 A typo, a wrong value or a number out of range is an error on the login node, not after an hour in a
 queue.
@@ -8,58 +8,16 @@ from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
-from pathlib import Path
 from typing import Any, Literal
 
 from aam.contract.options import (
-    OptionSpec,
     ParsedCommand,
     parse_command,
     parse_known,
-    specs,
     split_command,
 )
-from aam.contract.options.field import ONE_OR_MORE, option
 from launcher.host.facts import Slurm
-from launcher.plan.settings import FILES_ONLY, SETTING_SPECS
-
-
-@dataclass(frozen=True)
-class LaunchOptions:
-    """Options of the launcher."""
-
-    dry_run: bool = option(
-        "Print what would run, and stop: a command line, or the script of a job.",
-        default=False,
-        basic=True,
-    )
-    gpus: int | None = option(
-        "Number of GPUs; pretrain and train start a process for each, and they share every batch.",
-        default=None,
-        takes=ONE_OR_MORE,
-        basic=True,
-    )
-    force: bool = option(
-        "Run in an image that does not fit this host; the run record notes it.", default=False
-    )
-    recheck: bool = option(
-        "Measure again whether the GPU computes attention correctly.", default=False
-    )
-    json: bool = option("Print JSON.", default=False)
-    host: Path | None = option(
-        "Decide for another host, captured in a tar or a folder.", default=None, role="input"
-    )
-
-
-LAUNCHER_OPTIONS: dict[str, OptionSpec] = {
-    spec.flag: spec
-    for spec in (
-        *(spec for key, spec in SETTING_SPECS.items() if key not in FILES_ONLY),
-        *specs(LaunchOptions),
-    )
-}
-"""The launcher's own options by flag; no option of `aam` has one of these names but --json."""
-
+from launcher.plan.launcher_options import LAUNCHER_OPTIONS
 
 GpuUse = Literal["required", "automatic", "never"]
 

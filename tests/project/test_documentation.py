@@ -13,7 +13,8 @@ from launcher import options
 from launcher.commands import parse_own
 from launcher.options import FORWARDING, NAMES
 from launcher.options.submit import SubmitOptions
-from launcher.plan.request import LAUNCHER_OPTIONS, request_of
+from launcher.plan.launcher_options import LAUNCHER_OPTIONS
+from launcher.plan.request import request_of
 
 ROOT = Path(__file__).parents[2]
 DOCUMENTS = [ROOT / "README.md", ROOT / "CONTRIBUTING.md", *sorted((ROOT / "docs").rglob("*.md"))]
