@@ -65,9 +65,9 @@ class StackFault:
         name: "aotriton-mask".
         vendor: name in `launcher.gpus.VENDORS`.
         torch: releases of PyTorch that have it.
-        flags: arguments of `aam` that avoid it.
         reason: what is wrong.
         source: issue, pull request or measurement.
+        flags: arguments of `aam` that avoid it.
         known_from: "catalog", or the measurement.
         archs: GPU architectures on which it is known; empty: all of the vendor.
         variables: environment variables that avoid it.
@@ -76,9 +76,9 @@ class StackFault:
     name: str
     vendor: str
     torch: tuple[str, ...]
-    flags: tuple[str, ...]
     reason: str
     source: str
+    flags: tuple[str, ...] = ()
     known_from: str = "catalog"
     archs: tuple[str, ...] = ()
     variables: Mapping[str, str] = field(default_factory=dict)
@@ -125,28 +125,15 @@ def catalog_of(content: Mapping[str, Any]) -> Catalog:
     return Catalog(
         images=tuple(_image(name, keys, "catalog") for name, keys in content["images"].items()),
         drivers={
-            vendor: tuple(
-                DriverRange(
-                    release, tuple(r["module"]), tuple(r["serves"]), r.get("confirmed", True)
-                )
-                for release, r in releases.items()
-            )
+            vendor: tuple(DriverRange(release=name, **_hashable(r)) for name, r in releases.items())
             for vendor, releases in content["drivers"].items()
         },
-        faults=tuple(
-            StackFault(
-                name=name,
-                vendor=f["vendor"],
-                torch=tuple(f["torch"]),
-                flags=tuple(f.get("flags", ())),
-                reason=f["reason"],
-                source=f["source"],
-                archs=tuple(f.get("archs", ())),
-                variables=f.get("variables", {}),
-            )
-            for name, f in content["faults"].items()
-        ),
+        faults=tuple(StackFault(name=k, **_hashable(f)) for k, f in content["faults"].items()),
     )
+
+
+def _hashable(keys: Mapping[str, Any]) -> dict[str, Any]:
+    return {key: tuple(v) if isinstance(v, list) else v for key, v in keys.items()}
 
 
 def extended(catalog: Catalog, images: tuple[Entry, ...]) -> Catalog:

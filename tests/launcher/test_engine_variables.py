@@ -6,7 +6,7 @@ from pathlib import Path
 
 import pytest
 
-from launcher.engines import ENGINES, containers_conf
+from launcher.engines import ENGINES, podman
 from launcher.host.tree import FolderTree
 from launcher.plan.environment import unset
 
@@ -49,7 +49,7 @@ runtime = "runc" # which one
 
 
 def additions(root: Path, **variables: str) -> dict[str, str]:
-    return dict(containers_conf.additions(FolderTree(root), {"HOME": "/home/ada", **variables}, 7))
+    return dict(podman.additions(FolderTree(root), {"HOME": "/home/ada", **variables}, 7))
 
 
 def put(root: Path, path: str, text: str) -> None:

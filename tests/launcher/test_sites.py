@@ -86,7 +86,7 @@ def test_names_of_the_user_are_filled_in_and_those_of_the_job_are_not(tmp_path: 
          "An unknown key: 'sorce' of partition in {f}:2; did you mean 'source'?"),
         ("nodes: many", "'nodes' in {f}:1 is 'many'; give a whole number."),
         ("nodes: -1", "'nodes' in {f}:1 is -1; give a whole number."),
-        ("whole_nodes: 1", "'whole_nodes' in {f}:1 is 1; give yes or no."),
+        ("whole_nodes: 1", "'whole_nodes' in {f}:1 is 1; give true or false."),
         ("modules: rocm", "'modules' in {f}:1 is 'rocm'; give a list of strings."),
         ("network: [a]", "'network' in {f}:1 is ['a']; give `name: value` pairs."),
         ("network: {a b: 1}", "Not a variable's name: 'a b' in {f}:1"),
