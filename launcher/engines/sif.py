@@ -1,4 +1,4 @@
-"""Engines that run SIF files: Apptainer, SingularityCE and SingularityPro 4, by `exec`, contained.
+"""SIF engines (Apptainer, SingularityCE and Pro 4): isolation, builds, records and verification.
 
 --contain gives a minimal /dev, no home and no `bind path` of the site but /etc/hosts and
 /etc/localtime; --cleanenv no variable of the host. `mount hostfs = yes` of a site holds even under

@@ -1,4 +1,4 @@
-"""Errors for launches without a usable engine, image or GPU, with remedies."""
+"""Errors for launches without a usable engine, image, GPU or device node, with remedies."""
 
 from __future__ import annotations
 

@@ -200,8 +200,7 @@ def _fact(key: str, entry: Entry) -> Fact:
             remedy = nearest(str(name), FACT, f"known are {', '.join(FACT)}")
             raise ConfigurationError("An unknown key", evidence, remedy)
     confirmed = value.get("confirmed")
-    if confirmed is not None and not isinstance(confirmed, bool):
-        evidence = f"'confirmed' of {key} in {entry.where} is {confirmed!r}"
-        raise ConfigurationError("A value of the wrong type", evidence, "give yes or no")
+    if confirmed is not None:
+        require_type(f"{key}.confirmed", "switch", confirmed, entry.where)
     source, confirm = str(value.get("source", "")), str(value.get("confirm", ""))
     return Fact(value["value"], entry.where, source, confirmed, confirm)
