@@ -74,11 +74,6 @@ def parsed(text: str | bytes) -> Any:
     return content
 
 
-def strings(value: object) -> bool:
-    """Return whether a value is a list of strings."""
-    return isinstance(value, list) and all(isinstance(item, str) for item in value)
-
-
 def typed(expected: Any, value: object, place: str) -> Any:
     """Return a JSON value as `expected`: a frozen dataclass, a mapping, a tuple or a scalar.
 

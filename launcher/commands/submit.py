@@ -30,8 +30,7 @@ from launcher.plan.selection import choose
 from launcher.planning import requested_mounts
 from launcher.slurm import checks, decide, history, memory, queue
 from launcher.slurm.decide import node_of
-from launcher.slurm.job import Job
-from launcher.slurm.script import NODE_FOLDER, TRIALS, script, shares_trials
+from launcher.slurm.script import NODE_FOLDER, TRIALS, Job, script, shares_trials
 from launcher.slurm.sweep import tasks_of
 
 PLAIN_SITE = "slurm"

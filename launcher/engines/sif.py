@@ -21,14 +21,13 @@ the engine.
 from __future__ import annotations
 
 import os
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from aam.contract.errors import MissingInput
 from aam.contract.files import atomic_write, sha256
 from launcher import processes
-from launcher.engines import sif_conf
 from launcher.engines.base import (
     GIB,
     PYTHON,
@@ -50,6 +49,7 @@ if TYPE_CHECKING:
     from launcher.engines.build_log import BuildLog
     from launcher.plan.plan import Plan
 
+
 SIF = "sif"
 PREFIXES = ("APPTAINER", "SINGULARITY")
 SAFE = ("CACHEDIR", "TMPDIR", "LOCALCACHEDIR", "CONFIGDIR", "DISABLE_CACHE", "MESSAGELEVEL",
@@ -64,6 +64,25 @@ FAST = "-comp zstd -Xcompression-level 1"
 
 HOST_FILES = ("/etc/hosts", "/etc/localtime")
 """Default `bind path`s, which --contain keeps and `--no-mount bind-paths` does not."""
+
+
+Conf = Mapping[str, tuple[str, ...]]
+"""Keys of apptainer.conf or singularity.conf that count; one may come more than once.
+
+Those count that can break a promise of the launcher, or keep a container from starting (each tried
+with Apptainer 1.4.5).
+"""
+
+LIBRARY_KEYS = {
+    f"always use {flags[0][2:]}": (vendor, flags[1])
+    for vendor in VENDORS.values() if (flags := vendor.library_flags)
+}  # fmt: skip
+"""Keys that bind a vendor's libraries of the host into every container."""
+
+LIMITS = ("limit container owners", "limit container groups", "limit container paths")
+
+CONF_KEYS = (*LIBRARY_KEYS, *LIMITS, "mount home", "mount hostfs", "bind path", "user bind control",
+        "allow container sif", "allow setuid", "enable overlay", "enable underlay")  # fmt: skip
 
 
 def contained(host_libraries: str, host_devices: bool = False) -> list[str]:
@@ -113,11 +132,11 @@ class SifEngine(Engine):
     ) -> tuple[str | None, Iterable[tuple[str, str]]]:
         """Return what keeps containers from starting, and the settings that change them."""
         real = os.path.realpath(path)
-        place = sif_conf.path_of(os.path.basename(real), real)
-        conf = sif_conf.read(tree, place)
+        place = conf_path(os.path.basename(real), real)
+        conf = read_conf(tree, place)
         may_start = user_id == 0 or self._is_set_uid(real)
         obstacle = None if may_start else user_namespaces(tree)
-        return obstacle or sif_conf.obstacle(conf, place), sif_conf.remarks(conf)
+        return obstacle or conf_obstacle(conf, place), conf_remarks(conf)
 
     def _is_set_uid(self, real: str) -> bool:
         prefix = os.path.dirname(os.path.dirname(real))
@@ -263,3 +282,54 @@ def has_option(program: str, command: str, option: str) -> bool:
     """Return whether the help of a program's command lists an option."""
     done = processes.run([program, command, "--help"])
     return option in (done.stdout + done.stderr).split()
+
+
+def conf_path(name: str, program: str) -> str:
+    """Return where an engine's configuration lies: /etc for one in /usr, else below its prefix."""
+    prefix = os.path.dirname(os.path.dirname(program))
+    return f"{'' if prefix == '/usr' else prefix}/etc/{name}/{name}.conf"
+
+
+def read_conf(tree: HostTree, path: str) -> Conf:
+    """Return the keys that count; nothing where the file is absent or may not be read."""
+    found: dict[str, tuple[str, ...]] = {}
+    for line in (tree.read(path) or "").splitlines():
+        key, equals, value = line.partition("=")
+        name = key.strip()
+        if equals and name in CONF_KEYS:
+            found[name] = (*found.get(name, ()), value.strip())
+    return found
+
+
+def conf_obstacle(conf: Conf, path: str) -> str | None:
+    """Return the setting that keeps containers from starting or from mounting files, or None."""
+    if _is(conf, "user bind control", "no"):
+        return f"`user bind control = no` in {path}: no file of the host can be mounted"
+    if _is(conf, "allow container sif", "no"):
+        return f"`allow container sif = no` in {path}"
+    layers = ("enable overlay", "enable underlay")
+    if all(_is(conf, key, "no") for key in layers):
+        return f"neither overlay nor underlay is enabled in {path}: nothing can be mounted"
+    return None
+
+
+def conf_remarks(conf: Conf) -> Iterator[tuple[str, str]]:
+    """Yield each setting that changes a container, and what the launcher does about it."""
+    actions = {"mount hostfs": "--no-mount hostfs keeps the host's file systems out"}
+    for key, (vendor, keep_out) in LIBRARY_KEYS.items():
+        where = f" where there is no {vendor.title} GPU" if vendor.host_libraries else ""
+        actions[key] = f"{keep_out} keeps the host's libraries out{where}"
+    for key, action in actions.items():
+        if _is(conf, key, "yes"):
+            yield f"{key} = yes", action
+    binds = [path for path in conf.get("bind path", ()) if path.split(":")[0] not in HOST_FILES]
+    if binds:
+        yield f"bind path = {', '.join(binds)}", "--contain keeps them out; --bind lets one in"
+    for key in LIMITS:
+        values = [value for value in conf.get(key, ()) if value not in ("", "NULL")]
+        if values:
+            yield f"{key} = {', '.join(values)}", "an image elsewhere or of others will not start"
+
+
+def _is(conf: Conf, key: str, value: str) -> bool:
+    return conf.get(key, ("",))[-1].lower() == value

@@ -126,7 +126,7 @@ def _built(job: BuildJob, scratch: Path) -> Mapping[str, Any]:
     lock = complete_lock(job.image, job.arguments, job.folder, job.options.allow_one_source)
     context = scratch / "context"
     inputs = _inputs(definitions.stage(definitions.sources(), name, lock, context), job)
-    recorded = index.entry(index.read(job.folder), name, builder.image_format)
+    recorded = index.entry(index.read(job.folder), name, builder.engine.traits.image_format)
     is_same = not job.options.rebuild and recorded.get("inputs") == inputs
     if is_same and builder.engine.exists(builder.program, recorded, job.sif):
         return {**recorded, "new": False}
@@ -187,7 +187,7 @@ def _recorded(job: BuildJob, facts: Mapping[str, Any], log: BuildLog) -> Mapping
     engine, arguments = f"{builder.engine.name} {builder.version}", dict(job.arguments)
     entry = {**facts, "engine": engine, "arguments": {} if job.options.from_ else arguments}
     entry["built"] = int(time.time())
-    index.write(job.folder, name, builder.image_format, entry)
+    index.write(job.folder, name, builder.engine.traits.image_format, entry)
     log.step(f"{name} is built: {facts.get('reference') or job.sif}")
     if not job.options.from_:  # another image may not have the program that makes it
         try:
@@ -199,7 +199,7 @@ def _recorded(job: BuildJob, facts: Mapping[str, Any], log: BuildLog) -> Mapping
 
 def _inputs(context: str, job: BuildJob) -> str:
     arguments = json.dumps(dict(job.arguments), sort_keys=True)
-    parts = [context, job.builder.image_format, str(job.options.fast), arguments]
+    parts = [context, job.builder.engine.traits.image_format, str(job.options.fast), arguments]
     parts += [str(job.options.sign)] if job.options.sign else []
     return hashlib.sha256("\0".join(parts).encode()).hexdigest()
 

@@ -23,11 +23,6 @@ class Builder:
     program: str
     version: str
 
-    @property
-    def image_format(self) -> str:
-        """Its image format, as recorded in images.json."""
-        return self.engine.traits.image_format
-
 
 def find(requested: str | None, image_format: str | None = None) -> Builder:
     """Return the engine of this host to build with: the requested one, or the first that can.

@@ -58,7 +58,7 @@ def make(folder: Path, name: str, builder: Builder, recorded: Mapping[str, Any])
         digest = {"algorithm": "SHA256", "checksumValue": recorded["sha256"]}
         content["packages"][0]["checksums"] = [digest]
     text = json.dumps(content, indent=1) + "\n"
-    place_of_it = path_of(folder, name, builder.image_format)
+    place_of_it = path_of(folder, name, builder.engine.traits.image_format)
     with suppress(CannotCreate), index.locked(folder, "sbom"), atomic_write(place_of_it) as file:
         file.write_text(text)
     return text

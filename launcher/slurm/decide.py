@@ -18,8 +18,7 @@ from launcher.plan.launch_record import RECORD
 from launcher.plan.mounts import PathFact
 from launcher.plan.plan import Plan
 from launcher.plan.settings import LaunchSettings
-from launcher.slurm.job import Allocation, Program
-from launcher.slurm.script import NODE_FOLDER, PLAIN, resumable, shares_trials
+from launcher.slurm.script import NODE_FOLDER, PLAIN, Allocation, Program, resumable, shares_trials
 from launcher.slurm.site import Site
 
 NAME = re.compile(r"[A-Za-z0-9_.@+-]+\Z")

@@ -22,8 +22,7 @@ from launcher.options.submit import SubmitOptions
 from launcher.plan import environment
 from launcher.plan.plan import Plan
 from launcher.slurm import decide
-from launcher.slurm.job import Job, Program
-from launcher.slurm.script import BIND, NODE_FOLDER, plain, quoted, script
+from launcher.slurm.script import BIND, NODE_FOLDER, Job, Program, plain, quoted, script
 from launcher.slurm.site import Site
 
 SITE = "cosmos"

@@ -8,8 +8,8 @@ from pathlib import Path
 import pytest
 
 from launcher import engines
-from launcher.engines import sif_conf
-from launcher.engines.sif_conf import obstacle, path_of, remarks
+from launcher.engines import sif
+from launcher.engines.sif import conf_obstacle, conf_path, conf_remarks
 from launcher.host.tree import FolderTree
 
 SHIPPED = """
@@ -28,18 +28,18 @@ mount hostfs = no
 """
 
 
-def read(tmp_path: Path, text: str) -> sif_conf.Conf:
+def read(tmp_path: Path, text: str) -> sif.Conf:
     place = tmp_path / "etc/apptainer/apptainer.conf"
     place.parent.mkdir(parents=True, exist_ok=True)
     place.write_text(text)
-    return sif_conf.read(FolderTree(tmp_path), "/etc/apptainer/apptainer.conf")
+    return sif.read_conf(FolderTree(tmp_path), "/etc/apptainer/apptainer.conf")
 
 
 def test_what_is_shipped_needs_no_answer(tmp_path: Path) -> None:
     conf = read(tmp_path, SHIPPED)
-    assert obstacle(conf, "/c") is None
-    assert list(remarks(conf)) == []
-    assert sif_conf.read(FolderTree(tmp_path), "/etc/none") == {}
+    assert conf_obstacle(conf, "/c") is None
+    assert list(conf_remarks(conf)) == []
+    assert sif.read_conf(FolderTree(tmp_path), "/etc/none") == {}
 
 
 @pytest.mark.parametrize(
@@ -53,7 +53,7 @@ def test_what_is_shipped_needs_no_answer(tmp_path: Path) -> None:
     ],
 )
 def test_a_setting_that_would_break_a_promise(tmp_path: Path, line: str, answer: str) -> None:
-    ((setting, output),) = remarks(read(tmp_path, f"{SHIPPED}{line}\n"))
+    ((setting, output),) = conf_remarks(read(tmp_path, f"{SHIPPED}{line}\n"))
     assert setting == line
     assert answer in output
 
@@ -67,15 +67,15 @@ def test_a_setting_that_would_break_a_promise(tmp_path: Path, line: str, answer:
     ],
 )
 def test_a_setting_that_keeps_every_container_from_starting(tmp_path: Path, lines: str) -> None:
-    output = obstacle(read(tmp_path, f"{SHIPPED}{lines}\n"), "/etc/apptainer/apptainer.conf")
+    output = conf_obstacle(read(tmp_path, f"{SHIPPED}{lines}\n"), "/etc/apptainer/apptainer.conf")
     assert output is not None
     assert "/etc/apptainer/apptainer.conf" in output
 
 
 def test_where_configurations_lie() -> None:
-    assert path_of("apptainer", "/usr/bin/apptainer") == "/etc/apptainer/apptainer.conf"
+    assert conf_path("apptainer", "/usr/bin/apptainer") == "/etc/apptainer/apptainer.conf"
     pro = "/opt/singularitypro41/bin/singularity"
-    assert path_of("singularity", pro) == "/opt/singularitypro41/etc/singularity/singularity.conf"
+    assert conf_path("singularity", pro) == "/opt/singularitypro41/etc/singularity/singularity.conf"
 
 
 def facts(tmp_path: Path, uid: int) -> dict[str, str | None]:
@@ -110,7 +110,7 @@ def test_an_engine_that_may_not_mount_is_no_engine(tmp_path: Path) -> None:
     place = tmp_path / "etc/apptainer/apptainer.conf"
     # The program lies below the same prefix as its configuration.
     prefix = str(tmp_path)
-    assert path_of("apptainer", f"{prefix}/bin/apptainer") == str(place)
+    assert conf_path("apptainer", f"{prefix}/bin/apptainer") == str(place)
     conf = tmp_path / str(place).lstrip("/")
     conf.parent.mkdir(parents=True)
     conf.write_text("user bind control = no\n")

@@ -21,8 +21,7 @@ from launcher.images import usage
 from launcher.options.submit import SubmitOptions
 from launcher.plan.mounts import Mount
 from launcher.plan.plan import Plan, use_record
-from launcher.slurm.job import Allocation, Job, Program
-from launcher.slurm.script import script
+from launcher.slurm.script import Allocation, Job, Program, script
 from launcher.slurm.site import Site
 from tests.support.submissions import SHELLCHECK, WORDS, queued, submit
 
