@@ -14,8 +14,12 @@ from aam.data.metadata import groups, read_metadata
 from aam.data.study import Study, load_study
 from aam.data.taxonomy import read_taxonomy
 from aam.members.base import Rows
-from aam.members.clade_importance import clade_table
-from aam.members.importance import importance_table, rank_by_permutation, read_members
+from aam.members.importance import (
+    clade_table,
+    importance_table,
+    rank_by_permutation,
+    read_members,
+)
 from aam.members.sample_attention import attention_table
 from aam.report.figures.attention import draw_attention
 from aam.training.inference.new_samples import read_covariates, select_as_trained

@@ -22,6 +22,7 @@ from torch import Tensor
 from aam import __version__
 from aam.contract.errors import DataError
 from aam.contract.files import atomic_write
+from aam.contract.options.device import DeviceOptions
 from aam.contract.options.field import ABOVE_ZERO, ONE_OR_MORE, ZERO_OR_MORE
 from aam.contract.options.training import TransformName
 from aam.data.covariates import CovariateEncoder
@@ -36,6 +37,7 @@ from aam.members.uncertainty import ProportionalOdds
 from aam.serialization import archive, schema
 from aam.serialization.arrays import to_arrays, to_tensors
 from aam.serialization.schema import Mismatch
+from aam.training.inference.prediction import LoadedModel, build_models
 from aam.training.model_config import ModelConfig
 from aam.training.run_files import checkpoints
 from aam.training.target_transforms import UNLIMITED, OutputRange, TargetScale
@@ -145,6 +147,12 @@ class EnsembleCheckpoint:
     def max_bp(self) -> int:
         """Nucleotides of the longest sequence that the models read."""
         return self.networks[0][0].shape.max_bp if self.networks else self.tokens_FL.shape[1]
+
+    def build_networks(self, device: DeviceOptions) -> list[LoadedModel]:
+        """Build the networks of the transformer's folds; none without it."""
+        if not self.networks:
+            return []
+        return build_models(self.networks, [Path(TRANSFORMER)] * len(self.networks), device)
 
     @property
     def encoder(self) -> CovariateEncoder | None:

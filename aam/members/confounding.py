@@ -72,7 +72,7 @@ def confounders(
     model = folds.drawn(ensemble_MC)
     constant = folds.drawn(_predict(np.zeros(len(labels.values)), folds))
     best = model.whole[metric]
-    found = []
+    predictive = []
     for name, values_N in tested.items():
         if not _may_predict(values_N):
             continue
@@ -89,8 +89,8 @@ def confounders(
         numeric = labels.type == "regression"
         same = _is_monotone(values_N, labels.values) if numeric else value >= _SAME
         score = asdict(column.score()[metric])
-        found.append({"column": name, "metric": metric, **score, "other_form": same})
-    return sorted(found, key=lambda one: -one["value"])
+        predictive.append({"column": name, "metric": metric, **score, "other_form": same})
+    return sorted(predictive, key=lambda one: -one["value"])
 
 
 def warning(confounder: Mapping[str, Any]) -> str:
@@ -141,7 +141,7 @@ def _predict(values_N: npt.NDArray[Any], folds: Folds) -> F64:
     from sklearn.tree import DecisionTreeRegressor
 
     outputs_NC = folds.labels.outputs_NC
-    found = []
+    predictions = []
     for split in folds.splits:
         fitted, predicted = training_rows(split), split.held_out[1]
         if values_N.dtype.kind == "f":
@@ -149,7 +149,7 @@ def _predict(values_N: npt.NDArray[Any], folds: Folds) -> F64:
             leaf = max(_LEAF, len(fitted) // 20)
             tree = DecisionTreeRegressor(min_samples_leaf=leaf, random_state=0)
             tree.fit(column[fitted], outputs_NC[fitted])
-            found.append(tree.predict(column[predicted]).reshape(len(predicted), -1))
+            predictions.append(tree.predict(column[predicted]).reshape(len(predicted), -1))
             continue
         mean_C = outputs_NC[fitted].mean(axis=0)
         of_fold = np.tile(mean_C, (len(predicted), 1))
@@ -157,5 +157,5 @@ def _predict(values_N: npt.NDArray[Any], folds: Folds) -> F64:
             same = fitted[values_N[fitted] == value]
             total_C = outputs_NC[same].sum(axis=0) + _SHRINKAGE * mean_C
             of_fold[values_N[predicted] == value] = total_C / (len(same) + _SHRINKAGE)
-        found.append(of_fold)
-    return np.concatenate(found)
+        predictions.append(of_fold)
+    return np.concatenate(predictions)

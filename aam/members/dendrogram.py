@@ -35,8 +35,8 @@ def average_linkage(tokens_FL: Tokens) -> F64 | None:
         return None
     distances = mismatches(tokens_FL, tokens_FL).clip(min=0)
     np.fill_diagonal(distances, 0)
-    found: F64 = linkage(squareform(distances, checks=False), "average")
-    return found
+    merges: F64 = linkage(squareform(distances, checks=False), "average")
+    return merges
 
 
 @dataclass(frozen=True)
@@ -115,11 +115,11 @@ class Dendrogram:
 
     def membership(self, places: Places) -> sparse.csr_array:
         """Return the branches above each ASV, float64 [U, B] of zeros and ones."""
-        found = sparse.csr_array(self.paths_FB[places.nearest_U])
-        reached = np.repeat(places.mismatches_U, np.diff(found.indptr))
-        found.data = (self.heights_B[found.indices] >= reached).astype(np.float64)
-        found.eliminate_zeros()
-        return found
+        member_UB = sparse.csr_array(self.paths_FB[places.nearest_U])
+        reached = np.repeat(places.mismatches_U, np.diff(member_UB.indptr))
+        member_UB.data = (self.heights_B[member_UB.indices] >= reached).astype(np.float64)
+        member_UB.eliminate_zeros()
+        return member_UB
 
     def abundances(self, weights: sparse.csr_array, places: Places) -> sparse.csr_array:
         """Return FINEST times the relative abundance below each branch, float64 [N, B].
@@ -134,10 +134,11 @@ class Dendrogram:
 
     def features(self, weights: sparse.csr_array, places: Places) -> sparse.csr_array:
         """Return the log abundance below each branch times the root of its length, [N, B]."""
-        found = self.abundances(weights, places)
-        found.sort_indices()  # One order of the sums, whatever the samples were computed with.
-        found.data = np.log10(1 + found.data) * np.sqrt(self.lengths_B)[found.indices]
-        return found
+        features_NB = self.abundances(weights, places)
+        features_NB.sort_indices()  # one order of the sums, whatever other samples there are
+        logs = np.log10(1 + features_NB.data)
+        features_NB.data = logs * np.sqrt(self.lengths_B)[features_NB.indices]
+        return features_NB
 
     def arrays(self) -> Arrays:
         """Return the state, see `base.Model`."""

@@ -116,8 +116,8 @@ def mean_gradients(
     kernel_NM = model.kernel(inputs) * slopes_N[:, None]
     outputs_NC = kernel_NM @ dual_MC
     gradients = []
-    for own in chunks(len(tokens_UL)):
-        share_Nu, tokens_uL = share[:, own], tokens_UL[own]
+    for chunk in chunks(len(tokens_UL)):
+        share_Nu, tokens_uL = share[:, chunk], tokens_UL[chunk]
         to_landmarks_uM = (model.landmarks.weights @ similarities(reference_FL, tokens_uL)).T
         if model.gamma == 0:
             mean_slope_u = share_Nu.T @ slopes_N
@@ -189,8 +189,8 @@ def contributed_effects(
     mean_U, spread_U = _moments(features)
     effects = []
     for values in contributions.values:
-        own = values[:, seen]
-        covariance_U = own.multiply(features).mean(axis=0) - own.mean(axis=0) * mean_U
+        values_NU = values[:, seen]
+        covariance_U = values_NU.multiply(features).mean(axis=0) - values_NU.mean(axis=0) * mean_U
         effects.append(np.divide(covariance_U, spread_U, where=spread_U > 0, out=0 * mean_U))
     return np.stack(effects, axis=1)
 

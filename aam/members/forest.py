@@ -1,5 +1,8 @@
 """Forest estimator: scikit-learn's random forest on relative abundances of ASVs and clades.
 
+A forest splits on one feature at a time, so it needs many splits for an effect that related ASVs
+share. Clades are average-linkage clusters of the sequences; they need no tree.
+
 A fitted forest is kept as arrays of its nodes, which a checkpoint can hold and this module applies.
 T trees; further shape suffixes: see `base`.
 """
@@ -15,13 +18,17 @@ from typing import Any
 import numpy as np
 import numpy.typing as npt
 from scipy import sparse
+from scipy.cluster.hierarchy import fcluster
 
 from aam.data.covariates import CovariateEncoder, Covariates, fit_encoder
 from aam.data.sequences import PAD
 from aam.members.base import F64, Arrays, Labels, Rows, Samples, Tokens
-from aam.members.clades import LEVELS, clades, membership
+from aam.members.dendrogram import average_linkage
 from aam.members.state import encoder_arrays, indices, numbers, restore_encoder
 from aam.serialization.schema import Mismatch
+
+LEVELS = (0.03, 0.1)
+"""Mean part of the positions at which two ASVs of a clade differ, at most."""
 
 _AT_ONCE = 256
 """Samples whose abundances are dense in memory."""
@@ -84,11 +91,11 @@ class ForestModel:
 
     def predict(self, inputs: ForestInputs) -> F64:
         """Return the mean over the trees [N, C], see `base.Model`."""
-        found = [np.empty((0, self.values.shape[1]))]
+        predictions = [np.empty((0, self.values.shape[1]))]
         for levels in self._descents(inputs):
             *_, leaves = levels
-            found.append(self.values[leaves].mean(axis=1))
-        return np.concatenate(found)
+            predictions.append(self.values[leaves].mean(axis=1))
+        return np.concatenate(predictions)
 
     def impurity_decrease(self, inputs: ForestInputs) -> F64:
         """Return the importance of each ASV, [F]: its part of the impurity decrease.
@@ -114,15 +121,14 @@ class ForestModel:
         total = np.bincount(tree, decrease)[tree]
         share = np.divide(decrease, total, out=np.zeros(nodes), where=total > 0)
         mean_F = np.asarray(inputs.abundances.mean(axis=0, dtype=np.float64))
-        parts = np.bincount(self.asvs, share, minlength=len(mean_F)) / max(share.sum(), 1e-300)
-        found_F: F64 = parts[: len(mean_F)]
+        member_FG = membership(np.empty((0, len(mean_F)), dtype=np.int64))
         if self.clades_VF is not None:
             member_FG = membership(self.clades_VF)
-            parts_G = np.zeros(member_FG.shape[1])
-            own = parts[len(mean_F) :][: len(parts_G)]
-            parts_G[: len(own)] = own
-            found_F = found_F + mean_F * (member_FG @ (parts_G / (mean_F @ member_FG).clip(1e-300)))
-        return found_F
+        asvs, clades = member_FG.shape
+        parts = np.bincount(self.asvs, share, minlength=asvs + clades) / max(share.sum(), 1e-300)
+        part_of_reads_G = parts[asvs : asvs + clades] / (mean_F @ member_FG).clip(1e-300)
+        importance_F: F64 = parts[:asvs] + mean_F * (member_FG @ part_of_reads_G)
+        return importance_F
 
     def _descents(self, inputs: ForestInputs) -> Iterator[Iterator[Rows]]:
         """Yield the levels of each block of samples."""
@@ -247,11 +253,11 @@ def model_of(
     """Copy the nodes of a fitted forest."""
     trees = [estimator.tree_ for estimator in forest.estimators_]
     roots = np.cumsum([0, *(tree.node_count for tree in trees)])[:-1]
-    own = [np.arange(tree.node_count) for tree in trees]
+    nodes_of = [np.arange(tree.node_count) for tree in trees]
     leaf = [tree.children_left < 0 for tree in trees]
 
     def children(name: str) -> Rows:
-        parts = zip(trees, roots, own, leaf, strict=True)
+        parts = zip(trees, roots, nodes_of, leaf, strict=True)
         return np.concatenate(
             [np.where(end, nodes, getattr(t, name)) + root for t, root, nodes, end in parts]
         )
@@ -273,3 +279,29 @@ def model_of(
         encoder,
         clades_VF,
     )
+
+
+def clades(tokens_FL: Tokens) -> Rows:
+    """Return the clade of each ASV at each of the `LEVELS`, int64 [levels, F].
+
+    Clades have the numbers from 1, each level its own; 0 is an ASV that is alone.
+    """
+    number = len(tokens_FL)
+    clades_VF = np.zeros((len(LEVELS), number), dtype=np.int64)
+    if (tree := average_linkage(tokens_FL)) is None:
+        return clades_VF
+    length = (tokens_FL > 0).sum(axis=1).mean()
+    for clades_F, level in zip(clades_VF, LEVELS, strict=True):
+        labels = fcluster(tree, level * length, "distance")
+        shared = np.flatnonzero(np.bincount(labels)[labels] > 1)
+        numbers = np.unique(labels[shared], return_inverse=True)[1]
+        clades_F[shared] = 1 + clades_VF.max(initial=0) + numbers
+    return clades_VF
+
+
+def membership(clades_VF: Rows) -> sparse.csr_array:
+    """Return which ASVs are in which clade, float32 [F, clades] of zeros and ones."""
+    level, asv = np.nonzero(clades_VF)
+    ones = np.ones(len(asv), dtype=np.float32)
+    shape = clades_VF.shape[1], int(clades_VF.max(initial=0))
+    return sparse.csr_array((ones, (asv, clades_VF[level, asv] - 1)), shape)

@@ -1,4 +1,4 @@
-"""Importance of ASVs: table of how much the predictions of a model depend on each.
+"""Importance of ASVs, and of taxa: tables of how much the predictions of a model depend on each.
 
 `docs/importance.md` documents the columns. U ASVs of the table, K folds; further shape suffixes:
 see `base`.
@@ -19,6 +19,7 @@ from aam.contract.files import require
 from aam.contract.options.device import DeviceOptions
 from aam.data.covariates import Covariates
 from aam.data.study import Study
+from aam.data.taxonomy import named_ranks
 from aam.members import checkpoint
 from aam.members.base import F64, Labels, Rows, Samples
 from aam.members.checkpoint import TRANSFORMER, EnsembleCheckpoint, StoredEnsemble
@@ -31,11 +32,14 @@ from aam.members.similarity import log_abundances
 from aam.members.stability import FOLD_RANK, stability
 from aam.numerics.device import choose_device
 from aam.training.inference.integrated_gradients import integrated_gradients
-from aam.training.inference.prediction import build_models, checkpoint_files
+from aam.training.inference.prediction import checkpoint_files
 from aam.training.run_files import checkpoints
 from aam.training.target_transforms import UNSCALED
 
 BATCH_SIZE = 16
+
+_SUMMED = ("effect", "forest", "transformer_effect", "permutation", "mean_relative_abundance")
+"""Starts of the columns of an importance table that add up over ASVs."""
 
 
 def read_members(path: Path) -> EnsembleCheckpoint:
@@ -152,13 +156,54 @@ def rank_by_permutation(
     """
     column = {name: number for number, name in enumerate(study.table.feature_ids)}
     asvs = [column[name] for name in table["feature-id"][:first]]
-    found = permutation_importance(loaded, study, covariates, asvs, groups_N, device)
+    changes = permutation_importance(loaded, study, covariates, asvs, groups_N, device)
     place = table.columns.get_loc("prevalence")
-    table.insert(place, "permutation", pd.Series(found))
+    table.insert(place, "permutation", pd.Series(changes))
     table = table.sort_values("permutation", ascending=False, kind="stable", ignore_index=True)
     number = len(asvs)
-    table["rank"] = [*rankdata(-np.sort(found)[::-1]), *range(number + 1, len(table) + 1)]
+    table["rank"] = [*rankdata(-np.sort(changes)[::-1]), *range(number + 1, len(table) + 1)]
     return table
+
+
+def clade_table(table: pd.DataFrame) -> pd.DataFrame:
+    """Sum a table of `aam importance` over the ASVs of each taxon of each rank.
+
+    An effect is the change of the prediction for one standard deviation of the feature of each ASV
+    of the taxon. Of taxa with the same ASVs, such as a family with one genus, the lowest is listed.
+
+    Args:
+        table: with the column `taxon`, ranks separated by semicolons.
+
+    Returns:
+        Rows with taxon, level (1 for the highest rank), asvs (their number), the sums, and the
+        rank within the level; by level, the most important first.
+
+    Raises:
+        DataError: no ASV has a taxon.
+    """
+    members: dict[tuple[str, ...], list[int]] = {}
+    for row, named in enumerate(map(named_ranks, table["taxon"])):
+        for level in range(1, len(named) + 1):
+            members.setdefault(tuple(named[:level]), []).append(row)
+    lowest: dict[tuple[int, ...], tuple[str, ...]] = {}
+    for taxon, rows in members.items():
+        lowest[tuple(rows)] = max(lowest.get(tuple(rows), ()), taxon, key=len)
+    if not lowest:
+        raise DataError("No ASV has a taxon", f"{len(table)} ASVs", "give another taxonomy")
+    summed = [name for name in table.columns if name.startswith(_SUMMED)]
+    values = table[summed].to_numpy(np.float64)
+    taxa = pd.DataFrame(
+        {
+            "taxon": ["; ".join(taxon) for taxon in lowest.values()],
+            "level": [len(taxon) for taxon in lowest.values()],
+            "asvs": [len(rows) for rows in lowest],
+        }
+    )
+    # Only the first ASVs are permuted, see --first.
+    taxa[summed] = np.array([np.nansum(values[list(rows)], axis=0) for rows in lowest])
+    sizes = taxa[[name for name in summed if name != "mean_relative_abundance"]].abs()
+    taxa["rank"] = sizes.groupby(taxa["level"]).rank(ascending=False).mean(axis=1)
+    return taxa.sort_values(["level", "rank"], kind="stable", ignore_index=True)
 
 
 def _network_importances(
@@ -169,17 +214,16 @@ def _network_importances(
     options: DeviceOptions,
 ) -> list[Importance]:
     """Compute the importance for the network of each fold."""
-    networks = build_models(loaded.networks, [Path(TRANSFORMER)] * len(loaded.networks), options)
     device = choose_device(options)
     features = log_abundances(samples)
-    found = []
-    for network in networks:
+    importances = []
+    for network in loaded.build_networks(options):
         contributions = integrated_gradients(
             network, study, BATCH_SIZE, device, covariates=samples.covariates
         )
         effects_UC = contributed_effects(contributions, seen, features)
-        found.append(of_effects("transformer_effect", effects_UC, loaded.stored.classes))
-    return found
+        importances.append(of_effects("transformer_effect", effects_UC, loaded.stored.classes))
+    return importances
 
 
 def _mean(each: Sequence[Importance]) -> Importance:
@@ -196,7 +240,7 @@ def _mean_rank(sizes: Sequence[F64]) -> F64:
 
 
 def _taxa(taxa: Mapping[str, str], ids: Sequence[str]) -> list[str]:
-    found = [taxa.get(name, "") for name in ids]
+    named = [taxa.get(name, "") for name in ids]
     unmatched = sum(name not in taxa for name in ids)
     if unmatched == len(ids):
         raise DataError(
@@ -206,4 +250,4 @@ def _taxa(taxa: Mapping[str, str], ids: Sequence[str]) -> list[str]:
         )
     if unmatched:
         info(f"{unmatched} of {len(ids)} ASVs are not in the taxonomy.")
-    return found
+    return named

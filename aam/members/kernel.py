@@ -175,19 +175,19 @@ class Kernel:
         nearest_U = np.zeros(len(tokens_UL), dtype=np.int64)
         mismatches_U = np.full(len(tokens_UL), np.inf, dtype=np.float32)
         for chunk in chunks(len(reference_FL)):
-            found = mismatches(tokens_UL, reference_FL[chunk])
-            smoothed_NF[:, chunk] = weights @ similarity(found)
-            fewest_U = found.min(axis=1)
+            mismatches_UK = mismatches(tokens_UL, reference_FL[chunk])
+            smoothed_NF[:, chunk] = weights @ similarity(mismatches_UK)
+            fewest_U = mismatches_UK.min(axis=1)
             fewer_U = fewest_U < mismatches_U
-            nearest_U[fewer_U] = chunk.start + found[fewer_U].argmin(axis=1)
+            nearest_U[fewer_U] = chunk.start + mismatches_UK[fewer_U].argmin(axis=1)
             mismatches_U[fewer_U] = fewest_U[fewer_U]
         norms_N = np.zeros(weights.shape[0])
         for chunk in chunks(len(tokens_UL)):
             smoothed = weights @ similarities(tokens_UL, tokens_UL[chunk])
             norms_N += weights[:, chunk].multiply(smoothed).sum(axis=1)
         places = Places(nearest_U, mismatches_U)
-        own = self.clades and tokens_UL is reference_FL
-        dendrogram = Dendrogram.of(reference_FL) if own else None
+        of_training = self.clades and tokens_UL is reference_FL
+        dendrogram = Dendrogram.of(reference_FL) if of_training else None
         return KernelInputs(weights, smoothed_NF, norms_N, places, dendrogram, samples.covariates)
 
     def fit(self, inputs: KernelInputs, labels: Labels, seed: int) -> KernelModel:

@@ -102,8 +102,8 @@ class KernelInputs:
         """Add the products of the scaled features of two samples to their kernel."""
         norms_N, clades_NB, features_NP = self.norms_N, None, None
         if summands.clades is not None:
-            found = summands.clades.features(self.weights, self.places)
-            clades_NB = sparse.csr_array(summands.clade_scale * found)
+            features_NB = summands.clades.features(self.weights, self.places)
+            clades_NB = sparse.csr_array(summands.clade_scale * features_NB)
             norms_N = norms_N + squared_norms(clades_NB)
         if summands.encoder is not None and summands.scale:
             assert self.covariates is not None
@@ -133,8 +133,8 @@ class Landmarks:
     @classmethod
     def of(cls, inputs: KernelInputs, rows: Rows) -> Landmarks:
         """Take the samples at `rows`, of the training study."""
-        own = inputs.take(rows)
-        return cls(own.weights, own.norms_N, own.clades_NB, own.features_NP)
+        chosen = inputs.take(rows)
+        return cls(chosen.weights, chosen.norms_N, chosen.clades_NB, chosen.features_NP)
 
     def kernel(self, inputs: KernelInputs) -> F64:
         """Return the linear kernel of samples and landmarks, [N, M]."""
@@ -172,8 +172,8 @@ class Landmarks:
         weights = sparse.csr_array((data.astype(np.float32), columns, starts), shape=shape)
         clades_MB, features_MP = None, None
         if summands.clades is not None:
-            found = summands.clades.features(weights, Places.of_training(asvs))
-            clades_MB = sparse.csr_array(summands.clade_scale * found)
+            features_MB = summands.clades.features(weights, Places.of_training(asvs))
+            clades_MB = sparse.csr_array(summands.clade_scale * features_MB)
         if summands.encoder is not None and summands.scale:
             features_MP = numbers(arrays, "features", len(norms_M), summands.encoder.width)
         return cls(weights, norms_M, clades_MB, features_MP)
@@ -181,13 +181,13 @@ class Landmarks:
 
 def squared_norms(features: sparse.csr_array) -> F64:
     """Return the squared length of each row."""
-    found: F64 = np.asarray(features.power(2).sum(axis=1), dtype=np.float64).ravel()
-    return found
+    norms_N: F64 = np.asarray(features.power(2).sum(axis=1), dtype=np.float64).ravel()
+    return norms_N
 
 
 def products(one_NB: sparse.csr_array, two_MB: sparse.csr_array) -> F64:
     """Return the inner products of all rows, [N, M]; a row is the same bits with any others."""
-    found_NM = np.empty((one_NB.shape[0], two_MB.shape[0]))
-    for chunk in chunks(len(found_NM)):
-        found_NM[chunk] = (two_MB @ one_NB[chunk].toarray().T).T
-    return found_NM
+    products_NM = np.empty((one_NB.shape[0], two_MB.shape[0]))
+    for chunk in chunks(len(products_NM)):
+        products_NM[chunk] = (two_MB @ one_NB[chunk].toarray().T).T
+    return products_NM

@@ -62,15 +62,15 @@ def fit_ridge(kernel_NM: F64, landmarks: Rows, labels: Labels) -> Ridge:
         U = features @ (vectors / np.sqrt(values))
         to_dual = whitening @ (vectors / np.sqrt(values))
     projected = U.T @ (y_NC - mean_C)
-    found = None
+    best = None
     for penalty in PENALTIES * values.sum():
         shrunk = values / (values + penalty)
         left_out_NC = leave_groups_out(U, shrunk, projected, y_NC, labels.groups)
         error = float(((left_out_NC - y_NC) ** 2).mean())
-        if found is None or error < found[0]:
-            found = error, shrunk, left_out_NC
-    assert found is not None
-    error, shrunk, left_out_NC = found
+        if best is None or error < best[0]:
+            best = error, shrunk, left_out_NC
+    assert best is not None
+    error, shrunk, left_out_NC = best
     dual_MC = to_dual @ (shrunk[:, None] * projected)
     offset_C = mean_C - kernel_NM.mean(axis=0) @ dual_MC
     return Ridge(error, left_out_NC, dual_MC, offset_C)
@@ -86,13 +86,13 @@ def leave_groups_out(U: F64, shrunk: F64, projected: F64, y_NC: F64, groups: Row
     residuals = y_NC - y_NC.mean(axis=0) - U @ (shrunk[:, None] * projected)
     names, group_of, sizes = np.unique(groups, return_inverse=True, return_counts=True)
     if len(names) in (1, samples):
-        own = 1 / samples + (U**2) @ shrunk
-        alone_NC: F64 = y_NC - residuals / (1 - own).clip(min=1e-9)[:, None]
+        hat_N = 1 / samples + (U**2) @ shrunk
+        alone_NC: F64 = y_NC - residuals / (1 - hat_N).clip(min=1e-9)[:, None]
         return alone_NC
     left_out = np.empty_like(residuals)
     for rows in np.split(np.argsort(group_of, kind="stable"), np.cumsum(sizes)[:-1]):
-        own = 1 / samples + (U[rows] * shrunk) @ U[rows].T
-        left_out[rows] = np.linalg.solve(np.eye(len(rows)) * (1 + 1e-9) - own, residuals[rows])
+        hat = 1 / samples + (U[rows] * shrunk) @ U[rows].T
+        left_out[rows] = np.linalg.solve(np.eye(len(rows)) * (1 + 1e-9) - hat, residuals[rows])
     left_out_NC: F64 = y_NC - left_out
     return left_out_NC
 
@@ -109,10 +109,10 @@ def fit_logistic(left_out_NC: F64, labels: Labels) -> F64:
         logits[-1, present] = 0
         return logits
     model = LogisticRegression(C=100.0, max_iter=1000).fit(left_out_NC, codes)
-    found = np.vstack([model.coef_.T, model.intercept_])
-    if found.shape[1] == 1:  # two classes: log odds of the second
-        found = np.hstack([np.zeros_like(found), found])
-    logits[:, present] = found
+    fitted = np.vstack([model.coef_.T, model.intercept_])
+    if fitted.shape[1] == 1:  # two classes: log odds of the second
+        fitted = np.hstack([np.zeros_like(fitted), fitted])
+    logits[:, present] = fitted
     return logits
 
 

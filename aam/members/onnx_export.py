@@ -144,8 +144,8 @@ def _mismatches(one_UL: Tensor, two_VL: Tensor) -> Tensor:
 def _letters(tokens_UL: Tensor) -> tuple[Tensor, Tensor]:
     """Return the indicators of A, C, G, T, float64 [U, 4 L], and their number in each sequence."""
     codes = torch.arange(1, 5, dtype=torch.uint8)
-    found_UP = (tokens_UL[:, :, None] == codes).double().flatten(1)
-    return found_UP, found_UP.sum(dim=1)
+    codes_UP = (tokens_UL[:, :, None] == codes).double().flatten(1)
+    return codes_UP, codes_UP.sum(dim=1)
 
 
 def parts_of(model: Path) -> list[Part]:
@@ -155,7 +155,7 @@ def parts_of(model: Path) -> list[Part]:
         MissingInput: there is no checkpoint.
         DataError: it cannot be read; a forest alone; a kernel that reads metadata columns.
     """
-    found: list[Part] = []
+    parts: list[Part] = []
     file = checkpoint.find(model)
     if file is None:
         networks = [checkpoints.read(one) for one in checkpoint_files(model)]
@@ -169,16 +169,16 @@ def parts_of(model: Path) -> list[Part]:
                     ", ".join(kernel.encoder.columns),
                     "export a model of the counts alone",
                 )
-            found.append(_kernel_part(loaded, kernel))
+            parts.append(_kernel_part(loaded, kernel))
     for fold, (config, content) in enumerate(networks, start=1):
         network = checkpoints.load_network(config, content).eval()
         encoder = network.encoder if isinstance(network, Predictor) else network
         name = "asv_encoder" if len(networks) == 1 else f"asv_encoder-fold-{fold}"
-        found.append(_encoder_part(name, encoder.nucleotides, config.shape.max_bp))
-    if not found:
+        parts.append(_encoder_part(name, encoder.nucleotides, config.shape.max_bp))
+    if not parts:
         remedy = "export a model with the member kernel or transformer"
         raise DataError("Nothing that can be exported", f"'{model}' has a forest alone", remedy)
-    return found
+    return parts
 
 
 def _kernel_part(loaded: EnsembleCheckpoint, model: KernelModel) -> Part:
@@ -243,8 +243,8 @@ def export(part: Part, path: Path) -> float:
         quiet.log_severity_level = 3
         session = onnxruntime.InferenceSession(str(temporary), quiet)
         given = {name: one.numpy() for name, one in zip(part.inputs, inputs, strict=True)}
-        found = session.run(None, given)[0]
-        difference = float(np.abs(found - expected).max() / np.abs(expected).max())
+        computed = session.run(None, given)[0]
+        difference = float(np.abs(computed - expected).max() / np.abs(expected).max())
         if not difference <= TOLERANCE:
             raise Unavailable(
                 "ONNX Runtime computes other values than PyTorch",

@@ -9,7 +9,6 @@ from __future__ import annotations
 
 import dataclasses
 from collections.abc import Callable, Sequence
-from pathlib import Path
 
 import numpy as np
 import torch
@@ -27,7 +26,7 @@ from aam.members.checkpoint import TRANSFORMER, EnsembleCheckpoint
 from aam.members.estimators import ESTIMATORS
 from aam.numerics.device import choose_device
 from aam.training.inference.network_outputs import apply_to_batch, profile_terms
-from aam.training.inference.prediction import LoadedModel, build_models, encode_for_models
+from aam.training.inference.prediction import LoadedModel, encode_for_models
 from aam.training.sample_selection import reading_plan
 
 SEED = 0
@@ -59,10 +58,7 @@ def permutation_importance(
         device: of the transformer.
     """
     names = [name for name, weight in loaded.stored.weights.items() if weight]
-    networks = []
-    if TRANSFORMER in names:
-        files = [Path(TRANSFORMER)] * len(loaded.networks)
-        networks = build_models(loaded.networks, files, device)
+    networks = loaded.build_networks(device) if TRANSFORMER in names else []
     study = _in_memory(study, networks)
     members = _members(loaded, networks, study, covariates, choose_device(device))
     classes = bool(loaded.stored.classes)

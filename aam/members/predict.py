@@ -22,7 +22,7 @@ from aam.training.inference.new_samples import (
     select_as_trained,
 )
 from aam.training.inference.output_tables import require_finite
-from aam.training.inference.prediction import InferenceSettings, build_models
+from aam.training.inference.prediction import InferenceSettings
 from aam.training.inference.prediction import predict as predict_with_networks
 
 
@@ -51,9 +51,7 @@ def predict_table(loaded: EnsembleCheckpoint, options: Predict) -> tuple[pd.Data
     if loaded.networks:
         target = loaded.networks[0][0].target
         assert target is not None
-        networks = build_models(
-            loaded.networks, [options.model] * len(loaded.networks), options.device
-        )
+        networks = loaded.build_networks(options.device)
         settings = InferenceSettings(
             options.batch_size,
             choose_device(options.device),

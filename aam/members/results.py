@@ -2,13 +2,12 @@
 
 from __future__ import annotations
 
-import json
 from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import Any
 
 from aam.console import info, warn
-from aam.contract.files import atomic_write
+from aam.contract.files import write_json
 from aam.contract.options import to_plain
 from aam.contract.options.commands.train import Train
 from aam.data.batches import BatchPlan
@@ -126,8 +125,7 @@ def _write_scores(
         folds,
         combined.predictions_MC,
     )
-    with atomic_write(folder / "scores.json") as temporary:
-        temporary.write_text(json.dumps(scores, indent=2) + "\n", encoding="utf-8")
+    write_json(folder / "scores.json", scores)
     return scores
 
 

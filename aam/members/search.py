@@ -23,7 +23,7 @@ import numpy as np
 from aam.console import as_library, info
 from aam.contract import run_record
 from aam.contract.errors import CannotCreate, NotFinite, UsageError
-from aam.contract.files import atomic_write, make_parent
+from aam.contract.files import make_parent, write_json, write_text
 from aam.contract.options import OptionSpec, build, parse_command, specs, to_plain
 from aam.contract.options.commands.search import Search
 from aam.contract.options.commands.train import Train
@@ -152,10 +152,8 @@ def search(options: Search) -> dict[str, Any] | None:
         "best": best,
         "options": to_plain(options),
     }
-    with atomic_write(folder / RESULT) as temporary:
-        temporary.write_text(json.dumps(result, indent=2) + "\n", encoding="utf-8")
-    with atomic_write(folder / BEST) as temporary:
-        temporary.write_text(_config(axes, best["values"]), encoding="utf-8")
+    write_json(folder / RESULT, result)
+    write_text(folder / BEST, _config(axes, best["values"]))
     return result
 
 
@@ -194,19 +192,17 @@ def _keep_options(options: Search) -> None:
         CannotCreate: it has other files.
     """
     folder, path = options.run.output_dir, options.run.output_dir / "options.json"
-    text = json.dumps(_kept(options), indent=2) + "\n"
+    now = _kept(options)
     try:
         before = json.loads(path.read_text(encoding="utf-8"))
     except FileNotFoundError:
-        only_hidden = all(found.name.startswith(".") for found in folder.iterdir())
+        only_hidden = all(one.name.startswith(".") for one in folder.iterdir())
         if not only_hidden and not (folder / DATABASE).exists():
             raise CannotCreate(
                 "The folder is not empty", f"'{folder}'", "choose another --output-dir"
             ) from None
-        with atomic_write(path) as temporary:
-            temporary.write_text(text, encoding="utf-8")
+        write_json(path, now)
         return
-    now = json.loads(text)
     if changed := sorted(name for name in now if now[name] != before.get(name)):
         raise UsageError(
             "The folder has a search with other options",
@@ -312,11 +308,11 @@ def _score(
     with TemporaryDirectory(dir=folder, prefix="trial-") as place:
         splits = Path(place) / "splits.tsv"
         write_splits(splits, labelled.study.table.sample_ids, [split], labelled.labels)
-        own = {axis.spec.flag: typed(axis.spec, values[axis.spec.field]) for axis in axes}
+        varied = {axis.spec.flag: typed(axis.spec, values[axis.spec.field]) for axis in axes}
         given = {spec.flag: run_record.value_of(base, spec.field) for spec in specs(Train)}
         run = {"--output-dir": Path(place) / "run", "--splits": splits, "--folds": 1}
         with as_library():
-            scored = train(build(Train, given | own | run))
+            scored = train(build(Train, given | varied | run))
     assert scored is not None
     _, function = next(iter(SCORED[base.target.type].items()))
     return function(scored)

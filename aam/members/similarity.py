@@ -50,8 +50,8 @@ def mismatches(one_UL: Tokens, two_VL: Tokens) -> F32:
     """
     length = min(one_UL.shape[1], two_VL.shape[1])
     (one, one_U), (two, two_V) = _letters(one_UL, length), _letters(two_VL, length)
-    found: F32 = (one_U[:, None] + two_V[None]) / 2 - one @ two.T
-    return found
+    mismatches_UV: F32 = (one_U[:, None] + two_V[None]) / 2 - one @ two.T
+    return mismatches_UV
 
 
 def chunks(number: int) -> Iterator[slice]:

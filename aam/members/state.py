@@ -22,10 +22,10 @@ def numbers(arrays: Arrays, name: str, *shape: int | None) -> F64:
     Raises:
         Mismatch: it is missing, of another type or shape, or not finite.
     """
-    found = _of_shape(arrays, name, shape)
-    if found.dtype.kind != "f" or not np.isfinite(found).all():
+    array = _of_shape(arrays, name, shape)
+    if array.dtype.kind != "f" or not np.isfinite(array).all():
         raise Mismatch(f"the array '{name}' does not hold finite numbers")
-    return found.astype(np.float64)
+    return array.astype(np.float64)
 
 
 def indices(arrays: Arrays, name: str, below: int, *shape: int | None) -> Rows:
@@ -34,10 +34,10 @@ def indices(arrays: Arrays, name: str, below: int, *shape: int | None) -> Rows:
     Raises:
         Mismatch: it is missing, of another type or shape, or out of range.
     """
-    found = _of_shape(arrays, name, shape)
-    if found.dtype.kind != "i" or (found.size and not 0 <= found.min() <= found.max() < below):
+    array = _of_shape(arrays, name, shape)
+    if array.dtype.kind != "i" or (array.size and not 0 <= array.min() <= array.max() < below):
         raise Mismatch(f"the array '{name}' does not hold indices from 0 to {below - 1}")
-    return found.astype(np.int64)
+    return array.astype(np.int64)
 
 
 def encoder_arrays(encoder: CovariateEncoder | None) -> Arrays:
@@ -64,12 +64,12 @@ def restore_encoder(arrays: Arrays) -> CovariateEncoder | None:
 
 
 def _of_shape(arrays: Arrays, name: str, shape: tuple[int | None, ...]) -> npt.NDArray[Any]:
-    found = arrays.get(name)
-    if found is None:
+    array = arrays.get(name)
+    if array is None:
         raise Mismatch(f"the array '{name}' is missing")
-    wrong = len(found.shape) != len(shape) or any(
-        expected not in (None, size) for expected, size in zip(shape, found.shape, strict=True)
+    wrong = len(array.shape) != len(shape) or any(
+        expected not in (None, size) for expected, size in zip(shape, array.shape, strict=True)
     )
     if wrong:
-        raise Mismatch(f"the array '{name}' has the shape {found.shape}")
-    return found
+        raise Mismatch(f"the array '{name}' has the shape {array.shape}")
+    return array

@@ -62,9 +62,9 @@ def train_targets(options: Train) -> dict[str, ScoredPredictions | None]:
     columns: tuple[str, ...] = (options.target.metadata_column,)
     if "," in columns[0]:
         columns = listed_columns(columns, read_metadata(options.target.metadata))
-    own = {} if options.loss_config is None else loss_options(options.loss_config, columns)
+    of_target = {} if options.loss_config is None else loss_options(options.loss_config, columns)
     if len(columns) == 1:
-        return {columns[0]: train(dataclasses.replace(options, **own.get(columns[0], {})))}
+        return {columns[0]: train(dataclasses.replace(options, **of_target.get(columns[0], {})))}
     members = choose_members(options)
     folds = choose_folds(options, members)
     options = dataclasses.replace(options, members=members, folds=folds)
@@ -89,7 +89,7 @@ def train_targets(options: Train) -> dict[str, ScoredPredictions | None]:
                     target=dataclasses.replace(options.target, metadata_column=column),
                     split=dataclasses.replace(options.split, splits=splits),
                     run=dataclasses.replace(run, output_dir=place),
-                    **own.get(column, {}),
+                    **of_target.get(column, {}),
                 )
             )
         write_table(folder / "predictions.tsv", _joined(folders))
@@ -106,19 +106,19 @@ def loss_options(path: Path, columns: Sequence[str]) -> dict[str, dict[str, Any]
         UsageError: a value that does not suit its option.
     """
     known = {spec.flag[2:]: spec for spec in specs(Train) if spec.field in _OF_TARGET}
-    found: dict[str, dict[str, Any]] = {}
+    options: dict[str, dict[str, Any]] = {}
     for column, entry in read_entries(path, "file for --loss-config", columns).items():
         if not isinstance(entry.value, dict):
             evidence = f"'{column}' in {entry.where}"
             raise ConfigurationError("No options of a target", evidence, "write `option: value`")
-        found[column] = {}
+        options[column] = {}
         for key, value in entry.value.items():
             if (spec := known.get(str(key).replace("_", "-"))) is None:
                 evidence = f"'{key}' of '{column}' in {entry.where}"
                 remedy = nearest(str(key), known, f"known are {', '.join(known)}")
                 raise ConfigurationError("Not an option of a target", evidence, remedy)
-            found[column][spec.field] = typed(spec, Entry(value, entry.where))[spec.flag]
-    return found
+            options[column][spec.field] = typed(spec, Entry(value, entry.where))[spec.flag]
+    return options
 
 
 def _check(options: Train, columns: Sequence[str]) -> None:
@@ -163,7 +163,7 @@ def _write_splits(options: Train, columns: Sequence[str], path: Path) -> None:
                 f"{' and '.join(numbers)} of {len(ids)} samples",
                 "train them in separate runs",
             )
-    ids = [name for name in ids if any(name in found for found in labelled.values())]
+    ids = [name for name in ids if any(name in samples for samples in labelled.values())]
     splits, groups = split_samples(
         options.split,
         1 if options.folds == "auto" else options.folds,

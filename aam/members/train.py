@@ -161,13 +161,13 @@ def choose_members(options: Train) -> tuple[MemberName, ...]:
 def _options_of_the_network(options: Train) -> list[str]:
     """Return the flags, with another value than the default, that only the transformer reads."""
     groups = (options.model, options.task, options.loop, options.speed)
-    own = {f.name for group in groups for f in dataclasses.fields(group)}
-    own |= {f.name for f in dataclasses.fields(Train)} | {"conditional_scaling"}
+    of_network = {f.name for group in groups for f in dataclasses.fields(group)}
+    of_network |= {f.name for f in dataclasses.fields(Train)} | {"conditional_scaling"}
     return [
         spec.flag
         for spec in specs(Train)
         if spec.role == "value"
-        and spec.field in own - set(_EVERY_MEMBER)
+        and spec.field in of_network - set(_EVERY_MEMBER)
         and run_record.value_of(options, spec.field) != spec.default
     ]
 
@@ -184,16 +184,7 @@ def _train_estimators(options: Train) -> ScoredPredictions:
         ids = labelled.study.table.sample_ids
         write_splits(folder / "splits.tsv", ids, labelled.splits, labelled.labels)
         facts, scored = write_results(options, labelled, _estimate(options, labelled, folds))
-        record.finish(
-            samples={
-                part: len(getattr(labelled.splits[0], part))
-                for part in ("train", "validation", "test")
-            },
-            asvs=len(labelled.study.table.feature_ids),
-            rarefy_depth=labelled.depth,
-            classes=labelled.classes,
-            **facts,
-        )
+        record.finish(**labelled.facts, **facts)
     info(f"Model: {folder}")
     return scored
 

@@ -50,8 +50,8 @@ class TrainingData:
 
     def distances(self, inputs: KernelInputs) -> F64:
         """Return the distance from the nearest landmarks, relative to the limit, float64 [N]."""
-        found_N = _neighbour_distances(self.landmarks, inputs) / max(self.summary.limit, 1e-12)
-        return found_N.numpy()
+        distances_N = _neighbour_distances(self.landmarks, inputs) / max(self.summary.limit, 1e-12)
+        return distances_N.numpy()
 
     def stored(self) -> dict[str, Any]:
         """Return plain values, tensors, and the arrays of the landmarks."""

@@ -55,8 +55,8 @@ def held_out_half_widths(residuals_M: F64, groups: Rows, coverage: float = COVER
     """Return for each held-out sample the half width that all other groups give, float64 [M]."""
     widths = np.empty(len(residuals_M))
     for group in np.unique(groups):
-        own = groups == group
-        widths[own] = half_width(residuals_M[~own], groups[~own], coverage)
+        inside = groups == group
+        widths[inside] = half_width(residuals_M[~inside], groups[~inside], coverage)
     return widths
 
 
@@ -74,8 +74,8 @@ def fit_temperature(probabilities_MC: F64, codes_M: Rows) -> float:
         calibrated_MC = calibrate(probabilities_MC, math.exp(log_temperature))
         return float(log_losses(calibrated_MC, codes_M).mean())
 
-    found = minimize_scalar(log_loss, bounds=(math.log(0.2), math.log(20)), method="bounded")
-    return math.exp(found.x)
+    least = minimize_scalar(log_loss, bounds=(math.log(0.2), math.log(20)), method="bounded")
+    return math.exp(least.x)
 
 
 def calibrate(probabilities_MC: F64, temperature: float) -> F64:
@@ -132,8 +132,8 @@ def fit_proportional_odds(ranks_M: F64, codes_M: Rows, levels: int) -> Proportio
         slope, *cutpoints = model.fit(features, sides.ravel(), weights).coef_[0].tolist()
         return ProportionalOdds(slope, tuple(np.maximum.accumulate(cutpoints).tolist()))
 
-    found = fit(inputs)
-    return found if found.slope >= 0 else ProportionalOdds(0.0, fit(0 * inputs).cutpoints)
+    odds = fit(inputs)
+    return odds if odds.slope >= 0 else ProportionalOdds(0.0, fit(0 * inputs).cutpoints)
 
 
 def median_codes(probabilities_NC: F64) -> Rows:

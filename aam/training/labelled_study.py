@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import math
 from dataclasses import dataclass
+from typing import Any
 
 import numpy as np
 import numpy.typing as npt
@@ -15,7 +16,7 @@ from aam.contract.suggestions import nearest
 from aam.data.covariates import Covariates, check_folds, check_target, read_covariates
 from aam.data.labels import category_codes, check_options, read_labels, split_samples
 from aam.data.metadata import read_metadata
-from aam.data.splits import Split
+from aam.data.splits import PARTS, Split
 from aam.data.study import Study, load_study
 from aam.training.sample_selection import choose_depth, deep_enough
 from aam.training.target import Target
@@ -42,6 +43,16 @@ class LabelledStudy:
     labels: list[str] | None
     depth: int
     covariates: Covariates | None = None
+
+    @property
+    def facts(self) -> dict[str, Any]:
+        """Sizes of the first split and of the study, for the run record."""
+        return {
+            "samples": {part: len(getattr(self.splits[0], part)) for part in PARTS},
+            "asvs": len(self.study.table.feature_ids),
+            "rarefy_depth": self.depth,
+            "classes": self.classes,
+        }
 
 
 def load_labelled_study(options: Train, max_bp: int | None, splits: SplitOptions) -> LabelledStudy:

@@ -139,14 +139,8 @@ def _train_folds(
         return []
     predictions = pd.concat([result.table for result in results], ignore_index=True)
     write_table(folder / "predictions.tsv", predictions)
-    record.finish(
-        samples={part: len(getattr(splits[0], part)) for part in ("train", "validation", "test")},
-        asvs=len(labelled.study.table.feature_ids),
-        rarefy_depth=labelled.depth,
-        classes=labelled.classes,
-        folds=[result.facts for result in results],
-        **results[0].facts,
-    )
+    folds = [result.facts for result in results]
+    record.finish(**labelled.facts, folds=folds, **results[0].facts)
     info(f"Model: {folder}")
     return results
 

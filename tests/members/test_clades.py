@@ -10,9 +10,8 @@ from aam.contract.options.commands.studies import Simulate
 from aam.data.sequences import encode
 from aam.data.simulation.simulate import simulate
 from aam.members.base import Labels, Samples
-from aam.members.clades import clades, membership
 from aam.members.estimators import ESTIMATORS
-from aam.members.forest import Forest, ForestInputs, ForestModel
+from aam.members.forest import Forest, ForestInputs, ForestModel, clades, membership
 
 
 def test_similar_sequences_share_a_clade_at_each_level() -> None:

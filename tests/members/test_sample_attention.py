@@ -13,7 +13,7 @@ from matplotlib.image import imread
 from aam.contract.errors import DataError, UsageError
 from aam.contract.options.study import TableOptions
 from aam.data.study import load_study
-from aam.members.clade_importance import clade_table
+from aam.members.importance import clade_table
 from aam.model.network import Predictor
 from aam.training.data_loader import FixedBatches
 from aam.training.run_files import checkpoints
