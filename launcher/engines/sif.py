@@ -166,7 +166,8 @@ class SifEngine(Engine):
         (sylabs/singularity 2030, 2913).
         """
         building, image = (int(part * GIB) for part in room)
-        temporary, temporary_name = self.temporary_folder(variables)
+        temporary, temporary_name = self._named("TMPDIR", variables)
+        temporary = temporary or Path(variables.get("TMPDIR") or "/tmp")
         cache, cache_name = self._named("CACHEDIR", variables)
         home = Path(variables.get("HOME", "/")) / f".{self.name}" / "cache"
         places = (("unpacking", temporary, building, temporary_name),
@@ -174,11 +175,6 @@ class SifEngine(Engine):
                   ("image", folder, image, "AAM_IMAGE_DIR"))  # fmt: skip
         return [SpaceRequirement(what, place, size, f"set {variable} to a folder with room")
                 for what, place, size, variable in places]  # fmt: skip
-
-    def temporary_folder(self, variables: Mapping[str, str]) -> tuple[Path, str]:
-        """Return where a build unpacks, and the variable that moves it."""
-        folder, name = self._named("TMPDIR", variables)
-        return folder or Path(variables.get("TMPDIR") or "/tmp"), name
 
     def _named(self, ending: str, variables: Mapping[str, str]) -> tuple[Path | None, str]:
         """Return the folder that a variable names; Apptainer reads Singularity's too."""

@@ -37,17 +37,8 @@ def with_versions(host: Host, startable: Container[str]) -> Host:
     return replace(host, engines=tuple(known))
 
 
-def version(program: str) -> str | None:
-    """Return the version that `program --version` prints; None if it fails or takes too long."""
-    try:
-        done = processes.run([program, "--version"], PATIENCE)
-    except OSError:
-        return None
-    found = NUMBER.search(done.stdout)
-    return found[0] if found else None
-
-
 def _version(program: str, cache: Path, may_start: bool) -> str | None:
+    """Return the version that `program --version` prints or printed before, or None."""
     facts = os.stat(program)
     name = f"{facts.st_dev:x}-{facts.st_ino:x}-{facts.st_mtime_ns:x}-{facts.st_size:x}"
     place = cache / f"version-{name}.json"
@@ -55,9 +46,15 @@ def _version(program: str, cache: Path, may_start: bool) -> str | None:
         stored = documents.parsed(documents.regular(place))
         if stored["program"] == program:
             return str(stored["version"])
-    found = version(program) if may_start else None
-    if found:
-        # The version is determined again next time where the cache cannot be written.
-        with suppress(OSError, CannotCreate), atomic_write(place) as temporary:
-            temporary.write_text(json.dumps({"program": program, "version": found}))
-    return found
+    if not may_start:
+        return None
+    try:
+        found = NUMBER.search(processes.run([program, "--version"], PATIENCE).stdout)
+    except OSError:  # a TimeoutError among them
+        return None
+    if found is None:
+        return None
+    # The version is determined again next time where the cache cannot be written.
+    with suppress(OSError, CannotCreate), atomic_write(place) as temporary:
+        temporary.write_text(json.dumps({"program": program, "version": found[0]}))
+    return found[0]

@@ -42,14 +42,6 @@ The first word of a command is its module in `launcher.commands`.
 NAMES = tuple(name for group in COMMANDS.values() for name in group)
 
 
-def find(command: str) -> type:
-    """Return the options class of a command; only its module is imported."""
-    reference = next(group[command] for group in COMMANDS.values() if command in group)
-    module, _, class_name = reference.rpartition(".")
-    found: type = getattr(importlib.import_module(module), class_name)
-    return found
-
-
 FORWARDING = ("explain", "submit")
 """Commands that a command line of `aam` follows."""
 
@@ -66,3 +58,11 @@ READ = {
     "submit": ("--dry-run", "--site", "--image", "--force"),
 }
 """Options of the launcher that the help page of a command names, besides --image-dir for images."""
+
+
+def find(command: str) -> type:
+    """Return the options class of a command; only its module is imported."""
+    reference = next(group[command] for group in COMMANDS.values() if command in group)
+    module, _, class_name = reference.rpartition(".")
+    found: type = getattr(importlib.import_module(module), class_name)
+    return found

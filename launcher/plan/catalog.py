@@ -46,7 +46,7 @@ class Image:
     machines: tuple[str, ...] = ()
     archs: tuple[str, ...] = ()
     attention: tuple[str, ...] = ()
-    prefer: tuple[tuple[str, str], ...] = ()
+    prefer: Mapping[str, str] = field(default_factory=dict)
     least_driver: str | None = None
     definition: str | None = None
     arguments: Mapping[str, str] = field(default_factory=dict)
@@ -125,14 +125,14 @@ def catalog_of(content: Mapping[str, Any]) -> Catalog:
     return Catalog(
         images=tuple(_image(name, keys, "catalog") for name, keys in content["images"].items()),
         drivers={
-            vendor: tuple(DriverRange(release=name, **_hashable(r)) for name, r in releases.items())
+            vendor: tuple(DriverRange(release=name, **_tuples(r)) for name, r in releases.items())
             for vendor, releases in content["drivers"].items()
         },
-        faults=tuple(StackFault(name=k, **_hashable(f)) for k, f in content["faults"].items()),
+        faults=tuple(StackFault(name=k, **_tuples(f)) for k, f in content["faults"].items()),
     )
 
 
-def _hashable(keys: Mapping[str, Any]) -> dict[str, Any]:
+def _tuples(keys: Mapping[str, Any]) -> dict[str, Any]:
     return {key: tuple(v) if isinstance(v, list) else v for key, v in keys.items()}
 
 
@@ -174,7 +174,7 @@ def _image(name: str, keys: Mapping[str, Any], source: str) -> Image:
         machines=tuple(keys.get("machines", ())),
         archs=tuple(keys.get("archs", ())),
         attention=tuple(keys.get("attention", ())),
-        prefer=tuple(dict(keys.get("prefer", {})).items()),
+        prefer=dict(keys.get("prefer", {})),
         least_driver=keys.get("least_driver"),
         definition=keys.get("definition"),
         arguments={key: str(value) for key, value in keys.get("arguments", {}).items()},

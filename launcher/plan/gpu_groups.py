@@ -94,7 +94,7 @@ def survey(host: Host, catalog: Catalog, available: Container[str]) -> GpuSurvey
             same = same[:1] if cut else same
             fitting = [i for i in catalog.images if i.vendor == vendor
                        and not problems(i, same, catalog, host)]  # fmt: skip
-            fitting.sort(key=lambda i: (i.name not in available, arch not in dict(i.prefer)))
+            fitting.sort(key=lambda i: (i.name not in available, arch not in i.prefer))
             groups.append(GpuGroup(selection, tuple(same), tuple(fitting)))
             unserved += [] if fitting else [_unserved(vendor, same, catalog, host)]
             findings += _newer(same, fitting, catalog, host)

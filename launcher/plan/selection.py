@@ -238,7 +238,7 @@ def _why(inputs: LaunchInputs, gpus: GpuSurvey, image: Image, group: GpuGroup | 
     if group is None:
         return refusals.no_gpu(gpus, inputs.host)
     why = f"{counted(group.gpus)} are in its PyTorch's list"
-    preference = dict(image.prefer).get(group.arch)
+    preference = image.prefer.get(group.arch)
     if preference:
         why = f"{len(group.gpus)} x {group.gpus[0].product}: {preference}"
     vendor = group.selection.vendor

@@ -64,7 +64,7 @@ def choose_stack(
     used = same if common else [group]
     stack = (common or group.images)[0]
     served = " and ".join(counted(g.gpus) for g in used)
-    preference = dict(stack.prefer).get(group.arch)
+    preference = stack.prefer.get(group.arch)
     why = f"the newest that serves {served}" + (f"; {preference}" if preference else "")
     if common and stack is not group.images[0]:
         why += f"; {group.images[0].name} is newer and does not serve all of them"
