@@ -27,12 +27,13 @@ from aam.model.transformer import Block
 from aam.serialization.schema import Mismatch
 
 try:
-    from torch.distributed.fsdp import fully_shard, register_fsdp_forward_method
+    from torch.distributed.fsdp import FSDPModule, fully_shard, register_fsdp_forward_method
 
     FSDP_ON_CPU = True
 except ImportError:  # PyTorch 2.5
     FSDP_ON_CPU = False
     from torch.distributed._composable.fsdp import (  # type: ignore[attr-defined]
+        FSDPModule,
         fully_shard,
         register_fsdp_forward_method,
     )
@@ -148,9 +149,20 @@ def shard(module: nn.Module, mesh: DeviceMesh) -> None:
     for part in module.modules():
         if isinstance(part, Block):
             fully_shard(part, mesh=mesh)
+            part.register_forward_pre_hook(_unshard)
     fully_shard(module, mesh=mesh)
     for step in ("training_step", "validation_step"):  # Lightning calls these, not `forward`
         register_fsdp_forward_method(module, step)
+
+
+def _unshard(block: nn.Module, _inputs: tuple[Any, ...]) -> None:
+    """Gather the parameters of a layer, if they are sharded.
+
+    The backward pass of a chunk of ASVs shards them again, and PyTorch 2.7 does not gather them
+    where the backward pass of the next chunk recomputes its forward pass.
+    """
+    assert isinstance(block, FSDPModule)
+    block.unshard()
 
 
 def choose_strategy(scale: ScaleOptions, ranks: Ranks, device: torch.device) -> Strategy:
