@@ -221,7 +221,8 @@ def export(part: Part, path: Path) -> float:
     for name in ("onnxscript", "onnx_ir", "torch.onnx"):
         logging.getLogger(name).setLevel(logging.ERROR)
     sizes = {name for axes in part.inputs.values() for name in axes.values()}
-    dims = {name: torch.export.Dim(name) for name in sizes}
+    # PyTorch 2.7 excludes the largest integer from the sizes, so they need a maximum.
+    dims = {name: torch.export.Dim(name, max=2**31 - 1) for name in sizes}
     shapes = tuple({k: dims[name] for k, name in axes.items()} for axes in part.inputs.values())
     with torch.no_grad():
         graph = torch.export.export(part.module, part.example(*_EXPORTED), dynamic_shapes=shapes)
