@@ -73,8 +73,10 @@ def python_packages(lock: str) -> Iterator[dict[str, Any]]:
         (_normal(name), version): re.findall(r"[0-9a-f]{64}", given)
         for name, version, given in PIN.findall(lock)
     }
-    found = {(_normal(d.metadata["Name"]), d.version): d for d in distributions()}
-    for (name, version), distribution in sorted(found.items()):
+    # Of several with one name Python imports the first.
+    found = {_normal(d.metadata["Name"]): d for d in reversed([*distributions()])}
+    for name, distribution in sorted(found.items()):
+        version = distribution.version
         licence, statement = licence_of(distribution)
         purl = f"pkg:pypi/{name}@{version.replace('+', '%2B')}"
         package = _package(f"SPDXRef-python-{name}", name, version, licence, statement, purl)

@@ -89,6 +89,20 @@ def test_a_wheel_that_the_lock_has_alone_has_its_hash(script: ModuleType) -> Non
 # --- stored beside the image
 
 
+def test_of_two_installations_of_a_package_the_one_that_python_imports_is_listed(
+    script: ModuleType, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """As in a virtual environment above the packages of the system."""
+    for folder, version in (("first", "2.0"), ("second", "1.0")):
+        metadata = tmp_path / folder / "Twice.dist-info" / "METADATA"
+        metadata.parent.mkdir(parents=True)
+        metadata.write_text(f"Metadata-Version: 2.1\nName: Twice\nVersion: {version}\n")
+    monkeypatch.syspath_prepend(tmp_path / "second")
+    monkeypatch.syspath_prepend(tmp_path / "first")
+    packages = script.document(LABELS, "")["packages"]
+    assert [p["versionInfo"] for p in packages if p["name"] == "twice"] == ["2.0"]
+
+
 @pytest.fixture
 def program(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
     """An engine in which every program prints `document`, as that in an image does."""
