@@ -14,10 +14,17 @@ from typing import Any
 import h5py
 import numpy as np
 import pytest
+import torch
 
 from tests.support.hostile_study import DATA, ROOT, Make, biom_file
 
-pytestmark = pytest.mark.medium
+pytestmark = [
+    pytest.mark.medium,
+    pytest.mark.skipif(
+        torch.backends.cuda.is_built(),
+        reason="the libraries of a PyTorch for GPUs take more address space than the limit",
+    ),
+]
 
 SECONDS = 90
 ADDRESS_SPACE = 3 << 30
