@@ -124,9 +124,9 @@ class ForestModel:
         member_FG = membership(np.empty((0, len(mean_F)), dtype=np.int64))
         if self.clades_VF is not None:
             member_FG = membership(self.clades_VF)
-        asvs, clades = member_FG.shape
-        parts = np.bincount(self.asvs, share, minlength=asvs + clades) / max(share.sum(), 1e-300)
-        part_of_reads_G = parts[asvs : asvs + clades] / (mean_F @ member_FG).clip(1e-300)
+        asvs, columns = member_FG.shape[0], sum(member_FG.shape)
+        parts = np.bincount(self.asvs, share, minlength=columns) / max(share.sum(), 1e-300)
+        part_of_reads_G = parts[asvs:columns] / (mean_F @ member_FG).clip(1e-300)
         importance_F: F64 = parts[:asvs] + mean_F * (member_FG @ part_of_reads_G)
         return importance_F
 
