@@ -108,7 +108,7 @@ def test_lines_appear_from_the_start_without_a_terminal(
     )
     lines = [line for line in capsys.readouterr().err.splitlines() if line.startswith("epoch ")]
     assert lines[0].startswith("epoch 1/2, step 0/6, the first step is running for ")
-    assert re.fullmatch(r"epoch [12]/2, step [1-5]/6, [\d.]+ samples/s, \d+ s left", lines[-1])
+    assert re.fullmatch(r"epoch [12]/2, step [1-6]/6, [\d.]+ samples/s, \d+ s left", lines[-1])
     found = json.loads((tmp_path / "progress.json").read_text())
     # Eight samples in 0.3 s and what the step takes.
     assert 0 < found["samples_per_second"] <= 8 / 0.3
