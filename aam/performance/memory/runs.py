@@ -30,6 +30,7 @@ from aam.training.lightning_module import LossWeights, TrainingModule
 from aam.training.model_config import ModelConfig
 from aam.training.pretrain import load_pretraining_study
 from aam.training.pretrained import (
+    PretrainedEncoder,
     choose_length,
     choose_shape,
     read_pretrained_encoder,
@@ -123,6 +124,19 @@ class InferenceMemory:
     peak: int
 
 
+def _read_encoder(options: Pretrain | Train) -> PretrainedEncoder | None:
+    """Read the pretrained encoder; without one the sizes of the options are checked.
+
+    Raises:
+        AamError: see `read_pretrained_encoder`.
+        UsageError: the heads do not divide the width.
+    """
+    base = read_pretrained_encoder(options.pretrained_encoder)
+    if base is None:
+        check_heads(options.model)
+    return base
+
+
 def pretraining_run(options: Pretrain) -> TrainingRun:
     """Read the study of a pretraining run.
 
@@ -130,9 +144,7 @@ def pretraining_run(options: Pretrain) -> TrainingRun:
         AamError: see the readers.
         UsageError: the heads do not divide the width.
     """
-    base = read_pretrained_encoder(options.pretrained_encoder)
-    if base is None:
-        check_heads(options.model)
+    base = _read_encoder(options)
     study, metric, plan = load_pretraining_study(options, base)
     rows = np.arange(len(study.table.sample_ids))
     shape, standard = choose_shape(base, study, options.model, plan, rows)
@@ -148,9 +160,7 @@ def training_run(options: Train) -> TrainingRun:
         AamError: see the readers.
         UsageError: the heads do not divide the width.
     """
-    base = read_pretrained_encoder(options.pretrained_encoder)
-    if base is None:
-        check_heads(options.model)
+    base = _read_encoder(options)
     labelled = load_labelled_study(options, choose_length(base, options.sample), options.split)
     split = labelled.splits[0]
     target = fit_target(options, labelled, split)
