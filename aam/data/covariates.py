@@ -287,8 +287,8 @@ def _numbers(name: str, metadata: Metadata, sample_ids: Sequence[str]) -> F64:
 def _check_categories(name: str, values: npt.NDArray[np.str_]) -> None:
     """Refuse a categorical column of many different numbers; warn about single samples."""
     counts = Counter(values[values != ""].tolist())
-    numeric = np.isfinite(as_numbers(list(counts))).all()
-    if len(counts) > _MOST_NUMBERS and 2 * len(counts) > counts.total() and numeric:
+    mostly_different = len(counts) > _MOST_NUMBERS and 2 * len(counts) > counts.total()
+    if mostly_different and np.isfinite(as_numbers(list(counts))).all():
         raise DataError(
             f"The column '{name}' of --categorical-columns is numeric",
             f"it has {len(counts)} different numbers in {counts.total()} samples",
