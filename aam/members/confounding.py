@@ -19,7 +19,7 @@ from typing import Any
 import numpy as np
 import numpy.typing as npt
 
-from aam.data.metadata import Metadata
+from aam.data.metadata import Metadata, as_numbers
 from aam.data.study import Study
 from aam.members.base import F64
 from aam.members.folds import Folds, training_rows
@@ -63,7 +63,7 @@ def confounders(
     """
     tested: dict[str, npt.NDArray[Any]] = {DEPTH: np.log(study.reads)}
     tested |= {
-        name: _as_numbers(metadata.values(name, study.table.sample_ids))
+        name: _numbers_or_texts(metadata.values(name, study.table.sample_ids))
         for name in metadata.columns
         if name not in skipped
     }
@@ -121,12 +121,10 @@ def _is_monotone(values_N: npt.NDArray[Any], target_N: F64) -> bool:
     return bool(abs(spearmanr(values_N[present], target_N[present]).statistic) >= _SAME)
 
 
-def _as_numbers(texts: npt.NDArray[np.str_]) -> npt.NDArray[Any]:
+def _numbers_or_texts(texts: npt.NDArray[np.str_]) -> npt.NDArray[Any]:
     """Convert a column to numbers, "" to NaN, if all of its values are numbers."""
-    try:
-        return np.array([float(text) if text else np.nan for text in texts])
-    except ValueError:
-        return texts
+    values = as_numbers(texts.tolist())
+    return texts if (np.isnan(values) & (texts != "")).any() else values
 
 
 def _may_predict(values_N: npt.NDArray[Any]) -> bool:
