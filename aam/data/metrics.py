@@ -18,10 +18,8 @@ import numpy as np
 import numpy.typing as npt
 from scipy.stats import NearConstantInputWarning, pearsonr, rankdata, spearmanr
 from sklearn.metrics import (
-    accuracy_score,
     confusion_matrix,
     f1_score,
-    mean_absolute_error,
     median_absolute_error,
     r2_score,
     recall_score,
@@ -124,8 +122,12 @@ def _weighted_kappa(scored: ScoredPredictions) -> float:
     return float(1 - np.square(actual - predicted).mean() / by_chance)
 
 
-def _mean_ranks(scored: ScoredPredictions) -> float:
+def _mean_absolute_error(scored: ScoredPredictions) -> float:
     return float(np.abs(scored.actual - scored.predicted).mean())
+
+
+def _accuracy(scored: ScoredPredictions) -> float:
+    return float((scored.actual == scored.predicted).mean())
 
 
 def _auc(scored: ScoredPredictions) -> float:
@@ -148,7 +150,7 @@ def _auc(scored: ScoredPredictions) -> float:
 
 REGRESSION: dict[str, MetricFunction] = {
     "r2": _r2,
-    "mae": _of_arrays(mean_absolute_error),
+    "mae": _mean_absolute_error,
     "rmse": _of_arrays(root_mean_squared_error),
     "median_error": _of_arrays(median_absolute_error),
     "pearson": _correlation(pearsonr),
@@ -157,7 +159,7 @@ REGRESSION: dict[str, MetricFunction] = {
 """Metrics of numbers in the target's units; r2 is 1 if perfect, below 0 if worse than the mean."""
 
 CLASSIFICATION: dict[str, MetricFunction] = {
-    "accuracy": _of_arrays(accuracy_score),
+    "accuracy": _accuracy,
     "balanced_accuracy": _balanced_accuracy,
     # Of the classes that occur or were predicted.
     "macro_f1": _of_arrays(f1_score, average="macro", zero_division=0),
@@ -166,7 +168,7 @@ CLASSIFICATION: dict[str, MetricFunction] = {
 
 ORDINAL: dict[str, MetricFunction] = {
     "weighted_kappa": _weighted_kappa,
-    "mae_ranks": _mean_ranks,
+    "mae_ranks": _mean_absolute_error,
 }
 """Metrics of ordered classes: Cohen's kappa with quadratic weights, 1 if perfect and 0 for chance,
 and the mean number of ranks between prediction and truth."""

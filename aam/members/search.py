@@ -40,7 +40,7 @@ from aam.members.search_trials import (
     run_trials,
     stop_if_requested,
 )
-from aam.members.train import choose_members, train
+from aam.members.train import choose_members, predict_held_out
 from aam.training.labelled_study import LabelledStudy, load_labelled_study
 
 DATABASE, RESULT, BEST = "search.db", "search.json", "best.yaml"
@@ -113,7 +113,7 @@ def search(options: Search) -> dict[str, Any] | None:
         Unavailable: Optuna is not installed.
         Interrupted: a stop is requested.
         NotFinite: no trial of a fold has a score.
-        AamError: see `aam.members.train.train`.
+        AamError: see `aam.members.train.predict_held_out`.
     """
     import_optuna()
     base, axes = _prepare(options)
@@ -312,8 +312,7 @@ def _score(
         given = {spec.flag: run_record.value_of(base, spec.field) for spec in specs(Train)}
         run = {"--output-dir": Path(place) / "run", "--splits": splits, "--folds": 1}
         with as_library():
-            scored = train(build(Train, given | varied | run))
-    assert scored is not None
+            scored = predict_held_out(build(Train, given | varied | run))
     _, function = next(iter(SCORED[base.target.type].items()))
     return function(scored)
 

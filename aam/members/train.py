@@ -28,6 +28,7 @@ from aam.members import checkpoint
 from aam.members.base import F64, Labels, Samples
 from aam.members.cross_validation import CrossValidated, cross_validate
 from aam.members.effects import estimator_importance
+from aam.members.ensemble import combine_members
 from aam.members.estimators import ESTIMATORS
 from aam.members.folds import Folds
 from aam.members.input_comparison import NO_COLUMNS, predict_alone
@@ -84,6 +85,38 @@ def train(options: Train) -> ScoredPredictions | None:
     if trained is None or (len(members) == 1 and counts is None and not options.target.levels):
         return trained
     return _add_estimators(options, trained, counts)
+
+
+def predict_held_out(options: Train) -> ScoredPredictions:
+    """Train the members for a trial of a search, which needs one score.
+
+    The last fit to all samples, the bootstrap and the comparison with other columns are left out:
+    they take longer than fitting a kernel. Only the transformer writes its run folder.
+
+    Returns:
+        The ensemble's predictions of the held-out samples, the same as those of `train`.
+
+    Raises:
+        AamError: see `train`.
+    """
+    options = dataclasses.replace(options, members=choose_members(options))
+    others: dict[str, F64] = {}
+    if checkpoint.TRANSFORMER in options.members:
+        options = automatic(options, training_run)
+        trained = network.train(options)
+        assert trained is not None  # a search runs in one process
+        if len(options.members) == 1 and not options.target.levels:
+            return trained
+        others = _by_name(trained)
+    base = read_pretrained_encoder(options.pretrained_encoder)
+    labelled = load_labelled_study(options, choose_length(base, options.sample), options.split)
+    samples, folds = _samples(labelled), _folds(options, labelled)
+    estimated = {
+        name: cross_validate(name, ESTIMATORS[name], samples, folds, final=False).predictions_MC
+        for name in options.members
+        if name in ESTIMATORS
+    }
+    return folds.scored(combine_members(estimated | others, folds).predictions_MC)
 
 
 def _train_on_counts(options: Train) -> ScoredPredictions | None:
@@ -177,8 +210,6 @@ def _train_estimators(options: Train) -> ScoredPredictions:
     prepared = run_folder.prepare("train", options)
     splits = prepared.split_options(options.split)
     labelled = load_labelled_study(options, choose_length(None, options.sample), splits)
-    for split in labelled.splits:
-        fit_target(options, labelled, split)
     folds, folder = _folds(options, labelled), options.run.output_dir
     with run_folder.begin(prepared) as record:
         ids = labelled.study.table.sample_ids
@@ -231,8 +262,10 @@ def _folds(options: Train, labelled: LabelledStudy) -> Folds:
     """Gather the labels and splits of a run; numbers are transformed for the estimators.
 
     Raises:
-        DataError: see `Folds`.
+        UsageError, DataError: see `fit_target` and `Folds`.
     """
+    for split in labelled.splits:
+        fit_target(options, labelled, split)
     classes, levels = labelled.classes, options.target.levels
     transform = "none" if classes else options.target_transform
     return Folds(
@@ -242,6 +275,10 @@ def _folds(options: Train, labelled: LabelledStudy) -> Folds:
         options.split.group_column,
         TargetScale(transform, output_range(options)),
     )
+
+
+def _samples(labelled: LabelledStudy) -> Samples:
+    return Samples.of(labelled.study.table, labelled.study.tokens_FL, labelled.covariates)
 
 
 def _estimate(
@@ -260,7 +297,7 @@ def _estimate(
         others: held-out predictions of other members.
         counts_alone: held-out predictions of other members that read the counts alone.
     """
-    samples = Samples.of(labelled.study.table, labelled.study.tokens_FL, labelled.covariates)
+    samples = _samples(labelled)
     results: dict[str, CrossValidated] = {}
     fold_importance: dict[str, F64] = {}
     for name in options.members:

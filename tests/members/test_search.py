@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import dataclasses
 import json
 import shutil
 from pathlib import Path
@@ -13,8 +14,10 @@ import pytest
 from aam.contract.errors import CannotCreate, UsageError
 from aam.contract.options import build, parse_command
 from aam.contract.options.commands.search import Search
+from aam.contract.options.training import RunOptions
 from aam.members.search import _identity, _inner_splits, _keep_options, _prepare, read_axis, typed
 from aam.members.search_trials import open_studies
+from aam.members.train import predict_held_out, train
 from aam.training.labelled_study import load_labelled_study
 from tests.support.commands import aam
 
@@ -96,6 +99,19 @@ def test_inner_folds_hold_no_sample_of_the_outer_fold(study_dir: Path, tmp_path:
             used = np.concatenate([one.train, one.validation, one.test])
             assert not set(used) & set(outer.test)
             assert not set(groups[one.test]) & set(groups[np.setdiff1d(used, one.test)])
+
+
+@pytest.mark.medium
+def test_a_trial_has_the_predictions_of_aam_train(study_dir: Path, tmp_path: Path) -> None:
+    options = build(Search, parse_command("search", _args(study_dir, tmp_path / "search")))
+    base, _ = _prepare(options)
+    trial = dataclasses.replace(base, members=("kernel", "forest"))
+    trained = train(dataclasses.replace(trial, run=RunOptions(output_dir=tmp_path / "run")))
+    assert trained is not None
+    found = predict_held_out(trial)
+    assert found.actual.tolist() == trained.actual.tolist()
+    assert found.predicted.tolist() == trained.predicted.tolist()
+    assert not (tmp_path / "search").exists()
 
 
 @pytest.mark.slow
