@@ -40,7 +40,7 @@ class Engines:
         """Run a command as `user` with the engines at hand; `before` is run as root just before."""
         command = self.command(args, user=user, before=before)
         return subprocess.run(
-            command, capture_output=True, text=True, check=False, **{"timeout": 120, **options}
+            command, capture_output=True, text=True, check=False, **{"timeout": 600, **options}
         )
 
     def command(self, args: Sequence[str], *, user: str = USER, before: str = "") -> list[str]:
