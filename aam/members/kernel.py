@@ -9,7 +9,8 @@ product of the two samples' log abundances below the branch, times its length
 
 The estimator compares several weights of the kernels, the linear sum with Gaussian kernels (RBF) of
 the distance that it defines, and many penalties, by leaving out one group at a time
-(`aam.members.kernel_ridge`).
+(`aam.members.kernel_ridge`). The best sum is fitted to numbers once more, with weights by which
+labels far from their left-out predictions count less.
 
 Of more than `Kernel.largest` samples, a random part are the landmarks of a
 Nyström approximation. M landmarks; further shape suffixes: see `base`.
@@ -17,6 +18,7 @@ Nyström approximation. M landmarks; further shape suffixes: see `base`.
 
 from __future__ import annotations
 
+import dataclasses
 import math
 from collections.abc import Iterator
 from dataclasses import dataclass
@@ -34,7 +36,14 @@ from aam.members.kernel_inputs import (
     products,
     squared_norms,
 )
-from aam.members.kernel_ridge import Ridge, fit_logistic, fit_ridge, probabilities, product
+from aam.members.kernel_ridge import (
+    Ridge,
+    fit_logistic,
+    fit_ridge,
+    huber_weights,
+    probabilities,
+    product,
+)
 from aam.members.similarity import chunks, log_abundances, mismatches, similarities, similarity
 from aam.members.state import numbers
 from aam.memory import shown_size
@@ -205,11 +214,16 @@ class Kernel:
         clades = inputs.dendrogram if best.clade_scale else None
         summands = Summands(clades, best.clade_scale, encoder, best.scale)
         landmarks = Landmarks.of(inputs.with_features(summands), rows)
-        limits = (
-            np.empty(0) if labels.classes else np.array([labels.values.min(), labels.values.max()])
+        model = KernelModel(
+            landmarks, best.gamma, ridge.dual_MC, ridge.offset_C, logits, summands, np.empty(0)
         )
-        return KernelModel(
-            landmarks, best.gamma, ridge.dual_MC, ridge.offset_C, logits, summands, limits
+        if labels.classes:
+            return model
+        weights_N = huber_weights((labels.outputs_NC - ridge.left_out_NC)[:, 0])
+        robust = fit_ridge(model.kernel(inputs), rows, labels, weights_N)
+        limits = np.array([labels.values.min(), labels.values.max()])
+        return dataclasses.replace(
+            model, dual_MC=robust.dual_MC, offset_C=robust.offset_C, limits=limits
         )
 
     def restore(self, arrays: Arrays, asvs: int, outputs: int) -> KernelModel:

@@ -25,7 +25,7 @@ class Ridge:
     """Fitted ridge regression.
 
     Attributes:
-        error: mean squared error of the left-out predictions.
+        error: mean squared error of the left-out predictions, weighted as in the fit.
         left_out_NC: float64, prediction of each sample without its group.
         dual_MC: float64, coefficients of the landmarks.
         offset_C: float64, intercepts.
@@ -37,64 +37,97 @@ class Ridge:
     offset_C: F64
 
 
-def fit_ridge(kernel_NM: F64, landmarks: Rows, labels: Labels) -> Ridge:
+def fit_ridge(
+    kernel_NM: F64, landmarks: Rows, labels: Labels, weights_N: F64 | None = None
+) -> Ridge:
     """Fit the ridge regression with the penalty of the least left-out error.
 
-    The centred kernel, or its Nyström approximation from the landmarks, is U diag(values) U^T.
+    The centred kernel, or its Nyström approximation from the landmarks, with rows and columns
+    multiplied by the square roots of the weights, is U diag(values) U^T.
+
+    Args:
+        kernel_NM: of the samples and the landmarks.
+        landmarks: int64 [M], rows of the landmarks.
+        labels: of the samples.
+        weights_N: of the squared errors; all equal by default.
     """
     y_NC = labels.outputs_NC
-    samples, mean_C = len(y_NC), y_NC.mean(axis=0)
+    samples = len(y_NC)
+    weights_N = np.ones(samples) if weights_N is None else weights_N / weights_N.mean()
+    roots_N1 = np.sqrt(weights_N)[:, None]
+    mean_C, means_M = weights_N @ y_NC / samples, weights_N @ kernel_NM / samples
     if len(landmarks) == samples:
-        means = kernel_NM.mean(axis=0)
-        values, vectors = np.linalg.eigh(kernel_NM - means - means[:, None] + means.mean())
+        centred_NN = kernel_NM - means_M
+        centred_NN += weights_N @ means_M / samples - means_M[:, None]
+        centred_NN *= roots_N1
+        centred_NN *= roots_N1.T
+        values, vectors = np.linalg.eigh(centred_NN)
         kept = values > values[-1] * 1e-10
         values, U = values[kept], vectors[:, kept]
-        to_dual = U / values
+        to_dual = roots_N1 * U / values
     else:
         values, vectors = np.linalg.eigh(kernel_NM[landmarks])
         kept = values > values[-1] * 1e-8
         whitening = vectors[:, kept] / np.sqrt(values[kept])
         features = kernel_NM @ whitening
-        features -= features.mean(axis=0)
+        features -= weights_N @ features / samples
+        features *= roots_N1
         values, vectors = np.linalg.eigh(features.T @ features)
         kept = values > values[-1] * 1e-10
         values, vectors = values[kept], vectors[:, kept]
         U = features @ (vectors / np.sqrt(values))
         to_dual = whitening @ (vectors / np.sqrt(values))
-    projected = U.T @ (y_NC - mean_C)
+    projected = U.T @ (roots_N1 * (y_NC - mean_C))
     best = None
     for penalty in PENALTIES * values.sum():
         shrunk = values / (values + penalty)
-        left_out_NC = leave_groups_out(U, shrunk, projected, y_NC, labels.groups)
-        error = float(((left_out_NC - y_NC) ** 2).mean())
+        left_out_NC = leave_groups_out(U, shrunk, projected, y_NC, labels.groups, weights_N)
+        error = float((weights_N @ (left_out_NC - y_NC) ** 2).mean() / samples)
         if best is None or error < best[0]:
             best = error, shrunk, left_out_NC
     assert best is not None
     error, shrunk, left_out_NC = best
     dual_MC = to_dual @ (shrunk[:, None] * projected)
-    offset_C = mean_C - kernel_NM.mean(axis=0) @ dual_MC
-    return Ridge(error, left_out_NC, dual_MC, offset_C)
+    return Ridge(error, left_out_NC, dual_MC, mean_C - means_M @ dual_MC)
 
 
-def leave_groups_out(U: F64, shrunk: F64, projected: F64, y_NC: F64, groups: Rows) -> F64:
+def leave_groups_out(
+    U: F64, shrunk: F64, projected: F64, y_NC: F64, groups: Rows, weights_N: F64
+) -> F64:
     """Return predictions [N, C] for each group by the regression on all other groups.
 
-    The regression is the linear smoother H = 1/N + U diag(shrunk) U^T. Leaving out a group whose
+    The regression is the linear smoother H = S 1 1^T S / N + U diag(shrunk) U^T of the labels
+    multiplied by S, the square roots of the weights, whose mean is 1. Leaving out a group whose
     residuals are r leaves the residuals (I - H of the group)^-1 r.
     """
-    samples = len(y_NC)
-    residuals = y_NC - y_NC.mean(axis=0) - U @ (shrunk[:, None] * projected)
+    samples, roots_N1 = len(y_NC), np.sqrt(weights_N)[:, None]
+    mean_C = weights_N @ y_NC / samples
+    residuals = roots_N1 * (y_NC - mean_C) - U @ (shrunk[:, None] * projected)
     names, group_of, sizes = np.unique(groups, return_inverse=True, return_counts=True)
     if len(names) in (1, samples):
-        hat_N = 1 / samples + (U**2) @ shrunk
-        alone_NC: F64 = y_NC - residuals / (1 - hat_N).clip(min=1e-9)[:, None]
+        hat_N = weights_N / samples + (U**2) @ shrunk
+        alone = residuals / (1 - hat_N).clip(min=1e-9)[:, None]
+        alone_NC: F64 = y_NC - alone / roots_N1
         return alone_NC
     left_out = np.empty_like(residuals)
     for rows in np.split(np.argsort(group_of, kind="stable"), np.cumsum(sizes)[:-1]):
-        hat = 1 / samples + (U[rows] * shrunk) @ U[rows].T
+        hat = roots_N1[rows] * roots_N1[rows].T / samples + (U[rows] * shrunk) @ U[rows].T
         left_out[rows] = np.linalg.solve(np.eye(len(rows)) * (1 + 1e-9) - hat, residuals[rows])
-    left_out_NC: F64 = y_NC - left_out
+    left_out_NC: F64 = y_NC - left_out / roots_N1
     return left_out_NC
+
+
+def huber_weights(residuals_N: F64) -> F64:
+    """Return the weights, at most 1, with which a squared error is that of Huber (1964).
+
+    The scale is 1.4826 times the median of the absolute residuals. The constant 1.345 has 95 % of
+    the efficiency of least squares where errors are normal (Holland and Welsch 1977,
+    doi:10.1080/03610927708827533).
+    """
+    size_N = np.abs(residuals_N)
+    limit = 1.345 * 1.4826 * np.median(size_N)
+    weights_N: F64 = np.where(size_N > limit, limit / np.maximum(size_N, 1e-300), 1.0)
+    return weights_N if limit > 0 else np.ones(len(size_N))
 
 
 def fit_logistic(left_out_NC: F64, labels: Labels) -> F64:

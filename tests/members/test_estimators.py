@@ -16,11 +16,11 @@ from sklearn.linear_model import Ridge
 from aam.contract.options.commands.studies import Simulate
 from aam.data.sequences import encode
 from aam.data.simulation.simulate import simulate
-from aam.members.base import Labels, Samples
+from aam.members.base import Labels, Rows, Samples
 from aam.members.estimators import ESTIMATORS
 from aam.members.forest import Forest, as_csc
-from aam.members.kernel import Kernel, approximation
-from aam.members.kernel_ridge import leave_groups_out
+from aam.members.kernel import Kernel, KernelModel, approximation
+from aam.members.kernel_ridge import PENALTIES, fit_ridge, huber_weights, leave_groups_out
 from aam.members.similarity import similarities
 from aam.serialization.schema import Mismatch
 
@@ -57,16 +57,66 @@ def test_similarity_falls_with_mismatches_and_ends_count_half() -> None:
 def test_left_out_groups_are_predicted_as_by_regressions_without_them() -> None:
     rng = np.random.default_rng(0)
     features, y_NC = rng.normal(size=(40, 6)), rng.normal(size=(40, 2))
-    features -= features.mean(axis=0)
-    U, values, _ = np.linalg.svd(features, full_matrices=False)
     penalty = 3.0
-    shrunk = values**2 / (values**2 + penalty)
-    for groups in (np.arange(40), np.arange(40) // 7):
-        found = leave_groups_out(U, shrunk, U.T @ (y_NC - y_NC.mean(axis=0)), y_NC, groups)
-        for group in np.unique(groups):
-            out = groups == group
-            model = Ridge(alpha=penalty).fit(features[~out], y_NC[~out])
-            assert found[out] == pytest.approx(model.predict(features[out]), abs=1e-6)
+    for weights_N in (np.ones(40), rng.uniform(0.1, 2, size=40)):
+        weights_N = weights_N / weights_N.mean()
+        roots_N1 = np.sqrt(weights_N)[:, None]
+        centred = roots_N1 * (features - weights_N @ features / 40)
+        U, values, _ = np.linalg.svd(centred, full_matrices=False)
+        shrunk = values**2 / (values**2 + penalty)
+        projected = U.T @ (roots_N1 * (y_NC - weights_N @ y_NC / 40))
+        for groups in (np.arange(40), np.arange(40) // 7):
+            found = leave_groups_out(U, shrunk, projected, y_NC, groups, weights_N)
+            for group in np.unique(groups):
+                out = groups == group
+                model = Ridge(alpha=penalty).fit(features[~out], y_NC[~out], weights_N[~out])
+                assert found[out] == pytest.approx(model.predict(features[out]), abs=1e-6)
+
+
+@pytest.mark.parametrize("landmarks", [np.arange(40), np.arange(39)])
+def test_a_weighted_ridge_regression_is_that_of_scikit_learn(landmarks: Rows) -> None:
+    """Of a linear kernel of six features, which 39 landmarks represent exactly."""
+    rng = np.random.default_rng(1)
+    features, weights_N = rng.normal(size=(40, 6)), rng.uniform(0.1, 2, size=40)
+    labels = Labels.of(features @ rng.normal(size=6) + rng.normal(size=40), (), None)
+    kernel_NM = features @ features[landmarks].T
+    found = fit_ridge(kernel_NM, landmarks, labels, weights_N)
+    weights_N = weights_N / weights_N.mean()
+    trace = weights_N @ np.square(features - weights_N @ features / 40).sum(axis=1)
+    expected = [
+        Ridge(alpha=penalty * trace).fit(features, labels.values, weights_N).predict(features)
+        for penalty in PENALTIES
+    ]
+    predicted = (kernel_NM @ found.dual_MC + found.offset_C)[:, 0]
+    assert min(np.abs(predicted - one).max() for one in expected) < 1e-6
+
+
+def test_huber_weights_fall_with_the_residual_beyond_the_limit() -> None:
+    residuals = np.array([-1.0, 0.5, 1, 1, 100])
+    limit = 1.345 * 1.4826
+    assert huber_weights(residuals) == pytest.approx([1, 1, 1, 1, limit / 100])
+    assert huber_weights(np.array([0.0, 0, 3])).tolist() == [1, 1, 1]
+
+
+def test_wrong_labels_hardly_change_the_kernel(samples: Samples, numbers: Labels) -> None:
+    """A tenth of the training labels is far off; the test labels are right."""
+    inputs = Kernel().read(samples, samples.tokens_FL)
+    test = numbers.groups % 5 == 0
+    fitted, predicted = np.flatnonzero(~test), np.flatnonzero(test)
+    training = numbers.take(fitted)
+    wrong = training.values.copy()
+    wrong[::10] += 5 * training.values.std()
+    labels = dataclasses.replace(training, values=wrong)
+    model = Kernel().fit(inputs.take(fitted), labels, 0)
+    kernel_NM, rows = model.kernel(inputs.take(fitted)), np.arange(len(fitted))
+    plain = fit_ridge(kernel_NM, rows, labels)
+    squares = dataclasses.replace(model, dual_MC=plain.dual_MC, offset_C=plain.offset_C)
+
+    def error(one: KernelModel) -> float:
+        found = one.predict(inputs.take(predicted))[:, 0]
+        return float(np.square(found - numbers.values[predicted]).mean())
+
+    assert error(model) < 0.8 * error(squares)
 
 
 @pytest.mark.parametrize("kernel", [Kernel(), Kernel(largest=60)])
