@@ -70,10 +70,10 @@ def _features(table: biom.Table) -> F64:
     return features
 
 
-def _train(study: Path, folder: Path, column: str) -> Path:
+def _train(study: Path, folder: Path, column: str, *args: object) -> Path:
     status = aam(
         "train", "--table", study / "table.biom", "--metadata", study / "metadata.tsv",
-        "--metadata-column", column, "--output-dir", folder, "--rarefy-depth", 0,
+        "--metadata-column", column, "--output-dir", folder, "--rarefy-depth", 0, *args,
     )  # fmt: skip
     assert status == 0
     return folder
@@ -90,17 +90,16 @@ def _read(path: Path) -> pd.DataFrame:
 
 @pytest.mark.medium
 def test_planted_asvs_are_found(run: Path, study: Path, tmp_path: Path) -> None:
-    """Of the first 20 ASVs 14 are planted; chance finds 1.3 of 300."""
+    """Of the first 20 ASVs 13 are planted; chance finds 1.3 of 300. The ensemble is the kernel."""
     assert _importance(study, run, tmp_path / "i.tsv") == 0
     found = _read(tmp_path / "i.tsv")
     assert _planted_among_first(study, found) >= 0.5
     folds = [f"rank_fold_{fold}" for fold in range(1, 6)]
-    columns = ["effect", "forest", "prevalence", "mean_relative_abundance", "rank", *folds]
+    columns = ["effect", "prevalence", "mean_relative_abundance", "rank", *folds]
     assert list(found) == columns
     # The models of the folds share three quarters of their samples.
     assert found[folds].corr("spearman").to_numpy().min() > 0.4
     assert found["rank"].is_monotonic_increasing
-    assert found["forest"].sum() == pytest.approx(1)
     table = biom.load_table(str(study / "table.biom"))
     ids = list(table.ids("observation"))
     prevalence = (_features(table) > 0).mean(axis=0)
@@ -109,12 +108,24 @@ def test_planted_asvs_are_found(run: Path, study: Path, tmp_path: Path) -> None:
 
 
 @pytest.mark.medium
+def test_a_forest_finds_planted_asvs(study: Path, tmp_path: Path) -> None:
+    """Of the first 20 ASVs 7 are planted."""
+    folds = ("--folds", 2, "--members", "forest")
+    forest = _train(study, tmp_path / "forest", "response", *folds)
+    assert _importance(study, forest, tmp_path / "i.tsv") == 0
+    found = _read(tmp_path / "i.tsv")
+    assert _planted_among_first(study, found) >= 0.2
+    assert list(found)[:2] == ["forest", "prevalence"]
+    assert found["forest"].sum() == pytest.approx(1)
+
+
+@pytest.mark.medium
 def test_permutation_finds_planted_asvs(run: Path, study: Path, tmp_path: Path) -> None:
-    """Of the first 20 ASVs 15 are planted."""
+    """Of the first 20 ASVs 11 are planted."""
     args = ("--method", "permutation", "--first", 60)
     assert _importance(study, run, tmp_path / "i.tsv", *args) == 0
     found = _read(tmp_path / "i.tsv")
-    assert _planted_among_first(study, found) >= 0.5
+    assert _planted_among_first(study, found) >= 0.4
     assert found["permutation"].notna().sum() == 60
     assert found["permutation"][:60].is_monotonic_decreasing
     assert found["rank"].is_monotonic_increasing
