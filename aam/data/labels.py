@@ -10,16 +10,17 @@ from collections import Counter
 from collections.abc import Sequence
 from dataclasses import dataclass
 from itertools import chain
+from typing import Literal
 
 import numpy as np
 import numpy.typing as npt
 
-from aam.console import warn
+from aam.console import info, warn
 from aam.contract.errors import DataError, UsageError, first_few
 from aam.contract.options.study import SplitOptions, TargetOptions
 from aam.data.conditions import rows_where
 from aam.data.metadata import Metadata, class_target, groups, numeric_target, ordinal_target
-from aam.data.splits import PARTS, Split, make_splits, read_splits
+from aam.data.splits import FOLDS, PARTS, Split, make_splits, read_splits
 
 
 @dataclass(frozen=True)
@@ -93,7 +94,7 @@ def check_options(split: SplitOptions, target: TargetOptions) -> None:
 
 def split_samples(
     options: SplitOptions,
-    folds: int,
+    folds: int | Literal["auto"],
     seed: int,
     sample_ids: Sequence[str],
     metadata: Metadata | None,
@@ -103,7 +104,8 @@ def split_samples(
 
     Args:
         options: --test-size, --stratify, --group-column and --splits.
-        folds: folds of the cross-validation; 1 for one split.
+        folds: folds of the cross-validation; 1 for one split; "auto": `FOLDS`, or one for each
+            group if there are fewer.
         seed: of the shuffles.
         sample_ids: ids of the samples.
         metadata: contains the group column.
@@ -129,15 +131,19 @@ def split_samples(
             _check_groups(read, labels)
         _check_classes(read, codes, refuse=False)
         return read, labels
+    units = len(set(labels or sample_ids))
+    number = min(FOLDS, max(units, 2)) if folds == "auto" else folds
+    if folds == "auto" and labels and 1 < units < FOLDS:
+        info(f"Folds: {units}, one for each group of '{options.group_column}'.")
     made = make_splits(
         len(sample_ids),
         test_size=options.test_size,
-        folds=folds,
+        folds=number,
         seed=seed,
         groups=labels,
         classes=codes if options.stratify else None,
     )
-    _check_classes(made, codes, refuse=folds == 1)
+    _check_classes(made, codes, refuse=number == 1)
     return made, labels
 
 

@@ -24,6 +24,8 @@ from aam.data.metadata import ID_HEADER, OLD_ID_HEADER
 Rows = npt.NDArray[np.int64]
 PARTS = ("train", "validation", "test")
 HEADER = f"{ID_HEADER}\tfold\tsplit\tgroup"
+FOLDS = 5
+"""Folds of a cross-validation where none are given; one for each group if there are fewer."""
 
 
 @dataclass(frozen=True)
@@ -156,11 +158,10 @@ def _check_divisible(
     parts: int,
 ) -> None:
     if labels is not None and len(set(labels)) < parts:
-        raise DataError(
-            "Too few groups to divide",
-            f"{len(set(labels))} for {parts} parts",
-            f"give --folds 2 to {len(set(labels))}, or another --group-column",
-        )
+        groups, remedy = len(set(labels)), "give another --group-column"
+        if groups > 1:
+            remedy = f"give --folds 2 to {groups}, or another --group-column"
+        raise DataError("Too few groups to divide", f"{groups} for {parts} parts", remedy)
     if classes is not None and (least := np.unique(classes, return_counts=True)[1].min()) < parts:
         raise DataError(
             "A class is too small to stratify by",

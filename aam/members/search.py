@@ -47,7 +47,6 @@ DATABASE, RESULT, BEST = "search.db", "search.json", "best.yaml"
 ALL = "all samples"
 """Name of the Optuna study that chooses the values to train with."""
 
-_FOLDS = 5
 _PROGRESS = ("trials", "trials_only", "storage", "overwrite", "output_dir")
 """Options that another process of the same search may give differently."""
 
@@ -179,8 +178,7 @@ def _prepare(options: Search) -> tuple[Train, tuple[Axis, ...]]:
     values = {spec.flag: run_record.value_of(options, spec.field) for spec in specs(Train)}
     base = build(Train, values)
     members = base.members if any(axis.spec.field == "members" for axis in axes) else None
-    folds = _FOLDS if options.folds == "auto" else options.folds
-    base = dataclasses.replace(base, folds=folds, members=members or choose_members(base))
+    base = dataclasses.replace(base, members=members or choose_members(base))
     return base, axes
 
 

@@ -166,7 +166,7 @@ def _write_splits(options: Train, columns: Sequence[str], path: Path) -> None:
     ids = [name for name in ids if any(name in samples for samples in labelled.values())]
     splits, groups = split_samples(
         options.split,
-        1 if options.folds == "auto" else options.folds,
+        options.folds,
         options.loop.seed,
         ids,
         metadata,

@@ -13,6 +13,7 @@ import os
 from collections.abc import Mapping
 from pathlib import Path
 from types import MappingProxyType
+from typing import Literal
 
 import numpy as np
 
@@ -44,7 +45,6 @@ from aam.training.target_transforms import TargetScale
 DEFAULT: tuple[MemberName, ...] = ("kernel", "forest")
 """Members without a pretrained encoder; docs/results.md compares them."""
 
-_FOLDS = 5
 _EVERY_MEMBER = (
     "seed",
     "folds",
@@ -153,11 +153,9 @@ def several_processes(options: Train) -> bool:
     return options.scale.fsdp or read_environment(os.environ).world_size > 1
 
 
-def choose_folds(options: Train, members: tuple[MemberName, ...]) -> int:
-    """Return the number of folds; 'auto' depends on the members."""
-    if options.folds != "auto":
-        return options.folds
-    return 1 if checkpoint.TRANSFORMER in members else _FOLDS
+def choose_folds(options: Train, members: tuple[MemberName, ...]) -> int | Literal["auto"]:
+    """Return the number of folds: 1 instead of 'auto' with the transformer."""
+    return 1 if options.folds == "auto" and checkpoint.TRANSFORMER in members else options.folds
 
 
 def choose_members(options: Train) -> tuple[MemberName, ...]:

@@ -88,7 +88,7 @@ def load_labelled_study(options: Train, max_bp: int | None, splits: SplitOptions
         raise UsageError("Classes have no range", "--output-min or --output-max", "leave it out")
     parts, labels = split_samples(
         splits,
-        1 if options.folds == "auto" else options.folds,
+        options.folds,
         options.loop.seed,
         study.table.sample_ids,
         metadata,

@@ -2,10 +2,15 @@
 
 from __future__ import annotations
 
+from pathlib import Path
+
 import numpy as np
 import pytest
 
 from aam.contract.errors import DataError
+from aam.contract.options.study import SplitOptions
+from aam.data.labels import split_samples
+from aam.data.metadata import Metadata, read_metadata
 from aam.data.splits import Split, make_splits
 
 
@@ -15,6 +20,32 @@ def stratified(groups: int, folds: int) -> tuple[Split, ...]:
     names = [f"subject {row % groups}" for row in rows]
     classes = (rows // groups) % 2
     return make_splits(len(rows), test_size=0.2, folds=folds, seed=1, groups=names, classes=classes)
+
+
+def _metadata(folder: Path, groups: int) -> Metadata:
+    lines = [f"S{row}\tcage {row % groups}" for row in range(24)]
+    (folder / "m.tsv").write_text("sample-id\tcage\n" + "\n".join(lines) + "\n")
+    return read_metadata(folder / "m.tsv")
+
+
+@pytest.mark.parametrize(("groups", "folds"), [(9, 5), (4, 4), (2, 2)])
+def test_few_groups_have_a_fold_each(
+    tmp_path: Path, groups: int, folds: int, capsys: pytest.CaptureFixture[str]
+) -> None:
+    ids, options = [f"S{row}" for row in range(24)], SplitOptions(group_column="cage")
+    splits, labels = split_samples(options, "auto", 0, ids, _metadata(tmp_path, groups))
+    assert labels is not None
+    cages = [{labels[row] for row in split.test} for split in splits]
+    assert len(cages) == folds
+    assert set.union(*cages) == set(labels)
+    shown = f"Folds: {folds}, one for each group of 'cage'." in capsys.readouterr().err
+    assert shown == (folds < 5)
+
+
+def test_one_group_cannot_be_divided(tmp_path: Path) -> None:
+    ids, options = [f"S{row}" for row in range(24)], SplitOptions(group_column="cage")
+    with pytest.raises(DataError, match="1 for 2 parts; give another --group-column"):
+        split_samples(options, "auto", 0, ids, _metadata(tmp_path, 1))
 
 
 def test_few_groups_are_stratified() -> None:

@@ -56,7 +56,7 @@ def test_kernel_and_forest_are_the_default(run: Path) -> None:
     assert "20 groups of subject" in scores["differences"][0]["sentence"]
     record = json.loads((run / "run.json").read_text())
     assert record["members"] == ["kernel", "forest"]
-    assert record["options"]["folds"] == 5
+    assert record["options"]["folds"] == "auto"
     assert record["finished"]
 
 

@@ -160,6 +160,8 @@ def training_run(options: Train) -> TrainingRun:
         AamError: see the readers.
         UsageError: the heads do not divide the width.
     """
+    if options.folds == "auto":
+        options = dataclasses.replace(options, folds=1)
     base = _read_encoder(options)
     labelled = load_labelled_study(options, choose_length(base, options.sample), options.split)
     split = labelled.splits[0]

@@ -73,7 +73,8 @@ class Train:
     )
     folds: int | Literal["auto"] = option(
         "Cross-validation: number of folds, each predicted by models of the others; 1: one split. "
-        "'auto': 5, or 1 with the transformer, which takes long to train.",
+        "'auto': 5, or one for each group if there are fewer; 1 with the transformer, which takes "
+        "long to train.",
         default="auto",
         basic=True,
     )
