@@ -10,7 +10,8 @@ product of the two samples' log abundances below the branch, times its length
 The estimator compares several weights of the kernels, the linear sum with Gaussian kernels (RBF) of
 the distance that it defines, and many penalties, by leaving out one group at a time
 (`aam.members.kernel_ridge`). The best sum is fitted to numbers once more, with weights by which
-labels far from their left-out predictions count less.
+labels far from their left-out predictions count less; that fit is used unless its left-out error
+is larger.
 
 Of more than `Kernel.largest` samples, a random part are the landmarks of a
 Nyström approximation. M landmarks; further shape suffixes: see `base`.
@@ -214,17 +215,19 @@ class Kernel:
         clades = inputs.dendrogram if best.clade_scale else None
         summands = Summands(clades, best.clade_scale, encoder, best.scale)
         landmarks = Landmarks.of(inputs.with_features(summands), rows)
+        limits = (
+            np.empty(0) if labels.classes else np.array([labels.values.min(), labels.values.max()])
+        )
         model = KernelModel(
-            landmarks, best.gamma, ridge.dual_MC, ridge.offset_C, logits, summands, np.empty(0)
+            landmarks, best.gamma, ridge.dual_MC, ridge.offset_C, logits, summands, limits
         )
         if labels.classes:
             return model
         weights_N = huber_weights((labels.outputs_NC - ridge.left_out_NC)[:, 0])
         robust = fit_ridge(model.kernel(inputs), rows, labels, weights_N)
-        limits = np.array([labels.values.min(), labels.values.max()])
-        return dataclasses.replace(
-            model, dual_MC=robust.dual_MC, offset_C=robust.offset_C, limits=limits
-        )
+        if np.square(robust.left_out_NC - labels.outputs_NC).mean() > ridge.error:
+            return model  # such as a skewed target, whose mean is far from its median
+        return dataclasses.replace(model, dual_MC=robust.dual_MC, offset_C=robust.offset_C)
 
     def restore(self, arrays: Arrays, asvs: int, outputs: int) -> KernelModel:
         """Build a model from its state, see `base.Estimator`."""

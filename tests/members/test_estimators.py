@@ -99,13 +99,14 @@ def test_huber_weights_fall_with_the_residual_beyond_the_limit() -> None:
 
 
 def test_wrong_labels_hardly_change_the_kernel(samples: Samples, numbers: Labels) -> None:
-    """A tenth of the training labels is far off; the test labels are right."""
+    """A tenth of the training labels is far too high or too low; the test labels are right."""
     inputs = Kernel().read(samples, samples.tokens_FL)
     test = numbers.groups % 5 == 0
     fitted, predicted = np.flatnonzero(~test), np.flatnonzero(test)
     training = numbers.take(fitted)
     wrong = training.values.copy()
-    wrong[::10] += 5 * training.values.std()
+    wrong[::20] += 5 * training.values.std()
+    wrong[10::20] -= 5 * training.values.std()
     labels = dataclasses.replace(training, values=wrong)
     model = Kernel().fit(inputs.take(fitted), labels, 0)
     kernel_NM, rows = model.kernel(inputs.take(fitted)), np.arange(len(fitted))
@@ -148,6 +149,16 @@ def test_the_kernel_predicts_between_the_lowest_and_the_highest_label(
     earlier = model.arrays().copy()
     del earlier["limits"]
     assert Kernel().restore(earlier, 200, 1).predict(inputs).max() > highest
+
+
+def test_a_skewed_target_is_fitted_with_equal_weights(samples: Samples, numbers: Labels) -> None:
+    inputs = Kernel().read(samples, samples.tokens_FL)
+    standard = (numbers.values - numbers.values.mean()) / numbers.values.std()
+    for values, equal in ((standard, False), (np.exp(3 * standard), True)):
+        labels = dataclasses.replace(numbers, values=values)
+        model = Kernel().fit(inputs, labels, 0)
+        plain = fit_ridge(model.kernel(inputs), np.arange(len(values)), labels)
+        assert (np.abs(model.dual_MC - plain.dual_MC).max() < 1e-9) == equal
 
 
 def test_the_memory_of_a_large_kernel_is_named() -> None:
