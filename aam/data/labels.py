@@ -131,10 +131,9 @@ def split_samples(
             _check_groups(read, labels)
         _check_classes(read, codes, refuse=False)
         return read, labels
-    units = len(set(labels or sample_ids))
-    number = min(FOLDS, max(units, 2)) if folds == "auto" else folds
-    if folds == "auto" and labels and 1 < units < FOLDS:
-        info(f"Folds: {units}, one for each group of '{options.group_column}'.")
+    number = _auto_folds(labels or sample_ids) if folds == "auto" else folds
+    if folds == "auto" and labels is not None and number < FOLDS:
+        info(f"Folds: {number}, one for each group of '{options.group_column}'.")
     made = make_splits(
         len(sample_ids),
         test_size=options.test_size,
@@ -145,6 +144,11 @@ def split_samples(
     )
     _check_classes(made, codes, refuse=number == 1)
     return made, labels
+
+
+def _auto_folds(units: Sequence[str]) -> int:
+    """Return the number of folds for samples with these groups, or ids."""
+    return min(FOLDS, max(2, len(set(units))))
 
 
 def _check_classes(

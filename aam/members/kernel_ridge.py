@@ -126,8 +126,8 @@ def huber_weights(residuals_N: F64) -> F64:
     """
     size_N = np.abs(residuals_N)
     limit = 1.345 * 1.4826 * np.median(size_N)
-    weights_N: F64 = np.where(size_N > limit, limit / np.maximum(size_N, 1e-300), 1.0)
-    return weights_N if limit > 0 else np.ones(len(size_N))
+    weights_N: F64 = limit / np.maximum(size_N, limit) if limit > 0 else np.ones(len(size_N))
+    return weights_N
 
 
 def fit_logistic(left_out_NC: F64, labels: Labels) -> F64:

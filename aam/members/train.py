@@ -22,6 +22,7 @@ from aam.contract import run_record
 from aam.contract.errors import UsageError
 from aam.contract.options import specs
 from aam.contract.options.commands.train import MemberName, Train
+from aam.contract.options.study import SplitOptions
 from aam.data.metrics import ScoredPredictions
 from aam.data.splits import write_splits
 from aam.distributed.environment import read_environment
@@ -37,7 +38,13 @@ from aam.members.results import Estimates, write_results
 from aam.performance.memory.fit import automatic
 from aam.performance.memory.runs import training_run
 from aam.training import train as network
-from aam.training.labelled_study import LabelledStudy, fit_target, load_labelled_study, output_range
+from aam.training.labelled_study import (
+    LabelledStudy,
+    fit_target,
+    load_labelled_study,
+    output_range,
+    transformer_folds,
+)
 from aam.training.pretrained import choose_length, read_pretrained_encoder
 from aam.training.run_files import run_folder
 from aam.training.target_transforms import TargetScale
@@ -108,14 +115,10 @@ def predict_held_out(options: Train) -> ScoredPredictions:
         if len(options.members) == 1 and not options.target.levels:
             return trained
         others = _by_name(trained)
-    base = read_pretrained_encoder(options.pretrained_encoder)
-    labelled = load_labelled_study(options, choose_length(base, options.sample), options.split)
-    samples, folds = _samples(labelled), _folds(options, labelled)
-    estimated = {
-        name: cross_validate(name, ESTIMATORS[name], samples, folds, final=False).predictions_MC
-        for name in options.members
-        if name in ESTIMATORS
-    }
+    labelled = _load(options, options.split)
+    folds = _folds(options, labelled)
+    results = _cross_validate(options, _samples(labelled), folds, final=False)
+    estimated = {name: result.predictions_MC for name, result in results.items()}
     return folds.scored(combine_members(estimated | others, folds).predictions_MC)
 
 
@@ -154,8 +157,8 @@ def several_processes(options: Train) -> bool:
 
 
 def choose_folds(options: Train, members: tuple[MemberName, ...]) -> int | Literal["auto"]:
-    """Return the number of folds: 1 instead of 'auto' with the transformer."""
-    return 1 if options.folds == "auto" and checkpoint.TRANSFORMER in members else options.folds
+    """Return the number of folds; 'auto' remains without the transformer, see `split_samples`."""
+    return transformer_folds(options) if checkpoint.TRANSFORMER in members else options.folds
 
 
 def choose_members(options: Train) -> tuple[MemberName, ...]:
@@ -206,8 +209,7 @@ def _options_of_the_network(options: Train) -> list[str]:
 def _train_estimators(options: Train) -> ScoredPredictions:
     """Write a run folder of estimators alone."""
     prepared = run_folder.prepare("train", options)
-    splits = prepared.split_options(options.split)
-    labelled = load_labelled_study(options, choose_length(None, options.sample), splits)
+    labelled = _load(options, prepared.split_options(options.split))
     folds, folder = _folds(options, labelled), options.run.output_dir
     with run_folder.begin(prepared) as record:
         ids = labelled.study.table.sample_ids
@@ -229,10 +231,7 @@ def _add_estimators(
         counts: those of the transformer that reads the counts alone; None if both are the same.
     """
     folder = options.run.output_dir
-    base = read_pretrained_encoder(options.pretrained_encoder)
-    length = choose_length(base, options.sample)
-    splits = dataclasses.replace(options.split, splits=folder / "splits.tsv")
-    labelled = load_labelled_study(options, length, splits)
+    labelled = _load(options, dataclasses.replace(options.split, splits=folder / "splits.tsv"))
     estimates = _estimate(
         options,
         labelled,
@@ -275,6 +274,23 @@ def _folds(options: Train, labelled: LabelledStudy) -> Folds:
     )
 
 
+def _load(options: Train, splits: SplitOptions) -> LabelledStudy:
+    """Read the study, with the sequence length of the pretrained encoder where there is one."""
+    base = read_pretrained_encoder(options.pretrained_encoder)
+    return load_labelled_study(options, choose_length(base, options.sample), splits)
+
+
+def _cross_validate(
+    options: Train, samples: Samples, folds: Folds, final: bool
+) -> dict[str, CrossValidated]:
+    """Cross-validate the estimators among the members, see `cross_validate`."""
+    return {
+        name: cross_validate(name, ESTIMATORS[name], samples, folds, final)
+        for name in options.members
+        if name in ESTIMATORS
+    }
+
+
 def _samples(labelled: LabelledStudy) -> Samples:
     return Samples.of(labelled.study.table, labelled.study.tokens_FL, labelled.covariates)
 
@@ -286,7 +302,7 @@ def _estimate(
     others: Mapping[str, F64] = MappingProxyType({}),
     counts_alone: Mapping[str, F64] = MappingProxyType({}),
 ) -> Estimates:
-    """Cross-validate the estimators among the members.
+    """Cross-validate the estimators among the members, and compute their importance.
 
     Args:
         options: of the command.
@@ -296,13 +312,10 @@ def _estimate(
         counts_alone: held-out predictions of other members that read the counts alone.
     """
     samples = _samples(labelled)
-    results: dict[str, CrossValidated] = {}
+    results = _cross_validate(options, samples, folds, final=True)
     fold_importance: dict[str, F64] = {}
-    for name in options.members:
-        if name not in ESTIMATORS:
-            continue
-        results[name] = result = cross_validate(name, ESTIMATORS[name], samples, folds)
-        if len(folds.splits) > 1:
+    if len(folds.splits) > 1:
+        for name, result in results.items():
             of_study = result.inputs, samples.tokens_FL, samples.tokens_FL
             target = folds.labels.classes, folds.scale.transform
             fold_importance[name] = np.stack(

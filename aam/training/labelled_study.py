@@ -107,6 +107,11 @@ def load_labelled_study(options: Train, max_bp: int | None, splits: SplitOptions
     return LabelledStudy(study, values, labelled.classes, parts, labels, depth, covariates)
 
 
+def transformer_folds(options: Train) -> int:
+    """Return the number of folds of a transformer: 1 for 'auto', since it takes long to train."""
+    return 1 if options.folds == "auto" else options.folds
+
+
 def output_range(options: Train) -> OutputRange:
     """Return the range of --output-min and --output-max, or that of the ranks of --ordinal.
 

@@ -32,7 +32,12 @@ from aam.training.inference.network_outputs import (
 )
 from aam.training.inference.output_tables import prediction_table, write_table
 from aam.training.inference.training_summary import embedding_limit, reference_rows, summarize
-from aam.training.labelled_study import LabelledStudy, fit_target, load_labelled_study
+from aam.training.labelled_study import (
+    LabelledStudy,
+    fit_target,
+    load_labelled_study,
+    transformer_folds,
+)
 from aam.training.lightning_module import LossWeights, TrainingModule, score, target_metrics
 from aam.training.model_config import ModelConfig, covariate_shape
 from aam.training.pretrained import (
@@ -73,6 +78,7 @@ def train(options: Train, policy: BackendPolicy = TORCH_POLICY) -> ScoredPredict
     Raises:
         AamError: see the readers and `load_labelled_study`.
     """
+    options = dataclasses.replace(options, folds=transformer_folds(options))
     with process_group(options.scale, options.device, options.loop.batch_samples) as communicator:
         results = _train(options, policy, communicator)
     if not results:

@@ -150,7 +150,7 @@ def test_train_and_predict_replace_a_faulty_backend(
 ) -> None:
     study = runs.study
     args = [*TINY, "--table", study / "table.biom", "--metadata", study / "metadata.tsv",
-            "--metadata-column", "ph", "--folds", 1, "--output-dir", tmp_path / "out"]  # fmt: skip
+            "--metadata-column", "ph", "--output-dir", tmp_path / "out"]  # fmt: skip
     policy = BackendPolicy(among(emulated.first_mask), ("cpu",))
     train(parse("train", [str(word) for word in args]), policy)
     assert attention(tmp_path / "out")["with_mask"] == "flash"

@@ -25,7 +25,7 @@ from aam.performance.memory.step import StepMemory, fake, predict_step, training
 from aam.performance.memory.storages import BLOCK, LiveStorages, size_of
 from aam.training.fit import freeze_unused
 from aam.training.inference.network_outputs import CHUNK, apply_to_batch
-from aam.training.labelled_study import fit_target, load_labelled_study
+from aam.training.labelled_study import fit_target, load_labelled_study, transformer_folds
 from aam.training.lightning_module import LossWeights, TrainingModule
 from aam.training.model_config import ModelConfig
 from aam.training.pretrain import load_pretraining_study
@@ -160,8 +160,7 @@ def training_run(options: Train) -> TrainingRun:
         AamError: see the readers.
         UsageError: the heads do not divide the width.
     """
-    if options.folds == "auto":
-        options = dataclasses.replace(options, folds=1)
+    options = dataclasses.replace(options, folds=transformer_folds(options))
     base = _read_encoder(options)
     labelled = load_labelled_study(options, choose_length(base, options.sample), options.split)
     split = labelled.splits[0]
