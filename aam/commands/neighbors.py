@@ -27,14 +27,14 @@ def run(options: Neighbors) -> None:
 
     Raises:
         UsageError: options that contradict each other.
-        MissingInput, DataError, Unavailable: see `aam.data.neighbors` and the readers.
+        MissingInput, DataError: see `aam.data.neighbors` and the readers.
         CannotCreate: the output exists, or cannot be written.
     """
     refuse_existing(options.output, options.overwrite)
     _check(options)
     query = read_embeddings(options.embeddings)
     collection = query if options.collection is None else read_embeddings(options.collection)
-    table = nearest(query, collection, options.neighbors, options.index)
+    table = nearest(query, collection, options.neighbors)
     matrix = _unifrac(options, collection.ids)
     if matrix is not None:
         agreed = agreement(collection, matrix, options.neighbors)
@@ -45,9 +45,8 @@ def run(options: Neighbors) -> None:
             f"{agreed.correlation:.2f}."
         )
     write_table(options.output, table)
-    what = "neighbors" if options.index == "exact" else "approximate neighbors"
     info(
-        f"{options.neighbors} {what} of {len(query.ids)} samples among {len(collection.ids)}: "
+        f"{options.neighbors} neighbors of {len(query.ids)} samples among {len(collection.ids)}: "
         f"{options.output}"
     )
 

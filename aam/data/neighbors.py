@@ -1,92 +1,39 @@
 """Nearest neighbors of samples by their embedding, and their agreement with UniFrac.
 
-The exact search compares all pairs. The approximate one follows a graph of the collection (HNSW,
-Malkov and Yashunin, TPAMI 2020), and is chosen by the user: results do not depend on whether FAISS
-is installed.
+The search compares all pairs.
 
-Shape suffixes: Q query samples, C samples of the collection, K neighbors, D width of an embedding.
+Shape suffixes: Q query samples, K neighbors.
 """
 
 from __future__ import annotations
 
-from collections.abc import Callable
 from dataclasses import dataclass
-from typing import TypeAlias
 
 import numpy as np
-import numpy.typing as npt
 import pandas as pd
 from scipy.spatial.distance import cdist
 from scipy.stats import spearmanr
 from sklearn.neighbors import NearestNeighbors
 
 from aam.contract.errors import DataError
-from aam.contract.installation import not_installed
-from aam.contract.options.commands.use import IndexName
 from aam.data.distances import DistanceMatrix
 from aam.data.embeddings import Embeddings
 from aam.data.metadata import ID_HEADER
 
-HNSW_LINKS = 32
-"""Links of a sample in the graph of HNSW."""
-HNSW_CANDIDATES = 128
-"""Least candidates that a search in the graph keeps."""
 
-Floats: TypeAlias = npt.NDArray[np.float32]
-Search: TypeAlias = Callable[[Floats, Floats, int], tuple[Floats, npt.NDArray[np.int64]]]
-"""Collection [C, D], queries [Q, D] and K -> distances and rows [Q, K], nearest first."""
-
-
-def _exact(
-    collection_CD: Floats, query_QD: Floats, number: int
-) -> tuple[Floats, npt.NDArray[np.int64]]:
-    search = NearestNeighbors(n_neighbors=number, algorithm="brute").fit(collection_CD)
-    distances_QK, rows_QK = search.kneighbors(query_QD)
-    return distances_QK, rows_QK
-
-
-def _hnsw(
-    collection_CD: Floats, query_QD: Floats, number: int
-) -> tuple[Floats, npt.NDArray[np.int64]]:
-    try:
-        import faiss
-    except ModuleNotFoundError as error:
-        raise not_installed(
-            "--index hnsw needs FAISS", error, "faiss", "use --index exact"
-        ) from error
-    index = faiss.IndexHNSWFlat(collection_CD.shape[1], HNSW_LINKS)
-    index.add(collection_CD)
-    index.hnsw.efSearch = max(HNSW_CANDIDATES, 2 * number)
-    squares_QK, rows_QK = index.search(query_QD, number)
-    distances_QK = np.sqrt(squares_QK)
-    # Parts of the graph are out of reach where many embeddings are equal; FAISS marks this by -1.
-    short_Q = (rows_QK < 0).any(axis=1)
-    if short_Q.any():
-        distances_QK[short_Q], rows_QK[short_Q] = _exact(collection_CD, query_QD[short_Q], number)
-    return distances_QK, rows_QK
-
-
-INDEXES: dict[IndexName, Search] = {"exact": _exact, "hnsw": _hnsw}
-"""Registry of --index; the option lists the same names (`IndexName`)."""
-
-
-def nearest(
-    query: Embeddings, collection: Embeddings, number: int, index: IndexName = "exact"
-) -> pd.DataFrame:
+def nearest(query: Embeddings, collection: Embeddings, number: int) -> pd.DataFrame:
     """Find the nearest samples of a collection by the Euclidean distance of embeddings.
 
     Args:
         query: samples whose neighbors are found; a sample is not its own neighbor.
         collection: embeddings by the same model.
         number: neighbors of each sample.
-        index: search, of `INDEXES`; "hnsw" finds most of the nearest, not all.
 
     Returns:
         Columns sample-id, rank (from 1), neighbor-id and distance; K rows for each query sample.
 
     Raises:
         DataError: the embeddings are of different models, or the collection is too small.
-        Unavailable: the package of the search is not installed.
     """
     if query.values.shape[1] != collection.values.shape[1] or (
         query.model is not None and collection.model is not None and query.model != collection.model
@@ -99,7 +46,8 @@ def nearest(
     if number >= len(collection.ids):
         evidence = f"--neighbors {number} of the {len(collection.ids)} in '{collection.path}'"
         raise DataError("The collection is too small", evidence, "ask for fewer neighbors")
-    distances_QK, rows_QK = INDEXES[index](collection.values, query.values, number + 1)
+    search = NearestNeighbors(n_neighbors=number + 1, algorithm="brute").fit(collection.values)
+    distances_QK, rows_QK = search.kneighbors(query.values)
     itself_QK = collection.ids[rows_QK] == query.ids[:, None]
     # Without the sample itself; where it is not among them, without the farthest.
     itself_QK[~itself_QK.any(axis=1), -1] = True

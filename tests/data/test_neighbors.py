@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import sys
 from pathlib import Path
 
 import numpy as np
@@ -10,10 +9,10 @@ import pandas as pd
 import pytest
 from scipy.spatial.distance import cdist
 
-from aam.contract.errors import CannotCreate, DataError, MissingInput, Unavailable, UsageError
+from aam.contract.errors import CannotCreate, DataError, MissingInput, UsageError
 from aam.data.distances import DistanceMatrix
 from aam.data.embeddings import read_embeddings
-from aam.data.neighbors import INDEXES, agreement
+from aam.data.neighbors import agreement
 from tests.support.commands import aam, pretrain, read
 
 Capture = pytest.CaptureFixture[str]
@@ -69,46 +68,6 @@ def test_embeddings_of_a_model_agree_with_unifrac(
         read(tmp_path / "n.tsv")["sample-id"] == read(tmp_path / "n.tsv")["neighbor-id"]
     ).any()
     assert aam("neighbors", *args, *more) == CannotCreate.status
-    pytest.importorskip("faiss")
-    approximate = ("--index", "hnsw", "--output", tmp_path / "h.tsv")
-    assert aam("neighbors", *args, *approximate) == 0
-    assert "5 approximate neighbors of 36 samples" in capsys.readouterr().err
-    exact, found = read(tmp_path / "n.tsv"), read(tmp_path / "h.tsv")
-    shared = exact.merge(found, on=["sample-id", "neighbor-id"])
-    assert len(shared) >= 0.95 * len(exact)
-    assert found["distance"].to_numpy() == pytest.approx(exact["distance"].to_numpy(), abs=1e-3)
-
-
-def test_most_neighbors_of_the_approximate_search_are_those_of_the_exact_one() -> None:
-    pytest.importorskip("faiss")
-    rng = np.random.default_rng(0)
-    centres = rng.normal(size=(20, 16)).repeat(150, axis=0)
-    collection = (centres + 0.3 * rng.normal(size=(3000, 16))).astype(np.float32)
-    exact, approximate = (INDEXES[name](collection, collection[:200], 10) for name in INDEXES)
-    shared = [len(set(a) & set(b)) for a, b in zip(exact[1], approximate[1], strict=True)]
-    assert np.mean(shared) >= 9
-    assert (np.diff(approximate[0], axis=1) >= 0).all()
-
-
-def test_the_approximate_search_finds_enough_neighbors_among_equal_embeddings() -> None:
-    pytest.importorskip("faiss")
-    collection = np.ones((3000, 4), dtype=np.float32)
-    collection[-5:] = 2
-    distances, rows = INDEXES["hnsw"](collection, collection[::500], 400)
-    assert (distances == 0).all()
-    assert all(len(set(row)) == 400 and row.min() >= 0 for row in rows)
-
-
-def test_an_approximate_search_without_faiss_is_refused(
-    tmp_path: Path, capsys: Capture, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    monkeypatch.setitem(sys.modules, "faiss", None)  # Python raises ModuleNotFoundError for None.
-    few = write(tmp_path / "e.tsv", [f"s{k}" for k in range(30)], np.random.rand(30, 4))
-    args = ("--embeddings", few, "--index", "hnsw", "--output", tmp_path / "n.tsv")
-    assert aam("neighbors", *args) == Unavailable.status
-    printed = " ".join(capsys.readouterr().err.split())
-    assert "aam: --index hnsw needs FAISS: no module 'faiss'; install it with" in printed
-    assert not (tmp_path / "n.tsv").exists()
 
 
 def test_unifrac_is_computed_for_random_samples_of_the_collection(

@@ -8,8 +8,6 @@ from aam.contract.options.device import DeviceOptions
 from aam.contract.options.field import ONE_OR_MORE, option
 from aam.contract.options.study import AsvVectorOptions, TableOptions
 
-IndexName = Literal["exact", "hnsw"]
-
 SHARD_HELP = (
     "Part of the samples, as 3/64 (the third of 64), for separate processes; written to {}.shards, "
     "see `aam merge`."
@@ -104,11 +102,6 @@ class Neighbors:
         basic=True,
     )
     neighbors: int = option("Neighbors of each sample.", default=10, takes=ONE_OR_MORE, basic=True)
-    index: IndexName = option(
-        "exact: compare all pairs; hnsw: approximate neighbors by the graph index HNSW of FAISS "
-        "(package faiss-cpu), for very many samples.",
-        default="exact",
-    )
     unifrac_matrix: Path | None = option(
         "UniFrac matrix of some samples of the collection: prints how far neighbors and distances "
         "by embedding agree with it.",
