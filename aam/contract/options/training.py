@@ -20,7 +20,7 @@ from aam.contract.options.field import (
 
 LossType = Literal["mse", "mae", "huber", "quantile", "asymmetric"]
 
-LoggerName = Literal["tensorboard", "csv", "mlflow", "wandb", "aim"]
+LoggerName = Literal["tensorboard", "mlflow", "wandb"]
 
 TransformName = Literal["none", "minmax", "zscore", "log-minmax", "log-zscore"]
 
@@ -175,9 +175,8 @@ class RunOptions:
         basic=True,
     )
     logger: tuple[LoggerName, ...] = resumable_option(
-        "Loggers of the run: files in the run folder (tensorboard, csv), or a tracker that is "
-        "installed (mlflow, wandb, aim), which also gets the final scores. metrics.csv is always "
-        "written.",
+        "Loggers of the run: files in the run folder (tensorboard), or a tracker that is installed "
+        "(mlflow, wandb), which also gets the final scores. metrics.csv is always written.",
         default=("tensorboard",),
     )
     checkpoint_every_n_steps: int = resumable_option(

@@ -1,4 +1,4 @@
-"""Loggers of training runs (--logger): TensorBoard, CSV and experiment trackers, by Lightning.
+"""Loggers of training runs (--logger): TensorBoard and experiment trackers, by Lightning.
 
 A tracker keeps its files in the run folder unless its own environment variables (such as
 MLFLOW_TRACKING_URI or WANDB_MODE) name another place. Those that are not installed are refused
@@ -28,7 +28,7 @@ if TYPE_CHECKING:
     from lightning.pytorch.loggers import Logger
 
 PROJECT = "aam"
-"""Experiment (MLflow, Aim) or project (Weights & Biases) of the runs."""
+"""Experiment (MLflow) or project (Weights & Biases) of the runs."""
 
 
 @dataclass(frozen=True)
@@ -52,12 +52,6 @@ def _tensorboard(folder: Path, name: str) -> Logger:
     return TensorBoardLogger(folder, name="tensorboard", version="")
 
 
-def _csv(folder: Path, name: str) -> Logger:
-    from lightning.pytorch.loggers import CSVLogger
-
-    return CSVLogger(folder, name="csv", version="")
-
-
 def _mlflow(folder: Path, name: str) -> Logger:
     from lightning.pytorch.loggers import MLFlowLogger
 
@@ -74,19 +68,10 @@ def _wandb(folder: Path, name: str) -> Logger:
     return WandbLogger(name=name, save_dir=folder, project=PROJECT)
 
 
-def _aim(folder: Path, name: str) -> Logger:
-    from aim.pytorch_lightning import AimLogger
-
-    logger: Logger = AimLogger(repo=str(folder), experiment=PROJECT, run_name=name)
-    return logger
-
-
 LOGGERS: dict[LoggerName, LoggerType] = {
     "tensorboard": LoggerType("tensorboard", _tensorboard, tracker=False),
-    "csv": LoggerType("lightning", _csv, tracker=False),
     "mlflow": LoggerType("mlflow", _mlflow),
     "wandb": LoggerType("wandb", _wandb),
-    "aim": LoggerType("aim", _aim),
 }
 """Registry of --logger; the option lists the same names (`LoggerName`)."""
 

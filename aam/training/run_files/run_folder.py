@@ -26,8 +26,8 @@ from aam.training.run_files import checkpoints, run_lock
 COUNTS_ALONE = "counts-alone"
 """Folder, in that of a transformer that reads metadata, of the one that reads the counts alone."""
 
-_RUN_FILES = ("run.json", "checkpoints", "metrics.csv", "progress.json", "tensorboard", "csv",
-              "mlflow.db", "wandb", ".aim",
+_RUN_FILES = ("run.json", "checkpoints", "metrics.csv", "progress.json", "tensorboard",
+              "mlflow.db", "wandb",
               "splits.tsv", "predictions.tsv", "scores.json", "embeddings.tsv",
               "report.html", COUNTS_ALONE)  # fmt: skip
 _ATOMIC_FILES = ("run.json", "checkpoints/last.ckpt", "checkpoints/best.ckpt",
