@@ -11,7 +11,7 @@ from __future__ import annotations
 import json
 from collections import Counter
 from collections.abc import Mapping, Sequence
-from dataclasses import asdict, dataclass, replace
+from dataclasses import asdict, dataclass
 from typing import Annotated
 
 import numpy as np
@@ -43,12 +43,10 @@ class Covariates:
     Attributes:
         categories: column -> str [N], "" where missing.
         numbers: column -> float64 [N], NaN where missing.
-        scaling: categorical columns that scale the output of the transformer.
     """
 
     categories: Mapping[str, npt.NDArray[np.str_]]
     numbers: Mapping[str, F64]
-    scaling: tuple[str, ...] = ()
 
     @property
     def columns(self) -> tuple[str, ...]:
@@ -65,7 +63,6 @@ class Covariates:
         return Covariates(
             {name: values[rows] for name, values in self.categories.items()},
             {name: values[rows] for name, values in self.numbers.items()},
-            self.scaling,
         )
 
 
@@ -177,23 +174,18 @@ def read_covariates(
     """Read the covariates of a study; None without any.
 
     Args:
-        options: --categorical-columns, --numeric-columns and --conditional-scaling.
+        options: --categorical-columns and --numeric-columns.
         metadata: of the samples.
         sample_ids: N ids.
         others: flag -> column of options that may not name a covariate.
 
     Raises:
-        UsageError: a column twice, one of `others`, or scaling by a column that is no input.
+        UsageError: a column twice, or one of `others`.
         DataError: absent columns, a categorical column of numbers, or a numeric column of text.
     """
     categorical = listed_columns(options.categorical_columns, metadata)
     numeric = listed_columns(options.numeric_columns, metadata)
     columns = (*categorical, *numeric)
-    scaling = listed_columns(options.conditional_scaling, metadata)
-    if wrong := [name for name in scaling if name not in categorical]:
-        evidence = f"--conditional-scaling {', '.join(wrong)}"
-        remedy = "name the columns in --categorical-columns too"
-        raise UsageError("The output is scaled by columns that are no input", evidence, remedy)
     if not columns:
         return None
     if twice := [name for name, number in Counter(columns).items() if number > 1]:
@@ -212,7 +204,7 @@ def read_covariates(
     for name, values in found.categories.items():
         _check_categories(name, values)
     _warn_of_missing(found)
-    return replace(found, scaling=scaling)
+    return found
 
 
 def require_columns(metadata: Metadata, columns: Sequence[str]) -> None:

@@ -19,11 +19,7 @@ from aam.members.estimators import ESTIMATORS
 from aam.members.evaluation import compare, shown_metrics
 from aam.members.folds import Folds
 
-NO_COLUMNS: dict[str, Any] = {
-    "categorical_columns": (),
-    "numeric_columns": (),
-    "conditional_scaling": (),
-}
+NO_COLUMNS: dict[str, Any] = {"categorical_columns": (), "numeric_columns": ()}
 """Options of a model that reads the counts alone."""
 
 METADATA, COUNTS, BOTH = "metadata alone", "counts alone", "metadata and counts"

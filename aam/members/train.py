@@ -196,7 +196,7 @@ def _options_of_the_network(options: Train) -> list[str]:
     """Return the flags, with another value than the default, that only the transformer reads."""
     groups = (options.model, options.task, options.loop, options.speed)
     of_network = {f.name for group in groups for f in dataclasses.fields(group)}
-    of_network |= {f.name for f in dataclasses.fields(Train)} | {"conditional_scaling"}
+    of_network |= {f.name for f in dataclasses.fields(Train)}
     return [
         spec.flag
         for spec in specs(Train)

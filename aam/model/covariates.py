@@ -16,9 +16,6 @@ from torch import Tensor, nn
 
 from aam.model.shape import CovariateShape
 
-PSEUDO_SAMPLES = 5
-"""Samples with the mean and the variance of all that are added to each category."""
-
 UNKNOWN_RATE = 0.1
 """Part of the codes that training replaces with 0."""
 
@@ -71,50 +68,3 @@ class CovariateEmbedding(nn.Module):
         if self.numbers is not None:
             parts.append(self.numbers(inputs.numbers_BJ))
         return torch.cat(parts, dim=-1)
-
-
-class ConditionalScaling(nn.Module):
-    """Scale and shift of the output for each category of some columns, one after the other.
-
-    The unknown category has scale 1 and shift 0 at the start, as every other one without
-    `start_from`.
-    """
-
-    def __init__(self, shape: CovariateShape) -> None:
-        super().__init__()
-        self.columns = shape.scaling
-        sizes = [shape.categories[column] for column in shape.scaling]
-        self.scales = nn.ParameterList(nn.Parameter(torch.ones(size)) for size in sizes)
-        self.shifts = nn.ParameterList(nn.Parameter(torch.zeros(size)) for size in sizes)
-
-    def forward(self, outputs_RBC: Tensor, codes_BK: Tensor) -> Tensor:
-        """Map outputs [R, B, C] of samples with these codes."""
-        for column, scale, shift in zip(self.columns, self.scales, self.shifts, strict=True):
-            codes_B = codes_BK[:, column]
-            outputs_RBC = outputs_RBC * scale[codes_B, None] + shift[codes_B, None]
-        return outputs_RBC
-
-    def start_from(self, values_B: Tensor, codes_BK: Tensor) -> None:
-        """Start from the mean and the spread of a number in each category of training samples.
-
-        Both are shrunk: to a category are added `PSEUDO_SAMPLES` with the mean and the variance of
-        all, so that one with few samples is near the identity.
-
-        Args:
-            values_B: labels on the scale of the outputs.
-            codes_BK: their codes.
-        """
-        mean, variance = values_B.mean(), values_B.var(correction=0)
-        with torch.no_grad():
-            # The last column is applied last, so it is fitted first.
-            columns = list(zip(self.columns, self.scales, self.shifts, strict=True))
-            for column, scale, shift in reversed(columns):
-                codes_B = codes_BK[:, column]
-                for code in range(1, len(scale)):
-                    own = values_B[codes_B == code]
-                    number = len(own) + PSEUDO_SAMPLES
-                    centre = (own.sum() + PSEUDO_SAMPLES * mean) / number
-                    spread = ((own - centre).square().sum() + PSEUDO_SAMPLES * variance) / number
-                    scale[code] = (spread / variance).sqrt()
-                    shift[code] = centre - scale[code] * mean
-                values_B = (values_B - shift[codes_B]) / scale[codes_B]

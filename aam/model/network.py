@@ -16,7 +16,6 @@ from aam.contract.options.study import Metric
 from aam.model.attention import AUTO, Backends
 from aam.model.covariates import (
     UNKNOWN_RATE,
-    ConditionalScaling,
     CovariateEmbedding,
     CovariateInputs,
 )
@@ -118,11 +117,8 @@ class Predictor(nn.Module):
                 nn.Linear(PROFILE_HIDDEN, shape.outputs),
             )
         self.covariates: CovariateEmbedding | None = None
-        self.scaling: ConditionalScaling | None = None
         if shape.covariates is not None:
             self.covariates = CovariateEmbedding(shape.covariates)
-            if shape.covariates.scaling:
-                self.scaling = ConditionalScaling(shape.covariates)
             width, concat = shape.covariates.width, shape.covariates.fusion == "concat"
             self.fusion = nn.Linear(dim + width if concat else width, dim)
             (nn.init.eye_ if concat else nn.init.zeros_)(self.fusion.weight)
@@ -214,10 +210,7 @@ class Predictor(nn.Module):
             if known_BC is not None:
                 profile_BH = profile_BH + self.profile_fusion(known_BC)
             outputs.append(self.profile_head(profile_BH).to(outputs[0].dtype))
-        outputs_RBC = torch.stack(outputs)
-        if self.scaling is not None and covariates is not None:
-            outputs_RBC = self.scaling(outputs_RBC, covariates.codes_BK)
-        return outputs_RBC
+        return torch.stack(outputs)
 
     def _fuse(self, hidden_BSD: Tensor, known_BC: Tensor) -> Tensor:
         """Join the vector of the covariates with the hidden state of every member."""

@@ -27,14 +27,12 @@ class CovariateShape:
         numbers: numeric inputs: two for each column, its value and whether it is missing.
         embed_dim: width of a category's vector, and of that of all numbers.
         fusion: how the vectors join the hidden states of the ASVs.
-        scaling: categorical columns, by their place, that scale and shift the output.
     """
 
     categories: tuple[Annotated[int, ONE_OR_MORE], ...]
     numbers: Annotated[int, ZERO_OR_MORE]
     embed_dim: Annotated[int, ONE_OR_MORE]
     fusion: Literal["concat", "add"]
-    scaling: tuple[Annotated[int, ZERO_OR_MORE], ...] = ()
 
     @property
     def width(self) -> int:

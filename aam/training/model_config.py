@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
 from dataclasses import asdict, dataclass, fields
 from pathlib import Path
 from typing import Annotated, Any, Literal
@@ -130,13 +129,9 @@ def from_plain(stored: Any, path: Path) -> ModelConfig:
 
 
 def covariate_shape(
-    encoder: CovariateEncoder | None, options: CovariateOptions, scaling: Sequence[str] = ()
+    encoder: CovariateEncoder | None, options: CovariateOptions
 ) -> CovariateShape | None:
-    """Return the sizes of the covariates of an encoder; None without one.
-
-    Args:
-        scaling: columns of --conditional-scaling.
-    """
+    """Return the sizes of the covariates of an encoder; None without one."""
     if encoder is None:
         return None
     return CovariateShape(
@@ -144,7 +139,6 @@ def covariate_shape(
         2 * len(encoder.numbers),
         options.categorical_embed_dim,
         options.categorical_fusion,
-        tuple(list(encoder.categories).index(name) for name in scaling),
     )
 
 
@@ -156,8 +150,6 @@ def _check_covariates(config: ModelConfig) -> None:
         sizes = [len(names) + 1 for names in encoder.categories.values()], 2 * len(encoder.numbers)
     if sizes != (None if shape is None else (list(shape.categories), shape.numbers)):
         raise Mismatch("aam.covariates and aam.shape differ")
-    if shape is not None and any(place >= len(shape.categories) for place in shape.scaling):
-        raise Mismatch("aam.shape scales the output by a column that it does not have")
 
 
 def _check_target(target: Target, outputs: int) -> None:

@@ -267,9 +267,7 @@ def configure_model(
         task = dataclasses.replace(task, penalty=0.0, nuc_penalty=0.0, count_penalty=0.0)
     plan = batch_plan(options, task, labelled.study, labelled.depth, metric)
     encoder = None
-    scaling: tuple[str, ...] = ()
     if labelled.covariates is not None:
-        scaling = labelled.covariates.scaling
         encoder = fit_encoder(labelled.covariates.take(split.train))
     shape, standard = choose_shape(base, labelled.study, options.model, plan, split.train)
     shape = dataclasses.replace(
@@ -277,7 +275,7 @@ def configure_model(
         outputs=target.outputs,
         profile_features=options.profile_features,
         profile_dropout=options.profile_dropout,
-        covariates=covariate_shape(encoder, options.covariates, scaling),
+        covariates=covariate_shape(encoder, options.covariates),
     )
     return ModelConfig("train", shape, metric, plan, standard, target, to_plain(options), encoder)
 
@@ -300,11 +298,6 @@ def _initialize(
     if base is not None:
         state_dict.load_model(network.encoder, base.weights)
     network.start_from(config.target.initial_outputs(labelled.values[split.train]))
-    if network.scaling is not None and not config.target.classes:
-        inputs = config.inputs(labelled.covariates)
-        assert inputs is not None
-        values = config.target.encode(labelled.values[split.train]).double()
-        network.scaling.start_from(values, inputs.codes_BK[torch.from_numpy(split.train)])
     fit_profile(network, labelled.study, reading_plan(config.plan), split.train)
     if options.freeze_base:
         network.encoder.requires_grad_(False)

@@ -183,30 +183,6 @@ def test_the_transformer_with_metadata_runs_in_one_process(
 
 
 @pytest.mark.slow
-def test_categories_scale_the_output_of_the_transformer(
-    study: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]
-) -> None:
-    """After one epoch of small steps the predictions are those of the batches."""
-    args = ("--categorical-columns", "batch", "--members", "transformer", "--folds", 1, *TINY)
-    small = ("--lr", 1e-5, "--test-size", 0.4)
-    scaled = (*args, *small, "--conditional-scaling", "batch")
-    assert train(study, tmp_path / "run", *scaled) == 0
-    found = json.loads((tmp_path / "run" / "scores.json").read_text())["inputs"]["models"]
-    assert found["metadata and counts"]["r2"]["value"] > 0.4
-    assert found["counts alone"]["r2"]["value"] < 0.2
-    metadata = ("--metadata", study / "metadata.tsv")
-    assert predict(study, tmp_path / "run", tmp_path / "p.tsv", *metadata) == 0
-    frame = read(study / "metadata.tsv").set_index("sample-id")
-    predicted = read(tmp_path / "p.tsv").set_index("sample-id")["predicted"]
-    means = predicted.groupby(frame["batch"]).mean()
-    assert means["b1"] > means["b0"] + 1 > means["b2"] + 2
-    capsys.readouterr()
-    wrong = (*args, "--conditional-scaling", "site")
-    assert train(study, tmp_path / "other", *wrong) == UsageError.status
-    assert "scaled by columns that are no input" in " ".join(capsys.readouterr().err.split())
-
-
-@pytest.mark.slow
 def test_the_transformer_reads_metadata(
     study: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:

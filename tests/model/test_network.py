@@ -13,7 +13,7 @@ from torch import Tensor
 
 from aam.contract.options.device import AttnImplementation
 from aam.model.attention import AUTO, Backend, Backends, attention, named, runs
-from aam.model.covariates import ConditionalScaling, CovariateInputs
+from aam.model.covariates import CovariateInputs
 from aam.model.distance import PairwiseDistance
 from aam.model.network import Predictor
 from aam.model.shape import CovariateShape, NetworkShape
@@ -266,35 +266,3 @@ def test_covariates_change_nothing_at_the_start_and_are_trained(fusion: str, pro
     torch.testing.assert_close(outputs(net, unknown), outputs(net, None))
     torch.testing.assert_close(changed[:, 2], outputs(net, None)[:, 2])
     assert (changed[:, :2] - outputs(net, None)[:, :2]).abs().min() > 0
-
-
-def test_outputs_are_scaled_by_the_shrunken_statistics_of_categories() -> None:
-    """Category 1 has 200 samples around 3, category 2 one far away, category 3 none."""
-    sizes = CovariateShape((4, 2), 0, 5, "concat", scaling=(0,))
-    scaling = ConditionalScaling(sizes)
-    values = torch.cat([torch.randn(200) * 0.5 + 3, torch.randn(200), torch.tensor([50.0])])
-    codes = torch.zeros(401, 2, dtype=torch.int64)
-    codes[:200, 0], codes[400, 0] = 1, 2
-    outputs = torch.tensor([[[values.mean()]] * 4]).view(1, 4, 1)
-    rows = torch.tensor([[k, 1] for k in range(4)])
-    torch.testing.assert_close(scaling(outputs, rows), outputs)  # the identity
-    scaling.start_from(values, codes)
-    found = scaling(outputs, rows)[0, :, 0]
-    expected = (values[:200].sum() + 5 * values.mean()) / 205
-    assert found[1].item() == pytest.approx(expected.item(), rel=1e-4)
-    assert found[2].item() == pytest.approx((50 + 5 * values.mean().item()) / 6, rel=1e-4)
-    assert found[0] == found[3] == outputs[0, 0, 0]
-    scale = scaling.scales[0]
-    assert 0.1 < scale[1] / (0.5 / values.std()) < 1.5
-    assert scale[2] > 0.5  # a standard deviation of one sample would be 0
-    assert scale[0] == 1
-
-
-def test_two_columns_scale_one_after_the_other() -> None:
-    """The labels are a sum of an effect of each column, without noise."""
-    codes = torch.cartesian_prod(torch.arange(1, 3), torch.arange(1, 3)).repeat(500, 1)
-    values = 2.0 * (codes[:, 0] - 1.5) + 4.0 * (codes[:, 1] - 1.5)
-    scaling = ConditionalScaling(CovariateShape((3, 3), 0, 5, "concat", scaling=(0, 1)))
-    scaling.start_from(values, codes)
-    found = scaling(torch.zeros(1, 4, 1), codes[:4])[0, :, 0]
-    torch.testing.assert_close(found, values[:4], atol=0.05, rtol=0)

@@ -20,7 +20,7 @@ from aam.data.study import Study
 from aam.model.attention import AUTO, Backends, named
 from aam.model.network import Encoder
 from aam.model.shape import NetworkShape
-from aam.performance.memory.runs import StepSettings, TrainingRun, training_run
+from aam.performance.memory.runs import training_run
 from aam.performance.memory.step import TrainingSteps, fake, predict_step, training_workload
 from aam.training.lightning_module import LossWeights, TrainingModule
 from tests.support.allocator import allocated_peak, copy
@@ -90,20 +90,15 @@ def test_the_peak_is_that_of_the_allocator(
     assert predicted.peak == pytest.approx(truth, rel=0.02)
 
 
-def run_with_metadata(study_dir: Path, *args: str) -> TrainingRun:
-    """A run that reads two columns besides the counts."""
-    given = [
-        *("--table", str(study_dir / "table.biom"), "--metadata", str(study_dir / "metadata.tsv")),
-        *("--metadata-column", "ph", "--categorical-columns", "site", "--output-dir", "none"),
-        *("--embedding-dim", "64", "--attention-layers", "1", "--rarefy-depth", "200", *args),
-    ]
-    return training_run(build(Train, parse_command("train", given)))
-
-
 def test_the_peak_of_a_training_with_metadata_is_that_of_the_allocator(
     study_dir: Path, tmp_path: Path
 ) -> None:
-    run = run_with_metadata(study_dir, "--conditional-scaling", "site")
+    args = [
+        *("--table", str(study_dir / "table.biom"), "--metadata", str(study_dir / "metadata.tsv")),
+        *("--metadata-column", "ph", "--categorical-columns", "site", "--output-dir", "none"),
+        *("--embedding-dim", "64", "--attention-layers", "1", "--rarefy-depth", "200"),
+    ]
+    run = training_run(build(Train, parse_command("train", args)))
     speed = SpeedOptions()
     batch = make_batch(run.study, run.config.plan, run.batches.rows_N[:8])
     predicted = predict_step(
@@ -114,11 +109,3 @@ def test_the_peak_of_a_training_with_metadata_is_that_of_the_allocator(
         tmp_path / "trace.json",
     )
     assert predicted.peak == pytest.approx(truth, rel=0.02)
-
-
-def test_scales_of_categories_are_trained_in_the_predicted_step(study_dir: Path) -> None:
-    """AdamW has two states for each scale and shift after a step in which they have a gradient."""
-    settings = StepSettings(8, SpeedOptions())
-    plain = run_with_metadata(study_dir).memory(settings)
-    scaled = run_with_metadata(study_dir, "--conditional-scaling", "site").memory(settings)
-    assert scaled.optimizer - plain.optimizer >= 2 * (scaled.parameters - plain.parameters) > 0

@@ -222,13 +222,6 @@ class CovariateOptions:
         metavar="COLUMN",
         basic=True,
     )
-    conditional_scaling: tuple[str, ...] = option(
-        "Transformer: columns of --categorical-columns whose categories scale and shift the "
-        "output; they start from the mean and the spread of the target in each, shrunk to those "
-        "of all samples. Several as a,b.",
-        default=(),
-        metavar="COLUMN",
-    )
     categorical_embed_dim: int = option(
         "Transformer: length of the vector of a category, and of that of all numbers.",
         default=16,
