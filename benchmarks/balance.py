@@ -83,7 +83,7 @@ def spread(path: Path) -> Table:
     from aam.training.data_loader import TrainingBatches
 
     study, depth = _study(path, None)
-    plan = BatchPlan(42, depth, 1024, "abundance")
+    plan = BatchPlan(42, depth, 1024)
     rows = np.arange(len(study.reads))
     table = Table(
         "batch", "dealt", "mean", "deviation", "largest", title="distinct ASVs of a batch"
@@ -113,7 +113,7 @@ def train(path: Path, tree: Path | None, epochs: int, seed: int, even: bool) -> 
 
     study, depth = _study(path, tree)
     metric = "unweighted" if tree is not None else None
-    plan = BatchPlan(seed, depth, 1024, "abundance", mask_ratio=0.15, metric=metric)
+    plan = BatchPlan(seed, depth, 1024, mask_ratio=0.15, metric=metric)
     (split,) = make_splits(len(study.reads), test_size=0.2, folds=1, seed=7)
     torch.manual_seed(seed)
     shape = NetworkShape(

@@ -89,7 +89,7 @@ def measure(store: Path, sizes: list[int]) -> dict[str, float]:
     rates = {}
     for size in sizes:
         for name, (ratio, metric) in CASES.items():
-            plan = BatchPlan(1, depth, 1024, "abundance", mask_ratio=ratio, metric=metric)
+            plan = BatchPlan(1, depth, 1024, mask_ratio=ratio, metric=metric)
             make_batch(study, plan, rows[:8])
             began = time.process_time()
             batch = make_batch(study, plan, rows[:size], 1, 1)

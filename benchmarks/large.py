@@ -163,8 +163,8 @@ def steps(study: Path, samples: int) -> dict[str, float]:
     depth = choose_depth(loaded, sample)
     loaded = loaded.take_samples(deep_enough(loaded, depth))
     plan = BatchPlan(
-        loop.seed, depth, sample.token_limit, sample.asv_sampling,
-        mask_ratio=task.nuc_mask_ratio, mask_strategy=task.nuc_mask_strategy, metric="unweighted",
+        loop.seed, depth, sample.token_limit,
+        mask_ratio=task.nuc_mask_ratio, metric="unweighted",
     )  # fmt: skip
     (split, *_), _ = split_samples(SplitOptions(), 1, 42, loaded.table.sample_ids, None)
     diversity_scale(loaded, plan, split.train)

@@ -208,7 +208,7 @@ def _load(folder: Path) -> tuple[Any, Any]:
     loaded = load_study(
         TableOptions(table=folder / "table.biom"), PhylogenyOptions(tree=folder / "tree.nwk")
     )
-    plan = BatchPlan(SEED, 5000, 1024, "abundance", mask_ratio=0.15, metric="unweighted")
+    plan = BatchPlan(SEED, 5000, 1024, mask_ratio=0.15, metric="unweighted")
     return loaded, plan
 
 

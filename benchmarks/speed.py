@@ -180,7 +180,6 @@ def _load(study: Path, masks: bool) -> Any:
         SEED,
         5000,
         TOKEN_LIMIT,
-        "abundance",
         mask_ratio=0.15 if masks else 0.0,
         metric="unweighted" if masks else None,
     )

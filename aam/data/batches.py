@@ -10,7 +10,7 @@ from __future__ import annotations
 import dataclasses
 from collections.abc import Callable
 from dataclasses import dataclass
-from typing import Annotated, Any, Literal
+from typing import Annotated, Any
 
 import numpy as np
 import numpy.typing as npt
@@ -26,15 +26,13 @@ from aam.data.store.mapped import take_strings
 from aam.data.study import Study
 from aam.data.unifrac.batch import faith_pd, pairwise
 
-Strategy = Literal["random", "span"]
-SPAN_LENGTHS = (3, 4, 5)
 BASE_TOKENS = (1, 4)
 """First and last token of a base (A to T); no other token is masked or predicted."""
 
 FIXED_DRAW = 1 << 40
 """First number of the fixed draws of validation and prediction, above all epoch numbers."""
 
-_MASKS, _CHOICE, _HIDDEN = 1, 2, 3
+_MASKS, _HIDDEN = 1, 3
 """Second elements of seeds, so that each choice uses independent random numbers."""
 
 
@@ -104,9 +102,7 @@ class BatchPlan:
     seed: Annotated[int, SEEDS]
     rarefy_depth: Annotated[int, ZERO_OR_MORE]
     token_limit: Annotated[int, ONE_OR_MORE]
-    asv_sampling: Literal["abundance", "first", "random"]
     mask_ratio: Annotated[float, BELOW_ONE] = 0.0
-    mask_strategy: Strategy = "random"
     metric: Metric | None = None
     alpha: Annotated[float, UP_TO_ONE] = 0.5
     hidden_ratio: Annotated[float, BELOW_ONE] = 0.0
@@ -167,7 +163,7 @@ def draw_asvs(
     """
     sample_ids = list(take_strings(study.table.sample_ids, rows))
     drawn = _draw_reads(study.table.counts[rows], plan, sample_ids, reads_draw)
-    return drawn, _limit(drawn, plan, sample_ids, reads_draw)
+    return drawn, _limit(drawn, plan.token_limit)
 
 
 def _draw_reads(picked: csr_array, plan: BatchPlan, sample_ids: list[str], draw: int) -> csr_array:
@@ -184,23 +180,16 @@ def _draw_reads(picked: csr_array, plan: BatchPlan, sample_ids: list[str], draw:
     return picked
 
 
-def _limit(drawn: csr_array, plan: BatchPlan, sample_ids: list[str], draw: int) -> csr_array:
-    """Keep at most `token_limit` ASVs of each sample."""
+def _limit(drawn: csr_array, token_limit: int) -> csr_array:
+    """Keep the most abundant ASVs of each sample, at most `token_limit`."""
     sizes = np.diff(drawn.indptr)
-    if sizes.max(initial=0) <= plan.token_limit:
+    if sizes.max(initial=0) <= token_limit:
         return drawn
     keep = np.ones(drawn.nnz, dtype=np.bool_)
-    for name, lo, hi in zip(sample_ids, drawn.indptr[:-1], drawn.indptr[1:], strict=True):
-        if hi - lo <= plan.token_limit:
-            continue
-        if plan.asv_sampling == "abundance":
-            order = np.argsort(-drawn.data[lo:hi], kind="stable")
-        elif plan.asv_sampling == "random":
-            rng = np.random.default_rng([plan.seed, _CHOICE, draw, *name.encode()])
-            order = rng.permutation(hi - lo)
-        else:
-            order = np.arange(hi - lo)
-        keep[lo + order[plan.token_limit :]] = False
+    for row in np.flatnonzero(sizes > token_limit):
+        low, high = drawn.indptr[row], drawn.indptr[row + 1]
+        order = np.argsort(-drawn.data[low:high], kind="stable")
+        keep[low + order[token_limit:]] = False
     cut = drawn.copy()
     cut.data = np.where(keep, drawn.data, 0)
     cut.eliminate_zeros()
@@ -225,7 +214,7 @@ def _pad(
 def fixed_masks(study: Study, plan: BatchPlan) -> npt.NDArray[np.bool_]:
     """Draw one mask per ASV of the study, bool [F, L], for all validation batches."""
     rng = np.random.default_rng([plan.seed, _MASKS])
-    return choose_masked(study.tokens_FL, plan.mask_ratio, plan.mask_strategy, rng)
+    return choose_masked(study.tokens_FL, plan.mask_ratio, rng)
 
 
 def _mask(
@@ -238,7 +227,7 @@ def _mask(
         return tokens_UL, None
     if isinstance(masks, int):
         rng = np.random.default_rng([plan.seed, _MASKS, masks])
-        chosen_UL = choose_masked(tokens_UL, plan.mask_ratio, plan.mask_strategy, rng)
+        chosen_UL = choose_masked(tokens_UL, plan.mask_ratio, rng)
     else:
         chosen_UL = masks[asvs_U, : tokens_UL.shape[1]]
     labels_UL = tokens_UL * chosen_UL  # PAD, which is 0, where nothing is masked.
@@ -264,40 +253,22 @@ def _hide(
 
 
 def choose_masked(
-    tokens_UL: npt.NDArray[np.uint8], ratio: float, strategy: Strategy, rng: np.random.Generator
+    tokens_UL: npt.NDArray[np.uint8], ratio: float, rng: np.random.Generator
 ) -> npt.NDArray[np.bool_]:
     """Choose nucleotides to mask.
 
     Args:
         tokens_UL: tokens; only A, C, G and T are masked.
         ratio: expected fraction of nucleotides masked, 0 to below 1.
-        strategy: single nucleotides, or spans of 3 to 5 neighbours.
         rng: random numbers.
 
     Returns:
         bool [U, L], True where masked.
     """
-    shape = tokens_UL.shape
-    if strategy == "random":
-        chosen = _at_random(shape, ratio, rng)
-    else:
-        chosen = np.zeros(shape, dtype=np.bool_)
-        # Spans may overlap, so each length leaves this fraction of the nucleotides unmasked.
-        kept = (1 - ratio) ** (1 / len(SPAN_LENGTHS))
-        for length in SPAN_LENGTHS:
-            starts = _at_random(shape, 1 - kept ** (1 / length), rng)
-            for shift in range(length):
-                chosen[:, shift:] |= starts[:, : shape[1] - shift]
+    # To 1 in 65,536: 16-bit numbers take half the time of 32-bit ones.
+    drawn_UL = rng.integers(1 << 16, size=tokens_UL.shape, dtype=np.uint16)
     low, high = BASE_TOKENS
-    return chosen & (tokens_UL >= low) & (tokens_UL <= high)
-
-
-def _at_random(
-    shape: tuple[int, ...], probability: float, rng: np.random.Generator
-) -> npt.NDArray[np.bool_]:
-    """Choose each element with `probability`, to 1 in 65,536: half the time of 32-bit numbers."""
-    drawn = rng.integers(1 << 16, size=shape, dtype=np.uint16)
-    return drawn < round(probability * (1 << 16))
+    return (drawn_UL < round(ratio * (1 << 16))) & (tokens_UL >= low) & (tokens_UL <= high)
 
 
 def _phylogenetic(

@@ -86,7 +86,7 @@ def _write_ensemble(
     models = {name: result.model for name, result in estimates.results.items() if result.model}
     files = checkpoint_files(folder) if estimates.others else []
     sampling = options.sample
-    plan = BatchPlan(folds.seed, labelled.depth, sampling.token_limit, sampling.asv_sampling)
+    plan = BatchPlan(folds.seed, labelled.depth, sampling.token_limit)
     column = options.target.metadata_column
     (folder / "checkpoints").mkdir(exist_ok=True)
     checkpoint.save(

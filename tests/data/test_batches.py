@@ -17,7 +17,7 @@ from aam.data.study import Study
 from aam.data.unifrac.batch import pairwise
 from aam.training.data_loader import EpochSampler, FixedBatches, TrainingBatches, loader
 
-PLAN = BatchPlan(seed=1, rarefy_depth=300, token_limit=1024, asv_sampling="abundance")
+PLAN = BatchPlan(seed=1, rarefy_depth=300, token_limit=1024)
 TASKS = dataclasses.replace(PLAN, mask_ratio=0.15, metric="unweighted")
 
 
@@ -93,17 +93,17 @@ def test_unifrac_uses_the_rarefied_reads(study: Study) -> None:
     torch.testing.assert_close(batch.distances_BB.double(), expected, rtol=0, atol=1e-6)
 
 
-@pytest.mark.parametrize("way", ["abundance", "first", "random"])
-def test_the_token_limit_does_not_apply_to_unifrac(study: Study, way: str) -> None:
-    plan = dataclasses.replace(TASKS, token_limit=5, asv_sampling=way)
+def test_the_token_limit_keeps_the_most_abundant_and_does_not_apply_to_unifrac(
+    study: Study,
+) -> None:
+    plan = dataclasses.replace(TASKS, token_limit=5)
     whole, cut = (make_batch(study, p, np.arange(4)) for p in (TASKS, plan))
     assert cut.slots_BS.shape == (4, 5)
     assert whole.distances_BB is not None
     assert cut.distances_BB is not None
     assert torch.equal(whole.distances_BB, cut.distances_BB)
-    if way == "abundance":
-        most = whole.counts_BS.sort(dim=1, descending=True).values[:, :5]
-        assert torch.equal(cut.counts_BS.sort(dim=1, descending=True).values, most)
+    most = whole.counts_BS.sort(dim=1, descending=True).values[:, :5]
+    assert torch.equal(cut.counts_BS.sort(dim=1, descending=True).values, most)
 
 
 def test_an_epoch_has_every_sample_once_in_its_own_order(study: Study) -> None:
@@ -168,11 +168,10 @@ def test_auto_depth_keeps_95_in_100() -> None:
     assert auto_depth(np.full(10, 90_000)) == 5000
 
 
-@pytest.mark.parametrize("strategy", ["random", "span"])
 @pytest.mark.parametrize("ratio", [0.05, 0.15, 0.4])
-def test_masks_cover_the_ratio(strategy: str, ratio: float) -> None:
+def test_masks_cover_the_ratio(ratio: float) -> None:
     tokens = np.random.default_rng(0).integers(0, 6, size=(400, 150)).astype(np.uint8)
-    chosen = choose_masked(tokens, ratio, strategy, np.random.default_rng(1))  # type: ignore[arg-type]
+    chosen = choose_masked(tokens, ratio, np.random.default_rng(1))
     bases = (tokens >= 1) & (tokens <= 4)
     assert not chosen[~bases].any()
     assert abs(chosen[bases].mean() - ratio) < 0.015

@@ -69,7 +69,7 @@ def test_batches_are_more_even_in_distinct_asvs() -> None:
 
 
 def test_even_batches_contain_the_same_samples_as_random_ones(study: Study) -> None:
-    plan = BatchPlan(seed=1, rarefy_depth=300, token_limit=1024, asv_sampling="abundance")
+    plan = BatchPlan(seed=1, rarefy_depth=300, token_limit=1024)
     rows = np.arange(2, 33)
     made = {}
     for even in (False, True):

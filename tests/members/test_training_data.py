@@ -23,7 +23,7 @@ def test_distances_are_those_of_the_kernel_and_the_limit_leaves_groups_out(
     """The definition in a few lines: 24 samples in groups of 4 trained, 12 are new."""
     study = load_study(TableOptions(table=study_dir / "table.biom"))
     rows, new, none = np.arange(24), np.arange(24, 36), np.empty(0, dtype=np.int64)
-    plan = BatchPlan(1, 400, 1024, "abundance")
+    plan = BatchPlan(1, 400, 1024)
     data = describe(study, [Split(rows, none, none)], np.arange(36) // 4, plan)
     samples = Samples.of(study.table, study.tokens_FL)
     weights = np.log10(1 + FINEST * samples.relative.toarray())

@@ -27,7 +27,7 @@ from tests.support.allocator import allocated_peak, copy
 
 pytestmark = pytest.mark.medium
 
-PLAN = BatchPlan(1, 200, 1024, "abundance", mask_ratio=0.15, metric="unweighted")
+PLAN = BatchPlan(1, 200, 1024, mask_ratio=0.15, metric="unweighted")
 
 
 def maker(

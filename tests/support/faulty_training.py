@@ -54,7 +54,7 @@ def main(table: str, tree: str, kernel: str, precision: str) -> None:
     torch.set_num_threads(1)
     torch.manual_seed(3)
     study = load_study(TableOptions(table=Path(table)), PhylogenyOptions(tree=Path(tree)))
-    plan = BatchPlan(3, 400, 1024, "abundance", mask_ratio=0.15, metric="unweighted")
+    plan = BatchPlan(3, 400, 1024, mask_ratio=0.15, metric="unweighted")
     batches = TrainingBatches(study, plan, np.arange(len(study.table.sample_ids)), 8, True)
     shape = NetworkShape(study.tokens_FL.shape[1], 32, 4, 2, 5, dropout=0.1)
     encoder = Encoder(shape, "unweighted", BACKENDS.get(kernel, AUTO))

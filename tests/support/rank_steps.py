@@ -32,7 +32,7 @@ from aam.training.runtime import Runtime
 from aam.training.target import Target
 from tests.support.option_groups import option_groups
 
-PLAN = BatchPlan(1, 200, 1024, "abundance", mask_ratio=0.15, metric="unweighted")
+PLAN = BatchPlan(1, 200, 1024, mask_ratio=0.15, metric="unweighted")
 ALONE = ScaleOptions()
 LOOP = LoopOptions(epochs=5, batch_size=6, lr=1e-2, seed=1)
 SITES = Target("site", ("a", "b", "c"), class_weights=(0.5, 2.0, 1.0))

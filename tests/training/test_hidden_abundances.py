@@ -22,7 +22,7 @@ from aam.training.run_files import checkpoints
 from tests.support.commands import pretrain, train
 from tests.support.runs import NUMBER, check_metrics, columns, weights
 
-PLAN = BatchPlan(1, 200, 1024, "abundance", mask_ratio=0.15, metric="unweighted")
+PLAN = BatchPlan(1, 200, 1024, mask_ratio=0.15, metric="unweighted")
 HIDDEN = dataclasses.replace(PLAN, hidden_ratio=0.15)
 
 

@@ -25,7 +25,7 @@ from aam.training.target_transforms import TargetTransform
 
 CPU = torch.device("cpu")
 WIDTH = 512
-PLAN = BatchPlan(seed=1, rarefy_depth=0, token_limit=1024, asv_sampling="abundance")
+PLAN = BatchPlan(seed=1, rarefy_depth=0, token_limit=1024)
 
 
 def model(study: Study) -> LoadedModel:

@@ -33,7 +33,7 @@ def _model(study: Study, target: Target, profile: int) -> LoadedModel:
         outputs=target.outputs,
         profile_features=profile,
     )
-    plan = BatchPlan(seed=1, rarefy_depth=500, token_limit=1024, asv_sampling="abundance")
+    plan = BatchPlan(seed=1, rarefy_depth=500, token_limit=1024)
     config = ModelConfig("train", shape, "unweighted", plan, DiversityScale(), target, {})
     network = config.network()
     assert isinstance(network, Predictor)

@@ -24,7 +24,7 @@ from aam.training.inference.network_outputs import encode_asvs, write_study_embe
 from aam.training.sample_selection import choose_depth, deep_enough
 from tests.support.commands import aam
 
-PLAN = BatchPlan(1, 100, 1024, "abundance", mask_ratio=0.15, metric="unweighted")
+PLAN = BatchPlan(1, 100, 1024, mask_ratio=0.15, metric="unweighted")
 ASVS, RICHNESS = 256, 200
 
 

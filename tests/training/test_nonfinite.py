@@ -33,7 +33,7 @@ from aam.training.runtime import Runtime
 from tests.support.commands import pretrain, read, train
 from tests.support.rank_steps import fit_options, repeat_steps
 
-PLAN = BatchPlan(1, 200, 1024, "abundance", mask_ratio=0.15, metric="unweighted")
+PLAN = BatchPlan(1, 200, 1024, mask_ratio=0.15, metric="unweighted")
 SHAPE = NetworkShape(60, 16, 2, 1, 5, dropout=0.2)
 LOOP = LoopOptions(epochs=3, batch_size=6, lr=1e-2, gradient_accumulation_steps=2, seed=1)
 MATH = named("math").function

@@ -30,10 +30,9 @@ def matrix(
         ("--nuc-penalty 0", ("unifrac",)),
         ("--count-penalty 0.5", ("unifrac", "nucleotide", "count")),
         ("--penalty 0 --nuc-penalty 0 --count-penalty 1", ("count",)),
-        ("--nuc-mask-strategy span", ("unifrac", "nucleotide")),
         ("--nucleotide-patch 1", ("unifrac", "nucleotide")),
         ("--nucleotide-patch 3", ("unifrac", "nucleotide")),
-        ("--token-limit 9 --asv-sampling random", ("unifrac", "nucleotide")),
+        ("--token-limit 9", ("unifrac", "nucleotide")),
         ("--rarefy-depth 0 --no-rarefy-each-epoch --max-bp 31", ("unifrac", "nucleotide")),
         *(
             (f"--unifrac-metric {metric}", ("unifrac", "nucleotide"))

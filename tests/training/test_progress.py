@@ -23,7 +23,7 @@ from aam.training.lightning_module import LossWeights, TrainingModule
 from aam.training.model_config import DiversityScale, ModelConfig
 from tests.support.commands import pretrain, read, train
 
-PLAN = BatchPlan(1, 200, 1024, "abundance", mask_ratio=0.15, metric="unweighted")
+PLAN = BatchPlan(1, 200, 1024, mask_ratio=0.15, metric="unweighted")
 
 
 def test_time_left_counts_validations_and_further_folds() -> None:

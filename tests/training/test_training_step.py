@@ -16,7 +16,7 @@ from aam.model.network import Encoder
 from aam.model.shape import NetworkShape
 from aam.training.lightning_module import LossWeights, TrainingModule
 
-PLAN = BatchPlan(1, 200, 1024, "abundance", mask_ratio=0.15, metric="unweighted")
+PLAN = BatchPlan(1, 200, 1024, mask_ratio=0.15, metric="unweighted")
 
 
 def module(

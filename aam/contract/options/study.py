@@ -123,14 +123,9 @@ class SampleOptions:
         default=True,
     )
     token_limit: int = option(
-        "Maximum number of ASVs of one sample that the model reads.",
+        "Maximum number of ASVs of one sample that the model reads: the most abundant ones.",
         default=1024,
         takes=ONE_OR_MORE,
-    )
-    asv_sampling: Literal["abundance", "first", "random"] = option(
-        "ASVs to keep of a sample with more than --token-limit: the most abundant, the first by "
-        "id, or random ones.",
-        default="abundance",
     )
     max_bp: int | Literal["auto"] = option(
         "Maximum sequence length in nucleotides; longer ones are truncated. 'auto': the longest of "

@@ -53,9 +53,6 @@ class MaskOptions:
     nuc_mask_ratio: float = option(
         "Fraction of nucleotides that are masked.", default=0.15, takes=BELOW_ONE
     )
-    nuc_mask_strategy: Literal["random", "span"] = option(
-        "Mask single nucleotides, or spans of 3 to 5.", default="random"
-    )
     penalty: float = option("Weight of the UniFrac loss.", default=1.0, takes=WEIGHTS)
     nuc_penalty: float = option("Weight of the masked-nucleotide loss.", default=1.0, takes=WEIGHTS)
     count_penalty: float = option(
