@@ -9,18 +9,20 @@ UV_OPTIONS ?=
 VERSION := $(shell $(PYTHON) -c 'import sys; print("%d.%d.%d" % sys.version_info[:3])')
 MADE := $(VENV)/made-$(VERSION)
 # Workers of pytest-xdist use one thread each (OMP_NUM_THREADS), so that they do not compete for cores. All
-# tests of a file run in one worker (loadfile): their fixtures are made once, and one worker uses Slurm.
+# tests of a file run in one worker (loadfile): their fixtures are made once, and one worker uses Slurm. The
+# files with the longest tests start first (tests/conftest.py), so that the workers end at the same time.
 WORKERS ?= 2
+PYTEST = OMP_NUM_THREADS=1 $(VENV)/bin/python -m pytest -n $(WORKERS) --dist loadfile --no-loadscope-reorder
 
-.PHONY: help demo test test-fast test-qiime2 coverage test-torch bench bench-scale docs lint lock locks definitions slurm clean
+.PHONY: help demo test test-fast test-all test-qiime2 test-torch bench bench-scale docs lint lock locks definitions slurm clean
 .DELETE_ON_ERROR:
 
 help:
 	@echo "make demo    simulate a study, pretrain, train, predict and report, in a few minutes"
-	@echo "make test-fast   lint, types and quick unit tests, after each change"
-	@echo "make test    lint, types and all tests"
+	@echo "make test-fast   lint, types and quick unit tests, after each change: 2 minutes"
+	@echo "make test    lint, types and the tests of every change: 10 minutes"
+	@echo "make test-all    all tests, with coverage, and with other versions of torch: hours, large downloads"
 	@echo "make test-torch TORCH=2.5.1   the tests with another torch; large downloads"
-	@echo "make coverage   the lines that unit tests execute, by file and in total"
 	@echo "make test-qiime2   the tests of the QIIME 2 plugin; Debian 12 as root"
 	@echo "make bench   measure speed and memory; bench-scale: several processes"
 	@echo "make docs    build the documentation as a site: site/index.html"
@@ -39,19 +41,20 @@ lint: $(VENV)/has-dev
 	$(VENV)/bin/mypy
 
 test-fast: lint
-	OMP_NUM_THREADS=1 $(VENV)/bin/python -m pytest -n $(WORKERS) --dist loadfile \
-	    -m 'not medium and not slow and not container and not slurm' $(PYTEST_OPTIONS)
+	$(PYTEST) -m 'not medium and not slow and not nightly and not container and not slurm' $(PYTEST_OPTIONS)
 
-# All tests: the unit tests with coverage first, then those that are slow or need engines or Slurm.
-test: lint coverage
-	OMP_NUM_THREADS=1 $(VENV)/bin/python -m pytest -n $(WORKERS) --dist loadfile \
-	    -m 'slow or container or slurm' $(PYTEST_OPTIONS)
+test: lint $(VENV)/has-dev
+	$(PYTEST) -m 'not nightly' $(PYTEST_OPTIONS)
 
-# Without the slow tests: on Python 3.11 tracing adds 80 % to the processor time of unit tests.
-coverage: $(VENV)/has-dev
-	OMP_NUM_THREADS=1 $(VENV)/bin/python -m pytest -n $(WORKERS) --dist loadfile \
-	    -m 'not slow and not container and not slurm' --durations=0 --durations-min=60 \
-	    --cov=aam --cov=launcher --cov-report=term:skip-covered $(PYTEST_OPTIONS)
+# Everything, with the lines that the tests execute, and the tests of what differs between versions of torch.
+# Tracing adds 80 % to the processor time of tests before Python 3.12, which has sys.monitoring.
+test-all: lint $(VENV)/has-dev
+	COVERAGE_CORE=$(COVERAGE_CORE) $(PYTEST) --cov=aam --cov=launcher --cov-report=term:skip-covered $(PYTEST_OPTIONS)
+	.ci/torch_versions $(TORCH_VERSIONS)
+
+COVERAGE_CORE := $(shell $(PYTHON) -c 'import sys; print("sysmon" if sys.version_info >= (3, 12) else "ctrace")')
+# Python 3.13 has no wheel of torch 2.4.
+TORCH_VERSIONS := $(shell $(PYTHON) -c 'import sys; print("" if sys.version_info >= (3, 13) else "2.4.1")') 2.5.1 2.7.1
 
 # Tests of plugins/q2-aam with Debian's QIIME 2 and the system's Python; aam runs in .venv.
 test-qiime2: $(VENV)/has-model

@@ -5,6 +5,7 @@ from __future__ import annotations
 import os
 import signal
 import subprocess
+from collections import Counter
 from collections.abc import Callable, Generator, Iterator
 from pathlib import Path
 
@@ -25,13 +26,36 @@ settings.load_profile("untimed")
 signal.signal(signal.SIGINT, signal.default_int_handler)
 
 
+SHARED = ("AAM_SHARED_DATA", "AAM_SHARED_HOSTS")
+"""Variables with the folders of real studies and of captured hosts."""
+SECONDS = {"slurm": 60, "container": 40, "slow": 15, "medium": 3}
+"""Rough duration of a test by its marker, to start the longest files first."""
+
+
+def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
+    """Order the files by the sum of the durations of their tests, the longest first.
+
+    A worker takes whole files; with the longest at the end one worker would run it alone.
+    """
+    seconds: Counter[Path] = Counter()
+    for item in items:
+        seconds[item.path] += max(
+            (SECONDS[mark.name] for mark in item.iter_markers() if mark.name in SECONDS), default=0
+        )
+    items.sort(key=lambda item: -seconds[item.path])
+
+
 @pytest.hookimpl(wrapper=True)
 def pytest_runtest_makereport(
     item: pytest.Item, call: pytest.CallInfo[None]
 ) -> Generator[None, pytest.TestReport, pytest.TestReport]:
-    """Report a skipped container or Slurm test as failed in CI, which starts both."""
+    """Report a skipped test as failed in CI, if CI starts or has what the test needs.
+
+    These are container engines, Slurm, and the data whose folders the environment names.
+    """
     report = yield
     needs = [name for name in ("container", "slurm") if item.get_closest_marker(name)]
+    needs += [name for name in SHARED if name in os.environ and name in str(report.longrepr)]
     if report.skipped and needs and os.environ.get("CI") == "true" and "gpu" not in item.keywords:
         report.outcome = "failed"
         report.longrepr = f"skipped in CI: {report.longrepr}"
