@@ -87,16 +87,23 @@ def _failure(report: CheckReport) -> str:
     return "" if computes(report) else f"no correct attention backend, measured {report.made}"
 
 
-def with_failures(
-    catalog: Catalog, host: Host, built: Sequence[BuiltImage], cache: Path
-) -> Catalog:
-    """Return the catalog with the stored failures of `aam check` on the GPUs of this host."""
+def with_reports(catalog: Catalog, host: Host, built: Sequence[BuiltImage], cache: Path) -> Catalog:
+    """Return the catalog with the stored results of `aam check` on the GPUs of this host."""
     for gpu in {gpu.arch: gpu for gpu in host.gpus if gpu.driven}.values():
         for found in built:
             key = _key(host, gpu, _identity(found))
             report = stored(key, cache).report if key else None
-            if report is not None and (reason := _failure(report)):
+            if report is None:
+                continue
+            if reason := _failure(report):
                 catalog = with_failure(catalog, found.image, gpu, reason)
+            else:
+                images = tuple(
+                    dataclasses.replace(i, measured=(*i.measured, report.key.arch))
+                    if i.name == found.image and report.key else i
+                    for i in catalog.images
+                )  # fmt: skip
+                catalog = dataclasses.replace(catalog, images=images)
     return catalog
 
 

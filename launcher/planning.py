@@ -107,7 +107,7 @@ def stacks(
     catalog = inventory.measured(catalog, built, settings.text("runtime"))
     if not recheck:
         reports = check_reports.folder(os.environ)
-        catalog = check_reports.with_failures(catalog, host, built, reports)
+        catalog = check_reports.with_reports(catalog, host, built, reports)
     return built, catalog
 
 

@@ -3,14 +3,14 @@
 from __future__ import annotations
 
 from collections import Counter
-from collections.abc import Container, Iterator, Sequence
+from collections.abc import Container, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 
 from aam.contract.errors import AamError, UsageError
 from launcher.findings import Decision, Finding
 from launcher.gpus import VENDORS
 from launcher.host.facts import Gpu, Host
-from launcher.plan.catalog import Catalog, Image
+from launcher.plan.catalog import Catalog, Image, StackFault
 from launcher.plan.image_fit import driver_problem, fast, for_processors, problems, served
 from launcher.plan.visible_devices import DeviceSelection, select
 
@@ -94,11 +94,15 @@ def survey(host: Host, catalog: Catalog, available: Container[str]) -> GpuSurvey
             same = same[:1] if cut else same
             fitting = [i for i in catalog.images if i.vendor == vendor
                        and not problems(i, same, catalog, host)]  # fmt: skip
-            fitting.sort(key=lambda i: (i.name not in available, arch not in i.prefer))
+            faults = {i.name: catalog.unmeasured_fault(i, arch) for i in fitting}
+            fitting.sort(
+                key=lambda i: (i.name not in available, bool(faults[i.name]), arch not in i.prefer)
+            )
             groups.append(GpuGroup(selection, tuple(same), tuple(fitting)))
             unserved += [] if fitting else [_unserved(vendor, same, catalog, host)]
             findings += _newer(same, fitting, catalog, host)
             findings += _failed(arch, catalog) if fitting and arch else []
+            findings += _faulty(same, faults)
     return GpuSurvey(
         tuple(groups), tuple(selections), tuple(findings), tuple(unserved), tuple(_undriven(host))
     )
@@ -140,6 +144,15 @@ def _failed(arch: str, catalog: Catalog) -> Iterator[Finding]:
             cause = "A stack is not chosen, because aam check failed with it"
             evidence = f"{image.name} on {arch}: {image.failed[arch]}"
             yield Finding("warning", cause, evidence, "--recheck measures it again")
+
+
+def _faulty(gpus: Sequence[Gpu], faults: Mapping[str, StackFault | None]) -> Iterator[Finding]:
+    """Return a note for each image that a reported fault ranks below those without."""
+    for name, fault in faults.items():
+        if fault is not None and not all(faults.values()):
+            evidence = f"{name} for {counted(gpus)}: {fault.reason} ({fault.source})"
+            remedy = f"`--image {name}` measures whether it occurs here"
+            yield Finding("note", "A reported fault ranks a stack below others", evidence, remedy)
 
 
 def _undriven(host: Host) -> Iterator[Finding]:

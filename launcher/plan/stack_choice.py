@@ -65,7 +65,9 @@ def choose_stack(
     stack = (common or group.images)[0]
     served = " and ".join(counted(g.gpus) for g in used)
     preference = stack.prefer.get(group.arch)
-    why = f"the newest that serves {served}" + (f"; {preference}" if preference else "")
+    faults = [catalog.unmeasured_fault(image, group.arch) for image in (stack, *group.images)]
+    newest = "the newest" + (" without a reported fault" if any(faults) and not faults[0] else "")
+    why = f"{newest} that serves {served}" + (f"; {preference}" if preference else "")
     if common and stack is not group.images[0]:
         why += f"; {group.images[0].name} is newer and does not serve all of them"
     return _chosen(stack, used, why, stack.source, gpus)

@@ -176,7 +176,7 @@ def test_a_stack_that_failed_its_check_is_not_chosen(
     """The newest image computes nothing right, so the launch takes the next, and later ones too."""
     images = place / "images"
     images.mkdir()
-    for name in ("rocm72", "rocm63"):  # two SIFs, so that each has a report of its own
+    for name in ("rocm64", "rocm63"):  # two SIFs, so that each has a report of its own
         sif = images / f"{name}.sif"
         sif.write_bytes((engines.images / "cpu.sif").read_bytes() + name.encode())
         index.write(images, name, "sif", record_of(sif))
@@ -186,7 +186,7 @@ def test_a_stack_that_failed_its_check_is_not_chosen(
     broken = {**FOUND, "cases": [case(name, "wrong") for name in ("auto", "math")]}
 
     def run(*args: str) -> subprocess.CompletedProcess[str]:
-        verdicts = {"": FOUND, "_rocm72": broken}
+        verdicts = {"": FOUND, "_rocm64": broken}
         line = ["env", f"XDG_CACHE_HOME={place}/cache", f"AAM_IMAGE_DIR={images}"]
         line += [f"AAM_TEST_VERDICT{image}={json.dumps(v)}" for image, v in verdicts.items()]
         line += [PYTHON, "-m", "launcher.cli", "--runtime", "apptainer", *args]
@@ -196,13 +196,13 @@ def test_a_stack_that_failed_its_check_is_not_chosen(
     first = run("pretrain")
     assert first.returncode == 0, first.stderr
     assert first.stderr.count("measuring attention once") == 2
-    assert "A stack is not chosen, because aam check failed with it: rocm72" in first.stderr
+    assert "A stack is not chosen, because aam check failed with it: rocm64" in first.stderr
     assert json.loads(first.stdout)["environment"]["APPTAINER_NAME"] == "rocm63.sif"
 
     explained = run("explain", "pretrain")
     assert f"{images}/rocm63.sif" in explained.stdout
-    assert "rocm72 on gfx942: no correct attention backend, measured 2026-01-02" in explained.stdout
-    named = run("pretrain", "--image", "rocm72")
+    assert "rocm64 on gfx942: no correct attention backend, measured 2026-01-02" in explained.stdout
+    named = run("pretrain", "--image", "rocm64")
     assert named.returncode == 69
     assert "aam check failed with it on gfx942" in named.stderr
     assert run("pretrain", "--recheck").stderr.count("measuring attention once") == 2

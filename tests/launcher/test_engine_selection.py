@@ -29,7 +29,7 @@ def test_a_misfit_is_refused_with_the_nearest_fit(tmp_path: Path) -> None:
     assert "driver 6.16.13 (30.30) supports ROCm 6.3, 6.4, 7.0, 7.1, 7.2, not 6.2" in str(
         caught.value
     )
-    assert "nearest fit is --image rocm72" in str(caught.value)
+    assert "nearest fit is --image rocm64" in str(caught.value)
     forced = decide(host, image="rocm62", force=True)
     assert name_of(forced) == "rocm62"
     assert "6.16.13" in forced.forced[0]
@@ -68,7 +68,7 @@ def test_native_does_not_leave_gpus_idle(tmp_path: Path) -> None:
     host = live(Tree(tmp_path).amd(MI300A, 1))
     with pytest.raises(Unavailable, match="The GPUs would stay idle: .*1 x MI300A") as caught:
         decide(host, built=())
-    assert "`aam-launch images build rocm72`" in str(caught.value)
+    assert "`aam-launch images build rocm64`" in str(caught.value)
     with pytest.raises(Unavailable, match="install a PyTorch that can, or add --device cpu"):
         decide(host, runtime="native")
     choice = decide(host, built=(), use="never")

@@ -50,10 +50,10 @@ def env(folder: Path, *args: str, **variables: str) -> subprocess.CompletedProce
 @pytest.mark.parametrize(
     ("kinds", "masked", "stack", "count"),
     [
-        ([MI300A, MI300A], None, "rocm72", 2),
-        ([MI210, RX7900], None, "rocm72", 2),
+        ([MI300A, MI300A], None, "rocm64", 2),
+        ([MI210, RX7900], None, "rocm64", 2),
         ([MI300A, MI50], None, "rocm63", 2),  # the newest whose rocBLAS has gfx906
-        ([MI300A, MI50], "0", "rocm72", 1),  # the MI50 is masked
+        ([MI300A, MI50], "0", "rocm64", 1),  # the MI50 is masked
         ([MI50, MI50], None, "rocm60", 2),
     ],
 )
@@ -76,7 +76,7 @@ def test_the_reason_names_what_is_newer_and_does_not_serve_all(tmp_path: Path) -
     choice = choose(Tree(tmp_path).cpu().amd(MI300A, 1).amd(MI50, 2).amd_driver(None))
     (why,) = (d.why for d in choice.decisions if d.subject == "stack")
     assert "1 x MI300A (gfx942) and 1 x" in why
-    assert "rocm72 is newer and does not serve all of them" in why
+    assert "rocm64 is newer and does not serve all of them" in why
 
 
 @pytest.mark.parametrize(
@@ -94,7 +94,7 @@ def test_the_driver_limits_the_stack(tmp_path: Path, driver: str, stack: str | N
 def test_two_vendors_are_chosen_between_by_stack(tmp_path: Path) -> None:
     tree = Tree(tmp_path).cpu().amd(MI300A, 1).amd_driver(None)
     tree.nvidia(0x20B0, 9, 0, "NVIDIA A100-SXM4-40GB").nvidia_driver("580.1")
-    with pytest.raises(UsageError, match="choose with --stack rocm72 or cuda130"):
+    with pytest.raises(UsageError, match="choose with --stack rocm64 or cuda130"):
         choose(tree)
     assert choose(tree, "cuda128").gpus[0].vendor == "nvidia"
 

@@ -72,7 +72,7 @@ def test_graphics_inside_a_processor_stops_nothing(tmp_path: Path) -> None:
         assert "is an integrated one" in why(choice, "image")
         assert [f.cause for f in choice.findings] == ["An integrated GPU is not used"]
     tree.amd(MI300A, 0x41)
-    assert name_of(decide(detect(tree.root))) == "rocm72"
+    assert name_of(decide(detect(tree.root))) == "rocm64"
 
 
 def test_a_capture_of_a_host_with_intel_gpus_is_complete(tmp_path: Path) -> None:

@@ -38,7 +38,7 @@ REFUSED = [
     (["--image", "rocm99"], 64, "No such image: 'rocm99'; did you mean"),
     (["--tabel", "x"], 64, "did you mean '--table'?"),
     (["--array", "none.yaml"], 66, "No file for --array: 'none.yaml'"),
-    ([], 69, "Image rocm72 is not built"),
+    ([], 69, "Image rocm64 is not built"),
 ]  # fmt: skip
 
 

@@ -139,7 +139,7 @@ def test_apptainer(mi300a: Host) -> None:
     assert {"--contain", "--cleanenv", "--no-eval", "--no-home", "--no-rocm"} < set(argv)
     assert "type=bind,source=/dev/dri/renderD152,destination=/dev/dri/renderD152" in argv
     assert "type=bind,source=/d/t.biom,destination=/d/t.biom,ro" in argv
-    assert argv[argv.index("/i/rocm72.sif") + 1] == "/usr/bin/env"
+    assert argv[argv.index("/i/rocm64.sif") + 1] == "/usr/bin/env"
     assert "ROCR_VISIBLE_DEVICES=0,1,2,3" in argv
     assert argv[argv.index("aam") :] == ("aam", *PRETRAIN)
     forced = command(planned(mi300a, *PRETRAIN, "--host-rocm"))

@@ -16,6 +16,7 @@ from launcher.plan.image_fit import served
 from launcher.plan.inputs import BuiltImage
 from launcher.plan.selection import choose
 from tests.support.decisions import (
+    ALL,
     APPTAINER,
     CATALOG,
     NATIVE,
@@ -44,10 +45,10 @@ from tests.support.hosts import (
 @pytest.mark.parametrize(
     ("name", "image", "count"),
     [
-        ("mi300a-4apu-spx", "rocm72", 4),
-        ("mi210-8gpu", "rocm72", 8),
-        ("mi300x-cpx", "rocm72", 63),
-        ("mi100", "rocm72", 1),
+        ("mi300a-4apu-spx", "rocm64", 4),
+        ("mi210-8gpu", "rocm64", 8),
+        ("mi300x-cpx", "rocm64", 63),
+        ("mi100", "rocm64", 1),
         ("phoenix-igpu", "cpu", 0),
     ],
 )
@@ -87,22 +88,22 @@ def test_captured_hosts_without_a_driver_are_refused(name: str, gpus: str, modul
 @pytest.mark.parametrize(
     ("kind", "driver", "image"),
     [
-        (MI25, None, "rocm72"),  # listed for gfx900, which an old kernel does not state
+        (MI25, None, "rocm64"),  # listed for gfx900, which an old kernel does not state
         (MI50, "6.8.5", "rocm60"),  # the stack that is kept for it
         (MI50, None, "rocm60"),
         (MI50, "6.10.5", "rocm63"),  # a driver that was not tested with ROCm 6.0
         (MI250X, "6.8.5", "rocm64"),
         (MI300A, "6.10.5", "rocm64"),
-        (MI300A, "6.16.13", "rocm72"),  # release 30.30
+        (MI300A, "6.16.13", "rocm64"),  # release 30.30
         (MI300A, "6.14.14", "rocm64"),  # release 30.10, which does not support 7.2
         (MI300A, "6.7.0", "rocm64"),  # ROCm 6.1, which supports 6.3 and 6.4
         (MI300A, "6.3.6", "rocm62"),  # ROCm 6.0, which does not support 6.3
         (RX7900, "6.3.6", "rocm62"),
         (MI50, "6.3.6", "rocm60"),
         (MI210, "6.2.4", "rocm60"),  # ROCm 5.7
-        (MI300A, "6.19.0", "rocm72"),  # no table has it
-        (RX7900, None, "rocm72"),
-        ((120001, 0x7550), None, "rocm72"),  # Radeon 9070
+        (MI300A, "6.19.0", "rocm64"),  # no table has it
+        (RX7900, None, "rocm64"),
+        ((120001, 0x7550), None, "rocm64"),  # Radeon 9070
         ((120001, 0x7550), "6.10.5", "rocm64"),
         ((90500, 0x75A0), None, "rocm72"),  # MI350X
         ((90500, 0x75A0), "6.16.13", "rocm72"),
@@ -140,7 +141,7 @@ def test_of_several_kinds_the_best_supported_is_used(tmp_path: Path) -> None:
     assert left == [
         (
             "2 x MI100 (gfx908)",
-            "one group of alike GPUs at a time, and rocm72 runs on 1 x MI210 (gfx90a)",
+            "one group of alike GPUs at a time, and rocm64 runs on 1 x MI210 (gfx90a)",
         )
     ]
 
@@ -247,6 +248,27 @@ def test_a_site_prefers_an_image(tmp_path: Path) -> None:
     assert "SDSC installs" in why(choice, "image")
 
 
+def test_a_reported_fault_ranks_an_image_below_those_without_until_it_is_measured(
+    tmp_path: Path,
+) -> None:
+    host = detect(Tree(tmp_path).amd(MI300A, 1).amd_driver("6.16.13").root)
+    before = decide(host)
+    assert name_of(before) == "rocm64"
+    (note,) = (f for f in before.findings if "reported fault" in f.cause)
+    assert note.evidence.startswith("rocm72 for 1 x MI300A (gfx942): inaccurate attention")
+    assert "`--image rocm72` measures" in note.remedy
+    right = tuple(
+        replace(image, measured=("gfx942",)) if image.name == "rocm72" else image
+        for image in CATALOG.images
+    )
+    after = choose(inputs_of(host, catalog=replace(CATALOG, images=right)))
+    assert name_of(after) == "rocm72"
+    assert not [f for f in after.findings if "reported fault" in f.cause]
+    # it is built, and the others are not
+    alone = tuple(built for built in ALL if built.image == "rocm72")
+    assert name_of(decide(host, alone)) == "rocm72"
+
+
 def test_images_are_listed_newest_first() -> None:
     """The order of the catalog is that of preference among images that fit."""
     for pin in ("rocm", "cuda"):
@@ -312,7 +334,7 @@ def test_of_mig_instances_one_is_used(tmp_path: Path) -> None:
 def test_two_vendors_equally_supported_are_not_guessed(tmp_path: Path) -> None:
     tree = Tree(tmp_path).amd(MI210, 1).nvidia(0x20B2, 2, 0, "A100").nvidia_driver("535.1")
     host = detect(tree.root)
-    with pytest.raises(UsageError, match="--image rocm72 or cuda128"):
+    with pytest.raises(UsageError, match="--image rocm64 or cuda128"):
         decide(host)
     assert [g.vendor for g in decide(host, image="cuda").gpus] == ["nvidia"]
     assert [g.vendor for g in decide(host, image="rocm62").gpus] == ["amd"]

@@ -29,7 +29,7 @@ from tests.support.submissions import SHELLCHECK, WORDS, queued, submit
 def test_a_dry_run_needs_no_slurm_and_prints_the_script(place: Path) -> None:
     done = submit(place, *WORDS, "--gpus", "1", "--time", "2:00:00", "--dry-run")
     assert done.returncode == 0, done.stderr
-    assert "Image rocm72 is not built" in done.stderr
+    assert "Image rocm64 is not built" in done.stderr
     lines = done.stdout.splitlines()
     header = [line.removeprefix("#SBATCH ") for line in lines if line.startswith("#SBATCH")]
     assert header == [
@@ -42,7 +42,7 @@ def test_a_dry_run_needs_no_slurm_and_prints_the_script(place: Path) -> None:
         "pretrain", "--table", f"{place}/table.biom", "--tree", f"{place}/tree.nwk",
         "--output-dir", f"{place}/out",
     ]  # fmt: skip
-    assert f"image={place}/images/rocm72.sif python=python" in lines
+    assert f"image={place}/images/rocm64.sif python=python" in lines
     assert f"type=bind,source={place}/tree.nwk,destination={place}/tree.nwk,ro" in done.stdout
     assert len(lines) <= 60
     assert not (place / "out").exists()
@@ -69,8 +69,8 @@ def test_a_job_refuses_an_image_that_changed_after_the_submission(place: Path) -
 
 def test_a_submission_is_a_use_of_the_image(place: Path) -> None:
     queued(place, *WORDS)
-    image = place / "images/rocm72.sif"
-    used = usage.last(Path(use_record(str(image.parent), "rocm72", "sif")))
+    image = place / "images/rocm64.sif"
+    used = usage.last(Path(use_record(str(image.parent), "rocm64", "sif")))
     assert used is not None
     assert abs(time.time() - used) < 3600
 

@@ -54,8 +54,8 @@ def queued(place: Path, *args: str) -> str:
 def slurm_and_image(place: Path, sbatch: str) -> Path:
     """Write two programs in place of Slurm's, and an image; return the image."""
     (place / "images").mkdir(exist_ok=True)
-    image = sif(place / "images/rocm72.sif")
-    index.write(image.parent, "rocm72", "sif", record_of(image))
+    image = sif(place / "images/rocm64.sif")
+    index.write(image.parent, "rocm64", "sif", record_of(image))
     for name, line in (("sbatch", sbatch), ("squeue", "true")):
         program = place / "bin" / name
         program.parent.mkdir(exist_ok=True)
