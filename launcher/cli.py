@@ -7,14 +7,14 @@ import importlib
 import io
 import os
 import sys
-from collections.abc import Sequence
-from typing import NoReturn
+from collections.abc import Mapping, Sequence
+from typing import Any, NoReturn
 
 from aam import __version__
 from aam.contract.completion import REQUESTED
-from aam.contract.errors import AamError, CannotCreate
+from aam.contract.errors import AamError, CannotCreate, UsageError
 from aam.contract.options import HELP, parse_known, split_command
-from launcher.options import NAMES
+from launcher.options import HOST, NAMES, READ
 from launcher.plan.launcher_options import LAUNCHER_OPTIONS
 
 INTERRUPTED = 130
@@ -71,8 +71,23 @@ def _dispatch(argv: list[str]) -> int:
     name, *action = command.split()
     of_launcher = command in NAMES
     module = importlib.import_module(f"launcher.commands.{name if of_launcher else 'start'}")
+    _require_host_read(launcher_options, command)
     status: int = module.run(launcher_options, [*action, *arguments] if of_launcher else rest)
     return status
+
+
+def _require_host_read(given: Mapping[str, Any], command: str) -> None:
+    """Refuse --host before a command that would run on this host, whatever the capture holds.
+
+    Raises:
+        UsageError: naming the commands that decide for a captured host.
+    """
+    reads = HOST in READ.get(command, ()) if command in NAMES else "--dry-run" in given
+    if HOST in given and not reads:
+        others = ", ".join(f"`{name}`" for name, flags in READ.items() if HOST in flags)
+        evidence = f"--host {given[HOST]} and `{command}`, which runs on this host"
+        remedy = f"leave it out; {others} and --dry-run decide for a captured host"
+        raise UsageError("A captured host runs nothing", evidence, remedy)
 
 
 def run() -> NoReturn:

@@ -17,8 +17,10 @@ from launcher.documents import user_folder
 from launcher.engines import ENGINES
 from launcher.engines.sif import SIF
 from launcher.findings import warn
+from launcher.host.facts import Host
 from launcher.images import builder, index, inventory
 from launcher.images.removal import UNKNOWN, stored
+from launcher.options import HOST
 from launcher.options.images import (
     Images,
     ImagesBuild,
@@ -47,8 +49,9 @@ def run(launcher_options: Mapping[str, Any], argv: Sequence[str]) -> int:
     action = argv[0] if argv else "list"
     if action == "list":
         parse_own(Images, argv[1:], "images")
+        host = detect(launcher_options.get(HOST) or Path("/"))
         found = inventory.built(settings, catalog)
-        _list("--json" in launcher_options, catalog, found, folder)
+        _list("--json" in launcher_options, catalog, found, folder, host)
         return 0
     if action not in ACTIONS:
         known = ("list", *ACTIONS)
@@ -72,10 +75,12 @@ def _format(engine: str | None) -> str | None:
     return ENGINES[engine].traits.image_format if engine else None
 
 
-def _list(as_json: bool, catalog: Catalog, built: Sequence[BuiltImage], folder: Path) -> None:
+def _list(
+    as_json: bool, catalog: Catalog, built: Sequence[BuiltImage], folder: Path, host: Host
+) -> None:
     from launcher.images import definitions
 
-    fitting = {image.name for image in fitting_images(detect(), catalog)}
+    fitting = {image.name for image in fitting_images(host, catalog)}
     found = list(stored(folder, index.read(folder)))
     rows = [
         {

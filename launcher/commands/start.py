@@ -4,11 +4,13 @@ from __future__ import annotations
 
 import sys
 from collections.abc import Mapping, Sequence
+from pathlib import Path
 from typing import Any
 
 from launcher.engines import exec_plan, shell_line
 from launcher.findings import warn
 from launcher.input_files import require_inputs
+from launcher.options import HOST
 from launcher.plan.plan import Plan
 from launcher.plan.request import request_of
 from launcher.planning import plan_launch
@@ -17,8 +19,10 @@ from launcher.planning import plan_launch
 def run(launcher_options: Mapping[str, Any], argv: Sequence[str]) -> int:
     """Plan a command, then replace this process by it or print its command line."""
     request = request_of(launcher_options, argv)
-    require_inputs(request)
-    _, plan = plan_launch(request, starting=not request.dry_run)
+    capture = launcher_options.get(HOST)  # with --dry-run alone
+    if capture is None:
+        require_inputs(request)
+    _, plan = plan_launch(request, capture or Path("/"), starting=not request.dry_run)
     return start(plan, request.dry_run)
 
 

@@ -45,12 +45,15 @@ NAMES = tuple(name for group in COMMANDS.values() for name in group)
 FORWARDING = ("explain", "submit")
 """Commands that a command line of `aam` follows."""
 
+HOST = "--host"
+"""Option that decides for a captured host; of the launcher's commands those of READ have it."""
+
 READ = {
-    "explain": ("--json", "--host", "--image", "--runtime", "--site"),
-    "doctor": ("--json", "--host", "--image-dir"),
-    "images": ("--json", "--image-dir"),
-    "env create": ("--host", "--force", "--site"),
-    "env show": ("--json", "--host", "--force", "--site"),
+    "explain": ("--json", HOST, "--image", "--runtime", "--site"),
+    "doctor": ("--json", HOST, "--image-dir"),
+    "images": ("--json", HOST, "--image-dir"),
+    "env create": (HOST, "--force", "--site"),
+    "env show": ("--json", HOST, "--force", "--site"),
     "replay": ("--dry-run", "--force"),
     "jobs": ("--json",),
     "site show": ("--json",),

@@ -58,6 +58,10 @@ def test_a_damaged_list_of_images_is_one_sentence(folder: Path, content: str, na
         ([*RUN, "--site", "nowhere"], 78, "No such site"),
         (["pretrain", "--table", "{d}/t.biom", "--output-dir", "{d}/t.biom/x"], 73, "is a file"),
         (["replay"], 64, "Nothing to replay"),
+        ([*RUN, "--host", "{d}"], 64, "A captured host runs nothing: --host {d} and `pretrain`"),
+        (["submit", *RUN, "--host", "{d}"], 64, "`explain`, `doctor`, `images`"),
+        (["submit", "--dry-run", *RUN, "--host", "{d}"], 64, "`submit`, which runs on this host"),
+        (["jobs", "--host", "{d}"], 64, "A captured host runs nothing"),
         (["replay", "{d}/none.json"], 66, "No record of a run"),
         (["completion", "tcsh"], 64, "give bash or zsh or fish"),
         (["doctor", "x"], 64, "A value without an option: 'x'"),
@@ -67,7 +71,7 @@ def test_a_damaged_list_of_images_is_one_sentence(folder: Path, content: str, na
 def test_causes_and_statuses(folder: Path, args: list[str], status: int, sentence: str) -> None:
     done = launch(folder, *args)
     assert done.returncode == status, done.stderr
-    assert sentence in done.stderr
+    assert sentence.format(d=folder) in done.stderr
     assert "Traceback" not in done.stderr
     assert done.stderr.count("\n") == 1
 

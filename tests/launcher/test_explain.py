@@ -73,9 +73,15 @@ def test_explain_for_another_host(folder: Path) -> None:
     host = captured("mi300a-4apu-spx")
     done = launch(folder, "explain", "pretrain", "--host", str(host), "--json")
     printed = json.loads(done.stdout)
-    assert printed["plan"]["image"] == "rocm72"
+    assert printed["plan"]["image"] == "rocm64"
     assert [path[-3:] for path in printed["plan"]["devices"][1:]] == ["128", "136", "144", "152"]
     assert dict(printed["plan"]["variables"])["ROCR_VISIBLE_DEVICES"] == "0,1,2,3"
+    # --dry-run prints the same plan, and `images` what fits that host
+    dry = launch(folder, "--dry-run", *RUN, "--host", str(host))
+    assert dry.returncode == 0, dry.stderr
+    assert "/dev/dri/renderD152" in dry.stdout
+    listed = launch(folder, "images", "--json", "--host", str(host))
+    assert {"rocm63", "cpu"} <= {row["name"] for row in json.loads(listed.stdout) if row["fits"]}
 
 
 def test_what_was_captured_is_decided_alike(folder: Path) -> None:
