@@ -112,9 +112,17 @@ def parse_bind(text: str, exists: bool, origin: str) -> Mount:
             text, writable = head, mode == "rw"
         source, colon, target = text.partition(":")
         target = target if colon else source
-    source = os.path.abspath(source)
-    target = target if target.startswith("/") else os.path.abspath(target)
-    return Mount(source, os.path.normpath(target), writable, REQUESTED, origin)
+    return Mount(normal(source), normal(target), writable, REQUESTED, origin)
+
+
+def normal(path: str) -> str:
+    """Return an absolute path in the one form in which paths are compared.
+
+    >>> normal("//etc/../usr/")
+    '/usr'
+    """
+    # Python keeps two leading slashes, which POSIX leaves to the system.
+    return "/" + os.path.abspath(path).lstrip("/")
 
 
 def fold(mounts: Sequence[Mount]) -> tuple[Mount, ...]:
@@ -127,6 +135,7 @@ def fold(mounts: Sequence[Mount]) -> tuple[Mount, ...]:
     Raises:
         ConfigurationError: a target would hide a part of the image.
     """
+    mounts = [replace(mount, target=normal(mount.target)) for mount in mounts]
     chosen: dict[str, Mount] = {}
     for mount in (_beside_its_link(mount, mounts) for mount in mounts):
         if mount.target in IMAGE_FOLDERS:

@@ -144,7 +144,7 @@ def merge(layers: Sequence[Layer]) -> LaunchSettings:
 
 
 def from_variables(variables: Mapping[str, str]) -> dict[str, Entry]:
-    """Read the layer of AAM_LAUNCH_* variables; lists are separated by colons.
+    """Read the layer of AAM_LAUNCH_* variables; items of a list by newlines or `;`.
 
     Raises:
         ConfigurationError: a variable that names no setting, with the nearest that does.
@@ -159,7 +159,8 @@ def from_variables(variables: Mapping[str, str]) -> dict[str, Entry]:
             remedy = nearest(name, known, f"known are {', '.join(known)}")
             raise ConfigurationError("An unknown variable", name, remedy)
         text = variables[name]
-        layer[key] = Entry(text.split(":") if _is_list(key) else text, name)
+        items = [item for item in re.split("[\n;]", text) if item.strip()]
+        layer[key] = Entry(items if _is_list(key) else text, name)
     if "image_dir" not in layer and variables.get("AAM_IMAGE_DIR"):
         layer["image_dir"] = Entry(variables["AAM_IMAGE_DIR"], "AAM_IMAGE_DIR")
     return layer

@@ -13,6 +13,12 @@ from launcher import config, documents, trust
 from launcher.plan.catalog import SHIPPED, catalog_of, extended
 from launcher.plan.settings import SETTING_SPECS, from_flags, from_variables, merge
 
+LAUGHS = "bind:\n" + "\n".join(
+    f"  - &{name} [{', '.join([f'*{before}' if before else 'x'] * 9)}]"
+    for before, name in zip(["", *"abcdefgh"], "abcdefghi", strict=True)
+)
+"""Nine levels of nine aliases, which stand for 387 million values."""
+
 
 @pytest.fixture
 def home(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
@@ -79,13 +85,14 @@ def test_defaults_of_folders(home: Path) -> None:
         ("runtime: dokcer\n", ["No such runtime", "did you mean 'docker'?"]),
         ("site: nowhere\n", ["No such site", "'nowhere'"]),
         ("image: \tx: y\n", ["Broken YAML"]),
-        ("a: &a [*a]\n", ["'a' in"]),
+        ("a: &a [*a]\n", ["An alias in YAML", "*a in", "launch.yaml:1"]),
+        (LAUGHS, ["An alias in YAML: *a in", "launch.yaml:3", "write its value out"]),
         ("env: {DAY: 2020-13-45}\n", ["Not a value", "launch.yaml:1", "month must be in 1..12"]),
         ('\nimage: "a\\0b"\n', ["NUL", "launch.yaml:2"]),
         ("image: \0\n", ["Broken YAML", "launch.yaml"]),
         (f"bind: {'[' * 100_000}\n", ["nested too deeply", "launch.yaml:1"]),
         (f"image: {'9' * 5000}\nmount_home: {'9' * 5000}\n", ["Not a value", "launch.yaml:1"]),
-        ("bind: {a: &a [b, b, b, b], c: [*a, *a, *a, *a]}\n", ["wrong type", "give a list"]),
+        ("bind: {a: [b, b, b, b]}\n", ["wrong type", "give a list"]),
         ("env: {A=B: c}\n", ["Not the name of a variable", "'A=B'"]),
         ("env: {-S: c}\n", ["Not the name of a variable", "'-S'"]),
     ],
@@ -112,11 +119,12 @@ def test_an_unknown_variable_is_no_silent_typo() -> None:
 
 
 def test_switches_lists_and_mappings() -> None:
-    layer = from_variables({"AAM_LAUNCH_MOUNT_HOME": "yes", "AAM_LAUNCH_BIND": "/a:/b"})
+    binds = {"AAM_LAUNCH_BIND": "/etc/hosts:/x:rw;/b\n/c:/d\n"}
+    layer = from_variables({"AAM_LAUNCH_MOUNT_HOME": "yes", **binds})
     settings = merge([layer, from_flags({"--env": ("A=b=c", "D"), "--host-rocm": True})])
     assert settings.on("mount_home")
     assert settings.on("host_rocm")
-    assert settings.given("bind")[0].value == ["/a", "/b"]
+    assert settings.given("bind")[0].value == ["/etc/hosts:/x:rw", "/b", "/c:/d"]
     assert [dict(e.value) for e in settings.given("env")] == [{"A": "b=c"}, {"D": None}]
     assert settings.source("host_rocm") == "command line, --host-rocm"
 

@@ -161,10 +161,16 @@ def test_inputs_beside_an_output_file_stay_read_only(here: Path) -> None:
     ]
 
 
-@pytest.mark.parametrize("target", ["/", "/usr", "/etc", "/dev"])
+@pytest.mark.parametrize("target", ["/", "/usr", "/etc", "/dev", "//etc", "//"])
 def test_the_image_is_not_hidden(here: Path, target: str) -> None:
     with pytest.raises(ConfigurationError, match="belongs to the image"):
         mounts(here, "simulate", "--output-dir", target)
+    for text in (target, f"/d:/{target}:rw", f"/d:{target}/../{target}/"):
+        with pytest.raises(ConfigurationError, match="belongs to the image"):
+            fold([parse_bind(text, os.path.exists(text), "")])
+    # the run.json of another person names its inputs as it likes
+    with pytest.raises(ConfigurationError, match="belongs to the image"):
+        fold([Mount(target, target, False, "input", "run.json of --run-dir")])
 
 
 def test_binds_that_are_asked_for() -> None:
