@@ -14,7 +14,7 @@ from aam.contract.shards import file_of
 from aam.data.shards import facts_of, finished, take_shard
 from aam.members import checkpoint
 from aam.members.predict import predict_table
-from aam.members.targets import join_targets
+from aam.members.tables import join_targets
 from aam.numerics.device import choose_device, print_device
 from aam.training.inference.new_samples import (
     Comparison,

@@ -16,6 +16,8 @@ from aam.training.target_transforms import OutputRange
 if TYPE_CHECKING:
     import pandas as pd
 
+_KEYS = (ID_HEADER, "fold", "split")
+
 
 def held_out_table(
     sample_ids: Sequence[str],
@@ -92,3 +94,16 @@ def interval_columns(
         "lower": outputs.clip(predictions_NC[:, 0] - half_widths_N),
         "upper": outputs.clip(predictions_NC[:, 0] + half_widths_N),
     }
+
+
+def join_targets(tables: Mapping[str, pd.DataFrame]) -> pd.DataFrame:
+    """Join tables of samples: columns of a target get its name as prefix, `COLUMN_predicted`."""
+    import pandas as pd
+
+    parts = []
+    for column, table in tables.items():
+        keys = [name for name in _KEYS if name in table]
+        if "fold" not in keys:
+            keys = [ID_HEADER]  # `split` of new samples is a comparison with the training data
+        parts.append(table.set_index(keys).add_prefix(f"{column}_"))
+    return pd.concat(parts, axis=1).reset_index()

@@ -23,11 +23,12 @@ from aam.contract.suggestions import nearest
 from aam.contract.yaml_document import Entry, read_entries
 from aam.data.conditions import rows_where
 from aam.data.labels import split_samples
-from aam.data.metadata import ID_HEADER, Metadata, listed_columns, read_metadata
+from aam.data.metadata import Metadata, listed_columns, read_metadata
 from aam.data.metrics import ScoredPredictions
 from aam.data.splits import write_splits
 from aam.data.study import load_study
 from aam.members import checkpoint
+from aam.members.tables import join_targets
 from aam.members.train import choose_folds, choose_members, several_processes, train
 from aam.training.inference.output_tables import write_table
 from aam.training.run_files import checkpoints, run_folder
@@ -44,8 +45,6 @@ _OF_TARGET = (
     "class_weights",
 )
 """Fields of `Train` that --loss-config may set for a target."""
-
-_KEYS = (ID_HEADER, "fold", "split")
 
 
 def train_targets(options: Train) -> dict[str, ScoredPredictions | None]:
@@ -186,14 +185,3 @@ def _joined(folders: Mapping[str, Path]) -> pd.DataFrame:
         for column, folder in folders.items()
     }
     return join_targets(tables)
-
-
-def join_targets(tables: Mapping[str, pd.DataFrame]) -> pd.DataFrame:
-    """Join tables of samples: columns of a target get its name as prefix, `COLUMN_predicted`."""
-    parts = []
-    for column, table in tables.items():
-        keys = [name for name in _KEYS if name in table]
-        if "fold" not in keys:
-            keys = [ID_HEADER]  # `split` of new samples is a comparison with the training data
-        parts.append(table.set_index(keys).add_prefix(f"{column}_"))
-    return pd.concat(parts, axis=1).reset_index()

@@ -33,11 +33,8 @@ from aam.members.effects import estimator_importance
 from aam.members.ensemble import combine_members
 from aam.members.estimators import ESTIMATORS
 from aam.members.folds import Folds
-from aam.members.input_comparison import NO_COLUMNS, predict_alone
+from aam.members.input_comparison import predict_alone, reads_metadata
 from aam.members.results import Estimates, write_results
-from aam.performance.memory.fit import automatic
-from aam.performance.memory.runs import training_run
-from aam.training import train as network
 from aam.training.labelled_study import (
     LabelledStudy,
     fit_target,
@@ -80,15 +77,15 @@ def train(options: Train) -> ScoredPredictions | None:
     options = dataclasses.replace(options, members=members, folds=folds)
     if checkpoint.TRANSFORMER not in members:
         return _train_estimators(options)
-    if several_processes(options) and _reads_metadata(options):
+    if several_processes(options) and reads_metadata(options.covariates):
         raise UsageError(
             "The transformer reads metadata columns in one process only",
             "--categorical-columns or --numeric-columns with several processes",
             "train in one process, or leave the columns out",
         )
-    options = automatic(options, training_run)
-    trained = network.train(options)
-    counts = _train_on_counts(options)
+    from aam.members import transformer
+
+    trained, counts = transformer.train(options, compare_inputs=True)
     if trained is None or (len(members) == 1 and counts is None and not options.target.levels):
         return trained
     return _add_estimators(options, trained, counts)
@@ -109,8 +106,9 @@ def predict_held_out(options: Train) -> ScoredPredictions:
     options = dataclasses.replace(options, members=choose_members(options))
     others: dict[str, F64] = {}
     if checkpoint.TRANSFORMER in options.members:
-        options = automatic(options, training_run)
-        trained = network.train(options)
+        from aam.members import transformer
+
+        trained, _ = transformer.train(options, compare_inputs=False)
         assert trained is not None  # a search runs in one process
         if len(options.members) == 1 and not options.target.levels:
             return trained
@@ -120,35 +118,6 @@ def predict_held_out(options: Train) -> ScoredPredictions:
     results = _cross_validate(options, _samples(labelled), folds, final=False)
     estimated = {name: result.predictions_MC for name, result in results.items()}
     return folds.scored(combine_members(estimated | others, folds).predictions_MC)
-
-
-def _train_on_counts(options: Train) -> ScoredPredictions | None:
-    """Train the transformer again on the same splits, without metadata, to compare the inputs.
-
-    Returns:
-        Its predictions of the held-out samples; None if the model reads no metadata, and on ranks
-        other than the first.
-    """
-    if not _reads_metadata(options):
-        return None
-    folder, run = options.run.output_dir, options.run
-    info("Training the transformer again with the counts alone, to compare the inputs.")
-    return network.train(
-        dataclasses.replace(
-            options,
-            covariates=dataclasses.replace(options.covariates, **NO_COLUMNS),
-            split=dataclasses.replace(options.split, splits=folder / "splits.tsv"),
-            run=dataclasses.replace(
-                run,
-                output_dir=folder / run_folder.COUNTS_ALONE,
-                resume_from=run.resume_from and "auto",
-            ),
-        )
-    )
-
-
-def _reads_metadata(options: Train) -> bool:
-    return options.covariates != dataclasses.replace(options.covariates, **NO_COLUMNS)
 
 
 def several_processes(options: Train) -> bool:

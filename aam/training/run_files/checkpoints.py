@@ -16,7 +16,7 @@ import torch
 from aam.contract.errors import DataError, MissingInput, UsageError
 from aam.contract.files import atomic_write
 from aam.contract.options.training import RunOptions
-from aam.distributed import sharded_checkpoint, state_dict
+from aam.distributed import sharded_checkpoint
 from aam.model.attention import AUTO, Backends
 from aam.model.network import Encoder, Predictor
 from aam.serialization import archive
@@ -192,6 +192,9 @@ def load_network(
     Raises:
         DataError: they are of another network.
     """
+    # Its packages of PyTorch take 0.8 CPU-seconds to import, which models without a network save.
+    from aam.distributed import state_dict
+
     network = config.network(backends)
     weights = content["state_dict"]
     state_dict.load_model(network, {k.removeprefix("network."): v for k, v in weights.items()})
