@@ -20,6 +20,7 @@ import numpy as np
 import numpy.typing as npt
 
 from aam.data.metadata import Metadata, as_numbers
+from aam.data.metrics import value_of
 from aam.data.study import Study
 from aam.members.base import F64
 from aam.members.folds import Folds, training_rows
@@ -70,14 +71,14 @@ def confounders(
     labels = folds.labels
     metric, function = next(iter(SCORED[labels.type].items()))
     model = folds.drawn(ensemble_MC)
-    constant = folds.drawn(_predict(np.zeros(len(labels.values)), folds))
+    constant = folds.drawn(folds.guess_MC)
     best = model.whole[metric]
     predictive = []
     for name, values_N in tested.items():
         if not _may_predict(values_N):
             continue
         predictions_MC = _predict(values_N, folds)
-        if not function(folds.scored(predictions_MC)) >= best - _NEAR:
+        if not value_of(function, folds.scored(predictions_MC)) >= best - _NEAR:
             continue
         column = folds.drawn(predictions_MC)
         value = column.whole[metric]

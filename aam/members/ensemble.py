@@ -35,23 +35,28 @@ def combine(predictions: Sequence[F64], weights: F64) -> F64:
     return mean
 
 
-def choose_weights(predictions: Sequence[F64], outputs_MC: F64, groups_M: Rows) -> F64:
+def choose_weights(
+    predictions: Sequence[F64], outputs_MC: F64, groups_M: Rows, guess_MC: F64
+) -> F64:
     """Return equal weights for the largest set of members that no other set beats, 0 for others.
 
     Of several such sets the one with the least squared error is chosen. A set beats another by the
     squared errors of the two means, paired over groups: by more than `NOISE` standard errors of
     their sum over the groups. With fewer than two groups no set beats another.
 
-    A member with a larger squared error than the mean of the true numbers (a negative R²) is left
-    out before; if all are so, the one with the least error is kept. Class probabilities, which are
-    calibrated later, may have a large error and yet order the samples: no member is left out so.
+    A member with a larger squared error than a guess, the mean of the numbers of the training
+    samples of each fold, is left out before; if all are so, the one with the least error is kept.
+    The mean of the held-out numbers would be no guess: nobody knows it. Class probabilities, which
+    are calibrated later, may have a large error and yet order the samples: no member is left out
+    so.
 
     Args:
         predictions: of each of the K members, [M, C].
         outputs_MC: true numbers, or indicators of the classes.
         groups_M: group of each sample.
+        guess_MC: see `Folds.guess_MC`.
     """
-    members = _better_than_the_mean(predictions, outputs_MC)
+    members = _better_than_a_guess(predictions, outputs_MC, guess_MC)
 
     def errors_of(kept: Sequence[int]) -> F64:
         """Return the squared error of the mean in each group."""
@@ -74,12 +79,12 @@ def choose_weights(predictions: Sequence[F64], outputs_MC: F64, groups_M: Rows) 
     return weights
 
 
-def _better_than_the_mean(predictions: Sequence[F64], outputs_MC: F64) -> list[int]:
-    """Return the members with less error than the mean of true numbers, or else the best."""
+def _better_than_a_guess(predictions: Sequence[F64], outputs_MC: F64, guess_MC: F64) -> list[int]:
+    """Return the members with less squared error than a guess of numbers, or else the best."""
     if outputs_MC.shape[1] > 1:
         return list(range(len(predictions)))
     errors = [np.square(predicted_MC - outputs_MC).sum() for predicted_MC in predictions]
-    limit = np.square(outputs_MC - outputs_MC.mean(axis=0)).sum()
+    limit = np.square(guess_MC - outputs_MC).sum()
     return [k for k, error in enumerate(errors) if error < limit] or [int(np.argmin(errors))]
 
 
@@ -144,17 +149,20 @@ def combine_members(members: Mapping[str, F64], folds: Folds) -> Combined:
     """Combine the members' predictions of the held-out samples, [M, C] of each member."""
     labels, predictions, parts_M = folds.held_out, list(members.values()), folds.parts_M
     outputs_MC, groups_M, classifier = labels.outputs_NC, labels.groups, bool(labels.classes)
+    guess_MC = folds.guess_MC
     combined_MC = np.empty_like(outputs_MC)
     calibrated_MC = np.empty_like(outputs_MC)
     for part in np.unique(parts_M):
         inside, outside = parts_M == part, parts_M != part
         others = [predicted_MC[outside] for predicted_MC in predictions]
-        weights, temperature = _fit(others, outputs_MC[outside], groups_M[outside], classifier)
+        weights, temperature = _fit(
+            others, outputs_MC[outside], groups_M[outside], guess_MC[outside], classifier
+        )
         mean = combine([predicted_MC[inside] for predicted_MC in predictions], weights)
         combined_MC[inside] = mean
         if classifier:
             calibrated_MC[inside] = calibrate(mean, temperature)
-    weights, temperature = _fit(predictions, outputs_MC, groups_M, classifier)
+    weights, temperature = _fit(predictions, outputs_MC, groups_M, guess_MC, classifier)
     named = dict(zip(members, weights.tolist(), strict=True))
     if classifier:
         ensemble = Ensemble(named, np.inf, temperature)
@@ -170,14 +178,14 @@ def combine_members(members: Mapping[str, F64], folds: Folds) -> Combined:
 
 
 def _fit(
-    members: Sequence[F64], outputs_MC: F64, groups_M: Rows, classifier: bool
+    members: Sequence[F64], outputs_MC: F64, groups_M: Rows, guess_MC: F64, classifier: bool
 ) -> tuple[F64, float]:
     """Choose the weights, and fit the temperature of class probabilities; 1 for a number.
 
     The temperature is 1 too where another one lowers the log loss by no more than noise: fitted to
     some groups, it may harm others.
     """
-    weights = choose_weights(members, outputs_MC, groups_M)
+    weights = choose_weights(members, outputs_MC, groups_M, guess_MC)
     if not classifier or not len(outputs_MC):
         return weights, 1.0
     combined_MC, codes_M = combine(members, weights), outputs_MC.argmax(axis=1)

@@ -12,9 +12,13 @@
                     metrics: name -> {value, lower, upper}, each a number or null; metrics without
                     an interval have only a value. cpu_seconds and weight in the ensemble: of
                     members, else null.
+                    AUC, Pearson and Spearman compare samples of the same fold alone, see
+                    `aam.data.metrics`: the AUC is the fraction of concordant pairs among all
+                    pairs of samples of the same fold, so a guess has 0.5
     differences     [{model, reference, metric, value, lower, upper, beyond_noise, sentence}]:
-                    paired, of the ensemble and each member, and of each two members; empty with
-                    a single member
+                    paired, of the ensemble and each member, and of each two members; without
+                    pairs that have the same score on every draw, such as an ensemble that is one
+                    of its members
     interval        {coverage, half_width, covered}: prediction intervals of a number or a rank,
                     and the fraction of the held-out samples that lie in theirs; null for classes
                     and with too few groups
@@ -28,8 +32,9 @@
                     see `confounding`; the best first. other_form: the column determines the target;
                     files of earlier versions have other_units, of numbers alone, or neither
 
-The held-out predictions themselves are in `predictions.tsv`: `predicted`, `lower`, `upper`,
-`p_<class>` of the ensemble, and the same columns of each member with the prefix `<member>_`.
+The held-out predictions themselves are in `predictions.tsv`: `fold`, and `predicted`, `lower`,
+`upper`, `p_<class>` of the ensemble, and the same columns of each member with the prefix
+`<member>_`.
 """
 
 from __future__ import annotations
@@ -43,24 +48,13 @@ import numpy as np
 from sklearn.metrics import log_loss
 
 from aam.data.metrics import compute_metrics
-from aam.members.base import F64, Labels
+from aam.members.base import Labels
 from aam.members.ensemble import Combined
-from aam.members.folds import Folds, training_rows
+from aam.members.folds import Folds
 from aam.members.scores import DRAWS, LEVEL, SCORED, TITLES, Drawn, Score
 from aam.members.uncertainty import COVERAGE
 
 ENSEMBLE, CONSTANT = "ensemble", "constant"
-
-
-def constant_predictions(folds: Folds) -> F64:
-    """Return the mean or the class frequencies of the training samples for each held-out sample."""
-    outputs_NC = folds.labels.outputs_NC
-    return np.concatenate(
-        [
-            np.tile(outputs_NC[training_rows(split)].mean(axis=0), (len(split.held_out[1]), 1))
-            for split in folds.splits
-        ]
-    )
 
 
 def evaluate(
@@ -83,7 +77,7 @@ def evaluate(
         for name, predictions_MC in (
             (ENSEMBLE, combined.predictions_MC),
             *combined.members.items(),
-            (CONSTANT, constant_predictions(folds)),
+            (CONSTANT, folds.guess_MC),
         )
     }
     compared = (ENSEMBLE, *combined.members) if len(combined.members) > 1 else ()
@@ -109,6 +103,7 @@ def evaluate(
         "differences": [
             compare(drawn, model, reference, folds.units)
             for model, reference in itertools.combinations(compared, 2)
+            if not drawn[model].equals(drawn[reference])
         ],
         "interval": _interval(combined, folds.held_out),
         "calibration": _calibration(combined, folds.held_out),

@@ -95,6 +95,17 @@ class Folds:
         """Draws of the bootstrap over the groups of the held-out samples."""
         return draw_groups(self.held_out.groups, self.seed)
 
+    @cached_property
+    def guess_MC(self) -> F64:
+        """Mean or class frequencies of the training samples of the fold of each held-out sample."""
+        outputs_NC = self.labels.outputs_NC
+        return np.concatenate(
+            [
+                np.tile(outputs_NC[training_rows(split)].mean(axis=0), (len(split.held_out[1]), 1))
+                for split in self.splits
+            ]
+        )
+
     @property
     def units(self) -> str:
         """Number and name of the units of the bootstrap ("42 groups of infant", "90 samples")."""

@@ -2,25 +2,28 @@
 
 Groups (infants, studies) are drawn with replacement, each with all its samples, since samples of a
 group are not independent. A paired difference scores two models on the same draws.
+
+Shape suffixes: M held-out samples, G groups, B draws of a block.
 """
 
 from __future__ import annotations
 
 import math
-import warnings
+from collections.abc import Iterator
 from dataclasses import dataclass
 
 import numpy as np
-from scipy.stats import NearConstantInputWarning
 
 from aam.contract.options.study import TargetType
 from aam.data.metrics import (
-    CLASSIFICATION,
-    ORDINAL,
-    PROBABILITIES,
-    REGRESSION,
-    MetricFunction,
+    ResampledMetric,
     ScoredPredictions,
+    accuracy,
+    auc,
+    mean_absolute_error,
+    r2,
+    value_of,
+    weighted_kappa,
 )
 from aam.members.base import F64, Rows
 
@@ -28,10 +31,17 @@ DRAWS = 1000
 LEVEL = 0.95
 """Of the confidence intervals."""
 
-SCORED: dict[TargetType, dict[str, MetricFunction]] = {
-    "regression": {name: REGRESSION[name] for name in ("r2", "mae")},
-    "classification": {"auc": PROBABILITIES["auc"], "accuracy": CLASSIFICATION["accuracy"]},
-    "ordinal": {**ORDINAL, "accuracy": CLASSIFICATION["accuracy"]},
+_BLOCK = 2**20
+"""Draws times samples that are scored at once, 8 MiB for each array."""
+
+SCORED: dict[TargetType, dict[str, ResampledMetric]] = {
+    "regression": {"r2": r2, "mae": mean_absolute_error},
+    "classification": {"auc": auc, "accuracy": accuracy},
+    "ordinal": {
+        "weighted_kappa": weighted_kappa,
+        "mae_ranks": mean_absolute_error,
+        "accuracy": accuracy,
+    },
 }
 """Metrics with an interval; the first compares models."""
 
@@ -60,22 +70,39 @@ class Score:
 
 @dataclass(frozen=True)
 class Draws:
-    """Resamples of the groups: rows of each draw."""
+    """Resamples of the groups, drawn again from the seed for each model.
 
-    rows: tuple[Rows, ...]
-    groups: int
+    Attributes:
+        group_M: number of the group of each sample, from 0.
+        seed: of the draws.
+        number: of draws; none with fewer than two groups.
+    """
+
+    group_M: Rows
+    seed: int
+    number: int
+
+    @property
+    def groups(self) -> int:
+        """Number of groups G."""
+        return int(self.group_M.max()) + 1
+
+    def weights(self) -> Iterator[F64]:
+        """Yield how often each draw has every sample, float64 [B, M], in blocks of draws."""
+        rng = np.random.default_rng(self.seed)
+        block = max(1, _BLOCK // len(self.group_M))
+        for start in range(0, self.number, block):
+            draws = min(block, self.number - start)
+            chosen_BG = rng.integers(self.groups, size=(draws, self.groups))
+            chosen_BG += self.groups * np.arange(draws)[:, None]
+            times = np.bincount(chosen_BG.ravel(), minlength=draws * self.groups)
+            yield times.reshape(draws, -1)[:, self.group_M].astype(np.float64)
 
 
 def draw_groups(groups: Rows, seed: int, draws: int = DRAWS) -> Draws:
     """Draw groups (int64 [M], the group of each row) with replacement."""
-    order = np.argsort(groups, kind="stable")
-    names, sizes = np.unique(groups, return_counts=True)
-    members = np.split(order, np.cumsum(sizes)[:-1])
-    rng = np.random.default_rng(seed)
-    if len(names) < 2:
-        return Draws((), len(names))
-    chosen = rng.integers(len(names), size=(draws, len(names)))
-    return Draws(tuple(np.concatenate([members[k] for k in draw]) for draw in chosen), len(names))
+    names, group_M = np.unique(groups, return_inverse=True)
+    return Draws(group_M, seed, draws if len(names) > 1 else 0)
 
 
 @dataclass(frozen=True)
@@ -96,6 +123,12 @@ class Drawn:
         """Return each metric with its interval."""
         return {name: _interval(value, self.draws[name]) for name, value in self.whole.items()}
 
+    def equals(self, other: Drawn) -> bool:
+        """Return whether the first metric is that of the other model, also on each draw."""
+        name = next(iter(self.whole))
+        same = np.array_equal(self.draws[name], other.draws[name], equal_nan=True)
+        return same and self.whole[name] == other.whole[name]
+
     def ahead_of(self, other: Drawn) -> tuple[str, Score]:
         """Return the first metric, and this model's minus the other's on the same draws."""
         name = next(iter(self.whole))
@@ -105,23 +138,16 @@ class Drawn:
 
 def draw_metrics(scored: ScoredPredictions, draws: Draws) -> Drawn:
     """Compute the metrics of `SCORED` on all samples and on each draw."""
-    functions = SCORED[scored.type]
-    parts = [scored.take(rows) for rows in draws.rows]
+    metrics = SCORED[scored.type]
+    blocks: dict[str, list[F64]] = {name: [np.empty(0)] for name in metrics}
+    for weights_BM in draws.weights():
+        for name, metric in metrics.items():
+            blocks[name].append(metric(scored, weights_BM))
     return Drawn(
         scored,
-        {name: _metric(function, scored) for name, function in functions.items()},
-        {
-            name: np.array([_metric(function, part) for part in parts])
-            for name, function in functions.items()
-        },
+        {name: value_of(metric, scored) for name, metric in metrics.items()},
+        {name: np.concatenate(values) for name, values in blocks.items()},
     )
-
-
-def _metric(function: MetricFunction, scored: ScoredPredictions) -> float:
-    with warnings.catch_warnings():
-        warnings.simplefilter("ignore", NearConstantInputWarning)
-        warnings.filterwarnings("ignore", "The number of unique classes", UserWarning)
-        return function(scored)
 
 
 def _interval(whole: float, drawn: F64) -> Score:

@@ -29,6 +29,7 @@ from aam.contract.options.commands.search import Search
 from aam.contract.options.commands.train import Train
 from aam.contract.options.field import members as types_of
 from aam.contract.suggestions import nearest
+from aam.data.metrics import value_of
 from aam.data.splits import Rows, Split, make_splits, write_splits
 from aam.distributed.signals import StopRequests
 from aam.members.checkpoint import TRANSFORMER
@@ -312,7 +313,7 @@ def _score(
         with as_library():
             scored = predict_held_out(build(Train, given | varied | run))
     _, function = next(iter(SCORED[base.target.type].items()))
-    return function(scored)
+    return value_of(function, scored)
 
 
 def _described(study: Any) -> dict[str, Any]:

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 
 import numpy as np
 
@@ -11,9 +11,6 @@ from aam.data.metrics import ScoredPredictions, compute_metrics
 from aam.members.evaluation import sentence
 from aam.members.scores import Draws, Score, draw_groups, draw_metrics
 from aam.report.run import Run
-
-DRAWS = 500
-"""Resamples of the groups for a confidence interval: a report takes seconds."""
 
 OWN, GUESS = "this model", "guess"
 _TITLES = {"ensemble": OWN, "constant": GUESS, "forest": "random forest",
@@ -41,7 +38,7 @@ def compare_models(run: Run) -> ModelComparison | None:
     if run.scored is None:
         return None
     names = [run.groups.get(name, name) for name in run.sample_ids]
-    draws = draw_groups(np.unique(names, return_inverse=True)[1], 0, DRAWS)
+    draws = draw_groups(np.unique(names, return_inverse=True)[1], 0)
     column = run.option("split", "group_column")
     units = (
         f"{draws.groups} groups of {column}" if run.groups and column else f"{draws.groups} samples"
@@ -50,7 +47,7 @@ def compare_models(run: Run) -> ModelComparison | None:
     sentences: list[str] = []
     if run.scores is None:
         metrics[OWN] = _metrics(run.scored, draws)
-        metrics[GUESS] = _metrics(best_guess(run.scored), Draws((), 0))
+        metrics[GUESS] = _metrics(best_guess(run.scored), replace(draws, number=0))
     else:
         for name, model in run.scores["models"].items():
             title, weight = _TITLES.get(name, name), model.get("weight")

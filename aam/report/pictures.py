@@ -71,6 +71,7 @@ def roc_picture(given: ReportInput) -> Drawing | None:
     if auc is None:
         return None
     caption = "True against false positives over all thresholds; the diagonal is chance."
+    caption += _of_folds(scored)
     return Drawing(roc_figure(scored), caption, f"ROC curves, mean AUC {auc:.3f}.")
 
 
@@ -80,6 +81,7 @@ def precision_recall_picture(given: ReportInput) -> Drawing | None:
     if scored is None or scored.probabilities is None:
         return None
     caption = "Precision over recall of each class against the rest; dotted: chance."
+    caption += _of_folds(scored)
     shares = np.bincount(scored.actual, minlength=len(scored.classes)) / len(scored.actual)
     parts = (f"{name} {share:.0%}" for name, share in zip(scored.classes, shares, strict=True))
     description = f"Precision-recall curves. Samples of each class: {', '.join(parts)}."
@@ -273,6 +275,10 @@ def _names(given: ReportInput) -> dict[str, list[str]]:
 
 def _samples(run: Run, scored: ScoredPredictions) -> str:
     return f"{len(scored.actual)} {run.part} samples".replace("  ", " ")
+
+
+def _of_folds(scored: ScoredPredictions) -> str:
+    return " Samples of the same fold are compared." if scored.folds else ""
 
 
 def _folds_note(run: Run) -> str:

@@ -50,6 +50,8 @@ def comparison_table(given: ReportInput) -> Table | None:
     guess = "most frequent class" if scored.classes else "mean"
     of = "their training samples" if given.run.scores is not None else "these samples"
     note = f"Guess: the {guess} of {of}. In brackets: 95 % interval, by bootstrap over groups."
+    if scored.folds and "auc" in names:
+        note += " AUC: part of the pairs of samples of the same fold that are in the right order."
     title = f"Compared on the same {len(scored.actual)} samples"
     return Table(title, ["", *(TITLES[name] for name in names)], rows, note, (0,))
 

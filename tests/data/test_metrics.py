@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+from dataclasses import replace
 
 import numpy as np
 import pytest
@@ -104,6 +105,80 @@ def test_classification_agrees_with_scikit_learn(classes: int, seed: int) -> Non
     scored = ScoredPredictions(actual, predicted, (), names, ordered=True)
     kappa = cohen_kappa_score(actual, predicted, labels=range(classes), weights="quadratic")
     assert compute_metrics(scored)["weighted_kappa"] == pytest.approx(kappa)
+
+
+def unequal_folds(classes: int, seed: int = 0) -> tuple[np.ndarray, np.ndarray]:
+    """Return classes and folds of 200 samples; the classes are as frequent as the fold has it."""
+    rng = np.random.default_rng(seed)
+    fold = rng.choice(5, size=200, p=[0.1, 0.1, 0.2, 0.2, 0.4])
+    chances = rng.dirichlet(np.ones(classes), 5)
+    return np.array([rng.choice(classes, p=chances[k]) for k in fold]), fold
+
+
+def names_of(fold: np.ndarray) -> tuple[str, ...]:
+    return tuple(str(k + 1) for k in fold)
+
+
+@pytest.mark.parametrize("classes", [2, 4])
+@pytest.mark.parametrize("own", [True, False])
+def test_class_frequencies_of_folds_have_the_auc_of_a_guess(classes: int, own: bool) -> None:
+    """Those of the training samples would have a far lower AUC over all pairs."""
+    actual, fold = unequal_folds(classes)
+    parts = [(fold == k) == own for k in range(5)]
+    shares = np.array([np.bincount(actual[rows], minlength=classes) / rows.sum() for rows in parts])
+    chances, names = shares[fold], tuple(map(str, range(classes)))
+    scored = ScoredPredictions(actual, chances.argmax(axis=1), names_of(fold), names, chances)
+    assert compute_metrics(scored)["auc"] == 0.5
+    pooled = compute_metrics(replace(scored, folds=()))["auc"]
+    assert pooled is not None
+    assert pooled > 0.6 if own else pooled < 0.4
+
+
+def test_a_guess_of_numbers_is_no_better_than_a_guess() -> None:
+    ranks, fold = unequal_folds(4)
+    means = np.array([ranks[fold != k].mean() for k in range(5)])[fold]
+    found = compute_metrics(ScoredPredictions(ranks.astype(np.float64), means, names_of(fold)))
+    assert (found["pearson"], found["spearman"]) == (None, None)
+    assert found["r2"] is not None and found["r2"] < 0
+    nearest = np.rint(means).astype(np.int64)
+    scored = ScoredPredictions(ranks, nearest, names_of(fold), tuple("abcd"), ordered=True)
+    kappa = compute_metrics(scored)["weighted_kappa"]
+    assert kappa is not None and kappa <= 0
+
+
+@pytest.mark.parametrize("classes", [2, 3])
+def test_auc_counts_the_pairs_within_folds(classes: int) -> None:
+    actual, fold = unequal_folds(classes)
+    rng = np.random.default_rng(1)
+    chances = rng.dirichlet(np.ones(classes), 200).round(1) + 0.2 * np.eye(classes)[actual]
+    expected = []
+    for code in range(classes):
+        positive, score = actual == code, chances[:, code]
+        pairs = positive[:, None] & ~positive & (fold[:, None] == fold)
+        above = (score[:, None] > score) + 0.5 * (score[:, None] == score)
+        expected.append(above[pairs].mean())
+    names = tuple(map(str, range(classes)))
+    scored = ScoredPredictions(actual, chances.argmax(axis=1), names_of(fold), names, chances)
+    found = compute_metrics(scored)["auc"]
+    assert found == pytest.approx(expected[1] if classes == 2 else np.mean(expected))
+
+
+def test_correlations_are_those_within_folds() -> None:
+    """Shifts of whole folds change nothing; of a single fold it is that of the library."""
+    from scipy.stats import pearsonr, spearmanr
+
+    rng = np.random.default_rng(0)
+    actual, fold = rng.normal(size=90), np.repeat(np.arange(3), 30)
+    predicted = actual + rng.normal(size=90)
+    shifted = predicted - 10 * fold
+    found = compute_metrics(ScoredPredictions(actual, shifted, names_of(fold)))
+    assert found == compute_metrics(ScoredPredictions(actual, predicted, names_of(fold))) | {
+        name: found[name] for name in ("r2", "mae", "rmse", "median_error")
+    } | {"pearson": pytest.approx(found["pearson"])}
+    same = np.concatenate([actual[:30]] * 3), np.concatenate([predicted[:30]] * 3)
+    found = compute_metrics(ScoredPredictions(*same, names_of(fold)))
+    assert found["pearson"] == pytest.approx(pearsonr(actual[:30], predicted[:30])[0])
+    assert found["spearman"] == pytest.approx(spearmanr(actual[:30], predicted[:30])[0])
 
 
 def test_metrics_leave_out_classes_that_do_not_occur() -> None:

@@ -149,7 +149,9 @@ def test_classes_have_calibrated_probabilities(study: Path, tmp_path: Path) -> N
     assert train(study, tmp_path / "site", "--classifier", "--folds", 4, column="site") == 0
     scores = json.loads((tmp_path / "site" / "scores.json").read_text())
     assert scores["metric"] == "auc"
-    assert scores["models"]["ensemble"]["metrics"]["auc"]["value"] > 0.7
+    auc = {name: model["metrics"]["auc"]["value"] for name, model in scores["models"].items()}
+    assert auc["ensemble"] > 0.7
+    assert auc["constant"] == 0.5
     assert scores["calibration"]["log_loss"] < 1
     assert scores["interval"] is None
     assert predict(tmp_path / "site", study, tmp_path / "p.tsv") == 0
@@ -158,7 +160,10 @@ def test_classes_have_calibrated_probabilities(study: Path, tmp_path: Path) -> N
     assert found[columns].to_numpy().sum(axis=1) == pytest.approx(1)
     assert {f"kernel_{name}" for name in columns} < set(found)
     args = ("--metadata", study / "metadata.tsv", "--metadata-column", "site", "--classifier")
-    assert aam("evaluate", "--predictions", tmp_path / "site" / "predictions.tsv", *args) == 0
+    args = ("--predictions", tmp_path / "site" / "predictions.tsv", *args)
+    assert aam("evaluate", *args, "--output", tmp_path / "f.json") == 0
+    again = json.loads((tmp_path / "f.json").read_text())
+    assert again["overall"]["auc"] == pytest.approx(auc["ensemble"])
 
 
 @pytest.mark.medium

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import math
+from dataclasses import astuple
 
 import numpy as np
 import pytest
@@ -68,10 +69,54 @@ def test_scores_are_drawn_by_group() -> None:
     many = ScoredPredictions(np.repeat(actual, 50), np.repeat(predicted, 50))
     narrow = draw_metrics(many, draw_groups(np.arange(600), 0)).score()["mae"]
     wide = draw_metrics(many, draw_groups(np.repeat(np.arange(12), 50), 0)).score()["mae"]
-    assert wide == draw_metrics(one, draw_groups(np.arange(12), 0)).score()["mae"]
+    alone = draw_metrics(one, draw_groups(np.arange(12), 0)).score()["mae"]
+    assert astuple(wide) == pytest.approx(astuple(alone))
     assert narrow.upper - narrow.lower < (wide.upper - wide.lower) / 3  # type: ignore[operator]
     single = draw_groups(np.zeros(600, dtype=np.int64), 0)
     assert draw_metrics(many, single).score()["mae"].lower is None
+
+
+def test_draws_have_the_scores_of_scikit_learn() -> None:
+    from sklearn import metrics
+
+    rng = np.random.default_rng(0)
+    groups = rng.integers(12, size=60)
+    draws = draw_groups(groups, 3, 20)
+    rows = [
+        np.repeat(np.arange(60), times.astype(int)) for times in np.concatenate([*draws.weights()])
+    ]
+    assert all(
+        (np.bincount(groups[one], minlength=12) % np.bincount(groups) == 0).all() for one in rows
+    )
+    actual, predicted = rng.normal(size=(2, 60))
+    codes, ranks = rng.integers(3, size=(2, 60))
+    chances = rng.dirichlet(np.ones(3), 60).round(1)
+    chances /= chances.sum(axis=1, keepdims=True)
+    names = ("a", "b", "c")
+    numbers = draw_metrics(ScoredPredictions(actual, predicted), draws).draws
+    classes = draw_metrics(ScoredPredictions(codes, ranks, (), names, chances), draws).draws
+    ordered = draw_metrics(ScoredPredictions(codes, ranks, (), names, ordered=True), draws).draws
+    expected = {
+        "r2": [metrics.r2_score(actual[one], predicted[one]) for one in rows],
+        "mae": [metrics.mean_absolute_error(actual[one], predicted[one]) for one in rows],
+        "auc": [metrics.roc_auc_score(codes[one], chances[one], multi_class="ovr") for one in rows],
+        "accuracy": [metrics.accuracy_score(codes[one], ranks[one]) for one in rows],
+        "weighted_kappa": [
+            metrics.cohen_kappa_score(codes[one], ranks[one], weights="quadratic") for one in rows
+        ],
+        "mae_ranks": [metrics.mean_absolute_error(codes[one], ranks[one]) for one in rows],
+    }
+    for name, values in (numbers | classes | ordered).items():
+        np.testing.assert_allclose(values, expected[name], atol=1e-12, err_msg=name)
+
+
+def test_draws_do_not_depend_on_the_size_of_a_block() -> None:
+    """Many samples are scored in several blocks of draws."""
+    groups = np.repeat(np.arange(5), 100_000)
+    few, many = draw_groups(np.arange(5), 1, 30), draw_groups(groups, 1, 30)
+    blocks = [weights_BM[:, ::100_000] for weights_BM in many.weights()]
+    assert len(blocks) == 15
+    np.testing.assert_array_equal(np.concatenate(blocks), np.concatenate([*few.weights()]))
 
 
 @pytest.mark.medium

@@ -7,22 +7,28 @@ import re
 import shlex
 import subprocess
 import sys
+from dataclasses import replace
 from pathlib import Path
 
 import numpy as np
 import pytest
 from scipy.spatial.distance import pdist
 from scipy.stats import spearmanr
+from sklearn.metrics import auc as area
 
 from aam.cli import main
 from aam.data.distances import read_distances
-from aam.data.metrics import ScoredPredictions
+from aam.data.metrics import ScoredPredictions, compute_metrics
 from aam.data.ordination import coordinates_of_distances, principal_coordinates
 from aam.report.colours import Colour, as_colour
 from aam.report.content import duration
 from aam.report.figures.canvas import MOST_VECTORS, inline_svg
 from aam.report.figures.plots import MOST_CATEGORIES, ordination_figure
-from aam.report.figures.prediction_plots import calibration_bins
+from aam.report.figures.prediction_plots import (
+    calibration_bins,
+    precision_recall_figure,
+    roc_figure,
+)
 from aam.report.run import read_run
 from tests.support.report_pages import report
 
@@ -53,6 +59,27 @@ def test_calibration_counts_how_often_a_probability_is_right() -> None:
     np.testing.assert_allclose(means, [0.6, 0.9])
     np.testing.assert_allclose(shares, [0.5, 0.9])
     assert numbers == [10, 10]
+
+
+def test_the_area_of_roc_curves_is_the_auc_within_folds() -> None:
+    """Chance lies on the diagonal, whatever the classes of a fold; a lone class has no curve."""
+    rng = np.random.default_rng(0)
+    fold = np.repeat(np.arange(4), (20, 40, 60, 10))
+    actual = (rng.random(130) < np.array([0.2, 0.5, 0.9, 0.0])[fold]).astype(np.int64)
+    shares = np.array([actual[fold != k].mean() for k in range(4)])[fold]
+    names = tuple(map(str, fold))
+    for score in (shares, shares + 0.1 * actual + 0.1 * rng.normal(size=130)):
+        chances = np.column_stack([1 - score, score])
+        scored = ScoredPredictions(actual, (score > 0.5).astype(int), names, ("no", "yes"), chances)
+        auc = compute_metrics(scored)["auc"]
+        axes = roc_figure(scored).axes[0]
+        wrong, right = axes.lines[1].get_xydata().T
+        assert area(wrong, right) == pytest.approx(auc, abs=0.005)
+        assert axes.get_legend_handles_labels()[1] == [f"yes, AUC {auc:.2f}"]
+    scored = replace(scored, probabilities=np.column_stack([1 - shares, shares]))
+    for curve, chance in np.reshape(precision_recall_figure(scored).axes[0].lines, (2, 2)):
+        precision = curve.get_xydata()[1:, 1]  # it is 1 at recall 0
+        assert precision == pytest.approx(chance.get_ydata()[0])
 
 
 def test_columns_become_numbers_or_categories() -> None:

@@ -27,6 +27,7 @@ def test_folds_are_overlaid_and_tabled(page: Callable[[str], str]) -> None:
         assert f'<th scope="row">{name}</th>' in text
     assert "Confusion matrix. " in text
     assert "ROC curves, mean AUC" in text
+    assert "AUC: part of the pairs of samples of the same fold" in text
     assert "3-fold cross-validation" in text
 
 

@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 import numpy.typing as npt
 
-from aam.data.metrics import ScoredPredictions, confusion
+from aam.data.metrics import ScoredPredictions, class_auc, confusion
 from aam.report.figures.canvas import INK, MOST_VECTORS, SERIES, blank, styled
 
 if TYPE_CHECKING:
@@ -19,6 +19,8 @@ POINTS = "points"
 MOST_NUMBERS = 12  # classes of a confusion matrix whose cells show their counts
 MOST_CURVES = 6  # classes with a ROC curve of their own
 CALIBRATION_BINS = 10
+_GRID = np.linspace(0, 1, 501)
+"""False positive rates, or recalls, of a drawn curve."""
 
 F64 = npt.NDArray[np.float64]
 
@@ -97,17 +99,26 @@ def confusion_figure(scored: ScoredPredictions) -> Figure:
 def roc_figure(scored: ScoredPredictions) -> Figure:
     """Plot ROC curves: one for two classes, else one for each frequent class against the rest.
 
+    Of several folds it is the mean of their curves at each false positive rate, weighted by their
+    pairs of samples: its area is the AUC of `aam.data.metrics`.
+
     Args:
         scored: with probabilities.
     """
-    from sklearn.metrics import roc_auc_score, roc_curve
+    from sklearn.metrics import roc_curve
 
     figure, axes = _unit_square("ROC", "false positive rate", "true positive rate")
     axes.plot((0, 1), (0, 1), color=INK, lw=1, ls="--", alpha=0.6)
-    for colour, name, positive, score in _one_against_rest(scored):
-        wrong, right, _ = roc_curve(positive, score)
-        label = f"{name}, AUC {roc_auc_score(positive, score):.2f}"
-        axes.plot(wrong, right, color=colour, lw=2, label=label)
+    everything = np.ones((1, len(scored.actual)))
+    for number, code in enumerate(_shown_classes(scored)):
+        curves, pairs = [], []
+        for positive, score in _one_against_rest(scored, code):
+            wrong, right, _ = roc_curve(positive, score, drop_intermediate=False)
+            curves.append(np.interp(_GRID, wrong, right))
+            pairs.append(positive.sum() * (~positive).sum())
+        label = f"{_name(scored, code)}, AUC {class_auc(scored, code, everything)[0]:.2f}"
+        rates = np.average(curves, axis=0, weights=pairs)
+        axes.plot([0, *_GRID], [0, *rates], color=SERIES[number], lw=2, label=label)
     axes.legend(loc="lower right")
     return figure
 
@@ -116,17 +127,28 @@ def roc_figure(scored: ScoredPredictions) -> Figure:
 def precision_recall_figure(scored: ScoredPredictions) -> Figure:
     """Plot precision over recall of the same classes; dotted: the precision of chance.
 
+    Of several folds it is the mean of their curves at each recall, weighted by the samples of the
+    class.
+
     Args:
         scored: with probabilities.
     """
     from sklearn.metrics import average_precision_score, precision_recall_curve
 
     figure, axes = _unit_square("Precision and recall", "recall", "precision")
-    for colour, name, positive, score in _one_against_rest(scored, both=True):
-        precision, recall, _ = precision_recall_curve(positive, score)
-        label = f"{name}, {average_precision_score(positive, score):.2f}"
-        axes.step(recall, precision, color=colour, lw=2, label=label, where="post")
-        axes.axhline(positive.mean(), color=colour, lw=1, ls=":")
+    for number, code in enumerate(_shown_classes(scored, both=True)):
+        curves, averages, shares, samples = [], [], [], []
+        for positive, score in _one_against_rest(scored, code):
+            precision, recall, _ = precision_recall_curve(positive, score)
+            curves.append(precision[::-1][np.searchsorted(recall[::-1], _GRID)])
+            averages.append(average_precision_score(positive, score))
+            shares.append(positive.mean())
+            samples.append(positive.sum())
+        label = f"{_name(scored, code)}, {np.average(averages, weights=samples):.2f}"
+        mean = np.average(curves, axis=0, weights=samples)
+        axes.step(_GRID, mean, color=SERIES[number], lw=2, label=label, where="post")
+        chance = float(np.average(shares, weights=samples))
+        axes.axhline(chance, color=SERIES[number], lw=1, ls=":")
     axes.legend(loc="best", title="average precision")
     return figure
 
@@ -172,22 +194,31 @@ def _unit_square(title: str, x: str, y: str) -> tuple[Figure, Axes]:
     return figure, axes
 
 
-def _one_against_rest(
-    scored: ScoredPredictions, both: bool = False
-) -> Iterator[tuple[str, str, npt.NDArray[np.bool_], F64]]:
-    """Yield colour, name, truth and probability of each frequent class, or of the second of two.
+def _shown_classes(scored: ScoredPredictions, both: bool = False) -> list[int]:
+    """Return the codes of frequent classes with a curve, or of the second of two.
 
     With `both` the first of two classes is included.
     """
-    assert scored.probabilities is not None
     times = np.bincount(scored.actual, minlength=len(scored.classes))
     most_frequent = np.argsort(-times, kind="stable")[:MOST_CURVES]
     codes = [1] if len(scored.classes) == 2 and not both else sorted(most_frequent.tolist())
-    for number, code in enumerate(codes):
-        positive = scored.actual == code
+    return [code for code in codes if any(True for _ in _one_against_rest(scored, code))]
+
+
+def _one_against_rest(
+    scored: ScoredPredictions, code: int
+) -> Iterator[tuple[npt.NDArray[np.bool_], F64]]:
+    """Yield truth and probability of a class in each fold that has samples of it and others."""
+    assert scored.probabilities is not None
+    for fold in np.unique(scored.fold_N):
+        inside = scored.fold_N == fold
+        positive = scored.actual[inside] == code
         if positive.any() and not positive.all():
-            name = scored.classes[code][:20]
-            yield SERIES[number], name, positive, scored.probabilities[:, code]
+            yield positive, scored.probabilities[inside, code]
+
+
+def _name(scored: ScoredPredictions, code: int) -> str:
+    return scored.classes[code][:20]
 
 
 def _look(points: int) -> dict[str, Any]:

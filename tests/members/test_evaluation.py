@@ -1,0 +1,76 @@
+"""Scores of a grouped study whose folds have different class frequencies."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import numpy as np
+import pytest
+
+from aam.data.metrics import compute_metrics
+from aam.data.predictions import class_predictions, read_predictions
+from aam.data.splits import make_splits
+from aam.members.base import F64, Labels
+from aam.members.ensemble import combine_members
+from aam.members.evaluation import evaluate
+from aam.members.folds import Folds
+from aam.members.tables import held_out_table
+
+NAMES = ("no", "yes")
+
+
+@pytest.fixture(scope="module")
+def folds() -> Folds:
+    """12 infants, ten samples each, of which one class is most."""
+    rng = np.random.default_rng(0)
+    infant = np.repeat(np.arange(12), 10)
+    codes = rng.random(120) < np.where(infant % 3, 0.9, 0.1)
+    groups = [str(k) for k in infant]
+    splits = make_splits(120, test_size=0, folds=5, seed=0, groups=groups)
+    return Folds(Labels.of(codes.astype(np.float64), NAMES, groups), splits, 0, "infant")
+
+
+def noisy(folds: Folds, noise: float) -> F64:
+    """Return probabilities that follow the labels, shifted by what each fold had to learn from."""
+    rng = np.random.default_rng(1)
+    score = folds.held_out.values + noise * rng.normal(size=120) + 8 * folds.guess_MC[:, 1]
+    chances = 1 / (1 + np.exp(-score + score.mean()))
+    return np.column_stack([1 - chances, chances])
+
+
+def test_a_guess_has_an_auc_of_one_half(folds: Folds) -> None:
+    members = {"kernel": noisy(folds, 0.5), "guess": folds.guess_MC}
+    scores = evaluate("ill", folds, combine_members(members, folds), {})
+    for name in ("constant", "guess"):
+        metrics = scores["models"][name]["metrics"]
+        assert metrics["auc"] == {"value": 0.5, "lower": 0.5, "upper": 0.5}
+        assert metrics["balanced_accuracy"]["value"] <= 0.5
+    kernel = scores["models"]["kernel"]["metrics"]["auc"]
+    assert 0.8 < kernel["lower"] < kernel["value"]
+    pairs = {(one["model"], one["reference"]): one for one in scores["differences"]}
+    assert pairs["kernel", "guess"]["value"] == pytest.approx(kernel["value"] - 0.5)
+    assert pairs["kernel", "guess"]["beyond_noise"]
+
+
+def test_the_predictions_have_the_folds_of_the_scores(folds: Folds, tmp_path: Path) -> None:
+    chances_MC = noisy(folds, 1.0)
+    scores = evaluate("ill", folds, combine_members({"kernel": chances_MC}, folds), {})
+    assert scores["differences"] == []
+    path = tmp_path / "predictions.tsv"
+    held_out_table([str(k) for k in range(120)], folds, chances_MC).to_csv(
+        path, sep="\t", index=False
+    )
+    frame = read_predictions(path)
+    found = compute_metrics(class_predictions(frame, frame["actual"].tolist()))
+    for name, value in found.items():
+        if name != "samples":
+            assert scores["models"]["kernel"]["metrics"][name]["value"] == pytest.approx(value)
+
+
+def test_an_ensemble_of_one_member_is_not_compared_with_it(folds: Folds) -> None:
+    right_MC = 0.8 * folds.held_out.outputs_NC + 0.2 * noisy(folds, 1.0)
+    combined = combine_members({"kernel": right_MC, "forest": 1 - right_MC}, folds)
+    assert combined.ensemble.weights == {"kernel": 1, "forest": 0}
+    found = evaluate("ill", folds, combined, {})["differences"]
+    pairs = [(one["model"], one["reference"]) for one in found]
+    assert pairs == [("ensemble", "forest"), ("kernel", "forest")]
