@@ -15,7 +15,8 @@ from typing import Any
 
 from aam import __version__
 from aam.contract import completion
-from aam.contract.errors import AamError, CannotCreate, DataError
+from aam.contract.errors import AamError, DataError
+from aam.contract.files import print_all_characters, system_error
 from aam.contract.installation import not_installed
 from aam.contract.options import (
     CONFIG,
@@ -33,7 +34,6 @@ from aam.contract.options.device import DeviceOptions, ScaleOptions
 from aam.contract.run_record import Record
 
 INTERRUPTED = 130
-DISK_FULL = (28, 122)  # ENOSPC, EDQUOT
 OWN: dict[str, type] = {"completion": completion.Completion}
 """Commands that `aam-launch` does not pass on, because it has its own."""
 
@@ -41,6 +41,7 @@ OWN: dict[str, type] = {"completion": completion.Completion}
 def main(argv: Sequence[str] | None = None) -> int:
     """Run `aam` with `argv` (the process's by default) and return its exit status."""
     arguments = list(sys.argv[1:] if argv is None else argv)
+    print_all_characters()
     try:
         status = _dispatch(arguments)
         sys.stdout.flush()
@@ -59,11 +60,11 @@ def main(argv: Sequence[str] | None = None) -> int:
         os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
         return 0
     except OSError as error:
-        if error.errno not in DISK_FULL:
+        refused = system_error(error)
+        if refused is None:
             raise
-        place = f" while writing {error.filename}" if error.filename else ""
-        _print_error(f"The disk is full{place}; free some space or choose another folder.")
-        return CannotCreate.status
+        _print_error(str(refused))
+        return refused.status
     except MemoryError as error:
         reason = " ".join(str(error).split()) or "no memory is left"
         short = DataError(

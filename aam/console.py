@@ -24,10 +24,15 @@ from rich.progress import (
     TimeRemainingColumn,
 )
 
+from aam.contract.errors import printable
+
 T = TypeVar("T")
 
 LINE_EVERY = 60.0
 """Seconds between two lines of progress without a terminal."""
+
+_LONGEST_LINE = 5000
+"""Characters of a line of a message; the middle of a longer one is left out."""
 
 console = Console(stderr=True, highlight=False, soft_wrap=True)
 
@@ -55,8 +60,14 @@ def interactive() -> bool:
     return console.is_terminal and not console.quiet
 
 
+def _lines(message: str) -> str:
+    """Return a message without control characters, which names of an input may have."""
+    return "\n".join(printable(line, _LONGEST_LINE) for line in message.split("\n"))
+
+
 def info(message: str) -> None:
     """Print a message."""
+    message = _lines(message)
     if _library.get():
         logging.getLogger("aam").info(message)
     console.print(message, markup=False)
@@ -64,6 +75,7 @@ def info(message: str) -> None:
 
 def warn(message: str) -> None:
     """Print a warning."""
+    message = _lines(message)
     if _library.get():
         warnings.warn(message, AamWarning, stacklevel=2)
     console.print(f"warning: {message}", style="yellow", markup=False)

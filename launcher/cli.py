@@ -2,9 +2,7 @@
 
 from __future__ import annotations
 
-import errno
 import importlib
-import io
 import os
 import sys
 from collections.abc import Mapping, Sequence
@@ -12,7 +10,8 @@ from typing import Any, NoReturn
 
 from aam import __version__
 from aam.contract.completion import REQUESTED
-from aam.contract.errors import AamError, CannotCreate, UsageError
+from aam.contract.errors import AamError, UsageError
+from aam.contract.files import print_all_characters, system_error
 from aam.contract.options import HELP, parse_known, split_command
 from launcher.options import HOST, NAMES, READ
 from launcher.plan.launcher_options import LAUNCHER_OPTIONS
@@ -26,10 +25,7 @@ def main(argv: Sequence[str] | None = None) -> int:
     A launch replaces the process and does not return.
     """
     arguments = list(sys.argv[1:] if argv is None else argv)
-    # File names that the locale cannot decode are printed as their original bytes.
-    for stream in (sys.stdout, sys.stderr):
-        if isinstance(stream, io.TextIOWrapper):
-            stream.reconfigure(errors="surrogateescape")
+    print_all_characters()
     try:
         try:
             return _dispatch(arguments)
@@ -42,12 +38,11 @@ def main(argv: Sequence[str] | None = None) -> int:
         os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
         return 0
     except OSError as error:
-        if error.errno not in (errno.ENOSPC, errno.EDQUOT):
+        refused = system_error(error)
+        if refused is None:
             raise
-        where = f"'{error.filename}'" if error.filename else "standard output"
-        full = CannotCreate("The disk is full", f"{where}, {error.strerror}", "free some space")
-        print(f"aam-launch: {full}", file=sys.stderr)
-        return full.status
+        print(f"aam-launch: {refused}", file=sys.stderr)
+        return refused.status
     except KeyboardInterrupt:
         return INTERRUPTED
 

@@ -6,11 +6,19 @@ other exception is a bug and keeps its traceback.
 
 from __future__ import annotations
 
+import re
 from collections.abc import Iterable
 
 SHOWN_IDS = 5
 _SHOWN_CHARACTERS = 100
 """Length of listed ids after which no further one is shown: of sequences two."""
+
+
+_LONGEST = 600
+"""Characters of a part of a message; the middle of a longer one, as of a long path, is left out."""
+
+_UNPRINTABLE = re.compile(r"[\x00-\x1f\x7f-\x9f\u2028\u2029\u202a-\u202e\u2066-\u2069]")
+"""Control characters, line ends and marks of the direction of text."""
 
 
 class AamError(Exception):
@@ -29,8 +37,9 @@ class AamError(Exception):
         super().__init__(cause, evidence, remedy)
 
     def __str__(self) -> str:
-        sentence = f"{self.cause}: {self.evidence}" if self.evidence else self.cause
-        message = f"{sentence}; {self.remedy}" if self.remedy else sentence
+        cause, evidence, remedy = map(printable, (self.cause, self.evidence, self.remedy))
+        sentence = f"{cause}: {evidence}" if evidence else cause
+        message = f"{sentence}; {remedy}" if remedy else sentence
         return message if message.endswith("?") else f"{message}."
 
 
@@ -100,6 +109,19 @@ def first_few(ids: Iterable[object]) -> str:
         shown.pop()
     more = ", ..." if len(listed) > len(shown) else ""
     return f"{len(listed)} ({', '.join(shown)}{more})"
+
+
+def printable(text: str, longest: int = _LONGEST) -> str:
+    r"""Return a text, which may be of an input, on one line: escaped, and its middle left out.
+
+    >>> printable("a\nb"), printable("x" * 20, longest=9)
+    ('a\\nb', 'xxx...xxx')
+    """
+    escaped = _UNPRINTABLE.sub(lambda found: ascii(found[0])[1:-1], text)
+    if len(escaped) <= longest:
+        return escaped
+    kept = (longest - 3) // 2
+    return f"{escaped[:kept]}...{escaped[-kept:]}"
 
 
 def reason_of(error: BaseException) -> str:

@@ -2,21 +2,27 @@
 
 from __future__ import annotations
 
+import codecs
 import errno
 import glob
+import io
 import itertools
 import json
 import os
 import stat
+import sys
 from collections.abc import Iterator
 from contextlib import contextmanager
 from pathlib import Path
 from typing import Any
 
-from aam.contract.errors import CannotCreate, MissingInput
+from aam.contract.errors import AamError, CannotCreate, MissingInput, Unavailable
 from aam.contract.suggestions import nearest
 
 _FULL = (errno.ENOSPC, errno.EDQUOT)
+_REFUSED = (errno.EACCES, errno.EPERM, errno.EROFS, errno.EIO, errno.ESTALE, errno.ELOOP,
+            errno.ENAMETOOLONG, errno.ENOTDIR, errno.EISDIR)  # fmt: skip
+_MANY_FILES = (errno.EMFILE, errno.ENFILE)
 _FREE_WHEN_FULL = 64 * 1024
 """Free bytes below which a failed write is attributed to a full disk."""
 
@@ -209,6 +215,34 @@ def report_full_disk(path: Path) -> Iterator[None]:
             f"'{_mount(path.parent)}', while writing '{path}'",
             "free some space or choose another folder",
         ) from error
+
+
+def print_all_characters() -> None:
+    """Let this process print what the encoding of its output lacks.
+
+    File names that the locale cannot decode are printed as their original bytes, characters that
+    are not of an ASCII terminal, such as those of "R²", as escapes.
+    """
+    for stream in (sys.stdout, sys.stderr):
+        if isinstance(stream, io.TextIOWrapper):
+            utf8 = codecs.lookup(stream.encoding).name == "utf-8"
+            stream.reconfigure(errors="surrogateescape" if utf8 else "backslashreplace")
+
+
+def system_error(error: OSError) -> AamError | None:
+    """Return the error of a refusal by the system that no code can foresee; None for a bug."""
+    place = f"'{error.filename}'" if error.filename else "standard output"
+    reason = f"{place}, {error.strerror}"
+    if error.errno in _FULL:
+        return CannotCreate("The disk is full", reason, "free some space or choose another folder")
+    if error.errno in _MANY_FILES:
+        reason = f"'{error.filename}'" if error.filename else str(error.strerror)
+        return Unavailable("Too many open files", reason, "raise their limit with `ulimit -n`")
+    if error.errno in _REFUSED and error.filename:
+        return CannotCreate(
+            "The system refuses a file", reason, "check the path and its permissions"
+        )
+    return None
 
 
 def _is_full(error: Exception, folder: Path) -> bool:

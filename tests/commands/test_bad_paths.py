@@ -223,6 +223,17 @@ def test_a_disk_that_fills_while_training(
         whole(path)
 
 
+def test_a_disk_that_is_full_for_a_study(
+    small_disk: Callable[[int], Path], capfd: pytest.CaptureFixture[str]
+) -> None:
+    disk = small_disk(8)
+    given = ("--samples", 9, "--asvs", 30, "--richness", 9, "--subjects", 3, "--depth", 200)
+    assert aam("simulate", *given, "--output-dir", disk / "study") == CANNOT_CREATE
+    [sentence] = capfd.readouterr().err.splitlines()
+    assert sentence.startswith(f"aam: The disk is full: '{disk}', while writing")
+    assert not list((disk / "study").iterdir())
+
+
 def test_a_disk_that_is_full_for_a_matrix(
     bench: Bench,
     trained: Path,

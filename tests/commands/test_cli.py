@@ -211,6 +211,18 @@ def test_options_survive_a_checkpoint() -> None:
     assert to_plain(from_plain(kind, plain)) == to_plain(options)
 
 
+@pytest.mark.parametrize("program", PROGRAMS)
+def test_a_terminal_of_ascii_shows_every_page(
+    program: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    page = io.TextIOWrapper(io.BytesIO(), encoding="ascii")
+    monkeypatch.setattr(sys, "stdout", page)
+    PROGRAMS[program](["--version"])
+    print("R² of fil\udcff")
+    page.flush()
+    assert page.buffer.getvalue().endswith(b"R\\xb2 of fil\\udcff\n")
+
+
 @pytest.mark.medium
 @pytest.mark.parametrize(
     ("chosen", "policy"),

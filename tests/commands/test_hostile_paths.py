@@ -13,6 +13,7 @@ from tests.support.commands import aam
 from tests.support.hostile_study import (
     CANNOT_CREATE,
     DATA,
+    METADATA,
     NO_INPUT,
     ROOT,
     TREE,
@@ -87,6 +88,7 @@ OUTPUTS: dict[str, tuple[str, str]] = {
     "a path that is too long": ("/".join(["d" * 100] * 50) + "/m.tsv", "File name too long"),
     "a folder": ("full", "is a folder"),
     "a file as folder": ("table.tsv/m.tsv", "The folder cannot be created"),
+    "a folder of the kernel": ("/proc/x/m.tsv", "The folder cannot be created: '/proc/x"),
 }
 
 
@@ -160,3 +162,48 @@ def test_leftovers_of_a_killed_process(folder: Path) -> None:
     assert not left.exists()
     assert living.exists()
     assert foreign.exists()
+
+
+@pytest.mark.parametrize(
+    ("name", "message"), [("/proc/x", "'/proc/x', No such file"), ("x" * 300, "File name too long")]
+)
+def test_a_run_folder_that_the_system_refuses(
+    folder: Path, capsys: pytest.CaptureFixture[str], name: str, message: str
+) -> None:
+    (folder / "metadata.tsv").write_text(METADATA + "".join(f"s{k}\t{k}\n" for k in range(4, 13)))
+    counts = "\n".join(f"{asv}\t" + "\t".join("123456789123") for asv in ("ACGT", "ACCA", "GGTT"))
+    samples = "\t".join(f"s{k}" for k in range(1, 13))
+    (folder / "table.tsv").write_text(f"#OTU ID\t{samples}\n{counts}\n")
+    given = ["--table", folder / "table.tsv", "--metadata", folder / "metadata.tsv"]
+    given += ["--metadata-column", "x", "--members", "kernel", "--output-dir", folder / name]
+    check_refusal(capsys, aam("train", *given), CANNOT_CREATE, message)
+
+
+def test_a_name_with_control_characters_is_quoted(
+    folder: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    """Line ends, colours and pages of text of an input stay within one short line."""
+    name = "a\nb\x1b[31mc\u202e" + "d" * 5000
+    (folder / "metadata.tsv").write_text(METADATA)
+    given = ["--table", folder / "table.tsv", "--metadata", folder / "metadata.tsv"]
+    given += ["--metadata-column", name, "--output-dir", folder / "run"]
+    assert aam("train", *given) == DATA
+    shown = capsys.readouterr().err.splitlines()[-1]
+    assert "'a\\nb\\x1b[31mc\\u202eddd" in shown and shown.endswith(".")
+    assert len(shown) < 1000 and shown.startswith("aam: ")
+
+
+def test_a_limit_of_open_files_is_one_sentence(folder: Path) -> None:
+    code = (
+        "import sys, resource; from aam.cli import main\n"
+        "resource.setrlimit(resource.RLIMIT_NOFILE, (4, 4)); sys.exit(main(sys.argv[1:]))"
+    )
+    given = ["prepare", "--table", "table.tsv", "--output", "s.aam", "--config", "c.yaml"]
+    (folder / "c.yaml").write_text("")
+    done = subprocess.run(
+        [sys.executable, "-c", "fds = [open('/dev/null'), open('/dev/null')]\n" + code, *given],
+        capture_output=True, text=True, cwd=folder, env=os.environ | {"PYTHONPATH": str(ROOT)},
+    )  # fmt: skip
+    assert done.returncode == 69, done.stderr
+    assert done.stderr.startswith("aam: Too many open files: '")
+    assert done.stderr.endswith("raise their limit with `ulimit -n`.\n")

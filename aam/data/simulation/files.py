@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import io
 import json
 from collections.abc import Callable, Sequence
 from contextlib import ExitStack
@@ -92,8 +93,10 @@ def _write_biom(
 
     by_feature = sparse.csr_matrix(counts.T, dtype=np.float64)
     table = biom.Table(by_feature, list(features), list(samples), type="OTU table")
-    with h5py.File(path, "w") as file:
+    content = io.BytesIO()  # HDF5 prints tracebacks of its own when a disk is full.
+    with h5py.File(content, "w") as file:
         table.to_hdf5(file, f"aam {__version__}", creation_date=_CREATION_DATE)
+    path.write_bytes(content.getvalue())
 
 
 def _metadata(study: SimulatedStudy) -> str:

@@ -57,9 +57,9 @@ def _open(folder: Path) -> IO[str]:
     try:
         folder.mkdir(parents=True, exist_ok=True)
         return (folder / ".lock").open("a+", encoding="utf-8")
-    except PermissionError as error:
+    except OSError as error:
         raise CannotCreate(
-            "The run folder cannot be written to",
+            "The run folder cannot be made or written to",
             f"'{error.filename}', {error.strerror}",
             "choose another --output-dir",
         ) from error
