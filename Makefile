@@ -89,7 +89,11 @@ bench: $(VENV)/has-model
 bench-scale: $(VENV)/has-model
 	$(VENV)/bin/python benchmarks/scale.py
 
+# --clear removes everything in the folder: only an environment of this Makefile is replaced.
 $(MADE):
+	@if [ -e $(VENV) ] && ! ls $(VENV)/made-* > /dev/null 2>&1; then \
+	    echo "'$(VENV)' exists and was not made by make, which would replace it; name another folder:" \
+	        "make VENV=.venv-aam $(MAKECMDGOALS)" >&2; exit 1; fi
 	$(PYTHON) -m venv --clear $(VENV)
 	touch $@
 
@@ -129,6 +133,7 @@ slurm: $(VENV)/has-dev
 	$(VENV)/bin/python -m launcher.slurm.files slurm
 
 clean:
-	rm -rf $(VENV) .venv-torch-* .venv-qiime2 demo bench build site ./*.egg-info .lock.new .lock.out
+	if ls $(VENV)/made-* > /dev/null 2>&1; then rm -rf $(VENV); fi
+	rm -rf .venv-torch-* .venv-qiime2 demo bench build site ./*.egg-info .lock.new .lock.out
 	rm -rf .pytest_cache .mypy_cache .ruff_cache .hypothesis
 	find aam launcher tests benchmarks -name __pycache__ -type d -exec rm -rf {} +

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import shlex
+import shutil
 import subprocess
 import sys
 from pathlib import Path
@@ -73,3 +74,16 @@ def test_nothing_advises_the_package_of_another_project() -> None:
     wrong = [path for path in files if path.is_file() and advice in path.read_text(errors="ignore")
              and path != Path(__file__)]  # fmt: skip
     assert wrong == []
+
+
+@pytest.mark.parametrize("target", ["demo", "clean"])
+def test_make_keeps_an_environment_that_it_did_not_make(tmp_path: Path, target: str) -> None:
+    shutil.copy(ROOT / "Makefile", tmp_path)
+    mine = tmp_path / ".venv" / "mine.txt"
+    mine.parent.mkdir()
+    mine.write_text("mine")
+    done = subprocess.run(["make", target], cwd=tmp_path, capture_output=True, text=True)
+    assert mine.read_text() == "mine"
+    if target == "demo":
+        assert done.returncode == 2
+        assert "name another folder: make VENV=.venv-aam demo" in done.stderr
