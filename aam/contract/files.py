@@ -1,9 +1,10 @@
-"""Checks of input and output paths, and atomic writes of files."""
+"""Checks of input and output paths, atomic writes and locks of files."""
 
 from __future__ import annotations
 
 import codecs
 import errno
+import fcntl
 import glob
 import io
 import itertools
@@ -11,10 +12,10 @@ import json
 import os
 import stat
 import sys
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from pathlib import Path
-from typing import Any
+from typing import IO, Any, Literal
 
 from aam.contract.errors import AamError, CannotCreate, MissingInput, Unavailable
 from aam.contract.suggestions import nearest
@@ -25,6 +26,10 @@ _REFUSED = (errno.EACCES, errno.EPERM, errno.EROFS, errno.EIO, errno.ESTALE, err
 _MANY_FILES = (errno.EMFILE, errno.ENFILE)
 _FREE_WHEN_FULL = 64 * 1024
 """Free bytes below which a failed write is attributed to a full disk."""
+
+_LOCKED = (errno.EACCES, errno.EAGAIN)
+_NO_LOCKS = (errno.ENOSYS, errno.ENOLCK, errno.EOPNOTSUPP, errno.EINVAL)
+"""Errors of a lock that another process has, and of a file system that has no locks."""
 
 _LONGEST_NAME = 150
 """Bytes of an output's name: file systems take 255, temporary names add host and process."""
@@ -171,6 +176,29 @@ def process_exists(pid: int) -> bool:
     except PermissionError:
         return True
     return True
+
+
+def try_lock(
+    file: int | IO[Any], lock: Callable[[int | IO[Any], int], object] = fcntl.flock
+) -> Literal["held", "taken", "unsupported"]:
+    """Lock a file exclusively without waiting.
+
+    Args:
+        lock: `fcntl.flock`, which child processes inherit, or `fcntl.lockf`.
+
+    Returns:
+        "held"; "taken" if another process has the lock; "unsupported" on a file system without
+        locks, such as Lustre without the mount option `flock`, where callers continue without.
+    """
+    try:
+        lock(file, fcntl.LOCK_EX | fcntl.LOCK_NB)
+    except OSError as error:
+        if error.errno in _LOCKED:
+            return "taken"
+        if error.errno in _NO_LOCKS:
+            return "unsupported"
+        raise
+    return "held"
 
 
 def make_parent(path: Path) -> None:

@@ -7,7 +7,6 @@ a moment in which neither the old nor the new one exists.
 from __future__ import annotations
 
 import errno
-import fcntl
 import glob
 import os
 import shutil
@@ -18,7 +17,7 @@ from contextlib import contextmanager, suppress
 from pathlib import Path
 
 from aam.contract.errors import CannotCreate
-from aam.contract.files import make_parent, report_full_disk
+from aam.contract.files import make_parent, report_full_disk, try_lock
 
 _PARTIAL = ".partial"
 """Suffix of the name of an incomplete folder."""
@@ -124,15 +123,9 @@ def _locked(folder: Path) -> int:
     On a file system without locks a folder counts as not locked.
     """
     lock = os.open(folder, os.O_RDONLY)
-    try:
-        fcntl.flock(lock, fcntl.LOCK_EX | fcntl.LOCK_NB)
-    except BlockingIOError:
+    if try_lock(lock) == "taken":
         os.close(lock)
         return -1
-    except OSError as error:
-        if error.errno not in (errno.ENOSYS, errno.ENOLCK, errno.EOPNOTSUPP, errno.EINVAL):
-            os.close(lock)
-            raise
     return lock
 
 

@@ -11,7 +11,6 @@ so that the members of its group can replace it, whatever their umask is.
 from __future__ import annotations
 
 import contextlib
-import errno
 import fcntl
 import json
 import os
@@ -22,7 +21,7 @@ from pathlib import Path
 from typing import IO, Any
 
 from aam.contract.errors import CannotCreate, ConfigurationError, MissingInput
-from aam.contract.files import atomic_write
+from aam.contract.files import atomic_write, try_lock
 from launcher import documents
 
 LIST = "images.json"
@@ -30,8 +29,6 @@ LARGEST = 64 << 20
 TEXTS = ("sha256", "digest", "reference", "id", "verified")
 NUMBERS = ("bytes", "mtime_ns", "built")
 Entries = dict[str, dict[str, Mapping[str, Any]]]
-WITHOUT_LOCKS = (errno.ENOSYS, errno.ENOLCK, errno.EOPNOTSUPP, errno.EINVAL)
-"""Errors of flock(2) on a file system that has no locks."""
 ENTRIES = Mapping[str, Mapping[str, Mapping[str, Any]]]
 
 
@@ -146,16 +143,13 @@ def _unwritable(folder: Path, error: OSError) -> CannotCreate:
 
 def _acquire(stream: IO[str], folder: Path, what: str) -> None:
     """Lock a file, after a message if another process has it."""
-    try:
-        fcntl.flock(stream, fcntl.LOCK_EX | fcntl.LOCK_NB)
-    except BlockingIOError:
+    state = try_lock(stream)
+    if state == "taken":
         if what:
             stream.seek(0)
             holder = stream.read() or "an unknown process"
             print(f"{what} in '{folder}' is under way ({holder}); waiting for it.", file=sys.stderr)
         fcntl.flock(stream, fcntl.LOCK_EX)
-    except OSError as error:
-        if error.errno not in WITHOUT_LOCKS:
-            raise
+    elif state == "unsupported":
         warning = f"warning: '{folder}' has no file locks: start one build or pull at a time."
         print(warning, file=sys.stderr)

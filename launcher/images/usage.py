@@ -12,6 +12,8 @@ from collections.abc import Iterator
 from contextlib import contextmanager, suppress
 from pathlib import Path
 
+from aam.contract.files import try_lock
+
 
 def hold(record: str) -> None:
     """Record a launch and hold the shared lock until this process, or what it becomes, ends.
@@ -48,11 +50,4 @@ def unused(record: Path) -> Iterator[bool]:
         yield True
         return
     with stream:
-        try:
-            fcntl.flock(stream, fcntl.LOCK_EX | fcntl.LOCK_NB)
-        except BlockingIOError:
-            yield False
-            return
-        except OSError:  # a file system without locks
-            pass
-        yield True
+        yield try_lock(stream) != "taken"

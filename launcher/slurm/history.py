@@ -6,7 +6,6 @@ it. A hidden file of an output holds the number of the job that writes to it.
 
 from __future__ import annotations
 
-import fcntl
 import json
 import os
 from collections.abc import Iterator, Mapping
@@ -15,6 +14,7 @@ from dataclasses import asdict, dataclass
 from pathlib import Path
 
 from aam.contract.errors import CannotCreate
+from aam.contract.files import try_lock
 from launcher.slurm.queue import Queued
 
 
@@ -90,10 +90,8 @@ def reserved(place: Path, folder: bool, active: Mapping[str, Queued]) -> Iterato
             "The output folder cannot be made", evidence, "choose another place"
         ) from error
     with os.fdopen(handle, "r+") as stream:
-        try:
-            fcntl.flock(stream, fcntl.LOCK_EX | fcntl.LOCK_NB)
-        except OSError as error:
-            raise _taken(place, "another submission") from error
+        if try_lock(stream) == "taken":
+            raise _taken(place, "another submission")
         holder = stream.read().strip()
         for number, job in active.items():
             if holder and number.partition("_")[0] == holder and job.active:

@@ -24,6 +24,7 @@ from launcher.images import index, usage
 from launcher.images.lock import write_lock
 from launcher.plan.plan import use_record
 from tests.launcher.test_sif_files import sif
+from tests.support.launches import without_flock
 
 ROOT = Path(__file__).parents[2]
 DAY = 86400
@@ -234,16 +235,10 @@ def test_a_waiting_build_names_the_holder_and_a_killed_holder_leaves_no_lock(
 def test_a_file_system_without_locks_is_named(
     tmp_path: Path, capfd: pytest.CaptureFixture[str]
 ) -> None:
-    """A library in front of flock(2) answers as Lustre does that is mounted without locks."""
-    source = tmp_path / "noflock.c"
-    source.write_text(
-        "#include <errno.h>\nint flock(int f, int o) { errno = ENOSYS; return -1; }\n"
-    )
-    library = tmp_path / "noflock.so"
-    subprocess.run(["g++", "-x", "c", "-shared", "-fPIC", source, "-o", library], check=True)
+    library = without_flock(tmp_path)
     code = HOLD.format(folder=str(tmp_path)).replace("sleep(1000)", "sleep(0)")
     done = subprocess.run([sys.executable, "-c", code], cwd=ROOT, capture_output=True, text=True,
-                          env={**os.environ, "LD_PRELOAD": str(library)}, check=False)  # fmt: skip
+                          env={**os.environ, "LD_PRELOAD": library}, check=False)  # fmt: skip
     assert (done.returncode, done.stdout) == (0, "locked\n")
     assert "has no file locks: start one build or pull at a time" in done.stderr
 

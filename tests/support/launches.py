@@ -24,6 +24,16 @@ def launch(folder: Path, *args: str, **variables: str) -> subprocess.CompletedPr
     )
 
 
+def without_flock(folder: Path) -> str:
+    """Return a library in front of flock(2) that answers as Lustre mounted without locks."""
+    source, library = folder / "noflock.c", folder / "noflock.so"
+    source.write_text(
+        "#include <errno.h>\nint flock(int f, int o) { errno = ENOSYS; return -1; }\n"
+    )
+    subprocess.run(["g++", "-x", "c", "-shared", "-fPIC", source, "-o", library], check=True)
+    return str(library)
+
+
 # --- engines
 
 

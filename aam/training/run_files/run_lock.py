@@ -10,7 +10,6 @@ holds the lock.
 
 from __future__ import annotations
 
-import errno
 import fcntl
 import json
 import os
@@ -22,9 +21,7 @@ from typing import IO, Any
 
 from aam.console import warn
 from aam.contract.errors import CannotCreate
-
-_LOCKED = (errno.EACCES, errno.EAGAIN)
-_NO_LOCKS = (errno.ENOSYS, errno.ENOLCK, errno.EOPNOTSUPP, errno.EINVAL)
+from aam.contract.files import try_lock
 
 
 def check(folder: Path) -> None:
@@ -67,24 +64,19 @@ def _open(folder: Path) -> IO[str]:
 
 def _acquire(stream: IO[str], folder: Path) -> bool:
     """Acquire the lock without waiting; return whether it is held."""
-    try:
-        fcntl.lockf(stream, fcntl.LOCK_EX | fcntl.LOCK_NB)
-    except OSError as error:
-        if error.errno in _NO_LOCKS:
-            warn(f"The file system of '{folder}' has no locks; start no second run there.")
-            return False
-        if error.errno not in _LOCKED:
-            raise
+    state = try_lock(stream, fcntl.lockf)
+    if state == "unsupported":
+        warn(f"The file system of '{folder}' has no locks; start no second run there.")
+    elif state == "taken":
         holder = _read(stream)
         if not before_requeue(holder, os.environ):
             raise CannotCreate(
                 "Another training writes to the run folder",
                 f"'{folder}', process {holder.get('process')} on {holder.get('host')}",
                 "wait until it ends, or choose another --output-dir",
-            ) from error
+            )
         warn(f"The lock of '{folder}' is of this job before its requeue, and is ignored.")
-        return False
-    return True
+    return state == "held"
 
 
 def before_requeue(holder: Mapping[str, Any], variables: Mapping[str, str]) -> bool:
