@@ -18,7 +18,7 @@ set -uo pipefail
 export SLURM_EXPORT_ENV=ALL USER="${USER:-$(id -un)}" ranks=${SLURM_NTASKS_PER_NODE:-1}
 disk="/scratch/$USER/job_$SLURM_JOB_ID"; [ -w "$disk" ] || disk=${SLURM_TMPDIR:-${TMPDIR:-/tmp}}
 export node=$disk/aam-$SLURM_JOB_ID
-end=${SLURM_JOB_END_TIME:-$(date -d "$(SLURM_TIME_FORMAT=standard squeue -h -j "$SLURM_JOB_ID" -o %e)" +%s 2>/dev/null)}
+end=${SLURM_JOB_END_TIME:-$(t=$(SLURM_TIME_FORMAT=standard squeue -h -j "$SLURM_JOB_ID" -o %e); [ -z "$t" ] || date -d "$t" +%s 2>/dev/null)}
 image="${AAM_IMAGE:-/cosmos/vast/scratch/$USER/containers/rocm63.sif}" python=python
 container=("${AAM_ENGINE:-singularity}" exec --cleanenv --no-eval --no-home --no-mount 'home,cwd,tmp,hostfs,bind-paths' --mount 'type=bind,source=/etc/hosts,destination=/etc/hosts,ro' --mount 'type=bind,source=/etc/localtime,destination=/etc/localtime,ro' --no-rocm --no-nv --pwd /mnt/node/home --mount "type=bind,source=$node,destination=/mnt/node" --mount "type=bind,source=$node/tmp,destination=/tmp")
 settings=(--node-folder /mnt/node --host-folder "$node" --directory "$PWD" --ranks "$ranks" --end "$end" --vendor amd --whole-nodes --stage-gb 900 --sync-seconds 10 --sync-patience 300 --warn-seconds 600 --requeue --interface 'hsn*' --interface 'hsi*' --plugin /opt/cray/libfabric/1.20.1/lib64 --variable NCCL_CROSS_NIC=1 --variable NCCL_NET_GDR_LEVEL=PHB --variable FI_CXI_DEFAULT_CQ_SIZE=131072 --variable FI_CXI_DISABLE_HOST_REGISTER=1 --variable FI_MR_CACHE_MONITOR=userfaultfd)
@@ -32,9 +32,11 @@ fail() { echo "aam-job: $2" >&2; exit "$1"; }
 for path in "${required[@]}"; do [ -e "$path" ] || fail 66 "'$path' does not exist on $(hostname); put it where all nodes see it"; done
 rm -rf -- "$node" && mkdir -m 700 -- "$node" || fail 73 "no folder can be made at '$node'"
 # On each node, for each task: the job's folder, the variables that enter the image, the image.
-enter='umask 077; mkdir -p "$node"/{home,tmp,staged,run} && [ -O "$node" ] && cd "$node" || exit 73
+enter='umask 077; passed=$1; shift; mkdir -- "$node" 2>/dev/null
+[ -d "$node" ] && [ ! -L "$node" ] && [ -O "$node" ] && cd "$node" && mkdir -p home tmp staged run ||
+    { echo "aam-job: $node on $(hostname) is no folder of this job; remove it" >&2; exit 73; }
 vars=(); for name in $(compgen -e); do
-    if [[ $name == '"$passed"' ]]; then vars+=("$name=${!name}"); fi
+    if [[ $name == $passed ]]; then vars+=("$name=${!name}"); fi
     if [[ $name == @(APPTAINER*|SINGULARITY*|*_proxy|*_PROXY) ]]; then unset "$name"; fi
 done; exec "${@:2:$1}" "${vars[@]}" "${@:$1 + 2}"'
 step() { # step NAME TASKS WORDS...: a step of aam.node in the image, as TASKS tasks on each node
@@ -43,7 +45,7 @@ step() { # step NAME TASKS WORDS...: a step of aam.node in the image, as TASKS t
     [ -z "$image" ] || engine=("${container[@]}" "${paths[@]}" "$image")
     srun --nodes="$SLURM_NNODES" --ntasks-per-node="$2" --ntasks=$((SLURM_NNODES * $2)) \
         --cpus-per-task=$((cpus > 0 ? cpus : 1)) --kill-on-bad-exit=$kill --wait=0 \
-        bash -c "$enter" "$1" $((${#engine[@]} + 1)) "${engine[@]}" /usr/bin/env "${variables[@]}" \
+        bash -c "$enter" "$1" "$passed" $((${#engine[@]} + 1)) "${engine[@]}" /usr/bin/env "${variables[@]}" \
         "$python" -m aam.node "$1" "${settings[@]}" "${mounts[@]}" --status "$status" -- "${@:3}"
 }
 status=0 cancelled=''

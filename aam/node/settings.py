@@ -28,7 +28,7 @@ class Settings:
         sync_patience: seconds that a full disk is given at the end.
         warn_seconds: how long before its time limit the job stops; 0: it does not.
         requeue: the job is queued again when its time limit stops it.
-        end: when the time limit is, in seconds since 1970; 0: unknown.
+        end: when the time limit is, in seconds since 1970; 0 or past: unknown.
         interfaces: patterns of fast network interfaces.
         plugin: folders of network plugins.
         variables: NAME=VALUE for jobs of several nodes.

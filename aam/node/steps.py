@@ -216,7 +216,7 @@ def _follow(process: subprocess.Popen[bytes], settings: Settings, mirror: Mirror
     """Watch the time limit and copy the run folder until `aam` ends."""
     warned = False
     limit = float("inf")
-    if settings.end and settings.warn_seconds:
+    if settings.warn_seconds and settings.end > time.time():
         limit = stop.stop_time(time.time(), settings.end, settings.warn_seconds)
     due = time.monotonic() + settings.sync_seconds
     while process.poll() is None:

@@ -23,6 +23,8 @@ from launcher.gpus import VENDORS
 PREFIX = "AAM_LAUNCH_"
 VARIABLE = re.compile(r"[A-Za-z_][A-Za-z0-9_]*\Z")
 """A name that `env` takes for a variable; a name that begins with a dash would be an option."""
+PATTERN = re.compile(r"([A-Za-z_][A-Za-z0-9_]*)?\*?\Z")
+"""A name of a variable, or its beginning and a `*`."""
 VALUE_TYPES: dict[str, tuple[Any, str]] = {
     "text": ((str, int, float), "a string"),
     "number": (int, "a whole number"),
@@ -219,6 +221,11 @@ def _checked(key: str, entry: Entry) -> Entry:
     if kind == "switch" and isinstance(value, str) and value.lower() in TRUE + FALSE:
         return Entry(value.lower() in TRUE, entry.where)
     require_type(key, kind, value, entry.where)
+    for name in value if key == "pass_env" else ():
+        if not name or not PATTERN.match(name):
+            evidence = f"{reprlib.repr(name)} of pass_env in {entry.where}"
+            remedy = "use letters, digits and _, and * at the end alone"
+            raise ConfigurationError("Not the name of a variable", evidence, remedy)
     if key == "env":
         for name in value:
             if not isinstance(name, str) or not VARIABLE.match(name):

@@ -25,6 +25,8 @@ NAME = re.compile(r"[A-Za-z0-9_.@+-]+\Z")
 """Names of partitions, accounts, reservations and qualities of service."""
 GPU_REQUEST = re.compile(r"--[a-z-]+(=[A-Za-z0-9_.:,*=-]+)?\Z")
 MODULE = re.compile(r"[A-Za-z0-9_.+][A-Za-z0-9_./+-]*\Z")
+FOLDER = re.compile(r"/[A-Za-z0-9_./+@%=-]*\Z")
+"""A path that --mount, whose fields are separated by commas, and a shell take as it is."""
 PRINTABLE = re.compile(r"[^\x00-\x1f\x7f-\x9f\u2028\u2029]*\Z")
 INTERFACE = re.compile(r"[A-Za-z0-9._*?-]+\Z")
 
@@ -183,7 +185,8 @@ def require_scriptable(site: Site) -> None:
         ("local", PLAIN, (site.text("local"),)),
         ("modules", MODULE, site.strings("modules")),
         ("interfaces", INTERFACE, site.strings("interfaces")),
-        ("plugin", PRINTABLE, site.strings("plugin")),
+        ("plugin", FOLDER, site.strings("plugin")),
+        ("shared", FOLDER, site.strings("shared")),
         ("network", PRINTABLE, site.network.values()),
         ("title", PRINTABLE, (site.title,)),
     ):

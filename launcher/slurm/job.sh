@@ -2,9 +2,11 @@ fail() { echo "aam-job: $2" >&2; exit "$1"; }
 for path in "${required[@]}"; do [ -e "$path" ] || fail 66 "'$path' does not exist on $(hostname); put it where all nodes see it"; done
 rm -rf -- "$node" && mkdir -m 700 -- "$node" || fail 73 "no folder can be made at '$node'"
 # On each node, for each task: the job's folder, the variables that enter the image, the image.
-enter='umask 077; mkdir -p "$node"/{home,tmp,staged,run} && [ -O "$node" ] && cd "$node" || exit 73
+enter='umask 077; passed=$1; shift; mkdir -- "$node" 2>/dev/null
+[ -d "$node" ] && [ ! -L "$node" ] && [ -O "$node" ] && cd "$node" && mkdir -p home tmp staged run ||
+    { echo "aam-job: $node on $(hostname) is no folder of this job; remove it" >&2; exit 73; }
 vars=(); for name in $(compgen -e); do
-    if [[ $name == '"$passed"' ]]; then vars+=("$name=${!name}"); fi
+    if [[ $name == $passed ]]; then vars+=("$name=${!name}"); fi
     if [[ $name == @(APPTAINER*|SINGULARITY*|*_proxy|*_PROXY) ]]; then unset "$name"; fi
 done; exec "${@:2:$1}" "${vars[@]}" "${@:$1 + 2}"'
 step() { # step NAME TASKS WORDS...: a step of aam.node in the image, as TASKS tasks on each node
@@ -13,7 +15,7 @@ step() { # step NAME TASKS WORDS...: a step of aam.node in the image, as TASKS t
     [ -z "$image" ] || engine=("${container[@]}" "${paths[@]}" "$image")
     srun --nodes="$SLURM_NNODES" --ntasks-per-node="$2" --ntasks=$((SLURM_NNODES * $2)) \
         --cpus-per-task=$((cpus > 0 ? cpus : 1)) --kill-on-bad-exit=$kill --wait=0 \
-        bash -c "$enter" "$1" $((${#engine[@]} + 1)) "${engine[@]}" /usr/bin/env "${variables[@]}" \
+        bash -c "$enter" "$1" "$passed" $((${#engine[@]} + 1)) "${engine[@]}" /usr/bin/env "${variables[@]}" \
         "$python" -m aam.node "$1" "${settings[@]}" "${mounts[@]}" --status "$status" -- "${@:3}"
 }
 status=0 cancelled=''

@@ -22,7 +22,7 @@ NODE_FOLDER = "/mnt/node"
 TRIALS = "--trials-only"
 """Option of a process that takes part in a search and leaves the evaluation to another one."""
 
-PLAIN = re.compile(r"[A-Za-z0-9_./${}-]*\Z")
+PLAIN = re.compile(r"([A-Za-z0-9_./-]|\$[A-Za-z_][A-Za-z0-9_]*|\$\{[A-Za-z_][A-Za-z0-9_]*\})*\Z")
 """What a text may hold whose variables the job fills in."""
 
 BIND = '--mount "type=bind,source=$path,destination=$path"'
@@ -177,8 +177,10 @@ def _environment(job: Job) -> list[str]:
                  f"ranks=${{SLURM_NTASKS_PER_NODE:-{job.allocation.ranks}}}")  # fmt: skip
     lines.append(f'disk="{local}"; [ -w "$disk" ] || disk=${{SLURM_TMPDIR:-${{TMPDIR:-/tmp}}}}')
     lines.append("export node=$disk/aam-$SLURM_JOB_ID")
-    lines.append('end=${SLURM_JOB_END_TIME:-$(date -d "$(SLURM_TIME_FORMAT=standard squeue -h -j '
-                 '"$SLURM_JOB_ID" -o %e)" +%s 2>/dev/null)}')  # fmt: skip
+    # `date` takes an empty text, which Slurm prints where it states no end, for today's midnight.
+    lines.append('end=${SLURM_JOB_END_TIME:-$(t=$(SLURM_TIME_FORMAT=standard squeue -h -j '
+                 '"$SLURM_JOB_ID" -o %e); [ -z "$t" ] || '
+                 'date -d "$t" +%s 2>/dev/null)}')  # fmt: skip
     return lines + _image(program)
 
 

@@ -23,7 +23,8 @@ from launcher.plan.mounts import Mount
 from launcher.plan.plan import Plan, use_record
 from launcher.slurm.script import Allocation, Job, Program, script
 from launcher.slurm.site import Site
-from tests.support.submissions import SHELLCHECK, WORDS, queued, submit
+from tests.support.launches import without_flock
+from tests.support.submissions import SHELLCHECK, WORDS, queued, slurm_and_image, submit
 
 
 def test_a_dry_run_needs_no_slurm_and_prints_the_script(place: Path) -> None:
@@ -44,7 +45,6 @@ def test_a_dry_run_needs_no_slurm_and_prints_the_script(place: Path) -> None:
     ]  # fmt: skip
     assert f"image={place}/images/rocm64.sif python=python" in lines
     assert f"type=bind,source={place}/tree.nwk,destination={place}/tree.nwk,ro" in done.stdout
-    assert len(lines) <= 60
     assert not (place / "out").exists()
 
 
@@ -177,6 +177,64 @@ def test_the_container_is_the_one_that_a_direct_launch_starts(place: Path) -> No
     ]  # fmt: skip
 
 
+def test_a_submission_needs_no_file_locks(place: Path) -> None:
+    slurm_and_image(place, "echo 41")
+    done = submit(place, *WORDS, "--gpus", "1", LD_PRELOAD=without_flock(place))
+    assert (done.returncode, done.stdout.split()[:2]) == (0, ["Job", "41:"]), done.stderr
+    assert (place / "out/.aam-job").read_text() == "41\n"
+
+
+@pytest.mark.parametrize(
+    ("line", "message"),
+    [
+        ("pass_env: ['X*) ]]; then touch made; fi; if [[ a == @(b']", "Not the name of a variable"),
+        ("plugin: ['/a,destination=/etc']", "A value that no job script can hold"),
+        ("shared: ['/a,destination=/etc']", "A value that no job script can hold"),
+        ("local: '${A-$(touch made)}'", "A value that no job script can hold"),
+        ("local: '${A@P}'", "A value that no job script can hold"),
+    ],
+)
+def test_no_text_of_a_site_enters_shell_code(place: Path, line: str, message: str) -> None:
+    with (place / "site.yaml").open("a") as site:
+        site.write(f"{line}\n")
+    done = submit(place, *WORDS, "--gpus", "1", "--dry-run")
+    assert (done.returncode, done.stdout) == (78, ""), done.stderr
+    assert message in done.stderr
+    assert "site.yaml:" in done.stderr
+
+
+def entered(place: Path, passed: str, node: Path) -> subprocess.CompletedProcess[str]:
+    """Run what a job script runs on each node before the image."""
+    program = Program("pretrain", (), engine="native", passed=(passed,))
+    text = script(Job(Allocation("n"), program, Site("n", {})))
+    enter = text[text.index("enter='") : text.index("step() {")]
+    line = next(line for line in text.splitlines() if line.startswith("passed="))
+    code = f'{line}\n{enter}\nbash -c "$enter" run "$passed" 2 env -i "$(command -v printenv)"'
+    variables = {"PATH": os.environ["PATH"], "node": str(node), "LAB_A": "a b", "OTHER": "c"}
+    return subprocess.run(
+        ["bash", "-c", code], capture_output=True, text=True, cwd=place, env=variables, check=False
+    )
+
+
+def test_patterns_of_variables_are_data(place: Path) -> None:
+    done = entered(place, "LAB_*", place / "node")
+    assert done.returncode == 0, done.stderr
+    assert "LAB_A=a b" in done.stdout
+    assert "OTHER" not in done.stdout
+    hostile = "X) ]]; then touch made; fi; if [[ a == @(b"
+    entered(place, hostile, place / "node")
+    assert not list(place.rglob("made"))
+
+
+def test_a_link_in_the_place_of_the_folder_of_a_job_is_not_followed(place: Path) -> None:
+    (place / "mine").mkdir()
+    (place / "node").symlink_to("mine")
+    done = entered(place, "LAB_*", place / "node")
+    assert done.returncode == 73
+    assert "is no folder of this job" in done.stderr
+    assert not list((place / "mine").iterdir())
+
+
 def test_names_with_spaces_and_quotes(place: Path) -> None:
     odd = place / 'it\'s a "run" 100%'
     done = submit(
@@ -212,7 +270,16 @@ def test_a_job_stops_before_whatever_limit_it_gets(place: Path) -> None:
     done = submit(place, *WORDS, "--gpus", "1", "--time", "10", "--dry-run")
     assert "#SBATCH --signal" not in done.stdout
     assert "--warn-seconds 600 --requeue" in done.stdout
-    assert "end=${SLURM_JOB_END_TIME:-$(date" in done.stdout
+    (end,) = (line for line in done.stdout.splitlines() if line.startswith("end="))
+    for printed, least in (("2026-11-23T09:00:00", 10**9), ("", 0), ("N/A", 0)):
+        program = place / "squeue"
+        program.write_text(f"#!/bin/sh\necho '{printed}'\n")
+        program.chmod(0o755)
+        shown = subprocess.run(
+            ["bash", "-c", f"{end}; echo $end"], capture_output=True, text=True, check=True,
+            env={"PATH": f"{place}:{os.environ['PATH']}", "SLURM_JOB_ID": "7"},
+        )  # fmt: skip
+        assert (int(shown.stdout.strip() or 0) > 0) == (least > 0), printed
     done = submit(place, *WORDS, "--gpus", "1", "--no-requeue", "--dry-run")
     assert "--warn-seconds" not in done.stdout
 
