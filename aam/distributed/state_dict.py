@@ -33,9 +33,8 @@ except ImportError:  # PyTorch 2.4, which the image for MI50 has
 
 StateDict = dict[str, Any]
 
-_ADAM = ("step", "exp_avg", "exp_avg_sq")
-_STATE_KEYS = {"Adam": _ADAM, "AdamW": _ADAM, "SGD": ("momentum_buffer",)}
-"""Keys of the state of a parameter, by optimizer (`aam.training.optimizer.make_optimizer`)."""
+_STATE_KEYS = ("step", "exp_avg", "exp_avg_sq")
+"""Keys of the state of a parameter in AdamW."""
 
 
 def full_tensor(value: Tensor) -> Tensor:
@@ -97,15 +96,14 @@ def load_optimizer(module: nn.Module, optimizer: Optimizer, stored: StateDict) -
         raise Mismatch(f"its optimizer trained other parameters than these {trained}")
     new = [{k: v for k, v in group.items() if k != "params"} for group in optimizer.param_groups]
     options = like(new, stored["param_groups"], "optimizer_states.param_groups")
-    keys = _STATE_KEYS[type(optimizer).__name__]
     state = {}
     for name in (name for group in groups for name in group):
         parameter, found = parameters[name], stored["state"].get(name)
         # A parameter without a stored state has had no step. Without a state of the optimizer
         # PyTorch makes one by a step, which calls its hooks.
         empty = torch.zeros(parameter.shape)
-        state[name] = _zeros(keys, empty) if found is None else _checked(name, empty, keys, found)
-        optimizer.state[parameter] = _zeros(keys, torch.zeros_like(parameter))
+        state[name] = _zeros(empty) if found is None else _checked(name, empty, found)
+        optimizer.state[parameter] = _zeros(torch.zeros_like(parameter))
     param_groups = [
         {**values, "params": group} for values, group in zip(options, groups, strict=True)
     ]
@@ -136,14 +134,14 @@ def _loading() -> StateDictOptions:
     return StateDictOptions(full_state_dict=dist.is_available() and dist.is_initialized())
 
 
-def _zeros(keys: Sequence[str], zeros: Tensor) -> StateDict:
+def _zeros(zeros: Tensor) -> StateDict:
     """Return the state of a parameter before its first step."""
-    return {key: torch.zeros(()) if key == "step" else zeros.clone() for key in keys}
+    return {key: torch.zeros(()) if key == "step" else zeros.clone() for key in _STATE_KEYS}
 
 
-def _checked(name: str, zeros: Tensor, keys: Sequence[str], stored: StateDict) -> StateDict:
+def _checked(name: str, zeros: Tensor, stored: StateDict) -> StateDict:
     """Return the stored state of a parameter; refuse missing keys, other shapes and NaN."""
-    missing = set(keys) - stored.keys()
+    missing = set(_STATE_KEYS) - stored.keys()
     if missing:
         raise Mismatch(f"the optimizer's state of '{name}' has no '{min(missing)}'")
     for key, value in stored.items():

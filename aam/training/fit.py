@@ -14,7 +14,7 @@ from lightning.pytorch.callbacks import Callback, EarlyStopping, ModelCheckpoint
 from torch import nn
 
 from aam.console import info, interactive
-from aam.contract.errors import DataError, UsageError
+from aam.contract.errors import DataError
 from aam.contract.options.commands.pretrain import Pretrain
 from aam.contract.options.commands.train import Train
 from aam.contract.options.training import LoopOptions
@@ -40,7 +40,6 @@ from aam.training.run_files import checkpoints
 from aam.training.run_files.resume import (
     AtomicCheckpointIO,
     ExactResume,
-    PlateauStep,
     WithinEpochs,
 )
 from aam.training.runtime import Runtime
@@ -94,19 +93,12 @@ def check_split(split: Split, loop: LoopOptions) -> None:
 
     Raises:
         DataError: fewer training samples than --batch-size.
-        UsageError: --scheduler plateau without validation samples.
     """
     if len(split.train) < loop.batch_samples:
         raise DataError(
             "Fewer training samples than a batch",
             f"{len(split.train)} samples, --batch-size {loop.batch_samples}",
             "choose a smaller --batch-size",
-        )
-    if loop.scheduler == "plateau" and not len(split.validation):
-        raise UsageError(
-            "--scheduler plateau needs validation samples",
-            "the split has none",
-            "raise --test-size or choose another scheduler",
         )
 
 
@@ -235,8 +227,7 @@ def _callbacks(
         callbacks.append(
             WithinEpochs(folder, "last", enable_version_counter=False, every_n_train_steps=every)
         )
-    # The row of an epoch has its learning rate, hence before the plateau scheduler steps.
-    callbacks += [table.progress, table, PlateauStep()]
+    callbacks += [table.progress, table]
     if interactive() and communicator.ranks.is_main:
         callbacks.append(RunProgressBar(table.progress))
     return keeper, [*callbacks, *_first_steps(fit, training), *requested_log(os.environ)]

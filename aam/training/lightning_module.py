@@ -202,20 +202,9 @@ class TrainingModule(pl.LightningModule):
     def configure_optimizers(self) -> Any:
         """Build the optimizer and its schedule."""
         optimizer = make_optimizer(self, self.loop)
-        if self.loop.scheduler == "plateau":
-            plateau = torch.optim.lr_scheduler.ReduceLROnPlateau(optimizer, factor=0.3, patience=5)
-            return {
-                "optimizer": optimizer,
-                "lr_scheduler": {"scheduler": plateau, "monitor": "val_loss"},
-            }
         factor = schedule(self.loop, self.steps)
         step = torch.optim.lr_scheduler.LambdaLR(optimizer, factor)
         return {"optimizer": optimizer, "lr_scheduler": {"scheduler": step, "interval": "step"}}
-
-    def lr_scheduler_step(self, scheduler: Any, metric: Any) -> None:
-        """Step a schedule; `aam.training.run_files.resume.PlateauStep` steps that of plateaus."""
-        if not isinstance(scheduler, torch.optim.lr_scheduler.ReduceLROnPlateau):
-            super().lr_scheduler_step(scheduler, metric)
 
     def _forward(
         self, batch: Batch, tokens_UL: Tensor, masked: bool

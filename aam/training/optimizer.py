@@ -37,8 +37,6 @@ def schedule(loop: LoopOptions, steps: int) -> Callable[[int], float]:
     def factor(step: int) -> float:
         if step < warmup:
             return (step + 1) / (warmup + 1)
-        if loop.scheduler == "constant":
-            return 1.0
         done = (step - warmup) / max(1, steps - warmup)
         return 0.5 * (1 + math.cos(math.pi * min(done, 1.0)))
 
@@ -55,10 +53,6 @@ def make_optimizer(task: torch.nn.Module, loop: LoopOptions) -> Optimizer:
         {"params": [p for p in trainable if id(p) in decaying], "weight_decay": loop.weight_decay},
         {"params": [p for p in trainable if id(p) not in decaying], "weight_decay": 0.0},
     ]
-    if loop.optimizer == "sgd":
-        return torch.optim.SGD(groups, lr=loop.lr, momentum=0.9)
-    if loop.optimizer == "adam":
-        return torch.optim.Adam(groups, lr=loop.lr)
     return torch.optim.AdamW(groups, lr=loop.lr)
 
 

@@ -59,9 +59,7 @@ def main(table: str, tree: str, kernel: str, precision: str) -> None:
     shape = NetworkShape(study.tokens_FL.shape[1], 32, 4, 2, 5, dropout=0.1)
     encoder = Encoder(shape, "unweighted", BACKENDS.get(kernel, AUTO))
     encoder.diversity.requires_grad_(False)
-    task = TrainingModule(
-        encoder, LossWeights(), LoopOptions(scheduler="constant", lr=2e-3), steps=1
-    ).train()
+    task = TrainingModule(encoder, LossWeights(), LoopOptions(lr=2e-3), steps=1).train()
     noise, seed = os.environ["AAM_WEIGHT_NOISE"], os.environ["AAM_WEIGHT_NOISE_SEED"]
     add_noise(task, float(noise), int(seed))
     optimizer = make_optimizer(task, task.loop)

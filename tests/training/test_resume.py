@@ -108,21 +108,6 @@ def test_a_comparison_with_the_counts_alone_continues(study_dir: Path, tmp_path:
     same_runs(tmp_path / "whole", tmp_path / "parts")
 
 
-def test_a_learning_rate_that_falls_on_plateaus_is_the_same(
-    study_dir: Path, tmp_path: Path
-) -> None:
-    """An epoch has two optimizer steps, of two batches each."""
-    options = ("--scheduler", "plateau", "--gradient-accumulation-steps", 2)
-    whole, parts = (
-        arguments_of(study_dir, "pretraining", tmp_path / n, *options) for n in ("whole", "parts")
-    )
-    assert part(whole) == 0
-    in_parts(parts, [(1, USR1), (1, TERM), (1, KILL), (2, USR1)])
-    same_runs(tmp_path / "whole", tmp_path / "parts")
-    last = torch.load(tmp_path / "parts" / "checkpoints" / "last.ckpt", weights_only=True)
-    assert last["lr_schedulers"][0]["last_epoch"] == 3
-
-
 def test_a_run_that_was_stopped_early_has_ended(study_dir: Path, tmp_path: Path) -> None:
     line = arguments_of(
         study_dir, "pretraining", tmp_path, "--epochs", 30, "--lr", 0.3, "--patience", 1

@@ -157,13 +157,3 @@ def test_options_at_their_extremes_are_refused(
     last = capsys.readouterr().err.splitlines()[-1]
     assert last.startswith("aam: ") and message in last
     assert not (tmp_path / "run").exists()
-
-
-def test_a_plateau_needs_validation(
-    study_dir: Path, tree: tuple[str, Path], tmp_path: Path, capsys: pytest.CaptureFixture[str]
-) -> None:
-    args = ("--scheduler", "plateau", "--folds", 2, "--test-size", 0)
-    assert train(study_dir, tmp_path / "run", *tree, *args) == 64
-    last = capsys.readouterr().err.splitlines()[-1]
-    assert last.startswith("aam: --scheduler plateau needs validation samples: ")
-    assert not (tmp_path / "run").exists()

@@ -96,7 +96,10 @@ class LoopOptions:
         default=False,
     )
     lr: float = option(
-        "Highest learning rate, at the end of the warm-up.", default=1e-3, takes=RATES, basic=True
+        "Highest learning rate, at the end of the warm-up; it then falls to zero as a cosine.",
+        default=1e-3,
+        takes=RATES,
+        basic=True,
     )
     warmup_fraction: float = option(
         "Fraction of all optimizer steps over which the learning rate rises.",
@@ -106,11 +109,6 @@ class LoopOptions:
     weight_decay: float = option("Weight decay of the linear layers.", default=0.01, takes=WEIGHTS)
     max_grad_norm: float = option(
         "Gradient norm to clip at; 0: no clipping.", default=1.0, takes=ZERO_OR_MORE
-    )
-    optimizer: Literal["adamw", "adam", "sgd"] = option("Optimization algorithm.", default="adamw")
-    scheduler: Literal["warmup_cosine", "constant", "plateau"] = option(
-        "Learning rate after the warm-up: cosine to zero, constant, or lowered on plateaus.",
-        default="warmup_cosine",
     )
     patience: int = option(
         "Epochs without improvement on the validation samples before training stops; 0: no early "
@@ -148,7 +146,10 @@ class TrainLoopOptions(LoopOptions):
         basic=True,
     )
     lr: float = option(
-        "Highest learning rate, at the end of the warm-up.", default=3e-4, takes=RATES, basic=True
+        "Highest learning rate, at the end of the warm-up; it then falls to zero as a cosine.",
+        default=3e-4,
+        takes=RATES,
+        basic=True,
     )
     weight_decay: float = option("Weight decay of the linear layers.", default=0.1, takes=WEIGHTS)
 

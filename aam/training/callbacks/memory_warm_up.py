@@ -64,6 +64,5 @@ def _optimizer_states(trainer: pl.Trainer, task: TrainingModule) -> list[Tensor]
     """Return memory of the size that the first step of the optimizer allocates for its states."""
     if any(optimizer.state for optimizer in trainer.optimizers):
         return []
-    number = 1 if task.loop.optimizer == "sgd" else 2
     trained = [local_tensor(p.detach()) for p in task.parameters() if p.requires_grad]
-    return [torch.empty_like(tensor) for tensor in trained for _ in range(number)]
+    return [torch.empty_like(tensor) for tensor in trained for _ in ("exp_avg", "exp_avg_sq")]

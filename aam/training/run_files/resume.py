@@ -112,19 +112,6 @@ class AtomicCheckpointIO(TorchCheckpointIO):
         return checkpoints.read(Path(path))[1]
 
 
-class PlateauStep(Callback):
-    """Callback that steps ReduceLROnPlateau before the checkpoint of the epoch is written.
-
-    Lightning steps it afterwards, so that a resumed run would skip the step of the epoch.
-    """
-
-    def on_train_epoch_end(self, trainer: pl.Trainer, pl_module: pl.LightningModule) -> None:
-        """Step the scheduler with the validation loss."""
-        for config in trainer.lr_scheduler_configs:
-            if config.reduce_on_plateau and config.monitor in trainer.callback_metrics:
-                config.scheduler.step(trainer.callback_metrics[config.monitor])  # type: ignore[arg-type]
-
-
 class WithinEpochs(ModelCheckpoint):
     """Checkpoint every N optimizer steps, except after the last step of an epoch.
 
