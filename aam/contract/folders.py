@@ -15,6 +15,7 @@ import time
 from collections.abc import Iterator
 from contextlib import contextmanager, suppress
 from pathlib import Path
+from tempfile import mkdtemp
 
 from aam.contract.errors import CannotCreate
 from aam.contract.files import make_parent, report_full_disk, try_lock
@@ -56,6 +57,29 @@ def atomic_folder(path: Path, overwrite: bool) -> Iterator[Path]:
         shutil.rmtree(temporary, ignore_errors=True)
         if lock >= 0:
             os.close(lock)
+
+
+@contextmanager
+def temporary_folder(parent: Path, name: str) -> Iterator[Path]:
+    """Make a folder in `parent` for the time of the block; remove those that killed processes left.
+
+    It is locked as that of `atomic_folder`. Leftovers of other hosts are removed after a day.
+    """
+    here = f".{name}.{os.uname().nodename}-"
+    for leftover in sorted(parent.glob(f"{glob.escape(here)}*{_PARTIAL}")):
+        with suppress(OSError):  # Another process removes it.
+            if (lock := _locked(leftover)) >= 0:
+                _remove(leftover, lock)
+    remove_abandoned(parent)
+    made = Path(mkdtemp(prefix=f".{name}-", dir=parent))
+    lock = _locked(made)
+    # Only now may other processes find it.
+    folder = made.rename(parent / f"{here}{made.name.rpartition('-')[2]}{_PARTIAL}")
+    try:
+        yield folder
+    finally:
+        shutil.rmtree(folder, ignore_errors=True)
+        os.close(lock)
 
 
 def _rename(temporary: Path, path: Path, overwrite: bool) -> None:

@@ -9,21 +9,21 @@ last study on all samples gives the values to train with.
 from __future__ import annotations
 
 import dataclasses
-import hashlib
 import json
 import math
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
-from tempfile import TemporaryDirectory
 from typing import Any
 
 import numpy as np
 
+from aam import __version__
 from aam.console import as_library, info
 from aam.contract import run_record
-from aam.contract.errors import CannotCreate, NotFinite, UsageError
+from aam.contract.errors import NotFinite, UsageError
 from aam.contract.files import make_parent, write_json, write_text
+from aam.contract.folders import temporary_folder
 from aam.contract.options import OptionSpec, build, parse_command, specs, to_plain
 from aam.contract.options.commands.search import Search
 from aam.contract.options.commands.train import Train
@@ -35,8 +35,8 @@ from aam.distributed.signals import StopRequests
 from aam.members.checkpoint import TRANSFORMER
 from aam.members.scores import SCORED
 from aam.members.search_trials import (
+    finished,
     import_optuna,
-    one_at_a_time,
     open_studies,
     run_trials,
     stop_if_requested,
@@ -44,11 +44,11 @@ from aam.members.search_trials import (
 from aam.members.train import choose_members, predict_held_out
 from aam.training.labelled_study import LabelledStudy, load_labelled_study
 
-DATABASE, RESULT, BEST = "search.db", "search.json", "best.yaml"
+RESULT, BEST = "search.json", "best.yaml"
 ALL = "all samples"
 """Name of the Optuna study that chooses the values to train with."""
 
-_PROGRESS = ("trials", "trials_only", "storage", "overwrite", "output_dir")
+_PROGRESS = ("--trials", "--trials-only", "--storage", "--overwrite", "--output-dir")
 """Options that another process of the same search may give differently."""
 
 
@@ -109,7 +109,8 @@ def search(options: Search) -> dict[str, Any] | None:
 
     Raises:
         UsageError: options that a search does not take, or another search in the folder or in the
-            database.
+            storage.
+        CannotCreate: the folder has other files.
         Unavailable: Optuna is not installed.
         Interrupted: a stop is requested.
         NotFinite: no trial of a fold has a score.
@@ -117,18 +118,15 @@ def search(options: Search) -> dict[str, Any] | None:
     """
     import_optuna()
     base, axes = _prepare(options)
-    labelled = load_labelled_study(base, None, base.split)
     metric, _ = next(iter(SCORED[base.target.type].items()))
     folder = options.run.output_dir
-    url = options.storage or f"sqlite:///{(folder / DATABASE).absolute()}"
+    labelled = load_labelled_study(base, None, base.split)
     splits = labelled.splits
     training = [np.sort(np.concatenate([one.train, one.validation])) for one in splits]
     names = [*(f"fold {number}" for number in range(1, len(splits) + 1)), ALL]
     everything = np.unique(np.concatenate([*training, *(one.test for one in splits)]))
     make_parent(folder / RESULT)
-    with one_at_a_time(folder):
-        _keep_options(options)
-        studies = open_studies(url, names, _identity(options, labelled))
+    studies = open_studies(folder, options.storage, names, _identity(options))
     stop = StopRequests()
     for number, rows in enumerate([*training, everything]):
         _optimize(studies, number, options, base, axes, labelled, rows, stop)
@@ -183,54 +181,16 @@ def _prepare(options: Search) -> tuple[Train, tuple[Axis, ...]]:
     return base, axes
 
 
-def _keep_options(options: Search) -> None:
-    """Write the options of a search to its folder, or compare them with those that are there.
-
-    Raises:
-        UsageError: the folder has a search with other options.
-        CannotCreate: it has other files.
-    """
-    folder, path = options.run.output_dir, options.run.output_dir / "options.json"
-    now = _kept(options)
-    try:
-        before = json.loads(path.read_text(encoding="utf-8"))
-    except FileNotFoundError:
-        only_hidden = all(one.name.startswith(".") for one in folder.iterdir())
-        if not only_hidden and not (folder / DATABASE).exists():
-            raise CannotCreate(
-                "The folder is not empty", f"'{folder}'", "choose another --output-dir"
-            ) from None
-        write_json(path, now)
-        return
-    if changed := sorted(name for name in now if now[name] != before.get(name)):
-        raise UsageError(
-            "The folder has a search with other options",
-            f"'{folder}', {', '.join(changed)}",
-            "give the same options, or another --output-dir",
-        )
-
-
-def _kept(options: Search) -> dict[str, Any]:
-    """Return the options that all processes of a search share, as JSON has them."""
-    plain = {spec.field: run_record.value_of(options, spec.field) for spec in specs(Search)}
-    kept = {name: value for name, value in sorted(plain.items()) if name not in _PROGRESS}
-    return dict(json.loads(json.dumps(kept, default=str)))
-
-
-def _identity(options: Search, labelled: LabelledStudy) -> dict[str, str]:
-    """Return what identifies a search in its database: its options, and digests of its data."""
-    table = labelled.study.table
-    data = {
-        "samples": "\n".join(table.sample_ids).encode(),
-        "ASVs": "\n".join(table.feature_ids).encode(),
-        "target": labelled.values.tobytes(),
-        "folds": b"".join(one.test.astype(np.int64).tobytes() for one in labelled.splits),
+def _identity(options: Search) -> dict[str, str]:
+    """Return all that decides the scores of a search: options, content of its files, version."""
+    values = {
+        spec.flag: json.dumps(run_record.value_of(options, spec.field), default=str)
+        for spec in specs(Search)
+        if spec.role != "input" and spec.flag not in _PROGRESS
     }
-    digests = {name: hashlib.sha256(value).hexdigest()[:16] for name, value in data.items()}
-    paths = {spec.field for spec in specs(Search) if spec.role == "input"}
-    return digests | {
-        name: json.dumps(value) for name, value in _kept(options).items() if name not in paths
-    }
+    files = run_record.input_files(options)
+    digests = {f"content of {flag}": file["sha256"] for flag, file in files.items()}
+    return values | digests | {"version of aam": __version__}
 
 
 def _optimize(
@@ -273,12 +233,12 @@ def _optimize(
                 raise optuna.TrialPruned
         return float(np.mean(scores))
 
-    def report(finished: int) -> None:
+    def report(count: int) -> None:
         place = {"fold": number + 1, "folds": len(studies)}
-        content = place | {"trial": finished, "trials": options.trials}
+        content = place | {"trial": count, "trials": options.trials}
         run_record.write(options.run.output_dir / "progress.json", content)
 
-    run_trials(study, objective, options.trials, stop, not options.trials_only, report)
+    run_trials(study, objective, options.trials, stop, report)
 
 
 def _inner_splits(options: Search, labelled: LabelledStudy, rows: Rows) -> list[Split]:
@@ -304,12 +264,12 @@ def _score(
     folder: Path,
 ) -> float:
     """Train with the values of a trial and return the score of the test samples of a split."""
-    with TemporaryDirectory(dir=folder, prefix="trial-") as place:
-        splits = Path(place) / "splits.tsv"
+    with temporary_folder(folder, "trial") as place:
+        splits = place / "splits.tsv"
         write_splits(splits, labelled.study.table.sample_ids, [split], labelled.labels)
         varied = {axis.spec.flag: typed(axis.spec, values[axis.spec.field]) for axis in axes}
         given = {spec.flag: run_record.value_of(base, spec.field) for spec in specs(Train)}
-        run = {"--output-dir": Path(place) / "run", "--splits": splits, "--folds": 1}
+        run = {"--output-dir": place / "run", "--splits": splits, "--folds": 1}
         with as_library():
             scored = predict_held_out(build(Train, given | varied | run))
     _, function = next(iter(SCORED[base.target.type].items()))
@@ -318,12 +278,12 @@ def _score(
 
 def _described(study: Any) -> dict[str, Any]:
     """Return values, inner score and number of trials of a study."""
-    pruned = sum(trial.state.name == "PRUNED" for trial in study.trials)
+    trials = finished(study)
     return {
         "values": dict(study.best_params),
         "inner": study.best_value,
-        "trials": len(study.trials),
-        "pruned": pruned,
+        "trials": len(trials),
+        "pruned": sum(trial.state.name == "PRUNED" for trial in trials),
     }
 
 

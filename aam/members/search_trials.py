@@ -1,14 +1,13 @@
-"""Trials of a search, shared by several processes: the Optuna database, claims, and stop requests.
+"""Trials of a search in Optuna's storage, which several processes share; stop requests.
 
-Each fold has an Optuna study. Its number of trials is a total: a process starts a trial while fewer
-are finished or running, and gives up one that was started at the same moment as the last. Trials
-publish heartbeats, so that those of failed processes are started again.
+Each fold has an Optuna study. Its number of trials is a total of finished ones: every process runs
+trials until there are so many, so that several processes may finish a few more. Trials publish
+heartbeats; Optuna marks those of killed processes as failed, and they do not count.
 """
 
 from __future__ import annotations
 
 import fcntl
-import time
 import warnings
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager, suppress
@@ -17,15 +16,18 @@ from typing import Any
 
 from aam.console import info
 from aam.contract import stop_file
-from aam.contract.errors import Interrupted, NotFinite, UsageError
+from aam.contract.errors import CannotCreate, Interrupted, NotFinite, UsageError, first_few
 from aam.contract.installation import not_installed
 from aam.distributed.signals import StopRequests
 
-_HEARTBEAT = 30
-"""Seconds between heartbeats; a trial without one for twice as long is started again."""
+DATABASE, JOURNAL = "search.db", "search.journal"
+"""Files of the trials: an SQLite database, and with --storage journal Optuna's journal."""
 
-_POLL = 2.0
-"""Seconds between two looks at the trials of other processes."""
+FINISHED = ("COMPLETE", "PRUNED")
+"""States of the trials that count."""
+
+_HEARTBEAT = 30
+"""Seconds between heartbeats; a trial without one for twice as long is marked as failed."""
 
 _SQLITE_TIMEOUT = 120
 """Seconds that a process waits while others write to an SQLite database; Python's default is 5."""
@@ -35,10 +37,6 @@ _UNPRUNED = 5
 
 _SEARCH = "search"
 """Attribute of an Optuna study with the facts that identify its search."""
-
-
-class _NotNeeded(Exception):
-    """Trial that other processes started at the same moment as the last one."""
 
 
 def import_optuna() -> Any:
@@ -56,54 +54,96 @@ def import_optuna() -> Any:
     return optuna
 
 
+def open_studies(
+    folder: Path, given: str | None, names: Sequence[str], identity: Mapping[str, str]
+) -> list[Any]:
+    """Open the Optuna studies of a search, or create them.
+
+    Args:
+        folder: of the search.
+        given: value of --storage.
+        names: of the studies.
+        identity: all that decides the scores, equal in all processes of the search, by a name that
+            the user knows.
+
+    Raises:
+        CannotCreate: the folder has other files, and no search in this storage.
+        UsageError: the storage has a search with another identity, or cannot be opened.
+    """
+    optuna = import_optuna()
+    with _one_at_a_time(folder):
+        storage = _storage(folder, given)
+        studies = []
+        for name in names:
+            study = optuna.create_study(
+                storage=storage,
+                study_name=name,
+                direction="maximize",
+                pruner=optuna.pruners.MedianPruner(n_startup_trials=_UNPRUNED),
+                load_if_exists=True,
+            )
+            before = study.user_attrs.get(_SEARCH, {} if study.trials else None)
+            if before is None:
+                study.set_user_attr(_SEARCH, dict(identity))
+            elif changed := sorted(
+                key for key in {**identity, **before} if identity.get(key) != before.get(key)
+            ):
+                raise UsageError(
+                    "The search that is there has other input or options",
+                    f"'{given or folder}', changed: {first_few(changed)}",
+                    "give the same, or another --output-dir and --storage for a new search",
+                )
+            studies.append(study)
+    return studies
+
+
 @contextmanager
-def one_at_a_time(folder: Path) -> Iterator[None]:
-    """Let one process of a search at a time run the block; without locks, all at once."""
+def _one_at_a_time(folder: Path) -> Iterator[None]:
+    """Let one process of a search at a time make its studies; without locks, all at once."""
     with (folder / ".search.lock").open("w") as stream:
-        with suppress(OSError):  # a file system without locks, with a database elsewhere
+        with suppress(OSError):  # a file system without locks
             fcntl.lockf(stream, fcntl.LOCK_EX)
         yield
 
 
-def open_studies(url: str, names: Sequence[str], identity: Mapping[str, str]) -> list[Any]:
-    """Open the Optuna studies of a search, or create them.
-
-    Args:
-        url: of the database, such as `sqlite:///search.db`.
-        names: of the studies.
-        identity: facts that are equal in all processes of the search.
+def _storage(folder: Path, given: str | None) -> Any:
+    """Open Optuna's storage.
 
     Raises:
-        UsageError: the database has a search with other facts, or cannot be opened.
+        CannotCreate: the folder has other files, and no search in this storage.
+        UsageError: the storage cannot be opened.
     """
-    optuna = import_optuna()
+    storages = import_optuna().storages
+    files: dict[str | None, str] = {None: DATABASE, "journal": JOURNAL}
+    # Hidden files may be those of a job that reserved the folder.
+    occupied = any(not one.name.startswith(".") for one in folder.iterdir())
+    if occupied and given in files and not (folder / files[given]).exists():
+        raise _occupied(folder)
+    if given == "journal":
+        journal = storages.journal
+        path = str(folder / JOURNAL)
+        return storages.JournalStorage(journal.JournalFileBackend(path))
+    url = given or f"sqlite:///{(folder / DATABASE).absolute()}"
     lite = {"connect_args": {"timeout": _SQLITE_TIMEOUT}} if url.startswith("sqlite") else {}
     try:
-        storage = optuna.storages.RDBStorage(url, engine_kwargs=lite, heartbeat_interval=_HEARTBEAT)
+        storage = storages.RDBStorage(url, engine_kwargs=lite, heartbeat_interval=_HEARTBEAT)
     except Exception as error:  # of SQLAlchemy, of the driver of the database, or an ImportError
         reason = f"'{url}', {type(error).__name__}: {str(error).splitlines()[0]}"
-        remedy = "give the URL of a database, such as sqlite:///search.db, as --storage"
+        remedy = "give journal, or the URL of a database such as sqlite:///search.db, as --storage"
         raise UsageError("The database of the search cannot be opened", reason, remedy) from error
-    studies = []
-    for name in names:
-        study = optuna.create_study(
-            storage=storage,
-            study_name=name,
-            direction="maximize",
-            pruner=optuna.pruners.MedianPruner(n_startup_trials=_UNPRUNED),
-            load_if_exists=True,
-        )
-        before = study.user_attrs.get(_SEARCH, {} if study.trials else None)
-        if before is None:
-            study.set_user_attr(_SEARCH, dict(identity))
-        elif changed := sorted(key for key in identity if identity[key] != before.get(key)):
-            raise UsageError(
-                "The database has a search of another study, or with other options",
-                f"'{url}', {', '.join(changed)}",
-                "give the same input and options, or another --storage and --output-dir",
-            )
-        studies.append(study)
-    return studies
+    if occupied and not storage.get_all_studies():
+        raise _occupied(folder)
+    return storage
+
+
+def _occupied(folder: Path) -> CannotCreate:
+    evidence = f"'{folder}' has files, and no search in this --storage"
+    return CannotCreate("The folder is not empty", evidence, "choose another --output-dir")
+
+
+def finished(study: Any) -> list[Any]:
+    """Return the trials that have a result or were pruned."""
+    return [trial for trial in study.get_trials(deepcopy=False) if trial.state.name in FINISHED]
 
 
 def run_trials(
@@ -111,57 +151,33 @@ def run_trials(
     objective: Callable[[Any], float],
     total: int,
     stop: StopRequests,
-    wait: bool = True,
     report: Callable[[int], None] = lambda finished: None,
 ) -> None:
-    """Run trials until a study has `total` of them, those of other processes included.
+    """Run trials until `total` of a study are finished, those of other processes included.
 
     Args:
         stop: checked between two trials.
-        wait: until the running trials of other processes are finished too.
         report: called after each trial with the number of finished trials.
 
     Raises:
         Interrupted: a stop is requested.
-        NotFinite: no trial has a score, after waiting.
+        NotFinite: no trial has a score.
     """
-    optuna = import_optuna()
-    state = optuna.trial.TrialState
-    counted, announced = (state.COMPLETE, state.PRUNED, state.RUNNING), False
-
-    def claimed(trial: Any) -> float:
-        started = study.get_trials(deepcopy=False, states=counted)
-        if sum(other.number < trial.number for other in started) >= total:
-            raise _NotNeeded
-        return objective(trial)
-
-    while True:
+    while len(trials := finished(study)) < total:
         stop_if_requested(stop)
-        optuna.storages.fail_stale_trials(study)
-        trials = study.get_trials(deepcopy=False, states=counted)
-        running = sum(trial.state == state.RUNNING for trial in trials)
-        if len(trials) < total:
-            study.optimize(
-                claimed,
-                n_trials=1,
-                catch=(_NotNeeded,),
-                callbacks=[lambda study, trial: report(_print(study, trial, total))],
-            )
-            if stop.file:  # progress of a job whose members make no optimizer steps
-                stop_file.count_steps(stop.file, stop_file.FEWEST_STEPS)
-        elif wait and running:
-            if not announced:
-                info(f"{study.study_name}: waiting for {running} trials of other processes.")
-                announced = True
-            time.sleep(_POLL)
-        elif wait and all(trial.state != state.COMPLETE for trial in trials):
-            raise NotFinite(
-                "No trial has a score",
-                f"{study.study_name}, {total} trials",
-                "vary other values of the options (--vary), in another --output-dir",
-            )
-        else:
-            return
+        study.optimize(
+            objective,
+            n_trials=1,
+            callbacks=[lambda study, trial: report(_print(study, trial, total))],
+        )
+        if stop.file:  # progress of a job whose members make no optimizer steps
+            stop_file.count_steps(stop.file, stop_file.FEWEST_STEPS)
+    if all(trial.state.name != "COMPLETE" for trial in trials):
+        raise NotFinite(
+            "No trial has a score",
+            f"{study.study_name}, {len(trials)} trials",
+            "vary other values of the options (--vary), in another --output-dir",
+        )
 
 
 def stop_if_requested(stop: StopRequests) -> None:
@@ -176,8 +192,8 @@ def stop_if_requested(stop: StopRequests) -> None:
 
 def _print(study: Any, trial: Any, total: int) -> int:
     """Print a finished trial, and return how many are finished."""
-    finished = sum(other.state.name in ("COMPLETE", "PRUNED") for other in study.trials)
-    if trial.state.name != "FAIL":
+    number = len(finished(study))
+    if trial.state.name in FINISHED:
         shown = "pruned" if trial.state.name == "PRUNED" else f"{trial.value:.3f}"
-        info(f"{study.study_name}, trial {finished} of {total}: {trial.params} {shown}")
-    return finished
+        info(f"{study.study_name}, trial {number} of {total}: {trial.params} {shown}")
+    return number

@@ -94,7 +94,7 @@ def _require_shared_storage(request: Request) -> None:
     """
     url = str(request.value("--storage") or "")
     if url.startswith("sqlite"):
-        remedy = "leave it out, so that it is search.db in --output-dir, or name a database server"
+        remedy = "give journal or leave it out, so that it is in --output-dir, or a database server"
         raise UsageError("A job sees no other SQLite database", f"--storage {url}", remedy)
 
 

@@ -4,19 +4,22 @@ from __future__ import annotations
 
 import dataclasses
 import json
+import multiprocessing
 import shutil
+import time
 from pathlib import Path
+from typing import Any
 
+import h5py
 import numpy as np
 import pandas as pd
 import pytest
 
-from aam.contract.errors import CannotCreate, UsageError
+from aam.contract.errors import UsageError
 from aam.contract.options import build, parse_command
 from aam.contract.options.commands.search import Search
 from aam.contract.options.training import RunOptions
-from aam.members.search import _identity, _inner_splits, _keep_options, _prepare, read_axis, typed
-from aam.members.search_trials import open_studies
+from aam.members.search import _inner_splits, _prepare, read_axis, search, typed
 from aam.members.train import predict_held_out, train
 from aam.training.labelled_study import load_labelled_study
 from tests.support.commands import aam
@@ -47,42 +50,52 @@ def test_axes_are_ranges_or_choices() -> None:
             read_axis(text)
 
 
-def test_a_folder_that_a_job_has_reserved_is_taken_and_another_one_is_not(
-    study_dir: Path, tmp_path: Path
-) -> None:
-    folder = tmp_path / "search"
-    folder.mkdir()
-    (folder / ".aam-job").write_text("41\n")
-    options = build(Search, parse_command("search", _args(study_dir, folder)))
-    _keep_options(options)
-    _keep_options(options)
-    other = build(Search, parse_command("search", [*_args(study_dir, folder), "--seed", "7"]))
-    with pytest.raises(UsageError, match="a search with other options: .*, seed; give"):
-        _keep_options(other)
-    (folder / "options.json").rename(folder / "notes.json")
-    with pytest.raises(CannotCreate, match="not empty"):
-        _keep_options(options)
+def _search(args: list[str]) -> dict[str, Any] | None:
+    return search(build(Search, parse_command("search", args)))
 
 
 @pytest.mark.medium
-def test_a_search_of_another_study_in_one_database_is_refused(
+def test_a_killed_search_is_resumed_and_one_of_other_data_is_refused(
     study_dir: Path, tmp_path: Path
 ) -> None:
-    """The options are those of the first search; the content of the metadata is another."""
-    url, metadata = f"sqlite:///{tmp_path / 'shared.db'}", tmp_path / "metadata.tsv"
-    shutil.copy(study_dir / "metadata.tsv", metadata)
-    args = [*_args(study_dir, tmp_path / "search"), "--metadata", str(metadata)]
-    options = build(Search, parse_command("search", args))
-    base, _ = _prepare(options)
-    labelled = load_labelled_study(base, None, base.split)
-    open_studies(url, ["fold 1"], _identity(options, labelled))
-    open_studies(url, ["fold 1"], _identity(options, labelled))
-    table = pd.read_csv(metadata, sep="\t")
-    table["ph"] = pd.to_numeric(table["ph"], errors="coerce") + 1
-    table.to_csv(metadata, sep="\t", index=False)
-    other = load_labelled_study(base, None, base.split)
-    with pytest.raises(UsageError, match="search of another study, or with other .*, target; give"):
-        open_studies(url, ["fold 1"], _identity(options, other))
+    """The killed trial is not counted, and its folder is removed."""
+    import optuna
+
+    folder, data = tmp_path / "search", tmp_path / "data"
+    shutil.copytree(study_dir, data)
+    args = [*_args(data, folder), "--trials", "2"]
+    context = multiprocessing.get_context("fork")
+    while not [*folder.glob(".trial*")]:  # until it was killed while a trial ran
+        process = context.Process(target=_search, args=(args,), daemon=True)
+        process.start()
+        while process.is_alive() and not [*folder.glob(".trial*.partial")]:
+            time.sleep(0.001)
+        process.kill()
+        process.join()
+    result = _search(args)
+    assert result is not None
+    assert [fold["trials"] for fold in (*result["folds"], result["best"])] == [2, 2, 2]
+    assert not [*folder.glob(".trial*")]
+    study = optuna.load_study(study_name="fold 1", storage=f"sqlite:///{folder / 'search.db'}")
+    states = [trial.state.name for trial in study.trials]
+    assert states.count("COMPLETE") + states.count("PRUNED") == 2 < len(states)
+    assert _search(args) == result  # every score is there
+    with h5py.File(data / "table.biom", "r+") as table:
+        table["sample/matrix/data"][0] += 1
+    with pytest.raises(UsageError, match=r"other input or options: .*\(content of --table\);"):
+        _search(args)
+    shutil.copy(study_dir / "table.biom", data)
+    for more, changed in (
+        (("--tree", str(data / "tree.nwk")), "content of --tree"),
+        (("--seed", "7", "--categorical-columns", "site"), "--categorical-columns, --seed"),
+    ):
+        with pytest.raises(UsageError, match=rf"other input or options: .*\({changed}\);"):
+            _search([*args, *more])
+    table = pd.read_csv(data / "metadata.tsv", sep="\t", dtype=str)
+    table.loc[1:, "ph"] = table.loc[1:, "ph"].to_numpy()[::-1]  # row 0 has the types
+    table.to_csv(data / "metadata.tsv", sep="\t", index=False)
+    with pytest.raises(UsageError, match=r"other input or options: .*\(content of --metadata\);"):
+        _search(args)
 
 
 def test_inner_folds_hold_no_sample_of_the_outer_fold(study_dir: Path, tmp_path: Path) -> None:
@@ -137,11 +150,13 @@ def test_a_search_is_resumed_and_scored_by_samples_that_chose_nothing(
     best = optuna.load_study(study_name="fold 1", storage=storage)
     assert best.best_value == found["folds"][0]["inner"]
     assert (folder / "best.yaml").read_text().startswith('target-transform: "')
-    assert not [*folder.glob("trial-*")]
+    assert {path.name for path in folder.iterdir()} == {
+        *("search.db", "search.json", "best.yaml", "progress.json", ".search.lock"),
+    }
     assert "folds whose samples chose nothing" in capsys.readouterr().err
     progress = {"fold": 3, "folds": 3, "trial": 2, "trials": 2}
     assert json.loads((folder / "progress.json").read_text()) == progress
     # Another search in the same folder is refused, and so are options that contradict a search.
     assert aam("search", *args, "--seed", 7) == UsageError.status
     assert "seed" in capsys.readouterr().err
-    assert aam("search", *args, "--splits", folder / "options.json") == UsageError.status
+    assert aam("search", *args, "--splits", folder / "search.json") == UsageError.status

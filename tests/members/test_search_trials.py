@@ -1,19 +1,18 @@
-"""Trials that several processes share: their total, databases of other searches, stop requests."""
+"""Trials that several processes share: their total, storages of other searches, stop requests."""
 
 from __future__ import annotations
 
 import multiprocessing
 import signal
-from collections import Counter
 from pathlib import Path
 from typing import Any
 
 import pytest
 
 from aam.contract import stop_file
-from aam.contract.errors import Interrupted, NotFinite, UsageError
+from aam.contract.errors import CannotCreate, Interrupted, NotFinite, UsageError
 from aam.distributed.signals import StopRequests
-from aam.members.search_trials import import_optuna, one_at_a_time, open_studies, run_trials
+from aam.members.search_trials import finished, import_optuna, open_studies, run_trials
 
 pytest.importorskip("optuna")
 
@@ -22,39 +21,43 @@ def _objective(trial: Any) -> float:
     return float(trial.suggest_float("x", 0, 1))
 
 
-def _process(folder: Path, total: int) -> None:
+def _study(folder: Path, storage: str | None = None) -> Any:
+    return open_studies(folder, storage, ["fold 1"], {"--seed": "0"})[0]
+
+
+def _process(folder: Path, storage: str | None, total: int) -> None:
     """Take part in a search, as a task of an array does."""
-    with one_at_a_time(folder):
-        (study,) = open_studies(f"sqlite:///{folder / 'search.db'}", ["fold 1"], {"seed": "0"})
-    run_trials(study, _objective, total, StopRequests(), wait=False)
+    run_trials(_study(folder, storage), _objective, total, StopRequests())
 
 
 @pytest.mark.medium
-def test_the_number_of_trials_is_a_total_of_all_processes(tmp_path: Path) -> None:
+@pytest.mark.parametrize("storage", [None, "journal"])
+def test_several_processes_share_the_trials(tmp_path: Path, storage: str | None) -> None:
+    """Each finishes the trial that it runs when the last one of the total ends."""
     context = multiprocessing.get_context("spawn")
-    processes = [context.Process(target=_process, args=(tmp_path, 7)) for _ in range(3)]
+    processes = [
+        context.Process(target=_process, args=(tmp_path, storage, 7), daemon=True) for _ in range(3)
+    ]
     for process in processes:
         process.start()
     for process in processes:
         process.join()
     assert [process.exitcode for process in processes] == [0, 0, 0]
-    (study,) = open_studies(f"sqlite:///{tmp_path / 'search.db'}", ["fold 1"], {"seed": "0"})
-    assert Counter(trial.state.name for trial in study.trials)["COMPLETE"] == 7
+    assert 7 <= len(finished(_study(tmp_path, storage))) <= 9
 
 
-def test_a_trial_that_another_process_runs_counts(tmp_path: Path) -> None:
-    (study,) = open_studies(f"sqlite:///{tmp_path / 'search.db'}", ["fold 1"], {})
-    other = study.ask()
-    run_trials(study, _objective, 3, StopRequests(), wait=False)
-    assert [trial.state.name for trial in study.trials] == ["RUNNING", "COMPLETE", "COMPLETE"]
-    study.tell(other, 0.5)
+def test_a_trial_that_did_not_end_does_not_count(tmp_path: Path) -> None:
+    """It is of another process, or of one that was killed."""
+    study = _study(tmp_path)
+    study.ask()
     run_trials(study, _objective, 3, StopRequests())
-    assert len(study.trials) == 3
+    assert [trial.state.name for trial in study.trials] == ["RUNNING", *3 * ["COMPLETE"]]
+    assert len(finished(study)) == 3
 
 
 def test_trials_without_a_score_count_and_are_no_result(tmp_path: Path) -> None:
     """A search of which every trial diverges ends."""
-    (study,) = open_studies(f"sqlite:///{tmp_path / 'search.db'}", ["fold 1"], {})
+    study = _study(tmp_path)
 
     def diverge(trial: Any) -> float:
         raise import_optuna().TrialPruned
@@ -64,19 +67,41 @@ def test_trials_without_a_score_count_and_are_no_result(tmp_path: Path) -> None:
     assert [trial.state.name for trial in study.trials] == ["PRUNED", "PRUNED"]
 
 
-def test_a_database_of_another_search_is_refused(tmp_path: Path) -> None:
-    url = f"sqlite:///{tmp_path / 'shared.db'}"
-    open_studies(url, ["fold 1"], {"target": "a", "members": "kernel"})
-    open_studies(url, ["fold 1"], {"target": "a", "members": "kernel"})
-    with pytest.raises(UsageError, match="a search of another study, or .*: '.*', target; give"):
-        open_studies(url, ["fold 1"], {"target": "b", "members": "kernel"})
+@pytest.mark.parametrize("storage", [None, "journal", "sqlite"])
+def test_a_storage_of_another_search_is_refused(tmp_path: Path, storage: str | None) -> None:
+    given = f"sqlite:///{tmp_path / 'shared.db'}" if storage == "sqlite" else storage
+
+    def identify(**facts: str) -> None:
+        open_studies(tmp_path, given, ["fold 1"], facts)
+
+    identify(table="a", members="kernel")
+    identify(table="a", members="kernel")
+    with pytest.raises(
+        UsageError, match=r"other input or options: '.*', changed: 1 \(table\); give"
+    ):
+        identify(table="b", members="kernel")
+    with pytest.raises(
+        UsageError, match=r"other input or options: '.*', changed: 1 \(tree\); give"
+    ):
+        identify(table="a", members="kernel", tree="c")
+    with pytest.raises(CannotCreate, match="has files, and no search in this --storage"):
+        open_studies(tmp_path, "journal" if storage is None else None, ["fold 1"], {})
+
+
+def test_folders_with_other_files_and_unknown_storages_are_refused(tmp_path: Path) -> None:
     with pytest.raises(UsageError, match="cannot be opened: 'shared.db'"):
-        open_studies("shared.db", ["fold 1"], {})
+        open_studies(tmp_path, "shared.db", ["fold 1"], {})
+    (tmp_path / ".aam-job").write_text("41\n")  # reserved by a job
+    open_studies(tmp_path, None, ["fold 1"], {})
+    (tmp_path / "search.db").rename(tmp_path / "notes.db")
+    for storage in (None, "journal", f"sqlite:///{tmp_path}/other.db"):
+        with pytest.raises(CannotCreate, match="The folder is not empty"):
+            open_studies(tmp_path, storage, ["fold 1"], {})
 
 
 def test_a_stop_request_ends_the_search_between_two_trials(tmp_path: Path) -> None:
     stop = StopRequests(tmp_path / "stop")
-    (study,) = open_studies(f"sqlite:///{tmp_path / 'search.db'}", ["fold 1"], {})
+    study = _study(tmp_path)
 
     def objective(trial: Any) -> float:
         stop.received = signal.SIGUSR1

@@ -117,8 +117,10 @@ def test_the_tasks_of_a_search_share_its_trials(cluster: Cluster) -> None:
     assert last.ended() == "COMPLETED", last.output
     assert len(json.loads((folder / "search.json").read_text())["folds"]) == 2
     with sqlite3.connect(folder / "search.db") as database:
-        (finished,) = database.execute("SELECT COUNT(*) FROM trials").fetchone()
-    assert finished == 6  # two trials in each fold, and two on all samples
+        counted = "SELECT COUNT(*) FROM trials WHERE state IN ('COMPLETE', 'PRUNED')"
+        (finished,) = database.execute(counted).fetchone()
+    # Two trials in each fold, and two on all samples; of each the two tasks may run one more.
+    assert 6 <= finished <= 9
 
 
 def test_inputs_are_copied_to_the_node_once_and_checked(cluster: Cluster) -> None:

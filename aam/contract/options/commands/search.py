@@ -44,7 +44,9 @@ class Search(Train):
         "Optuna's sampler: tree-structured Parzen estimator, or random.", default="tpe", basic=True
     )
     storage: str | None = option(
-        "Optuna's database, such as sqlite:///search.db; by default search.db in --output-dir.",
+        "Storage of the trials: URL of a database for Optuna, or 'journal': search.journal in "
+        "--output-dir, for processes on several nodes that share a file system. By default "
+        "search.db, an SQLite database, in --output-dir.",
         default=None,
     )
     trials_only: bool = option(
