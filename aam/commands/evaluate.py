@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from aam.console import info
+from aam.console import info, warn
 from aam.contract.files import refuse_existing, write_json
 from aam.contract.options.commands.use import Evaluate
 from aam.contract.options.study import ordered_levels
@@ -10,7 +10,7 @@ from aam.data.conditions import rows_where
 from aam.data.error_analysis import metrics_by
 from aam.data.metadata import ID_HEADER, read_metadata
 from aam.data.metrics import summary
-from aam.data.predictions import join_labels, read_predictions
+from aam.data.predictions import join_labels, other_labels, read_predictions
 from aam.report.terminal import show
 
 
@@ -30,6 +30,11 @@ def run(options: Evaluate) -> None:
     frame = frame.iloc[rows_where(options.where, metadata, frame[ID_HEADER].tolist())]
     levels, column = ordered_levels(options.ordinal), options.metadata_column
     scored, ids = join_labels(frame, metadata, column, options.classifier, levels)
+    if other := other_labels(frame, scored, ids):
+        warn(
+            f"'{column}' differs from the true values in '{options.predictions}' in {other} of "
+            f"{len(ids)} samples: another column was predicted, or the metadata changed since."
+        )
     found = summary(scored, column)
     if options.by:
         found["by"] = {

@@ -41,14 +41,17 @@ def quantile_bins(values: npt.NDArray[np.float64], number: int) -> dict[str, npt
     """Divide values at their quantiles into at most `number` bins of about equal size.
 
     Returns:
-        The rows of each bin by its range; values that are not finite are in none.
+        The rows of each bin by its range, with four significant digits, or more where four do not
+        tell the ranges apart; values that are not finite are in none.
     """
     known = np.isfinite(values)
     edges = np.unique(np.quantile(values[known], np.linspace(0, 1, number + 1)))
     bins = np.where(known, np.searchsorted(edges[1:-1], values, side="right"), -1)
+    formatted = ([f"{edge:.{digits}g}" for edge in edges] for digits in (4, 8, 12, 17))
+    names = next(one for one in formatted if len(set(one)) == len(edges))  # 17 digits are exact
     return {
-        f"{low:.4g} to {high:.4g}": np.flatnonzero(bins == bin_number)
-        for bin_number, (low, high) in enumerate(pairwise(edges))
+        f"{low} to {high}": np.flatnonzero(bins == bin_number)
+        for bin_number, (low, high) in enumerate(pairwise(names))
     }
 
 

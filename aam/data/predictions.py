@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import io
+import re
 from collections import Counter
 from collections.abc import Sequence
 from pathlib import Path
@@ -18,6 +19,7 @@ from aam.data.metadata import (
     ID_HEADER,
     OLD_ID_HEADER,
     Metadata,
+    as_numbers,
     class_target,
     encode_labels,
     numeric_target,
@@ -52,8 +54,7 @@ def read_predictions(path: Path, target: str = "") -> pd.DataFrame:
         raise DataError("Not a table", f"'{path}', {error}", "give predictions.tsv") from error
     frame = frame.rename(columns={OLD_ID_HEADER: ID_HEADER})
     if "predicted" not in frame.columns and f"{target}_predicted" in frame.columns:
-        frame = frame[frame[f"{target}_predicted"] != ""]
-        frame = frame.rename(columns=lambda name: name.removeprefix(f"{target}_"))
+        frame = _of_target(frame, target)
     absent = [name for name in (ID_HEADER, "predicted") if name not in frame.columns]
     if absent:
         raise DataError(
@@ -109,6 +110,23 @@ def join_labels(
         rows, values = numeric_target(metadata, column, ids)
         scored = numeric_predictions(frame.iloc[rows], values)
     return scored, [ids[row] for row in rows.tolist()]
+
+
+def other_labels(frame: pd.DataFrame, scored: ScoredPredictions, ids: Sequence[str]) -> int:
+    """Count the samples whose label is not the one that the predictions file has for them.
+
+    Args:
+        frame: of `read_predictions`; without the column `actual` there is nothing to compare.
+        scored, ids: of `join_labels`.
+    """
+    if "actual" not in frame.columns:
+        return 0
+    recorded = dict(zip(frame[ID_HEADER], frame["actual"], strict=True))
+    texts = [recorded[name] for name in ids]
+    if scored.classes:
+        labels = (scored.classes[code] for code in scored.actual)
+        return sum(text != label for text, label in zip(texts, labels, strict=True))
+    return int((~np.isclose(as_numbers(texts), scored.actual)).sum())
 
 
 def numeric_predictions(frame: pd.DataFrame, actual: npt.NDArray[np.float64]) -> ScoredPredictions:
@@ -180,6 +198,25 @@ def numeric_column(frame: pd.DataFrame, column: str) -> npt.NDArray[np.float64]:
         hint = "add --classifier if it is a category" if column == "predicted" else "check the file"
         raise DataError(f"The column '{column}' of the predictions is not numeric", shown, hint)
     return values
+
+
+def _of_target(frame: pd.DataFrame, target: str) -> pd.DataFrame:
+    """Return the samples and columns of one of several targets, without its name before them.
+
+    The columns of a target stand together and begin with `TARGET_actual` or `TARGET_predicted`.
+    Those of the next target may begin with the name of this one ("diagnosis", "diagnosis_p").
+    """
+    names, prefix = list(frame.columns), f"{target}_"
+    first = min(
+        names.index(name) for name in names if name in (f"{prefix}actual", f"{prefix}predicted")
+    )
+    next_target = re.compile(re.escape(prefix) + "p.*_(actual|predicted)")
+    columns = {name: name for name in (ID_HEADER, "fold", "split") if name in names}
+    for name in names[first:]:
+        if not name.startswith(prefix) or next_target.fullmatch(name):
+            break
+        columns[name] = name.removeprefix(prefix)
+    return frame.loc[frame[f"{prefix}predicted"] != "", list(columns)].rename(columns=columns)
 
 
 def _held_out(frame: pd.DataFrame, path: Path) -> pd.DataFrame:

@@ -5,10 +5,12 @@ from __future__ import annotations
 import json
 from pathlib import Path
 
+import pandas as pd
 import pytest
 
 from aam.cli import main
 from aam.contract.errors import CannotCreate, DataError, MissingInput, UsageError
+from aam.members.targets import join_targets
 
 METADATA = "sample-id\tage\till\na\t1\tyes\nb\t2\tno\nc\t3\tyes\nd\t\tno\ne\t5\tno\n"
 
@@ -73,6 +75,66 @@ def test_errors_are_shown_by_the_values_of_metadata_columns(
     assert "By site" in shown
     assert "By depth" in shown
     assert evaluate(tmp_path, text, "--by", "sex", metadata=metadata) == DataError.status
+
+
+@pytest.mark.parametrize(
+    ("lowest", "step", "bins"),
+    [
+        (20190101, 1, ["20190101 to 20190126", "20190126 to 20190150"]),
+        (0, 1e-9, ["0 to 2.475e-08", "2.475e-08 to 4.95e-08"]),
+    ],
+)
+def test_bins_of_numbers_that_begin_alike_keep_their_samples(
+    tmp_path: Path, lowest: float, step: float, bins: list[str]
+) -> None:
+    metadata = "sample-id\tage\tdate\n"
+    metadata += "".join(f"s{k}\t{k}\t{lowest + step * k!r}\n" for k in range(100))
+    text = "sample-id\tpredicted\n" + "".join(f"s{k}\t{k}\n" for k in range(100))
+    output = tmp_path / "figures.json"
+    args = ("--by", "date", "--output", str(output))
+    assert evaluate(tmp_path, text, *args, metadata=metadata) == 0
+    found = json.loads(output.read_text())["by"]["date"]
+    assert list(found)[:2] == bins
+    assert [one["samples"] for one in found.values()] == [25, 25, 25, 25]
+
+
+def test_predictions_of_another_column_are_warned_of(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    text = "sample-id\tactual\tpredicted\na\t1.0\t1\nb\t2\t2\nc\t3\t2\n"
+    metadata = "sample-id\tage\tdays\na\t1\t1\nb\t2\t60\nc\t3\t90\n"
+    assert evaluate(tmp_path, text, metadata=metadata) == 0
+    assert "differs" not in capsys.readouterr().err
+    assert evaluate(tmp_path, text, column="days", metadata=metadata) == 0
+    shown = " ".join(capsys.readouterr().err.split())
+    assert "'days' differs from the true values" in shown
+    assert "in 2 of 3 samples" in shown
+    text = "sample-id\tactual\tpredicted\na\tyes\tno\nb\tno\tno\nc\tno\tno\n"
+    assert evaluate(tmp_path, text, "--classifier", column="ill") == 0
+    assert "in 1 of 3 samples" in " ".join(capsys.readouterr().err.split())
+
+
+@pytest.mark.parametrize("other", ["p_crp", "ill_p", "ill_p_value", "p"])
+def test_the_columns_of_other_targets_are_no_probabilities(tmp_path: Path, other: str) -> None:
+    """Targets of one file, also where the name of one begins with that of the other."""
+    ill = pd.DataFrame({
+        "sample-id": ["a", "b", "c"], "fold": 1, "split": "test", "actual": ["yes", "no", "yes"],
+        "predicted": ["yes", "no", "no"], "p_no": [0.2, 0.7, 0.6], "p_yes": [0.8, 0.3, 0.4],
+    })  # fmt: skip
+    number = ill.assign(actual=[1, 2, 3], predicted=[1, 2, 3], lower=0, kernel_predicted=1)
+    number = number.drop(columns=["p_no", "p_yes"])
+    for order in (("ill", other), (other, "ill")):
+        tables = {name: ill if name == "ill" else number for name in order}
+        text = join_targets(tables).to_csv(sep="\t", index=False)
+        output = tmp_path / "figures.json"
+        args = ("--output", str(output), "--overwrite")
+        assert evaluate(tmp_path, text, "--classifier", *args, column="ill") == 0
+        found = json.loads(output.read_text())
+        assert found["confusion"]["classes"] == ["no", "yes"]
+        assert found["overall"]["auc"] == 1
+        metadata = f"sample-id\t{other}\na\t1\nb\t2\nc\t3\n"
+        assert evaluate(tmp_path, text, *args, column=other, metadata=metadata) == 0
+        assert json.loads(output.read_text())["overall"]["mae"] == 0
 
 
 def test_figures_of_folds_and_of_all(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
