@@ -22,6 +22,9 @@ from aam.report.terminal import TITLES, shown
 
 Rows = list[list[str]]
 
+NETWORK = "transformer"
+"""Member whose epoch the validation samples choose."""
+
 FILES = {
     "predictions.tsv": "true and predicted values of the held-out samples",
     "splits.tsv": "training, validation and test samples",
@@ -74,11 +77,7 @@ def tiles(given: ReportInput) -> list[Tile]:
     figures = _scored_tiles(given) or _curve_tiles(run)
     facts = run.facts
     if _samples(run):
-        parts = facts.get("samples")
-        split = [f"{n} {name}" for name, n in parts.items() if n] if isinstance(parts, dict) else []
-        folds = len(set(run.scored.folds)) if run.scored else len(run.curves)
-        note = ", ".join(split) + (" in fold 1" if split and folds > 1 else "")
-        figures.append(Tile(f"{_samples(run):,}", "samples", note))
+        figures.append(Tile(f"{_samples(run):,}", "samples", _split_note(run)))
     if facts.get("parameters"):
         width = run.option("model", "embedding_dim")
         note = f"embeddings of {width}" if width and not run.option("pretrained_encoder") else ""
@@ -88,6 +87,27 @@ def tiles(given: ReportInput) -> list[Tile]:
         number, _, unit = duration(facts["seconds"]).partition(" ")
         figures.append(Tile(number, "time", f"{epochs} epochs" if epochs else "", unit))
     return figures
+
+
+def _split_note(run: Run) -> str:
+    """Return the samples of each part of the first split; "" if they are not recorded."""
+    parts = run.facts.get("samples")
+    if not isinstance(parts, dict):
+        return ""
+    estimators, more = [name for name in _members(run) if name != NETWORK], ""
+    if estimators and parts.get("test"):  # they have no epoch that validation samples could choose
+        train = int(parts.get("train", 0)) + int(parts.get("validation", 0))
+        if NETWORK in _members(run):
+            more = f" ({' and '.join(estimators)}: {train} train)"
+        else:
+            parts = {"train": train, "test": parts["test"]}
+    note = ", ".join(f"{number} {part}" for part, number in parts.items() if number) + more
+    folds = len(set(run.scored.folds)) if run.scored else len(run.curves)
+    return note + (" in fold 1" if note and folds > 1 else "")
+
+
+def _members(run: Run) -> tuple[str, ...]:
+    return tuple(run.facts.get("members") or (NETWORK,))
 
 
 def measured_on(run: Run) -> str:
@@ -103,6 +123,8 @@ def measured_on(run: Run) -> str:
         else:
             how = "that took no part in training"
         return f"{samples} test samples {how}.{apart}"
+    if run.part == "validation" and NETWORK not in _members(run):
+        return f"{samples} validation samples that took no part in training.{apart}"
     if run.part == "validation":
         return (
             f"{samples} validation samples, which did not train the model but chose its epoch: "

@@ -2,11 +2,14 @@
 
 from __future__ import annotations
 
+import math
 from collections.abc import Mapping
 from dataclasses import dataclass, replace
+from typing import Any
 
 import numpy as np
 
+from aam.contract.errors import DataError
 from aam.data.metrics import ScoredPredictions, compute_metrics
 from aam.members.evaluation import sentence
 from aam.members.scores import Draws, Score, draw_groups, draw_metrics
@@ -34,6 +37,9 @@ def compare_models(run: Run) -> ModelComparison | None:
     """Compare the model of a run with a guess, its members and its baselines; None without labels.
 
     The members of an ensemble have their metrics in scores.json, a baseline in its folder.
+
+    Raises:
+        DataError: scores.json and predictions.tsv contradict each other.
     """
     if run.scored is None:
         return None
@@ -49,12 +55,24 @@ def compare_models(run: Run) -> ModelComparison | None:
         metrics[OWN] = _metrics(run.scored, draws)
         metrics[GUESS] = _metrics(best_guess(run.scored), replace(draws, number=0))
     else:
+        _check_scores(run, run.scores, run.scored)
+        left_out = []
         for name, model in run.scores["models"].items():
-            title, weight = _TITLES.get(name, name), model.get("weight")
-            if weight == 0:
+            title = _TITLES.get(name, name)
+            if model.get("weight") == 0:
+                left_out.append(title)
                 title += " (left out)"
             values = model["metrics"].items()
             metrics[title] = {metric: _stored(found) for metric, found in values}
+        kept = [
+            _TITLES.get(name, name)
+            for name, model in run.scores["models"].items()
+            if model.get("weight")
+        ]
+        if left_out:
+            sentences.append(
+                f"this model is the {' and '.join(kept)}, without the {' and '.join(left_out)}"
+            )
         stored = [one for one in run.scores["differences"] if one["model"] == "ensemble"]
         sentences += [one["sentence"].replace("ensemble", OWN, 1) for one in stored]
     for baseline in run.baselines:
@@ -70,6 +88,31 @@ def compare_models(run: Run) -> ModelComparison | None:
             sentences.append(sentence(OWN, f"the {name}", metric, value, units))
     shown = tuple(f"{text[0].upper()}{text[1:]}." for text in sentences)
     return ModelComparison(metrics, shown)
+
+
+def _check_scores(run: Run, scores: Mapping[str, Any], scored: ScoredPredictions) -> None:
+    """Refuse scores that are not those of the predictions.
+
+    Raises:
+        DataError: naming the first difference.
+    """
+    stored = {name: one["value"] for name, one in scores["models"]["ensemble"]["metrics"].items()}
+    stored["samples"] = scores["samples"]
+    for name, value in compute_metrics(scored).items():
+        # The transformer alone writes probabilities before calibration, with another AUC.
+        if name in stored and name != "auc" and not _agree(stored[name], value):
+            raise DataError(
+                "The files scores.json and predictions.tsv contradict each other",
+                f"'{run.folder}', {name}: {stored[name]} and {value}",
+                "restore the file that was edited, or remove scores.json: the report is then "
+                "computed from predictions.tsv",
+            )
+
+
+def _agree(stored: float | None, found: float | None) -> bool:
+    if stored is None or found is None:
+        return stored is found
+    return math.isclose(stored, found, rel_tol=1e-3, abs_tol=1e-3)
 
 
 def best_guess(scored: ScoredPredictions) -> ScoredPredictions:

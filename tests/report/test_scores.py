@@ -6,6 +6,7 @@ import json
 import re
 from collections.abc import Callable
 from pathlib import Path
+from typing import Any
 
 import numpy as np
 import pytest
@@ -14,6 +15,7 @@ from aam.cli import main
 from aam.contract.errors import DataError
 from aam.data.metrics import compute_metrics
 from aam.report.base import ReportInput
+from aam.report.content import Tile, tiles
 from aam.report.run import read_run
 from aam.report.tables import bins_table
 from tests.support.report_pages import report
@@ -110,28 +112,92 @@ def test_the_headline_names_its_samples(page: Callable[[str], str], run_folder: 
     predictions = run_folder / "predictions.tsv"
     predictions.write_text(predictions.read_text().replace("\tvalidation\t", "\ttest\t"))
     assert "24 test samples that took no part in training" in report(run_folder)
+    record = json.loads((run_folder / "run.json").read_text())
+    parts = {"samples": {"train": 418, "validation": 116, "test": 141}}
+    for members, note in (
+        (["transformer"], "418 train, 116 validation, 141 test"),
+        (["kernel", "forest"], "534 train, 141 test"),
+        (["kernel", "transformer"], "418 train, 116 validation, 141 test (kernel: 534 train)"),
+    ):
+        changed = record | parts | {"members": members}
+        (run_folder / "run.json").write_text(json.dumps(changed))
+        samples = [
+            tile for tile in tiles(ReportInput(read_run(run_folder))) if tile.label == "samples"
+        ]
+        assert samples == [Tile("675", "samples", note)]
     assert "test samples of 3 folds: each was predicted by a model that it did not train" in page(
         "classes"
     )
 
 
-def test_scores_of_members_have_intervals(run_folder: Path) -> None:
-    def metrics(r2: float) -> dict[str, object]:
-        return {"metrics": {"r2": {"value": r2, "lower": r2 - 0.1, "upper": r2 + 0.1},
-                            "mae": {"value": 0.3}}}  # fmt: skip
+def scores_of(folder: Path) -> dict[str, Any]:
+    """Return scores.json of an ensemble with the predictions of a run folder."""
+    scored = read_run(folder).scored
+    assert scored is not None
+    own = compute_metrics(scored)
+    samples, r2 = own.pop("samples"), own["r2"]
+    assert r2 is not None
 
+    def metrics(ahead: float) -> dict[str, Any]:
+        value = r2 - ahead
+        return {"r2": {"value": value, "lower": value - 0.1, "upper": value + 0.1}}
+
+    ensemble = {name: {"value": value} for name, value in own.items()} | metrics(0)
     sentence = "ensemble is ahead of forest by 0.100 R²; within noise"
-    scores = {
-        "samples": 24,
-        "models": {"ensemble": metrics(0.6), "forest": metrics(0.5), "constant": metrics(-0.1)},
+    return {
+        "samples": samples,
+        "models": {
+            "ensemble": {"metrics": ensemble, "weight": None},
+            "kernel": {"metrics": metrics(0), "weight": 1.0},
+            "forest": {"metrics": metrics(0.1), "weight": 0.0},
+            "constant": {"metrics": metrics(r2 + 0.1), "weight": None},
+        },
         "differences": [{"model": "ensemble", "reference": "forest", "sentence": sentence}],
         "interval": {"coverage": 0.9, "half_width": 1.25, "covered": 0.875},
     }
+
+
+def test_scores_of_members_have_intervals(run_folder: Path) -> None:
+    scores = scores_of(run_folder)
+    r2 = scores["models"]["ensemble"]["metrics"]["r2"]["value"]
+
+    def shown(value: float) -> str:
+        return f"{value:.3f} ({value - 0.1:.3f} to {value + 0.1:.3f})"
+
     (run_folder / "scores.json").write_text(json.dumps(scores))
     text = report(run_folder)
-    assert "0.600 (0.500 to 0.700)" in text
+    assert "This model is the sequence kernel, without the random forest." in text
     assert "This model is ahead of forest by 0.100 R²; within noise." in text
-    assert '<th scope="row">random forest</th><td>0.500 (0.400 to 0.600)' in text
-    assert "R² is 0.600 (0.500 to 0.700); a guess has -0.100." in text
+    assert f'<th scope="row">random forest (left out)</th><td>{shown(r2 - 0.1)}' in text
+    assert f"R² is {shown(r2)}; a guess has -0.100." in text
     assert "aam baseline" not in text
     assert 'href="scores.json"' in text
+
+
+@pytest.mark.parametrize(
+    ("edit", "shown"),
+    [
+        (
+            lambda scores: scores["models"]["ensemble"]["metrics"]["mae"].update(value=1000),
+            "mae: 1000",
+        ),
+        (
+            lambda scores: scores["models"]["ensemble"]["metrics"]["r2"].update(value=None),
+            "r2: None",
+        ),
+        (lambda scores: scores.update(samples=9), "samples: 9 and 24"),
+    ],
+)
+def test_scores_of_other_predictions_are_refused(
+    run_folder: Path,
+    capsys: pytest.CaptureFixture[str],
+    edit: Callable[[dict[str, Any]], None],
+    shown: str,
+) -> None:
+    scores = scores_of(run_folder)
+    edit(scores)
+    (run_folder / "scores.json").write_text(json.dumps(scores))
+    assert main(["report", "--run-dir", str(run_folder)]) == DataError.status
+    message = " ".join(capsys.readouterr().err.split())
+    assert "scores.json and predictions.tsv contradict each other" in message
+    assert shown in message
