@@ -140,8 +140,7 @@ def read(path: Path) -> dict[str, Any]:
     with archive.refused(path):
         if not isinstance(content, dict):
             raise Damaged(f"its {_REST} holds no dictionary")
-        # Checkpoints of earlier versions have no digest.
-        if content.pop("index", None) not in (None, sha256(path / _INDEX)):
+        if content.pop("index", None) != sha256(path / _INDEX):
             raise Damaged(f"the SHA-256 of its {_INDEX} is another one")
         sharded = content.pop("sharded")
         for name, value in _tensors(path).items():

@@ -85,8 +85,7 @@ def load_optimizer(module: nn.Module, optimizer: Optimizer, stored: StateDict) -
     """Load a whole state, by parameter name, into the optimizer of a module that may be sharded.
 
     Raises:
-        Mismatch: the state is of another optimizer or of other parameters, or it has numbers in
-            place of names, as in early versions.
+        Mismatch: the state is of another optimizer or of other parameters.
     """
     parameters = dict(module.named_parameters())
     names = {parameter: name for name, parameter in parameters.items()}

@@ -3,7 +3,7 @@
 The file holds `ensemble` (`StoredEnsemble`), `tokens` (the sequences of the ASVs, uint8 [F, L]),
 `members`: the arrays of each estimator, and of the transformer the checkpoints of its folds;
 `training` (`TrainingData`), and `fold_importance`: the importance of the ASVs in each fold, by
-estimator. Files of earlier versions do not have the last two.
+estimator.
 """
 
 from __future__ import annotations
@@ -40,14 +40,15 @@ from aam.serialization.schema import Mismatch
 from aam.training.inference.prediction import LoadedModel, build_models
 from aam.training.model_config import ModelConfig
 from aam.training.run_files import checkpoints
-from aam.training.target_transforms import UNLIMITED, OutputRange, TargetScale
+from aam.training.target_transforms import OutputRange, TargetScale
 
-FORMAT = 2
-"""Versions before 2 have no clades in the kernel."""
+FORMAT = 3
 
 NAME = "ensemble.ckpt"
 TRANSFORMER = "transformer"
 _KEY, _TRAINING, _FOLDS = "ensemble", "training", "fold_importance"
+
+_CONTENT = dict.fromkeys((_KEY, "tokens", "members", _TRAINING, _FOLDS), Any)
 
 _Value = bool | int | float | str | None
 
@@ -57,7 +58,7 @@ class StoredEnsemble:
     """Plain values of an ensemble.
 
     Attributes:
-        format: version of the file; newer ones are refused.
+        format: version of the file; others are refused.
         version: of the program that wrote it.
         column: that is predicted.
         classes: names; empty for a number and for ranks.
@@ -66,7 +67,7 @@ class StoredEnsemble:
         half_width: of the prediction intervals; None without.
         temperature: of class probabilities.
         options: of `aam train`.
-        range: of the predictions of a number; files of earlier versions have none.
+        range: of the predictions of a number.
         levels: ordered categories, the lowest first, whose ranks are the number; else empty.
         odds: from a rank to the probabilities of the levels; None without levels.
     """
@@ -80,7 +81,7 @@ class StoredEnsemble:
     half_width: Annotated[float, ZERO_OR_MORE] | None
     temperature: Annotated[float, ABOVE_ZERO]
     options: dict[str, _Value | list[_Value] | dict[str, _Value | list[_Value]]]
-    range: OutputRange = UNLIMITED
+    range: OutputRange
     levels: tuple[str, ...] = ()
     odds: ProportionalOdds | None = None
 
@@ -129,7 +130,7 @@ class EnsembleCheckpoint:
         stored: plain values.
         tokens_FL: sequences of the ASVs of the training study.
         models: fitted estimators.
-        training: to compare new samples with; None in files of earlier versions.
+        training: to compare new samples with; None with a network alone, whose checkpoint has it.
         networks: configuration and content of the checkpoints of the transformer's folds, see
             `checkpoints.read`; empty without it.
         fold_importance: of estimators, float64 [K, F], see `effects.Importance.size_U`, of the
@@ -191,10 +192,10 @@ def read(path: Path) -> EnsembleCheckpoint:
 
     Raises:
         MissingInput: the file may not be read.
-        DataError: it is damaged, invalid, of another program, or newer than this program.
+        DataError: it is damaged, invalid, of another program, or of another version's format.
     """
     content = archive.read(path)
-    if not isinstance(content, dict) or not {_KEY, "tokens", "members"} <= content.keys():
+    if not isinstance(content, dict) or _KEY not in content:
         raise DataError("Not an ensemble of this program", f"'{path}'", "name one that `aam` wrote")
     try:
         return _parse(content, path)
@@ -205,13 +206,10 @@ def read(path: Path) -> EnsembleCheckpoint:
 
 
 def _parse(content: dict[str, Any], path: Path) -> EnsembleCheckpoint:
+    version = schema.parse({"format": int, "version": str}, content[_KEY], _KEY)
+    schema.check_format(version["format"], FORMAT, f"'{path}', aam {version['version']}")
+    schema.parse(_CONTENT, content, "the checkpoint")
     stored: StoredEnsemble = schema.parse(StoredEnsemble, content[_KEY], _KEY)
-    if stored.format > FORMAT:
-        raise DataError(
-            "The checkpoint was written by a newer version",
-            f"'{path}', aam {stored.version}, format {stored.format}",
-            f"use that version (this is {__version__})",
-        )
     if len(stored.levels) != (stored.odds is not None and len(stored.odds.cutpoints) + 1):
         raise Mismatch("levels and cutpoints differ")
     members = schema.parse(dict[str, Any], content["members"], "members")
@@ -236,7 +234,7 @@ def _parse(content: dict[str, Any], path: Path) -> EnsembleCheckpoint:
         target = config.target
         if target is None or (target.classes, target.levels) != (stored.classes, stored.levels):
             raise Mismatch("the transformer predicts other classes")
-    training = training_data.parse(content.get(_TRAINING), len(tokens_FL))
-    folded = to_arrays(content.get(_FOLDS, {}), _FOLDS)
+    training = training_data.parse(content[_TRAINING], len(tokens_FL))
+    folded = to_arrays(content[_FOLDS], _FOLDS)
     fold_importance = {name: numbers(folded, name, None, len(tokens_FL)) for name in folded}
     return EnsembleCheckpoint(stored, tokens_FL, models, training, networks, fold_importance)

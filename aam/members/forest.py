@@ -77,7 +77,7 @@ class ForestModel:
         thresholds: float64 [nodes], largest abundance that leads to the left.
         values: float64 [nodes, C], predictions of a leaf.
         encoder: of the covariates; None without any.
-        clades_VF: of the ASVs, see `clades`; None in checkpoints of earlier versions.
+        clades_VF: of the ASVs, see `clades`; None to read the ASVs alone.
     """
 
     roots: Rows
@@ -204,11 +204,8 @@ class Forest:
         if not len(roots) or roots[0] != 0 or (np.diff(roots) <= 0).any():
             raise Mismatch("the trees of the forest are not one after the other")
         encoder = restore_encoder(arrays)
-        clades_VF = None
-        if "clades_VF" in arrays:
-            clades_VF = indices(arrays, "clades_VF", len(LEVELS) * asvs + 1, len(LEVELS), asvs)
-        columns = asvs + (encoder.width if encoder else 0)
-        columns += 0 if clades_VF is None else int(clades_VF.max(initial=0))
+        clades_VF = indices(arrays, "clades_VF", len(LEVELS) * asvs + 1, len(LEVELS), asvs)
+        columns = asvs + int(clades_VF.max(initial=0)) + (encoder.width if encoder else 0)
         return ForestModel(
             roots,
             left,

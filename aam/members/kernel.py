@@ -241,8 +241,7 @@ class Kernel:
             numbers(arrays, "offset", outputs),
             numbers(arrays, "logits", classes + bool(classes), classes),
             summands,
-            # Kernels of earlier versions have no limits.
-            numbers(arrays, "limits", 2) if "limits" in arrays and not classes else np.empty(0),
+            numbers(arrays, "limits", 0 if classes else 2),
         )
 
 

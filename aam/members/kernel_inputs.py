@@ -46,10 +46,7 @@ class Summands:
 
     @classmethod
     def restore(cls, arrays: Arrays, asvs: int) -> Summands:
-        """Build the kernels from their state, for a study of `asvs` ASVs; raises Mismatch.
-
-        States of earlier versions have no clades.
-        """
+        """Build the kernels from their state, for a study of `asvs` ASVs; raises Mismatch."""
         encoder = restore_encoder(arrays)
         scale = float(numbers(arrays, "scale", 1)[0]) if encoder else 0.0
         if "clade_scale" not in arrays:

@@ -88,14 +88,12 @@ def describe(
     return TrainingData(plan, summary, landmarks)
 
 
-def parse(stored: Any, asvs: int) -> TrainingData | None:
-    """Validate the data in a checkpoint of a study of `asvs` ASVs; None where there are none.
+def parse(stored: Any, asvs: int) -> TrainingData:
+    """Validate the data in a checkpoint of a study of `asvs` ASVs.
 
     Raises:
         Mismatch: an entry is missing, or of another type, shape or number of samples.
     """
-    if stored is None:
-        return None
     entries: dict[str, Any] = schema.parse(
         {"plan": BatchPlan, "summary": dict[str, Any], "landmarks": Any}, stored, "training"
     )

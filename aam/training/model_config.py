@@ -24,7 +24,7 @@ from aam.serialization import schema
 from aam.serialization.schema import Mismatch
 from aam.training.target import Target
 
-FORMAT = 2
+FORMAT = 3
 """Version of the checkpoint format; newer ones are refused, older ones converted when read."""
 
 
@@ -99,16 +99,11 @@ def from_plain(stored: Any, path: Path) -> ModelConfig:
     """Build a configuration from the output of `to_plain`.
 
     Raises:
-        DataError: the format is newer, or the vocabulary differs.
+        DataError: the format is another, or the vocabulary differs.
         Mismatch: an entry is missing, of another type or out of range.
     """
     version = schema.parse(_VERSION, stored, "aam")
-    if version["format"] > FORMAT:
-        raise DataError(
-            "The checkpoint was written by a newer version",
-            f"'{path}', aam {version['version']}, format {version['format']}",
-            f"use that version (this is {__version__})",
-        )
+    schema.check_format(version["format"], FORMAT, f"'{path}', aam {version['version']}")
     if version["vocabulary"] != "".join(LETTERS):
         raise DataError(
             "The checkpoint has a different vocabulary",

@@ -14,7 +14,7 @@ from aam.data.sequences import encode
 from aam.data.simulation.simulate import simulate
 from aam.members.base import F64, Labels, Samples, Tokens
 from aam.members.dendrogram import Dendrogram, Places
-from aam.members.kernel import CLADE_SHARES, Kernel, KernelModel
+from aam.members.kernel import CLADE_SHARES, Kernel
 from aam.members.kernel_inputs import products
 from aam.members.kernel_ridge import PENALTIES, fit_ridge
 from aam.members.similarity import log_abundances
@@ -158,16 +158,3 @@ def test_an_effect_of_clades_is_found() -> None:
         return float(np.corrcoef(found, labels.values[predicted])[0, 1])
 
     assert score(Kernel()) > score(Kernel(clades=False)) + 0.1
-
-
-def test_a_kernel_of_an_earlier_checkpoint_has_no_clades(study: tuple[Samples, Labels]) -> None:
-    samples, labels = study
-    kernel = Kernel(clades=False)
-    fitted = kernel.fit(kernel.read(samples, samples.tokens_FL), labels, 0)
-    arrays = fitted.arrays()
-    assert not {"clade_scale", "parents", "heights"} & set(arrays)
-    restored = Kernel().restore(arrays, 150, 1)
-    assert isinstance(restored, KernelModel)
-    assert restored.summands.clades is None
-    inputs = Kernel().read(samples, samples.tokens_FL)
-    assert restored.predict(inputs) == pytest.approx(fitted.predict(inputs))

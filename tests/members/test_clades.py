@@ -6,11 +6,8 @@ import numpy as np
 import pytest
 from scipy import sparse
 
-from aam.contract.options.commands.studies import Simulate
 from aam.data.sequences import encode
-from aam.data.simulation.simulate import simulate
 from aam.members.base import Labels, Samples
-from aam.members.estimators import ESTIMATORS
 from aam.members.forest import Forest, ForestInputs, ForestModel, clades, membership
 
 
@@ -64,22 +61,3 @@ def test_an_effect_that_a_clade_shares_is_found() -> None:
     importance = model.impurity_decrease(inputs)
     assert importance[:30].sum() > 0.8
     assert importance.sum() == pytest.approx(1)
-
-
-def test_a_forest_of_an_earlier_checkpoint_reads_the_asvs_alone() -> None:
-    options = Simulate(
-        output_dir=None,  # type: ignore[arg-type]
-        samples=40, asvs=80, length=60, richness=40, depth=2000,
-    )  # fmt: skip
-    study = simulate(options)
-    samples = Samples(sparse.csr_array(study.counts), encode(study.sequences, None))
-    inputs = Forest().read(samples, samples.tokens_FL)
-    labels = Labels.of(study.ph.astype(np.float64), (), None)
-    without = ForestInputs(inputs.abundances)
-    fitted = Forest(20, n_jobs=1).fit(without, labels, 0)
-    arrays = fitted.arrays()
-    assert "clades_VF" not in arrays
-    model = ESTIMATORS["forest"].restore(arrays, 80, 1)
-    assert isinstance(model, ForestModel)
-    assert model.clades_VF is None
-    assert model.predict(inputs) == pytest.approx(fitted.predict(without))

@@ -146,9 +146,6 @@ def test_the_kernel_predicts_between_the_lowest_and_the_highest_label(
     highest = numbers.values[low].max()
     assert model.predict(inputs).max() == highest
     assert dataclasses.replace(model, limits=np.empty(0)).predict(inputs).max() > highest
-    earlier = model.arrays().copy()
-    del earlier["limits"]
-    assert Kernel().restore(earlier, 200, 1).predict(inputs).max() > highest
 
 
 def test_a_skewed_target_is_fitted_with_equal_weights(samples: Samples, numbers: Labels) -> None:

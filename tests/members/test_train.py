@@ -131,19 +131,6 @@ def test_predict_needs_the_checkpoint_alone(run: Path, study: Path, tmp_path: Pa
     assert own < other
 
 
-@pytest.mark.medium
-def test_the_equal_weights_of_earlier_checkpoints_are_kept(
-    run: Path, study: Path, tmp_path: Path
-) -> None:
-    content = torch.load(run / "checkpoints" / checkpoint.NAME, weights_only=True)
-    content["ensemble"]["weights"] = {"kernel": 0.5, "forest": 0.5}
-    torch.save(content, tmp_path / checkpoint.NAME)
-    assert predict(tmp_path / checkpoint.NAME, study, tmp_path / "p.tsv") == 0
-    found = read(tmp_path / "p.tsv")
-    mean = (found["kernel_predicted"] + found["forest_predicted"]) / 2
-    assert found["predicted"].to_numpy() == pytest.approx(mean.to_numpy())
-
-
 @pytest.mark.slow
 def test_classes_have_calibrated_probabilities(study: Path, tmp_path: Path) -> None:
     assert train(study, tmp_path / "site", "--classifier", "--folds", 4, column="site") == 0
@@ -321,6 +308,8 @@ def test_damaged_ensembles_are_refused(run: Path, study: Path, tmp_path: Path) -
     for changed in (
         lambda content: content["ensemble"]["weights"].pop("kernel"),
         lambda content: content["ensemble"].update(format=99),
+        lambda content: content["ensemble"].update(format=2),
+        lambda content: content.pop("training"),
         lambda content: content["ensemble"].update(temperature=0.0),
         lambda content: content["members"]["forest"].pop("values"),
         lambda content: content["members"].update(network={}),

@@ -7,10 +7,10 @@ from pathlib import Path
 
 import biom
 import numpy as np
-import pandas as pd
 import pytest
 import torch
 
+from aam.contract.errors import DataError
 from tests.support.commands import aam, read
 from tests.support.runs import predict
 
@@ -33,18 +33,21 @@ def test_a_checkpoint_alone_predicts_what_the_run_did(
             assert found[column].tolist() == expected[column].tolist()
 
 
-def test_a_checkpoint_of_the_first_format_is_read(
-    study_dir: Path, numbers: Path, tmp_path: Path
+@pytest.mark.parametrize(("number", "version"), [(2, "an earlier"), (99, "a newer")])
+def test_a_checkpoint_of_another_format_is_refused(
+    study_dir: Path,
+    numbers: Path,
+    tmp_path: Path,
+    capsys: pytest.CaptureFixture[str],
+    number: int,
+    version: str,
 ) -> None:
-    best = numbers / "checkpoints/best.ckpt"
-    content = torch.load(best, weights_only=True)
-    content["aam"]["format"] = 1
-    name = "network.encoder.distance.scale"
-    content["state_dict"][name] = content["state_dict"][name].squeeze()
-    torch.save(content, tmp_path / "first.ckpt")
-    table = study_dir / "table.biom"
-    found = predict(table, tmp_path / "first.ckpt", tmp_path / "first.tsv")
-    pd.testing.assert_frame_equal(found, predict(table, best, tmp_path / "now.tsv"))
+    content = torch.load(numbers / "checkpoints/best.ckpt", weights_only=True)
+    content["aam"]["format"] = number
+    torch.save(content, tmp_path / "other.ckpt")
+    args = ("--table", study_dir / "table.biom", "--model", tmp_path / "other.ckpt")
+    assert aam("predict", *args, "--output", tmp_path / "p.tsv") == DataError.status
+    assert f"was written by {version} version: " in " ".join(capsys.readouterr().err.split())
 
 
 def test_predictions_do_not_depend_on_the_other_samples_or_on_any_order(

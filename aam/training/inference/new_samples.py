@@ -69,8 +69,8 @@ NO_COMPARISON = Comparison(
     {},
     (
         (
-            "The checkpoint of an earlier version has no data about its training samples: these "
-            "samples cannot be compared with them. Train again for the comparison.",
+            "The checkpoint is of a run that has not ended and has no data about its training "
+            "samples: these samples cannot be compared with them.",
             False,
         ),
     ),

@@ -43,7 +43,7 @@ class LoadedModel:
         config: of the model.
         network: with its weights.
         attention: entry of the run record about attention (`aam.numerics.backend_selection`).
-        training: summary of its training samples; None in checkpoints of earlier versions.
+        training: summary of its training samples; None in checkpoints of runs that have not ended.
     """
 
     config: ModelConfig

@@ -146,7 +146,7 @@ def read(path: Path) -> tuple[ModelConfig, dict[str, Any]]:
 
     Raises:
         MissingInput: the file may not be read.
-        DataError: it is damaged, of another program, or newer than this program.
+        DataError: it is damaged, of another program, or of another version's format.
     """
     sharded = sharded_checkpoint.is_sharded(path)
     return validate(sharded_checkpoint.read(path) if sharded else archive.read(path), path)
@@ -156,7 +156,8 @@ def validate(content: Any, path: Path) -> tuple[ModelConfig, dict[str, Any]]:
     """Return the model configuration and the content of a checkpoint, validated.
 
     Raises:
-        DataError: it is of another program, invalid, or newer than this program; `path` is named.
+        DataError: it is of another program, invalid, or of another version's format; `path` is
+            named.
     """
     if not isinstance(content, dict) or _KEY not in content:
         raise DataError(
@@ -165,8 +166,6 @@ def validate(content: Any, path: Path) -> tuple[ModelConfig, dict[str, Any]]:
     try:
         config = from_plain(content[_KEY], path)
         check_content(content)
-        if content[_KEY]["format"] < 2:
-            _from_first_format(content["state_dict"])
         check_weights(config, content["state_dict"])
         content[TRAINING] = training_summary.parse(
             content.get(TRAINING), config.shape.embedding_dim
@@ -214,13 +213,6 @@ def add_training_summary(path: Path, summary: TrainingSummary) -> None:
     content = archive.read(file) | {TRAINING: vars(summary)}
     with atomic_write(file) as temporary:
         torch.save(content, temporary)
-
-
-def _from_first_format(weights: dict[str, torch.Tensor]) -> None:
-    """Convert the weights of format 1, where the scale of distances is a scalar."""
-    for name, value in weights.items():
-        if name.endswith("distance.scale") and value.numel() == 1:
-            weights[name] = value.reshape(1)
 
 
 def add_config(content: dict[str, Any], config: ModelConfig) -> None:
