@@ -30,7 +30,7 @@ from aam.contract.options import (
     specs,
     split_command,
 )
-from aam.contract.options.device import DeviceOptions, ScaleOptions
+from aam.contract.options.device import DeviceOptions, ScaleOptions, uses_network
 from aam.contract.run_record import Record
 
 INTERRUPTED = 130
@@ -93,7 +93,7 @@ def _dispatch(arguments: list[str]) -> int:
         _set_threads(device, os.environ)
     scale = getattr(options, "scale", None)
     first, _, second = name.partition(" ")
-    if isinstance(scale, ScaleOptions) and not second:
+    if isinstance(scale, ScaleOptions) and uses_network(options) and not second:
         from aam.distributed import local_ranks
 
         number = local_ranks.ranks_to_start(scale, options.device, options.loop.batch_samples)

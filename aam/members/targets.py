@@ -29,7 +29,13 @@ from aam.data.splits import write_splits
 from aam.data.study import load_study
 from aam.members import checkpoint
 from aam.members.tables import join_targets
-from aam.members.train import choose_folds, choose_members, several_processes, train
+from aam.members.train import (
+    check_processes,
+    choose_folds,
+    choose_members,
+    several_processes,
+    train,
+)
 from aam.training.inference.output_tables import write_table
 from aam.training.run_files import checkpoints, run_folder
 
@@ -67,6 +73,7 @@ def train_targets(options: Train) -> dict[str, ScoredPredictions | None]:
     members = choose_members(options)
     folds = choose_folds(options, members)
     options = dataclasses.replace(options, members=members, folds=folds)
+    check_processes(options)
     _check(options, columns)
     folder, run = options.run.output_dir, options.run
     resumed = run.resume_from is not None

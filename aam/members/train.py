@@ -46,7 +46,6 @@ from aam.training.pretrained import choose_length, read_pretrained_encoder
 from aam.training.run_files import run_folder
 from aam.training.target_transforms import TargetScale
 
-DEFAULT: tuple[MemberName, ...] = ("kernel", "forest")
 """Members without a pretrained encoder; docs/results.md compares them."""
 
 _EVERY_MEMBER = (
@@ -75,6 +74,7 @@ def train(options: Train) -> ScoredPredictions | None:
     members = choose_members(options)
     folds = choose_folds(options, members)
     options = dataclasses.replace(options, members=members, folds=folds)
+    check_processes(options)
     if checkpoint.TRANSFORMER not in members:
         return _train_estimators(options)
     if several_processes(options) and reads_metadata(options.covariates):
@@ -125,6 +125,20 @@ def several_processes(options: Train) -> bool:
     return options.scale.fsdp or read_environment(os.environ).world_size > 1
 
 
+def check_processes(options: Train) -> None:
+    """Refuse several processes without the transformer: each would train the same models.
+
+    Raises:
+        UsageError: --processes, torchrun or srun start several.
+    """
+    number = options.scale.processes
+    if not options.uses_network and (number > 1 or several_processes(options)):
+        started = f"--processes {number}" if number > 1 else "started by torchrun or srun"
+        evidence = f"{started}, with --members {' '.join(options.chosen_members)}"
+        remedy = "start one process, or add transformer to --members"
+        raise UsageError("Several processes for models that train in one", evidence, remedy)
+
+
 def choose_folds(options: Train, members: tuple[MemberName, ...]) -> int | Literal["auto"]:
     """Return the number of folds; 'auto' remains without the transformer, see `split_samples`."""
     return transformer_folds(options) if checkpoint.TRANSFORMER in members else options.folds
@@ -138,7 +152,7 @@ def choose_members(options: Train) -> tuple[MemberName, ...]:
     """
     members = options.members
     if not members:
-        members = DEFAULT if options.pretrained_encoder is None else ("transformer",)
+        members = options.chosen_members
         also = "" if options.pretrained_encoder is None else " (because of --pretrained-encoder)"
         info(f"Members: {', '.join(members)}{also}; --members chooses others.")
     if len(set(members)) < len(members):

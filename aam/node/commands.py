@@ -26,11 +26,6 @@ class NodeCommand(ParsedCommand):
         return self.option("--output-dir") is not None
 
     @property
-    def takes_gpu(self) -> bool:
-        """Whether it computes on a GPU, which `--device cpu` prevents."""
-        return self.value("--device") not in (None, "cpu")
-
-    @property
     def in_place(self) -> bool:
         """Whether every rank, or several jobs, write to the run folder: all nodes share it."""
         return bool(self.value("--fsdp-sharded-checkpoint") or self.option("--trials-only"))

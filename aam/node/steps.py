@@ -36,7 +36,7 @@ def prepare(settings: Settings, argv: Sequence[str], variables: Mapping[str, str
         AamError: the job cannot run; the first second shows it.
     """
     command = read(argv, settings.directory)
-    if settings.vendor and command.takes_gpu:
+    if settings.vendor and command.computes_on_gpu:
         topology.require_gpus(VENDORS[settings.vendor], settings.ranks)
     require_inputs(command)
     folder = settings.node_folder
@@ -133,9 +133,9 @@ def run(settings: Settings, argv: Sequence[str], variables: Mapping[str, str]) -
     if shared is not None and _continues(shared, variables):
         command = resumed(command)
     size = int(variables.get("SLURM_STEP_NUM_TASKS") or 1)
-    if size > 1 and not any(command.value(flag) for flag in STRATEGIES):
+    if size > 1 and command.uses_network and not any(command.value(f) for f in STRATEGIES):
         command = command.with_values({"--distributed": True})
-    if settings.vendor and command.takes_gpu and "--device" not in command.given:
+    if settings.vendor and command.computes_on_gpu and "--device" not in command.given:
         command = command.with_values({"--device": GPU})
     environment = {**variables, **rank_variables(settings, variables)}
     _bind_cpus(settings, int(variables.get("SLURM_LOCALID", "0")))

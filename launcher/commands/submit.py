@@ -11,7 +11,7 @@ from pathlib import Path
 from typing import Any
 
 from aam.contract.errors import AamError, ConfigurationError, Unavailable, UsageError
-from aam.contract.options import build, names, options_of, parse_known, specs
+from aam.contract.options import build, names, options_of, parse_command, parse_known, specs
 from aam.contract.shards import Shard, table_of
 from aam.contract.yaml_document import Entry, read_entries
 from launcher import config, input_files
@@ -138,7 +138,11 @@ def decided(
         shared, tasks = tasks_of(shared, _grid(requested.array, request.command))
     number = requested.shards or requested.array_tasks or len(tasks)
     log = _log(paths, bool(number))
-    what = decide.allocation(request.command, requested, site, log, number)
+    # Of the tasks of an array one may compute with the network, by the members that it has.
+    varied = (replace(request, given={**request.given, **parse_command(request.command, task,
+              incomplete=True)}) for task in tasks)  # fmt: skip
+    planned = next((task for task in varied if task.uses_network), request)
+    what = decide.allocation(planned, requested, site, log, number)
     here = detect()
     node = node_of(site, here, what.ranks)
     available = inventory.built(settings, catalog)
@@ -150,7 +154,7 @@ def decided(
     mounts = requested_mounts(settings)
     context = LaunchContext(folder, NODE_FOLDER, os.path.expanduser("~"), False, mounts)
     inputs = LaunchInputs(
-        request, node, catalog, settings, available, native.detect_stack(), context, paths
+        planned, node, catalog, settings, available, native.detect_stack(), context, paths
     )
     try:
         choice = choose(inputs)

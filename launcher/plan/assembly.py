@@ -151,9 +151,10 @@ def _processes(request: Request, gpus: Sequence[Gpu]) -> tuple[list[str], list[D
     number = request.launcher_options.get("--gpus")
     if number is None:
         return [], []
-    if request.option("--processes") is None:
-        evidence = f"`{request.command}` is one process"
-        raise UsageError("--gpus is for commands that train", evidence, "leave it out")
+    if request.option("--processes") is None or not request.uses_network:
+        without = "" if request.uses_network else " without the transformer"
+        evidence = f"`{request.command}`{without} is one process"
+        raise UsageError("--gpus is for commands that train a network", evidence, "leave it out")
     if gpus and number > len(gpus):
         evidence = f"--gpus {number}, {len(gpus)} x {gpus[0].product}"
         raise UsageError("More GPUs than there are", evidence, "ask for fewer, or submit a job")

@@ -44,14 +44,14 @@ class Request(ParsedCommand):
     def gpu_use(self, slurm: Slurm | None) -> GpuUse:
         """Return the GPU use of the command in its allocation.
 
-        `--device cpu` and commands without that option never use one. Another `--device` than
-        `auto`, `--gpus` and a Slurm allocation with GPUs require one, so that a job whose GPU is
-        not visible fails in its first second instead of training on the processor for its whole
-        allocation.
+        `--device cpu`, commands without that option and those without the network never use one.
+        Another `--device` than `auto`, `--gpus` and a Slurm allocation with GPUs require one, so
+        that a job whose GPU is not visible fails in its first second instead of training on the
+        processor for its whole allocation.
         """
-        device = self.value("--device")
-        if device in (None, "cpu"):  # None: the command has no such option
+        if not self.computes_on_gpu:
             return "never"
+        device = self.value("--device")
         allocated = "--gpus" in self.launcher_options or bool(slurm and slurm.gpus)
         return "required" if device != "auto" or allocated else "automatic"
 

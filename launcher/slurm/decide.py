@@ -7,6 +7,7 @@ from collections.abc import Sequence
 from dataclasses import replace
 
 from aam.contract.errors import ConfigurationError, UsageError
+from aam.contract.options import ParsedCommand
 from launcher.engines import ENGINES
 from launcher.engines.base import assignments
 from launcher.engines.sif import mount_option
@@ -35,21 +36,23 @@ NOT_PASSED = ("AAM_*", "TERM", "COLORTERM", "NO_COLOR", "COLUMNS")
 
 
 def allocation(
-    command: str, requested: SubmitOptions, site: Site, log: str, tasks: int = 0
+    command: ParsedCommand, requested: SubmitOptions, site: Site, log: str, tasks: int = 0
 ) -> Allocation:
     """Return what a job requests of Slurm.
 
     Raises:
         UsageError: several ranks for a command that runs in one process.
     """
-    trains = resumable(command)
-    several = trains and not shares_trials(command)
+    trains = resumable(command.command)
+    shared = trains and not shares_trials(command.command)
+    several = shared and command.uses_network
     nodes = requested.nodes
     ranks = requested.gpus or (max(1, site.number("gpus_per_node")) if several else 1)
     if nodes * ranks > 1 and not several:
         evidence = f"{nodes} nodes, {ranks} GPUs each"
         remedy = "leave --nodes and --gpus out"
-        raise UsageError(f"`{command}` runs in one process", evidence, remedy)
+        without = " without the transformer" if shared else ""
+        raise UsageError(f"`{command.command}`{without} runs in one process", evidence, remedy)
     time = requested.time or site.text("max_time")
     request = site.text("gpu_request").replace("{gpus}", str(ranks))
     if request:
@@ -62,7 +65,7 @@ def allocation(
         if value:
             _require(NAME, value, where)
     return Allocation(
-        name=requested.job_name or command,
+        name=requested.job_name or command.command,
         nodes=nodes,
         ranks=ranks,
         time=time,

@@ -14,6 +14,7 @@ from pathlib import Path
 
 from aam import __version__
 from aam.contract.files import atomic_write
+from aam.contract.options import ParsedCommand
 from launcher import config
 from launcher.engines import ENGINES
 from launcher.engines.base import assignments
@@ -77,7 +78,7 @@ def _job_script(name: str, site: Site) -> str:
 
 def _job(name: str, site: Site) -> Job:
     command, requested = JOBS[name]
-    what = decide.allocation(command, requested, site, "%x-%j.out")
+    what = decide.allocation(ParsedCommand(command), requested, site, "%x-%j.out")
     runs = Program(
         command=command,
         options=None,

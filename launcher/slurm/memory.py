@@ -31,13 +31,9 @@ SIZES = ("--batch-size", "--asv-chunk")
 
 def predicts(request: Request, site: Site) -> bool:
     """Return whether the memory of a command on the GPUs of a site is to be predicted."""
-    trains = request.command == "pretrain" or (
-        request.command == "train"
-        and (request.value("--pretrained-encoder") or "transformer" in request.value("--members"))
-    )
+    trains = request.command in ("pretrain", "train") and request.computes_on_gpu
     fitted = any(request.value(flag) == "auto" for flag in SIZES) if trains else True
-    known = site.number("gpu_memory_gb") > 0 and request.gpu_use(None) != "never"
-    return bool(trains) and not fitted and known
+    return trains and not fitted and site.number("gpu_memory_gb") > 0
 
 
 def check(

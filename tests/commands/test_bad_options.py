@@ -97,6 +97,34 @@ def test_options_that_contradict(
     refused(getattr(bench, command)(*given), USAGE, message)
 
 
+TORCHRUN = {"RANK": "1", "WORLD_SIZE": "2", "LOCAL_RANK": "1", "LOCAL_WORLD_SIZE": "2",
+            "MASTER_ADDR": "127.0.0.1", "MASTER_PORT": "2"}  # fmt: skip
+
+
+@pytest.mark.parametrize(
+    ("flags", "variables", "evidence"),
+    [
+        ("--processes 2 --distributed", {}, "--processes 2, with --members kernel forest"),
+        ("--processes 2 --metadata-column age,site", {}, "--processes 2"),
+        ("--members kernel", TORCHRUN, "started by torchrun or srun, with --members kernel"),
+    ],
+)
+def test_kernel_and_forest_train_in_one_process(
+    bench: Bench,
+    refused: Refused,
+    monkeypatch: pytest.MonkeyPatch,
+    flags: str,
+    variables: dict[str, str],
+    evidence: str,
+) -> None:
+    for name, value in variables.items():
+        monkeypatch.setenv(name, value)
+    study = ("--table", bench.good / "table.biom", "--metadata", bench.good / "metadata.tsv")
+    given = (*study, "--metadata-column", "age", "--output-dir", bench.out, *flags.split())
+    phrases = (evidence, "start one process, or add transformer to --members")
+    refused(aam("train", *given), USAGE, "Several processes for models that train in one", *phrases)
+
+
 @pytest.mark.skipif(torch.cuda.is_available(), reason="there is a GPU")
 @pytest.mark.parametrize("command", ["pretrain", "train"])
 def test_a_gpu_that_is_not_there(bench: Bench, refused: Refused, command: str) -> None:

@@ -8,7 +8,7 @@ from pathlib import Path
 
 import pytest
 
-from aam.contract.errors import NotPermitted
+from aam.contract.errors import NotPermitted, UsageError
 from aam.contract.yaml_document import load
 from launcher.detect import detect
 from launcher.engines import ENGINES, command, shell_line
@@ -128,6 +128,41 @@ def test_a_fault_that_a_variable_avoids(mi300a: Host) -> None:
     assert dict(own.variables)["TORCH_BLAS_PREFER_HIPBLASLT"] == "1"
     other = planned(mi300a, *PRETRAIN, "--image", "rocm64")
     assert "TORCH_BLAS_PREFER_HIPBLASLT" not in dict(other.variables)
+
+
+# --- commands without the network
+
+TRAIN = ["train", "--table", "/d/t", "--metadata", "/d/m", "--metadata-column", "y",
+         "--output-dir", "/d/out"]  # fmt: skip
+
+
+@pytest.mark.parametrize(
+    ("more", "image"),
+    [
+        ([], "cpu"),
+        (["--members", "kernel"], "cpu"),
+        (["--device", "cuda"], "cpu"),
+        (["--members", "kernel", "transformer"], "rocm64"),
+        (["--pretrained-encoder", "/d/run"], "rocm64"),
+        (["--pretrained-encoder", "/d/run", "--device", "cpu"], "cpu"),
+    ],
+)
+def test_training_takes_gpus_for_the_network_alone(
+    mi300a: Host, more: list[str], image: str
+) -> None:
+    plan = planned(mi300a, *TRAIN, *more)
+    assert plan.image == image
+    assert bool(plan.devices) == (image != "cpu")
+
+
+def test_what_is_measured_is_the_network(mi300a: Host) -> None:
+    assert planned(mi300a, "bench", *TRAIN, "--members", "kernel").image == "rocm64"
+
+
+def test_several_processes_are_for_the_network_alone(mi300a: Host) -> None:
+    with pytest.raises(UsageError, match="`train` without the transformer is one process"):
+        planned(mi300a, *TRAIN, "--gpus", "2")
+    assert "--processes" in planned(mi300a, *TRAIN, "--members", "transformer", "--gpus", "2").argv
 
 
 # --- engines

@@ -258,6 +258,26 @@ def test_one_process_commands_take_one_gpu(place: Path) -> None:
     assert submit(place, "explain").returncode == 64
 
 
+def test_training_takes_the_gpus_of_a_node_for_the_network_alone(place: Path) -> None:
+    (place / "m.tsv").write_text("sample-id\ty\n")
+    args = ["--site", "./site.yaml", "--dry-run", "train", "--table", "table.biom", "--metadata",
+            "m.tsv", "--metadata-column", "y", "--output-dir", "out"]  # fmt: skip
+    done = submit(place, *args)
+    assert done.returncode == 0, done.stderr
+    assert "#SBATCH --ntasks-per-node=1\n" in done.stdout
+    assert f"image={place}/images/cpu.sif" in done.stdout
+    assert "/dev/kfd" not in done.stdout
+    refused = submit(place, *args, "--gpus", "4")
+    assert refused.returncode == 64
+    assert "`train` without the transformer runs in one process: 1 nodes, 4 GPUs" in refused.stderr
+    network = submit(place, *args, "--members", "transformer").stdout
+    assert "#SBATCH --ntasks-per-node=4\n" in network
+    assert f"image={place}/images/rocm64.sif" in network
+    (place / "members.yaml").write_text("members: [kernel, transformer]\n")
+    varied = submit(place, *args, "--array", "members.yaml").stdout
+    assert f"image={place}/images/rocm64.sif" in varied
+
+
 @pytest.mark.parametrize("args", [["--nodes=2", "a", "--time", "5"], ["a", "--nodes", "2"]])
 def test_options_of_the_job_stand_anywhere(args: list[str]) -> None:
     found, rest = parse_known(specs(SubmitOptions), args)

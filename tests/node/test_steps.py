@@ -52,8 +52,8 @@ def test_paths_become_absolute_and_are_sorted_by_role(tmp_path: Path) -> None:
     assert found.run_folder == tmp_path / "runs/a"
     assert found.argv[:3] == ("pretrain", "--table", str(tmp_path / "t.biom"))
     assert found.argv[-6:] == ("--resume-from", "auto", "--seed", "1", "--device", "cpu")
-    assert not found.takes_gpu
-    assert read(args[:-2], tmp_path).takes_gpu
+    assert not found.computes_on_gpu
+    assert read(args[:-2], tmp_path).computes_on_gpu
     assert not found.in_place
     assert read([*args, "--fsdp-sharded-checkpoint"], tmp_path).in_place
     assert read(["search", "--output-dir", "out"], tmp_path).in_place  # other jobs write there too

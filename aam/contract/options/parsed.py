@@ -8,8 +8,9 @@ from pathlib import Path
 from typing import Any, TypeVar
 
 from aam.contract.options.command_line import arguments as spelled
-from aam.contract.options.commands import options_of
-from aam.contract.options.field import OptionSpec, Role
+from aam.contract.options.commands import find, options_of
+from aam.contract.options.device import uses_network
+from aam.contract.options.field import OptionSpec, Role, build
 
 Self = TypeVar("Self", bound="ParsedCommand")
 
@@ -29,6 +30,19 @@ class ParsedCommand:
         """Return the value of an option, its default included; None without such an option."""
         spec = self.option(flag)
         return self.given.get(flag, spec.default if spec else None)
+
+    @property
+    def uses_network(self) -> bool:
+        """Whether it computes with the network, by the values that are given."""
+        options_class = find(self.command)
+        assert options_class is not None, self.command
+        absent = {spec.flag: None for spec in options_of(self.command) if spec.required}
+        return uses_network(build(options_class, {**absent, **self.given}))
+
+    @property
+    def computes_on_gpu(self) -> bool:
+        """Whether it computes on a GPU where there is one."""
+        return self.value("--device") not in (None, "cpu") and self.uses_network
 
     def paths(self, role: Role) -> tuple[tuple[OptionSpec, Path], ...]:
         """Return option and path of everything that is read ("input") or written ("output")."""

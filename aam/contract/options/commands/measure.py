@@ -5,7 +5,7 @@ from pathlib import Path
 from typing import Literal
 
 from aam.contract.options.commands.pretrain import Pretrain
-from aam.contract.options.commands.train import Train
+from aam.contract.options.commands.train import TrainNetwork
 from aam.contract.options.field import ABOVE_ZERO, ONE_OR_MORE, ZERO_OR_MORE, option
 
 Subject = Literal[
@@ -82,7 +82,7 @@ class BenchPretrain(Pretrain):
 
 
 @dataclass(frozen=True, kw_only=True)
-class BenchTrain(Train):
+class BenchTrain(TrainNetwork):
     """Measure the speed and memory of `aam train` with one setting varied at a time.
 
     Takes the options of `aam train`; only the transformer is measured.
@@ -114,7 +114,7 @@ class TunePretrain(Pretrain):
 
 
 @dataclass(frozen=True, kw_only=True)
-class TuneTrain(Train):
+class TuneTrain(TrainNetwork):
     """Find faster settings of `aam train` that train the same network.
 
     Takes the options of `aam train`; only the transformer is measured.
@@ -208,7 +208,7 @@ class ProfilePretrain(Pretrain):
 
 
 @dataclass(frozen=True, kw_only=True)
-class ProfileTrain(Train):
+class ProfileTrain(TrainNetwork):
     """Show what limits `aam train`: torch.profiler records some steps of it.
 
     Takes the options of `aam train`; only the transformer is profiled.

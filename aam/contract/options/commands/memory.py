@@ -5,7 +5,7 @@ from pathlib import Path
 from typing import Literal
 
 from aam.contract.options.commands.pretrain import Pretrain
-from aam.contract.options.commands.train import Train
+from aam.contract.options.commands.train import TrainNetwork
 from aam.contract.options.device import MixedPrecision
 from aam.contract.options.field import GIBIBYTES, ONE_OR_MORE, option
 from aam.contract.options.study import TableOptions
@@ -68,7 +68,7 @@ class MemoryPretrain(Pretrain):
 
 
 @dataclass(frozen=True, kw_only=True)
-class MemoryTrain(Train):
+class MemoryTrain(TrainNetwork):
     """Predict the peak memory of a step of the network in `aam train` on a GPU, without one.
 
     Takes the options of `aam train`; nothing is trained or written. --processes is the number of

@@ -125,3 +125,21 @@ class Train:
     best_metric: Literal["val_loss", "r2", "mae", "accuracy", "f1"] = option(
         "Validation metric that chooses the best epoch (best.ckpt).", default="val_loss"
     )
+
+    @property
+    def chosen_members(self) -> tuple[MemberName, ...]:
+        """The models to train: those of --members, or the default ones."""
+        if self.members:
+            return self.members
+        return ("kernel", "forest") if self.pretrained_encoder is None else ("transformer",)
+
+    @property
+    def uses_network(self) -> bool:
+        """Whether it computes with the network, see `aam.contract.options.device.uses_network`."""
+        return "transformer" in self.chosen_members
+
+
+class TrainNetwork(Train):
+    """Options of `aam train` for commands that concern its network alone."""
+
+    uses_network = True
