@@ -62,8 +62,6 @@ def process_group(
     if ranks.world_size > 1 and is_gpu(place):
         place = _select_gpu(ranks)
     print_device(place)
-    if scale.sync_batchnorm:
-        info("--sync-batchnorm: there is no batch norm in the network; nothing to synchronise.")
     if ranks.world_size == 1 and not scale.fsdp:
         if scale.distributed or scale.data_parallel:
             info("One process: torchrun, srun or `aam-launch --gpus` start several.")

@@ -133,10 +133,6 @@ class ScaleOptions:
         "Split every batch among all GPUs of this machine; starts one process for each.",
         default=False,
     )
-    sync_batchnorm: bool = resumable_option(
-        "Accepted without effect: the network has no batch norm.",
-        default=False,
-    )
     processes: int = resumable_option(
         "Processes to start on this machine, one for each GPU or each group of CPU cores; 0: start "
         "none (one process, or processes of torchrun or srun).",

@@ -10,8 +10,8 @@ from .framework import plugin
 
 _OF_A_RUN = {"output_dir", "overwrite", "resume_from", "checkpoint_every_n_steps"}
 _OF_PROCESSES = {
-    "distributed", "fsdp", "fsdp_sharded_checkpoint", "data_parallel", "sync_batchnorm",
-    "processes", "rank_timeout",
+    "distributed", "fsdp", "fsdp_sharded_checkpoint", "data_parallel", "processes",
+    "rank_timeout",
 }  # fmt: skip
 _OF_ARTIFACTS = {
     "metadata_column", "group_column", "where", "color_by", "engine", "shard",
