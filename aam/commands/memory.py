@@ -4,34 +4,29 @@ from __future__ import annotations
 
 from aam.contract.errors import DataError
 from aam.contract.options.commands.memory import (
-    MemoryFactory,
     MemoryPredict,
     MemoryPretrain,
     MemoryTrain,
 )
 from aam.data.study import load_study
 from aam.members import checkpoint
-from aam.performance.memory.factory import factory_memory
 from aam.performance.memory.report import show_step, show_training
 from aam.performance.memory.runs import predict_inference, pretraining_run, training_run
 from aam.training.inference.prediction import checkpoint_files
 from aam.training.run_files import checkpoints
 
 
-def run(options: MemoryPretrain | MemoryTrain | MemoryPredict | MemoryFactory) -> None:
+def run(options: MemoryPretrain | MemoryTrain | MemoryPredict) -> None:
     """Print the memory of a step on the samples with most ASVs, and the GPUs on which it fits.
 
     Raises:
         AamError: see the readers.
-        UsageError: the factory cannot be imported, or returns something else.
         DataError: the model has no network.
     """
     if isinstance(options, MemoryPretrain):
         show_training(pretraining_run(options), options)
     elif isinstance(options, MemoryTrain):
         show_training(training_run(options), options)
-    elif isinstance(options, MemoryFactory):
-        show_step(factory_memory(options), f"A step of {options.factory}", options.gpu)
     else:
         _show_inference(options)
 

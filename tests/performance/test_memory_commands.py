@@ -11,6 +11,8 @@ import pytest
 import torch
 
 from aam.contract.check_report import VARIABLE, compact, from_json, to_json
+from aam.contract.errors import DataError
+from aam.contract.options.commands.memory import StackOptions
 from aam.data.batch_shards import BatchShard
 from aam.data.batches import Batch, make_batch
 from aam.data.study import Study
@@ -18,6 +20,8 @@ from aam.distributed.environment import Ranks
 from aam.distributed.strategies import FSDP_ON_CPU
 from aam.performance.memory.batches import LargestBatches
 from aam.performance.memory.fit import largest
+from aam.performance.memory.report import show_step
+from aam.performance.memory.step import StepMemory
 from aam.training.data_loader import share_of
 from tests.support import local_ranks
 from tests.support.commands import aam
@@ -76,19 +80,22 @@ def test_the_memory_of_driver_and_libraries_is_that_of_the_check_report(
     of_gpu = tmp_path / "gpu.json"
     report = dataclasses.replace(from_json(of_cpu.read_text()), overhead=700 * 2**20)
     of_gpu.write_text(to_json(report))
-    command = ("memory", "factory", "tests.performance.test_memory_factory:build")
+    memory = StepMemory(parameters=1, optimizer=2, gradients=3, activations=4, peak=5)
+
+    def shown(path: Path | None) -> str:
+        show_step(memory, "A step", StackOptions(check_report=path))
+        return capsys.readouterr().out
+
     monkeypatch.delenv(VARIABLE, raising=False)
-    assert aam(*command) == 0
-    assert part("driver and libraries, assumed", capsys.readouterr().out) == 1024
-    assert aam(*command, "--check-report", of_gpu) == 0
-    assert part("driver and libraries, measured", capsys.readouterr().out) == 700
+    assert part("driver and libraries, assumed", shown(None)) == 1024
+    assert part("driver and libraries, measured", shown(of_gpu)) == 700
     monkeypatch.setenv(VARIABLE, to_json(compact(report), brief=True))
-    assert aam(*command) == 0
-    assert part("driver and libraries, measured", capsys.readouterr().out) == 700
-    assert aam(*command, "--check-report", of_cpu) == 65
-    assert "The check report has no memory of a GPU" in capsys.readouterr().err
+    assert part("driver and libraries, measured", shown(None)) == 700
+    with pytest.raises(DataError, match="The check report has no memory of a GPU"):
+        shown(of_cpu)
     of_gpu.write_text("{")
-    assert aam(*command, "--check-report", of_gpu) == 65
+    with pytest.raises(DataError):
+        shown(of_gpu)
 
 
 @pytest.mark.gpu

@@ -31,7 +31,6 @@ COMMANDS: dict[str, dict[str, str]] = {
         "memory pretrain": "memory.MemoryPretrain",
         "memory train": "memory.MemoryTrain",
         "memory predict": "memory.MemoryPredict",
-        "memory factory": "memory.MemoryFactory",
         "bench pretrain": "measure.BenchPretrain",
         "bench train": "measure.BenchTrain",
         "bench workload": "measure.BenchWorkload",

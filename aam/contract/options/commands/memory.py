@@ -6,7 +6,6 @@ from typing import Literal
 
 from aam.contract.options.commands.pretrain import Pretrain
 from aam.contract.options.commands.train import TrainNetwork
-from aam.contract.options.device import MixedPrecision
 from aam.contract.options.field import GIBIBYTES, ONE_OR_MORE, option
 from aam.contract.options.study import TableOptions
 from aam.contract.options.training import RunOptions
@@ -97,28 +96,4 @@ class MemoryPredict:
     input: TableOptions
     model: Path = option("Checkpoint or run folder with a network.", role="input")
     batch_size: int = option("Samples in a batch.", default=32, takes=ONE_OR_MORE, basic=True)
-    gpu: StackOptions
-
-
-@dataclass(frozen=True, kw_only=True)
-class MemoryFactory:
-    """Predict the peak memory of a training step of any network on a GPU, without one.
-
-    Examples:
-        aam memory factory qwen:step
-        aam memory factory qwen:step --mixed-precision bf16
-    """
-
-    factory: str = option(
-        "Function as module:function, without arguments, that returns the model, a batch and the "
-        "loss, a function of both; modules of the current folder are found. `--factory` can be "
-        "omitted.",
-        first=True,
-    )
-    optimizer: Literal["adamw", "adam", "sgd"] = option(
-        "Optimization algorithm.", default="adamw", basic=True
-    )
-    mixed_precision: MixedPrecision = option(
-        "Precision of the matrix products; 'auto' counts as bf16.", default="none", basic=True
-    )
     gpu: StackOptions
