@@ -31,6 +31,7 @@ from aam.contract.options import (
     split_command,
 )
 from aam.contract.options.device import DeviceOptions, ScaleOptions, uses_network
+from aam.contract.preflight import require_inputs
 from aam.contract.run_record import Record
 
 INTERRUPTED = 130
@@ -88,6 +89,7 @@ def _dispatch(arguments: list[str]) -> int:
         return 0
     name, rest = split_command(arguments, OWN)
     options = parse(name, rest)
+    require_inputs(options)
     _set_passive_waiting(os.environ)
     if isinstance(device := getattr(options, "device", None), DeviceOptions):
         _set_threads(device, os.environ)

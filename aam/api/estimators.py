@@ -30,6 +30,7 @@ from aam.contract.options.device import ScaleOptions
 from aam.contract.options.study import CovariateOptions, TableOptions, TargetOptions
 from aam.contract.options.training import RunOptions
 from aam.data.metadata import ID_HEADER, Metadata
+from aam.members.option_checks import resolve
 from aam.members.train import train
 
 _REPLACED = {"group_column", "loss_config"} | {
@@ -92,7 +93,7 @@ class _Estimator(_Parameters, BaseEstimator):  # type: ignore[misc]
             options = from_plain(Train, _nested(Train, values))
             check(options)
             with torch.random.fork_rng():
-                train(options)
+                train(resolve(options))
             self.model_ = load(options.run.output_dir, options.device.device)
 
     def _predict(self, X: Table) -> pd.DataFrame:

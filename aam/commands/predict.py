@@ -10,6 +10,7 @@ import pandas as pd
 from aam.console import info
 from aam.contract.files import refuse_existing
 from aam.contract.options.commands.use import Predict
+from aam.contract.preflight import target_folders
 from aam.contract.shards import file_of
 from aam.data.shards import facts_of, finished, take_shard
 from aam.members import checkpoint
@@ -30,7 +31,6 @@ from aam.training.inference.prediction import (
     load_samples,
     predict,
 )
-from aam.training.run_files import checkpoints
 
 
 def run(options: Predict) -> dict[str, object]:
@@ -42,7 +42,7 @@ def run(options: Predict) -> dict[str, object]:
         return facts
     tables: dict[str, pd.DataFrame] = {}
     facts = {}
-    for model in checkpoints.target_folders(options.model) or [options.model]:
+    for model in target_folders(options.model) or [options.model]:
         column, tables[column], comparison, found = _predict_target(replace(options, model=model))
         facts |= found
         comparison.show()

@@ -8,12 +8,12 @@ from aam.console import info
 from aam.contract.errors import UsageError
 from aam.contract.files import write_text
 from aam.contract.options.commands.use import Report
+from aam.contract.preflight import target_folders
 from aam.report.base import ReportInput
 from aam.report.colours import choose_colours
 from aam.report.models import compare_models
 from aam.report.page import page
 from aam.report.run import read_run
-from aam.training.run_files.checkpoints import target_folders
 
 
 def run(options: Report) -> None:

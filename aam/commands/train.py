@@ -6,13 +6,19 @@ import shlex
 
 from aam.console import info
 from aam.contract.options.commands.train import Train
-from aam.data.metrics import summary
-from aam.members.targets import train_targets
-from aam.report.terminal import show
+from aam.contract.preflight import check_run_folder, is_usable
+from aam.members.option_checks import resolve
 
 
 def run(options: Train) -> None:
     """Train the members; print the scores of the folds and the next command."""
+    check_run_folder(options.run.output_dir, is_usable(options.run))
+    options = resolve(options)
+    # PyTorch and scikit-learn take 3 CPU-seconds to import, which a refusal does without.
+    from aam.data.metrics import summary
+    from aam.members.targets import train_targets
+    from aam.report.terminal import show
+
     found = train_targets(options)
     for column, scored in found.items():
         if scored is None:  # the first rank prints

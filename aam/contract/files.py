@@ -45,7 +45,7 @@ def require(path: Path, what: str) -> Path:
     try:
         status = path.stat()
     except (FileNotFoundError, NotADirectoryError):
-        remedy = nearest(path.name, _names(path.parent), "check the path")
+        remedy = nearest(path.name, names_beside(path), "check the path")
         raise MissingInput(f"No {what}", f"'{path}' does not exist", remedy) from None
     except (OSError, ValueError) as error:
         reason = f"'{path}', {getattr(error, 'strerror', None) or error}"
@@ -65,10 +65,10 @@ def require(path: Path, what: str) -> Path:
     return path
 
 
-def _names(folder: Path) -> list[str]:
-    """List at most 1,000 names of a folder; none if it cannot be read."""
+def names_beside(path: Path) -> list[str]:
+    """List at most 1,000 names in the folder of `path`; none if it cannot be read."""
     try:
-        with os.scandir(folder) as entries:
+        with os.scandir(path.parent) as entries:
             return [entry.name for entry in itertools.islice(entries, 1000)]
     except OSError:
         return []

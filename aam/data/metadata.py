@@ -7,8 +7,11 @@ so that 2538.10 and 2538.1 are two samples; `numeric_target` and `class_target` 
 from __future__ import annotations
 
 import csv
+import gzip
+import io
 import re
 import tempfile
+import zlib
 from collections import Counter
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
@@ -42,6 +45,16 @@ ID_HEADER = "sample-id"
 
 OLD_ID_HEADER = "sample_id"
 """The same header in tables of earlier versions, which are still read."""
+
+_ID_HEADERS = frozenset(
+    {"id", "sampleid", "sample id", "sample-id", "featureid", "feature id", "feature-id"}
+)
+"""First headers that QIIME 2 accepts, in any case."""
+
+_OLD_HEADERS = frozenset(
+    {"#SampleID", "#Sample ID", "#OTUID", "#OTU ID", "sample_name", OLD_ID_HEADER}
+)
+"""First headers of older programs, and of Qiita, that QIIME 2 accepts in this spelling."""
 
 _LISTED_COLUMNS = 50
 _FEW_SAMPLES = 10
@@ -78,6 +91,19 @@ class Metadata:
 
     def _texts(self, column: str, sample_ids: Sequence[str]) -> list[str | None]:
         """Return the cell of each sample as it is in the file, None where the sample has no row."""
+        self.require(column)
+        cells = dict(zip(self.ids, self.columns[column], strict=True))
+        texts = [cells.get(name) for name in sample_ids]
+        if all(text is None for text in texts):
+            raise self.no_common_sample(sample_ids)
+        return texts
+
+    def require(self, column: str) -> None:
+        """Refuse metadata without a column.
+
+        Raises:
+            DataError: names the columns.
+        """
         if column not in self.columns:
             columns = list(self.columns)
             more = ["..."] if len(columns) > _LISTED_COLUMNS else []
@@ -86,11 +112,6 @@ class Metadata:
                 f"it has {len(columns)}: {', '.join(columns[:_LISTED_COLUMNS] + more)}",
                 nearest(column, columns, "name one of them", most=3),
             )
-        cells = dict(zip(self.ids, self.columns[column], strict=True))
-        texts = [cells.get(name) for name in sample_ids]
-        if all(text is None for text in texts):
-            raise self.no_common_sample(sample_ids)
-        return texts
 
     def no_common_sample(self, sample_ids: Sequence[str]) -> DataError:
         """Return the error of a table without any sample of the metadata."""
@@ -143,6 +164,27 @@ def read_metadata(path: Path) -> Metadata:
     ids = tuple(str(name) for name in frame.index)
     known = frame.astype(object).where(frame.notna(), "")
     return Metadata(ids, {str(name): known[name].tolist() for name in known.columns})
+
+
+def read_header(path: Path) -> Metadata | None:
+    """Read the columns of a metadata TSV without its samples and without scikit-bio.
+
+    Returns:
+        Metadata of no sample; None for a store, an artifact, or a file whose header QIIME 2's rules
+        refuse, which `read_metadata` reports.
+    """
+    try:
+        with (gzip.open if path.suffix == ".gz" else open)(path, "rb") as stream:
+            lines = io.TextIOWrapper(stream, encoding="utf-8-sig", newline="")
+            for row in csv.reader(lines, dialect="excel-tab", strict=True):
+                first, *columns = [cell.strip() for cell in row] or [""]
+                if first.lower() in _ID_HEADERS or first in _OLD_HEADERS:
+                    return Metadata((), {name: () for name in columns if name})
+                if first and not first.startswith("#"):
+                    return None
+    except (OSError, EOFError, ValueError, csv.Error, zlib.error):
+        return None
+    return None
 
 
 def listed_columns(given: Sequence[str], metadata: Metadata) -> tuple[str, ...]:

@@ -31,6 +31,7 @@ from aam.members import training_data
 from aam.members.base import F64, Labels, Model, Tokens
 from aam.members.ensemble import Ensemble
 from aam.members.estimators import ESTIMATORS
+from aam.members.option_checks import TRANSFORMER
 from aam.members.state import indices, numbers
 from aam.members.training_data import TrainingData
 from aam.members.uncertainty import ProportionalOdds
@@ -45,7 +46,6 @@ from aam.training.target_transforms import OutputRange, TargetScale
 FORMAT = 3
 
 NAME = "ensemble.ckpt"
-TRANSFORMER = "transformer"
 _KEY, _TRAINING, _FOLDS = "ensemble", "training", "fold_importance"
 
 _CONTENT = dict.fromkeys((_KEY, "tokens", "members", _TRAINING, _FOLDS), Any)

@@ -22,11 +22,12 @@ from aam.data.study import Study
 from aam.data.taxonomy import named_ranks
 from aam.members import checkpoint
 from aam.members.base import F64, Labels, Rows, Samples
-from aam.members.checkpoint import TRANSFORMER, EnsembleCheckpoint, StoredEnsemble
+from aam.members.checkpoint import EnsembleCheckpoint, StoredEnsemble
 from aam.members.effects import Importance, contributed_effects, estimator_importance, of_effects
 from aam.members.ensemble import Ensemble
 from aam.members.estimators import ESTIMATORS
 from aam.members.forest import known_asvs
+from aam.members.option_checks import TRANSFORMER
 from aam.members.permutation import permutation_importance
 from aam.members.similarity import log_abundances
 from aam.members.stability import FOLD_RANK, stability

@@ -8,11 +8,10 @@ the same way; paired differences say whether either adds something to the other.
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
-from dataclasses import asdict, replace
+from dataclasses import asdict
 from typing import Any
 
 from aam.console import info, warn
-from aam.contract.options.study import CovariateOptions
 from aam.members.base import F64, Samples
 from aam.members.cross_validation import cross_validate
 from aam.members.ensemble import combine_members
@@ -24,11 +23,6 @@ NO_COLUMNS: dict[str, Any] = {"categorical_columns": (), "numeric_columns": ()}
 """Options of a model that reads the counts alone."""
 
 METADATA, COUNTS, BOTH = "metadata alone", "counts alone", "metadata and counts"
-
-
-def reads_metadata(options: CovariateOptions) -> bool:
-    """Return whether a model with these options reads metadata columns."""
-    return options != replace(options, **NO_COLUMNS)
 
 
 def predict_alone(

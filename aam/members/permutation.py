@@ -22,8 +22,9 @@ from aam.data.rarefaction import rarefy
 from aam.data.study import Study
 from aam.data.table import FeatureTable
 from aam.members.base import F64, Rows, Samples
-from aam.members.checkpoint import TRANSFORMER, EnsembleCheckpoint
+from aam.members.checkpoint import EnsembleCheckpoint
 from aam.members.estimators import ESTIMATORS
+from aam.members.option_checks import TRANSFORMER
 from aam.numerics.device import choose_device
 from aam.training.inference.network_outputs import apply_to_batch, profile_terms
 from aam.training.inference.prediction import LoadedModel, encode_for_models

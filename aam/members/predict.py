@@ -10,8 +10,9 @@ from aam.data.metadata import ID_HEADER
 from aam.data.shards import take_shard
 from aam.data.study import load_study
 from aam.members.base import F64, Samples
-from aam.members.checkpoint import TRANSFORMER, EnsembleCheckpoint
+from aam.members.checkpoint import EnsembleCheckpoint
 from aam.members.estimators import ESTIMATORS, KERNEL
+from aam.members.option_checks import TRANSFORMER
 from aam.members.tables import interval_columns, member_columns, ordinal_columns, prediction_columns
 from aam.numerics.device import choose_device
 from aam.training.inference.new_samples import (

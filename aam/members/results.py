@@ -13,6 +13,7 @@ from aam.contract.options.commands.train import Train
 from aam.data.batches import BatchPlan
 from aam.data.metadata import read_metadata
 from aam.data.metrics import ScoredPredictions
+from aam.data.rarefaction import auto_depth
 from aam.members import checkpoint
 from aam.members.base import F64
 from aam.members.checkpoint import EnsembleCheckpoint, StoredEnsemble
@@ -86,7 +87,8 @@ def _write_ensemble(
     models = {name: result.model for name, result in estimates.results.items() if result.model}
     files = checkpoint_files(folder) if estimates.others else []
     sampling = options.sample
-    plan = BatchPlan(folds.seed, labelled.depth, sampling.token_limit)
+    depth = labelled.depth or auto_depth(study.reads)  # for the richness of new samples
+    plan = BatchPlan(folds.seed, depth, sampling.token_limit)
     column = options.target.metadata_column
     (folder / "checkpoints").mkdir(exist_ok=True)
     checkpoint.save(

@@ -32,7 +32,7 @@ from aam.contract.suggestions import nearest
 from aam.data.metrics import value_of
 from aam.data.splits import Rows, Split, make_splits, write_splits
 from aam.distributed.signals import StopRequests
-from aam.members.checkpoint import TRANSFORMER
+from aam.members.option_checks import TRANSFORMER, choose_members
 from aam.members.scores import SCORED
 from aam.members.search_trials import (
     finished,
@@ -41,7 +41,7 @@ from aam.members.search_trials import (
     run_trials,
     stop_if_requested,
 )
-from aam.members.train import choose_members, predict_held_out
+from aam.members.train import predict_held_out
 from aam.training.labelled_study import LabelledStudy, load_labelled_study
 
 RESULT, BEST = "search.json", "best.yaml"
@@ -176,8 +176,12 @@ def _prepare(options: Search) -> tuple[Train, tuple[Axis, ...]]:
         raise UsageError("An option varies twice", " ".join(options.vary), "name each once")
     values = {spec.flag: run_record.value_of(options, spec.field) for spec in specs(Train)}
     base = build(Train, values)
-    members = base.members if any(axis.spec.field == "members" for axis in axes) else None
-    base = dataclasses.replace(base, members=members or choose_members(base))
+    members = base.members
+    if varied := next((axis for axis in axes if axis.spec.field == "members"), None):
+        # All trials have the same samples, so the study is read as all of their members need it.
+        names = "+".join(varied.choices).split("+")
+        members = typed(varied.spec, "+".join(dict.fromkeys(names)))
+    base = dataclasses.replace(base, members=members if varied else choose_members(base))
     return base, axes
 
 

@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import dataclasses
 import itertools
+import tempfile
 from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Any
@@ -15,10 +16,12 @@ from typing import Any
 import pandas as pd
 
 from aam.console import info
-from aam.contract.errors import ConfigurationError, DataError, UsageError
+from aam.contract.errors import ConfigurationError, DataError
+from aam.contract.files import atomic_write
 from aam.contract.options import specs
 from aam.contract.options.commands.train import Train
 from aam.contract.options.config_file import typed
+from aam.contract.preflight import target_folder
 from aam.contract.suggestions import nearest
 from aam.contract.yaml_document import Entry, read_entries
 from aam.data.conditions import rows_where
@@ -27,17 +30,11 @@ from aam.data.metadata import Metadata, listed_columns, read_metadata
 from aam.data.metrics import ScoredPredictions
 from aam.data.splits import write_splits
 from aam.data.study import load_study
-from aam.members import checkpoint
+from aam.members.option_checks import check_targets
 from aam.members.tables import join_targets
-from aam.members.train import (
-    check_processes,
-    choose_folds,
-    choose_members,
-    several_processes,
-    train,
-)
+from aam.members.train import load, train
 from aam.training.inference.output_tables import write_table
-from aam.training.run_files import checkpoints, run_folder
+from aam.training.run_files import run_folder
 
 _OF_TARGET = (
     "target_transform",
@@ -56,6 +53,9 @@ _OF_TARGET = (
 def train_targets(options: Train) -> dict[str, ScoredPredictions | None]:
     """Train the members for each target of --metadata-column.
 
+    Args:
+        options: as `resolve` returns them.
+
     Returns:
         By target the predictions of the held-out samples, see `train`.
 
@@ -70,34 +70,43 @@ def train_targets(options: Train) -> dict[str, ScoredPredictions | None]:
     of_target = {} if options.loss_config is None else loss_options(options.loss_config, columns)
     if len(columns) == 1:
         return {columns[0]: train(dataclasses.replace(options, **of_target.get(columns[0], {})))}
-    members = choose_members(options)
-    folds = choose_folds(options, members)
-    options = dataclasses.replace(options, members=members, folds=folds)
-    check_processes(options)
-    _check(options, columns)
+    check_targets(options, columns)
     folder, run = options.run.output_dir, options.run
     resumed = run.resume_from is not None
     # Each target has checkpoints of its own to resume from; the folder around them has none.
     around = dataclasses.replace(run, resume_from=None, overwrite=run.overwrite or resumed)
     prepared = run_folder.prepare("train", dataclasses.replace(options, run=around))
+    folders = {column: target_folder(folder, column) for column in columns}
+    splits = folder / "splits.tsv"
+
+    def of_column(column: str, path: Path) -> Train:
+        return dataclasses.replace(
+            options,
+            target=dataclasses.replace(options.target, metadata_column=column),
+            split=dataclasses.replace(options.split, splits=path),
+            run=dataclasses.replace(run, output_dir=folders[column]),
+            **of_target.get(column, {}),
+        )
+
+    # All targets are checked before the folder is changed.
+    with tempfile.TemporaryDirectory() as scratch:
+        kept = resumed and splits.exists()
+        path = splits if kept else Path(scratch) / splits.name
+        if not kept:
+            _write_splits(options, columns, path)
+        content = path.read_bytes()
+        studies = {}
+        for column in columns:
+            info(f"Target: {column}")
+            studies[column] = load(of_column(column, path))
     scored = {}
     replaced = run.overwrite and not resumed
     with run_folder.begin(dataclasses.replace(prepared, overwrite=replaced)) as record:
-        splits = folder / "splits.tsv"
-        if not (resumed and splits.exists()):
-            _write_splits(options, columns, splits)
-        folders = {column: checkpoints.target_folder(folder, column) for column in columns}
-        for column, place in folders.items():
-            info(f"Target: {column}")
-            scored[column] = train(
-                dataclasses.replace(
-                    options,
-                    target=dataclasses.replace(options.target, metadata_column=column),
-                    split=dataclasses.replace(options.split, splits=splits),
-                    run=dataclasses.replace(run, output_dir=place),
-                    **of_target.get(column, {}),
-                )
-            )
+        with atomic_write(splits) as temporary:
+            temporary.write_bytes(content)
+        for column in columns:
+            info(f"Training for {column}")
+            scored[column] = train(of_column(column, splits), studies.pop(column))
         write_table(folder / "predictions.tsv", _joined(folders))
         record.finish(targets={column: place.name for column, place in folders.items()})
     return scored
@@ -125,29 +134,6 @@ def loss_options(path: Path, columns: Sequence[str]) -> dict[str, dict[str, Any]
                 raise ConfigurationError("Not an option of a target", evidence, remedy)
             options[column][spec.field] = typed(spec, Entry(value, entry.where))[spec.flag]
     return options
-
-
-def _check(options: Train, columns: Sequence[str]) -> None:
-    """Refuse options that one target alone can have.
-
-    Raises:
-        UsageError: see the messages.
-    """
-    evidence = f"--metadata-column {options.target.metadata_column}"
-    if len(set(columns)) < len(columns):
-        raise UsageError("A target twice", evidence, "name each column once")
-    if options.target.ordinal:
-        remedy = "train an ordinal target in a run of its own"
-        raise UsageError("--ordinal with several targets", evidence, remedy)
-    if options.split.stratify:
-        remedy = "leave out --stratify, or train the targets in separate runs"
-        raise UsageError("--stratify with several targets", evidence, remedy)
-    if options.run.resume_from not in (None, "auto"):
-        remedy = "give --resume-from auto and the --output-dir of the run"
-        raise UsageError("A checkpoint to resume is of one target", evidence, remedy)
-    if checkpoint.TRANSFORMER in options.members and several_processes(options):
-        remedy = "train in one process, or the targets in separate runs"
-        raise UsageError("The transformer with several targets and processes", evidence, remedy)
 
 
 def _write_splits(options: Train, columns: Sequence[str], path: Path) -> None:

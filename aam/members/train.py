@@ -9,86 +9,58 @@ from __future__ import annotations
 
 import dataclasses
 import json
-import os
 from collections.abc import Mapping
-from pathlib import Path
 from types import MappingProxyType
-from typing import Literal
 
 import numpy as np
 
-from aam.console import info, warn
+from aam.console import info
 from aam.contract import run_record
-from aam.contract.errors import UsageError
-from aam.contract.options import specs
-from aam.contract.options.commands.train import MemberName, Train
+from aam.contract.options.commands.train import Train
 from aam.contract.options.study import SplitOptions
 from aam.data.metrics import ScoredPredictions
 from aam.data.splits import write_splits
-from aam.distributed.environment import read_environment
-from aam.members import checkpoint
 from aam.members.base import F64, Labels, Samples
 from aam.members.cross_validation import CrossValidated, cross_validate
 from aam.members.effects import estimator_importance
 from aam.members.ensemble import combine_members
 from aam.members.estimators import ESTIMATORS
 from aam.members.folds import Folds
-from aam.members.input_comparison import predict_alone, reads_metadata
+from aam.members.input_comparison import predict_alone
+from aam.members.option_checks import TRANSFORMER, choose_members
 from aam.members.results import Estimates, write_results
 from aam.training.labelled_study import (
     LabelledStudy,
     fit_target,
     load_labelled_study,
-    output_range,
-    transformer_folds,
 )
 from aam.training.pretrained import choose_length, read_pretrained_encoder
 from aam.training.run_files import run_folder
-from aam.training.target_transforms import TargetScale
-
-"""Members without a pretrained encoder; docs/results.md compares them."""
-
-_EVERY_MEMBER = (
-    "seed",
-    "folds",
-    "members",
-    "test_size",
-    "target_transform",
-    "loss_config",
-    "output_min",
-    "output_max",
-)
-"""Options, besides those of input, output, samples and splits, that all members read."""
+from aam.training.target_transforms import TargetScale, output_range
 
 
-def train(options: Train) -> ScoredPredictions | None:
+def train(options: Train, labelled: LabelledStudy | None = None) -> ScoredPredictions | None:
     """Train the members and write the run folder.
+
+    Args:
+        options: as `resolve` returns them.
+        labelled: the study, of `load`, if it is read already.
 
     Returns:
         The ensemble's predictions of the held-out samples; None on ranks other than the first.
 
     Raises:
-        UsageError: options that contradict each other.
         AamError: see `aam.training.train` and `load_labelled_study`.
     """
-    members = choose_members(options)
-    folds = choose_folds(options, members)
-    options = dataclasses.replace(options, members=members, folds=folds)
-    check_processes(options)
-    if checkpoint.TRANSFORMER not in members:
-        return _train_estimators(options)
-    if several_processes(options) and reads_metadata(options.covariates):
-        raise UsageError(
-            "The transformer reads metadata columns in one process only",
-            "--categorical-columns or --numeric-columns with several processes",
-            "train in one process, or leave the columns out",
-        )
+    members = options.members
+    if TRANSFORMER not in members:
+        return _train_estimators(options, labelled)
     from aam.members import transformer
 
     trained, counts = transformer.train(options, compare_inputs=True)
     if trained is None or (len(members) == 1 and counts is None and not options.target.levels):
         return trained
-    return _add_estimators(options, trained, counts)
+    return _add_estimators(options, labelled, trained, counts)
 
 
 def predict_held_out(options: Train) -> ScoredPredictions:
@@ -105,7 +77,7 @@ def predict_held_out(options: Train) -> ScoredPredictions:
     """
     options = dataclasses.replace(options, members=choose_members(options))
     others: dict[str, F64] = {}
-    if checkpoint.TRANSFORMER in options.members:
+    if TRANSFORMER in options.members:
         from aam.members import transformer
 
         trained, _ = transformer.train(options, compare_inputs=False)
@@ -120,79 +92,21 @@ def predict_held_out(options: Train) -> ScoredPredictions:
     return folds.scored(combine_members(estimated | others, folds).predictions_MC)
 
 
-def several_processes(options: Train) -> bool:
-    """Return whether the command is one of several processes, or starts them."""
-    return options.scale.fsdp or read_environment(os.environ).world_size > 1
-
-
-def check_processes(options: Train) -> None:
-    """Refuse several processes without the transformer: each would train the same models.
+def load(options: Train) -> LabelledStudy:
+    """Read the study of a run, and check its target and folds.
 
     Raises:
-        UsageError: --processes, torchrun or srun start several.
+        AamError: see `load_labelled_study`, `fit_target` and `Folds`.
     """
-    number = options.scale.processes
-    if not options.uses_network and (number > 1 or several_processes(options)):
-        started = f"--processes {number}" if number > 1 else "started by torchrun or srun"
-        evidence = f"{started}, with --members {' '.join(options.chosen_members)}"
-        remedy = "start one process, or add transformer to --members"
-        raise UsageError("Several processes for models that train in one", evidence, remedy)
+    labelled = _load(options, options.split)
+    _folds(options, labelled)
+    return labelled
 
 
-def choose_folds(options: Train, members: tuple[MemberName, ...]) -> int | Literal["auto"]:
-    """Return the number of folds; 'auto' remains without the transformer, see `split_samples`."""
-    return transformer_folds(options) if checkpoint.TRANSFORMER in members else options.folds
-
-
-def choose_members(options: Train) -> tuple[MemberName, ...]:
-    """Return the members of the options, or the default ones.
-
-    Raises:
-        UsageError: a member twice, or an option of the transformer without it.
-    """
-    members = options.members
-    if not members:
-        members = options.chosen_members
-        also = "" if options.pretrained_encoder is None else " (because of --pretrained-encoder)"
-        info(f"Members: {', '.join(members)}{also}; --members chooses others.")
-    if len(set(members)) < len(members):
-        raise UsageError("A member twice", f"--members {' '.join(members)}", "name each once")
-    if checkpoint.TRANSFORMER in members:
-        return members
-    given = {
-        "--pretrained-encoder": options.pretrained_encoder is not None,
-        "--freeze-base": options.freeze_base,
-        f"--resume-from {options.run.resume_from}": isinstance(options.run.resume_from, Path),
-    }
-    if wrong := [flag for flag, present in given.items() if present]:
-        raise UsageError(
-            "Options of the transformer without it",
-            f"{', '.join(wrong)} with --members {' '.join(members)}",
-            "add transformer to --members, or leave the options out",
-        )
-    if ignored := _options_of_the_network(options):
-        warn(f"Without the member transformer these options have no effect: {', '.join(ignored)}.")
-    return members
-
-
-def _options_of_the_network(options: Train) -> list[str]:
-    """Return the flags, with another value than the default, that only the transformer reads."""
-    groups = (options.model, options.task, options.loop, options.speed)
-    of_network = {f.name for group in groups for f in dataclasses.fields(group)}
-    of_network |= {f.name for f in dataclasses.fields(Train)}
-    return [
-        spec.flag
-        for spec in specs(Train)
-        if spec.role == "value"
-        and spec.field in of_network - set(_EVERY_MEMBER)
-        and run_record.value_of(options, spec.field) != spec.default
-    ]
-
-
-def _train_estimators(options: Train) -> ScoredPredictions:
+def _train_estimators(options: Train, labelled: LabelledStudy | None) -> ScoredPredictions:
     """Write a run folder of estimators alone."""
     prepared = run_folder.prepare("train", options)
-    labelled = _load(options, prepared.split_options(options.split))
+    labelled = labelled or _load(options, prepared.split_options(options.split))
     folds, folder = _folds(options, labelled), options.run.output_dir
     with run_folder.begin(prepared) as record:
         ids = labelled.study.table.sample_ids
@@ -204,17 +118,22 @@ def _train_estimators(options: Train) -> ScoredPredictions:
 
 
 def _add_estimators(
-    options: Train, trained: ScoredPredictions, counts: ScoredPredictions | None
+    options: Train,
+    labelled: LabelledStudy | None,
+    trained: ScoredPredictions,
+    counts: ScoredPredictions | None,
 ) -> ScoredPredictions:
     """Add estimators, and the comparison of the inputs, to the run folder of a transformer.
 
     Args:
         options: of the command.
+        labelled: the study; None if it is to be read.
         trained: the transformer's predictions of the held-out samples.
         counts: those of the transformer that reads the counts alone; None if both are the same.
     """
     folder = options.run.output_dir
-    labelled = _load(options, dataclasses.replace(options.split, splits=folder / "splits.tsv"))
+    split = dataclasses.replace(options.split, splits=folder / "splits.tsv")
+    labelled = labelled or _load(options, split)
     estimates = _estimate(
         options,
         labelled,
@@ -235,7 +154,7 @@ def _by_name(scored: ScoredPredictions) -> dict[str, F64]:
     predictions = (
         scored.predicted[:, None] if scored.probabilities is None else scored.probabilities
     )
-    return {checkpoint.TRANSFORMER: np.asarray(predictions, dtype=np.float64)}
+    return {TRANSFORMER: np.asarray(predictions, dtype=np.float64)}
 
 
 def _folds(options: Train, labelled: LabelledStudy) -> Folds:

@@ -10,12 +10,12 @@ import dataclasses
 
 from aam.console import info
 from aam.contract.options.commands.train import Train
+from aam.contract.preflight import COUNTS_ALONE
 from aam.data.metrics import ScoredPredictions
-from aam.members.input_comparison import NO_COLUMNS, reads_metadata
+from aam.members.input_comparison import NO_COLUMNS
 from aam.performance.memory.fit import automatic
 from aam.performance.memory.runs import training_run
 from aam.training import train as network
-from aam.training.run_files import run_folder
 
 
 def train(
@@ -36,7 +36,7 @@ def train(
     """
     options = automatic(options, training_run)
     trained = network.train(options)
-    if not (compare_inputs and reads_metadata(options.covariates)):
+    if not (compare_inputs and options.covariates.columns):
         return trained, None
     folder, run = options.run.output_dir, options.run
     info("Training the transformer again with the counts alone, to compare the inputs.")
@@ -47,7 +47,7 @@ def train(
             split=dataclasses.replace(options.split, splits=folder / "splits.tsv"),
             run=dataclasses.replace(
                 run,
-                output_dir=folder / run_folder.COUNTS_ALONE,
+                output_dir=folder / COUNTS_ALONE,
                 resume_from=run.resume_from and "auto",
             ),
         )

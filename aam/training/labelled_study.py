@@ -20,7 +20,7 @@ from aam.data.splits import PARTS, Split
 from aam.data.study import Study, load_study
 from aam.training.sample_selection import choose_depth, deep_enough
 from aam.training.target import Target
-from aam.training.target_transforms import UNLIMITED, OutputRange, fit_transform
+from aam.training.target_transforms import UNLIMITED, fit_transform, output_range
 
 
 @dataclass(frozen=True)
@@ -28,11 +28,12 @@ class LabelledStudy:
     """A study with the label of every sample.
 
     Attributes:
-        study: the samples that have a label and reach the rarefaction depth.
+        study: the samples that have a label and, for the transformer, reach the rarefaction depth;
+            with its phylogeny or distances for the transformer alone.
         values: float64 [N], numbers, ranks of ordered categories, or class codes.
         classes: names of the classes; empty for numbers and ranks.
         labels: group of each sample; None without groups.
-        depth: rarefaction depth.
+        depth: rarefaction depth; 0 where no member reads one.
         covariates: metadata columns that the model reads; None without any.
     """
 
@@ -58,7 +59,11 @@ class LabelledStudy:
 def load_labelled_study(options: Train, max_bp: int | None, splits: SplitOptions) -> LabelledStudy:
     """Read the study and its labels, and split the samples.
 
+    The transformer alone reads a rarefaction depth and a phylogeny. Without it no sample is left
+    out for the one and no ASV refused for the other; with it all members use the same samples.
+
     Args:
+        options: of the command.
         max_bp: longest sequence to keep; None for the longest of the table.
         splits: how to split; of a resumed run, by its file.
 
@@ -69,13 +74,16 @@ def load_labelled_study(options: Train, max_bp: int | None, splits: SplitOptions
     """
     check_options(options.split, options.target)
     limits = output_range(options)
-    study = load_study(options.input, options.phylogeny, max_bp)
+    rarefies = options.uses_network
+    study = load_study(options.input, options.phylogeny if rarefies else None, max_bp)
     metadata = read_metadata(options.target.metadata)
     labelled = read_labels(options.target, metadata, study.table.sample_ids)
     study = study.take_samples(labelled.rows)
-    depth = choose_depth(study, options.sample)
-    deep = deep_enough(study, depth)
-    study, values = study.take_samples(deep), labelled.values[deep]
+    depth, values = 0, labelled.values
+    if rarefies:
+        depth = choose_depth(study, options.sample)
+        deep = deep_enough(study, depth, len(options.members) > 1)
+        study, values = study.take_samples(deep), values[deep]
     if len(np.unique(values)) < 2:
         raise DataError(
             f"The column '{options.target.metadata_column}' has one value in the samples left",
@@ -110,21 +118,6 @@ def load_labelled_study(options: Train, max_bp: int | None, splits: SplitOptions
 def transformer_folds(options: Train) -> int:
     """Return the number of folds of a transformer: 1 for 'auto', since it takes long to train."""
     return 1 if options.folds == "auto" else options.folds
-
-
-def output_range(options: Train) -> OutputRange:
-    """Return the range of --output-min and --output-max, or that of the ranks of --ordinal.
-
-    Raises:
-        UsageError: both are given.
-    """
-    limits, levels = OutputRange(options.output_min, options.output_max), options.target.levels
-    if not levels:
-        return limits
-    if limits != UNLIMITED:
-        remedy = "leave them out: the ranks are the range"
-        raise UsageError("Ranks have a range", "--output-min or --output-max, --ordinal", remedy)
-    return OutputRange(0.0, len(levels) - 1.0)
 
 
 def class_weights(

@@ -36,8 +36,13 @@ def choose_depth(study: Study, options: SampleOptions) -> int:
     return depth
 
 
-def deep_enough(study: Study, depth: int) -> npt.NDArray[np.int64]:
+def deep_enough(study: Study, depth: int, several: bool = False) -> npt.NDArray[np.int64]:
     """Return the rows of the samples that reach the depth; print the ids of the others.
+
+    Args:
+        study: N samples.
+        depth: reads that the transformer draws from each sample.
+        several: whether other members are trained on the same samples.
 
     Raises:
         DataError: fewer than two samples reach it.
@@ -50,7 +55,8 @@ def deep_enough(study: Study, depth: int) -> npt.NDArray[np.int64]:
             "choose a lower --rarefy-depth",
         )
     if below := shallow(study, depth):
-        info(f"Samples with fewer than {depth} reads are left out: {first_few(below)}.")
+        of_members = ", of all members" if several else ""
+        info(f"Samples with fewer than {depth} reads are left out{of_members}: {first_few(below)}.")
     return rows
 
 

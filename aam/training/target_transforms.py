@@ -11,6 +11,7 @@ import numpy as np
 import numpy.typing as npt
 
 from aam.contract.errors import DataError, UsageError
+from aam.contract.options.commands.train import Train
 from aam.contract.options.field import ABOVE_ZERO
 from aam.contract.options.training import TransformName
 
@@ -114,6 +115,21 @@ class OutputRange:
 
 
 UNLIMITED = OutputRange()
+
+
+def output_range(options: Train) -> OutputRange:
+    """Return the range of --output-min and --output-max, or that of the ranks of --ordinal.
+
+    Raises:
+        UsageError: both are given.
+    """
+    limits, levels = OutputRange(options.output_min, options.output_max), options.target.levels
+    if not levels:
+        return limits
+    if limits != UNLIMITED:
+        remedy = "leave them out: the ranks are the range"
+        raise UsageError("Ranks have a range", "--output-min or --output-max, --ordinal", remedy)
+    return OutputRange(0.0, len(levels) - 1.0)
 
 
 @dataclass(frozen=True)

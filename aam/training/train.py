@@ -12,7 +12,7 @@ import torch
 from torch import Tensor
 
 from aam.console import info
-from aam.contract.errors import Interrupted, UsageError
+from aam.contract.errors import Interrupted
 from aam.contract.options import to_plain
 from aam.contract.options.commands.train import Train
 from aam.data.covariates import fit_encoder
@@ -92,7 +92,7 @@ def train(options: Train, policy: BackendPolicy = TORCH_POLICY) -> ScoredPredict
 def _train(options: Train, policy: BackendPolicy, communicator: Communicator) -> list[FoldResult]:
     """Read and check the input, and train, as one of the ranks."""
     communicator.require_equal_options(options)
-    _check_options(options)
+    check_resources(options)
     prepared = run_folder.prepare("train", options, communicator)
     base = read_pretrained_encoder(options.pretrained_encoder)
     length, splits = choose_length(base, options.sample), prepared.split_options(options.split)
@@ -312,25 +312,3 @@ def _encode_frozen(
     state_dict.load_model(encoder, base.weights)
     vectors_FD = encode_asvs(encoder, labelled.study, runtime.device, options.vectors)
     return dataclasses.replace(base, asv_vectors_FD=vectors_FD)
-
-
-def _check_options(options: Train) -> None:
-    """Refuse options that contradict each other, before anything is read.
-
-    Raises:
-        UsageError: see the messages.
-    """
-    check_resources(options)
-    if options.freeze_base and options.pretrained_encoder is None:
-        raise UsageError(
-            "Nothing to freeze", "--freeze-base without --pretrained-encoder", "name an encoder"
-        )
-    regression_only = options.best_metric in ("r2", "mae")
-    if regression_only == options.target.classifier and options.best_metric != "val_loss":
-        raise UsageError(
-            "The metric does not fit the target",
-            f"--best-metric {options.best_metric}",
-            "r2 and mae are for numbers and ranks, accuracy and f1 for classes",
-        )
-    if options.loss_type == "quantile" and not all(0 < q < 1 for q in options.quantiles):
-        raise UsageError("No quantiles", f"--quantiles {options.quantiles}", "give 0 to 1")

@@ -87,12 +87,14 @@ def open_folder() -> Iterator[Path]:
 def test_a_path_that_may_not_be_read(
     bench: Bench, open_folder: Path, capsys: pytest.CaptureFixture[str], hidden: str
 ) -> None:
-    folder, args = open_folder / "closed", ("--metadata", "absent", "--metadata-column", "ph")
+    folder, metadata = open_folder / "closed", open_folder / "metadata.tsv"
+    metadata.write_text("sample-id\tph\ns\t7\n")
+    args = ("--metadata", metadata, "--metadata-column", "ph")
     folder.mkdir()
     table = folder / "predictions.tsv"
     table.write_text("sample-id\tpredicted\n")
     # The first call, as root, imports what the second one needs.
-    assert aam("evaluate", "--predictions", "absent", *args) == NO_INPUT
+    assert aam("evaluate", "--predictions", metadata, *args) == DATA
     capsys.readouterr()
     with unreadable(table if hidden == "file" else folder):
         status = aam("evaluate", "--predictions", table, *args)

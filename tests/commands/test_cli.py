@@ -143,6 +143,44 @@ def test_help_imports_nothing_heavy(args: list[str]) -> None:
     assert not HEAVY & set(json.loads(done.stdout.splitlines()[-1]))
 
 
+def test_a_refused_training_imports_no_library_of_the_models(tmp_path: Path) -> None:
+    """Wrong paths, columns and options, and a folder with a run: half a CPU-second each."""
+    (tmp_path / "metadata.tsv").write_text("#Sample ID\tph\tsubject\n\ns1\t7\ta\n")
+    (tmp_path / "run").mkdir()
+    (tmp_path / "run" / "run.json").touch()
+    train = ["train", "--table", "metadata.tsv", "--metadata", "metadata.tsv"]
+    train += ["--output-dir", "new"]
+    refused = [
+        ([*train, "--metadata-column", "ph", "--table", "none"], 66, "No file for --table"),
+        ([*train, "--metadata-column", "ph", "--output-dir", "run"], 73, "already holds a run"),
+        ([*train, "--metadata-column", "pH"], 65, "no column 'pH'"),
+        ([*train, "--metadata-column", "ph,pH"], 65, "no column 'pH'"),
+        ([*train, "--metadata-column", "ph", "--group-column", "host"], 65, "no column 'host'"),
+        ([*train, "--metadata-column", "ph", "--group-column", "ph"], 64, "groups are the target"),
+        ([*train, "--metadata-column", "ph", "--freeze-base"], 64, "without it: --freeze-base"),
+        ([*train, "--metadata-column", "ph,subject", "--stratify"], 64, "with several targets"),
+        (["pretrain", "--table", "metadata.tsv", "--output-dir", "run"], 73, "already holds a run"),
+        (["predict", "--table", "none", "--model", "run", "--output", "o"], 66, "--table: 'none'"),
+    ]
+    code = (
+        "import json, sys\n"
+        "from aam.cli import main\n"
+        "print(json.dumps([main(args) for args in json.loads(sys.argv[1])]))\n"
+        "print(json.dumps(sorted({name.split('.')[0] for name in sys.modules})))"
+    )
+    calls = json.dumps([args for args, _, _ in refused])
+    done = subprocess.run(
+        [sys.executable, "-c", code, calls], capture_output=True, text=True, cwd=tmp_path
+    )
+    statuses, modules = map(json.loads, done.stdout.splitlines())
+    messages = [line for line in done.stderr.splitlines() if line.startswith("aam: ")]
+    assert statuses == [status for _, status, _ in refused]
+    assert [
+        part for (_, _, part), line in zip(refused, messages, strict=True) if part not in line
+    ] == []
+    assert not (HEAVY - {"numpy", "rich"}) & set(modules)
+
+
 def test_the_overview_names_every_command(capsys: pytest.CaptureFixture[str]) -> None:
     assert main(["--help"]) == 0
     shown = capsys.readouterr().out
@@ -231,9 +269,11 @@ def test_a_terminal_of_ascii_shows_every_page(
 def test_threads_sleep_while_they_wait_unless_the_user_chose(
     tmp_path: Path, chosen: dict[str, str], policy: str
 ) -> None:
-    """OpenMP prints its settings when torch is imported, before the table is missed."""
+    """OpenMP prints its settings when torch is imported, before the model is read."""
+    for name in ("table.tsv", "model.ckpt"):
+        (tmp_path / name).write_text("no content")
     variables = {k: v for k, v in os.environ.items() if not k.startswith(("OMP_", "GOMP_"))}
-    args = ["predict", "--table", "none.biom", "--model", "none", "--output", "out.tsv"]
+    args = ["predict", "--table", "table.tsv", "--model", "model.ckpt", "--output", "out.tsv"]
     done = subprocess.run(
         [sys.executable, "-m", "aam.cli", *args],
         env=variables | {"OMP_DISPLAY_ENV": "true"} | chosen,
@@ -241,5 +281,5 @@ def test_threads_sleep_while_they_wait_unless_the_user_chose(
         capture_output=True,
         text=True,
     )
-    assert done.returncode == 66
+    assert done.returncode == 65
     assert f"OMP_WAIT_POLICY = '{policy}'" in done.stderr

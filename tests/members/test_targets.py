@@ -32,9 +32,10 @@ def study(tmp_path_factory: pytest.TempPathFactory) -> Path:
 
 
 def train(study: Path, folder: Path, *args: object, columns: str = BOTH) -> int:
+    depth = ("--rarefy-depth", 0) if "transformer" in args else ()
     return aam(
         "train", "--table", study / "table.biom", "--metadata", study / "metadata.tsv",
-        "--metadata-column", columns, "--output-dir", folder, "--rarefy-depth", 0, *args,
+        "--metadata-column", columns, "--output-dir", folder, *depth, *args,
     )  # fmt: skip
 
 
@@ -141,7 +142,7 @@ def test_wrong_options_of_targets_are_refused(
         ("early,late", (), "'early' and 'late' have no sample in common: 'early' in 40"),
         ("ph,ph", (), "A target twice"),
         (BOTH, ("--stratify", "--classifier"), "--stratify with several targets"),
-        (BOTH, ("--resume-from", "last.ckpt"), "A checkpoint to resume is of one target"),
+        (BOTH, ("--resume-from", __file__), "A checkpoint to resume is of one target"),
     ],
 )
 def test_targets_that_cannot_be_trained_together_are_refused(
@@ -155,6 +156,16 @@ def test_targets_that_cannot_be_trained_together_are_refused(
     members = ("--members", "transformer") if "--resume-from" in args else ()
     assert train(study, tmp_path / "run", *args, *members, columns=columns) != 0
     assert message in shown(capsys)
+
+
+@pytest.mark.medium
+def test_every_target_is_checked_before_the_folder_is_made(
+    study: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    args = ("--members", "kernel", "--folds", 2)
+    assert train(study, tmp_path / "run", *args, columns="ph,subject") == 65
+    assert "The column 'subject' is not numeric" in shown(capsys)
+    assert not (tmp_path / "run").exists()
 
 
 def shown(capsys: pytest.CaptureFixture[str]) -> str:

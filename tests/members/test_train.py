@@ -3,12 +3,15 @@
 from __future__ import annotations
 
 import json
+import subprocess
+import sys
 from pathlib import Path
 
 import numpy as np
 import pandas as pd
 import pytest
 import torch
+from biom import load_table
 
 from aam.contract.errors import DataError, UsageError
 from aam.members import checkpoint
@@ -24,9 +27,10 @@ def study(tmp_path_factory: pytest.TempPathFactory) -> Path:
 
 
 def train(study: Path, folder: Path, *args: object, column: str = "ph") -> int:
+    depth = ("--rarefy-depth", 0) if "transformer" in args else ()
     return aam(
         "train", "--table", study / "table.biom", "--metadata", study / "metadata.tsv",
-        "--metadata-column", column, "--output-dir", folder, "--rarefy-depth", 0, *args,
+        "--metadata-column", column, "--output-dir", folder, *depth, *args,
     )  # fmt: skip
 
 
@@ -58,6 +62,35 @@ def test_kernel_and_forest_are_the_default(run: Path) -> None:
     assert record["members"] == ["kernel", "forest"]
     assert record["options"]["folds"] == "auto"
     assert record["finished"]
+
+
+@pytest.mark.medium
+def test_a_kernel_and_a_forest_need_neither_lightning_nor_a_tree_nor_a_depth(
+    study: Path, tmp_path: Path
+) -> None:
+    """The tree lacks ASVs of the table, and one sample has a tenth of the reads of the others."""
+    table = load_table(str(study / "table.biom")).to_dataframe(dense=True).astype(int)
+    table.iloc[:, 0] = -(table.iloc[:, 0] // -10)
+    table.to_csv(tmp_path / "table.tsv", sep="\t", index_label="#OTU ID")
+    (tmp_path / "tree.nwk").write_text(f"({table.index[0]}:1,{table.index[1]}:1);")
+    args = ["train", "--table", tmp_path / "table.tsv", "--tree", tmp_path / "tree.nwk",
+            "--metadata", study / "metadata.tsv", "--metadata-column", "ph", "--folds", 2,
+            "--output-dir", tmp_path / "run"]  # fmt: skip
+    code = (
+        "import sys\n"
+        "from aam.cli import main\n"
+        "status = main(sys.argv[1:])\n"
+        "print(*sorted(sys.modules))\n"
+        "sys.exit(status)"
+    )
+    done = subprocess.run(
+        [sys.executable, "-c", code, *map(str, args)], capture_output=True, text=True
+    )
+    assert done.returncode == 0, done.stderr
+    assert "have no effect: --tree." in done.stderr
+    assert len(read(tmp_path / "run" / "predictions.tsv")) == 80
+    modules = set(done.stdout.splitlines()[-1].split())
+    assert not modules & {"lightning", "torch.distributed.checkpoint", "aam.training.train"}
 
 
 @pytest.mark.medium
@@ -279,7 +312,7 @@ def test_a_logarithmic_target_is_transformed_for_every_member(study: Path, tmp_p
     [
         ("--members kernel --freeze-base", "--freeze-base with --members kernel"),
         ("--members kernel kernel", "--members kernel kernel"),
-        ("--resume-from nowhere", "--resume-from nowhere with --members kernel forest"),
+        ("--resume-from /", "--resume-from / with --members kernel forest"),
     ],
 )
 def test_refusals(

@@ -112,8 +112,8 @@ class SampleOptions:
     """Rarefaction and selection of the ASVs of a sample."""
 
     rarefy_depth: int | Literal["auto"] = option(
-        "Reads drawn from each sample; shallower samples are left out of training. 'auto': the "
-        "depth that keeps 95 % of the samples, at most 5000. 0: all reads.",
+        "Transformer: reads drawn from each sample; shallower samples are left out of training. "
+        "'auto': the depth that keeps 95 % of the samples, at most 5000. 0: all reads.",
         default="auto",
         takes=ZERO_OR_MORE,
         basic=True,
@@ -227,3 +227,8 @@ class CovariateOptions:
         "both; add: by a sum.",
         default="concat",
     )
+
+    @property
+    def columns(self) -> tuple[str, ...]:
+        """Columns that the model reads, as given."""
+        return self.categorical_columns + self.numeric_columns

@@ -9,13 +9,13 @@ from __future__ import annotations
 import shutil
 from pathlib import Path
 from typing import Any
-from urllib.parse import quote
 
 import torch
 
 from aam.contract.errors import DataError, MissingInput, UsageError
 from aam.contract.files import atomic_write
 from aam.contract.options.training import RunOptions
+from aam.contract.preflight import target_folders
 from aam.distributed import sharded_checkpoint
 from aam.model.attention import AUTO, Backends
 from aam.model.network import Encoder, Predictor
@@ -58,16 +58,6 @@ def find(path: Path, name: str) -> Path:
             "name the run folder of `aam pretrain`, or of `aam train --members transformer`",
         )
     raise MissingInput("No checkpoint", absent, "name the --output-dir of a run")
-
-
-def target_folder(run: Path, column: str) -> Path:
-    """Return the folder of one of several targets of a run."""
-    return run / ("target-" + quote(column, safe=" "))
-
-
-def target_folders(run: Path) -> list[Path]:
-    """Return the folders of the targets of a run; none for a run of one target."""
-    return sorted(run.glob("target-*")) if run.is_dir() else []
 
 
 def _resumed_source(run: RunOptions) -> Path | None:

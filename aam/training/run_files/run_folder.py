@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import json
-import os
 import shutil
 import time
 from collections.abc import Iterator
@@ -16,20 +15,14 @@ import torch
 
 from aam.console import info, warn
 from aam.contract import run_record
-from aam.contract.errors import CannotCreate, DataError, UsageError
+from aam.contract.errors import DataError, UsageError
 from aam.contract.options import from_plain, specs
 from aam.contract.options.study import SplitOptions
+from aam.contract.preflight import check_run_folder, existing_run_files, is_usable
 from aam.distributed.communicator import SINGLE_PROCESS, Communicator
 from aam.training.callbacks import loggers
 from aam.training.run_files import checkpoints, run_lock
 
-COUNTS_ALONE = "counts-alone"
-"""Folder, in that of a transformer that reads metadata, of the one that reads the counts alone."""
-
-_RUN_FILES = ("run.json", "checkpoints", "metrics.csv", "progress.json", "tensorboard",
-              "mlflow.db", "wandb",
-              "splits.tsv", "predictions.tsv", "scores.json", "embeddings.tsv",
-              "report.html", COUNTS_ALONE)  # fmt: skip
 _ATOMIC_FILES = ("run.json", "checkpoints/last.ckpt", "checkpoints/best.ckpt",
                  "checkpoints/ensemble.ckpt", "metrics.csv", "progress.json", "splits.tsv",
                  "predictions.tsv", "scores.json", "embeddings.tsv")  # fmt: skip
@@ -72,8 +65,8 @@ def prepare(
     """
     loggers.require(options)
     folder, resume_from = options.run.output_dir, options.run.resume_from
-    usable = options.run.overwrite or resume_from is not None
-    _check_folder(folder, usable)
+    usable = is_usable(options.run)
+    check_run_folder(folder, usable)
     if communicator.ranks.is_main:
         run_lock.check(folder)
     content = run_record.describe(command, options)
@@ -92,41 +85,6 @@ def prepare(
     return PreparedFolder(folder, content, resumed, overwrite=False, usable=True)
 
 
-def _check_folder(folder: Path, usable: bool) -> None:
-    """Refuse a folder that cannot be written to, or that holds a run and is not `usable`."""
-    try:
-        existing = _existing_run_files(folder)
-    except OSError as error:
-        reason = f"'{folder}', {error.strerror}"
-        raise CannotCreate(
-            "The run folder cannot be read", reason, "choose another --output-dir"
-        ) from error
-    if existing and not usable:
-        raise CannotCreate(
-            "The folder already holds a run",
-            f"'{folder}' has {', '.join(existing)}",
-            "continue it with --resume-from, replace it with --overwrite, or choose another",
-        )
-    path = folder.absolute()
-    parent = next(parent for parent in (path, *path.parents) if os.path.lexists(parent))
-    if not parent.is_dir() or not os.access(parent, os.W_OK | os.X_OK):
-        reason = "may not be written to" if parent.is_dir() else "is no folder"
-        raise CannotCreate(
-            "The run folder cannot be made or written to",
-            f"'{folder}', '{parent}' {reason}",
-            "choose another --output-dir",
-        )
-
-
-def _existing_run_files(folder: Path) -> list[str]:
-    """Return the names of the files and folders of a run in the folder."""
-    if not folder.is_dir():
-        return []
-    existing = [name for name in _RUN_FILES if (folder / name).exists()]
-    existing += sorted(path.name for path in folder.glob("fold-*"))
-    return existing + [path.name for path in checkpoints.target_folders(folder)]
-
-
 def _remove_leftovers(folder: Path) -> None:
     """Remove temporary files of killed processes, of any host, from a locked folder."""
     for run in (folder, *folder.glob("fold-*")):
@@ -138,7 +96,7 @@ def _remove_leftovers(folder: Path) -> None:
 
 def _clear(folder: Path) -> None:
     """Remove the files of a run from the folder, and no others."""
-    for name in _existing_run_files(folder):
+    for name in existing_run_files(folder):
         path = folder / name
         shutil.rmtree(path) if path.is_dir() else path.unlink()
 
@@ -190,7 +148,7 @@ def begin(
     with run_lock.locked(folder) if is_main else nullcontext(False) as locked:
         if is_main:
             # Another run may have begun, and even ended, since `prepare`.
-            _check_folder(folder, prepared.usable)
+            check_run_folder(folder, prepared.usable)
             if prepared.overwrite:
                 _clear(folder)
         if locked:

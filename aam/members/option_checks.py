@@ -1,0 +1,186 @@
+"""Checks of the options of `aam train` that need no input, and the choice of the members.
+
+They import neither PyTorch nor scikit-learn: a refusal takes half a CPU-second.
+"""
+
+from __future__ import annotations
+
+import dataclasses
+import os
+from collections.abc import Sequence
+from pathlib import Path
+
+from aam.console import info, warn
+from aam.contract import run_record
+from aam.contract.errors import UsageError
+from aam.contract.options import specs
+from aam.contract.options.commands.train import MemberName, Train
+from aam.data.labels import check_options
+from aam.data.metadata import listed_columns, read_header
+from aam.distributed.environment import read_environment
+from aam.training.target_transforms import output_range
+
+TRANSFORMER = "transformer"
+
+_EVERY_MEMBER = (
+    "seed",
+    "folds",
+    "members",
+    "test_size",
+    "max_bp",
+    "target_transform",
+    "loss_config",
+    "output_min",
+    "output_max",
+)
+"""Options, besides those of input, output and splits, that all members read."""
+
+
+def resolve(options: Train) -> Train:
+    """Check the options of a training, and choose its members and folds.
+
+    `auto` folds remain without the transformer, see `split_samples`; with it they are one split,
+    since it takes long to train.
+
+    Raises:
+        UsageError: options that contradict each other.
+        DataError: the metadata have no such column.
+    """
+    check_options(options.split, options.target)
+    output_range(options)
+    _check_processes(options)
+    members = choose_members(options)
+    folds = options.folds
+    if TRANSFORMER in members:
+        _check_network(options)
+        folds = 1 if folds == "auto" else folds
+    options = dataclasses.replace(options, members=members, folds=folds)
+    _check_columns(options)
+    return options
+
+
+def _check_columns(options: Train) -> None:
+    """Check the names of the columns by the header of the metadata, where it is plain text."""
+    header = read_header(options.target.metadata)
+    if header is None:
+        return
+    columns = listed_columns((options.target.metadata_column,), header)
+    if len(columns) > 1:
+        check_targets(options, columns)
+    group = options.split.group_column
+    for column in (*columns, *(() if group is None else (group,))):
+        header.require(column)
+
+
+def several_processes(options: Train) -> bool:
+    """Return whether the command is one of several processes, or starts them."""
+    return options.scale.fsdp or read_environment(os.environ).world_size > 1
+
+
+def choose_members(options: Train) -> tuple[MemberName, ...]:
+    """Return the members of the options, or the default ones.
+
+    Raises:
+        UsageError: a member twice, or an option of the transformer without it.
+    """
+    members = options.members
+    if not members:
+        members = options.chosen_members
+        also = "" if options.pretrained_encoder is None else " (because of --pretrained-encoder)"
+        info(f"Members: {', '.join(members)}{also}; --members chooses others.")
+    if len(set(members)) < len(members):
+        raise UsageError("A member twice", f"--members {' '.join(members)}", "name each once")
+    if TRANSFORMER in members:
+        return members
+    given = {
+        "--pretrained-encoder": options.pretrained_encoder is not None,
+        "--freeze-base": options.freeze_base,
+        f"--resume-from {options.run.resume_from}": isinstance(options.run.resume_from, Path),
+    }
+    if wrong := [flag for flag, present in given.items() if present]:
+        raise UsageError(
+            "Options of the transformer without it",
+            f"{', '.join(wrong)} with --members {' '.join(members)}",
+            "add transformer to --members, or leave the options out",
+        )
+    if ignored := _options_of_the_network(options):
+        warn(f"Without the member transformer these options have no effect: {', '.join(ignored)}.")
+    return members
+
+
+def _options_of_the_network(options: Train) -> list[str]:
+    """Return the flags, with another value than the default, that only the transformer reads."""
+    read = (options.phylogeny, options.sample)
+    groups = (options.model, options.task, options.loop, options.speed, *read)
+    of_network = {f.name for group in groups for f in dataclasses.fields(group)}
+    of_network |= {f.name for f in dataclasses.fields(Train)}
+    return [
+        spec.flag
+        for spec in specs(Train)
+        if spec.field in of_network - set(_EVERY_MEMBER)
+        and run_record.value_of(options, spec.field) != spec.default
+    ]
+
+
+def _check_processes(options: Train) -> None:
+    """Refuse several processes without the transformer: each would train the same models.
+
+    Raises:
+        UsageError: --processes, torchrun or srun start several.
+    """
+    number = options.scale.processes
+    if not options.uses_network and (number > 1 or several_processes(options)):
+        started = f"--processes {number}" if number > 1 else "started by torchrun or srun"
+        evidence = f"{started}, with --members {' '.join(options.chosen_members)}"
+        remedy = "start one process, or add transformer to --members"
+        raise UsageError("Several processes for models that train in one", evidence, remedy)
+
+
+def check_targets(options: Train, columns: Sequence[str]) -> None:
+    """Refuse options that one target alone can have.
+
+    Raises:
+        UsageError: see the messages.
+    """
+    evidence = f"--metadata-column {options.target.metadata_column}"
+    if len(set(columns)) < len(columns):
+        raise UsageError("A target twice", evidence, "name each column once")
+    if options.target.ordinal:
+        remedy = "train an ordinal target in a run of its own"
+        raise UsageError("--ordinal with several targets", evidence, remedy)
+    if options.split.stratify:
+        remedy = "leave out --stratify, or train the targets in separate runs"
+        raise UsageError("--stratify with several targets", evidence, remedy)
+    if options.run.resume_from not in (None, "auto"):
+        remedy = "give --resume-from auto and the --output-dir of the run"
+        raise UsageError("A checkpoint to resume is of one target", evidence, remedy)
+    if TRANSFORMER in options.members and several_processes(options):
+        remedy = "train in one process, or the targets in separate runs"
+        raise UsageError("The transformer with several targets and processes", evidence, remedy)
+
+
+def _check_network(options: Train) -> None:
+    """Refuse options of the transformer that contradict each other.
+
+    Raises:
+        UsageError: see the messages.
+    """
+    if several_processes(options) and options.covariates.columns:
+        raise UsageError(
+            "The transformer reads metadata columns in one process only",
+            "--categorical-columns or --numeric-columns with several processes",
+            "train in one process, or leave the columns out",
+        )
+    if options.freeze_base and options.pretrained_encoder is None:
+        raise UsageError(
+            "Nothing to freeze", "--freeze-base without --pretrained-encoder", "name an encoder"
+        )
+    regression_only = options.best_metric in ("r2", "mae")
+    if regression_only == options.target.classifier and options.best_metric != "val_loss":
+        raise UsageError(
+            "The metric does not fit the target",
+            f"--best-metric {options.best_metric}",
+            "r2 and mae are for numbers and ranks, accuracy and f1 for classes",
+        )
+    if options.loss_type == "quantile" and not all(0 < q < 1 for q in options.quantiles):
+        raise UsageError("No quantiles", f"--quantiles {options.quantiles}", "give 0 to 1")
