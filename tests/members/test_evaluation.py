@@ -67,6 +67,21 @@ def test_the_predictions_have_the_folds_of_the_scores(folds: Folds, tmp_path: Pa
             assert scores["models"]["kernel"]["metrics"][name]["value"] == pytest.approx(value)
 
 
+@pytest.mark.parametrize("number", [1, 5])
+def test_a_guess_of_ordered_categories_has_no_agreement(number: int) -> None:
+    """Also with a single split, whose parts have different categories."""
+    rng = np.random.default_rng(0)
+    infant = np.repeat(np.arange(24), 8)
+    ranks = np.clip(np.rint(1 + rng.normal(size=24)[infant] + 0.3 * rng.normal(size=192)), 0, 2)
+    groups = [str(k) for k in infant]
+    splits = make_splits(192, test_size=0.4, folds=number, seed=0, groups=groups)
+    folds = Folds(Labels.of(ranks, (), groups, ("low", "mid", "high")), splits, 0, "infant")
+    found = compute_metrics(folds.scored(folds.guess_MC))
+    kappa = found["weighted_kappa"]
+    assert found["auc"] == 0.5
+    assert kappa is not None and (kappa == 0 if number == 1 else kappa <= 0)
+
+
 def test_an_ensemble_of_one_member_is_not_compared_with_it(folds: Folds) -> None:
     right_MC = 0.8 * folds.held_out.outputs_NC + 0.2 * noisy(folds, 1.0)
     combined = combine_members({"kernel": right_MC, "forest": 1 - right_MC}, folds)
