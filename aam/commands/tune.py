@@ -1,34 +1,41 @@
-"""`aam tune`: settings that are faster and train the same network."""
+"""`aam tune`: settings that are faster and train the same network, or their speed alone."""
 
 from __future__ import annotations
 
-from aam.commands.bench import rate_bars
+from collections.abc import Sequence
+
 from aam.console import info
 from aam.contract.files import write_json, write_text
 from aam.contract.options.commands.measure import TunePretrain, TuneTrain, TuneWorkload
+from aam.performance.measurement.bench import Measured
 from aam.performance.measurement.results import (
     RATE_NOTE,
+    failures,
+    measured_json,
     rate_cells,
     settings_file,
     trial_cells,
     tuned_json,
 )
-from aam.performance.measurement.settings import MYTHS
+from aam.performance.measurement.settings import MYTHS, Setting
 from aam.performance.measurement.setup import SetUp, set_up
 from aam.performance.measurement.tune import Tuned, tune
-from aam.report.speed_page import write_page
+from aam.report.speed_page import Bar, write_page
 from aam.report.terminal import Table, print_table
 from aam.training.runtime import tuned_for
 
 
 def run(options: TunePretrain | TuneTrain | TuneWorkload) -> None:
-    """Search, print the decisions, and write settings.yaml, tune.json and a page.
+    """Search, print the decisions, and write settings.yaml, tune.json and a page; or measure only.
 
     Raises:
         AamError: see `set_up`.
         DataError: the workload fails as it is given.
     """
     with set_up(options) as given:
+        if options.measure.measure_only:
+            _measure(given)
+            return
         tuned = tune(
             given.bench,
             options.measure.parity_steps,
@@ -52,12 +59,52 @@ def run(options: TunePretrain | TuneTrain | TuneWorkload) -> None:
         charts = {"as given and as chosen": [tuned.default, tuned.final]}
         for trial in tuned.trials:
             charts.setdefault(trial.subject, []).append(trial.measured)
-        bars = {name: rate_bars(measured) for name, measured in charts.items()}
+        bars = {name: _rate_bars(measured) for name, measured in charts.items()}
         lead = _lead(tuned, given)
         write_page(given.folder / "report.html", f"Settings of {command}", lead, bars, tables)
         info(lead)
     if tuned.chosen:
         info(f"Next: add --config {settings} to `{command}`.")
+
+
+def _measure(given: SetUp) -> None:
+    """Measure each subject against the given options; print tables, write bench.json and a page."""
+    measurements = {}
+    for subject, propose in given.stages.items():
+        if settings := propose(given.defaults, given.device):
+            measurements[subject] = given.bench.compare(subject, Setting("as given"), settings)
+    if not measurements:
+        measurements["workload"] = given.bench.compare("workload", Setting("as given"), [])
+    content = {
+        "measured": given.identity,
+        "rounds": given.bench.rounds,
+        "steps": given.bench.steps,
+        "warmup_steps": given.bench.warmup,
+        "subjects": {
+            subject: [measured_json(one) for one in measured]
+            for subject, measured in measurements.items()
+        },
+    }
+    write_json(given.folder / "bench.json", content)
+    tables, charts = [], {}
+    for subject, measured in measurements.items():
+        heads, rows = rate_cells(measured)
+        table = Table(subject, heads, rows, " ".join([RATE_NOTE, *failures(measured)]))
+        tables.append(table)
+        print_table(table)
+        charts[subject] = _rate_bars(measured)
+    lead = f"{given.device.name}, PyTorch {given.device.torch}; {given.bench.rounds} rounds."
+    write_page(given.folder / "report.html", "Benchmark", lead, charts, tables)
+    info(f"Report: {given.folder / 'report.html'}")
+
+
+def _rate_bars(measured: Sequence[Measured]) -> list[Bar]:
+    """Return the speed of each setting that a run measured."""
+    return [
+        Bar(one.setting.label, one.rates.samples, one.rates.spread)
+        for one in measured
+        if one.rates is not None
+    ]
 
 
 def _lead(tuned: Tuned, given: SetUp) -> str:

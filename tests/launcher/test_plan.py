@@ -156,7 +156,7 @@ def test_training_takes_gpus_for_the_network_alone(
 
 
 def test_what_is_measured_is_the_network(mi300a: Host) -> None:
-    assert planned(mi300a, "bench", *TRAIN, "--members", "kernel").image == "rocm64"
+    assert planned(mi300a, "tune", *TRAIN, "--members", "kernel").image == "rocm64"
 
 
 def test_several_processes_are_for_the_network_alone(mi300a: Host) -> None:

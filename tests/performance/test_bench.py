@@ -1,4 +1,4 @@
-"""`aam bench` and the runs of workloads: real child processes that log steps, fail and hang."""
+"""`aam tune --measure-only` and its runs: real child processes that log steps, fail and hang."""
 
 from __future__ import annotations
 
@@ -141,8 +141,9 @@ def test_bench_of_a_program_prints_an_aligned_table_and_writes_json_and_a_page(
     tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
     command = (
-        "bench", "workload", f"{PROGRAM} --cost {{cost}}", "--values", "cost=0.002,0.001,x",
-        "--rounds", "2", "--steps", "11", "--warmup-steps", "1", "--output-dir", tmp_path / "bench",
+        "tune", "workload", f"{PROGRAM} --cost {{cost}}", "--values", "cost=0.002,0.001,x",
+        "--measure-only", "--rounds", "2", "--steps", "11", "--warmup-steps", "1",
+        "--output-dir", tmp_path / "bench",
     )  # fmt: skip
     assert aam(*command) == 0
     printed = capsys.readouterr().out
@@ -159,13 +160,13 @@ def test_bench_of_a_program_prints_an_aligned_table_and_writes_json_and_a_page(
     assert aam(*command[:-1], tmp_path / "bench", "--half", "speed") == 64
     assert aam(*command, "--warmup-steps", "11") == 64
     assert (
-        aam("bench", "workload", PROGRAM, "--values", "cost", "--output-dir", tmp_path / "b") == 64
+        aam("tune", "workload", PROGRAM, "--values", "cost", "--output-dir", tmp_path / "b") == 64
     )
 
 
 def test_bench_of_a_gpu_that_is_not_there_names_the_option(
     tmp_path: Path, study_dir: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
-    command = ("bench", "pretrain", "--table", study_dir / "table.biom", "--output-dir", tmp_path)
+    command = ("tune", "pretrain", "--table", study_dir / "table.biom", "--output-dir", tmp_path)
     assert aam(*command, "--device", "cuda") == 69
     assert "No GPU: --device cuda; use --device auto or cpu." in capsys.readouterr().err

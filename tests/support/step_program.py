@@ -1,4 +1,4 @@
-"""Program that logs training steps, for tests of `aam bench` and `aam tune`.
+"""Program that logs training steps, for tests of `aam tune`.
 
     python step_program.py [--cost SECONDS] [--fault FAULT]
 

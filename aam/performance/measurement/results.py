@@ -1,4 +1,4 @@
-"""Results of `aam bench` and `aam tune`: JSON, cells of tables, and the settings file."""
+"""Results of `aam tune`: JSON, cells of tables, and the settings file."""
 
 from __future__ import annotations
 

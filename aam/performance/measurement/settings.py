@@ -1,4 +1,4 @@
-"""Settings that `aam bench` and `aam tune` try, by subject, and settings that are myths.
+"""Settings that `aam tune` tries, by subject, and settings that are myths.
 
 To add a subject, write a function and add it to `SUBJECTS` and to `Subject` of
 `aam.contract.options.commands.measure`.

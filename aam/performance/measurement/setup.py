@@ -15,9 +15,6 @@ from aam.console import warn
 from aam.contract.errors import UsageError
 from aam.contract.options import options_of, specs, to_plain
 from aam.contract.options.commands.measure import (
-    BenchPretrain,
-    BenchTrain,
-    BenchWorkload,
     ProfilePretrain,
     ProfileTrain,
     TunePretrain,
@@ -36,8 +33,8 @@ from aam.performance.measurement.settings import SUBJECTS, Propose, Setting, Val
 from aam.performance.measurement.workload import AamCommand, Program, Workload
 from aam.training.run_files import run_lock
 
-Measured = BenchPretrain | BenchTrain | BenchWorkload | TunePretrain | TuneTrain | TuneWorkload
-OwnCommand = BenchPretrain | BenchTrain | TunePretrain | TuneTrain | ProfilePretrain | ProfileTrain
+Measured = TunePretrain | TuneTrain | TuneWorkload
+OwnCommand = TunePretrain | TuneTrain | ProfilePretrain | ProfileTrain
 
 OF_RUN = ("output_dir", "overwrite", "resume_from", "checkpoint_every_n_steps")
 """Options of the measurement's own folder, which its runs do not get."""
@@ -89,7 +86,7 @@ def set_up(options: Measured) -> Iterator[SetUp]:
     stages: Mapping[str, Propose]
     defaults: dict[str, Any]
     no_dropout: dict[str, Any] = {}
-    if isinstance(options, (BenchWorkload, TuneWorkload)):
+    if isinstance(options, TuneWorkload):
         program, defaults = options.program, {}
         workload, stages = program_of(program)
         folder, overwrite = program.output_dir, program.overwrite

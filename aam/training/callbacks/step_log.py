@@ -1,6 +1,6 @@
 """Log of training steps: one line of JSON for each batch, in the file that AAM_STEP_LOG names.
 
-`aam bench` and `aam tune` read it. Any program may write it; these are the fields of a line:
+`aam tune` reads it. Any program may write it; these are the fields of a line:
 
     step              number of the step, from 0
     loss              of the step, at full precision

@@ -1,4 +1,4 @@
-"""Options of the commands that measure another command: `aam bench`, `aam tune`, `aam profile`."""
+"""Options of the commands that measure another command: `aam tune` and `aam profile`."""
 
 from dataclasses import dataclass
 from pathlib import Path
@@ -22,9 +22,18 @@ Subject = Literal[
 
 
 @dataclass(frozen=True)
-class MeasureOptions:
-    """What is varied, and how it is measured; every run is a process of its own."""
+class TuneOptions:
+    """What is tried, how it is measured, and when it counts as the same training.
 
+    Every run is a process of its own.
+    """
+
+    measure_only: bool = option(
+        "Measure the speed and memory of each setting against the given options and write "
+        "bench.json; losses are not compared, and nothing is chosen.",
+        default=False,
+        basic=True,
+    )
     subjects: tuple[Subject, ...] = option(
         "What to vary; everything that the device has by default.", default=(), basic=True
     )
@@ -51,50 +60,12 @@ class MeasureOptions:
         default=600.0,
         takes=ABOVE_ZERO,
     )
-
-
-@dataclass(frozen=True)
-class TuneOptions(MeasureOptions):
-    """What is tried, how it is measured, and when it counts as the same training."""
-
     parity_steps: int = option(
         "Steps of the runs that compare the loss late in training, on the last third of them.",
         default=150,
         takes=ONE_OR_MORE,
         basic=True,
     )
-
-
-@dataclass(frozen=True, kw_only=True)
-class BenchPretrain(Pretrain):
-    """Measure the speed and memory of `aam pretrain` with one setting varied at a time.
-
-    Takes the options of `aam pretrain`. --output-dir gets bench.json and report.html; an
-    interrupted measurement continues.
-
-    Examples:
-        aam bench pretrain --table table.biom --tree tree.nwk --output-dir bench
-        aam bench pretrain --table table.biom --tree tree.nwk --output-dir bench \
-        --subjects workers attention --rounds 5
-    """
-
-    measure: MeasureOptions
-
-
-@dataclass(frozen=True, kw_only=True)
-class BenchTrain(TrainNetwork):
-    """Measure the speed and memory of `aam train` with one setting varied at a time.
-
-    Takes the options of `aam train`; only the transformer is measured.
-
-    Examples:
-        aam bench train --table table.biom --metadata metadata.tsv \
-        --metadata-column age --output-dir bench --subjects precision
-        aam bench train --table table.biom --metadata metadata.tsv \
-        --metadata-column age --output-dir bench --rounds 5
-    """
-
-    measure: MeasureOptions
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -106,8 +77,8 @@ class TunePretrain(Pretrain):
 
     Examples:
         aam tune pretrain --table table.biom --tree tree.nwk --output-dir tuned
-        aam tune pretrain --table table.biom --tree tree.nwk --output-dir tuned \
-        --subjects threads workers
+        aam tune pretrain --table table.biom --tree tree.nwk --output-dir speed \
+        --subjects workers attention --measure-only
     """
 
     measure: TuneOptions
@@ -147,20 +118,6 @@ class WorkloadOptions:
     )
     output_dir: Path = option("Folder for the measurements and the report.", role="output")
     overwrite: bool = option("Replace the measurements in the folder.", default=False, basic=True)
-
-
-@dataclass(frozen=True)
-class BenchWorkload:
-    """Measure the speed and memory of any program that logs its steps.
-
-    Examples:
-        aam bench workload "python train.py --batch {batch}" --values batch=16,32 \
-        --output-dir bench
-        aam bench workload "python train.py" --output-dir bench --rounds 5
-    """
-
-    program: WorkloadOptions
-    measure: MeasureOptions
 
 
 @dataclass(frozen=True)
