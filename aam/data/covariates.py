@@ -21,7 +21,7 @@ from aam.console import warn
 from aam.contract.errors import DataError, UsageError, first_few
 from aam.contract.options.field import ABOVE_ZERO
 from aam.contract.options.study import CovariateOptions
-from aam.data.metadata import Metadata, as_numbers, listed_columns
+from aam.data.metadata import LARGEST_NUMBER, Metadata, as_numbers, listed_columns
 from aam.data.splits import Split
 
 UNKNOWN = 0
@@ -266,11 +266,13 @@ def _numbers(name: str, metadata: Metadata, sample_ids: Sequence[str]) -> F64:
     """Return a numeric column, NaN where missing."""
     texts = metadata.values(name, sample_ids)
     values = as_numbers(texts.tolist())
-    wrong = sorted(set(texts[(texts != "") & ~np.isfinite(values)].tolist()))
+    usable = np.isfinite(values) & (np.abs(values) <= LARGEST_NUMBER)
+    wrong = sorted(set(texts[(texts != "") & ~usable].tolist()))
     if wrong:
         raise DataError(
             f"The column '{name}' of --numeric-columns is not numeric",
-            f"distinct values that are not numbers: {first_few(wrong)}",
+            f"distinct values that are not numbers, infinite or beyond {LARGEST_NUMBER:g}: "
+            f"{first_few(wrong)}",
             "correct them, or name it in --categorical-columns",
         )
     return values

@@ -60,6 +60,12 @@ def read_labels(
         values = ranks.astype(np.float64)
     else:
         rows, values = numeric_target(metadata, target.metadata_column, ids)
+        if len(distinct := np.unique(values)) == 2:
+            warn(
+                f"'{target.metadata_column}' has two values only, {distinct[0]:g} and "
+                f"{distinct[1]:g}, and is predicted as a number: add --classifier if they are "
+                "classes."
+            )
     return LabelledSamples(inside[rows], values, classes)
 
 

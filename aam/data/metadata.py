@@ -6,6 +6,7 @@ so that 2538.10 and 2538.1 are two samples; `numeric_target` and `class_target` 
 
 from __future__ import annotations
 
+import contextlib
 import csv
 import gzip
 import io
@@ -13,7 +14,7 @@ import re
 import tempfile
 import zlib
 from collections import Counter
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -40,6 +41,9 @@ MISSING = frozenset(
 )
 """Missing values, in lower case; values that begin with 'missing:' are missing too."""
 
+_WORDS = frozenset({"missing", "unspecified", "na", "n/a", "nan", "none", "null"})
+"""Missing values that a program or a person may also have written for a class."""
+
 ID_HEADER = "sample-id"
 """First header of every table of samples that aam writes, as in QIIME 2."""
 
@@ -55,6 +59,12 @@ _OLD_HEADERS = frozenset(
     {"#SampleID", "#Sample ID", "#OTUID", "#OTU ID", "sample_name", OLD_ID_HEADER}
 )
 """First headers of older programs, and of Qiita, that QIIME 2 accepts in this spelling."""
+
+_TYPES = re.compile(r"^[\"']?#(?:q2|sk):types", re.MULTILINE)
+"""Line with the types of the columns."""
+
+LARGEST_NUMBER = 1e30
+"""Larger numbers overflow in squares and in single precision."""
 
 _LISTED_COLUMNS = 50
 _FEW_SAMPLES = 10
@@ -155,12 +165,15 @@ def read_metadata(path: Path) -> Metadata:
         plain.write(text)
         plain.flush()
         try:
-            names = SampleMetadata.load(plain.name).columns
-            # Read again with every column categorical, so that values keep their spelling.
-            as_text = dict.fromkeys(names, "categorical")
+            if _TYPES.search(text):
+                SampleMetadata.load(plain.name)  # checks the types that the file states
+            # With every column categorical values keep their spelling. Its time grows with the
+            # number of columns, so the columns are read from the header alone.
+            columns = _columns_of(text.splitlines(keepends=True)) or ()
+            as_text = dict.fromkeys(columns, "categorical")
             frame = SampleMetadata.load(plain.name, column_types=as_text).to_dataframe()
         except (MetadataFileError, csv.Error, ValueError) as error:
-            raise _refused(path, header, error) from error
+            raise _refused(path, text, error) from error
     ids = tuple(str(name) for name in frame.index)
     known = frame.astype(object).where(frame.notna(), "")
     return Metadata(ids, {str(name): known[name].tolist() for name in known.columns})
@@ -176,14 +189,20 @@ def read_header(path: Path) -> Metadata | None:
     try:
         with (gzip.open if path.suffix == ".gz" else open)(path, "rb") as stream:
             lines = io.TextIOWrapper(stream, encoding="utf-8-sig", newline="")
-            for row in csv.reader(lines, dialect="excel-tab", strict=True):
-                first, *columns = [cell.strip() for cell in row] or [""]
-                if first.lower() in _ID_HEADERS or first in _OLD_HEADERS:
-                    return Metadata((), {name: () for name in columns if name})
-                if first and not first.startswith("#"):
-                    return None
+            columns = _columns_of(lines)
     except (OSError, EOFError, ValueError, csv.Error, zlib.error):
         return None
+    return None if columns is None else Metadata((), dict.fromkeys(columns, ()))
+
+
+def _columns_of(lines: Iterable[str]) -> list[str] | None:
+    """Return the columns of the header; None if it is none of QIIME 2's."""
+    for row in csv.reader(lines, dialect="excel-tab", strict=True):
+        first, *columns = [cell.strip() for cell in row] or [""]
+        if first.lower() in _ID_HEADERS or first in _OLD_HEADERS:
+            return [name for name in columns if name]
+        if first and not first.startswith("#"):
+            return None
     return None
 
 
@@ -220,6 +239,12 @@ def numeric_target(
             f"in samples {first_few(infinite)}",
             "leave these cells empty",
         )
+    if large := [sample_ids[row] for row in rows[np.abs(values) > LARGEST_NUMBER]]:
+        raise DataError(
+            f"The column '{column}' has numbers beyond {LARGEST_NUMBER:g}",
+            f"in samples {first_few(large)}",
+            "give the column in larger units, or leave these cells empty",
+        )
     if np.all(values == values[0]):
         raise _constant(column, texts)
     return rows, values
@@ -238,7 +263,7 @@ def class_target(
         DataError: no such column; no sample in common or none with a value; one class only; more
             than half of the values are different numbers.
     """
-    rows, texts = _labelled(metadata, column, sample_ids)
+    rows, texts = _labelled(metadata, column, sample_ids, words=True)
     labels = [normalized(text) for text in texts]
     classes = tuple(sorted(set(labels)))
     if len(classes) < 2:
@@ -250,7 +275,7 @@ def class_target(
             f"it has {len(classes)} different numbers in {len(labels)} samples",
             "leave out --classifier",
         )
-    _warn_of_single(column, labels)
+    _warn_of_classes(column, labels)
     return rows, encode_labels(labels, classes), classes
 
 
@@ -275,7 +300,7 @@ def ordinal_target(
     if len(names) < 2 or len(set(names)) < len(names) or "" in names:
         remedy = "name each category of the column once, the lowest first"
         raise UsageError("No order of two or more categories", order, remedy)
-    rows, texts = _labelled(metadata, column, sample_ids)
+    rows, texts = _labelled(metadata, column, sample_ids, names, words=True)
     labels = [normalized(text) for text in texts]
     if unknown := {name: labels.count(name) for name in sorted(set(labels) - set(names))}:
         raise DataError(
@@ -289,6 +314,26 @@ def ordinal_target(
         warn(f"Categories of --ordinal that no sample has in '{column}': {first_few(absent)}.")
     _warn_of_single(column, labels)
     return rows, encode_labels(labels, names)
+
+
+def _warn_of_classes(column: str, labels: Sequence[str]) -> None:
+    """Warn about a column of names, classes with one sample, and classes that differ in case."""
+    classes = sorted(set(labels))
+    if 2 * len(classes) > len(labels) > _FEW_SAMPLES:
+        warn(
+            f"'{column}' has {len(classes)} classes in {len(labels)} samples, as a column of ids "
+            "has: name another --metadata-column, or restrict the samples by --where."
+        )
+        return
+    _warn_of_single(column, labels)
+    alike: dict[str, list[str]] = {}
+    for name in classes:
+        alike.setdefault(" ".join(name.casefold().split()), []).append(name)
+    if same := [" and ".join(names) for names in alike.values() if len(names) > 1]:
+        warn(
+            f"Classes of '{column}' that differ in case or spaces alone: {first_few(same)}. Write "
+            "them alike in the metadata if they are one class."
+        )
 
 
 def _warn_of_single(column: str, labels: Sequence[str]) -> None:
@@ -329,13 +374,25 @@ def groups(metadata: Metadata, column: str, sample_ids: Sequence[str]) -> NDArra
 
 
 def _labelled(
-    metadata: Metadata, column: str, sample_ids: Sequence[str]
+    metadata: Metadata,
+    column: str,
+    sample_ids: Sequence[str],
+    named: Sequence[str] = (),
+    words: bool = False,
 ) -> tuple[NDArray[np.int64], list[str]]:
-    """Return positions and values of labelled samples; print how many are left out, and why."""
+    """Return positions and values of labelled samples; print how many are left out, and why.
+
+    Args:
+        metadata: of the samples.
+        column: of the labels.
+        sample_ids: of the samples.
+        named: values that are not missing, since the user names them.
+        words: warn about missing values that may be classes, such as "none".
+    """
     texts = metadata._texts(column, sample_ids)
     present = [(row, text) for row, text in enumerate(texts) if text is not None]
-    known = [(row, text) for row, text in present if not _is_missing(text)]
-    missing = Counter(text for _, text in present if _is_missing(text))
+    known = [(row, text) for row, text in present if text in named or not _is_missing(text)]
+    missing = Counter(text for _, text in present if text not in named and _is_missing(text))
     reasons = [f"{times} with '{column}' '{value}'" for value, times in missing.most_common()]
     if len(present) < len(texts):
         reasons.insert(0, f"{len(texts) - len(present)} without metadata")
@@ -346,6 +403,13 @@ def _labelled(
         )
     if reasons:
         info(f"Samples left out: {counted}.")
+    doubtful = {text: n for text, n in missing.items() if text.strip().lower() in _WORDS}
+    if words and doubtful:
+        shown = ", ".join(f"'{text}' in {n}" for text, n in doubtful.items())
+        warn(
+            f"Values of '{column}' that are taken as missing: {shown} of {len(texts)} samples. "
+            "If one is a class, name it in --ordinal or write it otherwise in the metadata."
+        )
     rows = np.array([row for row, _ in known], dtype=np.int64)
     return rows, [text for _, text in known]
 
@@ -383,7 +447,8 @@ def _number_remedy(wrong: Sequence[str], otherwise: str) -> str:
     return "write decimal points, not commas" if commas else otherwise
 
 
-def _refused(path: Path, header: str, error: Exception) -> DataError:
+def _refused(path: Path, text: str, error: Exception) -> DataError:
+    header = text.partition("\n")[0]
     start = "There was an issue with loading the metadata file:"
     reason = str(error).removeprefix(start).partition("\n\nThere may be more errors")[0]
     reason = " ".join(reason.split())
@@ -401,8 +466,29 @@ def _refused(path: Path, header: str, error: Exception) -> DataError:
             f"values that are not numbers, {first_few(wrong)}",
             _number_remedy(wrong, "correct them, or the type in that line"),
         )
+    if (line := _long_row(text)) is not None:
+        number, name, cells, named = line
+        return DataError(
+            f"A row of the metadata '{path}' has more cells than the header has columns",
+            f"line {number}, '{name[:80]}', has {cells}, the header {named}",
+            "remove the tabs that are too many, or name the columns that are missing",
+        )
     return DataError(
         f"QIIME 2's rules refuse the metadata '{path}'",
         f"{reason.rstrip('.')} (its first line is '{header[:80].rstrip()}')",
         "give tab-separated text whose first column is called sample-id",
     )
+
+
+def _long_row(text: str) -> tuple[int, str, int, int] | None:
+    """Return line, first cell and cells of the first row longer than the header, and its cells."""
+    named = 0
+    with contextlib.suppress(csv.Error):
+        rows = csv.reader(io.StringIO(text, newline=""), dialect="excel-tab", strict=True)
+        for row in rows:
+            cells = max((k for k, cell in enumerate(row, start=1) if cell.strip()), default=0)
+            if not named and cells and (row[0].lower() in _ID_HEADERS or row[0] in _OLD_HEADERS):
+                named = cells
+            elif named and cells > named and not row[0].startswith("#"):
+                return rows.line_num, row[0], cells, named
+    return None

@@ -174,7 +174,7 @@ def fit_transform(name: TransformName, values: Values) -> TargetTransform:
     if np.ptp(forward) == 0:
         raise DataError(
             "The target is the same in all training samples",
-            f"{len(values)} times {values[0]:g}",
-            "choose another column or split",
+            f"{len(values)} samples of the split with {values[0]:g}",
+            "add samples with other values, or choose other --folds, --seed or --splits",
         )
     return TargetTransform(name, *functions.fit(forward))

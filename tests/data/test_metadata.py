@@ -9,7 +9,18 @@ import numpy as np
 import pytest
 
 from aam.contract.errors import DataError, MissingInput
-from aam.data.metadata import MISSING, Metadata, class_target, groups, numeric_target, read_metadata
+from aam.contract.options.study import TargetOptions
+from aam.data.labels import read_labels
+from aam.data.metadata import (
+    MISSING,
+    Metadata,
+    class_target,
+    groups,
+    numeric_target,
+    ordinal_target,
+    read_header,
+    read_metadata,
+)
 
 IDS = ("2538.10", "2538.1", "10317.000001020", "s4")
 
@@ -114,6 +125,64 @@ def test_invalid_class_targets_are_refused(
     read, ids = column(tmp_path, *values)
     with pytest.raises(DataError, match=message):
         class_target(read, "x", ids)
+
+
+@pytest.mark.parametrize("value", ["1e308", "-3.5e38"])
+def test_numbers_that_overflow_are_refused(tmp_path: Path, value: str) -> None:
+    found, ids = column(tmp_path, "1", "2", value)
+    with pytest.raises(DataError, match=r"numbers beyond 1e\+30: in samples 1 \(s2\)"):
+        numeric_target(found, "x", ids)
+
+
+def test_a_level_that_is_named_is_never_missing(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    found, ids = column(tmp_path, "none", "mild", "severe", "none", "NA", "")
+    rows, ranks = ordinal_target(found, "x", ids, ("none", "mild", "severe"))
+    assert (rows.tolist(), ranks.tolist()) == ([0, 1, 2, 3], [0, 1, 2, 0])
+    assert "'NA' in 1 of 6 samples" in capsys.readouterr().err
+    rows, _, classes = class_target(found, "x", ids)
+    assert (rows.tolist(), classes) == ([1, 2], ("mild", "severe"))
+    assert "taken as missing: 'none' in 2, 'NA' in 1 of 6 samples" in capsys.readouterr().err
+
+
+@pytest.mark.parametrize(
+    ("values", "warning"),
+    [
+        (("Yes", "yes", "no", "No ", "no", "yes"), "differ in case or spaces alone: 2 (No and no"),
+        (tuple(f"id-{k}" for k in range(12)), "12 classes in 12 samples, as a column of ids has"),
+    ],
+)
+def test_doubtful_classes_are_named(
+    tmp_path: Path, values: tuple[str, ...], warning: str, capsys: pytest.CaptureFixture[str]
+) -> None:
+    found, ids = column(tmp_path, *values)
+    class_target(found, "x", ids)
+    shown = capsys.readouterr().err
+    assert warning in " ".join(shown.split())
+
+
+def test_two_numbers_may_be_classes(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    found, ids = column(tmp_path, "0", "1", "0", "1")
+    read_labels(TargetOptions(metadata=tmp_path, metadata_column="x"), found, ids)
+    assert "two values only, 0 and 1," in capsys.readouterr().err
+    read_labels(TargetOptions(metadata=tmp_path, metadata_column="x", classifier=True), found, ids)
+    assert capsys.readouterr().err == ""
+
+
+def test_a_row_with_more_cells_than_columns_is_named(tmp_path: Path) -> None:
+    text = "\n# a comment\nsample-id\tx\n\ns1\t1\t\t\ns2\t2\t3\n"
+    with pytest.raises(DataError, match="line 6, 's2', has 3, the header 2; remove the tabs"):
+        metadata(tmp_path, text)
+
+
+def test_the_header_is_read_without_the_samples(tmp_path: Path) -> None:
+    path = tmp_path / "metadata.tsv.gz"
+    path.write_bytes(gzip.compress(b'\xef\xbb\xbf# comment\n\n"Sample ID"\t x \ty\ns1\t1\n'))
+    header = read_header(path)
+    assert header is not None and list(header.columns) == ["x", "y"]
+    path.write_text("a,b\n")
+    assert read_header(path) is None
 
 
 def test_an_empty_column_has_no_groups(tmp_path: Path) -> None:

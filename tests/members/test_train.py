@@ -94,6 +94,17 @@ def test_a_kernel_and_a_forest_need_neither_lightning_nor_a_tree_nor_a_depth(
 
 
 @pytest.mark.medium
+def test_other_columns_may_have_infinite_and_large_numbers(study: Path, tmp_path: Path) -> None:
+    metadata = pd.read_csv(study / "metadata.tsv", sep="\t", dtype=str, skiprows=[1])
+    metadata["lowest"] = ["-Inf", *(str(k % 7) for k in range(len(metadata) - 1))]
+    metadata["highest"] = ["3.5e38", *(str(k % 5) for k in range(len(metadata) - 1))]
+    metadata.to_csv(tmp_path / "metadata.tsv", sep="\t", index=False)
+    args = ("--metadata", tmp_path / "metadata.tsv", "--members", "kernel", "--folds", 2)
+    assert train(study, tmp_path / "run", *args) == 0
+    assert (tmp_path / "run" / "scores.json").exists()
+
+
+@pytest.mark.medium
 def test_predictions_are_held_out_by_group_with_intervals(run: Path) -> None:
     found = read(run / "predictions.tsv")
     assert list(found) == ["sample-id", "fold", "split", "actual", "predicted", "lower", "upper",
