@@ -55,7 +55,7 @@ class Shard:
         return folder_of(output) / f"{self.number:0{width}}-of-{self.count}{suffix}"
 
     def rows(self, samples: int, batch_size: int) -> range:
-        """Return the samples of this shard: whole batches, so that results are the same bits."""
+        """Return the samples of this shard: whole batches, so that products have one shape."""
         part = self.part(-(-samples // batch_size))
         return range(part.start * batch_size, min(part.stop * batch_size, samples))
 

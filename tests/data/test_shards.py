@@ -5,11 +5,13 @@ from __future__ import annotations
 import shutil
 from pathlib import Path
 
+import pandas as pd
 import pytest
 
 from aam.contract.errors import CannotCreate, DataError, MissingInput, UsageError
 from aam.contract.shards import Shard
-from tests.support.commands import aam, train
+from aam.members import checkpoint
+from tests.support.commands import aam, read, train
 
 Capture = pytest.CaptureFixture[str]
 COUNT = 4
@@ -62,8 +64,15 @@ def test_an_invalid_shard_is_refused(text: str, tmp_path: Path) -> None:
     assert aam("predict", *args, "--shard", text) == UsageError.status
 
 
+def assert_same_table(found: Path, expected: Path, model: Path) -> None:
+    """Numbers of a network may differ by rounding, those of other members not."""
+    if checkpoint.find(model) is not None:
+        assert found.read_bytes() == expected.read_bytes()
+    pd.testing.assert_frame_equal(read(found), read(expected), rtol=1e-5, atol=1e-6)
+
+
 @pytest.mark.medium
-def test_merged_shards_are_the_bytes_of_one_process(
+def test_merged_shards_are_the_table_of_one_process(
     store: Path, model: Path, tmp_path: Path, capsys: Capture
 ) -> None:
     whole, merged = tmp_path / "whole.tsv", tmp_path / "merged.tsv"
@@ -72,7 +81,7 @@ def test_merged_shards_are_the_bytes_of_one_process(
     assert not merged.exists()
     assert sorted(p.name for p in folder.glob("*.tsv")) == [f"{k}-of-4.tsv" for k in range(1, 5)]
     assert aam("merge", "--output", merged) == 0
-    assert merged.read_bytes() == whole.read_bytes()
+    assert_same_table(merged, whole, model)
     assert "36 samples" in capsys.readouterr().err
     assert aam("merge", "--output", merged) == CannotCreate.status
 
@@ -88,7 +97,7 @@ def test_embeddings_of_shards_are_those_of_one_process(
         assert aam("embed", *args, "--output-dir", tmp_path / "parts", *shard) == 0
     assert aam("merge", "--output", tmp_path / "parts" / "embeddings.tsv") == 0
     whole, merged = (tmp_path / name / "embeddings.tsv" for name in ("whole", "parts"))
-    assert merged.read_bytes() == whole.read_bytes()
+    assert_same_table(merged, whole, tmp_path / "run")
 
 
 @pytest.mark.medium
@@ -155,7 +164,7 @@ def test_a_copy_of_another_shard_is_not_merged(
     )
     assert predict(store, model, output, "--shard", "2/4") == 0
     assert aam("merge", "--output", output) == 0
-    assert output.read_bytes() == whole.read_bytes()
+    assert_same_table(output, whole, model)
 
 
 @pytest.mark.medium

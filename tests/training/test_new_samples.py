@@ -16,6 +16,7 @@ from aam.contract.options.commands.studies import Simulate
 from aam.data.simulation.files import write_study
 from aam.data.simulation.simulate import simulate
 from aam.serialization import archive
+from aam.training.inference.training_summary import TrainingSummary
 from aam.training.run_files import checkpoints
 from tests.support.commands import aam, read, train
 
@@ -38,6 +39,17 @@ def predict(model: Path, table: Path, output: Path, *args: object) -> pd.DataFra
 
 def one_line(capsys: Capture) -> str:
     return " ".join(capsys.readouterr().err.split())
+
+
+def test_the_distance_of_a_sample_does_not_depend_on_the_others() -> None:
+    embeddings_ND = np.random.default_rng(0).normal(size=(40, 8)).astype(np.float32)
+    none, reference_RD = torch.zeros(0, dtype=torch.int64), torch.from_numpy(embeddings_ND[:30])
+    frequencies_L4 = torch.zeros(2, 4)
+    summary = TrainingSummary(none, none, none, none, frequencies_L4, 9, none, reference_RD, 0.5)
+    whole_N = summary.distances(embeddings_ND + 0.1)
+    for rows in (slice(1), slice(3, 9), slice(9, 40)):
+        part_N = summary.distances(embeddings_ND[rows] + 0.1)
+        np.testing.assert_array_equal(part_N, whole_N[rows])
 
 
 def test_samples_that_trained_the_model_are_marked_and_not_scored(

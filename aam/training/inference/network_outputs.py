@@ -102,7 +102,7 @@ def apply_network(
 
     Args:
         network: in any mode; it is left in evaluation mode on `device`.
-        batch_size: samples at a time; the outputs do not depend on it.
+        batch_size: samples at a time; the outputs depend on it by rounding alone.
         asv_vectors_FD: vectors of the ASVs of the study.
         reads_pass: number of the rarefaction; validation uses 0.
         covariates: of every sample of the study; None: unknown, of a network that reads them.
@@ -187,8 +187,10 @@ def profile_terms(
     network.to(device).eval()
     terms_FH = torch.empty(len(tokens_FL), PROFILE_HIDDEN, device=device)
     for start in range(0, len(tokens_FL), CHUNK):
-        tokens_KL = torch.from_numpy(tokens_FL[start : start + CHUNK].copy()).to(device)
-        terms_FH[start : start + CHUNK] = network.profile_terms(tokens_KL)
+        # The last chunk is filled up, so that all matrix products have one shape.
+        part_KH = terms_FH[start : start + CHUNK]
+        tokens_KL = np.resize(tokens_FL[start : start + CHUNK], (CHUNK, tokens_FL.shape[1]))
+        part_KH[:] = network.profile_terms(torch.from_numpy(tokens_KL).to(device))[: len(part_KH)]
     return terms_FH
 
 

@@ -57,7 +57,7 @@ class InferenceSettings:
     """How models are applied to samples.
 
     Attributes:
-        batch_size: samples at a time; the outputs do not depend on it.
+        batch_size: samples at a time; the outputs depend on it by rounding alone.
         device: that computes.
         passes: number of rarefactions.
         vectors: folder of ASV vectors, see `encode_asvs`.

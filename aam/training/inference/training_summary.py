@@ -202,10 +202,13 @@ def _neighbour_distances(samples_ND: Tensor, reference_RD: Tensor, itself: bool 
 
     With `itself` the samples are the reference, and each is compared with the others.
     """
-    chunks, reference = torch.split(samples_ND, _BLOCK), reference_RD.double()
-    return torch.cat(
-        [mean_of_nearest(torch.cdist(chunk.double(), reference), itself) for chunk in chunks]
+    reference = reference_RD.double()
+    # Pair by pair: as a matrix product, the distances of a sample depend on the number of others.
+    distances = (
+        torch.cdist(chunk.double(), reference, compute_mode="donot_use_mm_for_euclid_dist")
+        for chunk in torch.split(samples_ND, _BLOCK)
     )
+    return torch.cat([mean_of_nearest(chunk, itself) for chunk in distances])
 
 
 def mean_of_nearest(distances_NR: Tensor, itself: bool = False) -> Tensor:
