@@ -16,7 +16,15 @@ import pytest
 
 from aam import __version__
 from aam.cli import main, parse
-from aam.contract.options import OptionSpec, find, from_plain, names, specs, to_plain
+from aam.contract.options import (
+    OptionSpec,
+    find,
+    from_plain,
+    names,
+    parse_command,
+    specs,
+    to_plain,
+)
 from launcher import options
 from launcher.cli import main as launch
 from launcher.plan.request import parse as parse_launch
@@ -196,6 +204,13 @@ def test_an_unknown_command_is_answered_with_the_nearest(
 ) -> None:
     assert main(["trian", "--table", "t"]) == 64
     assert "No such command: 'trian'; did you mean 'train'?" in capsys.readouterr().err
+
+
+@pytest.mark.parametrize("command", ["train", "check", "golden compare", "unifrac"])
+def test_gpu_is_another_word_for_cuda(command: str) -> None:
+    given = (option for option in specs(typing.cast(type, find(command))) if option.required)
+    paths = [part for option in given for part in (option.flag, "x")]
+    assert parse_command(command, [*paths, "--device", "gpu"])["--device"] == "cuda"
 
 
 def test_an_unknown_option_is_answered_with_the_nearest(

@@ -18,6 +18,7 @@ from aam.contract.options.commands import (
     split_command,
 )
 from aam.contract.options.field import (
+    SYNONYMS,
     OptionSpec,
     Role,
     build,
@@ -34,6 +35,7 @@ __all__ = [
     "CONFIG",
     "HELP",
     "HELP_ALL",
+    "SYNONYMS",
     "OptionSpec",
     "ParsedCommand",
     "Role",

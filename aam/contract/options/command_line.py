@@ -18,7 +18,7 @@ from pathlib import Path
 from typing import Any
 
 from aam.contract.errors import UsageError
-from aam.contract.options.field import OptionSpec, flag_of, members, specs
+from aam.contract.options.field import SYNONYMS, OptionSpec, flag_of, members, specs
 from aam.contract.suggestions import nearest
 
 ADDRESS = re.compile(r"(file|https?|ftp|sftp|s3|gs):", re.IGNORECASE)
@@ -207,6 +207,7 @@ def convert(spec: OptionSpec, text: str) -> Any:
     """
     types = members(spec.type)
     choices = {str(value): value for value in spec.choices}
+    choices |= {word: value for word, value in SYNONYMS.items() if value in choices}
     if type(None) in types:
         choices["None"] = None
     if text in choices:

@@ -20,7 +20,8 @@ AttnImplementation = Literal["auto", "sdpa", "math", "mem_efficient", "flash"]
 Device = Literal["auto", "cpu", "cuda"]
 
 DEVICE_HELP = (
-    "Where to compute. 'cuda': a GPU, also one of AMD; 'auto': a GPU if there is one, else the CPU."
+    "Where to compute. 'gpu' or 'cuda': a GPU of any vendor; 'auto': a GPU if there is one, else "
+    "the CPU."
 )
 
 

@@ -21,6 +21,9 @@ from typing import Any, Literal, TypeVar
 
 Role = Literal["value", "input", "output"]
 
+SYNONYMS = {"gpu": "cuda"}
+"""Other words for choices of options; PyTorch's name of any GPU is that of one vendor's library."""
+
 T = TypeVar("T")
 
 
@@ -231,7 +234,7 @@ def fits(annotation: Any, value: Any) -> bool:
     """
     origin, choices = typing.get_origin(annotation), typing.get_args(annotation)
     if origin is Literal:
-        return value in choices
+        return any(isinstance(value, type(choice)) and value == choice for choice in choices)
     if origin is tuple:
         return isinstance(value, (tuple, list)) and all(fits(choices[0], v) for v in value)
     if choices:
