@@ -7,10 +7,10 @@ from pathlib import Path
 
 from skbio import DistanceMatrix, TreeNode
 
+from aam.api.arguments import argument
 from aam.api.tables import Table, table_files, tree_file
 from aam.commands.unifrac import distances
 from aam.contract.errors import UsageError
-from aam.contract.options import check
 from aam.contract.options.commands.compare import Unifrac
 from aam.contract.options.device import Device
 from aam.contract.options.study import Metric
@@ -42,7 +42,7 @@ def unifrac(
         N x N distances with the sample ids.
 
     Raises:
-        UsageError: `metric` is no distance, or `alpha` is out of range.
+        UsageError: `metric` is no distance, or another argument is not of its type or range.
         MissingInput, DataError: the table or the tree cannot be used.
     """
     if metric == "faith_pd":
@@ -52,12 +52,11 @@ def unifrac(
             input=input,
             tree=tree_file(tree, folder),
             output=Path("unwritten.tsv"),
-            unifrac_metric=metric,
-            unifrac_alpha=alpha,
-            drop_missing_asvs=drop_missing_asvs,
-            root_at_midpoint=root_at_midpoint,
-            device=device,
+            unifrac_metric=argument(Unifrac, "unifrac_metric", metric, "metric"),
+            unifrac_alpha=argument(Unifrac, "unifrac_alpha", alpha, "alpha"),
+            drop_missing_asvs=argument(Unifrac, "drop_missing_asvs", drop_missing_asvs),
+            root_at_midpoint=argument(Unifrac, "root_at_midpoint", root_at_midpoint),
+            device=argument(Unifrac, "device", device),
         )
-        check(options)
         found = distances(options)
     return DistanceMatrix(found.values, found.ids)

@@ -7,9 +7,8 @@ Their parameters are the options of `aam train`, with the same names and default
 from __future__ import annotations
 
 import dataclasses
+import functools
 from collections.abc import Mapping, Sequence
-from os import PathLike
-from pathlib import Path
 from typing import Any
 
 import numpy as np
@@ -21,14 +20,16 @@ from sklearn.utils import check_array, check_X_y
 from sklearn.utils.multiclass import check_classification_targets
 from sklearn.utils.validation import check_is_fitted, check_non_negative
 
+from aam.api.arguments import aligned, argument, metadata_ids, path_argument, shown
 from aam.api.model import load
-from aam.api.tables import Table, as_biom, table_files, tree_file
+from aam.api.tables import Table, as_biom, has_sample_ids, table_files, tree_file
 from aam.contract.errors import DataError, UsageError, first_few
-from aam.contract.options import check, fits, from_plain, specs
+from aam.contract.options import from_plain, specs
 from aam.contract.options.commands.train import Train
 from aam.contract.options.device import ScaleOptions
 from aam.contract.options.study import CovariateOptions, TableOptions, TargetOptions
 from aam.contract.options.training import RunOptions
+from aam.contract.suggestions import nearest
 from aam.data.metadata import ID_HEADER, Metadata
 from aam.members.option_checks import resolve
 from aam.members.train import train
@@ -41,8 +42,6 @@ _REPLACED = {"group_column", "loss_config"} | {
 """Options that the arguments of `fit` replace, or of several processes or targets."""
 
 _PARAMETERS = [spec for spec in specs(Train) if spec.field not in _REPLACED]
-
-_GROUP = "group"
 
 _Parameters: Any = dataclasses.make_dataclass(
     "_Parameters",
@@ -66,32 +65,47 @@ class _Estimator(_Parameters, BaseEstimator):  # type: ignore[misc]
             are read by their DNA.
     """
 
+    @functools.wraps(_Parameters.__init__)  # type: ignore[misc]
+    def __init__(self, **parameters: Any) -> None:
+        known = [field.name for field in dataclasses.fields(_Parameters)]
+        if unknown := [name for name in parameters if name not in known]:
+            remedy = nearest(unknown[0], known, "`aam train --help-all` lists them")
+            raise UsageError(f"{type(self).__name__} has no parameter", unknown[0], remedy)
+        super().__init__(**parameters)
+
     def _train(
         self, X: Table, names: Sequence[str], column: str, groups: Any, classifier: bool
     ) -> None:
         """Train on the table and the names of the targets, and load the model."""
         columns = {column: list(names)}
+        group_column = "group" if column != "group" else "groups"
+        ids = metadata_ids(as_biom(X).ids())
         if groups is not None:
-            columns[_GROUP] = [str(group) for group in groups]
+            columns[group_column] = _group_names(aligned(groups, _ids(X), "groups"), len(ids))
         with table_files(X, self.sequences) as (input, folder):
-            ids = list(as_biom(X).ids())
             metadata = folder / "metadata.tsv"
             pd.DataFrame(columns, pd.Index(ids, name=ID_HEADER), dtype=str).to_csv(
                 metadata, sep="\t"
             )
-            values = {spec.field: getattr(self, spec.field) for spec in _PARAMETERS} | {
+            output_dir = self.output_dir
+            if output_dir is None:
+                output_dir = folder / "run"
+            given = {
+                spec.field: argument(Train, spec.field, getattr(self, spec.field))
+                for spec in _PARAMETERS
+                if spec.field != "tree"
+            }
+            values = given | {
                 "tree": tree_file(self.tree, folder),
                 "table": input.table,
                 "sequences": input.sequences,
                 "metadata": metadata,
                 "metadata_column": column,
                 "classifier": classifier,
-                "group_column": None if groups is None else _GROUP,
-                "output_dir": Path(self.output_dir or folder / "run"),
+                "group_column": None if groups is None else group_column,
+                "output_dir": path_argument("output_dir", output_dir, "None"),
             }
-            _check_types(values)
             options = from_plain(Train, _nested(Train, values))
-            check(options)
             with torch.random.fork_rng():
                 train(resolve(options))
             self.model_ = load(options.run.output_dir, options.device.device)
@@ -99,7 +113,9 @@ class _Estimator(_Parameters, BaseEstimator):  # type: ignore[misc]
     def _predict(self, X: Table) -> pd.DataFrame:
         """Predict a table with the trained model."""
         check_is_fitted(self)
-        return self.model_.predict(X if _has_names(X) else self._checked_array(X), self.sequences)
+        if not has_sample_ids(X):
+            X = self._checked_array(X)
+        return self.model_.predict(X, self.sequences)
 
     def _checked_array(self, X: Any) -> Any:
         """Check an array, whose columns have no names, as scikit-learn does."""
@@ -113,8 +129,12 @@ class _Estimator(_Parameters, BaseEstimator):  # type: ignore[misc]
         return X
 
     def _checked(self, X: Table, y: Any, numeric: bool) -> tuple[Table, npt.NDArray[Any]]:
-        """Check table and targets as scikit-learn does, and set `n_features_in_`."""
-        if not _has_names(X):
+        """Check table and targets as scikit-learn does, and set `n_features_in_`.
+
+        Targets with sample ids are put in the order of the table.
+        """
+        y = aligned(y, _ids(X), "y")
+        if not has_sample_ids(X):
             X, y = check_X_y(X, y, accept_sparse="csr", y_numeric=numeric, ensure_min_samples=2)
             check_non_negative(X, type(self).__name__)
             counts = X
@@ -149,12 +169,15 @@ class AAMRegressor(RegressorMixin, _Estimator):  # type: ignore[misc]
 
         Args:
             X: N samples; see `aam.api.tables.Table`.
-            y: N numbers.
+            y: N numbers. A Series is read by its index, the sample ids, where the table has ids.
             groups: N labels; samples of a group are on the same side of the split into training
-                and validation samples.
+                and validation samples. A Series is read as `y`.
 
         Raises:
             ValueError: table and targets do not fit together, or have NaN.
+            UsageError: a parameter is not of the type or range of its option, or `groups` are not
+                N labels.
+            DataError: `y` or `groups` have other sample ids than the table.
             AamError: see `aam train`.
         """
         X, values = self._checked(X, y, numeric=True)
@@ -180,13 +203,14 @@ class AAMClassifier(ClassifierMixin, _Estimator):  # type: ignore[misc]
 
         Args:
             X: N samples; see `aam.api.tables.Table`.
-            y: N class labels.
+            y: N class labels; as of `AAMRegressor.fit`.
             groups: as of `AAMRegressor.fit`.
 
         Raises:
             ValueError: table and labels do not fit together, or the labels are numbers of a
                 regression.
-            AamError: see `aam train`; labels that mean a missing value, such as "NA".
+            DataError: as of `AAMRegressor.fit`; a label means a missing value, such as "NA".
+            AamError: see `aam train`.
         """
         X, labels = self._checked(X, y, numeric=False)
         check_classification_targets(labels)
@@ -212,10 +236,22 @@ class AAMClassifier(ClassifierMixin, _Estimator):  # type: ignore[misc]
         return found
 
 
-def _has_names(X: Table) -> bool:
-    return (
-        isinstance(X, (str, PathLike, pd.DataFrame)) or hasattr(X, "obs_names") or hasattr(X, "ids")
-    )
+def _ids(X: Table) -> list[str] | None:
+    """Return the sample ids of a table; None of an array, whose samples have none."""
+    return list(as_biom(X).ids()) if has_sample_ids(X) else None
+
+
+def _group_names(groups: Any, samples: int) -> list[str]:
+    """Return the group of each sample as text.
+
+    Raises:
+        UsageError: it is not one label for each sample.
+    """
+    labels = np.asarray(groups)
+    if labels.shape != (samples,):
+        remedy = f"give {samples} labels, such as the column of a DataFrame"
+        raise UsageError("Invalid groups", shown(groups), remedy)
+    return [str(label) for label in labels]
 
 
 def _column(y: Any) -> str:
@@ -232,28 +268,17 @@ def _class_names(classes: npt.NDArray[Any]) -> list[str]:
     texts = [str(label) for label in classes]
     names: list[str] = Metadata(texts, {"class": texts}).values("class", texts).tolist()
     wrong = [
-        text for text, name in zip(texts, names, strict=True) if names.count(name) > 1 or not name
+        text
+        for text, name in zip(texts, names, strict=True)
+        if names.count(name) > 1 or not name or text != text.strip()
     ]
     if wrong:
         raise DataError(
             "Class labels that metadata cannot hold",
             first_few(wrong),
-            "give each class a name that does not mean a missing value",
+            "give each class a name that is no missing value and has no blank at its ends",
         )
     return names
-
-
-def _check_types(values: Mapping[str, Any]) -> None:
-    """Refuse values that are not of the type of their option.
-
-    Raises:
-        UsageError: naming one.
-    """
-    for spec in _PARAMETERS:
-        if not fits(spec.type, values[spec.field]):
-            raise UsageError(
-                f"Invalid {spec.field}", repr(values[spec.field]), f"its option is: {spec.help}"
-            )
 
 
 def _nested(options_class: type, values: Mapping[str, Any]) -> dict[str, Any]:

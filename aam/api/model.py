@@ -6,10 +6,12 @@ from collections.abc import Mapping
 from dataclasses import dataclass
 from os import PathLike
 from pathlib import Path
+from typing import Literal
 
 import pandas as pd
 
-from aam.api.tables import Sequences, Table, metadata_file, table_files
+from aam.api.arguments import argument, path_argument
+from aam.api.tables import Sequences, Table, has_sample_ids, metadata_file, table_files
 from aam.commands.predict import predict_study
 from aam.console import as_library
 from aam.contract.errors import DataError
@@ -33,6 +35,9 @@ from aam.training.inference.prediction import (
     load_models,
     load_samples,
 )
+
+_UNNAMED = "unnamed-"
+"""Begins the sample ids of an array, so that they are not those of the training samples."""
 
 
 @dataclass(frozen=True)
@@ -59,6 +64,15 @@ class Model:
         target = self.networks[0].config.target
         return None if target is None else target.column
 
+    def __repr__(self) -> str:
+        parts = [
+            "pretrained encoder" if self.column is None else f"predicts '{self.column}'",
+            "" if self.ensemble is None else f"members {', '.join(self.ensemble.stored.weights)}",
+            f"{len(self.networks)} network{'s' * (len(self.networks) > 1)}" * bool(self.networks),
+        ]
+        facts = ", ".join(part for part in parts if part)
+        return f"aam.Model('{self.path}', device='{self.device.device}')\n  {facts}"
+
     def predict(
         self,
         table: Table,
@@ -72,11 +86,12 @@ class Model:
         """Predict the target for every sample of a table.
 
         Args:
-            table: see `aam.api.tables.Table`; its ASVs need not be those of the training.
+            table: see `aam.api.tables.Table`; its ASVs need not be those of the training. The
+                samples of an array have no ids, and count as new.
             sequences: DNA of the features; None if the ids are the sequences.
             metadata: of a model that reads metadata columns: file, or DataFrame by sample id. It
                 applies the --where of the training.
-            batch_size: samples at a time; the predictions do not depend on it.
+            batch_size: samples at a time; the predictions depend on it by rounding alone.
             prediction_passes: rarefactions to average over.
             drop_empty_samples: leave out samples without reads instead of raising.
 
@@ -85,10 +100,12 @@ class Model:
             `p_CLASS` or `q_QUANTILE`, and the further columns of `aam predict`.
 
         Raises:
-            UsageError: the model reads metadata columns and none are given.
+            UsageError: the model reads metadata columns and none are given, or an argument is not
+                of its type or range.
             DataError: not a table of reads, features without DNA, or a model without target.
         """
-        with table_files(table, sequences, drop_empty_samples) as (input, folder):
+        unnamed = "" if has_sample_ids(table) else _UNNAMED
+        with table_files(table, sequences, drop_empty_samples, unnamed) as (input, folder):
             options = Predict(
                 input=input,
                 device=self.device,
@@ -96,14 +113,15 @@ class Model:
                 model=self.path,
                 output=Path("unwritten.tsv"),
                 metadata=metadata_file(metadata, folder),
-                batch_size=batch_size,
-                prediction_passes=prediction_passes,
+                batch_size=argument(Predict, "batch_size", batch_size),
+                prediction_passes=argument(Predict, "prediction_passes", prediction_passes),
             )
             if self.ensemble is not None:
                 found, comparison = predict_table(self.ensemble, options)
             else:
                 found, comparison = predict_study(self.networks, options)
             comparison.show()
+        found[ID_HEADER] = found[ID_HEADER].str.removeprefix(unnamed)
         return found.set_index(ID_HEADER)
 
     def importance(
@@ -134,8 +152,9 @@ class Model:
         """
         with table_files(table, sequences, drop_empty_samples) as (input, folder):
             loaded = self.ensemble or read_members(self.path)
-            if isinstance(taxonomy, (str, PathLike)):
-                taxonomy = read_taxonomy(Path(taxonomy))
+            if taxonomy is not None and not isinstance(taxonomy, Mapping):
+                instead = "a dictionary from feature id to taxon"
+                taxonomy = read_taxonomy(path_argument("taxonomy", taxonomy, instead))
             study = load_study(input, max_bp=loaded.max_bp)
             path = metadata_file(metadata, folder)
             study = select_as_trained(study, loaded.stored.options, path)
@@ -168,14 +187,15 @@ class Model:
         model = self.networks[0]
         with table_files(table, sequences, drop_empty_samples) as (input, _):
             study = load_samples(input, model.config)
-            settings = InferenceSettings(batch_size, choose_device(self.device))
+            size = argument(Predict, "batch_size", batch_size)
+            settings = InferenceSettings(size, choose_device(self.device))
             embeddings = embed(model, study, settings)
         index = pd.Index(study.table.sample_ids, name=ID_HEADER)
         names = [f"e{axis}" for axis in range(embeddings.shape[1])]
         return pd.DataFrame(embeddings, index=index, columns=names)
 
 
-def load(run: str | PathLike[str], device: Device = "auto") -> Model:
+def load(run: str | PathLike[str], device: Device | Literal["gpu"] = "auto") -> Model:
     """Load the model of a run folder or checkpoint.
 
     >>> import aam
@@ -183,14 +203,16 @@ def load(run: str | PathLike[str], device: Device = "auto") -> Model:
 
     Args:
         run: run folder of `aam train` or `aam pretrain`, or a checkpoint.
-        device: `cuda` is any GPU; `auto` takes one if there is one.
+        device: `gpu` or `cuda` is any GPU; `auto` takes one if there is one.
 
     Raises:
+        UsageError: there is no such device.
         MissingInput: there is no checkpoint.
         DataError: it cannot be read, or the folds are of different runs.
         Unavailable: a GPU was requested and there is none.
     """
-    options, path = DeviceOptions(device=device), Path(run)
+    options = DeviceOptions(device=argument(DeviceOptions, "device", device))
+    path = path_argument("run", run, "a pathlib.Path")
     with as_library():
         if (file := checkpoint.find(path)) is None:
             return Model(path, options, tuple(load_models(path, options)))

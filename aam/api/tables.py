@@ -21,11 +21,12 @@ from scipy import sparse
 from skbio import TreeNode
 
 from aam import __version__
+from aam.api.arguments import argument, checked_ids, metadata_ids, path_argument
 from aam.console import as_library
 from aam.contract.errors import AamError, DataError
 from aam.contract.options.study import TableOptions
-from aam.data.io.table_blocks import check_ids
 from aam.data.metadata import ID_HEADER
+from aam.data.table import read_table
 
 Table: TypeAlias = Any
 """A path, `biom.Table`, DataFrame (samples x features), AnnData, or array (samples x features).
@@ -40,13 +41,23 @@ Of AnnData, None takes the column `sequence` of `var` if there is one.
 """
 
 
-def as_biom(table: Table) -> biom.Table:
-    """Convert a table in memory to BIOM.
+def as_biom(table: Table, unnamed: str = "") -> biom.Table:
+    """Convert a table to BIOM.
+
+    Args:
+        table: see `Table`.
+        unnamed: text before the numbers that are the sample ids of an array.
 
     Raises:
-        DataError: not a table, not numeric, or with duplicated or empty ids.
+        DataError: not a table, not numeric, or ids that `checked_ids` refuses.
+        MissingInput: there is no such file.
     """
+    if isinstance(table, (str, PathLike)):
+        read = read_table(Path(table))
+        return biom.Table(sparse.csr_matrix(read.counts.T), read.feature_ids, read.sample_ids)
     if isinstance(table, biom.Table):
+        checked_ids(table.ids(), "sample")
+        checked_ids(table.ids("observation"), "feature")
         return table
     if isinstance(table, pd.DataFrame):
         samples, features, values = table.index, table.columns, table
@@ -60,12 +71,13 @@ def as_biom(table: Table) -> biom.Table:
                 f"{type(table).__name__} of {values.ndim} dimensions",
                 "give a path, biom.Table, DataFrame, AnnData, or an array of samples x features",
             )
-        samples = range(values.shape[0])
+        samples = [f"{unnamed}{row}" for row in range(values.shape[0])]
         features = [f"x{column}" for column in range(values.shape[1])]
-    sample_ids, feature_ids = [str(name) for name in samples], [str(name) for name in features]
-    check_ids(sample_ids, "sample")
-    check_ids(feature_ids, "feature")
+    sample_ids, feature_ids = checked_ids(samples, "sample"), checked_ids(features, "feature")
+    dtypes = values.dtypes if isinstance(values, pd.DataFrame) else [values.dtype]
     try:
+        if wrong := [str(dtype) for dtype in dtypes if dtype.kind not in "biufO"]:
+            raise TypeError(f"values of type {wrong[0]}")
         counts = sparse.csr_matrix(values, dtype=np.float64)
     except (TypeError, ValueError) as error:
         raise DataError(
@@ -74,15 +86,27 @@ def as_biom(table: Table) -> biom.Table:
     return biom.Table(counts.T, feature_ids, sample_ids, type="OTU table")
 
 
+def has_sample_ids(table: Table) -> bool:
+    """Return whether the samples of a table have ids; those of an array have none."""
+    return isinstance(table, (str, PathLike, pd.DataFrame, biom.Table)) or _is_anndata(table)
+
+
 @contextmanager
 def table_files(
-    table: Table, sequences: Sequences = None, drop_empty_samples: bool = False
+    table: Table, sequences: Sequences = None, drop_empty_samples: bool = False, unnamed: str = ""
 ) -> Iterator[tuple[TableOptions, Path]]:
     """Yield the options that name the files of a table, and a temporary folder.
 
     Messages go to the logger and to `warnings` while the block runs.
 
+    Args:
+        table: see `Table`.
+        sequences: see `Sequences`.
+        drop_empty_samples: leave out samples without reads.
+        unnamed: see `as_biom`.
+
     Raises:
+        UsageError: `sequences` or `drop_empty_samples` is of another type.
         DataError: see `as_biom`. Errors of the block name the table instead of its file.
     """
     with tempfile.TemporaryDirectory(prefix="aam-") as name, as_library():
@@ -96,35 +120,53 @@ def table_files(
         path = Path(table) if isinstance(table, (str, PathLike)) else folder / "table.biom"
         if path.parent == folder:
             with h5py.File(path, "w") as file:
-                as_biom(table).to_hdf5(file, f"aam {__version__}")
+                as_biom(table, unnamed).to_hdf5(file, f"aam {__version__}")
         options = TableOptions(
             table=path,
-            sequences=None if sequences is None else Path(sequences),
-            drop_empty_samples=drop_empty_samples,
+            sequences=None
+            if sequences is None
+            else path_argument("sequences", sequences, "a dictionary from feature id to DNA"),
+            drop_empty_samples=argument(TableOptions, "drop_empty_samples", drop_empty_samples),
         )
         try:
             yield options, folder
         except AamError as error:
             shown = [
-                part.replace(f"'{folder}/table.biom'", "the table").replace(f"'{folder}/", "'")
+                part.replace(f"'{folder}/table.biom'", "the table")
+                .replace(f"'{folder}/", "'")
+                .replace(unnamed, "")
                 for part in (error.cause, error.evidence, error.remedy)
             ]
             raise type(error)(*shown) from error
 
 
 def metadata_file(metadata: str | PathLike[str] | pd.DataFrame | None, folder: Path) -> Path | None:
-    """Return the path of metadata; a DataFrame with sample ids as index is written to `folder`."""
-    if metadata is None or isinstance(metadata, (str, PathLike)):
-        return None if metadata is None else Path(metadata)
+    """Return the path of metadata; a DataFrame with sample ids as index is written to `folder`.
+
+    Raises:
+        UsageError: neither a path nor a DataFrame.
+        DataError: see `metadata_ids`.
+    """
+    if metadata is None:
+        return None
+    if not isinstance(metadata, pd.DataFrame):
+        return path_argument("metadata", metadata, "a DataFrame with sample ids as index")
     path = folder / "metadata.tsv"
-    metadata.rename_axis(ID_HEADER).to_csv(path, sep="\t")
+    ids = pd.Index(metadata_ids(metadata.index), name=ID_HEADER)
+    metadata.set_axis(ids).to_csv(path, sep="\t")
     return path
 
 
 def tree_file(tree: str | PathLike[str] | TreeNode | None, folder: Path) -> Path | None:
-    """Return the path of a tree; one in memory is written to `folder`."""
+    """Return the path of a tree; one in memory is written to `folder`.
+
+    Raises:
+        UsageError: neither a path nor a tree.
+    """
+    if tree is None:
+        return None
     if not isinstance(tree, TreeNode):
-        return None if tree is None else Path(tree)
+        return path_argument("tree", tree, "a skbio.TreeNode")
     path = folder / "tree.nwk"
     tree.write(str(path), "newick")
     return path

@@ -5,20 +5,24 @@ from __future__ import annotations
 import pickle
 import subprocess
 import sys
+import warnings
+from collections.abc import Callable
 from pathlib import Path
 from types import SimpleNamespace
 from typing import Any
 
 import biom
+import numpy as np
 import pandas as pd
 import pytest
+import torch
 from numpy.testing import assert_allclose
 from scipy import sparse
 from skbio import DistanceMatrix, TreeNode
 
 import aam
 from aam.cli import main
-from aam.contract.errors import DataError, MissingInput, UsageError
+from aam.contract.errors import DataError, MissingInput, Unavailable, UsageError
 
 SMALL = {
     "epochs": 1,
@@ -32,6 +36,7 @@ SMALL = {
 }
 FLAGS = [part for k, v in SMALL.items() for part in (f"--{k.replace('_', '-')}", str(v))]
 SMALL["members"] = ("transformer",)
+ONE = SMALL | {"members": "transformer"}
 
 
 @pytest.fixture(scope="module")
@@ -135,6 +140,7 @@ def test_the_default_is_the_ensemble_of_the_command(
     again = pickle.loads(pickle.dumps(regressor))
     assert_allclose(again.predict(table), expected["predicted"], rtol=1e-6)
     model = aam.load(tmp_path / "fit")
+    assert repr(model).endswith("\n  predicts 'ph', members kernel, forest")
     assert model.column == "ph"
     assert list(model.predict(table).columns) == list(expected.columns)
     with pytest.raises(DataError, match="The model has no embedding"):
@@ -151,9 +157,17 @@ def test_parameters_are_the_options_of_train() -> None:
 @pytest.mark.parametrize(
     ("change", "message"),
     [
-        ({"loss_type": "hubr"}, "Invalid loss_type: 'hubr'"),
-        ({"epochs": "10"}, "Invalid epochs"),
-        ({"epochs": 0}, "--epochs 0"),
+        ({"loss_type": "hubr"}, "Invalid loss_type: 'hubr'; did you mean 'huber'?"),
+        ({"epochs": "10"}, "Invalid epochs: '10'"),
+        ({"epochs": 0}, "Invalid epochs: 0; give 1 or more"),
+        ({"epochs": np.zeros(2)}, "Invalid epochs"),
+        ({"epoch": 3}, "AAMRegressor has no parameter: epoch; did you mean 'epochs'?"),
+        ({"members": "kernal"}, r"Invalid members: \('kernal',\); did you mean 'kernel'?"),
+        ({"device": "tpu"}, "Invalid device: 'tpu'"),
+        ({"output_dir": 3}, "Invalid output_dir: 3; give a path"),
+        ({"sequences": 3}, "Invalid sequences: 3; give a path"),
+        ({"tree": 3}, "Invalid tree: 3; give a path"),
+        ({"pretrained_encoder": 3}, "Invalid pretrained_encoder: 3"),
     ],
 )
 def test_invalid_options(
@@ -177,12 +191,133 @@ def test_errors_name_the_table_and_no_temporary_file(run: Path, table: biom.Tabl
         aam.load(run / "no-such-folder")
 
 
+@pytest.mark.parametrize(
+    ("call", "message"),
+    [
+        (lambda m, t: m.predict(t, batch_size=0), "Invalid batch_size: 0; give 1 or more"),
+        (lambda m, t: m.predict(t, prediction_passes="x"), "Invalid prediction_passes: 'x'"),
+        (lambda m, t: m.predict(t, drop_empty_samples="no"), "Invalid drop_empty_samples: 'no'"),
+        (lambda m, t: m.predict(t, metadata={}), "Invalid metadata: {}; give a path"),
+        (lambda m, t: m.embed(t, batch_size=0), "Invalid batch_size: 0"),
+        (lambda m, t: m.importance(t, taxonomy=3), "Invalid taxonomy: 3"),
+        (lambda m, t: aam.load(m.path, device="tpu"), "Invalid device: 'tpu'"),
+        (lambda m, t: aam.load(3), "Invalid run: 3"),
+        (lambda m, t: aam.unifrac(t, "t.nwk", metric="braycurtis"), "Invalid metric: 'braycurtis'"),
+        (lambda m, t: aam.unifrac(t, "t.nwk", alpha=2), "Invalid alpha: 2; give 0 to 1"),
+        (lambda m, t: aam.unifrac(t, 3), "Invalid tree: 3; give a path or a skbio.TreeNode"),
+        (lambda m, t: aam.unifrac(t, "t.nwk", device="tpu"), "Invalid device: 'tpu'"),
+    ],
+)
+def test_an_argument_of_another_type_or_range_is_refused(
+    run: Path, table: biom.Table, call: Callable[[aam.Model, biom.Table], Any], message: str
+) -> None:
+    with pytest.raises(UsageError, match=message):
+        call(aam.load(run), table)
+
+
+@pytest.mark.parametrize(
+    ("change", "message"),
+    [
+        (lambda f: f.set_axis([None, *f.index[1:]]), "neither text nor numbers: 1"),
+        (lambda f: f.rename(index={"S01": float("nan")}), r"neither text nor numbers: 1 \(nan\)"),
+        (lambda f: f.rename(index={"S01": b"S01"}), "neither text nor numbers"),
+        (lambda f: f.rename(index={"S01": " "}), "Samples without an id: 1"),
+        (lambda f: f.rename(index={"S01": "S01 "}), r"begin or end with a blank: 1 \('S01 '\)"),
+        (lambda f: f.rename(index={"S01": "S02"}), r"Duplicated sample ids: 1 \(S02\)"),
+        (lambda f: f.rename(columns={f.columns[0]: None}), "Feature ids that are neither"),
+        (lambda f: f.astype(complex), "Counts that are not numbers: values of type complex128"),
+        (lambda f: f.astype(object).replace(0, "a"), "Counts that are not numbers"),
+        (lambda f: f.replace(0, float("nan")), "Counts that are NaN or infinite"),
+    ],
+)
+def test_a_table_that_files_cannot_hold_is_refused(
+    run: Path, table: biom.Table, change: Callable[[pd.DataFrame], pd.DataFrame], message: str
+) -> None:
+    frame = table.to_dataframe(dense=True).T
+    assert "S01" in frame.index
+    with pytest.raises(DataError, match=message):
+        aam.load(run).predict(change(frame))
+
+
+def test_a_sample_that_would_be_a_comment_in_metadata_is_refused(
+    run: Path, table: biom.Table, metadata: pd.DataFrame
+) -> None:
+    frame = table.to_dataframe(dense=True).T.rename(index={"S01": "#S01"})
+    refused = pytest.raises(DataError, match=r"ids that begin with '#', .* 1 \(#S01\)")
+    with refused:
+        aam.AAMRegressor(**SMALL).fit(frame, metadata.ph.to_numpy())
+    with refused:
+        aam.load(run).predict(frame, metadata=metadata.rename(index={"S01": "#S01"}))
+    assert aam.load(run).predict(frame).index.tolist() == frame.index.tolist()
+
+
+def test_targets_and_groups_are_those_of_their_sample_ids(
+    study_dir: Path, table: biom.Table, metadata: pd.DataFrame
+) -> None:
+    """Their order does not change the predictions, nor does a path; other ids are refused."""
+    labels = {"y": metadata.ph, "groups": metadata.subject}
+    expected = aam.AAMRegressor(**ONE).fit(table, metadata.ph, metadata.subject).predict(table)
+    shuffled = {name: values.sample(frac=1, random_state=1) for name, values in labels.items()}
+    found = aam.AAMRegressor(**ONE).fit(study_dir / "table.biom", **shuffled)
+    assert_allclose(found.predict(table), expected, rtol=1e-6)
+    for name, values in labels.items():
+        others = [
+            (values.rename({"S01": "T01"}), rf"only the table has 1 \(S01\), only {name} has 1"),
+            (values.drop("S01"), "only the table has 1"),
+            (pd.concat([values, values.iloc[:1].rename({"S01": "T01"})]), f"only {name} has 1"),
+            (values.rename({"S01": "S02"}), "Duplicated sample ids"),
+            (values.reset_index(drop=True), "have different sample ids"),
+        ]
+        for other, message in others:
+            with pytest.raises(DataError, match=message):
+                aam.AAMRegressor(**ONE).fit(table, **labels | {name: other})
+    for groups in ("subject", 3, metadata.subject.to_numpy()[:5]):
+        with pytest.raises(UsageError, match="Invalid groups: .* give 36 labels"):
+            aam.AAMRegressor(**ONE).fit(table, metadata.ph, groups)
+
+
+def test_samples_of_an_array_are_not_those_of_the_training(
+    table: biom.Table, metadata: pd.DataFrame
+) -> None:
+    """Nor is a target called group replaced by the groups."""
+    array = table.to_dataframe(dense=True).T.to_numpy()
+    dna = {f"x{column}": name for column, name in enumerate(table.ids("observation"))}
+    with warnings.catch_warnings():
+        warnings.simplefilter("error", aam.AamWarning)
+        target = metadata.ph.rename("group")
+        fitted = aam.AAMRegressor(**ONE, sequences=dna).fit(array, target, metadata.subject)
+        found = fitted.model_.predict(array, dna)
+    assert fitted.model_.column == "group"
+    assert found["predicted"].mean() == pytest.approx(metadata.ph.mean(), abs=1)
+    assert set(found["split"]) == {"new"}
+    assert found.index.tolist() == [str(row) for row in range(len(array))]
+    with pytest.raises(DataError, match=r"Fractional counts in the table: .* 2 \(0, 1\)"):
+        fitted.predict(np.vstack([array[:2] / 2, array[2:]]))
+
+
+def test_a_model_is_shown_on_two_lines(run: Path) -> None:
+    assert repr(aam.load(run, device="cpu")).splitlines() == [
+        f"aam.Model('{run}', device='cpu')",
+        "  predicts 'ph', 1 network",
+    ]
+
+
+@pytest.mark.skipif(torch.cuda.is_available(), reason="there is a GPU")
+def test_a_gpu_is_called_gpu_or_cuda(run: Path, table: biom.Table) -> None:
+    for name in ("gpu", "cuda"):
+        with pytest.raises(Unavailable, match="No GPU: --device cuda"):
+            aam.load(run, device=name)
+        with pytest.raises(Unavailable, match="No GPU: --device cuda"):
+            aam.AAMRegressor(**SMALL | {"device": name}).fit(table, range(36))
+
+
 def test_labels_that_mean_a_missing_value_are_refused(
     table: biom.Table, metadata: pd.DataFrame
 ) -> None:
-    labels = metadata.site.replace("site-1", "none")
-    with pytest.raises(DataError, match="Class labels that metadata cannot hold: 1 \\(none\\)"):
-        aam.AAMClassifier(**SMALL).fit(table, labels)
+    for label in ("none", "site "):
+        labels = metadata.site.replace("site-1", label)
+        with pytest.raises(DataError, match=f"that metadata cannot hold: 1 \\({label}\\)"):
+            aam.AAMClassifier(**SMALL).fit(table, labels)
 
 
 def test_unifrac_is_that_of_the_command(study_dir: Path, table: biom.Table, tmp_path: Path) -> None:

@@ -1,0 +1,143 @@
+"""Validation of the arguments of the Python interface, by the declarations of the options."""
+
+from __future__ import annotations
+
+import numbers
+import typing
+from collections.abc import Iterable
+from os import PathLike
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pandas as pd
+
+from aam.contract.errors import DataError, UsageError, first_few
+from aam.contract.options import SYNONYMS, fits, specs
+from aam.contract.suggestions import nearest
+from aam.data.io.table_blocks import check_ids
+
+
+def argument(command: type, field: str, value: Any, name: str | None = None) -> Any:
+    """Return the value of an argument as its option takes it.
+
+    A string stands for a tuple of one, a NumPy number for that of Python, `gpu` for `cuda`.
+
+    Args:
+        command: class of the options.
+        field: name of the option in it.
+        value: of the caller.
+        name: of the argument; None if it is that of the option.
+
+    Raises:
+        UsageError: the value is not of the type of the option, not one of its choices, or out of
+            its range.
+    """
+    spec = next(spec for spec in specs(command) if spec.field == field)
+    if isinstance(value, np.generic):
+        value = value.item()
+    if isinstance(value, str) and SYNONYMS.get(value) in spec.choices:
+        value = SYNONYMS[value]
+    if isinstance(value, str) and typing.get_origin(spec.type) is tuple:
+        value = (value,)
+    cause, evidence = f"Invalid {name or field}", shown(value)
+    if not fits(spec.type, value):
+        described = f"its option is: {spec.help}"
+        if choices := [choice for choice in spec.choices if isinstance(choice, str)]:
+            wrong = next((one for one in _items(value) if one not in choices), "")
+            described = nearest(str(wrong), choices, f"one of {', '.join(choices)}; {described}")
+        raise UsageError(cause, evidence, described)
+    found = [one for one in _items(value) if isinstance(one, numbers.Real)]
+    if spec.takes is not None and not all(spec.takes.holds(float(one)) for one in found):
+        raise UsageError(cause, evidence, f"give {spec.takes.description}")
+    return value
+
+
+def path_argument(name: str, value: Any, instead: str) -> Path:
+    """Return the path of an argument; `instead` names what it may be besides.
+
+    Raises:
+        UsageError: it is no path.
+    """
+    if not isinstance(value, (str, PathLike)):
+        raise UsageError(f"Invalid {name}", shown(value), f"give a path or {instead}")
+    return Path(value)
+
+
+def checked_ids(names: Iterable[Any], what: str) -> list[str]:
+    """Return the ids of samples or features as text.
+
+    Raises:
+        DataError: an id is missing, empty, given twice, neither text nor a number, or begins or
+            ends with a blank, which files do not keep.
+    """
+    listed = list(names)
+    known = (str, numbers.Real)
+    wrong = [name for name in listed if not isinstance(name, known) or name != name]
+    if wrong:
+        raise DataError(
+            f"{what.capitalize()} ids that are neither text nor numbers",
+            first_few(wrong),
+            f"give each {what} an id",
+        )
+    ids = [str(name) for name in listed]
+    check_ids(ids, what)
+    if blank := [repr(name) for name in ids if name != name.strip()]:
+        raise DataError(
+            f"{what.capitalize()} ids that begin or end with a blank",
+            first_few(blank),
+            "remove the blanks",
+        )
+    return ids
+
+
+def metadata_ids(names: Iterable[Any]) -> list[str]:
+    """Return the sample ids of metadata as text.
+
+    Raises:
+        DataError: see `checked_ids`; an id begins with '#', which is a comment in metadata.
+    """
+    ids = checked_ids(names, "sample")
+    if comments := [name for name in ids if name.startswith("#")]:
+        raise DataError(
+            "Sample ids that begin with '#', as comments do in metadata",
+            first_few(comments),
+            "rename them",
+        )
+    return ids
+
+
+def aligned(values: Any, ids: list[str] | None, what: str) -> Any:
+    """Return a Series or DataFrame in the order of the sample ids, other values as they are.
+
+    Args:
+        values: one for each sample.
+        ids: sample ids of the table; None of an array, which has none.
+        what: name of the argument.
+
+    Raises:
+        DataError: the ids of the values are not those of the table.
+    """
+    if ids is None or not isinstance(values, (pd.Series, pd.DataFrame)):
+        return values
+    place = {name: row for row, name in enumerate(checked_ids(values.index, "sample"))}
+    absent = [name for name in ids if name not in place]
+    if absent or len(place) > len(ids):
+        parts = {"the table": absent, what: [name for name in place if name not in set(ids)]}
+        only = [f"only {part} has {first_few(names)}" for part, names in parts.items() if names]
+        raise DataError(
+            f"{what} and the table have different sample ids",
+            ", ".join(only),
+            f"select the same samples of both, or give {what} as an array in the table's order",
+        )
+    return values.iloc[[place[name] for name in ids]]
+
+
+def shown(value: Any) -> str:
+    """Return the representation of a value on one line, shortened."""
+    text = " ".join(repr(value).split())
+    return text if len(text) <= 80 else f"{text[:77]}..."
+
+
+def _items(value: Any) -> tuple[Any, ...]:
+    return tuple(value) if isinstance(value, (tuple, list)) else (value,)
