@@ -152,7 +152,8 @@ def evaluate(
     """Show the metrics of predictions against a metadata column."""
     folder = Path(output_dir)
     column = metadata.name
-    table = pd.read_csv(Path(str(predictions)) / "predictions.tsv", sep="\t", dtype=str)
+    table = pd.read_csv(Path(str(predictions)) / "predictions.tsv", sep="\t", dtype=str,
+                        keep_default_na=False)  # fmt: skip
     table.columns = ["sample-id", "predicted"]
     table.to_csv(folder / "predictions.tsv", sep="\t", index=False)
     metadata.save(str(folder / "metadata.tsv"))
@@ -205,6 +206,5 @@ def _predictions(table, model, sequences, options):
 
 
 def _read(path):
-    """Read a table of samples; ids stay text."""
-    frame = pd.read_csv(path, sep="\t", dtype={"sample-id": str}, keep_default_na=False)
-    return frame.set_index("sample-id")
+    """Read a table of samples as text: the classes 01 and 1 differ, and 1e5 is no number."""
+    return pd.read_csv(path, sep="\t", dtype=str, keep_default_na=False).set_index("sample-id")
