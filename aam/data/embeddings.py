@@ -14,7 +14,7 @@ import pandas as pd
 from aam.contract.errors import DataError, first_few
 from aam.contract.files import require
 from aam.contract.run_record import beside
-from aam.data.metadata import ID_HEADER, OLD_ID_HEADER
+from aam.data.metadata import ID_HEADER
 
 
 @dataclass(frozen=True)
@@ -50,8 +50,7 @@ def read_embeddings(path: Path) -> Embeddings:
     except (ValueError, IndexError) as error:
         raise DataError("Not a table of embeddings", f"'{path}', {error}", remedy) from error
     expected = [f"e{k}" for k in range(len(header) - 1)]
-    known = header[0] in (ID_HEADER, OLD_ID_HEADER)
-    if not known or list(header[1:]) != expected or not expected or table.empty:
+    if header[0] != ID_HEADER or list(header[1:]) != expected or not expected or table.empty:
         evidence = f"'{path}' has {len(table)} rows and the columns {first_few(header)}"
         raise DataError("Not a table of embeddings", evidence, remedy)
     ids, values = table[header[0]], table.iloc[:, 1:].to_numpy(np.float32)

@@ -47,8 +47,8 @@ _WORDS = frozenset({"missing", "unspecified", "na", "n/a", "nan", "none", "null"
 ID_HEADER = "sample-id"
 """First header of every table of samples that aam writes, as in QIIME 2."""
 
-OLD_ID_HEADER = "sample_id"
-"""The same header in tables of earlier versions, which are still read."""
+_COMMON_ID_HEADER = "sample_id"
+"""First header that many tables have and QIIME 2 does not accept; it is read as `ID_HEADER`."""
 
 _ID_HEADERS = frozenset(
     {"id", "sampleid", "sample id", "sample-id", "featureid", "feature id", "feature-id"}
@@ -56,7 +56,7 @@ _ID_HEADERS = frozenset(
 """First headers that QIIME 2 accepts, in any case."""
 
 _OLD_HEADERS = frozenset(
-    {"#SampleID", "#Sample ID", "#OTUID", "#OTU ID", "sample_name", OLD_ID_HEADER}
+    {"#SampleID", "#Sample ID", "#OTUID", "#OTU ID", "sample_name", _COMMON_ID_HEADER}
 )
 """First headers of older programs, and of Qiita, that QIIME 2 accepts in this spelling."""
 
@@ -155,8 +155,8 @@ def read_metadata(path: Path) -> Metadata:
                 f"the first line of '{path}' is '{header[:80].rstrip()}'",
                 "save it as tab-separated text (.tsv)",
             )
-    if header.startswith(OLD_ID_HEADER):
-        text = text.replace(OLD_ID_HEADER, ID_HEADER, 1)
+    if header.startswith(_COMMON_ID_HEADER):
+        text = text.replace(_COMMON_ID_HEADER, ID_HEADER, 1)
     from skbio.metadata import SampleMetadata
     from skbio.metadata.io import MetadataFileError
 

@@ -17,7 +17,6 @@ from aam.contract.errors import DataError, first_few
 from aam.data.io.text import read_text
 from aam.data.metadata import (
     ID_HEADER,
-    OLD_ID_HEADER,
     Metadata,
     as_numbers,
     class_target,
@@ -52,7 +51,6 @@ def read_predictions(path: Path, target: str = "") -> pd.DataFrame:
         frame = pd.read_csv(text, sep="\t", dtype=str, keep_default_na=False)
     except (ValueError, pd.errors.ParserError) as error:
         raise DataError("Not a table", f"'{path}', {error}", "give predictions.tsv") from error
-    frame = frame.rename(columns={OLD_ID_HEADER: ID_HEADER})
     if "predicted" not in frame.columns and f"{target}_predicted" in frame.columns:
         frame = _of_target(frame, target)
     absent = [name for name in (ID_HEADER, "predicted") if name not in frame.columns]

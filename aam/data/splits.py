@@ -19,7 +19,7 @@ from aam.console import info
 from aam.contract.errors import DataError, UsageError, first_few
 from aam.contract.files import atomic_write
 from aam.data.io.text import read_text
-from aam.data.metadata import ID_HEADER, OLD_ID_HEADER
+from aam.data.metadata import ID_HEADER
 
 Rows = npt.NDArray[np.int64]
 PARTS = ("train", "validation", "test")
@@ -114,7 +114,7 @@ def read_splits(path: Path, sample_ids: Sequence[str]) -> tuple[Split, ...]:
             or neither validation nor test samples.
     """
     lines = read_text(path, "splits file").splitlines()
-    header = lines[0].replace(OLD_ID_HEADER, ID_HEADER, 1) if lines else ""
+    header = lines[0] if lines else ""
     if header.split("\t")[:3] != HEADER.split("\t")[:3]:
         raise DataError("Not a splits file", f"'{path}'", f"its first line must be '{HEADER}'")
     row_of = {name: row for row, name in enumerate(sample_ids)}

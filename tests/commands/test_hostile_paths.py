@@ -36,7 +36,7 @@ FILES: dict[str, tuple[str, str | bytes, str]] = {
     ),
     "matrix of NUL": ("--unifrac-matrix", "\ts1\ns1\t0\0\n", "is"),
     "splits in UTF-16": (
-        "--splits", "sample_id\tfold\tsplit\tgroup\n".encode("utf-16"), "is UTF-16"
+        "--splits", "sample-id\tfold\tsplit\tgroup\n".encode("utf-16"), "is UTF-16"
     ),
     "splits of a long number": (
         "--splits",

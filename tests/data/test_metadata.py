@@ -228,7 +228,7 @@ def test_metadata_against_the_rules_of_qiime2_is_refused(
     assert "Keemei" not in str(caught.value)
 
 
-def test_gzip_and_the_header_of_earlier_versions(tmp_path: Path) -> None:
+def test_gzip_and_the_header_sample_id(tmp_path: Path) -> None:
     expected = metadata(tmp_path, STUDY)
     packed = tmp_path / "metadata.tsv.gz"
     packed.write_bytes(gzip.compress(STUDY.encode()))

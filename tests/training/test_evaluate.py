@@ -29,7 +29,7 @@ def test_rows_are_joined_by_id_not_by_order(
     tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
     output = tmp_path / "figures.json"
-    text = "sample_id\tpredicted\ne\t5\nc\t3\na\t2\nb\t2\nd\t9\n"
+    text = "sample-id\tpredicted\ne\t5\nc\t3\na\t2\nb\t2\nd\t9\n"
     assert evaluate(tmp_path, text, "--output", str(output)) == 0
     found = json.loads(output.read_text())
     assert found["overall"]["samples"] == 4
@@ -45,7 +45,7 @@ def test_rows_are_joined_by_id_not_by_order(
 
 def test_a_condition_restricts_the_scored_samples(tmp_path: Path) -> None:
     output = tmp_path / "figures.json"
-    text = "sample_id\tpredicted\ne\t5\nc\t99\na\t2\nb\t2\n"
+    text = "sample-id\tpredicted\ne\t5\nc\t99\na\t2\nb\t2\n"
     where = ("--where", "age!=3 and ill in (yes, no)")
     assert evaluate(tmp_path, text, "--output", str(output), *where) == 0
     found = json.loads(output.read_text())["overall"]
@@ -138,7 +138,7 @@ def test_the_columns_of_other_targets_are_no_probabilities(tmp_path: Path, other
 
 
 def test_figures_of_folds_and_of_all(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
-    text = "sample_id\tfold\tpredicted\na\t1\t1\nb\t1\t3\nc\t2\t3\ne\t2\t4\n"
+    text = "sample-id\tfold\tpredicted\na\t1\t1\nb\t1\t3\nc\t2\t3\ne\t2\t4\n"
     assert evaluate(tmp_path, text) == 0
     lines = [line.split() for line in capsys.readouterr().out.splitlines() if line.strip()]
     assert [line[0] for line in lines[-5:]] == ["fold", "fold", "mean", "sd", "all"]
@@ -147,16 +147,16 @@ def test_figures_of_folds_and_of_all(tmp_path: Path, capsys: pytest.CaptureFixtu
 
 
 def test_only_held_out_rows_are_scored(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
-    text = "sample_id\tsplit\tpredicted\na\ttrain\t1\nb\tvalidation\t99\nc\ttest\t3\ne\ttest\t5\n"
+    text = "sample-id\tsplit\tpredicted\na\ttrain\t1\nb\tvalidation\t99\nc\ttest\t3\ne\ttest\t5\n"
     assert evaluate(tmp_path, text, "--output", str(tmp_path / "f.json")) == 0
     assert json.loads((tmp_path / "f.json").read_text())["overall"]["mae"] == 0
     assert "2 test rows; left out: 1 train, 1 validation rows" in capsys.readouterr().err
-    assert evaluate(tmp_path, "sample_id\tsplit\tpredicted\na\ttrain\t1\n") == DataError.status
+    assert evaluate(tmp_path, "sample-id\tsplit\tpredicted\na\ttrain\t1\n") == DataError.status
 
 
 def test_classes_with_probabilities(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
     text = (
-        "sample_id\tpredicted\tp_no\tp_yes\na\tyes\t0.2\t0.8\nb\tno\t0.7\t0.3\nc\tno\t0.6\t0.4\n"
+        "sample-id\tpredicted\tp_no\tp_yes\na\tyes\t0.2\t0.8\nb\tno\t0.7\t0.3\nc\tno\t0.6\t0.4\n"
         "e\tyes\t0.1\t0.9\n"
     )
     output = ["--classifier", "--output", str(tmp_path / "f.json")]
@@ -172,17 +172,17 @@ def test_classes_with_probabilities(tmp_path: Path, capsys: pytest.CaptureFixtur
     ("text", "column", "status", "message"),
     [
         (
-            "sample_id\tpredicted\nx\t1\ny\t2\n",
+            "sample-id\tpredicted\nx\t1\ny\t2\n",
             "age",
             65,
             "no sample in common: predicted are 2 (x",
         ),
-        ("sample_id\tpredicted\na\t1\nb\t2\n", "agee", 65, "did you mean 'age'"),
+        ("sample-id\tpredicted\na\t1\nb\t2\n", "agee", 65, "did you mean 'age'"),
         ("sample\tpredicted\na\t1\n", "age", 65, "no column sample-id"),
-        ("sample_id\tpredicted\na\tyes\nb\tno\n", "age", 65, "add --classifier"),
-        ("sample_id\tpredicted\na\t\nb\t2\n", "age", 65, "'' in samples 1 (a)"),
-        ("sample_id\tpredicted\na\t1\na\t2\n", "age", 65, "samples twice: 1 (a)"),
-        ("sample_id\tpredicted\n", "age", 65, "it has no rows"),
+        ("sample-id\tpredicted\na\tyes\nb\tno\n", "age", 65, "add --classifier"),
+        ("sample-id\tpredicted\na\t\nb\t2\n", "age", 65, "'' in samples 1 (a)"),
+        ("sample-id\tpredicted\na\t1\na\t2\n", "age", 65, "samples twice: 1 (a)"),
+        ("sample-id\tpredicted\n", "age", 65, "it has no rows"),
         ("", "age", 65, "Not a table"),
     ],
 )
