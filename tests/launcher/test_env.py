@@ -19,6 +19,7 @@ from launcher.plan.catalog import SHIPPED, catalog_of
 from launcher.plan.settings import Entry, merge
 from launcher.plan.stack_choice import StackChoice, choose_stack
 from tests.support.hosts import MI50, MI210, MI300A, RX7900, Tree
+from tests.support.launches import forked
 
 CATALOG = catalog_of(load(SHIPPED.read_text()))
 ROOT = Path(__file__).parents[2]
@@ -37,11 +38,9 @@ def env(folder: Path, *args: str, **variables: str) -> subprocess.CompletedProce
     sed = tools / "sed"
     if not sed.exists():
         sed.symlink_to(shutil.which("sed") or "/bin/sed")
-    own = {"HOME": str(folder), "PATH": str(tools), "PYTHONPATH": str(ROOT)}
+    own = {"HOME": str(folder), "PATH": str(tools)}
     kept = {name: value for name, value in os.environ.items() if name.startswith("PIP_")}
-    return subprocess.run([sys.executable, "-m", "launcher.cli", "env", *args], text=True,
-                          capture_output=True, env={**kept, **own, **variables}, cwd=folder,
-                          check=False)  # fmt: skip
+    return forked(["env", *args], folder, {**kept, **own, **variables})
 
 
 # --- choice of the stack

@@ -27,10 +27,6 @@ def test_a_file_is_what_submit_writes(name: str) -> None:
     assert os.access(path, os.X_OK)
 
 
-def test_nothing_else_is_in_the_folder() -> None:
-    assert {p.name for p in (ROOT / "slurm").iterdir()} == {*FILES, "environment-rocm.yml"}
-
-
 def test_the_shell_of_a_file_is_that_of_a_submitted_job(place: Path) -> None:
     done = submit(place, *WORDS, "--gpus", "1", "--dry-run")
     shell = done.stdout[done.stdout.index("fail() {") :]

@@ -25,6 +25,7 @@ from launcher.engines.native import LIBRARIES, missing
 from launcher.plan.launcher_options import LAUNCHER_OPTIONS
 from launcher.plan.plan import Plan
 from launcher.plan.request import JSON, Request, parse
+from tests.support.launches import forked
 
 ROOT = Path(__file__).parents[2]
 SIMULATE = ["simulate", "--output-dir", "out"]
@@ -32,9 +33,7 @@ SIMULATE = ["simulate", "--output-dir", "out"]
 
 def launch(*args: str, **settings: str) -> subprocess.CompletedProcess[str]:
     """Run `aam-launch` as a process of its own, from anywhere."""
-    environment = {**os.environ, "PYTHONPATH": str(ROOT), **settings}
-    command = [sys.executable, "-m", "launcher.cli", *args]
-    return subprocess.run(command, capture_output=True, text=True, env=environment, check=False)
+    return forked(args, Path.cwd(), {**os.environ, **settings})
 
 
 def paths(request: Request, role: Role) -> list[tuple[str, str]]:

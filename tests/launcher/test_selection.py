@@ -274,7 +274,6 @@ def test_images_are_listed_newest_first() -> None:
     for pin in ("rocm", "cuda"):
         listed = [[int(n) for n in i.pins[pin].split(".")] for i in CATALOG.images if pin in i.pins]
         assert listed == sorted(listed, reverse=True)
-        assert len(listed) >= 3
 
 
 def test_a_driver_that_is_too_old_for_every_image(tmp_path: Path) -> None:

@@ -1,20 +1,26 @@
-"""Jobs on a real Slurm of two nodes, in a real image: training, arrays, staging, shared memory.
+"""Jobs on a real Slurm of two nodes, in a real image: trained, stopped, requeued, killed.
 
-Nothing here is timed; a test waits for what a job does.
+Nothing here is timed; a test waits for what a job does. The tests run side by side (`begun` in
+conftest.py), and a job shows several things where it can.
 """
 
 from __future__ import annotations
 
+import contextlib
 import json
 import os
 import re
+import shutil
+import signal
 import sqlite3
+import subprocess
 from pathlib import Path
 
 import pytest
 
+from tests.support.engines import ROOT, USER
 from tests.support.slurm_cluster import (
-    EPOCHS,
+    LONG,
     Cluster,
     Job,
     losses,
@@ -23,17 +29,167 @@ from tests.support.slurm_cluster import (
     rows,
     same,
     until,
+    weights,
 )
 
-pytestmark = [pytest.mark.slurm, pytest.mark.container]
+pytestmark = [pytest.mark.slurm, pytest.mark.container, pytest.mark.usefixtures("begun")]
+
+AGAIN = "; queued again"
 
 
-def test_one_rank_trains_as_without_slurm(cluster: Cluster, alone: Path) -> None:
-    job = cluster.submit("--gpus", "1", *cluster.pretraining("single", EPOCHS))
+# --- jobs that are stopped, requeued, killed or run out of disk space
+
+
+def test_a_stop_changes_no_result(cluster: Cluster, whole: Path) -> None:
+    """A stop by the time limit, then one on request before the program has loaded libraries."""
+    job = cluster.submit("--gpus", "1", *cluster.pretraining("cut", LONG))
+    run = cluster.folder / "cut"
+    until(lambda: rows(run) >= 3, job)
+    job.stop("limit")  # as if Slurm's limit came
+    for times in (1, 2):
+        until(lambda times=times: job.output.count(AGAIN) == times, job)  # type: ignore[misc]
+        until(lambda: job.state == "PENDING", job)
+        assert "pending again" in cluster.jobs()[job.number]
+        job.hurry()
+        if times == 1:
+            until(lambda: job.started, job)
+            cluster.slurm("scancel", "--signal=USR1", "--batch", job.number)
+    assert "stopped by the time limit" in job.output
+    assert "stopped on request; queued again" in job.output
     assert job.ended() == "COMPLETED", job.output
-    same(alone, cluster.folder / "single")
+    same(whole, run)
+
+
+def test_a_node_that_dies_costs_some_steps_and_no_run(cluster: Cluster, whole: Path) -> None:
+    run = cluster.folder / "dead"
+    job = cluster.submit("--gpus", "1", *cluster.pretraining("dead", LONG))
+    job.until_epoch(run, 3)
+    node = job.node
+    left = job.processes()
+    with cluster.without(node):
+        # What slurmctld does by itself after SlurmdTimeout, five minutes.
+        cluster.slurm("scontrol", "update", f"NodeName={node}", "State=DOWN", "Reason=test")
+        for number in left:
+            with contextlib.suppress(ProcessLookupError):
+                os.kill(number, signal.SIGKILL)
+        assert job.ended() == "COMPLETED", job.output
+        assert job.node != node
+    same(whole, run)
+
+
+def test_a_daemon_that_dies_costs_nothing(cluster: Cluster, whole: Path) -> None:
+    run = cluster.folder / "orphan"
+    job = cluster.submit("--gpus", "1", *cluster.pretraining("orphan", LONG))
+    job.until_epoch(run, 3)
+    with cluster.without(job.node):
+        job.until_epoch(run, 12)
+    assert job.ended() == "COMPLETED", job.output
+    assert "start 2" not in job.output
+    same(whole, run)
+
+
+def test_a_job_that_is_cancelled_leaves_a_whole_run(cluster: Cluster, whole: Path) -> None:
+    run = cluster.folder / "cancelled"
+    job = cluster.submit("--gpus", "1", *cluster.pretraining("cancelled", LONG))
+    job.until_epoch(run, 3)
+    cluster.slurm("scancel", job.number)
+    assert job.ended() == "CANCELLED"
+    assert "aam-job: cancelled; the last copied checkpoint is complete" in job.output
+    assert cluster.jobs()[job.number].startswith("cancelled")
+    assert weights(run)
+    again = cluster.submit(
+        "--gpus", "1", *cluster.pretraining("cancelled", LONG), "--resume-from", "auto"
+    )
+    assert again.ended() == "COMPLETED", again.output
+    same(whole, run)
+
+
+def test_a_rank_that_is_killed_ends_the_job_with_its_status(cluster: Cluster, whole: Path) -> None:
+    """Two ranks on each of two nodes, which compute what one process does."""
+    run = cluster.folder / "killed"
+    job = cluster.submit("--nodes", "2", "--gpus", "2", *cluster.pretraining("killed", 10_000))
+    job.until_epoch(run, 2)
+    os.kill(ranks(job)[-1], signal.SIGKILL)
+    assert job.ended() == "FAILED", job.output
+    assert "4 processes (DDP)" in job.output
+    assert "aam-job: ended with status 137" in job.output
+    assert cluster.jobs()[job.number] == "failed (status 137)"
+    assert weights(run)
+    # The schedule of the learning rate is that of 10,000 epochs, so only the first ones compare.
+    assert losses(run)[:2] == pytest.approx(losses(whole)[:2], rel=1e-2)
+
+
+def test_a_full_disk_is_reported_and_costs_nothing(cluster: Cluster) -> None:
+    disk = cluster.folder / "disk"
+    image = cluster.folder / "disk.img"
+    disk.mkdir()
+    with image.open("wb") as stream:
+        stream.truncate(1300 << 20)
+    subprocess.run(["mkfs.ext4", "-q", "-m", "0", str(image)], check=True)
+    subprocess.run(["mount", "-o", "loop", str(image), str(disk)], check=True)
+    try:
+        shutil.chown(disk, USER)
+        job = cluster.submit("--gpus", "1", *cluster.pretraining("disk/run", 10_000))
+        job.until_epoch(disk / "run", 2)
+        free = shutil.disk_usage(disk).free
+        subprocess.run(["fallocate", "-l", str(free - 8192), str(disk / "filler")], check=False)
+        subprocess.run(["dd", "if=/dev/zero", f"of={disk}/rest", "bs=1024"], check=False)
+        until(lambda: "could not be copied" in job.output, job)
+        kept = weights(disk / "run")
+        cluster.slurm("scancel", "--signal=USR2", "--batch", job.number)
+        assert job.ended() == "FAILED", job.output
+        assert "No space left on device" in job.output
+        assert "aam-job: ended with status 73" in job.output
+        assert kept.keys() == weights(disk / "run").keys()
+        (disk / "filler").unlink()
+        place = re.findall(r"the rest is at '(.*)' on", job.output)[-1]
+        assert weights(Path(place))
+        shutil.rmtree(Path(place).parent)
+    finally:
+        subprocess.run(["umount", str(disk)], check=True)
+        image.unlink()
+
+
+def test_two_jobs_cannot_write_one_output(cluster: Cluster) -> None:
+    """The first one saves and ends on request, then another one replaces its run."""
+    run = cluster.folder / "twice"
+    job = cluster.submit("--gpus", "1", *cluster.pretraining("twice", 10_000))
+    own = ["submit", "--site", cluster.folder / "site.yaml", "--image", "cpu", "--gpus", "1"]
+    for more in ([], ["--overwrite"]):
+        done = cluster.launch(*own, *cluster.pretraining("twice", 1), *more)
+        assert done.returncode == 73
+    assert f"belongs to job {job.number}" in done.stderr
+    job.until_epoch(run, 2)
+    cluster.slurm("scancel", "--signal=USR2", "--batch", job.number)
+    assert job.ended() == "FAILED"
+    assert "aam-job: ended with status 75" in job.output
+    assert cluster.jobs()[job.number] == "stopped, can be resumed"
+    assert weights(run)
+    again = cluster.submit("--gpus", "1", *cluster.pretraining("twice", 1), "--overwrite")
+    assert again.ended() == "COMPLETED", again.output
+    assert rows(run) == 1
+
+
+def test_a_start_that_gets_nowhere_is_not_queued_again(cluster: Cluster) -> None:
+    job = cluster.submit("--gpus", "1", *cluster.pretraining("nowhere", 100_000))
+    until(lambda: job.started, job)
+    job.stop("limit")  # as if the limit came while the program loads its libraries
+    assert job.ended() == "FAILED", job.output
+    assert (
+        "not queued again, because it would not get further: give the job more time" in job.output
+    )
+    assert cluster.jobs()[job.number] == "stopped, can be resumed"
+
+
+# --- what jobs compute
+
+
+def test_one_rank_trains_as_without_slurm(cluster: Cluster, whole: Path) -> None:
+    job = cluster.submit("--gpus", "1", *cluster.pretraining("single", LONG))
+    assert job.ended() == "COMPLETED", job.output
+    same(whole, cluster.folder / "single")
     assert "WARNING" not in job.output
-    assert rows(alone) == rows(cluster.folder / "single") == EPOCHS
+    assert rows(whole) == rows(cluster.folder / "single") == LONG
     assert cluster.jobs()[job.number] == "finished"
     assert "aam-job: ended with status 0" in job.output
     left = [p.name for p in (cluster.folder / "single").iterdir() if p.name.startswith(".")]
@@ -41,23 +197,32 @@ def test_one_rank_trains_as_without_slurm(cluster: Cluster, alone: Path) -> None
     assert not Path(f"/tmp/aam-{job.number}").exists()
 
 
-def test_a_node_and_two_nodes_train_alike(cluster: Cluster, alone: Path) -> None:
-    node = cluster.submit("--gpus", "4", *cluster.pretraining("node", EPOCHS))
-    assert node.ended() == "COMPLETED", node.output
-    two = cluster.submit("--nodes", "2", "--gpus", "2", *cluster.pretraining("two", EPOCHS))
-    assert two.ended() == "COMPLETED", two.output
-    assert "4 processes (DDP)" in node.output
-    assert "4 processes (DDP)" in two.output
-    near(cluster.folder / "node", cluster.folder / "two")
+def test_a_node_and_two_nodes_train_alike(cluster: Cluster, whole: Path) -> None:
+    folder, table = cluster.folder, cluster.folder / "study/table.biom"
+    node = cluster.submit("--gpus", "2", *cluster.pretraining("node", LONG))
+    two = cluster.submit("--nodes", "2", "--gpus", "1", *cluster.pretraining("two", LONG))
+    node.until_epoch(folder / "node", 1)
+    # Inputs are copied to the node once, and mounted in the place of the originals.
+    assert Path(f"/tmp/aam-{node.number}/staged/0").read_bytes() == table.read_bytes()
+    mounts = Path(f"/proc/{ranks(node)[-1]}/mountinfo").read_text()
+    mounted = [line.split()[4] for line in mounts.splitlines() if "/staged/0 " in line]
+    assert mounted == [str(table)]
+    # NCCL and RCCL exchange data through /dev/shm; see launcher.engines.sif.
+    devices = {os.stat(f"/proc/{rank}/root/dev/shm").st_dev for rank in ranks(node)}
+    assert devices == {os.stat("/dev/shm").st_dev}
+    for job in (node, two):
+        assert job.ended() == "COMPLETED", job.output
+        assert "2 processes (DDP)" in job.output
+    near(folder / "node", folder / "two")
     # One process sums in another order; Adam makes more of that in the weights than in the loss.
-    assert losses(cluster.folder / "two") == pytest.approx(losses(alone), rel=1e-4)
+    assert losses(folder / "two") == pytest.approx(losses(whole), rel=1e-3)
 
 
-def test_training_and_prediction(cluster: Cluster, alone: Path) -> None:
+def test_training_and_prediction(cluster: Cluster, whole: Path) -> None:
     study, folder = cluster.folder / "study", cluster.folder
     job = cluster.submit(
         "--gpus", "1", "train", "--table", study / "table.biom", "--metadata",
-        study / "metadata.tsv", "--metadata-column", "ph", "--pretrained-encoder", alone,
+        study / "metadata.tsv", "--metadata-column", "ph", "--pretrained-encoder", whole,
         "--output-dir", folder / "a 'model'", "--epochs", "2", "--batch-size", "8",
         "--device", "cpu", "--job-name", 'my "model"',
     )  # fmt: skip
@@ -66,9 +231,9 @@ def test_training_and_prediction(cluster: Cluster, alone: Path) -> None:
     words = ("predict", "--model", folder / "a 'model'", "--table", study / "table.biom",
              "--device", "cpu", "--output")  # fmt: skip
     job = cluster.submit(*words, folder / "predictions.tsv")
-    assert job.ended() == "COMPLETED", job.output
     own = cluster.launch("--runtime", "apptainer", "--image", "cpu", *words, folder / "own.tsv")
     assert own.returncode == 0, own.stderr
+    assert job.ended() == "COMPLETED", job.output
     assert (folder / "predictions.tsv").read_text() == (folder / "own.tsv").read_text()
 
 
@@ -83,21 +248,21 @@ def test_an_array_trains_each_combination(cluster: Cluster) -> None:
         assert rows(cluster.folder / f"array/lr-{value}") == 1
 
 
-def test_shards_are_merged_to_the_bytes_of_one_process(cluster: Cluster, alone: Path) -> None:
-    words = ("embed", "--table", cluster.folder / "study/table.biom", "--model", alone,
+def test_shards_are_merged_to_the_bytes_of_one_process(cluster: Cluster, whole: Path) -> None:
+    words = ("embed", "--table", cluster.folder / "study/table.biom", "--model", whole,
              "--batch-size", "8", "--device", "cpu", "--output-dir")  # fmt: skip
-    whole, parts = cluster.folder / "embedded", cluster.folder / "embedded-parts"
-    done = cluster.launch("--runtime", "apptainer", "--image", "cpu", *words, whole)
-    assert done.returncode == 0, done.stderr
+    together, parts = cluster.folder / "embedded", cluster.folder / "embedded-parts"
     site = ("--site", cluster.folder / "site.yaml", "--image", "cpu", "--time", "20")
-    done = cluster.launch("submit", *site, *words, parts, "--gpus", 1, "--shards", 3)
+    done = cluster.launch("submit", *site, *words, parts, "--gpus", 1, "--shards", 2)
     assert done.returncode == 0, done.stderr
     array, number = re.findall(r"^Job (\d+): aam", done.stdout, re.MULTILINE)
     merge = Job(cluster, number, Path(f"{parts}/embeddings.tsv-{number}.log"))
+    done = cluster.launch("--runtime", "apptainer", "--image", "cpu", *words, together)
+    assert done.returncode == 0, done.stderr
     assert merge.ended() == "COMPLETED", merge.output
-    assert (parts / "embeddings.tsv").read_bytes() == (whole / "embeddings.tsv").read_bytes()
-    assert len(list((parts / "embeddings.tsv.shards").glob("*-of-3.tsv"))) == 3
-    assert {f"{array}_{k}" for k in range(3)} | {number} <= cluster.jobs().keys()
+    assert (parts / "embeddings.tsv").read_bytes() == (together / "embeddings.tsv").read_bytes()
+    assert len(list((parts / "embeddings.tsv.shards").glob("*-of-2.tsv"))) == 2
+    assert {f"{array}_{k}" for k in range(2)} | {number} <= cluster.jobs().keys()
 
 
 def test_the_tasks_of_a_search_share_its_trials(cluster: Cluster) -> None:
@@ -117,32 +282,85 @@ def test_the_tasks_of_a_search_share_its_trials(cluster: Cluster) -> None:
     assert last.ended() == "COMPLETED", last.output
     assert len(json.loads((folder / "search.json").read_text())["folds"]) == 2
     with sqlite3.connect(folder / "search.db") as database:
-        counted = "SELECT COUNT(*) FROM trials WHERE state IN ('COMPLETE', 'PRUNED')"
-        (finished,) = database.execute(counted).fetchone()
-    # Two trials in each fold, and two on all samples; of each the two tasks may run one more.
-    assert 6 <= finished <= 9
+        (finished,) = database.execute("SELECT COUNT(*) FROM trials").fetchone()
+    assert finished == 6  # two trials in each fold, and two on all samples
 
 
-def test_inputs_are_copied_to_the_node_once_and_checked(cluster: Cluster) -> None:
-    job = cluster.submit("--gpus", "2", *cluster.pretraining("staged", 10_000))
-    job.until_epoch(cluster.folder / "staged", 1)
-    here = Path(f"/tmp/aam-{job.number}")
-    table = cluster.folder / "study/table.biom"
-    assert (here / "staged/0").read_bytes() == table.read_bytes()
-    mounts = Path(f"/proc/{ranks(job)[-1]}/mountinfo").read_text()
-    mounted = [line.split()[4] for line in mounts.splitlines() if "/staged/0 " in line]
-    assert mounted == [str(table)]
+# --- the scripts of `slurm/`
+
+
+def sbatch(cluster: Cluster, *words: object) -> Job:
+    """Submit slurm/pretrain_single.sh as on a cluster without modules."""
+    text = (ROOT / "slurm/pretrain_single.sh").read_text()
+    image = cluster.engines.images / "cpu.sif"
+    export = f"AAM_ENGINE=apptainer,AAM_IMAGE={image},AAM_BIND={cluster.folder}"
+    export += ",OMP_NUM_THREADS=1,PATH=/usr/bin:/bin"
+    log = cluster.folder / "%j.log"
+    script = cluster.folder / "pretrain_single.sh"
+    script.write_text(re.sub(r"^.*module.*\n", "", text, flags=re.MULTILINE))
+    done = subprocess.run(
+        ["runuser", "-u", USER, "--", "env", f"SLURM_CONF={cluster.state}/slurm.conf", "sbatch",
+         "--parsable", "--partition=gpu", "--time=20", f"--output={log}", f"--export={export}",
+         str(script), *map(str, words)],
+        capture_output=True, text=True, check=False, cwd=cluster.folder,
+    )  # fmt: skip
+    assert done.returncode == 0, done.stderr
+    number = done.stdout.strip()
+    return Job(cluster, number, cluster.folder / f"{number}.log")
+
+
+MISTAKES = [
+    (["--table", "/none.biom", "--device", "cpu", "--output-dir", "typo"],
+     "No file for --table: '/none.biom'"),
+    (["--table", "study/table.biom"], "--output-dir"),
+    (["--tabel", "study/table.biom", "--output-dir", "typo"], "did you mean '--table'?"),
+    (["--table", "study/table.biom", "--tree", "study/tree.nwk", "--output-dir", "typo"],
+     "The job needs GPUs: "),
+]  # fmt: skip
+
+
+def test_a_file_trains_as_a_submitted_job(cluster: Cluster, whole: Path) -> None:
+    """So do mistakes in its options end at once."""
+    job = sbatch(cluster, *cluster.pretraining("file", LONG)[1:])
+    wrong = [(sbatch(cluster, *words), sentence) for words, sentence in MISTAKES]
+    assert job.ended() == "COMPLETED", job.output
+    same(whole, cluster.folder / "file")
+    for job, sentence in wrong:
+        assert job.ended() == "FAILED", job.output
+        assert sentence in job.output
+        assert re.search(r"ended with status (64|66|69)$", job.output, re.MULTILINE)
+    assert not (cluster.folder / "typo").exists()
+
+
+# --- Slurm's own clock
+
+
+@pytest.mark.nightly
+def test_a_time_limit_cuts_a_job_and_it_goes_on(cluster: Cluster) -> None:
+    """Two ranks on two nodes, two minutes, and far too many epochs."""
+    words = cluster.pretraining("limit", 100_000)
+    job = cluster.submit("--nodes", "2", "--gpus", "1", "--warn-seconds", "20", *words, time="2")
+    until(lambda: AGAIN in job.output, job)
+    until(lambda: job.state == "PENDING", job)
+    run = cluster.folder / "limit"
+    before = rows(run)
+    step = int(re.findall(r"Stopped at step (\d+)", job.output)[-1])
+    assert before > 0
+    job.hurry()
+    job.until_epoch(run, before + 2)
+    table = (run / "metrics.csv").read_text().splitlines()[1:]
+    assert [int(line.split(",")[0]) for line in table[: before + 2]] == list(range(before + 2))
+    assert int(table[before + 1].split(",")[1]) > step
     cluster.slurm("scancel", job.number)
     assert job.ended() == "CANCELLED"
 
 
-def test_the_ranks_of_a_node_share_memory(cluster: Cluster) -> None:
-    """NCCL and RCCL exchange data through /dev/shm; see launcher.engines.sif."""
-    job = cluster.submit("--gpus", "2", *cluster.pretraining("shared", 10_000))
-    job.until_epoch(cluster.folder / "shared", 1)
-    devices = {os.stat(f"/proc/{rank}/root/dev/shm").st_dev for rank in ranks(job)}
-    assert devices == {os.stat("/dev/shm").st_dev}
+@pytest.mark.nightly
+def test_a_short_limit_from_sbatch_leaves_time_to_train(cluster: Cluster) -> None:
+    """Two minutes, and a warning time that is longer: it stops after three quarters of them."""
+    words = cluster.pretraining("short", 100_000)
+    job = cluster.submit("--gpus", "1", "--warn-seconds", "600", *words, time="2")
+    until(lambda: AGAIN in job.output, job)
+    assert "stopped by the time limit" in job.output
+    assert int(re.findall(r"Stopped at step (\d+)", job.output)[-1]) > 20
     cluster.slurm("scancel", job.number)
-    assert job.ended() == "CANCELLED"
-    assert "aam-job: cancelled; the last copied checkpoint is complete" in job.output
-    assert cluster.jobs()[job.number] == "cancelled"

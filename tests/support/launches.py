@@ -2,9 +2,16 @@
 
 from __future__ import annotations
 
+import os
 import subprocess
 import sys
+import tempfile
+import traceback
+from collections.abc import Mapping, Sequence
 from pathlib import Path
+from typing import IO, NoReturn
+
+from launcher.cli import main
 
 ROOT = Path(__file__).parents[2]
 RUN = ["pretrain", "--table", "{d}/t.biom", "--output-dir", "{d}/out"]
@@ -12,16 +19,54 @@ RUN = ["pretrain", "--table", "{d}/t.biom", "--output-dir", "{d}/out"]
 
 def launch(folder: Path, *args: str, **variables: str) -> subprocess.CompletedProcess[str]:
     """Run `aam-launch` in a folder, which is also its home; no engine is on its PATH."""
-    environment = {"PYTHONPATH": str(ROOT), "HOME": str(folder), "PATH": str(folder), **variables}
-    return subprocess.run(
-        [sys.executable, "-m", "launcher.cli", *(word.format(d=folder) for word in args)],
-        capture_output=True,
-        text=True,
-        errors="surrogateescape",
-        env=environment,
-        cwd=folder,
-        check=False,
-    )
+    environment = {"HOME": str(folder), "PATH": str(folder), **variables}
+    return forked([word.format(d=folder) for word in args], folder, environment)
+
+
+def forked(
+    args: Sequence[str], folder: Path, environment: Mapping[str, str]
+) -> subprocess.CompletedProcess[str]:
+    """Run `aam-launch` in a process of its own that needs not start Python and import it first.
+
+    Args:
+        environment: all its variables but PYTHONPATH.
+    """
+    with tempfile.TemporaryFile() as output, tempfile.TemporaryFile() as errors:
+        child = os.fork()
+        if child == 0:
+            _become(args, folder, {"PYTHONPATH": str(ROOT), **environment}, output, errors)
+        _, ended = os.waitpid(child, 0)
+        texts = []
+        for stream in (output, errors):
+            stream.seek(0)
+            texts.append(stream.read().decode(errors="surrogateescape"))
+    return subprocess.CompletedProcess(list(args), os.waitstatus_to_exitcode(ended), *texts)
+
+
+def _become(
+    args: Sequence[str],
+    folder: Path,
+    environment: Mapping[str, str],
+    output: IO[bytes],
+    errors: IO[bytes],
+) -> NoReturn:
+    """Run `aam-launch` in the child process of a fork, and end it."""
+    status = 1
+    try:
+        os.chdir(folder)
+        os.environ.clear()
+        os.environ.update(environment)
+        files = (os.open(os.devnull, os.O_RDONLY), output.fileno(), errors.fileno())
+        for number, file in enumerate(files):
+            os.dup2(file, number)
+        sys.stdin, sys.stdout, sys.stderr = os.fdopen(0), os.fdopen(1, "w"), os.fdopen(2, "w")
+        status = main(list(args))
+        sys.stdout.flush()
+    except BaseException:
+        traceback.print_exc()
+    finally:
+        sys.stderr.flush()
+        os._exit(status)
 
 
 def without_flock(folder: Path) -> str:

@@ -41,9 +41,8 @@ sync_patience: 4
 TINY = ("--embedding-dim", "8", "--attention-heads", "2", "--attention-layers", "1",
         "--batch-size", "8", "--patience", "0", "--dropout", "0", "--device", "cpu")  # fmt: skip
 PATIENCE = 240
-EPOCHS = 4
 LONG = 40
-"""Epochs of a short run, and of one that a test interrupts."""
+"""Epochs of a run that a test interrupts."""
 ENDED = ("COMPLETED", "FAILED", "CANCELLED", "TIMEOUT", "NODE_FAIL", "")
 
 
@@ -144,6 +143,10 @@ class Job:
         """The standard output and error of the job so far."""
         return self.log.read_text() if self.log.exists() else ""
 
+    def stop(self, reason: str) -> None:
+        """Write a stop request, as the job does by itself before its limit."""
+        Path(f"/tmp/aam-{self.number}/stop").write_text(f"{reason}\n")
+
     def ended(self) -> str:
         """Wait for its end and return its last state; a job that was queued again is hurried."""
         hurried = False
@@ -192,11 +195,14 @@ class Job:
 
 
 def until(true: Callable[[], bool], job: Job) -> None:
-    """Wait for something that a job does."""
-    end = time.monotonic() + PATIENCE
+    """Wait for something that a job does; while it waits for a node, more patiently."""
+    now = begin = last = time.monotonic()
     while not true():
-        assert time.monotonic() < end, f"{job.state}\n{job.output}"
-        time.sleep(0.5)
+        now = time.monotonic()
+        state = job.state
+        last = now if state == "PENDING" else last
+        assert now < min(last + PATIENCE, begin + 4 * PATIENCE), f"{state}\n{job.output}"
+        time.sleep(1)
 
 
 def rows(run: Path) -> int:

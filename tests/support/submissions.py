@@ -11,6 +11,7 @@ from pathlib import Path
 from launcher.engines.sif import record_of
 from launcher.images import index
 from tests.launcher.test_sif_files import sif
+from tests.support.launches import forked
 
 ROOT = Path(__file__).parents[2]
 SHELLCHECK = shutil.which("shellcheck", path=f"{Path(sys.executable).parent}:{os.environ['PATH']}")
@@ -30,13 +31,15 @@ stage_most_gb: 10
 def submit(folder: Path, *args: str, **variables: str) -> subprocess.CompletedProcess[str]:
     """Run `aam-launch submit` in `folder` as a process of its own, with no Slurm on PATH."""
     environment = {
-        "PATH": f"{folder}/bin", "HOME": str(folder), "PYTHONPATH": str(ROOT), "USER": "ada",
+        "PATH": f"{folder}/bin", "HOME": str(folder), "USER": "ada",
         "AAM_IMAGE_DIR": f"{folder}/images", **variables,
     }  # fmt: skip
-    command = [sys.executable, "-m", "launcher.cli", "submit", *args]
+    if "LD_PRELOAD" not in environment:
+        return forked(["submit", *args], folder, environment)
     return subprocess.run(
-        command, capture_output=True, text=True, env=environment, cwd=folder, check=False
-    )
+        [sys.executable, "-m", "launcher.cli", "submit", *args], capture_output=True, text=True,
+        env={"PYTHONPATH": str(ROOT), **environment}, cwd=folder, check=False,
+    )  # fmt: skip
 
 
 WORDS = ("--site", "./site.yaml", "pretrain", "--table", "table.biom", "--tree", "tree.nwk",
