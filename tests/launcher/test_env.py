@@ -252,7 +252,7 @@ def wheels(tmp_path_factory: pytest.TempPathFactory) -> Path:
 
 
 @pytest.mark.slow
-@pytest.mark.parametrize("installer", ["pip", "uv"])
+@pytest.mark.parametrize("installer", [pytest.param("pip", marks=pytest.mark.nightly), "uv"])
 def test_an_environment_of_the_cpu_stack_computes(
     tmp_path: Path, wheels: Path, installer: str
 ) -> None:

@@ -76,6 +76,7 @@ def test_a_start_that_gets_nowhere_is_not_queued_again() -> None:
     assert "give the job more time (--time)" in message
 
 
+@pytest.mark.medium
 def test_training_stops_at_a_stop_file_whenever_it_was_made(
     study_dir: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:

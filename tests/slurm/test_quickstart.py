@@ -26,7 +26,7 @@ from tests.support.engines import ROOT, USER
 from tests.support.images import CPU_TORCH, PYTORCH_INDEX, warm_base
 from tests.support.slurm_cluster import Cluster, Job, exclusive, rows, start
 
-pytestmark = [pytest.mark.slurm, pytest.mark.container, pytest.mark.slow]
+pytestmark = [pytest.mark.slurm, pytest.mark.container, pytest.mark.slow, pytest.mark.nightly]
 
 COSMOS = Path("/cosmos")
 SETTINGS = Path("/etc/aam")

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import gc
 import os
 import subprocess
 import sys
@@ -53,6 +54,7 @@ def _become(
     """Run `aam-launch` in the child process of a fork, and end it."""
     status = 1
     try:
+        gc.disable()  # it would copy all pages of the parent, 0.12 s of processor time
         os.chdir(folder)
         os.environ.clear()
         os.environ.update(environment)
