@@ -124,9 +124,10 @@ def _set_passive_waiting(environment: MutableMapping[str, str]) -> None:
 
 
 def _set_threads(device: DeviceOptions, environment: MutableMapping[str, str]) -> None:
-    """Set the threads of OpenMP and MKL, which read the variables when they are imported."""
+    """Set the threads of OpenMP, MKL and joblib, which trains the trees of the forest."""
     if device.cpu_threads != "auto":
-        for name in ("OMP_NUM_THREADS", "MKL_NUM_THREADS"):
+        # OpenMP and MKL read the variables when they are imported.
+        for name in ("OMP_NUM_THREADS", "MKL_NUM_THREADS", "LOKY_MAX_CPU_COUNT"):
             environment[name] = str(device.cpu_threads)
 
 

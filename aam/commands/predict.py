@@ -94,5 +94,5 @@ def predict_study(
     comparison = compare(training, config.plan, study, predictions.distances_N)
     table = prediction_table(config.target, ids, predictions.values_MNC.mean(axis=0))
     if len(predictions.values_MNC) > 1 and not config.target.classes:
-        table["spread"] = predictions.values_MNC[:, :, 0].std(axis=0)
+        table["spread"] = predictions.values_MNC[:, :, config.target.middle].std(axis=0)
     return table.assign(**comparison.columns), comparison

@@ -5,6 +5,7 @@ from __future__ import annotations
 import numpy as np
 import pandas as pd
 
+from aam.console import warn
 from aam.contract.options.commands.use import Predict
 from aam.data.metadata import ID_HEADER
 from aam.data.shards import take_shard
@@ -22,7 +23,7 @@ from aam.training.inference.new_samples import (
     read_covariates,
     select_as_trained,
 )
-from aam.training.inference.output_tables import require_finite
+from aam.training.inference.output_tables import quantile_columns, require_finite
 from aam.training.inference.prediction import InferenceSettings
 from aam.training.inference.prediction import predict as predict_with_networks
 
@@ -44,6 +45,7 @@ def predict_table(loaded: EnsembleCheckpoint, options: Predict) -> tuple[pd.Data
     covariates = read_covariates(loaded.encoder, options.metadata, ids)
     samples = Samples.of(study.table, study.tokens_FL, covariates)
     members: dict[str, F64] = {}
+    of_networks: dict[str, F64] = {}
     inputs = {
         name: ESTIMATORS[name].read(samples, loaded.tokens_FL) for name in {KERNEL, *loaded.models}
     }
@@ -63,6 +65,11 @@ def predict_table(loaded: EnsembleCheckpoint, options: Predict) -> tuple[pd.Data
         mean_NC = values_MNC.mean(axis=0)
         points = mean_NC if target.classes else target.point_predictions(mean_NC)[:, None]
         members[TRANSFORMER] = points
+        of_networks |= quantile_columns(target, mean_NC)
+        if len(values_MNC) > 1 and not target.classes:
+            of_networks["spread"] = values_MNC[:, :, target.middle].std(axis=0)
+    elif options.prediction_passes > 1:
+        warn("Without the member transformer this option has no effect: --prediction-passes.")
     predictions_NC = stored.ensemble.combine(members, bool(stored.classes))
     require_finite("predictions", ids, predictions_NC)
     columns: dict[str, object] = {ID_HEADER: list(ids)}
@@ -75,6 +82,7 @@ def predict_table(loaded: EnsembleCheckpoint, options: Predict) -> tuple[pd.Data
         columns |= interval_columns(predictions_NC, widths_N, stored.range)
     for name, member_NC in members.items():
         columns |= member_columns(name, member_NC, stored.classes, stored.levels)
+    columns |= of_networks
     comparison = NO_COMPARISON
     if (training := loaded.training) is not None:
         distances_N = training.distances(inputs[KERNEL])

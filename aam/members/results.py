@@ -43,6 +43,7 @@ class Estimates:
         alone: held-out predictions [M, C] of metadata and counts alone; empty without covariates.
         fold_importance: float64 [K, F] of each estimator, see `effects.Importance.size_U`, of the
             models of K folds; empty with one split.
+        quantiles: held-out predictions [M] of the transformer by column, `q_LEVEL`.
     """
 
     folds: Folds
@@ -50,6 +51,7 @@ class Estimates:
     others: Mapping[str, F64]
     alone: Mapping[str, F64]
     fold_importance: Mapping[str, F64]
+    quantiles: Mapping[str, F64]
 
 
 def write_results(
@@ -57,7 +59,7 @@ def write_results(
 ) -> tuple[dict[str, Any], ScoredPredictions]:
     """Combine all members; write the checkpoint, predictions.tsv and scores.json.
 
-    A transformer alone that predicts a number or classes has its own checkpoint and predictions.
+    A transformer alone that predicts a number or classes has its own checkpoint.
 
     Returns:
         Facts for the run record, and the ensemble's predictions of the held-out samples.
@@ -67,6 +69,7 @@ def write_results(
     combined = combine_members(predictions | dict(estimates.others), folds)
     if results or folds.labels.levels:
         _write_ensemble(options, labelled, estimates, combined)
+    _write_predictions(options, labelled, estimates, combined)
     scores = _write_scores(options, labelled, estimates, combined)
     log_scores(options, _final_scores(scores))
     _show(scores)
@@ -81,7 +84,7 @@ def write_results(
 def _write_ensemble(
     options: Train, labelled: LabelledStudy, estimates: Estimates, combined: Combined
 ) -> None:
-    """Write the checkpoint and predictions.tsv."""
+    """Write the checkpoint."""
     folder, folds, study = options.run.output_dir, estimates.folds, labelled.study
     labels = folds.labels
     models = {name: result.model for name, result in estimates.results.items() if result.model}
@@ -102,11 +105,20 @@ def _write_ensemble(
             estimates.fold_importance,
         ),
     )
+
+
+def _write_predictions(
+    options: Train, labelled: LabelledStudy, estimates: Estimates, combined: Combined
+) -> None:
+    """Write predictions.tsv, with the prediction intervals and the predictions of each member."""
+    folds, labels = estimates.folds, estimates.folds.labels
     columns = interval_columns(combined.predictions_MC, combined.half_widths_M, folds.scale.range)
     for name, predictions_MC in combined.members.items():
         columns |= member_columns(name, predictions_MC, labels.classes, labels.levels)
-    table = held_out_table(study.table.sample_ids, folds, combined.predictions_MC, columns)
-    write_table(folder / "predictions.tsv", table)
+    columns |= estimates.quantiles
+    ids = labelled.study.table.sample_ids
+    table = held_out_table(ids, folds, combined.predictions_MC, columns)
+    write_table(options.run.output_dir / "predictions.tsv", table)
 
 
 def _write_scores(

@@ -11,6 +11,7 @@ import dataclasses
 import json
 from collections.abc import Mapping
 from types import MappingProxyType
+from typing import TYPE_CHECKING
 
 import numpy as np
 
@@ -38,6 +39,9 @@ from aam.training.pretrained import choose_length, read_pretrained_encoder
 from aam.training.run_files import run_folder
 from aam.training.target_transforms import TargetScale, output_range
 
+if TYPE_CHECKING:
+    from aam.training.train import HeldOut
+
 
 def train(options: Train, labelled: LabelledStudy | None = None) -> ScoredPredictions | None:
     """Train the members and write the run folder.
@@ -52,14 +56,13 @@ def train(options: Train, labelled: LabelledStudy | None = None) -> ScoredPredic
     Raises:
         AamError: see `aam.training.train` and `load_labelled_study`.
     """
-    members = options.members
-    if TRANSFORMER not in members:
+    if TRANSFORMER not in options.members:
         return _train_estimators(options, labelled)
     from aam.members import transformer
 
     trained, counts = transformer.train(options, compare_inputs=True)
-    if trained is None or (len(members) == 1 and counts is None and not options.target.levels):
-        return trained
+    if trained is None:  # the first rank goes on
+        return None
     return _add_estimators(options, labelled, trained, counts)
 
 
@@ -83,7 +86,7 @@ def predict_held_out(options: Train) -> ScoredPredictions:
         trained, _ = transformer.train(options, compare_inputs=False)
         assert trained is not None  # a search runs in one process
         if len(options.members) == 1 and not options.target.levels:
-            return trained
+            return trained.scored
         others = _by_name(trained)
     labelled = _load(options, options.split)
     folds = _folds(options, labelled)
@@ -120,8 +123,8 @@ def _train_estimators(options: Train, labelled: LabelledStudy | None) -> ScoredP
 def _add_estimators(
     options: Train,
     labelled: LabelledStudy | None,
-    trained: ScoredPredictions,
-    counts: ScoredPredictions | None,
+    trained: HeldOut,
+    counts: HeldOut | None,
 ) -> ScoredPredictions:
     """Add estimators, and the comparison of the inputs, to the run folder of a transformer.
 
@@ -140,17 +143,18 @@ def _add_estimators(
         _folds(options, labelled),
         _by_name(trained),
         {} if counts is None else _by_name(counts),
+        trained.quantiles,
     )
     facts, scored = write_results(options, labelled, estimates)
-    if not estimates.results:  # the transformer alone has written its record
-        return scored
     content = json.loads((folder / "run.json").read_text(encoding="utf-8"))
-    run_record.write(folder / "run.json", content | facts)
+    best = content["best"] | facts["best"]  # the best epoch of the transformer, and the scores
+    run_record.write(folder / "run.json", content | facts | {"best": best})
     return scored
 
 
-def _by_name(scored: ScoredPredictions) -> dict[str, F64]:
+def _by_name(trained: HeldOut) -> dict[str, F64]:
     """Return the held-out predictions [M, C] of the transformer by its name."""
+    scored = trained.scored
     predictions = (
         scored.predicted[:, None] if scored.probabilities is None else scored.probabilities
     )
@@ -203,6 +207,7 @@ def _estimate(
     folds: Folds,
     others: Mapping[str, F64] = MappingProxyType({}),
     counts_alone: Mapping[str, F64] = MappingProxyType({}),
+    quantiles: Mapping[str, F64] = MappingProxyType({}),
 ) -> Estimates:
     """Cross-validate the estimators among the members, and compute their importance.
 
@@ -212,6 +217,7 @@ def _estimate(
         folds: its labels and splits.
         others: held-out predictions of other members.
         counts_alone: held-out predictions of other members that read the counts alone.
+        quantiles: of the transformer, by column.
     """
     samples = _samples(labelled)
     results = _cross_validate(options, samples, folds, final=True)
@@ -229,4 +235,4 @@ def _estimate(
     alone: dict[str, F64] = {}
     if labelled.covariates is not None:
         alone = predict_alone(list(results), samples, folds, counts_alone)
-    return Estimates(folds, results, others, alone, fold_importance)
+    return Estimates(folds, results, others, alone, fold_importance, quantiles)

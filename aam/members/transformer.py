@@ -11,16 +11,14 @@ import dataclasses
 from aam.console import info
 from aam.contract.options.commands.train import Train
 from aam.contract.preflight import COUNTS_ALONE
-from aam.data.metrics import ScoredPredictions
 from aam.members.input_comparison import NO_COLUMNS
 from aam.performance.memory.fit import automatic
 from aam.performance.memory.runs import training_run
-from aam.training import train as network
+from aam.training.train import HeldOut
+from aam.training.train import train as train_network
 
 
-def train(
-    options: Train, compare_inputs: bool
-) -> tuple[ScoredPredictions | None, ScoredPredictions | None]:
+def train(options: Train, compare_inputs: bool) -> tuple[HeldOut | None, HeldOut | None]:
     """Train the transformer, with --batch-size and --asv-chunk that fit into memory.
 
     Args:
@@ -35,12 +33,12 @@ def train(
         AamError: see `aam.training.train` and `automatic`.
     """
     options = automatic(options, training_run)
-    trained = network.train(options)
+    trained = train_network(options)
     if not (compare_inputs and options.covariates.columns):
         return trained, None
     folder, run = options.run.output_dir, options.run
     info("Training the transformer again with the counts alone, to compare the inputs.")
-    counts = network.train(
+    counts = train_network(
         dataclasses.replace(
             options,
             covariates=dataclasses.replace(options.covariates, **NO_COLUMNS),

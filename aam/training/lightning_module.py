@@ -103,7 +103,7 @@ class TrainingModule(pl.LightningModule):
         self.train_sums: dict[str, LossTerm] = {}
         """Sums of the training metrics over the current epoch."""
         self._sums: dict[str, LossTerm] = {}
-        self._scored: list[Tensor] = []
+        self._scored_F = torch.zeros(0, dtype=torch.bool)
         self._predictions: list[npt.NDArray[np.float64]] = []
         self._rows: list[npt.NDArray[np.int64]] = []
 
@@ -187,7 +187,8 @@ class TrainingModule(pl.LightningModule):
                 loss = torch.full_like(loss, torch.nan)
         self.log("val_loss", loss, prog_bar=True)
         self.log_dict(metrics)
-        self._sums, self._predictions, self._rows, self._scored = {}, [], [], []
+        self._sums, self._predictions, self._rows = {}, [], []
+        self._scored_F = self._scored_F[:0]
 
     def configure_gradient_clipping(
         self,
@@ -268,9 +269,12 @@ class TrainingModule(pl.LightningModule):
         """Return the batch without the masked nucleotides of ASVs scored in an earlier batch."""
         if batch.labels_UL is None:
             return batch
-        known = torch.cat(self._scored) if self._scored else batch.asvs_U[:0]
-        unscored_U = ~torch.isin(batch.asvs_U, known)
-        self._scored.append(batch.asvs_U[unscored_U])
+        asvs = int(batch.asvs_U.max()) + 1 - len(self._scored_F) if len(batch.asvs_U) else 0
+        if asvs > 0:  # in steps of twice the size, so that the time is linear in the batches
+            added_F = self._scored_F.new_zeros(asvs + len(self._scored_F))
+            self._scored_F = torch.cat([self._scored_F, added_F]).to(batch.asvs_U.device)
+        unscored_U = ~self._scored_F[batch.asvs_U]
+        self._scored_F[batch.asvs_U] = True
         if isinstance(batch, BatchShard):
             unscored_U = unscored_U[batch.first_asv :][: len(batch.tokens_UL)]
         return dataclasses.replace(batch, labels_UL=batch.labels_UL * unscored_U[:, None])

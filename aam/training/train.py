@@ -30,7 +30,11 @@ from aam.training.inference.network_outputs import (
     fit_profile,
     write_study_embeddings,
 )
-from aam.training.inference.output_tables import prediction_table, write_table
+from aam.training.inference.output_tables import (
+    prediction_table,
+    quantile_columns,
+    write_table,
+)
 from aam.training.inference.training_summary import embedding_limit, reference_rows, summarize
 from aam.training.labelled_study import (
     LabelledStudy,
@@ -69,7 +73,20 @@ class FoldResult:
     facts: dict[str, object]
 
 
-def train(options: Train, policy: BackendPolicy = TORCH_POLICY) -> ScoredPredictions | None:
+@dataclass(frozen=True)
+class HeldOut:
+    """Predictions of the held-out samples of all folds.
+
+    Attributes:
+        scored: with the labels.
+        quantiles: float64 [n] by column, `q_LEVEL`; empty without the quantile loss.
+    """
+
+    scored: ScoredPredictions
+    quantiles: dict[str, npt.NDArray[np.float64]]
+
+
+def train(options: Train, policy: BackendPolicy = TORCH_POLICY) -> HeldOut | None:
     """Train one model, or one per fold, and write the run folder.
 
     Returns:
@@ -86,7 +103,9 @@ def train(options: Train, policy: BackendPolicy = TORCH_POLICY) -> ScoredPredict
     folds = [str(k) for k, result in enumerate(results, 1) for _ in result.labels_N]
     predictions_NC = np.concatenate([result.predictions_NC for result in results])
     labels_N = np.concatenate([result.labels_N for result in results])
-    return score(results[0].target, predictions_NC, labels_N, folds if len(results) > 1 else ())
+    target = results[0].target
+    scored = score(target, predictions_NC, labels_N, folds if len(results) > 1 else ())
+    return HeldOut(scored, quantile_columns(target, predictions_NC))
 
 
 def _train(options: Train, policy: BackendPolicy, communicator: Communicator) -> list[FoldResult]:

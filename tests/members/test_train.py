@@ -34,8 +34,9 @@ def train(study: Path, folder: Path, *args: object, column: str = "ph") -> int:
     )  # fmt: skip
 
 
-def predict(run: Path, study: Path, output: Path) -> int:
-    return aam("predict", "--model", run, "--table", study / "table.biom", "--output", output)
+def predict(run: Path, study: Path, output: Path, *args: object) -> int:
+    given = ("--model", run, "--table", study / "table.biom", "--output", output)
+    return aam("predict", *given, *args)
 
 
 @pytest.fixture(scope="module")
@@ -75,12 +76,13 @@ def test_a_kernel_and_a_forest_need_neither_lightning_nor_a_tree_nor_a_depth(
     (tmp_path / "tree.nwk").write_text(f"({table.index[0]}:1,{table.index[1]}:1);")
     args = ["train", "--table", tmp_path / "table.tsv", "--tree", tmp_path / "tree.nwk",
             "--metadata", study / "metadata.tsv", "--metadata-column", "ph", "--folds", 2,
-            "--output-dir", tmp_path / "run"]  # fmt: skip
+            "--output-dir", tmp_path / "run", "--cpu-threads", 1]  # fmt: skip
     code = (
         "import sys\n"
         "from aam.cli import main\n"
         "status = main(sys.argv[1:])\n"
-        "print(*sorted(sys.modules))\n"
+        "import joblib\n"
+        "print(joblib.effective_n_jobs(-1), *sorted(sys.modules))\n"
         "sys.exit(status)"
     )
     done = subprocess.run(
@@ -89,8 +91,9 @@ def test_a_kernel_and_a_forest_need_neither_lightning_nor_a_tree_nor_a_depth(
     assert done.returncode == 0, done.stderr
     assert "have no effect: --tree." in done.stderr
     assert len(read(tmp_path / "run" / "predictions.tsv")) == 80
-    modules = set(done.stdout.splitlines()[-1].split())
-    assert not modules & {"lightning", "torch.distributed.checkpoint", "aam.training.train"}
+    threads, *modules = done.stdout.splitlines()[-1].split()
+    assert threads == "1"  # of the forest
+    assert not set(modules) & {"lightning", "torch.distributed.checkpoint", "aam.training.train"}
 
 
 @pytest.mark.medium
@@ -159,12 +162,16 @@ def test_evaluate_and_report_read_the_run(run: Path, study: Path, tmp_path: Path
 
 
 @pytest.mark.medium
-def test_predict_needs_the_checkpoint_alone(run: Path, study: Path, tmp_path: Path) -> None:
+def test_predict_needs_the_checkpoint_alone(
+    run: Path, study: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
     """The final members are fitted to all samples, so these predictions are closer."""
     file = tmp_path / checkpoint.NAME
     file.write_bytes((run / "checkpoints" / checkpoint.NAME).read_bytes())
     assert predict(file, study, tmp_path / "a.tsv") == 0
-    assert predict(run, study, tmp_path / "b.tsv") == 0
+    capsys.readouterr()
+    assert predict(run, study, tmp_path / "b.tsv", "--prediction-passes", 3) == 0
+    assert "has no effect: --prediction-passes" in capsys.readouterr().err
     assert (tmp_path / "a.tsv").read_bytes() == (tmp_path / "b.tsv").read_bytes()
     found, held = read(tmp_path / "a.tsv"), read(run / "predictions.tsv").set_index("sample-id")
     held = held.loc[found["sample-id"]]
@@ -200,8 +207,10 @@ def test_classes_have_calibrated_probabilities(study: Path, tmp_path: Path) -> N
 @pytest.mark.medium
 def test_the_transformer_is_a_member_too(study: Path, tmp_path: Path) -> None:
     args = ("--members", "transformer", "forest", "--folds", 2, *TINY)
-    assert train(study, tmp_path / "run", *args) == 0
+    quantiles = ("--loss-type", "quantile", "--quantiles", 0.2, 0.8)
+    assert train(study, tmp_path / "run", *args, *quantiles) == 0
     found = read(tmp_path / "run" / "predictions.tsv")
+    assert (found["q_0.2"] <= found["q_0.8"]).all()
     members = found[["transformer_predicted", "forest_predicted"]]
     assert found["predicted"].between(members.min(axis=1), members.max(axis=1)).all()
     for fold in (1, 2):  # it predicts by all samples of the other fold
@@ -209,10 +218,33 @@ def test_the_transformer_is_a_member_too(study: Path, tmp_path: Path) -> None:
     file = tmp_path / checkpoint.NAME
     file.write_bytes((tmp_path / "run" / "checkpoints" / checkpoint.NAME).read_bytes())
     assert predict(file, study, tmp_path / "p.tsv") == 0
-    assert "transformer_predicted" in read(tmp_path / "p.tsv")
+    new = read(tmp_path / "p.tsv")
+    assert (new["q_0.2"] <= new["q_0.8"]).all()
+    assert new["transformer_predicted"].equals(new["q_0.2"])  # of both the nearest to 0.5
+    assert (new["spread"] > 0).any()  # of the models of two folds
     record = json.loads((tmp_path / "run" / "run.json").read_text())
     assert record["members"] == ["forest", "transformer"]
     assert len(record["folds"]) == 2
+
+
+@pytest.mark.medium
+def test_a_transformer_alone_has_intervals_and_confounders(
+    study: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    metadata = pd.read_csv(study / "metadata.tsv", sep="\t", dtype=str, skiprows=[1])
+    metadata["temperature"] = [f"{2 * float(ph):.2f}" for ph in metadata["ph"]]
+    metadata.to_csv(tmp_path / "metadata.tsv", sep="\t", index=False)
+    args = ("--members", "transformer", "--metadata", tmp_path / "metadata.tsv", *TINY)
+    assert train(study, tmp_path / "run", *args) == 0
+    assert "'temperature' determines the target" in capsys.readouterr().err
+    found = read(tmp_path / "run" / "predictions.tsv")
+    assert (found["lower"] < found["predicted"]).all()
+    assert found["predicted"].equals(found["transformer_predicted"])
+    scores = json.loads((tmp_path / "run" / "scores.json").read_text())
+    assert scores["confounders"][0]["column"] == "temperature"
+    assert scores["interval"]["half_width"] > 0
+    best = json.loads((tmp_path / "run" / "run.json").read_text())["best"]
+    assert {"val_loss", "validation_r2"} <= {name.removeprefix("best_") for name in best}
 
 
 @pytest.mark.medium

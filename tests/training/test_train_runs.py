@@ -49,10 +49,13 @@ BOTH = ("unifrac", "nucleotide", "target")
 def test_train_numbers(study_dir: Path, tree: tuple[str, Path], tmp_path: Path, args: str) -> None:
     folder = tmp_path / "run"
     assert train(study_dir, folder, *tree, *args.split()) == 0
-    assert files(folder) == FILES | {"predictions.tsv"}
+    assert files(folder) == FILES | {"predictions.tsv", "scores.json"}
     check_metrics(folder / "metrics.csv", columns(*BOTH) | NUMBER)
     predictions = read(folder / "predictions.tsv")
-    assert list(predictions.columns) == ["sample-id", "fold", "split", "actual", "predicted"]
+    assert list(predictions.columns) == [
+        *("sample-id", "fold", "split", "actual", "predicted"),
+        "transformer_predicted",
+    ]
     if "none" not in args:
         # A model that has learnt nothing yet answers near the mean of what it was trained on.
         actual = read(study_dir / "metadata.tsv")["ph"].drop(index=0).astype(float)
@@ -76,7 +79,7 @@ def test_quantiles_rise(study_dir: Path, tmp_path: Path) -> None:
 
 
 def test_classes(study_dir: Path, classes: Path) -> None:
-    assert files(classes) == FILES | {"predictions.tsv"}
+    assert files(classes) == FILES | {"predictions.tsv", "scores.json"}
     check_metrics(classes / "metrics.csv", columns("nucleotide", "target") | CLASS)
     predictions = read(classes / "predictions.tsv")
     names = ["site-1", "site-2", "site-3"]
@@ -110,6 +113,7 @@ def test_folds_test_every_sample_once(
     assert printed.err.splitlines()[-1] == f"Next: aam report --run-dir {tmp_path / 'run'}"
     inside = {"metrics.csv", "checkpoints/best.ckpt", "checkpoints/last.ckpt"}
     top = {".lock", "run.json", "progress.json", "splits.tsv", "predictions.tsv", "embeddings.tsv"}
+    top.add("scores.json")
     assert files(tmp_path / "run") == top | {f"fold-{k}/{n}" for k in (1, 2, 3) for n in inside}
     splits = read(tmp_path / "run/splits.tsv")
     check_one_side(splits)

@@ -39,9 +39,15 @@ def prediction_table(
         columns |= {"predicted": label_names(nearest, target.levels), "rank": predicted_B}
     else:
         columns["predicted"] = label_names(predicted_B, target.classes)
-    names = [f"p_{name}" for name in target.classes] or [f"q_{q:g}" for q in target.quantiles]
-    columns |= {name: predictions_BC[:, i] for i, name in enumerate(names)}
-    return pd.DataFrame(columns)
+    columns |= {f"p_{name}": predictions_BC[:, i] for i, name in enumerate(target.classes)}
+    return pd.DataFrame(columns | quantile_columns(target, predictions_BC))
+
+
+def quantile_columns(
+    target: Target, predictions_BC: npt.NDArray[np.float64]
+) -> dict[str, npt.NDArray[np.float64]]:
+    """Return the columns q_<quantile>; nothing without the quantile loss."""
+    return {f"q_{q:g}": predictions_BC[:, i] for i, q in enumerate(target.quantiles)}
 
 
 def require_finite(
