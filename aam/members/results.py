@@ -161,7 +161,7 @@ def _show(scores: Mapping[str, Any]) -> None:
     if left_out := [name for name in members if not weights[name]]:
         info(
             f"The ensemble is the {' and '.join(kept)}; left out: {', '.join(left_out)}, since the "
-            "held-out predictions are better without it, or it predicts no better than the mean."
+            "held-out predictions are better without it, or it is no better than a guess."
         )
     for name, model in scores["models"].items():
         if members == [name]:  # the ensemble is this member
