@@ -8,6 +8,7 @@ its end. The other commands write one at their end: `FILE.run.json` beside an ou
 
 from __future__ import annotations
 
+import dataclasses
 import json
 import os
 import platform
@@ -16,13 +17,36 @@ import time
 from collections.abc import Mapping
 from datetime import datetime, timezone
 from pathlib import Path
-from typing import Any
+from typing import Annotated, Any, get_type_hints
 
 from aam import __version__
 from aam.contract import shards
+from aam.contract.errors import DataError
 from aam.contract.files import atomic_write, is_regular, sha256
-from aam.contract.options import specs, to_plain
-from aam.contract.options.field import numbered
+from aam.contract.json_files import EDITED, read_json
+from aam.contract.options import find, specs, to_plain
+from aam.contract.options.field import ZERO_OR_MORE, fits, numbered
+
+INPUT = {"path": str, "bytes?": int, "sha256": str}
+RECORD: dict[str, Any] = {
+    "aam": str,
+    "command": str,
+    "argv?": list[str],
+    "started?": str,
+    "finished?": str,
+    "seconds?": float,
+    "host?": dict[str, Any],
+    "versions?": dict[str, Any],
+    "options": dict[str, Any],
+    "inputs?": {str: INPUT},
+    "samples?": (int, dict[str, Annotated[int, ZERO_OR_MORE]]),
+    "asvs?": int,
+    "rarefy_depth?": int | None,
+    "parameters?": int,
+    "epochs?": (int, list[int]),
+    "members?": list[str],
+}
+"""Schema of a run record; the facts of a command may be any others."""
 
 LIBRARIES = ("torch", "lightning", "numpy", "scipy", "pandas", "scikit-bio", "biom-format",
              "scikit-learn")  # fmt: skip
@@ -65,6 +89,37 @@ def place_of(command: str, options: Any) -> Path | None:
 def beside(output: Path) -> Path:
     """Return the path of the run record of an output file."""
     return output.with_name(f"{output.name}.run.json")
+
+
+def read(path: Path) -> dict[str, Any]:
+    """Read a run record; its options are of the types of those of its command.
+
+    Raises:
+        MissingInput: there is no such file, or it cannot be read.
+        DataError: it is damaged, or was edited to another schema.
+    """
+    content: dict[str, Any] = read_json(path, RECORD, "run record")
+    command, wrong = find(content["command"]), f"command is '{content['command']}'"
+    if command is None or (wrong := _wrong_option(command, content["options"], "options") or ""):
+        raise DataError("The run record is damaged", f"'{path}', {wrong}", EDITED)
+    return content
+
+
+def _wrong_option(options_class: Any, values: Any, place: str) -> str | None:
+    """Return where the first option is that has another type than its declaration."""
+    if not isinstance(values, dict):
+        return f"{place} is no mapping"
+    hints = get_type_hints(options_class)
+    for field in dataclasses.fields(options_class):
+        name, value, hint = f"{place}.{field.name}", values.get(field.name), hints[field.name]
+        if value is None:  # of another version, or not given
+            continue
+        if dataclasses.is_dataclass(hint):
+            if wrong := _wrong_option(hint, value, name):
+                return wrong
+        elif not fits(hint, value):
+            return f"{name} is of another type than the option"
+    return None
 
 
 class Record:

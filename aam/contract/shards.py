@@ -18,7 +18,7 @@ LARGEST = 100_000
 """Most shards; a Slurm array usually allows fewer tasks."""
 
 _TEXT = re.compile(r"(\d{1,6})/(\d{1,6})\Z")
-_NAME = re.compile(r"(\d+)-of-(\d+)\.(?:tsv|h5)\Z")
+_NAME = re.compile(r"(\d{1,6})-of-(\d{1,6})\.(?:tsv|h5)\Z")
 
 
 @dataclass(frozen=True)
@@ -46,7 +46,8 @@ class Shard:
     def of_file(cls, path: Path) -> Shard | None:
         """Return the shard whose file has the name of `path`; None for another file."""
         found = _NAME.match(path.name)
-        return cls(*map(int, found.groups())) if found else None
+        number, count = map(int, found.groups()) if found else (0, 0)
+        return cls(number, count) if 1 <= number <= count <= LARGEST else None
 
     def file(self, output: Path) -> Path:
         """Return the file of this shard of the table `output`."""

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import json
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -11,9 +10,9 @@ import numpy as np
 import numpy.typing as npt
 import pandas as pd
 
-from aam.contract.errors import DataError, first_few
+from aam.contract import run_record
+from aam.contract.errors import AamError, DataError, first_few
 from aam.contract.files import require
-from aam.contract.run_record import beside
 from aam.data.metadata import ID_HEADER
 
 
@@ -65,10 +64,9 @@ def read_embeddings(path: Path) -> Embeddings:
 
 def _model_of(path: Path) -> str | None:
     """Return the SHA-256 of the model in the run record of a table of embeddings."""
-    for record in (beside(path), path.with_name("embed.run.json")):
+    for record in (run_record.beside(path), path.with_name("embed.run.json")):
         try:
-            content = json.loads(record.read_text(encoding="utf-8"))
-            return str(content["inputs"]["--model"]["sha256"])
-        except (OSError, ValueError, LookupError, TypeError):
+            return str(run_record.read(record)["inputs"]["--model"]["sha256"])
+        except (AamError, KeyError):
             continue
     return None

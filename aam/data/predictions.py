@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import io
 import re
 from collections import Counter
 from collections.abc import Sequence
@@ -14,7 +13,7 @@ import numpy.typing as npt
 
 from aam.console import info
 from aam.contract.errors import DataError, first_few
-from aam.data.io.text import read_text
+from aam.data.io.text import LARGEST_NUMBER, read_rows
 from aam.data.metadata import (
     ID_HEADER,
     Metadata,
@@ -46,13 +45,13 @@ def read_predictions(path: Path, target: str = "") -> pd.DataFrame:
     """
     import pandas as pd
 
-    text = io.StringIO(read_text(path, "predictions file"))
-    try:
-        frame = pd.read_csv(text, sep="\t", dtype=str, keep_default_na=False)
-    except (ValueError, pd.errors.ParserError) as error:
-        raise DataError("Not a table", f"'{path}', {error}", "give predictions.tsv") from error
+    header, rows = read_rows(path, "predictions file")
+    frame = pd.DataFrame(rows, columns=header, dtype=str)
     if "predicted" not in frame.columns and f"{target}_predicted" in frame.columns:
         frame = _of_target(frame, target)
+    if twice := frame.columns[frame.columns.duplicated()].tolist():
+        evidence = f"'{path}' has {first_few(twice)} twice"
+        raise DataError("Columns of the predictions are not unique", evidence, "check the file")
     absent = [name for name in (ID_HEADER, "predicted") if name not in frame.columns]
     if absent:
         raise DataError(
@@ -64,9 +63,9 @@ def read_predictions(path: Path, target: str = "") -> pd.DataFrame:
         frame = _held_out(frame, path)
     folds = frame["fold"] if "fold" in frame.columns else [""] * len(frame)
     counts = Counter(zip(frame[ID_HEADER], folds, strict=True))
-    twice = [sample for (sample, _), number in counts.items() if number > 1]
-    if twice or not len(frame):
-        reason = f"samples twice: {first_few(twice)}" if twice else "it has no rows"
+    repeated = [sample for (sample, _), number in counts.items() if number > 1]
+    if repeated or not len(frame):
+        reason = f"samples twice: {first_few(repeated)}" if repeated else "it has no rows"
         evidence = f"'{path}', {reason}"
         raise DataError("The predictions cannot be evaluated", evidence, "check the file")
     return frame.reset_index(drop=True)
@@ -186,10 +185,8 @@ def numeric_column(frame: pd.DataFrame, column: str) -> npt.NDArray[np.float64]:
     Raises:
         DataError: naming the samples without a finite number.
     """
-    import pandas as pd
-
-    values = np.asarray(pd.to_numeric(frame[column], errors="coerce"), dtype=np.float64)
-    wrong = np.flatnonzero(~np.isfinite(values))
+    values = as_numbers(frame[column].tolist())
+    wrong = np.flatnonzero(~(np.abs(values) <= LARGEST_NUMBER))
     if wrong.size:
         named = first_few(frame[ID_HEADER].iloc[wrong])
         shown = f"'{frame[column].iloc[wrong[0]]}' in samples {named}"

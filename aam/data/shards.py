@@ -6,22 +6,33 @@ command, so that shards of different runs are never joined (`aam.contract.shards
 
 from __future__ import annotations
 
-import json
 import shutil
 from pathlib import Path
-from typing import Any
+from typing import Annotated, Any
 
 from aam.console import info
-from aam.contract import run_record
-from aam.contract.errors import CannotCreate, DataError, MissingInput, UsageError, first_few
-from aam.contract.files import atomic_write, sha256
-from aam.contract.options.field import flat
+from aam.contract import run_record, schema
+from aam.contract.errors import (
+    AamError,
+    CannotCreate,
+    DataError,
+    MissingInput,
+    UsageError,
+    first_few,
+)
+from aam.contract.files import atomic_write, is_regular, sha256
+from aam.contract.options.field import ZERO_OR_MORE, flat
 from aam.contract.shards import Shard, file_of, folder_of
 from aam.data.study import Study
 from aam.data.unifrac.tile_files import join_tiles
 
 FACTS = "shard"
 """Key of the facts of a shard in its run record."""
+
+_SHARD_RECORD = {
+    "inputs": {str: run_record.INPUT},
+    FACTS: {"samples": Annotated[int, ZERO_OR_MORE], "sha256": str},
+}
 
 _MAY_DIFFER = ("asv_vectors_dir", "shard", "overwrite", "device", "max_memory_gb", "num_workers")
 """Options of which the results do not depend, or by which shards differ."""
@@ -69,7 +80,7 @@ def finished(command: str, options: Any) -> dict[str, object] | None:
             f"--shard {shard}, and '{file.parent}' has parts of {parts}",
             "give the same number, or remove the folder",
         )
-    if options.overwrite or not file.exists():
+    if options.overwrite or not is_regular(file):
         return None
     record = _read_record(file)
     if record is None or record[FACTS]["sha256"] != sha256(file):
@@ -109,7 +120,7 @@ def merge(output: Path) -> dict[str, Any]:
         evidence = f"'{folder}' has parts of {' and of '.join(map(str, counts))}"
         raise DataError("Shards of different numbers", evidence, "remove those of one number")
     files = [Shard(number, counts[0]).file(output) for number in range(1, counts[0] + 1)]
-    records = [_read_record(file) if file.exists() else None for file in files]
+    records = [_read_record(file) if is_regular(file) else None for file in files]
     absent = [str(n) for n, record in enumerate(records, 1) if record is None]
     if absent:
         raise MissingInput(
@@ -152,12 +163,12 @@ def _read_record(file: Path) -> dict[str, Any] | None:
     The record of another shard is none: its file was copied or renamed, and would be joined twice.
     """
     try:
-        record = json.loads(run_record.beside(file).read_text(encoding="utf-8"))
-        record[FACTS]["sha256"], record[FACTS]["samples"], record["inputs"]
+        record = run_record.read(run_record.beside(file))
+        schema.parse(_SHARD_RECORD, record, "the record")
         shard = Shard.parse(flat(record["options"])["shard"])
-    except (OSError, ValueError, LookupError, TypeError, AttributeError, UsageError):
+    except (AamError, schema.Mismatch, KeyError):
         return None
-    return dict(record) if shard == Shard.of_file(file) else None
+    return record if shard == Shard.of_file(file) else None
 
 
 def _difference(one: dict[str, Any], two: dict[str, Any]) -> str | None:

@@ -24,7 +24,7 @@ from torch.distributed.checkpoint.state_dict import (
 from torch.optim import Optimizer
 
 from aam.contract.errors import DataError
-from aam.serialization.schema import Mismatch, like
+from aam.contract.schema import Mismatch, like
 
 try:
     from torch.distributed.tensor import DTensor as DTensor  # exported to other modules

@@ -21,10 +21,10 @@ from torch.optim import Optimizer
 
 from aam.contract.errors import DataError, Unavailable
 from aam.contract.options.device import ScaleOptions
+from aam.contract.schema import Mismatch
 from aam.distributed import sharded_checkpoint, state_dict
 from aam.distributed.environment import Ranks
 from aam.model.transformer import Block
-from aam.serialization.schema import Mismatch
 
 try:
     from torch.distributed.fsdp import FSDPModule, fully_shard, register_fsdp_forward_method

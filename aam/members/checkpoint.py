@@ -20,11 +20,13 @@ import torch
 from torch import Tensor
 
 from aam import __version__
+from aam.contract import schema
 from aam.contract.errors import DataError
 from aam.contract.files import atomic_write
 from aam.contract.options.device import DeviceOptions
 from aam.contract.options.field import ABOVE_ZERO, ONE_OR_MORE, ZERO_OR_MORE
 from aam.contract.options.training import TransformName
+from aam.contract.schema import Mismatch
 from aam.data.covariates import CovariateEncoder
 from aam.data.sequences import MASK
 from aam.members import training_data
@@ -35,9 +37,8 @@ from aam.members.option_checks import TRANSFORMER
 from aam.members.state import indices, numbers
 from aam.members.training_data import TrainingData
 from aam.members.uncertainty import ProportionalOdds
-from aam.serialization import archive, schema
+from aam.serialization import archive
 from aam.serialization.arrays import to_arrays, to_tensors
-from aam.serialization.schema import Mismatch
 from aam.training.inference.prediction import LoadedModel, build_models
 from aam.training.model_config import ModelConfig
 from aam.training.run_files import checkpoints

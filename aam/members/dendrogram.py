@@ -17,10 +17,10 @@ from scipy.cluster.hierarchy import linkage
 from scipy.spatial.distance import squareform
 
 from aam.console import info
+from aam.contract.schema import Mismatch
 from aam.members.base import F64, Arrays, Rows, Tokens
 from aam.members.similarity import F32, mismatches
 from aam.members.state import indices, numbers
-from aam.serialization.schema import Mismatch
 
 MOST_ASVS = 10_000
 """With more ASVs there are no clades: the distances of all pairs need 12 bytes each."""

@@ -20,12 +20,12 @@ import numpy.typing as npt
 from scipy import sparse
 from scipy.cluster.hierarchy import fcluster
 
+from aam.contract.schema import Mismatch
 from aam.data.covariates import CovariateEncoder, Covariates, fit_encoder
 from aam.data.sequences import PAD
 from aam.members.base import F64, Arrays, Labels, Rows, Samples, Tokens
 from aam.members.dendrogram import average_linkage
 from aam.members.state import encoder_arrays, indices, numbers, restore_encoder
-from aam.serialization.schema import Mismatch
 
 LEVELS = (0.03, 0.1)
 """Mean part of the positions at which two ASVs of a clade differ, at most."""

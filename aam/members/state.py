@@ -8,10 +8,10 @@ from typing import Any
 import numpy as np
 import numpy.typing as npt
 
+from aam.contract import schema
+from aam.contract.schema import Mismatch
 from aam.data.covariates import CovariateEncoder
 from aam.members.base import F64, Arrays, Rows
-from aam.serialization import schema
-from aam.serialization.schema import Mismatch
 
 _ENCODER = "covariates"
 

@@ -15,15 +15,15 @@ import numpy as np
 import numpy.typing as npt
 import torch
 
+from aam.contract import schema
+from aam.contract.schema import Mismatch
 from aam.data.batches import BatchPlan
 from aam.data.splits import Split
 from aam.data.study import Study
 from aam.members.base import F64, Rows, Samples
 from aam.members.kernel import Kernel
 from aam.members.kernel_inputs import KernelInputs, Landmarks
-from aam.serialization import schema
 from aam.serialization.arrays import to_arrays, to_tensors
-from aam.serialization.schema import Mismatch
 from aam.training.inference import training_summary
 from aam.training.inference.training_summary import (
     QUANTILE,

@@ -5,7 +5,6 @@ from __future__ import annotations
 import csv
 import fcntl
 import io
-import json
 import os
 import signal
 import subprocess
@@ -17,8 +16,8 @@ from dataclasses import dataclass
 from pathlib import Path
 from types import FrameType
 
-from aam.contract import stop_file
-from aam.contract.errors import CannotCreate, Interrupted, UsageError
+from aam.contract import run_record, stop_file
+from aam.contract.errors import AamError, CannotCreate, Interrupted, UsageError
 from aam.contract.gpus import GPU, VENDORS
 from aam.node import log, stop, topology
 from aam.node.commands import NodeCommand, read, require_inputs, resumed
@@ -285,10 +284,10 @@ def _continues(run_folder: Path, variables: Mapping[str, str]) -> bool:
     if int(variables.get("SLURM_RESTART_COUNT") or 0) == 0:
         return False
     try:
-        job = json.loads((run_folder / "run.json").read_text())["host"]["job"]
-    except (OSError, ValueError, KeyError, TypeError):
+        host = run_record.read(run_folder / "run.json").get("host", {})
+    except AamError:
         return False
-    return bool(job == variables.get("SLURM_JOB_ID"))
+    return bool(host.get("job") == variables.get("SLURM_JOB_ID"))
 
 
 def _first_node(variables: Mapping[str, str]) -> bool:

@@ -16,6 +16,7 @@ from contextlib import suppress
 from pathlib import Path
 
 from aam.contract.errors import CannotCreate, MissingInput
+from aam.contract.json_files import read_json
 from aam.node import log
 
 RESTORED = ".restored"
@@ -89,7 +90,7 @@ class Mirror:
         """Remove what `aam` removed of the run as it was before: that of a run it replaces."""
         listed = self.source / RESTORED
         if listed.exists() and (self.source / "run.json").exists():
-            for name in json.loads(listed.read_text()):
+            for name in read_json(listed, list[str], "list of files"):
                 if not (self.source / name).exists():
                     (self.target / name).unlink(missing_ok=True)
 

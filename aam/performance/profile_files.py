@@ -9,13 +9,16 @@ from __future__ import annotations
 import contextlib
 import csv
 import gzip
+import itertools
 import json
 import sqlite3
-from collections.abc import Callable, Iterable, Iterator
+import zlib
+from collections.abc import Callable, Iterator
 from pathlib import Path
 from typing import Any
 
-from aam.contract.errors import DataError, MissingInput
+from aam.contract.errors import DataError
+from aam.contract.files import require
 from aam.performance.profile import (
     Interval,
     Kernel,
@@ -25,12 +28,19 @@ from aam.performance.profile import (
     profile_of_operations,
 )
 
+_OPERATIONS, _EVERY = 20, 1000
+"""Operations of SQLite for each byte of a database, at most, and between two checks of that."""
+
 Row = dict[str, str]
 CsvReader = Callable[[list[Row]], KernelProfile]
 JsonReader = Callable[[Any], KernelProfile]
 
 MAX_BYTES = 2 << 30
 """Size of a file, unpacked, above which it is refused: traces of a whole training."""
+
+
+_LONGEST_NS = 1e9 * 3600 * 24 * 10_000
+"""Time above which a profile is damaged: ten thousand days."""
 
 
 def read_profile(path: Path) -> KernelProfile:
@@ -40,17 +50,16 @@ def read_profile(path: Path) -> KernelProfile:
         MissingInput: the file does not exist.
         DataError: unknown format, damaged, without kernels, or larger than `MAX_BYTES`.
     """
-    if not path.is_file():
-        raise MissingInput("No such profile", f"'{path}'", "give the file that the profiler wrote")
-    with path.open("rb") as file:
+    with require(path, "profile").open("rb") as file:
         head = file.read(16)
     try:
         if head.startswith(b"SQLite format 3\0"):
             profile = _read_rocpd(path)
         else:
             profile = _read_text(_text(path, packed=head.startswith(b"\x1f\x8b")), path)
-    except (ValueError, KeyError, TypeError, AttributeError, EOFError, OSError, csv.Error,
-            sqlite3.Error) as error:  # fmt: skip
+        _check(profile)
+    except (ValueError, LookupError, TypeError, AttributeError, EOFError, OSError, ArithmeticError,
+            RecursionError, csv.Error, sqlite3.Error, zlib.error) as error:  # fmt: skip
         cause = f"{type(error).__name__}: {error}" if isinstance(error, KeyError) else str(error)
         raise DataError(
             "The profile is damaged or incomplete",
@@ -64,6 +73,20 @@ def read_profile(path: Path) -> KernelProfile:
             "profile the kernels too (rocprofv3 --kernel-trace, torch.profiler with CUDA activity)",
         )
     return profile
+
+
+def _check(profile: KernelProfile) -> None:
+    """Refuse times that no profiler measures.
+
+    Raises:
+        ValueError: the first of them.
+    """
+    for kernel in profile.kernels:
+        if not 0 <= kernel.total_ns <= _LONGEST_NS or not 0 < kernel.calls < 1 << 63:
+            shown = f"{kernel.calls:.3g} calls of {kernel.name[:40]} in {kernel.total_ns:.3g} ns"
+            raise ValueError(shown)
+    if profile.kernels and not profile.total_ns:
+        raise ValueError("all its times are 0")
 
 
 def _text(path: Path, packed: bool) -> str:
@@ -225,18 +248,41 @@ JSON_FORMATS: dict[str, JsonReader] = {
 def _read_rocpd(path: Path) -> KernelProfile:
     """Read a rocpd database of rocprofv3.
 
-    Only the views `kernels` and `memory_copies` are read: another table has the whole environment
-    of the profiled process, passwords included.
+    Only tables with the calls and the names of kernels and copies are read: another one has the
+    whole environment of the profiled process, passwords included, and a view can compute without
+    end. The names of tables end with an id of the process.
     """
     address = f"file:{path.resolve().as_posix().replace('?', '%3f').replace('#', '%23')}"
     uri = f"{address}?mode=ro&immutable=1"
+    calls: list[tuple[str, float, float]] = []
     with contextlib.closing(sqlite3.connect(uri, uri=True)) as database:
-        views = {name for (name,) in database.execute("select name from sqlite_master")}
-        calls: list[Iterable[tuple[str, float, float]]] = [
-            database.execute(f"select name, start, end from {view}").fetchall()
-            for view in ("kernels", "memory_copies")
-            if view in views
-        ]
-    if not calls:
-        raise ValueError("it has no view `kernels`")
-    return profile_of_calls("rocpd", ((_plain(n), s, e) for part in calls for n, s, e in part))
+        _bound(database, path.stat().st_size)
+        found = database.execute("select name from sqlite_master where type = 'table'")
+        tables = sorted(name for (name,) in found)
+        for prefix, names, key, column in (
+            ("rocpd_kernel_dispatch", "rocpd_info_kernel_symbol", "kernel_id", "display_name"),
+            ("rocpd_memory_copy", "rocpd_string", "name_id", "string"),
+        ):
+            for table in tables:
+                named = f"{names}{table.removeprefix(prefix)}"
+                if table.startswith(prefix) and named in tables:
+                    calls += database.execute(
+                        f'select named."{column}", call."start", call."end" '
+                        f"from {_quoted(table)} call join {_quoted(named)} named "
+                        f'on named."id" = call."{key}"'
+                    )
+    return profile_of_calls("rocpd", ((_plain(n), s, e) for n, s, e in calls))
+
+
+def _quoted(name: str) -> str:
+    return '"' + name.replace('"', '""') + '"'
+
+
+def _bound(database: sqlite3.Connection, size: int) -> None:
+    """Allow plain reading alone, and no more operations than a file of so many bytes needs."""
+    allowed = (sqlite3.SQLITE_SELECT, sqlite3.SQLITE_READ)
+    database.set_authorizer(
+        lambda action, *_: sqlite3.SQLITE_OK if action in allowed else sqlite3.SQLITE_DENY
+    )
+    left = itertools.count(1000 + size * _OPERATIONS // _EVERY, -1)
+    database.set_progress_handler(lambda: int(next(left) < 0), _EVERY)

@@ -2,11 +2,12 @@
 
 from __future__ import annotations
 
-import json
 import shlex
 from collections.abc import Iterator
 from pathlib import Path
 
+from aam.contract import run_record
+from aam.contract.errors import AamError
 from aam.report.base import ReportInput
 from aam.report.run import Run
 
@@ -30,7 +31,7 @@ def _missing(given: ReportInput) -> Iterator[tuple[str, str]]:
     if sequences := _input(run, "--sequences"):
         inputs += ["--sequences", sequences]
     if run.scored is not None and run.scores is None:
-        target = run.facts.get("options", {}).get("target", {})
+        target = run.facts["options"].get("target") or {}
         argv = ["baseline", *inputs, "--metadata", metadata or "METADATA"]
         argv += ["--metadata-column", str(run.target)]
         argv += ["--classifier"] if target.get("classifier") else []
@@ -74,10 +75,10 @@ def _tree(run: Run) -> str:
     if _input(run, "--tree") or encoder is None:
         return _input(run, "--tree")
     try:
-        facts = json.loads((Path(encoder) / "run.json").read_text(encoding="utf-8"))
-        return str(facts["inputs"]["--tree"]["path"])
-    except (OSError, ValueError, KeyError, TypeError):
+        inputs = run_record.read(Path(encoder) / "run.json").get("inputs", {})
+    except AamError:
         return ""
+    return str(inputs.get("--tree", {}).get("path", ""))
 
 
 def _without(argv: list[str], flag: str) -> list[str]:

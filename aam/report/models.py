@@ -86,7 +86,7 @@ def compare_models(run: Run) -> ModelComparison | None:
             own, other = (draw_metrics(one, draws) for one in (run.scored, baseline.scored))
             metric, value = own.ahead_of(other)
             sentences.append(sentence(OWN, f"the {name}", metric, value, units))
-    shown = tuple(f"{text[0].upper()}{text[1:]}." for text in sentences)
+    shown = tuple(f"{text[:1].upper()}{text[1:]}." for text in sentences)
     return ModelComparison(metrics, shown)
 
 

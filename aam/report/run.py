@@ -2,8 +2,6 @@
 
 from __future__ import annotations
 
-import csv
-import json
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -11,10 +9,13 @@ from typing import Any
 import numpy as np
 import numpy.typing as npt
 
+from aam.contract import run_record
 from aam.contract.errors import DataError, MissingInput
+from aam.contract.json_files import EDITED, read_json
 from aam.contract.options.study import ordered_levels
 from aam.data.distances import DistanceMatrix, read_distances
 from aam.data.embeddings import read_embeddings
+from aam.data.io.text import numbers, read_rows
 from aam.data.metadata import ID_HEADER
 from aam.data.metrics import ScoredPredictions
 from aam.data.predictions import (
@@ -23,8 +24,33 @@ from aam.data.predictions import (
     numeric_predictions,
     read_predictions,
 )
+from aam.members.stability import FOLD_RANK
 
 F64 = npt.NDArray[np.float64]
+
+NETWORK_EFFECT = "transformer_effect"
+"""Start of the columns of the effects of a transformer in importance.tsv."""
+
+_SCORE = {"value": float | None, "lower?": float | None, "upper?": float | None}
+_INTERVAL = {"value": float | None, "lower": float | None, "upper": float | None}
+_MODEL = {"metrics": {str: _SCORE}, "weight?": float | None}
+_SENTENCE = {"sentence": str}
+SCORES = {
+    "models": {"ensemble": _MODEL, "constant": _MODEL, str: _MODEL},
+    "differences": [{"model": str, **_SENTENCE}],
+    "interval?": (None, {"coverage": float, "half_width": float, "covered": float}),
+    "inputs?": (
+        None,
+        {
+            "columns": list[str],
+            "models": {str: {str: _INTERVAL}},
+            "differences": [_SENTENCE],
+            "conclusion": str,
+        },
+    ),
+    "confounders?": [{"column": str, "metric": str, **_INTERVAL}],
+}
+"""Schema of scores.json as far as the report reads it, see `aam.members.evaluation`."""
 
 
 @dataclass(frozen=True)
@@ -113,7 +139,7 @@ def read_run(folder: Path) -> Run:
             f"'{folder}' has no run.json",
             "name the --output-dir of `aam pretrain` or `aam train`",
         )
-    facts = _read_json(folder / "run.json") or {}
+    facts = run_record.read(folder / "run.json")
     folds = sorted(folder.glob("fold-*/metrics.csv"), key=lambda path: (len(str(path)), path))
     curves = {path.parent.name.removeprefix("fold-"): _read_curves(path) for path in folds}
     if (folder / "metrics.csv").is_file():
@@ -135,35 +161,32 @@ def read_run(folder: Path) -> Run:
         None if embeddings is None else embeddings.values.astype(np.float64),
         _read_groups(folder / "splits.tsv"),
         read_distances(unifrac) if unifrac.is_file() else None,
-        _read_json(folder / "scores.json", optional=True),
+        _read_scores(folder / "scores.json"),
         _read_importance(folder / "importance.tsv"),
         tuple(_read_baseline(beside, sample_ids, scored, facts) for beside in baselines),
     )
 
 
-def _read_json(path: Path, optional: bool = False) -> dict[str, Any] | None:
-    if optional and not path.is_file():
+def _read_scores(path: Path) -> dict[str, Any] | None:
+    """Read scores.json; None without the file."""
+    if not path.is_file():
         return None
-    try:
-        content = json.loads(path.read_text(encoding="utf-8"))
-    except (OSError, ValueError) as error:
-        raise DataError("Not JSON", f"'{path}', {error}", "is the run folder whole?") from error
-    if not isinstance(content, dict):
-        raise DataError("Not what aam writes", f"'{path}'", "is the run folder whole?")
-    return content
+    scores: dict[str, Any] = read_json(path, SCORES, "scores of the run")
+    metrics = scores["models"]["ensemble"]["metrics"]
+    absent = metrics.keys() - scores["models"]["constant"]["metrics"].keys()
+    if absent or all(score["value"] is None for score in metrics.values()):
+        wrong = f"'{path}' has no metric of both the ensemble and the constant"
+        raise DataError("The scores of the run is damaged", wrong, EDITED)
+    return scores
 
 
 def _read_curves(path: Path) -> dict[str, F64]:
-    with path.open(newline="", encoding="utf-8") as stream:
-        rows = list(csv.DictReader(stream))
-    names = list(rows[0]) if rows else ["epoch"]
-    try:
-        return {
-            name: np.array([float(row[name] or "nan") for row in rows], dtype=np.float64)
-            for name in {"epoch": None} | dict.fromkeys(names)
-        }
-    except (KeyError, TypeError, ValueError) as error:
-        raise DataError("No learning curves", f"'{path}', {error}", "was it edited?") from error
+    what = "metrics file"
+    header, rows = read_rows(path, what, ("epoch",), delimiter=",")
+    return {
+        name: np.array(numbers(rows, name, path, what, optional=True), dtype=np.float64)
+        for name in ("epoch", *header)
+    }
 
 
 def _read_scored(
@@ -174,7 +197,7 @@ def _read_scored(
     frame = read_predictions(path)
     if "actual" not in frame.columns:
         return (), None, ""
-    target = facts.get("options", {}).get("target") or {}
+    target = facts["options"].get("target") or {}
     levels = ordered_levels(target.get("ordinal") or ())
     if target.get("classifier") or levels:
         scored = class_predictions(frame, frame["actual"].tolist(), levels)
@@ -187,19 +210,21 @@ def _read_scored(
 def _read_importance(path: Path) -> tuple[dict[str, str], ...]:
     if not path.is_file():
         return ()
-    with path.open(newline="", encoding="utf-8") as stream:
-        rows = tuple(csv.DictReader(stream, delimiter="\t"))
-    if not rows or any(rows[0].get(name) is None for name in ("feature-id", "prevalence")):
-        raise DataError("Not a table of `aam importance`", f"'{path}'", "was it edited?")
-    return rows
+    what = "table of `aam importance`"
+    header, rows = read_rows(path, what, ("feature-id", "prevalence"))
+    measured = ("prevalence", "effect", NETWORK_EFFECT, FOLD_RANK)
+    for name in header:
+        if name.startswith(measured):
+            numbers(rows, name, path, what)
+    return tuple(rows)
 
 
 def _read_groups(path: Path) -> dict[str, str]:
     """Return the group of each sample in splits.tsv; empty without groups."""
     if not path.is_file():
         return {}
-    rows = (line.split("\t") for line in path.read_text(encoding="utf-8").splitlines()[1:])
-    return {row[0]: row[3] for row in rows if len(row) > 3 and row[3]}
+    _, rows = read_rows(path, "splits file", (ID_HEADER,))
+    return {row[ID_HEADER]: row["group"] for row in rows if row.get("group")}
 
 
 def _read_baseline(
@@ -209,7 +234,8 @@ def _read_baseline(
     facts: dict[str, Any],
 ) -> Baseline:
     """Read a baseline, and bring its predictions into the order of the run's."""
-    found = _read_json(folder / "metrics.json") or {}
+    expected = {"model": str, "column": str}
+    found = read_json(folder / "metrics.json", expected, "metrics of a baseline")
     ids, other, _ = _read_scored(folder / "predictions.tsv", facts)
     aligned = None
     if scored is not None and other is not None and other.classes == scored.classes:
@@ -217,8 +243,7 @@ def _read_baseline(
         keys = _keys(sample_ids, scored)
         if set(keys) == set(rows):
             aligned = other.take(np.array([rows[key] for key in keys], dtype=np.int64))
-    model = str(found.get("model", "baseline"))
-    return Baseline(folder.name, model, str(found.get("column")), aligned)
+    return Baseline(folder.name, found["model"], found["column"], aligned)
 
 
 def _keys(ids: tuple[str, ...], scored: ScoredPredictions) -> list[tuple[str, str]]:

@@ -14,6 +14,7 @@ from aam.members.scores import Score
 from aam.members.stability import FOLD_RANK, stability
 from aam.report.base import ReportInput, Tabulate
 from aam.report.models import GUESS, OWN
+from aam.report.run import NETWORK_EFFECT
 from aam.report.terminal import TITLES, Table, metric_cells, shown, spread
 
 BINS = 5
@@ -28,7 +29,6 @@ LEAST = 3
 MOST_CATEGORIES = 12
 """Categories of a column whose scores are listed."""
 
-_NETWORK_EFFECT = "transformer_effect"
 _BIAS_NOTE = "Mean error: predicted minus true; above 0 the model predicts too much."
 
 
@@ -65,13 +65,14 @@ def inputs_table(given: ReportInput) -> Table | None:
         model: {name: Score(**score) for name, score in metrics.items()}
         for model, metrics in inputs["models"].items()
     }
-    names = [name for name in TITLES if name in next(iter(found.values()))]
+    names = [name for name in TITLES if all(name in one for one in found.values())]
     rows = [
         [model, *(with_interval(name, metrics[name]) for name in names)]
         for model, metrics in found.items()
     ]
     sentences = [one["sentence"] for one in inputs["differences"]]
-    note = " ".join([inputs["conclusion"], *(f"{one[0].upper()}{one[1:]}." for one in sentences)])
+    ends = (f"{one[:1].upper()}{one[1:]}." for one in sentences)
+    note = " ".join([inputs["conclusion"], *ends])
     title = f"Metadata as input: {', '.join(inputs['columns'])}"
     return Table(title, ["", *(TITLES[name] for name in names)], rows, note, (len(rows) - 1,))
 
@@ -97,7 +98,9 @@ def confounders_table(given: ReportInput) -> Table | None:
         "Each column alone predicts the held-out samples as well as the table does, so what the "
         "model reads may be that column. Only the metadata can tell which of them is the cause."
     )
-    return Table("Columns that predict the target", ["", TITLES[metric], "it is"], rows, note)
+    return Table(
+        "Columns that predict the target", ["", TITLES.get(metric, metric), "it is"], rows, note
+    )
 
 
 def verdict(given: ReportInput) -> str:
@@ -242,7 +245,7 @@ def importance_table(given: ReportInput) -> Table | None:
     rows = given.run.importance[:ASVS]
     if not rows:
         return None
-    prefix = "effect" if any(name.startswith("effect") for name in rows[0]) else _NETWORK_EFFECT
+    prefix = "effect" if any(name.startswith("effect") for name in rows[0]) else NETWORK_EFFECT
     effects = [name for name in rows[0] if name == prefix or name.startswith(f"{prefix}_")]
     folds = [name for name in rows[0] if name.startswith(FOLD_RANK)]
     agreement = None

@@ -10,9 +10,11 @@ import numpy as np
 import torch
 
 from aam import __version__
+from aam.contract import schema
 from aam.contract.errors import DataError
 from aam.contract.options.field import ABOVE_ZERO, ONE_OR_MORE
 from aam.contract.options.study import CovariateOptions, Metric
+from aam.contract.schema import Mismatch
 from aam.data.batches import BatchPlan
 from aam.data.covariates import CovariateEncoder, Covariates
 from aam.data.sequences import VOCABULARY as LETTERS
@@ -20,8 +22,6 @@ from aam.model.attention import AUTO, Backends
 from aam.model.covariates import CovariateInputs
 from aam.model.network import Encoder, Predictor
 from aam.model.shape import VOCABULARY, CovariateShape, NetworkShape
-from aam.serialization import schema
-from aam.serialization.schema import Mismatch
 from aam.training.target import Target
 
 FORMAT = 3

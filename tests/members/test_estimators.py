@@ -14,6 +14,7 @@ from sklearn.ensemble import RandomForestClassifier, RandomForestRegressor
 from sklearn.linear_model import Ridge
 
 from aam.contract.options.commands.studies import Simulate
+from aam.contract.schema import Mismatch
 from aam.data.sequences import encode
 from aam.data.simulation.simulate import simulate
 from aam.members.base import Labels, Rows, Samples
@@ -22,7 +23,6 @@ from aam.members.forest import Forest, as_csc
 from aam.members.kernel import Kernel, KernelModel, approximation
 from aam.members.kernel_ridge import PENALTIES, fit_ridge, huber_weights, leave_groups_out
 from aam.members.similarity import similarities
-from aam.serialization.schema import Mismatch
 
 OPTIONS = Simulate(
     output_dir=None,  # type: ignore[arg-type]

@@ -86,11 +86,15 @@ def nsys(path: Path) -> None:
 
 def rocpd(path: Path) -> None:
     with sqlite3.connect(path) as database:
-        database.execute("create table dispatch (display_name text, start integer, end integer)")
-        database.executemany("insert into dispatch values (?, ?, ?)", CALLS)
         database.execute(
-            "create view kernels as select display_name as name, start, end from dispatch"
+            "create table rocpd_info_kernel_symbol_7 (id integer primary key, display_name)"
         )
+        database.executemany(
+            "insert into rocpd_info_kernel_symbol_7 values (?, ?)", [(1, GEMM), (2, ADD)]
+        )
+        database.execute("create table rocpd_kernel_dispatch_7 (kernel_id, start, end)")
+        rows = [(1 if name == GEMM else 2, start, end) for name, start, end in CALLS]
+        database.executemany("insert into rocpd_kernel_dispatch_7 values (?, ?, ?)", rows)
     database.close()
 
 
@@ -225,7 +229,7 @@ def test_files_that_are_no_profile_are_refused(name: str, tmp_path: Path) -> Non
 
 
 def test_a_missing_file_is_refused(tmp_path: Path) -> None:
-    with pytest.raises(MissingInput, match="No such profile"):
+    with pytest.raises(MissingInput, match="No profile"):
         read_profile(tmp_path / "none.csv")
 
 

@@ -2,13 +2,12 @@
 
 from __future__ import annotations
 
-import json
 from collections.abc import Iterable, Iterator, Mapping
 from pathlib import Path
 from typing import Any
 
-from aam.contract.errors import ConfigurationError, DataError, UsageError
-from aam.contract.files import require
+from aam.contract.errors import ConfigurationError, UsageError
+from aam.contract.json_files import read_json
 from aam.contract.options.command_line import parse_known
 from aam.contract.options.field import OptionSpec, flag_of, flat, members, numbered
 from aam.contract.suggestions import nearest
@@ -16,6 +15,10 @@ from aam.contract.yaml_document import Entry, read_entries
 
 OF_ONE_RUN = ("resume_from", "overwrite")
 """Options that are not taken from a run record, like outputs: they would replace that run."""
+
+
+_RECORD = {"command": str, "options": dict[str, Any], "inputs?": {str: {"path": str}}}
+"""Schema of a run record as far as its options are read, see `aam.contract.run_record`."""
 
 
 def read_config(path: Path, options: Iterable[OptionSpec], command: str) -> dict[str, Any]:
@@ -80,13 +83,8 @@ def _recorded(
     path: Path, known: Mapping[str, OptionSpec], command: str
 ) -> Iterator[tuple[str, Entry]]:
     """Yield the options in a run record that differ from their defaults."""
-    try:
-        record = json.loads(require(path, "file for --config").read_text())
-        options, inputs = flat(record["options"]), record.get("inputs", {})
-        recorded = record["command"]
-    except (ValueError, KeyError, TypeError, AttributeError, RecursionError) as error:
-        evidence = f"'{path}', {type(error).__name__}: {error}"
-        raise DataError("Not a run record", evidence, "give the run.json of a run") from error
+    record = read_json(path, _RECORD, "run record", "give the run.json of a run")
+    options, inputs, recorded = flat(record["options"]), record.get("inputs", {}), record["command"]
     if recorded != command:
         evidence = f"'{path}' is of `aam {recorded}`"
         raise UsageError(

@@ -2,14 +2,22 @@
 
 from __future__ import annotations
 
+import csv
+import io
+import math
+from collections.abc import Collection, Sequence
 from pathlib import Path
 
-from aam.contract.errors import DataError
+from aam.contract.errors import DataError, reason_of
 from aam.contract.files import require
+from aam.contract.json_files import EDITED
 from aam.memory import check_memory, memory_budget
 
 _OBJECT_BYTES = 8
 """Bytes of memory per byte of text once it is split into cells."""
+
+LARGEST_NUMBER = 3.4e38
+"""Of a table of this program, which computes in float32; squares of larger ones overflow."""
 
 
 _BINARY = {
@@ -59,3 +67,71 @@ def read_text(path: Path, what: str) -> str:
     remedy = "check that it is the right file"
     check_memory(what, f"'{path}'", size * _OBJECT_BYTES, memory_budget(), remedy)
     return decoded(path.read_bytes(), path, what)
+
+
+def read_rows(
+    path: Path, what: str, columns: Collection[str] = (), delimiter: str = "\t"
+) -> tuple[list[str], list[dict[str, str]]]:
+    """Read a table that this program wrote: the header, and the cells of each row by column.
+
+    Args:
+        path: the file.
+        what: name of the file in messages, such as `predictions file`.
+        columns: that it must have.
+        delimiter: of the cells.
+
+    Raises:
+        MissingInput: there is no such file.
+        DataError: it is not UTF-8, does not fit in memory, lacks a column or has one twice, has a
+            cell above 131,072 characters, or a row with another number of cells.
+    """
+    text = read_text(path, what)
+    reader = csv.reader(io.StringIO(text, newline=""), delimiter=delimiter, strict=True)
+    rows: list[dict[str, str]] = []
+    try:
+        header = next(reader, [])
+        if missing := [name for name in columns if name not in header]:
+            raise ValueError(f"it has no column {' and '.join(missing)}")
+        if len({*header}) < len(header):
+            raise ValueError("two columns have one name")
+        for cells in reader:
+            if cells:
+                if len(cells) != len(header):
+                    raise ValueError(
+                        f"line {reader.line_num} has {len(cells)} cells, the header {len(header)}"
+                    )
+                rows.append(dict(zip(header, cells, strict=True)))
+    except (ValueError, csv.Error) as error:
+        raise DataError(
+            f"Not a {what} of this program", f"'{path}', {reason_of(error)}", EDITED
+        ) from error
+    return header, rows
+
+
+def numbers(
+    rows: Sequence[dict[str, str]], column: str, path: Path, what: str, optional: bool = False
+) -> list[float]:
+    """Return a column of `read_rows` as finite numbers.
+
+    Args:
+        optional: whether cells may be empty, NaN or infinite, all of which become NaN.
+
+    Raises:
+        DataError: a cell is no number, or beyond the range of float32.
+    """
+    found = []
+    for number, row in enumerate(rows, start=1):
+        try:
+            value = float(row[column] or "nan")
+        except ValueError:
+            value = LARGEST_NUMBER * 2
+        if optional and not math.isfinite(value):
+            value = math.nan
+        elif not abs(value) <= LARGEST_NUMBER:
+            raise DataError(
+                f"The column '{column}' of the {what} is not numeric",
+                f"'{row[column]}' in row {number} of '{path}'",
+                EDITED,
+            )
+        found.append(value)
+    return found

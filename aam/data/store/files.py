@@ -30,8 +30,10 @@ import numpy as np
 from numpy.typing import NDArray
 
 from aam import __version__
+from aam.contract import schema
 from aam.contract.errors import DataError, MissingInput
 from aam.contract.files import sha256
+from aam.contract.json_files import read_json
 
 HEADER = "store.json"
 FORMAT = 1
@@ -76,6 +78,13 @@ class Header:
     def has_tree(self) -> bool:
         """Whether the store holds a phylogeny."""
         return "ancestors" in self.arrays
+
+
+_CONTENT = {
+    "arrays": dict[str, ArrayDescription],
+    "metadata": list[str] | None,
+    "made_from": dict[str, dict[str, Any]],
+}
 
 
 class ArrayFile:
@@ -152,31 +161,21 @@ def read_header(path: Path) -> Header:
         DataError: it is absent, damaged or of another version.
     """
     file = path / HEADER
-    try:
-        content = json.loads(file.read_text(encoding="utf-8"))
-        checksum = content.pop("checksum")
-    except (FileNotFoundError, NotADirectoryError) as error:
-        raise DataError("The store is incomplete", f"'{path}' has no {HEADER}", _AGAIN) from error
-    except OSError as error:
-        raise unreadable(file, error) from error
-    except (ValueError, LookupError, AttributeError) as error:
-        raise damaged(f"'{file}' is not what aam writes") from error
-    if content.get("format") != FORMAT:
+    if not os.path.lexists(file):
+        raise DataError("The store is incomplete", f"'{path}' has no {HEADER}", _AGAIN)
+    content = read_json(file, {"checksum": str, "format": Any}, "store", _AGAIN)
+    checksum = content.pop("checksum")
+    if content["format"] != FORMAT:
         made = f"'{path}' has format {content.get('format')}, made by aam {content.get('aam')}"
         here = f"this is aam {__version__}, which reads format {FORMAT}"
         raise DataError("The store is of another version", f"{made}; {here}", _PREPARE)
     if checksum != _checksum(content):
         raise damaged(f"'{file}' was changed")
-    arrays = described_arrays(content["arrays"])
-    return Header(arrays, content["metadata"], content["made_from"], checksum)
-
-
-def described_arrays(stored: dict[str, Any]) -> dict[str, ArrayDescription]:
-    """Return descriptions of arrays, by name, from their JSON."""
-    return {
-        name: ArrayDescription(**{**each, "shape": tuple(each["shape"])})
-        for name, each in stored.items()
-    }
+    try:
+        found = schema.parse(_CONTENT, content, HEADER)
+    except schema.Mismatch as error:
+        raise damaged(f"'{file}', {error}") from error
+    return Header(found["arrays"], found["metadata"], found["made_from"], checksum)
 
 
 def read_arrays(path: Path, header: Header, names: tuple[str, ...]) -> list[NDArray[Any]]:

@@ -8,6 +8,7 @@ that are not in the journal are computed.
 from __future__ import annotations
 
 import json
+import os
 import shutil
 from collections.abc import Mapping
 from dataclasses import asdict, dataclass, field
@@ -15,9 +16,18 @@ from pathlib import Path
 from typing import Any
 
 from aam.console import info
-from aam.contract.errors import CannotCreate, DataError
-from aam.contract.files import report_full_disk
-from aam.performance.measurement.workload import RunPlan, RunResult, Step, Workload, run_workload
+from aam.contract import schema
+from aam.contract.errors import CannotCreate, DataError, reason_of
+from aam.contract.files import report_full_disk, require
+from aam.contract.json_files import parse_json
+from aam.performance.measurement.workload import (
+    RunPlan,
+    RunResult,
+    Step,
+    Workload,
+    run_workload,
+    step_of,
+)
 
 JOURNAL = "runs.jsonl"
 
@@ -95,9 +105,16 @@ def open_runs(
                 "The folder cannot be written to", evidence, "choose another"
             ) from error
         return runs
-    for line in lines[1:]:
-        steps = tuple(Step(*values) for values in line["steps"])
-        runs.known[line["run"]] = RunResult(steps, line["failure"])
+    for number, line in enumerate(lines[1:], start=2):
+        try:
+            found = schema.parse(_RUN, line, "the run")
+            steps = tuple(step_of(dict(zip(_FIELDS, one, strict=True))) for one in found["steps"])
+            if not steps and not found["failure"]:
+                raise ValueError("it has no steps")
+        except (ValueError, OverflowError) as error:
+            evidence = f"line {number} of '{journal}', {reason_of(error)}"
+            raise DataError("The journal is damaged", evidence, _NEW) from error
+        runs.known[found["run"]] = RunResult(steps, found["failure"])
     if runs.known:
         info(f"{len(runs.known)} runs of '{journal}' are not repeated.")
     return runs
@@ -105,24 +122,24 @@ def open_runs(
 
 def _lines(journal: Path) -> list[dict[str, Any]]:
     """Read the complete lines of a journal; a killed process may have left an incomplete one."""
-    try:
-        text = journal.read_text()
-    except FileNotFoundError:
+    if not os.path.lexists(journal):
         return []
+    try:
+        text = require(journal, "journal").read_text(encoding="utf-8")
     except (OSError, ValueError) as error:
         raise DataError("The journal cannot be read", f"'{journal}', {error}", _NEW) from error
     whole, _, rest = text.rpartition("\n")
     if rest:
         journal.write_text(whole + "\n" if whole else "")
-    try:
-        found = [json.loads(line) for line in whole.split("\n")] if whole else []
-        if not all(isinstance(line, dict) for line in found):
-            raise ValueError("a line is not an object")
-    except ValueError as error:
-        raise DataError("The journal is damaged", f"'{journal}', {error}", _NEW) from error
-    return found
+    lines = enumerate(whole.split("\n") if whole else (), start=1)
+    return [
+        parse_json(line, dict[str, Any], "journal", f"line {number} of '{journal}'", _NEW)
+        for number, line in lines
+    ]
 
 
+_FIELDS = tuple(Step.__dataclass_fields__)
+_RUN = {"run": str, "failure": str, "steps": list[list[float]]}
 _NEW = "choose another --output-dir, or remove the file"
 
 

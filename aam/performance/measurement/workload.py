@@ -200,8 +200,8 @@ def read_steps(log: Path) -> tuple[tuple[Step, ...], str]:
     found: list[Step] = []
     for number, line in enumerate(text.split("\n")[:-1], 1):
         try:
-            found.append(_step(json.loads(line)))
-        except (ValueError, KeyError, TypeError, AttributeError, RecursionError):
+            found.append(step_of(json.loads(line)))
+        except (ValueError, KeyError, TypeError, AttributeError, OverflowError, RecursionError):
             shown = line if len(line) <= 60 else f"{line[:57]}..."
             return tuple(found), (
                 f"line {number} of its step log is not a step with loss, seconds and samples: "
@@ -210,7 +210,12 @@ def read_steps(log: Path) -> tuple[tuple[Step, ...], str]:
     return tuple(found), ""
 
 
-def _step(line: dict[str, Any]) -> Step:
+def step_of(line: dict[str, Any]) -> Step:
+    """Return a step from its values by name.
+
+    Raises:
+        ValueError, KeyError, TypeError: a value is absent, no number or out of range.
+    """
     values = {
         name: float(line[name] if name in ("loss", "seconds", "samples") else line.get(name, 0))
         for name in Step.__dataclass_fields__

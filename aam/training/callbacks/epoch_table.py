@@ -13,8 +13,8 @@ import lightning.pytorch as pl
 from lightning.pytorch.callbacks import Callback
 
 from aam.console import console, duration, info
-from aam.contract.errors import DataError
 from aam.contract.files import write_text
+from aam.data.io.text import numbers, read_rows
 from aam.training.callbacks.progress import Progress
 from aam.training.lightning_module import TrainingModule
 
@@ -103,26 +103,11 @@ def read_metrics(path: Path) -> list[dict[str, float]]:
     Raises:
         DataError: it has no such columns, or a line whose cells are not numbers.
     """
-    line = 1
-    try:
-        with path.open(newline="") as stream:
-            reader = csv.DictReader(stream, strict=True)
-            missing = [name for name in EpochTable.FIRST if name not in (reader.fieldnames or ())]
-            if missing:
-                raise ValueError(f"there is no column {', '.join(missing)}")
-            rows = []
-            for cells in reader:
-                line = reader.line_num
-                if None in cells or any(not cells[name] for name in EpochTable.FIRST):
-                    raise ValueError("the number of cells is not that of the columns")
-                rows.append({k: _number(v) for k, v in cells.items() if v})
-    except (OSError, ValueError, csv.Error) as error:
-        raise DataError(
-            "The metrics of the resumed run cannot be read",
-            f"'{path}', line {line}, {error}",
-            "remove the file to begin a new one, or resume from another run",
-        ) from error
-    return rows
+    what = "metrics file"
+    header, rows = read_rows(path, what, EpochTable.FIRST, delimiter=",")
+    for name in header:
+        numbers(rows, name, path, what, optional=name not in EpochTable.FIRST)
+    return [{name: _number(cell) for name, cell in row.items() if cell} for row in rows]
 
 
 def _number(text: str) -> float:

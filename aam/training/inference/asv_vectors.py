@@ -29,9 +29,11 @@ from torch import Tensor
 
 from aam.console import info
 from aam.contract.errors import DataError, UsageError
+from aam.contract.files import sha256
 from aam.contract.folders import atomic_folder, remove_abandoned
+from aam.contract.json_files import read_json
 from aam.contract.options.study import AsvVectorOptions
-from aam.data.store.files import Header, described_arrays, read_arrays, write_array
+from aam.data.store.files import ArrayDescription, Header, read_arrays, write_array
 from aam.data.store.integrity import check_files
 from aam.memory import shown_size
 from aam.model.nucleotides import NucleotideEncoder
@@ -140,17 +142,12 @@ def open_vectors(options: AsvVectorOptions, encoder: NucleotideEncoder) -> AsvVe
 
 
 def _read(path: Path, width: int) -> tuple[Hashes, Vectors]:
-    try:
-        text = path.read_text(encoding="utf-8")
-        content = json.loads(text)
-        version = content["format"]
-        arrays = described_arrays(content["arrays"])
-    except (OSError, ValueError, LookupError, TypeError, AttributeError) as error:
-        raise DataError("A segment of ASV vectors is damaged", f"'{path}'", _REMEDY) from error
-    if version != FORMAT:
-        evidence = f"'{path}' has format {version}, this version reads {FORMAT}"
+    expected = {"format": int, "arrays": dict[str, ArrayDescription]}
+    content = read_json(path, expected, "segment of ASV vectors", _REMEDY)
+    if content["format"] != FORMAT:
+        evidence = f"'{path}' has format {content['format']}, this version reads {FORMAT}"
         raise DataError("ASV vectors of another version", evidence, "use another folder")
-    header = Header(arrays, None, {}, hashlib.sha256(text.encode()).hexdigest())
+    header = Header(content["arrays"], None, {}, sha256(path))
     check_files(path.parent, header)
     hashes, vectors = read_arrays(path.parent, header, ("hashes", "vectors"))
     types = hashes.dtype == np.int64 and vectors.dtype in (np.float32, np.float16)

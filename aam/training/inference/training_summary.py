@@ -17,14 +17,14 @@ import numpy.typing as npt
 import torch
 from torch import Tensor
 
+from aam.contract import schema
 from aam.contract.options.field import ONE_OR_MORE, ZERO_OR_MORE
+from aam.contract.schema import Mismatch
 from aam.data.batches import BatchPlan
 from aam.data.rarefaction import rarefy
 from aam.data.sequences import PAD
 from aam.data.splits import Split
 from aam.data.study import Study
-from aam.serialization import schema
-from aam.serialization.schema import Mismatch
 
 MOST_SAMPLES = 1000
 """Training samples whose embeddings and richness are kept."""

@@ -15,9 +15,9 @@ import torch
 from torch import Tensor
 from torch.overrides import TorchFunctionMode
 
+from aam.contract import schema
 from aam.contract.options.field import ZERO_OR_MORE
-from aam.serialization import schema
-from aam.serialization.schema import Mismatch
+from aam.contract.schema import Mismatch
 from aam.training.model_config import ModelConfig
 
 Count = Annotated[int, ZERO_OR_MORE]

@@ -16,11 +16,11 @@ from aam.contract.errors import DataError, MissingInput, UsageError
 from aam.contract.files import atomic_write
 from aam.contract.options.training import RunOptions
 from aam.contract.preflight import target_folders
+from aam.contract.schema import Mismatch
 from aam.distributed import sharded_checkpoint
 from aam.model.attention import AUTO, Backends
 from aam.model.network import Encoder, Predictor
 from aam.serialization import archive
-from aam.serialization.schema import Mismatch
 from aam.training.inference import training_summary
 from aam.training.inference.training_summary import TrainingSummary
 from aam.training.model_config import ModelConfig, from_plain, to_plain

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import json
 import shutil
 import time
 from collections.abc import Iterator
@@ -15,7 +14,7 @@ import torch
 
 from aam.console import info, warn
 from aam.contract import run_record
-from aam.contract.errors import DataError, UsageError
+from aam.contract.errors import AamError, DataError, UsageError
 from aam.contract.options import from_plain, specs
 from aam.contract.options.study import SplitOptions
 from aam.contract.preflight import check_run_folder, existing_run_files, is_usable
@@ -184,8 +183,8 @@ def _check_options(command: str, options: Any, path: Path) -> None:
 def _check_inputs(inputs: dict[str, dict[str, Any]], resumed: Path) -> None:
     """Refuse to resume a run with other input files; paths may differ, contents may not."""
     try:
-        before = json.loads((resumed / "run.json").read_text())["inputs"]
-    except (OSError, ValueError, KeyError):
+        before = run_record.read(resumed / "run.json")["inputs"]
+    except (AamError, KeyError):
         warn(f"'{resumed}' has no record of its input files; they are not compared.")
         return
     changed = [

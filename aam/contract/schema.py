@@ -2,8 +2,9 @@
 
 A type is a class, a dataclass, `int`, `float`, `str`, `bool`, `None`, `Any`, an annotation
 (`dict[str, T]`, `list[T]`, `tuple[T, ...]`, `tuple[T, T]`, `Literal`, a union,
-`Annotated[T, Range]`), a list `[T]`, or a dictionary from keys to types, of which those that end in
-"?" may be absent; further keys of the value are ignored.
+`Annotated[T, Range]`), a list `[T]`, a tuple of alternatives `(None, T)`, or a dictionary from keys
+to types, of which those that end in "?" may be absent; further keys of the value are ignored, or of
+the type of the key `str` if there is one.
 """
 
 from __future__ import annotations
@@ -64,6 +65,8 @@ def parse(expected: Any, value: Any, place: str) -> Any:
         return value
     if origin in (Union, types.UnionType):
         return _one_of(typing.get_args(expected), value, place)
+    if isinstance(expected, tuple):
+        return _one_of(expected, value, place)
     if isinstance(expected, list):
         items = enumerate(_typed(list, value, place))
         return [parse(expected[0], given, f"{place}[{i}]") for i, given in items]
@@ -129,9 +132,9 @@ def _in_range(arguments: tuple[Any, ...], value: Any, place: str) -> Any:
 
 def _one_of(accepted_types: tuple[Any, ...], value: Any, place: str) -> Any:
     """Return the value converted to the first type that accepts it."""
-    if value is None and type(None) in accepted_types:
+    if value is None and (type(None) in accepted_types or None in accepted_types):
         return None
-    first, *others = (t for t in accepted_types if t is not type(None))
+    first, *others = (t for t in accepted_types if t not in (None, type(None)))
     try:
         return parse(first, value, place)
     except Mismatch:
@@ -140,15 +143,17 @@ def _one_of(accepted_types: tuple[Any, ...], value: Any, place: str) -> Any:
     return _one_of(tuple(others), value, place)
 
 
-def _entries(declared: dict[str, Any], value: Any, place: str) -> dict[str, Any]:
+def _entries(declared: dict[Any, Any], value: Any, place: str) -> dict[str, Any]:
     """Validate the declared entries of a dictionary, which may have further ones."""
     entries = _typed(dict, value, place)
-    hints = {key.removesuffix("?"): expected for key, expected in declared.items()}
-    missing = sorted(key for key in declared if not key.endswith("?") and key not in entries)
+    others = declared.get(str, Any)
+    named = {key: expected for key, expected in declared.items() if key is not str}
+    hints = {key.removesuffix("?"): expected for key, expected in named.items()}
+    missing = sorted(key for key in named if not key.endswith("?") and key not in entries)
     if missing:
         raise Mismatch(f"{place} has no '{missing[0]}'")
     return {
-        key: parse(hints[key], given, f"{place}.{key}") if key in hints else given
+        key: parse(hints.get(key, others), given, f"{place}.{key}")
         for key, given in entries.items()
     }
 
