@@ -47,7 +47,7 @@ def run(options: Profile | ProfilePretrain | ProfileTrain) -> None:
     first = read_profile(options.profile)
     second = None if options.compare is None else read_profile(options.compare)
     if options.json:
-        profiles = [_as_plain(p, options.kernels) for p in (first, second) if p is not None]
+        profiles = [as_plain(p, options.kernels) for p in (first, second) if p is not None]
         print(json.dumps(profiles[0] if second is None else profiles, indent=2))
         return
     console = Console(highlight=False)
@@ -75,7 +75,7 @@ def _run_command(options: ProfilePretrain | ProfileTrain) -> None:
     wait = sum(step.wait for step in recorded) / sum(step.seconds for step in recorded)
     profile = read_profile(trace)
     if chosen.json:
-        print(json.dumps({**_as_plain(profile, chosen.kernels, wait), "wait": wait}, indent=2))
+        print(json.dumps({**as_plain(profile, chosen.kernels, wait), "wait": wait}, indent=2))
     else:
         _show(Console(highlight=False), profile, chosen.kernels, wait)
     bars = [Bar(name, 100 * share) for name, share in shares(profile).items()]
@@ -91,7 +91,8 @@ def _run_command(options: ProfilePretrain | ProfileTrain) -> None:
     info(f"Trace: {trace}")
 
 
-def _as_plain(profile: KernelProfile, number: int, wait: float = 0.0) -> dict[str, Any]:
+def as_plain(profile: KernelProfile, number: int, wait: float = 0.0) -> dict[str, Any]:
+    """Return the figures of a profile and its `number` longest kernels as JSON."""
     found = verdict(profile, wait)
     return {
         "source": profile.source,

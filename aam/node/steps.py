@@ -16,9 +16,10 @@ from dataclasses import dataclass
 from pathlib import Path
 from types import FrameType
 
-from aam.contract import run_record, stop_file
+from aam.contract import stop_file
 from aam.contract.errors import AamError, CannotCreate, Interrupted, UsageError
 from aam.contract.gpus import GPU, VENDORS
+from aam.contract.json_files import read_json
 from aam.node import log, stop, topology
 from aam.node.commands import NodeCommand, read, require_inputs, resumed
 from aam.node.settings import SHARED_RUN, Settings
@@ -284,10 +285,11 @@ def _continues(run_folder: Path, variables: Mapping[str, str]) -> bool:
     if int(variables.get("SLURM_RESTART_COUNT") or 0) == 0:
         return False
     try:
-        host = run_record.read(run_folder / "run.json").get("host", {})
+        expected = {"host": {"job": str | None}}
+        host = read_json(run_folder / "run.json", expected, "run record")["host"]
     except AamError:
         return False
-    return bool(host.get("job") == variables.get("SLURM_JOB_ID"))
+    return bool(host["job"] == variables.get("SLURM_JOB_ID"))
 
 
 def _first_node(variables: Mapping[str, str]) -> bool:

@@ -61,6 +61,8 @@ def read_profile(path: Path) -> KernelProfile:
     except (ValueError, LookupError, TypeError, AttributeError, EOFError, OSError, ArithmeticError,
             RecursionError, csv.Error, sqlite3.Error, zlib.error) as error:  # fmt: skip
         cause = f"{type(error).__name__}: {error}" if isinstance(error, KeyError) else str(error)
+        if cause == "interrupted":
+            cause = "it takes longer than a profile of its size"
         raise DataError(
             "The profile is damaged or incomplete",
             f"'{path}': {' '.join(cause.split())[:200]}",

@@ -83,9 +83,10 @@ def compare_models(run: Run) -> ModelComparison | None:
             sentences.append(f"the {name} was scored on other samples and is not compared")
         else:
             metrics[name] = _metrics(baseline.scored, draws)
-            own, other = (draw_metrics(one, draws) for one in (run.scored, baseline.scored))
-            metric, value = own.ahead_of(other)
-            sentences.append(sentence(OWN, f"the {name}", metric, value, units))
+            if all(map(_has_intervals, (run.scored, baseline.scored))):
+                own, other = (draw_metrics(one, draws) for one in (run.scored, baseline.scored))
+                metric, value = own.ahead_of(other)
+                sentences.append(sentence(OWN, f"the {name}", metric, value, units))
     shown = tuple(f"{text[:1].upper()}{text[1:]}." for text in sentences)
     return ModelComparison(metrics, shown)
 
@@ -130,9 +131,12 @@ def best_guess(scored: ScoredPredictions) -> ScoredPredictions:
 def _metrics(scored: ScoredPredictions, draws: Draws) -> dict[str, Score]:
     plain = {name: Score(value, None, None) for name, value in compute_metrics(scored).items()}
     del plain["samples"]
-    if scored.type == "classification" and scored.probabilities is None:
-        return plain
-    return plain | draw_metrics(scored, draws).score()
+    return plain | draw_metrics(scored, draws).score() if _has_intervals(scored) else plain
+
+
+def _has_intervals(scored: ScoredPredictions) -> bool:
+    """Return whether the metrics with an interval can be computed: those of classes need them."""
+    return scored.type != "classification" or scored.probabilities is not None
 
 
 def _stored(stored: Mapping[str, float | None]) -> Score:

@@ -10,8 +10,8 @@ import numpy as np
 import numpy.typing as npt
 
 from aam.contract import run_record
-from aam.contract.errors import DataError, MissingInput
-from aam.contract.json_files import EDITED, read_json
+from aam.contract.errors import MissingInput
+from aam.contract.json_files import read_json
 from aam.contract.options.study import ordered_levels
 from aam.data.distances import DistanceMatrix, read_distances
 from aam.data.embeddings import read_embeddings
@@ -36,6 +36,7 @@ _INTERVAL = {"value": float | None, "lower": float | None, "upper": float | None
 _MODEL = {"metrics": {str: _SCORE}, "weight?": float | None}
 _SENTENCE = {"sentence": str}
 SCORES = {
+    "samples": int,
     "models": {"ensemble": _MODEL, "constant": _MODEL, str: _MODEL},
     "differences": [{"model": str, **_SENTENCE}],
     "interval?": (None, {"coverage": float, "half_width": float, "covered": float}),
@@ -149,7 +150,7 @@ def read_run(folder: Path) -> Run:
     embedded = folder / "embeddings.tsv"
     embeddings = read_embeddings(embedded) if embedded.is_file() else None
     baselines = sorted(path.parent for path in folder.glob("baseline*/metrics.json"))
-    unifrac = folder / "unifrac.tsv"
+    unifrac, scores = folder / "unifrac.tsv", folder / "scores.json"
     return Run(
         folder,
         facts,
@@ -161,23 +162,10 @@ def read_run(folder: Path) -> Run:
         None if embeddings is None else embeddings.values.astype(np.float64),
         _read_groups(folder / "splits.tsv"),
         read_distances(unifrac) if unifrac.is_file() else None,
-        _read_scores(folder / "scores.json"),
+        read_json(scores, SCORES, "scores of the run") if scores.is_file() else None,
         _read_importance(folder / "importance.tsv"),
         tuple(_read_baseline(beside, sample_ids, scored, facts) for beside in baselines),
     )
-
-
-def _read_scores(path: Path) -> dict[str, Any] | None:
-    """Read scores.json; None without the file."""
-    if not path.is_file():
-        return None
-    scores: dict[str, Any] = read_json(path, SCORES, "scores of the run")
-    metrics = scores["models"]["ensemble"]["metrics"]
-    absent = metrics.keys() - scores["models"]["constant"]["metrics"].keys()
-    if absent or all(score["value"] is None for score in metrics.values()):
-        wrong = f"'{path}' has no metric of both the ensemble and the constant"
-        raise DataError("The scores of the run is damaged", wrong, EDITED)
-    return scores
 
 
 def _read_curves(path: Path) -> dict[str, F64]:

@@ -109,13 +109,16 @@ def verdict(given: ReportInput) -> str:
         return ""
     metrics, guess = given.models.metrics[OWN], given.models.metrics[GUESS]
     names = ("r2", "weighted_kappa", "auc", "accuracy", "mae")
-    name = next(name for name in names if name in metrics and metrics[name].value is not None)
-    score, guessed = metrics[name], guess[name].value
-    first = f"{TITLES[name]} is {with_interval(name, score)}; a guess has {shown(name, guessed)}"
-    if score.lower is not None and score.upper is not None and guessed is not None:
-        first += ", which is within the interval" * (score.lower <= guessed <= score.upper)
-    first += "."
-    sentences = [first, *given.models.sentences]
+    sentences = list(given.models.sentences)
+    defined = (name for name in names if name in metrics and metrics[name].value is not None)
+    name = next((name for name in defined if name in guess), None)
+    if name is not None:
+        score, guessed = metrics[name], guess[name].value
+        first = f"{TITLES[name]} is {with_interval(name, score)}; "
+        first += f"a guess has {shown(name, guessed)}"
+        if score.lower is not None and score.upper is not None and guessed is not None:
+            first += ", which is within the interval" * (score.lower <= guessed <= score.upper)
+        sentences.insert(0, f"{first}.")
     if interval := (given.run.scores or {}).get("interval"):
         sentences.append(
             f"Prediction interval: {interval['coverage']:.0%} of new samples are expected within "

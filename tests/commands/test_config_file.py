@@ -113,7 +113,7 @@ def test_a_record_that_does_not_suit_is_refused(tmp_path: Path) -> None:
     with pytest.raises(AamError, match="no such option: 'tabel' in .*; did you mean 'table'"):
         parse("train", ["--config", str(folder)])
     (folder / "run.json").write_text("[]")
-    with pytest.raises(AamError, match="Not a run record"):
+    with pytest.raises(AamError, match="The run record is damaged"):
         parse("train", ["--config", str(folder)])
 
 

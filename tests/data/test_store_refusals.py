@@ -55,7 +55,7 @@ def test_a_changed_header_is_refused(
     file.write_text(text.replace('"samples": 36', '"samples": 35'))
     refused(capsys, unifrac(copy, tmp_path), DATA, f"'{file}' was changed")
     file.write_text(text[: len(text) // 2])
-    refused(capsys, unifrac(copy, tmp_path), DATA, "not what aam writes")
+    refused(capsys, unifrac(copy, tmp_path), DATA, "The store is damaged")
     file.unlink()
     refused(
         capsys,

@@ -2,26 +2,50 @@
 
 from __future__ import annotations
 
+import gzip
 import json
 import shutil
+import sqlite3
+import typing
 from collections.abc import Callable, Iterator
 from pathlib import Path
 from typing import Any
 
 import pytest
 
-from aam.contract.errors import AamError
+from aam.commands.profile import as_plain
+from aam.contract import run_record
+from aam.contract.errors import AamError, DataError, MissingInput
+from aam.contract.files import write_text
+from aam.contract.options import build, find, specs
+from aam.contract.options.config_file import read_config
+from aam.contract.shards import Shard
+from aam.data.embeddings import read_embeddings
+from aam.data.metrics import compute_metrics
+from aam.data.shards import facts_of, merge
+from aam.data.splits import read_splits
+from aam.performance.measurement.bench import rates
+from aam.performance.measurement.journal import open_runs
+from aam.performance.measurement.workload import Program
+from aam.performance.profile_files import read_profile
+from aam.report import content
 from aam.report.base import ReportInput
 from aam.report.colours import choose_colours
 from aam.report.comparison import comparison
+from aam.report.missing import missing
 from aam.report.models import compare_models
-from aam.report.page import page
 from aam.report.run import read_run
+from aam.report.tables import tabulate, verdict
+from tests.performance.test_profile import FORMATS
+from tests.support.commands import aam
 from tests.support.run_folders import make_run, make_study
 
 HUGE = "1" + "0" * 400
-VALUES: tuple[Any, ...] = (None, True, -1, 1e308, float("nan"), 10**400, "", "a\0b", "\ud800", [], [1], {}, {"x": 1}, ["x"], [[]])  # fmt: skip
-"""Values that replace each value of a JSON document."""
+VALUES: tuple[Any, ...] = (
+    *(None, True, -1, 1e308, float("nan"), 10**400, "", "a\0b", "\ud800"),
+    *([], [1], {}, {"x": 1}, ["x"], [[]]),
+)
+"""Values that replace those of a JSON document."""
 
 DEEP = b"[" * 200_000
 
@@ -41,8 +65,8 @@ def text_edits(content: bytes, delimiter: bytes) -> Iterator[tuple[str, bytes]]:
     yield "a quote", header + b'\n"' + first + b"\n" + b"\n".join(rest)
     yield "the header twice", header + delimiter + header + b"\n"
     yield "rows twice", content + b"\n".join([first, *rest])
-    for place in range(min(len(cells), 7)):
-        names = header.split(delimiter)
+    names = header.split(delimiter)
+    for place in range(min(len(cells), len(names), 7)):
         yield f"no column {place}", content.replace(names[place], b"other", 1)
         for value in (b"", b"x", b"nan", b"-inf", b"1e308", HUGE.encode(), b"x" * 140_000):
             edited = [*cells[:place], value, *cells[place + 1 :]]
@@ -59,9 +83,9 @@ def json_edits(content: bytes) -> Iterator[tuple[str, bytes]]:
     yield from (("half", content[: len(content) // 2]), ("long number", HUGE.encode() * 20))
     yield "deep value", b'{"options": ' + b'{"a":' * 500 + b"1" + b"}" * 501
     root = json.loads(content)
-    for container, key, place in list(_places(root, "")):
+    for number, (container, key, place) in enumerate(list(_places(root, ""))):
         kept = container[key]
-        for value in VALUES:
+        for value in (VALUES[number % len(VALUES)], VALUES[number * 7 % len(VALUES)]):
             container[key] = value
             yield f"{place} = {str(value)[:20]!r}", json.dumps(root).encode()
         if isinstance(container, dict):
@@ -83,8 +107,8 @@ def failures(
 ) -> list[str]:
     """Edit a file in each way; return the edits that end with anything but an AamError."""
     kept, found = path.read_bytes(), []
-    for name, content in edits:
-        path.write_bytes(content)
+    for name, edited in edits:
+        path.write_bytes(edited)
         try:
             use()
         except AamError as error:
@@ -111,8 +135,10 @@ def whole(tmp_path_factory: pytest.TempPathFactory) -> Path:
         "feature-id\teffect\tprevalence\trank_fold_1\trank_fold_2\n"
         "ACGT\t0.5\t0.1\t1\t2\nGGTT\t-0.5\t0.1\t2\t1\n"
     )
-    score = {"value": 0.5, "lower": 0.4, "upper": None}
-    model = {"metrics": {"r2": score, "mae": {"value": 0.5}}, "weight": 0.5}
+    scored = read_run(run).scored or pytest.fail("no predictions")
+    found = compute_metrics(scored)
+    score = {"value": found["r2"], "lower": 0.4, "upper": None}
+    model = {"metrics": {"r2": score, "mae": {"value": found["mae"]}}, "weight": 0.5}
     confounder = {"column": "depth", "metric": "r2", **score, "other_form": False}
     difference = {"model": "ensemble", "reference": "forest", "sentence": "ahead"}
     inputs = {
@@ -120,6 +146,7 @@ def whole(tmp_path_factory: pytest.TempPathFactory) -> Path:
         "differences": [difference], "conclusion": "None.",
     }  # fmt: skip
     scores = {
+        "samples": len(scored.actual),
         "models": {"ensemble": model, "forest": model, "constant": model},
         "differences": [difference], "inputs": inputs, "confounders": [confounder],
         "interval": {"coverage": 0.9, "half_width": 1.0, "covered": 0.9},
@@ -129,23 +156,145 @@ def whole(tmp_path_factory: pytest.TempPathFactory) -> Path:
 
 
 def use(run: Path) -> None:
+    """Read a run and make all of its report but the pictures, which take a second."""
     found = read_run(run)
     colours = choose_colours(found, None, (), ())
     given = ReportInput(found, colours, "", compare_models(found))
-    page(given, run / "report.html")
+    for part in (content.heading, content.measured_on, content.input_rows, content.fact_rows,
+                 content.option_rows, content.command_line):  # fmt: skip
+        part(found)
+    for of_report in (content.tiles, tabulate, verdict, missing):
+        of_report(given)
     comparison([found, found])
 
 
-FILES = ("predictions.tsv", "splits.tsv", "embeddings.tsv", "unifrac.tsv", "importance.tsv", "fold-1/metrics.csv", "run.json", "scores.json", "baseline/metrics.json", "baseline/predictions.tsv")  # fmt: skip
+TABLES = ("predictions.tsv", "splits.tsv", "embeddings.tsv", "unifrac.tsv", "importance.tsv",
+          "fold-1/metrics.csv", "baseline/predictions.tsv")  # fmt: skip
+FILES = (*TABLES, "run.json", "scores.json", "baseline/metrics.json")
 
 
 @pytest.mark.medium
 @pytest.mark.parametrize("name", FILES)
 def test_a_report_of_edited_files(whole: Path, name: str) -> None:
     path = whole / name
-    content = path.read_bytes()
     if path.suffix == ".json":
+        edits = json_edits(path.read_bytes())
+    else:
+        edits = text_edits(path.read_bytes(), b"," if path.suffix == ".csv" else b"\t")
+    assert failures(path, edits, lambda: use(whole)) == []
+
+
+@pytest.fixture
+def shards(tmp_path: Path) -> Path:
+    """The two shards of a table, complete; the name of the table."""
+    output = tmp_path / "out.tsv"
+    kind = typing.cast(type, find("predict"))
+    for number in (1, 2):
+        given = {"--table": tmp_path / "t.biom", "--model": tmp_path, "--output": output}
+        options = build(kind, given | {"--shard": f"{number}/2"})
+        file = Shard(number, 2).file(output)
+        write_text(file, f"sample-id\tpredicted\ns{number}\t1\n")
+        record = run_record.describe("predict", options) | facts_of(file, 1)
+        run_record.write(run_record.beside(file), record)
+    return output
+
+
+def test_edited_shards_are_merged_or_refused(shards: Path) -> None:
+    assert merge(shards)["samples"] == 2
+    first = Shard(1, 2).file(shards)
+    record = run_record.beside(first)
+    assert failures(record, json_edits(record.read_bytes()), lambda: merge(shards)) == []
+    for name in ("1-of-99999999999.tsv", "2-of-1.tsv", "0-of-2.tsv", f"{'9' * 99}-of-1.h5"):
+        (first.parent / name).touch()
+    assert merge(shards)["samples"] == 2
+    first.unlink()
+    first.mkdir()
+    with pytest.raises(MissingInput, match=r"Shards are missing or incomplete: 1 \(1\) of 2"):
+        merge(shards)
+
+
+def test_an_edited_journal_continues_or_is_refused(tmp_path: Path) -> None:
+    workload = Program("true", {})
+    step = [0.5, 0.1, 1, 1, 0.0, 0.1, 1, 0, 0]
+    path = tmp_path / "runs.jsonl"
+    lines = [{"torch": "2"}, {"run": "{}", "failure": "", "steps": [step]}]
+    path.write_text("".join(f"{json.dumps(line)}\n" for line in lines))
+
+    def edits() -> Iterator[tuple[str, bytes]]:
+        head, run = path.read_bytes().splitlines(keepends=True)
+        for name, edited in json_edits(run):
+            yield name, head + edited + b"\n"
+            yield f"{name} in the first line", edited + b"\n" + run
+
+    def open_journal() -> None:
+        for result in open_runs(workload, tmp_path, 1.0, {"torch": "2"}, False).known.values():
+            assert result.failure or rates([result], 0).samples > 0
+
+    open_journal()
+    assert failures(path, edits(), open_journal) == []
+    path.unlink()
+    path.mkdir()
+    with pytest.raises(MissingInput, match="is a folder"):
+        open_journal()
+
+
+def test_an_edited_run_record_gives_options_or_is_refused(whole: Path) -> None:
+    path, specs_of = whole / "run.json", specs(typing.cast(type, find("train")))
+    edits = json_edits(path.read_bytes())
+    assert failures(path, edits, lambda: read_config(path, specs_of, "train")) == []
+
+
+@pytest.mark.medium
+@pytest.mark.parametrize("name", ["splits", "embeddings", "evaluate"])
+def test_edited_tables_of_other_commands(whole: Path, name: str) -> None:
+    path = whole / {"evaluate": "predictions.tsv"}.get(name, f"{name}.tsv")
+    uses: dict[str, Callable[[], object]] = {
+        "splits": lambda: read_splits(path, ["S01"]),
+        "embeddings": lambda: read_embeddings(path),
+        "evaluate": lambda: evaluate(path, whole.parent / "study" / "metadata.tsv"),
+    }
+    assert failures(path, text_edits(path.read_bytes(), b"\t"), uses[name]) == []
+
+
+def evaluate(path: Path, metadata: Path) -> None:
+    status = aam("evaluate", "--predictions", path, "--metadata", metadata,
+                 "--metadata-column", "ph")  # fmt: skip
+    assert status in (0, 65)
+
+
+@pytest.mark.parametrize("source", FORMATS)
+def test_an_edited_profile_is_shown_or_refused(tmp_path: Path, source: str) -> None:
+    path = tmp_path / "profile"
+    FORMATS[source](path)
+    content = path.read_bytes()
+    packed = content.startswith(b"\x1f\x8b")
+    content = gzip.decompress(content) if packed else content
+    if source == "rocpd":
+        places = range(0, len(content), 45)
+        edits = ((f"byte {k}", content[:k] + b"\xff" + content[k + 1 :]) for k in places)
+    elif content.startswith(b"{"):
         edits = json_edits(content)
     else:
-        edits = text_edits(content, b"," if path.suffix == ".csv" else b"\t")
-    assert failures(path, edits, lambda: use(whole)) == []
+        edits = text_edits(content, b",")
+    assert failures(path, edits, lambda: as_plain(read_profile(path), 5)) == []
+
+
+def test_a_database_that_computes_without_end_is_refused(tmp_path: Path) -> None:
+    path = tmp_path / "run.db"
+    endless = "with recursive c(x) as (select 1 union all select x + 1 from c) select"
+    with sqlite3.connect(path) as database:
+        for name, column in (("kernels", "name"), ("rocpd_kernel_dispatch_7", "kernel_id")):
+            query = f"{endless} 1 {column}, x start, x end from c"
+            database.execute(f"create view {name} as {query}")
+        database.execute("create table rocpd_info_kernel_symbol_7 (id, display_name)")
+    database.close()
+    with pytest.raises(DataError, match="has no kernels"):
+        read_profile(path)
+    with sqlite3.connect(path) as database:
+        database.execute("create table rocpd_string_7 (id, string)")
+        database.executemany("insert into rocpd_string_7 values (?, ?)", [(1, "k")] * 3000)
+        database.execute("create table rocpd_memory_copy_7 (name_id, start, end)")
+        database.executemany("insert into rocpd_memory_copy_7 values (1, ?, 2)", [(1,)] * 3000)
+    database.close()
+    with pytest.raises(DataError, match="it takes longer than a profile of its size"):
+        read_profile(path)

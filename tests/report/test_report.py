@@ -140,7 +140,8 @@ def test_what_is_missing_is_left_out_with_a_sentence(run_folder: Path) -> None:
     ):
         assert sentence in text
     (run_folder / "run.json").write_text("{}")
-    Outline(report(run_folder))
+    with pytest.raises(DataError, match="The run record is damaged: .*, the content has no 'aam'"):
+        read_run(run_folder)
 
 
 @pytest.mark.medium

@@ -183,7 +183,7 @@ def test_classes_with_probabilities(tmp_path: Path, capsys: pytest.CaptureFixtur
         ("sample-id\tpredicted\na\t\nb\t2\n", "age", 65, "'' in samples 1 (a)"),
         ("sample-id\tpredicted\na\t1\na\t2\n", "age", 65, "samples twice: 1 (a)"),
         ("sample-id\tpredicted\n", "age", 65, "it has no rows"),
-        ("", "age", 65, "Not a table"),
+        ("", "age", 65, "no column sample-id"),
     ],
 )
 def test_refusals(
