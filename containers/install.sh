@@ -6,7 +6,7 @@
 # NAME         rocm63, ...: selects the lock
 # BASE         base image, for the labels
 # SNAPSHOT     day of snapshot.debian.org for Debian's packages; "base": package sources of the base
-# TORCH        version of PyTorch; one that is not in the lock is installed without a hash, see the labels
+# TORCH        version of PyTorch, that of the lock
 # TORCH_INDEX  package index of PyTorch
 #
 # /opt/aam/containers is this folder, /opt/aam/source the package aam. If wheels are mounted at /mnt, Python
@@ -18,6 +18,11 @@ NAME=$1 BASE=$2 SNAPSHOT=$3 TORCH=$4 TORCH_INDEX=$5
 AAM=/opt/aam
 export DEBIAN_FRONTEND=noninteractive PYTHONNOUSERSITE=1 PIP_DISABLE_PIP_VERSION_CHECK=1 LC_ALL=C.UTF-8
 step() { printf '\n== %s\n' "$1"; }
+lock=$AAM/containers/locks/$NAME.txt
+grep -qxF "torch==$TORCH \\" "$lock" || {
+    echo "The lock of $NAME has no hash of PyTorch $TORCH: leave the build argument TORCH out." >&2
+    exit 1
+}
 
 step "Debian packages: $SNAPSHOT"
 if [ "$SNAPSHOT" != base ]; then
@@ -45,14 +50,7 @@ if ls /mnt/*.whl > /dev/null 2>&1; then
 elif [ "$TORCH_INDEX" != pypi ]; then
     set -- "$@" --extra-index-url "$TORCH_INDEX"
 fi
-lock=$AAM/containers/locks/$NAME.txt
-if grep -q "^torch==$TORCH\( \|$\)" "$lock"; then
-    cp "$lock" "$AAM/lock.txt"
-else
-    echo "PyTorch $TORCH replaces that of the lock and is installed without a hash."
-    sed '/^# torch: /,$d' "$lock" > "$AAM/lock.txt"
-    "$AAM/bin/pip" install "$@" "torch==$TORCH"
-fi
+cp "$lock" "$AAM/lock.txt"
 "$AAM/bin/pip" install "$@" --require-hashes -r "$AAM/lock.txt"
 
 step "aam"

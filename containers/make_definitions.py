@@ -2,8 +2,7 @@
 
     make_definitions.py
 
-Writes containers/NAME.def and containers/NAME.Dockerfile for each image of launcher/catalog.yaml,
-and the tables of the stacks in docs/containers.md.
+Writes containers/NAME.def and containers/NAME.Dockerfile for each image of launcher/catalog.yaml.
 """
 
 from __future__ import annotations
@@ -14,7 +13,6 @@ from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
 
-import stack_tables
 import yaml
 
 ROOT = Path(__file__).parents[1]
@@ -26,7 +24,6 @@ def main() -> int:
     """Write every definition."""
     for file, text in definitions().items():
         (CONTAINERS / file).write_text(text)
-    stack_tables.DOCUMENT.write_text(stack_tables.document())
     return 0
 
 

@@ -8,8 +8,7 @@ has, and the hashes are those of its wheels for each of them.
 
 PyTorch and the packages that it pins are last, below a line `# torch: INDEX`. The index of
 PyTorch's ROCm and CPU builds is not queried: hashes and the comments with their sources are kept
-from the existing lock, and a pin without a hash is marked `# unresolved`. `aam-launch images lock`
-and `images build` resolve it from the index.
+from the existing lock. A new version is written into it by hand, with the hash and its source.
 """
 
 from __future__ import annotations
@@ -48,8 +47,7 @@ def main(names: list[str]) -> int:
         aside = path.with_name(f".{path.name}.new")
         aside.write_text(text)
         aside.rename(path)
-        print(f"{path.relative_to(ROOT)}: {text.count('==')} packages, "
-              f"{text.count('# unresolved')} unresolved")  # fmt: skip
+        print(f"{path.relative_to(ROOT)}: {text.count('==')} packages")
     return 0
 
 
@@ -115,18 +113,25 @@ def lock(name: str, image: dict[str, object], found: list[str], held: str) -> st
         if "rocm" in pins:
             # The name of Triton's build for ROCm since PyTorch 2.10.
             triton = "triton-rocm" if _release(torch) >= (2, 10) else "pytorch-triton-rocm"
-            of_torch.append(_kept(f"{triton}=={pins['triton']}", held))
+            of_torch += [_kept(f"{triton}=={pins['triton']}", held)] if "triton" in pins else []
     head = HEAD.format(name=name, pythons=" and ".join(PYTHONS), platform=PLATFORM)
     return "\n".join([head.rstrip(), *common, f"# torch: {index}", *of_torch]) + "\n"
 
 
 def _kept(pin: str, held: str) -> str:
-    """Return a pin with its hashes in the existing lock, and the comments with their source."""
+    """Return a pin with its hashes in the existing lock, and the comments with their source.
+
+    Raises:
+        SystemExit: it is not there.
+    """
     known = re.search(
         rf"^(?:# sha256: .*\n)*{re.escape(pin)} \\\n(?:    --hash=\S+(?: \\\n|\n?))+",
         held, re.MULTILINE,
     )  # fmt: skip
-    return known[0].rstrip("\n") if known else f"{pin}  # unresolved"
+    if known is None:
+        raise SystemExit(f"The lock has no hash of {pin}: add it with `--hash=sha256:` and a line "
+                         "`# sha256: SOURCE` above it, then run this again.")  # fmt: skip
+    return known[0].rstrip("\n")
 
 
 def _release(version: str) -> tuple[int, ...]:

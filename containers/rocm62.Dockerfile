@@ -1,4 +1,4 @@
-# Image rocm62 for Docker and podman: ROCm 6.2.4, PyTorch 2.5.1.
+# Image rocm62 for Docker and podman: ROCm 6.2, PyTorch 2.5.1.
 # From the root of a checkout:  podman build --format docker -f containers/rocm62.Dockerfile -t aam:rocm62 .
 # The base is debian:bookworm-20260824-slim, named by its digest alone: Apptainer before 1.4 accepts no tag with it.
 # Made by `make definitions` from launcher/catalog.yaml; containers/install.sh installs every image.
@@ -24,4 +24,3 @@ ENV PYTHONPATH=""
 
 ENTRYPOINT ["/opt/aam/bin/aam"]
 CMD ["--help"]
-HEALTHCHECK --interval=10m --timeout=30s CMD ["/opt/aam/bin/aam", "--version"]

@@ -1,4 +1,4 @@
-# Image rocm63 for Docker and podman: ROCm 6.3.4, PyTorch 2.7.1.
+# Image rocm63 for Docker and podman: ROCm 6.3, PyTorch 2.7.1.
 # From the root of a checkout:  podman build --format docker -f containers/rocm63.Dockerfile -t aam:rocm63 .
 # The base is python:3.12.14-slim-bookworm, named by its digest alone: Apptainer before 1.4 accepts no tag with it.
 # Made by `make definitions` from launcher/catalog.yaml; containers/install.sh installs every image.
@@ -24,4 +24,3 @@ ENV PYTHONPATH=""
 
 ENTRYPOINT ["/opt/aam/bin/aam"]
 CMD ["--help"]
-HEALTHCHECK --interval=10m --timeout=30s CMD ["/opt/aam/bin/aam", "--version"]

@@ -117,7 +117,8 @@ def _check(choice: Choice) -> None:
         check_sif(built.place)
         if built.mismatch:
             evidence, remedy = built.mismatch
-            raise MissingInput("The image is not locked", f"'{built.place}', {evidence}", remedy)
+            cause = "The image is not the recorded one"
+            raise MissingInput(cause, f"'{built.place}', {evidence}", remedy)
 
 
 def requested_mounts(settings: LaunchSettings) -> tuple[Mount, ...]:

@@ -28,7 +28,7 @@ done
 export SINGULARITY_TMPDIR=$home_of_runs/containers/tmp SINGULARITY_CACHEDIR=$home_of_runs/containers/cache
 export APPTAINER_TMPDIR=$SINGULARITY_TMPDIR APPTAINER_CACHEDIR=$SINGULARITY_CACHEDIR
 if [ -e "$image" ]; then
-    aam-launch images lock rocm63 --site cosmos || exit
+    aam-launch images add rocm63 "$image" --site cosmos || exit
 else
     aam-launch images build rocm63 --site cosmos "$@" || exit
 fi

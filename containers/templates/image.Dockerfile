@@ -24,4 +24,3 @@ ENV PYTHONPATH=""
 
 ENTRYPOINT ["/opt/aam/bin/aam"]
 CMD ["--help"]
-HEALTHCHECK --interval=10m --timeout=30s CMD ["/opt/aam/bin/aam", "--version"]

@@ -5,7 +5,7 @@ from __future__ import annotations
 import os
 import shlex
 from collections.abc import Mapping, Sequence
-from dataclasses import asdict, replace
+from dataclasses import asdict
 from pathlib import Path
 from typing import Any
 
@@ -16,9 +16,9 @@ from launcher.detect import detect
 from launcher.documents import user_folder
 from launcher.engines.build_log import BuildLog
 from launcher.findings import warn
-from launcher.images import definitions, virtual_environment
+from launcher.images import virtual_environment
 from launcher.images.build import require_wheels
-from launcher.images.lock import complete_lock, lock_path
+from launcher.images.definitions import lock_of, sources
 from launcher.images.virtual_environment import Environment, Installer
 from launcher.options.environments import EnvCreate, EnvOptions, EnvShow
 from launcher.plan.stack_choice import StackChoice, choose_stack
@@ -38,14 +38,11 @@ def run(launcher_options: Mapping[str, Any], argv: Sequence[str]) -> int:
     images = Path(settings.text("image_dir")).expanduser().absolute()
     create = isinstance(options, EnvCreate)
     wheels = require_wheels(options.wheels)
-    lock = lock_path(choice.stack, images)
+    lock = lock_of(sources(), choice.stack.name)
     environment = _environment(choice, options, lock, wheels, named=not create)
     if not isinstance(options, EnvCreate):
-        _show(choice, environment, "--json" in flags, images)
+        _show(choice, environment, "--json" in flags)
         return 0
-    arguments = choice.stack.arguments
-    lock = complete_lock(choice.stack, arguments, images, options.allow_one_source)
-    environment = replace(environment, lock=lock)
     log = BuildLog(
         images / "logs" / f"environment-{choice.stack.name}.log",
         "The environment was not made",
@@ -84,18 +81,16 @@ def _environment(
     return Environment(stack, folder.expanduser().absolute(), lock, installer, wheels)
 
 
-def _show(choice: StackChoice, environment: Environment, json: bool, images: Path) -> None:
+def _show(choice: StackChoice, environment: Environment, json: bool) -> None:
     """Print the stack, the reasons and the commands."""
     commands = virtual_environment.commands(environment)
     check = virtual_environment.check_command(environment, bool(choice.gpus))
-    without = definitions.without_hash(choice.stack, images)
     if json:
         print_json({
             "stack": choice.stack.name,
             "pins": dict(choice.stack.pins),
             "decisions": [asdict(decision) for decision in choice.decisions],
             "findings": [asdict(finding) for finding in choice.findings],
-            "without_hash": without,
             "commands": [list(argv) for argv in (*commands, check)],
         })  # fmt: skip
         return
@@ -104,7 +99,4 @@ def _show(choice: StackChoice, environment: Environment, json: bool, images: Pat
         print(f"{'':<15}{decision.why} [{decision.source}]")
     pins = ", ".join(f"{name} {version}" for name, version in choice.stack.pins.items())
     print(f"{'pins':<13} {pins}\n{'lock':<13} {environment.lock}")
-    if without:
-        print(f"{'note':<13} no SHA-256 of {', '.join(without)} is known; "
-              "`env create` takes it from the index")  # fmt: skip
     print("\n" + "\n".join(shlex.join(argv) for argv in (*commands, check)))

@@ -1,8 +1,7 @@
-"""`aam-launch images`: list, build, lock, verify and remove images."""
+"""`aam-launch images`: list, build, add, verify and remove images."""
 
 from __future__ import annotations
 
-import os
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import replace
 from pathlib import Path
@@ -13,23 +12,18 @@ from aam.contract.suggestions import nearest
 from launcher import config
 from launcher.commands import parse_own, print_json
 from launcher.detect import detect
-from launcher.documents import user_folder
 from launcher.engines import ENGINES
 from launcher.engines.sif import SIF
 from launcher.findings import warn
 from launcher.host.facts import Host
-from launcher.images import builder, index, inventory
+from launcher.images import addition, builder, index, inventory
 from launcher.images.removal import UNKNOWN, stored
 from launcher.options import HOST
 from launcher.options.images import (
     Images,
+    ImagesAdd,
     ImagesBuild,
-    ImagesLock,
-    ImagesPrune,
-    ImagesPublish,
-    ImagesPull,
     ImagesRemove,
-    ImagesSbom,
     ImagesVerify,
 )
 from launcher.plan.catalog import Catalog
@@ -78,8 +72,6 @@ def _format(engine: str | None) -> str | None:
 def _list(
     as_json: bool, catalog: Catalog, built: Sequence[BuiltImage], folder: Path, host: Host
 ) -> None:
-    from launcher.images import definitions
-
     fitting = {image.name for image in fitting_images(host, catalog)}
     found = list(stored(folder, index.read(folder)))
     rows = [
@@ -90,10 +82,8 @@ def _list(
             "pins": dict(image.pins),
             "places": [place.place for place in built if place.image == image.name],
             "digests": [place.digest for place in built if place.image == image.name],
-            "without_hash": definitions.without_hash(image, folder),
-            "one_source": definitions.with_one_source(image, folder),
             "stored": [
-                {key: value for key, value in vars(each).items() if key not in ("name", "record")}
+                {key: value for key, value in vars(each).items() if key != "name"}
                 for each in found
                 if each.name == image.name
             ],
@@ -106,51 +96,35 @@ def _list(
     print(ROW.format("image", "stack", "fits", *HEADER, "place"))
     for row in rows:
         columns = [each.columns for each in found if each.name == row["name"]]
-        places = _listed(row["places"]) or "not built"
-        if pins := _listed(row["without_hash"]):
-            places += f"; cannot be built without its index: no SHA-256 of {pins} is known"
-        elif pins := _listed(row["one_source"]):
-            places += (
-                "; cannot be built without its index or --allow-one-source: one source for the "
-                f"SHA-256 of {pins}"
-            )
+        places = ", ".join(place.place for place in built if place.image == row["name"])
         fits = "yes" if row["fits"] else "no"
         for state in columns or [(UNKNOWN,) * len(HEADER)]:
-            print(ROW.format(row["name"], row["title"], fits, *state, places))
+            print(ROW.format(row["name"], row["title"], fits, *state, places or "not built"))
     known = {image.name for image in catalog.images}
     for each in found:
         if each.name not in known:
             print(ROW.format(each.name, "not in the catalog", "no", *each.columns, ""))
 
 
-def _listed(names: object) -> str:
-    return ", ".join(map(str, names)) if isinstance(names, list) else ""
-
-
 def _build(options: ImagesBuild, catalog: Catalog, folder: Path) -> None:
     from launcher.images import build, definitions
 
     chosen = [catalog.require(name) for name in options.names]
-    options = replace(
-        options,
-        wheels=build.require_wheels(options.wheels),
-        sign=options.sign and options.sign.absolute(),
-    )
+    options = replace(options, wheels=build.require_wheels(options.wheels))
     is_sif = _format(options.engine) in (None, SIF)
-    if options.sign and not is_sif:
-        evidence, remedy = f"--sign with --engine {options.engine}", "sign a SIF"
-        raise UsageError("This engine signs no images", evidence, remedy)
     if options.from_ and (options.build_arg or options.wheels or not is_sif):
         evidence = "--from makes a SIF of what is built already"
         remedy = "leave --build-arg, --wheels and other engines out"
         raise UsageError("Options that exclude each other", evidence, remedy)
-    found = builder.find(options.engine, SIF if options.from_ or options.sign else None)
+    found = builder.find(options.engine, SIF if options.from_ else None)
     jobs = [
         build.BuildJob(
             image, found, folder, definitions.arguments(image, options.build_arg), options
         )
         for image in chosen
     ]
+    for job in jobs if not options.from_ else ():
+        definitions.require_locked(job.image.name, job.arguments)
     for job in jobs:
         made = build.build(job)
         place = made.get("reference") or folder / f"{job.image.name}.sif"
@@ -159,66 +133,22 @@ def _build(options: ImagesBuild, catalog: Catalog, folder: Path) -> None:
         print(f"{job.image.name:<10} {place}  {digest}{remark}")
 
 
-def _pull(options: ImagesPull, catalog: Catalog, folder: Path) -> None:
-    from launcher.images import transfer
-
-    name = catalog.require(options.name).name
-    folder.mkdir(parents=True, exist_ok=True)
-    engine = builder.find(options.engine, SIF)
-    place = transfer.pull(name, options.source, options.digest, engine, folder)
-    print(f"{name:<10} {place}")
-
-
-def _publish(options: ImagesPublish, catalog: Catalog, folder: Path) -> None:
-    from launcher.images import transfer
-
-    name = catalog.require(options.name).name
-    sha256 = transfer.publish(name, options.to, builder.find(options.engine, SIF), folder)
-    print(f"{name:<10} {options.to}  sha256:{sha256}")
-
-
-def _lock(options: ImagesLock, catalog: Catalog, folder: Path) -> None:
-    from launcher.images.lock import lock
-
-    lock([catalog.require(name) for name in options.names], folder)
+def _add(options: ImagesAdd, catalog: Catalog, folder: Path) -> None:
+    if len(options.image) != 2:
+        evidence = f"given were {' '.join(options.image) or 'neither'}"
+        remedy = "`aam-launch images add NAME FILE.sif`"
+        raise UsageError("The name of an image and its file are needed", evidence, remedy)
+    name, file = catalog.require(options.image[0]).name, Path(options.image[1]).absolute()
+    place = addition.add(name, file, options.sha256, folder)
+    digest = index.entry(index.read(folder), name, SIF)["sha256"]
+    print(f"{name:<10} {place}  sha256:{digest}")
 
 
 def _verify(options: ImagesVerify, catalog: Catalog, folder: Path) -> None:
     from launcher.images import verify
 
     for image in [catalog.require(name) for name in options.names]:
-        verify.verify(image, options.engine, folder, options.test, options.key)
-
-
-def _sbom(options: ImagesSbom, catalog: Catalog, folder: Path) -> None:
-    from launcher.images import sbom
-
-    name = catalog.require(options.name).name
-    recorded = index.of_image(folder, name, _format(options.engine))
-    image_format = SIF if SIF in recorded else min(recorded)
-    text = sbom.stored(folder, name, image_format, recorded[image_format])
-    if text is None:
-        engine = builder.find(options.engine, image_format)
-        text = sbom.make(folder, name, engine, recorded[image_format])
-    print(text, end="")
-
-
-def _prune(options: ImagesPrune, catalog: Catalog, folder: Path) -> None:
-    from launcher.images import removal
-    from launcher.slurm import history, queue
-
-    if options.unused is None and options.older_than is None and not options.superseded:
-        remedy = "give --unused DAYS, --older-than DAYS or --superseded"
-        raise UsageError("No rule by which to prune", "no option selects images", remedy)
-
-    def in_queue(place: str) -> list[str]:
-        submitted = history.naming(user_folder("XDG_STATE_HOME", os.environ), place)
-        if not submitted or not queue.available():
-            return []
-        active = {number.partition("_")[0] for number, job in queue.queued().items() if job.active}
-        return [number for number in submitted if number in active]
-
-    removal.prune(folder, catalog, options, in_queue)
+        verify.verify(image, options.engine, folder, options.test)
 
 
 def _remove(options: ImagesRemove, catalog: Catalog, folder: Path) -> None:
@@ -241,11 +171,7 @@ def _remove(options: ImagesRemove, catalog: Catalog, folder: Path) -> None:
 
 ACTIONS: dict[str, tuple[type[Any], Callable[[Any, Catalog, Path], None]]] = {
     "build": (ImagesBuild, _build),
-    "lock": (ImagesLock, _lock),
+    "add": (ImagesAdd, _add),
     "verify": (ImagesVerify, _verify),
-    "sbom": (ImagesSbom, _sbom),
     "rm": (ImagesRemove, _remove),
-    "prune": (ImagesPrune, _prune),
-    "pull": (ImagesPull, _pull),
-    "publish": (ImagesPublish, _publish),
 }

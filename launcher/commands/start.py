@@ -35,7 +35,7 @@ def start(plan: Plan, dry_run: bool) -> int:
     if plan.use_record:
         from launcher.images import usage  # a dry run does without it
 
-        usage.hold(plan.use_record)
+        usage.note(plan.use_record)
     sys.stdout.flush()
     sys.stderr.flush()
     exec_plan(plan)

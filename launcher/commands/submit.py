@@ -221,7 +221,7 @@ def _queue(job: Job, dependent: Job | None, request: Request, paths: Sequence[Pa
         taken.append(number)
         last = queue.submit(script(dependent), after=number) if dependent is not None else ""
     if job.program.use_record:
-        usage.hold(job.program.use_record)
+        usage.note(job.program.use_record)
     folders = {f"{number}_{k}": place for k, place in enumerate(_places(job, request, output))}
     kept = _keep(job, number, request.command, folders or {number: str(output)})
     if dependent is not None:

@@ -192,7 +192,6 @@ class ImageBuild:
         fast: compress less.
         test: run the image's own test before it replaces another.
         place: file to write, for an engine whose images are files.
-        sign: PEM private key to sign that file with.
     """
 
     program: str
@@ -206,4 +205,3 @@ class ImageBuild:
     fast: bool
     test: bool
     place: Path
-    sign: Path | None = None

@@ -200,10 +200,6 @@ class SifEngine(Engine):
                 log.step("test")
                 argv = self.exec_argv(build.program, str(temporary), [PYTHON, SMOKE])
                 log.run(argv, build.scratch, self._building(os.environ))
-            if build.sign:
-                log.step(f"sign with {build.sign}")
-                argv = [build.program, "sign", "--key", str(build.sign), str(temporary)]
-                log.run(argv, build.scratch)
             temporary.chmod(0o755)
             # This takes seconds; the file is not used without its record.
             record = record_of(temporary)

@@ -25,8 +25,6 @@ DESCRIPTOR = struct.Struct("<iBIIIqqq")
 DESCRIPTOR_SIZE = 585
 NAME = slice(73, 201)
 """The name in a descriptor, after its four times and owners."""
-SIGNATURE = 0x4005
-"""Type of the data of a signature."""
 METADATA = "inspect-metadata.json"
 MOST = 1 << 20  # bytes of metadata that are read
 
@@ -52,16 +50,6 @@ def id_of(path: str | Path) -> str | None:
         return None
     given: bytes = HEADER.unpack(head)[4]
     return f"sif:{given.hex()}" if any(given) else None
-
-
-def is_signed(path: str | Path) -> bool:
-    """Return whether a SIF holds a signature; verifying it takes an engine.
-
-    Raises:
-        MissingInput: it is no complete SIF.
-    """
-    with open(path, "rb") as stream:
-        return any(part[0] == SIGNATURE for part in _parts(str(path), stream))
 
 
 def labels_of(path: str | Path) -> dict[str, str]:

@@ -1,1 +1,1 @@
-"""Images: inventory, labels, build, lock, verification and registry."""
+"""Images: inventory, labels, build, record and verification."""

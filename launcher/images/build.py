@@ -20,13 +20,12 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
-from aam.contract.errors import CannotCreate, MissingInput, Unavailable
+from aam.contract.errors import CannotCreate, MissingInput
 from launcher.engines import ENGINES
 from launcher.engines.base import GIB, ImageBuild, SpaceRequirement
 from launcher.engines.build_log import BuildLog
-from launcher.images import definitions, index, sbom
+from launcher.images import definitions, index
 from launcher.images.builder import Builder
-from launcher.images.lock import complete_lock
 from launcher.options.images import ImagesBuild
 from launcher.plan.catalog import Image
 
@@ -123,9 +122,8 @@ def _clear(folder: Path, name: str) -> None:
 def _built(job: BuildJob, scratch: Path) -> Mapping[str, Any]:
     """Build a definition, unless an image of the same inputs is there."""
     name, builder = job.image.name, job.builder
-    lock = complete_lock(job.image, job.arguments, job.folder, job.options.allow_one_source)
     context = scratch / "context"
-    inputs = _inputs(definitions.stage(definitions.sources(), name, lock, context), job)
+    inputs = _inputs(definitions.stage(definitions.sources(), context), job)
     recorded = index.entry(index.read(job.folder), name, builder.engine.traits.image_format)
     is_same = not job.options.rebuild and recorded.get("inputs") == inputs
     if is_same and builder.engine.exists(builder.program, recorded, job.sif):
@@ -174,7 +172,6 @@ def _build(job: BuildJob, context: Path, scratch: Path, archive: Path | None = N
         fast=job.options.fast,
         test=job.options.test,
         place=job.sif,
-        sign=job.options.sign,
     )
 
 
@@ -189,18 +186,12 @@ def _recorded(job: BuildJob, facts: Mapping[str, Any], log: BuildLog) -> Mapping
     entry["built"] = int(time.time())
     index.write(job.folder, name, builder.engine.traits.image_format, entry)
     log.step(f"{name} is built: {facts.get('reference') or job.sif}")
-    if not job.options.from_:  # another image may not have the program that makes it
-        try:
-            sbom.make(job.folder, name, builder, entry)
-        except Unavailable as error:
-            log.step(f"warning: {error}")
     return {**entry, "new": True}
 
 
 def _inputs(context: str, job: BuildJob) -> str:
     arguments = json.dumps(dict(job.arguments), sort_keys=True)
     parts = [context, job.builder.engine.traits.image_format, str(job.options.fast), arguments]
-    parts += [str(job.options.sign)] if job.options.sign else []
     return hashlib.sha256("\0".join(parts).encode()).hexdigest()
 
 

@@ -9,7 +9,6 @@ from __future__ import annotations
 
 import hashlib
 import json
-import re
 import shutil
 from collections.abc import Mapping, Sequence
 from contextlib import suppress
@@ -25,13 +24,6 @@ from launcher import processes
 from launcher.plan.catalog import Image
 
 INSTALL = "install.sh"
-MARK = "# unresolved"
-PIN = re.compile(r"^([A-Za-z0-9._-]+)==(\S+)", re.MULTILINE)
-ONE_SOURCE = re.compile(
-    r"^# sha256: .*, the only source\n(\S+==\S+) \\\n    --hash=sha256:([0-9a-f]{64})$",
-    re.MULTILINE,
-)
-"""A pin below the comment that `make locks` keeps with it."""
 _NO_CACHES = shutil.ignore_patterns("__pycache__", "*.pyc")
 
 
@@ -108,72 +100,40 @@ def by_digest(reference: str) -> str:
     return f"{folder}{slash}{last.partition(':')[0]}@{digest}"
 
 
-def unresolved(lock: str, arguments: Mapping[str, str]) -> list[str]:
-    """List the pins of this build that have no digest."""
-    found = [] if "@sha256:" in arguments["BASE"] else [arguments["BASE"]]
-    if f"torch=={arguments['TORCH']}" in lock.split():
-        found += [line.split()[0] for line in lock.splitlines() if line.endswith(MARK)]
-    return found
-
-
-def one_source(lock: str, arguments: Mapping[str, str]) -> dict[str, str]:
-    """Return the pins of this build whose hash has one source, with that hash."""
-    pinned = f"torch=={arguments['TORCH']}" in lock.split()
-    return dict(ONE_SOURCE.findall(lock)) if pinned else {}
-
-
-def without_hash(image: Image, image_dir: Path) -> list[str]:
-    """List the pins of an image that have no digest, which keep it from being built.
+def lock_of(sources: BuildSources, name: str) -> Path:
+    """Return the lock of an image.
 
     Raises:
-        MissingInput: this installation has no definitions.
+        MissingInput: there is none.
     """
-    text = _text(image, image_dir)
-    return unresolved(text, image.arguments) if text else []
+    lock = sources.containers / "locks" / f"{name}.txt"
+    if not lock.is_file():
+        remedy = "choose one of `aam-launch images`"
+        raise MissingInput("This image has no lock", f"'{lock}'", remedy)
+    return lock
 
 
-def with_one_source(image: Image, image_dir: Path) -> list[str]:
-    """List the pins of an image whose hash has one source, so that the index has to confirm it.
+def require_locked(name: str, arguments: Mapping[str, str]) -> None:
+    """Check that the base is named by its digest, and that the lock has the hash of PyTorch.
 
     Raises:
-        MissingInput: this installation has no definitions.
+        MissingInput: there is no lock.
+        UsageError: one of them is not.
     """
-    text = _text(image, image_dir)
-    return [*one_source(text, image.arguments)] if text else []
+    lock = lock_of(sources(), name)
+    base, torch = arguments["BASE"], arguments["TORCH"]
+    if "@sha256:" not in base:
+        raise UsageError("A base without its digest", f"'{base}'", "name it as NAME@sha256:...")
+    if f"torch=={torch}" not in lock.read_text().split():
+        evidence = f"PyTorch {torch} has no hash in '{lock}'"
+        remedy = "leave TORCH out, or add an image of this PyTorch to the catalog"
+        raise UsageError(f"The lock of {name} has another PyTorch", evidence, remedy)
 
 
-def _text(image: Image, image_dir: Path) -> str:
-    """Return the text of an image's lock; empty if it is not built of one."""
-    lock = lock_of(sources(), image_dir, image.name)
-    return lock.read_text() if image.arguments and lock.is_file() else ""
-
-
-def lock_of(sources: BuildSources, image_dir: Path, name: str) -> Path:
-    """Return the lock of an image: one that `images lock` wrote beside the images, or the shipped.
-
-    The former counts as long as it pins the same versions.
-    """
-    shipped = sources.containers / "locks" / f"{name}.txt"
-    written = own_lock(image_dir, name)
-    if (
-        written.is_file()
-        and shipped.is_file()
-        and PIN.findall(written.read_text()) == PIN.findall(shipped.read_text())
-    ):
-        return written
-    return shipped
-
-
-def own_lock(image_dir: Path, name: str) -> Path:
-    """Return the place of a lock that was resolved for this image folder."""
-    return image_dir / "locks" / f"{name}.txt"
-
-
-def stage(sources: BuildSources, name: str, lock: Path, folder: Path) -> str:
+def stage(sources: BuildSources, folder: Path) -> str:
     """Put together the folder to build from, and return one digest of all that is in it."""
     shutil.copytree(sources.package, folder / "aam", ignore=_NO_CACHES)
     shutil.copytree(sources.containers, folder / "containers", ignore=_NO_CACHES)
-    shutil.copy(lock, folder / "containers/locks" / f"{name}.txt")
     (folder / "containers/revision").write_text(revision(sources) + "\n")
     total = hashlib.sha256()
     for path in sorted(folder.rglob("*")):

@@ -54,7 +54,7 @@ def read(folder: Path) -> Entries:
     except FileNotFoundError:
         return {}
     except (OSError, ValueError) as error:
-        remedy = "remove it, then `aam-launch images lock` or `build`"
+        remedy = "remove it, then `aam-launch images add` or `build`"
         evidence = f"'{path}', {error}"
         raise ConfigurationError("A damaged list of images", evidence, remedy) from error
     return entries
@@ -89,7 +89,7 @@ def of_image(folder: Path, name: str, image_format: str | None) -> dict[str, Map
     recorded = read(folder).get(name, {})
     found = {k: facts for k, facts in recorded.items() if image_format in (None, k)}
     if not found:
-        remedy = f"`aam-launch images build {name}`, or `lock` for one that was copied"
+        remedy = f"`aam-launch images build {name}`, or `add` for one that was copied"
         raise MissingInput("No such image is recorded", f"{name} in '{folder}'", remedy)
     return found
 
@@ -124,8 +124,8 @@ def locked(folder: Path, name: str, what: str = "") -> Iterator[None]:
 
 
 def locked_image(folder: Path, name: str) -> contextlib.AbstractContextManager[None]:
-    """Hold the lock under which an image is built, pulled, published or removed."""
-    return locked(folder, f"{name}.build", f"Another build or pull of {name}")
+    """Hold the lock under which an image is built, added or removed."""
+    return locked(folder, f"{name}.build", f"Another build of {name}")
 
 
 def _opened(folder: Path, name: str) -> IO[str]:
@@ -151,5 +151,5 @@ def _acquire(stream: IO[str], folder: Path, what: str) -> None:
             print(f"{what} in '{folder}' is under way ({holder}); waiting for it.", file=sys.stderr)
         fcntl.flock(stream, fcntl.LOCK_EX)
     elif state == "unsupported":
-        warning = f"warning: '{folder}' has no file locks: start one build or pull at a time."
+        warning = f"warning: '{folder}' has no file locks: start one build at a time."
         print(warning, file=sys.stderr)

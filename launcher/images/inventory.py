@@ -100,7 +100,8 @@ def _archs(text: str) -> tuple[str, ...]:
 
 def _file(name: str, sif: Path, recorded: Mapping[str, Any], named: bool = False) -> BuiltImage:
     """Return a SIF; one that a configuration names needs no record."""
-    known, remedy = "sha256" in recorded, f"`aam-launch images lock {name}` compares its digest"
+    known = "sha256" in recorded
+    remedy = f"`aam-launch images add {name} {sif}` compares its digest"
     changed = difference(sif, recorded) if known else "it has no record in images.json"
     digest = None if changed else f"sha256:{recorded['sha256']}"
     mismatch = (changed, f"{remedy} and records it") if changed and not named else None

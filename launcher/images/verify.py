@@ -1,4 +1,4 @@
-"""Verification of images: their record, their test, and signatures of SIFs."""
+"""Verification of images: their record, their pins and their test."""
 
 from __future__ import annotations
 
@@ -12,12 +12,11 @@ from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
-from aam.contract.errors import CannotCreate, MissingInput, Unavailable
-from launcher import processes
+from aam.contract.errors import CannotCreate, Unavailable
 from launcher.engines import ENGINES, of_format, spython_client
 from launcher.engines.base import PYTHON, SMOKE
 from launcher.engines.sif import SIF
-from launcher.engines.sif_file import is_signed, labels_of
+from launcher.engines.sif_file import labels_of
 from launcher.images import builder, index
 from launcher.images.builder import Builder
 from launcher.plan.catalog import Image
@@ -26,23 +25,12 @@ from launcher.plan.environment import unset
 WRONG = 1
 """Exit status of `aam check` if an attention backend computes wrong results."""
 
-FINGERPRINT = re.compile(r"Fingerprint: *([0-9A-F]+)")
 
-UNKNOWN_KEY = ("signature made by unknown entity", "key material not provided")
-"""Phrases of `verify` for a signature whose key is not in the keyring."""
-
-
-def verify(
-    image: Image, engine: str | None, folder: Path, test: bool, key: Path | None = None
-) -> None:
+def verify(image: Image, engine: str | None, folder: Path, test: bool) -> None:
     """Verify every recorded form of an image, or that of one engine.
 
-    Args:
-        key: PEM public key with which every SIF has to be signed.
-
     Raises:
-        MissingInput: the image is not recorded, not there, another one than was recorded, or its
-            signature is not valid.
+        MissingInput: the image is not recorded, not there, or another one than was recorded.
         Unavailable: its own test, or `aam check`, fails.
     """
     requested = ENGINES[engine].traits.image_format if engine else None
@@ -56,7 +44,6 @@ def verify(
         print(f"ok      {image.name} ({image_format}) is what was recorded")
         _pins(image, recorded.get("labels", {}))
         if image_format == SIF:
-            _signature(place, key, engine)
             _second_reader(place)
         if test:
             argv = found.engine.exec_argv(found.program, name, [PYTHON, SMOKE])
@@ -73,39 +60,24 @@ def _record(folder: Path, name: str, image_format: str, recorded: Mapping[str, A
 
 
 def _pins(image: Image, labels: Mapping[str, str]) -> None:
-    """Compare the versions measured in the image with the catalog's pins, as far as both go."""
+    """Print how the versions measured in the image compare with the catalog's pins."""
     for key, pin in image.pins.items():
         measured = labels.get(f"org.aam.{key}")
-        if measured is not None:  # a local part (+rocm6.2) does not matter
-            ours, theirs = (v.partition("+")[0].rstrip("b").split(".") for v in (measured, pin))
-            agree = all(a == b for a, b in zip(ours, theirs, strict=False))
-            verdict = "ok     " if agree else "differs"
+        if measured is not None:
+            verdict = "ok     " if agree(measured, pin) else "differs"
             print(f"{verdict} {key}: {measured} measured, {pin} in the catalog")
 
 
-def _signature(place: Path, key: Path | None, engine: str | None) -> None:
-    """Verify the signature of a SIF where it has one and its key is known.
+def agree(measured: str, pin: str) -> bool:
+    """Return whether a version is that of a pin, as far as both go.
 
-    Raises:
-        MissingInput: it is not valid, or there is none and `key` is given.
-        Unavailable: `key` is given and no engine can verify it.
+    What follows the numbers (+rocm6.2, -fa1d09cbd, b) does not matter.
+
+    >>> agree("6.3.42131-fa1d09cbd", "6.3.42131"), agree("6.3.0", "6.3"), agree("6.4.1", "6.3")
+    (True, True, False)
     """
-    if not is_signed(place):
-        if key is not None:
-            remedy = "leave --key out, or build it with --sign"
-            raise MissingInput("The image is not signed", f"'{place}'", remedy)
-        print("note    not signed")
-        return
-    try:
-        found = builder.find(engine, SIF)
-    except Unavailable as error:
-        if key is not None:
-            raise
-        print(f"note    signed, not verified: {error.cause}, {error.evidence}")
-        return
-    signer = _signer(found.program, place, key)
-    unknown = "note    signed with a key that is not in your keyring; give its PEM file with --key"
-    print(f"ok      signed with {signer}" if signer else unknown)
+    ours, theirs = (re.findall(r"\d+", re.split(r"[-+]", v)[0]) for v in (measured, pin))
+    return all(a == b for a, b in zip(ours, theirs, strict=False))
 
 
 def _second_reader(place: Path) -> None:
@@ -141,26 +113,3 @@ def _run(
         evidence = f"{what} ended with status {done.returncode}"
         raise Unavailable("The image does not work here", evidence, "see its output above")
     return done.returncode
-
-
-def _signer(program: str, place: Path, key: Path | None) -> str | None:
-    """Verify the signatures of a signed SIF; return who signed it, or None if its key is unknown.
-
-    Args:
-        program: Apptainer or Singularity.
-        key: PEM public key; None takes the PGP keyring of the user, without a key server.
-
-    Raises:
-        MissingInput: the file is not what was signed, or another key signed it.
-    """
-    argv = [program, "verify", *(["--key", str(key)] if key else ["--local"]), str(place)]
-    done = processes.run(argv)
-    output = done.stdout + done.stderr
-    if done.returncode == 0:
-        fingerprints = sorted(set(FINGERPRINT.findall(output)))
-        return f"the key of '{key}'" if key else ", ".join(fingerprints) or "a key of the keyring"
-    if key is None and any(phrase in output for phrase in UNKNOWN_KEY):
-        return None
-    evidence = f"'{place}', {(output.strip().splitlines() or ['no output'])[-1]}"
-    remedy = "pull it again from a source that you trust, or build it"
-    raise MissingInput("The signature of the image is not valid", evidence, remedy)

@@ -11,13 +11,9 @@ COMMANDS: dict[str, dict[str, str]] = {
     "Images": {
         "images": "launcher.options.images.Images",
         "images build": "launcher.options.images.ImagesBuild",
-        "images lock": "launcher.options.images.ImagesLock",
+        "images add": "launcher.options.images.ImagesAdd",
         "images verify": "launcher.options.images.ImagesVerify",
-        "images sbom": "launcher.options.images.ImagesSbom",
         "images rm": "launcher.options.images.ImagesRemove",
-        "images prune": "launcher.options.images.ImagesPrune",
-        "images pull": "launcher.options.images.ImagesPull",
-        "images publish": "launcher.options.images.ImagesPublish",
     },
     "Environments": {
         "env create": "launcher.options.environments.EnvCreate",

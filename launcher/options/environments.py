@@ -5,7 +5,7 @@ from pathlib import Path
 from typing import Literal
 
 from aam.contract.options.field import option
-from launcher.options.images import ALLOW_ONE_SOURCE, WHEELS
+from launcher.options.images import WHEELS
 
 
 @dataclass(frozen=True)
@@ -45,8 +45,6 @@ class EnvCreate(EnvOptions):
         aam-launch env create
         aam-launch env create --stack cpu --folder /project/aam/cpu
     """
-
-    allow_one_source: bool = ALLOW_ONE_SOURCE
 
 
 @dataclass(frozen=True)

@@ -102,7 +102,7 @@ def image_state(image: str | None) -> str:
 
 
 def image(built: BuiltImage | None, name: str, site: Site, force: bool) -> list[AamError]:
-    """Check that the image is complete, seen by the nodes, and the one that was locked."""
+    """Check that the image is complete, seen by the nodes, and the recorded one."""
     if built is None:
         return []
     found = caught(lambda: check_sif(built.place))
@@ -113,10 +113,10 @@ def image(built: BuiltImage | None, name: str, site: Site, force: bool) -> list[
         return found
     if built.digest is None or not built.digest.startswith("sha256:"):
         evidence = f"no SHA-256 of '{built.place}' is recorded"
-        remedy = f"lock it with `aam-launch images lock {name}`, or --force"
-        return [Unavailable(f"Image {name} is not locked", evidence, remedy)]
+        remedy = f"record it with `aam-launch images add {name} FILE.sif`, or --force"
+        return [Unavailable(f"Image {name} is not recorded", evidence, remedy)]
     if built.digest != f"sha256:{sha256(Path(built.place))}":
-        cause = f"Image {name} is not the one that was locked"
+        cause = f"Image {name} is not the recorded one"
         return [Unavailable(cause, f"'{built.place}' is not {built.digest}", "build it again")]
     return []
 

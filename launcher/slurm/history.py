@@ -59,12 +59,6 @@ def entries(folder: Path) -> Iterator[Submitted]:
             yield Submitted(**json.loads(line))
 
 
-def naming(folder: Path, text: str) -> list[str]:
-    """Return the numbers of the submitted jobs whose script contains a text."""
-    scripts = sorted((folder / "jobs").glob("*.sh"))
-    return [script.stem for script in scripts if text in script.read_text(errors="replace")]
-
-
 def reservation(place: Path, folder: bool) -> Path:
     """Return the file that reserves an output: in a folder, or beside a file."""
     return place / ".aam-job" if folder else place.with_name(f".{place.name}.aam-job")

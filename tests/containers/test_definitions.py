@@ -2,17 +2,18 @@
 
 from __future__ import annotations
 
-import itertools
 import json
 import os
 import re
 import subprocess
 import sys
+import urllib.request
 from pathlib import Path
 from types import ModuleType
 from typing import Any
 
 import pytest
+import yaml
 
 from aam.contract.errors import UsageError
 from launcher.config import catalog as shipped_catalog
@@ -22,6 +23,7 @@ from launcher.engines.base import ImageBuild
 from launcher.images import definitions
 from launcher.plan.catalog import Catalog, Image
 from tests.support.engines import ROOT
+from tests.support.images import packages_of, pip
 from tests.support.scripts import load_script
 
 CONTAINERS = ROOT / "containers"
@@ -34,15 +36,6 @@ def catalog() -> Catalog:
 
 
 NAMES = tuple(image.name for image in catalog().images)
-WITHOUT_HASH = {"rocm60": ["pytorch-triton-rocm==3.0.0"]}
-"""Images that cannot be built without the package index; no public file has these hashes."""
-ONE_SOURCE = {
-    "rocm72": ["torch==2.11.0+rocm7.2"],
-    "rocm64": ["torch==2.8.0+rocm6.4", "pytorch-triton-rocm==3.4.0"],
-    "rocm62": ["torch==2.5.1+rocm6.2", "pytorch-triton-rocm==3.1.0"],
-    "rocm60": ["torch==2.4.1+rocm6.0"],
-}
-"""Pins whose hash is in one public file; a build compares it with the index."""
 each = pytest.mark.parametrize("name", NAMES)
 
 
@@ -54,7 +47,6 @@ def image(name: str) -> Image:
 
 @pytest.fixture(scope="module")
 def generator() -> ModuleType:
-    sys.path.insert(0, str(CONTAINERS))  # the script imports its neighbour
     return load_script(CONTAINERS / "make_definitions.py")
 
 
@@ -71,19 +63,13 @@ def test_every_image_of_the_catalog_has_its_definitions(name: str, generator: Mo
         }  # fmt: skip
 
 
-def test_the_document_has_the_tables_of_every_stack(generator: ModuleType) -> None:
-    document = (ROOT / "docs/containers.md").read_text()
-    assert document == generator.stack_tables.document(), "run `make definitions`"
-    for name in NAMES:
-        assert document.count(f"\n### {name}: ") == 1
-        assert f"`aam-launch images verify {name}` verifies it" in document
-
-
-def test_a_fact_without_a_source_is_an_error(generator: ModuleType) -> None:
-    image = {"title": "new", "pins": {"torch": "9"}, "arguments": {"BASE": "b@sha256:1"}}
-    sources = {"sources": {"public": {"title": "somewhere"}}, "images": {"cpu": {"base": "public"}}}
-    with pytest.raises(KeyError, match="torch"):
-        generator.stack_tables.table("cpu", image, {}, sources)
+@each
+def test_every_fact_of_the_catalog_has_a_source(name: str) -> None:
+    sources = yaml.safe_load((CONTAINERS / "sources.yaml").read_text())
+    facts = {"base", *image(name).pins} | {
+        k for k in ("archs", "attention") if getattr(image(name), k)
+    }
+    assert {sources["images"][name][fact] for fact in facts} <= sources["sources"].keys()
 
 
 def test_no_definition_is_without_an_image() -> None:
@@ -103,14 +89,6 @@ def test_a_new_stack_is_an_entry_of_the_catalog(generator: ModuleType) -> None:
         assert "ROCm 99, PyTorch 9.9.9" in text.splitlines()[0]
         assert dict(ARGUMENT.findall(text)) == {**arguments, "BASE": "registry/base@sha256:12"}
         assert "install.sh rocm99 " in text
-
-
-@each
-def test_the_health_check_is_cheap(name: str) -> None:
-    """It runs every ten minutes beside a training, so it must not train itself."""
-    text = (CONTAINERS / f"{name}.Dockerfile").read_text()
-    (check,) = re.findall(r"^HEALTHCHECK .* CMD (.*)$", text, re.MULTILINE)
-    assert json.loads(check) == ["/opt/aam/bin/aam", "--version"]
 
 
 def test_the_revision_of_an_installation_is_its_commit_or_nothing(tmp_path: Path) -> None:
@@ -147,21 +125,20 @@ def test_both_kinds_set_the_same_environment(name: str) -> None:
 
 
 @each
-def test_locks_pin_what_the_catalog_says(name: str) -> None:
+def test_locks_are_complete_and_pin_what_the_catalog_says(name: str) -> None:
     text = (CONTAINERS / "locks" / f"{name}.txt").read_text()
     arguments, pins = image(name).arguments, image(name).pins
     common, marker, of_torch = text.partition(f"# torch: {arguments['TORCH_INDEX']}\n")
     assert marker
     assert re.search(rf"^torch=={re.escape(arguments['TORCH'])}( |$)", of_torch, re.M)
     assert arguments["TORCH"].partition("+")[0] == pins["torch"]
-    if "rocm" in pins:
+    if "triton" in pins:
         assert re.search(rf"^(pytorch-)?triton-rocm=={pins['triton']}( |$)", of_torch, re.M)
-    # Every package has a hash; where none is known it is marked, and only PyTorch's own may be.
     entries = re.split(r"\n(?=[a-z])", common.partition("absl")[1] + common.partition("absl")[2])
     assert len(entries) > 60
     assert all(HASHED.match(entry.strip()) for entry in entries)
     for entry in re.split(r"\n(?=[a-z])", re.sub(r"^# .*\n", "", of_torch, flags=re.M).strip()):
-        assert HASHED.match(entry) or entry.endswith("  # unresolved")
+        assert HASHED.match(entry)
 
 
 @each
@@ -172,22 +149,6 @@ def test_images_have_the_packages_of_the_extra_search(name: str) -> None:
     lock = (CONTAINERS / "locks" / f"{name}.txt").read_text()
     for package in re.findall(r'"(\w+)', packages):
         assert re.search(rf"^{package}==", lock, re.M), package
-
-
-@each
-def test_images_that_need_their_index_are_known(name: str, tmp_path: Path) -> None:
-    """`images list` marks pins without a hash and those whose hash has one source."""
-    assert definitions.without_hash(image(name), tmp_path) == WITHOUT_HASH.get(name, [])
-    assert definitions.with_one_source(image(name), tmp_path) == ONE_SOURCE.get(name, [])
-
-
-@each
-def test_hashes_of_rocm_wheels_name_their_sources(name: str) -> None:
-    """They are not in PyPI, from which `make locks` takes the others."""
-    lines = (CONTAINERS / "locks" / f"{name}.txt").read_text().splitlines()
-    for above, line in itertools.pairwise(lines):
-        if re.match(r"(torch==\S+\+rocm\S+|\S*triton-rocm==\S+) \\", line):
-            assert above.startswith("# sha256: "), line
 
 
 @each
@@ -229,13 +190,22 @@ def test_wrong_arguments_are_refused_before_an_engine_sees_them(
         definitions.arguments(image("cpu"), args)
 
 
-def test_what_has_no_digest_is_named() -> None:
-    lock = (CONTAINERS / "locks/rocm60.txt").read_text()
-    arguments = dict(image("rocm60").arguments)
-    assert definitions.unresolved(lock, arguments) == WITHOUT_HASH["rocm60"]
-    assert definitions.unresolved(lock, {**arguments, "TORCH": "2.13.0+cpu"}) == []
-    bare = {**arguments, "BASE": "debian:bookworm-slim", "TORCH": "2.13.0+cpu"}
-    assert definitions.unresolved(lock, bare) == ["debian:bookworm-slim"]
+@pytest.mark.nightly
+@pytest.mark.slow
+@each
+def test_the_index_has_every_wheel_of_a_lock_by_its_hash(name: str, tmp_path: Path) -> None:
+    """For the Python of the image; PyTorch's own builds where its index answers."""
+    lock, arguments = CONTAINERS / "locks" / f"{name}.txt", image(name).arguments
+    more = ["--dry-run", "--ignore-installed", "--target", str(tmp_path / "none")]
+    if arguments["TORCH_INDEX"] != "pypi":
+        try:
+            urllib.request.urlopen(f"{arguments['TORCH_INDEX']}/torch/", timeout=20).close()
+            more += ["--extra-index-url", arguments["TORCH_INDEX"]]
+        except OSError:
+            (tmp_path / lock.name).write_text(packages_of(lock))
+            lock = tmp_path / lock.name
+    done = pip("install", lock, image(name).pins["python"], *more)
+    assert done.returncode == 0, done.stderr
 
 
 # --- command lines of builds
@@ -302,10 +272,9 @@ def test_docker_and_podman_differ_in_their_own_options_alone() -> None:
 
 def test_the_context_is_the_same_whoever_stages_it(tmp_path: Path) -> None:
     sources = definitions.sources()
-    lock = definitions.lock_of(sources, tmp_path, "cpu")
-    one = definitions.stage(sources, "cpu", lock, tmp_path / "one")
+    one = definitions.stage(sources, tmp_path / "one")
     (tmp_path / "one/aam/cli.py").chmod(0o600)
-    assert definitions.stage(sources, "cpu", lock, tmp_path / "two") == one
+    assert definitions.stage(sources, tmp_path / "two") == one
     assert not list((tmp_path / "one").rglob("__pycache__"))
     assert {p.name for p in (tmp_path / "one").iterdir()} == {"aam", "containers"}
 

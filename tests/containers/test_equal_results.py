@@ -13,7 +13,7 @@ import pytest
 
 from tests.support.commands import read
 from tests.support.engines import PYTHON, ROOT, USER, Engines
-from tests.support.images import cpu_podman, cpu_sif, workshop
+from tests.support.images import cpu_sif, podman_image, workshop
 
 pytestmark = [pytest.mark.container, pytest.mark.slow]
 TINY = (
@@ -46,9 +46,9 @@ def native(*args: str) -> None:
     assert done.returncode == 0, done.stderr
 
 
-@pytest.mark.parametrize("engine", ["apptainer", "podman"])
+@pytest.mark.parametrize("engine", ["apptainer", pytest.param("podman", marks=pytest.mark.nightly)])
 def test_pretrain_and_predict_are_those_of_the_native_run(place: Path, engine: str) -> None:
-    engines, user = (cpu_podman(), "root") if engine == "podman" else (workshop(), USER)
+    engines, user = (podman_image("cpu"), "root") if engine == "podman" else (workshop(), USER)
     if engine == "apptainer":
         cpu_sif()
 

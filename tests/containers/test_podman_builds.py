@@ -1,49 +1,61 @@
-"""Builds of every definition with podman, and properties that all images share.
+"""Builds with podman: `rocm63` on a base with Python 3.12, with stand-ins for PyTorch alone.
 
-What is replaced is listed in tests.containers.test_apptainer_builds. A file of its own, so that two
-workers share the builds.
+Every other package of its lock is installed by its hash. What is replaced is described in
+tests.containers.test_apptainer_builds. A file of its own, so that two workers share the builds.
 """
 
 from __future__ import annotations
 
 import json
+from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
 
 from launcher.engines.sif_file import labels_of
-from tests.support.engines import PYTHON
-from tests.support.images import (
-    CPU_TORCH,
-    OTHERS,
-    build_argv,
-    cpu_podman,
-    cpu_sif,
-    in_podman,
-    recorded,
-    warm_base,
-)
+from tests.support.engines import PYTHON, Engines
+from tests.support.images import as_root, cpu_sif, podman_image, recorded
 
 pytestmark = [pytest.mark.container, pytest.mark.slow]
+IMAGES = (PYTHON, "-m", "launcher.cli", "images")
+IMPORTS = "import aam, biom, h5py, matplotlib, numpy, pandas, scipy, skbio, sklearn, sys, torch"
 
 
-def test_labels_of_podman_are_those_of_apptainer() -> None:
-    in_root = cpu_podman()
-    held = recorded(in_root, "cpu", "podman")
-    printed = in_root.run(["podman", "image", "inspect", "--format", "{{json .Labels}}",
-                        str(held["id"])], user="root")  # fmt: skip
-    labels = json.loads(printed.stdout)
-    assert held["labels"].items() <= labels.items()
-    ours = {k: v for k, v in labels_of(cpu_sif()).items() if k.startswith("org.aam.")}
-    # Both engines made the same of the same inputs: same packages, same source, same versions.
-    assert {k: v for k, v in labels.items() if k.startswith("org.aam.")} == ours
+@pytest.fixture(scope="module")
+def engines() -> Iterator[Engines]:
+    """Engines whose image folder has `rocm63` for podman."""
+    found = podman_image("rocm63")
+    yield found
+    removed = as_root(found, [*IMAGES, "rm", "rocm63"])
+    assert removed.returncode == 0, removed.stderr
+    left = found.run(["podman", "images", "--format", "{{.Tag}}", "localhost/aam"], user="root")
+    assert "rocm63" not in left.stdout.split()
 
 
-def test_podman_runs_by_hand_as_any_user_without_root_home_or_network(tmp_path: Path) -> None:
-    engines = cpu_podman()
-    hard = ["podman", "run", "--rm", "--no-healthcheck", "--read-only", "--network=none"]
+def test_the_labels_are_measured_in_the_image(engines: Engines) -> None:
+    held = recorded(engines, "rocm63", "podman")
+    labels = held["labels"]
+    assert labels["org.aam.name"] == "rocm63"
+    assert labels["org.aam.python"].startswith("3.12.")
+    assert labels["org.aam.torch"] == "2.7.1+rocm6.3"
+    assert labels["org.aam.aotriton"] == "0.9.2"
+    assert labels["org.aam.archs"] == "gfx90a:xnack- gfx942"
+    assert labels["org.aam.attention-archs"] == "gfx942"
+    assert "SNAPSHOT=base" in labels["org.aam.arguments"].split()  # what is replaced is recorded
+    printed = engines.run(["podman", "image", "inspect", "--format", "{{json .Labels}}",
+                           str(held["id"])], user="root")  # fmt: skip
+    assert labels.items() <= json.loads(printed.stdout).items()
+    verified = as_root(engines, [*IMAGES, "verify", "rocm63", "--no-test"])
+    assert "ok      hip: 6.3.42131-fa1d09cbd measured, 6.3.42131 in the" in verified.stdout
+    assert "differs" not in verified.stdout
+
+
+def test_podman_runs_by_hand_as_any_user_without_root_home_or_network(
+    engines: Engines, tmp_path: Path
+) -> None:
+    hard = ["podman", "run", "--rm", "--read-only", "--network=none"]
     hard += ["--user=54321:54321", "--env=HOME=/nonexistent"]
-    image = str(recorded(engines, "cpu", "podman")["id"])
+    image = str(recorded(engines, "rocm63", "podman")["id"])
     done = engines.run([*hard, image, "--version"], user="root")
     assert done.stdout.startswith("aam "), done.stderr
     tmp_path.chmod(0o777)
@@ -52,40 +64,27 @@ def test_podman_runs_by_hand_as_any_user_without_root_home_or_network(tmp_path: 
                        user="root")  # fmt: skip
     assert made.returncode == 0, made.stderr
     assert (tmp_path / "study/table.biom").stat().st_uid == 54321
-    inspected = engines.run(["podman", "image", "inspect", image], user="root")
-    check = json.loads(inspected.stdout)[0]["Healthcheck"]["Test"]
-    assert check == ["CMD", "/opt/aam/bin/aam", "--version"]
+    python = [*hard, "--entrypoint=/opt/aam/bin/python", image]
+    done = engines.run([*python, "-c", f"{IMPORTS}; print(sys.version)"], user="root")
+    assert done.stdout.startswith("3.12."), done.stderr
 
 
-@OTHERS
-def test_definition_for_podman(name: str) -> None:
-    engines = cpu_podman()
-    argv = build_argv(engines, name, "podman", "--build-arg", CPU_TORCH, "--no-test")
-    argv = [f"BASE={warm_base()}" if word.startswith("BASE=") else word for word in argv]
-    done = in_podman(engines, argv)
-    assert done.returncode == 0, done.stderr
-    held = recorded(engines, name, "podman")
-    assert held["labels"]["org.aam.name"] == name
-    removed = in_podman(engines, [PYTHON, "-m", "launcher.cli", "images", "rm", name])
-    assert removed.returncode == 0, removed.stderr
-    left = engines.run(["podman", "images", "--format", "{{.Tag}}", "localhost/aam"], user="root")
-    assert name not in left.stdout.split()
-
-
-def test_from_podman_to_a_sif_without_a_registry() -> None:
+def test_from_podman_to_a_sif_without_a_registry(engines: Engines) -> None:
     """Root holds the image in podman and makes the SIF; the launcher reads its labels from it."""
-    engines = cpu_podman()
-    argv = [PYTHON, "-m", "launcher.cli", "images", "build", "cpu", "--engine", "apptainer",
-            "--from", "podman", "--fast", "--no-test"]  # fmt: skip
-    done = in_podman(engines, argv)
+    build = [*IMAGES, "build", "rocm63", "--engine", "apptainer", "--from", "podman"]
+    done = as_root(engines, [*build, "--fast", "--no-test"])
     assert done.returncode == 0, done.stderr
-    try:
-        labels = labels_of(engines.images / "cpu.sif")
-        held = recorded(engines, "cpu", "podman")
-        assert held["labels"].items() <= labels.items()
-        assert recorded(engines, "cpu", "sif")["digest"] == held["digest"]
-        printed = engines.run(["apptainer", "run", str(engines.images / "cpu.sif"), "--version"])
-        assert printed.stdout.startswith("aam "), printed.stderr
-    finally:
-        in_podman(engines, [PYTHON, "-m", "launcher.cli", "images", "rm", "cpu", "--engine",
-                            "apptainer"])  # fmt: skip
+    labels = labels_of(engines.images / "rocm63.sif")
+    held = recorded(engines, "rocm63", "podman")
+    assert held["labels"].items() <= labels.items()
+    assert recorded(engines, "rocm63", "sif")["digest"] == held["digest"]
+    printed = engines.run(["apptainer", "run", str(engines.images / "rocm63.sif"), "--version"])
+    assert printed.stdout.startswith("aam "), printed.stderr
+
+
+@pytest.mark.nightly
+def test_podman_and_apptainer_make_the_same_of_the_same_inputs() -> None:
+    """Same packages, same source, same versions: `cpu` is built in full by both."""
+    held = recorded(podman_image("cpu"), "cpu", "podman")["labels"]
+    ours = {k: v for k, v in labels_of(cpu_sif()).items() if k.startswith("org.aam.")}
+    assert {k: v for k, v in held.items() if k.startswith("org.aam.")} == ours

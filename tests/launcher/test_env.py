@@ -140,12 +140,6 @@ def test_show_prints_the_stack_the_reason_and_the_commands(tmp_path: Path) -> No
     assert not (tmp_path / "e").exists()
 
 
-def test_show_names_a_pin_without_a_hash(tmp_path: Path) -> None:
-    host = Tree(tmp_path / "host").cpu().amd(MI50, 1).amd_driver(None)
-    done = env(tmp_path, "show", "--host", str(host.root))
-    assert "no SHA-256 of pytorch-triton-rocm==3.0.0 is known" in done.stdout
-
-
 # --- env create: bad input
 
 

@@ -1,8 +1,7 @@
-"""An image folder that several processes and users share: list, prune, use, locks, access."""
+"""An image folder that several processes and users share: list, use, locks, access."""
 
 from __future__ import annotations
 
-import fcntl
 import json
 import os
 import shutil
@@ -21,7 +20,6 @@ from launcher import cli
 from launcher.engines.build_log import BuildLog
 from launcher.engines.sif import record_of
 from launcher.images import index, usage
-from launcher.images.lock import write_lock
 from launcher.plan.plan import use_record
 from tests.launcher.test_sif_files import sif
 from tests.support.launches import without_flock
@@ -34,20 +32,18 @@ def images(folder: Path, *args: str) -> int:
     return cli.main([f"--image-dir={folder}", "images", *args])
 
 
-def put(folder: Path, name: str, age: int, used: int | None = None, torch: str = "") -> Path:
+def put(folder: Path, name: str, age: int, used: int | None = None) -> None:
     """Put a SIF with its record into a folder: days since it was built, and since its launch."""
     path = sif(folder / f"{name}.sif")
-    labels = {"org.aam.torch": torch} if torch else {}
     built = int(time.time()) - age * DAY - 60
-    index.write(folder, name, "sif", {**record_of(path), "built": built, "labels": labels})
+    index.write(folder, name, "sif", {**record_of(path), "built": built})
     if used is not None:
         record = Path(use_record(str(folder), name, "sif"))
         record.touch()
         os.utime(record, (time.time() - used * DAY - 60,) * 2)
-    return path
 
 
-# --- list and prune
+# --- list
 
 
 def test_list_shows_size_age_verification_and_last_use(
@@ -82,96 +78,8 @@ def test_list_shows_size_age_verification_and_last_use(
     assert row["stored"][0]["size"] == 2 << 30
 
 
-@pytest.mark.parametrize(
-    ("rules", "pruned"),
-    [
-        (["--unused", "30"], {"cuda": "last used 40 days ago", "rocm63": "never used"}),
-        (["--older-than", "100"], {"cpu": "built 400 days ago", "rocm63": "built 100 days ago"}),
-        (["--superseded"], {"cuda": "has PyTorch 2.1.0, the catalog 2.7.1", "old": "not in the"}),
-    ],
-)
-def test_prune_shows_what_it_would_remove_and_removes_with_yes(
-    tmp_path: Path, capsys: pytest.CaptureFixture[str], rules: list[str], pruned: dict[str, str]
-) -> None:
-    put(tmp_path, "cpu", age=400, used=2, torch="2.13.0+cpu")
-    put(tmp_path, "cuda", age=50, used=40, torch="2.1.0+cu126")
-    put(tmp_path, "rocm63", age=100)
-    put(tmp_path, "old", age=5)
-    before = sorted(path.name for path in tmp_path.glob("[!.]*.sif"))
-    assert images(tmp_path, "prune", *rules) == 0
-    *shown, total = capsys.readouterr().out.splitlines()
-    assert {line.split()[0] for line in shown} == set(pruned)
-    assert all(f"would be removed: {pruned[line.split()[0]]}" in line for line in shown)
-    assert total.endswith("would be freed; --yes removes them")
-    assert sorted(path.name for path in tmp_path.glob("[!.]*.sif")) == before
-    assert images(tmp_path, "prune", *rules, "--yes") == 0
-    assert {line.split()[0] for line in capsys.readouterr().out.splitlines()[:-1]} == set(pruned)
-    left = {"cpu", "cuda", "rocm63", "old"} - set(pruned)
-    assert {path.stem for path in tmp_path.glob("[!.]*.sif")} == left == set(index.read(tmp_path))
-    assert not [path for path in tmp_path.glob(".used.*") if path.name.split(".")[2] in pruned]
-
-
-def test_prune_needs_a_rule(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
-    assert images(tmp_path, "prune", "--yes") == 64
-    assert "give --unused DAYS, --older-than DAYS or --superseded" in capsys.readouterr().err
-
-
-def test_an_image_that_a_container_runs_is_kept(
-    tmp_path: Path, capsys: pytest.CaptureFixture[str]
-) -> None:
-    """The launcher becomes the engine, which inherits the lock; here the engine is sleep."""
-    place = put(tmp_path, "cpu", age=400)
-    record = use_record(str(tmp_path), "cpu", "sif")
-    code = f"from launcher.images import usage; import os; usage.hold({record!r}); "
-    code += "os.execvp('sleep', ['sleep', '1000'])"
-    process = subprocess.Popen([sys.executable, "-c", code], cwd=ROOT)
-    try:
-        _until(lambda: Path(record).exists() and b"sleep" in _command(process.pid))
-        assert images(tmp_path, "prune", "--older-than", "1", "--yes") == 0
-        assert "kept: a container runs it (built 400 days ago)" in capsys.readouterr().out
-        assert place.exists()
-        assert time.time() - (usage.last(Path(record)) or 0) < 3600
-    finally:
-        process.kill()
-        process.wait()
-    assert images(tmp_path, "prune", "--older-than", "1", "--yes") == 0
-    assert not place.exists()
-
-
-def _command(pid: int) -> bytes:
-    return Path(f"/proc/{pid}/cmdline").read_bytes()
-
-
-def _until(holds: Callable[[], bool]) -> None:
-    deadline = time.monotonic() + 60
-    while not holds():
-        assert time.monotonic() < deadline
-        time.sleep(0.01)
-
-
-def test_an_image_that_a_queued_job_names_is_kept(
-    tmp_path: Path, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
-) -> None:
-    """Slurm is a program that lists one job; the job's script is where `submit` keeps it."""
-    place = put(tmp_path, "cpu", age=400)
-    programs, jobs = tmp_path / "bin", tmp_path / "state/aam/jobs"
-    programs.mkdir()
-    for name in ("sbatch", "squeue"):
-        (programs / name).write_text("#!/bin/sh\necho '41_3|RUNNING|1:00|None'\n")
-        (programs / name).chmod(0o755)
-    jobs.mkdir(parents=True)
-    (jobs / "41.sh").write_text(f"srun apptainer exec {place} aam\n")
-    monkeypatch.setenv("PATH", str(programs))
-    monkeypatch.setenv("XDG_STATE_HOME", str(tmp_path / "state"))
-    assert images(tmp_path, "prune", "--older-than", "1", "--yes") == 0
-    assert "kept: job 41 uses it" in capsys.readouterr().out
-    (jobs / "41.sh").write_text("srun apptainer exec another.sif aam\n")
-    assert images(tmp_path, "prune", "--older-than", "1", "--yes") == 0
-    assert not place.exists()
-
-
 def test_a_launch_without_access_to_the_image_folder_goes_on(tmp_path: Path) -> None:
-    usage.hold(str(tmp_path / "none/.used.cpu.sif"))
+    usage.note(str(tmp_path / "none/.used.cpu.sif"))
     assert usage.last(tmp_path / "none/.used.cpu.sif") is None
 
 
@@ -224,7 +132,7 @@ def test_a_waiting_build_names_the_holder_and_a_killed_holder_leaves_no_lock(
     assert waiting.stdout is not None
     assert waiting.stderr is not None
     message = waiting.stderr.readline()
-    assert message.startswith(f"Another build or pull of cpu in '{tmp_path}' is under way (ada on ")
+    assert message.startswith(f"Another build of cpu in '{tmp_path}' is under way (ada on ")
     assert f"process {holder.pid}, since" in message
     holder.send_signal(signal.SIGKILL)
     assert waiting.stdout.readline() == "locked\n"  # the lock of a dead process is none
@@ -240,7 +148,7 @@ def test_a_file_system_without_locks_is_named(
     done = subprocess.run([sys.executable, "-c", code], cwd=ROOT, capture_output=True, text=True,
                           env={**os.environ, "LD_PRELOAD": library}, check=False)  # fmt: skip
     assert (done.returncode, done.stdout) == (0, "locked\n")
-    assert "has no file locks: start one build or pull at a time" in done.stderr
+    assert "has no file locks: start one build at a time" in done.stderr
 
 
 # --- a folder of a group
@@ -279,10 +187,9 @@ def test_members_of_a_group_replace_each_others_files(shared: Path) -> None:
     def build() -> None:
         with index.locked_image(shared, "cpu"):
             BuildLog(shared / "logs/cpu.log").run(["touch", "made"], shared)
-            write_lock(shared / "locks/cpu.txt", "torch==1\n")
             index.write(shared, "cpu", "sif", {"sha256": str(os.getuid())})
             (shared / "made").unlink()
-        usage.hold(use_record(str(shared), "cpu", "sif"))
+        usage.note(use_record(str(shared), "cpu", "sif"))
 
     for user in (54321, 54322):
         as_member(user, build)
@@ -290,8 +197,6 @@ def test_members_of_a_group_replace_each_others_files(shared: Path) -> None:
     for path in (shared, *shared.rglob("*")):
         facts = path.stat()
         assert (facts.st_gid, facts.st_mode & 0o077) == (54300, 0o070 if path.is_dir() else 0o060)
-    with (shared / ".used.cpu.sif").open() as stream:  # both holders have ended
-        fcntl.flock(stream, fcntl.LOCK_EX | fcntl.LOCK_NB)
 
 
 def test_a_folder_of_others_is_refused_in_one_sentence(shared: Path) -> None:

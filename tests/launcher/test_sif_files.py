@@ -10,7 +10,15 @@ import pytest
 
 from aam.contract.errors import MissingInput
 from launcher.engines.sif import record_of
-from launcher.engines.sif_file import DESCRIPTOR, DESCRIPTOR_SIZE, HEADER, check_sif, id_of
+from launcher.engines.sif_file import (
+    DESCRIPTOR,
+    DESCRIPTOR_SIZE,
+    HEADER,
+    METADATA,
+    NAME,
+    check_sif,
+    id_of,
+)
 from launcher.images import index
 from tests.support.launches import RUN, engine, launch
 
@@ -47,6 +55,18 @@ def sif(path: Path, *, length: int = 100, total: int = 1, name: bytes = b"u" * 1
         for _ in range(total)
     )
     path.write_bytes(header + table + b"x" * 100)
+    return path
+
+
+def labelled(path: Path, labels: dict[str, str]) -> Path:
+    """Write a SIF whose only part is the metadata of its build, with labels."""
+    text = json.dumps({"data": {"attributes": {"labels": labels}}}).encode()
+    sif(path, length=len(text))
+    content = path.read_bytes()
+    start = HEADER.size
+    entry = bytearray(content[start : start + DESCRIPTOR_SIZE])
+    entry[NAME] = METADATA.encode().ljust(NAME.stop - NAME.start, b"\0")
+    path.write_bytes(content[:start] + bytes(entry) + text)
     return path
 
 

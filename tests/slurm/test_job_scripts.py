@@ -34,7 +34,7 @@ def test_what_slurm_refuses_is_reported_before_anything_is_queued(cluster: Clust
     assert "there are gpu." in cluster.launch(*own, "--partition", "nowhere", *words).stderr
 
 
-def test_an_image_that_was_not_locked(cluster: Cluster) -> None:
+def test_an_image_that_was_not_recorded(cluster: Cluster) -> None:
     images = cluster.folder / "images"
     images.mkdir()
     os.link(workshop().images / "cpu.sif", images / "cpu.sif")
@@ -43,13 +43,13 @@ def test_an_image_that_was_not_locked(cluster: Cluster) -> None:
     words = cluster.pretraining("unlocked", 1)
     done = cluster.launch(*own, *words)
     assert done.returncode == 69
-    assert "Image cpu is not locked" in done.stderr
+    assert "Image cpu is not recorded" in done.stderr
     now = (images / "cpu.sif").stat()
     held = {"sha256": "0" * 64, "bytes": now.st_size, "mtime_ns": now.st_mtime_ns}
     (images / "images.json").write_text(json.dumps({"cpu": {"sif": held}}))
     done = cluster.launch(*own, *words)
     assert done.returncode == 69
-    assert "is not the one that was locked" in done.stderr
+    assert "is not the recorded one" in done.stderr
 
 
 @pytest.mark.parametrize("name", files())

@@ -4,9 +4,9 @@ They are taken from the code blocks of the document and run in one shell of an o
 they stand. What is replaced is the machine: /cosmos is a folder here, Slurm has a partition
 `cluster`, `singularity` is Apptainer, `module` a function, and the study is small. A site file in
 /etc/aam/sites, which has precedence over that of the launcher and which this shell alone sees,
-describes this cluster under the name `cosmos`: it has no GPU, and `rocm63` is built from the image
-`cpu`, because PyTorch's package index is out of reach of the tests. All other inputs of that build
-are its own. Without an AMD GPU the job of `test_runner.sh` ends with the message about it.
+describes this cluster under the name `cosmos`: it has no GPU, and `rocm63` is built from the lock
+of `cpu`, because PyTorch's package index is out of reach of the tests. Without an AMD GPU the job
+of `test_runner.sh` ends with the message about it.
 """
 
 from __future__ import annotations
@@ -23,7 +23,7 @@ import pytest
 import yaml
 
 from tests.support.engines import ROOT, USER
-from tests.support.images import CPU_TORCH, PYTORCH_INDEX, warm_base
+from tests.support.images import PYTORCH_INDEX, base_with_pytorch
 from tests.support.slurm_cluster import Cluster, Job, exclusive, rows, start
 
 pytestmark = [pytest.mark.slurm, pytest.mark.container, pytest.mark.slow, pytest.mark.nightly]
@@ -67,14 +67,15 @@ def prepare(cluster: Cluster) -> None:
     repository = cluster.folder / "repository"
     shutil.copytree(ROOT, repository, ignore=NOT_CLONED)
     git = ["git", "-C", str(repository), "-c", "user.name=a", "-c", "user.email=a@b"]
+    locks = repository / "containers/locks"
+    shutil.copy(locks / "cpu.txt", locks / "rocm63.txt")
     for argv in (["init", "--quiet"], ["add", "."], ["commit", "--quiet", "--message", "all"]):
         subprocess.run([*git, *argv], check=True)
     subprocess.run(["chown", "-R", f"{USER}:", str(repository)], check=True)
     for place in (HOME, COSMOS / "vast/scratch" / USER):
         place.mkdir(parents=True)
         shutil.chown(place, USER, USER)
-    torch = CPU_TORCH.partition("=")[2]
-    arguments = {"BASE": warm_base(), "SNAPSHOT": "base", "TORCH": torch,
+    arguments = {"BASE": base_with_pytorch(), "SNAPSHOT": "base", "TORCH": "2.13.0+cpu",
                  "TORCH_INDEX": PYTORCH_INDEX}  # fmt: skip
     site = {
         "title": "the test cluster in the place of SDSC Cosmos",

@@ -1,7 +1,8 @@
-"""Container engines for tests: installation, images with a probe instead of `aam`, and a user.
+"""Container engines for tests: images with a probe instead of `aam`, and a user.
 
 The environment variable AAM_ENGINES names a folder with `env.sh`, which makes the engines usable
 and sets AAM_TEST_BASE, the image to build from. Apptainer is run as the ordinary user `aamtest`.
+The images with the probe are built once for all tests of a machine.
 """
 
 from __future__ import annotations
@@ -19,6 +20,9 @@ from typing import Any
 
 import pytest
 import yaml
+
+from launcher.engines.sif import record_of
+from launcher.images.index import locked
 
 ROOT = Path(__file__).parents[2]
 USER = "aamtest"
@@ -82,7 +86,10 @@ class Engines:
 
 
 def start(folder: Path) -> Engines:
-    """Build the images with the probe; skip, or fail in CI, where there are no engines."""
+    """Return engines with an image folder that has the probe under the names cpu and rocm63.
+
+    Skips, or fails in CI, where there are no engines.
+    """
     state = os.environ.get("AAM_ENGINES")
     if state is None:
         pytest.skip("AAM_ENGINES names no folder with container engines")
@@ -93,41 +100,49 @@ def start(folder: Path) -> Engines:
     shutil.copytree(Path(yaml.__file__).parent, folder / "code/yaml", ignore=_no_caches)
     images = folder / "images"
     images.mkdir()
-    shutil.copy(Path(__file__).with_name("probe.py"), folder / "probe")
-    (folder / "probe").chmod(0o755)
     engines = Engines(folder, Path(state), images)
-    base = engines.run(["sh", "-c", "echo $AAM_TEST_BASE"], user="root").stdout.strip()
-    (folder / "probe.def").write_text(
-        f"Bootstrap: docker\nFrom: {base}\n%files\n    {folder}/probe /usr/local/bin/aam\n"
-    )
-    (folder / "Dockerfile").write_text(f"FROM {base}\nCOPY probe /usr/local/bin/aam\n")
-    work = folder / "build"
-    work.mkdir()
-    shutil.chown(work, USER)
-    _must(engines.run(
-        ["env", "APPTAINER_NOHTTPS=1", f"APPTAINER_CACHEDIR={work}", f"APPTAINER_TMPDIR={work}",
-         "apptainer", "--quiet", "build", "--mksquashfs-args", "-comp zstd -Xcompression-level 1",
-         str(work / "cpu.sif"), str(folder / "probe.def")], cwd=work, timeout=600))  # fmt: skip
-    (work / "cpu.sif").rename(images / "cpu.sif")
-    for user in ("root", USER):
-        _must(engines.run(
-            ["podman", "build", "--quiet", "--tag", "localhost/aam:probe", str(folder)],
-            user=user, cwd=folder))  # fmt: skip
-    if engines.has_docker():
-        build = ["docker", "build", "--quiet", "--tag", "aam:probe", str(folder)]
-        _must(engines.run(build, cwd=folder))
-    names = ("cpu", "rocm63")
-    places = {"podman": {"reference": "localhost/aam:probe"}, "docker": {"reference": "aam:probe"}}
-    sif = (images / "cpu.sif").read_bytes()
-    lock = {
-        "sha256": hashlib.sha256(sif).hexdigest(),
-        "bytes": len(sif),
-        "mtime_ns": (images / "cpu.sif").stat().st_mtime_ns,
-    }
-    listed = {name: {**places, "sif": lock} for name in names}
-    (images / "images.json").write_text(json.dumps(listed))
+    built, tag = _probe_images(engines)
+    shutil.copy(built, images / "cpu.sif")
     os.link(images / "cpu.sif", images / "rocm63.sif")
+    places = {"podman": {"reference": f"localhost/{tag}"}, "docker": {"reference": tag}}
+    listed = {name: {**places, "sif": record_of(images / f"{name}.sif")}
+              for name in ("cpu", "rocm63")}  # fmt: skip
+    (images / "images.json").write_text(json.dumps(listed))
     return engines
+
+
+def _probe_images(engines: Engines) -> tuple[Path, str]:
+    """Return the SIF and the tag of the images with the probe, which the first call builds."""
+    probe = Path(__file__).with_name("probe.py")
+    base = engines.run(["sh", "-c", "echo $AAM_TEST_BASE"], user="root").stdout.strip()
+    digest = hashlib.sha256(base.encode() + probe.read_bytes()).hexdigest()[:12]
+    tag, place = f"aam:probe-{digest}", engines.state / f"aam-probe-{digest}"
+    with locked(engines.state, "aam-probe"):
+        if not place.is_dir():
+            work = place.with_suffix(".new")
+            shutil.rmtree(work, ignore_errors=True)
+            work.mkdir(mode=0o755)
+            shutil.copy(probe, work / "probe")
+            (work / "probe").chmod(0o755)
+            (work / "probe.def").write_text(
+                f"Bootstrap: docker\nFrom: {base}\n%files\n    {work}/probe /usr/local/bin/aam\n"
+            )
+            (work / "Dockerfile").write_text(f"FROM {base}\nCOPY probe /usr/local/bin/aam\n")
+            shutil.chown(work, USER)
+            _must(engines.run(
+                ["env", "APPTAINER_NOHTTPS=1", f"APPTAINER_CACHEDIR={work}/cache",
+                 f"APPTAINER_TMPDIR={work}", "apptainer", "--quiet", "build", "--mksquashfs-args",
+                 "-comp zstd -Xcompression-level 1", str(work / "cpu.sif"),
+                 str(work / "probe.def")], cwd=work))  # fmt: skip
+            shutil.rmtree(work / "cache")
+            podman = ["podman", "build", "--quiet", "--tag", f"localhost/{tag}", str(work)]
+            for user in ("root", USER):
+                _must(engines.run(podman, user=user, cwd=work))
+            if engines.has_docker():
+                _must(engines.run(["docker", "build", "--quiet", "--tag", tag, str(work)],
+                                  cwd=work))  # fmt: skip
+            work.rename(place)
+    return place / "cpu.sif", tag
 
 
 def _must(done: subprocess.CompletedProcess[str]) -> None:

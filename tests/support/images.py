@@ -2,17 +2,25 @@
 
 Everything lies below AAM_ENGINES (see tests.support.engines), is made by the first that asks
 and can be read by every user. The product's own lock lets one worker build and the others wait.
+
+PyTorch's builds for ROCm and CUDA are replaced by stand-ins: wheels of a few files, from which the
+labels of an image are measured. In the copy of the project the locks of `rocm63` and `cuda` have
+their hashes. `rocm63` has all its other packages, `cuda` two of them.
 """
 
 from __future__ import annotations
 
+import base64
 import hashlib
+import io
 import json
 import os
 import re
 import shutil
 import subprocess
 import sys
+import zipfile
+from collections.abc import Iterable, Mapping
 from pathlib import Path
 from typing import Any
 
@@ -25,15 +33,32 @@ from tests.support.engines import PYTHON, ROOT, USER, Engines
 PARTS = ("aam", "launcher", "containers")
 WHEEL_TAGS = [f"manylinux_2_{minor}_x86_64" for minor in range(5, 37)]
 WHEEL_TAGS += ["manylinux2014_x86_64", "manylinux2010_x86_64", "manylinux1_x86_64", "linux_x86_64"]
-NAMES = tuple(yaml.safe_load((ROOT / "launcher/catalog.yaml").read_text())["images"])
-OTHERS = pytest.mark.parametrize("name", [name for name in NAMES if name != "cpu"])
-"""The images that are not built in full."""
+CATALOG = yaml.safe_load((ROOT / "launcher/catalog.yaml").read_text())["images"]
+LOCKS = ROOT / "containers/locks"
+SMALL = ("numpy", "pyyaml")
+"""The packages of `cuda` in the tests, besides PyTorch."""
 
 SITE = "small.yaml"
-CPU_TORCH = "TORCH=2.13.0+cpu"
-"""The build argument by which they get the only PyTorch that can be had here."""
-
 PYTORCH_INDEX = "https://download.pytorch.org/whl/cpu"
+
+STAND_INS: dict[str, dict[str, str]] = {
+    "torch==2.7.1+rocm6.3": {
+        "torch/__init__.py": "from torch import _C, version\n__version__ = version.__version__\n",
+        "torch/version.py": "__version__ = '2.7.1+rocm6.3'\nhip = '6.3.42131-fa1d09cbd'\n"
+        "cuda = None\n",
+        "torch/_C.py": "def _cuda_getArchFlags():\n    return 'gfx90a:xnack- gfx942'\n",
+        "torch/lib/libaotriton_v2.so.0.9.2": "",
+        "torch/lib/aotriton.images/amd-gfx942/kernels": "",
+    },
+    "pytorch-triton-rocm==3.3.1": {"triton/__init__.py": ""},
+    "torch==2.7.1": {
+        "torch/__init__.py": "from torch import _C, version\n__version__ = version.__version__\n",
+        "torch/version.py": "__version__ = '2.7.1+cu126'\nhip = None\ncuda = '12.6'\n",
+        "torch/_C.py": "def _cuda_getArchFlags():\n    return 'sm_50 sm_90'\n",
+        "torch/lib/libtorch.so": "",
+    },
+}
+"""Files of the wheels in the place of PyTorch's builds for GPUs, by their pin."""
 
 
 def workshop() -> Engines:
@@ -67,63 +92,92 @@ def build_argv(engines: Engines, name: str, engine: str, *more: str) -> list[str
     return [
         *(PYTHON, "-m", "launcher.cli", "images", "build", name, "--engine", engine),
         *("--site", f"{engines.folder}/{SITE}"),
-        *("--build-arg", f"BASE={base(engines)}", "--build-arg", "SNAPSHOT=base"),
-        *("--wheels", str(wheels()), *(["--fast"] if engine == "apptainer" else []), *more),
+        *("--build-arg", f"BASE={base(engines, CATALOG[name]['pins']['python'])}"),
+        *("--build-arg", "SNAPSHOT=base", "--wheels", str(wheels())),
+        *(["--fast"] if engine == "apptainer" else []),
+        *more,
     ]
 
 
-def base(engines: Engines) -> str:
-    """Return the reference of the stand-in base image, with its digest."""
-    return engines.run(["sh", "-c", "echo $AAM_TEST_BASE"], user="root").stdout.strip()
+def base(engines: Engines, python: str = "3.11") -> str:
+    """Return the reference of the stand-in base image with a Python, with its digest."""
+    name = {"3.11": "AAM_TEST_BASE", "3.12": "AAM_TEST_BASE_312"}[python]
+    return engines.run(["sh", "-c", f"echo ${name}"], user="root").stdout.strip()
 
 
 def wheels() -> Path:
-    """Return a folder with the wheels of all locks, PyTorch's for `cpu` alone.
-
-    The first call fetches them.
-    """
+    """Return a folder with the wheels of `cpu` and `rocm63`; the first call fetches them."""
     state = Path(os.environ["AAM_ENGINES"])
-    locks = sorted((ROOT / "containers/locks").glob("*.txt"))
-    total = hashlib.sha256(b"".join(lock.read_bytes() for lock in locks)).hexdigest()
+    needed = [(LOCKS / f"{name}.txt").read_bytes() for name in ("cpu", "rocm63")]
+    total = hashlib.sha256(b"".join([*needed, repr(STAND_INS).encode()])).hexdigest()
     folder = state / f"aam-wheels-{total[:12]}"
     with locked(state, "aam-wheels"):
         if not folder.is_dir():
             aside = folder.with_suffix(".new")
             shutil.rmtree(aside, ignore_errors=True)
-            lock_of_cpu = ROOT / "containers/locks/cpu.txt"
-            _fetch(lock_of_cpu, aside)
-            there = set(_requirements(lock_of_cpu))
-            for lock in locks:
-                other = [wanted for wanted in _requirements(lock) if wanted not in there]
-                if other:
-                    listed = state / f"aam-{lock.name}"
-                    listed.write_text("\n".join(other))
-                    _fetch(listed, aside)
+            fetch(LOCKS / "cpu.txt", "3.11", aside)
+            listed = state / "aam-rocm63.txt"
+            listed.write_text(packages_of(LOCKS / "rocm63.txt"))
+            fetch(listed, "3.12", aside)
+            for pin, files in STAND_INS.items():
+                name, content = wheel(pin, files)
+                (aside / name).write_bytes(content)
             aside.chmod(0o755)
             aside.rename(folder)
     return folder
 
 
-def _requirements(lock: Path) -> list[str]:
-    """Return a lock's packages but for PyTorch's part, each with its hashes."""
-    packages = lock.read_text().partition("# torch: ")[0]
-    return [block for block in re.split(r"\n(?=\S)", packages) if not block.startswith("#")]
+def packages_of(lock: Path, names: Iterable[str] = ()) -> str:
+    """Return the packages of a lock but for PyTorch's part: all, or the named ones."""
+    packages = re.split(r"\n(?=\S)", lock.read_text().partition("# torch: ")[0].rstrip())
+    kept = [text for text in packages if not names or text.partition("==")[0] in names]
+    return "\n".join(text for text in kept if not text.startswith("#")) + "\n"
 
 
-def _fetch(lock: Path, folder: Path) -> None:
-    """Fetch the wheels for the images' Python, whatever Python this is."""
-    pip = [sys.executable if _has_pip(sys.executable) else "python3", "-m", "pip", "download"]
-    pip += ["--quiet", "--no-deps", "--only-binary", ":all:", "--require-hashes"]
-    pip += ["--python-version", "3.11", "--implementation", "cp"]
-    pip += ["--abi", "cp311", "--abi", "abi3", "--abi", "none"]
-    pip += [word for tag in WHEEL_TAGS for word in ("--platform", tag)]
-    pip += ["--requirement", str(lock), "--dest", str(folder)]
-    # PyTorch's CPU build may lie in a folder that pip's configuration names; else its index has it.
-    done = subprocess.run(pip, capture_output=True, text=True, check=False)
+def wheel(pin: str, files: Mapping[str, str]) -> tuple[str, bytes]:
+    """Return the file name and the content of a wheel, the same for the same files."""
+    name, _, version = pin.partition("==")
+    info = f"{name.replace('-', '_')}-{version}.dist-info"
+    whole = {
+        **files,
+        f"{info}/METADATA": f"Metadata-Version: 2.1\nName: {name}\nVersion: {version}\n",
+        f"{info}/WHEEL": "Wheel-Version: 1.0\nRoot-Is-Purelib: true\nTag: py3-none-any\n",
+    }
+    lines = [f"{path},sha256={_digest(text)},{len(text)}\n" for path, text in whole.items()]
+    whole[f"{info}/RECORD"] = "".join([*lines, f"{info}/RECORD,,\n"])
+    stream = io.BytesIO()
+    with zipfile.ZipFile(stream, "w") as archive:
+        for path, text in whole.items():
+            archive.writestr(zipfile.ZipInfo(path), text)
+    return f"{info.removesuffix('.dist-info')}-py3-none-any.whl", stream.getvalue()
+
+
+def _digest(text: str) -> str:
+    digest = hashlib.sha256(text.encode()).digest()
+    return base64.urlsafe_b64encode(digest).decode().rstrip("=")
+
+
+def fetch(lock: Path, python: str, folder: Path, *more: str) -> None:
+    """Fetch the wheels of a lock for an image's Python, whatever Python this is."""
+    done = pip("download", lock, python, "--dest", str(folder), *more)
     if done.returncode:
-        pip += ["--extra-index-url", PYTORCH_INDEX]
-        done = subprocess.run(pip, capture_output=True, text=True, check=False)
+        # PyTorch's CPU build may lie in a folder that pip's configuration names; else its index
+        # has it.
+        done = pip("download", lock, python, "--dest", str(folder), "--extra-index-url",
+                   PYTORCH_INDEX)  # fmt: skip
     assert done.returncode == 0, done.stderr
+
+
+def pip(command: str, lock: Path, python: str, *more: str) -> subprocess.CompletedProcess[str]:
+    """Run a command of pip on the wheels of a lock, for a Python on the platform of the images."""
+    abi = f"cp{python.replace('.', '')}"
+    program = [sys.executable if _has_pip(sys.executable) else "python3", "-m", "pip", command]
+    program += ["--quiet", "--no-deps", "--only-binary", ":all:", "--require-hashes"]
+    program += ["--python-version", python, "--implementation", "cp"]
+    program += ["--abi", abi, "--abi", "abi3", "--abi", "none"]
+    program += [word for tag in WHEEL_TAGS for word in ("--platform", tag)]
+    program += ["--requirement", str(lock), *more]
+    return subprocess.run(program, capture_output=True, text=True, check=False)
 
 
 def _has_pip(python: str) -> bool:
@@ -132,7 +186,7 @@ def _has_pip(python: str) -> bool:
 
 def _copy(state: Path) -> Path:
     """Copy the project to where the test user can read it, once for each state of the project."""
-    total = hashlib.sha256()
+    total = hashlib.sha256(repr(STAND_INS).encode())
     for part in PARTS:
         for path in sorted((ROOT / part).rglob("*")):
             if path.is_file() and "__pycache__" not in path.parts:
@@ -145,29 +199,48 @@ def _copy(state: Path) -> Path:
         for part in PARTS:
             shutil.copytree(ROOT / part, aside / "code" / part, ignore=ignore)
         shutil.copytree(Path(yaml.__file__).parent, aside / "code/yaml", ignore=ignore)
+        locks = aside / "code/containers/locks"
+        pins = ("torch==2.7.1+rocm6.3", "pytorch-triton-rocm==3.3.1")
+        _write_lock(locks / "rocm63.txt", (), pins)
+        _write_lock(locks / "cuda.txt", SMALL, ("torch==2.7.1",))
         # What is built here is as small as `cpu`, whatever its name asks room for.
-        small = {"images": {name: {"room": [5, 1]} for name in NAMES}}
+        small = {"images": {name: {"room": [5, 1]} for name in CATALOG}}
         (aside / SITE).write_text(yaml.safe_dump(small))
         subprocess.run(["chmod", "-R", "a+rX", str(aside)], check=True)
         aside.rename(folder)
     return folder
 
 
-def cpu_podman() -> Engines:
-    """Return engines whose image folder, root's own, has the whole image `cpu` for podman.
+def _write_lock(lock: Path, names: Iterable[str], pins: Iterable[str]) -> None:
+    """Reduce a lock to the named packages, by default all, and to stand-ins for PyTorch."""
+    lines = [packages_of(lock, names), "# torch: pypi\n"]
+    for pin in pins:
+        value = hashlib.sha256(wheel(pin, STAND_INS[pin])[1]).hexdigest()
+        lines.append(f"{pin} \\\n    --hash=sha256:{value}\n")
+    lock.write_text("".join(lines))
+
+
+def in_podman() -> Engines:
+    """Return engines with an image folder of root's own.
 
     Root's, because the storage of an ordinary user here copies every layer in full.
     """
     engines = workshop()
     folder = engines.state / "aam-images-root"
     folder.mkdir(mode=0o755, exist_ok=True)
-    ours = Engines(engines.folder, engines.state, folder)
-    done = in_podman(ours, build_argv(ours, "cpu", "podman"))
+    return Engines(engines.folder, engines.state, folder)
+
+
+def podman_image(name: str) -> Engines:
+    """Return engines whose image folder, root's own, has an image for podman."""
+    engines = in_podman()
+    test = ["--no-test"] if name != "cpu" else []  # with a stand-in for PyTorch it cannot train
+    done = as_root(engines, build_argv(engines, name, "podman", *test))
     assert done.returncode == 0, done.stderr
-    return ours
+    return engines
 
 
-def in_podman(engines: Engines, args: list[str]) -> subprocess.CompletedProcess[str]:
+def as_root(engines: Engines, args: list[str]) -> subprocess.CompletedProcess[str]:
     """Run a command of the launcher as root, whose storage podman uses."""
     return engines.run(args, user="root", cwd=engines.folder, timeout=1500)
 
@@ -177,15 +250,26 @@ def recorded(engines: Engines, name: str, kind: str) -> Any:
     return json.loads((engines.images / "images.json").read_text())[name][kind]
 
 
-def warm_base() -> str:
-    """Return a base that has the packages of `cpu`: that image itself, in the loopback registry."""
-    engines = cpu_podman()
-    held = json.loads((engines.images / "images.json").read_text())["cpu"]["podman"]
-    name = f"{base(engines).partition('/')[0]}/aam/warm"
-    place = engines.state / f"aam-warm-{held['id'][7:19]}.digest"
-    with locked(engines.state, "aam-warm"):
+def base_with_pytorch() -> str:
+    """Return a stand-in base, in the loopback registry, in which pip finds the PyTorch of `cpu`."""
+    engines = in_podman()
+    (file,) = wheels().glob("torch-*+cpu-*.whl")
+    name = f"{base(engines).partition('@')[0].rpartition('/')[0]}/base-with-pytorch"
+    key = hashlib.sha256(f"{base(engines)} {file.name}".encode()).hexdigest()[:12]
+    place = engines.state / f"aam-{key}.digest"
+    with locked(engines.state, "aam-base-with-pytorch"):
         if not place.is_file():
-            argv = ["podman", "push", "--quiet", "--digestfile", str(place), held["id"]]
-            done = in_podman(engines, [*argv, f"docker://{name}:cpu"])
-            assert done.returncode == 0, done.stderr
+            context = engines.state / f"aam-{key}"
+            shutil.rmtree(context, ignore_errors=True)
+            context.mkdir()
+            os.link(file, context / file.name)
+            # The pip of the stand-in base looks for wheels in this folder, too.
+            (context / "Dockerfile").write_text(f"FROM {base(engines)}\nCOPY *.whl /opt/wheels/\n")
+            make = ["podman", "build", "--quiet", "--tag", f"{name}:{key}", str(context)]
+            push = ["podman", "push", "--quiet", "--digestfile", f"{place}.new", f"{name}:{key}"]
+            for argv in (make, push):
+                done = as_root(engines, argv)
+                assert done.returncode == 0, done.stderr
+            Path(f"{place}.new").rename(place)
+            shutil.rmtree(context)
     return f"{name}@{place.read_text().strip()}"
