@@ -43,10 +43,12 @@ PYTORCH_INDEX = "https://download.pytorch.org/whl/cpu"
 
 STAND_INS: dict[str, dict[str, str]] = {
     "torch==2.7.1+rocm6.3": {
-        "torch/__init__.py": "from torch import _C, version\n__version__ = version.__version__\n",
+        "torch/__init__.py": "from torch import _C, cuda, version\n"
+        "__version__ = version.__version__\n",
         "torch/version.py": "__version__ = '2.7.1+rocm6.3'\nhip = '6.3.42131-fa1d09cbd'\n"
         "cuda = None\n",
         "torch/_C.py": "def _cuda_getArchFlags():\n    return 'gfx90a:xnack- gfx942'\n",
+        "torch/cuda.py": "def is_available():\n    return False\n",  # which skbio calls
         "torch/lib/libaotriton_v2.so.0.9.2": "",
         "torch/lib/aotriton.images/amd-gfx942/kernels": "",
     },
