@@ -1,4 +1,4 @@
-"""Builds with Apptainer, on a stand-in for the base image: `cpu` in full, `cuda` with stand-ins.
+"""Builds with Apptainer, on a stand-in for the base image: `cpu` in full, `cuda128` with stand-ins.
 
 What is replaced, by build argument: the base, and Debian's snapshot (the base's own packages).
 tests.support.images describes the stand-ins for PyTorch. With podman: test_podman_builds.
@@ -66,24 +66,24 @@ def test_the_sifs_own_test(engines: Engines, sif: Path) -> None:
 
 
 def test_of_two_builds_at_once_one_waits_and_finds_the_image_built(engines: Engines) -> None:
-    argv = build_argv(engines, "cuda", "apptainer", "--no-test")
-    place = engines.images / "cuda.sif"
+    argv = build_argv(engines, "cuda128", "apptainer", "--no-test")
+    place = engines.images / "cuda128.sif"
     pair = [subprocess.Popen(engines.command(argv), cwd=engines.folder, text=True,
                              stdout=subprocess.PIPE, stderr=subprocess.PIPE)
             for _ in range(2)]  # fmt: skip
     printed = [process.communicate(timeout=1200) for process in pair]
     assert [process.returncode for process in pair] == [0, 0], printed
-    assert sum("Another build of cuda in" in err for _, err in printed) == 1
+    assert sum("Another build of cuda128 in" in err for _, err in printed) == 1
     assert sum("built of the same inputs before" in out for out, _ in printed) == 1
     try:
         check_sif(str(place))
         labels = labels_of(place)
-        assert labels["org.aam.name"] == "cuda"
-        assert labels["org.aam.archs"] == "sm_50 sm_90"
-        verified = engines.run([*IMAGES, "verify", "cuda", "--no-test"], cwd=engines.folder)
-        assert "ok      cuda: 12.6 measured, 12.6 in the catalog" in verified.stdout
+        assert labels["org.aam.name"] == "cuda128"
+        assert labels["org.aam.archs"] == "sm_70 sm_90"
+        verified = engines.run([*IMAGES, "verify", "cuda128", "--no-test"], cwd=engines.folder)
+        assert "ok      cuda: 12.8 measured, 12.8 in the catalog" in verified.stdout
         assert "differs" not in verified.stdout
     finally:
-        engines.run([*IMAGES, "rm", "cuda"], cwd=engines.folder)
+        engines.run([*IMAGES, "rm", "cuda128"], cwd=engines.folder)
     assert not place.exists()
-    assert "cuda" not in json.loads((engines.images / "images.json").read_text())
+    assert "cuda128" not in json.loads((engines.images / "images.json").read_text())

@@ -61,11 +61,11 @@ def test_a_wheel_with_another_hash_than_the_lock_ends_the_build(alone: Engines) 
     (first,) = altered.glob("numpy-*-cp311-*.whl")
     content = first.read_bytes()
     first.write_bytes(content[:-1] + bytes([content[-1] ^ 1]))
-    argv = build_argv(alone, "cuda", "apptainer")
+    argv = build_argv(alone, "cuda128", "apptainer")
     argv[argv.index("--wheels") + 1] = str(altered)
     done = alone.run(argv, cwd=alone.folder, timeout=600)
     assert done.returncode == 73, done.stderr
-    log = alone.images / "logs/cuda-apptainer.log"
+    log = alone.images / "logs/cuda128-apptainer.log"
     assert str(log) in done.stderr
     assert "THESE PACKAGES DO NOT MATCH THE HASHES" in log.read_text()
     assert "numpy" in log.read_text()

@@ -39,7 +39,7 @@ def python(engines: Engines, code: str) -> subprocess.CompletedProcess[str]:
 
 def test_spython_reads_the_labels_that_the_launcher_reads(engines: Engines) -> None:
     verify = [PYTHON, "-m", "launcher.cli", "images", "verify", "cpu", "--no-test"]
-    done = engines.run(verify, cwd=engines.folder)
+    done = engines.run([*verify, "--engine", "apptainer"], cwd=engines.folder)
     assert re.search(r"ok      spython reads the same [1-9]\d* labels", done.stdout), done.stderr
 
 

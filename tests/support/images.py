@@ -4,8 +4,8 @@ Everything lies below AAM_ENGINES (see tests.support.engines), is made by the fi
 and can be read by every user. The product's own lock lets one worker build and the others wait.
 
 PyTorch's builds for ROCm and CUDA are replaced by stand-ins: wheels of a few files, from which the
-labels of an image are measured. In the copy of the project the locks of `rocm63` and `cuda` have
-their hashes. `rocm63` has all its other packages, `cuda` two of them.
+labels of an image are measured. In the copy of the project the locks of `rocm63` and `cuda128` have
+their hashes. `rocm63` has all its other packages, `cuda128` two of them.
 """
 
 from __future__ import annotations
@@ -36,7 +36,7 @@ WHEEL_TAGS += ["manylinux2014_x86_64", "manylinux2010_x86_64", "manylinux1_x86_6
 CATALOG = yaml.safe_load((ROOT / "launcher/catalog.yaml").read_text())["images"]
 LOCKS = ROOT / "containers/locks"
 SMALL = ("numpy", "pyyaml")
-"""The packages of `cuda` in the tests, besides PyTorch."""
+"""The packages of `cuda128` in the tests, besides PyTorch."""
 
 SITE = "small.yaml"
 PYTORCH_INDEX = "https://download.pytorch.org/whl/cpu"
@@ -44,7 +44,7 @@ PYTORCH_INDEX = "https://download.pytorch.org/whl/cpu"
 STAND_INS: dict[str, dict[str, str]] = {
     "torch==2.7.1+rocm6.3": {
         "torch/__init__.py": "from torch import _C, cuda, version\n"
-        "__version__ = version.__version__\n",
+        "__version__ = version.__version__\nclass Tensor: ...\n",  # for scipy
         "torch/version.py": "__version__ = '2.7.1+rocm6.3'\nhip = '6.3.42131-fa1d09cbd'\n"
         "cuda = None\n",
         "torch/_C.py": "def _cuda_getArchFlags():\n    return 'gfx90a:xnack- gfx942'\n",
@@ -53,10 +53,10 @@ STAND_INS: dict[str, dict[str, str]] = {
         "torch/lib/aotriton.images/amd-gfx942/kernels": "",
     },
     "pytorch-triton-rocm==3.3.1": {"triton/__init__.py": ""},
-    "torch==2.7.1": {
+    "torch==2.10.0": {
         "torch/__init__.py": "from torch import _C, version\n__version__ = version.__version__\n",
-        "torch/version.py": "__version__ = '2.7.1+cu126'\nhip = None\ncuda = '12.6'\n",
-        "torch/_C.py": "def _cuda_getArchFlags():\n    return 'sm_50 sm_90'\n",
+        "torch/version.py": "__version__ = '2.10.0+cu128'\nhip = None\ncuda = '12.8'\n",
+        "torch/_C.py": "def _cuda_getArchFlags():\n    return 'sm_70 sm_90'\n",
         "torch/lib/libtorch.so": "",
     },
 }
@@ -204,7 +204,7 @@ def _copy(state: Path) -> Path:
         locks = aside / "code/containers/locks"
         pins = ("torch==2.7.1+rocm6.3", "pytorch-triton-rocm==3.3.1")
         _write_lock(locks / "rocm63.txt", (), pins)
-        _write_lock(locks / "cuda.txt", SMALL, ("torch==2.7.1",))
+        _write_lock(locks / "cuda128.txt", SMALL, ("torch==2.10.0",))
         # What is built here is as small as `cpu`, whatever its name asks room for.
         small = {"images": {name: {"room": [5, 1]} for name in CATALOG}}
         (aside / SITE).write_text(yaml.safe_dump(small))
