@@ -100,8 +100,7 @@ def _check_scores(run: Run, scores: Mapping[str, Any], scored: ScoredPredictions
     stored = {name: one["value"] for name, one in scores["models"]["ensemble"]["metrics"].items()}
     stored["samples"] = scores["samples"]
     for name, value in compute_metrics(scored).items():
-        # The transformer alone writes probabilities before calibration, with another AUC.
-        if name in stored and name != "auc" and not _agree(stored[name], value):
+        if name in stored and not _agree(stored[name], value):
             raise DataError(
                 "The files scores.json and predictions.tsv contradict each other",
                 f"'{run.folder}', {name}: {stored[name]} and {value}",

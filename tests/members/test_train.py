@@ -202,6 +202,10 @@ def test_classes_have_calibrated_probabilities(study: Path, tmp_path: Path) -> N
     assert aam("evaluate", *args, "--output", tmp_path / "f.json") == 0
     again = json.loads((tmp_path / "f.json").read_text())
     assert again["overall"]["auc"] == pytest.approx(auc["ensemble"])
+    assert aam("report", "--run-dir", tmp_path / "site") == 0
+    scores["models"]["ensemble"]["metrics"]["auc"]["value"] = 0.99
+    (tmp_path / "site" / "scores.json").write_text(json.dumps(scores))
+    assert aam("report", "--run-dir", tmp_path / "site") == DataError.status
 
 
 @pytest.mark.medium
