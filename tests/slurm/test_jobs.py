@@ -363,4 +363,6 @@ def test_a_short_limit_from_sbatch_leaves_time_to_train(cluster: Cluster) -> Non
     until(lambda: AGAIN in job.output, job)
     assert "stopped by the time limit" in job.output
     assert int(re.findall(r"Stopped at step (\d+)", job.output)[-1]) > 20
+    until(lambda: job.state == "PENDING", job)  # before that, a requeue follows the cancellation
     cluster.slurm("scancel", job.number)
+    assert job.ended() == "CANCELLED"
