@@ -73,6 +73,13 @@ def study(tmp_path_factory):
     folder = found.folder / "study"
     found.aam("simulate", "--output-dir", folder, "--samples", 60, "--asvs", 90, "--length", 60,
               "--richness", 25, "--depth", 900, "--subjects", 20)  # fmt: skip
+    # Classes that a reader could take for numbers.
+    lines = [line.split("\t") for line in found.metadata.read_text().splitlines()]
+    codes = {"site": "code", "categorical": "categorical", "site-1": "01", "site-2": "1",
+             "site-3": "1e5"}  # fmt: skip
+    place = lines[0].index("site")
+    rows = ["\t".join([*line, codes[line[place]]]) + "\n" for line in lines]
+    found.metadata.write_text("".join(rows))
     for kind, file, form, name in (
         ("FeatureTable[Frequency]", "table.biom", "BIOMV210Format", "table"),
         ("Phylogeny[Rooted]", "tree.nwk", "NewickFormat", "tree"),
@@ -104,7 +111,7 @@ def regressor(study, encoder):
 @pytest.fixture(scope="session")
 def classifier(study):
     study.qiime("aam", "train", "--i-table", "train.qza", "--p-classifier", "True",
-                "--p-stratify", "--p-members", "transformer", *study.column("metadata"), "site",
+                "--p-stratify", "--p-members", "transformer", *study.column("metadata"), "code",
                 *SMALL,
                 "--o-model", "classifier")  # fmt: skip
     return "classifier.qza"
@@ -168,13 +175,16 @@ def test_classes_and_their_probabilities(study, classifier):
     study.qiime("aam", "predict", *arguments, "--o-predictions", "classes")
     study.qiime("aam", "predict-probabilities", *arguments, "--o-probabilities", "probabilities")
     assert "SampleData[ClassifierPredictions]" in study.qiime("tools", "peek", "classes.qza")
-    classes = read(study.export("classes.qza") / "predictions.tsv")
+    classes = pd.read_csv(
+        study.export("classes.qza") / "predictions.tsv", sep="\t", dtype=str
+    ).set_index("sample-id")
     table = read(study.export("probabilities.qza") / "class_probabilities.tsv")
-    assert list(table.columns) == ["site-1", "site-2", "site-3"]
+    assert list(table.columns) == ["01", "1", "1e5"]
+    assert classes["predicted"].isin(table.columns).all()
     np.testing.assert_allclose(table.sum(axis=1), 1, rtol=1e-6)
     assert (table.idxmax(axis=1) == classes["predicted"]).all()
     study.qiime("aam", "evaluate", "--i-predictions", "classes.qza", *study.column("metadata"),
-                "site", "--o-visualization", "classes")  # fmt: skip
+                "code", "--o-visualization", "classes")  # fmt: skip
     assert "accuracy" in (study.export("classes.qzv") / "index.html").read_text()
 
 
