@@ -11,7 +11,6 @@ from aam.contract.files import write_json
 from aam.contract.options import to_plain
 from aam.contract.options.commands.train import Train
 from aam.data.batches import BatchPlan
-from aam.data.metadata import read_metadata
 from aam.data.metrics import ScoredPredictions
 from aam.data.rarefaction import auto_depth
 from aam.members import checkpoint
@@ -133,7 +132,7 @@ def _write_scores(
         predictions = {**estimates.alone, BOTH: combined.predictions_MC}
         scores["inputs"] = compare_inputs(inputs, predictions, folds)
     scores["confounders"] = confounders(
-        read_metadata(options.target.metadata),
+        labelled.metadata,
         (column, folds.group_column, *inputs),
         labelled.study,
         folds,

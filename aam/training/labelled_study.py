@@ -15,7 +15,7 @@ from aam.contract.options.study import SplitOptions
 from aam.contract.suggestions import nearest
 from aam.data.covariates import Covariates, check_folds, check_target, read_covariates
 from aam.data.labels import category_codes, check_options, read_labels, split_samples
-from aam.data.metadata import read_metadata
+from aam.data.metadata import Metadata, read_metadata
 from aam.data.splits import PARTS, Split
 from aam.data.study import Study, load_study
 from aam.training.sample_selection import choose_depth, deep_enough
@@ -34,6 +34,7 @@ class LabelledStudy:
         classes: names of the classes; empty for numbers and ranks.
         labels: group of each sample; None without groups.
         depth: rarefaction depth; 0 where no member reads one.
+        metadata: of the samples, all columns.
         covariates: metadata columns that the model reads; None without any.
     """
 
@@ -43,6 +44,7 @@ class LabelledStudy:
     splits: tuple[Split, ...]
     labels: list[str] | None
     depth: int
+    metadata: Metadata
     covariates: Covariates | None = None
 
     @property
@@ -112,7 +114,9 @@ def load_labelled_study(options: Train, max_bp: int | None, splits: SplitOptions
     if covariates is not None:
         check_folds(covariates, parts)
         check_target(covariates, values, column)
-    return LabelledStudy(study, values, labelled.classes, parts, labels, depth, covariates)
+    return LabelledStudy(
+        study, values, labelled.classes, parts, labels, depth, metadata, covariates
+    )
 
 
 def transformer_folds(options: Train) -> int:

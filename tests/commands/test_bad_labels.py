@@ -85,7 +85,7 @@ def test_groups_that_are_not_there(bench: Bench, refused: Refused) -> None:
 @pytest.mark.parametrize(
     ("lines", "phrases"),
     [
-        (["a\tb"], ("Not a splits file", "'sample-id\tfold\tsplit\tgroup'")),
+        (["a\tb"], ("Not a splits file", r"'sample-id\tfold\tsplit\tgroup'")),
         (["", "S01\t1\ttrian\t"], ("line 2", "has the split 'trian'")),
         (["", "S01\t1\ttrain\t", "S01\t1\tvalidation\t"], ("line 3", "repeats a sample")),
         (["", "Z01\t1\ttrain\t"], ("leaves no training sample",)),
