@@ -74,7 +74,7 @@ def test_options_that_contradict_a_store_are_refused(
     tree = ("--tree", study_dir / "tree.nwk")
     status = pretrain(study_dir, tmp_path / "run", "--table", store, *tree)
     refused(capsys, status, USAGE, "own tree and sequences", "--tree", "leave them out")
-    fasta = ("--sequences", study_dir / "absent.fasta")
+    fasta = ("--sequences", study_dir / "tree.nwk")
     status = aam("predict", "--table", store, *fasta, "--model", store, "--output", tmp_path / "p")
     assert status != 0
     status = aam("baseline", "--table", store, *fasta, "--metadata", store, "--metadata-column",
