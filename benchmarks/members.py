@@ -160,7 +160,7 @@ class Labelled:
     def folds(self, task: Task, seed: int) -> Folds:
         """Return the folds of a seed, with the labels and their groups."""
         splits, groups = split_samples(
-            SplitOptions(test_size=0, group_column=task.group),
+            SplitOptions(test_size=0, group_column=task.group, stratify=False),
             FOLDS,
             seed,
             self.ids,

@@ -118,14 +118,10 @@ def split_samples(
         codes: class or rank of each sample, see `category_codes`; None for a numeric target.
 
     Raises:
-        UsageError: --stratify without classes, or --group-column without metadata.
+        UsageError: --group-column without metadata.
         DataError: see `make_splits` and `read_splits`; the splits file divides a group; all
             validation samples are of one class.
     """
-    if options.stratify and codes is None:
-        raise UsageError(
-            "--stratify needs classes", "without --classifier or --ordinal", "leave it out"
-        )
     labels = None
     if options.group_column is not None:
         if metadata is None:
@@ -169,7 +165,7 @@ def _check_classes(
             cause = f"All {part} samples are of one class"
             evidence = f"{len(rows)} samples of fold {fold}" if len(splits) > 1 else len(rows)
             if refuse:
-                remedy = "add --stratify, or choose another --seed or --test-size"
+                remedy = "choose another --seed or --test-size, or merge classes"
                 raise DataError(cause, f"{evidence} of {len(codes)} samples", remedy)
             warn(f"{cause}, so they cannot measure a model: {evidence}.")
 

@@ -60,11 +60,12 @@ def make_splits(
         folds: 1 for one split, else the number of folds of the cross-validation.
         seed: of the shuffles.
         groups: group of each row; rows of one group are in one part.
-        classes: class of each row, to stratify by.
+        classes: class of each row, to stratify by as far as classes and groups are large enough:
+            a class with fewer samples than parts is absent from some of them.
 
     Raises:
         UsageError: `test_size` or `folds` is out of range.
-        DataError: fewer groups, or fewer samples of a class, than parts.
+        DataError: fewer groups or samples than parts.
     """
     if not 0 <= test_size < 1 or folds < 1 or (test_size == 0 and folds == 1):
         raise UsageError(
@@ -74,7 +75,7 @@ def make_splits(
         )
     rows = np.arange(samples)
     labels = None if groups is None else np.asarray(groups, dtype=str)
-    _check_divisible(samples, labels, classes, max(folds, 2))
+    _check_divisible(samples, labels, max(folds, 2))
     if folds == 1:
         return (_hold_out(rows, test_size, seed, labels, classes, test=rows[:0]),)
     assigned = _assign(rows, folds, seed, labels, classes)
@@ -154,7 +155,6 @@ def read_splits(path: Path, sample_ids: Sequence[str]) -> tuple[Split, ...]:
 def _check_divisible(
     samples: int,
     labels: npt.NDArray[np.str_] | None,
-    classes: npt.NDArray[np.int64] | None,
     parts: int,
 ) -> None:
     if labels is not None and len(set(labels)) < parts:
@@ -162,12 +162,6 @@ def _check_divisible(
         if groups > 1:
             remedy = f"give --folds 2 to {groups}, or another --group-column"
         raise DataError("Too few groups to divide", f"{groups} for {parts} parts", remedy)
-    if classes is not None and (least := np.unique(classes, return_counts=True)[1].min()) < parts:
-        raise DataError(
-            "A class is too small to stratify by",
-            f"its {least} samples for {parts} parts",
-            "leave out --stratify or merge classes",
-        )
     if samples < parts:
         remedy = "add samples" if samples < 2 else f"give --folds 2 to {samples}"
         raise DataError("Too few samples to divide", f"{samples} for {parts} parts", remedy)
@@ -184,22 +178,11 @@ def _hold_out(
     """Draw about `test_size` of `rows` for validation."""
     if test_size == 0:
         return Split(rows, rows[:0], test)
-    parts = max(2, round(1 / test_size))
-    if classes is not None and labels is not None:
-        parts = min(parts, groups := len(np.unique(labels[rows])))
-        if groups < 2:
-            evidence = f"{groups} outside the test samples, --test-size {test_size:g}"
-            remedy = "leave out --stratify, or give --test-size 0 or another --group-column"
-            raise DataError("Too few groups to stratify", evidence, remedy)
-    if classes is not None and (most := int(np.bincount(classes[rows]).max())) < parts:
-        raise DataError(
-            "The classes are too small to stratify by",
-            f"none has more than {most} samples outside the test samples, for {parts} parts of "
-            f"--test-size {test_size:g}",
-            "raise --test-size, leave out --stratify or merge classes",
-        )
+    parts = round(1 / test_size)
+    if labels is not None:
+        parts = min(parts, len(np.unique(labels[rows])))
     size = min(max(1, round(len(rows) * test_size)), len(rows) - 1)
-    if classes is not None:
+    if classes is not None and 2 <= parts <= np.bincount(classes[rows]).max():
         validation = rows[_assign(rows, parts, seed, labels, classes) == 0]
     elif labels is not None:
         validation = _draw_groups(rows, labels, size, seed)
@@ -229,6 +212,8 @@ def _assign(
     """Assign each of `rows` to one of `parts` folds with scikit-learn's splitters."""
     from sklearn.model_selection import GroupKFold, KFold, StratifiedGroupKFold, StratifiedKFold
 
+    if classes is not None and np.bincount(classes[rows]).max() < parts:
+        classes = None  # scikit-learn stratifies only if a class has a sample for each part
     by_group = GroupKFold if classes is None else StratifiedGroupKFold
     ungrouped = KFold if classes is None else StratifiedKFold
     splitter = (ungrouped if labels is None else by_group)(parts, shuffle=True, random_state=seed)

@@ -148,9 +148,6 @@ def check_targets(options: Train, columns: Sequence[str]) -> None:
     if options.target.ordinal:
         remedy = "train an ordinal target in a run of its own"
         raise UsageError("--ordinal with several targets", evidence, remedy)
-    if options.split.stratify:
-        remedy = "leave out --stratify, or train the targets in separate runs"
-        raise UsageError("--stratify with several targets", evidence, remedy)
     if options.run.resume_from not in (None, "auto"):
         remedy = "give --resume-from auto and the --output-dir of the run"
         raise UsageError("A checkpoint to resume is of one target", evidence, remedy)

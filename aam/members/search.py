@@ -29,6 +29,7 @@ from aam.contract.options.commands.search import Search
 from aam.contract.options.commands.train import Train
 from aam.contract.options.field import members as types_of
 from aam.contract.suggestions import nearest
+from aam.data.labels import category_codes
 from aam.data.metrics import value_of
 from aam.data.splits import Rows, Split, make_splits, write_splits
 from aam.distributed.signals import StopRequests
@@ -247,14 +248,14 @@ def _optimize(
 
 def _inner_splits(options: Search, labelled: LabelledStudy, rows: Rows) -> list[Split]:
     """Split the samples at `rows` into inner folds; groups stay together."""
-    codes = labelled.values[rows].astype(np.int64) if options.split.stratify else None
+    codes = category_codes(options.target, labelled.values[rows])
     made = make_splits(
         len(rows),
         test_size=options.split.test_size,
         folds=options.inner_folds,
         seed=options.loop.seed,
         groups=None if labelled.labels is None else [labelled.labels[row] for row in rows],
-        classes=codes,
+        classes=codes if options.split.stratify else None,
     )
     return [Split(rows[one.train], rows[one.validation], rows[one.test]) for one in made]
 

@@ -174,7 +174,7 @@ def fit_target(options: Train, labelled: LabelledStudy, split: Split) -> Target:
             raise DataError(
                 "A class has no training sample",
                 ", ".join(absent),
-                "add --stratify or merge classes",
+                "merge classes, or choose another --seed",
             )
         weights = class_weights(options.class_weights, labelled.classes, number)
         return Target(column, labelled.classes, weights)

@@ -122,7 +122,7 @@ def test_a_classifier_returns_the_labels_it_was_given(
     table: biom.Table, metadata: pd.DataFrame
 ) -> None:
     labels = metadata.site.str.removeprefix("site-").astype(int).to_numpy()
-    classifier = aam.AAMClassifier(**SMALL, stratify=True).fit(table, labels)
+    classifier = aam.AAMClassifier(**SMALL).fit(table, labels)
     probabilities_NC = classifier.predict_proba(table)
     assert classifier.classes_.tolist() == [1, 2, 3]
     assert_allclose(probabilities_NC.sum(axis=1), 1, rtol=1e-6)

@@ -76,7 +76,7 @@ class Classifier(_Counts, AAMClassifier):
 @pytest.mark.slow
 @pytest.mark.filterwarnings("ignore::aam.AamWarning")
 @parametrize_with_checks(
-    [Regressor(**SMALL), Classifier(stratify=True, **SMALL)],
+    [Regressor(**SMALL), Classifier(**SMALL)],
     expected_failed_checks=lambda estimator: NOT_APPLICABLE[type(estimator).__name__],
 )
 def test_checks_of_scikit_learn(

@@ -67,7 +67,6 @@ def test_checkpoints_of_another_kind(
         ("train", "--freeze-base", "--freeze-base without --pretrained-encoder"),
         ("train", "--best-metric accuracy", "--best-metric accuracy"),
         ("train", "--metadata-column site --classifier --best-metric r2", "--best-metric r2"),
-        ("train", "--stratify", "--stratify needs classes"),
         ("train", "--attention-heads 3", "--embedding-dim 8 --attention-heads 3"),
         ("train", "--test-size 1", "--test-size 1.0"),
         ("train", "--where site", "COLUMN=VALUE"),

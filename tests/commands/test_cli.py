@@ -166,7 +166,7 @@ def test_a_refused_training_imports_no_library_of_the_models(tmp_path: Path) -> 
         ([*train, "--metadata-column", "ph", "--group-column", "host"], 65, "no column 'host'"),
         ([*train, "--metadata-column", "ph", "--group-column", "ph"], 64, "groups are the target"),
         ([*train, "--metadata-column", "ph", "--freeze-base"], 64, "without it: --freeze-base"),
-        ([*train, "--metadata-column", "ph,subject", "--stratify"], 64, "with several targets"),
+        ([*train, "--metadata-column", "ph,ph"], 64, "A target twice"),
         (["pretrain", "--table", "metadata.tsv", "--output-dir", "run"], 73, "already holds a run"),
         (["predict", "--table", "none", "--model", "run", "--output", "o"], 66, "--table: 'none'"),
     ]

@@ -21,7 +21,7 @@ output-dir: out   # both spellings
 lr: 1e-4
 epochs: 3
 quantiles: [0.25, 0.75]
-stratify: true
+stratify: false
 compile-model: force
 tree:
 """
@@ -35,8 +35,8 @@ def config(tmp_path: Path) -> Path:
 
 
 def test_a_file_gives_values_and_the_command_line_replaces_them(config: Path) -> None:
-    options = parse("train", ["--epochs", "7", "--config", str(config), "--no-stratify"])
-    assert (options.loop.lr, options.loop.epochs, options.split.stratify) == (1e-4, 7, False)
+    options = parse("train", ["--epochs", "7", "--config", str(config), "--stratify"])
+    assert (options.loop.lr, options.loop.epochs, options.split.stratify) == (1e-4, 7, True)
     assert (options.quantiles, options.speed.compile_model) == ((0.25, 0.75), "force")
     assert (options.run.output_dir, options.phylogeny.tree) == (Path("out"), None)
 

@@ -56,6 +56,13 @@ def test_few_groups_are_stratified() -> None:
         assert len(set.union(*parts)) == 6
 
 
-def test_one_group_outside_the_test_samples_is_refused() -> None:
-    with pytest.raises(DataError, match="Too few groups to stratify: 1 outside the test samples"):
-        stratified(groups=2, folds=2)
+def test_classes_are_stratified_as_far_as_they_are_large_enough() -> None:
+    """Class 2 has fewer samples than folds; with one group outside the test, none validates."""
+    ids, codes = [f"S{row}" for row in range(20)], np.array([0] * 12 + [1] * 6 + [2] * 2)
+    splits, _ = split_samples(SplitOptions(), 3, 0, ids, None, codes)
+    for split in splits:
+        counts = np.bincount(codes[split.test], minlength=3)
+        assert (counts[:2] == (4, 2)).all() and counts[2] <= 1
+    assert [len(split.validation) for split in stratified(groups=2, folds=2)] == [0, 0]
+    unique, _ = split_samples(SplitOptions(), 2, 0, ids, None, np.arange(20))
+    assert [len(split.test) for split in unique] == [10, 10]

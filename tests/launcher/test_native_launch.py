@@ -78,7 +78,7 @@ def test_negative_numbers_and_lists_are_values() -> None:
     args = ["--table", "t", "--metadata", "m", "--metadata-column", "y", "--output-dir", "o"]
     jobs = parse(["baseline", *args, "--n-jobs", "-1"])
     assert (jobs.value("--n-jobs"), jobs.argv[-1]) == (-1, "--n-jobs=-1")
-    train = parse(["train", *args, "--quantiles", "0.1", "0.9", "--stratify"])
+    train = parse(["train", *args, "--quantiles", "0.1", "0.9", "--no-stratify"])
     assert train.value("--quantiles") == (0.1, 0.9)
     assert parse(train.argv) == train
 

@@ -54,7 +54,7 @@ def train(study: Path, folder: Path, *args: object, column: str = "acidity") -> 
 @pytest.fixture(scope="module")
 def run(study: Path, tmp_path_factory: pytest.TempPathFactory) -> Path:
     folder = tmp_path_factory.mktemp("runs") / "acidity"
-    args = (*ORDER, "--folds", 3, "--group-column", "subject", "--stratify")
+    args = (*ORDER, "--folds", 3, "--group-column", "subject")
     assert train(study, folder, *args) == 0
     return folder
 
@@ -189,7 +189,7 @@ def test_numbers_as_categories_and_rare_ones(
 def test_a_search_scores_the_weighted_kappa(study: Path, tmp_path: Path) -> None:
     """The inner folds have few subjects, fewer than the parts of --test-size."""
     pytest.importorskip("optuna")
-    args = (*labelled(study), *ORDER, "--group-column", "subject", "--stratify")
+    args = (*labelled(study), *ORDER, "--group-column", "subject")
     args = (*args, "--rarefy-depth", 0, "--members", "kernel", "--folds", 2, "--inner-folds", 2)
     search = ("--trials", 1, "--vary", "seed=1,2", "--output-dir", tmp_path / "search")
     assert aam("search", *args, *search) == 0

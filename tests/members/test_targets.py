@@ -141,7 +141,6 @@ def test_wrong_options_of_targets_are_refused(
     [
         ("early,late", (), "'early' and 'late' have no sample in common: 'early' in 40"),
         ("ph,ph", (), "A target twice"),
-        (BOTH, ("--stratify", "--classifier"), "--stratify with several targets"),
         (BOTH, ("--resume-from", __file__), "A checkpoint to resume is of one target"),
     ],
 )

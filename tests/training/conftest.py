@@ -36,6 +36,6 @@ def numbers(
 @pytest.fixture(scope="session")
 def classes(study_dir: Path, tmp_path_factory: pytest.TempPathFactory) -> Path:
     folder = tmp_path_factory.mktemp("classes")
-    args = ("--classifier", "--stratify", "--class-weights", "balanced")
+    args = ("--classifier", "--class-weights", "balanced")
     assert train(study_dir, folder, *args, column="site") == 0
     return folder

@@ -147,7 +147,9 @@ class SplitOptions:
         basic=True,
     )
     stratify: bool = option(
-        "Keep the proportions of the classes in training and validation samples.", default=False
+        "Keep the proportions of the classes in all parts of the samples, as far as classes and "
+        "groups are large enough; numbers, and several targets, have none.",
+        default=True,
     )
     splits: Path | None = option(
         "splits.tsv of another run, to use the same training and validation samples.",
